@@ -1,0 +1,1 @@
+//! The attachment record and its address range.

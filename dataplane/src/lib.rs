@@ -1,0 +1,3 @@
+//! Tartan's packet engine.
+
+pub mod spec;

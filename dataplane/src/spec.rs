@@ -1,0 +1,72 @@
+//! What control asks of the dataplane, in full: one `Spec` makes one [`Snapshot`](crate::snapshot::Snapshot).
+//!
+//! A spec is plain data, already typed and range-checked by whoever read it from a store.
+
+use std::net::IpAddr;
+
+use encap::{Format, Mac, Vni};
+use ipnet::IpNet;
+
+/// Everything that workers need to know, as values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spec {
+    /// Counts published specs; shown beside the tables so that people can tell two states apart.
+    pub version: u64,
+    /// This node.
+    pub node: NodeSpec,
+    /// The other nodes; one entry per public address.
+    pub peers: Vec<PeerSpec>,
+    /// Addresses of adopted attachments on this node.
+    pub attachments: Vec<IpAddr>,
+    /// Prefixes inside our own subnets that the kernel routes to, or holds on, a device other than ours
+    /// (design: the local set, part b). Empty with `strict-pods`.
+    pub kernel_prefixes: Vec<IpNet>,
+}
+
+/// This node as the dataplane sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeSpec {
+    /// The cluster networks, one per family in use.
+    pub cluster: Vec<IpNet>,
+    /// Subnets leased to this node.
+    pub subnets: Vec<IpNet>,
+    /// Addresses of our tunnel device: the base address of each subnet.
+    pub tunnel: Vec<IpAddr>,
+    /// Every address the host holds on other devices. A host process may speak from one of them.
+    pub addresses: Vec<IpAddr>,
+    /// Our VTEP MAC: the only inner destination MAC accepted.
+    pub vtep_mac: Mac,
+    /// VXLAN network identifier sent and accepted.
+    pub vni: Vni,
+    /// Tolerate group-policy bits in received VXLAN headers (`GBP` in net-conf).
+    pub gbp: bool,
+    /// Carry inner IPv6 in the `udp` format between Tartan nodes. Off by default: stock peers parse only IPv4.
+    pub ipv6_over_udp: bool,
+    /// MTU of our tunnel device, bytes of inner packet.
+    pub device_mtu: u16,
+    /// MTU of the underlay interface, bytes of outer packet.
+    pub underlay_mtu: u16,
+    /// UDP port of the `udp` format, ours and everybody's (flannel: 8285).
+    pub udp_port: u16,
+    /// UDP port of the `vxlan` format, ours and everybody's (flannel: 8472).
+    pub vxlan_port: u16,
+}
+
+/// Another node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PeerSpec {
+    /// The node's name, for people.
+    pub name: String,
+    /// The address we send to, and the first address we accept from.
+    pub public: IpAddr,
+    /// Further underlay addresses accepted as outer source.
+    pub underlay_sources: Vec<IpAddr>,
+    /// Subnets leased to the node; several leases with one public address are merged here.
+    pub subnets: Vec<IpNet>,
+    /// Further inner sources accepted from it.
+    pub accept_sources: Vec<IpNet>,
+    /// How we send to it. Both formats are received at all times.
+    pub format: Format,
+    /// Its VTEP MAC: inner destination MAC of what we send in the `vxlan` format.
+    pub vtep_mac: Mac,
+}
