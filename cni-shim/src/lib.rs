@@ -1,1 +1,23 @@
-//! The attachment record and its address range.
+//! What Tartan's CNI plugin and its agent share: the run directory, the note
+//! the agent leaves about the node, the attachment record and the address
+//! range.
+//!
+//! The run directory *is* the database of attachments. The plugin writes one
+//! record per (container, interface name) before it makes anything; the agent
+//! lists the directory when it starts and is told of each change in between.
+//! There is nothing to replay and nothing to compact, and DEL works with the
+//! agent down.
+//!
+//! Nothing in here panics, whatever bytes the directory holds.
+
+#![forbid(unsafe_code)]
+
+mod atomic_file;
+pub mod attachment;
+pub mod node_file;
+pub mod range;
+pub mod run_dir;
+
+pub use attachment::{Attachment, PodName, State, list};
+pub use node_file::NodeFile;
+pub use run_dir::RunDir;

@@ -1,2 +1,2 @@
-//! placeholder
+//! `tartan-cni`, Tartan's CNI plugin.
 fn main() {}

@@ -1,0 +1,319 @@
+//! The attachment record: which pod owns which address on this node.
+//!
+//! Theory of operation. One file per (container, interface name) in the run
+//! directory's `attachments/`, named `CONTAINER:IFNAME.json`. The plugin
+//! writes it, addresses included, *before* it makes anything, so whatever a
+//! crash leaves behind has a record that names it; DEL removes it last.
+//!
+//! | state | written when | what may exist |
+//! |---|---|---|
+//! | `Reserved` | an address was taken | any part of the attachment, or none of it |
+//! | `Attached` | the agent would deliver to the pod | all of it |
+//!
+//! A record is replaced whole by rename and is never edited in place. A file
+//! that does not parse is reported and left alone: only the ADD or DEL of its
+//! own container clears it. Files that start with a dot (the lock, the range's
+//! cursor, temporaries) are no records.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::RunDir;
+use crate::atomic_file;
+
+/// One interface of one pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attachment {
+    /// Format of the record: [`Attachment::VERSION`].
+    pub version: u32,
+    /// Name of the CNI network that made it.
+    pub network: String,
+    /// The runtime's container id (`CNI_CONTAINERID`).
+    pub container: String,
+    /// Name of the interface inside the pod (`CNI_IFNAME`).
+    pub ifname: String,
+    /// Path of the pod's network namespace, as the runtime gave it.
+    pub netns: String,
+    /// Inode of that namespace: paths are reused, inodes of living namespaces are not.
+    pub netns_inode: u64,
+    /// Name of the interface's end on the host.
+    pub host_ifname: String,
+    /// The pod's addresses, each a host prefix (/32 or /128).
+    pub addresses: Vec<IpNet>,
+    /// MAC of the pod's end, `xx:xx:xx:xx:xx:xx`.
+    pub mac: String,
+    /// The Kubernetes pod, where the runtime named it.
+    pub pod: Option<PodName>,
+    /// When the record was first written, in Unix seconds. For people.
+    pub created: u64,
+    /// How far the attachment had come when the record was written.
+    #[serde(default)]
+    pub state: State,
+}
+
+/// A pod as the runtime names it in `CNI_ARGS`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodName {
+    /// `K8S_POD_NAMESPACE`; empty where the runtime knows none (podman).
+    pub namespace: String,
+    /// `K8S_POD_NAME`.
+    pub name: String,
+}
+
+/// How far an attachment had come when its record was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// The address is taken; the interface may or may not exist.
+    #[default]
+    Reserved,
+    /// The interface stands and the agent has adopted it.
+    Attached,
+}
+
+/// Why a record could not be read, written, removed or listed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A container id or interface name that cannot be part of a file name.
+    #[error("{what} {value:?} cannot be part of a record's name: {rule}")]
+    Name {
+        /// Which of the two.
+        what: &'static str,
+        /// The offending value.
+        value: String,
+        /// What it would have to be.
+        rule: &'static str,
+    },
+    /// The kernel refused to read the file or the directory.
+    #[error("cannot read {path}: check its owner and mode (root, 0600)")]
+    Read {
+        /// The file or directory in question.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The file is truncated or not ours.
+    #[error("{path} is no attachment record: the DEL of its pod clears it, or remove it by hand")]
+    Parse {
+        /// The file in question.
+        path: PathBuf,
+        /// Where parsing stopped.
+        source: serde_json::Error,
+    },
+    /// The file is a record of another format.
+    #[error("{path} has format {version}, this program knows 1: use the release that wrote it")]
+    Version {
+        /// The file in question.
+        path: PathBuf,
+        /// The format it claims.
+        version: u32,
+    },
+    /// The file's name and its content disagree.
+    #[error("{path} describes another attachment than its name says: remove it by hand")]
+    Misnamed {
+        /// The file in question.
+        path: PathBuf,
+    },
+    /// The record could not be written.
+    #[error("cannot write {path}: check free space and that its directory is writable by root")]
+    Write {
+        /// The file in question.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The record could not be removed.
+    #[error("cannot remove {path}: check that its directory is writable by root")]
+    Remove {
+        /// The file in question.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl Attachment {
+    /// The only format there is.
+    pub const VERSION: u32 = 1;
+
+    /// `CONTAINER:IFNAME.json`. Two attachments never share a name, because
+    /// the CNI specification allows `:` in neither part.
+    pub fn file_name(container: &str, ifname: &str) -> String {
+        format!("{container}:{ifname}{SUFFIX}")
+    }
+
+    /// Where the record of (container, ifname) is or would be.
+    ///
+    /// # Errors
+    /// [`Error::Name`] for anything the specification does not allow, so no
+    /// caller can be led out of the directory.
+    pub fn path(run: &RunDir, container: &str, ifname: &str) -> Result<PathBuf, Error> {
+        check_container(container)?;
+        check_ifname(ifname)?;
+        Ok(run.attachments().join(Self::file_name(container, ifname)))
+    }
+
+    /// Writes or replaces the record. Its directory must exist
+    /// ([`RunDir::make`]).
+    ///
+    /// # Errors
+    /// [`Error::Name`] for an impossible name, [`Error::Write`] when the disk
+    /// is full or the directory is missing; an older record then stays.
+    pub fn write(&self, run: &RunDir) -> Result<(), Error> {
+        let path = Self::path(run, &self.container, &self.ifname)?;
+        serde_json::to_vec(self)
+            .map_err(io::Error::from)
+            .and_then(|bytes| atomic_file::write(&path, &bytes))
+            .map_err(|source| Error::Write { path, source })
+    }
+
+    /// Reads one record.
+    ///
+    /// # Errors
+    /// [`Error::Read`], [`Error::Parse`], [`Error::Version`], or
+    /// [`Error::Misnamed`] when the file bears another attachment's name.
+    pub fn read(path: &Path) -> Result<Attachment, Error> {
+        let bytes = atomic_file::read(path).map_err(|source| Error::Read {
+            path: path.to_path_buf(),
+            source,
+        })?;
+        let record: Attachment = serde_json::from_slice(&bytes).map_err(|source| Error::Parse {
+            path: path.to_path_buf(),
+            source,
+        })?;
+        if record.version != Self::VERSION {
+            return Err(Error::Version {
+                path: path.to_path_buf(),
+                version: record.version,
+            });
+        }
+        let name = Self::file_name(&record.container, &record.ifname);
+        if path.file_name() != Some(name.as_ref()) {
+            return Err(Error::Misnamed {
+                path: path.to_path_buf(),
+            });
+        }
+        Ok(record)
+    }
+
+    /// Removes the record, which frees its addresses. Removing one that is
+    /// already gone is success.
+    ///
+    /// # Errors
+    /// [`Error::Name`] and [`Error::Remove`].
+    pub fn remove(&self, run: &RunDir) -> Result<(), Error> {
+        remove(&Self::path(run, &self.container, &self.ifname)?)
+    }
+}
+
+/// Every record in the run directory, sorted by path, a bad one as its error.
+/// A directory that does not exist holds none.
+///
+/// # Errors
+/// [`Error::Read`] when the directory itself cannot be listed.
+pub fn list(run: &RunDir) -> Result<Vec<(PathBuf, Result<Attachment, Error>)>, Error> {
+    let directory = run.attachments();
+    let unreadable = |source| Error::Read {
+        path: directory.clone(),
+        source,
+    };
+    let entries = match fs::read_dir(&directory) {
+        Ok(entries) => entries,
+        Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(unreadable(source)),
+    };
+    let mut records = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(unreadable)?.path();
+        if !is_record(&path) {
+            continue;
+        }
+        match Attachment::read(&path) {
+            // Its DEL came between our listing and our reading.
+            Err(Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            read => records.push((path, read)),
+        }
+    }
+    records.sort_by(|(a, _), (b, _)| a.cmp(b));
+    Ok(records)
+}
+
+/// Removes the record at `path`, readable or not; gone already is success.
+///
+/// # Errors
+/// [`Error::Remove`].
+pub fn remove(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::Remove {
+            path: path.to_path_buf(),
+            source,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Accepts a container id: `^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$` (CNI
+/// pkg/utils/utils.go), at most 200 bytes so that it fits a file name.
+///
+/// # Errors
+/// [`Error::Name`].
+pub fn check_container(container: &str) -> Result<(), Error> {
+    if container.len() <= LONGEST_CONTAINER && is_identifier(container) {
+        return Ok(());
+    }
+    Err(Error::Name {
+        what: "container id",
+        value: container.to_owned(),
+        rule: "letters, digits, '_', '.', '-', the first a letter or digit, at most 200",
+    })
+}
+
+/// Accepts an interface name: 1 to 15 bytes, not `.` or `..`, no `/`, `:`,
+/// white space (CNI pkg/utils/utils.go) or control characters.
+///
+/// # Errors
+/// [`Error::Name`].
+pub fn check_ifname(ifname: &str) -> Result<(), Error> {
+    let forbidden = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
+    let fits = (1..=LONGEST_IFNAME).contains(&ifname.len());
+    if fits && ifname != "." && ifname != ".." && !ifname.contains(forbidden) {
+        return Ok(());
+    }
+    Err(Error::Name {
+        what: "interface name",
+        value: ifname.to_owned(),
+        rule: "1 to 15 bytes, not '.' or '..', no '/', ':' or white space",
+    })
+}
+
+/// Whether `name` is an identifier of the CNI specification: a network name
+/// or a container id.
+pub fn is_identifier(name: &str) -> bool {
+    let mut characters = name.chars();
+    characters
+        .next()
+        .is_some_and(|first| first.is_ascii_alphanumeric())
+        && characters.all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'))
+}
+
+fn is_record(path: &Path) -> bool {
+    path.file_name()
+        .and_then(|name| name.to_str())
+        .is_some_and(|name| !name.starts_with('.') && name.ends_with(SUFFIX))
+}
+
+const SUFFIX: &str = ".json";
+
+/// Leaves room for the interface name, the suffix and a temporary's prefix in
+/// the 255 bytes of a file name.
+const LONGEST_CONTAINER: usize = 200;
+
+/// IFNAMSIZ less its terminating zero.
+const LONGEST_IFNAME: usize = 15;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! What the agent tells the plugin about the node.
+
+use std::io;
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::RunDir;
+use crate::atomic_file;
+
+/// The node as the plugin needs to know it: `node.json` in the run directory.
+///
+/// Written by the agent whenever its lease or its MTU changes, read by the
+/// plugin at every ADD.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeFile {
+    /// The node's own subnets, from which pods get addresses.
+    pub subnets: Vec<IpNet>,
+    /// The cluster's networks: where pods of all nodes live.
+    pub cluster: Vec<IpNet>,
+    /// The MTU of the pods' interfaces, in bytes of an IP packet.
+    pub mtu: u16,
+}
+
+/// Why the node file could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The agent has not written it yet.
+    #[error("{path} does not exist: start the agent with `tartan run`")]
+    Missing {
+        /// The file looked for.
+        path: PathBuf,
+    },
+    /// It is there and cannot be read.
+    #[error("cannot read {path}: check its owner and mode (root, 0600)")]
+    Read {
+        /// The file in question.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Its content is not what the agent writes.
+    #[error("{path} is not a node file: restart the agent, which writes it anew")]
+    Parse {
+        /// The file in question.
+        path: PathBuf,
+        /// Where parsing stopped.
+        source: serde_json::Error,
+    },
+    /// It could not be replaced.
+    #[error("cannot write {path}: check free space and that its directory is writable by root")]
+    Write {
+        /// The file in question.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl NodeFile {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] before the agent's first write; [`Error::Read`] and
+    /// [`Error::Parse`] when somebody else wrote there.
+    pub fn read(run: &RunDir) -> Result<NodeFile, Error> {
+        let path = run.node();
+        let bytes = match atomic_file::read(&path) {
+            Ok(bytes) => bytes,
+            Err(source) if source.kind() == io::ErrorKind::NotFound => {
+                return Err(Error::Missing { path });
+            }
+            Err(source) => return Err(Error::Read { path, source }),
+        };
+        serde_json::from_slice(&bytes).map_err(|source| Error::Parse { path, source })
+    }
+
+    /// Replaces the file; a reader sees the old one or the new one, whole.
+    /// The run directory must exist ([`RunDir::make`]).
+    ///
+    /// # Errors
+    /// [`Error::Write`] when the file cannot be replaced; the old one stays.
+    pub fn write(&self, run: &RunDir) -> Result<(), Error> {
+        let path = run.node();
+        serde_json::to_vec(self)
+            .map_err(io::Error::from)
+            .and_then(|bytes| atomic_file::write(&path, &bytes))
+            .map_err(|source| Error::Write { path, source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node() -> NodeFile {
+        NodeFile {
+            subnets: vec!["10.244.1.0/24".parse().unwrap()],
+            cluster: vec!["10.244.0.0/16".parse().unwrap()],
+            mtu: 1450,
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::under(root.path());
+        run.make().unwrap();
+        node().write(&run).unwrap();
+        assert_eq!(NodeFile::read(&run).unwrap(), node());
+    }
+
+    #[test]
+    fn each_failure_is_its_own() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::under(root.path());
+        assert!(matches!(node().write(&run), Err(Error::Write { .. })));
+        assert!(matches!(NodeFile::read(&run), Err(Error::Missing { .. })));
+        run.make().unwrap();
+        std::fs::write(run.node(), b"{\"subnets\":[").unwrap();
+        assert!(matches!(NodeFile::read(&run), Err(Error::Parse { .. })));
+        std::fs::remove_file(run.node()).unwrap();
+        std::fs::create_dir(run.node()).unwrap();
+        assert!(matches!(NodeFile::read(&run), Err(Error::Read { .. })));
+    }
+}
