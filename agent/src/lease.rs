@@ -1,0 +1,79 @@
+//! One node's share of the cluster: what every registry yields, whatever it reads.
+
+use std::net::IpAddr;
+
+use encap::{Format, Mac};
+use ipnet::IpNet;
+
+/// A node, its subnets, and how other nodes reach it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The node's name, unique in the cluster.
+    pub name: String,
+    /// Pod subnets leased to the node, host bits zero, disjoint from every other lease's.
+    pub subnets: Vec<IpNet>,
+    /// The underlay address that peers send to.
+    pub public_ip: IpAddr,
+    /// How peers send to the node (flannel: `BackendType`).
+    pub format: Format,
+    /// Inner destination MAC of what peers send to it in the `vxlan` format (flannel: `VtepMAC`).
+    pub vtep_mac: Mac,
+    /// Inner sources outside its subnets that peers accept from it.
+    pub accept_sources: Vec<IpNet>,
+    /// Underlay addresses beside `public_ip` that peers accept as outer source.
+    pub underlay_sources: Vec<IpAddr>,
+}
+
+/// The VTEP MAC of a node that names none: the same on every node that computes it, without asking anybody.
+///
+/// Two bytes `0a:74` (locally administered, unicast), then four bytes of the public address: for IPv4 the
+/// address itself, for IPv6 the 32-bit FNV-1a hash of its 16 octets, big-endian. 192.0.2.1 gives
+/// `0a:74:c0:00:02:01`.
+pub fn default_vtep_mac(public_ip: IpAddr) -> Mac {
+    let [a, b, c, d] = match public_ip {
+        IpAddr::V4(v4) => v4.octets(),
+        IpAddr::V6(v6) => fnv1a(&v6.octets()).to_be_bytes(),
+    };
+    Mac([0x0a, 0x74, a, b, c, d])
+}
+
+fn fnv1a(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(FNV_OFFSET, |hash, byte| {
+        (hash ^ u32::from(*byte)).wrapping_mul(FNV_PRIME)
+    })
+}
+
+// The published parameters of 32-bit FNV-1a.
+const FNV_OFFSET: u32 = 0x811c_9dc5;
+const FNV_PRIME: u32 = 0x0100_0193;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_v4_address_is_readable_in_its_mac() {
+        assert_eq!(
+            default_vtep_mac("192.0.2.1".parse().unwrap()).to_string(),
+            "0a:74:c0:00:02:01"
+        );
+    }
+
+    #[test]
+    fn the_hash_is_the_published_one() {
+        // From the authors' own test vectors.
+        assert_eq!(fnv1a(b""), 0x811c_9dc5);
+        assert_eq!(fnv1a(b"a"), 0xe40c_292c);
+        assert_eq!(fnv1a(b"foobar"), 0xbf9c_f968);
+    }
+
+    #[test]
+    fn every_default_is_locally_administered_and_unicast() {
+        for text in ["255.255.255.255", "0.0.0.0", "2001:db8::1", "2001:db8::2"] {
+            let Mac(bytes) = default_vtep_mac(text.parse().unwrap());
+            assert_eq!(bytes[0] & 0b11, 0b10, "{text}");
+        }
+        let of = |text: &str| default_vtep_mac(text.parse().unwrap());
+        assert_ne!(of("2001:db8::1"), of("2001:db8::2"));
+    }
+}

@@ -1,0 +1,6 @@
+//! Tartan's host service, as a library so that its parts can be tested: the binary `tartan` runs it.
+
+pub mod config;
+pub mod lease;
+pub mod reconcile;
+pub mod registry;

@@ -1,0 +1,203 @@
+//! From what is known to what should be: a pure function, the same result for the same facts in any order.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use cni_shim::Attachment;
+use dataplane::spec::{NodeSpec, PeerSpec, Spec};
+use encap::{Family, Format};
+use ipnet::IpNet;
+
+use crate::config::{NetConf, NodeConfig};
+use crate::lease::Lease;
+
+/// Everything that decides what this node does.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// The cluster's configuration.
+    pub net_conf: &'a NetConf,
+    /// This node's configuration.
+    pub config: &'a NodeConfig,
+    /// Every lease known, our own among them or not.
+    pub leases: &'a [Lease],
+    /// Our own lease.
+    pub own: &'a Lease,
+    /// Attachments adopted; addresses outside our subnets are left out of the spec.
+    pub attachments: &'a [Attachment],
+    /// What the kernel routes to, or holds on, devices other than ours.
+    pub kernel_prefixes: &'a [IpNet],
+    /// Every address the host holds on devices other than ours.
+    pub host_addresses: &'a [IpAddr],
+    /// MTU of the interface that carries the overlay, bytes of outer packet.
+    pub underlay_mtu: u16,
+    /// Number of the spec to make.
+    pub version: u64,
+}
+
+/// What should be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Desired {
+    /// For the workers.
+    pub spec: Spec,
+    /// For the kernel.
+    pub host: HostState,
+}
+
+/// What the kernel must hold for packets to reach the tunnel device and leave it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostState {
+    /// Name of the tunnel device.
+    pub device: String,
+    /// Addresses of the tunnel device: the base of each own subnet, as /32 or /128.
+    pub addresses: Vec<IpNet>,
+    /// MTU of the tunnel device, bytes of inner packet.
+    pub mtu: u16,
+    /// Networks routed into the tunnel device.
+    pub cluster_routes: Vec<IpNet>,
+    /// Own subnets: addresses in them that nobody holds are answered as unreachable.
+    pub unreachable: Vec<IpNet>,
+}
+
+/// Decides what workers and kernel should hold. Order and repetition of the inputs do not matter.
+pub fn reconcile(inputs: &Inputs<'_>) -> Desired {
+    let peers = peers(inputs.leases, inputs.own);
+    let subnets = sorted(inputs.own.subnets.iter().copied());
+    let underlay_mtu = inputs
+        .net_conf
+        .backend
+        .cap_underlay_mtu(inputs.underlay_mtu);
+    let tunnel: Vec<IpAddr> = sorted(subnets.iter().map(IpNet::network));
+    let cluster: Vec<IpNet> = inputs.net_conf.cluster();
+    let device_mtu = device_mtu(underlay_mtu, inputs.own, &peers, &cluster);
+    let host = HostState {
+        device: inputs.config.device_name.clone(),
+        addresses: tunnel.iter().copied().map(IpNet::from).collect(),
+        mtu: device_mtu,
+        cluster_routes: cluster
+            .iter()
+            .copied()
+            .filter(|net| has_family(&subnets, *net))
+            .collect(),
+        unreachable: subnets.clone(),
+    };
+    let node = NodeSpec {
+        cluster,
+        subnets: subnets.clone(),
+        addresses: sorted(
+            inputs
+                .host_addresses
+                .iter()
+                .copied()
+                .filter(|a| !tunnel.contains(a)),
+        ),
+        tunnel,
+        vtep_mac: inputs.own.vtep_mac,
+        vni: inputs.net_conf.backend.vni(),
+        gbp: inputs.net_conf.backend.gbp(),
+        ipv6_over_udp: inputs.config.ipv6_over_udp,
+        device_mtu,
+        underlay_mtu,
+        udp_port: inputs.net_conf.backend.udp_port(),
+        vxlan_port: inputs.net_conf.backend.vxlan_port(),
+    };
+    let spec = Spec {
+        version: inputs.version,
+        attachments: attached(inputs.attachments, &node),
+        kernel_prefixes: local_prefixes(inputs, &subnets),
+        node,
+        peers,
+    };
+    Desired { spec, host }
+}
+
+/// One peer per public address. Where merged leases differ in what only one can say, the first by name speaks.
+fn peers(leases: &[Lease], own: &Lease) -> Vec<PeerSpec> {
+    let mut others: Vec<&Lease> = leases
+        .iter()
+        .filter(|l| l.name != own.name && l.public_ip != own.public_ip)
+        .collect();
+    others.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut merged: BTreeMap<IpAddr, PeerSpec> = BTreeMap::new();
+    for lease in others {
+        let peer = merged.entry(lease.public_ip).or_insert_with(|| PeerSpec {
+            name: lease.name.clone(),
+            public: lease.public_ip,
+            underlay_sources: Vec::new(),
+            subnets: Vec::new(),
+            accept_sources: Vec::new(),
+            format: lease.format,
+            vtep_mac: lease.vtep_mac,
+        });
+        peer.underlay_sources.extend(&lease.underlay_sources);
+        peer.subnets.extend(&lease.subnets);
+        peer.accept_sources.extend(&lease.accept_sources);
+    }
+    for peer in merged.values_mut() {
+        peer.underlay_sources = sorted(peer.underlay_sources.drain(..));
+        peer.subnets = sorted(peer.subnets.drain(..));
+        peer.accept_sources = sorted(peer.accept_sources.drain(..));
+    }
+    merged.into_values().collect()
+}
+
+/// The largest inner packet that every peer can send us and we can send every peer without a cut.
+fn device_mtu(underlay_mtu: u16, own: &Lease, peers: &[PeerSpec], cluster: &[IpNet]) -> u16 {
+    let ours = overhead(own.format, own.public_ip);
+    let theirs = peers.iter().map(|peer| overhead(peer.format, peer.public));
+    let fits = underlay_mtu.saturating_sub(theirs.fold(ours, u16::max));
+    let carries_v6 = cluster.iter().any(|net| matches!(net, IpNet::V6(_)));
+    fits.max(if carries_v6 {
+        LEAST_MTU_V6
+    } else {
+        LEAST_MTU_V4
+    })
+}
+
+fn overhead(format: Format, public: IpAddr) -> u16 {
+    format.overhead(match public {
+        IpAddr::V4(_) => Family::V4,
+        IpAddr::V6(_) => Family::V6,
+    })
+}
+
+fn attached(attachments: &[Attachment], node: &NodeSpec) -> Vec<IpAddr> {
+    let ours = |address: &IpAddr| node.subnets.iter().any(|net| net.contains(address));
+    let addresses = attachments
+        .iter()
+        .flat_map(|attachment| &attachment.addresses)
+        .map(IpNet::addr);
+    sorted(addresses.filter(|address| ours(address) && !node.tunnel.contains(address)))
+}
+
+/// Only what lies inside a subnet of ours can be local: a wider prefix would claim other nodes' pods.
+fn local_prefixes(inputs: &Inputs<'_>, subnets: &[IpNet]) -> Vec<IpNet> {
+    if inputs.config.strict_pods {
+        return Vec::new();
+    }
+    let inside = |prefix: &IpNet| subnets.iter().any(|net| net.contains(prefix));
+    sorted(
+        inputs
+            .kernel_prefixes
+            .iter()
+            .map(IpNet::trunc)
+            .filter(inside),
+    )
+}
+
+fn has_family(subnets: &[IpNet], network: IpNet) -> bool {
+    subnets
+        .iter()
+        .any(|subnet| subnet.max_prefix_len() == network.max_prefix_len())
+}
+
+fn sorted<T: Ord>(items: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut items: Vec<T> = items.into_iter().collect();
+    items.sort_unstable();
+    items.dedup();
+    items
+}
+
+/// Every IPv4 host takes 576 bytes (RFC 791 section 3.1); below this the device is of no use.
+const LEAST_MTU_V4: u16 = 576;
+/// The kernel switches IPv6 off on a device below this (RFC 8200 section 5).
+const LEAST_MTU_V6: u16 = 1280;
