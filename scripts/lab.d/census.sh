@@ -1,0 +1,51 @@
+# shellcheck shell=bash
+# The census: what the host holds, one fact a line, before a lab and after it. Sourced by scripts/lab.
+
+# Facts of the host's own namespace, which a lab must not change at all, and of whatever carries the
+# lab's name. Counters and lifetimes are no facts.
+census() {
+    local path
+    ip -j link show | jq -r '.[] | "link \(.ifname)"'
+    ip -j address show | jq -r '.[] | .ifname as $i | .addr_info[] | "address \($i) \(.local)/\(.prefixlen)"'
+    ip -o route show table all | sed -E 's/ expires [^ ]+//; s/^/route /'
+    ip -o -6 route show table all | sed -E 's/ expires [^ ]+//; s/^/route6 /'
+    ip rule show | sed 's/^/rule /'
+    nft list ruleset | sed -E 's/ counter packets [0-9]+ bytes [0-9]+//; s/^/nft /'
+    sysctl -e net.ipv4.ip_forward net.ipv6.conf.all.forwarding | sed 's/^/sysctl /'
+    lab_namespaces | sed 's/^/namespace /'
+    for path in /run/tartan /var/lib/tartan /etc/tartan /run/flannel; do
+        if [ -e "$path" ]; then echo "file $path"; fi
+    done
+    lab_leftovers
+}
+
+# Files below the lab's directory, and processes in its namespaces or started from its directory.
+lab_leftovers() {
+    local pid
+    if [ -e "$STATE" ] && [ -n "${NAMESPACE_INODES+noted}" ]; then
+        find "$STATE" | sed 's/^/file /'
+    fi
+    if [ -n "${NAMESPACE_INODES:-}" ]; then
+        for pid in $(lab_processes); do
+            echo "process $pid $(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null)"
+        done
+    fi
+}
+
+# $1 the census before `up`; empty when the lab never came that far. Leftovers may take a moment to go
+# (the kernel removes a namespace in the background), so a difference counts when it stays.
+census_compare() {
+    local before=$1 after wait difference=''
+    for ((wait = 0; wait < 25; wait++)); do
+        after=$(census)
+        if [ -n "$before" ]; then
+            difference=$(diff <(sort <<<"$before") <(sort <<<"$after") | grep '^[<>]') || true
+        else
+            difference=$(grep -E '^(namespace|process) ' <<<"$after") || true
+        fi
+        [ -n "$difference" ] || return 0
+        sleep 0.2
+    done
+    die "the lab '$PREFIX' left a difference behind ('<' was there before, '>' is there now):
+$difference"
+}

@@ -1,0 +1,168 @@
+# shellcheck shell=bash
+# What a lab is made of: its options, names, addresses and places. Sourced by scripts/lab.
+
+PREFIX=tt
+NODES=2
+PODS=1
+BACKEND=vxlan
+PEER=
+CONTROL=
+UNDERLAY=offload
+UNDERLAY_MTU=1500
+STATE=/run/tartan-lab/tt
+REST=()
+
+die() {
+    echo "scripts/lab: $*" >&2
+    exit 1
+}
+
+wrong() {
+    echo "scripts/lab: $*" >&2
+    exit 2
+}
+
+parse_up() {
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --control)
+            CONTROL=1
+            shift
+            continue
+            ;;
+        --nodes | --pods | --backend | --peer | --underlay | --underlay-mtu | --prefix)
+            [ $# -ge 2 ] || wrong "$1 needs a value"
+            ;;
+        *) wrong "up does not know '$1': see 'scripts/lab help'" ;;
+        esac
+        case $1 in
+        --nodes) NODES=$(number "$1" "$2" 1 200) ;;
+        --pods) PODS=$(number "$1" "$2" 0 200) ;;
+        --backend) BACKEND=$(one_of "$1" "$2" udp vxlan) ;;
+        --peer) PEER=$(one_of "$1" "$2" kernel-vxlan) ;;
+        --underlay) UNDERLAY=$(one_of "$1" "$2" offload no-tunnel wire) ;;
+        --underlay-mtu) UNDERLAY_MTU=$(number "$1" "$2" 576 9000) ;;
+        --prefix) set_prefix "$2" ;;
+        esac
+        shift 2
+    done
+    if [ -n "$CONTROL" ] && [ "$BACKEND" != vxlan ]; then
+        wrong "--control is the kernel's VXLAN: it goes with --backend vxlan only"
+    fi
+}
+
+# Takes --prefix out of the words before `--`; what is not it goes to REST.
+parse_prefix() {
+    REST=()
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --prefix)
+            [ $# -ge 2 ] || wrong "--prefix needs a value"
+            set_prefix "$2"
+            shift 2
+            ;;
+        --)
+            REST+=("$@")
+            return
+            ;;
+        *)
+            REST+=("$1")
+            shift
+            ;;
+        esac
+    done
+}
+
+set_prefix() {
+    [[ $1 =~ ^[a-z][a-z0-9]{0,7}$ ]] || wrong "--prefix takes one to eight small letters and digits, a letter first, not '$1'"
+    PREFIX=$1
+    STATE=/run/tartan-lab/$PREFIX
+}
+
+number() {
+    [[ $2 =~ ^[0-9]{1,5}$ ]] && [ "$2" -ge "$3" ] && [ "$2" -le "$4" ] || wrong "$1 takes a number from $3 to $4, not '$2'"
+    echo "$2"
+}
+
+one_of() {
+    local option=$1 value=$2 known
+    shift 2
+    for known in "$@"; do
+        if [ "$value" = "$known" ]; then
+            echo "$value"
+            return
+        fi
+    done
+    wrong "$option takes one of: $*; not '$value'"
+}
+
+need_root() {
+    [ "$(id -u)" = 0 ] || die "network namespaces need root: run it as root"
+}
+
+need_tools() {
+    local tool
+    for tool in "$@"; do
+        command -v "$tool" >/dev/null || die "'$tool' is missing: run scripts/install"
+    done
+}
+
+find_binaries() {
+    if [ -z "${LAB_BIN:-}" ]; then
+        LAB_BIN=$REPOSITORY/target/fast
+        [ -x "$LAB_BIN/tartan" ] && [ -x "$LAB_BIN/tartan-cni" ] || "$LAB_HOME/build"
+    fi
+    LAB_BIN=$(readlink -f "$LAB_BIN")
+    [ -x "$LAB_BIN/tartan" ] && [ -x "$LAB_BIN/tartan-cni" ] || die "no tartan and tartan-cni in $LAB_BIN: run scripts/build, or set LAB_BIN"
+}
+
+save_settings() {
+    declare -p NODES PODS BACKEND PEER CONTROL UNDERLAY UNDERLAY_MTU |
+        sed 's/^declare --/declare -g --/' >"$STATE/settings"
+    echo "declare -g -- LAB_BIN=\"${LAB_BIN:-}\"" >>"$STATE/settings"
+}
+
+load_settings() {
+    [ -e "$STATE/settings" ] || die "there is no lab '$PREFIX': start it with 'scripts/lab up --prefix $PREFIX'"
+    # shellcheck disable=SC1091
+    . "$STATE/settings"
+}
+
+node_numbers() {
+    seq 1 "$NODES"
+}
+
+# Pods are numbered through: node i holds (i-1)*P+1 to i*P.
+pod_numbers() {
+    seq $((($1 - 1) * PODS + 1)) $(($1 * PODS))
+}
+
+# tartan or kernel-vxlan
+node_kind() {
+    if [ -n "$CONTROL" ] || { [ -n "$PEER" ] && [ "$1" = "$NODES" ]; }; then
+        echo kernel-vxlan
+    else
+        echo tartan
+    fi
+}
+
+# Whether any node of this lab runs Tartan.
+has_tartan() {
+    [ "$(node_kind 1)" = tartan ]
+}
+
+lab_namespaces() {
+    ip netns list | awk -v prefix="$PREFIX-" 'index($1, prefix) == 1 { print $1 }'
+}
+
+# Runs a command in the namespace of node, pod, mallory or net. The variables make `tartan`
+# speak to the agent of a node without being told where it lives.
+exec_in() {
+    local name=$1
+    shift
+    if [ -n "${LAB_BIN:-}" ]; then PATH=$LAB_BIN:$PATH; fi
+    case $name in
+    node*) ip netns exec "$PREFIX-$name" env TARTAN_ROOT="$STATE/$name" "$@" ;;
+    *) ip netns exec "$PREFIX-$name" "$@" ;;
+    esac
+}

@@ -1,0 +1,100 @@
+# shellcheck shell=bash
+# The underlay: a bridge in a namespace of its own and a veth to every host on it. Sourced by scripts/lab.
+#
+#   PREFIX-net   br0 ── node1 ─veth─ eth0   PREFIX-node1     192.0.2.1
+#                    ├─ node2 ─veth─ eth0   PREFIX-node2     192.0.2.2
+#                    └─ mallory ─veth─ eth0 PREFIX-mallory   192.0.2.250
+
+underlay_up() {
+    local node
+    add_namespace net
+    ip -n "$PREFIX-net" link add br0 mtu "$UNDERLAY_MTU" type bridge stp_state 0 mcast_snooping 0
+    ip -n "$PREFIX-net" link set br0 up
+    for node in $(node_numbers); do
+        underlay_host "node$node" "192.0.2.$node"
+    done
+    underlay_host mallory 192.0.2.250
+}
+
+underlay_host() {
+    local name=$1 address=$2 net=$PREFIX-net host=$PREFIX-$1
+    add_namespace "$name"
+    ip -n "$net" link add "$name" mtu "$UNDERLAY_MTU" type veth peer name eth0 mtu "$UNDERLAY_MTU" netns "$host"
+    ip -n "$net" link set "$name" master br0 up
+    ip -n "$host" address add "$address/24" dev eth0
+    ip -n "$host" link set eth0 up
+    underlay_offloads "$net" "$name"
+    underlay_offloads "$host" eth0
+    # A network card's receiver merges; the bridge stands for the wire and does not.
+    if [ "$UNDERLAY" = wire ]; then quiet_ethtool "$host" eth0 gro on; fi
+}
+
+# What a packet may still carry unfinished when it leaves this end. The bridge's ends send towards the
+# nodes, so they are cut down like the nodes' own.
+underlay_offloads() {
+    case $UNDERLAY in
+    offload) ;;
+    no-tunnel) quiet_ethtool "$1" "$2" tx-udp_tnl-segmentation off tx-udp_tnl-csum-segmentation off ;;
+    wire)
+        quiet_ethtool "$1" "$2" tx-udp_tnl-segmentation off tx-udp_tnl-csum-segmentation off \
+            tx-udp-segmentation off tx-checksumming off
+        ;;
+    esac
+}
+
+# ethtool tells on stdout what it changed besides; that is no news here.
+quiet_ethtool() {
+    local space=$1 device=$2
+    shift 2
+    ip netns exec "$space" ethtool -K "$device" "$@" >/dev/null
+}
+
+add_namespace() {
+    ip netns add "$PREFIX-$1"
+    ip -n "$PREFIX-$1" link set lo up
+}
+
+# The namespaces' inodes, noted while they have names: a process that stays in one after its name is
+# gone is found by them.
+note_namespaces() {
+    local space
+    NAMESPACE_INODES=$(for space in $(lab_namespaces); do stat -L -c %i "/run/netns/$space"; done)
+}
+
+# Ends what still runs in the lab's namespaces, politely first, then removes them.
+namespaces_down() {
+    local space
+    end_processes TERM 20
+    end_processes KILL 50
+    for space in $(lab_namespaces); do
+        ip netns delete "$space"
+    done
+}
+
+# $1 signal, $2 how many tenths of a second to wait for the end
+end_processes() {
+    local wait pids
+    pids=$(lab_processes)
+    [ -n "$pids" ] || return 0
+    # shellcheck disable=SC2086
+    kill -"$1" $pids 2>/dev/null || true
+    for ((wait = 0; wait < $2; wait++)); do
+        [ -n "$(lab_processes)" ] || return 0
+        sleep 0.1
+    done
+}
+
+# Every process whose network namespace is one of the lab's.
+lab_processes() {
+    local entry inode
+    [ -n "$NAMESPACE_INODES" ] || return 0
+    for entry in /proc/[0-9]*/ns/net; do
+        inode=$(readlink "$entry" 2>/dev/null) || continue
+        inode=${inode#net:[}
+        inode=${inode%]}
+        if grep -qx "$inode" <<<"$NAMESPACE_INODES"; then
+            entry=${entry#/proc/}
+            echo "${entry%%/*}"
+        fi
+    done
+}
