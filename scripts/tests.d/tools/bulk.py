@@ -1,0 +1,59 @@
+"""One large TCP transfer; both ends print the number of bytes and their sha256.
+
+    bulk.py receive ADDRESS PORT
+    bulk.py send ADDRESS PORT BYTES
+"""
+
+import hashlib
+import os
+import socket
+import sys
+import time
+
+CHUNK = 1 << 20
+PATIENCE = 60.0
+
+
+def receive(address, port):
+    with socket.create_server((address, port)) as listener:
+        listener.settimeout(PATIENCE)
+        connection, _ = listener.accept()
+    total, digest, buffer = 0, hashlib.sha256(), bytearray(CHUNK)
+    view = memoryview(buffer)
+    with connection:
+        connection.settimeout(PATIENCE)
+        while count := connection.recv_into(buffer):
+            digest.update(view[:count])
+            total += count
+    print(total, digest.hexdigest())
+
+
+def connect(address, port):
+    for _ in range(50):
+        try:
+            return socket.create_connection((address, port), PATIENCE)
+        except ConnectionRefusedError:
+            time.sleep(0.1)
+    sys.exit(f"no receiver at {address} port {port}")
+
+
+def send(address, port, size):
+    digest, sent = hashlib.sha256(), 0
+    block = bytearray(os.urandom(CHUNK))
+    view = memoryview(block)
+    with connect(address, port) as connection:
+        connection.settimeout(PATIENCE)
+        while sent < size:
+            block[:8] = sent.to_bytes(8, "big")  # no two chunks are equal
+            part = view[: min(CHUNK, size - sent)]
+            connection.sendall(part)
+            digest.update(part)
+            sent += len(part)
+    print(sent, digest.hexdigest())
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "receive":
+        receive(sys.argv[2], int(sys.argv[3]))
+    else:
+        send(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -1,0 +1,124 @@
+# shellcheck shell=bash
+# What the namespace tests share: a lab of their own, programs in the background that surely end,
+# comparisons that say what they found, and the census at the end. Sourced by every test.
+set -euo pipefail
+
+TOOLS=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+SCRIPTS=$(readlink -f "$TOOLS/../..")
+PREFIX=${LAB_PREFIX:-test}
+LAB_STATE=/run/tartan-lab/$PREFIX
+SCRATCH=$(mktemp -d "/tmp/tartan-test-XXXXXX")
+STARTED=()
+FAILURES=0
+
+lab() {
+    "$SCRIPTS/lab" "$1" --prefix "$PREFIX" "${@:2}"
+}
+
+# A lab of this test alone. What an interrupted run left is taken away first.
+lab_up() {
+    "$SCRIPTS/lab" down --prefix "$PREFIX" >/dev/null
+    lab up "$@"
+}
+
+# Runs a command in a namespace of the lab and waits for it.
+in_ns() {
+    lab exec "$1" -- "${@:2}"
+}
+
+# Starts a command in a namespace; its process id is in $LAST. Everything started ends with the test.
+start_in() {
+    ip netns exec "$PREFIX-$1" "${@:2}" &
+    LAST=$!
+    STARTED+=("$LAST")
+}
+
+# Ends a started program with a signal and waits until it has written its report.
+stop() {
+    kill "-${2:-TERM}" "$1" 2>/dev/null || true
+    wait "$1" 2>/dev/null || true
+}
+
+# Captures what passes a device: capture NAME DEVICE FILE [FILTER...]; the process id is in $LAST.
+capture() {
+    local log=$3.log wait
+    start_in "$1" tcpdump -i "$2" -s 0 -U --immediate-mode -B 16384 -w "$3" "${@:4}" 2>"$log"
+    for ((wait = 0; wait < 50; wait++)); do
+        if grep -q 'listening on' "$log"; then return 0; fi
+        sleep 0.1
+    done
+    die "tcpdump did not start: $(cat "$log")"
+}
+
+address_of() {
+    awk -v pod="$1" '$1 == pod { print $3 }' "$LAB_STATE/pods"
+}
+
+tartan() {
+    in_ns "$1" tartan "${@:2}"
+}
+
+# until_true SECONDS WHAT CMD...: waits until the command succeeds.
+until_true() {
+    local tenths=$(($1 * 10)) what=$2 wait
+    shift 2
+    for ((wait = 0; wait < tenths; wait++)); do
+        if "$@" >/dev/null 2>&1; then return 0; fi
+        sleep 0.1
+    done
+    fail "$what: not within $((tenths / 10)) s"
+    return 1
+}
+
+say() {
+    printf '%(%T)T  %s\n' -1 "$*"
+}
+
+fail() {
+    FAILURES=$((FAILURES + 1))
+    echo "FAILED: $*" >&2
+}
+
+die() {
+    fail "$*"
+    exit 1
+}
+
+# equal WHAT EXPECTED FOUND
+equal() {
+    if [ "$2" = "$3" ]; then
+        say "$1: $3"
+    else
+        fail "$1: expected $2, found $3"
+    fi
+}
+
+# at_most WHAT LIMIT FOUND (whole numbers)
+at_most() {
+    if [ "$3" -le "$2" ]; then
+        say "$1: $3 (at most $2)"
+    else
+        fail "$1: at most $2 expected, found $3"
+    fi
+}
+
+# Always runs: ends what was started, shows the agents' logs after a failure, takes the lab down. The
+# census of `lab down` is part of every test.
+finish() {
+    local code=$? pid log
+    trap - EXIT
+    set +e
+    for pid in "${STARTED[@]}"; do stop "$pid" KILL; done
+    if [ "$code" != 0 ] || [ "$FAILURES" != 0 ]; then
+        for log in "$LAB_STATE"/node*/log; do
+            [ -e "$log" ] && echo "--- the end of $log" && tail -n 30 "$log"
+        done
+    fi
+    "$SCRIPTS/lab" down --prefix "$PREFIX" || fail "the census after 'lab down'"
+    rm -rf "$SCRATCH"
+    if [ "$code" = 0 ] && [ "$FAILURES" != 0 ]; then code=1; fi
+    [ "$code" = 0 ] && say "all held"
+    exit "$code"
+}
+trap finish EXIT
+trap 'exit 130' INT TERM

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# Pods on two nodes talk: ping, UDP and TCP of every payload size, a large transfer, traceroute.
+#
+#   pod1 ── node1 tartan ══ underlay ══ tartan, or the kernel's VXLAN, node2 ── pod2
+#
+# traffic.sh BACKEND PEER UNDERLAY, where PEER is tartan, kernel-vxlan or control (no Tartan at all).
+# case: udp tartan offload
+# case: vxlan tartan offload
+# case: vxlan kernel-vxlan offload
+# case: vxlan kernel-vxlan no-tunnel
+# case: vxlan kernel-vxlan wire
+# full: udp tartan no-tunnel
+# full: udp tartan wire
+# full: vxlan tartan no-tunnel
+# full: vxlan tartan wire
+# full: vxlan control wire
+. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+
+BACKEND=$1
+PEER=$2
+UNDERLAY=$3
+LARGEST=4000
+GIB=1073741824
+
+options() {
+    case $PEER in
+    tartan) ;;
+    kernel-vxlan) echo --peer kernel-vxlan ;;
+    control) echo --control ;;
+    esac
+}
+
+# Everyday, the large transfer is whole between two Tartan nodes and shorter for the other pictures.
+bulk_size() {
+    if [ -n "${FULL:-}" ] || [ "$PEER $UNDERLAY" = "tartan offload" ]; then
+        echo "$GIB"
+    else
+        echo $((64 << 20))
+    fi
+}
+
+ping_both() {
+    local answer
+    answer=$(in_ns "$1" ping -n -c 20 -i 0.02 -W 2 "$2") || true
+    equal "ping $1 to $2" "20 received" "$(grep -o '[0-9]* received' <<<"$answer")"
+}
+
+sizes() {
+    say "every size from $1 to $2"
+    in_ns "$1" python3 "$TOOLS/sizes.py" ask "$2" 0 "$LARGEST" || fail "sizes from $1 to $2"
+}
+
+bulk() {
+    local from=$1 to=$2 address=$3 size=$4 receiver sent seconds=$SECONDS
+    start_in "$to" python3 "$TOOLS/bulk.py" receive "$address" 5003 >"$SCRATCH/received"
+    receiver=$LAST
+    sent=$(in_ns "$from" python3 "$TOOLS/bulk.py" send "$address" 5003 "$size") || fail "sending $size bytes from $from to $to"
+    wait "$receiver" || fail "receiving $size bytes at $to"
+    equal "bytes sent from $from to $to" "$size" "${sent%% *}"
+    equal "bytes and sha256 at $to ($((SECONDS - seconds)) s)" "$sent" "$(cat "$SCRATCH/received")"
+}
+
+# Every node on the way answers with an address of its own: of the underlay, or of its tunnel.
+trace() {
+    local hops
+    hops=$(in_ns "$1" traceroute -n -q 1 -w 2 -m 5 "$2" | awk 'NR > 1 { printf "%s ", $2 }')
+    if [[ $hops =~ ^(192\.0\.2|10\.244)\.($3\ |$3\.0\ )(192\.0\.2\.$4|10\.244\.$4\.0)\ $2\ $ ]]; then
+        say "traceroute $1 to $2: $hops"
+    else
+        fail "traceroute from $1 to $2 shows '$hops', expected node$3, node$4 and the pod"
+    fi
+}
+
+say "traffic: backend $BACKEND, peer $PEER, underlay $UNDERLAY"
+mapfile -t OPTIONS < <(options | tr ' ' '\n')
+lab_up --backend "$BACKEND" --underlay "$UNDERLAY" "${OPTIONS[@]}"
+POD1=$(address_of pod1)
+POD2=$(address_of pod2)
+start_in pod1 python3 "$TOOLS/sizes.py" serve "$POD1"
+start_in pod2 python3 "$TOOLS/sizes.py" serve "$POD2"
+ping_both pod1 "$POD2"
+ping_both pod2 "$POD1"
+sizes pod1 "$POD2"
+sizes pod2 "$POD1"
+bulk pod1 pod2 "$POD2" "$(bulk_size)"
+bulk pod2 pod1 "$POD1" "$(bulk_size)"
+trace pod1 "$POD2" 1 2
+trace pod2 "$POD1" 2 1
