@@ -1,1 +1,261 @@
-//! Address allocation.
+//! The node's address range: which address the next pod gets.
+//!
+//! Theory of operation. The records are the truth about what is taken; this
+//! module keeps no list of its own. Allocation runs under an exclusive
+//! `flock` on `attachments/.lock`, from before the records are listed until
+//! the new one is written, so two processes never choose the same address;
+//! the kernel drops the lock with the process that held it.
+//!
+//! A released address rests as long as possible: the search goes on after the
+//! address given last (`attachments/.last`), wraps at the end, and so comes
+//! back to it only after every other free one. Losing that file costs the
+//! rest, never correctness: the search then starts at the first address.
+//!
+//! In every subnet the base (.0, the node's tunnel address) and the one after
+//! it (.1, a bridge's) are not given out, nor is the IPv4 broadcast address.
+//! One address per family is given, from the first subnet that has room.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+
+use crate::{RunDir, atomic_file, run_dir};
+
+/// The range of one node, locked. Dropping it unlocks.
+#[derive(Debug)]
+pub struct Range {
+    run: RunDir,
+    _lock: File,
+}
+
+/// Why no address could be given.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The run directory could not be made.
+    #[error("cannot lock the address range: make its directory first")]
+    Directory {
+        /// Which directory, and why.
+        source: run_dir::Error,
+    },
+    /// The lock could not be taken.
+    #[error("cannot lock {path}: check its owner and mode (root, 0600)")]
+    Lock {
+        /// The lock file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The node has no subnet yet.
+    #[error("the node has no subnet: see `tartan status` for its lease")]
+    NoSubnet,
+    /// Every address is taken.
+    #[error(
+        "no free address in {subnet}: {taken} of {capacity} are taken; see `tartan pods`, \
+         then delete pods or give the node a larger subnet"
+    )]
+    Exhausted {
+        /// The last subnet that was searched.
+        subnet: IpNet,
+        /// How many of its addresses are taken.
+        taken: u128,
+        /// How many it has for pods.
+        capacity: u128,
+    },
+    /// The address given last could not be noted.
+    #[error("cannot write {path}: check free space and that its directory is writable by root")]
+    Cursor {
+        /// The file in question.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl Range {
+    /// Makes the directories if need be and waits for the lock. A holder
+    /// keeps it for a few milliseconds and waits for nobody meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Directory`], [`Error::Lock`].
+    pub fn lock(run: &RunDir) -> Result<Range, Error> {
+        run.make().map_err(|source| Error::Directory { source })?;
+        let path = run.attachments().join(".lock");
+        let lock = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .and_then(|file| {
+                rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
+                Ok(file)
+            })
+            .map_err(|source| Error::Lock { path, source })?;
+        Ok(Range {
+            run: run.clone(),
+            _lock: lock,
+        })
+    }
+
+    /// The next address of each family in `subnets` that is not in `taken`,
+    /// as host prefixes, IPv4 first. Write the record that takes them before
+    /// dropping the range.
+    ///
+    /// # Errors
+    /// [`Error::NoSubnet`], [`Error::Exhausted`], [`Error::Cursor`]; nothing
+    /// is given then.
+    pub fn take(&self, subnets: &[IpNet], taken: &HashSet<IpAddr>) -> Result<Vec<IpNet>, Error> {
+        let path = self.run.attachments().join(".last");
+        let mut last = read_cursor(&path);
+        let given = choose(subnets, taken, &last)?;
+        last.retain(|subnet, _| subnets.contains(subnet));
+        for (subnet, address) in &given {
+            last.insert(*subnet, *address);
+        }
+        serde_json::to_vec(&last)
+            .map_err(io::Error::from)
+            // No fsync: a torn cursor reads as none.
+            .and_then(|bytes| fs::write(&path, bytes))
+            .map_err(|source| Error::Cursor { path, source })?;
+        Ok(given
+            .into_iter()
+            .map(|(_, address)| IpNet::from(address))
+            .collect())
+    }
+}
+
+/// Whether [`Range::take`] would find an address of each family now.
+///
+/// # Errors
+/// [`Error::NoSubnet`], [`Error::Exhausted`].
+pub fn check_room(subnets: &[IpNet], taken: &HashSet<IpAddr>) -> Result<(), Error> {
+    choose(subnets, taken, &BTreeMap::new()).map(|_| ())
+}
+
+/// Whether `address` is one that pods of a node with these subnets may have.
+pub fn is_for_pods(subnets: &[IpNet], address: IpAddr) -> bool {
+    subnets.iter().any(|subnet| {
+        offset_in(subnet, address)
+            .zip(last_offset(subnet))
+            .is_some_and(|(offset, last)| (FIRST_OFFSET..=last).contains(&offset))
+    })
+}
+
+/// One (subnet, address) per family that occurs in `subnets`.
+fn choose(
+    subnets: &[IpNet],
+    taken: &HashSet<IpAddr>,
+    last: &BTreeMap<IpNet, IpAddr>,
+) -> Result<Vec<(IpNet, IpAddr)>, Error> {
+    let mut given = Vec::new();
+    for v4 in [true, false] {
+        let mut full = None;
+        for subnet in subnets.iter().filter(|s| s.addr().is_ipv4() == v4) {
+            match next(subnet, last.get(subnet).copied(), taken) {
+                Ok(address) => {
+                    given.push((*subnet, address));
+                    full = None;
+                    break;
+                }
+                Err(error) => full = Some(error),
+            }
+        }
+        if let Some(error) = full {
+            return Err(error);
+        }
+    }
+    if given.is_empty() {
+        return Err(Error::NoSubnet);
+    }
+    Ok(given)
+}
+
+/// The first free address of `subnet` after `last`, wrapping. Looks at no
+/// more addresses than are taken, plus one.
+fn next(subnet: &IpNet, last: Option<IpAddr>, taken: &HashSet<IpAddr>) -> Result<IpAddr, Error> {
+    let used = || {
+        taken
+            .iter()
+            .filter(|a| is_for_pods(&[*subnet], **a))
+            .count() as u128
+    };
+    let Some(end) = last_offset(subnet).filter(|end| *end >= FIRST_OFFSET) else {
+        return Err(Error::Exhausted {
+            subnet: *subnet,
+            taken: 0,
+            capacity: 0,
+        });
+    };
+    let mut offset = last
+        .and_then(|address| offset_in(subnet, address))
+        .filter(|offset| (FIRST_OFFSET..end).contains(offset))
+        .map_or(FIRST_OFFSET, |offset| offset + 1);
+    for _ in 0..=taken.len() {
+        let address = at_offset(subnet, offset);
+        if !taken.contains(&address) {
+            return Ok(address);
+        }
+        offset = if offset == end {
+            FIRST_OFFSET
+        } else {
+            offset + 1
+        };
+    }
+    Err(Error::Exhausted {
+        subnet: *subnet,
+        taken: used(),
+        capacity: end - FIRST_OFFSET + 1,
+    })
+}
+
+/// The highest offset pods may have: all ones, less one for the IPv4
+/// broadcast. None where a subnet has not even a base and a broadcast.
+fn last_offset(subnet: &IpNet) -> Option<u128> {
+    let host_bits = u32::from(subnet.max_prefix_len() - subnet.prefix_len());
+    let all_ones = match host_bits {
+        128 => u128::MAX,
+        bits => (1u128 << bits) - 1,
+    };
+    all_ones.checked_sub(u128::from(subnet.addr().is_ipv4()))
+}
+
+fn offset_in(subnet: &IpNet, address: IpAddr) -> Option<u128> {
+    subnet
+        .contains(&address)
+        .then(|| bits(address) - bits(subnet.network()))
+}
+
+/// `offset` must lie within the subnet; it is cut to the family's width.
+fn at_offset(subnet: &IpNet, offset: u128) -> IpAddr {
+    let bits = bits(subnet.network()).wrapping_add(offset);
+    match subnet {
+        IpNet::V4(_) => IpAddr::V4(Ipv4Addr::from_bits(bits as u32)),
+        IpNet::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(bits)),
+    }
+}
+
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(v4) => u128::from(v4.to_bits()),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+/// Absent, torn or foreign: no cursor, and the search starts at the front.
+fn read_cursor(path: &std::path::Path) -> BTreeMap<IpNet, IpAddr> {
+    atomic_file::read(path)
+        .ok()
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        .unwrap_or_default()
+}
+
+/// .0 is the node's tunnel address and .1 a bridge's.
+const FIRST_OFFSET: u128 = 2;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+use super::*;
+use proptest::prelude::*;
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn run() -> (tempfile::TempDir, RunDir) {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::under(root.path());
+    (root, run)
+}
+
+fn take_one(range: &Range, subnet: &str, taken: &HashSet<IpAddr>) -> IpAddr {
+    range.take(&[net(subnet)], taken).unwrap()[0].addr()
+}
+
+#[test]
+fn the_first_is_two_and_a_released_one_rests() {
+    let (_root, run) = run();
+    let range = Range::lock(&run).unwrap();
+    let none = HashSet::new();
+    for last in 2..=254u8 {
+        let given = take_one(&range, "10.244.1.0/24", &none);
+        assert_eq!(given, IpAddr::from([10, 244, 1, last]));
+    }
+    assert_eq!(take_one(&range, "10.244.1.0/24", &none), ip("10.244.1.2"));
+}
+
+#[test]
+fn both_families_are_given_and_each_is_a_host_prefix() {
+    let (_root, run) = run();
+    let subnets = [net("fd00:1::/64"), net("10.244.1.0/24")];
+    let given = Range::lock(&run)
+        .unwrap()
+        .take(&subnets, &HashSet::new())
+        .unwrap();
+    assert_eq!(given, [net("10.244.1.2/32"), net("fd00:1::2/128")]);
+}
+
+#[test]
+fn a_full_subnet_gives_way_to_the_next_of_its_family() {
+    let (_root, run) = run();
+    let range = Range::lock(&run).unwrap();
+    let subnets = [net("10.1.0.0/30"), net("10.2.0.0/30")];
+    let mut taken = HashSet::new();
+    for expected in ["10.1.0.2", "10.2.0.2"] {
+        let given = range.take(&subnets, &taken).unwrap()[0].addr();
+        assert_eq!(given, ip(expected));
+        taken.insert(given);
+    }
+    let refused = range.take(&subnets, &taken).unwrap_err();
+    assert!(refused.to_string().contains("1 of 1"), "{refused}");
+}
+
+#[test]
+fn one_full_family_is_not_hidden_by_the_other() {
+    let taken = HashSet::from([ip("fd00::2"), ip("fd00::3")]);
+    let subnets = [net("10.1.0.0/24"), net("fd00::/126")];
+    let refused = check_room(&subnets, &taken);
+    assert!(matches!(
+        refused,
+        Err(Error::Exhausted {
+            taken: 2,
+            capacity: 2,
+            ..
+        })
+    ));
+    check_room(&subnets[..1], &taken).unwrap();
+}
+
+#[test]
+fn subnets_without_room_for_a_pod_are_refused() {
+    for subnet in ["10.1.0.0/31", "10.1.0.0/32", "fd00::/127", "fd00::/128"] {
+        let refused = check_room(&[net(subnet)], &HashSet::new());
+        assert!(
+            matches!(refused, Err(Error::Exhausted { capacity: 0, .. })),
+            "{subnet}"
+        );
+        assert!(!is_for_pods(&[net(subnet)], net(subnet).addr()));
+    }
+    assert!(matches!(
+        check_room(&[], &HashSet::new()),
+        Err(Error::NoSubnet)
+    ));
+    check_room(&[net("0.0.0.0/0"), net("::/0")], &HashSet::new()).unwrap();
+}
+
+#[test]
+fn a_torn_cursor_or_one_of_another_subnet_starts_at_the_front() {
+    let (_root, run) = run();
+    let range = Range::lock(&run).unwrap();
+    let none = HashSet::new();
+    take_one(&range, "10.244.1.0/24", &none);
+    assert_eq!(take_one(&range, "10.244.2.0/24", &none), ip("10.244.2.2"));
+    assert_eq!(take_one(&range, "10.244.2.0/24", &none), ip("10.244.2.3"));
+    fs::write(
+        run.attachments().join(".last"),
+        b"{\"10.244.2.0/24\":\"10.2",
+    )
+    .unwrap();
+    assert_eq!(take_one(&range, "10.244.2.0/24", &none), ip("10.244.2.2"));
+}
+
+#[test]
+fn the_lock_is_exclusive_and_ends_with_its_holder() {
+    let (_root, run) = run();
+    let held = Range::lock(&run).unwrap();
+    let (sent, received) = std::sync::mpsc::channel();
+    let waiter = std::thread::spawn(move || {
+        let second = Range::lock(&run);
+        sent.send(second.is_ok()).unwrap();
+    });
+    let early = received.recv_timeout(std::time::Duration::from_millis(100));
+    assert!(early.is_err(), "two held the lock");
+    drop(held);
+    assert!(received.recv().unwrap());
+    waiter.join().unwrap();
+}
+
+#[test]
+fn what_cannot_be_locked_or_noted_is_named() {
+    let (_root, run) = run();
+    run.make().unwrap();
+    fs::create_dir(run.attachments().join(".last")).unwrap();
+    let range = Range::lock(&run).unwrap();
+    let refused = range.take(&[net("10.1.0.0/24")], &HashSet::new());
+    assert!(matches!(refused, Err(Error::Cursor { .. })));
+    drop(range);
+    fs::remove_file(run.attachments().join(".lock")).unwrap();
+    fs::create_dir(run.attachments().join(".lock")).unwrap();
+    assert!(matches!(Range::lock(&run), Err(Error::Lock { .. })));
+    fs::remove_dir_all(run.path()).unwrap();
+    fs::write(run.path(), b"").unwrap();
+    assert!(matches!(Range::lock(&run), Err(Error::Directory { .. })));
+}
+
+/// Give an address, or release the n-th given.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Take,
+    Release(prop::sample::Index),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        3 => Just(Step::Take),
+        2 => any::<prop::sample::Index>().prop_map(Step::Release),
+    ];
+    prop::collection::vec(step, 1..80)
+}
+
+proptest! {
+    /// Never doubled, never reserved, never outside; refused exactly when full.
+    #[test]
+    fn any_history_keeps_the_range_sound(
+        base: u32, length in 26u8..=30, v6: bool, steps in steps(),
+    ) {
+        let subnet = if v6 {
+            let base = (0xfdu128 << 120) | u128::from(base);
+            IpNet::new(Ipv6Addr::from_bits(base).into(), length + 96).unwrap().trunc()
+        } else {
+            IpNet::new(Ipv4Addr::from_bits(base).into(), length).unwrap().trunc()
+        };
+        let usable = (1usize << (32 - length)) - if v6 { 2 } else { 3 };
+        let mut cursor = BTreeMap::new();
+        let mut held: Vec<IpAddr> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Release(_) if held.is_empty() => {}
+                Step::Release(index) => {
+                    held.swap_remove(index.index(held.len()));
+                }
+                Step::Take => {
+                    let taken: HashSet<IpAddr> = held.iter().copied().collect();
+                    match choose(&[subnet], &taken, &cursor) {
+                        Ok(given) => {
+                            let address = given[0].1;
+                            prop_assert!(!taken.contains(&address));
+                            prop_assert!(subnet.contains(&address));
+                            prop_assert!(is_for_pods(&[subnet], address));
+                            prop_assert_ne!(address, subnet.network());
+                            let second = subnet.hosts().find(|a| *a != subnet.network());
+                            prop_assert_ne!(Some(address), second);
+                            prop_assert!(v6 || address != subnet.broadcast());
+                            cursor.insert(subnet, address);
+                            held.push(address);
+                        }
+                        Err(_) => prop_assert_eq!(held.len(), usable),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Addresses of others never make the search give up early.
+    #[test]
+    fn foreign_addresses_do_not_count(last in 0u8..=255, others: Vec<u32>) {
+        let subnet = net("10.244.1.0/24");
+        let taken = others
+            .into_iter()
+            .map(|bits| IpAddr::from(Ipv4Addr::from_bits(bits)))
+            .filter(|address| !subnet.contains(address))
+            .collect();
+        let cursor = BTreeMap::from([(subnet, IpAddr::from([10, 244, 1, last]))]);
+        let given = choose(&[subnet], &taken, &cursor).unwrap()[0].1;
+        let expected = if (2..254).contains(&last) { last + 1 } else { 2 };
+        prop_assert_eq!(given, IpAddr::from([10, 244, 1, expected]));
+    }
+}
