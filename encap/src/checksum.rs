@@ -1,0 +1,224 @@
+//! Internet checksums (RFC 1071): whole, incremental, and *unfinished*.
+//!
+//! A sum here is a 16-bit one's complement sum, not yet complemented, of big-endian words; an odd last byte counts
+//! as the high half of a word. Sums of parts that start at even offsets may be [`add`]ed.
+//!
+//! An unfinished checksum is what Linux calls `CHECKSUM_PARTIAL`: the field holds the sum over the pseudo-header
+//! alone and whoever sends the packet out completes it. A kernel VXLAN device on the same host hands such packets
+//! to a plain UDP socket.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use crate::inner::{Fragment, Inner};
+use crate::{Family, field, ipv6, udp};
+
+/// The one's complement sum of `bytes`, any length. Zero only when every byte is zero.
+pub fn sum(bytes: &[u8]) -> u16 {
+    // The sum is the same in either byte order but for a swap of the result (RFC 1071 section 2 (B)), and words may
+    // be of any even width (2 (C)): four independent lanes of 32-bit halves keep the adders busy.
+    let (blocks, rest) = bytes.as_chunks::<32>();
+    let mut lanes = [0u64; 4];
+    for block in blocks {
+        for (lane, word) in lanes.iter_mut().zip(block.as_chunks::<8>().0) {
+            let word = u64::from_ne_bytes(*word);
+            *lane = lane.wrapping_add((word & 0xffff_ffff) + (word >> 32));
+        }
+    }
+    let (words, odd) = rest.as_chunks::<2>();
+    let mut total: u64 = 0;
+    for lane in lanes {
+        total += u64::from(fold(lane));
+    }
+    for word in words {
+        total += u64::from(u16::from_ne_bytes(*word));
+    }
+    if let [last] = odd {
+        total += u64::from(u16::from_ne_bytes([*last, 0]));
+    }
+    u16::from_be(fold(total))
+}
+
+/// The one's complement sum of two sums.
+pub const fn add(a: u16, b: u16) -> u16 {
+    let (sum, carry) = a.overflowing_add(b);
+    sum + carry as u16
+}
+
+/// The sum of the pseudo-header of TCP, UDP and ICMPv6 (RFC 9293 section 3.1, RFC 8200 section 8.1): addresses,
+/// `protocol`, and `len` bytes of transport header and data.
+pub fn pseudo(source: IpAddr, destination: IpAddr, protocol: u8, len: usize) -> u16 {
+    let len = len as u64;
+    let length = fold((len & 0xffff) + (len >> 16));
+    add(
+        add(address(source), address(destination)),
+        add(u16::from(protocol), length),
+    )
+}
+
+/// The checksum after one word that it covers changed from `old` to `new` (RFC 1624 equation 3).
+pub const fn update(old_checksum: u16, old: u16, new: u16) -> u16 {
+    !add(add(!old_checksum, !old), new)
+}
+
+/// The checksum that `header`, an IPv4 header with its options, must carry. What stands in the field now is left out.
+pub fn ipv4_header(header: &[u8]) -> u16 {
+    let (before, rest) = header.split_at(header.len().min(10));
+    let after = rest.get(2..).unwrap_or_default();
+    !add(sum(before), sum(after))
+}
+
+/// What can be said of a packet's transport checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Present and right.
+    Valid,
+    /// Unfinished: the field holds the pseudo-header's sum. [`finish`] completes it with these two numbers, which are
+    /// also `csum_start` and `csum_offset` of a `virtio_net_hdr`.
+    Partial {
+        /// Offset of the transport header in the packet, bytes.
+        start: usize,
+        /// Offset of the checksum field behind `start`, bytes.
+        offset: usize,
+    },
+    /// UDP over IPv4 with a zero field: the sender made none (RFC 768).
+    Absent,
+    /// Wrong, or the transport header is cut off, or UDP over IPv6 without one.
+    Invalid,
+    /// Not to be judged from this packet alone: a fragment, a protocol whose checksum we do not know, or an IPv6
+    /// packet with a routing header still in use, whose pseudo-header names another destination.
+    Unknown,
+}
+
+/// Judges the transport checksum of `packet`, which `inner` describes: TCP, UDP, ICMP and ICMPv6.
+///
+/// Verified first; only what fails can be unfinished. ICMP over IPv4 has no pseudo-header and is never unfinished.
+pub fn transport(packet: &[u8], inner: &Inner) -> Transport {
+    if inner.fragment != Fragment::Whole {
+        return Transport::Unknown;
+    }
+    let Some(segment) = packet.get(inner.transport..inner.len) else {
+        return Transport::Invalid;
+    };
+    let (header, offset) = match (inner.family, inner.protocol) {
+        (_, TCP) => (20, TCP_CHECKSUM),
+        (_, UDP) => (udp::HEADER, udp::CHECKSUM),
+        (Family::V6, ICMPV6) => (4, ICMP_CHECKSUM),
+        (Family::V4, ICMPV4) => (4, ICMP_CHECKSUM),
+        _ => return Transport::Unknown,
+    };
+    if ipv6::routed(packet, inner) {
+        return Transport::Unknown;
+    }
+    let Some(field) = field::u16(segment, offset).filter(|_| segment.len() >= header) else {
+        return Transport::Invalid;
+    };
+    if inner.protocol == ICMPV4 {
+        return if sum(segment) == 0xffff {
+            Transport::Valid
+        } else {
+            Transport::Invalid
+        };
+    }
+    let covered = match inner.protocol {
+        UDP => udp_covered(segment),
+        _ => Some(segment),
+    };
+    if inner.protocol == UDP && field == 0 {
+        return if inner.family == Family::V4 {
+            Transport::Absent
+        } else {
+            Transport::Invalid
+        };
+    }
+    let Some(covered) = covered else {
+        return Transport::Invalid;
+    };
+    let pseudo = pseudo(
+        inner.source,
+        inner.destination,
+        inner.protocol,
+        covered.len(),
+    );
+    if add(pseudo, sum(covered)) == 0xffff {
+        Transport::Valid
+    } else if field == pseudo && covered.len() == segment.len() {
+        Transport::Partial {
+            start: inner.transport,
+            offset,
+        }
+    } else {
+        Transport::Invalid
+    }
+}
+
+/// The range to be summed or the field to be written lies outside the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfBounds;
+
+impl fmt::Display for OutOfBounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the checksum field lies outside the packet")
+    }
+}
+
+impl std::error::Error for OutOfBounds {}
+
+/// Completes an unfinished checksum of any protocol: sums from `start` to the end of `packet` and writes the result
+/// at `start + offset`. `packet` must end where the IP packet ends.
+///
+/// A result of zero is written as 0xffff for every protocol, as the kernel does (`skb_checksum_help`,
+/// `CSUM_MANGLED_0`): for UDP zero means "none", and for all others the two are the same number.
+///
+/// # Errors
+/// [`OutOfBounds`], and the packet is as it was.
+pub fn finish(packet: &mut [u8], start: usize, offset: usize) -> Result<(), OutOfBounds> {
+    let covered = packet.get_mut(start..).ok_or(OutOfBounds)?;
+    let checksum = udp::transmitted(!sum(covered));
+    field::put_u16(covered, offset, checksum).ok_or(OutOfBounds)
+}
+
+/// What the UDP length field covers, or `None` where it lies.
+fn udp_covered(segment: &[u8]) -> Option<&[u8]> {
+    let length = usize::from(udp::Header::parse(segment)?.length);
+    segment
+        .get(..length)
+        .filter(|covered| covered.len() >= udp::HEADER)
+}
+
+/// The sum of an address.
+pub(crate) fn address(address: IpAddr) -> u16 {
+    match address {
+        IpAddr::V4(address) => {
+            let bits = u64::from(address.to_bits());
+            fold(bits)
+        }
+        IpAddr::V6(address) => {
+            let bits = address.to_bits();
+            let (high, low) = ((bits >> 64) as u64, bits as u64);
+            add(fold(high), fold(low))
+        }
+    }
+}
+
+/// 64 bits to 16 with end-around carry; zero only for zero.
+const fn fold(wide: u64) -> u16 {
+    let wide = (wide & 0xffff_ffff) + (wide >> 32);
+    let wide = (wide & 0xffff) + (wide >> 16);
+    let wide = (wide & 0xffff) + (wide >> 16);
+    ((wide & 0xffff) + (wide >> 16)) as u16
+}
+
+/// IANA protocol numbers that carry a checksum we know.
+pub(crate) const ICMPV4: u8 = 1;
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
+pub(crate) const ICMPV6: u8 = 58;
+
+/// Offset of the TCP checksum field.
+pub(crate) const TCP_CHECKSUM: usize = 16;
+/// Offset of the ICMP and ICMPv6 checksum field.
+const ICMP_CHECKSUM: usize = 2;
+
+#[cfg(test)]
+mod tests;
