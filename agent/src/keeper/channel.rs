@@ -1,0 +1,332 @@
+//! The socket pair between keeper and service: one small JSON message per packet, descriptors beside it.
+//!
+//! `SOCK_SEQPACKET` keeps message borders, so a message is whole or refused. A peer that ends is seen as the
+//! end of the stream. Bounds: `MESSAGE_LIMIT` bytes and `DESCRIPTORS_PER_MESSAGE` descriptors a message (the
+//! kernel's own limit is `SCM_MAX_FD`, 253).
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
+    sendmsg, socketpair,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use tokio::io::Interest;
+use tokio::net::UnixDatagram;
+
+/// What the service tells the keeper.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FromService {
+    /// Keep the one descriptor beside this message under this name; an older one of that name is closed.
+    Deposit(String),
+    /// Close the keeper's copy of this name.
+    Withdraw(String),
+    /// Everything is set up; nothing has been read yet.
+    Ready,
+    /// Packets are being read.
+    Forwarding,
+}
+
+/// What the keeper tells the service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FromKeeper {
+    /// The descriptors kept, in the order of the names; the first message of a life.
+    Table(TablePart),
+    /// Read the first packet.
+    Go,
+}
+
+/// A part of the table, with the descriptors of its names beside it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct TablePart {
+    /// Names, in the order of the descriptors.
+    pub names: Vec<String>,
+    /// No further part follows.
+    pub last: bool,
+    /// How often the keeper has started a service anew, for `tartan status`.
+    pub restarts: u64,
+    /// How the service before this one ended, in words.
+    pub last_end: Option<String>,
+}
+
+/// Why a message could not be sent or read.
+#[derive(Debug, Error)]
+pub enum ChannelError {
+    /// The kernel refused the socket.
+    #[error("the socket between keeper and service failed; both restart from the descriptors kept")]
+    Socket(#[source] io::Error),
+    /// The bytes are no message.
+    #[error("a message between keeper and service is not understood; install both from one build")]
+    Message(#[source] serde_json::Error),
+    /// More bytes or descriptors than a message may hold.
+    #[error("a message between keeper and service was cut short; install both from one build")]
+    Truncated,
+}
+
+/// One end of the pair. Lives in a tokio runtime.
+#[derive(Debug)]
+pub struct Channel {
+    // tokio has no type for SOCK_SEQPACKET. Its datagram type serves: it only registers the descriptor, and
+    // the reads and writes are ours.
+    socket: UnixDatagram,
+}
+
+impl Channel {
+    /// A new pair: our end, and the end that the child inherits.
+    ///
+    /// # Errors
+    /// `Socket` when the kernel has no descriptor left.
+    pub fn pair() -> Result<(Channel, OwnedFd), ChannelError> {
+        let (ours, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(|error| ChannelError::Socket(error.into()))?;
+        Ok((Channel::adopt(ours)?, theirs))
+    }
+
+    /// Takes an end that was inherited.
+    ///
+    /// # Errors
+    /// `Socket` when the descriptor is no socket of this kind, or outside a tokio runtime.
+    pub fn adopt(socket: OwnedFd) -> Result<Channel, ChannelError> {
+        let kind = rustix::net::sockopt::socket_type(&socket)
+            .map_err(|error| ChannelError::Socket(error.into()))?;
+        if kind != SocketType::SEQPACKET {
+            return Err(ChannelError::Socket(io::ErrorKind::InvalidInput.into()));
+        }
+        rustix::io::ioctl_fionbio(&socket, true)
+            .map_err(|error| ChannelError::Socket(error.into()))?;
+        let socket = UnixDatagram::from_std(socket.into()).map_err(ChannelError::Socket)?;
+        Ok(Channel { socket })
+    }
+
+    /// Sends one message and duplicates of the descriptors.
+    ///
+    /// # Errors
+    /// `Truncated` when it holds too much, `Socket` when the other side is gone.
+    pub async fn send<M: Serialize>(
+        &self,
+        message: &M,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), ChannelError> {
+        let text = serde_json::to_vec(message).map_err(ChannelError::Message)?;
+        if text.len() > MESSAGE_LIMIT || descriptors.len() > DESCRIPTORS_PER_MESSAGE {
+            return Err(ChannelError::Truncated);
+        }
+        let send = || write_packet(self.socket.as_fd(), &text, descriptors);
+        self.socket
+            .async_io(Interest::WRITABLE, send)
+            .await
+            .map_err(ChannelError::Socket)
+    }
+
+    /// Waits for the next message; `None` when the other side has ended. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// `Message` or `Truncated` for what is no message, `Socket` when the kernel says so.
+    pub async fn receive<M: DeserializeOwned>(
+        &self,
+    ) -> Result<Option<(M, Vec<OwnedFd>)>, ChannelError> {
+        let read = || read_packet(self.socket.as_fd());
+        let packet = self.socket.async_io(Interest::READABLE, read).await;
+        understand(packet.map_err(ChannelError::Socket)?)
+    }
+
+    /// The next message if one is waiting: what a child wrote before it died.
+    ///
+    /// # Errors
+    /// As [`receive`](Channel::receive).
+    pub fn receive_waiting<M: DeserializeOwned>(
+        &self,
+    ) -> Result<Option<(M, Vec<OwnedFd>)>, ChannelError> {
+        match read_packet(self.socket.as_fd()) {
+            Ok(packet) => understand(packet),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(ChannelError::Socket(error)),
+        }
+    }
+}
+
+struct Packet {
+    text: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
+    truncated: bool,
+}
+
+fn write_packet(
+    socket: BorrowedFd<'_>,
+    text: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let mut space =
+        [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_PER_MESSAGE))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    sendmsg(
+        socket,
+        &[IoSlice::new(text)],
+        &mut control,
+        SendFlags::NOSIGNAL,
+    )?;
+    Ok(())
+}
+
+fn read_packet(socket: BorrowedFd<'_>) -> io::Result<Packet> {
+    let mut text = vec![0; MESSAGE_LIMIT];
+    let mut space =
+        [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_PER_MESSAGE))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut read = || {
+        let text = &mut [IoSliceMut::new(&mut text)];
+        recvmsg(socket, text, &mut control, RecvFlags::CMSG_CLOEXEC)
+    };
+    let received = match read() {
+        // The other side died with messages of ours unread. The kernel says so once, before it hands over
+        // what that side had written.
+        Err(Errno::CONNRESET) => read()?,
+        other => other?,
+    };
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    text.truncate(received.bytes);
+    let truncated = received
+        .flags
+        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    Ok(Packet {
+        text,
+        descriptors,
+        truncated,
+    })
+}
+
+fn understand<M: DeserializeOwned>(
+    packet: Packet,
+) -> Result<Option<(M, Vec<OwnedFd>)>, ChannelError> {
+    if packet.truncated {
+        return Err(ChannelError::Truncated);
+    }
+    // Nobody sends an empty message: this is the end.
+    if packet.text.is_empty() {
+        return Ok(None);
+    }
+    let message = serde_json::from_slice(&packet.text).map_err(ChannelError::Message)?;
+    Ok(Some((message, packet.descriptors)))
+}
+
+/// Bytes of JSON in one message: 200 names of 64 bytes fit several times.
+const MESSAGE_LIMIT: usize = 64 * 1024;
+
+/// Descriptors beside one message.
+pub const DESCRIPTORS_PER_MESSAGE: usize = 200;
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    fn run<F: Future>(body: F) -> F::Output {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(body)
+    }
+
+    #[test]
+    fn a_message_arrives_with_its_descriptors_in_order() {
+        run(async {
+            let (ours, theirs) = Channel::pair().unwrap();
+            let theirs = Channel::adopt(theirs).unwrap();
+            let files: Vec<File> = (0..3).map(|_| tempfile::tempfile().unwrap()).collect();
+            let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+            let part = TablePart {
+                names: vec!["a".into(), "b".into(), "c".into()],
+                last: true,
+                restarts: 7,
+                last_end: Some("killed".into()),
+            };
+            ours.send(&FromKeeper::Table(part.clone()), &borrowed)
+                .await
+                .unwrap();
+            let (message, descriptors) = theirs.receive::<FromKeeper>().await.unwrap().unwrap();
+            assert_eq!(message, FromKeeper::Table(part));
+            let inodes: Vec<u64> = descriptors
+                .into_iter()
+                .map(|fd| File::from(fd).metadata().unwrap().ino())
+                .collect();
+            let expected: Vec<u64> = files.iter().map(|f| f.metadata().unwrap().ino()).collect();
+            assert_eq!(inodes, expected);
+        });
+    }
+
+    #[test]
+    fn the_end_of_the_other_side_is_none_after_what_it_wrote() {
+        run(async {
+            let (ours, theirs) = Channel::pair().unwrap();
+            let theirs = Channel::adopt(theirs).unwrap();
+            ours.send(&FromKeeper::Go, &[]).await.unwrap();
+            theirs.send(&FromService::Ready, &[]).await.unwrap();
+            drop(theirs);
+            let first = ours
+                .receive::<FromService>()
+                .await
+                .unwrap()
+                .map(|(message, _)| message);
+            assert_eq!(first, Some(FromService::Ready));
+            assert!(ours.receive::<FromService>().await.unwrap().is_none());
+            assert!(matches!(
+                ours.send(&FromKeeper::Go, &[]).await,
+                Err(ChannelError::Socket(error)) if error.kind() == io::ErrorKind::BrokenPipe
+            ));
+        });
+    }
+
+    #[test]
+    fn garbage_and_oversize_are_refused_not_misread() {
+        run(async {
+            let (ours, theirs) = Channel::pair().unwrap();
+            rustix::net::send(&theirs, b"{\"nonsense\":1}", SendFlags::empty()).unwrap();
+            let refused = ours.receive::<FromService>().await;
+            assert!(matches!(refused, Err(ChannelError::Message(_))));
+            rustix::net::send(&theirs, &vec![b'x'; MESSAGE_LIMIT + 1], SendFlags::empty()).unwrap();
+            let refused = ours.receive::<FromService>().await;
+            assert!(matches!(refused, Err(ChannelError::Truncated)));
+            let long = FromService::Deposit("n".repeat(MESSAGE_LIMIT));
+            assert!(matches!(
+                ours.send(&long, &[]).await,
+                Err(ChannelError::Truncated)
+            ));
+        });
+    }
+
+    #[test]
+    fn a_stream_is_no_channel() {
+        run(async {
+            let (stream, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+            assert!(matches!(
+                Channel::adopt(stream.into()),
+                Err(ChannelError::Socket(_))
+            ));
+        });
+    }
+}

@@ -1,0 +1,121 @@
+//! One agent per run directory: a second `TUNSETIFF` or `SO_REUSEPORT` bind would silently take half the flows.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use thiserror::Error;
+
+/// Why the lock was not had.
+#[derive(Debug, Error)]
+pub enum LockError {
+    /// The file or its directory cannot be made.
+    #[error("cannot open the lock {path}; run as root, or choose another directory with --root")]
+    Open {
+        /// The lock file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Somebody else holds it.
+    #[error(
+        "another agent (process {holder}) runs on {path}; stop it, or give this one a --root of its own"
+    )]
+    Held {
+        /// The lock file.
+        path: PathBuf,
+        /// What the holder wrote into the file.
+        holder: String,
+    },
+}
+
+/// Held as long as it lives; the kernel releases it when the process ends, however it ends.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes the lock at once or says who has it. The file then holds our process id; it is never removed,
+    /// because removing a locked file lets two holders in.
+    ///
+    /// # Errors
+    /// `Held` with the other process, `Open` when the directory cannot be made or written.
+    pub fn take(path: &Path) -> Result<Lock, LockError> {
+        let failed = |source: io::Error| LockError::Open {
+            path: path.to_owned(),
+            source,
+        };
+        if let Some(directory) = path.parent() {
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(directory)
+                .map_err(failed)?;
+        }
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .map_err(failed)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                return Err(LockError::Held {
+                    path: path.to_owned(),
+                    holder: holder(&mut file),
+                });
+            }
+            Err(error) => return Err(failed(error.into())),
+        }
+        file.set_len(0)
+            .and_then(|()| file.rewind())
+            .map_err(failed)?;
+        writeln!(file, "{}", std::process::id()).map_err(failed)?;
+        Ok(Lock { _file: file })
+    }
+}
+
+fn holder(file: &mut File) -> String {
+    let mut text = String::new();
+    let read = file.take(HOLDER_LIMIT).read_to_string(&mut text);
+    match text.trim() {
+        pid if read.is_ok() && !pid.is_empty() => pid.to_owned(),
+        _ => "unknown".to_owned(),
+    }
+}
+
+const HOLDER_LIMIT: u64 = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_is_refused_by_name_and_the_next_gets_in() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("run/tartan/lock");
+        let first = Lock::take(&path).unwrap();
+        let refused = Lock::take(&path).unwrap_err().to_string();
+        assert!(
+            refused.contains(&format!("process {}", std::process::id())),
+            "{refused}"
+        );
+        drop(first);
+        Lock::take(&path).unwrap();
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_said() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("run"), "a file").unwrap();
+        let refused = Lock::take(&directory.path().join("run/tartan/lock"));
+        assert!(matches!(refused, Err(LockError::Open { .. })));
+    }
+}

@@ -1,0 +1,329 @@
+//! The keeper: a descriptor store with one child, the service.
+//!
+//! Theory of operation. A userspace dataplane that dies takes its TUN queues and sockets with it: the device
+//! vanishes, routes flap, peers see refused ports. So `tartan run` is two processes. The *service* does the
+//! work; it opens every descriptor in its start-up and deposits a duplicate here, by name. When it dies the
+//! duplicates keep the carrier up and the queues filling (500 packets per TUN queue), and the next service
+//! receives the same table and reads on.
+//!
+//! ```text
+//!            table{names}+fds, go →
+//!   keeper ─────────────────────────── service      one SOCK_SEQPACKET pair, the child's standard input
+//!            ← deposit+fd, withdraw, ready, forwarding
+//! ```
+//!
+//! States of a life: *starting* (deposits and withdrawals) → *ready* (the keeper answers *go* at once) →
+//! *forwarding* (the keeper watches the workers' ticks). A life that is not forwarding after 30 s, breaks the
+//! protocol, or has a worker whose tick stands for 2 s is killed. The next one starts at once, then after
+//! 100 ms doubling to 5 s; 10 s of health forgive. A service that ends by itself before any service ever
+//! forwarded has a reason that trying again does not mend: the keeper ends with its exit code.
+//!
+//! Limits: 512 descriptors, one keeper per run directory (`flock`). What it never does: look into a packet,
+//! a configuration or a store record. The one thing it reads is the ticks in the memfd of counters.
+//!
+//! On SIGTERM or SIGINT the service is told, given 5 s, then killed, and the keeper ends with code 0. The
+//! tunnel device vanishes with its descriptors; the `unreachable` cluster route stays, so pod traffic is
+//! refused and does not leak, until the next start adopts it or `tartan cleanup` removes it. A service whose
+//! keeper died sees the end of the channel and ends too.
+
+pub mod backoff;
+pub mod channel;
+pub mod child;
+pub mod lock;
+pub mod table;
+pub mod watchdog;
+
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use dataplane::counters::Counters;
+use rustix::io::fcntl_dupfd_cloexec;
+use thiserror::Error;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tracing::{error, info, warn};
+
+use backoff::Backoff;
+use channel::{Channel, ChannelError, FromKeeper, FromService, TablePart};
+use child::{Ending, Program, Service};
+use lock::{Lock, LockError};
+use table::{Table, TableError};
+use watchdog::{LOOK_EVERY, Watchdog};
+
+/// Name under which the service deposits its memfd of counters.
+pub const COUNTERS: &str = "counters";
+
+/// Why the keeper itself gave up. A service's death is no such reason.
+#[derive(Debug, Error)]
+pub enum KeeperError {
+    /// Another agent, or a directory that cannot be written.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// No signal handler.
+    #[error("cannot listen for signals; check the limit of open descriptors (ulimit -n)")]
+    Signals(#[source] io::Error),
+    /// No child.
+    #[error(
+        "cannot start the service {path}; put the binary back, or start the new one by its path"
+    )]
+    Start {
+        /// The binary.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// No end of the child.
+    #[error("cannot wait for the service; restart tartan")]
+    Wait(#[source] io::Error),
+    /// No socket.
+    #[error("cannot talk to the service")]
+    Channel(#[source] ChannelError),
+}
+
+/// Keeps one service running until told to stop; returns the exit code. Needs a tokio runtime with I/O,
+/// time and signals.
+///
+/// # Errors
+/// [`KeeperError`]: another agent on the run directory, or a kernel that lets no service start.
+pub async fn run(run_dir: PathBuf, program: Program) -> Result<u8, KeeperError> {
+    let _lock = Lock::take(&run_dir.join(LOCK_FILE))?;
+    let mut stop = Stop::listen().map_err(KeeperError::Signals)?;
+    let mut keeper = Keeper::default();
+    let mut backoff = Backoff::default();
+    loop {
+        let ending = match keeper.life(&program, &mut stop).await? {
+            Outcome::Stopped(ending) => {
+                info!("stopped: the service {}", ending.words());
+                return Ok(0);
+            }
+            Outcome::Died(ending) => ending,
+        };
+        if let (Some(code), false) = (ending.code(), keeper.has_forwarded) {
+            error!(
+                "the service {} before it forwarded; not started again",
+                ending.words()
+            );
+            return Ok(code.max(1));
+        }
+        let wait = backoff.after(ending.lived);
+        warn!(
+            descriptors = keeper.table.names().len(),
+            "the service {}; the next starts in {} ms",
+            ending.words(),
+            wait.as_millis()
+        );
+        keeper.restarts = keeper.restarts.saturating_add(1);
+        keeper.last_end = Some(ending.words());
+        tokio::select! {
+            biased;
+            () = stop.asked() => return Ok(0),
+            () = sleep(wait) => {}
+        }
+    }
+}
+
+/// How a life ended for the keeper.
+enum Outcome {
+    Stopped(Ending),
+    Died(Ending),
+}
+
+#[derive(Default)]
+struct Keeper {
+    table: Table,
+    restarts: u64,
+    last_end: Option<String>,
+    has_forwarded: bool,
+}
+
+impl Keeper {
+    async fn life(&mut self, program: &Program, stop: &mut Stop) -> Result<Outcome, KeeperError> {
+        let (channel, theirs) = Channel::pair().map_err(KeeperError::Channel)?;
+        let mut service = Service::start(program, theirs).map_err(|source| KeeperError::Start {
+            path: program.path.clone(),
+            source,
+        })?;
+        info!(pid = service.id(), "the service is started");
+        let outcome = match self.serve(&channel, &mut service, stop).await {
+            Verdict::Died(ending) => Outcome::Died(ending.map_err(KeeperError::Wait)?),
+            Verdict::Stop => Outcome::Stopped(
+                service
+                    .stop(STOP_PATIENCE)
+                    .await
+                    .map_err(KeeperError::Wait)?,
+            ),
+            Verdict::Kill(reason) => {
+                error!(pid = service.id(), "the service is killed: {reason}");
+                Outcome::Died(service.kill().await.map_err(KeeperError::Wait)?)
+            }
+        };
+        self.drain(&channel);
+        Ok(outcome)
+    }
+
+    async fn serve(
+        &mut self,
+        channel: &Channel,
+        service: &mut Service,
+        stop: &mut Stop,
+    ) -> Verdict {
+        if let Err(error) = self.hand_over(channel).await {
+            return self.broken(&error, service).await;
+        }
+        let mut looks = interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut watch: Option<(Watchdog, Counters)> = None;
+        let started = Instant::now();
+        let mut forwarding = false;
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.asked() => return Verdict::Stop,
+                ending = service.ended() => return Verdict::Died(ending),
+                message = channel.receive() => match message {
+                    Ok(Some((FromService::Ready, _))) => {
+                        if let Err(error) = channel.send(&FromKeeper::Go, &[]).await {
+                            return self.broken(&error, service).await;
+                        }
+                    }
+                    Ok(Some((FromService::Forwarding, _))) => {
+                        forwarding = true;
+                        self.has_forwarded = true;
+                        watch = self.counters().map(|counters| (Watchdog::default(), counters));
+                        info!(pid = service.id(), "the service forwards");
+                    }
+                    Ok(Some((message, descriptors))) => self.store(message, descriptors),
+                    Ok(None) => return self.broken(&"it closed the channel", service).await,
+                    Err(error) => return self.broken(&error, service).await,
+                },
+                _ = looks.tick() => {
+                    if !forwarding && started.elapsed() > START_PATIENCE {
+                        let limit = START_PATIENCE.as_secs();
+                        return Verdict::Kill(format!("it did not forward within {limit} s"));
+                    }
+                    if let Some(reason) = watch.as_mut().and_then(look) {
+                        return Verdict::Kill(reason);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A service that is dying anyway gets a moment, so that its own end is what the log says.
+    async fn broken(&self, error: &impl std::fmt::Display, service: &mut Service) -> Verdict {
+        match tokio::time::timeout(DYING_PATIENCE, service.ended()).await {
+            Ok(ending) => Verdict::Died(ending),
+            Err(_elapsed) => Verdict::Kill(error.to_string()),
+        }
+    }
+
+    async fn hand_over(&self, channel: &Channel) -> Result<(), ChannelError> {
+        let parts = self.table.parts();
+        let count = parts.len();
+        for (index, (names, descriptors)) in parts.into_iter().enumerate() {
+            let part = TablePart {
+                names,
+                last: index + 1 == count,
+                restarts: self.restarts,
+                last_end: self.last_end.clone(),
+            };
+            channel.send(&FromKeeper::Table(part), &descriptors).await?;
+        }
+        Ok(())
+    }
+
+    fn store(&mut self, message: FromService, descriptors: Vec<std::os::fd::OwnedFd>) {
+        let stored: Result<(), TableError> = match message {
+            FromService::Deposit(name) => self.table.deposit(name, descriptors),
+            FromService::Withdraw(name) => {
+                if !self.table.withdraw(&name) {
+                    warn!(name, "the service withdrew a descriptor that is not kept");
+                }
+                Ok(())
+            }
+            FromService::Ready | FromService::Forwarding => Ok(()),
+        };
+        if let Err(error) = stored {
+            error!(%error, "a deposit is refused; a restart will open that descriptor anew");
+        }
+    }
+
+    /// What a dead service wrote before it died counts: a withdrawn queue must not be handed to the next.
+    fn drain(&mut self, channel: &Channel) {
+        loop {
+            match channel.receive_waiting() {
+                Ok(Some((message, descriptors))) => self.store(message, descriptors),
+                Ok(None) => return,
+                Err(error) => {
+                    warn!(%error, "the last words of the service are not understood");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn counters(&self) -> Option<Counters> {
+        let adopted = self
+            .table
+            .descriptor(COUNTERS)
+            .ok_or(io::ErrorKind::NotFound.into())
+            .and_then(|fd| Ok(fcntl_dupfd_cloexec(fd, 0)?))
+            .and_then(Counters::adopt);
+        match adopted {
+            Ok(counters) => Some(counters),
+            Err(error) => {
+                warn!(%error, "no counters to watch: a hanging worker will not be noticed");
+                None
+            }
+        }
+    }
+}
+
+enum Verdict {
+    Stop,
+    Kill(String),
+    Died(io::Result<Ending>),
+}
+
+fn look((watchdog, counters): &mut (Watchdog, Counters)) -> Option<String> {
+    let ticks: Vec<u64> = counters
+        .read()
+        .workers
+        .iter()
+        .map(|worker| worker.tick)
+        .collect();
+    let stalled = watchdog.look(&ticks, Instant::now())?;
+    Some(format!(
+        "worker {} has stood still for {:.1} s",
+        stalled.worker,
+        stalled.stood.as_secs_f32()
+    ))
+}
+
+/// SIGTERM and SIGINT.
+struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stop {
+    fn listen() -> io::Result<Stop> {
+        Ok(Stop {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+const LOCK_FILE: &str = "lock";
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+const START_PATIENCE: Duration = Duration::from_secs(30);
+const DYING_PATIENCE: Duration = Duration::from_secs(1);
