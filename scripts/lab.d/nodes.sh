@@ -28,9 +28,9 @@ node_files() {
     printf '{ "Network": "10.244.0.0/16", "Backend": { "Type": "%s" } }\n' "$BACKEND" >"$root/net-conf.json"
     for other in $(node_numbers); do
         printf '[[node]]\nname = "node%s"\nsubnets = ["10.244.%s.0/24"]\npublic-ip = "192.0.2.%s"\n' "$other" "$other" "$other"
-        # A kernel device must be told the address of every VTEP, so beside one they are all fixed.
-        if [ -n "$PEER" ]; then printf 'vtep-mac = "%s"\n' "$(vtep_mac "$other")"; fi
-        if [ "$(node_kind "$other")" = kernel-vxlan ]; then printf 'backend = "vxlan"\n'; fi
+        if [ "$(node_kind "$other")" = kernel-vxlan ]; then
+            printf 'backend = "vxlan"\nvtep-mac = "%s"\n' "$(vtep_mac "$other")"
+        fi
         printf '\n'
     done >"$root/nodes.toml"
 }
@@ -84,8 +84,13 @@ nodes_down() {
     done
 }
 
+# A kernel device gets a MAC of the lab's choice, which the list of nodes names. A Tartan node's follows
+# from its public address (agent/src/lease.rs).
 vtep_mac() {
-    printf '02:74:c0:00:02:%02x' "$1"
+    case $(node_kind "$1") in
+    tartan) printf '0a:74:c0:00:02:%02x' "$1" ;;
+    kernel-vxlan) printf '02:00:5e:10:00:%02x' "$1" ;;
+    esac
 }
 
 sysctl_in() {

@@ -26,11 +26,11 @@ in_ns() {
     lab exec "$1" -- "${@:2}"
 }
 
-# Starts a command in a namespace; its process id is in $LAST. Everything started ends with the test.
+# Starts a command in a namespace; its process id is in $PID. Everything started ends with the test.
 start_in() {
     ip netns exec "$PREFIX-$1" "${@:2}" &
-    LAST=$!
-    STARTED+=("$LAST")
+    PID=$!
+    STARTED+=("$PID")
 }
 
 # Ends a started program with a signal and waits until it has written its report.
@@ -39,10 +39,10 @@ stop() {
     wait "$1" 2>/dev/null || true
 }
 
-# Captures what passes a device: capture NAME DEVICE FILE [FILTER...]; the process id is in $LAST.
+# Captures what passes a device: capture NAME DEVICE FILE [FILTER...]; the process id is in $PID.
 capture() {
     local log=$3.log wait
-    start_in "$1" tcpdump -i "$2" -s 0 -U --immediate-mode -B 16384 -w "$3" "${@:4}" 2>"$log"
+    start_in "$1" tcpdump -i "$2" -s 0 -U --immediate-mode -B 131072 -w "$3" "${@:4}" 2>"$log"
     for ((wait = 0; wait < 50; wait++)); do
         if grep -q 'listening on' "$log"; then return 0; fi
         sleep 0.1

@@ -1,0 +1,43 @@
+"""Sends forged datagrams of both formats from wherever it runs. Reads one JSON object from stdin:
+
+    {"to": "192.0.2.1", "formats": ["udp", "vxlan"], "count": 50,
+     "source": inner source, "destination": inner destination, "port": inner port,
+     "source_mac": ..., "destination_mac": ..., and what vxlan() of packets.py takes: vni, flags, ...
+     "cut": keep only so many bytes of the payload, "raw": hex bytes instead of an inner packet}
+"""
+
+import json
+import socket
+import sys
+import time
+
+from packets import FLANNEL_UDP_PORT, VXLAN_PORT, udp_packet, vxlan
+
+# A receiver's socket holds far more than this many small datagrams.
+BURST = 50
+
+
+def main():
+    order = json.load(sys.stdin)
+    if "raw" in order:
+        inner = bytes.fromhex(order["raw"])
+    else:
+        inner = udp_packet(order["source"], order["destination"], 4000, order["port"], b"forged")
+    header = {key: order[key] for key in ("vni", "flags", "ethertype", "reserved") if key in order}
+    payloads = {
+        FLANNEL_UDP_PORT: inner,
+        VXLAN_PORT: vxlan(inner, order["source_mac"], order["destination_mac"], **header),
+    }
+    ports = {"udp": FLANNEL_UDP_PORT, "vxlan": VXLAN_PORT}
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    for form in order["formats"]:
+        port = ports[form]
+        payload = payloads[port][: order.get("cut", 65536)]
+        for number in range(order["count"]):
+            if number % BURST == 0:
+                time.sleep(0.01)
+            sender.sendto(payload, (order["to"], port))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""Sends one UDP super-packet: COUNT datagrams of SIZE bytes in a single call with UDP_SEGMENT.
+
+    segments.py ADDRESS PORT SIZE COUNT                              constant content
+    segments.py ADDRESS PORT SIZE COUNT OFFSET SRC MAC MAC FORGED    content that holds, from OFFSET on and
+        then every SIZE bytes, what a VXLAN datagram carries: an inner packet from SRC to ADDRESS, port FORGED
+
+Whoever cuts the received datagram at the mark instead of at its own headers sees those as datagrams.
+"""
+
+import socket
+import struct
+import sys
+
+from packets import udp_packet, vxlan
+
+SOL_UDP, UDP_SEGMENT = 17, 103
+
+
+def forged_content(address, size, count, offset, source, source_mac, destination_mac, port):
+    # 50 bytes are the VXLAN, Ethernet, IP and UDP headers in front of the forged payload.
+    inner = udp_packet(source, address, 4000, port, b"forged" + bytes(size - 50 - 6))
+    one = vxlan(inner, source_mac, destination_mac)
+    assert len(one) == size
+    return (bytes(offset) + one * count)[: size * count]
+
+
+def main(address, port, size, count, *forged):
+    size, count = int(size), int(count)
+    content = bytes(range(256)) * (size * count // 256 + 1)
+    content = content[: size * count]
+    if forged:
+        offset, source, source_mac, destination_mac, forged_port = forged
+        content = forged_content(address, size, count, int(offset), source, source_mac, destination_mac, int(forged_port))
+    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    client.setsockopt(SOL_UDP, UDP_SEGMENT, struct.pack("i", size))
+    sent = client.sendto(content, (address, int(port)))
+    if sent != size * count:
+        sys.exit(f"sent {sent} of {size * count} bytes")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# A datagram boundary is the application's. A pod behind a kernel VXLAN peer sends 1,200 x 10 bytes in
+# one UDP_SEGMENT call: ten datagrams of 1,200 bytes arrive. With a payload that looks like VXLAN
+# datagrams wherever a wrong cut could fall, nothing else arrives.
+#
+#   pod1 ── node1 tartan ══ underlay ══ flannel.1 node2 ── pod2
+#
+# udp_segment.sh PEER UNDERLAY, where PEER is kernel-vxlan or control (no Tartan: is the test right?)
+# case: kernel-vxlan offload
+# case: kernel-vxlan no-tunnel
+# case: kernel-vxlan wire
+# full: control offload
+# shellcheck source=scripts/tests.d/tools/law.sh
+. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+
+PEER=$1
+UNDERLAY=$2
+SIZE=1200
+COUNT=10
+GOOD_PORT=7000
+FORGED_PORT=7001
+MAC2=02:00:5e:10:00:02
+# A cut at every 1,200 bytes of the whole datagram falls 50 bytes of headers earlier in the payload:
+# VXLAN 8, Ethernet 14, IP 20, UDP 8. Without the VXLAN header it is 42, in the other format 28.
+OFFSETS=(0 1150 1158 1172)
+
+udp_counter() {
+    in_ns "$1" grep '^Udp:' /proc/net/snmp | awk -v name="$2" '
+        NR == 1 { for (i = 2; i <= NF; i++) if ($i == name) column = i }
+        NR == 2 { print $column }'
+}
+
+# Sends from $1 to the pod $2 and proves what arrives: a plain super-packet, then the forged ones.
+prove() {
+    local from=$1 to=$2 address source offset sink sends=1 before
+    address=$(address_of "$to")
+    source=$(address_of "$from")
+    before=$(udp_counter "$to" InDatagrams)
+    start_in "$to" python3 "$TOOLS/sink.py" "$GOOD_PORT" "$FORGED_PORT" >"$SCRATCH/sink"
+    sink=$PID
+    until_true 5 "the sink listens" in_ns "$to" sh -c "ss -Hlun | grep -q :$FORGED_PORT"
+    in_ns "$from" python3 "$TOOLS/segments.py" "$address" "$GOOD_PORT" "$SIZE" "$COUNT"
+    for offset in "${OFFSETS[@]}"; do
+        in_ns "$from" python3 "$TOOLS/segments.py" "$address" "$GOOD_PORT" "$SIZE" "$COUNT" \
+            "$offset" "$source" "$MAC2" "$MAC1" "$FORGED_PORT"
+        sends=$((sends + 1))
+    done
+    sleep 0.5
+    stop "$sink"
+    equal "datagrams of $SIZE bytes from $from at $to" "{\"$SIZE\":$((sends * COUNT))}" "$(jq -c ".\"$GOOD_PORT\".sizes" "$SCRATCH/sink")"
+    equal "forged datagrams from $from at $to" 0 "$(jq ".\"$FORGED_PORT\".count" "$SCRATCH/sink")"
+    equal "all datagrams that reached $to" $((sends * COUNT)) $(($(udp_counter "$to" InDatagrams) - before))
+    equal "datagrams for nobody at $to" 0 "$(udp_counter "$to" NoPorts)"
+}
+
+say "UDP_SEGMENT: peer $PEER, underlay $UNDERLAY"
+if [ "$PEER" = control ]; then
+    lab_up --control --underlay "$UNDERLAY"
+    MAC1=02:00:5e:10:00:01
+else
+    lab_up --peer kernel-vxlan --underlay "$UNDERLAY"
+    MAC1=0a:74:c0:00:02:01
+fi
+prove pod2 pod1
+prove pod1 pod2
