@@ -1,5 +1,6 @@
 //! Tartan's host service, as a library so that its parts can be tested: the binary `tartan` runs it.
 
+pub mod api;
 pub mod config;
 pub mod lease;
 pub mod reconcile;

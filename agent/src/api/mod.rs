@@ -1,0 +1,17 @@
+//! The agent's Unix socket: one JSON line in, one JSON line out.
+//!
+//! Theory of operation. `<root>/run/tartan/tartan.sock`, mode 0600; a caller must be root or the agent's own
+//! user by the kernel's word (`SO_PEERCRED`). A connection carries one request,
+//! `{"call":"status"}`, and one reply, `{"ok":…}` or `{"error":"…"}`, and is closed. `tartan status` and its
+//! sisters and `tartan-cni` are the callers. The server only reads and writes lines; the control loop
+//! of the service answers, so a reply is one consistent view.
+//!
+//! Limits: a request of 4 KiB, 32 connections at a time (more wait in the backlog), 5 s for the request to
+//! arrive and for the reply to be taken, 30 s for the control loop to answer.
+//!
+//! The listener is one of the descriptors that the keeper holds: while the service is restarted, callers
+//! wait in the backlog instead of being refused.
+
+pub mod client;
+pub mod server;
+pub mod wire;

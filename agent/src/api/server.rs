@@ -1,0 +1,190 @@
+//! The listening side: bounded connections, checked callers, one request each.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixListener as StdListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::timeout;
+use tracing::{debug, warn};
+
+use super::wire::{Reply, Request};
+
+/// Why there is no socket to answer on.
+#[derive(Debug, Error)]
+pub enum ServerError {
+    /// The path cannot be bound.
+    #[error(
+        "cannot listen on {path}; remove what is there, or choose another directory with --root"
+    )]
+    Bind {
+        /// The socket's path.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A deposited descriptor is no listener of this path any more.
+    #[error(
+        "the listener kept for {path} is no longer what callers reach there; it is opened anew"
+    )]
+    Stale {
+        /// The socket's path.
+        path: PathBuf,
+    },
+    /// The runtime refuses it.
+    #[error("cannot serve the API socket; check the limit of open descriptors (ulimit -n)")]
+    Register(#[source] io::Error),
+}
+
+/// A request and where its answer goes.
+#[derive(Debug)]
+pub struct Call {
+    /// What was asked.
+    pub request: Request,
+    /// Where the answer goes; a caller that has left does not mind.
+    pub answer: oneshot::Sender<Reply>,
+}
+
+/// Binds the path, mode 0600, in place of a socket that an earlier agent left. The caller holds the run
+/// directory's lock, so nobody answers there.
+///
+/// # Errors
+/// `Bind`, also when something that is no socket is in the way.
+pub fn bind(path: &Path) -> Result<StdListener, ServerError> {
+    let failed = |source: io::Error| ServerError::Bind {
+        path: path.to_owned(),
+        source,
+    };
+    if is_socket(path) {
+        std::fs::remove_file(path).map_err(failed)?;
+    }
+    let listener = StdListener::bind(path).map_err(failed)?;
+    // The directory is 0700, so nobody else reaches the socket in between.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    Ok(listener)
+}
+
+/// Takes a listener that the keeper held.
+///
+/// # Errors
+/// `Stale` when it is not bound to that path, or the path was removed.
+pub fn adopt(descriptor: OwnedFd, path: &Path) -> Result<StdListener, ServerError> {
+    let listening = rustix::net::sockopt::socket_acceptconn(&descriptor).unwrap_or(false);
+    let listener = StdListener::from(descriptor);
+    let bound = listener.local_addr().ok();
+    let here = bound.as_ref().and_then(|address| address.as_pathname()) == Some(path);
+    if listening && here && is_socket(path) {
+        Ok(listener)
+    } else {
+        Err(ServerError::Stale {
+            path: path.to_owned(),
+        })
+    }
+}
+
+/// Answers callers for as long as the control loop takes calls.
+///
+/// # Errors
+/// `Register` when the listener cannot be watched.
+pub async fn serve(listener: StdListener, calls: mpsc::Sender<Call>) -> Result<(), ServerError> {
+    listener
+        .set_nonblocking(true)
+        .map_err(ServerError::Register)?;
+    let listener = UnixListener::from_std(listener).map_err(ServerError::Register)?;
+    let seats = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(seat) = Arc::clone(&seats).acquire_owned().await else {
+            return Ok(());
+        };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let calls = calls.clone();
+                tokio::spawn(async move {
+                    if let Err(error) = converse(stream, calls).await {
+                        debug!(%error, "a caller of the API left early");
+                    }
+                    drop(seat);
+                });
+            }
+            Err(error) => {
+                // Out of descriptors, most likely: without a pause this would spin.
+                warn!(%error, "cannot accept a caller of the API");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn converse(mut stream: UnixStream, calls: mpsc::Sender<Call>) -> io::Result<()> {
+    let caller = stream.peer_cred()?;
+    let reply = if may_call(caller.uid(), rustix::process::geteuid().as_raw()) {
+        match timeout(LINE_PATIENCE, read_request(&mut stream)).await {
+            Ok(Ok(request)) => ask(request, &calls).await,
+            Ok(Err(reason)) => Reply::Error(reason),
+            Err(_elapsed) => Reply::Error(format!(
+                "no request within {} s; send one JSON line",
+                LINE_PATIENCE.as_secs()
+            )),
+        }
+    } else {
+        warn!(uid = caller.uid(), "a caller of the API is refused");
+        Reply::Error("only root and the agent's own user may call; use sudo".to_owned())
+    };
+    let mut line = serde_json::to_vec(&reply).map_err(io::Error::from)?;
+    line.push(b'\n');
+    timeout(LINE_PATIENCE, stream.write_all(&line)).await?
+}
+
+fn may_call(caller: u32, own: u32) -> bool {
+    caller == 0 || caller == own
+}
+
+async fn read_request(stream: &mut UnixStream) -> Result<Request, String> {
+    let mut line = Vec::new();
+    let mut reader = BufReader::new(stream.take(REQUEST_LIMIT + 1));
+    reader
+        .read_until(b'\n', &mut line)
+        .await
+        .map_err(|error| error.to_string())?;
+    if line.len() as u64 > REQUEST_LIMIT {
+        return Err(format!("a request has at most {REQUEST_LIMIT} bytes"));
+    }
+    serde_json::from_slice(&line).map_err(|error| format!("not a request: {error}"))
+}
+
+async fn ask(request: Request, calls: &mpsc::Sender<Call>) -> Reply {
+    let (answer, answered) = oneshot::channel();
+    let stopping = || Reply::Error("the agent is stopping; try again".to_owned());
+    if calls.send(Call { request, answer }).await.is_err() {
+        return stopping();
+    }
+    match timeout(ANSWER_PATIENCE, answered).await {
+        Ok(Ok(reply)) => reply,
+        Ok(Err(_dropped)) => stopping(),
+        Err(_elapsed) => Reply::Error(format!(
+            "no answer within {} s; see the agent's log",
+            ANSWER_PATIENCE.as_secs()
+        )),
+    }
+}
+
+fn is_socket(path: &Path) -> bool {
+    path.symlink_metadata()
+        .is_ok_and(|metadata| metadata.file_type().is_socket())
+}
+
+const CONNECTIONS: usize = 32;
+const REQUEST_LIMIT: u64 = 4096;
+const LINE_PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,333 @@
+//! What is said on the socket. Field names are an interface: scripts read them through `-o json`.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+/// A request, `{"call":"…",…}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "call", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// [`Status`].
+    Status,
+    /// [`Peers`].
+    Peers,
+    /// [`Routes`].
+    Routes,
+    /// [`Pods`].
+    Pods,
+    /// [`Drops`].
+    Drops,
+    /// Deliver to an attachment whose record is written. Answered once every worker would.
+    Adopt {
+        /// The runtime's container id.
+        container: String,
+        /// Name of the interface inside the pod.
+        ifname: String,
+    },
+    /// Forget an attachment whose record is removed.
+    Release {
+        /// The runtime's container id.
+        container: String,
+        /// Name of the interface inside the pod.
+        ifname: String,
+    },
+}
+
+/// A reply, `{"ok":…}` or `{"error":"…"}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reply {
+    /// What was asked for.
+    Ok(serde_json::Value),
+    /// Why not, with the remedy.
+    Error(String),
+}
+
+/// The node at a glance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// What is wrong, in words with the remedy; empty when all is well.
+    pub problems: Vec<String>,
+    /// Tartan's version.
+    pub version: String,
+    /// The node's name.
+    pub node: String,
+    /// The node's underlay address.
+    pub public_ip: IpAddr,
+    /// The underlay interface that holds the address.
+    pub underlay: String,
+    /// MTU of the underlay interface, bytes.
+    pub underlay_mtu: u16,
+    /// Subnets leased to the node.
+    pub subnets: Vec<IpNet>,
+    /// The cluster networks.
+    pub cluster: Vec<IpNet>,
+    /// How peers send to this node: `udp` or `vxlan`.
+    pub format: String,
+    /// The tunnel device.
+    pub device: String,
+    /// MTU of the tunnel device, bytes of inner packet.
+    pub device_mtu: u16,
+    /// Packet workers.
+    pub workers: usize,
+    /// Other nodes known.
+    pub peers: usize,
+    /// Attachments adopted.
+    pub attachments: usize,
+    /// Where the leases come from.
+    pub registry: String,
+    /// Seconds since the registry last gave a list that was adopted.
+    pub registry_age: u64,
+    /// Version of the tables last published.
+    pub snapshot: u64,
+    /// Every worker forwards by those tables.
+    pub snapshot_adopted: bool,
+    /// Process id of this service; the keeper's is in `<root>/run/tartan/lock`.
+    pub service_pid: u32,
+    /// Seconds since this service started.
+    pub uptime: u64,
+    /// How often the keeper has started the service anew.
+    pub restarts: u64,
+    /// How the service before this one ended.
+    pub last_end: Option<String>,
+    /// Things in the kernel that somebody changed and the agent put back.
+    pub repairs: u64,
+    /// The latest of them, in words.
+    pub last_repair: Option<String>,
+    /// Inner packets since the keeper started: from pods to peers.
+    pub sent: u64,
+    /// Inner packets since the keeper started: from peers to pods.
+    pub delivered: u64,
+    /// Inner packets since the keeper started: dropped, for whatever reason.
+    pub dropped: u64,
+}
+
+/// The other nodes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Peers {
+    /// One per public address.
+    pub peers: Vec<Peer>,
+    /// Sources that were refused and could be accepted.
+    pub refused_sources: Vec<RefusedSource>,
+}
+
+/// Another node. Traffic is counted in inner packets and bytes since the service started.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Peer {
+    /// Its name.
+    pub name: String,
+    /// Its underlay address.
+    pub public_ip: IpAddr,
+    /// How we send to it: `udp` or `vxlan`.
+    pub format: String,
+    /// Its subnets.
+    pub subnets: Vec<IpNet>,
+    /// Its VTEP MAC.
+    pub vtep_mac: String,
+    /// The largest outer packet we send it, bytes.
+    pub path_mtu: u16,
+    /// Packets sent to it.
+    pub sent_packets: u64,
+    /// Bytes sent to it.
+    pub sent_bytes: u64,
+    /// Packets from it that were delivered.
+    pub received_packets: u64,
+    /// Bytes of those.
+    pub received_bytes: u64,
+    /// Packets from it that were dropped.
+    pub refused: u64,
+}
+
+/// A pair of outer and inner source that was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedSource {
+    /// The sender on the underlay.
+    pub outer: IpAddr,
+    /// The source of the inner packet.
+    pub inner: IpAddr,
+    /// How often it was noticed; the counters of `drops` are exact, this is a sample.
+    pub seen: u64,
+    /// What it looks like, and the setting that would accept it.
+    pub remedy: String,
+}
+
+/// Where packets go.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Routes {
+    /// Prefixes, the dataplane's and those beside it.
+    pub routes: Vec<Route>,
+}
+
+/// A prefix inside the cluster network.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Route {
+    /// The destinations.
+    pub prefix: IpNet,
+    /// Who answers for it.
+    pub kind: RouteKind,
+    /// The peer's underlay address, or the device.
+    pub via: String,
+    /// How we send: `udp` or `vxlan`; empty where we do not.
+    pub format: String,
+    /// The node that owns the prefix.
+    pub node: String,
+}
+
+/// Who answers for a prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RouteKind {
+    /// Another node, through the overlay.
+    Peer,
+    /// This node.
+    Own,
+    /// The kernel, on another device than ours: such packets do not cross the overlay.
+    Bypass,
+}
+
+/// What is delivered on this node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pods {
+    /// Attachments adopted.
+    pub pods: Vec<Pod>,
+    /// Prefixes of ours that the kernel holds on other devices: delivered too.
+    pub kernel_prefixes: Vec<IpNet>,
+    /// Records that were not adopted.
+    pub refused: Vec<RefusedRecord>,
+}
+
+/// An attachment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pod {
+    /// `namespace/name`, where the runtime named it.
+    pub pod: Option<String>,
+    /// The runtime's container id.
+    pub container: String,
+    /// Name of the interface inside the pod.
+    pub ifname: String,
+    /// Its addresses.
+    pub addresses: Vec<IpNet>,
+    /// MAC of the pod's end.
+    pub mac: String,
+    /// Name of the interface's end on the host.
+    pub host_ifname: String,
+    /// When it was attached, in Unix seconds.
+    pub created: u64,
+}
+
+/// A record that was not adopted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedRecord {
+    /// The record's file.
+    pub file: String,
+    /// Why, with the remedy.
+    pub reason: String,
+}
+
+/// Every packet's fate. Inner wire packets since the keeper started.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Drops {
+    /// Every reason and direction, those that count nothing included.
+    pub reasons: Vec<Reason>,
+    /// Law 1 per worker and direction: received + originated = sent + delivered + dropped + held.
+    pub workers: Vec<Worker>,
+    /// What the kernel dropped before we could read it or after we wrote it.
+    pub kernel: Vec<KernelCounter>,
+}
+
+/// A reason and its count.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reason {
+    /// The reason's name.
+    pub reason: String,
+    /// `outbound` (pod to peer) or `inbound`.
+    pub direction: String,
+    /// Packets.
+    pub count: u64,
+    /// What happened, in a sentence.
+    pub gloss: String,
+}
+
+/// A worker's two flows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Worker {
+    /// Which, from 0.
+    pub worker: usize,
+    /// Pod to peer.
+    pub outbound: Flow,
+    /// Peer to pod.
+    pub inbound: Flow,
+}
+
+/// One direction of one worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flow {
+    /// Packets read.
+    pub received: u64,
+    /// Packets that Tartan made.
+    pub originated: u64,
+    /// Packets sent to a peer.
+    pub sent: u64,
+    /// Packets written to the tunnel device.
+    pub delivered: u64,
+    /// Packets dropped, by reason; reasons that count nothing are left out.
+    pub dropped: BTreeMap<String, u64>,
+    /// Packets in hand at the moment of the count.
+    pub held: u64,
+    /// What is missing from the law: 0, but for packets in flight between two reads of the counters.
+    pub balance: i64,
+}
+
+/// A counter of the kernel's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelCounter {
+    /// Which socket or device.
+    pub place: String,
+    /// Which counter.
+    pub counter: String,
+    /// Packets.
+    pub count: u64,
+    /// What it means, in a sentence.
+    pub gloss: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_what_the_plugin_writes() {
+        let adopt: Request =
+            serde_json::from_str(r#"{"call":"adopt","container":"c1","ifname":"eth0"}"#).unwrap();
+        assert_eq!(
+            adopt,
+            Request::Adopt {
+                container: "c1".into(),
+                ifname: "eth0".into()
+            }
+        );
+        assert_eq!(
+            serde_json::to_string(&Request::Status).unwrap(),
+            r#"{"call":"status"}"#
+        );
+        for wrong in [
+            r#"{"call":"format"}"#,
+            r#"{"call":"adopt","container":"c1"}"#,
+            "{}",
+            "[]",
+        ] {
+            assert!(serde_json::from_str::<Request>(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn replies_are_ok_or_error() {
+        let ok = serde_json::to_string(&Reply::Ok(serde_json::json!({}))).unwrap();
+        assert_eq!(ok, r#"{"ok":{}}"#);
+        let error = serde_json::to_string(&Reply::Error("no".into())).unwrap();
+        assert_eq!(error, r#"{"error":"no"}"#);
+    }
+}
