@@ -1,3 +1,29 @@
-//! Tartan's packet engine.
+//! Tartan's packet engine: takes pod traffic from a tunnel device, carries it to other nodes over UDP, and accounts for
+//! every packet.
+//!
+//! A packet's way out is [`device`] → `outbound` → [`underlay`], its way in [`underlay`] → `inbound` → [`device`]. A
+//! [`worker`] drives both by the tables of one immutable [`snapshot`] ([`fib`], [`peers`], [`pods`]), which control
+//! builds of a [`spec`]. Whatever is not forwarded has a [`drops::DropReason`] and a place in [`counters`].
+//!
+//! Time is an argument ([`now`]), descriptors are handed in, and [`device::memory`] with [`underlay::memory`] let whole
+//! clusters run inside one process. `unsafe` is confined to `sys`.
 
+mod answers;
+pub mod batch;
+pub mod counters;
+pub mod device;
+pub mod drops;
+pub mod engine;
+pub mod fib;
+mod inbound;
+pub mod limits;
+pub mod mtu;
+pub mod now;
+mod outbound;
+pub mod peers;
+pub mod pods;
+pub mod snapshot;
 pub mod spec;
+mod sys;
+pub mod underlay;
+pub mod worker;

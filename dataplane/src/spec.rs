@@ -70,3 +70,42 @@ pub struct PeerSpec {
     /// Its VTEP MAC: inner destination MAC of what we send in the `vxlan` format.
     pub vtep_mac: Mac,
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Node 1 of a two-node cluster, one pod, node 2 as peer.
+    pub(crate) fn spec() -> Spec {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let net = |text: &str| text.parse::<IpNet>().unwrap();
+        Spec {
+            version: 1,
+            node: NodeSpec {
+                cluster: vec![net("10.244.0.0/16")],
+                subnets: vec![net("10.244.1.0/24")],
+                tunnel: vec![ip("10.244.1.0")],
+                addresses: vec![ip("192.0.2.1")],
+                vtep_mac: Mac([2, 0, 0, 0, 0, 1]),
+                vni: Vni::new(1).unwrap(),
+                gbp: false,
+                ipv6_over_udp: false,
+                device_mtu: 1450,
+                underlay_mtu: 1500,
+                udp_port: 8285,
+                vxlan_port: 8472,
+            },
+            peers: vec![PeerSpec {
+                name: "node2".into(),
+                public: ip("192.0.2.2"),
+                underlay_sources: vec![],
+                subnets: vec![net("10.244.2.0/24")],
+                accept_sources: vec![],
+                format: Format::Vxlan,
+                vtep_mac: Mac([2, 0, 0, 0, 0, 2]),
+            }],
+            attachments: vec![ip("10.244.1.2")],
+            kernel_prefixes: vec![],
+        }
+    }
+}

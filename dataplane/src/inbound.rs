@@ -1,0 +1,243 @@
+//! Peer → pod: a staircase of refusals, each with its own counter.
+//!
+//! length → format → known peer → inner packet → its source is the peer's → its destination is ours → ECN → device.
+//!
+//! Two things that a kernel VXLAN sender does are undone here. It hands over packets with an unfinished checksum (only
+//! the pseudo-header sum), and super-packets far larger than any MTU. And the `UDP_GRO` mark of such a buffer is the
+//! *inner* segment size: cutting there would cut inside bytes that a pod controls, and make packets of them. So before
+//! a buffer is split, the length of the first inner packet is compared with the buffer: if it spans all of it, the
+//! buffer is one inner super-packet, whatever the mark says.
+
+use std::io::IoSlice;
+use std::net::{IpAddr, SocketAddr};
+
+use crossbeam_queue::ArrayQueue;
+use encap::checksum::{self, Transport};
+use encap::inner::Inner;
+use encap::pull::{self, Pulled};
+use encap::segment::{self, MAX_HEADER, Plan};
+use encap::{Ecn, Format, ecn};
+
+use crate::batch::Meta;
+use crate::counters::Tally;
+use crate::device::Device;
+use crate::drops::{Direction, DropReason};
+use crate::limits::FRAME;
+use crate::peers::{Peer, PeerId};
+use crate::snapshot::Snapshot;
+
+/// An outer source that no peer has, with an inner source that one does: what an operator wants to know of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RefusedSource {
+    pub(crate) outer: IpAddr,
+    pub(crate) inner: IpAddr,
+}
+
+/// What the stages need.
+pub(crate) struct Inbound<'a, D> {
+    pub(crate) snapshot: &'a Snapshot,
+    pub(crate) device: &'a mut D,
+    pub(crate) tally: &'a Tally,
+    pub(crate) refused: &'a ArrayQueue<RefusedSource>,
+}
+
+/// One datagram of a buffer.
+struct Datagram<'a> {
+    bytes: &'a mut [u8],
+    source: SocketAddr,
+    ecn: Ecn,
+    /// The size at which a pod cut its own UDP super-packet, if the buffer is one.
+    inner_segment: Option<u16>,
+}
+
+impl<D: Device> Inbound<'_, D> {
+    /// Walks a buffer that was counted as one received packet.
+    pub(crate) fn buffer(&mut self, format: Format, frame: &mut [u8; FRAME], meta: &Meta) {
+        if meta.truncated {
+            return self.drop(DropReason::Truncated, 1);
+        }
+        let bytes = frame.get_mut(..meta.len).unwrap_or_default();
+        let datagram = |bytes, inner_segment| Datagram {
+            bytes,
+            source: meta.source,
+            ecn: meta.ecn,
+            inner_segment,
+        };
+        let cut = meta
+            .segment
+            .map(usize::from)
+            .filter(|size| (1..bytes.len()).contains(size));
+        match cut {
+            Some(size) if pull::inner_span(bytes, format) != Some(bytes.len()) => {
+                let count = bytes.len().div_ceil(size);
+                self.tally.receive(Direction::Inbound, count - 1);
+                for bytes in bytes.chunks_mut(size) {
+                    self.datagram(format, datagram(bytes, None));
+                }
+            }
+            _ => self.datagram(format, datagram(bytes, cut.and(meta.segment))),
+        }
+    }
+
+    fn datagram(&mut self, format: Format, datagram: Datagram<'_>) {
+        let pulled = match format {
+            Format::Udp => pull::udp(datagram.bytes, self.snapshot.ipv6_over_udp),
+            Format::Vxlan => pull::vxlan(datagram.bytes, &self.snapshot.vtep),
+        };
+        let peer = self.snapshot.peers.by_source(datagram.source.ip());
+        let (pulled, id, peer) = match (pulled, peer) {
+            (Ok(pulled), Some((id, peer))) => (pulled, id, peer),
+            (Ok(pulled), None) => {
+                self.notice(datagram.source.ip(), pulled.inner.source);
+                return self.drop(DropReason::UnknownPeer, 1);
+            }
+            // Whether the inner packet is sound is asked only of a peer.
+            (Err(pull::Refusal::Malformed(_) | pull::Refusal::Family), None) => {
+                return self.drop(DropReason::UnknownPeer, 1);
+            }
+            (Err(refusal), peer) => {
+                if let Some((_, peer)) = peer {
+                    peer.count_refused(1);
+                }
+                return self.drop(reason(refusal), 1);
+            }
+        };
+        let outer_ecn = (format == Format::Vxlan).then_some(datagram.ecn);
+        let Pulled { offset, inner } = pulled;
+        let packet = datagram
+            .bytes
+            .get_mut(offset..offset + inner.len)
+            .unwrap_or_default();
+        let plan = super_packet(
+            packet,
+            &inner,
+            datagram.inner_segment,
+            self.snapshot.device_mtu,
+        );
+        let count = plan
+            .as_ref()
+            .map_or(1, |plan| plan.as_ref().map_or(1, Plan::count));
+        self.tally.receive(Direction::Inbound, count - 1);
+        match admit(self.snapshot, id, peer, packet, &inner, outer_ecn).and(plan.transpose()) {
+            Ok(plan) => self.deliver(peer, packet, &inner, plan),
+            Err(reason) => {
+                peer.count_refused(count);
+                self.drop(reason, count);
+            }
+        }
+    }
+
+    /// Writes the packet, finished and in pieces that the device takes.
+    fn deliver(&mut self, peer: &Peer, packet: &mut [u8], inner: &Inner, plan: Option<Plan>) {
+        let transport = checksum::transport(packet, inner);
+        let Some(plan) = plan else {
+            if let Transport::Partial { start, offset } = transport {
+                // It cannot be out of bounds: the place was found by reading there.
+                let _ = checksum::finish(packet, start, offset);
+            }
+            return self.write(peer, &[], packet);
+        };
+        if !matches!(
+            transport,
+            Transport::Valid | Transport::Partial { .. } | Transport::Absent
+        ) {
+            // Cutting it would give every piece a good checksum over bytes that are not what the sender sent.
+            peer.count_refused(plan.count());
+            return self.drop(DropReason::BadSuperPacket, plan.count());
+        }
+        for index in 0..plan.count() {
+            let mut header = [0; MAX_HEADER];
+            let length = plan.header(packet, index, &mut header).unwrap_or_default();
+            let payload = packet.get(plan.payload(index)).unwrap_or_default();
+            self.write(peer, header.get(..length).unwrap_or_default(), payload);
+        }
+    }
+
+    fn write(&mut self, peer: &Peer, header: &[u8], payload: &[u8]) {
+        match self
+            .device
+            .write(&[IoSlice::new(header), IoSlice::new(payload)])
+        {
+            Ok(()) => {
+                self.tally.deliver(Direction::Inbound, 1);
+                peer.count_received(1, header.len() + payload.len());
+            }
+            Err(_) => {
+                peer.count_refused(1);
+                self.drop(DropReason::DeviceRefused, 1);
+            }
+        }
+    }
+
+    fn notice(&self, outer: IpAddr, inner: IpAddr) {
+        if self.snapshot.fib.lookup(inner).is_some() {
+            // A full ring forgets the notice; the packet is counted all the same.
+            let _ = self.refused.push(RefusedSource { outer, inner });
+        }
+    }
+
+    fn drop(&self, reason: DropReason, packets: usize) {
+        self.tally.drop(Direction::Inbound, reason, packets as u64);
+    }
+}
+
+/// The stairs behind the known peer. Marks congestion on the inner packet where the outer says so.
+fn admit(
+    snapshot: &Snapshot,
+    id: PeerId,
+    peer: &Peer,
+    packet: &mut [u8],
+    inner: &Inner,
+    outer_ecn: Option<Ecn>,
+) -> Result<(), DropReason> {
+    if !snapshot.belongs(id, peer, inner.source) {
+        return Err(DropReason::NotPeersSource);
+    }
+    if !snapshot.pods.is_local(inner.destination) {
+        return Err(DropReason::NotOurs);
+    }
+    // Stock peers of the `udp` format send Not-ECT outside; there is nothing to carry over.
+    if let Some(outer) = outer_ecn
+        && let Some(marked) =
+            ecn::decapsulate(outer, inner.ecn).map_err(|_| DropReason::EcnMismatch)?
+    {
+        ecn::set(packet, inner, marked);
+    }
+    Ok(())
+}
+
+/// How a packet that is really many is to be cut: UDP at the size its sender chose and at no other, TCP at what fits
+/// our device. `None`: it is a single packet.
+fn super_packet(
+    packet: &[u8],
+    inner: &Inner,
+    inner_segment: Option<u16>,
+    device_mtu: u16,
+) -> Option<Result<Plan, DropReason>> {
+    let size = match (inner.protocol, inner_segment) {
+        (UDP, Some(size)) => size,
+        (TCP, _) if inner.len > usize::from(device_mtu) => {
+            segment::tcp_size(inner, packet, device_mtu)?
+        }
+        _ => return None,
+    };
+    Some(segment::plan(packet, inner, size).map_err(|_| DropReason::BadSuperPacket))
+}
+
+fn reason(refusal: pull::Refusal) -> DropReason {
+    match refusal {
+        pull::Refusal::Short => DropReason::TooShort,
+        pull::Refusal::Flags => DropReason::VxlanFlags,
+        pull::Refusal::Vni => DropReason::WrongVni,
+        pull::Refusal::DestinationMac => DropReason::NotOurMac,
+        pull::Refusal::SourceMac => DropReason::BadSourceMac,
+        pull::Refusal::EtherType => DropReason::NotIp,
+        pull::Refusal::Malformed(_) => DropReason::Malformed,
+        pull::Refusal::Family => DropReason::Ipv6InUdp,
+    }
+}
+
+/// IANA protocol numbers.
+const TCP: u8 = 6;
+/// See [`TCP`].
+const UDP: u8 = 17;

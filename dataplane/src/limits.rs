@@ -1,0 +1,57 @@
+//! Every number that bounds something in the packet engine.
+
+use std::time::Duration;
+
+/// Bytes of one buffer: the largest IP packet or UDP payload the kernel can hand over.
+pub const FRAME: usize = 65_536;
+
+/// Packets read from the device in one step.
+pub const OUTBOUND_PACKETS: usize = 32;
+
+/// Bytes read from the device in one step. A step may exceed it by one packet.
+pub const OUTBOUND_BYTES: usize = 512 * 1024;
+
+/// Buffers received from each socket in one step.
+pub const INBOUND_BUFFERS: usize = 16;
+
+/// Datagrams waiting for the underlay at most: a full batch, each packet cut into this many fragments on average.
+pub const TRANSMITS: usize = OUTBOUND_PACKETS * 8;
+
+/// How long an unsent tail is held for a full socket before it is dropped as `UnderlayFull`.
+pub const HOLD: Duration = Duration::from_millis(10);
+
+/// A sleeping worker wakes this often to show that it is alive.
+pub const TICK: Duration = Duration::from_millis(500);
+
+/// How long a learned path MTU is believed (RFC 1191 section 6.3).
+pub const PATH_MTU_LIFE: Duration = Duration::from_secs(600);
+
+/// No path MTU makes inner IPv4 packets smaller than this (RFC 791).
+pub const MIN_INNER_V4: u16 = 576;
+
+/// No path MTU makes inner IPv6 packets smaller than this (RFC 8200 section 5).
+pub const MIN_INNER_V6: u16 = 1280;
+
+/// ICMP errors a single source can draw at once, and the time until it has one more.
+pub const ICMP_BURST: u32 = 32;
+/// See [`ICMP_BURST`].
+pub const ICMP_EVERY: Duration = Duration::from_millis(10);
+/// Sources whose ICMP errors are bounded apart from each other; beyond it they share by hash.
+pub const ICMP_SOURCES: usize = 256;
+
+/// Notices to control that wait to be read; further ones are forgotten, their packets are counted all the same.
+pub const NOTICES: usize = 256;
+
+/// Slots of the direct route table (4 bytes each); a cluster that needs more falls back to longest-prefix match.
+pub const DIRECT_SLOTS: u32 = 1 << 20;
+
+/// Workers that a counters page has room for.
+pub const MAX_WORKERS: usize = 64;
+
+/// Receive and send buffer asked of the kernel for each underlay socket, bytes.
+pub const RECEIVE_BUFFER: i32 = 8 << 20;
+/// See [`RECEIVE_BUFFER`]. Small enough that a full one drains within milliseconds.
+pub const SEND_BUFFER: i32 = 2 << 20;
+
+/// Entries read from a socket's error queue in one step.
+pub const ERRORS: usize = 16;

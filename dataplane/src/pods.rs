@@ -1,0 +1,105 @@
+//! The node's local set: which inner addresses live here.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::spec::Spec;
+
+/// Who may speak from this node and who is reached on it.
+#[derive(Default)]
+pub struct Pods {
+    attachments: HashSet<IpAddr>,
+    kernel_prefixes: Vec<IpNet>,
+    subnets: Vec<IpNet>,
+    tunnel: Vec<IpAddr>,
+    node: HashSet<IpAddr>,
+}
+
+impl Pods {
+    pub(crate) fn new(spec: &Spec) -> Pods {
+        Pods {
+            attachments: spec.attachments.iter().copied().collect(),
+            kernel_prefixes: spec.kernel_prefixes.clone(),
+            subnets: spec.node.subnets.clone(),
+            tunnel: spec.node.tunnel.clone(),
+            node: spec.node.addresses.iter().copied().collect(),
+        }
+    }
+
+    /// Whether a packet from this node may carry `source`: a pod's, our tunnel's or the node's own address.
+    pub fn may_speak(&self, source: IpAddr) -> bool {
+        self.is_local(source) || self.node.contains(&source)
+    }
+
+    /// Whether a packet from a peer may go to `destination`: a pod's or our tunnel's address. The node's underlay
+    /// addresses, loopback, link-local, multicast and broadcast are none of these.
+    pub fn is_local(&self, destination: IpAddr) -> bool {
+        self.tunnel.contains(&destination)
+            || (self.in_own_subnet(destination)
+                && (self.attachments.contains(&destination)
+                    || self
+                        .kernel_prefixes
+                        .iter()
+                        .any(|p| p.contains(&destination) && !is_broadcast(p, destination))))
+    }
+
+    /// Whether `destination` lies in a subnet leased to this node.
+    pub fn in_own_subnet(&self, destination: IpAddr) -> bool {
+        self.subnets
+            .iter()
+            .any(|subnet| subnet.contains(&destination))
+    }
+
+    /// Our tunnel address of the family of `like`: the source of the ICMP errors that we make.
+    pub fn tunnel_address(&self, like: IpAddr) -> Option<IpAddr> {
+        self.tunnel
+            .iter()
+            .copied()
+            .find(|address| address.is_ipv4() == like.is_ipv4())
+    }
+}
+
+fn is_broadcast(prefix: &IpNet, address: IpAddr) -> bool {
+    matches!(prefix, IpNet::V4(v4) if v4.prefix_len() < 31) && prefix.broadcast() == address
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::tests::spec;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_local_set_is_pods_and_tunnel_and_nothing_of_the_host() {
+        let mut spec = spec();
+        spec.attachments.push(ip("127.0.0.1"));
+        spec.attachments.push(ip("10.244.9.9"));
+        spec.kernel_prefixes.push("10.244.1.64/26".parse().unwrap());
+        let pods = Pods::new(&spec);
+        for local in ["10.244.1.2", "10.244.1.0", "10.244.1.65"] {
+            assert!(
+                pods.is_local(ip(local)) && pods.may_speak(ip(local)),
+                "{local}"
+            );
+        }
+        for remote in [
+            "127.0.0.1",
+            "10.244.9.9",
+            "10.244.1.3",
+            "10.244.1.127",
+            "224.0.0.1",
+            "169.254.169.254",
+            "::1",
+        ] {
+            assert!(!pods.is_local(ip(remote)), "{remote}");
+        }
+        assert!(!pods.is_local(ip("192.0.2.1")) && pods.may_speak(ip("192.0.2.1")));
+        assert_eq!(pods.tunnel_address(ip("10.9.9.9")), Some(ip("10.244.1.0")));
+        assert_eq!(pods.tunnel_address(ip("fd00::1")), None);
+    }
+}

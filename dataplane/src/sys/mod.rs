@@ -1,0 +1,8 @@
+//! The system calls that no safe crate offers. This folder is the only place of the workspace with `unsafe`.
+#![allow(unsafe_code)]
+
+mod cmsg;
+pub(crate) mod mmsg;
+pub(crate) mod page;
+pub(crate) mod sockopt;
+pub(crate) mod tun;

@@ -1,0 +1,62 @@
+//! Socket options that the socket crates do not wrap.
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Sets an `int` option.
+pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    // WHY: socket2 and rustix lack UDP_GRO, the MTU discovery modes and the forced buffers.
+    // SAFETY: setsockopt(2) reads `optlen` bytes at `optval`; both describe the local `value`.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Packets that the kernel dropped at this socket since it was made (`SO_MEMINFO`, `SK_MEMINFO_DROPS`): full receive
+/// buffer and bad checksum alike.
+pub(crate) fn drops(socket: impl AsFd) -> io::Result<u32> {
+    let mut values = [0u32; SK_MEMINFO_VARS];
+    words(socket, libc::SOL_SOCKET, SO_MEMINFO, &mut values)?;
+    Ok(values.get(SK_MEMINFO_DROPS).copied().unwrap_or_default())
+}
+
+fn words(socket: impl AsFd, level: i32, name: i32, values: &mut [u32]) -> io::Result<()> {
+    let mut length = size_of_val(values) as libc::socklen_t;
+    // SAFETY: getsockopt(2) writes at most `optlen` bytes at `optval`; both describe `values`, which may hold any bits.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            values.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// `linux/udp.h`: receive several datagrams of one flow as one buffer.
+pub(crate) const UDP_GRO: i32 = 104;
+
+/// `asm-generic/socket.h`
+const SO_MEMINFO: i32 = 55;
+/// `linux/sock_diag.h`
+const SK_MEMINFO_DROPS: usize = 8;
+/// `linux/sock_diag.h`
+const SK_MEMINFO_VARS: usize = 9;
