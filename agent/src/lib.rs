@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod config;
+pub mod host;
 pub mod lease;
 pub mod reconcile;
 pub mod registry;

@@ -1,0 +1,87 @@
+//! What was changed on the host, in words.
+
+use std::fmt;
+
+use ipnet::IpNet;
+
+use super::sysctls::Altered;
+
+/// One thing that [`Host::apply`](super::Host::apply) had to change. Its
+/// `Display` is a phrase for the log and `tartan status`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The device was marked as ours (its alias).
+    Marked(String),
+    /// The device was brought up.
+    Raised(String),
+    /// The device's MTU was set.
+    Mtu {
+        /// The device.
+        device: String,
+        /// Its MTU before, in bytes.
+        found: u32,
+        /// Its MTU now, in bytes.
+        set: u16,
+    },
+    /// An address was put on the device.
+    AddressAdded(IpNet),
+    /// An address was taken from the device.
+    AddressRemoved(IpNet),
+    /// A route was added; as ip-route(8) writes it.
+    RouteAdded(String),
+    /// A route that differed was replaced by this one.
+    RouteReplaced(String),
+    /// A route of ours that is no longer wanted was removed.
+    RouteRemoved(String),
+    /// A kernel setting was changed.
+    Set(SettingChange),
+    /// The memory of earlier changes was refused, and a new one begun; why.
+    MemoryRefused(String),
+}
+
+/// A kernel setting that was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingChange {
+    /// Its name, as sysctl(8) writes it.
+    pub key: String,
+    /// Its value before.
+    pub found: i32,
+    /// Its value now.
+    pub set: i32,
+}
+
+impl From<Altered> for SettingChange {
+    fn from(altered: Altered) -> SettingChange {
+        SettingChange {
+            key: altered.key,
+            found: altered.found,
+            set: altered.wrote,
+        }
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::Marked(device) => write!(f, "marked {device} as ours"),
+            Change::Raised(device) => write!(f, "brought {device} up"),
+            Change::Mtu { device, found, set } => {
+                write!(f, "set the MTU of {device} from {found} to {set}")
+            }
+            Change::AddressAdded(address) => write!(f, "added the address {address}"),
+            Change::AddressRemoved(address) => write!(f, "removed the address {address}"),
+            Change::RouteAdded(route) => write!(f, "added the route {route}"),
+            Change::RouteReplaced(route) => write!(f, "put right the route {route}"),
+            Change::RouteRemoved(route) => write!(f, "removed the route {route}"),
+            Change::Set(setting) => write!(
+                f,
+                "set {} from {} to {}",
+                setting.key, setting.found, setting.set
+            ),
+            Change::MemoryRefused(reason) => write!(
+                f,
+                "began a new memory of changed settings, the old one is refused: {reason}"
+            ),
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Theory of operation
+//!
+//! Takes away what an agent left on the node, whether it was stopped, killed or
+//! removed long ago; no agent is needed. One that still runs would put back
+//! what it misses, so stop it first.
+//!
+//! Order: the device (its addresses and routes go with it), routes that carry
+//! our protocol number, settings, files. Each step is tried whatever became of
+//! the others; the list returned says what became of each thing found.
+//!
+//! Two things stay on purpose, and are listed with the reason. A setting that
+//! somebody changed after us is theirs. Attachment records of pods stay, with
+//! the directory they lie in: they belong to pods that still run, and are what
+//! `tartan-cni` DEL, which works without an agent, frees the address by.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use cni_shim::RunDir;
+
+use super::Netlink;
+use super::error::HostError;
+use super::links;
+use super::record::{Changed, Found, Place, Record};
+use super::routes;
+
+/// Where an agent leaves traces.
+#[derive(Clone, Debug)]
+pub struct Traces {
+    /// Name of its device.
+    pub device: String,
+    /// Its run directory.
+    pub run_dir: RunDir,
+    /// Its state directory.
+    pub state_dir: PathBuf,
+}
+
+/// What became of one trace. Its `Display` is a line for people.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It is gone; a setting: it has its old value.
+    Removed(String),
+    /// It was left alone on purpose.
+    Kept {
+        /// The thing.
+        what: String,
+        /// The reason.
+        why: String,
+    },
+    /// It could not be removed, or not even looked for.
+    Failed {
+        /// The thing.
+        what: String,
+        /// Why; the sentence names the remedy.
+        error: HostError,
+    },
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Removed(what) => write!(f, "removed {what}"),
+            Outcome::Kept { what, why } => write!(f, "kept {what}: {why}"),
+            Outcome::Failed { what, error } => write!(f, "failed on {what}: {error}"),
+        }
+    }
+}
+
+/// Removes every trace an agent left in the calling thread's network namespace
+/// and in its directories. An empty list: there was none.
+///
+/// # Panics
+/// Outside a tokio runtime with I/O enabled.
+pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
+    let mut list = List::default();
+    match Netlink::open() {
+        Ok(netlink) => {
+            device(&netlink, &traces.device, &mut list).await;
+            refusals(&netlink, &traces.device, &mut list).await;
+        }
+        Err(error) => list.failed("the device and the routes", error),
+    }
+    settings(&traces.state_dir, &mut list);
+    directory(&traces.state_dir, &mut list);
+    attachments(&traces.run_dir, &mut list);
+    directory(traces.run_dir.path(), &mut list);
+    list.outcomes
+}
+
+/// What has been done so far.
+#[derive(Default)]
+struct List {
+    outcomes: Vec<Outcome>,
+}
+
+impl List {
+    fn done(&mut self, what: impl Into<String>, result: Result<(), HostError>) {
+        match result {
+            Ok(()) => self.outcomes.push(Outcome::Removed(what.into())),
+            Err(error) => self.failed(what, error),
+        }
+    }
+
+    fn failed(&mut self, what: impl Into<String>, error: HostError) {
+        let what = what.into();
+        self.outcomes.push(Outcome::Failed { what, error });
+    }
+
+    fn kept(&mut self, what: impl Into<String>, why: impl Into<String>) {
+        let (what, why) = (what.into(), why.into());
+        self.outcomes.push(Outcome::Kept { what, why });
+    }
+}
+
+async fn device(netlink: &Netlink, name: &str, list: &mut List) {
+    match links::named(&netlink.handle, name).await {
+        Ok(Some(link)) if link.is_ours() => {
+            let gone = links::delete(&netlink.handle, &link).await;
+            list.done(format!("the device {name}, its addresses and routes"), gone);
+        }
+        Ok(Some(_)) => list.kept(
+            format!("the device {name}"),
+            "no Tartan agent marked it as its own",
+        ),
+        Ok(None) => {}
+        Err(error) => list.failed(format!("the device {name}"), error),
+    }
+}
+
+async fn refusals(netlink: &Netlink, device: &str, list: &mut List) {
+    // The device may be there still, if its removal failed.
+    let index = match links::named(&netlink.handle, device).await {
+        Ok(link) => link.filter(links::Link::is_ours).map(|link| link.index),
+        Err(_) => None,
+    };
+    match routes::list(&netlink.handle).await {
+        Ok(found) => {
+            for route in found.iter().filter(|route| route.is_ours(index)) {
+                let gone = routes::remove(&netlink.handle, route).await;
+                list.done(format!("the route {route}"), gone);
+            }
+        }
+        Err(error) => list.failed("the routes", error),
+    }
+}
+
+fn settings(state_dir: &Path, list: &mut List) {
+    let record = Place::here().and_then(|here| Record::read(state_dir, &here));
+    match record {
+        Ok(Found::Current(record)) => {
+            let mut changes = record.changes().to_vec();
+            // Forwarding first: accept_ra=2 is harmless on a host, accept_ra=1
+            // on a router loses its default route.
+            changes.sort_by(|a, b| a.setting.cmp(&b.setting));
+            for change in &changes {
+                restore(change, list);
+            }
+        }
+        Ok(Found::Elsewhere) => list.kept(
+            "the kernel settings",
+            "those on record were changed before a reboot or in another network namespace",
+        ),
+        Ok(Found::Nothing) => {}
+        Err(error) => list.failed("the kernel settings", error),
+    }
+}
+
+fn restore(change: &Changed, list: &mut List) {
+    let what = format!("the change of {} to {}", change.setting, change.wrote);
+    match change.setting.read() {
+        Ok(Some(now)) if now == change.wrote => {
+            list.done(
+                format!("{what} (it is {} again)", change.found),
+                change.setting.write(change.found),
+            );
+        }
+        // Back already, or gone with its interface: no trace.
+        Ok(Some(now)) if now == change.found => {}
+        Ok(None) => {}
+        Ok(Some(now)) => list.kept(what, format!("somebody has set it to {now} since")),
+        Err(error) => list.failed(what, error),
+    }
+}
+
+/// Empties `attachments/` of the plugin's own files and removes it, unless a
+/// pod's record lies there.
+fn attachments(run_dir: &RunDir, list: &mut List) {
+    let path = run_dir.attachments();
+    let records = entries(&path)
+        .unwrap_or_default()
+        .iter()
+        .filter(|entry| !is_hidden(entry))
+        .count();
+    if records == 0 {
+        directory(&path, list);
+    } else {
+        list.kept(
+            format!("{records} attachment record(s) in {}", path.display()),
+            "their pods still run; they go when the pods do (CNI DEL needs no agent)",
+        );
+    }
+}
+
+/// Removes the files that lie directly in a directory of ours, then the
+/// directory if nothing is left in it.
+fn directory(path: &Path, list: &mut List) {
+    let found = match entries(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+        Err(source) => {
+            let path = path.to_path_buf();
+            return list.failed(
+                path.display().to_string(),
+                HostError::RemoveFile { path, source },
+            );
+        }
+    };
+    let mut left = 0_usize;
+    for file in found {
+        let gone = match fs::symlink_metadata(&file) {
+            Ok(metadata) if metadata.is_dir() => {
+                left += 1;
+                continue;
+            }
+            _ => fs::remove_file(&file),
+        };
+        if gone.is_err() {
+            left += 1;
+        }
+        removed(file, gone, list);
+    }
+    if left == 0 {
+        removed(path.to_path_buf(), fs::remove_dir(path), list);
+    }
+}
+
+fn removed(path: PathBuf, gone: io::Result<()>, list: &mut List) {
+    list.done(
+        path.display().to_string(),
+        gone.map_err(|source| HostError::RemoveFile { path, source }),
+    );
+}
+
+fn entries(path: &Path) -> io::Result<Vec<PathBuf>> {
+    fs::read_dir(path)?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect()
+}
+
+fn is_hidden(path: &Path) -> bool {
+    path.file_name()
+        .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
+}

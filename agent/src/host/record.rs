@@ -1,0 +1,252 @@
+//! Theory of operation
+//!
+//! The memory of what Tartan changed outside its own device: for each setting
+//! the value found and the value written, in `host.json` of the state
+//! directory. It is written before the setting is, by temporary file, fsync and
+//! rename, and outlives a crash.
+//!
+//! A record holds for one boot and one network namespace, both of which it
+//! names; settings do not survive either. One of another boot or namespace is
+//! not used, or a clean-up after a reboot would undo what the administrator's
+//! `sysctl.d` had set. Contents are checked like any hostile input: only
+//! settings that Tartan ever changes are accepted.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+
+use super::error::HostError;
+use super::sysctls::Setting;
+
+/// What was changed, and where that is written down.
+#[derive(Debug)]
+pub(super) struct Record {
+    path: PathBuf,
+    place: Place,
+    changes: Vec<Changed>,
+}
+
+/// One setting changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Changed {
+    pub(super) setting: Setting,
+    pub(super) found: i32,
+    pub(super) wrote: i32,
+}
+
+/// Where and when a record holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Place {
+    /// The kernel's random id of this boot.
+    boot: String,
+    /// The network namespace, as `/proc` names it: `net:[4026531840]`.
+    namespace: String,
+}
+
+/// A record as found on disk.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// There is none.
+    Nothing,
+    /// It is of this boot and namespace.
+    Current(Record),
+    /// It is of another boot or namespace: of no use.
+    Elsewhere,
+}
+
+impl Place {
+    /// This boot, and the calling thread's network namespace.
+    pub(super) fn here() -> Result<Place, HostError> {
+        let unreadable = |path| move |source| HostError::Identity { path, source };
+        let boot = fs::read_to_string(BOOT).map_err(unreadable(BOOT))?;
+        let namespace = fs::read_link(NAMESPACE).map_err(unreadable(NAMESPACE))?;
+        Ok(Place {
+            boot: boot.trim().to_owned(),
+            namespace: namespace.to_string_lossy().into_owned(),
+        })
+    }
+}
+
+impl Record {
+    /// An empty record, not yet written.
+    pub(super) fn new(state_dir: &Path, place: Place) -> Record {
+        Record {
+            path: state_dir.join(NAME),
+            place,
+            changes: Vec::new(),
+        }
+    }
+
+    /// Reads the record of a state directory.
+    pub(super) fn read(state_dir: &Path, place: &Place) -> Result<Found, HostError> {
+        let path = state_dir.join(NAME);
+        let refused = |source| HostError::ReadRecord {
+            path: path.clone(),
+            source,
+        };
+        let bytes = match read_bounded(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+            Err(source) => return Err(refused(source)),
+        };
+        let written = parse(&bytes).map_err(refused)?;
+        if written.place != *place {
+            return Ok(Found::Elsewhere);
+        }
+        Ok(Found::Current(Record {
+            path,
+            place: written.place,
+            changes: written.changes,
+        }))
+    }
+
+    /// The changes on record, oldest first.
+    pub(super) fn changes(&self) -> &[Changed] {
+        &self.changes
+    }
+
+    /// Where the record is kept.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Notes one change and writes the record. The value found last is the one
+    /// remembered: whoever changed a setting while Tartan ran meant it.
+    pub(super) fn remember(
+        &mut self,
+        setting: &Setting,
+        found: i32,
+        wrote: i32,
+    ) -> Result<(), HostError> {
+        self.changes.retain(|change| change.setting != *setting);
+        self.changes.push(Changed {
+            setting: setting.clone(),
+            found,
+            wrote,
+        });
+        self.write().map_err(|source| HostError::WriteRecord {
+            path: self.path.clone(),
+            source,
+        })
+    }
+
+    fn write(&self) -> io::Result<()> {
+        let file = RecordFile {
+            version: VERSION,
+            place: self.place.clone(),
+            settings: self
+                .changes
+                .iter()
+                .map(|change| SettingLine {
+                    key: change.setting.path(),
+                    found: change.found,
+                    wrote: change.wrote,
+                })
+                .collect(),
+        };
+        let mut text = serde_json::to_vec_pretty(&file)?;
+        text.push(b'\n');
+        let directory = self.path.parent().unwrap_or(Path::new("/"));
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)?;
+        let temporary = directory.join(TEMPORARY);
+        let mut out = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+            .open(&temporary)?;
+        out.write_all(&text)?;
+        out.sync_all()?;
+        fs::rename(&temporary, &self.path)?;
+        File::open(directory)?.sync_all()
+    }
+}
+
+/// The file's shape.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RecordFile {
+    version: u32,
+    place: Place,
+    settings: Vec<SettingLine>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SettingLine {
+    key: String,
+    found: i32,
+    wrote: i32,
+}
+
+/// A file that was understood.
+#[derive(Debug, PartialEq, Eq)]
+struct Parsed {
+    place: Place,
+    changes: Vec<Changed>,
+}
+
+fn parse(bytes: &[u8]) -> io::Result<Parsed> {
+    let file: RecordFile = serde_json::from_slice(bytes)?;
+    if file.version != VERSION {
+        return Err(io::Error::other(format!(
+            "it is of version {}, this Tartan reads version {VERSION}",
+            file.version
+        )));
+    }
+    let changes = file
+        .settings
+        .into_iter()
+        .map(|line| {
+            let setting = Setting::parse(&line.key).ok_or_else(|| {
+                io::Error::other(format!("{:?} is no setting that Tartan changes", line.key))
+            })?;
+            Ok(Changed {
+                setting,
+                found: line.found,
+                wrote: line.wrote,
+            })
+        })
+        .collect::<io::Result<_>>()?;
+    Ok(Parsed {
+        place: file.place,
+        changes,
+    })
+}
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(LONGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LONGEST {
+        return Err(io::Error::other("it is longer than any Tartan writes"));
+    }
+    Ok(bytes)
+}
+
+/// The record's name in the state directory.
+const NAME: &str = "host.json";
+/// Its name while being written.
+const TEMPORARY: &str = ".host.json.new";
+const VERSION: u32 = 1;
+/// Longest record read, in bytes: room for more uplinks than any node has.
+const LONGEST: u64 = 256 * 1024;
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+const NAMESPACE: &str = "/proc/thread-self/ns/net";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,283 @@
+//! Kernel settings under `/proc/sys/net`, as the calling thread's network
+//! namespace sees them.
+//!
+//! Settings of our own device die with it and are simply asserted. A
+//! [`Setting`] outlives us: its value before is remembered (see the record),
+//! so that a clean-up can put it back.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::error::HostError;
+use super::record::Record;
+
+/// A setting of the node, beyond our own device, that Tartan may change.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Setting {
+    /// `net.ipv4.ip_forward`
+    Forward4,
+    /// `net.ipv6.conf.all.forwarding`
+    Forward6,
+    /// `net.ipv6.conf.NAME.accept_ra` of an uplink.
+    AcceptRa(Interface),
+}
+
+/// The name of an interface, safe as one component of a path.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Interface(String);
+
+impl Interface {
+    /// Takes what the kernel takes (`dev_valid_name`): 1 to 15 bytes, not "."
+    /// or "..", no '/', ':' or white space. "all" and "default" are settings'
+    /// names, not interfaces'.
+    pub(super) fn parse(name: &str) -> Option<Interface> {
+        let fits = (1..=LONGEST_NAME).contains(&name.len());
+        let reserved = matches!(name, "." | ".." | "all" | "default");
+        let clean = !name.bytes().any(|byte| {
+            matches!(byte, b'/' | b':' | 0x0b) || byte.is_ascii_whitespace() || byte == 0
+        });
+        (fits && !reserved && clean).then(|| Interface(name.to_owned()))
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Setting {
+    /// Its path below `/proc/sys`; also its name in the record.
+    pub(super) fn path(&self) -> String {
+        match self {
+            Setting::Forward4 => FORWARD4.to_owned(),
+            Setting::Forward6 => FORWARD6.to_owned(),
+            Setting::AcceptRa(interface) => {
+                format!("{CONF6}{}{ACCEPT_RA}", interface.name())
+            }
+        }
+    }
+
+    /// The setting of that path, if it is one that Tartan ever changes.
+    pub(super) fn parse(path: &str) -> Option<Setting> {
+        match path {
+            FORWARD4 => Some(Setting::Forward4),
+            FORWARD6 => Some(Setting::Forward6),
+            other => other
+                .strip_prefix(CONF6)?
+                .strip_suffix(ACCEPT_RA)
+                .and_then(Interface::parse)
+                .map(Setting::AcceptRa),
+        }
+    }
+
+    /// Its value; none where the kernel has no such setting.
+    pub(super) fn read(&self) -> Result<Option<i32>, HostError> {
+        read(&self.path())
+    }
+
+    pub(super) fn write(&self, value: i32) -> Result<(), HostError> {
+        write(&self.path(), value)
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&dotted(&self.path()))
+    }
+}
+
+/// A setting that did not have the value wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Altered {
+    /// Its name, as sysctl(8) writes it.
+    pub(super) key: String,
+    pub(super) found: i32,
+    pub(super) wrote: i32,
+}
+
+/// Gives the device the settings of a tunnel's end. Settings of IPv6 are left
+/// out where the kernel has none.
+pub(super) fn assert_device(device: &Interface, ipv6: bool) -> Result<Vec<Altered>, HostError> {
+    let mut wanted: Vec<(String, i32)> = DEVICE4
+        .iter()
+        .map(|(key, value)| (format!("{CONF4}{}/{key}", device.name()), *value))
+        .collect();
+    if has_ipv6() {
+        let enable = ipv6.then_some(("disable_ipv6", 0));
+        wanted.extend(
+            DEVICE6
+                .iter()
+                .copied()
+                .chain(enable)
+                .map(|(key, value)| (format!("{CONF6}{}/{key}", device.name()), value)),
+        );
+    }
+    let mut altered = Vec::new();
+    for (path, value) in wanted {
+        let Some(found) = read(&path)? else { continue };
+        if found != value {
+            write(&path, value)?;
+            altered.push(Altered {
+                key: dotted(&path),
+                found,
+                wrote: value,
+            });
+        }
+    }
+    Ok(altered)
+}
+
+/// Gives a setting of the node a value, after its value before is on record.
+/// A setting the kernel does not have is left out.
+pub(super) fn assert_remembered(
+    setting: &Setting,
+    value: i32,
+    record: &mut Record,
+) -> Result<Option<Altered>, HostError> {
+    let Some(found) = setting.read()? else {
+        return Ok(None);
+    };
+    if found == value {
+        return Ok(None);
+    }
+    // On record first: a crash in between leaves a note of a change that was
+    // not made, which a clean-up sees and leaves alone.
+    record.remember(setting, found, value)?;
+    setting.write(value)?;
+    Ok(Some(Altered {
+        key: setting.to_string(),
+        found,
+        wrote: value,
+    }))
+}
+
+/// Whether the kernel has IPv6 at all.
+pub(super) fn has_ipv6() -> bool {
+    Path::new(ROOT).join("net/ipv6/conf").exists()
+}
+
+fn read(path: &str) -> Result<Option<i32>, HostError> {
+    let failed = |source| HostError::ReadSetting {
+        key: dotted(path),
+        source,
+    };
+    match fs::read_to_string(Path::new(ROOT).join(path)) {
+        Ok(text) => text
+            .trim()
+            .parse()
+            .map(Some)
+            .map_err(|source| failed(io::Error::new(io::ErrorKind::InvalidData, source))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(failed(source)),
+    }
+}
+
+fn write(path: &str, value: i32) -> Result<(), HostError> {
+    fs::write(Path::new(ROOT).join(path), format!("{value}\n")).map_err(|source| {
+        HostError::WriteSetting {
+            key: dotted(path),
+            value,
+            source,
+        }
+    })
+}
+
+/// A path as sysctl(8) writes it: dots for slashes, and slashes for the dots of
+/// a name such as `eth0.100`.
+fn dotted(path: &str) -> String {
+    path.chars()
+        .map(|c| match c {
+            '/' => '.',
+            '.' => '/',
+            other => other,
+        })
+        .collect()
+}
+
+const ROOT: &str = "/proc/sys";
+const CONF4: &str = "net/ipv4/conf/";
+const CONF6: &str = "net/ipv6/conf/";
+const FORWARD4: &str = "net/ipv4/ip_forward";
+const FORWARD6: &str = "net/ipv6/conf/all/forwarding";
+const ACCEPT_RA: &str = "/accept_ra";
+/// Longest interface name, in bytes (`IFNAMSIZ` without the terminator).
+const LONGEST_NAME: usize = 15;
+
+/// IPv4 settings of our device.
+const DEVICE4: [(&str, i32); 4] = [
+    // Strict (1) would drop what a peer sends from its node address.
+    ("rp_filter", 2),
+    // ICMP errors we write carry our own tunnel address as source.
+    ("accept_local", 1),
+    ("send_redirects", 0),
+    ("accept_redirects", 0),
+];
+
+/// IPv6 settings of our device: it is no link to configure oneself on.
+const DEVICE6: [(&str, i32); 3] = [
+    ("accept_ra", 0),
+    ("accept_redirects", 0),
+    // IN6_ADDR_GEN_MODE_NONE: no link-local address.
+    ("addr_gen_mode", 1),
+];
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn settings_are_named_as_sysctl_names_them() {
+        let uplink = Setting::AcceptRa(Interface::parse("eth0.100").unwrap());
+        assert_eq!(uplink.path(), "net/ipv6/conf/eth0.100/accept_ra");
+        assert_eq!(uplink.to_string(), "net.ipv6.conf.eth0/100.accept_ra");
+        assert_eq!(Setting::Forward4.to_string(), "net.ipv4.ip_forward");
+    }
+
+    #[test]
+    fn only_settings_of_ours_are_accepted() {
+        for path in [
+            "kernel/core_pattern",
+            "net/ipv6/conf/../../../kernel/core_pattern",
+            "net/ipv6/conf/../accept_ra",
+            "net/ipv6/conf/all/accept_ra",
+            "net/ipv6/conf/default/accept_ra",
+            "net/ipv6/conf//accept_ra",
+            "net/ipv6/conf/a/b/accept_ra",
+            "net/ipv6/conf/sixteen-letters-/accept_ra",
+            "net/ipv4/conf/eth0/accept_ra",
+            "",
+        ] {
+            assert_eq!(Setting::parse(path), None, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn a_missing_setting_is_none() {
+        let missing = Setting::AcceptRa(Interface::parse("no-such-dev-0").unwrap());
+        assert_eq!(missing.read().unwrap(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_path_parses_back(name in "[ -~]{0,20}") {
+            if let Some(interface) = Interface::parse(&name) {
+                let setting = Setting::AcceptRa(interface);
+                prop_assert_eq!(Setting::parse(&setting.path()), Some(setting));
+            } else {
+                prop_assert_eq!(Setting::parse(&format!("net/ipv6/conf/{name}/accept_ra")), None);
+            }
+        }
+
+        #[test]
+        fn no_interface_escapes_its_directory(name in ".{0,20}") {
+            if Interface::parse(&name).is_some() {
+                let mut parts = Path::new(&name).components();
+                prop_assert!(matches!(parts.next(), Some(std::path::Component::Normal(_))));
+                prop_assert_eq!(parts.next(), None);
+            }
+        }
+    }
+}

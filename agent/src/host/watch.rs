@@ -1,0 +1,187 @@
+//! Theory of operation
+//!
+//! A netlink socket in the multicast groups that announce changes of links,
+//! addresses, routes and the settings the kernel announces (`forwarding`,
+//! `rp_filter`). Only the kind of each change is told: whoever listens reads
+//! the state again, once for a whole burst. So nothing is queued here; the
+//! kernel's receive buffer is the bound, and when it overflows the kernel says
+//! so once ([`HostEvent::Overrun`]), which means the same as every other event:
+//! read again.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_util::Stream;
+use rtnetlink::MulticastGroup;
+use rtnetlink::sys::protocols::NETLINK_ROUTE;
+use rtnetlink::sys::{AsyncSocket, SocketAddr, TokioSocket};
+use rustix::io::Errno;
+
+use super::error::HostError;
+
+/// Something that changed in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HostEvent {
+    /// An interface came, went or changed.
+    Link,
+    /// An address came or went.
+    Address,
+    /// A route came, went or changed.
+    Route,
+    /// A forwarding or `rp_filter` setting changed.
+    Setting,
+    /// The kernel had more to tell than fitted: read everything again.
+    Overrun,
+}
+
+/// Changes of the kernel's tables, without end. It ends only when the socket
+/// fails, which calls for a new [`watch()`].
+pub struct Watch {
+    socket: TokioSocket,
+    buffer: Vec<u8>,
+    /// What of `buffer` is not yet told.
+    told: usize,
+}
+
+/// Starts to watch the calling thread's network namespace. Changes after the
+/// return are told; read the state after it, not before.
+///
+/// # Errors
+/// When no netlink socket can be had.
+///
+/// # Panics
+/// Outside a tokio runtime with I/O enabled.
+pub fn watch() -> Result<Watch, HostError> {
+    let open = || {
+        let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
+        let groups = GROUPS
+            .iter()
+            .fold(0, |mask, group| mask | 1_u32 << (*group as u32 - 1));
+        socket.socket_mut().bind(&SocketAddr::new(0, groups))?;
+        Ok(Watch {
+            socket,
+            buffer: Vec::with_capacity(DATAGRAM),
+            told: 0,
+        })
+    };
+    open().map_err(|source: io::Error| HostError::Socket { source })
+}
+
+impl Stream for Watch {
+    type Item = HostEvent;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<HostEvent>> {
+        let watch = self.get_mut();
+        loop {
+            while let Some((kind, length)) = watch.buffer.get(watch.told..).and_then(next_message) {
+                watch.told += length;
+                if let Some(event) = event(kind) {
+                    return Poll::Ready(Some(event));
+                }
+            }
+            watch.buffer.clear();
+            watch.told = 0;
+            match watch.socket.poll_recv_from(context, &mut watch.buffer) {
+                Poll::Pending => return Poll::Pending,
+                // Port 0 is the kernel; nobody else has anything to tell us.
+                Poll::Ready(Ok(sender)) if sender.port_number() == 0 => {}
+                Poll::Ready(Ok(_)) => watch.buffer.clear(),
+                Poll::Ready(Err(error)) => match Errno::from_io_error(&error) {
+                    Some(Errno::NOBUFS) => return Poll::Ready(Some(HostEvent::Overrun)),
+                    Some(Errno::INTR) => {}
+                    _ => return Poll::Ready(None),
+                },
+            }
+        }
+    }
+}
+
+/// Type and padded length of the first message of a datagram; none when what is
+/// left is no message.
+fn next_message(bytes: &[u8]) -> Option<(u16, usize)> {
+    let length = u32::from_ne_bytes(*bytes.first_chunk()?);
+    let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
+    let length = usize::try_from(length).ok()?;
+    // A datagram longer than the buffer is cut; its type still counts.
+    (length >= HEADER && bytes.len() >= HEADER)
+        .then(|| (kind, length.next_multiple_of(4).min(bytes.len())))
+}
+
+fn event(kind: u16) -> Option<HostEvent> {
+    match kind {
+        16 | 17 => Some(HostEvent::Link),
+        20 | 21 => Some(HostEvent::Address),
+        24 | 25 => Some(HostEvent::Route),
+        80 | 81 => Some(HostEvent::Setting),
+        _ => None,
+    }
+}
+
+/// Length of a netlink message header, in bytes.
+const HEADER: usize = 16;
+/// Longest part of a datagram looked at, in bytes.
+const DATAGRAM: usize = 32 * 1024;
+const GROUPS: [MulticastGroup; 7] = [
+    MulticastGroup::Link,
+    MulticastGroup::Ipv4Ifaddr,
+    MulticastGroup::Ipv6Ifaddr,
+    MulticastGroup::Ipv4Route,
+    MulticastGroup::Ipv6Route,
+    MulticastGroup::Ipv4Netconf,
+    MulticastGroup::Ipv6Netconf,
+];
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn message(kind: u16, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(HEADER + payload.len()).unwrap();
+        let mut bytes = length.to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend([0; 10]);
+        bytes.extend(payload);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn walk(mut bytes: &[u8]) -> Vec<u16> {
+        let mut kinds = Vec::new();
+        while let Some((kind, length)) = next_message(bytes) {
+            kinds.push(kind);
+            bytes = &bytes[length..];
+        }
+        kinds
+    }
+
+    #[test]
+    fn each_message_of_a_datagram_is_seen() {
+        let mut datagram = message(16, &[1, 2, 3]);
+        datagram.extend(message(20, &[]));
+        datagram.extend(message(24, &[9; 8]));
+        assert_eq!(walk(&datagram), [16, 20, 24]);
+    }
+
+    #[test]
+    fn a_cut_datagram_still_tells_its_type() {
+        let datagram = message(16, &[0; 100]);
+        assert_eq!(walk(&datagram[..40]), [16]);
+        assert_eq!(walk(&datagram[..15]), [] as [u16; 0]);
+    }
+
+    #[test]
+    fn other_announcements_are_not_events() {
+        assert_eq!(event(28), None);
+        assert_eq!(event(80), Some(HostEvent::Setting));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_end(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(walk(&bytes).len() <= bytes.len() / 4);
+        }
+    }
+}
