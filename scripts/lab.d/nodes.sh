@@ -9,7 +9,6 @@
 nodes_up() {
     local node
     for node in $(node_numbers); do
-        sysctl_in "node$node" net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0
         if [ "$(node_kind "$node")" = kernel-vxlan ]; then
             kernel_vxlan_up "$node"
         else
@@ -38,7 +37,7 @@ node_files() {
 node_start() {
     local root=$STATE/node$1
     (
-        cd "$root"
+        cd "$root" || exit
         exec setsid ip netns exec "$PREFIX-node$1" "$LAB_BIN/tartan" --root "$root" run \
             --net-conf "$root/net-conf.json" --node-file "$root/nodes.toml" --node-name "node$1"
     ) </dev/null >"$root/log" 2>&1 &

@@ -56,13 +56,24 @@ pod_by_hand() {
     echo "pod$pod node$node $address" >>"$STATE/pods"
 }
 
-# DEL of every attached pod. A failure is told and goes on: the namespaces end whatever is left.
+# Takes a pod off its node.
+pod_down() {
+    local name=$1 node=$2 answer
+    case $(node_kind "${node#node}") in
+    tartan)
+        answer=$(cni DEL "${node#node}" "${name#pod}") || die "tartan-cni DEL of $name failed: $answer"
+        ;;
+    kernel-vxlan) ip -n "$PREFIX-$node" link delete "$name" ;;
+    esac
+}
+
+# Takes every pod off its node. A failure is told and does not stop the rest: with the namespaces, whatever
+# is left ends.
 pods_down() {
-    local name node answer
+    local name node
     [ -e "$STATE/pods" ] || return 0
     while read -r name node _; do
-        [ "$(node_kind "${node#node}")" = tartan ] || continue
         [ -e "/run/netns/$PREFIX-$node" ] || continue
-        answer=$(cni DEL "${node#node}" "${name#pod}") || echo "tartan-cni DEL of $name failed: $answer" >&2
+        (pod_down "$name" "$node") || true
     done <"$STATE/pods"
 }

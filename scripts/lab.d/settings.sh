@@ -80,7 +80,9 @@ set_prefix() {
 }
 
 number() {
-    [[ $2 =~ ^[0-9]{1,5}$ ]] && [ "$2" -ge "$3" ] && [ "$2" -le "$4" ] || wrong "$1 takes a number from $3 to $4, not '$2'"
+    if ! [[ $2 =~ ^[0-9]{1,5}$ ]] || [ "$2" -lt "$3" ] || [ "$2" -gt "$4" ]; then
+        wrong "$1 takes a number from $3 to $4, not '$2'"
+    fi
     echo "$2"
 }
 
@@ -110,10 +112,14 @@ need_tools() {
 find_binaries() {
     if [ -z "${LAB_BIN:-}" ]; then
         LAB_BIN=$REPOSITORY/target/fast
-        [ -x "$LAB_BIN/tartan" ] && [ -x "$LAB_BIN/tartan-cni" ] || "$LAB_HOME/build"
+        have_binaries || "$LAB_HOME/build"
     fi
     LAB_BIN=$(readlink -f "$LAB_BIN")
-    [ -x "$LAB_BIN/tartan" ] && [ -x "$LAB_BIN/tartan-cni" ] || die "no tartan and tartan-cni in $LAB_BIN: run scripts/build, or set LAB_BIN"
+    have_binaries || die "no tartan and tartan-cni in $LAB_BIN: run scripts/build, or set LAB_BIN"
+}
+
+have_binaries() {
+    [ -x "$LAB_BIN/tartan" ] && [ -x "$LAB_BIN/tartan-cni" ]
 }
 
 save_settings() {

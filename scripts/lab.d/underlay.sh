@@ -21,6 +21,7 @@ underlay_host() {
     add_namespace "$name"
     ip -n "$net" link add "$name" mtu "$UNDERLAY_MTU" type veth peer name eth0 mtu "$UNDERLAY_MTU" netns "$host"
     ip -n "$net" link set "$name" master br0 up
+    sysctl_in "$name" net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0 net.ipv4.conf.eth0.rp_filter=0
     ip -n "$host" address add "$address/24" dev eth0
     ip -n "$host" link set eth0 up
     underlay_offloads "$net" "$name"

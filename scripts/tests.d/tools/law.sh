@@ -70,6 +70,43 @@ until_true() {
     return 1
 }
 
+# flow NODE DIRECTION FIELD: a count of all workers together.
+flow() {
+    tartan "$1" drops -o json | jq "[.workers[].$2.$3] | add"
+}
+
+# dropped NODE DIRECTION: what the dataplane dropped, for whatever reason.
+dropped() {
+    tartan "$1" drops -o json | jq "[.workers[].$2.dropped | add // 0] | add"
+}
+
+# How far every worker and direction of a node is from law 1, computed here from the parts, and what is held.
+balances() {
+    tartan "$1" drops -o json | jq -c '[.workers[] | .outbound, .inbound
+        | .received + .originated - .sent - .delivered - (.dropped | add // 0) - .held, .held]'
+}
+
+# A packet has exactly one fate: at rest, all is balanced and nothing is held.
+law_one() {
+    local wait found
+    for ((wait = 0; wait < 20; wait++)); do
+        found=$(balances "$1")
+        if jq -e 'length > 0 and all(. == 0)' <<<"$found" >/dev/null; then break; fi
+        sleep 0.1
+    done
+    equal "law 1 on $1 (balance and held of each worker and direction)" "$(jq -c 'map(0)' <<<"$found")" "$found"
+    [ "$found" != '[]' ] || fail "law 1 on $1: no worker is counted"
+}
+
+service_pid() {
+    tartan "$1" status -o json | jq .service_pid
+}
+
+# device_count NAME DEVICE FIELD, as in `ip -s link`: rx_packets is stats64.rx.packets.
+device_count() {
+    ip -n "$PREFIX-$1" -s -j link show dev "$2" | jq ".[0].stats64.${3%%_*}.${3#*_}"
+}
+
 say() {
     printf '%(%T)T  %s\n' -1 "$*"
 }

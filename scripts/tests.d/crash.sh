@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# A killed service takes nothing down with it: the device keeps its carrier, addresses and routes stay,
+# the pause is short, a TCP transfer goes on, and the packets it held are booked.
+#
+#   pod1 ── node1: keeper, service (killed) ══ underlay ══ node2: keeper, service (killed) ── pod2
+#     └ ping 100 times a second, and a large TCP transfer
+#
+# case: udp
+# case: vxlan
+# shellcheck source=scripts/tests.d/tools/law.sh
+. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+
+BACKEND=$1
+BYTES=$((256 << 20))
+PINGS=800
+# Milliseconds.
+LARGEST_GAP=1000
+
+# What the host shows of Tartan and must not change: no counters, no neighbour states, no service.
+standing() {
+    ip -n "$PREFIX-$1" -j address show | jq -cS '[.[] | {ifname, ifindex, mtu, flags, operstate, address, addr_info}]'
+    ip -n "$PREFIX-$1" route show table all
+    ip -n "$PREFIX-$1" -6 route show table all | sed -E 's/ expires [^ ]+//'
+    in_ns "$1" cat /sys/class/net/tartan0/carrier_changes
+}
+
+# Kills the service of a node and waits for the next one to forward.
+kill_service() {
+    local pid restarts
+    pid=$(service_pid "$1")
+    restarts=$(tartan "$1" status -o json | jq .restarts)
+    say "SIGKILL of the service of $1, process $pid"
+    kill -KILL "$pid"
+    until_true 5 "a new service on $1" another_service "$1" "$pid"
+    equal "restarts on $1" $((restarts + 1)) "$(tartan "$1" status -o json | jq .restarts)"
+}
+
+another_service() {
+    [ "$(service_pid "$1")" != "$2" ] && tartan "$1" status
+}
+
+# The longest pause between two answers, in milliseconds, and how many came.
+gaps() {
+    awk -F'[][ ]' '/bytes from/ { if (last) { gap = $2 - last; if (gap > longest) longest = gap }; last = $2; count++ }
+        END { printf "%d %d\n", longest * 1000 + 0.5, count }' "$1"
+}
+
+say "SIGKILL of the service: backend $BACKEND"
+lab_up --backend "$BACKEND"
+POD2=$(address_of pod2)
+in_ns pod1 ping -c 2 -i 0.1 "$POD2" >"$SCRATCH/warm" || fail "ping before"
+BEFORE1=$(standing node1)
+BEFORE2=$(standing node2)
+start_in pod1 ping -n -D -i 0.01 -c "$PINGS" -W 1 "$POD2" >"$SCRATCH/ping"
+PINGER=$PID
+start_in pod2 python3 "$TOOLS/bulk.py" receive "$POD2" 5003 >"$SCRATCH/received"
+RECEIVER=$PID
+start_in pod1 python3 "$TOOLS/bulk.py" send "$POD2" 5003 "$BYTES" >"$SCRATCH/sent"
+SENDER=$PID
+sleep 0.5
+kill_service node1
+sleep 1
+kill_service node2
+sleep 1
+kill_service node1
+wait "$PINGER" || true
+wait "$SENDER" || fail "the TCP transfer did not survive at the sender"
+wait "$RECEIVER" || fail "the TCP transfer did not survive at the receiver"
+equal "bytes and sha256 across the kills" "$(cat "$SCRATCH/sent")" "$(cat "$SCRATCH/received")"
+read -r GAP ANSWERS < <(gaps "$SCRATCH/ping")
+at_most "longest pause of the ping, ms" "$LARGEST_GAP" "$GAP"
+[ "$ANSWERS" -gt $((PINGS * 3 / 4)) ] || fail "only $ANSWERS of $PINGS pings were answered"
+say "$ANSWERS of $PINGS pings were answered"
+equal "addresses, routes and carrier changes of node1" "$BEFORE1" "$(standing node1)"
+equal "addresses, routes and carrier changes of node2" "$BEFORE2" "$(standing node2)"
+for node in node1 node2; do
+    law_one "$node"
+    say "$node lost in the crash: $(tartan "$node" drops -o json |
+        jq -c '[.reasons[] | select(.reason == "LostInCrash") | {(.direction): .count}] | add')"
+done

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# What comes up goes down without a trace: a lab up and down, a lab whose every process was killed, a lab
+# half way up, and `tartan cleanup` on a node whose agent is gone.
+#
+# `lab down` compares links, addresses, routes, rules, nftables, sysctls, namespaces, processes and files
+# of the host with those before `up`; here it must do so after every kind of end.
+# case: udp
+# case: vxlan
+# shellcheck source=scripts/tests.d/tools/law.sh
+. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+
+BACKEND=$1
+
+keeper_pid() {
+    cat "$LAB_STATE/$1/pid"
+}
+
+# What a host of the lab holds, its own place in the underlay's address plan left out. mallory never had
+# an agent: it shows what a node is like without one.
+host_facts() {
+    ip -n "$PREFIX-$1" -j link show | jq -r '.[] | "link \(.ifname)"'
+    ip -n "$PREFIX-$1" -j -4 address show | jq -r '.[] | .ifname as $i | .addr_info[] | "address \($i) \(.local)"' | sed "s/$2/HOST/"
+    ip -n "$PREFIX-$1" -4 route show table all | sed "s/$2\\b/HOST/"
+    ip -n "$PREFIX-$1" rule show
+    ip netns exec "$PREFIX-$1" nft list ruleset
+    ip netns exec "$PREFIX-$1" sysctl -a 2>/dev/null | grep -E '^net\.ipv[46]\.(conf|ip_forward|neigh)' |
+        grep -vE 'stable_secret|base_reachable'
+}
+
+# Removes the pods of a node as a runtime does, then the agent, by the signal $2, then every trace.
+clean_node() {
+    local node=$1 left
+    "$SCRIPTS/lab" detach --prefix "$PREFIX" "$node"
+    kill "-$2" "$(keeper_pid "$node")" "$(service_pid "$node")"
+    until_true 10 "the agent of $node ends" agent_gone "$node"
+    tartan "$node" cleanup || fail "tartan cleanup on $node ended with code $?"
+    equal "what $node holds after SIG$2 and cleanup, against a host that never had an agent" \
+        "$(host_facts mallory 192.0.2.250)" "$(host_facts "$node" "192.0.2.${node#node}")"
+    left=$(find "$LAB_STATE/$node" -mindepth 1 ! -name net-conf.json ! -name nodes.toml ! -name log ! -name pid -type f)
+    equal "files that cleanup left on $node" '' "$left"
+    tartan "$node" cleanup || fail "a second cleanup on $node ended with code $?"
+}
+
+agent_gone() {
+    [ -z "$(ip netns pids "$PREFIX-$1")" ]
+}
+
+say "nothing is left: backend $BACKEND"
+for round in 1 2; do
+    say "up and down, round $round"
+    lab_up --backend "$BACKEND" --pods 2
+    lab down
+done
+lab down
+
+say "every process killed"
+lab_up --backend "$BACKEND"
+for node in node1 node2; do
+    # shellcheck disable=SC2046
+    kill -KILL $(ip netns pids "$PREFIX-$node")
+done
+lab down
+
+say "half way up: no agent, a namespace missing"
+lab_up --backend "$BACKEND"
+kill -KILL "$(keeper_pid node1)"
+ip netns delete "$PREFIX-pod2"
+rm "$LAB_STATE/pods"
+lab down
+
+say "cleanup on a node"
+lab_up --backend "$BACKEND"
+clean_node node1 TERM
+clean_node node2 KILL

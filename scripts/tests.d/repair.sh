@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# What somebody removes is put back, and what somebody breaks is refused: the tunnel's address, its route
+# and its sysctls return within two seconds; a broken list of nodes is refused with line and reason while
+# traffic goes on by the old one; a mended list is adopted.
+#
+#   pod1 ── node1 (meddled with) ══ underlay ══ node2 ── pod2
+#
+# case: vxlan
+# full: udp
+# shellcheck source=scripts/tests.d/tools/law.sh
+. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+
+BACKEND=$1
+SPACE=$PREFIX-node1
+NODES_FILE=$LAB_STATE/node1/nodes.toml
+SECONDS_TO_REPAIR=2
+
+facts() {
+    ip -n "$SPACE" -4 -o address show dev tartan0 | sed 's/ valid_lft.*//'
+    ip -n "$SPACE" -4 route show
+    ip -n "$SPACE" -j link show dev tartan0 | jq -c '.[0] | {mtu, flags}'
+    sysctl_of rp_filter
+    sysctl_of send_redirects
+    sysctl_of accept_local
+    ip netns exec "$SPACE" sysctl -n net.ipv4.ip_forward
+}
+
+sysctl_of() {
+    ip netns exec "$SPACE" sysctl -n "net.ipv4.conf.tartan0.$1"
+}
+
+as_before() {
+    [ "$(facts)" = "$BEFORE" ]
+}
+
+# meddle WHAT CMD...: the command does damage; the agent repairs it.
+meddle() {
+    local what=$1 repairs
+    shift
+    repairs=$(tartan node1 status -o json | jq .repairs)
+    "$@"
+    until_true "$SECONDS_TO_REPAIR" "$what is put back" as_before || diff <(echo "$BEFORE") <(facts) || true
+    [ "$(tartan node1 status -o json | jq .repairs)" -gt "$repairs" ] || fail "$what: the repair is not told by status"
+    traffic "after: $what"
+}
+
+traffic() {
+    in_ns pod1 ping -n -q -c 5 -i 0.02 -W 1 "$POD2" >"$SCRATCH/ping" || fail "ping $1"
+    say "traffic $1"
+}
+
+# How often the problems of node1 mention something.
+problems() {
+    tartan node1 status -o json | jq --arg text "$1" '[.problems[] | select(contains($text))] | length'
+}
+
+problem_told() {
+    [ "$(problems "$1")" -gt 0 ]
+}
+
+no_problem() {
+    [ "$(tartan node1 status -o json | jq '.problems | length')" = 0 ]
+}
+
+# refused WHAT LINE WORD: the list in place is refused, with its line and a word of the reason.
+refused() {
+    until_true 3 "$1 is refused" problem_told "$3" || tartan node1 status || true
+    problem_told "line $2" || fail "$1: the status does not name line $2: $(tartan node1 status -o json | jq -c .problems)"
+    local code=0
+    tartan node1 status >/dev/null || code=$?
+    equal "exit code of status: $1" 1 "$code"
+    equal "peers: $1" 1 "$(tartan node1 peers -o json | jq '.peers | length')"
+    traffic "with $1"
+}
+
+say "put back and refused: backend $BACKEND"
+lab_up --backend "$BACKEND"
+POD2=$(address_of pod2)
+BEFORE=$(facts)
+traffic before
+meddle "the cluster route" ip -n "$SPACE" route delete 10.244.0.0/16 dev tartan0
+meddle "the tunnel's address" ip -n "$SPACE" address delete 10.244.1.0/32 dev tartan0
+meddle "the device, taken down" ip -n "$SPACE" link set tartan0 down
+meddle "the device's MTU" ip -n "$SPACE" link set tartan0 mtu 1300
+meddle "rp_filter" ip netns exec "$SPACE" sysctl -q -w net.ipv4.conf.tartan0.rp_filter=1
+meddle "forwarding" ip netns exec "$SPACE" sysctl -q -w net.ipv4.ip_forward=0
+
+GOOD=$(cat "$NODES_FILE")
+printf '%s\n[[node]]\nname = "node9"\nsubnet = ["10.244.9.0/24"]\npublic-ip = "192.0.2.9"\n' "$GOOD" >"$NODES_FILE"
+LINES=$(($(grep -n 'subnet = ' "$NODES_FILE" | cut -d: -f1)))
+refused "an unknown key" "$LINES" subnet
+printf '%s\n[[node]]\nname = "node9"\nsubnets = ["10.244.2.0/24"]\npublic-ip = "192.0.2.9"\n' "$GOOD" >"$NODES_FILE.new"
+mv "$NODES_FILE.new" "$NODES_FILE"
+refused "a subnet of two nodes" "$(($(grep -n 'node9' "$NODES_FILE" | cut -d: -f1) + 1))" node2
+printf '%s\n[[node]]\nname = "node9"\nsubnets = ["10.244.9.0/24"]\npublic-ip = "192.0.2.9"\n' "$GOOD" >"$NODES_FILE"
+until_true 3 "the mended list is adopted" no_problem
+equal "peers after the mended list" 2 "$(tartan node1 peers -o json | jq '.peers | length')"
+traffic "with the mended list"
+law_one node1
