@@ -1,9 +1,16 @@
 //! The cluster's configuration: flannel's `net-conf.json` (flannel `pkg/subnet/config.go`).
+//!
+//! Keys are matched as Go matches them (in any case, the last of several counts), defaults and checks are those
+//! of flannel's etcd mode, and so are the sentences that refuse a file, so that what people find on the net
+//! about them applies.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
-use encap::{Format, Vni};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::backend::Backend;
+use super::json::{Json, Mismatch};
+use super::subnet_range::{self, IPV4, IPV6, SubnetRange};
 
 /// flannel's network configuration, read as flannel reads it and completed with its defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,120 +20,210 @@ pub struct NetConf {
     /// `IPv6Network`: the IPv6 cluster network, host bits zero; `None` without `EnableIPv6: true`.
     pub ipv6_network: Option<Ipv6Net>,
     /// `SubnetLen`, `SubnetMin`, `SubnetMax`: where IPv4 subnets are leased from; there with `network`.
-    pub subnets: Option<SubnetRange<Ipv4Addr>>,
+    pub subnets: Option<SubnetRange>,
     /// `IPv6SubnetLen`, `IPv6SubnetMin`, `IPv6SubnetMax`: there with `ipv6_network`.
-    pub ipv6_subnets: Option<SubnetRange<Ipv6Addr>>,
+    pub ipv6_subnets: Option<SubnetRange>,
     /// `Backend`.
     pub backend: Backend,
-    pub(super) unknown: Vec<String>,
+    unknown: Vec<String>,
 }
 
-/// Where a registry that hands out subnets takes them from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SubnetRange<A> {
-    /// Prefix length of each subnet.
-    pub len: u8,
-    /// Base address of the first subnet.
-    pub min: A,
-    /// Base address of the last subnet.
-    pub max: A,
+/// Why a `net-conf.json` cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum NetConfError {
+    /// Not JSON.
+    #[error("the network configuration is not JSON: correct it as the parser says")]
+    Json(#[source] serde_json::Error),
+    /// JSON, but no object.
+    #[error(
+        "the network configuration must be one JSON object, as in {{\"Network\": \"10.244.0.0/16\"}}"
+    )]
+    NotAnObject,
+    /// A value of another type than the key's.
+    #[error("the value of {key} must be {expected}")]
+    Type {
+        /// The key.
+        key: &'static str,
+        /// What its value must be.
+        expected: &'static str,
+    },
+    /// A network that is no prefix of its family.
+    #[error("{key}: invalid CIDR address: {value:?}; write it as in {example}")]
+    Prefix {
+        /// The key.
+        key: &'static str,
+        /// What it says.
+        value: String,
+        /// A right one.
+        example: &'static str,
+    },
+    /// A bound that is no address of its family.
+    #[error("{key}: invalid IP address: {value:?}; write the first address of a subnet")]
+    Address {
+        /// The key.
+        key: &'static str,
+        /// What it says.
+        value: String,
+    },
+    /// Neither family is switched on.
+    #[error("none defined stack: set EnableIPv4 or EnableIPv6 to true")]
+    NoFamily,
+    /// A family is switched on without a network.
+    #[error("please define a correct {key} parameter in the flannel config")]
+    MissingNetwork {
+        /// `Network` or `IPv6Network`.
+        key: &'static str,
+    },
+    /// Addresses that never are pods'.
+    #[error(
+        "{key} {network} overlaps {reserved}, whose addresses cannot be pods': choose a private range"
+    )]
+    Reserved {
+        /// `Network` or `IPv6Network`.
+        key: &'static str,
+        /// What it says.
+        network: IpNet,
+        /// What is in the way.
+        reserved: IpNet,
+    },
+    /// A subnet too small for a tunnel address, a bridge and a pod.
+    #[error("{key} must be less than /{limit}")]
+    SubnetLen {
+        /// `SubnetLen` or `IPv6SubnetLen`.
+        key: &'static str,
+        /// The first length that is too long.
+        limit: u8,
+    },
+    /// Subnets too large for the network.
+    #[error(
+        "network must be able to accommodate at least four subnets: {key} must be at least {least}"
+    )]
+    FourSubnets {
+        /// `SubnetLen` or `IPv6SubnetLen`.
+        key: &'static str,
+        /// The least length that works.
+        least: u8,
+    },
+    /// A network that cannot be cut into four useful subnets.
+    #[error("{key} is too small. Minimum useful network prefix is /{least}")]
+    TooSmall {
+        /// `network` or `IPv6Network`.
+        key: &'static str,
+        /// The longest prefix that works.
+        least: u8,
+    },
+    /// A bound outside the network.
+    #[error("{key} is not in the range of the {network}")]
+    Outside {
+        /// The bound.
+        key: &'static str,
+        /// `Network` or `IPv6Network`.
+        network: &'static str,
+    },
+    /// A bound inside a subnet instead of at its start.
+    #[error("{key} is not on a SubnetLen boundary: {address}")]
+    Boundary {
+        /// The bound.
+        key: &'static str,
+        /// What it says.
+        address: IpAddr,
+    },
+    /// A backend that does not exist, or that only flannel has.
+    #[error("unknown backend type: {0}; this node speaks udp and vxlan")]
+    UnknownBackend(String),
+    /// A number out of range.
+    #[error("{key} is {value}, but must be {least} to {most}")]
+    Range {
+        /// The key.
+        key: &'static str,
+        /// What it says.
+        value: i64,
+        /// Least value taken.
+        least: i64,
+        /// Greatest value taken.
+        most: i64,
+    },
 }
 
-/// How nodes talk: the cluster's default format and its settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
-    /// flannel `udp`.
-    Udp {
-        /// UDP port of every node, 1 to 65,535.
-        port: u16,
-    },
-    /// flannel `vxlan`.
-    Vxlan {
-        /// VXLAN network identifier.
-        vni: Vni,
-        /// UDP port of every node, 1 to 65,535 (0 in the file is the kernel's default).
-        port: u16,
-        /// Tolerate group-policy bits in received headers.
-        gbp: bool,
-        /// flannel's `Learning`: has no meaning here, kept for `tartan status`.
-        learning: bool,
-        /// flannel's `DirectRouting`: not done here, kept for `tartan status`.
-        direct_routing: bool,
-        /// MTU of the *underlay*, bytes of outer packet, where the file sets one.
-        mtu: Option<u16>,
-    },
+impl From<Mismatch> for NetConfError {
+    fn from(mismatch: Mismatch) -> NetConfError {
+        NetConfError::Type {
+            key: mismatch.key,
+            expected: mismatch.expected,
+        }
+    }
 }
 
 impl NetConf {
+    /// Reads a `net-conf.json`.
+    ///
+    /// A null is as good as no key, except under `Backend`. A bound of all zeros is as good as none.
+    ///
+    /// # Errors
+    /// [`NetConfError`] with the first thing that is wrong.
+    pub fn parse(text: &str) -> Result<NetConf, NetConfError> {
+        let fields = match serde_json::from_str(text).map_err(NetConfError::Json)? {
+            Json::Object(fields) => fields,
+            _ => return Err(NetConfError::NotAnObject),
+        };
+        let mut unknown: Vec<String> = fields.unknown(&KEYS).map(str::to_owned).collect();
+        let backend = Backend::parse(fields.last("Backend"), &mut unknown)?;
+        // Both families are read before the switches count: flannel refuses a malformed network that is off.
+        let v4 = subnet_range::read(&fields, &IPV4)?;
+        let v6 = subnet_range::read(&fields, &IPV6)?;
+        fields.flag("EnableNFTables")?;
+        let v4 = fields.flag("EnableIPv4")?.unwrap_or(true).then_some(v4);
+        let v6 = fields.flag("EnableIPv6")?.unwrap_or(false).then_some(v6);
+        if v4.is_none() && v6.is_none() {
+            return Err(NetConfError::NoFamily);
+        }
+        let v4 = v4.map(|written| written.complete(&IPV4)).transpose()?;
+        let v6 = v6.map(|written| written.complete(&IPV6)).transpose()?;
+        Ok(NetConf {
+            network: v4.and_then(|(network, _)| match network {
+                IpNet::V4(network) => Some(network),
+                IpNet::V6(_) => None,
+            }),
+            ipv6_network: v6.and_then(|(network, _)| match network {
+                IpNet::V4(_) => None,
+                IpNet::V6(network) => Some(network),
+            }),
+            subnets: v4.map(|(_, range)| range),
+            ipv6_subnets: v6.map(|(_, range)| range),
+            backend,
+            unknown,
+        })
+    }
+
     /// The cluster networks, IPv4 first.
     pub fn cluster(&self) -> Vec<IpNet> {
-        self.network
-            .map(IpNet::V4)
-            .into_iter()
+        let v4 = self.network.map(IpNet::V4);
+        v4.into_iter()
             .chain(self.ipv6_network.map(IpNet::V6))
             .collect()
     }
 
-    /// Keys that flannel ignores, and we with it, as written and in the order of the file; a key inside
-    /// `Backend` is shown as `Backend.KEY`. Worth a warning: the author meant something by them.
+    /// Keys that flannel ignores, and we with it, as written; a key inside `Backend` is shown as `Backend.KEY`.
+    /// Worth a warning: the author meant something by them.
     pub fn unknown_keys(&self) -> &[String] {
         &self.unknown
     }
 }
 
-impl Backend {
-    /// The format that nodes use unless their lease says otherwise.
-    pub fn format(&self) -> Format {
-        match self {
-            Backend::Udp { .. } => Format::Udp,
-            Backend::Vxlan { .. } => Format::Vxlan,
-        }
-    }
+const KEYS: [&str; 12] = [
+    "EnableIPv4",
+    "EnableIPv6",
+    "EnableNFTables",
+    "Network",
+    "IPv6Network",
+    "SubnetLen",
+    "SubnetMin",
+    "SubnetMax",
+    "IPv6SubnetLen",
+    "IPv6SubnetMin",
+    "IPv6SubnetMax",
+    "Backend",
+];
 
-    /// UDP port of the `udp` format: as configured, or flannel's default in a cluster of another backend.
-    pub fn udp_port(&self) -> u16 {
-        match self {
-            Backend::Udp { port } => *port,
-            Backend::Vxlan { .. } => DEFAULT_UDP_PORT,
-        }
-    }
-
-    /// UDP port of the `vxlan` format: as configured, or the default in a cluster of another backend.
-    pub fn vxlan_port(&self) -> u16 {
-        match self {
-            Backend::Udp { .. } => DEFAULT_VXLAN_PORT,
-            Backend::Vxlan { port, .. } => *port,
-        }
-    }
-
-    /// The VXLAN network identifier: as configured, or flannel's default in a cluster of another backend.
-    pub fn vni(&self) -> Vni {
-        match self {
-            Backend::Udp { .. } => DEFAULT_VNI,
-            Backend::Vxlan { vni, .. } => *vni,
-        }
-    }
-
-    /// Whether group-policy bits are tolerated.
-    pub fn gbp(&self) -> bool {
-        matches!(self, Backend::Vxlan { gbp: true, .. })
-    }
-
-    /// `mtu` of the underlay interface, lowered to what the file allows.
-    pub fn cap_underlay_mtu(&self, mtu: u16) -> u16 {
-        match self {
-            Backend::Vxlan { mtu: Some(cap), .. } => mtu.min(*cap),
-            _ => mtu,
-        }
-    }
-}
-
-/// flannel `pkg/backend/udp/udp_amd64.go`, `defaultPort`.
-pub const DEFAULT_UDP_PORT: u16 = 8285;
-/// The Linux kernel's default; flannel sends port 0, which means the same.
-pub const DEFAULT_VXLAN_PORT: u16 = 8472;
-/// flannel `pkg/backend/vxlan/vxlan.go`, `defaultVNI`.
-const DEFAULT_VNI: Vni = match Vni::new(1) {
-    Some(vni) => vni,
-    None => unreachable!(),
-};
+#[cfg(test)]
+mod tests;

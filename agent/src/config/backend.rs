@@ -1,0 +1,183 @@
+//! The `Backend` of flannel's configuration: how nodes talk.
+
+use encap::{Format, Vni};
+
+use super::json::{Fields, Json};
+use super::net_conf::NetConfError;
+
+/// How nodes talk: the cluster's default format and its settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// flannel `udp`.
+    Udp {
+        /// UDP port of every node, 1 to 65,535.
+        port: u16,
+    },
+    /// flannel `vxlan`.
+    Vxlan {
+        /// VXLAN network identifier.
+        vni: Vni,
+        /// UDP port of every node, 1 to 65,535 (0 in the file is the kernel's default).
+        port: u16,
+        /// Tolerate group-policy bits in received headers.
+        gbp: bool,
+        /// flannel's `Learning`: has no meaning here, kept for `tartan status`.
+        learning: bool,
+        /// flannel's `DirectRouting`: not done here, kept for `tartan status`.
+        direct_routing: bool,
+        /// MTU of the *underlay*, bytes of outer packet, where the file sets one.
+        mtu: Option<u16>,
+    },
+}
+
+impl Backend {
+    /// The format that nodes use unless their lease says otherwise.
+    pub fn format(&self) -> Format {
+        match self {
+            Backend::Udp { .. } => Format::Udp,
+            Backend::Vxlan { .. } => Format::Vxlan,
+        }
+    }
+
+    /// UDP port of the `udp` format: as configured, or flannel's default in a cluster of another backend.
+    pub fn udp_port(&self) -> u16 {
+        match self {
+            Backend::Udp { port } => *port,
+            Backend::Vxlan { .. } => DEFAULT_UDP_PORT,
+        }
+    }
+
+    /// UDP port of the `vxlan` format: as configured, or the default in a cluster of another backend.
+    pub fn vxlan_port(&self) -> u16 {
+        match self {
+            Backend::Udp { .. } => DEFAULT_VXLAN_PORT,
+            Backend::Vxlan { port, .. } => *port,
+        }
+    }
+
+    /// The VXLAN network identifier: as configured, or flannel's default in a cluster of another backend.
+    pub fn vni(&self) -> Vni {
+        match self {
+            Backend::Udp { .. } => DEFAULT_VNI,
+            Backend::Vxlan { vni, .. } => *vni,
+        }
+    }
+
+    /// Whether group-policy bits are tolerated.
+    pub fn gbp(&self) -> bool {
+        matches!(self, Backend::Vxlan { gbp: true, .. })
+    }
+
+    /// `mtu` of the underlay interface, lowered to what the file allows.
+    pub fn cap_underlay_mtu(&self, mtu: u16) -> u16 {
+        match self {
+            Backend::Vxlan { mtu: Some(cap), .. } => mtu.min(*cap),
+            _ => mtu,
+        }
+    }
+
+    /// Reads the value of `Backend` and adds the keys it does not know to `unknown`.
+    ///
+    /// Absent is `udp`, as in flannel's code (not its documentation); null and `{}` have the type "", which no
+    /// backend has.
+    pub(super) fn parse(
+        value: Option<&Json>,
+        unknown: &mut Vec<String>,
+    ) -> Result<Backend, NetConfError> {
+        let empty = Fields::default();
+        let fields = match value {
+            None => {
+                return Ok(Backend::Udp {
+                    port: DEFAULT_UDP_PORT,
+                });
+            }
+            Some(Json::Object(fields)) => fields,
+            Some(Json::Null) => &empty,
+            Some(_) => {
+                return Err(NetConfError::Type {
+                    key: "Backend",
+                    expected: "an object",
+                });
+            }
+        };
+        let kind = fields.text("Type")?.unwrap_or_default();
+        let (backend, known): (_, &[&str]) = match kind.to_lowercase().as_str() {
+            "udp" => (udp(fields)?, &["Type", "Port"]),
+            "vxlan" => (
+                vxlan(fields)?,
+                &[
+                    "Type",
+                    "VNI",
+                    "Port",
+                    "MTU",
+                    "GBP",
+                    "Learning",
+                    "DirectRouting",
+                ],
+            ),
+            _ => return Err(NetConfError::UnknownBackend(kind.to_owned())),
+        };
+        unknown.extend(fields.unknown(known).map(|key| format!("Backend.{key}")));
+        Ok(backend)
+    }
+}
+
+fn udp(fields: &Fields) -> Result<Backend, NetConfError> {
+    let port = fields.whole("Port")?.unwrap_or(i64::from(DEFAULT_UDP_PORT));
+    Ok(Backend::Udp {
+        port: in_range("Port", port, 1)?,
+    })
+}
+
+fn vxlan(fields: &Fields) -> Result<Backend, NetConfError> {
+    let vni = fields.whole("VNI")?.unwrap_or(i64::from(DEFAULT_VNI.get()));
+    let vni = u32::try_from(vni)
+        .ok()
+        .and_then(Vni::new)
+        .ok_or(NetConfError::Range {
+            key: "VNI",
+            value: vni,
+            least: 0,
+            most: (1 << 24) - 1,
+        })?;
+    let port = match fields.whole("Port")?.unwrap_or(0) {
+        0 => DEFAULT_VXLAN_PORT,
+        port => in_range("Port", port, 1)?,
+    };
+    let mtu = match fields.whole("MTU")?.unwrap_or(0) {
+        0 => None,
+        mtu => Some(in_range("MTU", mtu, LEAST_MTU)?),
+    };
+    Ok(Backend::Vxlan {
+        vni,
+        port,
+        gbp: fields.flag("GBP")?.unwrap_or(false),
+        learning: fields.flag("Learning")?.unwrap_or(false),
+        direct_routing: fields.flag("DirectRouting")?.unwrap_or(false),
+        mtu,
+    })
+}
+
+fn in_range(key: &'static str, value: i64, least: u16) -> Result<u16, NetConfError> {
+    u16::try_from(value)
+        .ok()
+        .filter(|number| *number >= least)
+        .ok_or(NetConfError::Range {
+            key,
+            value,
+            least: i64::from(least),
+            most: i64::from(u16::MAX),
+        })
+}
+
+/// flannel `pkg/backend/udp/udp_amd64.go`, `defaultPort`.
+const DEFAULT_UDP_PORT: u16 = 8285;
+/// The Linux kernel's own default, which flannel asks for with port 0.
+const DEFAULT_VXLAN_PORT: u16 = 8472;
+/// flannel `pkg/backend/vxlan/vxlan.go`, `defaultVNI`.
+const DEFAULT_VNI: Vni = match Vni::new(1) {
+    Some(vni) => vni,
+    None => unreachable!(),
+};
+/// Room for the smallest packet every host takes (576 bytes, RFC 791 section 3.1) behind 50 bytes of headers.
+const LEAST_MTU: u16 = 626;
