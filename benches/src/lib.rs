@@ -1,1 +1,76 @@
-//! Criterion benches of Tartan; see `benches/`.
+//! Packets and workers that the benches share.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a bench that cannot be set up should fail loudly"
+)]
+
+use std::net::IpAddr;
+
+use dataplane::counters::Counters;
+use dataplane::device::memory::Memory as Device;
+use dataplane::snapshot::Snapshot;
+use dataplane::spec::{NodeSpec, PeerSpec, Spec};
+use dataplane::underlay::memory::Memory as Underlay;
+use dataplane::worker::Worker;
+use encap::{Format, Mac, Vni};
+use ipnet::{IpNet, Ipv4Net};
+
+/// A whole inner UDP packet of `length` bytes (at least 28) from `source` to `destination`, checksums left out.
+pub fn packet(source: [u8; 4], destination: [u8; 4], length: u16) -> Vec<u8> {
+    let mut bytes = vec![0x45, 0];
+    bytes.extend(length.to_be_bytes());
+    bytes.extend([0, 0, 0x40, 0, 64, 17, 0, 0]);
+    bytes.extend(source);
+    bytes.extend(destination);
+    bytes.extend([0x30, 0x39, 0x27, 0x0f]);
+    bytes.extend(length.saturating_sub(20).to_be_bytes());
+    bytes.resize(usize::from(length), 0);
+    bytes
+}
+
+/// Node 1 of a cluster with `peers` other nodes, each with a /24 of 10.0.0.0/8; its only pod is 10.0.1.2.
+pub fn spec(peers: u32, format: Format) -> Spec {
+    let subnet = |node: u32| Ipv4Net::new_assert((0x0a00_0000 + (node << 8)).into(), 24);
+    let public = |node: u32| IpAddr::from((0xc000_0000 + node).to_be_bytes());
+    Spec {
+        version: 1,
+        node: NodeSpec {
+            cluster: vec![IpNet::V4(Ipv4Net::new_assert([10, 0, 0, 0].into(), 8))],
+            subnets: vec![IpNet::V4(subnet(1))],
+            tunnel: vec![IpAddr::V4(subnet(1).network())],
+            addresses: vec![public(1)],
+            vtep_mac: Mac([2, 0, 0, 0, 0, 1]),
+            vni: Vni::new(1).unwrap(),
+            gbp: false,
+            ipv6_over_udp: false,
+            device_mtu: 1450,
+            underlay_mtu: 1500,
+            udp_port: 8285,
+            vxlan_port: 8472,
+        },
+        peers: (2..peers + 2)
+            .map(|node| PeerSpec {
+                name: format!("node{node}"),
+                public: public(node),
+                underlay_sources: vec![],
+                subnets: vec![IpNet::V4(subnet(node))],
+                accept_sources: vec![],
+                format,
+                vtep_mac: Mac([2, 0, 0, 0, 0, 2]),
+            })
+            .collect(),
+        attachments: vec![IpAddr::from([10, 0, 1, 2])],
+        kernel_prefixes: vec![],
+    }
+}
+
+/// A worker between memory devices, with the snapshot of [`spec`].
+pub fn worker(peers: u32, format: Format) -> (Worker<Device, Underlay>, Snapshot) {
+    let spec = spec(peers, format);
+    let counters = Counters::create(1).unwrap();
+    let underlay = Underlay::new(IpAddr::from([192, 0, 0, 1]));
+    (
+        Worker::new(Device::default(), underlay, &counters, 0),
+        Snapshot::new(&spec, None),
+    )
+}

@@ -91,7 +91,7 @@ impl OutboundBatch {
     pub(crate) fn new() -> OutboundBatch {
         OutboundBatch {
             frames: frames(OUTBOUND_PACKETS),
-            transmits: Vec::with_capacity(TRANSMITS),
+            transmits: Vec::with_capacity(ROOM),
             done: 0,
         }
     }
@@ -167,6 +167,9 @@ impl Transmit {
 fn frames(count: usize) -> Vec<Frame> {
     (0..count).map(|_| Box::new([0; FRAME])).collect()
 }
+
+/// Beside the fragments each frame may leave one whole datagram, and one more after it proved too large.
+const ROOM: usize = TRANSMITS + 2 * OUTBOUND_PACKETS;
 
 /// Room for a VXLAN header with its inner Ethernet header and an IPv4 header of a fragment.
 const HEAD: usize = 22 + 60;

@@ -14,7 +14,7 @@ pub const OUTBOUND_BYTES: usize = 512 * 1024;
 /// Buffers received from each socket in one step.
 pub const INBOUND_BUFFERS: usize = 16;
 
-/// Datagrams waiting for the underlay at most: a full batch, each packet cut into this many fragments on average.
+/// Fragments waiting for the underlay at most; what would make more is dropped as `UnderlayFull`.
 pub const TRANSMITS: usize = OUTBOUND_PACKETS * 8;
 
 /// How long an unsent tail is held for a full socket before it is dropped as `UnderlayFull`.

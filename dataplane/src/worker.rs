@@ -165,10 +165,12 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         }
         let count = match self.underlay.receive(format, &mut self.inbound) {
             Ok(count) => count,
-            Err(error) => {
-                *ready = !would_block(&error);
-                return self.failures(format, snapshot, now);
+            Err(error) if would_block(&error) => {
+                *ready = false;
+                return;
             }
+            // The error of an earlier send; what is queued to read is still there.
+            Err(_) => return self.failures(format, snapshot, now),
         };
         self.tally.receive(Direction::Inbound, count);
         let Worker {
