@@ -3,6 +3,7 @@
 pub mod api;
 pub mod config;
 pub mod host;
+pub mod keeper;
 pub mod lease;
 pub mod reconcile;
 pub mod registry;

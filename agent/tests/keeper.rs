@@ -1,0 +1,431 @@
+//! The keeper against a child whose every step is known: this test binary, run again.
+//!
+//! ```text
+//!   test ── starts ──▶ keeper_process ── starts ──▶ service_process      both write what they see into `log`
+//! ```
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::net::UdpSocket;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tartan::keeper::channel::{Channel, FromKeeper, FromService, TablePart};
+use tartan::keeper::child::Program;
+use tartan::keeper::{self, COUNTERS};
+use tokio::signal::unix::{SignalKind, signal};
+
+const DIRECTORY: &str = "TARTAN_TEST_DIRECTORY";
+const SCRIPT: &str = "TARTAN_TEST_SCRIPT";
+
+// What the tests see.
+
+#[test]
+fn descriptors_and_what_waits_in_them_survive_a_killed_service() {
+    let mut rig = Rig::start("forward");
+    let port: u16 = rig.word_after("port").parse().unwrap();
+    rig.wait_for("forwarding", 1);
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    sender.connect(("127.0.0.1", port)).unwrap();
+    for life in 2..=4 {
+        rig.kill_service(life - 2, Signal::KILL);
+        for _ in 0..10 {
+            // Nobody reads, and still nobody is told that the port is closed.
+            sender.send(b"kept").unwrap();
+        }
+        rig.wait_for("forwarding", life);
+    }
+    let lives = rig.lines("life");
+    assert!(
+        lives[0].contains("restarts=0 names= heard=0 last=-"),
+        "{}",
+        lives[0]
+    );
+    for (index, life) in lives.iter().enumerate().skip(1) {
+        let expected =
+            format!("restarts={index} names=kept,udp heard=10 last=was killed by signal 9");
+        assert!(life.contains(&expected), "{life}");
+    }
+    rig.stop_with_code(0);
+}
+
+#[test]
+fn go_comes_after_ready_and_not_before() {
+    let mut rig = Rig::start("forward");
+    rig.wait_for("forwarding", 1);
+    let order: Vec<String> = rig
+        .log()
+        .lines()
+        .filter_map(|line| line.split(' ').nth(1).map(str::to_owned))
+        .collect();
+    assert_eq!(
+        order,
+        ["life", "port", "silence", "ready", "go", "forwarding"]
+    );
+    rig.stop_with_code(0);
+    assert_eq!(
+        rig.lines("term").len(),
+        1,
+        "the service was told, not killed"
+    );
+}
+
+#[test]
+fn deaths_are_followed_at_once_then_later_and_later() {
+    let mut rig = Rig::start("abort");
+    rig.wait_for("life", 5);
+    let at: Vec<u64> = rig
+        .lines("life")
+        .iter()
+        .map(|line| line.split(' ').next().unwrap().parse().unwrap())
+        .collect();
+    let gaps: Vec<u64> = at
+        .windows(2)
+        .take(4)
+        .map(|pair| pair[1] - pair[0])
+        .collect();
+    // Each wait is a lower bound; starting a process on a busy machine comes on top.
+    for (gap, least) in gaps.iter().zip([0, 100, 200, 400]) {
+        assert!(*gap >= least, "{gaps:?}");
+    }
+    assert!(gaps[0] < 2000, "the first restart does not wait: {gaps:?}");
+    rig.stop_with_code(0);
+}
+
+#[test]
+fn a_start_that_fails_by_itself_is_final_and_its_code_is_ours() {
+    let mut rig = Rig::start("refuse");
+    assert_eq!(rig.ended().code(), Some(7));
+    assert_eq!(rig.lines("life").len(), 1);
+}
+
+#[test]
+fn a_service_that_once_forwarded_is_started_again_however_it_ends() {
+    let mut rig = Rig::start("forward");
+    rig.wait_for("forwarding", 1);
+    rig.kill_service(0, Signal::TERM);
+    rig.wait_for("forwarding", 2);
+    assert!(rig.lines("life")[1].contains("last=ended with exit code 0"));
+    rig.stop_with_code(0);
+}
+
+#[test]
+fn a_killed_keeper_takes_its_service_with_it() {
+    let mut rig = Rig::start("forward");
+    rig.wait_for("forwarding", 1);
+    let service = rig.service(0);
+    rig.keeper.kill().unwrap();
+    rig.keeper.wait().unwrap();
+    rig.wait_for("eof", 1);
+    let deadline = Instant::now() + PATIENCE;
+    while Path::new(&format!("/proc/{service}")).exists() {
+        assert!(Instant::now() < deadline, "the service outlives its keeper");
+        std::thread::sleep(STEP);
+    }
+}
+
+#[test]
+fn a_service_that_will_not_stop_is_killed_after_a_bounded_wait() {
+    let mut rig = Rig::start("deaf");
+    rig.wait_for("forwarding", 1);
+    let asked = Instant::now();
+    rig.stop_with_code(0);
+    assert!(
+        asked.elapsed() >= Duration::from_secs(5),
+        "{:?}",
+        asked.elapsed()
+    );
+    assert!(
+        asked.elapsed() < Duration::from_secs(15),
+        "{:?}",
+        asked.elapsed()
+    );
+}
+
+#[test]
+fn a_worker_that_stands_still_gets_the_service_killed() {
+    let mut rig = Rig::start("stall");
+    rig.wait_for("forwarding", 1);
+    rig.wait_for("life", 2);
+    let lives = rig.lines("life");
+    assert!(
+        lives[1].contains("last=was killed by signal 9"),
+        "{}",
+        lives[1]
+    );
+    rig.stop_with_code(0);
+}
+
+#[test]
+fn a_second_keeper_on_one_directory_is_refused_with_the_first_ones_id() {
+    let mut rig = Rig::start("forward");
+    rig.wait_for("forwarding", 1);
+    let second = keeper_command(rig.directory.path(), "forward")
+        .output()
+        .unwrap();
+    assert_eq!(second.status.code(), Some(99));
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(
+        said.contains(&format!("process {}", rig.keeper.id())),
+        "{said}"
+    );
+    rig.stop_with_code(0);
+}
+
+// The other two processes.
+
+#[test]
+#[ignore = "the keeper of the tests above, not a test"]
+fn keeper_process() {
+    let directory = PathBuf::from(std::env::var_os(DIRECTORY).expect("started by a test"));
+    let arguments = ["--exact", "service_process", "--ignored", "--nocapture"];
+    let program = Program {
+        path: std::env::current_exe().unwrap(),
+        arguments: arguments.map(Into::into).to_vec(),
+    };
+    let code = block_on(keeper::run(directory.join("run"), program)).unwrap_or_else(|error| {
+        eprintln!("{error}");
+        99
+    });
+    std::process::exit(code.into());
+}
+
+#[test]
+#[ignore = "the service of the tests above, not a test"]
+fn service_process() {
+    let directory = PathBuf::from(std::env::var_os(DIRECTORY).expect("started by a test"));
+    let script = std::env::var(SCRIPT).unwrap();
+    block_on(serve(&directory, &script));
+}
+
+async fn serve(directory: &Path, script: &str) {
+    let mut terminate = signal(SignalKind::terminate()).unwrap();
+    let inherited = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+    let channel = Channel::adopt(inherited).unwrap();
+    let (part, descriptors) = table(&channel).await;
+    let mut descriptors: Vec<(String, OwnedFd)> =
+        part.names.iter().cloned().zip(descriptors).collect();
+    let adopted = descriptors
+        .iter()
+        .position(|(name, _)| name == "udp")
+        .map(|index| UdpSocket::from(descriptors.swap_remove(index).1));
+    say(
+        directory,
+        &format!(
+            "life pid={} restarts={} names={} heard={} last={}",
+            std::process::id(),
+            part.restarts,
+            part.names.join(","),
+            adopted.as_ref().map_or(0, heard),
+            part.last_end.as_deref().unwrap_or("-"),
+        ),
+    );
+    match script {
+        "abort" => std::process::abort(),
+        "refuse" => std::process::exit(7),
+        _ => {}
+    }
+    if adopted.is_none() {
+        open_and_deposit(&channel, directory, script).await;
+    }
+    let early = tokio::time::timeout(Duration::from_millis(200), channel.receive::<FromKeeper>());
+    assert!(early.await.is_err(), "nothing comes before ready");
+    say(directory, "silence");
+    say(directory, "ready");
+    channel.send(&FromService::Ready, &[]).await.unwrap();
+    let (message, _) = channel.receive::<FromKeeper>().await.unwrap().unwrap();
+    assert_eq!(message, FromKeeper::Go);
+    say(directory, "go");
+    channel.send(&FromService::Forwarding, &[]).await.unwrap();
+    say(directory, "forwarding");
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => {
+                if script != "deaf" {
+                    say(directory, "term");
+                    std::process::exit(0);
+                }
+            }
+            message = channel.receive::<FromKeeper>() => {
+                assert!(matches!(message, Ok(None)), "{message:?}");
+                say(directory, "eof");
+                std::process::exit(0);
+            }
+        }
+    }
+}
+
+async fn table(channel: &Channel) -> (TablePart, Vec<OwnedFd>) {
+    match channel.receive::<FromKeeper>().await.unwrap().unwrap() {
+        (FromKeeper::Table(part), descriptors) => {
+            assert!(part.last);
+            assert_eq!(part.names.len(), descriptors.len());
+            (part, descriptors)
+        }
+        (other, _) => panic!("the table comes first, not {other:?}"),
+    }
+}
+
+async fn open_and_deposit(channel: &Channel, directory: &Path, script: &str) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let file = tempfile::tempfile().unwrap();
+    for (name, descriptor) in [
+        ("udp", socket.as_fd()),
+        ("kept", file.as_fd()),
+        ("gone", file.as_fd()),
+    ] {
+        channel
+            .send(&FromService::Deposit(name.into()), &[descriptor])
+            .await
+            .unwrap();
+    }
+    channel
+        .send(&FromService::Withdraw("gone".into()), &[])
+        .await
+        .unwrap();
+    if script == "stall" {
+        let counters = dataplane::counters::Counters::create(1).unwrap();
+        let deposit = FromService::Deposit(COUNTERS.into());
+        channel
+            .send(&deposit, &[counters.descriptor()])
+            .await
+            .unwrap();
+    }
+    say(
+        directory,
+        &format!("port {}", socket.local_addr().unwrap().port()),
+    );
+}
+
+fn heard(socket: &UdpSocket) -> usize {
+    socket
+        .set_read_timeout(Some(Duration::from_millis(300)))
+        .unwrap();
+    std::iter::from_fn(|| socket.recv(&mut [0; 16]).ok()).count()
+}
+
+fn say(directory: &Path, what: &str) {
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap()
+        .as_millis();
+    let mut log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(directory.join("log"))
+        .unwrap();
+    writeln!(log, "{now} {what}").unwrap();
+}
+
+fn block_on<F: Future>(body: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(body)
+}
+
+// The rig.
+
+struct Rig {
+    directory: tempfile::TempDir,
+    keeper: Child,
+}
+
+impl Rig {
+    fn start(script: &str) -> Rig {
+        let directory = tempfile::tempdir().unwrap();
+        let keeper = keeper_command(directory.path(), script).spawn().unwrap();
+        Rig { directory, keeper }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
+    }
+
+    fn lines(&self, word: &str) -> Vec<String> {
+        let log = self.log();
+        log.lines()
+            .filter(|line| line.split(' ').nth(1) == Some(word))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    fn wait_for(&self, word: &str, count: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.lines(word).len() < count {
+            assert!(
+                Instant::now() < deadline,
+                "no {count}. {word:?} in:\n{}",
+                self.log()
+            );
+            std::thread::sleep(STEP);
+        }
+    }
+
+    fn word_after(&self, word: &str) -> String {
+        self.wait_for(word, 1);
+        self.lines(word)[0].split(' ').nth(2).unwrap().to_owned()
+    }
+
+    fn service(&self, life: usize) -> i32 {
+        let lives = self.lines("life");
+        let (_, rest) = lives[life].split_once("pid=").unwrap();
+        rest.split(' ').next().unwrap().parse().unwrap()
+    }
+
+    fn kill_service(&self, life: usize, signal: Signal) {
+        kill_process(Pid::from_raw(self.service(life)).unwrap(), signal).unwrap();
+    }
+
+    fn ended(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.keeper.try_wait().unwrap() {
+                return status;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "the keeper does not end:\n{}",
+                self.log()
+            );
+            std::thread::sleep(STEP);
+        }
+    }
+
+    fn stop_with_code(&mut self, code: i32) {
+        kill_process(Pid::from_child(&self.keeper), Signal::TERM).unwrap();
+        assert_eq!(self.ended().code(), Some(code));
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if let Ok(None) = self.keeper.try_wait() {
+            self.keeper.kill().unwrap();
+            self.keeper.wait().unwrap();
+        }
+    }
+}
+
+fn keeper_command(directory: &Path, script: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", "keeper_process", "--ignored", "--nocapture"])
+        .env(DIRECTORY, directory)
+        .env(SCRIPT, script);
+    command
+}
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const STEP: Duration = Duration::from_millis(10);
