@@ -210,12 +210,16 @@ impl Attachment {
     }
 }
 
+/// A file of the run directory's `attachments/`, and the record in it or why
+/// there is none.
+pub type Listed = (PathBuf, Result<Attachment, Error>);
+
 /// Every record in the run directory, sorted by path, a bad one as its error.
 /// A directory that does not exist holds none.
 ///
 /// # Errors
 /// [`Error::Read`] when the directory itself cannot be listed.
-pub fn list(run: &RunDir) -> Result<Vec<(PathBuf, Result<Attachment, Error>)>, Error> {
+pub fn list(run: &RunDir) -> Result<Vec<Listed>, Error> {
     let directory = run.attachments();
     let unreadable = |source| Error::Read {
         path: directory.clone(),

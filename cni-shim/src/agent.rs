@@ -1,0 +1,277 @@
+//! The agent's side of an attachment: one JSON line there, one back, over its
+//! Unix socket.
+//!
+//! ADD connects *before* it makes anything, so that an agent that is down
+//! costs no unwinding; a connection that breaks later (the agent restarted)
+//! is made again and the request repeated, which the agent takes as the same.
+//! Every wait is bounded.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::request::Key;
+
+/// A connected agent.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    socket: PathBuf,
+    stream: UnixStream,
+}
+
+/// What the plugin asks of the agent.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(tag = "call", rename_all = "lowercase")]
+pub(crate) enum Call<'a> {
+    /// Deliver to this pod; answered once it would.
+    Adopt { container: &'a str, ifname: &'a str },
+    /// The pod is gone.
+    Release { container: &'a str, ifname: &'a str },
+}
+
+/// Why the agent did not do it.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(
+        "the Tartan agent does not answer on {socket}: start it with `tartan run`, \
+         or see its log; the pod will be tried again"
+    )]
+    Unreachable { socket: PathBuf, source: io::Error },
+    #[error("the Tartan agent refused: {reason}")]
+    Refused { reason: String },
+}
+
+impl<'a> Call<'a> {
+    /// `adopt` for this attachment.
+    pub(crate) fn adopt(key: &'a Key) -> Call<'a> {
+        Call::Adopt {
+            container: &key.container,
+            ifname: &key.ifname,
+        }
+    }
+
+    /// `release` for this attachment.
+    pub(crate) fn release(key: &'a Key) -> Call<'a> {
+        Call::Release {
+            container: &key.container,
+            ifname: &key.ifname,
+        }
+    }
+}
+
+impl Agent {
+    /// Connects, trying again until `deadline`.
+    pub(crate) fn connect(socket: &Path, deadline: Instant) -> Result<Agent, Error> {
+        loop {
+            match connect_once(socket, deadline) {
+                Ok(stream) => {
+                    return Ok(Agent {
+                        socket: socket.to_path_buf(),
+                        stream,
+                    });
+                }
+                Err(source) => pause(socket, deadline, source)?,
+            }
+        }
+    }
+
+    /// Sends one call and waits for its answer until `deadline`, over a new
+    /// connection when the old one breaks.
+    pub(crate) fn call(mut self, call: Call<'_>, deadline: Instant) -> Result<(), Error> {
+        loop {
+            match exchange(&mut self.stream, call, deadline) {
+                Ok(answer) => return answer,
+                Err(source) => pause(&self.socket, deadline, source)?,
+            }
+            self = Agent::connect(&self.socket, deadline)?;
+        }
+    }
+}
+
+/// Makes one try to tell the agent, for at most [`TELL_WAIT`]. An agent that
+/// is down finds the record missing when it starts.
+pub(crate) fn tell(socket: &Path, call: Call<'_>) {
+    let deadline = Instant::now() + TELL_WAIT;
+    let told =
+        connect_once(socket, deadline).and_then(|mut stream| exchange(&mut stream, call, deadline));
+    if let Ok(Err(refused)) = told {
+        eprintln!("tartan-cni: {refused}");
+    }
+}
+
+/// `{"ok":…}` or `{"error":"…"}`.
+#[derive(Deserialize)]
+struct Answer {
+    error: Option<Value>,
+}
+
+/// One request and its answer on one connection. The outer error is the
+/// transport's.
+fn exchange(
+    stream: &mut UnixStream,
+    call: Call<'_>,
+    deadline: Instant,
+) -> io::Result<Result<(), Error>> {
+    let mut line = serde_json::to_vec(&call)?;
+    line.push(b'\n');
+    stream.set_write_timeout(Some(left(deadline)?))?;
+    stream.write_all(&line)?;
+    stream.set_read_timeout(Some(left(deadline)?))?;
+    let mut answer = Vec::new();
+    BufReader::new(stream.take(LONGEST_ANSWER)).read_until(b'\n', &mut answer)?;
+    if answer.last() != Some(&b'\n') {
+        return Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "the agent closed the connection without an answer",
+        ));
+    }
+    let answer: Answer = serde_json::from_slice(&answer)?;
+    Ok(match answer.error {
+        None => Ok(()),
+        Some(Value::String(reason)) => Err(Error::Refused { reason }),
+        Some(other) => Err(Error::Refused {
+            reason: other.to_string(),
+        }),
+    })
+}
+
+/// connect(2) blocks while the listener's backlog is full; SO_SNDTIMEO bounds
+/// that, and has to be set before.
+fn connect_once(socket: &Path, deadline: Instant) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(socket)?;
+    let kind = SocketType::STREAM;
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&fd, Timeout::Send, Some(left(deadline)?))?;
+    rustix::net::connect(&fd, &address)?;
+    Ok(UnixStream::from(fd))
+}
+
+/// Waits a little before the next try, or gives up with the last error.
+fn pause(socket: &Path, deadline: Instant, source: io::Error) -> Result<(), Error> {
+    if left(deadline).is_ok_and(|left| left > RETRY_EVERY) {
+        std::thread::sleep(RETRY_EVERY);
+        return Ok(());
+    }
+    Err(Error::Unreachable {
+        socket: socket.to_path_buf(),
+        source,
+    })
+}
+
+fn left(deadline: Instant) -> io::Result<Duration> {
+    deadline
+        .checked_duration_since(Instant::now())
+        .filter(|left| !left.is_zero())
+        .ok_or_else(|| io::Error::from(io::ErrorKind::TimedOut))
+}
+
+const RETRY_EVERY: Duration = Duration::from_millis(50);
+
+/// How long [`tell`] may take.
+const TELL_WAIT: Duration = Duration::from_secs(1);
+
+/// Bytes of an answer read at most.
+const LONGEST_ANSWER: u64 = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    fn key() -> Key {
+        Key {
+            container: "c1".to_owned(),
+            ifname: "eth0".to_owned(),
+        }
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(5)
+    }
+
+    /// Answers one connection after the other, `None` by closing it, and
+    /// returns what it was asked.
+    fn serve(
+        socket: PathBuf,
+        answers: Vec<Option<&'static str>>,
+    ) -> std::thread::JoinHandle<Vec<String>> {
+        let listener = UnixListener::bind(socket).unwrap();
+        std::thread::spawn(move || {
+            let mut asked = Vec::new();
+            for answer in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut line = String::new();
+                BufReader::new(&stream).read_line(&mut line).unwrap();
+                asked.push(line);
+                if let Some(answer) = answer {
+                    stream.write_all(answer.as_bytes()).unwrap();
+                }
+            }
+            asked
+        })
+    }
+
+    fn ask(answers: Vec<Option<&'static str>>) -> (Result<(), Error>, Vec<String>) {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let server = serve(socket.clone(), answers);
+        let agent = Agent::connect(&socket, soon()).unwrap();
+        let answer = agent.call(Call::adopt(&key()), soon());
+        (answer, server.join().unwrap())
+    }
+
+    #[test]
+    fn a_call_is_one_line_and_so_is_its_answer() {
+        let (answer, asked) = ask(vec![Some("{\"ok\":{}}\n")]);
+        answer.unwrap();
+        assert_eq!(
+            asked,
+            ["{\"call\":\"adopt\",\"container\":\"c1\",\"ifname\":\"eth0\"}\n"]
+        );
+        let release = serde_json::to_string(&Call::release(&key())).unwrap();
+        assert_eq!(
+            release,
+            r#"{"call":"release","container":"c1","ifname":"eth0"}"#
+        );
+    }
+
+    #[test]
+    fn a_refusal_carries_its_reason() {
+        let (answer, _) = ask(vec![Some("{\"error\":\"no such record\"}\n")]);
+        let error = answer.unwrap_err();
+        assert!(error.to_string().ends_with("no such record"), "{error}");
+    }
+
+    #[test]
+    fn an_agent_that_restarts_meanwhile_is_asked_again() {
+        let broken = [None, Some("{\"ok\":"), Some("nonsense\n")];
+        for first in broken {
+            let (answer, asked) = ask(vec![first, Some("{\"ok\":null}\n")]);
+            answer.unwrap();
+            assert_eq!(asked.len(), 2);
+            assert_eq!(asked[0], asked[1]);
+        }
+    }
+
+    #[test]
+    fn a_silent_or_absent_agent_is_given_up_in_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let start = Instant::now();
+        let deadline = start + Duration::from_millis(200);
+        let absent = Agent::connect(&socket, deadline);
+        assert!(matches!(absent, Err(Error::Unreachable { .. })));
+        let _silent = UnixListener::bind(&socket).unwrap();
+        let deadline = Instant::now() + Duration::from_millis(200);
+        let agent = Agent::connect(&socket, deadline).unwrap();
+        let silent = agent.call(Call::adopt(&key()), deadline);
+        assert!(matches!(silent, Err(Error::Unreachable { .. })));
+        assert!(start.elapsed() < Duration::from_secs(2));
+    }
+}

@@ -1,0 +1,385 @@
+//! A blocking netlink socket: one request, one answer, the kernel's own words
+//! when it refuses.
+//!
+//! A socket belongs to the network namespace of the thread that opened it,
+//! for as long as it lives, so the pod's side is configured from our own
+//! thread through a socket opened inside.
+
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload,
+};
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use rustix::net::RecvFlags;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+
+/// A route netlink socket.
+pub(crate) struct Netlink {
+    socket: Socket,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+/// An interface as the kernel describes it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    /// Its index in its namespace.
+    pub(crate) index: u32,
+    /// Its hardware address.
+    pub(crate) mac: Vec<u8>,
+}
+
+/// Why the kernel did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("cannot open a netlink socket")]
+    Open { source: io::Error },
+    #[error("the netlink exchange broke off while we were to {doing}")]
+    Exchange {
+        doing: &'static str,
+        source: io::Error,
+    },
+    #[error("the kernel's netlink answer makes no sense while we were to {doing}: {what}")]
+    Nonsense {
+        doing: &'static str,
+        what: &'static str,
+    },
+    #[error("the kernel refused to {doing}{}{detail}", if detail.is_empty() { "" } else { ": " })]
+    Refused {
+        doing: &'static str,
+        detail: String,
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// Whether the kernel refused with this errno.
+    pub(crate) fn is(&self, errno: rustix::io::Errno) -> bool {
+        matches!(self, Error::Refused { source, .. }
+            if source.raw_os_error() == Some(errno.raw_os_error()))
+    }
+}
+
+impl Netlink {
+    /// Opens a socket in the calling thread's network namespace.
+    pub(crate) fn open() -> Result<Netlink, Error> {
+        let open = || {
+            let socket = Socket::new(NETLINK_ROUTE)?;
+            socket.set_ext_ack(true)?;
+            socket.set_cap_ack(true)?;
+            set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+            Ok(Netlink {
+                socket,
+                sequence: 0,
+                buffer: vec![0; LARGEST_DATAGRAM],
+            })
+        };
+        open().map_err(|source| Error::Open { source })
+    }
+
+    /// Sends one change and waits until the kernel has made it. `doing`
+    /// completes "the kernel refused to …".
+    pub(crate) fn change(
+        &mut self,
+        doing: &'static str,
+        message: RouteNetlinkMessage,
+        flags: u16,
+    ) -> Result<(), Error> {
+        self.ask(doing, message, NLM_F_REQUEST | NLM_F_ACK | flags, |_| {})
+            .map(|_| ())
+    }
+
+    /// Looks an interface up by name; None where there is none.
+    pub(crate) fn link(&mut self, name: &str) -> Result<Option<Link>, Error> {
+        let mut question = LinkMessage::default();
+        question
+            .attributes
+            .push(LinkAttribute::IfName(name.to_owned()));
+        let mut found = None;
+        let asked = self.ask(
+            "look an interface up",
+            RouteNetlinkMessage::GetLink(question),
+            NLM_F_REQUEST | NLM_F_ACK,
+            |answer| {
+                if let RouteNetlinkMessage::NewLink(link) = answer {
+                    found = Some(Link {
+                        index: link.header.index,
+                        mac: hardware_address(link),
+                    });
+                }
+            },
+        );
+        match asked {
+            Err(error) if error.is(rustix::io::Errno::NODEV) => Ok(None),
+            Err(error) => Err(error),
+            Ok(_) => Ok(found),
+        }
+    }
+
+    /// Every address that has a host route of its own (/32, /128), in any
+    /// table: pods, and addresses of this node.
+    pub(crate) fn host_routes(&mut self) -> Result<Vec<IpAddr>, Error> {
+        let mut addresses = Vec::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            for attempt in 1..=DUMP_ATTEMPTS {
+                let mut seen = Vec::new();
+                let mut question = RouteMessage::default();
+                question.header.address_family = family;
+                let whole = self.ask(
+                    "list its routes",
+                    RouteNetlinkMessage::GetRoute(question),
+                    NLM_F_REQUEST | NLM_F_DUMP,
+                    |answer| seen.extend(host_route(answer)),
+                )?;
+                // Of a dump that was interrupted each time, take what it had:
+                // the records say the rest.
+                if whole || attempt == DUMP_ATTEMPTS {
+                    addresses.append(&mut seen);
+                    break;
+                }
+            }
+        }
+        Ok(addresses)
+    }
+
+    /// Sends one message and feeds the answers to `each` until the kernel
+    /// says that it is done. False when a dump was interrupted.
+    fn ask(
+        &mut self,
+        doing: &'static str,
+        message: RouteNetlinkMessage,
+        flags: u16,
+        mut each: impl FnMut(&RouteNetlinkMessage),
+    ) -> Result<bool, Error> {
+        self.send(doing, message, flags)?;
+        let mut whole = true;
+        loop {
+            let length = self.receive(doing)?;
+            let mut rest = self.buffer.get(..length).unwrap_or_default();
+            while !rest.is_empty() {
+                let (header, one, tail) = split(doing, rest)?;
+                rest = tail;
+                if header.sequence != self.sequence {
+                    continue;
+                }
+                whole &= header.flags & NLM_F_DUMP_INTR == 0;
+                match parse(doing, one)? {
+                    NetlinkPayload::Error(answer) => {
+                        if answer.code.is_none() {
+                            return Ok(whole);
+                        }
+                        return Err(Error::Refused {
+                            doing,
+                            detail: kernel_words(one),
+                            source: answer.to_io(),
+                        });
+                    }
+                    NetlinkPayload::Done(_) => return Ok(whole),
+                    NetlinkPayload::InnerMessage(answer) => each(&answer),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn send(
+        &mut self,
+        doing: &'static str,
+        message: RouteNetlinkMessage,
+        flags: u16,
+    ) -> Result<(), Error> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        header.flags = flags;
+        header.sequence_number = self.sequence;
+        let mut request = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
+        request.finalize();
+        let mut bytes = vec![0; request.buffer_len()];
+        request.serialize(&mut bytes);
+        self.socket
+            .send_to(&bytes, &SocketAddr::new(0, 0), 0)
+            .map(|_| ())
+            .map_err(|source| Error::Exchange { doing, source })
+    }
+
+    fn receive(&mut self, doing: &'static str) -> Result<usize, Error> {
+        loop {
+            let flags = RecvFlags::TRUNC;
+            match rustix::net::recv(&self.socket, self.buffer.as_mut_slice(), flags) {
+                Ok((_, length)) if length <= self.buffer.len() => return Ok(length),
+                Ok(_) => {
+                    return Err(Error::Nonsense {
+                        doing,
+                        what: "a datagram larger than the kernel builds",
+                    });
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => {
+                    return Err(Error::Exchange {
+                        doing,
+                        source: errno.into(),
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// What we read of `struct nlmsghdr` (linux/netlink.h).
+struct Header {
+    flags: u16,
+    sequence: u32,
+}
+
+/// The first message of a datagram, and the rest.
+fn split<'a>(doing: &'static str, bytes: &'a [u8]) -> Result<(Header, &'a [u8], &'a [u8]), Error> {
+    let nonsense = Error::Nonsense {
+        doing,
+        what: "a message longer than its datagram",
+    };
+    let Some(([l0, l1, l2, l3, _, _, f0, f1, s0, s1, s2, s3], _)) = bytes.split_first_chunk()
+    else {
+        return Err(nonsense);
+    };
+    let length = u32::from_ne_bytes([*l0, *l1, *l2, *l3]) as usize;
+    let Some(one) = bytes.get(..length).filter(|one| one.len() >= HEADER) else {
+        return Err(nonsense);
+    };
+    let header = Header {
+        flags: u16::from_ne_bytes([*f0, *f1]),
+        sequence: u32::from_ne_bytes([*s0, *s1, *s2, *s3]),
+    };
+    let tail = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    Ok((header, one, tail))
+}
+
+fn parse(doing: &'static str, bytes: &[u8]) -> Result<NetlinkPayload<RouteNetlinkMessage>, Error> {
+    NetlinkMessage::deserialize(bytes)
+        .map(|message| message.payload)
+        .map_err(|source| Error::Exchange {
+            doing,
+            source: io::Error::other(source),
+        })
+}
+
+/// NLMSGERR_ATTR_MSG of an extended acknowledgement, or nothing. With
+/// NETLINK_CAP_ACK the attributes follow the errno and the request's header.
+fn kernel_words(message: &[u8]) -> String {
+    let mut attributes = message.get(HEADER + 4 + HEADER..).unwrap_or_default();
+    while let Some(([l0, l1, k0, k1], _)) = attributes.split_first_chunk() {
+        let length = usize::from(u16::from_ne_bytes([*l0, *l1]));
+        let Some(value) = attributes.get(4..length) else {
+            break;
+        };
+        if u16::from_ne_bytes([*k0, *k1]) == NLMSGERR_ATTR_MSG {
+            let text = value.split(|byte| *byte == 0).next().unwrap_or_default();
+            return String::from_utf8_lossy(text).into_owned();
+        }
+        attributes = attributes
+            .get(length.next_multiple_of(4)..)
+            .unwrap_or_default();
+    }
+    String::new()
+}
+
+fn hardware_address(link: &LinkMessage) -> Vec<u8> {
+    let address = link
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            LinkAttribute::Address(bytes) => Some(bytes.clone()),
+            _ => None,
+        });
+    address.unwrap_or_default()
+}
+
+fn host_route(message: &RouteNetlinkMessage) -> Option<IpAddr> {
+    let RouteNetlinkMessage::NewRoute(route) = message else {
+        return None;
+    };
+    let length = route.header.destination_prefix_length;
+    route
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            RouteAttribute::Destination(RouteAddress::Inet(v4)) if length == 32 => {
+                Some(IpAddr::V4(*v4))
+            }
+            RouteAttribute::Destination(RouteAddress::Inet6(v6)) if length == 128 => {
+                Some(IpAddr::V6(*v6))
+            }
+            _ => None,
+        })
+}
+
+/// Length of `struct nlmsghdr`.
+const HEADER: usize = 16;
+
+const NLMSGERR_ATTR_MSG: u16 = 1;
+
+/// The kernel builds dumps in buffers of at most 32 KiB.
+const LARGEST_DATAGRAM: usize = 64 * 1024;
+
+/// The kernel answers at once; an answer this late will not come.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A dump that changes made inconsistent is repeated, at most this often.
+const DUMP_ATTEMPTS: u32 = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_kernel_answers_and_refuses_in_words() {
+        let mut netlink = Netlink::open().unwrap();
+        let lo = netlink.link("lo").unwrap().unwrap();
+        assert_eq!(lo.mac, [0; 6]);
+        assert_eq!(netlink.link("cs-none").unwrap(), None);
+        let mut message = LinkMessage::default();
+        message
+            .attributes
+            .push(LinkAttribute::IfName("cs-none".to_owned()));
+        let refused = netlink
+            .change("delete it", RouteNetlinkMessage::DelLink(message), 0)
+            .unwrap_err();
+        assert!(refused.is(rustix::io::Errno::NODEV), "{refused}");
+        assert!(!refused.is(rustix::io::Errno::EXIST));
+        netlink.host_routes().unwrap();
+    }
+
+    #[test]
+    fn the_kernels_own_words_are_found() {
+        let mut message = vec![0; HEADER + 4 + HEADER];
+        assert_eq!(kernel_words(&message), "");
+        for (kind, value) in [(2u16, &[9u8, 9, 9, 9][..]), (1, b"no room\0")] {
+            message.extend((value.len() as u16 + 4).to_ne_bytes());
+            message.extend(kind.to_ne_bytes());
+            message.extend(value);
+        }
+        assert_eq!(kernel_words(&message), "no room");
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_makes_it_panic_or_loop(
+            bytes in prop::collection::vec(any::<u8>(), 0..120),
+        ) {
+            kernel_words(&bytes);
+            let mut rest = bytes.as_slice();
+            while let Ok((_, one, tail)) = split("test", rest) {
+                prop_assert!(!one.is_empty());
+                prop_assert!(tail.len() < rest.len());
+                rest = tail;
+            }
+        }
+    }
+}
