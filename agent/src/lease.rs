@@ -37,6 +37,22 @@ pub fn default_vtep_mac(public_ip: IpAddr) -> Mac {
     Mac([0x0a, 0x74, a, b, c, d])
 }
 
+/// Why no other node could send to `address`, or hear from it; `None` where it could.
+///
+/// IPv6 link-local addresses mean nothing without an interface, and IPv4-mapped ones would be a second spelling
+/// of the same peer.
+pub(crate) fn unfit_for_underlay(address: IpAddr) -> Option<&'static str> {
+    match address {
+        _ if address.is_unspecified() => Some("unspecified"),
+        _ if address.is_loopback() => Some("loopback"),
+        _ if address.is_multicast() => Some("multicast"),
+        IpAddr::V4(v4) if v4.is_broadcast() => Some("broadcast"),
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => Some("link-local"),
+        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => Some("IPv4-mapped"),
+        _ => None,
+    }
+}
+
 fn fnv1a(bytes: &[u8]) -> u32 {
     bytes.iter().fold(FNV_OFFSET, |hash, byte| {
         (hash ^ u32::from(*byte)).wrapping_mul(FNV_PRIME)
@@ -65,6 +81,21 @@ mod tests {
         assert_eq!(fnv1a(b""), 0x811c_9dc5);
         assert_eq!(fnv1a(b"a"), 0xe40c_292c);
         assert_eq!(fnv1a(b"foobar"), 0xbf9c_f968);
+    }
+
+    #[test]
+    fn only_unicast_addresses_are_fit_for_the_underlay() {
+        let fault = |text: &str| unfit_for_underlay(text.parse().unwrap());
+        assert_eq!(fault("0.0.0.0"), Some("unspecified"));
+        assert_eq!(fault("::"), Some("unspecified"));
+        assert_eq!(fault("127.9.9.9"), Some("loopback"));
+        assert_eq!(fault("::1"), Some("loopback"));
+        assert_eq!(fault("224.0.0.1"), Some("multicast"));
+        assert_eq!(fault("ff02::1"), Some("multicast"));
+        assert_eq!(fault("255.255.255.255"), Some("broadcast"));
+        assert_eq!(fault("fe80::1"), Some("link-local"));
+        assert_eq!(fault("::ffff:192.0.2.1"), Some("IPv4-mapped"));
+        assert_eq!((fault("192.0.2.1"), fault("2001:db8::1")), (None, None));
     }
 
     #[test]

@@ -1,12 +1,16 @@
 //! Configuration: what holds for the cluster (`net_conf`) and what holds for this node (`node`).
 
 mod backend;
+pub(crate) mod document;
 mod json;
 pub mod net_conf;
 pub mod node;
 mod subnet_range;
+pub(crate) mod text_file;
 
 pub use backend::Backend;
+pub use document::{Fault, Misread};
 pub use net_conf::{NetConf, NetConfError};
-pub use node::{Device, NodeConfig, RunArgs};
+pub use node::{ConfigError, Device, NodeConfig, RunArgs};
 pub use subnet_range::SubnetRange;
+pub use text_file::TextFileError;

@@ -5,12 +5,14 @@
 //! about them applies.
 
 use std::net::IpAddr;
+use std::path::Path;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::backend::Backend;
 use super::json::{Json, Mismatch};
 use super::subnet_range::{self, IPV4, IPV6, SubnetRange};
+use super::text_file::{self, TextFileError};
 
 /// flannel's network configuration, read as flannel reads it and completed with its defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +33,9 @@ pub struct NetConf {
 /// Why a `net-conf.json` cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum NetConfError {
+    /// The file cannot be read.
+    #[error(transparent)]
+    File(#[from] TextFileError),
     /// Not JSON.
     #[error("the network configuration is not JSON: correct it as the parser says")]
     Json(#[source] serde_json::Error),
@@ -155,6 +160,14 @@ impl From<Mismatch> for NetConfError {
 }
 
 impl NetConf {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// [`NetConfError`]: the file cannot be read, or the first thing that is wrong in it.
+    pub fn load(path: &Path) -> Result<NetConf, NetConfError> {
+        NetConf::parse(&text_file::read(path, MOST_BYTES)?)
+    }
+
     /// Reads a `net-conf.json`.
     ///
     /// A null is as good as no key, except under `Backend`. A bound of all zeros is as good as none.
@@ -210,6 +223,8 @@ impl NetConf {
     }
 }
 
+/// A thousand times what such a file holds.
+const MOST_BYTES: u64 = 1 << 20;
 const KEYS: [&str; 12] = [
     "EnableIPv4",
     "EnableIPv6",

@@ -1,9 +1,15 @@
 //! This node's configuration: one TOML file, `TARTAN_*` variables and flags, the later over the earlier.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+use super::document::{self, Misread};
+use super::text_file::{self, TextFileError};
+use crate::lease::unfit_for_underlay;
 
 /// The keys of `tartan.toml` as flags and environment variables.
 #[derive(Args, Clone, Debug, Default)]
@@ -82,7 +88,81 @@ pub enum Device {
     Plain,
 }
 
+/// Why this node's configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error(transparent)]
+    File(#[from] TextFileError),
+    /// The file has a fault.
+    #[error("{path}: {fault}")]
+    Misread {
+        /// The file.
+        path: PathBuf,
+        /// Line and fault.
+        fault: Misread,
+    },
+    /// No name is given and the host has none.
+    #[error("this host has no name: set node-name to the name of its entry in the list of nodes")]
+    NoNodeName,
+    /// A name that no node can have.
+    #[error("node-name {0:?} is no node's name: use 1 to 253 letters, digits, '.', '-' and '_'")]
+    NodeName(String),
+    /// An address that peers cannot send to.
+    #[error("public-ip {address} is {fault}: name an address of this host that other nodes reach")]
+    PublicIp {
+        /// The address.
+        address: IpAddr,
+        /// What is wrong with it.
+        fault: &'static str,
+    },
+    /// A kind of device that is planned.
+    #[error("device \"offload\" is not there yet: use \"auto\", which takes the best there is")]
+    NoOffload,
+    /// A kind of device that does not exist.
+    #[error("device {0:?} does not exist: use \"auto\" or \"plain\"")]
+    Device(String),
+    /// A name that the kernel refuses for an interface, or that means something else.
+    #[error(
+        "device-name {0:?} cannot be an interface's: use 1 to 15 letters, digits, '.', '-' and '_', as in tartan0"
+    )]
+    DeviceName(String),
+    /// Directives that say nothing.
+    #[error(
+        "log {0:?} is no filter: use off, error, warn, info, debug or trace, or PART=LEVEL, between commas"
+    )]
+    Log(String),
+    /// More workers than there can be.
+    #[error("workers is {0}, but so far a node has 1 worker: leave it out")]
+    Workers(u16),
+}
+
 impl NodeConfig {
+    /// Reads the file that `args` name and completes the two: flags and variables count before the file, the
+    /// file before the defaults. The default file may be missing, a named one may not.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with the first thing that is wrong.
+    pub fn load(args: &RunArgs) -> Result<NodeConfig, ConfigError> {
+        let usual = || {
+            args.root
+                .as_deref()
+                .unwrap_or(Path::new("/"))
+                .join("etc/tartan/tartan.toml")
+        };
+        let path = args.config.clone().unwrap_or_else(usual);
+        let text = match text_file::read(&path, MOST_BYTES) {
+            Err(error) if error.is_missing() && args.config.is_none() => String::new(),
+            text => text?,
+        };
+        let directory = path.parent().unwrap_or(Path::new(""));
+        let file = from_file(&text, directory).map_err(|fault| ConfigError::Misread {
+            path: path.clone(),
+            fault,
+        })?;
+        resolve(args, file)
+    }
+
     /// Run directory, `<root>/run/tartan`.
     pub fn run_dir(&self) -> cni_shim::RunDir {
         cni_shim::RunDir::under(&self.root)
@@ -93,3 +173,145 @@ impl NodeConfig {
         self.root.join("var/lib/tartan")
     }
 }
+
+/// The keys of `tartan.toml`. Relative paths in it are relative to its own directory.
+fn from_file(text: &str, directory: &Path) -> Result<RunArgs, Misread> {
+    document::parse(text, |table| {
+        table.only(&KEYS)?;
+        let text = |key| table.entry(key).map(|entry| entry.text()).transpose();
+        let owned = |key| Ok::<_, Misread>(text(key)?.map(str::to_owned));
+        let path = |key| Ok::<_, Misread>(text(key)?.map(|path| directory.join(path)));
+        let flag = |key| table.entry(key).map(|entry| entry.flag()).transpose();
+        Ok(RunArgs {
+            config: None,
+            root: path("root")?,
+            node_name: owned("node-name")?,
+            net_conf: path("net-conf")?,
+            node_file: path("node-file")?,
+            public_ip: table
+                .entry("public-ip")
+                .map(|entry| entry.address())
+                .transpose()?,
+            device: owned("device")?,
+            device_name: owned("device-name")?,
+            strict_pods: flag("strict-pods")?,
+            ipv6_over_udp: flag("ipv6-over-udp")?,
+            log: owned("log")?,
+            workers: table
+                .entry("workers")
+                .map(|entry| entry.whole(1..u16::MAX))
+                .transpose()?,
+        })
+    })
+}
+
+fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, ConfigError> {
+    let args = args.clone();
+    let root = args
+        .root
+        .or(file.root)
+        .unwrap_or_else(|| PathBuf::from("/"));
+    let within = |path: &str| root.join("etc/tartan").join(path);
+    Ok(NodeConfig {
+        node_name: node_name(args.node_name.or(file.node_name))?,
+        net_conf: args
+            .net_conf
+            .or(file.net_conf)
+            .unwrap_or_else(|| within("net-conf.json")),
+        node_file: args
+            .node_file
+            .or(file.node_file)
+            .unwrap_or_else(|| within("nodes.toml")),
+        public_ip: public_ip(args.public_ip.or(file.public_ip))?,
+        device: device(args.device.or(file.device))?,
+        device_name: device_name(args.device_name.or(file.device_name))?,
+        strict_pods: args.strict_pods.or(file.strict_pods).unwrap_or(false),
+        ipv6_over_udp: args.ipv6_over_udp.or(file.ipv6_over_udp).unwrap_or(false),
+        log: log(args.log.or(file.log))?,
+        workers: match args.workers.or(file.workers).unwrap_or(1) {
+            1 => 1,
+            more => return Err(ConfigError::Workers(more)),
+        },
+        root,
+    })
+}
+
+fn node_name(written: Option<String>) -> Result<String, ConfigError> {
+    let name = match written {
+        Some(name) => name,
+        None => rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned(),
+    };
+    match name.as_str() {
+        "" | "(none)" => Err(ConfigError::NoNodeName),
+        _ if name.len() <= 253 && is_plain(&name) => Ok(name),
+        _ => Err(ConfigError::NodeName(name)),
+    }
+}
+
+fn public_ip(written: Option<IpAddr>) -> Result<Option<IpAddr>, ConfigError> {
+    match written.and_then(|address| Some((address, unfit_for_underlay(address)?))) {
+        Some((address, fault)) => Err(ConfigError::PublicIp { address, fault }),
+        None => Ok(written),
+    }
+}
+
+fn device(written: Option<String>) -> Result<Device, ConfigError> {
+    match written.as_deref() {
+        None | Some("auto") => Ok(Device::Auto),
+        Some("plain") => Ok(Device::Plain),
+        Some("offload") => Err(ConfigError::NoOffload),
+        Some(other) => Err(ConfigError::Device(other.to_owned())),
+    }
+}
+
+fn device_name(written: Option<String>) -> Result<String, ConfigError> {
+    let name = written.unwrap_or_else(|| "tartan0".to_owned());
+    // `all` and `default` are directories of /proc/sys/net beside those of interfaces.
+    let taken = ["lo", "all", "default", ".", ".."].contains(&name.as_str());
+    if (1..=15).contains(&name.len()) && is_plain(&name) && !taken {
+        Ok(name)
+    } else {
+        Err(ConfigError::DeviceName(name))
+    }
+}
+
+/// A bare word must be a level: `EnvFilter` would take "inof" for a part of the program and log nothing else.
+fn log(written: Option<String>) -> Result<String, ConfigError> {
+    let filter = written.unwrap_or_else(|| "info".to_owned());
+    let level = |word: &str| word.parse::<LevelFilter>().is_ok() && word.parse::<u8>().is_err();
+    let clear = |part: &str| part.contains('=') || level(part);
+    let right =
+        filter.split(',').all(|part| clear(part.trim())) && EnvFilter::try_new(&filter).is_ok();
+    if right {
+        Ok(filter)
+    } else {
+        Err(ConfigError::Log(filter))
+    }
+}
+
+fn is_plain(name: &str) -> bool {
+    name.bytes()
+        .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
+}
+
+/// A thousand times what such a file holds.
+const MOST_BYTES: u64 = 1 << 20;
+const KEYS: [&str; 11] = [
+    "root",
+    "node-name",
+    "net-conf",
+    "node-file",
+    "public-ip",
+    "device",
+    "device-name",
+    "strict-pods",
+    "ipv6-over-udp",
+    "log",
+    "workers",
+];
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,340 @@
+//! A TOML document read key by key, so that every complaint has its line.
+
+use std::net::IpAddr;
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// A table of a document, with the text it stands in.
+#[derive(Clone, Copy)]
+pub(crate) struct Table<'a> {
+    text: &'a str,
+    at: usize,
+    entries: &'a DeTable<'a>,
+}
+
+/// A value and the key it stands under.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry<'a> {
+    key: &'static str,
+    text: &'a str,
+    value: &'a Spanned<DeValue<'a>>,
+}
+
+/// What is wrong with a document, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {fault}")]
+pub struct Misread {
+    /// Line, counted from 1.
+    pub line: usize,
+    /// What is wrong in it.
+    pub fault: Fault,
+}
+
+/// What can be wrong with the form of a document.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// Not TOML.
+    #[error("not TOML: {0}")]
+    Syntax(String),
+    /// A key that means nothing.
+    #[error("unknown key {key:?}{}", suggestion(.nearest, .known))]
+    UnknownKey {
+        /// The key.
+        key: String,
+        /// The known key nearest to it, where one is near.
+        nearest: Option<&'static str>,
+        /// Every known key.
+        known: &'static [&'static str],
+    },
+    /// A value of another type than the key's.
+    #[error("{key} must be {expected}, not {found}")]
+    Type {
+        /// The key.
+        key: &'static str,
+        /// What its value must be.
+        expected: &'static str,
+        /// What it is.
+        found: &'static str,
+    },
+    /// Text that is no IP address.
+    #[error("{key} must be an IP address, not {value:?}")]
+    Address {
+        /// The key.
+        key: &'static str,
+        /// What it says.
+        value: String,
+    },
+    /// A number out of range.
+    #[error("{key} must be {least} to {most}")]
+    Range {
+        /// The key.
+        key: &'static str,
+        /// Least value taken.
+        least: u16,
+        /// Greatest value taken.
+        most: u16,
+    },
+}
+
+/// Parses `text` and hands its top-level table to `read`.
+pub(crate) fn parse<T, E: From<Misread>>(
+    text: &str,
+    read: impl FnOnce(Table<'_>) -> Result<T, E>,
+) -> Result<T, E> {
+    let document = DeTable::parse(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start);
+        Misread {
+            line: line(text, at),
+            fault: Fault::Syntax(one_line(error.message())),
+        }
+    })?;
+    read(Table {
+        text,
+        at: 0,
+        entries: document.get_ref(),
+    })
+}
+
+impl<'a> Table<'a> {
+    /// Where the table begins, for [`line`].
+    pub(crate) fn at(&self) -> usize {
+        self.at
+    }
+
+    /// Refuses every key that is none of `known`; of several, the first in the text.
+    pub(crate) fn only(&self, known: &'static [&'static str]) -> Result<(), Misread> {
+        let strangers = self
+            .entries
+            .keys()
+            .filter(|key| !known.contains(&key.get_ref().as_ref()));
+        match strangers.min_by_key(|key| key.span().start) {
+            None => Ok(()),
+            Some(key) => Err(Misread {
+                line: line(self.text, key.span().start),
+                fault: Fault::UnknownKey {
+                    key: key.get_ref().to_string(),
+                    nearest: nearest(key.get_ref(), known),
+                    known,
+                },
+            }),
+        }
+    }
+
+    pub(crate) fn entry(&self, key: &'static str) -> Option<Entry<'a>> {
+        self.entries.get(key).map(|value| Entry {
+            key,
+            text: self.text,
+            value,
+        })
+    }
+}
+
+impl<'a> Entry<'a> {
+    /// Where the value begins, for [`line`].
+    pub(crate) fn at(&self) -> usize {
+        self.value.span().start
+    }
+
+    pub(crate) fn text(&self) -> Result<&'a str, Misread> {
+        self.value
+            .get_ref()
+            .as_str()
+            .ok_or_else(|| self.mismatch("text in quotes"))
+    }
+
+    pub(crate) fn flag(&self) -> Result<bool, Misread> {
+        self.value
+            .get_ref()
+            .as_bool()
+            .ok_or_else(|| self.mismatch("true or false"))
+    }
+
+    pub(crate) fn whole(&self, range: Range<u16>) -> Result<u16, Misread> {
+        let digits = self
+            .value
+            .get_ref()
+            .as_integer()
+            .ok_or_else(|| self.mismatch("a whole number"))?;
+        let number = u16::from_str_radix(digits.as_str(), digits.radix()).ok();
+        number
+            .filter(|number| range.contains(number))
+            .ok_or_else(|| {
+                let most = range.end.saturating_sub(1);
+                self.fault(Fault::Range {
+                    key: self.key,
+                    least: range.start,
+                    most,
+                })
+            })
+    }
+
+    pub(crate) fn address(&self) -> Result<IpAddr, Misread> {
+        let text = self.text()?;
+        text.parse().map_err(|_| {
+            self.fault(Fault::Address {
+                key: self.key,
+                value: text.to_owned(),
+            })
+        })
+    }
+
+    /// The elements of a list, each with a line of its own.
+    pub(crate) fn list(&self) -> Result<impl Iterator<Item = Entry<'a>>, Misread> {
+        let (key, text) = (self.key, self.text);
+        let list = self
+            .value
+            .get_ref()
+            .as_array()
+            .ok_or_else(|| self.mismatch("a list in brackets"))?;
+        Ok(list.iter().map(move |value| Entry { key, text, value }))
+    }
+
+    pub(crate) fn table(&self) -> Result<Table<'a>, Misread> {
+        let entries = self
+            .value
+            .get_ref()
+            .as_table()
+            .ok_or_else(|| self.mismatch("a table"))?;
+        Ok(Table {
+            text: self.text,
+            at: self.value.span().start,
+            entries,
+        })
+    }
+
+    fn fault(&self, fault: Fault) -> Misread {
+        Misread {
+            line: line(self.text, self.at()),
+            fault,
+        }
+    }
+
+    fn mismatch(&self, expected: &'static str) -> Misread {
+        let found = match self.value.get_ref() {
+            DeValue::String(_) => "text",
+            DeValue::Integer(_) | DeValue::Float(_) => "a number",
+            DeValue::Boolean(_) => "true or false",
+            DeValue::Datetime(_) => "a date",
+            DeValue::Array(_) => "a list",
+            DeValue::Table(_) => "a table",
+        };
+        self.fault(Fault::Type {
+            key: self.key,
+            expected,
+            found,
+        })
+    }
+}
+
+/// The known key that was probably meant.
+fn nearest(key: &str, known: &[&'static str]) -> Option<&'static str> {
+    // Comparing costs the product of the lengths, and the key is as long as its author likes.
+    let key: String = key
+        .chars()
+        .take(64)
+        .collect::<String>()
+        .to_lowercase()
+        .replace('_', "-");
+    let scored = known
+        .iter()
+        .map(|name| (strsim::jaro_winkler(&key, name), *name));
+    let best = scored.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    (best.0 >= NEAR).then_some(best.1)
+}
+
+fn suggestion(nearest: &Option<&'static str>, known: &[&'static str]) -> String {
+    match nearest {
+        Some(nearest) => format!(", did you mean {nearest:?}?"),
+        None => format!("; there are {}", known.join(", ")),
+    }
+}
+
+fn one_line(message: &str) -> String {
+    message.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The line, counted from 1, of the byte at `at`. Costs a walk over the text: for complaints only.
+pub(crate) fn line(text: &str, at: usize) -> usize {
+    text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
+}
+
+/// Jaro-Winkler similarity from which two keys are near: one slip in a short word is above, another word below.
+const NEAR: f64 = 0.8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn misread(text: &str, read: impl FnOnce(Table<'_>) -> Result<(), Misread>) -> String {
+        parse(text, read).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_no_toml_is_refused_with_its_line() {
+        let said = misread("a = 1\nb = \n", |_| Ok(()));
+        assert!(said.starts_with("line 2: not TOML: "), "{said}");
+        let said = misread("a = 1\n\na = 2\n", |_| Ok(()));
+        assert!(said.starts_with("line 3: not TOML: "), "{said}");
+    }
+
+    #[test]
+    fn an_unknown_key_is_answered_with_the_nearest() {
+        let only = |table: Table<'_>| table.only(&["node-name", "root"]);
+        assert_eq!(
+            misread("\nnode_nam = 1", only),
+            "line 2: unknown key \"node_nam\", did you mean \"node-name\"?"
+        );
+        assert_eq!(
+            misread("zzz = 1", only),
+            "line 1: unknown key \"zzz\"; there are node-name, root"
+        );
+        let said = misread("b = 1\na = 1", only);
+        assert!(
+            said.starts_with("line 1: unknown key \"b\""),
+            "the first in the text: {said}"
+        );
+    }
+
+    #[test]
+    fn types_and_ranges_are_checked() {
+        let flag = |table: Table<'_>| table.entry("k").unwrap().flag().map(drop);
+        assert_eq!(
+            misread("k = 1", flag),
+            "line 1: k must be true or false, not a number"
+        );
+        let text = |table: Table<'_>| table.entry("k").unwrap().text().map(drop);
+        assert_eq!(
+            misread("k = []", text),
+            "line 1: k must be text in quotes, not a list"
+        );
+        let whole = |table: Table<'_>| table.entry("k").unwrap().whole(1..5).map(drop);
+        for value in ["0", "5", "-1", "99999999999999999999"] {
+            assert_eq!(
+                misread(&format!("k = {value}"), whole),
+                "line 1: k must be 1 to 4"
+            );
+        }
+        assert_eq!(
+            misread("k = 1.5", whole),
+            "line 1: k must be a whole number, not a number"
+        );
+        assert!(parse("k = 0x4", whole).is_ok());
+        let list = |table: Table<'_>| {
+            table
+                .entry("k")
+                .unwrap()
+                .list()?
+                .try_for_each(|item| item.table().map(drop))
+        };
+        assert_eq!(
+            misread("k = [\n {},\n 1]", list),
+            "line 3: k must be a table, not a number"
+        );
+        assert_eq!(
+            misread("k = true", list),
+            "line 1: k must be a list in brackets, not true or false"
+        );
+    }
+}

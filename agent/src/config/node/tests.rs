@@ -1,0 +1,243 @@
+use clap::Parser;
+
+use super::*;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+fn flags(words: &[&str]) -> RunArgs {
+    Line::try_parse_from([&["tartan"], words].concat())
+        .unwrap()
+        .run
+}
+
+/// Reads `file` as the default configuration of a root of its own, under `words`.
+fn load(file: &str, words: &[&str]) -> Result<NodeConfig, ConfigError> {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("etc/tartan");
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(directory.join("tartan.toml"), file).unwrap();
+    let mut args = flags(words);
+    args.root = Some(root.path().to_path_buf());
+    NodeConfig::load(&args)
+}
+
+fn refusal(file: &str, words: &[&str]) -> String {
+    load(file, words).unwrap_err().to_string()
+}
+
+#[test]
+fn with_nothing_at_all_there_are_safe_defaults() {
+    let root = tempfile::tempdir().unwrap();
+    let args = RunArgs {
+        root: Some(root.path().to_path_buf()),
+        ..RunArgs::default()
+    };
+    let config = NodeConfig::load(&args).unwrap();
+    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let expected = NodeConfig {
+        root: root.path().to_path_buf(),
+        node_name: hostname.trim().to_owned(),
+        net_conf: root.path().join("etc/tartan/net-conf.json"),
+        node_file: root.path().join("etc/tartan/nodes.toml"),
+        public_ip: None,
+        device: Device::Auto,
+        device_name: "tartan0".to_owned(),
+        strict_pods: false,
+        ipv6_over_udp: false,
+        log: "info".to_owned(),
+        workers: 1,
+    };
+    assert_eq!(config, expected);
+    assert_eq!(config.run_dir().path(), root.path().join("run/tartan"));
+    assert_eq!(config.state_dir(), root.path().join("var/lib/tartan"));
+}
+
+const EVERY_KEY: &str = r#"
+    node-name = "n1"
+    net-conf = "/srv/net-conf.json"
+    node-file = "beside.toml"
+    public-ip = "192.0.2.1"
+    device = "plain"
+    device-name = "tt0"
+    strict-pods = true
+    ipv6-over-udp = true
+    log = "warn,tartan::host=debug"
+    workers = 1
+"#;
+
+#[test]
+fn a_file_says_everything() {
+    let config = load(EVERY_KEY, &[]).unwrap();
+    assert_eq!(config.node_name, "n1");
+    assert_eq!(config.net_conf, PathBuf::from("/srv/net-conf.json"));
+    assert_eq!(
+        config.node_file,
+        config.root.join("etc/tartan/beside.toml"),
+        "relative to the file"
+    );
+    assert_eq!(config.public_ip, Some("192.0.2.1".parse().unwrap()));
+    assert_eq!(
+        (config.device, config.device_name.as_str()),
+        (Device::Plain, "tt0")
+    );
+    assert!(config.strict_pods && config.ipv6_over_udp);
+    assert_eq!(config.log, "warn,tartan::host=debug");
+}
+
+#[test]
+fn a_flag_counts_before_the_file() {
+    let words = [
+        "--node-name=n2",
+        "--net-conf=a",
+        "--node-file=b",
+        "--public-ip=2001:db8::2",
+        "--device=auto",
+        "--device-name=tt1",
+        "--strict-pods=false",
+        "--ipv6-over-udp=false",
+        "--log=trace",
+    ];
+    let config = load(EVERY_KEY, &words).unwrap();
+    assert_eq!(
+        (config.node_name.as_str(), config.device_name.as_str()),
+        ("n2", "tt1")
+    );
+    assert_eq!(
+        (config.net_conf, config.node_file),
+        (PathBuf::from("a"), PathBuf::from("b"))
+    );
+    assert_eq!(
+        (config.public_ip, config.device),
+        (Some("2001:db8::2".parse().unwrap()), Device::Auto)
+    );
+    assert!(!config.strict_pods && !config.ipv6_over_udp);
+    assert_eq!(config.log, "trace");
+}
+
+#[test]
+fn a_switch_needs_no_value() {
+    assert!(
+        load("strict-pods = false", &["--strict-pods"])
+            .unwrap()
+            .strict_pods
+    );
+}
+
+#[test]
+fn every_key_of_the_file_is_a_flag_and_a_variable() {
+    let command = <Line as clap::CommandFactory>::command();
+    let described = |key: &str| {
+        let flag = command
+            .get_arguments()
+            .find(|flag| flag.get_long() == Some(key));
+        flag.and_then(|flag| flag.get_env())
+            .map(|name| name.to_string_lossy().into_owned())
+    };
+    for key in KEYS {
+        let variable = format!("TARTAN_{}", key.to_uppercase().replace('-', "_"));
+        assert_eq!(described(key), Some(variable), "{key}");
+    }
+    let flags = command
+        .get_arguments()
+        .filter(|flag| flag.get_env().is_some())
+        .count();
+    assert_eq!(flags, KEYS.len() + 1, "and the one that names the file");
+}
+
+#[test]
+fn the_file_may_name_the_root() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t.toml");
+    std::fs::write(&path, "root = \"n1\"").unwrap();
+    let args = RunArgs {
+        config: Some(path),
+        ..RunArgs::default()
+    };
+    let config = NodeConfig::load(&args).unwrap();
+    assert_eq!(config.root, directory.path().join("n1"));
+    assert_eq!(
+        config.net_conf,
+        config.root.join("etc/tartan/net-conf.json")
+    );
+}
+
+#[test]
+fn a_named_file_must_exist() {
+    let args = RunArgs {
+        config: Some(PathBuf::from("/nowhere/tartan.toml")),
+        ..RunArgs::default()
+    };
+    let said = NodeConfig::load(&args).unwrap_err().to_string();
+    assert!(said.contains("cannot read /nowhere/tartan.toml"), "{said}");
+}
+
+#[test]
+fn every_refusal_says_what_to_do() {
+    let in_file = [
+        (
+            "\nnode_nmae = \"a\"",
+            "tartan.toml: line 2: unknown key \"node_nmae\", did you mean \"node-name\"?",
+        ),
+        (
+            "strict-pods = 1",
+            "line 1: strict-pods must be true or false, not a number",
+        ),
+        (
+            "public-ip = \"here\"",
+            "line 1: public-ip must be an IP address, not \"here\"",
+        ),
+        ("workers = 0", "line 1: workers must be 1 to"),
+        (
+            "workers = 2",
+            "workers is 2, but so far a node has 1 worker",
+        ),
+        ("device = \"offload\"", "is not there yet: use \"auto\""),
+        (
+            "device = \"tap\"",
+            "device \"tap\" does not exist: use \"auto\" or \"plain\"",
+        ),
+        (
+            "log = \"inof\"",
+            "log \"inof\" is no filter: use off, error, warn",
+        ),
+        ("log = \"tartan=loud\"", "is no filter"),
+        ("log = \"3\"", "is no filter"),
+        ("= 1", "line 1: not TOML"),
+    ];
+    for (file, expected) in in_file {
+        let said = refusal(file, &[]);
+        assert!(said.contains(expected), "{file}: {said}");
+    }
+    for name in [
+        "",
+        "lo",
+        "all",
+        "default",
+        "..",
+        "a/b",
+        "a b",
+        "sixteen-letters-",
+    ] {
+        let said = refusal(&format!("device-name = {name:?}"), &[]);
+        assert!(said.contains("cannot be an interface's"), "{name}: {said}");
+    }
+    for (name, expected) in [
+        ("", "has no name"),
+        ("(none)", "has no name"),
+        ("a b", "is no node's name"),
+    ] {
+        let said = refusal("", &[&format!("--node-name={name}")]);
+        assert!(said.contains(expected), "{name}: {said}");
+    }
+    for address in ["127.0.0.1", "0.0.0.0", "ff02::1", "fe80::1"] {
+        let said = refusal("", &[&format!("--public-ip={address}")]);
+        assert!(
+            said.contains(address) && said.contains("that other nodes reach"),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,128 @@
+//! A text file that somebody else writes: read whole, within a bound, and only where it is a file.
+
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Why a file could not be read as text.
+#[derive(Debug, thiserror::Error)]
+pub enum TextFileError {
+    /// The kernel refused it.
+    #[error("cannot read {path}: check that it exists and that root may read it")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A directory, a pipe or a device.
+    #[error("{path} is not a regular file: name a file")]
+    NotAFile {
+        /// What was named.
+        path: PathBuf,
+    },
+    /// More than anybody means to write there.
+    #[error("{path} is larger than {limit} bytes: is it the right file?")]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The most that is read, bytes.
+        limit: u64,
+    },
+    /// Bytes that are no text.
+    #[error("{path} is not UTF-8 text in line {line}: is it the right file?")]
+    NotText {
+        /// The file.
+        path: PathBuf,
+        /// Line of the first such byte, counted from 1.
+        line: usize,
+    },
+}
+
+impl TextFileError {
+    /// Whether the file does not exist.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, TextFileError::Read { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// Reads the file at `path`, of at most `limit` bytes. Never waits: a pipe without a writer is refused.
+pub(crate) fn read(path: &Path, limit: u64) -> Result<String, TextFileError> {
+    let path = || path.to_path_buf();
+    let failed = |source| TextFileError::Read {
+        path: path(),
+        source,
+    };
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(path());
+    let file = opened.map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(TextFileError::NotAFile { path: path() });
+    }
+    let mut bytes = Vec::new();
+    file.take(limit.saturating_add(1))
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    if bytes.len() as u64 > limit {
+        return Err(TextFileError::TooLarge {
+            path: path(),
+            limit,
+        });
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let good = error
+            .as_bytes()
+            .iter()
+            .take(error.utf8_error().valid_up_to());
+        TextFileError::NotText {
+            path: path(),
+            line: good.filter(|byte| **byte == b'\n').count() + 1,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_regular_text_files_within_the_bound_are_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        assert!(read(&path, 4).unwrap_err().is_missing());
+        std::fs::write(&path, "four").unwrap();
+        assert_eq!(read(&path, 4).unwrap(), "four");
+        assert!(matches!(
+            read(&path, 3),
+            Err(TextFileError::TooLarge { limit: 3, .. })
+        ));
+        std::fs::write(&path, b"a\nb\xff").unwrap();
+        assert!(matches!(
+            read(&path, 4),
+            Err(TextFileError::NotText { line: 2, .. })
+        ));
+        assert!(matches!(
+            read(directory.path(), 4),
+            Err(TextFileError::NotAFile { .. })
+        ));
+        assert!(matches!(
+            read(Path::new("/dev/zero"), 4),
+            Err(TextFileError::NotAFile { .. })
+        ));
+    }
+
+    #[test]
+    fn a_pipe_is_refused_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR).unwrap();
+        assert!(matches!(
+            read(&path, 4),
+            Err(TextFileError::NotAFile { .. })
+        ));
+    }
+}
