@@ -109,11 +109,6 @@ impl Record {
         &self.changes
     }
 
-    /// Where the record is kept.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Notes one change and writes the record. The value found last is the one
     /// remembered: whoever changed a setting while Tartan ran meant it.
     pub(super) fn remember(

@@ -1,0 +1,189 @@
+//! A clean-up leaves the node as it was, whatever became of the agent, and
+//! keeps what is not ours.
+
+use std::fs;
+use std::os::unix::net::UnixListener;
+
+use cni_shim::RunDir;
+use tartan::host::{Outcome, Traces, cleanup};
+
+use crate::namespace::Namespace;
+use crate::{apply, dual, v4};
+
+fn clean(namespace: &Namespace) -> Vec<Outcome> {
+    let traces = Traces {
+        device: "tartan0".to_owned(),
+        run_dir: RunDir::under(namespace.root()),
+        state_dir: namespace.state_dir(),
+    };
+    namespace.inside(|| async move { cleanup(&traces).await })
+}
+
+/// Every outcome must be a removal; returns them in words.
+fn removed(outcomes: &[Outcome]) -> Vec<String> {
+    outcomes
+        .iter()
+        .map(|outcome| {
+            assert!(matches!(outcome, Outcome::Removed(_)), "{outcome}");
+            outcome.to_string()
+        })
+        .collect()
+}
+
+#[test]
+fn a_node_set_up_and_cleaned_is_as_before() {
+    let namespace = Namespace::new();
+    namespace.ip("-6 address add 2001:db8::1/64 dev eth0 nodad");
+    namespace.ip("-6 route add default via 2001:db8::ff dev eth0");
+    let before = namespace.census();
+    namespace.ip("tuntap add tartan0 mode tun");
+    apply(&namespace, &dual()).unwrap();
+    assert_eq!(namespace.setting("net/ipv6/conf/eth0/accept_ra"), "2");
+    assert!(namespace.state_dir().join("host.json").exists());
+
+    let words = removed(&clean(&namespace)).join("\n");
+    namespace.census().must_be(&before, "after the clean-up");
+    assert!(!namespace.state_dir().exists());
+    assert!(words.contains("the device tartan0"), "{words}");
+    assert!(words.contains("unreachable fd00:244::/48"), "{words}");
+    assert!(words.contains("net.ipv6.conf.eth0.accept_ra"), "{words}");
+    assert_eq!(
+        clean(&namespace).len(),
+        0,
+        "a second clean-up finds nothing"
+    );
+}
+
+#[test]
+fn a_crashed_agent_is_cleaned_up_after() {
+    let namespace = Namespace::new();
+    let before = namespace.census();
+    namespace.ip("tuntap add tartan0 mode tun");
+    apply(&namespace, &dual()).unwrap();
+    // SIGKILL closes the descriptors, and the TUN is gone with them.
+    namespace.ip("link delete tartan0");
+    let run = RunDir::under(namespace.root());
+    run.make().unwrap();
+    drop(UnixListener::bind(run.socket()).unwrap());
+    fs::write(run.node(), "{}").unwrap();
+    fs::write(run.path().join("lock"), "").unwrap();
+    fs::write(run.attachments().join(".lock"), "").unwrap();
+    fs::write(namespace.state_dir().join(".host.json.new"), "half").unwrap();
+    assert_ne!(namespace.census(), before);
+
+    removed(&clean(&namespace));
+    namespace.census().must_be(&before, "after the clean-up");
+    assert!(!run.path().exists());
+}
+
+#[test]
+fn a_setting_somebody_changed_since_is_theirs() {
+    let namespace = Namespace::with_tun();
+    apply(&namespace, &v4()).unwrap();
+    namespace.set("net/ipv4/ip_forward", "2");
+    let outcomes = clean(&namespace);
+    let kept: Vec<String> = outcomes
+        .iter()
+        .filter(|outcome| matches!(outcome, Outcome::Kept { .. }))
+        .map(ToString::to_string)
+        .collect();
+    // The kernel keeps any number in ip_forward.
+    assert_eq!(namespace.setting("net/ipv4/ip_forward"), "2");
+    assert_eq!(
+        kept,
+        ["kept the change of net.ipv4.ip_forward to 1: somebody has set it to 2 since"]
+    );
+}
+
+#[test]
+fn a_setting_that_was_right_before_us_is_not_touched() {
+    let namespace = Namespace::with_tun();
+    namespace.set("net/ipv4/ip_forward", "1");
+    apply(&namespace, &v4()).unwrap();
+    removed(&clean(&namespace));
+    assert_eq!(namespace.setting("net/ipv4/ip_forward"), "1");
+}
+
+#[test]
+fn a_setting_put_back_by_hand_is_no_trace() {
+    let namespace = Namespace::with_tun();
+    apply(&namespace, &v4()).unwrap();
+    namespace.set("net/ipv4/ip_forward", "0");
+    let words = removed(&clean(&namespace)).join("\n");
+    assert!(!words.contains("ip_forward"), "{words}");
+    assert_eq!(namespace.setting("net/ipv4/ip_forward"), "0");
+}
+
+#[test]
+fn a_record_of_another_boot_changes_nothing() {
+    let namespace = Namespace::with_tun();
+    apply(&namespace, &v4()).unwrap();
+    let path = namespace.state_dir().join("host.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    fs::write(&path, text.replace(boot.trim(), "an-earlier-boot")).unwrap();
+    let outcomes = clean(&namespace);
+    assert_eq!(namespace.setting("net/ipv4/ip_forward"), "1");
+    assert!(
+        outcomes
+            .iter()
+            .any(|outcome| outcome.to_string().contains("before a reboot")),
+        "{outcomes:?}"
+    );
+}
+
+#[test]
+fn a_record_that_lies_is_refused_and_the_rest_still_cleaned() {
+    let namespace = Namespace::with_tun();
+    apply(&namespace, &v4()).unwrap();
+    let path = namespace.state_dir().join("host.json");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("net/ipv4/ip_forward", "kernel/panic")).unwrap();
+    let outcomes = clean(&namespace);
+    let failed: Vec<String> = outcomes
+        .iter()
+        .filter(|outcome| matches!(outcome, Outcome::Failed { .. }))
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(failed.len(), 1, "{outcomes:?}");
+    assert!(failed[0].contains("kernel/panic"), "{failed:?}");
+    assert!(
+        namespace
+            .list("link show")
+            .iter()
+            .all(|link| link["ifname"] != "tartan0")
+    );
+    assert!(namespace.ip("route show proto 116").is_empty());
+    assert!(!namespace.state_dir().exists());
+}
+
+#[test]
+fn an_agent_started_over_a_broken_record_says_so_and_goes_on() {
+    let namespace = Namespace::with_tun();
+    fs::create_dir_all(namespace.state_dir()).unwrap();
+    fs::write(namespace.state_dir().join("host.json"), "{").unwrap();
+    let changes = apply(&namespace, &v4()).unwrap();
+    assert!(changes[0].to_string().contains("is refused"), "{changes:?}");
+    removed(&clean(&namespace));
+    assert_eq!(namespace.setting("net/ipv4/ip_forward"), "0");
+}
+
+#[test]
+fn what_is_not_ours_stays() {
+    let namespace = Namespace::with_tun();
+    namespace.ip("route add 10.244.1.7/32 dev eth0 proto 116");
+    namespace.ip("route add unreachable 10.66.0.0/16");
+    let run = RunDir::under(namespace.root());
+    run.make().unwrap();
+    let record = run.attachments().join("c1:eth0.json");
+    fs::write(&record, "{}").unwrap();
+    let before = namespace.census();
+    let words: Vec<String> = clean(&namespace).iter().map(ToString::to_string).collect();
+    namespace.census().must_be(&before, "after the clean-up");
+    assert_eq!(words.len(), 2, "{words:?}");
+    assert!(words[0].contains("kept the device tartan0"), "{words:?}");
+    assert!(
+        words[1].contains("kept 1 attachment record(s)"),
+        "{words:?}"
+    );
+}

@@ -1,0 +1,58 @@
+//! Host set-up in network namespaces of its own, with iproute2 as the
+//! independent oracle. Needs root.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
+
+mod cleanup;
+mod namespace;
+mod reading;
+mod refusals;
+mod repair;
+mod setup;
+mod watching;
+
+use ipnet::IpNet;
+use tartan::host::{Change, Host, HostError};
+use tartan::reconcile::HostState;
+
+use namespace::Namespace;
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+fn nets(texts: &[&str]) -> Vec<IpNet> {
+    texts.iter().map(|text| net(text)).collect()
+}
+
+/// Node 1 of an IPv4 cluster.
+fn v4() -> HostState {
+    HostState {
+        device: "tartan0".to_owned(),
+        addresses: nets(&["10.244.1.0/32"]),
+        mtu: 1450,
+        cluster_routes: nets(&["10.244.0.0/16"]),
+        unreachable: nets(&["10.244.1.0/24"]),
+    }
+}
+
+/// Node 1 of a dual-stack cluster.
+fn dual() -> HostState {
+    HostState {
+        addresses: nets(&["10.244.1.0/32", "fd00:244:0:1::/128"]),
+        cluster_routes: nets(&["10.244.0.0/16", "fd00:244::/48"]),
+        unreachable: nets(&["10.244.1.0/24", "fd00:244:0:1::/64"]),
+        ..v4()
+    }
+}
+
+/// One call of apply by an agent just started.
+fn apply(namespace: &Namespace, desired: &HostState) -> Result<Vec<Change>, HostError> {
+    let state = namespace.state_dir();
+    namespace.inside(|| async move { Host::open(&state).await?.apply(desired).await })
+}

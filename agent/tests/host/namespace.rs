@@ -1,0 +1,218 @@
+//! A network namespace of a test's own, and iproute2 in it as independent oracle.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::future::Future;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use serde_json::Value;
+
+/// A namespace with a loopback device and an "underlay" of its own: `eth0`,
+/// one end of a veth pair, with 192.0.2.1/24. Deleted when dropped.
+pub(crate) struct Namespace {
+    name: String,
+    files: tempfile::TempDir,
+}
+
+impl Namespace {
+    pub(crate) fn new() -> Namespace {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        assert!(
+            rustix::process::geteuid().is_root(),
+            "these tests make network namespaces: run them as root"
+        );
+        let name = format!(
+            "hs-{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        );
+        run(Command::new("ip").args(["netns", "add", &name]));
+        let namespace = Namespace {
+            name,
+            files: tempfile::tempdir().unwrap(),
+        };
+        namespace.ip("link set lo up");
+        namespace.ip("link add eth0 mtu 1500 type veth peer name wire0");
+        // What is announced late (a link-local address after duplicate
+        // detection) would blur the census.
+        namespace.ip("link set eth0 addrgenmode none");
+        namespace.ip("link set wire0 addrgenmode none");
+        namespace.ip("link set eth0 up");
+        namespace.ip("link set wire0 up");
+        namespace.ip("address add 192.0.2.1/24 dev eth0");
+        namespace
+    }
+
+    /// A namespace with a TUN `tartan0`, as an agent's open descriptor makes it.
+    pub(crate) fn with_tun() -> Namespace {
+        let namespace = Namespace::new();
+        namespace.ip("tuntap add tartan0 mode tun");
+        namespace
+    }
+
+    pub(crate) fn state_dir(&self) -> PathBuf {
+        self.files.path().join("var/lib/tartan")
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        self.files.path()
+    }
+
+    /// Runs `ip` in the namespace; it must succeed.
+    pub(crate) fn ip(&self, words: &str) -> String {
+        run(Command::new("ip")
+            .args(["-n", &self.name])
+            .args(words.split_whitespace()))
+    }
+
+    /// Runs `ip`, which must fail; returns what it complains of.
+    pub(crate) fn ip_fails(&self, words: &str) -> String {
+        let output = Command::new("ip")
+            .args(["-n", &self.name])
+            .args(words.split_whitespace())
+            .output()
+            .unwrap();
+        assert!(!output.status.success(), "`ip {words}` was to fail");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// What `ip -j` lists.
+    pub(crate) fn list(&self, words: &str) -> Vec<Value> {
+        let text = self.ip(&format!("-j {words}"));
+        // `ip` prints nothing at all, or "[{}]", for an empty list.
+        if text.trim().is_empty() {
+            return Vec::new();
+        }
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// A batch of `ip` commands, one a line.
+    pub(crate) fn ip_batch(&self, lines: &str) {
+        let file = self.files.path().join("batch");
+        std::fs::write(&file, lines).unwrap();
+        self.ip(&format!("-batch {}", file.display()));
+        std::fs::remove_file(&file).unwrap();
+    }
+
+    /// A setting, by its path below `/proc/sys`.
+    pub(crate) fn setting(&self, path: &str) -> String {
+        self.shell(&format!("cat /proc/sys/{path}"))
+            .trim()
+            .to_owned()
+    }
+
+    pub(crate) fn set(&self, path: &str, value: &str) {
+        self.shell(&format!("echo {value} > /proc/sys/{path}"));
+    }
+
+    /// Runs `body` on a thread inside the namespace, under a runtime there.
+    pub(crate) fn inside<T, F>(&self, body: impl FnOnce() -> F + Send) -> T
+    where
+        T: Send,
+        F: Future<Output = T>,
+    {
+        let namespace = File::open(format!("/run/netns/{}", self.name)).unwrap();
+        let work = move || {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap()
+                .block_on(body())
+        };
+        thread::scope(|scope| match scope.spawn(work).join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    }
+
+    /// Everything a clean-up must leave as it was: links, addresses, routes of
+    /// all tables, rules, settings, and files below the node's root.
+    pub(crate) fn census(&self) -> Census {
+        let mut lines = BTreeSet::new();
+        for (what, words) in [
+            ("link", "-o -d link show"),
+            ("address", "-o address show"),
+            ("route4", "-4 route show table all"),
+            ("route6", "-6 route show table all"),
+            ("rule4", "-4 rule show"),
+            ("rule6", "-6 rule show"),
+        ] {
+            let text = self.ip(words);
+            lines.extend(text.lines().map(|line| format!("{what} {}", steady(line))));
+        }
+        let settings = self.shell(
+            "grep -rs . /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv4/conf /proc/sys/net/ipv6/conf; true",
+        );
+        lines.extend(settings.lines().map(|line| format!("setting {line}")));
+        let files = run(Command::new("find")
+            .arg(self.files.path())
+            .args(["-type", "f"]));
+        lines.extend(files.lines().map(|line| format!("file {line}")));
+        Census(lines)
+    }
+
+    fn shell(&self, script: &str) -> String {
+        run(Command::new("ip").args(["netns", "exec", &self.name, "sh", "-c", script]))
+    }
+}
+
+/// What a namespace held at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Census(BTreeSet<String>);
+
+impl Census {
+    /// Fails with the differences, if there are any.
+    #[track_caller]
+    pub(crate) fn must_be(&self, before: &Census, when: &str) {
+        assert!(
+            self == before,
+            "{when}: lost {:#?}, gained {:#?}",
+            before.lost(self),
+            self.lost(before)
+        );
+    }
+
+    /// What is here and not in `later`.
+    pub(crate) fn lost<'a>(&'a self, later: &'a Census) -> Vec<&'a str> {
+        self.0.difference(&later.0).map(String::as_str).collect()
+    }
+}
+
+/// A line of `ip` without what the kernel settles in its own time after a
+/// link's carrier was looked at.
+fn steady(line: &str) -> String {
+    let mut words = line.split(' ').peekable();
+    let mut kept = Vec::new();
+    while let Some(word) = words.next() {
+        match word {
+            "linkdown" => {}
+            "state" | "qdisc" => drop(words.next()),
+            other => kept.push(other.replace("NO-CARRIER,", "")),
+        }
+    }
+    kept.join(" ")
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip")
+            .args(["netns", "del", &self.name])
+            .status();
+    }
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}

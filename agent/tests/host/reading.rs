@@ -1,0 +1,174 @@
+//! What is read from the kernel: addresses, the underlay, prefixes served by
+//! others, routes that bypass us, counters.
+
+use std::net::IpAddr;
+
+use tartan::host::{Host, Underlay};
+
+use crate::namespace::Namespace;
+use crate::{apply, nets, v4};
+
+#[test]
+fn addresses_are_those_of_other_devices() {
+    let namespace = Namespace::with_tun();
+    namespace.ip("address add 192.0.2.2/24 dev eth0");
+    namespace.ip("address add 198.51.100.1/32 dev lo");
+    namespace.ip("-6 address add 2001:db8::1/64 dev eth0 nodad");
+    namespace.ip("-6 address add fe80::1/64 dev eth0 nodad");
+    apply(&namespace, &v4()).unwrap();
+    let state = namespace.state_dir();
+    let addresses =
+        namespace.inside(|| async { Host::open(&state).await.unwrap().addresses().await.unwrap() });
+    let expected: Vec<IpAddr> = ["192.0.2.1", "192.0.2.2", "198.51.100.1", "2001:db8::1"]
+        .iter()
+        .map(|text| text.parse().unwrap())
+        .collect();
+    assert_eq!(addresses, expected);
+}
+
+#[test]
+fn the_underlay_is_the_interface_of_the_public_address() {
+    let namespace = Namespace::with_tun();
+    namespace.ip("link set eth0 mtu 9000");
+    namespace.ip("address add 198.51.100.1/32 dev lo");
+    let index = namespace.list("link show dev eth0")[0]["ifindex"]
+        .as_u64()
+        .unwrap();
+    let state = namespace.state_dir();
+    let (eth0, lo) = namespace.inside(|| async {
+        let host = Host::open(&state).await.unwrap();
+        (
+            host.underlay("192.0.2.1".parse().unwrap()).await.unwrap(),
+            host.underlay("198.51.100.1".parse().unwrap())
+                .await
+                .unwrap(),
+        )
+    });
+    assert_eq!(
+        eth0,
+        Underlay {
+            ifindex: u32::try_from(index).unwrap(),
+            name: "eth0".to_owned(),
+            mtu: 9000
+        }
+    );
+    assert_eq!((lo.name.as_str(), lo.mtu), ("lo", u16::MAX));
+}
+
+#[test]
+fn prefixes_of_a_bridge_and_of_pods_are_the_kernels() {
+    let namespace = Namespace::with_tun();
+    apply(&namespace, &v4()).unwrap();
+    let own = nets(&["10.244.1.0/24", "fd00:244:0:1::/64"]);
+    let state = namespace.state_dir();
+    let read = || {
+        namespace.inside(|| async {
+            let host = Host::open(&state).await.unwrap();
+            host.kernel_prefixes(&own, "tartan0").await.unwrap()
+        })
+    };
+    assert_eq!(read(), []);
+
+    namespace.ip("link add cni0 type bridge");
+    namespace.ip("address add 10.244.1.1/24 dev cni0");
+    namespace.ip("-6 address add fd00:244:0:1::1/64 dev cni0 nodad");
+    namespace.ip("link set cni0 up");
+    namespace.ip("route add 10.244.1.200/32 dev eth0");
+    namespace.ip("route add unreachable 10.244.1.201/32");
+    namespace.ip("route add 10.244.2.0/24 dev eth0");
+    assert_eq!(
+        read(),
+        nets(&[
+            "10.244.1.0/24",
+            "10.244.1.1/32",
+            "10.244.1.200/32",
+            "fd00:244:0:1::/64",
+            "fd00:244:0:1::1/128"
+        ])
+    );
+
+    namespace.ip("link delete cni0");
+    assert_eq!(read(), nets(&["10.244.1.200/32"]));
+}
+
+#[test]
+fn routes_past_us_are_reported() {
+    let namespace = Namespace::with_tun();
+    apply(&namespace, &v4()).unwrap();
+    namespace.ip("link add flannel.1 type vxlan id 1 dev eth0 dstport 8472 nolearning");
+    namespace.ip("link set flannel.1 up");
+    namespace.ip("route add 10.244.2.0/24 via 10.244.2.0 dev flannel.1 onlink");
+    namespace.ip("route add prohibit 10.244.3.0/24");
+    namespace.ip("route add 10.244.1.0/25 dev eth0");
+    namespace.ip("route add 10.0.0.0/8 dev eth0");
+    let state = namespace.state_dir();
+    let found = namespace.inside(|| async {
+        let host = Host::open(&state).await.unwrap();
+        host.bypassing(
+            &nets(&["10.244.0.0/16"]),
+            &nets(&["10.244.1.0/24"]),
+            "tartan0",
+        )
+        .await
+        .unwrap()
+    });
+    let words: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(words.len(), 2, "{words:?}");
+    assert!(
+        words[0].starts_with("10.244.2.0/24 bypasses Tartan: via 10.244.2.0 dev flannel.1"),
+        "{words:?}"
+    );
+    assert!(
+        words[1].starts_with("10.244.3.0/24 bypasses Tartan: refused"),
+        "{words:?}"
+    );
+}
+
+#[test]
+fn counters_are_those_of_iproute2() {
+    let namespace = Namespace::with_tun();
+    let state = namespace.state_dir();
+    // Carrier changes and packets of a pair of veths that has seen some.
+    namespace.ip("link set wire0 down");
+    namespace.ip("link set wire0 up");
+    let stats = namespace.inside(|| async {
+        let host = Host::open(&state).await.unwrap();
+        let error = host.device_stats("none0").await.unwrap_err().to_string();
+        assert!(error.contains("none0"), "{error}");
+        host.device_stats("eth0").await.unwrap()
+    });
+    let shown = &namespace.list("-s -d link show dev eth0")[0];
+    let kernel = &shown["stats64"];
+    assert_eq!(shown["mtu"], stats.mtu);
+    assert!(stats.up && stats.carrier);
+    assert!(stats.carrier_changes >= 3, "{stats:?}");
+    for (ours, theirs) in [
+        (stats.rx_packets, &kernel["rx"]["packets"]),
+        (stats.rx_bytes, &kernel["rx"]["bytes"]),
+        (stats.rx_dropped, &kernel["rx"]["dropped"]),
+        (stats.tx_packets, &kernel["tx"]["packets"]),
+        (stats.tx_bytes, &kernel["tx"]["bytes"]),
+        (stats.tx_dropped, &kernel["tx"]["dropped"]),
+    ] {
+        assert_eq!(theirs, &ours, "{shown}");
+    }
+}
+
+#[test]
+fn packets_dropped_at_a_tun_without_reader_are_counted() {
+    let namespace = Namespace::with_tun();
+    apply(&namespace, &v4()).unwrap();
+    let state = namespace.state_dir();
+    let dropped = namespace.inside(|| async {
+        let host = Host::open(&state).await.unwrap();
+        let before = host.device_stats("tartan0").await.unwrap();
+        let socket = std::net::UdpSocket::bind("10.244.1.0:0").unwrap();
+        for _ in 0..7 {
+            socket.send_to(b"x", "10.244.2.5:9").unwrap();
+        }
+        let after = host.device_stats("tartan0").await.unwrap();
+        assert!(!after.carrier, "nobody holds a queue");
+        after.tx_dropped - before.tx_dropped
+    });
+    assert_eq!(dropped, 7);
+}

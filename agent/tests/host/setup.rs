@@ -1,0 +1,146 @@
+//! First set-up, compared with what iproute2 and `/proc/sys` show.
+
+use serde_json::Value;
+use tartan::host::{Change, PROTOCOL};
+
+use crate::namespace::Namespace;
+use crate::{apply, dual, net, v4};
+
+/// The routes of one family that carry our protocol, as "type dst dev src metric".
+fn ours(namespace: &Namespace, family: &str) -> Vec<String> {
+    let listed = namespace.list(&format!("{family} route show table all proto {PROTOCOL}"));
+    let text =
+        |route: &Value, key: &str, absent: &str| route[key].as_str().unwrap_or(absent).to_owned();
+    let mut routes: Vec<String> = listed
+        .iter()
+        .map(|route| {
+            assert_eq!(text(route, "table", "main"), "main");
+            format!(
+                "{} {} {} {} {}",
+                text(route, "type", "unicast"),
+                text(route, "dst", "?"),
+                text(route, "dev", "-"),
+                text(route, "prefsrc", "-"),
+                route["metric"].as_u64().unwrap_or(0)
+            )
+        })
+        .collect();
+    routes.sort();
+    routes
+}
+
+#[test]
+fn an_ipv4_node_is_set_up_as_iproute2_sees_it() {
+    let namespace = Namespace::with_tun();
+    let changes = apply(&namespace, &v4()).unwrap();
+
+    let link = &namespace.list("-d link show dev tartan0")[0];
+    assert_eq!(link["mtu"], 1450);
+    assert_eq!(link["ifalias"], "Tartan overlay");
+    assert!(link["flags"].as_array().unwrap().contains(&"UP".into()));
+    let addresses = &namespace.list("address show dev tartan0")[0]["addr_info"];
+    assert_eq!(addresses.as_array().unwrap().len(), 1, "{addresses}");
+    assert_eq!(addresses[0]["local"], "10.244.1.0");
+    assert_eq!(addresses[0]["prefixlen"], 32);
+    assert_eq!(addresses[0]["scope"], "global");
+    assert_eq!(
+        ours(&namespace, "-4"),
+        [
+            "unicast 10.244.0.0/16 tartan0 10.244.1.0 0",
+            "unreachable 10.244.0.0/16 - - 4294967295",
+            "unreachable 10.244.1.0/24 - - 4294967294",
+        ]
+    );
+    assert_eq!(ours(&namespace, "-6"), [] as [String; 0]);
+    for (path, value) in [
+        ("net/ipv4/conf/tartan0/rp_filter", "2"),
+        ("net/ipv4/conf/tartan0/accept_local", "1"),
+        ("net/ipv4/conf/tartan0/send_redirects", "0"),
+        ("net/ipv4/conf/tartan0/accept_redirects", "0"),
+        ("net/ipv6/conf/tartan0/accept_ra", "0"),
+        ("net/ipv6/conf/tartan0/accept_redirects", "0"),
+        ("net/ipv6/conf/tartan0/addr_gen_mode", "1"),
+        ("net/ipv4/ip_forward", "1"),
+        ("net/ipv6/conf/all/forwarding", "0"),
+    ] {
+        assert_eq!(namespace.setting(path), value, "{path}");
+    }
+    for change in [
+        Change::Raised("tartan0".to_owned()),
+        Change::AddressAdded(net("10.244.1.0/32")),
+        Change::RouteAdded("10.244.0.0/16 dev tartan0 src 10.244.1.0".to_owned()),
+        Change::RouteAdded("unreachable 10.244.1.0/24".to_owned()),
+    ] {
+        assert!(changes.contains(&change), "{change} is not in {changes:?}");
+    }
+    let words: Vec<String> = changes.iter().map(Change::to_string).collect();
+    assert!(
+        words.contains(&"set net.ipv4.ip_forward from 0 to 1".to_owned()),
+        "{words:?}"
+    );
+}
+
+#[test]
+fn a_dual_stack_node_has_both_families_and_keeps_its_router() {
+    let namespace = Namespace::with_tun();
+    namespace.ip("-6 address add 2001:db8::1/64 dev eth0 nodad");
+    namespace.ip("-6 route add default via 2001:db8::ff dev eth0");
+    apply(&namespace, &dual()).unwrap();
+
+    assert_eq!(
+        ours(&namespace, "-6"),
+        [
+            "unicast fd00:244::/48 tartan0 fd00:244:0:1:: 1024",
+            "unreachable fd00:244:0:1::/64 lo - 4294967294",
+            "unreachable fd00:244::/48 lo - 4294967295",
+        ]
+    );
+    let addresses = &namespace.list("-6 address show dev tartan0")[0]["addr_info"];
+    assert_eq!(addresses.as_array().unwrap().len(), 1, "{addresses}");
+    assert_eq!(addresses[0]["local"], "fd00:244:0:1::");
+    assert_eq!(addresses[0]["prefixlen"], 128);
+    assert!(addresses[0]["tentative"].is_null(), "{addresses}");
+    for (path, value) in [
+        ("net/ipv6/conf/all/forwarding", "1"),
+        // The uplink goes on listening to its router, nobody else begins to.
+        ("net/ipv6/conf/eth0/accept_ra", "2"),
+        ("net/ipv6/conf/wire0/accept_ra", "1"),
+        ("net/ipv6/conf/default/accept_ra", "1"),
+        ("net/ipv6/conf/tartan0/accept_ra", "0"),
+    ] {
+        assert_eq!(namespace.setting(path), value, "{path}");
+    }
+    assert_eq!(apply(&namespace, &dual()).unwrap(), []);
+}
+
+#[test]
+fn a_device_that_came_up_by_itself_loses_its_link_local_address() {
+    let namespace = Namespace::with_tun();
+    namespace.ip("link set tartan0 up");
+    namespace.ip("-6 address add fe80::7/64 dev tartan0 nodad");
+    apply(&namespace, &dual()).unwrap();
+    let shown = namespace.ip("-6 address show dev tartan0");
+    assert!(!shown.contains("fe80"), "{shown}");
+}
+
+#[test]
+fn the_kernel_then_routes_as_intended() {
+    let namespace = Namespace::with_tun();
+    namespace.ip("route add default via 192.0.2.254 dev eth0");
+    // A queue attached gives the device its carrier; a route over a device
+    // without one is still used.
+    apply(&namespace, &v4()).unwrap();
+    let remote = namespace.ip("route get 10.244.2.5");
+    assert!(remote.contains("dev tartan0 src 10.244.1.0"), "{remote}");
+    let nobody = namespace.ip_fails("route get 10.244.1.77");
+    assert!(nobody.contains("No route to host"), "{nobody}");
+
+    namespace.ip("link delete tartan0");
+    let leak = namespace.ip_fails("route get 10.244.2.5");
+    assert!(leak.contains("No route to host"), "{leak}");
+
+    // A pod's own route wins over the refusal of its subnet.
+    namespace.ip("route add 10.244.1.7/32 dev eth0");
+    let pod = namespace.ip("route get 10.244.1.7");
+    assert!(pod.contains("dev eth0"), "{pod}");
+}

@@ -1,0 +1,73 @@
+//! Changes are announced, and a lost announcement too.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use tartan::host::{HostEvent, Watch, watch};
+use tokio::time::timeout;
+
+use crate::namespace::Namespace;
+
+/// Events until none comes for 200 ms.
+async fn drain(watch: &mut Watch) -> Vec<HostEvent> {
+    let mut events = Vec::new();
+    while let Ok(event) = timeout(Duration::from_millis(200), watch.next()).await {
+        events.push(event.expect("the watch ended"));
+    }
+    events
+}
+
+#[test]
+fn each_kind_of_change_is_announced() {
+    let namespace = Namespace::with_tun();
+    namespace.inside(|| async {
+        let mut watch = watch().unwrap();
+        assert_eq!(drain(&mut watch).await, []);
+        for (words, expected) in [
+            ("link set tartan0 mtu 1400", HostEvent::Link),
+            ("address add 10.1.1.1/32 dev eth0", HostEvent::Address),
+            (
+                "-6 address add 2001:db8::1/128 dev eth0 nodad",
+                HostEvent::Address,
+            ),
+            ("route add 10.2.0.0/16 dev eth0", HostEvent::Route),
+            ("-6 route add 2001:db8:1::/48 dev eth0", HostEvent::Route),
+            ("route delete 10.2.0.0/16", HostEvent::Route),
+            ("link delete tartan0", HostEvent::Link),
+        ] {
+            namespace.ip(words);
+            let events = drain(&mut watch).await;
+            assert!(events.contains(&expected), "`ip {words}`: {events:?}");
+        }
+        for path in [
+            "net/ipv4/ip_forward",
+            "net/ipv4/conf/eth0/rp_filter",
+            "net/ipv6/conf/all/forwarding",
+        ] {
+            namespace.set(path, "1");
+            let events = drain(&mut watch).await;
+            assert!(events.contains(&HostEvent::Setting), "{path}: {events:?}");
+        }
+    });
+}
+
+#[test]
+fn a_burst_that_does_not_fit_is_an_overrun_and_the_watch_goes_on() {
+    let namespace = Namespace::new();
+    let burst: String = (0..2000)
+        .map(|n| format!("route add 10.9.{}.{}/32 dev eth0\n", n / 250, n % 250))
+        .collect();
+    namespace.inside(|| async {
+        let mut watch = watch().unwrap();
+        namespace.ip_batch(&burst);
+        let events = drain(&mut watch).await;
+        assert!(
+            events.contains(&HostEvent::Overrun),
+            "{} events",
+            events.len()
+        );
+        assert!(events.len() < 2000);
+        namespace.ip("link set wire0 mtu 1400");
+        assert!(drain(&mut watch).await.contains(&HostEvent::Link));
+    });
+}
