@@ -8,10 +8,17 @@ use crate::{oracle, packets};
 
 /// Bytes to overwrite, and where to cut.
 fn damage() -> impl Strategy<Value = (Vec<(Index, u8)>, Option<Index>)> {
-    (vec(any::<(Index, u8)>(), 1..6), proptest::option::of(any::<Index>()))
+    (
+        vec(any::<(Index, u8)>(), 1..6),
+        proptest::option::of(any::<Index>()),
+    )
 }
 
-fn damaged(mut bytes: Vec<u8>, (writes, cut): (Vec<(Index, u8)>, Option<Index>), head: usize) -> Vec<u8> {
+fn damaged(
+    mut bytes: Vec<u8>,
+    (writes, cut): (Vec<(Index, u8)>, Option<Index>),
+    head: usize,
+) -> Vec<u8> {
     for (at, value) in writes {
         // Headers decide; payload is seldom interesting.
         let at = at.index(bytes.len().min(head));

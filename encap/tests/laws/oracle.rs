@@ -3,7 +3,9 @@
 use encap::checksum::{self, Transport};
 use encap::pull::{self, Vtep};
 use encap::push::{self, Header};
-use encap::{Ecn, Family, Format, Fragment, Inner, Mac, Malformed, Vni, ecn, fragment, icmp, segment};
+use encap::{
+    Ecn, Family, Format, Fragment, Inner, Mac, Malformed, Vni, ecn, fragment, icmp, segment,
+};
 use etherparse::{IpNumber, Ipv4HeaderSlice, Ipv6ExtensionsSlice, Ipv6HeaderSlice};
 use smoltcp::wire::{Ipv4Packet, Ipv6Packet};
 
@@ -19,7 +21,11 @@ pub fn inner(bytes: &[u8]) {
     let Ok(inner) = parsed else { return };
     let packet = &bytes[..inner.len];
     assert!(inner.transport <= inner.len);
-    assert_eq!(Inner::parse(packet), Ok(inner), "bytes behind the packet change it");
+    assert_eq!(
+        Inner::parse(packet),
+        Ok(inner),
+        "bytes behind the packet change it"
+    );
     hash_is_symmetric(&inner);
     unfinished_can_be_finished(packet, &inner);
     codepoint_alone_changes(packet, &inner);
@@ -34,11 +40,22 @@ pub fn inner(bytes: &[u8]) {
 
 /// Everything that is done with a datagram. The first byte chooses what the datagram is held against.
 pub fn pull(input: &[u8]) {
-    let Some((&choice, datagram)) = input.split_first() else { return };
+    let Some((&choice, datagram)) = input.split_first() else {
+        return;
+    };
     let named = datagram.len() >= 22 && choice & 4 != 0;
     let vtep = Vtep {
-        mac: if named { Mac(datagram[8..14].try_into().unwrap()) } else { Mac([2, 0, 0, 0, 0, 1]) },
-        vni: Vni::new(if named { u32::from_be_bytes([0, datagram[4], datagram[5], datagram[6]]) } else { 1 }).unwrap(),
+        mac: if named {
+            Mac(datagram[8..14].try_into().unwrap())
+        } else {
+            Mac([2, 0, 0, 0, 0, 1])
+        },
+        vni: Vni::new(if named {
+            u32::from_be_bytes([0, datagram[4], datagram[5], datagram[6]])
+        } else {
+            1
+        })
+        .unwrap(),
         gbp: choice & 1 != 0,
     };
     vxlan_holds(datagram, &vtep);
@@ -54,21 +71,33 @@ pub fn pull(input: &[u8]) {
 }
 
 fn vxlan_holds(datagram: &[u8], vtep: &Vtep) {
-    let Ok(pulled) = pull::vxlan(datagram, vtep) else { return };
+    let Ok(pulled) = pull::vxlan(datagram, vtep) else {
+        return;
+    };
     assert_eq!(datagram[0] & !0x80, 8);
     assert_eq!(datagram[7], 0);
     assert_eq!(datagram[8..14], vtep.mac.0);
     assert_ne!(datagram[8..14], datagram[14..20]);
     let source = Mac(datagram[14..20].try_into().unwrap());
     let header = push::vxlan(vtep.vni, source, vtep.mac, pulled.inner.family);
-    assert_eq!(header.as_slice()[4..], datagram[4..22], "pushing again gives the datagram's headers");
+    assert_eq!(
+        header.as_slice()[4..],
+        datagram[4..22],
+        "pushing again gives the datagram's headers"
+    );
     if !vtep.gbp {
         assert_eq!(header.as_slice()[..4], datagram[..4]);
     }
     pulled_holds(datagram, &pulled, Format::Vxlan, 22, &header);
 }
 
-fn pulled_holds(datagram: &[u8], pulled: &pull::Pulled, format: Format, offset: usize, header: &Header) {
+fn pulled_holds(
+    datagram: &[u8],
+    pulled: &pull::Pulled,
+    format: Format,
+    offset: usize,
+    header: &Header,
+) {
     assert_eq!(pulled.offset, offset);
     assert_eq!(header.as_slice().len(), offset);
     let end = offset + pulled.inner.len;
@@ -79,8 +108,14 @@ fn pulled_holds(datagram: &[u8], pulled: &pull::Pulled, format: Format, offset: 
 
 fn v4_agrees(bytes: &[u8], parsed: Result<Inner, Malformed>) {
     let smol = Ipv4Packet::new_checked(bytes);
-    assert_eq!(smol.is_ok(), parsed.is_ok(), "smoltcp: {smol:?}, ours: {parsed:?}");
-    let (Ok(smol), Ok(inner)) = (smol, parsed) else { return };
+    assert_eq!(
+        smol.is_ok(),
+        parsed.is_ok(),
+        "smoltcp: {smol:?}, ours: {parsed:?}"
+    );
+    let (Ok(smol), Ok(inner)) = (smol, parsed) else {
+        return;
+    };
     let header = Ipv4HeaderSlice::from_slice(bytes).expect("etherparse parses what smoltcp does");
     let fragment = match (header.fragments_offset().value(), header.more_fragments()) {
         (0, false) => Fragment::Whole,
@@ -96,7 +131,10 @@ fn v4_agrees(bytes: &[u8], parsed: Result<Inner, Malformed>) {
     assert_eq!(inner.dont_fragment, smol.dont_frag());
     assert_eq!(inner.ecn as u8, header.ecn().value());
     assert_eq!(inner.fragment, fragment);
-    assert_eq!(checksum::ipv4_header(header.slice()), v4_checksum(header.slice()));
+    assert_eq!(
+        checksum::ipv4_header(header.slice()),
+        v4_checksum(header.slice())
+    );
 }
 
 /// By smoltcp, which unlike etherparse keeps the reserved flag that RFC 3514 made famous.
@@ -108,21 +146,33 @@ fn v4_checksum(header: &[u8]) -> u16 {
 
 fn v6_agrees(bytes: &[u8], parsed: Result<Inner, Malformed>) {
     let Ok(smol) = Ipv6Packet::new_checked(bytes) else {
-        assert!(matches!(parsed, Err(Malformed::Short | Malformed::TotalLength)), "{parsed:?}");
+        assert!(
+            matches!(parsed, Err(Malformed::Short | Malformed::TotalLength)),
+            "{parsed:?}"
+        );
         return;
     };
-    let chain = Ipv6ExtensionsSlice::from_slice(IpNumber(smol.next_header().into()), smol.payload());
+    let chain =
+        Ipv6ExtensionsSlice::from_slice(IpNumber(smol.next_header().into()), smol.payload());
     match (chain, parsed) {
         (Ok((chain, protocol, rest)), Ok(inner)) if inner.fragment != Fragment::Later => {
             assert_eq!(inner.protocol, protocol.0);
             assert_eq!(inner.len - inner.transport, rest.len());
-            assert_eq!(inner.fragment == Fragment::First, chain.is_fragmenting_payload());
+            assert_eq!(
+                inner.fragment == Fragment::First,
+                chain.is_fragmenting_payload()
+            );
         }
         (Ok((chain, ..)), Err(error)) => {
             assert_eq!(error, Malformed::Extensions);
-            assert!(chain.into_iter().count() > 8, "a chain of at most 8 was refused");
+            assert!(
+                chain.into_iter().count() > 8,
+                "a chain of at most 8 was refused"
+            );
         }
-        (Err(error), Ok(inner)) => assert_eq!(inner.fragment, Fragment::Later, "accepted despite {error}"),
+        (Err(error), Ok(inner)) => {
+            assert_eq!(inner.fragment, Fragment::Later, "accepted despite {error}")
+        }
         (_, Ok(_)) | (Err(_), Err(_)) => {}
     }
     let Ok(inner) = parsed else { return };
@@ -136,11 +186,23 @@ fn v6_agrees(bytes: &[u8], parsed: Result<Inner, Malformed>) {
 }
 
 fn hash_is_symmetric(inner: &Inner) {
-    let ports = inner.ports.map(|(source, destination)| (destination, source));
-    let back = Inner { source: inner.destination, destination: inner.source, ports, ..*inner };
+    let ports = inner
+        .ports
+        .map(|(source, destination)| (destination, source));
+    let back = Inner {
+        source: inner.destination,
+        destination: inner.source,
+        ports,
+        ..*inner
+    };
     assert_eq!(inner.flow_hash(), back.flow_hash());
     if inner.fragment != Fragment::Whole {
-        let other = Inner { protocol: 255, ports: None, fragment: Fragment::Later, ..*inner };
+        let other = Inner {
+            protocol: 255,
+            ports: None,
+            fragment: Fragment::Later,
+            ..*inner
+        };
         assert_eq!(inner.flow_hash(), other.flow_hash());
     }
 }
@@ -154,20 +216,31 @@ fn unfinished_can_be_finished(packet: &[u8], inner: &Inner) {
             assert_eq!(checksum::transport(&copy, inner), Transport::Valid);
         }
         Transport::Unknown => {}
-        Transport::Valid | Transport::Absent | Transport::Invalid => assert_eq!(inner.fragment, Fragment::Whole),
+        Transport::Valid | Transport::Absent | Transport::Invalid => {
+            assert_eq!(inner.fragment, Fragment::Whole)
+        }
     }
-    for (start, offset) in [(0, packet.len()), (packet.len() + 1, 0), (usize::MAX, usize::MAX)] {
+    for (start, offset) in [
+        (0, packet.len()),
+        (packet.len() + 1, 0),
+        (usize::MAX, usize::MAX),
+    ] {
         assert!(checksum::finish(&mut copy, start, offset).is_err());
     }
 }
 
 fn codepoint_alone_changes(packet: &[u8], inner: &Inner) {
-    let right = |bytes: &[u8]| checksum::ipv4_header(&bytes[..inner.transport]).to_be_bytes() == bytes[10..12];
+    let right = |bytes: &[u8]| {
+        checksum::ipv4_header(&bytes[..inner.transport]).to_be_bytes() == bytes[10..12]
+    };
     for ecn in [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce] {
         let mut copy = packet.to_vec();
         assert!(ecn::set(&mut copy, inner, ecn));
         assert_eq!(Inner::parse(&copy), Ok(Inner { ecn, ..*inner }));
-        assert_eq!(checksum::transport(&copy, inner), checksum::transport(packet, inner));
+        assert_eq!(
+            checksum::transport(&copy, inner),
+            checksum::transport(packet, inner)
+        );
         if inner.family == Family::V4 && right(packet) {
             assert!(right(&copy));
         }
@@ -176,7 +249,9 @@ fn codepoint_alone_changes(packet: &[u8], inner: &Inner) {
 
 /// The segments are packets of their own, carry the payload in order, and each verifies.
 pub fn segments_hold(packet: &[u8], inner: &Inner, size: u16) {
-    let Ok(plan) = segment::plan(packet, inner, size) else { return };
+    let Ok(plan) = segment::plan(packet, inner, size) else {
+        return;
+    };
     let mut header = [0; segment::MAX_HEADER];
     let mut end = plan.header_len();
     for i in 0..plan.count() {
@@ -189,19 +264,36 @@ pub fn segments_hold(packet: &[u8], inner: &Inner, size: u16) {
         assert_eq!(len, plan.header_len());
         let segment = [&header[..len], &packet[range]].concat();
         let parsed = Inner::parse(&segment).expect("a segment is a packet");
-        assert_eq!(parsed, Inner { len: segment.len(), ..*inner });
-        assert!(matches!(checksum::transport(&segment, &parsed), Transport::Valid | Transport::Absent));
+        assert_eq!(
+            parsed,
+            Inner {
+                len: segment.len(),
+                ..*inner
+            }
+        );
+        assert!(matches!(
+            checksum::transport(&segment, &parsed),
+            Transport::Valid | Transport::Absent
+        ));
     }
     assert_eq!(end, packet.len(), "all payload is cut");
     assert!(plan.payload(plan.count()).is_empty());
     assert_eq!(plan.header(packet, plan.count(), &mut header), None);
-    assert_eq!(plan.header(packet, 0, &mut header[..plan.header_len() - 1]), None);
-    assert_eq!(plan.header(&packet[..plan.header_len() - 1], 0, &mut header), None);
+    assert_eq!(
+        plan.header(packet, 0, &mut header[..plan.header_len() - 1]),
+        None
+    );
+    assert_eq!(
+        plan.header(&packet[..plan.header_len() - 1], 0, &mut header),
+        None
+    );
 }
 
 /// The fragments fit, carry the payload in order, and say where it belongs.
 pub fn fragments_hold(packet: &[u8], inner: &Inner, mtu: u16) {
-    let Ok(plan) = fragment::plan(packet, inner, mtu) else { return };
+    let Ok(plan) = fragment::plan(packet, inner, mtu) else {
+        return;
+    };
     let whole = Ipv4HeaderSlice::from_slice(packet).unwrap();
     let mut header = [0; fragment::MAX_HEADER];
     let mut end = plan.header_len();
@@ -213,10 +305,14 @@ pub fn fragments_hold(packet: &[u8], inner: &Inner, mtu: u16) {
         assert_eq!(len, plan.header_len());
         assert!(len + range.len() <= usize::from(mtu));
         let ip = Ipv4HeaderSlice::from_slice(&header[..len]).unwrap();
-        let at = usize::from(whole.fragments_offset().byte_offset()) + range.start - plan.header_len();
+        let at =
+            usize::from(whole.fragments_offset().byte_offset()) + range.start - plan.header_len();
         assert_eq!(usize::from(ip.fragments_offset().byte_offset()), at);
         assert_eq!(usize::from(ip.total_len()), len + range.len());
-        assert_eq!(ip.more_fragments(), whole.more_fragments() || i + 1 < plan.count());
+        assert_eq!(
+            ip.more_fragments(),
+            whole.more_fragments() || i + 1 < plan.count()
+        );
         assert_eq!(ip.identification(), whole.identification());
         assert_eq!(ip.header_checksum(), v4_checksum(ip.slice()));
     }
@@ -231,7 +327,11 @@ fn errors_hold(packet: &[u8], inner: &Inner) {
         Family::V4 => "10.244.1.0".parse().unwrap(),
         Family::V6 => "fd00::1".parse().unwrap(),
     };
-    let most = if inner.family == Family::V4 { 576 } else { icmp::MAX_ICMP };
+    let most = if inner.family == Family::V4 {
+        576
+    } else {
+        icmp::MAX_ICMP
+    };
     let mut out = [0; icmp::MAX_ICMP];
     let mut again = [0; icmp::MAX_ICMP];
     for too_big in [false, true] {
@@ -246,7 +346,13 @@ fn errors_hold(packet: &[u8], inner: &Inner) {
         assert!(len <= most);
         assert_eq!((error.source, error.destination), (source, inner.source));
         assert_eq!(checksum::transport(&out[..len], &error), Transport::Valid);
-        assert_eq!(out[error.transport + 8..len], packet[..packet.len().min(most - error.transport - 8)]);
-        assert_eq!(icmp::net_unreachable(inner.source, &out[..len], &error, &mut again), None);
+        assert_eq!(
+            out[error.transport + 8..len],
+            packet[..packet.len().min(most - error.transport - 8)]
+        );
+        assert_eq!(
+            icmp::net_unreachable(inner.source, &out[..len], &error, &mut again),
+            None
+        );
     }
 }

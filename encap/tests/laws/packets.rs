@@ -3,8 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use etherparse::{
-    Icmpv4Type, Icmpv6Type, IpAuthHeader, IpDscp, IpEcn, IpFragOffset, IpHeaders, IpNumber, Ipv4Header, Ipv4Options,
-    Ipv6Extensions, Ipv6FragmentHeader, Ipv6Header, Ipv6RawExtHeader, Ipv6RoutingExtensions, PacketBuilder, TcpHeader,
+    Icmpv4Type, Icmpv6Type, IpAuthHeader, IpDscp, IpEcn, IpFragOffset, IpHeaders, IpNumber,
+    Ipv4Header, Ipv4Options, Ipv6Extensions, Ipv6FragmentHeader, Ipv6Header, Ipv6RawExtHeader,
+    Ipv6RoutingExtensions, PacketBuilder, TcpHeader,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -53,15 +54,28 @@ pub fn tcp(most: usize) -> impl Strategy<Value = Made> {
         tcp.set_options_raw(&[1, 1, 1, 1].repeat(words)).unwrap();
         let header = tcp.header_len();
         let mut bytes = Vec::new();
-        PacketBuilder::ip(ip.clone()).tcp_header(tcp).write_to_vec(&mut bytes, &payload).unwrap();
-        made(ip, bytes, payload.len(), header, 6, Some((source, destination)))
+        PacketBuilder::ip(ip.clone())
+            .tcp_header(tcp)
+            .write_to_vec(&mut bytes, &payload)
+            .unwrap();
+        made(
+            ip,
+            bytes,
+            payload.len(),
+            header,
+            6,
+            Some((source, destination)),
+        )
     })
 }
 
 pub fn udp(most: usize) -> impl Strategy<Value = Made> {
     (ip(), any::<(u16, u16)>(), payload(most)).prop_map(|(ip, ports, payload)| {
         let mut bytes = Vec::new();
-        PacketBuilder::ip(ip.clone()).udp(ports.0, ports.1).write_to_vec(&mut bytes, &payload).unwrap();
+        PacketBuilder::ip(ip.clone())
+            .udp(ports.0, ports.1)
+            .write_to_vec(&mut bytes, &payload)
+            .unwrap();
         made(ip, bytes, payload.len(), 8, 17, Some(ports))
     })
 }
@@ -72,27 +86,51 @@ pub fn echo(most: usize) -> impl Strategy<Value = Made> {
         let step = PacketBuilder::ip(ip.clone());
         let mut bytes = Vec::new();
         let protocol = if ip.ipv4().is_some() {
-            step.icmpv4(Icmpv4Type::EchoRequest(echo)).write_to_vec(&mut bytes, &payload).unwrap();
+            step.icmpv4(Icmpv4Type::EchoRequest(echo))
+                .write_to_vec(&mut bytes, &payload)
+                .unwrap();
             1
         } else {
-            step.icmpv6(Icmpv6Type::EchoRequest(echo)).write_to_vec(&mut bytes, &payload).unwrap();
+            step.icmpv6(Icmpv6Type::EchoRequest(echo))
+                .write_to_vec(&mut bytes, &payload)
+                .unwrap();
             58
         };
         made(ip, bytes, payload.len(), 8, protocol, None)
     })
 }
 
-fn made(ip: IpHeaders, bytes: Vec<u8>, payload: usize, transport: usize, protocol: u8, ports: Option<(u16, u16)>) -> Made {
+fn made(
+    ip: IpHeaders,
+    bytes: Vec<u8>,
+    payload: usize,
+    transport: usize,
+    protocol: u8,
+    ports: Option<(u16, u16)>,
+) -> Made {
     let (source, destination, ecn) = match &ip {
-        IpHeaders::Ipv4(ip, _) => {
-            (Ipv4Addr::from(ip.source).into(), Ipv4Addr::from(ip.destination).into(), ip.ecn.value())
-        }
-        IpHeaders::Ipv6(ip, _) => {
-            (Ipv6Addr::from(ip.source).into(), Ipv6Addr::from(ip.destination).into(), ip.traffic_class & 3)
-        }
+        IpHeaders::Ipv4(ip, _) => (
+            Ipv4Addr::from(ip.source).into(),
+            Ipv4Addr::from(ip.destination).into(),
+            ip.ecn.value(),
+        ),
+        IpHeaders::Ipv6(ip, _) => (
+            Ipv6Addr::from(ip.source).into(),
+            Ipv6Addr::from(ip.destination).into(),
+            ip.traffic_class & 3,
+        ),
     };
     let header = bytes.len() - payload;
-    Made { bytes, source, destination, ecn, protocol, transport: header - transport, header, ports }
+    Made {
+        bytes,
+        source,
+        destination,
+        ecn,
+        protocol,
+        transport: header - transport,
+        header,
+        ports,
+    }
 }
 
 fn ip() -> impl Strategy<Value = IpHeaders> {
@@ -162,20 +200,36 @@ fn v6() -> impl Strategy<Value = IpHeaders> {
 
 /// Mostly none, as in life.
 fn v6_extensions() -> impl Strategy<Value = Ipv6Extensions> {
-    let some = (option::of(raw()), option::of(raw()), option::of(raw()), any::<(bool, bool)>(), option::of(0..4usize));
-    let some = some.prop_map(|(hop_by_hop_options, destination_options, routing, (fragment, last), auth)| Ipv6Extensions {
-        hop_by_hop_options,
-        destination_options: destination_options.clone(),
-        // Etherparse writes a final options header only behind a routing header.
-        routing: routing.map(|mut routing| {
-            let mut payload = routing.payload().to_vec();
-            payload[1] = 0;
-            routing.set_payload(&payload).unwrap();
-            Ipv6RoutingExtensions { routing, final_destination_options: destination_options.filter(|_| last) }
-        }),
-        fragment: fragment.then(|| Ipv6FragmentHeader::new(IpNumber(0), IpFragOffset::ZERO, false, 7)),
-        auth: auth.map(|words| IpAuthHeader::new(IpNumber(0), 1, 2, &vec![0; words * 4]).unwrap()),
-    });
+    let some = (
+        option::of(raw()),
+        option::of(raw()),
+        option::of(raw()),
+        any::<(bool, bool)>(),
+        option::of(0..4usize),
+    );
+    let some = some.prop_map(
+        |(hop_by_hop_options, destination_options, routing, (fragment, last), auth)| {
+            Ipv6Extensions {
+                hop_by_hop_options,
+                destination_options: destination_options.clone(),
+                // Etherparse writes a final options header only behind a routing header.
+                routing: routing.map(|mut routing| {
+                    let mut payload = routing.payload().to_vec();
+                    payload[1] = 0;
+                    routing.set_payload(&payload).unwrap();
+                    Ipv6RoutingExtensions {
+                        routing,
+                        final_destination_options: destination_options.filter(|_| last),
+                    }
+                }),
+                fragment: fragment
+                    .then(|| Ipv6FragmentHeader::new(IpNumber(0), IpFragOffset::ZERO, false, 7)),
+                auth: auth.map(|words| {
+                    IpAuthHeader::new(IpNumber(0), 1, 2, &vec![0; words * 4]).unwrap()
+                }),
+            }
+        },
+    );
     prop_oneof![3 => Just(Ipv6Extensions::default()), 1 => some]
 }
 
