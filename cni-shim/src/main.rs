@@ -18,6 +18,7 @@ mod netns;
 mod request;
 mod result;
 mod status;
+mod sysctl;
 mod veth;
 
 use std::process::ExitCode;

@@ -16,11 +16,11 @@
 //! One address per family is given, from the first subnet that has room.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 
@@ -119,8 +119,7 @@ impl Range {
         }
         serde_json::to_vec(&last)
             .map_err(io::Error::from)
-            // No fsync: a torn cursor reads as none.
-            .and_then(|bytes| fs::write(&path, bytes))
+            .and_then(|bytes| write_cursor(&path, &bytes))
             .map_err(|source| Error::Cursor { path, source })?;
         Ok(given
             .into_iter()
@@ -246,8 +245,19 @@ fn bits(address: IpAddr) -> u128 {
     }
 }
 
+/// In place and without fsync: a torn cursor reads as none.
+fn write_cursor(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?
+        .write_all(bytes)
+}
+
 /// Absent, torn or foreign: no cursor, and the search starts at the front.
-fn read_cursor(path: &std::path::Path) -> BTreeMap<IpNet, IpAddr> {
+fn read_cursor(path: &Path) -> BTreeMap<IpNet, IpAddr> {
     atomic_file::read(path)
         .ok()
         .and_then(|bytes| serde_json::from_slice(&bytes).ok())

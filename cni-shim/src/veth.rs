@@ -17,9 +17,7 @@
 //! udev at the pod's end. MAC addresses are set explicitly, which makes udev
 //! leave them alone.
 
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::PathBuf;
 
 use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
@@ -42,6 +40,7 @@ use rustix::io::Errno;
 use crate::link_name::HOST_MAC;
 use crate::netlink::{self, Link, Netlink};
 use crate::netns::{self, Netns};
+use crate::sysctl;
 
 /// What to make.
 #[derive(Debug)]
@@ -87,12 +86,14 @@ pub(crate) enum Error {
     Routed { address: IpAddr },
     #[error("the interface {name} vanished while it was set up: did the pod end?")]
     Vanished { name: String },
-    #[error("cannot set {path} to {value}: is /proc/sys writable?")]
-    Sysctl {
-        path: PathBuf,
-        value: &'static str,
-        source: io::Error,
-    },
+    #[error("cannot set up the pod's interface: is /proc/sys writable?")]
+    Sysctl { source: sysctl::Error },
+}
+
+impl From<sysctl::Error> for Error {
+    fn from(source: sysctl::Error) -> Error {
+        Error::Sysctl { source }
+    }
 }
 
 impl From<netlink::Error> for Error {
@@ -127,9 +128,10 @@ pub(crate) fn make(host: &mut Netlink, pod: &mut Netlink, plan: &Plan<'_>) -> Re
     create(host, plan)?;
     let host_link = expect_link(host, plan.host_ifname)?;
     let pod_link = expect_link(pod, plan.ifname)?;
-    set_host_sysctls(plan)?;
+    let v6 = plan.addresses.iter().any(|prefix| prefix.addr().is_ipv6());
+    sysctl::set_host_side(plan.host_ifname, v6)?;
     plan.netns
-        .inside(|| set_pod_sysctls(plan))
+        .inside(|| sysctl::set_pod_side(plan.ifname, v6))
         .map_err(|source| Error::Netns { source })??;
     set_up(host, host_link.index, "bring the host's end up")?;
     let default_routes = equip_pod(pod, pod_link.index, plan)?;
@@ -228,11 +230,7 @@ fn equip_pod(pod: &mut Netlink, index: u32, plan: &Plan<'_>) -> Result<Vec<IpAdd
         )?;
         let gateway = gateway(address);
         neighbour(pod, index, gateway, HOST_MAC)?;
-        if gateway.is_ipv4() {
-            // A route to the gateway itself lets programs that check it see it on link.
-            add_route(pod, "route the gateway", host_route(index, gateway))?;
-        }
-        match add_route(pod, "set the default route", default_route(index, gateway)) {
+        match set_default_route(pod, index, gateway) {
             // The pod's first interface keeps it.
             Err(error) if error.is(Errno::EXIST) => {}
             result => {
@@ -242,6 +240,16 @@ fn equip_pod(pod: &mut Netlink, index: u32, plan: &Plan<'_>) -> Result<Vec<IpAdd
         }
     }
     Ok(default_routes)
+}
+
+fn set_default_route(pod: &mut Netlink, index: u32, gateway: IpAddr) -> Result<(), netlink::Error> {
+    add_route(pod, "set the default route", default_route(index, gateway))?;
+    if gateway.is_ipv6() {
+        // Every IPv6 interface has fe80::/64 on link.
+        return Ok(());
+    }
+    // `onlink` does without it; programs that check the gateway do not.
+    add_route(pod, "route the gateway", host_route(index, gateway))
 }
 
 fn expect_link(netlink: &mut Netlink, name: &str) -> Result<Link, Error> {
@@ -358,73 +366,6 @@ fn full_length(address: IpAddr) -> u8 {
     IpNet::from(address).prefix_len()
 }
 
-/// Pods are forwarded for, believed nothing, and told nothing but packets.
-fn set_host_sysctls(plan: &Plan<'_>) -> Result<(), Error> {
-    let v4 = [
-        ("forwarding", "1"),
-        // Only a first line: the kernel takes the larger of this and `all`.
-        ("rp_filter", "1"),
-        ("accept_redirects", "0"),
-        ("send_redirects", "0"),
-        ("accept_source_route", "0"),
-        ("arp_ignore", "1"),
-    ];
-    let v6 = [
-        ("accept_ra", "0"),
-        ("accept_redirects", "0"),
-        ("addr_gen_mode", "1"),
-        ("forwarding", "1"),
-    ];
-    set_sysctls("ipv4", plan.host_ifname, &v4)?;
-    set_v6_sysctls(plan, plan.host_ifname, &v6)
-}
-
-/// Runs inside the pod's namespace: /proc/sys/net shows the caller's.
-fn set_pod_sysctls(plan: &Plan<'_>) -> Result<(), Error> {
-    let v6 = [("accept_ra", "0"), ("accept_redirects", "0")];
-    set_v6_sysctls(plan, plan.ifname, &v6)
-}
-
-/// Without an IPv6 address an interface speaks no IPv6, so that nobody can
-/// talk to it by a link-local address past what guards IPv4.
-fn set_v6_sysctls(
-    plan: &Plan<'_>,
-    ifname: &str,
-    values: &[(&str, &'static str)],
-) -> Result<(), Error> {
-    if plan.addresses.iter().any(|prefix| prefix.addr().is_ipv6()) {
-        set_sysctls("ipv6", ifname, values)?;
-        return set_sysctls("ipv6", ifname, &[("disable_ipv6", "0")]);
-    }
-    match set_sysctls("ipv6", ifname, &[("disable_ipv6", "1")]) {
-        // A kernel without IPv6 speaks none.
-        Err(Error::Sysctl { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result,
-    }
-}
-
-/// Writes only what differs: /proc/sys may be read-only and right already.
-fn set_sysctls(family: &str, ifname: &str, values: &[(&str, &'static str)]) -> Result<(), Error> {
-    for (key, value) in values {
-        // Path components, not dots: an interface name may hold a dot.
-        let path: PathBuf = ["/proc/sys/net", family, "conf", ifname, key]
-            .iter()
-            .collect();
-        let set = || {
-            if std::fs::read_to_string(&path)?.trim_end() == *value {
-                return Ok(());
-            }
-            std::fs::write(&path, value)
-        };
-        set().map_err(|source| Error::Sysctl {
-            path: path.clone(),
-            value,
-            source,
-        })?;
-    }
-    Ok(())
-}
-
 /// Link-local, so it can never be a pod's or a peer's.
 const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
@@ -459,14 +400,5 @@ mod tests {
             let address: IpAddr = text.parse().unwrap();
             assert_eq!(gateway(address).is_ipv4(), address.is_ipv4());
         }
-    }
-
-    #[test]
-    fn a_sysctl_that_cannot_be_set_is_named() {
-        let refused = set_sysctls("ipv4", "cs-none", &[("forwarding", "1")]).unwrap_err();
-        assert!(
-            refused.to_string().contains("/cs-none/forwarding"),
-            "{refused}"
-        );
     }
 }

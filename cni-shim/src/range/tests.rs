@@ -1,5 +1,6 @@
 use super::*;
 use proptest::prelude::*;
+use std::fs;
 
 fn net(text: &str) -> IpNet {
     text.parse().unwrap()

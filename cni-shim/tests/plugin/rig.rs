@@ -1,0 +1,333 @@
+//! The rig: a node, its pods, its agent, and a census of what is there.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use cni_shim::{NodeFile, RunDir};
+use serde_json::{Value, json};
+
+/// A node with its namespaces and run directory, all gone when dropped.
+pub(crate) struct Rig {
+    pub(crate) node: String,
+    prefix: String,
+    pods: Vec<String>,
+    root: tempfile::TempDir,
+    agent: Option<FakeAgent>,
+}
+
+/// What the plugin answered.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) ok: bool,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// What the fake agent does with `adopt`.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Mood {
+    Adopt,
+    Refuse,
+    Stall,
+}
+
+/// Everything a plugin could leak, as text.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Census {
+    node: String,
+    pods: Vec<String>,
+    records: Vec<String>,
+}
+
+impl Rig {
+    /// A node with these subnets, its tunnel address, and a willing agent.
+    pub(crate) fn new(subnets: &[&str]) -> Rig {
+        assert!(
+            rustix::process::geteuid().is_root(),
+            "these tests make network namespaces: run them as root"
+        );
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("cs-{}-{count}", std::process::id());
+        let mut rig = Rig {
+            node: format!("{prefix}-n"),
+            prefix,
+            pods: Vec::new(),
+            root: tempfile::tempdir().unwrap(),
+            agent: None,
+        };
+        ip(&["netns", "add", &rig.node]);
+        ip(&["-n", &rig.node, "link", "set", "lo", "up"]);
+        let node = NodeFile {
+            subnets: subnets.iter().map(|s| s.parse().unwrap()).collect(),
+            cluster: vec!["10.244.0.0/16".parse().unwrap()],
+            mtu: 1450,
+        };
+        for subnet in &node.subnets {
+            let tunnel = subnet.network().to_string();
+            ip(&["-n", &rig.node, "addr", "add", &tunnel, "dev", "lo"]);
+        }
+        rig.run().make().unwrap();
+        node.write(&rig.run()).unwrap();
+        rig.start_agent(Mood::Adopt);
+        rig
+    }
+
+    pub(crate) fn run(&self) -> RunDir {
+        RunDir::under(self.root.path())
+    }
+
+    /// Makes a pod's namespace and returns its path.
+    pub(crate) fn pod(&mut self) -> String {
+        let name = format!("{}-p{}", self.prefix, self.pods.len());
+        ip(&["netns", "add", &name]);
+        let path = format!("/run/netns/{name}");
+        self.pods.push(name);
+        path
+    }
+
+    /// Replaces the agent. Dropping the old one first frees the socket.
+    pub(crate) fn start_agent(&mut self, mood: Mood) {
+        self.stop_agent();
+        self.agent = Some(FakeAgent::start(self.run().socket(), mood));
+    }
+
+    pub(crate) fn stop_agent(&mut self) {
+        self.agent = None;
+        let _ = std::fs::remove_file(self.run().socket());
+    }
+
+    /// Every line the present agent was sent.
+    pub(crate) fn calls(&self) -> Vec<String> {
+        self.agent.as_ref().unwrap().calls.lock().unwrap().clone()
+    }
+
+    /// The plain configuration of this node in `version`.
+    pub(crate) fn conf(&self, version: &str) -> Value {
+        json!({"cniVersion": version, "name": "pods", "type": "tartan-cni",
+               "root": self.root.path()})
+    }
+
+    pub(crate) fn add(&self, container: &str, ifname: &str, netns: &str) -> Answer {
+        let variables = variables("ADD", container, ifname, netns);
+        self.call(&variables, &self.conf("1.0.0").to_string())
+    }
+
+    pub(crate) fn del(&self, container: &str, ifname: &str, netns: &str) -> Answer {
+        let variables = variables("DEL", container, ifname, netns);
+        self.call(&variables, &self.conf("1.0.0").to_string())
+    }
+
+    /// Runs the plugin in the node's namespace.
+    pub(crate) fn call(&self, variables: &[(&str, &str)], stdin: &str) -> Answer {
+        Answer::of(self.spawn(variables, stdin).wait_with_output().unwrap())
+    }
+
+    pub(crate) fn spawn(&self, variables: &[(&str, &str)], stdin: &str) -> Child {
+        let plugin = env!("CARGO_BIN_EXE_tartan-cni");
+        let mut child = Command::new("ip")
+            .args(["netns", "exec", &self.node, plugin])
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .envs(variables.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // A plugin that refuses its environment does not read this.
+        let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
+        child
+    }
+
+    /// Links, addresses, routes, neighbours and records, now.
+    pub(crate) fn census(&self) -> Census {
+        let run = self.run();
+        let mut records: Vec<String> = std::fs::read_dir(run.attachments())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name != ".lock" && name != ".last")
+            .collect();
+        records.sort();
+        Census {
+            node: describe(&self.node),
+            pods: self.pods.iter().map(|pod| describe(pod)).collect(),
+            records,
+        }
+    }
+}
+
+impl Census {
+    /// The names of the records alone.
+    pub(crate) fn records(&self) -> Vec<String> {
+        self.records.clone()
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.stop_agent();
+        for name in self.pods.iter().chain([&self.node]) {
+            let _ = Command::new("ip").args(["netns", "del", name]).output();
+        }
+    }
+}
+
+impl Answer {
+    pub(crate) fn of(output: Output) -> Answer {
+        Answer {
+            ok: output.status.success(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// The one JSON value of a success.
+    pub(crate) fn result(&self) -> Value {
+        assert!(self.ok, "{self:?}");
+        serde_json::from_str(&self.stdout).unwrap()
+    }
+
+    /// A success that says nothing.
+    pub(crate) fn silent(&self) {
+        assert!(self.ok, "{self:?}");
+        assert_eq!(self.stdout, "", "{self:?}");
+    }
+
+    /// The code and message of a failure, a whole error result.
+    pub(crate) fn error(&self) -> (u64, String) {
+        assert!(!self.ok, "{self:?}");
+        let error: Value = serde_json::from_str(&self.stdout).unwrap();
+        assert!(error["cniVersion"].is_string(), "{self:?}");
+        assert!(error["details"].is_string(), "{self:?}");
+        let message = error["msg"].as_str().unwrap().to_owned();
+        (error["code"].as_u64().unwrap(), message)
+    }
+
+    /// The first address of a result, without its length.
+    pub(crate) fn address(&self) -> String {
+        let address = self.result()["ips"][0]["address"].clone();
+        let address = address.as_str().unwrap();
+        address.split('/').next().unwrap().to_owned()
+    }
+
+    /// The host's end of a result.
+    pub(crate) fn host_ifname(&self) -> String {
+        let name = self.result()["interfaces"][0]["name"].clone();
+        name.as_str().unwrap().to_owned()
+    }
+}
+
+/// The environment of one call.
+pub(crate) fn variables<'a>(
+    verb: &'a str,
+    container: &'a str,
+    ifname: &'a str,
+    netns: &'a str,
+) -> [(&'static str, &'a str); 4] {
+    [
+        ("CNI_COMMAND", verb),
+        ("CNI_CONTAINERID", container),
+        ("CNI_IFNAME", ifname),
+        ("CNI_NETNS", netns),
+    ]
+}
+
+/// Runs `ip` and returns what it says.
+pub(crate) fn ip(arguments: &[&str]) -> String {
+    let output = Command::new("ip").args(arguments).output().unwrap();
+    assert!(output.status.success(), "ip {arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Whether one ping from `netns` to `address` is answered.
+pub(crate) fn ping(netns: &str, address: &str) -> bool {
+    let name = netns.trim_start_matches("/run/netns/");
+    let arguments = ["netns", "exec", name, "ping", "-c1", "-W2", "-q", address];
+    let output = Command::new("ip").args(arguments).output().unwrap();
+    output.status.success()
+}
+
+/// What is configured in a namespace. The state of links is left out: the
+/// kernel may take a second to report a carrier.
+fn describe(name: &str) -> String {
+    let mut text = String::new();
+    for what in [
+        &["-br", "link", "show", "type", "veth"][..],
+        &["-br", "addr", "show", "type", "veth"],
+        &["-4", "route", "show", "table", "main"],
+        &["-6", "route", "show", "table", "main"],
+        &["neigh", "show", "nud", "permanent"],
+    ] {
+        for line in ip(&[&["-n", name], what].concat()).lines() {
+            let passing = |word: &&str| *word != "UP" && *word != "DOWN" && !word.starts_with('<');
+            let words: Vec<&str> = line.split_whitespace().filter(passing).collect();
+            text += &words.join(" ");
+            text.push('\n');
+        }
+    }
+    text
+}
+
+struct FakeAgent {
+    calls: Arc<Mutex<Vec<String>>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl FakeAgent {
+    fn start(socket: PathBuf, mood: Mood) -> FakeAgent {
+        let listener = UnixListener::bind(socket).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::spawn({
+            let (calls, stop) = (calls.clone(), stop.clone());
+            move || {
+                let mut stalled = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    match listener.accept() {
+                        Ok((stream, _)) => stalled.extend(answer(stream, mood, &calls)),
+                        Err(_) => std::thread::sleep(Duration::from_millis(1)),
+                    }
+                }
+            }
+        });
+        FakeAgent {
+            calls,
+            stop,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for FakeAgent {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().unwrap().join();
+    }
+}
+
+/// Serves one connection; a stalled one is handed back to be kept open.
+fn answer(mut stream: UnixStream, mood: Mood, calls: &Mutex<Vec<String>>) -> Option<UnixStream> {
+    stream.set_nonblocking(false).unwrap();
+    let mut line = String::new();
+    if BufReader::new(&stream).read_line(&mut line).unwrap_or(0) == 0 {
+        return None;
+    }
+    calls.lock().unwrap().push(line.trim_end().to_owned());
+    let adopt = line.contains("\"adopt\"");
+    let reply: &[u8] = match mood {
+        Mood::Stall if adopt => return Some(stream),
+        Mood::Refuse if adopt => b"{\"error\":\"not today\"}\n",
+        _ => b"{\"ok\":{}}\n",
+    };
+    let _ = stream.write_all(reply);
+    None
+}
