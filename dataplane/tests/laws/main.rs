@@ -1,0 +1,11 @@
+//! The laws of the dataplane, in whole clusters of it and in single nodes: without root, without a clock, by seed.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    unreachable_pub
+)]
+
+mod cluster;
+mod world;

@@ -1,0 +1,122 @@
+//! What the nodes of a test cluster are told: node `i` (from 1) is 192.0.2.i or 2001:db8::i outside, owns 10.244.i.0/24
+//! and fd00:10:244:i::/64, and has two pods, `.2` and `.3`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use dataplane::spec::{NodeSpec, PeerSpec, Spec};
+use encap::{Family, Format, Mac, Vni};
+use ipnet::IpNet;
+
+/// MTU of every tunnel device and pod: what VXLAN leaves of a 1500-byte underlay over IPv4.
+pub const MTU: u16 = 1450;
+
+/// Pods of every node.
+pub const PODS: u8 = 2;
+
+/// A cluster in which every node knows every other.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How many nodes.
+    pub nodes: u8,
+    /// Family of the underlay.
+    pub underlay: Family,
+    /// `formats[i - 1][j - 1]`: how node i sends to node j.
+    pub formats: Vec<Vec<Format>>,
+}
+
+impl Plan {
+    /// `nodes` nodes over IPv4 that all send in `format`.
+    pub fn new(nodes: u8, format: Format) -> Plan {
+        Plan {
+            nodes,
+            underlay: Family::V4,
+            formats: vec![vec![format; usize::from(nodes)]; usize::from(nodes)],
+        }
+    }
+
+    /// What node `i` is told.
+    pub fn spec(&self, i: u8) -> Spec {
+        Spec {
+            version: 1,
+            node: self.node(i),
+            peers: (1..=self.nodes)
+                .filter(|j| *j != i)
+                .map(|j| self.peer(i, j))
+                .collect(),
+            attachments: (0..PODS).flat_map(|n| [pod(i, n), pod6(i, n)]).collect(),
+            kernel_prefixes: vec![],
+        }
+    }
+
+    fn node(&self, i: u8) -> NodeSpec {
+        NodeSpec {
+            cluster: vec![net("10.244.0.0/16"), net("fd00:10:244::/56")],
+            subnets: subnets(i),
+            tunnel: subnets(i).iter().map(IpNet::network).collect(),
+            addresses: vec![node(i, self.underlay)],
+            vtep_mac: mac(i),
+            vni: Vni::new(1).unwrap(),
+            gbp: false,
+            ipv6_over_udp: false,
+            device_mtu: MTU,
+            underlay_mtu: match self.underlay {
+                Family::V4 => 1500,
+                Family::V6 => 1520,
+            },
+            udp_port: 8285,
+            vxlan_port: 8472,
+        }
+    }
+
+    fn peer(&self, i: u8, j: u8) -> PeerSpec {
+        PeerSpec {
+            name: format!("node{j}"),
+            public: node(j, self.underlay),
+            underlay_sources: vec![],
+            subnets: subnets(j),
+            accept_sources: vec![],
+            format: self.formats[usize::from(i - 1)][usize::from(j - 1)],
+            vtep_mac: mac(j),
+        }
+    }
+}
+
+/// Node `i`'s underlay address.
+pub fn node(i: u8, underlay: Family) -> IpAddr {
+    match underlay {
+        Family::V4 => Ipv4Addr::new(192, 0, 2, i).into(),
+        Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, i.into()).into(),
+    }
+}
+
+/// The IPv4 address of pod `n` (from 0) of node `i`.
+pub fn pod(i: u8, n: u8) -> IpAddr {
+    Ipv4Addr::new(10, 244, i, 2 + n).into()
+}
+
+/// The IPv6 address of pod `n` (from 0) of node `i`.
+pub fn pod6(i: u8, n: u8) -> IpAddr {
+    Ipv6Addr::new(0xfd00, 0x10, 0x244, i.into(), 0, 0, 0, 2 + u16::from(n)).into()
+}
+
+/// Node `i`'s VTEP MAC.
+pub fn mac(i: u8) -> Mac {
+    Mac([2, 0, 0, 0, 0, i])
+}
+
+/// An address.
+pub fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// A prefix.
+pub fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+fn subnets(i: u8) -> Vec<IpNet> {
+    vec![
+        net(&format!("10.244.{i}.0/24")),
+        net(&format!("fd00:10:244:{i:x}::/64")),
+    ]
+}
