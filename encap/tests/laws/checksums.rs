@@ -20,7 +20,7 @@ fn field(protocol: u8) -> usize {
 }
 
 /// The packet with its checksum unfinished, as a kernel sender leaves it: the pseudo-header's sum by smoltcp.
-pub fn unfinished(made: &Made) -> Vec<u8> {
+pub(crate) fn unfinished(made: &Made) -> Vec<u8> {
     let mut bytes = made.bytes.clone();
     let len = (bytes.len() - made.transport) as u32;
     let pseudo = smol::pseudo_header(

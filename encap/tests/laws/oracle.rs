@@ -10,7 +10,7 @@ use etherparse::{IpNumber, Ipv4HeaderSlice, Ipv6ExtensionsSlice, Ipv6HeaderSlice
 use smoltcp::wire::{Ipv4Packet, Ipv6Packet};
 
 /// Everything that is done with a packet read from the device.
-pub fn inner(bytes: &[u8]) {
+pub(crate) fn inner(bytes: &[u8]) {
     let parsed = Inner::parse(bytes);
     match bytes.first().map(|first| first >> 4) {
         Some(4) => v4_agrees(bytes, parsed),
@@ -39,7 +39,7 @@ pub fn inner(bytes: &[u8]) {
 }
 
 /// Everything that is done with a datagram. The first byte chooses what the datagram is held against.
-pub fn pull(input: &[u8]) {
+pub(crate) fn pull(input: &[u8]) {
     let Some((&choice, datagram)) = input.split_first() else {
         return;
     };
@@ -248,7 +248,7 @@ fn codepoint_alone_changes(packet: &[u8], inner: &Inner) {
 }
 
 /// The segments are packets of their own, carry the payload in order, and each verifies.
-pub fn segments_hold(packet: &[u8], inner: &Inner, size: u16) {
+pub(crate) fn segments_hold(packet: &[u8], inner: &Inner, size: u16) {
     let Ok(plan) = segment::plan(packet, inner, size) else {
         return;
     };
@@ -290,7 +290,7 @@ pub fn segments_hold(packet: &[u8], inner: &Inner, size: u16) {
 }
 
 /// The fragments fit, carry the payload in order, and say where it belongs.
-pub fn fragments_hold(packet: &[u8], inner: &Inner, mtu: u16) {
+pub(crate) fn fragments_hold(packet: &[u8], inner: &Inner, mtu: u16) {
     let Ok(plan) = fragment::plan(packet, inner, mtu) else {
         return;
     };

@@ -13,36 +13,36 @@ use proptest::prelude::*;
 
 /// A packet and what its maker knows of it.
 #[derive(Clone, Debug)]
-pub struct Made {
-    pub bytes: Vec<u8>,
-    pub source: IpAddr,
-    pub destination: IpAddr,
-    pub ecn: u8,
-    pub protocol: u8,
+pub(crate) struct Made {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
+    pub(crate) ecn: u8,
+    pub(crate) protocol: u8,
     /// Bytes of IP header, options and extension headers.
-    pub transport: usize,
+    pub(crate) transport: usize,
     /// Bytes of all headers.
-    pub header: usize,
-    pub ports: Option<(u16, u16)>,
+    pub(crate) header: usize,
+    pub(crate) ports: Option<(u16, u16)>,
 }
 
 impl Made {
-    pub fn payload(&self) -> &[u8] {
+    pub(crate) fn payload(&self) -> &[u8] {
         &self.bytes[self.header..]
     }
 
-    pub fn is_v4(&self) -> bool {
+    pub(crate) fn is_v4(&self) -> bool {
         self.source.is_ipv4()
     }
 }
 
 /// Any packet of up to 3 KB.
-pub fn any_packet() -> impl Strategy<Value = Made> {
+pub(crate) fn any_packet() -> impl Strategy<Value = Made> {
     prop_oneof![tcp(3_000), udp(3_000), echo(3_000)]
 }
 
 /// TCP with any flags but SYN and RST, and options.
-pub fn tcp(most: usize) -> impl Strategy<Value = Made> {
+pub(crate) fn tcp(most: usize) -> impl Strategy<Value = Made> {
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     let fields = (any::<(u16, u16, u32, u32, u16)>(), flags, 0..=10usize);
     (ip(), fields, payload(most)).prop_map(|(ip, (fields, flags, words), payload)| {
@@ -69,7 +69,7 @@ pub fn tcp(most: usize) -> impl Strategy<Value = Made> {
     })
 }
 
-pub fn udp(most: usize) -> impl Strategy<Value = Made> {
+pub(crate) fn udp(most: usize) -> impl Strategy<Value = Made> {
     (ip(), any::<(u16, u16)>(), payload(most)).prop_map(|(ip, ports, payload)| {
         let mut bytes = Vec::new();
         PacketBuilder::ip(ip.clone())
@@ -80,7 +80,7 @@ pub fn udp(most: usize) -> impl Strategy<Value = Made> {
     })
 }
 
-pub fn echo(most: usize) -> impl Strategy<Value = Made> {
+pub(crate) fn echo(most: usize) -> impl Strategy<Value = Made> {
     (ip(), any::<(u16, u16)>(), payload(most)).prop_map(|(ip, (id, seq), payload)| {
         let echo = etherparse::IcmpEchoHeader { id, seq };
         let step = PacketBuilder::ip(ip.clone());
@@ -156,13 +156,13 @@ fn v4() -> impl Strategy<Value = IpHeaders> {
 }
 
 /// An address that an ICMP error may be sent to: 1.0.0.0 to 126.255.255.255.
-pub fn unicast_v4(bits: u32) -> Ipv4Addr {
+pub(crate) fn unicast_v4(bits: u32) -> Ipv4Addr {
     let [first, b, c, d] = bits.to_be_bytes();
     Ipv4Addr::new(first % 126 + 1, b, c, d)
 }
 
 /// An address in 2000::/3.
-pub fn unicast_v6(bits: u128) -> Ipv6Addr {
+pub(crate) fn unicast_v6(bits: u128) -> Ipv6Addr {
     Ipv6Addr::from(bits >> 3 | 1 << 125)
 }
 
