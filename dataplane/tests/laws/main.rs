@@ -8,4 +8,7 @@
 )]
 
 mod cluster;
+mod drops;
+mod reasons;
+mod sabotage;
 mod world;

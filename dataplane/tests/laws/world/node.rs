@@ -138,6 +138,9 @@ impl Node {
 
     /// Kills it and starts its successor on the same counters, as the keeper does. Returns what was booked as lost.
     pub fn restart(&mut self) -> u64 {
+        // What it had given away is not lost with it.
+        self.take_sent();
+        self.take_delivered();
         let descriptor = self.counters.descriptor().try_clone_to_owned().unwrap();
         self.counters = Counters::adopt(descriptor).unwrap();
         self.worker = worker(&self.spec, &self.counters);
