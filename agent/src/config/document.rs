@@ -3,8 +3,11 @@
 use std::net::IpAddr;
 use std::ops::Range;
 
+use ipnet::IpNet;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+
+use super::subnet_range::parse_prefix;
 
 /// A table of a document, with the text it stands in.
 #[derive(Clone, Copy)]
@@ -65,6 +68,24 @@ pub enum Fault {
         key: &'static str,
         /// What it says.
         value: String,
+    },
+    /// Text that is no prefix.
+    #[error("{key} must be a prefix as in 10.244.1.0/24, not {value:?}")]
+    Prefix {
+        /// The key.
+        key: &'static str,
+        /// What it says.
+        value: String,
+    },
+    /// A prefix that names an address inside itself: a slip of one of the two.
+    #[error("{key} {written} has bits set behind its length: write {meant} or a longer length")]
+    HostBits {
+        /// The key.
+        key: &'static str,
+        /// What it says.
+        written: IpNet,
+        /// The prefix of that length.
+        meant: IpNet,
     },
     /// A number out of range.
     #[error("{key} must be {least} to {most}")]
@@ -178,6 +199,26 @@ impl<'a> Entry<'a> {
                 value: text.to_owned(),
             })
         })
+    }
+
+    /// A prefix whose host bits are zero.
+    pub(crate) fn prefix(&self) -> Result<IpNet, Misread> {
+        let (key, text) = (self.key, self.text()?);
+        let value = || text.to_owned();
+        let written = parse_prefix(text).ok_or_else(|| {
+            self.fault(Fault::Prefix {
+                key,
+                value: value(),
+            })
+        })?;
+        match written.trunc() {
+            meant if meant == written => Ok(written),
+            meant => Err(self.fault(Fault::HostBits {
+                key,
+                written,
+                meant,
+            })),
+        }
     }
 
     /// The elements of a list, each with a line of its own.

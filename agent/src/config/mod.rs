@@ -5,7 +5,7 @@ pub(crate) mod document;
 mod json;
 pub mod net_conf;
 pub mod node;
-mod subnet_range;
+pub(crate) mod subnet_range;
 pub(crate) mod text_file;
 
 pub use backend::Backend;

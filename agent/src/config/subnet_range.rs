@@ -127,16 +127,7 @@ fn read_network(fields: &Fields, stack: &Stack) -> Result<Option<IpNet>, NetConf
     let Some(text) = fields.text(stack.network)? else {
         return Ok(None);
     };
-    let prefix = text.split_once('/').and_then(|(address, len)| {
-        let address: IpAddr = address.parse().ok()?;
-        let len = len
-            .bytes()
-            .all(|b| b.is_ascii_digit())
-            .then(|| len.parse().ok())??;
-        IpNet::new(address, len)
-            .ok()
-            .filter(|net| net.max_prefix_len() == stack.bits)
-    });
+    let prefix = parse_prefix(text).filter(|net| net.max_prefix_len() == stack.bits);
     match prefix {
         Some(net) => Ok(Some(net.trunc())),
         None => Err(NetConfError::Prefix {
@@ -174,6 +165,13 @@ fn read_bound(
             value: text.to_owned(),
         }),
     }
+}
+
+/// `ADDRESS/LENGTH`, host bits as written. Stricter than `IpNet`'s own parser, which takes `010.1.1.1` for ten.
+pub(crate) fn parse_prefix(text: &str) -> Option<IpNet> {
+    let (address, len) = text.split_once('/')?;
+    let digits = len.bytes().all(|b| b.is_ascii_digit());
+    IpNet::new(address.parse().ok()?, len.parse().ok().filter(|_| digits)?).ok()
 }
 
 fn number(address: IpAddr) -> u128 {

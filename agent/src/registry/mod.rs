@@ -1,5 +1,10 @@
 //! Registries: who owns which subnet. Each kind yields the same [`Update`]s.
 
+mod conflicts;
+mod nodes;
+
+pub use nodes::{FileError, NodeFault, parse};
+
 use crate::lease::Lease;
 
 /// What a registry has to say.
