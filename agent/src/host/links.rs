@@ -77,6 +77,11 @@ pub(super) async fn list(handle: &Handle) -> Result<Vec<Link>, HostError> {
     Ok(messages.iter().map(parse).collect())
 }
 
+/// The interface of that name among those listed.
+pub(super) fn find<'a>(links: &'a [Link], name: &str) -> Option<&'a Link> {
+    links.iter().find(|link| link.name == name)
+}
+
 /// The interface of that name, if there is one.
 pub(super) async fn named(handle: &Handle, name: &str) -> Result<Option<Link>, HostError> {
     Ok(message(handle, name).await?.as_ref().map(parse))

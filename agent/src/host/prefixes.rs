@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use netlink_packet_route::route::RouteType;
 
 use super::addresses::Held;
+use super::links::Link;
 use super::routes::{LOCAL, MAIN, Route};
 
 /// A route inside a cluster network that takes packets past Tartan.
@@ -80,13 +81,24 @@ pub(super) fn strays<'a>(
     routes.iter().filter(move |route| {
         route.table == MAIN
             && !route.is_ours(device)
-            && !(device.is_some_and(|ours| route.devices == [ours]))
+            && device.is_none_or(|ours| route.devices != [ours])
             && !matches!(route.kind, RouteType::Multicast | RouteType::Throw)
             && cluster
                 .iter()
                 .any(|network| network.contains(&route.prefix) && *network != route.prefix)
             && !own.iter().any(|subnet| subnet.contains(&route.prefix))
     })
+}
+
+/// The interface a route leads to, if it leads anywhere.
+pub(super) fn leads_to(route: &Route, links: &[Link]) -> Option<String> {
+    // An IPv6 route that refuses names the loopback device.
+    if route.kind != RouteType::Unicast {
+        return None;
+    }
+    let device = route.devices.first()?;
+    let link = links.iter().find(|link| link.index == *device)?;
+    Some(link.name.clone())
 }
 
 #[cfg(test)]

@@ -104,8 +104,12 @@ fn next_message(bytes: &[u8]) -> Option<(u16, usize)> {
     let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
     let length = usize::try_from(length).ok()?;
     // A datagram longer than the buffer is cut; its type still counts.
-    (length >= HEADER && bytes.len() >= HEADER)
-        .then(|| (kind, length.next_multiple_of(4).min(bytes.len())))
+    (length >= HEADER && bytes.len() >= HEADER).then(|| {
+        (
+            kind,
+            length.min(bytes.len()).next_multiple_of(4).min(bytes.len()),
+        )
+    })
 }
 
 fn event(kind: u16) -> Option<HostEvent> {

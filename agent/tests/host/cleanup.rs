@@ -187,3 +187,25 @@ fn what_is_not_ours_stays() {
         "{words:?}"
     );
 }
+
+#[test]
+fn a_trace_that_cannot_be_removed_is_named_and_the_rest_goes() {
+    let namespace = Namespace::with_tun();
+    apply(&namespace, &v4()).unwrap();
+    let run = RunDir::under(namespace.root());
+    fs::create_dir_all(run.path().parent().unwrap()).unwrap();
+    fs::write(run.path(), "a file where a directory should be").unwrap();
+    let outcomes = clean(&namespace);
+    let failed: Vec<String> = outcomes
+        .iter()
+        .filter(|outcome| matches!(outcome, Outcome::Failed { .. }))
+        .map(ToString::to_string)
+        .collect();
+    // The run directory, and the attachments below it.
+    assert_eq!(failed.len(), 2, "{outcomes:?}");
+    for sentence in &failed {
+        assert!(sentence.contains("remove it by hand"), "{sentence}");
+    }
+    assert_eq!(namespace.setting("net/ipv4/ip_forward"), "0");
+    assert!(!namespace.state_dir().exists());
+}

@@ -1,0 +1,265 @@
+//! Making the kernel agree: check everything, then change what differs.
+
+use std::mem;
+
+use netlink_packet_route::route::RouteType;
+
+use super::change::Change;
+use super::error::HostError;
+use super::links::{self, Kind, Link};
+use super::prefixes::leads_to;
+use super::routes::{self, Route, Step, Target, Wanted};
+use super::sysctls::{self, Interface, Setting};
+use super::{Host, addresses};
+use crate::reconcile::HostState;
+
+impl Host {
+    /// Makes the kernel agree with `desired`. Returns what had to be changed,
+    /// first set-up and repair alike; nothing when all was well. After a
+    /// failure the changes made so far are told by the next call that succeeds.
+    ///
+    /// # Errors
+    /// The device missing or no TUN, a cluster network held by somebody else,
+    /// IPv6 wanted where there is none, or the kernel's refusal of a step.
+    pub async fn apply(&mut self, desired: &HostState) -> Result<Vec<Change>, HostError> {
+        let name = Interface::parse(&desired.device).ok_or_else(|| HostError::DeviceName {
+            name: desired.device.clone(),
+        })?;
+        let plan = self.check(desired).await?;
+        let v6 = wants_v6(desired);
+        self.set_mtu(&plan.link, desired.mtu).await?;
+        // Before the device is up, or it makes itself a link-local address.
+        for altered in sysctls::assert_device(&name, v6)? {
+            self.untold.push(Change::Set(altered.into()));
+        }
+        self.raise(&plan.link).await?;
+        self.agree_on_addresses(&plan, desired).await?;
+        self.agree_on_forwarding(desired, &plan.routes, v6).await?;
+        Ok(mem::take(&mut self.untold))
+    }
+
+    /// Everything that may be refused, and what the rest works from.
+    async fn check(&self, desired: &HostState) -> Result<Plan, HostError> {
+        let handle = &self.netlink.handle;
+        let links = links::list(handle).await?;
+        let link = links::find(&links, &desired.device).ok_or_else(|| HostError::NoDevice {
+            name: desired.device.clone(),
+        })?;
+        if link.kind != Kind::Tun {
+            return Err(HostError::NotATun {
+                name: link.name.clone(),
+                found: describe(&link.kind),
+            });
+        }
+        if wants_v6(desired) {
+            if !sysctls::has_ipv6() {
+                return Err(HostError::NoIpv6);
+            }
+            if desired.mtu < LEAST_V6_MTU {
+                return Err(HostError::MtuBelowIpv6 {
+                    device: desired.device.clone(),
+                    mtu: desired.mtu,
+                });
+            }
+        }
+        let wanted = routes::wanted(
+            &desired.cluster_routes,
+            &desired.unreachable,
+            &desired.addresses,
+        );
+        let routes = routes::list(handle).await?;
+        match routes::rival(&routes, &wanted, link.index) {
+            Some(rival) => Err(held_by(rival, &links)),
+            None => Ok(Plan {
+                link: link.clone(),
+                wanted,
+                routes,
+            }),
+        }
+    }
+
+    async fn set_mtu(&mut self, link: &Link, mtu: u16) -> Result<(), HostError> {
+        if link.mtu != u32::from(mtu) {
+            links::set_mtu(&self.netlink.handle, link, mtu).await?;
+            self.untold.push(Change::Mtu {
+                device: link.name.clone(),
+                found: link.mtu,
+                set: mtu,
+            });
+        }
+        Ok(())
+    }
+
+    async fn raise(&mut self, link: &Link) -> Result<(), HostError> {
+        if !link.is_ours() {
+            links::mark(&self.netlink.handle, link).await?;
+            self.untold.push(Change::Marked(link.name.clone()));
+        }
+        if !link.up {
+            links::raise(&self.netlink.handle, link).await?;
+            self.untold.push(Change::Raised(link.name.clone()));
+        }
+        Ok(())
+    }
+
+    /// Addresses and routes, in an order in which no route ever names a source
+    /// address that the device lacks: the kernel would take the route away.
+    async fn agree_on_addresses(
+        &mut self,
+        plan: &Plan,
+        desired: &HostState,
+    ) -> Result<(), HostError> {
+        let handle = &self.netlink.handle;
+        let held = addresses::list(handle).await?;
+        let (missing, surplus) = addresses::plan(
+            &held,
+            plan.link.index,
+            &desired.addresses,
+            &desired.cluster_routes,
+        );
+        for address in missing {
+            addresses::add(handle, &plan.link, address).await?;
+            self.untold.push(Change::AddressAdded(address));
+        }
+        for step in routes::plan(&plan.routes, &plan.wanted, plan.link.index) {
+            routes::take(handle, &step, plan.link.index).await?;
+            self.untold.push(told(&step, &plan.link.name));
+        }
+        for address in surplus {
+            addresses::remove(handle, &plan.link, address).await?;
+            self.untold.push(Change::AddressRemoved(address));
+        }
+        Ok(())
+    }
+
+    /// Forwarding, for the families that the cluster network has.
+    async fn agree_on_forwarding(
+        &mut self,
+        desired: &HostState,
+        routes: &[Route],
+        v6: bool,
+    ) -> Result<(), HostError> {
+        let mut wanted = Vec::new();
+        if desired
+            .cluster_routes
+            .iter()
+            .any(|net| net.addr().is_ipv4())
+        {
+            wanted.push((Setting::Forward4, 1));
+        }
+        if v6 {
+            // A router ignores router advertisements unless accept_ra is 2,
+            // and the node would lose its default route: uplinks come first.
+            let uplinks = self.uplinks(routes).await?;
+            wanted.extend(uplinks.into_iter().map(|uplink| (uplink, 2)));
+            wanted.push((Setting::Forward6, 1));
+        }
+        for (setting, value) in wanted {
+            let altered = sysctls::assert_remembered(&setting, value, &mut self.record)?;
+            self.untold
+                .extend(altered.map(|altered| Change::Set(altered.into())));
+        }
+        Ok(())
+    }
+
+    /// `accept_ra` of each uplink that has it at 1: interfaces with a default
+    /// route or one learned from a router now, while forwarding is off, and
+    /// those that were uplinks when we switched it on. Never a pod's interface,
+    /// or a pod could configure the node.
+    async fn uplinks(&self, routes: &[Route]) -> Result<Vec<Setting>, HostError> {
+        let mut uplinks: Vec<Setting> = self
+            .record
+            .changes()
+            .iter()
+            .map(|change| change.setting.clone())
+            .filter(|setting| matches!(setting, Setting::AcceptRa(_)))
+            .collect();
+        if Setting::Forward6.read()? == Some(0) {
+            let links = links::list(&self.netlink.handle).await?;
+            let learning: Vec<u32> = routes
+                .iter()
+                .filter(|route| is_uplinks(route))
+                .flat_map(|route| route.devices.iter().copied())
+                .collect();
+            uplinks.extend(
+                links
+                    .iter()
+                    .filter(|link| learning.contains(&link.index) && link.kind != Kind::Loopback)
+                    .filter_map(|link| Interface::parse(&link.name))
+                    .map(Setting::AcceptRa),
+            );
+        }
+        let mut asked = Vec::new();
+        for setting in uplinks {
+            if !asked.contains(&setting) && setting.read()? == Some(1) {
+                asked.push(setting);
+            }
+        }
+        Ok(asked)
+    }
+}
+
+/// What one call of [`Host::apply`] works from.
+struct Plan {
+    link: Link,
+    wanted: Vec<Wanted>,
+    routes: Vec<Route>,
+}
+
+fn wants_v6(desired: &HostState) -> bool {
+    desired
+        .cluster_routes
+        .iter()
+        .chain(&desired.addresses)
+        .any(|net| net.addr().is_ipv6())
+}
+
+/// Whether a route shows that its interface faces a router.
+fn is_uplinks(route: &Route) -> bool {
+    route.prefix.addr().is_ipv6()
+        && route.kind == RouteType::Unicast
+        && (route.prefix.prefix_len() == 0 || route.protocol == LEARNED_FROM_ROUTER)
+}
+
+fn held_by(rival: &Route, links: &[Link]) -> HostError {
+    HostError::NetworkHeld {
+        prefix: rival.prefix,
+        via: match (leads_to(rival, links), rival.gateway) {
+            (Some(device), Some(gateway)) => format!("via {gateway} dev {device}"),
+            (Some(device), None) => format!("to dev {device}"),
+            (None, _) => format!("nowhere ({})", routes::word(rival.kind)),
+        },
+        protocol: rival.protocol,
+        metric: rival.metric,
+    }
+}
+
+fn told(step: &Step, device: &str) -> Change {
+    let target = |route: &Wanted| match route.target {
+        Target::Device { source: None } => format!("{} dev {device}", route.prefix),
+        Target::Device {
+            source: Some(source),
+        } => format!("{} dev {device} src {source}", route.prefix),
+        Target::Unreachable => format!("unreachable {}", route.prefix),
+    };
+    match step {
+        Step::Add(route) => Change::RouteAdded(target(route)),
+        Step::Replace(route) => Change::RouteReplaced(target(route)),
+        Step::Remove(route) => Change::RouteRemoved(route.to_string()),
+    }
+}
+
+fn describe(kind: &Kind) -> String {
+    match kind {
+        Kind::Tun => "a TUN".to_owned(),
+        Kind::Tap => "a TAP".to_owned(),
+        Kind::Loopback => "the loopback device".to_owned(),
+        Kind::Other(word) if word.is_empty() => "hardware".to_owned(),
+        Kind::Other(word) => format!("a {word} device"),
+    }
+}
+
+/// Least MTU on which the kernel runs IPv6, in bytes (RFC 8200 section 5).
+const LEAST_V6_MTU: u16 = 1280;
+/// `RTPROT_RA`: routes learned from router advertisements.
+const LEARNED_FROM_ROUTER: u8 = 9;

@@ -1,0 +1,153 @@
+//! What the host holds, read for the reconciler and for `tartan status`.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::addresses::{self, Held};
+use super::error::HostError;
+use super::links::{self, Link, LinkStats};
+use super::prefixes::{self, Bypass};
+use super::{Host, routes};
+
+/// The interface that carries the overlay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Underlay {
+    /// Its index in this namespace.
+    pub ifindex: u32,
+    /// Its name.
+    pub name: String,
+    /// Its MTU in bytes; one above 65,535 (loopback) reads as 65,535.
+    pub mtu: u16,
+}
+
+impl Host {
+    /// Every address the host holds on devices other than ours that packets of
+    /// other hosts can carry: loopback and IPv6 link-local ones are left out.
+    /// Sorted, each once.
+    ///
+    /// # Errors
+    /// The kernel's refusal to list them.
+    pub async fn addresses(&self) -> Result<Vec<IpAddr>, HostError> {
+        let held = self.held_elsewhere().await?;
+        let mut addresses: Vec<IpAddr> = held
+            .iter()
+            .filter(|(held, _)| held.is_routable())
+            .map(|(held, _)| held.address.addr())
+            .collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        Ok(addresses)
+    }
+
+    /// The interface that holds `public_ip`.
+    ///
+    /// # Errors
+    /// [`HostError::NoUnderlay`] when none does (the sentence lists what the
+    /// node holds), or the kernel's refusal to list.
+    pub async fn underlay(&self, public_ip: IpAddr) -> Result<Underlay, HostError> {
+        let held = self.held_elsewhere().await?;
+        match held
+            .iter()
+            .find(|(held, _)| held.address.addr() == public_ip)
+        {
+            Some((_, link)) => Ok(Underlay {
+                ifindex: link.index,
+                name: link.name.clone(),
+                mtu: u16::try_from(link.mtu).unwrap_or(u16::MAX),
+            }),
+            None => Err(HostError::NoUnderlay {
+                address: public_ip,
+                held: in_words(&held),
+            }),
+        }
+    }
+
+    /// Prefixes inside `own` subnets that the kernel routes to, or holds on, a
+    /// device other than `device`: pods attached by somebody else's plugin, a
+    /// bridge's connected network, and each address of such a device as /32 or
+    /// /128. Sorted, each once.
+    ///
+    /// # Errors
+    /// The kernel's refusal to list.
+    pub async fn kernel_prefixes(
+        &self,
+        own: &[IpNet],
+        device: &str,
+    ) -> Result<Vec<IpNet>, HostError> {
+        let handle = &self.netlink.handle;
+        let device = links::named(handle, device).await?.map(|link| link.index);
+        let routes = routes::list(handle).await?;
+        let held = addresses::list(handle).await?;
+        Ok(prefixes::served(&routes, &held, own, device))
+    }
+
+    /// Routes more specific than a `cluster` network that are neither ours nor
+    /// inside our `own` subnets: packets they match never reach us.
+    ///
+    /// # Errors
+    /// The kernel's refusal to list.
+    pub async fn bypassing(
+        &self,
+        cluster: &[IpNet],
+        own: &[IpNet],
+        device: &str,
+    ) -> Result<Vec<Bypass>, HostError> {
+        let handle = &self.netlink.handle;
+        let links = links::list(handle).await?;
+        let device = links::find(&links, device).map(|link| link.index);
+        let routes = routes::list(handle).await?;
+        Ok(prefixes::strays(&routes, cluster, own, device)
+            .map(|route| Bypass {
+                prefix: route.prefix,
+                device: prefixes::leads_to(route, &links),
+                gateway: route.gateway,
+                protocol: route.protocol,
+            })
+            .collect())
+    }
+
+    /// The kernel's counters of one interface.
+    ///
+    /// # Errors
+    /// [`HostError::NoDevice`] when there is none of that name.
+    pub async fn device_stats(&self, device: &str) -> Result<LinkStats, HostError> {
+        links::stats(&self.netlink.handle, device).await
+    }
+
+    async fn held_elsewhere(&self) -> Result<Vec<(Held, Link)>, HostError> {
+        let links = links::list(&self.netlink.handle).await?;
+        let held = addresses::list(&self.netlink.handle).await?;
+        Ok(held
+            .into_iter()
+            .filter_map(|held| {
+                let link = links.iter().find(|link| link.index == held.index)?;
+                (!link.is_ours()).then(|| (held, link.clone()))
+            })
+            .collect())
+    }
+}
+
+/// The routable addresses for a sentence, at most ten of them.
+fn in_words(held: &[(Held, Link)]) -> String {
+    let all: Vec<String> = held
+        .iter()
+        .filter(|(held, _)| held.is_routable())
+        .map(|(held, link)| format!("{} ({})", held.address.addr(), link.name))
+        .collect();
+    match all.len() {
+        0 => "the addresses it is to be given (it holds none)".to_owned(),
+        count if count > MOST_IN_A_SENTENCE => format!(
+            "{} and {} more",
+            all.iter()
+                .take(MOST_IN_A_SENTENCE)
+                .cloned()
+                .collect::<Vec<_>>()
+                .join(", "),
+            count - MOST_IN_A_SENTENCE
+        ),
+        _ => all.join(", "),
+    }
+}
+
+const MOST_IN_A_SENTENCE: usize = 10;
