@@ -9,6 +9,8 @@
 
 mod cluster;
 mod drops;
+mod inbound;
 mod reasons;
 mod sabotage;
+mod super_packets;
 mod world;
