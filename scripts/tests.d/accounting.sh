@@ -23,8 +23,8 @@ host_end() {
 # One count of every station on the way.
 stations() {
     local drops1 drops2
-    drops1=$(tartan node1 drops -o json)
-    drops2=$(tartan node2 drops -o json)
+    drops1=$(told node1 drops)
+    drops2=$(told node2 drops)
     jq -nc --argjson one "$drops1" --argjson two "$drops2" \
         --argjson pod_out "$(device_count pod1 eth0 tx_packets)" \
         --argjson pod_lost "$(device_count pod1 eth0 tx_dropped)" \

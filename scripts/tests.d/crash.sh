@@ -28,11 +28,11 @@ standing() {
 kill_service() {
     local pid restarts
     pid=$(service_pid "$1")
-    restarts=$(tartan "$1" status -o json | jq .restarts)
+    restarts=$(told "$1" status | jq .restarts)
     say "SIGKILL of the service of $1, process $pid"
     kill -KILL "$pid"
     until_true 5 "a new service on $1" another_service "$1" "$pid"
-    equal "restarts on $1" $((restarts + 1)) "$(tartan "$1" status -o json | jq .restarts)"
+    equal "restarts on $1" $((restarts + 1)) "$(told "$1" status | jq .restarts)"
 }
 
 another_service() {
@@ -75,6 +75,6 @@ equal "addresses, routes and carrier changes of node1" "$BEFORE1" "$(standing no
 equal "addresses, routes and carrier changes of node2" "$BEFORE2" "$(standing node2)"
 for node in node1 node2; do
     law_one "$node"
-    say "$node lost in the crash: $(tartan "$node" drops -o json |
+    say "$node lost in the crash: $(told "$node" drops |
         jq -c '[.reasons[] | select(.reason == "LostInCrash") | {(.direction): .count}] | add')"
 done

@@ -37,10 +37,10 @@ as_before() {
 meddle() {
     local what=$1 repairs
     shift
-    repairs=$(tartan node1 status -o json | jq .repairs)
+    repairs=$(told node1 status | jq .repairs)
     "$@"
     until_true "$SECONDS_TO_REPAIR" "$what is put back" as_before || diff <(echo "$BEFORE") <(facts) || true
-    [ "$(tartan node1 status -o json | jq .repairs)" -gt "$repairs" ] || fail "$what: the repair is not told by status"
+    [ "$(told node1 status | jq .repairs)" -gt "$repairs" ] || fail "$what: the repair is not told by status"
     traffic "after: $what"
 }
 
@@ -51,7 +51,7 @@ traffic() {
 
 # How often the problems of node1 mention something.
 problems() {
-    tartan node1 status -o json | jq --arg text "$1" '[.problems[] | select(contains($text))] | length'
+    told node1 status | jq --arg text "$1" '[.problems[] | select(contains($text))] | length'
 }
 
 problem_told() {
@@ -59,17 +59,17 @@ problem_told() {
 }
 
 no_problem() {
-    [ "$(tartan node1 status -o json | jq '.problems | length')" = 0 ]
+    [ "$(told node1 status | jq '.problems | length')" = 0 ]
 }
 
 # refused WHAT LINE WORD: the list in place is refused, with its line and a word of the reason.
 refused() {
     until_true 3 "$1 is refused" problem_told "$3" || tartan node1 status || true
-    problem_told "line $2" || fail "$1: the status does not name line $2: $(tartan node1 status -o json | jq -c .problems)"
+    problem_told "line $2" || fail "$1: the status does not name line $2: $(told node1 status | jq -c .problems)"
     local code=0
     tartan node1 status >/dev/null || code=$?
     equal "exit code of status: $1" 1 "$code"
-    equal "peers: $1" 1 "$(tartan node1 peers -o json | jq '.peers | length')"
+    equal "peers: $1" 1 "$(told node1 peers | jq '.peers | length')"
     traffic "with $1"
 }
 
@@ -94,6 +94,6 @@ mv "$NODES_FILE.new" "$NODES_FILE"
 refused "a subnet of two nodes" "$(($(grep -n 'node9' "$NODES_FILE" | cut -d: -f1) + 1))" node2
 printf '%s\n[[node]]\nname = "node9"\nsubnets = ["10.244.9.0/24"]\npublic-ip = "192.0.2.9"\n' "$GOOD" >"$NODES_FILE"
 until_true 3 "the mended list is adopted" no_problem
-equal "peers after the mended list" 2 "$(tartan node1 peers -o json | jq '.peers | length')"
+equal "peers after the mended list" 2 "$(told node1 peers | jq '.peers | length')"
 traffic "with the mended list"
 law_one node1

@@ -26,7 +26,7 @@ INBOUND='[.workers[].inbound]
 
 # Every count of node1's inbound direction that is not zero: {"received": n, "NotOurs": n, ...}
 inbound() {
-    tartan node1 drops -o json | jq -c "$INBOUND"
+    told node1 drops | jq -c "$INBOUND"
 }
 
 # The numbers of $2 that differ from those of $1, and by how much.
