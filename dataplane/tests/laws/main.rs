@@ -10,6 +10,8 @@
 mod cluster;
 mod drops;
 mod inbound;
+mod outbound;
+mod path_mtu;
 mod reasons;
 mod sabotage;
 mod super_packets;

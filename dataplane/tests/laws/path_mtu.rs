@@ -1,0 +1,364 @@
+//! Path MTU is per peer and ours: learned from our own kernel and from routers that quote us, believed for ten minutes,
+//! and never from a liar.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use dataplane::drops::DropReason;
+use dataplane::limits::PATH_MTU_LIFE;
+use dataplane::now::Now;
+use dataplane::underlay::memory::Datagram;
+use dataplane::underlay::{Failure, QUOTE};
+use encap::Format;
+use etherparse::Ipv4Header;
+use libc::{ECONNREFUSED, EHOSTUNREACH, EMSGSIZE};
+use proptest::prelude::*;
+use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, Ipv6Packet};
+
+use crate::reasons::node;
+use crate::world::node::{Node, port};
+use crate::world::packets::{checksums_hold, dont_fragment, frame, pattern, udp};
+use crate::world::plan::{ip, mac, pod, pod6};
+
+#[test]
+fn our_kernel_refuses_and_the_sender_is_told() {
+    for (peer, format, overhead) in [(2, Format::Vxlan, 50), (3, Format::Udp, 28)] {
+        let mut node = node();
+        let packet = dont_fragment(udp(pod(1, 0), pod(peer, 0), &pattern(1_400)));
+        refuse(&mut node, report(peer, format, 1_400));
+        node.push(packet.clone());
+        let (sent, answers) = node.run(Now(0));
+        assert_eq!(sent, []);
+        assert_eq!(frag_needed(&answers), (1_400 - overhead, &packet[..548]));
+        // From now on nobody asks the kernel: no error is waiting, and the answer is the same.
+        node.push(packet.clone());
+        let (sent, answers) = node.run(Now(0));
+        assert_eq!(sent, []);
+        assert_eq!(frag_needed(&answers).0, 1_400 - overhead);
+        assert_eq!(node.totals().outbound.drops_of(DropReason::TooBig), 2);
+        // What fits goes.
+        let most = usize::from(1_400 - overhead) - 28;
+        node.push(dont_fragment(udp(pod(1, 0), pod(peer, 0), &pattern(most))));
+        assert_eq!(node.run(Now(0)).0.len(), 1);
+        assert_eq!(node.audit(), [""; 0]);
+    }
+}
+
+#[test]
+fn ipv6_senders_are_told_packet_too_big() {
+    let mut node = node();
+    let packet = udp(pod6(1, 0), pod6(2, 0), &pattern(1_390));
+    refuse(&mut node, report(2, Format::Vxlan, 1_400));
+    node.push(packet.clone());
+    let (sent, answers) = node.run(Now(0));
+    assert_eq!((sent.len(), answers.len()), (0, 1));
+    let ip6 = Ipv6Packet::new_checked(&answers[0][..]).unwrap();
+    assert_eq!(
+        (ip6.src_addr(), ip6.dst_addr()).0,
+        "fd00:10:244:1::".parse::<std::net::Ipv6Addr>().unwrap()
+    );
+    let icmp = Icmpv6Packet::new_checked(&answers[0][40..]).unwrap();
+    assert!(icmp.verify_checksum(&ip6.src_addr(), &ip6.dst_addr()));
+    assert_eq!(answers[0][40..42], [2, 0]);
+    assert_eq!(answers[0][44..48], 1_350u32.to_be_bytes());
+    assert_eq!(answers[0][48..], packet[..1_232]);
+    assert_eq!(node.audit(), [""; 0]);
+}
+
+#[test]
+fn without_df_the_inner_packet_is_fragmented() {
+    for (peer, format, overhead) in [(2, Format::Vxlan, 50), (3, Format::Udp, 28)] {
+        let mut node = node();
+        let packet = udp(pod(1, 0), pod(peer, 0), &pattern(1_400));
+        refuse(&mut node, report(peer, format, 700));
+        // Once when the kernel refuses, once when it is known.
+        for _ in 0..2 {
+            node.push(packet.clone());
+            let (sent, answers) = node.run(Now(0));
+            assert_eq!(answers, [[]; 0]);
+            assert_eq!(sent.len(), 3);
+            let fragments = inner(&sent);
+            assert!(fragments.iter().all(|f| f.len() <= 700 - overhead));
+            assert_eq!(reassemble(&fragments), packet);
+        }
+        let flow = node.totals().outbound;
+        assert_eq!((flow.received, flow.originated, flow.sent), (2, 4, 6));
+        assert_eq!(node.audit(), [""; 0]);
+    }
+}
+
+/// A packet that the kernel refuses, though we thought it fits, and about which nothing can be learned, is dropped.
+#[test]
+fn a_refusal_without_a_reason_is_tried_once_more() {
+    let mut node = node();
+    node.worker.underlay_mut().errors.extend([EMSGSIZE; 4]);
+    node.push(udp(pod(1, 0), pod(2, 0), b"small"));
+    let (sent, _) = node.run(Now(0));
+    assert_eq!(sent, []);
+    assert_eq!(node.totals().outbound.drops_of(DropReason::TooBig), 1);
+    assert_eq!(node.audit(), [""; 0]);
+}
+
+#[test]
+fn what_was_learned_is_forgotten() {
+    let mut node = node();
+    learn(&mut node, report(2, Format::Vxlan, 1_000), Now(0));
+    assert_eq!(
+        path_mtu(
+            &mut node,
+            2,
+            Now(0).after(PATH_MTU_LIFE - Duration::from_nanos(1))
+        ),
+        950
+    );
+    assert_eq!(path_mtu(&mut node, 2, Now(0).after(PATH_MTU_LIFE)), 1_450);
+}
+
+#[test]
+fn it_is_the_peers_alone_and_outlives_a_snapshot() {
+    let mut node = node();
+    learn(&mut node, report(2, Format::Vxlan, 1_000), Now(0));
+    assert_eq!(path_mtu(&mut node, 3, Now(0)), 1_472);
+    // Another peer comes before it, and it is spoken to in the other format.
+    node.tell(|spec| {
+        spec.peers.reverse();
+        spec.peers[1].format = Format::Udp;
+    });
+    assert_eq!(path_mtu(&mut node, 2, Now(0)), 972);
+    node.tell(|spec| spec.peers[1].public = ip("192.0.2.9"));
+    assert_eq!(path_mtu(&mut node, 2, Now(0)), 1_472);
+}
+
+#[test]
+fn no_report_makes_packets_smaller_than_every_host_must_take() {
+    for mtu in [68, 100, 300, 576] {
+        let mut node = node();
+        learn(&mut node, report(2, Format::Vxlan, mtu), Now(0));
+        assert_eq!(path_mtu(&mut node, 2, Now(0)), 576);
+    }
+    for mtu in [0, 1, 67, 65_536, u32::MAX] {
+        let mut node = node();
+        learn(&mut node, report(2, Format::Vxlan, mtu), Now(0));
+        assert_eq!(path_mtu(&mut node, 2, Now(0)), 1_450, "{mtu}");
+    }
+}
+
+#[test]
+fn a_router_that_quotes_us_is_believed() {
+    let mut node = node();
+    let vxlan = frame(mac(2), mac(1), &[0x45]);
+    learn(&mut node, quoting(2, Format::Vxlan, &vxlan), Now(0));
+    assert_eq!(path_mtu(&mut node, 2, Now(0)), 950);
+    learn(
+        &mut node,
+        quoting(3, Format::Udp, &udp(pod(1, 0), pod(3, 0), b"")),
+        Now(0),
+    );
+    assert_eq!(path_mtu(&mut node, 3, Now(0)), 972);
+}
+
+#[test]
+fn a_forged_report_changes_nothing() {
+    let ours = frame(mac(2), mac(1), &[0x45]);
+    let good = || quoting(2, Format::Vxlan, &ours).1;
+    let mut wrong_vni = ours;
+    wrong_vni[6] = 9;
+    let forged = [
+        (
+            "wrong port",
+            Failure {
+                to: SocketAddr::new(ip("192.0.2.2"), 9),
+                ..good()
+            },
+        ),
+        (
+            "other format's port",
+            Failure {
+                to: SocketAddr::new(ip("192.0.2.2"), 8285),
+                ..good()
+            },
+        ),
+        (
+            "unknown peer",
+            Failure {
+                to: SocketAddr::new(ip("192.0.2.99"), 8472),
+                ..good()
+            },
+        ),
+        (
+            "no quote",
+            Failure {
+                quoted: 0,
+                ..good()
+            },
+        ),
+        (
+            "short quote",
+            Failure {
+                quoted: 21,
+                ..good()
+            },
+        ),
+        ("other network", quoting(2, Format::Vxlan, &wrong_vni).1),
+        (
+            "other MACs",
+            quoting(2, Format::Vxlan, &frame(mac(3), mac(1), &[0x45])).1,
+        ),
+        (
+            "other error",
+            Failure {
+                errno: EHOSTUNREACH,
+                ..good()
+            },
+        ),
+        (
+            "other error",
+            Failure {
+                errno: ECONNREFUSED,
+                ..good()
+            },
+        ),
+    ];
+    for (lie, failure) in forged {
+        let mut node = node();
+        learn(&mut node, (Format::Vxlan, failure), Now(0));
+        assert_eq!(path_mtu(&mut node, 2, Now(0)), 1_450, "{lie}");
+        assert_eq!(path_mtu(&mut node, 3, Now(0)), 1_472, "{lie}");
+    }
+    // In the `udp` format the quote is the inner packet: to another peer's pod, to nobody's, or cut off.
+    let quotes = [
+        udp(pod(1, 0), pod(2, 0), b""),
+        udp(pod(1, 0), pod(77, 0), b""),
+        vec![0x45; 19],
+        vec![],
+    ];
+    for quote in quotes {
+        let mut node = node();
+        learn(&mut node, quoting(3, Format::Udp, &quote), Now(0));
+        assert_eq!(path_mtu(&mut node, 3, Now(0)), 1_472);
+    }
+}
+
+proptest! {
+    /// Whoever cannot quote our headers cannot change anything, whatever else is in the report.
+    #[test]
+    fn nobody_guesses_our_headers(
+        quote in proptest::collection::vec(any::<u8>(), 0..QUOTE),
+        errno in prop_oneof![Just(EMSGSIZE), any::<i32>()],
+        info in prop_oneof![68u32..1500, any::<u32>()],
+        port in prop_oneof![Just(8472), Just(8285), any::<u16>()],
+        peer in 2u8..5,
+    ) {
+        let mut node = node();
+        let to = SocketAddr::new(ip(&format!("192.0.2.{peer}")), port);
+        let mut failure = quoting(2, Format::Vxlan, &quote).1;
+        failure = Failure { to, errno, info, ..failure };
+        learn(&mut node, (Format::Vxlan, failure), Now(0));
+        prop_assert_eq!(path_mtu(&mut node, 2, Now(0)), 1_450);
+    }
+}
+
+/// A report of our own kernel about a datagram to a peer.
+fn report(peer: u8, format: Format, mtu: u32) -> (Format, Failure) {
+    let to = SocketAddr::new(ip(&format!("192.0.2.{peer}")), port(format));
+    let failure = Failure {
+        to,
+        local: true,
+        errno: EMSGSIZE,
+        info: mtu,
+        quote: [0; QUOTE],
+        quoted: 0,
+    };
+    (format, failure)
+}
+
+/// A router's frag-needed with MTU 1000 that quotes the UDP payload `quote`.
+fn quoting(peer: u8, format: Format, quote: &[u8]) -> (Format, Failure) {
+    let (format, mut failure) = report(peer, format, 1_000);
+    failure.local = false;
+    failure.quoted = quote.len();
+    failure.quote[..quote.len()].copy_from_slice(quote);
+    (format, failure)
+}
+
+/// The kernel refuses the next datagram, twice, and says why.
+fn refuse(node: &mut Node, report: (Format, Failure)) {
+    let underlay = node.worker.underlay_mut();
+    underlay.failures.push_back(report);
+    underlay.errors.extend([EMSGSIZE; 2]);
+}
+
+/// Has the node read a report while it sends something else, which gets through.
+fn learn(node: &mut Node, report: (Format, Failure), now: Now) {
+    let peer = if report.0 == Format::Vxlan { 2 } else { 3 };
+    let underlay = node.worker.underlay_mut();
+    underlay.failures.push_back(report);
+    underlay.errors.push_back(ECONNREFUSED);
+    node.push(udp(pod(1, 0), pod(peer, 0), b"carrier"));
+    let (sent, _) = node.run(now);
+    assert_eq!(sent.len(), 1);
+    assert!(node.worker.underlay_mut().failures.is_empty());
+}
+
+/// The largest inner packet that goes to pod 0 of a peer in one piece.
+fn path_mtu(node: &mut Node, peer: u8, now: Now) -> usize {
+    let whole = |node: &mut Node, length: usize| {
+        node.push(udp(pod(1, 0), pod(peer, 0), &pattern(length - 28)));
+        node.run(now).0.len() == 1
+    };
+    let (mut fits, mut too_big) = (28, 3_000);
+    while too_big - fits > 1 {
+        let middle = (fits + too_big) / 2;
+        if whole(node, middle) {
+            fits = middle
+        } else {
+            too_big = middle
+        }
+    }
+    assert_eq!(node.audit(), [""; 0]);
+    fits
+}
+
+/// The MTU and the quoted bytes of the only answer, a "fragmentation needed" to pod 0.
+fn frag_needed(answers: &[Vec<u8>]) -> (u16, &[u8]) {
+    let [answer] = answers else {
+        panic!("{} answers", answers.len())
+    };
+    assert_eq!(answer[12..20], [10, 244, 1, 0, 10, 244, 1, 2]);
+    assert_eq!(answer[20..22], [3, 4]);
+    assert!(
+        Icmpv4Packet::new_checked(&answer[20..])
+            .unwrap()
+            .verify_checksum()
+    );
+    (u16::from_be_bytes([answer[26], answer[27]]), &answer[28..])
+}
+
+fn inner(sent: &[Datagram]) -> Vec<Vec<u8>> {
+    sent.iter()
+        .map(|d| d.payload[d.format.header_len()..].to_vec())
+        .collect()
+}
+
+/// The packet that fragments in order are fragments of, as RFC 791 puts it together.
+fn reassemble(fragments: &[Vec<u8>]) -> Vec<u8> {
+    let mut payload = Vec::new();
+    for (i, fragment) in fragments.iter().enumerate() {
+        let (header, rest) = Ipv4Header::from_slice(fragment).unwrap();
+        assert_eq!(header.header_checksum, header.calc_header_checksum());
+        assert_eq!(usize::from(header.total_len), fragment.len());
+        assert_eq!(
+            usize::from(header.fragment_offset.value()) * 8,
+            payload.len()
+        );
+        assert_eq!(header.more_fragments, i + 1 < fragments.len());
+        payload.extend(rest);
+    }
+    let (mut header, _) = Ipv4Header::from_slice(&fragments[0]).unwrap();
+    header.more_fragments = false;
+    header.set_payload_len(payload.len()).unwrap();
+    header.header_checksum = header.calc_header_checksum();
+    let packet = [&header.to_bytes()[..], &payload].concat();
+    assert!(checksums_hold(&packet));
+    packet
+}
