@@ -82,7 +82,7 @@ impl Written {
                 key,
                 network: stack.network,
             }),
-            Some(address) if number(address) % size != 0 => {
+            Some(address) if !number(address).is_multiple_of(size) => {
                 Err(NetConfError::Boundary { key, address })
             }
             Some(address) => Ok(address),

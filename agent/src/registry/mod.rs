@@ -1,8 +1,10 @@
 //! Registries: who owns which subnet. Each kind yields the same [`Update`]s.
 
 mod conflicts;
+pub mod file;
 mod nodes;
 
+pub use file::{FileRegistry, FileRegistryError};
 pub use nodes::{FileError, NodeFault, parse};
 
 use crate::lease::Lease;

@@ -1,0 +1,265 @@
+//! The `file` registry: a list of nodes in a file, read again whenever it changes.
+//!
+//! Theory of operation. inotify watches the *directory*, because editors and ConfigMap volumes do not write the
+//! file but put another in its place. An event on the file's own name, or on the first part of the path it links
+//! to (`..data` of a ConfigMap), starts a wait of 200 ms that each further event prolongs, to 2 s at most; then
+//! the file is read whole and the outcome is told if it is another than the last one told.
+//!
+//! A list that cannot be used, in form or because this node is not in it, is told as refused: it is for people,
+//! and nobody withdraws anything for it. A file that is gone is a refusal too, never an empty list.
+//!
+//! Where there is no watch (the directory is missing, was replaced, or the kernel's limit of watches is reached)
+//! the file is read once a second and the watch tried again. A file that links into another directory is
+//! followed, but writes over there are not seen: replace the link instead.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask};
+use tokio::time::{Instant, sleep_until};
+
+use super::Update;
+pub use super::nodes::{FileError, NodeFault, parse};
+use crate::config::NetConf;
+use crate::config::text_file::{self, TextFileError};
+use crate::lease::Lease;
+
+/// A list of nodes in a file, watched.
+#[derive(Debug)]
+pub struct FileRegistry {
+    path: PathBuf,
+    directory: PathBuf,
+    file_name: OsString,
+    node_name: String,
+    net_conf: NetConf,
+    events: EventStream<[u8; EVENT_BYTES]>,
+    watch: Option<WatchDescriptor>,
+    due: Option<Due>,
+    told: Option<Update>,
+}
+
+/// Why a file cannot be watched at all.
+#[derive(Debug, thiserror::Error)]
+pub enum FileRegistryError {
+    /// A path that ends in no name.
+    #[error("{path} names no file: set node-file to the list of nodes")]
+    NoFileName {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The kernel gives no more inotify instances.
+    #[error(
+        "cannot watch for changes of the list of nodes: raise the sysctl fs.inotify.max_user_instances"
+    )]
+    Inotify(#[source] io::Error),
+}
+
+/// When the file is to be read.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    at: Instant,
+    latest: Instant,
+}
+
+impl Due {
+    fn once(wait: Duration) -> Due {
+        let at = Instant::now() + wait;
+        Due { at, latest: at }
+    }
+}
+
+impl FileRegistry {
+    /// Watches the list of nodes at `path`, in which this node is `node_name`. The file need not exist yet.
+    /// Must be called within a tokio runtime with I/O and time.
+    ///
+    /// # Errors
+    /// [`FileRegistryError`]; a file that cannot be read is no error here but the first [`Update`].
+    pub fn watch(
+        path: &Path,
+        net_conf: &NetConf,
+        node_name: &str,
+    ) -> Result<FileRegistry, FileRegistryError> {
+        let no_name = || FileRegistryError::NoFileName {
+            path: path.to_path_buf(),
+        };
+        let file_name = path.file_name().ok_or_else(no_name)?.to_owned();
+        let directory = match path.parent() {
+            Some(parent) if parent != Path::new("") => parent.to_path_buf(),
+            _ => PathBuf::from("."),
+        };
+        let events = Inotify::init()
+            .and_then(|inotify| inotify.into_event_stream([0; EVENT_BYTES]))
+            .map_err(FileRegistryError::Inotify)?;
+        let mut registry = FileRegistry {
+            path: path.to_path_buf(),
+            directory,
+            file_name,
+            node_name: node_name.to_owned(),
+            net_conf: net_conf.clone(),
+            events,
+            watch: None,
+            due: Some(Due::once(Duration::ZERO)),
+            told: None,
+        };
+        registry.rewatch();
+        Ok(registry)
+    }
+
+    /// The next thing to know; the first comes at once. Nothing is lost when the future is dropped before it is
+    /// ready.
+    pub async fn next(&mut self) -> Update {
+        loop {
+            let due = self.due.map(|due| due.at);
+            tokio::select! {
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                    self.due = None;
+                    if self.watch.is_none() {
+                        self.rewatch();
+                    }
+                    let update = self.read();
+                    if self.told.as_ref() != Some(&update) {
+                        self.told = Some(update.clone());
+                        return update;
+                    }
+                }
+                Some(Ok(event)) = self.events.next() => self.take(&event),
+                // Reading events failed and no read is due.
+                else => self.due = Some(Due::once(WITHOUT_WATCH)),
+            }
+        }
+    }
+
+    /// Without a watch the next read is due in a second, so that reading goes on.
+    fn rewatch(&mut self) {
+        self.watch = self.events.watches().add(&self.directory, interest()).ok();
+        if self.watch.is_none() && self.due.is_none() {
+            self.due = Some(Due::once(WITHOUT_WATCH));
+        }
+    }
+
+    fn take(&mut self, event: &EventOwned) {
+        if event.mask.contains(EventMask::Q_OVERFLOW) {
+            self.changed();
+        } else if Some(&event.wd) == self.watch.as_ref() {
+            let lost = EventMask::IGNORED | EventMask::DELETE_SELF | EventMask::MOVE_SELF;
+            if event.mask.intersects(lost) {
+                // A watch follows its directory's inode, we the path. The kernel may have removed it itself.
+                let _ = self.events.watches().remove(event.wd.clone());
+                self.watch = None;
+                self.changed();
+            } else if event
+                .name
+                .as_deref()
+                .is_some_and(|name| self.concerns_us(name, event.mask))
+            {
+                self.changed();
+            }
+        }
+    }
+
+    fn concerns_us(&self, name: &OsStr, mask: EventMask) -> bool {
+        // What was created by opening it is closed after writing, and that is when it is whole. A link is whole.
+        let whole = |path: PathBuf| {
+            path.symlink_metadata()
+                .is_ok_and(|found| !found.is_file() || found.nlink() > 1)
+        };
+        if mask.contains(EventMask::CREATE) && !whole(self.directory.join(name)) {
+            return false;
+        }
+        name == self.file_name || self.linked_through().as_deref() == Some(name)
+    }
+
+    /// The name in our directory through which the file is reached, where the file is a link.
+    fn linked_through(&self) -> Option<OsString> {
+        match self
+            .path
+            .read_link()
+            .ok()?
+            .components()
+            .find(|part| *part != Component::CurDir)?
+        {
+            Component::Normal(name) => Some(name.to_owned()),
+            _ => None,
+        }
+    }
+
+    fn changed(&mut self) {
+        let now = Instant::now();
+        let latest = self.due.map_or(now + LONGEST_WAIT, |due| due.latest);
+        self.due = Some(Due {
+            at: latest.min(now + QUIET),
+            latest,
+        });
+    }
+
+    fn read(&self) -> Update {
+        let text = match text_file::read(&self.path, MOST_BYTES) {
+            Ok(text) => text,
+            Err(error) => return unreadable(&error),
+        };
+        match parse(&text, &self.net_conf) {
+            Err(error) => Update::Refused {
+                line: Some(error.line),
+                reason: error.fault.to_string(),
+            },
+            Ok(leases) => match own_fault(&leases, &self.node_name) {
+                Some(reason) => Update::Refused { line: None, reason },
+                None => Update::Leases(leases),
+            },
+        }
+    }
+}
+
+fn interest() -> WatchMask {
+    WatchMask::CLOSE_WRITE
+        | WatchMask::MOVED_TO
+        | WatchMask::MOVED_FROM
+        | WatchMask::CREATE
+        | WatchMask::DELETE
+        | WatchMask::ATTRIB
+        | WatchMask::DELETE_SELF
+        | WatchMask::MOVE_SELF
+        | WatchMask::ONLYDIR
+}
+
+/// A list that is right for the cluster and wrong for this node.
+fn own_fault(leases: &[Lease], node_name: &str) -> Option<String> {
+    let Some(own) = leases.iter().find(|lease| lease.name == node_name) else {
+        return Some(format!(
+            "no node is named {node_name:?}, which this node is: add its entry, or set node-name to its name here"
+        ));
+    };
+    let twin = leases
+        .iter()
+        .find(|lease| lease.public_ip == own.public_ip && lease.name != own.name)?;
+    Some(format!(
+        "{} has our own public-ip {}, so packets for it would come back to us: give it its own, or give us its subnets",
+        twin.name, twin.public_ip
+    ))
+}
+
+fn unreadable(error: &TextFileError) -> Update {
+    let line = match error {
+        TextFileError::NotText { line, .. } => Some(*line),
+        _ => None,
+    };
+    let reason = match std::error::Error::source(error) {
+        Some(source) => format!("{error} ({source})"),
+        None => error.to_string(),
+    };
+    Update::Refused { line, reason }
+}
+
+/// An editor's several steps lie closer together than this.
+const QUIET: Duration = Duration::from_millis(200);
+/// Somebody who never stops writing is read in between.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+const WITHOUT_WATCH: Duration = Duration::from_secs(1);
+/// A list of 5,000 nodes is 0.6 MB.
+const MOST_BYTES: u64 = 16 << 20;
+/// One event with the longest name is 272 bytes.
+const EVENT_BYTES: usize = 4096;

@@ -1,0 +1,330 @@
+//! The file registry against real files: every way in which people and programs replace one.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tartan::config::NetConf;
+use tartan::registry::{FileRegistry, Update};
+use tempfile::TempDir;
+use tokio::time::timeout;
+
+const OWN: &str =
+    "[[node]]\nname = \"n1\"\nsubnets = [\"10.244.1.0/24\"]\npublic-ip = \"192.0.2.1\"\n";
+const PEER: &str =
+    "[[node]]\nname = \"n2\"\nsubnets = [\"10.244.2.0/24\"]\npublic-ip = \"192.0.2.2\"\n";
+
+fn both() -> String {
+    format!("{OWN}{PEER}")
+}
+
+struct Bench {
+    directory: TempDir,
+    registry: FileRegistry,
+}
+
+impl Bench {
+    fn open(name: &str, prepare: impl FnOnce(&Path)) -> Bench {
+        let directory = tempfile::tempdir().unwrap();
+        prepare(directory.path());
+        let net_conf = NetConf::parse(r#"{"Network":"10.244.0.0/16"}"#).unwrap();
+        let registry = FileRegistry::watch(&directory.path().join(name), &net_conf, "n1").unwrap();
+        Bench {
+            directory,
+            registry,
+        }
+    }
+
+    fn with(text: &str) -> Bench {
+        Bench::open("nodes.toml", |directory| {
+            fs::write(directory.join("nodes.toml"), text).unwrap()
+        })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// The names of the next list, or why it was refused.
+    async fn next(&mut self) -> Result<Vec<String>, (Option<usize>, String)> {
+        let update = timeout(Duration::from_secs(5), self.registry.next())
+            .await
+            .expect("an update in time");
+        match update {
+            Update::Leases(leases) => Ok(leases.into_iter().map(|lease| lease.name).collect()),
+            Update::Refused { line, reason } => Err((line, reason)),
+        }
+    }
+
+    async fn silent(&mut self) {
+        let update = timeout(Duration::from_millis(600), self.registry.next()).await;
+        assert!(update.is_err(), "{update:?}");
+    }
+}
+
+fn run(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(test);
+}
+
+#[test]
+fn a_rename_over_the_file_is_seen() {
+    run(async {
+        let mut bench = Bench::with(OWN);
+        assert_eq!(bench.next().await.unwrap(), ["n1"]);
+        fs::write(bench.path("new"), both()).unwrap();
+        fs::rename(bench.path("new"), bench.path("nodes.toml")).unwrap();
+        assert_eq!(bench.next().await.unwrap(), ["n1", "n2"]);
+    });
+}
+
+#[test]
+fn a_broken_edit_in_place_is_refused_and_a_mended_one_taken() {
+    run(async {
+        let mut bench = Bench::with(OWN);
+        bench.next().await.unwrap();
+        fs::write(bench.path("nodes.toml"), format!("{OWN}\nsubnet = 1")).unwrap();
+        let (line, reason) = bench.next().await.unwrap_err();
+        assert_eq!(
+            (line, reason.as_str()),
+            (Some(6), "unknown key \"subnet\", did you mean \"subnets\"?")
+        );
+        fs::write(bench.path("nodes.toml"), both()).unwrap();
+        assert_eq!(bench.next().await.unwrap(), ["n1", "n2"]);
+    });
+}
+
+#[test]
+fn the_same_list_again_after_a_refusal_is_told() {
+    run(async {
+        let mut bench = Bench::with(OWN);
+        bench.next().await.unwrap();
+        fs::write(bench.path("nodes.toml"), "?").unwrap();
+        bench.next().await.unwrap_err();
+        fs::write(bench.path("nodes.toml"), OWN).unwrap();
+        assert_eq!(bench.next().await.unwrap(), ["n1"]);
+    });
+}
+
+#[test]
+fn a_configmap_swap_is_seen() {
+    run(async {
+        let version = |directory: &Path, name: &str, text: &str| {
+            fs::create_dir(directory.join(name)).unwrap();
+            fs::write(directory.join(name).join("nodes.toml"), text).unwrap();
+        };
+        // As kubelet lays a volume out: FILE -> ..data/FILE, ..data -> ..VERSION.
+        let mut bench = Bench::open("nodes.toml", |directory| {
+            version(directory, "..1", OWN);
+            symlink("..1", directory.join("..data")).unwrap();
+            symlink("..data/nodes.toml", directory.join("nodes.toml")).unwrap();
+        });
+        assert_eq!(bench.next().await.unwrap(), ["n1"]);
+        version(bench.directory.path(), "..2", &both());
+        symlink("..2", bench.path("..data_tmp")).unwrap();
+        fs::rename(bench.path("..data_tmp"), bench.path("..data")).unwrap();
+        fs::remove_dir_all(bench.path("..1")).unwrap();
+        assert_eq!(bench.next().await.unwrap(), ["n1", "n2"]);
+    });
+}
+
+#[test]
+fn a_link_that_is_replaced_is_seen() {
+    run(async {
+        let elsewhere = tempfile::tempdir().unwrap();
+        fs::write(elsewhere.path().join("a"), OWN).unwrap();
+        fs::write(elsewhere.path().join("b"), both()).unwrap();
+        let mut bench = Bench::open("nodes.toml", |directory| {
+            symlink(elsewhere.path().join("a"), directory.join("nodes.toml")).unwrap();
+        });
+        assert_eq!(bench.next().await.unwrap(), ["n1"]);
+        fs::remove_file(bench.path("nodes.toml")).unwrap();
+        symlink(elsewhere.path().join("b"), bench.path("nodes.toml")).unwrap();
+        assert_eq!(bench.next().await.unwrap(), ["n1", "n2"]);
+    });
+}
+
+#[test]
+fn a_list_without_this_node_is_refused() {
+    run(async {
+        let mut bench = Bench::with(PEER);
+        let (line, reason) = bench.next().await.unwrap_err();
+        assert_eq!(line, None);
+        assert!(
+            reason.contains("no node is named \"n1\"") && reason.contains("node-name"),
+            "{reason}"
+        );
+        fs::write(bench.path("nodes.toml"), "").unwrap();
+        bench.silent().await;
+    });
+}
+
+#[test]
+fn another_node_at_our_own_address_is_refused() {
+    run(async {
+        let mut bench = Bench::with(&both().replace("192.0.2.2", "192.0.2.1"));
+        let (_, reason) = bench.next().await.unwrap_err();
+        assert!(
+            reason.contains("n2 has our own public-ip 192.0.2.1"),
+            "{reason}"
+        );
+    });
+}
+
+#[test]
+fn a_file_that_goes_is_a_refusal_and_one_that_comes_back_is_taken() {
+    run(async {
+        let mut bench = Bench::with(OWN);
+        bench.next().await.unwrap();
+        fs::remove_file(bench.path("nodes.toml")).unwrap();
+        let (_, reason) = bench.next().await.unwrap_err();
+        assert!(
+            reason.contains("cannot read") && reason.contains("No such file"),
+            "{reason}"
+        );
+        fs::write(bench.path("nodes.toml"), OWN).unwrap();
+        assert_eq!(bench.next().await.unwrap(), ["n1"]);
+    });
+}
+
+#[test]
+fn a_directory_that_is_not_there_yet_is_waited_for() {
+    run(async {
+        let mut bench = Bench::open("later/nodes.toml", |_| {});
+        assert!(bench.next().await.unwrap_err().1.contains("cannot read"));
+        fs::create_dir(bench.path("later")).unwrap();
+        fs::write(bench.path("later/nodes.toml"), OWN).unwrap();
+        assert_eq!(bench.next().await.unwrap(), ["n1"]);
+        // By now it is watched, not polled.
+        fs::write(bench.path("later/nodes.toml"), both()).unwrap();
+        assert_eq!(bench.next().await.unwrap(), ["n1", "n2"]);
+    });
+}
+
+#[test]
+fn a_directory_that_is_replaced_is_found_again() {
+    run(async {
+        let mut bench = Bench::open("d/nodes.toml", |directory| {
+            fs::create_dir(directory.join("d")).unwrap();
+            fs::write(directory.join("d/nodes.toml"), OWN).unwrap();
+        });
+        bench.next().await.unwrap();
+        fs::create_dir(bench.path("e")).unwrap();
+        fs::write(bench.path("e/nodes.toml"), both()).unwrap();
+        fs::rename(bench.path("d"), bench.path("old")).unwrap();
+        fs::rename(bench.path("e"), bench.path("d")).unwrap();
+        assert_eq!(bench.next().await.unwrap(), ["n1", "n2"]);
+        fs::write(bench.path("old/nodes.toml"), "?").unwrap();
+        bench.silent().await;
+        fs::write(bench.path("d/nodes.toml"), OWN).unwrap();
+        assert_eq!(bench.next().await.unwrap(), ["n1"]);
+    });
+}
+
+#[test]
+fn nothing_is_told_for_what_changes_nothing() {
+    run(async {
+        let mut bench = Bench::with(OWN);
+        bench.next().await.unwrap();
+        fs::write(bench.path("other.toml"), "?").unwrap();
+        fs::write(bench.path("nodes.toml"), format!("# by hand\n{OWN}")).unwrap();
+        bench.silent().await;
+    });
+}
+
+#[test]
+fn a_file_is_read_when_its_writer_has_been_quiet() {
+    run(async {
+        let mut bench = Bench::with(OWN);
+        bench.next().await.unwrap();
+        let path = bench.path("nodes.toml");
+        // Five closes, 100 ms apart, each but the last leaving a broken file.
+        let writer = tokio::spawn(async move {
+            for _ in 0..4 {
+                fs::write(&path, "[[node]").unwrap();
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            fs::write(&path, both()).unwrap();
+        });
+        assert_eq!(bench.next().await.unwrap(), ["n1", "n2"]);
+        writer.await.unwrap();
+    });
+}
+
+#[test]
+fn a_writer_who_never_stops_is_read_in_between() {
+    run(async {
+        let mut bench = Bench::with(OWN);
+        bench.next().await.unwrap();
+        let path = bench.path("nodes.toml");
+        let start = Instant::now();
+        let writer = tokio::spawn(async move {
+            loop {
+                fs::write(&path, both()).unwrap();
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        });
+        assert_eq!(bench.next().await.unwrap(), ["n1", "n2"]);
+        assert!(
+            start.elapsed() >= Duration::from_millis(1900),
+            "{:?}",
+            start.elapsed()
+        );
+        writer.abort();
+    });
+}
+
+#[test]
+fn what_is_no_list_is_refused_without_reading_it() {
+    run(async {
+        let mut bench = Bench::open("nodes.toml", |directory| {
+            symlink("/dev/zero", directory.join("nodes.toml")).unwrap();
+        });
+        assert!(
+            bench
+                .next()
+                .await
+                .unwrap_err()
+                .1
+                .contains("is not a regular file")
+        );
+        fs::remove_file(bench.path("nodes.toml")).unwrap();
+        let sparse = fs::File::create(bench.path("sparse")).unwrap();
+        sparse.set_len((16 << 20) + 1).unwrap();
+        fs::rename(bench.path("sparse"), bench.path("nodes.toml")).unwrap();
+        assert!(
+            bench
+                .next()
+                .await
+                .unwrap_err()
+                .1
+                .contains("is larger than 16777216 bytes")
+        );
+        fs::write(bench.path("nodes.toml"), b"a\n\xff").unwrap();
+        assert_eq!(bench.next().await.unwrap_err().0, Some(2));
+    });
+}
+
+#[test]
+fn a_path_without_a_name_is_no_list() {
+    run(async {
+        let net_conf = NetConf::parse(r#"{"Network":"10.244.0.0/16"}"#).unwrap();
+        let said = FileRegistry::watch(Path::new("/"), &net_conf, "n1")
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(said.contains("names no file"), "{said}");
+    });
+}
