@@ -1,6 +1,7 @@
 //! Tartan's host service, as a library so that its parts can be tested: the binary `tartan` runs it.
 
 pub mod api;
+pub mod attachments;
 pub mod config;
 pub mod host;
 pub mod keeper;

@@ -1,0 +1,260 @@
+//! The attachments that this node serves: what the directory of records holds, less what cannot be right.
+//!
+//! A record counts from the moment it is written, whether its interface stands already or not: the plugin asks
+//! for adoption before it notes that the pod is attached, and a record left by a crash only makes the kernel
+//! answer for an address that nobody holds.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use cni_shim::{Attachment, RunDir};
+use ipnet::IpNet;
+
+/// What one look at the directory found.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// Attachments to serve, in the order of their files' names.
+    pub adopted: Vec<Attachment>,
+    /// Records that are not served.
+    pub refused: Vec<Refused>,
+}
+
+/// A record that is not served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The record, or the directory where that could not be listed.
+    pub path: PathBuf,
+    /// Why, and what would mend it: one sentence for people.
+    pub reason: String,
+}
+
+/// Why a readable record is not served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// Nothing to deliver to.
+    #[error("it holds no address: delete and recreate its pod")]
+    NoAddress,
+    /// A prefix where one address belongs.
+    #[error("{0} is not a single address: delete and recreate its pod")]
+    NotOneAddress(IpNet),
+    /// An address that peers do not send here.
+    #[error(
+        "{0} lies in no subnet of this node, as after a change of its subnet: delete and recreate its pod"
+    )]
+    Stranded(IpAddr),
+    /// The tunnel device's own address.
+    #[error("{0} is the address of the tunnel device: delete and recreate its pod")]
+    Tunnel(IpAddr),
+    /// An address that another record holds too.
+    #[error(
+        "{address} is held by container {container} too: delete and recreate one of the two pods"
+    )]
+    Taken {
+        /// The address.
+        address: IpAddr,
+        /// Container of the record that is served.
+        container: String,
+    },
+}
+
+/// Reads every record in the run directory and adopts those that fit `subnets`, our own.
+pub fn scan(run: &RunDir, subnets: &[IpNet]) -> Scan {
+    let mut scan = Scan::default();
+    let records = match cni_shim::list(run) {
+        Ok(records) => records,
+        Err(error) => {
+            scan.refuse(run.attachments(), with_source(&error));
+            return scan;
+        }
+    };
+    let mut holders: HashMap<IpAddr, String> = HashMap::new();
+    for (path, record) in records {
+        match record {
+            Err(error) => scan.refuse(path, with_source(&error)),
+            Ok(attachment) => match check(&attachment, subnets, &holders) {
+                Err(unfit) => scan.refuse(path, unfit.to_string()),
+                Ok(()) => {
+                    let held = attachment.addresses.iter().map(IpNet::addr);
+                    holders.extend(held.map(|address| (address, attachment.container.clone())));
+                    scan.adopted.push(attachment);
+                }
+            },
+        }
+    }
+    scan
+}
+
+impl Scan {
+    fn refuse(&mut self, path: PathBuf, reason: String) {
+        self.refused.push(Refused { path, reason });
+    }
+}
+
+/// One bad address spoils the record: half a pod would be harder to understand than none.
+fn check(
+    attachment: &Attachment,
+    subnets: &[IpNet],
+    holders: &HashMap<IpAddr, String>,
+) -> Result<(), Unfit> {
+    if attachment.addresses.is_empty() {
+        return Err(Unfit::NoAddress);
+    }
+    for prefix in &attachment.addresses {
+        let address = prefix.addr();
+        if prefix.prefix_len() != prefix.max_prefix_len() {
+            return Err(Unfit::NotOneAddress(*prefix));
+        }
+        match subnets.iter().find(|subnet| subnet.contains(&address)) {
+            None => return Err(Unfit::Stranded(address)),
+            Some(subnet) if subnet.network() == address => return Err(Unfit::Tunnel(address)),
+            Some(_) => {}
+        }
+        if let Some(container) = holders.get(&address) {
+            let container = container.clone();
+            return Err(Unfit::Taken { address, container });
+        }
+    }
+    Ok(())
+}
+
+fn with_source(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error} ({source})"),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cni_shim::attachment::State;
+
+    use super::*;
+
+    fn record(container: &str, addresses: &[&str]) -> Attachment {
+        Attachment {
+            version: Attachment::VERSION,
+            network: "tartan".to_owned(),
+            container: container.to_owned(),
+            ifname: "eth0".to_owned(),
+            netns: "/run/netns/pod".to_owned(),
+            netns_inode: 1,
+            host_ifname: "tt0".to_owned(),
+            addresses: addresses
+                .iter()
+                .map(|address| address.parse().unwrap())
+                .collect(),
+            mac: "0a:00:00:00:00:01".to_owned(),
+            pod: None,
+            created: 0,
+            state: State::Attached,
+        }
+    }
+
+    fn scanned(records: &[Attachment]) -> (Vec<String>, Vec<String>) {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::under(root.path());
+        run.make().unwrap();
+        records
+            .iter()
+            .for_each(|record| record.write(&run).unwrap());
+        let subnets = [
+            "10.244.1.0/24".parse().unwrap(),
+            "fd00:1::/64".parse().unwrap(),
+        ];
+        let scan = scan(&run, &subnets);
+        let adopted = scan
+            .adopted
+            .into_iter()
+            .map(|attachment| attachment.container)
+            .collect();
+        (
+            adopted,
+            scan.refused
+                .into_iter()
+                .map(|refused| refused.reason)
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn what_fits_our_subnets_is_adopted() {
+        let mut reserved = record("b", &["10.244.1.3/32", "fd00:1::3/128"]);
+        reserved.state = State::Reserved;
+        let (adopted, refused) = scanned(&[record("a", &["10.244.1.2/32"]), reserved]);
+        assert_eq!(adopted, ["a", "b"]);
+        assert!(refused.is_empty(), "{refused:?}");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_a_remedy() {
+        let cases = [
+            (&[][..], "holds no address"),
+            (&["10.244.1.0/24"], "10.244.1.0/24 is not a single address"),
+            (
+                &["10.244.2.2/32"],
+                "10.244.2.2 lies in no subnet of this node",
+            ),
+            (
+                &["10.244.1.2/32", "fd00:2::2/128"],
+                "fd00:2::2 lies in no subnet",
+            ),
+            (
+                &["10.244.1.0/32"],
+                "10.244.1.0 is the address of the tunnel device",
+            ),
+        ];
+        for (addresses, expected) in cases {
+            let (adopted, refused) =
+                scanned(&[record("a", addresses), record("z", &["10.244.1.9/32"])]);
+            assert_eq!(adopted, ["z"], "the others are served: {addresses:?}");
+            assert!(
+                refused[0].contains(expected) && refused[0].contains("recreate"),
+                "{refused:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn of_two_with_one_address_the_first_is_served() {
+        let (adopted, refused) = scanned(&[
+            record("b", &["10.244.1.2/32"]),
+            record("a", &["10.244.1.2/32"]),
+        ]);
+        assert_eq!(adopted, ["a"]);
+        assert!(
+            refused[0].contains("10.244.1.2 is held by container a too"),
+            "{refused:?}"
+        );
+    }
+
+    #[test]
+    fn a_garbage_record_is_refused_and_no_directory_is_no_attachment() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::under(root.path());
+        let nothing = scan(&run, &[]);
+        assert!(nothing.adopted.is_empty() && nothing.refused.is_empty());
+        run.make().unwrap();
+        let path = run.attachments().join("a:eth0.json");
+        std::fs::write(&path, "{").unwrap();
+        let garbage = scan(&run, &[]);
+        assert_eq!(garbage.refused[0].path, path);
+        assert!(
+            garbage.refused[0]
+                .reason
+                .contains("is no attachment record"),
+            "{garbage:?}"
+        );
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_listed_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::under(root.path());
+        std::fs::create_dir_all(run.path()).unwrap();
+        std::fs::write(run.attachments(), "").unwrap();
+        let scan = scan(&run, &[]);
+        assert_eq!(scan.refused[0].path, run.attachments());
+        assert!(scan.refused[0].reason.contains("cannot read"), "{scan:?}");
+    }
+}
