@@ -201,3 +201,6 @@ fn sorted<T: Ord>(items: impl IntoIterator<Item = T>) -> Vec<T> {
 const LEAST_MTU_V4: u16 = 576;
 /// The kernel switches IPv6 off on a device below this (RFC 8200 section 5).
 const LEAST_MTU_V6: u16 = 1280;
+
+#[cfg(test)]
+mod tests;

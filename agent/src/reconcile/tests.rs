@@ -1,0 +1,380 @@
+use std::path::PathBuf;
+
+use cni_shim::attachment::State;
+use encap::Mac;
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::Device;
+use crate::lease::default_vtep_mac;
+
+const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48","Backend":{"Type":"vxlan"}}"#;
+const V4: &str =
+    r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","VNI":7,"Port":4789,"GBP":true}}"#;
+
+fn conf(text: &str) -> NetConf {
+    NetConf::parse(text).unwrap()
+}
+
+fn config() -> NodeConfig {
+    NodeConfig {
+        root: PathBuf::from("/"),
+        node_name: "n1".to_owned(),
+        net_conf: PathBuf::new(),
+        node_file: PathBuf::new(),
+        public_ip: None,
+        device: Device::Auto,
+        device_name: "tartan0".to_owned(),
+        strict_pods: false,
+        ipv6_over_udp: false,
+        log: "info".to_owned(),
+        workers: 1,
+    }
+}
+
+fn nets(texts: &[&str]) -> Vec<IpNet> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+fn addresses(texts: &[&str]) -> Vec<IpAddr> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+fn lease(name: &str, public: &str, subnets: &[&str], format: Format) -> Lease {
+    let public_ip = public.parse().unwrap();
+    Lease {
+        name: name.to_owned(),
+        subnets: nets(subnets),
+        public_ip,
+        format,
+        vtep_mac: default_vtep_mac(public_ip),
+        accept_sources: vec![],
+        underlay_sources: vec![],
+    }
+}
+
+fn own() -> Lease {
+    lease("n1", "192.0.2.1", &["10.244.1.0/24"], Format::Vxlan)
+}
+
+fn attachment(held: &[&str]) -> Attachment {
+    Attachment {
+        version: Attachment::VERSION,
+        network: "tartan".to_owned(),
+        container: "c".to_owned(),
+        ifname: "eth0".to_owned(),
+        netns: String::new(),
+        netns_inode: 0,
+        host_ifname: String::new(),
+        addresses: nets(held),
+        mac: String::new(),
+        pod: None,
+        created: 0,
+        state: State::Attached,
+    }
+}
+
+/// Everything that decides, owned, so that a test can change one part.
+struct World {
+    net_conf: NetConf,
+    config: NodeConfig,
+    leases: Vec<Lease>,
+    own: Lease,
+    attachments: Vec<Attachment>,
+    kernel_prefixes: Vec<IpNet>,
+    host_addresses: Vec<IpAddr>,
+    underlay_mtu: u16,
+}
+
+impl World {
+    fn of(net_conf: &str, own: Lease, leases: Vec<Lease>) -> World {
+        World {
+            net_conf: conf(net_conf),
+            config: config(),
+            leases,
+            own,
+            attachments: vec![],
+            kernel_prefixes: vec![],
+            host_addresses: vec![],
+            underlay_mtu: 1500,
+        }
+    }
+
+    fn desired(&self) -> Desired {
+        reconcile(&Inputs {
+            net_conf: &self.net_conf,
+            config: &self.config,
+            leases: &self.leases,
+            own: &self.own,
+            attachments: &self.attachments,
+            kernel_prefixes: &self.kernel_prefixes,
+            host_addresses: &self.host_addresses,
+            underlay_mtu: self.underlay_mtu,
+            version: 3,
+        })
+    }
+}
+
+#[test]
+fn a_small_cluster_in_full() {
+    let peer = lease("n2", "192.0.2.2", &["10.244.2.0/24"], Format::Udp);
+    let mut world = World::of(V4, own(), vec![peer.clone(), own()]);
+    world.attachments = vec![
+        attachment(&["10.244.1.7/32"]),
+        attachment(&["10.244.1.2/32"]),
+    ];
+    world.kernel_prefixes = nets(&["10.244.1.1/24"]);
+    world.host_addresses = addresses(&["192.0.2.1", "10.244.1.1", "10.244.1.0"]);
+    let expected = Desired {
+        spec: Spec {
+            version: 3,
+            node: NodeSpec {
+                cluster: nets(&["10.244.0.0/16"]),
+                subnets: nets(&["10.244.1.0/24"]),
+                tunnel: addresses(&["10.244.1.0"]),
+                addresses: addresses(&["10.244.1.1", "192.0.2.1"]),
+                vtep_mac: own().vtep_mac,
+                vni: encap::Vni::new(7).unwrap(),
+                gbp: true,
+                ipv6_over_udp: false,
+                device_mtu: 1450,
+                underlay_mtu: 1500,
+                udp_port: 8285,
+                vxlan_port: 4789,
+            },
+            peers: vec![PeerSpec {
+                name: "n2".to_owned(),
+                public: "192.0.2.2".parse().unwrap(),
+                underlay_sources: vec![],
+                subnets: nets(&["10.244.2.0/24"]),
+                accept_sources: vec![],
+                format: Format::Udp,
+                vtep_mac: peer.vtep_mac,
+            }],
+            attachments: addresses(&["10.244.1.2", "10.244.1.7"]),
+            kernel_prefixes: nets(&["10.244.1.0/24"]),
+        },
+        host: HostState {
+            device: "tartan0".to_owned(),
+            addresses: nets(&["10.244.1.0/32"]),
+            mtu: 1450,
+            cluster_routes: nets(&["10.244.0.0/16"]),
+            unreachable: nets(&["10.244.1.0/24"]),
+        },
+    };
+    assert_eq!(world.desired(), expected);
+}
+
+#[test]
+fn leases_with_one_public_address_are_one_peer() {
+    let mut a = lease("a", "192.0.2.9", &["10.244.9.0/24"], Format::Vxlan);
+    a.accept_sources = nets(&["10.9.0.0/16"]);
+    let mut b = lease("b", "192.0.2.9", &["10.244.8.0/24"], Format::Vxlan);
+    b.underlay_sources = addresses(&["198.51.100.1"]);
+    b.accept_sources = nets(&["10.9.0.0/16"]);
+    let spec = World::of(V4, own(), vec![b, a, own()]).desired().spec;
+    let [peer] = &spec.peers[..] else {
+        panic!("{:?}", spec.peers)
+    };
+    assert_eq!(
+        (peer.name.as_str(), &peer.subnets),
+        ("a", &nets(&["10.244.8.0/24", "10.244.9.0/24"]))
+    );
+    assert_eq!(peer.accept_sources, nets(&["10.9.0.0/16"]));
+    assert_eq!(peer.underlay_sources, addresses(&["198.51.100.1"]));
+}
+
+#[test]
+fn we_are_never_our_own_peer() {
+    let twin = lease("twin", "192.0.2.1", &["10.244.3.0/24"], Format::Vxlan);
+    let renumbered = lease("n1", "192.0.2.77", &["10.244.1.0/24"], Format::Vxlan);
+    for stranger in [twin, renumbered, own()] {
+        assert_eq!(
+            World::of(V4, own(), vec![stranger]).desired().spec.peers,
+            []
+        );
+    }
+}
+
+#[test]
+fn the_device_mtu_is_what_the_widest_format_in_use_leaves() {
+    let mtu = |own_format, own_public: &str, peer_format, peer_public: &str| {
+        let own = lease("n1", own_public, &["10.244.1.0/24"], own_format);
+        let peer = lease("n2", peer_public, &["10.244.2.0/24"], peer_format);
+        World::of(V4, own, vec![peer]).desired().host.mtu
+    };
+    let (udp, vxlan) = (Format::Udp, Format::Vxlan);
+    assert_eq!(mtu(udp, "192.0.2.1", udp, "192.0.2.2"), 1500 - 28);
+    assert_eq!(mtu(vxlan, "192.0.2.1", vxlan, "192.0.2.2"), 1500 - 50);
+    assert_eq!(
+        mtu(udp, "192.0.2.1", vxlan, "192.0.2.2"),
+        1500 - 50,
+        "what we send it"
+    );
+    assert_eq!(
+        mtu(vxlan, "192.0.2.1", udp, "192.0.2.2"),
+        1500 - 50,
+        "what it sends us"
+    );
+    assert_eq!(mtu(udp, "2001:db8::1", udp, "2001:db8::2"), 1500 - 48);
+    assert_eq!(mtu(vxlan, "2001:db8::1", vxlan, "2001:db8::2"), 1500 - 70);
+}
+
+#[test]
+fn the_mtu_of_the_file_is_the_underlays() {
+    let capped = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","MTU":1400}}"#;
+    let mut world = World::of(capped, own(), vec![]);
+    let desired = world.desired();
+    assert_eq!(
+        (desired.host.mtu, desired.spec.node.underlay_mtu),
+        (1350, 1400)
+    );
+    assert_eq!(desired.spec.node.device_mtu, desired.host.mtu);
+    world.underlay_mtu = 1300;
+    assert_eq!(world.desired().host.mtu, 1250);
+}
+
+#[test]
+fn the_device_mtu_stays_usable() {
+    for (text, least) in [(V4, 576), (DUAL, 1280)] {
+        let mut world = World::of(text, own(), vec![]);
+        for underlay_mtu in [0, 60, 625] {
+            world.underlay_mtu = underlay_mtu;
+            assert_eq!(world.desired().host.mtu, least);
+        }
+    }
+}
+
+#[test]
+fn both_families_are_carried() {
+    let own = lease(
+        "n1",
+        "192.0.2.1",
+        &["fd00:0:0:1::/64", "10.244.1.0/24"],
+        Format::Vxlan,
+    );
+    let desired = World::of(DUAL, own, vec![]).desired();
+    assert_eq!(
+        desired.host.addresses,
+        nets(&["10.244.1.0/32", "fd00:0:0:1::/128"])
+    );
+    assert_eq!(
+        desired.host.cluster_routes,
+        nets(&["10.244.0.0/16", "fd00::/48"])
+    );
+    assert_eq!(
+        desired.spec.node.tunnel,
+        addresses(&["10.244.1.0", "fd00:0:0:1::"])
+    );
+}
+
+#[test]
+fn a_family_in_which_we_have_no_subnet_is_not_routed() {
+    let desired = World::of(DUAL, own(), vec![]).desired();
+    assert_eq!(desired.host.cluster_routes, nets(&["10.244.0.0/16"]));
+    assert_eq!(
+        desired.spec.node.cluster.len(),
+        2,
+        "and yet part of the cluster"
+    );
+}
+
+#[test]
+fn only_what_lies_in_our_subnets_is_local() {
+    let mut world = World::of(V4, own(), vec![]);
+    world.kernel_prefixes = nets(&[
+        "10.244.1.5/32",
+        "10.244.0.0/16",
+        "10.244.2.0/24",
+        "0.0.0.0/0",
+    ]);
+    world.attachments = vec![attachment(&[
+        "10.244.2.5/32",
+        "10.244.1.9/32",
+        "10.244.1.0/32",
+    ])];
+    let spec = world.desired().spec;
+    assert_eq!(spec.kernel_prefixes, nets(&["10.244.1.5/32"]));
+    assert_eq!(spec.attachments, addresses(&["10.244.1.9"]));
+    world.config.strict_pods = true;
+    let strict = world.desired().spec;
+    assert_eq!(
+        (strict.kernel_prefixes.len(), strict.attachments),
+        (0, spec.attachments)
+    );
+}
+
+fn any_lease() -> impl Strategy<Value = Lease> {
+    let sources = || prop::collection::vec(0..4u8, 0..3);
+    (0..6u8, 1..6u8, 1..9u8, any::<bool>(), sources(), sources()).prop_map(
+        |(name, host, subnet, udp, underlay, accept)| Lease {
+            name: format!("n{name}"),
+            subnets: vec![IpNet::new(IpAddr::from([10, 244, subnet, 0]), 24).unwrap()],
+            public_ip: IpAddr::from([192, 0, 2, host]),
+            format: if udp { Format::Udp } else { Format::Vxlan },
+            vtep_mac: Mac([2, 0, 0, 0, name, host]),
+            accept_sources: accept
+                .iter()
+                .map(|n| IpNet::new(IpAddr::from([10, *n, 0, 0]), 16).unwrap())
+                .collect(),
+            underlay_sources: underlay
+                .iter()
+                .map(|n| IpAddr::from([198, 51, 100, *n]))
+                .collect(),
+        },
+    )
+}
+
+/// Leases as a registry yields them, of unique names, and the same in another order.
+fn shuffled() -> impl Strategy<Value = (Vec<Lease>, Vec<Lease>)> {
+    prop::collection::vec(any_lease(), 0..6).prop_flat_map(|mut leases| {
+        leases.sort_by(|a, b| a.name.cmp(&b.name));
+        leases.dedup_by(|a, b| a.name == b.name);
+        (Just(leases.clone()), Just(leases).prop_shuffle())
+    })
+}
+
+proptest! {
+    #[test]
+    fn order_and_repetition_do_not_matter(
+        (leases, others) in shuffled(),
+        hosts in prop::collection::vec(0..9u8, 0..6),
+        mtu in any::<u16>(),
+    ) {
+        let mut world = World::of(V4, own(), leases);
+        world.underlay_mtu = mtu;
+        world.host_addresses = hosts.iter().map(|n| IpAddr::from([192, 0, 2, *n])).collect();
+        world.kernel_prefixes = hosts.iter().map(|n| IpNet::from(IpAddr::from([10, 244, 1, *n]))).collect();
+        world.attachments = hosts.iter().map(|n| attachment(&[&format!("10.244.1.{n}/32")])).collect();
+        let first = world.desired();
+        prop_assert_eq!(&first, &world.desired());
+        world.leases = others;
+        let again: Vec<Lease> = world.leases.clone();
+        world.leases.extend(again);
+        world.host_addresses.reverse();
+        world.kernel_prefixes.reverse();
+        world.attachments.reverse();
+        world.attachments.extend(world.attachments.clone());
+        prop_assert_eq!(first, world.desired());
+    }
+
+    /// No subnet of another node is lost, none is invented, and each stays with its address.
+    #[test]
+    fn every_subnet_of_another_node_has_its_peer((leases, _) in shuffled()) {
+        let own = own();
+        let spec = World::of(V4, own.clone(), leases.clone()).desired().spec;
+        let mut expected: Vec<(IpAddr, IpNet)> = leases
+            .iter()
+            .filter(|lease| lease.name != own.name && lease.public_ip != own.public_ip)
+            .flat_map(|lease| lease.subnets.iter().map(|subnet| (lease.public_ip, *subnet)))
+            .collect();
+        expected.sort();
+        expected.dedup();
+        let mut found: Vec<(IpAddr, IpNet)> =
+            spec.peers.iter().flat_map(|peer| peer.subnets.iter().map(|subnet| (peer.public, *subnet))).collect();
+        found.sort();
+        prop_assert_eq!(found, expected);
+        let publics: Vec<IpAddr> = spec.peers.iter().map(|peer| peer.public).collect();
+        prop_assert!(publics.windows(2).all(|pair| pair[0] < pair[1]), "one peer per address");
+    }
+}
