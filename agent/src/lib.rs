@@ -2,9 +2,11 @@
 
 pub mod api;
 pub mod attachments;
+pub mod cli;
 pub mod config;
 pub mod host;
 pub mod keeper;
 pub mod lease;
 pub mod reconcile;
 pub mod registry;
+pub mod service;

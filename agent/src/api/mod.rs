@@ -6,7 +6,7 @@
 //! sisters and `tartan-cni` are the callers. The server only reads and writes lines; the control loop
 //! of the service answers, so a reply is one consistent view.
 //!
-//! Limits: a request of 4 KiB, 32 connections at a time (more wait in the backlog), 5 s for the request to
+//! Limits: a request of 4 KiB, 32 connections at a time (more wait in the backlog), 10 s for the request to
 //! arrive and for the reply to be taken, 30 s for the control loop to answer.
 //!
 //! The listener is one of the descriptors that the keeper holds: while the service is restarted, callers

@@ -125,13 +125,11 @@ pub async fn serve(listener: StdListener, calls: mpsc::Sender<Call>) -> Result<(
 async fn converse(mut stream: UnixStream, calls: mpsc::Sender<Call>) -> io::Result<()> {
     let caller = stream.peer_cred()?;
     let reply = if may_call(caller.uid(), rustix::process::geteuid().as_raw()) {
-        match timeout(LINE_PATIENCE, read_request(&mut stream)).await {
-            Ok(Ok(request)) => ask(request, &calls).await,
-            Ok(Err(reason)) => Reply::Error(reason),
-            Err(_elapsed) => Reply::Error(format!(
-                "no request within {} s; send one JSON line",
-                LINE_PATIENCE.as_secs()
-            )),
+        // Who says nothing is told nothing: the plugin connects before it works and speaks after, and takes
+        // a closed connection as a reason to call again, but an error as a refusal.
+        match timeout(LINE_PATIENCE, read_request(&mut stream)).await? {
+            Ok(request) => ask(request, &calls).await,
+            Err(reason) => Reply::Error(reason),
         }
     } else {
         warn!(uid = caller.uid(), "a caller of the API is refused");
@@ -182,7 +180,7 @@ fn is_socket(path: &Path) -> bool {
 
 const CONNECTIONS: usize = 32;
 const REQUEST_LIMIT: u64 = 4096;
-const LINE_PATIENCE: Duration = Duration::from_secs(5);
+const LINE_PATIENCE: Duration = Duration::from_secs(10);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 

@@ -54,6 +54,9 @@ use watchdog::{LOOK_EVERY, Watchdog};
 /// Name under which the service deposits its memfd of counters.
 pub const COUNTERS: &str = "counters";
 
+/// The keeper's lock in the run directory.
+pub const LOCK_FILE: &str = "lock";
+
 /// Why the keeper itself gave up. A service's death is no such reason.
 #[derive(Debug, Error)]
 pub enum KeeperError {
@@ -323,7 +326,6 @@ impl Stop {
     }
 }
 
-const LOCK_FILE: &str = "lock";
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 const START_PATIENCE: Duration = Duration::from_secs(30);
 const DYING_PATIENCE: Duration = Duration::from_secs(1);

@@ -1,0 +1,74 @@
+//! Times and sizes as people say them.
+
+/// Seconds in the two largest units: `3 d 4 h`, `59 s`.
+pub(super) fn duration(seconds: u64) -> String {
+    let units = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
+    let mut rest = seconds;
+    let mut parts = Vec::new();
+    for (length, name) in units {
+        let count = rest / length;
+        rest %= length;
+        if count > 0 {
+            parts.push(format!("{count} {name}"));
+        }
+    }
+    parts.truncate(2);
+    if parts.is_empty() {
+        "0 s".to_owned()
+    } else {
+        parts.join(" ")
+    }
+}
+
+/// Bytes in binary units, three figures: `1.21 GiB`, `999 B`.
+pub(super) fn bytes(count: u64) -> String {
+    let mut size = count as f64;
+    let mut units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"].into_iter();
+    let mut unit = "B";
+    // 1023.5 and more would be printed as 1024.
+    while size >= 1023.5 {
+        let Some(larger) = units.next() else { break };
+        size /= 1024.0;
+        unit = larger;
+    }
+    match (unit, size) {
+        ("B", _) => format!("{count} B"),
+        (_, size) if size < 9.995 => format!("{size:.2} {unit}"),
+        (_, size) if size < 99.95 => format!("{size:.1} {unit}"),
+        _ => format!("{size:.0} {unit}"),
+    }
+}
+
+/// A count with its noun.
+pub(super) fn count(number: usize, one: &str, many: &str) -> String {
+    if number == 1 {
+        format!("1 {one}")
+    } else {
+        format!("{number} {many}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_two_units() {
+        let said = [0, 59, 60, 3_599, 3_600, 90_061].map(duration);
+        assert_eq!(
+            said,
+            ["0 s", "59 s", "1 min", "59 min 59 s", "1 h", "1 d 1 h"]
+        );
+    }
+
+    #[test]
+    fn sizes_have_three_figures() {
+        let said = [0, 1023, 1024, 10_240, 1_048_000, 1_300_000_000, u64::MAX].map(bytes);
+        assert_eq!(
+            said,
+            [
+                "0 B", "1023 B", "1.00 KiB", "10.0 KiB", "1023 KiB", "1.21 GiB", "16.0 EiB"
+            ]
+        );
+    }
+}

@@ -1,0 +1,94 @@
+//! `tartan cleanup`: what a stopped agent left is taken away.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::run::runtime;
+use super::{OK, PROBLEM, Place, complain_with_causes, print};
+use crate::config::{NodeConfig, RunArgs};
+use crate::host::{Outcome, Traces, cleanup};
+use crate::keeper::LOCK_FILE;
+use crate::keeper::lock::{Lock, LockError};
+use crate::service::take_service_lock;
+
+/// Arguments of `tartan cleanup`.
+#[derive(Args, Clone, Debug)]
+pub(super) struct CleanupArgs {
+    #[command(flatten)]
+    pub(super) place: Place,
+    /// Name of the tunnel device [default: device-name of tartan.toml, or tartan0]
+    #[arg(long, env = "TARTAN_DEVICE_NAME", value_name = "NAME")]
+    device_name: Option<String>,
+}
+
+pub(super) fn execute(args: &CleanupArgs, root: Option<PathBuf>) -> u8 {
+    let traces = traces(args, root);
+    // A running agent would put back what it misses. The locks are held meanwhile, so none starts.
+    let _locks = match lock(&traces) {
+        Ok(locks) => locks,
+        Err(error) => {
+            complain_with_causes(&error);
+            return PROBLEM;
+        }
+    };
+    let runtime = match runtime() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            complain_with_causes(&error);
+            return PROBLEM;
+        }
+    };
+    let outcomes = runtime.block_on(cleanup(&traces));
+    let text: String = outcomes
+        .iter()
+        .map(|outcome| format!("{outcome}\n"))
+        .collect();
+    print(if outcomes.is_empty() {
+        "nothing to clean up\n"
+    } else {
+        &text
+    });
+    let failed = outcomes
+        .iter()
+        .any(|outcome| matches!(outcome, Outcome::Failed { .. }));
+    if failed { PROBLEM } else { OK }
+}
+
+/// A broken configuration file must not keep anybody from cleaning up: then the flags and defaults count.
+fn traces(args: &CleanupArgs, root: Option<PathBuf>) -> Traces {
+    let given = RunArgs {
+        root: root.clone(),
+        device_name: args.device_name.clone(),
+        ..RunArgs::default()
+    };
+    match NodeConfig::load(&given) {
+        Ok(config) => Traces {
+            run_dir: config.run_dir(),
+            state_dir: config.state_dir(),
+            device: config.device_name,
+        },
+        Err(error) => {
+            complain_with_causes(&error);
+            let root = root.unwrap_or_else(|| PathBuf::from("/"));
+            Traces {
+                run_dir: cni_shim::RunDir::under(&root),
+                state_dir: root.join("var/lib/tartan"),
+                device: args
+                    .device_name
+                    .clone()
+                    .unwrap_or_else(|| "tartan0".to_owned()),
+            }
+        }
+    }
+}
+
+/// No run directory, no agent, and none is made for the lock's sake.
+fn lock(traces: &Traces) -> Result<Option<(Lock, Lock)>, LockError> {
+    let run_dir = traces.run_dir.path();
+    if !run_dir.exists() {
+        return Ok(None);
+    }
+    let keeper = Lock::take(&run_dir.join(LOCK_FILE))?;
+    Ok(Some((keeper, take_service_lock(run_dir)?)))
+}

@@ -1,0 +1,154 @@
+//! `tartan drops`: every packet's fate, and whether the count of them agrees.
+
+use super::table::{Column, render as table};
+use crate::api::wire::{Drops, Flow};
+
+/// The counts as text; reasons that counted nothing are left out.
+pub(super) fn render(drops: &Drops) -> String {
+    let counted: Vec<_> = drops
+        .reasons
+        .iter()
+        .filter(|reason| reason.count > 0)
+        .collect();
+    let mut text = match counted.len() {
+        0 => "nothing was dropped\n".to_owned(),
+        _ => table(
+            &[
+                Column::Words("REASON"),
+                Column::Words("DIRECTION"),
+                Column::Number("COUNT"),
+                Column::Words("MEANING"),
+            ],
+            counted.into_iter().map(|reason| {
+                vec![
+                    reason.reason.clone(),
+                    reason.direction.clone(),
+                    reason.count.to_string(),
+                    reason.gloss.clone(),
+                ]
+            }),
+        ),
+    };
+    text.push('\n');
+    text.push_str(&flows(drops));
+    if !drops.kernel.is_empty() {
+        text.push('\n');
+        text.push_str(&kernel(drops));
+    }
+    text
+}
+
+fn flows(drops: &Drops) -> String {
+    let columns = [
+        Column::Number("WORKER"),
+        Column::Words("DIRECTION"),
+        Column::Number("RECEIVED"),
+        Column::Number("ORIGINATED"),
+        Column::Number("SENT"),
+        Column::Number("DELIVERED"),
+        Column::Number("DROPPED"),
+        Column::Number("HELD"),
+        Column::Number("BALANCE"),
+    ];
+    let row = |worker: usize, direction: &str, flow: &Flow| {
+        vec![
+            worker.to_string(),
+            direction.to_owned(),
+            flow.received.to_string(),
+            flow.originated.to_string(),
+            flow.sent.to_string(),
+            flow.delivered.to_string(),
+            flow.dropped
+                .values()
+                .fold(0u64, |sum, count| sum.wrapping_add(*count))
+                .to_string(),
+            flow.held.to_string(),
+            flow.balance.to_string(),
+        ]
+    };
+    table(
+        &columns,
+        drops.workers.iter().flat_map(|worker| {
+            [
+                row(worker.worker, "outbound", &worker.outbound),
+                row(worker.worker, "inbound", &worker.inbound),
+            ]
+        }),
+    )
+}
+
+fn kernel(drops: &Drops) -> String {
+    let columns = [
+        Column::Words("KERNEL"),
+        Column::Words("COUNTER"),
+        Column::Number("COUNT"),
+        Column::Words("MEANING"),
+    ];
+    let rows = drops.kernel.iter().map(|counter| {
+        vec![
+            counter.place.clone(),
+            counter.counter.clone(),
+            counter.count.to_string(),
+            counter.gloss.clone(),
+        ]
+    });
+    table(&columns, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::api::wire::{KernelCounter, Reason, Worker};
+
+    #[test]
+    fn reasons_law_and_kernel_counters() {
+        let reason = |name: &str, direction: &str, count| Reason {
+            reason: name.into(),
+            direction: direction.into(),
+            count,
+            gloss: "why".into(),
+        };
+        let inbound = Flow {
+            received: 10,
+            delivered: 7,
+            dropped: BTreeMap::from([("UnknownPeer".into(), 2), ("NotOurs".into(), 1)]),
+            ..Flow::default()
+        };
+        let drops = Drops {
+            reasons: vec![
+                reason("NoRoute", "outbound", 0),
+                reason("UnknownPeer", "inbound", 2),
+                reason("NotOurs", "inbound", 1),
+            ],
+            workers: vec![Worker {
+                worker: 0,
+                inbound,
+                ..Worker::default()
+            }],
+            kernel: vec![KernelCounter {
+                place: "tartan0".into(),
+                counter: "tx_dropped".into(),
+                count: 5,
+                gloss: "queue full".into(),
+            }],
+        };
+        assert_eq!(
+            render(&drops),
+            "\
+REASON       DIRECTION  COUNT  MEANING
+UnknownPeer  inbound        2  why
+NotOurs      inbound        1  why
+
+WORKER  DIRECTION  RECEIVED  ORIGINATED  SENT  DELIVERED  DROPPED  HELD  BALANCE
+     0  outbound          0           0     0          0        0     0        0
+     0  inbound          10           0     0          7        3     0        0
+
+KERNEL   COUNTER     COUNT  MEANING
+tartan0  tx_dropped      5  queue full
+"
+        );
+        assert!(render(&Drops::default()).starts_with("nothing was dropped\n"));
+    }
+}

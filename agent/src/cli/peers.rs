@@ -1,0 +1,116 @@
+//! `tartan peers`: the other nodes, and who was refused that could be one.
+
+use super::amount::bytes;
+use super::table::{Column, list, render as table};
+use crate::api::wire::Peers;
+
+/// The peers as text.
+pub(super) fn render(peers: &Peers) -> String {
+    let columns = [
+        Column::Words("PEER"),
+        Column::Words("ADDRESS"),
+        Column::Words("FORMAT"),
+        Column::Words("SUBNETS"),
+        Column::Words("VTEP MAC"),
+        Column::Number("PATH MTU"),
+        Column::Number("TX PACKETS"),
+        Column::Number("TX BYTES"),
+        Column::Number("RX PACKETS"),
+        Column::Number("RX BYTES"),
+        Column::Number("REFUSED"),
+    ];
+    let rows = peers.peers.iter().map(|peer| {
+        vec![
+            peer.name.clone(),
+            peer.public_ip.to_string(),
+            peer.format.clone(),
+            list(&peer.subnets),
+            peer.vtep_mac.clone(),
+            peer.path_mtu.to_string(),
+            peer.sent_packets.to_string(),
+            bytes(peer.sent_bytes),
+            peer.received_packets.to_string(),
+            bytes(peer.received_bytes),
+            peer.refused.to_string(),
+        ]
+    });
+    let mut text = match peers.peers.len() {
+        0 => "no peers: the list of nodes holds only this one\n".to_owned(),
+        _ => table(&columns, rows),
+    };
+    if !peers.refused_sources.is_empty() {
+        text.push('\n');
+        text.push_str(&refused(peers));
+    }
+    text
+}
+
+/// Whether somebody is refused whom a setting would accept.
+pub(super) fn problem(peers: &Peers) -> bool {
+    !peers.refused_sources.is_empty()
+}
+
+fn refused(peers: &Peers) -> String {
+    let columns = [
+        Column::Words("REFUSED FROM"),
+        Column::Words("SPEAKING AS"),
+        Column::Number("SEEN"),
+        Column::Words("WHAT TO DO"),
+    ];
+    let rows = peers.refused_sources.iter().map(|source| {
+        vec![
+            source.outer.to_string(),
+            source.inner.to_string(),
+            source.seen.to_string(),
+            source.remedy.clone(),
+        ]
+    });
+    table(&columns, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::wire::{Peer, RefusedSource};
+
+    #[test]
+    fn peers_and_refused_sources() {
+        let peers = Peers {
+            peers: vec![Peer {
+                name: "node2".into(),
+                public_ip: "192.0.2.2".parse().unwrap(),
+                format: "udp".into(),
+                subnets: vec![
+                    "10.244.2.0/24".parse().unwrap(),
+                    "10.244.9.0/24".parse().unwrap(),
+                ],
+                vtep_mac: "0a:74:c0:00:02:02".into(),
+                path_mtu: 1500,
+                sent_packets: 12,
+                sent_bytes: 4096,
+                received_packets: 11,
+                received_bytes: 999,
+                refused: 1,
+            }],
+            refused_sources: vec![RefusedSource {
+                outer: "192.0.2.77".parse().unwrap(),
+                inner: "10.244.2.5".parse().unwrap(),
+                seen: 3,
+                remedy: "do this".into(),
+            }],
+        };
+        assert_eq!(
+            render(&peers),
+            "\
+PEER   ADDRESS    FORMAT  SUBNETS                       VTEP MAC           PATH MTU  TX PACKETS  TX BYTES  RX PACKETS  RX BYTES  REFUSED
+node2  192.0.2.2  udp     10.244.2.0/24, 10.244.9.0/24  0a:74:c0:00:02:02      1500          12  4.00 KiB          11     999 B        1
+
+REFUSED FROM  SPEAKING AS  SEEN  WHAT TO DO
+192.0.2.77    10.244.2.5      3  do this
+"
+        );
+        assert!(problem(&peers));
+        assert!(!problem(&Peers::default()));
+        assert!(render(&Peers::default()).starts_with("no peers"));
+    }
+}

@@ -1,0 +1,83 @@
+//! `tartan routes`: which node owns which prefix, and what goes beside the overlay.
+
+use super::table::{Column, or_dash, render as table};
+use crate::api::wire::{RouteKind, Routes};
+
+/// The routes as text.
+pub(super) fn render(routes: &Routes) -> String {
+    let columns = [
+        Column::Words("PREFIX"),
+        Column::Words("OWNER"),
+        Column::Words("VIA"),
+        Column::Words("FORMAT"),
+        Column::Words("NOTE"),
+    ];
+    let rows = routes.routes.iter().map(|route| {
+        let note = match route.kind {
+            RouteKind::Peer => "",
+            RouteKind::Own => "this node",
+            RouteKind::Bypass => {
+                "BYPASS: a route of the kernel takes these past the overlay; remove it"
+            }
+        };
+        vec![
+            route.prefix.to_string(),
+            or_dash(&route.node),
+            route.via.clone(),
+            or_dash(&route.format),
+            note.to_owned(),
+        ]
+    });
+    table(&columns, rows)
+}
+
+/// Whether something bypasses the overlay.
+pub(super) fn problem(routes: &Routes) -> bool {
+    routes
+        .routes
+        .iter()
+        .any(|route| route.kind == RouteKind::Bypass)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::wire::Route;
+
+    #[test]
+    fn own_peers_and_bypassing_prefixes() {
+        let route = |prefix: &str, kind, via: &str, format: &str, node: &str| Route {
+            prefix: prefix.parse().unwrap(),
+            kind,
+            via: via.into(),
+            format: format.into(),
+            node: node.into(),
+        };
+        let mut routes = Routes {
+            routes: vec![
+                route("10.244.1.0/24", RouteKind::Own, "tartan0", "", "node1"),
+                route(
+                    "10.244.2.0/24",
+                    RouteKind::Peer,
+                    "192.0.2.2",
+                    "vxlan",
+                    "node2",
+                ),
+            ],
+        };
+        assert!(!problem(&routes));
+        routes
+            .routes
+            .push(route("10.244.2.8/32", RouteKind::Bypass, "eth1", "", ""));
+        assert!(problem(&routes));
+        assert_eq!(
+            render(&routes),
+            "\
+PREFIX         OWNER  VIA        FORMAT  NOTE
+10.244.1.0/24  node1  tartan0    -       this node
+10.244.2.0/24  node2  192.0.2.2  vxlan
+10.244.2.8/32  -      eth1       -       BYPASS: a route of the kernel takes these past the overlay; remove it
+"
+        );
+    }
+}

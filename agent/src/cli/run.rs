@@ -1,0 +1,93 @@
+//! `tartan run`: configuration and log, then the keeper; and the hidden `tartan service`, its child.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+
+use thiserror::Error;
+use tokio::runtime::{Builder, Runtime};
+use tracing::error;
+use tracing_subscriber::EnvFilter;
+
+use super::{PROBLEM, USAGE, causes, complain_with_causes, own_arguments};
+use crate::config::{NodeConfig, RunArgs};
+use crate::keeper;
+use crate::keeper::child::Program;
+use crate::service;
+
+/// Why nothing could be started at all.
+#[derive(Debug, Error)]
+pub(super) enum RunError {
+    #[error("cannot start the event loop; check the limit of open descriptors (ulimit -n)")]
+    Runtime(#[source] io::Error),
+    #[error("cannot find the path of this binary; is /proc mounted?")]
+    OwnPath(#[source] io::Error),
+}
+
+/// The keeper; its child gets the arguments that this process got.
+pub(super) fn keeper(args: RunArgs) -> u8 {
+    let config = match configure(&args) {
+        Ok(config) => config,
+        Err(code) => return code,
+    };
+    let prepared = runtime().and_then(|runtime| Ok((runtime, program()?)));
+    let (runtime, program) = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => return failed(&error),
+    };
+    let run_dir = config.run_dir().path().to_owned();
+    match runtime.block_on(keeper::run(run_dir, program)) {
+        Ok(code) => code,
+        Err(error) => failed(&error),
+    }
+}
+
+/// The service. Its thread is the process's first, in whose network namespace everything is opened.
+pub(super) fn service(args: RunArgs) -> u8 {
+    let config = match configure(&args) {
+        Ok(config) => config,
+        Err(code) => return code,
+    };
+    match runtime() {
+        Ok(runtime) => match runtime.block_on(service::run(config)) {
+            Ok(code) => code,
+            Err(error) => failed(&error),
+        },
+        Err(error) => failed(&error),
+    }
+}
+
+pub(super) fn runtime() -> Result<Runtime, RunError> {
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(RunError::Runtime)
+}
+
+fn program() -> Result<Program, RunError> {
+    Ok(Program {
+        path: std::env::current_exe().map_err(RunError::OwnPath)?,
+        arguments: [OsString::from("service")]
+            .into_iter()
+            .chain(own_arguments())
+            .collect(),
+    })
+}
+
+fn configure(args: &RunArgs) -> Result<NodeConfig, u8> {
+    let config = NodeConfig::load(args).map_err(|error| {
+        complain_with_causes(&error);
+        USAGE
+    })?;
+    let filter = EnvFilter::try_new(&config.log).unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .init();
+    Ok(config)
+}
+
+fn failed(error: &dyn std::error::Error) -> u8 {
+    error!("{}", causes(error));
+    PROBLEM
+}

@@ -1,0 +1,190 @@
+//! `tartan status`: the node at a glance, what is wrong first.
+
+use super::amount::{count, duration};
+use super::table::{list, pairs, printable};
+use crate::api::wire::Status;
+
+/// The node as text.
+pub(super) fn render(status: &Status) -> String {
+    let mut text = String::new();
+    for problem in &status.problems {
+        text.push_str(&format!("PROBLEM: {}\n", printable(problem)));
+    }
+    if !status.problems.is_empty() {
+        text.push('\n');
+    }
+    text.push_str(&pairs([
+        (
+            "node",
+            format!("{}, tartan {}", status.node, status.version),
+        ),
+        ("service", service(status)),
+        (
+            "underlay",
+            format!(
+                "{} on {}, MTU {}",
+                status.public_ip, status.underlay, status.underlay_mtu
+            ),
+        ),
+        (
+            "device",
+            format!(
+                "{}, MTU {}, {}",
+                status.device,
+                status.device_mtu,
+                count(status.workers, "worker", "workers")
+            ),
+        ),
+        (
+            "subnets",
+            format!("{} of {}", list(&status.subnets), list(&status.cluster)),
+        ),
+        ("format", status.format.clone()),
+        ("peers", status.peers.to_string()),
+        ("pods", format!("{} attached", status.attachments)),
+        (
+            "leases",
+            format!("{}, {} old", status.registry, duration(status.registry_age)),
+        ),
+        ("tables", tables(status)),
+        ("repairs", repairs(status)),
+        (
+            "packets",
+            format!(
+                "{} sent, {} delivered, {} dropped",
+                status.sent, status.delivered, status.dropped
+            ),
+        ),
+    ]));
+    text
+}
+
+/// Whether something is wrong.
+pub(super) fn problem(status: &Status) -> bool {
+    !status.problems.is_empty()
+}
+
+fn service(status: &Status) -> String {
+    let up = format!(
+        "process {}, up {}",
+        status.service_pid,
+        duration(status.uptime)
+    );
+    match (status.restarts, &status.last_end) {
+        (0, _) => format!("{up}, never restarted"),
+        (restarts, None) => format!("{up}, restarted {}", times(restarts)),
+        (restarts, Some(end)) => {
+            format!("{up}, restarted {}: the one before {end}", times(restarts))
+        }
+    }
+}
+
+fn tables(status: &Status) -> String {
+    let adopted = if status.snapshot_adopted {
+        "used by every worker"
+    } else {
+        "not yet used by every worker"
+    };
+    format!("version {}, {adopted}", status.snapshot)
+}
+
+fn repairs(status: &Status) -> String {
+    match (&status.last_repair, status.repairs) {
+        (_, 0) => "none needed".to_owned(),
+        (None, repairs) => repairs.to_string(),
+        (Some(last), repairs) => format!("{repairs}, the last: {last}"),
+    }
+}
+
+fn times(number: u64) -> String {
+    if number == 1 {
+        "once".to_owned()
+    } else {
+        format!("{number} times")
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::cli) fn example() -> Status {
+        Status {
+            problems: Vec::new(),
+            version: "0.1.0".into(),
+            node: "node1".into(),
+            public_ip: "192.0.2.1".parse().unwrap(),
+            underlay: "eth0".into(),
+            underlay_mtu: 1500,
+            subnets: vec!["10.244.1.0/24".parse().unwrap()],
+            cluster: vec!["10.244.0.0/16".parse().unwrap()],
+            format: "vxlan".into(),
+            device: "tartan0".into(),
+            device_mtu: 1450,
+            workers: 1,
+            peers: 2,
+            attachments: 3,
+            registry: "file /etc/tartan/nodes.toml".into(),
+            registry_age: 12,
+            snapshot: 7,
+            snapshot_adopted: true,
+            service_pid: 4242,
+            uptime: 3700,
+            restarts: 0,
+            last_end: None,
+            repairs: 0,
+            last_repair: None,
+            sent: 10,
+            delivered: 9,
+            dropped: 1,
+        }
+    }
+
+    #[test]
+    fn a_healthy_node() {
+        assert_eq!(
+            render(&example()),
+            "\
+node      node1, tartan 0.1.0
+service   process 4242, up 1 h 1 min, never restarted
+underlay  192.0.2.1 on eth0, MTU 1500
+device    tartan0, MTU 1450, 1 worker
+subnets   10.244.1.0/24 of 10.244.0.0/16
+format    vxlan
+peers     2
+pods      3 attached
+leases    file /etc/tartan/nodes.toml, 12 s old
+tables    version 7, used by every worker
+repairs   none needed
+packets   10 sent, 9 delivered, 1 dropped
+"
+        );
+        assert!(!problem(&example()));
+    }
+
+    #[test]
+    fn what_is_wrong_comes_first_and_cannot_drive_the_terminal() {
+        let status = Status {
+            problems: vec!["line 3: \u{1b}[1mno".into(), "two".into()],
+            restarts: 1,
+            last_end: Some("was killed by signal 9 (SIGKILL) after 3.0 s".into()),
+            repairs: 2,
+            last_repair: Some("address 10.244.1.0/32 was missing".into()),
+            snapshot_adopted: false,
+            ..example()
+        };
+        let text = render(&status);
+        assert!(
+            text.starts_with("PROBLEM: line 3: \\u{1b}[1mno\nPROBLEM: two\n\nnode"),
+            "{text}"
+        );
+        for part in [
+            "restarted once: the one before was killed by signal 9 (SIGKILL) after 3.0 s\n",
+            "2, the last: address 10.244.1.0/32 was missing\n",
+            "version 7, not yet used by every worker\n",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert!(problem(&status));
+    }
+}

@@ -1,0 +1,382 @@
+//! What the agent answers: one consistent view, made between two turns of the control loop.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use cni_shim::Attachment;
+use dataplane::counters::{Flow, Totals};
+use dataplane::drops::{Direction, DropReason};
+use dataplane::now::Now;
+use dataplane::underlay::socket::kernel_drops;
+use serde::Serialize;
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+
+use super::control::{Control, Restart};
+use crate::api::server::Call;
+use crate::api::wire::{self, Reply, Request, RouteKind};
+use crate::cli::causes;
+use crate::host::Bypass;
+
+impl Control {
+    pub(super) async fn answer(&mut self, call: Call) -> Result<(), Restart> {
+        let reply = match call.request {
+            Request::Status => value(&self.status().await),
+            Request::Peers => value(&self.peers()),
+            Request::Routes => value(&self.routes()),
+            Request::Pods => value(&self.pods()),
+            Request::Drops => value(&self.drops().await),
+            Request::Adopt { container, ifname } => {
+                self.adopt(&container, &ifname, call.answer);
+                return Ok(());
+            }
+            Request::Release { container, ifname } => {
+                self.release(&container, &ifname, call.answer);
+                return Ok(());
+            }
+        };
+        // A caller that has left does not mind.
+        let _ = call.answer.send(reply);
+        Ok(())
+    }
+
+    /// The directory of records is the database: it is read again, whoever asks.
+    fn adopt(&mut self, container: &str, ifname: &str, answer: oneshot::Sender<Reply>) {
+        self.node.reread_records();
+        let adopted = self.node.known.attachments.iter();
+        if adopted
+            .into_iter()
+            .any(|a| (&*a.container, &*a.ifname) == (container, ifname))
+        {
+            self.publish();
+            self.when_adopted(answer);
+            return;
+        }
+        let name = Attachment::file_name(container, ifname);
+        let refused = self
+            .node
+            .refused_records
+            .iter()
+            .find(|refused| refused.file.ends_with(&name));
+        let reason = match refused {
+            Some(refused) => refused.reason.clone(),
+            None => format!("there is no record {name}; write it before asking"),
+        };
+        // A caller that has left does not mind.
+        let _ = answer.send(Reply::Error(reason));
+    }
+
+    fn release(&mut self, container: &str, ifname: &str, answer: oneshot::Sender<Reply>) {
+        self.node.reread_records();
+        self.publish();
+        let kept = self.node.known.attachments.iter();
+        if kept
+            .into_iter()
+            .any(|a| (&*a.container, &*a.ifname) == (container, ifname))
+        {
+            let reason = "its record is still there; remove the record before asking".to_owned();
+            // A caller that has left does not mind.
+            let _ = answer.send(Reply::Error(reason));
+        } else {
+            self.when_adopted(answer);
+        }
+    }
+
+    async fn status(&self) -> wire::Status {
+        let known = &self.node.known;
+        let totals = self.quiet_totals().await;
+        let sum = |count: fn(&Flow, &Flow) -> u64| {
+            totals
+                .workers
+                .iter()
+                .map(|worker| count(&worker.outbound, &worker.inbound))
+                .sum()
+        };
+        let spec = &self.node.desired.spec;
+        wire::Status {
+            problems: self.problems(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            node: known.own.name.clone(),
+            public_ip: known.own.public_ip,
+            underlay: known.facts.underlay.name.clone(),
+            underlay_mtu: known.facts.underlay.mtu,
+            subnets: known.own.subnets.clone(),
+            cluster: known.net_conf.cluster(),
+            format: known.own.format.to_string(),
+            device: known.config.device_name.clone(),
+            device_mtu: self.node.desired.host.mtu,
+            workers: totals.workers.len(),
+            peers: spec.peers.len(),
+            attachments: known.attachments.len(),
+            registry: format!("file {}", known.config.node_file.display()),
+            registry_age: self.node.leases_read.elapsed().as_secs(),
+            snapshot: spec.version,
+            snapshot_adopted: self.engine.adopted(spec.version),
+            service_pid: std::process::id(),
+            uptime: self.started.elapsed().as_secs(),
+            restarts: self.table.restarts,
+            last_end: self.table.last_end.clone(),
+            repairs: self.repairs,
+            last_repair: self.last_repair.clone(),
+            sent: sum(|outbound, inbound| outbound.sent + inbound.sent),
+            delivered: sum(|outbound, inbound| outbound.delivered + inbound.delivered),
+            dropped: sum(|outbound, inbound| outbound.dropped() + inbound.dropped()),
+        }
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let known = &self.node.known;
+        let leases = self.node.refused_leases.iter().map(|reason| {
+            format!("the list of nodes is refused and the old one stays in force: {reason}")
+        });
+        let records = self.node.refused_records.iter().map(|refused| {
+            format!(
+                "the attachment record {} is refused: {}",
+                refused.file, refused.reason
+            )
+        });
+        let bypassing = known.facts.bypassing.iter().map(Bypass::to_string);
+        let mut problems: Vec<String> = leases
+            .chain(self.host_problem.clone())
+            .chain(bypassing)
+            .chain(records)
+            .collect();
+        let more = problems.len().saturating_sub(PROBLEMS);
+        problems.truncate(PROBLEMS);
+        if more > 0 {
+            problems.push(format!(
+                "and {more} more; see `tartan pods` and `tartan routes`"
+            ));
+        }
+        problems
+    }
+
+    fn peers(&self) -> wire::Peers {
+        let snapshot = self.engine.snapshot();
+        let now = Now(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        let line = |peer: &dataplane::peers::Peer| {
+            let traffic = peer.traffic();
+            wire::Peer {
+                name: peer.name.clone(),
+                public_ip: peer.public,
+                format: peer.format.to_string(),
+                subnets: peer.subnets.clone(),
+                vtep_mac: peer.vtep_mac.to_string(),
+                path_mtu: peer.path_mtu(now),
+                sent_packets: traffic.sent_packets,
+                sent_bytes: traffic.sent_bytes,
+                received_packets: traffic.received_packets,
+                received_bytes: traffic.received_bytes,
+                refused: traffic.refused,
+            }
+        };
+        let mut peers: Vec<_> = snapshot.peers.iter().map(line).collect();
+        peers.sort_by(|a, b| a.name.cmp(&b.name));
+        wire::Peers {
+            peers,
+            refused_sources: self.refused.list(),
+        }
+    }
+
+    fn routes(&self) -> wire::Routes {
+        let known = &self.node.known;
+        let own = known.own.subnets.iter().map(|prefix| wire::Route {
+            prefix: *prefix,
+            kind: RouteKind::Own,
+            via: known.config.device_name.clone(),
+            format: String::new(),
+            node: known.own.name.clone(),
+        });
+        let peers = self.node.desired.spec.peers.iter().flat_map(|peer| {
+            peer.subnets.iter().map(|prefix| wire::Route {
+                prefix: *prefix,
+                kind: RouteKind::Peer,
+                via: peer.public.to_string(),
+                format: peer.format.to_string(),
+                node: peer.name.clone(),
+            })
+        });
+        let bypassing = known.facts.bypassing.iter().map(|bypass| wire::Route {
+            prefix: bypass.prefix,
+            kind: RouteKind::Bypass,
+            via: match (&bypass.gateway, &bypass.device) {
+                (Some(gateway), _) => gateway.to_string(),
+                (None, Some(device)) => device.clone(),
+                (None, None) => "refused".to_owned(),
+            },
+            format: String::new(),
+            node: String::new(),
+        });
+        let mut routes: Vec<_> = own.chain(peers).chain(bypassing).collect();
+        routes.sort_by_key(|route| route.prefix);
+        wire::Routes { routes }
+    }
+
+    fn pods(&self) -> wire::Pods {
+        let line = |attachment: &Attachment| wire::Pod {
+            pod: attachment
+                .pod
+                .as_ref()
+                .map(|pod| match pod.namespace.as_str() {
+                    "" => pod.name.clone(),
+                    namespace => format!("{namespace}/{}", pod.name),
+                }),
+            container: attachment.container.clone(),
+            ifname: attachment.ifname.clone(),
+            addresses: attachment.addresses.clone(),
+            mac: attachment.mac.clone(),
+            host_ifname: attachment.host_ifname.clone(),
+            created: attachment.created,
+        };
+        wire::Pods {
+            pods: self.node.known.attachments.iter().map(line).collect(),
+            kernel_prefixes: self.node.desired.spec.kernel_prefixes.clone(),
+            refused: self.node.refused_records.clone(),
+        }
+    }
+
+    async fn drops(&self) -> wire::Drops {
+        let totals = self.quiet_totals().await;
+        let directions = [Direction::Outbound, Direction::Inbound];
+        let reasons = DropReason::ALL.into_iter().flat_map(|reason| {
+            let totals = &totals;
+            directions.map(|direction| wire::Reason {
+                reason: reason.name().to_owned(),
+                direction: name(direction).to_owned(),
+                count: totals
+                    .workers
+                    .iter()
+                    .map(|worker| match direction {
+                        Direction::Outbound => worker.outbound.drops_of(reason),
+                        Direction::Inbound => worker.inbound.drops_of(reason),
+                    })
+                    .sum(),
+                gloss: reason.gloss().to_owned(),
+            })
+        });
+        let workers = totals
+            .workers
+            .iter()
+            .enumerate()
+            .map(|(worker, totals)| wire::Worker {
+                worker,
+                outbound: flow(&totals.outbound),
+                inbound: flow(&totals.inbound),
+            });
+        wire::Drops {
+            reasons: reasons.collect(),
+            workers: workers.collect(),
+            kernel: self.kernel_counters().await,
+        }
+    }
+
+    async fn kernel_counters(&self) -> Vec<wire::KernelCounter> {
+        let mut counters = Vec::new();
+        for port in &self.ports {
+            match kernel_drops(port.socket.as_fd()) {
+                Ok(count) => counters.push(wire::KernelCounter {
+                    place: port.name.clone(),
+                    counter: "drops".to_owned(),
+                    count,
+                    gloss: "datagrams lost before we read them: the socket's buffer was full"
+                        .to_owned(),
+                }),
+                Err(error) => tracing::debug!(%error, "no drop counter of {}", port.name),
+            }
+        }
+        let device = &self.node.known.config.device_name;
+        match self.host.device_stats(device).await {
+            Ok(stats) => counters.extend(
+                [
+                    (
+                        "tx_packets",
+                        stats.tx_packets,
+                        "packets the kernel gave to the device",
+                    ),
+                    (
+                        "tx_dropped",
+                        stats.tx_dropped,
+                        "packets lost before we read them: the queue was full",
+                    ),
+                    (
+                        "rx_packets",
+                        stats.rx_packets,
+                        "packets we wrote that the kernel took",
+                    ),
+                    (
+                        "rx_dropped",
+                        stats.rx_dropped,
+                        "packets we wrote that the kernel dropped",
+                    ),
+                ]
+                .map(|(counter, count, gloss)| wire::KernelCounter {
+                    place: device.clone(),
+                    counter: counter.to_owned(),
+                    count,
+                    gloss: gloss.to_owned(),
+                }),
+            ),
+            Err(error) => tracing::debug!("no counters of {device}: {}", causes(&error)),
+        }
+        counters
+    }
+
+    /// The counters at a moment when no packet is between two of them, if one comes soon. The words are read
+    /// one after the other while a worker writes, so under load the law may seem off by what is in flight.
+    async fn quiet_totals(&self) -> Totals {
+        let mut totals = self.counters.read();
+        for _ in 0..QUIET_TRIES {
+            let off = |flow: &Flow| flow.balance() != 0;
+            if !totals
+                .workers
+                .iter()
+                .any(|w| off(&w.outbound) || off(&w.inbound))
+            {
+                break;
+            }
+            sleep(QUIET_STEP).await;
+            totals = self.counters.read();
+        }
+        totals
+    }
+}
+
+fn flow(flow: &Flow) -> wire::Flow {
+    let counted = DropReason::ALL
+        .into_iter()
+        .map(|reason| (reason.name(), flow.drops_of(reason)));
+    let dropped: BTreeMap<String, u64> = counted
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| (name.to_owned(), count))
+        .collect();
+    let balance = flow.balance();
+    wire::Flow {
+        received: flow.received,
+        originated: flow.originated,
+        sent: flow.sent,
+        delivered: flow.delivered,
+        dropped,
+        held: flow.held,
+        balance: i64::try_from(balance).unwrap_or(if balance < 0 { i64::MIN } else { i64::MAX }),
+    }
+}
+
+fn name(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Outbound => "outbound",
+        Direction::Inbound => "inbound",
+    }
+}
+
+fn value<T: Serialize>(answer: &T) -> Reply {
+    match serde_json::to_value(answer) {
+        Ok(value) => Reply::Ok(value),
+        Err(error) => Reply::Error(format!("the answer cannot be written as JSON: {error}")),
+    }
+}
+
+/// A node with thousands of garbled records still has a status of one screen.
+const PROBLEMS: usize = 20;
+const QUIET_TRIES: usize = 5;
+const QUIET_STEP: Duration = Duration::from_millis(1);

@@ -1,0 +1,353 @@
+//! The control loop: waits for the registry, the kernel, the API and the clock, and decides anew.
+
+use std::future::pending;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, Instant};
+
+use cni_shim::NodeFile;
+use dataplane::counters::Counters;
+use dataplane::engine::{Engine, Notice};
+use futures_util::StreamExt;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant as Moment, MissedTickBehavior, interval, sleep, sleep_until};
+use tracing::{error, info, warn};
+
+use super::descriptors::Descriptors;
+use super::node::{Facts, Node};
+use super::refused::RefusedSources;
+use super::takeover::StartError;
+use crate::api::server::{self, Call};
+use crate::api::wire::Reply;
+use crate::cli::causes;
+use crate::host::{self, Change, Host, HostError, Watch};
+use crate::reconcile::HostState;
+use crate::registry::Update;
+use crate::registry::file::FileRegistry;
+
+/// An underlay socket, held beside the engine for the kernel's drop counter.
+#[derive(Debug)]
+pub struct Port {
+    /// Its name in the keeper's table.
+    pub name: String,
+    /// The socket.
+    pub socket: OwnedFd,
+}
+
+/// What the take-over hands to the loop.
+pub struct Parts {
+    /// Knowledge and decision.
+    pub node: Node,
+    /// The kernel's side.
+    pub host: Host,
+    /// The workers, not yet reading.
+    pub engine: Engine,
+    /// Their counters.
+    pub counters: Counters,
+    /// Their sockets.
+    pub ports: Vec<Port>,
+    /// Where callers of the API connect.
+    pub listener: UnixListener,
+    /// The list of nodes.
+    pub registry: FileRegistry,
+    /// The keeper.
+    pub table: Descriptors,
+}
+
+/// Why the loop ended.
+#[derive(Debug)]
+pub enum End {
+    /// SIGTERM.
+    Asked,
+    /// The keeper is gone.
+    KeeperEnded,
+    /// Only a new start helps; why.
+    Restart(String),
+}
+
+/// The loop's state.
+pub struct Control {
+    pub(super) node: Node,
+    pub(super) host: Host,
+    pub(super) engine: Engine,
+    pub(super) counters: Counters,
+    pub(super) ports: Vec<Port>,
+    pub(super) table: Descriptors,
+    pub(super) refused: RefusedSources,
+    pub(super) repairs: u64,
+    pub(super) last_repair: Option<String>,
+    /// What the kernel refused at the last try, in words.
+    pub(super) host_problem: Option<String>,
+    pub(super) started: Instant,
+    registry: FileRegistry,
+    calls: mpsc::Receiver<Call>,
+    server: JoinHandle<()>,
+    watch: Option<Watch>,
+    /// What the kernel was made to agree with last.
+    applied: HostState,
+    node_file: NodeFile,
+    waiting: Vec<Waiting>,
+}
+
+/// A caller who waits until every worker uses a version of the tables.
+struct Waiting {
+    version: u64,
+    since: Instant,
+    answer: oneshot::Sender<Reply>,
+}
+
+impl Control {
+    /// Says *ready*, waits for *go*, lets the workers read; `None` when the keeper ended instead.
+    pub(super) async fn begin(
+        parts: Parts,
+        repairs: &[Change],
+    ) -> Result<Option<Control>, StartError> {
+        let Parts {
+            node,
+            host,
+            engine,
+            counters,
+            ports,
+            listener,
+            registry,
+            table,
+        } = parts;
+        let node_file = node.node_file();
+        node_file.write(&node.known.config.run_dir())?;
+        // Changes of the kernel from here on are told; what came before is read once more below.
+        let watch = host::watch()?;
+        let (sender, calls) = mpsc::channel(CALLS);
+        let server = tokio::spawn(async move {
+            if let Err(error) = server::serve(listener, sender).await {
+                error!("{}", causes(&error));
+            }
+        });
+        if !table.ready().await? {
+            engine.stop();
+            return Ok(None);
+        }
+        engine.go();
+        table.forwarding().await?;
+        let mut control = Control {
+            applied: node.desired.host.clone(),
+            node,
+            host,
+            engine,
+            counters,
+            ports,
+            table,
+            refused: RefusedSources::default(),
+            repairs: 0,
+            last_repair: None,
+            host_problem: None,
+            started: Instant::now(),
+            registry,
+            calls,
+            server,
+            watch: Some(watch),
+            node_file,
+            waiting: Vec::new(),
+        };
+        control.note_repairs(repairs);
+        info!(node = control.node.known.own.name, "forwarding");
+        Ok(Some(control))
+    }
+
+    /// Runs until something ends it.
+    pub async fn run(&mut self, stop: impl Future<Output = ()>) -> End {
+        tokio::pin!(stop);
+        let mut repair = interval(REPAIR_EVERY);
+        repair.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut burst_ends: Option<Moment> = None;
+        loop {
+            let outcome = tokio::select! {
+                () = &mut stop => return End::Asked,
+                () = self.table.keeper_ended() => return End::KeeperEnded,
+                update = self.registry.next() => self.learn(update).await,
+                Some(call) = self.calls.recv() => self.answer(call).await,
+                event = next(&mut self.watch) => {
+                    if event.is_none() {
+                        warn!("the watch on the kernel has ended and is started anew");
+                        self.watch = None;
+                    }
+                    burst_ends.get_or_insert_with(|| Moment::now() + BURST);
+                    Ok(())
+                }
+                () = due(burst_ends) => {
+                    burst_ends = None;
+                    self.refresh().await
+                }
+                _ = repair.tick() => self.refresh().await,
+                () = sleep(ADOPTION_STEP), if !self.waiting.is_empty() => {
+                    self.settle();
+                    Ok(())
+                }
+            };
+            if let Err(Restart(reason)) = outcome {
+                return End::Restart(reason);
+            }
+        }
+    }
+
+    /// Ends the workers.
+    pub fn stop(self) {
+        self.server.abort();
+        self.engine.stop();
+    }
+
+    async fn learn(&mut self, update: Update) -> Result<(), Restart> {
+        match &update {
+            Update::Leases(leases) => info!(nodes = leases.len(), "the list of nodes is adopted"),
+            Update::Refused { line, reason } => {
+                let line = line.map(|line| format!(" line {line}")).unwrap_or_default();
+                let file = self.node.known.config.node_file.display();
+                warn!("{file}{line} is refused, the old list stays: {reason}");
+            }
+        }
+        if self.node.learn(update) {
+            let address = self.node.known.underlay_address();
+            return Err(Restart(format!("our underlay address is {address} now")));
+        }
+        self.refresh().await
+    }
+
+    /// Reads the kernel, decides, publishes, makes the kernel agree. What the kernel refuses is told in
+    /// `tartan status` and tried again at the next turn.
+    pub(super) async fn refresh(&mut self) -> Result<(), Restart> {
+        if self.watch.is_none() {
+            self.watch = host::watch().ok();
+        }
+        self.notice();
+        let known = &self.node.known;
+        let facts = Facts::read(&self.host, &known.config, &known.net_conf, &known.own).await;
+        let read = facts.map(|facts| self.node.known.facts = facts);
+        self.publish();
+        let applied = self.host.apply(&self.node.desired.host).await;
+        if self.engine.device_lost() || matches!(applied, Err(HostError::NoDevice { .. })) {
+            let device = &self.node.desired.host.device;
+            return Err(Restart(format!("somebody deleted the device {device}")));
+        }
+        let problem = match (read, applied) {
+            (read, Ok(changes)) => {
+                if self.applied == self.node.desired.host {
+                    self.note_repairs(&changes);
+                } else {
+                    changes.iter().for_each(|change| info!("set up: {change}"));
+                    self.applied = self.node.desired.host.clone();
+                }
+                read.err()
+            }
+            (_, Err(error)) => Some(error),
+        };
+        self.note_problem(problem.map(|error| causes(&error)));
+        self.write_node_file();
+        Ok(())
+    }
+
+    /// Decides and publishes tables that differ.
+    pub(super) fn publish(&mut self) {
+        if let Some(spec) = self.node.decide() {
+            self.engine.publish(spec);
+            info!(
+                version = spec.version,
+                peers = spec.peers.len(),
+                "tables published"
+            );
+        }
+    }
+
+    /// Answers once every worker uses the tables published last.
+    pub(super) fn when_adopted(&mut self, answer: oneshot::Sender<Reply>) {
+        let version = self.node.desired.spec.version;
+        self.waiting.push(Waiting {
+            version,
+            since: Instant::now(),
+            answer,
+        });
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            let reply = if self.engine.adopted(waiting.version) {
+                Reply::Ok(serde_json::json!({ "snapshot": waiting.version }))
+            } else if waiting.since.elapsed() > ADOPTION_PATIENCE {
+                Reply::Error("the workers do not take new tables; see the agent's log".to_owned())
+            } else {
+                self.waiting.push(waiting);
+                continue;
+            };
+            // A caller that has left does not mind.
+            let _ = waiting.answer.send(reply);
+        }
+    }
+
+    fn notice(&mut self) {
+        for Notice::RefusedSource {
+            outer,
+            inner,
+            owner,
+        } in self.engine.notices()
+        {
+            self.refused.note(outer, inner, owner);
+        }
+        let snapshot = self.engine.snapshot();
+        self.refused
+            .forget(|source| snapshot.peers.by_source(source).is_some());
+    }
+
+    fn note_repairs(&mut self, changes: &[Change]) {
+        for change in changes {
+            warn!("repaired: {change}");
+            self.repairs = self.repairs.saturating_add(1);
+            self.last_repair = Some(change.to_string());
+        }
+    }
+
+    fn note_problem(&mut self, problem: Option<String>) {
+        if problem != self.host_problem {
+            match &problem {
+                Some(problem) => warn!("{problem}"),
+                None => info!("the kernel agrees again"),
+            }
+        }
+        self.host_problem = problem;
+    }
+
+    fn write_node_file(&mut self) {
+        let node_file = self.node.node_file();
+        if node_file == self.node_file {
+            return;
+        }
+        match node_file.write(&self.node.known.config.run_dir()) {
+            Ok(()) => self.node_file = node_file,
+            Err(error) => warn!("{}", causes(&error)),
+        }
+    }
+}
+
+/// Only a new start helps.
+pub(super) struct Restart(pub(super) String);
+
+async fn next(watch: &mut Option<Watch>) -> Option<host::HostEvent> {
+    match watch {
+        Some(watch) => watch.next().await,
+        None => pending().await,
+    }
+}
+
+async fn due(moment: Option<Moment>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => pending().await,
+    }
+}
+
+/// Changes of the kernel come in bursts; one reading serves all of a burst.
+const BURST: Duration = Duration::from_millis(50);
+/// Some settings change without an announcement.
+const REPAIR_EVERY: Duration = Duration::from_secs(1);
+const ADOPTION_STEP: Duration = Duration::from_millis(1);
+const ADOPTION_PATIENCE: Duration = Duration::from_secs(3);
+const CALLS: usize = 32;

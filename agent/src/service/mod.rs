@@ -1,0 +1,126 @@
+//! The service: everything that the keeper does not do, in one process that may die.
+//!
+//! Theory of operation. One thread runs the control loop ([`control`]); the engine's threads forward. Start-up
+//! is a take-over ([`takeover`]), with an empty table too:
+//!
+//! 1. receive the keeper's table and check each entry ([`descriptors`]);
+//! 2. open and deposit what is missing, close here and in the keeper what will not be read;
+//! 3. socket options are set again by whoever adopts a descriptor;
+//! 4. read configuration, registry, attachments and kernel; decide ([`node`]); make the kernel agree;
+//! 5. start the workers: nothing is read yet;
+//! 6. write the node file for the plugin and say *ready*;
+//! 7. on *go* read the first packet and say *forwarding*.
+//!
+//! From then on the loop waits for the registry, the kernel, the API and the clock; whatever changes, it
+//! decides anew, publishes tables that differ, and makes the kernel agree. What cannot be used (a broken list,
+//! a garbled record) is refused with a reason in `tartan status`, and what was in force stays. Data never
+//! waits for control, control waits for data only to answer `adopt`.
+//!
+//! It ends on SIGTERM and when its keeper ends (code 0), and when only descriptors opened anew can help: the
+//! device was deleted, our underlay address changed (code 1; the keeper starts the next at once).
+//!
+//! Not done here yet: starting from the last good state when configuration or registry are unreadable at
+//! start, and following an underlay that moves while the list of nodes stays.
+
+mod answers;
+pub mod control;
+pub mod descriptors;
+pub mod node;
+pub mod refused;
+pub mod takeover;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::info;
+
+use crate::config::NodeConfig;
+use crate::keeper::lock::{Lock, LockError};
+use control::End;
+use takeover::StartError;
+
+/// Why the service could not start.
+#[derive(Debug, Error)]
+pub enum ServiceError {
+    /// Standard input cannot be taken.
+    #[error("cannot take the channel to the keeper; start `tartan run` instead")]
+    Input(#[source] io::Error),
+    /// An earlier service still runs.
+    #[error("an earlier service does not end; kill the process that its sentence names")]
+    Lock(#[from] LockError),
+    /// No signal handler.
+    #[error("cannot listen for signals; check the limit of open descriptors (ulimit -n)")]
+    Signals(#[source] io::Error),
+    /// A step of the take-over failed.
+    #[error(transparent)]
+    Start(#[from] StartError),
+}
+
+/// Serves until told to stop; returns the exit code. Standard input is the channel to the keeper.
+///
+/// # Errors
+/// [`ServiceError`] before the first packet; nothing after it.
+pub async fn run(config: NodeConfig) -> Result<u8, ServiceError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(ServiceError::Signals)?;
+    let channel = take_input().map_err(ServiceError::Input)?;
+    let run_dir = config.run_dir();
+    run_dir.make().map_err(StartError::RunDir)?;
+    let _lock = take_service_lock(run_dir.path())?;
+    let mut control = tokio::select! {
+        started = takeover::start(config, channel) => match started? {
+            Some(control) => control,
+            None => return Ok(0),
+        },
+        _ = terminate.recv() => return Ok(0),
+    };
+    let end = control.run(async {
+        terminate.recv().await;
+    });
+    let end = end.await;
+    control.stop();
+    Ok(match end {
+        End::Asked => {
+            info!("stopped: asked to");
+            0
+        }
+        End::KeeperEnded => {
+            info!("stopped: the keeper has ended");
+            0
+        }
+        End::Restart(reason) => {
+            tracing::error!("stopped to be started anew: {reason}");
+            1
+        }
+    })
+}
+
+/// The lock that each service holds: a keeper that died leaves a service that ends a moment later, and two
+/// services never read one descriptor. Waits for that moment.
+///
+/// # Errors
+/// As [`Lock::take`], after 5 s.
+pub fn take_service_lock(run_dir: &Path) -> Result<Lock, LockError> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match Lock::take(&run_dir.join("service.lock")) {
+            Err(LockError::Held { .. }) if Instant::now() < deadline => {
+                std::thread::sleep(LOCK_STEP);
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Takes the channel and puts `/dev/null` in its place, so that nothing else reads it by accident.
+fn take_input() -> io::Result<OwnedFd> {
+    let channel = io::stdin().as_fd().try_clone_to_owned()?;
+    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    Ok(channel)
+}
+
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_STEP: Duration = Duration::from_millis(20);

@@ -1,0 +1,192 @@
+//! What this node knows, and what it decided from it: the leases, the attachments, the kernel's facts.
+//!
+//! Every change goes through [`Node::decide`], which compares with what was decided last, so nothing is
+//! published or written without a difference.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use cni_shim::{Attachment, NodeFile};
+use dataplane::spec::Spec;
+use ipnet::IpNet;
+
+use crate::api::wire::RefusedRecord;
+use crate::attachments;
+use crate::config::{NetConf, NodeConfig};
+use crate::host::{Bypass, Host, HostError, Underlay};
+use crate::lease::Lease;
+use crate::reconcile::{Desired, Inputs, reconcile};
+use crate::registry::Update;
+
+/// What the kernel says that decides the tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// The interface that carries the overlay.
+    pub underlay: Underlay,
+    /// Prefixes inside our subnets that the kernel serves on other devices.
+    pub prefixes: Vec<IpNet>,
+    /// Addresses the host holds on other devices.
+    pub addresses: Vec<IpAddr>,
+    /// Routes that take packets past the overlay.
+    pub bypassing: Vec<Bypass>,
+}
+
+impl Facts {
+    /// Reads them all.
+    ///
+    /// # Errors
+    /// The first that the kernel refuses, or no interface that holds the underlay address.
+    pub async fn read(
+        host: &Host,
+        config: &NodeConfig,
+        net_conf: &NetConf,
+        own: &Lease,
+    ) -> Result<Facts, HostError> {
+        let device = &config.device_name;
+        Ok(Facts {
+            underlay: host
+                .underlay(config.public_ip.unwrap_or(own.public_ip))
+                .await?,
+            prefixes: host.kernel_prefixes(&own.subnets, device).await?,
+            addresses: host.addresses().await?,
+            bypassing: host
+                .bypassing(&net_conf.cluster(), &own.subnets, device)
+                .await?,
+        })
+    }
+}
+
+/// What a decision is made from.
+#[derive(Debug)]
+pub struct Known {
+    /// This node's configuration; fixed for the life of the service.
+    pub config: NodeConfig,
+    /// The cluster's configuration; fixed for the life of the service.
+    pub net_conf: NetConf,
+    /// Every lease, ours among them.
+    pub leases: Vec<Lease>,
+    /// Our own.
+    pub own: Lease,
+    /// Attachments adopted.
+    pub attachments: Vec<Attachment>,
+    /// What the kernel says.
+    pub facts: Facts,
+}
+
+impl Known {
+    /// The address that we send from and receive on.
+    pub fn underlay_address(&self) -> IpAddr {
+        self.config.public_ip.unwrap_or(self.own.public_ip)
+    }
+
+    fn decide(&self, version: u64) -> Desired {
+        reconcile(&Inputs {
+            net_conf: &self.net_conf,
+            config: &self.config,
+            leases: &self.leases,
+            own: &self.own,
+            attachments: &self.attachments,
+            kernel_prefixes: &self.facts.prefixes,
+            host_addresses: &self.facts.addresses,
+            underlay_mtu: self.facts.underlay.mtu,
+            version,
+        })
+    }
+}
+
+/// The node's knowledge and its last decision.
+#[derive(Debug)]
+pub struct Node {
+    /// What is known.
+    pub known: Known,
+    /// What was decided.
+    pub desired: Desired,
+    /// When the leases were read.
+    pub leases_read: Instant,
+    /// Why the registry's present content is not used.
+    pub refused_leases: Option<String>,
+    /// Attachment records that were not adopted.
+    pub refused_records: Vec<RefusedRecord>,
+}
+
+impl Node {
+    /// The first decision. Versions go on above `past`, which earlier services used up.
+    pub fn new(mut known: Known, past: u64) -> Node {
+        let refused_records = adopt_records(&mut known);
+        Node {
+            desired: known.decide(past.saturating_add(1)),
+            known,
+            leases_read: Instant::now(),
+            refused_leases: None,
+            refused_records,
+        }
+    }
+
+    /// Takes what the registry says. A refusal leaves everything as it is but the reason. `true` when our own
+    /// underlay address has changed: sockets must be opened anew.
+    pub fn learn(&mut self, update: Update) -> bool {
+        match update {
+            Update::Refused { line, reason } => {
+                let file = self.known.config.node_file.display();
+                self.refused_leases = Some(match line {
+                    Some(line) => format!("{file} line {line}: {reason}"),
+                    None => format!("{file}: {reason}"),
+                });
+                false
+            }
+            Update::Leases(leases) => {
+                let name = &self.known.config.node_name;
+                // A registry yields no list without our own entry.
+                let Some(own) = leases.iter().find(|lease| lease.name == *name).cloned() else {
+                    return false;
+                };
+                let before = self.known.underlay_address();
+                self.known.own = own;
+                self.known.leases = leases;
+                self.leases_read = Instant::now();
+                self.refused_leases = None;
+                self.reread_records();
+                self.known.underlay_address() != before
+            }
+        }
+    }
+
+    /// Lists the attachment records again.
+    pub fn reread_records(&mut self) {
+        self.refused_records = adopt_records(&mut self.known);
+    }
+
+    /// Decides anew. `Some` tables to publish when they differ from the last.
+    pub fn decide(&mut self) -> Option<&Spec> {
+        let version = self.desired.spec.version;
+        let mut desired = self.known.decide(version);
+        let differs = desired.spec != self.desired.spec;
+        if differs {
+            desired.spec.version = version.saturating_add(1);
+        }
+        self.desired = desired;
+        differs.then_some(&self.desired.spec)
+    }
+
+    /// What the plugin should know.
+    pub fn node_file(&self) -> NodeFile {
+        NodeFile {
+            subnets: self.known.own.subnets.clone(),
+            cluster: self.known.net_conf.cluster(),
+            mtu: self.desired.host.mtu,
+        }
+    }
+}
+
+/// Adopts what the directory of records holds; returns what was refused.
+fn adopt_records(known: &mut Known) -> Vec<RefusedRecord> {
+    let scan = attachments::scan(&known.config.run_dir(), &known.own.subnets);
+    known.attachments = scan.adopted;
+    scan.refused
+        .into_iter()
+        .map(|refused| RefusedRecord {
+            file: refused.path.display().to_string(),
+            reason: refused.reason,
+        })
+        .collect()
+}

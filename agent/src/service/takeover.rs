@@ -1,0 +1,279 @@
+//! Start-up, which is always a take-over: steps 1 to 7 of the service's theory of operation.
+
+use std::fmt::Display;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+
+use dataplane::counters::Counters;
+use dataplane::device::plain::{self, Plain};
+use dataplane::engine::{Engine, EngineError, Seat};
+use dataplane::underlay::socket::{self, SocketSpec, Sockets, UnderlayError};
+use encap::Format;
+use thiserror::Error;
+use tracing::{info, warn};
+
+use super::control::{Control, Parts, Port};
+use super::descriptors::{Descriptors, DescriptorsError, Obtain};
+use super::node::{Facts, Known, Node};
+use crate::api::server::{self, ServerError};
+use crate::config::{NetConf, NetConfError, NodeConfig};
+use crate::host::{Host, HostError};
+use crate::keeper::COUNTERS;
+use crate::lease::Lease;
+use crate::registry::Update;
+use crate::registry::file::{FileRegistry, FileRegistryError};
+
+/// Why the service could not start. Each sentence names the remedy.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The keeper's table.
+    #[error(transparent)]
+    Descriptors(#[from] DescriptorsError),
+    /// The run directory.
+    #[error(transparent)]
+    RunDir(#[from] cni_shim::run_dir::Error),
+    /// The cluster's configuration.
+    #[error(transparent)]
+    NetConf(#[from] NetConfError),
+    /// The list of nodes cannot be watched.
+    #[error(transparent)]
+    Registry(#[from] FileRegistryError),
+    /// The list of nodes cannot be used.
+    #[error("{file}{line}: {reason}")]
+    Leases {
+        /// The list.
+        file: String,
+        /// ` line N`, or nothing.
+        line: String,
+        /// What is wrong and what would mend it.
+        reason: String,
+    },
+    /// The kernel's tables.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// A descriptor could not be opened, or is not what it should be.
+    #[error("{name}: {reason}")]
+    Descriptor {
+        /// Its name in the keeper's table.
+        name: String,
+        /// Why, with the remedy.
+        reason: String,
+    },
+    /// The sockets.
+    #[error("{0}")]
+    Underlay(UnderlayError),
+    /// The API.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// The workers.
+    #[error("{0}")]
+    Engine(EngineError),
+    /// The node file.
+    #[error(transparent)]
+    NodeFile(#[from] cni_shim::node_file::Error),
+}
+
+/// Starts everything; `None` when the keeper ended before it said *go*.
+///
+/// # Errors
+/// [`StartError`]. What was deposited by then stays with the keeper; what was set up on the host stays for the
+/// next start.
+pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Control>, StartError> {
+    let mut table = Descriptors::receive(channel).await?;
+    let take_over = table.is_take_over();
+    let net_conf = NetConf::load(&config.net_conf)?;
+    for key in net_conf.unknown_keys() {
+        warn!(
+            "{}: the key {key} has no meaning, as in flannel",
+            config.net_conf.display()
+        );
+    }
+    let mut registry = FileRegistry::watch(&config.node_file, &net_conf, &config.node_name)?;
+    let (leases, own) = first_leases(&mut registry, &config).await?;
+    let mut host = Host::open(&config.state_dir()).await?;
+    let facts = Facts::read(&host, &config, &net_conf, &own).await?;
+    let known = Known {
+        config,
+        net_conf,
+        leases,
+        own,
+        attachments: Vec::new(),
+        facts,
+    };
+
+    let opened = Opened::obtain(&mut table, &known).await?;
+    table.discard_rest().await?;
+    let lost = opened.counters.book_lost();
+    if lost > 0 {
+        warn!(
+            lost,
+            "packets that the service before this one held are booked as LostInCrash"
+        );
+    }
+    // Words of the page are what workers of earlier services wrote last.
+    let past = opened
+        .counters
+        .read()
+        .workers
+        .iter()
+        .map(|worker| worker.snapshot)
+        .max();
+    let node = Node::new(known, past.unwrap_or(0));
+
+    let changes = host.apply(&node.desired.host).await?;
+    if !take_over {
+        changes.iter().for_each(|change| info!("set up: {change}"));
+    }
+    let repairs = if take_over { changes } else { Vec::new() };
+    let seat = Seat {
+        device: opened.device,
+        underlay: opened.underlay,
+        core: None,
+    };
+    let engine = Engine::start(vec![seat], opened.counters.clone(), &node.desired.spec)
+        .map_err(StartError::Engine)?;
+    let parts = Parts {
+        node,
+        host,
+        engine,
+        counters: opened.counters,
+        ports: opened.ports,
+        listener: opened.listener,
+        registry,
+        table,
+    };
+    Control::begin(parts, &repairs).await
+}
+
+async fn first_leases(
+    registry: &mut FileRegistry,
+    config: &NodeConfig,
+) -> Result<(Vec<Lease>, Lease), StartError> {
+    let file = config.node_file.display().to_string();
+    let refused = |line: Option<usize>, reason| StartError::Leases {
+        file: file.clone(),
+        line: line.map(|line| format!(" line {line}")).unwrap_or_default(),
+        reason,
+    };
+    match registry.next().await {
+        Update::Refused { line, reason } => Err(refused(line, reason)),
+        Update::Leases(leases) => {
+            match leases
+                .iter()
+                .find(|lease| lease.name == config.node_name)
+                .cloned()
+            {
+                Some(own) => Ok((leases, own)),
+                None => Err(refused(
+                    None,
+                    format!("add an entry for {}", config.node_name),
+                )),
+            }
+        }
+    }
+}
+
+/// Every descriptor of the service, adopted or opened.
+struct Opened {
+    device: Plain,
+    underlay: Sockets,
+    ports: Vec<Port>,
+    counters: Counters,
+    listener: UnixListener,
+}
+
+impl Opened {
+    async fn obtain(table: &mut Descriptors, known: &Known) -> Result<Opened, StartError> {
+        let counters = table
+            .adopt_or_open(COUNTERS, Counters::adopt, || {
+                Counters::create(WORKERS)?.descriptor().try_clone_to_owned()
+            })
+            .await
+            .map_err(|error| refused(COUNTERS, error))?;
+        let name = &known.config.device_name;
+        let device = table
+            .adopt_or_open(
+                DEVICE,
+                |queue| Plain::adopt(queue, name),
+                || plain::open(name),
+            )
+            .await
+            .map_err(|error| refused(DEVICE, error))?;
+        let address = known.underlay_address();
+        let backend = &known.net_conf.backend;
+        let (udp, udp_port) = port(table, address, backend.udp_port(), Format::Udp).await?;
+        let (vxlan, vxlan_port) = port(table, address, backend.vxlan_port(), Format::Vxlan).await?;
+        let underlay = Sockets::adopt(udp, vxlan).map_err(StartError::Underlay)?;
+        let path = known.config.run_dir().socket();
+        let listener = table
+            .adopt_or_open(
+                LISTENER,
+                |listener| server::adopt(listener, &path),
+                || server::bind(&path).map(OwnedFd::from),
+            )
+            .await
+            .map_err(|error| refused(LISTENER, error))?;
+        Ok(Opened {
+            device,
+            underlay,
+            ports: vec![udp_port, vxlan_port],
+            counters,
+            listener,
+        })
+    }
+}
+
+/// A socket for the engine and a second descriptor of it, for the kernel's drop counter.
+async fn port(
+    table: &mut Descriptors,
+    address: IpAddr,
+    port: u16,
+    format: Format,
+) -> Result<((OwnedFd, SocketSpec), Port), StartError> {
+    let spec = SocketSpec {
+        address,
+        port,
+        format,
+    };
+    let family = if address.is_ipv4() { "v4" } else { "v6" };
+    let name = format!("receive-{format}-{family}-0");
+    let wanted = SocketAddr::new(address, port);
+    let adopt = |socket: OwnedFd| match rustix::net::getsockname(&socket).map(SocketAddr::try_from)
+    {
+        Ok(Ok(bound)) if bound == wanted => Ok(socket),
+        _ => Err(format!("it is not bound to {wanted}")),
+    };
+    let socket = table
+        .adopt_or_open(&name, adopt, || socket::bind(&spec))
+        .await
+        .map_err(|error| refused(&name, error))?;
+    let second = socket.try_clone().map_err(|error| StartError::Descriptor {
+        name: name.clone(),
+        reason: format!("{error}; check the limit of open descriptors (ulimit -n)"),
+    })?;
+    Ok((
+        (socket, spec),
+        Port {
+            name,
+            socket: second,
+        },
+    ))
+}
+
+fn refused<A: Display, O: Display>(name: &str, error: Obtain<A, O>) -> StartError {
+    let reason = match error {
+        Obtain::Adopt(reason) => reason.to_string(),
+        Obtain::Open(reason) => reason.to_string(),
+        Obtain::Keeper(error) => return error.into(),
+    };
+    StartError::Descriptor {
+        name: name.to_owned(),
+        reason,
+    }
+}
+
+const DEVICE: &str = "tun-queue-0";
+const LISTENER: &str = "api";
+/// The plain device has one queue.
+const WORKERS: usize = 1;
