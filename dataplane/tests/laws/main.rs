@@ -7,9 +7,12 @@
     unreachable_pub
 )]
 
+mod chaos;
 mod cluster;
 mod drops;
+mod golden;
 mod inbound;
+mod noise;
 mod outbound;
 mod path_mtu;
 mod reasons;

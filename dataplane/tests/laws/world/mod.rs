@@ -114,13 +114,12 @@ impl World {
     }
 
     /// Everything that breaks the law anywhere.
-    pub fn audit(&self) -> Vec<String> {
-        let nodes = self.nodes.iter().zip(1..);
+    pub fn audit(&mut self) -> Vec<String> {
+        let nodes = self.nodes.iter_mut().zip(1..);
         nodes
             .flat_map(|(node, i)| {
-                node.audit()
-                    .into_iter()
-                    .map(move |law| format!("node {i}: {law}"))
+                let broken = node.audit().into_iter();
+                broken.map(move |law| format!("node {i}: {law}"))
             })
             .collect()
     }

@@ -132,8 +132,11 @@ impl Node {
     }
 
     /// What breaks the law at this quiet moment.
-    pub fn audit(&self) -> Vec<String> {
-        audit(&self.totals(), &self.outside)
+    pub fn audit(&mut self) -> Vec<String> {
+        let mut outside = self.outside;
+        // What waits in front of the device was not taken yet.
+        outside.pushed -= self.worker.device_mut().to_worker.len() as u64;
+        audit(&self.totals(), &outside)
     }
 
     /// Kills it and starts its successor on the same counters, as the keeper does. Returns what was booked as lost.

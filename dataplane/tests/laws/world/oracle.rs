@@ -5,7 +5,7 @@ use dataplane::counters::{Flow, WorkerTotals};
 /// What passed a worker's doors, counted by the test in inner wire packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outside {
-    /// Packets put into the device queue, and read from it since.
+    /// Packets put into the device queue.
     pub pushed: u64,
     /// Datagrams that the underlay took.
     pub sent: u64,

@@ -1,0 +1,242 @@
+//! Everything changes while traffic flows: who the peers are, where they live, how they are spoken to, what the kernel
+//! takes; and strangers, peers and pods send noise. The law holds at every rest, and afterwards the traffic arrives.
+
+use std::time::Duration;
+
+use dataplane::counters::WorkerTotals;
+use encap::{Family, Format};
+
+use crate::noise;
+use crate::world::network::Faults;
+use crate::world::plan::{PODS, Plan, ip, node};
+use crate::world::{Seed, World};
+
+#[test]
+fn the_law_survives_everything() {
+    for seed in 0xc000..0xc030 {
+        let _told = Seed(seed);
+        let mut chaos = Chaos::new(seed);
+        for _ in 0..60 {
+            let span = Duration::from_micros(chaos.random.u64(..30_000));
+            chaos.world.pass(span);
+            chaos.act();
+            // Seen to at once, so that the weight of a buffer does not hang on what changes next.
+            chaos.world.pass(Duration::ZERO);
+            chaos.audit();
+        }
+        chaos.heal();
+        chaos.world.complete_transfers(LIMIT);
+        chaos.world.abort_transfers();
+        chaos.world.settle(LIMIT);
+        assert_eq!(chaos.world.audit(), [""; 0]);
+    }
+}
+
+/// Both formats are received at all times: a switch of the backend, one way or both, loses not one packet.
+#[test]
+fn a_format_switch_loses_nothing() {
+    for seed in 0xd000..0xd008 {
+        let _told = Seed(seed);
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut world = busy_world(Faults::NONE, seed);
+        for _ in 0..40 {
+            world.pass(Duration::from_micros(random.u64(..3_000)));
+            let node = random.usize(..world.nodes.len());
+            world.nodes[node].tell(|spec| {
+                let peer = random.usize(..spec.peers.len());
+                let format = &mut spec.peers[peer].format;
+                *format = if *format == Format::Udp {
+                    Format::Vxlan
+                } else {
+                    Format::Udp
+                };
+            });
+        }
+        world.complete_transfers(LIMIT);
+        world.abort_transfers();
+        world.settle(LIMIT);
+        assert_eq!(world.audit(), [""; 0]);
+        let totals: Vec<_> = world.nodes.iter().map(|node| node.totals()).collect();
+        let sum = |of: fn(&WorkerTotals) -> u64| totals.iter().map(of).sum::<u64>();
+        assert_eq!(sum(|t| t.outbound.dropped() + t.inbound.dropped()), 0);
+        assert_eq!(sum(|t| t.outbound.received), sum(|t| t.inbound.delivered));
+    }
+}
+
+/// A node leaves and comes back, and moves to another address: its connections stall, and go on.
+#[test]
+fn connections_survive_a_peer_that_leaves_and_moves() {
+    let _told = Seed(0xe000);
+    let mut world = busy_world(Faults::NONE, 0xe000);
+    world.pass(Duration::from_millis(2));
+    let removed = world.nodes[0].spec.peers.remove(0);
+    world.nodes[0].tell(|_| {});
+    world.pass(Duration::from_secs(3));
+    assert!(world.nodes[0].totals().outbound.dropped() > 0);
+    world.nodes[0].tell(|spec| spec.peers.insert(0, removed));
+    world.pass(Duration::from_millis(2));
+    move_node(&mut world, 1, 201);
+    world.complete_transfers(LIMIT);
+    world.abort_transfers();
+    world.settle(LIMIT);
+    assert_eq!(world.audit(), [""; 0]);
+}
+
+/// A world under change.
+struct Chaos {
+    world: World,
+    random: fastrand::Rng,
+    moves: u8,
+}
+
+impl Chaos {
+    fn new(seed: u64) -> Chaos {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let faults = faults(&mut random);
+        Chaos {
+            world: busy_world(faults, seed),
+            random,
+            moves: 0,
+        }
+    }
+
+    /// One change, or some noise.
+    fn act(&mut self) {
+        let index = self.random.usize(..self.world.nodes.len());
+        let random = &mut self.random;
+        let node = &mut self.world.nodes[index];
+        match random.u8(..13) {
+            0 => node.tell(|spec| {
+                if !spec.peers.is_empty() {
+                    spec.peers.remove(random.usize(..spec.peers.len()));
+                }
+            }),
+            1 => self.heal_tables(),
+            2 => node.tell(|spec| {
+                for peer in &mut spec.peers {
+                    peer.format = random.choice([Format::Udp, Format::Vxlan]).unwrap();
+                }
+            }),
+            3 if self.moves < 100 => {
+                self.moves += 1;
+                move_node(&mut self.world, index, 100 + self.moves);
+            }
+            4 => node.give_room(Some(random.usize(..20))),
+            5 => node.give_room(None),
+            6 => {
+                let errors = [
+                    libc::ECONNREFUSED,
+                    libc::ENOBUFS,
+                    libc::EMSGSIZE,
+                    libc::EPERM,
+                    libc::EAGAIN,
+                ];
+                let errors = (0..random.u8(1..9)).map(|_| random.choice(errors).unwrap());
+                node.worker.underlay_mut().errors.extend(errors);
+            }
+            7 => node.worker.device_mut().down ^= true,
+            8 => {
+                let faults = faults(random);
+                self.world.network.become_like(faults);
+            }
+            9 => noise::report(node, random),
+            10 => noise::from_strangers(node, random),
+            11 => noise::from_peers(node, random),
+            _ => noise::from_pods(node, index as u8 + 1, random),
+        }
+    }
+
+    /// The law at a rest in the middle of things.
+    fn audit(&mut self) {
+        for node in &mut self.world.nodes {
+            let held = node.totals().outbound.held;
+            // From outside one only sees when nothing can be held: while there is room, and no error in the way.
+            let underlay = node.worker.underlay_mut();
+            assert!(held == 0 || underlay.room == Some(0) || node.deadline().is_some());
+            node.outside.held = held;
+            assert_eq!(node.audit(), [""; 0]);
+            node.outside.held = 0;
+        }
+    }
+
+    /// Everybody knows everybody again, where they live now.
+    fn heal_tables(&mut self) {
+        let nodes = self.world.nodes.len() as u8;
+        let addresses: Vec<_> = self
+            .world
+            .nodes
+            .iter()
+            .map(|n| n.spec.node.addresses[0])
+            .collect();
+        for (i, node) in (1..).zip(&mut self.world.nodes) {
+            let whole = Plan::new(nodes, Format::Vxlan).spec(i);
+            node.tell(|spec| {
+                spec.peers = whole.peers;
+                for (peer, j) in spec.peers.iter_mut().zip((1..=nodes).filter(|j| *j != i)) {
+                    peer.public = addresses[usize::from(j - 1)];
+                }
+            });
+        }
+    }
+
+    fn heal(&mut self) {
+        self.heal_tables();
+        self.world.network.become_like(Faults::NONE);
+        for node in &mut self.world.nodes {
+            node.worker.device_mut().down = false;
+            node.worker.underlay_mut().errors.clear();
+            node.give_room(None);
+        }
+    }
+}
+
+/// Three or four nodes with a connection between every two neighbours.
+fn busy_world(faults: Faults, seed: u64) -> World {
+    let nodes = 3 + (seed % 2) as u8;
+    let mut world = World::new(&Plan::new(nodes, Format::Vxlan), faults, seed);
+    for i in 0..nodes {
+        let (from, to) = (i * PODS, (i + 1) % nodes * PODS + 1);
+        world.transfer(from.into(), to.into(), false, 150_000);
+    }
+    world
+}
+
+/// Node number `index` gets the underlay address 192.0.2.`last`, and all that know it are told.
+fn move_node(world: &mut World, index: usize, last: u8) {
+    let old = world.nodes[index].spec.node.addresses[0];
+    let new = ip(&format!("192.0.2.{last}"));
+    assert_ne!(new, node(1, Family::V4));
+    for (i, node) in world.nodes.iter_mut().enumerate() {
+        node.tell(|spec| {
+            if i == index {
+                spec.node.addresses = vec![new];
+            }
+            for peer in spec.peers.iter_mut().filter(|peer| peer.public == old) {
+                peer.public = new;
+            }
+        });
+    }
+}
+
+fn faults(random: &mut fastrand::Rng) -> Faults {
+    let mut some = |most: f64| {
+        if random.bool() {
+            random.f64() * most
+        } else {
+            0.0
+        }
+    };
+    Faults {
+        loss: some(0.05),
+        delay: Duration::from_micros(some(5_000.0) as u64),
+        jitter: Duration::from_micros(some(2_000.0) as u64),
+        duplication: some(0.1),
+        corruption: some(0.1),
+        truncation: some(0.1),
+        congestion: some(0.1),
+        trains: some(1.0) > 0.0,
+    }
+}
+
+/// Virtual time that recovery may take: timers have backed off, and a path MTU is believed for ten minutes.
+const LIMIT: Duration = Duration::from_secs(3600);
