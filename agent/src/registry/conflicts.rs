@@ -7,7 +7,8 @@ use std::net::IpAddr;
 
 use encap::Mac;
 
-use super::nodes::{FaultAt, NodeFault, Placed};
+use super::fault::NodeFault;
+use super::nodes::{FaultAt, Placed};
 
 /// Finds the first contradiction between entries.
 pub(super) fn check(nodes: &[Placed]) -> Result<(), FaultAt> {

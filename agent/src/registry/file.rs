@@ -23,7 +23,7 @@ use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, Watc
 use tokio::time::{Instant, sleep_until};
 
 use super::Update;
-pub use super::nodes::{FileError, NodeFault, parse};
+pub use super::nodes::parse;
 use crate::config::NetConf;
 use crate::config::text_file::{self, TextFileError};
 use crate::lease::Lease;

@@ -1,11 +1,13 @@
 //! Registries: who owns which subnet. Each kind yields the same [`Update`]s.
 
 mod conflicts;
+mod fault;
 pub mod file;
 mod nodes;
 
+pub use fault::{FileError, NodeFault};
 pub use file::{FileRegistry, FileRegistryError};
-pub use nodes::{FileError, NodeFault, parse};
+pub use nodes::parse;
 
 use crate::lease::Lease;
 

@@ -1,0 +1,173 @@
+//! What can be wrong with a list of nodes, in words.
+
+use std::net::IpAddr;
+
+use encap::Mac;
+use ipnet::IpNet;
+
+use crate::config::document::{Fault, Misread};
+
+/// Why a list of nodes cannot be used, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {fault}")]
+pub struct FileError {
+    /// Line, counted from 1.
+    pub line: usize,
+    /// What is wrong in it.
+    pub fault: NodeFault,
+}
+
+/// What can be wrong with a list of nodes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NodeFault {
+    /// Wrong in form.
+    #[error(transparent)]
+    Form(#[from] Fault),
+    /// A node without something that has no default.
+    #[error("this node has no {key}: add it")]
+    Missing {
+        /// The key.
+        key: &'static str,
+    },
+    /// A name that no node can have.
+    #[error("{0:?} is no node's name: use 1 to 253 letters, digits, '.', '-' and '_'")]
+    Name(String),
+    /// One name twice.
+    #[error("a second node is named {name:?}: rename it, or give the first one all subnets")]
+    SameName {
+        /// The name.
+        name: String,
+    },
+    /// A subnet that pods of the cluster cannot be in.
+    #[error("subnet {subnet} of {node} lies outside the cluster network {}", list(.cluster))]
+    Outside {
+        /// The subnet.
+        subnet: IpNet,
+        /// The node that claims it.
+        node: String,
+        /// The cluster networks.
+        cluster: Vec<IpNet>,
+    },
+    /// A subnet without room for a tunnel address, a bridge and a pod.
+    #[error("subnet {subnet} of {node} is too small: /{longest} is the longest prefix")]
+    TooSmall {
+        /// The subnet.
+        subnet: IpNet,
+        /// The node that claims it.
+        node: String,
+        /// The longest prefix taken.
+        longest: u8,
+    },
+    /// One address in two subnets.
+    #[error("subnet {subnet} of {node} overlaps {other_subnet} of {other}: give each node its own")]
+    Overlap {
+        /// The subnet that comes later in the file.
+        subnet: IpNet,
+        /// The node that claims it.
+        node: String,
+        /// The subnet that comes earlier.
+        other_subnet: IpNet,
+        /// The node that claims that one.
+        other: String,
+    },
+    /// An address that other nodes cannot send to.
+    #[error("{key} {address} of {node} is {fault}: name an address that other nodes reach")]
+    Unreachable {
+        /// The key.
+        key: &'static str,
+        /// The address.
+        address: IpAddr,
+        /// The node.
+        node: String,
+        /// What is wrong with it.
+        fault: &'static str,
+    },
+    /// An underlay address that would be reached through the overlay.
+    #[error(
+        "{key} {address} of {node} lies inside the cluster network {network}: name its underlay address"
+    )]
+    InsideCluster {
+        /// The key.
+        key: &'static str,
+        /// The address.
+        address: IpAddr,
+        /// The node.
+        node: String,
+        /// The cluster network.
+        network: IpNet,
+    },
+    /// A backend that does not exist.
+    #[error("backend {0:?} does not exist: use \"udp\" or \"vxlan\"")]
+    Backend(String),
+    /// Text that is no MAC address.
+    #[error("vtep-mac {0:?}: a MAC address is six pairs of hex digits, as in 2e:fd:04:c7:59:61")]
+    NotAMac(String),
+    /// A MAC that is nobody's.
+    #[error("vtep-mac {0} is zero or multicast: use a unicast address, as in 2e:fd:04:c7:59:61")]
+    NobodysMac(Mac),
+    /// One MAC at two addresses.
+    #[error("{node} and {other} have the same vtep-mac {mac}: give each node its own")]
+    SameMac {
+        /// The node that comes later in the file.
+        node: String,
+        /// The node that comes earlier.
+        other: String,
+        /// The MAC.
+        mac: Mac,
+    },
+    /// Two entries that are one peer to everybody else, and contradict each other.
+    #[error(
+        "{node} and {other} share public-ip {address}, so they are one peer and need one {key}"
+    )]
+    Contradiction {
+        /// The node that comes later in the file.
+        node: String,
+        /// The node that comes earlier.
+        other: String,
+        /// The address they share.
+        address: IpAddr,
+        /// What they differ in.
+        key: &'static str,
+    },
+    /// An underlay address that would be two peers'.
+    #[error(
+        "underlay-sources {address} of {node} is also an address of {other}: packets from it would be either's"
+    )]
+    SameSource {
+        /// The node that lists it.
+        node: String,
+        /// The node that has it too.
+        other: String,
+        /// The address.
+        address: IpAddr,
+    },
+    /// A node that could speak as another node's pods.
+    #[error(
+        "accept-sources {prefix} of {node} overlaps the cluster network {network}, whose sources are settled by subnets: leave it out"
+    )]
+    AcceptsPods {
+        /// The prefix.
+        prefix: IpNet,
+        /// The node that lists it.
+        node: String,
+        /// The cluster network.
+        network: IpNet,
+    },
+}
+
+impl From<Misread> for FileError {
+    fn from(misread: Misread) -> FileError {
+        FileError {
+            line: misread.line,
+            fault: NodeFault::Form(misread.fault),
+        }
+    }
+}
+
+fn list(networks: &[IpNet]) -> String {
+    networks
+        .iter()
+        .map(IpNet::to_string)
+        .collect::<Vec<_>>()
+        .join(" and ")
+}
