@@ -80,6 +80,8 @@ struct Shared {
     go: AtomicBool,
     stop: AtomicBool,
     device_lost: AtomicBool,
+    /// The origin of this engine's time.
+    start: Instant,
 }
 
 struct Thread {
@@ -105,6 +107,7 @@ impl Engine {
             go: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             device_lost: AtomicBool::new(false),
+            start: Instant::now(),
         });
         let threads = seats
             .into_iter()
@@ -170,6 +173,11 @@ impl Engine {
         .collect()
     }
 
+    /// The time that the workers reckon by.
+    pub fn now(&self) -> Now {
+        self.shared.now()
+    }
+
     /// Ends the workers: they read no more, send what they hold or drop it after its time, and return.
     pub fn stop(self) {
         self.shared.stop.store(true, Ordering::Release);
@@ -185,6 +193,12 @@ impl Engine {
             // A waker fails only if its poll is gone, and then so is the worker.
             let _ = thread.waker.wake();
         }
+    }
+}
+
+impl Shared {
+    fn now(&self) -> Now {
+        Now(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 }
 
@@ -214,7 +228,6 @@ impl Thread {
                 worker,
                 poll,
                 shared,
-                start: Instant::now(),
                 watching_room: false,
             }
             .run();
@@ -235,7 +248,6 @@ struct Loop {
     worker: Worker<Plain, Sockets>,
     poll: Poll,
     shared: Arc<Shared>,
-    start: Instant,
     /// The poll also wakes when a port takes more.
     watching_room: bool,
 }
@@ -249,7 +261,7 @@ impl Loop {
             self.sleep(&mut events, TICK);
         }
         while !shared.stop.load(Ordering::Acquire) {
-            let next = self.worker.step(snapshot.load(), self.now());
+            let next = self.worker.step(snapshot.load(), self.shared.now());
             if self.worker.device_lost() {
                 shared.device_lost.store(true, Ordering::Relaxed);
             }
@@ -261,13 +273,9 @@ impl Loop {
             };
             self.sleep(&mut events, timeout);
         }
-        while self.worker.drain(snapshot.load(), self.now()) {
+        while self.worker.drain(snapshot.load(), self.shared.now()) {
             self.sleep(&mut events, Duration::from_millis(1));
         }
-    }
-
-    fn now(&self) -> Now {
-        Now(self.start.elapsed().as_nanos() as u64)
     }
 
     fn sleep(&mut self, events: &mut Events, timeout: Duration) {
