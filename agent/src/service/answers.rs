@@ -7,7 +7,6 @@ use std::time::Duration;
 use cni_shim::Attachment;
 use dataplane::counters::{Flow, Totals};
 use dataplane::drops::{Direction, DropReason};
-use dataplane::now::Now;
 use dataplane::underlay::socket::kernel_drops;
 use serde::Serialize;
 use tokio::sync::oneshot;
@@ -154,7 +153,7 @@ impl Control {
 
     fn peers(&self) -> wire::Peers {
         let snapshot = self.engine.snapshot();
-        let now = Now(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        let now = self.engine.now();
         let line = |peer: &dataplane::peers::Peer| {
             let traffic = peer.traffic();
             wire::Peer {
