@@ -173,6 +173,7 @@ fn order() {
             }
         }
         assert_eq!(world.audit(), [""; 0]);
+        assert_eq!(world.network.merged > NUMBERS as u64, trains);
     }
 }
 

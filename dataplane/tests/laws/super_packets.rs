@@ -168,7 +168,7 @@ fn a_mark_as_large_as_the_buffer_is_no_mark() {
             },
             1,
         );
-        assert_eq!(deliver(&mut node), [packet.clone()], "{mark}");
+        assert_eq!(deliver(&mut node), std::slice::from_ref(&packet), "{mark}");
     }
 }
 

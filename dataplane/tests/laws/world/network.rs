@@ -49,6 +49,8 @@ pub struct Network {
     /// By arrival, then by departure.
     flying: BTreeMap<(Now, u64), Flight>,
     departures: u64,
+    /// Datagrams that arrived in a buffer with others.
+    pub merged: u64,
 }
 
 struct Flight {
@@ -65,6 +67,7 @@ impl Network {
             random: fastrand::Rng::with_seed(seed),
             flying: BTreeMap::new(),
             departures: 0,
+            merged: 0,
         }
     }
 
@@ -106,6 +109,7 @@ impl Network {
                     train.segment = Some(size as u16);
                     train.payload.extend(datagram.payload);
                     *count += 1;
+                    self.merged += 1;
                 }
                 _ => buffers.push((datagram, 1, intact)),
             }
