@@ -168,4 +168,25 @@ mod tests {
         assert_eq!(outer(&path(v6, v6), &udp(), &[0; 65_528]), None);
         assert!(outer(&path(v6, v6), &udp(), &[0; 65_527]).is_some());
     }
+
+    /// RFC 768: a computed zero would say that there is no checksum.
+    #[test]
+    fn outer_sends_a_checksum_of_zero_as_ones() {
+        let path = |end: &str| Path {
+            source: end.parse().unwrap(),
+            destination: end.parse().unwrap(),
+            ecn: Ecn::NotEct,
+            ttl: 64,
+            identification: 0,
+        };
+        for (end, at) in [("192.0.2.1:8285", 26), ("[2001:db8::1]:8285", 46)] {
+            let field = |inner: &[u8]| {
+                let made = outer(&path(end), &udp(), inner).unwrap();
+                field::u16(made.as_slice(), at).unwrap()
+            };
+            // Payload that holds the checksum of zeros brings the sum to all ones, and the checksum to zero.
+            let inner = field(&[0, 0]).to_be_bytes();
+            assert_eq!(field(&inner), 0xffff, "{end}");
+        }
+    }
 }

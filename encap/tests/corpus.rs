@@ -13,28 +13,30 @@ use std::path::Path;
 #[path = "laws/oracle.rs"]
 mod oracle;
 
-/// Calls `check` with each file of `folder`, naming the file first so that a failure says which; returns how many.
-fn replay(folder: &str, check: fn(&[u8])) -> usize {
+/// Calls `check` with each file of `folder` whose name begins with `prefix`, naming the file first so that a failure
+/// says which; returns how many.
+fn replay(folder: &str, prefix: &str, check: fn(&[u8])) -> usize {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-    let mut files: Vec<_> = fs::read_dir(folder)
+    let names = fs::read_dir(&folder)
         .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    files.retain(|path| path.extension().is_none_or(|extension| extension != "md"));
-    files.sort();
-    for file in &files {
-        println!("{}", file.display());
-        check(&fs::read(file).unwrap());
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.filter(|name| name.starts_with(prefix)).collect();
+    names.sort();
+    for name in &names {
+        println!("{name}");
+        check(&fs::read(folder.join(name)).unwrap());
     }
-    files.len()
+    names.len()
 }
 
 #[test]
 fn inner() {
-    assert!(replay("fuzz/corpus/inner", oracle::inner) > 50);
+    assert!(replay("fuzz/corpus/inner", "", oracle::inner) > 300);
+    replay("tests/regressions", "inner-", oracle::inner);
 }
 
 #[test]
 fn pull() {
-    assert!(replay("fuzz/corpus/pull", oracle::pull) > 50);
+    assert!(replay("fuzz/corpus/pull", "", oracle::pull) > 300);
+    replay("tests/regressions", "pull-", oracle::pull);
 }

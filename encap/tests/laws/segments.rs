@@ -100,6 +100,21 @@ proptest! {
     }
 
     #[test]
+    fn a_udp_segment_checksum_of_zero_is_sent_as_ones(made in packets::udp(5_000), size in 2..1_500u16) {
+        prop_assume!(made.header <= MAX_HEADER && made.payload().len() >= 2);
+        let field = |bytes: &[u8]| {
+            let first = cut(bytes, size).map(|segments| segments[0].clone());
+            first.map(|first| u16::from_be_bytes([first[made.transport + 6], first[made.transport + 7]]))
+        };
+        // Payload that takes the first segment's checksum to zero: add the checksum itself into the first word.
+        let Ok(sum) = field(&made.bytes) else { return Ok(()) };
+        let mut bytes = made.bytes.clone();
+        let word = u16::from_be_bytes([bytes[made.header], bytes[made.header + 1]]);
+        bytes[made.header..made.header + 2].copy_from_slice(&checksum::add(word, sum).to_be_bytes());
+        prop_assert_eq!(field(&bytes), Ok(0xffff));
+    }
+
+    #[test]
     fn tcp_size_fills_the_mtu(made in packets::tcp(5_000), mtu in 0..2_000u16) {
         let inner = Inner::parse(&made.bytes).unwrap();
         match segment::tcp_size(&inner, &made.bytes, mtu) {
