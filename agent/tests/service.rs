@@ -1,0 +1,296 @@
+//! The whole agent, keeper and service, in network namespaces of its own. Needs root.
+//!
+//! ```text
+//!   node1 (namespace) eth0 192.0.2.1 ═══ veth ═══ eth0 192.0.2.2 (namespace) node2
+//!   tartan0 10.244.1.0                                          tartan0 10.244.2.0
+//! ```
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+#[path = "service/rig.rs"]
+mod rig;
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use cni_shim::attachment::State;
+use cni_shim::{Attachment, NodeFile, RunDir};
+use rig::{Cluster, eventually};
+use rustix::process::Signal;
+
+#[test]
+fn two_nodes_talk_and_every_packet_is_accounted_for() {
+    for backend in ["udp", "vxlan"] {
+        let cluster = Cluster::up(backend);
+        cluster.node(1).ping("10.244.2.0", 20);
+        cluster.node(2).ping("10.244.1.0", 20);
+        for number in [1, 2] {
+            let node = cluster.node(number);
+            let drops = node.json("drops");
+            for direction in ["outbound", "inbound"] {
+                let flow = &drops["workers"][0][direction];
+                assert_eq!(flow["balance"], 0, "{drops:#}");
+                assert_eq!(flow["received"], 40, "{drops:#}");
+            }
+            let peers = node.json("peers");
+            assert_eq!(peers["peers"][0]["sent_packets"], 40, "{peers:#}");
+            assert_eq!(peers["peers"][0]["received_packets"], 40, "{peers:#}");
+            assert_eq!(peers["peers"][0]["format"], backend);
+            let (code, status) = node.tartan(&["status"]);
+            assert_eq!(code, 0, "{status}");
+            let file = NodeFile::read(&RunDir::under(&node.root)).unwrap();
+            assert_eq!(file.mtu, if backend == "udp" { 1472 } else { 1450 });
+        }
+    }
+}
+
+#[test]
+fn a_killed_service_is_missed_by_nobody() {
+    let cluster = Cluster::up("vxlan");
+    let node = cluster.node(1);
+    let carrier = || node.ip(&["-d", "-j", "link", "show", "tartan0"]);
+    let kernel = || [node.ip(&["-j", "route"]), node.ip(&["-j", "address"])];
+    let (before, before_carrier) = (kernel(), carrier());
+    let pinging = node.start_ping("10.244.2.0", 200, "0.01");
+    std::thread::sleep(Duration::from_millis(500));
+    node.kill_service(Signal::KILL);
+    eventually("the next service answers", || {
+        node.json("status")["restarts"] == 1
+    });
+    let (sent, answered) = rig::counts(pinging);
+    // What the service had in hand when it was killed is lost; what came after it waited.
+    assert!(
+        sent >= 200 && sent - answered <= 2,
+        "{answered} of {sent} answered"
+    );
+    assert_eq!(kernel(), before);
+    assert_eq!(carrier(), before_carrier, "carrier_changes among them");
+    let status = node.json("status");
+    assert!(
+        status["last_end"].as_str().unwrap().contains("SIGKILL"),
+        "{status:#}"
+    );
+    assert_eq!(status["repairs"], 0, "{status:#}");
+    let drops = node.json("drops");
+    for direction in ["outbound", "inbound"] {
+        assert_eq!(drops["workers"][0][direction]["balance"], 0, "{drops:#}");
+    }
+}
+
+#[test]
+fn what_somebody_removes_is_put_back() {
+    let cluster = Cluster::up("vxlan");
+    let node = cluster.node(1);
+    let route = || node.ip(&["route", "show", "10.244.0.0/16", "dev", "tartan0"]);
+    let before = route();
+    node.ip(&["route", "delete", "10.244.0.0/16", "dev", "tartan0"]);
+    node.ip(&["address", "delete", "10.244.1.0/32", "dev", "tartan0"]);
+    eventually("the route is back", || route() == before);
+    node.ping("10.244.2.0", 3);
+    let status = node.json("status");
+    assert!(status["repairs"].as_u64().unwrap() >= 2, "{status:#}");
+    node.ip(&["link", "delete", "tartan0"]);
+    eventually("the device is back", || {
+        node.json("status")["restarts"] == 1
+    });
+    node.ping("10.244.2.0", 3);
+}
+
+#[test]
+fn a_broken_list_is_refused_by_line_and_a_mended_one_adopted() {
+    let cluster = Cluster::up("udp");
+    let node = cluster.node(1);
+    let list = std::fs::read_to_string(node.nodes()).unwrap();
+    std::fs::write(
+        node.nodes(),
+        format!("{list}\n[[node]]\nname = \"node3\"\nsubnet = []\n"),
+    )
+    .unwrap();
+    eventually("the edit is refused", || node.tartan(&["status"]).0 == 1);
+    let (_, status) = node.tartan(&["status"]);
+    let first = status.lines().next().unwrap();
+    assert!(
+        first.starts_with("PROBLEM: ") && first.contains("line "),
+        "{status}"
+    );
+    assert!(first.contains("subnet"), "{status}");
+    node.ping("10.244.2.0", 3);
+    let third =
+        "\n[[node]]\nname = \"node3\"\nsubnets = [\"10.244.3.0/24\"]\npublic-ip = \"192.0.2.3\"\n";
+    std::fs::write(node.nodes(), format!("{list}{third}")).unwrap();
+    eventually("the mended list is adopted", || {
+        node.tartan(&["status"]).0 == 0 && node.json("status")["peers"] == 2
+    });
+    let (code, routes) = node.tartan(&["routes"]);
+    assert_eq!(code, 0);
+    assert!(
+        routes.contains("10.244.3.0/24  node3  192.0.2.3"),
+        "{routes}"
+    );
+}
+
+#[test]
+fn attachments_are_adopted_released_and_refused() {
+    let cluster = Cluster::up("udp");
+    let node = cluster.node(1);
+    let run = RunDir::under(&node.root);
+    let adopt = |container: &str| {
+        node.call(&format!(
+            "{{\"call\":\"adopt\",\"container\":\"{container}\",\"ifname\":\"eth0\"}}"
+        ))
+    };
+    let release = |container: &str| {
+        node.call(&format!(
+            "{{\"call\":\"release\",\"container\":\"{container}\",\"ifname\":\"eth0\"}}"
+        ))
+    };
+    assert!(
+        adopt("c1")["error"]
+            .as_str()
+            .unwrap()
+            .contains("there is no record c1:eth0.json")
+    );
+    let record = attachment("c1", "10.244.1.2/32");
+    record.write(&run).unwrap();
+    let before = node.json("status")["snapshot"].as_u64().unwrap();
+    let adopted = adopt("c1");
+    assert_eq!(adopted["ok"]["snapshot"], before + 1, "{adopted}");
+    assert_eq!(adopt("c1"), adopted, "asked again, nothing changes");
+    let pods = node.json("pods");
+    assert_eq!(pods["pods"][0]["addresses"][0], "10.244.1.2/32", "{pods:#}");
+    attachment("c2", "10.99.0.2/32").write(&run).unwrap();
+    assert!(adopt("c2")["error"].as_str().unwrap().contains("10.99.0.2"));
+    let (code, text) = node.tartan(&["pods"]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("c2:eth0.json"), "{text}");
+    assert!(
+        release("c1")["error"]
+            .as_str()
+            .unwrap()
+            .contains("still there")
+    );
+    record.remove(&run).unwrap();
+    attachment("c2", "10.99.0.2/32").remove(&run).unwrap();
+    assert_eq!(release("c1")["ok"]["snapshot"], before + 2);
+    assert_eq!(node.json("pods")["pods"].as_array().unwrap().len(), 0);
+    // A record that is there when the service starts needs nobody to ask.
+    record.write(&run).unwrap();
+    node.kill_service(Signal::KILL);
+    eventually("the next service has the pod", || {
+        node.json("status")["attachments"] == 1
+    });
+}
+
+#[test]
+fn a_stranger_who_speaks_as_a_node_is_shown_with_the_setting() {
+    let cluster = Cluster::up("udp");
+    cluster
+        .node(2)
+        .ip(&["address", "add", "192.0.2.77/24", "dev", "eth0"]);
+    // IPv4, 20 + 8 bytes, UDP, 10.244.2.5 to 10.244.1.0.
+    let mut inner = [0u8; 28];
+    inner[..12].copy_from_slice(&[0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
+    inner[12..20].copy_from_slice(&[10, 244, 2, 5, 10, 244, 1, 0]);
+    inner[25] = 8;
+    let sum: u32 = inner[..20]
+        .chunks(2)
+        .map(|w| u32::from(w[0]) << 8 | u32::from(w[1]))
+        .sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    inner[10..12].copy_from_slice(&sum.to_be_bytes());
+    cluster.node(2).inside(move || {
+        let socket = UdpSocket::bind("192.0.2.77:0").unwrap();
+        socket.send_to(&inner, "192.0.2.1:8285").unwrap();
+    });
+    let node = cluster.node(1);
+    eventually("the stranger is noticed", || node.tartan(&["peers"]).0 == 1);
+    let (_, peers) = node.tartan(&["peers"]);
+    assert!(
+        peers.contains("underlay-sources = [\"192.0.2.77\"]"),
+        "{peers}"
+    );
+    let drops = node.json("drops");
+    assert_eq!(
+        drops["workers"][0]["inbound"]["dropped"]["UnknownPeer"], 1,
+        "{drops:#}"
+    );
+}
+
+#[test]
+fn a_start_that_cannot_work_ends_with_its_reason() {
+    let cluster = Cluster::empty("vxlan");
+    let node = cluster.node(1);
+    let refused = |words: &[&str], code: i32, part: &str| {
+        let (found, text) = node.run_to_end(words);
+        assert_eq!(found, Some(code), "{text}");
+        assert!(text.contains(part), "{part} is not in:\n{text}");
+    };
+    refused(&["--node-name", "node9"], 1, "node9");
+    refused(&["--net-conf", "/nowhere"], 1, "/nowhere");
+    refused(&["--public-ip", "192.0.2.99"], 1, "192.0.2.99");
+    refused(&["--workers", "9"], 2, "workers");
+    refused(&["--device-name", "eth0"], 1, "eth0");
+    let ip = node.inside(|| UdpSocket::bind("192.0.2.1:8472").unwrap());
+    refused(&[], 1, "8472");
+    drop(ip);
+    let (code, text) = node.tartan(&["status"]);
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains("tartan run"), "{text}");
+}
+
+#[test]
+fn a_stop_is_clean_keeps_packets_from_leaking_and_cleanup_takes_the_rest() {
+    let mut cluster = Cluster::empty("vxlan");
+    let census = |cluster: &Cluster| {
+        let node = cluster.node(1);
+        [
+            node.ip(&["-j", "link"]),
+            node.ip(&["-j", "route"]),
+            node.ip(&["-j", "address"]),
+        ]
+    };
+    let before = census(&cluster);
+    cluster.start();
+    let (code, text) = cluster.node(1).tartan(&["cleanup"]);
+    assert_eq!(
+        code, 1,
+        "a running agent is not cleaned up behind its back: {text}"
+    );
+    assert!(text.contains("another agent"), "{text}");
+    let (code, text) = cluster.node(1).run_to_end(&[]);
+    assert_eq!(code, Some(1));
+    assert!(text.contains("another agent (process "), "{text}");
+    assert_eq!(cluster.stop(1), Some(0));
+    let node = cluster.node(1);
+    assert!(node.ip(&["route"]).contains("unreachable 10.244.0.0/16"));
+    assert_eq!(node.tartan(&["status"]).0, 3);
+    let (code, text) = node.tartan(&["cleanup"]);
+    assert_eq!(code, 0, "{text}");
+    assert_eq!(census(&cluster), before);
+    assert!(!node.root.join("run/tartan").exists(), "{text}");
+    assert!(!node.root.join("var/lib/tartan").exists(), "{text}");
+    let (code, text) = node.tartan(&["cleanup"]);
+    assert_eq!((code, text.as_str()), (0, "nothing to clean up\n"));
+}
+
+fn attachment(container: &str, address: &str) -> Attachment {
+    Attachment {
+        version: Attachment::VERSION,
+        network: "tartan".into(),
+        container: container.into(),
+        ifname: "eth0".into(),
+        netns: "/run/netns/none".into(),
+        netns_inode: 1,
+        host_ifname: "tt0000000000".into(),
+        addresses: vec![address.parse().unwrap()],
+        mac: "0a:58:00:00:00:01".into(),
+        pod: None,
+        created: 0,
+        state: State::Reserved,
+    }
+}
