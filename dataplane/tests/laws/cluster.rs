@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dataplane::peers::PeerTraffic;
 use encap::{Family, Format};
 use smoltcp::socket::udp;
 use smoltcp::wire::{IpAddress, IpEndpoint};
@@ -186,12 +187,25 @@ fn run(faults: Faults, bytes: usize, seeds: std::ops::Range<u64>) {
         world.abort_transfers();
         world.settle(LIMIT);
         assert_eq!(world.audit(), [""; 0]);
+        peers_agree(&world);
         let carried: u64 = world.nodes.iter().map(|n| n.outside.delivered).sum();
         let least = 2 * bytes / 1450;
         assert!(
             carried >= least as u64,
             "only {carried} packets crossed the dataplane"
         );
+    }
+}
+
+/// What people are shown of each peer adds up to what the worker counted.
+fn peers_agree(world: &World) {
+    for node in &world.nodes {
+        let totals = node.totals();
+        let of = |count: fn(&PeerTraffic) -> u64| node.traffic().map(|t| count(&t)).sum::<u64>();
+        assert_eq!(of(|t| t.sent_packets), totals.outbound.sent);
+        assert_eq!(of(|t| t.received_packets), totals.inbound.delivered);
+        // Every datagram here comes from a peer, and what is dropped of it is its.
+        assert_eq!(of(|t| t.refused), totals.inbound.dropped());
     }
 }
 

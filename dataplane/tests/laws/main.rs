@@ -15,6 +15,7 @@ mod inbound;
 mod noise;
 mod outbound;
 mod path_mtu;
+mod path_reports;
 mod reasons;
 mod sabotage;
 mod super_packets;

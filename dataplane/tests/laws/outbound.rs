@@ -197,6 +197,24 @@ fn a_full_underlay_drops_what_is_too_old_and_goes_on() {
     assert_eq!(node.audit(), [""; 0]);
 }
 
+/// Before a stop, what is held goes and nothing more is read.
+#[test]
+fn a_drain_sends_what_is_held_and_reads_nothing() {
+    let mut node = node();
+    node.give_room(Some(0));
+    (0..3u8).for_each(|n| node.push(udp(pod(1, 0), pod(3, 0), &[n])));
+    node.turn(Now(0));
+    node.push(udp(pod(1, 0), pod(3, 0), b"for the next service"));
+    assert!(node.drain(Now(1)));
+    node.give_room(Some(2));
+    assert!(node.drain(Now(2)));
+    node.give_room(None);
+    assert!(!node.drain(Now(3)));
+    assert_eq!(node.take_sent().len(), 3);
+    assert_eq!(node.worker.device_mut().to_worker.len(), 1);
+    assert_eq!(node.audit(), [""; 0]);
+}
+
 /// The kernel's other word for "full".
 #[test]
 fn no_buffers_is_a_full_underlay() {

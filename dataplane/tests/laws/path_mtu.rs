@@ -1,5 +1,5 @@
-//! Path MTU is per peer and ours: learned from our own kernel and from routers that quote us, believed for ten minutes,
-//! and never from a liar.
+//! Path MTU is per peer and ours: learned when the kernel refuses a datagram, told to the sender or met by fragments,
+//! believed for ten minutes.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,14 +11,13 @@ use dataplane::underlay::memory::Datagram;
 use dataplane::underlay::{Failure, QUOTE};
 use encap::Format;
 use etherparse::Ipv4Header;
-use libc::{ECONNREFUSED, EHOSTUNREACH, EMSGSIZE};
-use proptest::prelude::*;
+use libc::{ECONNREFUSED, EMSGSIZE};
 use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, Ipv6Packet};
 
 use crate::reasons::node;
 use crate::world::node::{Node, port};
-use crate::world::packets::{checksums_hold, dont_fragment, frame, pattern, udp};
-use crate::world::plan::{ip, mac, pod, pod6};
+use crate::world::packets::{checksums_hold, dont_fragment, pattern, udp};
+use crate::world::plan::{ip, pod, pod6};
 
 #[test]
 fn our_kernel_refuses_and_the_sender_is_told() {
@@ -143,123 +142,8 @@ fn no_report_makes_packets_smaller_than_every_host_must_take() {
     }
 }
 
-#[test]
-fn a_router_that_quotes_us_is_believed() {
-    let mut node = node();
-    let vxlan = frame(mac(2), mac(1), &[0x45]);
-    learn(&mut node, quoting(2, Format::Vxlan, &vxlan), Now(0));
-    assert_eq!(path_mtu(&mut node, 2, Now(0)), 950);
-    learn(
-        &mut node,
-        quoting(3, Format::Udp, &udp(pod(1, 0), pod(3, 0), b"")),
-        Now(0),
-    );
-    assert_eq!(path_mtu(&mut node, 3, Now(0)), 972);
-}
-
-#[test]
-fn a_forged_report_changes_nothing() {
-    let ours = frame(mac(2), mac(1), &[0x45]);
-    let good = || quoting(2, Format::Vxlan, &ours).1;
-    let mut wrong_vni = ours;
-    wrong_vni[6] = 9;
-    let forged = [
-        (
-            "wrong port",
-            Failure {
-                to: SocketAddr::new(ip("192.0.2.2"), 9),
-                ..good()
-            },
-        ),
-        (
-            "other format's port",
-            Failure {
-                to: SocketAddr::new(ip("192.0.2.2"), 8285),
-                ..good()
-            },
-        ),
-        (
-            "unknown peer",
-            Failure {
-                to: SocketAddr::new(ip("192.0.2.99"), 8472),
-                ..good()
-            },
-        ),
-        (
-            "no quote",
-            Failure {
-                quoted: 0,
-                ..good()
-            },
-        ),
-        (
-            "short quote",
-            Failure {
-                quoted: 21,
-                ..good()
-            },
-        ),
-        ("other network", quoting(2, Format::Vxlan, &wrong_vni).1),
-        (
-            "other MACs",
-            quoting(2, Format::Vxlan, &frame(mac(3), mac(1), &[0x45])).1,
-        ),
-        (
-            "other error",
-            Failure {
-                errno: EHOSTUNREACH,
-                ..good()
-            },
-        ),
-        (
-            "other error",
-            Failure {
-                errno: ECONNREFUSED,
-                ..good()
-            },
-        ),
-    ];
-    for (lie, failure) in forged {
-        let mut node = node();
-        learn(&mut node, (Format::Vxlan, failure), Now(0));
-        assert_eq!(path_mtu(&mut node, 2, Now(0)), 1_450, "{lie}");
-        assert_eq!(path_mtu(&mut node, 3, Now(0)), 1_472, "{lie}");
-    }
-    // In the `udp` format the quote is the inner packet: to another peer's pod, to nobody's, or cut off.
-    let quotes = [
-        udp(pod(1, 0), pod(2, 0), b""),
-        udp(pod(1, 0), pod(77, 0), b""),
-        vec![0x45; 19],
-        vec![],
-    ];
-    for quote in quotes {
-        let mut node = node();
-        learn(&mut node, quoting(3, Format::Udp, &quote), Now(0));
-        assert_eq!(path_mtu(&mut node, 3, Now(0)), 1_472);
-    }
-}
-
-proptest! {
-    /// Whoever cannot quote our headers cannot change anything, whatever else is in the report.
-    #[test]
-    fn nobody_guesses_our_headers(
-        quote in proptest::collection::vec(any::<u8>(), 0..QUOTE),
-        errno in prop_oneof![Just(EMSGSIZE), any::<i32>()],
-        info in prop_oneof![68u32..1500, any::<u32>()],
-        port in prop_oneof![Just(8472), Just(8285), any::<u16>()],
-        peer in 2u8..5,
-    ) {
-        let mut node = node();
-        let to = SocketAddr::new(ip(&format!("192.0.2.{peer}")), port);
-        let mut failure = quoting(2, Format::Vxlan, &quote).1;
-        failure = Failure { to, errno, info, ..failure };
-        learn(&mut node, (Format::Vxlan, failure), Now(0));
-        prop_assert_eq!(path_mtu(&mut node, 2, Now(0)), 1_450);
-    }
-}
-
 /// A report of our own kernel about a datagram to a peer.
-fn report(peer: u8, format: Format, mtu: u32) -> (Format, Failure) {
+pub fn report(peer: u8, format: Format, mtu: u32) -> (Format, Failure) {
     let to = SocketAddr::new(ip(&format!("192.0.2.{peer}")), port(format));
     let failure = Failure {
         to,
@@ -272,15 +156,6 @@ fn report(peer: u8, format: Format, mtu: u32) -> (Format, Failure) {
     (format, failure)
 }
 
-/// A router's frag-needed with MTU 1000 that quotes the UDP payload `quote`.
-fn quoting(peer: u8, format: Format, quote: &[u8]) -> (Format, Failure) {
-    let (format, mut failure) = report(peer, format, 1_000);
-    failure.local = false;
-    failure.quoted = quote.len();
-    failure.quote[..quote.len()].copy_from_slice(quote);
-    (format, failure)
-}
-
 /// The kernel refuses the next datagram, twice, and says why.
 fn refuse(node: &mut Node, report: (Format, Failure)) {
     let underlay = node.worker.underlay_mut();
@@ -289,7 +164,7 @@ fn refuse(node: &mut Node, report: (Format, Failure)) {
 }
 
 /// Has the node read a report while it sends something else, which gets through.
-fn learn(node: &mut Node, report: (Format, Failure), now: Now) {
+pub fn learn(node: &mut Node, report: (Format, Failure), now: Now) {
     let peer = if report.0 == Format::Vxlan { 2 } else { 3 };
     let underlay = node.worker.underlay_mut();
     underlay.failures.push_back(report);
@@ -301,7 +176,7 @@ fn learn(node: &mut Node, report: (Format, Failure), now: Now) {
 }
 
 /// The largest inner packet that goes to pod 0 of a peer in one piece.
-fn path_mtu(node: &mut Node, peer: u8, now: Now) -> usize {
+pub fn path_mtu(node: &mut Node, peer: u8, now: Now) -> usize {
     let whole = |node: &mut Node, length: usize| {
         node.push(udp(pod(1, 0), pod(peer, 0), &pattern(length - 28)));
         node.run(now).0.len() == 1

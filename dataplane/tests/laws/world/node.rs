@@ -6,6 +6,7 @@ use dataplane::counters::{Counters, WorkerTotals};
 use dataplane::device::{self, Device};
 use dataplane::limits::FRAME;
 use dataplane::now::Now;
+use dataplane::peers::{Peer, PeerTraffic};
 use dataplane::snapshot::Snapshot;
 use dataplane::spec::Spec;
 use dataplane::underlay::memory::{Datagram, Memory};
@@ -129,6 +130,16 @@ impl Node {
     /// Its counters.
     pub fn totals(&self) -> WorkerTotals {
         self.counters.read().workers[0]
+    }
+
+    /// Sends what it holds and reads nothing, as before a stop. Returns whether it holds something still.
+    pub fn drain(&mut self, now: Now) -> bool {
+        self.worker.drain(&self.snapshot, now)
+    }
+
+    /// Packets to and from each peer, as people are shown them.
+    pub fn traffic(&self) -> impl Iterator<Item = PeerTraffic> {
+        self.snapshot.peers.iter().map(Peer::traffic)
     }
 
     /// What breaks the law at this quiet moment.

@@ -1,0 +1,138 @@
+//! Whom to believe about a path: a router that quotes our own headers towards a peer, and nobody else.
+
+use std::net::SocketAddr;
+
+use dataplane::now::Now;
+use dataplane::underlay::{Failure, QUOTE};
+use encap::Format;
+use libc::{ECONNREFUSED, EHOSTUNREACH, EMSGSIZE};
+use proptest::prelude::*;
+
+use crate::path_mtu::{learn, path_mtu, report};
+use crate::reasons::node;
+use crate::world::packets::{frame, udp};
+use crate::world::plan::{ip, mac, pod};
+
+#[test]
+fn a_router_that_quotes_us_is_believed() {
+    let mut node = node();
+    let vxlan = frame(mac(2), mac(1), &[0x45]);
+    learn(&mut node, quoting(2, Format::Vxlan, &vxlan), Now(0));
+    assert_eq!(path_mtu(&mut node, 2, Now(0)), 950);
+    learn(
+        &mut node,
+        quoting(3, Format::Udp, &udp(pod(1, 0), pod(3, 0), b"")),
+        Now(0),
+    );
+    assert_eq!(path_mtu(&mut node, 3, Now(0)), 972);
+}
+
+#[test]
+fn a_forged_report_changes_nothing() {
+    let ours = frame(mac(2), mac(1), &[0x45]);
+    let good = || quoting(2, Format::Vxlan, &ours).1;
+    let mut wrong_vni = ours;
+    wrong_vni[6] = 9;
+    let forged = [
+        (
+            "wrong port",
+            Failure {
+                to: SocketAddr::new(ip("192.0.2.2"), 9),
+                ..good()
+            },
+        ),
+        (
+            "other format's port",
+            Failure {
+                to: SocketAddr::new(ip("192.0.2.2"), 8285),
+                ..good()
+            },
+        ),
+        (
+            "unknown peer",
+            Failure {
+                to: SocketAddr::new(ip("192.0.2.99"), 8472),
+                ..good()
+            },
+        ),
+        (
+            "no quote",
+            Failure {
+                quoted: 0,
+                ..good()
+            },
+        ),
+        (
+            "short quote",
+            Failure {
+                quoted: 21,
+                ..good()
+            },
+        ),
+        ("other network", quoting(2, Format::Vxlan, &wrong_vni).1),
+        (
+            "other MACs",
+            quoting(2, Format::Vxlan, &frame(mac(3), mac(1), &[0x45])).1,
+        ),
+        (
+            "other error",
+            Failure {
+                errno: EHOSTUNREACH,
+                ..good()
+            },
+        ),
+        (
+            "other error",
+            Failure {
+                errno: ECONNREFUSED,
+                ..good()
+            },
+        ),
+    ];
+    for (lie, failure) in forged {
+        let mut node = node();
+        learn(&mut node, (Format::Vxlan, failure), Now(0));
+        assert_eq!(path_mtu(&mut node, 2, Now(0)), 1_450, "{lie}");
+        assert_eq!(path_mtu(&mut node, 3, Now(0)), 1_472, "{lie}");
+    }
+    // In the `udp` format the quote is the inner packet: to another peer's pod, to nobody's, or cut off.
+    let quotes = [
+        udp(pod(1, 0), pod(2, 0), b""),
+        udp(pod(1, 0), pod(77, 0), b""),
+        vec![0x45; 19],
+        vec![],
+    ];
+    for quote in quotes {
+        let mut node = node();
+        learn(&mut node, quoting(3, Format::Udp, &quote), Now(0));
+        assert_eq!(path_mtu(&mut node, 3, Now(0)), 1_472);
+    }
+}
+
+proptest! {
+    /// Whoever cannot quote our headers cannot change anything, whatever else is in the report.
+    #[test]
+    fn nobody_guesses_our_headers(
+        quote in proptest::collection::vec(any::<u8>(), 0..QUOTE),
+        errno in prop_oneof![Just(EMSGSIZE), any::<i32>()],
+        info in prop_oneof![68u32..1500, any::<u32>()],
+        port in prop_oneof![Just(8472), Just(8285), any::<u16>()],
+        peer in 2u8..5,
+    ) {
+        let mut node = node();
+        let to = SocketAddr::new(ip(&format!("192.0.2.{peer}")), port);
+        let mut failure = quoting(2, Format::Vxlan, &quote).1;
+        failure = Failure { to, errno, info, ..failure };
+        learn(&mut node, (Format::Vxlan, failure), Now(0));
+        prop_assert_eq!(path_mtu(&mut node, 2, Now(0)), 1_450);
+    }
+}
+
+/// A router's frag-needed with MTU 1000 that quotes the UDP payload `quote`.
+fn quoting(peer: u8, format: Format, quote: &[u8]) -> (Format, Failure) {
+    let (format, mut failure) = report(peer, format, 1_000);
+    failure.local = false;
+    failure.quoted = quote.len();
+    failure.quote[..quote.len()].copy_from_slice(quote);
+    (format, failure)
+}

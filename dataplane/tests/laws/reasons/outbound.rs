@@ -1,0 +1,129 @@
+//! What a pod can send, and a kernel refuse, so that it is dropped.
+
+use dataplane::limits::HOLD;
+use libc::EPERM;
+
+use super::{START, not_packets};
+use crate::world::node::Node;
+use crate::world::packets::{dont_fragment, pattern, udp};
+use crate::world::plan::{MTU, ip, pod, pod6};
+
+pub fn malformed(node: &mut Node) -> u64 {
+    push(
+        node,
+        not_packets().into_iter().chain([vec![], vec![0x55; 60]]),
+    )
+}
+
+pub fn not_unicast(node: &mut Node) -> u64 {
+    push_to(
+        node,
+        &["224.0.0.251", "239.1.2.3", "255.255.255.255", "0.0.0.0"],
+    ) + push(
+        node,
+        ["ff02::1", "::"].map(|to| udp(pod6(1, 0), ip(to), b"out")),
+    )
+}
+
+pub fn spoofed_source(node: &mut Node) -> u64 {
+    let sources = [
+        "10.244.1.77",
+        "10.244.2.2",
+        "192.0.2.2",
+        "203.0.113.9",
+        "127.0.0.1",
+    ];
+    push(node, sources.map(|from| udp(ip(from), pod(2, 0), b"out")))
+}
+
+pub fn own_subnet(node: &mut Node) -> u64 {
+    push_to(node, &["10.244.1.77", "10.244.1.255", "10.244.1.3"])
+}
+
+pub fn no_route(node: &mut Node) -> u64 {
+    push_to(node, &["10.244.77.1", "203.0.113.9", "10.245.0.1"])
+        + push(node, [udp(pod6(1, 0), ip("fd00:10:244:77::1"), b"out")])
+}
+
+pub fn ipv6_in_udp(node: &mut Node) -> u64 {
+    push(node, (0..5).map(|_| udp(pod6(1, 0), pod6(3, 0), b"out")))
+}
+
+pub fn too_big(node: &mut Node) -> u64 {
+    let most = usize::from(MTU) - 28;
+    let vxlan = (1..4).map(|n| dont_fragment(udp(pod(1, 0), pod(2, 0), &pattern(most + n))));
+    // The `udp` format leaves 22 bytes more.
+    let plain = [dont_fragment(udp(
+        pod(1, 0),
+        pod(3, 0),
+        &pattern(most + 23),
+    ))];
+    let v6 = [udp(pod6(1, 0), pod6(2, 0), &pattern(most - 19))];
+    push(node, vxlan.chain(plain).chain(v6))
+}
+
+pub fn underlay_full(node: &mut Node) -> u64 {
+    node.give_room(Some(0));
+    let count = push(node, (0..5).map(|_| udp(pod(1, 0), pod(2, 0), b"out")));
+    node.turn(START.after(HOLD));
+    node.give_room(None);
+    count
+}
+
+/// A batch has room for so many datagrams; what would be cut into more is dropped whole, before any of it is sent.
+pub fn too_many_fragments(node: &mut Node) -> u64 {
+    let large = |destination| udp(pod(1, 0), destination, &pattern(60_000));
+    let before = node.totals().outbound;
+    node.give_room(Some(0));
+    push(node, (0..8).map(|_| large(pod(2, 0))));
+    let after = node.totals().outbound;
+    let dropped =
+        after.received - before.received - (after.held - (after.originated - before.originated));
+    // What did fit is kept until it is too old.
+    node.turn(START.after(HOLD));
+    node.give_room(None);
+    let fragments = after.held - before.held;
+    assert!(dropped > 0 && fragments > 0);
+    dropped + fragments
+}
+
+pub fn underlay_refused(node: &mut Node) -> u64 {
+    // Each send is repeated once, because the first error may be an earlier datagram's.
+    node.worker.underlay_mut().errors.extend([EPERM; 10]);
+    push(
+        node,
+        (0..5).map(|n| udp(pod(1, 0), pod(2 + n % 2, 0), b"out")),
+    )
+}
+
+pub fn device_refused(node: &mut Node) -> u64 {
+    node.worker.device_mut().down = true;
+    let count = push_to(node, &["10.244.77.1", "203.0.113.9"]);
+    node.worker.device_mut().down = false;
+    count
+}
+
+pub fn lost_in_crash(node: &mut Node) -> u64 {
+    node.give_room(Some(0));
+    let count = push(node, (0..5).map(|_| udp(pod(1, 0), pod(2, 0), b"out")));
+    assert_eq!(node.restart(), count);
+    count
+}
+
+fn push(node: &mut Node, packets: impl IntoIterator<Item = Vec<u8>>) -> u64 {
+    let mut count = 0;
+    for packet in packets {
+        node.push(packet);
+        count += 1;
+    }
+    node.turn(START);
+    count
+}
+
+/// What pod 0 of node 1 sends to `destinations`.
+fn push_to(node: &mut Node, destinations: &[&str]) -> u64 {
+    push(
+        node,
+        destinations.iter().map(|to| udp(pod(1, 0), ip(to), b"out")),
+    )
+}
