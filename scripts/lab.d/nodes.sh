@@ -50,7 +50,8 @@ node_ready() {
     local root=$STATE/node$1 wait pid answer
     pid=$(cat "$root/pid")
     for ((wait = 0; wait < 200; wait++)); do
-        if exec_in "node$1" tartan status >"$root/status" 2>&1; then
+        if exec_in "node$1" tartan status -o json >"$root/status" 2>&1 &&
+            jq -e --arg node "node$1" '.node == $node and .snapshot_adopted' "$root/status" >/dev/null; then
             rm -f "$root/status"
             return 0
         fi

@@ -42,7 +42,7 @@ stations() {
         {pod_out: $pod_out, pod_lost: $pod_lost, veth_in: $veth_in, tun_read: $tun_read, tun_lost: $tun_lost, queue_lost: $queue_lost,
          out_received: flow($one; "outbound"; "received"), out_dropped: lost($one; "outbound"),
          out_sent: flow($one; "outbound"; "sent"), wire_lost: $wire_lost,
-         socket_lost: ([$two.kernel[] | select(.place | test("socket"; "i")) | .count] | add),
+         socket_lost: ([$two.kernel[] | select(.place | startswith("receive-")) | .count] | add),
          in_received: flow($two; "inbound"; "received"), in_dropped: lost($two; "inbound"),
          delivered: flow($two; "inbound"; "delivered"), tun_written: $tun_written,
          veth_out: $veth_out, veth_lost: $veth_lost, pod_in: $pod_in}'

@@ -19,8 +19,8 @@ keeper_pid() {
 # an agent: it shows what a node is like without one.
 host_facts() {
     ip -n "$PREFIX-$1" -j link show | jq -r '.[] | "link \(.ifname)"'
-    ip -n "$PREFIX-$1" -j -4 address show | jq -r '.[] | .ifname as $i | .addr_info[] | "address \($i) \(.local)"' | sed "s/$2/HOST/"
-    ip -n "$PREFIX-$1" -4 route show table all | sed "s/$2\\b/HOST/"
+    ip -n "$PREFIX-$1" -j -4 address show | jq -r '.[] | .ifname as $i | .addr_info[] | "address \($i) \(.local)"' | sed "s/$2/HOST/g"
+    ip -n "$PREFIX-$1" -4 route show table all | sed "s/$2\\b/HOST/g"
     ip -n "$PREFIX-$1" rule show
     ip netns exec "$PREFIX-$1" nft list ruleset
     ip netns exec "$PREFIX-$1" sysctl -a 2>/dev/null | grep -E '^net\.ipv[46]\.(conf|ip_forward|neigh)' |
@@ -34,7 +34,7 @@ clean_node() {
     kill "-$2" "$(keeper_pid "$node")" "$(service_pid "$node")"
     until_true 10 "the agent of $node ends" agent_gone "$node"
     tartan "$node" cleanup || fail "tartan cleanup on $node ended with code $?"
-    equal "what $node holds after SIG$2 and cleanup, against a host that never had an agent" \
+    same "what $node holds after SIG$2 and cleanup, against a host that never had an agent" \
         "$(host_facts mallory 192.0.2.250)" "$(host_facts "$node" "192.0.2.${node#node}")"
     left=$(find "$LAB_STATE/$node" -mindepth 1 ! -name net-conf.json ! -name nodes.toml ! -name log ! -name pid -type f)
     equal "files that cleanup left on $node" '' "$left"

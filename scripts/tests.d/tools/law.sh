@@ -135,6 +135,16 @@ equal() {
     fi
 }
 
+# same WHAT EXPECTED FOUND, of many lines: shows only the difference.
+same() {
+    if [ "$2" = "$3" ]; then
+        say "$1: the same ($(wc -l <<<"$3") lines)"
+    else
+        fail "$1 ('<' is expected, '>' was found):"
+        diff <(echo "$2") <(echo "$3") >&2 || true
+    fi
+}
+
 # at_most WHAT LIMIT FOUND (whole numbers)
 at_most() {
     if [ "$3" -le "$2" ]; then
