@@ -247,21 +247,29 @@ proptest! {
         prop_assert_eq!((sent.len(), delivered.len()), (0, 0));
         prop_assert_eq!(node.audit(), [""; 0]);
     }
+}
 
-    /// One damaged bit of a good datagram: it is dropped, or what arrives differs in that bit alone.
-    #[test]
-    fn one_damaged_bit_stays_one(place in 0usize..22 + 28 + 40, bit in 0u8..8) {
-        let packet = udp(pod(2, 0), pod(1, 0), &pattern(40));
-        let mut datagram = vxlan(2, 1, &packet);
+/// One damaged bit of a good datagram, any: it is dropped, or what arrives differs in that bit alone.
+#[test]
+fn one_damaged_bit_stays_one() {
+    let good = vxlan(2, 1, &udp(pod(2, 0), pod(1, 0), &pattern(40)));
+    let mut node = node();
+    let mut arrived = 0;
+    for (place, bit) in
+        (0..good.payload.len()).flat_map(|place| (0..8).map(move |bit| (place, bit)))
+    {
+        let mut datagram = good.clone();
         datagram.payload[place] ^= 1 << bit;
         let damaged = datagram.payload[22..].to_vec();
-        let mut node = node();
         node.hand(datagram, 1);
-        for arrived in deliver(&mut node) {
+        for packet in deliver(&mut node) {
             // The inner length is the packet's own word: with it, the end may be missing.
-            prop_assert!(damaged.starts_with(&arrived));
+            assert!(damaged.starts_with(&packet), "byte {place} bit {bit}");
+            arrived += 1;
         }
     }
+    // At least the payload, the ports and the lengths of UDP are nobody's to judge but the pod's.
+    assert!(arrived >= 48 * 8);
 }
 
 fn deliver(node: &mut Node) -> Vec<Vec<u8>> {

@@ -178,9 +178,10 @@ proptest! {
     /// `UDP_GRO` merges datagrams of one size and a shorter one behind; they come apart again as they were.
     #[test]
     fn a_train_comes_apart_as_it_was(
-        size in 1usize..1400,
+        // Beside 52 bytes of headers, what fits the device: more would be a super-packet.
+        size in 1usize..=1398,
         count in 2usize..20,
-        last in 1usize..1400,
+        last in 1usize..=1398,
         framed in any::<bool>(),
     ) {
         let length = |i| if i + 1 == count { last.min(size) } else { size };
