@@ -106,6 +106,15 @@ impl OutboundBatch {
         self.transmits.len() + count <= TRANSMITS
     }
 
+    /// Moves what was pushed since there were `before` transmits to the front of those that wait: packets of one flow
+    /// keep their order when the first of them is walked again.
+    pub(crate) fn bring_forward(&mut self, before: usize) {
+        let pushed = self.transmits.len().saturating_sub(before);
+        if let Some(waiting) = self.transmits.get_mut(self.done..) {
+            waiting.rotate_right(pushed.min(waiting.len()));
+        }
+    }
+
     /// Forgets all transmits; the frames are free again.
     pub(crate) fn clear(&mut self) {
         self.transmits.clear();

@@ -17,6 +17,9 @@ pub const INBOUND_BUFFERS: usize = 16;
 /// Fragments waiting for the underlay at most; what would make more is dropped as `UnderlayFull`.
 pub const TRANSMITS: usize = OUTBOUND_PACKETS * 8;
 
+/// Datagrams that one packet becomes at most: 65,535 bytes in fragments of [`MIN_INNER_V4`].
+pub const FRAGMENTS: usize = 65_535_usize.div_ceil((MIN_INNER_V4 as usize - 60) / 8 * 8);
+
 /// How long an unsent tail is held for a full socket before it is dropped as `UnderlayFull`.
 pub const HOLD: Duration = Duration::from_millis(10);
 

@@ -23,7 +23,7 @@ use crate::counters::{Counters, Tally};
 use crate::device::Device;
 use crate::drops::{Direction, DropReason};
 use crate::inbound::{Inbound, RefusedSource};
-use crate::limits::{ERRORS, HOLD, NOTICES, OUTBOUND_BYTES, OUTBOUND_PACKETS};
+use crate::limits::{ERRORS, FRAGMENTS, HOLD, NOTICES, OUTBOUND_BYTES, OUTBOUND_PACKETS};
 use crate::mtu;
 use crate::now::Now;
 use crate::outbound::Outbound;
@@ -216,7 +216,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         };
         let mut bytes = 0;
         for index in 0..OUTBOUND_PACKETS {
-            if bytes >= OUTBOUND_BYTES {
+            if bytes >= OUTBOUND_BYTES || !stages.batch.has_room(FRAGMENTS) {
                 break;
             }
             let Some(frame) = stages.batch.frames.get_mut(index) else {
@@ -312,6 +312,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         let again = too_big && !first.last_try && self.outbound.has_room(1);
         self.outbound.done += 1;
         if again {
+            let behind = self.outbound.waiting().len();
             let Worker {
                 device,
                 tally,
@@ -319,6 +320,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                 answers,
                 ..
             } = self;
+            let before = outbound.transmits.len();
             Outbound {
                 snapshot,
                 batch: outbound,
@@ -328,6 +330,11 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                 now,
             }
             .packet(frame, range, true);
+            outbound.bring_forward(before);
+            // What waited behind it may be of its flow: it keeps its place.
+            if let Some(waiting) = self.outbound.transmits.get_mut(self.outbound.done..) {
+                waiting.rotate_left(behind.min(waiting.len()));
+            }
         } else {
             let reason = if too_big {
                 DropReason::TooBig
