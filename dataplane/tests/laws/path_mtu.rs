@@ -86,6 +86,24 @@ fn without_df_the_inner_packet_is_fragmented() {
     }
 }
 
+/// A flow never reorders: what is cut again keeps its place before the packets behind it.
+#[test]
+fn fragments_keep_their_packets_place() {
+    let mut node = node();
+    refuse(&mut node, report(2, Format::Vxlan, 700));
+    let large = udp(pod(1, 0), pod(2, 0), &pattern(1_400));
+    let small = |n: u8| udp(pod(1, 0), pod(2, 0), &[n; 9]);
+    for packet in [large.clone(), small(1), small(2)] {
+        node.push(packet);
+    }
+    let (sent, _) = node.run(Now(0));
+    let packets = inner(&sent);
+    assert_eq!(packets.len(), 5);
+    assert_eq!(reassemble(&packets[..3]), large);
+    assert_eq!(packets[3..], [small(1), small(2)]);
+    assert_eq!(node.audit(), [""; 0]);
+}
+
 /// A packet that the kernel refuses, though we thought it fits, and about which nothing can be learned, is dropped.
 #[test]
 fn a_refusal_without_a_reason_is_tried_once_more() {
