@@ -312,7 +312,6 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         let again = too_big && !first.last_try && self.outbound.has_room(1);
         self.outbound.done += 1;
         if again {
-            let behind = self.outbound.waiting().len();
             let Worker {
                 device,
                 tally,
@@ -331,10 +330,6 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             }
             .packet(frame, range, true);
             outbound.bring_forward(before);
-            // What waited behind it may be of its flow: it keeps its place.
-            if let Some(waiting) = self.outbound.transmits.get_mut(self.outbound.done..) {
-                waiting.rotate_left(behind.min(waiting.len()));
-            }
         } else {
             let reason = if too_big {
                 DropReason::TooBig
