@@ -309,3 +309,17 @@ fn payloads(datagrams: &[Datagram]) -> Vec<Vec<u8>> {
         .map(|datagram| datagram.payload.clone())
         .collect()
 }
+
+/// However finely a batch of large packets is cut, the batch has room for it: what does not fit is read later.
+#[test]
+fn a_batch_of_large_packets_on_a_narrow_path_loses_nothing() {
+    let mut node = node();
+    for _ in 0..8 {
+        node.push(udp(pod(1, 0), pod(2, 0), &pattern(60_000)));
+    }
+    node.run(Now(0));
+    let outbound = node.totals().outbound;
+    assert_eq!((outbound.received, outbound.dropped()), (8, 0));
+    assert_eq!(outbound.sent, 8 + outbound.originated);
+    assert_eq!(node.audit(), [""; 0]);
+}

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use dataplane::drops::DropReason;
-use dataplane::limits::PATH_MTU_LIFE;
+use dataplane::limits::{OUTBOUND_PACKETS, PATH_MTU_LIFE, TRANSMITS};
 use dataplane::now::Now;
 use dataplane::underlay::memory::Datagram;
 use dataplane::underlay::{Failure, QUOTE};
@@ -101,6 +101,56 @@ fn fragments_keep_their_packets_place() {
     assert_eq!(packets.len(), 5);
     assert_eq!(reassemble(&packets[..3]), large);
     assert_eq!(packets[3..], [small(1), small(2)]);
+    assert_eq!(node.audit(), [""; 0]);
+}
+
+/// Packets far larger than the path fill a batch early; the rest waits in the device queue.
+#[test]
+fn a_burst_of_large_packets_loses_nothing() {
+    let mut node = node();
+    learn(&mut node, report(2, Format::Vxlan, 626), Now(0));
+    let packets: Vec<_> = (0..20)
+        .map(|n| udp(pod(1, 0), pod(2, 0), &pattern(60_000 + n)))
+        .collect();
+    packets.iter().for_each(|packet| node.push(packet.clone()));
+    let fragments = inner(&node.run(Now(0)).0);
+    assert!(fragments.iter().all(|fragment| fragment.len() <= 576));
+    let each = 60_008usize.div_ceil(552);
+    let arrived: Vec<_> = fragments.chunks(each).map(reassemble).collect();
+    assert!(arrived == packets);
+    assert_eq!(node.audit(), [""; 0]);
+}
+
+/// A whole batch that proves too large only at the kernel may have more fragments than there are places: then packets
+/// are dropped whole.
+#[test]
+fn fragments_that_find_no_place_are_dropped_whole() {
+    let mut node = node();
+    node.tell(|spec| spec.node.underlay_mtu = 9_000);
+    let packet = udp(pod(1, 0), pod(2, 0), &pattern(8_922));
+    (0..OUTBOUND_PACKETS).for_each(|_| node.push(packet.clone()));
+    node.worker
+        .underlay_mut()
+        .failures
+        .push_back(report(2, Format::Vxlan, 626));
+    let each = 8_930usize.div_ceil(552);
+    let whole = (TRANSMITS - OUTBOUND_PACKETS) / each;
+    let mut sent = Vec::new();
+    for n in 0..OUTBOUND_PACKETS {
+        // The kernel refuses the packet at the head, takes its fragments if it has any, and is full.
+        node.worker.underlay_mut().errors.extend([EMSGSIZE; 2]);
+        node.give_room(Some(if n < whole { each } else { 0 }));
+        sent.extend(node.run(Now(0)).0);
+    }
+    let fragments = inner(&sent);
+    assert_eq!(fragments.len(), whole * each);
+    assert!(
+        fragments
+            .chunks(each)
+            .all(|fragments| reassemble(fragments) == packet)
+    );
+    let dropped = node.totals().outbound.drops_of(DropReason::UnderlayFull);
+    assert_eq!(dropped as usize, OUTBOUND_PACKETS - whole);
     assert_eq!(node.audit(), [""; 0]);
 }
 

@@ -28,7 +28,7 @@ pub struct Case {
 }
 
 /// Every reason, in each direction in which a packet can meet it.
-pub const CASES: [Case; 28] = [
+pub const CASES: [Case; 27] = [
     out(DropReason::Malformed, outbound::malformed),
     out(DropReason::NotUnicast, outbound::not_unicast),
     out(DropReason::SpoofedSource, outbound::spoofed_source),
@@ -37,7 +37,6 @@ pub const CASES: [Case; 28] = [
     out(DropReason::Ipv6InUdp, outbound::ipv6_in_udp),
     out(DropReason::TooBig, outbound::too_big),
     out(DropReason::UnderlayFull, outbound::underlay_full),
-    out(DropReason::UnderlayFull, outbound::too_many_fragments),
     out(DropReason::UnderlayRefused, outbound::underlay_refused),
     Case {
         beside: Some(DropReason::NoRoute),

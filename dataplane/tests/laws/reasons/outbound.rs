@@ -70,23 +70,6 @@ pub fn underlay_full(node: &mut Node) -> u64 {
     count
 }
 
-/// A batch has room for so many datagrams; what would be cut into more is dropped whole, before any of it is sent.
-pub fn too_many_fragments(node: &mut Node) -> u64 {
-    let large = |destination| udp(pod(1, 0), destination, &pattern(60_000));
-    let before = node.totals().outbound;
-    node.give_room(Some(0));
-    push(node, (0..8).map(|_| large(pod(2, 0))));
-    let after = node.totals().outbound;
-    let dropped =
-        after.received - before.received - (after.held - (after.originated - before.originated));
-    // What did fit is kept until it is too old.
-    node.turn(START.after(HOLD));
-    node.give_room(None);
-    let fragments = after.held - before.held;
-    assert!(dropped > 0 && fragments > 0);
-    dropped + fragments
-}
-
 pub fn underlay_refused(node: &mut Node) -> u64 {
     // Each send is repeated once, because the first error may be an earlier datagram's.
     node.worker.underlay_mut().errors.extend([EPERM; 10]);
