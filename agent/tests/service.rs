@@ -102,6 +102,34 @@ fn what_somebody_removes_is_put_back() {
 }
 
 #[test]
+fn a_socket_that_somebody_removed_is_opened_again() {
+    let cluster = Cluster::up("udp");
+    let node = cluster.node(1);
+    let pid = node.json("status")["service_pid"].clone();
+    let socket = RunDir::under(&node.root).socket();
+    std::fs::remove_file(&socket).unwrap();
+    eventually("the agent answers again", || {
+        node.tartan(&["status"]).0 == 0
+    });
+    assert_eq!(node.json("status")["service_pid"], pid, "without a restart");
+    // The keeper holds the new one.
+    node.kill_service(Signal::KILL);
+    eventually("the next service answers", || {
+        node.json("status")["restarts"] == 1
+    });
+}
+
+#[test]
+fn a_killed_keeper_is_followed_by_a_fresh_start() {
+    let mut cluster = Cluster::up("vxlan");
+    cluster.kill_keeper(1);
+    cluster.start_node(1);
+    let node = cluster.node(1);
+    assert_eq!(node.json("status")["restarts"], 0);
+    node.ping("10.244.2.0", 3);
+}
+
+#[test]
 fn a_broken_list_is_refused_by_line_and_a_mended_one_adopted() {
     let cluster = Cluster::up("udp");
     let node = cluster.node(1);

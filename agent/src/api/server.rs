@@ -173,7 +173,8 @@ async fn ask(request: Request, calls: &mpsc::Sender<Call>) -> Reply {
     }
 }
 
-fn is_socket(path: &Path) -> bool {
+/// Whether a socket lies there; it need not be ours.
+pub fn is_socket(path: &Path) -> bool {
     path.symlink_metadata()
         .is_ok_and(|metadata| metadata.file_type().is_socket())
 }

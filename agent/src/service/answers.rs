@@ -8,11 +8,12 @@ use cni_shim::Attachment;
 use dataplane::counters::{Flow, Totals};
 use dataplane::drops::{Direction, DropReason};
 use dataplane::underlay::socket::kernel_drops;
+use ipnet::IpNet;
 use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use super::control::{Control, Restart};
+use super::control::{ADOPTION_PATIENCE, Control, Restart};
 use crate::api::server::Call;
 use crate::api::wire::{self, Reply, Request, RouteKind};
 use crate::cli::causes;
@@ -137,6 +138,8 @@ impl Control {
         });
         let bypassing = known.facts.bypassing.iter().map(Bypass::to_string);
         let mut problems: Vec<String> = leases
+            .chain(self.stale())
+            .chain(self.api_problem.clone())
             .chain(self.host_problem.clone())
             .chain(bypassing)
             .chain(records)
@@ -149,6 +152,14 @@ impl Control {
             ));
         }
         problems
+    }
+
+    fn stale(&self) -> Option<String> {
+        let version = self.node.desired.spec.version;
+        let late = self.published.elapsed() > ADOPTION_PATIENCE && !self.engine.adopted(version);
+        late.then(|| {
+            format!("a worker does not take the tables of version {version}; see the agent's log")
+        })
     }
 
     fn peers(&self) -> wire::Peers {
@@ -228,9 +239,15 @@ impl Control {
             host_ifname: attachment.host_ifname.clone(),
             created: attachment.created,
         };
+        // tartan-cni gives each pod a host route, which would make it a kernel prefix too.
+        let attached = &self.node.desired.spec.attachments;
+        let is_pod = |prefix: &&IpNet| {
+            prefix.prefix_len() == prefix.max_prefix_len() && attached.contains(&prefix.addr())
+        };
+        let prefixes = self.node.desired.spec.kernel_prefixes.iter();
         wire::Pods {
             pods: self.node.known.attachments.iter().map(line).collect(),
-            kernel_prefixes: self.node.desired.spec.kernel_prefixes.clone(),
+            kernel_prefixes: prefixes.filter(|prefix| !is_pod(prefix)).copied().collect(),
             refused: self.node.refused_records.clone(),
         }
     }

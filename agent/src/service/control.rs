@@ -1,7 +1,7 @@
 //! The control loop: waits for the registry, the kernel, the API and the clock, and decides anew.
 
 use std::future::pending;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use tracing::{error, info, warn};
 use super::descriptors::Descriptors;
 use super::node::{Facts, Node};
 use super::refused::RefusedSources;
-use super::takeover::StartError;
+use super::takeover::{LISTENER, StartError};
 use crate::api::server::{self, Call};
 use crate::api::wire::Reply;
 use crate::cli::causes;
@@ -79,9 +79,14 @@ pub struct Control {
     pub(super) last_repair: Option<String>,
     /// What the kernel refused at the last try, in words.
     pub(super) host_problem: Option<String>,
+    /// Why nobody can connect anew, in words.
+    pub(super) api_problem: Option<String>,
     pub(super) started: Instant,
+    /// When tables were published last.
+    pub(super) published: Instant,
     registry: FileRegistry,
     calls: mpsc::Receiver<Call>,
+    sender: mpsc::Sender<Call>,
     server: JoinHandle<()>,
     watch: Option<Watch>,
     /// What the kernel was made to agree with last.
@@ -118,11 +123,7 @@ impl Control {
         // Changes of the kernel from here on are told; what came before is read once more below.
         let watch = host::watch()?;
         let (sender, calls) = mpsc::channel(CALLS);
-        let server = tokio::spawn(async move {
-            if let Err(error) = server::serve(listener, sender).await {
-                error!("{}", causes(&error));
-            }
-        });
+        let server = serve(listener, sender.clone());
         if !table.ready().await? {
             engine.stop();
             return Ok(None);
@@ -141,9 +142,12 @@ impl Control {
             repairs: 0,
             last_repair: None,
             host_problem: None,
+            api_problem: None,
             started: Instant::now(),
+            published: Instant::now(),
             registry,
             calls,
+            sender,
             server,
             watch: Some(watch),
             node_file,
@@ -242,6 +246,7 @@ impl Control {
         };
         self.note_problem(problem.map(|error| causes(&error)));
         self.write_node_file();
+        self.reopen_api().await;
         Ok(())
     }
 
@@ -249,6 +254,7 @@ impl Control {
     pub(super) fn publish(&mut self) {
         if let Some(spec) = self.node.decide() {
             self.engine.publish(spec);
+            self.published = Instant::now();
             info!(
                 version = spec.version,
                 peers = spec.peers.len(),
@@ -315,6 +321,25 @@ impl Control {
         self.host_problem = problem;
     }
 
+    /// Somebody who empties /run takes the socket's name away; callers get a new one.
+    async fn reopen_api(&mut self) {
+        let path = self.node.known.config.run_dir().socket();
+        if server::is_socket(&path) {
+            return;
+        }
+        let opened = match server::bind(&path) {
+            Ok(listener) => {
+                let told = self.table.deposit(LISTENER, listener.as_fd()).await;
+                self.server.abort();
+                self.server = serve(listener, self.sender.clone());
+                warn!("repaired: the socket {} was gone", path.display());
+                told.map_err(|error| causes(&error))
+            }
+            Err(error) => Err(causes(&error)),
+        };
+        self.api_problem = opened.err();
+    }
+
     fn write_node_file(&mut self) {
         let node_file = self.node.node_file();
         if node_file == self.node_file {
@@ -329,6 +354,14 @@ impl Control {
 
 /// Only a new start helps.
 pub(super) struct Restart(pub(super) String);
+
+fn serve(listener: UnixListener, calls: mpsc::Sender<Call>) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        if let Err(error) = server::serve(listener, calls).await {
+            error!("{}", causes(&error));
+        }
+    })
+}
 
 async fn next(watch: &mut Option<Watch>) -> Option<host::HostEvent> {
     match watch {
@@ -349,5 +382,5 @@ const BURST: Duration = Duration::from_millis(50);
 /// Some settings change without an announcement.
 const REPAIR_EVERY: Duration = Duration::from_secs(1);
 const ADOPTION_STEP: Duration = Duration::from_millis(1);
-const ADOPTION_PATIENCE: Duration = Duration::from_secs(3);
+pub(super) const ADOPTION_PATIENCE: Duration = Duration::from_secs(3);
 const CALLS: usize = 32;

@@ -160,7 +160,11 @@ impl Descriptors {
         }
     }
 
-    async fn deposit(
+    /// Gives the keeper a duplicate of a descriptor.
+    ///
+    /// # Errors
+    /// `Channel` when the keeper is gone.
+    pub async fn deposit(
         &self,
         name: &str,
         descriptor: BorrowedFd<'_>,

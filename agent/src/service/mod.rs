@@ -3,10 +3,11 @@
 //! Theory of operation. One thread runs the control loop ([`control`]); the engine's threads forward. Start-up
 //! is a take-over ([`takeover`]), with an empty table too:
 //!
-//! 1. receive the keeper's table and check each entry ([`descriptors`]);
-//! 2. open and deposit what is missing, close here and in the keeper what will not be read;
-//! 3. socket options are set again by whoever adopts a descriptor;
-//! 4. read configuration, registry, attachments and kernel; decide ([`node`]); make the kernel agree;
+//! 1. receive the keeper's table ([`descriptors`]);
+//! 2. read configuration, registry and kernel: what the entries must be;
+//! 3. check and adopt each entry, options set again, or open and deposit it; close here and in the keeper
+//!    what will not be read;
+//! 4. read the attachments, decide ([`node`]), make the kernel agree;
 //! 5. start the workers: nothing is read yet;
 //! 6. write the node file for the plugin and say *ready*;
 //! 7. on *go* read the first packet and say *forwarding*.
@@ -20,7 +21,8 @@
 //! device was deleted, our underlay address changed (code 1; the keeper starts the next at once).
 //!
 //! Not done here yet: starting from the last good state when configuration or registry are unreadable at
-//! start, and following an underlay that moves while the list of nodes stays.
+//! start (a crash meets a broken edit), following an underlay that moves while the list of nodes stays, and
+//! taking a changed net-conf without a restart.
 
 mod answers;
 pub mod control;

@@ -82,25 +82,7 @@ pub enum StartError {
 pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Control>, StartError> {
     let mut table = Descriptors::receive(channel).await?;
     let take_over = table.is_take_over();
-    let net_conf = NetConf::load(&config.net_conf)?;
-    for key in net_conf.unknown_keys() {
-        warn!(
-            "{}: the key {key} has no meaning, as in flannel",
-            config.net_conf.display()
-        );
-    }
-    let mut registry = FileRegistry::watch(&config.node_file, &net_conf, &config.node_name)?;
-    let (leases, own) = first_leases(&mut registry, &config).await?;
-    let mut host = Host::open(&config.state_dir()).await?;
-    let facts = Facts::read(&host, &config, &net_conf, &own).await?;
-    let known = Known {
-        config,
-        net_conf,
-        leases,
-        own,
-        attachments: Vec::new(),
-        facts,
-    };
+    let (known, mut host, registry) = read(config).await?;
 
     let opened = Opened::obtain(&mut table, &known).await?;
     table.discard_rest().await?;
@@ -144,6 +126,30 @@ pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Contro
         table,
     };
     Control::begin(parts, &repairs).await
+}
+
+/// Step 2: everything that is known before the first decision.
+async fn read(config: NodeConfig) -> Result<(Known, Host, FileRegistry), StartError> {
+    let net_conf = NetConf::load(&config.net_conf)?;
+    for key in net_conf.unknown_keys() {
+        warn!(
+            "{}: the key {key} has no meaning, as in flannel",
+            config.net_conf.display()
+        );
+    }
+    let mut registry = FileRegistry::watch(&config.node_file, &net_conf, &config.node_name)?;
+    let (leases, own) = first_leases(&mut registry, &config).await?;
+    let host = Host::open(&config.state_dir()).await?;
+    let facts = Facts::read(&host, &config, &net_conf, &own).await?;
+    let known = Known {
+        config,
+        net_conf,
+        leases,
+        own,
+        attachments: Vec::new(),
+        facts,
+    };
+    Ok((known, host, registry))
 }
 
 async fn first_leases(
@@ -274,6 +280,7 @@ fn refused<A: Display, O: Display>(name: &str, error: Obtain<A, O>) -> StartErro
 }
 
 const DEVICE: &str = "tun-queue-0";
-const LISTENER: &str = "api";
+/// Name of the API listener in the keeper's table.
+pub(super) const LISTENER: &str = "api";
 /// The plain device has one queue.
 const WORKERS: usize = 1;

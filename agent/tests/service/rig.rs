@@ -98,12 +98,23 @@ impl Cluster {
 
     pub(crate) fn start(&mut self) {
         for node in &mut self.nodes {
-            let log = File::create(node.root.join("log")).unwrap();
-            node.keeper = Some(node.run(&[]).stderr(log).spawn().unwrap());
+            node.start();
         }
         for node in &self.nodes {
-            eventually("the agent answers", || node.tartan(&["status"]).0 == 0);
+            node.wait();
         }
+    }
+
+    /// Starts one node's agent and waits until it answers.
+    pub(crate) fn start_node(&mut self, number: usize) {
+        self.nodes[number - 1].start();
+        self.nodes[number - 1].wait();
+    }
+
+    pub(crate) fn kill_keeper(&mut self, number: usize) {
+        let mut keeper = self.nodes[number - 1].keeper.take().unwrap();
+        keeper.kill().unwrap();
+        keeper.wait().unwrap();
     }
 
     pub(crate) fn node(&self, number: usize) -> &Node {
@@ -138,6 +149,19 @@ impl Drop for Cluster {
 }
 
 impl Node {
+    fn start(&mut self) {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.root.join("log"))
+            .unwrap();
+        self.keeper = Some(self.run(&[]).stderr(log).spawn().unwrap());
+    }
+
+    fn wait(&self) {
+        eventually("the agent answers", || self.tartan(&["status"]).0 == 0);
+    }
+
     pub(crate) fn nodes(&self) -> PathBuf {
         self.root.join("nodes.toml")
     }
