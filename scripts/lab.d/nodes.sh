@@ -55,7 +55,7 @@ node_ready() {
             rm -f "$root/status"
             return 0
         fi
-        kill -0 "$pid" 2>/dev/null || break
+        lives "$pid" || break
         sleep 0.1
     done
     answer=$(cat "$root/status")
@@ -68,20 +68,26 @@ Take the lab away with: scripts/lab down --prefix $PREFIX"
 
 # Asks every keeper to stop and waits for it; whoever does not listen is ended with its namespace.
 nodes_down() {
-    local file pid wait
+    local file pid wait keepers=''
     for file in "$STATE"/node*/pid; do
         [ -e "$file" ] || continue
         pid=$(cat "$file")
-        if grep -qx "$pid" <<<"$(lab_processes)"; then kill -TERM "$pid" 2>/dev/null || true; fi
+        if grep -qx "$pid" <<<"$(lab_processes)"; then keepers+=" $pid"; fi
     done
-    for file in "$STATE"/node*/pid; do
-        [ -e "$file" ] || continue
-        pid=$(cat "$file")
-        for ((wait = 0; wait < 50; wait++)); do
-            kill -0 "$pid" 2>/dev/null || break
+    [ -n "$keepers" ] || return 0
+    # shellcheck disable=SC2086
+    kill -TERM $keepers 2>/dev/null || true
+    for pid in $keepers; do
+        for ((wait = 0; wait < 60; wait++)); do
+            lives "$pid" || break
             sleep 0.1
         done
     done
+}
+
+# A zombie that nobody has collected yet no longer lives, and has no namespace.
+lives() {
+    readlink "/proc/$1/ns/net" >/dev/null
 }
 
 # A kernel device gets a MAC of the lab's choice, which the list of nodes names. A Tartan node's follows

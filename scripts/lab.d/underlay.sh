@@ -85,17 +85,11 @@ end_processes() {
     done
 }
 
-# Every process whose network namespace is one of the lab's.
+# Every process whose network namespace is one of the lab's. (A process may end while it is looked at.)
 lab_processes() {
-    local entry inode
     [ -n "$NAMESPACE_INODES" ] || return 0
-    for entry in /proc/[0-9]*/ns/net; do
-        inode=$(readlink "$entry" 2>/dev/null) || continue
-        inode=${inode#net:[}
-        inode=${inode%]}
-        if grep -qx "$inode" <<<"$NAMESPACE_INODES"; then
-            entry=${entry#/proc/}
-            echo "${entry%%/*}"
-        fi
-    done
+    { stat -c %N /proc/[0-9]*/ns/net 2>/dev/null || true; } |
+        awk -F"'" -v inodes="$NAMESPACE_INODES" '
+            BEGIN { split(inodes, list); for (i in list) ours["net:[" list[i] "]"] }
+            $4 in ours { split($2, path, "/"); print path[3] }'
 }

@@ -31,15 +31,6 @@ options() {
     esac
 }
 
-# Everyday, the large transfer is whole between two Tartan nodes and shorter for the other pictures.
-bulk_size() {
-    if [ -n "${FULL:-}" ] || [ "$PEER $UNDERLAY" = "tartan offload" ]; then
-        echo "$GIB"
-    else
-        echo $((64 << 20))
-    fi
-}
-
 ping_both() {
     local answer
     answer=$(in_ns "$1" ping -n -c 20 -i 0.02 -W 2 "$2") || true
@@ -91,7 +82,11 @@ ping_both pod1 "$POD2"
 ping_both pod2 "$POD1"
 sizes pod1 "$POD2"
 sizes pod2 "$POD1"
-bulk pod1 pod2 "$POD2" "$(bulk_size)"
-bulk pod2 pod1 "$POD1" "$(bulk_size)"
+bulk pod1 pod2 "$POD2" "$GIB"
+bulk pod2 pod1 "$POD1" "$GIB"
 trace pod1 "$POD2" 1 2
 trace pod2 "$POD1" 2 1
+case $PEER in
+tartan) law_one node1 && law_one node2 ;;
+kernel-vxlan) law_one node1 ;;
+esac
