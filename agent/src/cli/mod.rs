@@ -292,13 +292,13 @@ nodes.toml, one entry per node, this one included; the same file on every node:
   subnets = [\"10.244.1.0/24\"]
   public-ip = \"192.0.2.1\"
 
-Each flag is also a key of ROOT/etc/tartan/tartan.toml and a TARTAN_* variable; a flag beats the variable,
-the variable beats the file. SIGTERM stops the agent; the next start adopts what it left, `tartan cleanup`
-removes it.";
+Each flag is also a key of ROOT/etc/tartan/tartan.toml and a TARTAN_* variable.
+A flag beats the variable, the variable beats the file. SIGTERM stops the
+agent; the next start adopts what it left, `tartan cleanup` removes it.";
 
 const CLEANUP_NOTE: &str = "\
-Stop the agent first. Works after a SIGKILL too. A setting that somebody changed after Tartan did is left
-as it is.";
+Stop the agent first. Works after a SIGKILL too. A setting that somebody
+changed after Tartan did is left as it is.";
 
 #[cfg(test)]
 mod tests;
