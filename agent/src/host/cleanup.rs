@@ -5,7 +5,7 @@
 //! what it misses, so stop it first.
 //!
 //! Order: the device (its addresses and routes go with it), routes that carry
-//! our protocol number, settings, files. Each step is tried whatever became of
+//! our protocol number, nft rules, settings, files. Each step is tried whatever became of
 //! the others; the list returned says what became of each thing found.
 //!
 //! Two things stay on purpose, and are listed with the reason. A setting that
@@ -22,9 +22,11 @@ use cni_shim::RunDir;
 
 use super::Netlink;
 use super::error::HostError;
+use super::firewall;
 use super::links;
 use super::record::{Changed, Found, Place, Record};
 use super::routes;
+use super::subnet_env::{self, Cleared};
 
 /// Where an agent leaves traces.
 #[derive(Clone, Debug)]
@@ -82,7 +84,11 @@ pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
         }
         Err(error) => list.failed("the device and the routes", error),
     }
+    for (what, gone) in firewall::clear().await {
+        list.done(what, gone);
+    }
     settings(&traces.state_dir, &mut list);
+    subnet_file(&traces.state_dir, &mut list);
     directory(&traces.state_dir, &mut list);
     attachments(&traces.run_dir, &mut list);
     directory(traces.run_dir.path(), &mut list);
@@ -164,6 +170,19 @@ fn settings(state_dir: &Path, list: &mut List) {
         ),
         Ok(Found::Nothing) => {}
         Err(error) => list.failed("the kernel settings", error),
+    }
+}
+
+/// flannel's file, by the note that says where it is and what we wrote.
+fn subnet_file(state_dir: &Path, list: &mut List) {
+    match subnet_env::clear(state_dir) {
+        Cleared::Nothing => {}
+        Cleared::Removed(path) => list.done(path.display().to_string(), Ok(())),
+        Cleared::Foreign(path) => list.kept(
+            path.display().to_string(),
+            "somebody else has written it since",
+        ),
+        Cleared::Failed(path, error) => list.failed(path.display().to_string(), error),
     }
 }
 

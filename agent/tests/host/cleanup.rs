@@ -10,7 +10,7 @@ use tartan::host::{Outcome, Traces, cleanup};
 use crate::namespace::Namespace;
 use crate::{apply, dual, v4};
 
-fn clean(namespace: &Namespace) -> Vec<Outcome> {
+pub(crate) fn clean(namespace: &Namespace) -> Vec<Outcome> {
     let traces = Traces {
         device: "tartan0".to_owned(),
         run_dir: RunDir::under(namespace.root()),
