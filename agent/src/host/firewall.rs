@@ -26,6 +26,8 @@ use std::mem;
 use std::time::{Duration, Instant};
 
 use super::Host;
+use rustix::io::Errno;
+
 use super::change::Change;
 use super::error::HostError;
 use super::masquerade::Wanted;
@@ -53,12 +55,18 @@ impl Host {
     pub async fn apply_rules(&mut self, desired: &HostState) -> Result<Vec<Change>, HostError> {
         let wanted = Wanted::of(desired);
         let mut changes = Vec::new();
-        let result = self.firewall.agree(&wanted, &mut changes).await;
+        let mut result = self.firewall.agree(&wanted, &mut changes).await;
+        for _ in 1..ATTEMPTS {
+            if !is_interrupted(&result) {
+                break;
+            }
+            result = self.firewall.agree(&wanted, &mut changes).await;
+        }
         self.untold.append(&mut changes);
         if let Err(error) = result {
-            // Whatever was on its way in the old socket is of no use.
-            self.firewall.socket = None;
-            self.firewall.agreed = None;
+            // Whatever was on its way in the old socket is of no use, and the
+            // next call is to see what is wrong again.
+            self.firewall = Firewall::default();
             return Err(error);
         }
         Ok(mem::take(&mut self.untold))
@@ -82,10 +90,10 @@ impl Firewall {
         }
         let before = changes.len();
         let result = mend(socket, wanted, changes).await;
-        if changes.len() > before || result.is_err() {
+        if changes.len() > before {
             self.wrote = Some((Instant::now(), wanted.clone()));
             self.agreed = None;
-        } else {
+        } else if result.is_ok() {
             self.agreed = Some((generation, wanted.clone()));
         }
         result
@@ -185,7 +193,7 @@ async fn write_own(socket: &mut Socket, own: &[(BaseChain, &[Rule])]) -> Result<
     let done = socket.commit(&steps).await.map_err(|error| match error {
         // Nothing that the batch names can be missing but the kernel's own
         // support: the nat chain type, or masq.
-        NftError::Refused { source } if source == rustix::io::Errno::NOENT => NftError::Unsupported,
+        NftError::Refused { source } if source == Errno::NOENT => NftError::Unsupported,
         error => error,
     });
     done.map_err(|source| HostError::Rules {
@@ -218,7 +226,12 @@ async fn let_through(
         .collect();
     let anew = wanted.iter().rev();
     steps.extend(anew.map(|rule| nft::insert(chain, rule, COMMENT)));
-    socket.commit(&steps).await.map_err(failed)?;
+    match socket.commit(&steps).await {
+        // The chain or a rule has gone meanwhile: the generation is another
+        // then, and the next call looks again.
+        Err(NftError::Refused { source }) if source == Errno::NOENT => return Ok(None),
+        done => done.map_err(failed)?,
+    }
     Ok(Some(if wanted.is_empty() {
         Change::AcceptRemoved(chain.to_string())
     } else {
@@ -267,6 +280,16 @@ fn reading(source: NftError) -> HostError {
     }
 }
 
+fn is_interrupted(result: &Result<(), HostError>) -> bool {
+    matches!(
+        result,
+        Err(HostError::Rules {
+            source: NftError::Interrupted,
+            ..
+        })
+    )
+}
+
 fn is_own(table: &Table) -> bool {
     table.family == INET && table.name == TABLE
 }
@@ -290,7 +313,9 @@ fn is_ours(rule: &FoundRule) -> bool {
 /// The table's name, in the family `inet`.
 const TABLE: &str = "tartan";
 /// How our rules are known among those of others.
-const COMMENT: &str = "tartan";
+const COMMENT: &str = "tartan: pod traffic";
+/// How often the rules are read again when somebody changes them meanwhile.
+const ATTEMPTS: usize = 3;
 /// `NF_IP_PRI_FILTER`
 const FILTER: i32 = 0;
 /// `NF_IP_PRI_NAT_SRC`

@@ -1,7 +1,8 @@
 //! The packet filter, with nft and iptables-nft as independent oracles: our own
 //! table, and chains of others that drop what they do not know.
 
-use ipnet::IpNet;
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 use tartan::host::{Change, Host, HostError};
 use tartan::reconcile::HostState;
@@ -23,9 +24,9 @@ fn rules(namespace: &Namespace, chain: &str) -> Vec<String> {
     let text = namespace.shell(&format!("nft -s list chain {chain}"));
     let inside = text.lines().map(str::trim);
     inside
-        .filter(|line| line.contains("comment \"tartan\"") || line.contains("counter"))
+        .filter(|line| line.contains("comment \"tartan: pod traffic\"") || line.contains("counter"))
         .map(|line| {
-            line.replace(" comment \"tartan\"", "")
+            line.replace(" comment \"tartan: pod traffic\"", "")
                 .replace(" counter", "")
                 .replace(" packets 0 bytes 0", "")
         })
@@ -150,7 +151,6 @@ fn whatever_is_done_to_our_table_is_mended_and_a_sound_one_is_left_alone() {
         "flush table inet tartan",
         "add rule inet tartan forward drop",
         "insert rule inet tartan postrouting accept",
-        "add chain inet tartan other",
         "add chain inet tartan other { type filter hook input priority 0; }",
         "add table inet tartan { flags dormant; }",
         "add chain inet tartan forward { policy drop; }",
@@ -167,6 +167,40 @@ fn whatever_is_done_to_our_table_is_mended_and_a_sound_one_is_left_alone() {
         );
         assert_eq!(ruleset(&namespace), whole, "after {damage}");
     }
+}
+
+#[test]
+fn an_agent_that_goes_on_sees_each_change_and_writes_no_more_than_twice_a_second() {
+    let namespace = Namespace::new();
+    let state = namespace.state_dir();
+    let written = [Change::TableWritten("inet tartan".to_owned())];
+    namespace.inside(|| async {
+        let mut host = Host::open(&state).await.unwrap();
+        let started = Instant::now();
+        assert_eq!(host.apply_rules(&v4()).await.unwrap(), written);
+        let whole = ruleset(&namespace);
+        nft(&namespace, "flush ruleset");
+        let mut calls = 0;
+        while host.apply_rules(&v4()).await.unwrap().is_empty() {
+            calls += 1;
+            assert!(started.elapsed() < Duration::from_secs(20), "never mended");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(
+            started.elapsed() >= Duration::from_millis(500),
+            "{calls} calls"
+        );
+        assert_eq!(ruleset(&namespace), whole);
+        // Other wishes do not wait.
+        assert_eq!(host.apply_rules(&dual()).await.unwrap(), written);
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        for _ in 0..2 {
+            assert_eq!(host.apply_rules(&dual()).await.unwrap(), []);
+        }
+        // What is found well is found wrong again after the next change.
+        nft(&namespace, "delete table inet tartan");
+        assert_eq!(host.apply_rules(&dual()).await.unwrap(), written);
+    });
 }
 
 /// What Docker 28 leaves on a host (through iptables-nft), and ufw's `deny
@@ -262,7 +296,7 @@ fn accept_rules_taken_out_or_moved_are_put_back_once_each() {
     let whole = ruleset(&namespace);
     for damage in [
         "insert rule ip filter FORWARD counter drop",
-        "add rule ip filter FORWARD ip saddr 10.244.0.0/16 counter accept comment \"tartan\"",
+        "add rule ip filter FORWARD ip saddr 10.244.0.0/16 counter accept comment \"tartan: pod traffic\"",
     ] {
         nft(&namespace, damage);
         apply_rules(&namespace, &v4()).unwrap();
@@ -271,7 +305,11 @@ fn accept_rules_taken_out_or_moved_are_put_back_once_each() {
         let text = ruleset(&namespace);
         let in_filter = text.split("table ip filter").nth(1).unwrap();
         let ours = in_filter.split("table ").next().unwrap();
-        assert_eq!(ours.matches("comment \"tartan\"").count(), 2, "{text}");
+        assert_eq!(
+            ours.matches("comment \"tartan: pod traffic\"").count(),
+            2,
+            "{text}"
+        );
     }
     // Docker starts again and fills its chain anew.
     nft(
@@ -285,6 +323,21 @@ fn accept_rules_taken_out_or_moved_are_put_back_once_each() {
     let changes = apply_rules(&namespace, &v4()).unwrap();
     assert_eq!(changes, [Change::AcceptPlaced(chain.to_owned())]);
     assert_eq!(ruleset(&namespace), whole);
+}
+
+#[test]
+fn a_rule_of_somebody_who_only_mentions_us_is_theirs() {
+    let namespace = Namespace::new();
+    let (_, _, script) = FOREIGN[0];
+    nft(&namespace, script);
+    nft(
+        &namespace,
+        "insert rule ip filter FORWARD udp dport 8472 counter accept comment \"tartan\"",
+    );
+    let before = ruleset(&namespace);
+    apply_rules(&namespace, &v4()).unwrap();
+    crate::cleanup::clean(&namespace);
+    assert_eq!(ruleset(&namespace), before);
 }
 
 #[test]
@@ -342,7 +395,10 @@ fn iptables_goes_on_with_a_chain_that_holds_our_rules() {
         "{listed}"
     );
     for line in &lines[1..3] {
-        assert!(line.contains("--comment tartan"), "{listed}");
+        assert!(
+            line.contains("--comment \"tartan: pod traffic\""),
+            "{listed}"
+        );
         assert!(line.ends_with("-j ACCEPT"), "{listed}");
     }
     // Somebody else goes on working in the chain, and saves and restores it.
