@@ -75,11 +75,11 @@ impl Host {
 
 impl Firewall {
     async fn agree(&mut self, wanted: &Wanted, changes: &mut Vec<Change>) -> Result<(), HostError> {
-        let socket = match &mut self.socket {
-            Some(socket) => socket,
-            none => none.insert(Socket::open().map_err(reading)?),
+        let generation = match self.generation().await {
+            // A kernel without nf_tables has no firewall of that kind either.
+            Err(NftError::Unsupported) if wanted.postrouting.is_empty() => return Ok(()),
+            generation => generation.map_err(reading)?,
         };
-        let generation = socket.generation().await.map_err(reading)?;
         let agreed = self.agreed.as_ref();
         if agreed.is_some_and(|(number, with)| *number == generation && with == wanted) {
             return Ok(());
@@ -88,6 +88,9 @@ impl Firewall {
         if wrote.is_some_and(|(when, what)| when.elapsed() < PAUSE && what == wanted) {
             return Ok(());
         }
+        let Some(socket) = &mut self.socket else {
+            return Ok(());
+        };
         let before = changes.len();
         let result = mend(socket, wanted, changes).await;
         if changes.len() > before {
@@ -97,6 +100,14 @@ impl Firewall {
             self.agreed = Some((generation, wanted.clone()));
         }
         result
+    }
+
+    async fn generation(&mut self) -> Result<u32, NftError> {
+        let socket = match &mut self.socket {
+            Some(socket) => socket,
+            none => none.insert(Socket::open()?),
+        };
+        socket.generation().await
     }
 }
 
@@ -250,6 +261,7 @@ pub(super) async fn clear() -> Vec<(String, Result<(), HostError>)> {
     };
     let read = async { Ok((socket.tables().await?, socket.base_chains().await?)) };
     let (tables, chains) = match read.await {
+        Err(NftError::Unsupported) => return Vec::new(),
         Err(error) => return vec![("the nft rules".to_owned(), Err(reading(error)))],
         Ok(read) => read,
     };

@@ -3,9 +3,9 @@
 //! Makes the kernel agree with a [`HostState`]: the tunnel device up, with its
 //! address and MTU; the routes of [`routes`]; the settings of [`sysctls`].
 //! Everything goes over rtnetlink, nfnetlink and `/proc/sys`; nothing is
-//! executed. Beside it, each by a call of its own because forwarding between
-//! pods does not depend on it: [`Host::apply_rules`] for the packet filter
-//! ([`firewall`]) and [`Host::write_subnet_env`] for flannel's file.
+//! executed. [`Host::apply_beside`] does what forwarding between pods does not
+//! depend on: the packet filter ([`firewall`]) and flannel's file
+//! ([`subnet_env`]).
 //!
 //! [`Host::apply`] is set-up and repair in one: it reads what is, does what is
 //! missing, and says what it did. Called again it does nothing, so the caller
@@ -58,6 +58,7 @@ pub use routes::PROTOCOL;
 pub use subnet_env::SubnetEnv;
 pub use watch::{HostEvent, Watch, watch};
 
+use crate::reconcile::HostState;
 use firewall::Firewall;
 use record::{Found, Place, Record};
 
@@ -99,6 +100,23 @@ impl Host {
             firewall: Firewall::default(),
             untold,
         })
+    }
+
+    /// Packet filter and `subnet.env`, as [`apply_rules`](Host::apply_rules) and
+    /// [`write_subnet_env`](Host::write_subnet_env) make them; neither waits for
+    /// the other. Returns what had to be changed, and the first refusal.
+    pub async fn apply_beside(&mut self, desired: &HostState) -> (Vec<Change>, Option<HostError>) {
+        let mut changes = Vec::new();
+        let mut refused = None;
+        match self.apply_rules(desired).await {
+            Ok(more) => changes = more,
+            Err(error) => refused = Some(error),
+        }
+        match self.write_subnet_env(desired) {
+            Ok(more) => changes.extend(more),
+            Err(error) => refused = refused.or(Some(error)),
+        }
+        (changes, refused)
     }
 }
 

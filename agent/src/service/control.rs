@@ -250,20 +250,12 @@ impl Control {
         Ok(())
     }
 
-    /// All that the host is to hold: what had to be changed, and what of packet filter and `subnet.env` was
-    /// refused. Forwarding between pods depends on neither.
+    /// All that the host is to hold: what had to be changed, and what was refused that forwarding does not need.
     async fn make_kernel_agree(&mut self) -> Result<(Vec<Change>, Option<HostError>), HostError> {
         let desired = &self.node.desired.host;
         let mut changes = self.host.apply(desired).await?;
-        let mut refused = None;
-        match self.host.apply_rules(desired).await {
-            Ok(more) => changes.extend(more),
-            Err(error) => refused = Some(error),
-        }
-        match self.host.write_subnet_env(desired) {
-            Ok(more) => changes.extend(more),
-            Err(error) => refused = refused.or(Some(error)),
-        }
+        let (more, refused) = self.host.apply_beside(desired).await;
+        changes.extend(more);
         Ok((changes, refused))
     }
 

@@ -18,10 +18,9 @@ use super::descriptors::{Descriptors, DescriptorsError, Obtain};
 use super::node::{Facts, Known, Node};
 use crate::api::server::{self, ServerError};
 use crate::config::{NetConf, NetConfError, NodeConfig};
-use crate::host::{Change, Host, HostError};
+use crate::host::{Host, HostError};
 use crate::keeper::COUNTERS;
 use crate::lease::Lease;
-use crate::reconcile::HostState;
 use crate::registry::Update;
 use crate::registry::file::{FileRegistry, FileRegistryError};
 
@@ -105,7 +104,9 @@ pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Contro
     let node = Node::new(known, past.unwrap_or(0));
 
     let mut changes = host.apply(&node.desired.host).await?;
-    changes.extend(beside(&mut host, &node.desired.host).await);
+    // A refusal here keeps no pod from talking to another: the first turn of the loop tries again and tells it.
+    let (more, _) = host.apply_beside(&node.desired.host).await;
+    changes.extend(more);
     if !take_over {
         changes.iter().for_each(|change| info!("set up: {change}"));
     }
@@ -128,14 +129,6 @@ pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Contro
         table,
     };
     Control::begin(parts, &repairs).await
-}
-
-/// What forwarding between pods does not depend on. A refusal here keeps no pod from talking to another: it
-/// is told at the first turn of the loop, which tries again.
-async fn beside(host: &mut Host, desired: &HostState) -> Vec<Change> {
-    let rules = host.apply_rules(desired).await.unwrap_or_default();
-    let file = host.write_subnet_env(desired).ok().flatten();
-    rules.into_iter().chain(file).collect()
 }
 
 /// Step 2: everything that is known before the first decision.

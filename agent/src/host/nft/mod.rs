@@ -33,7 +33,7 @@ pub(super) use socket::Socket;
 pub enum NftError {
     /// The kernel has no nf_tables.
     #[error(
-        "this kernel has no nf_tables: load or build in nf_tables, nft_masq and nft_counter, or set `masquerade = false` and accept forwarded packets by other means"
+        "this kernel has no nf_tables: load or build in nf_tables, nft_chain_nat and nft_masq, or set `masquerade = false`"
     )]
     Unsupported,
     /// The socket cannot be opened or used.

@@ -72,7 +72,8 @@ impl Socket {
             }
             _ => true,
         })
-        .await?;
+        .await
+        .map_err(of_question)?;
         Ok(found)
     }
 
@@ -97,7 +98,8 @@ impl Socket {
             Content::End(_) => true,
             Content::Other => false,
         })
-        .await?;
+        .await
+        .map_err(of_question)?;
         if too_many {
             return Err(NftError::TooMany);
         }
@@ -166,6 +168,17 @@ impl Socket {
         };
         self.sequence = first.saturating_add(count);
         first
+    }
+}
+
+/// A question that makes no sense to nfnetlink is one to a part it lacks
+/// (`nfnetlink_rcv_msg`).
+fn of_question(error: NftError) -> NftError {
+    match error {
+        NftError::Refused {
+            source: Errno::INVAL,
+        } => NftError::Unsupported,
+        error => error,
     }
 }
 
