@@ -10,6 +10,8 @@ LAB_STATE=/run/tartan-lab/$PREFIX
 SCRATCH=$(mktemp -d "/tmp/tartan-test-XXXXXX")
 STARTED=()
 FAILURES=0
+# The tools import each other; nothing is to be left beside them.
+export PYTHONDONTWRITEBYTECODE=1
 
 lab() {
     "$SCRIPTS/lab" "$1" --prefix "$PREFIX" "${@:2}"
