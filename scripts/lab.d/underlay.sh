@@ -90,6 +90,6 @@ lab_processes() {
     [ -n "$NAMESPACE_INODES" ] || return 0
     { stat -c %N /proc/[0-9]*/ns/net 2>/dev/null || true; } |
         awk -F"'" -v inodes="$NAMESPACE_INODES" '
-            BEGIN { split(inodes, list); for (i in list) ours["net:[" list[i] "]"] }
+            BEGIN { split(inodes, list, "\n"); for (i in list) ours["net:[" list[i] "]"] }
             $4 in ours { split($2, path, "/"); print path[3] }'
 }
