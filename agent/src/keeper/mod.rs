@@ -14,8 +14,8 @@
 //!
 //! States of a life: *starting* (deposits and withdrawals) → *ready* (the keeper answers *go* at once) →
 //! *forwarding* (the keeper watches the workers' ticks). A life that is not forwarding after 30 s, breaks the
-//! protocol, or has a worker whose tick stands for 2 s is killed. The next one starts at once, then after
-//! 100 ms doubling to 5 s; 10 s of health forgive. A service that ends by itself before any service ever
+//! protocol, or has a worker whose tick stands for 2 s is killed. The next one starts at once. Deaths in a row
+//! are waited for: up to 5 s while no life forwards, at most 200 ms after one that did ([`backoff`]). A service that ends by itself before any service ever
 //! forwarded has a reason that trying again does not mend: the keeper ends with its exit code.
 //!
 //! Limits: 512 descriptors, one keeper per run directory (`flock`). What it never does: look into a packet,
@@ -109,7 +109,7 @@ pub async fn run(run_dir: PathBuf, program: Program) -> Result<u8, KeeperError> 
             );
             return Ok(code.max(1));
         }
-        let wait = backoff.after(ending.lived);
+        let wait = backoff.after(keeper.forwarding_since.map(|since| since.elapsed()));
         warn!(
             descriptors = keeper.table.names().len(),
             "the service {}; the next starts in {} ms",
@@ -138,10 +138,13 @@ struct Keeper {
     restarts: u64,
     last_end: Option<String>,
     has_forwarded: bool,
+    /// When the present life, or the last one, began to forward.
+    forwarding_since: Option<Instant>,
 }
 
 impl Keeper {
     async fn life(&mut self, program: &Program, stop: &mut Stop) -> Result<Outcome, KeeperError> {
+        self.forwarding_since = None;
         let (channel, theirs) = Channel::pair().map_err(KeeperError::Channel)?;
         let mut service = Service::start(program, theirs).map_err(|source| KeeperError::Start {
             path: program.path.clone(),
@@ -178,7 +181,6 @@ impl Keeper {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut watch: Option<(Watchdog, Counters)> = None;
         let started = Instant::now();
-        let mut forwarding = false;
         loop {
             tokio::select! {
                 biased;
@@ -191,8 +193,8 @@ impl Keeper {
                         }
                     }
                     Ok(Some((FromService::Forwarding, _))) => {
-                        forwarding = true;
                         self.has_forwarded = true;
+                        self.forwarding_since = Some(Instant::now());
                         watch = self.counters().map(|counters| (Watchdog::default(), counters));
                         info!(pid = service.id(), "the service forwards");
                     }
@@ -201,7 +203,7 @@ impl Keeper {
                     Err(error) => return self.broken(&error, service).await,
                 },
                 _ = looks.tick() => {
-                    if !forwarding && started.elapsed() > START_PATIENCE {
+                    if self.forwarding_since.is_none() && started.elapsed() > START_PATIENCE {
                         let limit = START_PATIENCE.as_secs();
                         return Verdict::Kill(format!("it did not forward within {limit} s"));
                     }
