@@ -16,7 +16,8 @@
 //! *forwarding* (the keeper watches the workers' ticks). A life that is not forwarding after 30 s, breaks the
 //! protocol, or has a worker whose tick stands for 2 s is killed. The next one starts at once. Deaths in a row
 //! are waited for: up to 5 s while no life forwards, at most 200 ms after one that did ([`backoff`]). A service that ends by itself before any service ever
-//! forwarded has a reason that trying again does not mend: the keeper ends with its exit code.
+//! forwarded has a reason that trying again does not mend: the keeper ends with its exit code. So it is with a
+//! first service that the kernel does not start; once one has forwarded, that is a death like any other.
 //!
 //! Limits: 512 descriptors, one keeper per run directory (`flock`). What it never does: look into a packet,
 //! a configuration or a store record. The one thing it reads is the ticks in the memfd of counters.
@@ -51,6 +52,8 @@ use lock::{Lock, LockError};
 use table::{Table, TableError};
 use watchdog::{LOOK_EVERY, Watchdog};
 
+use crate::cli::causes;
+
 /// Name under which the service deposits its memfd of counters.
 pub const COUNTERS: &str = "counters";
 
@@ -84,40 +87,51 @@ pub enum KeeperError {
     Channel(#[source] ChannelError),
 }
 
+impl KeeperError {
+    /// Whether the same may succeed later: a binary that is being replaced, a kernel out of memory, processes
+    /// or descriptors. Ending would take the device from pods that a later try may serve again.
+    fn may_pass(&self) -> bool {
+        matches!(self, KeeperError::Start { .. } | KeeperError::Channel(_))
+    }
+}
+
 /// Keeps one service running until told to stop; returns the exit code. Needs a tokio runtime with I/O,
 /// time and signals.
 ///
 /// # Errors
-/// [`KeeperError`]: another agent on the run directory, or a kernel that lets no service start.
+/// [`KeeperError`]: another agent on the run directory, or a kernel that lets no first service start.
 pub async fn run(run_dir: PathBuf, program: Program) -> Result<u8, KeeperError> {
     let _lock = Lock::take(&run_dir.join(LOCK_FILE))?;
     let mut stop = Stop::listen().map_err(KeeperError::Signals)?;
     let mut keeper = Keeper::default();
     let mut backoff = Backoff::default();
     loop {
-        let ending = match keeper.life(&program, &mut stop).await? {
-            Outcome::Stopped(ending) => {
+        let reason = match keeper.life(&program, &mut stop).await {
+            Ok(Outcome::Stopped(ending)) => {
                 info!("stopped: the service {}", ending.words());
                 return Ok(0);
             }
-            Outcome::Died(ending) => ending,
+            Ok(Outcome::Died(ending)) => {
+                if let (Some(code), false) = (ending.code(), keeper.has_forwarded) {
+                    error!(
+                        "the service {} before it forwarded; not started again",
+                        ending.words()
+                    );
+                    return Ok(code.max(1));
+                }
+                keeper.restarts = keeper.restarts.saturating_add(1);
+                keeper.last_end = Some(ending.words());
+                format!("the service {}", ending.words())
+            }
+            Err(error) if keeper.has_forwarded && error.may_pass() => causes(&error),
+            Err(error) => return Err(error),
         };
-        if let (Some(code), false) = (ending.code(), keeper.has_forwarded) {
-            error!(
-                "the service {} before it forwarded; not started again",
-                ending.words()
-            );
-            return Ok(code.max(1));
-        }
         let wait = backoff.after(keeper.forwarding_since.map(|since| since.elapsed()));
         warn!(
             descriptors = keeper.table.names().len(),
-            "the service {}; the next starts in {} ms",
-            ending.words(),
+            "{reason}; the next starts in {} ms",
             wait.as_millis()
         );
-        keeper.restarts = keeper.restarts.saturating_add(1);
-        keeper.last_end = Some(ending.words());
         tokio::select! {
             biased;
             () = stop.asked() => return Ok(0),
