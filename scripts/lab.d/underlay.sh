@@ -72,6 +72,18 @@ namespaces_down() {
     done
 }
 
+# Removes the lab's directory. A process that was started by one that was just being killed may have missed
+# the end of the others and still write there.
+files_down() {
+    local try
+    for ((try = 0; try < 20; try++)); do
+        rm -rf "$STATE" 2>/dev/null && return 0
+        end_processes KILL 10
+        sleep 0.1
+    done
+    rm -rf "$STATE"
+}
+
 # $1 signal, $2 how many tenths of a second to wait for the end
 end_processes() {
     local wait pids
