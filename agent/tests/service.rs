@@ -16,7 +16,7 @@
 mod rig;
 
 use std::net::UdpSocket;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cni_shim::attachment::State;
 use cni_shim::{Attachment, NodeFile, RunDir};
@@ -148,6 +148,29 @@ fn a_read_only_lock_is_had_all_the_same() {
     let held = Lock::take(&lock).unwrap();
     assert!(matches!(Lock::take(&lock), Err(LockError::Held { .. })));
     drop(held);
+}
+
+#[test]
+fn a_service_that_cannot_start_again_tells_why_to_who_asks() {
+    let mut cluster = Cluster::up("udp");
+    let node = cluster.node(1);
+    let configuration = node.root.join("etc/tartan/tartan.toml");
+    std::fs::create_dir_all(configuration.parent().unwrap()).unwrap();
+    std::fs::write(&configuration, "no-such-key = 1\n").unwrap();
+    node.kill_service(Signal::KILL);
+    eventually("the reason is told", || {
+        let asked = Instant::now();
+        let (code, text) = node.tartan(&["status"]);
+        assert!(asked.elapsed() < Duration::from_secs(10));
+        code == 3 && text.contains("last start failed") && text.contains("no-such-key")
+    });
+    std::fs::remove_file(&configuration).unwrap();
+    eventually("the agent answers", || node.tartan(&["status"]).0 == 0);
+    assert!(!node.root.join("run/tartan/start-failure").exists());
+    cluster.stop(1);
+    let (code, text) = cluster.node(1).tartan(&["status"]);
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains("start it with `tartan run`"), "{text}");
 }
 
 #[test]
@@ -337,6 +360,7 @@ fn a_start_that_cannot_work_ends_with_its_reason() {
     let (code, text) = node.tartan(&["status"]);
     assert_eq!(code, 3, "{text}");
     assert!(text.contains("tartan run"), "{text}");
+    assert!(text.contains("8472"), "the reason is still known: {text}");
 }
 
 #[test]

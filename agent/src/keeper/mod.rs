@@ -35,7 +35,7 @@ pub mod table;
 pub mod watchdog;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use dataplane::counters::Counters;
@@ -53,6 +53,7 @@ use table::{Table, TableError};
 use watchdog::{LOOK_EVERY, Watchdog};
 
 use crate::cli::causes;
+use crate::start_failure;
 
 /// Name under which the service deposits its memfd of counters.
 pub const COUNTERS: &str = "counters";
@@ -102,11 +103,21 @@ impl KeeperError {
 /// [`KeeperError`]: another agent on the run directory, or a kernel that lets no first service start.
 pub async fn run(run_dir: PathBuf, program: Program) -> Result<u8, KeeperError> {
     let _lock = Lock::take(&run_dir.join(LOCK_FILE))?;
+    // An agent before this one may have left it.
+    start_failure::forget(&run_dir);
+    let code = keep(&run_dir, &program).await;
+    if let Ok(0) = code {
+        start_failure::forget(&run_dir);
+    }
+    code
+}
+
+async fn keep(run_dir: &Path, program: &Program) -> Result<u8, KeeperError> {
     let mut stop = Stop::listen().map_err(KeeperError::Signals)?;
     let mut keeper = Keeper::default();
     let mut backoff = Backoff::default();
     loop {
-        let reason = match keeper.life(&program, &mut stop).await {
+        let reason = match keeper.life(program, &mut stop).await {
             Ok(Outcome::Stopped(ending)) => {
                 info!("stopped: the service {}", ending.words());
                 return Ok(0);
@@ -119,11 +130,19 @@ pub async fn run(run_dir: PathBuf, program: Program) -> Result<u8, KeeperError> 
                     );
                     return Ok(code.max(1));
                 }
+                if ending.code().is_none() && keeper.forwarding_since.is_none() {
+                    // It had no time to say why itself.
+                    start_failure::note(run_dir, &format!("it {}", ending.words()));
+                }
                 keeper.restarts = keeper.restarts.saturating_add(1);
                 keeper.last_end = Some(ending.words());
                 format!("the service {}", ending.words())
             }
-            Err(error) if keeper.has_forwarded && error.may_pass() => causes(&error),
+            Err(error) if keeper.has_forwarded && error.may_pass() => {
+                let reason = causes(&error);
+                start_failure::note(run_dir, &reason);
+                reason
+            }
             Err(error) => return Err(error),
         };
         let wait = backoff.after(keeper.forwarding_since.map(|since| since.elapsed()));

@@ -25,6 +25,7 @@ use crate::host::{self, Change, Host, HostError, Watch};
 use crate::reconcile::HostState;
 use crate::registry::Update;
 use crate::registry::file::FileRegistry;
+use crate::start_failure;
 
 /// An underlay socket, held beside the engine for the kernel's drop counter.
 #[derive(Debug)]
@@ -140,6 +141,7 @@ impl Control {
         }
         engine.go();
         table.forwarding().await?;
+        start_failure::forget(node.known.config.run_dir().path());
         let mut control = Control {
             applied: node.desired.host.clone(),
             node,
