@@ -237,6 +237,7 @@ impl Control {
             self.watch = host::watch().ok();
         }
         self.notice();
+        self.node.reread_changed_records();
         let known = &self.node.known;
         let facts = Facts::read(&self.host, &known.config, &known.net_conf, &known.own).await;
         let read = facts.map(|facts| self.node.known.facts = facts);
