@@ -10,3 +10,4 @@ pub mod lease;
 pub mod reconcile;
 pub mod registry;
 pub mod service;
+pub mod start_failure;

@@ -89,7 +89,7 @@ end_processes() {
 lab_processes() {
     [ -n "$NAMESPACE_INODES" ] || return 0
     { stat -c %N /proc/[0-9]*/ns/net 2>/dev/null || true; } |
-        awk -F"'" -v inodes="$NAMESPACE_INODES" '
-            BEGIN { split(inodes, list); for (i in list) ours["net:[" list[i] "]"] }
+        awk -F"'" -v inodes="${NAMESPACE_INODES//$'\n'/ }" '
+            BEGIN { split(inodes, list, " "); for (i in list) ours["net:[" list[i] "]"] }
             $4 in ours { split($2, path, "/"); print path[3] }'
 }

@@ -5,8 +5,12 @@
 //! what it misses, so stop it first.
 //!
 //! Order: the device (its addresses and routes go with it), routes that carry
-//! our protocol number, nft rules, settings, files. Each step is tried whatever became of
-//! the others; the list returned says what became of each thing found.
+//! our protocol number, nft rules, settings, files. Each step is tried whatever
+//! became of the others; the list returned says what became of each thing found.
+//!
+//! The record of settings names its network namespace. In another one nothing is
+//! touched, for what lies here may be another node's. It is removed only when
+//! every setting on it is settled, so that a clean-up that failed can be repeated.
 //!
 //! Two things stay on purpose, and are listed with the reason. A setting that
 //! somebody changed after us is theirs. Attachment records of pods stay, with
@@ -24,7 +28,7 @@ use super::Netlink;
 use super::error::HostError;
 use super::firewall;
 use super::links;
-use super::record::{Changed, Found, Place, Record};
+use super::record::{self, Changed, Found, Place, Record};
 use super::routes;
 use super::subnet_env::{self, Cleared};
 
@@ -77,6 +81,13 @@ impl fmt::Display for Outcome {
 /// Outside a tokio runtime with I/O enabled.
 pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
     let mut list = List::default();
+    let record = Place::here().and_then(|here| Record::read(&traces.state_dir, &here));
+    if let Ok(Found::Elsewhere(namespace)) = record {
+        let path = traces.state_dir.join(record::NAME);
+        let error = HostError::OtherNamespace { path, namespace };
+        list.failed("all of it", error);
+        return list.outcomes;
+    }
     match Netlink::open() {
         Ok(netlink) => {
             device(&netlink, &traces.device, &mut list).await;
@@ -87,11 +98,16 @@ pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
     for (what, gone) in firewall::clear().await {
         list.done(what, gone);
     }
-    settings(&traces.state_dir, &mut list);
-    subnet_file(&traces.state_dir, &mut list);
-    directory(&traces.state_dir, &mut list);
+    let settled = settings(record, &mut list);
+    let cleared = subnet_file(&traces.state_dir, &mut list);
+    let keep = [(settled, record::NAME), (cleared, subnet_env::NOTE)];
+    let keep: Vec<&str> = keep
+        .iter()
+        .filter_map(|(done, name)| (!done).then_some(*name))
+        .collect();
+    directory(&traces.state_dir, &keep, &mut list);
     attachments(&traces.run_dir, &mut list);
-    directory(traces.run_dir.path(), &mut list);
+    directory(traces.run_dir.path(), &[], &mut list);
     list.outcomes
 }
 
@@ -152,29 +168,36 @@ async fn refusals(netlink: &Netlink, device: &str, list: &mut List) {
     }
 }
 
-fn settings(state_dir: &Path, list: &mut List) {
-    let record = Place::here().and_then(|here| Record::read(state_dir, &here));
+/// Whether the record has served its purpose.
+fn settings(record: Result<Found, HostError>, list: &mut List) -> bool {
     match record {
         Ok(Found::Current(record)) => {
             let mut changes = record.changes().to_vec();
             // Forwarding first: accept_ra=2 is harmless on a host, accept_ra=1
             // on a router loses its default route.
             changes.sort_by(|a, b| a.setting.cmp(&b.setting));
-            for change in &changes {
-                restore(change, list);
-            }
+            changes
+                .iter()
+                .fold(true, |settled, change| restore(change, list) && settled)
         }
-        Ok(Found::Elsewhere) => list.kept(
-            "the kernel settings",
-            "those on record were changed before a reboot or in another network namespace",
-        ),
-        Ok(Found::Nothing) => {}
-        Err(error) => list.failed("the kernel settings", error),
+        Ok(Found::EarlierBoot) => {
+            list.kept(
+                "the kernel settings",
+                "those on record were changed before a reboot",
+            );
+            true
+        }
+        Ok(Found::Nothing | Found::Elsewhere(_)) => true,
+        Err(error) => {
+            list.failed("the kernel settings", error);
+            false
+        }
     }
 }
 
-/// flannel's file, by the note that says where it is and what we wrote.
-fn subnet_file(state_dir: &Path, list: &mut List) {
+/// flannel's file, by the note that says where it is and what we wrote. Whether
+/// the note is of no more use.
+fn subnet_file(state_dir: &Path, list: &mut List) -> bool {
     match subnet_env::clear(state_dir) {
         Cleared::Nothing => {}
         Cleared::Removed(path) => list.done(path.display().to_string(), Ok(())),
@@ -182,24 +205,35 @@ fn subnet_file(state_dir: &Path, list: &mut List) {
             path.display().to_string(),
             "somebody else has written it since",
         ),
-        Cleared::Failed(path, error) => list.failed(path.display().to_string(), error),
+        Cleared::Failed(path, error) => {
+            list.failed(path.display().to_string(), error);
+            return false;
+        }
     }
+    true
 }
 
-fn restore(change: &Changed, list: &mut List) {
+/// Whether the setting is as it was before us, or somebody else's by now.
+fn restore(change: &Changed, list: &mut List) -> bool {
     let what = format!("the change of {} to {}", change.setting, change.wrote);
     match change.setting.read() {
         Ok(Some(now)) if now == change.wrote => {
-            list.done(
-                format!("{what} (it is {} again)", change.found),
-                change.setting.write(change.found),
-            );
+            let written = change.setting.write(change.found);
+            let settled = written.is_ok();
+            list.done(format!("{what} (it is {} again)", change.found), written);
+            settled
         }
         // Back already, or gone with its interface: no trace.
-        Ok(Some(now)) if now == change.found => {}
-        Ok(None) => {}
-        Ok(Some(now)) => list.kept(what, format!("somebody has set it to {now} since")),
-        Err(error) => list.failed(what, error),
+        Ok(Some(now)) if now == change.found => true,
+        Ok(None) => true,
+        Ok(Some(now)) => {
+            list.kept(what, format!("somebody has set it to {now} since"));
+            true
+        }
+        Err(error) => {
+            list.failed(what, error);
+            false
+        }
     }
 }
 
@@ -213,7 +247,7 @@ fn attachments(run_dir: &RunDir, list: &mut List) {
         .filter(|entry| !is_hidden(entry))
         .count();
     if records == 0 {
-        directory(&path, list);
+        directory(&path, &[], list);
     } else {
         list.kept(
             format!("{records} attachment record(s) in {}", path.display()),
@@ -222,9 +256,9 @@ fn attachments(run_dir: &RunDir, list: &mut List) {
     }
 }
 
-/// Removes the files that lie directly in a directory of ours, then the
-/// directory if nothing is left in it.
-fn directory(path: &Path, list: &mut List) {
+/// Removes the files that lie directly in a directory of ours, but the one of
+/// the names to `keep`, then the directory if nothing is left in it.
+fn directory(path: &Path, keep: &[&str], list: &mut List) {
     let found = match entries(path) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return,
@@ -238,6 +272,11 @@ fn directory(path: &Path, list: &mut List) {
     };
     let mut left = 0_usize;
     for file in found {
+        let name = file.file_name().and_then(|name| name.to_str());
+        if name.is_some_and(|name| keep.contains(&name)) {
+            left += 1;
+            continue;
+        }
         let gone = match fs::symlink_metadata(&file) {
             Ok(metadata) if metadata.is_dir() => {
                 left += 1;

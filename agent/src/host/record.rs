@@ -54,8 +54,10 @@ pub(super) enum Found {
     Nothing,
     /// It is of this boot and namespace.
     Current(Record),
-    /// It is of another boot or namespace: of no use.
-    Elsewhere,
+    /// It is of another boot, which no setting survived: of no use.
+    EarlierBoot,
+    /// It is of another network namespace of this boot, this one.
+    Elsewhere(String),
 }
 
 impl Place {
@@ -94,8 +96,11 @@ impl Record {
             Err(source) => return Err(refused(source)),
         };
         let written = parse(&bytes).map_err(refused)?;
+        if written.place.boot != place.boot {
+            return Ok(Found::EarlierBoot);
+        }
         if written.place != *place {
-            return Ok(Found::Elsewhere);
+            return Ok(Found::Elsewhere(written.place.namespace));
         }
         Ok(Found::Current(Record {
             path,
@@ -239,7 +244,7 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// The record's name in the state directory.
-const NAME: &str = "host.json";
+pub(super) const NAME: &str = "host.json";
 /// Its name while being written.
 const TEMPORARY: &str = ".host.json.new";
 const VERSION: u32 = 1;

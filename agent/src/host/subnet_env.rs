@@ -224,7 +224,7 @@ impl Note {
 }
 
 /// The note's name in the state directory.
-const NOTE: &str = "subnet-env.json";
+pub(super) const NOTE: &str = "subnet-env.json";
 /// Its name while being written.
 const NEW_NOTE: &str = ".subnet-env.json.new";
 /// Longest file read, in bytes: a hundred times what is written.

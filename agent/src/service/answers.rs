@@ -141,6 +141,7 @@ impl Control {
             .chain(self.stale())
             .chain(self.api_problem.clone())
             .chain(self.host_problem.clone())
+            .chain(self.node_file_problem.clone())
             .chain(bypassing)
             .chain(records)
             .collect();

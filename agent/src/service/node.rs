@@ -4,7 +4,7 @@
 //! published or written without a difference.
 
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use cni_shim::{Attachment, NodeFile};
 use dataplane::spec::Spec;
@@ -15,7 +15,7 @@ use crate::attachments;
 use crate::config::{NetConf, NodeConfig};
 use crate::host::{Bypass, Host, HostError, Underlay};
 use crate::lease::Lease;
-use crate::reconcile::{Desired, Inputs, reconcile};
+use crate::reconcile::{Desired, Inputs, reconcile, underlay_mtu};
 use crate::registry::Update;
 
 /// What the kernel says that decides the tables.
@@ -53,6 +53,36 @@ impl Facts {
                 .bypassing(&net_conf.cluster(), &own.subnets, device)
                 .await?,
         })
+    }
+
+    /// What a take-over goes on with where [`Facts::read`] fails: as much as the kernel tells. An underlay that
+    /// is not found has the MTU that the service before went by.
+    pub async fn salvage(
+        host: &Host,
+        config: &NodeConfig,
+        net_conf: &NetConf,
+        own: &Lease,
+        leases: &[Lease],
+    ) -> Facts {
+        let device = &config.device_name;
+        let address = config.public_ip.unwrap_or(own.public_ip);
+        let lost = || Underlay {
+            ifindex: 0,
+            name: "no interface".to_owned(),
+            mtu: NodeFile::read(&config.run_dir())
+                .map_or(ETHERNET_MTU, |file| underlay_mtu(file.mtu, leases)),
+        };
+        let underlay = host.underlay(address).await;
+        let prefixes = host.kernel_prefixes(&own.subnets, device).await;
+        let addresses = host.addresses().await;
+        let cluster = net_conf.cluster();
+        let bypassing = host.bypassing(&cluster, &own.subnets, device).await;
+        Facts {
+            underlay: underlay.unwrap_or_else(|_| lost()),
+            prefixes: prefixes.unwrap_or_default(),
+            addresses: addresses.unwrap_or_default(),
+            bypassing: bypassing.unwrap_or_default(),
+        }
     }
 }
 
@@ -107,11 +137,15 @@ pub struct Node {
     pub refused_leases: Option<String>,
     /// Attachment records that were not adopted.
     pub refused_records: Vec<RefusedRecord>,
+    /// When the directory of records had changed, as of the last listing; unknown while it may change again
+    /// within the clock's grain.
+    records_of: Option<SystemTime>,
 }
 
 impl Node {
     /// The first decision. Versions go on above `past`, which earlier services used up.
     pub fn new(mut known: Known, past: u64) -> Node {
+        let records_of = settled_change(&known);
         let refused_records = adopt_records(&mut known);
         Node {
             desired: known.decide(past.saturating_add(1)),
@@ -119,6 +153,7 @@ impl Node {
             leases_read: Instant::now(),
             refused_leases: None,
             refused_records,
+            records_of,
         }
     }
 
@@ -153,7 +188,16 @@ impl Node {
 
     /// Lists the attachment records again.
     pub fn reread_records(&mut self) {
+        self.records_of = settled_change(&self.known);
         self.refused_records = adopt_records(&mut self.known);
+    }
+
+    /// Lists them if the directory has changed since: a plugin that cannot reach us, or a person, writes there
+    /// without asking.
+    pub fn reread_changed_records(&mut self) {
+        if self.records_of.is_none() || settled_change(&self.known) != self.records_of {
+            self.reread_records();
+        }
     }
 
     /// Decides anew. `Some` tables to publish when they differ from the last.
@@ -178,6 +222,13 @@ impl Node {
     }
 }
 
+/// When the directory of records changed last, if that is long enough ago for a further change to show.
+fn settled_change(known: &Known) -> Option<SystemTime> {
+    let found = known.config.run_dir().attachments().metadata().ok()?;
+    let changed = found.modified().ok()?;
+    (changed.elapsed().ok()? > MTIME_GRAIN).then_some(changed)
+}
+
 /// Adopts what the directory of records holds; returns what was refused.
 fn adopt_records(known: &mut Known) -> Vec<RefusedRecord> {
     let scan = attachments::scan(&known.config.run_dir(), &known.own.subnets);
@@ -190,6 +241,11 @@ fn adopt_records(known: &mut Known) -> Vec<RefusedRecord> {
         })
         .collect()
 }
+
+/// Far above a tick of the kernel's clock, by which files are dated.
+const MTIME_GRAIN: Duration = Duration::from_millis(500);
+/// Where nobody ever wrote down another.
+const ETHERNET_MTU: u16 = 1500;
 
 #[cfg(test)]
 mod tests {

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 
+use cni_shim::NodeFile;
 use dataplane::counters::Counters;
 use dataplane::device::plain::{self, Plain};
 use dataplane::engine::{Engine, EngineError, Seat};
@@ -17,6 +18,7 @@ use super::control::{Control, Parts, Port};
 use super::descriptors::{Descriptors, DescriptorsError, Obtain};
 use super::node::{Facts, Known, Node};
 use crate::api::server::{self, ServerError};
+use crate::cli::causes;
 use crate::config::{NetConf, NetConfError, NodeConfig};
 use crate::host::{Host, HostError};
 use crate::keeper::COUNTERS;
@@ -82,7 +84,7 @@ pub enum StartError {
 pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Control>, StartError> {
     let mut table = Descriptors::receive(channel).await?;
     let take_over = table.is_take_over();
-    let (known, mut host, registry) = read(config).await?;
+    let (known, mut host, registry, unread) = read(config, take_over).await?;
 
     let opened = Opened::obtain(&mut table, &known).await?;
     table.discard_rest().await?;
@@ -103,10 +105,19 @@ pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Contro
         .max();
     let node = Node::new(known, past.unwrap_or(0));
 
-    let mut changes = host.apply(&node.desired.host).await?;
-    // A refusal here keeps no pod from talking to another: the first turn of the loop tries again and tells it.
-    let (more, _) = host.apply_beside(&node.desired.host).await;
+    let (mut changes, refused) = match host.apply(&node.desired.host).await {
+        Ok(changes) => (changes, None),
+        Err(error) => (Vec::new(), Some(bearable(error, take_over)?)),
+    };
+    // A refusal here keeps no pod from talking to another, so it ends no start either.
+    let (more, refused_beside) = host.apply_beside(&node.desired.host).await;
     changes.extend(more);
+    let refused = refused.or(refused_beside.map(|error| causes(&error)));
+    let (node_file, node_file_problem) = match told_already(&node) {
+        Ok(node_file) => (Some(node_file), None),
+        Err(error) if take_over => (None, Some(causes(&error))),
+        Err(error) => return Err(error.into()),
+    };
     if !take_over {
         changes.iter().for_each(|change| info!("set up: {change}"));
     }
@@ -127,12 +138,38 @@ pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Contro
         listener: opened.listener,
         registry,
         table,
+        node_file,
+        node_file_problem,
+        host_problem: unread.or(refused),
     };
     Control::begin(parts, &repairs).await
 }
 
-/// Step 2: everything that is known before the first decision.
-async fn read(config: NodeConfig) -> Result<(Known, Host, FileRegistry), StartError> {
+/// What a running service only reports must not end a take-over, or a crash would turn it into an outage. On a
+/// first start it is the reason to end.
+fn bearable(error: HostError, take_over: bool) -> Result<String, HostError> {
+    if take_over {
+        Ok(causes(&error))
+    } else {
+        Err(error)
+    }
+}
+
+/// The node file with what was decided. It is not written again over an equal one: the directory may be full.
+fn told_already(node: &Node) -> Result<NodeFile, cni_shim::node_file::Error> {
+    let run_dir = node.known.config.run_dir();
+    let node_file = node.node_file();
+    if !NodeFile::read(&run_dir).is_ok_and(|found| found == node_file) {
+        node_file.write(&run_dir)?;
+    }
+    Ok(node_file)
+}
+
+/// Step 2: everything that is known before the first decision, and what the kernel did not tell, in words.
+async fn read(
+    config: NodeConfig,
+    take_over: bool,
+) -> Result<(Known, Host, FileRegistry, Option<String>), StartError> {
     let net_conf = NetConf::load(&config.net_conf)?;
     for key in net_conf.unknown_keys() {
         warn!(
@@ -143,7 +180,14 @@ async fn read(config: NodeConfig) -> Result<(Known, Host, FileRegistry), StartEr
     let mut registry = FileRegistry::watch(&config.node_file, &net_conf, &config.node_name)?;
     let (leases, own) = first_leases(&mut registry, &config).await?;
     let host = Host::open(&config.state_dir()).await?;
-    let facts = Facts::read(&host, &config, &net_conf, &own).await?;
+    let (facts, unread) = match Facts::read(&host, &config, &net_conf, &own).await {
+        Ok(facts) => (facts, None),
+        Err(error) => {
+            let problem = bearable(error, take_over)?;
+            let facts = Facts::salvage(&host, &config, &net_conf, &own, &leases).await;
+            (facts, Some(problem))
+        }
+    };
     let known = Known {
         config,
         net_conf,
@@ -152,7 +196,7 @@ async fn read(config: NodeConfig) -> Result<(Known, Host, FileRegistry), StartEr
         attachments: Vec::new(),
         facts,
     };
-    Ok((known, host, registry))
+    Ok((known, host, registry, unread))
 }
 
 async fn first_leases(
