@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 
 use cni_shim::NodeFile;
 use dataplane::counters::Counters;
@@ -35,9 +36,17 @@ pub enum StartError {
     /// The run directory.
     #[error(transparent)]
     RunDir(#[from] cni_shim::run_dir::Error),
-    /// The cluster's configuration.
+    /// The cluster's configuration is not there, or not to be read.
     #[error(transparent)]
-    NetConf(#[from] NetConfError),
+    NoNetConf(NetConfError),
+    /// The cluster's configuration is wrong.
+    #[error("{path}: {source}")]
+    NetConf {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        source: NetConfError,
+    },
     /// The list of nodes cannot be watched.
     #[error(transparent)]
     Registry(#[from] FileRegistryError),
@@ -170,7 +179,13 @@ async fn read(
     config: NodeConfig,
     take_over: bool,
 ) -> Result<(Known, Host, FileRegistry, Option<String>), StartError> {
-    let net_conf = NetConf::load(&config.net_conf)?;
+    let net_conf = NetConf::load(&config.net_conf).map_err(|source| match source {
+        NetConfError::File(_) => StartError::NoNetConf(source),
+        _ => StartError::NetConf {
+            path: config.net_conf.clone(),
+            source,
+        },
+    })?;
     for key in net_conf.unknown_keys() {
         warn!(
             "{}: the key {key} has no meaning, as in flannel",
