@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use cni_shim::Attachment;
 use dataplane::spec::{NodeSpec, PeerSpec, Spec};
@@ -9,6 +10,7 @@ use encap::{Family, Format};
 use ipnet::IpNet;
 
 use crate::config::{NetConf, NodeConfig};
+use crate::host::SubnetEnv;
 use crate::lease::Lease;
 
 /// Everything that decides what this node does.
@@ -56,6 +58,12 @@ pub struct HostState {
     pub cluster_routes: Vec<IpNet>,
     /// Own subnets: addresses in them that nobody holds are answered as unreachable.
     pub unreachable: Vec<IpNet>,
+    /// Packets from pods to the outside, and from the outside to pods of other nodes, take this node's address.
+    pub masquerade: bool,
+    /// Where flannel's `subnet.env` is written.
+    pub subnet_file: PathBuf,
+    /// What it says.
+    pub subnet_env: SubnetEnv,
 }
 
 /// Decides what workers and kernel should hold. Order and repetition of the inputs do not matter.
@@ -79,6 +87,9 @@ pub fn reconcile(inputs: &Inputs<'_>) -> Desired {
             .filter(|net| has_family(&subnets, *net))
             .collect(),
         unreachable: subnets.clone(),
+        masquerade: inputs.config.masquerade,
+        subnet_file: inputs.config.subnet_file.clone(),
+        subnet_env: subnet_env(inputs.config, &cluster, &subnets, device_mtu),
     };
     let node = NodeSpec {
         cluster,
@@ -151,6 +162,22 @@ fn device_mtu(underlay_mtu: u16, own: &Lease, peers: &[PeerSpec], cluster: &[IpN
     } else {
         LEAST_MTU_V4
     })
+}
+
+/// One subnet of each family, the lowest: flannel's file has room for one.
+fn subnet_env(config: &NodeConfig, cluster: &[IpNet], subnets: &[IpNet], mtu: u16) -> SubnetEnv {
+    let pair = |v6: bool| {
+        let of_family = |net: &&IpNet| net.addr().is_ipv6() == v6;
+        let network = cluster.iter().find(of_family)?;
+        let subnet = subnets.iter().find(of_family)?;
+        Some((*network, *subnet))
+    };
+    SubnetEnv {
+        v4: pair(false),
+        v6: pair(true),
+        mtu,
+        masquerade: config.masquerade,
+    }
 }
 
 /// The underlay MTU behind a device MTU that was decided from these leases.

@@ -12,6 +12,8 @@
     clippy::indexing_slicing
 )]
 
+#[path = "service/outside.rs"]
+mod outside;
 #[path = "service/rig.rs"]
 mod rig;
 
@@ -390,6 +392,7 @@ fn a_stop_is_clean_keeps_packets_from_leaking_and_cleanup_takes_the_rest() {
             node.ip(&["-j", "link"]),
             node.ip(&["-j", "route"]),
             node.ip(&["-j", "address"]),
+            node.nft("list ruleset"),
         ]
     };
     let before = census(&cluster);

@@ -44,6 +44,12 @@ pub struct RunArgs {
     /// Carry IPv6 in the udp format; stock flannel nodes parse only IPv4 there
     #[arg(long, env = "TARTAN_IPV6_OVER_UDP", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub ipv6_over_udp: Option<bool>,
+    /// Give packets from pods to the outside this node's address, as flannel's --ip-masq does [default: true]
+    #[arg(long, env = "TARTAN_MASQUERADE", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub masquerade: Option<bool>,
+    /// Where flannel's subnet.env is written [default: ROOT/run/flannel/subnet.env]
+    #[arg(long, env = "TARTAN_SUBNET_FILE", value_name = "FILE")]
+    pub subnet_file: Option<PathBuf>,
     /// What to log: a level, or directives as in info,tartan::host=debug [default: info]
     #[arg(long, env = "TARTAN_LOG", value_name = "FILTER")]
     pub log: Option<String>,
@@ -73,6 +79,10 @@ pub struct NodeConfig {
     pub strict_pods: bool,
     /// Carry inner IPv6 in the `udp` format.
     pub ipv6_over_udp: bool,
+    /// Give packets from pods to the outside this node's address.
+    pub masquerade: bool,
+    /// Where flannel's `subnet.env` is written; absolute.
+    pub subnet_file: PathBuf,
     /// What to log: directives of `tracing_subscriber::EnvFilter`, checked.
     pub log: String,
     /// Number of packet workers.
@@ -196,6 +206,8 @@ fn from_file(text: &str, directory: &Path) -> Result<RunArgs, Misread> {
             device_name: owned("device-name")?,
             strict_pods: flag("strict-pods")?,
             ipv6_over_udp: flag("ipv6-over-udp")?,
+            masquerade: flag("masquerade")?,
+            subnet_file: path("subnet-file")?,
             log: owned("log")?,
             workers: table
                 .entry("workers")
@@ -227,6 +239,12 @@ fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, ConfigError> {
         device_name: device_name(args.device_name.or(file.device_name))?,
         strict_pods: args.strict_pods.or(file.strict_pods).unwrap_or(false),
         ipv6_over_udp: args.ipv6_over_udp.or(file.ipv6_over_udp).unwrap_or(false),
+        masquerade: args.masquerade.or(file.masquerade).unwrap_or(true),
+        subnet_file: absolute(
+            args.subnet_file
+                .or(file.subnet_file)
+                .unwrap_or_else(|| root.join("run/flannel/subnet.env")),
+        ),
         log: log(args.log.or(file.log))?,
         workers: match args.workers.or(file.workers).unwrap_or(1) {
             1 => 1,
@@ -234,6 +252,11 @@ fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, ConfigError> {
         },
         root,
     })
+}
+
+/// A clean-up is run in another directory than the agent.
+fn absolute(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
 }
 
 fn node_name(written: Option<String>) -> Result<String, ConfigError> {
@@ -299,7 +322,7 @@ fn is_plain(name: &str) -> bool {
 
 /// A thousand times what such a file holds.
 const MOST_BYTES: u64 = 1 << 20;
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 13] = [
     "root",
     "node-name",
     "net-conf",
@@ -309,6 +332,8 @@ const KEYS: [&str; 11] = [
     "device-name",
     "strict-pods",
     "ipv6-over-udp",
+    "masquerade",
+    "subnet-file",
     "log",
     "workers",
 ];

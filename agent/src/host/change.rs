@@ -1,6 +1,7 @@
 //! What was changed on the host, in words.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use ipnet::IpNet;
 
@@ -35,6 +36,14 @@ pub enum Change {
     RouteRemoved(String),
     /// A kernel setting was changed.
     Set(SettingChange),
+    /// Our nft table was written anew; its family and name.
+    TableWritten(String),
+    /// Our accept rules were put at the head of a chain of another table.
+    AcceptPlaced(String),
+    /// Our accept rules were taken out of a chain of another table.
+    AcceptRemoved(String),
+    /// `subnet.env` was written; its path.
+    SubnetFile(PathBuf),
     /// The memory of earlier changes was refused, and a new one begun; why.
     MemoryRefused(String),
 }
@@ -78,6 +87,16 @@ impl fmt::Display for Change {
                 "set {} from {} to {}",
                 setting.key, setting.found, setting.set
             ),
+            Change::TableWritten(table) => write!(f, "wrote the nft table {table}"),
+            Change::AcceptPlaced(chain) => write!(
+                f,
+                "let pod traffic through the nft chain {chain}, whose policy is drop"
+            ),
+            Change::AcceptRemoved(chain) => write!(
+                f,
+                "removed our accept rules from the nft chain {chain}, whose policy is no longer drop"
+            ),
+            Change::SubnetFile(path) => write!(f, "wrote {}", path.display()),
             Change::MemoryRefused(reason) => write!(
                 f,
                 "began a new memory of changed settings, the old one is refused: {reason}"

@@ -5,8 +5,8 @@
 //! what it misses, so stop it first.
 //!
 //! Order: the device (its addresses and routes go with it), routes that carry
-//! our protocol number, settings, files. Each step is tried whatever became of
-//! the others; the list returned says what became of each thing found.
+//! our protocol number, nft rules, settings, files. Each step is tried whatever
+//! became of the others; the list returned says what became of each thing found.
 //!
 //! The record of settings names its network namespace. In another one nothing is
 //! touched, for what lies here may be another node's. It is removed only when
@@ -26,9 +26,11 @@ use cni_shim::RunDir;
 
 use super::Netlink;
 use super::error::HostError;
+use super::firewall;
 use super::links;
 use super::record::{self, Changed, Found, Place, Record};
 use super::routes;
+use super::subnet_env::{self, Cleared};
 
 /// Where an agent leaves traces.
 #[derive(Clone, Debug)]
@@ -93,11 +95,19 @@ pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
         }
         Err(error) => list.failed("the device and the routes", error),
     }
+    for (what, gone) in firewall::clear().await {
+        list.done(what, gone);
+    }
     let settled = settings(record, &mut list);
-    let keep = (!settled).then_some(record::NAME);
-    directory(&traces.state_dir, keep, &mut list);
+    let cleared = subnet_file(&traces.state_dir, &mut list);
+    let keep = [(settled, record::NAME), (cleared, subnet_env::NOTE)];
+    let keep: Vec<&str> = keep
+        .iter()
+        .filter_map(|(done, name)| (!done).then_some(*name))
+        .collect();
+    directory(&traces.state_dir, &keep, &mut list);
     attachments(&traces.run_dir, &mut list);
-    directory(traces.run_dir.path(), None, &mut list);
+    directory(traces.run_dir.path(), &[], &mut list);
     list.outcomes
 }
 
@@ -187,6 +197,24 @@ fn settings(record: Result<Found, HostError>, list: &mut List) -> bool {
     }
 }
 
+/// flannel's file, by the note that says where it is and what we wrote. Whether
+/// the note is of no more use.
+fn subnet_file(state_dir: &Path, list: &mut List) -> bool {
+    match subnet_env::clear(state_dir) {
+        Cleared::Nothing => {}
+        Cleared::Removed(path) => list.done(path.display().to_string(), Ok(())),
+        Cleared::Foreign(path) => list.kept(
+            path.display().to_string(),
+            "somebody else has written it since",
+        ),
+        Cleared::Failed(path, error) => {
+            list.failed(path.display().to_string(), error);
+            return false;
+        }
+    }
+    true
+}
+
 /// Whether the setting is as it was before us, or somebody else's by now.
 fn restore(change: &Changed, list: &mut List) -> bool {
     let what = format!("the change of {} to {}", change.setting, change.wrote);
@@ -221,7 +249,7 @@ fn attachments(run_dir: &RunDir, list: &mut List) {
         .filter(|entry| !is_hidden(entry))
         .count();
     if records == 0 {
-        directory(&path, None, list);
+        directory(&path, &[], list);
     } else {
         list.kept(
             format!("{records} attachment record(s) in {}", path.display()),
@@ -231,8 +259,8 @@ fn attachments(run_dir: &RunDir, list: &mut List) {
 }
 
 /// Removes the files that lie directly in a directory of ours, but the one of
-/// the name to `keep`, then the directory if nothing is left in it.
-fn directory(path: &Path, keep: Option<&str>, list: &mut List) {
+/// the names to `keep`, then the directory if nothing is left in it.
+fn directory(path: &Path, keep: &[&str], list: &mut List) {
     let found = match entries(path) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return,
@@ -246,7 +274,8 @@ fn directory(path: &Path, keep: Option<&str>, list: &mut List) {
     };
     let mut left = 0_usize;
     for file in found {
-        if keep.is_some() && file.file_name().and_then(|name| name.to_str()) == keep {
+        let name = file.file_name().and_then(|name| name.to_str());
+        if name.is_some_and(|name| keep.contains(&name)) {
             left += 1;
             continue;
         }

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 use rustix::io::Errno;
 
+use super::nft::NftError;
+
 /// Why host set-up failed. Each sentence names the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
@@ -127,11 +129,29 @@ pub enum HostError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// The memory of changed settings could not be written.
+    /// The memory of what was changed could not be written.
     #[error(
         "cannot write {path}: check that the state directory is writable by root and its disk not full"
     )]
     WriteRecord {
+        /// The file in question.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The node's packet filter could not be read or changed.
+    #[error("cannot {doing}: {source}")]
+    Rules {
+        /// The deed, and what it was to be done to.
+        doing: String,
+        /// Why not, with the remedy.
+        source: NftError,
+    },
+    /// `subnet.env` could not be written.
+    #[error(
+        "cannot write {path}: make its directory writable by root, or set `subnet-file` to another path"
+    )]
+    WriteSubnetFile {
         /// The file in question.
         path: PathBuf,
         /// What the kernel said.

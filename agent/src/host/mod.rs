@@ -2,7 +2,10 @@
 //!
 //! Makes the kernel agree with a [`HostState`]: the tunnel device up, with its
 //! address and MTU; the routes of [`routes`]; the settings of [`sysctls`].
-//! Everything goes over rtnetlink and `/proc/sys`; nothing is executed.
+//! Everything goes over rtnetlink, nfnetlink and `/proc/sys`; nothing is
+//! executed. [`Host::apply_beside`] does what forwarding between pods does not
+//! depend on: the packet filter ([`firewall`]) and flannel's file
+//! ([`subnet_env`]).
 //!
 //! [`Host::apply`] is set-up and repair in one: it reads what is, does what is
 //! missing, and says what it did. Called again it does nothing, so the caller
@@ -15,8 +18,9 @@
 //! without an agent and after a SIGKILL.
 //!
 //! How each trace is recognised as ours: the device by its alias, routes by
-//! their protocol number [`PROTOCOL`], settings by the record in the state
-//! directory. Nothing else is ever removed.
+//! their protocol number [`PROTOCOL`], nft rules by table name or comment,
+//! settings and `subnet.env` by the records in the state directory. Nothing else
+//! is ever removed.
 //!
 //! All of it concerns the network namespace of the thread that calls
 //! [`Host::open`]; the runtime must poll on that thread (`current_thread`).
@@ -26,11 +30,15 @@ mod apply;
 mod change;
 mod cleanup;
 mod error;
+mod firewall;
 mod inventory;
 mod links;
+mod masquerade;
+mod nft;
 mod prefixes;
 mod record;
 mod routes;
+mod subnet_env;
 mod sysctls;
 mod watch;
 
@@ -44,10 +52,14 @@ pub use cleanup::{Outcome, Traces, cleanup};
 pub use error::HostError;
 pub use inventory::Underlay;
 pub use links::LinkStats;
+pub use nft::NftError;
 pub use prefixes::Bypass;
 pub use routes::PROTOCOL;
+pub use subnet_env::SubnetEnv;
 pub use watch::{HostEvent, Watch, watch};
 
+use crate::reconcile::HostState;
+use firewall::Firewall;
 use record::{Found, Place, Record};
 
 /// The kernel's side of the node, and the memory of what was changed there.
@@ -55,6 +67,7 @@ use record::{Found, Place, Record};
 pub struct Host {
     netlink: Netlink,
     record: Record,
+    firewall: Firewall,
     /// Changes made by calls that failed later on, not yet told.
     untold: Vec<Change>,
 }
@@ -86,8 +99,26 @@ impl Host {
         Ok(Host {
             netlink: Netlink::open()?,
             record,
+            firewall: Firewall::default(),
             untold,
         })
+    }
+
+    /// Packet filter and `subnet.env`, as [`apply_rules`](Host::apply_rules) and
+    /// [`write_subnet_env`](Host::write_subnet_env) make them; neither waits for
+    /// the other. Returns what had to be changed, and the first refusal.
+    pub async fn apply_beside(&mut self, desired: &HostState) -> (Vec<Change>, Option<HostError>) {
+        let mut changes = Vec::new();
+        let mut refused = None;
+        match self.apply_rules(desired).await {
+            Ok(more) => changes = more,
+            Err(error) => refused = Some(error),
+        }
+        match self.write_subnet_env(desired) {
+            Ok(more) => changes.extend(more),
+            Err(error) => refused = refused.or(Some(error)),
+        }
+        (changes, refused)
     }
 }
 

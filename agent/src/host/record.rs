@@ -109,6 +109,11 @@ impl Record {
         }))
     }
 
+    /// The state directory.
+    pub(super) fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("/"))
+    }
+
     /// The changes on record, oldest first.
     pub(super) fn changes(&self) -> &[Changed] {
         &self.changes

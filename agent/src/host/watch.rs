@@ -2,7 +2,7 @@
 //!
 //! A netlink socket in the multicast groups that announce changes of links,
 //! addresses, routes and the settings the kernel announces (`forwarding`,
-//! `rp_filter`). Only the kind of each change is told: whoever listens reads
+//! `rp_filter`), and one in the group of nf_tables, where the kernel has it. Only the kind of each change is told: whoever listens reads
 //! the state again, once for a whole burst. So nothing is queued here; the
 //! kernel's receive buffer is the bound, and when it overflows the kernel says
 //! so once ([`HostEvent::Overrun`]), which means the same as every other event:
@@ -14,11 +14,12 @@ use std::task::{Context, Poll};
 
 use futures_util::Stream;
 use rtnetlink::MulticastGroup;
-use rtnetlink::sys::protocols::NETLINK_ROUTE;
+use rtnetlink::sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
 use rtnetlink::sys::{AsyncSocket, SocketAddr, TokioSocket};
 use rustix::io::Errno;
 
 use super::error::HostError;
+use super::nft;
 
 /// Something that changed in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,6 +32,8 @@ pub enum HostEvent {
     Route,
     /// A forwarding or `rp_filter` setting changed.
     Setting,
+    /// A batch of nft rules was taken.
+    Rules,
     /// The kernel had more to tell than fitted: read everything again.
     Overrun,
 }
@@ -38,6 +41,13 @@ pub enum HostEvent {
 /// Changes of the kernel's tables, without end. It ends only when the socket
 /// fails, which calls for a new [`watch()`].
 pub struct Watch {
+    routing: Source,
+    /// None where the kernel has no netfilter.
+    filter: Option<Source>,
+}
+
+/// One socket and what was read from it.
+struct Source {
     socket: TokioSocket,
     buffer: Vec<u8>,
     /// What of `buffer` is not yet told.
@@ -53,19 +63,15 @@ pub struct Watch {
 /// # Panics
 /// Outside a tokio runtime with I/O enabled.
 pub fn watch() -> Result<Watch, HostError> {
-    let open = || {
-        let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
-        let groups = GROUPS
-            .iter()
-            .fold(0, |mask, group| mask | 1_u32 << (*group as u32 - 1));
-        socket.socket_mut().bind(&SocketAddr::new(0, groups))?;
-        Ok(Watch {
-            socket,
-            buffer: Vec::with_capacity(DATAGRAM),
-            told: 0,
-        })
-    };
-    open().map_err(|source: io::Error| HostError::Socket { source })
+    let groups = GROUPS
+        .iter()
+        .fold(0, |mask, group| mask | 1_u32 << (*group as u32 - 1));
+    Ok(Watch {
+        routing: Source::open(NETLINK_ROUTE, groups)
+            .map_err(|source: io::Error| HostError::Socket { source })?,
+        // Without it the repair every second finds what changed.
+        filter: Source::open(NETLINK_NETFILTER, 1 << (NFNLGRP_NFTABLES - 1)).ok(),
+    })
 }
 
 impl Stream for Watch {
@@ -73,20 +79,42 @@ impl Stream for Watch {
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<HostEvent>> {
         let watch = self.get_mut();
+        let filter = watch.filter.as_mut();
+        match filter.map_or(Poll::Pending, |filter| filter.poll(context)) {
+            Poll::Ready(None) => watch.filter = None,
+            Poll::Ready(event) => return Poll::Ready(event),
+            Poll::Pending => {}
+        }
+        watch.routing.poll(context)
+    }
+}
+
+impl Source {
+    fn open(protocol: isize, groups: u32) -> io::Result<Source> {
+        let mut socket = TokioSocket::new(protocol)?;
+        socket.socket_mut().bind(&SocketAddr::new(0, groups))?;
+        Ok(Source {
+            socket,
+            buffer: Vec::with_capacity(DATAGRAM),
+            told: 0,
+        })
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<HostEvent>> {
         loop {
-            while let Some((kind, length)) = watch.buffer.get(watch.told..).and_then(next_message) {
-                watch.told += length;
+            while let Some((kind, length)) = self.buffer.get(self.told..).and_then(next_message) {
+                self.told += length;
                 if let Some(event) = event(kind) {
                     return Poll::Ready(Some(event));
                 }
             }
-            watch.buffer.clear();
-            watch.told = 0;
-            match watch.socket.poll_recv_from(context, &mut watch.buffer) {
+            self.buffer.clear();
+            self.told = 0;
+            match self.socket.poll_recv_from(context, &mut self.buffer) {
                 Poll::Pending => return Poll::Pending,
                 // Port 0 is the kernel; nobody else has anything to tell us.
                 Poll::Ready(Ok(sender)) if sender.port_number() == 0 => {}
-                Poll::Ready(Ok(_)) => watch.buffer.clear(),
+                Poll::Ready(Ok(_)) => self.buffer.clear(),
                 Poll::Ready(Err(error)) => match Errno::from_io_error(&error) {
                     Some(Errno::NOBUFS) => return Poll::Ready(Some(HostEvent::Overrun)),
                     Some(Errno::INTR) => {}
@@ -118,6 +146,7 @@ fn event(kind: u16) -> Option<HostEvent> {
         20 | 21 => Some(HostEvent::Address),
         24 | 25 => Some(HostEvent::Route),
         80 | 81 => Some(HostEvent::Setting),
+        RULES_CHANGED => Some(HostEvent::Rules),
         _ => None,
     }
 }
@@ -126,6 +155,10 @@ fn event(kind: u16) -> Option<HostEvent> {
 const HEADER: usize = 16;
 /// Longest part of a datagram looked at, in bytes.
 const DATAGRAM: usize = 32 * 1024;
+/// Said once for every batch.
+const RULES_CHANGED: u16 = (nft::SUBSYSTEM as u16) << 8 | nft::NEW_GENERATION as u16;
+/// The group of nf_tables (`include/uapi/linux/netfilter/nfnetlink.h`).
+const NFNLGRP_NFTABLES: u32 = 7;
 const GROUPS: [MulticastGroup; 7] = [
     MulticastGroup::Link,
     MulticastGroup::Ipv4Ifaddr,

@@ -27,6 +27,8 @@ fn config() -> NodeConfig {
         device_name: "tartan0".to_owned(),
         strict_pods: false,
         ipv6_over_udp: false,
+        masquerade: true,
+        subnet_file: PathBuf::from("/run/flannel/subnet.env"),
         log: "info".to_owned(),
         workers: 1,
     }
@@ -160,6 +162,17 @@ fn a_small_cluster_in_full() {
             mtu: 1450,
             cluster_routes: nets(&["10.244.0.0/16"]),
             unreachable: nets(&["10.244.1.0/24"]),
+            masquerade: true,
+            subnet_file: PathBuf::from("/run/flannel/subnet.env"),
+            subnet_env: SubnetEnv {
+                v4: Some((
+                    "10.244.0.0/16".parse().unwrap(),
+                    "10.244.1.0/24".parse().unwrap(),
+                )),
+                v6: None,
+                mtu: 1450,
+                masquerade: true,
+            },
         },
     };
     assert_eq!(world.desired(), expected);

@@ -242,20 +242,20 @@ impl Control {
         let facts = Facts::read(&self.host, &known.config, &known.net_conf, &known.own).await;
         let read = facts.map(|facts| self.node.known.facts = facts);
         self.publish();
-        let applied = self.host.apply(&self.node.desired.host).await;
+        let applied = self.make_kernel_agree().await;
         if self.engine.device_lost() || matches!(applied, Err(HostError::NoDevice { .. })) {
             let device = &self.node.desired.host.device;
             return Err(Restart(format!("somebody deleted the device {device}")));
         }
         let problem = match (read, applied) {
-            (read, Ok(changes)) => {
+            (read, Ok((changes, refused))) => {
                 if self.applied == self.node.desired.host {
                     self.note_repairs(&changes);
                 } else {
                     changes.iter().for_each(|change| info!("set up: {change}"));
                     self.applied = self.node.desired.host.clone();
                 }
-                read.err()
+                read.err().or(refused)
             }
             (_, Err(error)) => Some(error),
         };
@@ -263,6 +263,15 @@ impl Control {
         self.write_node_file();
         self.reopen_api().await;
         Ok(())
+    }
+
+    /// All that the host is to hold: what had to be changed, and what was refused that forwarding does not need.
+    async fn make_kernel_agree(&mut self) -> Result<(Vec<Change>, Option<HostError>), HostError> {
+        let desired = &self.node.desired.host;
+        let mut changes = self.host.apply(desired).await?;
+        let (more, refused) = self.host.apply_beside(desired).await;
+        changes.extend(more);
+        Ok((changes, refused))
     }
 
     /// Decides and publishes tables that differ.

@@ -114,10 +114,14 @@ pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Contro
         .max();
     let node = Node::new(known, past.unwrap_or(0));
 
-    let (changes, refused) = match host.apply(&node.desired.host).await {
+    let (mut changes, refused) = match host.apply(&node.desired.host).await {
         Ok(changes) => (changes, None),
         Err(error) => (Vec::new(), Some(bearable(error, take_over)?)),
     };
+    // A refusal here keeps no pod from talking to another, so it ends no start either.
+    let (more, refused_beside) = host.apply_beside(&node.desired.host).await;
+    changes.extend(more);
+    let refused = refused.or(refused_beside.map(|error| causes(&error)));
     let (node_file, node_file_problem) = match told_already(&node) {
         Ok(node_file) => (Some(node_file), None),
         Err(error) if take_over => (None, Some(causes(&error))),

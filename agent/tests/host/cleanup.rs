@@ -18,7 +18,7 @@ fn traces(namespace: &Namespace) -> Traces {
     }
 }
 
-fn clean(namespace: &Namespace) -> Vec<Outcome> {
+pub(crate) fn clean(namespace: &Namespace) -> Vec<Outcome> {
     let traces = traces(namespace);
     namespace.inside(|| async move { cleanup(&traces).await })
 }

@@ -13,11 +13,13 @@ mod namespace;
 mod reading;
 mod refusals;
 mod repair;
+mod rules;
 mod setup;
+mod subnet_env;
 mod watching;
 
 use ipnet::IpNet;
-use tartan::host::{Change, Host, HostError};
+use tartan::host::{Change, Host, HostError, SubnetEnv};
 use tartan::reconcile::HostState;
 
 use namespace::Namespace;
@@ -38,6 +40,14 @@ fn v4() -> HostState {
         mtu: 1450,
         cluster_routes: nets(&["10.244.0.0/16"]),
         unreachable: nets(&["10.244.1.0/24"]),
+        masquerade: true,
+        subnet_file: "/run/flannel/subnet.env".into(),
+        subnet_env: SubnetEnv {
+            v4: Some((net("10.244.0.0/16"), net("10.244.1.0/24"))),
+            v6: None,
+            mtu: 1450,
+            masquerade: true,
+        },
     }
 }
 

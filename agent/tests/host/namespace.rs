@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::future::Future;
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
@@ -150,7 +152,7 @@ impl Namespace {
     }
 
     /// Everything a clean-up must leave as it was: links, addresses, routes of
-    /// all tables, rules, settings, and files below the node's root.
+    /// all tables, rules, nft rules, settings, and files below the node's root.
     pub(crate) fn census(&self) -> Census {
         let mut lines = BTreeSet::new();
         for (what, words) in [
@@ -168,6 +170,8 @@ impl Namespace {
             "grep -rs . /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv4/conf /proc/sys/net/ipv6/conf; true",
         );
         lines.extend(settings.lines().map(|line| format!("setting {line}")));
+        let ruleset = self.shell("nft -s list ruleset");
+        lines.extend(ruleset.lines().map(|line| format!("nft {line}")));
         let files = run(Command::new("find")
             .arg(self.files.path())
             .args(["-type", "f"]));
@@ -175,8 +179,49 @@ impl Namespace {
         Census(lines)
     }
 
-    fn shell(&self, script: &str) -> String {
+    /// `nft` that goes on running after a script, as the owner of its tables.
+    /// Ends when dropped.
+    pub(crate) fn spawn_nft(&self, script: &str) -> Running {
+        let mut child = Command::new("ip")
+            .args(["netns", "exec", &self.name, "nft", "-i"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut input = child.stdin.take().unwrap();
+        for line in script.lines() {
+            writeln!(input, "{}", line.trim()).unwrap();
+        }
+        let running = Running {
+            child,
+            _input: input,
+        };
+        let last = script.split_whitespace().nth(3).unwrap();
+        for _ in 0..200 {
+            if self.shell("nft list ruleset").contains("policy drop") {
+                return running;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        panic!("nft does not make {last}");
+    }
+
+    pub(crate) fn shell(&self, script: &str) -> String {
         run(Command::new("ip").args(["netns", "exec", &self.name, "sh", "-c", script]))
+    }
+}
+
+/// A program that runs until it is dropped.
+pub(crate) struct Running {
+    child: Child,
+    _input: ChildStdin,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // No unwrap in a drop that may run while a test fails.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

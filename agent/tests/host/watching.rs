@@ -39,6 +39,8 @@ fn each_kind_of_change_is_announced() {
             let events = drain(&mut watch).await;
             assert!(events.contains(&expected), "`ip {words}`: {events:?}");
         }
+        namespace.shell("nft add table ip t");
+        assert_eq!(drain(&mut watch).await, [HostEvent::Rules]);
         for path in [
             "net/ipv4/ip_forward",
             "net/ipv4/conf/eth0/rp_filter",

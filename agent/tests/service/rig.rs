@@ -235,6 +235,28 @@ impl Node {
         command("ip", &[&["-n", &self.space], words].concat())
     }
 
+    /// `ip`, its words in one line.
+    pub(crate) fn ip_words(&self, words: &str) -> String {
+        self.ip(&words.split(' ').collect::<Vec<_>>())
+    }
+
+    pub(crate) fn nft(&self, words: &str) -> String {
+        let words: Vec<&str> = words.split(' ').collect();
+        let start = ["netns", "exec", &self.space, "nft"];
+        command("ip", &[&start[..], &words].concat())
+    }
+
+    pub(crate) fn sysctl(&self, setting: &str) {
+        command(
+            "ip",
+            &["netns", "exec", &self.space, "sysctl", "-q", setting],
+        );
+    }
+
+    pub(crate) fn space(&self) -> &str {
+        &self.space
+    }
+
     pub(crate) fn ping(&self, to: &str, count: u32) {
         let counted = counts(self.start_ping(to, count, "0.01"));
         assert_eq!(counted, (count, count), "{} does not reach {to}", self.name);
@@ -320,7 +342,7 @@ pub(crate) fn eventually(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-fn command(program: &str, words: &[&str]) -> String {
+pub(crate) fn command(program: &str, words: &[&str]) -> String {
     let output = Command::new(program).args(words).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{program} {words:?}: {said}");

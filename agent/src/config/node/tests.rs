@@ -48,6 +48,8 @@ fn with_nothing_at_all_there_are_safe_defaults() {
         device_name: "tartan0".to_owned(),
         strict_pods: false,
         ipv6_over_udp: false,
+        masquerade: true,
+        subnet_file: root.path().join("run/flannel/subnet.env"),
         log: "info".to_owned(),
         workers: 1,
     };
@@ -65,6 +67,8 @@ const EVERY_KEY: &str = r#"
     device-name = "tt0"
     strict-pods = true
     ipv6-over-udp = true
+    masquerade = false
+    subnet-file = "/srv/subnet.env"
     log = "warn,tartan::host=debug"
     workers = 1
 "#;
@@ -84,7 +88,8 @@ fn a_file_says_everything() {
         (config.device, config.device_name.as_str()),
         (Device::Plain, "tt0")
     );
-    assert!(config.strict_pods && config.ipv6_over_udp);
+    assert!(config.strict_pods && config.ipv6_over_udp && !config.masquerade);
+    assert_eq!(config.subnet_file, PathBuf::from("/srv/subnet.env"));
     assert_eq!(config.log, "warn,tartan::host=debug");
 }
 
@@ -99,6 +104,8 @@ fn a_flag_counts_before_the_file() {
         "--device-name=tt1",
         "--strict-pods=false",
         "--ipv6-over-udp=false",
+        "--masquerade",
+        "--subnet-file=/tmp/s",
         "--log=trace",
     ];
     let config = load(EVERY_KEY, &words).unwrap();
@@ -114,7 +121,8 @@ fn a_flag_counts_before_the_file() {
         (config.public_ip, config.device),
         (Some("2001:db8::2".parse().unwrap()), Device::Auto)
     );
-    assert!(!config.strict_pods && !config.ipv6_over_udp);
+    assert!(!config.strict_pods && !config.ipv6_over_udp && config.masquerade);
+    assert_eq!(config.subnet_file, PathBuf::from("/tmp/s"));
     assert_eq!(config.log, "trace");
 }
 

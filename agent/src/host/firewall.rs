@@ -1,0 +1,336 @@
+//! Theory of operation
+//!
+//! The node's packet filter: a table of our own, `inet tartan`, with the rules
+//! of [`masquerade`](super::masquerade), and accept rules in chains of others.
+//! An accept in our own table does not override a drop in another: every chain
+//! of a hook is asked. So wherever another table has a chain on the forward
+//! hook whose policy is drop (Docker's and ufw's, by nft or iptables-nft), our
+//! accept rules stand at its head, marked by their comment. Where the policy is
+//! no longer drop they are taken out again.
+//!
+//! State: none but the number of the rules' generation at which all was found
+//! well. While the kernel gives the same number, nothing has changed and one
+//! question is all that a call costs. Otherwise chains are listed, and the
+//! rules of our own chains and of forward chains; never all rules of a node.
+//!
+//! Our own table is replaced as a whole in one batch, so packets meet the old
+//! rules or the new ones. Each foreign chain is a batch of its own: one that
+//! cannot be changed keeps nobody else waiting, and is named in the error.
+//! Another program that wants the head of a chain as badly as we do is met
+//! twice a second at most.
+//!
+//! What it never sees: rules of iptables-legacy, which the kernel keeps
+//! elsewhere, and drops by a rule instead of the policy.
+
+use std::mem;
+use std::time::{Duration, Instant};
+
+use super::Host;
+use rustix::io::Errno;
+
+use super::change::Change;
+use super::error::HostError;
+use super::masquerade::Wanted;
+use super::nft::{self, BaseChain, FoundRule, INET, IPV4, IPV6, NftError, Rule, Socket, Table};
+use crate::reconcile::HostState;
+
+/// The memory between calls.
+#[derive(Debug, Default)]
+pub(super) struct Firewall {
+    socket: Option<Socket>,
+    /// When all was well, and with what.
+    agreed: Option<(u32, Wanted)>,
+    /// When rules were last written, and which.
+    wrote: Option<(Instant, Wanted)>,
+}
+
+impl Host {
+    /// Makes the node's packet filter agree with `desired`: masquerade, and
+    /// forwarding of pod traffic. Returns what had to be changed. Call it like
+    /// [`apply`](Host::apply), and after it: nothing there depends on this.
+    ///
+    /// # Errors
+    /// [`HostError::Rules`]: no nf_tables in this kernel, or its refusal of a
+    /// step. Steps after that one have been tried too.
+    pub async fn apply_rules(&mut self, desired: &HostState) -> Result<Vec<Change>, HostError> {
+        let wanted = Wanted::of(desired);
+        let mut changes = Vec::new();
+        let mut result = self.firewall.agree(&wanted, &mut changes).await;
+        for _ in 1..ATTEMPTS {
+            if !is_interrupted(&result) {
+                break;
+            }
+            result = self.firewall.agree(&wanted, &mut changes).await;
+        }
+        self.untold.append(&mut changes);
+        if let Err(error) = result {
+            // Whatever was on its way in the old socket is of no use, and the
+            // next call is to see what is wrong again.
+            self.firewall = Firewall::default();
+            return Err(error);
+        }
+        Ok(mem::take(&mut self.untold))
+    }
+}
+
+impl Firewall {
+    async fn agree(&mut self, wanted: &Wanted, changes: &mut Vec<Change>) -> Result<(), HostError> {
+        let generation = match self.generation().await {
+            // A kernel without nf_tables has no firewall of that kind either.
+            Err(NftError::Unsupported) if wanted.postrouting.is_empty() => return Ok(()),
+            generation => generation.map_err(reading)?,
+        };
+        let agreed = self.agreed.as_ref();
+        if agreed.is_some_and(|(number, with)| *number == generation && with == wanted) {
+            return Ok(());
+        }
+        let wrote = self.wrote.as_ref();
+        if wrote.is_some_and(|(when, what)| when.elapsed() < PAUSE && what == wanted) {
+            return Ok(());
+        }
+        let Some(socket) = &mut self.socket else {
+            return Ok(());
+        };
+        let before = changes.len();
+        let result = mend(socket, wanted, changes).await;
+        if changes.len() > before {
+            self.wrote = Some((Instant::now(), wanted.clone()));
+            self.agreed = None;
+        } else if result.is_ok() {
+            self.agreed = Some((generation, wanted.clone()));
+        }
+        result
+    }
+
+    async fn generation(&mut self) -> Result<u32, NftError> {
+        let socket = match &mut self.socket {
+            Some(socket) => socket,
+            none => none.insert(Socket::open()?),
+        };
+        socket.generation().await
+    }
+}
+
+/// Reads, and writes what differs. Every chain is tried; the first error is told.
+async fn mend(
+    socket: &mut Socket,
+    wanted: &Wanted,
+    changes: &mut Vec<Change>,
+) -> Result<(), HostError> {
+    let tables = socket.tables().await.map_err(reading)?;
+    let chains = socket.base_chains().await.map_err(reading)?;
+    let own = own_chains(wanted);
+    if !holds(socket, &tables, &chains, &own)
+        .await
+        .map_err(reading)?
+    {
+        write_own(socket, &own).await?;
+        changes.push(Change::TableWritten(format!("inet {TABLE}")));
+    }
+    let mut first_error = None;
+    for chain in chains.iter().filter(|chain| is_foreign(chain)) {
+        let wanted = if chain.drops {
+            wanted.accepted(chain.family != IPV6, chain.family != IPV4)
+        } else {
+            Vec::new()
+        };
+        match let_through(socket, chain, &wanted).await {
+            Ok(change) => changes.extend(change),
+            Err(error) => {
+                first_error.get_or_insert(error);
+            }
+        }
+    }
+    first_error.map_or(Ok(()), Err)
+}
+
+/// Our chains and their rules.
+fn own_chains(wanted: &Wanted) -> Vec<(BaseChain, &[Rule])> {
+    let chain = |name: &str, kind: &str, hook, priority| BaseChain {
+        family: INET,
+        table: TABLE.to_owned(),
+        name: name.to_owned(),
+        kind: kind.to_owned(),
+        hook,
+        priority,
+        drops: false,
+    };
+    let forward = chain("forward", "filter", nft::FORWARD, FILTER);
+    let postrouting = chain("postrouting", "nat", nft::POSTROUTING, SOURCE_NAT);
+    let mut chains = vec![(forward, &wanted.forward[..])];
+    if !wanted.postrouting.is_empty() {
+        chains.push((postrouting, &wanted.postrouting[..]));
+    }
+    chains
+}
+
+/// Whether our table is there and holds what it should.
+async fn holds(
+    socket: &mut Socket,
+    tables: &[Table],
+    found: &[BaseChain],
+    own: &[(BaseChain, &[Rule])],
+) -> Result<bool, NftError> {
+    let awake = |table: &Table| is_own(table) && !table.dormant;
+    let ours = found.iter().filter(|chain| is_in_own_table(chain));
+    if !tables.iter().any(awake) || ours.count() != own.len() {
+        return Ok(false);
+    }
+    for (chain, rules) in own {
+        if !found.contains(chain) {
+            return Ok(false);
+        }
+        let found = socket.rules(chain).await?;
+        let alike = |(rule, found): (&Rule, &FoundRule)| found.says(rule, INET);
+        if found.len() != rules.len() || !rules.iter().zip(&found).all(alike) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The table anew, in one batch.
+async fn write_own(socket: &mut Socket, own: &[(BaseChain, &[Rule])]) -> Result<(), HostError> {
+    // Made first, so that there is one to delete.
+    let mut steps = vec![
+        nft::add_table(INET, TABLE),
+        nft::delete_table(INET, TABLE),
+        nft::add_table(INET, TABLE),
+    ];
+    for (chain, rules) in own {
+        steps.push(nft::add_chain(chain));
+        steps.extend(rules.iter().map(|rule| nft::append(chain, rule, COMMENT)));
+    }
+    let done = socket.commit(&steps).await.map_err(|error| match error {
+        // Nothing that the batch names can be missing but the kernel's own
+        // support: the nat chain type, or masq.
+        NftError::Refused { source } if source == Errno::NOENT => NftError::Unsupported,
+        error => error,
+    });
+    done.map_err(|source| HostError::Rules {
+        doing: format!("write the nft table inet {TABLE}"),
+        source,
+    })
+}
+
+/// Sees that a chain of another table begins with the rules wanted and has no
+/// other rule of ours.
+async fn let_through(
+    socket: &mut Socket,
+    chain: &BaseChain,
+    wanted: &[Rule],
+) -> Result<Option<Change>, HostError> {
+    let failed = |source| HostError::Rules {
+        doing: format!("change the chain {chain}, which decides on forwarded packets"),
+        source,
+    };
+    let found = socket.rules(chain).await.map_err(failed)?;
+    let ours: Vec<&FoundRule> = found.iter().filter(|rule| is_ours(rule)).collect();
+    let alike =
+        |(rule, found): (&Rule, &FoundRule)| is_ours(found) && found.says(rule, chain.family);
+    if ours.len() == wanted.len() && wanted.iter().zip(&found).all(alike) {
+        return Ok(None);
+    }
+    let mut steps: Vec<_> = ours
+        .iter()
+        .map(|rule| nft::delete_rule(chain, rule))
+        .collect();
+    let anew = wanted.iter().rev();
+    steps.extend(anew.map(|rule| nft::insert(chain, rule, COMMENT)));
+    match socket.commit(&steps).await {
+        // The chain or a rule has gone meanwhile: the generation is another
+        // then, and the next call looks again.
+        Err(NftError::Refused { source }) if source == Errno::NOENT => return Ok(None),
+        done => done.map_err(failed)?,
+    }
+    Ok(Some(if wanted.is_empty() {
+        Change::AcceptRemoved(chain.to_string())
+    } else {
+        Change::AcceptPlaced(chain.to_string())
+    }))
+}
+
+/// Takes away our table and our rules in chains of others. Each with what
+/// became of it; nothing where there is no trace.
+pub(super) async fn clear() -> Vec<(String, Result<(), HostError>)> {
+    let mut socket = match Socket::open() {
+        // No nf_tables, no rules.
+        Err(NftError::Unsupported) => return Vec::new(),
+        Err(error) => return vec![("the nft rules".to_owned(), Err(reading(error)))],
+        Ok(socket) => socket,
+    };
+    let read = async { Ok((socket.tables().await?, socket.base_chains().await?)) };
+    let (tables, chains) = match read.await {
+        Err(NftError::Unsupported) => return Vec::new(),
+        Err(error) => return vec![("the nft rules".to_owned(), Err(reading(error)))],
+        Ok(read) => read,
+    };
+    let mut outcomes = Vec::new();
+    if tables.iter().any(is_own) {
+        let what = format!("the nft table inet {TABLE}");
+        let gone = socket.commit(&[nft::delete_table(INET, TABLE)]).await;
+        let gone = gone.map_err(|source| HostError::Rules {
+            doing: format!("delete {what}"),
+            source,
+        });
+        outcomes.push((what, gone));
+    }
+    for chain in chains.iter().filter(|chain| is_foreign(chain)) {
+        let what = format!("the accept rules in the chain {chain}");
+        match let_through(&mut socket, chain, &[]).await {
+            Ok(None) => {}
+            done => outcomes.push((what, done.map(drop))),
+        }
+    }
+    outcomes
+}
+
+fn reading(source: NftError) -> HostError {
+    HostError::Rules {
+        doing: "read the nft rules".to_owned(),
+        source,
+    }
+}
+
+fn is_interrupted(result: &Result<(), HostError>) -> bool {
+    matches!(
+        result,
+        Err(HostError::Rules {
+            source: NftError::Interrupted,
+            ..
+        })
+    )
+}
+
+fn is_own(table: &Table) -> bool {
+    table.family == INET && table.name == TABLE
+}
+
+fn is_in_own_table(chain: &BaseChain) -> bool {
+    chain.family == INET && chain.table == TABLE
+}
+
+/// Another table's chain that decides on forwarded IP packets.
+fn is_foreign(chain: &BaseChain) -> bool {
+    chain.hook == nft::FORWARD
+        && chain.kind == "filter"
+        && [INET, IPV4, IPV6].contains(&chain.family)
+        && !is_in_own_table(chain)
+}
+
+fn is_ours(rule: &FoundRule) -> bool {
+    rule.comment.as_deref() == Some(COMMENT)
+}
+
+/// The table's name, in the family `inet`.
+const TABLE: &str = "tartan";
+/// How our rules are known among those of others.
+const COMMENT: &str = "tartan: pod traffic";
+/// How often the rules are read again when somebody changes them meanwhile.
+const ATTEMPTS: usize = 3;
+/// `NF_IP_PRI_FILTER`
+const FILTER: i32 = 0;
+/// `NF_IP_PRI_NAT_SRC`
+const SOURCE_NAT: i32 = 100;
+/// Least time between two writings of the same rules.
+const PAUSE: Duration = Duration::from_millis(500);

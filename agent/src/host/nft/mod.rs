@@ -1,0 +1,352 @@
+//! Theory of operation
+//!
+//! nf_tables over nfnetlink: the few messages that Tartan needs, written here
+//! because the crates that write them are under a GPL or may panic on rules of
+//! other programs. Read are tables, chains, and the rules of one chain; written
+//! are batches, each of which the kernel takes as a whole or not at all.
+//!
+//! Rules are not parsed into anything: a rule that Tartan wants is compared
+//! with what the kernel tells, attribute by attribute ([`Rule::is`]). So rules
+//! of other programs, whatever they hold, are only ever stepped over.
+//!
+//! Limits: 2^20 objects a list, 2 s for an answer.
+
+mod attribute;
+mod expression;
+mod message;
+mod socket;
+
+use std::fmt;
+use std::io;
+
+use rustix::io::Errno;
+
+use attribute::{Attribute, find, long, number, text};
+use message::{APPEND, CREATE};
+
+pub(super) use expression::{Rule, Term, Verdict};
+pub(super) use message::{SUBSYSTEM, Step};
+pub(super) use socket::Socket;
+
+/// Why nf_tables could not be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum NftError {
+    /// The kernel has no nf_tables.
+    #[error(
+        "this kernel has no nf_tables: load or build in nf_tables, nft_chain_nat and nft_masq, or set `masquerade = false`"
+    )]
+    Unsupported,
+    /// The socket cannot be opened or used.
+    #[error(
+        "the netlink socket of netfilter fails: check that the sandbox (seccomp, AppArmor) allows AF_NETLINK"
+    )]
+    Socket {
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A capability is missing.
+    #[error("the kernel does not permit it: run as root, or with CAP_NET_ADMIN")]
+    NotPermitted,
+    /// The kernel refuses for another reason.
+    #[error("the kernel refuses ({source}); the next repair tries again")]
+    Refused {
+        /// What the kernel said.
+        source: Errno,
+    },
+    /// The rules changed while they were read.
+    #[error("the rules changed while they were read; the next repair tries again")]
+    Interrupted,
+    /// No answer came.
+    #[error("the kernel does not answer within 2 s; the next repair tries again")]
+    Silent,
+    /// A list without a plausible end.
+    #[error("the kernel lists more than 1,048,576 rules or chains: remove what made them")]
+    TooMany,
+}
+
+impl NftError {
+    /// The error of an answer: an errno, negated.
+    fn from_code(code: i32) -> NftError {
+        match Errno::from_raw_os_error(code.saturating_neg()) {
+            Errno::PERM | Errno::ACCESS => NftError::NotPermitted,
+            Errno::OPNOTSUPP => NftError::Unsupported,
+            Errno::INTR => NftError::Interrupted,
+            source => NftError::Refused { source },
+        }
+    }
+}
+
+/// A table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Table {
+    pub(super) family: u8,
+    pub(super) name: String,
+    /// Its chains see no packets.
+    pub(super) dormant: bool,
+}
+
+/// A chain that packets enter by a hook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct BaseChain {
+    pub(super) family: u8,
+    pub(super) table: String,
+    pub(super) name: String,
+    /// `filter`, `nat` or `route`.
+    pub(super) kind: String,
+    /// Where packets enter it (`NF_INET_FORWARD` and so on).
+    pub(super) hook: u32,
+    pub(super) priority: i32,
+    /// What becomes of packets that no rule decides on is a drop.
+    pub(super) drops: bool,
+}
+
+/// A rule as the kernel lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FoundRule {
+    handle: u64,
+    /// The comment that nft shows.
+    pub(super) comment: Option<String>,
+    expressions: Vec<u8>,
+}
+
+impl FoundRule {
+    /// Whether it says what `rule` says, in a chain of that family.
+    pub(super) fn says(&self, rule: &Rule, family: u8) -> bool {
+        rule.is(&self.expressions, family == INET)
+    }
+}
+
+impl fmt::Display for BaseChain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let family = match self.family {
+            INET => "inet",
+            IPV4 => "ip",
+            IPV6 => "ip6",
+            _ => "other",
+        };
+        write!(f, "{family} {} {}", self.table, self.name)
+    }
+}
+
+impl Socket {
+    /// A number that grows with every change of the namespace's rules.
+    pub(super) async fn generation(&mut self) -> Result<u32, NftError> {
+        let answer = self.one(GET_GENERATION).await?;
+        answer
+            .and_then(|generation| number(&generation.attributes, GENERATION_ID))
+            .ok_or(NftError::Interrupted)
+    }
+
+    pub(super) async fn tables(&mut self) -> Result<Vec<Table>, NftError> {
+        let listed = self.list(GET_TABLE, 0, &[]).await?;
+        let parsed = listed.iter().filter_map(|table| {
+            Some(Table {
+                family: table.family,
+                name: text(&table.attributes, TABLE_NAME)?,
+                dormant: number(&table.attributes, TABLE_FLAGS).unwrap_or(0) & DORMANT != 0,
+            })
+        });
+        Ok(parsed.collect())
+    }
+
+    /// Every chain with a hook, of all tables.
+    pub(super) async fn base_chains(&mut self) -> Result<Vec<BaseChain>, NftError> {
+        let listed = self.list(GET_CHAIN, 0, &[]).await?;
+        let parsed = listed.iter().filter_map(|chain| {
+            let hook = find(&chain.attributes, CHAIN_HOOK)?;
+            Some(BaseChain {
+                family: chain.family,
+                table: text(&chain.attributes, CHAIN_TABLE)?,
+                name: text(&chain.attributes, CHAIN_NAME)?,
+                kind: text(&chain.attributes, CHAIN_TYPE)?,
+                hook: number(hook, HOOK_NUMBER)?,
+                priority: number(hook, HOOK_PRIORITY)?.cast_signed(),
+                drops: number(&chain.attributes, CHAIN_POLICY)? == DROP,
+            })
+        });
+        Ok(parsed.collect())
+    }
+
+    /// The rules of one chain, in order.
+    pub(super) async fn rules(&mut self, chain: &BaseChain) -> Result<Vec<FoundRule>, NftError> {
+        let matching = [
+            Attribute::text(RULE_TABLE, &chain.table),
+            Attribute::text(RULE_CHAIN, &chain.name),
+        ];
+        let listed = self.list(GET_RULE, chain.family, &matching).await?;
+        let parsed = listed.iter().filter_map(|rule| {
+            // A kernel that does not know the filter lists all.
+            let here = text(&rule.attributes, RULE_TABLE)? == chain.table
+                && text(&rule.attributes, RULE_CHAIN)? == chain.name
+                && rule.family == chain.family;
+            here.then_some(FoundRule {
+                handle: long(&rule.attributes, RULE_HANDLE)?,
+                comment: find(&rule.attributes, RULE_USERDATA).and_then(comment),
+                expressions: find(&rule.attributes, RULE_EXPRESSIONS)?.to_vec(),
+            })
+        });
+        Ok(parsed.collect())
+    }
+}
+
+/// Makes a table; one that is there stays.
+pub(super) fn add_table(family: u8, name: &str) -> Step {
+    let name = vec![Attribute::text(TABLE_NAME, name)];
+    Step::new(NEW_TABLE, CREATE, family, name)
+}
+
+/// Deletes a table with all that it holds.
+pub(super) fn delete_table(family: u8, name: &str) -> Step {
+    let name = vec![Attribute::text(TABLE_NAME, name)];
+    Step::new(DELETE_TABLE, 0, family, name)
+}
+
+pub(super) fn add_chain(chain: &BaseChain) -> Step {
+    let policy = if chain.drops { DROP } else { ACCEPT };
+    let attributes = vec![
+        Attribute::text(CHAIN_TABLE, &chain.table),
+        Attribute::text(CHAIN_NAME, &chain.name),
+        Attribute::nest(
+            CHAIN_HOOK,
+            vec![
+                Attribute::number(HOOK_NUMBER, chain.hook),
+                Attribute::number(HOOK_PRIORITY, chain.priority.cast_unsigned()),
+            ],
+        ),
+        Attribute::number(CHAIN_POLICY, policy),
+        Attribute::text(CHAIN_TYPE, &chain.kind),
+    ];
+    Step::new(NEW_CHAIN, CREATE, chain.family, attributes)
+}
+
+/// Puts a rule behind those that are in the chain.
+pub(super) fn append(chain: &BaseChain, rule: &Rule, comment: &str) -> Step {
+    add_rule(chain, rule, comment, CREATE | APPEND)
+}
+
+/// Puts a rule in front of those that are in the chain.
+pub(super) fn insert(chain: &BaseChain, rule: &Rule, comment: &str) -> Step {
+    add_rule(chain, rule, comment, CREATE)
+}
+
+pub(super) fn delete_rule(chain: &BaseChain, rule: &FoundRule) -> Step {
+    let attributes = vec![
+        Attribute::text(RULE_TABLE, &chain.table),
+        Attribute::text(RULE_CHAIN, &chain.name),
+        Attribute::long(RULE_HANDLE, rule.handle),
+    ];
+    Step::new(DELETE_RULE, 0, chain.family, attributes)
+}
+
+fn add_rule(chain: &BaseChain, rule: &Rule, comment: &str, flags: u16) -> Step {
+    let attributes = vec![
+        Attribute::text(RULE_TABLE, &chain.table),
+        Attribute::text(RULE_CHAIN, &chain.name),
+        Attribute::nest(RULE_EXPRESSIONS, rule.expressions(chain.family == INET)),
+        Attribute::bytes(RULE_USERDATA, &userdata(comment)),
+    ];
+    Step::new(NEW_RULE, flags, chain.family, attributes)
+}
+
+/// A comment as nft and iptables-nft keep it: type, length, text, zero.
+fn userdata(comment: &str) -> Vec<u8> {
+    let length = u8::try_from(comment.len() + 1).unwrap_or(u8::MAX);
+    let text = comment.bytes().chain([0]);
+    [COMMENT, length].into_iter().chain(text).collect()
+}
+
+fn comment(userdata: &[u8]) -> Option<String> {
+    let mut rest = userdata;
+    while let [kind, length, behind @ ..] = rest {
+        let value = behind.get(..usize::from(*length))?;
+        if *kind == COMMENT {
+            let text = value.split(|byte| *byte == 0).next()?;
+            return String::from_utf8(text.to_vec()).ok();
+        }
+        rest = behind.get(usize::from(*length)..)?;
+    }
+    None
+}
+
+/// `NFPROTO_INET`
+pub(super) const INET: u8 = 1;
+/// `NFPROTO_IPV4`
+pub(super) const IPV4: u8 = 2;
+/// `NFPROTO_IPV6`
+pub(super) const IPV6: u8 = 10;
+/// `NF_INET_FORWARD`
+pub(super) const FORWARD: u32 = 2;
+/// `NF_INET_POST_ROUTING`
+pub(super) const POSTROUTING: u32 = 4;
+
+// What follows is of the kernel's include/uapi/linux/netfilter/nf_tables.h.
+const NEW_TABLE: u8 = 0;
+const GET_TABLE: u8 = 1;
+const DELETE_TABLE: u8 = 2;
+const NEW_CHAIN: u8 = 3;
+const GET_CHAIN: u8 = 4;
+const NEW_RULE: u8 = 6;
+const GET_RULE: u8 = 7;
+const DELETE_RULE: u8 = 8;
+/// `NFT_MSG_NEWGEN`: announced once for every batch that was taken.
+pub(super) const NEW_GENERATION: u8 = 15;
+const GET_GENERATION: u8 = 16;
+const GENERATION_ID: u16 = 1;
+const TABLE_NAME: u16 = 1;
+const TABLE_FLAGS: u16 = 2;
+const DORMANT: u32 = 1;
+const CHAIN_TABLE: u16 = 1;
+const CHAIN_NAME: u16 = 3;
+const CHAIN_HOOK: u16 = 4;
+const CHAIN_POLICY: u16 = 5;
+const CHAIN_TYPE: u16 = 7;
+const HOOK_NUMBER: u16 = 1;
+const HOOK_PRIORITY: u16 = 2;
+const RULE_TABLE: u16 = 1;
+const RULE_CHAIN: u16 = 2;
+const RULE_HANDLE: u16 = 3;
+const RULE_EXPRESSIONS: u16 = 4;
+const RULE_USERDATA: u16 = 7;
+/// `NF_DROP`
+const DROP: u32 = 0;
+/// `NF_ACCEPT`
+const ACCEPT: u32 = 1;
+/// `NFTNL_UDATA_RULE_COMMENT`
+const COMMENT: u8 = 0;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn each_errno_has_its_sentence() {
+        for (errno, part) in [
+            (Errno::PERM, "CAP_NET_ADMIN"),
+            (Errno::OPNOTSUPP, "nft_masq"),
+            (Errno::INTR, "changed while"),
+            (Errno::NOENT, "tries again"),
+        ] {
+            let sentence = NftError::from_code(-errno.raw_os_error()).to_string();
+            assert!(sentence.contains(part), "{errno}: {sentence}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_comment_is_read_back(text in "[ -~]{0,100}") {
+            prop_assert_eq!(comment(&userdata(&text)), Some(text.clone()));
+            // Other programs put other things beside it.
+            let mut beside = vec![7, 2, 1, 1];
+            beside.extend(userdata(&text));
+            prop_assert_eq!(comment(&beside), Some(text));
+        }
+
+        #[test]
+        fn any_userdata_ends(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let found = comment(&bytes);
+            prop_assert!(found.is_none_or(|text| text.len() <= bytes.len()));
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Theory of operation
+//!
+//! flannel's `subnet.env`, from which the stock CNI plugin learns this node's
+//! subnet and MTU (flannel `pkg/subnet/subnet.go`, WriteSubnetFile). Its bytes
+//! are flannel's, so nothing in it can say that it is ours: a note in the state
+//! directory names the path and the contents that were written there. It is
+//! written before the file, and remembers the contents before the last too, so
+//! that a crash between the two leaves nothing that is not on record.
+//!
+//! A file with other contents is replaced while Tartan runs, and left alone by
+//! a clean-up: then somebody else, a flanneld perhaps, has written it since.
+
+use std::fmt;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+
+use super::Host;
+use super::change::Change;
+use super::error::HostError;
+use crate::reconcile::HostState;
+
+/// What `subnet.env` says. Its `Display` is the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubnetEnv {
+    /// Cluster network and own subnet: the IPv4 pair, if there is one.
+    pub v4: Option<(IpNet, IpNet)>,
+    /// The IPv6 pair, if there is one.
+    pub v6: Option<(IpNet, IpNet)>,
+    /// MTU of the tunnel device, bytes of inner packet.
+    pub mtu: u16,
+    /// Whether Tartan masquerades.
+    pub masquerade: bool,
+}
+
+impl fmt::Display for SubnetEnv {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (family, pair) in [("", self.v4), ("IPV6_", self.v6)] {
+            if let Some((network, subnet)) = pair {
+                writeln!(f, "FLANNEL_{family}NETWORK={network}")?;
+                writeln!(f, "FLANNEL_{family}SUBNET={}", with_gateway(subnet))?;
+            }
+        }
+        writeln!(f, "FLANNEL_MTU={}", self.mtu)?;
+        writeln!(f, "FLANNEL_IPMASQ={}", self.masquerade)
+    }
+}
+
+/// A subnet by its first host's address, which the bridge of the stock plugin takes.
+fn with_gateway(subnet: IpNet) -> String {
+    let length = subnet.prefix_len();
+    match subnet {
+        IpNet::V4(net) => {
+            let first = net.network().to_bits().saturating_add(1);
+            format!("{}/{length}", std::net::Ipv4Addr::from_bits(first))
+        }
+        IpNet::V6(net) => {
+            let first = net.network().to_bits().saturating_add(1);
+            format!("{}/{length}", std::net::Ipv6Addr::from_bits(first))
+        }
+    }
+}
+
+impl Host {
+    /// Makes `subnet.env` say what `desired` says, and removes it where it was
+    /// before, if that was elsewhere. Returns what had to be changed.
+    ///
+    /// # Errors
+    /// [`HostError::WriteSubnetFile`], [`HostError::WriteRecord`] or
+    /// [`HostError::RemoveFile`].
+    pub fn write_subnet_env(&self, desired: &HostState) -> Result<Option<Change>, HostError> {
+        let state_dir = self.record.directory();
+        let path = &desired.subnet_file;
+        let contents = desired.subnet_env.to_string();
+        let note = Note::read(state_dir).unwrap_or_default();
+        if note.path != *path {
+            remove(&note)?;
+        }
+        if note.path == *path && note.written.last() == Some(&contents) && is(path, &contents) {
+            return Ok(None);
+        }
+        let before = (note.path == *path).then_some(note);
+        let absent = path.parent().is_some_and(|directory| !directory.exists());
+        let note = Note {
+            path: path.clone(),
+            made_directory: before.as_ref().is_some_and(|note| note.made_directory) || absent,
+            written: before
+                .and_then(|note| note.written.into_iter().last())
+                .into_iter()
+                .chain([contents.clone()])
+                .collect(),
+        };
+        note.write(state_dir)?;
+        write(path, &contents).map_err(|source| HostError::WriteSubnetFile {
+            path: path.clone(),
+            source,
+        })?;
+        Ok(Some(Change::SubnetFile(path.clone())))
+    }
+}
+
+/// What became of the file on record.
+pub(super) enum Cleared {
+    /// There is none.
+    Nothing,
+    Removed(PathBuf),
+    /// Somebody else has written it since.
+    Foreign(PathBuf),
+    Failed(PathBuf, HostError),
+}
+
+/// Removes the file on record in `state_dir`, if it is still as we wrote it.
+pub(super) fn clear(state_dir: &Path) -> Cleared {
+    let Some(note) = Note::read(state_dir) else {
+        return Cleared::Nothing;
+    };
+    match remove(&note) {
+        Ok(true) => Cleared::Removed(note.path),
+        Ok(false) if note.path.exists() => Cleared::Foreign(note.path),
+        Ok(false) => Cleared::Nothing,
+        Err(error) => Cleared::Failed(note.path, error),
+    }
+}
+
+/// Removes the file if it is as we wrote it, and its directory if we made that
+/// and nothing else is there; `true` when the file was ours.
+fn remove(note: &Note) -> Result<bool, HostError> {
+    if !note.written.iter().any(|contents| is(&note.path, contents)) {
+        return Ok(false);
+    }
+    fs::remove_file(&note.path).map_err(|source| HostError::RemoveFile {
+        path: note.path.clone(),
+        source,
+    })?;
+    if let Some(directory) = note.path.parent().filter(|_| note.made_directory) {
+        // Refused while anything is left in it, which is as it should be.
+        let _ = fs::remove_dir(directory);
+    }
+    Ok(true)
+}
+
+fn is(path: &Path, contents: &str) -> bool {
+    read(path).is_ok_and(|found| found == contents.as_bytes())
+}
+
+/// flannel's modes: 0755 and 0644, whatever the umask; the plugin of any user
+/// may read it.
+fn write(path: &Path, contents: &str) -> io::Result<()> {
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(directory)?;
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".tartan-new");
+    let written = replace(path, Path::new(&temporary), contents, 0o644);
+    if written.is_err() {
+        // The first error is the one worth telling.
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+fn replace(path: &Path, temporary: &Path, contents: &str, mode: u32) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+        .open(temporary)?;
+    file.write_all(contents.as_bytes())?;
+    file.set_permissions(fs::Permissions::from_mode(mode))?;
+    file.sync_all()?;
+    fs::rename(temporary, path)?;
+    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(LONGEST).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// What is on record.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Note {
+    path: PathBuf,
+    /// Contents written there: the last, and the one before it.
+    written: Vec<String>,
+    /// Its directory was not there before us.
+    made_directory: bool,
+}
+
+impl Note {
+    /// None, too, if it cannot be read: then no file is known to be ours.
+    fn read(state_dir: &Path) -> Option<Note> {
+        serde_json::from_slice(&read(&state_dir.join(NOTE)).ok()?).ok()
+    }
+
+    fn write(&self, state_dir: &Path) -> Result<(), HostError> {
+        let path = state_dir.join(NOTE);
+        let written = DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(state_dir)
+            .and_then(|()| Ok(serde_json::to_string(self)?))
+            .and_then(|text| replace(&path, &state_dir.join(NEW_NOTE), &text, 0o600));
+        written.map_err(|source| HostError::WriteRecord { path, source })
+    }
+}
+
+/// The note's name in the state directory.
+pub(super) const NOTE: &str = "subnet-env.json";
+/// Its name while being written.
+const NEW_NOTE: &str = ".subnet-env.json.new";
+/// Longest file read, in bytes: a hundred times what is written.
+const LONGEST: u64 = 64 * 1024;
+
+#[cfg(test)]
+mod tests;

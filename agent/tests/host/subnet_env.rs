@@ -1,0 +1,95 @@
+//! flannel's file, and what a clean-up makes of it.
+
+use std::fs;
+use std::path::PathBuf;
+
+use tartan::host::{Change, Host, HostError};
+use tartan::reconcile::HostState;
+
+use crate::cleanup::clean;
+use crate::namespace::Namespace;
+use crate::v4;
+
+fn at(namespace: &Namespace, path: &str) -> (PathBuf, HostState) {
+    let path = namespace.root().join(path);
+    let desired = HostState {
+        subnet_file: path.clone(),
+        ..v4()
+    };
+    (path, desired)
+}
+
+fn write(namespace: &Namespace, desired: &HostState) -> Result<Option<Change>, HostError> {
+    let state = namespace.state_dir();
+    namespace.inside(|| async move { Host::open(&state).await?.write_subnet_env(desired) })
+}
+
+#[test]
+fn the_file_is_written_once_followed_and_mended() {
+    let namespace = Namespace::new();
+    let (path, mut desired) = at(&namespace, "run/flannel/subnet.env");
+    let written = Some(Change::SubnetFile(path.clone()));
+    assert_eq!(write(&namespace, &desired).unwrap(), written);
+    let text = fs::read_to_string(&path).unwrap();
+    assert_eq!(text, desired.subnet_env.to_string());
+    assert_eq!(write(&namespace, &desired).unwrap(), None);
+    desired.subnet_env.mtu = 1400;
+    assert_eq!(write(&namespace, &desired).unwrap(), written);
+    assert!(
+        fs::read_to_string(&path)
+            .unwrap()
+            .contains("FLANNEL_MTU=1400\n")
+    );
+    fs::remove_file(&path).unwrap();
+    assert_eq!(write(&namespace, &desired).unwrap(), written);
+    fs::write(&path, "FLANNEL_MTU=9\n").unwrap();
+    assert_eq!(write(&namespace, &desired).unwrap(), written);
+    assert_eq!(write(&namespace, &desired).unwrap(), None);
+}
+
+#[test]
+fn another_path_moves_it_and_a_cleanup_removes_it() {
+    let namespace = Namespace::new();
+    let before = namespace.census();
+    let (old, desired) = at(&namespace, "run/flannel/subnet.env");
+    write(&namespace, &desired).unwrap();
+    let (new, desired) = at(&namespace, "elsewhere/subnet.env");
+    write(&namespace, &desired).unwrap();
+    assert!(new.exists() && !old.parent().unwrap().exists());
+    let outcomes = clean(&namespace);
+    let words: Vec<String> = outcomes.iter().map(ToString::to_string).collect();
+    assert!(
+        words.contains(&format!("removed {}", new.display())),
+        "{words:?}"
+    );
+    assert!(!new.parent().unwrap().exists());
+    namespace.census().must_be(&before, "after the clean-up");
+    assert_eq!(clean(&namespace).len(), 0);
+}
+
+#[test]
+fn what_flanneld_wrote_since_is_kept() {
+    let namespace = Namespace::new();
+    let (path, desired) = at(&namespace, "run/flannel/subnet.env");
+    write(&namespace, &desired).unwrap();
+    fs::write(&path, "FLANNEL_MTU=1472\n").unwrap();
+    let outcomes = clean(&namespace);
+    let words: Vec<String> = outcomes.iter().map(ToString::to_string).collect();
+    assert!(
+        words[0].contains("somebody else has written it since"),
+        "{words:?}"
+    );
+    assert!(path.exists());
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_named_with_the_key() {
+    let namespace = Namespace::new();
+    let (_, desired) = at(&namespace, "file/subnet.env");
+    fs::write(namespace.root().join("file"), "in the way").unwrap();
+    let error = write(&namespace, &desired).unwrap_err().to_string();
+    assert!(
+        error.contains("file/subnet.env") && error.contains("`subnet-file`"),
+        "{error}"
+    );
+}
