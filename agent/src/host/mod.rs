@@ -57,6 +57,8 @@ pub struct Host {
     record: Record,
     /// Changes made by calls that failed later on, not yet told.
     untold: Vec<Change>,
+    /// Nothing is withdrawn.
+    only_adds: bool,
 }
 
 impl Host {
@@ -85,6 +87,7 @@ impl Host {
             netlink: Netlink::open()?,
             record,
             untold,
+            only_adds: false,
         })
     }
 }
