@@ -15,12 +15,13 @@ use tokio::time::{Instant as Moment, MissedTickBehavior, interval, sleep, sleep_
 use tracing::{error, info, warn};
 
 use super::descriptors::Descriptors;
-use super::node::{Facts, Node};
+use super::node::{Facts, Node, refusal};
 use super::refused::RefusedSources;
 use super::takeover::{LISTENER, StartError};
 use crate::api::server::{self, Call};
 use crate::api::wire::Reply;
 use crate::cli::causes;
+use crate::config::NetConf;
 use crate::host::{self, Change, Host, HostError, Watch};
 use crate::reconcile::HostState;
 use crate::registry::Update;
@@ -81,6 +82,8 @@ pub struct Control {
     pub(super) host_problem: Option<String>,
     /// Why nobody can connect anew, in words.
     pub(super) api_problem: Option<String>,
+    /// Why the last good state on disk is not the one in force, in words.
+    pub(super) state_problem: Option<String>,
     pub(super) started: Instant,
     /// When tables were published last.
     pub(super) published: Instant,
@@ -92,6 +95,8 @@ pub struct Control {
     /// What the kernel was made to agree with last.
     applied: HostState,
     node_file: NodeFile,
+    /// The last good state on disk is the one in force, or what is in force was read from it.
+    saved: bool,
     waiting: Vec<Waiting>,
 }
 
@@ -132,6 +137,7 @@ impl Control {
         table.forwarding().await?;
         let mut control = Control {
             applied: node.desired.host.clone(),
+            saved: node.cached.leases.is_some(),
             node,
             host,
             engine,
@@ -143,6 +149,7 @@ impl Control {
             last_repair: None,
             host_problem: None,
             api_problem: None,
+            state_problem: None,
             started: Instant::now(),
             published: Instant::now(),
             registry,
@@ -202,7 +209,10 @@ impl Control {
 
     async fn learn(&mut self, update: Update) -> Result<(), Restart> {
         match &update {
-            Update::Leases(leases) => info!(nodes = leases.len(), "the list of nodes is adopted"),
+            Update::Leases(leases) => {
+                self.saved = false;
+                info!(nodes = leases.len(), "the list of nodes is adopted");
+            }
             Update::Refused { line, reason } => {
                 let line = line.map(|line| format!(" line {line}")).unwrap_or_default();
                 let file = self.node.known.config.node_file.display();
@@ -223,6 +233,8 @@ impl Control {
             self.watch = host::watch().ok();
         }
         self.notice();
+        self.reread_net_conf()?;
+        self.host.only_add(self.node.cached.is_any());
         let known = &self.node.known;
         let facts = Facts::read(&self.host, &known.config, &known.net_conf, &known.own).await;
         let read = facts.map(|facts| self.node.known.facts = facts);
@@ -246,6 +258,7 @@ impl Control {
         };
         self.note_problem(problem.map(|error| causes(&error)));
         self.write_node_file();
+        self.save();
         self.reopen_api().await;
         Ok(())
     }
@@ -338,6 +351,50 @@ impl Control {
             Err(error) => Err(causes(&error)),
         };
         self.api_problem = opened.err();
+    }
+
+    /// Where the net-conf in force is the last good state's: whether the file can be used again. One that
+    /// differs decides sockets and tables, so it is taken by a new start, and only by one that would succeed.
+    fn reread_net_conf(&mut self) -> Result<(), Restart> {
+        if self.node.cached.net_conf.is_none() {
+            return Ok(());
+        }
+        let known = &mut self.node.known;
+        self.node.cached.net_conf = match NetConf::load(&known.config.net_conf) {
+            Err(error) => Some(causes(&error)),
+            Ok((net_conf, text)) if net_conf == known.net_conf => {
+                info!("the net-conf can be read again");
+                known.net_conf_text = text;
+                None
+            }
+            Ok((net_conf, _)) => match self.registry.read_with(&net_conf) {
+                Update::Leases(_) => {
+                    return Err(Restart(
+                        "the net-conf can be read again, and differs".to_owned(),
+                    ));
+                }
+                Update::Refused { line, reason } => Some(format!(
+                    "it differs from the one in force, and the list of nodes cannot be used with it: {}",
+                    refusal(&known.config, line, &reason)
+                )),
+            },
+        };
+        Ok(())
+    }
+
+    /// Keeps what a start without the registry begins from. What a disk refuses is tried again at the next turn.
+    fn save(&mut self) {
+        if self.saved {
+            return;
+        }
+        let problem = self.node.save().err().map(|error| causes(&error));
+        self.saved = problem.is_none();
+        if let Some(problem) = &problem
+            && self.state_problem.is_none()
+        {
+            warn!("{problem}");
+        }
+        self.state_problem = problem;
     }
 
     fn write_node_file(&mut self) {

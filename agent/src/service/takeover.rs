@@ -16,12 +16,11 @@ use tracing::{info, warn};
 use super::control::{Control, Parts, Port};
 use super::descriptors::{Descriptors, DescriptorsError, Obtain};
 use super::node::{Facts, Known, Node};
+use super::sources::{Origin, Sources};
 use crate::api::server::{self, ServerError};
-use crate::config::{NetConf, NetConfError, NodeConfig};
+use crate::config::{NetConfError, NodeConfig};
 use crate::host::{Host, HostError};
 use crate::keeper::COUNTERS;
-use crate::lease::Lease;
-use crate::registry::Update;
 use crate::registry::file::{FileRegistry, FileRegistryError};
 
 /// Why the service could not start. Each sentence names the remedy.
@@ -82,7 +81,7 @@ pub enum StartError {
 pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Control>, StartError> {
     let mut table = Descriptors::receive(channel).await?;
     let take_over = table.is_take_over();
-    let (known, mut host, registry) = read(config).await?;
+    let (known, mut host, registry, origin) = read(config).await?;
 
     let opened = Opened::obtain(&mut table, &known).await?;
     table.discard_rest().await?;
@@ -101,7 +100,9 @@ pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Contro
         .iter()
         .map(|worker| worker.snapshot)
         .max();
-    let node = Node::new(known, past.unwrap_or(0));
+    let mut node = Node::new(known, past.unwrap_or(0));
+    node.cached = origin.cached;
+    node.refused_leases = origin.refused_leases;
 
     let changes = host.apply(&node.desired.host).await?;
     if !take_over {
@@ -129,55 +130,28 @@ pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Contro
 }
 
 /// Step 2: everything that is known before the first decision.
-async fn read(config: NodeConfig) -> Result<(Known, Host, FileRegistry), StartError> {
-    let net_conf = NetConf::load(&config.net_conf)?;
-    for key in net_conf.unknown_keys() {
-        warn!(
-            "{}: the key {key} has no meaning, as in flannel",
-            config.net_conf.display()
-        );
-    }
-    let mut registry = FileRegistry::watch(&config.node_file, &net_conf, &config.node_name)?;
-    let (leases, own) = first_leases(&mut registry, &config).await?;
-    let host = Host::open(&config.state_dir()).await?;
+async fn read(config: NodeConfig) -> Result<(Known, Host, FileRegistry, Origin), StartError> {
+    let Sources {
+        net_conf,
+        net_conf_text,
+        leases,
+        own,
+        registry,
+        origin,
+    } = Sources::read(&config).await?;
+    let mut host = Host::open(&config.state_dir()).await?;
+    host.only_add(origin.cached.is_any());
     let facts = Facts::read(&host, &config, &net_conf, &own).await?;
     let known = Known {
         config,
         net_conf,
+        net_conf_text,
         leases,
         own,
         attachments: Vec::new(),
         facts,
     };
-    Ok((known, host, registry))
-}
-
-async fn first_leases(
-    registry: &mut FileRegistry,
-    config: &NodeConfig,
-) -> Result<(Vec<Lease>, Lease), StartError> {
-    let file = config.node_file.display().to_string();
-    let refused = |line: Option<usize>, reason| StartError::Leases {
-        file: file.clone(),
-        line: line.map(|line| format!(" line {line}")).unwrap_or_default(),
-        reason,
-    };
-    match registry.next().await {
-        Update::Refused { line, reason } => Err(refused(line, reason)),
-        Update::Leases(leases) => {
-            match leases
-                .iter()
-                .find(|lease| lease.name == config.node_name)
-                .cloned()
-            {
-                Some(own) => Ok((leases, own)),
-                None => Err(refused(
-                    None,
-                    format!("add an entry for {}", config.node_name),
-                )),
-            }
-        }
-    }
+    Ok((known, host, registry, origin))
 }
 
 /// Every descriptor of the service, adopted or opened.
