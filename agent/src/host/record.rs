@@ -28,7 +28,7 @@ pub(super) struct Record {
     path: PathBuf,
     place: Place,
     changes: Vec<Changed>,
-    unwritten: Option<HostError>,
+    unwritten: Option<Box<HostError>>,
 }
 
 /// One setting changed.
@@ -137,7 +137,7 @@ impl Record {
 
     /// Why the record on disk is older than this one.
     pub(super) fn unwritten(&self) -> Option<&HostError> {
-        self.unwritten.as_ref()
+        self.unwritten.as_deref()
     }
 
     fn settle(&mut self) {
@@ -145,7 +145,7 @@ impl Record {
             path: self.path.clone(),
             source,
         };
-        self.unwritten = self.write().map_err(failed).err();
+        self.unwritten = self.write().map_err(failed).err().map(Box::new);
     }
 
     fn write(&self) -> io::Result<()> {
