@@ -197,30 +197,35 @@ fn the_longest_list_fits() {
     assert_eq!(read.unwrap().leases, leases);
 }
 
-fn any_leases() -> impl Strategy<Value = Vec<Lease>> {
+fn any_lease() -> impl Strategy<Value = Lease> {
     let sources = proptest::collection::vec(any::<[u8; 4]>(), 0..3);
-    let rest = (any::<bool>(), any::<[u8; 5]>(), sources);
-    proptest::collection::btree_map(1u8..250, rest, 1..6).prop_map(|nodes| {
-        let entry = |(number, (udp, mac, sources)): (u8, (bool, [u8; 5], Vec<[u8; 4]>))| Lease {
-            name: format!("n{number}"),
-            subnets: vec![IpNet::new([10, 244, number, 0].into(), 24).unwrap()],
-            public_ip: [192, 0, 2, number].into(),
-            format: if udp {
-                encap::Format::Udp
-            } else {
-                encap::Format::Vxlan
-            },
-            vtep_mac: encap::Mac([2, number, mac[1], mac[2], mac[3], mac[4]]),
-            accept_sources: sources
-                .iter()
-                .map(|[a, b, ..]| IpNet::new([172, 16, *a, *b].into(), 32).unwrap())
-                .collect(),
-            underlay_sources: sources
-                .iter()
-                .map(|[.., d]| [198, 51, number, *d].into())
-                .collect(),
-        };
-        nodes.into_iter().map(entry).collect()
+    let parts = (1u8..250, any::<bool>(), any::<[u8; 4]>(), sources);
+    parts.prop_map(|(number, udp, [a, b, c, d], sources)| Lease {
+        name: format!("n{number}"),
+        subnets: vec![IpNet::new([10, 244, number, 0].into(), 24).unwrap()],
+        public_ip: [192, 0, 2, number].into(),
+        format: if udp {
+            encap::Format::Udp
+        } else {
+            encap::Format::Vxlan
+        },
+        vtep_mac: encap::Mac([2, number, a, b, c, d]),
+        accept_sources: sources
+            .iter()
+            .map(|[a, b, ..]| IpNet::new([172, 16, *a, *b].into(), 32).unwrap())
+            .collect(),
+        underlay_sources: sources
+            .iter()
+            .map(|[.., d]| [198, 51, number, *d].into())
+            .collect(),
+    })
+}
+
+fn any_leases() -> impl Strategy<Value = Vec<Lease>> {
+    proptest::collection::vec(any_lease(), 1..6).prop_map(|mut leases| {
+        leases.sort_by(|a, b| a.name.cmp(&b.name));
+        leases.dedup_by(|a, b| a.name == b.name);
+        leases
     })
 }
 
