@@ -15,13 +15,12 @@ use tokio::time::{Instant as Moment, MissedTickBehavior, interval, sleep, sleep_
 use tracing::{error, info, warn};
 
 use super::descriptors::Descriptors;
-use super::node::{Facts, Node, refusal};
+use super::node::{Facts, Node};
 use super::refused::RefusedSources;
 use super::takeover::{LISTENER, StartError};
 use crate::api::server::{self, Call};
 use crate::api::wire::Reply;
 use crate::cli::causes;
-use crate::config::NetConf;
 use crate::host::{self, Change, Host, HostError, Watch};
 use crate::reconcile::HostState;
 use crate::registry::Update;
@@ -87,7 +86,7 @@ pub struct Control {
     pub(super) started: Instant,
     /// When tables were published last.
     pub(super) published: Instant,
-    registry: FileRegistry,
+    pub(super) registry: FileRegistry,
     calls: mpsc::Receiver<Call>,
     sender: mpsc::Sender<Call>,
     server: JoinHandle<()>,
@@ -96,7 +95,7 @@ pub struct Control {
     applied: HostState,
     node_file: NodeFile,
     /// The last good state on disk is the one in force, or what is in force was read from it.
-    saved: bool,
+    pub(super) saved: bool,
     waiting: Vec<Waiting>,
 }
 
@@ -220,6 +219,8 @@ impl Control {
             }
         }
         if self.node.learn(update) {
+            // The next service may find the list broken again.
+            self.save();
             let address = self.node.known.underlay_address();
             return Err(Restart(format!("our underlay address is {address} now")));
         }
@@ -351,50 +352,6 @@ impl Control {
             Err(error) => Err(causes(&error)),
         };
         self.api_problem = opened.err();
-    }
-
-    /// Where the net-conf in force is the last good state's: whether the file can be used again. One that
-    /// differs decides sockets and tables, so it is taken by a new start, and only by one that would succeed.
-    fn reread_net_conf(&mut self) -> Result<(), Restart> {
-        if self.node.cached.net_conf.is_none() {
-            return Ok(());
-        }
-        let known = &mut self.node.known;
-        self.node.cached.net_conf = match NetConf::load(&known.config.net_conf) {
-            Err(error) => Some(causes(&error)),
-            Ok((net_conf, text)) if net_conf == known.net_conf => {
-                info!("the net-conf can be read again");
-                known.net_conf_text = text;
-                None
-            }
-            Ok((net_conf, _)) => match self.registry.read_with(&net_conf) {
-                Update::Leases(_) => {
-                    return Err(Restart(
-                        "the net-conf can be read again, and differs".to_owned(),
-                    ));
-                }
-                Update::Refused { line, reason } => Some(format!(
-                    "it differs from the one in force, and the list of nodes cannot be used with it: {}",
-                    refusal(&known.config, line, &reason)
-                )),
-            },
-        };
-        Ok(())
-    }
-
-    /// Keeps what a start without the registry begins from. What a disk refuses is tried again at the next turn.
-    fn save(&mut self) {
-        if self.saved {
-            return;
-        }
-        let problem = self.node.save().err().map(|error| causes(&error));
-        self.saved = problem.is_none();
-        if let Some(problem) = &problem
-            && self.state_problem.is_none()
-        {
-            warn!("{problem}");
-        }
-        self.state_problem = problem;
     }
 
     fn write_node_file(&mut self) {

@@ -31,6 +31,7 @@
 mod answers;
 pub mod control;
 pub mod descriptors;
+mod fallback;
 pub mod node;
 pub mod refused;
 mod sources;
