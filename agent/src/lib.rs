@@ -11,4 +11,5 @@ pub mod lease;
 pub mod reconcile;
 pub mod registry;
 pub mod service;
+pub mod start_failure;
 mod state_file;

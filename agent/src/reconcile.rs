@@ -153,6 +153,12 @@ fn device_mtu(underlay_mtu: u16, own: &Lease, peers: &[PeerSpec], cluster: &[IpN
     })
 }
 
+/// The underlay MTU behind a device MTU that was decided from these leases.
+pub fn underlay_mtu(device_mtu: u16, leases: &[Lease]) -> u16 {
+    let overheads = leases.iter().map(|l| overhead(l.format, l.public_ip));
+    device_mtu.saturating_add(overheads.max().unwrap_or(0))
+}
+
 fn overhead(format: Format, public: IpAddr) -> u16 {
     format.overhead(match public {
         IpAddr::V4(_) => Family::V4,

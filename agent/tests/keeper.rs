@@ -120,6 +120,29 @@ fn a_service_that_once_forwarded_is_started_again_however_it_ends() {
 }
 
 #[test]
+fn a_binary_that_is_away_for_a_while_is_waited_for() {
+    let mut rig = Rig::start("replaced");
+    rig.wait_for("forwarding", 1);
+    let (binary, away) = (rig.binary(), rig.binary().with_extension("away"));
+    fs::rename(&binary, &away).unwrap();
+    rig.kill_service(0, Signal::KILL);
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(rig.keeper.try_wait().unwrap().is_none(), "the keeper stays");
+    fs::rename(&away, &binary).unwrap();
+    rig.wait_for("forwarding", 2);
+    let life = &rig.lines("life")[1];
+    let expected = "restarts=1 names=kept,udp heard=0 last=was killed by signal 9";
+    assert!(life.contains(expected), "{life}");
+    rig.stop_with_code(0);
+}
+
+#[test]
+fn a_binary_that_was_never_there_is_final() {
+    let mut rig = Rig::start("missing");
+    assert_eq!(rig.ended().code(), Some(99));
+}
+
+#[test]
 fn a_killed_keeper_takes_its_service_with_it() {
     let mut rig = Rig::start("forward");
     rig.wait_for("forwarding", 1);
@@ -189,8 +212,17 @@ fn a_second_keeper_on_one_directory_is_refused_with_the_first_ones_id() {
 fn keeper_process() {
     let directory = PathBuf::from(std::env::var_os(DIRECTORY).expect("started by a test"));
     let arguments = ["--exact", "service_process", "--ignored", "--nocapture"];
+    let own = std::env::current_exe().unwrap();
+    let path = match std::env::var(SCRIPT).unwrap().as_str() {
+        "replaced" => {
+            std::os::unix::fs::symlink(own, directory.join(BINARY)).unwrap();
+            directory.join(BINARY)
+        }
+        "missing" => directory.join(BINARY),
+        _ => own,
+    };
     let program = Program {
-        path: std::env::current_exe().unwrap(),
+        path,
         arguments: arguments.map(Into::into).to_vec(),
     };
     let code = block_on(keeper::run(directory.join("run"), program)).unwrap_or_else(|error| {
@@ -349,6 +381,11 @@ impl Rig {
         Rig { directory, keeper }
     }
 
+    /// The service's path under the script "replaced".
+    fn binary(&self) -> PathBuf {
+        self.directory.path().join(BINARY)
+    }
+
     fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
@@ -427,5 +464,6 @@ fn keeper_command(directory: &Path, script: &str) -> Command {
     command
 }
 
+const BINARY: &str = "service";
 const PATIENCE: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(10);

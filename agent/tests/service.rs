@@ -18,12 +18,13 @@ mod last_good;
 mod rig;
 
 use std::net::UdpSocket;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cni_shim::attachment::State;
 use cni_shim::{Attachment, NodeFile, RunDir};
 use rig::{Cluster, eventually};
 use rustix::process::Signal;
+use tartan::keeper::lock::{Lock, LockError};
 
 #[test]
 fn two_nodes_talk_and_every_packet_is_accounted_for() {
@@ -82,6 +83,96 @@ fn a_killed_service_is_missed_by_nobody() {
     for direction in ["outbound", "inbound"] {
         assert_eq!(drops["workers"][0][direction]["balance"], 0, "{drops:#}");
     }
+}
+
+#[test]
+fn a_take_over_goes_on_over_what_a_running_service_only_reports() {
+    let cluster = Cluster::up("vxlan");
+    let node = cluster.node(1);
+    let reports = |part: &str| {
+        let (code, text) = node.tartan(&["status"]);
+        code == 1 && text.contains(part)
+    };
+    let next_life = |number: u64| {
+        node.kill_service(Signal::KILL);
+        eventually("the next service answers", || {
+            node.json("status")["restarts"] == number
+        });
+    };
+    let rival = ["10.244.0.0/16", "via", "192.0.2.2"];
+    node.ip(&[&["route", "replace"], &rival[..]].concat());
+    eventually("the route is reported", || reports("already routed"));
+    next_life(1);
+    assert!(reports("already routed"), "{:?}", node.tartan(&["status"]));
+    node.ip(&[&["route", "delete"], &rival[..]].concat());
+    eventually("all is well", || node.tartan(&["status"]).0 == 0);
+    node.ping("10.244.2.0", 3);
+
+    let mtu = node.json("status")["device_mtu"].clone();
+    node.ip(&["address", "delete", "192.0.2.1/24", "dev", "eth0"]);
+    eventually("the address is missed", || reports("192.0.2.1"));
+    next_life(2);
+    assert!(reports("192.0.2.1"), "{:?}", node.tartan(&["status"]));
+    assert_eq!(node.json("status")["device_mtu"], mtu, "as it was");
+    node.ip(&["address", "add", "192.0.2.1/24", "dev", "eth0"]);
+    eventually("all is well", || node.tartan(&["status"]).0 == 0);
+    node.ping("10.244.2.0", 3);
+}
+
+#[test]
+fn a_full_run_directory_keeps_no_service_down() {
+    let mut cluster = Cluster::empty("udp");
+    let directory = cluster.node(1).root.join("run/tartan");
+    let small = rig::Mount::tmpfs(&directory, "size=64k,nr_inodes=64,mode=0700");
+    cluster.start();
+    let node = cluster.node(1);
+    let next_life = |number: u64| {
+        node.kill_service(Signal::KILL);
+        eventually("the next service answers", || {
+            node.json("status")["restarts"] == number
+        });
+        assert_eq!(node.tartan(&["status"]).0, 0, "nothing had to be written");
+        node.ping("10.244.2.0", 3);
+    };
+    let full = std::fs::write(directory.join("filler"), vec![0; 1 << 20]);
+    assert_eq!(full.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    next_life(1);
+    drop(small);
+}
+
+#[test]
+fn a_read_only_lock_is_had_all_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let small = rig::Mount::tmpfs(directory.path(), "size=64k");
+    let lock = directory.path().join("lock");
+    std::fs::write(&lock, "").unwrap();
+    small.make_read_only();
+    let held = Lock::take(&lock).unwrap();
+    assert!(matches!(Lock::take(&lock), Err(LockError::Held { .. })));
+    drop(held);
+}
+
+#[test]
+fn a_service_that_cannot_start_again_tells_why_to_who_asks() {
+    let mut cluster = Cluster::up("udp");
+    let node = cluster.node(1);
+    let configuration = node.root.join("etc/tartan/tartan.toml");
+    std::fs::create_dir_all(configuration.parent().unwrap()).unwrap();
+    std::fs::write(&configuration, "no-such-key = 1\n").unwrap();
+    node.kill_service(Signal::KILL);
+    eventually("the reason is told", || {
+        let asked = Instant::now();
+        let (code, text) = node.tartan(&["status"]);
+        assert!(asked.elapsed() < Duration::from_secs(10));
+        code == 3 && text.contains("last start failed") && text.contains("no-such-key")
+    });
+    std::fs::remove_file(&configuration).unwrap();
+    eventually("the agent answers", || node.tartan(&["status"]).0 == 0);
+    assert!(!node.root.join("run/tartan/start-failure").exists());
+    cluster.stop(1);
+    let (code, text) = cluster.node(1).tartan(&["status"]);
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains("start it with `tartan run`"), "{text}");
 }
 
 #[test]
@@ -271,6 +362,7 @@ fn a_start_that_cannot_work_ends_with_its_reason() {
     let (code, text) = node.tartan(&["status"]);
     assert_eq!(code, 3, "{text}");
     assert!(text.contains("tartan run"), "{text}");
+    assert!(text.contains("8472"), "the reason is still known: {text}");
 }
 
 #[test]

@@ -106,6 +106,17 @@ impl OutboundBatch {
         self.transmits.len() + count <= TRANSMITS
     }
 
+    /// Forgets what waits for the port of `format`, and returns how many datagrams that was.
+    pub(crate) fn discard(&mut self, format: Format) -> usize {
+        let (before, done) = (self.transmits.len(), self.done);
+        let mut place = 0;
+        self.transmits.retain(|transmit| {
+            place += 1;
+            place <= done || transmit.format != format
+        });
+        before - self.transmits.len()
+    }
+
     /// Moves what was pushed since there were `before` transmits to the front of those that wait: packets of one flow
     /// keep their order when the first of them is walked again.
     pub(crate) fn bring_forward(&mut self, before: usize) {

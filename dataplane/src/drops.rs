@@ -138,7 +138,7 @@ impl DropReason {
                 "the udp format carries only IPv4; ipv6-over-udp allows it between Tartan nodes"
             }
             DropReason::TooBig => {
-                "larger than the path to the peer, and not to be fragmented; the sender got ICMP"
+                "larger than the path to the peer, and not to be fragmented; the sender is told once its size is known"
             }
             DropReason::UnderlayFull => "the underlay socket stayed full for 10 ms",
             DropReason::UnderlayRefused => {

@@ -22,7 +22,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use crate::counters::Counters;
 use crate::device::plain::Plain;
 use crate::inbound::RefusedSource;
-use crate::limits::TICK;
+use crate::limits::{EVENTS, TICK};
 use crate::now::Now;
 use crate::snapshot::Snapshot;
 use crate::spec::Spec;
@@ -109,17 +109,22 @@ impl Engine {
             device_lost: AtomicBool::new(false),
             start: Instant::now(),
         });
-        let threads = seats
-            .into_iter()
-            .enumerate()
-            .map(|(index, seat)| Thread::start(index, seat, &counters, &shared))
-            .collect::<io::Result<Vec<_>>>()
-            .map_err(EngineError::Kernel)?;
-        Ok(Engine {
+        let mut engine = Engine {
             shared,
             counters,
-            threads,
-        })
+            threads: Vec::with_capacity(seats.len()),
+        };
+        for (index, seat) in seats.into_iter().enumerate() {
+            match Thread::start(index, seat, &engine.counters, &engine.shared) {
+                Ok(thread) => engine.threads.push(thread),
+                Err(error) => {
+                    // Those already started would sit on their queues and sockets for ever.
+                    engine.stop();
+                    return Err(EngineError::Kernel(error));
+                }
+            }
+        }
+        Ok(engine)
     }
 
     /// Lets the workers read.
@@ -348,4 +353,3 @@ const SOURCES: [(Token, Source); 3] = [
     (Token(2), Source::Port(Format::Udp)),
     (Token(3), Source::Port(Format::Vxlan)),
 ];
-const EVENTS: usize = 8;

@@ -16,7 +16,7 @@ use encap::checksum::{self, Transport};
 use encap::inner::Inner;
 use encap::pull::{self, Pulled};
 use encap::segment::{self, MAX_HEADER, Plan};
-use encap::{Ecn, Format, ecn};
+use encap::{Ecn, Family, Format, ecn};
 
 use crate::batch::Meta;
 use crate::counters::Tally;
@@ -39,6 +39,8 @@ pub(crate) struct Inbound<'a, D> {
     pub(crate) device: &'a mut D,
     pub(crate) tally: &'a Tally,
     pub(crate) refused: &'a ArrayQueue<RefusedSource>,
+    /// A write showed that the device is gone.
+    pub(crate) device_lost: bool,
 }
 
 /// One datagram of a buffer.
@@ -137,10 +139,11 @@ impl<D: Device> Inbound<'_, D> {
             }
             return self.write(peer, &[], packet);
         };
-        if !matches!(
+        let sound = matches!(
             transport,
             Transport::Valid | Transport::Partial { .. } | Transport::Absent
-        ) {
+        );
+        if !sound || !header_is_sound(packet, inner) {
             // Cutting it would give every piece a good checksum over bytes that are not what the sender sent.
             peer.count_refused(plan.count());
             return self.drop(DropReason::BadSuperPacket, plan.count());
@@ -162,7 +165,8 @@ impl<D: Device> Inbound<'_, D> {
                 self.tally.deliver(Direction::Inbound, 1);
                 peer.count_received(1, header.len() + payload.len());
             }
-            Err(_) => {
+            Err(error) => {
+                self.device_lost |= error.raw_os_error() == Some(libc::EBADFD);
                 peer.count_refused(1);
                 self.drop(DropReason::DeviceRefused, 1);
             }
@@ -179,6 +183,12 @@ impl<D: Device> Inbound<'_, D> {
     fn drop(&self, reason: DropReason, packets: usize) {
         self.tally.drop(Direction::Inbound, reason, packets as u64);
     }
+}
+
+/// Whether the IPv4 header is what its checksum says; IPv6 has none.
+fn header_is_sound(packet: &[u8], inner: &Inner) -> bool {
+    let header = packet.get(..inner.transport).unwrap_or_default();
+    inner.family == Family::V6 || checksum::sum(header) == 0xffff
 }
 
 /// The stairs behind the known peer. Marks congestion on the inner packet where the outer says so.

@@ -56,5 +56,22 @@ pub const RECEIVE_BUFFER: i32 = 8 << 20;
 /// See [`RECEIVE_BUFFER`]. Small enough that a full one drains within milliseconds.
 pub const SEND_BUFFER: i32 = 2 << 20;
 
-/// Entries read from a socket's error queue in one step.
-pub const ERRORS: usize = 16;
+/// Reports read from a socket's error queue at a time.
+pub const ERRORS: usize = 64;
+
+/// How often in a row a send or receive is repeated because it met the error of an earlier datagram. Beyond it, as
+/// under a storm of forged ICMP, the socket counts as full and is tried again a moment later.
+pub const ERROR_ROUNDS: usize = 8;
+
+/// Datagrams of one `sendmmsg` at most.
+pub const SEND_MESSAGES: usize = 64;
+
+/// Control bytes of one received message: room for the segment size, the traffic class, and an error with the address
+/// of who reports it.
+pub const CONTROL: usize = 128;
+
+/// Bytes kept of a quoted datagram: both headers and the addresses behind them.
+pub const QUOTE: usize = 96;
+
+/// Events that one poll returns.
+pub const EVENTS: usize = 8;

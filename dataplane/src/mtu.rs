@@ -58,7 +58,10 @@ pub(crate) fn learn(failure: &Failure, format: Format, snapshot: &Snapshot, now:
     let Some((id, peer)) = snapshot.peers.by_source(failure.to.ip()) else {
         return;
     };
-    let ours = peer.to == failure.to && peer.format == format;
+    // For its own refusals an IPv4 kernel names the port of a connected socket, and ours are not: 0 (ip_local_error in
+    // __ip_append_data, net/ipv4/ip_output.c).
+    let port = failure.local || peer.to.port() == failure.to.port();
+    let ours = peer.to.ip() == failure.to.ip() && port && peer.format == format;
     if failure.errno != libc::EMSGSIZE
         || !ours
         || !(failure.local || quotes(failure, id, peer, snapshot))

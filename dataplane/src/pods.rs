@@ -38,11 +38,17 @@ impl Pods {
     pub fn is_local(&self, destination: IpAddr) -> bool {
         self.tunnel.contains(&destination)
             || (self.in_own_subnet(destination)
-                && (self.attachments.contains(&destination)
-                    || self
-                        .kernel_prefixes
-                        .iter()
-                        .any(|p| p.contains(&destination) && !is_broadcast(p, destination))))
+                && (self.attachments.contains(&destination) || self.kernel_serves(destination)))
+    }
+
+    /// Whether the kernel has it on another device, and not as the broadcast address of any prefix there.
+    fn kernel_serves(&self, destination: IpAddr) -> bool {
+        let mut prefixes = self.kernel_prefixes.iter();
+        prefixes.any(|prefix| prefix.contains(&destination))
+            && !self
+                .kernel_prefixes
+                .iter()
+                .any(|prefix| is_broadcast(prefix, destination))
     }
 
     /// Whether `destination` lies in a subnet leased to this node.
@@ -80,6 +86,9 @@ mod tests {
         spec.attachments.push(ip("127.0.0.1"));
         spec.attachments.push(ip("10.244.9.9"));
         spec.kernel_prefixes.push("10.244.1.64/26".parse().unwrap());
+        spec.kernel_prefixes.push("10.244.1.96/27".parse().unwrap());
+        spec.kernel_prefixes
+            .push("10.244.1.112/28".parse().unwrap());
         let pods = Pods::new(&spec);
         for local in ["10.244.1.2", "10.244.1.0", "10.244.1.65"] {
             assert!(
@@ -101,5 +110,15 @@ mod tests {
         assert!(!pods.is_local(ip("192.0.2.1")) && pods.may_speak(ip("192.0.2.1")));
         assert_eq!(pods.tunnel_address(ip("10.9.9.9")), Some(ip("10.244.1.0")));
         assert_eq!(pods.tunnel_address(ip("fd00::1")), None);
+    }
+    #[test]
+    fn a_broadcast_address_of_any_prefix_is_no_pod() {
+        let mut spec = spec();
+        for prefix in ["10.244.1.0/24", "10.244.1.64/26"] {
+            spec.kernel_prefixes.push(prefix.parse().unwrap());
+        }
+        let pods = Pods::new(&spec);
+        assert!(pods.is_local(ip("10.244.1.126")) && pods.is_local(ip("10.244.1.128")));
+        assert!(!pods.is_local(ip("10.244.1.127")) && !pods.is_local(ip("10.244.1.255")));
     }
 }

@@ -9,6 +9,8 @@
 //! A worker owns its descriptors, buffers and counters alone. It reads no clock and makes no random choice, so a test
 //! can run many of them in one thread under virtual time.
 
+mod flush;
+
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -21,15 +23,13 @@ use crate::answers::Answers;
 use crate::batch::{InboundBatch, OutboundBatch};
 use crate::counters::{Counters, Tally};
 use crate::device::Device;
-use crate::drops::{Direction, DropReason};
+use crate::drops::Direction;
 use crate::inbound::{Inbound, RefusedSource};
-use crate::limits::{ERRORS, FRAGMENTS, HOLD, NOTICES, OUTBOUND_BYTES, OUTBOUND_PACKETS};
-use crate::mtu;
+use crate::limits::{ERROR_ROUNDS, FRAGMENTS, HOLD, NOTICES, OUTBOUND_BYTES, OUTBOUND_PACKETS};
 use crate::now::Now;
 use crate::outbound::Outbound;
 use crate::snapshot::Snapshot;
-use crate::sys::mmsg::SEND_MESSAGES;
-use crate::underlay::{Outgoing, Underlay};
+use crate::underlay::Underlay;
 
 /// A worker over one device queue and one underlay.
 pub struct Worker<D, U> {
@@ -51,6 +51,15 @@ struct Ready {
     device: bool,
     udp: bool,
     vxlan: bool,
+}
+
+impl Ready {
+    fn port(&mut self, format: Format) -> &mut bool {
+        match format {
+            Format::Udp => &mut self.udp,
+            Format::Vxlan => &mut self.vxlan,
+        }
+    }
 }
 
 /// Something that a worker reads from.
@@ -98,8 +107,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     pub fn wake(&mut self, source: Source) {
         match source {
             Source::Device => self.ready.device = true,
-            Source::Port(Format::Udp) => self.ready.udp = true,
-            Source::Port(Format::Vxlan) => self.ready.vxlan = true,
+            Source::Port(format) => *self.ready.port(format) = true,
         }
     }
 
@@ -156,21 +164,11 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     }
 
     fn receive(&mut self, format: Format, snapshot: &Snapshot, now: Now) {
-        let ready = match format {
-            Format::Udp => &mut self.ready.udp,
-            Format::Vxlan => &mut self.ready.vxlan,
-        };
-        if !*ready {
+        if !*self.ready.port(format) {
             return;
         }
-        let count = match self.underlay.receive(format, &mut self.inbound) {
-            Ok(count) => count,
-            Err(error) if would_block(&error) => {
-                *ready = false;
-                return;
-            }
-            // The error of an earlier send; what is queued to read is still there.
-            Err(_) => return self.failures(format, snapshot, now),
+        let Some(count) = self.receive_batch(format, snapshot, now) else {
+            return;
         };
         self.tally.receive(Direction::Inbound, count);
         let Worker {
@@ -185,10 +183,27 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             device,
             tally,
             refused,
+            device_lost: false,
         };
         for (frame, meta) in inbound.frames.iter_mut().zip(&inbound.metas).take(count) {
             stairs.buffer(format, frame, meta);
         }
+        self.device_lost |= stairs.device_lost;
+    }
+
+    /// One batch, past pending errors: they are of earlier sends, and what is queued to read is still there.
+    fn receive_batch(&mut self, format: Format, snapshot: &Snapshot, now: Now) -> Option<usize> {
+        for _ in 0..ERROR_ROUNDS {
+            match self.underlay.receive(format, &mut self.inbound) {
+                Ok(count) => return Some(count),
+                Err(error) if would_block(&error) => {
+                    *self.ready.port(format) = false;
+                    return None;
+                }
+                Err(_) => self.failures(format, snapshot, now),
+            };
+        }
+        None
     }
 
     fn transmit(&mut self, snapshot: &Snapshot, now: Now) {
@@ -229,142 +244,17 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                     stages.packet(index, 0..length, false);
                 }
                 Err(error) => {
-                    self.ready.device = error.kind() == io::ErrorKind::Interrupted;
                     self.device_lost |=
                         matches!(error.raw_os_error(), Some(libc::EBADFD | libc::EIO));
+                    // Only an empty queue will announce its next packet.
+                    self.ready.device = !would_block(&error) && !self.device_lost;
                     break;
                 }
             }
-        }
-    }
-
-    /// Sends what waits, in order, run by run of one format.
-    fn flush(&mut self, snapshot: &Snapshot, now: Now) {
-        let mut repeated = false;
-        while let Some(format) = self
-            .outbound
-            .waiting()
-            .first()
-            .map(|transmit| transmit.format)
-        {
-            match self.send_run(format) {
-                Ok(count) => {
-                    self.account(count, snapshot);
-                    repeated = false;
-                }
-                Err(error) if is_full(&error) => {
-                    let since = *self.held_since.get_or_insert(now);
-                    if now.since(since) < HOLD {
-                        return;
-                    }
-                    self.drop_waiting();
-                }
-                // A pending error of an earlier datagram, perhaps to another peer: the same send again tells.
-                Err(_) if !repeated => {
-                    self.failures(format, snapshot, now);
-                    repeated = true;
-                }
-                Err(error) => {
-                    self.refuse_first(&error, snapshot, now);
-                    repeated = false;
-                }
-            }
-        }
-        self.outbound.clear();
-        self.held_since = None;
-    }
-
-    fn send_run(&mut self, format: Format) -> io::Result<usize> {
-        let batch = &self.outbound;
-        let run = batch
-            .waiting()
-            .iter()
-            .take_while(|transmit| transmit.format == format)
-            .take(SEND_MESSAGES);
-        let datagrams = run.map(|t| Outgoing {
-            to: t.to,
-            ecn: t.ecn,
-            parts: batch.parts(t),
-        });
-        match self.underlay.send(format, datagrams)? {
-            0 => Err(io::ErrorKind::WouldBlock.into()),
-            count => Ok(count),
-        }
-    }
-
-    fn account(&mut self, count: usize, snapshot: &Snapshot) {
-        self.tally.send(count);
-        for transmit in self.outbound.waiting().iter().take(count) {
-            if let Some((_, peer)) = snapshot.peers.by_source(transmit.to.ip()) {
-                peer.count_sent(transmit.inner_len);
-            }
-        }
-        self.outbound.done += count;
-    }
-
-    /// The first waiting datagram was refused twice. Too large: walk its packet again, now that the path MTU is known.
-    fn refuse_first(&mut self, error: &io::Error, snapshot: &Snapshot, now: Now) {
-        let Some(first) = self.outbound.waiting().first() else {
-            return;
-        };
-        let (frame, range) = first.packet();
-        let too_big = error.raw_os_error() == Some(libc::EMSGSIZE);
-        let again = too_big && !first.last_try && self.outbound.has_room(1);
-        self.outbound.done += 1;
-        if again {
-            let Worker {
-                device,
-                tally,
-                outbound,
-                answers,
-                ..
-            } = self;
-            let before = outbound.transmits.len();
-            Outbound {
-                snapshot,
-                batch: outbound,
-                device,
-                answers,
-                tally,
-                now,
-            }
-            .packet(frame, range, true);
-            outbound.bring_forward(before);
-        } else {
-            let reason = if too_big {
-                DropReason::TooBig
-            } else {
-                DropReason::UnderlayRefused
-            };
-            self.tally.drop(Direction::Outbound, reason, 1);
-        }
-    }
-
-    fn drop_waiting(&mut self) {
-        let waiting = self.outbound.waiting().len();
-        self.tally.drop(
-            Direction::Outbound,
-            DropReason::UnderlayFull,
-            waiting as u64,
-        );
-        self.outbound.done += waiting;
-    }
-
-    /// Reads reports of earlier datagrams and learns path MTUs from those that prove themselves.
-    fn failures(&mut self, format: Format, snapshot: &Snapshot, now: Now) {
-        for _ in 0..ERRORS {
-            let Some(failure) = self.underlay.failure(format) else {
-                break;
-            };
-            mtu::learn(&failure, format, snapshot, now);
         }
     }
 }
 
 fn would_block(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
-}
-
-fn is_full(error: &io::Error) -> bool {
-    would_block(error) || error.raw_os_error() == Some(libc::ENOBUFS)
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::wire::{Reply, Request};
+use crate::start_failure;
 
 /// Why a call brought no answer.
 #[derive(Debug, Error)]
@@ -17,6 +18,24 @@ pub enum ClientError {
         "no agent answers on {path}; start it with `tartan run`, or name its directory with --root"
     )]
     Unreachable {
+        /// The socket's path.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Nobody answers, and the last start is known to have failed.
+    #[error(
+        "no agent answers on {path}; its last start failed: {reason} (mend that; `tartan run`, where it runs, then tries again by itself)"
+    )]
+    NotStarted {
+        /// The socket's path.
+        path: PathBuf,
+        /// Why not, with the remedy, as the service wrote it down.
+        reason: String,
+    },
+    /// The caller may not ask.
+    #[error("not allowed to ask the agent on {path}: run as root (sudo)")]
+    NotAllowed {
         /// The socket's path.
         path: PathBuf,
         /// What the kernel said.
@@ -41,17 +60,48 @@ pub enum ClientError {
 /// Asks the agent that listens on `path`.
 ///
 /// # Errors
-/// [`ClientError`]; `Unreachable` is the one that means "no agent".
+/// [`ClientError`]; its [`is_no_answer`](ClientError::is_no_answer) means "no agent".
 pub fn call(path: &Path, request: &Request) -> Result<serde_json::Value, ClientError> {
-    let unreachable = |source| ClientError::Unreachable {
-        path: path.to_owned(),
-        source,
-    };
+    ask(path, request).map_err(|error| match path.parent().and_then(start_failure::read) {
+        Some(reason) if error.is_no_answer() => ClientError::NotStarted {
+            path: path.to_owned(),
+            reason,
+        },
+        _ => error,
+    })
+}
+
+impl ClientError {
+    /// Whether nobody answered, as opposed to an answer that is of no use.
+    pub fn is_no_answer(&self) -> bool {
+        match self {
+            ClientError::Unreachable { .. }
+            | ClientError::NotStarted { .. }
+            | ClientError::Silent { .. } => true,
+            ClientError::NotAllowed { .. } | ClientError::Answer(_) | ClientError::Refused(_) => {
+                false
+            }
+        }
+    }
+
+    fn of_connecting(path: &Path, source: io::Error) -> ClientError {
+        let path = path.to_owned();
+        // EACCES and EPERM: the directory is root's.
+        if source.kind() == io::ErrorKind::PermissionDenied {
+            ClientError::NotAllowed { path, source }
+        } else {
+            ClientError::Unreachable { path, source }
+        }
+    }
+}
+
+fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, ClientError> {
     let silent = |source| ClientError::Silent {
         path: path.to_owned(),
         source,
     };
-    let mut stream = UnixStream::connect(path).map_err(unreachable)?;
+    let mut stream =
+        UnixStream::connect(path).map_err(|source| ClientError::of_connecting(path, source))?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(silent)?;
     stream.set_write_timeout(Some(PATIENCE)).map_err(silent)?;
     let mut line = serde_json::to_vec(request).map_err(ClientError::Answer)?;
@@ -70,7 +120,8 @@ pub fn call(path: &Path, request: &Request) -> Result<serde_json::Value, ClientE
     }
 }
 
-const PATIENCE: Duration = Duration::from_secs(35);
+/// A running agent answers within milliseconds; a keeper without a service lets callers wait.
+const PATIENCE: Duration = Duration::from_secs(5);
 const ANSWER_LIMIT: u64 = 64 * 1024 * 1024;
 
 #[cfg(test)]
@@ -78,6 +129,32 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
+
+    #[test]
+    fn a_keeper_without_a_service_is_not_waited_for_and_the_reason_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("api.sock");
+        // Connections are taken by the kernel and answered by nobody.
+        let _listener = UnixListener::bind(&path).unwrap();
+        start_failure::note(directory.path(), "line 3 is wrong: mend it");
+        let asked = std::time::Instant::now();
+        let error = call(&path, &Request::Status).unwrap_err();
+        assert!(asked.elapsed() < Duration::from_secs(10));
+        assert!(error.is_no_answer());
+        assert!(
+            error.to_string().contains("line 3 is wrong: mend it"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn who_may_not_ask_is_told_so() {
+        for errno in [rustix::io::Errno::ACCESS, rustix::io::Errno::PERM] {
+            let error = ClientError::of_connecting(Path::new("/x"), errno.into());
+            assert!(!error.is_no_answer());
+            assert!(error.to_string().contains("sudo"), "{error}");
+        }
+    }
 
     #[test]
     fn nobody_silence_and_nonsense_are_told_apart() {

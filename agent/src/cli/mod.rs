@@ -179,9 +179,10 @@ fn ask<T: DeserializeOwned>(
         Ok(value) => value,
         Err(error) => {
             complain_with_causes(&error);
-            return match error {
-                ClientError::Unreachable { .. } => UNREACHABLE,
-                _ => PROBLEM,
+            return if error.is_no_answer() {
+                UNREACHABLE
+            } else {
+                PROBLEM
             };
         }
     };

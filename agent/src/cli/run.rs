@@ -1,18 +1,22 @@
 //! `tartan run`: configuration and log, then the keeper; and the hidden `tartan service`, its child.
 
+use std::error::Error;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
+use std::path::Path;
 
+use cni_shim::RunDir;
 use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
 use tracing::error;
 use tracing_subscriber::EnvFilter;
 
 use super::{PROBLEM, USAGE, causes, complain_with_causes, own_arguments};
-use crate::config::{NodeConfig, RunArgs};
+use crate::config::{ConfigError, NodeConfig, RunArgs};
 use crate::keeper;
 use crate::keeper::child::Program;
 use crate::service;
+use crate::start_failure;
 
 /// Why nothing could be started at all.
 #[derive(Debug, Error)]
@@ -27,7 +31,7 @@ pub(super) enum RunError {
 pub(super) fn keeper(args: RunArgs) -> u8 {
     let config = match configure(&args) {
         Ok(config) => config,
-        Err(code) => return code,
+        Err(error) => return misconfigured(&error),
     };
     let prepared = runtime().and_then(|runtime| Ok((runtime, program()?)));
     let (runtime, program) = match prepared {
@@ -43,17 +47,23 @@ pub(super) fn keeper(args: RunArgs) -> u8 {
 
 /// The service. Its thread is the process's first, in whose network namespace everything is opened.
 pub(super) fn service(args: RunArgs) -> u8 {
+    let root = args.root.as_deref().unwrap_or(Path::new("/"));
+    let run_dir = RunDir::under(root);
     let config = match configure(&args) {
         Ok(config) => config,
-        Err(code) => return code,
+        Err(error) => {
+            start_failure::note(run_dir.path(), &causes(&error));
+            return misconfigured(&error);
+        }
     };
-    match runtime() {
-        Ok(runtime) => match runtime.block_on(service::run(config)) {
-            Ok(code) => code,
-            Err(error) => failed(&error),
-        },
-        Err(error) => failed(&error),
-    }
+    let ended = runtime().map(|runtime| runtime.block_on(service::run(config)));
+    let error: Box<dyn Error> = match ended {
+        Ok(Ok(code)) => return code,
+        Ok(Err(error)) => error.into(),
+        Err(error) => error.into(),
+    };
+    start_failure::note(run_dir.path(), &causes(&*error));
+    failed(&*error)
 }
 
 pub(super) fn runtime() -> Result<Runtime, RunError> {
@@ -73,11 +83,8 @@ fn program() -> Result<Program, RunError> {
     })
 }
 
-fn configure(args: &RunArgs) -> Result<NodeConfig, u8> {
-    let config = NodeConfig::load(args).map_err(|error| {
-        complain_with_causes(&error);
-        USAGE
-    })?;
+fn configure(args: &RunArgs) -> Result<NodeConfig, ConfigError> {
+    let config = NodeConfig::load(args)?;
     let filter = EnvFilter::try_new(&config.log).unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -85,6 +92,11 @@ fn configure(args: &RunArgs) -> Result<NodeConfig, u8> {
         .with_ansi(io::stderr().is_terminal())
         .init();
     Ok(config)
+}
+
+fn misconfigured(error: &ConfigError) -> u8 {
+    complain_with_causes(error);
+    USAGE
 }
 
 fn failed(error: &dyn std::error::Error) -> u8 {

@@ -56,14 +56,7 @@ impl Lock {
                 .create(directory)
                 .map_err(failed)?;
         }
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)
-            .map_err(failed)?;
+        let mut file = open(path).map_err(failed)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
@@ -74,12 +67,31 @@ impl Lock {
             }
             Err(error) => return Err(failed(error.into())),
         }
-        file.set_len(0)
-            .and_then(|()| file.rewind())
-            .map_err(failed)?;
-        writeln!(file, "{}", std::process::id()).map_err(failed)?;
+        // Who holds it is for people: a full or read-only directory must not keep a service down.
+        let _ = sign(&mut file);
         Ok(Lock { _file: file })
     }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let writable = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path);
+    match writable {
+        // A lock needs no writing.
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(path),
+        other => other,
+    }
+}
+
+fn sign(file: &mut File) -> io::Result<()> {
+    file.set_len(0)?;
+    file.rewind()?;
+    writeln!(file, "{}", std::process::id())
 }
 
 fn holder(file: &mut File) -> String {
@@ -109,6 +121,13 @@ mod tests {
         );
         drop(first);
         Lock::take(&path).unwrap();
+    }
+
+    #[test]
+    fn a_full_file_is_locked_all_the_same() {
+        // Whatever is written to this one is refused with ENOSPC.
+        sign(&mut OpenOptions::new().write(true).open("/dev/full").unwrap()).unwrap_err();
+        drop(Lock::take(Path::new("/dev/full")).unwrap());
     }
 
     #[test]

@@ -14,9 +14,10 @@
 //!
 //! States of a life: *starting* (deposits and withdrawals) → *ready* (the keeper answers *go* at once) →
 //! *forwarding* (the keeper watches the workers' ticks). A life that is not forwarding after 30 s, breaks the
-//! protocol, or has a worker whose tick stands for 2 s is killed. The next one starts at once, then after
-//! 100 ms doubling to 5 s; 10 s of health forgive. A service that ends by itself before any service ever
-//! forwarded has a reason that trying again does not mend: the keeper ends with its exit code.
+//! protocol, or has a worker whose tick stands for 2 s is killed. The next one starts at once. Deaths in a row
+//! are waited for: up to 5 s while no life forwards, at most 200 ms after one that did ([`backoff`]). A service that ends by itself before any service ever
+//! forwarded has a reason that trying again does not mend: the keeper ends with its exit code. So it is with a
+//! first service that the kernel does not start; once one has forwarded, that is a death like any other.
 //!
 //! Limits: 512 descriptors, one keeper per run directory (`flock`). What it never does: look into a packet,
 //! a configuration or a store record. The one thing it reads is the ticks in the memfd of counters.
@@ -34,7 +35,7 @@ pub mod table;
 pub mod watchdog;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use dataplane::counters::Counters;
@@ -50,6 +51,9 @@ use child::{Ending, Program, Service};
 use lock::{Lock, LockError};
 use table::{Table, TableError};
 use watchdog::{LOOK_EVERY, Watchdog};
+
+use crate::cli::causes;
+use crate::start_failure;
 
 /// Name under which the service deposits its memfd of counters.
 pub const COUNTERS: &str = "counters";
@@ -84,40 +88,69 @@ pub enum KeeperError {
     Channel(#[source] ChannelError),
 }
 
+impl KeeperError {
+    /// Whether the same may succeed later: a binary that is being replaced, a kernel out of memory, processes
+    /// or descriptors. Ending would take the device from pods that a later try may serve again.
+    fn may_pass(&self) -> bool {
+        matches!(self, KeeperError::Start { .. } | KeeperError::Channel(_))
+    }
+}
+
 /// Keeps one service running until told to stop; returns the exit code. Needs a tokio runtime with I/O,
 /// time and signals.
 ///
 /// # Errors
-/// [`KeeperError`]: another agent on the run directory, or a kernel that lets no service start.
+/// [`KeeperError`]: another agent on the run directory, or a kernel that lets no first service start.
 pub async fn run(run_dir: PathBuf, program: Program) -> Result<u8, KeeperError> {
     let _lock = Lock::take(&run_dir.join(LOCK_FILE))?;
+    // An agent before this one may have left it.
+    start_failure::forget(&run_dir);
+    let code = keep(&run_dir, &program).await;
+    if let Ok(0) = code {
+        start_failure::forget(&run_dir);
+    }
+    code
+}
+
+async fn keep(run_dir: &Path, program: &Program) -> Result<u8, KeeperError> {
     let mut stop = Stop::listen().map_err(KeeperError::Signals)?;
     let mut keeper = Keeper::default();
     let mut backoff = Backoff::default();
     loop {
-        let ending = match keeper.life(&program, &mut stop).await? {
-            Outcome::Stopped(ending) => {
+        let reason = match keeper.life(program, &mut stop).await {
+            Ok(Outcome::Stopped(ending)) => {
                 info!("stopped: the service {}", ending.words());
                 return Ok(0);
             }
-            Outcome::Died(ending) => ending,
+            Ok(Outcome::Died(ending)) => {
+                if let (Some(code), false) = (ending.code(), keeper.has_forwarded) {
+                    error!(
+                        "the service {} before it forwarded; not started again",
+                        ending.words()
+                    );
+                    return Ok(code.max(1));
+                }
+                if ending.code().is_none() && keeper.forwarding_since.is_none() {
+                    // It had no time to say why itself.
+                    start_failure::note(run_dir, &format!("it {}", ending.words()));
+                }
+                keeper.restarts = keeper.restarts.saturating_add(1);
+                keeper.last_end = Some(ending.words());
+                format!("the service {}", ending.words())
+            }
+            Err(error) if keeper.has_forwarded && error.may_pass() => {
+                let reason = causes(&error);
+                start_failure::note(run_dir, &reason);
+                reason
+            }
+            Err(error) => return Err(error),
         };
-        if let (Some(code), false) = (ending.code(), keeper.has_forwarded) {
-            error!(
-                "the service {} before it forwarded; not started again",
-                ending.words()
-            );
-            return Ok(code.max(1));
-        }
-        let wait = backoff.after(ending.lived);
+        let wait = backoff.after(keeper.forwarding_since.map(|since| since.elapsed()));
         warn!(
             descriptors = keeper.table.names().len(),
-            "the service {}; the next starts in {} ms",
-            ending.words(),
+            "{reason}; the next starts in {} ms",
             wait.as_millis()
         );
-        keeper.restarts = keeper.restarts.saturating_add(1);
-        keeper.last_end = Some(ending.words());
         tokio::select! {
             biased;
             () = stop.asked() => return Ok(0),
@@ -138,10 +171,13 @@ struct Keeper {
     restarts: u64,
     last_end: Option<String>,
     has_forwarded: bool,
+    /// When the present life, or the last one, began to forward.
+    forwarding_since: Option<Instant>,
 }
 
 impl Keeper {
     async fn life(&mut self, program: &Program, stop: &mut Stop) -> Result<Outcome, KeeperError> {
+        self.forwarding_since = None;
         let (channel, theirs) = Channel::pair().map_err(KeeperError::Channel)?;
         let mut service = Service::start(program, theirs).map_err(|source| KeeperError::Start {
             path: program.path.clone(),
@@ -178,7 +214,6 @@ impl Keeper {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut watch: Option<(Watchdog, Counters)> = None;
         let started = Instant::now();
-        let mut forwarding = false;
         loop {
             tokio::select! {
                 biased;
@@ -191,8 +226,8 @@ impl Keeper {
                         }
                     }
                     Ok(Some((FromService::Forwarding, _))) => {
-                        forwarding = true;
                         self.has_forwarded = true;
+                        self.forwarding_since = Some(Instant::now());
                         watch = self.counters().map(|counters| (Watchdog::default(), counters));
                         info!(pid = service.id(), "the service forwards");
                     }
@@ -201,7 +236,7 @@ impl Keeper {
                     Err(error) => return self.broken(&error, service).await,
                 },
                 _ = looks.tick() => {
-                    if !forwarding && started.elapsed() > START_PATIENCE {
+                    if self.forwarding_since.is_none() && started.elapsed() > START_PATIENCE {
                         let limit = START_PATIENCE.as_secs();
                         return Verdict::Kill(format!("it did not forward within {limit} s"));
                     }

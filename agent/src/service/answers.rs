@@ -152,6 +152,7 @@ impl Control {
             .chain(self.state_problem.clone())
             .chain(self.host.unrecorded().map(|error| causes(error)))
             .chain(self.host_problem.clone())
+            .chain(self.node_file_problem.clone())
             .chain(bypassing)
             .chain(records)
             .collect();

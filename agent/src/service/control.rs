@@ -25,6 +25,7 @@ use crate::host::{self, Change, Host, HostError, Watch};
 use crate::reconcile::HostState;
 use crate::registry::Update;
 use crate::registry::file::FileRegistry;
+use crate::start_failure;
 
 /// An underlay socket, held beside the engine for the kernel's drop counter.
 #[derive(Debug)]
@@ -53,6 +54,12 @@ pub struct Parts {
     pub registry: FileRegistry,
     /// The keeper.
     pub table: Descriptors,
+    /// The node file as it was written, unless it could not be.
+    pub node_file: Option<NodeFile>,
+    /// Why not, in words.
+    pub node_file_problem: Option<String>,
+    /// What the kernel refused to a take-over, in words.
+    pub host_problem: Option<String>,
 }
 
 /// Why the loop ended.
@@ -79,6 +86,8 @@ pub struct Control {
     pub(super) last_repair: Option<String>,
     /// What the kernel refused at the last try, in words.
     pub(super) host_problem: Option<String>,
+    /// Why the plugin is told old things, in words.
+    pub(super) node_file_problem: Option<String>,
     /// Why nobody can connect anew, in words.
     pub(super) api_problem: Option<String>,
     /// Why the last good state on disk is not the one in force, in words.
@@ -93,7 +102,7 @@ pub struct Control {
     watch: Option<Watch>,
     /// What the kernel was made to agree with last.
     applied: HostState,
-    node_file: NodeFile,
+    node_file: Option<NodeFile>,
     /// The last good state on disk is the one in force, or what is in force was read from it.
     pub(super) saved: bool,
     waiting: Vec<Waiting>,
@@ -121,11 +130,13 @@ impl Control {
             listener,
             registry,
             table,
+            node_file,
+            node_file_problem,
+            host_problem,
         } = parts;
-        let node_file = node.node_file();
-        node_file.write(&node.known.config.run_dir())?;
         // Changes of the kernel from here on are told; what came before is read once more below.
-        let watch = host::watch()?;
+        // Without a watch the loop tries again, and the clock makes up for it.
+        let watch = host::watch().ok();
         let (sender, calls) = mpsc::channel(CALLS);
         let server = serve(listener, sender.clone());
         if !table.ready().await? {
@@ -134,6 +145,7 @@ impl Control {
         }
         engine.go();
         table.forwarding().await?;
+        start_failure::forget(node.known.config.run_dir().path());
         let mut control = Control {
             applied: node.desired.host.clone(),
             saved: node.cached.leases.is_some(),
@@ -147,6 +159,7 @@ impl Control {
             repairs: 0,
             last_repair: None,
             host_problem: None,
+            node_file_problem,
             api_problem: None,
             state_problem: None,
             started: Instant::now(),
@@ -155,11 +168,12 @@ impl Control {
             calls,
             sender,
             server,
-            watch: Some(watch),
+            watch,
             node_file,
             waiting: Vec::new(),
         };
         control.note_repairs(repairs);
+        control.note_problem(host_problem);
         info!(node = control.node.known.own.name, "forwarding");
         Ok(Some(control))
     }
@@ -356,13 +370,17 @@ impl Control {
 
     fn write_node_file(&mut self) {
         let node_file = self.node.node_file();
-        if node_file == self.node_file {
+        if self.node_file.as_ref() == Some(&node_file) {
             return;
         }
-        match node_file.write(&self.node.known.config.run_dir()) {
-            Ok(()) => self.node_file = node_file,
-            Err(error) => warn!("{}", causes(&error)),
+        let written = node_file.write(&self.node.known.config.run_dir());
+        let problem = written.err().map(|error| causes(&error));
+        if problem.is_none() {
+            self.node_file = Some(node_file);
+        } else if problem != self.node_file_problem {
+            warn!("{}", problem.as_deref().unwrap_or_default());
         }
+        self.node_file_problem = problem;
     }
 }
 

@@ -17,6 +17,10 @@
 //! a garbled record) is refused with a reason in `tartan status`, and what was in force stays. Data never
 //! waits for control, control waits for data only to answer `adopt`.
 //!
+//! What a running service only reports (a route of somebody else in the way of ours, a full run directory, an
+//! underlay address that is gone) does not end a take-over either: it goes on and reports it. On a first start,
+//! when no packet depends on it yet, the same things are final.
+//!
 //! It ends on SIGTERM and when its keeper ends (code 0), and when only descriptors opened anew can help: the
 //! device was deleted, our underlay address changed, a net-conf came back otherwise (code 1; the keeper starts the next at once).
 //!

@@ -16,7 +16,7 @@ use crate::config::{NetConf, NodeConfig};
 use crate::host::{Bypass, Host, HostError, Underlay};
 use crate::last_good::{self, LastGoodError};
 use crate::lease::Lease;
-use crate::reconcile::{Desired, Inputs, reconcile};
+use crate::reconcile::{Desired, Inputs, reconcile, underlay_mtu};
 use crate::registry::Update;
 
 /// What the kernel says that decides the tables.
@@ -54,6 +54,36 @@ impl Facts {
                 .bypassing(&net_conf.cluster(), &own.subnets, device)
                 .await?,
         })
+    }
+
+    /// What a take-over goes on with where [`Facts::read`] fails: as much as the kernel tells. An underlay that
+    /// is not found has the MTU that the service before went by.
+    pub async fn salvage(
+        host: &Host,
+        config: &NodeConfig,
+        net_conf: &NetConf,
+        own: &Lease,
+        leases: &[Lease],
+    ) -> Facts {
+        let device = &config.device_name;
+        let address = config.public_ip.unwrap_or(own.public_ip);
+        let lost = || Underlay {
+            ifindex: 0,
+            name: "no interface".to_owned(),
+            mtu: NodeFile::read(&config.run_dir())
+                .map_or(ETHERNET_MTU, |file| underlay_mtu(file.mtu, leases)),
+        };
+        let underlay = host.underlay(address).await;
+        let prefixes = host.kernel_prefixes(&own.subnets, device).await;
+        let addresses = host.addresses().await;
+        let cluster = net_conf.cluster();
+        let bypassing = host.bypassing(&cluster, &own.subnets, device).await;
+        Facts {
+            underlay: underlay.unwrap_or_else(|_| lost()),
+            prefixes: prefixes.unwrap_or_default(),
+            addresses: addresses.unwrap_or_default(),
+            bypassing: bypassing.unwrap_or_default(),
+        }
     }
 }
 
@@ -239,6 +269,9 @@ fn adopt_records(known: &mut Known) -> Vec<RefusedRecord> {
         })
         .collect()
 }
+
+/// Where nobody ever wrote down another.
+const ETHERNET_MTU: u16 = 1500;
 
 #[cfg(test)]
 mod tests {

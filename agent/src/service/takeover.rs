@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 
+use cni_shim::NodeFile;
 use dataplane::counters::Counters;
 use dataplane::device::plain::{self, Plain};
 use dataplane::engine::{Engine, EngineError, Seat};
@@ -18,6 +19,7 @@ use super::descriptors::{Descriptors, DescriptorsError, Obtain};
 use super::node::{Facts, Known, Node};
 use super::sources::{Origin, Sources};
 use crate::api::server::{self, ServerError};
+use crate::cli::causes;
 use crate::config::{NetConfError, NodeConfig};
 use crate::host::{Host, HostError};
 use crate::keeper::COUNTERS;
@@ -81,7 +83,7 @@ pub enum StartError {
 pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Control>, StartError> {
     let mut table = Descriptors::receive(channel).await?;
     let take_over = table.is_take_over();
-    let (known, mut host, registry, origin) = read(config).await?;
+    let (known, mut host, registry, origin, unread) = read(config, take_over).await?;
 
     let opened = Opened::obtain(&mut table, &known).await?;
     table.discard_rest().await?;
@@ -104,7 +106,15 @@ pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Contro
     node.cached = origin.cached;
     node.refused_leases = origin.refused_leases;
 
-    let changes = host.apply(&node.desired.host).await?;
+    let (changes, refused) = match host.apply(&node.desired.host).await {
+        Ok(changes) => (changes, None),
+        Err(error) => (Vec::new(), Some(bearable(error, take_over)?)),
+    };
+    let (node_file, node_file_problem) = match told_already(&node) {
+        Ok(node_file) => (Some(node_file), None),
+        Err(error) if take_over => (None, Some(causes(&error))),
+        Err(error) => return Err(error.into()),
+    };
     if !take_over {
         changes.iter().for_each(|change| info!("set up: {change}"));
     }
@@ -125,12 +135,38 @@ pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Contro
         listener: opened.listener,
         registry,
         table,
+        node_file,
+        node_file_problem,
+        host_problem: unread.or(refused),
     };
     Control::begin(parts, &repairs).await
 }
 
-/// Step 2: everything that is known before the first decision.
-async fn read(config: NodeConfig) -> Result<(Known, Host, FileRegistry, Origin), StartError> {
+/// What a running service only reports must not end a take-over, or a crash would turn it into an outage. On a
+/// first start it is the reason to end.
+fn bearable(error: HostError, take_over: bool) -> Result<String, HostError> {
+    if take_over {
+        Ok(causes(&error))
+    } else {
+        Err(error)
+    }
+}
+
+/// The node file with what was decided. It is not written again over an equal one: the directory may be full.
+fn told_already(node: &Node) -> Result<NodeFile, cni_shim::node_file::Error> {
+    let run_dir = node.known.config.run_dir();
+    let node_file = node.node_file();
+    if !NodeFile::read(&run_dir).is_ok_and(|found| found == node_file) {
+        node_file.write(&run_dir)?;
+    }
+    Ok(node_file)
+}
+
+/// Step 2: everything that is known before the first decision, and what the kernel did not tell, in words.
+async fn read(
+    config: NodeConfig,
+    take_over: bool,
+) -> Result<(Known, Host, FileRegistry, Origin, Option<String>), StartError> {
     let Sources {
         net_conf,
         net_conf_text,
@@ -141,7 +177,14 @@ async fn read(config: NodeConfig) -> Result<(Known, Host, FileRegistry, Origin),
     } = Sources::read(&config).await?;
     let mut host = Host::open(&config.state_dir()).await?;
     host.only_add(origin.cached.is_any());
-    let facts = Facts::read(&host, &config, &net_conf, &own).await?;
+    let (facts, unread) = match Facts::read(&host, &config, &net_conf, &own).await {
+        Ok(facts) => (facts, None),
+        Err(error) => {
+            let problem = bearable(error, take_over)?;
+            let facts = Facts::salvage(&host, &config, &net_conf, &own, &leases).await;
+            (facts, Some(problem))
+        }
+    };
     let known = Known {
         config,
         net_conf,
@@ -151,7 +194,7 @@ async fn read(config: NodeConfig) -> Result<(Known, Host, FileRegistry, Origin),
         attachments: Vec::new(),
         facts,
     };
-    Ok((known, host, registry, origin))
+    Ok((known, host, registry, origin, unread))
 }
 
 /// Every descriptor of the service, adopted or opened.

@@ -50,7 +50,7 @@ impl Cluster {
                 format!("{{\"Network\":\"10.244.0.0/16\",\"Backend\":{{\"Type\":\"{backend}\"}}}}");
             std::fs::write(root.join("net-conf.json"), net_conf).unwrap();
             std::fs::write(root.join("nodes.toml"), &list).unwrap();
-            let space = format!("ag-{tag}-{number}");
+            let space = format!("af-{tag}-{number}");
             command("ip", &["netns", "add", &space]);
             nodes.push(Node {
                 root,
@@ -283,6 +283,31 @@ impl Node {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.space, program]);
         command
+    }
+}
+
+/// A file system mounted for a test, taken away when dropped.
+pub(crate) struct Mount(PathBuf);
+
+impl Mount {
+    /// A small one in memory.
+    pub(crate) fn tmpfs(at: &std::path::Path, options: &str) -> Mount {
+        std::fs::create_dir_all(at).unwrap();
+        let at = at.to_owned();
+        let place = at.to_str().unwrap();
+        command("mount", &["-t", "tmpfs", "-o", options, "tmpfs", place]);
+        Mount(at)
+    }
+
+    pub(crate) fn make_read_only(&self) {
+        command("mount", &["-o", "remount,ro", self.0.to_str().unwrap()]);
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Lazily: an agent may still have files open there.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
 

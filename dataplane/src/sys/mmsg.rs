@@ -12,11 +12,8 @@ use socket2::{SockAddr, SockAddrStorage};
 
 use super::cmsg;
 use crate::batch::{Frame, Meta};
-use crate::limits::{FRAME, INBOUND_BUFFERS};
+use crate::limits::{CONTROL, FRAME, INBOUND_BUFFERS, QUOTE, SEND_MESSAGES};
 use crate::underlay::{Failure, Outgoing};
-
-/// Messages of one `sendmmsg` at most.
-pub(crate) const SEND_MESSAGES: usize = 64;
 
 /// Receives up to one batch of buffers without blocking, and describes each in `metas`.
 ///
@@ -27,6 +24,7 @@ pub(crate) fn receive(
     frames: &mut [Frame],
     metas: &mut [Meta],
 ) -> io::Result<usize> {
+    // WHY: libc's structs have private padding, so they cannot be written as literals.
     // SAFETY: all-zero is a valid value of these plain C structs: null pointers and zero lengths.
     let mut messages: [libc::mmsghdr; INBOUND_BUFFERS] = unsafe { zeroed() };
     let mut slices = [libc::iovec {
@@ -91,6 +89,7 @@ pub(crate) fn send<'a>(
     socket: impl AsFd,
     outgoing: impl Iterator<Item = Outgoing<'a>>,
 ) -> io::Result<usize> {
+    // WHY: libc's structs have private padding, so they cannot be written as literals.
     // SAFETY: all-zero is a valid value of this plain C struct: null pointers and zero lengths.
     let mut messages: [libc::mmsghdr; SEND_MESSAGES] = unsafe { zeroed() };
     let mut slices = [[IoSlice::new(&[]); 2]; SEND_MESSAGES];
@@ -142,14 +141,15 @@ pub(crate) fn send<'a>(
 /// # Errors
 /// `WouldBlock` when the queue is empty.
 pub(crate) fn failure(socket: impl AsFd) -> io::Result<Failure> {
-    let mut quote = [0u8; crate::underlay::QUOTE];
+    let mut quote = [0u8; QUOTE];
     let mut name = SockAddrStorage::zeroed();
     let mut control = ControlSpace([0; CONTROL]);
     let mut slice = libc::iovec {
         iov_base: quote.as_mut_ptr().cast(),
         iov_len: quote.len(),
     };
-    // SAFETY: all-zero is a valid value of this plain C struct.
+    // WHY: libc's structs have private padding, so they cannot be written as literals.
+    // SAFETY: all-zero is a valid value of this plain C struct: null pointers and zero lengths.
     let mut message: libc::mmsghdr = unsafe { zeroed() };
     let header = &mut message.msg_hdr;
     header.msg_iov = &raw mut slice;
@@ -159,7 +159,8 @@ pub(crate) fn failure(socket: impl AsFd) -> io::Result<Failure> {
     header.msg_control = control.0.as_mut_ptr().cast();
     header.msg_controllen = CONTROL;
     // WHY: the path MTU comes only through MSG_ERRQUEUE, which the crates do not read.
-    // SAFETY: the header describes local memory that outlives the call (recvmsg(2)).
+    // SAFETY: recvmsg(2) writes at most "msg_iovlen" buffers of "iov_len" bytes, "msg_namelen" bytes at "msg_name" and
+    // "msg_controllen" bytes at "msg_control": `slice`, `name` and `control`, which are that long and outlive the call.
     let received = unsafe {
         libc::recvmsg(
             socket.as_fd().as_raw_fd(),
@@ -196,6 +197,7 @@ pub(crate) fn failure(socket: impl AsFd) -> io::Result<Failure> {
 }
 
 fn describe(message: &libc::mmsghdr, name: SockAddrStorage, control: &[u8]) -> Meta {
+    // WHY: socket2 makes addresses only from storage of a stated length.
     // SAFETY: the kernel wrote `msg_namelen` bytes of a socket address of the family named in it, into zeroed storage.
     let name = unsafe { SockAddr::new(name, message.msg_hdr.msg_namelen) };
     let mut meta = Meta {
@@ -203,7 +205,8 @@ fn describe(message: &libc::mmsghdr, name: SockAddrStorage, control: &[u8]) -> M
         source: name.as_socket().map_or(NOBODY, unmapped),
         ecn: Ecn::NotEct,
         segment: None,
-        truncated: message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+        // Without its control messages a buffer cannot be told from a train of datagrams.
+        truncated: message.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0,
     };
     let used = control
         .get(..message.msg_hdr.msg_controllen)
@@ -249,9 +252,6 @@ struct ControlSpace([u8; CONTROL]);
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct ControlInt([u8; cmsg::INT_SPACE]);
-
-/// Room for the segment size, the traffic class and an error with its offender's address.
-const CONTROL: usize = 128;
 
 /// `linux/errqueue.h`
 const SO_EE_ORIGIN_LOCAL: u8 = 1;

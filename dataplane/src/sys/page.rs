@@ -15,9 +15,11 @@ pub(crate) struct Page {
     descriptor: OwnedFd,
 }
 
+// WHY: a raw pointer is neither by default, and the page is what threads share.
 // SAFETY: the mapping is plain shared memory that stays until the last owner drops the page, and the words in it are
 // atomics: every access from any thread is a data-race-free atomic access.
 unsafe impl Send for Page {}
+// WHY: as for `Send`.
 // SAFETY: as for `Send`.
 unsafe impl Sync for Page {}
 
@@ -52,6 +54,7 @@ impl Page {
 
     /// The words.
     pub(crate) fn words(&self) -> &[AtomicU64] {
+        // WHY: a mapping has no Rust type of its own.
         // SAFETY: `words` points to a live mapping of `count` words (unmapped only in `drop`), page-aligned, readable
         // and writable. Any bit pattern is a valid `AtomicU64`. The file is sealed against shrinking, so no access
         // can fault.
@@ -89,6 +92,7 @@ impl AsFd for Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
+        // WHY: what was mapped by hand is unmapped by hand.
         // SAFETY: the range was mapped by `map` with this length and nothing borrows it any more: `words()` ties its
         // slice to `&self`.
         let _ = unsafe { rustix::mm::munmap(self.words.as_ptr().cast(), self.count * WORD) };

@@ -34,6 +34,7 @@ pub(crate) fn drops(socket: impl AsFd) -> io::Result<u32> {
 
 fn words(socket: impl AsFd, level: i32, name: i32, values: &mut [u32]) -> io::Result<()> {
     let mut length = size_of_val(values) as libc::socklen_t;
+    // WHY: no crate wraps SO_MEMINFO.
     // SAFETY: getsockopt(2) writes at most `optlen` bytes at `optval`; both describe `values`, which may hold any bits.
     let result = unsafe {
         libc::getsockopt(

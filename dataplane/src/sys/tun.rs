@@ -33,6 +33,7 @@ pub(crate) fn into_owned(interface: tun_tap::Iface) -> OwnedFd {
 /// # Errors
 /// `EBADFD` if it is a TUN descriptor without interface, `ENOTTY` if it is none at all.
 pub(crate) fn interface(descriptor: impl AsFd) -> io::Result<Interface> {
+    // WHY: `ifreq` holds a union, so it cannot be written as a literal.
     // SAFETY: an all-zero `ifreq` is a valid value of that plain C struct.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     // WHY: no crate wraps TUNGETIFF.
@@ -47,6 +48,7 @@ pub(crate) fn interface(descriptor: impl AsFd) -> io::Result<Interface> {
         .unwrap_or_default()
         .to_string_lossy()
         .into_owned();
+    // WHY: a field of a union.
     // SAFETY: `TUNGETIFF` fills the `ifru_flags` member of the union.
     let flags = unsafe { request.ifr_ifru.ifru_flags };
     Ok(Interface { name, flags })

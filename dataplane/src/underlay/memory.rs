@@ -39,6 +39,8 @@ pub struct Memory {
     pub failures: VecDeque<(Format, Failure)>,
     /// Datagrams that still find room; `None` is without bound.
     pub room: Option<usize>,
+    /// The port of this format has no room at all.
+    pub full: Option<Format>,
     /// Errors that the next sends meet, by `errno`.
     pub errors: VecDeque<i32>,
 }
@@ -52,6 +54,7 @@ impl Memory {
             sent: VecDeque::new(),
             failures: VecDeque::new(),
             room: None,
+            full: None,
             errors: VecDeque::new(),
         }
     }
@@ -96,6 +99,7 @@ impl Underlay for Memory {
             let refused = match (self.errors.pop_front(), self.room) {
                 (Some(errno), _) => Some(io::Error::from_raw_os_error(errno)),
                 (None, Some(0)) => Some(io::ErrorKind::WouldBlock.into()),
+                (None, _) if self.full == Some(format) => Some(io::ErrorKind::WouldBlock.into()),
                 (None, _) => None,
             };
             if let Some(error) = refused {

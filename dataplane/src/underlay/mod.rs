@@ -7,6 +7,7 @@ use std::os::fd::RawFd;
 use encap::{Ecn, Format};
 
 use crate::batch::InboundBatch;
+use crate::limits::QUOTE;
 
 pub mod memory;
 pub mod socket;
@@ -70,6 +71,3 @@ impl Failure {
         self.quote.get(..self.quoted.min(QUOTE)).unwrap_or_default()
     }
 }
-
-/// Bytes kept of a quoted datagram: both headers and the addresses behind them.
-pub const QUOTE: usize = 96;

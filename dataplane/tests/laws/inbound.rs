@@ -199,6 +199,8 @@ fn the_tunnel_address_is_ours_and_kernel_prefixes_are() {
     for packet in &packets {
         node.hand(vxlan(2, 1, packet), 1);
     }
+    // A prefix' broadcast address is nobody's.
+    node.hand(vxlan(2, 1, &udp(pod(2, 0), ip("10.244.1.127"), b"in")), 1);
     assert_eq!(deliver(&mut node), packets);
 }
 

@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 
+use dataplane::limits::QUOTE;
+use dataplane::underlay::Failure;
 use dataplane::underlay::memory::Datagram;
-use dataplane::underlay::{Failure, QUOTE};
 use encap::{Ecn, Format};
 
 use crate::world::node::{Node, port};

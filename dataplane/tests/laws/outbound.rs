@@ -1,10 +1,12 @@
 //! Pod → peer: what goes out is the pod's packet behind its headers, and who cannot be served is told.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use dataplane::drops::DropReason;
-use dataplane::limits::{HOLD, ICMP_BURST, ICMP_EVERY};
+use dataplane::limits::{ERRORS, HOLD, ICMP_BURST, ICMP_EVERY, QUOTE};
 use dataplane::now::Now;
+use dataplane::underlay::Failure;
 use dataplane::underlay::memory::Datagram;
 use encap::{Ecn, Format};
 use libc::{ECONNREFUSED, ENETUNREACH, ENOBUFS, EPERM};
@@ -321,5 +323,63 @@ fn a_batch_of_large_packets_on_a_narrow_path_loses_nothing() {
     let outbound = node.totals().outbound;
     assert_eq!((outbound.received, outbound.dropped()), (8, 0));
     assert_eq!(outbound.sent, 8 + outbound.originated);
+    assert_eq!(node.audit(), [""; 0]);
+}
+
+/// ICMP errors about datagrams to somebody else, real or forged, cost a healthy peer nothing.
+#[test]
+fn errors_of_other_datagrams_lose_nothing() {
+    for foreign in [1, 3, 7, 20] {
+        let mut node = node();
+        for _ in 0..foreign {
+            let underlay = node.worker.underlay_mut();
+            underlay.errors.push_back(ECONNREFUSED);
+            underlay
+                .failures
+                .extend((0..ERRORS).map(|_| cannot_reach("192.0.2.77")));
+        }
+        for _ in 0..5 {
+            node.push(udp(pod(1, 0), pod(2, 0), b"out"));
+        }
+        // Each round of repeats is bounded; what a storm leaves over is held for a moment.
+        let mut sent = 0;
+        for millisecond in 0..9 {
+            sent += node
+                .run(Now(0).after(Duration::from_millis(millisecond)))
+                .0
+                .len();
+        }
+        assert_eq!(sent, 5, "{foreign} errors");
+        assert_eq!(node.totals().outbound.dropped(), 0);
+        assert_eq!(node.audit(), [""; 0]);
+    }
+}
+
+/// A router's word that `host` cannot be reached.
+fn cannot_reach(host: &str) -> (Format, Failure) {
+    let failure = Failure {
+        to: SocketAddr::new(ip(host), 8472),
+        local: false,
+        errno: ECONNREFUSED,
+        info: 0,
+        quote: [0; QUOTE],
+        quoted: 0,
+    };
+    (Format::Vxlan, failure)
+}
+
+/// The socket of one format stays full: what goes through the other's is not its victim.
+#[test]
+fn a_full_socket_drops_only_what_goes_through_it() {
+    let mut node = node();
+    node.worker.underlay_mut().full = Some(Format::Udp);
+    node.push(udp(pod(1, 0), pod(3, 0), b"plain"));
+    for _ in 0..20 {
+        node.push(udp(pod(1, 0), pod(2, 0), b"vxlan"));
+    }
+    let first = node.run(Now(0)).0.len();
+    let later = node.run(Now(0).after(HOLD)).0.len();
+    assert_eq!(first + later, 20);
+    assert_eq!(node.totals().outbound.drops_of(DropReason::UnderlayFull), 1);
     assert_eq!(node.audit(), [""; 0]);
 }

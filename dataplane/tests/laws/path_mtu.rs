@@ -5,17 +5,18 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use dataplane::drops::DropReason;
+use dataplane::limits::QUOTE;
 use dataplane::limits::{OUTBOUND_PACKETS, PATH_MTU_LIFE, TRANSMITS};
 use dataplane::now::Now;
+use dataplane::underlay::Failure;
 use dataplane::underlay::memory::Datagram;
-use dataplane::underlay::{Failure, QUOTE};
 use encap::Format;
 use etherparse::Ipv4Header;
 use libc::{ECONNREFUSED, EMSGSIZE};
 use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, Ipv6Packet};
 
 use crate::reasons::node;
-use crate::world::node::{Node, port};
+use crate::world::node::Node;
 use crate::world::packets::{checksums_hold, dont_fragment, pattern, udp};
 use crate::world::plan::{ip, pod, pod6};
 
@@ -212,7 +213,8 @@ fn no_report_makes_packets_smaller_than_every_host_must_take() {
 
 /// A report of our own kernel about a datagram to a peer.
 pub fn report(peer: u8, format: Format, mtu: u32) -> (Format, Failure) {
-    let to = SocketAddr::new(ip(&format!("192.0.2.{peer}")), port(format));
+    // As Linux reports its own refusals on an unconnected IPv4 socket: without the port.
+    let to = SocketAddr::new(ip(&format!("192.0.2.{peer}")), 0);
     let failure = Failure {
         to,
         local: true,

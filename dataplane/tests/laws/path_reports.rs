@@ -2,14 +2,16 @@
 
 use std::net::SocketAddr;
 
+use dataplane::limits::QUOTE;
 use dataplane::now::Now;
-use dataplane::underlay::{Failure, QUOTE};
+use dataplane::underlay::Failure;
 use encap::Format;
 use libc::{ECONNREFUSED, EHOSTUNREACH, EMSGSIZE};
 use proptest::prelude::*;
 
 use crate::path_mtu::{learn, path_mtu, report};
 use crate::reasons::node;
+use crate::world::node::port;
 use crate::world::packets::{frame, udp};
 use crate::world::plan::{ip, mac, pod};
 
@@ -132,6 +134,7 @@ proptest! {
 fn quoting(peer: u8, format: Format, quote: &[u8]) -> (Format, Failure) {
     let (format, mut failure) = report(peer, format, 1_000);
     failure.local = false;
+    failure.to.set_port(port(format));
     failure.quoted = quote.len();
     failure.quote[..quote.len()].copy_from_slice(quote);
     (format, failure)

@@ -1,6 +1,7 @@
 //! Buffers that hold more than one packet: a kernel VXLAN sender's super-packets, and trains merged by `UDP_GRO`. The
 //! mark beside a buffer means two different things, and pods control the bytes at the cuts.
 
+use dataplane::drops::DropReason;
 use dataplane::now::Now;
 use dataplane::underlay::memory::Datagram;
 use etherparse::{SlicedPacket, TransportSlice};
@@ -52,6 +53,24 @@ fn a_tcp_super_packet_with_a_mark_is_cut_to_the_device_all_the_same() {
         let delivered = deliver(&mut node);
         assert_eq!(delivered.len(), 11);
         assert_eq!(stream(&delivered), pattern(14_000));
+    }
+}
+
+/// Cutting writes fresh header checksums, so a header that was damaged on the way must not be cut.
+#[test]
+fn a_damaged_super_packet_is_not_repaired() {
+    let good = unfinished(tcp(pod(2, 0), pod(1, 0), &pattern(14_000)));
+    // TOS, identification, fragment flags, TTL and the header checksum: nothing that the TCP checksum covers.
+    for place in [1, 4, 5, 8, 10, 11] {
+        let mut node = node();
+        let mut packet = good.clone();
+        packet[place] ^= 0x10;
+        node.hand(vxlan(2, 1, &packet), 11);
+        assert!(deliver(&mut node).is_empty(), "byte {place}");
+        assert_eq!(
+            node.totals().inbound.drops_of(DropReason::BadSuperPacket),
+            11
+        );
     }
 }
 

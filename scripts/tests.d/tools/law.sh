@@ -10,6 +10,8 @@ LAB_STATE=/run/tartan-lab/$PREFIX
 SCRATCH=$(mktemp -d "/tmp/tartan-test-XXXXXX")
 STARTED=()
 FAILURES=0
+# The tools import each other; nothing is to be left beside them.
+export PYTHONDONTWRITEBYTECODE=1
 
 lab() {
     "$SCRIPTS/lab" "$1" --prefix "$PREFIX" "${@:2}"
@@ -42,7 +44,7 @@ stop() {
 # Captures what passes a device: capture NAME DEVICE FILE [FILTER...]; the process id is in $PID.
 capture() {
     local log=$3.log wait
-    start_in "$1" tcpdump -Z root -i "$2" -s 0 -U --immediate-mode -B 131072 -w "$3" "${@:4}" 2>"$log"
+    start_in "$1" tcpdump -Z root -i "$2" -s 2048 --immediate-mode -B 131072 -w "$3" "${@:4}" 2>"$log"
     for ((wait = 0; wait < 50; wait++)); do
         if grep -q 'listening on' "$log"; then return 0; fi
         sleep 0.1

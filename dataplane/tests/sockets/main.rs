@@ -1,0 +1,75 @@
+//! Laws that rest on what this kernel's UDP sockets really do: a worker over real sockets, in network namespaces.
+//!
+//! ```text
+//!   near 192.0.2.1 ── veth, MTU 1500 ── 192.0.2.2 far
+//! ```
+//!
+//! Needs root and `ip`; fails, never skips, without them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    unreachable_pub
+)]
+
+mod rig;
+
+use std::time::Duration;
+
+use dataplane::drops::DropReason;
+use dataplane::now::Now;
+use encap::Format;
+
+use rig::Rig;
+
+/// Our own kernel refuses what is larger than the link, and says how large that is: the sender of a DF packet is told,
+/// any other packet goes in fragments.
+#[test]
+fn a_link_smaller_than_we_thought_is_learned_from_our_own_kernel() {
+    for format in [Format::Udp, Format::Vxlan] {
+        let mut rig = Rig::new(format, 9000);
+        let fits = 1500 - format.overhead(encap::Family::V4);
+        let answers = rig.send(
+            &[rig::packet(1_600, true), rig::packet(1_600, false)],
+            Now(0),
+        );
+        let [answer] = &answers[..] else {
+            panic!("{} answers", answers.len())
+        };
+        assert_eq!(answer[20..22], [3, 4], "fragmentation needed");
+        assert_eq!(answer[26..28], fits.to_be_bytes());
+        let flow = rig.outbound();
+        assert_eq!(flow.drops_of(DropReason::TooBig), 1);
+        assert_eq!((flow.sent, flow.dropped(), flow.balance()), (2, 1, 0));
+        assert_eq!(rig.path_mtu(), 1500);
+        let fragments = rig.arrived();
+        assert_eq!(fragments.len(), 2);
+        assert!(fragments.iter().all(|bytes| bytes.len() + 28 <= 1500));
+    }
+}
+
+/// ICMP errors about datagrams to a closed port come back while we send to a peer that is well.
+#[test]
+fn errors_of_other_datagrams_lose_nothing() {
+    let mut rig = Rig::new(Format::Vxlan, 1500);
+    let to_nobody = rig::packet_to([10, 244, 3, 2], 100, false);
+    let to_peer = rig::packet(100, false);
+    let mut arrived = 0;
+    for round in 0..20 {
+        let now = Now(0).after(Duration::from_millis(round * 20));
+        let nobodys: Vec<_> = (0..32).map(|_| to_nobody.clone()).collect();
+        rig.send(&nobodys, now);
+        std::thread::sleep(Duration::from_millis(2));
+        let peers: Vec<_> = (0..32).map(|_| to_peer.clone()).collect();
+        rig.send(&peers, now.after(Duration::from_millis(10)));
+        arrived += rig.arrived().len();
+    }
+    let flow = rig.outbound();
+    assert_eq!(
+        (flow.received, flow.dropped(), flow.balance()),
+        (20 * 64, 0, 0)
+    );
+    assert_eq!(arrived, 20 * 32);
+}
