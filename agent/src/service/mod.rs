@@ -22,10 +22,11 @@
 //! when no packet depends on it yet, the same things are final.
 //!
 //! It ends on SIGTERM and when its keeper ends (code 0), and when only descriptors opened anew can help: the
-//! device was deleted, our underlay address changed, a net-conf came back otherwise (code 1; the keeper starts the next at once).
+//! device was deleted, our underlay address changed, a net-conf came back otherwise (code 1; the keeper starts
+//! the next at once).
 //!
 //! A net-conf or a list of nodes that cannot be used at the start is stood in for by the last good state
-//! ([`sources`], [`crate::last_good`]). Until the registry has answered completely once, nothing is withdrawn
+//! ([`crate::last_good`]; `sources` decides, `fallback` takes it back). Until the registry has answered completely once, nothing is withdrawn
 //! from the host. The leases give way to the first list; a net-conf that can be read again and differs needs
 //! a new start, which is made once the list of nodes can be used with it.
 //!
