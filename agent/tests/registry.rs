@@ -9,7 +9,8 @@
 )]
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -260,6 +261,67 @@ fn a_file_is_read_when_its_writer_has_been_quiet() {
         });
         assert_eq!(bench.next().await.unwrap(), ["n1", "n2"]);
         writer.await.unwrap();
+    });
+}
+
+#[test]
+fn a_list_in_the_middle_of_being_written_is_not_read() {
+    run(async {
+        let mut bench = Bench::with(&both());
+        assert_eq!(bench.next().await.unwrap(), ["n1", "n2"]);
+        let path = bench.path("nodes.toml");
+        let mut writer = fs::File::create(&path).unwrap();
+        writer.write_all(OWN.as_bytes()).unwrap();
+        // Half a list is a whole one to the parser. Neither a change of mode nor time makes it one to us.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let third = PEER
+            .replace("n2", "n3")
+            .replace("2.0/24", "3.0/24")
+            .replace("2.2\"", "2.3\"");
+        let update = timeout(Duration::from_millis(2500), bench.registry.next()).await;
+        assert!(update.is_err(), "{update:?}");
+        writer
+            .write_all(format!("{PEER}{third}").as_bytes())
+            .unwrap();
+        drop(writer);
+        assert_eq!(bench.next().await.unwrap(), ["n1", "n2", "n3"]);
+    });
+}
+
+#[test]
+fn a_file_that_becomes_readable_is_read() {
+    run(async {
+        let mut bench = Bench::open("nodes.toml", |directory| {
+            // Root may read everything: what is no list is the file that cannot be read.
+            fs::write(directory.join("nodes.toml"), b"\xff").unwrap();
+        });
+        bench.next().await.unwrap_err();
+        // Written over there, so that the change of mode is all that is seen here.
+        let elsewhere = tempfile::tempdir_in(bench.directory.path()).unwrap();
+        fs::hard_link(bench.path("nodes.toml"), elsewhere.path().join("l")).unwrap();
+        bench.silent().await;
+        fs::write(elsewhere.path().join("l"), OWN).unwrap();
+        bench.silent().await;
+        fs::set_permissions(bench.path("nodes.toml"), fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(bench.next().await.unwrap(), ["n1"]);
+    });
+}
+
+#[test]
+fn without_a_watch_a_list_counts_when_it_has_stood_for_a_second() {
+    run(async {
+        let mut bench = Bench::open("later/nodes.toml", |_| {});
+        bench.next().await.unwrap_err();
+        fs::create_dir(bench.path("later")).unwrap();
+        let path = bench.path("later/nodes.toml");
+        let mut writer = fs::File::create(&path).unwrap();
+        writer.write_all(OWN.as_bytes()).unwrap();
+        let rest = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(1500)).await;
+            writer.write_all(PEER.as_bytes()).unwrap();
+        });
+        assert_eq!(bench.next().await.unwrap(), ["n1", "n2"]);
+        rest.await.unwrap();
     });
 }
 

@@ -295,9 +295,18 @@ fn attachments_are_adopted_released_and_refused() {
             .unwrap()
             .contains("still there")
     );
+    // A record that goes or comes without a word to us counts within moments.
+    record.remove(&run).unwrap();
+    eventually("the pod is gone", || {
+        node.json("status")["attachments"] == 0
+    });
+    record.write(&run).unwrap();
+    eventually("the pod is back", || {
+        node.json("status")["attachments"] == 1
+    });
     record.remove(&run).unwrap();
     attachment("c2", "10.99.0.2/32").remove(&run).unwrap();
-    assert_eq!(release("c1")["ok"]["snapshot"], before + 2);
+    assert_eq!(release("c1")["ok"]["snapshot"], before + 4);
     assert_eq!(node.json("pods")["pods"].as_array().unwrap().len(), 0);
     // A record that is there when the service starts needs nobody to ask.
     record.write(&run).unwrap();

@@ -19,17 +19,21 @@ census() {
     lab_leftovers
 }
 
-# Files below the lab's directory, and processes in its namespaces or started from its directory.
+# Files below the lab's directory, and processes: those in its namespaces, and agents that were started
+# from its directory, wherever they are. The two are found in different ways, so that neither hides a
+# mistake of the other.
 lab_leftovers() {
-    local pid
-    if [ -e "$STATE" ] && [ -n "${NAMESPACE_INODES+noted}" ]; then
-        find "$STATE" | sed 's/^/file /'
-    fi
-    if [ -n "${NAMESPACE_INODES:-}" ]; then
-        for pid in $(lab_processes); do
-            echo "process $pid $(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null)"
-        done
-    fi
+    local pid file
+    [ -n "${NAMESPACE_INODES+noted}" ] || return 0
+    if [ -e "$STATE" ]; then find "$STATE" | sed 's/^/file /'; fi
+    for pid in $(lab_processes); do
+        echo "process $pid in a namespace: $(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null)"
+    done
+    { grep -slF "$STATE/" /proc/[0-9]*/cmdline || true; } | while IFS= read -r file; do
+        case $(readlink "${file%/cmdline}/exe") in
+        */tartan | */tartan-cni | */tartan\ * | */tartan-cni\ *) echo "process $file: $(tr '\0' ' ' <"$file" 2>/dev/null)" ;;
+        esac
+    done
 }
 
 # $1 the census before `up`; empty when the lab never came that far. Leftovers may take a moment to go

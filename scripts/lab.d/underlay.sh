@@ -72,18 +72,6 @@ namespaces_down() {
     done
 }
 
-# Removes the lab's directory. A process that was started by one that was just being killed may have missed
-# the end of the others and still write there.
-files_down() {
-    local try
-    for ((try = 0; try < 20; try++)); do
-        rm -rf "$STATE" 2>/dev/null && return 0
-        end_processes KILL 10
-        sleep 0.1
-    done
-    rm -rf "$STATE"
-}
-
 # $1 signal, $2 how many tenths of a second to wait for the end
 end_processes() {
     local wait pids
@@ -101,7 +89,7 @@ end_processes() {
 lab_processes() {
     [ -n "$NAMESPACE_INODES" ] || return 0
     { stat -c %N /proc/[0-9]*/ns/net 2>/dev/null || true; } |
-        awk -F"'" -v inodes="$NAMESPACE_INODES" '
-            BEGIN { split(inodes, list, "\n"); for (i in list) ours["net:[" list[i] "]"] }
+        awk -F"'" -v inodes="${NAMESPACE_INODES//$'\n'/ }" '
+            BEGIN { split(inodes, list, " "); for (i in list) ours["net:[" list[i] "]"] }
             $4 in ours { split($2, path, "/"); print path[3] }'
 }

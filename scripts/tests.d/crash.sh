@@ -11,7 +11,7 @@
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"
 
 BACKEND=$1
-BYTES=$((256 << 20))
+BYTES=$((1 << 30))
 PINGS=800
 # Milliseconds.
 LARGEST_GAP=1000
@@ -60,11 +60,11 @@ RECEIVER=$PID
 start_in pod1 python3 "$TOOLS/bulk.py" send "$POD2" 5003 "$BYTES" >"$SCRATCH/sent"
 SENDER=$PID
 sleep 0.5
-kill_service node1
-sleep 1
-kill_service node2
-sleep 1
-kill_service node1
+for node in node1 node2 node1; do
+    kill -0 "$SENDER" 2>/dev/null || fail "the TCP transfer ended before the last kill: it proves nothing"
+    kill_service "$node"
+    sleep 1
+done
 wait "$PINGER" || true
 wait "$SENDER" || fail "the TCP transfer did not survive at the sender"
 wait "$RECEIVER" || fail "the TCP transfer did not survive at the receiver"
@@ -73,6 +73,8 @@ read -r GAP ANSWERS < <(gaps "$SCRATCH/ping")
 at_most "longest pause of the ping, ms" "$LARGEST_GAP" "$GAP"
 [ "$ANSWERS" -gt $((PINGS * 3 / 4)) ] || fail "only $ANSWERS of $PINGS pings were answered"
 say "$ANSWERS of $PINGS pings were answered"
+LAST=$(sed -nE 's/.*icmp_seq=([0-9]+).*/\1/p' "$SCRATCH/ping" | tail -n 1)
+[ "$LAST" -gt $((PINGS - 100)) ] || fail "the path was dead at the end: the last answer was to ping $LAST of $PINGS"
 same "addresses, routes and carrier changes of node1" "$BEFORE1" "$(standing node1)"
 same "addresses, routes and carrier changes of node2" "$BEFORE2" "$(standing node2)"
 for node in node1 node2; do

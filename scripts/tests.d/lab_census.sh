@@ -45,11 +45,32 @@ agent_gone() {
     [ -z "$(ip netns pids "$PREFIX-$1")" ]
 }
 
+# Every process of the lab, told by ip and not by the lab itself.
+residents() {
+    local space
+    for space in $(ip netns list | awk -v prefix="$PREFIX-" 'index($1, prefix) == 1 { print $1 }'); do
+        ip netns pids "$space"
+    done
+}
+
+# Takes the lab down; none of its processes may live on. One that ended and was not collected has no namespace.
+down_ends_all() {
+    local pid pids lives=0
+    pids=$(residents)
+    [ -n "$pids" ] || fail "the lab had no process: nothing is shown by its end"
+    lab down
+    for pid in $pids; do
+        if readlink "/proc/$pid/ns/net" >/dev/null; then lives=$((lives + 1)); fi
+    done
+    equal "of $(wc -w <<<"$pids") processes of the lab live on" 0 "$lives"
+}
+
 say "nothing is left: backend $BACKEND"
 for round in 1 2; do
     say "up and down, round $round"
     lab_up --backend "$BACKEND" --pods 2
-    lab down
+    start_in pod3 sleep 1000
+    down_ends_all
 done
 lab down
 
@@ -66,7 +87,7 @@ lab_up --backend "$BACKEND"
 kill -KILL "$(keeper_pid node1)"
 ip netns delete "$PREFIX-pod2"
 rm "$LAB_STATE/pods"
-lab down
+down_ends_all
 
 say "cleanup on a node"
 lab_up --backend "$BACKEND"

@@ -1,16 +1,22 @@
 //! The `file` registry: a list of nodes in a file, read again whenever it changes.
 //!
 //! Theory of operation. inotify watches the *directory*, because editors and ConfigMap volumes do not write the
-//! file but put another in its place. An event on the file's own name, or on the first part of the path it links
-//! to (`..data` of a ConfigMap), starts a wait of 200 ms that each further event prolongs, to 2 s at most; then
-//! the file is read whole and the outcome is told if it is another than the last one told.
+//! file but put another in its place. A closed or replaced file of the file's own name, or of the first part of
+//! the path it links to (`..data` of a ConfigMap), starts a wait of 200 ms that each further event prolongs, to
+//! 2 s at most; then the file is read whole and the outcome is told if it is another than the last one told.
+//!
+//! Half a list withdraws the peers of the other half, so nothing is read that somebody is writing: from a
+//! modification until the close that ends it a read that is due waits, without limit. A reading counts only if
+//! no event and no other state of the file shows up within 10 ms after it. A change of mode or owner is of
+//! interest only while the file cannot be read.
 //!
 //! A list that cannot be used, in form or because this node is not in it, is told as refused: it is for people,
 //! and nobody withdraws anything for it. A file that is gone is a refusal too, never an empty list.
 //!
 //! Where there is no watch (the directory is missing, was replaced, or the kernel's limit of watches is reached)
-//! the file is read once a second and the watch tried again. A file that links into another directory is
-//! followed, but writes over there are not seen: replace the link instead.
+//! the file is looked at once a second and the watch tried again; a reading counts when the file is the same a
+//! second later. The very first is told without that second: a start must not wait for it. A file that links
+//! into another directory is followed, but writes over there are not seen: replace the link instead.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -39,7 +45,44 @@ pub struct FileRegistry {
     events: EventStream<[u8; EVENT_BYTES]>,
     watch: Option<WatchDescriptor>,
     due: Option<Due>,
+    /// Modified since it was closed last: somebody is in the middle of it.
+    written_to: bool,
+    /// Read, and told once it has stood for a moment.
+    candidate: Option<Candidate>,
     told: Option<Update>,
+    /// Whether the file could not even be read the last time.
+    unreadable: bool,
+}
+
+/// What one reading found.
+#[derive(Debug)]
+struct Candidate {
+    update: Update,
+    unreadable: bool,
+    state: Option<State>,
+}
+
+/// What of a file changes when somebody writes it.
+#[derive(Debug, PartialEq, Eq)]
+struct State {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl State {
+    fn of(path: &Path) -> Option<State> {
+        let found = path.metadata().ok()?;
+        Some(State {
+            device: found.dev(),
+            inode: found.ino(),
+            size: found.size(),
+            modified: (found.mtime(), found.mtime_nsec()),
+            changed: (found.ctime(), found.ctime_nsec()),
+        })
+    }
 }
 
 /// Why a file cannot be watched at all.
@@ -68,7 +111,8 @@ struct Due {
 impl Due {
     fn once(wait: Duration) -> Due {
         let at = Instant::now() + wait;
-        Due { at, latest: at }
+        let latest = at + LONGEST_WAIT;
+        Due { at, latest }
     }
 }
 
@@ -103,7 +147,10 @@ impl FileRegistry {
             events,
             watch: None,
             due: Some(Due::once(Duration::ZERO)),
+            written_to: false,
+            candidate: None,
             told: None,
+            unreadable: false,
         };
         registry.rewatch();
         Ok(registry)
@@ -115,20 +162,19 @@ impl FileRegistry {
         loop {
             let due = self.due.map(|due| due.at);
             tokio::select! {
-                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
-                    self.due = None;
-                    if self.watch.is_none() {
-                        self.rewatch();
-                    }
-                    let update = self.read_with(&self.net_conf);
-                    if self.told.as_ref() != Some(&update) {
-                        self.told = Some(update.clone());
+                // Events first: what they say decides whether the file may be read.
+                biased;
+                Some(Ok(event)) = self.events.next() => self.take(&event),
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() && !self.written_to => {
+                    if let Some(update) = self.turn() {
                         return update;
                     }
                 }
-                Some(Ok(event)) = self.events.next() => self.take(&event),
                 // Reading events failed and no read is due.
-                else => self.due = Some(Due::once(WITHOUT_WATCH)),
+                else => {
+                    self.written_to = false;
+                    self.due = Some(Due::once(WITHOUT_WATCH));
+                }
             }
         }
     }
@@ -136,20 +182,42 @@ impl FileRegistry {
     /// What the file says now under another `net_conf` than the one given to [`watch`](Self::watch).
     /// [`next`](Self::next) goes on as if nobody had asked.
     pub fn read_with(&self, net_conf: &NetConf) -> Update {
-        let text = match text_file::read(&self.path, MOST_BYTES) {
-            Ok(text) => text,
-            Err(error) => return unreadable(&error),
-        };
-        match parse(&text, net_conf) {
-            Err(error) => Update::Refused {
-                line: Some(error.line),
-                reason: error.fault.to_string(),
-            },
-            Ok(leases) => match own(&leases, &self.node_name) {
-                Err(reason) => Update::Refused { line: None, reason },
-                Ok(_) => Update::Leases(leases),
-            },
+        match text_file::read(&self.path, MOST_BYTES) {
+            Ok(text) => self.understand(&text, net_conf),
+            Err(error) => unreadable(&error),
         }
+    }
+
+    /// What is due: a candidate that has stood is told, if it says anything new; else the file is read.
+    fn turn(&mut self) -> Option<Update> {
+        let latest = self.due.take().map(|due| due.latest);
+        let watched = self.watch.is_some();
+        if !watched {
+            self.rewatch();
+        }
+        if let Some(candidate) = self.candidate.take()
+            && candidate.state == State::of(&self.path)
+        {
+            self.unreadable = candidate.unreadable;
+            self.told = Some(candidate.update.clone());
+            return Some(candidate.update);
+        }
+        let candidate = self.read();
+        if self.told.as_ref() == Some(&candidate.update) {
+            self.unreadable = candidate.unreadable;
+            return None;
+        }
+        self.candidate = Some(candidate);
+        // Who began to write before there was a watch is not seen writing.
+        let settle = if watched || self.told.is_none() {
+            SETTLE
+        } else {
+            WITHOUT_WATCH
+        };
+        let mut due = Due::once(settle);
+        due.latest = latest.map_or(due.latest, |latest| latest.max(due.at));
+        self.due = Some(due);
+        None
     }
 
     /// Without a watch the next read is due in a second, so that reading goes on.
@@ -162,6 +230,7 @@ impl FileRegistry {
 
     fn take(&mut self, event: &EventOwned) {
         if event.mask.contains(EventMask::Q_OVERFLOW) {
+            // The close may be among what was lost.
             self.changed();
         } else if Some(&event.wd) == self.watch.as_ref() {
             let lost = EventMask::IGNORED | EventMask::DELETE_SELF | EventMask::MOVE_SELF;
@@ -175,8 +244,17 @@ impl FileRegistry {
                 .as_deref()
                 .is_some_and(|name| self.concerns_us(name, event.mask))
             {
-                self.changed();
+                self.concerned(event.mask);
             }
+        }
+    }
+
+    fn concerned(&mut self, mask: EventMask) {
+        if mask.contains(EventMask::MODIFY) {
+            self.written_to = true;
+            self.candidate = None;
+        } else if !mask.contains(EventMask::ATTRIB) || self.unreadable {
+            self.changed();
         }
     }
 
@@ -206,7 +284,10 @@ impl FileRegistry {
         }
     }
 
+    /// The file is whole, or another one: it is read when all has been quiet.
     fn changed(&mut self) {
+        self.written_to = false;
+        self.candidate = None;
         let now = Instant::now();
         let latest = self.due.map_or(now + LONGEST_WAIT, |due| due.latest);
         self.due = Some(Due {
@@ -214,10 +295,37 @@ impl FileRegistry {
             latest,
         });
     }
+
+    fn read(&self) -> Candidate {
+        let state = State::of(&self.path);
+        let (update, unreadable) = match text_file::read(&self.path, MOST_BYTES) {
+            Ok(text) => (self.understand(&text, &self.net_conf), false),
+            Err(error) => (unreadable(&error), true),
+        };
+        Candidate {
+            update,
+            unreadable,
+            state,
+        }
+    }
+
+    fn understand(&self, text: &str, net_conf: &NetConf) -> Update {
+        match parse(text, net_conf) {
+            Err(error) => Update::Refused {
+                line: Some(error.line),
+                reason: error.fault.to_string(),
+            },
+            Ok(leases) => match own(&leases, &self.node_name) {
+                Err(reason) => Update::Refused { line: None, reason },
+                Ok(_) => Update::Leases(leases),
+            },
+        }
+    }
 }
 
 fn interest() -> WatchMask {
     WatchMask::CLOSE_WRITE
+        | WatchMask::MODIFY
         | WatchMask::MOVED_TO
         | WatchMask::MOVED_FROM
         | WatchMask::CREATE
@@ -264,8 +372,10 @@ fn unreadable(error: &TextFileError) -> Update {
 
 /// An editor's several steps lie closer together than this.
 const QUIET: Duration = Duration::from_millis(200);
-/// Somebody who never stops writing is read in between.
+/// Somebody who never stops replacing it is read in between.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// Events of a write that a reading fell into have arrived by then.
+const SETTLE: Duration = Duration::from_millis(10);
 const WITHOUT_WATCH: Duration = Duration::from_secs(1);
 /// A list of 5,000 nodes is 0.6 MB.
 const MOST_BYTES: u64 = 16 << 20;

@@ -250,6 +250,7 @@ impl Control {
         self.notice();
         self.reread_net_conf()?;
         self.host.only_add(self.node.cached.is_any());
+        self.node.reread_changed_records();
         let known = &self.node.known;
         let facts = Facts::read(&self.host, &known.config, &known.net_conf, &known.own).await;
         let read = facts.map(|facts| self.node.known.facts = facts);

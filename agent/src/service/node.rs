@@ -158,11 +158,15 @@ pub struct Node {
     pub refused_leases: Option<String>,
     /// Attachment records that were not adopted.
     pub refused_records: Vec<RefusedRecord>,
+    /// When the directory of records had changed, as of the last listing; unknown while it may change again
+    /// within the clock's grain.
+    records_of: Option<SystemTime>,
 }
 
 impl Node {
     /// The first decision. Versions go on above `past`, which earlier services used up.
     pub fn new(mut known: Known, past: u64) -> Node {
+        let records_of = settled_change(&known);
         let refused_records = adopt_records(&mut known);
         Node {
             desired: known.decide(past.saturating_add(1)),
@@ -171,6 +175,7 @@ impl Node {
             cached: Cached::default(),
             refused_leases: None,
             refused_records,
+            records_of,
         }
     }
 
@@ -223,7 +228,16 @@ impl Node {
 
     /// Lists the attachment records again.
     pub fn reread_records(&mut self) {
+        self.records_of = settled_change(&self.known);
         self.refused_records = adopt_records(&mut self.known);
+    }
+
+    /// Lists them if the directory has changed since: a plugin that cannot reach us, or a person, writes there
+    /// without asking.
+    pub fn reread_changed_records(&mut self) {
+        if self.records_of.is_none() || settled_change(&self.known) != self.records_of {
+            self.reread_records();
+        }
     }
 
     /// Decides anew. `Some` tables to publish when they differ from the last.
@@ -257,6 +271,13 @@ pub(super) fn refusal(config: &NodeConfig, line: Option<usize>, reason: &str) ->
     }
 }
 
+/// When the directory of records changed last, if that is long enough ago for a further change to show.
+fn settled_change(known: &Known) -> Option<SystemTime> {
+    let found = known.config.run_dir().attachments().metadata().ok()?;
+    let changed = found.modified().ok()?;
+    (changed.elapsed().ok()? > MTIME_GRAIN).then_some(changed)
+}
+
 /// Adopts what the directory of records holds; returns what was refused.
 fn adopt_records(known: &mut Known) -> Vec<RefusedRecord> {
     let scan = attachments::scan(&known.config.run_dir(), &known.own.subnets);
@@ -270,6 +291,8 @@ fn adopt_records(known: &mut Known) -> Vec<RefusedRecord> {
         .collect()
 }
 
+/// Far above a tick of the kernel's clock, by which files are dated.
+const MTIME_GRAIN: Duration = Duration::from_millis(500);
 /// Where nobody ever wrote down another.
 const ETHERNET_MTU: u16 = 1500;
 

@@ -1,8 +1,9 @@
 //! Where the first tables come from: the net-conf and the registry, and the last good state in the place of what
 //! cannot be used. Without such a state, what cannot be used keeps the service from starting.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use tokio::time::timeout;
 use tracing::warn;
 
 use super::node::{Cached, refusal};
@@ -61,7 +62,7 @@ impl Sources {
         let kept =
             kept.filter(|kept| told(kept.belongs_to(&net_conf, &config.state_dir())).is_some());
         let mut registry = FileRegistry::watch(&config.node_file, &net_conf, &config.node_name)?;
-        let (leases, own) = match (registry.next().await, kept) {
+        let (leases, own) = match (first(&mut registry, kept.is_some()).await, kept) {
             (Update::Leases(leases), _) => {
                 let own = registry::own(&leases, &config.node_name).cloned();
                 let own = own.map_err(|reason| unusable(config, None, reason))?;
@@ -89,6 +90,19 @@ impl Sources {
     }
 }
 
+/// What the registry says first. One that is silent is not waited for where there is another way.
+async fn first(registry: &mut FileRegistry, another_way: bool) -> Update {
+    if !another_way {
+        return registry.next().await;
+    }
+    timeout(PATIENCE, registry.next())
+        .await
+        .unwrap_or_else(|_elapsed| Update::Refused {
+            line: None,
+            reason: "it has not been whole yet; whoever writes it must come to an end".to_owned(),
+        })
+}
+
 /// A last good state that is refused is as good as none, but not in silence.
 fn told<T>(result: Result<T, impl std::error::Error>) -> Option<T> {
     result.map_err(|error| warn!("{}", causes(&error))).ok()
@@ -101,3 +115,6 @@ fn unusable(config: &NodeConfig, line: Option<usize>, reason: String) -> StartEr
         reason,
     }
 }
+
+/// The first answer of a file that nobody writes takes 10 ms.
+const PATIENCE: Duration = Duration::from_millis(300);

@@ -1,6 +1,7 @@
 //! Starts without the files that tell a node what to do, and what may stand in for them.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -114,6 +115,31 @@ fn an_agent_started_without_its_files_forwards_within_a_second() {
         assert_eq!(restarts(node), 0, "the same files need no new start");
         assert_eq!(node.json("status")["registry_cached"], false);
     }
+}
+
+#[test]
+fn a_list_that_somebody_goes_on_writing_is_not_waited_for() {
+    let mut cluster = Cluster::up("udp");
+    cluster.stop(1);
+    let path = cluster.node(1).nodes();
+    let list = fs::read(&path).unwrap();
+    let (enough, told) = std::sync::mpsc::channel();
+    let writer = std::thread::spawn(move || {
+        let mut file = File::create(path).unwrap();
+        while told.recv_timeout(Duration::from_millis(1)).is_err() {
+            file.write_all(b"#\n").unwrap();
+        }
+        file.write_all(&list).unwrap();
+    });
+    start_until_it_forwards(&mut cluster);
+    let (code, text) = cluster.node(1).tartan(&["status"]);
+    enough.send(()).unwrap();
+    writer.join().unwrap();
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("it has not been whole yet"), "{text}");
+    let node = cluster.node(1);
+    eventually("the list is adopted", || node.tartan(&["status"]).0 == 0);
+    assert_eq!(restarts(node), 0);
 }
 
 #[test]
@@ -271,7 +297,7 @@ impl Disk {
     fn fill(&self) {
         let page = [0; 4096];
         let mut filler = File::create(self.0.join("filler")).unwrap();
-        while std::io::Write::write_all(&mut filler, &page).is_ok() {}
+        while filler.write_all(&page).is_ok() {}
     }
 
     fn free(&self) {
