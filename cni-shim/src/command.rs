@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use crate::error::Error;
-use crate::net_conf::{NetConf, Version};
+use crate::net_conf::{NetConf, Rejection, Version};
 use crate::request::Request;
 use crate::{add, delete, status};
 
@@ -31,7 +31,7 @@ pub(crate) fn run() -> ExitCode {
     }
     let conf = match NetConf::read(io::stdin().lock()) {
         Ok(conf) => conf,
-        Err(error) => return fail(&error.into(), Version::NEWEST),
+        Err(Rejection { error, version }) => return fail(&error.into(), version),
     };
     match serve(&request, &conf) {
         Ok(Some(result)) => print(&result),

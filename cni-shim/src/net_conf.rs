@@ -17,7 +17,7 @@ pub(crate) struct NetConf {
     pub(crate) version: Version,
     /// The network's name.
     pub(crate) name: String,
-    /// What every path hangs off; `/` by default.
+    /// What every path hangs off; `/` by default, and where the configuration says nothing usable.
     pub(crate) root: PathBuf,
     /// Upper limit for the pod's MTU, in bytes, where one is configured.
     pub(crate) mtu: Option<u16>,
@@ -25,6 +25,30 @@ pub(crate) struct NetConf {
     pub(crate) dns: Value,
     /// Keys of ours that ask ADD for what it does not offer, with their values.
     unsupported: Vec<(&'static str, Value)>,
+    /// The first value that cannot be used.
+    malformed: Option<Malformed>,
+}
+
+/// A value that is none of its key's.
+#[derive(Clone, Debug, PartialEq)]
+struct Malformed {
+    key: &'static str,
+    value: Value,
+    rule: &'static str,
+}
+
+/// Input that is no configuration, and the version in which to say so: the request's own once that is known.
+#[derive(Debug)]
+pub(crate) struct Rejection {
+    pub(crate) error: Error,
+    pub(crate) version: Version,
+}
+
+impl From<Error> for Rejection {
+    fn from(error: Error) -> Rejection {
+        let version = Version::NEWEST;
+        Rejection { error, version }
+    }
 }
 
 /// A version of the CNI specification that this plugin speaks.
@@ -108,20 +132,21 @@ impl Version {
 
 impl NetConf {
     /// Reads and checks the configuration.
-    pub(crate) fn read(input: impl Read) -> Result<NetConf, Error> {
+    pub(crate) fn read(input: impl Read) -> Result<NetConf, Rejection> {
         let mut bytes = Vec::new();
         input
             .take(LONGEST + 1)
             .read_to_end(&mut bytes)
             .map_err(|source| Error::Read { source })?;
         if bytes.len() as u64 > LONGEST {
-            return Err(Error::TooLong);
+            return Err(Error::TooLong.into());
         }
         NetConf::parse(&bytes)
     }
 
-    /// What ADD cannot do is refused here, so that DEL never is.
+    /// What ADD cannot do or understand is refused here, so that DEL never is.
     pub(crate) fn check_for_add(&self) -> Result<(), Error> {
+        self.check_values()?;
         let Some((key, value)) = self.unsupported.first() else {
             return Ok(());
         };
@@ -138,7 +163,7 @@ impl NetConf {
     /// STATUS exists since 1.1.0.
     pub(crate) fn check_for_status(&self) -> Result<(), Error> {
         if self.version >= Version::V1_1_0 {
-            return Ok(());
+            return self.check_values();
         }
         Err(Error::TooOld {
             verb: "STATUS",
@@ -147,31 +172,43 @@ impl NetConf {
         })
     }
 
-    fn parse(bytes: &[u8]) -> Result<NetConf, Error> {
+    fn check_values(&self) -> Result<(), Error> {
+        match self.malformed.clone() {
+            Some(Malformed { key, value, rule }) => Err(Error::Field { key, value, rule }),
+            None => Ok(()),
+        }
+    }
+
+    fn parse(bytes: &[u8]) -> Result<NetConf, Rejection> {
         let object: Map<String, Value> =
             serde_json::from_slice(bytes).map_err(|source| Error::Decode { source })?;
         let mut fields = fold(object);
-        let name = match fields.remove("name") {
-            Some(Value::String(name)) if is_identifier(&name) => name,
-            Some(Value::String(name)) if !name.is_empty() => return Err(Error::Name { name }),
-            _ => return Err(Error::NoName),
-        };
-        let version = match fields.remove("cniversion") {
+        let name = name(fields.remove("name"));
+        let config = match fields.remove("cniversion") {
             Some(Value::String(version)) => version,
             // SPEC: a configuration without a version is of version 0.1.0.
             _ => "0.1.0".to_owned(),
         };
-        let version = Version::parse(&version).ok_or(Error::Version { config: version })?;
+        let version = Version::parse(&config);
+        let name = name.map_err(|error| Rejection {
+            error,
+            version: version.unwrap_or(Version::NEWEST),
+        })?;
+        let version = version.ok_or(Error::Version { config })?;
+        let root = root(fields.remove("root"));
+        let mtu = mtu(fields.remove("mtu"));
+        let malformed = root.as_ref().err().or(mtu.as_ref().err()).cloned();
         Ok(NetConf {
             version,
             name,
-            root: root(fields.remove("root"))?,
-            mtu: mtu(fields.remove("mtu"))?,
+            root: root.unwrap_or_else(|_| PathBuf::from("/")),
+            mtu: mtu.unwrap_or_default(),
             dns: match fields.remove("dns") {
                 Some(dns @ Value::Object(_)) => dns,
                 _ => Value::Object(Map::new()),
             },
             unsupported: unsupported(fields),
+            malformed,
         })
     }
 }
@@ -186,11 +223,19 @@ fn fold(object: Map<String, Value>) -> Map<String, Value> {
         .collect()
 }
 
-fn root(value: Option<Value>) -> Result<PathBuf, Error> {
+fn name(value: Option<Value>) -> Result<String, Error> {
+    match value {
+        Some(Value::String(name)) if is_identifier(&name) => Ok(name),
+        Some(Value::String(name)) if !name.is_empty() => Err(Error::Name { name }),
+        _ => Err(Error::NoName),
+    }
+}
+
+fn root(value: Option<Value>) -> Result<PathBuf, Malformed> {
     match value {
         None => Ok(PathBuf::from("/")),
         Some(Value::String(root)) if root.starts_with('/') => Ok(PathBuf::from(root)),
-        Some(value) => Err(Error::Field {
+        Some(value) => Err(Malformed {
             key: "root",
             value,
             rule: "an absolute path",
@@ -199,7 +244,7 @@ fn root(value: Option<Value>) -> Result<PathBuf, Error> {
 }
 
 /// 0 means unset, as in the reference plugins.
-fn mtu(value: Option<Value>) -> Result<Option<u16>, Error> {
+fn mtu(value: Option<Value>) -> Result<Option<u16>, Malformed> {
     let Some(value) = value else {
         return Ok(None);
     };
@@ -207,7 +252,7 @@ fn mtu(value: Option<Value>) -> Result<Option<u16>, Error> {
     match value.as_f64() {
         Some(0.0) => Ok(None),
         Some(mtu) if mtu.fract() == 0.0 && (576.0..=65535.0).contains(&mtu) => Ok(Some(mtu as u16)),
-        _ => Err(Error::Field {
+        _ => Err(Malformed {
             key: "mtu",
             value,
             rule: "an integer from 576 to 65535",

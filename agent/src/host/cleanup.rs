@@ -8,6 +8,10 @@
 //! our protocol number, settings, files. Each step is tried whatever became of
 //! the others; the list returned says what became of each thing found.
 //!
+//! The record of settings names its network namespace. In another one nothing is
+//! touched, for what lies here may be another node's. It is removed only when
+//! every setting on it is settled, so that a clean-up that failed can be repeated.
+//!
 //! Two things stay on purpose, and are listed with the reason. A setting that
 //! somebody changed after us is theirs. Attachment records of pods stay, with
 //! the directory they lie in: they belong to pods that still run, and are what
@@ -23,7 +27,7 @@ use cni_shim::RunDir;
 use super::Netlink;
 use super::error::HostError;
 use super::links;
-use super::record::{Changed, Found, Place, Record};
+use super::record::{self, Changed, Found, Place, Record};
 use super::routes;
 
 /// Where an agent leaves traces.
@@ -75,6 +79,13 @@ impl fmt::Display for Outcome {
 /// Outside a tokio runtime with I/O enabled.
 pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
     let mut list = List::default();
+    let record = Place::here().and_then(|here| Record::read(&traces.state_dir, &here));
+    if let Ok(Found::Elsewhere(namespace)) = record {
+        let path = traces.state_dir.join(record::NAME);
+        let error = HostError::OtherNamespace { path, namespace };
+        list.failed("all of it", error);
+        return list.outcomes;
+    }
     match Netlink::open() {
         Ok(netlink) => {
             device(&netlink, &traces.device, &mut list).await;
@@ -82,10 +93,11 @@ pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
         }
         Err(error) => list.failed("the device and the routes", error),
     }
-    settings(&traces.state_dir, &mut list);
-    directory(&traces.state_dir, &mut list);
+    let settled = settings(record, &mut list);
+    let keep = (!settled).then_some(record::NAME);
+    directory(&traces.state_dir, keep, &mut list);
     attachments(&traces.run_dir, &mut list);
-    directory(traces.run_dir.path(), &mut list);
+    directory(traces.run_dir.path(), None, &mut list);
     list.outcomes
 }
 
@@ -146,41 +158,54 @@ async fn refusals(netlink: &Netlink, device: &str, list: &mut List) {
     }
 }
 
-fn settings(state_dir: &Path, list: &mut List) {
-    let record = Place::here().and_then(|here| Record::read(state_dir, &here));
+/// Whether the record has served its purpose.
+fn settings(record: Result<Found, HostError>, list: &mut List) -> bool {
     match record {
         Ok(Found::Current(record)) => {
             let mut changes = record.changes().to_vec();
             // Forwarding first: accept_ra=2 is harmless on a host, accept_ra=1
             // on a router loses its default route.
             changes.sort_by(|a, b| a.setting.cmp(&b.setting));
-            for change in &changes {
-                restore(change, list);
-            }
+            changes
+                .iter()
+                .fold(true, |settled, change| restore(change, list) && settled)
         }
-        Ok(Found::Elsewhere) => list.kept(
-            "the kernel settings",
-            "those on record were changed before a reboot or in another network namespace",
-        ),
-        Ok(Found::Nothing) => {}
-        Err(error) => list.failed("the kernel settings", error),
+        Ok(Found::EarlierBoot) => {
+            list.kept(
+                "the kernel settings",
+                "those on record were changed before a reboot",
+            );
+            true
+        }
+        Ok(Found::Nothing | Found::Elsewhere(_)) => true,
+        Err(error) => {
+            list.failed("the kernel settings", error);
+            false
+        }
     }
 }
 
-fn restore(change: &Changed, list: &mut List) {
+/// Whether the setting is as it was before us, or somebody else's by now.
+fn restore(change: &Changed, list: &mut List) -> bool {
     let what = format!("the change of {} to {}", change.setting, change.wrote);
     match change.setting.read() {
         Ok(Some(now)) if now == change.wrote => {
-            list.done(
-                format!("{what} (it is {} again)", change.found),
-                change.setting.write(change.found),
-            );
+            let written = change.setting.write(change.found);
+            let settled = written.is_ok();
+            list.done(format!("{what} (it is {} again)", change.found), written);
+            settled
         }
         // Back already, or gone with its interface: no trace.
-        Ok(Some(now)) if now == change.found => {}
-        Ok(None) => {}
-        Ok(Some(now)) => list.kept(what, format!("somebody has set it to {now} since")),
-        Err(error) => list.failed(what, error),
+        Ok(Some(now)) if now == change.found => true,
+        Ok(None) => true,
+        Ok(Some(now)) => {
+            list.kept(what, format!("somebody has set it to {now} since"));
+            true
+        }
+        Err(error) => {
+            list.failed(what, error);
+            false
+        }
     }
 }
 
@@ -194,7 +219,7 @@ fn attachments(run_dir: &RunDir, list: &mut List) {
         .filter(|entry| !is_hidden(entry))
         .count();
     if records == 0 {
-        directory(&path, list);
+        directory(&path, None, list);
     } else {
         list.kept(
             format!("{records} attachment record(s) in {}", path.display()),
@@ -203,9 +228,9 @@ fn attachments(run_dir: &RunDir, list: &mut List) {
     }
 }
 
-/// Removes the files that lie directly in a directory of ours, then the
-/// directory if nothing is left in it.
-fn directory(path: &Path, list: &mut List) {
+/// Removes the files that lie directly in a directory of ours, but the one of
+/// the name to `keep`, then the directory if nothing is left in it.
+fn directory(path: &Path, keep: Option<&str>, list: &mut List) {
     let found = match entries(path) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return,
@@ -219,6 +244,10 @@ fn directory(path: &Path, list: &mut List) {
     };
     let mut left = 0_usize;
     for file in found {
+        if keep.is_some() && file.file_name().and_then(|name| name.to_str()) == keep {
+            left += 1;
+            continue;
+        }
         let gone = match fs::symlink_metadata(&file) {
             Ok(metadata) if metadata.is_dir() => {
                 left += 1;

@@ -147,6 +147,16 @@ pub enum HostError {
         /// What the kernel said, or why the contents are refused.
         source: io::Error,
     },
+    /// The traces are another network namespace's.
+    #[error(
+        "{path} tells of the network namespace {namespace}: run this there (ip netns exec, nsenter), or delete that file if the namespace is no more"
+    )]
+    OtherNamespace {
+        /// The memory of changed settings.
+        path: PathBuf,
+        /// The namespace, as `/proc` names it.
+        namespace: String,
+    },
     /// A file or directory of ours could not be removed.
     #[error("cannot remove {path}: remove it by hand")]
     RemoveFile {

@@ -77,7 +77,9 @@ impl Host {
         let mut untold = Vec::new();
         let record = match Record::read(state_dir, &place) {
             Ok(Found::Current(record)) => record,
-            Ok(Found::Nothing | Found::Elsewhere) => Record::new(state_dir, place),
+            Ok(Found::Nothing | Found::EarlierBoot | Found::Elsewhere(_)) => {
+                Record::new(state_dir, place)
+            }
             Err(reason) => {
                 untold.push(Change::MemoryRefused(reason.to_string()));
                 Record::new(state_dir, place)

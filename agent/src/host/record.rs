@@ -55,8 +55,10 @@ pub(super) enum Found {
     Nothing,
     /// It is of this boot and namespace.
     Current(Record),
-    /// It is of another boot or namespace: of no use.
-    Elsewhere,
+    /// It is of another boot, which no setting survived: of no use.
+    EarlierBoot,
+    /// It is of another network namespace of this boot, this one.
+    Elsewhere(String),
 }
 
 impl Place {
@@ -96,8 +98,11 @@ impl Record {
             Err(source) => return Err(refused(source)),
         };
         let written = parse(&bytes).map_err(refused)?;
+        if written.place.boot != place.boot {
+            return Ok(Found::EarlierBoot);
+        }
         if written.place != *place {
-            return Ok(Found::Elsewhere);
+            return Ok(Found::Elsewhere(written.place.namespace));
         }
         Ok(Found::Current(Record {
             path,
@@ -221,7 +226,7 @@ fn parse(bytes: &[u8]) -> io::Result<Parsed> {
 }
 
 /// The record's name in the state directory.
-const NAME: &str = "host.json";
+pub(super) const NAME: &str = "host.json";
 const VERSION: u32 = 1;
 /// Longest record read, in bytes: room for more uplinks than any node has.
 const LONGEST: u64 = 256 * 1024;

@@ -2,7 +2,7 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -39,8 +39,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock at once or says who has it. The file then holds our process id; it is never removed,
-    /// because removing a locked file lets two holders in.
+    /// Takes the lock at once or says who has it. The file then holds our process id. A clean-up removes the
+    /// file whose lock it holds: a lock on a file that is no more at its path is nobody's, and is taken anew.
     ///
     /// # Errors
     /// `Held` with the other process, `Open` when the directory cannot be made or written.
@@ -49,31 +49,35 @@ impl Lock {
             path: path.to_owned(),
             source,
         };
-        if let Some(directory) = path.parent() {
-            DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(directory)
-                .map_err(failed)?;
-        }
-        let mut file = open(path).map_err(failed)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => {
-                return Err(LockError::Held {
-                    path: path.to_owned(),
-                    holder: holder(&mut file),
-                });
+        for _ in 0..TRIES {
+            let mut file = open(path).map_err(failed)?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) if is_at(&file, path) => {
+                    // Who holds it is for people: a full or read-only directory must not keep a service down.
+                    let _ = sign(&mut file);
+                    return Ok(Lock { _file: file });
+                }
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => {
+                    return Err(LockError::Held {
+                        path: path.to_owned(),
+                        holder: holder(&mut file),
+                    });
+                }
+                Err(error) => return Err(failed(error.into())),
             }
-            Err(error) => return Err(failed(error.into())),
         }
-        // Who holds it is for people: a full or read-only directory must not keep a service down.
-        let _ = sign(&mut file);
-        Ok(Lock { _file: file })
+        Err(failed(io::ErrorKind::StaleNetworkFileHandle.into()))
     }
 }
 
 fn open(path: &Path) -> io::Result<File> {
+    if let Some(directory) = path.parent() {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)?;
+    }
     let writable = OpenOptions::new()
         .read(true)
         .write(true)
@@ -85,6 +89,14 @@ fn open(path: &Path) -> io::Result<File> {
         // A lock needs no writing.
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(path),
         other => other,
+    }
+}
+
+/// Whether the file is the one that the next taker will find.
+fn is_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), path.metadata()) {
+        (Ok(ours), Ok(there)) => (ours.dev(), ours.ino()) == (there.dev(), there.ino()),
+        _ => false,
     }
 }
 
@@ -104,9 +116,13 @@ fn holder(file: &mut File) -> String {
 }
 
 const HOLDER_LIMIT: u64 = 32;
+/// Each removal takes a whole clean-up: two in a row are chance already.
+const TRIES: usize = 16;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
 
     #[test]
@@ -121,6 +137,29 @@ mod tests {
         );
         drop(first);
         Lock::take(&path).unwrap();
+    }
+
+    #[test]
+    fn a_holder_that_removes_the_file_never_makes_two() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = &directory.path().join("run/lock");
+        let holders = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..5000 {
+                        if let Ok(lock) = Lock::take(path) {
+                            assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0);
+                            std::thread::yield_now();
+                            holders.fetch_sub(1, Ordering::SeqCst);
+                            // The last deed of a clean-up.
+                            std::fs::remove_file(path).unwrap();
+                            drop(lock);
+                        }
+                    }
+                });
+            }
+        });
     }
 
     #[test]

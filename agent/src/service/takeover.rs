@@ -103,8 +103,7 @@ pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Contro
         .map(|worker| worker.snapshot)
         .max();
     let mut node = Node::new(known, past.unwrap_or(0));
-    node.cached = origin.cached;
-    node.refused_leases = origin.refused_leases;
+    (node.cached, node.refused_leases) = (origin.cached, origin.refused_leases);
 
     let (changes, refused) = match host.apply(&node.desired.host).await {
         Ok(changes) => (changes, None),

@@ -10,12 +10,16 @@ use tartan::host::{Outcome, Traces, cleanup};
 use crate::namespace::Namespace;
 use crate::{apply, dual, v4};
 
-fn clean(namespace: &Namespace) -> Vec<Outcome> {
-    let traces = Traces {
+fn traces(namespace: &Namespace) -> Traces {
+    Traces {
         device: "tartan0".to_owned(),
         run_dir: RunDir::under(namespace.root()),
         state_dir: namespace.state_dir(),
-    };
+    }
+}
+
+fn clean(namespace: &Namespace) -> Vec<Outcome> {
+    let traces = traces(namespace);
     namespace.inside(|| async move { cleanup(&traces).await })
 }
 
@@ -133,7 +137,7 @@ fn a_record_of_another_boot_changes_nothing() {
 }
 
 #[test]
-fn a_record_that_lies_is_refused_and_the_rest_still_cleaned() {
+fn a_record_that_lies_is_refused_and_kept_and_the_rest_still_cleaned() {
     let namespace = Namespace::with_tun();
     apply(&namespace, &v4()).unwrap();
     let path = namespace.state_dir().join("host.json");
@@ -154,7 +158,44 @@ fn a_record_that_lies_is_refused_and_the_rest_still_cleaned() {
             .all(|link| link["ifname"] != "tartan0")
     );
     assert!(namespace.ip("route show proto 116").is_empty());
+    assert!(path.exists(), "what it says must not be forgotten");
+}
+
+#[test]
+fn a_setting_that_cannot_be_put_back_stays_on_record() {
+    let namespace = Namespace::with_tun();
+    apply(&namespace, &v4()).unwrap();
+    let path = namespace.state_dir().join("host.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let (code, said) = namespace.clean_with_read_only_settings();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("failed on the change of net.ipv4.ip_forward"),
+        "{said}"
+    );
+    assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    removed(&clean(&namespace));
+    assert_eq!(namespace.setting("net/ipv4/ip_forward"), "0");
     assert!(!namespace.state_dir().exists());
+}
+
+#[test]
+fn in_another_namespace_nothing_is_touched() {
+    let namespace = Namespace::with_tun();
+    apply(&namespace, &v4()).unwrap();
+    let other = Namespace::with_tun();
+    apply(&other, &v4()).unwrap();
+    let (before, others) = (namespace.census(), other.census());
+    let traces = traces(&namespace);
+    let outcomes = other.inside(|| async move { cleanup(&traces).await });
+    assert!(
+        matches!(&outcomes[..], [Outcome::Failed { error, .. }] if error.to_string().contains("net:[")),
+        "{outcomes:?}"
+    );
+    namespace.census().must_be(&before, "from elsewhere");
+    other.census().must_be(&others, "from elsewhere");
+    removed(&clean(&namespace));
+    assert_eq!(namespace.setting("net/ipv4/ip_forward"), "0");
 }
 
 #[test]

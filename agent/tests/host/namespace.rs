@@ -27,7 +27,7 @@ impl Namespace {
             "these tests make network namespaces: run them as root"
         );
         let name = format!(
-            "hs-{}-{}",
+            "af-h{}-{}",
             std::process::id(),
             COUNT.fetch_add(1, Ordering::Relaxed)
         );
@@ -108,6 +108,24 @@ impl Namespace {
 
     pub(crate) fn set(&self, path: &str, value: &str) {
         self.shell(&format!("echo {value} > /proc/sys/{path}"));
+    }
+
+    /// `tartan cleanup` where the kernel's settings cannot be written; its code
+    /// and what it said. `ip netns exec` gives the mounts a namespace of their own.
+    pub(crate) fn clean_with_read_only_settings(&self) -> (Option<i32>, String) {
+        let script = "mount --bind /proc/sys/net /proc/sys/net \
+            && mount -o remount,bind,ro /proc/sys/net && exec \"$0\" --root \"$1\" cleanup";
+        let output = Command::new("ip")
+            .args(["netns", "exec", &self.name, "sh", "-c", script])
+            .arg(env!("CARGO_BIN_EXE_tartan"))
+            .arg(self.root())
+            .output()
+            .unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&said).into_owned(),
+        )
     }
 
     /// Runs `body` on a thread inside the namespace, under a runtime there.

@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 fn parse(text: &str) -> Result<NetConf, Error> {
-    NetConf::read(text.as_bytes())
+    NetConf::read(text.as_bytes()).map_err(|rejection| rejection.error)
 }
 
 #[test]
@@ -75,11 +75,14 @@ fn each_wrong_input_is_its_own_error() {
             Err(io::Error::other("broken"))
         }
     }
-    assert!(matches!(NetConf::read(Broken), Err(Error::Read { .. })));
+    assert!(matches!(
+        NetConf::read(Broken).map_err(|rejection| rejection.error),
+        Err(Error::Read { .. })
+    ));
 }
 
 #[test]
-fn impossible_values_are_named_with_their_key() {
+fn impossible_values_are_named_with_their_key_and_do_not_stop_del() {
     for field in [
         r#""root":"srv""#,
         r#""root":1"#,
@@ -89,11 +92,29 @@ fn impossible_values_are_named_with_their_key() {
         r#""mtu":-1"#,
         r#""mtu":"1400""#,
     ] {
-        let text = format!(r#"{{"cniVersion":"1.0.0","name":"n",{field}}}"#);
-        let error = parse(&text).unwrap_err();
+        let text = format!(r#"{{"cniVersion":"1.1.0","name":"n",{field}}}"#);
+        let conf = parse(&text).unwrap();
+        assert_eq!((conf.root.to_str(), conf.mtu), (Some("/"), None));
+        conf.check_for_status().unwrap_err();
+        let error = conf.check_for_add().unwrap_err();
         let key = field.split('"').nth(1).unwrap();
         assert!(error.to_string().contains(key), "{error}");
     }
+}
+
+#[test]
+fn a_rejection_is_told_in_the_version_of_the_request() {
+    let version = |text: &str| NetConf::read(text.as_bytes()).unwrap_err().version;
+    assert_eq!(
+        version(r#"{"cniVersion":"0.4.0","name":"a/b"}"#),
+        Version::V0_4_0
+    );
+    assert_eq!(version(r#"{"cniVersion":"0.3.1"}"#), Version::V0_3_1);
+    assert_eq!(
+        version(r#"{"cniVersion":"9.0.0","name":"n"}"#),
+        Version::NEWEST
+    );
+    assert_eq!(version("{"), Version::NEWEST);
 }
 
 #[test]

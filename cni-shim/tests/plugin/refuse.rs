@@ -90,6 +90,21 @@ fn an_agent_that_refuses_or_stalls_leaves_nothing() {
 }
 
 #[test]
+fn a_configuration_that_was_broken_meanwhile_still_frees_the_pod() {
+    let mut rig = Rig::new(SUBNET);
+    let pod = rig.pod();
+    rig.add("warm", "eth0", &pod).result();
+    rig.del("warm", "eth0", &pod).silent();
+    let before = rig.census();
+    rig.add("c1", "eth0", &pod).result();
+    let mut conf = rig.conf("1.0.0");
+    conf["mtu"] = json!("1400");
+    let answer = rig.call(&variables("DEL", "c1", "eth0", &pod), &conf.to_string());
+    answer.silent();
+    assert_eq!(rig.census(), before);
+}
+
+#[test]
 fn a_full_range_says_so_and_a_freed_address_is_given_again() {
     let mut rig = Rig::new(&["10.244.7.0/29"]);
     let pod = rig.pod();
