@@ -361,7 +361,16 @@ fn a_start_that_cannot_work_ends_with_its_reason() {
         assert!(text.contains(part), "{part} is not in:\n{text}");
     };
     refused(&["--node-name", "node9"], 1, "node9");
+    // What comes later is waited for by whoever starts us; what only an edit mends is not.
     refused(&["--net-conf", "/nowhere"], 1, "/nowhere");
+    refused(&["--node-file", "/nowhere"], 1, "/nowhere");
+    let broken = node.root.join("broken.json");
+    std::fs::write(&broken, "{\"Network\":\"ten\"}").unwrap();
+    refused(
+        &["--net-conf", broken.to_str().unwrap()],
+        2,
+        "broken.json: Network",
+    );
     refused(&["--public-ip", "192.0.2.99"], 1, "192.0.2.99");
     refused(&["--workers", "9"], 2, "workers");
     refused(&["--device-name", "eth0"], 1, "eth0");

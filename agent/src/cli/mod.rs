@@ -1,7 +1,8 @@
 //! The command line: `tartan run` and the commands that ask a running agent.
 //!
-//! Exit codes: 0 ok, 1 a problem was found (printed, or the agent's refusal), 2 usage or configuration,
-//! 3 no agent answers.
+//! Exit codes: 0 ok, 1 a problem was found (printed, or the agent's refusal), 2 usage or configuration (what
+//! only an edit mends: not a file that may come yet, nor a list of nodes that may be right yet), 3 no agent
+//! answers.
 
 mod amount;
 mod cleanup;

@@ -57,13 +57,15 @@ pub(super) fn service(args: RunArgs) -> u8 {
         }
     };
     let ended = runtime().map(|runtime| runtime.block_on(service::run(config)));
-    let error: Box<dyn Error> = match ended {
+    let (error, code): (Box<dyn Error>, u8) = match ended {
         Ok(Ok(code)) => return code,
-        Ok(Err(error)) => error.into(),
-        Err(error) => error.into(),
+        Ok(Err(error)) if error.is_misconfiguration() => (error.into(), USAGE),
+        Ok(Err(error)) => (error.into(), PROBLEM),
+        Err(error) => (error.into(), PROBLEM),
     };
     start_failure::note(run_dir.path(), &causes(&*error));
-    failed(&*error)
+    failed(&*error);
+    code
 }
 
 pub(super) fn runtime() -> Result<Runtime, RunError> {

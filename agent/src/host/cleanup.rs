@@ -166,9 +166,11 @@ fn settings(record: Result<Found, HostError>, list: &mut List) -> bool {
             // Forwarding first: accept_ra=2 is harmless on a host, accept_ra=1
             // on a router loses its default route.
             changes.sort_by(|a, b| a.setting.cmp(&b.setting));
-            changes
-                .iter()
-                .fold(true, |settled, change| restore(change, list) && settled)
+            let mut settled = true;
+            for change in &changes {
+                settled &= restore(change, list);
+            }
+            settled
         }
         Ok(Found::EarlierBoot) => {
             list.kept(

@@ -4,6 +4,7 @@ use tracing::{info, warn};
 
 use super::control::{Control, Restart};
 use super::node::refusal;
+use super::sources::no_net_conf;
 use crate::cli::causes;
 use crate::config::NetConf;
 use crate::registry::Update;
@@ -17,7 +18,7 @@ impl Control {
         }
         let known = &mut self.node.known;
         self.node.cached.net_conf = match NetConf::load(&known.config.net_conf) {
-            Err(error) => Some(causes(&error)),
+            Err(error) => Some(causes(&no_net_conf(&known.config, error))),
             Ok((net_conf, text)) if net_conf == known.net_conf => {
                 info!("the net-conf can be read again");
                 known.net_conf_text = text;

@@ -73,6 +73,14 @@ pub enum ServiceError {
     Start(#[from] StartError),
 }
 
+impl ServiceError {
+    /// Whether only a person mends it, by editing this node's configuration. A file that is not there yet, and
+    /// a list of nodes that cannot be used yet, come from others and may be right at the next try.
+    pub fn is_misconfiguration(&self) -> bool {
+        matches!(self, ServiceError::Start(StartError::NetConf { .. }))
+    }
+}
+
 /// Serves until told to stop; returns the exit code. Standard input is the channel to the keeper.
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use tracing::warn;
 use super::node::{Cached, refusal};
 use super::takeover::StartError;
 use crate::cli::causes;
-use crate::config::{NetConf, NodeConfig};
+use crate::config::{NetConf, NetConfError, NodeConfig};
 use crate::last_good::LastGood;
 use crate::lease::Lease;
 use crate::registry::file::FileRegistry;
@@ -47,9 +47,9 @@ impl Sources {
         .flatten();
         let (net_conf, net_conf_text) = match (NetConf::load(&config.net_conf), &kept) {
             (Ok(read), _) => read,
-            (Err(error), None) => return Err(error.into()),
+            (Err(error), None) => return Err(no_net_conf(config, error)),
             (Err(error), Some(kept)) => {
-                let reason = causes(&error);
+                let reason = causes(&no_net_conf(config, error));
                 warn!("the net-conf of the last good state is used: {reason}");
                 origin.cached.net_conf = Some(reason);
                 (kept.net_conf.clone(), kept.net_conf_text.clone())
@@ -106,6 +106,17 @@ async fn first(registry: &mut FileRegistry, another_way: bool) -> Update {
 /// A last good state that is refused is as good as none, but not in silence.
 fn told<T>(result: Result<T, impl std::error::Error>) -> Option<T> {
     result.map_err(|error| warn!("{}", causes(&error))).ok()
+}
+
+/// The error with the file's name.
+pub(super) fn no_net_conf(config: &NodeConfig, source: NetConfError) -> StartError {
+    match source {
+        NetConfError::File(_) => StartError::NoNetConf(source),
+        _ => StartError::NetConf {
+            path: config.net_conf.clone(),
+            source,
+        },
+    }
 }
 
 fn unusable(config: &NodeConfig, line: Option<usize>, reason: String) -> StartError {

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 
 use cni_shim::NodeFile;
 use dataplane::counters::Counters;
@@ -34,9 +35,17 @@ pub enum StartError {
     /// The run directory.
     #[error(transparent)]
     RunDir(#[from] cni_shim::run_dir::Error),
-    /// The cluster's configuration.
+    /// The cluster's configuration is not there, or not to be read.
     #[error(transparent)]
-    NetConf(#[from] NetConfError),
+    NoNetConf(NetConfError),
+    /// The cluster's configuration is wrong.
+    #[error("{path}: {source}")]
+    NetConf {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        source: NetConfError,
+    },
     /// The list of nodes cannot be watched.
     #[error(transparent)]
     Registry(#[from] FileRegistryError),

@@ -77,7 +77,7 @@ fn an_agent_started_without_its_files_forwards_within_a_second() {
         ),
         (
             &[(&net_conf, Some("{"))],
-            "the network configuration is not JSON",
+            "net-conf.json: the network configuration is not JSON",
         ),
         (
             &[(&nodes, None), (&net_conf, None)],
