@@ -12,6 +12,8 @@
     clippy::indexing_slicing
 )]
 
+#[path = "service/last_good.rs"]
+mod last_good;
 #[path = "service/outside.rs"]
 mod outside;
 #[path = "service/rig.rs"]
@@ -412,6 +414,7 @@ fn a_stop_is_clean_keeps_packets_from_leaking_and_cleanup_takes_the_rest() {
     assert_eq!(node.tartan(&["status"]).0, 3);
     let (code, text) = node.tartan(&["cleanup"]);
     assert_eq!(code, 0, "{text}");
+    assert!(text.contains("last-good.json"), "{text}");
     assert_eq!(census(&cluster), before);
     assert!(!node.root.join("run/tartan").exists(), "{text}");
     assert!(!node.root.join("var/lib/tartan").exists(), "{text}");

@@ -81,6 +81,8 @@ pub struct Status {
     pub registry: String,
     /// Seconds since the registry last gave a list that was adopted.
     pub registry_age: u64,
+    /// The leases are those of the last good state: the registry has given no list yet that was adopted.
+    pub registry_cached: bool,
     /// Version of the tables last published.
     pub snapshot: u64,
     /// Every worker forwards by those tables.

@@ -42,10 +42,7 @@ pub(super) fn render(status: &Status) -> String {
         ("format", status.format.clone()),
         ("peers", status.peers.to_string()),
         ("pods", format!("{} attached", status.attachments)),
-        (
-            "leases",
-            format!("{}, {} old", status.registry, duration(status.registry_age)),
-        ),
+        ("leases", leases(status)),
         ("tables", tables(status)),
         ("repairs", repairs(status)),
         (
@@ -76,6 +73,18 @@ fn service(status: &Status) -> String {
         (restarts, Some(end)) => {
             format!("{up}, restarted {}: the one before {end}", times(restarts))
         }
+    }
+}
+
+fn leases(status: &Status) -> String {
+    let age = duration(status.registry_age);
+    if status.registry_cached {
+        format!(
+            "from cache, {age} old; no list yet from {}",
+            status.registry
+        )
+    } else {
+        format!("{}, {age} old", status.registry)
     }
 }
 
@@ -126,6 +135,7 @@ pub(super) mod tests {
             attachments: 3,
             registry: "file /etc/tartan/nodes.toml".into(),
             registry_age: 12,
+            registry_cached: false,
             snapshot: 7,
             snapshot_adopted: true,
             service_pid: 4242,
@@ -171,6 +181,8 @@ packets   10 sent, 9 delivered, 1 dropped
             repairs: 2,
             last_repair: Some("address 10.244.1.0/32 was missing".into()),
             snapshot_adopted: false,
+            registry_age: 180,
+            registry_cached: true,
             ..example()
         };
         let text = render(&status);
@@ -182,6 +194,7 @@ packets   10 sent, 9 delivered, 1 dropped
             "restarted once: the one before was killed by signal 9 (SIGKILL) after 3.0 s\n",
             "2, the last: address 10.244.1.0/32 was missing\n",
             "version 7, not yet used by every worker\n",
+            "leases    from cache, 3 min old; no list yet from file /etc/tartan/nodes.toml\n",
         ] {
             assert!(text.contains(part), "{text}");
         }

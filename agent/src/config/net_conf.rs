@@ -160,12 +160,13 @@ impl From<Mismatch> for NetConfError {
 }
 
 impl NetConf {
-    /// Reads the file at `path`.
+    /// Reads the file at `path`; the text with it.
     ///
     /// # Errors
     /// [`NetConfError`]: the file cannot be read, or the first thing that is wrong in it.
-    pub fn load(path: &Path) -> Result<NetConf, NetConfError> {
-        NetConf::parse(&text_file::read(path, MOST_BYTES)?)
+    pub fn load(path: &Path) -> Result<(NetConf, String), NetConfError> {
+        let text = text_file::read(path, MOST_BYTES)?;
+        Ok((NetConf::parse(&text)?, text))
     }
 
     /// Reads a `net-conf.json`.

@@ -14,6 +14,18 @@ use super::{Host, addresses};
 use crate::reconcile::HostState;
 
 impl Host {
+    /// Whether [`apply`](Host::apply) leaves routes and addresses of ours in
+    /// place that are not wanted: while nobody knows whether they still are.
+    pub fn only_add(&mut self, only_adds: bool) {
+        self.only_adds = only_adds;
+    }
+
+    /// Why the memory of changed settings is not on disk, which keeps
+    /// [`cleanup()`](super::cleanup()) from restoring them after a crash.
+    pub fn unrecorded(&self) -> Option<&HostError> {
+        self.record.unwritten()
+    }
+
     /// Makes the kernel agree with `desired`. Returns what had to be changed,
     /// first set-up and repair alike; nothing when all was well. After a
     /// failure the changes made so far are told by the next call that succeeds.
@@ -111,17 +123,22 @@ impl Host {
     ) -> Result<(), HostError> {
         let handle = &self.netlink.handle;
         let held = addresses::list(handle).await?;
-        let (missing, surplus) = addresses::plan(
+        let (missing, mut surplus) = addresses::plan(
             &held,
             plan.link.index,
             &desired.addresses,
             &desired.cluster_routes,
         );
+        let mut steps = routes::plan(&plan.routes, &plan.wanted, plan.link.index);
+        if self.only_adds {
+            steps.retain(|step| !matches!(step, Step::Remove(_)));
+            surplus.clear();
+        }
         for address in missing {
             addresses::add(handle, &plan.link, address).await?;
             self.untold.push(Change::AddressAdded(address));
         }
-        for step in routes::plan(&plan.routes, &plan.wanted, plan.link.index) {
+        for step in steps {
             routes::take(handle, &step, plan.link.index).await?;
             self.untold.push(told(&step, &plan.link.name));
         }
@@ -139,6 +156,7 @@ impl Host {
         routes: &[Route],
         v6: bool,
     ) -> Result<(), HostError> {
+        self.record.retry();
         let mut wanted = Vec::new();
         if desired
             .cluster_routes

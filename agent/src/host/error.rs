@@ -131,7 +131,7 @@ pub enum HostError {
     },
     /// The memory of what was changed could not be written.
     #[error(
-        "cannot write {path}: check that the state directory is writable by root and its disk not full"
+        "cannot write {path}, so after a crash `tartan cleanup` could not restore kernel settings: check that the state directory is writable by root and its disk not full"
     )]
     WriteRecord {
         /// The file in question.

@@ -70,6 +70,8 @@ pub struct Host {
     firewall: Firewall,
     /// Changes made by calls that failed later on, not yet told.
     untold: Vec<Change>,
+    /// Nothing is withdrawn.
+    only_adds: bool,
 }
 
 impl Host {
@@ -101,6 +103,7 @@ impl Host {
             record,
             firewall: Firewall::default(),
             untold,
+            only_adds: false,
         })
     }
 

@@ -3,7 +3,8 @@
 //! The memory of what Tartan changed outside its own device: for each setting
 //! the value found and the value written, in `host.json` of the state
 //! directory. It is written before the setting is, by temporary file, fsync and
-//! rename, and outlives a crash.
+//! rename, and outlives a crash. While the disk refuses it the settings are made
+//! all the same; what is lost by a crash then is the way back to the old value.
 //!
 //! A record holds for one boot and one network namespace, both of which it
 //! names; settings do not survive either. One of another boot or namespace is
@@ -11,16 +12,15 @@
 //! `sysctl.d` had set. Contents are checked like any hostile input: only
 //! settings that Tartan ever changes are accepted.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::error::HostError;
 use super::sysctls::Setting;
+use crate::state_file;
 
 /// What was changed, and where that is written down.
 #[derive(Debug)]
@@ -28,6 +28,7 @@ pub(super) struct Record {
     path: PathBuf,
     place: Place,
     changes: Vec<Changed>,
+    unwritten: Option<Box<HostError>>,
 }
 
 /// One setting changed.
@@ -80,6 +81,7 @@ impl Record {
             path: state_dir.join(NAME),
             place,
             changes: Vec::new(),
+            unwritten: None,
         }
     }
 
@@ -90,7 +92,7 @@ impl Record {
             path: path.clone(),
             source,
         };
-        let bytes = match read_bounded(&path) {
+        let bytes = match state_file::read(&path, LONGEST) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
             Err(source) => return Err(refused(source)),
@@ -106,6 +108,7 @@ impl Record {
             path,
             place: written.place,
             changes: written.changes,
+            unwritten: None,
         }))
     }
 
@@ -121,22 +124,38 @@ impl Record {
 
     /// Notes one change and writes the record. The value found last is the one
     /// remembered: whoever changed a setting while Tartan ran meant it.
-    pub(super) fn remember(
-        &mut self,
-        setting: &Setting,
-        found: i32,
-        wrote: i32,
-    ) -> Result<(), HostError> {
+    ///
+    /// A disk that refuses keeps no setting from being made, and so no pod from
+    /// talking: [`unwritten`](Record::unwritten) tells, [`retry`](Record::retry)
+    /// tries again.
+    pub(super) fn remember(&mut self, setting: &Setting, found: i32, wrote: i32) {
         self.changes.retain(|change| change.setting != *setting);
         self.changes.push(Changed {
             setting: setting.clone(),
             found,
             wrote,
         });
-        self.write().map_err(|source| HostError::WriteRecord {
+        self.settle();
+    }
+
+    /// Writes the record if that failed before.
+    pub(super) fn retry(&mut self) {
+        if self.unwritten.is_some() {
+            self.settle();
+        }
+    }
+
+    /// Why the record on disk is older than this one.
+    pub(super) fn unwritten(&self) -> Option<&HostError> {
+        self.unwritten.as_deref()
+    }
+
+    fn settle(&mut self) {
+        let failed = |source| HostError::WriteRecord {
             path: self.path.clone(),
             source,
-        })
+        };
+        self.unwritten = self.write().map_err(failed).err().map(Box::new);
     }
 
     fn write(&self) -> io::Result<()> {
@@ -155,23 +174,7 @@ impl Record {
         };
         let mut text = serde_json::to_vec_pretty(&file)?;
         text.push(b'\n');
-        let directory = self.path.parent().unwrap_or(Path::new("/"));
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(directory)?;
-        let temporary = directory.join(TEMPORARY);
-        let mut out = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-            .open(&temporary)?;
-        out.write_all(&text)?;
-        out.sync_all()?;
-        fs::rename(&temporary, &self.path)?;
-        File::open(directory)?.sync_all()
+        state_file::replace(&self.path, &text)
     }
 }
 
@@ -227,26 +230,8 @@ fn parse(bytes: &[u8]) -> io::Result<Parsed> {
     })
 }
 
-fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
-        .open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    let mut bytes = Vec::new();
-    file.take(LONGEST + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LONGEST {
-        return Err(io::Error::other("it is longer than any Tartan writes"));
-    }
-    Ok(bytes)
-}
-
 /// The record's name in the state directory.
 pub(super) const NAME: &str = "host.json";
-/// Its name while being written.
-const TEMPORARY: &str = ".host.json.new";
 const VERSION: u32 = 1;
 /// Longest record read, in bytes: room for more uplinks than any node has.
 const LONGEST: u64 = 256 * 1024;

@@ -143,7 +143,7 @@ pub(super) fn assert_remembered(
     }
     // On record first: a crash in between leaves a note of a change that was
     // not made, which a clean-up sees and leaves alone.
-    record.remember(setting, found, value)?;
+    record.remember(setting, found, value);
     setting.write(value)?;
     Ok(Some(Altered {
         key: setting.to_string(),

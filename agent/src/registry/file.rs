@@ -179,6 +179,15 @@ impl FileRegistry {
         }
     }
 
+    /// What the file says now under another `net_conf` than the one given to [`watch`](Self::watch).
+    /// [`next`](Self::next) goes on as if nobody had asked.
+    pub fn read_with(&self, net_conf: &NetConf) -> Update {
+        match text_file::read(&self.path, MOST_BYTES) {
+            Ok(text) => self.understand(&text, net_conf),
+            Err(error) => unreadable(&error),
+        }
+    }
+
     /// What is due: a candidate that has stood is told, if it says anything new; else the file is read.
     fn turn(&mut self) -> Option<Update> {
         let latest = self.due.take().map(|due| due.latest);
@@ -290,7 +299,7 @@ impl FileRegistry {
     fn read(&self) -> Candidate {
         let state = State::of(&self.path);
         let (update, unreadable) = match text_file::read(&self.path, MOST_BYTES) {
-            Ok(text) => (self.understand(&text), false),
+            Ok(text) => (self.understand(&text, &self.net_conf), false),
             Err(error) => (unreadable(&error), true),
         };
         Candidate {
@@ -300,15 +309,15 @@ impl FileRegistry {
         }
     }
 
-    fn understand(&self, text: &str) -> Update {
-        match parse(text, &self.net_conf) {
+    fn understand(&self, text: &str, net_conf: &NetConf) -> Update {
+        match parse(text, net_conf) {
             Err(error) => Update::Refused {
                 line: Some(error.line),
                 reason: error.fault.to_string(),
             },
-            Ok(leases) => match own_fault(&leases, &self.node_name) {
-                Some(reason) => Update::Refused { line: None, reason },
-                None => Update::Leases(leases),
+            Ok(leases) => match own(&leases, &self.node_name) {
+                Err(reason) => Update::Refused { line: None, reason },
+                Ok(_) => Update::Leases(leases),
             },
         }
     }
@@ -327,20 +336,26 @@ fn interest() -> WatchMask {
         | WatchMask::ONLYDIR
 }
 
-/// A list that is right for the cluster and wrong for this node.
-fn own_fault(leases: &[Lease], node_name: &str) -> Option<String> {
+/// The lease of this node, which is `node_name`.
+///
+/// # Errors
+/// A sentence with the remedy, where a list that is right for the cluster is wrong for this node.
+pub fn own<'a>(leases: &'a [Lease], node_name: &str) -> Result<&'a Lease, String> {
     let Some(own) = leases.iter().find(|lease| lease.name == node_name) else {
-        return Some(format!(
+        return Err(format!(
             "no node is named {node_name:?}, which this node is: add its entry, or set node-name to its name here"
         ));
     };
     let twin = leases
         .iter()
-        .find(|lease| lease.public_ip == own.public_ip && lease.name != own.name)?;
-    Some(format!(
-        "{} has our own public-ip {}, so packets for it would come back to us: give it its own, or give us its subnets",
-        twin.name, twin.public_ip
-    ))
+        .find(|lease| lease.public_ip == own.public_ip && lease.name != own.name);
+    match twin {
+        None => Ok(own),
+        Some(twin) => Err(format!(
+            "{} has our own public-ip {}, so packets for it would come back to us: give it its own, or give us its subnets",
+            twin.name, twin.public_ip
+        )),
+    }
 }
 
 fn unreadable(error: &TextFileError) -> Update {

@@ -6,8 +6,8 @@ pub mod file;
 mod nodes;
 
 pub use fault::{FileError, NodeFault};
-pub use file::{FileRegistry, FileRegistryError};
-pub use nodes::parse;
+pub use file::{FileRegistry, FileRegistryError, own};
+pub use nodes::{parse, render};
 
 use crate::lease::Lease;
 

@@ -13,6 +13,7 @@
 //!
 //! The file is checked as a whole: a list that holds one contradiction is not used at all.
 
+use std::fmt::Display;
 use std::net::IpAddr;
 
 use encap::{Format, Mac};
@@ -54,6 +55,36 @@ pub fn parse(text: &str, net_conf: &NetConf) -> Result<Vec<Lease>, FileError> {
         conflicts::check(&placed).map_err(|(at, fault)| at_line(text, at, fault))?;
         Ok(placed.into_iter().map(|placed| placed.lease).collect())
     })
+}
+
+/// Writes leases as a `nodes.toml` that [`parse`] reads as the same leases, whatever the cluster's backend.
+pub fn render(leases: &[Lease]) -> String {
+    leases.iter().map(entry).collect()
+}
+
+fn entry(lease: &Lease) -> String {
+    let mut text = format!(
+        "[[node]]\nname = {:?}\nsubnets = {}\npublic-ip = \"{}\"\nbackend = \"{}\"\nvtep-mac = \"{}\"\n",
+        lease.name,
+        quoted(&lease.subnets),
+        lease.public_ip,
+        lease.format,
+        lease.vtep_mac
+    );
+    for (key, list) in [
+        ("accept-sources", quoted(&lease.accept_sources)),
+        ("underlay-sources", quoted(&lease.underlay_sources)),
+    ] {
+        if list != "[]" {
+            text.push_str(&format!("{key} = {list}\n"));
+        }
+    }
+    text
+}
+
+fn quoted(values: &[impl Display]) -> String {
+    let values: Vec<_> = values.iter().map(|value| format!("\"{value}\"")).collect();
+    format!("[{}]", values.join(", "))
 }
 
 /// Reads one entry and compares it with the cluster, not yet with other entries.

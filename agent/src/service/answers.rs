@@ -110,7 +110,8 @@ impl Control {
             peers: spec.peers.len(),
             attachments: known.attachments.len(),
             registry: format!("file {}", known.config.node_file.display()),
-            registry_age: self.node.leases_read.elapsed().as_secs(),
+            registry_age: self.node.leases_age().as_secs(),
+            registry_cached: self.node.cached.leases.is_some(),
             snapshot: spec.version,
             snapshot_adopted: self.engine.adopted(spec.version),
             service_pid: std::process::id(),
@@ -127,8 +128,15 @@ impl Control {
 
     fn problems(&self) -> Vec<String> {
         let known = &self.node.known;
+        let net_conf = self.node.cached.net_conf.iter().map(|reason| {
+            format!("the net-conf is refused and the one from cache stays in force: {reason}")
+        });
         let leases = self.node.refused_leases.iter().map(|reason| {
-            format!("the list of nodes is refused and the old one stays in force: {reason}")
+            let in_force = match self.node.cached.leases {
+                Some(_) => "leases from cache stay",
+                None => "the old one stays",
+            };
+            format!("the list of nodes is refused and {in_force} in force: {reason}")
         });
         let records = self.node.refused_records.iter().map(|refused| {
             format!(
@@ -137,9 +145,12 @@ impl Control {
             )
         });
         let bypassing = known.facts.bypassing.iter().map(Bypass::to_string);
-        let mut problems: Vec<String> = leases
+        let mut problems: Vec<String> = net_conf
+            .chain(leases)
             .chain(self.stale())
             .chain(self.api_problem.clone())
+            .chain(self.state_problem.clone())
+            .chain(self.host.unrecorded().map(|error| causes(error)))
             .chain(self.host_problem.clone())
             .chain(self.node_file_problem.clone())
             .chain(bypassing)

@@ -90,10 +90,12 @@ pub struct Control {
     pub(super) node_file_problem: Option<String>,
     /// Why nobody can connect anew, in words.
     pub(super) api_problem: Option<String>,
+    /// Why the last good state on disk is not the one in force, in words.
+    pub(super) state_problem: Option<String>,
     pub(super) started: Instant,
     /// When tables were published last.
     pub(super) published: Instant,
-    registry: FileRegistry,
+    pub(super) registry: FileRegistry,
     calls: mpsc::Receiver<Call>,
     sender: mpsc::Sender<Call>,
     server: JoinHandle<()>,
@@ -101,6 +103,8 @@ pub struct Control {
     /// What the kernel was made to agree with last.
     applied: HostState,
     node_file: Option<NodeFile>,
+    /// The last good state on disk is the one in force, or what is in force was read from it.
+    pub(super) saved: bool,
     waiting: Vec<Waiting>,
 }
 
@@ -144,6 +148,7 @@ impl Control {
         start_failure::forget(node.known.config.run_dir().path());
         let mut control = Control {
             applied: node.desired.host.clone(),
+            saved: node.cached.leases.is_some(),
             node,
             host,
             engine,
@@ -156,6 +161,7 @@ impl Control {
             host_problem: None,
             node_file_problem,
             api_problem: None,
+            state_problem: None,
             started: Instant::now(),
             published: Instant::now(),
             registry,
@@ -216,7 +222,10 @@ impl Control {
 
     async fn learn(&mut self, update: Update) -> Result<(), Restart> {
         match &update {
-            Update::Leases(leases) => info!(nodes = leases.len(), "the list of nodes is adopted"),
+            Update::Leases(leases) => {
+                self.saved = false;
+                info!(nodes = leases.len(), "the list of nodes is adopted");
+            }
             Update::Refused { line, reason } => {
                 let line = line.map(|line| format!(" line {line}")).unwrap_or_default();
                 let file = self.node.known.config.node_file.display();
@@ -224,6 +233,8 @@ impl Control {
             }
         }
         if self.node.learn(update) {
+            // The next service may find the list broken again.
+            self.save();
             let address = self.node.known.underlay_address();
             return Err(Restart(format!("our underlay address is {address} now")));
         }
@@ -237,6 +248,8 @@ impl Control {
             self.watch = host::watch().ok();
         }
         self.notice();
+        self.reread_net_conf()?;
+        self.host.only_add(self.node.cached.is_any());
         self.node.reread_changed_records();
         let known = &self.node.known;
         let facts = Facts::read(&self.host, &known.config, &known.net_conf, &known.own).await;
@@ -261,6 +274,7 @@ impl Control {
         };
         self.note_problem(problem.map(|error| causes(&error)));
         self.write_node_file();
+        self.save();
         self.reopen_api().await;
         Ok(())
     }

@@ -22,17 +22,24 @@
 //! when no packet depends on it yet, the same things are final.
 //!
 //! It ends on SIGTERM and when its keeper ends (code 0), and when only descriptors opened anew can help: the
-//! device was deleted, our underlay address changed (code 1; the keeper starts the next at once).
+//! device was deleted, our underlay address changed, a net-conf came back otherwise (code 1; the keeper starts
+//! the next at once).
 //!
-//! Not done here yet: starting from the last good state when configuration or registry are unreadable at
-//! start (a crash meets a broken edit), following an underlay that moves while the list of nodes stays, and
-//! taking a changed net-conf without a restart.
+//! A net-conf or a list of nodes that cannot be used at the start is stood in for by the last good state
+//! ([`crate::last_good`]; `sources` decides, `fallback` takes it back). Until the registry has answered completely once, nothing is withdrawn
+//! from the host. The leases give way to the first list; a net-conf that can be read again and differs needs
+//! a new start, which is made once the list of nodes can be used with it.
+//!
+//! Not done here yet: following an underlay that moves while the list of nodes stays, and taking a changed
+//! net-conf without a restart.
 
 mod answers;
 pub mod control;
 pub mod descriptors;
+mod fallback;
 pub mod node;
 pub mod refused;
+mod sources;
 pub mod takeover;
 
 use std::io;

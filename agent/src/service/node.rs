@@ -14,6 +14,7 @@ use crate::api::wire::RefusedRecord;
 use crate::attachments;
 use crate::config::{NetConf, NodeConfig};
 use crate::host::{Bypass, Host, HostError, Underlay};
+use crate::last_good::{self, LastGoodError};
 use crate::lease::Lease;
 use crate::reconcile::{Desired, Inputs, reconcile, underlay_mtu};
 use crate::registry::Update;
@@ -93,6 +94,8 @@ pub struct Known {
     pub config: NodeConfig,
     /// The cluster's configuration; fixed for the life of the service.
     pub net_conf: NetConf,
+    /// The text it was read from.
+    pub net_conf_text: String,
     /// Every lease, ours among them.
     pub leases: Vec<Lease>,
     /// Our own.
@@ -124,6 +127,22 @@ impl Known {
     }
 }
 
+/// What is known from the last good state alone, because the file that should say it cannot be used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cached {
+    /// The leases: their age when they were read.
+    pub leases: Option<Duration>,
+    /// The net-conf: why the file is not used.
+    pub net_conf: Option<String>,
+}
+
+impl Cached {
+    /// Whether anything is, so that nothing may be withdrawn from the host.
+    pub fn is_any(&self) -> bool {
+        self.leases.is_some() || self.net_conf.is_some()
+    }
+}
+
 /// The node's knowledge and its last decision.
 #[derive(Debug)]
 pub struct Node {
@@ -133,6 +152,8 @@ pub struct Node {
     pub desired: Desired,
     /// When the leases were read.
     pub leases_read: Instant,
+    /// What comes from the last good state.
+    pub cached: Cached,
     /// Why the registry's present content is not used.
     pub refused_leases: Option<String>,
     /// Attachment records that were not adopted.
@@ -151,10 +172,32 @@ impl Node {
             desired: known.decide(past.saturating_add(1)),
             known,
             leases_read: Instant::now(),
+            cached: Cached::default(),
             refused_leases: None,
             refused_records,
             records_of,
         }
+    }
+
+    /// How long ago the registry gave the leases in force.
+    pub fn leases_age(&self) -> Duration {
+        self.leases_read.elapsed() + self.cached.leases.unwrap_or_default()
+    }
+
+    /// Writes the last good state.
+    ///
+    /// # Errors
+    /// [`LastGoodError::Write`].
+    pub fn save(&self) -> Result<(), LastGoodError> {
+        let known = &self.known;
+        let now = SystemTime::now();
+        last_good::write(
+            &known.config.state_dir(),
+            &known.config.node_name,
+            &known.net_conf_text,
+            &known.leases,
+            now.checked_sub(self.leases_age()).unwrap_or(now),
+        )
     }
 
     /// Takes what the registry says. A refusal leaves everything as it is but the reason. `true` when our own
@@ -162,11 +205,7 @@ impl Node {
     pub fn learn(&mut self, update: Update) -> bool {
         match update {
             Update::Refused { line, reason } => {
-                let file = self.known.config.node_file.display();
-                self.refused_leases = Some(match line {
-                    Some(line) => format!("{file} line {line}: {reason}"),
-                    None => format!("{file}: {reason}"),
-                });
+                self.refused_leases = Some(refusal(&self.known.config, line, &reason));
                 false
             }
             Update::Leases(leases) => {
@@ -179,6 +218,7 @@ impl Node {
                 self.known.own = own;
                 self.known.leases = leases;
                 self.leases_read = Instant::now();
+                self.cached.leases = None;
                 self.refused_leases = None;
                 self.reread_records();
                 self.known.underlay_address() != before
@@ -222,6 +262,15 @@ impl Node {
     }
 }
 
+/// Why the list of nodes is not used, with its place.
+pub(super) fn refusal(config: &NodeConfig, line: Option<usize>, reason: &str) -> String {
+    let file = config.node_file.display();
+    match line {
+        Some(line) => format!("{file} line {line}: {reason}"),
+        None => format!("{file}: {reason}"),
+    }
+}
+
 /// When the directory of records changed last, if that is long enough ago for a further change to show.
 fn settled_change(known: &Known) -> Option<SystemTime> {
     let found = known.config.run_dir().attachments().metadata().ok()?;
@@ -251,7 +300,10 @@ const ETHERNET_MTU: u16 = 1500;
 mod tests {
     use super::*;
     use crate::config::RunArgs;
+    use crate::last_good::LastGood;
     use crate::registry::parse;
+
+    const NET_CONF: &str = r#"{"Network":"10.244.0.0/16"}"#;
 
     fn leases(net_conf: &NetConf, numbers: &[u8]) -> Vec<Lease> {
         let entry = |n: &u8| {
@@ -268,7 +320,7 @@ mod tests {
             node_name: Some("n1".into()),
             ..RunArgs::default()
         };
-        let net_conf = NetConf::parse(r#"{"Network":"10.244.0.0/16"}"#).unwrap();
+        let net_conf = NetConf::parse(NET_CONF).unwrap();
         let leases = leases(&net_conf, &[1, 2]);
         let own = leases[0].clone();
         let underlay = Underlay {
@@ -287,6 +339,7 @@ mod tests {
             Known {
                 config,
                 net_conf,
+                net_conf_text: NET_CONF.into(),
                 leases,
                 own,
                 attachments: Vec::new(),
@@ -333,6 +386,44 @@ mod tests {
         assert!(!node.learn(Update::Leases(list)));
         assert_eq!(node.refused_leases, None);
         assert_eq!(node.decide().map(|spec| spec.peers.len()), Some(2));
+    }
+
+    #[test]
+    fn leases_from_the_last_good_state_are_told_as_such_until_a_list_is_adopted() {
+        let root = tempfile::tempdir().unwrap();
+        let mut node = node(root.path(), 0);
+        let hour = Duration::from_secs(3600);
+        node.cached.leases = Some(hour);
+        assert!(node.cached.is_any() && node.leases_age() >= hour);
+        let refused = Update::Refused {
+            line: None,
+            reason: "no".into(),
+        };
+        node.learn(refused);
+        assert_eq!(node.cached.leases, Some(hour));
+        node.learn(Update::Leases(node.known.leases.clone()));
+        assert!(!node.cached.is_any() && node.leases_age() < hour);
+    }
+
+    #[test]
+    fn what_is_saved_is_what_is_in_force_at_its_age() {
+        let root = tempfile::tempdir().unwrap();
+        let mut node = node(root.path(), 0);
+        node.cached.leases = Some(Duration::from_secs(3600));
+        node.save().unwrap();
+        let (config, now) = (&node.known.config, SystemTime::now());
+        let saved = LastGood::read(&config.state_dir(), "n1", now);
+        let saved = saved.unwrap().unwrap();
+        assert_eq!(saved.leases, node.known.leases);
+        assert_eq!(
+            (saved.own, saved.net_conf),
+            (node.known.own.clone(), node.known.net_conf.clone())
+        );
+        assert!(
+            (3600..3610).contains(&saved.age.as_secs()),
+            "{:?}",
+            saved.age
+        );
     }
 
     #[test]

@@ -18,13 +18,12 @@ use tracing::{info, warn};
 use super::control::{Control, Parts, Port};
 use super::descriptors::{Descriptors, DescriptorsError, Obtain};
 use super::node::{Facts, Known, Node};
+use super::sources::{Origin, Sources};
 use crate::api::server::{self, ServerError};
 use crate::cli::causes;
-use crate::config::{NetConf, NetConfError, NodeConfig};
+use crate::config::{NetConfError, NodeConfig};
 use crate::host::{Host, HostError};
 use crate::keeper::COUNTERS;
-use crate::lease::Lease;
-use crate::registry::Update;
 use crate::registry::file::{FileRegistry, FileRegistryError};
 
 /// Why the service could not start. Each sentence names the remedy.
@@ -93,7 +92,7 @@ pub enum StartError {
 pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Control>, StartError> {
     let mut table = Descriptors::receive(channel).await?;
     let take_over = table.is_take_over();
-    let (known, mut host, registry, unread) = read(config, take_over).await?;
+    let (known, mut host, registry, origin, unread) = read(config, take_over).await?;
 
     let opened = Opened::obtain(&mut table, &known).await?;
     table.discard_rest().await?;
@@ -112,7 +111,8 @@ pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Contro
         .iter()
         .map(|worker| worker.snapshot)
         .max();
-    let node = Node::new(known, past.unwrap_or(0));
+    let mut node = Node::new(known, past.unwrap_or(0));
+    (node.cached, node.refused_leases) = (origin.cached, origin.refused_leases);
 
     let (mut changes, refused) = match host.apply(&node.desired.host).await {
         Ok(changes) => (changes, None),
@@ -178,23 +178,17 @@ fn told_already(node: &Node) -> Result<NodeFile, cni_shim::node_file::Error> {
 async fn read(
     config: NodeConfig,
     take_over: bool,
-) -> Result<(Known, Host, FileRegistry, Option<String>), StartError> {
-    let net_conf = NetConf::load(&config.net_conf).map_err(|source| match source {
-        NetConfError::File(_) => StartError::NoNetConf(source),
-        _ => StartError::NetConf {
-            path: config.net_conf.clone(),
-            source,
-        },
-    })?;
-    for key in net_conf.unknown_keys() {
-        warn!(
-            "{}: the key {key} has no meaning, as in flannel",
-            config.net_conf.display()
-        );
-    }
-    let mut registry = FileRegistry::watch(&config.node_file, &net_conf, &config.node_name)?;
-    let (leases, own) = first_leases(&mut registry, &config).await?;
-    let host = Host::open(&config.state_dir()).await?;
+) -> Result<(Known, Host, FileRegistry, Origin, Option<String>), StartError> {
+    let Sources {
+        net_conf,
+        net_conf_text,
+        leases,
+        own,
+        registry,
+        origin,
+    } = Sources::read(&config).await?;
+    let mut host = Host::open(&config.state_dir()).await?;
+    host.only_add(origin.cached.is_any());
     let (facts, unread) = match Facts::read(&host, &config, &net_conf, &own).await {
         Ok(facts) => (facts, None),
         Err(error) => {
@@ -206,40 +200,13 @@ async fn read(
     let known = Known {
         config,
         net_conf,
+        net_conf_text,
         leases,
         own,
         attachments: Vec::new(),
         facts,
     };
-    Ok((known, host, registry, unread))
-}
-
-async fn first_leases(
-    registry: &mut FileRegistry,
-    config: &NodeConfig,
-) -> Result<(Vec<Lease>, Lease), StartError> {
-    let file = config.node_file.display().to_string();
-    let refused = |line: Option<usize>, reason| StartError::Leases {
-        file: file.clone(),
-        line: line.map(|line| format!(" line {line}")).unwrap_or_default(),
-        reason,
-    };
-    match registry.next().await {
-        Update::Refused { line, reason } => Err(refused(line, reason)),
-        Update::Leases(leases) => {
-            match leases
-                .iter()
-                .find(|lease| lease.name == config.node_name)
-                .cloned()
-            {
-                Some(own) => Ok((leases, own)),
-                None => Err(refused(
-                    None,
-                    format!("add an entry for {}", config.node_name),
-                )),
-            }
-        }
-    }
+    Ok((known, host, registry, origin, unread))
 }
 
 /// Every descriptor of the service, adopted or opened.

@@ -216,24 +216,77 @@ fn a_device_recreated_after_a_crash_is_set_up_again() {
 fn changes_of_a_call_that_failed_are_told_by_the_next() {
     let namespace = Namespace::with_tun();
     let state = namespace.state_dir();
-    // A state directory that cannot be made: the settings' memory has no home.
-    std::fs::create_dir_all(state.parent().unwrap()).unwrap();
-    std::fs::write(&state, "in the way").unwrap();
+    // No interface can hold a multicast address; the one before it is there by then.
+    let mut refused = dual();
+    refused.addresses = nets(&["10.244.1.0/32", "ff02::5/128"]);
     let changes = namespace.inside(|| async {
         let mut host = Host::open(&state).await.unwrap();
-        let error = host.apply(&v4()).await.unwrap_err().to_string();
-        assert!(error.contains("host.json"), "{error}");
-        assert_eq!(
-            namespace.setting("net/ipv4/ip_forward"),
-            "0",
-            "changed without a record"
-        );
-        std::fs::remove_file(&state).unwrap();
-        host.apply(&v4()).await.unwrap()
+        let error = host.apply(&refused).await.unwrap_err().to_string();
+        assert!(error.contains("ff02::5"), "{error}");
+        host.apply(&dual()).await.unwrap()
     });
     assert!(
         changes.contains(&Change::AddressAdded(net("10.244.1.0/32"))),
         "{changes:?}"
     );
-    assert_eq!(namespace.setting("net/ipv4/ip_forward"), "1");
+}
+
+#[test]
+fn a_state_directory_that_cannot_be_written_keeps_nobody_from_forwarding() {
+    let namespace = Namespace::with_tun();
+    let state = namespace.state_dir();
+    std::fs::create_dir_all(state.parent().unwrap()).unwrap();
+    std::fs::write(&state, "in the way").unwrap();
+    namespace.inside(|| async {
+        let mut host = Host::open(&state).await.unwrap();
+        host.apply(&v4()).await.unwrap();
+        let told = host.unrecorded().unwrap().to_string();
+        assert!(
+            told.contains("host.json") && told.contains("writable"),
+            "{told}"
+        );
+        assert_eq!(namespace.setting("net/ipv4/ip_forward"), "1");
+        std::fs::remove_file(&state).unwrap();
+        assert_eq!(host.apply(&v4()).await.unwrap(), []);
+        assert!(host.unrecorded().is_none());
+    });
+    let record = std::fs::read_to_string(state.join("host.json")).unwrap();
+    assert!(record.contains("net/ipv4/ip_forward"), "{record}");
+}
+
+#[test]
+fn while_only_adding_nothing_is_withdrawn() {
+    let namespace = Namespace::with_tun();
+    let state = namespace.state_dir();
+    apply(&namespace, &v4()).unwrap();
+    let before = namespace.census();
+    let mut moved = v4();
+    moved.addresses = nets(&["10.244.7.0/32"]);
+    moved.unreachable = nets(&["10.244.7.0/24"]);
+    namespace.inside(|| async {
+        let mut host = Host::open(&state).await.unwrap();
+        host.only_add(true);
+        let changes = host.apply(&moved).await.unwrap();
+        assert!(
+            changes.contains(&Change::AddressAdded(net("10.244.7.0/32"))),
+            "{changes:?}"
+        );
+        let now = namespace.census();
+        // The cluster route names the new source; that is no withdrawal.
+        let lost: Vec<_> = before
+            .lost(&now)
+            .into_iter()
+            .filter(|line| !line.contains("10.244.0.0/16"))
+            .collect();
+        assert!(lost.is_empty(), "{lost:?}");
+        assert_eq!(host.apply(&moved).await.unwrap(), []);
+        host.only_add(false);
+        let changes = host.apply(&moved).await.unwrap();
+        for change in [
+            Change::AddressRemoved(net("10.244.1.0/32")),
+            Change::RouteRemoved("unreachable 10.244.1.0/24 metric 4294967294".to_owned()),
+        ] {
+            assert!(changes.contains(&change), "{change} is not in {changes:?}");
+        }
+    });
 }

@@ -111,6 +111,11 @@ impl Cluster {
         self.nodes[number - 1].wait();
     }
 
+    /// Starts one node's agent and leaves it to itself.
+    pub(crate) fn launch(&mut self, number: usize) {
+        self.nodes[number - 1].start();
+    }
+
     pub(crate) fn kill_keeper(&mut self, number: usize) {
         let mut keeper = self.nodes[number - 1].keeper.take().unwrap();
         keeper.kill().unwrap();
@@ -166,16 +171,21 @@ impl Node {
         self.root.join("nodes.toml")
     }
 
+    pub(crate) fn net_conf(&self) -> PathBuf {
+        self.root.join("net-conf.json")
+    }
+
+    pub(crate) fn state_dir(&self) -> PathBuf {
+        self.root.join("var/lib/tartan")
+    }
+
     /// `tartan run` in the namespace; words after the defaults win.
     fn run(&self, words: &[&str]) -> Command {
         let mut command = self.in_space(TARTAN);
         command.args(["--root", self.root.to_str().unwrap(), "run"]);
         for (flag, value) in [
             ("--node-name", self.name.clone()),
-            (
-                "--net-conf",
-                self.root.join("net-conf.json").display().to_string(),
-            ),
+            ("--net-conf", self.net_conf().display().to_string()),
             ("--node-file", self.nodes().display().to_string()),
         ] {
             if !words.contains(&flag) {
@@ -260,6 +270,13 @@ impl Node {
     pub(crate) fn ping(&self, to: &str, count: u32) {
         let counted = counts(self.start_ping(to, count, "0.01"));
         assert_eq!(counted, (count, count), "{} does not reach {to}", self.name);
+    }
+
+    /// One request, waited for no longer than 1 s.
+    pub(crate) fn reaches(&self, to: &str) -> bool {
+        let mut ping = self.in_space("ping");
+        let output = ping.args(["-q", "-c", "1", "-W", "1", to]).output();
+        output.unwrap().status.success()
     }
 
     /// `ping`, ended after 15 s at the latest.

@@ -1,0 +1,131 @@
+//! Where the first tables come from: the net-conf and the registry, and the last good state in the place of what
+//! cannot be used. Without such a state, what cannot be used keeps the service from starting.
+
+use std::time::{Duration, SystemTime};
+
+use tokio::time::timeout;
+use tracing::warn;
+
+use super::node::{Cached, refusal};
+use super::takeover::StartError;
+use crate::cli::causes;
+use crate::config::{NetConf, NetConfError, NodeConfig};
+use crate::last_good::LastGood;
+use crate::lease::Lease;
+use crate::registry::file::FileRegistry;
+use crate::registry::{self, Update};
+
+/// What the first decision is made from.
+pub(super) struct Sources {
+    pub(super) net_conf: NetConf,
+    pub(super) net_conf_text: String,
+    pub(super) leases: Vec<Lease>,
+    pub(super) own: Lease,
+    pub(super) registry: FileRegistry,
+    pub(super) origin: Origin,
+}
+
+/// What of it comes from the last good state, and why.
+#[derive(Default)]
+pub(super) struct Origin {
+    pub(super) cached: Cached,
+    pub(super) refused_leases: Option<String>,
+}
+
+impl Sources {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// [`StartError`], where a file cannot be used and no last good state stands in.
+    pub(super) async fn read(config: &NodeConfig) -> Result<Sources, StartError> {
+        let mut origin = Origin::default();
+        let kept = told(LastGood::read(
+            &config.state_dir(),
+            &config.node_name,
+            SystemTime::now(),
+        ))
+        .flatten();
+        let (net_conf, net_conf_text) = match (NetConf::load(&config.net_conf), &kept) {
+            (Ok(read), _) => read,
+            (Err(error), None) => return Err(no_net_conf(config, error)),
+            (Err(error), Some(kept)) => {
+                let reason = causes(&no_net_conf(config, error));
+                warn!("the net-conf of the last good state is used: {reason}");
+                origin.cached.net_conf = Some(reason);
+                (kept.net_conf.clone(), kept.net_conf_text.clone())
+            }
+        };
+        for key in net_conf.unknown_keys() {
+            let file = config.net_conf.display();
+            warn!("{file}: the key {key} has no meaning, as in flannel");
+        }
+        let kept =
+            kept.filter(|kept| told(kept.belongs_to(&net_conf, &config.state_dir())).is_some());
+        let mut registry = FileRegistry::watch(&config.node_file, &net_conf, &config.node_name)?;
+        let (leases, own) = match (first(&mut registry, kept.is_some()).await, kept) {
+            (Update::Leases(leases), _) => {
+                let own = registry::own(&leases, &config.node_name).cloned();
+                let own = own.map_err(|reason| unusable(config, None, reason))?;
+                (leases, own)
+            }
+            (Update::Refused { line, reason }, None) => {
+                return Err(unusable(config, line, reason));
+            }
+            (Update::Refused { line, reason }, Some(kept)) => {
+                let reason = refusal(config, line, &reason);
+                warn!("the leases of the last good state are used: {reason}");
+                origin.cached.leases = Some(kept.age);
+                origin.refused_leases = Some(reason);
+                (kept.leases, kept.own)
+            }
+        };
+        Ok(Sources {
+            net_conf,
+            net_conf_text,
+            leases,
+            own,
+            registry,
+            origin,
+        })
+    }
+}
+
+/// What the registry says first. One that is silent is not waited for where there is another way.
+async fn first(registry: &mut FileRegistry, another_way: bool) -> Update {
+    if !another_way {
+        return registry.next().await;
+    }
+    timeout(PATIENCE, registry.next())
+        .await
+        .unwrap_or_else(|_elapsed| Update::Refused {
+            line: None,
+            reason: "it has not been whole yet; whoever writes it must come to an end".to_owned(),
+        })
+}
+
+/// A last good state that is refused is as good as none, but not in silence.
+fn told<T>(result: Result<T, impl std::error::Error>) -> Option<T> {
+    result.map_err(|error| warn!("{}", causes(&error))).ok()
+}
+
+/// The error with the file's name.
+pub(super) fn no_net_conf(config: &NodeConfig, source: NetConfError) -> StartError {
+    match source {
+        NetConfError::File(_) => StartError::NoNetConf(source),
+        _ => StartError::NetConf {
+            path: config.net_conf.clone(),
+            source,
+        },
+    }
+}
+
+fn unusable(config: &NodeConfig, line: Option<usize>, reason: String) -> StartError {
+    StartError::Leases {
+        file: config.node_file.display().to_string(),
+        line: line.map(|line| format!(" line {line}")).unwrap_or_default(),
+        reason,
+    }
+}
+
+/// The first answer of a file that nobody writes takes 10 ms.
+const PATIENCE: Duration = Duration::from_millis(300);

@@ -1,0 +1,123 @@
+//! A file of the state directory: replaced whole or not at all, and read like any hostile input.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+/// Puts `bytes` in the place of the file at `path`, by temporary file, fsync and rename; makes the directory
+/// where it is missing. After an error the old file is there as it was.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)?;
+    let temporary = directory.join(format!(".{}.new", name.to_string_lossy()));
+    let renamed = fill(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
+    if renamed.is_err() {
+        // The error that matters is the first; a full disk should not hold half a file besides.
+        let _ = fs::remove_file(&temporary);
+        return renamed;
+    }
+    File::open(directory)?.sync_all()
+}
+
+fn fill(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut out = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+        .open(path)?;
+    out.write_all(bytes)?;
+    out.sync_all()
+}
+
+/// Reads the file at `path`, of at most `limit` bytes, that nobody but root and our own user can have written.
+/// Never waits: a pipe is refused.
+pub(crate) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
+        .open(path)?;
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let own = rustix::process::geteuid().as_raw();
+    if ![0, own].contains(&found.uid()) || found.mode() & WRITABLE_BY_OTHERS != 0 {
+        return Err(io::Error::other("others than root can write it"));
+    }
+    // Before a byte of it is in memory; a file that grows meanwhile is cut by the bound.
+    if found.len() > limit {
+        return Err(too_long());
+    }
+    let mut bytes = Vec::new();
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(too_long());
+    }
+    Ok(bytes)
+}
+
+fn too_long() -> io::Error {
+    io::Error::other("it is longer than any Tartan writes")
+}
+
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_and_belongs_to_us_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a/b/file");
+        replace(&path, b"first").unwrap();
+        replace(&path, b"2nd").unwrap();
+        assert_eq!(read(&path, 3).unwrap(), b"2nd");
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let entries = fs::read_dir(path.parent().unwrap()).unwrap();
+        assert_eq!(entries.count(), 1, "no temporary stays");
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_leaves_no_temporary() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        fs::create_dir(&path).unwrap();
+        assert!(replace(&path, b"x").is_err());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        assert!(replace(Path::new("/"), b"x").is_err());
+    }
+
+    #[test]
+    fn what_is_no_file_of_ours_is_refused_with_the_reason() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let refusal = || read(&path, 4).unwrap_err().to_string();
+        let missing = read(&path, 4).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        replace(&path, b"12345").unwrap();
+        assert_eq!(refusal(), "it is longer than any Tartan writes");
+        replace(&path, b"1234").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).unwrap();
+        assert_eq!(refusal(), "others than root can write it");
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
+        assert!(read(&path, 1 << 20).is_err());
+        fs::remove_file(&path).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR).unwrap();
+        assert_eq!(refusal(), "it is not a regular file");
+    }
+}
