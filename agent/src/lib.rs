@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod attachments;
+mod causes;
 pub mod cli;
 pub mod config;
 pub mod host;

@@ -27,6 +27,7 @@ use serde_json::Value;
 
 use crate::api::client::{ClientError, call};
 use crate::api::wire::Request;
+use crate::causes::causes;
 use crate::config::RunArgs;
 
 /// Everything is well.
@@ -244,22 +245,6 @@ fn complain(what: impl std::fmt::Display) {
 
 fn complain_with_causes(error: &dyn std::error::Error) {
     complain(table::printable(&causes(error)));
-}
-
-/// An error and what caused it, in one line.
-pub(crate) fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
-        // Some errors repeat their cause in their own sentence.
-        if !text.contains(&said) {
-            text.push_str(": ");
-            text.push_str(&said);
-        }
-        cause = error.source();
-    }
-    text
 }
 
 fn unix_now() -> u64 {

@@ -11,7 +11,8 @@ use tokio::runtime::{Builder, Runtime};
 use tracing::error;
 use tracing_subscriber::EnvFilter;
 
-use super::{PROBLEM, USAGE, causes, complain_with_causes, own_arguments};
+use super::{PROBLEM, USAGE, complain_with_causes, own_arguments};
+use crate::causes::causes;
 use crate::config::{ConfigError, NodeConfig, RunArgs};
 use crate::keeper;
 use crate::keeper::child::Program;

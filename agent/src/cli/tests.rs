@@ -138,16 +138,3 @@ fn the_service_reads_its_keepers_words_whatever_they_are() {
     };
     assert_eq!(args.strict_pods, Some(true));
 }
-
-#[test]
-fn causes_are_told_once() {
-    let cause = io::Error::other("no such thing");
-    let error = ClientError::Silent {
-        path: "/x".into(),
-        source: cause,
-    };
-    assert_eq!(
-        causes(&error),
-        "the agent on /x does not answer; see its log: no such thing"
-    );
-}

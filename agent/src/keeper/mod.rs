@@ -52,7 +52,7 @@ use lock::{Lock, LockError};
 use table::{Table, TableError};
 use watchdog::{LOOK_EVERY, Watchdog};
 
-use crate::cli::causes;
+use crate::causes::causes;
 use crate::start_failure;
 
 /// Name under which the service deposits its memfd of counters.

@@ -142,7 +142,7 @@ fn a_state_of_another_cluster_is_refused_by_its_networks() {
         r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48"}"#,
     ] {
         let error = fits(other).unwrap_err();
-        let said = crate::cli::causes(&error);
+        let said = crate::causes::causes(&error);
         assert!(said.contains("last-good.json is refused"), "{said}");
         assert!(
             said.contains("a cluster with the network 10.244.0.0/16"),
@@ -157,7 +157,7 @@ fn a_file_that_is_not_ours_or_too_long_is_refused() {
     let path = directory.path().join(NAME);
     let said = || {
         let error = LastGood::read(directory.path(), "n1", at(0)).unwrap_err();
-        crate::cli::causes(&error)
+        crate::causes::causes(&error)
     };
     fs::create_dir(&path).unwrap();
     assert!(said().contains("not a regular file"), "{}", said());
@@ -175,7 +175,7 @@ fn a_directory_that_cannot_be_written_is_named_with_the_remedy() {
     fs::write(directory.path().join("file"), "").unwrap();
     let state = directory.path().join("file");
     let error = write(&state, "n1", NET_CONF, &two(), at(0)).unwrap_err();
-    let said = crate::cli::causes(&error);
+    let said = crate::causes::causes(&error);
     assert!(said.contains("file/last-good.json"), "{said}");
     assert!(said.contains("its disk not full: "), "{said}");
 }

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use super::control::{ADOPTION_PATIENCE, Control, Restart};
 use crate::api::server::Call;
 use crate::api::wire::{self, Reply, Request, RouteKind};
-use crate::cli::causes;
+use crate::causes::causes;
 use crate::host::Bypass;
 
 impl Control {

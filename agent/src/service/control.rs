@@ -20,7 +20,7 @@ use super::refused::RefusedSources;
 use super::takeover::{LISTENER, StartError};
 use crate::api::server::{self, Call};
 use crate::api::wire::Reply;
-use crate::cli::causes;
+use crate::causes::causes;
 use crate::host::{self, Change, Host, HostError, Watch};
 use crate::reconcile::HostState;
 use crate::registry::Update;

@@ -5,7 +5,7 @@ use tracing::{info, warn};
 use super::control::{Control, Restart};
 use super::node::refusal;
 use super::sources::no_net_conf;
-use crate::cli::causes;
+use crate::causes::causes;
 use crate::config::NetConf;
 use crate::registry::Update;
 

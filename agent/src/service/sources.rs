@@ -8,7 +8,7 @@ use tracing::warn;
 
 use super::node::{Cached, refusal};
 use super::takeover::StartError;
-use crate::cli::causes;
+use crate::causes::causes;
 use crate::config::{NetConf, NetConfError, NodeConfig};
 use crate::last_good::LastGood;
 use crate::lease::Lease;

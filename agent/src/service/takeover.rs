@@ -20,7 +20,7 @@ use super::descriptors::{Descriptors, DescriptorsError, Obtain};
 use super::node::{Facts, Known, Node};
 use super::sources::{Origin, Sources};
 use crate::api::server::{self, ServerError};
-use crate::cli::causes;
+use crate::causes::causes;
 use crate::config::{NetConfError, NodeConfig};
 use crate::host::{Host, HostError};
 use crate::keeper::COUNTERS;
