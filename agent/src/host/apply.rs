@@ -40,6 +40,7 @@ impl Host {
         let plan = self.check(desired).await?;
         let v6 = wants_v6(desired);
         self.set_mtu(&plan.link, desired.mtu).await?;
+        self.lengthen_queue(&plan.link).await?;
         // Before the device is up, or it makes itself a link-local address.
         for altered in sysctls::assert_device(&name, v6)? {
             self.untold.push(Change::Set(altered.into()));
@@ -97,6 +98,19 @@ impl Host {
                 device: link.name.clone(),
                 found: link.mtu,
                 set: mtu,
+            });
+        }
+        Ok(())
+    }
+
+    /// A TUN has no back-pressure: what finds its queue full is gone. Somebody who made it longer keeps that.
+    async fn lengthen_queue(&mut self, link: &Link) -> Result<(), HostError> {
+        if link.queue < QUEUE {
+            links::set_queue(&self.netlink.handle, link, QUEUE).await?;
+            self.untold.push(Change::Queue {
+                device: link.name.clone(),
+                found: link.queue,
+                set: QUEUE,
             });
         }
         Ok(())
@@ -281,3 +295,5 @@ fn describe(kind: &Kind) -> String {
 const LEAST_V6_MTU: u16 = 1280;
 /// `RTPROT_RA`: routes learned from router advertisements.
 const LEARNED_FROM_ROUTER: u8 = 9;
+/// Packets that may wait in our device. With the kernel's 500 a single TCP flow loses its bursts there.
+const QUEUE: u32 = 2048;

@@ -15,6 +15,15 @@ pub enum Change {
     Marked(String),
     /// The device was brought up.
     Raised(String),
+    /// The device's queue was made longer.
+    Queue {
+        /// The device.
+        device: String,
+        /// Packets that could wait before.
+        found: u32,
+        /// Packets that can wait now.
+        set: u32,
+    },
     /// The device's MTU was set.
     Mtu {
         /// The device.
@@ -74,6 +83,12 @@ impl fmt::Display for Change {
         match self {
             Change::Marked(device) => write!(f, "marked {device} as ours"),
             Change::Raised(device) => write!(f, "brought {device} up"),
+            Change::Queue { device, found, set } => {
+                write!(
+                    f,
+                    "made the queue of {device} longer, from {found} to {set} packets"
+                )
+            }
             Change::Mtu { device, found, set } => {
                 write!(f, "set the MTU of {device} from {found} to {set}")
             }

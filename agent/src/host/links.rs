@@ -46,6 +46,8 @@ pub(super) struct Link {
     pub(super) alias: String,
     pub(super) up: bool,
     pub(super) mtu: u32,
+    /// Packets that wait for a reader at most.
+    pub(super) queue: u32,
 }
 
 /// What an interface is, as far as it matters here.
@@ -102,6 +104,13 @@ pub(super) async fn set_mtu(handle: &Handle, link: &Link, mtu: u16) -> Result<()
     let mut message = addressed_to(link);
     message.attributes.push(LinkAttribute::Mtu(u32::from(mtu)));
     set(handle, message, "set the MTU of", link).await
+}
+
+/// Sets how many packets may wait for a reader.
+pub(super) async fn set_queue(handle: &Handle, link: &Link, queue: u32) -> Result<(), HostError> {
+    let mut message = addressed_to(link);
+    message.attributes.push(LinkAttribute::TxQueueLen(queue));
+    set(handle, message, "set the queue length of", link).await
 }
 
 /// Marks the device as ours, so that a later clean-up knows it.
@@ -165,12 +174,14 @@ fn parse(message: &LinkMessage) -> Link {
         alias: String::new(),
         up: message.header.flags.contains(LinkFlags::Up),
         mtu: 0,
+        queue: 0,
     };
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
             LinkAttribute::IfAlias(alias) => link.alias.clone_from(alias),
             LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::TxQueueLen(queue) => link.queue = *queue,
             _ => {}
         }
     }

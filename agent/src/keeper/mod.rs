@@ -3,7 +3,7 @@
 //! Theory of operation. A userspace dataplane that dies takes its TUN queues and sockets with it: the device
 //! vanishes, routes flap, peers see refused ports. So `tartan run` is two processes. The *service* does the
 //! work; it opens every descriptor in its start-up and deposits a duplicate here, by name. When it dies the
-//! duplicates keep the carrier up and the queues filling (500 packets per TUN queue), and the next service
+//! duplicates keep the carrier up and the queues filling (2048 packets per TUN queue), and the next service
 //! receives the same table and reads on.
 //!
 //! ```text

@@ -61,6 +61,10 @@ fn each_thing_taken_away_is_put_back() {
             &["set the MTU of tartan0 from 1300 to 1450"],
         ),
         (
+            "link set tartan0 txqueuelen 500",
+            &["made the queue of tartan0 longer, from 500 to 2048 packets"],
+        ),
+        (
             // Routes go with the link, and so do IPv6 addresses.
             "link set tartan0 down",
             &[

@@ -36,6 +36,7 @@ fn an_ipv4_node_is_set_up_as_iproute2_sees_it() {
 
     let link = &namespace.list("-d link show dev tartan0")[0];
     assert_eq!(link["mtu"], 1450);
+    assert_eq!(link["txqlen"], 2048);
     assert_eq!(link["ifalias"], "Tartan overlay");
     assert!(link["flags"].as_array().unwrap().contains(&"UP".into()));
     let addresses = &namespace.list("address show dev tartan0")[0]["addr_info"];
