@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use encap::{Ecn, Format};
 
-use crate::limits::{FRAME, INBOUND_BUFFERS, OUTBOUND_PACKETS, TRANSMITS};
+use crate::limits::{FRAME, INBOUND_BUFFERS, OUTBOUND_PACKETS, ROOM, TRANSMITS};
 
 /// One buffer, large enough for anything the kernel hands over.
 pub type Frame = Box<[u8; FRAME]>;
@@ -187,9 +187,6 @@ impl Transmit {
 fn frames(count: usize) -> Vec<Frame> {
     (0..count).map(|_| Box::new([0; FRAME])).collect()
 }
-
-/// Beside the fragments each frame may leave one whole datagram, and one more after it proved too large.
-const ROOM: usize = TRANSMITS + 2 * OUTBOUND_PACKETS;
 
 /// Room for a VXLAN header with its inner Ethernet header and an IPv4 header of a fragment.
 const HEAD: usize = 22 + 60;

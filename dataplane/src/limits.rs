@@ -17,6 +17,10 @@ pub const INBOUND_BUFFERS: usize = 16;
 /// Fragments waiting for the underlay at most; what would make more is dropped as `UnderlayFull`.
 pub const TRANSMITS: usize = OUTBOUND_PACKETS * 8;
 
+/// Datagrams that there is memory for: beside the fragments each packet read may leave one whole datagram, and one
+/// more after it proved too large.
+pub const ROOM: usize = TRANSMITS + 2 * OUTBOUND_PACKETS;
+
 /// Datagrams that one packet becomes at most: 65,535 bytes in fragments of [`MIN_INNER_V4`].
 pub const FRAGMENTS: usize = 65_535_usize.div_ceil((MIN_INNER_V4 as usize - 60) / 8 * 8);
 
