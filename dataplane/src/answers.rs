@@ -12,7 +12,7 @@ use encap::icmp::{self, MAX_ICMP};
 use encap::inner::Inner;
 
 use crate::counters::Tally;
-use crate::device::Device;
+use crate::device::{Device, Offload};
 use crate::drops::{Direction, DropReason};
 use crate::limits::{ICMP_BURST, ICMP_EVERY, ICMP_SOURCES};
 use crate::now::Now;
@@ -78,7 +78,7 @@ impl Answers {
             return;
         }
         tally.originate(Direction::Outbound, 1);
-        match device.write(&[IoSlice::new(packet)]) {
+        match device.write(Offload::NONE, &[IoSlice::new(packet)]) {
             Ok(()) => tally.deliver(Direction::Outbound, 1),
             Err(_) => tally.drop(Direction::Outbound, DropReason::DeviceRefused, 1),
         }

@@ -20,7 +20,7 @@ use encap::{Ecn, Family, Format, ecn};
 
 use crate::batch::Meta;
 use crate::counters::Tally;
-use crate::device::Device;
+use crate::device::{Device, Offload};
 use crate::drops::{Direction, DropReason};
 use crate::limits::FRAME;
 use crate::peers::{Peer, PeerId};
@@ -157,10 +157,10 @@ impl<D: Device> Inbound<'_, D> {
     }
 
     fn write(&mut self, peer: &Peer, header: &[u8], payload: &[u8]) {
-        match self
-            .device
-            .write(&[IoSlice::new(header), IoSlice::new(payload)])
-        {
+        match self.device.write(
+            Offload::NONE,
+            &[IoSlice::new(header), IoSlice::new(payload)],
+        ) {
             Ok(()) => {
                 self.tally.deliver(Direction::Inbound, 1);
                 peer.count_received(1, header.len() + payload.len());

@@ -22,7 +22,7 @@ use encap::Format;
 use crate::answers::Answers;
 use crate::batch::{InboundBatch, OutboundBatch};
 use crate::counters::{Counters, Tally};
-use crate::device::Device;
+use crate::device::{Device, Read};
 use crate::drops::Direction;
 use crate::inbound::{Inbound, RefusedSource};
 use crate::limits::{ERROR_ROUNDS, FRAGMENTS, HOLD, NOTICES, OUTBOUND_BYTES, OUTBOUND_PACKETS};
@@ -238,10 +238,10 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                 break;
             };
             match stages.device.read(frame) {
-                Ok(length) => {
-                    bytes += length;
+                Ok(Read { len, .. }) => {
+                    bytes += len;
                     stages.tally.receive(Direction::Outbound, 1);
-                    stages.packet(index, 0..length, false);
+                    stages.packet(index, 0..len, false);
                 }
                 Err(error) => {
                     self.device_lost |=

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::RawFd;
 
-use super::Device;
+use super::{Device, Offload, Read};
 use crate::limits::FRAME;
 
 /// Two queues of IP packets.
@@ -19,7 +19,7 @@ pub struct Memory {
 }
 
 impl Device for Memory {
-    fn read(&mut self, frame: &mut [u8; FRAME]) -> io::Result<usize> {
+    fn read(&mut self, frame: &mut [u8; FRAME]) -> io::Result<Read> {
         let packet = self
             .to_worker
             .pop_front()
@@ -28,10 +28,10 @@ impl Device for Memory {
         for (place, byte) in frame.iter_mut().zip(&packet) {
             *place = *byte;
         }
-        Ok(length)
+        Ok(Read::whole(length))
     }
 
-    fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+    fn write(&mut self, _offload: Offload, parts: &[IoSlice<'_>]) -> io::Result<()> {
         if self.down {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }

@@ -4,24 +4,59 @@ use std::io::{self, IoSlice};
 use std::os::fd::RawFd;
 
 use crate::limits::FRAME;
+use crate::now::Now;
 
 pub mod memory;
+mod offload;
 pub mod plain;
 
-/// A layer-3 device: one IP packet per read and write. Never blocks.
+pub use offload::{Cut, Kind, Offload, Offloads, Unfinished};
+
+/// A layer-3 device: one IP packet per read and write, or a super-packet where the device has offloads. Never blocks.
 pub trait Device {
-    /// Reads the next packet into `frame` and returns its length.
+    /// Reads the next packet into `frame`.
     ///
     /// # Errors
     /// `WouldBlock` when nothing is queued. Any other error is the device's own, no packet's.
-    fn read(&mut self, frame: &mut [u8; FRAME]) -> io::Result<usize>;
+    fn read(&mut self, frame: &mut [u8; FRAME]) -> io::Result<Read>;
 
-    /// Writes one packet, gathered from `parts`.
+    /// Writes one packet, gathered from `parts`. What `offload` leaves undone must be something that
+    /// [`Device::offloads`] takes.
     ///
     /// # Errors
-    /// Whatever the device says; the packet is lost then, and never tried again.
-    fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<()>;
+    /// Whatever the device says; the packet is lost then. `EINVAL` and `EIO` for a packet with an offload may be about
+    /// the offload: the same bytes may be written once more, finished and cut ([`Device::proved`]).
+    fn write(&mut self, offload: Offload, parts: &[IoSlice<'_>]) -> io::Result<()>;
+
+    /// What [`Device::write`] takes unfinished at present. Asked once a batch: an offload that was given up is tried
+    /// again after its time.
+    fn offloads(&mut self, _now: Now) -> Offloads {
+        Offloads::NONE
+    }
+
+    /// A packet whose write with an offload was refused was then taken, finished and cut: proof that the offload, not
+    /// the packet, was at fault.
+    fn proved(&mut self, _refused: Offload, _now: Now) {}
 
     /// The descriptor that becomes readable, if there is one.
     fn descriptor(&self) -> Option<RawFd>;
+}
+
+/// A packet that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// Its bytes.
+    pub len: usize,
+    /// What is left to do for it.
+    pub offload: Offload,
+}
+
+impl Read {
+    /// A finished wire packet of `len` bytes.
+    pub fn whole(len: usize) -> Read {
+        Read {
+            len,
+            offload: Offload::NONE,
+        }
+    }
 }

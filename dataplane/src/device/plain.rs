@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use super::Device;
+use super::{Device, Offload, Read};
 use crate::limits::FRAME;
 use crate::sys::tun;
 
@@ -88,11 +88,14 @@ impl Plain {
 }
 
 impl Device for Plain {
-    fn read(&mut self, frame: &mut [u8; FRAME]) -> io::Result<usize> {
-        Ok(rustix::io::read(&self.queue, frame.as_mut_slice())?)
+    fn read(&mut self, frame: &mut [u8; FRAME]) -> io::Result<Read> {
+        Ok(Read::whole(rustix::io::read(
+            &self.queue,
+            frame.as_mut_slice(),
+        )?))
     }
 
-    fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+    fn write(&mut self, _offload: Offload, parts: &[IoSlice<'_>]) -> io::Result<()> {
         Ok(rustix::io::writev(&self.queue, parts).map(drop)?)
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 
 use dataplane::counters::{Counters, WorkerTotals};
-use dataplane::device::{self, Device};
+use dataplane::device::{self, Device, Offload, Read};
 use dataplane::limits::FRAME;
 use dataplane::now::Now;
 use dataplane::peers::{Peer, PeerTraffic};
@@ -182,11 +182,11 @@ fn worker(spec: &Spec, counters: &Counters) -> Worker<device::memory::Memory, Me
 struct Deadly;
 
 impl Device for Deadly {
-    fn read(&mut self, _frame: &mut [u8; FRAME]) -> io::Result<usize> {
+    fn read(&mut self, _frame: &mut [u8; FRAME]) -> io::Result<Read> {
         Err(io::ErrorKind::WouldBlock.into())
     }
 
-    fn write(&mut self, _parts: &[io::IoSlice<'_>]) -> io::Result<()> {
+    fn write(&mut self, _: Offload, _parts: &[io::IoSlice<'_>]) -> io::Result<()> {
         // Not `panic!`: nobody is to read about a death that is part of the test.
         std::panic::resume_unwind(Box::new("killed"))
     }
