@@ -5,6 +5,21 @@
 #       net-conf.json  nodes.toml          what it is told; nodes.toml may be edited, it is watched
 #       log  pid                           its log and the process id of the keeper
 #       run/tartan/  var/lib/tartan/       its own
+#
+# STATE/nodes has one line per node: name, kind, its underlay address and VTEP MAC of IPv4, those of IPv6; "-" for
+# what it has not.
+
+note_nodes() {
+    local node family line
+    for node in $(node_numbers); do
+        line="node$node $(node_kind "$node")"
+        for family in 4 6; do
+            if has "$family" "$(outside)"; then line+=" $(underlay_address "$node" "$family")"; else line+=' -'; fi
+            if has "$family" "$(inside)"; then line+=" $(vtep_mac "$node" "$family")"; else line+=' -'; fi
+        done
+        echo "$line"
+    done >"$STATE/nodes"
+}
 
 nodes_up() {
     local node
@@ -24,22 +39,51 @@ nodes_up() {
 node_files() {
     local node=$1 root=$STATE/node$1 other
     mkdir -p "$root"
-    printf '{ "Network": "10.244.0.0/16", "Backend": { "Type": "%s" } }\n' "$BACKEND" >"$root/net-conf.json"
+    net_conf >"$root/net-conf.json"
     for other in $(node_numbers); do
-        printf '[[node]]\nname = "node%s"\nsubnets = ["10.244.%s.0/24"]\npublic-ip = "192.0.2.%s"\n' "$other" "$other" "$other"
-        if [ "$(node_kind "$other")" = kernel-vxlan ]; then
-            printf 'backend = "vxlan"\nvtep-mac = "%s"\n' "$(vtep_mac "$other")"
-        fi
-        printf '\n'
+        node_entry "$other"
     done >"$root/nodes.toml"
 }
 
+# flannel's, with nothing said that is its default.
+net_conf() {
+    local keys='"Network": "10.244.0.0/16", '
+    case $INSIDE in
+    v6) keys='"EnableIPv4": false, "EnableIPv6": true, "IPv6Network": "fd00:10:244::/48", ' ;;
+    dual) keys+='"EnableIPv6": true, "IPv6Network": "fd00:10:244::/48", ' ;;
+    esac
+    printf '{ %s"Backend": { "Type": "%s" } }\n' "$keys" "$BACKEND"
+}
+
+node_entry() {
+    local node=$1 family subnets='' public='' key
+    for family in $(inside); do
+        subnets+="${subnets:+, }\"$(pod_subnet "$node" "$family")\""
+    done
+    for family in $(outside); do
+        key=${public:+public-ipv6}
+        public+="${key:-public-ip} = \"$(underlay_address "$node" "$family")\""$'\n'
+    done
+    printf '[[node]]\nname = "node%s"\nsubnets = [%s]\n%s' "$node" "$subnets" "$public"
+    if [ "$(node_kind "$node")" = kernel-vxlan ]; then
+        printf 'backend = "vxlan"\n'
+        key=
+        for family in $(inside); do
+            key=${key:+vtep-mac-v6}
+            printf '%s = "%s"\n' "${key:=vtep-mac}" "$(vtep_mac "$node" "$family")"
+        done
+    fi
+    printf '\n'
+}
+
 node_start() {
-    local root=$STATE/node$1
+    local root=$STATE/node$1 options=()
+    # Stock flannel cannot carry it: an option, which every node of the cluster must have.
+    if [ "$BACKEND" = udp ] && has 6 "$(inside)"; then options+=(--ipv6-over-udp); fi
     (
         cd "$root" || exit
         exec setsid ip netns exec "$PREFIX-node$1" "$LAB_BIN/tartan" --root "$root" run \
-            --net-conf "$root/net-conf.json" --node-file "$root/nodes.toml" --node-name "node$1"
+            --net-conf "$root/net-conf.json" --node-file "$root/nodes.toml" --node-name "node$1" "${options[@]}"
     ) </dev/null >"$root/log" 2>&1 &
     echo $! >"$root/pid"
     disown
@@ -88,15 +132,6 @@ nodes_down() {
 # A zombie that nobody has collected yet no longer lives, and has no namespace.
 lives() {
     readlink "/proc/$1/ns/net" >/dev/null
-}
-
-# A kernel device gets a MAC of the lab's choice, which the list of nodes names. A Tartan node's follows
-# from its public address (agent/src/lease.rs).
-vtep_mac() {
-    case $(node_kind "$1") in
-    tartan) printf '0a:74:c0:00:02:%02x' "$1" ;;
-    kernel-vxlan) printf '02:00:5e:10:00:%02x' "$1" ;;
-    esac
 }
 
 sysctl_in() {

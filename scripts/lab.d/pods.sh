@@ -2,9 +2,10 @@
 # The pods: on a Tartan node attached by tartan-cni as a container runtime would, on a kernel node by
 # plain commands that give the same picture. Sourced by scripts/lab.
 #
-#   PREFIX-podK  eth0 10.244.i.j/32, default via 169.254.1.1  ──veth──  PREFIX-nodeI, route 10.244.i.j/32
+#   PREFIX-podK  eth0 10.244.i.j/32, default via 169.254.1.1        ──veth──  PREFIX-nodeI, route 10.244.i.j/32
+#                     fd00:10:244:i::j/128, default via fe80::1                             fd00:10:244:i::j/128
 #
-# STATE/pods has one line per pod: name, node, address.
+# STATE/pods has one line per pod: name, node, its addresses.
 
 pods_up() {
     local node pod
@@ -13,7 +14,7 @@ pods_up() {
         for pod in $(pod_numbers "$node"); do
             add_namespace "pod$pod"
             # Neighbour discovery and multicast reports would be packets that nobody sent on purpose.
-            sysctl_in "pod$pod" net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
+            [ "$INSIDE" != v4 ] || without_ipv6 "pod$pod"
             case $(node_kind "$node") in
             tartan) pod_by_cni "$node" "$pod" ;;
             kernel-vxlan) pod_by_hand "$node" "$pod" ;;
@@ -23,12 +24,11 @@ pods_up() {
 }
 
 pod_by_cni() {
-    local node=$1 pod=$2 result address
+    local node=$1 pod=$2 result
     result=$(cni ADD "$node" "$pod") || die "tartan-cni ADD of pod$pod failed: $result
 The log of node$node ends:
 $(tail -n 15 "$STATE/node$node/log")"
-    address=$(jq -r '.ips[0].address' <<<"$result")
-    echo "pod$pod node$node ${address%/*}" >>"$STATE/pods"
+    echo "pod$pod node$node $(jq -r '[.ips[].address | split("/")[0]] | join(" ")' <<<"$result")" >>"$STATE/pods"
 }
 
 # $1 verb, $2 node, $3 pod: the call that a container runtime makes (CNI specification, section 2).
@@ -40,20 +40,40 @@ cni() {
 }
 
 pod_by_hand() {
-    local node=$1 pod=$2 space=$PREFIX-pod$2 host=$PREFIX-node$1 address gateway
-    address=10.244.$node.$((pod - (node - 1) * PODS + 1))
-    ip -n "$host" link add "pod$pod" mtu $((UNDERLAY_MTU - 50)) type veth \
-        peer name eth0 mtu $((UNDERLAY_MTU - 50)) netns "$space"
+    local node=$1 pod=$2 space=$PREFIX-pod$2 host=$PREFIX-node$1 mtu address addresses='' family
+    # What a pod sends must fit the narrower of its two ways.
+    for family in $(inside); do mtu=$((UNDERLAY_MTU - $(vxlan_overhead "$family"))); done
+    ip -n "$host" link add "pod$pod" mtu "$mtu" type veth peer name eth0 mtu "$mtu" netns "$space"
+    # No link-local address: the gateway's exists on no interface.
+    sysctl_in "node$node" "net.ipv6.conf.pod$pod.addr_gen_mode=1"
     ip -n "$host" link set "pod$pod" up
-    ip -n "$host" route add "$address/32" dev "pod$pod" scope link
-    gateway=$(ip -n "$host" -j link show "pod$pod" | jq -r '.[0].address')
-    ip -n "$space" address add "$address/32" dev eth0
     ip -n "$space" link set eth0 up
-    ip -n "$space" neighbour add 169.254.1.1 lladdr "$gateway" dev eth0 nud permanent
-    ip -n "$space" route add 169.254.1.1 dev eth0 scope link
-    ip -n "$space" route add default via 169.254.1.1 dev eth0
-    ip -n "$host" neighbour add "$address" lladdr "$(ip -n "$space" -j link show eth0 | jq -r '.[0].address')" dev "pod$pod" nud permanent
-    echo "pod$pod node$node $address" >>"$STATE/pods"
+    for family in $(inside); do
+        address=$(subnet_address "$node" $((pod - (node - 1) * PODS + 1)) "$family")
+        pod_address "$node" "$pod" "$address" "$family"
+        addresses+=" $address"
+    done
+    echo "pod$pod node$node$addresses" >>"$STATE/pods"
+}
+
+# Gives a pod of a kernel node one address, and makes both ends know each other.
+pod_address() {
+    local space=$PREFIX-pod$2 host=$PREFIX-node$1 device=pod$2 address=$3 family=$4 gateway=169.254.1.1 no_dad=''
+    if [ "$family" = 6 ]; then
+        gateway=fe80::1
+        no_dad=nodad
+    fi
+    # shellcheck disable=SC2086
+    ip -n "$space" address add "$address/$(host_length "$family")" dev eth0 $no_dad
+    ip -n "$space" neighbour add "$gateway" lladdr "$(mac_of "$host" "$device")" dev eth0 nud permanent
+    ip -n "$space" "-$family" route add default via "$gateway" dev eth0 onlink
+    ip -n "$host" neighbour add "$address" lladdr "$(mac_of "$space" eth0)" dev "$device" nud permanent
+    ip -n "$host" "-$family" route add "$address/$(host_length "$family")" dev "$device"
+}
+
+# $1 namespace, $2 device
+mac_of() {
+    ip -n "$1" -j link show "$2" | jq -r '.[0].address'
 }
 
 # Takes a pod off its node.

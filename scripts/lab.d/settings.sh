@@ -9,6 +9,8 @@ PEER=
 CONTROL=
 UNDERLAY=offload
 UNDERLAY_MTU=1500
+INSIDE=v4
+OUTSIDE=v4
 STATE=/run/tartan-lab/tt
 REST=()
 
@@ -30,7 +32,7 @@ parse_up() {
             shift
             continue
             ;;
-        --nodes | --pods | --backend | --peer | --underlay | --underlay-mtu | --prefix)
+        --nodes | --pods | --backend | --peer | --underlay | --underlay-mtu | --inside | --outside | --prefix)
             [ $# -ge 2 ] || wrong "$1 needs a value"
             ;;
         *) wrong "up does not know '$1': see 'scripts/lab help'" ;;
@@ -42,13 +44,33 @@ parse_up() {
         --peer) PEER=$(one_of "$1" "$2" kernel-vxlan) ;;
         --underlay) UNDERLAY=$(one_of "$1" "$2" offload no-tunnel wire) ;;
         --underlay-mtu) UNDERLAY_MTU=$(number "$1" "$2" 576 9000) ;;
+        --inside) INSIDE=$(one_of "$1" "$2" v4 v6 dual) ;;
+        --outside) OUTSIDE=$(one_of "$1" "$2" v4 v6 dual) ;;
         --prefix) set_prefix "$2" ;;
         esac
         shift 2
     done
+    refuse_impossible
+}
+
+# What no set-up of these options could do.
+refuse_impossible() {
+    local family least=576 others=' or dual'
+    if [ "$INSIDE" = dual ]; then others=; fi
     if [ -n "$CONTROL" ] && [ "$BACKEND" != vxlan ]; then
         wrong "--control is the kernel's VXLAN: it goes with --backend vxlan only"
     fi
+    for family in $(inside); do
+        if [ -n "$CONTROL$PEER" ] && ! has "$family" "$(outside)"; then
+            wrong "a kernel node carries IPv$family over IPv$family alone, as flannel's do: --inside $INSIDE needs --outside $INSIDE${others} there"
+        fi
+    done
+    # The least MTU of an IPv6 link is 1280 (RFC 8200, section 5): the underlay's, and the tunnel's inside it.
+    if has 6 "$(outside)"; then least=1280; fi
+    if has 6 "$(inside)"; then
+        for family in $(outside); do least=$((1280 + $(vxlan_overhead "$family"))); done
+    fi
+    [ "$UNDERLAY_MTU" -ge "$least" ] || wrong "--inside $INSIDE --outside $OUTSIDE needs an --underlay-mtu of at least $least"
 }
 
 # Takes --prefix out of the words before `--`; what is not it goes to REST.
@@ -123,7 +145,7 @@ have_binaries() {
 }
 
 save_settings() {
-    declare -p NODES PODS BACKEND PEER CONTROL UNDERLAY UNDERLAY_MTU |
+    declare -p NODES PODS BACKEND PEER CONTROL UNDERLAY UNDERLAY_MTU INSIDE OUTSIDE |
         sed 's/^declare --/declare -g --/' >"$STATE/settings"
     echo "declare -g -- LAB_BIN=\"${LAB_BIN:-}\"" >>"$STATE/settings"
 }

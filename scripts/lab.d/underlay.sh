@@ -1,28 +1,35 @@
 # shellcheck shell=bash
 # The underlay: a bridge in a namespace of its own and a veth to every host on it. Sourced by scripts/lab.
 #
-#   PREFIX-net   br0 ── node1 ─veth─ eth0   PREFIX-node1     192.0.2.1
-#                    ├─ node2 ─veth─ eth0   PREFIX-node2     192.0.2.2
-#                    └─ mallory ─veth─ eth0 PREFIX-mallory   192.0.2.250
+#   PREFIX-net   br0 ── node1 ─veth─ eth0   PREFIX-node1     192.0.2.1     2001:db8:192::1
+#                    ├─ node2 ─veth─ eth0   PREFIX-node2     192.0.2.2     2001:db8:192::2
+#                    └─ mallory ─veth─ eth0 PREFIX-mallory   192.0.2.250   2001:db8:192::250
 
 underlay_up() {
     local node
     add_namespace net
+    # The bridge stands for a wire, which says nothing itself.
+    without_ipv6 net
     ip -n "$PREFIX-net" link add br0 mtu "$UNDERLAY_MTU" type bridge stp_state 0 mcast_snooping 0
     ip -n "$PREFIX-net" link set br0 up
     for node in $(node_numbers); do
-        underlay_host "node$node" "192.0.2.$node"
+        underlay_host "node$node" "$node"
     done
-    underlay_host mallory 192.0.2.250
+    underlay_host mallory 250
 }
 
 underlay_host() {
-    local name=$1 address=$2 net=$PREFIX-net host=$PREFIX-$1
+    local name=$1 number=$2 net=$PREFIX-net host=$PREFIX-$1 family no_dad
     add_namespace "$name"
     ip -n "$net" link add "$name" mtu "$UNDERLAY_MTU" type veth peer name eth0 mtu "$UNDERLAY_MTU" netns "$host"
     ip -n "$net" link set "$name" master br0 up
     sysctl_in "$name" net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0 net.ipv4.conf.eth0.rp_filter=0
-    ip -n "$host" address add "$address/24" dev eth0
+    for family in $(outside); do
+        no_dad=
+        if [ "$family" = 6 ]; then no_dad=nodad; fi
+        # shellcheck disable=SC2086
+        ip -n "$host" address add "$(underlay_address "$number" "$family")/$(underlay_length "$family")" dev eth0 $no_dad
+    done
     ip -n "$host" link set eth0 up
     underlay_offloads "$net" "$name"
     underlay_offloads "$host" eth0
@@ -52,7 +59,23 @@ quiet_ethtool() {
 
 add_namespace() {
     ip netns add "$PREFIX-$1"
+    quiet_ipv6 "$1"
     ip -n "$PREFIX-$1" link set lo up
+}
+
+# What an IPv6 host says by itself would be counted with what a test sends. Nobody here is asked for a router or
+# about a duplicate, or believed to be one; group reports, which nothing switches off, are sent at once.
+quiet_ipv6() {
+    local key settings=()
+    for key in accept_ra=0 autoconf=0 accept_dad=0 dad_transmits=0 router_solicitations=0 \
+        mldv1_unsolicited_report_interval=10 mldv2_unsolicited_report_interval=10; do
+        settings+=("net.ipv6.conf.default.$key")
+    done
+    sysctl_in "$1" "${settings[@]}"
+}
+
+without_ipv6() {
+    sysctl_in "$1" net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
 }
 
 # The namespaces' inodes, noted while they have names: a process that stays in one after its name is

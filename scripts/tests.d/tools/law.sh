@@ -52,8 +52,30 @@ capture() {
     die "tcpdump did not start: $(cat "$log")"
 }
 
+# address_of POD [4|6]: its address of a family; without one its first, IPv4 if it has both.
 address_of() {
-    awk -v pod="$1" '$1 == pod { print $3 }' "$LAB_STATE/pods"
+    awk -v pod="$1" -v family="${2:-}" '$1 == pod {
+        for (i = 3; i <= NF; i++) if (family == "" || (family == 6) == ($i ~ /:/)) { print $i; exit }
+    }' "$LAB_STATE/pods"
+}
+
+# underlay_of NODE FAMILY: its address on the underlay.
+underlay_of() {
+    awk -v node="$1" -v family="$2" '$1 == node { print family == 6 ? $5 : $3 }' "$LAB_STATE/nodes"
+}
+
+# vtep_mac_of NODE FAMILY: the MAC that inner packets of a family are sent to.
+vtep_mac_of() {
+    awk -v node="$1" -v family="$2" '$1 == node { print family == 6 ? $6 : $4 }' "$LAB_STATE/nodes"
+}
+
+# families v4|v6|dual: the families of which a lab has addresses, 4 or 6 a word.
+families() {
+    case $1 in
+    v4) echo 4 ;;
+    v6) echo 6 ;;
+    dual) echo 4 6 ;;
+    esac
 }
 
 tartan() {
