@@ -9,17 +9,18 @@ use cni_shim::NodeFile;
 use dataplane::counters::Counters;
 use dataplane::engine::{Engine, Notice};
 use futures_util::StreamExt;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant as Moment, MissedTickBehavior, interval, sleep, sleep_until};
 use tracing::{error, info, warn};
 
+use super::adoption::{ADOPTION_STEP, Waiting};
 use super::descriptors::Descriptors;
-use super::node::{Facts, Node};
+use super::facts::Facts;
+use super::node::Node;
 use super::refused::RefusedSources;
 use super::takeover::{LISTENER, StartError};
 use crate::api::server::{self, Call};
-use crate::api::wire::Reply;
 use crate::causes::causes;
 use crate::host::{self, Change, Host, HostError, Watch};
 use crate::reconcile::HostState;
@@ -105,14 +106,7 @@ pub struct Control {
     node_file: Option<NodeFile>,
     /// The last good state on disk is the one in force, or what is in force was read from it.
     pub(super) saved: bool,
-    waiting: Vec<Waiting>,
-}
-
-/// A caller who waits until every worker uses a version of the tables.
-struct Waiting {
-    version: u64,
-    since: Instant,
-    answer: oneshot::Sender<Reply>,
+    pub(super) waiting: Vec<Waiting>,
 }
 
 impl Control {
@@ -301,32 +295,6 @@ impl Control {
         }
     }
 
-    /// Answers once every worker uses the tables published last.
-    pub(super) fn when_adopted(&mut self, answer: oneshot::Sender<Reply>) {
-        let version = self.node.desired.spec.version;
-        self.waiting.push(Waiting {
-            version,
-            since: Instant::now(),
-            answer,
-        });
-        self.settle();
-    }
-
-    fn settle(&mut self) {
-        for waiting in std::mem::take(&mut self.waiting) {
-            let reply = if self.engine.adopted(waiting.version) {
-                Reply::Ok(serde_json::json!({ "snapshot": waiting.version }))
-            } else if waiting.since.elapsed() > ADOPTION_PATIENCE {
-                Reply::Error("the workers do not take new tables; see the agent's log".to_owned())
-            } else {
-                self.waiting.push(waiting);
-                continue;
-            };
-            // A caller that has left does not mind.
-            let _ = waiting.answer.send(reply);
-        }
-    }
-
     fn notice(&mut self) {
         for Notice::RefusedSource {
             outer,
@@ -423,6 +391,4 @@ async fn due(moment: Option<Moment>) {
 const BURST: Duration = Duration::from_millis(50);
 /// Some settings change without an announcement.
 const REPAIR_EVERY: Duration = Duration::from_secs(1);
-const ADOPTION_STEP: Duration = Duration::from_millis(1);
-pub(super) const ADOPTION_PATIENCE: Duration = Duration::from_secs(3);
 const CALLS: usize = 32;

@@ -33,9 +33,12 @@
 //! Not done here yet: following an underlay that moves while the list of nodes stays, and taking a changed
 //! net-conf without a restart.
 
+mod adoption;
 mod answers;
 pub mod control;
+mod counts;
 pub mod descriptors;
+pub mod facts;
 mod fallback;
 pub mod node;
 pub mod refused;

@@ -17,7 +17,8 @@ use tracing::{info, warn};
 
 use super::control::{Control, Parts, Port};
 use super::descriptors::{Descriptors, DescriptorsError, Obtain};
-use super::node::{Facts, Known, Node};
+use super::facts::Facts;
+use super::node::{Known, Node};
 use super::sources::{Origin, Sources};
 use crate::api::server::{self, ServerError};
 use crate::causes::causes;
