@@ -84,9 +84,21 @@ node_start() {
         cd "$root" || exit
         exec setsid ip netns exec "$PREFIX-node$1" "$LAB_BIN/tartan" --root "$root" run \
             --net-conf "$root/net-conf.json" --node-file "$root/nodes.toml" --node-name "node$1" "${options[@]}"
-    ) </dev/null >"$root/log" 2>&1 &
+    ) </dev/null >>"$root/log" 2>&1 &
     echo $! >"$root/pid"
     disown
+}
+
+# Asks the keeper of a node to stop and waits for its end, at most 10 seconds.
+node_stop() {
+    local wait pid
+    pid=$(cat "$STATE/node$1/pid")
+    kill -TERM "$pid" 2>/dev/null || true
+    for ((wait = 0; wait < 100; wait++)); do
+        lives "$pid" || return 0
+        sleep 0.1
+    done
+    die "the agent of node$1 (process $pid) does not end"
 }
 
 # Waits until the agent says that all is well, at most 20 seconds.
