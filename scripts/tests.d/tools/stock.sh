@@ -1,0 +1,54 @@
+# shellcheck shell=bash
+# The stock flannel contract: a node's pods on the bridge cni0, made by Debian's `bridge` and `host-local`
+# as flannel's CNI plugin delegates to them (flannel-io/cni-plugin, flannel.go and flannel_linux.go). All
+# that the plugin knows of the node it reads from subnet.env. Sourced after law.sh.
+
+STOCK_PLUGINS=/usr/lib/cni
+
+# stock ADD|DEL NODE POD: the container runtime's call of flannel's plugin, and its call of the delegate.
+stock() {
+    local verb=$1 node=$2 pod=$3 kept=$LAB_STATE/$2/cni/flannel/$3
+    case $verb in
+    ADD)
+        mkdir -p "$(dirname "$kept")"
+        delegate "$node" >"$kept"
+        delegated ADD "$node" "$pod" <"$kept"
+        ;;
+    DEL)
+        delegated DEL "$node" "$pod" <"$kept"
+        rm "$kept"
+        ;;
+    esac
+}
+
+# The configuration that flannel's plugin renders from its default list (kube-flannel's cni-conf.json:
+# hairpinMode and isDefaultGateway) and from the node's subnet.env. Where host-local keeps its addresses is
+# the lab's, not the host's.
+delegate() {
+    local env=$LAB_STATE/$1/run/flannel/subnet.env
+    jq -n --arg data "$LAB_STATE/$1/cni/networks" \
+        --arg network "$(env_value FLANNEL_NETWORK "$env")" --arg subnet "$(subnet_value FLANNEL_SUBNET "$env")" \
+        --arg network6 "$(env_value FLANNEL_IPV6_NETWORK "$env")" --arg subnet6 "$(subnet_value FLANNEL_IPV6_SUBNET "$env")" \
+        --argjson mtu "$(env_value FLANNEL_MTU "$env")" --argjson masquerade "$(env_value FLANNEL_IPMASQ "$env")" '
+        [$subnet, $subnet6 | select(. != "")] as $subnets | [$network, $network6 | select(. != "")] as $networks |
+        {cniVersion: "0.3.1", name: "cbr0", type: "bridge", hairpinMode: true, isDefaultGateway: true,
+         isGateway: true, ipMasq: ($masquerade | not), $mtu,
+         ipam: {type: "host-local", dataDir: $data, ranges: [$subnets[] | [{subnet: .}]],
+                routes: [$networks[] | {dst: .}]}}'
+}
+
+env_value() {
+    sed -n "s/^$1=//p" "$2"
+}
+
+# A subnet is written with the bridge's address in it, and means the network (Go's net.ParseCIDR).
+subnet_value() {
+    local value
+    value=$(env_value "$1" "$2")
+    [ -z "$value" ] || python3 -c 'import ipaddress, sys; print(ipaddress.ip_network(sys.argv[1], strict=False))' "$value"
+}
+
+delegated() {
+    ip netns exec "$PREFIX-$2" env CNI_COMMAND="$1" CNI_CONTAINERID="$PREFIX-$3" CNI_IFNAME=eth0 \
+        CNI_NETNS="/var/run/netns/$PREFIX-$3" CNI_PATH="$STOCK_PLUGINS" "$STOCK_PLUGINS/bridge"
+}
