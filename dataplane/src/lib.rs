@@ -22,8 +22,11 @@ pub mod now;
 mod outbound;
 pub mod peers;
 pub mod pods;
+mod probation;
 pub mod snapshot;
 pub mod spec;
 mod sys;
 pub mod underlay;
 pub mod worker;
+
+pub use sys::faults;

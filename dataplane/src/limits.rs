@@ -77,5 +77,15 @@ pub const CONTROL: usize = 128;
 /// Bytes kept of a quoted datagram: both headers and the addresses behind them.
 pub const QUOTE: usize = 96;
 
+/// An offload is given up after so many proofs against it ...
+pub const PROOFS: u32 = 3;
+/// ... within so long ...
+pub const PROOF_TIME: Duration = Duration::from_secs(1);
+/// ... and tried again after so long.
+pub const PROBATION: Duration = Duration::from_secs(60);
+
+/// Pieces of one packet written to the device: a header and the payloads of a chain.
+pub const PIECES: usize = 1 + 64;
+
 /// Events that one poll returns.
 pub const EVENTS: usize = 8;

@@ -6,10 +6,14 @@ use std::os::fd::RawFd;
 use crate::limits::FRAME;
 use crate::now::Now;
 
+mod error;
 pub mod memory;
 mod offload;
 pub mod plain;
+pub mod tun;
+mod vnet;
 
+pub use error::DeviceError;
 pub use offload::{Cut, Kind, Offload, Offloads, Unfinished};
 
 /// A layer-3 device: one IP packet per read and write, or a super-packet where the device has offloads. Never blocks.
@@ -37,6 +41,11 @@ pub trait Device {
     /// A packet whose write with an offload was refused was then taken, finished and cut: proof that the offload, not
     /// the packet, was at fault.
     fn proved(&mut self, _refused: Offload, _now: Now) {}
+
+    /// How often an offload was given up.
+    fn given_up(&self) -> u64 {
+        0
+    }
 
     /// The descriptor that becomes readable, if there is one.
     fn descriptor(&self) -> Option<RawFd>;

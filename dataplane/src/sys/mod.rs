@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 mod cmsg;
+pub mod faults;
 pub(crate) mod mmsg;
 pub(crate) mod page;
 pub(crate) mod sockopt;

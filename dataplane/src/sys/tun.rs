@@ -1,8 +1,13 @@
-//! TUN descriptors: the ioctls of `linux/if_tun.h` that `tun-tap` does not make.
+//! TUN descriptors: the ioctls of `linux/if_tun.h` that `tun-tap` does not make, and the header of
+//! `linux/virtio_net.h` beside each packet.
 
-use std::ffi::CStr;
-use std::io;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::faults::{self, Fault};
 
 /// What `TUNGETIFF` tells about a descriptor.
 #[derive(Debug, PartialEq, Eq)]
@@ -15,10 +20,26 @@ pub(crate) struct Interface {
 
 /// `IFF_TUN`: packets without link-layer header.
 pub(crate) const IFF_TUN: i16 = 0x0001;
+/// `IFF_MULTI_QUEUE`: the device may have several queues, each a descriptor.
+pub(crate) const IFF_MULTI_QUEUE: i16 = 0x0100;
+/// `IFF_DETACH_QUEUE`: nothing is queued at this descriptor, but it may write.
+pub(crate) const IFF_DETACH_QUEUE: i16 = 0x0400;
 /// `IFF_NO_PI`: no packet-information header in front.
 pub(crate) const IFF_NO_PI: i16 = 0x1000;
 /// `IFF_VNET_HDR`: a virtio header in front.
 pub(crate) const IFF_VNET_HDR: i16 = 0x4000;
+/// `IFF_TUN_EXCL`: refuse to join a device that exists. The sign bit of a short.
+pub(crate) const IFF_TUN_EXCL: i16 = i16::MIN;
+
+/// `TUN_F_CSUM`: packets may come with an unfinished checksum.
+pub(crate) const TUN_F_CSUM: u32 = 0x01;
+/// `TUN_F_TSO4 | TUN_F_TSO6`: super-packets of TCP.
+pub(crate) const TUN_F_TSO: u32 = 0x02 | 0x04;
+/// `TUN_F_USO4 | TUN_F_USO6`: super-packets of UDP. The kernel takes both or none.
+pub(crate) const TUN_F_USO: u32 = 0x20 | 0x40;
+
+/// Bytes of the `virtio_net_hdr` in front of each packet.
+pub(crate) const HEADER: usize = 10;
 
 /// Takes the descriptor out of a `tun-tap` interface.
 pub(crate) fn into_owned(interface: tun_tap::Iface) -> OwnedFd {
@@ -28,21 +49,97 @@ pub(crate) fn into_owned(interface: tun_tap::Iface) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(raw) }
 }
 
+/// Attaches a new descriptor to the device `name`, which the kernel makes if there is none: a queue to read and write.
+/// The network namespace is that of the calling thread.
+///
+/// # Errors
+/// What open(2) of `/dev/net/tun` gives; `EBUSY` with [`IFF_TUN_EXCL`] where the device exists, `EINVAL` where it has
+/// other flags or the kernel does not know these, `EPERM`.
+pub(crate) fn attach(name: &str, flags: i16) -> io::Result<OwnedFd> {
+    let descriptor = rustix::fs::open(
+        "/dev/net/tun",
+        OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let mut request = request(name, flags)?;
+    // WHY: no crate wraps TUNSETIFF with more than one queue.
+    // SAFETY: `TUNSETIFF` reads and writes one `struct ifreq` (tun.c: copy_from_user and copy_to_user of ifreq_len
+    // bytes), and `request` is one.
+    let result = unsafe { libc::ioctl(descriptor.as_raw_fd(), TUNSETIFF, &raw mut request) };
+    check(result).map(|()| descriptor)
+}
+
+/// Detaches a queue: the kernel gives it no packets any more, and what is written through it records no flow.
+///
+/// # Errors
+/// `EINVAL` if it is no attached queue of a device with [`IFF_MULTI_QUEUE`].
+pub(crate) fn detach(descriptor: impl AsFd) -> io::Result<()> {
+    let request = request("", IFF_DETACH_QUEUE)?;
+    // WHY: no crate wraps TUNSETQUEUE.
+    // SAFETY: `TUNSETQUEUE` reads one `struct ifreq` (tun.c: copy_from_user of ifreq_len bytes), and `request` is one.
+    let result = unsafe {
+        libc::ioctl(
+            descriptor.as_fd().as_raw_fd(),
+            TUNSETQUEUE,
+            &raw const request,
+        )
+    };
+    check(result)
+}
+
+/// Whether a detached queue may still write. Asked with a write shorter than its header, which is refused before any
+/// counter sees it (`tun_vnet_hdr_get`).
+pub(crate) fn writes_detached(descriptor: impl AsFd) -> bool {
+    let refused = rustix::io::write(descriptor, &[0]).err();
+    refused != Some(rustix::io::Errno::BADFD) && !faults::is_set(Fault::DetachedWrites)
+}
+
+/// Sets what the kernel may leave undone in packets that are read, for all queues of the device (`TUN_F_*`).
+///
+/// # Errors
+/// `EINVAL` if the kernel does not know one of them.
+pub(crate) fn set_offloads(descriptor: impl AsFd, mask: u32) -> io::Result<()> {
+    // WHY: no crate wraps TUNSETOFFLOAD.
+    // SAFETY: `TUNSETOFFLOAD` takes its argument by value (tun.c: set_offload(tun, arg)).
+    let result = unsafe {
+        libc::ioctl(
+            descriptor.as_fd().as_raw_fd(),
+            TUNSETOFFLOAD,
+            c_ulong::from(mask),
+        )
+    };
+    check(result)
+}
+
+/// Sets the length of the header beside each packet to [`HEADER`], for all queues of the device.
+///
+/// # Errors
+/// `EINVAL` if the kernel knows no such header.
+pub(crate) fn set_header_size(descriptor: impl AsFd) -> io::Result<()> {
+    let size = HEADER as c_int;
+    // WHY: no crate wraps TUNSETVNETHDRSZ.
+    // SAFETY: `TUNSETVNETHDRSZ` reads one `int` (tun_vnet.h: get_user(s, sp) with int *sp), and `size` is one.
+    let result = unsafe {
+        libc::ioctl(
+            descriptor.as_fd().as_raw_fd(),
+            TUNSETVNETHDRSZ,
+            &raw const size,
+        )
+    };
+    check(result)
+}
+
 /// Asks the kernel which interface the descriptor is a queue of.
 ///
 /// # Errors
 /// `EBADFD` if it is a TUN descriptor without interface, `ENOTTY` if it is none at all.
 pub(crate) fn interface(descriptor: impl AsFd) -> io::Result<Interface> {
-    // WHY: `ifreq` holds a union, so it cannot be written as a literal.
-    // SAFETY: an all-zero `ifreq` is a valid value of that plain C struct.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let mut request = request("", 0)?;
     // WHY: no crate wraps TUNGETIFF.
     // SAFETY: `TUNGETIFF` writes one `struct ifreq` (tun.c: copy_to_user of ifreq_len bytes), and `request` is one.
     let result =
         unsafe { libc::ioctl(descriptor.as_fd().as_raw_fd(), TUNGETIFF, &raw mut request) };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    check(result)?;
     let bytes = request.ifr_name.map(|c| c as u8);
     let name = CStr::from_bytes_until_nul(&bytes)
         .unwrap_or_default()
@@ -54,5 +151,74 @@ pub(crate) fn interface(descriptor: impl AsFd) -> io::Result<Interface> {
     Ok(Interface { name, flags })
 }
 
+/// Reads one packet into `frame`, its header into `header`, and returns the packet's length.
+///
+/// # Errors
+/// `WouldBlock` when nothing is queued; `EBADFD` when the device is gone.
+pub(crate) fn read(
+    queue: impl AsFd,
+    header: &mut [u8; HEADER],
+    frame: &mut [u8],
+) -> io::Result<usize> {
+    let mut parts = [IoSliceMut::new(header), IoSliceMut::new(frame)];
+    let length = rustix::io::readv(queue, &mut parts)?;
+    Ok(length.saturating_sub(HEADER))
+}
+
+/// Writes one packet, gathered from `parts`, of which the first is its header.
+///
+/// # Errors
+/// `EINVAL` for a packet that is no IP or a header that the kernel does not take, `EIO` while the device is down,
+/// `EBADFD` when it is gone.
+pub(crate) fn write(queue: impl AsFd, parts: &[IoSlice<'_>]) -> io::Result<()> {
+    let cut = parts
+        .first()
+        .and_then(|header| header.get(GSO_TYPE))
+        .is_some_and(|kind| *kind != 0);
+    if cut && faults::is_set(Fault::GsoWrites) {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    Ok(rustix::io::writev(queue, parts).map(drop)?)
+}
+
+/// An `ifreq` with a name and flags.
+fn request(name: &str, flags: i16) -> io::Result<libc::ifreq> {
+    // WHY: `ifreq` holds a union, so it cannot be written as a literal.
+    // SAFETY: an all-zero `ifreq` is a valid value of that plain C struct.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if name.len() >= request.ifr_name.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *place = byte as c_char;
+    }
+    request.ifr_ifru.ifru_flags = flags;
+    Ok(request)
+}
+
+fn check(result: c_int) -> io::Result<()> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Place of `gso_type` in the header.
+const GSO_TYPE: usize = 1;
+
+/// `_IOW('T', 202, int)`
+const TUNSETIFF: c_ulong = write_request(202);
+/// `_IOW('T', 208, unsigned int)`
+const TUNSETOFFLOAD: c_ulong = write_request(208);
 /// `_IOR('T', 210, unsigned int)`
-const TUNGETIFF: libc::c_ulong = 0x8004_54d2;
+const TUNGETIFF: c_ulong = 0x8004_54d2;
+/// `_IOW('T', 216, int)`
+const TUNSETVNETHDRSZ: c_ulong = write_request(216);
+/// `_IOW('T', 217, int)`
+const TUNSETQUEUE: c_ulong = write_request(217);
+
+/// `_IOW('T', number, int)` of `asm-generic/ioctl.h`.
+const fn write_request(number: c_uint) -> c_ulong {
+    (1 << 30 | (size_of::<c_int>() as c_uint) << 16 | (b'T' as c_uint) << 8 | number) as c_ulong
+}

@@ -1,0 +1,258 @@
+//! The fast TUN device: super-packets both ways, and as many queues as workers.
+//!
+//! Theory of operation: each worker owns one *queue*, a descriptor to read from, and where there are several a *writer*,
+//! a descriptor that was attached after all queues and then detached. The kernel delivers what is written through a
+//! writer like anything else but records no flow, so which queue a flow's packets come to stays a constant of the flow.
+//! Written through a queue that is also read they would move the flow's other direction there, and two nodes would chase
+//! each other for ever. A single queue has nowhere to move flows, and is written through itself.
+//!
+//! A small header beside each packet ([`Offload`]) says what is left to do: the kernel hands over up to 64 KB of one flow
+//! under one header and takes the same from us. How much it may hand over is a property of the device, set again at
+//! every take-over; packets that queued before came under the setting of the service before, so a reader takes what
+//! comes. What we may hand over is known from the same probe, and given up on proof ([`crate::probation`]).
+//!
+//! The device is not persistent: it lives as long as somebody, here the service and the keeper, holds a descriptor.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use super::{Device, DeviceError, Kind, Offload, Offloads, Read, error, vnet};
+use crate::limits::{FRAME, PIECES};
+use crate::now::Now;
+use crate::probation::Probation;
+use crate::sys::tun;
+
+/// One worker's share of the device.
+pub struct Tun {
+    queue: OwnedFd,
+    writer: Option<OwnedFd>,
+    /// What the kernel granted when it was asked last.
+    granted: Offloads,
+    checksum: Probation,
+    tcp: Probation,
+    udp: Probation,
+    given_up: u64,
+}
+
+/// The descriptors of a new device.
+pub struct Opened {
+    /// One to read from for each worker; fewer than were asked for where the kernel refuses writers.
+    pub queues: Vec<OwnedFd>,
+    /// One to write through for each queue, or none where there is a single queue.
+    pub writers: Vec<OwnedFd>,
+}
+
+/// Creates the device `name` with a queue for each of `workers`, at least one. The network namespace is that of the
+/// calling thread. Nothing must bring the device up before all of it stands, or the writers' short time as queues costs
+/// packets.
+///
+/// # Errors
+/// See [`DeviceError`]; each sentence names the remedy. `NoOffloads` where only a plain device can be had.
+pub fn open(name: &str, workers: usize) -> Result<Opened, DeviceError> {
+    error::check_name(name)?;
+    let attach = |flags| tun::attach(name, flags).map_err(|refused| opening(name, refused));
+    let first = attach(FLAGS | tun::IFF_TUN_EXCL)?;
+    check_flags(&first, name, FLAGS)
+        .and_then(|()| tun::set_header_size(&first))
+        .map_err(DeviceError::NoOffloads)?;
+    let mut opened = Opened {
+        queues: vec![first],
+        writers: Vec::new(),
+    };
+    for _ in 1..workers {
+        opened.queues.push(attach(FLAGS)?);
+    }
+    for _ in 0..opened.queues.len() {
+        if opened.queues.len() < 2 {
+            break;
+        }
+        let writer = attach(FLAGS)?;
+        tun::detach(&writer).map_err(DeviceError::Kernel)?;
+        if tun::writes_detached(&writer) {
+            opened.writers.push(writer);
+        } else {
+            opened.writers.clear();
+            opened.queues.truncate(1);
+        }
+    }
+    Ok(opened)
+}
+
+impl Tun {
+    /// Makes a device of a queue, and a writer where there are several queues, that were opened here or by an earlier
+    /// service.
+    ///
+    /// # Errors
+    /// [`DeviceError::Foreign`] if one is something else than that of the device `name`.
+    pub fn adopt(queue: OwnedFd, writer: Option<OwnedFd>, name: &str) -> Result<Tun, DeviceError> {
+        let foreign = |error: io::Error| DeviceError::Foreign {
+            wanted: name.to_owned(),
+            found: error.to_string(),
+        };
+        check_flags(&queue, name, FLAGS).map_err(foreign)?;
+        if let Some(writer) = &writer {
+            check_flags(writer, name, FLAGS | tun::IFF_DETACH_QUEUE).map_err(foreign)?;
+        }
+        for descriptor in [Some(&queue), writer.as_ref()].into_iter().flatten() {
+            let kernel = |error: rustix::io::Errno| DeviceError::Kernel(error.into());
+            let flags = fcntl_getfl(descriptor).map_err(kernel)?;
+            fcntl_setfl(descriptor, flags | OFlags::NONBLOCK).map_err(kernel)?;
+        }
+        tun::set_header_size(&queue).map_err(DeviceError::NoOffloads)?;
+        let granted = probe(&queue);
+        Ok(Tun {
+            queue,
+            writer,
+            granted,
+            checksum: Probation::default(),
+            tcp: Probation::default(),
+            udp: Probation::default(),
+            given_up: 0,
+        })
+    }
+
+    /// What the kernel granted, whether or not it was given up since.
+    pub fn granted(&self) -> Offloads {
+        self.granted
+    }
+
+    /// The offload that is to blame when a packet with `offload` is refused: the cut, before the checksum that every cut
+    /// needs.
+    fn standing(&mut self, offload: Offload) -> &mut Probation {
+        match offload.cut.map(|cut| cut.kind) {
+            Some(Kind::Tcp4 | Kind::Tcp6) => &mut self.tcp,
+            Some(Kind::Udp) => &mut self.udp,
+            None => &mut self.checksum,
+        }
+    }
+}
+
+impl Device for Tun {
+    fn read(&mut self, frame: &mut [u8; FRAME]) -> io::Result<Read> {
+        let mut header = [0; tun::HEADER];
+        let len = tun::read(&self.queue, &mut header, frame)?;
+        Ok(Read {
+            len,
+            offload: vnet::read(&header),
+        })
+    }
+
+    fn write(&mut self, offload: Offload, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        let header = vnet::write(offload);
+        let writer = self.writer.as_ref().unwrap_or(&self.queue);
+        if parts.len() < FEW {
+            gather::<FEW>(writer, &header, parts)?;
+        } else {
+            gather::<{ 1 + PIECES }>(writer, &header, parts)?;
+        }
+        if offload != Offload::NONE {
+            self.standing(offload).took();
+        }
+        Ok(())
+    }
+
+    fn offloads(&mut self, now: Now) -> Offloads {
+        let checksum = self.granted.checksum && self.checksum.in_use(now);
+        Offloads {
+            checksum,
+            tcp: checksum && self.granted.tcp && self.tcp.in_use(now),
+            udp: checksum && self.granted.udp && self.udp.in_use(now),
+        }
+    }
+
+    fn proved(&mut self, refused: Offload, now: Now) {
+        if refused != Offload::NONE && self.standing(refused).prove(now) {
+            self.given_up += 1;
+        }
+    }
+
+    fn given_up(&self) -> u64 {
+        self.given_up
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        Some(self.queue.as_raw_fd())
+    }
+}
+
+impl AsFd for Tun {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.queue.as_fd()
+    }
+}
+
+/// Writes `header` and `parts` as one packet; `N` is more than there are parts.
+fn gather<const N: usize>(
+    writer: &OwnedFd,
+    header: &[u8],
+    parts: &[IoSlice<'_>],
+) -> io::Result<()> {
+    let mut slices = [IoSlice::new(&[]); N];
+    let all = [IoSlice::new(header)];
+    for (place, part) in slices.iter_mut().zip(all.iter().chain(parts)) {
+        *place = *part;
+    }
+    match slices.get(..1 + parts.len()) {
+        Some(slices) => tun::write(writer, slices),
+        None => Err(io::ErrorKind::InvalidInput.into()),
+    }
+}
+
+/// Asks the kernel for as much as it grants, the most first. USO came with Linux 6.2.
+fn probe(queue: &OwnedFd) -> Offloads {
+    let steps = [
+        (
+            tun::TUN_F_CSUM | tun::TUN_F_TSO | tun::TUN_F_USO,
+            Offloads {
+                checksum: true,
+                tcp: true,
+                udp: true,
+            },
+        ),
+        (
+            tun::TUN_F_CSUM | tun::TUN_F_TSO,
+            Offloads {
+                checksum: true,
+                tcp: true,
+                udp: false,
+            },
+        ),
+    ];
+    let granted = steps
+        .into_iter()
+        .find(|(mask, _)| tun::set_offloads(queue, *mask).is_ok());
+    if granted.is_none() {
+        // A service before us may have asked for more than we understand. Where even this is refused, nothing is set.
+        let _ = tun::set_offloads(queue, 0);
+    }
+    granted.map_or(Offloads::NONE, |(_, offloads)| offloads)
+}
+
+/// Fails unless the descriptor belongs to the device `name` and is attached or detached as `flags` say.
+fn check_flags(descriptor: &OwnedFd, name: &str, flags: i16) -> io::Result<()> {
+    let found = tun::interface(descriptor)?;
+    if found.name == name && found.flags & (FLAGS | tun::IFF_DETACH_QUEUE) == flags {
+        Ok(())
+    } else {
+        Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{found:?}"),
+        ))
+    }
+}
+
+fn opening(name: &str, refused: io::Error) -> DeviceError {
+    match refused.raw_os_error() {
+        Some(libc::EBUSY) => DeviceError::Busy(name.to_owned()),
+        // With IFF_TUN_EXCL a device of that name is EBUSY: it must be the flags.
+        Some(libc::EINVAL) => DeviceError::NoOffloads(refused),
+        _ => DeviceError::opening(refused),
+    }
+}
+
+const FLAGS: i16 = tun::IFF_TUN | tun::IFF_NO_PI | tun::IFF_MULTI_QUEUE | tun::IFF_VNET_HDR;
+
+/// Slices of a packet that is not gathered from many pieces, its header included.
+const FEW: usize = 4;

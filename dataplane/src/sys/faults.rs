@@ -1,0 +1,45 @@
+//! System calls that fail on demand, so that tests meet a kernel which refuses what this one grants.
+//!
+//! Theory of operation: a word of bits, one per [`Fault`], none set unless a test or the one variable that the agent
+//! reads at its start sets it. Each is looked at only where the call it spoils would be made with an offload, so the
+//! plain path never asks.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// What the kernel is to refuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Fault {
+    /// Super-packets written to the tunnel device: `EINVAL`, as from kernels whose vendors broke them.
+    GsoWrites = 1,
+    /// Detached queues of the tunnel device: `EBADFD` for whatever is written through one.
+    DetachedWrites = 2,
+}
+
+impl Fault {
+    /// Every fault.
+    pub const ALL: [Fault; 2] = [Fault::GsoWrites, Fault::DetachedWrites];
+
+    /// The name, as the agent's variable spells it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Fault::GsoWrites => "gso-writes",
+            Fault::DetachedWrites => "detached-writes",
+        }
+    }
+}
+
+/// Makes the kernel refuse, or lets it grant again, for the whole process.
+pub fn set(fault: Fault, on: bool) {
+    if on {
+        FAULTS.fetch_or(fault as u32, Relaxed);
+    } else {
+        FAULTS.fetch_and(!(fault as u32), Relaxed);
+    }
+}
+
+pub(super) fn is_set(fault: Fault) -> bool {
+    FAULTS.load(Relaxed) & fault as u32 != 0
+}
+
+static FAULTS: AtomicU32 = AtomicU32::new(0);

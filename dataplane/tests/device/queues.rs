@@ -1,0 +1,257 @@
+//! Queues, writers, and descriptors that are handed over.
+
+use std::collections::BTreeMap;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+
+use dataplane::device::plain::{self, Plain};
+use dataplane::device::tun::{self, Opened, Tun};
+use dataplane::device::{Device, DeviceError};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+
+use crate::offloads::fast;
+use crate::packets::{Super, cut, tcp, udp};
+use crate::rig::{NOTHING_LEFT, Namespace, addresses, read, read_all, write};
+
+/// A device of several queues, ready to use.
+fn several(space: &Namespace, name: &str, workers: usize) -> Vec<Tun> {
+    let Opened { queues, writers } = space.inside(|| tun::open(name, workers)).unwrap();
+    assert_eq!((queues.len(), writers.len()), (workers, workers));
+    queues
+        .into_iter()
+        .zip(writers)
+        .map(|(queue, writer)| Tun::adopt(queue, Some(writer), name).unwrap())
+        .collect()
+}
+
+/// Which queue each flow comes to: the source port is the flow.
+fn places(queues: &mut [Tun]) -> BTreeMap<u16, usize> {
+    let mut places = BTreeMap::new();
+    for (place, queue) in queues.iter_mut().enumerate() {
+        for packet in read_all(queue) {
+            let port = u16::from_be_bytes([packet.bytes[20], packet.bytes[21]]);
+            assert_eq!(places.insert(port, place), None);
+        }
+    }
+    places
+}
+
+/// Sends one packet of each of 64 flows out of device `b`.
+fn offer_flows(a: &mut Tun) {
+    for port in 1..=64u16 {
+        a.write(NOTHING_LEFT, &[IoSlice::new(&flow(port, true))])
+            .unwrap();
+    }
+}
+
+/// A packet of flow `port`, towards `b` or back.
+fn flow(port: u16, there: bool) -> Vec<u8> {
+    let ([near, _], [far, _]) = (addresses(1, 5), addresses(2, 6));
+    let (source, destination) = if there { (near, far) } else { (far, near) };
+    let mut packet = udp(source, destination, 10, 1400);
+    let place = if there { 20 } else { 22 };
+    packet.bytes[place..place + 2].copy_from_slice(&port.to_be_bytes());
+    let other = if there { 22 } else { 20 };
+    packet.bytes[other..other + 2].copy_from_slice(&2000u16.to_be_bytes());
+    let [bytes] = cut(&packet).try_into().unwrap();
+    bytes
+}
+
+/// Whichever writer a flow's other direction is written through, its queue stays the same; every packet is delivered.
+#[test]
+fn a_flow_keeps_its_queue_whoever_writes_its_other_direction() {
+    let space = Namespace::new();
+    let mut a = fast(&space, "ta");
+    let mut b = several(&space, "tb", 4);
+    space.raise("ta", 1);
+    space.raise("tb", 2);
+    offer_flows(&mut a);
+    let first = places(&mut b);
+    assert_eq!(first.len(), 64);
+    let used: std::collections::BTreeSet<_> = first.values().collect();
+    assert_eq!(used.len(), 4, "all queues are used");
+    for round in 0..4 {
+        for port in 1..=64u16 {
+            let writer = (usize::from(port) + round) % 4;
+            b[writer]
+                .write(NOTHING_LEFT, &[IoSlice::new(&flow(port, false))])
+                .unwrap();
+        }
+        assert_eq!(read(&mut a, 64).len(), 64);
+        offer_flows(&mut a);
+        assert_eq!(places(&mut b), first, "round {round}");
+    }
+}
+
+/// The kernel that lets nobody write through a detached queue gets one worker.
+#[test]
+fn without_writers_there_is_one_queue() {
+    // The fault is of the whole process: a process of its own.
+    let this = std::env::current_exe().unwrap();
+    let name = "queues::with_detached_writes_refused";
+    let output = std::process::Command::new(this)
+        .args(["--exact", name, "--ignored"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{said}"
+    );
+}
+
+#[test]
+#[ignore = "run in a process of its own by without_writers_there_is_one_queue"]
+fn with_detached_writes_refused() {
+    let space = Namespace::new();
+    dataplane::faults::set(dataplane::faults::Fault::DetachedWrites, true);
+    let Opened { queues, writers } = space.inside(|| tun::open("ta", 3)).unwrap();
+    assert_eq!((queues.len(), writers.len()), (1, 0));
+    let details = space.ip("-d link show ta");
+    assert!(details.contains(" numqueues 1 "), "{details}");
+}
+
+/// The first queue is opened for itself alone: whoever else holds a device of that name is named, not joined.
+#[test]
+fn a_device_that_exists_is_not_joined() {
+    let space = Namespace::new();
+    let held = fast(&space, "ta");
+    let again = space.inside(|| tun::open("ta", 1).map(|_| ()));
+    assert!(matches!(again, Err(DeviceError::Busy(name)) if name == "ta"));
+    drop(held);
+    space.ip("link add tb type veth peer name tv");
+    let other = space.inside(|| tun::open("tb", 2).map(|_| ()));
+    assert!(matches!(other, Err(DeviceError::Busy(name)) if name == "tb"));
+    let bad = tun::open("t/a", 1).map(|_| ());
+    assert!(matches!(bad, Err(DeviceError::Name(_))));
+}
+
+/// Descriptors go to another process over a socket, the first owner ends, and what was queued meanwhile is read.
+#[test]
+fn a_device_outlives_its_first_owner_with_all_that_is_queued() {
+    let space = Namespace::new();
+    let mut a = fast(&space, "ta");
+    let Opened { queues, writers } = space.inside(|| tun::open("tb", 2)).unwrap();
+    let adopt = |queues: Vec<OwnedFd>, writers: Vec<OwnedFd>| -> Vec<Tun> {
+        let pairs = queues.into_iter().zip(writers);
+        pairs
+            .map(|(queue, writer)| Tun::adopt(queue, Some(writer), "tb").unwrap())
+            .collect()
+    };
+    let passed: Vec<_> = queues.iter().chain(&writers).map(pass).collect();
+    let mut first = adopt(queues, writers);
+    space.raise("ta", 1);
+    space.raise("tb", 2);
+    offer_flows(&mut a);
+    let places_before = places(&mut first);
+    drop(first);
+    // Nobody reads now; the super-packets were offered under the old owner's offloads.
+    let [near, _] = addresses(1, 5);
+    let [far, _] = addresses(2, 6);
+    let packet = tcp(near, far, 30_000, 1400);
+    write(&mut a, &packet, 2).unwrap();
+    offer_flows(&mut a);
+    let mut passed = passed.into_iter();
+    let queues: Vec<_> = passed.by_ref().take(2).collect();
+    let mut second = adopt(queues, passed.collect());
+    let super_packets: Vec<Super> = second
+        .iter_mut()
+        .flat_map(|queue| {
+            let mut frame = Box::new([0; dataplane::limits::FRAME]);
+            let read = queue.read(&mut frame).unwrap();
+            let bytes = frame[..read.len].to_vec();
+            let first = Super {
+                bytes,
+                offload: read.offload,
+            };
+            [first].into_iter().chain(read_all(queue))
+        })
+        .collect();
+    let cuts: Vec<_> = super_packets
+        .iter()
+        .filter(|p| p.offload.cut.is_some())
+        .collect();
+    assert_eq!((super_packets.len(), cuts.len()), (65, 1));
+    assert_eq!(cut(cuts[0]).len(), 22);
+    offer_flows(&mut a);
+    assert_eq!(places(&mut second), places_before, "the same queues");
+    second[1]
+        .write(NOTHING_LEFT, &[IoSlice::new(&flow(7, false))])
+        .unwrap();
+    assert_eq!(read(&mut a, 1).len(), 1);
+}
+
+/// What is not the queue or writer that its name says is refused.
+#[test]
+fn foreign_descriptors_are_refused() {
+    let space = Namespace::new();
+    let open =
+        |name: &'static str, workers| space.inside(move || tun::open(name, workers)).unwrap();
+    let again = |fd: &OwnedFd| fd.try_clone().unwrap();
+    let a = open("ta", 2);
+    let b = open("tb", 2);
+    let p = space.inside(|| plain::open("tp")).unwrap();
+    let foreign = |queue: &OwnedFd, writer: Option<&OwnedFd>| {
+        let refused = Tun::adopt(again(queue), writer.map(again), "ta").map(|_| ());
+        matches!(refused, Err(DeviceError::Foreign { .. }))
+    };
+    assert!(!foreign(&a.queues[0], Some(&a.writers[0])));
+    assert!(!foreign(&a.queues[0], None));
+    assert!(foreign(&b.queues[0], None), "another device");
+    assert!(foreign(&a.writers[0], None), "a writer as queue");
+    assert!(
+        foreign(&a.queues[0], Some(&a.queues[1])),
+        "a queue as writer"
+    );
+    assert!(
+        foreign(&a.queues[0], Some(&b.writers[0])),
+        "another's writer"
+    );
+    assert!(foreign(&p, None), "a plain device");
+    let file = OwnedFd::from(tempfile::tempfile().unwrap());
+    assert!(foreign(&file, None), "no device");
+    assert!(Plain::adopt(again(&p), "tp").is_ok());
+    assert!(
+        matches!(
+            Plain::adopt(again(&a.queues[0]), "ta"),
+            Err(DeviceError::Foreign { .. })
+        ),
+        "a fast device as plain"
+    );
+}
+
+/// `descriptor` as another process would have it, by a socket.
+fn pass(descriptor: &OwnedFd) -> OwnedFd {
+    let (near, far) = UnixDatagram::pair().unwrap();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+    sendmsg(
+        &near,
+        &[IoSlice::new(b"x")],
+        &mut control,
+        SendFlags::empty(),
+    )
+    .unwrap();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    recvmsg(
+        &far,
+        &mut [IoSliceMut::new(&mut byte)],
+        &mut control,
+        RecvFlags::empty(),
+    )
+    .unwrap();
+    let received = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    received.unwrap()
+}
