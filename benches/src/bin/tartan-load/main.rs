@@ -1,0 +1,116 @@
+//! The load that `scripts/bench` puts on a pod network: UDP floods and their sink, and a ping-pong for latency.
+//!
+//! Every mode ends by itself and prints one line of JSON.
+
+mod flood;
+mod ping;
+mod sink;
+
+use std::io;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+
+/// UDP load for benches. Every mode ends by itself and prints one line of JSON.
+#[derive(Parser)]
+#[command(name = "tartan-load", version)]
+struct Arguments {
+    #[command(subcommand)]
+    mode: Mode,
+}
+
+#[derive(Subcommand)]
+enum Mode {
+    /// Sends datagrams as fast as they go (sendmmsg).
+    Flood {
+        /// Where to.
+        #[arg(long)]
+        to: SocketAddr,
+        /// Payload bytes of a datagram, 1 to 65507.
+        #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=65507))]
+        size: u16,
+        /// Flows: sockets with a source port of their own, served in turn, 1 to 64.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+        flows: u16,
+        /// How long.
+        #[arg(long, default_value = "2")]
+        seconds: Seconds,
+    },
+    /// Counts datagrams that arrive (recvmmsg).
+    Sink {
+        /// Where to listen.
+        #[arg(long)]
+        listen: SocketAddr,
+        /// How long, from the start.
+        #[arg(long, default_value = "3")]
+        seconds: Seconds,
+    },
+    /// Sends every datagram back.
+    Echo {
+        /// Where to listen.
+        #[arg(long)]
+        listen: SocketAddr,
+        /// How long, from the start.
+        #[arg(long, default_value = "3")]
+        seconds: Seconds,
+    },
+    /// Sends one datagram after the other to an echo and measures each round trip.
+    Ping {
+        /// Where the echo listens.
+        #[arg(long)]
+        to: SocketAddr,
+        /// Payload bytes, 8 to 65507.
+        #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(8..=65507))]
+        size: u16,
+        /// How long.
+        #[arg(long, default_value = "2")]
+        seconds: Seconds,
+    },
+}
+
+/// A duration in seconds, more than none and at most a minute.
+#[derive(Clone, Copy)]
+struct Seconds(Duration);
+
+impl std::str::FromStr for Seconds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Seconds, String> {
+        let refused = || format!("{text:?} is no number of seconds, more than 0 and at most 60");
+        let seconds: f64 = text.parse().map_err(|_| refused())?;
+        if seconds > 0.0 && seconds <= 60.0 {
+            Ok(Seconds(Duration::from_secs_f64(seconds)))
+        } else {
+            Err(refused())
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().mode) {
+        Ok(line) => {
+            println!("{line}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("tartan-load: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(mode: Mode) -> io::Result<String> {
+    match mode {
+        Mode::Flood {
+            to,
+            size,
+            flows,
+            seconds,
+        } => flood::flood(to, size.into(), flows.into(), seconds.0),
+        Mode::Sink { listen, seconds } => sink::sink(listen, seconds.0),
+        Mode::Echo { listen, seconds } => ping::echo(listen, seconds.0),
+        Mode::Ping { to, size, seconds } => ping::ping(to, size.into(), seconds.0),
+    }
+}
