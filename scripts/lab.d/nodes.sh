@@ -24,15 +24,17 @@ note_nodes() {
 nodes_up() {
     local node
     for node in $(node_numbers); do
-        if [ "$(node_kind "$node")" = kernel-vxlan ]; then
-            kernel_vxlan_up "$node"
-        else
+        case $(node_kind "$node") in
+        tartan)
             node_files "$node"
             node_start "$node"
-        fi
+            ;;
+        kernel-vxlan) kernel_vxlan_up "$node" ;;
+        direct) direct_up "$node" ;;
+        esac
     done
     for node in $(node_numbers); do
-        [ "$(node_kind "$node")" = kernel-vxlan ] || node_ready "$node"
+        [ "$(node_kind "$node")" != tartan ] || node_ready "$node"
     done
 }
 

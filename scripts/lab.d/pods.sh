@@ -17,7 +17,7 @@ pods_up() {
             [ "$INSIDE" != v4 ] || without_ipv6 "pod$pod"
             case $(node_kind "$node") in
             tartan) pod_by_cni "$node" "$pod" ;;
-            kernel-vxlan) pod_by_hand "$node" "$pod" ;;
+            *) pod_by_hand "$node" "$pod" ;;
             esac
         done
     done
@@ -42,7 +42,10 @@ cni() {
 pod_by_hand() {
     local node=$1 pod=$2 space=$PREFIX-pod$2 host=$PREFIX-node$1 mtu address addresses='' family
     # What a pod sends must fit the narrower of its two ways.
-    for family in $(inside); do mtu=$((UNDERLAY_MTU - $(vxlan_overhead "$family"))); done
+    mtu=$UNDERLAY_MTU
+    if [ "$(node_kind "$node")" = kernel-vxlan ]; then
+        for family in $(inside); do mtu=$((UNDERLAY_MTU - $(vxlan_overhead "$family"))); done
+    fi
     ip -n "$host" link add "pod$pod" mtu "$mtu" type veth peer name eth0 mtu "$mtu" netns "$space"
     # No link-local address: the gateway's exists on no interface.
     sysctl_in "node$node" "net.ipv6.conf.pod$pod.addr_gen_mode=1"
@@ -83,7 +86,7 @@ pod_down() {
     tartan)
         answer=$(cni DEL "${node#node}" "${name#pod}") || die "tartan-cni DEL of $name failed: $answer"
         ;;
-    kernel-vxlan) ip -n "$PREFIX-$node" link delete "$name" ;;
+    *) ip -n "$PREFIX-$node" link delete "$name" ;;
     esac
 }
 

@@ -27,8 +27,8 @@ wrong() {
 parse_up() {
     while [ $# -gt 0 ]; do
         case $1 in
-        --control)
-            CONTROL=1
+        --control | --direct)
+            CONTROL=${1#--}
             shift
             continue
             ;;
@@ -58,7 +58,10 @@ refuse_impossible() {
     local family least=576 others=' or dual'
     if [ "$INSIDE" = dual ]; then others=; fi
     if [ -n "$CONTROL" ] && [ "$BACKEND" != vxlan ]; then
-        wrong "--control is the kernel's VXLAN: it goes with --backend vxlan only"
+        wrong "--control is the kernel's VXLAN, --direct no overlay at all: they go with no other --backend"
+    fi
+    if [ "$CONTROL" = direct ] && [ -n "$PEER" ]; then
+        wrong "--direct is every node without an overlay: it goes with no --peer"
     fi
     for family in $(inside); do
         if [ -n "$CONTROL$PEER" ] && ! has "$family" "$(outside)"; then
@@ -165,9 +168,11 @@ pod_numbers() {
     seq $((($1 - 1) * PODS + 1)) $(($1 * PODS))
 }
 
-# tartan or kernel-vxlan
+# tartan, kernel-vxlan or direct
 node_kind() {
-    if [ -n "$CONTROL" ] || { [ -n "$PEER" ] && [ "$1" = "$NODES" ]; }; then
+    if [ "$CONTROL" = direct ]; then
+        echo direct
+    elif [ -n "$CONTROL" ] || { [ -n "$PEER" ] && [ "$1" = "$NODES" ]; }; then
         echo kernel-vxlan
     else
         echo tartan

@@ -1,0 +1,97 @@
+"""One measurement at a time. Each returns its figure and what came with it: retransmits, CPU time, losses."""
+
+import json
+import os
+import time
+
+TICKS = os.sysconf("SC_CLK_TCK")
+FIGURES = ("tcp1", "tcp1-back", "tcp8", "tcp8-back", "udp64", "udp1400", "latency")
+
+
+def take(figure, path, seconds):
+    """Measures `figure` on `path` for about `seconds`; a dictionary of values, the figure itself among them."""
+    if figure.startswith("tcp"):
+        flows = int(figure[3])
+        return tcp(figure, path, seconds, flows, figure.endswith("-back"))
+    if figure.startswith("udp"):
+        return udp(figure, path, seconds, int(figure[3:]))
+    return latency(path, seconds)
+
+
+def tcp(figure, path, seconds, flows, back):
+    """Gb/s received by the far end, retransmits and CPU seconds of the whole machine per GB."""
+    command = ["iperf3", "--client", path.address(1), "--time", "%g" % max(1, round(seconds)), "--parallel", str(flows), "--json"]
+    before = busy()
+    told = json.loads(path.run(0, command + (["--reverse"] if back else []), seconds))
+    used = busy() - before
+    gigabytes = told["end"]["sum_received"]["bytes"] / 1e9
+    return {
+        figure: told["end"]["sum_received"]["bits_per_second"] / 1e9,
+        figure + "-retransmits": told["end"]["sum_sent"].get("retransmits", 0) / max(gigabytes, 1e-9),
+        figure + "-cpu": used / max(gigabytes, 1e-9),
+    }
+
+
+def udp(figure, path, seconds, size):
+    """Thousands of packets per second that the far end received of a flood, and the share of those sent."""
+    sink = path.start(1, [path.load, "sink", "--listen", "%s:9000" % path.address(1), "--seconds", "%g" % (seconds + 0.6)])
+    time.sleep(0.2)
+    before = busy()
+    sent = json.loads(path.run(0, [path.load, "flood", "--to", "%s:9000" % path.address(1), "--size", str(size), "--seconds", "%g" % seconds], seconds))
+    used = busy() - before
+    received = json.loads(sink.communicate(timeout=seconds + 20)[0])["received"]
+    gigabytes = received * size / 1e9
+    return {
+        figure: received / sent["seconds"] / 1e3,
+        figure + "-arrived": received / max(sent["sent"], 1),
+        figure + "-cpu": used / max(gigabytes, 1e-9),
+    }
+
+
+def latency(path, seconds):
+    """Half a round trip of 64 bytes, microseconds: the median and the 99th percentile."""
+    echo = path.start(1, [path.load, "echo", "--listen", "%s:9001" % path.address(1), "--seconds", "%g" % (seconds + 0.6)])
+    time.sleep(0.2)
+    told = json.loads(path.run(0, [path.load, "ping", "--to", "%s:9001" % path.address(1), "--seconds", "%g" % seconds], seconds))
+    echo.communicate(timeout=seconds + 20)
+    return {"latency": told["p50_us"], "latency-p99": told["p99_us"], "latency-lost": told["lost"]}
+
+
+def busy():
+    """Seconds that all cores together have worked since the start of the machine (proc(5), /proc/stat)."""
+    with open("/proc/stat", encoding="ascii") as file:
+        user, nice, system, _idle, _wait, irq, softirq = (int(word) for word in file.readline().split()[1:8])
+    return (user + nice + system + irq + softirq) / TICKS
+
+
+def resident(process):
+    """Resident memory of a process, MiB."""
+    with open("/proc/%d/status" % process, encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmRSS:")) / 1024
+
+
+def worked(processes):
+    """Seconds of CPU that the processes have used."""
+    total = 0
+    for process in processes:
+        with open("/proc/%d/stat" % process, encoding="ascii") as file:
+            words = file.read().rpartition(")")[2].split()
+        total += int(words[11]) + int(words[12])
+    return total / TICKS
+
+
+def footprint(path):
+    """Keeper and service of the hungrier node: MiB resident after load, and the share of a core when idle."""
+    nodes = path.agents()
+    if not nodes:
+        return {}
+    memory = max(sum(resident(process) for process in node) for node in nodes)
+    everybody = [process for node in nodes for process in node]
+    before, start = worked(everybody), time.monotonic()
+    time.sleep(IDLE)
+    idle = (worked(everybody) - before) / (time.monotonic() - start) / len(nodes)
+    return {"rss": memory, "idle": idle * 100}
+
+
+# Seconds of idleness that are watched: one clock tick of 10 ms is 0.1 % of a core then.
+IDLE = 10

@@ -1,0 +1,117 @@
+"""What was measured: medians and spread, as a table and as JSON, with the machine that it was measured on."""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+
+import bars
+import labs
+import measure
+
+TITLES = {
+    "tcp1": "TCP, 1 flow (Gb/s)",
+    "tcp1-back": "TCP, 1 flow, other way (Gb/s)",
+    "tcp8": "TCP, 8 flows (Gb/s)",
+    "tcp8-back": "TCP, 8 flows, other way (Gb/s)",
+    "udp64": "UDP 64 B (kpps received)",
+    "udp1400": "UDP 1,400 B (kpps received)",
+    "latency": "latency p50 (µs)",
+    "latency-p99": "latency p99 (µs)",
+    "tcp1-retransmits": "TCP, 1 flow: retransmits per GB",
+    "tcp8-retransmits": "TCP, 8 flows: retransmits per GB",
+    "tcp1-cpu": "TCP, 1 flow: CPU s per GB",
+    "tcp8-cpu": "TCP, 8 flows: CPU s per GB",
+    "udp64-cpu": "UDP 64 B: CPU s per GB",
+    "udp1400-cpu": "UDP 1,400 B: CPU s per GB",
+    "drops": "dropped by Tartan, packets",
+    "rss": "keeper and service, MiB",
+    "idle": "idle, % of a core",
+}
+
+
+class Result:
+    """Values by underlay, path and figure, one per round."""
+
+    def __init__(self, rounds, seconds):
+        self.rounds = rounds
+        self.seconds = seconds
+        self.values = {}
+        self.started = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+
+    def add(self, underlay, path, values):
+        """Takes the values of one measurement."""
+        place = self.values.setdefault(underlay, {}).setdefault(path, {})
+        for figure, value in values.items():
+            place.setdefault(figure, []).append(value)
+
+    def close(self, underlay, path):
+        """Takes what is asked once, after the load."""
+        dropped = path.drops()
+        if dropped is not None:
+            self.add(underlay, path.name, {"drops": dropped})
+        self.add(underlay, path.name, measure.footprint(path))
+
+    def median(self, underlay, path, figure):
+        """The median of a figure, or None if it was not measured."""
+        values = self.values.get(underlay, {}).get(path, {}).get(figure)
+        return statistics.median(values) if values else None
+
+    def ratio(self, underlay, path, figure):
+        """The median as a multiple of the kernel's VXLAN in the same run, or None."""
+        ours, kernel = self.median(underlay, path, figure), self.median(underlay, "kernel", figure)
+        return ours / kernel if ours is not None and kernel else None
+
+    def machine(self):
+        """Where and of what it was measured."""
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            model = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "unknown")
+        git = ["git", "-C", labs.REPOSITORY, "describe", "--always", "--dirty", "--abbrev=10"]
+        commit = subprocess.run(git, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout.strip() or "unknown"
+        return {"cpu": model, "cores": os.cpu_count(), "kernel": platform.release(), "commit": commit, "date": self.started}
+
+    def table(self):
+        """Every figure as a Markdown table per underlay: median, spread, multiple of the kernel's VXLAN."""
+        machine = self.machine()
+        lines = ["%(cpu)s, %(cores)d cores, Linux %(kernel)s, commit %(commit)s, %(date)s" % machine]
+        lines.append("%d rounds of %g s; median (least to most), in brackets the multiple of the kernel's VXLAN" % (self.rounds, self.seconds))
+        for underlay, paths in self.values.items():
+            lines += ["", "### underlay `%s`" % underlay, "", "| | " + " | ".join(paths) + " |", "|---" * (len(paths) + 1) + "|"]
+            for figure, title in TITLES.items():
+                if any(figure in values for values in paths.values()):
+                    cells = [self.cell(underlay, path, figure) for path in paths]
+                    lines.append("| %s | %s |" % (title, " | ".join(cells)))
+        return "\n".join(lines + [""] + bars.lines(self)) + "\n"
+
+    def cell(self, underlay, path, figure):
+        """One cell of the table."""
+        values = self.values[underlay][path].get(figure)
+        if not values:
+            return "–"
+        text = short(figure, statistics.median(values))
+        if len(values) > 1:
+            text += " (%s–%s)" % (short(figure, min(values)), short(figure, max(values)))
+        ratio = self.ratio(underlay, path, figure)
+        if ratio is not None and path != "kernel" and figure not in ("drops", "rss", "idle"):
+            text += " [%.2f]" % ratio
+        return text
+
+    def write(self, stem):
+        """Writes the table and the values."""
+        with open(stem + ".md", "w", encoding="utf-8") as file:
+            file.write(self.table())
+        whole = {"machine": self.machine(), "rounds": self.rounds, "seconds": self.seconds, "values": self.values}
+        with open(stem + ".json", "w", encoding="utf-8") as file:
+            json.dump(whole, file, indent=1)
+            file.write("\n")
+
+
+def short(figure, value):
+    """A value with as many digits as it is worth."""
+    if value is None:
+        return "–"
+    if figure == "drops" or abs(value) >= 100:
+        return "%.0f" % value
+    return "%.2f" % value if abs(value) < 10 else "%.1f" % value
