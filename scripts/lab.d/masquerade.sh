@@ -1,0 +1,56 @@
+# shellcheck shell=bash
+# Whether pods meet the outside as their node: Tartan's key `masquerade`, and on a kernel node what flanneld writes
+# with and without --ip-masq. Sourced by scripts/lab.
+
+# $1 on or off. A Tartan node reads it when it starts; a kernel node gets or loses flannel's rules.
+masquerade() {
+    local node family
+    for node in $(node_numbers); do
+        case $(node_kind "$node") in
+        tartan) node_masquerade "$node" "$1" ;;
+        kernel-vxlan) for family in $(inside); do flannel_rules "$node" "$family" "$1"; done ;;
+        esac
+    done
+}
+
+# Without the file it is on.
+node_masquerade() {
+    local node=$1 file=$STATE/node$1/etc/tartan/tartan.toml wanted=true
+    [ "$2" = on ] || wanted=false
+    if [ "$(cat "$file" 2>/dev/null || echo "masquerade = true")" = "masquerade = $wanted" ]; then return; fi
+    mkdir -p "$(dirname "$file")"
+    echo "masquerade = $wanted" >"$file"
+    node_stop "$node"
+    node_start "$node"
+    node_ready "$node"
+}
+
+# What flanneld writes in iptables mode (pkg/trafficmngr/iptables/iptables.go): the forward rules always, the
+# others with --ip-masq.
+flannel_rules() {
+    local node=$1 family=$2 on=$3 first=1 network subnet groups=224.0.0.0/4
+    network=$(cluster_network "$family")
+    subnet=$(pod_subnet "$node" "$family")
+    [ "$family" = 4 ] || groups=ff00::/8
+    ! hooked "$node" "$family" FLANNEL-POSTRTG || first=
+    {
+        echo '*filter'
+        echo ':FLANNEL-FWD - [0:0]'
+        if [ -n "$first" ]; then echo '-A FORWARD -j FLANNEL-FWD'; fi
+        echo "-A FLANNEL-FWD -s $network -j ACCEPT"
+        echo "-A FLANNEL-FWD -d $network -j ACCEPT"
+        echo COMMIT
+        echo '*nat'
+        echo ':FLANNEL-POSTRTG - [0:0]'
+        if [ -n "$first" ]; then echo '-A POSTROUTING -j FLANNEL-POSTRTG'; fi
+        if [ "$on" = on ]; then
+            echo '-A FLANNEL-POSTRTG -m mark --mark 0x4000/0x4000 -j RETURN'
+            echo "-A FLANNEL-POSTRTG -s $subnet -d $network -j RETURN"
+            echo "-A FLANNEL-POSTRTG -s $network -d $subnet -j RETURN"
+            echo "-A FLANNEL-POSTRTG ! -s $network -d $subnet -j RETURN"
+            echo "-A FLANNEL-POSTRTG -s $network ! -d $groups -j MASQUERADE --random-fully"
+            echo "-A FLANNEL-POSTRTG ! -s $network -d $network -j MASQUERADE --random-fully"
+        fi
+        echo COMMIT
+    } | ip netns exec "$PREFIX-node$node" "$(restore "$family")" --noflush
+}
