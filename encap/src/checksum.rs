@@ -11,7 +11,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use crate::inner::{Fragment, Inner};
-use crate::{Family, field, ipv6, udp};
+use crate::{Family, field, ipv6, tcp, udp};
 
 /// The one's complement sum of `bytes`, any length. Zero only when every byte is zero.
 pub fn sum(bytes: &[u8]) -> u16 {
@@ -101,7 +101,7 @@ pub fn transport(packet: &[u8], inner: &Inner) -> Transport {
         return Transport::Invalid;
     };
     let (header, offset) = match (inner.family, inner.protocol) {
-        (_, TCP) => (20, TCP_CHECKSUM),
+        (_, TCP) => (tcp::HEADER, tcp::CHECKSUM),
         (_, UDP) => (udp::HEADER, udp::CHECKSUM),
         (Family::V6, ICMPV6) => (4, ICMP_CHECKSUM),
         (Family::V4, ICMPV4) => (4, ICMP_CHECKSUM),
@@ -215,8 +215,6 @@ pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 pub(crate) const ICMPV6: u8 = 58;
 
-/// Offset of the TCP checksum field.
-pub(crate) const TCP_CHECKSUM: usize = 16;
 /// Offset of the ICMP and ICMPv6 checksum field.
 const ICMP_CHECKSUM: usize = 2;
 

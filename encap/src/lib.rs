@@ -22,6 +22,7 @@ mod ipv6;
 pub mod pull;
 pub mod push;
 pub mod segment;
+mod tcp;
 mod udp;
 mod vxlan;
 

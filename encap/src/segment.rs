@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use crate::checksum::{self, TCP, UDP};
 use crate::inner::{Fragment, Inner};
-use crate::{Family, field, ipv4, ipv6, udp};
+use crate::{Family, field, ipv4, ipv6, tcp, udp};
 
 /// How a super-packet is cut. Belongs to the packet that it was made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,23 +171,23 @@ impl Plan {
         }
     }
 
-    fn number_tcp(&self, tcp: &mut [u8], i: usize) -> Option<()> {
-        let first = u32::from_be_bytes(field::bytes(tcp, SEQUENCE)?);
+    fn number_tcp(&self, header: &mut [u8], i: usize) -> Option<()> {
+        let first = u32::from_be_bytes(field::bytes(header, tcp::SEQUENCE)?);
         let sequence = first.wrapping_add((i * self.size) as u32);
-        field::put(tcp, SEQUENCE, sequence.to_be_bytes())?;
-        let flags = tcp.get_mut(FLAGS)?;
+        field::put(header, tcp::SEQUENCE, sequence.to_be_bytes())?;
+        let flags = header.get_mut(tcp::FLAGS)?;
         if i > 0 {
-            *flags &= !CWR;
+            *flags &= !tcp::CWR;
         }
         if i + 1 < self.count() {
-            *flags &= !(FIN | PSH);
+            *flags &= !(tcp::FIN | tcp::PSH);
         }
         Some(())
     }
 
     fn put_checksum(&self, transport: &mut [u8], payload: &[u8]) -> Option<()> {
         let at = if self.protocol == TCP {
-            checksum::TCP_CHECKSUM
+            tcp::CHECKSUM
         } else {
             udp::CHECKSUM
         };
@@ -225,11 +225,10 @@ pub fn tcp_size(inner: &Inner, packet: &[u8], mtu: u16) -> Option<u16> {
 
 /// Bytes of the transport header at the start of `segment`, or `None` where it is cut off or too short to be one.
 fn transport_header(protocol: u8, segment: &[u8]) -> Option<usize> {
-    let (least, len) = match protocol {
-        TCP => (20, usize::from(segment.get(DATA_OFFSET)? >> 4) * 4),
-        _ => (udp::HEADER, udp::HEADER),
-    };
-    (len >= least && len <= segment.len()).then_some(len)
+    match protocol {
+        TCP => tcp::header(segment),
+        _ => (segment.len() >= udp::HEADER).then_some(udp::HEADER),
+    }
 }
 
 /// The longest header that is segmented, bytes: a buffer of this size always suffices for [`Plan::header`]. IPv4 and
@@ -239,17 +238,6 @@ pub const MAX_HEADER: usize = 256;
 /// The most segments of one packet: 64 KB at Linux' smallest MSS (`tcp_min_snd_mss` 48, 36 payload bytes beside
 /// timestamps) come to 1,821.
 pub const MAX_SEGMENTS: usize = 2_048;
-
-/// Offset of the TCP sequence number.
-const SEQUENCE: usize = 4;
-/// Offset of the byte whose high half is the TCP header length in words.
-const DATA_OFFSET: usize = 12;
-/// Offset of the TCP flags.
-const FLAGS: usize = 13;
-
-const FIN: u8 = 0x01;
-const PSH: u8 = 0x08;
-const CWR: u8 = 0x80;
 
 #[cfg(test)]
 mod tests;
