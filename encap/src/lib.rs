@@ -2,7 +2,8 @@
 //!
 //! A packet from a pod meets [`inner`] (what is it), [`segment`] or [`fragment`] (how it is cut), [`ecn`] and
 //! [`push`] (headers in front of it). A datagram from a peer meets [`pull`] (prove the headers, find the packet),
-//! [`ecn`] and [`checksum`] (can its transport checksum be trusted). [`icmp`] makes the errors that go back.
+//! [`ecn`] and [`checksum`] (can its transport checksum be trusted). What a super-packet leaves undone is an
+//! [`offload`]. [`icmp`] makes the errors that go back.
 //!
 //! Panic contract: no public function panics on any bytes, lengths or indices. Whatever comes from outside is
 //! parsed once into a value ([`Inner`], [`pull::Pulled`], [`segment::Plan`]); functions that take such a value
@@ -19,6 +20,7 @@ pub mod icmp;
 pub mod inner;
 mod ipv4;
 mod ipv6;
+pub mod offload;
 pub mod pull;
 pub mod push;
 pub mod segment;

@@ -13,8 +13,9 @@ pub mod plain;
 pub mod tun;
 mod vnet;
 
+pub use encap::offload::{Cut, Kind, Offload, Unfinished};
 pub use error::DeviceError;
-pub use offload::{Cut, Kind, Offload, Offloads, Unfinished};
+pub use offload::Offloads;
 
 /// A layer-3 device: one IP packet per read and write, or a super-packet where the device has offloads. Never blocks.
 pub trait Device {
