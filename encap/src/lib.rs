@@ -2,8 +2,8 @@
 //!
 //! A packet from a pod meets [`inner`] (what is it), [`segment`] or [`fragment`] (how it is cut), [`ecn`] and
 //! [`push`] (headers in front of it). A datagram from a peer meets [`pull`] (prove the headers, find the packet),
-//! [`ecn`] and [`checksum`] (can its transport checksum be trusted). What a super-packet leaves undone is an
-//! [`offload`]. [`icmp`] makes the errors that go back.
+//! [`ecn`], [`checksum`] (can its transport checksum be trusted) and [`coalesce`] (wire packets → super-packets). What a
+//! super-packet leaves undone is an [`offload`]. [`icmp`] makes the errors that go back.
 //!
 //! Panic contract: no public function panics on any bytes, lengths or indices. Whatever comes from outside is
 //! parsed once into a value ([`Inner`], [`pull::Pulled`], [`segment::Plan`]); functions that take such a value
@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checksum;
+pub mod coalesce;
 pub mod ecn;
 mod ether;
 mod field;

@@ -9,6 +9,7 @@
 
 mod arbitrary;
 mod checksums;
+mod coalescing;
 mod differential;
 mod errors;
 mod fragments;
@@ -16,3 +17,4 @@ mod oracle;
 mod packets;
 mod push_pull;
 mod segments;
+mod streams;
