@@ -41,6 +41,7 @@ pub mod descriptors;
 pub mod facts;
 mod fallback;
 pub mod node;
+mod problems;
 pub mod refused;
 mod sources;
 pub mod takeover;
