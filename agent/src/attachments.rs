@@ -3,6 +3,10 @@
 //! A record counts from the moment it is written, whether its interface stands already or not: the plugin asks
 //! for adoption before it notes that the pod is attached, and a record left by a crash only makes the kernel
 //! answer for an address that nobody holds.
+//!
+//! An attachment may outlive the subnet that its address is of: then it is *stranded*. It stays listed, but peers
+//! send that address elsewhere, so nothing is delivered to it and nothing is taken from it (`reconcile` leaves it
+//! out). Another address of the same pod that still fits is served on.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,7 +18,7 @@ use ipnet::IpNet;
 /// What one look at the directory found.
 #[derive(Debug, Default)]
 pub struct Scan {
-    /// Attachments to serve, in the order of their files' names.
+    /// Attachments to serve, in the order of their files' names; [`stranded`] says what of them cannot be.
     pub adopted: Vec<Attachment>,
     /// Records that are not served.
     pub refused: Vec<Refused>,
@@ -38,11 +42,6 @@ pub enum Unfit {
     /// A prefix where one address belongs.
     #[error("{0} is not a single address: delete and recreate its pod")]
     NotOneAddress(IpNet),
-    /// An address that peers do not send here.
-    #[error(
-        "{0} lies in no subnet of this node, as after a change of its subnet: delete and recreate its pod"
-    )]
-    Stranded(IpAddr),
     /// The tunnel device's own address.
     #[error("{0} is the address of the tunnel device: delete and recreate its pod")]
     Tunnel(IpAddr),
@@ -56,6 +55,23 @@ pub enum Unfit {
         /// Container of the record that is served.
         container: String,
     },
+}
+
+/// The addresses of an attachment that lie in none of `subnets`, our own.
+pub fn stranded(attachment: &Attachment, subnets: &[IpNet]) -> Vec<IpAddr> {
+    let addresses = attachment.addresses.iter().map(IpNet::addr);
+    addresses
+        .filter(|address| !subnets.iter().any(|subnet| subnet.contains(address)))
+        .collect()
+}
+
+/// `namespace/name` of an attachment's pod, where the runtime named it.
+pub fn pod_name(attachment: &Attachment) -> Option<String> {
+    let pod = attachment.pod.as_ref()?;
+    Some(match pod.namespace.as_str() {
+        "" => pod.name.clone(),
+        namespace => format!("{namespace}/{}", pod.name),
+    })
 }
 
 /// Reads every record in the run directory and adopts those that fit `subnets`, our own.
@@ -105,10 +121,8 @@ fn check(
         if prefix.prefix_len() != prefix.max_prefix_len() {
             return Err(Unfit::NotOneAddress(*prefix));
         }
-        match subnets.iter().find(|subnet| subnet.contains(&address)) {
-            None => return Err(Unfit::Stranded(address)),
-            Some(subnet) if subnet.network() == address => return Err(Unfit::Tunnel(address)),
-            Some(_) => {}
+        if subnets.iter().any(|subnet| subnet.network() == address) {
+            return Err(Unfit::Tunnel(address));
         }
         if let Some(container) = holders.get(&address) {
             let container = container.clone();
@@ -192,14 +206,6 @@ mod tests {
             (&[][..], "holds no address"),
             (&["10.244.1.0/24"], "10.244.1.0/24 is not a single address"),
             (
-                &["10.244.2.2/32"],
-                "10.244.2.2 lies in no subnet of this node",
-            ),
-            (
-                &["10.244.1.2/32", "fd00:2::2/128"],
-                "fd00:2::2 lies in no subnet",
-            ),
-            (
                 &["10.244.1.0/32"],
                 "10.244.1.0 is the address of the tunnel device",
             ),
@@ -213,6 +219,22 @@ mod tests {
                 "{refused:?}"
             );
         }
+    }
+
+    #[test]
+    fn what_lies_in_no_subnet_of_ours_is_stranded_and_listed() {
+        let subnets = [
+            "10.244.1.0/24".parse().unwrap(),
+            "fd00:1::/64".parse().unwrap(),
+        ];
+        let of = |addresses: &[&str]| stranded(&record("a", addresses), &subnets);
+        assert!(of(&["10.244.1.2/32", "fd00:1::2/128"]).is_empty());
+        let half = ["10.244.1.2/32", "fd00:2::2/128"];
+        assert_eq!(of(&half), ["fd00:2::2".parse::<IpAddr>().unwrap()]);
+        assert_eq!(of(&["10.244.2.2/32", "10.99.0.2/32"]).len(), 2);
+        let (adopted, refused) = scanned(&[record("a", &half), record("b", &["10.244.2.2/32"])]);
+        assert_eq!(adopted, ["a", "b"]);
+        assert!(refused.is_empty(), "{refused:?}");
     }
 
     #[test]

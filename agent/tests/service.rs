@@ -290,7 +290,7 @@ fn attachments_are_adopted_released_and_refused() {
     assert!(adopt("c2")["error"].as_str().unwrap().contains("10.99.0.2"));
     let (code, text) = node.tartan(&["pods"]);
     assert_eq!(code, 1, "{text}");
-    assert!(text.contains("c2:eth0.json"), "{text}");
+    assert!(text.contains("10.99.0.2 (stranded)"), "{text}");
     assert!(
         release("c1")["error"]
             .as_str()
@@ -300,11 +300,11 @@ fn attachments_are_adopted_released_and_refused() {
     // A record that goes or comes without a word to us counts within moments.
     record.remove(&run).unwrap();
     eventually("the pod is gone", || {
-        node.json("status")["attachments"] == 0
+        node.json("status")["attachments"] == 1
     });
     record.write(&run).unwrap();
     eventually("the pod is back", || {
-        node.json("status")["attachments"] == 1
+        node.json("status")["attachments"] == 2
     });
     record.remove(&run).unwrap();
     attachment("c2", "10.99.0.2/32").remove(&run).unwrap();

@@ -77,6 +77,8 @@ pub struct Status {
     pub peers: usize,
     /// Attachments adopted.
     pub attachments: usize,
+    /// Those of them with an address that lies in no subnet of this node.
+    pub stranded: usize,
     /// Where the leases come from.
     pub registry: String,
     /// Seconds since the registry last gave a list that was adopted.
@@ -212,6 +214,9 @@ pub struct Pod {
     pub ifname: String,
     /// Its addresses.
     pub addresses: Vec<IpNet>,
+    /// Those of them that lie in no subnet of this node, as after a change of its subnets: nothing is delivered to
+    /// them, and nothing that they send is taken. Delete and recreate the pod.
+    pub stranded: Vec<IpAddr>,
     /// MAC of the pod's end.
     pub mac: String,
     /// Name of the interface's end on the host.

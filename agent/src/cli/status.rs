@@ -41,7 +41,7 @@ pub(super) fn render(status: &Status) -> String {
         ),
         ("format", status.format.clone()),
         ("peers", status.peers.to_string()),
-        ("pods", format!("{} attached", status.attachments)),
+        ("pods", pods(status)),
         ("leases", leases(status)),
         ("tables", tables(status)),
         ("repairs", repairs(status)),
@@ -73,6 +73,16 @@ fn service(status: &Status) -> String {
         (restarts, Some(end)) => {
             format!("{up}, restarted {}: the one before {end}", times(restarts))
         }
+    }
+}
+
+fn pods(status: &Status) -> String {
+    match status.stranded {
+        0 => format!("{} attached", status.attachments),
+        stranded => format!(
+            "{} attached, {stranded} of them stranded",
+            status.attachments
+        ),
     }
 }
 
@@ -133,6 +143,7 @@ pub(super) mod tests {
             workers: 1,
             peers: 2,
             attachments: 3,
+            stranded: 0,
             registry: "file /etc/tartan/nodes.toml".into(),
             registry_age: 12,
             registry_cached: false,

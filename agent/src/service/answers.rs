@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use super::control::{Control, Restart};
 use crate::api::server::Call;
 use crate::api::wire::{self, Reply, Request, RouteKind};
+use crate::attachments::{pod_name, stranded};
 
 impl Control {
     pub(super) async fn answer(&mut self, call: Call) -> Result<(), Restart> {
@@ -35,27 +36,29 @@ impl Control {
     /// The directory of records is the database: it is read again, whoever asks.
     fn adopt(&mut self, container: &str, ifname: &str, answer: oneshot::Sender<Reply>) {
         self.node.reread_records();
-        let adopted = self.node.known.attachments.iter();
-        if adopted
-            .into_iter()
-            .any(|a| (&*a.container, &*a.ifname) == (container, ifname))
-        {
+        let Some(reason) = self.why_not_adopted(container, ifname) else {
             self.publish();
-            self.when_adopted(answer);
-            return;
-        }
-        let name = Attachment::file_name(container, ifname);
-        let refused = self
-            .node
-            .refused_records
-            .iter()
-            .find(|refused| refused.file.ends_with(&name));
-        let reason = match refused {
-            Some(refused) => refused.reason.clone(),
-            None => format!("there is no record {name}; write it before asking"),
+            return self.when_adopted(answer);
         };
         // A caller that has left does not mind.
         let _ = answer.send(Reply::Error(reason));
+    }
+
+    fn why_not_adopted(&self, container: &str, ifname: &str) -> Option<String> {
+        let known = &self.node.known;
+        let mut adopted = known.attachments.iter();
+        if let Some(found) = adopted.find(|a| (&*a.container, &*a.ifname) == (container, ifname)) {
+            let outside = *stranded(found, &known.own.subnets).first()?;
+            return Some(format!(
+                "{outside} lies in no subnet of this node, as after a change of its subnets: delete and recreate its pod"
+            ));
+        }
+        let name = Attachment::file_name(container, ifname);
+        let mut refused = self.node.refused_records.iter();
+        match refused.find(|refused| refused.file.ends_with(&name)) {
+            Some(refused) => Some(refused.reason.clone()),
+            None => Some(format!("there is no record {name}; write it before asking")),
+        }
     }
 
     fn release(&mut self, container: &str, ifname: &str, answer: oneshot::Sender<Reply>) {
@@ -100,6 +103,7 @@ impl Control {
             workers: totals.workers.len(),
             peers: spec.peers.len(),
             attachments: known.attachments.len(),
+            stranded: known.stranded().count(),
             registry: format!("file {}", known.config.node_file.display()),
             registry_age: self.node.leases_age().as_secs(),
             registry_cached: self.node.cached.leases.is_some(),
@@ -180,16 +184,11 @@ impl Control {
 
     fn pods(&self) -> wire::Pods {
         let line = |attachment: &Attachment| wire::Pod {
-            pod: attachment
-                .pod
-                .as_ref()
-                .map(|pod| match pod.namespace.as_str() {
-                    "" => pod.name.clone(),
-                    namespace => format!("{namespace}/{}", pod.name),
-                }),
+            pod: pod_name(attachment),
             container: attachment.container.clone(),
             ifname: attachment.ifname.clone(),
             addresses: attachment.addresses.clone(),
+            stranded: stranded(attachment, &self.node.known.own.subnets),
             mac: attachment.mac.clone(),
             host_ifname: attachment.host_ifname.clone(),
             created: attachment.created,

@@ -43,6 +43,12 @@ impl Known {
         self.config.public_ip.unwrap_or(self.own.public_ip)
     }
 
+    /// Attachments with an address that lies in no subnet of ours.
+    pub fn stranded(&self) -> impl Iterator<Item = &Attachment> {
+        let is_stranded = |a: &&Attachment| !attachments::stranded(a, &self.own.subnets).is_empty();
+        self.attachments.iter().filter(is_stranded)
+    }
+
     fn decide(&self, version: u64) -> Desired {
         reconcile(&Inputs {
             net_conf: &self.net_conf,

@@ -2,6 +2,8 @@
 
 use super::adoption::ADOPTION_PATIENCE;
 use super::control::Control;
+use super::node::Known;
+use crate::attachments::pod_name;
 use crate::causes::causes;
 use crate::host::Bypass;
 
@@ -24,7 +26,13 @@ impl Control {
                 refused.file, refused.reason
             )
         });
-        let bypassing = known.facts.bypassing.iter().map(Bypass::to_string);
+        // The route to a stranded pod goes with the pod.
+        let leads_to_stranded = |bypass: &&Bypass| {
+            let mut stranded = known.stranded();
+            stranded.any(|pod| bypass.device.as_deref() == Some(&*pod.host_ifname))
+        };
+        let bypassing = known.facts.bypassing.iter();
+        let bypassing = bypassing.filter(|bypass| !leads_to_stranded(bypass));
         let mut problems: Vec<String> = net_conf
             .chain(leases)
             .chain(self.stale())
@@ -33,7 +41,8 @@ impl Control {
             .chain(self.host.unrecorded().map(|error| causes(error)))
             .chain(self.host_problem.clone())
             .chain(self.node_file_problem.clone())
-            .chain(bypassing)
+            .chain(stranded(known))
+            .chain(bypassing.map(Bypass::to_string))
             .chain(records)
             .collect();
         let more = problems.len().saturating_sub(PROBLEMS);
@@ -55,5 +64,25 @@ impl Control {
     }
 }
 
+/// One sentence for all of them: a change of subnets strands every pod of the node.
+fn stranded(known: &Known) -> Option<String> {
+    let pods: Vec<String> = known
+        .stranded()
+        .map(|pod| pod_name(pod).unwrap_or_else(|| format!("container {}", pod.container)))
+        .collect();
+    let (shown, more) = pods.split_at(pods.len().min(STRANDED_PODS));
+    let more = match more.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (!shown.is_empty()).then(|| {
+        format!(
+            "stranded pods, with addresses in no subnet of this node: {}{more}; delete and recreate them, see `tartan pods`",
+            shown.join(", ")
+        )
+    })
+}
+
 /// A node with thousands of garbled records still has a status of one screen.
 const PROBLEMS: usize = 20;
+const STRANDED_PODS: usize = 3;
