@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use cni_shim::Attachment;
+use dataplane::families::PerFamily;
 use dataplane::spec::{NodeSpec, PeerSpec, Spec};
 use encap::{Family, Format};
 use ipnet::IpNet;
@@ -94,6 +95,7 @@ pub fn reconcile(inputs: &Inputs<'_>) -> Desired {
     let node = NodeSpec {
         cluster,
         subnets: subnets.clone(),
+        public: inputs.own.public_ip.into(),
         addresses: sorted(
             inputs
                 .host_addresses
@@ -132,12 +134,12 @@ fn peers(leases: &[Lease], own: &Lease) -> Vec<PeerSpec> {
     for lease in others {
         let peer = merged.entry(lease.public_ip).or_insert_with(|| PeerSpec {
             name: lease.name.clone(),
-            public: lease.public_ip,
+            public: lease.public_ip.into(),
             underlay_sources: Vec::new(),
             subnets: Vec::new(),
             accept_sources: Vec::new(),
             format: lease.format,
-            vtep_mac: lease.vtep_mac,
+            vtep_mac: PerFamily::each(|_| lease.vtep_mac),
         });
         peer.underlay_sources.extend(&lease.underlay_sources);
         peer.subnets.extend(&lease.subnets);
@@ -154,7 +156,9 @@ fn peers(leases: &[Lease], own: &Lease) -> Vec<PeerSpec> {
 /// The largest inner packet that every peer can send us and we can send every peer without a cut.
 fn device_mtu(underlay_mtu: u16, own: &Lease, peers: &[PeerSpec], cluster: &[IpNet]) -> u16 {
     let ours = overhead(own.format, own.public_ip);
-    let theirs = peers.iter().map(|peer| overhead(peer.format, peer.public));
+    let theirs = peers
+        .iter()
+        .map(|peer| overhead(peer.format, peer.public.first()));
     let fits = underlay_mtu.saturating_sub(theirs.fold(ours, u16::max));
     let carries_v6 = cluster.iter().any(|net| matches!(net, IpNet::V6(_)));
     fits.max(if carries_v6 {

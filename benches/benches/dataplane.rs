@@ -9,9 +9,10 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use dataplane::limits::OUTBOUND_PACKETS;
 use dataplane::now::Now;
 use dataplane::snapshot::Snapshot;
+use dataplane::underlay::Port;
 use dataplane::underlay::memory::Datagram;
 use dataplane::worker::Source;
-use encap::{Ecn, Format};
+use encap::{Ecn, Family, Format};
 
 fn lookup(c: &mut Criterion) {
     let mut group = c.benchmark_group("fib");
@@ -66,7 +67,7 @@ fn step(c: &mut Criterion) {
                 .underlay_mut()
                 .to_worker
                 .extend((0..OUTBOUND_PACKETS).map(|_| sample.clone()));
-            worker.wake(Source::Port(Format::Udp));
+            worker.wake(Source::Port(Port::new(Format::Udp, Family::V4)));
             worker.step(&snapshot, Now(0));
             worker.step(&snapshot, Now(0));
             worker.device_mut().delivered.drain(..).count()

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use dataplane::counters::Counters;
 use dataplane::device::memory::Memory as Device;
+use dataplane::families::PerFamily;
 use dataplane::snapshot::Snapshot;
 use dataplane::spec::{NodeSpec, PeerSpec, Spec};
 use dataplane::underlay::memory::Memory as Underlay;
@@ -38,6 +39,7 @@ pub fn spec(peers: u32, format: Format) -> Spec {
             cluster: vec![IpNet::V4(Ipv4Net::new_assert([10, 0, 0, 0].into(), 8))],
             subnets: vec![IpNet::V4(subnet(1))],
             tunnel: vec![IpAddr::V4(subnet(1).network())],
+            public: public(1).into(),
             addresses: vec![public(1)],
             vtep_mac: Mac([2, 0, 0, 0, 0, 1]),
             vni: Vni::new(1).unwrap(),
@@ -51,12 +53,12 @@ pub fn spec(peers: u32, format: Format) -> Spec {
         peers: (2..peers + 2)
             .map(|node| PeerSpec {
                 name: format!("node{node}"),
-                public: public(node),
+                public: public(node).into(),
                 underlay_sources: vec![],
                 subnets: vec![IpNet::V4(subnet(node))],
                 accept_sources: vec![],
                 format,
-                vtep_mac: Mac([2, 0, 0, 0, 0, 2]),
+                vtep_mac: PerFamily::each(|_| Mac([2, 0, 0, 0, 0, 2])),
             })
             .collect(),
         attachments: vec![IpAddr::from([10, 0, 1, 2])],
@@ -68,7 +70,7 @@ pub fn spec(peers: u32, format: Format) -> Spec {
 pub fn worker(peers: u32, format: Format) -> (Worker<Device, Underlay>, Snapshot) {
     let spec = spec(peers, format);
     let counters = Counters::create(1).unwrap();
-    let underlay = Underlay::new(IpAddr::from([192, 0, 0, 1]));
+    let underlay = Underlay::new(spec.node.public);
     (
         Worker::new(Device::default(), underlay, &counters, 0),
         Snapshot::new(&spec, None),

@@ -8,9 +8,10 @@ use std::io::IoSlice;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 
-use encap::{Ecn, Format};
+use encap::Ecn;
 
 use crate::limits::{FRAME, INBOUND_BUFFERS, OUTBOUND_PACKETS, ROOM, TRANSMITS};
+use crate::underlay::Port;
 
 /// One buffer, large enough for anything the kernel hands over.
 pub type Frame = Box<[u8; FRAME]>;
@@ -75,7 +76,8 @@ pub(crate) struct OutboundBatch {
 /// One datagram for the underlay: headers of our making in front of a slice of a frame.
 pub(crate) struct Transmit {
     pub(crate) to: SocketAddr,
-    pub(crate) format: Format,
+    /// Where it leaves.
+    pub(crate) port: Port,
     pub(crate) ecn: Ecn,
     /// Inner bytes, for the peer's tally.
     pub(crate) inner_len: usize,
@@ -106,13 +108,13 @@ impl OutboundBatch {
         self.transmits.len() + count <= TRANSMITS
     }
 
-    /// Forgets what waits for the port of `format`, and returns how many datagrams that was.
-    pub(crate) fn discard(&mut self, format: Format) -> usize {
+    /// Forgets what waits for `port`, and returns how many datagrams that was.
+    pub(crate) fn discard(&mut self, port: Port) -> usize {
         let (before, done) = (self.transmits.len(), self.done);
         let mut place = 0;
         self.transmits.retain(|transmit| {
             place += 1;
-            place <= done || transmit.format != format
+            place <= done || transmit.port != port
         });
         before - self.transmits.len()
     }
@@ -149,14 +151,14 @@ impl Transmit {
     /// A datagram whose payload is `payload` of frame number `frame`; headers follow by [`Transmit::push`].
     pub(crate) fn new(
         to: SocketAddr,
-        format: Format,
+        port: Port,
         ecn: Ecn,
         frame: usize,
         payload: Range<usize>,
     ) -> Transmit {
         Transmit {
             to,
-            format,
+            port,
             ecn,
             head: [0; HEAD],
             head_len: 0,

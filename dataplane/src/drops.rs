@@ -60,11 +60,13 @@ pub enum DropReason {
     DeviceRefused = 21,
     /// Held by a service that was killed; booked by the next.
     LostInCrash = 22,
+    /// The node that owns the destination has no public address of a family that this node has too.
+    NoUnderlay = 23,
 }
 
 impl DropReason {
     /// How many reasons there are.
-    pub const COUNT: usize = 23;
+    pub const COUNT: usize = 24;
 
     /// Every reason, in the order of its number.
     pub const ALL: [DropReason; DropReason::COUNT] = [
@@ -91,6 +93,7 @@ impl DropReason {
         DropReason::BadSuperPacket,
         DropReason::DeviceRefused,
         DropReason::LostInCrash,
+        DropReason::NoUnderlay,
     ];
 
     /// The name, as tables and metrics show it.
@@ -119,6 +122,7 @@ impl DropReason {
             DropReason::BadSuperPacket => "BadSuperPacket",
             DropReason::DeviceRefused => "DeviceRefused",
             DropReason::LostInCrash => "LostInCrash",
+            DropReason::NoUnderlay => "NoUnderlay",
         }
     }
 
@@ -170,6 +174,9 @@ impl DropReason {
             }
             DropReason::DeviceRefused => "the tunnel device refused the write; is it up?",
             DropReason::LostInCrash => "held by a service that was killed",
+            DropReason::NoUnderlay => {
+                "the node that owns the destination has no public address of a family that this node has; see public-ipv6"
+            }
         }
     }
 }

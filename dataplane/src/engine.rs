@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Cache};
 use crossbeam_queue::ArrayQueue;
-use encap::Format;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 
@@ -26,6 +25,7 @@ use crate::limits::{EVENTS, TICK};
 use crate::now::Now;
 use crate::snapshot::Snapshot;
 use crate::spec::Spec;
+use crate::underlay::Port;
 use crate::underlay::socket::Sockets;
 use crate::worker::{Next, Source, Worker};
 
@@ -348,8 +348,13 @@ impl std::error::Error for EngineError {
 }
 
 const WAKER: Token = Token(0);
-const SOURCES: [(Token, Source); 3] = [
-    (Token(1), Source::Device),
-    (Token(2), Source::Port(Format::Udp)),
-    (Token(3), Source::Port(Format::Vxlan)),
-];
+const SOURCES: [(Token, Source); 1 + Port::ALL.len()] = {
+    let [a, b, c, d] = Port::ALL;
+    [
+        (Token(1), Source::Device),
+        (Token(2), Source::Port(a)),
+        (Token(3), Source::Port(b)),
+        (Token(4), Source::Port(c)),
+        (Token(5), Source::Port(d)),
+    ]
+};

@@ -14,6 +14,7 @@ pub mod counters;
 pub mod device;
 pub mod drops;
 pub mod engine;
+pub mod families;
 pub mod fib;
 mod inbound;
 pub mod limits;

@@ -1,4 +1,4 @@
-//! Path MTU, per peer and ours: what the kernel learns for its own sockets is not used (`IP_PMTUDISC_PROBE`), because
+//! Path MTU, per underlay address and ours: what the kernel learns for its own sockets is not used (`IP_PMTUDISC_PROBE`), because
 //! one forged frag-needed would make it refuse sends for ten minutes.
 
 use std::net::IpAddr;
@@ -8,11 +8,11 @@ use encap::{Family, Format};
 
 use crate::limits::{MIN_INNER_V4, MIN_INNER_V6, PATH_MTU_LIFE};
 use crate::now::Now;
-use crate::peers::{Peer, PeerId};
+use crate::peers::{PeerId, Way};
 use crate::snapshot::Snapshot;
-use crate::underlay::Failure;
+use crate::underlay::{Failure, Port};
 
-/// What was learned of the path to one peer: the largest outer packet, for a while.
+/// What was learned of the path to one address of a peer: the largest outer packet, for a while.
 #[derive(Default)]
 pub struct PathMtu {
     /// Bytes of outer packet; 0 = nothing learned.
@@ -54,38 +54,46 @@ pub fn inner_mtu(outer_mtu: u16, format: Format, underlay: Family, inner: Family
 
 /// Believes a report of a path MTU if it speaks of a datagram that we could have sent: to a peer's address and port,
 /// and, when a router says it, quoting our own headers towards that peer. Anything else changes nothing.
-pub(crate) fn learn(failure: &Failure, format: Format, snapshot: &Snapshot, now: Now) {
+pub(crate) fn learn(failure: &Failure, port: Port, snapshot: &Snapshot, now: Now) {
     let Some((id, peer)) = snapshot.peers.by_source(failure.to.ip()) else {
         return;
     };
-    // For its own refusals an IPv4 kernel names the port of a connected socket, and ours are not: 0 (ip_local_error in
-    // __ip_append_data, net/ipv4/ip_output.c).
-    let port = failure.local || peer.to.port() == failure.to.port();
-    let ours = peer.to.ip() == failure.to.ip() && port && peer.format == format;
-    if failure.errno != libc::EMSGSIZE
-        || !ours
-        || !(failure.local || quotes(failure, id, peer, snapshot))
-    {
+    let least = match port.family {
+        Family::V4 => LEAST_MTU_V4,
+        Family::V6 => LEAST_MTU_V6,
+    };
+    let mtu = u16::try_from(failure.info).ok().filter(|mtu| *mtu >= least);
+    let (libc::EMSGSIZE, Some(mtu)) = (failure.errno, mtu) else {
         return;
-    }
-    if let Some(mtu) = u16::try_from(failure.info)
-        .ok()
-        .filter(|mtu| *mtu >= LEAST_MTU)
-    {
-        peer.state.path.learn(mtu, now);
+    };
+    let proven = |inner: &Family| {
+        peer.way(*inner).is_some_and(|way| {
+            is_towards(way, failure, port)
+                && (failure.local || quotes(failure, id, way, *inner, snapshot))
+        })
+    };
+    let inner = [Family::V4, Family::V6].into_iter().find(proven);
+    if let Some(way) = inner.and_then(|inner| peer.way(inner)) {
+        way.path.learn(mtu, now);
     }
 }
 
-fn quotes(failure: &Failure, id: PeerId, peer: &Peer, snapshot: &Snapshot) -> bool {
+fn is_towards(way: &Way, failure: &Failure, port: Port) -> bool {
+    // For its own refusals an IPv4 kernel names the port of a connected socket, and ours are not: 0 (ip_local_error in
+    // __ip_append_data, net/ipv4/ip_output.c).
+    let udp_port = failure.local || way.to.port() == failure.to.port();
+    way.port == port && way.to.ip() == failure.to.ip() && udp_port
+}
+
+/// Whether the quote is of an inner packet of family `inner` on its way to the peer.
+fn quotes(failure: &Failure, id: PeerId, way: &Way, inner: Family, snapshot: &Snapshot) -> bool {
     let quote = failure.quoted();
-    match peer.format {
-        Format::Vxlan => [&peer.header_v4, &peer.header_v6]
-            .iter()
-            .any(|header| quote.starts_with(header.as_slice())),
+    match way.port.format {
+        Format::Vxlan => quote.starts_with(way.header.as_slice()),
         // The inner packet itself: its destination must be the peer's.
-        Format::Udp => {
-            quoted_destination(quote).and_then(|address| snapshot.fib.lookup(address)) == Some(id)
-        }
+        Format::Udp => quoted_destination(quote).is_some_and(|address| {
+            Family::of(address) == inner && snapshot.fib.lookup(address) == Some(id)
+        }),
     }
 }
 
@@ -104,7 +112,9 @@ fn quoted_destination(packet: &[u8]) -> Option<IpAddr> {
 }
 
 /// No IPv4 link carries less (RFC 791); a report below it is a lie.
-const LEAST_MTU: u16 = 68;
+const LEAST_MTU_V4: u16 = 68;
+/// No IPv6 link carries less; a report below it is to be discarded (RFC 8201 section 4).
+const LEAST_MTU_V6: u16 = 1280;
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! Pod → peer: the stages in the order a packet meets them.
 //!
-//! inner packet → unicast → its own source → not our subnet → route → family → fits the path → headers in front.
+//! inner packet → unicast → its own source → not our subnet → route → way → fits the path → headers in front.
 //! What survives waits in the batch as [`Transmit`]s; payload bytes stay where the device put them.
 
 use std::net::IpAddr;
@@ -14,9 +14,8 @@ use crate::batch::{OutboundBatch, Transmit};
 use crate::counters::Tally;
 use crate::device::Device;
 use crate::drops::{Direction, DropReason};
-use crate::mtu::inner_mtu;
 use crate::now::Now;
-use crate::peers::Peer;
+use crate::peers::Way;
 use crate::snapshot::Snapshot;
 
 /// What the stages need.
@@ -48,16 +47,13 @@ impl<D: Device> Outbound<'_, D> {
                 .drop(Direction::Outbound, DropReason::Malformed, 1);
         };
         let packet = bytes.get(..inner.len).unwrap_or_default();
-        match route(self.snapshot, &inner).and_then(|peer| Ok((peer, fit(peer, &inner, self.now)?)))
-        {
-            Ok((peer, Fit::Whole)) => {
+        match route(self.snapshot, &inner).and_then(|way| Ok((way, fit(way, &inner, self.now)?))) {
+            Ok((way, Fit::Whole)) => {
                 let payload = range.start..range.start + inner.len;
-                let transmit = whole(peer, &inner, frame, payload, again);
+                let transmit = whole(way, &inner, frame, payload, again);
                 self.batch.transmits.push(transmit);
             }
-            Ok((peer, Fit::Fragments(mtu))) => {
-                self.fragments(peer, &inner, frame, range.start, mtu)
-            }
+            Ok((way, Fit::Fragments(mtu))) => self.fragments(way, &inner, frame, range.start, mtu),
             Err(Refusal(reason, answer)) => {
                 self.tally.drop(Direction::Outbound, reason, 1);
                 if let Some((answer, from)) =
@@ -77,7 +73,7 @@ impl<D: Device> Outbound<'_, D> {
     }
 
     /// Cuts an inner IPv4 packet that may be fragmented.
-    fn fragments(&mut self, peer: &Peer, inner: &Inner, frame: usize, start: usize, mtu: u16) {
+    fn fragments(&mut self, way: &Way, inner: &Inner, frame: usize, start: usize, mtu: u16) {
         let packet = self
             .batch
             .frames
@@ -100,7 +96,7 @@ impl<D: Device> Outbound<'_, D> {
             let length = plan.header(packet, index, &mut header).unwrap_or_default();
             let payload = plan.payload(index);
             let mut transmit = whole(
-                peer,
+                way,
                 inner,
                 frame,
                 start + payload.start..start + payload.end,
@@ -120,8 +116,8 @@ enum Fit {
     Fragments(u16),
 }
 
-/// The peer that the packet goes to.
-fn route<'a>(snapshot: &'a Snapshot, inner: &Inner) -> Result<&'a Peer, Refusal> {
+/// The way to the peer that the packet goes to.
+fn route<'a>(snapshot: &'a Snapshot, inner: &Inner) -> Result<&'a Way, Refusal> {
     if !is_unicast(inner.destination) {
         return Err(Refusal(DropReason::NotUnicast, None));
     }
@@ -141,16 +137,12 @@ fn route<'a>(snapshot: &'a Snapshot, inner: &Inner) -> Result<&'a Peer, Refusal>
     if inner.family == Family::V6 && peer.format == Format::Udp && !snapshot.ipv6_over_udp {
         return Err(Refusal(DropReason::Ipv6InUdp, Some(Answer::Unreachable)));
     }
-    Ok(peer)
+    peer.way(inner.family)
+        .ok_or(Refusal(DropReason::NoUnderlay, Some(Answer::Unreachable)))
 }
 
-fn fit(peer: &Peer, inner: &Inner, now: Now) -> Result<Fit, Refusal> {
-    let mtu = inner_mtu(
-        peer.path_mtu(now),
-        peer.format,
-        peer.underlay(),
-        inner.family,
-    );
+fn fit(way: &Way, inner: &Inner, now: Now) -> Result<Fit, Refusal> {
+    let mtu = way.inner_mtu(inner.family, now);
     if inner.len <= usize::from(mtu) {
         Ok(Fit::Whole)
     } else if inner.dont_fragment {
@@ -161,23 +153,19 @@ fn fit(peer: &Peer, inner: &Inner, now: Now) -> Result<Fit, Refusal> {
 }
 
 fn whole(
-    peer: &Peer,
+    way: &Way,
     inner: &Inner,
     frame: usize,
     payload: Range<usize>,
     last_try: bool,
 ) -> Transmit {
     // Stock peers of the `udp` format do not decapsulate ECN: there the outer header is Not-ECT.
-    let ecn = match peer.format {
+    let ecn = match way.port.format {
         Format::Udp => Ecn::NotEct,
         Format::Vxlan => ecn::encapsulate(inner.ecn),
     };
-    let header = match inner.family {
-        Family::V4 => &peer.header_v4,
-        Family::V6 => &peer.header_v6,
-    };
-    let mut transmit = Transmit::new(peer.to, peer.format, ecn, frame, payload);
-    transmit.push(header.as_slice());
+    let mut transmit = Transmit::new(way.to, way.port, ecn, frame, payload);
+    transmit.push(way.header.as_slice());
     transmit.inner_len = inner.len;
     transmit.last_try = last_try;
     transmit

@@ -1,6 +1,6 @@
 //! The other nodes: who may send to us, what they may say, and how we send to them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,9 +9,11 @@ use encap::push::{self, Header};
 use encap::{Family, Format, Mac};
 use ipnet::IpNet;
 
-use crate::mtu::PathMtu;
+use crate::families::{PerFamily, PublicAddresses};
+use crate::mtu::{PathMtu, inner_mtu};
 use crate::now::Now;
 use crate::spec::{NodeSpec, PeerSpec};
+use crate::underlay::Port;
 
 /// A peer's place in its snapshot. Means nothing in another snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,31 +30,38 @@ pub struct Peers {
 pub struct Peer {
     /// The node's name, for people.
     pub name: String,
-    /// Its public address: where we send, and the outer source it is known by.
-    pub public: IpAddr,
+    /// Its public addresses: where we send, and the outer sources it is known by.
+    pub public: PublicAddresses,
     /// How we send to it.
     pub format: Format,
-    /// Its VTEP MAC.
-    pub vtep_mac: Mac,
+    /// Its VTEP MAC for inner packets of each family.
+    pub vtep_mac: PerFamily<Mac>,
     /// Its leased subnets.
     pub subnets: Vec<IpNet>,
-    /// Inner sources it may use beside its subnets: its own public address and what `accept-sources` lists.
+    /// Inner sources it may use beside its subnets: its own public addresses and what `accept-sources` lists.
     pub(crate) also: Vec<IpNet>,
+    /// How inner packets of each family go to it; none where it has no address of a family that we have too.
+    ways: PerFamily<Option<Way>>,
+    /// What outlives a snapshot.
+    state: Arc<PeerState>,
+}
+
+/// How inner packets of one family go to a peer.
+pub(crate) struct Way {
     /// Where datagrams go.
     pub(crate) to: SocketAddr,
-    /// Headers in front of an inner packet, ready made.
-    pub(crate) header_v4: Header,
-    pub(crate) header_v6: Header,
-    /// What outlives a snapshot.
-    pub(crate) state: Arc<PeerState>,
+    /// Where they leave.
+    pub(crate) port: Port,
+    /// What stands in front of the inner packet, ready made.
+    pub(crate) header: Header,
+    /// What is known of the path to that address, whichever family rides on it.
+    pub(crate) path: Arc<PathMtu>,
     underlay_mtu: u16,
 }
 
-/// What is learned and counted about a peer, carried from snapshot to snapshot by its public address.
+/// What is counted about a peer, carried from snapshot to snapshot by its public addresses.
 #[derive(Default)]
-pub struct PeerState {
-    /// What is known of the path.
-    pub path: PathMtu,
+struct PeerState {
     sent: Tally,
     received: Tally,
     refused: AtomicU64,
@@ -80,26 +89,40 @@ struct Tally {
 }
 
 impl Peers {
-    /// The peers of `specs`; states of `previous` peers with the same public address live on.
+    /// The peers of `specs`. What was counted about `previous` peers lives on with either of their public addresses, and
+    /// what was learned of the path to an address with that address.
     pub(crate) fn new(node: &NodeSpec, specs: &[PeerSpec], previous: Option<&Peers>) -> Peers {
         let mut peers = Peers::default();
+        let mut continued = HashSet::new();
         for (spec, id) in specs.iter().zip(0u32..) {
-            let known = previous
-                .and_then(|p| p.by_source(spec.public))
-                .filter(|(_, peer)| peer.public == spec.public);
-            let state = known
-                .map(|(_, peer)| Arc::clone(&peer.state))
-                .unwrap_or_default();
-            peers.list.push(Peer::new(node, spec, state));
-            for source in spec.underlay_sources.iter().chain([&spec.public]) {
+            let known = |address| previous.and_then(|peers| peers.by_public(address));
+            let state = spec
+                .public
+                .iter()
+                .filter_map(known)
+                // Addresses of one peer that are two peers' now do not both count on.
+                .find(|(id, _)| continued.insert(*id))
+                .map(|(_, peer)| Arc::clone(&peer.state));
+            let path = |address| known(address).and_then(|(_, peer)| peer.path(address));
+            let peer = Peer::new(node, spec, state.unwrap_or_default(), path);
+            peers.list.push(peer);
+            for source in &spec.underlay_sources {
                 peers.by_source.insert(*source, PeerId(id));
             }
         }
         // A public address is its owner's, whatever another node lists as further source.
         for (spec, id) in specs.iter().zip(0u32..) {
-            peers.by_source.insert(spec.public, PeerId(id));
+            for address in spec.public.iter() {
+                peers.by_source.insert(address, PeerId(id));
+            }
         }
         peers
+    }
+
+    /// The peer whose public address `address` is.
+    fn by_public(&self, address: IpAddr) -> Option<(PeerId, &Peer)> {
+        self.by_source(address)
+            .filter(|(_, peer)| peer.public.contains(address))
     }
 
     /// The peer that outer source `address` stands for.
@@ -120,39 +143,53 @@ impl Peers {
 }
 
 impl Peer {
-    fn new(node: &NodeSpec, spec: &PeerSpec, state: Arc<PeerState>) -> Peer {
-        let header = |family| match spec.format {
-            Format::Udp => push::udp(),
-            Format::Vxlan => push::vxlan(node.vni, node.vtep_mac, spec.vtep_mac, family),
-        };
-        let port = match spec.format {
-            Format::Udp => node.udp_port,
-            Format::Vxlan => node.vxlan_port,
-        };
+    fn new(
+        node: &NodeSpec,
+        spec: &PeerSpec,
+        state: Arc<PeerState>,
+        known_path: impl Fn(IpAddr) -> Option<Arc<PathMtu>>,
+    ) -> Peer {
+        let paths = PerFamily::each(|family| {
+            let known = spec.public.of(family).and_then(&known_path);
+            known.unwrap_or_default()
+        });
         Peer {
             name: spec.name.clone(),
             public: spec.public,
             format: spec.format,
             vtep_mac: spec.vtep_mac,
             subnets: spec.subnets.clone(),
-            also: [IpNet::from(spec.public)]
-                .into_iter()
+            also: spec
+                .public
+                .iter()
+                .map(IpNet::from)
                 .chain(spec.accept_sources.iter().copied())
                 .collect(),
-            to: SocketAddr::new(spec.public, port),
-            header_v4: header(Family::V4),
-            header_v6: header(Family::V6),
+            ways: PerFamily::each(|inner| Way::new(node, spec, inner, &paths)),
             state,
-            underlay_mtu: node.underlay_mtu,
         }
     }
 
-    /// The largest outer packet that we send it, bytes.
-    pub fn path_mtu(&self, now: Now) -> u16 {
-        self.state
-            .path
-            .outer(now)
-            .map_or(self.underlay_mtu, |learned| learned.min(self.underlay_mtu))
+    /// How inner packets of family `inner` go to it; `None` where it has no address of a family that we have too.
+    pub(crate) fn way(&self, inner: Family) -> Option<&Way> {
+        self.ways.of(inner).as_ref()
+    }
+
+    /// Where inner packets of family `inner` go, if they can go to it at all.
+    pub fn destination(&self, inner: Family) -> Option<SocketAddr> {
+        self.way(inner).map(|way| way.to)
+    }
+
+    /// The largest outer packet that carries inner packets of family `inner` to it, bytes; `None` where none can.
+    pub fn path_mtu(&self, inner: Family, now: Now) -> Option<u16> {
+        self.way(inner).map(|way| way.mtu(now))
+    }
+
+    /// What is known of the path to a public address that we send to.
+    fn path(&self, address: IpAddr) -> Option<Arc<PathMtu>> {
+        let mut ways = self.ways.iter().flatten();
+        ways.find(|way| way.to.ip() == address)
+            .map(|way| Arc::clone(&way.path))
     }
 
     /// Traffic since the service started.
@@ -166,14 +203,6 @@ impl Peer {
         }
     }
 
-    /// The family of the underlay towards it.
-    pub(crate) fn underlay(&self) -> Family {
-        match self.public {
-            IpAddr::V4(_) => Family::V4,
-            IpAddr::V6(_) => Family::V6,
-        }
-    }
-
     pub(crate) fn count_sent(&self, bytes: usize) {
         self.state.sent.add(1, bytes);
     }
@@ -184,6 +213,51 @@ impl Peer {
 
     pub(crate) fn count_refused(&self, packets: usize) {
         self.state.refused.fetch_add(packets as u64, Relaxed);
+    }
+}
+
+impl Way {
+    /// flannel's way: inner IPv4 over IPv4, inner IPv6 over IPv6. Where the two nodes do not have that family in common,
+    /// by the one that they have.
+    fn new(
+        node: &NodeSpec,
+        spec: &PeerSpec,
+        inner: Family,
+        paths: &PerFamily<Arc<PathMtu>>,
+    ) -> Option<Way> {
+        let other = match inner {
+            Family::V4 => Family::V6,
+            Family::V6 => Family::V4,
+        };
+        let common = |family| node.public.of(family).and(spec.public.of(family));
+        let address = common(inner).or_else(|| common(other))?;
+        let (header, udp_port) = match spec.format {
+            Format::Udp => (push::udp(), node.udp_port),
+            Format::Vxlan => {
+                let mac = *spec.vtep_mac.of(inner);
+                let header = push::vxlan(node.vni, node.vtep_mac, mac, inner);
+                (header, node.vxlan_port)
+            }
+        };
+        Some(Way {
+            to: SocketAddr::new(address, udp_port),
+            port: Port::towards(address, spec.format),
+            header,
+            path: Arc::clone(paths.of(Family::of(address))),
+            underlay_mtu: node.underlay_mtu,
+        })
+    }
+
+    /// The largest outer packet, bytes.
+    fn mtu(&self, now: Now) -> u16 {
+        self.path
+            .outer(now)
+            .map_or(self.underlay_mtu, |learned| learned.min(self.underlay_mtu))
+    }
+
+    /// The largest inner packet of family `inner`, bytes.
+    pub(crate) fn inner_mtu(&self, inner: Family, now: Now) -> u16 {
+        inner_mtu(self.mtu(now), self.port.format, self.port.family, inner)
     }
 }
 

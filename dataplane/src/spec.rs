@@ -7,6 +7,8 @@ use std::net::IpAddr;
 use encap::{Format, Mac, Vni};
 use ipnet::IpNet;
 
+use crate::families::{PerFamily, PublicAddresses};
+
 /// Everything that workers need to know, as values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
@@ -14,7 +16,7 @@ pub struct Spec {
     pub version: u64,
     /// This node.
     pub node: NodeSpec,
-    /// The other nodes; one entry per public address.
+    /// The other nodes; no public address in two entries.
     pub peers: Vec<PeerSpec>,
     /// Addresses of adopted attachments on this node.
     pub attachments: Vec<IpAddr>,
@@ -32,9 +34,11 @@ pub struct NodeSpec {
     pub subnets: Vec<IpNet>,
     /// Addresses of our tunnel device: the base address of each subnet.
     pub tunnel: Vec<IpAddr>,
+    /// Our public addresses: we have an underlay port of each format at each of them.
+    pub public: PublicAddresses,
     /// Every address the host holds on other devices. A host process may speak from one of them.
     pub addresses: Vec<IpAddr>,
-    /// Our VTEP MAC: the only inner destination MAC accepted.
+    /// Our VTEP MAC, for both families: the only inner destination MAC accepted.
     pub vtep_mac: Mac,
     /// VXLAN network identifier sent and accepted.
     pub vni: Vni,
@@ -57,8 +61,9 @@ pub struct NodeSpec {
 pub struct PeerSpec {
     /// The node's name, for people.
     pub name: String,
-    /// The address we send to, and the first address we accept from.
-    pub public: IpAddr,
+    /// The addresses we send to, and the first that we accept from. Inner IPv4 goes to the IPv4 one and inner IPv6 to
+    /// the IPv6 one, as with flannel; where we have no port of that family in common, both go by the other.
+    pub public: PublicAddresses,
     /// Further underlay addresses accepted as outer source.
     pub underlay_sources: Vec<IpAddr>,
     /// Subnets leased to the node; several leases with one public address are merged here.
@@ -67,8 +72,9 @@ pub struct PeerSpec {
     pub accept_sources: Vec<IpNet>,
     /// How we send to it. Both formats are received at all times.
     pub format: Format,
-    /// Its VTEP MAC: inner destination MAC of what we send in the `vxlan` format.
-    pub vtep_mac: Mac,
+    /// Its VTEP MACs: inner destination MAC of the packets of each family that we send in the `vxlan` format. A flannel
+    /// node has a device, and so a MAC, per family.
+    pub vtep_mac: PerFamily<Mac>,
 }
 
 #[cfg(test)]
@@ -85,6 +91,7 @@ pub(crate) mod tests {
                 cluster: vec![net("10.244.0.0/16")],
                 subnets: vec![net("10.244.1.0/24")],
                 tunnel: vec![ip("10.244.1.0")],
+                public: ip("192.0.2.1").into(),
                 addresses: vec![ip("192.0.2.1")],
                 vtep_mac: Mac([2, 0, 0, 0, 0, 1]),
                 vni: Vni::new(1).unwrap(),
@@ -97,12 +104,12 @@ pub(crate) mod tests {
             },
             peers: vec![PeerSpec {
                 name: "node2".into(),
-                public: ip("192.0.2.2"),
+                public: ip("192.0.2.2").into(),
                 underlay_sources: vec![],
                 subnets: vec![net("10.244.2.0/24")],
                 accept_sources: vec![],
                 format: Format::Vxlan,
-                vtep_mac: Mac([2, 0, 0, 0, 0, 2]),
+                vtep_mac: PerFamily::each(|_| Mac([2, 0, 0, 0, 0, 2])),
             }],
             attachments: vec![ip("10.244.1.2")],
             kernel_prefixes: vec![],

@@ -17,7 +17,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
-use encap::Format;
 
 use crate::answers::Answers;
 use crate::batch::{InboundBatch, OutboundBatch};
@@ -29,7 +28,7 @@ use crate::limits::{ERROR_ROUNDS, FRAGMENTS, HOLD, NOTICES, OUTBOUND_BYTES, OUTB
 use crate::now::Now;
 use crate::outbound::Outbound;
 use crate::snapshot::Snapshot;
-use crate::underlay::Underlay;
+use crate::underlay::{Port, Underlay};
 
 /// A worker over one device queue and one underlay.
 pub struct Worker<D, U> {
@@ -49,15 +48,18 @@ pub struct Worker<D, U> {
 #[derive(Clone, Copy, Debug)]
 struct Ready {
     device: bool,
-    udp: bool,
-    vxlan: bool,
+    /// By [`Port::index`].
+    ports: [bool; Port::ALL.len()],
 }
 
 impl Ready {
-    fn port(&mut self, format: Format) -> &mut bool {
-        match format {
-            Format::Udp => &mut self.udp,
-            Format::Vxlan => &mut self.vxlan,
+    fn port(&self, port: Port) -> bool {
+        self.ports.get(port.index()).copied().unwrap_or_default()
+    }
+
+    fn set_port(&mut self, port: Port, ready: bool) {
+        if let Some(place) = self.ports.get_mut(port.index()) {
+            *place = ready;
         }
     }
 }
@@ -67,8 +69,8 @@ impl Ready {
 pub enum Source {
     /// The device queue.
     Device,
-    /// The underlay port of a format.
-    Port(Format),
+    /// A port of the underlay.
+    Port(Port),
 }
 
 /// When a worker wants its next step.
@@ -94,8 +96,8 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             answers: Answers::new(),
             ready: Ready {
                 device: true,
-                udp: true,
-                vxlan: true,
+                // A port that is not there proves empty at its first read.
+                ports: [true; Port::ALL.len()],
             },
             held_since: None,
             device_lost: false,
@@ -107,21 +109,21 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     pub fn wake(&mut self, source: Source) {
         match source {
             Source::Device => self.ready.device = true,
-            Source::Port(format) => *self.ready.port(format) = true,
+            Source::Port(port) => self.ready.set_port(port, true),
         }
     }
 
     /// One round: inbound, outbound, flush, account.
     pub fn step(&mut self, snapshot: &Snapshot, now: Now) -> Next {
-        for format in [Format::Vxlan, Format::Udp] {
-            self.receive(format, snapshot, now);
+        for port in Port::ALL {
+            self.receive(port, snapshot, now);
         }
         self.transmit(snapshot, now);
         self.tally
             .hold(Direction::Outbound, self.outbound.waiting().len());
         self.tally.tick(snapshot.version);
         match self.held_since {
-            _ if self.ready.udp || self.ready.vxlan => Next::Now,
+            _ if self.ready.ports.contains(&true) => Next::Now,
             Some(since) => Next::Held(HOLD.saturating_sub(now.since(since))),
             None if self.ready.device => Next::Now,
             None => Next::Idle,
@@ -140,7 +142,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     pub fn descriptor(&self, source: Source) -> Option<RawFd> {
         match source {
             Source::Device => self.device.descriptor(),
-            Source::Port(format) => self.underlay.descriptor(format),
+            Source::Port(port) => self.underlay.descriptor(port),
         }
     }
 
@@ -163,11 +165,11 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         Arc::clone(&self.refused)
     }
 
-    fn receive(&mut self, format: Format, snapshot: &Snapshot, now: Now) {
-        if !*self.ready.port(format) {
+    fn receive(&mut self, port: Port, snapshot: &Snapshot, now: Now) {
+        if !self.ready.port(port) {
             return;
         }
-        let Some(count) = self.receive_batch(format, snapshot, now) else {
+        let Some(count) = self.receive_batch(port, snapshot, now) else {
             return;
         };
         self.tally.receive(Direction::Inbound, count);
@@ -186,21 +188,21 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             device_lost: false,
         };
         for (frame, meta) in inbound.frames.iter_mut().zip(&inbound.metas).take(count) {
-            stairs.buffer(format, frame, meta);
+            stairs.buffer(port.format, frame, meta);
         }
         self.device_lost |= stairs.device_lost;
     }
 
     /// One batch, past pending errors: they are of earlier sends, and what is queued to read is still there.
-    fn receive_batch(&mut self, format: Format, snapshot: &Snapshot, now: Now) -> Option<usize> {
+    fn receive_batch(&mut self, port: Port, snapshot: &Snapshot, now: Now) -> Option<usize> {
         for _ in 0..ERROR_ROUNDS {
-            match self.underlay.receive(format, &mut self.inbound) {
+            match self.underlay.receive(port, &mut self.inbound) {
                 Ok(count) => return Some(count),
                 Err(error) if would_block(&error) => {
-                    *self.ready.port(format) = false;
+                    self.ready.set_port(port, false);
                     return None;
                 }
-                Err(_) => self.failures(format, snapshot, now),
+                Err(_) => self.failures(port, snapshot, now),
             };
         }
         None

@@ -134,6 +134,7 @@ fn a_small_cluster_in_full() {
                 cluster: nets(&["10.244.0.0/16"]),
                 subnets: nets(&["10.244.1.0/24"]),
                 tunnel: addresses(&["10.244.1.0"]),
+                public: own().public_ip.into(),
                 addresses: addresses(&["10.244.1.1", "192.0.2.1"]),
                 vtep_mac: own().vtep_mac,
                 vni: encap::Vni::new(7).unwrap(),
@@ -146,12 +147,12 @@ fn a_small_cluster_in_full() {
             },
             peers: vec![PeerSpec {
                 name: "n2".to_owned(),
-                public: "192.0.2.2".parse().unwrap(),
+                public: peer.public_ip.into(),
                 underlay_sources: vec![],
                 subnets: nets(&["10.244.2.0/24"]),
                 accept_sources: vec![],
                 format: Format::Udp,
-                vtep_mac: peer.vtep_mac,
+                vtep_mac: PerFamily::each(|_| peer.vtep_mac),
             }],
             attachments: addresses(&["10.244.1.2", "10.244.1.7"]),
             kernel_prefixes: nets(&["10.244.1.0/24"]),
@@ -384,10 +385,10 @@ proptest! {
         expected.sort();
         expected.dedup();
         let mut found: Vec<(IpAddr, IpNet)> =
-            spec.peers.iter().flat_map(|peer| peer.subnets.iter().map(|subnet| (peer.public, *subnet))).collect();
+            spec.peers.iter().flat_map(|peer| peer.subnets.iter().map(|subnet| (peer.public.first(), *subnet))).collect();
         found.sort();
         prop_assert_eq!(found, expected);
-        let publics: Vec<IpAddr> = spec.peers.iter().map(|peer| peer.public).collect();
+        let publics: Vec<IpAddr> = spec.peers.iter().map(|peer| peer.public.first()).collect();
         prop_assert!(publics.windows(2).all(|pair| pair[0] < pair[1]), "one peer per address");
     }
 }

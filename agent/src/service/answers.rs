@@ -2,6 +2,7 @@
 
 use cni_shim::Attachment;
 use dataplane::counters::Flow;
+use encap::Family;
 use ipnet::IpNet;
 use serde::Serialize;
 use tokio::sync::oneshot;
@@ -128,11 +129,15 @@ impl Control {
             let traffic = peer.traffic();
             wire::Peer {
                 name: peer.name.clone(),
-                public_ip: peer.public,
+                public_ip: peer.public.first(),
                 format: peer.format.to_string(),
                 subnets: peer.subnets.clone(),
-                vtep_mac: peer.vtep_mac.to_string(),
-                path_mtu: peer.path_mtu(now),
+                vtep_mac: peer.vtep_mac.v4.to_string(),
+                path_mtu: [Family::V4, Family::V6]
+                    .into_iter()
+                    .filter_map(|inner| peer.path_mtu(inner, now))
+                    .min()
+                    .unwrap_or_default(),
                 sent_packets: traffic.sent_packets,
                 sent_bytes: traffic.sent_bytes,
                 received_packets: traffic.received_packets,
@@ -161,7 +166,7 @@ impl Control {
             peer.subnets.iter().map(|prefix| wire::Route {
                 prefix: *prefix,
                 kind: RouteKind::Peer,
-                via: peer.public.to_string(),
+                via: peer.public.first().to_string(),
                 format: peer.format.to_string(),
                 node: peer.name.clone(),
             })

@@ -240,7 +240,7 @@ impl Opened {
         let backend = &known.net_conf.backend;
         let (udp, udp_port) = port(table, address, backend.udp_port(), Format::Udp).await?;
         let (vxlan, vxlan_port) = port(table, address, backend.vxlan_port(), Format::Vxlan).await?;
-        let underlay = Sockets::adopt(udp, vxlan).map_err(StartError::Underlay)?;
+        let underlay = Sockets::adopt([udp, vxlan]).map_err(StartError::Underlay)?;
         let path = known.config.run_dir().socket();
         let listener = table
             .adopt_or_open(

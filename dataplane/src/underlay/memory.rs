@@ -7,8 +7,9 @@ use std::os::fd::RawFd;
 
 use encap::{Ecn, Format};
 
-use super::{Failure, Outgoing, Underlay};
+use super::{Failure, Outgoing, Port, Underlay};
 use crate::batch::{InboundBatch, Meta};
+use crate::families::PublicAddresses;
 
 /// A datagram in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,29 +28,30 @@ pub struct Datagram {
     pub payload: Vec<u8>,
 }
 
-/// Queues of datagrams towards the worker, one per format, and one of what it sent.
+/// Queues of datagrams towards the worker, one per port, and one of what it sent.
 pub struct Memory {
-    /// Our address; ports are taken from the destination, as every node uses the same.
-    pub address: std::net::IpAddr,
+    /// Our addresses: there are the ports of their families. UDP port numbers are taken from the destination, as every
+    /// node uses the same.
+    pub public: PublicAddresses,
     /// Datagrams on their way to the worker, oldest first.
     pub to_worker: VecDeque<Datagram>,
     /// Datagrams that the worker sent, oldest first.
     pub sent: VecDeque<Datagram>,
-    /// Reports that the worker has yet to read.
+    /// Reports that the worker has yet to read, each at the port towards the address that it speaks of.
     pub failures: VecDeque<(Format, Failure)>,
     /// Datagrams that still find room; `None` is without bound.
     pub room: Option<usize>,
-    /// The port of this format has no room at all.
-    pub full: Option<Format>,
+    /// This port has no room at all.
+    pub full: Option<Port>,
     /// Errors that the next sends meet, by `errno`.
     pub errors: VecDeque<i32>,
 }
 
 impl Memory {
-    /// An empty underlay at `address`.
-    pub fn new(address: std::net::IpAddr) -> Memory {
+    /// An empty underlay at `public`.
+    pub fn new(public: PublicAddresses) -> Memory {
         Memory {
-            address,
+            public,
             to_worker: VecDeque::new(),
             sent: VecDeque::new(),
             failures: VecDeque::new(),
@@ -61,10 +63,11 @@ impl Memory {
 }
 
 impl Underlay for Memory {
-    fn receive(&mut self, format: Format, batch: &mut InboundBatch) -> io::Result<usize> {
+    fn receive(&mut self, port: Port, batch: &mut InboundBatch) -> io::Result<usize> {
         let mut count = 0;
         for (frame, meta) in batch.frames.iter_mut().zip(&mut batch.metas) {
-            let Some(place) = self.to_worker.iter().position(|d| d.format == format) else {
+            let comes = |d: &Datagram| Port::towards(d.to.ip(), d.format) == port;
+            let Some(place) = self.to_worker.iter().position(comes) else {
                 break;
             };
             let Some(datagram) = self.to_worker.remove(place) else {
@@ -91,15 +94,18 @@ impl Underlay for Memory {
 
     fn send<'a>(
         &mut self,
-        format: Format,
+        port: Port,
         datagrams: impl Iterator<Item = Outgoing<'a>>,
     ) -> io::Result<usize> {
+        let Some(address) = self.public.of(port.family) else {
+            return Err(io::ErrorKind::AddrNotAvailable.into());
+        };
         let mut count = 0;
         for datagram in datagrams {
             let refused = match (self.errors.pop_front(), self.room) {
                 (Some(errno), _) => Some(io::Error::from_raw_os_error(errno)),
                 (None, Some(0)) => Some(io::ErrorKind::WouldBlock.into()),
-                (None, _) if self.full == Some(format) => Some(io::ErrorKind::WouldBlock.into()),
+                (None, _) if self.full == Some(port) => Some(io::ErrorKind::WouldBlock.into()),
                 (None, _) => None,
             };
             if let Some(error) = refused {
@@ -107,9 +113,9 @@ impl Underlay for Memory {
             }
             self.room = self.room.map(|room| room - 1);
             self.sent.push_back(Datagram {
-                from: SocketAddr::new(self.address, datagram.to.port()),
+                from: SocketAddr::new(address, datagram.to.port()),
                 to: datagram.to,
-                format,
+                format: port.format,
                 ecn: datagram.ecn,
                 segment: None,
                 payload: datagram
@@ -123,12 +129,14 @@ impl Underlay for Memory {
         Ok(count)
     }
 
-    fn failure(&mut self, format: Format) -> Option<Failure> {
-        let place = self.failures.iter().position(|(of, _)| *of == format)?;
+    fn failure(&mut self, port: Port) -> Option<Failure> {
+        let here =
+            |(format, failure): &(Format, Failure)| Port::towards(failure.to.ip(), *format) == port;
+        let place = self.failures.iter().position(here)?;
         self.failures.remove(place).map(|(_, failure)| failure)
     }
 
-    fn descriptor(&self, _format: Format) -> Option<RawFd> {
+    fn descriptor(&self, _port: Port) -> Option<RawFd> {
         None
     }
 }

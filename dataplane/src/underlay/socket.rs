@@ -1,4 +1,4 @@
-//! Plain UDP sockets, one per format, that send and receive.
+//! Plain UDP sockets, one per port, that send and receive.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use encap::Format;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::{Failure, Outgoing, Underlay};
+use super::{Failure, Outgoing, Port, Underlay};
 use crate::batch::InboundBatch;
 use crate::limits::{ERRORS, RECEIVE_BUFFER, SEND_BUFFER};
 use crate::sys::{mmsg, sockopt};
@@ -15,7 +15,7 @@ use crate::sys::{mmsg, sockopt};
 /// What a socket is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketSpec {
-    /// The node's public address: outer source of what we send, and the only outer destination accepted.
+    /// A public address of the node: outer source of what we send, and the only outer destination accepted.
     pub address: IpAddr,
     /// The format's UDP port.
     pub port: u16,
@@ -41,11 +41,8 @@ pub enum UnderlayError {
     Kernel(SocketSpec, io::Error),
 }
 
-/// The sockets of one worker.
-pub struct Sockets {
-    udp: Socket,
-    vxlan: Socket,
-}
+/// The sockets of one worker, each at the place of its [`Port`].
+pub struct Sockets([Option<Socket>; Port::ALL.len()]);
 
 /// Opens and binds a socket. No address reuse of any kind: a second agent must not take half of the traffic.
 ///
@@ -82,48 +79,57 @@ pub fn kernel_drops(socket: BorrowedFd<'_>) -> io::Result<u64> {
 }
 
 impl Sockets {
-    /// Makes an underlay of bound sockets, opened here or by an earlier service: checks what they are bound to, sets
-    /// every option again, and clears errors of the past.
+    /// Makes an underlay of bound sockets, one per port, opened here or by an earlier service: checks what they are
+    /// bound to, sets every option again, and clears errors of the past.
     ///
     /// # Errors
     /// [`UnderlayError::Foreign`] if one is bound to something else.
     pub fn adopt(
-        udp: (OwnedFd, SocketSpec),
-        vxlan: (OwnedFd, SocketSpec),
+        bound: impl IntoIterator<Item = (OwnedFd, SocketSpec)>,
     ) -> Result<Sockets, UnderlayError> {
-        Ok(Sockets {
-            udp: prepare(udp.0, &udp.1)?,
-            vxlan: prepare(vxlan.0, &vxlan.1)?,
-        })
+        let mut sockets = Sockets(Default::default());
+        for (descriptor, spec) in bound {
+            let socket = prepare(descriptor, &spec)?;
+            if let Some(place) = sockets.0.get_mut(spec.underlay_port().index()) {
+                *place = Some(socket);
+            }
+        }
+        Ok(sockets)
     }
 
-    fn socket(&self, format: Format) -> &Socket {
-        match format {
-            Format::Udp => &self.udp,
-            Format::Vxlan => &self.vxlan,
-        }
+    fn socket(&self, port: Port) -> Option<&Socket> {
+        self.0.get(port.index())?.as_ref()
+    }
+}
+
+impl SocketSpec {
+    /// The port that the socket serves.
+    pub const fn underlay_port(&self) -> Port {
+        Port::towards(self.address, self.format)
     }
 }
 
 impl Underlay for Sockets {
-    fn receive(&mut self, format: Format, batch: &mut InboundBatch) -> io::Result<usize> {
-        mmsg::receive(self.socket(format), &mut batch.frames, &mut batch.metas)
+    fn receive(&mut self, port: Port, batch: &mut InboundBatch) -> io::Result<usize> {
+        let socket = self.socket(port).ok_or(io::ErrorKind::WouldBlock)?;
+        mmsg::receive(socket, &mut batch.frames, &mut batch.metas)
     }
 
     fn send<'a>(
         &mut self,
-        format: Format,
+        port: Port,
         datagrams: impl Iterator<Item = Outgoing<'a>>,
     ) -> io::Result<usize> {
-        mmsg::send(self.socket(format), datagrams)
+        let socket = self.socket(port).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        mmsg::send(socket, datagrams)
     }
 
-    fn failure(&mut self, format: Format) -> Option<Failure> {
-        mmsg::failure(self.socket(format)).ok()
+    fn failure(&mut self, port: Port) -> Option<Failure> {
+        mmsg::failure(self.socket(port)?).ok()
     }
 
-    fn descriptor(&self, format: Format) -> Option<RawFd> {
-        Some(self.socket(format).as_fd().as_raw_fd())
+    fn descriptor(&self, port: Port) -> Option<RawFd> {
+        Some(self.socket(port)?.as_fd().as_raw_fd())
     }
 }
 

@@ -1,4 +1,4 @@
-//! The last stage outbound: what waits goes to the underlay, in order, run by run of one format.
+//! The last stage outbound: what waits goes to the underlay, in order, run by run of one port.
 //!
 //! A send can fail for four reasons, told apart here. The socket is full: the tail is held. The error belongs to an
 //! earlier datagram, perhaps to another peer (an ICMP error that came back, or that somebody forged): its report waits
@@ -6,8 +6,6 @@
 //! again, now that the path MTU is known. Anything else is the kernel's word on this datagram, and it is dropped.
 
 use std::io;
-
-use encap::Format;
 
 use super::Worker;
 use crate::device::Device;
@@ -17,15 +15,15 @@ use crate::mtu;
 use crate::now::Now;
 use crate::outbound::Outbound;
 use crate::snapshot::Snapshot;
-use crate::underlay::{Outgoing, Underlay};
+use crate::underlay::{Outgoing, Port, Underlay};
 
 impl<D: Device, U: Underlay> Worker<D, U> {
     /// Sends what waits. What the underlay does not take now stays, until it was held for too long.
     pub(super) fn flush(&mut self, snapshot: &Snapshot, now: Now) {
         // Sends in a row that failed, and those of them that met another datagram's error.
         let (mut failed, mut foreign) = (0, 0);
-        while let Some(format) = self.outbound.waiting().first().map(|first| first.format) {
-            let error = match self.send_run(format) {
+        while let Some(port) = self.outbound.waiting().first().map(|first| first.port) {
+            let error = match self.send_run(port) {
                 Ok(count) => {
                     self.account(count, snapshot);
                     (failed, foreign) = (0, 0);
@@ -36,14 +34,14 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             let full = is_full(&error) || foreign >= ERROR_ROUNDS;
             if !full {
                 failed += 1;
-                if self.failures(format, snapshot, now) {
+                if self.failures(port, snapshot, now) {
                     foreign += 1;
                 } else if failed - foreign > 1 {
                     self.refuse_first(&error, snapshot, now);
                     (failed, foreign) = (0, 0);
                 }
             } else if self.is_held_for_long(now) {
-                self.drop_waiting(format);
+                self.drop_waiting(port);
                 (failed, foreign) = (0, 0);
             } else {
                 return;
@@ -55,30 +53,30 @@ impl<D: Device, U: Underlay> Worker<D, U> {
 
     /// Reads reports of earlier datagrams and learns path MTUs from those that prove themselves. Returns whether one
     /// came from the network: then the error just met need not be about the datagram just sent.
-    pub(super) fn failures(&mut self, format: Format, snapshot: &Snapshot, now: Now) -> bool {
+    pub(super) fn failures(&mut self, port: Port, snapshot: &Snapshot, now: Now) -> bool {
         let mut foreign = false;
         for _ in 0..ERRORS {
-            let Some(failure) = self.underlay.failure(format) else {
+            let Some(failure) = self.underlay.failure(port) else {
                 break;
             };
             foreign |= !failure.local;
-            mtu::learn(&failure, format, snapshot, now);
+            mtu::learn(&failure, port, snapshot, now);
         }
         foreign
     }
 
-    fn send_run(&mut self, format: Format) -> io::Result<usize> {
+    fn send_run(&mut self, port: Port) -> io::Result<usize> {
         let batch = &self.outbound;
         let waiting = batch.waiting().iter();
         let run = waiting
-            .take_while(|transmit| transmit.format == format)
+            .take_while(|transmit| transmit.port == port)
             .take(SEND_MESSAGES);
         let datagrams = run.map(|t| Outgoing {
             to: t.to,
             ecn: t.ecn,
             parts: batch.parts(t),
         });
-        match self.underlay.send(format, datagrams)? {
+        match self.underlay.send(port, datagrams)? {
             0 => Err(io::ErrorKind::WouldBlock.into()),
             count => Ok(count),
         }
@@ -136,9 +134,9 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         now.since(*self.held_since.get_or_insert(now)) >= HOLD
     }
 
-    /// Drops what waits for the socket that stayed full; the other format's datagrams have a socket of their own.
-    fn drop_waiting(&mut self, format: Format) {
-        let dropped = self.outbound.discard(format);
+    /// Drops what waits for the socket that stayed full; the other ports' datagrams have sockets of their own.
+    fn drop_waiting(&mut self, port: Port) {
+        let dropped = self.outbound.discard(port);
         self.tally.drop(
             Direction::Outbound,
             DropReason::UnderlayFull,

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use dataplane::counters::WorkerTotals;
 use dataplane::drops::DropReason;
-use encap::{Family, Format};
+use dataplane::families::PublicAddresses;
+use encap::Format;
 
 use crate::noise;
 use crate::world::network::Faults;
-use crate::world::plan::{PODS, Plan, ip, node};
+use crate::world::plan::{PODS, Plan, dual, v4};
 use crate::world::{Seed, World};
 
 #[test]
@@ -83,7 +84,7 @@ fn connections_survive_a_peer_that_leaves_and_moves() {
     assert!(world.nodes[0].totals().outbound.dropped() > 0);
     world.nodes[0].tell(|spec| spec.peers.insert(0, removed));
     world.pass(Duration::from_millis(2));
-    move_node(&mut world, 1, 201);
+    move_node(&mut world, 1, v4(201));
     world.complete_transfers(LIMIT);
     world.abort_transfers();
     world.settle(LIMIT);
@@ -130,7 +131,18 @@ impl Chaos {
             }),
             3 if self.moves < 100 => {
                 self.moves += 1;
-                move_node(&mut self.world, index, 100 + self.moves);
+                let to = match (
+                    random.u8(..3),
+                    dual(100 + self.moves),
+                    node.spec.node.public,
+                ) {
+                    (0, ..) => v4(100 + self.moves),
+                    (1, PublicAddresses::Dual(new, _), PublicAddresses::Dual(_, kept)) => {
+                        PublicAddresses::Dual(new, kept)
+                    }
+                    (_, dual, _) => dual,
+                };
+                move_node(&mut self.world, index, to);
             }
             4 => node.give_room(Some(random.usize(..20))),
             5 => node.give_room(None),
@@ -189,7 +201,7 @@ impl Chaos {
             .world
             .nodes
             .iter()
-            .map(|n| n.spec.node.addresses[0])
+            .map(|n| n.spec.node.public)
             .collect();
         for (i, node) in (1..).zip(&mut self.world.nodes) {
             let whole = Plan::new(nodes, Format::Vxlan).spec(i);
@@ -216,23 +228,39 @@ impl Chaos {
 /// Three or four nodes with a connection between every two neighbours.
 fn busy_world(faults: Faults, seed: u64) -> World {
     let nodes = 3 + (seed % 2) as u8;
-    let mut world = World::new(&Plan::new(nodes, Format::Vxlan), faults, seed);
+    let mut plan = Plan::new(nodes, Format::Vxlan);
+    if seed & 2 != 0 {
+        plan = plan.over(dual);
+    }
+    let mut world = World::new(&plan, faults, seed);
+    for node in &mut world.nodes {
+        node.tell(|spec| {
+            spec.node.ipv6_over_udp = true;
+            // Who gets an IPv6 address later carries whole packets over it too.
+            spec.node.underlay_mtu = 1_520;
+        });
+    }
     for i in 0..nodes {
         let (from, to) = (i * PODS, (i + 1) % nodes * PODS + 1);
-        world.transfer(from.into(), to.into(), false, 150_000);
+        world.transfer(
+            from.into(),
+            to.into(),
+            ((seed >> 2) + u64::from(i)) % 2 == 1,
+            150_000,
+        );
     }
     world
 }
 
-/// Node number `index` gets the underlay address 192.0.2.`last`, and all that know it are told.
-fn move_node(world: &mut World, index: usize, last: u8) {
-    let old = world.nodes[index].spec.node.addresses[0];
-    let new = ip(&format!("192.0.2.{last}"));
-    assert_ne!(new, node(1, Family::V4));
+/// Node number `index` gets other addresses on the underlay, and all that know it are told.
+fn move_node(world: &mut World, index: usize, new: PublicAddresses) {
+    let old = world.nodes[index].spec.node.public;
+    assert_ne!(new, old);
     for (i, node) in world.nodes.iter_mut().enumerate() {
         node.tell(|spec| {
             if i == index {
-                spec.node.addresses = vec![new];
+                spec.node.public = new;
+                spec.node.addresses = new.iter().collect();
             }
             for peer in spec.peers.iter_mut().filter(|peer| peer.public == old) {
                 peer.public = new;

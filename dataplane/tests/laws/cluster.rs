@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use dataplane::peers::PeerTraffic;
-use encap::{Family, Format};
+use encap::Format;
 use smoltcp::socket::udp;
 use smoltcp::wire::{IpAddress, IpEndpoint};
 
 use crate::world::network::Faults;
-use crate::world::plan::{PODS, Plan};
+use crate::world::plan::{PODS, Plan, dual, v4, v6};
 use crate::world::{Seed, World};
 
 #[test]
@@ -209,16 +209,18 @@ fn peers_agree(world: &World) {
     }
 }
 
-/// Two to five nodes, both formats or a mixture, either underlay, one to three transfers of either family.
+/// Two to five nodes, both formats or a mixture, any underlay, one to three transfers of either family.
 fn cluster(faults: Faults, bytes: usize, seed: u64) -> World {
     let mut random = fastrand::Rng::with_seed(seed);
     let nodes = random.u8(2..=5);
     let mut plan = Plan::new(nodes, Format::Vxlan);
-    plan.underlay = if random.u8(..4) == 0 {
-        Family::V6
-    } else {
-        Family::V4
-    };
+    // Nodes of one family, of both, and a mixture of both kinds.
+    let underlay = random.u8(..5);
+    plan = plan.over(|i| match (underlay, i % 2) {
+        (0, _) | (3, 0) => v4(i),
+        (1, _) | (4, 0) => v6(i),
+        _ => dual(i),
+    });
     // By turns, so that a few seeds meet all three.
     for format in plan.formats.iter_mut().flatten() {
         *format = match seed % 3 {

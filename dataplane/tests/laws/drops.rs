@@ -31,6 +31,11 @@ fn no_route() {
 }
 
 #[test]
+fn no_underlay() {
+    reach(DropReason::NoUnderlay);
+}
+
+#[test]
 fn ipv6_in_udp() {
     reach(DropReason::Ipv6InUdp);
 }

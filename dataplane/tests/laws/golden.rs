@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 
+use dataplane::families::PerFamily;
 use dataplane::now::Now;
 use dataplane::spec::Spec;
 use dataplane::underlay::memory::Datagram;
@@ -13,7 +14,7 @@ use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use pcap_file::pcap::PcapReader;
 
 use crate::world::node::Node;
-use crate::world::plan::{Plan, node};
+use crate::world::plan::{Plan, v4};
 
 #[test]
 fn flannels_udp_format() {
@@ -29,7 +30,7 @@ fn replay(format: Format, file: &str) {
     let wire = capture(format, file);
     for receiver in [1, 2] {
         let sender = 3 - receiver;
-        let to = node(receiver, encap::Family::V4);
+        let to = v4(receiver).first();
         let datagrams: Vec<_> = wire
             .iter()
             .filter(|datagram| datagram.to.ip() == to)
@@ -73,7 +74,7 @@ fn replay(format: Format, file: &str) {
 fn spec(i: u8, format: Format, wire: &[Datagram]) -> Spec {
     let mut spec = Plan::new(2, format).spec(i);
     if format == Format::Vxlan {
-        let ours = node(i, encap::Family::V4);
+        let ours = v4(i).first();
         let mac = |towards_us: bool| {
             let datagram = wire
                 .iter()
@@ -82,7 +83,7 @@ fn spec(i: u8, format: Format, wire: &[Datagram]) -> Spec {
             Mac(datagram.payload[8..14].try_into().unwrap())
         };
         spec.node.vtep_mac = mac(true);
-        spec.peers[0].vtep_mac = mac(false);
+        spec.peers[0].vtep_mac = PerFamily::each(|_| mac(false));
     }
     spec
 }

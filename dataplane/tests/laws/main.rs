@@ -10,6 +10,7 @@
 mod chaos;
 mod cluster;
 mod drops;
+mod families;
 mod golden;
 mod inbound;
 mod noise;

@@ -1,11 +1,12 @@
 //! What nobody asked for: datagrams and packets of chance, each handed over with the number of packets it counts as.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
+use dataplane::families::PublicAddresses;
 use dataplane::limits::QUOTE;
 use dataplane::underlay::Failure;
 use dataplane::underlay::memory::Datagram;
-use encap::{Ecn, Format};
+use encap::{Ecn, Family, Format};
 
 use crate::world::node::{Node, port};
 use crate::world::packets::{datagram, dont_fragment, pattern, plain, tcp, udp, unfinished, vxlan};
@@ -37,7 +38,10 @@ pub fn from_peers(node: &mut Node, random: &mut fastrand::Rng) {
     let Some(peer) = random.choice(node.spec.peers.clone()) else {
         return;
     };
-    let (i, j) = (number(node.spec.node.vtep_mac.0), number(peer.vtep_mac.0));
+    let (i, j) = (
+        number(node.spec.node.vtep_mac.0),
+        number(peer.vtep_mac.v4.0),
+    );
     for _ in 0..random.u8(1..20) {
         let (mut datagram, weight) = match random.u8(..6) {
             0 => (datagram(j, i, format(random), bytes(random, 300)), 1),
@@ -82,7 +86,11 @@ pub fn from_peers(node: &mut Node, random: &mut fastrand::Rng) {
                 )
             }
         };
-        datagram.from.set_ip(peer.public);
+        let from = any_of(random, peer.public);
+        datagram.from.set_ip(from);
+        if let Some(to) = node.spec.node.public.of(Family::of(from)) {
+            datagram.to.set_ip(to);
+        }
         datagram.ecn = Ecn::of(random.u8(..));
         node.hand(datagram, weight);
     }
@@ -109,9 +117,8 @@ pub fn from_pods(node: &mut Node, i: u8, random: &mut fastrand::Rng) {
 /// A report about a path, true or not, and an error that makes the node read it.
 pub fn report(node: &mut Node, random: &mut fastrand::Rng) {
     let format = format(random);
-    let to = random
-        .choice(&node.spec.peers)
-        .map_or(ip("203.0.113.1"), |peer| peer.public);
+    let peer = random.choice(&node.spec.peers);
+    let to = peer.map_or(ip("203.0.113.1"), |peer| any_of(random, peer.public));
     let mut quote = [0; QUOTE];
     random.fill(&mut quote);
     let failure = Failure {
@@ -147,6 +154,11 @@ fn damaged(random: &mut fastrand::Rng, mut packet: Vec<u8>) -> Vec<u8> {
 
 fn format(random: &mut fastrand::Rng) -> Format {
     random.choice([Format::Udp, Format::Vxlan]).unwrap()
+}
+
+fn any_of(random: &mut fastrand::Rng, public: PublicAddresses) -> IpAddr {
+    let addresses: Vec<_> = public.iter().collect();
+    random.choice(addresses).unwrap()
 }
 
 /// The number of the node with that MAC.

@@ -6,9 +6,9 @@ use std::time::Duration;
 use dataplane::drops::DropReason;
 use dataplane::limits::{ERRORS, HOLD, ICMP_BURST, ICMP_EVERY, QUOTE};
 use dataplane::now::Now;
-use dataplane::underlay::Failure;
 use dataplane::underlay::memory::Datagram;
-use encap::{Ecn, Format};
+use dataplane::underlay::{Failure, Port};
+use encap::{Ecn, Family, Format};
 use libc::{ECONNREFUSED, ENETUNREACH, ENOBUFS, EPERM};
 use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, Ipv4Packet, Ipv6Packet};
 
@@ -372,7 +372,7 @@ fn cannot_reach(host: &str) -> (Format, Failure) {
 #[test]
 fn a_full_socket_drops_only_what_goes_through_it() {
     let mut node = node();
-    node.worker.underlay_mut().full = Some(Format::Udp);
+    node.worker.underlay_mut().full = Some(Port::new(Format::Udp, Family::V4));
     node.push(udp(pod(1, 0), pod(3, 0), b"plain"));
     for _ in 0..20 {
         node.push(udp(pod(1, 0), pod(2, 0), b"vxlan"));

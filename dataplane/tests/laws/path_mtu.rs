@@ -1,7 +1,7 @@
 //! Path MTU is per peer and ours: learned when the kernel refuses a datagram, told to the sender or met by fragments,
 //! believed for ten minutes.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use dataplane::drops::DropReason;
@@ -193,7 +193,7 @@ fn it_is_the_peers_alone_and_outlives_a_snapshot() {
         spec.peers[1].format = Format::Udp;
     });
     assert_eq!(path_mtu(&mut node, 2, Now(0)), 972);
-    node.tell(|spec| spec.peers[1].public = ip("192.0.2.9"));
+    node.tell(|spec| spec.peers[1].public = ip("192.0.2.9").into());
     assert_eq!(path_mtu(&mut node, 2, Now(0)), 1_472);
 }
 
@@ -247,11 +247,17 @@ pub fn learn(node: &mut Node, report: (Format, Failure), now: Now) {
 
 /// The largest inner packet that goes to pod 0 of a peer in one piece.
 pub fn path_mtu(node: &mut Node, peer: u8, now: Now) -> usize {
+    path_mtu_between(node, pod(1, 0), pod(peer, 0), now)
+}
+
+/// The largest inner packet that goes from a pod of node 1 to another pod in one piece.
+pub fn path_mtu_between(node: &mut Node, from: IpAddr, to: IpAddr, now: Now) -> usize {
+    let headers = if from.is_ipv4() { 28 } else { 48 };
     let whole = |node: &mut Node, length: usize| {
-        node.push(udp(pod(1, 0), pod(peer, 0), &pattern(length - 28)));
+        node.push(udp(from, to, &pattern(length - headers)));
         node.run(now).0.len() == 1
     };
-    let (mut fits, mut too_big) = (28, 3_000);
+    let (mut fits, mut too_big) = (headers, 3_000);
     while too_big - fits > 1 {
         let middle = (fits + too_big) / 2;
         if whole(node, middle) {

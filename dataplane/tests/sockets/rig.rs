@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use dataplane::counters::{Counters, Flow};
 use dataplane::device::memory::Memory;
+use dataplane::families::PerFamily;
 use dataplane::now::Now;
 use dataplane::snapshot::Snapshot;
 use dataplane::spec::{NodeSpec, PeerSpec, Spec};
 use dataplane::underlay::socket::{SocketSpec, Sockets, bind};
 use dataplane::worker::{Next, Source, Worker};
-use encap::{Format, Mac, Vni};
+use encap::{Family, Format, Mac, Vni};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// A worker at 192.0.2.1 with two peers behind one link: 192.0.2.2 listens, 192.0.2.3 (the same host) does not.
@@ -60,8 +61,7 @@ impl Rig {
                 };
                 (bind(&spec).unwrap(), spec)
             });
-            let [udp, vxlan] = pair;
-            Sockets::adopt(udp, vxlan).unwrap()
+            Sockets::adopt(pair).unwrap()
         });
         let counters = Counters::create(1).unwrap();
         Rig {
@@ -106,7 +106,13 @@ impl Rig {
     }
 
     pub fn path_mtu(&self) -> u16 {
-        self.snapshot.peers.iter().next().unwrap().path_mtu(Now(0))
+        self.snapshot
+            .peers
+            .iter()
+            .next()
+            .unwrap()
+            .path_mtu(Family::V4, Now(0))
+            .unwrap()
     }
 }
 
@@ -159,12 +165,12 @@ pub fn packet_to(destination: [u8; 4], length: u16, dont_fragment: bool) -> Vec<
 fn spec(format: Format, underlay_mtu: u16) -> Spec {
     let peer = |number: u8| PeerSpec {
         name: format!("node{number}"),
-        public: address(&format!("192.0.2.{number}")),
+        public: address(&format!("192.0.2.{number}")).into(),
         underlay_sources: vec![],
         subnets: vec![format!("10.244.{number}.0/24").parse().unwrap()],
         accept_sources: vec![],
         format,
-        vtep_mac: Mac([2, 0, 0, 0, 0, number]),
+        vtep_mac: PerFamily::each(|_| Mac([2, 0, 0, 0, 0, number])),
     };
     Spec {
         version: 1,
@@ -172,6 +178,7 @@ fn spec(format: Format, underlay_mtu: u16) -> Spec {
             cluster: vec!["10.244.0.0/16".parse().unwrap()],
             subnets: vec!["10.244.1.0/24".parse().unwrap()],
             tunnel: vec![address("10.244.1.0")],
+            public: address("192.0.2.1").into(),
             addresses: vec![address("192.0.2.1")],
             vtep_mac: Mac([2, 0, 0, 0, 0, 1]),
             vni: Vni::new(1).unwrap(),

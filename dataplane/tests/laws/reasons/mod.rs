@@ -28,12 +28,13 @@ pub struct Case {
 }
 
 /// Every reason, in each direction in which a packet can meet it.
-pub const CASES: [Case; 27] = [
+pub const CASES: [Case; 28] = [
     out(DropReason::Malformed, outbound::malformed),
     out(DropReason::NotUnicast, outbound::not_unicast),
     out(DropReason::SpoofedSource, outbound::spoofed_source),
     out(DropReason::OwnSubnet, outbound::own_subnet),
     out(DropReason::NoRoute, outbound::no_route),
+    out(DropReason::NoUnderlay, outbound::no_underlay),
     out(DropReason::Ipv6InUdp, outbound::ipv6_in_udp),
     out(DropReason::TooBig, outbound::too_big),
     out(DropReason::UnderlayFull, outbound::underlay_full),

@@ -6,7 +6,7 @@ use libc::EPERM;
 use super::{START, not_packets};
 use crate::world::node::Node;
 use crate::world::packets::{dont_fragment, pattern, udp};
-use crate::world::plan::{MTU, ip, pod, pod6};
+use crate::world::plan::{MTU, ip, pod, pod6, v4, v6};
 
 pub fn malformed(node: &mut Node) -> u64 {
     push(
@@ -43,6 +43,19 @@ pub fn own_subnet(node: &mut Node) -> u64 {
 pub fn no_route(node: &mut Node) -> u64 {
     push_to(node, &["10.244.77.1", "203.0.113.9", "10.245.0.1"])
         + push(node, [udp(pod6(1, 0), ip("fd00:10:244:77::1"), b"out")])
+}
+
+pub fn no_underlay(node: &mut Node) -> u64 {
+    node.tell(|spec| spec.peers[0].public = v6(2));
+    let count = push(
+        node,
+        [
+            udp(pod(1, 0), pod(2, 0), b"out"),
+            udp(pod6(1, 0), pod6(2, 0), b"out"),
+        ],
+    );
+    node.tell(|spec| spec.peers[0].public = v4(2));
+    count
 }
 
 pub fn ipv6_in_udp(node: &mut Node) -> u64 {

@@ -9,6 +9,7 @@ use dataplane::now::Now;
 use dataplane::peers::{Peer, PeerTraffic};
 use dataplane::snapshot::Snapshot;
 use dataplane::spec::Spec;
+use dataplane::underlay::Port;
 use dataplane::underlay::memory::{Datagram, Memory};
 use dataplane::worker::{Next, Source, Worker};
 use encap::Format;
@@ -57,9 +58,9 @@ impl Node {
     /// The network hands over `datagram`, which carries `weight` inner packets.
     pub fn hand(&mut self, datagram: Datagram, weight: u64) {
         self.outside.handed += weight;
-        let format = datagram.format;
+        let port = Port::towards(datagram.to.ip(), datagram.format);
         self.worker.underlay_mut().to_worker.push_back(datagram);
-        self.worker.wake(Source::Port(format));
+        self.worker.wake(Source::Port(port));
         self.woken = true;
     }
 
@@ -68,7 +69,7 @@ impl Node {
         change(&mut self.spec);
         self.spec.version += 1;
         self.snapshot = Snapshot::new(&self.spec, Some(&self.snapshot));
-        self.worker.underlay_mut().address = self.spec.node.addresses[0];
+        self.worker.underlay_mut().public = self.spec.node.public;
         self.woken = true;
     }
 
@@ -165,7 +166,7 @@ impl Node {
     /// The worker dies while it writes the packet of `datagram` to the device.
     pub fn die_delivering(&mut self, datagram: Datagram) {
         self.outside.handed += 1;
-        let mut underlay = Memory::new(self.spec.node.addresses[0]);
+        let mut underlay = Memory::new(self.spec.node.public);
         underlay.to_worker.push_back(datagram);
         let mut worker = Worker::new(Deadly, underlay, &self.counters, 0);
         let step = std::panic::AssertUnwindSafe(|| worker.step(&self.snapshot, Now(0)));
@@ -174,7 +175,7 @@ impl Node {
 }
 
 fn worker(spec: &Spec, counters: &Counters) -> Worker<device::memory::Memory, Memory> {
-    let underlay = Memory::new(spec.node.addresses[0]);
+    let underlay = Memory::new(spec.node.public);
     Worker::new(device::memory::Memory::default(), underlay, counters, 0)
 }
 

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use dataplane::underlay::memory::Datagram;
-use encap::{Ecn, Family, Format, Mac};
+use encap::{Ecn, Format, Mac};
 use etherparse::{IpEcn, IpHeaders, IpNumber, Ipv4Header, Ipv6Header, PacketBuilder, TcpHeader};
 use smoltcp::wire::{IpAddress, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket};
 
@@ -132,8 +132,8 @@ pub fn plain(from: u8, to: u8, packet: &[u8]) -> Datagram {
 /// Any payload between two nodes.
 pub fn datagram(from: u8, to: u8, format: Format, payload: Vec<u8>) -> Datagram {
     Datagram {
-        from: SocketAddr::new(plan::node(from, Family::V4), 40_000),
-        to: SocketAddr::new(plan::node(to, Family::V4), port(format)),
+        from: SocketAddr::new(plan::v4(from).first(), 40_000),
+        to: SocketAddr::new(plan::v4(to).first(), port(format)),
         format,
         ecn: Ecn::NotEct,
         segment: None,

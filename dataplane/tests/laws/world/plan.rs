@@ -1,10 +1,11 @@
-//! What the nodes of a test cluster are told: node `i` (from 1) is 192.0.2.i or 2001:db8::i outside, owns 10.244.i.0/24
-//! and fd00:10:244:i::/64, and has two pods, `.2` and `.3`.
+//! What the nodes of a test cluster are told: node `i` (from 1) is 192.0.2.i, 2001:db8::i or both outside, owns
+//! 10.244.i.0/24 and fd00:10:244:i::/64, and has two pods, `.2` and `.3`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use dataplane::families::{PerFamily, PublicAddresses};
 use dataplane::spec::{NodeSpec, PeerSpec, Spec};
-use encap::{Family, Format, Mac, Vni};
+use encap::{Format, Mac, Vni};
 use ipnet::IpNet;
 
 /// MTU of every tunnel device and pod: what VXLAN leaves of a 1500-byte underlay over IPv4.
@@ -18,8 +19,8 @@ pub const PODS: u8 = 2;
 pub struct Plan {
     /// How many nodes.
     pub nodes: u8,
-    /// Family of the underlay.
-    pub underlay: Family,
+    /// `public[i - 1]`: node i's addresses on the underlay.
+    pub public: Vec<PublicAddresses>,
     /// `formats[i - 1][j - 1]`: how node i sends to node j.
     pub formats: Vec<Vec<Format>>,
 }
@@ -29,9 +30,15 @@ impl Plan {
     pub fn new(nodes: u8, format: Format) -> Plan {
         Plan {
             nodes,
-            underlay: Family::V4,
+            public: (1..=nodes).map(v4).collect(),
             formats: vec![vec![format; usize::from(nodes)]; usize::from(nodes)],
         }
+    }
+
+    /// The same cluster over another underlay.
+    pub fn over(mut self, public: impl Fn(u8) -> PublicAddresses) -> Plan {
+        self.public = (1..=self.nodes).map(public).collect();
+        self
     }
 
     /// What node `i` is told.
@@ -53,15 +60,17 @@ impl Plan {
             cluster: vec![net("10.244.0.0/16"), net("fd00:10:244::/56")],
             subnets: subnets(i),
             tunnel: subnets(i).iter().map(IpNet::network).collect(),
-            addresses: vec![node(i, self.underlay)],
+            public: self.public(i),
+            addresses: self.public(i).iter().collect(),
             vtep_mac: mac(i),
             vni: Vni::new(1).unwrap(),
             gbp: false,
             ipv6_over_udp: false,
             device_mtu: MTU,
-            underlay_mtu: match self.underlay {
-                Family::V4 => 1500,
-                Family::V6 => 1520,
+            underlay_mtu: if self.public.iter().all(|p| p.iter().all(|a| a.is_ipv4())) {
+                1500
+            } else {
+                1520
             },
             udp_port: 8285,
             vxlan_port: 8472,
@@ -71,21 +80,35 @@ impl Plan {
     fn peer(&self, i: u8, j: u8) -> PeerSpec {
         PeerSpec {
             name: format!("node{j}"),
-            public: node(j, self.underlay),
+            public: self.public(j),
             underlay_sources: vec![],
             subnets: subnets(j),
             accept_sources: vec![],
             format: self.formats[usize::from(i - 1)][usize::from(j - 1)],
-            vtep_mac: mac(j),
+            vtep_mac: PerFamily::each(|_| mac(j)),
         }
+    }
+
+    fn public(&self, i: u8) -> PublicAddresses {
+        self.public[usize::from(i - 1)]
     }
 }
 
-/// Node `i`'s underlay address.
-pub fn node(i: u8, underlay: Family) -> IpAddr {
-    match underlay {
-        Family::V4 => Ipv4Addr::new(192, 0, 2, i).into(),
-        Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, i.into()).into(),
+/// Node `i` with an IPv4 address outside.
+pub fn v4(i: u8) -> PublicAddresses {
+    PublicAddresses::V4(Ipv4Addr::new(192, 0, 2, i))
+}
+
+/// Node `i` with an IPv6 address outside.
+pub fn v6(i: u8) -> PublicAddresses {
+    PublicAddresses::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, i.into()))
+}
+
+/// Node `i` with both.
+pub fn dual(i: u8) -> PublicAddresses {
+    match (v4(i), v6(i)) {
+        (PublicAddresses::V4(v4), PublicAddresses::V6(v6)) => PublicAddresses::Dual(v4, v6),
+        other => panic!("{other:?}"),
     }
 }
 
