@@ -1,27 +1,36 @@
 #!/usr/bin/env bash
 # What crosses the wire is flannel's format to the bit: raw IP in UDP 8285, or VXLAN on 8472 with the I
-# flag alone, VNI 1 and a right outer checksum that is not zero; no outer fragment, nothing else at all.
+# flag alone, VNI 1 and a right outer checksum that is not zero; no outer fragment, nothing else at all but
+# the underlay's own neighbour discovery. With both families inside and outside each keeps to its own.
 #
 #   pod1 ── node1 ══ captured here, on the bridge's port of node1, with --underlay wire ══ node2 ── pod2
 #
-# wire_format.sh BACKEND PEER, where PEER is tartan or control (the kernel alone: is the oracle right?)
+# wire_format.sh BACKEND PEER [INSIDE OUTSIDE], where PEER is tartan or control (the kernel alone: is the oracle
+# right?), and INSIDE and OUTSIDE are v4, v6 or dual.
 # case: udp tartan
 # case: vxlan tartan
+# case: udp tartan v6 v6
+# full: udp tartan dual v4
+# full: vxlan tartan v6 v4
+# full: vxlan tartan dual v6
 # full: vxlan control
+# full: vxlan control dual dual
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"
 
 BACKEND=$1
 PEER=$2
+INSIDE=${3:-v4}
+OUTSIDE=${4:-v4}
 BYTES=$((8 << 20))
 # Sizes 0 to 4000 over both protocols, asked and answered: more datagrams than this each way.
 LEAST=20000
 
-mac_of() {
-    case $PEER in
-    tartan) printf '0a:74:c0:00:02:%02x' "$1" ;;
-    control) printf '02:00:5e:10:00:%02x' "$1" ;;
-    esac
+# What wire.py is told of inner packets of family $1.
+way() {
+    local outer
+    outer=$(carrier "$1" "$OUTSIDE")
+    echo "$1,$(underlay_of node1 "$outer"),$(vtep_mac_of node1 "$1"),$(underlay_of node2 "$outer"),$(vtep_mac_of node2 "$1")"
 }
 
 transfer() {
@@ -31,22 +40,28 @@ transfer() {
     wait "$receiver" || fail "the transfer to $2"
 }
 
-say "wire format: backend $BACKEND, peer $PEER"
-if [ "$PEER" = control ]; then
-    lab_up --underlay wire --control
-else
-    lab_up --underlay wire --backend "$BACKEND"
-fi
-POD1=$(address_of pod1)
-POD2=$(address_of pod2)
-start_in pod2 python3 "$TOOLS/sizes.py" serve "$POD2"
-# The IPv6 neighbour discovery of the underlay's own kernels is none of ours.
-capture net node1 "$SCRATCH/wire.pcap" not ip6
+exercise() {
+    local pod1 pod2
+    pod1=$(address_of pod1 "$1")
+    pod2=$(address_of pod2 "$1")
+    start_in pod2 python3 "$TOOLS/sizes.py" serve "$pod2"
+    in_ns pod1 ping -n -q -c 10 -i 0.02 "$pod2" >"$SCRATCH/ping" || fail "ping to $pod2"
+    in_ns pod1 python3 "$TOOLS/sizes.py" ask "$pod2" 0 4000 || fail "sizes to $pod2"
+    transfer pod1 pod2 "$pod2"
+    transfer pod2 pod1 "$pod1"
+}
+
+say "wire format: backend $BACKEND, peer $PEER, inside $INSIDE, outside $OUTSIDE"
+OPTIONS=(--backend "$BACKEND")
+if [ "$PEER" = control ]; then OPTIONS=(--control); fi
+lab_up --underlay wire --inside "$INSIDE" --outside "$OUTSIDE" "${OPTIONS[@]}"
+capture net node1 "$SCRATCH/wire.pcap"
 CAPTURE=$PID
-in_ns pod1 ping -n -q -c 10 -i 0.02 "$POD2" >"$SCRATCH/ping" || fail "ping"
-in_ns pod1 python3 "$TOOLS/sizes.py" ask "$POD2" 0 4000 || fail "sizes"
-transfer pod1 pod2 "$POD2"
-transfer pod2 pod1 "$POD1"
+WAYS=()
+for FAMILY in $(families "$INSIDE"); do
+    exercise "$FAMILY"
+    WAYS+=("$(way "$FAMILY")")
+done
 stop "$CAPTURE" INT
 equal "frames lost by the capture" "0 packets dropped by kernel" "$(grep 'dropped by kernel' "$SCRATCH/wire.pcap.log")"
-python3 "$TOOLS/wire.py" "$BACKEND" "$SCRATCH/wire.pcap" "$LEAST" "$(mac_of 1)" "$(mac_of 2)" || fail "the wire format"
+python3 "$TOOLS/wire.py" "$BACKEND" "$SCRATCH/wire.pcap" "$LEAST" "${WAYS[@]}" || fail "the wire format"

@@ -10,12 +10,14 @@ import socket
 import sys
 import time
 
+from packets import family
+
 CHUNK = 1 << 20
 PATIENCE = 60.0
 
 
 def receive(address, port):
-    with socket.create_server((address, port)) as listener:
+    with socket.create_server((address, port), family=family(address)) as listener:
         listener.settimeout(PATIENCE)
         connection, _ = listener.accept()
     total, digest, buffer = 0, hashlib.sha256(), bytearray(CHUNK)

@@ -11,10 +11,12 @@ import struct
 import sys
 import time
 
+from packets import family
+
 
 def main(address, port, size, count, rate=None):
     payload = bytearray(int(size))
-    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sender = socket.socket(family(address), socket.SOCK_DGRAM)
     sender.connect((address, int(port)))
     sent, start, base = 0, time.monotonic(), time.monotonic_ns() << 8
     for number in range(int(count)):

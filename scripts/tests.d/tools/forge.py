@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 
-from packets import FLANNEL_UDP_PORT, VXLAN_PORT, udp_packet, vxlan
+from packets import FLANNEL_UDP_PORT, VXLAN_PORT, family, udp_packet, vxlan
 
 # A receiver's socket holds far more than this many small datagrams.
 BURST = 50
@@ -29,7 +29,7 @@ def main():
         VXLAN_PORT: vxlan(inner, order["source_mac"], order["destination_mac"], **header),
     }
     ports = {"udp": FLANNEL_UDP_PORT, "vxlan": VXLAN_PORT}
-    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sender = socket.socket(family(order["to"]), socket.SOCK_DGRAM)
     for form in order["formats"]:
         port = ports[form]
         payload = payloads[port][: order.get("cut", 65536)]

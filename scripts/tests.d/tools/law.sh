@@ -78,6 +78,14 @@ families() {
     esac
 }
 
+# carrier FAMILY v4|v6|dual: the underlay's family that carries inner packets of a family: the same if there is one.
+carrier() {
+    case $2 in
+    dual) echo "$1" ;;
+    v*) echo "${2#v}" ;;
+    esac
+}
+
 tartan() {
     in_ns "$1" tartan "${@:2}"
 }

@@ -11,14 +11,15 @@ import socket
 import struct
 import sys
 
-from packets import udp_packet, vxlan
+from packets import family, udp_packet, vxlan
 
 SOL_UDP, UDP_SEGMENT = 17, 103
 
 
 def forged_content(address, size, count, offset, source, source_mac, destination_mac, port):
-    # 50 bytes are the VXLAN, Ethernet, IP and UDP headers in front of the forged payload.
-    inner = udp_packet(source, address, 4000, port, b"forged" + bytes(size - 50 - 6))
+    # VXLAN, Ethernet, IP and UDP headers stand in front of the forged payload.
+    headers = 8 + 14 + (40 if family(address) == socket.AF_INET6 else 20) + 8
+    inner = udp_packet(source, address, 4000, port, b"forged" + bytes(size - headers - 6))
     one = vxlan(inner, source_mac, destination_mac)
     assert len(one) == size
     return (bytes(offset) + one * count)[: size * count]
@@ -31,7 +32,7 @@ def main(address, port, size, count, *forged):
     if forged:
         offset, source, source_mac, destination_mac, forged_port = forged
         content = forged_content(address, size, count, int(offset), source, source_mac, destination_mac, int(forged_port))
-    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    client = socket.socket(family(address), socket.SOCK_DGRAM)
     client.setsockopt(SOL_UDP, UDP_SEGMENT, struct.pack("i", size))
     sent = client.sendto(content, (address, int(port)))
     if sent != size * count:

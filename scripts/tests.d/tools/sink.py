@@ -23,9 +23,11 @@ END = False
 
 class Port:
     def __init__(self, number):
-        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        # Of both families, in a namespace without IPv6 too.
+        self.socket = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+        self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         self.socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER)
-        self.socket.bind(("", number))
+        self.socket.bind(("::", number))
         self.socket.setblocking(False)
         self.count = self.late = self.twice = 0
         self.sizes = collections.Counter()
@@ -60,7 +62,7 @@ class Port:
 
     def lost(self):
         inode = str(os.fstat(self.socket.fileno()).st_ino)
-        with open("/proc/net/udp") as table:
+        with open("/proc/net/udp6") as table:
             for line in table:
                 words = line.split()
                 if words[9] == inode:

@@ -13,6 +13,8 @@ import sys
 import threading
 import time
 
+from packets import family
+
 UDP_PORT = 5001
 TCP_PORT = 5002
 PATIENCE = 3.0
@@ -61,9 +63,9 @@ def serve_udp(server):
 
 
 def serve(address):
-    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server = socket.socket(family(address), socket.SOCK_DGRAM)
     server.bind((address, UDP_PORT))
-    listener = socket.create_server((address, TCP_PORT), backlog=128)
+    listener = socket.create_server((address, TCP_PORT), family=family(address), backlog=128)
     threading.Thread(target=serve_udp, args=(server,), daemon=True).start()
     serve_tcp(listener)
 
@@ -80,7 +82,7 @@ def wait_for(address):
 
 def ask_udp(address, sizes):
     wrong = []
-    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    client = socket.socket(family(address), socket.SOCK_DGRAM)
     client.connect((address, UDP_PORT))
     client.settimeout(PATIENCE)
     for size in sizes:
