@@ -5,19 +5,29 @@
 #   flood ─ pod1 ─ veth ─ node1: tartan0 queue ─ tartan ─ socket ══ eth0 ══ socket ─ tartan ─ tartan0 :node2 ─ veth ─ pod2 ─ sink
 #      S       P            V        T                O                        I                D                  W        R
 #
+# accounting.sh BACKEND [INSIDE OUTSIDE], where INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and of the
+# underlay. What the nodes' kernels say by themselves (group reports) is over when the counting begins.
 # case: udp
 # case: vxlan
+# case: vxlan v6 v6
+# full: udp v6 v6
+# full: vxlan v6 v4
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"
 
 BACKEND=$1
+INSIDE=${2:-v4}
+OUTSIDE=${3:-v4}
 PORT=7000
 OVERLOAD=${FULL:+1000000}
 OVERLOAD=${OVERLOAD:-200000}
 SENT=0
+# Bytes: no datagram may be cut on the way.
+SMALL=64
+LARGE=1300
 
 host_end() {
-    ip -n "$PREFIX-$1" -j route show "$2" | jq -r '.[0].dev'
+    ip -n "$PREFIX-$1" -j "-$FAMILY" route show "$2" | jq -r '.[0].dev'
 }
 
 # One count of every station on the way.
@@ -60,9 +70,9 @@ wire_drops() {
 
 flood() {
     local report
-    report=$(in_ns pod1 python3 "$TOOLS/flood.py" "$POD2" "$PORT" "$@") || fail "the flood"
+    report=$(in_ns pod1 python3 "$TOOLS/flood.py" "$(address_of pod2 "$FAMILY")" "$PORT" "$@") || fail "the flood"
     SENT=$((SENT + $(jq .sent <<<"$report")))
-    say "flood $*: $report"
+    say "flood of IPv$FAMILY, $*: $report"
 }
 
 # Stops the service of a node for less than the keeper's patience while a burst arrives.
@@ -94,22 +104,22 @@ grown() {
     jq -n --argjson before "$BEFORE" --argjson after "$AFTER" "\$after.$1 - \$before.$1"
 }
 
-say "every packet accounted for: backend $BACKEND"
-lab_up --backend "$BACKEND"
-POD1=$(address_of pod1) POD2=$(address_of pod2)
-VETH1=$(host_end node1 "$POD1") VETH2=$(host_end node2 "$POD2")
-# The nodes' own neighbour discovery on the pods' veths would be counted with the flood.
-in_ns node1 sysctl -q -w "net.ipv6.conf.$VETH1.disable_ipv6=1"
-in_ns node2 sysctl -q -w "net.ipv6.conf.$VETH2.disable_ipv6=1"
+say "every packet accounted for: backend $BACKEND, inside $INSIDE, outside $OUTSIDE"
+lab_up --backend "$BACKEND" --inside "$INSIDE" --outside "$OUTSIDE"
+read -ra FAMILIES < <(families "$INSIDE")
+FAMILY=${FAMILIES[0]}
+VETH1=$(host_end node1 "$(address_of pod1)") VETH2=$(host_end node2 "$(address_of pod2)")
 start_in pod2 python3 "$TOOLS/sink.py" "$PORT" >"$SCRATCH/sink"
 SINK=$PID
 until_true 5 "the sink listens" in_ns pod2 sh -c "ss -Hlun | grep -q :$PORT"
 quiet
 BEFORE=$AFTER
-flood 64 "$OVERLOAD"
-flood 1400 "$OVERLOAD"
-flood_against_standstill node1 64 5000
-flood_against_standstill node2 1400 30000
+for FAMILY in "${FAMILIES[@]}"; do
+    flood "$SMALL" "$OVERLOAD"
+    flood "$LARGE" "$OVERLOAD"
+    flood_against_standstill node1 "$SMALL" 5000
+    flood_against_standstill node2 "$LARGE" 30000
+done
 quiet
 stop "$SINK"
 law_one node1

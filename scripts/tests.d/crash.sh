@@ -3,24 +3,30 @@
 # the pause is short, a TCP transfer goes on, and the packets it held are booked.
 #
 #   pod1 ── node1: keeper, service (killed) ══ underlay ══ node2: keeper, service (killed) ── pod2
-#     └ ping 100 times a second, and a large TCP transfer
+#     └ ping 100 times a second, and a large TCP transfer, in each family
 #
+# crash.sh BACKEND [INSIDE OUTSIDE], where INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and of the
+# underlay.
 # case: udp
 # case: vxlan
+# full: udp v6 v6
+# case: vxlan dual v4
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"
 
 BACKEND=$1
+INSIDE=${2:-v4}
+OUTSIDE=${3:-v4}
 BYTES=$((1 << 30))
 PINGS=800
 # Milliseconds.
 LARGEST_GAP=1000
 
-# What the host shows and must not change; the underlay's IPv6 is still settling by itself.
+# What the host shows and must not change; on the underlay IPv6 does some things by itself.
 standing() {
     ip -n "$PREFIX-$1" -j address show |
         jq -r '.[] | select(.ifname != "eth0") | "\(.ifindex) \(.ifname) \(.mtu) \(.flags)", (.addr_info[] | "  \(.local)/\(.prefixlen) \(.scope)")'
-    ip -n "$PREFIX-$1" -4 address show dev eth0 | grep -w inet
+    ip -n "$PREFIX-$1" address show dev eth0 scope global | grep -wE "inet6?"
     ip -n "$PREFIX-$1" -4 route show table all
     ip -n "$PREFIX-$1" -6 route show table all | grep -v 'dev eth0'
     echo "carrier changes of tartan0: $(in_ns "$1" cat /sys/class/net/tartan0/carrier_changes)"
@@ -47,34 +53,55 @@ gaps() {
         END { printf "%d %d\n", longest * 1000 + 0.5, count }' "$1"
 }
 
-say "SIGKILL of the service: backend $BACKEND"
-lab_up --backend "$BACKEND"
-POD2=$(address_of pod2)
-in_ns pod1 ping -c 2 -i 0.1 "$POD2" >"$SCRATCH/warm" || fail "ping before"
+# Ping and a transfer from pod1 to pod2, which go on in the background.
+start_load() {
+    local address
+    address=$(address_of pod2 "$1")
+    in_ns pod1 ping -c 2 -i 0.1 "$address" >"$SCRATCH/warm" || fail "ping before"
+    start_in pod1 ping -n -D -i 0.01 -c "$PINGS" -W 1 "$address" >"$SCRATCH/ping$1"
+    PINGERS[$1]=$PID
+    start_in pod2 python3 "$TOOLS/bulk.py" receive "$address" 5003 >"$SCRATCH/received$1"
+    RECEIVERS[$1]=$PID
+    start_in pod1 python3 "$TOOLS/bulk.py" send "$address" 5003 $((BYTES / ${#FAMILIES[@]})) >"$SCRATCH/sent$1"
+    SENDERS[$1]=$PID
+}
+
+still_sending() {
+    local family
+    for family in "${FAMILIES[@]}"; do
+        kill -0 "${SENDERS[$family]}" 2>/dev/null || return 1
+    done
+}
+
+# What became of the load of one family.
+load_survived() {
+    local gap answers last
+    wait "${PINGERS[$1]}" || true
+    wait "${SENDERS[$1]}" || fail "the TCP transfer did not survive at the sender"
+    wait "${RECEIVERS[$1]}" || fail "the TCP transfer did not survive at the receiver"
+    equal "IPv$1 bytes and sha256 across the kills" "$(cat "$SCRATCH/sent$1")" "$(cat "$SCRATCH/received$1")"
+    read -r gap answers < <(gaps "$SCRATCH/ping$1")
+    at_most "longest pause of the ping, ms" "$LARGEST_GAP" "$gap"
+    [ "$answers" -gt $((PINGS * 3 / 4)) ] || fail "only $answers of $PINGS pings were answered"
+    say "$answers of $PINGS pings were answered"
+    last=$(sed -nE 's/.*icmp_seq=([0-9]+).*/\1/p' "$SCRATCH/ping$1" | tail -n 1)
+    [ "$last" -gt $((PINGS - 100)) ] || fail "the path was dead at the end: the last answer was to ping $last of $PINGS"
+}
+
+say "SIGKILL of the service: backend $BACKEND, inside $INSIDE, outside $OUTSIDE"
+lab_up --backend "$BACKEND" --inside "$INSIDE" --outside "$OUTSIDE"
+read -ra FAMILIES < <(families "$INSIDE")
+PINGERS=() RECEIVERS=() SENDERS=()
 BEFORE1=$(standing node1)
 BEFORE2=$(standing node2)
-start_in pod1 ping -n -D -i 0.01 -c "$PINGS" -W 1 "$POD2" >"$SCRATCH/ping"
-PINGER=$PID
-start_in pod2 python3 "$TOOLS/bulk.py" receive "$POD2" 5003 >"$SCRATCH/received"
-RECEIVER=$PID
-start_in pod1 python3 "$TOOLS/bulk.py" send "$POD2" 5003 "$BYTES" >"$SCRATCH/sent"
-SENDER=$PID
+for FAMILY in "${FAMILIES[@]}"; do start_load "$FAMILY"; done
 sleep 0.5
 for node in node1 node2 node1; do
-    kill -0 "$SENDER" 2>/dev/null || fail "the TCP transfer ended before the last kill: it proves nothing"
+    still_sending || fail "a TCP transfer ended before the last kill: it proves nothing"
     kill_service "$node"
     sleep 1
 done
-wait "$PINGER" || true
-wait "$SENDER" || fail "the TCP transfer did not survive at the sender"
-wait "$RECEIVER" || fail "the TCP transfer did not survive at the receiver"
-equal "bytes and sha256 across the kills" "$(cat "$SCRATCH/sent")" "$(cat "$SCRATCH/received")"
-read -r GAP ANSWERS < <(gaps "$SCRATCH/ping")
-at_most "longest pause of the ping, ms" "$LARGEST_GAP" "$GAP"
-[ "$ANSWERS" -gt $((PINGS * 3 / 4)) ] || fail "only $ANSWERS of $PINGS pings were answered"
-say "$ANSWERS of $PINGS pings were answered"
-LAST=$(sed -nE 's/.*icmp_seq=([0-9]+).*/\1/p' "$SCRATCH/ping" | tail -n 1)
-[ "$LAST" -gt $((PINGS - 100)) ] || fail "the path was dead at the end: the last answer was to ping $LAST of $PINGS"
+for FAMILY in "${FAMILIES[@]}"; do load_survived "$FAMILY"; done
 same "addresses, routes and carrier changes of node1" "$BEFORE1" "$(standing node1)"
 same "addresses, routes and carrier changes of node2" "$BEFORE2" "$(standing node2)"
 for node in node1 node2; do

@@ -4,24 +4,33 @@
 #
 # `lab down` compares links, addresses, routes, rules, nftables, sysctls, namespaces, processes and files
 # of the host with those before `up`; here it must do so after every kind of end.
+# lab_census.sh BACKEND [INSIDE OUTSIDE], where INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and of the
+# underlay.
 # case: udp
 # case: vxlan
+# case: vxlan dual v6
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"
 
 BACKEND=$1
+INSIDE=${2:-v4}
+OUTSIDE=${3:-v4}
 
 keeper_pid() {
     cat "$LAB_STATE/$1/pid"
 }
 
-# What a host of the lab holds, its own place in the underlay's address plan left out. mallory never had
-# an agent: it shows what a node is like without one.
+# What a host of the lab holds, its own place in the underlay's address plan, $2, left out, and the link-local
+# addresses that the kernel invents. mallory never had an agent: it shows what a node is like without one.
 host_facts() {
     ip -n "$PREFIX-$1" -j link show | jq -r '.[] | "link \(.ifname)"'
-    ip -n "$PREFIX-$1" -j -4 address show | jq -r '.[] | .ifname as $i | .addr_info[] | "address \($i) \(.local)"' | sed "s/$2/HOST/g"
-    ip -n "$PREFIX-$1" -4 route show table all | sed "s/$2\\b/HOST/g"
+    {
+        ip -n "$PREFIX-$1" -j address show | jq -r '.[] | .ifname as $i | .addr_info[] | "address \($i) \(.local)"'
+        ip -n "$PREFIX-$1" -4 route show table all
+        ip -n "$PREFIX-$1" -6 route show table all
+    } | sed -E "s/(192\.0\.2\.|2001:db8:192::)$2\\b/\1HOST/g; s/fe80::[0-9a-f:]+/LINK-LOCAL/g" | sort
     ip -n "$PREFIX-$1" rule show
+    ip -n "$PREFIX-$1" -6 rule show
     ip netns exec "$PREFIX-$1" nft list ruleset
     ip netns exec "$PREFIX-$1" sysctl -a 2>/dev/null | grep -E '^net\.ipv[46]\.(conf|ip_forward|neigh)' |
         grep -vE 'stable_secret|base_reachable'
@@ -35,7 +44,7 @@ clean_node() {
     until_true 10 "the agent of $node ends" agent_gone "$node"
     tartan "$node" cleanup || fail "tartan cleanup on $node ended with code $?"
     same "what $node holds after SIG$2 and cleanup, against a host that never had an agent" \
-        "$(host_facts mallory 192.0.2.250)" "$(host_facts "$node" "192.0.2.${node#node}")"
+        "$(host_facts mallory 250)" "$(host_facts "$node" "${node#node}")"
     left=$(find "$LAB_STATE/$node" -mindepth 1 ! -name net-conf.json ! -name nodes.toml ! -name log ! -name pid -type f)
     equal "files that cleanup left on $node" '' "$left"
     tartan "$node" cleanup || fail "a second cleanup on $node ended with code $?"
@@ -65,17 +74,17 @@ down_ends_all() {
     equal "of $(wc -w <<<"$pids") processes of the lab live on" 0 "$lives"
 }
 
-say "nothing is left: backend $BACKEND"
+say "nothing is left: backend $BACKEND, inside $INSIDE, outside $OUTSIDE"
 for round in 1 2; do
     say "up and down, round $round"
-    lab_up --backend "$BACKEND" --pods 2
+    lab_up --backend "$BACKEND" --inside "$INSIDE" --outside "$OUTSIDE" --pods 2
     start_in pod3 sleep 1000
     down_ends_all
 done
 lab down
 
 say "every process killed"
-lab_up --backend "$BACKEND"
+lab_up --backend "$BACKEND" --inside "$INSIDE" --outside "$OUTSIDE"
 for node in node1 node2; do
     # shellcheck disable=SC2046
     kill -KILL $(ip netns pids "$PREFIX-$node")
@@ -83,13 +92,13 @@ done
 lab down
 
 say "half way up: no agent, a namespace missing"
-lab_up --backend "$BACKEND"
+lab_up --backend "$BACKEND" --inside "$INSIDE" --outside "$OUTSIDE"
 kill -KILL "$(keeper_pid node1)"
 ip netns delete "$PREFIX-pod2"
 rm "$LAB_STATE/pods"
 down_ends_all
 
 say "cleanup on a node"
-lab_up --backend "$BACKEND"
+lab_up --backend "$BACKEND" --inside "$INSIDE" --outside "$OUTSIDE"
 clean_node node1 TERM
 clean_node node2 KILL

@@ -3,19 +3,25 @@
 # real peer's address: none is delivered, none is answered, and each is counted under its reason, exactly.
 # What a peer may rightly say, from its own node address, is delivered.
 #
-#   mallory 192.0.2.250 ──┐
-#   node2 (tartan)        ├─ underlay ── node1 tartan ── pod1, pod2
-#   node3 (kernel) ───────┘      captured here, in the pod and on tartan0
+#   mallory .250 ───┐
+#   node2 (tartan)  ├─ underlay ── node1 tartan ── pod1, pod2
+#   node3 (kernel) ─┘      captured here, in the pod and on tartan0
 #
+# spoof.sh BACKEND [INSIDE OUTSIDE], where INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and of the
+# underlay.
 # case: udp
 # case: vxlan
+# case: udp v6 v6
+# full: vxlan v6 v6
+# full: vxlan v6 v4
+# full: vxlan v4 v6
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"
 
 BACKEND=$1
+INSIDE=${2:-v4}
+OUTSIDE=${3:-v4}
 SINK_PORT=7000
-MAC1=0a:74:c0:00:02:01
-MAC2=0a:74:c0:00:02:02
 # Of each format; a number that no other count of this test is.
 COUNT=37
 CASES=0
@@ -38,10 +44,10 @@ growth() {
 # forged WHAT HOST REASON JSON: sends and compares what was counted. REASON "delivered" means just that.
 forged() {
     local what=$1 host=$2 reason=$3 order sent before grown expected wait
-    order=$(jq -nc --argjson more "$4" --argjson count "$COUNT" --argjson port "$SINK_PORT" \
-        --arg source "$POD3" --arg destination "$POD1" --arg from "$MAC2" --arg to "$MAC1" \
-        '{to: "192.0.2.1", formats: ["udp", "vxlan"], $count, $source, $destination, $port,
-          source_mac: $from, destination_mac: $to} + $more')
+    order=$(jq -nc --argjson more "$4" --argjson formats "$FORMATS" --argjson count "$COUNT" --argjson port "$SINK_PORT" \
+        --arg address "$(underlay_of node1 "$OUTER")" --arg source "$POD3" --arg destination "$POD1" \
+        --arg from "$MAC2" --arg to "$MAC1" \
+        '{to: $address, $formats, $count, $source, $destination, $port, source_mac: $from, destination_mac: $to} + $more')
     sent=$(jq ".count * (.formats | length)" <<<"$order")
     before=$(inbound)
     in_ns "$host" python3 "$TOOLS/forge.py" <<<"$order"
@@ -51,31 +57,62 @@ forged() {
         [ "$grown" != "$expected" ] || break
         sleep 0.1
     done
-    equal "$what" "$expected" "$grown"
+    equal "$what, IPv$FAMILY over IPv$OUTER" "$expected" "$grown"
     CASES=$((CASES + 1))
     [ "$reason" != delivered ] || RIGHTFUL=$((RIGHTFUL + sent))
+}
+
+# What is forged from here on: inner packets of family $1 over the underlay's family $2.
+forge_as() {
+    FAMILY=$1
+    OUTER=$2
+    POD1=$(address_of pod1 "$1") POD2=$(address_of pod2 "$1") POD3=$(address_of pod3 "$1") POD5=$(address_of pod5 "$1")
+    MAC1=$(vtep_mac_of node1 "$1") MAC2=$(vtep_mac_of node2 "$1")
+    FORMATS='["udp", "vxlan"]'
+    case $1 in
+    4)
+        SUBNET=10.244. TUNNEL=.0 NOBODY=203.0.113.7 MALLORY=192.0.2.250
+        BEYOND=("loopback 127.0.0.1" "link-local 169.254.1.1" "multicast 224.0.0.1" "broadcast 255.255.255.255")
+        BAD_PACKET=00112233445566778899aabbccddeeff00112233
+        ;;
+    6)
+        SUBNET=fd00:10:244: TUNNEL=:: NOBODY=2001:db8:ffff::7 MALLORY=2001:db8:192::250
+        BEYOND=("loopback ::1" "link-local fe80::1" "multicast ff02::1" "unspecified ::" "an IPv4 pod mapped ::ffff:10.244.1.2")
+        BAD_PACKET=60000000001011400011223344556677
+        # Where IPv6 does not go by udp nothing more is asked of it.
+        if [ "$BACKEND" != udp ]; then FORMATS='["vxlan"]'; fi
+        ;;
+    esac
 }
 
 from_mallory() {
     forged "unknown outer source" mallory UnknownPeer '{}'
     forged "unknown outer source, our own pod inside" mallory UnknownPeer "{\"source\": \"$POD1\"}"
-    forged "unknown outer source, its own address inside" mallory UnknownPeer '{"source": "192.0.2.250"}'
+    forged "unknown outer source, its own address inside" mallory UnknownPeer "{\"source\": \"$MALLORY\"}"
+}
+
+# "WHO ADDRESS", of node $1's own address, if it has one of this family.
+node_address() {
+    local address
+    address=$(underlay_of "node$1" "$FAMILY")
+    [ "$address" = - ] || echo "$2 $address"
 }
 
 inner_source_of_a_peer() {
-    local who
-    for who in "another node's pod $POD5" "another node's address 192.0.2.3" "another node's tunnel 10.244.3.0" \
-        "our own pod $POD2" "the pod itself $POD1" "our node address 192.0.2.1" "our tunnel address 10.244.1.0" \
-        "loopback 127.0.0.1" "nobody's address 203.0.113.7" "a pod of no node 10.244.77.2"; do
+    local who others
+    mapfile -t others < <(node_address 3 "another node's address" && node_address 1 "our node address")
+    for who in "${others[@]}" "another node's pod $POD5" "another node's tunnel ${SUBNET}3$TUNNEL" \
+        "our own pod $POD2" "the pod itself $POD1" "our tunnel address ${SUBNET}1$TUNNEL" "${BEYOND[@]}" \
+        "nobody's address $NOBODY" "a pod of no node ${SUBNET}77${TUNNEL%0}2"; do
         forged "a peer speaks as $who" node2 NotPeersSource "{\"source\": \"${who##* }\"}"
     done
 }
 
 inner_destination() {
-    local what
-    for what in "no pod of ours 10.244.1.99" "another node's pod $POD5" "our node address 192.0.2.1" \
-        "loopback 127.0.0.1" "link-local 169.254.1.1" "multicast 224.0.0.1" "broadcast 255.255.255.255" \
-        "nobody's address 203.0.113.7"; do
+    local what others
+    mapfile -t others < <(node_address 1 "our node address")
+    for what in "${others[@]}" "no pod of ours ${SUBNET}1${TUNNEL%0}99" "another node's pod $POD5" "${BEYOND[@]}" \
+        "nobody's address $NOBODY"; do
         forged "a peer speaks to $what" node2 NotOurs "{\"destination\": \"${what##* }\"}"
     done
 }
@@ -90,33 +127,55 @@ broken_headers() {
     forged "a multicast MAC as source" node2 BadSourceMac '{"formats": ["vxlan"], "source_mac": "01:00:5e:00:00:01"}'
     forged "ARP inside" node2 NotIp '{"formats": ["vxlan"], "ethertype": 2054}'
     forged "cut short" node2 TooShort '{"formats": ["vxlan"], "cut": 21}'
-    forged "no IP inside" node2 Malformed '{"formats": ["udp"], "raw": "00112233445566778899aabbccddeeff00112233"}'
+    forged "the other family's ethertype" node2 NotIp "{\"formats\": [\"vxlan\"], \"ethertype\": $((FAMILY == 4 ? 0x86dd : 0x0800))}"
+    forged "no IP inside" node2 Malformed "{\"raw\": \"$BAD_PACKET\"}"
     forged "an inner packet cut short" node2 Malformed '{"formats": ["udp"], "cut": 30}'
+    forged "an inner packet cut short" node2 Malformed '{"formats": ["vxlan"], "cut": 52}'
 }
 
 rightful() {
+    local address
     forged "a peer's pod" node2 delivered '{}'
-    forged "a peer's node address" node2 delivered '{"source": "192.0.2.2"}'
-    forged "a peer's tunnel address" node2 delivered '{"source": "10.244.2.0"}'
+    forged "a peer's tunnel address" node2 delivered "{\"source\": \"${SUBNET}2$TUNNEL\"}"
+    address=$(underlay_of node2 "$FAMILY")
+    [ "$address" = - ] || forged "a peer's node address" node2 delivered "{\"source\": \"$address\"}"
 }
 
-say "forged datagrams: backend $BACKEND"
-lab_up --nodes 3 --pods 2 --backend "$BACKEND" --peer kernel-vxlan
-POD1=$(address_of pod1) POD2=$(address_of pod2) POD3=$(address_of pod3) POD5=$(address_of pod5)
+# A peer is a peer by each of its addresses, and no more by one than by the other.
+other_underlay() {
+    forged "unknown outer source" mallory UnknownPeer '{}'
+    forged "a peer speaks as another node's pod" node2 NotPeersSource "{\"source\": \"$POD5\"}"
+    forged "a peer speaks to our node address" node2 NotOurs "{\"destination\": \"$(underlay_of node1 "$FAMILY")\"}"
+    forged "a peer's pod" node2 delivered '{}'
+}
+
+say "forged datagrams: backend $BACKEND, inside $INSIDE, outside $OUTSIDE"
+OPTIONS=()
+if [ "$INSIDE" = "$OUTSIDE" ]; then OPTIONS=(--peer kernel-vxlan); fi
+lab_up --nodes 3 --pods 2 --backend "$BACKEND" --inside "$INSIDE" --outside "$OUTSIDE" "${OPTIONS[@]}"
 RIGHTFUL=0
 start_in pod1 python3 "$TOOLS/sink.py" "$SINK_PORT" >"$SCRATCH/sink"
 SINK=$PID
 until_true 5 "the sink listens" in_ns pod1 sh -c "ss -Hlun | grep -q :$SINK_PORT"
-# Whatever node1 says meanwhile, but ARP, would be an answer to a forger.
-capture net node1 "$SCRATCH/replies.pcap" inbound and ip
+# Whatever node1 says meanwhile, but ARP, neighbour discovery and group reports, would be an answer to a forger.
+capture net node1 "$SCRATCH/replies.pcap" inbound and '(ip or ip6)' and not '(icmp6 and (ip6[40] = 135 or ip6[40] = 136))' \
+    and not 'ip6[6] = 0'
 REPLIES=$PID
 capture node1 tartan0 "$SCRATCH/device.pcap"
 DEVICE=$PID
-from_mallory
-inner_source_of_a_peer
-inner_destination
-broken_headers
-rightful
+for INNER in $(families "$INSIDE"); do
+    forge_as "$INNER" "$(carrier "$INNER" "$OUTSIDE")"
+    from_mallory
+    inner_source_of_a_peer
+    inner_destination
+    broken_headers
+    if [ "$FORMATS" = '["vxlan"]' ]; then forged "IPv6 in the udp format" node2 Ipv6InUdp '{"formats": ["udp"]}'; fi
+    rightful
+    if [ "$OUTSIDE" = dual ]; then
+        forge_as "$INNER" $((10 - INNER))
+        other_underlay
+    fi
+done
 sleep 0.5
 stop "$REPLIES" INT
 stop "$DEVICE" INT

@@ -3,25 +3,38 @@
 #
 #   pod1 ── node1 tartan ══ underlay ══ tartan, or the kernel's VXLAN, node2 ── pod2
 #
-# traffic.sh BACKEND PEER UNDERLAY, where PEER is tartan, kernel-vxlan or control (no Tartan at all).
+# traffic.sh BACKEND PEER UNDERLAY [INSIDE OUTSIDE], where PEER is tartan, kernel-vxlan or control (no Tartan at
+# all), and INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and of the underlay.
 # case: udp tartan offload
 # case: vxlan tartan offload
 # case: vxlan kernel-vxlan offload
 # case: vxlan kernel-vxlan no-tunnel
 # case: vxlan kernel-vxlan wire
+# case: vxlan tartan offload v6 v4
+# case: udp tartan offload v6 v6
 # full: udp tartan no-tunnel
 # full: udp tartan wire
 # full: vxlan tartan no-tunnel
 # full: vxlan tartan wire
 # full: vxlan control wire
+# full: udp tartan offload dual v4
+# full: vxlan tartan offload v4 v6
+# full: vxlan tartan offload v6 v6
+# full: vxlan tartan offload dual v6
+# full: vxlan kernel-vxlan offload v6 v6
+# full: vxlan control wire dual dual
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"
 
 BACKEND=$1
 PEER=$2
 UNDERLAY=$3
+INSIDE=${4:-v4}
+OUTSIDE=${5:-v4}
 LARGEST=4000
-GIB=1073741824
+# The great transfer, where it is not made small to save time every day.
+BULK=$((1 << 30))
+if [ -z "${FULL:-}" ] && [ "$INSIDE$OUTSIDE" != v4v4 ]; then BULK=$((1 << 27)); fi
 
 options() {
     case $PEER in
@@ -63,29 +76,40 @@ trace() {
 node_of() {
     case $1 in
     192.0.2.*) echo "node${1##*.}" ;;
+    2001:db8:192::*) echo "node${1##*:}" ;;
     10.244.*.0)
         set -- "${1%.0}"
         echo "node${1##*.}"
+        ;;
+    fd00:10:244:*::)
+        set -- "${1%::}"
+        echo "node${1##*:}"
         ;;
     *) echo "nobody ($1)" ;;
     esac
 }
 
-say "traffic: backend $BACKEND, peer $PEER, underlay $UNDERLAY"
+# Everything between the pods' addresses of one family.
+prove() {
+    local pod1 pod2
+    pod1=$(address_of pod1 "$1")
+    pod2=$(address_of pod2 "$1")
+    start_in pod1 python3 "$TOOLS/sizes.py" serve "$pod1"
+    start_in pod2 python3 "$TOOLS/sizes.py" serve "$pod2"
+    ping_both pod1 "$pod2"
+    ping_both pod2 "$pod1"
+    sizes pod1 "$pod2"
+    sizes pod2 "$pod1"
+    bulk pod1 pod2 "$pod2" "$BULK"
+    bulk pod2 pod1 "$pod1" "$BULK"
+    trace pod1 "$pod2" 1 2
+    trace pod2 "$pod1" 2 1
+}
+
+say "traffic: backend $BACKEND, peer $PEER, underlay $UNDERLAY, inside $INSIDE, outside $OUTSIDE"
 mapfile -t OPTIONS < <(options | tr ' ' '\n')
-lab_up --backend "$BACKEND" --underlay "$UNDERLAY" "${OPTIONS[@]}"
-POD1=$(address_of pod1)
-POD2=$(address_of pod2)
-start_in pod1 python3 "$TOOLS/sizes.py" serve "$POD1"
-start_in pod2 python3 "$TOOLS/sizes.py" serve "$POD2"
-ping_both pod1 "$POD2"
-ping_both pod2 "$POD1"
-sizes pod1 "$POD2"
-sizes pod2 "$POD1"
-bulk pod1 pod2 "$POD2" "$GIB"
-bulk pod2 pod1 "$POD1" "$GIB"
-trace pod1 "$POD2" 1 2
-trace pod2 "$POD1" 2 1
+lab_up --backend "$BACKEND" --underlay "$UNDERLAY" --inside "$INSIDE" --outside "$OUTSIDE" "${OPTIONS[@]}"
+for FAMILY in $(families "$INSIDE"); do prove "$FAMILY"; done
 case $PEER in
 tartan) law_one node1 && law_one node2 ;;
 kernel-vxlan) law_one node1 ;;

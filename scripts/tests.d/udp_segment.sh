@@ -5,29 +5,36 @@
 #
 #   pod1 ── node1 tartan ══ underlay ══ flannel.1 node2 ── pod2
 #
-# udp_segment.sh PEER UNDERLAY, where PEER is kernel-vxlan or control (no Tartan: is the test right?)
+# udp_segment.sh PEER UNDERLAY [FAMILY], where PEER is kernel-vxlan or control (no Tartan: is the test right?), and
+# FAMILY, v4 or v6, is that of pods and underlay.
 # case: kernel-vxlan offload
 # case: kernel-vxlan no-tunnel
 # case: kernel-vxlan wire
+# case: kernel-vxlan offload v6
+# full: kernel-vxlan no-tunnel v6
+# full: kernel-vxlan wire v6
 # full: control offload
+# full: control offload v6
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"
 
 PEER=$1
 UNDERLAY=$2
+FAMILY=${3:-v4}
 SIZE=1200
 COUNT=10
 GOOD_PORT=7000
 FORGED_PORT=7001
-MAC2=02:00:5e:10:00:02
 # A cut at every 1,200 bytes of the whole datagram falls 50 bytes of headers earlier in the payload:
-# VXLAN 8, Ethernet 14, IP 20, UDP 8. Without the VXLAN header it is 42, in the other format 28.
-OFFSETS=(0 1150 1158 1172)
+# VXLAN 8, Ethernet 14, IP 20, UDP 8. Without the VXLAN header it is 42, in the other format 28. IPv6 has 20 more.
+case $FAMILY in
+v4) OFFSETS=(0 1150 1158 1172) ;;
+v6) OFFSETS=(0 1130 1138 1152) ;;
+esac
 
+# What the pod's kernel counts, of both families.
 udp_counter() {
-    in_ns "$1" grep '^Udp:' /proc/net/snmp | awk -v name="$2" '
-        NR == 1 { for (i = 2; i <= NF; i++) if ($i == name) column = i }
-        NR == 2 { print $column }'
+    in_ns "$1" nstat -asz "Udp$2" "Udp6$2" | awk '$1 ~ /^Udp/ { sum += $2 } END { print sum }'
 }
 
 # Sends from $1 to the pod $2 and proves what arrives: a plain super-packet, then the forged ones.
@@ -53,13 +60,11 @@ prove() {
     equal "datagrams for nobody at $to" 0 "$(udp_counter "$to" NoPorts)"
 }
 
-say "UDP_SEGMENT: peer $PEER, underlay $UNDERLAY"
-if [ "$PEER" = control ]; then
-    lab_up --control --underlay "$UNDERLAY"
-    MAC1=02:00:5e:10:00:01
-else
-    lab_up --peer kernel-vxlan --underlay "$UNDERLAY"
-    MAC1=0a:74:c0:00:02:01
-fi
+say "UDP_SEGMENT: peer $PEER, underlay $UNDERLAY, $FAMILY"
+OPTIONS=(--peer kernel-vxlan)
+if [ "$PEER" = control ]; then OPTIONS=(--control); fi
+lab_up "${OPTIONS[@]}" --underlay "$UNDERLAY" --inside "$FAMILY" --outside "$FAMILY"
+MAC1=$(vtep_mac_of node1 "${FAMILY#v}")
+MAC2=$(vtep_mac_of node2 "${FAMILY#v}")
 prove pod2 pod1
 prove pod1 pod2
