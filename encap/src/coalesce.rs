@@ -207,7 +207,8 @@ impl Coalescer {
         joined
     }
 
-    /// Appends `link` to the chain of its flow, or begins the flow's next chain with it.
+    /// Appends `link` to the latest chain of its flow, or begins the flow's next one with it: then nothing finds the
+    /// one before any more.
     fn join_flow(
         &mut self,
         inner: &Inner,
@@ -227,9 +228,6 @@ impl Coalescer {
                 if self.join(number, &candidate, link, owner) {
                     self.latest = number;
                     return;
-                }
-                if let Some(before) = self.chains.get_mut(number) {
-                    before.seal();
                 }
                 slot
             }

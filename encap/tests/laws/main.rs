@@ -18,3 +18,4 @@ mod packets;
 mod push_pull;
 mod segments;
 mod streams;
+mod tun_rs;

@@ -3,7 +3,7 @@
 
 use encap::checksum::{self, Transport};
 use encap::coalesce::{Coalescer, Packet, Place};
-use encap::offload::{Cut, Kind};
+use encap::offload::{Cut, Kind, Unfinished};
 use encap::{Family, Fragment, Inner, segment};
 use smoltcp::wire::checksum as smol;
 
@@ -18,6 +18,7 @@ pub(crate) struct Sent {
 #[derive(Clone, Debug)]
 pub(crate) struct Written {
     pub(crate) bytes: Vec<u8>,
+    pub(crate) checksum: Option<Unfinished>,
     pub(crate) cut: Option<Cut>,
     /// Which packets are in it.
     pub(crate) of: Vec<usize>,
@@ -93,6 +94,7 @@ fn gathered(packet: &Packet<'_>, sent: &[Sent]) -> Written {
     }
     Written {
         bytes,
+        checksum: packet.offload.checksum,
         cut: packet.offload.cut,
         of,
     }
@@ -247,7 +249,7 @@ struct Quirks {
     /// TCP flags.
     flags: u8,
     hop_limit: u8,
-    /// 0 to 5: see [`Stream::emit`].
+    /// 0 for none: see [`Stream::emit`].
     damage: u8,
     fragment: bool,
     options: bool,
@@ -337,8 +339,8 @@ impl Stream {
                     ..PLAIN
                 },
             ),
-            9..=12 => {
-                let damage = event % 40 - 8;
+            9..=12 | 22 => {
+                let damage = if event % 40 == 22 { 5 } else { event % 40 - 8 };
                 self.data(self.size, Quirks { damage, ..PLAIN })
             }
             13 => self.data(
@@ -363,6 +365,14 @@ impl Stream {
                 self.size = 1 + some % 9_000;
                 self.data(self.size, PLAIN)
             }
+            21 => {
+                // Says something that the data behind it does not repeat.
+                let was = self.acknowledgment;
+                self.acknowledgment = was.wrapping_add(amount.into());
+                let packet = self.data(0, PLAIN);
+                self.acknowledgment = was;
+                packet
+            }
             17..=20 => self.data(self.size, Quirks { damage: 2, ..PLAIN }),
             _ => self.data(self.size, PLAIN),
         }
@@ -376,29 +386,31 @@ impl Stream {
         packet
     }
 
-    /// The packet. Damage: 1 a wrong checksum, 2 an unfinished one, 3 none or one of zero, 4 a wrong IPv4 header.
+    /// The packet. Damage: 1 a wrong checksum, 2 an unfinished one, 3 none or one of zero, 4 a wrong IPv4 header,
+    /// 5 a byte behind the datagram.
     fn emit(&self, len: usize, quirks: Quirks) -> Vec<u8> {
         let (protocol, mut segment) = if self.udp {
             (17, self.udp())
         } else {
             (6, self.tcp(quirks.flags))
         };
-        let header = segment.len();
         let filler = |i: usize| (self.sequence as usize + 3 * i) as u8;
         segment.extend((0..len).map(filler));
+        let stray = usize::from(self.udp && quirks.damage == 5 && len > 0);
         if self.udp {
-            let length = (segment.len() as u16).to_be_bytes();
+            let length = ((segment.len() - stray) as u16).to_be_bytes();
             segment[4..6].copy_from_slice(&length);
         }
+        let covered = &segment[..segment.len() - stray];
         let at = if self.udp { 6 } else { 16 };
         let (source, destination) = self.addresses();
         let pseudo = smol::pseudo_header(
             &source.into(),
             &destination.into(),
             protocol.into(),
-            segment.len() as u32,
+            covered.len() as u32,
         );
-        let right = !smol::combine(&[pseudo, smol::data(&segment)]);
+        let right = !smol::combine(&[pseudo, smol::data(covered)]);
         let right = if self.udp && right == 0 {
             0xffff
         } else {
@@ -418,7 +430,6 @@ impl Stream {
             self.ipv4(protocol, segment.len(), quirks, header_damage)
         };
         packet.append(&mut segment);
-        debug_assert!(header >= 8);
         packet
     }
 
@@ -463,9 +474,11 @@ impl Stream {
     }
 
     fn ipv6(&self, protocol: u8, payload: usize, quirks: Quirks) -> Vec<u8> {
+        let [high, low] = (payload as u16 + 8).to_be_bytes();
         let extension: Option<(u8, [u8; 8])> = match (quirks.fragment, quirks.options) {
             (true, _) => Some((44, [protocol, 0, 0, 1, 0, 0, 0, 7])),
-            (_, true) => Some((60, [protocol, 0, 1, 4, 0, 0, 0, 0])),
+            // Padding that would pass for a UDP header's length.
+            (_, true) => Some((60, [protocol, 0, 1, 4, high, low, 0, 0])),
             _ => None,
         };
         let extra = extension.map_or(0, |_| 8);
