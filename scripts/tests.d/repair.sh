@@ -5,24 +5,28 @@
 #
 #   pod1 ── node1 (meddled with) ══ underlay ══ node2 ── pod2
 #
-# case: vxlan
+# repair.sh BACKEND [INSIDE], where INSIDE, v4 or dual, is the families of pods.
+# case: vxlan dual
+# full: vxlan
 # full: udp
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"
 
 BACKEND=$1
+INSIDE=${2:-v4}
 SPACE=$PREFIX-node1
 NODES_FILE=$LAB_STATE/node1/nodes.toml
 SECONDS_TO_REPAIR=2
 
 facts() {
-    ip -n "$SPACE" -4 -o address show dev tartan0 | sed 's/ valid_lft.*//'
+    ip -n "$SPACE" -o address show dev tartan0 | sed 's/ valid_lft.*//'
     ip -n "$SPACE" -4 route show
+    ip -n "$SPACE" -6 route show
     ip -n "$SPACE" -j link show dev tartan0 | jq -c '.[0] | {mtu, flags}'
     sysctl_of rp_filter
     sysctl_of send_redirects
     sysctl_of accept_local
-    ip netns exec "$SPACE" sysctl -n net.ipv4.ip_forward
+    ip netns exec "$SPACE" sysctl -n net.ipv4.ip_forward net.ipv6.conf.all.forwarding
 }
 
 sysctl_of() {
@@ -45,7 +49,10 @@ meddle() {
 }
 
 traffic() {
-    in_ns pod1 ping -n -q -c 5 -i 0.02 -W 1 "$POD2" >"$SCRATCH/ping" || fail "ping $1"
+    local family
+    for family in $(families "$INSIDE"); do
+        in_ns pod1 ping -n -q -c 5 -i 0.02 -W 1 "$(address_of pod2 "$family")" >"$SCRATCH/ping" || fail "ping $1, IPv$family"
+    done
     say "traffic $1"
 }
 
@@ -73,9 +80,8 @@ refused() {
     traffic "with $1"
 }
 
-say "put back and refused: backend $BACKEND"
-lab_up --backend "$BACKEND"
-POD2=$(address_of pod2)
+say "put back and refused: backend $BACKEND, inside $INSIDE"
+lab_up --backend "$BACKEND" --inside "$INSIDE"
 BEFORE=$(facts)
 traffic before
 meddle "the cluster route" ip -n "$SPACE" route delete 10.244.0.0/16 dev tartan0
@@ -84,6 +90,13 @@ meddle "the device, taken down" ip -n "$SPACE" link set tartan0 down
 meddle "the device's MTU" ip -n "$SPACE" link set tartan0 mtu 1300
 meddle "rp_filter" ip netns exec "$SPACE" sysctl -q -w net.ipv4.conf.tartan0.rp_filter=1
 meddle "forwarding" ip netns exec "$SPACE" sysctl -q -w net.ipv4.ip_forward=0
+if [ "$INSIDE" = dual ]; then
+    meddle "the cluster route of IPv6" ip -n "$SPACE" -6 route delete fd00:10:244::/48 dev tartan0
+    meddle "the tunnel's IPv6 address" ip -n "$SPACE" address delete fd00:10:244:1::/128 dev tartan0
+    meddle "the own subnet's route of IPv6" ip -n "$SPACE" -6 route delete unreachable fd00:10:244:1::/64
+    meddle "IPv6 of the device, switched off" ip netns exec "$SPACE" sysctl -q -w net.ipv6.conf.tartan0.disable_ipv6=1
+    meddle "forwarding of IPv6" ip netns exec "$SPACE" sysctl -q -w net.ipv6.conf.all.forwarding=0
+fi
 
 GOOD=$(cat "$NODES_FILE")
 printf '%s\n[[node]]\nname = "node9"\nsubnet = ["10.244.9.0/24"]\npublic-ip = "192.0.2.9"\n' "$GOOD" >"$NODES_FILE"
