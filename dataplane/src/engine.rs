@@ -5,29 +5,24 @@
 //! [`Engine::publish`] builds a snapshot beside the old one, swaps a pointer and wakes the workers; each adopts it
 //! before its next step. Control never waits for a worker, a worker never waits for control.
 
+mod thread;
+
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use arc_swap::{ArcSwap, Cache};
-use crossbeam_queue::ArrayQueue;
-use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token, Waker};
+use arc_swap::ArcSwap;
 
 use crate::counters::Counters;
 use crate::device::plain::Plain;
 use crate::inbound::RefusedSource;
-use crate::limits::{EVENTS, TICK};
 use crate::now::Now;
 use crate::snapshot::Snapshot;
 use crate::spec::Spec;
-use crate::underlay::Port;
 use crate::underlay::socket::Sockets;
-use crate::worker::{Next, Source, Worker};
+use thread::Thread;
 
 /// What one worker owns, and the core it is pinned to.
 pub struct Seat {
@@ -82,12 +77,6 @@ struct Shared {
     device_lost: AtomicBool,
     /// The origin of this engine's time.
     start: Instant,
-}
-
-struct Thread {
-    handle: JoinHandle<()>,
-    waker: Arc<Waker>,
-    refused: Arc<ArrayQueue<RefusedSource>>,
 }
 
 impl Engine {
@@ -207,121 +196,6 @@ impl Shared {
     }
 }
 
-impl Thread {
-    fn start(
-        index: usize,
-        seat: Seat,
-        counters: &Counters,
-        shared: &Arc<Shared>,
-    ) -> io::Result<Thread> {
-        let poll = Poll::new()?;
-        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
-        let worker = Worker::new(seat.device, seat.underlay, counters, index);
-        for (token, source) in SOURCES {
-            if let Some(descriptor) = worker.descriptor(source) {
-                poll.registry()
-                    .register(&mut SourceFd(&descriptor), token, Interest::READABLE)?;
-            }
-        }
-        let refused = worker.refused();
-        let shared = Arc::clone(shared);
-        let run = move || {
-            if let Some(id) = seat.core {
-                core_affinity::set_for_current(core_affinity::CoreId { id });
-            }
-            Loop {
-                worker,
-                poll,
-                shared,
-                watching_room: false,
-            }
-            .run();
-        };
-        let handle = std::thread::Builder::new()
-            .name(format!("worker-{index}"))
-            .spawn(run)?;
-        Ok(Thread {
-            handle,
-            waker,
-            refused,
-        })
-    }
-}
-
-/// A worker and the poll it sleeps in.
-struct Loop {
-    worker: Worker<Plain, Sockets>,
-    poll: Poll,
-    shared: Arc<Shared>,
-    /// The poll also wakes when a port takes more.
-    watching_room: bool,
-}
-
-impl Loop {
-    fn run(mut self) {
-        let shared = Arc::clone(&self.shared);
-        let mut snapshot = Cache::new(&shared.snapshot);
-        let mut events = Events::with_capacity(EVENTS);
-        while !shared.go.load(Ordering::Acquire) && !shared.stop.load(Ordering::Acquire) {
-            self.sleep(&mut events, TICK);
-        }
-        while !shared.stop.load(Ordering::Acquire) {
-            let next = self.worker.step(snapshot.load(), self.shared.now());
-            if self.worker.device_lost() {
-                shared.device_lost.store(true, Ordering::Relaxed);
-            }
-            self.watch_room(matches!(next, Next::Held(_)));
-            let timeout = match next {
-                Next::Now => Duration::ZERO,
-                Next::Held(left) => left,
-                Next::Idle => TICK,
-            };
-            self.sleep(&mut events, timeout);
-        }
-        while self.worker.drain(snapshot.load(), self.shared.now()) {
-            self.sleep(&mut events, Duration::from_millis(1));
-        }
-    }
-
-    fn sleep(&mut self, events: &mut Events, timeout: Duration) {
-        // An interrupted poll is an early wake-up; it returns no events.
-        if self.poll.poll(events, Some(timeout)).is_err() {
-            return;
-        }
-        for event in events.iter() {
-            if let Some((_, source)) = SOURCES.iter().find(|(token, _)| *token == event.token()) {
-                self.worker.wake(*source);
-            }
-        }
-    }
-
-    /// Asks for writability only while something is held: otherwise every datagram sent would wake the worker.
-    fn watch_room(&mut self, held: bool) {
-        if held == self.watching_room {
-            return;
-        }
-        self.watching_room = held;
-        let interest = if held {
-            Interest::READABLE | Interest::WRITABLE
-        } else {
-            Interest::READABLE
-        };
-        for (token, source) in SOURCES
-            .iter()
-            .filter(|(_, source)| matches!(source, Source::Port(_)))
-        {
-            if let Some(descriptor) = self.worker.descriptor(*source) {
-                // Refused only for lack of memory; then the hold ends by its time.
-                let _ = self.poll.registry().reregister(
-                    &mut SourceFd(&descriptor as &RawFd),
-                    *token,
-                    interest,
-                );
-            }
-        }
-    }
-}
-
 impl std::fmt::Display for EngineError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -346,15 +220,3 @@ impl std::error::Error for EngineError {
         }
     }
 }
-
-const WAKER: Token = Token(0);
-const SOURCES: [(Token, Source); 1 + Port::ALL.len()] = {
-    let [a, b, c, d] = Port::ALL;
-    [
-        (Token(1), Source::Device),
-        (Token(2), Source::Port(a)),
-        (Token(3), Source::Port(b)),
-        (Token(4), Source::Port(c)),
-        (Token(5), Source::Port(d)),
-    ]
-};
