@@ -3,7 +3,9 @@
 //! Theory of operation: [`Engine::start`] makes one thread per seat; each pins itself, registers its descriptors with a
 //! poll of its own, and waits. Nothing is read before [`Engine::go`], so that two services never read one descriptor.
 //! [`Engine::publish`] builds a snapshot beside the old one, swaps a pointer and wakes the workers; each adopts it
-//! before its next step. Control never waits for a worker, a worker never waits for control.
+//! before its next step. [`Engine::reseat`] gives each worker other sockets in the same way, when the node's underlay
+//! address has moved: what was read is finished, what is held leaves through the new ones, and nothing that came for the
+//! old address is read any more. Control never waits for a worker, a worker never waits for control.
 
 mod thread;
 
@@ -65,6 +67,13 @@ pub enum EngineError {
         seats: usize,
         /// Workers of the page.
         page: usize,
+    },
+    /// Another number of workers has sockets than there are.
+    Sockets {
+        /// Sets of sockets given.
+        given: usize,
+        /// Workers that run.
+        workers: usize,
     },
     /// No poll, waker or thread to be had.
     Kernel(io::Error),
@@ -129,6 +138,32 @@ impl Engine {
         self.wake();
     }
 
+    /// Gives each worker other sockets, in the order of their seats, in the place of those it has, and lets it close
+    /// those. A socket of both sets, as its duplicate, loses nothing.
+    ///
+    /// # Errors
+    /// [`EngineError`]; every worker keeps what it has.
+    pub fn reseat(&self, sockets: Vec<Sockets>) -> Result<(), EngineError> {
+        if sockets.len() != self.threads.len() {
+            return Err(EngineError::Sockets {
+                given: sockets.len(),
+                workers: self.threads.len(),
+            });
+        }
+        // First all that may be refused, then the hand-over: never one worker here and another there.
+        for (index, (thread, watched)) in self.threads.iter().zip(&sockets).enumerate() {
+            if let Err(error) = thread.watch(watched) {
+                let before = self.threads.iter().zip(&sockets).take(index);
+                before.for_each(|(thread, sockets)| thread.unwatch(sockets));
+                return Err(EngineError::Kernel(error));
+            }
+        }
+        for (thread, sockets) in self.threads.iter().zip(sockets) {
+            thread.reseat(sockets);
+        }
+        Ok(())
+    }
+
     /// The snapshot published last.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.shared.snapshot.load_full()
@@ -184,8 +219,7 @@ impl Engine {
 
     fn wake(&self) {
         for thread in &self.threads {
-            // A waker fails only if its poll is gone, and then so is the worker.
-            let _ = thread.waker.wake();
+            thread.wake();
         }
     }
 }
@@ -205,6 +239,12 @@ impl std::fmt::Display for EngineError {
                     "{seats} workers cannot count on a page made for {page}: stop the agent and start it anew"
                 )
             }
+            EngineError::Sockets { given, workers } => {
+                write!(
+                    f,
+                    "{given} sets of sockets are not one for each of {workers} workers: restart Tartan"
+                )
+            }
             EngineError::Kernel(error) => {
                 write!(f, "the kernel refuses a worker its poll or thread: {error}")
             }
@@ -216,7 +256,7 @@ impl std::error::Error for EngineError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             EngineError::Kernel(error) => Some(error),
-            EngineError::Counters { .. } => None,
+            EngineError::Counters { .. } | EngineError::Sockets { .. } => None,
         }
     }
 }

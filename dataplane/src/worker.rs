@@ -151,6 +151,13 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.device_lost
     }
 
+    /// Goes on over another underlay, and returns the one it had, which is read no more. What is held leaves through the
+    /// new one, at its turn.
+    pub fn reseat(&mut self, underlay: U) -> U {
+        self.ready.ports = [true; Port::ALL.len()];
+        std::mem::replace(&mut self.underlay, underlay)
+    }
+
     /// The device.
     pub fn device_mut(&mut self) -> &mut D {
         &mut self.device

@@ -10,21 +10,25 @@ use std::time::Duration;
 use arc_swap::Cache;
 use crossbeam_queue::ArrayQueue;
 use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token, Waker};
+use mio::{Events, Interest, Poll, Registry, Token, Waker};
 
 use super::{Seat, Shared};
 use crate::counters::Counters;
 use crate::device::plain::Plain;
 use crate::inbound::RefusedSource;
 use crate::limits::{EVENTS, TICK};
-use crate::underlay::Port;
 use crate::underlay::socket::Sockets;
+use crate::underlay::{Port, Underlay};
 use crate::worker::{Next, Source, Worker};
 
 pub(super) struct Thread {
     pub(super) handle: JoinHandle<()>,
-    pub(super) waker: Arc<Waker>,
+    waker: Waker,
     pub(super) refused: Arc<ArrayQueue<RefusedSource>>,
+    /// Of the worker's poll.
+    registry: Registry,
+    /// Sockets that the worker is to take at its next wake-up, in the place of those it has.
+    arrival: Arc<ArrayQueue<Sockets>>,
 }
 
 impl Thread {
@@ -35,7 +39,7 @@ impl Thread {
         shared: &Arc<Shared>,
     ) -> io::Result<Thread> {
         let poll = Poll::new()?;
-        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        let waker = Waker::new(poll.registry(), WAKER)?;
         let worker = Worker::new(seat.device, seat.underlay, counters, index);
         for (token, source) in SOURCES {
             if let Some(descriptor) = worker.descriptor(source) {
@@ -44,6 +48,9 @@ impl Thread {
             }
         }
         let refused = worker.refused();
+        let registry = poll.registry().try_clone()?;
+        let arrival = Arc::new(ArrayQueue::new(1));
+        let arriving = Arc::clone(&arrival);
         let shared = Arc::clone(shared);
         let run = move || {
             if let Some(id) = seat.core {
@@ -53,6 +60,7 @@ impl Thread {
                 worker,
                 poll,
                 shared,
+                arrival: arriving,
                 watching_room: false,
             }
             .run();
@@ -64,8 +72,59 @@ impl Thread {
             handle,
             waker,
             refused,
+            registry,
+            arrival,
         })
     }
+
+    /// Has the worker's poll watch further sockets: the worker cannot fail to take them then. Until it does, their
+    /// wake-ups only make it read those that it has.
+    pub(super) fn watch(&self, sockets: &Sockets) -> io::Result<()> {
+        for (token, descriptor) in descriptors(sockets) {
+            let mut source = SourceFd(&descriptor);
+            let watched = self
+                .registry
+                .register(&mut source, token, Interest::READABLE);
+            if let Err(error) = watched {
+                unwatch(&self.registry, sockets);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Undoes [`Thread::watch`].
+    pub(super) fn unwatch(&self, sockets: &Sockets) {
+        unwatch(&self.registry, sockets);
+    }
+
+    /// Hands over sockets that are watched. Others that the worker has not taken yet give way.
+    pub(super) fn reseat(&self, sockets: Sockets) {
+        if let Some(overtaken) = self.arrival.force_push(sockets) {
+            unwatch(&self.registry, &overtaken);
+        }
+        self.wake();
+    }
+
+    pub(super) fn wake(&self) {
+        // A waker fails only if its poll is gone, and then so is the worker.
+        let _ = self.waker.wake();
+    }
+}
+
+/// A closed descriptor leaves a poll only with its last duplicate, and the keeper has one.
+fn unwatch(registry: &Registry, sockets: &Sockets) {
+    for (_, descriptor) in descriptors(sockets) {
+        // Refused only for what is not watched.
+        let _ = registry.deregister(&mut SourceFd(&descriptor));
+    }
+}
+
+fn descriptors(sockets: &Sockets) -> impl Iterator<Item = (Token, RawFd)> {
+    SOURCES.iter().filter_map(|(token, source)| match source {
+        Source::Port(port) => Some((*token, sockets.descriptor(*port)?)),
+        Source::Device => None,
+    })
 }
 
 /// A worker and the poll it sleeps in.
@@ -73,6 +132,7 @@ struct Loop {
     worker: Worker<Plain, Sockets>,
     poll: Poll,
     shared: Arc<Shared>,
+    arrival: Arc<ArrayQueue<Sockets>>,
     /// The poll also wakes when a port takes more.
     watching_room: bool,
 }
@@ -112,6 +172,18 @@ impl Loop {
             if let Some((_, source)) = SOURCES.iter().find(|(token, _)| *token == event.token()) {
                 self.worker.wake(*source);
             }
+        }
+        if events.iter().any(|event| event.token() == WAKER) {
+            self.move_in();
+        }
+    }
+
+    /// Takes sockets that have come, if any have, and closes the old ones.
+    fn move_in(&mut self) {
+        if let Some(sockets) = self.arrival.pop() {
+            let old = self.worker.reseat(sockets);
+            unwatch(self.poll.registry(), &old);
+            self.watching_room = false;
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use dataplane::drops::DropReason;
 use dataplane::limits::{ERRORS, HOLD, ICMP_BURST, ICMP_EVERY, QUOTE};
 use dataplane::now::Now;
-use dataplane::underlay::memory::Datagram;
+use dataplane::underlay::memory::{Datagram, Memory};
 use dataplane::underlay::{Failure, Port};
 use encap::{Ecn, Family, Format};
 use libc::{ECONNREFUSED, ENETUNREACH, ENOBUFS, EPERM};
@@ -14,7 +14,7 @@ use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, Ipv4Packet, Ipv6Packet};
 
 use crate::reasons::node;
 use crate::world::node::{Node, port};
-use crate::world::packets::{edit_v4, frame, pattern, tcp, udp, vxlan, with_ecn};
+use crate::world::packets::{edit_v4, frame, pattern, plain, tcp, udp, vxlan, with_ecn};
 use crate::world::plan::{ip, mac, pod, pod6};
 
 #[test]
@@ -214,6 +214,32 @@ fn a_drain_sends_what_is_held_and_reads_nothing() {
     assert!(!node.drain(Now(3)));
     assert_eq!(node.take_sent().len(), 3);
     assert_eq!(node.worker.device_mut().to_worker.len(), 1);
+    assert_eq!(node.audit(), [""; 0]);
+}
+
+/// The node's address moves while packets are held: each leaves once, from the new address, in order. What waits at the
+/// new one is read without a wake-up.
+#[test]
+fn what_is_held_leaves_through_the_sockets_of_a_new_address() {
+    let mut node = node();
+    let packets: Vec<_> = (0..5u8).map(|n| udp(pod(1, 0), pod(3, 0), &[n])).collect();
+    node.give_room(Some(2));
+    packets.iter().for_each(|packet| node.push(packet.clone()));
+    let mut all = sent(&mut node, Now(0));
+    assert_eq!((all.len(), node.totals().outbound.held), (2, 3));
+    let new = ip("192.0.2.99");
+    let mut moved = Memory::new(new.into());
+    let waiting = udp(pod(3, 0), pod(1, 0), b"waits");
+    moved.to_worker.push_back(plain(3, 1, &waiting));
+    node.outside.handed += 1;
+    let old = node.worker.reseat(moved);
+    assert_eq!((old.public, old.sent.len()), (node.spec.node.public, 0));
+    let (more, delivered) = node.run(Now(1));
+    assert_eq!(delivered, [waiting]);
+    all.extend(more);
+    assert_eq!(payloads(&all), packets);
+    assert!(all.iter().skip(2).all(|d| d.from.ip() == new), "{all:?}");
+    assert_eq!(node.totals().outbound.held, 0);
     assert_eq!(node.audit(), [""; 0]);
 }
 

@@ -14,6 +14,7 @@
     unreachable_pub
 )]
 
+mod reseat;
 mod rig;
 
 use std::time::Duration;

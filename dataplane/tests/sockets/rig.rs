@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -27,42 +27,19 @@ pub struct Rig {
     _namespaces: [Namespace; 2],
 }
 
-struct Namespace(String);
+pub struct Namespace(String);
 
 impl Rig {
     /// Peers are sent to in `format`; the worker believes in an underlay of `underlay_mtu` bytes.
     pub fn new(format: Format, underlay_mtu: u16) -> Rig {
-        let [near, far] = ["near", "far"].map(Namespace::new);
-        ip(&format!(
-            "-n {} link add u0 type veth peer name u0 netns {}",
-            near.0, far.0
-        ));
-        for (space, addresses) in [
-            (&near, vec!["192.0.2.1/24"]),
-            (&far, vec!["192.0.2.2/24", "192.0.2.3/24"]),
-        ] {
-            for address in addresses {
-                ip(&format!("-n {} addr add {address} dev u0", space.0));
-            }
-            ip(&format!("-n {} link set u0 up", space.0));
-        }
+        let [near, far] = linked(&["192.0.2.1"], &["192.0.2.2", "192.0.2.3"]);
         // Otherwise the far kernel answers only a few of the datagrams that nobody wants.
         far.inside(|| std::fs::write("/proc/sys/net/ipv4/icmp_ratelimit", "0").unwrap());
         let listener = far.inside(move || UdpSocket::bind(("192.0.2.2", port(format))).unwrap());
         listener
             .set_read_timeout(Some(Duration::from_millis(20)))
             .unwrap();
-        let sockets = near.inside(|| {
-            let pair = [Format::Udp, Format::Vxlan].map(|format| {
-                let spec = SocketSpec {
-                    address: address("192.0.2.1"),
-                    port: port(format),
-                    format,
-                };
-                (bind(&spec).unwrap(), spec)
-            });
-            Sockets::adopt(pair).unwrap()
-        });
+        let sockets = Sockets::adopt(bound(&near, "192.0.2.1")).unwrap();
         let counters = Counters::create(1).unwrap();
         Rig {
             worker: Worker::new(Memory::default(), sockets, &counters, 0),
@@ -116,8 +93,38 @@ impl Rig {
     }
 }
 
+/// Two namespaces and the link between them.
+pub fn linked(near_addresses: &[&str], far_addresses: &[&str]) -> [Namespace; 2] {
+    let [near, far] = ["near", "far"].map(Namespace::new);
+    near.ip(&format!(
+        "link add u0 type veth peer name u0 netns {}",
+        far.0
+    ));
+    for (space, addresses) in [(&near, near_addresses), (&far, far_addresses)] {
+        for address in addresses {
+            space.ip(&format!("addr add {address}/24 dev u0"));
+        }
+        space.ip("link set u0 up");
+    }
+    [near, far]
+}
+
+/// The sockets of a node at `at`, for both formats.
+pub fn bound(space: &Namespace, at: &str) -> [(OwnedFd, SocketSpec); 2] {
+    space.inside(|| {
+        [Format::Udp, Format::Vxlan].map(|format| {
+            let spec = SocketSpec {
+                address: address(at),
+                port: port(format),
+                format,
+            };
+            (bind(&spec).unwrap(), spec)
+        })
+    })
+}
+
 impl Namespace {
-    fn new(role: &str) -> Namespace {
+    pub fn new(role: &str) -> Namespace {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let space = Namespace(format!("dp-{role}-{}-{number}", std::process::id()));
@@ -125,8 +132,12 @@ impl Namespace {
         space
     }
 
+    pub fn ip(&self, arguments: &str) {
+        ip(&format!("-n {} {arguments}", self.0));
+    }
+
     /// Runs `body` on a thread of its own inside the namespace.
-    fn inside<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+    pub fn inside<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         let file = std::fs::File::open(format!("/run/netns/{}", self.0)).unwrap();
         let enter = move || {
             move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
@@ -162,7 +173,8 @@ pub fn packet_to(destination: [u8; 4], length: u16, dont_fragment: bool) -> Vec<
     header
 }
 
-fn spec(format: Format, underlay_mtu: u16) -> Spec {
+/// The node at 192.0.2.1.
+pub fn spec(format: Format, underlay_mtu: u16) -> Spec {
     let peer = |number: u8| PeerSpec {
         name: format!("node{number}"),
         public: address(&format!("192.0.2.{number}")).into(),
@@ -195,11 +207,11 @@ fn spec(format: Format, underlay_mtu: u16) -> Spec {
     }
 }
 
-fn address(text: &str) -> IpAddr {
+pub fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn port(format: Format) -> u16 {
+pub fn port(format: Format) -> u16 {
     match format {
         Format::Udp => 8285,
         Format::Vxlan => 8472,
