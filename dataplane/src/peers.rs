@@ -23,6 +23,8 @@ pub struct PeerId(pub u32);
 #[derive(Default)]
 pub struct Peers {
     list: Vec<Peer>,
+    /// Our own end of every path: our public addresses, and the MTU of the underlay interface.
+    near_end: Option<(PublicAddresses, u16)>,
     by_source: HashMap<IpAddr, PeerId>,
 }
 
@@ -59,7 +61,7 @@ pub(crate) struct Way {
     underlay_mtu: u16,
 }
 
-/// What is counted about a peer, carried from snapshot to snapshot by its public addresses.
+/// What is counted about a peer, carried from snapshot to snapshot by its public addresses, or its name.
 #[derive(Default)]
 struct PeerState {
     sent: Tally,
@@ -89,23 +91,23 @@ struct Tally {
 }
 
 impl Peers {
-    /// The peers of `specs`. What was counted about `previous` peers lives on with either of their public addresses, and
-    /// what was learned of the path to an address with that address.
+    /// The peers of `specs`. What was counted about `previous` peers lives on with either of their public addresses, or
+    /// with their name where the node has moved. What was learned of the path to an address lives on with that address,
+    /// as long as our own end of it stays.
     pub(crate) fn new(node: &NodeSpec, specs: &[PeerSpec], previous: Option<&Peers>) -> Peers {
-        let mut peers = Peers::default();
-        let mut continued = HashSet::new();
-        for (spec, id) in specs.iter().zip(0u32..) {
-            let known = |address| previous.and_then(|peers| peers.by_public(address));
-            let state = spec
-                .public
-                .iter()
-                .filter_map(known)
-                // Addresses of one peer that are two peers' now do not both count on.
-                .find(|(id, _)| continued.insert(*id))
-                .map(|(_, peer)| Arc::clone(&peer.state));
-            let path = |address| known(address).and_then(|(_, peer)| peer.path(address));
-            let peer = Peer::new(node, spec, state.unwrap_or_default(), path);
-            peers.list.push(peer);
+        let mut peers = Peers {
+            near_end: Some((node.public, node.underlay_mtu)),
+            ..Peers::default()
+        };
+        let paths_stand = previous.is_some_and(|before| before.near_end == peers.near_end);
+        let known = |address| previous.and_then(|peers| peers.by_public(address));
+        let states = continued_states(specs, previous);
+        for ((spec, state), id) in specs.iter().zip(states).zip(0u32..) {
+            let path = |address| {
+                let (_, peer) = known(address).filter(|_| paths_stand)?;
+                peer.path(address)
+            };
+            peers.list.push(Peer::new(node, spec, state, path));
             for source in &spec.underlay_sources {
                 peers.by_source.insert(*source, PeerId(id));
             }
@@ -140,6 +142,29 @@ impl Peers {
     pub fn iter(&self) -> impl Iterator<Item = &Peer> {
         self.list.iter()
     }
+}
+
+/// The state with which each of `specs` counts on. Addresses of one peer that are two peers' now do not both count on.
+fn continued_states(specs: &[PeerSpec], previous: Option<&Peers>) -> Vec<Arc<PeerState>> {
+    let mut continued = HashSet::new();
+    let mut continue_as = |(id, peer): (PeerId, &Peer)| {
+        let first = continued.insert(id);
+        first.then(|| Arc::clone(&peer.state))
+    };
+    let known = |address| previous.and_then(|peers| peers.by_public(address));
+    let by_address = |spec: &PeerSpec| {
+        let mut known = spec.public.iter().filter_map(known);
+        known.find_map(&mut continue_as)
+    };
+    let states: Vec<_> = specs.iter().map(by_address).collect();
+    let by_name = |name: &str| {
+        let mut peers = (0u32..).map(PeerId).zip(previous?.iter());
+        peers.find(|(_, peer)| peer.name == name)
+    };
+    let or_by_name =
+        |(state, spec): (Option<_>, &PeerSpec)| state.or_else(|| continue_as(by_name(&spec.name)?));
+    let states = states.into_iter().zip(specs).map(or_by_name);
+    states.map(Option::unwrap_or_default).collect()
 }
 
 impl Peer {

@@ -208,6 +208,25 @@ fn counts_go_on_with_either_address() {
     assert_eq!(sent(&node), [1, 0]);
 }
 
+/// A node that moved is the same node; its name is not enough for another at the address that it left.
+#[test]
+fn counts_go_on_with_the_name_of_a_node_that_moved() {
+    let mut node = node(Format::Vxlan, v4(1), v4(2));
+    node.push(udp(pod(1, 0), pod(2, 0), b"out"));
+    node.run(Now(0));
+    let sent = |node: &Node| node.traffic().map(|t| t.sent_packets).collect::<Vec<_>>();
+    node.tell(|spec| spec.peers[0].public = v4(9));
+    assert_eq!(sent(&node), [1]);
+    // Another node takes the name, a third the address: the address tells.
+    node.tell(|spec| {
+        let mut other = spec.peers[0].clone();
+        (other.name, other.subnets) = ("node3".into(), vec![]);
+        spec.peers[0].public = v4(8);
+        spec.peers.push(other);
+    });
+    assert_eq!(sent(&node), [0, 1]);
+}
+
 /// Where inner IPv4 and inner IPv6 go from a node at `ours` to a node at `theirs`.
 fn ways(format: Format, ours: PublicAddresses, theirs: PublicAddresses) -> [PublicAddresses; 2] {
     let mut node = node(format, ours, theirs);

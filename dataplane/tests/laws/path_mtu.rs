@@ -8,6 +8,7 @@ use dataplane::drops::DropReason;
 use dataplane::limits::QUOTE;
 use dataplane::limits::{OUTBOUND_PACKETS, PATH_MTU_LIFE, TRANSMITS};
 use dataplane::now::Now;
+use dataplane::spec::Spec;
 use dataplane::underlay::Failure;
 use dataplane::underlay::memory::Datagram;
 use encap::Format;
@@ -195,6 +196,23 @@ fn it_is_the_peers_alone_and_outlives_a_snapshot() {
     assert_eq!(path_mtu(&mut node, 2, Now(0)), 972);
     node.tell(|spec| spec.peers[1].public = ip("192.0.2.9").into());
     assert_eq!(path_mtu(&mut node, 2, Now(0)), 1_472);
+}
+
+/// Another address or interface of ours is another path.
+#[test]
+fn what_was_learned_starts_anew_when_our_own_end_changes() {
+    let changes: [fn(&mut Spec); 2] = [
+        |spec| spec.node.public = ip("192.0.2.99").into(),
+        |spec| spec.node.underlay_mtu = 1_501,
+    ];
+    for change in changes {
+        let mut node = node();
+        learn(&mut node, report(2, Format::Vxlan, 1_000), Now(0));
+        node.tell(|spec| spec.node.addresses.push(ip("192.0.2.98")));
+        assert_eq!(path_mtu(&mut node, 2, Now(0)), 950);
+        node.tell(change);
+        assert!(path_mtu(&mut node, 2, Now(0)) >= 1_450);
+    }
 }
 
 #[test]
