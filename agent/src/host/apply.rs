@@ -45,6 +45,7 @@ impl Host {
         for altered in sysctls::assert_device(&name, v6)? {
             self.untold.push(Change::Set(altered.into()));
         }
+        self.silence(&name, &plan.link).await?;
         self.raise(&plan.link).await?;
         self.agree_on_addresses(&plan, desired).await?;
         self.agree_on_forwarding(desired, &plan.routes, v6).await?;
@@ -112,6 +113,18 @@ impl Host {
                 found: link.queue,
                 set: QUEUE,
             });
+        }
+        Ok(())
+    }
+
+    /// Nothing that is sent to a group crosses the overlay. As on a WireGuard device, the kernel is not to announce
+    /// the routers' groups there (MLD reports, which would be counted as drops), nor a host's service itself.
+    async fn silence(&mut self, name: &Interface, link: &Link) -> Result<(), HostError> {
+        if link.multicast {
+            let forwarding = sysctls::leave_routers_groups(name)?;
+            links::without_multicast(&self.netlink.handle, link).await?;
+            sysctls::restore_forwarding(name, forwarding)?;
+            self.untold.push(Change::Silenced(link.name.clone()));
         }
         Ok(())
     }

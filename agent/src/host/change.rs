@@ -15,6 +15,8 @@ pub enum Change {
     Marked(String),
     /// The device was brought up.
     Raised(String),
+    /// The device is no longer one to send multicast on.
+    Silenced(String),
     /// The device's queue was made longer.
     Queue {
         /// The device.
@@ -83,6 +85,7 @@ impl fmt::Display for Change {
         match self {
             Change::Marked(device) => write!(f, "marked {device} as ours"),
             Change::Raised(device) => write!(f, "brought {device} up"),
+            Change::Silenced(device) => write!(f, "took multicast from {device}"),
             Change::Queue { device, found, set } => {
                 write!(
                     f,

@@ -45,6 +45,8 @@ pub(super) struct Link {
     pub(super) kind: Kind,
     pub(super) alias: String,
     pub(super) up: bool,
+    /// Whether the kernel, and whoever lists interfaces, takes it for one to send multicast on.
+    pub(super) multicast: bool,
     pub(super) mtu: u32,
     /// Packets that wait for a reader at most.
     pub(super) queue: u32,
@@ -130,6 +132,13 @@ pub(super) async fn raise(handle: &Handle, link: &Link) -> Result<(), HostError>
     set(handle, message, "bring up", link).await
 }
 
+/// Takes the device off those that multicast is sent on.
+pub(super) async fn without_multicast(handle: &Handle, link: &Link) -> Result<(), HostError> {
+    let mut message = addressed_to(link);
+    message.header.change_mask = LinkFlags::Multicast;
+    set(handle, message, "take multicast from", link).await
+}
+
 /// Deletes the device. One that is gone already is no error.
 pub(super) async fn delete(handle: &Handle, link: &Link) -> Result<(), HostError> {
     match handle.link().del(link.index).execute().await {
@@ -173,6 +182,7 @@ fn parse(message: &LinkMessage) -> Link {
         kind: kind(message),
         alias: String::new(),
         up: message.header.flags.contains(LinkFlags::Up),
+        multicast: message.header.flags.contains(LinkFlags::Multicast),
         mtu: 0,
         queue: 0,
     };

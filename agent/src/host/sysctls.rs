@@ -128,6 +128,29 @@ pub(super) fn assert_device(device: &Interface, ipv6: bool) -> Result<Vec<Altere
     Ok(altered)
 }
 
+/// Lets the device leave the groups of IPv6 routers, which the kernel joins and leaves with the device's
+/// `forwarding`, and only while it may send multicast. Returns the value that it had.
+pub(super) fn leave_routers_groups(device: &Interface) -> Result<Option<i32>, HostError> {
+    let path = forwarding6(device);
+    let found = read(&path)?;
+    if found.is_some_and(|found| found != 0) {
+        write(&path, 0)?;
+    }
+    Ok(found)
+}
+
+/// Gives the device's `forwarding` for IPv6 back the value it had.
+pub(super) fn restore_forwarding(device: &Interface, value: Option<i32>) -> Result<(), HostError> {
+    match value {
+        Some(value) if value != 0 => write(&forwarding6(device), value),
+        _ => Ok(()),
+    }
+}
+
+fn forwarding6(device: &Interface) -> String {
+    format!("{CONF6}{}/forwarding", device.name())
+}
+
 /// Gives a setting of the node a value, after its value before is on record.
 /// A setting the kernel does not have is left out.
 pub(super) fn assert_remembered(
@@ -215,7 +238,10 @@ const DEVICE4: [(&str, i32); 4] = [
 ];
 
 /// IPv6 settings of our device: it is no link to configure oneself on.
-const DEVICE6: [(&str, i32); 3] = [
+const DEVICE6: [(&str, i32); 4] = [
+    // MLDv2 announces even that a group is left which it never announced
+    // (net/ipv6/mcast.c, igmp6_leave_group); see leave_routers_groups.
+    ("force_mld_version", 1),
     ("accept_ra", 0),
     ("accept_redirects", 0),
     // IN6_ADDR_GEN_MODE_NONE: no link-local address.

@@ -78,6 +78,10 @@ fn each_thing_taken_away_is_put_back() {
             "address add 10.244.99.1/24 dev tartan0",
             &["removed the address 10.244.99.1/24"],
         ),
+        (
+            "link set tartan0 multicast on",
+            &["took multicast from tartan0"],
+        ),
         ("link set tartan0 alias other", &["marked tartan0 as ours"]),
     ] {
         namespace.ip(damage);

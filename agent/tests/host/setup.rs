@@ -61,6 +61,7 @@ fn an_ipv4_node_is_set_up_as_iproute2_sees_it() {
         ("net/ipv6/conf/tartan0/accept_ra", "0"),
         ("net/ipv6/conf/tartan0/accept_redirects", "0"),
         ("net/ipv6/conf/tartan0/addr_gen_mode", "1"),
+        ("net/ipv6/conf/tartan0/force_mld_version", "1"),
         ("net/ipv4/ip_forward", "1"),
         ("net/ipv6/conf/all/forwarding", "0"),
     ] {
@@ -122,6 +123,30 @@ fn a_device_that_came_up_by_itself_loses_its_link_local_address() {
     apply(&namespace, &dual()).unwrap();
     let shown = namespace.ip("-6 address show dev tartan0");
     assert!(!shown.contains("fe80"), "{shown}");
+}
+
+/// The groups that the kernel announces on the device are those of IPv6 routers.
+#[test]
+fn the_kernel_says_nothing_to_groups_on_the_device() {
+    for forwards_already in [false, true] {
+        let namespace = Namespace::new();
+        if forwards_already {
+            // The device joins as it is made.
+            namespace.set("net/ipv6/conf/all/forwarding", "1");
+        }
+        namespace.ip("tuntap add tartan0 mode tun");
+        apply(&namespace, &dual()).unwrap();
+        let link = &namespace.list("link show dev tartan0")[0];
+        let flags = link["flags"].as_array().unwrap();
+        assert!(!flags.contains(&"MULTICAST".into()), "{link}");
+        let groups = namespace.ip("-6 maddress show dev tartan0");
+        assert!(groups.contains("ff02::1\n"), "{groups}");
+        for routers in ["ff01::2", "ff02::2", "ff05::2"] {
+            assert!(!groups.contains(routers), "{groups}");
+        }
+        let forwarding = namespace.setting("net/ipv6/conf/tartan0/forwarding");
+        assert_eq!(forwarding, "1");
+    }
 }
 
 #[test]
