@@ -17,7 +17,6 @@
 BACKEND=$1
 PEER=$2
 FAMILIES=$3
-declare -A NUMBERS=([v4]=4 [v6]=6 [dual]="4 6")
 ROUNDS=("${@:4}")
 # Where the lab's Services lead to; the nodes' own servers listen there too.
 PORT=8080
@@ -58,7 +57,7 @@ serve() {
     local name family addresses
     for name in pod1 pod2 pod3 pod4 node1 node2; do
         addresses=()
-        for family in ${NUMBERS[$FAMILIES]}; do addresses+=("$(address "$name" "$family")"); done
+        for family in $(families "$FAMILIES"); do addresses+=("$(address "$name" "$family")"); done
         start_in "$name" python3 "$TOOLS/exchange.py" serve "$name" "$PORT" "${addresses[@]}"
         until_true 5 "$name serves" listens "$name" "${#addresses[@]}"
     done
@@ -197,7 +196,7 @@ serve
 for ROUND in "${ROUNDS[@]}"; do
     lab services --masquerade "$ROUND"
     strictness "$ROUND"
-    for FAMILY in ${NUMBERS[$FAMILIES]}; do
+    for FAMILY in $(families "$FAMILIES"); do
         learn_services
         paths "$ROUND" node1 node2 pod1 pod2 pod3
         paths "$ROUND" node2 node1 pod3 pod4 pod1
