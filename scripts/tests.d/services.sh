@@ -11,6 +11,9 @@
 # case: vxlan tartan v4 on off
 # case: udp tartan v4 off on
 # case: vxlan kernel-vxlan v4 on off
+# case: vxlan kernel-vxlan v6 off on
+# full: vxlan tartan v6 on off on
+# full: udp tartan v6 on off on
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"
 
