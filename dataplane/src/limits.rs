@@ -14,16 +14,6 @@ pub const OUTBOUND_BYTES: usize = 512 * 1024;
 /// Buffers received from each socket in one step.
 pub const INBOUND_BUFFERS: usize = 16;
 
-/// Fragments waiting for the underlay at most; what would make more is dropped as `UnderlayFull`.
-pub const TRANSMITS: usize = OUTBOUND_PACKETS * 8;
-
-/// Datagrams that there is memory for: beside the fragments each packet read may leave one whole datagram, and one
-/// more after it proved too large.
-pub const ROOM: usize = TRANSMITS + 2 * OUTBOUND_PACKETS;
-
-/// Datagrams that one packet becomes at most: 65,535 bytes in fragments of [`MIN_INNER_V4`].
-pub const FRAGMENTS: usize = 65_535_usize.div_ceil((MIN_INNER_V4 as usize - 60) / 8 * 8);
-
 /// How long an unsent tail is held for a full socket before it is dropped as `UnderlayFull`.
 pub const HOLD: Duration = Duration::from_millis(10);
 
@@ -67,8 +57,27 @@ pub const ERRORS: usize = 64;
 /// under a storm of forged ICMP, the socket counts as full and is tried again a moment later.
 pub const ERROR_ROUNDS: usize = 8;
 
-/// Datagrams of one `sendmmsg` at most.
+/// Messages of one `sendmmsg` at most.
 pub const SEND_MESSAGES: usize = 64;
+
+/// Pieces of all messages of one `sendmmsg` at most; a message has two for each datagram.
+pub const SEND_PIECES: usize = 2_048;
+
+/// Datagrams that leave as one message at most (`UDP_MAX_SEGMENTS` before Linux 6.9), also as many as a receiver puts
+/// together again (`UDP_GRO_CNT_MAX`).
+pub const TRAIN_LENGTH: usize = 64;
+
+/// Bytes of UDP payload that leave as one message over IPv4 at most: what an IP packet holds.
+pub const TRAIN_BYTES_V4: usize = 65_535 - 20 - 8;
+/// See [`TRAIN_BYTES_V4`]. The IPv6 header is counted too, as devices count it in what they cut (`gso_max_size`).
+pub const TRAIN_BYTES_V6: usize = 65_535 - 40 - 8;
+
+/// Trains that a datagram is compared with, the latest first, before it begins one of its own.
+pub const TRAINS_SEARCHED: usize = 8;
+
+/// Transmit sockets of a worker for each VXLAN port. A flow keeps to one of them, so its outer source port is constant,
+/// and different flows spread over the paths and receive queues of the underlay.
+pub const TRANSMIT_SOCKETS: usize = 4;
 
 /// Control bytes of one received message: room for the segment size, the traffic class, and an error with the address
 /// of who reports it.

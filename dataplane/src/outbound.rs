@@ -1,22 +1,32 @@
 //! Pod → peer: the stages in the order a packet meets them.
 //!
-//! inner packet → unicast → its own source → not our subnet → route → way → fits the path → headers in front.
-//! What survives waits in the batch as [`Transmit`]s; payload bytes stay where the device put them.
+//! inner packet → unicast → its own source → not our subnet → route → way → fits the path → cut → headers in front.
+//! What survives waits in the batch, one datagram for each wire packet; payload bytes stay where the device put them.
+//!
+//! A super-packet is judged once for all the wire packets that it stands for, by the size of one of them. Where one of
+//! them is too large for the path and must not be fragmented, all are: the super-packet is dropped and its sender told,
+//! as a router does (`ip_forward`). To cut TCP smaller than its sender asked and deliver it would be possible, but the
+//! sender would never learn, and each of its super-packets would cost a cut that it could make itself.
 
-use std::net::IpAddr;
+mod way;
+
 use std::ops::Range;
 
+use encap::checksum;
+use encap::fragment;
 use encap::inner::Inner;
-use encap::{Ecn, Family, Format, ecn, fragment};
+use encap::offload::Unfinished;
+use encap::segment::{self, Plan};
 
 use crate::answers::{Answer, Answers};
-use crate::batch::{OutboundBatch, Transmit};
+use crate::batch::{Again, Datagram, Head, OutboundBatch};
 use crate::counters::Tally;
-use crate::device::Device;
+use crate::device::{Device, Read};
 use crate::drops::{Direction, DropReason};
 use crate::now::Now;
-use crate::peers::Way;
 use crate::snapshot::Snapshot;
+
+use way::{Fit, Target};
 
 /// What the stages need.
 pub(crate) struct Outbound<'a, D> {
@@ -31,151 +41,262 @@ pub(crate) struct Outbound<'a, D> {
 /// Why a packet goes no further, and what its sender is told.
 struct Refusal(DropReason, Option<Answer>);
 
+/// Where a packet lies: frame number and range.
+type Place = (usize, Range<usize>);
+
 impl<D: Device> Outbound<'_, D> {
-    /// Walks the packet in `range` of frame number `frame` to its transmits or its drop. `again`: it proved too large
-    /// for the underlay once already.
-    pub(crate) fn packet(&mut self, frame: usize, range: Range<usize>, again: bool) {
-        let bytes = self
-            .batch
-            .frames
-            .get(frame)
-            .and_then(|f| f.get(range.clone()))
-            .unwrap_or_default();
+    /// Walks the packet that was read into frame number `frame` to its datagrams or its drop.
+    pub(crate) fn packet(&mut self, frame: usize) {
+        let Read { len, offload } = self.batch.read(frame);
+        let bytes = self.batch.bytes(frame, 0..len);
         let Ok(inner) = Inner::parse(bytes) else {
-            return self
-                .tally
-                .drop(Direction::Outbound, DropReason::Malformed, 1);
+            self.tally.receive(Direction::Outbound, 1);
+            return self.drop(DropReason::Malformed, 1);
         };
-        let packet = bytes.get(..inner.len).unwrap_or_default();
-        match route(self.snapshot, &inner).and_then(|way| Ok((way, fit(way, &inner, self.now)?))) {
-            Ok((way, Fit::Whole)) => {
-                let payload = range.start..range.start + inner.len;
-                let transmit = whole(way, &inner, frame, payload, again);
-                self.batch.transmits.push(transmit);
+        let Ok(plan) = plan(bytes, &inner, &self.batch.read(frame)) else {
+            self.tally.receive(Direction::Outbound, 1);
+            return self.drop(DropReason::BadSuperPacket, 1);
+        };
+        let count = plan.as_ref().map_or(1, Plan::count);
+        self.tally.receive(Direction::Outbound, count);
+        match (
+            self.target(&inner, wire_length(&inner, plan.as_ref())),
+            plan,
+        ) {
+            (Ok((target, Fit::Whole)), Some(plan)) => self.segments(&target, frame, &plan),
+            (Ok((target, Fit::Fragments(mtu))), Some(plan)) => {
+                self.cut_smaller(&target, (frame, 0..inner.len), &inner, &plan, mtu)
             }
-            Ok((way, Fit::Fragments(mtu))) => self.fragments(way, &inner, frame, range.start, mtu),
-            Err(Refusal(reason, answer)) => {
-                self.tally.drop(Direction::Outbound, reason, 1);
-                if let Some((answer, from)) =
-                    answer.zip(self.snapshot.pods.tunnel_address(inner.source))
-                {
-                    self.answers.send(
-                        answer,
-                        from,
-                        (packet, &inner),
-                        self.now,
-                        self.device,
-                        self.tally,
-                    );
+            (Ok((target, fit)), None) => {
+                if !self.finish(frame, inner.len, offload.checksum) {
+                    return self.drop(DropReason::Malformed, 1);
                 }
+                self.single(&target, (frame, 0..inner.len), &inner, fit, Some(frame));
+            }
+            (Err(refusal), plan) => {
+                // The sender gets its packet back as others would have seen it.
+                let unfinished = offload.checksum.filter(|_| plan.is_none());
+                self.finish(frame, inner.len, unfinished);
+                self.refuse(refusal, (frame, 0), plan, count);
             }
         }
     }
 
-    /// Cuts an inner IPv4 packet that may be fragmented.
-    fn fragments(&mut self, way: &Way, inner: &Inner, frame: usize, start: usize, mtu: u16) {
-        let packet = self
-            .batch
-            .frames
-            .get(frame)
-            .and_then(|f| f.get(start..start + inner.len))
-            .unwrap_or_default();
-        let plan = match fragment::plan(packet, inner, mtu) {
-            Ok(plan) if self.batch.has_room(plan.count()) => plan,
-            Ok(_) => {
-                return self
-                    .tally
-                    .drop(Direction::Outbound, DropReason::UnderlayFull, 1);
-            }
-            Err(_) => return self.tally.drop(Direction::Outbound, DropReason::TooBig, 1),
+    /// Walks the packet of a datagram again that proved too large, and was counted as received before.
+    pub(crate) fn again(&mut self, datagram: &Datagram) {
+        let Again::Packet { frame, segment } = datagram.again else {
+            return self.drop(DropReason::TooBig, 1);
         };
+        let (frame, segment) = (usize::from(frame), usize::from(segment));
+        let read = self.batch.read(frame);
+        let bytes = self.batch.bytes(frame, 0..read.len);
+        let Ok(inner) = Inner::parse(bytes) else {
+            return self.drop(DropReason::Malformed, 1);
+        };
+        let plan = plan(bytes, &inner, &read).ok().flatten();
+        match (
+            self.target(&inner, wire_length(&inner, plan.as_ref())),
+            plan,
+        ) {
+            (Ok((target, Fit::Whole)), Some(plan)) => {
+                self.segment(&target, frame, &plan, segment, Again::Never);
+            }
+            (Ok((target, fit)), Some(plan)) => self.alone(&target, frame, &plan, segment, fit),
+            (Ok((target, fit)), None) => {
+                self.single(&target, (frame, 0..inner.len), &inner, fit, None)
+            }
+            (Err(refusal), plan) => self.refuse(refusal, (frame, segment), plan, 1),
+        }
+    }
+
+    /// One wire packet. `first`: its frame, unless it proved too large before.
+    fn single(
+        &mut self,
+        target: &Target<'_>,
+        place: Place,
+        inner: &Inner,
+        fit: Fit,
+        first: Option<usize>,
+    ) {
+        if let Fit::Fragments(mtu) = fit {
+            return self.fragments(target, place, inner, mtu);
+        }
+        let again = first.map_or(Again::Never, |frame| Again::Packet {
+            frame: frame as u16,
+            segment: 0,
+        });
+        let head = self.batch.head(target.outer(), 0, |_, _| Some(0));
+        self.push(target, head, place, again);
+    }
+
+    /// The wire packets of a super-packet that fit the path.
+    fn segments(&mut self, target: &Target<'_>, frame: usize, plan: &Plan) {
+        let head = target.outer().len() + plan.header_len();
+        if !self.batch.takes(plan.count(), head) {
+            return self.drop(DropReason::UnderlayFull, plan.count());
+        }
+        for index in 0..plan.count() {
+            let again = Again::Packet {
+                frame: frame as u16,
+                segment: index as u16,
+            };
+            self.segment(target, frame, plan, index, again);
+        }
+    }
+
+    /// One wire packet of a super-packet.
+    fn segment(
+        &mut self,
+        target: &Target<'_>,
+        frame: usize,
+        plan: &Plan,
+        index: usize,
+        again: Again,
+    ) {
+        let head = self
+            .batch
+            .head(target.outer(), plan.header_len(), |frames, out| {
+                let packet = frames.get(frame)?;
+                plan.header(packet.as_slice(), index, out)
+            });
+        self.push(target, head, (frame, plan.payload(index)), again);
+    }
+
+    /// The wire packets of a super-packet that do not fit the path and may be fragmented. TCP is cut smaller, which
+    /// spares the receiver the fragments; where UDP is cut belongs to its sender.
+    fn cut_smaller(
+        &mut self,
+        target: &Target<'_>,
+        place: Place,
+        inner: &Inner,
+        plan: &Plan,
+        mtu: u16,
+    ) {
+        let frame = place.0;
+        let packet = self.batch.bytes(frame, place.1);
+        let smaller = segment::tcp_size(inner, packet, mtu)
+            .and_then(|size| segment::plan(packet, inner, size).ok());
+        if let Some(smaller) = smaller {
+            let more = smaller.count().saturating_sub(plan.count());
+            self.tally.originate(Direction::Outbound, more);
+            return self.segments(target, frame, &smaller);
+        }
+        for index in 0..plan.count() {
+            self.alone(target, frame, plan, index, Fit::Fragments(mtu));
+        }
+    }
+
+    /// One wire packet of a super-packet that must go in another way than the others.
+    fn alone(&mut self, target: &Target<'_>, frame: usize, plan: &Plan, index: usize, fit: Fit) {
+        let Some(place) = self.copy(frame, plan, index) else {
+            return self.drop(DropReason::UnderlayFull, 1);
+        };
+        match Inner::parse(self.batch.bytes(place.0, place.1.clone())) {
+            Ok(inner) => self.single(target, place, &inner, fit, None),
+            Err(_) => self.drop(DropReason::Malformed, 1),
+        }
+    }
+
+    /// Copies one wire packet of a super-packet, so that it lies in one piece.
+    fn copy(&mut self, frame: usize, plan: &Plan, index: usize) -> Option<Place> {
+        let mut header = [0; segment::MAX_HEADER];
+        let packet = self.batch.bytes(frame, 0..self.batch.read(frame).len);
+        let length = plan.header(packet, index, &mut header)?;
+        self.batch
+            .spill(header.get(..length)?, frame, plan.payload(index))
+    }
+
+    /// Cuts an inner IPv4 packet that may be fragmented.
+    fn fragments(&mut self, target: &Target<'_>, (frame, range): Place, inner: &Inner, mtu: u16) {
+        let packet = self.batch.bytes(frame, range.clone());
+        let Ok(plan) = fragment::plan(packet, inner, mtu) else {
+            return self.drop(DropReason::TooBig, 1);
+        };
+        let head = target.outer().len() + IPV4_HEADER;
+        if !self.batch.takes(plan.count(), head) {
+            return self.drop(DropReason::UnderlayFull, 1);
+        }
         self.tally
             .originate(Direction::Outbound, plan.count().saturating_sub(1));
         for index in 0..plan.count() {
             let mut header = [0; IPV4_HEADER];
+            let packet = self.batch.bytes(frame, range.clone());
             let length = plan.header(packet, index, &mut header).unwrap_or_default();
             let payload = plan.payload(index);
-            let mut transmit = whole(
-                way,
-                inner,
+            let payload = (
                 frame,
-                start + payload.start..start + payload.end,
-                true,
+                range.start + payload.start..range.start + payload.end,
             );
-            transmit.push(header.get(..length).unwrap_or_default());
-            transmit.inner_len = length + payload.len();
-            self.batch.transmits.push(transmit);
+            let head = self.batch.head(target.outer(), length, |_, out| {
+                out.copy_from_slice(header.get(..length)?);
+                Some(length)
+            });
+            self.push(target, head, payload, Again::Never);
         }
     }
+
+    fn push(&mut self, target: &Target<'_>, head: Option<Head>, payload: Place, again: Again) {
+        let (exit, to) = (target.exit, target.to());
+        if !head.is_some_and(|head| self.batch.push(exit, to, head, payload, again)) {
+            self.drop(DropReason::UnderlayFull, 1);
+        }
+    }
+
+    /// Completes an unfinished checksum, of whatever protocol: pods run tunnels too.
+    fn finish(&mut self, frame: usize, len: usize, unfinished: Option<Unfinished>) -> bool {
+        let Some(Unfinished { start, offset }) = unfinished else {
+            return true;
+        };
+        let packet = self.batch.bytes_mut(frame, 0..len);
+        checksum::finish(packet, start.into(), offset.into()).is_ok()
+    }
+
+    /// Drops `count` wire packets and tells their sender, who gets to see the one of number `segment`.
+    fn refuse(
+        &mut self,
+        Refusal(reason, answer): Refusal,
+        (frame, segment): (usize, usize),
+        plan: Option<Plan>,
+        count: usize,
+    ) {
+        self.drop(reason, count);
+        let Some(answer) = answer else { return };
+        let mark = self.batch.spilled();
+        let place = match plan {
+            Some(plan) => self.copy(frame, &plan, segment),
+            None => Some((frame, 0..self.batch.read(frame).len)),
+        };
+        if let Some((frame, range)) = place {
+            let bytes = self.batch.bytes(frame, range);
+            let inner = Inner::parse(bytes).ok();
+            let from = inner.and_then(|inner| self.snapshot.pods.tunnel_address(inner.source));
+            if let Some((inner, from)) = inner.zip(from) {
+                let packet = bytes.get(..inner.len).unwrap_or_default();
+                let (device, tally) = (&mut *self.device, self.tally);
+                self.answers
+                    .send(answer, from, (packet, &inner), self.now, device, tally);
+            }
+        }
+        self.batch.unspill(mark);
+    }
+
+    fn drop(&self, reason: DropReason, packets: usize) {
+        self.tally.drop(Direction::Outbound, reason, packets as u64);
+    }
 }
 
-/// How a packet fits the path.
-enum Fit {
-    Whole,
-    /// To be cut into fragments of at most so many bytes.
-    Fragments(u16),
-}
-
-/// The way to the peer that the packet goes to.
-fn route<'a>(snapshot: &'a Snapshot, inner: &Inner) -> Result<&'a Way, Refusal> {
-    if !is_unicast(inner.destination) {
-        return Err(Refusal(DropReason::NotUnicast, None));
-    }
-    if !snapshot.pods.may_speak(inner.source) {
-        return Err(Refusal(DropReason::SpoofedSource, None));
-    }
-    if snapshot.pods.in_own_subnet(inner.destination) {
-        return Err(Refusal(DropReason::OwnSubnet, None));
-    }
-    let Some(peer) = snapshot
-        .fib
-        .lookup(inner.destination)
-        .and_then(|id| snapshot.peers.peer(id))
-    else {
-        return Err(Refusal(DropReason::NoRoute, Some(Answer::Unreachable)));
+/// How a super-packet is to be cut; `None` for a single wire packet.
+fn plan(bytes: &[u8], inner: &Inner, read: &Read) -> Result<Option<Plan>, segment::Unsegmentable> {
+    let Some(cut) = read.offload.cut else {
+        return Ok(None);
     };
-    if inner.family == Family::V6 && peer.format == Format::Udp && !snapshot.ipv6_over_udp {
-        return Err(Refusal(DropReason::Ipv6InUdp, Some(Answer::Unreachable)));
-    }
-    peer.way(inner.family)
-        .ok_or(Refusal(DropReason::NoUnderlay, Some(Answer::Unreachable)))
+    let plan = segment::plan(bytes, inner, cut.size)?;
+    Ok(Some(plan).filter(|plan| plan.count() > 1))
 }
 
-fn fit(way: &Way, inner: &Inner, now: Now) -> Result<Fit, Refusal> {
-    let mtu = way.inner_mtu(inner.family, now);
-    if inner.len <= usize::from(mtu) {
-        Ok(Fit::Whole)
-    } else if inner.dont_fragment {
-        Err(Refusal(DropReason::TooBig, Some(Answer::TooBig(mtu))))
-    } else {
-        Ok(Fit::Fragments(mtu))
-    }
-}
-
-fn whole(
-    way: &Way,
-    inner: &Inner,
-    frame: usize,
-    payload: Range<usize>,
-    last_try: bool,
-) -> Transmit {
-    // Stock peers of the `udp` format do not decapsulate ECN: there the outer header is Not-ECT.
-    let ecn = match way.port.format {
-        Format::Udp => Ecn::NotEct,
-        Format::Vxlan => ecn::encapsulate(inner.ecn),
-    };
-    let mut transmit = Transmit::new(way.to, way.port, ecn, frame, payload);
-    transmit.push(way.header.as_slice());
-    transmit.inner_len = inner.len;
-    transmit.last_try = last_try;
-    transmit
-}
-
-fn is_unicast(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => !v4.is_multicast() && !v4.is_broadcast() && !v4.is_unspecified(),
-        IpAddr::V6(v6) => !v6.is_multicast() && !v6.is_unspecified(),
-    }
+/// Bytes of the largest wire packet.
+fn wire_length(inner: &Inner, plan: Option<&Plan>) -> usize {
+    plan.map_or(inner.len, |plan| plan.header_len() + plan.payload(0).len())
 }
 
 /// The longest IPv4 header, bytes (RFC 791: IHL 15).

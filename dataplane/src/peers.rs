@@ -228,8 +228,8 @@ impl Peer {
         }
     }
 
-    pub(crate) fn count_sent(&self, bytes: usize) {
-        self.state.sent.add(1, bytes);
+    pub(crate) fn count_sent(&self, packets: usize, bytes: usize) {
+        self.state.sent.add(packets, bytes);
     }
 
     pub(crate) fn count_received(&self, packets: usize, bytes: usize) {

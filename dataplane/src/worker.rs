@@ -6,9 +6,6 @@
 //! [`HOLD`](crate::limits::HOLD) has passed and it is dropped. A source is *ready* from the moment the poll says so
 //! until a read of it would block; a worker sleeps only when no source is ready.
 //!
-//! Reports of lost datagrams are a source of their own. Most come with an error of the next send or receive, but the
-//! kernel forgets that error when it meets it after the first datagram of a `sendmmsg`, and keeps the report.
-//!
 //! A worker owns its descriptors, buffers and counters alone. It reads no clock and makes no random choice, so a test
 //! can run many of them in one thread under virtual time.
 
@@ -24,14 +21,14 @@ use crossbeam_queue::ArrayQueue;
 use crate::answers::Answers;
 use crate::batch::{InboundBatch, OutboundBatch};
 use crate::counters::{Counters, Tally};
-use crate::device::{Device, Read};
+use crate::device::Device;
 use crate::drops::Direction;
 use crate::inbound::{Inbound, RefusedSource};
-use crate::limits::{ERROR_ROUNDS, FRAGMENTS, HOLD, NOTICES, OUTBOUND_BYTES, OUTBOUND_PACKETS};
+use crate::limits::{ERROR_ROUNDS, HOLD, NOTICES, OUTBOUND_BYTES, OUTBOUND_PACKETS};
 use crate::now::Now;
 use crate::outbound::Outbound;
 use crate::snapshot::Snapshot;
-use crate::underlay::{Port, Underlay};
+use crate::underlay::{Exit, Port, Underlay};
 
 /// A worker over one device queue and one underlay.
 pub struct Worker<D, U> {
@@ -42,7 +39,6 @@ pub struct Worker<D, U> {
     outbound: OutboundBatch,
     answers: Answers,
     ready: Ready,
-    held_since: Option<Now>,
     device_lost: bool,
     refused: Arc<ArrayQueue<RefusedSource>>,
 }
@@ -53,32 +49,17 @@ struct Ready {
     device: bool,
     /// By [`Port::index`].
     ports: [bool; Port::ALL.len()],
-    /// Likewise, of the ports' error queues.
-    reports: [bool; Port::ALL.len()],
 }
 
 impl Ready {
-    fn is(&self, source: Source) -> bool {
-        match source {
-            Source::Device => self.device,
-            Source::Port(port) => self.ports.get(port.index()) == Some(&true),
-            Source::Reports(port) => self.reports.get(port.index()) == Some(&true),
-        }
+    fn port(&self, port: Port) -> bool {
+        self.ports.get(port.index()).copied().unwrap_or_default()
     }
 
-    fn set(&mut self, source: Source, ready: bool) {
-        let place = match source {
-            Source::Device => Some(&mut self.device),
-            Source::Port(port) => self.ports.get_mut(port.index()),
-            Source::Reports(port) => self.reports.get_mut(port.index()),
-        };
-        if let Some(place) = place {
+    fn set_port(&mut self, port: Port, ready: bool) {
+        if let Some(place) = self.ports.get_mut(port.index()) {
             *place = ready;
         }
-    }
-
-    fn is_any_port(&self) -> bool {
-        self.ports.contains(&true) || self.reports.contains(&true)
     }
 }
 
@@ -89,8 +70,6 @@ pub enum Source {
     Device,
     /// A port of the underlay.
     Port(Port),
-    /// What the kernel reports of datagrams that a port sent.
-    Reports(Port),
 }
 
 /// When a worker wants its next step.
@@ -118,9 +97,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                 device: true,
                 // A port that is not there proves empty at its first read.
                 ports: [true; Port::ALL.len()],
-                reports: [false; Port::ALL.len()],
             },
-            held_since: None,
             device_lost: false,
             refused: Arc::new(ArrayQueue::new(NOTICES)),
         }
@@ -128,24 +105,22 @@ impl<D: Device, U: Underlay> Worker<D, U> {
 
     /// Marks a source as ready.
     pub fn wake(&mut self, source: Source) {
-        self.ready.set(source, true);
+        match source {
+            Source::Device => self.ready.device = true,
+            Source::Port(port) => self.ready.set_port(port, true),
+        }
     }
 
     /// One round: inbound, outbound, flush, account.
     pub fn step(&mut self, snapshot: &Snapshot, now: Now) -> Next {
         for port in Port::ALL {
-            if self.ready.is(Source::Reports(port)) {
-                self.failures(port, snapshot, now);
-            }
             self.receive(port, snapshot, now);
         }
         self.transmit(snapshot, now);
-        self.tally
-            .hold(Direction::Outbound, self.outbound.waiting().len());
         self.tally.tick(snapshot.version);
-        match self.held_since {
-            _ if self.ready.is_any_port() => Next::Now,
-            Some(since) => Next::Held(HOLD.saturating_sub(now.since(since))),
+        match self.hold_ends() {
+            _ if self.ready.ports.contains(&true) => Next::Now,
+            Some(end) => Next::Held(end.since(now)),
             None if self.ready.device => Next::Now,
             None => Next::Idle,
         }
@@ -154,16 +129,21 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     /// Sends what is held, or drops it when its time has passed; reads nothing. Returns whether something is held still.
     pub fn drain(&mut self, snapshot: &Snapshot, now: Now) -> bool {
         self.flush(snapshot, now);
-        self.tally
-            .hold(Direction::Outbound, self.outbound.waiting().len());
-        self.held_since.is_some()
+        self.hold_ends().is_some()
+    }
+
+    /// Descriptors that become writable when what is held can go.
+    pub fn room_descriptors(&self) -> impl Iterator<Item = RawFd> {
+        let held = Exit::all().zip(self.outbound.queues());
+        held.filter(|(_, queue)| queue.held_since.is_some())
+            .filter_map(|(exit, _)| self.underlay.exit_descriptor(exit))
     }
 
     /// The descriptor of a source, to poll on.
     pub fn descriptor(&self, source: Source) -> Option<RawFd> {
         match source {
             Source::Device => self.device.descriptor(),
-            Source::Port(port) | Source::Reports(port) => self.underlay.descriptor(port),
+            Source::Port(port) => self.underlay.descriptor(port),
         }
     }
 
@@ -194,7 +174,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     }
 
     fn receive(&mut self, port: Port, snapshot: &Snapshot, now: Now) {
-        if !self.ready.is(Source::Port(port)) {
+        if !self.ready.port(port) {
             return;
         }
         let Some(count) = self.receive_batch(port, snapshot, now) else {
@@ -227,7 +207,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             match self.underlay.receive(port, &mut self.inbound) {
                 Ok(count) => return Some(count),
                 Err(error) if would_block(&error) => {
-                    self.ready.set(Source::Port(port), false);
+                    self.ready.set_port(port, false);
                     return None;
                 }
                 Err(_) => self.failures(port, snapshot, now),
@@ -237,10 +217,17 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     }
 
     fn transmit(&mut self, snapshot: &Snapshot, now: Now) {
-        if self.held_since.is_none() && self.ready.device {
+        if self.hold_ends().is_none() && self.ready.device {
             self.read(snapshot, now);
         }
         self.flush(snapshot, now);
+    }
+
+    /// When the first of what is held is dropped; `None` while nothing is held.
+    fn hold_ends(&self) -> Option<Now> {
+        let held = self.outbound.queues().iter();
+        let since = held.filter_map(|queue| queue.held_since).min()?;
+        Some(since.after(HOLD))
     }
 
     fn read(&mut self, snapshot: &Snapshot, now: Now) {
@@ -261,17 +248,17 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         };
         let mut bytes = 0;
         for index in 0..OUTBOUND_PACKETS {
-            if bytes >= OUTBOUND_BYTES || !stages.batch.has_room(FRAGMENTS) {
+            if bytes >= OUTBOUND_BYTES || !stages.batch.has_room() {
                 break;
             }
-            let Some(frame) = stages.batch.frames.get_mut(index) else {
+            let Some(frame) = stages.batch.frame(index) else {
                 break;
             };
             match stages.device.read(frame) {
-                Ok(Read { len, .. }) => {
-                    bytes += len;
-                    stages.tally.receive(Direction::Outbound, 1);
-                    stages.packet(index, 0..len, false);
+                Ok(read) => {
+                    bytes += read.len;
+                    stages.batch.note(index, read);
+                    stages.packet(index);
                 }
                 Err(error) => {
                     self.device_lost |=

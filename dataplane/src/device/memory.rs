@@ -1,11 +1,23 @@
 //! A device of plain memory: what a pod sends is pushed in, what is delivered is taken out.
+//!
+//! With [`Memory::offloads`] it is to the worker what a kernel with all offloads is: packets that wait together are
+//! handed over as super-packets with unfinished checksums, and such packets are taken and cut. Outside of it there are
+//! wire packets either way.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::RawFd;
 
-use super::{Device, Offload, Read};
+use encap::checksum::{self, Transport};
+use encap::coalesce::{Coalescer, Place};
+use encap::inner::Inner;
+use encap::offload::{Cut, Unfinished};
+use encap::segment::{self, MAX_HEADER};
+
+use super::{Device, Kind, Offload, Offloads, Read};
 use crate::limits::FRAME;
+use crate::now::Now;
+use crate::probation::Probation;
 
 /// Two queues of IP packets.
 #[derive(Default)]
@@ -16,31 +28,210 @@ pub struct Memory {
     pub delivered: VecDeque<Vec<u8>>,
     /// Refuse every write, as a device that is down does.
     pub down: bool,
+    /// Hand over and take super-packets and unfinished checksums.
+    pub offloads: bool,
+    /// Refuse every super-packet with `EINVAL`, as a kernel does that does not keep its word.
+    pub refuses_cuts: bool,
+    /// Super-packets that the worker wrote.
+    pub cuts: usize,
+    /// Packets gathered and not handed over yet, and how many wire packets each is.
+    gathered: VecDeque<(Offload, Vec<u8>, usize)>,
+    standing: Probation,
+    given_up: u64,
+}
+
+impl Memory {
+    /// Wire packets on their way to the worker.
+    pub fn waiting(&self) -> usize {
+        let gathered = self.gathered.iter().map(|(_, _, count)| count);
+        self.to_worker.len() + gathered.sum::<usize>()
+    }
+
+    /// Puts a super-packet of the caller's making behind what waits, whatever is wrong with it.
+    pub fn push(&mut self, offload: Offload, packet: Vec<u8>) {
+        self.gathered.push_back((offload, packet, 1));
+    }
+
+    /// Gathers what waits, as the kernel's own stack would have left it.
+    fn gather(&mut self) {
+        let packets: Vec<_> = self
+            .to_worker
+            .drain(..self.to_worker.len().min(BATCH.into()))
+            .collect();
+        let mut coalescer = Coalescer::new(BATCH, BATCH);
+        for (frame, bytes) in (0..).zip(&packets) {
+            let Ok(inner) = Inner::parse(bytes) else {
+                self.hand_over(&mut coalescer, &packets);
+                self.gathered.push_back((Offload::NONE, bytes.clone(), 1));
+                continue;
+            };
+            let packet = bytes.get(..inner.len).unwrap_or_default();
+            let place = Place {
+                frame,
+                len: inner.len as u16,
+                start: 0,
+            };
+            let verdict = checksum::transport(packet, &inner);
+            // There is room for all.
+            let _ = coalescer.push(packet, &inner, verdict, place, 0);
+        }
+        self.hand_over(&mut coalescer, &packets);
+    }
+
+    fn hand_over(&mut self, coalescer: &mut Coalescer, packets: &[Vec<u8>]) {
+        let bytes = |place: Place| {
+            let start = place.start as usize;
+            let packet = packets.get(usize::from(place.frame));
+            packet
+                .and_then(|packet| packet.get(start..start + usize::from(place.len)))
+                .unwrap_or_default()
+        };
+        coalescer.drain(|packet| {
+            let mut joined = packet.header.to_vec();
+            packet
+                .pieces()
+                .for_each(|place| joined.extend_from_slice(bytes(place)));
+            let offload = if packet.count == 1 {
+                leave_unfinished(&mut joined)
+            } else {
+                packet.offload
+            };
+            self.gathered.push_back((offload, joined, packet.count));
+        });
+    }
+
+    /// The wire packets of a packet that was written.
+    fn wire(offload: Offload, mut bytes: Vec<u8>) -> io::Result<Vec<Vec<u8>>> {
+        let refused = || io::Error::from_raw_os_error(libc::EINVAL);
+        let inner = Inner::parse(&bytes).map_err(|_| refused())?;
+        let Some(cut) = offload.cut else {
+            if let Some(Unfinished { start, offset }) = offload.checksum {
+                checksum::finish(&mut bytes, start.into(), offset.into()).map_err(|_| refused())?;
+            }
+            return Ok(vec![bytes]);
+        };
+        let plan = segment::plan(&bytes, &inner, cut.size).map_err(|_| refused())?;
+        if offload.checksum.is_none() || !fits(cut, &inner, plan.header_len()) {
+            return Err(refused());
+        }
+        let one = |index| {
+            let mut header = [0; MAX_HEADER];
+            let length = plan.header(&bytes, index, &mut header)?;
+            let payload = bytes.get(plan.payload(index))?;
+            Some([header.get(..length)?, payload].concat())
+        };
+        (0..plan.count())
+            .map(|index| one(index).ok_or_else(refused))
+            .collect()
+    }
 }
 
 impl Device for Memory {
     fn read(&mut self, frame: &mut [u8; FRAME]) -> io::Result<Read> {
-        let packet = self
-            .to_worker
-            .pop_front()
-            .ok_or(io::ErrorKind::WouldBlock)?;
-        let length = packet.len().min(FRAME);
+        if self.offloads && self.gathered.is_empty() {
+            self.gather();
+        }
+        let (offload, packet) = match self.gathered.pop_front() {
+            Some((offload, packet, _)) => (offload, packet),
+            None => {
+                let packet = self.to_worker.pop_front();
+                (Offload::NONE, packet.ok_or(io::ErrorKind::WouldBlock)?)
+            }
+        };
+        let len = packet.len().min(FRAME);
         for (place, byte) in frame.iter_mut().zip(&packet) {
             *place = *byte;
         }
-        Ok(Read::whole(length))
+        Ok(Read { len, offload })
     }
 
-    fn write(&mut self, _offload: Offload, parts: &[IoSlice<'_>]) -> io::Result<()> {
+    fn write(&mut self, offload: Offload, parts: &[IoSlice<'_>]) -> io::Result<()> {
         if self.down {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
-        self.delivered
-            .push_back(parts.iter().flat_map(|part| part.iter().copied()).collect());
+        let refused = offload != Offload::NONE && !self.offloads;
+        if refused || offload.cut.is_some() && self.refuses_cuts {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let bytes = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        if offload == Offload::NONE {
+            self.delivered.push_back(bytes);
+            return Ok(());
+        }
+        self.delivered.extend(Memory::wire(offload, bytes)?);
+        if offload.cut.is_some() {
+            self.cuts += 1;
+            self.standing.took();
+        }
         Ok(())
+    }
+
+    fn offloads(&mut self, now: Now) -> Offloads {
+        let cuts = self.offloads && self.standing.in_use(now);
+        Offloads {
+            checksum: self.offloads,
+            tcp: cuts,
+            udp: cuts,
+        }
+    }
+
+    fn proved(&mut self, refused: Offload, now: Now) {
+        if refused.cut.is_some() && self.standing.prove(now) {
+            self.given_up += 1;
+        }
+    }
+
+    fn given_up(&self) -> u64 {
+        self.given_up
     }
 
     fn descriptor(&self) -> Option<RawFd> {
         None
     }
 }
+
+/// Takes the checksum of a wire packet back to where a sender leaves it that expects somebody else to finish it.
+fn leave_unfinished(packet: &mut [u8]) -> Offload {
+    let Ok(inner) = Inner::parse(packet) else {
+        return Offload::NONE;
+    };
+    let offset = match inner.protocol {
+        TCP => 16,
+        UDP => 6,
+        _ => return Offload::NONE,
+    };
+    if checksum::transport(packet, &inner) != Transport::Valid {
+        return Offload::NONE;
+    }
+    let len = inner.len - inner.transport;
+    let pseudo = checksum::pseudo(inner.source, inner.destination, inner.protocol, len);
+    let place = inner.transport + offset;
+    if let Some(field) = packet.get_mut(place..place + 2) {
+        field.copy_from_slice(&pseudo.to_be_bytes());
+    }
+    Offload {
+        checksum: Some(Unfinished {
+            start: inner.transport as u16,
+            offset: offset as u16,
+        }),
+        cut: None,
+    }
+}
+
+/// Whether a cut is of the kind and header length that the packet has.
+fn fits(cut: Cut, inner: &Inner, header: usize) -> bool {
+    let kind = match (inner.protocol, inner.family) {
+        (TCP, encap::Family::V4) => Kind::Tcp4,
+        (TCP, encap::Family::V6) => Kind::Tcp6,
+        _ => Kind::Udp,
+    };
+    cut.kind == kind && usize::from(cut.header) == header
+}
+
+/// Packets gathered at a time.
+const BATCH: u16 = 64;
+
+/// IANA protocol numbers.
+const TCP: u8 = 6;
+/// See [`TCP`].
+const UDP: u8 = 17;

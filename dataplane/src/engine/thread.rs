@@ -18,7 +18,7 @@ use crate::device::plain::Plain;
 use crate::inbound::RefusedSource;
 use crate::limits::{EVENTS, TICK};
 use crate::underlay::socket::Sockets;
-use crate::underlay::{Port, Underlay};
+use crate::underlay::{Exit, Port, Underlay};
 use crate::worker::{Next, Source, Worker};
 
 pub(super) struct Thread {
@@ -61,7 +61,7 @@ impl Thread {
                 poll,
                 shared,
                 arrival: arriving,
-                watching_room: false,
+                watched: Vec::with_capacity(Exit::COUNT),
             }
             .run();
         };
@@ -123,7 +123,7 @@ fn unwatch(registry: &Registry, sockets: &Sockets) {
 fn descriptors(sockets: &Sockets) -> impl Iterator<Item = (Token, RawFd)> {
     SOURCES.iter().filter_map(|(token, source)| match source {
         Source::Port(port) => Some((*token, sockets.descriptor(*port)?)),
-        Source::Device | Source::Reports(_) => None,
+        Source::Device => None,
     })
 }
 
@@ -133,8 +133,8 @@ struct Loop {
     poll: Poll,
     shared: Arc<Shared>,
     arrival: Arc<ArrayQueue<Sockets>>,
-    /// The poll also wakes when a port takes more.
-    watching_room: bool,
+    /// Descriptors for which the poll also wakes when they take more.
+    watched: Vec<RawFd>,
 }
 
 impl Loop {
@@ -169,13 +169,8 @@ impl Loop {
             return;
         }
         for event in events.iter() {
-            let of_event = |(token, _): &&(Token, Source)| *token == event.token();
-            let Some((_, source)) = SOURCES.iter().find(of_event) else {
-                continue;
-            };
-            self.worker.wake(*source);
-            if let (Source::Port(port), true) = (source, event.is_error()) {
-                self.worker.wake(Source::Reports(*port));
+            if let Some((_, source)) = SOURCES.iter().find(|(token, _)| *token == event.token()) {
+                self.worker.wake(*source);
             }
         }
         if events.iter().any(|event| event.token() == WAKER) {
@@ -186,40 +181,51 @@ impl Loop {
     /// Takes sockets that have come, if any have, and closes the old ones.
     fn move_in(&mut self) {
         if let Some(sockets) = self.arrival.pop() {
+            self.watch_room(false);
             let old = self.worker.reseat(sockets);
             unwatch(self.poll.registry(), &old);
-            self.watching_room = false;
         }
     }
 
     /// Asks for writability only while something is held: otherwise every datagram sent would wake the worker.
     fn watch_room(&mut self, held: bool) {
-        if held == self.watching_room {
+        if !held {
+            while let Some(descriptor) = self.watched.pop() {
+                self.register(descriptor, false);
+            }
             return;
         }
-        self.watching_room = held;
-        let interest = if held {
-            Interest::READABLE | Interest::WRITABLE
-        } else {
-            Interest::READABLE
-        };
-        for (token, source) in SOURCES
-            .iter()
-            .filter(|(_, source)| matches!(source, Source::Port(_)))
-        {
-            if let Some(descriptor) = self.worker.descriptor(*source) {
-                // Refused only for lack of memory; then the hold ends by its time.
-                let _ = self.poll.registry().reregister(
-                    &mut SourceFd(&descriptor as &RawFd),
-                    *token,
-                    interest,
-                );
+        for descriptor in self.worker.room_descriptors() {
+            if !self.watched.contains(&descriptor) {
+                self.watched.push(descriptor);
+                self.register(descriptor, true);
             }
         }
+    }
+
+    /// Refused only for lack of memory; then the hold ends by its time.
+    fn register(&self, descriptor: RawFd, watch_room: bool) {
+        let registry = self.poll.registry();
+        let mut source = SourceFd(&descriptor);
+        let receives = SOURCES
+            .iter()
+            .find(|(_, source)| self.worker.descriptor(*source) == Some(descriptor));
+        let _ = match (receives, watch_room) {
+            (Some((token, _)), true) => {
+                registry.reregister(&mut source, *token, Interest::READABLE | Interest::WRITABLE)
+            }
+            (Some((token, _)), false) => {
+                registry.reregister(&mut source, *token, Interest::READABLE)
+            }
+            (None, true) => registry.register(&mut source, ROOM, Interest::WRITABLE),
+            (None, false) => registry.deregister(&mut source),
+        };
     }
 }
 
 const WAKER: Token = Token(0);
+/// Transmit sockets that take more; which one does not matter.
+const ROOM: Token = Token(usize::MAX - 1);
 const SOURCES: [(Token, Source); 1 + Port::ALL.len()] = {
     let [a, b, c, d] = Port::ALL;
     [

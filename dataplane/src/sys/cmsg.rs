@@ -39,12 +39,22 @@ pub(super) fn int(data: &[u8]) -> Option<i32> {
 
 /// A control message that carries one `int`, with its padding.
 pub(super) fn with_int(level: i32, kind: i32, value: i32) -> [u8; INT_SPACE] {
+    with(level, kind, &value.to_ne_bytes())
+}
+
+/// A control message that carries one `__u16`, with its padding.
+pub(super) fn with_u16(level: i32, kind: i32, value: u16) -> [u8; INT_SPACE] {
+    with(level, kind, &value.to_ne_bytes())
+}
+
+/// A control message that carries `data`, which fills no more than an `int`.
+fn with(level: i32, kind: i32, data: &[u8]) -> [u8; INT_SPACE] {
     let mut bytes = [0; INT_SPACE];
     let fields = [
-        &(HEADER + 4).to_ne_bytes()[..],
+        &(HEADER + data.len()).to_ne_bytes()[..],
         &level.to_ne_bytes(),
         &kind.to_ne_bytes(),
-        &value.to_ne_bytes(),
+        data,
     ];
     for (place, byte) in bytes.iter_mut().zip(fields.into_iter().flatten()) {
         *place = *byte;
@@ -65,9 +75,20 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let two = [with_int(17, 104, 1472), with_int(0, 1, 3)].concat();
-        let read: Vec<_> = walk(&two).map(|c| (c.level, c.kind, int(c.data))).collect();
-        assert_eq!(read, [(17, 104, Some(1472)), (0, 1, Some(3))]);
+        let three = [
+            with_int(17, 104, 1472),
+            with_u16(17, 103, 1400),
+            with_int(0, 1, 3),
+        ];
+        let three = three.concat();
+        let read: Vec<_> = walk(&three).map(|c| (c.level, c.kind, c.data)).collect();
+        let expected = [
+            (17, 104, &1472i32.to_ne_bytes()[..]),
+            (17, 103, &1400u16.to_ne_bytes()),
+            (0, 1, &3i32.to_ne_bytes()),
+        ];
+        assert_eq!(read, expected);
+        assert_eq!(int(&1472i32.to_ne_bytes()), Some(1472));
     }
 
     proptest! {

@@ -14,17 +14,20 @@ pub enum Fault {
     GsoWrites = 1,
     /// Detached queues of the tunnel device: `EBADFD` for whatever is written through one.
     DetachedWrites = 2,
+    /// Messages of several datagrams sent to the underlay: `EINVAL`.
+    GsoSends = 4,
 }
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Fault; 2] = [Fault::GsoWrites, Fault::DetachedWrites];
+    pub const ALL: [Fault; 3] = [Fault::GsoWrites, Fault::DetachedWrites, Fault::GsoSends];
 
     /// The name, as the agent's variable spells it.
     pub const fn name(self) -> &'static str {
         match self {
             Fault::GsoWrites => "gso-writes",
             Fault::DetachedWrites => "detached-writes",
+            Fault::GsoSends => "gso-sends",
         }
     }
 }

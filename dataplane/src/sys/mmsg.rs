@@ -1,8 +1,8 @@
-//! `recvmmsg`, `sendmmsg` and the error queue of a UDP socket.
+//! `recvmmsg` and the error queue of a UDP socket.
 //!
 //! All kernel structures live on the stack for the length of one call, so no pointer outlives what it points to.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::mem::{size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
@@ -12,8 +12,8 @@ use socket2::{SockAddr, SockAddrStorage};
 
 use super::cmsg;
 use crate::batch::{Frame, Meta};
-use crate::limits::{CONTROL, FRAME, INBOUND_BUFFERS, QUOTE, SEND_MESSAGES};
-use crate::underlay::{Failure, Outgoing};
+use crate::limits::{CONTROL, FRAME, INBOUND_BUFFERS, QUOTE};
+use crate::underlay::Failure;
 
 /// Receives up to one batch of buffers without blocking, and describes each in `metas`.
 ///
@@ -79,61 +79,6 @@ pub(crate) fn receive(
         *meta = describe(message, name, &control.0);
     }
     Ok(received as usize)
-}
-
-/// Sends datagrams in order until one is refused, and tells how many went.
-///
-/// # Errors
-/// Only if the first was refused: then none went.
-pub(crate) fn send<'a>(
-    socket: impl AsFd,
-    outgoing: impl Iterator<Item = Outgoing<'a>>,
-) -> io::Result<usize> {
-    // WHY: libc's structs have private padding, so they cannot be written as literals.
-    // SAFETY: all-zero is a valid value of this plain C struct: null pointers and zero lengths.
-    let mut messages: [libc::mmsghdr; SEND_MESSAGES] = unsafe { zeroed() };
-    let mut slices = [[IoSlice::new(&[]); 2]; SEND_MESSAGES];
-    let mut names = [const { None::<SockAddr> }; SEND_MESSAGES];
-    let mut controls = [ControlInt([0; cmsg::INT_SPACE]); SEND_MESSAGES];
-    let mut count = 0;
-    let rows = messages
-        .iter_mut()
-        .zip(&mut slices)
-        .zip(&mut names)
-        .zip(&mut controls)
-        .zip(outgoing);
-    for ((((message, slice), name), control), datagram) in rows {
-        let header = &mut message.msg_hdr;
-        *slice = datagram.parts;
-        header.msg_iov = slice.as_mut_ptr().cast();
-        header.msg_iovlen = slice.len();
-        let address = name.insert(SockAddr::from(datagram.to));
-        header.msg_name = address.as_ptr().cast_mut().cast();
-        header.msg_namelen = address.len();
-        if datagram.ecn != Ecn::NotEct {
-            control.0 = ecn_control(datagram.to, datagram.ecn);
-            header.msg_control = control.0.as_mut_ptr().cast();
-            header.msg_controllen = control.0.len();
-        }
-        count += 1;
-    }
-    // WHY: no crate gives sendmmsg with control messages that it does not allocate.
-    // SAFETY: the first `count` messages are initialised, each with its own slices (`IoSlice` has the layout of
-    // `iovec`, as its documentation guarantees), name and control, which the kernel only reads and which outlive the
-    // call (sendmmsg(2)).
-    let sent = unsafe {
-        libc::sendmmsg(
-            socket.as_fd().as_raw_fd(),
-            messages.as_mut_ptr(),
-            count,
-            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-        )
-    };
-    if sent < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(sent as usize)
-    }
 }
 
 /// Takes one entry from the socket's error queue (`IP_RECVERR`), with the start of the datagram that it speaks of.
@@ -227,13 +172,6 @@ fn describe(message: &libc::mmsghdr, name: SockAddrStorage, control: &[u8]) -> M
     meta
 }
 
-fn ecn_control(to: SocketAddr, ecn: Ecn) -> [u8; cmsg::INT_SPACE] {
-    match to {
-        SocketAddr::V4(_) => cmsg::with_int(libc::SOL_IP, libc::IP_TOS, ecn as i32),
-        SocketAddr::V6(_) => cmsg::with_int(libc::SOL_IPV6, libc::IPV6_TCLASS, ecn as i32),
-    }
-}
-
 fn unmapped(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
@@ -248,10 +186,6 @@ fn unmapped(address: SocketAddr) -> SocketAddr {
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct ControlSpace([u8; CONTROL]);
-
-#[derive(Clone, Copy)]
-#[repr(C, align(8))]
-struct ControlInt([u8; cmsg::INT_SPACE]);
 
 /// `linux/errqueue.h`
 const SO_EE_ORIGIN_LOCAL: u8 = 1;

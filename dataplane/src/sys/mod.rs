@@ -4,6 +4,7 @@
 mod cmsg;
 pub mod faults;
 pub(crate) mod mmsg;
+pub(crate) mod outbox;
 pub(crate) mod page;
 pub(crate) mod sockopt;
 pub(crate) mod tun;

@@ -24,6 +24,11 @@ pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> i
     }
 }
 
+/// Whether the kernel knows the option, an `int`.
+pub(crate) fn knows(socket: impl AsFd, level: i32, name: i32) -> bool {
+    words(socket, level, name, &mut [0]).is_ok()
+}
+
 /// Packets that the kernel dropped at this socket since it was made (`SO_MEMINFO`, `SK_MEMINFO_DROPS`): full receive
 /// buffer and bad checksum alike.
 pub(crate) fn drops(socket: impl AsFd) -> io::Result<u32> {
@@ -54,6 +59,9 @@ fn words(socket: impl AsFd, level: i32, name: i32, values: &mut [u32]) -> io::Re
 
 /// `linux/udp.h`: receive several datagrams of one flow as one buffer.
 pub(crate) const UDP_GRO: i32 = 104;
+
+/// `linux/udp.h`: send several datagrams as one message. A kernel that answers what its default is knows it.
+pub(crate) const UDP_SEGMENT: i32 = 103;
 
 /// `asm-generic/socket.h`
 const SO_MEMINFO: i32 = 55;

@@ -7,9 +7,10 @@ use std::os::fd::RawFd;
 
 use encap::{Ecn, Format};
 
-use super::{Failure, Outgoing, Port, Underlay};
+use super::{Exit, Failure, Outgoing, Port, Underlay};
 use crate::batch::{InboundBatch, Meta};
 use crate::families::PublicAddresses;
+use crate::now::Now;
 
 /// A datagram in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,12 +40,18 @@ pub struct Memory {
     pub sent: VecDeque<Datagram>,
     /// Reports that the worker has yet to read, each at the port towards the address that it speaks of.
     pub failures: VecDeque<(Format, Failure)>,
-    /// Datagrams that still find room; `None` is without bound.
+    /// Datagrams that still find room; `None` is without bound. A message goes as a whole while there is any.
     pub room: Option<usize>,
     /// This port has no room at all.
     pub full: Option<Port>,
-    /// Errors that the next sends meet, by `errno`.
+    /// Errors that the next messages meet, by `errno`.
     pub errors: VecDeque<i32>,
+    /// Messages of several datagrams are said to be taken.
+    pub takes_trains: bool,
+    /// The error that all of them meet, by `errno`.
+    pub train_refusal: Option<i32>,
+    /// How often it was proved that they are not taken.
+    pub proofs: usize,
 }
 
 impl Memory {
@@ -58,7 +65,46 @@ impl Memory {
             room: None,
             full: None,
             errors: VecDeque::new(),
+            takes_trains: true,
+            train_refusal: None,
+            proofs: 0,
         }
+    }
+
+    /// Why `message` is not taken.
+    fn refusal(&mut self, exit: Exit, message: &Outgoing<'_>) -> Option<io::Error> {
+        if let Some(errno) = self.errors.pop_front() {
+            return Some(io::Error::from_raw_os_error(errno));
+        }
+        if self.room == Some(0) || self.full == Some(exit.port) {
+            return Some(io::ErrorKind::WouldBlock.into());
+        }
+        let train = self.train_refusal.filter(|_| message.segment.is_some());
+        train.map(io::Error::from_raw_os_error)
+    }
+
+    /// What the wire sees of `message`: as many datagrams as it is cut into.
+    fn take(&mut self, from: SocketAddr, exit: Exit, message: Outgoing<'_>) {
+        let payload: Vec<u8> = message.pieces.flat_map(|piece| piece.to_vec()).collect();
+        let size = message.segment.map_or(usize::MAX, usize::from);
+        // A datagram without payload is one all the same.
+        let count = payload.len().div_ceil(size).max(1);
+        self.room = self.room.map(|room| room.saturating_sub(count));
+        self.sent.extend((0..count).map(|index| {
+            Datagram {
+                from,
+                to: message.to,
+                format: exit.port.format,
+                ecn: message.ecn,
+                segment: None,
+                payload: payload
+                    .iter()
+                    .skip(index.saturating_mul(size))
+                    .take(size)
+                    .copied()
+                    .collect(),
+            }
+        }));
     }
 }
 
@@ -94,39 +140,30 @@ impl Underlay for Memory {
 
     fn send<'a>(
         &mut self,
-        port: Port,
-        datagrams: impl Iterator<Item = Outgoing<'a>>,
+        exit: Exit,
+        messages: impl Iterator<Item = Outgoing<'a>>,
     ) -> io::Result<usize> {
-        let Some(address) = self.public.of(port.family) else {
+        let Some(address) = self.public.of(exit.port.family) else {
             return Err(io::ErrorKind::AddrNotAvailable.into());
         };
         let mut count = 0;
-        for datagram in datagrams {
-            let refused = match (self.errors.pop_front(), self.room) {
-                (Some(errno), _) => Some(io::Error::from_raw_os_error(errno)),
-                (None, Some(0)) => Some(io::ErrorKind::WouldBlock.into()),
-                (None, _) if self.full == Some(port) => Some(io::ErrorKind::WouldBlock.into()),
-                (None, _) => None,
-            };
-            if let Some(error) = refused {
+        for message in messages {
+            if let Some(error) = self.refusal(exit, &message) {
                 return if count == 0 { Err(error) } else { Ok(count) };
             }
-            self.room = self.room.map(|room| room - 1);
-            self.sent.push_back(Datagram {
-                from: SocketAddr::new(address, datagram.to.port()),
-                to: datagram.to,
-                format: port.format,
-                ecn: datagram.ecn,
-                segment: None,
-                payload: datagram
-                    .parts
-                    .iter()
-                    .flat_map(|part| part.iter().copied())
-                    .collect(),
-            });
+            let source = SocketAddr::new(address, message.to.port());
+            self.take(source, exit, message);
             count += 1;
         }
         Ok(count)
+    }
+
+    fn takes_trains(&mut self, _exit: Exit, _now: Now) -> bool {
+        self.takes_trains
+    }
+
+    fn proved(&mut self, _exit: Exit, _now: Now) {
+        self.proofs += 1;
     }
 
     fn failure(&mut self, port: Port) -> Option<Failure> {
@@ -137,6 +174,10 @@ impl Underlay for Memory {
     }
 
     fn descriptor(&self, _port: Port) -> Option<RawFd> {
+        None
+    }
+
+    fn exit_descriptor(&self, _exit: Exit) -> Option<RawFd> {
         None
     }
 }

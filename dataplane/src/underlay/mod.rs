@@ -1,13 +1,14 @@
 //! How datagrams travel between nodes.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 
 use encap::{Ecn, Family, Format};
 
-use crate::batch::InboundBatch;
-use crate::limits::QUOTE;
+use crate::batch::{InboundBatch, Pieces};
+use crate::limits::{QUOTE, TRANSMIT_SOCKETS};
+use crate::now::Now;
 
 pub mod memory;
 pub mod socket;
@@ -51,6 +52,40 @@ impl Port {
     }
 }
 
+/// Where a datagram leaves: a port, and which of its transmit sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Exit {
+    /// The port.
+    pub port: Port,
+    /// The transmit socket, below [`TRANSMIT_SOCKETS`]; the `udp` format has only number 0, the port itself.
+    pub lane: usize,
+}
+
+impl Exit {
+    /// How many there can be.
+    pub const COUNT: usize = Port::ALL.len() * TRANSMIT_SOCKETS;
+
+    /// The exit of a flow, by its hash. flannel sends all of `udp` from one port.
+    pub const fn of_flow(port: Port, hash: u32) -> Exit {
+        let lane = match port.format {
+            Format::Udp => 0,
+            Format::Vxlan => hash as usize % TRANSMIT_SOCKETS,
+        };
+        Exit { port, lane }
+    }
+
+    /// Every exit, in the order of [`Exit::index`].
+    pub fn all() -> impl Iterator<Item = Exit> {
+        let lanes = |port| (0..TRANSMIT_SOCKETS).map(move |lane| Exit { port, lane });
+        Port::ALL.into_iter().flat_map(lanes)
+    }
+
+    /// Its place among all.
+    pub const fn index(self) -> usize {
+        self.port.index() * TRANSMIT_SOCKETS + self.lane
+    }
+}
+
 /// The UDP side of a worker: up to four ports, those of one family at least. Never blocks.
 pub trait Underlay {
     /// Receives up to one batch of buffers that came to `port`.
@@ -59,32 +94,55 @@ pub trait Underlay {
     /// `WouldBlock` when nothing is queued, or there is no such port. Any other error belongs to an earlier send.
     fn receive(&mut self, port: Port, batch: &mut InboundBatch) -> io::Result<usize>;
 
-    /// Sends datagrams through one port in order until one is refused, and returns how many went.
+    /// Sends messages through one exit in order until one is refused, and returns how many went. A message goes as a
+    /// whole or not at all.
     ///
     /// # Errors
     /// Only if the first was refused: `WouldBlock` or `ENOBUFS` when there is no room, `AddrNotAvailable` when there is
-    /// no such port, else the kernel's reason, which may belong to an earlier send.
+    /// no such port, else the kernel's reason, which may belong to an earlier send. `EINVAL`, `EIO` and `EMSGSIZE` for a
+    /// message of several datagrams may be about their going as one.
     fn send<'a>(
         &mut self,
-        port: Port,
-        datagrams: impl Iterator<Item = Outgoing<'a>>,
+        exit: Exit,
+        messages: impl Iterator<Item = Outgoing<'a>>,
     ) -> io::Result<usize>;
 
-    /// The next report about a datagram that we sent through `port` earlier, if there is one.
+    /// Whether [`Underlay::send`] takes messages of several datagrams at present. Asked once a batch: an offload that
+    /// was given up is tried again after its time.
+    fn takes_trains(&mut self, _exit: Exit, _now: Now) -> bool {
+        false
+    }
+
+    /// A message of several datagrams was refused, and each of them was then taken alone: proof that the offload, not
+    /// the datagrams, was at fault.
+    fn proved(&mut self, _exit: Exit, _now: Now) {}
+
+    /// How often an offload was given up.
+    fn given_up(&self) -> u64 {
+        0
+    }
+
+    /// The next report about a datagram that we sent through any exit of `port` earlier, if there is one.
     fn failure(&mut self, port: Port) -> Option<Failure>;
 
-    /// The descriptor of `port`, if there is one.
+    /// The descriptor that `port` receives on, if there is one.
     fn descriptor(&self, port: Port) -> Option<RawFd>;
+
+    /// The descriptor that becomes writable when `exit` takes more, if there is one.
+    fn exit_descriptor(&self, exit: Exit) -> Option<RawFd>;
 }
 
-/// One datagram to send: its pieces, gathered by the kernel.
+/// One message to send: its pieces, gathered by the kernel.
 pub struct Outgoing<'a> {
     /// Outer destination.
     pub to: SocketAddr,
     /// ECN codepoint of the outer header.
     pub ecn: Ecn,
+    /// Bytes of each datagram that the message is cut into, the last may have fewer (`UDP_SEGMENT`); `None` for a single
+    /// datagram.
+    pub segment: Option<u16>,
     /// The UDP payload.
-    pub parts: [IoSlice<'a>; 2],
+    pub pieces: Pieces<'a>,
 }
 
 /// A report about a datagram that we sent: from our own kernel, or from a router by ICMP.

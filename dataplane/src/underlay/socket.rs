@@ -1,15 +1,23 @@
-//! Plain UDP sockets, one per port, that send and receive.
+//! Plain UDP sockets: one per port that receives, and beside it transmit sockets for VXLAN.
+//!
+//! Theory of operation: flannel sends all of `udp` from its one port, so that port's socket does both. VXLAN wants the
+//! outer source port to vary with the flow, so it leaves through transmit sockets with ports of their own, which never
+//! receive. Each socket may send several datagrams as one message until the kernel proves that it does not take them
+//! ([`crate::probation`]).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use encap::Format;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
-use super::{Failure, Outgoing, Port, Underlay};
+use super::{Exit, Failure, Outgoing, Port, Underlay};
 use crate::batch::InboundBatch;
-use crate::limits::{ERRORS, RECEIVE_BUFFER, SEND_BUFFER};
+use crate::limits::{ERRORS, RECEIVE_BUFFER, SEND_BUFFER, TRANSMIT_SOCKETS};
+use crate::now::Now;
+use crate::probation::Probation;
+use crate::sys::outbox::Outbox;
 use crate::sys::{mmsg, sockopt};
 
 /// What a socket is bound to.
@@ -41,14 +49,37 @@ pub enum UnderlayError {
     Kernel(SocketSpec, io::Error),
 }
 
-/// The sockets of one worker, each at the place of its [`Port`].
-pub struct Sockets([Option<Socket>; Port::ALL.len()]);
+/// The sockets of one worker.
+pub struct Sockets {
+    /// By [`Port::index`].
+    receive: [Option<Socket>; Port::ALL.len()],
+    /// By [`Exit::index`]; where there is none, the port's own socket sends.
+    transmit: [Option<Socket>; Exit::COUNT],
+    /// Whether each exit sends several datagrams as one message, by [`Exit::index`].
+    trains: [Probation; Exit::COUNT],
+    /// The kernel knows of such messages at all.
+    knows_trains: bool,
+    given_up: u64,
+    outbox: Outbox,
+}
 
 /// Opens and binds a socket. No address reuse of any kind: a second agent must not take half of the traffic.
 ///
 /// # Errors
 /// See [`UnderlayError`]; each sentence names the remedy.
 pub fn bind(spec: &SocketSpec) -> Result<OwnedFd, UnderlayError> {
+    open(spec).map(OwnedFd::from)
+}
+
+/// Opens a transmit socket for VXLAN at `address`, with a port of the kernel's choice.
+///
+/// # Errors
+/// See [`UnderlayError`]; each sentence names the remedy.
+pub fn bind_transmit(address: IpAddr) -> Result<OwnedFd, UnderlayError> {
+    open(&transmit_spec(address)).map(OwnedFd::from)
+}
+
+fn open(spec: &SocketSpec) -> Result<Socket, UnderlayError> {
     let address = SocketAddr::new(spec.address, spec.port);
     let kernel = |error| UnderlayError::Kernel(*spec, error);
     let socket = Socket::new(
@@ -67,7 +98,7 @@ pub fn bind(spec: &SocketSpec) -> Result<OwnedFd, UnderlayError> {
             Some(libc::EADDRNOTAVAIL) => UnderlayError::NotOurAddress(*spec),
             _ => UnderlayError::Kernel(*spec, error),
         })?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
 /// Datagrams that the kernel dropped at a socket before we could read them: its buffer was full, or the checksum bad.
@@ -87,18 +118,59 @@ impl Sockets {
     pub fn adopt(
         bound: impl IntoIterator<Item = (OwnedFd, SocketSpec)>,
     ) -> Result<Sockets, UnderlayError> {
-        let mut sockets = Sockets(Default::default());
+        let mut sockets = Sockets {
+            receive: Default::default(),
+            transmit: Default::default(),
+            trains: Default::default(),
+            knows_trains: true,
+            given_up: 0,
+            outbox: Outbox::new(),
+        };
         for (descriptor, spec) in bound {
             let socket = prepare(descriptor, &spec)?;
-            if let Some(place) = sockets.0.get_mut(spec.underlay_port().index()) {
+            sockets.knows_trains &= knows_trains(&socket);
+            if let Some(place) = sockets.receive.get_mut(spec.underlay_port().index()) {
                 *place = Some(socket);
             }
         }
         Ok(sockets)
     }
 
+    /// Takes on a transmit socket for VXLAN at `address`, opened here or by an earlier service, as number `lane` of
+    /// [`TRANSMIT_SOCKETS`].
+    ///
+    /// # Errors
+    /// [`UnderlayError::Foreign`] if it is bound to another address.
+    pub fn adopt_transmit(
+        &mut self,
+        descriptor: OwnedFd,
+        address: IpAddr,
+        lane: usize,
+    ) -> Result<(), UnderlayError> {
+        let spec = transmit_spec(address);
+        let socket = prepare(descriptor, &spec)?;
+        // Nobody reads it, so nothing may come to it; reports of errors do.
+        let nothing = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
+        socket
+            .attach_filter(&[nothing])
+            .map_err(|error| UnderlayError::Kernel(spec, error))?;
+        let exit = Exit {
+            port: spec.underlay_port(),
+            lane: lane.min(TRANSMIT_SOCKETS - 1),
+        };
+        if let Some(place) = self.transmit.get_mut(exit.index()) {
+            *place = Some(socket);
+        }
+        Ok(())
+    }
+
     fn socket(&self, port: Port) -> Option<&Socket> {
-        self.0.get(port.index())?.as_ref()
+        self.receive.get(port.index())?.as_ref()
+    }
+
+    fn sending(&self, exit: Exit) -> Option<&Socket> {
+        let own = self.transmit.get(exit.index()).and_then(Option::as_ref);
+        own.or_else(|| self.socket(exit.port))
     }
 }
 
@@ -117,19 +189,80 @@ impl Underlay for Sockets {
 
     fn send<'a>(
         &mut self,
-        port: Port,
-        datagrams: impl Iterator<Item = Outgoing<'a>>,
+        exit: Exit,
+        messages: impl Iterator<Item = Outgoing<'a>>,
     ) -> io::Result<usize> {
-        let socket = self.socket(port).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        mmsg::send(socket, datagrams)
+        let Sockets {
+            receive,
+            transmit,
+            trains,
+            outbox,
+            ..
+        } = self;
+        let own = transmit.get(exit.index()).and_then(Option::as_ref);
+        let socket = own.or_else(|| receive.get(exit.port.index())?.as_ref());
+        let socket = socket.ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let mut train = None;
+        let count = outbox.send(
+            socket,
+            messages.enumerate().map(|(place, message)| {
+                if message.segment.is_some() && train.is_none() {
+                    train = Some(place);
+                }
+                message
+            }),
+        )?;
+        if train.is_some_and(|place| place < count)
+            && let Some(standing) = trains.get_mut(exit.index())
+        {
+            standing.took();
+        }
+        Ok(count)
+    }
+
+    fn takes_trains(&mut self, exit: Exit, now: Now) -> bool {
+        let standing = self.trains.get_mut(exit.index());
+        self.knows_trains && standing.is_some_and(|standing| standing.in_use(now))
+    }
+
+    fn proved(&mut self, exit: Exit, now: Now) {
+        let standing = self.trains.get_mut(exit.index());
+        if standing.is_some_and(|standing| standing.prove(now)) {
+            self.given_up += 1;
+        }
+    }
+
+    fn given_up(&self) -> u64 {
+        self.given_up
     }
 
     fn failure(&mut self, port: Port) -> Option<Failure> {
-        mmsg::failure(self.socket(port)?).ok()
+        let lanes = (0..TRANSMIT_SOCKETS).map(|lane| Exit { port, lane }.index());
+        let transmit = lanes.filter_map(|index| self.transmit.get(index)?.as_ref());
+        let mut sockets = self.socket(port).into_iter().chain(transmit);
+        sockets.find_map(|socket| mmsg::failure(socket).ok())
     }
 
     fn descriptor(&self, port: Port) -> Option<RawFd> {
         Some(self.socket(port)?.as_fd().as_raw_fd())
+    }
+
+    fn exit_descriptor(&self, exit: Exit) -> Option<RawFd> {
+        Some(self.sending(exit)?.as_fd().as_raw_fd())
+    }
+}
+
+/// Whether the kernel knows messages of several datagrams (Linux 4.18).
+fn knows_trains(socket: &Socket) -> bool {
+    sockopt::knows(socket, libc::SOL_UDP, sockopt::UDP_SEGMENT)
+}
+
+/// A transmit socket, whose port is of the kernel's choice.
+fn transmit_spec(address: IpAddr) -> SocketSpec {
+    SocketSpec {
+        address,
+        port: 0,
+        format: Format::Vxlan,
     }
 }
 
@@ -140,7 +273,11 @@ fn prepare(descriptor: OwnedFd, spec: &SocketSpec) -> Result<Socket, UnderlayErr
         .ok()
         .and_then(|address| address.as_socket());
     let datagram = socket.r#type().is_ok_and(|kind| kind == Type::DGRAM);
-    if found != Some(SocketAddr::new(spec.address, spec.port)) || !datagram {
+    let bound = found.is_some_and(|found| {
+        let port = spec.port == 0 || spec.port == found.port();
+        found.ip() == spec.address && port && found.port() != 0
+    });
+    if !bound || !datagram {
         return Err(UnderlayError::Foreign {
             wanted: *spec,
             found: format!("{found:?}"),

@@ -28,7 +28,7 @@ pub struct Case {
 }
 
 /// Every reason, in each direction in which a packet can meet it.
-pub const CASES: [Case; 28] = [
+pub const CASES: [Case; 29] = [
     out(DropReason::Malformed, outbound::malformed),
     out(DropReason::NotUnicast, outbound::not_unicast),
     out(DropReason::SpoofedSource, outbound::spoofed_source),
@@ -39,6 +39,7 @@ pub const CASES: [Case; 28] = [
     out(DropReason::TooBig, outbound::too_big),
     out(DropReason::UnderlayFull, outbound::underlay_full),
     out(DropReason::UnderlayRefused, outbound::underlay_refused),
+    out(DropReason::BadSuperPacket, outbound::bad_super_packet),
     Case {
         beside: Some(DropReason::NoRoute),
         ..out(DropReason::DeviceRefused, outbound::device_refused)

@@ -1,11 +1,13 @@
 //! What a pod can send, and a kernel refuse, so that it is dropped.
 
+use dataplane::device::{Cut, Kind, Offload};
 use dataplane::limits::HOLD;
+use etherparse::IpNumber;
 use libc::EPERM;
 
 use super::{START, not_packets};
 use crate::world::node::Node;
-use crate::world::packets::{dont_fragment, pattern, udp};
+use crate::world::packets::{dont_fragment, edit_v4, pattern, udp};
 use crate::world::plan::{MTU, ip, pod, pod6, v4, v6};
 
 pub fn malformed(node: &mut Node) -> u64 {
@@ -90,6 +92,30 @@ pub fn underlay_refused(node: &mut Node) -> u64 {
         node,
         (0..5).map(|n| udp(pod(1, 0), pod(2 + n % 2, 0), b"out")),
     )
+}
+
+/// Neither cut nor sent as it is: a protocol that is not known to be cut, a fragment, more wire packets than anybody
+/// sends.
+pub fn bad_super_packet(node: &mut Node) -> u64 {
+    let large = udp(pod(1, 0), pod(2, 0), &pattern(4_000));
+    let mut other = large.clone();
+    edit_v4(&mut other, |ip| ip.protocol = IpNumber::SCTP);
+    let mut fragment = large.clone();
+    edit_v4(&mut fragment, |ip| ip.more_fragments = true);
+    for (packet, size) in [(other, 1_400), (fragment, 1_400), (large, 1)] {
+        let cut = Cut {
+            kind: Kind::Udp,
+            size,
+            header: 28,
+        };
+        let offload = Offload {
+            checksum: None,
+            cut: Some(cut),
+        };
+        node.push_as(offload, packet, 1);
+    }
+    node.turn(START);
+    3
 }
 
 pub fn device_refused(node: &mut Node) -> u64 {

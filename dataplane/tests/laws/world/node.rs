@@ -55,6 +55,14 @@ impl Node {
         self.woken = true;
     }
 
+    /// A pod sends something that the device hands over as a super-packet of `weight` wire packets.
+    pub fn push_as(&mut self, offload: Offload, packet: Vec<u8>, weight: u64) {
+        self.outside.pushed += weight;
+        self.worker.device_mut().push(offload, packet);
+        self.worker.wake(Source::Device);
+        self.woken = true;
+    }
+
     /// The network hands over `datagram`, which carries `weight` inner packets.
     pub fn hand(&mut self, datagram: Datagram, weight: u64) {
         self.outside.handed += weight;
@@ -147,7 +155,7 @@ impl Node {
     pub fn audit(&mut self) -> Vec<String> {
         let mut outside = self.outside;
         // What waits in front of the device was not taken yet.
-        outside.pushed -= self.worker.device_mut().to_worker.len() as u64;
+        outside.pushed -= self.worker.device_mut().waiting() as u64;
         audit(&self.totals(), &outside)
     }
 
@@ -176,7 +184,9 @@ impl Node {
 
 fn worker(spec: &Spec, counters: &Counters) -> Worker<device::memory::Memory, Memory> {
     let underlay = Memory::new(spec.node.public);
-    Worker::new(device::memory::Memory::default(), underlay, counters, 0)
+    let mut device = device::memory::Memory::default();
+    device.offloads = crate::with_offloads();
+    Worker::new(device, underlay, counters, 0)
 }
 
 /// A device whose writer does not survive.

@@ -1,0 +1,417 @@
+//! Packets read from the device, and the datagrams made of them that still wait for the underlay.
+//!
+//! Theory of operation: a packet is read into a frame and stays there. What we put in front of its payload, for each
+//! datagram, is written once into one run of bytes ([`Head`]s); a [`Datagram`] is such a head and a slice of a frame.
+//! Which transmit socket it waits for is kept by [`Queue`]s. All of it is empty again when everything went or was
+//! dropped, and nothing is read before that. Memory is taken once, for what one packet can become at most beside a full
+//! batch; pages that no packet ever needed stay with the kernel.
+
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use encap::Ecn;
+use encap::segment::{MAX_HEADER, MAX_SEGMENTS};
+
+use super::queue::{Queue, Train};
+use super::{Frame, frames};
+use crate::device::Read;
+use crate::limits::{FRAME, OUTBOUND_PACKETS};
+use crate::underlay::{Exit, Outgoing};
+
+/// Packets read from the device, and the datagrams made of them that still wait for the underlay.
+pub(crate) struct OutboundBatch {
+    frames: Vec<Frame>,
+    /// What was read into each frame.
+    reads: Vec<Read>,
+    heads: Vec<u8>,
+    datagrams: Vec<Datagram>,
+    /// By [`Exit::index`].
+    queues: Vec<Queue>,
+    /// Where packets are copied to that cannot go from where they lie: frame and bytes used of it.
+    spill: (usize, usize),
+}
+
+/// One datagram for the underlay: headers of our making in front of a slice of a frame.
+#[derive(Clone, Copy)]
+pub(crate) struct Datagram {
+    pub(crate) head: Head,
+    /// The packet that it is, or is a part of.
+    pub(crate) again: Again,
+    frame: u16,
+    start: u32,
+    len: u32,
+    /// The number of the next in its train, if it is not the last.
+    next: u32,
+}
+
+/// Headers that stand ready.
+#[derive(Clone, Copy)]
+pub(crate) struct Head {
+    start: u32,
+    len: u16,
+    /// Bytes of it that are not of the inner packet.
+    outer: u16,
+}
+
+/// What to walk again when a datagram proves too large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Again {
+    /// The packet in that frame, or the wire packet of that number that it stands for.
+    Packet {
+        /// The frame.
+        frame: u16,
+        /// The wire packet.
+        segment: u16,
+    },
+    /// Nothing: it is a fragment, or was tried before.
+    Never,
+}
+
+/// What went, of one train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sent {
+    /// Where to.
+    pub(crate) to: SocketAddr,
+    /// Datagrams.
+    pub(crate) count: usize,
+    /// Inner bytes.
+    pub(crate) bytes: usize,
+    /// The train was refused before and all of it went datagram by datagram.
+    pub(crate) proof: bool,
+}
+
+/// The pieces of one message, in order.
+pub struct Pieces<'a> {
+    batch: &'a OutboundBatch,
+    next: u32,
+    left: usize,
+    payload: Option<IoSlice<'a>>,
+}
+
+impl OutboundBatch {
+    pub(crate) fn new() -> OutboundBatch {
+        let mut queues = Vec::new();
+        queues.resize_with(Exit::COUNT, Queue::default);
+        OutboundBatch {
+            frames: frames(OUTBOUND_PACKETS + SPILL),
+            reads: vec![Read::whole(0); OUTBOUND_PACKETS],
+            heads: Vec::with_capacity(HEADS),
+            datagrams: Vec::with_capacity(DATAGRAMS),
+            queues,
+            spill: (0, 0),
+        }
+    }
+
+    /// Whether one more packet may be read, whatever becomes of it.
+    pub(crate) fn has_room(&self) -> bool {
+        self.takes(MAX_SEGMENTS, MAX_HEAD) && self.spill.0 + SPILL_OF_ONE <= SPILL
+    }
+
+    /// Whether there is room for `count` more datagrams with heads of `head` bytes each.
+    pub(crate) fn takes(&self, count: usize, head: usize) -> bool {
+        self.datagrams.len() + count <= DATAGRAMS && self.heads.len() + count * head <= HEADS
+    }
+
+    /// The frame to read packet number `number` into.
+    pub(crate) fn frame(&mut self, number: usize) -> Option<&mut Frame> {
+        self.frames
+            .get_mut(number)
+            .filter(|_| number < OUTBOUND_PACKETS)
+    }
+
+    /// Notes what was read into frame `number`.
+    pub(crate) fn note(&mut self, number: usize, read: Read) {
+        if let Some(place) = self.reads.get_mut(number) {
+            *place = read;
+        }
+    }
+
+    /// What was read into frame `number`.
+    pub(crate) fn read(&self, number: usize) -> Read {
+        self.reads
+            .get(number)
+            .copied()
+            .unwrap_or_else(|| Read::whole(0))
+    }
+
+    /// Bytes of frame `number`.
+    pub(crate) fn bytes(&self, number: usize, range: Range<usize>) -> &[u8] {
+        self.frames
+            .get(number)
+            .and_then(|frame| frame.get(range))
+            .unwrap_or_default()
+    }
+
+    /// Bytes of frame `number`, to change.
+    pub(crate) fn bytes_mut(&mut self, number: usize, range: Range<usize>) -> &mut [u8] {
+        self.frames
+            .get_mut(number)
+            .and_then(|frame| frame.get_mut(range))
+            .unwrap_or_default()
+    }
+
+    /// Puts `outer`, and `inner` bytes that `write` fills from the packets' frames, at the end of the heads. `None` where
+    /// there is no room or `write` fails.
+    pub(crate) fn head(
+        &mut self,
+        outer: &[u8],
+        inner: usize,
+        write: impl FnOnce(&[Frame], &mut [u8]) -> Option<usize>,
+    ) -> Option<Head> {
+        let start = self.heads.len();
+        let len = outer.len() + inner;
+        if start + len > HEADS {
+            return None;
+        }
+        self.heads.extend_from_slice(outer);
+        self.heads.resize(start + len, 0);
+        let place = self.heads.get_mut(start + outer.len()..)?;
+        if write(&self.frames, place) != Some(inner) {
+            self.heads.truncate(start);
+            return None;
+        }
+        Some(Head {
+            start: start as u32,
+            len: len as u16,
+            outer: outer.len() as u16,
+        })
+    }
+
+    /// Appends the datagram `[head][payload]`, whose payload lies in frame `frame`, to what waits for `exit`. Returns
+    /// whether there was room.
+    pub(crate) fn push(
+        &mut self,
+        exit: Exit,
+        (to, ecn): (SocketAddr, Ecn),
+        head: Head,
+        (frame, payload): (usize, Range<usize>),
+        again: Again,
+    ) -> bool {
+        let number = self.datagrams.len();
+        let Some(queue) = self
+            .queues
+            .get_mut(exit.index())
+            .filter(|_| number < DATAGRAMS)
+        else {
+            return false;
+        };
+        let len = usize::from(head.len) + payload.len();
+        let before = queue.push(number as u32, len, to, ecn);
+        if let Some(before) = before.and_then(|number| self.datagrams.get_mut(number as usize)) {
+            before.next = number as u32;
+        }
+        self.datagrams.push(Datagram {
+            head,
+            again,
+            frame: frame as u16,
+            start: payload.start as u32,
+            len: payload.len() as u32,
+            next: 0,
+        });
+        true
+    }
+
+    /// Copies `head` and a slice of a frame to lie one behind the other: the number of the frame where, and the range.
+    /// `None` where there is no room.
+    pub(crate) fn spill(
+        &mut self,
+        head: &[u8],
+        frame: usize,
+        payload: Range<usize>,
+    ) -> Option<(usize, Range<usize>)> {
+        let len = head.len() + payload.len();
+        let (mut number, mut used) = self.spill;
+        if used + len > FRAME {
+            (number, used) = (number + 1, 0);
+        }
+        if number >= SPILL {
+            return None;
+        }
+        self.spill = (number, used + len);
+        let number = OUTBOUND_PACKETS + number;
+        let (from, to) = self.frames.split_at_mut(OUTBOUND_PACKETS);
+        let from = from.get(frame)?.get(payload)?;
+        let to = to
+            .get_mut(number - OUTBOUND_PACKETS)?
+            .get_mut(used..used + len)?;
+        let (first, second) = to.split_at_mut(head.len());
+        first.copy_from_slice(head);
+        second.copy_from_slice(from);
+        Some((number, used..used + len))
+    }
+
+    /// A mark for [`OutboundBatch::unspill`].
+    pub(crate) fn spilled(&self) -> (usize, usize) {
+        self.spill
+    }
+
+    /// Forgets what was spilled since the mark; nothing that waits may lie there.
+    pub(crate) fn unspill(&mut self, mark: (usize, usize)) {
+        self.spill = mark;
+    }
+
+    /// What waits for `exit`.
+    pub(crate) fn queue(&mut self, exit: Exit) -> Option<&mut Queue> {
+        self.queues.get_mut(exit.index())
+    }
+
+    /// Everything that waits, by [`Exit::index`].
+    pub(crate) fn queues(&self) -> &[Queue] {
+        &self.queues
+    }
+
+    /// Datagrams that wait.
+    pub(crate) fn count(&self) -> usize {
+        self.queues.iter().map(Queue::count).sum()
+    }
+
+    /// Forgets everything; the frames are free again.
+    pub(crate) fn clear(&mut self) {
+        for queue in &mut self.queues {
+            queue.discard();
+        }
+        self.heads.clear();
+        self.datagrams.clear();
+        self.spill = (0, 0);
+    }
+
+    /// The messages that wait for `exit`, in order.
+    pub(crate) fn messages(&self, exit: Exit) -> impl Iterator<Item = Outgoing<'_>> {
+        let queue = self.queues.get(exit.index());
+        let mut trains = queue.map(Queue::waiting).unwrap_or_default().iter();
+        // What is left of a train that goes datagram by datagram.
+        let mut apart: Option<Train> = None;
+        std::iter::from_fn(move || {
+            let mut train = match apart.take() {
+                Some(train) => train,
+                None => *trains.next()?,
+            };
+            let count = if train.apart { 1 } else { train.count };
+            let message = Outgoing {
+                to: train.to,
+                ecn: train.ecn,
+                segment: (count > 1).then_some(train.size as u16),
+                pieces: Pieces {
+                    batch: self,
+                    next: train.first,
+                    left: count,
+                    payload: None,
+                },
+            };
+            if train.count > count {
+                train.count -= count;
+                train.first = self.datagram(train.first)?.next;
+                apart = Some(train);
+            }
+            Some(message)
+        })
+    }
+
+    /// The next message of those that wait for `exit` went.
+    pub(crate) fn went(&mut self, exit: Exit) -> Option<Sent> {
+        let queue = self.queues.get_mut(exit.index())?;
+        let train = queue.front()?;
+        let (to, suspect) = (train.to, train.suspect);
+        let count = if train.apart { 1 } else { train.count };
+        let (mut bytes, mut number) = (0, train.first);
+        for _ in 0..count {
+            let datagram = self.datagrams.get(number as usize)?;
+            bytes += datagram.inner();
+            number = datagram.next;
+        }
+        train.first = number;
+        train.count -= count;
+        let all = train.count == 0;
+        if all {
+            queue.pop();
+        }
+        Some(Sent {
+            to,
+            count,
+            bytes,
+            proof: all && suspect,
+        })
+    }
+
+    /// Takes the first datagram away that waits for `exit`: it was refused on its own account.
+    pub(crate) fn take_first(&mut self, exit: Exit) -> Option<Datagram> {
+        let queue = self.queues.get_mut(exit.index())?;
+        let train = queue.front()?;
+        let datagram = *self.datagrams.get(train.first as usize)?;
+        train.first = datagram.next;
+        train.count -= 1;
+        train.suspect = false;
+        if train.count == 0 {
+            queue.pop();
+        }
+        Some(datagram)
+    }
+
+    /// Appends what `push` pushes for `exit` in front of all that waits there, not behind it: the packets of a flow keep
+    /// their order when one of them is walked again.
+    pub(crate) fn in_front<T>(
+        &mut self,
+        exit: Exit,
+        push: impl FnOnce(&mut OutboundBatch) -> T,
+    ) -> T {
+        let before = self.queue(exit).map_or(0, |queue| {
+            queue.seal();
+            queue.len()
+        });
+        let result = push(self);
+        if let Some(queue) = self.queue(exit) {
+            queue.bring_forward(before);
+        }
+        result
+    }
+
+    fn datagram(&self, number: u32) -> Option<&Datagram> {
+        self.datagrams.get(number as usize)
+    }
+}
+
+impl Datagram {
+    /// Bytes of the inner packet.
+    fn inner(&self) -> usize {
+        usize::from(self.head.len - self.head.outer) + self.len as usize
+    }
+}
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = IoSlice<'a>;
+
+    fn next(&mut self) -> Option<IoSlice<'a>> {
+        if let Some(payload) = self.payload.take() {
+            return Some(payload);
+        }
+        self.left = self.left.checked_sub(1)?;
+        let datagram = self.batch.datagram(self.next)?;
+        self.next = datagram.next;
+        let Head { start, len, .. } = datagram.head;
+        let head = start as usize..start as usize + usize::from(len);
+        let payload = datagram.start as usize..(datagram.start + datagram.len) as usize;
+        let payload = IoSlice::new(self.batch.bytes(datagram.frame.into(), payload));
+        if head.is_empty() {
+            return Some(payload);
+        }
+        self.payload = Some(payload);
+        Some(IoSlice::new(self.batch.heads.get(head).unwrap_or_default()))
+    }
+}
+
+/// Datagrams that there is memory for: what one packet can become beside as many others.
+const DATAGRAMS: usize = 2 * MAX_SEGMENTS;
+
+/// Bytes of a head at most: VXLAN, Ethernet, and the inner packet's own headers.
+const MAX_HEAD: usize = 22 + MAX_HEADER;
+
+/// Bytes of heads that there is memory for.
+const HEADS: usize = DATAGRAMS * MAX_HEAD;
+
+/// Frames for packets that cannot go from where they lie.
+const SPILL: usize = 4;
+
+/// As many of them as one packet can come to lie in: 64 KB of payload, each part with a header of its own, behind what
+/// is in use of the first.
+const SPILL_OF_ONE: usize = 3;

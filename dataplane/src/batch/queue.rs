@@ -1,0 +1,162 @@
+//! What waits for one transmit socket, in order, as few messages as can be.
+//!
+//! Theory of operation: a *train* is datagrams to one peer that leave as one message, cut apart again by the kernel or
+//! the network card (`UDP_SEGMENT`): all of one length, the last perhaps shorter. A datagram joins the latest train to
+//! its peer, or begins a train behind all others. All packets of a flow go to one peer through one socket, so they leave
+//! in the order in which they came, whatever else joins in between.
+
+use std::net::SocketAddr;
+
+use encap::{Ecn, Family};
+
+use crate::limits::{TRAIN_BYTES_V4, TRAIN_BYTES_V6, TRAIN_LENGTH, TRAINS_SEARCHED};
+use crate::now::Now;
+
+/// Trains that wait for one transmit socket.
+#[derive(Default)]
+pub(crate) struct Queue {
+    trains: Vec<Train>,
+    /// Trains before this one went already.
+    done: usize,
+    /// Since when the socket takes nothing.
+    pub(crate) held_since: Option<Now>,
+}
+
+/// Datagrams that leave as one message, or one after the other when they are `apart`.
+#[derive(Clone, Copy)]
+pub(crate) struct Train {
+    /// Outer destination.
+    pub(crate) to: SocketAddr,
+    /// Outer ECN codepoint.
+    pub(crate) ecn: Ecn,
+    /// Bytes of each datagram, except that the last may have fewer.
+    pub(crate) size: usize,
+    /// Datagrams.
+    pub(crate) count: usize,
+    /// Numbers of the first and last datagram; they are linked.
+    pub(crate) first: u32,
+    pub(crate) last: u32,
+    /// To be sent datagram by datagram.
+    pub(crate) apart: bool,
+    /// Refused as a train, and none of its datagrams was refused since.
+    pub(crate) suspect: bool,
+    bytes: usize,
+    sealed: bool,
+}
+
+impl Queue {
+    /// Appends datagram number `number` of `len` bytes. Returns the number of the one that it follows in its train.
+    pub(super) fn push(
+        &mut self,
+        number: u32,
+        len: usize,
+        to: SocketAddr,
+        ecn: Ecn,
+    ) -> Option<u32> {
+        let waiting = self.trains.get_mut(self.done..).unwrap_or_default();
+        let mut latest = waiting.iter_mut().rev().take(TRAINS_SEARCHED);
+        if let Some(train) = latest.find(|train| train.to == to)
+            && train.takes(len, ecn)
+        {
+            let before = train.last;
+            train.last = number;
+            train.count += 1;
+            train.bytes += len;
+            train.sealed = len < train.size;
+            return Some(before);
+        }
+        self.trains.push(Train {
+            to,
+            ecn,
+            size: len,
+            count: 1,
+            first: number,
+            last: number,
+            apart: false,
+            suspect: false,
+            bytes: len,
+            sealed: false,
+        });
+        None
+    }
+
+    /// Trains that wait, oldest first.
+    pub(crate) fn waiting(&self) -> &[Train] {
+        self.trains.get(self.done..).unwrap_or_default()
+    }
+
+    /// Datagrams that wait.
+    pub(crate) fn count(&self) -> usize {
+        self.waiting().iter().map(|train| train.count).sum()
+    }
+
+    /// The train to go next.
+    pub(crate) fn front(&mut self) -> Option<&mut Train> {
+        self.trains.get_mut(self.done)
+    }
+
+    /// The train to go next went, or has nothing left.
+    pub(super) fn pop(&mut self) {
+        self.done += 1;
+    }
+
+    /// No train is a train any more, and none takes another datagram.
+    pub(crate) fn take_apart(&mut self) {
+        for train in self.trains.iter_mut().skip(self.done) {
+            train.apart = true;
+            train.sealed = true;
+        }
+    }
+
+    /// Nothing joins what waits now.
+    pub(super) fn seal(&mut self) {
+        for train in self.trains.iter_mut().skip(self.done) {
+            train.sealed = true;
+        }
+    }
+
+    /// A mark for [`Queue::bring_forward`].
+    pub(super) fn len(&self) -> usize {
+        self.trains.len()
+    }
+
+    /// Moves what was appended since the queue had `before` trains to the front of those that wait.
+    pub(super) fn bring_forward(&mut self, before: usize) {
+        let appended = self.trains.len().saturating_sub(before);
+        if let Some(waiting) = self.trains.get_mut(self.done..) {
+            waiting.rotate_right(appended.min(waiting.len()));
+        }
+    }
+
+    /// Forgets everything and returns how many datagrams waited.
+    pub(crate) fn discard(&mut self) -> usize {
+        let count = self.count();
+        self.trains.clear();
+        self.done = 0;
+        self.held_since = None;
+        count
+    }
+}
+
+impl Train {
+    fn takes(&self, len: usize, ecn: Ecn) -> bool {
+        let most = match Family::of(self.to.ip()) {
+            Family::V4 => TRAIN_BYTES_V4,
+            Family::V6 => TRAIN_BYTES_V6,
+        };
+        let bytes = self.bytes + len;
+        !self.sealed
+            && self.ecn == ecn
+            && len <= self.size
+            && self.count < TRAIN_LENGTH
+            && bytes <= most
+            // Kernels before 5.16 count the headers of the whole message too (udp_send_skb, fixed by 158390e45612).
+            && bytes + HEADERS <= TRAIN_LENGTH * self.size
+    }
+}
+
+/// Outer IPv6 and UDP headers of a message, bytes.
+const HEADERS: usize = 40 + 8;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+//! Where an outbound packet goes, and whether it fits.
+
+use std::net::{IpAddr, SocketAddr};
+
+use encap::inner::Inner;
+use encap::{Ecn, Family, Format, ecn};
+
+use super::{Outbound, Refusal};
+use crate::answers::Answer;
+use crate::drops::DropReason;
+use crate::now::Now;
+use crate::peers::Way;
+use crate::snapshot::Snapshot;
+use crate::underlay::Exit;
+
+/// Where a packet goes, and how.
+pub(super) struct Target<'a> {
+    way: &'a Way,
+    pub(super) exit: Exit,
+    ecn: Ecn,
+}
+
+/// How a packet fits the path.
+#[derive(Clone, Copy)]
+pub(super) enum Fit {
+    Whole,
+    /// To be cut into fragments of at most so many bytes.
+    Fragments(u16),
+}
+
+impl Target<'_> {
+    /// What stands in front of the inner packet.
+    pub(super) fn outer(&self) -> &[u8] {
+        self.way.header.as_slice()
+    }
+
+    /// Outer destination and ECN codepoint.
+    pub(super) fn to(&self) -> (SocketAddr, Ecn) {
+        (self.way.to, self.ecn)
+    }
+}
+
+impl<'a, D> Outbound<'a, D> {
+    /// Where the packet goes, and whether a wire packet of `length` bytes fits there.
+    pub(super) fn target(
+        &self,
+        inner: &Inner,
+        length: usize,
+    ) -> Result<(Target<'a>, Fit), Refusal> {
+        let way = route(self.snapshot, inner)?;
+        let fit = fit(way, inner, length, self.now)?;
+        // Stock peers of the `udp` format do not decapsulate ECN: there the outer header is Not-ECT.
+        let ecn = match way.port.format {
+            Format::Udp => Ecn::NotEct,
+            Format::Vxlan => ecn::encapsulate(inner.ecn),
+        };
+        let exit = Exit::of_flow(way.port, inner.flow_hash());
+        Ok((Target { way, exit, ecn }, fit))
+    }
+}
+
+/// The way to the peer that the packet goes to.
+fn route<'a>(snapshot: &'a Snapshot, inner: &Inner) -> Result<&'a Way, Refusal> {
+    if !is_unicast(inner.destination) {
+        return Err(Refusal(DropReason::NotUnicast, None));
+    }
+    if !snapshot.pods.may_speak(inner.source) {
+        return Err(Refusal(DropReason::SpoofedSource, None));
+    }
+    if snapshot.pods.in_own_subnet(inner.destination) {
+        return Err(Refusal(DropReason::OwnSubnet, None));
+    }
+    let Some(peer) = snapshot
+        .fib
+        .lookup(inner.destination)
+        .and_then(|id| snapshot.peers.peer(id))
+    else {
+        return Err(Refusal(DropReason::NoRoute, Some(Answer::Unreachable)));
+    };
+    if inner.family == Family::V6 && peer.format == Format::Udp && !snapshot.ipv6_over_udp {
+        return Err(Refusal(DropReason::Ipv6InUdp, Some(Answer::Unreachable)));
+    }
+    peer.way(inner.family)
+        .ok_or(Refusal(DropReason::NoUnderlay, Some(Answer::Unreachable)))
+}
+
+fn fit(way: &Way, inner: &Inner, length: usize, now: Now) -> Result<Fit, Refusal> {
+    let mtu = way.inner_mtu(inner.family, now);
+    if length <= usize::from(mtu) {
+        Ok(Fit::Whole)
+    } else if inner.dont_fragment {
+        Err(Refusal(DropReason::TooBig, Some(Answer::TooBig(mtu))))
+    } else {
+        Ok(Fit::Fragments(mtu))
+    }
+}
+
+fn is_unicast(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => !v4.is_multicast() && !v4.is_broadcast() && !v4.is_unspecified(),
+        IpAddr::V6(v6) => !v6.is_multicast() && !v6.is_unspecified(),
+    }
+}

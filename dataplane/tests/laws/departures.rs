@@ -1,0 +1,314 @@
+//! Packets of one flow that leave together: super-packets from the device, and messages of several datagrams.
+
+use std::net::IpAddr;
+
+use dataplane::drops::DropReason;
+use dataplane::now::Now;
+use encap::{Ecn, Format};
+use libc::{EINVAL, EIO, EMSGSIZE, EPERM};
+
+use crate::path_mtu::{inner, learn, reassemble, report};
+use crate::reasons::node;
+use crate::world::node::Node;
+use crate::world::packets::{
+    checksums_hold, dont_fragment, edit_v4, pattern, tcp, udp, unfinished, with_ecn,
+};
+use crate::world::plan::{pod, pod6};
+
+/// `count` packets of one UDP flow, identifications in sequence, as one sender's super-packet is cut.
+fn burst(from: IpAddr, to: IpAddr, count: u16, length: usize) -> Vec<Vec<u8>> {
+    let packet = |n: u16| {
+        let mut payload = pattern(length);
+        payload[0] = n as u8;
+        let mut packet = udp(from, to, &payload);
+        if from.is_ipv4() {
+            edit_v4(&mut packet, |ip| ip.identification = 100 + n);
+        }
+        packet
+    };
+    (0..count).map(packet).collect()
+}
+
+/// `count` segments of one TCP flow in sequence.
+fn stream(from: IpAddr, to: IpAddr, count: u16, length: usize) -> Vec<Vec<u8>> {
+    let segment = |n: u16| {
+        let mut packet = tcp(from, to, &pattern(length));
+        let at = if from.is_ipv4() { 20 } else { 40 };
+        let sequence = 0x1122_3344 + u32::from(n) * length as u32;
+        packet[at + 4..at + 8].copy_from_slice(&sequence.to_be_bytes());
+        // Only the last carries PSH.
+        if n + 1 < count {
+            packet[at + 13] &= !8;
+        }
+        if from.is_ipv4() {
+            edit_v4(&mut packet, |ip| ip.identification = 100 + n);
+        }
+        finished(packet)
+    };
+    (0..count).map(segment).collect()
+}
+
+fn finished(packet: Vec<u8>) -> Vec<u8> {
+    let inner = encap::inner::Inner::parse(&packet).unwrap();
+    let mut packet = unfinished(packet);
+    let offset = if inner.protocol == 6 { 16 } else { 6 };
+    encap::checksum::finish(&mut packet, inner.transport, offset).unwrap();
+    assert!(checksums_hold(&packet));
+    packet
+}
+
+fn with_every_offload() -> Node {
+    let mut node = node();
+    node.worker.device_mut().offloads = true;
+    node
+}
+
+fn push(node: &mut Node, packets: &[Vec<u8>]) {
+    packets.iter().for_each(|packet| node.push(packet.clone()));
+}
+
+/// Whatever comes as one packet leaves as the wire packets that it stands for, bit for bit, in both formats.
+#[test]
+fn a_super_packet_leaves_as_its_wire_packets() {
+    for (count, length) in [(2, 1), (10, 1_300), (44, 1_370), (64, 200)] {
+        for peer in [2, 3] {
+            let mut flows = vec![
+                burst(pod(1, 0), pod(peer, 0), count, length),
+                stream(pod(1, 0), pod(peer, 0), count, length),
+            ];
+            if peer == 2 {
+                flows.push(burst(pod6(1, 0), pod6(2, 0), count, length));
+                flows.push(stream(pod6(1, 0), pod6(2, 0), count, length));
+            }
+            for packets in flows {
+                let mut node = with_every_offload();
+                push(&mut node, &packets);
+                let (sent, answers) = node.run(Now(0));
+                assert_eq!(answers, [[]; 0]);
+                assert!(inner(&sent) == packets, "{count} of {length} to {peer}");
+                assert_eq!(node.audit(), [""; 0]);
+                assert_eq!(node.totals().outbound.received, u64::from(count));
+            }
+        }
+    }
+}
+
+/// A checksum left unfinished is finished, of whatever protocol and wherever it stands.
+#[test]
+fn an_unfinished_checksum_is_finished() {
+    for packet in [
+        udp(pod(1, 0), pod(2, 0), b"odd"),
+        tcp(pod(1, 0), pod(3, 0), b""),
+        tcp(pod6(1, 0), pod6(2, 0), &pattern(1_300)),
+        udp(pod6(1, 0), pod6(2, 0), b"six"),
+    ] {
+        let mut node = with_every_offload();
+        node.push(packet.clone());
+        let sent = node.run(Now(0)).0;
+        assert_eq!(inner(&sent), [packet]);
+    }
+}
+
+/// A path too small for the wire packets of a super-packet: one answer, about one of them as others would have seen it.
+#[test]
+fn a_super_packet_too_large_is_told_of_once() {
+    for packets in [
+        stream(pod(1, 0), pod(2, 0), 10, 1_398),
+        burst(pod(1, 0), pod(2, 0), 10, 1_422)
+            .into_iter()
+            .map(dont_fragment)
+            .collect(),
+    ] {
+        let mut node = with_every_offload();
+        learn(&mut node, report(2, Format::Vxlan, 1_400), Now(0));
+        push(&mut node, &packets);
+        let (sent, answers) = node.run(Now(0));
+        assert_eq!(sent, []);
+        let [answer] = &answers[..] else {
+            panic!("{} answers", answers.len())
+        };
+        assert_eq!(
+            (&answer[20..22], &answer[26..28]),
+            (&[3, 4][..], &1_350u16.to_be_bytes()[..])
+        );
+        assert_eq!(answer[28..], packets[0][..548]);
+        let flow = node.totals().outbound;
+        assert_eq!(
+            (flow.drops_of(DropReason::TooBig), flow.originated),
+            (10, 1)
+        );
+        assert_eq!(node.audit(), [""; 0]);
+    }
+}
+
+/// It is the size of one wire packet that must fit, not that of the super-packet.
+#[test]
+fn sizes_are_judged_by_the_wire_packet() {
+    for (length, fits) in [(1_298, true), (1_299, false)] {
+        let mut node = with_every_offload();
+        learn(&mut node, report(2, Format::Vxlan, 1_400), Now(0));
+        push(&mut node, &stream(pod(1, 0), pod(2, 0), 20, length));
+        let sent = node.run(Now(0)).0;
+        assert_eq!(sent.len(), if fits { 20 } else { 0 }, "{length}");
+    }
+}
+
+/// UDP without DF: every datagram arrives, in fragments, cut where its sender cut.
+#[test]
+fn udp_that_may_be_fragmented_is() {
+    for count in [2, 10, 40] {
+        let packets = burst(pod(1, 0), pod(2, 0), count, 1_400);
+        let mut node = with_every_offload();
+        learn(&mut node, report(2, Format::Vxlan, 700), Now(0));
+        push(&mut node, &packets);
+        let (sent, answers) = node.run(Now(0));
+        assert_eq!(answers, [[]; 0]);
+        let arrived: Vec<_> = inner(&sent).chunks(3).map(reassemble).collect();
+        assert!(arrived == packets);
+        let flow = node.totals().outbound;
+        let count = u64::from(count);
+        // One more was sent to learn the path.
+        assert_eq!(
+            (flow.received, flow.originated, flow.sent),
+            (1 + count, 2 * count, 1 + 3 * count)
+        );
+        assert_eq!(node.audit(), [""; 0]);
+    }
+}
+
+/// TCP without DF: cut smaller, nothing in fragments.
+#[test]
+fn tcp_that_may_be_fragmented_is_cut_smaller() {
+    let mut packets = stream(pod(1, 0), pod(2, 0), 10, 1_398);
+    for packet in &mut packets {
+        edit_v4(packet, |ip| ip.dont_fragment = false);
+    }
+    let mut node = with_every_offload();
+    learn(&mut node, report(2, Format::Vxlan, 1_000), Now(0));
+    push(&mut node, &packets);
+    let sent = inner(&node.run(Now(0)).0);
+    assert_eq!(sent.len(), 13_980usize.div_ceil(950 - 52));
+    let stream: Vec<u8> = sent.iter().flat_map(|p| p[52..].to_vec()).collect();
+    let expected: Vec<u8> = packets.iter().flat_map(|p| p[52..].to_vec()).collect();
+    assert!(stream == expected);
+    assert!(sent.iter().all(|p| p.len() <= 950 && checksums_hold(p)));
+    let flow = node.totals().outbound;
+    // One more was sent to learn the path.
+    assert_eq!(
+        (flow.received, flow.received + flow.originated),
+        (11, flow.sent)
+    );
+    assert_eq!(node.audit(), [""; 0]);
+}
+
+/// The kernel's word on the path comes only with the first send: what may be fragmented is, the rest is told of, and
+/// what fits goes.
+#[test]
+fn a_super_packet_that_proves_too_large_loses_only_what_must_not_be_fragmented() {
+    let refuse = |node: &mut Node| {
+        let underlay = node.worker.underlay_mut();
+        underlay.failures.push_back(report(2, Format::Vxlan, 700));
+        // The train once, its first datagram twice.
+        underlay.errors.extend([EMSGSIZE; 3]);
+    };
+    let packets = burst(pod(1, 0), pod(2, 0), 5, 1_400);
+    let mut node = with_every_offload();
+    refuse(&mut node);
+    push(&mut node, &packets);
+    let sent = inner(&node.run(Now(0)).0);
+    // The others are taken by this kernel once it has spoken; the first goes in fragments, and before them.
+    assert_eq!(sent.len(), 3 + 4);
+    assert_eq!(reassemble(&sent[..3]), packets[0]);
+    assert_eq!(sent[3..], packets[1..]);
+    assert_eq!(node.audit(), [""; 0]);
+
+    let packets = stream(pod(1, 0), pod(2, 0), 5, 1_398);
+    let mut node = with_every_offload();
+    refuse(&mut node);
+    push(&mut node, &packets);
+    let (sent, answers) = node.run(Now(0));
+    assert_eq!(inner(&sent), packets[1..]);
+    assert_eq!(answers.len(), 1);
+    assert_eq!(answers[0][28..], packets[0][..548]);
+    assert_eq!(node.totals().outbound.drops_of(DropReason::TooBig), 1);
+    assert_eq!(node.audit(), [""; 0]);
+}
+
+/// A kernel that takes no trains: everything arrives all the same, in order, and each train is a proof.
+#[test]
+fn without_trains_everything_arrives() {
+    for errno in [EINVAL, EIO] {
+        let mut node = node();
+        node.worker.underlay_mut().train_refusal = Some(errno);
+        let packets = [
+            burst(pod(1, 0), pod(2, 0), 20, 100),
+            burst(pod(1, 0), pod(3, 0), 9, 100),
+            burst(pod(1, 0), pod(2, 0), 3, 200),
+        ]
+        .concat();
+        push(&mut node, &packets);
+        let sent = inner(&node.run(Now(0)).0);
+        for peer in [2, 3] {
+            let to = |packets: &[Vec<u8>]| -> Vec<Vec<u8>> {
+                packets.iter().filter(|p| p[18] == peer).cloned().collect()
+            };
+            assert!(to(&sent) == to(&packets));
+        }
+        assert_eq!(node.worker.underlay_mut().proofs, 3);
+        assert_eq!(node.audit(), [""; 0]);
+    }
+}
+
+/// Neither a path that became too small nor a datagram that no kernel takes says anything against trains.
+#[test]
+fn only_a_train_that_went_alone_is_a_proof() {
+    let mut node = node();
+    node.worker.underlay_mut().train_refusal = Some(EMSGSIZE);
+    push(&mut node, &burst(pod(1, 0), pod(2, 0), 20, 100));
+    assert_eq!(node.run(Now(0)).0.len(), 20);
+    assert_eq!(node.worker.underlay_mut().proofs, 0);
+
+    // The train, then its third datagram twice.
+    for last in [EINVAL, EPERM] {
+        let underlay = node.worker.underlay_mut();
+        underlay.train_refusal = None;
+        underlay.errors.extend([EINVAL, last, last]);
+        push(&mut node, &burst(pod(1, 0), pod(2, 0), 20, 100));
+        assert_eq!(node.run(Now(0)).0.len(), 19);
+        assert_eq!(node.worker.underlay_mut().proofs, 0);
+    }
+    assert_eq!(
+        node.totals().outbound.drops_of(DropReason::UnderlayRefused),
+        2
+    );
+    assert_eq!(node.audit(), [""; 0]);
+}
+
+/// Packets of one flow that cannot leave as one message keep their order: sizes and ECN codepoints change.
+#[test]
+fn a_flow_keeps_its_order_whatever_its_packets_look_like() {
+    let mut node = node();
+    let codepoints = [Ecn::NotEct, Ecn::Ect0, Ecn::Ce];
+    let packets: Vec<_> = (0..200usize)
+        .map(|n| {
+            let other = usize::from(n % 7 == 3) * 50;
+            let packet = udp(pod(1, 0), pod(2, 0), &[n as u8; 60][..60 - n % 3 - other]);
+            with_ecn(packet, codepoints[n / 5 % 3])
+        })
+        .collect();
+    // Another flow in between, to a peer of the other format.
+    for packet in &packets {
+        node.push(packet.clone());
+        node.push(udp(pod(1, 0), pod(3, 0), b"in between"));
+    }
+    let sent = node.run(Now(0)).0;
+    let ours: Vec<_> = sent
+        .iter()
+        .filter(|d| d.format == Format::Vxlan)
+        .cloned()
+        .collect();
+    assert!(inner(&ours) == packets);
+    for (datagram, packet) in ours.iter().zip(&packets) {
+        assert_eq!(datagram.ecn as u8, packet[1] & 3);
+    }
+}
