@@ -6,6 +6,9 @@
 //! [`HOLD`](crate::limits::HOLD) has passed and it is dropped. A source is *ready* from the moment the poll says so
 //! until a read of it would block; a worker sleeps only when no source is ready.
 //!
+//! Reports of lost datagrams are a source of their own. Most come with an error of the next send or receive, but the
+//! kernel forgets that error when it meets it after the first datagram of a `sendmmsg`, and keeps the report.
+//!
 //! A worker owns its descriptors, buffers and counters alone. It reads no clock and makes no random choice, so a test
 //! can run many of them in one thread under virtual time.
 
@@ -49,17 +52,32 @@ struct Ready {
     device: bool,
     /// By [`Port::index`].
     ports: [bool; Port::ALL.len()],
+    /// Likewise, of the ports' error queues.
+    reports: [bool; Port::ALL.len()],
 }
 
 impl Ready {
-    fn port(&self, port: Port) -> bool {
-        self.ports.get(port.index()).copied().unwrap_or_default()
+    fn is(&self, source: Source) -> bool {
+        match source {
+            Source::Device => self.device,
+            Source::Port(port) => self.ports.get(port.index()) == Some(&true),
+            Source::Reports(port) => self.reports.get(port.index()) == Some(&true),
+        }
     }
 
-    fn set_port(&mut self, port: Port, ready: bool) {
-        if let Some(place) = self.ports.get_mut(port.index()) {
+    fn set(&mut self, source: Source, ready: bool) {
+        let place = match source {
+            Source::Device => Some(&mut self.device),
+            Source::Port(port) => self.ports.get_mut(port.index()),
+            Source::Reports(port) => self.reports.get_mut(port.index()),
+        };
+        if let Some(place) = place {
             *place = ready;
         }
+    }
+
+    fn is_any_port(&self) -> bool {
+        self.ports.contains(&true) || self.reports.contains(&true)
     }
 }
 
@@ -70,6 +88,8 @@ pub enum Source {
     Device,
     /// A port of the underlay.
     Port(Port),
+    /// What the kernel reports of datagrams that a port sent.
+    Reports(Port),
 }
 
 /// When a worker wants its next step.
@@ -97,6 +117,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                 device: true,
                 // A port that is not there proves empty at its first read.
                 ports: [true; Port::ALL.len()],
+                reports: [false; Port::ALL.len()],
             },
             device_lost: false,
             refused: Arc::new(ArrayQueue::new(NOTICES)),
@@ -105,21 +126,21 @@ impl<D: Device, U: Underlay> Worker<D, U> {
 
     /// Marks a source as ready.
     pub fn wake(&mut self, source: Source) {
-        match source {
-            Source::Device => self.ready.device = true,
-            Source::Port(port) => self.ready.set_port(port, true),
-        }
+        self.ready.set(source, true);
     }
 
     /// One round: inbound, outbound, flush, account.
     pub fn step(&mut self, snapshot: &Snapshot, now: Now) -> Next {
         for port in Port::ALL {
+            if self.ready.is(Source::Reports(port)) {
+                self.failures(port, snapshot, now);
+            }
             self.receive(port, snapshot, now);
         }
         self.transmit(snapshot, now);
         self.tally.tick(snapshot.version);
         match self.hold_ends() {
-            _ if self.ready.ports.contains(&true) => Next::Now,
+            _ if self.ready.is_any_port() => Next::Now,
             Some(end) => Next::Held(end.since(now)),
             None if self.ready.device => Next::Now,
             None => Next::Idle,
@@ -143,7 +164,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     pub fn descriptor(&self, source: Source) -> Option<RawFd> {
         match source {
             Source::Device => self.device.descriptor(),
-            Source::Port(port) => self.underlay.descriptor(port),
+            Source::Port(port) | Source::Reports(port) => self.underlay.descriptor(port),
         }
     }
 
@@ -174,7 +195,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     }
 
     fn receive(&mut self, port: Port, snapshot: &Snapshot, now: Now) {
-        if !self.ready.port(port) {
+        if !self.ready.is(Source::Port(port)) {
             return;
         }
         let Some(count) = self.receive_batch(port, snapshot, now) else {
@@ -207,7 +228,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             match self.underlay.receive(port, &mut self.inbound) {
                 Ok(count) => return Some(count),
                 Err(error) if would_block(&error) => {
-                    self.ready.set_port(port, false);
+                    self.ready.set(Source::Port(port), false);
                     return None;
                 }
                 Err(_) => self.failures(port, snapshot, now),

@@ -158,7 +158,7 @@ start_in pod1 python3 "$TOOLS/sink.py" "$SINK_PORT" >"$SCRATCH/sink"
 SINK=$PID
 until_true 5 "the sink listens" in_ns pod1 sh -c "ss -Hlun | grep -q :$SINK_PORT"
 # Whatever node1 says meanwhile, but ARP, neighbour discovery and group reports, would be an answer to a forger.
-capture net node1 "$SCRATCH/replies.pcap" inbound and '(ip or ip6)' and not '(icmp6 and (ip6[40] = 135 or ip6[40] = 136))' \
+capture net node1 "$SCRATCH/replies.pcap" -Q in '(ip or ip6)' and not '(icmp6 and (ip6[40] = 135 or ip6[40] = 136))' \
     and not 'ip6[6] = 0'
 REPLIES=$PID
 capture node1 tartan0 "$SCRATCH/device.pcap"

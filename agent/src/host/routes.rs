@@ -29,7 +29,8 @@ use futures_util::TryStreamExt;
 use ipnet::IpNet;
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
+    RouteType,
 };
 use rtnetlink::Handle;
 use rustix::io::Errno;
@@ -306,8 +307,13 @@ fn blank(prefix: IpNet) -> RouteMessage {
     message
 }
 
+/// `None` for a route of another family, and for one that the kernel keeps beside a route because of what it learned
+/// of the path to one destination (`RTM_F_CLONED`). It has the protocol number of that route and goes by itself.
 fn parse(message: &RouteMessage) -> Option<Route> {
     let header = &message.header;
+    if header.flags.contains(RouteFlags::Cloned) {
+        return None;
+    }
     let anywhere: IpAddr = match header.address_family {
         AddressFamily::Inet => IpAddr::from([0_u8; 4]),
         AddressFamily::Inet6 => IpAddr::from([0_u8; 16]),

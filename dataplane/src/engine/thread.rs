@@ -123,7 +123,7 @@ fn unwatch(registry: &Registry, sockets: &Sockets) {
 fn descriptors(sockets: &Sockets) -> impl Iterator<Item = (Token, RawFd)> {
     SOURCES.iter().filter_map(|(token, source)| match source {
         Source::Port(port) => Some((*token, sockets.descriptor(*port)?)),
-        Source::Device => None,
+        Source::Device | Source::Reports(_) => None,
     })
 }
 
@@ -169,8 +169,13 @@ impl Loop {
             return;
         }
         for event in events.iter() {
-            if let Some((_, source)) = SOURCES.iter().find(|(token, _)| *token == event.token()) {
-                self.worker.wake(*source);
+            let of_event = |(token, _): &&(Token, Source)| *token == event.token();
+            let Some((_, source)) = SOURCES.iter().find(of_event) else {
+                continue;
+            };
+            self.worker.wake(*source);
+            if let (Source::Port(port), true) = (source, event.is_error()) {
+                self.worker.wake(Source::Reports(*port));
             }
         }
         if events.iter().any(|event| event.token() == WAKER) {

@@ -9,7 +9,7 @@
 
 use std::io;
 
-use super::Worker;
+use super::{Source, Worker};
 use crate::device::Device;
 use crate::drops::{Direction, DropReason};
 use crate::limits::{ERROR_ROUNDS, ERRORS, HOLD};
@@ -92,6 +92,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         let mut foreign = false;
         for _ in 0..ERRORS {
             let Some(failure) = self.underlay.failure(port) else {
+                self.ready.set(Source::Reports(port), false);
                 break;
             };
             foreign |= !failure.local;

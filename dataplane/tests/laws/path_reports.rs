@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 
-use dataplane::limits::QUOTE;
+use dataplane::limits::{ERRORS, QUOTE};
 use dataplane::now::Now;
-use dataplane::underlay::Failure;
-use encap::Format;
+use dataplane::underlay::{Failure, Port};
+use dataplane::worker::Source;
+use encap::{Family, Format};
 use libc::{ECONNREFUSED, EHOSTUNREACH, EMSGSIZE};
 use proptest::prelude::*;
 
@@ -109,6 +110,25 @@ fn a_forged_report_changes_nothing() {
         learn(&mut node, quoting(3, Format::Udp, &quote), Now(0));
         assert_eq!(path_mtu(&mut node, 3, Now(0)), 1_472);
     }
+}
+
+/// The kernel forgets an error that it meets in the middle of a send, and keeps its report.
+#[test]
+fn a_report_without_an_error_is_read() {
+    let mut node = node();
+    let ours = frame(mac(2), mac(1), &[0x45]);
+    let (format, good) = quoting(2, Format::Vxlan, &ours);
+    let stranger = Failure {
+        to: SocketAddr::new(ip("192.0.2.99"), 8472),
+        ..good.clone()
+    };
+    let underlay = node.worker.underlay_mut();
+    let strangers = (0..2 * ERRORS).map(|_| (format, stranger.clone()));
+    underlay.failures.extend(strangers.chain([(format, good)]));
+    node.worker
+        .wake(Source::Reports(Port::new(format, Family::V4)));
+    node.run(Now(0));
+    assert_eq!(path_mtu(&mut node, 2, Now(0)), 950);
 }
 
 proptest! {

@@ -49,6 +49,15 @@ fn foreign(prefix: &str, metric: u32, device: u32) -> Route {
     }
 }
 
+/// Linux lists a path MTU that it learned as a route to the destination, with the protocol of the route it belongs to.
+#[test]
+fn what_the_kernel_learned_of_a_path_is_no_route() {
+    let mut learned = message(&wants()[5], OURS);
+    assert!(parse(&learned).unwrap().is_ours(Some(OURS)));
+    learned.header.flags |= RouteFlags::Cloned;
+    assert_eq!(parse(&learned), None);
+}
+
 /// What the kernel's tables become.
 fn carry_out(mut now: Vec<Route>, steps: &[Step]) -> Vec<Route> {
     for step in steps {

@@ -1,0 +1,304 @@
+#!/usr/bin/env bash
+# Senders are told, by Tartan itself and not by a kernel on the way: nobody owns the destination, or the packet is too
+# large for the path to this one peer. Read from the sockets' error queues, by pods and by processes of the node.
+#
+#   pod1, process ── node1 ══ underlay ═══ router, MTU 1400 ═══ node2 ── pod2
+#                          ║      ╚══════════════════════ 1500 ═══ node3 ── pod3
+#                          ╚═ at the end: a second link, MTU 1360 ═══╝
+#
+# icmp.sh BACKEND INSIDE OUTSIDE, the last two as in scripts/lab up
+# case: udp v4 v4
+# case: vxlan dual dual
+# full: vxlan v4 v4
+# full: vxlan dual v4
+# full: vxlan dual v6
+# full: udp dual dual
+# shellcheck source=scripts/tests.d/tools/law.sh
+. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/router.sh
+. "$TOOLS/router.sh"
+
+BACKEND=$1
+INSIDE=$2
+OUTSIDE=$3
+BULK=$((32 << 20))
+# What the underlay carries to node3, to node2, and to node3 over the second link: bytes of outer packet.
+WIDE=1500
+NARROW=1400
+NARROWER=1360
+# A datagram of 1,472 bytes is an IPv4 packet of 1,500.
+LARGE=1472
+declare -A RECEIVER EXPECTED KNOWN
+
+# What is told to senders of a family, and how large things are.
+setting() {
+    local family
+    FAMILY=$1
+    case $FAMILY in
+    4)
+        NOBODY=10.244.77.2 TUNNEL=10.244.1.0
+        UNREACHABLE="ENETUNREACH icmp 3/0" TOO_BIG="EMSGSIZE icmp 3/4"
+        # IP and UDP headers, bytes. An error has at most 576 (RFC 1812 section 4.3.2.3), of them 28 its own.
+        HEADERS=28 QUOTE=$((576 - 28 - 28))
+        ;;
+    6)
+        NOBODY=fd00:10:244:77::2 TUNNEL=fd00:10:244:1::
+        UNREACHABLE="ENETUNREACH icmp6 1/0" TOO_BIG="EMSGSIZE icmp6 2/0"
+        # An error has at most 1,280 bytes (RFC 4443 section 2.4), of them 48 its own.
+        HEADERS=48 QUOTE=$((1280 - 48 - 48))
+        ;;
+    esac
+    OVERHEAD=$(overhead "$(carrier "$FAMILY" "$OUTSIDE")")
+    NODE_ADDRESS=$(underlay_of node1 "$FAMILY")
+    # The tunnel device has room for the larger overhead.
+    DEVICE=$((WIDE - $(for family in $(families "$OUTSIDE"); do overhead "$family"; done | sort -n | tail -n 1)))
+}
+
+# IP 20 or 40 bytes, UDP 8, and in vxlan 22 more.
+overhead() {
+    local bytes=28
+    if [ "$1" = 6 ]; then bytes=48; fi
+    if [ "$BACKEND" = vxlan ]; then bytes=$((bytes + 22)); fi
+    echo "$bytes"
+}
+
+# growth BEFORE AFTER: by how much each count of the outbound direction grew between two answers of `tartan drops`.
+growth() {
+    # shellcheck disable=SC2016
+    jq -ncS --argjson before "$1" --argjson after "$2" '
+        def counts: [.workers[].outbound]
+            | {received: (map(.received) | add), originated: (map(.originated) | add),
+               sent: (map(.sent) | add), delivered: (map(.delivered) | add)}
+            + (reduce (.[].dropped | to_entries[]) as $drop ({}; .[$drop.key] += $drop.value));
+        ($before | counts) as $old
+        | $after | counts | with_entries(.value -= ($old[.key] // 0)) | with_entries(select(.value != 0))'
+}
+
+# counted WHAT NODE EXPECTED CMD...: runs the command; just what is expected must be counted at the node meanwhile.
+counted() {
+    local what=$1 node=$2 expected=$3 before found wait
+    before=$(told "$node" drops)
+    "${@:4}"
+    for ((wait = 0; wait < 20; wait++)); do
+        found=$(growth "$before" "$(told "$node" drops)")
+        [ "$found" != "$expected" ] || break
+        sleep 0.1
+    done
+    equal "$what: counts of $node" "$expected" "$found"
+}
+
+# sends FROM ADDRESS SIZE [OPTION...]: keeps in TOLD what the sender was told, and in LASTED how many milliseconds it sent.
+sends() {
+    TOLD=$(in_ns "$1" python3 "$TOOLS/told.py" send "${@:2}") || fail "sending from $1 to $2"
+    LASTED=${TOLD%%$'\n'*}
+    LASTED=${LASTED//[!0-9 ]/}
+    LASTED=${LASTED##* }
+    TOLD=$(tail -n +2 <<<"$TOLD")
+}
+
+# unreachable WHO FROM [OPTION...]: a datagram to an address of the cluster that no node owns.
+unreachable() {
+    local what="$1 to nobody" from=$2
+    counted "$what" node1 '{"NoRoute":1,"delivered":1,"originated":1,"received":1}' sends "$from" "$NOBODY" 100 "${@:3}"
+    equal "$what: the sender is told" "$UNREACHABLE mtu 0 from $TUNNEL about $NOBODY, quotes 100 right" "$TOLD"
+}
+
+# too_big POD PATH WHO FROM [OPTION...]: the largest datagram that the device takes, with DF, to a pod behind a path
+# of that many bytes.
+too_big() {
+    local what="$3 to $1, too large" path=$2 from=$4 to
+    to=$(address_of "$1" "$FAMILY")
+    counted "$what" node1 '{"TooBig":1,"delivered":1,"originated":1,"received":1}' \
+        sends "$from" "$to" $((DEVICE - HEADERS)) "${@:5}"
+    equal "$what: the sender is told" \
+        "$TOO_BIG mtu $((path - OVERHEAD)) from $TUNNEL about $to, quotes $QUOTE right" "$TOLD"
+}
+
+# fits POD INNER WHO FROM [OPTION...]: a datagram, a packet of INNER bytes with DF, crosses, and nobody complains.
+fits() {
+    local pod=$1 size=$(($2 - HEADERS)) what="$3 to $1, a packet of $2 bytes" from=$4
+    counted "$what" node1 '{"received":1,"sent":1}' sends "$from" "$(address_of "$pod" "$FAMILY")" "$size" "${@:5}"
+    equal "$what: the sender is told" "" "$TOLD"
+    EXPECTED[$pod]+="$size right"$'\n'
+}
+
+# Runs a check for a pod, for a process of the node, and for one that is bound to the node's address if it has one.
+all_senders() {
+    "$@" "a pod" pod1
+    "$@" "a process" node1
+    if [ "$NODE_ADDRESS" != - ]; then "$@" "a process with the node's address" node1 --from "$NODE_ADDRESS"; fi
+}
+
+# The first datagram over an unknown path is lost at the router, whose word is believed. The next is cut by Tartan;
+# over IPv6, where none but the sender may cut, its sender is told, and what follows is cut by the sender's kernel.
+unknown_path() {
+    local what="a pod to pod2, $LARGE bytes without DF" to carrier
+    to=$(address_of pod2 "$FAMILY")
+    carrier=$(carrier "$FAMILY" "$OUTSIDE")
+    if [ -z "${KNOWN[$carrier]:-}" ]; then
+        counted "$what, too large for the router" node1 '{"received":2,"sent":2}' sends pod1 "$to" "$LARGE" --cut
+        KNOWN[$carrier]=1
+    fi
+    if [ "$FAMILY" = 6 ]; then
+        counted "$what, too large for the path" node1 '{"TooBig":1,"delivered":1,"originated":1,"received":2,"sent":1}' \
+            sends pod1 "$to" "$LARGE" --cut
+    fi
+    in_pieces "a pod" node1 pod1 pod2
+}
+
+# Neither pod knows the path (a receiver that did would announce smaller segments); node1 does by now, node2 does not
+# until its first large segments are lost at the router.
+bulk() {
+    local from=$1 to=$2 address receiver sent seconds=$SECONDS
+    address=$(address_of "$to" "$FAMILY")
+    forget_paths "$from"
+    forget_paths "$to"
+    start_in "$to" python3 "$TOOLS/bulk.py" receive "$address" 5003 >"$SCRATCH/received"
+    receiver=$PID
+    sent=$(in_ns "$from" python3 "$TOOLS/bulk.py" send "$address" 5003 "$BULK") || fail "sending from $from to $to"
+    wait "$receiver" || fail "receiving at $to"
+    equal "bytes and sha256 from $from to $to ($((SECONDS - seconds)) s)" "$sent" "$(cat "$SCRATCH/received")"
+    equal "path MTU that $from learned towards $to" $((NARROW - OVERHEAD)) \
+        "$(ip -n "$PREFIX-$from" -j "-$FAMILY" route get "$address" | jq '.[0].metrics[0].mtu // 0')"
+}
+
+forget_paths() {
+    ip -n "$PREFIX-$1" "-$FAMILY" route flush cache
+}
+
+# path_mtu NODE PEER: what the node knows of the path.
+path_mtu() {
+    told "$1" peers | jq --arg peer "$2" '.peers[] | select(.name == $peer) | .path_mtu'
+}
+
+receive_at() {
+    local pod=$1
+    start_in "$pod" python3 "$TOOLS/told.py" receive "$(address_of "$pod" "$FAMILY")" >"$SCRATCH/$pod"
+    RECEIVER[$pod]=$PID
+    EXPECTED[$pod]=
+    until_true 5 "the receiver in $pod" in_ns "$pod" sh -c 'ss -Hlun | grep -q :5004'
+}
+
+# What came to a pod is what was to come, in order, and right to the byte.
+received_at() {
+    stop "${RECEIVER[$1]}"
+    same "datagrams that came to $1" "${EXPECTED[$1]%$'\n'}" "$(cat "$SCRATCH/$1")"
+}
+
+# in_pieces WHO NODE FROM POD: a large datagram without DF arrives, in fragments of the inner packet.
+in_pieces() {
+    local what="$1 to $4, $LARGE bytes without DF" node=$2 from=$3 pod=$4 far wire device pieces
+    far=node$((3 - ${node#node}))
+    read -ra pieces < <(pieces_of_large)
+    capture router inside "$SCRATCH/wire.pcap" not arp and not icmp and not icmp6
+    wire=$PID
+    capture "$far" tartan0 "$SCRATCH/device.pcap" -Q in
+    device=$PID
+    counted "$what" "$node" "$(piece_counts)" sends "$from" "$(address_of "$pod" "$FAMILY")" "$LARGE" --cut
+    equal "$what: the sender is told" "" "$TOLD"
+    EXPECTED[$pod]+="$LARGE right"$'\n'
+    stop "$wire" INT
+    stop "$device" INT
+    equal "$what: what came out of the tunnel" "${pieces[*]}" "$(python3 "$TOOLS/told.py" fragments "$SCRATCH/device.pcap" | xargs)"
+    equal "$what: packets on the underlay, fragments among them" "${#pieces[@]}, 0" \
+        "$(frames), $(frames 'ip[6:2] & 0x3fff != 0 or ip6[6] = 44')"
+}
+
+piece_counts() {
+    case $FAMILY in
+    4) echo '{"originated":1,"received":2,"sent":3}' ;;
+    6) echo '{"received":2,"sent":2}' ;;
+    esac
+}
+
+# Payload of fragments comes in units of 8 bytes (RFC 791, RFC 8200 section 4.5). The sender's kernel cuts an IPv4
+# packet for the device and Tartan cuts the first piece again, for the path; it cuts an IPv6 packet for the path.
+pieces_of_large() {
+    local path=$((NARROW - OVERHEAD - HEADERS + 8)) device=$((DEVICE - HEADERS + 8)) all=$((LARGE + 8))
+    path=$((path / 8 * 8)) device=$((device / 8 * 8))
+    case $FAMILY in
+    4) echo "$((20 + path))@0+ $((20 + device - path))@$path+ $((20 + all - device))@$device" ;;
+    6) path=$((path - 8)) && echo "$((48 + path))@0+ $((48 + all - path))@$path" ;;
+    esac
+}
+
+frames() {
+    tcpdump --count -nr "$SCRATCH/wire.pcap" "$@" 2>/dev/null | cut -d ' ' -f 1
+}
+
+# 300 datagrams draw a burst of 32 answers and one more every 10 ms. Another sender is answered all the same.
+flood() {
+    local before after answers
+    sleep 0.4
+    before=$(told node1 drops)
+    sends pod1 "$NOBODY" 100 --count 300
+    after=$(told node1 drops)
+    answers=$(grep -c "^$UNREACHABLE" <<<"$TOLD")
+    at_most "answers to a flood" $((33 + LASTED / 10)) "$answers"
+    [ "$answers" -ge 32 ] || fail "a flood draws 32 answers at once, not $answers"
+    equal "a flood: counts of node1" \
+        "{\"NoRoute\":300,\"delivered\":$answers,\"originated\":$answers,\"received\":300}" "$(growth "$before" "$after")"
+    unreachable "a process beside a flood" node1
+}
+
+# Between node1 and node3 only; the kernel of node1 itself refuses what is larger.
+second_link() {
+    local node far family
+    ip -n "$PREFIX-node1" link add eth1 mtu "$NARROWER" type veth peer name eth1 mtu "$NARROWER" netns "$PREFIX-node3"
+    for node in node1 node3; do
+        ip -n "$PREFIX-$node" link set eth1 up
+    done
+    for node in node1 node3; do
+        far=node$((4 - ${node#node}))
+        for family in $(families "$OUTSIDE"); do
+            ip -n "$PREFIX-$node" neighbour add "$(underlay_of "$far" "$family")" dev eth1 nud permanent \
+                lladdr "$(ip -n "$PREFIX-$far" -j link show eth1 | jq -r '.[0].address')"
+            ip -n "$PREFIX-$node" route add "$(underlay_of "$far" "$family")" dev eth1 src "$(underlay_of "$node" "$family")"
+        done
+    done
+}
+
+# One family's pods and processes.
+prove() {
+    local pod
+    say "IPv$1 inside"
+    setting "$1"
+    for pod in pod1 pod2 pod3; do receive_at "$pod"; done
+    unknown_path
+    bulk pod1 pod2
+    bulk pod2 pod1
+    equal "path MTU of node1 to node2 and node3" "$NARROW $WIDE" "$(path_mtu node1 node2) $(path_mtu node1 node3)"
+    equal "path MTU of node2 to node1 and node3" "$NARROW $WIDE" "$(path_mtu node2 node1) $(path_mtu node2 node3)"
+    all_senders unreachable
+    all_senders too_big pod2 "$NARROW"
+    all_senders fits pod2 $((NARROW - OVERHEAD))
+    all_senders fits pod3 "$DEVICE"
+    in_pieces "a pod" node2 pod2 pod1
+    in_pieces "a process" node1 node1 pod2
+    flood
+    for pod in pod1 pod2 pod3; do received_at "$pod"; done
+}
+
+# Over the second link, whose MTU no router needs to tell.
+prove_second_link() {
+    local pod
+    setting "$1"
+    for pod in pod2 pod3; do receive_at "$pod"; done
+    too_big pod3 "$NARROWER" "a pod" pod1
+    fits pod3 $((NARROWER - OVERHEAD)) "a process" node1
+    fits pod2 $((NARROW - OVERHEAD)) "a pod" pod1
+    for pod in pod2 pod3; do received_at "$pod"; done
+}
+
+say "what senders are told: backend $BACKEND, $INSIDE inside, $OUTSIDE outside"
+lab_up --nodes 3 --backend "$BACKEND" --inside "$INSIDE" --outside "$OUTSIDE"
+# shellcheck disable=SC2046
+router_before node2 "$NARROW" $(families "$OUTSIDE")
+for family in $(families "$INSIDE"); do prove "$family"; done
+second_link
+for family in $(families "$INSIDE"); do prove_second_link "$family"; done
+for node in node1 node2 node3; do
+    law_one "$node"
+    # What the kernels learned of the paths is nothing to be repaired.
+    equal "repairs on $node" 0 "$(told "$node" status | jq .repairs)"
+done
