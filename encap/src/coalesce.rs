@@ -129,7 +129,7 @@ impl Coalescer {
         }
         // Runs of one flow need no search.
         if !self.join(self.latest, &candidate, link, owner) {
-            self.join_flow(inner, candidate, unfinished(verdict), link, owner);
+            self.join_flow(inner, &candidate, unfinished(verdict), link, owner);
         }
         Ok(())
     }
@@ -193,7 +193,7 @@ impl Coalescer {
     }
 
     /// Appends `link` to chain number `chain`, if `candidate` fits there.
-    fn join(&mut self, chain: usize, candidate: &Candidate, link: u16, owner: u32) -> bool {
+    fn join(&mut self, chain: usize, candidate: &Candidate<'_>, link: u16, owner: u32) -> bool {
         let Some(chain) = self.chains.get_mut(chain) else {
             return false;
         };
@@ -212,7 +212,7 @@ impl Coalescer {
     fn join_flow(
         &mut self,
         inner: &Inner,
-        candidate: Candidate,
+        candidate: &Candidate<'_>,
         offload: Offload,
         link: u16,
         owner: u32,
@@ -225,14 +225,14 @@ impl Coalescer {
             Found::Vacant(slot) => slot,
             Found::Chain(number, slot) => {
                 let number = usize::from(number);
-                if self.join(number, &candidate, link, owner) {
+                if self.join(number, candidate, link, owner) {
                     self.latest = number;
                     return;
                 }
                 slot
             }
         };
-        chain.growth = Some(Growth::new(flow, candidate));
+        chain.growth = Growth::new(flow, candidate);
         chain.slot = Some(slot);
         self.latest = self.chains.len();
         if let Some(number) = field::length(self.latest) {

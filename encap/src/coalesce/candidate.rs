@@ -6,15 +6,10 @@ use crate::offload::Kind;
 use crate::{Family, field, ipv4, ipv6, tcp, udp};
 
 /// A packet that may share one header with others of its flow.
-pub(super) struct Candidate {
+pub(super) struct Candidate<'a> {
     pub(super) kind: Kind,
-    pub(super) family: Family,
-    /// The header, zero in all fields that segmentation writes: candidates of one chain agree in every byte of it.
-    /// These fields are the IP length, identification and header checksum, the TCP sequence number, PSH and
-    /// checksum, the UDP length and checksum.
-    pub(super) shared: [u8; HEADER],
-    /// Bytes of the header.
-    pub(super) header: usize,
+    /// Its IP and transport header.
+    pub(super) header: &'a [u8],
     /// Offset of the transport header.
     pub(super) transport: usize,
     /// Bytes behind the header: none for a pure acknowledgment.
@@ -31,86 +26,102 @@ pub(super) struct Candidate {
     pub(super) partial: bool,
 }
 
-impl Candidate {
+impl<'a> Candidate<'a> {
     /// `None` where the packet must stay as it is: a fragment, IP options or extension headers, an IPv4 header that
     /// fails its checksum, a transport checksum that is absent or not known to be right, TCP flags other than ACK,
     /// PSH and ECE, a datagram of no bytes, or lengths that disagree.
-    pub(super) fn parse(packet: &[u8], inner: &Inner, verdict: Transport) -> Option<Candidate> {
+    pub(super) fn parse(
+        packet: &'a [u8],
+        inner: &Inner,
+        verdict: Transport,
+    ) -> Option<Candidate<'a>> {
         let partial = match verdict {
             Transport::Valid => false,
             Transport::Partial { .. } => true,
             Transport::Absent | Transport::Invalid | Transport::Unknown => return None,
         };
-        let fixed = match inner.family {
+        let transport = match inner.family {
             Family::V4 => ipv4::HEADER,
             Family::V6 => ipv6::HEADER,
         };
-        if inner.fragment != Fragment::Whole || inner.transport != fixed {
+        if inner.fragment != Fragment::Whole || inner.transport != transport {
             return None;
         }
         let packet = packet.get(..inner.len)?;
-        let (ip, segment) = packet.split_at_checked(fixed)?;
-        let (kind, transport_len) = match (inner.protocol, inner.family) {
+        let (ip, segment) = packet.split_at_checked(transport)?;
+        let (kind, len) = match (inner.protocol, inner.family) {
             (TCP, Family::V4) => (Kind::Tcp4, tcp_header(segment)?),
             (TCP, Family::V6) => (Kind::Tcp6, tcp_header(segment)?),
             (UDP, _) => (Kind::Udp, udp_header(segment)?),
             _ => return None,
         };
-        // A new header would hide the fault from the kernel, which drops the packet for it.
-        if inner.family == Family::V4 && checksum::sum(ip) != 0xffff {
-            return None;
-        }
-        let header = fixed + transport_len;
-        let mut shared = [0; HEADER];
-        shared
-            .get_mut(..header)?
-            .copy_from_slice(packet.get(..header)?);
-        let mut candidate = Candidate {
-            kind,
-            family: inner.family,
-            shared,
-            header,
-            transport: fixed,
-            payload: inner.len - header,
-            sequence: 0,
-            identification: 0,
-            identified: inner.family == Family::V4 && !inner.dont_fragment,
-            push: false,
-            partial,
+        let identification = match inner.family {
+            // A new header would hide a fault from the kernel, which drops the packet for it.
+            Family::V4 if checksum::sum(ip) != 0xffff => return None,
+            Family::V4 => field::u16(ip, ipv4::IDENTIFICATION)?,
+            Family::V6 => 0,
         };
-        candidate.take_ip()?;
-        candidate.take_transport()?;
-        Some(candidate)
+        let (sequence, push) = match kind {
+            Kind::Udp => (0, false),
+            Kind::Tcp4 | Kind::Tcp6 => (
+                u32::from_be_bytes(field::bytes(segment, tcp::SEQUENCE)?),
+                segment.get(tcp::FLAGS)? & tcp::PSH != 0,
+            ),
+        };
+        let header = packet.get(..transport + len)?;
+        Some(Candidate {
+            kind,
+            header,
+            transport,
+            payload: packet.len() - header.len(),
+            sequence,
+            identification,
+            identified: inner.family == Family::V4 && !inner.dont_fragment,
+            push,
+            partial,
+        })
     }
 
-    /// Takes out what differs between the IP headers of a chain.
-    fn take_ip(&mut self) -> Option<()> {
-        match self.family {
-            Family::V4 => {
-                self.identification = field::u16(&self.shared, ipv4::IDENTIFICATION)?;
-                field::put_u16(&mut self.shared, ipv4::LENGTH, 0)?;
-                field::put_u16(&mut self.shared, ipv4::IDENTIFICATION, 0)?;
-                field::put_u16(&mut self.shared, ipv4::CHECKSUM, 0)
-            }
-            Family::V6 => field::put_u16(&mut self.shared, ipv6::LENGTH, 0),
+    /// Whether `header` differs only in what segmentation writes: IP length, identification and header checksum, TCP
+    /// sequence number, PSH and checksum, UDP length and checksum.
+    pub(super) fn shares(&self, header: &[u8]) -> bool {
+        if self.header.len() != header.len() {
+            return false;
         }
+        let (Some((ip, transport)), Some((other_ip, other_transport))) = (
+            self.header.split_at_checked(self.transport),
+            header.split_at_checked(self.transport),
+        ) else {
+            return false;
+        };
+        let transports = match self.kind {
+            Kind::Udp => same::<4>(transport, other_transport, 0),
+            Kind::Tcp4 | Kind::Tcp6 => same_tcp(transport, other_transport),
+        };
+        transports && same_ip(ip, other_ip)
     }
+}
 
-    /// Takes out what differs between the transport headers of a chain.
-    fn take_transport(&mut self) -> Option<()> {
-        let transport = self.shared.get_mut(self.transport..)?;
-        if self.kind == Kind::Udp {
-            field::put_u16(transport, udp::LENGTH, 0)?;
-            return field::put_u16(transport, udp::CHECKSUM, 0);
-        }
-        self.sequence = u32::from_be_bytes(field::bytes(transport, tcp::SEQUENCE)?);
-        field::put(transport, tcp::SEQUENCE, [0; 4])?;
-        field::put_u16(transport, tcp::CHECKSUM, 0)?;
-        let flags = transport.get_mut(tcp::FLAGS)?;
-        self.push = *flags & tcp::PSH != 0;
-        *flags &= !tcp::PSH;
-        Some(())
+/// All but total length, identification and header checksum; all but the payload length.
+fn same_ip(a: &[u8], b: &[u8]) -> bool {
+    if a.len() == ipv4::HEADER {
+        same::<2>(a, b, 0) && same::<4>(a, b, 6) && same::<8>(a, b, 12)
+    } else {
+        same::<4>(a, b, 0) && same::<2>(a, b, 6) && same::<32>(a, b, 8)
     }
+}
+
+/// All but sequence number, PSH and checksum.
+fn same_tcp(a: &[u8], b: &[u8]) -> bool {
+    let flags = |header: &[u8]| header.get(tcp::FLAGS).map(|flags| flags & !tcp::PSH);
+    let words = same::<4>(a, b, 0) && same::<5>(a, b, 8) && same::<2>(a, b, 14);
+    let options = a.get(tcp::HEADER..) == b.get(tcp::HEADER..);
+    words && flags(a) == flags(b) && same::<2>(a, b, 18) && options
+}
+
+/// Whether both have the same `N` bytes at `at`.
+fn same<const N: usize>(a: &[u8], b: &[u8], at: usize) -> bool {
+    field::bytes::<N>(a, at) == field::bytes::<N>(b, at)
 }
 
 /// Bytes of the TCP header at the start of `segment`, if its flags let it join others.

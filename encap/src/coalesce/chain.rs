@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
-use super::candidate::Candidate;
+use super::candidate::{Candidate, HEADER};
 use super::flows::Flow;
 use crate::checksum::{self, TCP, UDP};
 use crate::offload::{Cut, Kind, Offload, Unfinished};
-use crate::{Family, field, ipv4, ipv6, tcp, udp};
+use crate::{field, ipv4, ipv6, tcp, udp};
 
 /// What one [`Packet`](super::Packet) is made of: packets that share a header, or one packet by itself.
 pub(super) struct Chain {
@@ -30,10 +30,18 @@ pub(super) struct Chain {
 /// A chain that began with a packet that others may join.
 pub(super) struct Growth {
     flow: Flow,
+    kind: Kind,
+    /// The first packet's header.
+    header: [u8; HEADER],
+    header_len: usize,
+    /// Offset of the transport header.
+    transport: usize,
+    /// Payload of every packet but the last.
+    size: usize,
+    /// The checksums of all packets are unfinished.
+    partial: bool,
     /// Takes more packets.
     open: bool,
-    /// The first packet.
-    candidate: Candidate,
     /// One of the packets has PSH.
     push: bool,
     /// What the next packet begins with.
@@ -43,59 +51,69 @@ pub(super) struct Growth {
 
 impl Growth {
     /// A chain that `candidate` begins.
-    pub(super) fn new(flow: Flow, candidate: Candidate) -> Growth {
-        Growth {
+    pub(super) fn new(flow: Flow, candidate: &Candidate<'_>) -> Option<Growth> {
+        let mut header = [0; HEADER];
+        header
+            .get_mut(..candidate.header.len())?
+            .copy_from_slice(candidate.header);
+        let mut growth = Growth {
             flow,
-            open: !(PUSH_ENDS && candidate.push),
-            push: candidate.push,
-            sequence: next(&candidate),
-            identification: candidate.identification.wrapping_add(1),
-            candidate,
-        }
+            kind: candidate.kind,
+            header,
+            header_len: candidate.header.len(),
+            transport: candidate.transport,
+            size: candidate.payload,
+            partial: candidate.partial,
+            open: true,
+            push: false,
+            sequence: 0,
+            identification: 0,
+        };
+        growth.join(candidate);
+        Some(growth)
     }
 
-    fn has_header_of(&self, candidate: &Candidate) -> bool {
-        self.candidate.header == candidate.header && self.candidate.shared == candidate.shared
+    fn header(&self) -> &[u8] {
+        self.header.get(..self.header_len).unwrap_or_default()
     }
 
     /// Whether `candidate` continues the last packet.
-    fn is_continued_by(&self, candidate: &Candidate) -> bool {
+    fn is_continued_by(&self, candidate: &Candidate<'_>) -> bool {
         self.open
             && self.sequence == candidate.sequence
             && (!candidate.identified || self.identification == candidate.identification)
-            && candidate.payload <= self.candidate.payload
-            && self.candidate.partial == candidate.partial
-            && self.has_header_of(candidate)
+            && candidate.payload <= self.size
+            && self.partial == candidate.partial
+            && candidate.shares(self.header())
     }
 
     /// Counts `candidate` in.
-    fn join(&mut self, candidate: &Candidate) {
-        self.sequence = next(candidate);
+    fn join(&mut self, candidate: &Candidate<'_>) {
+        self.sequence = match candidate.kind {
+            Kind::Tcp4 | Kind::Tcp6 => candidate.sequence.wrapping_add(candidate.payload as u32),
+            Kind::Udp => 0,
+        };
         self.identification = candidate.identification.wrapping_add(1);
         self.push |= candidate.push;
         // Only the last segment may be short.
-        self.open = candidate.payload == self.candidate.payload && !(PUSH_ENDS && candidate.push);
+        self.open = candidate.payload == self.size && !(PUSH_ENDS && candidate.push);
     }
 
-    /// The super-packet's header over `payload` bytes, its checksum unfinished.
+    /// Makes the header that of the super-packet over `payload` bytes, its checksum unfinished.
     fn write(&mut self, payload: usize) -> Option<(&[u8], Offload)> {
-        let candidate = &mut self.candidate;
-        let segment = candidate.header - candidate.transport + payload;
-        let header = candidate.shared.get_mut(..candidate.header)?;
-        let (ip, transport) = header.split_at_mut_checked(candidate.transport)?;
-        match candidate.family {
-            Family::V4 => {
-                field::put_u16(ip, ipv4::LENGTH, field::length(ip.len() + segment)?)?;
-                field::put_u16(ip, ipv4::IDENTIFICATION, candidate.identification)?;
-                ipv4::put_checksum(ip)?;
-            }
-            Family::V6 => field::put_u16(ip, ipv6::LENGTH, field::length(segment)?)?,
+        let segment = self.header_len - self.transport + payload;
+        let header = self.header.get_mut(..self.header_len)?;
+        let (ip, transport) = header.split_at_mut_checked(self.transport)?;
+        if ip.len() == ipv4::HEADER {
+            field::put_u16(ip, ipv4::LENGTH, field::length(ip.len() + segment)?)?;
+            ipv4::put_checksum(ip)?;
+        } else {
+            field::put_u16(ip, ipv6::LENGTH, field::length(segment)?)?;
         }
-        let (protocol, offset) = if candidate.kind == Kind::Udp {
+        let (protocol, offset) = if self.kind == Kind::Udp {
             field::put_u16(transport, udp::LENGTH, field::length(segment)?)?;
             (UDP, udp::CHECKSUM)
         } else {
-            field::put(transport, tcp::SEQUENCE, candidate.sequence.to_be_bytes())?;
             *transport.get_mut(tcp::FLAGS)? |= if self.push { tcp::PSH } else { 0 };
             (TCP, tcp::CHECKSUM)
         };
@@ -108,13 +126,13 @@ impl Growth {
         field::put_u16(transport, offset, pseudo)?;
         let offload = Offload {
             checksum: Some(Unfinished {
-                start: field::length(candidate.transport)?,
+                start: field::length(self.transport)?,
                 offset: field::length(offset)?,
             }),
             cut: Some(Cut {
-                kind: candidate.kind,
-                size: field::length(candidate.payload)?,
-                header: field::length(candidate.header)?,
+                kind: self.kind,
+                size: field::length(self.size)?,
+                header: field::length(self.header_len)?,
             }),
         };
         Some((header, offload))
@@ -151,13 +169,13 @@ impl Chain {
 
     /// Whether a pure acknowledgment with the header of `candidate` tells the receiver no more than the chain does:
     /// later data that joins the chain may pass it by.
-    pub(super) fn says_as_much(&self, candidate: &Candidate) -> bool {
+    pub(super) fn says_as_much(&self, candidate: &Candidate<'_>) -> bool {
         let growth = self.growth.as_ref();
-        growth.is_some_and(|growth| growth.has_header_of(candidate))
+        growth.is_some_and(|growth| candidate.shares(growth.header()))
     }
 
     /// Takes `candidate` of `owner` as the next packet, or says that it does not fit.
-    pub(super) fn join(&mut self, candidate: &Candidate, owner: u32) -> bool {
+    pub(super) fn join(&mut self, candidate: &Candidate<'_>, owner: u32) -> bool {
         let Some(growth) = &mut self.growth else {
             return false;
         };
@@ -165,11 +183,12 @@ impl Chain {
             && self.count < MAX_PACKETS
             && growth.is_continued_by(candidate)
             // All headers have one length; the super-packet has one of them.
-            && self.bytes + candidate.payload <= MAX_LEN + (self.count - 1) * candidate.header;
+            && self.bytes + candidate.payload
+                <= MAX_LEN + (self.count - 1) * candidate.header.len();
         if fits {
             growth.join(candidate);
             self.count += 1;
-            self.bytes += candidate.header + candidate.payload;
+            self.bytes += candidate.header.len() + candidate.payload;
         }
         fits
     }
@@ -185,15 +204,7 @@ impl Chain {
     /// go out as they came.
     pub(super) fn header(&mut self) -> Option<(&[u8], Offload)> {
         let growth = self.growth.as_mut().filter(|_| self.count > 1)?;
-        growth.write(self.bytes - self.count * growth.candidate.header)
-    }
-}
-
-/// The sequence number behind `candidate`.
-fn next(candidate: &Candidate) -> u32 {
-    match candidate.kind {
-        Kind::Tcp4 | Kind::Tcp6 => candidate.sequence.wrapping_add(candidate.payload as u32),
-        Kind::Udp => 0,
+        growth.write(self.bytes - self.count * growth.header_len)
     }
 }
 
