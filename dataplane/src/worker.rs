@@ -31,6 +31,7 @@ use crate::limits::{ERROR_ROUNDS, HOLD, NOTICES, OUTBOUND_BYTES, OUTBOUND_PACKET
 use crate::now::Now;
 use crate::outbound::Outbound;
 use crate::snapshot::Snapshot;
+use crate::sys::simd;
 use crate::underlay::{Exit, Port, Underlay};
 
 /// A worker over one device queue and one underlay.
@@ -106,6 +107,7 @@ pub enum Next {
 impl<D: Device, U: Underlay> Worker<D, U> {
     /// Worker number `index` of a node, counting on its block of `counters`. Every source counts as ready at first.
     pub fn new(device: D, underlay: U, counters: &Counters, index: usize) -> Worker<D, U> {
+        simd::sum_checksums();
         Worker {
             device,
             underlay,

@@ -7,37 +7,18 @@
 //! alone and whoever sends the packet out completes it. A kernel VXLAN device on the same host hands such packets
 //! to a plain UDP socket.
 
+mod sum;
+
 use std::fmt;
 use std::net::IpAddr;
 
 use crate::inner::{Fragment, Inner};
 use crate::{Family, field, ipv6, tcp, udp};
+use sum::fold;
 
-/// The one's complement sum of `bytes`, any length. Zero only when every byte is zero.
-pub fn sum(bytes: &[u8]) -> u16 {
-    // The sum is the same in either byte order but for a swap of the result (RFC 1071 section 2 (B)), and words may
-    // be of any even width (2 (C)): four independent lanes of 32-bit halves keep the adders busy.
-    let (blocks, rest) = bytes.as_chunks::<32>();
-    let mut lanes = [0u64; 4];
-    for block in blocks {
-        for (lane, word) in lanes.iter_mut().zip(block.as_chunks::<8>().0) {
-            let word = u64::from_ne_bytes(*word);
-            *lane = lane.wrapping_add((word & 0xffff_ffff) + (word >> 32));
-        }
-    }
-    let (words, odd) = rest.as_chunks::<2>();
-    let mut total: u64 = 0;
-    for lane in lanes {
-        total += u64::from(fold(lane));
-    }
-    for word in words {
-        total += u64::from(u16::from_ne_bytes(*word));
-    }
-    if let [last] = odd {
-        total += u64::from(u16::from_ne_bytes([*last, 0]));
-    }
-    u16::from_be(fold(total))
-}
+#[cfg(target_arch = "x86_64")]
+pub use sum::avx2;
+pub use sum::{portable, sum, sum_long_by};
 
 /// The one's complement sum of two sums.
 pub const fn add(a: u16, b: u16) -> u16 {
@@ -199,14 +180,6 @@ pub(crate) fn address(address: IpAddr) -> u16 {
             add(fold(high), fold(low))
         }
     }
-}
-
-/// 64 bits to 16 with end-around carry; zero only for zero.
-const fn fold(wide: u64) -> u16 {
-    let wide = (wide & 0xffff_ffff) + (wide >> 32);
-    let wide = (wide & 0xffff) + (wide >> 16);
-    let wide = (wide & 0xffff) + (wide >> 16);
-    ((wide & 0xffff) + (wide >> 16)) as u16
 }
 
 /// IANA protocol numbers that carry a checksum we know.

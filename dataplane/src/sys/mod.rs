@@ -6,5 +6,6 @@ pub mod faults;
 pub(crate) mod mmsg;
 pub(crate) mod outbox;
 pub(crate) mod page;
+pub(crate) mod simd;
 pub(crate) mod sockopt;
 pub(crate) mod tun;
