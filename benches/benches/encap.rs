@@ -3,11 +3,12 @@
 
 use std::hint::black_box;
 
-use benches::packet;
+use benches::{TCP, UDP, packet, stream, super_packet};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use encap::coalesce::{Coalescer, Place};
 use encap::inner::Inner;
 use encap::pull::{self, Vtep};
-use encap::{Family, Mac, Vni, checksum, push};
+use encap::{Family, Format, Mac, Vni, checksum, push, segment};
 
 fn headers(c: &mut Criterion) {
     let Some(vni) = Vni::new(1) else { return };
@@ -51,14 +52,107 @@ fn headers(c: &mut Criterion) {
 
 fn checksums(c: &mut Criterion) {
     let mut group = c.benchmark_group("checksum");
-    for length in [64usize, 576, 1450, 9000, 65_535] {
+    // A worker's first deed: from then on the widest instructions are used.
+    drop(benches::worker(1, Format::Vxlan));
+    for length in [20usize, 64, 576, 1_410, 9_000, 65_535] {
         let bytes = vec![0x5a; length];
         group.throughput(Throughput::Bytes(length as u64));
-        group.bench_with_input(BenchmarkId::from_parameter(length), &bytes, |b, bytes| {
+        group.bench_with_input(BenchmarkId::new("sum", length), &bytes, |b, bytes| {
             b.iter(|| checksum::sum(black_box(bytes)))
+        });
+        group.bench_with_input(BenchmarkId::new("portable", length), &bytes, |b, bytes| {
+            b.iter(|| checksum::portable(black_box(bytes)))
+        });
+    }
+    group.finish();
+    let segment = stream(TCP, 0, 1, 1_398).remove(0);
+    let Ok(inner) = Inner::parse(&segment) else {
+        return;
+    };
+    c.bench_function("checksum/transport/1450", |b| {
+        b.iter(|| checksum::transport(black_box(&segment), &inner))
+    });
+}
+
+/// Every header of one super-packet.
+fn segments(c: &mut Criterion) {
+    let mut group = c.benchmark_group("segment");
+    for (name, protocol, count, payload) in SHAPES {
+        let packet = super_packet(protocol, 0, count, payload);
+        group.throughput(Throughput::Elements(count as u64));
+        group.bench_with_input(name, &packet, |b, packet| {
+            let mut header = [0; segment::MAX_HEADER];
+            b.iter(|| {
+                let inner = Inner::parse(packet).ok()?;
+                let plan = segment::plan(packet, &inner, payload).ok()?;
+                for i in 0..plan.count() {
+                    plan.header(black_box(packet), i, &mut header)?;
+                    black_box(&header);
+                }
+                Some(())
+            })
         });
     }
 }
 
-criterion_group!(benches, headers, checksums);
+/// One batch in and out, checksums judged before.
+fn coalesced(c: &mut Criterion) {
+    let mut group = c.benchmark_group("coalesce");
+    for (name, protocol, count, payload) in SHAPES {
+        bench_batch(&mut group, name, &stream(protocol, 0, count, payload));
+    }
+    let turns = |flows: u16, each| {
+        let streams: Vec<_> = (0..flows)
+            .map(|flow| stream(TCP, flow, each, 1_398))
+            .collect();
+        let at = |i| streams.iter().filter_map(move |stream| stream.get(i));
+        (0..each).flat_map(at).cloned().collect::<Vec<_>>()
+    };
+    bench_batch(&mut group, "tcp 8 flows in turn", &turns(8, 20));
+    bench_batch(&mut group, "udp 100 flows, one each", &{
+        let one = |flow| stream(UDP, flow, 1, 64);
+        (0..100).flat_map(one).collect::<Vec<_>>()
+    });
+}
+
+fn bench_batch(
+    group: &mut criterion::BenchmarkGroup<'_, criterion::measurement::WallTime>,
+    name: &str,
+    packets: &[Vec<u8>],
+) {
+    let judged: Vec<_> = packets
+        .iter()
+        .filter_map(|packet| {
+            let inner = Inner::parse(packet).ok()?;
+            Some((packet, inner, checksum::transport(packet, &inner)))
+        })
+        .collect();
+    let mut coalescer = Coalescer::new(1_024, 256);
+    group.throughput(Throughput::Elements(judged.len() as u64));
+    group.bench_function(name, |b| {
+        b.iter(|| {
+            for (packet, inner, verdict) in &judged {
+                let place = Place {
+                    frame: 0,
+                    len: inner.len as u16,
+                    start: 0,
+                };
+                let _ = coalescer.push(black_box(packet), inner, *verdict, place, 0);
+            }
+            coalescer.drain(|packet| {
+                black_box((packet.header, packet.pieces().count()));
+            });
+        })
+    });
+}
+
+/// Name, protocol, packets and payload of a run of one flow.
+const SHAPES: [(&str, u8, usize, u16); 4] = [
+    ("tcp 44 x 1398", TCP, 44, 1_398),
+    ("tcp 12 x 1398", TCP, 12, 1_398),
+    ("udp 44 x 1422", UDP, 44, 1_422),
+    ("udp 64 x 64", UDP, 64, 64),
+];
+
+criterion_group!(benches, headers, checksums, segments, coalesced);
 criterion_main!(benches);

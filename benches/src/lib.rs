@@ -1,6 +1,7 @@
 //! Packets and workers that the benches share.
 #![allow(
     clippy::unwrap_used,
+    clippy::indexing_slicing,
     reason = "a bench that cannot be set up should fail loudly"
 )]
 
@@ -13,7 +14,8 @@ use dataplane::snapshot::Snapshot;
 use dataplane::spec::{NodeSpec, PeerSpec, Spec};
 use dataplane::underlay::memory::Memory as Underlay;
 use dataplane::worker::Worker;
-use encap::{Format, Mac, Vni};
+use encap::inner::Inner;
+use encap::{Format, Mac, Vni, segment};
 use ipnet::{IpNet, Ipv4Net};
 
 /// A whole inner UDP packet of `length` bytes (at least 28) from `source` to `destination`, checksums left out.
@@ -28,6 +30,44 @@ pub fn packet(source: [u8; 4], destination: [u8; 4], length: u16) -> Vec<u8> {
     bytes.resize(usize::from(length), 0);
     bytes
 }
+
+/// `count` TCP segments (or UDP datagrams) in order of one flow from 10.0.2.2, port 12345 + `flow`, to 10.0.1.2, each
+/// with `payload` bytes and a right checksum.
+pub fn stream(protocol: u8, flow: u16, count: usize, payload: u16) -> Vec<Vec<u8>> {
+    let whole = super_packet(protocol, flow, count, payload);
+    let inner = Inner::parse(&whole).unwrap();
+    let plan = segment::plan(&whole, &inner, payload).unwrap();
+    let mut header = [0; segment::MAX_HEADER];
+    let segment = |i| {
+        let len = plan.header(&whole, i, &mut header).unwrap();
+        [&header[..len], &whole[plan.payload(i)]].concat()
+    };
+    (0..plan.count()).map(segment).collect()
+}
+
+/// What [`stream`] is cut from.
+pub fn super_packet(protocol: u8, flow: u16, count: usize, payload: u16) -> Vec<u8> {
+    let header = if protocol == TCP { 52 } else { 28 };
+    let length = header + u16::try_from(count).unwrap() * payload;
+    let mut bytes = packet([10, 0, 2, 2], [10, 0, 1, 2], length);
+    bytes[9] = protocol;
+    bytes[20..22].copy_from_slice(&(12_345 + flow).to_be_bytes());
+    if protocol == TCP {
+        // Data offset 8, ACK, and timestamps.
+        bytes[24..52].fill(0);
+        bytes[32..35].copy_from_slice(&[0x80, 0x10, 0x20]);
+        bytes[40..44].copy_from_slice(&[1, 1, 8, 10]);
+    } else {
+        // Some checksum: a datagram without one is cut into datagrams without one.
+        bytes[26..28].fill(1);
+    }
+    bytes
+}
+
+/// IANA protocol numbers.
+pub const TCP: u8 = 6;
+/// See [`TCP`].
+pub const UDP: u8 = 17;
 
 /// Node 1 of a cluster with `peers` other nodes, each with a /24 of 10.0.0.0/8; its only pod is 10.0.1.2.
 pub fn spec(peers: u32, format: Format) -> Spec {
