@@ -88,7 +88,7 @@ pub enum Refusal {
     NetConf(NetConfError),
     /// Its list of nodes has a fault.
     #[error("its list of nodes has a fault: {0}")]
-    Leases(FileError),
+    Leases(Box<FileError>),
     /// Its list is wrong for this node.
     #[error("its list of nodes has a fault: {0}")]
     Own(String),
@@ -211,7 +211,8 @@ fn parse(bytes: &[u8], node_name: &str, now: SystemTime) -> Result<LastGood, Ref
         });
     }
     let net_conf = NetConf::parse(&file.net_conf).map_err(Refusal::NetConf)?;
-    let leases = registry::parse(&file.nodes, &net_conf).map_err(Refusal::Leases)?;
+    let leases = registry::parse(&file.nodes, &net_conf)
+        .map_err(|fault| Refusal::Leases(Box::new(fault)))?;
     let own = registry::own(&leases, node_name)
         .map_err(Refusal::Own)?
         .clone();

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use dataplane::families::{PerFamily, PublicAddresses};
 use encap::{Format, Mac};
 use ipnet::IpNet;
 
@@ -12,15 +13,16 @@ pub struct Lease {
     pub name: String,
     /// Pod subnets leased to the node, host bits zero, disjoint from every other lease's.
     pub subnets: Vec<IpNet>,
-    /// The underlay address that peers send to.
-    pub public_ip: IpAddr,
+    /// The underlay addresses that peers send to (flannel: `PublicIP` and `PublicIPv6`).
+    pub public: PublicAddresses,
     /// How peers send to the node (flannel: `BackendType`).
     pub format: Format,
-    /// Inner destination MAC of what peers send to it in the `vxlan` format (flannel: `VtepMAC`).
-    pub vtep_mac: Mac,
+    /// Inner destination MAC of the packets of each family that peers send to it in the `vxlan` format (flannel:
+    /// `VtepMAC` in `BackendData` and `BackendV6Data`).
+    pub vtep_mac: PerFamily<Mac>,
     /// Inner sources outside its subnets that peers accept from it.
     pub accept_sources: Vec<IpNet>,
-    /// Underlay addresses beside `public_ip` that peers accept as outer source.
+    /// Underlay addresses beside `public` that peers accept as outer source.
     pub underlay_sources: Vec<IpAddr>,
 }
 

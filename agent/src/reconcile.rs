@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use cni_shim::Attachment;
-use dataplane::families::PerFamily;
+use dataplane::families::PublicAddresses;
 use dataplane::spec::{NodeSpec, PeerSpec, Spec};
 use encap::{Family, Format};
 use ipnet::IpNet;
@@ -70,6 +70,7 @@ pub struct HostState {
 /// Decides what workers and kernel should hold. Order and repetition of the inputs do not matter.
 pub fn reconcile(inputs: &Inputs<'_>) -> Desired {
     let peers = peers(inputs.leases, inputs.own);
+    let public = inputs.config.underlay(inputs.own.public);
     let subnets = sorted(inputs.own.subnets.iter().copied());
     let underlay_mtu = inputs
         .net_conf
@@ -77,7 +78,8 @@ pub fn reconcile(inputs: &Inputs<'_>) -> Desired {
         .cap_underlay_mtu(inputs.underlay_mtu);
     let tunnel: Vec<IpAddr> = sorted(subnets.iter().map(IpNet::network));
     let cluster: Vec<IpNet> = inputs.net_conf.cluster();
-    let device_mtu = device_mtu(underlay_mtu, inputs.own, &peers, &cluster);
+    let overhead = overhead(inputs.config, inputs.own, &peers);
+    let device_mtu = device_mtu(underlay_mtu, overhead, &cluster);
     let host = HostState {
         device: inputs.config.device_name.clone(),
         addresses: tunnel.iter().copied().map(IpNet::from).collect(),
@@ -95,7 +97,7 @@ pub fn reconcile(inputs: &Inputs<'_>) -> Desired {
     let node = NodeSpec {
         cluster,
         subnets: subnets.clone(),
-        public: inputs.own.public_ip.into(),
+        public,
         addresses: sorted(
             inputs
                 .host_addresses
@@ -104,7 +106,8 @@ pub fn reconcile(inputs: &Inputs<'_>) -> Desired {
                 .filter(|a| !tunnel.contains(a)),
         ),
         tunnel,
-        vtep_mac: inputs.own.vtep_mac,
+        // One for both families: `registry::own` takes no other.
+        vtep_mac: inputs.own.vtep_mac.v4,
         vni: inputs.net_conf.backend.vni(),
         gbp: inputs.net_conf.backend.gbp(),
         ipv6_over_udp: inputs.config.ipv6_over_udp,
@@ -123,24 +126,33 @@ pub fn reconcile(inputs: &Inputs<'_>) -> Desired {
     Desired { spec, host }
 }
 
-/// One peer per public address. Where merged leases differ in what only one can say, the first by name speaks.
+/// Leases that share a public address are one peer. Where they differ in what only one can say, the first by name
+/// speaks; a further public address is an address that the peer is known by.
 fn peers(leases: &[Lease], own: &Lease) -> Vec<PeerSpec> {
     let mut others: Vec<&Lease> = leases
         .iter()
-        .filter(|l| l.name != own.name && l.public_ip != own.public_ip)
+        .filter(|l| l.name != own.name && !l.public.iter().any(|a| own.public.contains(a)))
         .collect();
     others.sort_by(|a, b| a.name.cmp(&b.name));
-    let mut merged: BTreeMap<IpAddr, PeerSpec> = BTreeMap::new();
+    let mut merged: BTreeMap<PublicAddresses, PeerSpec> = BTreeMap::new();
+    let mut owners: BTreeMap<IpAddr, PublicAddresses> = BTreeMap::new();
     for lease in others {
-        let peer = merged.entry(lease.public_ip).or_insert_with(|| PeerSpec {
+        let known = lease.public.iter().find_map(|a| owners.get(&a).copied());
+        let public = known.unwrap_or(lease.public);
+        let peer = merged.entry(public).or_insert_with(|| PeerSpec {
             name: lease.name.clone(),
-            public: lease.public_ip.into(),
+            public,
             underlay_sources: Vec::new(),
             subnets: Vec::new(),
             accept_sources: Vec::new(),
             format: lease.format,
-            vtep_mac: PerFamily::each(|_| lease.vtep_mac),
+            vtep_mac: lease.vtep_mac,
         });
+        for address in lease.public.iter() {
+            if *owners.entry(address).or_insert(public) == public && !public.contains(address) {
+                peer.underlay_sources.push(address);
+            }
+        }
         peer.underlay_sources.extend(&lease.underlay_sources);
         peer.subnets.extend(&lease.subnets);
         peer.accept_sources.extend(&lease.accept_sources);
@@ -154,18 +166,44 @@ fn peers(leases: &[Lease], own: &Lease) -> Vec<PeerSpec> {
 }
 
 /// The largest inner packet that every peer can send us and we can send every peer without a cut.
-fn device_mtu(underlay_mtu: u16, own: &Lease, peers: &[PeerSpec], cluster: &[IpNet]) -> u16 {
-    let ours = overhead(own.format, own.public_ip);
-    let theirs = peers
-        .iter()
-        .map(|peer| overhead(peer.format, peer.public.first()));
-    let fits = underlay_mtu.saturating_sub(theirs.fold(ours, u16::max));
+fn device_mtu(underlay_mtu: u16, overhead: u16, cluster: &[IpNet]) -> u16 {
     let carries_v6 = cluster.iter().any(|net| matches!(net, IpNet::V6(_)));
-    fits.max(if carries_v6 {
+    let least = if carries_v6 {
         LEAST_MTU_V6
     } else {
         LEAST_MTU_V4
-    })
+    };
+    underlay_mtu.saturating_sub(overhead).max(least)
+}
+
+/// The widest outer headers in use: in the formats of both ends, for the inner families that both have, over the family
+/// that each rides on. Ours counts without any peer, towards a node like us.
+fn overhead(config: &NodeConfig, own: &Lease, peers: &[PeerSpec]) -> u16 {
+    let public = config.underlay(own.public);
+    let carries =
+        |format, inner| inner == Family::V4 || format == Format::Vxlan || config.ipv6_over_udp;
+    let widest = |to: PublicAddresses, subnets: &[IpNet], format: Format| {
+        let inner = [Family::V4, Family::V6].into_iter().filter(|inner| {
+            let has = |subnets: &[IpNet]| subnets.iter().any(|net| family(net) == *inner);
+            has(&own.subnets) && has(subnets)
+        });
+        inner
+            .filter_map(|inner| Some((inner, Family::of(public.way_to(to, inner)?))))
+            .flat_map(|(inner, outer)| {
+                let formats = [own.format, format].into_iter();
+                formats
+                    .filter(move |format| carries(*format, inner))
+                    .map(move |format| format.overhead(outer))
+            })
+            .max()
+    };
+    let ours = widest(public, &own.subnets, own.format);
+    let theirs = peers
+        .iter()
+        .filter_map(|peer| widest(peer.public, &peer.subnets, peer.format));
+    // With nothing to carry yet, as with the first that there could be.
+    let least = own.format.overhead(Family::of(public.first()));
+    theirs.chain(ours).max().unwrap_or(least)
 }
 
 /// One subnet of each family, the lowest: flannel's file has room for one.
@@ -185,16 +223,15 @@ fn subnet_env(config: &NodeConfig, cluster: &[IpNet], subnets: &[IpNet], mtu: u1
 }
 
 /// The underlay MTU behind a device MTU that was decided from these leases.
-pub fn underlay_mtu(device_mtu: u16, leases: &[Lease]) -> u16 {
-    let overheads = leases.iter().map(|l| overhead(l.format, l.public_ip));
-    device_mtu.saturating_add(overheads.max().unwrap_or(0))
+pub fn underlay_mtu(device_mtu: u16, config: &NodeConfig, own: &Lease, leases: &[Lease]) -> u16 {
+    device_mtu.saturating_add(overhead(config, own, &peers(leases, own)))
 }
 
-fn overhead(format: Format, public: IpAddr) -> u16 {
-    format.overhead(match public {
-        IpAddr::V4(_) => Family::V4,
-        IpAddr::V6(_) => Family::V6,
-    })
+const fn family(net: &IpNet) -> Family {
+    match net {
+        IpNet::V4(_) => Family::V4,
+        IpNet::V6(_) => Family::V6,
+    }
 }
 
 fn attached(attachments: &[Attachment], node: &NodeSpec) -> Vec<IpAddr> {

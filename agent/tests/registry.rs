@@ -185,6 +185,33 @@ fn another_node_at_our_own_address_is_refused() {
 }
 
 #[test]
+fn another_node_at_our_own_second_address_is_refused() {
+    run(async {
+        let with_v6 = |node: &str, v6: &str| format!("{node}public-ipv6 = \"{v6}\"\n");
+        let text = with_v6(OWN, "2001:db8::1") + &PEER.replace("192.0.2.2", "2001:db8::1");
+        let mut bench = Bench::with(&text);
+        let (_, reason) = bench.next().await.unwrap_err();
+        assert!(
+            reason.contains("n2 and n1 share public-ip 2001:db8::1"),
+            "{reason}"
+        );
+    });
+}
+
+/// Peers would send inner IPv6 to a MAC that we do not have.
+#[test]
+fn a_second_mac_of_our_own_is_refused() {
+    run(async {
+        let mut bench = Bench::with(&format!("{OWN}vtep-mac-v6 = \"2e:fd:04:c7:59:62\"\n"));
+        let (_, reason) = bench.next().await.unwrap_err();
+        assert!(
+            reason.contains("one VTEP MAC for both families: leave vtep-mac-v6 out"),
+            "{reason}"
+        );
+    });
+}
+
+#[test]
 fn a_file_that_goes_is_a_refusal_and_one_that_comes_back_is_taken() {
     run(async {
         let mut bench = Bench::with(OWN);

@@ -74,6 +74,18 @@ impl PublicAddresses {
             .filter_map(move |family| self.of(family))
     }
 
+    /// Where a node at these addresses sends inner packets of family `inner` for a node at `peer`. flannel's way: inner
+    /// IPv4 over IPv4, inner IPv6 over IPv6. Where the two do not have that family in common, by the one that they
+    /// have; `None` where they have none.
+    pub fn way_to(self, peer: PublicAddresses, inner: Family) -> Option<IpAddr> {
+        let other = match inner {
+            Family::V4 => Family::V6,
+            Family::V6 => Family::V4,
+        };
+        let common = |family| self.of(family).and(peer.of(family));
+        common(inner).or_else(|| common(other))
+    }
+
     /// Whether `address` is one of them.
     pub fn contains(self, address: IpAddr) -> bool {
         self.of(Family::of(address)) == Some(address)

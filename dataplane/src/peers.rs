@@ -200,14 +200,12 @@ impl Peer {
         self.ways.of(inner).as_ref()
     }
 
-    /// Where inner packets of family `inner` go, if they can go to it at all.
-    pub fn destination(&self, inner: Family) -> Option<SocketAddr> {
-        self.way(inner).map(|way| way.to)
-    }
-
-    /// The largest outer packet that carries inner packets of family `inner` to it, bytes; `None` where none can.
-    pub fn path_mtu(&self, inner: Family, now: Now) -> Option<u16> {
-        self.way(inner).map(|way| way.mtu(now))
+    /// The largest outer packet that we send to its public address of family `underlay`, bytes; `None` where we send
+    /// nothing there.
+    pub fn path_mtu(&self, underlay: Family, now: Now) -> Option<u16> {
+        let mut ways = self.ways.iter().flatten();
+        ways.find(|way| way.port.family == underlay)
+            .map(|way| way.mtu(now))
     }
 
     /// What is known of the path to a public address that we send to.
@@ -242,20 +240,13 @@ impl Peer {
 }
 
 impl Way {
-    /// flannel's way: inner IPv4 over IPv4, inner IPv6 over IPv6. Where the two nodes do not have that family in common,
-    /// by the one that they have.
     fn new(
         node: &NodeSpec,
         spec: &PeerSpec,
         inner: Family,
         paths: &PerFamily<Arc<PathMtu>>,
     ) -> Option<Way> {
-        let other = match inner {
-            Family::V4 => Family::V6,
-            Family::V6 => Family::V4,
-        };
-        let common = |family| node.public.of(family).and(spec.public.of(family));
-        let address = common(inner).or_else(|| common(other))?;
+        let address = node.public.way_to(spec.public, inner)?;
         let (header, udp_port) = match spec.format {
             Format::Udp => (push::udp(), node.udp_port),
             Format::Vxlan => {

@@ -57,7 +57,9 @@ pub struct Status {
     pub node: String,
     /// The node's underlay address.
     pub public_ip: IpAddr,
-    /// The underlay interface that holds the address.
+    /// Its IPv6 one beside an IPv4 one.
+    pub public_ipv6: Option<IpAddr>,
+    /// The underlay interface that holds the address, or both that do.
     pub underlay: String,
     /// MTU of the underlay interface, bytes.
     pub underlay_mtu: u16,
@@ -112,7 +114,7 @@ pub struct Status {
 /// The other nodes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Peers {
-    /// One per public address.
+    /// No public address is in two of them.
     pub peers: Vec<Peer>,
     /// Sources that were refused and could be accepted.
     pub refused_sources: Vec<RefusedSource>,
@@ -125,14 +127,20 @@ pub struct Peer {
     pub name: String,
     /// Its underlay address.
     pub public_ip: IpAddr,
+    /// Its IPv6 one beside an IPv4 one.
+    pub public_ipv6: Option<IpAddr>,
     /// How we send to it: `udp` or `vxlan`.
     pub format: String,
     /// Its subnets.
     pub subnets: Vec<IpNet>,
-    /// Its VTEP MAC.
+    /// Its VTEP MAC, of inner IPv4.
     pub vtep_mac: String,
-    /// The largest outer packet we send it, bytes.
-    pub path_mtu: u16,
+    /// Its VTEP MAC of inner IPv6.
+    pub vtep_mac_v6: String,
+    /// The largest outer packet we send to `public_ip`, bytes; none where we send nothing there.
+    pub path_mtu: Option<u16>,
+    /// The largest outer packet we send to `public_ipv6`, bytes; none where we send nothing there.
+    pub path_mtu_v6: Option<u16>,
     /// Packets sent to it.
     pub sent_packets: u64,
     /// Bytes sent to it.
@@ -186,6 +194,8 @@ pub struct Route {
 pub enum RouteKind {
     /// Another node, through the overlay.
     Peer,
+    /// Another node that has no underlay address of a family that this one has: its packets are dropped.
+    NoWay,
     /// This node.
     Own,
     /// The kernel, on another device than ours: such packets do not cross the overlay.

@@ -2,7 +2,7 @@
 
 use super::amount::bytes;
 use super::table::{Column, list, render as table};
-use crate::api::wire::Peers;
+use crate::api::wire::{Peer, Peers};
 
 /// The peers as text.
 pub(super) fn render(peers: &Peers) -> String {
@@ -22,11 +22,11 @@ pub(super) fn render(peers: &Peers) -> String {
     let rows = peers.peers.iter().map(|peer| {
         vec![
             peer.name.clone(),
-            peer.public_ip.to_string(),
+            list([peer.public_ip].into_iter().chain(peer.public_ipv6)),
             peer.format.clone(),
             list(&peer.subnets),
-            peer.vtep_mac.clone(),
-            peer.path_mtu.to_string(),
+            list(macs(peer)),
+            path_mtu(peer),
             peer.sent_packets.to_string(),
             bytes(peer.sent_bytes),
             peer.received_packets.to_string(),
@@ -50,6 +50,21 @@ pub(super) fn problem(peers: &Peers) -> bool {
     !peers.refused_sources.is_empty()
 }
 
+fn macs(peer: &Peer) -> Vec<&String> {
+    let mut macs = vec![&peer.vtep_mac, &peer.vtep_mac_v6];
+    macs.dedup();
+    macs
+}
+
+/// In the order of the addresses.
+fn path_mtu(peer: &Peer) -> String {
+    let one = |mtu: Option<u16>| mtu.map_or("-".to_owned(), |mtu| mtu.to_string());
+    match peer.public_ipv6 {
+        None => one(peer.path_mtu),
+        Some(_) => format!("{}, {}", one(peer.path_mtu), one(peer.path_mtu_v6)),
+    }
+}
+
 fn refused(peers: &Peers) -> String {
     let columns = [
         Column::Words("REFUSED FROM"),
@@ -71,7 +86,7 @@ fn refused(peers: &Peers) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::wire::{Peer, RefusedSource};
+    use crate::api::wire::RefusedSource;
 
     #[test]
     fn peers_and_refused_sources() {
@@ -79,13 +94,16 @@ mod tests {
             peers: vec![Peer {
                 name: "node2".into(),
                 public_ip: "192.0.2.2".parse().unwrap(),
+                public_ipv6: None,
                 format: "udp".into(),
                 subnets: vec![
                     "10.244.2.0/24".parse().unwrap(),
                     "10.244.9.0/24".parse().unwrap(),
                 ],
                 vtep_mac: "0a:74:c0:00:02:02".into(),
-                path_mtu: 1500,
+                vtep_mac_v6: "0a:74:c0:00:02:02".into(),
+                path_mtu: Some(1500),
+                path_mtu_v6: None,
                 sent_packets: 12,
                 sent_bytes: 4096,
                 received_packets: 11,
@@ -109,6 +127,23 @@ REFUSED FROM  SPEAKING AS  SEEN  WHAT TO DO
 192.0.2.77    10.244.2.5      3  do this
 "
         );
+        let dual = Peer {
+            public_ipv6: Some("2001:db8::2".parse().unwrap()),
+            vtep_mac_v6: "0a:74:c0:00:02:06".into(),
+            path_mtu_v6: Some(1400),
+            ..peers.peers[0].clone()
+        };
+        let text = render(&Peers {
+            peers: vec![dual],
+            refused_sources: vec![],
+        });
+        for part in [
+            "  192.0.2.2, 2001:db8::2  ",
+            "  0a:74:c0:00:02:02, 0a:74:c0:00:02:06  ",
+            "  1500, 1400  ",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
         assert!(problem(&peers));
         assert!(!problem(&Peers::default()));
         assert!(render(&Peers::default()).starts_with("no peers"));

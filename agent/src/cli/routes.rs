@@ -15,6 +15,9 @@ pub(super) fn render(routes: &Routes) -> String {
     let rows = routes.routes.iter().map(|route| {
         let note = match route.kind {
             RouteKind::Peer => "",
+            RouteKind::NoWay => {
+                "NO WAY: this node has no public address of that family; see public-ipv6"
+            }
             RouteKind::Own => "this node",
             RouteKind::Bypass => {
                 "BYPASS: a route of the kernel takes these past the overlay; remove it"
@@ -31,12 +34,13 @@ pub(super) fn render(routes: &Routes) -> String {
     table(&columns, rows)
 }
 
-/// Whether something bypasses the overlay.
+/// Whether something bypasses the overlay, or cannot be reached through it.
 pub(super) fn problem(routes: &Routes) -> bool {
+    let wrong = [RouteKind::Bypass, RouteKind::NoWay];
     routes
         .routes
         .iter()
-        .any(|route| route.kind == RouteKind::Bypass)
+        .any(|route| wrong.contains(&route.kind))
 }
 
 #[cfg(test)]
@@ -66,17 +70,30 @@ mod tests {
             ],
         };
         assert!(!problem(&routes));
-        routes
-            .routes
-            .push(route("10.244.2.8/32", RouteKind::Bypass, "eth1", "", ""));
-        assert!(problem(&routes));
+        let wrong = [
+            route("10.244.2.8/32", RouteKind::Bypass, "eth1", "", ""),
+            route(
+                "10.244.3.0/24",
+                RouteKind::NoWay,
+                "2001:db8::3",
+                "vxlan",
+                "node3",
+            ),
+        ];
+        for wrong in &wrong {
+            assert!(problem(&Routes {
+                routes: vec![wrong.clone()]
+            }));
+        }
+        routes.routes.extend(wrong);
         assert_eq!(
             render(&routes),
             "\
-PREFIX         OWNER  VIA        FORMAT  NOTE
-10.244.1.0/24  node1  tartan0    -       this node
-10.244.2.0/24  node2  192.0.2.2  vxlan
-10.244.2.8/32  -      eth1       -       BYPASS: a route of the kernel takes these past the overlay; remove it
+PREFIX         OWNER  VIA          FORMAT  NOTE
+10.244.1.0/24  node1  tartan0      -       this node
+10.244.2.0/24  node2  192.0.2.2    vxlan
+10.244.2.8/32  -      eth1         -       BYPASS: a route of the kernel takes these past the overlay; remove it
+10.244.3.0/24  node3  2001:db8::3  vxlan   NO WAY: this node has no public address of that family; see public-ipv6
 "
         );
     }

@@ -23,7 +23,9 @@ pub(super) fn render(status: &Status) -> String {
             "underlay",
             format!(
                 "{} on {}, MTU {}",
-                status.public_ip, status.underlay, status.underlay_mtu
+                list([status.public_ip].into_iter().chain(status.public_ipv6)),
+                status.underlay,
+                status.underlay_mtu
             ),
         ),
         (
@@ -133,6 +135,7 @@ pub(super) mod tests {
             version: "0.1.0".into(),
             node: "node1".into(),
             public_ip: "192.0.2.1".parse().unwrap(),
+            public_ipv6: None,
             underlay: "eth0".into(),
             underlay_mtu: 1500,
             subnets: vec!["10.244.1.0/24".parse().unwrap()],

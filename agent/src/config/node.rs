@@ -1,9 +1,10 @@
 //! This node's configuration: one TOML file, `TARTAN_*` variables and flags, the later over the earlier.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use dataplane::families::PublicAddresses;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -32,6 +33,13 @@ pub struct RunArgs {
     /// Local underlay address to send from and receive on [default: public-ip of our entry in the list of nodes]
     #[arg(long, env = "TARTAN_PUBLIC_IP", value_name = "ADDRESS")]
     pub public_ip: Option<IpAddr>,
+    /// Local underlay address of IPv6 beside an IPv4 one [default: public-ipv6 of our entry in the list of nodes]
+    #[arg(
+        long = "public-ipv6",
+        env = "TARTAN_PUBLIC_IPV6",
+        value_name = "ADDRESS"
+    )]
+    pub public_ipv6: Option<IpAddr>,
     /// How packets are taken from the kernel: auto or plain [default: auto]
     #[arg(long, env = "TARTAN_DEVICE", value_name = "KIND")]
     pub device: Option<String>,
@@ -69,8 +77,10 @@ pub struct NodeConfig {
     pub net_conf: PathBuf,
     /// Path of the list of nodes.
     pub node_file: PathBuf,
-    /// Local underlay address, where it is not the public address of our own lease.
-    pub public_ip: Option<IpAddr>,
+    /// Local underlay address of IPv4, where it is not the public one of our own lease.
+    pub public_v4: Option<Ipv4Addr>,
+    /// Local underlay address of IPv6, where it is not the public one of our own lease.
+    pub public_v6: Option<Ipv6Addr>,
     /// How packets are taken from the kernel.
     pub device: Device,
     /// Name of the tunnel device, 1 to 15 bytes.
@@ -119,13 +129,23 @@ pub enum ConfigError {
     #[error("node-name {0:?} is no node's name: use 1 to 253 letters, digits, '.', '-' and '_'")]
     NodeName(String),
     /// An address that peers cannot send to.
-    #[error("public-ip {address} is {fault}: name an address of this host that other nodes reach")]
+    #[error("{key} {address} is {fault}: name an address of this host that other nodes reach")]
     PublicIp {
+        /// The key.
+        key: &'static str,
         /// The address.
         address: IpAddr,
         /// What is wrong with it.
         fault: &'static str,
     },
+    /// An address under the other family's key.
+    #[error("public-ipv6 {0} is an IPv4 address: name it as public-ip")]
+    NotIpv6(IpAddr),
+    /// Two addresses of one family.
+    #[error(
+        "public-ip {0} is an IPv6 address already: leave public-ipv6 out, or name an IPv4 address as public-ip"
+    )]
+    TwoIpv6(IpAddr),
     /// A kind of device that is planned.
     #[error("device \"offload\" is not there yet: use \"auto\", which takes the best there is")]
     NoOffload,
@@ -173,6 +193,17 @@ impl NodeConfig {
         resolve(args, file)
     }
 
+    /// The addresses of this host to send from and receive on, where others know the node by `public`.
+    pub fn underlay(&self, public: PublicAddresses) -> PublicAddresses {
+        let v4 = |address| self.public_v4.unwrap_or(address);
+        let v6 = |address| self.public_v6.unwrap_or(address);
+        match public {
+            PublicAddresses::V4(a) => PublicAddresses::V4(v4(a)),
+            PublicAddresses::V6(b) => PublicAddresses::V6(v6(b)),
+            PublicAddresses::Dual(a, b) => PublicAddresses::Dual(v4(a), v6(b)),
+        }
+    }
+
     /// Run directory, `<root>/run/tartan`.
     pub fn run_dir(&self) -> cni_shim::RunDir {
         cni_shim::RunDir::under(&self.root)
@@ -191,6 +222,7 @@ fn from_file(text: &str, directory: &Path) -> Result<RunArgs, Misread> {
         let text = |key| table.entry(key).map(|entry| entry.text()).transpose();
         let owned = |key| Ok::<_, Misread>(text(key)?.map(str::to_owned));
         let path = |key| Ok::<_, Misread>(text(key)?.map(|path| directory.join(path)));
+        let address = |key| table.entry(key).map(|entry| entry.address()).transpose();
         let flag = |key| table.entry(key).map(|entry| entry.flag()).transpose();
         Ok(RunArgs {
             config: None,
@@ -198,10 +230,8 @@ fn from_file(text: &str, directory: &Path) -> Result<RunArgs, Misread> {
             node_name: owned("node-name")?,
             net_conf: path("net-conf")?,
             node_file: path("node-file")?,
-            public_ip: table
-                .entry("public-ip")
-                .map(|entry| entry.address())
-                .transpose()?,
+            public_ip: address("public-ip")?,
+            public_ipv6: address("public-ipv6")?,
             device: owned("device")?,
             device_name: owned("device-name")?,
             strict_pods: flag("strict-pods")?,
@@ -224,6 +254,10 @@ fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, ConfigError> {
         .or(file.root)
         .unwrap_or_else(|| PathBuf::from("/"));
     let within = |path: &str| root.join("etc/tartan").join(path);
+    let (public_v4, public_v6) = public(
+        args.public_ip.or(file.public_ip),
+        args.public_ipv6.or(file.public_ipv6),
+    )?;
     Ok(NodeConfig {
         node_name: node_name(args.node_name.or(file.node_name))?,
         net_conf: args
@@ -234,7 +268,8 @@ fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, ConfigError> {
             .node_file
             .or(file.node_file)
             .unwrap_or_else(|| within("nodes.toml")),
-        public_ip: public_ip(args.public_ip.or(file.public_ip))?,
+        public_v4,
+        public_v6,
         device: device(args.device.or(file.device))?,
         device_name: device_name(args.device_name.or(file.device_name))?,
         strict_pods: args.strict_pods.or(file.strict_pods).unwrap_or(false),
@@ -274,10 +309,27 @@ fn node_name(written: Option<String>) -> Result<String, ConfigError> {
     }
 }
 
-fn public_ip(written: Option<IpAddr>) -> Result<Option<IpAddr>, ConfigError> {
-    match written.and_then(|address| Some((address, unfit_for_underlay(address)?))) {
-        Some((address, fault)) => Err(ConfigError::PublicIp { address, fault }),
-        None => Ok(written),
+/// The address of each family, where one is named.
+fn public(
+    first: Option<IpAddr>,
+    second: Option<IpAddr>,
+) -> Result<(Option<Ipv4Addr>, Option<Ipv6Addr>), ConfigError> {
+    for (key, written) in [("public-ip", first), ("public-ipv6", second)] {
+        if let Some((address, fault)) = written.and_then(|a| Some((a, unfit_for_underlay(a)?))) {
+            return Err(ConfigError::PublicIp {
+                key,
+                address,
+                fault,
+            });
+        }
+    }
+    match (first, second) {
+        (_, Some(address @ IpAddr::V4(_))) => Err(ConfigError::NotIpv6(address)),
+        (Some(address @ IpAddr::V6(_)), Some(_)) => Err(ConfigError::TwoIpv6(address)),
+        (Some(IpAddr::V6(v6)), None) | (None, Some(IpAddr::V6(v6))) => Ok((None, Some(v6))),
+        (Some(IpAddr::V4(v4)), None) => Ok((Some(v4), None)),
+        (Some(IpAddr::V4(v4)), Some(IpAddr::V6(v6))) => Ok((Some(v4), Some(v6))),
+        (None, None) => Ok((None, None)),
     }
 }
 
@@ -322,12 +374,13 @@ fn is_plain(name: &str) -> bool {
 
 /// A thousand times what such a file holds.
 const MOST_BYTES: u64 = 1 << 20;
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 14] = [
     "root",
     "node-name",
     "net-conf",
     "node-file",
     "public-ip",
+    "public-ipv6",
     "device",
     "device-name",
     "strict-pods",

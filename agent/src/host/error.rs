@@ -94,8 +94,10 @@ pub enum HostError {
     )]
     NoIpv6,
     /// The public address is not on this node.
-    #[error("no interface of this node holds {address}: set `public-ip` to one of {held}")]
+    #[error("no interface of this node holds {address}: set `{key}` to one of {held}")]
     NoUnderlay {
+        /// The key of the address looked for.
+        key: &'static str,
         /// The public address looked for.
         address: IpAddr,
         /// The addresses the node does hold, for the sentence.

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use dataplane::families::PublicAddresses;
 use ipnet::IpNet;
 
 use super::addresses::{self, Held};
@@ -10,14 +11,12 @@ use super::links::{self, Link, LinkStats};
 use super::prefixes::{self, Bypass};
 use super::{Host, routes};
 
-/// The interface that carries the overlay.
+/// The interface that carries the overlay, or the two that do, one per family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Underlay {
-    /// Its index in this namespace.
-    pub ifindex: u32,
-    /// Its name.
+    /// Its name, or both.
     pub name: String,
-    /// Its MTU in bytes; one above 65,535 (loopback) reads as 65,535.
+    /// The smallest MTU in bytes; one above 65,535 (loopback) reads as 65,535.
     pub mtu: u16,
 }
 
@@ -40,27 +39,38 @@ impl Host {
         Ok(addresses)
     }
 
-    /// The interface that holds `public_ip`.
+    /// The interfaces that hold the addresses of `public`: usually one for both.
     ///
     /// # Errors
-    /// [`HostError::NoUnderlay`] when none does (the sentence lists what the
-    /// node holds), or the kernel's refusal to list.
-    pub async fn underlay(&self, public_ip: IpAddr) -> Result<Underlay, HostError> {
+    /// [`HostError::NoUnderlay`] when none holds one of them (the sentence lists
+    /// what the node holds), or the kernel's refusal to list.
+    pub async fn underlay(&self, public: PublicAddresses) -> Result<Underlay, HostError> {
         let held = self.held_elsewhere().await?;
-        match held
-            .iter()
-            .find(|(held, _)| held.address.addr() == public_ip)
-        {
-            Some((_, link)) => Ok(Underlay {
-                ifindex: link.index,
-                name: link.name.clone(),
-                mtu: u16::try_from(link.mtu).unwrap_or(u16::MAX),
-            }),
-            None => Err(HostError::NoUnderlay {
-                address: public_ip,
-                held: in_words(&held),
-            }),
+        let mut names: Vec<&str> = Vec::new();
+        let mut mtu = u16::MAX;
+        for address in public.iter() {
+            let mut holders = held
+                .iter()
+                .filter(|(held, _)| held.address.addr() == address);
+            let Some((_, link)) = holders.next() else {
+                return Err(HostError::NoUnderlay {
+                    key: match (public, address) {
+                        (PublicAddresses::Dual(..), IpAddr::V6(_)) => "public-ipv6",
+                        _ => "public-ip",
+                    },
+                    address,
+                    held: in_words(&held),
+                });
+            };
+            mtu = mtu.min(u16::try_from(link.mtu).unwrap_or(u16::MAX));
+            if !names.contains(&link.name.as_str()) {
+                names.push(&link.name);
+            }
         }
+        Ok(Underlay {
+            name: names.join(", "),
+            mtu,
+        })
     }
 
     /// Prefixes inside `own` subnets that the kernel routes to, or holds on, a

@@ -1,5 +1,6 @@
 use std::fs;
 
+use dataplane::families::{PerFamily, PublicAddresses};
 use proptest::prelude::*;
 
 use super::*;
@@ -197,19 +198,32 @@ fn the_longest_list_fits() {
     assert_eq!(read.unwrap().leases, leases);
 }
 
+fn public(number: u8, kind: u8) -> PublicAddresses {
+    let v4 = [192, 0, 2, number].into();
+    let v6 = [0x2001, 0xdb8, 0, 0, 0, 0, 0, number.into()].into();
+    match kind {
+        0 => PublicAddresses::V4(v4),
+        1 => PublicAddresses::V6(v6),
+        _ => PublicAddresses::Dual(v4, v6),
+    }
+}
+
 fn any_lease() -> impl Strategy<Value = Lease> {
     let sources = proptest::collection::vec(any::<[u8; 4]>(), 0..3);
-    let parts = (1u8..250, any::<bool>(), any::<[u8; 4]>(), sources);
-    parts.prop_map(|(number, udp, [a, b, c, d], sources)| Lease {
+    let parts = (1u8..250, any::<bool>(), 0..4u8, any::<[u8; 4]>(), sources);
+    parts.prop_map(|(number, udp, kind, [a, b, c, d], sources)| Lease {
         name: format!("n{number}"),
         subnets: vec![IpNet::new([10, 244, number, 0].into(), 24).unwrap()],
-        public_ip: [192, 0, 2, number].into(),
+        public: public(number, kind),
         format: if udp {
             encap::Format::Udp
         } else {
             encap::Format::Vxlan
         },
-        vtep_mac: encap::Mac([2, number, a, b, c, d]),
+        vtep_mac: PerFamily {
+            v4: encap::Mac([2, number, a, b, c, d]),
+            v6: encap::Mac([2 + 4 * (kind & 1), number, a, b, c, d]),
+        },
         accept_sources: sources
             .iter()
             .map(|[a, b, ..]| IpNet::new([172, 16, *a, *b].into(), 32).unwrap())
@@ -225,6 +239,8 @@ fn any_leases() -> impl Strategy<Value = Vec<Lease>> {
     proptest::collection::vec(any_lease(), 1..6).prop_map(|mut leases| {
         leases.sort_by(|a, b| a.name.cmp(&b.name));
         leases.dedup_by(|a, b| a.name == b.name);
+        // Our own, of which a second MAC would be refused.
+        leases[0].vtep_mac.v6 = leases[0].vtep_mac.v4;
         leases
     })
 }

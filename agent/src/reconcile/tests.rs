@@ -5,6 +5,8 @@ use encap::Mac;
 use proptest::prelude::*;
 
 use super::*;
+use dataplane::families::PerFamily;
+
 use crate::config::Device;
 use crate::lease::default_vtep_mac;
 
@@ -22,7 +24,8 @@ fn config() -> NodeConfig {
         node_name: "n1".to_owned(),
         net_conf: PathBuf::new(),
         node_file: PathBuf::new(),
-        public_ip: None,
+        public_v4: None,
+        public_v6: None,
         device: Device::Auto,
         device_name: "tartan0".to_owned(),
         strict_pods: false,
@@ -43,13 +46,16 @@ fn addresses(texts: &[&str]) -> Vec<IpAddr> {
 }
 
 fn lease(name: &str, public: &str, subnets: &[&str], format: Format) -> Lease {
-    let public_ip = public.parse().unwrap();
+    let public = match public.split_once(" and ") {
+        None => public.parse::<IpAddr>().unwrap().into(),
+        Some((v4, v6)) => PublicAddresses::Dual(v4.parse().unwrap(), v6.parse().unwrap()),
+    };
     Lease {
         name: name.to_owned(),
         subnets: nets(subnets),
-        public_ip,
+        public,
         format,
-        vtep_mac: default_vtep_mac(public_ip),
+        vtep_mac: PerFamily::each(|_| default_vtep_mac(public.first())),
         accept_sources: vec![],
         underlay_sources: vec![],
     }
@@ -134,9 +140,9 @@ fn a_small_cluster_in_full() {
                 cluster: nets(&["10.244.0.0/16"]),
                 subnets: nets(&["10.244.1.0/24"]),
                 tunnel: addresses(&["10.244.1.0"]),
-                public: own().public_ip.into(),
+                public: own().public,
                 addresses: addresses(&["10.244.1.1", "192.0.2.1"]),
-                vtep_mac: own().vtep_mac,
+                vtep_mac: own().vtep_mac.v4,
                 vni: encap::Vni::new(7).unwrap(),
                 gbp: true,
                 ipv6_over_udp: false,
@@ -147,12 +153,12 @@ fn a_small_cluster_in_full() {
             },
             peers: vec![PeerSpec {
                 name: "n2".to_owned(),
-                public: peer.public_ip.into(),
+                public: peer.public,
                 underlay_sources: vec![],
                 subnets: nets(&["10.244.2.0/24"]),
                 accept_sources: vec![],
                 format: Format::Udp,
-                vtep_mac: PerFamily::each(|_| peer.vtep_mac),
+                vtep_mac: peer.vtep_mac,
             }],
             attachments: addresses(&["10.244.1.2", "10.244.1.7"]),
             kernel_prefixes: nets(&["10.244.1.0/24"]),
@@ -201,8 +207,14 @@ fn leases_with_one_public_address_are_one_peer() {
 #[test]
 fn we_are_never_our_own_peer() {
     let twin = lease("twin", "192.0.2.1", &["10.244.3.0/24"], Format::Vxlan);
+    let half = lease(
+        "half",
+        "192.0.2.1 and 2001:db8::9",
+        &["10.244.4.0/24"],
+        Format::Vxlan,
+    );
     let renumbered = lease("n1", "192.0.2.77", &["10.244.1.0/24"], Format::Vxlan);
-    for stranger in [twin, renumbered, own()] {
+    for stranger in [twin, half, renumbered, own()] {
         assert_eq!(
             World::of(V4, own(), vec![stranger]).desired().spec.peers,
             []
@@ -232,6 +244,94 @@ fn the_device_mtu_is_what_the_widest_format_in_use_leaves() {
     );
     assert_eq!(mtu(udp, "2001:db8::1", udp, "2001:db8::2"), 1500 - 48);
     assert_eq!(mtu(vxlan, "2001:db8::1", vxlan, "2001:db8::2"), 1500 - 70);
+}
+
+/// Each inner family counts with the underlay that it rides on.
+#[test]
+fn the_device_mtu_of_a_dual_stack_cluster() {
+    let (v4, both) = (
+        &["10.244.1.0/24"][..],
+        &["10.244.1.0/24", "fd00:0:0:1::/64"][..],
+    );
+    let (outside4, outside6) = ("192.0.2.1", "2001:db8::1");
+    let dual = "192.0.2.1 and 2001:db8::1";
+    let mtu = |inside: &[&str], public: &str, peers: Vec<Lease>, format| {
+        let own = lease("n1", public, inside, format);
+        World::of(DUAL, own, peers).desired().host.mtu
+    };
+    let (udp, vxlan) = (Format::Udp, Format::Vxlan);
+    // Without any peer, as towards a node like us.
+    assert_eq!(mtu(both, dual, vec![], vxlan), 1500 - 70);
+    assert_eq!(mtu(both, outside4, vec![], vxlan), 1500 - 50);
+    assert_eq!(mtu(both, outside6, vec![], vxlan), 1500 - 70);
+    assert_eq!(mtu(v4, dual, vec![], vxlan), 1500 - 50);
+    assert_eq!(mtu(v4, dual, vec![], udp), 1500 - 28);
+    // The udp format carries no IPv6 unless it is told to.
+    assert_eq!(mtu(both, dual, vec![], udp), 1500 - 28);
+    let mut world = World::of(DUAL, lease("n1", dual, both, udp), vec![]);
+    world.config.ipv6_over_udp = true;
+    assert_eq!(world.desired().host.mtu, 1500 - 48);
+    let peer = |public, inside: &[&str], format| vec![lease("n2", public, inside, format)];
+    // What rides by another family than its own is bound by that.
+    let narrow = peer("2001:db8::2", &["10.244.2.0/24"], vxlan);
+    assert_eq!(mtu(v4, dual, narrow, vxlan), 1500 - 70);
+    let wide = peer("192.0.2.2", &["10.244.2.0/24", "fd00:0:0:2::/64"], udp);
+    assert_eq!(mtu(both, outside4, wide, udp), 1500 - 28);
+    // A family that one of the two does not have inside is not in use between them.
+    let v4_alone = peer("192.0.2.2 and 2001:db8::2", &["10.244.2.0/24"], vxlan);
+    assert_eq!(mtu(both, dual, v4_alone, udp), 1500 - 50);
+    // Nothing goes to a node without an address of a family of ours.
+    let apart = peer("2001:db8::2", &["10.244.2.0/24"], vxlan);
+    assert_eq!(mtu(v4, outside4, apart, udp), 1500 - 28);
+}
+
+#[test]
+fn the_underlay_mtu_is_found_again() {
+    let inside = &["10.244.1.0/24", "fd00:0:0:1::/64"];
+    for (public, format) in [
+        ("192.0.2.1 and 2001:db8::1", Format::Vxlan),
+        ("192.0.2.1", Format::Udp),
+    ] {
+        let own = lease("n1", public, inside, format);
+        let peer = lease("n2", "192.0.2.2", &["10.244.2.0/24"], Format::Udp);
+        let world = World::of(DUAL, own.clone(), vec![own.clone(), peer]);
+        let mtu = world.desired().host.mtu;
+        assert_eq!(underlay_mtu(mtu, &world.config, &own, &world.leases), 1500);
+    }
+}
+
+#[test]
+fn local_addresses_are_those_of_the_configuration() {
+    let own = lease(
+        "n1",
+        "198.51.100.1 and 2001:db8::1",
+        &["10.244.1.0/24"],
+        Format::Vxlan,
+    );
+    let mut world = World::of(V4, own, vec![]);
+    world.config.public_v4 = Some([192, 0, 2, 1].into());
+    let public = world.desired().spec.node.public;
+    assert_eq!(public.to_string(), "192.0.2.1, 2001:db8::1");
+}
+
+/// Entries of some registries may share one address and not the other.
+#[test]
+fn leases_that_share_one_address_are_one_peer() {
+    let a = lease("a", "192.0.2.9", &["10.244.9.0/24"], Format::Vxlan);
+    let b = lease(
+        "b",
+        "192.0.2.9 and 2001:db8::9",
+        &["10.244.8.0/24"],
+        Format::Vxlan,
+    );
+    let c = lease("c", "2001:db8::9", &["10.244.7.0/24"], Format::Vxlan);
+    let spec = World::of(V4, own(), vec![c, b, a]).desired().spec;
+    let [peer] = &spec.peers[..] else {
+        panic!("{:?}", spec.peers)
+    };
+    assert_eq!((peer.name.as_str(), peer.subnets.len()), ("a", 3));
+    assert_eq!(peer.public, PublicAddresses::V4([192, 0, 2, 9].into()));
+    assert_eq!(peer.underlay_sources, addresses(&["2001:db8::9"]));
 }
 
 #[test]
@@ -320,13 +420,21 @@ fn only_what_lies_in_our_subnets_is_local() {
 
 fn any_lease() -> impl Strategy<Value = Lease> {
     let sources = || prop::collection::vec(0..4u8, 0..3);
-    (0..6u8, 1..6u8, 1..9u8, any::<bool>(), sources(), sources()).prop_map(
-        |(name, host, subnet, udp, underlay, accept)| Lease {
+    let hosts = (1..6u8, 1..6u8, 0..4u8);
+    (0..6u8, hosts, 1..9u8, any::<bool>(), sources(), sources()).prop_map(
+        |(name, (host, host6, kind), subnet, udp, underlay, accept)| Lease {
             name: format!("n{name}"),
             subnets: vec![IpNet::new(IpAddr::from([10, 244, subnet, 0]), 24).unwrap()],
-            public_ip: IpAddr::from([192, 0, 2, host]),
+            public: match (
+                [192, 0, 2, host].into(),
+                [0x2001, 0xdb8, 0, 0, 0, 0, 0, host6.into()].into(),
+            ) {
+                (v4, _) if kind == 0 => PublicAddresses::V4(v4),
+                (_, v6) if kind == 1 => PublicAddresses::V6(v6),
+                (v4, v6) => PublicAddresses::Dual(v4, v6),
+            },
             format: if udp { Format::Udp } else { Format::Vxlan },
-            vtep_mac: Mac([2, 0, 0, 0, name, host]),
+            vtep_mac: PerFamily::each(|_| Mac([2, 0, 0, 0, name, host])),
             accept_sources: accept
                 .iter()
                 .map(|n| IpNet::new(IpAddr::from([10, *n, 0, 0]), 16).unwrap())
@@ -372,23 +480,32 @@ proptest! {
         prop_assert_eq!(first, world.desired());
     }
 
-    /// No subnet of another node is lost, none is invented, and each stays with its address.
+    /// No subnet of another node is lost, none is invented, each stays with an address of its node, and no public
+    /// address is in two peers.
     #[test]
-    fn every_subnet_of_another_node_has_its_peer((leases, _) in shuffled()) {
-        let own = own();
+    fn every_subnet_of_another_node_has_its_peer((leases, _) in shuffled(), dual in any::<bool>()) {
+        let own = lease("n1", if dual { "192.0.2.1 and 2001:db8::1" } else { "192.0.2.1" }, &["10.244.1.0/24"], Format::Vxlan);
         let spec = World::of(V4, own.clone(), leases.clone()).desired().spec;
-        let mut expected: Vec<(IpAddr, IpNet)> = leases
+        let others: Vec<&Lease> = leases
             .iter()
-            .filter(|lease| lease.name != own.name && lease.public_ip != own.public_ip)
-            .flat_map(|lease| lease.subnets.iter().map(|subnet| (lease.public_ip, *subnet)))
+            .filter(|lease| lease.name != own.name && !lease.public.iter().any(|a| own.public.contains(a)))
             .collect();
-        expected.sort();
-        expected.dedup();
-        let mut found: Vec<(IpAddr, IpNet)> =
-            spec.peers.iter().flat_map(|peer| peer.subnets.iter().map(|subnet| (peer.public.first(), *subnet))).collect();
-        found.sort();
-        prop_assert_eq!(found, expected);
-        let publics: Vec<IpAddr> = spec.peers.iter().map(|peer| peer.public.first()).collect();
-        prop_assert!(publics.windows(2).all(|pair| pair[0] < pair[1]), "one peer per address");
+        let stays = |lease: &Lease, subnet: &IpNet| spec.peers.iter().any(|peer| {
+            let known = |address: IpAddr| peer.public.contains(address) || peer.underlay_sources.contains(&address);
+            peer.subnets.contains(subnet) && lease.public.iter().any(known)
+        });
+        for lease in &others {
+            prop_assert!(lease.subnets.iter().all(|subnet| stays(lease, subnet)), "{lease:?}: {:?}", spec.peers);
+        }
+        for peer in &spec.peers {
+            for subnet in &peer.subnets {
+                prop_assert!(others.iter().any(|lease| lease.subnets.contains(subnet)), "invented: {peer:?}");
+            }
+        }
+        let mut publics: Vec<IpAddr> = spec.peers.iter().flat_map(|peer| peer.public.iter()).collect();
+        let count = publics.len();
+        publics.sort_unstable();
+        publics.dedup();
+        prop_assert_eq!(publics.len(), count, "one peer per address");
     }
 }

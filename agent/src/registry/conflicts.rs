@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use encap::Mac;
+use encap::{Family, Mac};
 
 use super::fault::NodeFault;
 use super::nodes::{FaultAt, Placed};
@@ -53,38 +53,60 @@ fn subnets(nodes: &[Placed]) -> Result<(), FaultAt> {
     Ok(())
 }
 
-/// Entries with one public address are one peer. Yields the first entry of each.
+/// Entries with one public address are one peer, and have all of them in common. Yields the first entry of each.
 fn addresses(nodes: &[Placed]) -> Result<HashMap<IpAddr, &Placed>, FaultAt> {
     let mut owners: HashMap<IpAddr, &Placed> = HashMap::new();
     for node in nodes {
-        let first = *owners.entry(node.lease.public_ip).or_insert(node);
-        let fault = |key| NodeFault::Contradiction {
-            node: node.lease.name.clone(),
-            other: first.lease.name.clone(),
-            address: node.lease.public_ip,
-            key,
-        };
-        if node.lease.format != first.lease.format {
-            return Err((node.address_at, fault("backend")));
-        }
-        if node.lease.vtep_mac != first.lease.vtep_mac {
-            return Err((node.mac_at, fault("vtep-mac")));
+        for address in node.lease.public.iter() {
+            let first = *owners.entry(address).or_insert(node);
+            let family = Family::of(address);
+            agree(node, first).map_err(|(at, key)| {
+                let fault = NodeFault::Contradiction {
+                    node: node.lease.name.clone(),
+                    other: first.lease.name.clone(),
+                    shared: node.address_key(family),
+                    address,
+                    key,
+                };
+                (at.unwrap_or(*node.address_at.of(family)), fault)
+            })?;
         }
     }
     Ok(owners)
 }
 
+/// Whether two entries that are one peer agree; the place and the key where they do not.
+fn agree(node: &Placed, first: &Placed) -> Result<(), (Option<usize>, &'static str)> {
+    let (ours, theirs) = (&node.lease, &first.lease);
+    if ours.public != theirs.public {
+        return Err((None, "pair of public-ip and public-ipv6"));
+    }
+    if ours.format != theirs.format {
+        return Err((None, "backend"));
+    }
+    for family in [Family::V4, Family::V6] {
+        if ours.vtep_mac.of(family) != theirs.vtep_mac.of(family) {
+            return Err((Some(*node.mac_at.of(family)), mac_key(family)));
+        }
+    }
+    Ok(())
+}
+
 fn macs(nodes: &[Placed]) -> Result<(), FaultAt> {
     let mut owners: HashMap<Mac, &Placed> = HashMap::new();
     for node in nodes {
-        let first = *owners.entry(node.lease.vtep_mac).or_insert(node);
-        if first.lease.public_ip != node.lease.public_ip {
-            let fault = NodeFault::SameMac {
-                node: node.lease.name.clone(),
-                other: first.lease.name.clone(),
-                mac: node.lease.vtep_mac,
-            };
-            return Err((node.mac_at, fault));
+        for family in [Family::V4, Family::V6] {
+            let mac = *node.lease.vtep_mac.of(family);
+            let first = *owners.entry(mac).or_insert(node);
+            if first.lease.public != node.lease.public {
+                let fault = NodeFault::SameMac {
+                    key: mac_key(family),
+                    node: node.lease.name.clone(),
+                    other: first.lease.name.clone(),
+                    mac,
+                };
+                return Err((*node.mac_at.of(family), fault));
+            }
         }
     }
     Ok(())
@@ -97,7 +119,7 @@ fn sources<'a>(
     for node in nodes {
         for (address, at) in node.lease.underlay_sources.iter().zip(&node.sources_at) {
             let owner = *owners.entry(*address).or_insert(node);
-            if owner.lease.public_ip != node.lease.public_ip {
+            if owner.lease.public != node.lease.public {
                 let fault = NodeFault::SameSource {
                     node: node.lease.name.clone(),
                     other: owner.lease.name.clone(),
@@ -108,4 +130,11 @@ fn sources<'a>(
         }
     }
     Ok(())
+}
+
+const fn mac_key(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "vtep-mac",
+        Family::V6 => "vtep-mac-v6",
+    }
 }

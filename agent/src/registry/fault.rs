@@ -82,6 +82,24 @@ pub enum NodeFault {
         /// What is wrong with it.
         fault: &'static str,
     },
+    /// An address under the other family's key.
+    #[error("public-ipv6 {address} of {node} is an IPv4 address: name it as public-ip")]
+    NotIpv6 {
+        /// The address.
+        address: IpAddr,
+        /// The node.
+        node: String,
+    },
+    /// Two addresses of one family.
+    #[error(
+        "public-ip {address} of {node} is an IPv6 address already: leave public-ipv6 out, or name an IPv4 address as public-ip"
+    )]
+    TwoIpv6 {
+        /// The address.
+        address: IpAddr,
+        /// The node.
+        node: String,
+    },
     /// An underlay address that would be reached through the overlay.
     #[error(
         "{key} {address} of {node} lies inside the cluster network {network}: name its underlay address"
@@ -100,14 +118,26 @@ pub enum NodeFault {
     #[error("backend {0:?} does not exist: use \"udp\" or \"vxlan\"")]
     Backend(String),
     /// Text that is no MAC address.
-    #[error("vtep-mac {0:?}: a MAC address is six pairs of hex digits, as in 2e:fd:04:c7:59:61")]
-    NotAMac(String),
+    #[error("{key} {text:?}: a MAC address is six pairs of hex digits, as in 2e:fd:04:c7:59:61")]
+    NotAMac {
+        /// The key.
+        key: &'static str,
+        /// The text.
+        text: String,
+    },
     /// A MAC that is nobody's.
-    #[error("vtep-mac {0} is zero or multicast: use a unicast address, as in 2e:fd:04:c7:59:61")]
-    NobodysMac(Mac),
+    #[error("{key} {mac} is zero or multicast: use a unicast address, as in 2e:fd:04:c7:59:61")]
+    NobodysMac {
+        /// The key.
+        key: &'static str,
+        /// The MAC.
+        mac: Mac,
+    },
     /// One MAC at two addresses.
-    #[error("{node} and {other} have the same vtep-mac {mac}: give each node its own")]
+    #[error("{node} and {other} have the same {key} {mac}: give each node its own")]
     SameMac {
+        /// The key of the node that comes later.
+        key: &'static str,
         /// The node that comes later in the file.
         node: String,
         /// The node that comes earlier.
@@ -116,15 +146,15 @@ pub enum NodeFault {
         mac: Mac,
     },
     /// Two entries that are one peer to everybody else, and contradict each other.
-    #[error(
-        "{node} and {other} share public-ip {address}, so they are one peer and need one {key}"
-    )]
+    #[error("{node} and {other} share {shared} {address}, so they are one peer and need one {key}")]
     Contradiction {
         /// The node that comes later in the file.
         node: String,
         /// The node that comes earlier.
         other: String,
-        /// The address they share.
+        /// The key of the address they share.
+        shared: &'static str,
+        /// That address.
         address: IpAddr,
         /// What they differ in.
         key: &'static str,

@@ -5,8 +5,10 @@
 //! name = "n1"
 //! subnets = ["10.244.1.0/24"]
 //! public-ip = "192.0.2.1"
+//! public-ipv6 = "2001:db8::1"              # default: none; a second address, beside an IPv4 one
 //! backend = "vxlan"                        # default: the Backend of the network configuration
 //! vtep-mac = "2e:fd:04:c7:59:61"           # default: lease::default_vtep_mac of public-ip
+//! vtep-mac-v6 = "2e:fd:04:c7:59:62"        # default: vtep-mac; of inner IPv6, where that has a device of its own
 //! accept-sources = ["10.9.0.0/16"]         # further pod-side sources accepted from it
 //! underlay-sources = ["198.51.100.7"]      # further underlay addresses it sends from
 //! ```
@@ -16,7 +18,8 @@
 use std::fmt::Display;
 use std::net::IpAddr;
 
-use encap::{Format, Mac};
+use dataplane::families::{PerFamily, PublicAddresses};
+use encap::{Family, Format, Mac};
 use ipnet::IpNet;
 
 use super::conflicts;
@@ -29,11 +32,22 @@ use crate::lease::{Lease, default_vtep_mac, unfit_for_underlay};
 pub(super) struct Placed {
     pub(super) lease: Lease,
     pub(super) name_at: usize,
-    pub(super) address_at: usize,
-    /// Of `vtep-mac`, or of `public-ip`, which it comes from.
-    pub(super) mac_at: usize,
+    /// Of `public-ip` and `public-ipv6`; where there is only the first, both are its place.
+    pub(super) address_at: PerFamily<usize>,
+    /// Of `vtep-mac` and `vtep-mac-v6`, or of what they come from.
+    pub(super) mac_at: PerFamily<usize>,
     pub(super) subnets_at: Vec<usize>,
     pub(super) sources_at: Vec<usize>,
+}
+
+impl Placed {
+    /// The key under which the public address of `family` stands.
+    pub(super) fn address_key(&self, family: Family) -> &'static str {
+        match (self.lease.public, family) {
+            (PublicAddresses::Dual(..), Family::V6) => "public-ipv6",
+            _ => "public-ip",
+        }
+    }
 }
 
 /// A fault and where in the text it stands.
@@ -67,10 +81,16 @@ fn entry(lease: &Lease) -> String {
         "[[node]]\nname = {:?}\nsubnets = {}\npublic-ip = \"{}\"\nbackend = \"{}\"\nvtep-mac = \"{}\"\n",
         lease.name,
         quoted(&lease.subnets),
-        lease.public_ip,
+        lease.public.first(),
         lease.format,
-        lease.vtep_mac
+        lease.vtep_mac.v4
     );
+    if let PublicAddresses::Dual(_, v6) = lease.public {
+        text.push_str(&format!("public-ipv6 = \"{v6}\"\n"));
+    }
+    if lease.vtep_mac.v6 != lease.vtep_mac.v4 {
+        text.push_str(&format!("vtep-mac-v6 = \"{}\"\n", lease.vtep_mac.v6));
+    }
     for (key, list) in [
         ("accept-sources", quoted(&lease.accept_sources)),
         ("underlay-sources", quoted(&lease.underlay_sources)),
@@ -102,29 +122,25 @@ impl Reader<'_> {
         };
         let name_entry = require("name")?;
         let name = self.name(name_entry)?;
-        let address_entry = require("public-ip")?;
-        let public_ip = self.underlay_address("public-ip", address_entry, &name)?;
-        let mac_entry = table.entry("vtep-mac");
+        let v6_entry = table.entry("public-ipv6");
+        let (public, address_at) = self.public(require("public-ip")?, v6_entry, &name)?;
+        let mac_entries = (table.entry("vtep-mac"), table.entry("vtep-mac-v6"));
+        let (vtep_mac, mac_at) = self.vtep_mac(mac_entries, public, address_at.v4)?;
         let (subnets, subnets_at) = self.subnets(require("subnets")?, &name)?;
         let (underlay_sources, sources_at) =
             self.underlay_sources(table.entry("underlay-sources"), &name)?;
         let lease = Lease {
             subnets,
-            public_ip,
+            public,
             format: self.format(table.entry("backend"))?,
-            vtep_mac: match mac_entry {
-                Some(entry) => self.mac(entry)?,
-                None => default_vtep_mac(public_ip),
-            },
+            vtep_mac,
             accept_sources: self.accept_sources(table.entry("accept-sources"), &name)?,
             underlay_sources,
             name,
         };
-        let (name_at, address_at) = (name_entry.at(), address_entry.at());
-        let mac_at = mac_entry.map_or(address_at, |entry| entry.at());
         Ok(Placed {
             lease,
-            name_at,
+            name_at: name_entry.at(),
             address_at,
             mac_at,
             subnets_at,
@@ -142,6 +158,56 @@ impl Reader<'_> {
         } else {
             Err(self.refuse(entry, NodeFault::Name(name.to_owned())))
         }
+    }
+
+    fn public(
+        &self,
+        first: Entry<'_>,
+        second: Option<Entry<'_>>,
+        node: &str,
+    ) -> Result<(PublicAddresses, PerFamily<usize>), FileError> {
+        let address = self.underlay_address("public-ip", first, node)?;
+        let Some(second) = second else {
+            return Ok((address.into(), PerFamily::each(|_| first.at())));
+        };
+        let node = node.to_owned();
+        match (
+            address,
+            self.underlay_address("public-ipv6", second, &node)?,
+        ) {
+            (IpAddr::V4(v4), IpAddr::V6(v6)) => {
+                let at = PerFamily {
+                    v4: first.at(),
+                    v6: second.at(),
+                };
+                Ok((PublicAddresses::Dual(v4, v6), at))
+            }
+            (_, address @ IpAddr::V4(_)) => {
+                Err(self.refuse(second, NodeFault::NotIpv6 { address, node }))
+            }
+            (address, _) => Err(self.refuse(first, NodeFault::TwoIpv6 { address, node })),
+        }
+    }
+
+    fn vtep_mac(
+        &self,
+        (first, second): (Option<Entry<'_>>, Option<Entry<'_>>),
+        public: PublicAddresses,
+        address_at: usize,
+    ) -> Result<(PerFamily<Mac>, PerFamily<usize>), FileError> {
+        let (v4, v4_at) = match first {
+            Some(entry) => (self.mac("vtep-mac", entry)?, entry.at()),
+            None => (default_vtep_mac(public.first()), address_at),
+        };
+        let (v6, v6_at) = match second {
+            Some(entry) => (self.mac("vtep-mac-v6", entry)?, entry.at()),
+            None => (v4, v4_at),
+        };
+        let at = PerFamily {
+            v4: v4_at,
+            v6: v6_at,
+        };
+        Ok((PerFamily { v4, v6 }, at))
     }
 
     fn underlay_address(
@@ -229,14 +295,15 @@ impl Reader<'_> {
         }
     }
 
-    fn mac(&self, entry: Entry<'_>) -> Result<Mac, FileError> {
+    fn mac(&self, key: &'static str, entry: Entry<'_>) -> Result<Mac, FileError> {
         let text = entry.text()?;
-        let mac: Mac = text
-            .parse()
-            .map_err(|_| self.refuse(entry, NodeFault::NotAMac(text.to_owned())))?;
+        let mac: Mac = text.parse().map_err(|_| {
+            let text = text.to_owned();
+            self.refuse(entry, NodeFault::NotAMac { key, text })
+        })?;
         let Mac([first, ..]) = mac;
         if mac == Mac::default() || first & MULTICAST != 0 {
-            return Err(self.refuse(entry, NodeFault::NobodysMac(mac)));
+            return Err(self.refuse(entry, NodeFault::NobodysMac { key, mac }));
         }
         Ok(mac)
     }
@@ -299,12 +366,14 @@ fn at_line(text: &str, at: usize, fault: NodeFault) -> FileError {
 
 /// The group bit of a MAC's first octet (IEEE 802).
 const MULTICAST: u8 = 1;
-const KEYS: [&str; 7] = [
+const KEYS: [&str; 9] = [
     "name",
     "subnets",
     "public-ip",
+    "public-ipv6",
     "backend",
     "vtep-mac",
+    "vtep-mac-v6",
     "accept-sources",
     "underlay-sources",
 ];

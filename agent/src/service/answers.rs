@@ -1,7 +1,10 @@
 //! What the agent answers: one consistent view, made between two turns of the control loop.
 
+use std::net::IpAddr;
+
 use cni_shim::Attachment;
 use dataplane::counters::Flow;
+use dataplane::families::PublicAddresses;
 use encap::Family;
 use ipnet::IpNet;
 use serde::Serialize;
@@ -93,7 +96,8 @@ impl Control {
             problems: self.problems(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             node: known.own.name.clone(),
-            public_ip: known.own.public_ip,
+            public_ip: known.own.public.first(),
+            public_ipv6: second(known.own.public),
             underlay: known.facts.underlay.name.clone(),
             underlay_mtu: known.facts.underlay.mtu,
             subnets: known.own.subnets.clone(),
@@ -130,14 +134,13 @@ impl Control {
             wire::Peer {
                 name: peer.name.clone(),
                 public_ip: peer.public.first(),
+                public_ipv6: second(peer.public),
                 format: peer.format.to_string(),
                 subnets: peer.subnets.clone(),
                 vtep_mac: peer.vtep_mac.v4.to_string(),
-                path_mtu: [Family::V4, Family::V6]
-                    .into_iter()
-                    .filter_map(|inner| peer.path_mtu(inner, now))
-                    .min()
-                    .unwrap_or_default(),
+                vtep_mac_v6: peer.vtep_mac.v6.to_string(),
+                path_mtu: peer.path_mtu(Family::of(peer.public.first()), now),
+                path_mtu_v6: second(peer.public).and_then(|_| peer.path_mtu(Family::V6, now)),
                 sent_packets: traffic.sent_packets,
                 sent_bytes: traffic.sent_bytes,
                 received_packets: traffic.received_packets,
@@ -162,13 +165,18 @@ impl Control {
             format: String::new(),
             node: known.own.name.clone(),
         });
-        let peers = self.node.desired.spec.peers.iter().flat_map(|peer| {
-            peer.subnets.iter().map(|prefix| wire::Route {
-                prefix: *prefix,
-                kind: RouteKind::Peer,
-                via: peer.public.first().to_string(),
-                format: peer.format.to_string(),
-                node: peer.name.clone(),
+        let spec = &self.node.desired.spec;
+        let peers = spec.peers.iter().flat_map(|peer| {
+            peer.subnets.iter().map(|prefix| {
+                let inner = Family::of(prefix.addr());
+                let way = spec.node.public.way_to(peer.public, inner);
+                wire::Route {
+                    prefix: *prefix,
+                    kind: way.map_or(RouteKind::NoWay, |_| RouteKind::Peer),
+                    via: way.map_or(peer.public.to_string(), |address| address.to_string()),
+                    format: peer.format.to_string(),
+                    node: peer.name.clone(),
+                }
             })
         });
         let bypassing = known.facts.bypassing.iter().map(|bypass| wire::Route {
@@ -209,6 +217,14 @@ impl Control {
             kernel_prefixes: prefixes.filter(|prefix| !is_pod(prefix)).copied().collect(),
             refused: self.node.refused_records.clone(),
         }
+    }
+}
+
+/// The IPv6 address beside an IPv4 one.
+fn second(public: PublicAddresses) -> Option<IpAddr> {
+    match public {
+        PublicAddresses::Dual(_, v6) => Some(v6.into()),
+        PublicAddresses::V4(_) | PublicAddresses::V6(_) => None,
     }
 }
 

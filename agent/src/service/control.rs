@@ -229,8 +229,8 @@ impl Control {
         if self.node.learn(update) {
             // The next service may find the list broken again.
             self.save();
-            let address = self.node.known.underlay_address();
-            return Err(Restart(format!("our underlay address is {address} now")));
+            let addresses = self.node.known.underlay_addresses();
+            return Err(Restart(format!("our underlay address is {addresses} now")));
         }
         self.refresh().await
     }

@@ -36,9 +36,7 @@ impl Facts {
     ) -> Result<Facts, HostError> {
         let device = &config.device_name;
         Ok(Facts {
-            underlay: host
-                .underlay(config.public_ip.unwrap_or(own.public_ip))
-                .await?,
+            underlay: host.underlay(config.underlay(own.public)).await?,
             prefixes: host.kernel_prefixes(&own.subnets, device).await?,
             addresses: host.addresses().await?,
             bypassing: host
@@ -57,14 +55,13 @@ impl Facts {
         leases: &[Lease],
     ) -> Facts {
         let device = &config.device_name;
-        let address = config.public_ip.unwrap_or(own.public_ip);
         let lost = || Underlay {
-            ifindex: 0,
             name: "no interface".to_owned(),
-            mtu: NodeFile::read(&config.run_dir())
-                .map_or(ETHERNET_MTU, |file| underlay_mtu(file.mtu, leases)),
+            mtu: NodeFile::read(&config.run_dir()).map_or(ETHERNET_MTU, |file| {
+                underlay_mtu(file.mtu, config, own, leases)
+            }),
         };
-        let underlay = host.underlay(address).await;
+        let underlay = host.underlay(config.underlay(own.public)).await;
         let prefixes = host.kernel_prefixes(&own.subnets, device).await;
         let addresses = host.addresses().await;
         let cluster = net_conf.cluster();

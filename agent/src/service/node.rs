@@ -3,10 +3,10 @@
 //! Every change goes through [`Node::decide`], which compares with what was decided last, so nothing is
 //! published or written without a difference.
 
-use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use cni_shim::{Attachment, NodeFile};
+use dataplane::families::PublicAddresses;
 use dataplane::spec::Spec;
 
 use super::facts::Facts;
@@ -38,9 +38,9 @@ pub struct Known {
 }
 
 impl Known {
-    /// The address that we send from and receive on.
-    pub fn underlay_address(&self) -> IpAddr {
-        self.config.public_ip.unwrap_or(self.own.public_ip)
+    /// The addresses that we send from and receive on.
+    pub fn underlay_addresses(&self) -> PublicAddresses {
+        self.config.underlay(self.own.public)
     }
 
     /// Attachments with an address that lies in no subnet of ours.
@@ -138,7 +138,7 @@ impl Node {
     }
 
     /// Takes what the registry says. A refusal leaves everything as it is but the reason. `true` when our own
-    /// underlay address has changed: sockets must be opened anew.
+    /// underlay addresses have changed: sockets must be opened anew.
     pub fn learn(&mut self, update: Update) -> bool {
         match update {
             Update::Refused { line, reason } => {
@@ -151,14 +151,14 @@ impl Node {
                 let Some(own) = leases.iter().find(|lease| lease.name == *name).cloned() else {
                     return false;
                 };
-                let before = self.known.underlay_address();
+                let before = self.known.underlay_addresses();
                 self.known.own = own;
                 self.known.leases = leases;
                 self.leases_read = Instant::now();
                 self.cached.leases = None;
                 self.refused_leases = None;
                 self.reread_records();
-                self.known.underlay_address() != before
+                self.known.underlay_addresses() != before
             }
         }
     }

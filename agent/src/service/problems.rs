@@ -1,5 +1,9 @@
 //! What is wrong with the node, in words with the remedy: the first lines of `tartan status`.
 
+use std::net::IpAddr;
+
+use encap::Family;
+
 use super::adoption::ADOPTION_PATIENCE;
 use super::control::Control;
 use super::node::Known;
@@ -41,6 +45,8 @@ impl Control {
             .chain(self.host.unrecorded().map(|error| causes(error)))
             .chain(self.host_problem.clone())
             .chain(self.node_file_problem.clone())
+            .chain(unused_address(known))
+            .chain(self.unreachable())
             .chain(stranded(known))
             .chain(bypassing.map(Bypass::to_string))
             .chain(records)
@@ -55,6 +61,25 @@ impl Control {
         problems
     }
 
+    /// One sentence for all of them: a node without an address of some family reaches no node that has only that.
+    fn unreachable(&self) -> Option<String> {
+        let spec = &self.node.desired.spec;
+        let ours = spec.node.public;
+        let mut peers = spec.peers.iter().filter(|peer| {
+            let ways = [Family::V4, Family::V6].map(|inner| ours.way_to(peer.public, inner));
+            ways == [None, None]
+        });
+        let first = peers.next()?;
+        let more = match peers.count() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Some(format!(
+            "no packet can go to {} ({}){more}: this node has only {ours}; give one of the two an address of the other's family, public-ipv6 beside public-ip",
+            first.name, first.public
+        ))
+    }
+
     fn stale(&self) -> Option<String> {
         let version = self.node.desired.spec.version;
         let late = self.published.elapsed() > ADOPTION_PATIENCE && !self.engine.adopted(version);
@@ -62,6 +87,20 @@ impl Control {
             format!("a worker does not take the tables of version {version}; see the agent's log")
         })
     }
+}
+
+/// An address of the configuration is used in the place of one of our entry, and of no other.
+fn unused_address(known: &Known) -> Option<String> {
+    let (config, own) = (&known.config, known.own.public);
+    let written: [Option<IpAddr>; 2] = [
+        config.public_v4.map(IpAddr::from),
+        config.public_v6.map(IpAddr::from),
+    ];
+    let unused = |address: &IpAddr| own.of(Family::of(*address)).is_none();
+    let address = written.into_iter().flatten().find(unused)?;
+    Some(format!(
+        "the configuration names the local address {address}, and this node's entry in the list has no address of that family: add it there, or leave it out here"
+    ))
 }
 
 /// One sentence for all of them: a change of subnets strands every pod of the node.

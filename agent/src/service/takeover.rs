@@ -236,11 +236,19 @@ impl Opened {
             )
             .await
             .map_err(|error| refused(DEVICE, error))?;
-        let address = known.underlay_address();
         let backend = &known.net_conf.backend;
-        let (udp, udp_port) = port(table, address, backend.udp_port(), Format::Udp).await?;
-        let (vxlan, vxlan_port) = port(table, address, backend.vxlan_port(), Format::Vxlan).await?;
-        let underlay = Sockets::adopt([udp, vxlan]).map_err(StartError::Underlay)?;
+        let (mut sockets, mut ports) = (Vec::new(), Vec::new());
+        for address in known.underlay_addresses().iter() {
+            for (format, udp_port) in [
+                (Format::Udp, backend.udp_port()),
+                (Format::Vxlan, backend.vxlan_port()),
+            ] {
+                let (socket, port) = port(table, address, udp_port, format).await?;
+                sockets.push(socket);
+                ports.push(port);
+            }
+        }
+        let underlay = Sockets::adopt(sockets).map_err(StartError::Underlay)?;
         let path = known.config.run_dir().socket();
         let listener = table
             .adopt_or_open(
@@ -253,7 +261,7 @@ impl Opened {
         Ok(Opened {
             device,
             underlay,
-            ports: vec![udp_port, vxlan_port],
+            ports,
             counters,
             listener,
         })

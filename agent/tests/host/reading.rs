@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use dataplane::families::PublicAddresses;
 use tartan::host::{Host, Underlay};
 
 use crate::namespace::Namespace;
@@ -31,28 +32,51 @@ fn the_underlay_is_the_interface_of_the_public_address() {
     let namespace = Namespace::with_tun();
     namespace.ip("link set eth0 mtu 9000");
     namespace.ip("address add 198.51.100.1/32 dev lo");
-    let index = namespace.list("link show dev eth0")[0]["ifindex"]
-        .as_u64()
-        .unwrap();
     let state = namespace.state_dir();
     let (eth0, lo) = namespace.inside(|| async {
         let host = Host::open(&state).await.unwrap();
         (
-            host.underlay("192.0.2.1".parse().unwrap()).await.unwrap(),
-            host.underlay("198.51.100.1".parse().unwrap())
-                .await
-                .unwrap(),
+            host.underlay(public("192.0.2.1")).await.unwrap(),
+            host.underlay(public("198.51.100.1")).await.unwrap(),
         )
     });
     assert_eq!(
         eth0,
         Underlay {
-            ifindex: u32::try_from(index).unwrap(),
             name: "eth0".to_owned(),
             mtu: 9000
         }
     );
     assert_eq!((lo.name.as_str(), lo.mtu), ("lo", u16::MAX));
+}
+
+#[test]
+fn the_addresses_of_two_families_may_be_on_two_interfaces() {
+    let namespace = Namespace::with_tun();
+    namespace.ip("link set eth0 mtu 9000");
+    namespace.ip("-6 address add 2001:db8::1/64 dev eth0 nodad");
+    namespace.ip("-6 address add 2001:db8::2/64 dev wire0 nodad");
+    let state = namespace.state_dir();
+    let dual = |v6: &str| PublicAddresses::Dual([192, 0, 2, 1].into(), v6.parse().unwrap());
+    let (one, two, none) = namespace.inside(|| async {
+        let host = Host::open(&state).await.unwrap();
+        (
+            host.underlay(dual("2001:db8::1")).await.unwrap(),
+            host.underlay(dual("2001:db8::2")).await.unwrap(),
+            host.underlay(dual("2001:db8::3")).await.unwrap_err(),
+        )
+    });
+    assert_eq!((one.name.as_str(), one.mtu), ("eth0", 9000));
+    assert_eq!((two.name.as_str(), two.mtu), ("eth0, wire0", 1500));
+    let said = none.to_string();
+    assert!(
+        said.contains("no interface of this node holds 2001:db8::3: set `public-ipv6` to one of"),
+        "{said}"
+    );
+}
+
+fn public(address: &str) -> PublicAddresses {
+    address.parse::<IpAddr>().unwrap().into()
 }
 
 #[test]

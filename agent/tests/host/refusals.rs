@@ -1,6 +1,7 @@
 //! Each refusal, and that its sentence names the remedy. A refused set-up
 //! changes nothing.
 
+use dataplane::families::PublicAddresses;
 use tartan::host::{Host, HostError};
 use tartan::reconcile::HostState;
 
@@ -116,7 +117,7 @@ fn a_public_address_the_node_does_not_hold() {
     let state = namespace.state_dir();
     let error = namespace.inside(|| async {
         let host = Host::open(&state).await.unwrap();
-        host.underlay("198.51.100.7".parse().unwrap())
+        host.underlay(PublicAddresses::V4([198, 51, 100, 7].into()))
             .await
             .unwrap_err()
     });

@@ -43,7 +43,8 @@ fn with_nothing_at_all_there_are_safe_defaults() {
         node_name: hostname.trim().to_owned(),
         net_conf: root.path().join("etc/tartan/net-conf.json"),
         node_file: root.path().join("etc/tartan/nodes.toml"),
-        public_ip: None,
+        public_v4: None,
+        public_v6: None,
         device: Device::Auto,
         device_name: "tartan0".to_owned(),
         strict_pods: false,
@@ -63,6 +64,7 @@ const EVERY_KEY: &str = r#"
     net-conf = "/srv/net-conf.json"
     node-file = "beside.toml"
     public-ip = "192.0.2.1"
+    public-ipv6 = "2001:db8::1"
     device = "plain"
     device-name = "tt0"
     strict-pods = true
@@ -83,7 +85,8 @@ fn a_file_says_everything() {
         config.root.join("etc/tartan/beside.toml"),
         "relative to the file"
     );
-    assert_eq!(config.public_ip, Some("192.0.2.1".parse().unwrap()));
+    assert_eq!(config.public_v4, Some([192, 0, 2, 1].into()));
+    assert_eq!(config.public_v6, Some("2001:db8::1".parse().unwrap()));
     assert_eq!(
         (config.device, config.device_name.as_str()),
         (Device::Plain, "tt0")
@@ -99,7 +102,8 @@ fn a_flag_counts_before_the_file() {
         "--node-name=n2",
         "--net-conf=a",
         "--node-file=b",
-        "--public-ip=2001:db8::2",
+        "--public-ip=192.0.2.2",
+        "--public-ipv6=2001:db8::2",
         "--device=auto",
         "--device-name=tt1",
         "--strict-pods=false",
@@ -118,12 +122,46 @@ fn a_flag_counts_before_the_file() {
         (PathBuf::from("a"), PathBuf::from("b"))
     );
     assert_eq!(
-        (config.public_ip, config.device),
-        (Some("2001:db8::2".parse().unwrap()), Device::Auto)
+        (config.public_v4, config.public_v6),
+        (
+            Some([192, 0, 2, 2].into()),
+            Some("2001:db8::2".parse().unwrap())
+        )
     );
+    assert_eq!(config.device, Device::Auto);
     assert!(!config.strict_pods && !config.ipv6_over_udp && config.masquerade);
     assert_eq!(config.subnet_file, PathBuf::from("/tmp/s"));
     assert_eq!(config.log, "trace");
+}
+
+/// An address of the configuration stands for the public one of its family, and for no other.
+#[test]
+fn local_addresses_stand_for_public_ones_of_their_family() {
+    let (v4, v6) = (
+        "198.51.100.1".parse().unwrap(),
+        "2001:db8:a::1".parse().unwrap(),
+    );
+    let public = |text: &str| PublicAddresses::from(text.parse::<IpAddr>().unwrap());
+    let dual = PublicAddresses::Dual(v4, v6);
+    let underlay = |words: &[&str], public| load("", words).unwrap().underlay(public);
+    assert_eq!(underlay(&[], dual), dual);
+    assert_eq!(
+        underlay(&["--public-ip=192.0.2.1"], dual),
+        PublicAddresses::Dual([192, 0, 2, 1].into(), v6)
+    );
+    for words in ["--public-ip=2001:db8::1", "--public-ipv6=2001:db8::1"] {
+        let expected = PublicAddresses::Dual(v4, "2001:db8::1".parse().unwrap());
+        assert_eq!(underlay(&[words], dual), expected);
+        assert_eq!(underlay(&[words], v4_alone(v4)), v4_alone(v4));
+        assert_eq!(
+            underlay(&[words], public("2001:db8:a::1")),
+            public("2001:db8::1")
+        );
+    }
+}
+
+fn v4_alone(v4: Ipv4Addr) -> PublicAddresses {
+    PublicAddresses::V4(v4)
 }
 
 #[test]
@@ -197,6 +235,18 @@ fn every_refusal_says_what_to_do() {
         (
             "public-ip = \"here\"",
             "line 1: public-ip must be an IP address, not \"here\"",
+        ),
+        (
+            "public-ipv6 = \"192.0.2.1\"",
+            "public-ipv6 192.0.2.1 is an IPv4 address: name it as public-ip",
+        ),
+        (
+            "public-ip = \"2001:db8::1\"\npublic-ipv6 = \"2001:db8::2\"",
+            "public-ip 2001:db8::1 is an IPv6 address already: leave public-ipv6 out",
+        ),
+        (
+            "public-ipv6 = \"fe80::1\"",
+            "public-ipv6 fe80::1 is link-local: name an address of this host",
         ),
         ("workers = 0", "line 1: workers must be 1 to"),
         (

@@ -29,9 +29,9 @@ fn a_short_entry_is_completed() {
     let expected = Lease {
         name: "n1".to_owned(),
         subnets: vec!["10.244.1.0/24".parse().unwrap()],
-        public_ip: "192.0.2.1".parse().unwrap(),
+        public: PublicAddresses::V4([192, 0, 2, 1].into()),
         format: Format::Vxlan,
-        vtep_mac: "0a:74:c0:00:02:01".parse().unwrap(),
+        vtep_mac: PerFamily::each(|_| "0a:74:c0:00:02:01".parse().unwrap()),
         accept_sources: vec![],
         underlay_sources: vec![],
     };
@@ -54,7 +54,7 @@ fn a_full_entry_is_taken_as_written() {
     "#;
     let lease = parse(&node("n1", 1, rest), &vxlan()).unwrap().remove(0);
     assert_eq!(
-        (lease.format, lease.vtep_mac.to_string().as_str()),
+        (lease.format, lease.vtep_mac.v4.to_string().as_str()),
         (Format::Udp, "2e:fd:04:c7:59:61")
     );
     assert_eq!(
@@ -73,7 +73,30 @@ fn both_families_are_taken() {
         public-ip = "2001:db8::1"
     "#;
     let lease = parse(text, &both).unwrap().remove(0);
-    assert_eq!((lease.subnets.len(), lease.public_ip.is_ipv6()), (2, true));
+    assert_eq!(
+        (lease.subnets.len(), lease.public),
+        (2, PublicAddresses::V6("2001:db8::1".parse().unwrap()))
+    );
+}
+
+#[test]
+fn a_node_may_have_an_address_and_a_mac_per_family() {
+    let (v4, v6) = ("192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
+    let dual = "public-ipv6 = \"2001:db8::1\"";
+    let lease = parse(&node("n1", 1, dual), &vxlan()).unwrap().remove(0);
+    assert_eq!(lease.public, PublicAddresses::Dual(v4, v6));
+    // Without a word on the matter one MAC serves both.
+    let default = "0a:74:c0:00:02:01".parse().unwrap();
+    assert_eq!(lease.vtep_mac, PerFamily::each(|_| default));
+    let own = "vtep-mac-v6 = \"2e:fd:04:c7:59:62\"";
+    let lease = parse(&node("n1", 1, &format!("{dual}\n{own}")), &vxlan());
+    let v6 = "2e:fd:04:c7:59:62".parse().unwrap();
+    let expected = PerFamily { v4: default, v6 };
+    assert_eq!(lease.unwrap()[0].vtep_mac, expected);
+    let named = "vtep-mac = \"2e:fd:04:c7:59:61\"";
+    let lease = parse(&node("n1", 1, named), &vxlan()).unwrap().remove(0);
+    let mac = "2e:fd:04:c7:59:61".parse().unwrap();
+    assert_eq!(lease.vtep_mac, PerFamily::each(|_| mac));
 }
 
 #[test]
@@ -248,6 +271,57 @@ fn every_refusal_has_its_line_and_its_remedy() {
             shared("vtep-mac = \"2e:fd:04:c7:59:61\""),
             "line 10: n2 and n1 share public-ip 192.0.2.1, so they are one peer and need one vtep-mac",
         ),
+        (
+            one("public-ipv6 = \"192.0.2.9\""),
+            "line 5: public-ipv6 192.0.2.9 of n1 is an IPv4 address: name it as public-ip",
+        ),
+        (
+            one("public-ipv6 = \"fe80::1\""),
+            "line 5: public-ipv6 fe80::1 of n1 is link-local",
+        ),
+        (
+            with(
+                "public-ip",
+                "\"2001:db8::1\"\npublic-ipv6 = \"2001:db8::2\"",
+            ),
+            "line 4: public-ip 2001:db8::1 of n1 is an IPv6 address already: leave public-ipv6 out",
+        ),
+        (
+            one("vtep-mac-v6 = \"2e:fd\""),
+            "line 5: vtep-mac-v6 \"2e:fd\": a MAC address is six pairs",
+        ),
+        (
+            one("vtep-mac-v6 = \"ff:ff:ff:ff:ff:ff\""),
+            "vtep-mac-v6 ff:ff:ff:ff:ff:ff is zero or multicast",
+        ),
+        (
+            two("vtep-mac-v6 = \"0a:74:c0:00:02:01\""),
+            "line 10: n2 and n1 have the same vtep-mac-v6 0a:74:c0:00:02:01",
+        ),
+        (
+            shared("vtep-mac-v6 = \"2e:fd:04:c7:59:61\""),
+            "line 10: n2 and n1 share public-ip 192.0.2.1, so they are one peer and need one vtep-mac-v6",
+        ),
+        (
+            shared("public-ipv6 = \"2001:db8::1\""),
+            "line 9: n2 and n1 share public-ip 192.0.2.1, so they are one peer and need one pair of public-ip and public-ipv6",
+        ),
+        (
+            format!(
+                "{}{}",
+                one("public-ipv6 = \"2001:db8::1\"\n"),
+                node("n2", 2, "public-ipv6 = \"2001:db8::1\"")
+            ),
+            "n2 and n1 share public-ipv6 2001:db8::1, so they are one peer and need one pair",
+        ),
+        (
+            format!(
+                "{}{}",
+                one("public-ipv6 = \"2001:db8::1\"\n"),
+                node("n2", 2, "underlay-sources = [\"2001:db8::1\"]")
+            ),
+            "underlay-sources 2001:db8::1 of n2 is also an address of n1",
+        ),
         (one("name = \"again\""), "line 5: not TOML"),
         (
             format!(
@@ -305,6 +379,8 @@ fn nearly() -> impl Strategy<Value = String> {
         subnet,
         (0..4u8).prop_map(|d| format!("public-ip = \"192.0.2.{d}\"")),
         (0..4u8).prop_map(|d| format!("underlay-sources = [\"192.0.2.{d}\"]")),
+        (0..4u8).prop_map(|d| format!("public-ipv6 = \"2001:db8::{d}\"")),
+        (0..4u8).prop_map(|d| format!("vtep-mac-v6 = \"0a:74:c0:00:02:0{d}\"")),
         (0..4u8).prop_map(|d| format!("vtep-mac = \"0a:74:c0:00:02:0{d}\"")),
         Just("[[node]]".to_owned()),
     ];

@@ -25,7 +25,6 @@ fn node(root: &std::path::Path, past: u64) -> Node {
     let leases = leases(&net_conf, &[1, 2]);
     let own = leases[0].clone();
     let underlay = Underlay {
-        ifindex: 2,
         name: "eth0".into(),
         mtu: 1500,
     };
@@ -135,6 +134,6 @@ fn a_list_without_us_is_ignored_and_another_address_of_ours_is_told() {
     assert!(!node.learn(Update::Leases(others)));
     assert!(node.decide().is_none());
     let mut moved = leases(&node.known.net_conf, &[1, 2]);
-    moved[0].public_ip = "192.0.2.9".parse().unwrap();
+    moved[0].public = PublicAddresses::V4([192, 0, 2, 9].into());
     assert!(node.learn(Update::Leases(moved)));
 }
