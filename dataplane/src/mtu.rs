@@ -1,5 +1,9 @@
-//! Path MTU, per underlay address and ours: what the kernel learns for its own sockets is not used (`IP_PMTUDISC_PROBE`), because
-//! one forged frag-needed would make it refuse sends for ten minutes.
+//! Path MTU, per underlay address and ours: what the kernel learns for its own sockets is not used
+//! (`IP_PMTUDISC_PROBE`), because one forged frag-needed would make it refuse sends for ten minutes.
+//!
+//! No report makes inner packets smaller than every host must accept. Where the path really is narrower than that, such
+//! packets are lost: at a router unseen, at our own kernel with an ICMP error that says the least (an IPv6 sender may
+//! ignore less, RFC 8201 section 4, and Linux does not go below 552 over IPv4).
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};

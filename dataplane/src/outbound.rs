@@ -95,7 +95,7 @@ impl<D: Device> Outbound<'_, D> {
         };
         let plan = plan(bytes, &inner, &read).ok().flatten();
         match (
-            self.target(&inner, wire_length(&inner, plan.as_ref())),
+            self.target_again(&inner, wire_length(&inner, plan.as_ref())),
             plan,
         ) {
             (Ok((target, Fit::Whole)), Some(plan)) => {

@@ -271,7 +271,14 @@ impl Way {
             .map_or(self.underlay_mtu, |learned| learned.min(self.underlay_mtu))
     }
 
-    /// The largest inner packet of family `inner`, bytes.
+    /// Whether an inner packet of `length` bytes makes a datagram no larger than what is known of the path.
+    pub(crate) fn carries(&self, length: usize, now: Now) -> bool {
+        let overhead = self.port.format.overhead(self.port.family);
+        length + usize::from(overhead) <= usize::from(self.mtu(now))
+    }
+
+    /// The largest inner packet of family `inner`, bytes; never less than every host must accept, even where the path
+    /// carries less.
     pub(crate) fn inner_mtu(&self, inner: Family, now: Now) -> u16 {
         inner_mtu(self.mtu(now), self.port.format, self.port.family, inner)
     }

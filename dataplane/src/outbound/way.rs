@@ -57,6 +57,20 @@ impl<'a, D> Outbound<'a, D> {
         let exit = Exit::of_flow(way.port, inner.flow_hash());
         Ok((Target { way, exit, ecn }, fit))
     }
+
+    /// Likewise of a packet that our own kernel refused as too large. On a path narrower than the least that every host
+    /// must accept nothing more can be done for it; if nothing is known of such a path, it is tried once more.
+    pub(super) fn target_again(
+        &self,
+        inner: &Inner,
+        length: usize,
+    ) -> Result<(Target<'a>, Fit), Refusal> {
+        let (target, fit) = self.target(inner, length)?;
+        if matches!(fit, Fit::Whole) && !target.way.carries(length, self.now) {
+            return Err(too_big(target.way, inner, self.now));
+        }
+        Ok((target, fit))
+    }
 }
 
 /// The way to the peer that the packet goes to.
@@ -89,10 +103,16 @@ fn fit(way: &Way, inner: &Inner, length: usize, now: Now) -> Result<Fit, Refusal
     if length <= usize::from(mtu) {
         Ok(Fit::Whole)
     } else if inner.dont_fragment {
-        Err(Refusal(DropReason::TooBig, Some(Answer::TooBig(mtu))))
+        Err(too_big(way, inner, now))
     } else {
         Ok(Fit::Fragments(mtu))
     }
+}
+
+/// RFC 792: only who forbade to cut is told.
+fn too_big(way: &Way, inner: &Inner, now: Now) -> Refusal {
+    let answer = Answer::TooBig(way.inner_mtu(inner.family, now));
+    Refusal(DropReason::TooBig, inner.dont_fragment.then_some(answer))
 }
 
 fn is_unicast(address: IpAddr) -> bool {

@@ -227,6 +227,45 @@ fn no_report_makes_packets_smaller_than_every_host_must_take() {
     }
 }
 
+/// A path narrower than that: what our kernel refuses is dropped, and who may not be cut is told the least.
+#[test]
+fn a_path_too_narrow_for_the_least_packets() {
+    let least = dont_fragment(udp(pod(1, 0), pod(2, 0), &pattern(548)));
+    let fits = dont_fragment(udp(pod(1, 0), pod(2, 0), &pattern(500 - 50 - 28)));
+    let mut node = node();
+    // Twice: with what is known, too, it is tried first.
+    for _ in 0..2 {
+        refuse(&mut node, report(2, Format::Vxlan, 500));
+        node.push(least.clone());
+        let (sent, answers) = node.run(Now(0));
+        assert_eq!(sent, []);
+        assert_eq!(frag_needed(&answers), (576, &least[..548]));
+    }
+    refuse(&mut node, report(2, Format::Vxlan, 500));
+    node.push(udp(pod(1, 0), pod(2, 0), &pattern(548)));
+    assert_eq!(node.run(Now(0)), (vec![], vec![]));
+    assert_eq!(node.totals().outbound.drops_of(DropReason::TooBig), 3);
+    // The kernel takes what fits, and takes all if the report was a lie.
+    for packet in [fits, least] {
+        node.push(packet);
+        assert_eq!(node.run(Now(0)).0.len(), 1);
+    }
+    assert_eq!(node.audit(), [""; 0]);
+}
+
+/// IPv6 packets of 1,280 bytes are to be carried everywhere (RFC 8200 section 5); nobody needs to make smaller ones.
+#[test]
+fn a_path_too_narrow_for_the_least_ipv6_packets() {
+    let mut node = node();
+    refuse(&mut node, report(2, Format::Vxlan, 1_300));
+    node.push(udp(pod6(1, 0), pod6(2, 0), &pattern(1_232)));
+    let (sent, answers) = node.run(Now(0));
+    assert_eq!((sent.len(), answers.len()), (0, 1));
+    assert_eq!(answers[0][40..42], [2, 0]);
+    assert_eq!(answers[0][44..48], 1_280u32.to_be_bytes());
+    assert_eq!(node.audit(), [""; 0]);
+}
+
 /// A report of our own kernel about a datagram to a peer.
 pub fn report(peer: u8, format: Format, mtu: u32) -> (Format, Failure) {
     // As Linux reports its own refusals on an unconnected IPv4 socket: without the port.
