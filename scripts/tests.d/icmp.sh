@@ -8,10 +8,9 @@
 #
 # icmp.sh BACKEND INSIDE OUTSIDE, the last two as in scripts/lab up
 # case: udp v4 v4
-# case: vxlan dual dual
+# case: vxlan dual v6
 # full: vxlan v4 v4
 # full: vxlan dual v4
-# full: vxlan dual v6
 # full: udp dual dual
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"
