@@ -1,11 +1,11 @@
 """What a sender of UDP datagrams is told: the ICMP errors in its socket's error queue, which ip(7) calls IP_RECVERR.
 
     told.py send ADDRESS SIZE [--from ADDRESS] [--cut] [--count N] [--wait SECONDS]
-        sends datagrams of SIZE bytes, then prints how many and in what time, a line for each that the kernel
-        refused, and a line for each error: errno, origin, type/code, MTU, from whom, about what, how much of the
-        payload it quotes. With DF: the kernel judges no size by a path MTU that it learned, anything up to the
-        device's goes out. With --cut without DF, in fragments where larger: than the device's MTU, or, over IPv6,
-        where none but the sender may cut, than what it learned of the path.
+        sends datagrams of SIZE bytes, then prints how long it took until the last error came, a line for each that
+        the kernel refused, and a line for each error: errno, origin, type/code, MTU, from whom, about what, how much
+        of the payload it quotes. With DF: the kernel judges no size by a path MTU that it learned, anything up to
+        the device's goes out. With --cut without DF, in fragments where larger: than the device's MTU, or, over
+        IPv6, where none but the sender may cut, than what it learned of the path.
     told.py receive ADDRESS
         until SIGTERM, then prints for each datagram that came its size and whether its content is right
     told.py fragments FILE
@@ -89,14 +89,16 @@ def ask(order):
     start = time.monotonic()
     for _ in range(order.count):
         refused += send(client, order.address, order.size)
-    lasted = time.monotonic() - start
+    last = time.monotonic()
     poll = select.poll()
     poll.register(client, 0)
-    end = time.monotonic() + order.wait
+    end = last + order.wait
     while (left := end - time.monotonic()) > 0 and len(told) < order.count:
         poll.poll(1000 * left)
-        told += errors(client, order.size)
-    print(f"sent {order.count} in {1000 * lasted:.0f} ms", *refused, *told, sep="\n")
+        if more := list(errors(client, order.size)):
+            told += more
+            last = time.monotonic()
+    print(f"{1000 * (last - start):.0f} ms", *refused, *told, sep="\n")
 
 
 def stop(*_):
