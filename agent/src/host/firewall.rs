@@ -32,6 +32,7 @@ use super::change::Change;
 use super::error::HostError;
 use super::masquerade::Wanted;
 use super::nft::{self, BaseChain, FoundRule, INET, IPV4, IPV6, NftError, Rule, Socket, Table};
+use super::others::{is_foreign, let_through};
 use crate::reconcile::HostState;
 
 /// The memory between calls.
@@ -213,43 +214,6 @@ async fn write_own(socket: &mut Socket, own: &[(BaseChain, &[Rule])]) -> Result<
     })
 }
 
-/// Sees that a chain of another table begins with the rules wanted and has no
-/// other rule of ours.
-async fn let_through(
-    socket: &mut Socket,
-    chain: &BaseChain,
-    wanted: &[Rule],
-) -> Result<Option<Change>, HostError> {
-    let failed = |source| HostError::Rules {
-        doing: format!("change the chain {chain}, which decides on forwarded packets"),
-        source,
-    };
-    let found = socket.rules(chain).await.map_err(failed)?;
-    let ours: Vec<&FoundRule> = found.iter().filter(|rule| is_ours(rule)).collect();
-    let alike =
-        |(rule, found): (&Rule, &FoundRule)| is_ours(found) && found.says(rule, chain.family);
-    if ours.len() == wanted.len() && wanted.iter().zip(&found).all(alike) {
-        return Ok(None);
-    }
-    let mut steps: Vec<_> = ours
-        .iter()
-        .map(|rule| nft::delete_rule(chain, rule))
-        .collect();
-    let anew = wanted.iter().rev();
-    steps.extend(anew.map(|rule| nft::insert(chain, rule, COMMENT)));
-    match socket.commit(&steps).await {
-        // The chain or a rule has gone meanwhile: the generation is another
-        // then, and the next call looks again.
-        Err(NftError::Refused { source }) if source == Errno::NOENT => return Ok(None),
-        done => done.map_err(failed)?,
-    }
-    Ok(Some(if wanted.is_empty() {
-        Change::AcceptRemoved(chain.to_string())
-    } else {
-        Change::AcceptPlaced(chain.to_string())
-    }))
-}
-
 /// Takes away our table and our rules in chains of others. Each with what
 /// became of it; nothing where there is no trace.
 pub(super) async fn clear() -> Vec<(String, Result<(), HostError>)> {
@@ -306,26 +270,14 @@ fn is_own(table: &Table) -> bool {
     table.family == INET && table.name == TABLE
 }
 
-fn is_in_own_table(chain: &BaseChain) -> bool {
+pub(super) fn is_in_own_table(chain: &BaseChain) -> bool {
     chain.family == INET && chain.table == TABLE
-}
-
-/// Another table's chain that decides on forwarded IP packets.
-fn is_foreign(chain: &BaseChain) -> bool {
-    chain.hook == nft::FORWARD
-        && chain.kind == "filter"
-        && [INET, IPV4, IPV6].contains(&chain.family)
-        && !is_in_own_table(chain)
-}
-
-fn is_ours(rule: &FoundRule) -> bool {
-    rule.comment.as_deref() == Some(COMMENT)
 }
 
 /// The table's name, in the family `inet`.
 const TABLE: &str = "tartan";
 /// How our rules are known among those of others.
-const COMMENT: &str = "tartan: pod traffic";
+pub(super) const COMMENT: &str = "tartan: pod traffic";
 /// How often the rules are read again when somebody changes them meanwhile.
 const ATTEMPTS: usize = 3;
 /// `NF_IP_PRI_FILTER`

@@ -35,6 +35,7 @@ mod inventory;
 mod links;
 mod masquerade;
 mod nft;
+mod others;
 mod prefixes;
 mod record;
 mod routes;
