@@ -31,3 +31,4 @@ pub mod underlay;
 pub mod worker;
 
 pub use sys::faults;
+pub use sys::sockopt::read as read_socket_option;
