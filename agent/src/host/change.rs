@@ -49,7 +49,7 @@ pub enum Change {
     Set(SettingChange),
     /// Our nft table was written anew; its family and name.
     TableWritten(String),
-    /// Our accept rules were put at the head of a chain of another table.
+    /// Our accept rules were put into a chain of another table.
     AcceptPlaced(String),
     /// Our accept rules were taken out of a chain of another table.
     AcceptRemoved(String),
@@ -108,11 +108,11 @@ impl fmt::Display for Change {
             Change::TableWritten(table) => write!(f, "wrote the nft table {table}"),
             Change::AcceptPlaced(chain) => write!(
                 f,
-                "let pod traffic through the nft chain {chain}, whose policy is drop"
+                "let pod traffic through the nft chain {chain}, which cut it off"
             ),
             Change::AcceptRemoved(chain) => write!(
                 f,
-                "removed our accept rules from the nft chain {chain}, whose policy is no longer drop"
+                "removed our accept rules from the nft chain {chain}, which no longer cuts pods off"
             ),
             Change::SubnetFile(path) => write!(f, "wrote {}", path.display()),
             Change::MemoryRefused(reason) => write!(

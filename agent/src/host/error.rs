@@ -149,6 +149,16 @@ pub enum HostError {
         /// Why not, with the remedy.
         source: NftError,
     },
+    /// Somebody else's packet filter cuts pods off from each other.
+    #[error("{rule} cuts pods off, and Tartan puts no accept rules before it ({why}): {remedy}")]
+    CutOff {
+        /// The rule, or the policy.
+        rule: String,
+        /// Why no accept rules stand before it.
+        why: String,
+        /// What to do.
+        remedy: String,
+    },
     /// `subnet.env` could not be written.
     #[error(
         "cannot write {path}: make its directory writable by root, or set `subnet-file` to another path"

@@ -3,36 +3,38 @@
 //! The node's packet filter: a table of our own, `inet tartan`, with the rules
 //! of [`masquerade`](super::masquerade), and accept rules in chains of others.
 //! An accept in our own table does not override a drop in another: every chain
-//! of a hook is asked. So wherever another table has a chain on the forward
-//! hook whose policy is drop (Docker's and ufw's, by nft or iptables-nft), our
-//! accept rules stand at its head, marked by their comment. Where the policy is
-//! no longer drop they are taken out again.
+//! of a hook is asked. So our accept rules also stand in chains of other tables
+//! on the forward hook that would cut pods off ([`others`](super::others)),
+//! marked by their comment. iptables-legacy, whose rules the kernel keeps
+//! elsewhere, is only looked at ([`legacy`](super::legacy)).
 //!
-//! State: none but the number of the rules' generation at which all was found
-//! well. While the kernel gives the same number, nothing has changed and one
+//! State: the number of the rules' generation at which all was found well.
+//! While the kernel gives the same number, nothing has changed and one
 //! question is all that a call costs. Otherwise chains are listed, and the
-//! rules of our own chains and of forward chains; never all rules of a node.
+//! rules of our own chains, of forward chains and of chains that these send all
+//! pod packets to; never all rules of a node.
 //!
 //! Our own table is replaced as a whole in one batch, so packets meet the old
 //! rules or the new ones. Each foreign chain is a batch of its own: one that
 //! cannot be changed keeps nobody else waiting, and is named in the error.
-//! Another program that wants the head of a chain as badly as we do is met
-//! twice a second at most.
+//! Another program that wants its rules in front of ours as badly as we do is
+//! met twice a second at most.
 //!
-//! What it never sees: rules of iptables-legacy, which the kernel keeps
-//! elsewhere, and drops by a rule instead of the policy.
+//! What is not judged: rules for some packets only, an interface's or a port's.
 
 use std::mem;
 use std::time::{Duration, Instant};
 
-use super::Host;
+use ipnet::IpNet;
 use rustix::io::Errno;
 
+use super::Host;
 use super::change::Change;
 use super::error::HostError;
+use super::legacy::Legacy;
 use super::masquerade::Wanted;
 use super::nft::{self, BaseChain, FoundRule, INET, IPV4, IPV6, NftError, Rule, Socket, Table};
-use super::others::{is_foreign, let_through};
+use super::others::{Other, is_foreign};
 use crate::reconcile::HostState;
 
 /// The memory between calls.
@@ -43,6 +45,7 @@ pub(super) struct Firewall {
     agreed: Option<(u32, Wanted)>,
     /// When rules were last written, and which.
     wrote: Option<(Instant, Wanted)>,
+    legacy: Legacy,
 }
 
 impl Host {
@@ -64,12 +67,15 @@ impl Host {
             result = self.firewall.agree(&wanted, &mut changes).await;
         }
         self.untold.append(&mut changes);
-        if let Err(error) = result {
+        if result.is_err() {
             // Whatever was on its way in the old socket is of no use, and the
             // next call is to see what is wrong again.
-            self.firewall = Firewall::default();
-            return Err(error);
+            self.firewall = Firewall {
+                legacy: mem::take(&mut self.firewall.legacy),
+                ..Firewall::default()
+            };
         }
+        result.and(self.firewall.legacy.check(&wanted.networks(true, true)))?;
         Ok(mem::take(&mut self.untold))
     }
 }
@@ -130,12 +136,9 @@ async fn mend(
     }
     let mut first_error = None;
     for chain in chains.iter().filter(|chain| is_foreign(chain)) {
-        let wanted = if chain.drops {
-            wanted.accepted(chain.family != IPV6, chain.family != IPV4)
-        } else {
-            Vec::new()
-        };
-        match let_through(socket, chain, &wanted).await {
+        let owned = tables.iter().any(|table| table.owned && chain.is_in(table));
+        let networks = wanted.networks(chain.family != IPV6, chain.family != IPV4);
+        match let_through(socket, chain, owned, &networks).await {
             Ok(change) => changes.extend(change),
             Err(error) => {
                 first_error.get_or_insert(error);
@@ -143,6 +146,20 @@ async fn mend(
         }
     }
     first_error.map_or(Ok(()), Err)
+}
+
+async fn let_through(
+    socket: &mut Socket,
+    chain: &BaseChain,
+    owned: bool,
+    networks: &[IpNet],
+) -> Result<Option<Change>, HostError> {
+    let other = match Other::read(socket, chain, owned, networks).await {
+        // Gone since chains were listed.
+        Err(NftError::Refused { source }) if source == Errno::NOENT => return Ok(None),
+        read => read.map_err(reading)?,
+    };
+    other.let_through(socket, networks).await
 }
 
 /// Our chains and their rules.
@@ -240,11 +257,15 @@ pub(super) async fn clear() -> Vec<(String, Result<(), HostError>)> {
         outcomes.push((what, gone));
     }
     for chain in chains.iter().filter(|chain| is_foreign(chain)) {
+        let Some(gone) = Other::clear(&mut socket, chain).await else {
+            continue;
+        };
         let what = format!("the accept rules in the chain {chain}");
-        match let_through(&mut socket, chain, &[]).await {
-            Ok(None) => {}
-            done => outcomes.push((what, done.map(drop))),
-        }
+        let gone = gone.map_err(|source| HostError::Rules {
+            doing: format!("remove {what}"),
+            source,
+        });
+        outcomes.push((what, gone));
     }
     outcomes
 }

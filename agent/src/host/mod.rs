@@ -32,6 +32,7 @@ mod cleanup;
 mod error;
 mod firewall;
 mod inventory;
+mod legacy;
 mod links;
 mod masquerade;
 mod nft;
@@ -41,6 +42,7 @@ mod record;
 mod routes;
 mod subnet_env;
 mod sysctls;
+mod verdict;
 mod watch;
 
 use std::path::Path;

@@ -9,6 +9,8 @@
 )]
 
 mod cleanup;
+mod firewalls;
+mod legacy;
 mod namespace;
 mod reading;
 mod refusals;

@@ -192,18 +192,20 @@ impl Namespace {
         for line in script.lines() {
             writeln!(input, "{}", line.trim()).unwrap();
         }
-        let running = Running {
-            child,
-            _input: input,
-        };
-        let last = script.split_whitespace().nth(3).unwrap();
+        let running = Running { child, input };
+        self.until("nft list ruleset", "policy drop");
+        running
+    }
+
+    /// Waits until a command's answer contains something.
+    pub(crate) fn until(&self, script: &str, part: &str) {
         for _ in 0..200 {
-            if self.shell("nft list ruleset").contains("policy drop") {
-                return running;
+            if self.shell(script).contains(part) {
+                return;
             }
             thread::sleep(Duration::from_millis(20));
         }
-        panic!("nft does not make {last}");
+        panic!("{part:?} never comes up in `{script}`");
     }
 
     pub(crate) fn shell(&self, script: &str) -> String {
@@ -214,7 +216,14 @@ impl Namespace {
 /// A program that runs until it is dropped.
 pub(crate) struct Running {
     child: Child,
-    _input: ChildStdin,
+    input: ChildStdin,
+}
+
+impl Running {
+    /// Types a line.
+    pub(crate) fn say(&mut self, line: &str) {
+        writeln!(self.input, "{line}").unwrap();
+    }
 }
 
 impl Drop for Running {

@@ -191,44 +191,44 @@ const MASQUERADE_MARK: u32 = 0x4000;
 
 // What follows is of the kernel's include/uapi/linux/netfilter/nf_tables.h.
 const LIST_ELEM: u16 = 1;
-const EXPR_NAME: u16 = 1;
-const EXPR_DATA: u16 = 2;
-const DATA_VALUE: u16 = 1;
-const DATA_VERDICT: u16 = 2;
-const VERDICT_CODE: u16 = 1;
+pub(super) const EXPR_NAME: u16 = 1;
+pub(super) const EXPR_DATA: u16 = 2;
+pub(super) const DATA_VALUE: u16 = 1;
+pub(super) const DATA_VERDICT: u16 = 2;
+pub(super) const VERDICT_CODE: u16 = 1;
 /// `NFT_REG_VERDICT`
-const VERDICT_REGISTER: u32 = 0;
+pub(super) const VERDICT_REGISTER: u32 = 0;
 /// `NFT_REG_1`, 16 bytes wide.
-const REGISTER: u32 = 1;
-const META_DREG: u16 = 1;
-const META_KEY: u16 = 2;
-const META_MARK: u32 = 3;
-const META_NFPROTO: u32 = 15;
-const CMP_SREG: u16 = 1;
-const CMP_OP: u16 = 2;
-const CMP_DATA: u16 = 3;
-const EQUAL: u32 = 0;
-const NOT_EQUAL: u32 = 1;
-const PAYLOAD_DREG: u16 = 1;
-const PAYLOAD_BASE: u16 = 2;
-const PAYLOAD_OFFSET: u16 = 3;
-const PAYLOAD_LEN: u16 = 4;
+pub(super) const REGISTER: u32 = 1;
+pub(super) const META_DREG: u16 = 1;
+pub(super) const META_KEY: u16 = 2;
+pub(super) const META_MARK: u32 = 3;
+pub(super) const META_NFPROTO: u32 = 15;
+pub(super) const CMP_SREG: u16 = 1;
+pub(super) const CMP_OP: u16 = 2;
+pub(super) const CMP_DATA: u16 = 3;
+pub(super) const EQUAL: u32 = 0;
+pub(super) const NOT_EQUAL: u32 = 1;
+pub(super) const PAYLOAD_DREG: u16 = 1;
+pub(super) const PAYLOAD_BASE: u16 = 2;
+pub(super) const PAYLOAD_OFFSET: u16 = 3;
+pub(super) const PAYLOAD_LEN: u16 = 4;
 /// `NFT_PAYLOAD_NETWORK_HEADER`
-const NETWORK_HEADER: u32 = 1;
-const BITWISE_SREG: u16 = 1;
-const BITWISE_DREG: u16 = 2;
-const BITWISE_LEN: u16 = 3;
-const BITWISE_MASK: u16 = 4;
-const BITWISE_XOR: u16 = 5;
-const IMMEDIATE_DREG: u16 = 1;
-const IMMEDIATE_DATA: u16 = 2;
-const MASQ_FLAGS: u16 = 1;
+pub(super) const NETWORK_HEADER: u32 = 1;
+pub(super) const BITWISE_SREG: u16 = 1;
+pub(super) const BITWISE_DREG: u16 = 2;
+pub(super) const BITWISE_LEN: u16 = 3;
+pub(super) const BITWISE_MASK: u16 = 4;
+pub(super) const BITWISE_XOR: u16 = 5;
+pub(super) const IMMEDIATE_DREG: u16 = 1;
+pub(super) const IMMEDIATE_DATA: u16 = 2;
+pub(super) const MASQ_FLAGS: u16 = 1;
 /// `NF_ACCEPT`
-const ACCEPT: u32 = 1;
+pub(super) const ACCEPT: u32 = 1;
 /// `NFT_RETURN`, which is -5.
-const RETURN: u32 = (-5_i32).cast_unsigned();
+pub(super) const RETURN: u32 = (-5_i32).cast_unsigned();
 /// `NF_NAT_RANGE_PROTO_RANDOM_FULLY`
-const RANDOM_FULLY: u32 = 1 << 4;
+pub(super) const RANDOM_FULLY: u32 = 1 << 4;
 
 #[cfg(test)]
 mod tests {

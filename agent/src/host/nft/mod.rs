@@ -5,15 +5,17 @@
 //! other programs. Read are tables, chains, and the rules of one chain; written
 //! are batches, each of which the kernel takes as a whole or not at all.
 //!
-//! Rules are not parsed into anything: a rule that Tartan wants is compared
-//! with what the kernel tells, attribute by attribute ([`Rule::is`]). So rules
-//! of other programs, whatever they hold, are only ever stepped over.
+//! A rule that Tartan wants is compared with what the kernel tells, attribute by
+//! attribute ([`Rule::is`]). Rules of other programs are read for their
+//! addresses and their verdict alone ([`reading`]); whatever else they hold is
+//! stepped over.
 //!
 //! Limits: 2^20 objects a list, 2 s for an answer.
 
 mod attribute;
 mod expression;
 mod message;
+mod reading;
 mod socket;
 
 use std::fmt;
@@ -23,6 +25,8 @@ use rustix::io::Errno;
 
 use attribute::{Attribute, find, long, number, text};
 use message::{APPEND, CREATE};
+
+use super::verdict::Line;
 
 pub(super) use expression::{Rule, Term, Verdict};
 pub(super) use message::{SUBSYSTEM, Step};
@@ -83,6 +87,8 @@ pub(super) struct Table {
     pub(super) name: String,
     /// Its chains see no packets.
     pub(super) dormant: bool,
+    /// A running program has it for itself.
+    pub(super) owned: bool,
 }
 
 /// A chain that packets enter by a hook.
@@ -114,17 +120,33 @@ impl FoundRule {
     pub(super) fn says(&self, rule: &Rule, family: u8) -> bool {
         rule.is(&self.expressions, family == INET)
     }
+
+    /// What it says, as far as that is understood.
+    pub(super) fn line(&self, family: u8) -> Line {
+        reading::line(&self.expressions, family)
+    }
 }
 
-impl fmt::Display for BaseChain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl BaseChain {
+    pub(super) fn is_in(&self, table: &Table) -> bool {
+        (self.family, &self.table) == (table.family, &table.name)
+    }
+
+    /// A chain of the same table, as nft names it.
+    pub(super) fn beside(&self, name: &str) -> String {
         let family = match self.family {
             INET => "inet",
             IPV4 => "ip",
             IPV6 => "ip6",
             _ => "other",
         };
-        write!(f, "{family} {} {}", self.table, self.name)
+        format!("{family} {} {name}", self.table)
+    }
+}
+
+impl fmt::Display for BaseChain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.beside(&self.name))
     }
 }
 
@@ -144,6 +166,7 @@ impl Socket {
                 family: table.family,
                 name: text(&table.attributes, TABLE_NAME)?,
                 dormant: number(&table.attributes, TABLE_FLAGS).unwrap_or(0) & DORMANT != 0,
+                owned: number(&table.attributes, TABLE_FLAGS).unwrap_or(0) & OWNER != 0,
             })
         });
         Ok(parsed.collect())
@@ -169,16 +192,26 @@ impl Socket {
 
     /// The rules of one chain, in order.
     pub(super) async fn rules(&mut self, chain: &BaseChain) -> Result<Vec<FoundRule>, NftError> {
+        self.rules_of(chain, &chain.name).await
+    }
+
+    /// The rules of a chain in the table of another.
+    pub(super) async fn rules_of(
+        &mut self,
+        beside: &BaseChain,
+        name: &str,
+    ) -> Result<Vec<FoundRule>, NftError> {
+        let (family, table) = (beside.family, &beside.table);
         let matching = [
-            Attribute::text(RULE_TABLE, &chain.table),
-            Attribute::text(RULE_CHAIN, &chain.name),
+            Attribute::text(RULE_TABLE, table),
+            Attribute::text(RULE_CHAIN, name),
         ];
-        let listed = self.list(GET_RULE, chain.family, &matching).await?;
+        let listed = self.list(GET_RULE, family, &matching).await?;
         let parsed = listed.iter().filter_map(|rule| {
             // A kernel that does not know the filter lists all.
-            let here = text(&rule.attributes, RULE_TABLE)? == chain.table
-                && text(&rule.attributes, RULE_CHAIN)? == chain.name
-                && rule.family == chain.family;
+            let here = text(&rule.attributes, RULE_TABLE)? == *table
+                && text(&rule.attributes, RULE_CHAIN)? == name
+                && rule.family == family;
             here.then_some(FoundRule {
                 handle: long(&rule.attributes, RULE_HANDLE)?,
                 comment: find(&rule.attributes, RULE_USERDATA).and_then(comment),
@@ -221,12 +254,12 @@ pub(super) fn add_chain(chain: &BaseChain) -> Step {
 
 /// Puts a rule behind those that are in the chain.
 pub(super) fn append(chain: &BaseChain, rule: &Rule, comment: &str) -> Step {
-    add_rule(chain, rule, comment, CREATE | APPEND)
+    add_rule(chain, rule, comment, CREATE | APPEND, None)
 }
 
-/// Puts a rule in front of those that are in the chain.
-pub(super) fn insert(chain: &BaseChain, rule: &Rule, comment: &str) -> Step {
-    add_rule(chain, rule, comment, CREATE)
+/// Puts a rule directly in front of one that is in the chain.
+pub(super) fn insert(chain: &BaseChain, rule: &Rule, comment: &str, before: &FoundRule) -> Step {
+    add_rule(chain, rule, comment, CREATE, Some(before))
 }
 
 pub(super) fn delete_rule(chain: &BaseChain, rule: &FoundRule) -> Step {
@@ -238,13 +271,20 @@ pub(super) fn delete_rule(chain: &BaseChain, rule: &FoundRule) -> Step {
     Step::new(DELETE_RULE, 0, chain.family, attributes)
 }
 
-fn add_rule(chain: &BaseChain, rule: &Rule, comment: &str, flags: u16) -> Step {
-    let attributes = vec![
+fn add_rule(
+    chain: &BaseChain,
+    rule: &Rule,
+    comment: &str,
+    flags: u16,
+    at: Option<&FoundRule>,
+) -> Step {
+    let mut attributes = vec![
         Attribute::text(RULE_TABLE, &chain.table),
         Attribute::text(RULE_CHAIN, &chain.name),
         Attribute::nest(RULE_EXPRESSIONS, rule.expressions(chain.family == INET)),
         Attribute::bytes(RULE_USERDATA, &userdata(comment)),
     ];
+    attributes.extend(at.map(|rule| Attribute::long(RULE_POSITION, rule.handle)));
     Step::new(NEW_RULE, flags, chain.family, attributes)
 }
 
@@ -294,7 +334,10 @@ const GET_GENERATION: u8 = 16;
 const GENERATION_ID: u16 = 1;
 const TABLE_NAME: u16 = 1;
 const TABLE_FLAGS: u16 = 2;
+/// `NFT_TABLE_F_DORMANT`
 const DORMANT: u32 = 1;
+/// `NFT_TABLE_F_OWNER`
+const OWNER: u32 = 2;
 const CHAIN_TABLE: u16 = 1;
 const CHAIN_NAME: u16 = 3;
 const CHAIN_HOOK: u16 = 4;
@@ -306,6 +349,7 @@ const RULE_TABLE: u16 = 1;
 const RULE_CHAIN: u16 = 2;
 const RULE_HANDLE: u16 = 3;
 const RULE_EXPRESSIONS: u16 = 4;
+const RULE_POSITION: u16 = 6;
 const RULE_USERDATA: u16 = 7;
 /// `NF_DROP`
 const DROP: u32 = 0;

@@ -1,0 +1,385 @@
+//! Theory of operation
+//!
+//! Whether chains of rules, whoever wrote them, cut pods off. The question is
+//! put for a kind of packets ("from the cluster network to anywhere"), not for
+//! one packet, so a rule holds for all of that kind, for none, or for some. Only
+//! rules that hold for all count: a firewall's last word ("reject the rest") is
+//! one, and so is an accept of the cluster network. What holds for some, for
+//! instance for a port, an interface or a connection's state, is somebody's wish
+//! about just those packets, and is passed over.
+//!
+//! Chains are walked as the kernel walks them, to the kernel's depth of jumps
+//! and for a bounded number of rules. A pure function.
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+
+use super::nft::Term;
+
+/// Packets of one cluster network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Packets {
+    pub(super) network: IpNet,
+    /// They come from there.
+    pub(super) from: bool,
+    /// They go there.
+    pub(super) to: bool,
+}
+
+/// One rule, as far as it is understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    /// What must hold of a packet.
+    pub(super) terms: Vec<Term>,
+    /// More must hold, of which nothing is known here.
+    pub(super) more: bool,
+    pub(super) deed: Deed,
+}
+
+/// What a rule does with the packets it holds for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Deed {
+    /// Nothing that ends their way through the chain.
+    Nothing,
+    Accept,
+    /// They come no further; the rule's word for it.
+    Cut(&'static str),
+    /// They leave the chain.
+    Return,
+    Jump(String),
+    Goto(String),
+}
+
+/// Where packets end that no rule for some of them takes away before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// Behind the last rule.
+    Through,
+    Accepted,
+    Cut(Cut),
+}
+
+/// The rule that cuts packets off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    /// The place, in the chain asked about, of the rule that leads to it.
+    pub(super) line: usize,
+    /// The chain that it stands in.
+    pub(super) chain: String,
+    /// Its word: "drop", "reject".
+    pub(super) word: &'static str,
+}
+
+/// Chains by name.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Chains(pub(super) BTreeMap<String, Vec<Line>>);
+
+impl Packets {
+    /// Those of a network that a firewall is asked about: what comes from it,
+    /// and what goes to it.
+    pub(super) fn sides(network: IpNet) -> [Packets; 2] {
+        [(true, false), (false, true)].map(|(from, to)| Packets { network, from, to })
+    }
+
+    /// From pod to pod.
+    pub(super) fn between(network: IpNet) -> Packets {
+        Packets {
+            network,
+            from: true,
+            to: true,
+        }
+    }
+
+    /// Whether a term holds of all of them, or of none; neither is known for
+    /// what holds of some.
+    fn are(&self, term: &Term) -> Option<bool> {
+        match *term {
+            Term::Marked => None,
+            Term::From(prefix) => self.are_in(prefix, self.from),
+            Term::NotFrom(prefix) => self.are_in(prefix, self.from).map(|are| !are),
+            Term::To(prefix) => self.are_in(prefix, self.to),
+            Term::NotTo(prefix) => self.are_in(prefix, self.to).map(|are| !are),
+        }
+    }
+
+    /// Whether the addresses of one side lie in a prefix. `inside`: they are of
+    /// the network; else they may be any of its family.
+    fn are_in(&self, prefix: IpNet, inside: bool) -> Option<bool> {
+        if prefix.addr().is_ipv4() != self.network.addr().is_ipv4() {
+            Some(false)
+        } else if prefix.prefix_len() == 0 || inside && prefix.contains(&self.network) {
+            Some(true)
+        } else if inside && !self.network.contains(&prefix) {
+            Some(false)
+        } else {
+            None
+        }
+    }
+}
+
+impl Line {
+    /// One that says nothing about any packet.
+    pub(super) fn empty() -> Line {
+        Line {
+            terms: Vec::new(),
+            more: false,
+            deed: Deed::Nothing,
+        }
+    }
+
+    /// Whether it holds for all of the packets.
+    pub(super) fn holds(&self, packets: &Packets) -> bool {
+        !self.more
+            && self
+                .terms
+                .iter()
+                .all(|term| packets.are(term) == Some(true))
+    }
+
+    /// The chain that its packets go to.
+    pub(super) fn leads_to(&self) -> Option<&str> {
+        match &self.deed {
+            Deed::Jump(chain) | Deed::Goto(chain) => Some(chain),
+            _ => None,
+        }
+    }
+}
+
+impl Chains {
+    /// Where packets that enter a chain end. A chain that is not known is empty.
+    pub(super) fn end(&self, chain: &str, packets: &Packets) -> End {
+        self.walk(chain, packets, DEPTH, &mut { MOST_LINES })
+    }
+
+    fn walk(&self, chain: &str, packets: &Packets, depth: usize, left: &mut usize) -> End {
+        let lines = self.0.get(chain).map_or(&[][..], Vec::as_slice);
+        for (number, line) in lines.iter().enumerate() {
+            let Some(one_less) = left.checked_sub(1) else {
+                return End::Through;
+            };
+            *left = one_less;
+            if !line.holds(packets) {
+                continue;
+            }
+            let (to, stays) = match &line.deed {
+                Deed::Nothing => continue,
+                Deed::Return => return End::Through,
+                Deed::Accept => return End::Accepted,
+                Deed::Cut(word) => {
+                    return End::Cut(Cut {
+                        line: number,
+                        chain: chain.to_owned(),
+                        word,
+                    });
+                }
+                Deed::Jump(to) => (to, false),
+                Deed::Goto(to) => (to, true),
+            };
+            let Some(depth) = depth.checked_sub(1) else {
+                return End::Through;
+            };
+            match self.walk(to, packets, depth, left) {
+                End::Through if stays => return End::Through,
+                End::Through => {}
+                End::Accepted => return End::Accepted,
+                End::Cut(cut) => {
+                    return End::Cut(Cut {
+                        line: number,
+                        ..cut
+                    });
+                }
+            }
+        }
+        End::Through
+    }
+}
+
+/// `NFT_JUMP_STACK_SIZE`
+const DEPTH: usize = 16;
+/// More rules than anybody has who holds for all packets of a network.
+const MOST_LINES: usize = 100_000;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn net(text: &str) -> IpNet {
+        text.parse().unwrap()
+    }
+
+    /// "from 10.0.0.0/8 accept", "jump other", "? drop": a line in few words.
+    fn line(text: &str) -> Line {
+        let mut line = Line::empty();
+        let mut words = text.split(' ');
+        while let Some(word) = words.next() {
+            let mut next = || words.next().unwrap();
+            match word {
+                "?" => line.more = true,
+                "from" => line.terms.push(Term::From(net(next()))),
+                "not-from" => line.terms.push(Term::NotFrom(net(next()))),
+                "to" => line.terms.push(Term::To(net(next()))),
+                "not-to" => line.terms.push(Term::NotTo(net(next()))),
+                "marked" => line.terms.push(Term::Marked),
+                "accept" => line.deed = Deed::Accept,
+                "return" => line.deed = Deed::Return,
+                "drop" => line.deed = Deed::Cut("drop"),
+                "jump" => line.deed = Deed::Jump(next().to_owned()),
+                "goto" => line.deed = Deed::Goto(next().to_owned()),
+                "" => {}
+                other => panic!("{other}"),
+            }
+        }
+        line
+    }
+
+    fn chains(texts: &[(&str, &[&str])]) -> Chains {
+        let lines = |texts: &[&str]| texts.iter().map(|text| line(text)).collect();
+        Chains(
+            texts
+                .iter()
+                .map(|(name, texts)| ((*name).to_owned(), lines(texts)))
+                .collect(),
+        )
+    }
+
+    const PODS: &str = "10.244.0.0/16";
+
+    /// How the packets from and to the pods, and between them, fare in one chain.
+    fn fates(lines: &[&str]) -> [&'static str; 3] {
+        let chains = chains(&[("base", lines)]);
+        let [from, to] = Packets::sides(net(PODS));
+        [from, to, Packets::between(net(PODS))].map(|packets| match chains.end("base", &packets) {
+            End::Through => "through",
+            End::Accepted => "accepted",
+            End::Cut(_) => "cut",
+        })
+    }
+
+    #[test]
+    fn only_what_holds_for_all_of_them_decides() {
+        for (rule, fates_of) in [
+            ("", ["through"; 3]),
+            ("drop", ["cut"; 3]),
+            ("? drop", ["through"; 3]),
+            ("marked drop", ["through"; 3]),
+            ("from 10.244.3.0/24 drop", ["through"; 3]),
+            ("from 10.0.0.0/8 drop", ["cut", "through", "cut"]),
+            ("to 10.244.0.0/16 drop", ["through", "cut", "cut"]),
+            ("from 192.0.2.0/24 drop", ["through"; 3]),
+            ("not-from 192.0.2.0/24 drop", ["cut", "through", "cut"]),
+            ("not-from 10.244.0.0/16 drop", ["through"; 3]),
+            ("not-to 10.244.3.0/24 drop", ["through"; 3]),
+            ("not-to 192.0.2.0/24 drop", ["through", "cut", "cut"]),
+            ("from 0.0.0.0/0 to 0.0.0.0/0 drop", ["cut"; 3]),
+            ("from ::/0 drop", ["through"; 3]),
+            ("not-from ::/0 drop", ["cut"; 3]),
+        ] {
+            assert_eq!(fates(&[rule]), fates_of, "{rule}");
+        }
+    }
+
+    #[test]
+    fn the_first_that_decides_counts() {
+        let accepted_between = ["from 10.244.0.0/16 accept", "drop"];
+        assert_eq!(fates(&accepted_between), ["accepted", "cut", "accepted"]);
+        assert_eq!(fates(&["drop", "accept"]), ["cut"; 3]);
+        assert_eq!(fates(&["? accept", "return", "drop"]), ["through"; 3]);
+    }
+
+    #[test]
+    fn jumps_come_back_and_gotos_do_not() {
+        let from = Packets::sides(net(PODS))[0];
+        let cut = |line, chain: &str| {
+            End::Cut(Cut {
+                line,
+                chain: chain.to_owned(),
+                word: "drop",
+            })
+        };
+        // firewalld's shape.
+        let zones = chains(&[
+            ("forward", &["? accept", "jump zones", "? drop", "drop"]),
+            ("zones", &["? goto home", "goto public"]),
+            ("public", &["jump deny", "jump allow", "drop"]),
+            ("home", &["accept"]),
+            ("deny", &["? drop"]),
+        ]);
+        assert_eq!(zones.end("forward", &from), cut(1, "public"));
+        let trusted = chains(&[
+            ("forward", &["jump zones", "drop"]),
+            ("zones", &["from 10.244.0.0/16 goto trusted", "goto public"]),
+            ("trusted", &["accept"]),
+            ("public", &["drop"]),
+        ]);
+        assert_eq!(trusted.end("forward", &from), End::Accepted);
+        let back = chains(&[
+            ("a", &["jump b", "drop"]),
+            ("b", &["goto c", "accept"]),
+            ("c", &["return", "accept"]),
+        ]);
+        assert_eq!(back.end("a", &from), cut(1, "a"));
+        let gone = chains(&[("a", &["goto b", "drop"]), ("b", &[])]);
+        assert_eq!(gone.end("a", &from), End::Through);
+        assert_eq!(gone.end("nowhere", &from), End::Through);
+    }
+
+    #[test]
+    fn a_circle_ends() {
+        // No kernel takes one; a list read while it changes may look like one.
+        let circle = chains(&[("a", &["jump a", "jump a", "drop"])]);
+        let from = Packets::sides(net(PODS))[0];
+        circle.end("a", &from);
+    }
+
+    /// A packet whose addresses, and whatever else is asked, are known.
+    fn passes(lines: &[Line], from: u8, to: u8, more: bool) -> bool {
+        let inside =
+            |prefix: &IpNet, last: u8| prefix.contains(&net(&format!("10.244.{last}.1/32")));
+        let holds = |term: &Term| match term {
+            Term::From(p) => inside(p, from),
+            Term::NotFrom(p) => !inside(p, from),
+            Term::To(p) => inside(p, to),
+            Term::NotTo(p) => !inside(p, to),
+            Term::Marked => more,
+        };
+        for line in lines {
+            if line.terms.iter().all(holds) && (!line.more || more) {
+                match line.deed {
+                    Deed::Accept | Deed::Return => return true,
+                    Deed::Cut(_) => return false,
+                    _ => {}
+                }
+            }
+        }
+        true
+    }
+
+    proptest! {
+        /// Where each rule holds for all of them or none, what is said of all is
+        /// true of each.
+        #[test]
+        fn what_is_cut_is_cut_for_each_packet(
+            texts in proptest::collection::vec((
+                prop::sample::select(vec!["", "from", "to", "not-from", "not-to"]),
+                prop::sample::select(vec!["10.244.0.0/16", "10.0.0.0/8", "192.0.2.0/24", "0.0.0.0/0"]),
+                prop::sample::select(vec!["accept", "drop", "return", ""]),
+            ), 0..6),
+            from in 0_u8..4,
+            to in 0_u8..4,
+        ) {
+            let lines: Vec<Line> = texts
+                .iter()
+                .map(|(side, prefix, deed)| match *side {
+                    "" => line(deed),
+                    side => line(format!("{side} {prefix} {deed}").trim_end()),
+                })
+                .collect();
+            let chains = Chains([("base".to_owned(), lines.clone())].into());
+            let cut = matches!(chains.end("base", &Packets::between(net(PODS))), End::Cut(_));
+            prop_assert_eq!(cut, !passes(&lines, from, to, false));
+        }
+    }
+}
