@@ -159,6 +159,25 @@ pub fn finish(packet: &mut [u8], start: usize, offset: usize) -> Result<(), OutO
     field::put_u16(covered, offset, checksum).ok_or(OutOfBounds)
 }
 
+/// The reverse of [`finish`]: makes the checksum of `packet`, which `inner` describes and which [`transport`] found
+/// [`Valid`](Transport::Valid), unfinished. Returns the two numbers of [`Transport::Partial`], or `None`, and the packet
+/// is as it was, where it is neither TCP nor UDP, or a fragment.
+pub fn unfinish(packet: &mut [u8], inner: &Inner) -> Option<(usize, usize)> {
+    let offset = match inner.protocol {
+        TCP => tcp::CHECKSUM,
+        UDP => udp::CHECKSUM,
+        _ => return None,
+    };
+    let len = inner.len.checked_sub(inner.transport)?;
+    let pseudo = pseudo(inner.source, inner.destination, inner.protocol, len);
+    if inner.fragment != Fragment::Whole {
+        return None;
+    }
+    let segment = packet.get_mut(inner.transport..inner.len)?;
+    field::put_u16(segment, offset, pseudo)?;
+    Some((inner.transport, offset))
+}
+
 /// What the UDP length field covers, or `None` where it lies.
 fn udp_covered(segment: &[u8]) -> Option<&[u8]> {
     let length = usize::from(udp::Header::parse(segment)?.length);

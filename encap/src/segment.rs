@@ -27,7 +27,7 @@ pub struct Plan {
     /// Bytes of the super-packet.
     len: usize,
     /// Payload bytes per segment; the last may have fewer.
-    size: usize,
+    size: u16,
     /// Sum over addresses and protocol: the pseudo-header without its length.
     pseudo: u16,
     /// A UDP sender that made no checksum: the segments have none either.
@@ -96,7 +96,7 @@ pub fn plan(packet: &[u8], inner: &Inner, size: u16) -> Result<Plan, Unsegmentab
         transport: inner.transport,
         header,
         len: inner.len,
-        size: usize::from(size),
+        size,
         pseudo: checksum::pseudo(inner.source, inner.destination, inner.protocol, 0),
         unsummed: inner.family == Family::V4
             && inner.protocol == UDP
@@ -112,7 +112,12 @@ pub fn plan(packet: &[u8], inner: &Inner, size: u16) -> Result<Plan, Unsegmentab
 impl Plan {
     /// Segments, at least 1 and at most [`MAX_SEGMENTS`].
     pub fn count(&self) -> usize {
-        (self.len - self.header).div_ceil(self.size).max(1)
+        (self.len - self.header).div_ceil(self.size.into()).max(1)
+    }
+
+    /// Payload bytes of every segment but the last, which may have fewer.
+    pub fn size(&self) -> u16 {
+        self.size
     }
 
     /// Bytes of every segment's header, at most [`MAX_HEADER`].
@@ -124,9 +129,9 @@ impl Plan {
     pub fn payload(&self, i: usize) -> Range<usize> {
         let start = self
             .header
-            .saturating_add(i.saturating_mul(self.size))
+            .saturating_add(i.saturating_mul(self.size.into()))
             .min(self.len);
-        start..start.saturating_add(self.size).min(self.len)
+        start..start.saturating_add(self.size.into()).min(self.len)
     }
 
     /// Writes segment `i`'s complete header at the start of `out` and returns its length.
@@ -173,7 +178,7 @@ impl Plan {
 
     fn number_tcp(&self, header: &mut [u8], i: usize) -> Option<()> {
         let first = u32::from_be_bytes(field::bytes(header, tcp::SEQUENCE)?);
-        let sequence = first.wrapping_add((i * self.size) as u32);
+        let sequence = first.wrapping_add((i * usize::from(self.size)) as u32);
         field::put(header, tcp::SEQUENCE, sequence.to_be_bytes())?;
         let flags = header.get_mut(tcp::FLAGS)?;
         if i > 0 {
