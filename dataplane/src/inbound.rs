@@ -1,30 +1,35 @@
 //! Peer → pod: a staircase of refusals, each with its own counter.
 //!
-//! length → format → known peer → inner packet → its source is the peer's → its destination is ours → ECN → device.
+//! length → format → known peer → inner packet → its source is the peer's → its destination is ours → ECN → delivery.
 //!
-//! Two things that a kernel VXLAN sender does are undone here. It hands over packets with an unfinished checksum (only
+//! Two things that a kernel VXLAN sender does are met here. It hands over packets with an unfinished checksum (only
 //! the pseudo-header sum), and super-packets far larger than any MTU. And the `UDP_GRO` mark of such a buffer is the
 //! *inner* segment size: cutting there would cut inside bytes that a pod controls, and make packets of them. So before
 //! a buffer is split, the length of the first inner packet is compared with the buffer: if it spans all of it, the
 //! buffer is one inner super-packet, whatever the mark says.
 
-use std::io::IoSlice;
+mod delivery;
+mod writer;
+
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 
 use crossbeam_queue::ArrayQueue;
-use encap::checksum::{self, Transport};
+use encap::coalesce::Place;
 use encap::inner::Inner;
 use encap::pull::{self, Pulled};
-use encap::segment::{self, MAX_HEADER, Plan};
-use encap::{Ecn, Family, Format, ecn};
+use encap::segment::{self, Plan};
+use encap::{Ecn, Format, ecn};
 
 use crate::batch::Meta;
 use crate::counters::Tally;
-use crate::device::{Device, Offload};
+use crate::device::Device;
 use crate::drops::{Direction, DropReason};
-use crate::limits::FRAME;
 use crate::peers::{Peer, PeerId};
 use crate::snapshot::Snapshot;
+
+pub(crate) use delivery::Delivery;
+pub(crate) use writer::Writer;
 
 /// An outer source that no peer has, with an inner source that one does: what an operator wants to know of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,16 +41,16 @@ pub(crate) struct RefusedSource {
 /// What the stages need.
 pub(crate) struct Inbound<'a, D> {
     pub(crate) snapshot: &'a Snapshot,
-    pub(crate) device: &'a mut D,
     pub(crate) tally: &'a Tally,
     pub(crate) refused: &'a ArrayQueue<RefusedSource>,
-    /// A write showed that the device is gone.
-    pub(crate) device_lost: bool,
+    pub(crate) delivery: Delivery<'a, D>,
 }
 
 /// One datagram of a buffer.
-struct Datagram<'a> {
-    bytes: &'a mut [u8],
+struct Datagram {
+    /// Number of the buffer, and where in it the datagram lies.
+    frame: usize,
+    range: Range<usize>,
     source: SocketAddr,
     ecn: Ecn,
     /// The size at which a pod cut its own UDP super-packet, if the buffer is one.
@@ -53,14 +58,17 @@ struct Datagram<'a> {
 }
 
 impl<D: Device> Inbound<'_, D> {
-    /// Walks a buffer that was counted as one received packet.
-    pub(crate) fn buffer(&mut self, format: Format, frame: &mut [u8; FRAME], meta: &Meta) {
+    /// Walks buffer number `frame`, which was counted as one received packet. What survives is written at the latest by
+    /// [`Delivery::flush`].
+    pub(crate) fn buffer(&mut self, format: Format, frame: usize, meta: &Meta) {
         if meta.truncated {
             return self.drop(DropReason::Truncated, 1);
         }
-        let bytes = frame.get_mut(..meta.len).unwrap_or_default();
-        let datagram = |bytes, inner_segment| Datagram {
-            bytes,
+        let bytes = self.delivery.bytes(frame, 0..meta.len);
+        let len = bytes.len();
+        let datagram = |range, inner_segment| Datagram {
+            frame,
+            range,
             source: meta.source,
             ecn: meta.ecn,
             inner_segment,
@@ -68,23 +76,25 @@ impl<D: Device> Inbound<'_, D> {
         let cut = meta
             .segment
             .map(usize::from)
-            .filter(|size| (1..bytes.len()).contains(size));
+            .filter(|size| (1..len).contains(size));
         match cut {
-            Some(size) if pull::inner_span(bytes, format) != Some(bytes.len()) => {
-                let count = bytes.len().div_ceil(size);
-                self.tally.receive(Direction::Inbound, count - 1);
-                for bytes in bytes.chunks_mut(size) {
-                    self.datagram(format, datagram(bytes, None));
+            Some(size) if pull::inner_span(bytes, format) != Some(len) => {
+                self.tally
+                    .receive(Direction::Inbound, len.div_ceil(size) - 1);
+                for start in (0..len).step_by(size) {
+                    let range = start..(start + size).min(len);
+                    self.datagram(format, datagram(range, None));
                 }
             }
-            _ => self.datagram(format, datagram(bytes, cut.and(meta.segment))),
+            _ => self.datagram(format, datagram(0..len, cut.and(meta.segment))),
         }
     }
 
-    fn datagram(&mut self, format: Format, datagram: Datagram<'_>) {
+    fn datagram(&mut self, format: Format, datagram: Datagram) {
+        let bytes = self.delivery.bytes(datagram.frame, datagram.range.clone());
         let pulled = match format {
-            Format::Udp => pull::udp(datagram.bytes, self.snapshot.ipv6_over_udp),
-            Format::Vxlan => pull::vxlan(datagram.bytes, &self.snapshot.vtep),
+            Format::Udp => pull::udp(bytes, self.snapshot.ipv6_over_udp),
+            Format::Vxlan => pull::vxlan(bytes, &self.snapshot.vtep),
         };
         let peer = self.snapshot.peers.by_source(datagram.source.ip());
         let (pulled, id, peer) = match (pulled, peer) {
@@ -106,10 +116,10 @@ impl<D: Device> Inbound<'_, D> {
         };
         let outer_ecn = (format == Format::Vxlan).then_some(datagram.ecn);
         let Pulled { offset, inner } = pulled;
-        let packet = datagram
-            .bytes
-            .get_mut(offset..offset + inner.len)
-            .unwrap_or_default();
+        let start = datagram.range.start + offset;
+        let packet = self
+            .delivery
+            .bytes_mut(datagram.frame, start..start + inner.len);
         let plan = super_packet(
             packet,
             &inner,
@@ -121,54 +131,18 @@ impl<D: Device> Inbound<'_, D> {
             .map_or(1, |plan| plan.as_ref().map_or(1, Plan::count));
         self.tally.receive(Direction::Inbound, count - 1);
         match admit(self.snapshot, id, peer, packet, &inner, outer_ecn).and(plan.transpose()) {
-            Ok(plan) => self.deliver(peer, packet, &inner, plan),
+            Ok(plan) => {
+                // Frames are few, and a packet's length and its place in one have 16 bits.
+                let place = Place {
+                    frame: datagram.frame as u16,
+                    len: inner.len as u16,
+                    start: start as u32,
+                };
+                self.delivery.deliver(id, place, &inner, plan);
+            }
             Err(reason) => {
                 peer.count_refused(count);
                 self.drop(reason, count);
-            }
-        }
-    }
-
-    /// Writes the packet, finished and in pieces that the device takes.
-    fn deliver(&mut self, peer: &Peer, packet: &mut [u8], inner: &Inner, plan: Option<Plan>) {
-        let transport = checksum::transport(packet, inner);
-        let Some(plan) = plan else {
-            if let Transport::Partial { start, offset } = transport {
-                // It cannot be out of bounds: the place was found by reading there.
-                let _ = checksum::finish(packet, start, offset);
-            }
-            return self.write(peer, &[], packet);
-        };
-        let sound = matches!(
-            transport,
-            Transport::Valid | Transport::Partial { .. } | Transport::Absent
-        );
-        if !sound || !header_is_sound(packet, inner) {
-            // Cutting it would give every piece a good checksum over bytes that are not what the sender sent.
-            peer.count_refused(plan.count());
-            return self.drop(DropReason::BadSuperPacket, plan.count());
-        }
-        for index in 0..plan.count() {
-            let mut header = [0; MAX_HEADER];
-            let length = plan.header(packet, index, &mut header).unwrap_or_default();
-            let payload = packet.get(plan.payload(index)).unwrap_or_default();
-            self.write(peer, header.get(..length).unwrap_or_default(), payload);
-        }
-    }
-
-    fn write(&mut self, peer: &Peer, header: &[u8], payload: &[u8]) {
-        match self.device.write(
-            Offload::NONE,
-            &[IoSlice::new(header), IoSlice::new(payload)],
-        ) {
-            Ok(()) => {
-                self.tally.deliver(Direction::Inbound, 1);
-                peer.count_received(1, header.len() + payload.len());
-            }
-            Err(error) => {
-                self.device_lost |= error.raw_os_error() == Some(libc::EBADFD);
-                peer.count_refused(1);
-                self.drop(DropReason::DeviceRefused, 1);
             }
         }
     }
@@ -183,12 +157,6 @@ impl<D: Device> Inbound<'_, D> {
     fn drop(&self, reason: DropReason, packets: usize) {
         self.tally.drop(Direction::Inbound, reason, packets as u64);
     }
-}
-
-/// Whether the IPv4 header is what its checksum says; IPv6 has none.
-fn header_is_sound(packet: &[u8], inner: &Inner) -> bool {
-    let header = packet.get(..inner.transport).unwrap_or_default();
-    inner.family == Family::V6 || checksum::sum(header) == 0xffff
 }
 
 /// The stairs behind the known peer. Marks congestion on the inner packet where the outer says so.

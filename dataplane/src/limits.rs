@@ -14,6 +14,12 @@ pub const OUTBOUND_BYTES: usize = 512 * 1024;
 /// Buffers received from each socket in one step.
 pub const INBOUND_BUFFERS: usize = 16;
 
+/// Inner packets of one batch that are gathered into super-packets before any of them is written: as many as its
+/// buffers can hold (`UDP_GRO_CNT_MAX`).
+pub const GATHERED: u16 = INBOUND_BUFFERS as u16 * 64;
+/// Packets, super-packets and single ones, that they may become before they are written.
+pub const GATHERED_CHAINS: u16 = 256;
+
 /// How long an unsent tail is held for a full socket before it is dropped as `UnderlayFull`.
 pub const HOLD: Duration = Duration::from_millis(10);
 

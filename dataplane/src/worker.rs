@@ -20,14 +20,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
+use encap::coalesce::Coalescer;
 
 use crate::answers::Answers;
 use crate::batch::{InboundBatch, OutboundBatch};
 use crate::counters::{Counters, Tally};
 use crate::device::Device;
 use crate::drops::Direction;
-use crate::inbound::{Inbound, RefusedSource};
-use crate::limits::{ERROR_ROUNDS, HOLD, NOTICES, OUTBOUND_BYTES, OUTBOUND_PACKETS};
+use crate::inbound::{Delivery, Inbound, RefusedSource, Writer};
+use crate::limits::{
+    ERROR_ROUNDS, GATHERED, GATHERED_CHAINS, HOLD, NOTICES, OUTBOUND_BYTES, OUTBOUND_PACKETS,
+};
 use crate::now::Now;
 use crate::outbound::Outbound;
 use crate::snapshot::Snapshot;
@@ -40,6 +43,7 @@ pub struct Worker<D, U> {
     underlay: U,
     tally: Tally,
     inbound: InboundBatch,
+    coalescer: Coalescer,
     outbound: OutboundBatch,
     answers: Answers,
     ready: Ready,
@@ -113,6 +117,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             underlay,
             tally: counters.worker(index),
             inbound: InboundBatch::new(),
+            coalescer: Coalescer::new(GATHERED, GATHERED_CHAINS),
             outbound: OutboundBatch::new(),
             answers: Answers::new(),
             ready: Ready {
@@ -208,20 +213,33 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             device,
             tally,
             inbound,
+            coalescer,
             refused,
             ..
         } = self;
+        let InboundBatch { frames, metas } = inbound;
         let mut stairs = Inbound {
             snapshot,
-            device,
             tally,
             refused,
-            device_lost: false,
+            delivery: Delivery {
+                offloads: device.offloads(now),
+                coalescer,
+                writer: Writer {
+                    device,
+                    frames,
+                    snapshot,
+                    tally,
+                    now,
+                    device_lost: false,
+                },
+            },
         };
-        for (frame, meta) in inbound.frames.iter_mut().zip(&inbound.metas).take(count) {
+        for (frame, meta) in metas.iter().enumerate().take(count) {
             stairs.buffer(port.format, frame, meta);
         }
-        self.device_lost |= stairs.device_lost;
+        stairs.delivery.flush();
+        self.device_lost |= stairs.delivery.writer.device_lost;
     }
 
     /// One batch, past pending errors: they are of earlier sends, and what is queued to read is still there.

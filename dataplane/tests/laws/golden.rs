@@ -46,10 +46,15 @@ fn replay(format: Format, file: &str) {
         );
 
         let mut receiving = Node::new(spec(receiver, format, &wire));
+        let mut delivered = Vec::new();
         for datagram in &datagrams {
             receiving.hand((*datagram).clone(), 1);
+            // What arrives together is gathered, and cut again without the PSH in its middle.
+            if crate::with_offloads() {
+                delivered.extend(receiving.run(Now(0)).1);
+            }
         }
-        let (_, delivered) = receiving.run(Now(0));
+        delivered.extend(receiving.run(Now(0)).1);
         assert!(
             delivered == packets,
             "{file} towards node {receiver}: other packets are delivered"

@@ -15,6 +15,7 @@ mod cluster;
 mod departures;
 mod drops;
 mod families;
+mod gathering;
 mod golden;
 mod inbound;
 mod noise;

@@ -1,0 +1,187 @@
+//! The last stage inbound: what came up the stairs goes to the device, as few packets as can be.
+//!
+//! Theory of operation: a device without offloads gets each packet at once, finished and cut. One with offloads gets the
+//! packets of a batch at its end: those of a flow are gathered into super-packets, and a super-packet that came as one
+//! is written straight through. Payload stays where it was received. Whatever has to be written before the end of the
+//! batch, because it can only be cut here or because the room is full, goes behind what was gathered before it: a flow
+//! keeps its order.
+//!
+//! Nothing is given a good checksum that did not come with one: only packets that were verified, or came unfinished from
+//! a sender on this host, are gathered or cut.
+
+use std::ops::Range;
+
+use encap::Family;
+use encap::checksum::{self, Transport};
+use encap::coalesce::{Coalescer, Place};
+use encap::inner::Inner;
+use encap::offload::{Cut, Kind, Offload, Unfinished};
+use encap::segment::Plan;
+
+use super::writer::Writer;
+use crate::device::{Device, Offloads};
+use crate::drops::DropReason;
+use crate::peers::PeerId;
+
+/// What the stage needs.
+pub(crate) struct Delivery<'a, D> {
+    /// What the device takes unfinished, in this batch.
+    pub(crate) offloads: Offloads,
+    pub(crate) coalescer: &'a mut Coalescer,
+    pub(crate) writer: Writer<'a, D>,
+}
+
+impl<D: Device> Delivery<'_, D> {
+    /// Bytes of a frame; none where it ends before them.
+    pub(super) fn bytes(&self, frame: usize, range: Range<usize>) -> &[u8] {
+        let frame = self.writer.frames.get(frame);
+        frame.and_then(|f| f.get(range)).unwrap_or_default()
+    }
+
+    /// Likewise.
+    pub(super) fn bytes_mut(&mut self, frame: usize, range: Range<usize>) -> &mut [u8] {
+        let frame = self.writer.frames.get_mut(frame);
+        frame.and_then(|f| f.get_mut(range)).unwrap_or_default()
+    }
+
+    /// Takes the packet of peer `id` at `place`, which `inner` describes; `plan` says how it is cut if it is really many.
+    pub(super) fn deliver(&mut self, id: PeerId, place: Place, inner: &Inner, plan: Option<Plan>) {
+        let verdict = checksum::transport(self.writer.bytes(place), inner);
+        match plan.filter(|plan| plan.count() > 1) {
+            None => self.single(id, place, inner, verdict),
+            Some(plan) => self.super_packet(id, place, inner, verdict, &plan),
+        }
+    }
+
+    /// Writes what was gathered.
+    pub(crate) fn flush(&mut self) {
+        let writer = &mut self.writer;
+        self.coalescer.drain(|packet| writer.gathered(&packet));
+    }
+
+    fn single(&mut self, id: PeerId, place: Place, inner: &Inner, verdict: Transport) {
+        if !self.offloads.checksum {
+            self.writer.finished(id, place, inner, verdict);
+            return;
+        }
+        let taken = |this: &mut Self| {
+            let packet = this.writer.bytes(place);
+            if kind(inner).is_none_or(|kind| this.offloads.takes(kind)) {
+                this.coalescer.push(packet, inner, verdict, place, id.0)
+            } else {
+                let offload = unfinished(verdict);
+                let counts = (1, inner.len);
+                this.coalescer.pass(inner, offload, counts, place, id.0)
+            }
+        };
+        if taken(self).is_err() {
+            self.flush();
+            // There is room now.
+            let _ = taken(self);
+        }
+    }
+
+    fn super_packet(
+        &mut self,
+        id: PeerId,
+        place: Place,
+        inner: &Inner,
+        verdict: Transport,
+        plan: &Plan,
+    ) {
+        let known = !matches!(verdict, Transport::Invalid | Transport::Unknown);
+        if !known || !header_is_sound(self.writer.bytes(place), inner) {
+            // Cutting it would give every piece a good checksum over bytes that are not what the sender sent.
+            let reason = DropReason::BadSuperPacket;
+            return self.writer.drop(id, reason, plan.count());
+        }
+        let Some(offload) = self.through(place, inner, verdict, plan) else {
+            self.flush();
+            self.writer.cut(id, place, plan);
+            return;
+        };
+        let bytes = inner.len + (plan.count() - 1) * plan.header_len();
+        let counts = (plan.count(), bytes);
+        let passed = |this: &mut Self| this.coalescer.pass(inner, offload, counts, place, id.0);
+        if passed(self).is_err() {
+            self.flush();
+            // There is room now.
+            let _ = passed(self);
+        }
+    }
+
+    /// What the device is to do with a super-packet as it came; `None` where it must be cut here. Its checksum is
+    /// unfinished then.
+    fn through(
+        &mut self,
+        place: Place,
+        inner: &Inner,
+        verdict: Transport,
+        plan: &Plan,
+    ) -> Option<Offload> {
+        let kind = kind(inner).filter(|kind| self.offloads.takes(*kind))?;
+        let packet = self.writer.bytes_mut(place);
+        // CWR belongs to the first segment alone, which not every device that cuts knows.
+        if kind != Kind::Udp && packet.get(inner.transport + TCP_FLAGS)? & CWR != 0 {
+            return None;
+        }
+        let (start, offset) = match verdict {
+            Transport::Partial { start, offset } => (start, offset),
+            Transport::Valid => checksum::unfinish(packet, inner)?,
+            // A device cannot be told to make none.
+            Transport::Absent | Transport::Invalid | Transport::Unknown => return None,
+        };
+        Some(Offload {
+            checksum: numbers(start, offset),
+            cut: Some(Cut {
+                kind,
+                size: plan.size(),
+                header: u16::try_from(plan.header_len()).ok()?,
+            }),
+        })
+    }
+}
+
+/// What a super-packet of this protocol is called.
+fn kind(inner: &Inner) -> Option<Kind> {
+    match (inner.protocol, inner.family) {
+        (TCP, Family::V4) => Some(Kind::Tcp4),
+        (TCP, Family::V6) => Some(Kind::Tcp6),
+        (UDP, _) => Some(Kind::Udp),
+        _ => None,
+    }
+}
+
+fn unfinished(verdict: Transport) -> Offload {
+    let checksum = match verdict {
+        Transport::Partial { start, offset } => numbers(start, offset),
+        _ => None,
+    };
+    Offload {
+        checksum,
+        cut: None,
+    }
+}
+
+fn numbers(start: usize, offset: usize) -> Option<Unfinished> {
+    Some(Unfinished {
+        start: u16::try_from(start).ok()?,
+        offset: u16::try_from(offset).ok()?,
+    })
+}
+
+/// Whether the IPv4 header is what its checksum says; IPv6 has none.
+fn header_is_sound(packet: &[u8], inner: &Inner) -> bool {
+    let header = packet.get(..inner.transport).unwrap_or_default();
+    inner.family == Family::V6 || checksum::sum(header) == 0xffff
+}
+
+/// IANA protocol numbers.
+const TCP: u8 = 6;
+/// See [`TCP`].
+const UDP: u8 = 17;
+
+/// Offset of the flags in a TCP header.
+const TCP_FLAGS: usize = 13;
+/// The flag that tells of a reduced congestion window (RFC 3168).
+const CWR: u8 = 0x80;

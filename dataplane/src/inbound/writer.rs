@@ -1,0 +1,195 @@
+//! The device's side of delivery: writes, what they prove, and who is told of it.
+//!
+//! A write that leaves something undone can be refused because the packet is no good or because the device does not take
+//! what it said it would. So after `EINVAL` or `EIO` the same wire packets are written finished and one by one. If all
+//! are taken, the offload was at fault, and the device is told.
+
+use std::io::{self, IoSlice};
+
+use encap::checksum::{self, Transport};
+use encap::coalesce::{Packet, Place};
+use encap::inner::Inner;
+use encap::segment::{self, MAX_HEADER, Plan};
+
+use crate::batch::Frame;
+use crate::counters::Tally;
+use crate::device::{Device, Offload};
+use crate::drops::{Direction, DropReason};
+use crate::limits::PIECES;
+use crate::now::Now;
+use crate::peers::PeerId;
+use crate::snapshot::Snapshot;
+
+/// What writing needs.
+pub(crate) struct Writer<'a, D> {
+    pub(crate) device: &'a mut D,
+    pub(crate) frames: &'a mut [Frame],
+    pub(crate) snapshot: &'a Snapshot,
+    pub(crate) tally: &'a Tally,
+    pub(crate) now: Now,
+    /// A write showed that the device is gone.
+    pub(crate) device_lost: bool,
+}
+
+impl<D: Device> Writer<'_, D> {
+    /// The bytes at `place`.
+    pub(super) fn bytes(&self, place: Place) -> &[u8] {
+        bytes(self.frames, place)
+    }
+
+    /// Likewise.
+    pub(super) fn bytes_mut(&mut self, place: Place) -> &mut [u8] {
+        let (start, len) = (place.start as usize, usize::from(place.len));
+        let frame = self.frames.get_mut(usize::from(place.frame));
+        frame
+            .and_then(|frame| frame.get_mut(start..start + len))
+            .unwrap_or_default()
+    }
+
+    /// Writes a packet that the coalescer hands out.
+    pub(super) fn gathered(&mut self, packet: &Packet<'_>) {
+        let id = PeerId(packet.owner);
+        match self.write_gathered(packet) {
+            Ok(()) => self.delivered(id, packet.count, packet.bytes),
+            Err(error) if may_be_offload(&error, packet.offload) => self.replay(id, packet),
+            Err(_) => self.drop(id, DropReason::DeviceRefused, packet.count),
+        }
+    }
+
+    /// Writes a single packet, its checksum finished, and returns whether it was taken.
+    pub(super) fn finished(
+        &mut self,
+        id: PeerId,
+        place: Place,
+        inner: &Inner,
+        verdict: Transport,
+    ) -> bool {
+        if let Transport::Partial { start, offset } = verdict {
+            // It cannot be out of bounds: the place was found by reading there.
+            let _ = checksum::finish(self.bytes_mut(place), start, offset);
+        }
+        let written = self
+            .device
+            .write(Offload::NONE, &[IoSlice::new(bytes(self.frames, place))]);
+        self.account(id, written, inner.len)
+    }
+
+    /// Writes the packets that a super-packet is really, and returns how many were taken.
+    pub(super) fn cut(&mut self, id: PeerId, place: Place, plan: &Plan) -> usize {
+        let mut header = [0; MAX_HEADER];
+        let mut taken = 0;
+        for index in 0..plan.count() {
+            let packet = bytes(self.frames, place);
+            let length = plan.header(packet, index, &mut header).unwrap_or_default();
+            let header = header.get(..length).unwrap_or_default();
+            let payload = packet.get(plan.payload(index)).unwrap_or_default();
+            let parts = [IoSlice::new(header), IoSlice::new(payload)];
+            let written = self.device.write(Offload::NONE, &parts);
+            let length = header.len() + payload.len();
+            taken += usize::from(self.account(id, written, length));
+        }
+        taken
+    }
+
+    /// Notes the end of `packets` packets.
+    pub(super) fn drop(&self, id: PeerId, reason: DropReason, packets: usize) {
+        if let Some(peer) = self.snapshot.peers.peer(id) {
+            peer.count_refused(packets);
+        }
+        self.tally.drop(Direction::Inbound, reason, packets as u64);
+    }
+
+    fn write_gathered(&mut self, packet: &Packet<'_>) -> io::Result<()> {
+        let mut pieces = packet.pieces();
+        let first = pieces
+            .next()
+            .map_or(&[][..], |place| bytes(self.frames, place));
+        let written = if packet.header.is_empty() {
+            self.device.write(packet.offload, &[IoSlice::new(first)])
+        } else {
+            let mut parts = [IoSlice::new(&[]); PIECES];
+            let slices = [packet.header, first].into_iter();
+            let slices = slices.chain(pieces.map(|place| bytes(self.frames, place)));
+            for (part, slice) in parts.iter_mut().zip(slices) {
+                *part = IoSlice::new(slice);
+            }
+            let count = packet.count + 1;
+            self.device
+                .write(packet.offload, parts.get(..count).unwrap_or_default())
+        };
+        if let Err(error) = &written {
+            self.note_loss(error);
+        }
+        written
+    }
+
+    /// Writes the wire packets of a refused packet one by one.
+    fn replay(&mut self, id: PeerId, packet: &Packet<'_>) {
+        // A super-packet that came as one is cut here now; what was gathered here is wire packets already.
+        let size = packet.offload.cut.map(|cut| cut.size);
+        let size = size.filter(|_| packet.header.is_empty());
+        let mut taken = 0;
+        for place in packet.packets() {
+            taken += match self.replay_at(id, place, size) {
+                Some(taken) => taken,
+                None => {
+                    let packets = size.map_or(1, |_| packet.count);
+                    self.drop(id, DropReason::DeviceRefused, packets);
+                    0
+                }
+            };
+        }
+        if taken == packet.count {
+            self.device.proved(packet.offload, self.now);
+        }
+    }
+
+    /// Writes the packet at `place`, cut at `size` payload bytes if it is really many; returns how many were taken.
+    fn replay_at(&mut self, id: PeerId, place: Place, size: Option<u16>) -> Option<usize> {
+        let packet = self.bytes(place);
+        let inner = Inner::parse(packet).ok()?;
+        let Some(size) = size else {
+            let verdict = checksum::transport(packet, &inner);
+            return Some(self.finished(id, place, &inner, verdict).into());
+        };
+        let plan = segment::plan(packet, &inner, size).ok()?;
+        Some(self.cut(id, place, &plan))
+    }
+
+    fn account(&mut self, id: PeerId, written: io::Result<()>, bytes: usize) -> bool {
+        match written {
+            Ok(()) => self.delivered(id, 1, bytes),
+            Err(ref error) => {
+                self.note_loss(error);
+                self.drop(id, DropReason::DeviceRefused, 1);
+            }
+        }
+        written.is_ok()
+    }
+
+    fn delivered(&self, id: PeerId, packets: usize, bytes: usize) {
+        self.tally.deliver(Direction::Inbound, packets);
+        if let Some(peer) = self.snapshot.peers.peer(id) {
+            peer.count_received(packets, bytes);
+        }
+    }
+
+    fn note_loss(&mut self, error: &io::Error) {
+        self.device_lost |= error.raw_os_error() == Some(libc::EBADFD);
+    }
+}
+
+/// The bytes at `place`.
+fn bytes(frames: &[Frame], place: Place) -> &[u8] {
+    let start = place.start as usize;
+    let frame = frames.get(usize::from(place.frame));
+    frame
+        .and_then(|frame| frame.get(start..start + usize::from(place.len)))
+        .unwrap_or_default()
+}
+
+/// Whether `error` of a write may be about what it left undone.
+fn may_be_offload(error: &io::Error, offload: Offload) -> bool {
+    let reason = matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EIO));
+    reason && offload != Offload::NONE
+}
