@@ -6,8 +6,9 @@
 #                                    └── client, no node of the cluster
 #
 # services.sh BACKEND PEER FAMILIES MASQUERADE...: PEER is tartan or kernel-vxlan, FAMILIES v4, v6 or dual, inside and
-# outside; each MASQUERADE, on or off, is one round of all paths. In the first round packets meet Tartan's
-# masquerade before kube-proxy's, since its rules were there first; in a later one after it.
+# outside; each MASQUERADE, on or off, is one round of all paths. Of two
+# nat chains of one priority packets meet the newer one first: kube-proxy's in the first round; in a second one with
+# masquerade Tartan's, which a new start has written anew.
 # case: vxlan tartan v4 on off
 # case: udp tartan v4 off on
 # case: vxlan kernel-vxlan v4 on off
@@ -173,8 +174,8 @@ paths() {
     path client any "port $here $pod-local" "$pod" client
 }
 
-# Which node does not drop what its policy may make it drop is no proof: rp_filter as strict as it can be with
-# masquerade; without it nodes answer by another way than they were asked.
+# With masquerade everything is answered by the way it came, and the strictest rp_filter changes nothing. Without it
+# the answer of a node to a pod comes by the overlay, that of a pod to a node past it.
 strictness() {
     local node value=1
     [ "$1" = on ] || value=0
