@@ -130,6 +130,16 @@ walk() {
     PATHS=()
 }
 
+# A Service with every pod as endpoint: all connections are answered, and not all by one.
+balanced() {
+    local answers
+    for _ in {1..12}; do echo "any $(target "service all")"; done |
+        ip netns exec "$PREFIX-$1" python3 "$TOOLS/exchange.py" ask >"$SCRATCH/answers"
+    answers=$(cut -d ' ' -f 2 "$SCRATCH/answers" | sort | uniq -c | awk '{ print $2, $1 }')
+    equal "IPv$FAMILY, $1 to service all: answers" 24 "$(grep -c ' pod[1-4] ' "$SCRATCH/answers")"
+    [ "$(wc -l <<<"$answers")" -gt 1 ] || fail "IPv$FAMILY, $1 to service all: one pod answers everything: $answers"
+}
+
 # paths MASQUERADE HERE THERE POD NEIGHBOUR REMOTE: all paths that begin at the node HERE or its pod, whose neighbour
 # is on the same node and whose remote is on THERE; and those of a client from outside to HERE.
 paths() {
@@ -150,6 +160,7 @@ paths() {
     path "$pod" any "node $there" "$there" "$outside"
     path "$pod" any "port $here $pod" "$pod" "$own"
     path "$pod" any "port $here $remote" "$remote" "$tunnel"
+    path "$pod" any "port $here $neighbour-local" "$neighbour" "$pod"
     path "$pod" any "port $there $remote" "$remote" "$others"
     path "$pod" any "port $there $neighbour" "$neighbour" "tunnel${there#node}"
     path "$pod" any "port $there $pod" "$pod" "tunnel${there#node}"
@@ -205,6 +216,8 @@ for ROUND in "${ROUNDS[@]}"; do
         paths "$ROUND" node1 node2 pod1 pod2 pod3
         paths "$ROUND" node2 node1 pod3 pod4 pod1
         walk
+        balanced pod1
+        balanced node2
     done
     for NODE in $(tartan_nodes); do
         law_one "$NODE"
