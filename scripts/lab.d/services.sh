@@ -4,12 +4,13 @@
 #
 #   PREFIX-client   192.0.2.251   2001:db8:192::251    no node; the nodes' default route leads to it
 #
-#   for every pod K                          of node port   to
+#   name         address                          node port   leads to
 #     podK        10.96.0.K    fd00:10:96::K        30000+K   podK
 #     podK-local  10.96.1.K    fd00:10:96::1:K      31000+K   podK, with externalTrafficPolicy Local
 #     all         10.96.2.1    fd00:10:96::2:1      32001     every pod
+#     nodeI       10.96.3.I    fd00:10:96::3:I      32100+I   nodeI itself, as a pod with the host's network
 #
-# Each from port 80 to port 8080 of the pod, by TCP and by UDP. STATE/services.4 and services.6 have them as JSON.
+# Each from port 80 to port 8080, by TCP and by UDP. STATE/services.4 and services.6 have them as JSON.
 
 CLIENT=251
 # The digits of K in an address.
@@ -55,7 +56,7 @@ served() {
 }
 
 service_plan() {
-    jq -nR --argjson six "$((${1} == 6))" '
+    jq -nR --argjson six "$((${1} == 6))" --rawfile nodes "$STATE/nodes" '
         def address($group; $number):
             if $six == 0 then "10.96.\($group).\($number)"
             elif $group == 0 then "fd00:10:96::\($number)"
@@ -63,12 +64,16 @@ service_plan() {
         def service($name; $group; $number; $node_port; $local; $endpoints):
             {name: "lab/\($name)", address: address($group; $number), port: 80, node_port: $node_port,
              local: $local, endpoints: $endpoints};
-        [inputs | split(" ") | {pod: .[0], node: .[1], port: 8080,
-            address: (.[2:] | map(select(contains(":") == ($six == 1)))[0])}]
+        def endpoint($node; $addresses):
+            {address: ($addresses | map(select(contains(":") == ($six == 1)))[0]), port: 8080, node: $node};
+        [inputs | split(" ") | {pod: .[0]} + endpoint(.[1]; .[2:])]
         | [ (.[] | (.pod[3:] | tonumber) as $number
                 | service(.pod; 0; $number; 30000 + $number; false; [.]),
                   service("\(.pod)-local"; 1; $number; 31000 + $number; true; [.])),
-            service("all"; 2; 1; 32001; false; .) ]' "$STATE/pods"
+            service("all"; 2; 1; 32001; false; .),
+            ($nodes | split("\n")[] | select(. != "") | split(" ")
+                | (.[0][4:] | tonumber) as $number
+                | service(.[0]; 3; $number; 32100 + $number; false; [endpoint(.[0]; [.[2], .[4]])])) ]' "$STATE/pods"
 }
 
 # $1 node, $2 family

@@ -5,23 +5,30 @@
 #   pod1, pod2 ── node1 tartan ══ underlay ══ node2: tartan, or a kernel node with flannel's rules ── pod3, pod4
 #                                    └── client, no node of the cluster
 #
-# services.sh BACKEND PEER FAMILIES MASQUERADE...: PEER is tartan or kernel-vxlan, FAMILIES v4, v6 or dual, inside and
-# outside; each MASQUERADE, on or off, is one round of all paths. Of two
-# nat chains of one priority packets meet the newer one first: kube-proxy's in the first round; in a second one with
-# masquerade Tartan's, which a new start has written anew.
-# case: vxlan tartan v4 on off
-# case: udp tartan v4 off on
-# case: vxlan kernel-vxlan v4 on off
-# case: vxlan kernel-vxlan v6 off on
-# full: vxlan tartan v6 on off on
-# full: udp tartan v6 on off on
+# services.sh BACKEND PEER UNDERLAY FAMILIES MASQUERADE...: PEER is tartan or kernel-vxlan, FAMILIES v4, v6 or dual,
+# inside and outside; each MASQUERADE, on or off, is one round of all paths. Of two nat chains of one priority packets
+# meet the newer one first: kube-proxy's in the first round; in a later one with masquerade Tartan's, which a new start
+# has written anew.
+# case: vxlan tartan offload dual on off
+# case: udp tartan offload dual off on
+# case: vxlan kernel-vxlan offload dual on off
+# full: vxlan tartan wire dual on off
+# full: vxlan tartan no-tunnel v4 off on off
+# full: vxlan tartan offload v6 on off on
+# full: udp tartan wire v4 on off on
+# full: udp tartan no-tunnel v6 on off on
+# full: udp kernel-vxlan offload dual on off
+# full: vxlan kernel-vxlan wire dual off on
+# full: vxlan kernel-vxlan no-tunnel v4 on off
+# full: vxlan kernel-vxlan offload v6 on off on
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"
 
 BACKEND=$1
 PEER=$2
-FAMILIES=$3
-ROUNDS=("${@:4}")
+UNDERLAY=$3
+FAMILIES=$4
+ROUNDS=("${@:5}")
 # Where the lab's Services lead to; the nodes' own servers listen there too.
 PORT=8080
 # Whose an address is: pod1, node1, tunnel1 (that node's end of the overlay) or client.
@@ -158,6 +165,9 @@ paths() {
     path "$pod" any "service $pod" "$pod" "$own"
     path "$pod" any "node $here" "$here" "$pod"
     path "$pod" any "node $there" "$there" "$outside"
+    # A Service that ends at a pod with the host's network, as Kubernetes' own does.
+    path "$pod" any "service $here" "$here" "$pod"
+    path "$pod" any "service $there" "$there" "$outside"
     path "$pod" any "port $here $pod" "$pod" "$own"
     path "$pod" any "port $here $remote" "$remote" "$tunnel"
     path "$pod" any "port $here $neighbour-local" "$neighbour" "$pod"
@@ -175,12 +185,14 @@ paths() {
         path "$here" "$bound" "pod $remote" "$remote" "$host"
         path "$here" "$bound" "service $pod" "$pod" "$own"
         path "$here" "$bound" "service $remote" "$remote" "$tunnel"
+        path "$here" "$bound" "service $there" "$there" "$here"
         path "$here" "$bound" "port $here $remote" "$remote" "$tunnel"
         path "$here" "$bound" "port $there $remote" "$remote" "$others"
     done
 
     path client any "port $here $pod" "$pod" "$own"
     path client any "port $here $remote" "$remote" "$tunnel"
+    path client any "port $here $there" "$there" "$here"
     # externalTrafficPolicy Local keeps the client's address.
     path client any "port $here $pod-local" "$pod" client
 }
@@ -203,9 +215,9 @@ no_drops() {
         | map(select(.value != 0)) | group_by(.key) | map({key: .[0].key, value: (map(.value) | add)}) | from_entries')"
 }
 
-say "services: backend $BACKEND, peer $PEER, $FAMILIES"
+say "services: backend $BACKEND, peer $PEER, underlay $UNDERLAY, $FAMILIES"
 mapfile -t OPTIONS < <(options | tr ' ' '\n')
-lab_up --backend "$BACKEND" --inside "$FAMILIES" --outside "$FAMILIES" --pods 2 "${OPTIONS[@]}"
+lab_up --backend "$BACKEND" --underlay "$UNDERLAY" --inside "$FAMILIES" --outside "$FAMILIES" --pods 2 "${OPTIONS[@]}"
 owners
 serve
 for ROUND in "${ROUNDS[@]}"; do
