@@ -1,7 +1,7 @@
 //! Laws that rest on what this kernel's UDP sockets really do: a worker over real sockets, in network namespaces.
 //!
 //! ```text
-//!   near 192.0.2.1 ── veth, MTU 1500 ── 192.0.2.2 far
+//!   near 192.0.2.1 ── veth, MTU 1500 ── 192.0.2.2 far, or the same in 2001:db8::/64
 //! ```
 //!
 //! Needs root and `ip`; fails, never skips, without them.
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use dataplane::drops::DropReason;
 use dataplane::now::Now;
-use encap::Format;
+use encap::{Family, Format};
 
 use rig::Rig;
 
@@ -30,8 +30,8 @@ use rig::Rig;
 #[test]
 fn a_link_smaller_than_we_thought_is_learned_from_our_own_kernel() {
     for format in [Format::Udp, Format::Vxlan] {
-        let mut rig = Rig::new(format, 9000);
-        let fits = 1500 - format.overhead(encap::Family::V4);
+        let mut rig = Rig::new(format, Family::V4, 9000);
+        let fits = 1500 - format.overhead(Family::V4);
         let answers = rig.send(
             &[rig::packet(1_600, true), rig::packet(1_600, false)],
             Now(0),
@@ -51,12 +51,40 @@ fn a_link_smaller_than_we_thought_is_learned_from_our_own_kernel() {
     }
 }
 
+/// The same over IPv6, where nothing is fragmented and the kernel's word names the port.
+#[test]
+fn a_link_smaller_than_we_thought_is_learned_over_ipv6() {
+    for format in [Format::Udp, Format::Vxlan] {
+        let mut rig = Rig::new(format, Family::V6, 9000);
+        let fits = 1500 - format.overhead(Family::V6);
+        let answers = rig.send(&[rig::packet6_to(2, 1_600)], Now(0));
+        let [answer] = &answers[..] else {
+            panic!("{} answers", answers.len())
+        };
+        assert_eq!(answer[40..42], [2, 0], "packet too big");
+        assert_eq!(answer[44..48], u32::from(fits).to_be_bytes());
+        assert_eq!(rig.path_mtu(), 1500);
+        let none: [Vec<u8>; 0] = [];
+        assert_eq!(rig.send(&[rig::packet6_to(2, fits)], Now(0)), none);
+        let arrived = rig.arrived();
+        assert_eq!(arrived.len(), 1);
+        assert_eq!(arrived[0].len(), usize::from(fits) + format.header_len());
+        let flow = rig.outbound();
+        assert_eq!(flow.drops_of(DropReason::TooBig), 1);
+        assert_eq!((flow.sent, flow.dropped(), flow.balance()), (1, 1, 0));
+    }
+}
+
 /// ICMP errors about datagrams to a closed port come back while we send to a peer that is well.
 #[test]
 fn errors_of_other_datagrams_lose_nothing() {
-    let mut rig = Rig::new(Format::Vxlan, 1500);
     let to_nobody = rig::packet_to([10, 244, 3, 2], 100, false);
-    let to_peer = rig::packet(100, false);
+    errors_lose_nothing(Family::V4, to_nobody, rig::packet(100, false));
+    errors_lose_nothing(Family::V6, rig::packet6_to(3, 100), rig::packet6_to(2, 100));
+}
+
+fn errors_lose_nothing(family: Family, to_nobody: Vec<u8>, to_peer: Vec<u8>) {
+    let mut rig = Rig::new(Format::Vxlan, family, 1500);
     let mut arrived = 0;
     for round in 0..20 {
         let now = Now(0).after(Duration::from_millis(round * 20));

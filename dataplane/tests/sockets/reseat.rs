@@ -9,7 +9,7 @@ use dataplane::counters::{Counters, Flow};
 use dataplane::device::plain::{self, Plain};
 use dataplane::engine::{Engine, EngineError, Seat};
 use dataplane::underlay::socket::{SocketSpec, Sockets};
-use encap::Format;
+use encap::{Family, Format};
 
 use crate::rig::{Namespace, bound, linked, packet, port, spec};
 
@@ -40,7 +40,7 @@ impl Moving {
             underlay: Sockets::adopt(pair).unwrap(),
             core: None,
         };
-        let spec = spec(Format::Udp, 1500);
+        let spec = spec(Format::Udp, Family::V4, 1500);
         let engine = Engine::start(vec![seat], counters.clone(), &spec).unwrap();
         engine.go();
         let at = ("192.0.2.2", port(Format::Udp));

@@ -1,7 +1,7 @@
 //! Two namespaces, and a worker in one of them.
 
 use std::io;
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,36 +16,45 @@ use dataplane::spec::{NodeSpec, PeerSpec, Spec};
 use dataplane::underlay::socket::{SocketSpec, Sockets, bind};
 use dataplane::worker::{Next, Source, Worker};
 use encap::{Family, Format, Mac, Vni};
+use ipnet::IpNet;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// A worker at 192.0.2.1 with two peers behind one link: 192.0.2.2 listens, 192.0.2.3 (the same host) does not.
+/// A worker at 192.0.2.1 or 2001:db8::1 with two peers behind one link: the one at `2` listens, the one at `3` (the same
+/// host) does not. Pods have addresses of the underlay's family.
 pub struct Rig {
     worker: Worker<Memory, Sockets>,
     counters: Counters,
     snapshot: Snapshot,
     far: UdpSocket,
+    family: Family,
     _namespaces: [Namespace; 2],
 }
 
 pub struct Namespace(String);
 
 impl Rig {
-    /// Peers are sent to in `format`; the worker believes in an underlay of `underlay_mtu` bytes.
-    pub fn new(format: Format, underlay_mtu: u16) -> Rig {
-        let [near, far] = linked(&["192.0.2.1"], &["192.0.2.2", "192.0.2.3"]);
+    /// Peers are sent to in `format` over `family`; the worker believes in an underlay of `underlay_mtu` bytes.
+    pub fn new(format: Format, family: Family, underlay_mtu: u16) -> Rig {
+        let at = |number| node(family, number).to_string();
+        let [near, far] = linked(&[&at(1)], &[&at(2), &at(3)]);
         // Otherwise the far kernel answers only a few of the datagrams that nobody wants.
-        far.inside(|| std::fs::write("/proc/sys/net/ipv4/icmp_ratelimit", "0").unwrap());
-        let listener = far.inside(move || UdpSocket::bind(("192.0.2.2", port(format))).unwrap());
+        for limit in ["ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"] {
+            far.inside(|| std::fs::write(format!("/proc/sys/net/{limit}"), "0").unwrap());
+        }
+        let listener =
+            far.inside(move || UdpSocket::bind((node(family, 2), port(format))).unwrap());
         listener
             .set_read_timeout(Some(Duration::from_millis(20)))
             .unwrap();
-        let sockets = Sockets::adopt(bound(&near, "192.0.2.1")).unwrap();
+        await_link(&near, &listener);
+        let sockets = Sockets::adopt(bound(&near, &at(1))).unwrap();
         let counters = Counters::create(1).unwrap();
         Rig {
             worker: Worker::new(Memory::default(), sockets, &counters, 0),
             counters,
-            snapshot: Snapshot::new(&spec(format, underlay_mtu), None),
+            snapshot: Snapshot::new(&spec(format, family, underlay_mtu), None),
             far: listener,
+            family,
             _namespaces: [near, far],
         }
     }
@@ -67,7 +76,7 @@ impl Rig {
         panic!("the worker never rests");
     }
 
-    /// What the peer at 192.0.2.2 received since it was last asked.
+    /// What the peer that listens received since it was last asked.
     pub fn arrived(&self) -> Vec<Vec<u8>> {
         let mut buffer = [0; 65_536];
         let next = || match self.far.recv(&mut buffer) {
@@ -88,9 +97,23 @@ impl Rig {
             .iter()
             .next()
             .unwrap()
-            .path_mtu(Family::V4, Now(0))
+            .path_mtu(self.family, Now(0))
             .unwrap()
     }
+}
+
+/// A link that has just come up is not one of IPv6 yet: sends until something arrives.
+fn await_link(near: &Namespace, listener: &UdpSocket) {
+    let to = listener.local_addr().unwrap();
+    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let sender = near.inside(|| UdpSocket::bind(any).unwrap());
+    let arrives = |_| {
+        // Without a route yet the send itself fails.
+        let _ = sender.send_to(b"up?", to);
+        listener.recv(&mut [0; 16]).is_ok()
+    };
+    assert!((0..500).any(arrives), "no link to {to}");
+    while listener.recv(&mut [0; 16]).is_ok() {}
 }
 
 /// Two namespaces and the link between them.
@@ -102,7 +125,11 @@ pub fn linked(near_addresses: &[&str], far_addresses: &[&str]) -> [Namespace; 2]
     ));
     for (space, addresses) in [(&near, near_addresses), (&far, far_addresses)] {
         for address in addresses {
-            space.ip(&format!("addr add {address}/24 dev u0"));
+            if address.contains(':') {
+                space.ip(&format!("addr add {address}/64 dev u0 nodad"));
+            } else {
+                space.ip(&format!("addr add {address}/24 dev u0"));
+            }
         }
         space.ip("link set u0 up");
     }
@@ -173,13 +200,26 @@ pub fn packet_to(destination: [u8; 4], length: u16, dont_fragment: bool) -> Vec<
     header
 }
 
-/// The node at 192.0.2.1.
-pub fn spec(format: Format, underlay_mtu: u16) -> Spec {
+/// An IPv6 UDP packet of `length` bytes from our pod to that of node `number`.
+pub fn packet6_to(number: u8, length: u16) -> Vec<u8> {
+    let mut packet = vec![0x60, 0, 0, 0];
+    packet.extend((length - 40).to_be_bytes());
+    packet.extend([17, 64]);
+    packet.extend(pod6(1).octets());
+    packet.extend(pod6(number).octets());
+    packet.extend([0x30, 0x39, 0x27, 0x0f]);
+    packet.extend((length - 40).to_be_bytes());
+    packet.resize(usize::from(length), 0);
+    packet
+}
+
+/// Node 1 on an underlay of `family`.
+pub fn spec(format: Format, family: Family, underlay_mtu: u16) -> Spec {
     let peer = |number: u8| PeerSpec {
         name: format!("node{number}"),
-        public: address(&format!("192.0.2.{number}")).into(),
+        public: node(family, number).into(),
         underlay_sources: vec![],
-        subnets: vec![format!("10.244.{number}.0/24").parse().unwrap()],
+        subnets: subnets(number),
         accept_sources: vec![],
         format,
         vtep_mac: PerFamily::each(|_| Mac([2, 0, 0, 0, 0, number])),
@@ -187,24 +227,45 @@ pub fn spec(format: Format, underlay_mtu: u16) -> Spec {
     Spec {
         version: 1,
         node: NodeSpec {
-            cluster: vec!["10.244.0.0/16".parse().unwrap()],
-            subnets: vec!["10.244.1.0/24".parse().unwrap()],
-            tunnel: vec![address("10.244.1.0")],
-            public: address("192.0.2.1").into(),
-            addresses: vec![address("192.0.2.1")],
+            cluster: vec![
+                "10.244.0.0/16".parse().unwrap(),
+                "fd00:10:244::/48".parse().unwrap(),
+            ],
+            subnets: subnets(1),
+            tunnel: subnets(1).iter().map(IpNet::network).collect(),
+            public: node(family, 1).into(),
+            addresses: vec![node(family, 1)],
             vtep_mac: Mac([2, 0, 0, 0, 0, 1]),
             vni: Vni::new(1).unwrap(),
             gbp: false,
-            ipv6_over_udp: false,
+            ipv6_over_udp: true,
             device_mtu: 1450,
             underlay_mtu,
             udp_port: 8285,
             vxlan_port: 8472,
         },
         peers: vec![peer(2), peer(3)],
-        attachments: vec![address("10.244.1.2")],
+        attachments: vec![address("10.244.1.2"), pod6(1).into()],
         kernel_prefixes: vec![],
     }
+}
+
+fn subnets(number: u8) -> Vec<IpNet> {
+    vec![
+        format!("10.244.{number}.0/24").parse().unwrap(),
+        format!("fd00:10:244:{number}::/64").parse().unwrap(),
+    ]
+}
+
+fn node(family: Family, number: u8) -> IpAddr {
+    match family {
+        Family::V4 => [192, 0, 2, number].into(),
+        Family::V6 => [0x2001, 0xdb8, 0, 0, 0, 0, 0, number.into()].into(),
+    }
+}
+
+fn pod6(number: u8) -> Ipv6Addr {
+    [0xfd00, 0x10, 0x244, number.into(), 0, 0, 0, 2].into()
 }
 
 pub fn address(text: &str) -> IpAddr {
