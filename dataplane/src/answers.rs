@@ -2,7 +2,7 @@
 //!
 //! Theory of operation: sources share a fixed number of token buckets by hash. A bucket starts with [`ICMP_BURST`]
 //! tokens and gains one every [`ICMP_EVERY`]. An answer that finds no token, or that must not be made (RFC 1122 section
-//! 3.2.2), is not made at all: it has no fate because it never was a packet.
+//! 3.2.2), is not made at all: it has no fate because it never was a packet. The former are counted.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io::IoSlice;
@@ -75,7 +75,7 @@ impl Answers {
             .get_mut(place)
             .is_some_and(|bucket| bucket.take(now))
         {
-            return;
+            return tally.leave_unanswered();
         }
         tally.originate(Direction::Outbound, 1);
         match device.write(Offload::NONE, &[IoSlice::new(packet)]) {

@@ -40,6 +40,8 @@ pub struct WorkerTotals {
     pub tick: u64,
     /// Version of the snapshot that the worker forwards by.
     pub snapshot: u64,
+    /// ICMP errors that were not made because their receiver had drawn too many. They never were packets.
+    pub unanswered: u64,
     /// Pod → peer.
     pub outbound: Flow,
     /// Peer → pod.
@@ -135,6 +137,7 @@ impl Counters {
             WorkerTotals {
                 tick: tally.word(TICK).load(Relaxed),
                 snapshot: tally.word(SNAPSHOT).load(Relaxed),
+                unanswered: tally.word(UNANSWERED).load(Relaxed),
                 outbound: tally.flow(Direction::Outbound),
                 inbound: tally.flow(Direction::Inbound),
             }
@@ -216,6 +219,10 @@ impl Tally {
             .store(packets as u64, Relaxed);
     }
 
+    pub(crate) fn leave_unanswered(&self) {
+        self.add(UNANSWERED, 1);
+    }
+
     fn flow(&self, direction: Direction) -> Flow {
         let read = |index| self.word(base(direction) + index).load(Relaxed);
         Flow {
@@ -254,6 +261,7 @@ const fn base(direction: Direction) -> usize {
 // Places inside a worker's block.
 const TICK: usize = 0;
 const SNAPSHOT: usize = 1;
+const UNANSWERED: usize = 2;
 
 // Places inside a direction's words.
 const RECEIVED: usize = 0;

@@ -136,7 +136,7 @@ impl DropReason {
             }
             DropReason::OwnSubnet => "no pod of this node has that address of its subnet",
             DropReason::NoRoute => {
-                "no node owns the destination; the sender got ICMP net-unreachable"
+                "no node owns the destination; the sender is told by ICMP net-unreachable"
             }
             DropReason::Ipv6InUdp => {
                 "the udp format carries only IPv4; ipv6-over-udp allows it between Tartan nodes"

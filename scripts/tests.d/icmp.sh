@@ -235,7 +235,12 @@ flood() {
     [ "$answers" -ge 32 ] || fail "a flood draws 32 answers at once, not $answers"
     equal "a flood: counts of node1" \
         "{\"NoRoute\":300,\"delivered\":$answers,\"originated\":$answers,\"received\":300}" "$(growth "$before" "$after")"
+    equal "a flood: answers not sent" $((300 - answers)) $(($(unanswered "$after") - $(unanswered "$before")))
     unreachable "a process beside a flood" node1
+}
+
+unanswered() {
+    jq '[.workers[].unanswered] | add' <<<"$1"
 }
 
 # Between node1 and node3 only; the kernel of node1 itself refuses what is larger.

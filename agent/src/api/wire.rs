@@ -277,6 +277,8 @@ pub struct Worker {
     pub outbound: Flow,
     /// Peer to pod.
     pub inbound: Flow,
+    /// ICMP errors that were not made because their receiver had drawn too many.
+    pub unanswered: u64,
 }
 
 /// One direction of one worker.

@@ -1,5 +1,7 @@
 //! `tartan drops`: every packet's fate, and whether the count of them agrees.
 
+use dataplane::limits::{ICMP_BURST, ICMP_EVERY};
+
 use super::table::{Column, render as table};
 use crate::api::wire::{Drops, Flow};
 
@@ -29,6 +31,7 @@ pub(super) fn render(drops: &Drops) -> String {
             }),
         ),
     };
+    text.push_str(&unanswered(drops));
     text.push('\n');
     text.push_str(&flows(drops));
     if !drops.kernel.is_empty() {
@@ -36,6 +39,20 @@ pub(super) fn render(drops: &Drops) -> String {
         text.push_str(&kernel(drops));
     }
     text
+}
+
+/// The senders who were not told of every drop.
+fn unanswered(drops: &Drops) -> String {
+    let every = ICMP_EVERY.as_millis();
+    let count: u64 = drops.workers.iter().map(|worker| worker.unanswered).sum();
+    let errors = match count {
+        0 => return String::new(),
+        1 => "ICMP error was",
+        _ => "ICMP errors were",
+    };
+    format!(
+        "{count} {errors} not sent: a sender gets {ICMP_BURST} at once, then one every {every} ms\n"
+    )
 }
 
 fn flows(drops: &Drops) -> String {
@@ -125,6 +142,7 @@ mod tests {
             workers: vec![Worker {
                 worker: 0,
                 inbound,
+                unanswered: 7,
                 ..Worker::default()
             }],
             kernel: vec![KernelCounter {
@@ -140,6 +158,7 @@ mod tests {
 REASON       DIRECTION  COUNT  MEANING
 UnknownPeer  inbound        2  why
 NotOurs      inbound        1  why
+7 ICMP errors were not sent: a sender gets 32 at once, then one every 10 ms
 
 WORKER  DIRECTION  RECEIVED  ORIGINATED  SENT  DELIVERED  DROPPED  HELD  BALANCE
      0  outbound          0           0     0          0        0     0        0

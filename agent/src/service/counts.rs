@@ -41,6 +41,7 @@ impl Control {
                 worker,
                 outbound: flow(&totals.outbound),
                 inbound: flow(&totals.inbound),
+                unanswered: totals.unanswered,
             });
         wire::Drops {
             reasons: reasons.collect(),

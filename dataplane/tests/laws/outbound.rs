@@ -147,7 +147,9 @@ fn answers_are_bounded_per_source() {
         ask(&mut node, pod(1, 0), late.after(ICMP_EVERY * 500)),
         burst
     );
-    assert_eq!(node.totals().outbound.drops_of(DropReason::NoRoute), 5_000);
+    let totals = node.totals();
+    assert_eq!(totals.outbound.drops_of(DropReason::NoRoute), 5_000);
+    assert_eq!(totals.unanswered + totals.outbound.originated, 5_000);
 }
 
 #[test]
