@@ -58,7 +58,7 @@ impl Control {
                     place: port.name.clone(),
                     counter: "drops".to_owned(),
                     count,
-                    gloss: "datagrams lost before we read them: the socket's buffer was full"
+                    gloss: "datagrams, or trains of them, lost before we read them: the socket's buffer was full"
                         .to_owned(),
                 }),
                 Err(error) => tracing::debug!(%error, "no drop counter of {}", port.name),
