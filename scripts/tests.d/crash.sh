@@ -9,8 +9,9 @@
 # underlay.
 # case: udp
 # case: vxlan
+# case: vxlan dual dual
 # full: udp v6 v6
-# case: vxlan dual v4
+# full: vxlan dual v4
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"
 

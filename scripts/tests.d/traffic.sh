@@ -12,16 +12,22 @@
 # case: vxlan kernel-vxlan wire
 # case: vxlan tartan offload v6 v4
 # case: udp tartan offload v6 v6
+# case: vxlan tartan offload dual dual
+# case: vxlan kernel-vxlan wire dual dual
 # full: udp tartan no-tunnel
 # full: udp tartan wire
 # full: vxlan tartan no-tunnel
 # full: vxlan tartan wire
 # full: vxlan control wire
 # full: udp tartan offload dual v4
+# full: udp tartan offload dual dual
 # full: vxlan tartan offload v4 v6
 # full: vxlan tartan offload v6 v6
 # full: vxlan tartan offload dual v6
+# full: vxlan tartan wire dual dual
 # full: vxlan kernel-vxlan offload v6 v6
+# full: vxlan kernel-vxlan offload dual dual
+# full: vxlan kernel-vxlan no-tunnel dual dual
 # full: vxlan control wire dual dual
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"

@@ -10,6 +10,8 @@
 # case: udp tartan
 # case: vxlan tartan
 # case: udp tartan v6 v6
+# case: vxlan tartan dual dual
+# full: udp tartan dual dual
 # full: udp tartan dual v4
 # full: vxlan tartan v6 v4
 # full: vxlan tartan dual v6
