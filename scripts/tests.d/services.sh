@@ -234,5 +234,6 @@ for ROUND in "${ROUNDS[@]}"; do
     for NODE in $(tartan_nodes); do
         law_one "$NODE"
         no_drops "$NODE"
+        equal "problems of $NODE" '[]' "$(told "$NODE" status | jq -c .problems)"
     done
 done
