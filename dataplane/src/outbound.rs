@@ -16,13 +16,14 @@ use encap::checksum;
 use encap::fragment;
 use encap::inner::Inner;
 use encap::offload::Unfinished;
-use encap::segment::{self, Plan};
+use encap::segment::{self, Headers, Plan};
 
 use crate::answers::{Answer, Answers};
 use crate::batch::{Again, Datagram, Head, OutboundBatch};
 use crate::counters::Tally;
 use crate::device::{Device, Read};
 use crate::drops::{Direction, DropReason};
+use crate::limits::FRAME;
 use crate::now::Now;
 use crate::snapshot::Snapshot;
 
@@ -99,7 +100,8 @@ impl<D: Device> Outbound<'_, D> {
             plan,
         ) {
             (Ok((target, Fit::Whole)), Some(plan)) => {
-                self.segment(&target, frame, &plan, segment, Again::Never);
+                let headers = plan.headers(self.batch.bytes(frame, 0..FRAME));
+                self.segment(&target, frame, (&plan, headers), segment, Again::Never);
             }
             (Ok((target, fit)), Some(plan)) => self.alone(&target, frame, &plan, segment, fit),
             (Ok((target, fit)), None) => {
@@ -135,12 +137,13 @@ impl<D: Device> Outbound<'_, D> {
         if !self.batch.takes(plan.count(), head) {
             return self.drop(DropReason::UnderlayFull, plan.count());
         }
+        let headers = plan.headers(self.batch.bytes(frame, 0..FRAME));
         for index in 0..plan.count() {
             let again = Again::Packet {
                 frame: frame as u16,
                 segment: index as u16,
             };
-            self.segment(target, frame, plan, index, again);
+            self.segment(target, frame, (plan, headers), index, again);
         }
     }
 
@@ -149,7 +152,7 @@ impl<D: Device> Outbound<'_, D> {
         &mut self,
         target: &Target<'_>,
         frame: usize,
-        plan: &Plan,
+        (plan, headers): (&Plan, Option<Headers>),
         index: usize,
         again: Again,
     ) {
@@ -157,7 +160,7 @@ impl<D: Device> Outbound<'_, D> {
             .batch
             .head(target.outer(), plan.header_len(), |frames, out| {
                 let packet = frames.get(frame)?;
-                plan.header(packet.as_slice(), index, out)
+                headers?.write(packet.as_slice(), index, out)
             });
         self.push(target, head, (frame, plan.payload(index)), again);
     }

@@ -9,6 +9,7 @@
 //! checksum. Everything else is copied, IP options, extension headers and TCP options included.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::ops::Range;
 
 use crate::checksum::{self, TCP, UDP};
@@ -28,8 +29,8 @@ pub struct Plan {
     len: usize,
     /// Payload bytes per segment; the last may have fewer.
     size: u16,
-    /// Sum over addresses and protocol: the pseudo-header without its length.
-    pseudo: u16,
+    source: IpAddr,
+    destination: IpAddr,
     /// A UDP sender that made no checksum: the segments have none either.
     unsummed: bool,
 }
@@ -97,7 +98,8 @@ pub fn plan(packet: &[u8], inner: &Inner, size: u16) -> Result<Plan, Unsegmentab
         header,
         len: inner.len,
         size,
-        pseudo: checksum::pseudo(inner.source, inner.destination, inner.protocol, 0),
+        source: inner.source,
+        destination: inner.destination,
         unsummed: inner.family == Family::V4
             && inner.protocol == UDP
             && field::u16(segment, udp::CHECKSUM) == Some(0),
@@ -134,83 +136,151 @@ impl Plan {
         start..start.saturating_add(self.size.into()).min(self.len)
     }
 
+    /// The headers of the segments of `packet`, whose bytes must stay as they are from now on.
+    ///
+    /// `None` where `packet` is not the one that was planned.
+    pub fn headers(&self, packet: &[u8]) -> Option<Headers> {
+        let (ip, transport) = packet
+            .get(..self.header)?
+            .split_at_checked(self.transport)?;
+        let mut headers = Headers {
+            plan: *self,
+            identification: 0,
+            sequence: 0,
+            flags: 0,
+            ip_sum: 0,
+            transport_sum: 0,
+        };
+        if self.family == Family::V4 {
+            headers.identification = field::u16(ip, ipv4::IDENTIFICATION)?;
+            let written = [
+                headers.identification,
+                field::u16(ip, ipv4::LENGTH)?,
+                field::u16(ip, ipv4::CHECKSUM)?,
+            ];
+            headers.ip_sum = without(checksum::sum(ip), &written);
+        }
+        let pseudo = checksum::pseudo(self.source, self.destination, self.protocol, 0);
+        let sum = checksum::add(pseudo, checksum::sum(transport));
+        headers.transport_sum = if self.protocol == TCP {
+            let sequence = field::bytes(transport, tcp::SEQUENCE)?;
+            headers.sequence = u32::from_be_bytes(sequence);
+            headers.flags = field::u16(transport, tcp::FLAGS_WORD)?;
+            let [high, low] = halves(headers.sequence);
+            let checksum = field::u16(transport, tcp::CHECKSUM)?;
+            without(sum, &[high, low, headers.flags, checksum])
+        } else {
+            let length = field::u16(transport, udp::LENGTH)?;
+            without(sum, &[length, field::u16(transport, udp::CHECKSUM)?])
+        };
+        Some(headers)
+    }
+
+    /// Writes one segment's header alone, as [`Headers::write`] does.
+    pub fn header(&self, packet: &[u8], i: usize, out: &mut [u8]) -> Option<usize> {
+        self.headers(packet)?.write(packet, i, out)
+    }
+}
+
+/// What the headers of all segments are made of: what they share is summed once. Belongs to the packet that it was made
+/// from.
+#[derive(Clone, Copy, Debug)]
+pub struct Headers {
+    plan: Plan,
+    identification: u16,
+    sequence: u32,
+    /// The word that ends in the TCP flags.
+    flags: u16,
+    /// Sum of the IPv4 header without length, identification and checksum.
+    ip_sum: u16,
+    /// Sum of pseudo-header and transport header without both lengths, checksum, and TCP's sequence number and flags.
+    transport_sum: u16,
+}
+
+impl Headers {
     /// Writes segment `i`'s complete header at the start of `out` and returns its length.
     ///
-    /// `None` where there is no such segment, `out` is shorter than [`Plan::header_len`], or `packet` is not the
-    /// one that was planned.
-    pub fn header(&self, packet: &[u8], i: usize, out: &mut [u8]) -> Option<usize> {
-        if i >= self.count() {
+    /// `None` where there is no such segment, `out` is shorter than [`Plan::header_len`], or `packet` is not the one
+    /// that was planned.
+    pub fn write(&self, packet: &[u8], i: usize, out: &mut [u8]) -> Option<usize> {
+        let plan = &self.plan;
+        if i >= plan.count() {
             return None;
         }
-        let payload = packet.get(self.payload(i))?;
-        let out = out.get_mut(..self.header)?;
-        out.copy_from_slice(packet.get(..self.header)?);
-        let (ip, transport) = out.split_at_mut_checked(self.transport)?;
-        self.number_ip(ip, i, payload.len())?;
-        match self.protocol {
-            TCP => self.number_tcp(transport, i)?,
-            _ => field::put_u16(
-                transport,
-                udp::LENGTH,
-                field::length(transport.len() + payload.len())?,
-            )?,
-        }
-        self.put_checksum(transport, payload)?;
-        Some(self.header)
+        let payload = packet.get(plan.payload(i))?;
+        let out = out.get_mut(..plan.header)?;
+        out.copy_from_slice(packet.get(..plan.header)?);
+        let length = field::length(plan.header + payload.len())?;
+        let (ip, transport) = out.split_at_mut_checked(plan.transport)?;
+        self.write_ip(ip, i, length)?;
+        self.write_transport(transport, i, payload)?;
+        Some(plan.header)
     }
 
-    fn number_ip(&self, ip: &mut [u8], i: usize, payload: usize) -> Option<()> {
-        let len = self.header + payload;
-        match self.family {
+    fn write_ip(&self, ip: &mut [u8], i: usize, length: u16) -> Option<()> {
+        match self.plan.family {
             Family::V4 => {
-                let first = field::u16(ip, ipv4::IDENTIFICATION)?;
-                field::put_u16(ip, ipv4::IDENTIFICATION, first.wrapping_add(i as u16))?;
-                field::put_u16(ip, ipv4::LENGTH, field::length(len)?)?;
-                ipv4::put_checksum(ip)
+                let identification = self.identification.wrapping_add(i as u16);
+                let sum = checksum::add(self.ip_sum, checksum::add(identification, length));
+                field::put_u16(ip, ipv4::IDENTIFICATION, identification)?;
+                field::put_u16(ip, ipv4::LENGTH, length)?;
+                field::put_u16(ip, ipv4::CHECKSUM, !sum)
             }
-            Family::V6 => field::put_u16(
-                ip,
-                ipv6::LENGTH,
-                field::length(len.checked_sub(ipv6::HEADER)?)?,
-            ),
+            Family::V6 => {
+                field::put_u16(ip, ipv6::LENGTH, length.checked_sub(ipv6::HEADER as u16)?)
+            }
         }
     }
 
-    fn number_tcp(&self, header: &mut [u8], i: usize) -> Option<()> {
-        let first = u32::from_be_bytes(field::bytes(header, tcp::SEQUENCE)?);
-        let sequence = first.wrapping_add((i * usize::from(self.size)) as u32);
-        field::put(header, tcp::SEQUENCE, sequence.to_be_bytes())?;
-        let flags = header.get_mut(tcp::FLAGS)?;
-        if i > 0 {
-            *flags &= !tcp::CWR;
+    fn write_transport(&self, transport: &mut [u8], i: usize, payload: &[u8]) -> Option<()> {
+        let length = field::length(transport.len() + payload.len())?;
+        let shared = checksum::add(self.transport_sum, length);
+        if self.plan.protocol == TCP {
+            let sequence = self.sequence_of(i);
+            let flags = self.flags_of(i);
+            field::put(transport, tcp::SEQUENCE, sequence.to_be_bytes())?;
+            field::put_u16(transport, tcp::FLAGS_WORD, flags)?;
+            let [high, low] = halves(sequence);
+            let own = checksum::add(checksum::add(high, low), flags);
+            let sum = checksum::add(checksum::add(shared, own), checksum::sum(payload));
+            return field::put_u16(transport, tcp::CHECKSUM, !sum);
         }
-        if i + 1 < self.count() {
-            *flags &= !(tcp::FIN | tcp::PSH);
-        }
-        Some(())
-    }
-
-    fn put_checksum(&self, transport: &mut [u8], payload: &[u8]) -> Option<()> {
-        let at = if self.protocol == TCP {
-            tcp::CHECKSUM
-        } else {
-            udp::CHECKSUM
-        };
-        field::put_u16(transport, at, 0)?;
-        if self.unsummed {
+        field::put_u16(transport, udp::LENGTH, length)?;
+        if self.plan.unsummed {
             return Some(());
         }
-        let length = field::length(transport.len() + payload.len())?;
-        let pseudo = checksum::add(self.pseudo, length);
-        let covered = checksum::add(checksum::sum(transport), checksum::sum(payload));
-        let sum = !checksum::add(pseudo, covered);
-        let sum = if self.protocol == UDP {
-            udp::transmitted(sum)
-        } else {
-            sum
-        };
-        field::put_u16(transport, at, sum)
+        // The length is in the header and in the pseudo-header.
+        let sum = checksum::add(checksum::add(shared, length), checksum::sum(payload));
+        field::put_u16(transport, udp::CHECKSUM, udp::transmitted(!sum))
     }
+
+    fn sequence_of(&self, i: usize) -> u32 {
+        let before = i * usize::from(self.plan.size);
+        self.sequence.wrapping_add(before as u32)
+    }
+
+    /// FIN and PSH belong to the last segment, CWR to the first.
+    fn flags_of(&self, i: usize) -> u16 {
+        let not_first = if i > 0 { tcp::CWR } else { 0 };
+        let not_last = if i + 1 < self.plan.count() {
+            tcp::FIN | tcp::PSH
+        } else {
+            0
+        };
+        self.flags & !u16::from(not_first | not_last)
+    }
+}
+
+/// A sum without some of the words in it. Something else than zero must remain: then it is the sum of what remains, bit
+/// for bit.
+fn without(sum: u16, words: &[u16]) -> u16 {
+    words
+        .iter()
+        .fold(sum, |sum, word| checksum::add(sum, !word))
+}
+
+const fn halves(wide: u32) -> [u16; 2] {
+    [(wide >> 16) as u16, wide as u16]
 }
 
 /// Payload bytes per TCP segment for which the packet's real headers and the payload together fit `mtu` bytes.

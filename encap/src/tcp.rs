@@ -8,6 +8,8 @@ pub(crate) const SEQUENCE: usize = 4;
 const DATA_OFFSET: usize = 12;
 /// Offset of the flags.
 pub(crate) const FLAGS: usize = 13;
+/// Offset of the word that ends in the flags.
+pub(crate) const FLAGS_WORD: usize = 12;
 /// Offset of the checksum.
 pub(crate) const CHECKSUM: usize = 16;
 

@@ -76,11 +76,17 @@ impl<D: Device> Writer<'_, D> {
 
     /// Writes the packets that a super-packet is really, and returns how many were taken.
     pub(super) fn cut(&mut self, id: PeerId, place: Place, plan: &Plan) -> usize {
+        let Some(headers) = plan.headers(self.bytes(place)) else {
+            self.drop(id, DropReason::BadSuperPacket, plan.count());
+            return 0;
+        };
         let mut header = [0; MAX_HEADER];
         let mut taken = 0;
         for index in 0..plan.count() {
             let packet = bytes(self.frames, place);
-            let length = plan.header(packet, index, &mut header).unwrap_or_default();
+            let length = headers
+                .write(packet, index, &mut header)
+                .unwrap_or_default();
             let header = header.get(..length).unwrap_or_default();
             let payload = packet.get(plan.payload(index)).unwrap_or_default();
             let parts = [IoSlice::new(header), IoSlice::new(payload)];
