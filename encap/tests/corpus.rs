@@ -13,6 +13,10 @@ use std::path::Path;
 #[path = "laws/oracle.rs"]
 mod oracle;
 
+#[path = "laws/streams.rs"]
+#[allow(dead_code)]
+mod streams;
+
 /// Calls `check` with each file of `folder` whose name begins with `prefix`, naming the file first so that a failure
 /// says which; returns how many.
 fn replay(folder: &str, prefix: &str, check: fn(&[u8])) -> usize {
@@ -39,4 +43,10 @@ fn inner() {
 fn pull() {
     assert!(replay("fuzz/corpus/pull", "", oracle::pull) > 300);
     replay("tests/regressions", "pull-", oracle::pull);
+}
+
+#[test]
+fn coalesce() {
+    assert!(replay("fuzz/corpus/coalesce", "", streams::coalesce) > 100);
+    replay("tests/regressions", "coalesce-", streams::coalesce);
 }
