@@ -11,16 +11,19 @@ pods_up() {
     local node pod
     : >"$STATE/pods"
     for node in $(node_numbers); do
-        for pod in $(pod_numbers "$node"); do
-            add_namespace "pod$pod"
-            # Neighbour discovery and multicast reports would be packets that nobody sent on purpose.
-            [ "$INSIDE" != v4 ] || without_ipv6 "pod$pod"
-            case $(node_kind "$node") in
-            tartan) pod_by_cni "$node" "$pod" ;;
-            *) pod_by_hand "$node" "$pod" ;;
-            esac
-        done
+        for pod in $(pod_numbers "$node"); do pod_up "$node" "$pod"; done
     done
+}
+
+# $1 node, $2 pod
+pod_up() {
+    add_namespace "pod$2"
+    # Neighbour discovery and multicast reports would be packets that nobody sent on purpose.
+    [ "$INSIDE" != v4 ] || without_ipv6 "pod$2"
+    case $(node_kind "$1") in
+    tartan) pod_by_cni "$1" "$2" ;;
+    *) pod_by_hand "$1" "$2" ;;
+    esac
 }
 
 pod_by_cni() {
