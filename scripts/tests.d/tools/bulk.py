@@ -1,11 +1,14 @@
 """One large TCP transfer; both ends print the number of bytes and their sha256.
 
     bulk.py receive ADDRESS PORT
-    bulk.py send ADDRESS PORT BYTES
+    bulk.py send ADDRESS PORT BYTES [BYTES_PER_SECOND]
+
+With a rate TCP paces itself. On SIGTERM the sender ends early, with what it has sent.
 """
 
 import hashlib
 import os
+import signal
 import socket
 import sys
 import time
@@ -14,6 +17,8 @@ from packets import family
 
 CHUNK = 1 << 20
 PATIENCE = 60.0
+SO_MAX_PACING_RATE = 47
+END = False
 
 
 def receive(address, port):
@@ -39,15 +44,24 @@ def connect(address, port):
     sys.exit(f"no receiver at {address} port {port}")
 
 
-def send(address, port, size):
+def end(*_):
+    global END
+    END = True
+
+
+def send(address, port, size, rate=None):
+    signal.signal(signal.SIGTERM, end)
     digest, sent = hashlib.sha256(), 0
     block = bytearray(os.urandom(CHUNK))
     view = memoryview(block)
     with connect(address, port) as connection:
         connection.settimeout(PATIENCE)
-        while sent < size:
+        if rate:
+            connection.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, rate)
+        chunk = min(CHUNK, rate // 10) if rate else CHUNK
+        while sent < size and not END:
             block[:8] = sent.to_bytes(8, "big")  # no two chunks are equal
-            part = view[: min(CHUNK, size - sent)]
+            part = view[: min(chunk, size - sent)]
             connection.sendall(part)
             digest.update(part)
             sent += len(part)
@@ -58,4 +72,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "receive":
         receive(sys.argv[2], int(sys.argv[3]))
     else:
-        send(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+        send(sys.argv[2], *map(int, sys.argv[3:]))
