@@ -18,6 +18,8 @@ pub struct Underlay {
     pub name: String,
     /// The smallest MTU in bytes; one above 65,535 (loopback) reads as 65,535.
     pub mtu: u16,
+    /// Why nothing leaves, where an interface is down or without a carrier: a sentence with the remedy for each.
+    pub out_of_service: Vec<String>,
 }
 
 impl Host {
@@ -47,6 +49,7 @@ impl Host {
     pub async fn underlay(&self, public: PublicAddresses) -> Result<Underlay, HostError> {
         let held = self.held_elsewhere().await?;
         let mut names: Vec<&str> = Vec::new();
+        let mut out_of_service = Vec::new();
         let mut mtu = u16::MAX;
         for address in public.iter() {
             let mut holders = held
@@ -65,11 +68,13 @@ impl Host {
             mtu = mtu.min(u16::try_from(link.mtu).unwrap_or(u16::MAX));
             if !names.contains(&link.name.as_str()) {
                 names.push(&link.name);
+                out_of_service.extend(link.out_of_service());
             }
         }
         Ok(Underlay {
             name: names.join(", "),
             mtu,
+            out_of_service,
         })
     }
 

@@ -47,6 +47,8 @@ pub(super) struct Link {
     pub(super) up: bool,
     /// Whether the kernel, and whoever lists interfaces, takes it for one to send multicast on.
     pub(super) multicast: bool,
+    /// Whether there is somebody at the other end.
+    pub(super) carrier: bool,
     pub(super) mtu: u32,
     /// Packets that wait for a reader at most.
     pub(super) queue: u32,
@@ -66,6 +68,20 @@ impl Link {
     /// Whether this is a TUN that a Tartan agent marked as its own.
     pub(super) fn is_ours(&self) -> bool {
         self.kind == Kind::Tun && self.alias == MARK
+    }
+
+    /// Why the interface carries nothing, with the remedy.
+    pub(super) fn out_of_service(&self) -> Option<String> {
+        let name = &self.name;
+        match (self.up, self.carrier) {
+            (false, _) => Some(format!(
+                "{name}, which carries the overlay, is down: bring it up (`ip link set {name} up`)"
+            )),
+            (true, false) => Some(format!(
+                "{name}, which carries the overlay, has no carrier: check its cable, or what its other end is attached to"
+            )),
+            (true, true) => None,
+        }
     }
 }
 
@@ -183,6 +199,7 @@ fn parse(message: &LinkMessage) -> Link {
         alias: String::new(),
         up: message.header.flags.contains(LinkFlags::Up),
         multicast: message.header.flags.contains(LinkFlags::Multicast),
+        carrier: message.header.flags.contains(LinkFlags::LowerUp),
         mtu: 0,
         queue: 0,
     };

@@ -44,10 +44,40 @@ fn the_underlay_is_the_interface_of_the_public_address() {
         eth0,
         Underlay {
             name: "eth0".to_owned(),
-            mtu: 9000
+            mtu: 9000,
+            out_of_service: Vec::new(),
         }
     );
     assert_eq!((lo.name.as_str(), lo.mtu), ("lo", u16::MAX));
+}
+
+#[test]
+fn an_underlay_that_carries_nothing_is_told_with_the_remedy() {
+    let namespace = Namespace::with_tun();
+    let state = namespace.state_dir();
+    let told = || {
+        namespace.inside(|| async {
+            let host = Host::open(&state).await.unwrap();
+            host.underlay(public("192.0.2.1"))
+                .await
+                .unwrap()
+                .out_of_service
+        })
+    };
+    assert_eq!(told(), [""; 0]);
+    namespace.ip("link set wire0 down");
+    let [no_carrier] = &told()[..] else {
+        panic!("{:?}", told())
+    };
+    assert!(no_carrier.starts_with("eth0, which carries the overlay, has no carrier: check"));
+    namespace.ip("link set eth0 down");
+    let [down] = &told()[..] else {
+        panic!("{:?}", told())
+    };
+    assert!(
+        down.ends_with("is down: bring it up (`ip link set eth0 up`)"),
+        "{down}"
+    );
 }
 
 #[test]
