@@ -50,6 +50,23 @@ pub enum PublicAddresses {
 }
 
 impl PublicAddresses {
+    /// The first address of each family among `addresses`; `None` where there is none at all.
+    pub fn collect(addresses: impl IntoIterator<Item = IpAddr>) -> Option<PublicAddresses> {
+        let (mut first4, mut first6) = (None, None);
+        for address in addresses {
+            match address {
+                IpAddr::V4(v4) => drop(first4.get_or_insert(v4)),
+                IpAddr::V6(v6) => drop(first6.get_or_insert(v6)),
+            }
+        }
+        match (first4, first6) {
+            (Some(v4), Some(v6)) => Some(PublicAddresses::Dual(v4, v6)),
+            (Some(v4), None) => Some(PublicAddresses::V4(v4)),
+            (None, Some(v6)) => Some(PublicAddresses::V6(v6)),
+            (None, None) => None,
+        }
+    }
+
     /// The address of `family`, if there is one.
     pub fn of(self, family: Family) -> Option<IpAddr> {
         match (self, family) {
@@ -136,7 +153,16 @@ mod tests {
                 "192.0.2.1, 2001:db8::1",
             ),
         ];
+        assert_eq!(PublicAddresses::collect([]), None);
         for (public, all, text) in rows {
+            let second: IpAddr = "192.0.2.7".parse().unwrap();
+            let again = all.iter().rev().chain(all.iter()).copied();
+            assert_eq!(PublicAddresses::collect(again.clone()), Some(public));
+            let more = again.chain([second]);
+            assert_eq!(
+                PublicAddresses::collect(more).unwrap().of(Family::V6),
+                public.of(Family::V6)
+            );
             assert_eq!(public.iter().collect::<Vec<IpAddr>>(), all);
             assert_eq!(public.first(), all[0]);
             assert_eq!(public.to_string(), text);

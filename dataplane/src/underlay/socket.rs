@@ -335,6 +335,18 @@ fn grow(socket: &Socket, force: i32, ask: i32, bytes: i32) -> io::Result<()> {
         .or_else(|_| sockopt::set_int(socket, libc::SOL_SOCKET, ask, bytes))
 }
 
+impl UnderlayError {
+    /// The socket that was wanted.
+    pub const fn spec(&self) -> &SocketSpec {
+        match self {
+            UnderlayError::PortTaken(spec)
+            | UnderlayError::NotOurAddress(spec)
+            | UnderlayError::Foreign { wanted: spec, .. }
+            | UnderlayError::Kernel(spec, _) => spec,
+        }
+    }
+}
+
 impl std::fmt::Display for UnderlayError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
