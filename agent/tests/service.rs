@@ -14,6 +14,8 @@
 
 #[path = "service/last_good.rs"]
 mod last_good;
+#[path = "service/moved.rs"]
+mod moved;
 #[path = "service/outside.rs"]
 mod outside;
 #[path = "service/rig.rs"]

@@ -1,7 +1,7 @@
 //! The control loop: waits for the registry, the kernel, the API and the clock, and decides anew.
 
 use std::future::pending;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,8 @@ use tracing::{error, info, warn};
 
 use super::adoption::{ADOPTION_STEP, Waiting};
 use super::descriptors::Descriptors;
-use super::facts::Facts;
 use super::node::Node;
+use super::ports::Ports;
 use super::refused::RefusedSources;
 use super::takeover::{LISTENER, StartError};
 use crate::api::server::{self, Call};
@@ -27,15 +27,6 @@ use crate::reconcile::HostState;
 use crate::registry::Update;
 use crate::registry::file::FileRegistry;
 use crate::start_failure;
-
-/// An underlay socket, held beside the engine for the kernel's drop counter.
-#[derive(Debug)]
-pub struct Port {
-    /// Its name in the keeper's table.
-    pub name: String,
-    /// The socket.
-    pub socket: OwnedFd,
-}
 
 /// What the take-over hands to the loop.
 pub struct Parts {
@@ -48,7 +39,7 @@ pub struct Parts {
     /// Their counters.
     pub counters: Counters,
     /// Their sockets.
-    pub ports: Vec<Port>,
+    pub ports: Ports,
     /// Where callers of the API connect.
     pub listener: UnixListener,
     /// The list of nodes.
@@ -61,6 +52,8 @@ pub struct Parts {
     pub node_file_problem: Option<String>,
     /// What the kernel refused to a take-over, in words.
     pub host_problem: Option<String>,
+    /// Why its sockets are not where they should be, in words.
+    pub underlay_problem: Option<String>,
 }
 
 /// Why the loop ended.
@@ -80,13 +73,15 @@ pub struct Control {
     pub(super) host: Host,
     pub(super) engine: Engine,
     pub(super) counters: Counters,
-    pub(super) ports: Vec<Port>,
+    pub(super) ports: Ports,
     pub(super) table: Descriptors,
     pub(super) refused: RefusedSources,
     pub(super) repairs: u64,
     pub(super) last_repair: Option<String>,
     /// What the kernel refused at the last try, in words.
     pub(super) host_problem: Option<String>,
+    /// Why our sockets are not where they should be, in words.
+    pub(super) underlay_problem: Option<String>,
     /// Why the plugin is told old things, in words.
     pub(super) node_file_problem: Option<String>,
     /// Why nobody can connect anew, in words.
@@ -127,6 +122,7 @@ impl Control {
             node_file,
             node_file_problem,
             host_problem,
+            underlay_problem,
         } = parts;
         // Changes of the kernel from here on are told; what came before is read once more below.
         // Without a watch the loop tries again, and the clock makes up for it.
@@ -153,6 +149,7 @@ impl Control {
             repairs: 0,
             last_repair: None,
             host_problem: None,
+            underlay_problem: None,
             node_file_problem,
             api_problem: None,
             state_problem: None,
@@ -168,6 +165,7 @@ impl Control {
         };
         control.note_repairs(repairs);
         control.note_problem(host_problem);
+        control.note_delay(underlay_problem);
         info!(node = control.node.known.own.name, "forwarding");
         Ok(Some(control))
     }
@@ -226,12 +224,7 @@ impl Control {
                 warn!("{file}{line} is refused, the old list stays: {reason}");
             }
         }
-        if self.node.learn(update) {
-            // The next service may find the list broken again.
-            self.save();
-            let addresses = self.node.known.underlay_addresses();
-            return Err(Restart(format!("our underlay address is {addresses} now")));
-        }
+        self.node.learn(update);
         self.refresh().await
     }
 
@@ -245,26 +238,27 @@ impl Control {
         self.reread_net_conf()?;
         self.host.only_add(self.node.cached.is_any());
         self.node.reread_changed_records();
-        let known = &self.node.known;
-        let facts = Facts::read(&self.host, &known.config, &known.net_conf, &known.own).await;
-        let read = facts.map(|facts| self.node.known.facts = facts);
+        let mut unread = self.node.known.refresh(&self.host).await;
+        if self.follow_underlay().await {
+            unread = self.node.known.refresh(&self.host).await;
+        }
         self.publish();
         let applied = self.make_kernel_agree().await;
         if self.engine.device_lost() || matches!(applied, Err(HostError::NoDevice { .. })) {
             let device = &self.node.desired.host.device;
             return Err(Restart(format!("somebody deleted the device {device}")));
         }
-        let problem = match (read, applied) {
-            (read, Ok((changes, refused))) => {
+        let problem = match applied {
+            Ok((changes, refused)) => {
                 if self.applied == self.node.desired.host {
                     self.note_repairs(&changes);
                 } else {
                     changes.iter().for_each(|change| info!("set up: {change}"));
                     self.applied = self.node.desired.host.clone();
                 }
-                read.err().or(refused)
+                unread.or(refused)
             }
-            (_, Err(error)) => Some(error),
+            Err(error) => Some(error),
         };
         self.note_problem(problem.map(|error| causes(&error)));
         self.write_node_file();

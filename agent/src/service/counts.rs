@@ -1,7 +1,6 @@
 //! The counters as the API tells them: ours and the kernel's.
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use dataplane::counters::{Flow, Totals};
@@ -52,16 +51,16 @@ impl Control {
 
     async fn kernel_counters(&self) -> Vec<wire::KernelCounter> {
         let mut counters = Vec::new();
-        for port in &self.ports {
-            match kernel_drops(port.socket.as_fd()) {
+        for (name, socket) in self.ports.each() {
+            match kernel_drops(socket) {
                 Ok(count) => counters.push(wire::KernelCounter {
-                    place: port.name.clone(),
+                    place: name,
                     counter: "drops".to_owned(),
                     count,
                     gloss: "datagrams, or trains of them, lost before we read them: the socket's buffer was full"
                         .to_owned(),
                 }),
-                Err(error) => tracing::debug!(%error, "no drop counter of {}", port.name),
+                Err(error) => tracing::debug!(%error, "no drop counter of {name}"),
             }
         }
         let device = &self.node.known.config.device_name;

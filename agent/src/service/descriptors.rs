@@ -107,6 +107,11 @@ impl Descriptors {
         adopt(descriptor).map_err(Obtain::Adopt)
     }
 
+    /// The inherited descriptor of that name. Whoever does not use it withdraws it or deposits another.
+    pub fn take(&mut self, name: &str) -> Option<OwnedFd> {
+        self.inherited.remove(name)
+    }
+
     /// Closes what was not taken, here and in the keeper.
     ///
     /// # Errors
@@ -173,7 +178,11 @@ impl Descriptors {
             .await
     }
 
-    async fn withdraw(&self, name: &str) -> Result<(), DescriptorsError> {
+    /// Has the keeper close its duplicate.
+    ///
+    /// # Errors
+    /// `Channel` when the keeper is gone.
+    pub async fn withdraw(&self, name: &str) -> Result<(), DescriptorsError> {
         self.say(&FromService::Withdraw(name.to_owned()), &[]).await
     }
 

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use cni_shim::NodeFile;
+use dataplane::families::PublicAddresses;
 use ipnet::IpNet;
 
 use crate::config::{NetConf, NodeConfig};
@@ -24,54 +25,56 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Reads them all.
-    ///
-    /// # Errors
-    /// The first that the kernel refuses, or no interface that holds the underlay address.
-    pub async fn read(
-        host: &Host,
-        config: &NodeConfig,
-        net_conf: &NetConf,
-        own: &Lease,
-    ) -> Result<Facts, HostError> {
-        let device = &config.device_name;
-        Ok(Facts {
-            underlay: host.underlay(config.underlay(own.public)).await?,
-            prefixes: host.kernel_prefixes(&own.subnets, device).await?,
-            addresses: host.addresses().await?,
-            bypassing: host
-                .bypassing(&net_conf.cluster(), &own.subnets, device)
-                .await?,
-        })
+    /// Before anything was read. The MTU is the one that a service before this one went by.
+    pub fn unread(config: &NodeConfig, own: &Lease, leases: &[Lease]) -> Facts {
+        let mtu = |file: NodeFile| underlay_mtu(file.mtu, config, own, leases);
+        Facts {
+            underlay: Underlay {
+                name: "no interface".to_owned(),
+                mtu: NodeFile::read(&config.run_dir()).map_or(ETHERNET_MTU, mtu),
+                out_of_service: Vec::new(),
+            },
+            prefixes: Vec::new(),
+            addresses: Vec::new(),
+            bypassing: Vec::new(),
+        }
     }
 
-    /// What a take-over goes on with where [`Facts::read`] fails: as much as the kernel tells. An underlay that
-    /// is not found has the MTU that the service before went by.
-    pub async fn salvage(
+    /// Reads them again; `bound` are the addresses of our sockets. What the kernel does not tell stays as it was, and
+    /// the first of that is returned: an interface that is gone hides no pod.
+    pub async fn refresh(
+        &mut self,
         host: &Host,
-        config: &NodeConfig,
         net_conf: &NetConf,
         own: &Lease,
-        leases: &[Lease],
-    ) -> Facts {
-        let device = &config.device_name;
-        let lost = || Underlay {
-            name: "no interface".to_owned(),
-            mtu: NodeFile::read(&config.run_dir()).map_or(ETHERNET_MTU, |file| {
-                underlay_mtu(file.mtu, config, own, leases)
-            }),
+        device: &str,
+        bound: PublicAddresses,
+    ) -> Option<HostError> {
+        let mut first = None;
+        let mut keep = |error| {
+            first.get_or_insert(error);
         };
-        let underlay = host.underlay(config.underlay(own.public)).await;
-        let prefixes = host.kernel_prefixes(&own.subnets, device).await;
-        let addresses = host.addresses().await;
-        let cluster = net_conf.cluster();
-        let bypassing = host.bypassing(&cluster, &own.subnets, device).await;
-        Facts {
-            underlay: underlay.unwrap_or_else(|_| lost()),
-            prefixes: prefixes.unwrap_or_default(),
-            addresses: addresses.unwrap_or_default(),
-            bypassing: bypassing.unwrap_or_default(),
+        match host.underlay(bound).await {
+            Ok(underlay) => self.underlay = underlay,
+            Err(error) => {
+                self.underlay.out_of_service.clear();
+                keep(error);
+            }
         }
+        match host.kernel_prefixes(&own.subnets, device).await {
+            Ok(prefixes) => self.prefixes = prefixes,
+            Err(error) => keep(error),
+        }
+        match host.addresses().await {
+            Ok(addresses) => self.addresses = addresses,
+            Err(error) => keep(error),
+        }
+        let cluster = net_conf.cluster();
+        match host.bypassing(&cluster, &own.subnets, device).await {
+            Ok(bypassing) => self.bypassing = bypassing,
+            Err(error) => keep(error),
+        }
+        first
     }
 }
 

@@ -21,17 +21,16 @@
 //! underlay address that is gone) does not end a take-over either: it goes on and reports it. On a first start,
 //! when no packet depends on it yet, the same things are final.
 //!
-//! It ends on SIGTERM and when its keeper ends (code 0), and when only descriptors opened anew can help: the
-//! device was deleted, our underlay address changed, a net-conf came back otherwise (code 1; the keeper starts
-//! the next at once).
+//! It ends on SIGTERM and when its keeper ends (code 0), and when only a new start can help: the device was
+//! deleted, a net-conf came back otherwise (code 1; the keeper starts the next at once). Another underlay address
+//! is followed while the workers run ([`ports`]).
 //!
 //! A net-conf or a list of nodes that cannot be used at the start is stood in for by the last good state
 //! ([`crate::last_good`]; `sources` decides, `fallback` takes it back). Until the registry has answered completely once, nothing is withdrawn
 //! from the host. The leases give way to the first list; a net-conf that can be read again and differs needs
 //! a new start, which is made once the list of nodes can be used with it.
 //!
-//! Not done here yet: following an underlay that moves while the list of nodes stays, and taking a changed
-//! net-conf without a restart.
+//! Not done here yet: taking a changed net-conf without a restart.
 
 mod adoption;
 mod answers;
@@ -41,10 +40,12 @@ pub mod descriptors;
 pub mod facts;
 mod fallback;
 pub mod node;
+pub mod ports;
 mod problems;
 pub mod refused;
 mod sources;
 pub mod takeover;
+mod underlay;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -6,15 +6,17 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use cni_shim::{Attachment, NodeFile};
-use dataplane::families::PublicAddresses;
+use dataplane::families::{PerFamily, PublicAddresses};
 use dataplane::spec::Spec;
+use encap::Family;
 
 use super::facts::Facts;
 use crate::api::wire::RefusedRecord;
 use crate::attachments;
 use crate::config::{NetConf, NodeConfig};
+use crate::host::{Host, HostError};
 use crate::last_good::{self, LastGoodError};
-use crate::lease::Lease;
+use crate::lease::{Lease, default_vtep_mac};
 use crate::reconcile::{Desired, Inputs, reconcile};
 use crate::registry::Update;
 
@@ -29,8 +31,10 @@ pub struct Known {
     pub net_conf_text: String,
     /// Every lease, ours among them.
     pub leases: Vec<Lease>,
-    /// Our own.
+    /// Our own, as the list has it.
     pub own: Lease,
+    /// The addresses that our sockets have.
+    pub bound: PublicAddresses,
     /// Attachments adopted.
     pub attachments: Vec<Attachment>,
     /// What the kernel says.
@@ -38,9 +42,41 @@ pub struct Known {
 }
 
 impl Known {
-    /// The addresses that we send from and receive on.
-    pub fn underlay_addresses(&self) -> PublicAddresses {
+    /// The addresses that we are to send from and receive on.
+    pub fn wanted(&self) -> PublicAddresses {
         self.config.underlay(self.own.public)
+    }
+
+    /// Reads the kernel again; what it does not tell stays as it was, and the first of that is returned.
+    pub async fn refresh(&mut self, host: &Host) -> Option<HostError> {
+        let device = &self.config.device_name;
+        let Known { facts, own, .. } = self;
+        facts
+            .refresh(host, &self.net_conf, own, device, self.bound)
+            .await
+    }
+
+    /// Our own lease as peers can use it. An address that our sockets do not have yet is not in it, but the one that they
+    /// have, and the VTEP MAC that follows from that: whoever has not heard of the new address goes on as before.
+    pub fn own_in_force(&self) -> Lease {
+        let mut own = self.own.clone();
+        let (wanted, listed) = (self.wanted(), own.public);
+        let in_force = |family| {
+            let bound = self.bound.of(family)?;
+            let moved = wanted.of(family) == Some(bound);
+            listed.of(family).filter(|_| moved).or(Some(bound))
+        };
+        if let Some(public) =
+            PublicAddresses::collect([Family::V4, Family::V6].into_iter().filter_map(in_force))
+        {
+            own.public = public;
+        }
+        let first = listed.first();
+        let derived = PerFamily::each(|_| default_vtep_mac(first));
+        if let Some(address) = in_force(Family::of(first)).filter(|_| own.vtep_mac == derived) {
+            own.vtep_mac = PerFamily::each(|_| default_vtep_mac(address));
+        }
+        own
     }
 
     /// Attachments with an address that lies in no subnet of ours.
@@ -54,7 +90,7 @@ impl Known {
             net_conf: &self.net_conf,
             config: &self.config,
             leases: &self.leases,
-            own: &self.own,
+            own: &self.own_in_force(),
             attachments: &self.attachments,
             kernel_prefixes: &self.facts.prefixes,
             host_addresses: &self.facts.addresses,
@@ -137,28 +173,24 @@ impl Node {
         )
     }
 
-    /// Takes what the registry says. A refusal leaves everything as it is but the reason. `true` when our own
-    /// underlay addresses have changed: sockets must be opened anew.
-    pub fn learn(&mut self, update: Update) -> bool {
+    /// Takes what the registry says. A refusal leaves everything as it is but the reason.
+    pub fn learn(&mut self, update: Update) {
         match update {
             Update::Refused { line, reason } => {
                 self.refused_leases = Some(refusal(&self.known.config, line, &reason));
-                false
             }
             Update::Leases(leases) => {
                 let name = &self.known.config.node_name;
                 // A registry yields no list without our own entry.
                 let Some(own) = leases.iter().find(|lease| lease.name == *name).cloned() else {
-                    return false;
+                    return;
                 };
-                let before = self.known.underlay_addresses();
                 self.known.own = own;
                 self.known.leases = leases;
                 self.leases_read = Instant::now();
                 self.cached.leases = None;
                 self.refused_leases = None;
                 self.reread_records();
-                self.known.underlay_addresses() != before
             }
         }
     }

@@ -1,7 +1,6 @@
 //! Start-up, which is always a take-over: steps 1 to 7 of the service's theory of operation.
 
 use std::fmt::Display;
-use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -10,15 +9,15 @@ use cni_shim::NodeFile;
 use dataplane::counters::Counters;
 use dataplane::device::plain::{self, Plain};
 use dataplane::engine::{Engine, EngineError, Seat};
-use dataplane::underlay::socket::{self, SocketSpec, Sockets, UnderlayError};
-use encap::Format;
+use dataplane::underlay::socket::UnderlayError;
 use thiserror::Error;
 use tracing::{info, warn};
 
-use super::control::{Control, Parts, Port};
+use super::control::{Control, Parts};
 use super::descriptors::{Descriptors, DescriptorsError, Obtain};
 use super::facts::Facts;
 use super::node::{Known, Node};
+use super::ports::{Delay, Ports};
 use super::sources::{Origin, Sources};
 use crate::api::server::{self, ServerError};
 use crate::causes::causes;
@@ -93,10 +92,14 @@ pub enum StartError {
 pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Control>, StartError> {
     let mut table = Descriptors::receive(channel).await?;
     let take_over = table.is_take_over();
-    let (known, mut host, registry, origin, unread) = read(config, take_over).await?;
+    let (mut known, mut host, registry, origin, mut unread) = read(config, take_over).await?;
 
-    let opened = Opened::obtain(&mut table, &known).await?;
+    let opened = Opened::obtain(&mut table, &known, take_over).await?;
     table.discard_rest().await?;
+    if let Some(bound) = opened.ports.bound().filter(|bound| *bound != known.bound) {
+        known.bound = bound;
+        unread = known.refresh(&host).await.map(|error| causes(&error));
+    }
     let lost = opened.counters.book_lost();
     if lost > 0 {
         warn!(
@@ -132,12 +135,14 @@ pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Contro
         changes.iter().for_each(|change| info!("set up: {change}"));
     }
     let repairs = if take_over { changes } else { Vec::new() };
-    let seat = Seat {
-        device: opened.device,
-        underlay: opened.underlay,
+    let sockets = opened.ports.sockets().map_err(StartError::Underlay)?;
+    let seats = [opened.device].into_iter().zip(sockets);
+    let seats = seats.map(|(device, underlay)| Seat {
+        device,
+        underlay,
         core: None,
-    };
-    let engine = Engine::start(vec![seat], opened.counters.clone(), &node.desired.spec)
+    });
+    let engine = Engine::start(seats.collect(), opened.counters.clone(), &node.desired.spec)
         .map_err(StartError::Engine)?;
     let parts = Parts {
         node,
@@ -151,6 +156,7 @@ pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Contro
         node_file,
         node_file_problem,
         host_problem: unread.or(refused),
+        underlay_problem: opened.delay.as_ref().map(Delay::to_string),
     };
     Control::begin(parts, &repairs).await
 }
@@ -190,22 +196,19 @@ async fn read(
     } = Sources::read(&config).await?;
     let mut host = Host::open(&config.state_dir()).await?;
     host.only_add(origin.cached.is_any());
-    let (facts, unread) = match Facts::read(&host, &config, &net_conf, &own).await {
-        Ok(facts) => (facts, None),
-        Err(error) => {
-            let problem = bearable(error, take_over)?;
-            let facts = Facts::salvage(&host, &config, &net_conf, &own, &leases).await;
-            (facts, Some(problem))
-        }
-    };
-    let known = Known {
+    let mut known = Known {
+        facts: Facts::unread(&config, &own, &leases),
+        bound: config.underlay(own.public),
         config,
         net_conf,
         net_conf_text,
         leases,
         own,
         attachments: Vec::new(),
-        facts,
+    };
+    let unread = match known.refresh(&host).await {
+        Some(error) => Some(bearable(error, take_over)?),
+        None => None,
     };
     Ok((known, host, registry, origin, unread))
 }
@@ -213,14 +216,19 @@ async fn read(
 /// Every descriptor of the service, adopted or opened.
 struct Opened {
     device: Plain,
-    underlay: Sockets,
-    ports: Vec<Port>,
+    ports: Ports,
+    /// Why the sockets are not where they should be, if they are not.
+    delay: Option<Delay>,
     counters: Counters,
     listener: UnixListener,
 }
 
 impl Opened {
-    async fn obtain(table: &mut Descriptors, known: &Known) -> Result<Opened, StartError> {
+    async fn obtain(
+        table: &mut Descriptors,
+        known: &Known,
+        take_over: bool,
+    ) -> Result<Opened, StartError> {
         let counters = table
             .adopt_or_open(COUNTERS, Counters::adopt, || {
                 Counters::create(WORKERS)?.descriptor().try_clone_to_owned()
@@ -237,18 +245,19 @@ impl Opened {
             .await
             .map_err(|error| refused(DEVICE, error))?;
         let backend = &known.net_conf.backend;
-        let (mut sockets, mut ports) = (Vec::new(), Vec::new());
-        for address in known.underlay_addresses().iter() {
-            for (format, udp_port) in [
-                (Format::Udp, backend.udp_port()),
-                (Format::Vxlan, backend.vxlan_port()),
-            ] {
-                let (socket, port) = port(table, address, udp_port, format).await?;
-                sockets.push(socket);
-                ports.push(port);
+        let inherited = Ports::inherit(table, backend).await?;
+        let (ports, delay) = inherited.follow(known.wanted(), &known.facts.addresses, backend);
+        let delay = match delay {
+            // As with the host: a first start ends with its reason, a take-over goes on with what there is.
+            Some(delay) if !take_over || ports.bound().is_none() => {
+                return Err(StartError::Descriptor {
+                    name: delay.name(),
+                    reason: delay.to_string(),
+                });
             }
-        }
-        let underlay = Sockets::adopt(sockets).map_err(StartError::Underlay)?;
+            delay => delay,
+        };
+        ports.deposit(&inherited, table).await?;
         let path = known.config.run_dir().socket();
         let listener = table
             .adopt_or_open(
@@ -260,49 +269,12 @@ impl Opened {
             .map_err(|error| refused(LISTENER, error))?;
         Ok(Opened {
             device,
-            underlay,
             ports,
+            delay,
             counters,
             listener,
         })
     }
-}
-
-/// A socket for the engine and a second descriptor of it, for the kernel's drop counter.
-async fn port(
-    table: &mut Descriptors,
-    address: IpAddr,
-    port: u16,
-    format: Format,
-) -> Result<((OwnedFd, SocketSpec), Port), StartError> {
-    let spec = SocketSpec {
-        address,
-        port,
-        format,
-    };
-    let family = if address.is_ipv4() { "v4" } else { "v6" };
-    let name = format!("receive-{format}-{family}-0");
-    let wanted = SocketAddr::new(address, port);
-    let adopt = |socket: OwnedFd| match rustix::net::getsockname(&socket).map(SocketAddr::try_from)
-    {
-        Ok(Ok(bound)) if bound == wanted => Ok(socket),
-        _ => Err(format!("it is not bound to {wanted}")),
-    };
-    let socket = table
-        .adopt_or_open(&name, adopt, || socket::bind(&spec))
-        .await
-        .map_err(|error| refused(&name, error))?;
-    let second = socket.try_clone().map_err(|error| StartError::Descriptor {
-        name: name.clone(),
-        reason: format!("{error}; check the limit of open descriptors (ulimit -n)"),
-    })?;
-    Ok((
-        (socket, spec),
-        Port {
-            name,
-            socket: second,
-        },
-    ))
 }
 
 fn refused<A: Display, O: Display>(name: &str, error: Obtain<A, O>) -> StartError {

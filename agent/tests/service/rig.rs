@@ -251,8 +251,13 @@ impl Node {
     }
 
     pub(crate) fn nft(&self, words: &str) -> String {
+        self.run_in_space("nft", words)
+    }
+
+    /// A program in the node's namespace, its words in one line; what it prints.
+    pub(crate) fn run_in_space(&self, program: &str, words: &str) -> String {
         let words: Vec<&str> = words.split(' ').collect();
-        let start = ["netns", "exec", &self.space, "nft"];
+        let start = ["netns", "exec", &self.space, program];
         command("ip", &[&start[..], &words].concat())
     }
 

@@ -27,6 +27,7 @@ fn node(root: &std::path::Path, past: u64) -> Node {
     let underlay = Underlay {
         name: "eth0".into(),
         mtu: 1500,
+        out_of_service: Vec::new(),
     };
     let facts = Facts {
         underlay,
@@ -41,6 +42,7 @@ fn node(root: &std::path::Path, past: u64) -> Node {
             net_conf,
             net_conf_text: NET_CONF.into(),
             leases,
+            bound: own.public,
             own,
             attachments: Vec::new(),
             facts,
@@ -73,7 +75,7 @@ fn a_refusal_changes_nothing_but_its_reason_and_a_list_takes_it_back() {
         line: Some(7),
         reason: "no".into(),
     };
-    assert!(!node.learn(refused));
+    node.learn(refused);
     assert!(node.decide().is_none());
     assert_eq!(node.desired, before);
     assert!(
@@ -83,7 +85,7 @@ fn a_refusal_changes_nothing_but_its_reason_and_a_list_takes_it_back() {
             .ends_with("nodes.toml line 7: no")
     );
     let list = leases(&node.known.net_conf, &[1, 2, 3]);
-    assert!(!node.learn(Update::Leases(list)));
+    node.learn(Update::Leases(list));
     assert_eq!(node.refused_leases, None);
     assert_eq!(node.decide().map(|spec| spec.peers.len()), Some(2));
 }
@@ -127,13 +129,69 @@ fn what_is_saved_is_what_is_in_force_at_its_age() {
 }
 
 #[test]
-fn a_list_without_us_is_ignored_and_another_address_of_ours_is_told() {
+fn a_list_without_us_is_ignored() {
     let root = tempfile::tempdir().unwrap();
     let mut node = node(root.path(), 0);
-    let others = leases(&node.known.net_conf, &[2, 3]);
-    assert!(!node.learn(Update::Leases(others)));
+    node.learn(Update::Leases(leases(&node.known.net_conf, &[2, 3])));
     assert!(node.decide().is_none());
-    let mut moved = leases(&node.known.net_conf, &[1, 2]);
-    moved[0].public = PublicAddresses::V4([192, 0, 2, 9].into());
-    assert!(node.learn(Update::Leases(moved)));
+}
+
+#[test]
+fn until_the_sockets_move_nothing_of_ours_changes() {
+    let root = tempfile::tempdir().unwrap();
+    let mut node = node(root.path(), 0);
+    let list = |address: &str, mac: &str| {
+        let text = format!(
+            "[[node]]\nname = \"n1\"\nsubnets = [\"10.244.1.0/24\"]\npublic-ip = \"{address}\"\n{mac}\
+             [[node]]\nname = \"n2\"\nsubnets = [\"10.244.2.0/24\"]\npublic-ip = \"192.0.2.2\"\n"
+        );
+        Update::Leases(parse(&text, &NetConf::parse(NET_CONF).unwrap()).unwrap())
+    };
+    let mac = |text: &str| -> encap::Mac { text.parse().unwrap() };
+    let before = node.desired.spec.node.clone();
+    assert_eq!(before.vtep_mac, mac("0a:74:c0:00:02:01"));
+    node.learn(list("192.0.2.9", ""));
+    assert_eq!(node.known.wanted(), v4(9));
+    assert!(node.decide().is_none());
+    // A MAC that the list names follows the list.
+    node.learn(list("192.0.2.9", "vtep-mac = \"02:00:00:00:00:09\"\n"));
+    let spec = node.decide().unwrap();
+    assert_eq!(
+        (spec.node.public, spec.node.vtep_mac),
+        (before.public, mac("02:00:00:00:00:09"))
+    );
+    node.learn(list("192.0.2.9", ""));
+    node.known.bound = v4(9);
+    let spec = node.decide().unwrap();
+    assert_eq!(
+        (spec.node.public, spec.node.vtep_mac),
+        (v4(9), mac("0a:74:c0:00:02:09"))
+    );
+}
+
+#[test]
+fn behind_a_translator_the_listed_address_stays_in_force() {
+    let root = tempfile::tempdir().unwrap();
+    let mut node = node(root.path(), 0);
+    node.known.config.public_v4 = Some([10, 0, 0, 1].into());
+    node.known.bound = PublicAddresses::V4([10, 0, 0, 1].into());
+    assert_eq!(node.known.own_in_force(), node.known.own);
+}
+
+#[test]
+fn a_family_without_sockets_is_not_in_force() {
+    let root = tempfile::tempdir().unwrap();
+    let mut node = node(root.path(), 0);
+    let v6 = "2001:db8::1".parse().unwrap();
+    node.known.own.public = PublicAddresses::Dual([192, 0, 2, 1].into(), v6);
+    assert_eq!(node.known.own_in_force().public, v4(1));
+    // Whoever reads the list computes the MAC from the IPv4 address.
+    node.known.bound = PublicAddresses::V6(v6);
+    let own = node.known.own_in_force();
+    assert_eq!(own.public, PublicAddresses::V6(v6));
+    assert_eq!(own.vtep_mac, node.known.own.vtep_mac);
+}
+
+fn v4(last: u8) -> PublicAddresses {
+    PublicAddresses::V4([192, 0, 2, last].into())
 }
