@@ -15,6 +15,7 @@
     unreachable_pub
 )]
 
+mod gathered;
 mod offloads;
 mod packets;
 mod queues;

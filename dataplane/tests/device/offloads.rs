@@ -14,7 +14,7 @@ use crate::packets::{Super, cut, forwarded, tcp, udp};
 use crate::rig::{NOTHING_LEFT, Namespace, addresses, read, read_all, write};
 
 /// Faults are of the whole process.
-static FAULTS: Mutex<()> = Mutex::new(());
+pub static FAULTS: Mutex<()> = Mutex::new(());
 
 /// The single queue of a new device.
 pub fn fast(space: &Namespace, name: &str) -> Tun {
@@ -24,7 +24,7 @@ pub fn fast(space: &Namespace, name: &str) -> Tun {
     Tun::adopt(queue, None, name).unwrap()
 }
 
-fn all_kinds(length: usize, size: u16) -> Vec<Super> {
+pub fn all_kinds(length: usize, size: u16) -> Vec<Super> {
     let both = addresses(1, 5).into_iter().zip(addresses(2, 6));
     both.flat_map(|(source, destination)| {
         [
