@@ -3,7 +3,7 @@
 use encap::{Format, Vni};
 
 use super::json::{Fields, Json};
-use super::net_conf::NetConfError;
+use super::net_conf::{NetConfError, UnknownKey};
 
 /// How nodes talk: the cluster's default format and its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Backend {
     /// backend has.
     pub(super) fn parse(
         value: Option<&Json>,
-        unknown: &mut Vec<String>,
+        unknown: &mut Vec<UnknownKey>,
     ) -> Result<Backend, NetConfError> {
         let empty = Fields::default();
         let fields = match value {
@@ -101,7 +101,7 @@ impl Backend {
             }
         };
         let kind = fields.text("Type")?.unwrap_or_default();
-        let (backend, known): (_, &[&str]) = match kind.to_lowercase().as_str() {
+        let (backend, known): (_, &[&'static str]) = match kind.to_lowercase().as_str() {
             "udp" => (udp(fields)?, &["Type", "Port"]),
             "vxlan" => (
                 vxlan(fields)?,
@@ -117,7 +117,8 @@ impl Backend {
             ),
             _ => return Err(NetConfError::UnknownBackend(kind.to_owned())),
         };
-        unknown.extend(fields.unknown(known).map(|key| format!("Backend.{key}")));
+        let more = fields.unknown(known);
+        unknown.extend(more.map(|key| UnknownKey::new("Backend.", key, known.iter().copied())));
         Ok(backend)
     }
 }

@@ -136,7 +136,7 @@ impl<'a> Table<'a> {
                 line: line(self.text, key.span().start),
                 fault: Fault::UnknownKey {
                     key: key.get_ref().to_string(),
-                    nearest: nearest(key.get_ref(), known),
+                    nearest: nearest(key.get_ref(), known.iter().copied()),
                     known,
                 },
             }),
@@ -270,7 +270,10 @@ impl<'a> Entry<'a> {
 }
 
 /// The known key that was probably meant.
-fn nearest(key: &str, known: &[&'static str]) -> Option<&'static str> {
+pub(super) fn nearest(
+    key: &str,
+    known: impl Iterator<Item = &'static str>,
+) -> Option<&'static str> {
     // Comparing costs the product of the lengths, and the key is as long as its author likes.
     let key: String = key
         .chars()
@@ -278,9 +281,7 @@ fn nearest(key: &str, known: &[&'static str]) -> Option<&'static str> {
         .collect::<String>()
         .to_lowercase()
         .replace('_', "-");
-    let scored = known
-        .iter()
-        .map(|name| (strsim::jaro_winkler(&key, name), *name));
+    let scored = known.map(|name| (strsim::jaro_winkler(&key, &name.to_lowercase()), name));
     let best = scored.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
     (best.0 >= NEAR).then_some(best.1)
 }

@@ -4,12 +4,14 @@
 //! of flannel's etcd mode, and so are the sentences that refuse a file, so that what people find on the net
 //! about them applies.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::backend::Backend;
+use super::document::nearest;
 use super::json::{Json, Mismatch};
 use super::subnet_range::{self, IPV4, IPV6, SubnetRange};
 use super::text_file::{self, TextFileError};
@@ -27,7 +29,39 @@ pub struct NetConf {
     pub ipv6_subnets: Option<SubnetRange>,
     /// `Backend`.
     pub backend: Backend,
-    unknown: Vec<String>,
+    unknown: Vec<UnknownKey>,
+}
+
+/// A key that flannel ignores, and we with it. Its `Display` is the key, and the one that was probably meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownKey {
+    /// As written; one inside `Backend` as `Backend.KEY`.
+    pub key: String,
+    /// The known key nearest to it, where one is near.
+    pub nearest: Option<&'static str>,
+}
+
+impl UnknownKey {
+    pub(super) fn new(
+        place: &str,
+        key: &str,
+        known: impl Iterator<Item = &'static str>,
+    ) -> UnknownKey {
+        UnknownKey {
+            key: format!("{place}{key}"),
+            nearest: nearest(key, known),
+        }
+    }
+}
+
+impl fmt::Display for UnknownKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.key)?;
+        match self.nearest {
+            Some(nearest) => write!(f, " (did you mean {nearest:?}?)"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Why a `net-conf.json` cannot be used.
@@ -180,7 +214,10 @@ impl NetConf {
             Json::Object(fields) => fields,
             _ => return Err(NetConfError::NotAnObject),
         };
-        let mut unknown: Vec<String> = fields.unknown(&KEYS).map(str::to_owned).collect();
+        let unknown = fields.unknown(&KEYS);
+        let mut unknown: Vec<_> = unknown
+            .map(|key| UnknownKey::new("", key, KEYS.into_iter()))
+            .collect();
         let backend = Backend::parse(fields.last("Backend"), &mut unknown)?;
         // Both families are read before the switches count: flannel refuses a malformed network that is off.
         let v4 = subnet_range::read(&fields, &IPV4)?;
@@ -217,9 +254,8 @@ impl NetConf {
             .collect()
     }
 
-    /// Keys that flannel ignores, and we with it, as written; a key inside `Backend` is shown as `Backend.KEY`.
-    /// Worth a warning: the author meant something by them.
-    pub fn unknown_keys(&self) -> &[String] {
+    /// Keys that flannel ignores, and we with it. Worth a warning: the author meant something by them.
+    pub fn unknown_keys(&self) -> &[UnknownKey] {
         &self.unknown
     }
 }

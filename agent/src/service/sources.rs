@@ -57,7 +57,7 @@ impl Sources {
         };
         for key in net_conf.unknown_keys() {
             let file = config.net_conf.display();
-            warn!("{file}: the key {key} has no meaning, as in flannel");
+            warn!("{file}: a key without meaning, as in flannel: {key}");
         }
         let kept =
             kept.filter(|kept| told(kept.belongs_to(&net_conf, &config.state_dir())).is_some());

@@ -130,7 +130,20 @@ fn a_vxlan_backend_is_read_in_full() {
 #[test]
 fn keys_that_flannel_ignores_are_listed() {
     let conf = parse(r#"{"Network":"10.3.0.0/16","Networks":1,"Backend":{"Type":"udp","VNI":1}}"#);
-    assert_eq!(conf.unknown_keys(), ["Networks", "Backend.VNI"]);
+    let told: Vec<String> = conf
+        .unknown_keys()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        told,
+        ["Networks (did you mean \"Network\"?)", "Backend.VNI"]
+    );
+    let vxlan = parse(
+        r#"{"Network":"10.3.0.0/16","subnetln":25,"Backend":{"Type":"vxlan","DirectRoute":true,"x":1}}"#,
+    );
+    let nearest: Vec<_> = vxlan.unknown_keys().iter().map(|key| key.nearest).collect();
+    assert_eq!(nearest, [Some("SubnetLen"), Some("DirectRouting"), None]);
 }
 
 #[test]
