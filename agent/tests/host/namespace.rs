@@ -57,6 +57,10 @@ impl Namespace {
         namespace
     }
 
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub(crate) fn state_dir(&self) -> PathBuf {
         self.files.path().join("var/lib/tartan")
     }
