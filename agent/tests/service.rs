@@ -18,6 +18,8 @@ mod last_good;
 mod moved;
 #[path = "service/outside.rs"]
 mod outside;
+#[path = "service/refusals.rs"]
+mod refusals;
 #[path = "service/rig.rs"]
 mod rig;
 

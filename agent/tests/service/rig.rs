@@ -181,8 +181,16 @@ impl Node {
 
     /// `tartan run` in the namespace; words after the defaults win.
     fn run(&self, words: &[&str]) -> Command {
-        let mut command = self.in_space(TARTAN);
-        command.args(["--root", self.root.to_str().unwrap(), "run"]);
+        self.run_by(&[], words)
+    }
+
+    /// The same by another program, which gets all of that as its last words.
+    fn run_by(&self, program: &[&str], words: &[&str]) -> Command {
+        let whole = [program, &[TARTAN]].concat();
+        let mut command = self.in_space(whole[0]);
+        command
+            .args(&whole[1..])
+            .args(["--root", self.root.to_str().unwrap(), "run"]);
         for (flag, value) in [
             ("--node-name", self.name.clone()),
             ("--net-conf", self.net_conf().display().to_string()),
@@ -198,7 +206,12 @@ impl Node {
 
     /// Runs an agent that is expected to end; its code and all that it said.
     pub(crate) fn run_to_end(&self, words: &[&str]) -> (Option<i32>, String) {
-        let output = self.run(words).output().unwrap();
+        self.run_to_end_by(&[], words)
+    }
+
+    /// The same, run by another program.
+    pub(crate) fn run_to_end_by(&self, program: &[&str], words: &[&str]) -> (Option<i32>, String) {
+        let output = self.run_by(program, words).output().unwrap();
         let text = [output.stdout, output.stderr].concat();
         (
             output.status.code(),

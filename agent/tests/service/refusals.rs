@@ -1,0 +1,205 @@
+//! Every refusal of a start, as an operator reads it: what is in the way, by name, and what to do.
+
+use crate::rig::{Cluster, Node, eventually};
+
+/// Starts the first node, which must end with `code` and say every part.
+fn refused(node: &Node, words: &[&str], code: i32, parts: &[&str]) {
+    let (found, text) = node.run_to_end(words);
+    told(&text, parts);
+    assert_eq!(found, Some(code), "{text}");
+}
+
+fn told(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in:\n{text}");
+    }
+}
+
+#[test]
+fn no_tun_device_in_the_machine() {
+    let cluster = Cluster::empty("vxlan");
+    // `ip netns exec` gives the mounts a namespace of their own.
+    let hidden = "mount -t tmpfs none /dev/net && exec";
+    let (code, text) = cluster
+        .node(1)
+        .run_to_end_by(&["sh", "-c", &format!("{hidden} \"$0\" \"$@\"")], &[]);
+    told(
+        &text,
+        &[
+            "/dev/net/tun",
+            "load the module tun",
+            "mknod /dev/net/tun c 10 200",
+        ],
+    );
+    assert_eq!(code, Some(1), "{text}");
+}
+
+#[test]
+fn a_capability_is_missing() {
+    let cluster = Cluster::empty("vxlan");
+    let without = [
+        "setpriv",
+        "--bounding-set=-net_admin",
+        "--inh-caps=-net_admin",
+    ];
+    let (code, text) = cluster.node(1).run_to_end_by(&without, &[]);
+    told(
+        &text,
+        &["not allowed to create a TUN device", "CAP_NET_ADMIN"],
+    );
+    assert_eq!(code, Some(1), "{text}");
+}
+
+#[test]
+fn a_second_agent_on_the_node() {
+    let cluster = Cluster::up("vxlan");
+    let node = cluster.node(1);
+    refused(node, &[], 1, &["another agent (process ", "--root"]);
+    // With a run directory of its own it meets the first one's device, then its ports.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let root = elsewhere.path().to_str().unwrap();
+    refused(
+        node,
+        &["--root", root],
+        1,
+        &["an interface tartan0 exists already", "another agent"],
+    );
+    node.ping("10.244.2.0", 3);
+    assert_eq!(node.tartan(&["status"]).0, 0, "the first one goes on");
+}
+
+#[test]
+fn keys_and_flags_that_nobody_knows() {
+    let cluster = Cluster::empty("vxlan");
+    let node = cluster.node(1);
+    let write = |name: &str, text: &str| {
+        let path = node.root.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let toml = write(
+        "broken.toml",
+        "strict-pods = true\ndevice-nmae = \"tartan0\"\n",
+    );
+    refused(
+        node,
+        &["--config", &toml],
+        2,
+        &[
+            "broken.toml: line 2",
+            "\"device-nmae\"",
+            "did you mean \"device-name\"?",
+        ],
+    );
+    let toml = write("value.toml", "workers = \"many\"\n");
+    refused(
+        node,
+        &["--config", &toml],
+        2,
+        &["value.toml: line 1", "workers must be"],
+    );
+    refused(
+        node,
+        &["--strict-pod"],
+        2,
+        &["--strict-pod", "a similar argument exists: '--strict-pods'"],
+    );
+    let list = std::fs::read_to_string(node.nodes()).unwrap();
+    let broken = write("nodes-key.toml", &list.replace("public-ip", "public-pi"));
+    refused(
+        node,
+        &["--node-file", &broken],
+        1,
+        &[
+            "nodes-key.toml line 4",
+            "\"public-pi\"",
+            "did you mean \"public-ip\"?",
+        ],
+    );
+    let net_conf = write(
+        "type.json",
+        r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlna"}}"#,
+    );
+    refused(
+        node,
+        &["--net-conf", &net_conf],
+        2,
+        &["type.json", "vxlna", "udp and vxlan"],
+    );
+    let net_conf = write(
+        "value.json",
+        r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","VNI":"1"}}"#,
+    );
+    refused(node, &["--net-conf", &net_conf], 2, &["value.json", "VNI"]);
+    // flannel ignores keys that it does not know, and its files may hold some: they are named in the log.
+    let net_conf = write(
+        "unknown.json",
+        r#"{"Network":"10.244.0.0/16","SubentLen":24,"Backend":{"Type":"vxlan","Vnid":1}}"#,
+    );
+    refused(
+        node,
+        &["--net-conf", &net_conf, "--device-name", "eth0"],
+        1,
+        &[
+            "unknown.json: a key without meaning, as in flannel: SubentLen (did you mean \"SubnetLen\"?)",
+            "Backend.Vnid (did you mean \"VNI\"?)",
+        ],
+    );
+}
+
+#[test]
+fn a_list_of_nodes_that_contradicts_itself() {
+    let cluster = Cluster::empty("vxlan");
+    let node = cluster.node(1);
+    let list = std::fs::read_to_string(node.nodes()).unwrap();
+    let write = |text: &str| std::fs::write(node.nodes(), text).unwrap();
+    write(&list.replace("10.244.2.0/24", "10.244.0.0/20"));
+    refused(
+        node,
+        &[],
+        1,
+        &[
+            "nodes.toml line 7",
+            "10.244.0.0/20 of node2 overlaps 10.244.1.0/24 of node1",
+            "give each node its own",
+        ],
+    );
+    write(&list.replace("\"node1\"", "\"node7\""));
+    refused(
+        node,
+        &[],
+        1,
+        &["nodes.toml", "no node is named \"node1\"", "node-name"],
+    );
+}
+
+#[test]
+fn a_route_past_us_is_told_until_it_is_gone() {
+    let cluster = Cluster::up("vxlan");
+    let node = cluster.node(1);
+    for (route, says) in [
+        ("10.244.2.0/24 via 192.0.2.2", "via 192.0.2.2 dev eth0"),
+        ("10.244.2.128/25 dev eth0", "dev eth0"),
+        ("blackhole 10.244.9.0/24", "refused or discarded"),
+    ] {
+        let prefix = route.split(' ').find(|word| word.contains('/')).unwrap();
+        node.ip_words(&format!("route add {route}"));
+        eventually("the route is told", || node.tartan(&["status"]).0 == 1);
+        let (_, status) = node.tartan(&["status"]);
+        let problem = status.lines().next().unwrap();
+        let remedy = format!("`ip route delete {prefix}`");
+        told(
+            problem,
+            &["PROBLEM: ", prefix, "bypasses Tartan", says, &remedy],
+        );
+        let (code, routes) = node.tartan(&["routes"]);
+        assert_eq!(code, 1, "{routes}");
+        told(&routes, &["BYPASS", prefix]);
+        // As the reader runs it.
+        node.ip_words(&format!("route delete {prefix}"));
+        eventually("all is well", || node.tartan(&["status"]).0 == 0);
+        assert_eq!(node.tartan(&["routes"]).0, 0);
+    }
+    node.ping("10.244.2.0", 3);
+}
