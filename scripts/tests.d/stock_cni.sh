@@ -6,17 +6,26 @@
 #   pod1, pod2 ── node1 tartan ══ underlay ══ tartan node2 ── cni0 ── pod3 (older than Tartan), pod4
 #   tartan-cni: a veth and a host route each        bridge and host-local, fed from subnet.env
 #
-# case: vxlan
+# stock_cni.sh BACKEND [INSIDE OUTSIDE]: the families of pods and of the underlay are v4, v6 or dual
+# case: vxlan dual v4
 # full: udp
+# full: vxlan v6 v6
+# full: vxlan dual dual
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"
 # shellcheck source=scripts/tests.d/tools/stock.sh
 . "$TOOLS/stock.sh"
 
 BACKEND=$1
-BYTES=$((64 << 20))
-LARGEST=1600
-PINGS=10
+INSIDE=${2:-v4}
+OUTSIDE=${3:-v4}
+declare -A NUMBERS=([v4]=4 [v6]=6 [dual]="4 6")
+declare -A TUNNEL1=([4]=10.244.1.0 [6]=fd00:10:244:1::)
+# The stock plugin's pods have "pod3 4" and the like here.
+declare -A ADDRESS
+BYTES=$((32 << 20))
+LARGEST=1500
+PINGS=5
 ENV_FILE=$LAB_STATE/node2/run/flannel/subnet.env
 
 # node2 becomes one that flannel has left: no agent, no trace of one, and flannel's subnet.env.
@@ -30,11 +39,19 @@ after_flannel() {
     cp "$SCRATCH/subnet.env" "$ENV_FILE"
 }
 
-# stock_pod POD: the address it got.
+# stock_pod POD: attaches it and notes its addresses.
 stock_pod() {
-    local result
+    local result address family
     result=$(stock ADD node2 "$1") || die "the stock plugin on node2 says: $result"
-    jq -r '.ips[0].address | split("/")[0]' <<<"$result"
+    for address in $(jq -r '.ips[].address | split("/")[0]' <<<"$result"); do
+        case $address in
+        *:*) family=6 ;;
+        *) family=4 ;;
+        esac
+        ADDRESS["$1 $family"]=$address
+        # The kernel makes sure that nobody else has an IPv6 address before it uses it.
+        until_true 5 "$address answers" in_ns node2 ping -n -q -c 1 -W 1 "$address" || true
+    done
 }
 
 # talks FROM ADDRESS: every ping is answered.
@@ -79,40 +96,53 @@ drops() {
 }
 
 everybody_talks() {
-    local pod
-    for pod in "$POD3" "$POD4"; do
-        talks pod1 "$pod"
-        talks node1 "$pod"
-        talks node2 "$pod"
-    done
+    local family=$1 pod
     for pod in pod3 pod4; do
-        talks "$pod" "$POD1"
-        talks "$pod" 10.244.1.0
-        talks "$pod" 192.0.2.1
+        talks pod1 "${ADDRESS[$pod $family]}"
+        talks node1 "${ADDRESS[$pod $family]}"
+        talks node2 "${ADDRESS[$pod $family]}"
+        talks "$pod" "$(address_of pod1 "$family")"
+        talks "$pod" "${TUNNEL1[$family]}"
+        if [[ " ${NUMBERS[$OUTSIDE]} " == *" $family "* ]]; then talks "$pod" "$(underlay_of node1 "$family")"; fi
     done
-    talks pod3 "$POD4"
-    talks node1 "$POD1"
-    talks node2 "$POD1"
+    talks pod3 "${ADDRESS[pod4 $family]}"
+    talks node1 "$(address_of pod1 "$family")"
+    talks node2 "$(address_of pod1 "$family")"
 }
 
-say "the stock flannel contract: backend $BACKEND"
-lab_up --pods 2 --backend "$BACKEND"
+everything_arrives() {
+    local family=$1
+    sizes pod1 "${ADDRESS[pod3 $family]}"
+    sizes pod3 "$(address_of pod1 "$family")"
+    bulk pod2 pod4 "${ADDRESS[pod4 $family]}"
+    bulk pod4 pod2 "$(address_of pod2 "$family")"
+    [ -n "${FULL:-}" ] || return 0
+    bulk node1 pod3 "${ADDRESS[pod3 $family]}"
+    bulk node2 pod1 "$(address_of pod1 "$family")"
+}
+
+# A server of every payload size in a pod, at all of its addresses.
+serve_sizes() {
+    local address pod=$1
+    shift
+    for address in "$@"; do start_in "$pod" python3 "$TOOLS/sizes.py" serve "$address"; done
+}
+
+say "the stock flannel contract: backend $BACKEND, inside $INSIDE, outside $OUTSIDE"
+read -ra FAMILIES <<<"${NUMBERS[$INSIDE]}"
+lab_up --pods 2 --backend "$BACKEND" --inside "$INSIDE" --outside "$OUTSIDE"
 after_flannel
-POD1=$(address_of pod1) POD2=$(address_of pod2)
-POD3=$(stock_pod pod3)
+stock_pod pod3
 lab start node2
 same "subnet.env, flannel's and Tartan's" "$(cat "$SCRATCH/subnet.env")" "$(cat "$ENV_FILE")"
-POD4=$(stock_pod pod4)
-equal "pods on the bridge of node2" "10.244.2.2 10.244.2.3" "$POD3 $POD4"
-everybody_talks
-start_in pod1 python3 "$TOOLS/sizes.py" serve "$POD1"
-start_in pod3 python3 "$TOOLS/sizes.py" serve "$POD3"
-sizes pod1 "$POD3"
-sizes pod3 "$POD1"
-bulk pod2 pod4 "$POD4"
-bulk pod4 pod2 "$POD2"
-bulk node1 pod3 "$POD3"
-bulk node2 pod1 "$POD1"
+stock_pod pod4
+equal "families of the pods on the bridge of node2" $((2 * ${#FAMILIES[@]})) "${#ADDRESS[@]}"
+for family in "${FAMILIES[@]}"; do
+    everybody_talks "$family"
+    serve_sizes pod1 "$(address_of pod1 "$family")"
+    serve_sizes pod3 "${ADDRESS[pod3 $family]}"
+    everything_arrives "$family"
+done
 nothing_dropped
 
 say "strict-pods"
@@ -120,13 +150,16 @@ lab stop node2
 mkdir -p "$LAB_STATE/node2/etc/tartan"
 echo 'strict-pods = true' >"$LAB_STATE/node2/etc/tartan/tartan.toml"
 lab start node2
-silent pod3 "$POD1"
-equal "drops on node2" "{\"outbound SpoofedSource\":$PINGS}" "$(drops node2)"
-silent pod1 "$POD3"
-equal "drops on node2" "{\"outbound SpoofedSource\":$PINGS,\"inbound NotOurs\":$PINGS}" "$(drops node2)"
-talks pod3 "$POD4"
-talks node2 "$POD3"
-talks node2 "$POD1"
+REFUSED=0
+for family in "${FAMILIES[@]}"; do
+    silent pod3 "$(address_of pod1 "$family")"
+    silent pod1 "${ADDRESS[pod3 $family]}"
+    REFUSED=$((REFUSED + PINGS))
+    talks pod3 "${ADDRESS[pod4 $family]}"
+    talks node2 "${ADDRESS[pod3 $family]}"
+    talks node2 "$(address_of pod1 "$family")"
+done
+equal "drops on node2" "{\"outbound SpoofedSource\":$REFUSED,\"inbound NotOurs\":$REFUSED}" "$(drops node2)"
 law_one node2
 
 say "the stock plugin takes its pods away"
@@ -136,5 +169,5 @@ lab start node2
 for pod in pod3 pod4; do
     stock DEL node2 "$pod" || fail "DEL of $pod"
 done
-equal "addresses that host-local holds" '' "$(find "$LAB_STATE/node2/cni/networks" -name '10.*')"
-silent pod1 "$POD3"
+equal "addresses that host-local holds" '' "$(find "$LAB_STATE/node2/cni/networks" -type f -name '*[.:]*' ! -name 'last_reserved_ip*')"
+for family in "${FAMILIES[@]}"; do silent pod1 "${ADDRESS[pod3 $family]}"; done
