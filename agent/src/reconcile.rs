@@ -44,6 +44,9 @@ pub struct Desired {
     pub spec: Spec,
     /// For the kernel.
     pub host: HostState,
+    /// What the largest packets of the tunnel device come to on the underlay, bytes. More than the underlay's MTU where
+    /// that leaves less than the least MTU there may be: then they are lost.
+    pub largest_datagram: u16,
 }
 
 /// What the kernel must hold for packets to reach the tunnel device and leave it.
@@ -123,7 +126,11 @@ pub fn reconcile(inputs: &Inputs<'_>) -> Desired {
         node,
         peers,
     };
-    Desired { spec, host }
+    Desired {
+        spec,
+        host,
+        largest_datagram: device_mtu.saturating_add(overhead),
+    }
 }
 
 /// Leases that share a public address are one peer. Where they differ in what only one can say, the first by name

@@ -8,9 +8,10 @@
 #
 # icmp.sh BACKEND INSIDE OUTSIDE, the last two as in scripts/lab up
 # case: udp v4 v4
-# case: vxlan dual v6
+# case: vxlan dual dual
 # full: vxlan v4 v4
 # full: vxlan dual v4
+# full: vxlan dual v6
 # full: udp dual dual
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"
@@ -164,9 +165,11 @@ forget_paths() {
     ip -n "$PREFIX-$1" "-$FAMILY" route flush cache
 }
 
-# path_mtu NODE PEER: what the node knows of the path.
+# path_mtu NODE PEER: what the node knows of the path that packets of the family take.
 path_mtu() {
-    told "$1" peers | jq --arg peer "$2" '.peers[] | select(.name == $peer) | .path_mtu'
+    local field=path_mtu
+    if [ "$OUTSIDE$FAMILY" = dual6 ]; then field=path_mtu_v6; fi
+    told "$1" peers | jq --arg peer "$2" --arg field "$field" '.peers[] | select(.name == $peer) | .[$field]'
 }
 
 receive_at() {

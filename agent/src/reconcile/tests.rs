@@ -181,6 +181,7 @@ fn a_small_cluster_in_full() {
                 masquerade: true,
             },
         },
+        largest_datagram: 1500,
     };
     assert_eq!(world.desired(), expected);
 }
@@ -244,6 +245,22 @@ fn the_device_mtu_is_what_the_widest_format_in_use_leaves() {
     );
     assert_eq!(mtu(udp, "2001:db8::1", udp, "2001:db8::2"), 1500 - 48);
     assert_eq!(mtu(vxlan, "2001:db8::1", vxlan, "2001:db8::2"), 1500 - 70);
+}
+
+#[test]
+fn an_underlay_can_be_too_narrow_for_the_least_device() {
+    let largest = |cluster, inside: &[&str], underlay_mtu| {
+        let own = lease("n1", "192.0.2.1", inside, Format::Vxlan);
+        let mut world = World::of(cluster, own, vec![]);
+        world.underlay_mtu = underlay_mtu;
+        let desired = world.desired();
+        (desired.host.mtu, desired.largest_datagram)
+    };
+    assert_eq!(largest(V4, &["10.244.1.0/24"], 626), (576, 626));
+    assert_eq!(largest(V4, &["10.244.1.0/24"], 600), (576, 626));
+    let both = &["10.244.1.0/24", "fd00:10:244:1::/64"];
+    assert_eq!(largest(DUAL, both, 1330), (1280, 1330));
+    assert_eq!(largest(DUAL, both, 1300), (1280, 1330));
 }
 
 /// Each inner family counts with the underlay that it rides on.

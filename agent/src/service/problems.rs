@@ -48,6 +48,7 @@ impl Control {
             .chain(self.host_problem.clone())
             .chain(self.node_file_problem.clone())
             .chain(unused_address(known))
+            .chain(self.narrow())
             .chain(self.unreachable())
             .chain(stranded(known))
             .chain(bypassing.map(Bypass::to_string))
@@ -80,6 +81,18 @@ impl Control {
             "no packet can go to {} ({}){more}: this node has only {ours}; give one of the two an address of the other's family, public-ipv6 beside public-ip",
             first.name, first.public
         ))
+    }
+
+    /// No host needs to make packets smaller than the tunnel device's least MTU.
+    fn narrow(&self) -> Option<String> {
+        let desired = &self.node.desired;
+        let (carries, needs) = (desired.spec.node.underlay_mtu, desired.largest_datagram);
+        (carries < needs).then(|| {
+            format!(
+                "the underlay carries {carries} bytes, but packets of {} bytes must cross it and come to {needs}: larger ones than fit are lost; raise the MTU of {}, or Backend.MTU in the net-conf, to at least {needs}",
+                desired.host.mtu, self.node.known.facts.underlay.name
+            )
+        })
     }
 
     fn stale(&self) -> Option<String> {

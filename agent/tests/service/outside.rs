@@ -215,3 +215,17 @@ fn flannels_file_is_there_follows_and_goes() {
     assert_eq!(code, 0, "{text}");
     assert!(!path.parent().unwrap().exists(), "{text}");
 }
+
+#[test]
+fn an_underlay_too_narrow_for_the_least_packets_is_a_problem() {
+    let cluster = Cluster::up("vxlan");
+    let node = cluster.node(1);
+    let problems = || node.json("status")["problems"].to_string();
+    node.ip_words("link set eth0 mtu 600");
+    eventually("the underlay is too narrow", || {
+        problems()
+            .contains("carries 600 bytes, but packets of 576 bytes must cross it and come to 626")
+    });
+    node.ip_words("link set eth0 mtu 626");
+    eventually("the underlay is wide enough", || problems() == "[]");
+}
