@@ -11,11 +11,11 @@
 # case: udp
 # case: vxlan v4 v4 offload
 # case: vxlan v6 v6
+# case: vxlan dual dual
 # full: vxlan
 # full: udp v6 v6
 # full: udp v6 v6 offload
 # full: vxlan v6 v4
-# full: vxlan dual dual
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"
 

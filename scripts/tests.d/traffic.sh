@@ -7,13 +7,15 @@
 # all), and INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and of the underlay.
 # case: udp tartan offload
 # case: vxlan tartan offload
-# case: vxlan kernel-vxlan offload
-# case: vxlan kernel-vxlan no-tunnel
-# case: vxlan kernel-vxlan wire
 # case: vxlan tartan offload v6 v4
 # case: udp tartan offload v6 v6
 # case: vxlan tartan offload dual dual
+# case: vxlan kernel-vxlan offload dual dual
+# case: vxlan kernel-vxlan no-tunnel dual dual
 # case: vxlan kernel-vxlan wire dual dual
+# full: vxlan kernel-vxlan offload
+# full: vxlan kernel-vxlan no-tunnel
+# full: vxlan kernel-vxlan wire
 # full: udp tartan no-tunnel
 # full: udp tartan wire
 # full: vxlan tartan no-tunnel
@@ -26,8 +28,6 @@
 # full: vxlan tartan offload dual v6
 # full: vxlan tartan wire dual dual
 # full: vxlan kernel-vxlan offload v6 v6
-# full: vxlan kernel-vxlan offload dual dual
-# full: vxlan kernel-vxlan no-tunnel dual dual
 # full: vxlan control wire dual dual
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"
@@ -40,7 +40,7 @@ OUTSIDE=${5:-v4}
 LARGEST=4000
 # The great transfer, where it is not made small to save time every day.
 BULK=$((1 << 30))
-if [ -z "${FULL:-}" ] && [ "$INSIDE$OUTSIDE" != v4v4 ]; then BULK=$((1 << 27)); fi
+if [ -z "${FULL:-}" ] && [ "$INSIDE" = v6 ]; then BULK=$((1 << 27)); fi
 
 options() {
     case $PEER in

@@ -11,8 +11,8 @@
 # case: kernel-vxlan no-tunnel
 # case: kernel-vxlan wire
 # case: kernel-vxlan offload v6
-# full: kernel-vxlan no-tunnel v6
-# full: kernel-vxlan wire v6
+# case: kernel-vxlan no-tunnel v6
+# case: kernel-vxlan wire v6
 # full: control offload
 # full: control offload v6
 # shellcheck source=scripts/tests.d/tools/law.sh
