@@ -23,6 +23,7 @@ use tracing::{info, warn};
 
 use super::descriptors::{Descriptors, DescriptorsError};
 use crate::config::Backend;
+use crate::host::Host;
 
 /// The node's underlay sockets, a duplicate of each beside the worker's.
 #[derive(Clone, Debug, Default)]
@@ -188,6 +189,25 @@ impl Delay {
     /// Its name in the keeper's table.
     pub(super) fn name(&self) -> String {
         name(self.error.spec().underlay_port())
+    }
+
+    /// The sentence, with who holds the port where that can be found out. It looks into every process: for a start,
+    /// not for every turn of the loop.
+    pub(super) async fn with_holder(&self, host: &Host) -> String {
+        let UnderlayError::PortTaken(SocketSpec {
+            address,
+            port,
+            format,
+        }) = self.error
+        else {
+            return self.to_string();
+        };
+        match host.port_holder(SocketAddr::new(address, port)).await {
+            None => self.to_string(),
+            Some(holder) => {
+                format!("UDP port {port} of {address} (format {format}) is taken: {holder}")
+            }
+        }
     }
 }
 

@@ -94,7 +94,7 @@ pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Contro
     let take_over = table.is_take_over();
     let (mut known, mut host, registry, origin, mut unread) = read(config, take_over).await?;
 
-    let opened = Opened::obtain(&mut table, &known, take_over).await?;
+    let opened = Opened::obtain(&mut table, &known, &host, take_over).await?;
     table.discard_rest().await?;
     if let Some(bound) = opened.ports.bound().filter(|bound| *bound != known.bound) {
         known.bound = bound;
@@ -227,6 +227,7 @@ impl Opened {
     async fn obtain(
         table: &mut Descriptors,
         known: &Known,
+        host: &Host,
         take_over: bool,
     ) -> Result<Opened, StartError> {
         let counters = table
@@ -252,7 +253,7 @@ impl Opened {
             Some(delay) if !take_over || ports.bound().is_none() => {
                 return Err(StartError::Descriptor {
                     name: delay.name(),
-                    reason: delay.to_string(),
+                    reason: delay.with_holder(host).await,
                 });
             }
             delay => delay,

@@ -1,5 +1,7 @@
 //! Every refusal of a start, as an operator reads it: what is in the way, by name, and what to do.
 
+use std::net::UdpSocket;
+
 use crate::rig::{Cluster, Node, eventually};
 
 /// Starts the first node, which must end with `code` and say every part.
@@ -51,6 +53,46 @@ fn a_capability_is_missing() {
 }
 
 #[test]
+fn a_port_that_a_vxlan_device_of_the_kernel_holds() {
+    let cluster = Cluster::empty("vxlan");
+    let node = cluster.node(1);
+    let device =
+        "link add flannel.1 type vxlan id 1 local 192.0.2.1 dev eth0 dstport 8472 nolearning";
+    node.ip_words(device);
+    node.ip_words("link set flannel.1 up");
+    refused(
+        node,
+        &[],
+        1,
+        &[
+            "UDP port 8472 of 192.0.2.1",
+            "flannel.1, a VXLAN device of the kernel, holds it",
+            "'ip link delete flannel.1'",
+        ],
+    );
+    // What the sentence asks for helps; a device that is down holds nothing.
+    node.ip_words("link delete flannel.1");
+    node.ip_words(&device.replace("flannel.1", "other.1"));
+    let mut cluster = cluster;
+    cluster.start_node(1);
+}
+
+#[test]
+fn a_port_that_a_process_holds() {
+    let cluster = Cluster::empty("vxlan");
+    let node = cluster.node(1);
+    let ours = std::process::id();
+    for (address, port) in [("192.0.2.1", 8472), ("0.0.0.0", 8285)] {
+        let bound = format!("{address}:{port}");
+        let socket = node.inside(move || UdpSocket::bind(bound).unwrap());
+        let sentence = format!("UDP port {port} of 192.0.2.1");
+        let process = format!("process {ours} (");
+        refused(node, &[], 1, &[&sentence, &process, "stop that first"]);
+        drop(socket);
+    }
+}
+
+#[test]
 fn a_second_agent_on_the_node() {
     let cluster = Cluster::up("vxlan");
     let node = cluster.node(1);
@@ -63,6 +105,16 @@ fn a_second_agent_on_the_node() {
         &["--root", root],
         1,
         &["an interface tartan0 exists already", "another agent"],
+    );
+    refused(
+        node,
+        &["--root", root, "--device-name", "tartan1"],
+        1,
+        &[
+            "UDP port 8285 of 192.0.2.1",
+            "another agent (process ",
+            "stop that one",
+        ],
     );
     node.ping("10.244.2.0", 3);
     assert_eq!(node.tartan(&["status"]).0, 0, "the first one goes on");
