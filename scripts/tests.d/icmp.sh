@@ -116,7 +116,7 @@ too_big() {
 # fits POD INNER WHO FROM [OPTION...]: a datagram, a packet of INNER bytes with DF, crosses, and nobody complains.
 fits() {
     local pod=$1 size=$(($2 - HEADERS)) what="$3 to $1, a packet of $2 bytes" from=$4
-    counted "$what" node1 '{"received":1,"sent":1}' sends "$from" "$(address_of "$pod" "$FAMILY")" "$size" "${@:5}"
+    counted "$what" node1 '{"received":1,"sent":1}' sends "$from" "$(address_of "$pod" "$FAMILY")" "$size" --wait 0.2 "${@:5}"
     equal "$what: the sender is told" "" "$TOLD"
     EXPECTED[$pod]+="$size right"$'\n'
 }
@@ -135,7 +135,7 @@ unknown_path() {
     to=$(address_of pod2 "$FAMILY")
     carrier=$(carrier "$FAMILY" "$OUTSIDE")
     if [ -z "${KNOWN[$carrier]:-}" ]; then
-        counted "$what, too large for the router" node1 '{"received":2,"sent":2}' sends pod1 "$to" "$LARGE" --cut
+        counted "$what, too large for the router" node1 '{"received":2,"sent":2}' sends pod1 "$to" "$LARGE" --cut --wait 0.2
         KNOWN[$carrier]=1
     fi
     if [ "$FAMILY" = 6 ]; then
@@ -194,7 +194,7 @@ in_pieces() {
     wire=$PID
     capture "$far" tartan0 "$SCRATCH/device.pcap" -Q in
     device=$PID
-    counted "$what" "$node" "$(piece_counts)" sends "$from" "$(address_of "$pod" "$FAMILY")" "$LARGE" --cut
+    counted "$what" "$node" "$(piece_counts)" sends "$from" "$(address_of "$pod" "$FAMILY")" "$LARGE" --cut --wait 0.2
     equal "$what: the sender is told" "" "$TOLD"
     EXPECTED[$pod]+="$LARGE right"$'\n'
     stop "$wire" INT
@@ -231,7 +231,7 @@ flood() {
     local before after answers
     sleep 0.4
     before=$(told node1 drops)
-    sends pod1 "$NOBODY" 100 --count 300
+    sends pod1 "$NOBODY" 100 --count 300 --wait 0.5
     after=$(told node1 drops)
     answers=$(grep -c "^$UNREACHABLE" <<<"$TOLD")
     at_most "answers to a flood" $((33 + LASTED / 10)) "$answers"

@@ -1,11 +1,12 @@
 """What a sender of UDP datagrams is told: the ICMP errors in its socket's error queue, which ip(7) calls IP_RECVERR.
 
     told.py send ADDRESS SIZE [--from ADDRESS] [--cut] [--count N] [--wait SECONDS]
-        sends datagrams of SIZE bytes, then prints how long it took until the last error came, a line for each that
-        the kernel refused, and a line for each error: errno, origin, type/code, MTU, from whom, about what, how much
-        of the payload it quotes. With DF: the kernel judges no size by a path MTU that it learned, anything up to
-        the device's goes out. With --cut without DF, in fragments where larger: than the device's MTU, or, over
-        IPv6, where none but the sender may cut, than what it learned of the path.
+        sends datagrams of SIZE bytes, waits for as many errors or SECONDS (2), then prints how long it took until the
+        last of them came, a line for each that the kernel refused, and a line for each error: errno, origin,
+        type/code, MTU, from whom, about what, how much of the payload it quotes. With DF: the kernel judges no size
+        by a path MTU that it learned, anything up to the device's goes out. With --cut without DF, in fragments
+        where larger: than the device's MTU, or, over IPv6, where none but the sender may cut, than what it learned
+        of the path.
     told.py receive ADDRESS
         until SIGTERM, then prints for each datagram that came its size and whether its content is right
     told.py fragments FILE
@@ -134,7 +135,7 @@ def main():
     verb.add_argument("--from", dest="source")
     verb.add_argument("--cut", action="store_true")
     verb.add_argument("--count", type=int, default=1)
-    verb.add_argument("--wait", type=float, default=0.5)
+    verb.add_argument("--wait", type=float, default=2.0)
     verb.set_defaults(run=ask)
     verb = verbs.add_parser("receive")
     verb.add_argument("address")
