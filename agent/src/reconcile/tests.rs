@@ -297,6 +297,12 @@ fn the_device_mtu_of_a_dual_stack_cluster() {
     // A family that one of the two does not have inside is not in use between them.
     let v4_alone = peer("192.0.2.2 and 2001:db8::2", &["10.244.2.0/24"], vxlan);
     assert_eq!(mtu(both, dual, v4_alone, udp), 1500 - 50);
+    let theirs = peer(
+        "192.0.2.2 and 2001:db8::2",
+        &["10.244.2.0/24", "fd00:0:0:2::/64"],
+        vxlan,
+    );
+    assert_eq!(mtu(v4, dual, theirs, udp), 1500 - 50);
     // Nothing goes to a node without an address of a family of ours.
     let apart = peer("2001:db8::2", &["10.244.2.0/24"], vxlan);
     assert_eq!(mtu(v4, outside4, apart, udp), 1500 - 28);

@@ -212,6 +212,19 @@ impl Namespace {
         panic!("{part:?} never comes up in `{script}`");
     }
 
+    /// Sends a router advertisement out of `device`: a default router for half an hour, and no prefix (RFC 4861 section
+    /// 4.2). The kernel adds the checksum, as it does for every raw ICMPv6 socket.
+    pub(crate) fn advertise(&self, device: &str) {
+        let script = format!(
+            "import socket, struct\n\
+             s = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)\n\
+             s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)\n\
+             s.sendto(struct.pack('!BBHBBHII', 134, 0, 0, 64, 0, 1800, 0, 0), \
+             ('ff02::1', 0, 0, socket.if_nametoindex('{device}')))"
+        );
+        run(Command::new("ip").args(["netns", "exec", &self.name, "python3", "-c", &script]));
+    }
+
     pub(crate) fn shell(&self, script: &str) -> String {
         run(Command::new("ip").args(["netns", "exec", &self.name, "sh", "-c", script]))
     }

@@ -1,5 +1,7 @@
 //! First set-up, compared with what iproute2 and `/proc/sys` show.
 
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 use tartan::host::{Change, PROTOCOL};
 
@@ -113,6 +115,38 @@ fn a_dual_stack_node_has_both_families_and_keeps_its_router() {
         assert_eq!(namespace.setting(path), value, "{path}");
     }
     assert_eq!(apply(&namespace, &dual()).unwrap(), []);
+}
+
+/// A node whose only way out was learned from a router: the kernel forgets it where an uplink that starts to forward
+/// does not listen to routers any more.
+#[test]
+fn a_default_route_learned_from_a_router_outlives_forwarding() {
+    let namespace = Namespace::with_tun();
+    namespace.ip("-6 address add fe80::1/64 dev eth0 nodad");
+    namespace.ip("-6 address add fe80::ff/64 dev wire0 nodad");
+    let learned = || namespace.ip("-6 route show default proto ra dev eth0");
+    let until = Instant::now() + Duration::from_secs(10);
+    while learned().is_empty() {
+        assert!(Instant::now() < until, "no route is learned");
+        namespace.advertise("wire0");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let before = learned();
+    assert!(before.contains("via fe80::ff"), "{before}");
+    apply(&namespace, &dual()).unwrap();
+    assert_eq!(namespace.setting("net/ipv6/conf/all/forwarding"), "1");
+    assert_eq!(namespace.setting("net/ipv6/conf/eth0/accept_ra"), "2");
+    assert!(learned().contains("via fe80::ff"), "{}", learned());
+
+    // It goes on being learned: a route that somebody takes away comes back with the next word of the router.
+    namespace.ip("-6 route delete default dev eth0");
+    assert_eq!(learned(), "");
+    namespace.advertise("wire0");
+    let until = Instant::now() + Duration::from_secs(10);
+    while learned().is_empty() {
+        assert!(Instant::now() < until, "no route is learned any more");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

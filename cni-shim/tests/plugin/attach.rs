@@ -134,6 +134,83 @@ fn both_families_at_once() {
     assert!(!ip(&["-n", &rig.node, "-6", "route"]).contains("fd00:7::2"));
 }
 
+/// A node without IPv4 subnets: everything that a pod of IPv4 has, in IPv6.
+#[test]
+fn a_pod_of_ipv6_alone() {
+    let mut rig = Rig::new(&["fd00:7::/64"]);
+    let pod = rig.pod();
+    let name = pod.trim_start_matches("/run/netns/").to_owned();
+    rig.add("warm", "eth0", &pod).result();
+    rig.del("warm", "eth0", &pod).silent();
+    let before = rig.census();
+    let conf = rig.conf("0.4.0").to_string();
+    let added = rig.call(&variables("ADD", "c1", "eth0", &pod), &conf);
+    let result = added.result();
+    let expected =
+        json!([{"address": "fd00:7::3/128", "gateway": "fe80::1", "interface": 1, "version": "6"}]);
+    assert_eq!(result["ips"], expected);
+    assert_eq!(result["routes"], json!([{"dst": "::/0", "gw": "fe80::1"}]));
+    assert!(ping(&rig.node, "fd00:7::3"), "host to pod");
+    assert!(ping(&pod, "fd00:7::"), "pod to host");
+
+    // Nothing is asked on the way: no duplicate detection, no neighbour discovery, no router.
+    let address = ip(&[
+        "-n",
+        &name,
+        "-6",
+        "address",
+        "show",
+        "dev",
+        "eth0",
+        "to",
+        "fd00::/16",
+    ]);
+    assert!(address.contains("/128 scope global nodad"), "{address}");
+    let neighbours = ip(&["-n", &name, "neigh", "show", "nud", "permanent"]);
+    assert!(
+        neighbours.contains("fe80::1 dev eth0 lladdr ee:ee"),
+        "{neighbours}"
+    );
+    let routes = ip(&["-n", &name, "-6", "route", "show", "default"]);
+    assert!(routes.contains("default via fe80::1 dev eth0"), "{routes}");
+    assert_eq!(ip(&["-n", &name, "-4", "route"]), "");
+    let host = added.host_ifname();
+    let route = ip(&["-n", &rig.node, "-6", "route", "get", "fd00:7::3"]);
+    assert!(route.contains(&format!("dev {host}")), "{route}");
+    let addresses = ip(&["-n", &rig.node, "address", "show", "dev", &host]);
+    assert!(!addresses.contains("inet"), "{addresses}");
+    for (netns, ifname) in [(&rig.node, host.as_str()), (&name, "eth0")] {
+        assert_eq!(sysctl(netns, "ipv6", ifname, "accept_ra"), "0");
+        assert_eq!(sysctl(netns, "ipv6", ifname, "accept_redirects"), "0");
+    }
+    assert_eq!(sysctl(&rig.node, "ipv6", &host, "forwarding"), "1");
+
+    rig.del("c1", "eth0", &pod).silent();
+    assert_eq!(rig.census(), before);
+}
+
+/// A cluster that gets its second family later: pods from before stay, new ones have both.
+#[test]
+fn a_second_family_is_for_new_pods() {
+    let mut rig = Rig::new(SUBNET);
+    let (old, new) = (rig.pod(), rig.pod());
+    assert_eq!(
+        rig.add("c1", "eth0", &old).result()["ips"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    rig.lease(BOTH);
+    let addresses = rig.add("c2", "eth0", &new).result()["ips"].clone();
+    assert_eq!(addresses[0]["address"], "10.244.7.3/32");
+    assert_eq!(addresses[1]["address"], "fd00:7::2/128");
+    assert!(ping(&old, "10.244.7.3") && ping(&new, "10.244.7.2"));
+    rig.del("c1", "eth0", &old).silent();
+    rig.del("c2", "eth0", &new).silent();
+    assert_eq!(ip(&["-n", &rig.node, "link", "show", "type", "veth"]), "");
+}
+
 #[test]
 fn a_second_interface_leaves_the_default_route_to_the_first() {
     let mut rig = Rig::new(SUBNET);

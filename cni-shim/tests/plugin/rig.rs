@@ -64,19 +64,27 @@ impl Rig {
         };
         ip(&["netns", "add", &rig.node]);
         ip(&["-n", &rig.node, "link", "set", "lo", "up"]);
+        rig.run().make().unwrap();
+        rig.lease(subnets);
+        rig.start_agent(Mood::Adopt);
+        rig
+    }
+
+    /// From now on these are the node's subnets.
+    pub(crate) fn lease(&self, subnets: &[&str]) {
         let node = NodeFile {
             subnets: subnets.iter().map(|s| s.parse().unwrap()).collect(),
-            cluster: vec!["10.244.0.0/16".parse().unwrap()],
+            cluster: vec![
+                "10.244.0.0/16".parse().unwrap(),
+                "fd00::/16".parse().unwrap(),
+            ],
             mtu: 1450,
         };
         for subnet in &node.subnets {
             let tunnel = subnet.network().to_string();
-            ip(&["-n", &rig.node, "addr", "add", &tunnel, "dev", "lo"]);
+            ip(&["-n", &self.node, "addr", "replace", &tunnel, "dev", "lo"]);
         }
-        rig.run().make().unwrap();
-        node.write(&rig.run()).unwrap();
-        rig.start_agent(Mood::Adopt);
-        rig
+        node.write(&self.run()).unwrap();
     }
 
     pub(crate) fn run(&self) -> RunDir {
