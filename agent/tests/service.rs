@@ -12,6 +12,8 @@
     clippy::indexing_slicing
 )]
 
+#[path = "service/families.rs"]
+mod families;
 #[path = "service/last_good.rs"]
 mod last_good;
 #[path = "service/moved.rs"]

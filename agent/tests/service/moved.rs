@@ -176,14 +176,14 @@ fn another_subnet_strands_the_pods_of_the_old_one() {
 }
 
 /// One text for another in a node's list.
-fn edit(node: &Node, old: &str, new: &str) {
+pub(crate) fn edit(node: &Node, old: &str, new: &str) {
     let list = std::fs::read_to_string(node.nodes()).unwrap();
     assert!(list.contains(old), "{list}");
     std::fs::write(node.nodes(), list.replace(old, new)).unwrap();
 }
 
 /// What UDP sockets in the node's namespace are bound to, whoever holds them.
-fn ports(node: &Node) -> Vec<String> {
+pub(crate) fn ports(node: &Node) -> Vec<String> {
     let text = node.run_in_space("ss", "-Hlun");
     let local = text
         .lines()
