@@ -50,7 +50,8 @@ impl<D: Device> Outbound<'_, D> {
     pub(crate) fn packet(&mut self, frame: usize) {
         let Read { len, offload } = self.batch.read(frame);
         let bytes = self.batch.bytes(frame, 0..len);
-        let Ok(inner) = Inner::parse(bytes) else {
+        let inner = Inner::parse(bytes).ok();
+        let Some(inner) = inner.filter(|inner| lies_behind(inner, offload.checksum)) else {
             self.tally.receive(Direction::Outbound, 1);
             return self.drop(DropReason::Malformed, 1);
         };
@@ -69,9 +70,7 @@ impl<D: Device> Outbound<'_, D> {
                 self.cut_smaller(&target, (frame, 0..inner.len), &inner, &plan, mtu)
             }
             (Ok((target, fit)), None) => {
-                if !self.finish(frame, inner.len, offload.checksum) {
-                    return self.drop(DropReason::Malformed, 1);
-                }
+                self.finish(frame, inner.len, offload.checksum);
                 self.single(&target, (frame, 0..inner.len), &inner, fit, Some(frame));
             }
             (Err(refusal), plan) => {
@@ -245,13 +244,12 @@ impl<D: Device> Outbound<'_, D> {
         }
     }
 
-    /// Completes an unfinished checksum, of whatever protocol: pods run tunnels too.
-    fn finish(&mut self, frame: usize, len: usize, unfinished: Option<Unfinished>) -> bool {
-        let Some(Unfinished { start, offset }) = unfinished else {
-            return true;
-        };
-        let packet = self.batch.bytes_mut(frame, 0..len);
-        checksum::finish(packet, start.into(), offset.into()).is_ok()
+    /// Completes an unfinished checksum, of whatever protocol: pods run tunnels too. It was found to lie in the packet.
+    fn finish(&mut self, frame: usize, len: usize, unfinished: Option<Unfinished>) {
+        if let Some(Unfinished { start, offset }) = unfinished {
+            let packet = self.batch.bytes_mut(frame, 0..len);
+            let _ = checksum::finish(packet, start.into(), offset.into());
+        }
     }
 
     /// Drops `count` wire packets and tells their sender, who gets to see the one of number `segment`.
@@ -286,6 +284,15 @@ impl<D: Device> Outbound<'_, D> {
     fn drop(&self, reason: DropReason, packets: usize) {
         self.tally.drop(Direction::Outbound, reason, packets as u64);
     }
+}
+
+/// Whether the checksum to finish lies behind the IP header and its extensions. A pod may name any place
+/// (`PACKET_VNET_HDR`), and what is judged here, addresses above all, must not change afterwards.
+fn lies_behind(inner: &Inner, unfinished: Option<Unfinished>) -> bool {
+    unfinished.is_none_or(|Unfinished { start, offset }| {
+        let (start, offset) = (usize::from(start), usize::from(offset));
+        start >= inner.transport && start + offset + 2 <= inner.len
+    })
 }
 
 /// How a super-packet is to be cut; `None` for a single wire packet.

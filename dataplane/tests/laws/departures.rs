@@ -2,8 +2,10 @@
 
 use std::net::IpAddr;
 
+use dataplane::counters::Flow;
 use dataplane::drops::DropReason;
 use dataplane::now::Now;
+use encap::offload::{Offload, Unfinished};
 use encap::{Ecn, Format};
 use libc::{EINVAL, EIO, EMSGSIZE, EPERM};
 
@@ -13,7 +15,7 @@ use crate::world::node::Node;
 use crate::world::packets::{
     checksums_hold, dont_fragment, edit_v4, pattern, tcp, udp, unfinished, with_ecn,
 };
-use crate::world::plan::{pod, pod6};
+use crate::world::plan::{ip, pod, pod6};
 
 /// `count` packets of one UDP flow, identifications in sequence, as one sender's super-packet is cut.
 fn burst(from: IpAddr, to: IpAddr, count: u16, length: usize) -> Vec<Vec<u8>> {
@@ -106,6 +108,48 @@ fn an_unfinished_checksum_is_finished() {
         node.push(packet.clone());
         let sent = node.run(Now(0)).0;
         assert_eq!(inner(&sent), [packet]);
+    }
+}
+
+/// Whatever a sender claims of a checksum to finish, and with whatever in the packet: what was judged of it does not
+/// change. A claim on the IP header is refused before anybody is answered.
+#[test]
+fn no_claim_of_a_checksum_changes_what_was_judged() {
+    for (packet, routed) in [
+        (udp(pod6(1, 0), pod6(2, 0), &pattern(20)), true),
+        (udp(pod(1, 0), pod(2, 0), &pattern(20)), true),
+        (tcp(pod(1, 0), pod(3, 0), &pattern(20)), true),
+        (udp(pod6(1, 0), ip("2001:db8:ffff::1"), b"nowhere"), false),
+        (udp(pod(1, 0), ip("198.51.100.1"), b"nowhere"), false),
+    ] {
+        let header = if packet[0] >> 4 == 4 { 20 } else { 40 };
+        let places = (0..=90).chain([u16::MAX - 1, u16::MAX]);
+        let claims = places
+            .clone()
+            .flat_map(|start| places.clone().map(move |o| (start, o)));
+        let mut node = with_every_offload();
+        for (start, offset) in claims.step_by(3) {
+            let claim = Offload {
+                checksum: Some(Unfinished { start, offset }),
+                cut: None,
+            };
+            let field = usize::from(start) + usize::from(offset);
+            let sound = usize::from(start) >= header && field + 2 <= packet.len();
+            let before = node.totals().outbound;
+            node.push_as(claim, packet.clone(), 1);
+            let sent = inner(&node.run(Now(0)).0);
+            let after = node.totals().outbound;
+            let malformed = |flow: &Flow| flow.drops_of(DropReason::Malformed);
+            assert_eq!(malformed(&after) - malformed(&before), u64::from(!sound));
+            assert_eq!(sent.len(), usize::from(sound && routed), "{start} {offset}");
+            for sent in sent {
+                assert_eq!(sent[..header], packet[..header], "{start} {offset}");
+            }
+            if !sound {
+                assert_eq!(after.originated, before.originated, "{start} {offset}");
+            }
+        }
+        assert_eq!(node.audit(), [""; 0]);
     }
 }
 
