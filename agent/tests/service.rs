@@ -110,6 +110,10 @@ fn a_take_over_goes_on_over_what_a_running_service_only_reports() {
     let rival = ["10.244.0.0/16", "via", "192.0.2.2"];
     node.ip(&[&["route", "replace"], &rival[..]].concat());
     eventually("the route is reported", || reports("already routed"));
+    node.nft("delete table inet tartan");
+    eventually("the rules do not wait for the route", || {
+        node.nft("list tables").contains("inet tartan")
+    });
     next_life(1);
     assert!(reports("already routed"), "{:?}", node.tartan(&["status"]));
     node.ip(&[&["route", "delete"], &rival[..]].concat());

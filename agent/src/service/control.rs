@@ -243,23 +243,20 @@ impl Control {
             unread = self.node.known.refresh(&self.host).await;
         }
         self.publish();
-        let applied = self.make_kernel_agree().await;
+        let (changes, applied, beside) = self.make_kernel_agree().await;
         if self.engine.device_lost() || matches!(applied, Err(HostError::NoDevice { .. })) {
             let device = &self.node.desired.host.device;
             return Err(Restart(format!("somebody deleted the device {device}")));
         }
-        let problem = match applied {
-            Ok((changes, refused)) => {
-                if self.applied == self.node.desired.host {
-                    self.note_repairs(&changes);
-                } else {
-                    changes.iter().for_each(|change| info!("set up: {change}"));
-                    self.applied = self.node.desired.host.clone();
-                }
-                unread.or(refused)
+        if self.applied == self.node.desired.host {
+            self.note_repairs(&changes);
+        } else {
+            changes.iter().for_each(|change| info!("set up: {change}"));
+            if applied.is_ok() {
+                self.applied = self.node.desired.host.clone();
             }
-            Err(error) => Some(error),
-        };
+        }
+        let problem = applied.err().or(unread).or(beside);
         self.note_problem(problem.map(|error| causes(&error)));
         self.write_node_file();
         self.save();
@@ -267,13 +264,19 @@ impl Control {
         Ok(())
     }
 
-    /// All that the host is to hold: what had to be changed, and what was refused that forwarding does not need.
-    async fn make_kernel_agree(&mut self) -> Result<(Vec<Change>, Option<HostError>), HostError> {
+    /// All that the host is to hold: what had to be changed, what was refused of what forwarding needs, and of what
+    /// it does not. Neither waits for the other.
+    async fn make_kernel_agree(
+        &mut self,
+    ) -> (Vec<Change>, Result<(), HostError>, Option<HostError>) {
         let desired = &self.node.desired.host;
-        let mut changes = self.host.apply(desired).await?;
+        let (mut changes, applied) = match self.host.apply(desired).await {
+            Ok(changes) => (changes, Ok(())),
+            Err(error) => (Vec::new(), Err(error)),
+        };
         let (more, refused) = self.host.apply_beside(desired).await;
         changes.extend(more);
-        Ok((changes, refused))
+        (changes, applied, refused)
     }
 
     /// Decides and publishes tables that differ.
