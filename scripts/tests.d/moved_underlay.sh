@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # The underlay changes under a running node: its address moves, its interface goes and comes back, its MTU
 # changes. The agent follows by itself, without a restart, and one TCP connection lives through all of it.
-# Then the node gets another subnet: its old pods are stranded, new ones are served.
+# The agent starts without its list of nodes and forwards at once by the last good state. Then the node gets
+# another subnet: its old pods are stranded, new ones are served.
 #
 #   pod1 ── node1 192.0.2.1, then .101, then .102 ══ underlay ══ node2 ── pod2
 #                                                        ╚═ node3 ── pod3: its list of nodes stays the old one
 #
-# case: vxlan v4
+# case: vxlan dual
 # full: udp v4
+# full: vxlan v4
 # full: vxlan v6
-# full: vxlan dual
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"
 
@@ -242,6 +243,28 @@ mtu() {
     talks pod1 "$POD2" -s $((expected - HEADERS + 1))
 }
 
+# The agent, stopped, starts without its list of nodes. The list comes back once pods talk.
+a_start_without_the_list() {
+    local starting moment list=$LAB_STATE/node1/nodes.toml
+    lab stop node1
+    mv "$list" "$list.gone"
+    touch "$SCRATCH/stopped"
+    start_in pod1 ping -n -D -i 0.01 -W 1 "$POD2" >"$SCRATCH/ping"
+    PINGER=$PID
+    lab start node1 &
+    starting=$!
+    until_true 5 "the agent is started" test "$LAB_STATE/node1/pid" -nt "$SCRATCH/stopped"
+    moment=$(stat -c %.9Y "$LAB_STATE/node1/pid")
+    until_true 5 "pods talk by the last good state" answered_since "$moment"
+    at_most "ms from the start of the agent until pods talk, without a list" 1000 "$(answered_after "$moment")"
+    until_true 3 "the missing list is a problem" problem_told "leases from cache stay in force"
+    mv "$list.gone" "$list"
+    wait "$starting"
+    stop "$PINGER" INT
+    until_true 3 "node1 is well with its list" all_well
+    SERVICE=$(service_pid node1)
+}
+
 # subnet_of FAMILY NUMBER, as scripts/lab plans them.
 subnet_of() {
     case $1 in
@@ -328,6 +351,8 @@ wait "$RECEIVER" || fail "the TCP transfer did not survive at the receiver"
 equal "bytes and sha256 across all of it" "$(cat "$SCRATCH/sent")" "$(cat "$SCRATCH/received")"
 [ "$(cut -d' ' -f1 "$SCRATCH/received")" -gt "$RATE" ] || fail "the TCP transfer moved next to nothing"
 for node in node1 node2 node3; do law_one "$node"; done
+equal "the service of node1, never restarted" "$SERVICE" "$(service_pid node1)"
+a_start_without_the_list
 another_subnet
 equal "the service of node1, never restarted" "$SERVICE" "$(service_pid node1)"
 for node in node1 node2 node3; do law_one "$node"; done
