@@ -25,6 +25,8 @@ pub struct Inputs<'a> {
     pub leases: &'a [Lease],
     /// Our own lease.
     pub own: &'a Lease,
+    /// The addresses that our sockets have.
+    pub bound: PublicAddresses,
     /// Attachments adopted; addresses outside our subnets are left out of the spec.
     pub attachments: &'a [Attachment],
     /// What the kernel routes to, or holds on, devices other than ours.
@@ -73,7 +75,7 @@ pub struct HostState {
 /// Decides what workers and kernel should hold. Order and repetition of the inputs do not matter.
 pub fn reconcile(inputs: &Inputs<'_>) -> Desired {
     let peers = peers(inputs.leases, inputs.own);
-    let public = inputs.config.underlay(inputs.own.public);
+    let public = inputs.bound;
     let subnets = sorted(inputs.own.subnets.iter().copied());
     let underlay_mtu = inputs
         .net_conf

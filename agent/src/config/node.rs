@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use dataplane::families::PublicAddresses;
+use encap::Family;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -201,6 +202,14 @@ impl NodeConfig {
             PublicAddresses::V4(a) => PublicAddresses::V4(v4(a)),
             PublicAddresses::V6(b) => PublicAddresses::V6(v6(b)),
             PublicAddresses::Dual(a, b) => PublicAddresses::Dual(v4(a), v6(b)),
+        }
+    }
+
+    /// Whether a local address of `family` is named, which is not the one that others know the node by.
+    pub fn names_local(&self, family: Family) -> bool {
+        match family {
+            Family::V4 => self.public_v4.is_some(),
+            Family::V6 => self.public_v6.is_some(),
         }
     }
 

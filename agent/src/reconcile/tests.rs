@@ -114,6 +114,7 @@ impl World {
             config: &self.config,
             leases: &self.leases,
             own: &self.own,
+            bound: self.config.underlay(self.own.public),
             attachments: &self.attachments,
             kernel_prefixes: &self.kernel_prefixes,
             host_addresses: &self.host_addresses,

@@ -56,19 +56,19 @@ impl Known {
             .await
     }
 
-    /// Our own lease as peers can use it. An address that our sockets do not have yet is not in it, but the one that they
-    /// have, and the VTEP MAC that follows from that: whoever has not heard of the new address goes on as before.
+    /// Our own lease as peers can use it. A listed address that our sockets do not have yet is not in it, but the one that
+    /// they have, and the VTEP MAC that follows from that: whoever has not heard of the new address goes on as before.
+    /// Where the configuration names a local address, what others know us by is the list's, wherever our sockets are.
     pub fn own_in_force(&self) -> Lease {
         let mut own = self.own.clone();
-        let (wanted, listed) = (self.wanted(), own.public);
+        let listed = own.public;
         let in_force = |family| {
             let bound = self.bound.of(family)?;
-            let moved = wanted.of(family) == Some(bound);
-            listed.of(family).filter(|_| moved).or(Some(bound))
+            let known_by_list = self.config.names_local(family);
+            listed.of(family).filter(|_| known_by_list).or(Some(bound))
         };
-        if let Some(public) =
-            PublicAddresses::collect([Family::V4, Family::V6].into_iter().filter_map(in_force))
-        {
+        let each = [Family::V4, Family::V6].into_iter().filter_map(in_force);
+        if let Some(public) = PublicAddresses::collect(each) {
             own.public = public;
         }
         let first = listed.first();
@@ -91,6 +91,7 @@ impl Known {
             config: &self.config,
             leases: &self.leases,
             own: &self.own_in_force(),
+            bound: self.bound,
             attachments: &self.attachments,
             kernel_prefixes: &self.facts.prefixes,
             host_addresses: &self.facts.addresses,

@@ -24,6 +24,7 @@ use tracing::{info, warn};
 use super::descriptors::{Descriptors, DescriptorsError};
 use crate::config::Backend;
 use crate::host::Host;
+use crate::lease::Lease;
 
 /// The node's underlay sockets, a duplicate of each beside the worker's.
 #[derive(Clone, Debug, Default)]
@@ -186,6 +187,19 @@ impl Port {
 }
 
 impl Delay {
+    /// The delay in words, with the node that has the address which ours is to leave: nothing can go to it until then.
+    pub(super) fn told(&self, leases: &[Lease], own: &Lease) -> String {
+        let mut others = leases.iter().filter(|lease| lease.name != own.name);
+        let mut taken = |kept| others.find(|lease| lease.public.contains(kept));
+        match self.kept.and_then(|kept| Some((kept, taken(kept)?))) {
+            Some((kept, next)) => format!(
+                "{self}; until then {} is not reached, which {kept} belongs to now",
+                next.name
+            ),
+            None => self.to_string(),
+        }
+    }
+
     /// Its name in the keeper's table.
     pub(super) fn name(&self) -> String {
         name(self.error.spec().underlay_port())

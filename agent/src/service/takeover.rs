@@ -144,6 +144,9 @@ pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Contro
     });
     let engine = Engine::start(seats.collect(), opened.counters.clone(), &node.desired.spec)
         .map_err(StartError::Engine)?;
+    let known = &node.known;
+    let told = |delay: &Delay| delay.told(&known.leases, &known.own);
+    let underlay_problem = opened.delay.as_ref().map(told);
     let parts = Parts {
         node,
         host,
@@ -156,7 +159,7 @@ pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Contro
         node_file,
         node_file_problem,
         host_problem: unread.or(refused),
-        underlay_problem: opened.delay.as_ref().map(Delay::to_string),
+        underlay_problem,
     };
     Control::begin(parts, &repairs).await
 }

@@ -15,8 +15,9 @@ impl Control {
         let known = &self.node.known;
         let (backend, held) = (&known.net_conf.backend, &known.facts.addresses);
         let (ports, delay) = self.ports.follow(known.wanted(), held, backend);
-        self.note_delay(delay.map(|delay| delay.to_string()));
+        let delay = delay.map(|delay| delay.told(&known.leases, &known.own));
         let Some(bound) = ports.bound().filter(|_| !ports.are(&self.ports)) else {
+            self.note_delay(delay);
             return false;
         };
         let moved = match ports.sockets() {
@@ -27,6 +28,7 @@ impl Control {
             self.note_delay(Some(problem));
             return false;
         }
+        self.note_delay(delay);
         self.node.known.bound = bound;
         // The tables follow at once: they tell which MAC is ours.
         self.publish();

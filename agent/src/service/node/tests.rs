@@ -176,6 +176,12 @@ fn behind_a_translator_the_listed_address_stays_in_force() {
     node.known.config.public_v4 = Some([10, 0, 0, 1].into());
     node.known.bound = PublicAddresses::V4([10, 0, 0, 1].into());
     assert_eq!(node.known.own_in_force(), node.known.own);
+    // Another local address that the host does not have yet: peers go on by the list, and our sockets are where they are.
+    node.known.config.public_v4 = Some([10, 0, 0, 2].into());
+    assert_eq!(node.known.own_in_force(), node.known.own);
+    let spec = node.decide().unwrap().clone();
+    assert_eq!(spec.node.public, node.known.bound);
+    assert_eq!(spec.node.vtep_mac, node.known.own.vtep_mac.v4);
 }
 
 #[test]

@@ -61,6 +61,20 @@ fn an_address_that_cannot_be_had_is_not_moved_to() {
     drop(taken);
     let (moved, delay) = followed(&kept, address(2));
     assert_eq!((moved.bound(), delay), (Some(address(2).into()), None));
+    // The address that we are to leave is another node's already.
+    let list = "[[node]]\nname = \"n1\"\nsubnets = [\"10.244.1.0/24\"]\npublic-ip = \"192.0.2.1\"\n\
+                [[node]]\nname = \"n2\"\nsubnets = [\"10.244.2.0/24\"]\npublic-ip = \"192.0.2.2\"\n";
+    let net_conf = NetConf::parse(r#"{"Network":"10.244.0.0/16"}"#).unwrap();
+    let mut leases = crate::registry::parse(list, &net_conf).unwrap();
+    let (_, delay) = moved.follow(address(9).into(), &HELD, &backend());
+    let delay = delay.unwrap();
+    assert_eq!(delay.told(&leases, &leases[0]), delay.to_string());
+    leases[1].public = address(2).into();
+    let told = delay.told(&leases, &leases[0]);
+    assert!(
+        told.ends_with("until then n2 is not reached, which 127.61.7.2 belongs to now"),
+        "{told}"
+    );
     // Nothing to keep: the reason stands alone.
     let (none, delay) = followed(&Ports::default(), address(9));
     assert_eq!(none.bound(), None);
