@@ -25,6 +25,10 @@ use serde::{Deserialize, Serialize};
 use crate::RunDir;
 use crate::atomic_file;
 
+/// How the name of every attachment's end on the host begins: the agent's
+/// check of sources knows pods by it.
+pub const HOST_IFNAME_PREFIX: &str = "tt";
+
 /// One interface of one pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {

@@ -10,6 +10,8 @@
 //! The hash is FNV-1a, 64 bits, finished by SplitMix64's mixer. It must never
 //! change: records of an older plugin would name other links.
 
+use cni_shim::attachment::HOST_IFNAME_PREFIX;
+
 use crate::request::Key;
 
 /// MAC of every host end. Locally administered, and the same for all: each
@@ -19,7 +21,7 @@ pub(crate) const HOST_MAC: [u8; 6] = [0xee; 6];
 /// Name of the host end.
 pub(crate) fn host_ifname(network: &str, key: &Key, attempt: u8) -> String {
     let hash = hash(network, key, attempt);
-    format!("{PREFIX}{:010x}", hash >> 24)
+    format!("{HOST_IFNAME_PREFIX}{:010x}", hash >> 24)
 }
 
 /// MAC of the pod's end: locally administered, unicast, the rest from the hash.
@@ -49,7 +51,6 @@ fn hash(network: &str, key: &Key, attempt: u8) -> u64 {
     sum ^ (sum >> 31)
 }
 
-const PREFIX: &str = "tt";
 const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 

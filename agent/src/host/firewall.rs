@@ -1,7 +1,8 @@
 //! Theory of operation
 //!
 //! The node's packet filter: a table of our own, `inet tartan`, with the rules
-//! of [`masquerade`](super::masquerade), and accept rules in chains of others.
+//! of [`masquerade`](super::masquerade) and
+//! [`source_check`](super::source_check), and accept rules in chains of others.
 //! An accept in our own table does not override a drop in another: every chain
 //! of a hook is asked. So our accept rules also stand in chains of other tables
 //! on the forward hook that would cut pods off ([`others`](super::others)),
@@ -35,6 +36,7 @@ use super::legacy::Legacy;
 use super::masquerade::Wanted;
 use super::nft::{self, BaseChain, FoundRule, INET, IPV4, IPV6, NftError, Rule, Socket, Table};
 use super::others::{Other, is_foreign};
+use super::source_check;
 use crate::reconcile::HostState;
 
 /// The memory between calls.
@@ -49,8 +51,8 @@ pub(super) struct Firewall {
 }
 
 impl Host {
-    /// Makes the node's packet filter agree with `desired`: masquerade, and
-    /// forwarding of pod traffic. Returns what had to be changed. Call it like
+    /// Makes the node's packet filter agree with `desired`: no pod with a forged
+    /// source, masquerade, and forwarding of pod traffic. Returns what had to be changed. Call it like
     /// [`apply`](Host::apply), and after it: nothing there depends on this.
     ///
     /// # Errors
@@ -77,6 +79,24 @@ impl Host {
         }
         result.and(self.firewall.legacy.check(&wanted.networks(true, true)))?;
         Ok(mem::take(&mut self.untold))
+    }
+
+    /// How many packets of pods were dropped for a forged source since our
+    /// table was last written; `None` while it is not there.
+    ///
+    /// # Errors
+    /// [`HostError::Rules`]: nf_tables cannot be read.
+    pub async fn forged_sources(&self) -> Result<Option<u64>, HostError> {
+        let mut socket = Socket::open().map_err(reading)?;
+        let chains = socket.base_chains().await.map_err(reading)?;
+        let is_check = |chain: &&BaseChain| is_in_own_table(chain) && chain.hook == nft::PREROUTING;
+        let Some(chain) = chains.iter().find(is_check) else {
+            return Ok(None);
+        };
+        let rules = socket.rules(chain).await.map_err(reading)?;
+        let drop = source_check::drop();
+        let counting = rules.iter().find(|rule| rule.says(&drop, INET));
+        Ok(counting.and_then(FoundRule::packets))
     }
 }
 
@@ -173,9 +193,13 @@ fn own_chains(wanted: &Wanted) -> Vec<(BaseChain, &[Rule])> {
         priority,
         drops: false,
     };
+    let prerouting = chain("prerouting", "filter", nft::PREROUTING, RAW);
     let forward = chain("forward", "filter", nft::FORWARD, FILTER);
     let postrouting = chain("postrouting", "nat", nft::POSTROUTING, SOURCE_NAT);
-    let mut chains = vec![(forward, &wanted.forward[..])];
+    let mut chains = vec![
+        (prerouting, &wanted.prerouting[..]),
+        (forward, &wanted.forward[..]),
+    ];
     if !wanted.postrouting.is_empty() {
         chains.push((postrouting, &wanted.postrouting[..]));
     }
@@ -301,6 +325,8 @@ const TABLE: &str = "tartan";
 pub(super) const COMMENT: &str = "tartan: pod traffic";
 /// How often the rules are read again when somebody changes them meanwhile.
 const ATTEMPTS: usize = 3;
+/// `NF_IP_PRI_RAW`: before connection tracking.
+const RAW: i32 = -300;
 /// `NF_IP_PRI_FILTER`
 const FILTER: i32 = 0;
 /// `NF_IP_PRI_NAT_SRC`

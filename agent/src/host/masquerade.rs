@@ -24,11 +24,14 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::nft::{Rule, Term, Verdict};
+use super::source_check;
 use crate::reconcile::HostState;
 
 /// What the node is to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
+    /// The check of pods' sources, the same on every node.
+    pub(super) prerouting: Vec<Rule>,
     /// In the order in which packets meet them; none: no masquerade.
     pub(super) postrouting: Vec<Rule>,
     /// Both families.
@@ -40,6 +43,7 @@ impl Wanted {
     pub(super) fn of(desired: &HostState) -> Wanted {
         let networks = desired.cluster_routes.clone();
         Wanted {
+            prerouting: source_check::prerouting(),
             postrouting: if desired.masquerade {
                 postrouting(&networks, &desired.unreachable)
             } else {
@@ -139,6 +143,7 @@ mod tests {
     fn judge(rules: &[Rule], mark: u32, from: IpAddr, to: IpAddr) -> Verdict {
         let holds = |term: &Term| match term {
             Term::Marked => mark & 0x4000 != 0,
+            Term::FromInterfaces(_) | Term::NotRoutedBack => false,
             Term::From(net) => net.contains(&from),
             Term::NotFrom(net) => net.addr().is_ipv4() == from.is_ipv4() && !net.contains(&from),
             Term::To(net) => net.contains(&to),
@@ -190,6 +195,7 @@ mod tests {
     #[test]
     fn a_chain_of_one_family_sees_that_familys_networks() {
         let wanted = Wanted {
+            prerouting: Vec::new(),
             postrouting: Vec::new(),
             forward: Vec::new(),
             networks: nets(&["10.244.0.0/16", "fd00:244::/48"]),

@@ -41,6 +41,7 @@ mod port_holder;
 mod prefixes;
 mod record;
 mod routes;
+mod source_check;
 mod subnet_env;
 mod sysctls;
 mod verdict;

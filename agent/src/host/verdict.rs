@@ -95,7 +95,7 @@ impl Packets {
     /// what holds of some.
     fn are(&self, term: &Term) -> Option<bool> {
         match *term {
-            Term::Marked => None,
+            Term::Marked | Term::FromInterfaces(_) | Term::NotRoutedBack => None,
             Term::From(prefix) => self.are_in(prefix, self.from),
             Term::NotFrom(prefix) => self.are_in(prefix, self.from).map(|are| !are),
             Term::To(prefix) => self.are_in(prefix, self.to),
@@ -343,7 +343,7 @@ mod tests {
             Term::NotFrom(p) => !inside(p, from),
             Term::To(p) => inside(p, to),
             Term::NotTo(p) => !inside(p, to),
-            Term::Marked => more,
+            Term::Marked | Term::FromInterfaces(_) | Term::NotRoutedBack => more,
         };
         for line in lines {
             if line.terms.iter().all(holds) && (!line.more || more) {

@@ -97,6 +97,15 @@ impl Control {
             ),
             Err(error) => tracing::debug!("no counters of {device}: {}", causes(&error)),
         }
+        match self.host.forged_sources().await {
+            Ok(count) => counters.extend(count.map(|count| wire::KernelCounter {
+                place: "pods".to_owned(),
+                counter: "forged_sources".to_owned(),
+                count,
+                gloss: "packets dropped where they leave the pod: their source is not the pod's address".to_owned(),
+            })),
+            Err(error) => tracing::debug!("no counter of forged sources: {}", causes(&error)),
+        }
         counters
     }
 

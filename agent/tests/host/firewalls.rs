@@ -315,7 +315,7 @@ fn what_no_longer_cuts_pods_off_needs_no_rules() {
         let text = ruleset(&namespace);
         assert_eq!(
             text.matches("tartan: pod").count(),
-            7,
+            10,
             "in our table: {text}"
         );
     }

@@ -66,6 +66,14 @@ fn the_rules_of_a_node_are_flannels_in_flannels_order_but_for_forged_sources() {
         ]
     );
     assert_eq!(
+        rules(&namespace, "inet tartan prerouting"),
+        [
+            "iifname \"tt*\" ip6 saddr fe80::/10 return",
+            "iifname \"tt*\" ip6 saddr :: return",
+            "iifname \"tt*\" fib saddr . iif oif missing drop",
+        ]
+    );
+    assert_eq!(
         rules(&namespace, "inet tartan forward"),
         [
             "ip saddr 10.244.0.0/16 accept",
@@ -85,6 +93,7 @@ fn the_rules_of_a_node_are_flannels_in_flannels_order_but_for_forged_sources() {
     assert_eq!(
         chains,
         [
+            "inet tartan prerouting filter prerouting accept -300",
             "inet tartan forward filter forward accept 0",
             "inet tartan postrouting nat postrouting accept 100"
         ]
@@ -129,6 +138,7 @@ fn without_masquerade_nothing_is_translated() {
     let text = ruleset(&namespace);
     assert!(!text.contains("nat"), "{text}");
     assert!(text.contains("chain forward"), "{text}");
+    assert!(text.contains("fib saddr . iif oif missing"), "{text}");
     assert_eq!(apply_rules(&namespace, &plain).unwrap(), []);
 }
 
@@ -143,6 +153,8 @@ fn whatever_is_done_to_our_table_is_mended_and_a_sound_one_is_left_alone() {
         "delete table inet tartan",
         "flush chain inet tartan postrouting",
         "flush table inet tartan",
+        "flush chain inet tartan prerouting",
+        "insert rule inet tartan prerouting accept",
         "add rule inet tartan forward drop",
         "insert rule inet tartan postrouting accept",
         "add chain inet tartan other { type filter hook input priority 0; }",
@@ -160,6 +172,34 @@ fn whatever_is_done_to_our_table_is_mended_and_a_sound_one_is_left_alone() {
             "{damage}"
         );
         assert_eq!(ruleset(&namespace), whole, "after {damage}");
+    }
+}
+
+/// nft is the oracle byte for byte: what it writes is what we would write.
+#[test]
+fn a_source_check_that_nft_wrote_is_ours_and_any_other_is_not() {
+    let namespace = Namespace::new();
+    apply_rules(&namespace, &dual()).unwrap();
+    let check = |last: &str| {
+        [
+            "flush chain inet tartan prerouting",
+            "add rule inet tartan prerouting iifname \"tt*\" ip6 saddr fe80::/10 counter return",
+            "add rule inet tartan prerouting iifname \"tt*\" ip6 saddr :: counter return",
+            &format!("add rule inet tartan prerouting {last}"),
+        ]
+        .join("\n")
+    };
+    let ours = "iifname \"tt*\" fib saddr . iif oif missing counter drop";
+    nft(&namespace, &check(ours));
+    assert_eq!(apply_rules(&namespace, &dual()).unwrap(), []);
+    for (from, to) in [
+        ("missing", "exists"),
+        ("saddr . iif", "saddr"),
+        ("tt*", "tu*"),
+        ("drop", "accept"),
+    ] {
+        nft(&namespace, &check(&ours.replace(from, to)));
+        assert_eq!(apply_rules(&namespace, &dual()).unwrap().len(), 1, "{to}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 
-use super::attribute::{Attribute, walk};
+use super::attribute::{Attribute, find, long, text, walk};
 
 /// One rule: what must hold of a packet, and what then becomes of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +17,10 @@ pub(in crate::host) enum Term {
     /// Kubernetes' mark of packets that kube-proxy masquerades itself: 0x4000
     /// under the mask 0x4000.
     Marked,
+    /// It came by an interface whose name begins so: ASCII, 1 to 15 bytes.
+    FromInterfaces(&'static str),
+    /// No route leads to its source by the interface it came by.
+    NotRoutedBack,
     From(IpNet),
     NotFrom(IpNet),
     To(IpNet),
@@ -27,6 +31,7 @@ pub(in crate::host) enum Term {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::host) enum Verdict {
     Accept,
+    Drop,
     /// Leave the chain.
     Return,
     /// Take the address of the interface the packet leaves by, and any port.
@@ -38,12 +43,18 @@ impl Rule {
     /// of the family `inet`, whose chains see IPv4 and IPv6.
     pub(super) fn expressions(&self, both_families: bool) -> Vec<Attribute> {
         let mut list = Vec::new();
-        if both_families && let Some(prefix) = self.terms.iter().find_map(Term::prefix) {
-            list.extend(of_family(prefix));
-        }
+        let mut family_known = !both_families;
         for term in &self.terms {
+            if !family_known && let Some(prefix) = term.prefix() {
+                list.extend(of_family(prefix));
+                family_known = true;
+            }
             match *term {
                 Term::Marked => list.extend(marked()),
+                Term::FromInterfaces(prefix) => {
+                    list.extend([meta(META_IIFNAME), compare(EQUAL, prefix.as_bytes())]);
+                }
+                Term::NotRoutedBack => list.extend(not_routed_back()),
                 Term::From(prefix) => list.extend(address(prefix, Side::Source, EQUAL)),
                 Term::NotFrom(prefix) => list.extend(address(prefix, Side::Source, NOT_EQUAL)),
                 Term::To(prefix) => list.extend(address(prefix, Side::Destination, EQUAL)),
@@ -53,12 +64,21 @@ impl Rule {
         list.push(expression("counter", Vec::new()));
         list.push(match self.verdict {
             Verdict::Accept => verdict(ACCEPT),
+            Verdict::Drop => verdict(DROP),
             Verdict::Return => verdict(RETURN),
             Verdict::Masquerade => {
                 expression("masq", vec![Attribute::number(MASQ_FLAGS, RANDOM_FULLY)])
             }
         });
         list
+    }
+
+    /// How many packets have met a rule, by the first counter in the kernel's
+    /// list of its expressions.
+    pub(super) fn packets(found: &[u8]) -> Option<u64> {
+        let mut elements = walk(found).map(|(_, element)| element);
+        let counter = elements.find(|e| text(e, EXPR_NAME).as_deref() == Some("counter"))?;
+        long(find(counter, EXPR_DATA)?, COUNTER_PACKETS)
     }
 
     /// Whether the kernel's list of expressions says the same.
@@ -76,7 +96,7 @@ impl Rule {
 impl Term {
     fn prefix(&self) -> Option<IpNet> {
         match self {
-            Term::Marked => None,
+            Term::Marked | Term::FromInterfaces(_) | Term::NotRoutedBack => None,
             Term::From(prefix) | Term::NotFrom(prefix) | Term::To(prefix) | Term::NotTo(prefix) => {
                 Some(*prefix)
             }
@@ -102,6 +122,16 @@ fn marked() -> [Attribute; 3] {
     // A mark is a number of the machine, not of the network.
     let bit = MASQUERADE_MARK.to_ne_bytes();
     [meta(META_MARK), mask(&bit), compare(EQUAL, &bit)]
+}
+
+/// nft's `fib saddr . iif oif missing`.
+fn not_routed_back() -> [Attribute; 2] {
+    let data = vec![
+        Attribute::number(FIB_DREG, REGISTER),
+        Attribute::number(FIB_RESULT, FIB_RESULT_OIF),
+        Attribute::number(FIB_FLAGS, FIB_SADDR | FIB_IIF | FIB_PRESENT),
+    ];
+    [expression("fib", data), compare(EQUAL, &[0; 4])]
 }
 
 fn address(prefix: IpNet, side: Side, operator: u32) -> Vec<Attribute> {
@@ -203,6 +233,7 @@ pub(super) const REGISTER: u32 = 1;
 pub(super) const META_DREG: u16 = 1;
 pub(super) const META_KEY: u16 = 2;
 pub(super) const META_MARK: u32 = 3;
+const META_IIFNAME: u32 = 6;
 pub(super) const META_NFPROTO: u32 = 15;
 pub(super) const CMP_SREG: u16 = 1;
 pub(super) const CMP_OP: u16 = 2;
@@ -223,6 +254,20 @@ pub(super) const BITWISE_XOR: u16 = 5;
 pub(super) const IMMEDIATE_DREG: u16 = 1;
 pub(super) const IMMEDIATE_DATA: u16 = 2;
 pub(super) const MASQ_FLAGS: u16 = 1;
+const FIB_DREG: u16 = 1;
+const FIB_RESULT: u16 = 2;
+const FIB_FLAGS: u16 = 3;
+/// `NFT_FIB_RESULT_OIF`
+const FIB_RESULT_OIF: u32 = 1;
+/// `NFTA_FIB_F_SADDR`: look up the source.
+const FIB_SADDR: u32 = 1;
+/// `NFTA_FIB_F_IIF`: only by the interface the packet came by.
+const FIB_IIF: u32 = 1 << 3;
+/// `NFTA_FIB_F_PRESENT`: 1 if there is a route, else 0.
+const FIB_PRESENT: u32 = 1 << 5;
+const COUNTER_PACKETS: u16 = 2;
+/// `NF_DROP`
+const DROP: u32 = 0;
 /// `NF_ACCEPT`
 pub(super) const ACCEPT: u32 = 1;
 /// `NFT_RETURN`, which is -5.
@@ -261,11 +306,12 @@ mod tests {
             ("the side", rule(&[Term::To(net)])),
             ("the sense", rule(&[Term::NotFrom(net)])),
             ("a term more", rule(&[Term::From(net), Term::To(net)])),
+            ("another term", rule(&[Term::NotRoutedBack])),
             ("a term less", rule(&[])),
             (
                 "the verdict",
                 Rule {
-                    verdict: Verdict::Return,
+                    verdict: Verdict::Drop,
                     ..ours.clone()
                 },
             ),

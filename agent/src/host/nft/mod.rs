@@ -37,7 +37,7 @@ pub(super) use socket::Socket;
 pub enum NftError {
     /// The kernel has no nf_tables.
     #[error(
-        "this kernel has no nf_tables: load or build in nf_tables, nft_chain_nat and nft_masq, or set `masquerade = false`"
+        "this kernel has no nf_tables: load or build in nf_tables, nft_fib_inet, nft_chain_nat and nft_masq, or set `masquerade = false`"
     )]
     Unsupported,
     /// The socket cannot be opened or used.
@@ -119,6 +119,11 @@ impl FoundRule {
     /// Whether it says what `rule` says, in a chain of that family.
     pub(super) fn says(&self, rule: &Rule, family: u8) -> bool {
         rule.is(&self.expressions, family == INET)
+    }
+
+    /// How many packets have met it, if it counts them.
+    pub(super) fn packets(&self) -> Option<u64> {
+        Rule::packets(&self.expressions)
     }
 
     /// What it says, as far as that is understood.
@@ -314,6 +319,8 @@ pub(super) const INET: u8 = 1;
 pub(super) const IPV4: u8 = 2;
 /// `NFPROTO_IPV6`
 pub(super) const IPV6: u8 = 10;
+/// `NF_INET_PRE_ROUTING`
+pub(super) const PREROUTING: u32 = 0;
 /// `NF_INET_FORWARD`
 pub(super) const FORWARD: u32 = 2;
 /// `NF_INET_POST_ROUTING`

@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# A pod speaks as itself and as nobody else: with any other source its packets end at its own interface, whichever way
+# they are bound and whatever the node's rp_filter is, and each is counted. With its own source all arrive.
+#
+#   pod1 ── node1: tartan ══ underlay ══ tartan node2 ── pod3
+#   pod2 ──┘
+#
+# pod_source.sh INSIDE: the families of the pods, v4, v6 or dual
+# case: dual
+# shellcheck source=scripts/tests.d/tools/law.sh
+. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+
+INSIDE=$1
+PORT=7000
+# Of each source to each destination; a number that no other count of this test is.
+COUNT=19
+SINKS=()
+ARRIVING=0
+
+# speak SOURCE...: pod1 sends as each of them to a pod beside it, to the node, to a pod of the other node, and to the
+# other node itself. How many datagrams that were is in $SENT.
+speak() {
+    SENT=$(jq -nc --argjson port "$PORT" --argjson count "$COUNT" --argjson destinations "$DESTINATIONS" \
+        '{$port, $count, $destinations, sources: $ARGS.positional}' --args "$@" |
+        in_ns pod1 python3 "$TOOLS/speak_as.py")
+}
+
+forged_sources() {
+    told node1 drops | jq '.kernel[] | select(.counter == "forged_sources").count'
+}
+
+# counted WHAT BEFORE EXPECTED: the growth of the kernel's counter, now and, as nothing comes late on a veth, for good.
+counted() {
+    equal "counted as forged: $1" "$3" "$(($(forged_sources) - $2))"
+}
+
+# rp_filter VALUE: what the kernel takes is the larger one of all and of the interface.
+rp_filter() {
+    local veth
+    ip netns exec "$PREFIX-node1" sysctl -qw "net.ipv4.conf.all.rp_filter=$1"
+    for veth in $(ip -n "$PREFIX-node1" -j link show type veth | jq -r '.[].ifname | select(startswith("tt"))'); do
+        ip netns exec "$PREFIX-node1" sysctl -qw "net.ipv4.conf.$veth.rp_filter=$1"
+    done
+}
+
+# Whom pod1 is not, by family.
+others() {
+    local family
+    for family in $(families "$INSIDE"); do
+        address_of pod2 "$family"
+        address_of pod3 "$family"
+        underlay_of node1 "$family"
+        case $family in
+        4) printf '%s\n' 10.244.1.0 10.244.2.0 10.244.1.77 10.244.77.2 203.0.113.7 127.0.0.1 ;;
+        6) printf '%s\n' fd00:10:244:1:: fd00:10:244:2:: fd00:10:244:1::77 fd00:10:244:77::2 2001:db8:ffff::7 ;;
+        esac
+    done
+}
+
+destinations() {
+    local family
+    for family in $(families "$INSIDE"); do
+        address_of pod2 "$family"
+        address_of pod3 "$family"
+        underlay_of node1 "$family"
+        underlay_of node2 "$family"
+    done
+}
+
+every_source() {
+    local before received
+    before=$(forged_sources)
+    speak "${OWN[@]}"
+    counted "pod1 as itself, $1" "$before" 0
+    ARRIVING=$((ARRIVING + SENT))
+    received=$(flow node1 outbound received)
+    speak "${OTHERS[@]}"
+    counted "pod1 as ${#OTHERS[@]} others, $1" "$before" "$SENT"
+    equal "of that read by tartan, $1" 0 "$(($(flow node1 outbound received) - received))"
+}
+
+say "sources of pods: inside $INSIDE"
+lab_up --nodes 2 --pods 2 --inside "$INSIDE" --outside "$INSIDE"
+for name in node1 node2 pod2 pod3; do
+    start_in "$name" python3 "$TOOLS/sink.py" "$PORT" >"$SCRATCH/sink $name"
+    SINKS+=("$PID")
+    until_true 5 "the sink of $name listens" in_ns "$name" sh -c "ss -Hlun | grep -q :$PORT"
+done
+DESTINATIONS=$(destinations | jq -Rnc '[inputs]')
+mapfile -t OTHERS < <(others)
+mapfile -t OWN < <(for family in $(families "$INSIDE"); do address_of pod1 "$family"; done)
+equal "counted as forged after pods were attached" 0 "$(forged_sources)"
+for value in 0 1 2; do
+    rp_filter "$value"
+    every_source "rp_filter $value"
+done
+if [ "$INSIDE" != v4 ]; then
+    # The kernel forwards no link-local source: it needs no rule, and neighbour discovery lives by it.
+    before=$(forged_sources)
+    DESTINATIONS=$(jq -nc '$ARGS.positional' --args "$(address_of pod2 6)" "$(address_of pod3 6)" "$(underlay_of node2 6)")
+    speak fe80::1:77
+    counted "$SENT from a link-local address" "$before" 0
+fi
+ip netns exec "$PREFIX-node1" nft flush chain inet tartan prerouting
+until_true 10 "a flushed check is there again" in_ns node1 sh -c 'nft list chain inet tartan prerouting | grep -q drop'
+sleep 0.5
+for sink in "${SINKS[@]}"; do stop "$sink"; done
+law_one node1
+law_one node2
+# As many at each of the four, and nothing of what was forged.
+for name in node1 node2 pod2 pod3; do
+    equal "datagrams that reached $name" "$((ARRIVING / 4))" "$(jq ".\"$PORT\".count" "$SCRATCH/sink $name")"
+done
