@@ -101,8 +101,6 @@ if [ "$INSIDE" != v4 ]; then
     speak fe80::1:77
     counted "$SENT from a link-local address" "$before" 0
 fi
-ip netns exec "$PREFIX-node1" nft flush chain inet tartan prerouting || fail "there is no check to flush"
-until_true 10 "a flushed check is there again" in_ns node1 sh -c 'nft list chain inet tartan prerouting | grep -q drop'
 sleep 0.5
 for sink in "${SINKS[@]}"; do stop "$sink"; done
 law_one node1
@@ -111,3 +109,5 @@ law_one node2
 for name in node1 node2 pod2 pod3; do
     equal "datagrams that reached $name" "$((ARRIVING / 4))" "$(jq ".\"$PORT\".count" "$SCRATCH/sink $name")"
 done
+ip netns exec "$PREFIX-node1" nft flush chain inet tartan prerouting || fail "there is no check to flush"
+until_true 10 "a flushed check is there again" in_ns node1 sh -c 'nft list chain inet tartan prerouting | grep -q drop'
