@@ -181,6 +181,8 @@ impl<D: Device> Outbound<'_, D> {
         if let Some(smaller) = smaller {
             let more = smaller.count().saturating_sub(plan.count());
             self.tally.originate(Direction::Outbound, more);
+            // Whatever is walked again is counted by this cut.
+            self.batch.cut_at(frame, smaller.size());
             return self.segments(target, frame, &smaller);
         }
         for index in 0..plan.count() {

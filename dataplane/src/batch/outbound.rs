@@ -127,6 +127,15 @@ impl OutboundBatch {
         }
     }
 
+    /// Notes that the super-packet in frame `number` is cut into segments of `size` payload bytes, not as its sender
+    /// asked.
+    pub(crate) fn cut_at(&mut self, number: usize, size: u16) {
+        let read = self.reads.get_mut(number);
+        if let Some(cut) = read.and_then(|read| read.offload.cut.as_mut()) {
+            cut.size = size;
+        }
+    }
+
     /// What was read into frame `number`.
     pub(crate) fn read(&self, number: usize) -> Read {
         self.reads
