@@ -67,11 +67,15 @@ impl<D: Device> Outbound<'_, D> {
         ) {
             (Ok((target, Fit::Whole)), Some(plan)) => self.segments(&target, frame, &plan),
             (Ok((target, Fit::Fragments(mtu))), Some(plan)) => {
-                self.cut_smaller(&target, (frame, 0..inner.len), &inner, &plan, mtu)
+                self.cut_smaller(&target, frame, &inner, &plan, mtu)
             }
             (Ok((target, fit)), None) => {
                 self.finish(frame, inner.len, offload.checksum);
-                self.single(&target, (frame, 0..inner.len), &inner, fit, Some(frame));
+                let again = Again::Packet {
+                    frame: frame as u16,
+                    segment: 0,
+                };
+                self.single(&target, frame, &inner, fit, again);
             }
             (Err(refusal), plan) => {
                 // The sender gets its packet back as others would have seen it.
@@ -102,32 +106,28 @@ impl<D: Device> Outbound<'_, D> {
                 let headers = plan.headers(self.batch.bytes(frame, 0..FRAME));
                 self.segment(&target, frame, (&plan, headers), segment, Again::Never);
             }
-            (Ok((target, fit)), Some(plan)) => self.alone(&target, frame, &plan, segment, fit),
-            (Ok((target, fit)), None) => {
-                self.single(&target, (frame, 0..inner.len), &inner, fit, None)
+            (Ok((target, Fit::Fragments(mtu))), Some(plan)) => {
+                self.segment_in_fragments(&target, frame, &inner, &plan, segment, mtu)
             }
+            (Ok((target, fit)), None) => self.single(&target, frame, &inner, fit, Again::Never),
             (Err(refusal), plan) => self.refuse(refusal, (frame, segment), plan, 1),
         }
     }
 
-    /// One wire packet. `first`: its frame, unless it proved too large before.
-    fn single(
-        &mut self,
-        target: &Target<'_>,
-        place: Place,
-        inner: &Inner,
-        fit: Fit,
-        first: Option<usize>,
-    ) {
+    /// A packet that is one wire packet.
+    fn single(&mut self, target: &Target<'_>, frame: usize, inner: &Inner, fit: Fit, again: Again) {
         if let Fit::Fragments(mtu) = fit {
-            return self.fragments(target, place, inner, mtu);
+            let mut header = [0; fragment::MAX_HEADER];
+            let place = (frame, inner.transport..inner.len);
+            let ip = self.batch.bytes(frame, 0..inner.transport);
+            let Some(header) = header.get_mut(..ip.len()) else {
+                return self.drop(DropReason::TooBig, 1);
+            };
+            header.copy_from_slice(ip);
+            return self.fragments(target, header, place, inner, mtu);
         }
-        let again = first.map_or(Again::Never, |frame| Again::Packet {
-            frame: frame as u16,
-            segment: 0,
-        });
         let head = self.batch.head(target.outer(), 0, |_, _| Some(0));
-        self.push(target, head, place, again);
+        self.push(target, head, (frame, 0..inner.len), again);
     }
 
     /// The wire packets of a super-packet that fit the path.
@@ -169,13 +169,12 @@ impl<D: Device> Outbound<'_, D> {
     fn cut_smaller(
         &mut self,
         target: &Target<'_>,
-        place: Place,
+        frame: usize,
         inner: &Inner,
         plan: &Plan,
         mtu: u16,
     ) {
-        let frame = place.0;
-        let packet = self.batch.bytes(frame, place.1);
+        let packet = self.batch.bytes(frame, 0..inner.len);
         let smaller = segment::tcp_size(inner, packet, mtu)
             .and_then(|size| segment::plan(packet, inner, size).ok());
         if let Some(smaller) = smaller {
@@ -186,56 +185,70 @@ impl<D: Device> Outbound<'_, D> {
             return self.segments(target, frame, &smaller);
         }
         for index in 0..plan.count() {
-            self.alone(target, frame, plan, index, Fit::Fragments(mtu));
+            self.segment_in_fragments(target, frame, inner, plan, index, mtu);
         }
     }
 
-    /// One wire packet of a super-packet that must go in another way than the others.
-    fn alone(&mut self, target: &Target<'_>, frame: usize, plan: &Plan, index: usize, fit: Fit) {
-        let Some(place) = self.copy(frame, plan, index) else {
-            return self.drop(DropReason::UnderlayFull, 1);
-        };
-        match Inner::parse(self.batch.bytes(place.0, place.1.clone())) {
-            Ok(inner) => self.single(target, place, &inner, fit, None),
-            Err(_) => self.drop(DropReason::Malformed, 1),
-        }
-    }
-
-    /// Copies one wire packet of a super-packet, so that it lies in one piece.
-    fn copy(&mut self, frame: usize, plan: &Plan, index: usize) -> Option<Place> {
+    /// Cuts one wire packet of a super-packet, which `inner` describes, into fragments.
+    fn segment_in_fragments(
+        &mut self,
+        target: &Target<'_>,
+        frame: usize,
+        inner: &Inner,
+        plan: &Plan,
+        index: usize,
+        mtu: u16,
+    ) {
         let mut header = [0; segment::MAX_HEADER];
-        let packet = self.batch.bytes(frame, 0..self.batch.read(frame).len);
-        let length = plan.header(packet, index, &mut header)?;
-        self.batch
-            .spill(header.get(..length)?, frame, plan.payload(index))
+        let packet = self.batch.bytes(frame, 0..inner.len);
+        let length = plan.header(packet, index, &mut header);
+        let Some(header) = length.and_then(|length| header.get(..length)) else {
+            return self.drop(DropReason::BadSuperPacket, 1);
+        };
+        let payload = plan.payload(index);
+        let inner = Inner {
+            len: header.len() + payload.len(),
+            ..*inner
+        };
+        self.fragments(target, header, (frame, payload), &inner, mtu);
     }
 
-    /// Cuts an inner IPv4 packet that may be fragmented.
-    fn fragments(&mut self, target: &Target<'_>, (frame, range): Place, inner: &Inner, mtu: u16) {
-        let packet = self.batch.bytes(frame, range.clone());
+    /// Cuts an inner IPv4 packet that may be fragmented: `header`, the IP header at least, and what lies behind it.
+    fn fragments(
+        &mut self,
+        target: &Target<'_>,
+        header: &[u8],
+        (frame, behind): Place,
+        inner: &Inner,
+        mtu: u16,
+    ) {
+        // Of the packet behind its IP header only the length counts.
+        let packet = self.batch.bytes(frame, 0..inner.len);
         let Ok(plan) = fragment::plan(packet, inner, mtu) else {
             return self.drop(DropReason::TooBig, 1);
         };
-        let head = target.outer().len() + IPV4_HEADER;
-        if !self.batch.takes(plan.count(), head) {
+        if !self
+            .batch
+            .takes(plan.count(), target.outer().len() + header.len())
+        {
             return self.drop(DropReason::UnderlayFull, 1);
         }
         self.tally
             .originate(Direction::Outbound, plan.count().saturating_sub(1));
         for index in 0..plan.count() {
-            let mut header = [0; IPV4_HEADER];
-            let packet = self.batch.bytes(frame, range.clone());
-            let length = plan.header(packet, index, &mut header).unwrap_or_default();
-            let payload = plan.payload(index);
-            let payload = (
-                frame,
-                range.start + payload.start..range.start + payload.end,
-            );
+            let part = plan.payload(index);
+            let (start, end) = (part.start, part.end);
+            let written = header.get(start.min(header.len())..end.min(header.len()));
+            let written = written.unwrap_or_default();
+            let length = plan.header_len() + written.len();
             let head = self.batch.head(target.outer(), length, |_, out| {
-                out.copy_from_slice(header.get(..length)?);
+                let (ip, transport) = out.split_at_mut_checked(plan.header_len())?;
+                plan.header(header, index, ip)?;
+                transport.copy_from_slice(written);
                 Some(length)
             });
-            self.push(target, head, payload, Again::Never);
+            let lies = |at: usize| behind.start + at.saturating_sub(header.len());
+            self.push(target, head, (frame, lies(start)..lies(end)), Again::Never);
         }
     }
 
@@ -264,23 +277,29 @@ impl<D: Device> Outbound<'_, D> {
     ) {
         self.drop(reason, count);
         let Some(answer) = answer else { return };
-        let mark = self.batch.spilled();
         let place = match plan {
-            Some(plan) => self.copy(frame, &plan, segment),
+            Some(plan) => self.joined(frame, &plan, segment),
             None => Some((frame, 0..self.batch.read(frame).len)),
         };
-        if let Some((frame, range)) = place {
-            let bytes = self.batch.bytes(frame, range);
-            let inner = Inner::parse(bytes).ok();
-            let from = inner.and_then(|inner| self.snapshot.pods.tunnel_address(inner.source));
-            if let Some((inner, from)) = inner.zip(from) {
-                let packet = bytes.get(..inner.len).unwrap_or_default();
-                let (device, tally) = (&mut *self.device, self.tally);
-                self.answers
-                    .send(answer, from, (packet, &inner), self.now, device, tally);
-            }
+        let Some((frame, range)) = place else { return };
+        let bytes = self.batch.bytes(frame, range);
+        let inner = Inner::parse(bytes).ok();
+        let from = inner.and_then(|inner| self.snapshot.pods.tunnel_address(inner.source));
+        if let Some((inner, from)) = inner.zip(from) {
+            let packet = bytes.get(..inner.len).unwrap_or_default();
+            let (device, tally) = (&mut *self.device, self.tally);
+            self.answers
+                .send(answer, from, (packet, &inner), self.now, device, tally);
         }
-        self.batch.unspill(mark);
+    }
+
+    /// One wire packet of a super-packet in one piece, until the next is joined.
+    fn joined(&mut self, frame: usize, plan: &Plan, index: usize) -> Option<Place> {
+        let mut header = [0; segment::MAX_HEADER];
+        let packet = self.batch.bytes(frame, 0..self.batch.read(frame).len);
+        let length = plan.header(packet, index, &mut header)?;
+        self.batch
+            .join(header.get(..length)?, frame, plan.payload(index))
     }
 
     fn drop(&self, reason: DropReason, packets: usize) {
@@ -310,6 +329,3 @@ fn plan(bytes: &[u8], inner: &Inner, read: &Read) -> Result<Option<Plan>, segmen
 fn wire_length(inner: &Inner, plan: Option<&Plan>) -> usize {
     plan.map_or(inner.len, |plan| plan.header_len() + plan.payload(0).len())
 }
-
-/// The longest IPv4 header, bytes (RFC 791: IHL 15).
-const IPV4_HEADER: usize = 60;

@@ -16,7 +16,7 @@ use encap::segment::{MAX_HEADER, MAX_SEGMENTS};
 use super::queue::{Queue, Train};
 use super::{Frame, frames};
 use crate::device::Read;
-use crate::limits::{FRAME, OUTBOUND_PACKETS};
+use crate::limits::{FRAME, OUTBOUND_BYTES, OUTBOUND_PACKETS};
 use crate::underlay::{Exit, Outgoing};
 
 /// Packets read from the device, and the datagrams made of them that still wait for the underlay.
@@ -28,8 +28,6 @@ pub(crate) struct OutboundBatch {
     datagrams: Vec<Datagram>,
     /// By [`Exit::index`].
     queues: Vec<Queue>,
-    /// Where packets are copied to that cannot go from where they lie: frame and bytes used of it.
-    spill: (usize, usize),
 }
 
 /// One datagram for the underlay: headers of our making in front of a slice of a frame.
@@ -82,6 +80,7 @@ pub(crate) struct Sent {
 }
 
 /// The pieces of one message, in order.
+#[derive(Clone)]
 pub struct Pieces<'a> {
     batch: &'a OutboundBatch,
     next: u32,
@@ -94,18 +93,17 @@ impl OutboundBatch {
         let mut queues = Vec::new();
         queues.resize_with(Exit::COUNT, Queue::default);
         OutboundBatch {
-            frames: frames(OUTBOUND_PACKETS + SPILL),
+            frames: frames(OUTBOUND_PACKETS + 1),
             reads: vec![Read::whole(0); OUTBOUND_PACKETS],
             heads: Vec::with_capacity(HEADS),
             datagrams: Vec::with_capacity(DATAGRAMS),
             queues,
-            spill: (0, 0),
         }
     }
 
     /// Whether one more packet may be read, whatever becomes of it.
     pub(crate) fn has_room(&self) -> bool {
-        self.takes(MAX_SEGMENTS, MAX_HEAD) && self.spill.0 + SPILL_OF_ONE <= SPILL
+        self.takes(MAX_SEGMENTS + AGAIN, MAX_HEAD)
     }
 
     /// Whether there is room for `count` more datagrams with heads of `head` bytes each.
@@ -221,43 +219,22 @@ impl OutboundBatch {
         true
     }
 
-    /// Copies `head` and a slice of a frame to lie one behind the other: the number of the frame where, and the range.
-    /// `None` where there is no room.
-    pub(crate) fn spill(
+    /// Copies `head` and a slice of a frame to lie one behind the other, where nothing that waits lies: the number of the
+    /// frame, and the range. `None` where they are more than one packet can be.
+    pub(crate) fn join(
         &mut self,
         head: &[u8],
         frame: usize,
         payload: Range<usize>,
     ) -> Option<(usize, Range<usize>)> {
-        let len = head.len() + payload.len();
-        let (mut number, mut used) = self.spill;
-        if used + len > FRAME {
-            (number, used) = (number + 1, 0);
-        }
-        if number >= SPILL {
-            return None;
-        }
-        self.spill = (number, used + len);
-        let number = OUTBOUND_PACKETS + number;
-        let (from, to) = self.frames.split_at_mut(OUTBOUND_PACKETS);
+        let (from, to) = self.frames.split_at_mut_checked(OUTBOUND_PACKETS)?;
         let from = from.get(frame)?.get(payload)?;
-        let to = to
-            .get_mut(number - OUTBOUND_PACKETS)?
-            .get_mut(used..used + len)?;
-        let (first, second) = to.split_at_mut(head.len());
+        let len = head.len() + from.len();
+        let place = to.first_mut()?.get_mut(..len)?;
+        let (first, second) = place.split_at_mut_checked(head.len())?;
         first.copy_from_slice(head);
         second.copy_from_slice(from);
-        Some((number, used..used + len))
-    }
-
-    /// A mark for [`OutboundBatch::unspill`].
-    pub(crate) fn spilled(&self) -> (usize, usize) {
-        self.spill
-    }
-
-    /// Forgets what was spilled since the mark; nothing that waits may lie there.
-    pub(crate) fn unspill(&mut self, mark: (usize, usize)) {
-        self.spill = mark;
+        Some((OUTBOUND_PACKETS, 0..len))
     }
 
     /// What waits for `exit`.
@@ -282,7 +259,6 @@ impl OutboundBatch {
         }
         self.heads.clear();
         self.datagrams.clear();
-        self.spill = (0, 0);
     }
 
     /// The messages that wait for `exit`, in order.
@@ -409,18 +385,19 @@ impl<'a> Iterator for Pieces<'a> {
     }
 }
 
-/// Datagrams that there is memory for: what one packet can become beside as many others.
-const DATAGRAMS: usize = 2 * MAX_SEGMENTS;
+/// Datagrams that packets can become when they are read: what one can become beside as many of others.
+const READ: usize = 2 * MAX_SEGMENTS;
+
+/// Datagrams that those can become when they prove too large and are walked again, once each: another for each, and
+/// fragments of 512 bytes and more (RFC 791 demands 576 of every path) of all that was read. Half of that allows for
+/// headers.
+const AGAIN: usize = READ + (OUTBOUND_BYTES + FRAME) / 256;
+
+/// Datagrams that there is memory for. There is always room for one more, then, until all went.
+const DATAGRAMS: usize = READ + AGAIN;
 
 /// Bytes of a head at most: VXLAN, Ethernet, and the inner packet's own headers.
 const MAX_HEAD: usize = 22 + MAX_HEADER;
 
 /// Bytes of heads that there is memory for.
 const HEADS: usize = DATAGRAMS * MAX_HEAD;
-
-/// Frames for packets that cannot go from where they lie.
-const SPILL: usize = 4;
-
-/// As many of them as one packet can come to lie in: 64 KB of payload, each part with a header of its own, behind what
-/// is in use of the first.
-const SPILL_OF_ONE: usize = 3;

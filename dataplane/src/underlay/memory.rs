@@ -46,6 +46,8 @@ pub struct Memory {
     pub full: Option<Port>,
     /// Errors that the next messages meet, by `errno`.
     pub errors: VecDeque<i32>,
+    /// Datagrams of more bytes of UDP payload meet `EMSGSIZE`.
+    pub largest: Option<usize>,
     /// Messages of several datagrams are said to be taken.
     pub takes_trains: bool,
     /// The error that all of them meet, by `errno`.
@@ -65,6 +67,7 @@ impl Memory {
             room: None,
             full: None,
             errors: VecDeque::new(),
+            largest: None,
             takes_trains: true,
             train_refusal: None,
             proofs: 0,
@@ -78,6 +81,11 @@ impl Memory {
         }
         if self.room == Some(0) || self.full == Some(exit.port) {
             return Some(io::ErrorKind::WouldBlock.into());
+        }
+        let length = || message.pieces.clone().map(|piece| piece.len()).sum();
+        let length = message.segment.map_or_else(length, usize::from);
+        if self.largest.is_some_and(|largest| length > largest) {
+            return Some(io::Error::from_raw_os_error(libc::EMSGSIZE));
         }
         let train = self.train_refusal.filter(|_| message.segment.is_some());
         train.map(io::Error::from_raw_os_error)

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use dataplane::counters::Flow;
 use dataplane::drops::DropReason;
 use dataplane::now::Now;
-use encap::offload::{Offload, Unfinished};
+use encap::offload::{Cut, Kind, Offload, Unfinished};
 use encap::{Ecn, Format};
 use libc::{EINVAL, EIO, EMSGSIZE, EPERM};
 
@@ -396,6 +396,68 @@ fn a_smaller_cut_is_walked_again_as_it_was_cut() {
         assert_eq!(packets.len(), 16, "{gone}");
         assert!(arrived == expected, "{gone}");
         assert_eq!(node.totals().outbound.dropped(), 0);
+        assert_eq!(node.audit(), [""; 0]);
+    }
+}
+
+/// A whole batch that proves too large only when the kernel is asked: all of it arrives, in fragments.
+#[test]
+fn a_batch_that_proves_too_large_arrives() {
+    let packets: Vec<_> = (0..9)
+        .flat_map(|_| burst(pod(1, 0), pod(2, 0), 40, 1_400))
+        .collect();
+    let mut node = with_every_offload();
+    push(&mut node, &packets);
+    let underlay = node.worker.underlay_mut();
+    underlay.largest = Some(700 - 28);
+    underlay.failures.push_back(report(2, Format::Vxlan, 700));
+    let sent = inner(&node.run(Now(0)).0);
+    assert_eq!(node.totals().outbound.dropped(), 0);
+    let arrived: Vec<_> = sent.chunks(3).map(reassemble).collect();
+    assert!(arrived == packets);
+    assert_eq!(node.audit(), [""; 0]);
+}
+
+/// As many datagrams as a batch can become, each walked again: there is room for whatever becomes of them.
+#[test]
+fn there_is_room_for_whatever_a_batch_becomes() {
+    let cut = |size| Offload {
+        checksum: None,
+        cut: Some(Cut {
+            kind: Kind::Udp,
+            size,
+            header: 28,
+        }),
+    };
+    let (large, small) = (577 - 28, 1);
+    let counts = [(large, 113); 8].into_iter();
+    let counts = counts.chain([(small, 1_140), (small, 2_048)]);
+    for known in [true, false] {
+        let mut node = with_every_offload();
+        for (size, count) in counts.clone() {
+            let payload = pattern(usize::from(size) * count);
+            let packet = udp(pod(1, 0), pod(2, 0), &payload);
+            node.push_as(cut(size), packet, count as u64);
+        }
+        let underlay = node.worker.underlay_mut();
+        if known {
+            // The large ones go in two fragments each.
+            underlay.largest = Some(626 - 28);
+            underlay.failures.push_back(report(2, Format::Vxlan, 626));
+        } else {
+            // Nobody says why, so all of them are tried twice.
+            underlay.largest = Some(0);
+        }
+        let sent = node.run(Now(0)).0.len();
+        let all = 8 * 113 + 1_140 + 2_048;
+        let lost = node.totals().outbound.drops_of(DropReason::TooBig);
+        let expected = if known {
+            (all + 8 * 113, 0)
+        } else {
+            (0, all as u64)
+        };
+        assert_eq!((sent, lost), expected);
+        assert_eq!(node.totals().outbound.dropped(), lost);
         assert_eq!(node.audit(), [""; 0]);
     }
 }
