@@ -91,7 +91,7 @@ pub struct Pieces<'a> {
 impl OutboundBatch {
     pub(crate) fn new() -> OutboundBatch {
         let mut queues = Vec::new();
-        queues.resize_with(Exit::COUNT, Queue::default);
+        queues.resize_with(Exit::COUNT, || Queue::new(DATAGRAMS));
         OutboundBatch {
             frames: frames(OUTBOUND_PACKETS + 1),
             reads: vec![Read::whole(0); OUTBOUND_PACKETS],

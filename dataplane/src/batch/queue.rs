@@ -13,7 +13,6 @@ use crate::limits::{TRAIN_BYTES_V4, TRAIN_BYTES_V6, TRAIN_LENGTH, TRAINS_SEARCHE
 use crate::now::Now;
 
 /// Trains that wait for one transmit socket.
-#[derive(Default)]
 pub(crate) struct Queue {
     trains: Vec<Train>,
     /// Trains before this one went already.
@@ -45,6 +44,15 @@ pub(crate) struct Train {
 }
 
 impl Queue {
+    /// An empty queue with memory for as many trains as one batch can be; pages that none needed stay with the kernel.
+    pub(super) fn new(trains: usize) -> Queue {
+        Queue {
+            trains: Vec::with_capacity(trains),
+            done: 0,
+            held_since: None,
+        }
+    }
+
     /// Appends datagram number `number` of `len` bytes. Returns the number of the one that it follows in its train.
     pub(super) fn push(
         &mut self,

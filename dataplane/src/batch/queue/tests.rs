@@ -18,7 +18,7 @@ fn trains(lengths: &[usize]) -> Vec<Vec<usize>> {
 
 /// Pushes datagrams (peer, length, ECN) and returns the trains, each with the numbers of its datagrams.
 fn ride(pushed: &[(u8, usize, Ecn)]) -> Vec<(Train, Vec<u32>)> {
-    let mut queue = Queue::default();
+    let mut queue = Queue::new(16);
     let mut next = vec![None; pushed.len()];
     for (number, (to, len, ecn)) in (0u32..).zip(pushed) {
         if let Some(before) = queue.push(number, *len, peer(*to), *ecn) {
