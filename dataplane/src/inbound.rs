@@ -193,6 +193,9 @@ fn super_packet(
     device_mtu: u16,
 ) -> Option<Result<Plan, DropReason>> {
     let size = match (inner.protocol, inner_segment) {
+        (UDP, Some(_)) if !is_all_datagram(packet, inner) => {
+            return Some(Err(DropReason::BadSuperPacket));
+        }
         (UDP, Some(size)) => size,
         (TCP, _) if inner.len > usize::from(device_mtu) => {
             segment::tcp_size(inner, packet, device_mtu)?
@@ -200,6 +203,16 @@ fn super_packet(
         _ => return None,
     };
     Some(segment::plan(packet, inner, size).map_err(|_| DropReason::BadSuperPacket))
+}
+
+/// Whether the UDP length says that all behind the IP header is the datagram: nothing vouches for bytes behind it, and
+/// cut into datagrams they would get a good checksum.
+fn is_all_datagram(packet: &[u8], inner: &Inner) -> bool {
+    let field = packet
+        .get(inner.transport + UDP_LENGTH..)
+        .and_then(|rest| rest.first_chunk());
+    field
+        .is_some_and(|field| inner.transport + usize::from(u16::from_be_bytes(*field)) == inner.len)
 }
 
 fn reason(refusal: pull::Refusal) -> DropReason {
@@ -219,3 +232,6 @@ fn reason(refusal: pull::Refusal) -> DropReason {
 const TCP: u8 = 6;
 /// See [`TCP`].
 const UDP: u8 = 17;
+
+/// Offset of the length in a UDP header.
+const UDP_LENGTH: usize = 4;

@@ -271,3 +271,22 @@ fn a_device_that_is_down_keeps_its_offloads() {
 fn given_up(node: &mut Node) -> u64 {
     dataplane::device::Device::given_up(device(node))
 }
+
+/// A datagram with a good checksum, and bytes behind it that nobody vouches for: none of them becomes a packet.
+#[test]
+fn bytes_behind_a_datagram_become_no_packets() {
+    let mut packet = udp(pod(2, 0), pod(1, 0), &pattern(20));
+    packet.extend(vec![0xee; 4_000]);
+    let length = packet.len() as u16;
+    edit_v4(&mut packet, |ip| ip.total_len = length);
+    for offloads in [false, true] {
+        let mut node = node();
+        node.worker.device_mut().offloads = offloads;
+        let mut datagram = plain(2, 1, &packet);
+        datagram.segment = Some(1_000);
+        node.hand(datagram, 1);
+        assert_eq!(deliver(&mut node, Now(0)), (vec![], 0));
+        let flow = node.totals().inbound;
+        assert_eq!(flow.drops_of(DropReason::BadSuperPacket), 1);
+    }
+}
