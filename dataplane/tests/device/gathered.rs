@@ -7,8 +7,10 @@
 use std::net::IpAddr;
 
 use dataplane::counters::Counters;
+use dataplane::device::Device;
 use dataplane::device::plain::{self, Plain};
 use dataplane::device::tun::Tun;
+use dataplane::drops::DropReason;
 use dataplane::families::PerFamily;
 use dataplane::limits::INBOUND_BUFFERS;
 use dataplane::now::Now;
@@ -185,4 +187,26 @@ fn a_kernel_peers_super_packet_is_one_packet_to_the_kernel() {
             check(&mut ends, &space, vec![(mark, packet.bytes)], &wire);
         }
     }
+}
+
+/// A device that takes nothing, with offloads or without, proves nothing against them.
+#[test]
+fn a_device_that_is_down_proves_nothing() {
+    let _faults = FAULTS.lock();
+    let space = Namespace::new();
+    let mut node = Node::new(fast(&space, "ta"));
+    let everything = node.worker.device_mut().granted();
+    for packet in all_kinds(20_000, 1_400) {
+        let wire = cut(&packet);
+        for _ in 0..4 {
+            node.hand(Some(wire[0].len() as u16), wire.concat());
+            node.turn();
+        }
+    }
+    let inbound = node.counters.read().workers[0].inbound;
+    assert_eq!((inbound.received, inbound.delivered), (4 * 4 * 15, 0));
+    assert_eq!(inbound.drops_of(DropReason::DeviceRefused), 4 * 4 * 15);
+    let device = node.worker.device_mut();
+    assert_eq!(device.given_up(), 0);
+    assert_eq!(device.offloads(Now(0)), everything);
 }

@@ -1,7 +1,6 @@
 //! Super-packets, and what becomes of them when the kernel does not take them.
 
 use std::sync::Mutex;
-use std::time::Duration;
 
 use dataplane::device::plain::{self, Plain};
 use dataplane::device::tun::{self, Tun};
@@ -165,31 +164,6 @@ fn an_offload_goes_on_proof_and_comes_back() {
     assert!(!a.offloads(Now(later.0 - 1)).tcp);
     assert!(a.offloads(later).tcp);
     assert_eq!(packet.offload.cut.map(|cut| cut.kind), Some(Kind::Tcp4));
-}
-
-/// A packet that no kernel takes is refused with its offload and without it: no proof, and nothing goes.
-#[test]
-fn a_bad_packet_proves_nothing() {
-    let _faults = FAULTS.lock();
-    let space = Namespace::new();
-    let mut a = fast(&space, "ta");
-    space.raise("ta", 1);
-    space.raise("ta", 2);
-    let [source, _] = addresses(1, 5);
-    let [destination, _] = addresses(2, 6);
-    let mut bad = udp(source, destination, 14_000, 1400);
-    bad.bytes[0] = 0x95;
-    for _ in 0..10 {
-        let with = write(&mut a, &bad, 2).unwrap_err();
-        assert_eq!(with.raw_os_error(), Some(libc_einval()));
-        let without = Super {
-            bytes: bad.bytes[..1000].to_vec(),
-            offload: NOTHING_LEFT,
-        };
-        assert!(write(&mut a, &without, 1).is_err());
-    }
-    assert!(a.offloads(Now(0).after(Duration::from_millis(1))).udp);
-    assert_eq!(a.given_up(), 0);
 }
 
 fn libc_einval() -> i32 {
