@@ -14,7 +14,7 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum DropReason {
-    /// The inner bytes are no well-formed IP packet.
+    /// The inner bytes are no well-formed IP packet, or a checksum is to be finished elsewhere than behind the IP header.
     Malformed = 0,
     /// The destination is multicast, broadcast or unspecified.
     NotUnicast = 1,

@@ -1,8 +1,7 @@
 //! System calls that fail on demand, so that tests meet a kernel which refuses what this one grants.
 //!
-//! Theory of operation: a word of bits, one per [`Fault`], none set unless a test or the one variable that the agent
-//! reads at its start sets it. Each is looked at only where the call it spoils would be made with an offload, so the
-//! plain path never asks.
+//! Theory of operation: a word of bits, one per [`Fault`], none set unless a test calls [`set`]. Each is looked at only
+//! where the call it spoils would be made with an offload, so the plain path never asks.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -22,7 +21,7 @@ impl Fault {
     /// Every fault.
     pub const ALL: [Fault; 3] = [Fault::GsoWrites, Fault::DetachedWrites, Fault::GsoSends];
 
-    /// The name, as the agent's variable spells it.
+    /// The name, for people.
     pub const fn name(self) -> &'static str {
         match self {
             Fault::GsoWrites => "gso-writes",
