@@ -93,6 +93,44 @@ fn a_killed_service_is_missed_by_nobody() {
     }
 }
 
+/// The device is remade when another kind is asked for, and taken over when it is not; either way pods go on.
+#[test]
+fn a_device_of_another_kind_is_made_anew() {
+    let cluster = Cluster::up("vxlan");
+    let node = cluster.node(1);
+    let routes = || node.ip(&["-j", "route"]);
+    let index = || node.ip(&["-o", "link", "show", "tartan0"])[..4].to_owned();
+    let (before, first) = (routes(), index());
+    let kind = || {
+        let details = node.ip(&["-d", "link", "show", "tartan0"]);
+        let several = details.contains("multi_queue");
+        assert_eq!(details.contains("vnet_hdr on"), several, "{details}");
+        (several, node.json("status")["offloads"].clone())
+    };
+    let every = serde_json::json!(["checksum", "tcp", "udp", "send"]);
+    assert_eq!(kind(), (true, every.clone()));
+    let configuration = node.root.join("etc/tartan/tartan.toml");
+    std::fs::create_dir_all(configuration.parent().unwrap()).unwrap();
+    for (restart, word) in [(1, "plain"), (2, "offload"), (3, "auto")] {
+        std::fs::write(&configuration, format!("device = {word:?}\n")).unwrap();
+        node.kill_service(Signal::KILL);
+        eventually("the next service answers", || {
+            node.json("status")["restarts"] == restart
+        });
+        let expected = match word {
+            "plain" => (false, serde_json::json!(["send"])),
+            _ => (true, every.clone()),
+        };
+        eventually("the workers tell of their offloads", || kind() == expected);
+        node.ping("10.244.2.0", 3);
+        assert_eq!(routes(), before, "{word}");
+    }
+    assert_ne!(index(), first);
+    let status = node.json("status");
+    assert_eq!(status["offloads_given_up"], 0, "{status:#}");
+    assert_eq!(status["device_queue"], 2048, "{status:#}");
+}
+
 #[test]
 fn a_take_over_goes_on_over_what_a_running_service_only_reports() {
     let cluster = Cluster::up("vxlan");

@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::device::Offloads;
 use crate::drops::{Direction, DropReason};
 use crate::limits::MAX_WORKERS;
 use crate::sys::page::Page;
@@ -42,10 +43,23 @@ pub struct WorkerTotals {
     pub snapshot: u64,
     /// ICMP errors that were not made because their receiver had drawn too many. They never were packets.
     pub unanswered: u64,
+    /// Offloads in use at the last step.
+    pub offloads: InUse,
+    /// How often an offload was given up because the kernel refused it.
+    pub given_up: u64,
     /// Pod → peer.
     pub outbound: Flow,
     /// Peer → pod.
     pub inbound: Flow,
+}
+
+/// Offloads that a worker uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InUse {
+    /// What is written to the device unfinished.
+    pub device: Offloads,
+    /// Several datagrams are sent as one message, through every socket.
+    pub trains: bool,
 }
 
 /// One direction's terms of the conservation law, in inner wire packets.
@@ -138,6 +152,8 @@ impl Counters {
                 tick: tally.word(TICK).load(Relaxed),
                 snapshot: tally.word(SNAPSHOT).load(Relaxed),
                 unanswered: tally.word(UNANSWERED).load(Relaxed),
+                offloads: InUse::of_bits(tally.word(OFFLOADS).load(Relaxed)),
+                given_up: tally.word(GIVEN_UP).load(Relaxed),
                 outbound: tally.flow(Direction::Outbound),
                 inbound: tally.flow(Direction::Inbound),
             }
@@ -157,6 +173,24 @@ impl Counters {
 
     fn word(&self, index: usize) -> &AtomicU64 {
         word(&self.page, index)
+    }
+}
+
+impl InUse {
+    fn bits(self) -> u64 {
+        let InUse { device, trains } = self;
+        let flags = [device.checksum, device.tcp, device.udp, trains];
+        flags
+            .iter()
+            .zip(0..)
+            .map(|(on, bit)| u64::from(*on) << bit)
+            .sum()
+    }
+
+    fn of_bits(bits: u64) -> InUse {
+        let [checksum, tcp, udp, trains] = [0, 1, 2, 3].map(|bit| bits >> bit & 1 != 0);
+        let device = Offloads { checksum, tcp, udp };
+        InUse { device, trains }
     }
 }
 
@@ -191,6 +225,14 @@ impl Tally {
     pub(crate) fn tick(&self, snapshot: u64) {
         self.add(TICK, 1);
         self.word(SNAPSHOT).store(snapshot, Relaxed);
+    }
+
+    /// Notes which offloads are in use, and how many more were given up.
+    pub(crate) fn offloads(&self, in_use: InUse, given_up: u64) {
+        self.word(OFFLOADS).store(in_use.bits(), Relaxed);
+        if given_up > 0 {
+            self.add(GIVEN_UP, given_up);
+        }
     }
 
     pub(crate) fn receive(&self, direction: Direction, packets: usize) {
@@ -262,6 +304,8 @@ const fn base(direction: Direction) -> usize {
 const TICK: usize = 0;
 const SNAPSHOT: usize = 1;
 const UNANSWERED: usize = 2;
+const OFFLOADS: usize = 3;
+const GIVEN_UP: usize = 4;
 
 // Places inside a direction's words.
 const RECEIVED: usize = 0;
@@ -307,6 +351,19 @@ mod tests {
             (0, 0, 3)
         );
         assert_eq!(next.read().workers[0].outbound.received, 0);
+    }
+
+    #[test]
+    fn offloads_are_kept_as_they_are_and_what_was_given_up_adds_up() {
+        let counters = Counters::create(1).unwrap();
+        let tally = counters.worker(0);
+        for bits in 0..16 {
+            let in_use = InUse::of_bits(bits);
+            tally.offloads(in_use, 2);
+            assert_eq!(counters.read().workers[0].offloads, in_use);
+            assert_eq!(in_use.bits(), bits);
+        }
+        assert_eq!(counters.read().workers[0].given_up, 32);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::time::Instant;
 use arc_swap::ArcSwap;
 
 use crate::counters::Counters;
-use crate::device::plain::Plain;
+use crate::device::tunnel::Tunnel;
 use crate::inbound::RefusedSource;
 use crate::now::Now;
 use crate::snapshot::Snapshot;
@@ -29,7 +29,7 @@ use thread::Thread;
 /// What one worker owns, and the core it is pinned to.
 pub struct Seat {
     /// Its queue of the tunnel device.
-    pub device: Plain,
+    pub device: Tunnel,
     /// Its sockets.
     pub underlay: Sockets,
     /// The core, by the kernel's number; `None` leaves the choice to the scheduler.

@@ -24,7 +24,7 @@ use encap::coalesce::Coalescer;
 
 use crate::answers::Answers;
 use crate::batch::{InboundBatch, OutboundBatch};
-use crate::counters::{Counters, Tally};
+use crate::counters::{Counters, InUse, Tally};
 use crate::device::Device;
 use crate::drops::Direction;
 use crate::inbound::{Delivery, Inbound, RefusedSource, Writer};
@@ -47,6 +47,8 @@ pub struct Worker<D, U> {
     outbound: OutboundBatch,
     answers: Answers,
     ready: Ready,
+    /// Offloads given up and accounted for.
+    given_up: u64,
     device_lost: bool,
     refused: Arc<ArrayQueue<RefusedSource>>,
 }
@@ -126,6 +128,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                 ports: [true; Port::ALL.len()],
                 reports: [false; Port::ALL.len()],
             },
+            given_up: 0,
             device_lost: false,
             refused: Arc::new(ArrayQueue::new(NOTICES)),
         }
@@ -145,6 +148,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             self.receive(port, snapshot, now);
         }
         self.transmit(snapshot, now);
+        self.account_offloads(now);
         self.tally.tick(snapshot.version);
         match self.hold_ends() {
             _ if self.ready.is_any_port() => Next::Now,
@@ -160,11 +164,11 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.hold_ends().is_some()
     }
 
-    /// Descriptors that become writable when what is held can go.
-    pub fn room_descriptors(&self) -> impl Iterator<Item = RawFd> {
+    /// Sockets that become writable when what is held can go.
+    pub fn full_sockets(&self) -> impl Iterator<Item = (Port, RawFd)> {
         let held = Exit::all().zip(self.outbound.queues());
         held.filter(|(_, queue)| queue.held_since.is_some())
-            .filter_map(|(exit, _)| self.underlay.exit_descriptor(exit))
+            .filter_map(|(exit, _)| Some((exit.port, self.underlay.exit_descriptor(exit)?)))
     }
 
     /// The descriptor of a source, to poll on.
@@ -184,6 +188,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     /// new one, at its turn.
     pub fn reseat(&mut self, underlay: U) -> U {
         self.ready.ports = [true; Port::ALL.len()];
+        self.given_up = self.device.given_up() + underlay.given_up();
         std::mem::replace(&mut self.underlay, underlay)
     }
 
@@ -199,6 +204,17 @@ impl<D: Device, U: Underlay> Worker<D, U> {
 
     pub(crate) fn refused(&self) -> Arc<ArrayQueue<RefusedSource>> {
         Arc::clone(&self.refused)
+    }
+
+    fn account_offloads(&mut self, now: Now) {
+        let in_use = InUse {
+            device: self.device.offloads(now),
+            trains: Exit::all().all(|exit| self.underlay.takes_trains(exit, now)),
+        };
+        let given_up = self.device.given_up() + self.underlay.given_up();
+        self.tally
+            .offloads(in_use, given_up.saturating_sub(self.given_up));
+        self.given_up = given_up;
     }
 
     fn receive(&mut self, port: Port, snapshot: &Snapshot, now: Now) {

@@ -73,6 +73,13 @@ pub struct Status {
     pub device: String,
     /// MTU of the tunnel device, bytes of inner packet.
     pub device_mtu: u16,
+    /// Packets that the tunnel device keeps for each worker at most; absent when the kernel does not tell.
+    pub device_queue: Option<u32>,
+    /// Offloads that every worker uses now: `checksum`, `tcp` and `udp` of what is written to the device, `send` of what
+    /// is sent to peers.
+    pub offloads: Vec<String>,
+    /// How often an offload was given up for a minute, because the kernel refused it, since the keeper started.
+    pub offloads_given_up: u64,
     /// Packet workers.
     pub workers: usize,
     /// Other nodes known.

@@ -31,12 +31,14 @@ pub(super) fn render(status: &Status) -> String {
         (
             "device",
             format!(
-                "{}, MTU {}, {}",
+                "{}, MTU {}, {}{}",
                 status.device,
                 status.device_mtu,
+                queue(status),
                 count(status.workers, "worker", "workers")
             ),
         ),
+        ("offloads", offloads(status)),
         (
             "subnets",
             format!("{} of {}", list(&status.subnets), list(&status.cluster)),
@@ -85,6 +87,22 @@ fn pods(status: &Status) -> String {
             "{} attached, {stranded} of them stranded",
             status.attachments
         ),
+    }
+}
+
+fn queue(status: &Status) -> String {
+    let queue = status.device_queue;
+    queue.map_or(String::new(), |queue| format!("queue {queue}, "))
+}
+
+fn offloads(status: &Status) -> String {
+    let used = match &status.offloads[..] {
+        [] => "none, packet by packet".to_owned(),
+        used => used.join(", "),
+    };
+    match status.offloads_given_up {
+        0 => used,
+        given_up => format!("{used}; given up {}", times(given_up)),
     }
 }
 
@@ -143,6 +161,9 @@ pub(super) mod tests {
             format: "vxlan".into(),
             device: "tartan0".into(),
             device_mtu: 1450,
+            device_queue: Some(2048),
+            offloads: ["checksum", "tcp", "udp", "send"].map(String::from).into(),
+            offloads_given_up: 0,
             workers: 1,
             peers: 2,
             attachments: 3,
@@ -172,7 +193,8 @@ pub(super) mod tests {
 node      node1, tartan 0.1.0
 service   process 4242, up 1 h 1 min, never restarted
 underlay  192.0.2.1 on eth0, MTU 1500
-device    tartan0, MTU 1450, 1 worker
+device    tartan0, MTU 1450, queue 2048, 1 worker
+offloads  checksum, tcp, udp, send
 subnets   10.244.1.0/24 of 10.244.0.0/16
 format    vxlan
 peers     2
@@ -190,6 +212,9 @@ packets   10 sent, 9 delivered, 1 dropped
     fn what_is_wrong_comes_first_and_cannot_drive_the_terminal() {
         let status = Status {
             problems: vec!["line 3: \u{1b}[1mno".into(), "two".into()],
+            device_queue: None,
+            offloads: Vec::new(),
+            offloads_given_up: 2,
             restarts: 1,
             last_end: Some("was killed by signal 9 (SIGKILL) after 3.0 s".into()),
             repairs: 2,
@@ -207,6 +232,8 @@ packets   10 sent, 9 delivered, 1 dropped
         for part in [
             "restarted once: the one before was killed by signal 9 (SIGKILL) after 3.0 s\n",
             "2, the last: address 10.244.1.0/32 was missing\n",
+            "device    tartan0, MTU 1450, 1 worker\n",
+            "offloads  none, packet by packet; given up 2 times\n",
             "version 7, not yet used by every worker\n",
             "leases    from cache, 3 min old; no list yet from file /etc/tartan/nodes.toml\n",
         ] {

@@ -41,7 +41,7 @@ pub struct RunArgs {
         value_name = "ADDRESS"
     )]
     pub public_ipv6: Option<IpAddr>,
-    /// How packets are taken from the kernel: auto or plain [default: auto]
+    /// The tunnel device: auto, offload (super-packets, or no start) or plain (packet by packet) [default: auto]
     #[arg(long, env = "TARTAN_DEVICE", value_name = "KIND")]
     pub device: Option<String>,
     /// Name of the tunnel device [default: tartan0]
@@ -103,8 +103,10 @@ pub struct NodeConfig {
 /// How packets are taken from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// The best there is, which so far is `Plain`.
+    /// The best that the kernel offers.
     Auto,
+    /// Super-packets both ways, or no start.
+    Offload,
     /// One queue, one packet per read, no offloads.
     Plain,
 }
@@ -147,11 +149,8 @@ pub enum ConfigError {
         "public-ip {0} is an IPv6 address already: leave public-ipv6 out, or name an IPv4 address as public-ip"
     )]
     TwoIpv6(IpAddr),
-    /// A kind of device that is planned.
-    #[error("device \"offload\" is not there yet: use \"auto\", which takes the best there is")]
-    NoOffload,
     /// A kind of device that does not exist.
-    #[error("device {0:?} does not exist: use \"auto\" or \"plain\"")]
+    #[error("device {0:?} does not exist: use \"auto\", \"offload\" or \"plain\"")]
     Device(String),
     /// A name that the kernel refuses for an interface, or that means something else.
     #[error(
@@ -346,7 +345,7 @@ fn device(written: Option<String>) -> Result<Device, ConfigError> {
     match written.as_deref() {
         None | Some("auto") => Ok(Device::Auto),
         Some("plain") => Ok(Device::Plain),
-        Some("offload") => Err(ConfigError::NoOffload),
+        Some("offload") => Ok(Device::Offload),
         Some(other) => Err(ConfigError::Device(other.to_owned())),
     }
 }

@@ -35,6 +35,8 @@ pub struct LinkStats {
     pub carrier: bool,
     /// Its MTU, in bytes.
     pub mtu: u32,
+    /// Packets that wait for a reader at most; for a TUN in each of its queues.
+    pub queue: u32,
 }
 
 /// One interface.
@@ -256,6 +258,7 @@ fn parse_stats(message: &LinkMessage) -> LinkStats {
             LinkAttribute::CarrierChanges(changes) => stats.carrier_changes = *changes,
             LinkAttribute::Carrier(carrier) => stats.carrier = *carrier != 0,
             LinkAttribute::Mtu(mtu) => stats.mtu = *mtu,
+            LinkAttribute::TxQueueLen(queue) => stats.queue = *queue,
             _ => {}
         }
     }

@@ -11,6 +11,7 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 
 use super::control::{Control, Restart};
+use super::counts::{given_up, offloads};
 use crate::api::server::Call;
 use crate::api::wire::{self, Reply, Request, RouteKind};
 use crate::attachments::{pod_name, stranded};
@@ -105,6 +106,9 @@ impl Control {
             format: known.own.format.to_string(),
             device: known.config.device_name.clone(),
             device_mtu: self.node.desired.host.mtu,
+            device_queue: self.device_queue().await,
+            offloads: offloads(&totals),
+            offloads_given_up: given_up(&totals),
             workers: totals.workers.len(),
             peers: spec.peers.len(),
             attachments: known.attachments.len(),

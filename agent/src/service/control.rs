@@ -15,6 +15,7 @@ use tokio::time::{Instant as Moment, MissedTickBehavior, interval, sleep, sleep_
 use tracing::{error, info, warn};
 
 use super::adoption::{ADOPTION_STEP, Waiting};
+use super::counts::given_up;
 use super::descriptors::Descriptors;
 use super::node::Node;
 use super::ports::Ports;
@@ -76,6 +77,7 @@ pub struct Control {
     pub(super) ports: Ports,
     pub(super) table: Descriptors,
     pub(super) refused: RefusedSources,
+    pub(super) offloads_given_up: u64,
     pub(super) repairs: u64,
     pub(super) last_repair: Option<String>,
     /// What the kernel refused at the last try, in words.
@@ -142,6 +144,7 @@ impl Control {
             node,
             host,
             engine,
+            offloads_given_up: given_up(&counters.read()),
             counters,
             ports,
             table,
@@ -235,6 +238,7 @@ impl Control {
             self.watch = host::watch().ok();
         }
         self.notice();
+        self.note_offloads();
         self.reread_net_conf()?;
         self.host.only_add(self.node.cached.is_any());
         self.node.reread_changed_records();

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use dataplane::counters::{Flow, Totals};
+use dataplane::counters::{Flow, InUse, Totals};
 use dataplane::drops::{Direction, DropReason};
 use dataplane::underlay::socket::kernel_drops;
 use tokio::time::sleep;
+use tracing::warn;
 
 use super::control::Control;
 use crate::api::wire;
@@ -47,6 +48,23 @@ impl Control {
             workers: workers.collect(),
             kernel: self.kernel_counters().await,
         }
+    }
+
+    pub(super) async fn device_queue(&self) -> Option<u32> {
+        let device = &self.node.known.config.device_name;
+        let stats = self.host.device_stats(device).await.ok()?;
+        Some(stats.queue)
+    }
+
+    /// Tells when the kernel refused an offload so that it was given up.
+    pub(super) fn note_offloads(&mut self) {
+        let totals = self.counters.read();
+        let times = given_up(&totals);
+        if times > self.offloads_given_up {
+            let left = offloads(&totals).join(", ");
+            warn!("the kernel refuses an offload; it is tried again in a minute. In use: {left}");
+        }
+        self.offloads_given_up = times;
     }
 
     async fn kernel_counters(&self) -> Vec<wire::KernelCounter> {
@@ -127,6 +145,31 @@ impl Control {
         }
         totals
     }
+}
+
+/// Offloads that every worker uses.
+pub(super) fn offloads(totals: &Totals) -> Vec<String> {
+    let by_name = |in_use: &InUse| {
+        [
+            ("checksum", in_use.device.checksum),
+            ("tcp", in_use.device.tcp),
+            ("udp", in_use.device.udp),
+            ("send", in_use.trains),
+        ]
+    };
+    let of_each = || totals.workers.iter().map(|w| by_name(&w.offloads));
+    let names = by_name(&InUse::default()).map(|(name, _)| name);
+    let everywhere = |name: &&str| of_each().all(|used| used.contains(&(*name, true)));
+    names
+        .into_iter()
+        .filter(everywhere)
+        .map(String::from)
+        .collect()
+}
+
+/// How often an offload was given up.
+pub(super) fn given_up(totals: &Totals) -> u64 {
+    totals.workers.iter().map(|worker| worker.given_up).sum()
 }
 
 fn flow(flow: &Flow) -> wire::Flow {

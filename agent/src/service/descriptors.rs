@@ -112,6 +112,12 @@ impl Descriptors {
         self.inherited.remove(name)
     }
 
+    /// Takes the inherited descriptors whose names `wanted` picks. The keeper keeps its duplicates.
+    pub fn take_all(&mut self, wanted: impl Fn(&str) -> bool) -> Vec<(String, OwnedFd)> {
+        let taken = self.inherited.extract_if(.., |name, _| wanted(name));
+        taken.collect()
+    }
+
     /// Closes what was not taken, here and in the keeper.
     ///
     /// # Errors

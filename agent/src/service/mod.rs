@@ -37,6 +37,7 @@ mod answers;
 pub mod control;
 mod counts;
 pub mod descriptors;
+pub mod device;
 pub mod facts;
 mod fallback;
 pub mod node;
@@ -52,9 +53,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use dataplane::faults::{self, Fault};
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::config::NodeConfig;
 use crate::keeper::lock::{Lock, LockError};
@@ -92,6 +94,7 @@ impl ServiceError {
 /// [`ServiceError`] before the first packet; nothing after it.
 pub async fn run(config: NodeConfig) -> Result<u8, ServiceError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(ServiceError::Signals)?;
+    inject_faults();
     let channel = take_input().map_err(ServiceError::Input)?;
     let run_dir = config.run_dir();
     run_dir.make().map_err(StartError::RunDir)?;
@@ -122,6 +125,20 @@ pub async fn run(config: NodeConfig) -> Result<u8, ServiceError> {
             1
         }
     })
+}
+
+/// Tests of whole nodes meet a kernel that refuses what this one grants, by names of [`Fault`] between commas.
+fn inject_faults() {
+    let names = std::env::var("TARTAN_FAULTS").unwrap_or_default();
+    for name in names.split(',').filter(|name| !name.is_empty()) {
+        match Fault::ALL.into_iter().find(|fault| fault.name() == name) {
+            Some(fault) => {
+                warn!("TARTAN_FAULTS: the kernel is taken to refuse {name}");
+                faults::set(fault, true);
+            }
+            None => warn!("TARTAN_FAULTS: there is no fault {name}"),
+        }
+    }
 }
 
 /// The lock that each service holds: a keeper that died leaves a service that ends a moment later, and two

@@ -1,6 +1,7 @@
 //! The underlay ports: sockets taken over or opened, and moved when the node's address moves.
 //!
-//! Theory of operation. A node has a socket for each format at its address of each family. *Wanted* are the addresses
+//! Theory of operation. A node has a socket for each format at its address of each family, and beside that of VXLAN a few
+//! that only send: a flow leaves through one of them, so that its outer source port is its own. *Wanted* are the addresses
 //! that the configuration and the list of nodes say, *bound* those that the sockets have. The two differ only while a
 //! wanted address cannot be had: then the sockets of that family stay where they are, and the status says so. A
 //! take-over is the same step, from the sockets that the keeper held.
@@ -16,6 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use dataplane::families::PublicAddresses;
+use dataplane::limits::TRANSMIT_SOCKETS;
 use dataplane::underlay;
 use dataplane::underlay::socket::{self, SocketSpec, Sockets, UnderlayError};
 use encap::{Family, Format};
@@ -55,12 +57,12 @@ impl Ports {
         backend: &Backend,
     ) -> Result<Ports, DescriptorsError> {
         let mut ports = Ports::default();
-        for place in underlay::Port::ALL {
-            let name = name(place);
+        for (place, lane) in places() {
+            let name = name(place, lane);
             let Some(socket) = table.take(&name) else {
                 continue;
             };
-            match bound(&socket, place, backend) {
+            match bound(&socket, place, lane, backend) {
                 Some(spec) => ports.0.push(Arc::new(Port { spec, socket })),
                 None => {
                     warn!(name, "not taken over: it is bound to something else");
@@ -98,15 +100,15 @@ impl Ports {
         (ports, delay)
     }
 
-    /// Both formats' sockets at `address`, or neither.
+    /// All sockets at `address`, or none.
     fn at(
         &self,
         address: IpAddr,
         held: &[IpAddr],
         backend: &Backend,
     ) -> Result<Vec<Arc<Port>>, UnderlayError> {
-        let port = |format| {
-            let spec = spec(address, format, backend);
+        let port = |(place, lane): (underlay::Port, _)| {
+            let spec = spec(address, place.format, lane, backend);
             match self.0.iter().find(|port| port.spec == spec) {
                 Some(port) => Ok(Arc::clone(port)),
                 // A host may allow to bind what it does not have (net.ipv4.ip_nonlocal_bind).
@@ -117,7 +119,9 @@ impl Ports {
                 }
             }
         };
-        [Format::Udp, Format::Vxlan].into_iter().map(port).collect()
+        let family = Family::of(address);
+        let here = places().filter(|(place, _)| place.family == family);
+        here.map(port).collect()
     }
 
     fn of_family(&self, family: Family) -> impl Iterator<Item = &Arc<Port>> {
@@ -174,15 +178,16 @@ impl Ports {
         Ok(())
     }
 
-    /// Each socket with its name.
+    /// Each socket that receives, with its name.
     pub(super) fn each(&self) -> impl Iterator<Item = (String, BorrowedFd<'_>)> {
-        self.0.iter().map(|port| (port.name(), port.socket.as_fd()))
+        let receiving = self.0.iter().filter(|port| port.spec.lane.is_none());
+        receiving.map(|port| (port.name(), port.socket.as_fd()))
     }
 }
 
 impl Port {
     fn name(&self) -> String {
-        name(self.spec.underlay_port())
+        name(self.spec.underlay_port(), self.spec.lane)
     }
 }
 
@@ -202,7 +207,8 @@ impl Delay {
 
     /// Its name in the keeper's table.
     pub(super) fn name(&self) -> String {
-        name(self.error.spec().underlay_port())
+        let spec = self.error.spec();
+        name(spec.underlay_port(), spec.lane)
     }
 
     /// The sentence, with who holds the port where that can be found out. It looks into every process: for a start,
@@ -212,6 +218,7 @@ impl Delay {
             address,
             port,
             format,
+            lane: _,
         }) = self.error
         else {
             return self.to_string();
@@ -243,32 +250,58 @@ impl std::fmt::Display for Delay {
     }
 }
 
+/// Every socket that there can be: a port, or the number of one of its transmit sockets.
+fn places() -> impl Iterator<Item = (underlay::Port, Option<usize>)> {
+    // The `udp` format first, as ever: where it cannot be had, that is what the status says.
+    let ports = underlay::Port::ALL.into_iter().rev();
+    ports.flat_map(|port| {
+        let lanes = match port.format {
+            Format::Udp => 0,
+            Format::Vxlan => TRANSMIT_SOCKETS,
+        };
+        let transmit = (0..lanes).map(move |lane| (port, Some(lane)));
+        [(port, None)].into_iter().chain(transmit)
+    })
+}
+
 /// Its name in the keeper's table: one worker has all.
-fn name(place: underlay::Port) -> String {
+fn name(place: underlay::Port, lane: Option<usize>) -> String {
     let family = match place.family {
         Family::V4 => "v4",
         Family::V6 => "v6",
     };
-    format!("receive-{}-{family}-0", place.format)
-}
-
-fn spec(address: IpAddr, format: Format, backend: &Backend) -> SocketSpec {
-    SocketSpec {
-        address,
-        port: match format {
-            Format::Udp => backend.udp_port(),
-            Format::Vxlan => backend.vxlan_port(),
-        },
-        format,
+    let format = place.format;
+    match lane {
+        None => format!("receive-{format}-{family}-0"),
+        Some(lane) => format!("transmit-{format}-{family}-0-{lane}"),
     }
 }
 
-/// What an inherited socket is bound to, if that can be the node's own port of this place.
-fn bound(socket: &OwnedFd, place: underlay::Port, backend: &Backend) -> Option<SocketSpec> {
+fn spec(address: IpAddr, format: Format, lane: Option<usize>, backend: &Backend) -> SocketSpec {
+    SocketSpec {
+        address,
+        port: match (lane, format) {
+            (Some(_), _) => 0,
+            (None, Format::Udp) => backend.udp_port(),
+            (None, Format::Vxlan) => backend.vxlan_port(),
+        },
+        format,
+        lane,
+    }
+}
+
+/// What an inherited socket is bound to, if that can be the node's own of this place.
+fn bound(
+    socket: &OwnedFd,
+    place: underlay::Port,
+    lane: Option<usize>,
+    backend: &Backend,
+) -> Option<SocketSpec> {
     let found = rustix::net::getsockname(socket).map_err(io::Error::from);
     let found = SocketAddr::try_from(found.ok()?).ok()?;
-    let spec = spec(found.ip(), place.format, backend);
-    let right = found.port() == spec.port && spec.underlay_port() == place;
+    let spec = spec(found.ip(), place.format, lane, backend);
+    let port = found.port() == spec.port || lane.is_some();
+    let right = port && spec.underlay_port() == place;
     (right && !found.ip().is_unspecified()).then_some(spec)
 }
 

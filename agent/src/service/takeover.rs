@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use cni_shim::NodeFile;
 use dataplane::counters::Counters;
-use dataplane::device::plain::{self, Plain};
+use dataplane::device::tunnel::Tunnel;
 use dataplane::engine::{Engine, EngineError, Seat};
 use dataplane::underlay::socket::UnderlayError;
 use thiserror::Error;
@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 use super::control::{Control, Parts};
 use super::descriptors::{Descriptors, DescriptorsError, Obtain};
+use super::device::{self, ObtainError};
 use super::facts::Facts;
 use super::node::{Known, Node};
 use super::ports::{Delay, Ports};
@@ -70,6 +71,9 @@ pub enum StartError {
         /// Why, with the remedy.
         reason: String,
     },
+    /// The tunnel device.
+    #[error(transparent)]
+    Device(#[from] ObtainError),
     /// The sockets.
     #[error("{0}")]
     Underlay(UnderlayError),
@@ -218,7 +222,7 @@ async fn read(
 
 /// Every descriptor of the service, adopted or opened.
 struct Opened {
-    device: Plain,
+    device: Tunnel,
     ports: Ports,
     /// Why the sockets are not where they should be, if they are not.
     delay: Option<Delay>,
@@ -239,15 +243,7 @@ impl Opened {
             })
             .await
             .map_err(|error| refused(COUNTERS, error))?;
-        let name = &known.config.device_name;
-        let device = table
-            .adopt_or_open(
-                DEVICE,
-                |queue| Plain::adopt(queue, name),
-                || plain::open(name),
-            )
-            .await
-            .map_err(|error| refused(DEVICE, error))?;
+        let device = device::obtain(table, &known.config).await?;
         let backend = &known.net_conf.backend;
         let inherited = Ports::inherit(table, backend).await?;
         let (ports, delay) = inherited.follow(known.wanted(), &known.facts.addresses, backend);
@@ -293,8 +289,7 @@ fn refused<A: Display, O: Display>(name: &str, error: Obtain<A, O>) -> StartErro
     }
 }
 
-const DEVICE: &str = "tun-queue-0";
 /// Name of the API listener in the keeper's table.
 pub(super) const LISTENER: &str = "api";
-/// The plain device has one queue.
+/// The device has one queue.
 const WORKERS: usize = 1;

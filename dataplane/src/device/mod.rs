@@ -11,6 +11,7 @@ pub mod memory;
 mod offload;
 pub mod plain;
 pub mod tun;
+pub mod tunnel;
 mod vnet;
 
 pub use encap::offload::{Cut, Kind, Offload, Unfinished};

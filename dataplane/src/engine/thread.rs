@@ -14,11 +14,12 @@ use mio::{Events, Interest, Poll, Registry, Token, Waker};
 
 use super::{Seat, Shared};
 use crate::counters::Counters;
-use crate::device::plain::Plain;
+use crate::device::Device;
+use crate::device::tunnel::Tunnel;
 use crate::inbound::RefusedSource;
 use crate::limits::{EVENTS, TICK};
 use crate::underlay::socket::Sockets;
-use crate::underlay::{Exit, Port, Underlay};
+use crate::underlay::{Exit, Port};
 use crate::worker::{Next, Source, Worker};
 
 pub(super) struct Thread {
@@ -40,13 +41,12 @@ impl Thread {
     ) -> io::Result<Thread> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKER)?;
-        let worker = Worker::new(seat.device, seat.underlay, counters, index);
-        for (token, source) in SOURCES {
-            if let Some(descriptor) = worker.descriptor(source) {
-                poll.registry()
-                    .register(&mut SourceFd(&descriptor), token, Interest::READABLE)?;
-            }
+        let device = seat.device.descriptor().map(|queue| (DEVICE, queue));
+        for (token, descriptor) in descriptors(&seat.underlay).chain(device) {
+            poll.registry()
+                .register(&mut SourceFd(&descriptor), token, Interest::READABLE)?;
         }
+        let worker = Worker::new(seat.device, seat.underlay, counters, index);
         let refused = worker.refused();
         let registry = poll.registry().try_clone()?;
         let arrival = Arc::new(ArrayQueue::new(1));
@@ -120,21 +120,20 @@ fn unwatch(registry: &Registry, sockets: &Sockets) {
     }
 }
 
+/// Transmit sockets never have anything to read, but the poll tells of their errors.
 fn descriptors(sockets: &Sockets) -> impl Iterator<Item = (Token, RawFd)> {
-    SOURCES.iter().filter_map(|(token, source)| match source {
-        Source::Port(port) => Some((*token, sockets.descriptor(*port)?)),
-        Source::Device | Source::Reports(_) => None,
-    })
+    let all = sockets.descriptors();
+    all.map(|(port, descriptor)| (token(port), descriptor))
 }
 
 /// A worker and the poll it sleeps in.
 struct Loop {
-    worker: Worker<Plain, Sockets>,
+    worker: Worker<Tunnel, Sockets>,
     poll: Poll,
     shared: Arc<Shared>,
     arrival: Arc<ArrayQueue<Sockets>>,
-    /// Descriptors for which the poll also wakes when they take more.
-    watched: Vec<RawFd>,
+    /// Sockets for which the poll also wakes when they take more.
+    watched: Vec<(Port, RawFd)>,
 }
 
 impl Loop {
@@ -169,13 +168,14 @@ impl Loop {
             return;
         }
         for event in events.iter() {
-            let of_event = |(token, _): &&(Token, Source)| *token == event.token();
-            let Some((_, source)) = SOURCES.iter().find(of_event) else {
-                continue;
-            };
-            self.worker.wake(*source);
-            if let (Source::Port(port), true) = (source, event.is_error()) {
-                self.worker.wake(Source::Reports(*port));
+            if event.token() == DEVICE {
+                self.worker.wake(Source::Device);
+            }
+            if let Some(port) = port(event.token()) {
+                self.worker.wake(Source::Port(port));
+                if event.is_error() {
+                    self.worker.wake(Source::Reports(port));
+                }
             }
         }
         if events.iter().any(|event| event.token() == WAKER) {
@@ -195,49 +195,37 @@ impl Loop {
     /// Asks for writability only while something is held: otherwise every datagram sent would wake the worker.
     fn watch_room(&mut self, held: bool) {
         if !held {
-            while let Some(descriptor) = self.watched.pop() {
-                self.register(descriptor, false);
+            while let Some(socket) = self.watched.pop() {
+                self.watch(socket, Interest::READABLE);
             }
             return;
         }
-        for descriptor in self.worker.room_descriptors() {
-            if !self.watched.contains(&descriptor) {
-                self.watched.push(descriptor);
-                self.register(descriptor, true);
+        for socket in self.worker.full_sockets() {
+            if !self.watched.contains(&socket) {
+                self.watched.push(socket);
+                self.watch(socket, Interest::READABLE | Interest::WRITABLE);
             }
         }
     }
 
     /// Refused only for lack of memory; then the hold ends by its time.
-    fn register(&self, descriptor: RawFd, watch_room: bool) {
-        let registry = self.poll.registry();
+    fn watch(&self, (port, descriptor): (Port, RawFd), interest: Interest) {
         let mut source = SourceFd(&descriptor);
-        let receives = SOURCES
-            .iter()
-            .find(|(_, source)| self.worker.descriptor(*source) == Some(descriptor));
-        let _ = match (receives, watch_room) {
-            (Some((token, _)), true) => {
-                registry.reregister(&mut source, *token, Interest::READABLE | Interest::WRITABLE)
-            }
-            (Some((token, _)), false) => {
-                registry.reregister(&mut source, *token, Interest::READABLE)
-            }
-            (None, true) => registry.register(&mut source, ROOM, Interest::WRITABLE),
-            (None, false) => registry.deregister(&mut source),
-        };
+        let registry = self.poll.registry();
+        let _ = registry.reregister(&mut source, token(port), interest);
     }
 }
 
 const WAKER: Token = Token(0);
-/// Transmit sockets that take more; which one does not matter.
-const ROOM: Token = Token(usize::MAX - 1);
-const SOURCES: [(Token, Source); 1 + Port::ALL.len()] = {
-    let [a, b, c, d] = Port::ALL;
-    [
-        (Token(1), Source::Device),
-        (Token(2), Source::Port(a)),
-        (Token(3), Source::Port(b)),
-        (Token(4), Source::Port(c)),
-        (Token(5), Source::Port(d)),
-    ]
-};
+const DEVICE: Token = Token(1);
+const FIRST_PORT: usize = 2;
+
+/// The sockets of a port share a token.
+const fn token(port: Port) -> Token {
+    Token(FIRST_PORT + port.index())
+}
+
+fn port(token: Token) -> Option<Port> {
+    let index = token.0.checked_sub(FIRST_PORT)?;
+    Port::ALL.get(index).copied()
+}

@@ -25,10 +25,12 @@ use crate::sys::{mmsg, sockopt};
 pub struct SocketSpec {
     /// A public address of the node: outer source of what we send, and the only outer destination accepted.
     pub address: IpAddr,
-    /// The format's UDP port.
+    /// The format's UDP port; 0 for a transmit socket, which has one of the kernel's choice.
     pub port: u16,
     /// What is spoken on it.
     pub format: Format,
+    /// The number of a transmit socket, below [`TRANSMIT_SOCKETS`]; `None` for the one that receives.
+    pub lane: Option<usize>,
 }
 
 /// Why a socket cannot be had.
@@ -68,18 +70,6 @@ pub struct Sockets {
 /// # Errors
 /// See [`UnderlayError`]; each sentence names the remedy.
 pub fn bind(spec: &SocketSpec) -> Result<OwnedFd, UnderlayError> {
-    open(spec).map(OwnedFd::from)
-}
-
-/// Opens a transmit socket for VXLAN at `address`, with a port of the kernel's choice.
-///
-/// # Errors
-/// See [`UnderlayError`]; each sentence names the remedy.
-pub fn bind_transmit(address: IpAddr) -> Result<OwnedFd, UnderlayError> {
-    open(&transmit_spec(address)).map(OwnedFd::from)
-}
-
-fn open(spec: &SocketSpec) -> Result<Socket, UnderlayError> {
     let address = SocketAddr::new(spec.address, spec.port);
     let kernel = |error| UnderlayError::Kernel(*spec, error);
     let socket = Socket::new(
@@ -94,11 +84,11 @@ fn open(spec: &SocketSpec) -> Result<Socket, UnderlayError> {
     socket
         .bind(&address.into())
         .map_err(|error| match error.raw_os_error() {
-            Some(libc::EADDRINUSE) => UnderlayError::PortTaken(*spec),
+            Some(libc::EADDRINUSE) if spec.lane.is_none() => UnderlayError::PortTaken(*spec),
             Some(libc::EADDRNOTAVAIL) => UnderlayError::NotOurAddress(*spec),
             _ => UnderlayError::Kernel(*spec, error),
         })?;
-    Ok(socket)
+    Ok(socket.into())
 }
 
 /// Datagrams that the kernel dropped at a socket before we could read them: its buffer was full, or the checksum bad.
@@ -110,8 +100,9 @@ pub fn kernel_drops(socket: BorrowedFd<'_>) -> io::Result<u64> {
 }
 
 impl Sockets {
-    /// Makes an underlay of bound sockets, one per port, opened here or by an earlier service: checks what they are
-    /// bound to, sets every option again, and clears errors of the past.
+    /// Makes an underlay of bound sockets, one per port and its transmit sockets, opened here or by an earlier service:
+    /// checks what they are bound to, sets every option again, and clears errors of the past. A port without transmit
+    /// sockets sends by itself.
     ///
     /// # Errors
     /// [`UnderlayError::Foreign`] if one is bound to something else.
@@ -129,39 +120,28 @@ impl Sockets {
         for (descriptor, spec) in bound {
             let socket = prepare(descriptor, &spec)?;
             sockets.knows_trains &= knows_trains(&socket);
-            if let Some(place) = sockets.receive.get_mut(spec.underlay_port().index()) {
+            let port = spec.underlay_port();
+            let place = match spec.lane {
+                None => sockets.receive.get_mut(port.index()),
+                Some(lane) => {
+                    receive_nothing(&socket).map_err(|e| UnderlayError::Kernel(spec, e))?;
+                    sockets.transmit.get_mut(Exit { port, lane }.index())
+                }
+            };
+            if let Some(place) = place {
                 *place = Some(socket);
             }
         }
         Ok(sockets)
     }
 
-    /// Takes on a transmit socket for VXLAN at `address`, opened here or by an earlier service, as number `lane` of
-    /// [`TRANSMIT_SOCKETS`].
-    ///
-    /// # Errors
-    /// [`UnderlayError::Foreign`] if it is bound to another address.
-    pub fn adopt_transmit(
-        &mut self,
-        descriptor: OwnedFd,
-        address: IpAddr,
-        lane: usize,
-    ) -> Result<(), UnderlayError> {
-        let spec = transmit_spec(address);
-        let socket = prepare(descriptor, &spec)?;
-        // Nobody reads it, so nothing may come to it; reports of errors do.
-        let nothing = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
-        socket
-            .attach_filter(&[nothing])
-            .map_err(|error| UnderlayError::Kernel(spec, error))?;
-        let exit = Exit {
-            port: spec.underlay_port(),
-            lane: lane.min(TRANSMIT_SOCKETS - 1),
-        };
-        if let Some(place) = self.transmit.get_mut(exit.index()) {
-            *place = Some(socket);
-        }
-        Ok(())
+    /// Every socket, with its port.
+    pub fn descriptors(&self) -> impl Iterator<Item = (Port, RawFd)> {
+        let receive = Port::ALL.into_iter().zip(&self.receive);
+        let transmit = Exit::all().map(|exit| exit.port).zip(&self.transmit);
+        receive
+            .chain(transmit)
+            .filter_map(|(port, socket)| Some((port, socket.as_ref()?.as_raw_fd())))
     }
 
     fn socket(&self, port: Port) -> Option<&Socket> {
@@ -257,13 +237,10 @@ fn knows_trains(socket: &Socket) -> bool {
     sockopt::knows(socket, libc::SOL_UDP, sockopt::UDP_SEGMENT)
 }
 
-/// A transmit socket, whose port is of the kernel's choice.
-fn transmit_spec(address: IpAddr) -> SocketSpec {
-    SocketSpec {
-        address,
-        port: 0,
-        format: Format::Vxlan,
-    }
+/// Nobody reads a transmit socket, so nothing may come to it; reports of errors do.
+fn receive_nothing(socket: &Socket) -> io::Result<()> {
+    let nothing = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
+    socket.attach_filter(&[nothing])
 }
 
 fn prepare(descriptor: OwnedFd, spec: &SocketSpec) -> Result<Socket, UnderlayError> {
@@ -354,6 +331,7 @@ impl std::fmt::Display for UnderlayError {
                 address,
                 port,
                 format,
+                lane: _,
             }) => write!(
                 f,
                 "UDP port {port} of {address} (format {format}) is taken: 'ss -lunp sport = :{port}' names the \

@@ -16,6 +16,7 @@
 
 mod reseat;
 mod rig;
+mod trains;
 
 use std::time::Duration;
 
@@ -79,19 +80,26 @@ fn a_link_smaller_than_we_thought_is_learned_over_ipv6() {
 #[test]
 fn errors_of_other_datagrams_lose_nothing() {
     let to_nobody = rig::packet_to([10, 244, 3, 2], 100, false);
-    errors_lose_nothing(Family::V4, to_nobody, rig::packet(100, false));
-    errors_lose_nothing(Family::V6, rig::packet6_to(3, 100), rig::packet6_to(2, 100));
+    for transmit in [false, true] {
+        let rig = |family| match transmit {
+            false => Rig::new(Format::Vxlan, family, 1500),
+            true => Rig::with_transmit_sockets(family),
+        };
+        let to_peer = rig::packet(100, false);
+        errors_lose_nothing(rig(Family::V4), &to_nobody, &to_peer);
+        let (to_nobody6, to_peer6) = (rig::packet6_to(3, 100), rig::packet6_to(2, 100));
+        errors_lose_nothing(rig(Family::V6), &to_nobody6, &to_peer6);
+    }
 }
 
-fn errors_lose_nothing(family: Family, to_nobody: Vec<u8>, to_peer: Vec<u8>) {
-    let mut rig = Rig::new(Format::Vxlan, family, 1500);
+fn errors_lose_nothing(mut rig: Rig, to_nobody: &[u8], to_peer: &[u8]) {
     let mut arrived = 0;
     for round in 0..20 {
         let now = Now(0).after(Duration::from_millis(round * 20));
-        let nobodys: Vec<_> = (0..32).map(|_| to_nobody.clone()).collect();
+        let nobodys: Vec<_> = (0..32).map(|_| to_nobody.to_vec()).collect();
         rig.send(&nobodys, now);
         std::thread::sleep(Duration::from_millis(2));
-        let peers: Vec<_> = (0..32).map(|_| to_peer.clone()).collect();
+        let peers: Vec<_> = (0..32).map(|_| to_peer.to_vec()).collect();
         rig.send(&peers, now.after(Duration::from_millis(10)));
         arrived += rig.arrived().len();
     }

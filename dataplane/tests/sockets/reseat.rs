@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use dataplane::counters::{Counters, Flow};
 use dataplane::device::plain::{self, Plain};
+use dataplane::device::tunnel::Tunnel;
 use dataplane::engine::{Engine, EngineError, Seat};
 use dataplane::underlay::socket::{SocketSpec, Sockets};
 use encap::{Family, Format};
@@ -36,7 +37,7 @@ impl Moving {
             .map(|(socket, spec)| (socket.try_clone().unwrap(), *spec));
         let counters = Counters::create(1).unwrap();
         let seat = Seat {
-            device,
+            device: Tunnel::Plain(device),
             underlay: Sockets::adopt(pair).unwrap(),
             core: None,
         };

@@ -1,15 +1,16 @@
 //! Two namespaces, and a worker in one of them.
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use dataplane::counters::{Counters, Flow};
+use dataplane::counters::{Counters, Flow, WorkerTotals};
 use dataplane::device::memory::Memory;
 use dataplane::families::PerFamily;
+use dataplane::limits::TRANSMIT_SOCKETS;
 use dataplane::now::Now;
 use dataplane::snapshot::Snapshot;
 use dataplane::spec::{NodeSpec, PeerSpec, Spec};
@@ -26,6 +27,8 @@ pub struct Rig {
     counters: Counters,
     snapshot: Snapshot,
     far: UdpSocket,
+    /// Duplicates of the transmit sockets.
+    pub transmits: Vec<UdpSocket>,
     family: Family,
     _namespaces: [Namespace; 2],
 }
@@ -35,6 +38,15 @@ pub struct Namespace(String);
 impl Rig {
     /// Peers are sent to in `format` over `family`; the worker believes in an underlay of `underlay_mtu` bytes.
     pub fn new(format: Format, family: Family, underlay_mtu: u16) -> Rig {
+        Rig::with(format, family, underlay_mtu, false)
+    }
+
+    /// The same, VXLAN leaving through transmit sockets.
+    pub fn with_transmit_sockets(family: Family) -> Rig {
+        Rig::with(Format::Vxlan, family, 1500, true)
+    }
+
+    fn with(format: Format, family: Family, underlay_mtu: u16, transmit: bool) -> Rig {
         let at = |number| node(family, number).to_string();
         let [near, far] = linked(&[&at(1)], &[&at(2), &at(3)]);
         // Otherwise the far kernel answers only a few of the datagrams that nobody wants.
@@ -47,13 +59,27 @@ impl Rig {
             .set_read_timeout(Some(Duration::from_millis(20)))
             .unwrap();
         await_link(&near, &listener);
-        let sockets = Sockets::adopt(bound(&near, &at(1))).unwrap();
+        let mut sockets = Vec::from(bound(&near, &at(1)));
+        let mut transmits = Vec::new();
+        for lane in (0..TRANSMIT_SOCKETS).filter(|_| transmit) {
+            let spec = SocketSpec {
+                address: node(family, 1),
+                port: 0,
+                format: Format::Vxlan,
+                lane: Some(lane),
+            };
+            let socket = near.inside(|| bind(&spec)).unwrap();
+            transmits.push(UdpSocket::from(socket.try_clone().unwrap()));
+            sockets.push((socket, spec));
+        }
+        let sockets = Sockets::adopt(sockets).unwrap();
         let counters = Counters::create(1).unwrap();
         Rig {
             worker: Worker::new(Memory::default(), sockets, &counters, 0),
             counters,
             snapshot: Snapshot::new(&spec(format, family, underlay_mtu), None),
             far: listener,
+            transmits,
             family,
             _namespaces: [near, far],
         }
@@ -78,13 +104,31 @@ impl Rig {
 
     /// What the peer that listens received since it was last asked.
     pub fn arrived(&self) -> Vec<Vec<u8>> {
+        self.arrived_from().into_iter().map(|(_, b)| b).collect()
+    }
+
+    /// The same, with the source of each.
+    pub fn arrived_from(&self) -> Vec<(SocketAddr, Vec<u8>)> {
         let mut buffer = [0; 65_536];
-        let next = || match self.far.recv(&mut buffer) {
-            Ok(length) => Some(buffer[..length].to_vec()),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-            Err(error) => panic!("{error}"),
+        let next = || loop {
+            match self.far.recv_from(&mut buffer) {
+                Ok((length, from)) => return Some((from, buffer[..length].to_vec())),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+                // The end of an `ip` command that another test started.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => panic!("{error}"),
+            }
         };
         std::iter::from_fn(next).collect()
+    }
+
+    /// Has the peer that listens send something to `to`.
+    pub fn send_back(&self, to: SocketAddr) {
+        self.far.send_to(b"for nobody", to).unwrap();
+    }
+
+    pub fn totals(&self) -> WorkerTotals {
+        self.counters.read().workers[0]
     }
 
     pub fn outbound(&self) -> Flow {
@@ -144,6 +188,7 @@ pub fn bound(space: &Namespace, at: &str) -> [(OwnedFd, SocketSpec); 2] {
                 address: address(at),
                 port: port(format),
                 format,
+                lane: None,
             };
             (bind(&spec).unwrap(), spec)
         })

@@ -165,6 +165,18 @@ fn v4_alone(v4: Ipv4Addr) -> PublicAddresses {
 }
 
 #[test]
+fn the_device_is_of_three_kinds() {
+    for (word, kind) in [
+        ("auto", Device::Auto),
+        ("offload", Device::Offload),
+        ("plain", Device::Plain),
+    ] {
+        let config = load(&format!("device = {word:?}"), &[]).unwrap();
+        assert_eq!(config.device, kind);
+    }
+}
+
+#[test]
 fn a_switch_needs_no_value() {
     assert!(
         load("strict-pods = false", &["--strict-pods"])
@@ -253,10 +265,9 @@ fn every_refusal_says_what_to_do() {
             "workers = 2",
             "workers is 2, but so far a node has 1 worker",
         ),
-        ("device = \"offload\"", "is not there yet: use \"auto\""),
         (
             "device = \"tap\"",
-            "device \"tap\" does not exist: use \"auto\" or \"plain\"",
+            "device \"tap\" does not exist: use \"auto\", \"offload\" or \"plain\"",
         ),
         (
             "log = \"inof\"",
