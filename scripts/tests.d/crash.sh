@@ -19,6 +19,8 @@ BACKEND=$1
 INSIDE=${2:-v4}
 OUTSIDE=${3:-v4}
 BYTES=$((1 << 30))
+# Seconds of the transfer, at least: it is to outlast the kills.
+LASTS=8
 PINGS=800
 # Milliseconds.
 LARGEST_GAP=1000
@@ -56,14 +58,15 @@ gaps() {
 
 # Ping and a transfer from pod1 to pod2, which go on in the background.
 start_load() {
-    local address
+    local address bytes
     address=$(address_of pod2 "$1")
     in_ns pod1 ping -c 2 -i 0.1 "$address" >"$SCRATCH/warm" || fail "ping before"
     start_in pod1 ping -n -D -i 0.01 -c "$PINGS" -W 1 "$address" >"$SCRATCH/ping$1"
     PINGERS[$1]=$PID
     start_in pod2 python3 "$TOOLS/bulk.py" receive "$address" 5003 >"$SCRATCH/received$1"
     RECEIVERS[$1]=$PID
-    start_in pod1 python3 "$TOOLS/bulk.py" send "$address" 5003 $((BYTES / ${#FAMILIES[@]})) >"$SCRATCH/sent$1"
+    bytes=$((BYTES / ${#FAMILIES[@]}))
+    start_in pod1 python3 "$TOOLS/bulk.py" send "$address" 5003 "$bytes" $((bytes / LASTS)) >"$SCRATCH/sent$1"
     SENDERS[$1]=$PID
 }
 
