@@ -6,18 +6,21 @@
 //! dropped, and nothing is read before that. Memory is taken once, for what one packet can become at most beside a full
 //! batch; pages that no packet ever needed stay with the kernel.
 
-use std::io::IoSlice;
+mod messages;
+
 use std::net::SocketAddr;
 use std::ops::Range;
 
 use encap::Ecn;
 use encap::segment::{MAX_HEADER, MAX_SEGMENTS};
 
-use super::queue::{Queue, Train};
+use super::queue::Queue;
 use super::{Frame, frames};
 use crate::device::Read;
 use crate::limits::{FRAME, OUTBOUND_BYTES, OUTBOUND_PACKETS};
-use crate::underlay::{Exit, Outgoing};
+use crate::underlay::Exit;
+
+pub use messages::Pieces;
 
 /// Packets read from the device, and the datagrams made of them that still wait for the underlay.
 pub(crate) struct OutboundBatch {
@@ -77,15 +80,6 @@ pub(crate) struct Sent {
     pub(crate) bytes: usize,
     /// The train was refused before and all of it went datagram by datagram.
     pub(crate) proof: bool,
-}
-
-/// The pieces of one message, in order.
-#[derive(Clone)]
-pub struct Pieces<'a> {
-    batch: &'a OutboundBatch,
-    next: u32,
-    left: usize,
-    payload: Option<IoSlice<'a>>,
 }
 
 impl OutboundBatch {
@@ -261,38 +255,6 @@ impl OutboundBatch {
         self.datagrams.clear();
     }
 
-    /// The messages that wait for `exit`, in order.
-    pub(crate) fn messages(&self, exit: Exit) -> impl Iterator<Item = Outgoing<'_>> {
-        let queue = self.queues.get(exit.index());
-        let mut trains = queue.map(Queue::waiting).unwrap_or_default().iter();
-        // What is left of a train that goes datagram by datagram.
-        let mut apart: Option<Train> = None;
-        std::iter::from_fn(move || {
-            let mut train = match apart.take() {
-                Some(train) => train,
-                None => *trains.next()?,
-            };
-            let count = if train.apart { 1 } else { train.count };
-            let message = Outgoing {
-                to: train.to,
-                ecn: train.ecn,
-                segment: (count > 1).then_some(train.size as u16),
-                pieces: Pieces {
-                    batch: self,
-                    next: train.first,
-                    left: count,
-                    payload: None,
-                },
-            };
-            if train.count > count {
-                train.count -= count;
-                train.first = self.datagram(train.first)?.next;
-                apart = Some(train);
-            }
-            Some(message)
-        })
-    }
-
     /// The next message of those that wait for `exit` went.
     pub(crate) fn went(&mut self, exit: Exit) -> Option<Sent> {
         let queue = self.queues.get_mut(exit.index())?;
@@ -360,28 +322,6 @@ impl Datagram {
     /// Bytes of the inner packet.
     fn inner(&self) -> usize {
         usize::from(self.head.len - self.head.outer) + self.len as usize
-    }
-}
-
-impl<'a> Iterator for Pieces<'a> {
-    type Item = IoSlice<'a>;
-
-    fn next(&mut self) -> Option<IoSlice<'a>> {
-        if let Some(payload) = self.payload.take() {
-            return Some(payload);
-        }
-        self.left = self.left.checked_sub(1)?;
-        let datagram = self.batch.datagram(self.next)?;
-        self.next = datagram.next;
-        let Head { start, len, .. } = datagram.head;
-        let head = start as usize..start as usize + usize::from(len);
-        let payload = datagram.start as usize..(datagram.start + datagram.len) as usize;
-        let payload = IoSlice::new(self.batch.bytes(datagram.frame.into(), payload));
-        if head.is_empty() {
-            return Some(payload);
-        }
-        self.payload = Some(payload);
-        Some(IoSlice::new(self.batch.heads.get(head).unwrap_or_default()))
     }
 }
 

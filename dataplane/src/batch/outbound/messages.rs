@@ -1,0 +1,72 @@
+//! What waits for the underlay, as the messages that one system call each can take.
+
+use std::io::IoSlice;
+
+use super::{Head, OutboundBatch};
+use crate::batch::queue::{Queue, Train};
+use crate::underlay::{Exit, Outgoing};
+
+/// The pieces of one message, in order.
+#[derive(Clone)]
+pub struct Pieces<'a> {
+    batch: &'a OutboundBatch,
+    next: u32,
+    left: usize,
+    payload: Option<IoSlice<'a>>,
+}
+
+impl OutboundBatch {
+    /// The messages that wait for `exit`, in order.
+    pub(crate) fn messages(&self, exit: Exit) -> impl Iterator<Item = Outgoing<'_>> {
+        let queue = self.queues.get(exit.index());
+        let mut trains = queue.map(Queue::waiting).unwrap_or_default().iter();
+        // What is left of a train that goes datagram by datagram.
+        let mut apart: Option<Train> = None;
+        std::iter::from_fn(move || {
+            let mut train = match apart.take() {
+                Some(train) => train,
+                None => *trains.next()?,
+            };
+            let count = if train.apart { 1 } else { train.count };
+            let message = Outgoing {
+                to: train.to,
+                ecn: train.ecn,
+                segment: (count > 1).then_some(train.size as u16),
+                pieces: Pieces {
+                    batch: self,
+                    next: train.first,
+                    left: count,
+                    payload: None,
+                },
+            };
+            if train.count > count {
+                train.count -= count;
+                train.first = self.datagram(train.first)?.next;
+                apart = Some(train);
+            }
+            Some(message)
+        })
+    }
+}
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = IoSlice<'a>;
+
+    fn next(&mut self) -> Option<IoSlice<'a>> {
+        if let Some(payload) = self.payload.take() {
+            return Some(payload);
+        }
+        self.left = self.left.checked_sub(1)?;
+        let datagram = self.batch.datagram(self.next)?;
+        self.next = datagram.next;
+        let Head { start, len, .. } = datagram.head;
+        let head = start as usize..start as usize + usize::from(len);
+        let payload = datagram.start as usize..(datagram.start + datagram.len) as usize;
+        let payload = IoSlice::new(self.batch.bytes(datagram.frame.into(), payload));
+        if head.is_empty() {
+            return Some(payload);
+        }
+        self.payload = Some(payload);
+        Some(IoSlice::new(self.batch.heads.get(head).unwrap_or_default()))
+    }
+}
