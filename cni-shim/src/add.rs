@@ -112,7 +112,12 @@ fn make(
 /// Takes back what was made. The record goes last, and only when the link is
 /// gone: while one is there, DEL has to find it.
 fn undo(run: &RunDir, host: &mut Netlink, record: &Attachment, key: &Key) {
-    let undone = veth::remove(host, &record.host_ifname)
+    let limiter = match record.bandwidth {
+        Some(_) => veth::remove(host, &record.limiter_ifname()),
+        None => Ok(()),
+    };
+    let undone = limiter
+        .and_then(|()| veth::remove(host, &record.host_ifname))
         .map_err(Error::from)
         .and_then(|()| Ok(record.remove(run)?));
     if let Err(error) = undone {
@@ -211,6 +216,7 @@ impl Reservation<'_> {
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |since| since.as_secs()),
             state: State::Reserved,
+            bandwidth: None,
         }
     }
 }

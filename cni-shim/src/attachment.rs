@@ -29,6 +29,10 @@ use crate::atomic_file;
 /// check of sources knows pods by it.
 pub const HOST_IFNAME_PREFIX: &str = "tt";
 
+/// How the name of every device begins that shapes what comes from a pod. No
+/// packet is ever seen coming from it, so it is not one of [`HOST_IFNAME_PREFIX`].
+pub const LIMITER_IFNAME_PREFIX: &str = "tl";
+
 /// One interface of one pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
@@ -57,6 +61,29 @@ pub struct Attachment {
     /// How far the attachment had come when the record was written.
     #[serde(default)]
     pub state: State,
+    /// What the runtime allows the pod to send and receive; none: as much as there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<Bandwidth>,
+}
+
+/// Limits of a pod's traffic, as the capability `bandwidth` gives them
+/// (containernetworking/cni CONVENTIONS.md). The agent enforces them when it
+/// adopts the attachment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bandwidth {
+    /// Towards the pod: `ingressRate` and `ingressBurst`.
+    pub ingress: Option<RateLimit>,
+    /// From the pod: `egressRate` and `egressBurst`.
+    pub egress: Option<RateLimit>,
+}
+
+/// A limit of one direction, as the runtime gave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RateLimit {
+    /// Bits per second, at least 1: a rate of 0 is no limit.
+    pub rate: u64,
+    /// Bits that may pass at once; 0 where the runtime named none.
+    pub burst: u64,
 }
 
 /// A pod as the runtime names it in `CNI_ARGS`.
@@ -144,6 +171,13 @@ impl Attachment {
     /// The only format there is.
     pub const VERSION: u32 = 1;
 
+    /// Name of the device that shapes what comes from the pod. It is there
+    /// while there is a limit of that direction; whoever removes the host's
+    /// end removes it too, because the kernel does not.
+    pub fn limiter_ifname(&self) -> String {
+        limiter_ifname(&self.host_ifname)
+    }
+
     /// `CONTAINER:IFNAME.json`. Two attachments never share a name, because
     /// the CNI specification allows `:` in neither part.
     pub fn file_name(container: &str, ifname: &str) -> String {
@@ -212,6 +246,12 @@ impl Attachment {
     pub fn remove(&self, run: &RunDir) -> Result<(), Error> {
         remove(&Self::path(run, &self.container, &self.ifname)?)
     }
+}
+
+/// The limiter's name of the attachment whose host's end is `host_ifname`.
+pub fn limiter_ifname(host_ifname: &str) -> String {
+    let own = host_ifname.strip_prefix(HOST_IFNAME_PREFIX);
+    format!("{LIMITER_IFNAME_PREFIX}{}", own.unwrap_or(host_ifname))
 }
 
 /// A file of the run directory's `attachments/`, and the record in it or why

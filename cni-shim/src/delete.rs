@@ -24,7 +24,12 @@ pub(crate) fn delete(key: &Key, conf: &NetConf) -> Result<(), Error> {
     let path = Attachment::path(&run, &key.container, &key.ifname)?;
     let mut host = Netlink::open()?;
     let recorded = match Attachment::read(&path) {
-        Ok(record) => Some(record.host_ifname),
+        Ok(record) => {
+            if record.bandwidth.is_some() {
+                veth::remove(&mut host, &record.limiter_ifname())?;
+            }
+            Some(record.host_ifname)
+        }
         Err(attachment::Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             unclaimed_name(&run, key, conf)
         }

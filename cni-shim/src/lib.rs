@@ -18,6 +18,6 @@ pub mod node_file;
 pub mod range;
 pub mod run_dir;
 
-pub use attachment::{Attachment, PodName, State, list};
+pub use attachment::{Attachment, Bandwidth, PodName, RateLimit, State, list};
 pub use node_file::NodeFile;
 pub use run_dir::RunDir;

@@ -23,6 +23,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 
 use crate::{RunDir, atomic_file, run_dir};
 
@@ -83,23 +85,32 @@ impl Range {
     /// # Errors
     /// [`Error::Directory`], [`Error::Lock`].
     pub fn lock(run: &RunDir) -> Result<Range, Error> {
-        run.make().map_err(|source| Error::Directory { source })?;
-        let path = run.attachments().join(".lock");
-        let lock = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .and_then(|file| {
-                rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
-                Ok(file)
-            })
-            .map_err(|source| Error::Lock { path, source })?;
-        Ok(Range {
+        let (path, lock) = open_lock(run)?;
+        match rustix::fs::flock(&lock, FlockOperation::LockExclusive) {
+            Ok(()) => Ok(Range::locked(run, lock)),
+            Err(errno) => Err(refused(path, errno.into())),
+        }
+    }
+
+    /// The same for who must not wait, not even for a holder that was stopped:
+    /// none while somebody else has the lock.
+    ///
+    /// # Errors
+    /// As [`Range::lock`].
+    pub fn try_lock(run: &RunDir) -> Result<Option<Range>, Error> {
+        let (path, lock) = open_lock(run)?;
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Range::locked(run, lock))),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(errno) => Err(refused(path, errno.into())),
+        }
+    }
+
+    fn locked(run: &RunDir, lock: File) -> Range {
+        Range {
             run: run.clone(),
             _lock: lock,
-        })
+        }
     }
 
     /// The next address of each family in `subnets` that is not in `taken`,
@@ -126,6 +137,25 @@ impl Range {
             .map(|(_, address)| IpNet::from(address))
             .collect())
     }
+}
+
+fn open_lock(run: &RunDir) -> Result<(PathBuf, File), Error> {
+    run.make().map_err(|source| Error::Directory { source })?;
+    let path = run.attachments().join(".lock");
+    let opened = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path);
+    match opened {
+        Ok(lock) => Ok((path, lock)),
+        Err(source) => Err(refused(path, source)),
+    }
+}
+
+fn refused(path: PathBuf, source: io::Error) -> Error {
+    Error::Lock { path, source }
 }
 
 /// Whether [`Range::take`] would find an address of each family now.

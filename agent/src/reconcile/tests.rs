@@ -79,6 +79,7 @@ fn attachment(held: &[&str]) -> Attachment {
         pod: None,
         created: 0,
         state: State::Attached,
+        bandwidth: None,
     }
 }
 

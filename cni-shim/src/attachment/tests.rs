@@ -18,6 +18,7 @@ fn record(container: &str, ifname: &str) -> Attachment {
         }),
         created: 1,
         state: State::Attached,
+        bandwidth: None,
     }
 }
 
@@ -175,4 +176,23 @@ proptest! {
             prop_assert_eq!((read.container.as_str(), read.ifname.as_str()), ("c", "eth0"));
         }
     }
+}
+
+#[test]
+fn limits_are_kept_and_their_absence_is_too() {
+    let (_root, run) = run();
+    let mut limited = record("c1", "eth0");
+    limited.bandwidth = Some(Bandwidth {
+        ingress: Some(RateLimit {
+            rate: 10_000_000,
+            burst: u64::from(u32::MAX),
+        }),
+        egress: None,
+    });
+    limited.write(&run).unwrap();
+    let path = Attachment::path(&run, "c1", "eth0").unwrap();
+    assert_eq!(Attachment::read(&path).unwrap(), limited);
+    let text = serde_json::to_string(&record("c1", "eth0")).unwrap();
+    assert!(!text.contains("bandwidth"), "{text}");
+    assert_eq!(limited.limiter_ifname(), "tl0123456789");
 }

@@ -213,3 +213,13 @@ proptest! {
         prop_assert_eq!(given, IpAddr::from([10, 244, 1, expected]));
     }
 }
+
+#[test]
+fn who_must_not_wait_is_told_that_the_lock_is_taken() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::under(root.path());
+    let held = Range::lock(&run).unwrap();
+    assert!(Range::try_lock(&run).unwrap().is_none());
+    drop(held);
+    assert!(Range::try_lock(&run).unwrap().is_some());
+}
