@@ -1,0 +1,70 @@
+//! Whole steps of one worker, from the device to the underlay and back.
+
+use benches::cluster::spec;
+use benches::packets::Shape;
+use benches::repeat::{Worker, carry, receiver, sender};
+use criterion::{BenchmarkId, Criterion, Throughput};
+use dataplane::counters::{Counters, Flow};
+use dataplane::snapshot::Snapshot;
+use encap::Format;
+
+use super::SHAPES;
+
+pub(super) fn outbound(c: &mut Criterion) {
+    let mut group = c.benchmark_group("outbound");
+    for format in [Format::Vxlan, Format::Udp] {
+        let snapshot = Snapshot::new(&spec(10, format), None);
+        for shape in SHAPES {
+            let counters = Counters::create(1).unwrap();
+            let mut worker = sender(shape, &counters, 0);
+            prove(&mut worker, &snapshot, shape, || {
+                let flow = counters.read().workers[0].outbound;
+                (flow, flow.sent)
+            });
+            group.throughput(Throughput::Elements((TIMES * shape.count) as u64));
+            group.bench_function(BenchmarkId::new(format.to_string(), shape.name), |b| {
+                b.iter(|| carry(&mut worker, &snapshot, TIMES))
+            });
+        }
+    }
+}
+
+pub(super) fn inbound(c: &mut Criterion) {
+    let mut group = c.benchmark_group("inbound");
+    for format in [Format::Vxlan, Format::Udp] {
+        let snapshot = Snapshot::new(&spec(10, format), None);
+        for shape in SHAPES {
+            let counters = Counters::create(1).unwrap();
+            let mut worker = receiver(shape, flows(shape), format, &counters, 0);
+            prove(&mut worker, &snapshot, shape, || {
+                let flow = counters.read().workers[0].inbound;
+                (flow, flow.delivered)
+            });
+            group.throughput(Throughput::Elements((TIMES * shape.count) as u64));
+            group.bench_function(BenchmarkId::new(format.to_string(), shape.name), |b| {
+                b.iter(|| carry(&mut worker, &snapshot, TIMES))
+            });
+        }
+    }
+}
+
+/// Datagrams that come one by one belong to as many flows: nothing is gathered.
+pub(super) fn flows(shape: Shape) -> u16 {
+    if shape.count > 1 { 1 } else { 64 }
+}
+
+/// A first round, which fills the buffers: what is measured afterwards carries packets, and drops none.
+pub(super) fn prove(
+    worker: &mut Worker,
+    snapshot: &Snapshot,
+    shape: Shape,
+    arrived: impl Fn() -> (Flow, u64),
+) {
+    carry(worker, snapshot, TIMES);
+    let (flow, arrived) = arrived();
+    let packets = (TIMES * shape.count) as u64;
+    assert_eq!((arrived, flow.dropped(), flow.held), (packets, 0, 0));
+}
+
+/// Packets, or super-packets, of one round: several batches.
+pub(super) const TIMES: usize = 128;

@@ -1,0 +1,42 @@
+//! Checksums, by the portable twin and by the widest instructions that this processor has.
+
+use std::hint::black_box;
+
+use benches::packets::{IN, TCP};
+use benches::{packets, repeat};
+use criterion::{BenchmarkId, Criterion, Throughput};
+use dataplane::counters::Counters;
+use encap::checksum;
+use encap::inner::Inner;
+
+use super::shape;
+
+pub(super) fn sum(c: &mut Criterion) {
+    use_wide_instructions();
+    let mut group = c.benchmark_group("checksum");
+    for length in [20usize, 64, 256, 576, 1_410, 4_096, 9_000, 65_535] {
+        let bytes = vec![0x5a; length];
+        group.throughput(Throughput::Bytes(length as u64));
+        group.bench_with_input(BenchmarkId::new("wide", length), &bytes, |b, bytes| {
+            b.iter(|| checksum::sum(black_box(bytes)))
+        });
+        group.bench_with_input(BenchmarkId::new("portable", length), &bytes, |b, bytes| {
+            b.iter(|| checksum::portable(black_box(bytes)))
+        });
+    }
+}
+
+pub(super) fn transport(c: &mut Criterion) {
+    use_wide_instructions();
+    let packet = shape("", TCP, 1, 1_398).stream(IN, 0).remove(0);
+    let inner = Inner::parse(&packet).unwrap();
+    c.bench_function("checksum/transport/1450", |b| {
+        b.iter(|| checksum::transport(black_box(&packet), &inner))
+    });
+}
+
+/// A worker's first deed. Below a few hundred bytes they are not worth the call, and both twins are the portable one.
+fn use_wide_instructions() {
+    let counters = Counters::create(1).unwrap();
+    drop(repeat::sender(shape("", packets::UDP, 1, 64), &counters, 0));
+}
