@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# `ctr run --cni` of containerd on two nodes: containers reach each other whole. One that ends by itself is taken
+# away; a detached one is not, `ctr` never calls DEL for it, and the agent has to see by itself that it is gone.
+#
+#   web1, once ── node1 tartan ══ underlay ══ tartan node2 ── web2
+#
+# cni_ctr.sh PART: run, or leak
+# case: run
+# shellcheck source=scripts/tests.d/tools/law.sh
+. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/runtimes.sh
+. "$TOOLS/runtimes.sh"
+
+# Seconds until an attachment that no runtime will ever detach is free again.
+RECLAIMED_WITHIN=120
+
+# A container that ends by itself: DEL comes without a network namespace, which is gone by then.
+run_and_end() {
+    local answer
+    answer=$(ctr_in node1 run --rm --cni --rootfs "$SCRATCH/node1/rootfs" once /bin/ping -c 3 -W 1 "$(pod_address web2)" 2>&1) || true
+    equal "packets that a container of node1 got back from web2" "3 packets received" "$(grep -o '[0-9]* packets received' <<<"$answer")"
+    if recorded once; then fail "a container that ended is still attached"; fi
+}
+
+# What a runtime would call for a container: no namespace, no prevResult.
+detach() {
+    jq -n --arg root "$LAB_STATE/$1" '{cniVersion: "1.0.0", name: "tartan", type: "tartan-cni", $root}' |
+        world "$1" env CNI_COMMAND=DEL CNI_CONTAINERID="$PREFIX-runtimes-$2" CNI_NETNS= CNI_IFNAME=eth0 \
+            CNI_PATH=/opt/cni/bin /opt/cni/bin/tartan-cni || fail "DEL of $2 on $1"
+    world "$1" rm -f "/var/lib/cni/results/tartan-$PREFIX-runtimes-$2-eth0"
+}
+
+recorded() {
+    record_of node1 "$PREFIX-runtimes-$1" >/dev/null
+}
+
+reclaimed() {
+    ! recorded "$1"
+}
+
+# The agent lives outside of the runtime's mount and process namespaces: a path in a record tells it nothing.
+leak() {
+    local start=$SECONDS
+    ctr_kill node1 web1
+    recorded web1 || fail "ctr has detached web1 itself: nothing leaks, and nothing is shown"
+    until_true "$RECLAIMED_WITHIN" "web1 is reclaimed" reclaimed web1 || true
+    say "reclaimed after $((SECONDS - start)) s"
+    until_true 5 "no link of web1" no_link "$(jq -r .host_ifname <<<"${POD_RECORD[web1]}")" || true
+    say "the living pod is left alone"
+    recorded web3 || fail "the record of web3, which lives, is gone"
+    exchange web3 web2
+    world node1 rm -f "/var/lib/cni/results/tartan-$PREFIX-runtimes-web1-eth0"
+    ctr_kill node1 web3
+    detach node1 web3
+}
+
+no_link() {
+    ! ip -n "$PREFIX-node1" link show dev "$1"
+}
+
+lab_up --pods 0
+for node in node1 node2; do
+    world_up "$node"
+    conflist "$node"
+    containerd_up "$node"
+    remember "$node"
+done
+ctr_run node1 web1
+ctr_run node2 web2
+case ${1:-run} in
+run)
+    exchange web1 web2
+    hairpin web1
+    run_and_end
+    ctr_kill node1 web1
+    recorded web1 || fail "ctr has detached web1 itself"
+    detach node1 web1
+    ;;
+leak)
+    ctr_run node1 web3
+    leak
+    ;;
+esac
+ctr_kill node2 web2
+detach node2 web2
+for node in node1 node2; do
+    forgotten "$node"
+    law_one "$node"
+done
