@@ -9,7 +9,8 @@
 //! keeper holds the descriptor, so the page survives the service: what a killed service had read but not finished is
 //! the imbalance of its page, which the next one books as `LostInCrash` before it starts. Blocks of different workers
 //! lie on different cache lines. Counted are inner wire packets; a datagram refused before its inner packet is known
-//! counts one.
+//! counts one. What one worker hands to another ([`crate::steer`]) is received by the one that takes it; both count
+//! what passes between them.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,6 +33,9 @@ pub struct Counters {
 pub struct Totals {
     /// One per worker.
     pub workers: Vec<WorkerTotals>,
+    /// Packets that one worker has handed to another, which has not taken them yet: held by the node, and received by no
+    /// worker.
+    pub in_rings: u64,
 }
 
 /// The counters of one worker.
@@ -131,6 +135,8 @@ impl Counters {
     /// Books what an earlier service held when it died, and returns how many packets that was. To be called at
     /// take-over, before any worker starts.
     pub fn book_lost(&self) -> u64 {
+        // What lay between two workers was received by none. It is the first one's now.
+        self.worker(0).take_over(self.in_rings() as usize);
         let mut lost = 0;
         for index in 0..self.workers() {
             let tally = self.worker(index);
@@ -160,7 +166,19 @@ impl Counters {
         });
         Totals {
             workers: workers.collect(),
+            in_rings: self.in_rings(),
         }
+    }
+
+    /// Counted on both ends of the rings.
+    fn in_rings(&self) -> u64 {
+        let sum = |word| -> u64 {
+            let words = (0..self.workers()).map(|index| self.worker(index).inbound(word));
+            words.sum()
+        };
+        // What is taken meanwhile must not seem to have come from nowhere.
+        let taken = sum(TAKEN_OVER);
+        sum(HANDED_OVER).saturating_sub(taken)
     }
 
     /// The words that worker `index` writes.
@@ -261,8 +279,23 @@ impl Tally {
             .store(packets as u64, Relaxed);
     }
 
+    /// Notes packets that go to another worker, which receives them.
+    pub(crate) fn hand_over(&self, packets: usize) {
+        self.add(base(Direction::Inbound) + HANDED_OVER, packets as u64);
+    }
+
+    /// Notes packets that another worker has handed over: from now on they are received.
+    pub(crate) fn take_over(&self, packets: usize) {
+        self.add(base(Direction::Inbound) + TAKEN_OVER, packets as u64);
+        self.receive(Direction::Inbound, packets);
+    }
+
     pub(crate) fn leave_unanswered(&self) {
         self.add(UNANSWERED, 1);
+    }
+
+    fn inbound(&self, place: usize) -> u64 {
+        self.word(base(Direction::Inbound) + place).load(Relaxed)
     }
 
     fn flow(&self, direction: Direction) -> Flow {
@@ -313,6 +346,8 @@ const ORIGINATED: usize = 1;
 const SENT: usize = 2;
 const DELIVERED: usize = 3;
 const HELD: usize = 4;
+const HANDED_OVER: usize = 5;
+const TAKEN_OVER: usize = 6;
 const DROPS: usize = 8;
 
 /// Words of one direction: room for 56 reasons.

@@ -62,11 +62,13 @@ pub enum DropReason {
     LostInCrash = 22,
     /// The node that owns the destination has no public address of a family that this node has too.
     NoUnderlay = 23,
+    /// The worker that the flow belongs to does not keep up: the ring towards it was full.
+    RingFull = 24,
 }
 
 impl DropReason {
     /// How many reasons there are.
-    pub const COUNT: usize = 24;
+    pub const COUNT: usize = 25;
 
     /// Every reason, in the order of its number.
     pub const ALL: [DropReason; DropReason::COUNT] = [
@@ -94,6 +96,7 @@ impl DropReason {
         DropReason::DeviceRefused,
         DropReason::LostInCrash,
         DropReason::NoUnderlay,
+        DropReason::RingFull,
     ];
 
     /// The name, as tables and metrics show it.
@@ -123,6 +126,7 @@ impl DropReason {
             DropReason::DeviceRefused => "DeviceRefused",
             DropReason::LostInCrash => "LostInCrash",
             DropReason::NoUnderlay => "NoUnderlay",
+            DropReason::RingFull => "RingFull",
         }
     }
 
@@ -176,6 +180,9 @@ impl DropReason {
             DropReason::LostInCrash => "held by a service that was killed",
             DropReason::NoUnderlay => {
                 "the node that owns the destination has no public address of a family that this node has; see public-ipv6"
+            }
+            DropReason::RingFull => {
+                "the worker that delivers the flow does not keep up with what another receives for it"
             }
         }
     }

@@ -6,6 +6,10 @@
 //! before its next step. [`Engine::reseat`] gives each worker other sockets in the same way, when the node's underlay
 //! address has moved: what was read is finished, what is held leaves through the new ones, and nothing that came for the
 //! old address is read any more. Control never waits for a worker, a worker never waits for control.
+//!
+//! Several workers share the flows that the kernel does not spread ([`crate::steer`]), and wake each other for it. At the
+//! end each reads no more, says that it gives the others nothing more, and goes on delivering until all have said so:
+//! nothing is left between them.
 
 mod thread;
 
@@ -23,6 +27,7 @@ use crate::inbound::RefusedSource;
 use crate::now::Now;
 use crate::snapshot::Snapshot;
 use crate::spec::Spec;
+use crate::steer::{Senders, Steering};
 use crate::underlay::socket::Sockets;
 use thread::Thread;
 
@@ -84,6 +89,8 @@ struct Shared {
     go: AtomicBool,
     stop: AtomicBool,
     device_lost: AtomicBool,
+    /// Workers that may still give each other something.
+    senders: Senders,
     /// The origin of this engine's time.
     start: Instant,
 }
@@ -105,6 +112,7 @@ impl Engine {
             go: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             device_lost: AtomicBool::new(false),
+            senders: Senders::new(),
             start: Instant::now(),
         });
         let mut engine = Engine {
@@ -112,8 +120,12 @@ impl Engine {
             counters,
             threads: Vec::with_capacity(seats.len()),
         };
+        // A single worker has nobody to share with.
+        let several = Some(seats.len()).filter(|workers| *workers > 1);
+        let mut group = several.map_or(vec![], Steering::group).into_iter();
         for (index, seat) in seats.into_iter().enumerate() {
-            match Thread::start(index, seat, &engine.counters, &engine.shared) {
+            let place = (index, group.next());
+            match Thread::start(place, seat, &engine.counters, &engine.shared) {
                 Ok(thread) => engine.threads.push(thread),
                 Err(error) => {
                     // Those already started would sit on their queues and sockets for ever.

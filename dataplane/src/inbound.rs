@@ -8,7 +8,9 @@
 //! a buffer is split, the length of the first inner packet is compared with the buffer: if it spans all of it, the
 //! buffer is one inner super-packet, whatever the mark says.
 
+mod datagrams;
 mod delivery;
+mod frames;
 mod writer;
 
 use std::net::{IpAddr, SocketAddr};
@@ -27,8 +29,11 @@ use crate::device::Device;
 use crate::drops::{Direction, DropReason};
 use crate::peers::{Peer, PeerId};
 use crate::snapshot::Snapshot;
+use crate::steer::Part;
 
+pub(crate) use datagrams::Datagrams;
 pub(crate) use delivery::Delivery;
+pub(crate) use frames::Frames;
 pub(crate) use writer::Writer;
 
 /// An outer source that no peer has, with an inner source that one does: what an operator wants to know of.
@@ -64,34 +69,41 @@ impl<D: Device> Inbound<'_, D> {
         if meta.truncated {
             return self.drop(DropReason::Truncated, 1);
         }
-        let bytes = self.delivery.bytes(frame, 0..meta.len);
-        let len = bytes.len();
-        let datagram = |range, inner_segment| Datagram {
-            frame,
-            range,
-            source: meta.source,
-            ecn: meta.ecn,
-            inner_segment,
-        };
-        let cut = meta
-            .segment
-            .map(usize::from)
-            .filter(|size| (1..len).contains(size));
-        match cut {
-            Some(size) if pull::inner_span(bytes, format) != Some(len) => {
-                self.tally
-                    .receive(Direction::Inbound, len.div_ceil(size) - 1);
-                for start in (0..len).step_by(size) {
-                    let range = start..(start + size).min(len);
-                    self.datagram(format, datagram(range, None));
-                }
-            }
-            _ => self.datagram(format, datagram(0..len, cut.and(meta.segment))),
+        let bytes = self.delivery.writer.frames.bytes(frame, 0..meta.len);
+        let datagrams = Datagrams::of(format, bytes, meta.segment);
+        self.tally
+            .receive(Direction::Inbound, datagrams.count() - 1);
+        let inner_segment = datagrams.inner_segment;
+        for range in datagrams.ranges() {
+            let datagram = Datagram {
+                frame,
+                range,
+                source: meta.source,
+                ecn: meta.ecn,
+                inner_segment,
+            };
+            self.datagram(format, datagram);
         }
     }
 
+    /// Walks one datagram of a share, which was counted as one received packet.
+    pub(crate) fn part(&mut self, part: &Part, meta: &Meta) {
+        if meta.truncated {
+            return self.drop(DropReason::Truncated, 1);
+        }
+        let datagram = Datagram {
+            frame: part.frame.into(),
+            range: part.range(),
+            source: meta.source,
+            ecn: meta.ecn,
+            inner_segment: part.inner_segment(),
+        };
+        self.datagram(Format::Udp, datagram);
+    }
+
     fn datagram(&mut self, format: Format, datagram: Datagram) {
-        let bytes = self.delivery.bytes(datagram.frame, datagram.range.clone());
+        let frames = &mut self.delivery.writer.frames;
+        let bytes = frames.bytes(datagram.frame, datagram.range.clone());
         let pulled = match format {
             Format::Udp => pull::udp(bytes, self.snapshot.ipv6_over_udp),
             Format::Vxlan => pull::vxlan(bytes, &self.snapshot.vtep),
@@ -117,9 +129,8 @@ impl<D: Device> Inbound<'_, D> {
         let outer_ecn = (format == Format::Vxlan).then_some(datagram.ecn);
         let Pulled { offset, inner } = pulled;
         let start = datagram.range.start + offset;
-        let packet = self
-            .delivery
-            .bytes_mut(datagram.frame, start..start + inner.len);
+        let place = start..start + inner.len;
+        let packet = frames.bytes(datagram.frame, place.clone());
         let plan = super_packet(
             packet,
             &inner,
@@ -130,8 +141,14 @@ impl<D: Device> Inbound<'_, D> {
             .as_ref()
             .map_or(1, |plan| plan.as_ref().map_or(1, Plan::count));
         self.tally.receive(Direction::Inbound, count - 1);
-        match admit(self.snapshot, id, peer, packet, &inner, outer_ecn).and(plan.transpose()) {
-            Ok(plan) => {
+        let admitted = admit(self.snapshot, id, peer, &inner, outer_ecn);
+        match admitted.and_then(|marked| Ok((marked, plan.transpose()?))) {
+            Ok((marked, plan)) => {
+                if let Some(marked) = marked
+                    && let Some(packet) = frames.bytes_mut(datagram.frame, place)
+                {
+                    ecn::set(packet, &inner, marked);
+                }
                 // Frames are few, and a packet's length and its place in one have 16 bits.
                 let place = Place {
                     frame: datagram.frame as u16,
@@ -159,15 +176,14 @@ impl<D: Device> Inbound<'_, D> {
     }
 }
 
-/// The stairs behind the known peer. Marks congestion on the inner packet where the outer says so.
+/// The stairs behind the known peer. Returns the congestion mark that the inner packet gets where the outer says so.
 fn admit(
     snapshot: &Snapshot,
     id: PeerId,
     peer: &Peer,
-    packet: &mut [u8],
     inner: &Inner,
     outer_ecn: Option<Ecn>,
-) -> Result<(), DropReason> {
+) -> Result<Option<Ecn>, DropReason> {
     if !snapshot.belongs(id, peer, inner.source) {
         return Err(DropReason::NotPeersSource);
     }
@@ -175,18 +191,14 @@ fn admit(
         return Err(DropReason::NotOurs);
     }
     // Stock peers of the `udp` format send Not-ECT outside; there is nothing to carry over.
-    if let Some(outer) = outer_ecn
-        && let Some(marked) =
-            ecn::decapsulate(outer, inner.ecn).map_err(|_| DropReason::EcnMismatch)?
-    {
-        ecn::set(packet, inner, marked);
-    }
-    Ok(())
+    outer_ecn.map_or(Ok(None), |outer| {
+        ecn::decapsulate(outer, inner.ecn).map_err(|_| DropReason::EcnMismatch)
+    })
 }
 
 /// How a packet that is really many is to be cut: UDP at the size its sender chose and at no other, TCP at what fits
 /// our device. `None`: it is a single packet.
-fn super_packet(
+pub(crate) fn super_packet(
     packet: &[u8],
     inner: &Inner,
     inner_segment: Option<u16>,
@@ -203,6 +215,16 @@ fn super_packet(
         _ => return None,
     };
     Some(segment::plan(packet, inner, size).map_err(|_| DropReason::BadSuperPacket))
+}
+
+/// How many packets a datagram of the `udp` format is on the wire.
+pub(crate) fn wire_packets(datagram: &[u8], inner_segment: Option<u16>, device_mtu: u16) -> usize {
+    let Ok(inner) = Inner::parse(datagram) else {
+        return 1;
+    };
+    let packet = datagram.get(..inner.len).unwrap_or_default();
+    let plan = super_packet(packet, &inner, inner_segment, device_mtu);
+    plan.map_or(1, |plan| plan.as_ref().map_or(1, Plan::count))
 }
 
 /// Whether the UDP length says that all behind the IP header is the datagram: nothing vouches for bytes behind it, and

@@ -26,6 +26,7 @@ pub mod pods;
 mod probation;
 pub mod snapshot;
 pub mod spec;
+pub mod steer;
 mod sys;
 pub mod underlay;
 pub mod worker;

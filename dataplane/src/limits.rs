@@ -20,11 +20,23 @@ pub const GATHERED: u16 = INBOUND_BUFFERS as u16 * 64;
 /// Packets, super-packets and single ones, that they may become before they are written.
 pub const GATHERED_CHAINS: u16 = 256;
 
+/// Batches of a worker that can be with others at the same time, where flows are steered. Each has as many buffers as
+/// one receive call fills.
+pub const STEERED_BATCHES: usize = 8;
+/// Shares that wait for a worker, from each of the others, at most. Fewer than there are batches: a worker that stands
+/// still does not take all of another's.
+pub const INBOX: usize = 4;
+/// Datagrams of one share at most: all that the buffers of a batch can hold (`UDP_MAX_SEGMENTS` since Linux 6.9).
+pub const SHARE: usize = INBOUND_BUFFERS * 128;
+
 /// How long an unsent tail is held for a full socket before it is dropped as `UnderlayFull`.
 pub const HOLD: Duration = Duration::from_millis(10);
 
 /// A sleeping worker wakes this often to show that it is alive.
 pub const TICK: Duration = Duration::from_millis(500);
+
+/// A worker that ends looks this often whether it can go.
+pub const DRAIN: Duration = Duration::from_millis(1);
 
 /// How long a learned path MTU is believed (RFC 1191 section 6.3).
 pub const PATH_MTU_LIFE: Duration = Duration::from_secs(600);

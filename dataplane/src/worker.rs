@@ -13,6 +13,7 @@
 //! can run many of them in one thread under virtual time.
 
 mod flush;
+mod steered;
 
 use std::io;
 use std::os::fd::RawFd;
@@ -27,15 +28,17 @@ use crate::batch::{InboundBatch, OutboundBatch};
 use crate::counters::{Counters, InUse, Tally};
 use crate::device::Device;
 use crate::drops::Direction;
-use crate::inbound::{Delivery, Inbound, RefusedSource, Writer};
+use crate::inbound::{Delivery, Frames, Inbound, RefusedSource, Writer};
 use crate::limits::{
     ERROR_ROUNDS, GATHERED, GATHERED_CHAINS, HOLD, NOTICES, OUTBOUND_BYTES, OUTBOUND_PACKETS,
 };
 use crate::now::Now;
 use crate::outbound::Outbound;
 use crate::snapshot::Snapshot;
+use crate::steer::Steering;
 use crate::sys::simd;
 use crate::underlay::{Exit, Port, Underlay};
+use steered::is_steered;
 
 /// A worker over one device queue and one underlay.
 pub struct Worker<D, U> {
@@ -51,6 +54,8 @@ pub struct Worker<D, U> {
     given_up: u64,
     device_lost: bool,
     refused: Arc<ArrayQueue<RefusedSource>>,
+    /// Where there are several workers.
+    steering: Option<Box<Steering>>,
 }
 
 /// Sources that may have something to read.
@@ -83,8 +88,11 @@ impl Ready {
         }
     }
 
-    fn is_any_port(&self) -> bool {
-        self.ports.contains(&true) || self.reports.contains(&true)
+    /// Those of steered ports count only where there is a batch to receive into.
+    fn is_any_port(&self, starved: bool) -> bool {
+        let mut ports = Port::ALL.into_iter().zip(self.ports);
+        ports.any(|(port, ready)| ready && !(starved && is_steered(port)))
+            || self.reports.contains(&true)
     }
 }
 
@@ -131,6 +139,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             given_up: 0,
             device_lost: false,
             refused: Arc::new(ArrayQueue::new(NOTICES)),
+            steering: None,
         }
     }
 
@@ -139,8 +148,9 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.ready.set(source, true);
     }
 
-    /// One round: inbound, outbound, flush, account.
+    /// One round: what others received, inbound, outbound, flush, account.
     pub fn step(&mut self, snapshot: &Snapshot, now: Now) -> Next {
+        self.take_shares(snapshot, now);
         for port in Port::ALL {
             if self.ready.is(Source::Reports(port)) {
                 self.failures(port, snapshot, now);
@@ -151,17 +161,19 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.account_offloads(now);
         self.tally.tick(snapshot.version);
         match self.hold_ends() {
-            _ if self.ready.is_any_port() => Next::Now,
+            _ if self.ready.is_any_port(self.is_starved()) || self.has_shares() => Next::Now,
             Some(end) => Next::Held(end.since(now)),
             None if self.ready.device => Next::Now,
             None => Next::Idle,
         }
     }
 
-    /// Sends what is held, or drops it when its time has passed; reads nothing. Returns whether something is held still.
+    /// Delivers what others have received, sends what is held, or drops it when its time has passed; reads nothing.
+    /// Returns whether something is left.
     pub fn drain(&mut self, snapshot: &Snapshot, now: Now) -> bool {
+        self.take_shares(snapshot, now);
         self.flush(snapshot, now);
-        self.hold_ends().is_some()
+        self.hold_ends().is_some() || self.has_shares()
     }
 
     /// Sockets that become writable when what is held can go.
@@ -221,7 +233,14 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         if !self.ready.is(Source::Port(port)) {
             return;
         }
-        let Some(count) = self.receive_batch(port, snapshot, now) else {
+        if is_steered(port)
+            && let Some(mut steering) = self.steering.take()
+        {
+            self.receive_for_all(&mut steering, port, snapshot, now);
+            self.steering = Some(steering);
+            return;
+        }
+        let Some(count) = self.receive_batch(port, None, snapshot, now) else {
             return;
         };
         self.tally.receive(Direction::Inbound, count);
@@ -234,23 +253,8 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             ..
         } = self;
         let InboundBatch { frames, metas } = inbound;
-        let mut stairs = Inbound {
-            snapshot,
-            tally,
-            refused,
-            delivery: Delivery {
-                offloads: device.offloads(now),
-                coalescer,
-                writer: Writer {
-                    device,
-                    frames,
-                    snapshot,
-                    tally,
-                    now,
-                    device_lost: false,
-                },
-            },
-        };
+        let frames = Frames::Own(frames);
+        let mut stairs = stairs(device, frames, (coalescer, refused), tally, snapshot, now);
         for (frame, meta) in metas.iter().enumerate().take(count) {
             stairs.buffer(port.format, frame, meta);
         }
@@ -258,10 +262,18 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.device_lost |= stairs.delivery.writer.device_lost;
     }
 
-    /// One batch, past pending errors: they are of earlier sends, and what is queued to read is still there.
-    fn receive_batch(&mut self, port: Port, snapshot: &Snapshot, now: Now) -> Option<usize> {
+    /// One batch, into `batch` or the worker's own, past pending errors: they are of earlier sends, and what is queued to
+    /// read is still there.
+    fn receive_batch(
+        &mut self,
+        port: Port,
+        mut batch: Option<&mut InboundBatch>,
+        snapshot: &Snapshot,
+        now: Now,
+    ) -> Option<usize> {
         for _ in 0..ERROR_ROUNDS {
-            match self.underlay.receive(port, &mut self.inbound) {
+            let batch = batch.as_deref_mut().unwrap_or(&mut self.inbound);
+            match self.underlay.receive(port, batch) {
                 Ok(count) => return Some(count),
                 Err(error) if would_block(&error) => {
                     self.ready.set(Source::Port(port), false);
@@ -326,6 +338,34 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                 }
             }
         }
+    }
+}
+
+/// The way of a batch that lies in `frames` into the device.
+fn stairs<'a, D: Device>(
+    device: &'a mut D,
+    frames: Frames<'a>,
+    (coalescer, refused): (&'a mut Coalescer, &'a ArrayQueue<RefusedSource>),
+    tally: &'a Tally,
+    snapshot: &'a Snapshot,
+    now: Now,
+) -> Inbound<'a, D> {
+    Inbound {
+        snapshot,
+        tally,
+        refused,
+        delivery: Delivery {
+            offloads: device.offloads(now),
+            coalescer,
+            writer: Writer {
+                device,
+                frames,
+                snapshot,
+                tally,
+                now,
+                device_lost: false,
+            },
+        },
     }
 }
 

@@ -154,9 +154,15 @@ impl std::error::Error for OutOfBounds {}
 /// # Errors
 /// [`OutOfBounds`], and the packet is as it was.
 pub fn finish(packet: &mut [u8], start: usize, offset: usize) -> Result<(), OutOfBounds> {
+    let checksum = finished(packet, start);
     let covered = packet.get_mut(start..).ok_or(OutOfBounds)?;
-    let checksum = udp::transmitted(!sum(covered));
-    field::put_u16(covered, offset, checksum).ok_or(OutOfBounds)
+    field::put(covered, offset, checksum).ok_or(OutOfBounds)
+}
+
+/// What [`finish`] writes, for packets whose bytes must stay as they are.
+pub fn finished(packet: &[u8], start: usize) -> [u8; 2] {
+    let covered = packet.get(start..).unwrap_or_default();
+    udp::transmitted(!sum(covered)).to_be_bytes()
 }
 
 /// The reverse of [`finish`]: makes the checksum of `packet`, which `inner` describes and which [`transport`] found

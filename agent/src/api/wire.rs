@@ -258,6 +258,9 @@ pub struct Drops {
     pub reasons: Vec<Reason>,
     /// Law 1 per worker and direction: received + originated = sent + delivered + dropped + held.
     pub workers: Vec<Worker>,
+    /// Packets on the way from the worker that read them to the one that receives them; in no worker's counts yet.
+    #[serde(default)]
+    pub in_rings: u64,
     /// What the kernel dropped before we could read it or after we wrote it.
     pub kernel: Vec<KernelCounter>,
 }

@@ -145,6 +145,7 @@ mod tests {
                 unanswered: 7,
                 ..Worker::default()
             }],
+            in_rings: 0,
             kernel: vec![KernelCounter {
                 place: "tartan0".into(),
                 counter: "tx_dropped".into(),

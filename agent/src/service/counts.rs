@@ -46,6 +46,7 @@ impl Control {
         wire::Drops {
             reasons: reasons.collect(),
             workers: workers.collect(),
+            in_rings: totals.in_rings,
             kernel: self.kernel_counters().await,
         }
     }
@@ -133,11 +134,8 @@ impl Control {
         let mut totals = self.counters.read();
         for _ in 0..QUIET_TRIES {
             let off = |flow: &Flow| flow.balance() != 0;
-            if !totals
-                .workers
-                .iter()
-                .any(|w| off(&w.outbound) || off(&w.inbound))
-            {
+            let mut workers = totals.workers.iter();
+            if totals.in_rings == 0 && !workers.any(|w| off(&w.outbound) || off(&w.inbound)) {
                 break;
             }
             sleep(QUIET_STEP).await;

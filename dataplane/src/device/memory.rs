@@ -40,6 +40,14 @@ pub struct Memory {
     given_up: u64,
 }
 
+/// Which of `workers` workers gets `packet`, as the kernel chooses among a device's queues: by the inner flow, the same
+/// for both directions.
+pub fn queue(packet: &[u8], workers: usize) -> usize {
+    let hash = Inner::parse(packet).map_or(0, |inner| inner.flow_hash());
+    // Not as flows are steered: that a flow's directions meet on one worker is no law.
+    hash.rotate_left(16) as usize % workers.max(1)
+}
+
 impl Memory {
     /// Wire packets on their way to the worker.
     pub fn waiting(&self) -> usize {

@@ -17,14 +17,15 @@ use crate::counters::Counters;
 use crate::device::Device;
 use crate::device::tunnel::Tunnel;
 use crate::inbound::RefusedSource;
-use crate::limits::{EVENTS, TICK};
+use crate::limits::{DRAIN, EVENTS, TICK};
+use crate::steer::Steering;
 use crate::underlay::socket::Sockets;
 use crate::underlay::{Exit, Port};
 use crate::worker::{Next, Source, Worker};
 
 pub(super) struct Thread {
     pub(super) handle: JoinHandle<()>,
-    waker: Waker,
+    waker: Arc<Waker>,
     pub(super) refused: Arc<ArrayQueue<RefusedSource>>,
     /// Of the worker's poll.
     registry: Registry,
@@ -34,24 +35,28 @@ pub(super) struct Thread {
 
 impl Thread {
     pub(super) fn start(
-        index: usize,
+        (index, steering): (usize, Option<Steering>),
         seat: Seat,
         counters: &Counters,
         shared: &Arc<Shared>,
     ) -> io::Result<Thread> {
         let poll = Poll::new()?;
-        let waker = Waker::new(poll.registry(), WAKER)?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
         let device = seat.device.descriptor().map(|queue| (DEVICE, queue));
         for (token, descriptor) in descriptors(&seat.underlay).chain(device) {
             poll.registry()
                 .register(&mut SourceFd(&descriptor), token, Interest::READABLE)?;
         }
-        let worker = Worker::new(seat.device, seat.underlay, counters, index);
+        let mut worker = Worker::new(seat.device, seat.underlay, counters, index);
+        if let Some(steering) = steering {
+            steering.wake_by(Arc::clone(&waker));
+            worker = worker.steered_by(steering);
+        }
         let refused = worker.refused();
         let registry = poll.registry().try_clone()?;
         let arrival = Arc::new(ArrayQueue::new(1));
         let arriving = Arc::clone(&arrival);
-        let shared = Arc::clone(shared);
+        let (started, shared) = (shared, Arc::clone(shared));
         let run = move || {
             if let Some(id) = seat.core {
                 core_affinity::set_for_current(core_affinity::CoreId { id });
@@ -65,9 +70,11 @@ impl Thread {
             }
             .run();
         };
-        let handle = std::thread::Builder::new()
+        started.senders.join();
+        let spawned = std::thread::Builder::new()
             .name(format!("worker-{index}"))
-            .spawn(run)?;
+            .spawn(run);
+        let handle = spawned.inspect_err(|_| started.senders.leave())?;
         Ok(Thread {
             handle,
             waker,
@@ -157,14 +164,29 @@ impl Loop {
             };
             self.sleep(&mut events, timeout);
         }
-        while self.worker.drain(snapshot.load(), self.shared.now()) {
-            self.sleep(&mut events, Duration::from_millis(1));
+        shared.senders.leave();
+        loop {
+            // First the others, then what they left.
+            let all_left = shared.senders.are_gone();
+            let rest = self.worker.drain(snapshot.load(), self.shared.now());
+            if all_left && !rest {
+                return;
+            }
+            self.sleep(&mut events, DRAIN);
         }
     }
 
     fn sleep(&mut self, events: &mut Events, timeout: Duration) {
+        let timeout = match timeout {
+            Duration::ZERO => timeout,
+            // Something came from another worker at the last moment.
+            _ if !self.worker.may_sleep() => Duration::ZERO,
+            _ => timeout,
+        };
+        let polled = self.poll.poll(events, Some(timeout));
+        self.worker.awake();
         // An interrupted poll is an early wake-up; it returns no events.
-        if self.poll.poll(events, Some(timeout)).is_err() {
+        if polled.is_err() {
             return;
         }
         for event in events.iter() {

@@ -9,8 +9,6 @@
 //! Nothing is given a good checksum that did not come with one: only packets that were verified, or came unfinished from
 //! a sender on this host, are gathered or cut.
 
-use std::ops::Range;
-
 use encap::Family;
 use encap::checksum::{self, Transport};
 use encap::coalesce::{Coalescer, Place};
@@ -32,18 +30,6 @@ pub(crate) struct Delivery<'a, D> {
 }
 
 impl<D: Device> Delivery<'_, D> {
-    /// Bytes of a frame; none where it ends before them.
-    pub(super) fn bytes(&self, frame: usize, range: Range<usize>) -> &[u8] {
-        let frame = self.writer.frames.get(frame);
-        frame.and_then(|f| f.get(range)).unwrap_or_default()
-    }
-
-    /// Likewise.
-    pub(super) fn bytes_mut(&mut self, frame: usize, range: Range<usize>) -> &mut [u8] {
-        let frame = self.writer.frames.get_mut(frame);
-        frame.and_then(|f| f.get_mut(range)).unwrap_or_default()
-    }
-
     /// Takes the packet of peer `id` at `place`, which `inner` describes; `plan` says how it is cut if it is really many.
     pub(super) fn deliver(&mut self, id: PeerId, place: Place, inner: &Inner, plan: Option<Plan>) {
         let verdict = checksum::transport(self.writer.bytes(place), inner);
@@ -120,14 +106,14 @@ impl<D: Device> Delivery<'_, D> {
         plan: &Plan,
     ) -> Option<Offload> {
         let kind = kind(inner).filter(|kind| self.offloads.takes(*kind))?;
-        let packet = self.writer.bytes_mut(place);
+        let packet = self.writer.bytes(place);
         // CWR belongs to the first segment alone, which not every device that cuts knows.
         if kind != Kind::Udp && packet.get(inner.transport + TCP_FLAGS)? & CWR != 0 {
             return None;
         }
         let (start, offset) = match verdict {
             Transport::Partial { start, offset } => (start, offset),
-            Transport::Valid => checksum::unfinish(packet, inner)?,
+            Transport::Valid => checksum::unfinish(self.writer.frames.at_mut(place)?, inner)?,
             // A device cannot be told to make none.
             Transport::Absent | Transport::Invalid | Transport::Unknown => return None,
         };

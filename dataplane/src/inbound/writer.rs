@@ -11,7 +11,7 @@ use encap::coalesce::{Packet, Place};
 use encap::inner::Inner;
 use encap::segment::{self, MAX_HEADER, Plan};
 
-use crate::batch::Frame;
+use super::frames::Frames;
 use crate::counters::Tally;
 use crate::device::{Device, Offload};
 use crate::drops::{Direction, DropReason};
@@ -23,7 +23,7 @@ use crate::snapshot::Snapshot;
 /// What writing needs.
 pub(crate) struct Writer<'a, D> {
     pub(crate) device: &'a mut D,
-    pub(crate) frames: &'a mut [Frame],
+    pub(crate) frames: Frames<'a>,
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) tally: &'a Tally,
     pub(crate) now: Now,
@@ -34,16 +34,7 @@ pub(crate) struct Writer<'a, D> {
 impl<D: Device> Writer<'_, D> {
     /// The bytes at `place`.
     pub(super) fn bytes(&self, place: Place) -> &[u8] {
-        bytes(self.frames, place)
-    }
-
-    /// Likewise.
-    pub(super) fn bytes_mut(&mut self, place: Place) -> &mut [u8] {
-        let (start, len) = (place.start as usize, usize::from(place.len));
-        let frame = self.frames.get_mut(usize::from(place.frame));
-        frame
-            .and_then(|frame| frame.get_mut(start..start + len))
-            .unwrap_or_default()
+        self.frames.at(place)
     }
 
     /// Writes a packet that the coalescer hands out.
@@ -64,13 +55,16 @@ impl<D: Device> Writer<'_, D> {
         inner: &Inner,
         verdict: Transport,
     ) -> bool {
-        if let Transport::Partial { start, offset } = verdict {
-            // It cannot be out of bounds: the place was found by reading there.
-            let _ = checksum::finish(self.bytes_mut(place), start, offset);
-        }
-        let written = self
-            .device
-            .write(Offload::NONE, &[IoSlice::new(bytes(self.frames, place))]);
+        let packet = self.frames.at(place);
+        let written = match verdict {
+            Transport::Partial { start, offset } => {
+                // The bytes stay as they are: other workers may be reading around them.
+                let (before, checksum, after) = finish(packet, start, offset);
+                let parts = [before, &checksum, after].map(IoSlice::new);
+                self.device.write(Offload::NONE, &parts)
+            }
+            _ => self.device.write(Offload::NONE, &[IoSlice::new(packet)]),
+        };
         self.account(id, written, inner.len)
     }
 
@@ -83,7 +77,7 @@ impl<D: Device> Writer<'_, D> {
         let mut header = [0; MAX_HEADER];
         let mut taken = 0;
         for index in 0..plan.count() {
-            let packet = bytes(self.frames, place);
+            let packet = self.frames.at(place);
             let length = headers
                 .write(packet, index, &mut header)
                 .unwrap_or_default();
@@ -107,15 +101,13 @@ impl<D: Device> Writer<'_, D> {
 
     fn write_gathered(&mut self, packet: &Packet<'_>) -> io::Result<()> {
         let mut pieces = packet.pieces();
-        let first = pieces
-            .next()
-            .map_or(&[][..], |place| bytes(self.frames, place));
+        let first = pieces.next().map_or(&[][..], |place| self.frames.at(place));
         let written = if packet.header.is_empty() {
             self.device.write(packet.offload, &[IoSlice::new(first)])
         } else {
             let mut parts = [IoSlice::new(&[]); PIECES];
             let slices = [packet.header, first].into_iter();
-            let slices = slices.chain(pieces.map(|place| bytes(self.frames, place)));
+            let slices = slices.chain(pieces.map(|place| self.frames.at(place)));
             for (part, slice) in parts.iter_mut().zip(slices) {
                 *part = IoSlice::new(slice);
             }
@@ -185,13 +177,15 @@ impl<D: Device> Writer<'_, D> {
     }
 }
 
-/// The bytes at `place`.
-fn bytes(frames: &[Frame], place: Place) -> &[u8] {
-    let start = place.start as usize;
-    let frame = frames.get(usize::from(place.frame));
-    frame
-        .and_then(|frame| frame.get(start..start + usize::from(place.len)))
-        .unwrap_or_default()
+/// `packet` without its unfinished checksum, and between the two halves what belongs there.
+fn finish(packet: &[u8], start: usize, offset: usize) -> (&[u8], [u8; 2], &[u8]) {
+    // They cannot be out of bounds: the field was found by reading there.
+    let (before, rest) = packet
+        .split_at_checked(start + offset)
+        .unwrap_or((packet, &[]));
+    let checksum = checksum::finished(packet, start);
+    let after = rest.get(checksum.len()..).unwrap_or_default();
+    (before, checksum, after)
 }
 
 /// Whether `error` of a write may be about what it left undone.

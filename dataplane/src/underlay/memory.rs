@@ -1,6 +1,7 @@
 //! An underlay of plain memory: a test or bench is the network between several of them.
 
 use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -54,6 +55,17 @@ pub struct Memory {
     pub train_refusal: Option<i32>,
     /// How often it was proved that they are not taken.
     pub proofs: usize,
+    /// The outer source port of the first transmit socket for VXLAN, the others follow; without it all leaves from the
+    /// port that it goes to.
+    pub first_port: Option<u16>,
+}
+
+/// Which of `workers` workers gets `datagram`, as the kernel chooses in a group of sockets on one port
+/// (`SO_REUSEPORT`): by the outer addresses and ports alone.
+pub fn member(datagram: &Datagram, workers: usize) -> usize {
+    let mut hasher = std::hash::DefaultHasher::new();
+    (datagram.from, datagram.to).hash(&mut hasher);
+    (hasher.finish() % workers.max(1) as u64) as usize
 }
 
 impl Memory {
@@ -71,6 +83,7 @@ impl Memory {
             takes_trains: true,
             train_refusal: None,
             proofs: 0,
+            first_port: None,
         }
     }
 
@@ -159,7 +172,10 @@ impl Underlay for Memory {
             if let Some(error) = self.refusal(exit, &message) {
                 return if count == 0 { Err(error) } else { Ok(count) };
             }
-            let source = SocketAddr::new(address, message.to.port());
+            let lane = |first| first + exit.lane as u16;
+            let own = self.first_port.map(lane);
+            let port = own.filter(|_| exit.port.format == Format::Vxlan);
+            let source = SocketAddr::new(address, port.unwrap_or(message.to.port()));
             self.take(source, exit, message);
             count += 1;
         }

@@ -116,6 +116,11 @@ fn bad_super_packet() {
 }
 
 #[test]
+fn ring_full() {
+    reach(DropReason::RingFull);
+}
+
+#[test]
 fn device_refused() {
     reach(DropReason::DeviceRefused);
 }

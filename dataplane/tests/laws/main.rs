@@ -1,7 +1,7 @@
 //! The laws of the dataplane, in whole clusters of it and in single nodes: without root, without a clock, by seed.
 //!
 //! Each law is tried twice: with devices that take and give wire packets alone, and with devices that have every
-//! offload.
+//! offload. Those of whole clusters also with 2 and with 4 workers in every node.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -24,6 +24,7 @@ mod path_mtu;
 mod path_reports;
 mod reasons;
 mod sabotage;
+mod steered;
 mod super_packets;
 mod world;
 
@@ -47,4 +48,36 @@ fn every_law_holds_with_offloads() {
     assert!(output.status.success(), "{said}");
 }
 
+/// Workers of every node in this run.
+fn workers() -> usize {
+    let count = std::env::var(WORKERS).ok();
+    count.map_or(1, |count| count.parse().unwrap())
+}
+
+/// The clusters once more, each run in a process of its own.
+#[test]
+fn clusters_hold_with_2_workers() {
+    clusters_hold_with(2);
+}
+
+#[test]
+fn clusters_hold_with_4_workers() {
+    clusters_hold_with(4);
+}
+
+fn clusters_hold_with(count: usize) {
+    if workers() > 1 {
+        return;
+    }
+    let this = std::env::current_exe().unwrap();
+    let output = std::process::Command::new(this)
+        .arg("cluster::")
+        .env(WORKERS, count.to_string())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+}
+
+const WORKERS: &str = "LAWS_WORKERS";
 const WITH_OFFLOADS: &str = "LAWS_WITH_OFFLOADS";

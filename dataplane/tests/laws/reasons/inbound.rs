@@ -1,9 +1,13 @@
 //! What a peer or a stranger can send so that it is dropped.
 
-use dataplane::limits::FRAME;
+use std::net::IpAddr;
+
+use dataplane::limits::{FRAME, INBOX};
+use dataplane::underlay::memory::member;
 use encap::{Ecn, Format};
 
 use super::{START, not_packets};
+use crate::steered::owner;
 use crate::world::node::Node;
 use crate::world::packets::{datagram, pattern, plain, tcp, udp, vxlan, with_ecn};
 use crate::world::plan::{ip, pod, pod6};
@@ -150,6 +154,30 @@ pub fn device_refused(node: &mut Node) -> u64 {
     node.turn(START);
     node.worker.device_mut().down = false;
     5
+}
+
+/// Of two workers, one receives and the other, who owns the flow, stands still until its ring is full.
+pub fn ring_full(node: &mut Node) -> u64 {
+    node.regroup(2);
+    let (nobody, somebody) = (ip("10.244.1.99"), pod(1, 0));
+    let receiver = member(&plain(2, 1, b""), 2);
+    let foreign = |to, make: fn(IpAddr, IpAddr) -> Vec<u8>| {
+        let flows = (2..).map(|host| make(ip(&format!("10.244.2.{host}")), to));
+        let mut packets = flows.filter(|packet| owner(packet, 2) != receiver);
+        packets.next().unwrap()
+    };
+    let small = |from, to| udp(from, to, b"in");
+    // Many wire packets, and counted so.
+    let large = |from, to| tcp(from, to, &pattern(4_000));
+    let taken = std::iter::repeat_n((foreign(nobody, small), 1), INBOX);
+    let refused = [(foreign(somebody, small), 1), (foreign(somebody, large), 3)];
+    for (packet, weight) in taken.chain(refused) {
+        node.hand(plain(2, 1, &packet), weight);
+        node.step(receiver, START);
+    }
+    node.turn(START);
+    node.regroup(1);
+    INBOX as u64
 }
 
 pub fn lost_in_crash(node: &mut Node) -> u64 {

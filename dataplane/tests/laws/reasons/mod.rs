@@ -23,12 +23,12 @@ pub struct Case {
     pub direction: Direction,
     /// Sends packets that must all be dropped for the reason, and returns how many (of inner wire packets).
     pub run: fn(&mut Node) -> u64,
-    /// A reason for which the same packets are counted once more, because they were answered.
+    /// A reason for which as many packets are counted once more: they were answered, or came before these.
     pub beside: Option<DropReason>,
 }
 
 /// Every reason, in each direction in which a packet can meet it.
-pub const CASES: [Case; 29] = [
+pub const CASES: [Case; 30] = [
     out(DropReason::Malformed, outbound::malformed),
     out(DropReason::NotUnicast, outbound::not_unicast),
     out(DropReason::SpoofedSource, outbound::spoofed_source),
@@ -60,6 +60,10 @@ pub const CASES: [Case; 29] = [
     inb(DropReason::EcnMismatch, inbound::ecn_mismatch),
     inb(DropReason::BadSuperPacket, inbound::bad_super_packet),
     inb(DropReason::DeviceRefused, inbound::device_refused),
+    Case {
+        beside: Some(DropReason::NotOurs),
+        ..inb(DropReason::RingFull, inbound::ring_full)
+    },
     inb(DropReason::LostInCrash, inbound::lost_in_crash),
 ];
 

@@ -1,25 +1,30 @@
 //! One dataplane between two memories, with its doors watched.
 
 use std::io;
+use std::time::Duration;
 
-use dataplane::counters::{Counters, WorkerTotals};
+use dataplane::counters::{Counters, Flow, Totals, WorkerTotals};
+use dataplane::device::memory::queue;
 use dataplane::device::{self, Device, Offload, Read};
 use dataplane::limits::FRAME;
 use dataplane::now::Now;
 use dataplane::peers::{Peer, PeerTraffic};
 use dataplane::snapshot::Snapshot;
 use dataplane::spec::Spec;
+use dataplane::steer::Steering;
 use dataplane::underlay::Port;
-use dataplane::underlay::memory::{Datagram, Memory};
+use dataplane::underlay::memory::{Datagram, Memory, member};
 use dataplane::worker::{Next, Source, Worker};
 use encap::Format;
 
 use super::oracle::{Outside, audit};
 
-/// A node: its worker, what it is told, and what went through its doors.
+/// A node: its workers, what it is told, and what went through its doors.
 pub struct Node {
-    /// The worker, to break its memories.
-    pub worker: Worker<device::memory::Memory, Memory>,
+    /// The first worker, to break its memories.
+    pub worker: MemoryWorker,
+    /// Further workers, where a run has several.
+    others: Vec<MemoryWorker>,
     /// What it is told.
     pub spec: Spec,
     /// What went through its doors.
@@ -32,12 +37,22 @@ pub struct Node {
     woken: bool,
 }
 
+/// A worker between two memories.
+pub type MemoryWorker = Worker<device::memory::Memory, Memory>;
+
 impl Node {
-    /// A node at rest.
+    /// A node at rest, with as many workers as the run has.
     pub fn new(spec: Spec) -> Node {
-        let counters = Counters::create(1).unwrap();
+        Node::with_workers(spec, crate::workers())
+    }
+
+    /// A node at rest with `count` workers.
+    pub fn with_workers(spec: Spec, count: usize) -> Node {
+        let counters = Counters::create(count.max(MOST_WORKERS)).unwrap();
+        let (worker, others) = workers(&spec, &counters, count);
         Node {
-            worker: worker(&spec, &counters),
+            worker,
+            others,
             outside: Outside::default(),
             snapshot: Snapshot::new(&spec, None),
             spec,
@@ -50,16 +65,18 @@ impl Node {
     /// A pod sends `packet`.
     pub fn push(&mut self, packet: Vec<u8>) {
         self.outside.pushed += 1;
-        self.worker.device_mut().to_worker.push_back(packet);
-        self.worker.wake(Source::Device);
+        let worker = self.worker_at(queue(&packet, self.count()));
+        worker.device_mut().to_worker.push_back(packet);
+        worker.wake(Source::Device);
         self.woken = true;
     }
 
     /// A pod sends something that the device hands over as a super-packet of `weight` wire packets.
     pub fn push_as(&mut self, offload: Offload, packet: Vec<u8>, weight: u64) {
         self.outside.pushed += weight;
-        self.worker.device_mut().push(offload, packet);
-        self.worker.wake(Source::Device);
+        let worker = self.worker_at(queue(&packet, self.count()));
+        worker.device_mut().push(offload, packet);
+        worker.wake(Source::Device);
         self.woken = true;
     }
 
@@ -67,9 +84,25 @@ impl Node {
     pub fn hand(&mut self, datagram: Datagram, weight: u64) {
         self.outside.handed += weight;
         let port = Port::towards(datagram.to.ip(), datagram.format);
-        self.worker.underlay_mut().to_worker.push_back(datagram);
-        self.worker.wake(Source::Port(port));
+        let worker = self.worker_at(member(&datagram, self.count()));
+        worker.underlay_mut().to_worker.push_back(datagram);
+        worker.wake(Source::Port(port));
         self.woken = true;
+    }
+
+    /// How many workers it has.
+    fn count(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    /// Worker number `index`.
+    pub fn worker_at(&mut self, index: usize) -> &mut MemoryWorker {
+        self.workers().nth(index).unwrap()
+    }
+
+    /// All workers.
+    fn workers(&mut self) -> impl Iterator<Item = &mut MemoryWorker> {
+        std::iter::once(&mut self.worker).chain(&mut self.others)
     }
 
     /// Changes what it is told, and has it adopt that.
@@ -77,13 +110,16 @@ impl Node {
         change(&mut self.spec);
         self.spec.version += 1;
         self.snapshot = Snapshot::new(&self.spec, Some(&self.snapshot));
-        self.worker.underlay_mut().public = self.spec.node.public;
+        let public = self.spec.node.public;
+        self.workers()
+            .for_each(|worker| worker.underlay_mut().public = public);
         self.woken = true;
     }
 
     /// Its underlay takes so many more datagrams; `None` is without bound.
     pub fn give_room(&mut self, room: Option<usize>) {
-        self.worker.underlay_mut().room = room;
+        self.workers()
+            .for_each(|worker| worker.underlay_mut().room = room);
         self.woken = true;
     }
 
@@ -101,31 +137,60 @@ impl Node {
     pub fn turn(&mut self, now: Now) {
         self.woken = false;
         for _ in 0..MOST_STEPS {
-            match self.worker.step(&self.snapshot, now) {
-                Next::Now => {}
-                Next::Held(left) => {
-                    self.deadline = Some(now.after(left));
-                    return;
-                }
-                Next::Idle => {
-                    self.deadline = None;
-                    return;
-                }
+            if let Some(rest) = self.step_all(now) {
+                self.deadline = rest.map(|left| now.after(left));
+                return;
             }
         }
-        panic!("the worker never rests");
+        panic!("the workers never rest");
+    }
+
+    /// One step of each worker. When all may sleep then, for how long at most.
+    fn step_all(&mut self, now: Now) -> Option<Option<Duration>> {
+        let (mut busy, mut left) = (false, None);
+        for index in 0..self.count() {
+            match self.step(index, now) {
+                Next::Now => busy = true,
+                Next::Held(held) => left = Some(left.map_or(held, |left| held.min(left))),
+                Next::Idle => {}
+            }
+        }
+        // Whoever stepped first may have got something from the others since.
+        for worker in self.workers() {
+            busy |= !worker.may_sleep();
+            worker.awake();
+        }
+        (!busy).then_some(left)
+    }
+
+    /// One step of worker number `index`.
+    pub fn step(&mut self, index: usize, now: Now) -> Next {
+        let Node {
+            worker,
+            others,
+            snapshot,
+            ..
+        } = self;
+        let mut workers = std::iter::once(worker).chain(others);
+        workers.nth(index).unwrap().step(snapshot, now)
     }
 
     /// What the underlay took since it was last asked.
     pub fn take_sent(&mut self) -> Vec<Datagram> {
-        let sent: Vec<_> = self.worker.underlay_mut().sent.drain(..).collect();
+        let workers = self.workers();
+        let sent: Vec<_> = workers
+            .flat_map(|worker| worker.underlay_mut().sent.drain(..))
+            .collect();
         self.outside.sent += sent.len() as u64;
         sent
     }
 
     /// What the device got since it was last asked.
     pub fn take_delivered(&mut self) -> Vec<Vec<u8>> {
-        let delivered: Vec<_> = self.worker.device_mut().delivered.drain(..).collect();
+        let workers = self.workers();
+        let delivered: Vec<_> = workers
+            .flat_map(|worker| worker.device_mut().delivered.drain(..))
+            .collect();
         self.outside.delivered += delivered.len() as u64;
         delivered
     }
@@ -136,14 +201,35 @@ impl Node {
         (self.take_sent(), self.take_delivered())
     }
 
-    /// Its counters.
+    /// The counters of all its workers together.
     pub fn totals(&self) -> WorkerTotals {
-        self.counters.read().workers[0]
+        let workers = self.counters.read().workers.into_iter();
+        workers
+            .reduce(|sum, worker| WorkerTotals {
+                outbound: add(&sum.outbound, &worker.outbound),
+                inbound: add(&sum.inbound, &worker.inbound),
+                ..sum
+            })
+            .unwrap()
+    }
+
+    /// The counters of each.
+    pub fn counters(&self) -> Totals {
+        self.counters.read()
     }
 
     /// Sends what it holds and reads nothing, as before a stop. Returns whether it holds something still.
     pub fn drain(&mut self, now: Now) -> bool {
-        self.worker.drain(&self.snapshot, now)
+        let Node {
+            worker,
+            others,
+            snapshot,
+            ..
+        } = self;
+        let workers = std::iter::once(worker).chain(others);
+        // All, whatever the first says.
+        let rest = workers.map(|worker| worker.drain(snapshot, now));
+        rest.filter(|rest| *rest).count() > 0
     }
 
     /// Packets to and from each peer, as people are shown them.
@@ -155,20 +241,37 @@ impl Node {
     pub fn audit(&mut self) -> Vec<String> {
         let mut outside = self.outside;
         // What waits in front of the device was not taken yet.
-        outside.pushed -= self.worker.device_mut().waiting() as u64;
-        audit(&self.totals(), &outside)
+        let waiting = self.workers().map(|worker| worker.device_mut().waiting());
+        outside.pushed -= waiting.sum::<usize>() as u64;
+        let mut broken = audit(&self.totals(), &outside);
+        let counters = self.counters();
+        if counters.in_rings > 0 {
+            broken.push(format!("{} packets lie between workers", counters.in_rings));
+        }
+        for (index, worker) in counters.workers.iter().enumerate() {
+            let law = [&worker.outbound, &worker.inbound].map(Flow::balance);
+            if law != [0, 0] {
+                broken.push(format!("worker {index} is off by {law:?}"));
+            }
+        }
+        broken
     }
 
     /// Kills it and starts its successor on the same counters, as the keeper does. Returns what was booked as lost.
     pub fn restart(&mut self) -> u64 {
-        // What it had given away is not lost with it.
-        self.take_sent();
-        self.take_delivered();
         let descriptor = self.counters.descriptor().try_clone_to_owned().unwrap();
         self.counters = Counters::adopt(descriptor).unwrap();
-        self.worker = worker(&self.spec, &self.counters);
+        self.regroup(self.count());
         self.deadline = None;
         self.counters.book_lost()
+    }
+
+    /// Goes on with `count` new workers on the same counters.
+    pub fn regroup(&mut self, count: usize) {
+        // What the old ones had given away is not lost with them.
+        self.take_sent();
+        self.take_delivered();
+        (self.worker, self.others) = workers(&self.spec, &self.counters, count);
     }
 
     /// The worker dies while it writes the packet of `datagram` to the device.
@@ -182,11 +285,36 @@ impl Node {
     }
 }
 
-fn worker(spec: &Spec, counters: &Counters) -> Worker<device::memory::Memory, Memory> {
-    let underlay = Memory::new(spec.node.public);
-    let mut device = device::memory::Memory::default();
-    device.offloads = crate::with_offloads();
-    Worker::new(device, underlay, counters, 0)
+/// The workers of a node, the first of them apart.
+fn workers(spec: &Spec, counters: &Counters, count: usize) -> (MemoryWorker, Vec<MemoryWorker>) {
+    let worker = |index: usize| {
+        let mut underlay = Memory::new(spec.node.public);
+        if count > 1 {
+            // Each has transmit sockets of its own.
+            underlay.first_port = Some(50_000 + 100 * index as u16);
+        }
+        let mut device = device::memory::Memory::default();
+        device.offloads = crate::with_offloads();
+        Worker::new(device, underlay, counters, index)
+    };
+    if count == 1 {
+        return (worker(0), vec![]);
+    }
+    let group = Steering::group(count).into_iter().enumerate();
+    let mut all = group.map(|(index, steering)| worker(index).steered_by(steering));
+    (all.next().unwrap(), all.collect())
+}
+
+/// The sum of two workers' counters of one direction.
+fn add(one: &Flow, two: &Flow) -> Flow {
+    Flow {
+        received: one.received + two.received,
+        originated: one.originated + two.originated,
+        sent: one.sent + two.sent,
+        delivered: one.delivered + two.delivered,
+        held: one.held + two.held,
+        drops: std::array::from_fn(|reason| one.drops[reason] + two.drops[reason]),
+    }
 }
 
 /// A device whose writer does not survive.
@@ -206,6 +334,9 @@ impl Device for Deadly {
         None
     }
 }
+
+/// Workers that the counters of a node have room for.
+const MOST_WORKERS: usize = 4;
 
 /// Steps after which a worker is taken to be spinning: far more than any test's queues need.
 const MOST_STEPS: usize = 100_000;

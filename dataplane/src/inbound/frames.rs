@@ -1,0 +1,47 @@
+//! The buffers that the packets of a batch lie in.
+
+use std::ops::Range;
+
+use encap::coalesce::Place;
+
+use crate::batch::Frame;
+
+/// Buffers to deliver from.
+pub(crate) enum Frames<'a> {
+    /// Nobody else reads them: a packet may be rewritten where it lies.
+    Own(&'a mut [Frame]),
+    /// Other workers read other packets of them meanwhile.
+    Shared(&'a [Frame]),
+}
+
+impl Frames<'_> {
+    /// The bytes at `place`; none where the buffer ends before them.
+    pub(super) fn at(&self, place: Place) -> &[u8] {
+        let (start, len) = (place.start as usize, usize::from(place.len));
+        self.bytes(place.frame.into(), start..start + len)
+    }
+
+    /// The bytes at `place`, to be rewritten; `None` where they must not be.
+    pub(super) fn at_mut(&mut self, place: Place) -> Option<&mut [u8]> {
+        let (start, len) = (place.start as usize, usize::from(place.len));
+        self.bytes_mut(place.frame.into(), start..start + len)
+    }
+
+    /// Bytes of buffer number `frame`, likewise.
+    pub(super) fn bytes(&self, frame: usize, range: Range<usize>) -> &[u8] {
+        let frames = match self {
+            Frames::Own(frames) => frames,
+            Frames::Shared(frames) => *frames,
+        };
+        let bytes = frames.get(frame).and_then(|frame| frame.get(range));
+        bytes.unwrap_or_default()
+    }
+
+    /// Likewise, as [`Frames::at_mut`].
+    pub(super) fn bytes_mut(&mut self, frame: usize, range: Range<usize>) -> Option<&mut [u8]> {
+        match self {
+            Frames::Own(frames) => frames.get_mut(frame)?.get_mut(range),
+            Frames::Shared(_) => None,
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Flows spread over the workers where the kernel does not do it.
+//!
+//! Theory of operation: flannel's `udp` sends everything from one port, so all that a peer sends comes to one socket and
+//! one worker. That worker *sorts* what it received: the hash of the inner flow names the owner of each datagram, and
+//! every owner gets its share of the batch, itself included. A share is a list of places; the bytes stay where they were
+//! received, and the batch is lent to all its owners at once ([`pool`]). Each walks its share up the inbound stairs by
+//! its own tables, gathers it into super-packets and writes it to the device. The last to finish sends the batch home.
+//! An owner that sleeps is woken ([`bell`]).
+//!
+//! A flow has one socket, one owner and one ring between them, so it keeps its order; fragments, which show no ports,
+//! are a flow of their own. A worker that has no batch left to receive into leaves its socket alone until one comes home.
+//! An owner whose ring is full loses its share, as `RingFull`. Nobody takes work from others.
+//!
+//! VXLAN needs none of this: the kernel spreads its flows by the outer port. Nor does a single worker.
+//!
+//! A datagram is counted as received by the worker that ends it: the owner, when it takes its share; until then it
+//! counts as handed over by the sender ([`Totals::in_rings`](crate::counters::Totals::in_rings)).
+
+pub(crate) mod bell;
+mod leave;
+pub(crate) mod pool;
+mod share;
+mod sort;
+
+use std::sync::{Arc, OnceLock};
+
+use crate::limits::{INBOX, STEERED_BATCHES};
+use bell::{Bell, Wanted};
+use pool::Pool;
+
+pub(crate) use leave::Senders;
+pub(crate) use pool::Loan;
+pub(crate) use share::{Part, SteeredBatch};
+pub(crate) use sort::sort;
+
+/// What the protocols below are made of; their models put others in the place of these.
+mod sync {
+    pub(super) use crossbeam_queue::ArrayQueue as Ring;
+    pub(super) use std::sync::{Arc, atomic};
+
+    pub(super) use super::Waker;
+}
+
+/// One worker's part in it.
+pub struct Steering {
+    index: usize,
+    pool: Pool<SteeredBatch>,
+    posts: Arc<[Post]>,
+}
+
+/// What the others reach of a worker.
+struct Post {
+    /// Shares for it, by the number of who sends them.
+    inboxes: Vec<sync::Ring<Loan<SteeredBatch>>>,
+    bell: Arc<Bell>,
+}
+
+/// Wakes the worker's thread from its poll, once it has one.
+#[derive(Default)]
+pub(crate) struct Waker(OnceLock<Arc<mio::Waker>>);
+
+impl Steering {
+    /// The parts of `workers` workers, in their order.
+    pub fn group(workers: usize) -> Vec<Steering> {
+        let post = |_| Post {
+            inboxes: (0..workers).map(|_| sync::Ring::new(INBOX)).collect(),
+            bell: Arc::new(Bell::new(Waker::default())),
+        };
+        let posts: Arc<[Post]> = (0..workers).map(post).collect();
+        let part = |(index, post): (usize, &Post)| {
+            let batches = (0..STEERED_BATCHES).map(|_| SteeredBatch::new(workers));
+            Steering {
+                index,
+                pool: Pool::new(batches, Arc::clone(&post.bell)),
+                posts: Arc::clone(&posts),
+            }
+        };
+        posts.iter().enumerate().map(part).collect()
+    }
+
+    /// The number of this worker.
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+
+    /// How many workers there are.
+    pub(crate) fn workers(&self) -> usize {
+        self.posts.len()
+    }
+
+    /// Whether all batches are lent: nothing can be received for others.
+    pub(crate) fn is_starved(&self) -> bool {
+        !self.pool.has_spare()
+    }
+
+    /// A batch to receive into and sort, and its number.
+    pub(crate) fn spare(&mut self) -> Option<(u16, &mut SteeredBatch)> {
+        self.pool.spare()
+    }
+
+    /// Gives every owner of batch `number`, the one that [`Steering::spare`] gave last, its share. `handed` is told of
+    /// one for another worker before it goes, `refused` of one that finds no room. Returns the share that stays here, if
+    /// there is one.
+    pub(crate) fn hand_over(
+        &mut self,
+        number: u16,
+        mut handed: impl FnMut(&[Part]),
+        mut refused: impl FnMut(&SteeredBatch, &[Part]),
+    ) -> Option<Loan<SteeredBatch>> {
+        let Steering { index, pool, posts } = self;
+        let mut own = None;
+        pool.lend(
+            number,
+            |batch| batch.shares.present(),
+            |owner, batch, loan| {
+                if owner == *index {
+                    own = Some(loan);
+                    return;
+                }
+                let share = batch.shares.of(owner);
+                let post = posts.get(owner);
+                let inbox = post.and_then(|post| post.inboxes.get(*index));
+                // Nobody else fills it: what has room now takes the share.
+                let (Some(post), Some(inbox)) = (post, inbox.filter(|inbox| !inbox.is_full()))
+                else {
+                    return refused(batch, share);
+                };
+                handed(share);
+                let _ = inbox.push(loan);
+                post.bell.ring(Wanted::Shares);
+            },
+        );
+        own
+    }
+
+    /// The next share that worker `sender` has given to this one.
+    pub(crate) fn share_from(&self, sender: usize) -> Option<Loan<SteeredBatch>> {
+        self.posts.get(self.index)?.inboxes.get(sender)?.pop()
+    }
+
+    /// Whether shares of other workers wait here.
+    pub(crate) fn has_shares(&self) -> bool {
+        let post = self.posts.get(self.index);
+        post.is_some_and(|post| post.inboxes.iter().any(|inbox| !inbox.is_empty()))
+    }
+
+    /// Says that the worker is about to block, and returns whether it may: whatever comes from other workers from now on
+    /// wakes it. `reads` says whether it has something to receive for others, and waits for a batch to receive into.
+    pub(crate) fn may_sleep(&self, reads: bool) -> bool {
+        let Some(post) = self.posts.get(self.index) else {
+            return true;
+        };
+        post.bell.announce(if reads {
+            Wanted::Batches
+        } else {
+            Wanted::Shares
+        });
+        let found = self.has_shares() || reads && !self.is_starved();
+        if found {
+            post.bell.awake();
+        }
+        !found
+    }
+
+    /// The worker blocks no more.
+    pub(crate) fn awake(&self) {
+        if let Some(post) = self.posts.get(self.index) {
+            post.bell.awake();
+        }
+    }
+
+    /// Has `waker` wake this worker from now on.
+    pub(crate) fn wake_by(&self, waker: Arc<mio::Waker>) {
+        if let Some(post) = self.posts.get(self.index) {
+            // Set once, by the thread that the worker runs on.
+            let _ = post.bell.waker().0.set(waker);
+        }
+    }
+}
+
+impl Waker {
+    fn wake(&self) {
+        // Without a poll nobody sleeps; a waker fails only if its poll is gone, and then so is the worker.
+        if let Some(waker) = self.0.get() {
+            let _ = waker.wake();
+        }
+    }
+}

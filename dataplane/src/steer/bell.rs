@@ -1,0 +1,63 @@
+//! Sleep and wake: a worker that blocks says so first, and who has something for it wakes it only then.
+//!
+//! Theory of operation: the sleeper announces its sleep, then looks once more at what others give it, then blocks. The
+//! giver gives, then looks whether a sleep is announced, and wakes the sleeper if so. A fence stands between the two
+//! steps of each, so at least one of them sees what the other did: either the sleeper finds the gift or the giver finds
+//! the sleeper. Several givers may find one sleeper; the first takes the announcement away and wakes it.
+
+use super::sync::Waker;
+use super::sync::atomic::{AtomicU8, Ordering, fence};
+
+/// A worker's announcement, and what wakes it.
+pub(crate) struct Bell {
+    announced: AtomicU8,
+    waker: Waker,
+}
+
+/// What a sleeper waits for beside what its poll tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Wanted {
+    /// Shares in its inboxes.
+    Shares = 1,
+    /// Shares, and batches of its own: it has none left to receive into.
+    Batches = 2,
+}
+
+impl Bell {
+    /// Of a worker that is awake.
+    pub(crate) fn new(waker: Waker) -> Bell {
+        Bell {
+            announced: AtomicU8::new(AWAKE),
+            waker,
+        }
+    }
+
+    /// What wakes the worker.
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    /// Announces that the worker is about to block. It must look at what it waits for after this.
+    pub(crate) fn announce(&self, wanted: Wanted) {
+        self.announced.store(wanted as u8, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The worker blocks no more.
+    pub(crate) fn awake(&self) {
+        self.announced.store(AWAKE, Ordering::Relaxed);
+    }
+
+    /// Wakes the worker if it sleeps and waits for `gift`, which was given before this.
+    pub(crate) fn ring(&self, gift: Wanted) {
+        fence(Ordering::SeqCst);
+        let waits = self.announced.load(Ordering::Relaxed) >= gift as u8;
+        if waits && self.announced.swap(AWAKE, Ordering::Relaxed) != AWAKE {
+            self.waker.wake();
+        }
+    }
+}
+
+/// No sleep is announced.
+const AWAKE: u8 = 0;

@@ -1,0 +1,147 @@
+//! A worker among several: what it receives for others, and what others receive for it (see [`crate::steer`]).
+
+use encap::Format;
+
+use super::{Worker, stairs};
+use crate::device::Device;
+use crate::drops::{Direction, DropReason};
+use crate::inbound::{Frames, wire_packets};
+use crate::now::Now;
+use crate::snapshot::Snapshot;
+use crate::steer::{Loan, Part, SteeredBatch, Steering, sort};
+use crate::underlay::{Port, Underlay};
+
+impl<D: Device, U: Underlay> Worker<D, U> {
+    /// Makes this one of several workers that take over flows from each other.
+    #[must_use]
+    pub fn steered_by(mut self, steering: Steering) -> Worker<D, U> {
+        self.steering = Some(Box::new(steering));
+        self
+    }
+
+    /// Says that the worker is about to block, and returns whether it may: other workers that have something for it wake
+    /// it from now on. To be asked after a step, and followed by [`Worker::awake`].
+    pub fn may_sleep(&self) -> bool {
+        let reads = Port::ALL
+            .iter()
+            .any(|port| is_steered(*port) && self.ready.is(super::Source::Port(*port)));
+        let steering = self.steering.as_ref();
+        steering.is_none_or(|steering| steering.may_sleep(reads))
+    }
+
+    /// The worker blocks no more.
+    pub fn awake(&self) {
+        if let Some(steering) = &self.steering {
+            steering.awake();
+        }
+    }
+
+    /// Whether nothing can be received for others at present: all buffers for it are with them.
+    pub(super) fn is_starved(&self) -> bool {
+        let steering = self.steering.as_ref();
+        steering.is_some_and(|steering| steering.is_starved())
+    }
+
+    /// Whether others have something for this worker.
+    pub(super) fn has_shares(&self) -> bool {
+        let steering = self.steering.as_ref();
+        steering.is_some_and(|steering| steering.has_shares())
+    }
+
+    /// Delivers what others have received for this worker: the next share of each.
+    pub(super) fn take_shares(&mut self, snapshot: &Snapshot, now: Now) {
+        let Some(steering) = self.steering.take() else {
+            return;
+        };
+        for sender in 0..steering.workers() {
+            let Some(loan) = steering.share_from(sender) else {
+                continue;
+            };
+            if let Some(batch) = loan.batch() {
+                let share = batch.shares.of(steering.index());
+                self.tally.take_over(share.len());
+                self.walk(batch, share, snapshot, now);
+            }
+        }
+        self.steering = Some(steering);
+    }
+
+    /// Receives a batch of a port whose flows the kernel does not spread, and gives every worker its share.
+    pub(super) fn receive_for_all(
+        &mut self,
+        steering: &mut Steering,
+        port: Port,
+        snapshot: &Snapshot,
+        now: Now,
+    ) {
+        let own = steering.index();
+        let Some((number, batch)) = steering.spare() else {
+            return;
+        };
+        let received = &mut batch.received;
+        let Some(count) = self.receive_batch(port, Some(received), snapshot, now) else {
+            return;
+        };
+        let lost = sort(batch, count, own, snapshot);
+        self.tally.receive(Direction::Inbound, lost);
+        self.drop_for_lack_of_room(lost);
+        let kept = steering.hand_over(
+            number,
+            |share| self.tally.hand_over(share.len()),
+            |batch, share| self.refuse(batch, share, snapshot),
+        );
+        if let Some(batch) = kept.as_ref().and_then(Loan::batch) {
+            let share = batch.shares.of(own);
+            self.tally.receive(Direction::Inbound, share.len());
+            self.walk(batch, share, snapshot, now);
+        }
+    }
+
+    /// Walks a share, each datagram of which was counted as one received packet, into the device.
+    fn walk(&mut self, batch: &SteeredBatch, share: &[Part], snapshot: &Snapshot, now: Now) {
+        let Worker {
+            device,
+            tally,
+            coalescer,
+            refused,
+            ..
+        } = self;
+        let frames = Frames::Shared(&batch.received.frames);
+        let mut stairs = stairs(device, frames, (coalescer, refused), tally, snapshot, now);
+        for part in share {
+            if let Some(meta) = batch.meta(part.frame) {
+                stairs.part(part, meta);
+            }
+        }
+        stairs.delivery.flush();
+        self.device_lost |= stairs.delivery.writer.device_lost;
+    }
+
+    /// A share whose owner has no room for it ends here.
+    fn refuse(&self, batch: &SteeredBatch, share: &[Part], snapshot: &Snapshot) {
+        for part in share {
+            let Some(meta) = batch.meta(part.frame) else {
+                continue;
+            };
+            let frame = batch.received.frames.get(usize::from(part.frame));
+            let datagram = frame.and_then(|frame| frame.get(part.range()));
+            let datagram = datagram.unwrap_or_default();
+            let packets = wire_packets(datagram, part.inner_segment(), snapshot.device_mtu);
+            if let Some((_, peer)) = snapshot.peers.by_source(meta.source.ip()) {
+                peer.count_refused(packets);
+            }
+            self.tally.receive(Direction::Inbound, packets);
+            self.drop_for_lack_of_room(packets);
+        }
+    }
+
+    fn drop_for_lack_of_room(&self, packets: usize) {
+        let reason = DropReason::RingFull;
+        self.tally.drop(Direction::Inbound, reason, packets as u64);
+    }
+}
+
+/// Whether the flows that come to `port` need spreading.
+pub(super) fn is_steered(port: Port) -> bool {
+    port.format == Format::Udp
+}

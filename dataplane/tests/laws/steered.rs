@@ -1,0 +1,297 @@
+//! Several workers, and a peer whose flows all come to one of them: each flow has one owner, who delivers it whatever
+//! the others do.
+
+use dataplane::drops::DropReason;
+use dataplane::limits::{INBOUND_BUFFERS, INBOX, STEERED_BATCHES};
+use dataplane::now::Now;
+use dataplane::underlay::memory::{Datagram, member};
+use dataplane::worker::Next;
+use encap::inner::Inner;
+
+use crate::world::node::Node;
+use crate::world::packets::{edit_v4, pattern, plain, tcp, udp, unfinished, vxlan};
+use crate::world::plan::{Plan, ip, pod};
+
+/// Which of `workers` workers delivers `packet` when it came in the `udp` format.
+pub fn owner(packet: &[u8], workers: usize) -> usize {
+    let hash = Inner::parse(packet).unwrap().flow_hash();
+    ((u64::from(hash) * workers as u64) >> 32) as usize
+}
+
+/// Node 1 of three, with `workers` workers.
+fn node(workers: usize) -> Node {
+    Node::with_workers(Plan::new(3, encap::Format::Udp).spec(1), workers)
+}
+
+/// The worker that all datagrams of node 2 come to.
+fn receiver(workers: usize) -> usize {
+    member(&plain(2, 1, b""), workers)
+}
+
+/// A packet from node 2 to pod 0 that `owner` of `workers` delivers; different for every `number`.
+fn packet_of(owner_wanted: usize, workers: usize, number: usize) -> Vec<u8> {
+    let hosts = (2..).map(|host: u8| udp(ip(&format!("10.244.2.{host}")), pod(1, 0), b"in"));
+    let mut packets = hosts.filter(|packet| owner(packet, workers) == owner_wanted);
+    packets.nth(number).unwrap()
+}
+
+/// Packets that each worker has received and delivered.
+fn counts(node: &Node) -> Vec<(u64, u64)> {
+    let workers = node.counters().workers.into_iter();
+    workers
+        .map(|worker| (worker.inbound.received, worker.inbound.delivered))
+        .collect()
+}
+
+#[test]
+fn every_flow_has_one_worker_and_every_worker_flows() {
+    for workers in [2, 4] {
+        let mut node = node(workers);
+        let mut used = vec![false; workers];
+        for host in 2..130 {
+            let packet = udp(ip(&format!("10.244.2.{host}")), pod(1, 0), b"in");
+            let owner = owner(&packet, workers);
+            used[owner] = true;
+            for _turn in 0..3 {
+                let mut before = counts(&node);
+                node.hand(plain(2, 1, &packet), 1);
+                node.run(Now(0));
+                assert_eq!(node.audit(), [""; 0]);
+                before[owner].0 += 1;
+                before[owner].1 += 1;
+                assert_eq!(counts(&node), before);
+            }
+        }
+        assert!(used.iter().all(|used| *used));
+    }
+}
+
+/// The kernel spreads VXLAN: what a worker receives it delivers.
+#[test]
+fn vxlan_stays_where_it_was_received() {
+    let mut node = node(4);
+    for port in 0..64 {
+        let packet = udp(pod(2, 0), pod(1, 0), b"in");
+        let mut datagram = vxlan(2, 1, &packet);
+        datagram.from.set_port(50_000 + port);
+        let mut before = counts(&node);
+        let own = member(&datagram, 4);
+        node.hand(datagram, 1);
+        node.step(own, Now(0));
+        before[own].0 += 1;
+        before[own].1 += 1;
+        assert_eq!(counts(&node), before);
+        node.run(Now(0));
+    }
+    assert_eq!(node.audit(), [""; 0]);
+}
+
+/// One buffer with the datagrams of two flows by turns becomes one super-packet at each owner.
+#[test]
+fn shares_are_gathered_at_their_owners() {
+    let mut node = node(2);
+    for worker in 0..2 {
+        node.worker_at(worker).device_mut().offloads = true;
+    }
+    let flow = |owned: usize| {
+        let mut hosts = (2..).map(|host| ip(&format!("10.244.2.{host}")));
+        let from = hosts.find(|from| owner(&tcp(*from, pod(1, 0), b""), 2) == owned);
+        let from = from.unwrap();
+        (0..16u32).map(move |number| {
+            let mut packet = tcp(from, pod(1, 0), &pattern(1_000));
+            packet[24..28].copy_from_slice(&(number * 1_000).to_be_bytes());
+            packet[33] = 0x10;
+            edit_v4(&mut packet, |ip| ip.identification = number as u16);
+            finished(packet)
+        })
+    };
+    let flows = [flow(0).collect::<Vec<_>>(), flow(1).collect::<Vec<_>>()];
+    let size = flows[0][0].len();
+    let payload: Vec<u8> = flows[0]
+        .iter()
+        .zip(&flows[1])
+        .flat_map(|(one, two)| [&one[..], two].concat())
+        .collect();
+    let train = Datagram {
+        segment: Some(size as u16),
+        ..plain(2, 1, &payload)
+    };
+    node.hand(train, 32);
+    let (_, delivered) = node.run(Now(0));
+    assert_eq!(node.audit(), [""; 0]);
+    assert_eq!(delivered, flows.concat());
+    for worker in 0..2 {
+        assert_eq!(node.worker_at(worker).device_mut().cuts, 1);
+    }
+}
+
+/// A checksum that `unfinished` has been through, finished by hand.
+fn finished(packet: Vec<u8>) -> Vec<u8> {
+    let mut packet = unfinished(packet);
+    let inner = Inner::parse(&packet).unwrap();
+    encap::checksum::finish(&mut packet, inner.transport, 16).unwrap();
+    packet
+}
+
+/// A packet that is many, with its checksum done or not: nothing is written where others read.
+#[test]
+fn a_super_packet_is_delivered_by_its_owner() {
+    for offloads in [false, true] {
+        for done in [false, true] {
+            for host in 2..20 {
+                let whole = tcp(ip(&format!("10.244.2.{host}")), pod(1, 0), &pattern(4_000));
+                let sent = if done { whole } else { unfinished(whole) };
+                let mut delivered = [1, 2].map(|workers| {
+                    let mut node = node(workers);
+                    for worker in 0..workers {
+                        node.worker_at(worker).device_mut().offloads = offloads;
+                    }
+                    node.hand(plain(2, 1, &sent), 3);
+                    let (_, delivered) = node.run(Now(0));
+                    assert_eq!(node.audit(), [""; 0]);
+                    assert_eq!(delivered.len(), 3);
+                    delivered
+                });
+                let alone = std::mem::take(&mut delivered[0]);
+                assert_eq!(delivered[1], alone);
+            }
+        }
+    }
+}
+
+/// Single packets with an unfinished checksum, by a device that takes none.
+#[test]
+fn an_unfinished_checksum_is_finished_by_the_owner() {
+    for host in 2..20 {
+        let whole = udp(ip(&format!("10.244.2.{host}")), pod(1, 0), &pattern(77));
+        let mut node = node(2);
+        for worker in 0..2 {
+            node.worker_at(worker).device_mut().offloads = false;
+        }
+        node.hand(plain(2, 1, &unfinished(whole.clone())), 1);
+        let (_, delivered) = node.run(Now(0));
+        assert_eq!(delivered, [whole]);
+    }
+}
+
+/// An owner that stands still loses what its ring has no room for, and nobody else loses anything.
+#[test]
+fn a_full_ring_takes_nothing_of_others() {
+    let (workers, receiver) = (4, receiver(4));
+    let mut node = node(workers);
+    let still = (receiver + 1) % workers;
+    let moving = (receiver + 2) % workers;
+    for round in 0..3 * STEERED_BATCHES {
+        for (owned, payload) in [still, moving, receiver].into_iter().zip(0..) {
+            node.hand(plain(2, 1, &packet_of(owned, workers, payload)), 1);
+        }
+        node.step(receiver, Now(0));
+        node.step(moving, Now(0));
+        let worker = &node.counters().workers;
+        assert_eq!(worker[moving].inbound.delivered, round as u64 + 1);
+        assert_eq!(worker[receiver].inbound.delivered, round as u64 + 1);
+    }
+    let lost = 3 * STEERED_BATCHES as u64 - INBOX as u64;
+    let totals = node.totals();
+    assert_eq!(totals.inbound.drops_of(DropReason::RingFull), lost);
+    assert_eq!(node.counters().in_rings, INBOX as u64);
+    node.run(Now(0));
+    assert_eq!(node.audit(), [""; 0]);
+    let delivered = node.counters().workers[still].inbound.delivered;
+    assert_eq!(delivered, INBOX as u64);
+}
+
+/// With all its batches lent a worker leaves its socket alone and may sleep; when one comes home it goes on.
+#[test]
+fn a_worker_without_batches_waits_for_one() {
+    let (workers, receiver) = (4, receiver(4));
+    let mut node = node(workers);
+    let others: Vec<_> = (0..workers).filter(|worker| *worker != receiver).collect();
+    let sent = STEERED_BATCHES + 3;
+    for number in 0..sent {
+        // One step receives all that there is.
+        node.hand(plain(2, 1, &packet_of(others[number % 3], workers, 0)), 1);
+        let next = node.step(receiver, Now(0));
+        let may_sleep = node.worker_at(receiver).may_sleep();
+        node.worker_at(receiver).awake();
+        let expected = if number + 1 < STEERED_BATCHES {
+            // Whether the socket is empty the next step finds out.
+            (Next::Now, false)
+        } else {
+            (Next::Idle, true)
+        };
+        assert_eq!((next, may_sleep), expected);
+    }
+    assert_eq!(node.counters().in_rings, STEERED_BATCHES as u64);
+    assert_eq!(node.step(others[0], Now(0)), Next::Now);
+    assert!(!node.worker_at(receiver).may_sleep());
+    node.run(Now(0));
+    assert_eq!(node.audit(), [""; 0]);
+    assert_eq!(node.totals().inbound.delivered, sent as u64);
+}
+
+/// What lay between two workers when the service was killed is booked like all that it held.
+#[test]
+fn a_kill_loses_what_lies_between_workers() {
+    let receiver = receiver(2);
+    let mut node = node(2);
+    for number in 0..INBOUND_BUFFERS {
+        node.hand(plain(2, 1, &packet_of(1 - receiver, 2, number)), 1);
+    }
+    node.step(receiver, Now(0));
+    assert_eq!(node.counters().in_rings, INBOUND_BUFFERS as u64);
+    assert_eq!(node.restart(), INBOUND_BUFFERS as u64);
+    assert_eq!(node.audit(), [""; 0]);
+    assert_eq!(node.restart(), 0);
+}
+
+/// Before a stop nothing more is read, and what was read is delivered.
+#[test]
+fn a_drain_leaves_nothing_between_workers() {
+    let receiver = receiver(2);
+    let mut node = node(2);
+    for _ in 0..INBOX {
+        node.hand(plain(2, 1, &packet_of(1 - receiver, 2, 0)), 1);
+        node.step(receiver, Now(0));
+    }
+    for left in (0..INBOX).rev() {
+        assert_eq!(node.drain(Now(0)), left > 0);
+    }
+    node.take_delivered();
+    assert_eq!(node.audit(), [""; 0]);
+    assert_eq!(node.totals().inbound.delivered, INBOX as u64);
+}
+
+/// An owner goes by the tables that it has when it delivers.
+#[test]
+fn an_owner_judges_by_its_own_tables() {
+    let receiver = receiver(2);
+    let mut node = node(2);
+    node.hand(plain(2, 1, &packet_of(1 - receiver, 2, 0)), 1);
+    node.step(receiver, Now(0));
+    node.tell(|spec| spec.peers.retain(|peer| peer.name != "node2"));
+    node.run(Now(0));
+    assert_eq!(node.audit(), [""; 0]);
+    let inbound = node.counters().workers[1 - receiver].inbound;
+    assert_eq!(inbound.drops_of(DropReason::UnknownPeer), 1);
+}
+
+/// A stranger's datagrams are nobody else's business: they do not enter the rings.
+#[test]
+fn what_comes_from_a_stranger_stays() {
+    let receiver = member(&stranger(b""), 2);
+    let mut node = node(2);
+    for number in 0..4 {
+        node.hand(stranger(&packet_of(1 - receiver, 2, number)), 1);
+    }
+    node.hand(stranger(b"no packet"), 1);
+    node.step(receiver, Now(0));
+    let inbound = node.counters().workers[receiver].inbound;
+    assert_eq!(inbound.drops_of(DropReason::UnknownPeer), 5);
+}
+
+fn stranger(packet: &[u8]) -> Datagram {
+    let mut datagram = plain(2, 1, packet);
+    datagram.from.set_ip(ip("192.0.2.77"));
+    datagram
+}
