@@ -8,7 +8,8 @@
 //! Each word has one writer, its worker, so an addition is a plain load and store; anybody may read at any time. The
 //! keeper holds the descriptor, so the page survives the service: what a killed service had read but not finished is
 //! the imbalance of its page, which the next one books as `LostInCrash` before it starts. Blocks of different workers
-//! lie on different cache lines. Counted are inner wire packets; a datagram refused before its inner packet is known
+//! lie on different cache lines. A node that goes on with fewer workers keeps the blocks of those it had: what they
+//! counted stays in every sum. Counted are inner wire packets; a datagram refused before its inner packet is known
 //! counts one. What one worker hands to another ([`crate::steer`]) is received by the one that takes it; both count
 //! what passes between them.
 
@@ -31,11 +32,13 @@ pub struct Counters {
 /// All counters at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Totals {
-    /// One per worker.
+    /// One per worker that there ever was; those that run now come first.
     pub workers: Vec<WorkerTotals>,
     /// Packets that one worker has handed to another, which has not taken them yet: held by the node, and received by no
     /// worker.
     pub in_rings: u64,
+    /// How many run now.
+    pub running: usize,
 }
 
 /// The counters of one worker.
@@ -100,7 +103,7 @@ impl Counters {
             page: Arc::new(page),
         };
         counters.word(0).store(MAGIC, Relaxed);
-        counters.word(1).store(workers as u64, Relaxed);
+        counters.employ(workers);
         Ok(counters)
     }
 
@@ -127,9 +130,24 @@ impl Counters {
         self.page.as_fd()
     }
 
-    /// How many workers the page was made for.
+    /// How many workers count on the page now.
     pub fn workers(&self) -> usize {
-        self.word(1).load(Relaxed) as usize
+        self.word(RUNNING).load(Relaxed) as usize
+    }
+
+    /// Says how many workers count on the page from now on, at most [`MAX_WORKERS`]. To be called before any of them
+    /// starts.
+    pub fn employ(&self, workers: usize) {
+        let workers = workers.min(MAX_WORKERS);
+        let ever = self.ever().max(workers);
+        self.word(RUNNING).store(workers as u64, Relaxed);
+        self.word(EVER).store(ever as u64, Relaxed);
+    }
+
+    /// How many blocks any worker ever counted on.
+    fn ever(&self) -> usize {
+        let ever = self.word(EVER).load(Relaxed) as usize;
+        ever.max(self.workers()).min(MAX_WORKERS)
     }
 
     /// Books what an earlier service held when it died, and returns how many packets that was. To be called at
@@ -138,7 +156,7 @@ impl Counters {
         // What lay between two workers was received by none. It is the first one's now.
         self.worker(0).take_over(self.in_rings() as usize);
         let mut lost = 0;
-        for index in 0..self.workers() {
+        for index in 0..self.ever() {
             let tally = self.worker(index);
             for direction in [Direction::Outbound, Direction::Inbound] {
                 tally.hold(direction, 0);
@@ -152,7 +170,7 @@ impl Counters {
 
     /// Reads everything.
     pub fn read(&self) -> Totals {
-        let workers = (0..self.workers()).map(|index| {
+        let workers = (0..self.ever()).map(|index| {
             let tally = self.worker(index);
             WorkerTotals {
                 tick: tally.word(TICK).load(Relaxed),
@@ -167,13 +185,14 @@ impl Counters {
         Totals {
             workers: workers.collect(),
             in_rings: self.in_rings(),
+            running: self.workers(),
         }
     }
 
     /// Counted on both ends of the rings.
     fn in_rings(&self) -> u64 {
         let sum = |word| -> u64 {
-            let words = (0..self.workers()).map(|index| self.worker(index).inbound(word));
+            let words = (0..self.ever()).map(|index| self.worker(index).inbound(word));
             words.sum()
         };
         // What is taken meanwhile must not seem to have come from nowhere.
@@ -191,6 +210,13 @@ impl Counters {
 
     fn word(&self, index: usize) -> &AtomicU64 {
         word(&self.page, index)
+    }
+}
+
+impl Totals {
+    /// Those of the workers that run now.
+    pub fn of_running(&self) -> impl Iterator<Item = &WorkerTotals> {
+        self.workers.iter().take(self.running)
     }
 }
 
@@ -333,6 +359,10 @@ const fn base(direction: Direction) -> usize {
     }
 }
 
+// Places inside the header.
+const RUNNING: usize = 1;
+const EVER: usize = 2;
+
 // Places inside a worker's block.
 const TICK: usize = 0;
 const SNAPSHOT: usize = 1;
@@ -399,6 +429,22 @@ mod tests {
             assert_eq!(in_use.bits(), bits);
         }
         assert_eq!(counters.read().workers[0].given_up, 32);
+    }
+
+    #[test]
+    fn what_a_worker_counted_that_runs_no_more_stays_in_the_sum() {
+        let counters = Counters::create(2).unwrap();
+        counters.worker(1).receive(Direction::Inbound, 5);
+        counters.employ(1);
+        let next = Counters::adopt(counters.descriptor().try_clone_to_owned().unwrap()).unwrap();
+        assert_eq!(next.workers(), 1);
+        assert_eq!(next.book_lost(), 5);
+        let totals = next.read();
+        assert_eq!((totals.workers.len(), totals.of_running().count()), (2, 1));
+        assert_eq!(totals.workers[1].inbound.received, 5);
+        next.employ(3);
+        assert_eq!(next.read().of_running().count(), 3);
+        assert_eq!(next.read().workers[1].inbound.received, 5);
     }
 
     #[test]

@@ -183,11 +183,8 @@ impl Engine {
 
     /// Whether every worker forwards by a snapshot at least as new as `version`.
     pub fn adopted(&self, version: u64) -> bool {
-        self.counters
-            .read()
-            .workers
-            .iter()
-            .all(|worker| worker.snapshot >= version)
+        let totals = self.counters.read();
+        totals.of_running().all(|worker| worker.snapshot >= version)
     }
 
     /// Whether the tunnel device was deleted under a worker. Nothing but opening it anew helps.

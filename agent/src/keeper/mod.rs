@@ -325,12 +325,8 @@ enum Verdict {
 }
 
 fn look((watchdog, counters): &mut (Watchdog, Counters)) -> Option<String> {
-    let ticks: Vec<u64> = counters
-        .read()
-        .workers
-        .iter()
-        .map(|worker| worker.tick)
-        .collect();
+    let totals = counters.read();
+    let ticks: Vec<u64> = totals.of_running().map(|worker| worker.tick).collect();
     let stalled = watchdog.look(&ticks, Instant::now())?;
     Some(format!(
         "worker {} has stood still for {:.1} s",

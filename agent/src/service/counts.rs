@@ -155,7 +155,7 @@ pub(super) fn offloads(totals: &Totals) -> Vec<String> {
             ("send", in_use.trains),
         ]
     };
-    let of_each = || totals.workers.iter().map(|w| by_name(&w.offloads));
+    let of_each = || totals.of_running().map(|w| by_name(&w.offloads));
     let names = by_name(&InUse::default()).map(|(name, _)| name);
     let everywhere = |name: &&str| of_each().all(|used| used.contains(&(*name, true)));
     names
