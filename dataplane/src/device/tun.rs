@@ -36,7 +36,7 @@ pub struct Tun {
     given_up: u64,
 }
 
-/// The descriptors of a new device.
+/// The descriptors of a device, in the order of its workers.
 pub struct Opened {
     /// One to read from for each worker; fewer than were asked for where the kernel refuses writers.
     pub queues: Vec<OwnedFd>,
@@ -52,32 +52,56 @@ pub struct Opened {
 /// See [`DeviceError`]; each sentence names the remedy. `NoOffloads` where only a plain device can be had.
 pub fn open(name: &str, workers: usize) -> Result<Opened, DeviceError> {
     error::check_name(name)?;
-    let attach = |flags| tun::attach(name, flags).map_err(|refused| opening(name, refused));
-    let first = attach(FLAGS | tun::IFF_TUN_EXCL)?;
+    let first = attach(name, FLAGS | tun::IFF_TUN_EXCL)?;
     check_flags(&first, name, FLAGS)
         .and_then(|()| tun::set_header_size(&first))
         .map_err(DeviceError::NoOffloads)?;
-    let mut opened = Opened {
+    let first = Opened {
         queues: vec![first],
         writers: Vec::new(),
     };
-    for _ in 1..workers {
-        opened.queues.push(attach(FLAGS)?);
-    }
-    for _ in 0..opened.queues.len() {
-        if opened.queues.len() < 2 {
-            break;
+    resize(name, first, workers)
+}
+
+/// Gives a device, of which somebody holds the descriptors `held` and nobody any other, as many queues and writers as
+/// `workers` need: what there are too many of is closed here, what is missing is attached. The device keeps its addresses,
+/// routes and carrier. Flows come to other queues from now on, and what waits in a queue that is closed is lost.
+///
+/// # Errors
+/// [`DeviceError::Foreign`] if one of `held` is something else than it should be, or the device went meanwhile; what
+/// attaching gives.
+pub fn resize(name: &str, held: Opened, workers: usize) -> Result<Opened, DeviceError> {
+    let Opened {
+        mut queues,
+        mut writers,
+    } = held;
+    let foreign = |error| foreign(name, error);
+    for (descriptors, flags) in [(&queues, FLAGS), (&writers, FLAGS | tun::IFF_DETACH_QUEUE)] {
+        for descriptor in descriptors {
+            check_flags(descriptor, name, flags).map_err(foreign)?;
         }
-        let writer = attach(FLAGS)?;
+    }
+    let first = queues
+        .first()
+        .ok_or_else(|| foreign(io::ErrorKind::NotFound.into()))?;
+    let first = first.try_clone().map_err(DeviceError::Kernel)?;
+    queues.truncate(workers.max(1));
+    while queues.len() < workers {
+        queues.push(attach(name, FLAGS)?);
+    }
+    writers.truncate(if queues.len() > 1 { queues.len() } else { 0 });
+    while queues.len() > 1 && writers.len() < queues.len() {
+        let writer = attach(name, FLAGS)?;
         tun::detach(&writer).map_err(DeviceError::Kernel)?;
-        if tun::writes_detached(&writer) {
-            opened.writers.push(writer);
-        } else {
-            opened.writers.clear();
-            opened.queues.truncate(1);
-        }
+        writers.push(writer);
     }
-    Ok(opened)
+    if !writers.iter().all(tun::writes_detached) {
+        writers.clear();
+        queues.truncate(1);
+    }
+    // Had the device gone meanwhile, another of its name would have been made.
+    check_flags(&first, name, FLAGS).map_err(foreign)?;
+    Ok(Opened { queues, writers })
 }
 
 impl Tun {
@@ -87,10 +111,7 @@ impl Tun {
     /// # Errors
     /// [`DeviceError::Foreign`] if one is something else than that of the device `name`.
     pub fn adopt(queue: OwnedFd, writer: Option<OwnedFd>, name: &str) -> Result<Tun, DeviceError> {
-        let foreign = |error: io::Error| DeviceError::Foreign {
-            wanted: name.to_owned(),
-            found: error.to_string(),
-        };
+        let foreign = |error| foreign(name, error);
         check_flags(&queue, name, FLAGS).map_err(foreign)?;
         if let Some(writer) = &writer {
             check_flags(writer, name, FLAGS | tun::IFF_DETACH_QUEUE).map_err(foreign)?;
@@ -240,6 +261,18 @@ fn check_flags(descriptor: &OwnedFd, name: &str, flags: i16) -> io::Result<()> {
             io::ErrorKind::InvalidData,
             format!("{found:?}"),
         ))
+    }
+}
+
+/// Another descriptor of the device `name`.
+fn attach(name: &str, flags: i16) -> Result<OwnedFd, DeviceError> {
+    tun::attach(name, flags).map_err(|refused| opening(name, refused))
+}
+
+fn foreign(name: &str, error: io::Error) -> DeviceError {
+    DeviceError::Foreign {
+        wanted: name.to_owned(),
+        found: error.to_string(),
     }
 }
 

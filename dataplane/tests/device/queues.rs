@@ -88,6 +88,78 @@ fn a_flow_keeps_its_queue_whoever_writes_its_other_direction() {
     }
 }
 
+/// With another number of workers the same device goes on, and all flows come to the queues that there are.
+#[test]
+fn a_device_grows_and_shrinks_under_its_addresses() {
+    let space = Namespace::new();
+    let mut a = fast(&space, "ta");
+    let mut held = space.inside(|| tun::open("tb", 1)).unwrap();
+    space.raise("ta", 1);
+    space.raise("tb", 2);
+    let place = || {
+        (
+            space.ip("route"),
+            space.ip("-6 route"),
+            space.ip("-o link show tb"),
+        )
+    };
+    let before = place();
+    for workers in [1, 3, 2, 4, 1, 2] {
+        held = space.inside(|| tun::resize("tb", held, workers)).unwrap();
+        let writers = if workers > 1 { workers } else { 0 };
+        assert_eq!((held.queues.len(), held.writers.len()), (workers, writers));
+        assert_eq!(place(), before, "{workers}");
+        let details = space.ip("-d link show tb");
+        let numbers = format!(" numqueues {workers} numdisabled {writers} ");
+        assert!(details.contains(&numbers), "{numbers}: {details}");
+        let mut writers = held.writers.iter();
+        let mut b: Vec<Tun> = held
+            .queues
+            .iter()
+            .map(|queue| {
+                let writer = writers.next().map(|writer| writer.try_clone().unwrap());
+                Tun::adopt(queue.try_clone().unwrap(), writer, "tb").unwrap()
+            })
+            .collect();
+        for round in 0..2 {
+            offer_flows(&mut a);
+            let places = places(&mut b);
+            assert_eq!(places.len(), 64, "{workers}");
+            let used: std::collections::BTreeSet<_> = places.values().collect();
+            assert_eq!(used.len(), workers, "every queue is used, round {round}");
+            for port in 1..=64u16 {
+                let writer = usize::from(port) % workers;
+                b[writer]
+                    .write(NOTHING_LEFT, &[IoSlice::new(&flow(port, false))])
+                    .unwrap();
+            }
+            assert_eq!(read(&mut a, 64).len(), 64);
+        }
+    }
+}
+
+/// What is no descriptor of the device, or of one that is gone, is not resized, and no other device is made.
+#[test]
+fn only_a_device_that_is_there_grows() {
+    let space = Namespace::new();
+    let a = space.inside(|| tun::open("ta", 2)).unwrap();
+    let b = space.inside(|| tun::open("tb", 1)).unwrap();
+    let resize = |held: Opened| {
+        let resized = space.inside(|| tun::resize("tb", held, 3));
+        matches!(resized, Err(DeviceError::Foreign { .. }))
+    };
+    assert!(resize(a), "of another device");
+    let none = Opened {
+        queues: Vec::new(),
+        writers: Vec::new(),
+    };
+    assert!(resize(none), "of none");
+    space.ip("link delete tb");
+    assert!(resize(b), "of a device that is gone");
+    let left = space.ip("-o link show");
+    assert!(!left.contains("tb"), "{left}");
+}
+
 /// The kernel that lets nobody write through a detached queue gets one worker.
 #[test]
 fn without_writers_there_is_one_queue() {
