@@ -4,13 +4,19 @@
 //! outer source port to vary with the flow, so it leaves through transmit sockets with ports of their own, which never
 //! receive. Each socket may send several datagrams as one message until the kernel proves that it does not take them
 //! ([`crate::probation`]).
+//!
+//! Where a node has several workers, each has a socket for every port, and those of one port are a group
+//! (`SO_REUSEPORT`): the kernel gives all datagrams from one outer address and port to one of them. The first is bound for
+//! itself alone, which fails if anybody holds the port; only then is it opened to others, which join it. So no other
+//! program can have been joined, and none can come between. A group is complete before its first socket is read: one
+//! more would take its share of the flows away from the others.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use encap::Format;
-use socket2::{Domain, Protocol, SockFilter, Socket, Type};
+use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 
 use super::{Exit, Failure, Outgoing, Port, Underlay};
 use crate::batch::InboundBatch;
@@ -55,7 +61,7 @@ pub enum UnderlayError {
 pub struct Sockets {
     /// By [`Port::index`].
     receive: [Option<Socket>; Port::ALL.len()],
-    /// By [`Exit::index`]; where there is none, the port's own socket sends.
+    /// By [`Exit::index`]; where there is none, that of lane 0 sends, or else the port's own.
     transmit: [Option<Socket>; Exit::COUNT],
     /// Whether each exit sends several datagrams as one message, by [`Exit::index`].
     trains: [Probation; Exit::COUNT],
@@ -70,25 +76,58 @@ pub struct Sockets {
 /// # Errors
 /// See [`UnderlayError`]; each sentence names the remedy.
 pub fn bind(spec: &SocketSpec) -> Result<OwnedFd, UnderlayError> {
-    let address = SocketAddr::new(spec.address, spec.port);
     let kernel = |error| UnderlayError::Kernel(*spec, error);
+    open(spec).map_err(kernel)?.bound(spec)
+}
+
+/// Opens a socket and binds it beside those of the same place that [`share`] has opened to it.
+///
+/// # Errors
+/// As [`bind`].
+pub fn join(spec: &SocketSpec) -> Result<OwnedFd, UnderlayError> {
+    let kernel = |error| UnderlayError::Kernel(*spec, error);
+    let socket = open(spec).map_err(kernel)?;
+    socket.0.set_reuse_port(true).map_err(kernel)?;
+    socket.bound(spec)
+}
+
+/// Opens a socket that is bound to others, of the same user alone, which [`join`] it; or closes it to them again.
+///
+/// # Errors
+/// What setsockopt(2) gives.
+pub fn share(socket: BorrowedFd<'_>, shared: bool) -> io::Result<()> {
+    SockRef::from(&socket).set_reuse_port(shared)
+}
+
+/// A socket that has no address yet.
+struct Unbound(Socket);
+
+fn open(spec: &SocketSpec) -> io::Result<Unbound> {
     let socket = Socket::new(
-        Domain::for_address(address),
+        Domain::for_address(SocketAddr::new(spec.address, spec.port)),
         Type::DGRAM.nonblocking().cloexec(),
         Some(Protocol::UDP),
-    )
-    .map_err(kernel)?;
-    if address.is_ipv6() {
-        socket.set_only_v6(true).map_err(kernel)?;
+    )?;
+    if spec.address.is_ipv6() {
+        socket.set_only_v6(true)?;
     }
-    socket
-        .bind(&address.into())
-        .map_err(|error| match error.raw_os_error() {
-            Some(libc::EADDRINUSE) if spec.lane.is_none() => UnderlayError::PortTaken(*spec),
-            Some(libc::EADDRNOTAVAIL) => UnderlayError::NotOurAddress(*spec),
-            _ => UnderlayError::Kernel(*spec, error),
-        })?;
-    Ok(socket.into())
+    // Before the first datagram can come: see `options`.
+    receive_whole(&socket)?;
+    Ok(Unbound(socket))
+}
+
+impl Unbound {
+    fn bound(self, spec: &SocketSpec) -> Result<OwnedFd, UnderlayError> {
+        let address = SocketAddr::new(spec.address, spec.port);
+        self.0
+            .bind(&address.into())
+            .map_err(|error| match error.raw_os_error() {
+                Some(libc::EADDRINUSE) if spec.lane.is_none() => UnderlayError::PortTaken(*spec),
+                Some(libc::EADDRNOTAVAIL) => UnderlayError::NotOurAddress(*spec),
+                _ => UnderlayError::Kernel(*spec, error),
+            })?;
+        Ok(self.0.into())
+    }
 }
 
 /// Datagrams that the kernel dropped at a socket before we could read them: its buffer was full, or the checksum bad.
@@ -149,8 +188,7 @@ impl Sockets {
     }
 
     fn sending(&self, exit: Exit) -> Option<&Socket> {
-        let own = self.transmit.get(exit.index()).and_then(Option::as_ref);
-        own.or_else(|| self.socket(exit.port))
+        sending(&self.receive, &self.transmit, exit)
     }
 }
 
@@ -179,9 +217,7 @@ impl Underlay for Sockets {
             outbox,
             ..
         } = self;
-        let own = transmit.get(exit.index()).and_then(Option::as_ref);
-        let socket = own.or_else(|| receive.get(exit.port.index())?.as_ref());
-        let socket = socket.ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let socket = sending(receive, transmit, exit).ok_or(io::ErrorKind::AddrNotAvailable)?;
         let mut train = None;
         let count = outbox.send(
             socket,
@@ -230,6 +266,21 @@ impl Underlay for Sockets {
     fn exit_descriptor(&self, exit: Exit) -> Option<RawFd> {
         Some(self.sending(exit)?.as_fd().as_raw_fd())
     }
+}
+
+/// The socket that sends for an exit. Flows of a lane without one share that of lane 0, so their outer port is still that
+/// of a transmit socket.
+fn sending<'a>(
+    receive: &'a [Option<Socket>],
+    transmit: &'a [Option<Socket>],
+    exit: Exit,
+) -> Option<&'a Socket> {
+    let Exit { port, lane: _ } = exit;
+    let of = |exit: Exit| transmit.get(exit.index())?.as_ref();
+    let first = || of(Exit { port, lane: 0 });
+    of(exit)
+        .or_else(first)
+        .or_else(|| receive.get(port.index())?.as_ref())
 }
 
 /// Whether the kernel knows messages of several datagrams (Linux 4.18).
@@ -295,8 +346,7 @@ fn options(socket: &Socket, spec: &SocketSpec) -> io::Result<()> {
             sockopt::set_int(socket, libc::SOL_IPV6, libc::IPV6_RECVTCLASS, 1)?;
         }
     }
-    // Without UDP_GRO the kernel would cut a pod's UDP super-packet at the inner segment size, outside our control.
-    sockopt::set_int(socket, libc::SOL_UDP, sockopt::UDP_GRO, 1)?;
+    receive_whole(socket)?;
     grow(
         socket,
         libc::SO_RCVBUFFORCE,
@@ -304,6 +354,11 @@ fn options(socket: &Socket, spec: &SocketSpec) -> io::Result<()> {
         RECEIVE_BUFFER,
     )?;
     grow(socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER)
+}
+
+/// Without UDP_GRO the kernel would cut a pod's UDP super-packet at the inner segment size, outside our control.
+fn receive_whole(socket: &Socket) -> io::Result<()> {
+    sockopt::set_int(socket, libc::SOL_UDP, sockopt::UDP_GRO, 1)
 }
 
 /// Beyond the host's limit with CAP_NET_ADMIN, else up to it.
