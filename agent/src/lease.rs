@@ -55,7 +55,7 @@ pub(crate) fn unfit_for_underlay(address: IpAddr) -> Option<&'static str> {
     }
 }
 
-fn fnv1a(bytes: &[u8]) -> u32 {
+pub(crate) fn fnv1a(bytes: &[u8]) -> u32 {
     bytes.iter().fold(FNV_OFFSET, |hash, byte| {
         (hash ^ u32::from(*byte)).wrapping_mul(FNV_PRIME)
     })

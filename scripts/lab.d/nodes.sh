@@ -82,6 +82,8 @@ node_start() {
     local root=$STATE/node$1 options=()
     # Stock flannel cannot carry it: an option, which every node of the cluster must have.
     if [ "$BACKEND" = udp ] && has 6 "$(inside)"; then options+=(--ipv6-over-udp); fi
+    if [ -n "$WORKERS" ]; then options+=(--workers "$WORKERS"); fi
+    if [ -n "$DEVICE" ]; then options+=(--device "$DEVICE"); fi
     (
         cd "$root" || exit
         exec setsid ip netns exec "$PREFIX-node$1" "$LAB_BIN/tartan" --root "$root" run \

@@ -8,6 +8,8 @@ BACKEND=vxlan
 PEER=
 CONTROL=
 UNDERLAY=offload
+WORKERS=
+DEVICE=
 UNDERLAY_MTU=1500
 INSIDE=v4
 OUTSIDE=v4
@@ -32,7 +34,7 @@ parse_up() {
             shift
             continue
             ;;
-        --nodes | --pods | --backend | --peer | --underlay | --underlay-mtu | --inside | --outside | --prefix)
+        --nodes | --pods | --backend | --peer | --workers | --device | --underlay | --underlay-mtu | --inside | --outside | --prefix)
             [ $# -ge 2 ] || wrong "$1 needs a value"
             ;;
         *) wrong "up does not know '$1': see 'scripts/lab help'" ;;
@@ -42,6 +44,8 @@ parse_up() {
         --pods) PODS=$(number "$1" "$2" 0 200) ;;
         --backend) BACKEND=$(one_of "$1" "$2" udp vxlan) ;;
         --peer) PEER=$(one_of "$1" "$2" kernel-vxlan) ;;
+        --workers) WORKERS=$(number "$1" "$2" 1 32) ;;
+        --device) DEVICE=$(one_of "$1" "$2" auto offload plain) ;;
         --underlay) UNDERLAY=$(one_of "$1" "$2" offload no-tunnel wire) ;;
         --underlay-mtu) UNDERLAY_MTU=$(number "$1" "$2" 576 9000) ;;
         --inside) INSIDE=$(one_of "$1" "$2" v4 v6 dual) ;;
@@ -148,7 +152,7 @@ have_binaries() {
 }
 
 save_settings() {
-    declare -p NODES PODS BACKEND PEER CONTROL UNDERLAY UNDERLAY_MTU INSIDE OUTSIDE |
+    declare -p NODES PODS BACKEND PEER CONTROL WORKERS DEVICE UNDERLAY UNDERLAY_MTU INSIDE OUTSIDE |
         sed 's/^declare --/declare -g --/' >"$STATE/settings"
     echo "declare -g -- LAB_BIN=\"${LAB_BIN:-}\"" >>"$STATE/settings"
 }

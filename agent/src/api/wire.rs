@@ -71,6 +71,8 @@ pub struct Status {
     pub format: String,
     /// The tunnel device.
     pub device: String,
+    /// What it is: `offload`, which takes super-packets, or `plain`.
+    pub device_kind: String,
     /// MTU of the tunnel device, bytes of inner packet.
     pub device_mtu: u16,
     /// Packets that the tunnel device keeps for each worker at most; absent when the kernel does not tell.
@@ -82,6 +84,10 @@ pub struct Status {
     pub offloads_given_up: u64,
     /// Packet workers.
     pub workers: usize,
+    /// Why there are fewer than was asked for, in words.
+    pub fewer_workers: Option<String>,
+    /// The core that each worker is pinned to, by the kernel's number; none for a worker that is not.
+    pub cores: Vec<Option<usize>>,
     /// Other nodes known.
     pub peers: usize,
     /// Attachments adopted.

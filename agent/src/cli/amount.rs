@@ -39,15 +39,6 @@ pub(super) fn bytes(count: u64) -> String {
     }
 }
 
-/// A count with its noun.
-pub(super) fn count(number: usize, one: &str, many: &str) -> String {
-    if number == 1 {
-        format!("1 {one}")
-    } else {
-        format!("{number} {many}")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

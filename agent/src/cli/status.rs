@@ -1,6 +1,6 @@
 //! `tartan status`: the node at a glance, what is wrong first.
 
-use super::amount::{count, duration};
+use super::amount::duration;
 use super::table::{list, pairs, printable};
 use crate::api::wire::Status;
 
@@ -31,13 +31,14 @@ pub(super) fn render(status: &Status) -> String {
         (
             "device",
             format!(
-                "{}, MTU {}, {}{}",
+                "{} ({}), MTU {}{}",
                 status.device,
+                status.device_kind,
                 status.device_mtu,
-                queue(status),
-                count(status.workers, "worker", "workers")
+                queue(status)
             ),
         ),
+        ("workers", workers(status)),
         ("offloads", offloads(status)),
         (
             "subnets",
@@ -92,7 +93,20 @@ fn pods(status: &Status) -> String {
 
 fn queue(status: &Status) -> String {
     let queue = status.device_queue;
-    queue.map_or(String::new(), |queue| format!("queue {queue}, "))
+    queue.map_or(String::new(), |queue| format!(", queue {queue}"))
+}
+
+fn workers(status: &Status) -> String {
+    let number = match &status.fewer_workers {
+        None => status.workers.to_string(),
+        Some(reason) => format!("{}: {reason}", status.workers),
+    };
+    let cores: Vec<_> = status.cores.iter().flatten().collect();
+    match cores.len() {
+        0 => number,
+        1 => format!("{number}, pinned to core {}", list(cores)),
+        _ => format!("{number}, pinned to cores {}", list(cores)),
+    }
 }
 
 fn offloads(status: &Status) -> String {
@@ -160,11 +174,14 @@ pub(super) mod tests {
             cluster: vec!["10.244.0.0/16".parse().unwrap()],
             format: "vxlan".into(),
             device: "tartan0".into(),
+            device_kind: "offload".into(),
             device_mtu: 1450,
             device_queue: Some(2048),
             offloads: ["checksum", "tcp", "udp", "send"].map(String::from).into(),
             offloads_given_up: 0,
             workers: 1,
+            fewer_workers: None,
+            cores: vec![None],
             peers: 2,
             attachments: 3,
             stranded: 0,
@@ -193,7 +210,8 @@ pub(super) mod tests {
 node      node1, tartan 0.1.0
 service   process 4242, up 1 h 1 min, never restarted
 underlay  192.0.2.1 on eth0, MTU 1500
-device    tartan0, MTU 1450, queue 2048, 1 worker
+device    tartan0 (offload), MTU 1450, queue 2048
+workers   1
 offloads  checksum, tcp, udp, send
 subnets   10.244.1.0/24 of 10.244.0.0/16
 format    vxlan
@@ -212,7 +230,10 @@ packets   10 sent, 9 delivered, 1 dropped
     fn what_is_wrong_comes_first_and_cannot_drive_the_terminal() {
         let status = Status {
             problems: vec!["line 3: \u{1b}[1mno".into(), "two".into()],
+            device_kind: "plain".into(),
             device_queue: None,
+            fewer_workers: Some("the plain device has one queue".into()),
+            cores: vec![Some(3)],
             offloads: Vec::new(),
             offloads_given_up: 2,
             restarts: 1,
@@ -232,7 +253,8 @@ packets   10 sent, 9 delivered, 1 dropped
         for part in [
             "restarted once: the one before was killed by signal 9 (SIGKILL) after 3.0 s\n",
             "2, the last: address 10.244.1.0/32 was missing\n",
-            "device    tartan0, MTU 1450, 1 worker\n",
+            "device    tartan0 (plain), MTU 1450\n",
+            "workers   1: the plain device has one queue, pinned to core 3\n",
             "offloads  none, packet by packet; given up 2 times\n",
             "version 7, not yet used by every worker\n",
             "leases    from cache, 3 min old; no list yet from file /etc/tartan/nodes.toml\n",

@@ -7,6 +7,7 @@ pub mod net_conf;
 pub mod node;
 pub(crate) mod subnet_range;
 pub(crate) mod text_file;
+pub mod workers;
 
 pub use backend::Backend;
 pub use document::{Fault, Misread};

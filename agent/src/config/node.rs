@@ -11,6 +11,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use super::document::{self, Misread};
 use super::text_file::{self, TextFileError};
+use super::workers::{self, CORES, MOST_WORKERS, WorkersError};
 use crate::lease::unfit_for_underlay;
 
 /// The keys of `tartan.toml` as flags and environment variables.
@@ -62,9 +63,12 @@ pub struct RunArgs {
     /// What to log: a level, or directives as in info,tartan::host=debug [default: info]
     #[arg(long, env = "TARTAN_LOG", value_name = "FILTER")]
     pub log: Option<String>,
-    /// Number of packet workers; 1 is the only choice so far [default: 1]
+    /// Number of packet workers, 1 to 32 [default: one for each of `cores`, else half the physical cores, 1 to 4]
     #[arg(long, env = "TARTAN_WORKERS", value_name = "N")]
     pub workers: Option<u16>,
+    /// Cores to pin the workers to, as in 2,3 [default: chosen, where the workers leave half of the cores to others]
+    #[arg(long, env = "TARTAN_CORES", value_name = "LIST", value_delimiter = ',')]
+    pub cores: Option<Vec<u16>>,
 }
 
 /// This node's configuration, complete and checked.
@@ -96,8 +100,10 @@ pub struct NodeConfig {
     pub subnet_file: PathBuf,
     /// What to log: directives of `tracing_subscriber::EnvFilter`, checked.
     pub log: String,
-    /// Number of packet workers.
-    pub workers: u16,
+    /// Number of packet workers, 1 to [`MOST_WORKERS`]; `None` leaves it to the machine.
+    pub workers: Option<u16>,
+    /// Cores to pin them to, by the kernel's numbers, one for each worker at least; empty leaves it to the machine.
+    pub cores: Vec<u16>,
 }
 
 /// How packets are taken from the kernel.
@@ -162,9 +168,9 @@ pub enum ConfigError {
         "log {0:?} is no filter: use off, error, warn, info, debug or trace, or PART=LEVEL, between commas"
     )]
     Log(String),
-    /// More workers than there can be.
-    #[error("workers is {0}, but so far a node has 1 worker: leave it out")]
-    Workers(u16),
+    /// Workers or cores that cannot be.
+    #[error(transparent)]
+    Workers(#[from] WorkersError),
 }
 
 impl NodeConfig {
@@ -249,7 +255,11 @@ fn from_file(text: &str, directory: &Path) -> Result<RunArgs, Misread> {
             log: owned("log")?,
             workers: table
                 .entry("workers")
-                .map(|entry| entry.whole(1..u16::MAX))
+                .map(|entry| entry.whole(1..MOST_WORKERS + 1))
+                .transpose()?,
+            cores: table
+                .entry("cores")
+                .map(|entry| entry.list()?.map(|core| core.whole(0..CORES)).collect())
                 .transpose()?,
         })
     })
@@ -265,6 +275,10 @@ fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, ConfigError> {
     let (public_v4, public_v6) = public(
         args.public_ip.or(file.public_ip),
         args.public_ipv6.or(file.public_ipv6),
+    )?;
+    let (workers, cores) = workers::check(
+        args.workers.or(file.workers),
+        args.cores.or(file.cores).unwrap_or_default(),
     )?;
     Ok(NodeConfig {
         node_name: node_name(args.node_name.or(file.node_name))?,
@@ -289,10 +303,8 @@ fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, ConfigError> {
                 .unwrap_or_else(|| root.join("run/flannel/subnet.env")),
         ),
         log: log(args.log.or(file.log))?,
-        workers: match args.workers.or(file.workers).unwrap_or(1) {
-            1 => 1,
-            more => return Err(ConfigError::Workers(more)),
-        },
+        workers,
+        cores,
         root,
     })
 }
@@ -382,7 +394,7 @@ fn is_plain(name: &str) -> bool {
 
 /// A thousand times what such a file holds.
 const MOST_BYTES: u64 = 1 << 20;
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 15] = [
     "root",
     "node-name",
     "net-conf",
@@ -397,6 +409,7 @@ const KEYS: [&str; 14] = [
     "subnet-file",
     "log",
     "workers",
+    "cores",
 ];
 
 #[cfg(test)]

@@ -33,7 +33,8 @@ fn config() -> NodeConfig {
         masquerade: true,
         subnet_file: PathBuf::from("/run/flannel/subnet.env"),
         log: "info".to_owned(),
-        workers: 1,
+        workers: None,
+        cores: Vec::new(),
     }
 }
 

@@ -15,6 +15,7 @@ use tokio::time::{Instant as Moment, MissedTickBehavior, interval, sleep, sleep_
 use tracing::{error, info, warn};
 
 use super::adoption::{ADOPTION_STEP, Waiting};
+use super::cores::Workforce;
 use super::counts::given_up;
 use super::descriptors::Descriptors;
 use super::node::Node;
@@ -41,6 +42,8 @@ pub struct Parts {
     pub counters: Counters,
     /// Their sockets.
     pub ports: Ports,
+    /// Their number and places.
+    pub workforce: Workforce,
     /// Where callers of the API connect.
     pub listener: UnixListener,
     /// The list of nodes.
@@ -75,6 +78,7 @@ pub struct Control {
     pub(super) engine: Engine,
     pub(super) counters: Counters,
     pub(super) ports: Ports,
+    pub(super) workforce: Workforce,
     pub(super) table: Descriptors,
     pub(super) refused: RefusedSources,
     pub(super) offloads_given_up: u64,
@@ -118,6 +122,7 @@ impl Control {
             engine,
             counters,
             ports,
+            workforce,
             listener,
             registry,
             table,
@@ -147,6 +152,7 @@ impl Control {
             offloads_given_up: given_up(&counters.read()),
             counters,
             ports,
+            workforce,
             table,
             refused: RefusedSources::default(),
             repairs: 0,

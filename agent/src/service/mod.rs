@@ -35,6 +35,7 @@
 mod adoption;
 mod answers;
 pub mod control;
+pub mod cores;
 mod counts;
 pub mod descriptors;
 pub mod device;
@@ -54,6 +55,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use dataplane::faults::{self, Fault};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
@@ -95,6 +97,7 @@ impl ServiceError {
 pub async fn run(config: NodeConfig) -> Result<u8, ServiceError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(ServiceError::Signals)?;
     inject_faults();
+    raise_descriptor_limit();
     let channel = take_input().map_err(ServiceError::Input)?;
     let run_dir = config.run_dir();
     run_dir.make().map_err(StartError::RunDir)?;
@@ -125,6 +128,22 @@ pub async fn run(config: NodeConfig) -> Result<u8, ServiceError> {
             1
         }
     })
+}
+
+/// Each worker has many descriptors, twice as many while the underlay moves. Of the usual limits the lower one is a guard
+/// of programs that use select(2).
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    );
+    if let Err(error) = raised {
+        warn!(%error, "the limit of open descriptors stays at {:?}", limit.current);
+    }
 }
 
 /// Tests of whole nodes meet a kernel that refuses what this one grants, by names of [`Fault`] between commas.

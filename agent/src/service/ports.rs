@@ -1,10 +1,11 @@
 //! The underlay ports: sockets taken over or opened, and moved when the node's address moves.
 //!
-//! Theory of operation. A node has a socket for each format at its address of each family, and beside that of VXLAN a few
-//! that only send: a flow leaves through one of them, so that its outer source port is its own. *Wanted* are the addresses
-//! that the configuration and the list of nodes say, *bound* those that the sockets have. The two differ only while a
-//! wanted address cannot be had: then the sockets of that family stay where they are, and the status says so. A
-//! take-over is the same step, from the sockets that the keeper held.
+//! Theory of operation. A node has a socket for each worker and format at its address of each family, and beside that of
+//! VXLAN a few that only send: a flow leaves through one of them, so that its outer source port is its own. *Wanted* are
+//! the addresses that the configuration and the list of nodes say, *bound* those that the sockets have. The two differ only
+//! while a wanted address cannot be had: then the sockets of that family stay where they are, and the status says so. A
+//! take-over is the same step, from the sockets that the keeper held, for as many workers as there are now: those of
+//! further ones are closed, here and in the keeper, and missing ones join their group. Both before anybody reads.
 //!
 //! A socket outlives its address: nothing leaves or arrives while no interface has it, and all goes on when one has it
 //! again. So only another address is a reason to move. The new sockets of a family are opened first, all of them. Then
@@ -29,13 +30,26 @@ use crate::host::Host;
 use crate::lease::Lease;
 
 /// The node's underlay sockets, a duplicate of each beside the worker's.
-#[derive(Clone, Debug, Default)]
-pub struct Ports(Vec<Arc<Port>>);
+#[derive(Clone, Debug)]
+pub struct Ports {
+    /// How many workers share them.
+    workers: usize,
+    ports: Vec<Arc<Port>>,
+}
 
 #[derive(Debug)]
 struct Port {
     spec: SocketSpec,
+    worker: usize,
     socket: OwnedFd,
+}
+
+/// One of the sockets that there can be: the one of a port that receives, or one of those that send beside it.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    port: underlay::Port,
+    worker: usize,
+    lane: Option<usize>,
 }
 
 /// Why the sockets of a family are not where they should be.
@@ -48,22 +62,36 @@ pub(super) struct Delay {
 }
 
 impl Ports {
-    /// The sockets of the keeper's table, whatever address they have.
+    /// No sockets yet, of a node with so many workers.
+    pub(super) fn none(workers: usize) -> Ports {
+        Ports {
+            workers,
+            ports: Vec::new(),
+        }
+    }
+
+    /// The sockets of the keeper's table for so many workers, whatever address they have. Those of further workers stay
+    /// in the table.
     ///
     /// # Errors
     /// [`DescriptorsError`] when the keeper is gone.
     pub(super) async fn inherit(
         table: &mut Descriptors,
         backend: &Backend,
+        workers: usize,
     ) -> Result<Ports, DescriptorsError> {
-        let mut ports = Ports::default();
-        for (place, lane) in places() {
-            let name = name(place, lane);
+        let mut ports = Ports::none(workers);
+        for place in places().flat_map(|port| port.places(workers)) {
+            let name = place.name();
             let Some(socket) = table.take(&name) else {
                 continue;
             };
-            match bound(&socket, place, lane, backend) {
-                Some(spec) => ports.0.push(Arc::new(Port { spec, socket })),
+            match place.bound(&socket, backend) {
+                Some(spec) => ports.ports.push(Arc::new(Port {
+                    spec,
+                    worker: place.worker,
+                    socket,
+                })),
                 None => {
                     warn!(name, "not taken over: it is bound to something else");
                     table.withdraw(&name).await?;
@@ -81,19 +109,19 @@ impl Ports {
         held: &[IpAddr],
         backend: &Backend,
     ) -> (Ports, Option<Delay>) {
-        let (mut ports, mut delay) = (Ports::default(), None);
+        let (mut ports, mut delay) = (Ports::none(self.workers), None);
         for address in wanted.iter() {
             match self.at(address, held, backend) {
-                Ok(there) => ports.0.extend(there),
+                Ok(there) => ports.ports.extend(there),
                 Err(error) => {
                     let kept: Vec<_> = self.of_family(Family::of(address)).cloned().collect();
                     let at = kept.first().map(|port| port.spec.address);
                     delay.get_or_insert(Delay { error, kept: at });
-                    ports.0.extend(kept);
+                    ports.ports.extend(kept);
                 }
             }
         }
-        if ports.0.is_empty() {
+        if ports.ports.is_empty() {
             // Better at an address that nobody wants any more than nowhere.
             ports = self.clone();
         }
@@ -107,40 +135,61 @@ impl Ports {
         held: &[IpAddr],
         backend: &Backend,
     ) -> Result<Vec<Arc<Port>>, UnderlayError> {
-        let port = |(place, lane): (underlay::Port, _)| {
-            let spec = spec(address, place.format, lane, backend);
-            match self.0.iter().find(|port| port.spec == spec) {
-                Some(port) => Ok(Arc::clone(port)),
-                // A host may allow to bind what it does not have (net.ipv4.ip_nonlocal_bind).
-                None if !held.contains(&address) => Err(UnderlayError::NotOurAddress(spec)),
-                None => {
-                    let socket = socket::bind(&spec)?;
-                    Ok(Arc::new(Port { spec, socket }))
-                }
-            }
-        };
         let family = Family::of(address);
-        let here = places().filter(|(place, _)| place.family == family);
-        here.map(port).collect()
+        let mut there = Vec::new();
+        for group in places().filter(|group| group.port.family == family) {
+            let spec = group.spec(address, backend);
+            let found = |worker| {
+                let mut ours = self.ports.iter();
+                ours.find(|port| port.worker == worker && port.spec == spec)
+            };
+            let mut group: Vec<_> = (0..self.workers).filter_map(found).cloned().collect();
+            for port in &group {
+                port.share(self.workers)?;
+            }
+            for worker in 0..self.workers {
+                if found(worker).is_some() {
+                    continue;
+                }
+                // A host may allow to bind what it does not have (net.ipv4.ip_nonlocal_bind).
+                if !held.contains(&address) {
+                    return Err(UnderlayError::NotOurAddress(spec));
+                }
+                let socket = match group.is_empty() || spec.lane.is_some() {
+                    true => socket::bind(&spec)?,
+                    false => socket::join(&spec)?,
+                };
+                let port = Port {
+                    spec,
+                    worker,
+                    socket,
+                };
+                port.share(self.workers)?;
+                group.push(Arc::new(port));
+            }
+            there.extend(group);
+        }
+        Ok(there)
     }
 
     fn of_family(&self, family: Family) -> impl Iterator<Item = &Arc<Port>> {
         let family = move |port: &&Arc<Port>| Family::of(port.spec.address) == family;
-        self.0.iter().filter(family)
+        self.ports.iter().filter(family)
     }
 
     /// The addresses that the sockets have; `None` without any.
     pub(super) fn bound(&self) -> Option<PublicAddresses> {
-        PublicAddresses::collect(self.0.iter().map(|port| port.spec.address))
+        PublicAddresses::collect(self.ports.iter().map(|port| port.spec.address))
     }
 
     /// Whether these are the same sockets.
     pub(super) fn are(&self, others: &Ports) -> bool {
-        self.0.len() == others.0.len() && self.0.iter().all(|port| others.has(port))
+        let (ours, theirs) = (&self.ports, &others.ports);
+        ours.len() == theirs.len() && ours.iter().all(|port| others.has(port))
     }
 
     fn has(&self, port: &Arc<Port>) -> bool {
-        self.0.iter().any(|ours| Arc::ptr_eq(ours, port))
+        self.ports.iter().any(|ours| Arc::ptr_eq(ours, port))
     }
 
     /// Duplicates for the workers, a set for each.
@@ -152,8 +201,12 @@ impl Ports {
             Ok(socket) => Ok((socket, port.spec)),
             Err(error) => Err(UnderlayError::Kernel(port.spec, error)),
         };
-        let set: Result<Vec<_>, _> = self.0.iter().map(duplicate).collect();
-        Ok(vec![Sockets::adopt(set?)?])
+        let of = |worker| self.ports.iter().filter(move |port| port.worker == worker);
+        let set = |worker| {
+            let set: Result<Vec<_>, _> = of(worker).map(duplicate).collect();
+            Sockets::adopt(set?)
+        };
+        (0..self.workers).map(set).collect()
     }
 
     /// Gives the keeper those that are not among `before`, which it has, and takes back what has no successor here.
@@ -165,13 +218,14 @@ impl Ports {
         before: &Ports,
         table: &Descriptors,
     ) -> Result<(), DescriptorsError> {
-        for port in self.0.iter().filter(|port| !before.has(port)) {
+        for port in self.ports.iter().filter(|port| !before.has(port)) {
             // One of that name that the keeper has is closed there.
             table.deposit(&port.name(), port.socket.as_fd()).await?;
             info!(name = port.name(), address = %port.spec.address, "opened");
         }
-        let names: Vec<String> = self.0.iter().map(|port| port.name()).collect();
-        for port in before.0.iter().filter(|port| !names.contains(&port.name())) {
+        let names: Vec<String> = self.ports.iter().map(|port| port.name()).collect();
+        let gone = |port: &&Arc<Port>| !names.contains(&port.name());
+        for port in before.ports.iter().filter(gone) {
             table.withdraw(&port.name()).await?;
             info!(name = port.name(), "closed");
         }
@@ -180,14 +234,23 @@ impl Ports {
 
     /// Each socket that receives, with its name.
     pub(super) fn each(&self) -> impl Iterator<Item = (String, BorrowedFd<'_>)> {
-        let receiving = self.0.iter().filter(|port| port.spec.lane.is_none());
+        let receiving = self.ports.iter().filter(|port| port.spec.lane.is_none());
         receiving.map(|port| (port.name(), port.socket.as_fd()))
     }
 }
 
 impl Port {
     fn name(&self) -> String {
-        name(self.spec.underlay_port(), self.spec.lane)
+        Place::of(&self.spec, self.worker).name()
+    }
+
+    /// One that receives is open to those of other workers where there are any, and to nobody's where there are none.
+    fn share(&self, workers: usize) -> Result<(), UnderlayError> {
+        if self.spec.lane.is_some() {
+            return Ok(());
+        }
+        let shared = socket::share(self.socket.as_fd(), workers > 1);
+        shared.map_err(|error| UnderlayError::Kernel(self.spec, error))
     }
 }
 
@@ -207,8 +270,7 @@ impl Delay {
 
     /// Its name in the keeper's table.
     pub(super) fn name(&self) -> String {
-        let spec = self.error.spec();
-        name(spec.underlay_port(), spec.lane)
+        Place::of(self.error.spec(), 0).name()
     }
 
     /// The sentence, with who holds the port where that can be found out. It looks into every process: for a start,
@@ -250,8 +312,15 @@ impl std::fmt::Display for Delay {
     }
 }
 
-/// Every socket that there can be: a port, or the number of one of its transmit sockets.
-fn places() -> impl Iterator<Item = (underlay::Port, Option<usize>)> {
+/// A place that each worker has.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    port: underlay::Port,
+    lane: Option<usize>,
+}
+
+/// Every place that a worker has.
+fn places() -> impl Iterator<Item = Group> {
     // The `udp` format first, as ever: where it cannot be had, that is what the status says.
     let ports = underlay::Port::ALL.into_iter().rev();
     ports.flat_map(|port| {
@@ -259,50 +328,66 @@ fn places() -> impl Iterator<Item = (underlay::Port, Option<usize>)> {
             Format::Udp => 0,
             Format::Vxlan => TRANSMIT_SOCKETS,
         };
-        let transmit = (0..lanes).map(move |lane| (port, Some(lane)));
-        [(port, None)].into_iter().chain(transmit)
+        let transmit = (0..lanes).map(Some);
+        let all = [None].into_iter().chain(transmit);
+        all.map(move |lane| Group { port, lane })
     })
 }
 
-/// Its name in the keeper's table: one worker has all.
-fn name(place: underlay::Port, lane: Option<usize>) -> String {
-    let family = match place.family {
-        Family::V4 => "v4",
-        Family::V6 => "v6",
-    };
-    let format = place.format;
-    match lane {
-        None => format!("receive-{format}-{family}-0"),
-        Some(lane) => format!("transmit-{format}-{family}-0-{lane}"),
+impl Group {
+    fn places(self, workers: usize) -> impl Iterator<Item = Place> {
+        let Group { port, lane } = self;
+        (0..workers).map(move |worker| Place { port, worker, lane })
+    }
+
+    /// What its sockets are bound to at `address`.
+    fn spec(self, address: IpAddr, backend: &Backend) -> SocketSpec {
+        SocketSpec {
+            address,
+            port: match (self.lane, self.port.format) {
+                (Some(_), _) => 0,
+                (None, Format::Udp) => backend.udp_port(),
+                (None, Format::Vxlan) => backend.vxlan_port(),
+            },
+            format: self.port.format,
+            lane: self.lane,
+        }
     }
 }
 
-fn spec(address: IpAddr, format: Format, lane: Option<usize>, backend: &Backend) -> SocketSpec {
-    SocketSpec {
-        address,
-        port: match (lane, format) {
-            (Some(_), _) => 0,
-            (None, Format::Udp) => backend.udp_port(),
-            (None, Format::Vxlan) => backend.vxlan_port(),
-        },
-        format,
-        lane,
+impl Place {
+    fn of(spec: &SocketSpec, worker: usize) -> Place {
+        Place {
+            port: spec.underlay_port(),
+            worker,
+            lane: spec.lane,
+        }
     }
-}
 
-/// What an inherited socket is bound to, if that can be the node's own of this place.
-fn bound(
-    socket: &OwnedFd,
-    place: underlay::Port,
-    lane: Option<usize>,
-    backend: &Backend,
-) -> Option<SocketSpec> {
-    let found = rustix::net::getsockname(socket).map_err(io::Error::from);
-    let found = SocketAddr::try_from(found.ok()?).ok()?;
-    let spec = spec(found.ip(), place.format, lane, backend);
-    let port = found.port() == spec.port || lane.is_some();
-    let right = port && spec.underlay_port() == place;
-    (right && !found.ip().is_unspecified()).then_some(spec)
+    /// Its name in the keeper's table.
+    fn name(self) -> String {
+        let Place { port, worker, lane } = self;
+        let family = match port.family {
+            Family::V4 => "v4",
+            Family::V6 => "v6",
+        };
+        let format = port.format;
+        match lane {
+            None => format!("receive-{format}-{family}-{worker}"),
+            Some(lane) => format!("transmit-{format}-{family}-{worker}-{lane}"),
+        }
+    }
+
+    /// What an inherited socket is bound to, if that can be the node's own of this place.
+    fn bound(self, socket: &OwnedFd, backend: &Backend) -> Option<SocketSpec> {
+        let found = rustix::net::getsockname(socket).map_err(io::Error::from);
+        let found = SocketAddr::try_from(found.ok()?).ok()?;
+        let Place { port, lane, .. } = self;
+        let spec = Group { port, lane }.spec(found.ip(), backend);
+        let right = found.port() == spec.port || lane.is_some();
+        let right = right && spec.underlay_port() == port;
+        (right && !found.ip().is_unspecified()).then_some(spec)
+    }
 }
 
 #[cfg(test)]

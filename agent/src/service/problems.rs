@@ -44,6 +44,7 @@ impl Control {
             .chain(self.state_problem.clone())
             .chain(self.host.unrecorded().map(|error| causes(error)))
             .chain(self.underlay_problem.clone())
+            .chain(self.workforce.problem.clone())
             .chain(known.facts.underlay.out_of_service.iter().cloned())
             .chain(self.host_problem.clone())
             .chain(self.node_file_problem.clone())

@@ -14,6 +14,7 @@ use thiserror::Error;
 use tracing::{info, warn};
 
 use super::control::{Control, Parts};
+use super::cores::{Machine, Workforce};
 use super::descriptors::{Descriptors, DescriptorsError, Obtain};
 use super::device::{self, ObtainError};
 use super::facts::Facts;
@@ -140,11 +141,12 @@ pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Contro
     }
     let repairs = if take_over { changes } else { Vec::new() };
     let sockets = opened.ports.sockets().map_err(StartError::Underlay)?;
-    let seats = [opened.device].into_iter().zip(sockets);
-    let seats = seats.map(|(device, underlay)| Seat {
+    let seats = opened.tunnels.into_iter().zip(sockets);
+    let seats = seats.zip(&opened.workforce.cores);
+    let seats = seats.map(|((device, underlay), core)| Seat {
         device,
         underlay,
-        core: None,
+        core: *core,
     });
     let engine = Engine::start(seats.collect(), opened.counters.clone(), &node.desired.spec)
         .map_err(StartError::Engine)?;
@@ -157,6 +159,7 @@ pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Contro
         engine,
         counters: opened.counters,
         ports: opened.ports,
+        workforce: opened.workforce,
         listener: opened.listener,
         registry,
         table,
@@ -222,7 +225,9 @@ async fn read(
 
 /// Every descriptor of the service, adopted or opened.
 struct Opened {
-    device: Tunnel,
+    /// A share of the device for each worker.
+    tunnels: Vec<Tunnel>,
+    workforce: Workforce,
     ports: Ports,
     /// Why the sockets are not where they should be, if they are not.
     delay: Option<Delay>,
@@ -239,13 +244,16 @@ impl Opened {
     ) -> Result<Opened, StartError> {
         let counters = table
             .adopt_or_open(COUNTERS, Counters::adopt, || {
-                Counters::create(WORKERS)?.descriptor().try_clone_to_owned()
+                Counters::create(1)?.descriptor().try_clone_to_owned()
             })
             .await
             .map_err(|error| refused(COUNTERS, error))?;
-        let device = device::obtain(table, &known.config).await?;
+        let machine = Machine::read();
+        let device = device::obtain(table, &known.config, machine.workers(&known.config)).await?;
+        let workers = device.tunnels.len();
+        counters.employ(workers);
         let backend = &known.net_conf.backend;
-        let inherited = Ports::inherit(table, backend).await?;
+        let inherited = Ports::inherit(table, backend, workers).await?;
         let (ports, delay) = inherited.follow(known.wanted(), &known.facts.addresses, backend);
         let delay = match delay {
             // As with the host: a first start ends with its reason, a take-over goes on with what there is.
@@ -268,7 +276,8 @@ impl Opened {
             .await
             .map_err(|error| refused(LISTENER, error))?;
         Ok(Opened {
-            device,
+            workforce: Workforce::place(&device, &machine, &known.config),
+            tunnels: device.tunnels,
             ports,
             delay,
             counters,
@@ -291,5 +300,3 @@ fn refused<A: Display, O: Display>(name: &str, error: Obtain<A, O>) -> StartErro
 
 /// Name of the API listener in the keeper's table.
 pub(super) const LISTENER: &str = "api";
-/// The device has one queue.
-const WORKERS: usize = 1;

@@ -13,6 +13,17 @@ FAILURES=0
 # The tools import each other; nothing is to be left beside them.
 export PYTHONDONTWRITEBYTECODE=1
 
+# Words of a case that every test knows: workers=N and device=KIND are the agents'; the rest is the test's own.
+AGENTS=()
+WORDS=()
+for WORD in "$@"; do
+    case $WORD in
+    workers=* | device=*) AGENTS+=("--${WORD%%=*}" "${WORD#*=}") ;;
+    *) WORDS+=("$WORD") ;;
+    esac
+done
+set -- "${WORDS[@]}"
+
 lab() {
     "$SCRIPTS/lab" "$1" --prefix "$PREFIX" "${@:2}"
 }
@@ -20,7 +31,7 @@ lab() {
 # A lab of this test alone. What an interrupted run left is taken away first.
 lab_up() {
     "$SCRIPTS/lab" down --prefix "$PREFIX" >/dev/null
-    lab up "$@"
+    lab up "${AGENTS[@]}" "$@"
 }
 
 # Runs a command in a namespace of the lab and waits for it.
@@ -128,6 +139,14 @@ law_one() {
     done
     equal "law 1 on $1 (balance and held of each worker and direction)" "$(jq -c 'map(0)' <<<"$found")" "$found"
     [ "$found" != '[]' ] || fail "law 1 on $1: no worker is counted"
+}
+
+# Every worker of a node has carried packets both ways, and each is as many as the case says.
+all_work() {
+    local found
+    found=$(told "$1" drops | jq -c '[.workers[] | [.outbound.sent, .inbound.delivered | . > 0]]')
+    equal "workers of $1 that sent and delivered" "$(jq -c 'map([true, true])' <<<"$found")" "$found"
+    equal "workers of $1" "$2" "$(told "$1" status | jq .workers)"
 }
 
 service_pid() {

@@ -52,7 +52,8 @@ fn with_nothing_at_all_there_are_safe_defaults() {
         masquerade: true,
         subnet_file: root.path().join("run/flannel/subnet.env"),
         log: "info".to_owned(),
-        workers: 1,
+        workers: None,
+        cores: Vec::new(),
     };
     assert_eq!(config, expected);
     assert_eq!(config.run_dir().path(), root.path().join("run/tartan"));
@@ -72,7 +73,8 @@ const EVERY_KEY: &str = r#"
     masquerade = false
     subnet-file = "/srv/subnet.env"
     log = "warn,tartan::host=debug"
-    workers = 1
+    workers = 2
+    cores = [4, 6]
 "#;
 
 #[test]
@@ -94,6 +96,7 @@ fn a_file_says_everything() {
     assert!(config.strict_pods && config.ipv6_over_udp && !config.masquerade);
     assert_eq!(config.subnet_file, PathBuf::from("/srv/subnet.env"));
     assert_eq!(config.log, "warn,tartan::host=debug");
+    assert_eq!((config.workers, config.cores), (Some(2), vec![4, 6]));
 }
 
 #[test]
@@ -111,8 +114,14 @@ fn a_flag_counts_before_the_file() {
         "--masquerade",
         "--subnet-file=/tmp/s",
         "--log=trace",
+        "--workers=3",
+        "--cores=1,0,5",
     ];
     let config = load(EVERY_KEY, &words).unwrap();
+    assert_eq!(
+        (config.workers, &config.cores[..]),
+        (Some(3), &[1, 0, 5][..])
+    );
     assert_eq!(
         (config.node_name.as_str(), config.device_name.as_str()),
         ("n2", "tt1")
@@ -260,10 +269,12 @@ fn every_refusal_says_what_to_do() {
             "public-ipv6 = \"fe80::1\"",
             "public-ipv6 fe80::1 is link-local: name an address of this host",
         ),
-        ("workers = 0", "line 1: workers must be 1 to"),
+        ("workers = 0", "line 1: workers must be 1 to 32"),
+        ("cores = 2", "line 1: cores must be a list"),
+        ("cores = [2, 2000]", "line 1: cores must be 0 to 1023"),
         (
-            "workers = 2",
-            "workers is 2, but so far a node has 1 worker",
+            "workers = 3\ncores = [0, 1]",
+            "cores has 2 for 3 workers: name a core for each, or leave cores out",
         ),
         (
             "device = \"tap\"",

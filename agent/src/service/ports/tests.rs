@@ -1,4 +1,7 @@
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, UdpSocket};
+
+use rustix::net::RecvFlags;
+use rustix::net::sockopt::socket_reuseport;
 
 use super::*;
 use crate::config::NetConf;
@@ -22,7 +25,7 @@ fn followed(ports: &Ports, to: IpAddr) -> (Ports, Option<String>) {
 
 #[test]
 fn sockets_are_opened_stay_and_move() {
-    let (first, delay) = followed(&Ports::default(), address(1));
+    let (first, delay) = followed(&Ports::none(1), address(1));
     assert_eq!((first.bound(), delay), (Some(address(1).into()), None));
     let names: Vec<_> = first.each().map(|(name, _)| name).collect();
     assert_eq!(names, ["receive-udp-v4-0", "receive-vxlan-v4-0"]);
@@ -34,9 +37,83 @@ fn sockets_are_opened_stay_and_move() {
     assert!(moved.sockets().is_ok_and(|sets| sets.len() == 1));
 }
 
+/// Each worker has a socket of its own in a group that nobody else can join, and each a share of the flows.
+#[test]
+fn workers_share_a_port_and_nobody_else_does() {
+    let at = address(4);
+    let taken = UdpSocket::bind((at, 48472)).unwrap();
+    let none = Ports::none(3).follow(at.into(), &[at], &backend());
+    let refused = none.1.map(|delay| delay.to_string());
+    assert!(refused.is_some_and(|delay| delay.starts_with("UDP port 48472")));
+    drop(taken);
+    let (ports, _) = Ports::none(3).follow(at.into(), &[at], &backend());
+    assert_eq!(named(&ports).len(), 3 * (1 + 1 + TRANSMIT_SOCKETS));
+    assert_eq!(ports.sockets().map(|sets| sets.len()).ok(), Some(3));
+    assert!(UdpSocket::bind((at, 48472)).is_err());
+    let shares = shares(&ports, 3);
+    assert_eq!(shares.iter().sum::<usize>(), FLOWS, "{shares:?}");
+    assert!(shares.iter().all(|share| *share > 0), "{shares:?}");
+}
+
+/// With more workers sockets join the group, with fewer they leave it, and what is left takes all flows.
+#[test]
+fn workers_come_and_go_without_a_moment_in_which_the_port_is_free() {
+    let at = address(5);
+    let one = Ports::none(1).follow(at.into(), &[at], &backend()).0;
+    for workers in [2, 4, 1, 3] {
+        let before = one.clone().of_workers(workers);
+        let (now, delay) = before.follow(at.into(), &[at], &backend());
+        assert!(delay.is_none());
+        assert!(before.ports.iter().all(|port| now.has(port)));
+        let shares = shares(&now, workers);
+        assert_eq!(shares.iter().sum::<usize>(), FLOWS, "{shares:?}");
+        assert!(shares.iter().all(|share| *share > 0), "{shares:?}");
+        let shared = socket_reuseport(&one.ports[0].socket).unwrap();
+        assert_eq!(shared, workers > 1);
+        // To another address they go together.
+        let (moved, delay) = now.follow(address(6).into(), &[address(6)], &backend());
+        assert!(delay.is_none());
+        assert_eq!(moved.bound(), Some(address(6).into()));
+        assert_eq!(named(&moved), named(&now));
+    }
+}
+
+impl Ports {
+    /// As a service finds them that has another number of workers.
+    fn of_workers(self, workers: usize) -> Ports {
+        Ports { workers, ..self }
+    }
+}
+
+const FLOWS: usize = 64;
+
+/// How many of [`FLOWS`] come to each worker's VXLAN socket.
+fn shares(ports: &Ports, workers: usize) -> Vec<usize> {
+    let receiving = |port: &&Arc<Port>| {
+        port.spec.lane.is_none() && port.spec.format == Format::Vxlan && port.worker < workers
+    };
+    let sockets: Vec<_> = ports.ports.iter().filter(receiving).collect();
+    assert_eq!(sockets.len(), workers);
+    for _ in 0..FLOWS {
+        let flow = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = (sockets[0].spec.address, 48472);
+        assert_eq!(flow.send_to(b"x", to).unwrap(), 1);
+    }
+    let count = |port: &Arc<Port>| {
+        let mut byte = [0];
+        let received = || rustix::net::recv(&port.socket, &mut byte, RecvFlags::DONTWAIT).ok();
+        std::iter::from_fn(received).count()
+    };
+    sockets.into_iter().map(count).collect()
+}
+
+fn named(ports: &Ports) -> std::collections::BTreeSet<String> {
+    ports.ports.iter().map(|port| port.name()).collect()
+}
+
 #[test]
 fn an_address_that_cannot_be_had_is_not_moved_to() {
-    let (first, _) = followed(&Ports::default(), address(3));
+    let (first, _) = followed(&Ports::none(1), address(3));
     // The kernel would let us bind it: all of 127/8 is its own. The host's list does not have it.
     let (kept, delay) = followed(&first, address(9));
     assert!(kept.are(&first));
@@ -76,7 +153,7 @@ fn an_address_that_cannot_be_had_is_not_moved_to() {
         "{told}"
     );
     // Nothing to keep: the reason stands alone.
-    let (none, delay) = followed(&Ports::default(), address(9));
+    let (none, delay) = followed(&Ports::none(1), address(9));
     assert_eq!(none.bound(), None);
     assert!(
         delay
