@@ -58,7 +58,7 @@ fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Longest file read back, in bytes.
-const LONGEST: u64 = 64 * 1024;
+const LONGEST: u64 = 256 * 1024;
 
 /// Refuse a symbolic link, and do not hang on a pipe that somebody left.
 const NO_LINK_NO_WAIT: i32 =

@@ -6,10 +6,13 @@
 //! the new one is written, so two processes never choose the same address;
 //! the kernel drops the lock with the process that held it.
 //!
-//! A released address rests as long as possible: the search goes on after the
-//! address given last (`attachments/.last`), wraps at the end, and so comes
-//! back to it only after every other free one. Losing that file costs the
-//! rest, never correctness: the search then starts at the first address.
+//! A released address rests, so that no peer, no resolver and no connection
+//! tracking that remembers the old pod speaks to a new one: it is noted with
+//! the time (`attachments/.resting`) and passed over for [`REST`]. The search
+//! goes on after the address given last (`attachments/.last`) and wraps at the
+//! end. When no rested address is free, those that rest give way, the oldest
+//! first: a node in a hurry runs out of rest, never of addresses. Both files
+//! are hints: losing one costs the rest, never correctness.
 //!
 //! In every subnet the base (.0, the node's tunnel address) and the one after
 //! it (.1, a bridge's) are not given out, nor is the IPv4 broadcast address.
@@ -22,11 +25,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use ipnet::IpNet;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::{RunDir, atomic_file, run_dir};
+
+use resting::Resting;
+
+pub use resting::REST;
+
+mod resting;
 
 /// The range of one node, locked. Dropping it unlocks.
 #[derive(Debug)]
@@ -123,7 +134,8 @@ impl Range {
     pub fn take(&self, subnets: &[IpNet], taken: &HashSet<IpAddr>) -> Result<Vec<IpNet>, Error> {
         let path = self.run.attachments().join(".last");
         let mut last = read_cursor(&path);
-        let given = choose(subnets, taken, &last)?;
+        let resting = Resting::read(&self.run, unix_seconds());
+        let given = choose(subnets, taken, &last, &resting)?;
         last.retain(|subnet, _| subnets.contains(subnet));
         for (subnet, address) in &given {
             last.insert(*subnet, *address);
@@ -132,6 +144,7 @@ impl Range {
             .map_err(io::Error::from)
             .and_then(|bytes| write_cursor(&path, &bytes))
             .map_err(|source| Error::Cursor { path, source })?;
+        resting.compact(&self.run);
         Ok(given
             .into_iter()
             .map(|(_, address)| IpNet::from(address))
@@ -163,7 +176,14 @@ fn refused(path: PathBuf, source: io::Error) -> Error {
 /// # Errors
 /// [`Error::NoSubnet`], [`Error::Exhausted`].
 pub fn check_room(subnets: &[IpNet], taken: &HashSet<IpAddr>) -> Result<(), Error> {
-    choose(subnets, taken, &BTreeMap::new()).map(|_| ())
+    choose(subnets, taken, &BTreeMap::new(), &Resting::default()).map(|_| ())
+}
+
+/// Notes that `addresses` rest from now on. Call it before the record that
+/// holds them is removed; it needs no lock. A note that cannot be written
+/// (a full disk) costs the rest alone, so nothing is reported.
+pub fn release(run: &RunDir, addresses: &[IpNet]) {
+    resting::note(run, addresses, unix_seconds());
 }
 
 /// Whether `address` is one that pods of a node with these subnets may have.
@@ -180,12 +200,13 @@ fn choose(
     subnets: &[IpNet],
     taken: &HashSet<IpAddr>,
     last: &BTreeMap<IpNet, IpAddr>,
+    resting: &Resting,
 ) -> Result<Vec<(IpNet, IpAddr)>, Error> {
     let mut given = Vec::new();
     for v4 in [true, false] {
         let mut full = None;
         for subnet in subnets.iter().filter(|s| s.addr().is_ipv4() == v4) {
-            match next(subnet, last.get(subnet).copied(), taken) {
+            match next(subnet, last.get(subnet).copied(), taken, resting) {
                 Ok(address) => {
                     given.push((*subnet, address));
                     full = None;
@@ -204,9 +225,15 @@ fn choose(
     Ok(given)
 }
 
-/// The first free address of `subnet` after `last`, wrapping. Looks at no
-/// more addresses than are taken, plus one.
-fn next(subnet: &IpNet, last: Option<IpAddr>, taken: &HashSet<IpAddr>) -> Result<IpAddr, Error> {
+/// The first free and rested address of `subnet` after `last`, wrapping, else
+/// the one that rests longest. Looks at no more addresses than are taken or
+/// rest, plus one.
+fn next(
+    subnet: &IpNet,
+    last: Option<IpAddr>,
+    taken: &HashSet<IpAddr>,
+    resting: &Resting,
+) -> Result<IpAddr, Error> {
     let used = || {
         taken
             .iter()
@@ -224,9 +251,9 @@ fn next(subnet: &IpNet, last: Option<IpAddr>, taken: &HashSet<IpAddr>) -> Result
         .and_then(|address| offset_in(subnet, address))
         .filter(|offset| (FIRST_OFFSET..end).contains(offset))
         .map_or(FIRST_OFFSET, |offset| offset + 1);
-    for _ in 0..=taken.len() {
+    for _ in 0..=taken.len() + resting.len() {
         let address = at_offset(subnet, offset);
-        if !taken.contains(&address) {
+        if !taken.contains(&address) && !resting.contains(address) {
             return Ok(address);
         }
         offset = if offset == end {
@@ -234,6 +261,10 @@ fn next(subnet: &IpNet, last: Option<IpAddr>, taken: &HashSet<IpAddr>) -> Result
         } else {
             offset + 1
         };
+    }
+    let free = |address: &IpAddr| is_for_pods(&[*subnet], *address) && !taken.contains(address);
+    if let Some(oldest) = resting.oldest(free) {
+        return Ok(oldest);
     }
     Err(Error::Exhausted {
         subnet: *subnet,
@@ -292,6 +323,12 @@ fn read_cursor(path: &Path) -> BTreeMap<IpNet, IpAddr> {
         .ok()
         .and_then(|bytes| serde_json::from_slice(&bytes).ok())
         .unwrap_or_default()
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
 }
 
 /// .0 is the node's tunnel address and .1 a bridge's.

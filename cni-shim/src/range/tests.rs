@@ -178,7 +178,7 @@ proptest! {
                 }
                 Step::Take => {
                     let taken: HashSet<IpAddr> = held.iter().copied().collect();
-                    match choose(&[subnet], &taken, &cursor) {
+                    match choose(&[subnet], &taken, &cursor, &Resting::default()) {
                         Ok(given) => {
                             let address = given[0].1;
                             prop_assert!(!taken.contains(&address));
@@ -208,7 +208,7 @@ proptest! {
             .filter(|address| !subnet.contains(address))
             .collect();
         let cursor = BTreeMap::from([(subnet, IpAddr::from([10, 244, 1, last]))]);
-        let given = choose(&[subnet], &taken, &cursor).unwrap()[0].1;
+        let given = choose(&[subnet], &taken, &cursor, &Resting::default()).unwrap()[0].1;
         let expected = if (2..254).contains(&last) { last + 1 } else { 2 };
         prop_assert_eq!(given, IpAddr::from([10, 244, 1, expected]));
     }
@@ -222,4 +222,79 @@ fn who_must_not_wait_is_told_that_the_lock_is_taken() {
     assert!(Range::try_lock(&run).unwrap().is_none());
     drop(held);
     assert!(Range::try_lock(&run).unwrap().is_some());
+}
+
+fn released(addresses: &[&str], at: u64, run: &RunDir) {
+    let prefixes: Vec<IpNet> = addresses.iter().map(|a| IpNet::from(ip(a))).collect();
+    resting::note(run, &prefixes, at);
+}
+
+#[test]
+fn a_released_address_rests_and_then_is_given_again() {
+    let (_root, run) = run();
+    let range = Range::lock(&run).unwrap();
+    let none = HashSet::new();
+    let now = unix_seconds();
+    released(&["10.1.0.3", "10.1.0.2"], now, &run);
+    assert_eq!(take_one(&range, "10.1.0.0/29", &none), ip("10.1.0.4"));
+    assert_eq!(take_one(&range, "10.1.0.0/29", &none), ip("10.1.0.5"));
+    assert_eq!(take_one(&range, "10.1.0.0/29", &none), ip("10.1.0.6"));
+    let (_root, run) = self::run();
+    let range = Range::lock(&run).unwrap();
+    released(&["10.1.0.2"], now - REST.as_secs(), &run);
+    assert_eq!(take_one(&range, "10.1.0.0/29", &none), ip("10.1.0.2"));
+}
+
+/// Whoever is in a hurry gets the address that has rested longest.
+#[test]
+fn resting_addresses_give_way_the_oldest_first() {
+    let (_root, run) = run();
+    let range = Range::lock(&run).unwrap();
+    let now = unix_seconds();
+    released(&["10.1.0.4"], now - 9, &run);
+    released(&["10.1.0.2"], now - 8, &run);
+    released(&["10.1.0.6"], now - 7, &run);
+    // Released again later: the later time counts.
+    released(&["10.1.0.4"], now - 6, &run);
+    let mut taken = HashSet::from([ip("10.1.0.3"), ip("10.1.0.5")]);
+    for expected in ["10.1.0.2", "10.1.0.6", "10.1.0.4"] {
+        let given = take_one(&range, "10.1.0.0/29", &taken);
+        assert_eq!(given, ip(expected));
+        taken.insert(given);
+    }
+    let full = range.take(&[net("10.1.0.0/29")], &taken);
+    assert!(matches!(
+        full,
+        Err(Error::Exhausted {
+            taken: 5,
+            capacity: 5,
+            ..
+        })
+    ));
+}
+
+#[test]
+fn a_note_of_rest_that_is_torn_foreign_or_huge_harms_nothing() {
+    let (_root, run) = run();
+    let range = Range::lock(&run).unwrap();
+    let path = run.attachments().join(".resting");
+    let mut text = b"10.1.0.2\n\xff\xfe 7\nx 9\n10.1.0.3 99999999999999999999\n".to_vec();
+    text.extend(format!("10.1.0.4 {}", unix_seconds()).bytes());
+    fs::write(&path, &text).unwrap();
+    let none = HashSet::new();
+    for expected in ["10.1.0.2", "10.1.0.3", "10.1.0.5"] {
+        assert_eq!(take_one(&range, "10.1.0.0/29", &none), ip(expected));
+    }
+    for _ in 0..100 {
+        let many: Vec<IpNet> = (0..250u8)
+            .map(|n| IpNet::from(IpAddr::from([10, 9, n, 2])))
+            .collect();
+        resting::note(&run, &many, unix_seconds());
+        take_one(&range, "10.2.0.0/24", &none);
+    }
+    assert!(fs::metadata(&path).unwrap().len() < 128 * 1024);
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    released(&["10.1.0.2"], 1, &run);
+    take_one(&range, "10.1.0.0/29", &none);
 }
