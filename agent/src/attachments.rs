@@ -162,7 +162,7 @@ mod tests {
             pod: None,
             created: 0,
             state: State::Attached,
-            bandwidth: None,
+            ..Attachment::default()
         }
     }
 

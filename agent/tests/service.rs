@@ -484,6 +484,6 @@ fn attachment(container: &str, address: &str) -> Attachment {
         pod: None,
         created: 0,
         state: State::Reserved,
-        bandwidth: None,
+        ..Attachment::default()
     }
 }

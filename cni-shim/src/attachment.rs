@@ -11,10 +11,12 @@
 //! | `Attached` | the agent would deliver to the pod | all of it |
 //!
 //! A record is replaced whole by rename and is never edited in place. A file
-//! that does not parse is reported and left alone: only the ADD or DEL of its
-//! own container clears it. Files that start with a dot (the lock, the range's
-//! cursor, temporaries) are no records.
+//! that does not parse is reported and left alone until the ADD, DEL or GC of
+//! its own container sets it aside ([`set_aside`]). Files that start with a dot
+//! (the lock, the range's notes, temporaries, what was set aside) are no
+//! records.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,7 +36,7 @@ pub const HOST_IFNAME_PREFIX: &str = "tt";
 pub const LIMITER_IFNAME_PREFIX: &str = "tl";
 
 /// One interface of one pod.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
     /// Format of the record: [`Attachment::VERSION`].
     pub version: u32,
@@ -64,6 +66,24 @@ pub struct Attachment {
     /// What the runtime allows the pod to send and receive; none: as much as there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Bandwidth>,
+    /// MTU of both ends, in bytes; 0 in a record of an older plugin.
+    #[serde(default)]
+    pub mtu: u16,
+    /// Type of the delegated IPAM plugin that the addresses are from, and to
+    /// which they are given back; none: the node's own range.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipam: Option<String>,
+    /// The pod's routing table for what leaves from this interface's addresses,
+    /// where another interface had the default route; none: `main`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<u32>,
+    /// What the pod may send from beside its addresses (virtual addresses). The
+    /// node routes it to the pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed_sources: Vec<IpNet>,
+    /// The pod's annotations, where the runtime tells them, less the long ones.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// Limits of a pod's traffic, as the capability `bandwidth` gives them
@@ -165,6 +185,13 @@ pub enum Error {
         /// What the kernel said.
         source: io::Error,
     },
+}
+
+impl Error {
+    /// Whether the record is simply not there.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Error::Read { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
 }
 
 impl Attachment {
@@ -304,6 +331,35 @@ pub fn remove(path: &Path) -> Result<(), Error> {
     }
 }
 
+/// Renames a record that cannot be read to `.damaged-NAME`, where it is no
+/// record any more and can still be looked at, and returns the new path. An
+/// older one of that name is replaced; gone already is success.
+///
+/// # Errors
+/// [`Error::Remove`].
+pub fn set_aside(path: &Path) -> Result<PathBuf, Error> {
+    let mut name = std::ffi::OsString::from(DAMAGED);
+    name.push(path.file_name().unwrap_or_default());
+    let aside = path.with_file_name(name);
+    match fs::rename(path, &aside) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::Remove {
+            path: path.to_path_buf(),
+            source,
+        }),
+        _ => Ok(aside),
+    }
+}
+
+/// The container and interface name that the name of a record's file tells,
+/// whatever its content.
+pub fn named_by(path: &Path) -> Option<(String, String)> {
+    let name = path.file_name()?.to_str()?.strip_suffix(SUFFIX)?;
+    let (container, ifname) = name.split_once(':')?;
+    let proven = check_container(container).and_then(|()| check_ifname(ifname));
+    proven.ok()?;
+    Some((container.to_owned(), ifname.to_owned()))
+}
+
 /// Accepts a container id: `^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$` (CNI
 /// pkg/utils/utils.go), at most 200 bytes so that it fits a file name.
 ///
@@ -355,6 +411,8 @@ fn is_record(path: &Path) -> bool {
 }
 
 const SUFFIX: &str = ".json";
+
+const DAMAGED: &str = ".damaged-";
 
 /// Leaves room for the interface name, the suffix and a temporary's prefix in
 /// the 255 bytes of a file name.

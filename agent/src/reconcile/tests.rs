@@ -80,7 +80,7 @@ fn attachment(held: &[&str]) -> Attachment {
         pod: None,
         created: 0,
         state: State::Attached,
-        bandwidth: None,
+        ..Attachment::default()
     }
 }
 

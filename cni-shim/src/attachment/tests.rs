@@ -18,7 +18,7 @@ fn record(container: &str, ifname: &str) -> Attachment {
         }),
         created: 1,
         state: State::Attached,
-        bandwidth: None,
+        ..Attachment::default()
     }
 }
 
@@ -195,4 +195,30 @@ fn limits_are_kept_and_their_absence_is_too() {
     let text = serde_json::to_string(&record("c1", "eth0")).unwrap();
     assert!(!text.contains("bandwidth"), "{text}");
     assert_eq!(limited.limiter_ifname(), "tl0123456789");
+}
+
+#[test]
+fn g7_a_damaged_record_is_set_aside_and_named() {
+    let (_root, run) = run();
+    run.make().unwrap();
+    let path = Attachment::path(&run, "c1", "eth0").unwrap();
+    fs::write(&path, b"{\"version\":1,").unwrap();
+    let named = Some(("c1".to_owned(), "eth0".to_owned()));
+    assert_eq!(named_by(&path), named);
+    let aside = set_aside(&path).unwrap();
+    assert_eq!(fs::read(&aside).unwrap(), b"{\"version\":1,");
+    assert!(list(&run).unwrap().is_empty());
+    set_aside(&path).unwrap();
+    for name in ["c1.json", "..:eth0.json", "c1:eth0", ".x:eth0.json"] {
+        assert_eq!(named_by(Path::new(name)), None, "{name}");
+    }
+}
+
+#[test]
+fn a_record_of_an_older_plugin_is_read() {
+    let text = r#"{"version":1,"network":"n","container":"c1","ifname":"eth0","netns":"/x",
+        "netns_inode":7,"host_ifname":"tt0","addresses":["10.1.0.2/32"],"mac":"02:00:00:00:00:01",
+        "pod":null,"created":1,"state":"attached"}"#;
+    let record: Attachment = serde_json::from_str(text).unwrap();
+    assert_eq!((record.mtu, record.table, record.ipam), (0, None, None));
 }
