@@ -11,12 +11,11 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use cni_shim::protocol::Key;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use crate::request::Key;
 
 /// A connected agent.
 #[derive(Debug)]
@@ -33,6 +32,8 @@ pub(crate) enum Call<'a> {
     Adopt { container: &'a str, ifname: &'a str },
     /// The pod is gone.
     Release { container: &'a str, ifname: &'a str },
+    /// Say whether an ADD would be served, and the pods there are.
+    Ready,
 }
 
 /// Why the agent did not do it.

@@ -1,20 +1,20 @@
 //! One request from beginning to end: environment, standard input, verb,
 //! standard output.
 //!
-//! The order is that of the reference plugins (libcni skel): environment
-//! first (code 4), then standard input (5), JSON (6), name (7), version (1),
-//! then the verb. Standard output gets exactly one JSON value, or nothing
-//! where a verb answers nothing; everything else goes to standard error.
+//! Standard output gets exactly one JSON value, or nothing where a verb
+//! answers nothing; everything else goes to standard error.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
+use cni_shim::protocol::net_conf::Rejection;
+use cni_shim::protocol::{Json, NetConf, Request, Version};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::{Value, json};
 
 use crate::error::Error;
-use crate::net_conf::{NetConf, Rejection, Version};
-use crate::request::Request;
-use crate::{add, delete, status};
+use crate::{add, check, delete, gc, status};
 
 /// Serves the request of this process.
 pub(crate) fn run() -> ExitCode {
@@ -23,13 +23,13 @@ pub(crate) fn run() -> ExitCode {
         Ok(None) => return introduce(),
         Err(error) => return fail(&error.into(), Version::NEWEST),
     };
-    if request == Request::Version {
+    let Some(verb) = request.verb() else {
         return print(&json!({
-            "cniVersion": Version::NEWEST.name(),
+            "cniVersion": version_asked().unwrap_or(Version::NEWEST).name(),
             "supportedVersions": Version::names(),
         }));
-    }
-    let conf = match NetConf::read(io::stdin().lock()) {
+    };
+    let conf = match NetConf::read(io::stdin().lock(), verb) {
         Ok(conf) => conf,
         Err(Rejection { error, version }) => return fail(&error.into(), version),
     };
@@ -42,10 +42,38 @@ pub(crate) fn run() -> ExitCode {
 
 fn serve(request: &Request, conf: &NetConf) -> Result<Option<Value>, Error> {
     match request {
-        Request::Add(request) => add::add(request, conf).map(Some),
-        Request::Del(key) => delete::delete(key, conf).map(|()| None),
-        Request::Status => status::status(conf).map(|()| None),
-        Request::Version => Ok(None),
+        Request::Add(target) => return add::add(target, conf).map(Some),
+        Request::Del(target) => delete::delete(target, conf)?,
+        Request::Check(target) => check::check(target, conf)?,
+        Request::Gc(path) => gc::gc(path, conf)?,
+        Request::Status(path) => status::status(path, conf)?,
+        Request::Version => {}
+    }
+    Ok(None)
+}
+
+/// The `cniVersion` on standard input, which VERSION repeats. Nobody has to
+/// send one, nor to close its end: what does not come at once is not waited
+/// for, and nonsense is nothing.
+fn version_asked() -> Option<Version> {
+    let deadline = Instant::now() + PATIENCE;
+    let stdin = io::stdin();
+    let mut bytes = Vec::new();
+    loop {
+        let left = deadline.checked_duration_since(Instant::now())?;
+        let wait = Timespec::try_from(left).ok()?;
+        let ready = &mut [PollFd::new(&stdin, PollFlags::IN)];
+        if rustix::event::poll(ready, Some(&wait)).ok()? == 0 {
+            return None;
+        }
+        let mut part = [0; 4096];
+        let length = stdin.lock().read(&mut part).ok()?;
+        bytes.extend_from_slice(part.get(..length)?);
+        match Json::parse(&bytes) {
+            Ok(json) => return Version::named(json.get("cniVersion")?.text()?),
+            Err(_) if length == 0 || bytes.len() > LONGEST => return None,
+            Err(_) => {}
+        }
     }
 }
 
@@ -72,3 +100,9 @@ fn print(value: &Value) -> ExitCode {
         Err(_) => ExitCode::FAILURE,
     }
 }
+
+/// How long VERSION waits for its input.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// Bytes of input that VERSION reads.
+const LONGEST: usize = 64 * 1024;

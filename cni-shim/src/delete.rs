@@ -1,61 +1,71 @@
 //! DEL: detach a pod.
 //!
-//! Whatever is missing (the namespace, the record, the link, the agent) is
-//! success; DEL may come twice, late, or without any ADD. The link goes
-//! first, by the name of its host's end, so a namespace path that was given
-//! to another pod meanwhile harms nobody. The record goes only when the link
-//! is gone: an address is never free while somebody can still use it.
+//! Whatever is missing (the namespace, the record, the link, the agent, a
+//! usable configuration) is success; DEL may come twice, late, or without any
+//! ADD. The link is found by the name of its host's end, so a namespace path
+//! that was given to another pod meanwhile harms nobody.
 
-use std::io;
-
+use cni_shim::protocol::request::Target;
+use cni_shim::protocol::{Key, NetConf};
 use cni_shim::{Attachment, RunDir, attachment};
 
 use crate::agent::{self, Call};
+use crate::delegate::Delegate;
 use crate::error::Error;
+use crate::fault;
 use crate::link_name;
-use crate::net_conf::NetConf;
 use crate::netlink::Netlink;
-use crate::request::Key;
+use crate::teardown;
 use crate::veth;
 
 /// Serves DEL.
-pub(crate) fn delete(key: &Key, conf: &NetConf) -> Result<(), Error> {
+pub(crate) fn delete(target: &Target, conf: &NetConf) -> Result<(), Error> {
     let run = RunDir::under(&conf.root);
+    let key = &target.key;
     let path = Attachment::path(&run, &key.container, &key.ifname)?;
     let mut host = Netlink::open()?;
-    let recorded = match Attachment::read(&path) {
-        Ok(record) => {
-            if record.bandwidth.is_some() {
-                veth::remove(&mut host, &record.limiter_ifname())?;
-            }
-            Some(record.host_ifname)
-        }
-        Err(attachment::Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            unclaimed_name(&run, key, conf)
-        }
+    match Attachment::read(&path) {
+        Ok(record) => teardown::remove(&mut host, &run, &record, &target.path, conf)?,
         Err(error) => {
-            eprintln!("tartan-cni: clearing an unreadable record: {error}");
-            unclaimed_name(&run, key, conf)
+            remove_unrecorded(&mut host, &run, key, conf)?;
+            fault::after("link-removed")?;
+            if !error.is_not_found() {
+                let aside = attachment::set_aside(&path)?;
+                eprintln!("tartan-cni: {error}; set aside as {}", aside.display());
+            }
+            free_by_delegate(target, conf)?;
         }
-    };
-    if let Some(host_ifname) = recorded {
-        veth::remove(&mut host, &host_ifname)?;
     }
-    attachment::remove(&path)?;
     agent::tell(&run.socket(), Call::release(key));
     Ok(())
 }
 
-/// The name the link would have, unless a record says that it is another's.
-fn unclaimed_name(run: &RunDir, key: &Key, conf: &NetConf) -> Option<String> {
+/// The link that an ADD would have made, unless a record says that it is
+/// another's.
+fn remove_unrecorded(
+    host: &mut Netlink,
+    run: &RunDir,
+    key: &Key,
+    conf: &NetConf,
+) -> Result<(), Error> {
     let name = link_name::host_ifname(&conf.name, key, 0);
-    let claimed = attachment::list(run)
-        .unwrap_or_default()
-        .iter()
-        .any(|(_, record)| {
-            record
-                .as_ref()
-                .is_ok_and(|record| record.host_ifname == name)
-        });
-    (!claimed).then_some(name)
+    let records = attachment::list(run).unwrap_or_default();
+    let claimed = records.iter().any(|(_, record)| {
+        let record = record.as_ref();
+        record.is_ok_and(|record| record.host_ifname == name)
+    });
+    if claimed {
+        return Ok(());
+    }
+    veth::remove(host, &name)?;
+    Ok(veth::remove(host, &attachment::limiter_ifname(&name))?)
+}
+
+/// An IPAM plugin may hold an address of which no record tells: the ADD died
+/// before, or the record was lost.
+fn free_by_delegate(target: &Target, conf: &NetConf) -> Result<(), Error> {
+    let Some(kind) = &conf.ipam else {
+        return Ok(());
+    };
+    Ok(Delegate::find(kind, &target.path, conf)?.delete(&target.key)?)
 }

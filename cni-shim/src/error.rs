@@ -1,12 +1,13 @@
 //! Every way a request can fail, as the specification's error result.
 
 use std::error::Error as _;
+use std::net::IpAddr;
 
+use cni_shim::protocol::{Version, net_conf, request, result};
 use cni_shim::{attachment, node_file, range};
 use serde_json::{Value, json};
 
-use crate::net_conf::Version;
-use crate::{agent, net_conf, netlink, netns, request, veth};
+use crate::{agent, check, delegate, fault, netlink, netns, veth};
 
 /// Why a request was not served. What each says, its module says.
 #[derive(Debug, thiserror::Error)]
@@ -15,12 +16,31 @@ pub(crate) enum Error {
     Request(#[from] request::Error),
     #[error(transparent)]
     Conf(#[from] net_conf::Error),
+    #[error("cannot use prevResult")]
+    Previous { source: result::Error },
+    #[error("CHECK needs the prevResult of the attachment's ADD")]
+    NoPrevious,
+    #[error(transparent)]
+    Result(#[from] result::Error),
     #[error(transparent)]
     Netns(#[from] netns::Error),
     #[error(transparent)]
     Node(#[from] node_file::Error),
     #[error(transparent)]
     Range(#[from] range::Error),
+    /// The range is full, and by whom.
+    #[error("{full}")]
+    Full { full: range::Error, by: String },
+    /// An address that was asked for and that somebody has.
+    #[error("{address} was asked for and is taken: it is held by {holder}")]
+    Taken { address: IpAddr, holder: String },
+    /// An address that was asked for and that pods of this node cannot have.
+    #[error("{address} was asked for and is not for pods of this node: its subnets are {subnets}")]
+    Foreign { address: IpAddr, subnets: String },
+    #[error("an MTU of {mtu} is too small for IPv6: set \"mtu\" to 1280 or more")]
+    SmallMtu { mtu: u16 },
+    #[error("allowedSources has {prefix} and the pod no address of that family")]
+    SourceFamily { prefix: ipnet::IpNet },
     #[error(transparent)]
     Record(#[from] attachment::Error),
     #[error(transparent)]
@@ -29,12 +49,27 @@ pub(crate) enum Error {
     Veth(#[from] veth::Error),
     #[error(transparent)]
     Agent(#[from] agent::Error),
+    #[error(transparent)]
+    Delegate(#[from] delegate::Error),
+    /// CHECK: it is not as it should be.
+    #[error(transparent)]
+    Check(#[from] check::Fault),
     /// STATUS: an ADD would fail now.
     #[error("pods cannot be attached now: {reason}")]
     NotAvailable {
         /// What an ADD would say.
         reason: Box<Error>,
     },
+    /// STATUS: neither would an ADD be served, nor are the pods there are.
+    #[error("pods cannot be attached now, and those there are may be cut off: {reason}")]
+    CutOff { reason: Box<Error> },
+    /// GC: what could not be removed, all of it.
+    #[error("{} of the stale attachments could not be removed", .0.len())]
+    Several(Vec<String>),
+    #[error("the attachment was removed while it was made: did a DEL run beside this ADD?")]
+    Removed,
+    #[error(transparent)]
+    Fault(#[from] fault::Fault),
 }
 
 impl Error {
@@ -44,44 +79,83 @@ impl Error {
             Error::Request(_) => ENVIRONMENT,
             Error::Conf(error) => match error {
                 net_conf::Error::Read { .. } | net_conf::Error::TooLong => IO,
-                net_conf::Error::Decode { .. } => DECODE,
-                net_conf::Error::Version { .. } | net_conf::Error::TooOld { .. } => VERSION,
+                net_conf::Error::Decode { .. } | net_conf::Error::Kind { .. } => DECODE,
+                net_conf::Error::Version { .. } | net_conf::Error::NotInVersion { .. } => VERSION,
                 net_conf::Error::Field { .. } => FIELD,
                 net_conf::Error::NoName
                 | net_conf::Error::Name { .. }
-                | net_conf::Error::NotFirst => CONFIGURATION,
+                | net_conf::Error::NoAttachments => CONFIGURATION,
             },
+            Error::SmallMtu { .. } | Error::SourceFamily { .. } => FIELD,
+            Error::Previous { .. } => DECODE,
+            Error::NoPrevious | Error::Foreign { .. } | Error::Result(_) => CONFIGURATION,
             Error::Netns(_) => NETNS,
             Error::Node(node_file::Error::Missing { .. }) => TRY_LATER,
-            Error::Node(_) | Error::Record(_) => IO,
-            Error::Range(range::Error::Exhausted { .. }) => EXHAUSTED,
+            Error::Range(range::Error::Exhausted { .. }) | Error::Full { .. } => EXHAUSTED,
             Error::Range(range::Error::NoSubnet) => TRY_LATER,
-            Error::Range(_) => IO,
+            Error::Node(_) | Error::Record(_) | Error::Range(_) => IO,
+            Error::Taken { .. } => BUSY,
             Error::Veth(veth::Error::Exists { .. }) => INTERFACE_EXISTS,
-            Error::Veth(_) | Error::Netlink(_) => KERNEL,
+            Error::Veth(veth::Error::Routed { .. }) => BUSY,
             Error::Agent(agent::Error::Unreachable { .. }) => TRY_LATER,
             Error::Agent(agent::Error::Refused { .. }) => REFUSED,
+            Error::Delegate(error) => error.code(),
+            Error::Check(_) => NOT_AS_IT_SHOULD_BE,
             Error::NotAvailable { .. } => NOT_AVAILABLE,
+            Error::CutOff { .. } => CUT_OFF,
+            Error::Veth(_)
+            | Error::Netlink(_)
+            | Error::Several(_)
+            | Error::Removed
+            | Error::Fault(_) => KERNEL,
         }
     }
 
-    /// The error result: message and remedy in `msg`, the causes in `details`.
+    /// The error result: what is wrong in `msg`, why and what to do about it
+    /// in `details`.
     pub(crate) fn to_json(&self, version: Version) -> Value {
-        let mut causes = Vec::new();
+        let mut details = self.details();
         let mut cause = match self {
-            Error::NotAvailable { reason } => reason.source(),
+            Error::NotAvailable { reason } | Error::CutOff { reason } => reason.source(),
             error => error.source(),
         };
         while let Some(error) = cause {
-            causes.push(error.to_string());
+            details.push(error.to_string());
             cause = error.source();
         }
+        details.retain(|part| !part.is_empty());
         json!({
             "cniVersion": version.name(),
             "code": self.code(),
             "msg": self.to_string(),
-            "details": causes.join(": "),
+            "details": details.join(": "),
         })
+    }
+
+    fn details(&self) -> Vec<String> {
+        let one = |text: &str| vec![text.to_owned()];
+        match self {
+            Error::NotAvailable { reason } | Error::CutOff { reason } => reason.details(),
+            Error::Conf(error) => vec![error.details()],
+            Error::Request(request::Error::Missing { .. }) => one(
+                "the container runtime sets them; by hand, see the CNI specification, section 2",
+            ),
+            Error::Request(request::Error::UnknownVerb { .. }) => {
+                one("ADD, DEL, CHECK, GC, STATUS and VERSION are spoken")
+            }
+            Error::Full { by, .. } => vec![by.clone()],
+            Error::Taken { .. } => {
+                one("ask for another address, or delete its holder; `tartan pods` lists them")
+            }
+            Error::Foreign { .. } => {
+                one("ask for an address inside, not for the first two nor the broadcast address")
+            }
+            Error::NoPrevious => one("a runtime sends it; with cnitool, run `add` before `check`"),
+            Error::Check(_) => one("delete the pod; its next start is attached anew"),
+            Error::Several(errors) => errors.clone(),
+            Error::Delegate(error) => vec![error.details()],
+            _ => Vec::new(),
+        }
     }
 }
 
@@ -92,12 +166,15 @@ const IO: u32 = 5;
 const DECODE: u32 = 6;
 const CONFIGURATION: u32 = 7;
 const NETNS: u32 = 8;
-const TRY_LATER: u32 = 11;
+pub(crate) const TRY_LATER: u32 = 11;
 const NOT_AVAILABLE: u32 = 50;
+const CUT_OFF: u32 = 51;
 const EXHAUSTED: u32 = 100;
+const BUSY: u32 = 101;
 const REFUSED: u32 = 103;
-const KERNEL: u32 = 104;
+pub(crate) const KERNEL: u32 = 104;
 const INTERFACE_EXISTS: u32 = 105;
+const NOT_AS_IT_SHOULD_BE: u32 = 106;
 
 #[cfg(test)]
 mod tests {
@@ -136,5 +213,30 @@ mod tests {
         assert_eq!(json["code"], 50);
         assert!(json["msg"].as_str().unwrap().contains("tartan run"));
         assert!(json["details"].as_str().unwrap().contains("refused"));
+    }
+
+    /// Line A6 of the checklist, for the errors whose words are libcni's.
+    #[test]
+    fn a6_what_libcni_words_keeps_its_words_and_has_a_remedy() {
+        let version = net_conf::Error::Version {
+            config: "9".to_owned(),
+        };
+        let json = Error::from(version).to_json(Version::NEWEST);
+        assert_eq!(
+            (&json["code"], &json["msg"]),
+            (&json!(1), &json!("incompatible CNI versions"))
+        );
+        assert!(
+            json["details"]
+                .as_str()
+                .unwrap()
+                .starts_with("config is \"9\"")
+        );
+        let missing = request::Error::Missing {
+            names: vec!["CNI_PATH"],
+        };
+        let json = Error::from(missing).to_json(Version::NEWEST);
+        assert_eq!(json["code"], 4);
+        assert!(!json["details"].as_str().unwrap().is_empty());
     }
 }

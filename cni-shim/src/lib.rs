@@ -1,6 +1,6 @@
 //! What Tartan's CNI plugin and its agent share: the run directory, the note
 //! the agent leaves about the node, the attachment record and the address
-//! range.
+//! range; and the CNI protocol, apart from what it does to anything.
 //!
 //! The run directory *is* the database of attachments. The plugin writes one
 //! record per (container, interface name) before it makes anything; the agent
@@ -15,6 +15,7 @@
 mod atomic_file;
 pub mod attachment;
 pub mod node_file;
+pub mod protocol;
 pub mod range;
 pub mod run_dir;
 

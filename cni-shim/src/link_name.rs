@@ -11,8 +11,7 @@
 //! change: records of an older plugin would name other links.
 
 use cni_shim::attachment::HOST_IFNAME_PREFIX;
-
-use crate::request::Key;
+use cni_shim::protocol::Key;
 
 /// MAC of every host end. Locally administered, and the same for all: each
 /// pod sees one neighbour, its gateway, whichever node it is on.

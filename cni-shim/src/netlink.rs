@@ -6,16 +6,14 @@
 //! thread through a socket opened inside.
 
 use std::io;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
     NetlinkPayload,
 };
-use netlink_packet_route::link::{LinkAttribute, LinkMessage};
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use rustix::net::RecvFlags;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -34,6 +32,10 @@ pub(crate) struct Link {
     pub(crate) index: u32,
     /// Its hardware address.
     pub(crate) mac: Vec<u8>,
+    /// The largest packet it takes, in bytes.
+    pub(crate) mtu: u32,
+    /// Whether it is set up.
+    pub(crate) up: bool,
 }
 
 /// Why the kernel did not do what was asked.
@@ -109,10 +111,7 @@ impl Netlink {
             NLM_F_REQUEST | NLM_F_ACK,
             |answer| {
                 if let RouteNetlinkMessage::NewLink(link) = answer {
-                    found = Some(Link {
-                        index: link.header.index,
-                        mac: hardware_address(link),
-                    });
+                    found = Some(describe(link));
                 }
             },
         );
@@ -123,30 +122,24 @@ impl Netlink {
         }
     }
 
-    /// Every address that has a host route of its own (/32, /128), in any
-    /// table: pods, and addresses of this node.
-    pub(crate) fn host_routes(&mut self) -> Result<Vec<IpAddr>, Error> {
-        let mut addresses = Vec::new();
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            for attempt in 1..=DUMP_ATTEMPTS {
-                let mut seen = Vec::new();
-                let mut question = RouteMessage::default();
-                question.header.address_family = family;
-                let whole = self.ask(
-                    "list its routes",
-                    RouteNetlinkMessage::GetRoute(question),
-                    NLM_F_REQUEST | NLM_F_DUMP,
-                    |answer| seen.extend(host_route(answer)),
-                )?;
-                // Of a dump that was interrupted each time, take what it had:
-                // the records say the rest.
-                if whole || attempt == DUMP_ATTEMPTS {
-                    addresses.append(&mut seen);
-                    break;
-                }
+    /// Asks for everything of a kind and reads what `read` makes of each
+    /// answer. A dump that changes made inconsistent is repeated; of one that
+    /// was interrupted each time we take what the last had.
+    pub(crate) fn dump<T>(
+        &mut self,
+        doing: &'static str,
+        question: &RouteNetlinkMessage,
+        mut read: impl FnMut(&RouteNetlinkMessage) -> Option<T>,
+    ) -> Result<Vec<T>, Error> {
+        let mut seen = Vec::new();
+        for _ in 0..DUMP_ATTEMPTS {
+            seen.clear();
+            let each = |answer: &RouteNetlinkMessage| seen.extend(read(answer));
+            if self.ask(doing, question.clone(), NLM_F_REQUEST | NLM_F_DUMP, each)? {
+                break;
             }
         }
-        Ok(addresses)
+        Ok(seen)
     }
 
     /// Sends one message and feeds the answers to `each` until the kernel
@@ -289,34 +282,21 @@ fn kernel_words(message: &[u8]) -> String {
     String::new()
 }
 
-fn hardware_address(link: &LinkMessage) -> Vec<u8> {
-    let address = link
-        .attributes
-        .iter()
-        .find_map(|attribute| match attribute {
-            LinkAttribute::Address(bytes) => Some(bytes.clone()),
-            _ => None,
-        });
-    address.unwrap_or_default()
-}
-
-fn host_route(message: &RouteNetlinkMessage) -> Option<IpAddr> {
-    let RouteNetlinkMessage::NewRoute(route) = message else {
-        return None;
+fn describe(message: &LinkMessage) -> Link {
+    let mut link = Link {
+        index: message.header.index,
+        mac: Vec::new(),
+        mtu: 0,
+        up: message.header.flags.contains(LinkFlags::Up),
     };
-    let length = route.header.destination_prefix_length;
-    route
-        .attributes
-        .iter()
-        .find_map(|attribute| match attribute {
-            RouteAttribute::Destination(RouteAddress::Inet(v4)) if length == 32 => {
-                Some(IpAddr::V4(*v4))
-            }
-            RouteAttribute::Destination(RouteAddress::Inet6(v6)) if length == 128 => {
-                Some(IpAddr::V6(*v6))
-            }
-            _ => None,
-        })
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::Address(bytes) => link.mac.clone_from(bytes),
+            LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            _ => {}
+        }
+    }
+    link
 }
 
 /// Length of `struct nlmsghdr`.
@@ -353,7 +333,9 @@ mod tests {
             .unwrap_err();
         assert!(refused.is(rustix::io::Errno::NODEV), "{refused}");
         assert!(!refused.is(rustix::io::Errno::EXIST));
-        netlink.host_routes().unwrap();
+        let question = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        let dumped = netlink.dump("list the interfaces", &question, |_| Some(()));
+        assert!(!dumped.unwrap().is_empty());
     }
 
     #[test]

@@ -8,6 +8,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
 use rustix::thread::LinkNameSpaceType;
 
+use crate::netlink::{self, Netlink};
+
 /// An open network namespace that is not our own.
 #[derive(Debug)]
 pub(crate) struct Netns {
@@ -28,11 +30,14 @@ pub(crate) enum Error {
     Unknown { source: io::Error },
     #[error("cannot enter the network namespace: tartan-cni needs CAP_SYS_ADMIN")]
     Enter { source: io::Error },
+    #[error("cannot open a netlink socket in the network namespace")]
+    Socket { source: netlink::Error },
 }
 
 impl Netns {
-    /// Opens the namespace and proves that it is one, and not ours.
-    pub(crate) fn open(path: &str) -> Result<Netns, Error> {
+    /// Opens the namespace, proves that it is one and not ours, and opens a
+    /// netlink socket inside.
+    pub(crate) fn open(path: &str) -> Result<(Netns, Netlink), Error> {
         let open = |source| Error::Open {
             path: path.to_owned(),
             source,
@@ -62,14 +67,15 @@ impl Netns {
             inode: metadata.ino(),
         };
         // A namespace of another kind is refused by setns(2) with EINVAL.
-        match netns.inside(|| ()) {
+        match netns.inside(Netlink::open) {
             Err(Error::Enter { source }) if source.kind() == io::ErrorKind::InvalidInput => {
                 Err(Error::NotNetns {
                     path: path.to_owned(),
                 })
             }
             Err(error) => Err(error),
-            Ok(()) => Ok(netns),
+            Ok(Err(source)) => Err(Error::Socket { source }),
+            Ok(Ok(socket)) => Ok((netns, socket)),
         }
     }
 
@@ -112,7 +118,7 @@ mod tests {
 
     #[test]
     fn what_is_no_network_namespace_is_refused() {
-        let open = |path: &str| Netns::open(path).unwrap_err();
+        let open = |path: &str| Netns::open(path).map(|_| ()).unwrap_err();
         assert!(matches!(open("/run/netns/cs-none"), Error::Open { .. }));
         assert!(matches!(open("/etc/hostname"), Error::NotNetns { .. }));
         assert!(matches!(open("/"), Error::NotNetns { .. }));

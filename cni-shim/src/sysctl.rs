@@ -37,6 +37,7 @@ pub(crate) fn set_host_side(ifname: &str, speaks_v6: bool) -> Result<(), Error> 
 
 /// Runs inside the pod's namespace: /proc/sys/net shows the caller's.
 pub(crate) fn set_pod_side(ifname: &str, speaks_v6: bool) -> Result<(), Error> {
+    set("ipv4", ifname, &[("arp_notify", "1")])?;
     let v6 = [("accept_ra", "0"), ("accept_redirects", "0")];
     set_v6(ifname, speaks_v6, &v6)
 }
@@ -55,7 +56,8 @@ fn set_v6(ifname: &str, speaks_v6: bool, values: &[(&str, &'static str)]) -> Res
     }
 }
 
-/// Writes only what differs: /proc/sys may be read-only and right already.
+/// Writes only what differs: /proc/sys may be read-only and right already. One
+/// that is read-only and wrong stops nothing that works without the setting.
 fn set(family: &str, ifname: &str, values: &[(&str, &'static str)]) -> Result<(), Error> {
     for (key, value) in values {
         // Path components, not dots: an interface name may hold a dot.
@@ -68,13 +70,27 @@ fn set(family: &str, ifname: &str, values: &[(&str, &'static str)]) -> Result<()
             }
             std::fs::write(&path, value)
         };
-        write().map_err(|source| Error::Set {
-            path: path.clone(),
-            value,
-            source,
-        })?;
+        match write() {
+            Err(source) if source.kind() == io::ErrorKind::ReadOnlyFilesystem && !needed(key) => {
+                eprintln!(
+                    "tartan-cni: /proc/sys is read-only: {} is not {value}",
+                    path.display()
+                );
+            }
+            written => written.map_err(|source| Error::Set {
+                path: path.clone(),
+                value,
+                source,
+            })?,
+        }
     }
     Ok(())
+}
+
+/// Whether no packet passes without it; the others make the pod's interface
+/// harder to deceive.
+fn needed(key: &str) -> bool {
+    matches!(key, "forwarding" | "disable_ipv6")
 }
 
 #[cfg(test)]

@@ -12,6 +12,15 @@
 //! can be answered falsely. The gateway's address exists on no interface; it
 //! is the same in every pod. IPv6 alike, with `fe80::1`.
 //!
+//! Another interface of the same pod keeps the default route it had. So that
+//! replies leave where requests came in, what leaves from the addresses of the
+//! later one is looked up in a table of its own:
+//!
+//! ```text
+//!  ip rule from 10.244.1.3 lookup 1001
+//!  ip route default via 169.254.1.1 dev net1 onlink table 1001
+//! ```
+//!
 //! The pair is made by one request, with its peer already in the pod's
 //! namespace: creating and then moving costs two RCU grace periods, and lets
 //! udev at the pod's end. MAC addresses are set explicitly, which makes udev
@@ -19,44 +28,38 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use cni_shim::Attachment;
+use cni_shim::protocol::request::parse_mac;
 use ipnet::IpNet;
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
-use netlink_packet_route::address::{
-    AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope,
-};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
     InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
-use netlink_packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
-};
-use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
-    RouteType,
-};
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::io::Errno;
 
+use crate::announce;
+use crate::fault::{self, Fault};
+use crate::inventory;
 use crate::link_name::HOST_MAC;
 use crate::netlink::{self, Link, Netlink};
 use crate::netns::{self, Netns};
 use crate::sysctl;
+use messages::{
+    add_address, add_route, add_source_rule, everything, in_table, link_route, route_via,
+    set_neighbour,
+};
+
+mod messages;
 
 /// What to make.
-#[derive(Debug)]
 pub(crate) struct Plan<'a> {
     /// The pod's namespace.
     pub(crate) netns: &'a Netns,
-    /// Name of the pod's end.
-    pub(crate) ifname: &'a str,
-    /// Name of the host's end.
-    pub(crate) host_ifname: &'a str,
-    /// MAC of the pod's end.
-    pub(crate) pod_mac: [u8; 6],
-    /// The pod's addresses, host prefixes.
-    pub(crate) addresses: &'a [IpNet],
-    /// MTU of both ends, in bytes.
-    pub(crate) mtu: u16,
+    /// Names, addresses, MAC, MTU, table.
+    pub(crate) record: &'a Attachment,
+    /// Where the pod's routes lead; none: everywhere.
+    pub(crate) routes: &'a [IpNet],
 }
 
 /// What was made.
@@ -66,9 +69,9 @@ pub(crate) struct Made {
     pub(crate) host_mac: Vec<u8>,
     /// MAC of the pod's end, as the kernel has it.
     pub(crate) pod_mac: Vec<u8>,
-    /// Families whose default route goes through this interface. Another
-    /// interface of the pod keeps the one it had.
-    pub(crate) default_routes: Vec<IpAddr>,
+    /// Where the routes through this interface lead. Another interface of the
+    /// pod keeps those it had.
+    pub(crate) routes: Vec<IpNet>,
 }
 
 /// Why the pair could not be made or removed.
@@ -82,12 +85,16 @@ pub(crate) enum Error {
     Exists { ifname: String },
     #[error("the host already has an interface {host_ifname} that tartan-cni cannot replace")]
     HostExists { host_ifname: String },
-    #[error("{address} is routed elsewhere on this node: see `ip route get {address}`")]
-    Routed { address: IpAddr },
+    #[error("{destination} is routed elsewhere on this node: see `ip route get {}`", destination.addr())]
+    Routed { destination: IpNet },
     #[error("the interface {name} vanished while it was set up: did the pod end?")]
     Vanished { name: String },
     #[error("cannot set up the pod's interface: is /proc/sys writable?")]
     Sysctl { source: sysctl::Error },
+    #[error("{mac:?} in the record is no MAC address")]
+    Mac { mac: String },
+    #[error(transparent)]
+    Fault(#[from] Fault),
 }
 
 impl From<sysctl::Error> for Error {
@@ -110,13 +117,10 @@ pub(crate) fn gateway(address: IpAddr) -> IpAddr {
     }
 }
 
-/// A socket inside the pod's namespace, once it is known that the name is free.
-pub(crate) fn open_pod_side(netns: &Netns, ifname: &str) -> Result<Netlink, Error> {
-    let mut pod = netns
-        .inside(Netlink::open)
-        .map_err(|source| Error::Netns { source })??;
+/// Refuses a name that an interface of the pod has.
+pub(crate) fn expect_free(pod: &mut Netlink, ifname: &str) -> Result<(), Error> {
     match pod.link(ifname)? {
-        None => Ok(pod),
+        None => Ok(()),
         Some(_) => Err(Error::Exists {
             ifname: ifname.to_owned(),
         }),
@@ -125,29 +129,37 @@ pub(crate) fn open_pod_side(netns: &Netns, ifname: &str) -> Result<Netlink, Erro
 
 /// Makes the pair and everything on it. On error the caller removes it.
 pub(crate) fn make(host: &mut Netlink, pod: &mut Netlink, plan: &Plan<'_>) -> Result<Made, Error> {
-    create(host, plan)?;
-    let host_link = expect_link(host, plan.host_ifname)?;
-    let pod_link = expect_link(pod, plan.ifname)?;
-    let v6 = plan.addresses.iter().any(|prefix| prefix.addr().is_ipv6());
-    sysctl::set_host_side(plan.host_ifname, v6)?;
-    plan.netns
-        .inside(|| sysctl::set_pod_side(plan.ifname, v6))
+    let record = plan.record;
+    let mac = parse_mac(&record.mac).ok_or_else(|| Error::Mac {
+        mac: record.mac.clone(),
+    })?;
+    create(host, plan, mac)?;
+    fault::after("created")?;
+    let host_link = expect_link(host, &record.host_ifname)?;
+    let pod_link = expect_link(pod, &record.ifname)?;
+    let mut addresses = record.addresses.iter();
+    let v6 = addresses.any(|prefix| prefix.addr().is_ipv6());
+    sysctl::set_host_side(&record.host_ifname, v6)?;
+    let advertiser = plan
+        .netns
+        .inside(|| {
+            sysctl::set_pod_side(&record.ifname, v6)?;
+            Ok::<_, sysctl::Error>(if v6 { announce::open().ok() } else { None })
+        })
         .map_err(|source| Error::Netns { source })??;
+    fault::after("set-up")?;
     set_up(host, host_link.index, "bring the host's end up")?;
-    let default_routes = equip_pod(pod, pod_link.index, plan)?;
-    for address in plan.addresses {
-        let address = address.addr();
-        neighbour(host, host_link.index, address, plan.pod_mac)?;
-        let route = host_route(host_link.index, address);
-        match add_route(host, "route the pod's address", route) {
-            Err(error) if error.is(Errno::EXIST) => return Err(Error::Routed { address }),
-            result => result?,
-        }
+    let routes = equip_pod(pod, pod_link.index, plan)?;
+    fault::after("pod-equipped")?;
+    route_to_pod(host, host_link.index, record, mac)?;
+    if let Some(socket) = advertiser {
+        announce::advertise(&socket, pod_link.index, mac, &record.addresses);
     }
+    fault::after("routed")?;
     Ok(Made {
         host_mac: host_link.mac,
         pod_mac: pod_link.mac,
-        default_routes,
+        routes,
     })
 }
 
@@ -165,40 +177,59 @@ pub(crate) fn remove(host: &mut Netlink, host_ifname: &str) -> Result<(), Error>
     }
 }
 
-fn create(host: &mut Netlink, plan: &Plan<'_>) -> Result<(), Error> {
+/// Removes the rules of the attachment's own table from the pod, which the
+/// kernel leaves behind when the interface goes.
+pub(crate) fn remove_rules(pod: &mut Netlink, record: &Attachment) -> Result<(), Error> {
+    for v4 in [true, false] {
+        for rule in inventory::source_rules(pod, v4)? {
+            if Some(rule.table) == record.table {
+                let message = RouteNetlinkMessage::DelRule(rule.message);
+                match pod.change("remove the rule of the pod's interface", message, 0) {
+                    Err(error) if error.is(Errno::NOENT) => {}
+                    result => result?,
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn create(host: &mut Netlink, plan: &Plan<'_>, mac: [u8; 6]) -> Result<(), Error> {
     let create = "create the veth pair";
     let flags = NLM_F_CREATE | NLM_F_EXCL;
-    match host.change(create, veth_message(plan), flags) {
+    let host_ifname = &plan.record.host_ifname;
+    match host.change(create, veth_message(plan, mac), flags) {
         Err(error) if error.is(Errno::EXIST) => {}
         result => return Ok(result?),
     }
     // The pod's name was free a moment ago, so it is the host's name that is
     // taken: by what is left of an attachment whose record is lost.
-    remove(host, plan.host_ifname)?;
-    match host.change(create, veth_message(plan), flags) {
+    remove(host, host_ifname)?;
+    match host.change(create, veth_message(plan, mac), flags) {
         Err(error) if error.is(Errno::EXIST) => Err(Error::HostExists {
-            host_ifname: plan.host_ifname.to_owned(),
+            host_ifname: host_ifname.clone(),
         }),
         result => Ok(result?),
     }
 }
 
-fn veth_message(plan: &Plan<'_>) -> RouteNetlinkMessage {
+fn veth_message(plan: &Plan<'_>, mac: [u8; 6]) -> RouteNetlinkMessage {
+    let mtu = plan.record.mtu;
     let end = |name: &str, mac: [u8; 6]| {
         let mut message = LinkMessage::default();
         message.attributes = vec![
             LinkAttribute::IfName(name.to_owned()),
             LinkAttribute::Address(mac.to_vec()),
-            LinkAttribute::Mtu(u32::from(plan.mtu)),
+            LinkAttribute::Mtu(u32::from(mtu)),
         ];
         message
     };
-    let mut peer = end(plan.ifname, plan.pod_mac);
+    let mut peer = end(&plan.record.ifname, mac);
     peer.attributes.extend([
         LinkAttribute::NetNsFd(plan.netns.raw_fd()),
-        LinkAttribute::GsoMaxSegs(gso_max_segs(plan.mtu)),
+        LinkAttribute::GsoMaxSegs(gso_max_segs(mtu)),
     ]);
-    let mut host = end(plan.host_ifname, HOST_MAC);
+    let mut host = end(&plan.record.host_ifname, HOST_MAC);
     host.attributes.push(LinkAttribute::LinkInfo(vec![
         LinkInfo::Kind(InfoKind::Veth),
         LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer))),
@@ -212,44 +243,104 @@ fn gso_max_segs(mtu: u16) -> u32 {
     (LARGEST_SEND / (u32::from(mtu) + VXLAN_AND_ETHERNET)).clamp(1, MOST_SEGMENTS)
 }
 
-/// Addresses, loopback, neighbour and routes inside the pod.
-fn equip_pod(pod: &mut Netlink, index: u32, plan: &Plan<'_>) -> Result<Vec<IpAddr>, Error> {
-    if let Some(lo) = pod.link("lo")? {
-        // No runtime is bound to do it, and doing it twice is harmless.
+/// Addresses, loopback, neighbour and routes inside the pod. Returns where
+/// the routes lead that were set.
+fn equip_pod(pod: &mut Netlink, index: u32, plan: &Plan<'_>) -> Result<Vec<IpNet>, Error> {
+    if let Some(lo) = pod.link("lo")?.filter(|lo| !lo.up) {
+        // No runtime is bound to do it.
         set_up(pod, lo.index, "bring the pod's loopback up")?;
     }
+    let addresses = || plan.record.addresses.iter().map(IpNet::addr);
+    // An interface that comes up with its IPv4 address says so (`arp_notify`).
+    for address in addresses().filter(IpAddr::is_ipv4) {
+        add_address(pod, index, address)?;
+    }
     set_up(pod, index, "bring the pod's end up")?;
-    let mut default_routes = Vec::new();
-    for prefix in plan.addresses {
-        let address = prefix.addr();
-        let message = address_message(index, address);
-        pod.change(
-            "give the pod its address",
-            message,
-            NLM_F_CREATE | NLM_F_EXCL,
-        )?;
-        let gateway = gateway(address);
-        neighbour(pod, index, gateway, HOST_MAC)?;
-        match set_default_route(pod, index, gateway) {
-            // The pod's first interface keeps it.
-            Err(error) if error.is(Errno::EXIST) => {}
-            result => {
-                result?;
-                default_routes.push(gateway);
+    for address in addresses().filter(IpAddr::is_ipv6) {
+        add_address(pod, index, address)?;
+    }
+    let mut gateways: Vec<IpAddr> = addresses().map(gateway).collect();
+    gateways.dedup();
+    let mut routes = Vec::new();
+    for gateway in gateways {
+        set_neighbour(pod, index, gateway, HOST_MAC)?;
+        let everywhere = [everything(gateway)];
+        let wanted = match plan.routes {
+            [] => &everywhere,
+            some => some,
+        };
+        let of_family = |route: &&IpNet| route.addr().is_ipv4() == gateway.is_ipv4();
+        for destination in wanted.iter().filter(of_family) {
+            match set_route(pod, index, *destination, gateway) {
+                // The pod's first interface keeps it.
+                Err(error) if error.is(Errno::EXIST) => {}
+                result => {
+                    result?;
+                    routes.push(*destination);
+                }
             }
         }
     }
-    Ok(default_routes)
+    if let Some(table) = plan.record.table {
+        for address in addresses() {
+            add_source_rule(pod, address, table)?;
+            let route = route_via(index, everything(address), gateway(address));
+            match add_route(pod, "set the route of its table", in_table(route, table)) {
+                // Of an earlier address of the family.
+                Err(error) if error.is(Errno::EXIST) => {}
+                result => result?,
+            }
+        }
+    }
+    Ok(routes)
 }
 
-fn set_default_route(pod: &mut Netlink, index: u32, gateway: IpAddr) -> Result<(), netlink::Error> {
-    add_route(pod, "set the default route", default_route(index, gateway))?;
+fn set_route(
+    pod: &mut Netlink,
+    index: u32,
+    destination: IpNet,
+    gateway: IpAddr,
+) -> Result<(), netlink::Error> {
+    let route = route_via(index, destination, gateway);
+    add_route(pod, "set the pod's route", route)?;
     if gateway.is_ipv6() {
         // Every IPv6 interface has fe80::/64 on link.
         return Ok(());
     }
     // `onlink` does without it; programs that check the gateway do not.
-    add_route(pod, "route the gateway", host_route(index, gateway))
+    match add_route(pod, "route the gateway", link_route(index, gateway)) {
+        Err(error) if error.is(Errno::EXIST) => Ok(()),
+        result => result,
+    }
+}
+
+/// The node's way to the pod's addresses, and by them to what else the pod may
+/// send from: the check of sources asks these routes.
+fn route_to_pod(
+    host: &mut Netlink,
+    index: u32,
+    record: &Attachment,
+    mac: [u8; 6],
+) -> Result<(), Error> {
+    let mut routes = Vec::new();
+    for address in record.addresses.iter().map(IpNet::addr) {
+        set_neighbour(host, index, address, mac)?;
+        routes.push((IpNet::from(address), link_route(index, address)));
+    }
+    for source in &record.allowed_sources {
+        let of_family = |a: &IpAddr| a.is_ipv4() == source.addr().is_ipv4();
+        let mut addresses = record.addresses.iter().map(IpNet::addr);
+        if let Some(address) = addresses.find(of_family) {
+            routes.push((*source, route_via(index, *source, address)));
+        }
+    }
+    for (destination, route) in routes {
+        match add_route(host, "route the pod's address", route) {
+            Err(error) if error.is(Errno::EXIST) => return Err(Error::Routed { destination }),
+            result => result?,
+        }
+    }
+    Ok(())
 }
 
 fn expect_link(netlink: &mut Netlink, name: &str) -> Result<Link, Error> {
@@ -264,106 +355,6 @@ fn set_up(netlink: &mut Netlink, index: u32, doing: &'static str) -> Result<(), 
     message.header.flags = LinkFlags::Up;
     message.header.change_mask = LinkFlags::Up;
     Ok(netlink.change(doing, RouteNetlinkMessage::SetLink(message), 0)?)
-}
-
-fn address_message(index: u32, address: IpAddr) -> RouteNetlinkMessage {
-    let mut message = AddressMessage::default();
-    message.header.family = family(address);
-    message.header.prefix_len = full_length(address);
-    message.header.scope = AddressScope::Universe;
-    message.header.index = index;
-    if address.is_ipv6() {
-        // The range guarantees that nobody else has it.
-        message.header.flags = AddressHeaderFlags::Nodad;
-    }
-    message.attributes = vec![
-        AddressAttribute::Local(address),
-        AddressAttribute::Address(address),
-    ];
-    RouteNetlinkMessage::NewAddress(message)
-}
-
-fn neighbour(
-    netlink: &mut Netlink,
-    index: u32,
-    address: IpAddr,
-    mac: [u8; 6],
-) -> Result<(), Error> {
-    let mut message = NeighbourMessage::default();
-    message.header.family = family(address);
-    message.header.ifindex = index;
-    message.header.state = NeighbourState::Permanent;
-    message.header.kind = RouteType::Unicast;
-    message.attributes = vec![
-        NeighbourAttribute::Destination(match address {
-            IpAddr::V4(v4) => NeighbourAddress::Inet(v4),
-            IpAddr::V6(v6) => NeighbourAddress::Inet6(v6),
-        }),
-        NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
-    ];
-    Ok(netlink.change(
-        "set a permanent neighbour",
-        RouteNetlinkMessage::NewNeighbour(message),
-        NLM_F_CREATE | NLM_F_REPLACE,
-    )?)
-}
-
-fn add_route(
-    netlink: &mut Netlink,
-    doing: &'static str,
-    route: RouteMessage,
-) -> Result<(), netlink::Error> {
-    netlink.change(
-        doing,
-        RouteNetlinkMessage::NewRoute(route),
-        NLM_F_CREATE | NLM_F_EXCL,
-    )
-}
-
-/// `ADDRESS dev INDEX scope link`.
-fn host_route(index: u32, address: IpAddr) -> RouteMessage {
-    let mut route = route(index, address);
-    route.header.destination_prefix_length = full_length(address);
-    if address.is_ipv4() {
-        // IPv6 routes have no scope.
-        route.header.scope = RouteScope::Link;
-    }
-    route
-        .attributes
-        .push(RouteAttribute::Destination(RouteAddress::from(address)));
-    route
-}
-
-/// `default via GATEWAY dev INDEX onlink`.
-fn default_route(index: u32, gateway: IpAddr) -> RouteMessage {
-    let mut route = route(index, gateway);
-    route.header.flags = RouteFlags::Onlink;
-    route
-        .attributes
-        .push(RouteAttribute::Gateway(RouteAddress::from(gateway)));
-    route
-}
-
-fn route(index: u32, address: IpAddr) -> RouteMessage {
-    let mut route = RouteMessage::default();
-    route.header.address_family = family(address);
-    route.header.table = RouteHeader::RT_TABLE_MAIN;
-    route.header.protocol = RouteProtocol::Static;
-    route.header.scope = RouteScope::Universe;
-    route.header.kind = RouteType::Unicast;
-    route.attributes = vec![RouteAttribute::Oif(index)];
-    route
-}
-
-fn family(address: IpAddr) -> AddressFamily {
-    match address {
-        IpAddr::V4(_) => AddressFamily::Inet,
-        IpAddr::V6(_) => AddressFamily::Inet6,
-    }
-}
-
-fn full_length(address: IpAddr) -> u8 {
-    IpNet::from(address).prefix_len()
 }
 
 /// Link-local, so it can never be a pod's or a peer's.

@@ -276,7 +276,7 @@ fn version_and_status_answer_and_a_person_gets_a_hint() {
     assert_eq!(
         version,
         json!({"cniVersion": "1.1.0",
-               "supportedVersions": ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]})
+               "supportedVersions": ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]})
     );
     let conf = rig.conf("1.1.0").to_string();
     rig.call(&[("CNI_COMMAND", "STATUS")], &conf).silent();

@@ -137,7 +137,9 @@ fn an_unreadable_record_is_cleared_by_its_own_del_or_add_alone() {
 
     let removed = rig.del("c1", "eth0", &pod);
     removed.silent();
-    assert!(removed.stderr.contains("unreadable"), "{removed:?}");
+    assert!(removed.stderr.contains("set aside as"), "{removed:?}");
+    let aside = rig.run().attachments().join(".damaged-c1:eth0.json");
+    assert_eq!(std::fs::read(aside).unwrap(), bytes[..bytes.len() / 2]);
     assert!(rig.census().records().is_empty());
     assert_eq!(ip(&["-n", &rig.node, "link", "show", "type", "veth"]), "");
 

@@ -143,6 +143,7 @@ impl Rig {
             .args(["netns", "exec", &self.node, plugin])
             .env_clear()
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("CNI_PATH", "/usr/lib/cni")
             .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -160,7 +161,9 @@ impl Rig {
         let mut records: Vec<String> = std::fs::read_dir(run.attachments())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .filter(|name| name != ".lock" && name != ".last")
+            .filter(|name| {
+                !name.starts_with('.') || name.ends_with(".json") && !name.contains("damaged")
+            })
             .collect();
         records.sort();
         Census {

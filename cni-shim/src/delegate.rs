@@ -1,0 +1,219 @@
+//! A delegated IPAM plugin (SPEC section 4): host-local, static, or any other
+//! that the configuration names in `ipam.type`. It is run with our own
+//! environment and standard input, its standard error is ours, and what it
+//! refuses we refuse in its words.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use cni_shim::protocol::request::SearchPath;
+use cni_shim::protocol::{CniResult, Json, Key, NetConf, Verb, result};
+
+use crate::error::TRY_LATER;
+
+/// An IPAM plugin that was found.
+#[derive(Debug)]
+pub(crate) struct Delegate<'a> {
+    kind: &'a str,
+    program: PathBuf,
+    conf: &'a NetConf,
+}
+
+/// Why it did not serve.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(
+        "failed to find plugin {kind:?} of \"ipam\" in CNI_PATH: install it, or remove \"ipam\""
+    )]
+    NotFound { kind: String },
+    #[error("cannot run the ipam plugin {program}")]
+    Run { program: PathBuf, source: io::Error },
+    #[error("ipam plugin {kind} failed ({verb}): {message}")]
+    Failed {
+        kind: String,
+        verb: &'static str,
+        code: u64,
+        message: String,
+        details: String,
+    },
+    #[error("the result of ipam plugin {kind} is no JSON")]
+    NoJson {
+        kind: String,
+        source: serde_json::Error,
+    },
+    #[error("the result of ipam plugin {kind} cannot be used")]
+    Result { kind: String, source: result::Error },
+    #[error("ipam plugin {kind} gave no address: see its configuration")]
+    NoAddress { kind: String },
+}
+
+impl Error {
+    /// What it said, where the specification has a word for it; else ours.
+    pub(crate) fn code(&self) -> u32 {
+        match self {
+            Error::NotFound { .. } => 7,
+            Error::Failed { code, .. } if *code == u64::from(TRY_LATER) => TRY_LATER,
+            _ => DELEGATE_FAILED,
+        }
+    }
+
+    /// Its own details.
+    pub(crate) fn details(&self) -> String {
+        match self {
+            Error::Failed { details, .. } => details.clone(),
+            _ => String::new(),
+        }
+    }
+}
+
+impl<'a> Delegate<'a> {
+    /// Looks `kind` up in `path`.
+    pub(crate) fn find(
+        kind: &'a str,
+        path: &SearchPath,
+        conf: &'a NetConf,
+    ) -> Result<Delegate<'a>, Error> {
+        let mut found = path.candidates(kind).into_iter();
+        let program = found
+            .find(|program| program.is_file())
+            .ok_or_else(|| Error::NotFound {
+                kind: kind.to_owned(),
+            })?;
+        Ok(Delegate {
+            kind,
+            program,
+            conf,
+        })
+    }
+
+    /// ADD: what it gives.
+    pub(crate) fn add(&self) -> Result<CniResult, Error> {
+        let output = self.run(Verb::Add, None)?;
+        let kind = || self.kind.to_owned();
+        let json = Json::parse(&output).map_err(|source| Error::NoJson {
+            kind: kind(),
+            source,
+        })?;
+        let result =
+            CniResult::parse(&json, self.conf.version).map_err(|source| Error::Result {
+                kind: kind(),
+                source,
+            })?;
+        if result.ips.is_empty() {
+            return Err(Error::NoAddress { kind: kind() });
+        }
+        Ok(result)
+    }
+
+    /// DEL of one attachment, which need not be that of the request: of host-local
+    /// there is none yet that knows GC.
+    pub(crate) fn delete(&self, key: &Key) -> Result<(), Error> {
+        self.run(Verb::Del, Some(key)).map(|_| ())
+    }
+
+    /// The request's own verb, where it has no answer.
+    pub(crate) fn forward(&self, verb: Verb) -> Result<(), Error> {
+        self.run(verb, None).map(|_| ())
+    }
+
+    fn run(&self, verb: Verb, key: Option<&Key>) -> Result<Vec<u8>, Error> {
+        let output = self.execute(verb, key).map_err(|source| Error::Run {
+            program: self.program.clone(),
+            source,
+        })?;
+        if output.status.success() {
+            return Ok(output.stdout);
+        }
+        let said = Json::parse(&output.stdout).unwrap_or_default();
+        let text = |key| said.get(key).and_then(Json::text).map(str::to_owned);
+        Err(Error::Failed {
+            kind: self.kind.to_owned(),
+            verb: verb.name(),
+            code: said.get("code").and_then(Json::integer).unwrap_or_default(),
+            message: text("msg").unwrap_or_else(|| output.status.to_string()),
+            details: text("details").unwrap_or_default(),
+        })
+    }
+
+    fn execute(&self, verb: Verb, key: Option<&Key>) -> io::Result<Output> {
+        let mut command = Command::new(&self.program);
+        if let Some(key) = key {
+            command.env("CNI_CONTAINERID", &key.container);
+            command.env("CNI_IFNAME", &key.ifname);
+        }
+        let mut child = command
+            .env("CNI_COMMAND", verb.name())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let stdin = child.stdin.take();
+        std::thread::scope(|scope| {
+            // One that answers before it has read must not stop us both.
+            scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(&self.conf.input)));
+            child.wait_with_output()
+        })
+    }
+}
+
+/// Ours, beyond those of the specification.
+const DELEGATE_FAILED: u32 = 107;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn conf() -> NetConf {
+        let text = r#"{"cniVersion":"1.0.0","name":"n","ipam":{"type":"x"}}"#;
+        NetConf::parse(text.into(), Verb::Add).unwrap()
+    }
+
+    /// An IPAM plugin that is this shell script.
+    fn with_script<T>(script: &str, work: impl FnOnce(Delegate<'_>) -> T) -> T {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("x");
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let path = SearchPath::new(format!("/nonexistent:{}", directory.path().display()));
+        let conf = conf();
+        work(Delegate::find("x", &path, &conf).unwrap())
+    }
+
+    #[test]
+    fn it_gets_our_input_and_its_result_is_read() {
+        let script = r#"in=$(cat); [ "$CNI_COMMAND" = ADD ] || exit 3
+            case $in in *'"type":"x"'*) echo '{"ips":[{"address":"10.1.0.5/24"}]}';; esac"#;
+        let result = with_script(script, |delegate| delegate.add()).unwrap();
+        assert_eq!(result.ips[0].address, "10.1.0.5/24".parse().unwrap());
+        with_script("cat >/dev/null", |delegate| delegate.forward(Verb::Gc)).unwrap();
+    }
+
+    #[test]
+    fn what_it_refuses_is_told_in_its_words() {
+        let script = r#"echo '{"code":11,"msg":"later","details":"much"}'; exit 1"#;
+        let error = with_script(script, |delegate| delegate.add()).unwrap_err();
+        assert_eq!(error.to_string(), "ipam plugin x failed (ADD): later");
+        assert_eq!((error.code(), error.details()), (11, "much".to_owned()));
+        for (script, code) in [
+            ("exit 4", 107),
+            ("echo nonsense", 107),
+            ("echo '{}'", 107),
+            ("echo '{\"ips\":7}'", 107),
+            ("kill -9 $$", 107),
+        ] {
+            let error = with_script(script, |delegate| delegate.add()).unwrap_err();
+            assert_eq!(error.code(), code, "{script}: {error}");
+        }
+    }
+
+    #[test]
+    fn one_that_is_nowhere_or_no_name_is_not_run() {
+        let conf = conf();
+        let path = SearchPath::new("/bin".to_owned());
+        for kind in ["no-such-plugin", "../bin/sh", "/bin/sh"] {
+            let error = Delegate::find(kind, &path, &conf).unwrap_err();
+            assert_eq!(error.code(), 7, "{kind}");
+        }
+    }
+}

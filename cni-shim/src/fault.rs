@@ -1,0 +1,37 @@
+//! Failures on demand, so that tests meet every crash: after each step of ADD
+//! and DEL the plugin can be made to fail, to die, or to stand still.
+//!
+//! `TARTAN_CNI_FAULT=STEP:fail`, `STEP:kill` or `STEP:stop`. Without the
+//! variable, which no runtime sets, nothing happens. A runtime that could set
+//! it could do worse with the plugin's other variables.
+
+use rustix::process::{Signal, getpid, kill_process};
+
+/// An error that a test asked for.
+#[derive(Debug, thiserror::Error)]
+#[error("{VARIABLE} asks for a failure after {step}: unset it")]
+pub(crate) struct Fault {
+    step: &'static str,
+}
+
+/// To be called after each step.
+pub(crate) fn after(step: &'static str) -> Result<(), Fault> {
+    let Some(asked) = std::env::var_os(VARIABLE) else {
+        return Ok(());
+    };
+    let fate = asked.to_str().and_then(|asked| asked.strip_prefix(step));
+    match fate {
+        Some(":fail") => Err(Fault { step }),
+        Some(":kill") => {
+            let _ = kill_process(getpid(), Signal::KILL);
+            Ok(())
+        }
+        Some(":stop") => {
+            let _ = kill_process(getpid(), Signal::STOP);
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+const VARIABLE: &str = "TARTAN_CNI_FAULT";

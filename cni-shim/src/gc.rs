@@ -1,0 +1,105 @@
+//! GC: detach whatever the runtime no longer knows.
+//!
+//! Only attachments of the network asked about, and only what was there when
+//! the request came: an ADD that runs beside it writes a record that the
+//! runtime could not know yet, and one that is half made has a while to be
+//! finished. What cannot be removed stops nothing, and all of it is told at the
+//! end.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use cni_shim::protocol::request::SearchPath;
+use cni_shim::protocol::{Key, NetConf, Verb, net_conf};
+use cni_shim::{RunDir, State, attachment};
+
+use crate::agent::{self, Call};
+use crate::delegate::Delegate;
+use crate::error::Error;
+use crate::link_name;
+use crate::netlink::Netlink;
+use crate::teardown;
+use crate::veth;
+
+/// Serves GC.
+pub(crate) fn gc(path: &SearchPath, conf: &NetConf) -> Result<(), Error> {
+    let began = SystemTime::now();
+    let valid = conf.valid.as_ref();
+    let valid: HashSet<&Key> = valid
+        .ok_or(net_conf::Error::NoAttachments)?
+        .iter()
+        .collect();
+    let run = RunDir::under(&conf.root);
+    let mut host = Netlink::open()?;
+    let mut errors = Vec::new();
+    for (file, record) in attachment::list(&run)? {
+        let Some((container, ifname)) = attachment::named_by(&file) else {
+            continue;
+        };
+        let key = Key { container, ifname };
+        if valid.contains(&key) {
+            continue;
+        }
+        let removed = match record {
+            Ok(record) if record.network != conf.name => continue,
+            Ok(record) if is_young(&file, record.state, began) => continue,
+            Ok(record) => teardown::remove(&mut host, &run, &record, path, conf),
+            Err(error) => remove_damaged(&mut host, &key, conf, &file, &error),
+        };
+        match removed {
+            Ok(()) => agent::tell(&run.socket(), Call::release(&key)),
+            Err(error) => errors.push(format!("{key}: {error}")),
+        }
+    }
+    if let Some(kind) = &conf.ipam {
+        let forwarded = Delegate::find(kind, path, conf).and_then(|d| d.forward(Verb::Gc));
+        errors.extend(forwarded.err().map(|error| error.to_string()));
+    }
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Several(errors))
+}
+
+/// Whether the record was written since the request came, or so lately that
+/// its ADD may still be at work.
+fn is_young(file: &Path, state: State, began: SystemTime) -> bool {
+    let Ok(written) = file.metadata().and_then(|metadata| metadata.modified()) else {
+        // Its DEL was faster.
+        return true;
+    };
+    let margin = match state {
+        State::Attached => TICK,
+        State::Reserved => LONGEST_ADD,
+    };
+    written
+        .checked_add(margin)
+        .is_none_or(|until| until > began)
+}
+
+/// A record that cannot be read may be of any network. It is of this one when
+/// the link that this network's ADD would have made is there.
+fn remove_damaged(
+    host: &mut Netlink,
+    key: &Key,
+    conf: &NetConf,
+    file: &Path,
+    error: &attachment::Error,
+) -> Result<(), Error> {
+    let name = link_name::host_ifname(&conf.name, key, 0);
+    if host.link(&name)?.is_none() {
+        return Ok(());
+    }
+    veth::remove(host, &name)?;
+    veth::remove(host, &attachment::limiter_ifname(&name))?;
+    let aside = attachment::set_aside(file)?;
+    eprintln!("tartan-cni: {error}; set aside as {}", aside.display());
+    Ok(())
+}
+
+/// File times lag behind the clock by as much.
+const TICK: Duration = Duration::from_millis(5);
+
+/// Longer than any ADD waits for the agent.
+const LONGEST_ADD: Duration = Duration::from_secs(15);

@@ -1,0 +1,202 @@
+//! What the kernel has in one network namespace: addresses, routes,
+//! neighbours, rules.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType,
+};
+use netlink_packet_route::rule::{RuleAttribute, RuleMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use crate::netlink::{Error, Netlink};
+
+/// A route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SeenRoute {
+    /// Where to.
+    pub(crate) destination: IpNet,
+    /// In which table.
+    pub(crate) table: u32,
+    /// Through which interface.
+    pub(crate) index: Option<u32>,
+    /// Whether it leads anywhere (is no `unreachable`, `blackhole` or the like).
+    pub(crate) leads: bool,
+}
+
+/// A neighbour that has, or lately had, a hardware address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SeenNeighbour {
+    /// Its address.
+    pub(crate) address: IpAddr,
+    /// On which interface.
+    pub(crate) index: u32,
+    /// Whether somebody set it for good.
+    pub(crate) permanent: bool,
+}
+
+/// `from SOURCE lookup TABLE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SeenRule {
+    /// The whole rule, to delete it by.
+    pub(crate) message: RuleMessage,
+    /// The source's address.
+    pub(crate) source: IpAddr,
+    /// The table.
+    pub(crate) table: u32,
+}
+
+/// Every route of a family, in any table.
+pub(crate) fn routes(netlink: &mut Netlink, v4: bool) -> Result<Vec<SeenRoute>, Error> {
+    let mut question = RouteMessage::default();
+    question.header.address_family = family(v4);
+    let question = RouteNetlinkMessage::GetRoute(question);
+    netlink.dump("list the routes", &question, |answer| match answer {
+        RouteNetlinkMessage::NewRoute(route) => seen_route(route, v4),
+        _ => None,
+    })
+}
+
+/// Every neighbour of a family.
+pub(crate) fn neighbours(netlink: &mut Netlink, v4: bool) -> Result<Vec<SeenNeighbour>, Error> {
+    let mut question = NeighbourMessage::default();
+    question.header.family = family(v4);
+    let question = RouteNetlinkMessage::GetNeighbour(question);
+    netlink.dump("list the neighbours", &question, |answer| match answer {
+        RouteNetlinkMessage::NewNeighbour(neighbour) => seen_neighbour(neighbour),
+        _ => None,
+    })
+}
+
+/// Every address of one interface.
+pub(crate) fn addresses(netlink: &mut Netlink, index: u32) -> Result<Vec<IpAddr>, Error> {
+    let question = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+    netlink.dump("list the addresses", &question, |answer| match answer {
+        RouteNetlinkMessage::NewAddress(address) if address.header.index == index => {
+            let attributes = address.attributes.iter();
+            // IFA_LOCAL is the address; IFA_ADDRESS alone is there with IPv6.
+            let local = attributes.clone().find_map(|attribute| match attribute {
+                AddressAttribute::Local(address) => Some(*address),
+                _ => None,
+            });
+            local.or_else(|| {
+                attributes.clone().find_map(|attribute| match attribute {
+                    AddressAttribute::Address(address) => Some(*address),
+                    _ => None,
+                })
+            })
+        }
+        _ => None,
+    })
+}
+
+/// Every rule of a family that looks one source up in a table of its own.
+pub(crate) fn source_rules(netlink: &mut Netlink, v4: bool) -> Result<Vec<SeenRule>, Error> {
+    let mut question = RuleMessage::default();
+    question.header.family = family(v4);
+    let question = RouteNetlinkMessage::GetRule(question);
+    netlink.dump("list the rules", &question, |answer| {
+        let RouteNetlinkMessage::NewRule(message) = answer else {
+            return None;
+        };
+        let mut table = u32::from(message.header.table);
+        let mut source = None;
+        for attribute in &message.attributes {
+            match attribute {
+                RuleAttribute::Table(wide) => table = *wide,
+                RuleAttribute::Source(address) => source = Some(*address),
+                _ => {}
+            }
+        }
+        Some(SeenRule {
+            message: message.clone(),
+            source: source?,
+            table,
+        })
+    })
+}
+
+fn seen_route(route: &RouteMessage, v4: bool) -> Option<SeenRoute> {
+    let mut destination = if v4 {
+        IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)
+    } else {
+        IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED)
+    };
+    let mut table = u32::from(route.header.table);
+    let mut index = None;
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Destination(RouteAddress::Inet(v4)) => destination = IpAddr::V4(*v4),
+            RouteAttribute::Destination(RouteAddress::Inet6(v6)) => destination = IpAddr::V6(*v6),
+            RouteAttribute::Table(wide) => table = *wide,
+            RouteAttribute::Oif(oif) => index = Some(*oif),
+            _ => {}
+        }
+    }
+    Some(SeenRoute {
+        destination: IpNet::new(destination, route.header.destination_prefix_length).ok()?,
+        table,
+        index,
+        leads: matches!(route.header.kind, RouteType::Unicast | RouteType::Local),
+    })
+}
+
+fn seen_neighbour(message: &NeighbourMessage) -> Option<SeenNeighbour> {
+    use NeighbourState::{Delay, Noarp, Permanent, Probe, Reachable, Stale};
+    let state = message.header.state;
+    if !matches!(state, Reachable | Stale | Delay | Probe | Noarp | Permanent) {
+        return None;
+    }
+    let address = message
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => Some(IpAddr::V4(*v4)),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => Some(IpAddr::V6(*v6)),
+            _ => None,
+        });
+    Some(SeenNeighbour {
+        address: address?,
+        index: message.header.ifindex,
+        permanent: state == Permanent,
+    })
+}
+
+fn family(v4: bool) -> AddressFamily {
+    if v4 {
+        AddressFamily::Inet
+    } else {
+        AddressFamily::Inet6
+    }
+}
+
+/// The table of routes that nobody chose another for.
+pub(crate) const MAIN_TABLE: u32 = RouteHeader::RT_TABLE_MAIN as u32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_found_in_every_list() {
+        let mut netlink = Netlink::open().unwrap();
+        let lo = netlink.link("lo").unwrap().unwrap();
+        assert!(lo.mtu >= 1500, "{lo:?}");
+        let local: IpAddr = "127.0.0.1".parse().unwrap();
+        assert!(addresses(&mut netlink, lo.index).unwrap().contains(&local));
+        let routed = routes(&mut netlink, true).unwrap();
+        let found = routed.iter().find(|r| r.destination == IpNet::from(local));
+        let found = found.unwrap();
+        assert_eq!(
+            (found.table, found.index, found.leads),
+            (255, Some(lo.index), true)
+        );
+        source_rules(&mut netlink, true).unwrap();
+        neighbours(&mut netlink, false).unwrap();
+    }
+}

@@ -1,0 +1,61 @@
+//! Taking an attachment away, for ADD that fails, DEL and GC alike: first the
+//! interface, then what it leaves behind in the pod, then the addresses, then
+//! the record. While a link is there its record is there: an address is never
+//! free while somebody can still use it.
+
+use cni_shim::protocol::request::SearchPath;
+use cni_shim::protocol::{Key, NetConf};
+use cni_shim::{Attachment, RunDir, range};
+
+use crate::delegate::Delegate;
+use crate::error::Error;
+use crate::fault;
+use crate::netlink::Netlink;
+use crate::netns::Netns;
+use crate::veth;
+
+/// Removes everything of `record`, the record last.
+pub(crate) fn remove(
+    host: &mut Netlink,
+    run: &RunDir,
+    record: &Attachment,
+    path: &SearchPath,
+    conf: &NetConf,
+) -> Result<(), Error> {
+    remove_links(host, record)?;
+    fault::after("link-removed")?;
+    // An IPAM plugin that fails keeps nobody from the rest.
+    let freed = match &record.ipam {
+        Some(kind) => Delegate::find(kind, path, conf).and_then(|delegate| {
+            let (container, ifname) = (record.container.clone(), record.ifname.clone());
+            delegate.delete(&Key { container, ifname })
+        }),
+        None => Ok(()),
+    };
+    fault::after("ipam-freed")?;
+    if record.ipam.is_none() {
+        range::release(run, &record.addresses);
+    }
+    record.remove(run)?;
+    fault::after("record-removed")?;
+    Ok(freed?)
+}
+
+/// Removes the interface, what shapes its traffic, and the rules in a pod that
+/// lives on. What is not there is success.
+pub(crate) fn remove_links(host: &mut Netlink, record: &Attachment) -> Result<(), Error> {
+    veth::remove(host, &record.host_ifname)?;
+    if record.bandwidth.is_some() {
+        veth::remove(host, &record.limiter_ifname())?;
+    }
+    if record.table.is_some() {
+        // A pod that is gone, or a path that leads to another one, has none
+        // of our rules.
+        if let Ok((netns, mut pod)) = Netns::open(&record.netns)
+            && netns.inode() == record.netns_inode
+        {
+            veth::remove_rules(&mut pod, record)?;
+        }
+    }
+    Ok(())
+}
