@@ -11,6 +11,7 @@
 mod datagrams;
 mod delivery;
 mod frames;
+mod recent;
 mod writer;
 
 use std::net::{IpAddr, SocketAddr};
@@ -27,13 +28,13 @@ use crate::batch::Meta;
 use crate::counters::Tally;
 use crate::device::Device;
 use crate::drops::{Direction, DropReason};
-use crate::peers::{Peer, PeerId};
 use crate::snapshot::Snapshot;
 use crate::steer::Part;
 
 pub(crate) use datagrams::Datagrams;
 pub(crate) use delivery::Delivery;
 pub(crate) use frames::Frames;
+pub(crate) use recent::Recent;
 pub(crate) use writer::Writer;
 
 /// An outer source that no peer has, with an inner source that one does: what an operator wants to know of.
@@ -48,6 +49,7 @@ pub(crate) struct Inbound<'a, D> {
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) tally: &'a Tally,
     pub(crate) refused: &'a ArrayQueue<RefusedSource>,
+    pub(crate) recent: Recent<'a>,
     pub(crate) delivery: Delivery<'a, D>,
 }
 
@@ -108,7 +110,7 @@ impl<D: Device> Inbound<'_, D> {
             Format::Udp => pull::udp(bytes, self.snapshot.ipv6_over_udp),
             Format::Vxlan => pull::vxlan(bytes, &self.snapshot.vtep),
         };
-        let peer = self.snapshot.peers.by_source(datagram.source.ip());
+        let peer = self.recent.sender(self.snapshot, datagram.source.ip());
         let (pulled, id, peer) = match (pulled, peer) {
             (Ok(pulled), Some((id, peer))) => (pulled, id, peer),
             (Ok(pulled), None) => {
@@ -128,6 +130,7 @@ impl<D: Device> Inbound<'_, D> {
         };
         let outer_ecn = (format == Format::Vxlan).then_some(datagram.ecn);
         let Pulled { offset, inner } = pulled;
+        let passage = self.recent.passage(self.snapshot, (id, peer), &inner);
         let start = datagram.range.start + offset;
         let place = start..start + inner.len;
         let packet = frames.bytes(datagram.frame, place.clone());
@@ -141,8 +144,8 @@ impl<D: Device> Inbound<'_, D> {
             .as_ref()
             .map_or(1, |plan| plan.as_ref().map_or(1, Plan::count));
         self.tally.receive(Direction::Inbound, count - 1);
-        let admitted = admit(self.snapshot, id, peer, &inner, outer_ecn);
-        match admitted.and_then(|marked| Ok((marked, plan.transpose()?))) {
+        let marked = passage.and_then(|()| mark(&inner, outer_ecn));
+        match marked.and_then(|marked| Ok((marked, plan.transpose()?))) {
             Ok((marked, plan)) => {
                 if let Some(marked) = marked
                     && let Some(packet) = frames.bytes_mut(datagram.frame, place)
@@ -176,22 +179,10 @@ impl<D: Device> Inbound<'_, D> {
     }
 }
 
-/// The stairs behind the known peer. Returns the congestion mark that the inner packet gets where the outer says so.
-fn admit(
-    snapshot: &Snapshot,
-    id: PeerId,
-    peer: &Peer,
-    inner: &Inner,
-    outer_ecn: Option<Ecn>,
-) -> Result<Option<Ecn>, DropReason> {
-    if !snapshot.belongs(id, peer, inner.source) {
-        return Err(DropReason::NotPeersSource);
-    }
-    if !snapshot.pods.is_local(inner.destination) {
-        return Err(DropReason::NotOurs);
-    }
+/// The congestion mark that the inner packet gets where the outer header says so (RFC 6040).
+fn mark(inner: &Inner, outer: Option<Ecn>) -> Result<Option<Ecn>, DropReason> {
     // Stock peers of the `udp` format send Not-ECT outside; there is nothing to carry over.
-    outer_ecn.map_or(Ok(None), |outer| {
+    outer.map_or(Ok(None), |outer| {
         ecn::decapsulate(outer, inner.ecn).map_err(|_| DropReason::EcnMismatch)
     })
 }

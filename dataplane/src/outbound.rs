@@ -27,6 +27,7 @@ use crate::limits::FRAME;
 use crate::now::Now;
 use crate::snapshot::Snapshot;
 
+pub(crate) use way::Recent;
 use way::{Fit, Target};
 
 /// What the stages need.
@@ -37,6 +38,8 @@ pub(crate) struct Outbound<'a, D> {
     pub(crate) answers: &'a mut Answers,
     pub(crate) tally: &'a Tally,
     pub(crate) now: Now,
+    /// The way of the packet before, which is mostly the next one's too.
+    pub(crate) recent: Option<Recent<'a>>,
 }
 
 /// Why a packet goes no further, and what its sender is told.

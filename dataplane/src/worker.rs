@@ -28,7 +28,7 @@ use crate::batch::{InboundBatch, OutboundBatch};
 use crate::counters::{Counters, InUse, Tally};
 use crate::device::Device;
 use crate::drops::Direction;
-use crate::inbound::{Delivery, Frames, Inbound, RefusedSource, Writer};
+use crate::inbound::{Delivery, Frames, Inbound, Recent, RefusedSource, Writer};
 use crate::limits::{
     ERROR_ROUNDS, GATHERED, GATHERED_CHAINS, HOLD, NOTICES, OUTBOUND_BYTES, OUTBOUND_PACKETS,
 };
@@ -314,6 +314,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             answers,
             tally,
             now,
+            recent: None,
         };
         let mut bytes = 0;
         for index in 0..OUTBOUND_PACKETS {
@@ -354,6 +355,7 @@ fn stairs<'a, D: Device>(
         snapshot,
         tally,
         refused,
+        recent: Recent::default(),
         delivery: Delivery {
             offloads: device.offloads(now),
             coalescer,

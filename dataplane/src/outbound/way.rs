@@ -43,11 +43,11 @@ impl Target<'_> {
 impl<'a, D> Outbound<'a, D> {
     /// Where the packet goes, and whether a wire packet of `length` bytes fits there.
     pub(super) fn target(
-        &self,
+        &mut self,
         inner: &Inner,
         length: usize,
     ) -> Result<(Target<'a>, Fit), Refusal> {
-        let way = route(self.snapshot, inner)?;
+        let way = self.way(inner)?;
         let fit = fit(way, inner, length, self.now)?;
         // Stock peers of the `udp` format do not decapsulate ECN: there the outer header is Not-ECT.
         let ecn = match way.port.format {
@@ -58,10 +58,26 @@ impl<'a, D> Outbound<'a, D> {
         Ok((Target { way, exit, ecn }, fit))
     }
 
+    fn way(&mut self, inner: &Inner) -> Result<&'a Way, Refusal> {
+        let (source, destination) = (inner.source, inner.destination);
+        if let Some(recent) = &self.recent
+            && (recent.source, recent.destination) == (source, destination)
+        {
+            return Ok(recent.way);
+        }
+        let way = route(self.snapshot, inner)?;
+        self.recent = Some(Recent {
+            source,
+            destination,
+            way,
+        });
+        Ok(way)
+    }
+
     /// Likewise of a packet that our own kernel refused as too large. On a path narrower than the least that every host
     /// must accept nothing more can be done for it; if nothing is known of such a path, it is tried once more.
     pub(super) fn target_again(
-        &self,
+        &mut self,
         inner: &Inner,
         length: usize,
     ) -> Result<(Target<'a>, Fit), Refusal> {
@@ -71,6 +87,13 @@ impl<'a, D> Outbound<'a, D> {
         }
         Ok((target, fit))
     }
+}
+
+/// Two pods, and the way from one to the other.
+pub(crate) struct Recent<'a> {
+    source: IpAddr,
+    destination: IpAddr,
+    way: &'a Way,
 }
 
 /// The way to the peer that the packet goes to.

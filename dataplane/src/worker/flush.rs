@@ -170,6 +170,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                 answers,
                 tally,
                 now,
+                recent: None,
             };
             stages.again(&first);
         });

@@ -98,6 +98,31 @@ fn padding_is_cut_off() {
     assert_eq!(deliver(&mut node), [packet]);
 }
 
+/// Neighbours in a batch differ in one thing each: who sent them, from which pod, to which.
+#[test]
+fn every_datagram_of_a_batch_is_judged_by_itself() {
+    let (ours, nobodys) = (pod(1, 0), ip("10.244.1.77"));
+    let rows = [
+        (2, pod(2, 0), ours, true),
+        (2, pod(3, 0), ours, false),
+        (3, pod(3, 0), ours, true),
+        (3, pod(3, 0), nobodys, false),
+        (3, pod(3, 0), pod(1, 1), true),
+        (2, pod(3, 0), pod(1, 1), false),
+        (2, pod(2, 0), pod(1, 1), true),
+        (9, pod(2, 0), pod(1, 1), false),
+        (2, pod(2, 0), pod(1, 1), true),
+    ];
+    let mut node = node();
+    let mut expected = Vec::new();
+    for (from, source, destination, is_let_in) in rows {
+        let packet = udp(source, destination, b"one");
+        node.hand(vxlan(from, 1, &packet), 1);
+        expected.extend(is_let_in.then_some(packet));
+    }
+    assert_eq!(deliver(&mut node), expected);
+}
+
 /// RFC 6040 section 4.2, figure 4; `None` is a drop.
 #[test]
 fn congestion_is_carried_inward_as_rfc_6040_says() {

@@ -50,6 +50,32 @@ fn the_peers_format_is_spoken_byte_for_byte() {
     }
 }
 
+/// Neighbours in a batch differ in one thing each: from which pod, and to which.
+#[test]
+fn every_packet_of_a_batch_is_judged_by_itself() {
+    let (ours, spoofed, nowhere) = (pod(1, 0), ip("10.244.1.77"), ip("10.244.77.1"));
+    let rows = [
+        (ours, pod(2, 0), Some("192.0.2.2")),
+        (spoofed, pod(2, 0), None),
+        (ours, pod(2, 0), Some("192.0.2.2")),
+        (ours, pod(3, 0), Some("192.0.2.3")),
+        (ours, nowhere, None),
+        (ours, pod(3, 0), Some("192.0.2.3")),
+        (spoofed, pod(3, 0), None),
+    ];
+    let mut node = node();
+    for (source, destination, _) in rows {
+        node.push(udp(source, destination, b"one"));
+    }
+    // Whoever cannot be served is told, and that is another test's.
+    let (sent, _) = node.run(Now(0));
+    let mut to: Vec<_> = sent.iter().map(|datagram| datagram.to.ip()).collect();
+    to.sort();
+    let mut expected: Vec<_> = rows.iter().filter_map(|row| row.2).map(ip).collect();
+    expected.sort();
+    assert_eq!(to, expected);
+}
+
 #[test]
 fn what_stands_behind_the_packet_is_not_sent() {
     let mut node = node();
