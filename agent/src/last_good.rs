@@ -14,13 +14,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use cni_shim::atomic_file;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{NetConf, NetConfError};
 use crate::lease::Lease;
 use crate::registry::{self, FileError};
-use crate::state_file;
 
 /// What was adopted last.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,7 +113,7 @@ impl LastGood {
         now: SystemTime,
     ) -> Result<Option<LastGood>, LastGoodError> {
         let path = state_dir.join(NAME);
-        let parsed = match state_file::read(&path, MOST_BYTES) {
+        let parsed = match atomic_file::read(&path, MOST_BYTES) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => Err(Refusal::Read(error)),
             Ok(bytes) => parse(&bytes, node_name, now),
@@ -165,7 +165,7 @@ pub fn write(
     file.digest = file.digest_of_rest();
     let written = serde_json::to_vec_pretty(&file)
         .map_err(io::Error::from)
-        .and_then(|text| state_file::replace(&path, &text));
+        .and_then(|text| atomic_file::replace_for_good(&path, &text));
     written.map_err(|source| LastGoodError::Write { path, source })
 }
 

@@ -13,4 +13,3 @@ pub mod reconcile;
 pub mod registry;
 pub mod service;
 pub mod start_failure;
-mod state_file;

@@ -1,105 +1,161 @@
-//! Whole files, written so that a reader sees the old one or the new one.
+//! Whole files, written so that a reader sees the old one or the new one, and read like any hostile input.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Replaces `path` by a file of mode 0600 holding `bytes`: temporary file,
-/// fsync, rename. The temporary file starts with a dot and bears our process
-/// id, so two writers never share one. On failure it is removed.
+use rustix::fs::OFlags;
+
+/// Puts `bytes` in the place of the file at `path`, with mode 0600: temporary file, fsync, rename. The temporary file
+/// starts with a dot and bears our process id, so two writers never share one. After an error the old file is there as
+/// it was, and no temporary.
 ///
 /// The directory itself is not synced: a power loss empties a tmpfs anyway.
-pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+///
+/// # Errors
+/// `InvalidInput` for a path without a file name; what the system calls give.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = temporary_for(path)?;
-    let written = write_new(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
-    if written.is_err() {
-        // The first error is the one worth reporting.
+    let renamed = fill(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
+    if renamed.is_err() {
+        // The error that matters is the first; a full disk should not hold half a file besides.
         let _ = fs::remove_file(&temporary);
     }
-    written
+    renamed
 }
 
-/// Reads a regular file of at most [`LONGEST`] bytes; follows no symbolic link.
-pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+/// [`replace`] on a disk: makes the directory where it is missing (mode 0700), and syncs it.
+///
+/// # Errors
+/// As of [`replace`].
+pub fn replace_for_good(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)?;
+    replace(path, bytes)?;
+    File::open(directory)?.sync_all()
+}
+
+/// Reads the file at `path`, of at most `limit` bytes, that nobody but root and our own user can have written. Never
+/// waits: a pipe is refused. Follows no symbolic link.
+///
+/// # Errors
+/// The refusal in words; what the system calls give.
+pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let file = OpenOptions::new()
         .read(true)
-        .custom_flags(NO_LINK_NO_WAIT)
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
         .open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("not a regular file"));
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let own = rustix::process::geteuid().as_raw();
+    if ![0, own].contains(&found.uid()) || found.mode() & WRITABLE_BY_OTHERS != 0 {
+        return Err(io::Error::other("others than root can write it"));
+    }
+    // Before a byte of it is in memory; a file that grows meanwhile is cut by the bound.
+    if found.len() > limit {
+        return Err(too_long());
     }
     let mut bytes = Vec::new();
-    file.take(LONGEST + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LONGEST {
-        return Err(io::Error::other("longer than any file Tartan writes here"));
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(too_long());
     }
     Ok(bytes)
 }
 
 fn temporary_for(path: &Path) -> io::Result<PathBuf> {
-    let name = path
-        .file_name()
-        .ok_or_else(|| io::Error::other("a path without a file name"))?;
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let mut temporary = std::ffi::OsString::from(format!(".{}.", std::process::id()));
     temporary.push(name);
     Ok(path.with_file_name(temporary))
 }
 
-fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file: File = OpenOptions::new()
+fn fill(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut out = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(true)
         .mode(0o600)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
         .open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
+    out.write_all(bytes)?;
+    out.sync_all()
 }
 
-/// Longest file read back, in bytes.
-const LONGEST: u64 = 256 * 1024;
+fn too_long() -> io::Error {
+    io::Error::other("it is longer than any Tartan writes")
+}
 
-/// Refuse a symbolic link, and do not hang on a pipe that somebody left.
-const NO_LINK_NO_WAIT: i32 =
-    (rustix::fs::OFlags::NOFOLLOW.bits() | rustix::fs::OFlags::NONBLOCK.bits()) as i32;
+const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::unix::fs::PermissionsExt;
 
+    use super::*;
+
     #[test]
-    fn a_write_is_private_whole_and_leaves_no_temporary() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("x");
-        write(&path, b"one").unwrap();
-        write(&path, b"two").unwrap();
-        assert_eq!(read(&path).unwrap(), b"two");
-        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    fn a_file_is_replaced_whole_and_belongs_to_us_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a/b/file");
+        replace_for_good(&path, b"first").unwrap();
+        replace_for_good(&path, b"2nd").unwrap();
+        assert_eq!(read(&path, 3).unwrap(), b"2nd");
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let entries = fs::read_dir(path.parent().unwrap()).unwrap();
+        assert_eq!(entries.count(), 1, "no temporary stays");
     }
 
     #[test]
-    fn a_failed_write_leaves_no_temporary() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("x");
+    fn a_place_that_cannot_be_written_leaves_no_temporary() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
         fs::create_dir(&path).unwrap();
-        write(&path, b"one").unwrap_err();
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert!(replace_for_good(&path, b"x").is_err());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        assert!(replace_for_good(Path::new("/"), b"x").is_err());
     }
 
     #[test]
-    fn links_directories_and_huge_files_are_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let link = dir.path().join("link");
-        std::os::unix::fs::symlink("/etc/hostname", &link).unwrap();
-        read(&link).unwrap_err();
-        read(dir.path()).unwrap_err();
-        let huge = dir.path().join("huge");
-        fs::write(&huge, vec![0; LONGEST as usize + 1]).unwrap();
-        read(&huge).unwrap_err();
-        fs::write(&huge, vec![0; LONGEST as usize]).unwrap();
-        read(&huge).unwrap();
+    fn what_is_no_file_of_ours_is_refused_with_the_reason() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let refusal = || read(&path, 4).unwrap_err().to_string();
+        let missing = read(&path, 4).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        replace_for_good(&path, b"12345").unwrap();
+        assert_eq!(refusal(), "it is longer than any Tartan writes");
+        replace_for_good(&path, b"1234").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).unwrap();
+        assert_eq!(refusal(), "others than root can write it");
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
+        assert!(read(&path, 1 << 20).is_err());
+        fs::remove_file(&path).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR).unwrap();
+        assert_eq!(refusal(), "it is not a regular file");
+    }
+
+    #[test]
+    fn a_missing_directory_is_made_only_for_good() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a/file");
+        assert!(replace(&path, b"x").is_err());
+        replace_for_good(&path, b"x").unwrap();
+        replace(&path, b"y").unwrap();
+        assert_eq!(read(&path, 1).unwrap(), b"y");
+    }
+
+    #[test]
+    fn directories_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(read(directory.path(), 1 << 20).is_err());
     }
 }

@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::RunDir;
 use crate::atomic_file;
+use crate::run_dir::LONGEST_FILE;
 
 /// How the name of every attachment's end on the host begins: the agent's
 /// check of sources knows pods by it.
@@ -232,7 +233,7 @@ impl Attachment {
         let path = Self::path(run, &self.container, &self.ifname)?;
         serde_json::to_vec(self)
             .map_err(io::Error::from)
-            .and_then(|bytes| atomic_file::write(&path, &bytes))
+            .and_then(|bytes| atomic_file::replace(&path, &bytes))
             .map_err(|source| Error::Write { path, source })
     }
 
@@ -242,7 +243,7 @@ impl Attachment {
     /// [`Error::Read`], [`Error::Parse`], [`Error::Version`], or
     /// [`Error::Misnamed`] when the file bears another attachment's name.
     pub fn read(path: &Path) -> Result<Attachment, Error> {
-        let bytes = atomic_file::read(path).map_err(|source| Error::Read {
+        let bytes = atomic_file::read(path, LONGEST_FILE).map_err(|source| Error::Read {
             path: path.to_path_buf(),
             source,
         })?;

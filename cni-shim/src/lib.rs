@@ -12,7 +12,7 @@
 
 #![forbid(unsafe_code)]
 
-mod atomic_file;
+pub mod atomic_file;
 pub mod attachment;
 pub mod node_file;
 pub mod protocol;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::RunDir;
 use crate::atomic_file;
+use crate::run_dir::LONGEST_FILE;
 
 /// The node as the plugin needs to know it: `node.json` in the run directory.
 ///
@@ -66,7 +67,7 @@ impl NodeFile {
     /// [`Error::Parse`] when somebody else wrote there.
     pub fn read(run: &RunDir) -> Result<NodeFile, Error> {
         let path = run.node();
-        let bytes = match atomic_file::read(&path) {
+        let bytes = match atomic_file::read(&path, LONGEST_FILE) {
             Ok(bytes) => bytes,
             Err(source) if source.kind() == io::ErrorKind::NotFound => {
                 return Err(Error::Missing { path });
@@ -85,7 +86,7 @@ impl NodeFile {
         let path = run.node();
         serde_json::to_vec(self)
             .map_err(io::Error::from)
-            .and_then(|bytes| atomic_file::write(&path, &bytes))
+            .and_then(|bytes| atomic_file::replace(&path, &bytes))
             .map_err(|source| Error::Write { path, source })
     }
 }

@@ -319,7 +319,7 @@ fn write_cursor(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Absent, torn or foreign: no cursor, and the search starts at the front.
 fn read_cursor(path: &Path) -> BTreeMap<IpNet, IpAddr> {
-    atomic_file::read(path)
+    atomic_file::read(path, run_dir::LONGEST_FILE)
         .ok()
         .and_then(|bytes| serde_json::from_slice(&bytes).ok())
         .unwrap_or_default()

@@ -81,6 +81,9 @@ fn make(path: &Path, mode: u32) -> Result<(), Error> {
         })
 }
 
+/// Longest file of it that is read back, bytes: many times what is written.
+pub(crate) const LONGEST_FILE: u64 = 256 * 1024;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -16,11 +16,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use cni_shim::atomic_file;
 use serde::{Deserialize, Serialize};
 
 use super::error::HostError;
 use super::sysctls::Setting;
-use crate::state_file;
 
 /// What was changed, and where that is written down.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ impl Record {
             path: path.clone(),
             source,
         };
-        let bytes = match state_file::read(&path, LONGEST) {
+        let bytes = match atomic_file::read(&path, LONGEST) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
             Err(source) => return Err(refused(source)),
@@ -174,7 +174,7 @@ impl Record {
         };
         let mut text = serde_json::to_vec_pretty(&file)?;
         text.push(b'\n');
-        state_file::replace(&self.path, &text)
+        atomic_file::replace_for_good(&self.path, &text)
     }
 }
 

@@ -12,10 +12,11 @@
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use cni_shim::atomic_file;
 use ipnet::IpNet;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
@@ -145,7 +146,7 @@ fn remove(note: &Note) -> Result<bool, HostError> {
 }
 
 fn is(path: &Path, contents: &str) -> bool {
-    read(path).is_ok_and(|found| found == contents.as_bytes())
+    atomic_file::read(path, LONGEST).is_ok_and(|found| found == contents.as_bytes())
 }
 
 /// flannel's modes: 0755 and 0644, whatever the umask; the plugin of any user
@@ -158,40 +159,26 @@ fn write(path: &Path, contents: &str) -> io::Result<()> {
         .create(directory)?;
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tartan-new");
-    let written = replace(path, Path::new(&temporary), contents, 0o644);
+    let written = fill(Path::new(&temporary), contents).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         // The first error is the one worth telling.
         let _ = fs::remove_file(&temporary);
+        return written;
     }
-    written
+    File::open(directory)?.sync_all()
 }
 
-fn replace(path: &Path, temporary: &Path, contents: &str, mode: u32) -> io::Result<()> {
+fn fill(path: &Path, contents: &str) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(true)
-        .mode(mode)
+        .mode(0o644)
         .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-        .open(temporary)?;
-    file.write_all(contents.as_bytes())?;
-    file.set_permissions(fs::Permissions::from_mode(mode))?;
-    file.sync_all()?;
-    fs::rename(temporary, path)?;
-    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
-}
-
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
         .open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    let mut bytes = Vec::new();
-    file.take(LONGEST).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    file.write_all(contents.as_bytes())?;
+    file.set_permissions(fs::Permissions::from_mode(0o644))?;
+    file.sync_all()
 }
 
 /// What is on record.
@@ -208,25 +195,20 @@ struct Note {
 impl Note {
     /// None, too, if it cannot be read: then no file is known to be ours.
     fn read(state_dir: &Path) -> Option<Note> {
-        serde_json::from_slice(&read(&state_dir.join(NOTE)).ok()?).ok()
+        serde_json::from_slice(&atomic_file::read(&state_dir.join(NOTE), LONGEST).ok()?).ok()
     }
 
     fn write(&self, state_dir: &Path) -> Result<(), HostError> {
         let path = state_dir.join(NOTE);
-        let written = DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(state_dir)
-            .and_then(|()| Ok(serde_json::to_string(self)?))
-            .and_then(|text| replace(&path, &state_dir.join(NEW_NOTE), &text, 0o600));
+        let written = serde_json::to_vec(self)
+            .map_err(io::Error::from)
+            .and_then(|text| atomic_file::replace_for_good(&path, &text));
         written.map_err(|source| HostError::WriteRecord { path, source })
     }
 }
 
 /// The note's name in the state directory.
 pub(super) const NOTE: &str = "subnet-env.json";
-/// Its name while being written.
-const NEW_NOTE: &str = ".subnet-env.json.new";
 /// Longest file read, in bytes: a hundred times what is written.
 const LONGEST: u64 = 64 * 1024;
 

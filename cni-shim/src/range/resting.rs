@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use crate::run_dir::LONGEST_FILE;
 use crate::{RunDir, atomic_file};
 
 /// How long a released address is passed over while others are free: as long
@@ -33,7 +34,7 @@ impl Resting {
     /// Those that rest at `now`. A file that is absent or nonsense holds none.
     pub(super) fn read(run: &RunDir, now: u64) -> Resting {
         let mut resting = Resting::default();
-        let bytes = atomic_file::read(&path(run)).unwrap_or_else(|_| {
+        let bytes = atomic_file::read(&path(run), LONGEST_FILE).unwrap_or_else(|_| {
             // What cannot be read, too long as it may be, is written anew.
             resting.lines = MOST_LINES;
             Vec::new()
@@ -81,7 +82,7 @@ impl Resting {
             .iter()
             .map(|(address, since)| format!("{address} {since}\n"))
             .collect();
-        let _ = atomic_file::write(&path(run), text.as_bytes());
+        let _ = atomic_file::replace(&path(run), text.as_bytes());
     }
 }
 
