@@ -4,6 +4,7 @@ pub mod api;
 pub mod attachments;
 mod causes;
 pub mod cli;
+pub mod cni;
 pub mod config;
 pub mod host;
 pub mod keeper;

@@ -6,6 +6,7 @@
 
 mod amount;
 mod cleanup;
+mod cni;
 mod drops;
 mod peers;
 mod pods;
@@ -75,6 +76,8 @@ enum Command {
     Pods(Query),
     /// Why packets were dropped, and whether every packet is accounted for
     Drops(Query),
+    /// Install the CNI plugin for container runtimes, or take it away
+    Cni(cni::CniArgs),
     /// Remove every trace of a stopped agent: device, routes, settings, files
     #[command(after_help = CLEANUP_NOTE)]
     Cleanup(cleanup::CleanupArgs),
@@ -143,6 +146,7 @@ fn execute(cli: Cli) -> u8 {
         }
         // A drop is a packet's rightful fate: no problem in itself.
         Command::Drops(query) => ask(&query, before, &Request::Drops, drops::render, |_| false),
+        Command::Cni(args) => cni::execute(args, before),
         Command::Cleanup(args) => {
             let root = root(before, args.place.root.clone());
             cleanup::execute(&args, root)

@@ -1,0 +1,145 @@
+//! The directory of network configurations, as libcni reads it: every file with one of three extensions, by name. A
+//! runtime that is told no network by name takes the first (go-cni `loadFromConfDir`, ocicni `loadNetworks`).
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+/// A configuration file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConfFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its last part.
+    pub name: String,
+    /// What is in it; none where that is no JSON object, or cannot be read.
+    pub content: Option<Conf>,
+}
+
+/// What one says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Conf {
+    /// The network's name.
+    pub network: String,
+    /// Its plugins, in the order of a list; a file with one plugin has one.
+    pub plugins: Vec<Plugin>,
+}
+
+/// One plugin of a network.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plugin {
+    /// The name of its program.
+    pub kind: String,
+    /// Whether it asks the runtime for the pod's bandwidth.
+    pub bandwidth: bool,
+}
+
+impl Conf {
+    /// Whether one of its plugins is ours.
+    pub fn is_ours(&self) -> bool {
+        self.plugins.iter().any(|plugin| plugin.kind == OUR_PLUGIN)
+    }
+
+    /// Reads one; as Go does, whatever the case of its keys.
+    pub fn parse(text: &[u8]) -> Option<Conf> {
+        let value: Value = serde_json::from_slice(text).ok()?;
+        value.as_object()?;
+        let plugins = match field(&value, "plugins") {
+            Some(Value::Array(plugins)) => plugins.iter().map(plugin).collect(),
+            _ => vec![plugin(&value)],
+        };
+        Some(Conf {
+            network: word(&value, "name"),
+            plugins,
+        })
+    }
+}
+
+/// The files in the order in which runtimes take them. A directory that is not there holds none.
+///
+/// # Errors
+/// Where it cannot be listed.
+pub fn read(directory: &Path) -> io::Result<Vec<ConfFile>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        let name = path.file_name().and_then(|name| name.to_str());
+        let (Some("conf" | "conflist" | "json"), Some(name)) = (extension, name) else {
+            continue;
+        };
+        let small = path
+            .metadata()
+            .is_ok_and(|found| found.is_file() && found.len() <= MOST_BYTES);
+        let text = if small { fs::read(&path).ok() } else { None };
+        files.push(ConfFile {
+            name: name.to_owned(),
+            content: text.and_then(|text| Conf::parse(&text)),
+            path,
+        });
+    }
+    files.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(files)
+}
+
+fn plugin(value: &Value) -> Plugin {
+    let capabilities = field(value, "capabilities");
+    let bandwidth = capabilities.and_then(|capabilities| field(capabilities, "bandwidth"));
+    Plugin {
+        kind: word(value, "type"),
+        bandwidth: bandwidth == Some(&Value::Bool(true)),
+    }
+}
+
+fn field<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
+    let mut fields = value.as_object()?.iter();
+    let found = fields.find(|(name, _)| name.eq_ignore_ascii_case(key));
+    found.map(|(_, value)| value)
+}
+
+fn word(value: &Value, key: &str) -> String {
+    let found = field(value, key).and_then(Value::as_str);
+    found.unwrap_or_default().to_owned()
+}
+
+/// The name of our plugin's program.
+pub const OUR_PLUGIN: &str = "tartan-cni";
+/// A configuration has a few hundred.
+const MOST_BYTES: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_come_in_the_order_in_which_runtimes_take_them() {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, text) in [
+            ("20-b.conf", r#"{"name":"b","type":"ptp"}"#),
+            ("10-a.conflist", "{"),
+            (
+                "30-c.json",
+                r#"{"Name":"c","Plugins":[{"Type":"tartan-cni"}]}"#,
+            ),
+            ("05-not", "{}"),
+            (".10-hidden.tmp", "{}"),
+        ] {
+            fs::write(directory.path().join(name), text).unwrap();
+        }
+        let files = read(directory.path()).unwrap();
+        let names: Vec<_> = files.iter().map(|file| file.name.as_str()).collect();
+        assert_eq!(names, ["10-a.conflist", "20-b.conf", "30-c.json"]);
+        assert_eq!(files[0].content, None);
+        let ptp = files[1].content.as_ref().unwrap();
+        assert_eq!((ptp.network.as_str(), ptp.is_ours()), ("b", false));
+        let ours = files[2].content.as_ref().unwrap();
+        assert_eq!((ours.network.as_str(), ours.is_ours()), ("c", true));
+        assert!(read(&directory.path().join("none")).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,332 @@
+//! Installation: the program first, the configuration last. A runtime that finds a configuration whose program is not
+//! there yet fails pods, or says that the node is not ready until something else wakes it (CRI-O).
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::Serialize;
+
+use super::chain;
+use super::conf_dir::{self, Conf, ConfFile, OUR_PLUGIN};
+use super::conf_list::{ConfList, PORTMAP};
+use super::place;
+
+/// What is to be installed, and where.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What the agent's paths hang off.
+    pub root: PathBuf,
+    /// The program to install.
+    pub program: PathBuf,
+    /// Where runtimes look for programs.
+    pub bin_dir: PathBuf,
+    /// Where they look for configurations.
+    pub conf_dir: PathBuf,
+    /// The name of our configuration.
+    pub conf_name: String,
+    /// The name of the network.
+    pub network: String,
+    /// Overwrite a configuration that was changed since.
+    pub replace_conf: bool,
+    /// Do nothing, only tell.
+    pub dry_run: bool,
+}
+
+/// What was done, or would be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Done {
+    /// In order.
+    pub steps: Vec<Step>,
+    /// What will not work as it is, each with its remedy.
+    pub warnings: Vec<String>,
+}
+
+/// One thing that was done with one file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Step {
+    /// What.
+    pub deed: Deed,
+    /// To which.
+    pub file: PathBuf,
+}
+
+/// What is done with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Deed {
+    /// Written where there was none.
+    Installed,
+    /// Written in the place of an older one.
+    Replaced,
+    /// It says already what it should.
+    Unchanged,
+    /// Somebody changed it, and it is left as it is.
+    Kept,
+    /// Deleted.
+    Removed,
+    /// There was none.
+    Absent,
+}
+
+/// Why nothing more was done.
+#[derive(Debug, thiserror::Error)]
+pub enum CniError {
+    /// The program to install cannot be read.
+    #[error("cannot read {path}: name the plugin's program with --from")]
+    NoProgram {
+        /// The program looked for.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// What is to be installed is no CNI plugin.
+    #[error("{path} is not Tartan's plugin, or cannot run on this host: name another with --from")]
+    NotOurs {
+        /// The program.
+        path: PathBuf,
+        /// What it did.
+        source: io::Error,
+    },
+    /// A name that no runtime would read.
+    #[error(
+        "{0:?} is no name for a configuration: use one without '/' that ends in .conflist, as 10-tartan.conflist"
+    )]
+    ConfName(String),
+    /// A name that no network can have.
+    #[error(
+        "{0:?} is no name for a network: use letters, digits, '_', '.' and '-', the first a letter or digit"
+    )]
+    Network(String),
+    /// The file of the configuration is somebody else's.
+    #[error(
+        "{path} is not Tartan's: move it away, choose another name with --conf-name, or overwrite it with --replace-conf"
+    )]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file could not be written.
+    #[error("cannot write {path}: check free space, and that its directory is writable by root")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A directory could not be made or listed.
+    #[error("cannot use the directory {path}: check that it is one, and writable by root")]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A file could not be removed.
+    #[error("cannot remove {path}: check that its directory is writable by root")]
+    Remove {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Pods are attached.
+    #[error(
+        "{count} pods are attached, and without the plugin no runtime can delete them: drain the node first (`tartan pods` lists them), or use --force"
+    )]
+    Attached {
+        /// How many.
+        count: usize,
+    },
+}
+
+/// Installs program and configuration.
+///
+/// # Errors
+/// [`CniError`]; what was done before stays, and a second call goes on from there.
+pub fn install(plan: &Plan) -> Result<Done, CniError> {
+    check_names(plan)?;
+    let mut done = Done::default();
+    let bytes = fs::read(&plan.program).map_err(|source| CniError::NoProgram {
+        path: plan.program.clone(),
+        source,
+    })?;
+    let target = plan.bin_dir.join(OUR_PLUGIN);
+    let conf = plan.conf_dir.join(&plan.conf_name);
+    let conf_step = conf_step(plan, &conf)?;
+    if !plan.dry_run {
+        for directory in [&plan.bin_dir, &plan.conf_dir] {
+            fs::create_dir_all(directory).map_err(|source| unusable(directory, source))?;
+        }
+    }
+    done.steps.push(program(plan, &target, &bytes)?);
+    configuration(plan, &conf, conf_step)?;
+    done.steps.push(Step {
+        deed: conf_step,
+        file: conf,
+    });
+    done.warnings = warnings(plan)?;
+    Ok(done)
+}
+
+fn check_names(plan: &Plan) -> Result<(), CniError> {
+    let name = &plan.conf_name;
+    if name.contains('/') || !name.ends_with(".conflist") || name.starts_with('.') {
+        return Err(CniError::ConfName(name.clone()));
+    }
+    if !cni_shim::attachment::is_identifier(&plan.network) {
+        return Err(CniError::Network(plan.network.clone()));
+    }
+    Ok(())
+}
+
+/// By rename, even over a program that runs this moment.
+fn program(plan: &Plan, target: &Path, bytes: &[u8]) -> Result<Step, CniError> {
+    let deed = match fs::read(target) {
+        Ok(old) if old == bytes && is_executable(target) => Deed::Unchanged,
+        Ok(_) => Deed::Replaced,
+        Err(_) => Deed::Installed,
+    };
+    if !plan.dry_run && deed != Deed::Unchanged {
+        let placed = place::replace(target, bytes, 0o755, answers_version);
+        placed.map_err(|source| match source.kind() {
+            io::ErrorKind::InvalidData => CniError::NotOurs {
+                path: plan.program.clone(),
+                source,
+            },
+            _ => CniError::Write {
+                path: target.to_owned(),
+                source,
+            },
+        })?;
+    }
+    Ok(Step {
+        deed,
+        file: target.to_owned(),
+    })
+}
+
+/// A program that does not run here would fail every pod.
+fn answers_version(file: &Path) -> io::Result<()> {
+    let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+    let answer = Command::new(file)
+        .env_clear()
+        .env("CNI_COMMAND", "VERSION")
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| invalid(error.to_string()))?;
+    let told = String::from_utf8_lossy(&answer.stdout);
+    if answer.status.success() && told.contains("supportedVersions") {
+        Ok(())
+    } else {
+        Err(invalid(format!("asked for its version it says {told:?}")))
+    }
+}
+
+fn conf_step(plan: &Plan, conf: &Path) -> Result<Deed, CniError> {
+    let Ok(old) = fs::read(conf) else {
+        return Ok(Deed::Installed);
+    };
+    if old == text(plan).as_bytes() {
+        return Ok(Deed::Unchanged);
+    }
+    let is_ours = Conf::parse(&old).is_some_and(|conf| conf.is_ours());
+    match (is_ours, plan.replace_conf) {
+        (_, true) => Ok(Deed::Replaced),
+        (true, false) => Ok(Deed::Kept),
+        (false, false) => Err(CniError::Foreign {
+            path: conf.to_owned(),
+        }),
+    }
+}
+
+fn configuration(plan: &Plan, conf: &Path, deed: Deed) -> Result<(), CniError> {
+    if plan.dry_run || matches!(deed, Deed::Unchanged | Deed::Kept) {
+        return Ok(());
+    }
+    let placed = place::replace_watched(conf, text(plan).as_bytes(), 0o644);
+    placed.map_err(|source| CniError::Write {
+        path: conf.to_owned(),
+        source,
+    })
+}
+
+fn text(plan: &Plan) -> String {
+    let list = ConfList {
+        network: &plan.network,
+        root: &plan.root,
+        portmap: is_executable(&plan.bin_dir.join(PORTMAP)),
+    };
+    list.text()
+}
+
+/// Who comes before us, and what will not work.
+fn warnings(plan: &Plan) -> Result<Vec<String>, CniError> {
+    let files =
+        conf_dir::read(&plan.conf_dir).map_err(|source| unusable(&plan.conf_dir, source))?;
+    let before = files.iter().take_while(|file| file.name < plan.conf_name);
+    let mut warnings: Vec<String> = before.map(comes_before).collect();
+    let ours = files.iter().filter_map(|file| {
+        let conf = file.content.as_ref().filter(|conf| conf.is_ours())?;
+        Some((file, conf))
+    });
+    for (file, conf) in ours {
+        if chain::is_limited_twice(conf) {
+            let twice = chain::LimitedTwice {
+                file: file.path.clone(),
+                network: conf.network.clone(),
+            };
+            warnings.push(twice.to_string());
+        }
+        for plugin in conf.plugins.iter().filter(|p| p.kind != OUR_PLUGIN) {
+            if !is_executable(&plan.bin_dir.join(&plugin.kind)) {
+                warnings.push(format!(
+                    "{} chains the plugin {}, which is not in {}: install it there, or take it out of the list",
+                    file.path.display(),
+                    plugin.kind,
+                    plan.bin_dir.display()
+                ));
+            }
+        }
+    }
+    if Path::new(BRIDGES).join("cni0").exists() {
+        warnings.push(
+            "the bridge cni0 of another plugin is here: its pods and new ones reach each other by proxy ARP, IPv4 alone; drain the node to have all of them on one plugin"
+                .to_owned(),
+        );
+    }
+    Ok(warnings)
+}
+
+fn comes_before(file: &ConfFile) -> String {
+    let path = file.path.display();
+    match &file.content {
+        Some(conf) => format!(
+            "{path} sorts before ours, so runtimes take its network {:?}: move it away, or choose an earlier name with --conf-name",
+            conf.network
+        ),
+        None => format!(
+            "{path} sorts before ours and cannot be read as JSON, which stops containerd's pods: mend it or move it away"
+        ),
+    }
+}
+
+pub(super) fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    path.metadata()
+        .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}
+
+pub(super) fn unusable(path: &Path, source: io::Error) -> CniError {
+    CniError::Directory {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// Where the kernel lists interfaces by name.
+const BRIDGES: &str = "/sys/class/net";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,261 @@
+use std::os::unix::fs::PermissionsExt;
+
+use super::super::uninstall::{Removal, uninstall};
+use super::*;
+
+struct Rig {
+    root: tempfile::TempDir,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let rig = Rig {
+            root: tempfile::tempdir().unwrap(),
+        };
+        rig.program("v1");
+        rig
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.root.path().join(path)
+    }
+
+    /// A plugin that answers VERSION, of a version of its own.
+    fn program(&self, version: &str) {
+        let text =
+            format!("#!/bin/sh\n# {version}\necho '{{\"supportedVersions\":[\"1.0.0\"]}}'\n");
+        executable(&self.at("tartan-cni"), &text);
+    }
+
+    fn plan(&self) -> Plan {
+        Plan {
+            root: self.root.path().to_owned(),
+            program: self.at("tartan-cni"),
+            bin_dir: self.at("opt/cni/bin"),
+            conf_dir: self.at("etc/cni/net.d"),
+            conf_name: "10-tartan.conflist".to_owned(),
+            network: "tartan".to_owned(),
+            replace_conf: false,
+            dry_run: false,
+        }
+    }
+
+    fn removal(&self) -> Removal {
+        Removal {
+            root: self.root.path().to_owned(),
+            bin_dir: self.at("opt/cni/bin"),
+            conf_dir: self.at("etc/cni/net.d"),
+            force: false,
+            dry_run: false,
+        }
+    }
+
+    fn conf(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.at("etc/cni/net.d").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+fn executable(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn deeds(done: &Done) -> Vec<(Deed, &str)> {
+    let name = |step: &Step| step.file.file_name().unwrap().to_str().unwrap().to_owned();
+    let named = done.steps.iter().map(|step| {
+        let name: &'static str = Box::leak(name(step).into_boxed_str());
+        (step.deed, name)
+    });
+    named.collect()
+}
+
+#[test]
+fn the_program_comes_first_and_a_second_time_nothing_is_done() {
+    let rig = Rig::new();
+    let first = install(&rig.plan()).unwrap();
+    assert_eq!(
+        deeds(&first),
+        [
+            (Deed::Installed, "tartan-cni"),
+            (Deed::Installed, "10-tartan.conflist")
+        ]
+    );
+    let second = install(&rig.plan()).unwrap();
+    assert_eq!(
+        deeds(&second),
+        [
+            (Deed::Unchanged, "tartan-cni"),
+            (Deed::Unchanged, "10-tartan.conflist")
+        ]
+    );
+    rig.program("v2");
+    let third = install(&rig.plan()).unwrap();
+    assert_eq!(third.steps[0].deed, Deed::Replaced);
+    assert!(
+        fs::read_to_string(rig.at("opt/cni/bin/tartan-cni"))
+            .unwrap()
+            .contains("v2")
+    );
+}
+
+#[test]
+fn a_program_that_is_no_plugin_replaces_none() {
+    let rig = Rig::new();
+    install(&rig.plan()).unwrap();
+    executable(&rig.at("tartan-cni"), "#!/bin/sh\necho hello\n");
+    let error = install(&rig.plan()).unwrap_err();
+    assert!(matches!(error, CniError::NotOurs { .. }), "{error}");
+    assert!(error.to_string().contains("--from"));
+    assert!(
+        fs::read_to_string(rig.at("opt/cni/bin/tartan-cni"))
+            .unwrap()
+            .contains("v1")
+    );
+}
+
+#[test]
+fn what_people_wrote_is_kept_and_what_is_not_ours_refused() {
+    let rig = Rig::new();
+    let ours = r#"{"name":"mine","plugins":[{"type":"tartan-cni"}]}"#;
+    let path = rig.conf("10-tartan.conflist", ours);
+    let done = install(&rig.plan()).unwrap();
+    assert_eq!(done.steps[1].deed, Deed::Kept);
+    assert_eq!(fs::read_to_string(&path).unwrap(), ours);
+    for foreign in [r#"{"name":"x","plugins":[{"type":"bridge"}]}"#, "{"] {
+        fs::write(&path, foreign).unwrap();
+        fs::remove_file(rig.at("opt/cni/bin/tartan-cni")).unwrap();
+        let error = install(&rig.plan()).unwrap_err();
+        assert!(matches!(error, CniError::Foreign { .. }), "{error}");
+        assert!(
+            !rig.at("opt/cni/bin/tartan-cni").exists(),
+            "checked before anything is done"
+        );
+        let plan = Plan {
+            replace_conf: true,
+            ..rig.plan()
+        };
+        assert_eq!(install(&plan).unwrap().steps[1].deed, Deed::Replaced);
+    }
+}
+
+#[test]
+fn who_sorts_before_is_named_and_who_sorts_behind_is_not() {
+    let rig = Rig::new();
+    rig.conf("05-first.conf", r#"{"name":"first","type":"ptp"}"#);
+    rig.conf("06-broken.conflist", "{");
+    rig.conf(
+        "87-podman-bridge.conflist",
+        r#"{"name":"podman","plugins":[]}"#,
+    );
+    let warnings = install(&rig.plan()).unwrap().warnings;
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(warnings[0].contains("05-first.conf") && warnings[0].contains("\"first\""));
+    assert!(warnings[1].contains("06-broken.conflist") && warnings[1].contains("mend it"));
+}
+
+#[test]
+fn host_ports_are_served_where_portmap_is_and_what_is_missing_is_named() {
+    let rig = Rig::new();
+    executable(&rig.at("opt/cni/bin/portmap"), "");
+    install(&rig.plan()).unwrap();
+    let conf = fs::read_to_string(rig.at("etc/cni/net.d/10-tartan.conflist")).unwrap();
+    assert!(conf.contains("portmap"), "{conf}");
+    fs::remove_file(rig.at("opt/cni/bin/portmap")).unwrap();
+    let warnings = install(&rig.plan()).unwrap().warnings;
+    assert!(
+        warnings[0].contains("the plugin portmap, which is not in"),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn a_second_limiter_is_named() {
+    let rig = Rig::new();
+    let chained = r#"{"type":"bandwidth","capabilities":{"bandwidth":true}}"#;
+    let ours = r#"{"type":"tartan-cni","capabilities":{"bandwidth":true}}"#;
+    let conf = format!(r#"{{"name":"tartan","plugins":[{ours},{chained}]}}"#);
+    rig.conf("10-tartan.conflist", &conf);
+    executable(&rig.at("opt/cni/bin/bandwidth"), "");
+    let warnings = install(&rig.plan()).unwrap().warnings;
+    assert!(warnings[0].contains("the plugin bandwidth"), "{warnings:?}");
+}
+
+#[test]
+fn names_that_no_runtime_reads_are_refused() {
+    let rig = Rig::new();
+    for name in ["x", "a/b.conflist", ".x.conflist", "10-tartan.conf"] {
+        let plan = Plan {
+            conf_name: name.to_owned(),
+            ..rig.plan()
+        };
+        assert!(
+            matches!(install(&plan), Err(CniError::ConfName(_))),
+            "{name}"
+        );
+    }
+    let plan = Plan {
+        network: "a b".to_owned(),
+        ..rig.plan()
+    };
+    assert!(matches!(install(&plan), Err(CniError::Network(_))));
+}
+
+#[test]
+fn nothing_is_done_dry_and_nothing_of_ours_is_left_in_the_end() {
+    let rig = Rig::new();
+    let dry = Plan {
+        dry_run: true,
+        ..rig.plan()
+    };
+    let told = install(&dry).unwrap();
+    assert_eq!(told.steps.len(), 2);
+    assert!(!rig.at("opt").exists() && !rig.at("etc").exists());
+    let foreign = rig.conf(
+        "10-flannel.conflist",
+        r#"{"name":"cbr0","plugins":[{"type":"flannel"}]}"#,
+    );
+    executable(&rig.at("opt/cni/bin/flannel"), "");
+    assert_eq!(install(&rig.plan()).unwrap().steps, told.steps);
+    executable(&rig.at("opt/cni/bin/.tartan-cni.77"), "half");
+    let dry = Removal {
+        dry_run: true,
+        ..rig.removal()
+    };
+    let told = uninstall(&dry).unwrap();
+    assert!(rig.at("opt/cni/bin/tartan-cni").exists());
+    let done = uninstall(&rig.removal()).unwrap();
+    assert_eq!(
+        deeds(&done),
+        [
+            (Deed::Removed, "10-tartan.conflist"),
+            (Deed::Removed, ".tartan-cni.77"),
+            (Deed::Removed, "tartan-cni"),
+        ]
+    );
+    assert_eq!(told.steps, done.steps);
+    assert!(foreign.exists() && rig.at("opt/cni/bin/flannel").exists());
+    assert_eq!(fs::read_dir(rig.at("opt/cni/bin")).unwrap().count(), 1);
+    let again = uninstall(&rig.removal()).unwrap();
+    assert_eq!(deeds(&again), [(Deed::Absent, "tartan-cni")]);
+}
+
+#[test]
+fn attached_pods_keep_it() {
+    let rig = Rig::new();
+    install(&rig.plan()).unwrap();
+    let run = cni_shim::RunDir::under(rig.root.path());
+    run.make().unwrap();
+    fs::write(run.attachments().join("c1:eth0.json"), "{").unwrap();
+    let error = uninstall(&rig.removal()).unwrap_err();
+    assert!(matches!(error, CniError::Attached { count: 1 }), "{error}");
+    assert!(rig.at("opt/cni/bin/tartan-cni").exists());
+    let forced = Removal {
+        force: true,
+        ..rig.removal()
+    };
+    assert_eq!(uninstall(&forced).unwrap().steps.len(), 2);
+}

@@ -1,0 +1,8 @@
+//! What container runtimes read to find `tartan-cni`: its configuration and its program, installed, removed, looked at.
+
+pub mod chain;
+pub mod conf_dir;
+pub mod conf_list;
+pub mod install;
+pub mod place;
+pub mod uninstall;
