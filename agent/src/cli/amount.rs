@@ -39,6 +39,23 @@ pub(super) fn bytes(count: u64) -> String {
     }
 }
 
+/// A rate in the decimal units of networks, three figures at most: `10 Mbit/s`.
+pub(super) fn bits(rate: u64) -> String {
+    let units = [
+        (1_000_000_000, "Gbit/s"),
+        (1_000_000, "Mbit/s"),
+        (1_000, "kbit/s"),
+    ];
+    match units.into_iter().find(|(unit, _)| rate >= *unit) {
+        Some((unit, name)) => {
+            let text = format!("{:.2}", rate as f64 / unit as f64);
+            let text = text.trim_end_matches('0').trim_end_matches('.');
+            format!("{text} {name}")
+        }
+        None => format!("{rate} bit/s"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -59,6 +76,21 @@ mod tests {
             said,
             [
                 "0 B", "1023 B", "1.00 KiB", "10.0 KiB", "1023 KiB", "1.21 GiB", "16.0 EiB"
+            ]
+        );
+    }
+
+    #[test]
+    fn rates_are_told_as_networks_tell_them() {
+        let said = [1, 1_000, 1_500_000, 10_000_000, 2_500_000_000].map(bits);
+        assert_eq!(
+            said,
+            [
+                "1 bit/s",
+                "1 kbit/s",
+                "1.5 Mbit/s",
+                "10 Mbit/s",
+                "2.5 Gbit/s"
             ]
         );
     }

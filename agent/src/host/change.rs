@@ -53,6 +53,17 @@ pub enum Change {
     AcceptPlaced(String),
     /// Our accept rules were taken out of a chain of another table.
     AcceptRemoved(String),
+    /// A pod's limit was put in force.
+    Limited {
+        /// The host's end.
+        host_ifname: String,
+        /// `to` or `from` the pod.
+        way: &'static str,
+        /// Bits per second.
+        rate: u64,
+    },
+    /// What shaped a pod that is gone was removed; its name.
+    LimiterRemoved(String),
     /// `subnet.env` was written; its path.
     SubnetFile(PathBuf),
     /// The memory of earlier changes was refused, and a new one begun; why.
@@ -94,6 +105,14 @@ impl fmt::Display for Change {
             }
             Change::Mtu { device, found, set } => {
                 write!(f, "set the MTU of {device} from {found} to {set}")
+            }
+            Change::Limited {
+                host_ifname,
+                way,
+                rate,
+            } => write!(f, "limited {host_ifname} to {rate} bit/s {way} its pod"),
+            Change::LimiterRemoved(name) => {
+                write!(f, "deleted {name}, which shaped a pod that is gone")
             }
             Change::AddressAdded(address) => write!(f, "added the address {address}"),
             Change::AddressRemoved(address) => write!(f, "removed the address {address}"),

@@ -40,6 +40,18 @@ pub enum HostError {
         /// What the kernel said.
         source: rtnetlink::Error,
     },
+    /// A part of the kernel that limits of pods need is missing.
+    #[error(
+        "cannot limit a pod at {subject}: load the kernel's {module} (`modprobe -a {module}`), or take the bandwidth limit off the pod"
+    )]
+    NoShaper {
+        /// The interface that was to be limited.
+        subject: String,
+        /// The kernel's name for the part.
+        module: &'static str,
+        /// What the kernel said.
+        source: rtnetlink::Error,
+    },
     /// A device name that no Linux interface can have.
     #[error(
         "{name:?} is no interface name: set `device-name` to 1 to 15 characters without '/', ':' or blanks"
@@ -218,6 +230,23 @@ impl HostError {
                 subject,
                 source,
             },
+        }
+    }
+
+    /// The same of a request that needs a part of the kernel which may be missing.
+    pub(super) fn shaping(
+        doing: &'static str,
+        subject: &str,
+        module: &'static str,
+        source: rtnetlink::Error,
+    ) -> HostError {
+        match errno(&source) {
+            Some(Errno::OPNOTSUPP | Errno::NOENT) => HostError::NoShaper {
+                subject: subject.to_owned(),
+                module,
+                source,
+            },
+            _ => HostError::netlink(doing, subject, source),
         }
     }
 }

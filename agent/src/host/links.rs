@@ -193,7 +193,7 @@ fn addressed_to(link: &Link) -> LinkMessage {
     message
 }
 
-fn parse(message: &LinkMessage) -> Link {
+pub(super) fn parse(message: &LinkMessage) -> Link {
     let mut link = Link {
         index: message.header.index,
         name: String::new(),
@@ -239,7 +239,7 @@ fn kind(message: &LinkMessage) -> Kind {
     }
 }
 
-fn parse_stats(message: &LinkMessage) -> LinkStats {
+pub(super) fn parse_stats(message: &LinkMessage) -> LinkStats {
     let mut stats = LinkStats {
         up: message.header.flags.contains(LinkFlags::Up),
         ..LinkStats::default()

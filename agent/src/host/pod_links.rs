@@ -1,0 +1,107 @@
+//! The host's ends of pods, and what shapes their traffic, as the kernel lists them.
+
+use std::collections::BTreeMap;
+
+use cni_shim::attachment::{HOST_IFNAME_PREFIX, LIMITER_IFNAME_PREFIX, limiter_ifname};
+use futures_util::TryStreamExt;
+use netlink_packet_route::link::LinkMessage;
+
+use super::Host;
+use super::error::HostError;
+use super::links::{self, Kind, Link, LinkStats};
+
+/// Interfaces whose names are those of pods' ends and limiters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodLinks {
+    ends: BTreeMap<String, PodLink>,
+    limiters: BTreeMap<String, PodLink>,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PodLink {
+    pub(super) index: u32,
+    pub(super) mtu: u32,
+    pub(super) up: bool,
+    pub(super) stats: LinkStats,
+}
+
+impl PodLinks {
+    /// Whether there is a host's end of that name. A veth ends with the namespace of its other end, so there is none
+    /// once the pod's namespace is gone.
+    pub fn has(&self, host_ifname: &str) -> bool {
+        self.ends.contains_key(host_ifname)
+    }
+
+    /// What the kernel counts on a host's end: `rx` came from the pod, `tx` went to it.
+    pub fn stats(&self, host_ifname: &str) -> Option<LinkStats> {
+        self.ends.get(host_ifname).map(|end| end.stats)
+    }
+
+    /// Whether anything shapes what comes from a pod.
+    pub fn any_limiter(&self) -> bool {
+        !self.limiters.is_empty()
+    }
+
+    pub(super) fn end(&self, host_ifname: &str) -> Option<&PodLink> {
+        self.ends.get(host_ifname)
+    }
+
+    pub(super) fn limiter(&self, name: &str) -> Option<&PodLink> {
+        self.limiters.get(name)
+    }
+
+    pub(super) fn limiters(&self) -> impl Iterator<Item = (&String, &PodLink)> {
+        self.limiters.iter()
+    }
+
+    /// Whether the pod of a limiter of that name is gone.
+    pub(super) fn is_limiter_of_nobody(&self, name: &str) -> bool {
+        !self.ends.keys().any(|end| limiter_ifname(end) == name)
+    }
+
+    /// Sorts one interface in, if it is a pod's.
+    fn take(&mut self, message: &LinkMessage) {
+        let Link {
+            index,
+            name,
+            kind: Kind::Other(kind),
+            mtu,
+            up,
+            ..
+        } = links::parse(message)
+        else {
+            return;
+        };
+        let link = PodLink {
+            index,
+            mtu,
+            up,
+            stats: links::parse_stats(message),
+        };
+        if name.starts_with(HOST_IFNAME_PREFIX) {
+            self.ends.insert(name, link);
+        } else if name.starts_with(LIMITER_IFNAME_PREFIX) && kind == LIMITER_KIND {
+            self.limiters.insert(name, link);
+        }
+    }
+}
+
+impl Host {
+    /// Lists them.
+    ///
+    /// # Errors
+    /// The kernel's refusal to list.
+    pub async fn pod_links(&self) -> Result<PodLinks, HostError> {
+        let mut found = PodLinks::default();
+        let mut answer = Box::pin(self.netlink.handle.link().get().execute());
+        let failed = |source| HostError::netlink("list", "the interfaces of pods", source);
+        while let Some(message) = answer.try_next().await.map_err(failed)? {
+            found.take(&message);
+        }
+        Ok(found)
+    }
+}
+
+/// The kernel's word for an intermediate functional block: what is sent into it comes out where it came from.
+pub(super) const LIMITER_KIND: &str = "ifb";
