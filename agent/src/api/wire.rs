@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use cni_shim::Bandwidth;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,8 @@ pub enum Request {
     Pods,
     /// [`Drops`].
     Drops,
+    /// [`Readiness`], or an error while packets of pods are not forwarded as they should be.
+    Ready,
     /// Deliver to an attachment whose record is written. Answered once every worker would.
     Adopt {
         /// The runtime's container id.
@@ -116,6 +119,10 @@ pub struct Status {
     pub repairs: u64,
     /// The latest of them, in words.
     pub last_repair: Option<String>,
+    /// Attachments that no runtime deleted and the agent took away, since the service started.
+    pub reclaimed: u64,
+    /// The latest of them, in words.
+    pub last_reclaimed: Option<String>,
     /// Inner packets since the keeper started: from pods to peers.
     pub sent: u64,
     /// Inner packets since the keeper started: from peers to pods.
@@ -226,9 +233,51 @@ pub struct Pods {
     pub refused: Vec<RefusedRecord>,
 }
 
+/// The agent would serve an ADD; whether there are addresses the plugin knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Readiness {
+    /// Attachments adopted.
+    pub attachments: usize,
+}
+
+/// How far an attachment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PodState {
+    /// It holds its addresses; its interface is being made.
+    Reserved,
+    /// All of it is there.
+    Attached,
+    /// With an address that lies in no subnet of this node.
+    Stranded,
+    /// Its interface is gone. A runtime deletes it now, or the agent does after a minute.
+    Leaving,
+}
+
+/// What the kernel counts at the host's end, seen from the pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodTraffic {
+    /// Packets from the pod; a super-packet is one.
+    pub sent_packets: u64,
+    /// Their bytes, Ethernet headers included.
+    pub sent_bytes: u64,
+    /// Packets to the pod; a super-packet is one.
+    pub received_packets: u64,
+    /// Their bytes, Ethernet headers included.
+    pub received_bytes: u64,
+}
+
 /// An attachment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pod {
+    /// How far it is.
+    pub state: PodState,
+    /// Name of the CNI network.
+    pub network: String,
+    /// Absent where the host's end is.
+    pub traffic: Option<PodTraffic>,
+    /// Limits in bits per second and bits, `ingress` to the pod and `egress` from it.
+    pub bandwidth: Option<Bandwidth>,
     /// `namespace/name`, where the runtime named it.
     pub pod: Option<String>,
     /// The runtime's container id.

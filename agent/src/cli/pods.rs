@@ -2,45 +2,52 @@
 
 use std::net::IpAddr;
 
-use super::amount::duration;
+use cni_shim::{Bandwidth, RateLimit};
+
+use super::amount::{bits, bytes, duration};
 use super::table::{Column, list, render as table};
-use crate::api::wire::{Pod, Pods};
+use crate::api::wire::{Pod, PodState, Pods};
 
 /// The pods as text; `now` in Unix seconds.
 pub(super) fn render(pods: &Pods, now: u64) -> String {
     let columns = [
         Column::Words("POD"),
         Column::Words("ADDRESSES"),
+        Column::Words("STATE"),
         Column::Words("HOST INTERFACE"),
         Column::Words("CONTAINER"),
         Column::Words("INTERFACE"),
+        Column::Number("SENT"),
+        Column::Number("RECEIVED"),
+        Column::Words("LIMITS"),
         Column::Words("AGE"),
     ];
-    let rows = pods.pods.iter().map(|pod| {
-        vec![
-            pod.pod.clone().unwrap_or_else(|| "-".to_owned()),
-            list(pod.addresses.iter().map(|net| address(pod, net.addr()))),
-            pod.host_ifname.clone(),
-            short(&pod.container),
-            pod.ifname.clone(),
-            duration(now.saturating_sub(pod.created)),
-        ]
+    let rows = pods.pods.iter().map(|pod| row(pod, now));
+    let routed = pods.kernel_prefixes.iter().map(|prefix| {
+        let mut row = vec!["-".to_owned(); columns.len()];
+        row.splice(1..3, [prefix.to_string(), KERNEL_ROUTED.to_owned()]);
+        row
     });
     let mut text = match pods.pods.len() {
         0 => "no pods are attached\n".to_owned(),
-        _ => table(&columns, rows),
+        _ => String::new(),
     };
+    text.push_str(&table(&columns, rows.chain(routed)));
+    if !pods.kernel_prefixes.is_empty() {
+        text.push_str(&format!(
+            "\n{KERNEL_ROUTED}: the kernel leads there, and so does Tartan; who is behind it another plugin knows\n"
+        ));
+    }
+    if pods.pods.iter().any(|pod| pod.state == PodState::Leaving) {
+        text.push_str(
+            "\nleaving: the interface is gone; if no runtime deletes the pod, its addresses are freed after a minute\n",
+        );
+    }
     if pods.pods.iter().any(is_stranded) {
         text.push_str(
             "\nstranded: the address lies in no subnet of this node any more, so peers send it elsewhere; delete and \
              recreate the pod\n",
         );
-    }
-    if !pods.kernel_prefixes.is_empty() {
-        let prefixes = list(&pods.kernel_prefixes);
-        text.push_str(&format!(
-            "\ndelivered to by the kernel's routes: {prefixes}\n"
-        ));
     }
     if !pods.refused.is_empty() {
         let rows = pods
@@ -61,6 +68,44 @@ pub(super) fn problem(pods: &Pods) -> bool {
     !pods.refused.is_empty() || pods.pods.iter().any(is_stranded)
 }
 
+fn row(pod: &Pod, now: u64) -> Vec<String> {
+    let traffic = |count: fn(&Pod) -> Option<u64>| count(pod).map_or("-".to_owned(), bytes);
+    vec![
+        pod.pod.clone().unwrap_or_else(|| "-".to_owned()),
+        list(pod.addresses.iter().map(|net| address(pod, net.addr()))),
+        word(pod.state).to_owned(),
+        pod.host_ifname.clone(),
+        short(&pod.container),
+        pod.ifname.clone(),
+        traffic(|pod| Some(pod.traffic?.sent_bytes)),
+        traffic(|pod| Some(pod.traffic?.received_bytes)),
+        limits(pod.bandwidth.unwrap_or_default()),
+        duration(now.saturating_sub(pod.created)),
+    ]
+}
+
+fn word(state: PodState) -> &'static str {
+    match state {
+        PodState::Reserved => "reserved",
+        PodState::Attached => "attached",
+        PodState::Stranded => "stranded",
+        PodState::Leaving => "leaving",
+    }
+}
+
+fn limits(bandwidth: Bandwidth) -> String {
+    let way =
+        |limit: Option<RateLimit>, way| limit.map(|limit| format!("{} {way}", bits(limit.rate)));
+    list(
+        [
+            way(bandwidth.egress, "sent"),
+            way(bandwidth.ingress, "received"),
+        ]
+        .into_iter()
+        .flatten(),
+    )
+}
+
 fn address(pod: &Pod, address: IpAddr) -> String {
     if pod.stranded.contains(&address) {
         format!("{address} (stranded)")
@@ -78,13 +123,20 @@ fn short(container: &str) -> String {
     container.chars().take(12).collect()
 }
 
+/// The state of a prefix that no attachment of ours is.
+const KERNEL_ROUTED: &str = "kernel-routed";
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::wire::RefusedRecord;
+    use crate::api::wire::{PodTraffic, RefusedRecord};
 
     fn pod(addresses: &[&str]) -> Pod {
         Pod {
+            state: PodState::Attached,
+            network: "tartan".into(),
+            traffic: None,
+            bandwidth: None,
             pod: Some("default/web-0".into()),
             container: "0123456789abcdef".into(),
             ifname: "eth0".into(),
@@ -98,8 +150,22 @@ mod tests {
 
     #[test]
     fn pods_prefixes_and_refused_records() {
+        let mut busy = pod(&["10.244.1.2/32"]);
+        busy.traffic = Some(PodTraffic {
+            sent_packets: 3,
+            sent_bytes: 300,
+            received_packets: 2048,
+            received_bytes: 2_097_152,
+        });
+        busy.bandwidth = Some(Bandwidth {
+            ingress: Some(RateLimit {
+                rate: 10_000_000,
+                burst: 0,
+            }),
+            egress: None,
+        });
         let pods = Pods {
-            pods: vec![pod(&["10.244.1.2/32"])],
+            pods: vec![busy],
             kernel_prefixes: vec!["10.244.1.128/25".parse().unwrap()],
             refused: vec![RefusedRecord {
                 file: "x:eth0.json".into(),
@@ -109,10 +175,11 @@ mod tests {
         assert_eq!(
             render(&pods, 1090),
             "\
-POD            ADDRESSES   HOST INTERFACE  CONTAINER     INTERFACE  AGE
-default/web-0  10.244.1.2  tt0123456789    0123456789ab  eth0       1 min 30 s
+POD            ADDRESSES        STATE          HOST INTERFACE  CONTAINER     INTERFACE   SENT  RECEIVED  LIMITS              AGE
+default/web-0  10.244.1.2       attached       tt0123456789    0123456789ab  eth0       300 B  2.00 MiB  10 Mbit/s received  1 min 30 s
+-              10.244.1.128/25  kernel-routed  -               -             -              -         -  -                   -
 
-delivered to by the kernel's routes: 10.244.1.128/25
+kernel-routed: the kernel leads there, and so does Tartan; who is behind it another plugin knows
 
 REFUSED RECORD  WHY
 x:eth0.json     truncated
@@ -131,15 +198,29 @@ x:eth0.json     truncated
         };
         assert!(!problem(&pods));
         pods.pods[0].stranded = vec!["10.244.9.2".parse().unwrap()];
-        assert_eq!(
-            render(&pods, 1001),
-            "\
-POD            ADDRESSES                         HOST INTERFACE  CONTAINER     INTERFACE  AGE
-default/web-0  10.244.9.2 (stranded), fd00:1::2  tt0123456789    0123456789ab  eth0       1 s
-
-stranded: the address lies in no subnet of this node any more, so peers send it elsewhere; delete and recreate the pod
-"
+        pods.pods[0].state = PodState::Stranded;
+        let text = render(&pods, 1001);
+        assert!(text.contains("10.244.9.2 (stranded), fd00:1::2"), "{text}");
+        assert!(
+            text.contains("\nstranded: the address lies in no subnet")
+                && text.contains("recreate the pod"),
+            "{text}"
         );
         assert!(problem(&pods));
+    }
+
+    #[test]
+    fn what_leaves_is_told_what_becomes_of_it() {
+        let mut pods = Pods {
+            pods: vec![pod(&["10.244.1.2/32"])],
+            ..Pods::default()
+        };
+        pods.pods[0].state = PodState::Leaving;
+        let text = render(&pods, 1001);
+        assert!(
+            text.contains(" leaving ") && text.contains("freed after a minute"),
+            "{text}"
+        );
+        assert!(!problem(&pods), "a runtime may be at it");
     }
 }

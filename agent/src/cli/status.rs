@@ -82,13 +82,17 @@ fn service(status: &Status) -> String {
 }
 
 fn pods(status: &Status) -> String {
-    match status.stranded {
-        0 => format!("{} attached", status.attachments),
-        stranded => format!(
-            "{} attached, {stranded} of them stranded",
-            status.attachments
-        ),
+    let mut text = format!("{} attached", status.attachments);
+    if status.stranded > 0 {
+        text.push_str(&format!(", {} of them stranded", status.stranded));
     }
+    if let Some(last) = &status.last_reclaimed {
+        text.push_str(&format!(
+            "; {} reclaimed, the last {last}",
+            status.reclaimed
+        ));
+    }
+    text
 }
 
 fn queue(status: &Status) -> String {
@@ -196,6 +200,8 @@ pub(super) mod tests {
             last_end: None,
             repairs: 0,
             last_repair: None,
+            reclaimed: 0,
+            last_reclaimed: None,
             sent: 10,
             delivered: 9,
             dropped: 1,
@@ -240,6 +246,8 @@ packets   10 sent, 9 delivered, 1 dropped
             last_end: Some("was killed by signal 9 (SIGKILL) after 3.0 s".into()),
             repairs: 2,
             last_repair: Some("address 10.244.1.0/32 was missing".into()),
+            reclaimed: 0,
+            last_reclaimed: None,
             snapshot_adopted: false,
             registry_age: 180,
             registry_cached: true,

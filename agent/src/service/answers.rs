@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use cni_shim::Attachment;
+use cni_shim::{Attachment, State};
 use dataplane::counters::Flow;
 use dataplane::families::PublicAddresses;
 use encap::Family;
@@ -13,8 +13,9 @@ use tokio::sync::oneshot;
 use super::control::{Control, Restart};
 use super::counts::{given_up, offloads};
 use crate::api::server::Call;
-use crate::api::wire::{self, Reply, Request, RouteKind};
+use crate::api::wire::{self, PodState, Reply, Request, RouteKind};
 use crate::attachments::{pod_name, stranded};
+use crate::host::LinkStats;
 
 impl Control {
     pub(super) async fn answer(&mut self, call: Call) -> Result<(), Restart> {
@@ -22,10 +23,11 @@ impl Control {
             Request::Status => value(&self.status().await),
             Request::Peers => value(&self.peers()),
             Request::Routes => value(&self.routes()),
-            Request::Pods => value(&self.pods()),
+            Request::Pods => value(&self.pods().await),
+            Request::Ready => self.readiness(),
             Request::Drops => value(&self.drops().await),
             Request::Adopt { container, ifname } => {
-                self.adopt(&container, &ifname, call.answer);
+                self.adopt(&container, &ifname, call.answer).await;
                 return Ok(());
             }
             Request::Release { container, ifname } => {
@@ -38,15 +40,30 @@ impl Control {
         Ok(())
     }
 
-    /// The directory of records is the database: it is read again, whoever asks.
-    fn adopt(&mut self, container: &str, ifname: &str, answer: oneshot::Sender<Reply>) {
+    /// The directory of records is the database: it is read again, whoever asks. A pod's limits are in force before
+    /// it is delivered to.
+    async fn adopt(&mut self, container: &str, ifname: &str, answer: oneshot::Sender<Reply>) {
         self.node.reread_records();
-        let Some(reason) = self.why_not_adopted(container, ifname) else {
+        let refused = match self.why_not_adopted(container, ifname) {
+            None => self.limit(container, ifname).await.err(),
+            reason => reason,
+        };
+        let Some(reason) = refused else {
             self.publish();
             return self.when_adopted(answer);
         };
         // A caller that has left does not mind.
         let _ = answer.send(Reply::Error(reason));
+    }
+
+    /// Whether an attachment would be delivered to.
+    fn readiness(&self) -> Reply {
+        match self.stale() {
+            Some(reason) => Reply::Error(reason),
+            None => value(&wire::Readiness {
+                attachments: self.node.known.attachments.len(),
+            }),
+        }
     }
 
     fn why_not_adopted(&self, container: &str, ifname: &str) -> Option<String> {
@@ -79,6 +96,19 @@ impl Control {
             let _ = answer.send(Reply::Error(reason));
         } else {
             self.when_adopted(answer);
+        }
+    }
+
+    fn state_of(&self, attachment: &Attachment) -> PodState {
+        if self.tending.orphans.is_leaving(attachment) {
+            return PodState::Leaving;
+        }
+        if !stranded(attachment, &self.node.known.own.subnets).is_empty() {
+            return PodState::Stranded;
+        }
+        match attachment.state {
+            State::Reserved => PodState::Reserved,
+            State::Attached => PodState::Attached,
         }
     }
 
@@ -127,6 +157,8 @@ impl Control {
             last_end: self.table.last_end.clone(),
             repairs: self.repairs,
             last_repair: self.last_repair.clone(),
+            reclaimed: self.tending.reclaimed,
+            last_reclaimed: self.tending.last_reclaimed.clone(),
             sent: sum(|outbound, inbound| outbound.sent + inbound.sent),
             delivered: sum(|outbound, inbound| outbound.delivered + inbound.delivered),
             dropped: sum(|outbound, inbound| outbound.dropped() + inbound.dropped()),
@@ -202,8 +234,13 @@ impl Control {
         wire::Routes { routes }
     }
 
-    fn pods(&self) -> wire::Pods {
+    async fn pods(&self) -> wire::Pods {
+        let links = self.pod_links().await;
         let line = |attachment: &Attachment| wire::Pod {
+            state: self.state_of(attachment),
+            network: attachment.network.clone(),
+            traffic: links.stats(&attachment.host_ifname).map(traffic),
+            bandwidth: attachment.bandwidth,
             pod: pod_name(attachment),
             container: attachment.container.clone(),
             ifname: attachment.ifname.clone(),
@@ -224,6 +261,16 @@ impl Control {
             kernel_prefixes: prefixes.filter(|prefix| !is_pod(prefix)).copied().collect(),
             refused: self.node.refused_records.clone(),
         }
+    }
+}
+
+/// The kernel counts from where it stands: what it received at the host's end the pod sent.
+fn traffic(stats: LinkStats) -> wire::PodTraffic {
+    wire::PodTraffic {
+        sent_packets: stats.rx_packets,
+        sent_bytes: stats.rx_bytes,
+        received_packets: stats.tx_packets,
+        received_bytes: stats.tx_bytes,
     }
 }
 

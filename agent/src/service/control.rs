@@ -22,6 +22,7 @@ use super::node::Node;
 use super::ports::Ports;
 use super::refused::RefusedSources;
 use super::takeover::{LISTENER, StartError};
+use super::tending::Tending;
 use crate::api::server::{self, Call};
 use crate::causes::causes;
 use crate::host::{self, Change, Host, HostError, Watch};
@@ -108,6 +109,7 @@ pub struct Control {
     /// The last good state on disk is the one in force, or what is in force was read from it.
     pub(super) saved: bool,
     pub(super) waiting: Vec<Waiting>,
+    pub(super) tending: Tending,
 }
 
 impl Control {
@@ -171,6 +173,7 @@ impl Control {
             watch,
             node_file,
             waiting: Vec::new(),
+            tending: Tending::default(),
         };
         control.note_repairs(repairs);
         control.note_problem(host_problem);
@@ -252,6 +255,8 @@ impl Control {
         if self.follow_underlay().await {
             unread = self.node.known.refresh(&self.host).await;
         }
+        let looked_after = self.tend_pods().await;
+        self.note_repairs(&looked_after);
         self.publish();
         let (changes, applied, beside) = self.make_kernel_agree().await;
         if self.engine.device_lost() || matches!(applied, Err(HostError::NoDevice { .. })) {

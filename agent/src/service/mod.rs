@@ -42,11 +42,13 @@ pub mod device;
 pub mod facts;
 mod fallback;
 pub mod node;
+mod orphans;
 pub mod ports;
 mod problems;
 pub mod refused;
 mod sources;
 pub mod takeover;
+mod tending;
 mod underlay;
 
 use std::io;

@@ -48,6 +48,7 @@ impl Control {
             .chain(known.facts.underlay.out_of_service.iter().cloned())
             .chain(self.host_problem.clone())
             .chain(self.node_file_problem.clone())
+            .chain(self.tending.problem.clone())
             .chain(unused_address(known))
             .chain(self.narrow())
             .chain(self.unreachable())
@@ -96,7 +97,8 @@ impl Control {
         })
     }
 
-    fn stale(&self) -> Option<String> {
+    /// Why the workers are behind, if they are.
+    pub(super) fn stale(&self) -> Option<String> {
         let version = self.node.desired.spec.version;
         let late = self.published.elapsed() > ADOPTION_PATIENCE && !self.engine.adopted(version);
         late.then(|| {

@@ -1,0 +1,162 @@
+//! What an agent does for attached pods beside delivering to them: their limits are in force, and what no runtime will
+//! delete is taken away. At every turn of the control loop, which the going of an interface starts at once.
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use cni_shim::attachment;
+use cni_shim::range::{self, Range};
+use cni_shim::{Attachment, RunDir};
+use ipnet::IpNet;
+use thiserror::Error;
+use tracing::{info, warn};
+
+use super::control::Control;
+use super::orphans::Orphans;
+use crate::attachments::pod_name;
+use crate::causes::causes;
+use crate::cni::chain;
+use crate::host::{Change, HostError, PodLinks};
+
+/// The memory of it.
+#[derive(Debug, Default)]
+pub(super) struct Tending {
+    pub(super) orphans: Orphans,
+    /// Attachments that were taken away since the start.
+    pub(super) reclaimed: u64,
+    /// The latest of them, in words.
+    pub(super) last_reclaimed: Option<String>,
+    /// Host's ends whose limits have been in force once.
+    limited: HashSet<String>,
+    /// There was no attachment at the last look either, so nothing is left of one.
+    at_rest: bool,
+    /// What could not be done at the last try, in words.
+    pub(super) problem: Option<String>,
+}
+
+/// Why pods could not be looked after.
+#[derive(Debug, Error)]
+enum TendingError {
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error("cannot take an attachment away that no runtime deletes")]
+    Lock(#[from] range::Error),
+    #[error("cannot take an attachment away that no runtime deletes")]
+    Record(#[from] attachment::Error),
+}
+
+impl Control {
+    /// Looks after the pods; what was repaired is returned.
+    pub(super) async fn tend_pods(&mut self) -> Vec<Change> {
+        let mut repairs = Vec::new();
+        let tended = self.tend(&mut repairs).await;
+        let problem = tended.err().map(|error| causes(&error));
+        if problem != self.tending.problem {
+            match &problem {
+                Some(problem) => warn!("{problem}"),
+                None => info!("the pods are looked after again"),
+            }
+        }
+        self.tending.problem = problem;
+        repairs
+    }
+
+    async fn tend(&mut self, repairs: &mut Vec<Change>) -> Result<(), TendingError> {
+        let known = &self.node.known.attachments;
+        if known.is_empty() && self.tending.at_rest {
+            return Ok(());
+        }
+        let links = self.host.pod_links().await?;
+        let shaped = self.host.shape(known, &links).await;
+        let ends: HashSet<String> = known.iter().map(|a| a.host_ifname.clone()).collect();
+        self.tending.limited.retain(|end| ends.contains(end));
+        let is_there = |a: &Attachment| links.has(&a.host_ifname);
+        let now = Instant::now();
+        let due = self.tending.orphans.look(known, is_there, now);
+        for record in due {
+            self.reclaim(&record).await?;
+        }
+        for change in shaped? {
+            match &change {
+                Change::Limited { host_ifname, .. }
+                    if self.tending.limited.insert(host_ifname.clone()) =>
+                {
+                    info!("set up: {change}");
+                }
+                Change::LimiterRemoved(_) => info!("removed: {change}"),
+                _ => repairs.push(change),
+            }
+        }
+        self.tending.at_rest = self.node.known.attachments.is_empty();
+        Ok(())
+    }
+
+    /// Takes an attachment away whose interface is gone, unless the plugin is at work: then at another turn.
+    async fn reclaim(&mut self, record: &Attachment) -> Result<(), TendingError> {
+        let run = self.node.known.config.run_dir();
+        let Some(_lock) = Range::try_lock(&run)? else {
+            return Ok(());
+        };
+        let links = self.host.pod_links().await?;
+        if links.has(&record.host_ifname) || !is_unchanged(&run, record)? {
+            return Ok(());
+        }
+        record.remove(&run)?;
+        let words = in_words(record);
+        warn!("reclaimed: {words}");
+        self.tending.reclaimed = self.tending.reclaimed.saturating_add(1);
+        self.tending.last_reclaimed = Some(words);
+        self.node.reread_records();
+        Ok(())
+    }
+
+    /// Puts the limits of one attachment in force; why that cannot be, in words.
+    pub(super) async fn limit(&mut self, container: &str, ifname: &str) -> Result<(), String> {
+        let known = &self.node.known;
+        let mut attachments = known.attachments.iter();
+        let found = attachments.find(|a| (&*a.container, &*a.ifname) == (container, ifname));
+        let Some(record) = found.filter(|record| record.bandwidth.is_some()) else {
+            return Ok(());
+        };
+        let conf_dir = known.config.root.join(chain::CONF_DIR);
+        if let Some(twice) = chain::limited_twice(&conf_dir, &record.network) {
+            return Err(twice.to_string());
+        }
+        let one = std::slice::from_ref(record);
+        let shape = async {
+            let links = self.host.pod_links().await?;
+            self.host.shape_these(one, &links).await
+        };
+        let changes = shape.await.map_err(|error| causes(&error))?;
+        for change in changes {
+            info!("set up: {change}");
+        }
+        self.tending.limited.insert(record.host_ifname.clone());
+        Ok(())
+    }
+
+    /// The interfaces of pods, for an answer; none where the kernel does not tell.
+    pub(super) async fn pod_links(&self) -> PodLinks {
+        self.host.pod_links().await.unwrap_or_default()
+    }
+}
+
+/// Whether the record is still the one that was seen.
+fn is_unchanged(run: &RunDir, record: &Attachment) -> Result<bool, TendingError> {
+    let path = Attachment::path(run, &record.container, &record.ifname)?;
+    Ok(Attachment::read(&path).is_ok_and(|now| now == *record))
+}
+
+fn in_words(record: &Attachment) -> String {
+    let addresses: Vec<String> = record
+        .addresses
+        .iter()
+        .map(|address: &IpNet| address.addr().to_string())
+        .collect();
+    let holder = pod_name(record).unwrap_or_else(|| format!("container {}", record.container));
+    format!(
+        "{} of {holder}, whose interface {} is gone and whom no runtime deleted",
+        addresses.join(", "),
+        record.host_ifname
+    )
+}
