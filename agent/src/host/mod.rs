@@ -27,6 +27,7 @@
 
 mod addresses;
 mod apply;
+mod bridges;
 mod change;
 mod cleanup;
 mod error;

@@ -22,6 +22,8 @@ pub(super) enum Setting {
     Forward6,
     /// `net.ipv6.conf.NAME.accept_ra` of an uplink.
     AcceptRa(Interface),
+    /// `net.ipv4.conf.NAME.proxy_arp` of a bridge with pods of another plugin.
+    ProxyArp(Interface),
 }
 
 /// The name of an interface, safe as one component of a path.
@@ -55,6 +57,9 @@ impl Setting {
             Setting::AcceptRa(interface) => {
                 format!("{CONF6}{}{ACCEPT_RA}", interface.name())
             }
+            Setting::ProxyArp(interface) => {
+                format!("{CONF4}{}{PROXY_ARP}", interface.name())
+            }
         }
     }
 
@@ -63,11 +68,14 @@ impl Setting {
         match path {
             FORWARD4 => Some(Setting::Forward4),
             FORWARD6 => Some(Setting::Forward6),
-            other => other
-                .strip_prefix(CONF6)?
-                .strip_suffix(ACCEPT_RA)
-                .and_then(Interface::parse)
-                .map(Setting::AcceptRa),
+            other => {
+                let of = |before, after| {
+                    let name = other.strip_prefix(before)?.strip_suffix(after)?;
+                    Interface::parse(name)
+                };
+                let accept_ra = || of(CONF6, ACCEPT_RA).map(Setting::AcceptRa);
+                accept_ra().or_else(|| of(CONF4, PROXY_ARP).map(Setting::ProxyArp))
+            }
         }
     }
 
@@ -221,6 +229,7 @@ fn dotted(path: &str) -> String {
 const ROOT: &str = "/proc/sys";
 const CONF4: &str = "net/ipv4/conf/";
 const CONF6: &str = "net/ipv6/conf/";
+const PROXY_ARP: &str = "/proxy_arp";
 const FORWARD4: &str = "net/ipv4/ip_forward";
 const FORWARD6: &str = "net/ipv6/conf/all/forwarding";
 const ACCEPT_RA: &str = "/accept_ra";

@@ -78,25 +78,15 @@ pub(super) const GRACE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
-    use cni_shim::State;
-
     use super::*;
 
     fn record(container: &str, created: u64) -> Attachment {
         Attachment {
-            version: Attachment::VERSION,
-            network: "tartan".to_owned(),
             container: container.to_owned(),
             ifname: "eth0".to_owned(),
-            netns: "/run/netns/pod".to_owned(),
-            netns_inode: 1,
             host_ifname: format!("tt{container}"),
-            addresses: vec!["10.244.1.2/32".parse().unwrap()],
-            mac: "0a:00:00:00:00:01".to_owned(),
-            pod: None,
             created,
-            state: State::Attached,
-            bandwidth: None,
+            ..Attachment::default()
         }
     }
 

@@ -49,6 +49,7 @@ impl Control {
             .chain(self.host_problem.clone())
             .chain(self.node_file_problem.clone())
             .chain(self.tending.problem.clone())
+            .chain(self.mixed())
             .chain(unused_address(known))
             .chain(self.narrow())
             .chain(self.unreachable())
@@ -83,6 +84,17 @@ impl Control {
             "no packet can go to {} ({}){more}: this node has only {ours}; give one of the two an address of the other's family, public-ipv6 beside public-ip",
             first.name, first.public
         ))
+    }
+
+    /// It works, but for IPv6 and for the check of sources, and is not meant to last.
+    fn mixed(&self) -> Option<String> {
+        let bridges = &self.tending.bridges;
+        (!bridges.is_empty()).then(|| {
+            format!(
+                "pods of another plugin on {} live beside Tartan's: they reach each other by proxy ARP, IPv4 alone; drain the node, delete the bridge and uncordon, and all are Tartan's",
+                bridges.join(", ")
+            )
+        })
     }
 
     /// No host needs to make packets smaller than the tunnel device's least MTU.

@@ -30,6 +30,8 @@ pub(super) struct Tending {
     limited: HashSet<String>,
     /// There was no attachment at the last look either, so nothing is left of one.
     at_rest: bool,
+    /// Bridges of another plugin with pods beside ours.
+    pub(super) bridges: Vec<String>,
     /// What could not be done at the last try, in words.
     pub(super) problem: Option<String>,
 }
@@ -76,15 +78,24 @@ impl Control {
         for record in due {
             self.reclaim(&record).await?;
         }
+        let before = self.tending.limited.clone();
         for change in shaped? {
             match &change {
-                Change::Limited { host_ifname, .. }
-                    if self.tending.limited.insert(host_ifname.clone()) =>
-                {
+                Change::Limited { host_ifname, .. } if !before.contains(host_ifname) => {
                     info!("set up: {change}");
+                    self.tending.limited.insert(host_ifname.clone());
                 }
-                Change::LimiterRemoved(_) => info!("removed: {change}"),
+                Change::LimiterRemoved(_) => info!("{change}"),
                 _ => repairs.push(change),
+            }
+        }
+        self.tending.bridges.clear();
+        if !self.node.known.attachments.is_empty() {
+            let own = &self.node.known.own.subnets;
+            let (bridges, changes) = self.host.answer_on_bridges(own).await?;
+            self.tending.bridges = bridges;
+            for change in changes {
+                info!("set up: {change}");
             }
         }
         self.tending.at_rest = self.node.known.attachments.is_empty();
@@ -100,6 +111,9 @@ impl Control {
         let links = self.host.pod_links().await?;
         if links.has(&record.host_ifname) || !is_unchanged(&run, record)? {
             return Ok(());
+        }
+        if record.ipam.is_none() {
+            range::release(&run, &record.addresses);
         }
         record.remove(&run)?;
         let words = in_words(record);

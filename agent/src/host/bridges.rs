@@ -1,0 +1,99 @@
+//! Bridges with pods of another plugin, beside pods of ours.
+//!
+//! Such a bridge holds the node's whole subnet, so its pods take every address of it for a neighbour there and ask by
+//! ARP. Those that are pods of ours have a route of their own to another interface: with `proxy_arp` the node answers
+//! for them, and for nobody else, as every other address of the subnet is behind the bridge itself (Linux answers only
+//! for what it routes to another interface, net/ipv4/arp.c). The way back needs nothing: our pods send everything to
+//! the node. Of IPv6 the kernel has no such switch for a whole prefix.
+
+use ipnet::IpNet;
+
+use super::Host;
+use super::addresses::{self, Held};
+use super::change::Change;
+use super::error::HostError;
+use super::links::{self, Kind, Link};
+use super::sysctls::{self, Interface, Setting};
+
+impl Host {
+    /// Lets pods on bridges that hold a part of our `own` subnets find ours. Returns the names of those bridges, and
+    /// what had to be changed.
+    ///
+    /// # Errors
+    /// The kernel's refusal to list or to switch.
+    pub async fn answer_on_bridges(
+        &mut self,
+        own: &[IpNet],
+    ) -> Result<(Vec<String>, Vec<Change>), HostError> {
+        let links = links::list(&self.netlink.handle).await?;
+        let held = addresses::list(&self.netlink.handle).await?;
+        let bridges = within(&links, &held, own);
+        let mut changes = Vec::new();
+        for bridge in bridges.iter().filter_map(|name| Interface::parse(name)) {
+            let setting = Setting::ProxyArp(bridge);
+            let altered = sysctls::assert_remembered(&setting, 1, &mut self.record)?;
+            changes.extend(altered.map(|altered| Change::Set(altered.into())));
+        }
+        Ok((bridges, changes))
+    }
+}
+
+/// The names of bridges that hold an IPv4 network inside our subnets.
+fn within(links: &[Link], held: &[Held], own: &[IpNet]) -> Vec<String> {
+    let holds = |link: &Link| {
+        let mut held = held.iter().filter(|held| held.index == link.index);
+        held.any(|held| {
+            let network = held.address.trunc();
+            network.addr().is_ipv4()
+                && network.prefix_len() < network.max_prefix_len()
+                && own.iter().any(|subnet| subnet.contains(&network))
+        })
+    };
+    let bridges = links
+        .iter()
+        .filter(|link| link.kind == Kind::Other("bridge".to_owned()) && holds(link));
+    bridges.map(|link| link.name.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(index: u32, name: &str, kind: &str) -> Link {
+        Link {
+            index,
+            name: name.to_owned(),
+            kind: Kind::Other(kind.to_owned()),
+            alias: String::new(),
+            up: true,
+            multicast: true,
+            carrier: true,
+            mtu: 1450,
+            queue: 1000,
+        }
+    }
+
+    #[test]
+    fn only_bridges_inside_our_subnets_are_answered_on() {
+        let links = [
+            link(1, "cni0", "bridge"),
+            link(2, "docker0", "bridge"),
+            link(3, "veth1", "veth"),
+            link(4, "br6", "bridge"),
+            link(5, "br32", "bridge"),
+        ];
+        let held = [
+            (1, "10.244.1.1/24"),
+            (2, "172.17.0.1/16"),
+            (3, "10.244.1.9/24"),
+            (4, "fd00:10:244:1::1/64"),
+            (5, "10.244.1.7/32"),
+        ];
+        let held = held.map(|(index, address)| Held {
+            index,
+            address: address.parse().unwrap(),
+        });
+        let own = ["10.244.1.0/24", "fd00:10:244:1::/64"].map(|net| net.parse().unwrap());
+        assert_eq!(within(&links, &held, &own), ["cni0"]);
+    }
+}

@@ -1,0 +1,256 @@
+#!/usr/bin/env bash
+# What the agent does for attached pods beside delivering to them, and the installation of the plugin.
+#
+#   pod1 (limited), pod2 ── node1: tartan ══ underlay ══ tartan node2 ── pod3, pod4
+#                                               │
+#                                            mallory: an outside host
+#
+# limits   pod1 is limited both ways: towards and from a pod beside it, a pod of the other node and an outside host the
+#          rate is that, within 15 %; what somebody removes is put back, a killed service changes nothing, and with the
+#          pod all of it goes; a second limiter in the chain is refused by name
+# leaks    a pod whose namespace ends without DEL is taken away within two minutes, and no sooner than after one; a
+#          living pod whose path leads nowhere is not
+# churn    the plugin is exchanged 16 times under loops of ADD and DEL: none fails; uninstalled, nothing of it is left
+# mixed    on one node a pod on the bridge of the stock plugin and a pod of tartan-cni reach each other, both ways, and
+#          the node says that it is mixed; tartan cleanup takes the setting back
+# case: limits
+# case: mixed
+# case: churn
+# full: leaks
+# shellcheck source=scripts/tests.d/tools/law.sh
+. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+
+# Bits per second.
+TO_POD=20000000
+FROM_POD=10000000
+OUTSIDE=192.0.2.250
+RECORDS=$LAB_STATE/node1/run/tartan/attachments
+
+# call VERB NODE POD [CONFIGURATION]: the plugin as a runtime calls it, with further keys of the configuration.
+call() {
+    jq -nc --arg root "$LAB_STATE/$2" --argjson more "${4:-{\}}" \
+        '{cniVersion: "1.0.0", name: "tartan", type: "tartan-cni", $root} + $more' |
+        ip netns exec "$PREFIX-$2" env CNI_COMMAND="$1" CNI_CONTAINERID="$PREFIX-$3" \
+            CNI_NETNS="/var/run/netns/$PREFIX-$3" CNI_IFNAME=eth0 CNI_PATH="$BIN" "$BIN/tartan-cni"
+}
+
+# The limits as containerd gives them: nobody named a burst.
+limited() {
+    jq -nc --argjson to "$TO_POD" --argjson from "$FROM_POD" '{runtimeConfig: {bandwidth:
+        {IngressRate: $to, IngressBurst: 4294967295, EgressRate: $from, EgressBurst: 4294967295}}}'
+}
+
+pod_of() {
+    told node1 pods | jq -c --arg container "$PREFIX-$1" '.pods[] | select(.container == $container)'
+}
+
+host_ifname() {
+    pod_of "$1" | jq -r .host_ifname
+}
+
+# near WHAT RATE FOUND: within 15 %.
+near() {
+    if awk -v rate="$2" -v found="$3" 'BEGIN { exit !(found > 0.85 * rate && found < 1.15 * rate) }'; then
+        say "$1: $3 bit/s (limit $2)"
+    else
+        fail "$1: $3 bit/s, the limit is $2"
+    fi
+}
+
+# pull SERVER ADDRESS CLIENT PORT FILE [iperf3 arguments]: one TCP flow, its first second not counted; what arrived.
+pull() {
+    in_ns "$3" iperf3 --client "$2" --port "$4" --time 4 --omit 1 --json "${@:6}" |
+        jq '.end.sum_received.bits_per_second | floor' >"$5"
+}
+
+# both_ways NAME ADDRESS: pod1 sends and receives at once, both with NAME.
+both_ways() {
+    local sending receiving
+    start_in "$1" iperf3 --server --port 5301 --one-off >/dev/null
+    start_in "$1" iperf3 --server --port 5302 --one-off >/dev/null
+    until_true 5 "iperf3 listens in $1" in_ns "$1" sh -c 'ss -Hltn | grep -q :5301 && ss -Hltn | grep -q :5302'
+    pull "$1" "$2" pod1 5301 "$SCRATCH/sent" &
+    sending=$!
+    pull "$1" "$2" pod1 5302 "$SCRATCH/received" --reverse &
+    receiving=$!
+    wait "$sending" || fail "pod1 to $1"
+    wait "$receiving" || fail "$1 to pod1"
+    near "pod1 to $1" "$FROM_POD" "$(cat "$SCRATCH/sent")"
+    near "$1 to pod1" "$TO_POD" "$(cat "$SCRATCH/received")"
+}
+
+# in_force END: whether both buckets of pod1 are there, and what comes from it goes through one.
+in_force() {
+    local limiter=tl${1#tt}
+    tc -n "$PREFIX-node1" qdisc show dev "$1" | grep -q "^qdisc tbf .* root .*rate 20Mbit" &&
+        tc -n "$PREFIX-node1" qdisc show dev "$limiter" | grep -q "^qdisc tbf .* root .*rate 10Mbit" &&
+        tc -n "$PREFIX-node1" filter show dev "$1" ingress | grep -q "Redirect to device $limiter"
+}
+
+limiters() {
+    ip -n "$PREFIX-node1" -j link show type ifb | jq -r '.[].ifname'
+}
+
+limits() {
+    local end repairs answer
+    lab_up --nodes 2 --pods 2
+    call DEL node1 pod1
+    call ADD node1 pod1 "$(limited)" >"$SCRATCH/result" || die "ADD with limits: $(cat "$SCRATCH/result")"
+    end=$(host_ifname pod1)
+    in_force "$end" || fail "the limits are not in force when ADD returns"
+    equal "limits as told" "$FROM_POD $TO_POD" "$(pod_of pod1 | jq -r '"\(.bandwidth.egress.rate) \(.bandwidth.ingress.rate)"')"
+    both_ways pod2 "$(address_of pod2)"
+    both_ways pod3 "$(address_of pod3)"
+    both_ways mallory "$OUTSIDE"
+    [ "$(pod_of pod1 | jq .traffic.received_bytes)" -gt 1000000 ] || fail "the traffic of pod1 is not told"
+    say "what somebody removes"
+    repairs=$(told node1 status | jq .repairs)
+    tc -n "$PREFIX-node1" qdisc delete dev "$end" ingress
+    tc -n "$PREFIX-node1" qdisc delete dev "$end" root
+    until_true 5 "the limits are back" in_force "$end"
+    equal "of that repaired" 2 "$(($(told node1 status | jq .repairs) - repairs))"
+    ip -n "$PREFIX-node1" link delete "tl${end#tt}"
+    until_true 5 "the limiter is back" in_force "$end"
+    say "the service is killed"
+    kill -KILL "$(service_pid node1)"
+    in_force "$end" || fail "the limits went with the service"
+    until_true 10 "the next one tells the pod" pod_of pod1
+    say "the pod goes"
+    call DEL node1 pod1 || fail "DEL of pod1"
+    equal "limiters left" '' "$(limiters)"
+    say "a second limiter in the chain"
+    mkdir -p "$LAB_STATE/node1/etc/cni/net.d"
+    jq -n '{bandwidth: true} as $capabilities | {name: "tartan", plugins:
+        [{type: "tartan-cni", $capabilities}, {type: "bandwidth", $capabilities}]}' \
+        >"$LAB_STATE/node1/etc/cni/net.d/10-tartan.conflist"
+    if answer=$(call ADD node1 pod1 "$(limited)"); then
+        fail "a pod that two limit is attached: $answer"
+    else
+        grep -q 'the plugin bandwidth, and both would limit' <<<"$answer" || fail "the refusal does not name it: $answer"
+    fi
+    equal "records left of it" '' "$(find "$RECORDS" -name "*pod1*")"
+    rm -r "$LAB_STATE/node1/etc/cni"
+    call ADD node1 pod1 >/dev/null || fail "ADD without limits"
+}
+
+state_is() {
+    [ "$(pod_of "$1" | jq -r .state)" = "$2" ]
+}
+
+leaks() {
+    local end record address started
+    lab_up --nodes 1 --pods 2
+    call DEL node1 pod1
+    call ADD node1 pod1 "$(limited)" >/dev/null || fail "ADD with limits"
+    equal "limiters of pod1" "tl$(host_ifname pod1 | cut -c3-)" "$(limiters)"
+    address=$(pod_of pod1 | jq -r '.addresses[0] | split("/")[0]')
+    equal "the state of pod2" attached "$(pod_of pod2 | jq -r .state)"
+    # Another mount or process namespace shows the runtime's path otherwise, or not at all.
+    record=$(find "$RECORDS" -name "*pod2*")
+    jq -c '.netns = "/run/netns/nowhere" | .netns_inode = 1' "$record" >"$RECORDS/.edited"
+    mv "$RECORDS/.edited" "$record"
+    started=$SECONDS
+    ip netns delete "$PREFIX-pod1"
+    until_true 10 "pod1 leaves" state_is pod1 leaving
+    until_true 5 "what shaped it is gone" test -z "$(limiters)" || true
+    sleep $((started + 55 - SECONDS))
+    state_is pod1 leaving || fail "pod1 was taken away within a minute"
+    until_true 60 "pod1 is taken away" test ! -e "$RECORDS/$PREFIX-pod1:eth0.json"
+    at_most "seconds until it was" 120 $((SECONDS - started))
+    equal "reclaimed" 1 "$(told node1 status | jq .reclaimed)"
+    told node1 status | jq -r .last_reclaimed | grep -q "$address of .* no runtime deleted" ||
+        fail "status does not tell whom: $(told node1 status | jq .last_reclaimed)"
+    equal "the state of pod2, whose path leads nowhere" attached "$(pod_of pod2 | jq -r .state)"
+    in_ns pod2 ping -n -q -c 3 -i 0.2 -W 1 10.244.1.0 >/dev/null || fail "pod2 does not live any more"
+    end=$(host_ifname pod2)
+    ip -n "$PREFIX-node1" link show "$end" >/dev/null || fail "the interface of pod2 is gone"
+    ip netns add "$PREFIX-pod1"
+    call DEL node1 pod1 || fail "DEL of a pod that was reclaimed"
+    call ADD node1 pod1 >/dev/null || fail "ADD after it"
+}
+
+mixed() {
+    local old new
+    # shellcheck source=scripts/tests.d/tools/stock.sh
+    . "$TOOLS/stock.sh"
+    lab_up --nodes 1 --pods 2
+    lab detach node1
+    old=$(stock ADD node1 pod1 | jq -r '.ips[0].address | split("/")[0]') || die "the stock plugin refuses pod1"
+    new=$(call ADD node1 pod2 | jq -r '.ips[0].address | split("/")[0]') || die "tartan-cni refuses pod2"
+    [ "$old" != "$new" ] || die "both pods have $old"
+    until_true 5 "the bridge answers for the new pod" \
+        in_ns node1 grep -q 1 /proc/sys/net/ipv4/conf/cni0/proxy_arp
+    # The kernel takes its time, up to 0.8 s, to answer for somebody else.
+    until_true 5 "the old pod reaches the new one" in_ns pod1 ping -n -q -c 1 -W 1 "$new" || true
+    equal "ping of the old pod" "5 received" "$(in_ns pod1 ping -n -q -c 5 -i 0.05 -W 1 "$new" | grep -o '[0-9]* received')"
+    equal "ping of the new pod" "5 received" "$(in_ns pod2 ping -n -q -c 5 -i 0.05 -W 1 "$old" | grep -o '[0-9]* received')"
+    equal "drops" 0 "$(($(dropped node1 outbound) + $(dropped node1 inbound)))"
+    told node1 status | jq -r '.problems[]' | grep -q 'cni0 live beside' || fail "status does not say that the node is mixed"
+    equal "rows of the bridge's prefix" 1 "$(tartan node1 pods | grep -c '^- .* kernel-routed .*$')"
+    call DEL node1 pod2 || fail "DEL of the new pod"
+    lab stop node1
+    tartan node1 cleanup >/dev/null || fail "tartan cleanup ended with $?"
+    equal "proxy_arp of the bridge after it" 0 "$(in_ns node1 cat /proc/sys/net/ipv4/conf/cni0/proxy_arp)"
+    # Its plugin reads it, when it takes the pod away.
+    stock DEL node1 pod1 >/dev/null 2>&1 || true
+}
+
+# Attaches and detaches a pod until told to stop; what failed is in a file.
+churn_pod() {
+    local count=0 answer
+    while [ ! -e "$SCRATCH/enough" ]; do
+        for verb in ADD DEL; do
+            answer=$(call "$verb" node1 "$1" 2>&1) || echo "$verb: $answer" >>"$SCRATCH/failed $1"
+        done
+        count=$((count + 1))
+    done
+    echo "$count" >"$SCRATCH/rounds $1"
+}
+
+churn() {
+    local round pod loops=() installed=$SCRATCH/bin conf_dir=$SCRATCH/net/net.d foreign answer
+    lab_up --nodes 1 --pods 2
+    lab detach node1
+    cp "$BIN/tartan-cni" "$SCRATCH/one"
+    # Another program to the installation, the same to the kernel.
+    { cat "$BIN/tartan-cni" && echo two; } >"$SCRATCH/two"
+    foreign=$conf_dir/87-podman-bridge.conflist
+    mkdir -p "$conf_dir"
+    echo '{"name":"podman","plugins":[{"type":"bridge"}]}' >"$foreign"
+    install_from() {
+        tartan node1 cni install --from "$1" --bin-dir "$installed" --conf-dir "$conf_dir" "${@:2}"
+    }
+    install_from "$SCRATCH/one" >/dev/null || fail "the first installation ended with $?"
+    BIN=$installed
+    for pod in pod1 pod2; do
+        churn_pod "$pod" &
+        loops+=("$!")
+    done
+    for ((round = 0; round < 8; round++)); do
+        for file in two one; do
+            answer=$(install_from "$SCRATCH/$file" -o json) || fail "round $round: $answer"
+            equal "round $round" replaced "$(jq -r '.steps[0].deed' <<<"$answer")" >/dev/null
+            jq -e '.cniVersion' "$conf_dir/10-tartan.conflist" >/dev/null || fail "no configuration in round $round"
+        done
+    done
+    touch "$SCRATCH/enough"
+    for pod in "${loops[@]}"; do wait "$pod"; done
+    for pod in pod1 pod2; do
+        at_most "calls of $pod that failed" 0 "$(wc -l 2>/dev/null <"$SCRATCH/failed $pod" || echo 0)"
+        [ ! -e "$SCRATCH/failed $pod" ] || head -n 3 "$SCRATCH/failed $pod" >&2
+        [ "$(cat "$SCRATCH/rounds $pod")" -gt 5 ] || fail "$pod was attached $(cat "$SCRATCH/rounds $pod") times only"
+    done
+    call ADD node1 pod1 >/dev/null || fail "ADD by the installed plugin"
+    if answer=$(tartan node1 cni uninstall --bin-dir "$installed" --conf-dir "$conf_dir" 2>&1); then
+        fail "uninstalled under a pod: $answer"
+    fi
+    grep -q 'drain the node' <<<"$answer" || fail "the refusal does not say what to do: $answer"
+    call DEL node1 pod1 || fail "DEL by the installed plugin"
+    tartan node1 cni uninstall --bin-dir "$installed" --conf-dir "$conf_dir" >"$SCRATCH/told" || fail "uninstall"
+    equal "first removed" "removed $conf_dir/10-tartan.conflist" "$(head -n 1 "$SCRATCH/told")"
+    equal "left of the installation" "$foreign" "$(find "$installed" "$SCRATCH/net" -type f)"
+}
+
+BIN=${LAB_BIN:-$SCRIPTS/../target/fast}
+say "the agent and its pods: $1"
+"$1"
