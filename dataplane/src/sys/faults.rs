@@ -15,11 +15,18 @@ pub enum Fault {
     DetachedWrites = 2,
     /// Messages of several datagrams sent to the underlay: `EINVAL`.
     GsoSends = 4,
+    /// The tunnel device with a header beside each packet: `EINVAL`, as from kernels that do not know it.
+    FastDevice = 8,
 }
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Fault; 3] = [Fault::GsoWrites, Fault::DetachedWrites, Fault::GsoSends];
+    pub const ALL: [Fault; 4] = [
+        Fault::GsoWrites,
+        Fault::DetachedWrites,
+        Fault::GsoSends,
+        Fault::FastDevice,
+    ];
 
     /// The name, for people.
     pub const fn name(self) -> &'static str {
@@ -27,6 +34,7 @@ impl Fault {
             Fault::GsoWrites => "gso-writes",
             Fault::DetachedWrites => "detached-writes",
             Fault::GsoSends => "gso-sends",
+            Fault::FastDevice => "fast-device",
         }
     }
 }

@@ -56,6 +56,9 @@ pub(crate) fn into_owned(interface: tun_tap::Iface) -> OwnedFd {
 /// What open(2) of `/dev/net/tun` gives; `EBUSY` with [`IFF_TUN_EXCL`] where the device exists, `EINVAL` where it has
 /// other flags or the kernel does not know these, `EPERM`.
 pub(crate) fn attach(name: &str, flags: i16) -> io::Result<OwnedFd> {
+    if flags & IFF_VNET_HDR != 0 && faults::is_set(Fault::FastDevice) {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
     let descriptor = rustix::fs::open(
         "/dev/net/tun",
         OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC,
