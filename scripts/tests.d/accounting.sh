@@ -10,8 +10,13 @@
 # datagrams; with `offload` it is a number of trains of them (UDP_SEGMENT), and tells only between what bounds.
 # case: udp
 # case: vxlan v4 v4 offload
-# case: vxlan v6 v6
+# case: vxlan v6 v6 workers=2
 # case: vxlan dual dual
+# full: udp workers=2
+# full: udp v4 v4 offload workers=2
+# full: vxlan v4 v4 offload workers=2
+# full: vxlan v4 v4 wire device=plain
+# full: udp v4 v4 wire device=plain
 # full: vxlan
 # full: udp v6 v6
 # full: udp v6 v6 offload

@@ -9,11 +9,16 @@
 # underlay.
 # case: udp
 # case: vxlan
-# case: vxlan dual dual
+# case: vxlan dual dual workers=2
+# full: udp workers=2
+# full: vxlan workers=4
+# full: vxlan device=plain
 # full: udp v6 v6
 # full: vxlan dual v4
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/kills.sh
+. "$TOOLS/kills.sh"
 
 BACKEND=$1
 INSIDE=${2:-v4}
@@ -24,37 +29,6 @@ LASTS=8
 PINGS=800
 # Milliseconds.
 LARGEST_GAP=1000
-
-# What the host shows and must not change; on the underlay IPv6 does some things by itself.
-standing() {
-    ip -n "$PREFIX-$1" -j address show |
-        jq -r '.[] | select(.ifname != "eth0") | "\(.ifindex) \(.ifname) \(.mtu) \(.flags)", (.addr_info[] | "  \(.local)/\(.prefixlen) \(.scope)")'
-    ip -n "$PREFIX-$1" address show dev eth0 scope global | grep -wE "inet6?"
-    ip -n "$PREFIX-$1" -4 route show table all
-    ip -n "$PREFIX-$1" -6 route show table all | grep -v 'dev eth0'
-    echo "carrier changes of tartan0: $(in_ns "$1" cat /sys/class/net/tartan0/carrier_changes)"
-}
-
-# Kills the service of a node and waits for the next one to forward.
-kill_service() {
-    local pid restarts
-    pid=$(service_pid "$1")
-    restarts=$(told "$1" status | jq .restarts)
-    say "SIGKILL of the service of $1, process $pid"
-    kill -KILL "$pid"
-    until_true 5 "a new service on $1" another_service "$1" "$pid"
-    equal "restarts on $1" $((restarts + 1)) "$(told "$1" status | jq .restarts)"
-}
-
-another_service() {
-    [ "$(service_pid "$1")" != "$2" ] && tartan "$1" status
-}
-
-# The longest pause between two answers, in milliseconds, and how many came.
-gaps() {
-    awk -F'[][ ]' '/bytes from/ { if (last) { gap = $2 - last; if (gap > longest) longest = gap }; last = $2; count++ }
-        END { printf "%d %d\n", longest * 1000 + 0.5, count }' "$1"
-}
 
 # Ping and a transfer from pod1 to pod2, which go on in the background.
 start_load() {

@@ -12,7 +12,9 @@
 # case: udp
 # case: vxlan
 # case: udp v6 v6
-# case: vxlan dual dual
+# case: vxlan dual dual workers=2
+# full: udp workers=2
+# full: vxlan device=plain
 # full: udp dual dual
 # full: vxlan v6 v6
 # full: vxlan v6 v4

@@ -5,21 +5,42 @@
 #
 # traffic.sh BACKEND PEER UNDERLAY [INSIDE OUTSIDE], where PEER is tartan, kernel-vxlan or control (no Tartan at
 # all), and INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and of the underlay.
-# case: udp tartan offload
+# Beside them workers=N and device=KIND: an agent with one worker, with several, and with the plain device.
+# case: udp tartan offload workers=2
 # case: vxlan tartan offload
 # case: vxlan tartan offload v6 v4
-# case: udp tartan offload v6 v6
-# case: vxlan tartan offload dual dual
+# case: udp tartan offload v6 v6 device=plain
+# case: vxlan tartan offload dual dual workers=2
 # case: vxlan kernel-vxlan offload dual dual
-# case: vxlan kernel-vxlan no-tunnel dual dual
+# case: vxlan kernel-vxlan no-tunnel dual dual workers=2
 # case: vxlan kernel-vxlan wire dual dual
-# full: vxlan kernel-vxlan offload
-# full: vxlan kernel-vxlan no-tunnel
-# full: vxlan kernel-vxlan wire
-# full: udp tartan no-tunnel
-# full: udp tartan wire
-# full: vxlan tartan no-tunnel
-# full: vxlan tartan wire
+# full: udp tartan offload workers=1
+# full: udp tartan no-tunnel workers=1
+# full: udp tartan wire workers=1
+# full: vxlan tartan offload workers=1
+# full: vxlan tartan no-tunnel workers=1
+# full: vxlan tartan wire workers=1
+# full: vxlan kernel-vxlan offload workers=1
+# full: vxlan kernel-vxlan no-tunnel workers=1
+# full: vxlan kernel-vxlan wire workers=1
+# full: udp tartan offload workers=2
+# full: udp tartan no-tunnel workers=2
+# full: udp tartan wire workers=2
+# full: vxlan tartan offload workers=2
+# full: vxlan tartan no-tunnel workers=2
+# full: vxlan tartan wire workers=2
+# full: vxlan kernel-vxlan offload workers=2
+# full: vxlan kernel-vxlan no-tunnel workers=2
+# full: vxlan kernel-vxlan wire workers=2
+# full: udp tartan offload device=plain
+# full: udp tartan no-tunnel device=plain
+# full: udp tartan wire device=plain
+# full: vxlan tartan offload device=plain
+# full: vxlan tartan no-tunnel device=plain
+# full: vxlan tartan wire device=plain
+# full: vxlan kernel-vxlan offload device=plain
+# full: vxlan kernel-vxlan no-tunnel device=plain
+# full: vxlan kernel-vxlan wire device=plain
 # full: vxlan control wire
 # full: udp tartan offload dual v4
 # full: udp tartan offload dual dual

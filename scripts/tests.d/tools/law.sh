@@ -141,16 +141,15 @@ law_one() {
     [ "$found" != '[]' ] || fail "law 1 on $1: no worker is counted"
 }
 
-# Every worker of a node has carried packets both ways, and each is as many as the case says.
-all_work() {
-    local found
-    found=$(told "$1" drops | jq -c '[.workers[] | [.outbound.sent, .inbound.delivered | . > 0]]')
-    equal "workers of $1 that sent and delivered" "$(jq -c 'map([true, true])' <<<"$found")" "$found"
-    equal "workers of $1" "$2" "$(told "$1" status | jq .workers)"
-}
-
 service_pid() {
     told "$1" status | jq .service_pid
+}
+
+# What keeper and service of a node keep in memory together, KiB.
+resident() {
+    local keeper
+    keeper=$(cat "$LAB_STATE/$1/pid")
+    awk '/^VmRSS/ { sum += $2 } END { print sum }' "/proc/$keeper/status" "/proc/$(service_pid "$1")/status"
 }
 
 # device_count NAME DEVICE FIELD, as in `ip -s link`: rx_packets is stats64.rx.packets.

@@ -1,0 +1,182 @@
+#!/usr/bin/env bash
+# The tunnel device where the kernel offers less, and where it takes back what it offered: pods talk all the same, the
+# status says what is used and why, and what cannot be had as it was asked for is refused with the reason.
+#
+#   pod1 ── node1 tartan ══ underlay ══ node2: tartan, or the kernel's VXLAN ── pod2
+#     └──────────── TCP transfers in both directions ──────────────────────────┘
+#
+# device.sh none: no device with offloads (TARTAN_FAULTS): "offload" is refused, "auto" goes on as "plain".
+# device.sh writers: no writes through a detached queue: one worker.
+# device.sh refused BACKEND PEER: super-packets are refused by the device and the underlay; each offload is given up.
+# device.sh switched BACKEND PEER: whoever administers the node switches every offload off and on while flows run.
+# device.sh provoked: a peer sends what no kernel takes; that turns no offload off.
+# PEER is tartan or kernel-vxlan.
+# case: none
+# case: writers
+# case: refused vxlan tartan workers=2
+# case: switched vxlan kernel-vxlan workers=2
+# case: provoked vxlan kernel-vxlan workers=2
+# full: refused vxlan kernel-vxlan
+# full: refused udp tartan workers=2
+# full: switched udp tartan workers=2
+# full: switched vxlan tartan workers=1
+# full: switched vxlan tartan device=plain
+# shellcheck source=scripts/tests.d/tools/law.sh
+. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+
+CASE=$1
+BACKEND=${2:-vxlan}
+PEER=${3:-tartan}
+BYTES=$((1 << 26))
+# Seconds of a transfer, at least.
+LASTS=6
+OPTIONS=()
+NODES=(node1 node2)
+if [ "$PEER" != tartan ]; then
+    OPTIONS=(--peer "$PEER")
+    NODES=(node1)
+fi
+
+# What the status says of the device, as JSON.
+device() {
+    told "$1" status | jq -c '[.device_kind, .workers, .fewer_workers]'
+}
+
+# transfers RATE: two flows each way at once; in the background with their ends in PIDS.
+transfers() {
+    local port from to address
+    PIDS=()
+    for port in 5100 5101 5200 5201; do
+        case $port in
+        51*) from=pod1 to=pod2 ;;
+        52*) from=pod2 to=pod1 ;;
+        esac
+        address=$(address_of "$to")
+        start_in "$to" python3 "$TOOLS/bulk.py" receive "$address" "$port" >"$SCRATCH/received$port"
+        PIDS+=("$PID")
+        start_in "$from" python3 "$TOOLS/bulk.py" send "$address" "$port" "$BYTES" "$@" >"$SCRATCH/sent$port"
+        PIDS+=("$PID")
+    done
+}
+
+arrived() {
+    local port
+    for PID in "${PIDS[@]}"; do wait "$PID" || fail "a transfer has ended early"; done
+    for port in 5100 5101 5200 5201; do
+        equal "bytes and sha256 of flow $port" "$(cat "$SCRATCH/sent$port")" "$(cat "$SCRATCH/received$port")"
+    done
+}
+
+# UDP super-packets, so that their offload is tried too.
+segments() {
+    in_ns "$1" python3 "$TOOLS/segments.py" "$(address_of "$2")" 7000 1200 10
+}
+
+no_fast_device() {
+    export TARTAN_FAULTS=fast-device
+    lab_up
+    equal "device and workers" '["plain",1]' "$(device node1 | jq -c '.[:2]')"
+    lab stop node1
+    # Asked for more workers: as many as there are queues, and the reason.
+    mkdir -p "$LAB_STATE/node1/etc/tartan"
+    echo 'workers = 3' >"$LAB_STATE/node1/etc/tartan/tartan.toml"
+    lab start node1
+    equal "device, workers and why" '["plain",1,"the plain device has one queue"]' "$(device node1)"
+    equal "ping" 5 "$(in_ns pod1 ping -c 5 -i 0.05 -W 2 "$(address_of pod2)" | grep -c 'bytes from')"
+    lab stop node1
+    echo 'device = "offload"' >"$LAB_STATE/node1/etc/tartan/tartan.toml"
+    if lab start node1 >"$SCRATCH/refused" 2>&1; then fail "a node with device = \"offload\" starts"; fi
+    for PART in "tun-queue-0: this kernel offers no TUN device with offloads" 'set device to "auto" or "plain"'; do
+        grep -qF "$PART" "$SCRATCH/refused" || fail "the refusal does not say '$PART': $(cat "$SCRATCH/refused")"
+    done
+    unset TARTAN_FAULTS
+    lab start node1
+    equal "device, workers and why, of a kernel that has it" '["offload",'"$(told node1 status | jq .workers)"',null]' "$(device node1)"
+}
+
+no_writers() {
+    TARTAN_FAULTS=detached-writes lab_up --workers 4
+    equal "device, workers and why" \
+        '["offload",1,"this kernel refuses writes through a detached queue of the device"]' "$(device node1)"
+    equal "queues and what is left of writers" "numqueues 1 numdisabled 0" \
+        "$(ip -n "$PREFIX-node1" -d link show tartan0 | grep -oE 'numqueues [0-9]+( numdisabled [0-9]+)?')"
+    transfers
+    arrived
+}
+
+refused() {
+    local node
+    TARTAN_FAULTS=gso-writes,gso-sends lab_up --backend "$BACKEND" "${OPTIONS[@]}"
+    transfers
+    segments pod1 pod2
+    segments pod2 pod1
+    arrived
+    for node in "${NODES[@]}"; do
+        [ "$(told "$node" status | jq .offloads_given_up)" -gt 0 ] || fail "$node gave nothing up"
+        equal "offloads of $node that every worker uses still, of TCP and of sends" '[]' \
+            "$(told "$node" status | jq -c '.offloads - ["checksum", "udp"]')"
+    done
+}
+
+# switch on|off: every offload of the tunnel, the underlay and the pods.
+switch() {
+    local place feature
+    for place in node1:tartan0 node2:tartan0 node1:eth0 node2:eth0 pod1:eth0 pod2:eth0; do
+        for feature in tx rx tso gso gro sg tx-udp-segmentation tx-udp_tnl-segmentation tx-udp_tnl-csum-segmentation \
+            tx-gso-partial rx-gro-list rx-udp-gro-forwarding; do
+            ip netns exec "$PREFIX-${place%:*}" ethtool -K "${place#*:}" "$feature" "$1" >/dev/null 2>&1 || true
+        done
+    done
+}
+
+switched() {
+    local before node
+    lab_up --backend "$BACKEND" "${OPTIONS[@]}"
+    before=$(told node1 status | jq -c .offloads)
+    transfers $((BYTES / LASTS))
+    sleep 1
+    for _ in 1 2; do
+        switch off
+        equal "TSO of tartan0" off "$(in_ns node1 ethtool -k tartan0 | awk '/^tcp-segmentation-offload/ { print $2 }')"
+        sleep 1
+        switch on
+        sleep 1
+    done
+    arrived
+    # What the administrator switches is what we read; what we write is between the kernel and us.
+    equal "offloads of node1" "$before" "$(told node1 status | jq -c .offloads)"
+    for node in "${NODES[@]}"; do
+        equal "offloads of $node given up" 0 "$(told "$node" status | jq .offloads_given_up)"
+    done
+}
+
+provoked() {
+    local before pid order seed=${FULL:+$RANDOM} count=2000
+    lab_up --backend "$BACKEND" "${OPTIONS[@]}"
+    before=$(told node1 status | jq -c .offloads)
+    pid=$(service_pid node1)
+    # From the peer's own address: whoever is no peer is not heard at all.
+    order=$(jq -nc --arg to "$(underlay_of node1 4)" --arg source "$(address_of pod2)" --arg destination "$(address_of pod1)" \
+        --arg from "$(vtep_mac_of node2 4)" --arg mine "$(vtep_mac_of node1 4)" --argjson seed "${seed:-1}" --argjson count "$count" \
+        '{$to, $source, $destination, source_mac: $from, destination_mac: $mine, $count, $seed}')
+    say "$order"
+    equal "datagrams sent" "$count" "$(in_ns node2 python3 "$TOOLS/provoke.py" <<<"$order")"
+    say "what became of them: $(told node1 drops | jq -c '[.workers[].inbound] | {received: (map(.received) | add), delivered: (map(.delivered) | add)}
+        + (reduce (.[].dropped | to_entries[]) as $drop ({}; .[$drop.key] += $drop.value))')"
+    [ "$(flow node1 inbound received)" -ge "$count" ] || fail "not all were received"
+    equal "offloads of node1" "$before" "$(told node1 status | jq -c .offloads)"
+    equal "offloads of node1 given up" 0 "$(told node1 status | jq .offloads_given_up)"
+    equal "the service of node1" "$pid" "$(service_pid node1)"
+    transfers
+    arrived
+}
+
+say "device: $CASE, backend $BACKEND, peer $PEER"
+case $CASE in
+none) no_fast_device ;;
+writers) no_writers ;;
+refused) refused ;;
+switched) switched ;;
+provoked) provoked ;;
+esac
+for NODE in "${NODES[@]}"; do law_one "$NODE"; done
