@@ -77,7 +77,9 @@ impl Host {
                 ..Firewall::default()
             };
         }
-        result.and(self.firewall.legacy.check(&wanted.networks(true, true)))?;
+        // What cuts pods off weighs more than what is not checked: a kernel without nf_tables has iptables-legacy alone.
+        let legacy = self.firewall.legacy.check(&wanted.networks(true, true));
+        legacy.and(result)?;
         Ok(mem::take(&mut self.untold))
     }
 
@@ -102,11 +104,7 @@ impl Host {
 
 impl Firewall {
     async fn agree(&mut self, wanted: &Wanted, changes: &mut Vec<Change>) -> Result<(), HostError> {
-        let generation = match self.generation().await {
-            // A kernel without nf_tables has no firewall of that kind either.
-            Err(NftError::Unsupported) if wanted.postrouting.is_empty() => return Ok(()),
-            generation => generation.map_err(reading)?,
-        };
+        let generation = self.generation().await.map_err(reading)?;
         let agreed = self.agreed.as_ref();
         if agreed.is_some_and(|(number, with)| *number == generation && with == wanted) {
             return Ok(());

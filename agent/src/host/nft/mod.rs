@@ -35,9 +35,9 @@ pub(super) use socket::Socket;
 /// Why nf_tables could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum NftError {
-    /// The kernel has no nf_tables.
+    /// The kernel has no nf_tables, or not all of it that the rules need.
     #[error(
-        "this kernel has no nf_tables: load or build in nf_tables, nft_fib_inet, nft_chain_nat and nft_masq, or set `masquerade = false`"
+        "this kernel lacks nf_tables or a part of it, so no pod's source is checked at its interface and nothing is masqueraded: load or build in nf_tables and nft_fib_inet, and for masquerade nft_chain_nat and nft_masq"
     )]
     Unsupported,
     /// The socket cannot be opened or used.
