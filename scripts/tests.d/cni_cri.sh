@@ -32,15 +32,6 @@ network_is() {
     [[ $(network node1) == "NetworkReady $1"* ]]
 }
 
-# contains WHAT PART TEXT
-contains() {
-    if [[ $3 == *"$2"* ]]; then
-        say "$1: ... $2 ..."
-    else
-        fail "$1: expected '$2' in: $3"
-    fi
-}
-
 run() {
     equal "node1" 'NetworkReady true ' "$(network node1)"
     cri_run node1 pod1 port=8081:5003

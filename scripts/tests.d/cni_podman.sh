@@ -10,6 +10,9 @@
 # shellcheck source=scripts/tests.d/tools/runtimes.sh
 . "$TOOLS/runtimes.sh"
 
+WANTED_ADDRESS=10.244.1.77
+WANTED_MAC=02:00:00:00:01:02
+
 # A network whose plugin does not answer VERSION rightly is left out, and podman takes a bridge of its own.
 networks() {
     podman "$1" network ls --format '{{.Name}} {{.Driver}}' 2>&1
@@ -33,6 +36,13 @@ published() {
 
 asked() {
     "$1" "$2" python3 -c 'import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=3).read().decode().strip())' "$3" 2>&1
+}
+
+# refused_run NODE OPTION...: what podman says of a container that it cannot give what was asked for.
+refused_run() {
+    if podman "$1" run --rm --cgroup-parent "/$PREFIX-runtimes" "${@:2}" --rootfs "$SCRATCH/$1/rootfs" /bin/true 2>&1; then
+        echo "it was given to it"
+    fi
 }
 
 say "podman"
@@ -64,9 +74,18 @@ exchange pod1 web2
 equal "addresses of the pod's containers" "$(pod_address pod1) $(pod_address pod1)" \
     "$(for name in first second; do podman node1 exec "$name" ip -o -4 addr show eth0 | awk '{ sub("/.*", "", $4); print $4 }'; done | paste -sd ' ')"
 
+say "an address and a MAC that were asked for"
+podman_run node1 web3 --ip "$WANTED_ADDRESS" --mac-address "$WANTED_MAC"
+equal "what podman shows of web3" "$WANTED_ADDRESS $WANTED_MAC" "$(shown node1 web3)"
+equal "the address and the MAC in web3" "$WANTED_ADDRESS $WANTED_MAC" "$(in_pod web3 ip -j address show eth0 |
+    jq -r '.[0] | "\(.addr_info[] | select(.family == "inet").local) \(.address)"')"
+exchange web3 web2
+contains "a second container with that address" "$WANTED_ADDRESS" "$(refused_run node1 --ip "$WANTED_ADDRESS")"
+contains "a container with an address of node2" "$(pod_address web2)" "$(refused_run node1 --ip "$(pod_address web2)")"
+
 say "all gone"
 podman node1 pod rm -f -t 0 pod1 >/dev/null
-podman node1 rm -f -t 0 web1 >/dev/null
+podman node1 rm -f -t 0 web1 web3 >/dev/null
 podman node2 rm -f -t 0 web2 >/dev/null
 for node in node1 node2; do
     forgotten "$node"

@@ -79,13 +79,14 @@ plugin() {
     echo "${LAB_BIN:-$SCRIPTS/../target/fast}/tartan-cni"
 }
 
-# conflist NODE [PLUGIN...]: the network `tartan`: our plugin with what a runtime may tell it, and others,
-# JSON objects, chained behind it. Written in place, which containerd notices.
+# conflist NODE [PLUGIN...]: the network `tartan`: our plugin with what a runtime may tell it, with $IPAM if that is
+# set, and others, JSON objects, chained behind it. Written in place, which containerd notices.
 conflist() {
     local node=$1
     shift
-    jq -n --arg root "$LAB_STATE/$node" '{cniVersion: "1.0.0", cniVersions: ["0.4.0", "1.0.0", "1.1.0"], name: "tartan",
-        plugins: [{type: "tartan-cni", $root, capabilities: {ips: true, mac: true,
+    jq -n --arg root "$LAB_STATE/$node" --argjson ipam "${IPAM:-null}" '{cniVersion: "1.0.0",
+        cniVersions: ["0.4.0", "1.0.0", "1.1.0"], name: "tartan",
+        plugins: [{type: "tartan-cni", $root, $ipam, capabilities: {ips: true, mac: true,
                    bandwidth: all($ARGS.positional[]; .type != "bandwidth"), "io.kubernetes.cri.pod-annotations": true}},
                   $ARGS.positional[]]}' --jsonargs "$@" |
         world "$node" dd of=/etc/cni/net.d/10-tartan.conflist status=none
@@ -284,6 +285,15 @@ cri() {
 cri_run() {
     POD_ID[$2]=$(cri "$1" run "$2" "/$PREFIX-runtimes" "${@:3}") || die "RunPodSandbox of $2 on $1"
     note_pod "$2" "$1" "${POD_ID[$2]}"
+}
+
+# contains WHAT PART TEXT
+contains() {
+    if [[ $3 == *"$2"* ]]; then
+        say "$1: ... $2 ..."
+    else
+        fail "$1: expected '$2' in: $3"
+    fi
 }
 
 # remember NODE: what it holds before the first pod, for forgotten.
