@@ -38,15 +38,20 @@ pub struct Namespace(String);
 impl Rig {
     /// Peers are sent to in `format` over `family`; the worker believes in an underlay of `underlay_mtu` bytes.
     pub fn new(format: Format, family: Family, underlay_mtu: u16) -> Rig {
-        Rig::with(format, family, underlay_mtu, false)
+        Rig::with(format, family, underlay_mtu, 0)
     }
 
     /// The same, VXLAN leaving through transmit sockets.
     pub fn with_transmit_sockets(family: Family) -> Rig {
-        Rig::with(Format::Vxlan, family, 1500, true)
+        Rig::with_lanes(family, TRANSMIT_SOCKETS)
     }
 
-    fn with(format: Format, family: Family, underlay_mtu: u16, transmit: bool) -> Rig {
+    /// The same with the first few of them alone.
+    pub fn with_lanes(family: Family, lanes: usize) -> Rig {
+        Rig::with(Format::Vxlan, family, 1500, lanes)
+    }
+
+    fn with(format: Format, family: Family, underlay_mtu: u16, lanes: usize) -> Rig {
         let at = |number| node(family, number).to_string();
         let [near, far] = linked(&[&at(1)], &[&at(2), &at(3)]);
         // Otherwise the far kernel answers only a few of the datagrams that nobody wants.
@@ -61,7 +66,7 @@ impl Rig {
         await_link(&near, &listener);
         let mut sockets = Vec::from(bound(&near, &at(1)));
         let mut transmits = Vec::new();
-        for lane in (0..TRANSMIT_SOCKETS).filter(|_| transmit) {
+        for lane in 0..lanes {
             let spec = SocketSpec {
                 address: node(family, 1),
                 port: 0,

@@ -85,6 +85,24 @@ fn a_flow_keeps_its_transmit_socket() {
     }
 }
 
+/// Flows whose transmit socket is not there leave through the first one, and not from the port that receives.
+#[test]
+fn flows_without_a_transmit_socket_share_the_first() {
+    for lanes in [1, 3] {
+        let mut rig = Rig::with_lanes(Family::V4, lanes);
+        let packets: Vec<_> = (0..64)
+            .map(|flow| numbered(Family::V4, flow, 0, 100))
+            .collect();
+        rig.send(&packets, Now(0));
+        let came = rig.arrived_from();
+        assert_eq!(came.len(), 64);
+        let used: BTreeSet<u16> = came.iter().map(|(from, _)| from.port()).collect();
+        let ours = rig.transmits.iter();
+        let ours: BTreeSet<u16> = ours.map(|s| s.local_addr().unwrap().port()).collect();
+        assert_eq!(used, ours);
+    }
+}
+
 /// Nobody reads a transmit socket, so nothing piles up in it.
 #[test]
 fn a_transmit_socket_receives_nothing() {
