@@ -8,6 +8,7 @@
 #                                                        ╚═ node3 ── pod3: its list of nodes stays the old one
 #
 # case: vxlan dual
+# full: vxlan dual workers=2
 # full: udp v4
 # full: vxlan v4
 # full: vxlan v6
@@ -79,7 +80,7 @@ all_well() {
 
 # What the sockets of node1 are bound to, one address a line.
 bound() {
-    ip netns exec "$NODE1" ss -Hlun 'sport = :8472' | awk '{ print $4 }' | sed 's/:8472$//; s/[][]//g' | sort
+    ip netns exec "$NODE1" ss -Hlun 'sport = :8472' | awk '{ print $4 }' | sed 's/:8472$//; s/[][]//g' | sort -u
 }
 
 bound_to() {
