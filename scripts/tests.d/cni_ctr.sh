@@ -6,6 +6,7 @@
 #
 # cni_ctr.sh PART: run, or leak
 # case: run
+# full: leak
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"
 # shellcheck source=scripts/tests.d/tools/runtimes.sh

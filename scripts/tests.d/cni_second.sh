@@ -5,6 +5,7 @@
 #
 # cni_second.sh PART: both, or lost
 # case: both
+# full: lost
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"
 # shellcheck source=scripts/tests.d/tools/runtimes.sh
