@@ -4,8 +4,9 @@
 #
 #   pod1 ── node1 tartan ══ underlay ══ tartan node2 ── pod2
 #
-# cni_cri.sh PART: run, or refusals
+# cni_cri.sh PART [INSIDE]: run, or refusals; pods of v4, or dual
 # case: run
+# full: run dual
 # full: refusals
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"
@@ -36,13 +37,16 @@ run() {
     equal "node1" 'NetworkReady true ' "$(network node1)"
     cri_run node1 pod1 port=8081:5003
     cri_run node2 pod2
-    equal "what the CRI says of pod1" "ready $(pod_address pod1)" "$(cri node1 podstatus "${POD_ID[pod1]}")"
+    equal "what the CRI says of pod1" "ready $(jq -r '[.addresses[] | split("/")[0]] | join(" ")' <<<"${POD_RECORD[pod1]}")" \
+        "$(cri node1 podstatus "${POD_ID[pod1]}")"
+    equal "what the agent says of pod1" 'default/pod1 attached' "$(told node1 pods |
+        jq -r --arg container "${POD_ID[pod1]}" '.pods[] | select(.container == $container) | "\(.pod) \(.state)"')"
     exchange pod1 pod2
     hairpin pod1
     transfer pod2 pod1 "$(underlay_of node1 4)" 8081
     say "containerd is killed"
     containerd_stop node1 KILL
-    exchange pod1 pod2
+    reaches pod1 "$(pod_address pod2)"
     containerd_start node1
     exchange pod1 pod2
     end_pod pod1
@@ -86,7 +90,7 @@ refusals() {
     end_pod pod1
 }
 
-lab_up --pods 0
+lab_up --pods 0 --inside "${2:-v4}"
 for node in node1 node2; do
     world_up "$node"
     conflist "$node" "$PORTMAP"
