@@ -40,7 +40,8 @@ impl Bell {
 
     /// Announces that the worker is about to block. It must look at what it waits for after this.
     pub(crate) fn announce(&self, wanted: Wanted) {
-        self.announced.store(wanted as u8, Ordering::Relaxed);
+        // In the order of those who took earlier announcements away: none of them is taken to have taken this one.
+        self.announced.swap(wanted as u8, Ordering::AcqRel);
         fence(Ordering::SeqCst);
     }
 
@@ -53,7 +54,7 @@ impl Bell {
     pub(crate) fn ring(&self, gift: Wanted) {
         fence(Ordering::SeqCst);
         let waits = self.announced.load(Ordering::Relaxed) >= gift as u8;
-        if waits && self.announced.swap(AWAKE, Ordering::Relaxed) != AWAKE {
+        if waits && self.announced.swap(AWAKE, Ordering::AcqRel) != AWAKE {
             self.waker.wake();
         }
     }

@@ -1,0 +1,42 @@
+//! At the end nothing is left between workers.
+
+use loom::sync::Arc;
+use loom::thread;
+
+use crate::check;
+use crate::leave::Senders;
+use crate::sync::Ring;
+
+/// Each of two workers gives the other something as its last act, and goes when it has found that all have left and its
+/// inbox is empty: by then it has got it.
+#[test]
+fn who_leaves_last_finds_everything() {
+    check(|| {
+        let senders = Arc::new(Senders::new());
+        senders.join();
+        senders.join();
+        let inboxes: Arc<[Ring<u32>; 2]> = Arc::new([Ring::new(1), Ring::new(1)]);
+        let workers: Vec<_> = (0..2)
+            .map(|own| {
+                let (senders, inboxes) = (Arc::clone(&senders), Arc::clone(&inboxes));
+                thread::spawn(move || {
+                    inboxes[1 - own].push(7).unwrap();
+                    senders.leave();
+                    let mut got = 0;
+                    loop {
+                        // First the others, then what they left.
+                        let all_left = senders.are_gone();
+                        got += inboxes[own].pop().unwrap_or_default();
+                        if all_left && inboxes[own].is_empty() {
+                            return got;
+                        }
+                        thread::yield_now();
+                    }
+                })
+            })
+            .collect();
+        for worker in workers {
+            assert_eq!(worker.join().unwrap(), 7);
+        }
+    });
+}

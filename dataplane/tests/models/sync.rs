@@ -1,0 +1,69 @@
+//! Stand-ins that loom can see into.
+
+use std::collections::VecDeque;
+use std::sync::PoisonError;
+
+use loom::sync::{Mutex, Notify};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+pub(crate) use loom::sync::{Arc, atomic};
+
+/// A bounded queue, for `crossbeam_queue::ArrayQueue`. Like it, it orders what came before a push before what follows
+/// the pop, and nothing else.
+pub(crate) struct Ring<T> {
+    places: usize,
+    queue: Mutex<VecDeque<T>>,
+}
+
+impl<T> Ring<T> {
+    pub(crate) fn new(places: usize) -> Ring<T> {
+        Ring {
+            places,
+            queue: Mutex::new(VecDeque::new()),
+        }
+    }
+
+    pub(crate) fn push(&self, value: T) -> Result<(), T> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue.len() == self.places {
+            return Err(value);
+        }
+        queue.push_back(value);
+        Ok(())
+    }
+
+    pub(crate) fn pop(&self) -> Option<T> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.pop_front()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.is_empty()
+    }
+}
+
+/// For a poll and its waker: a wake before the sleep ends the sleep at once.
+#[derive(Clone)]
+pub(crate) struct Waker(Arc<(Notify, AtomicUsize)>);
+
+impl Waker {
+    pub(crate) fn new() -> Waker {
+        Waker(Arc::new((Notify::new(), AtomicUsize::new(0))))
+    }
+
+    pub(crate) fn wake(&self) {
+        self.0.1.fetch_add(1, Relaxed);
+        self.0.0.notify();
+    }
+
+    /// How often somebody woke it.
+    pub(crate) fn wakes(&self) -> usize {
+        self.0.1.load(Relaxed)
+    }
+
+    /// Blocks until somebody wakes it. loom calls it a deadlock if nobody ever does.
+    pub(crate) fn sleep(&self) {
+        self.0.0.wait();
+    }
+}
