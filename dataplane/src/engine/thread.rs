@@ -159,10 +159,13 @@ impl Loop {
             self.watch_room(matches!(next, Next::Held(_)));
             let timeout = match next {
                 Next::Now => Duration::ZERO,
+                // Something came from another worker at the last moment.
+                _ if !self.worker.may_sleep() => Duration::ZERO,
                 Next::Held(left) => left,
                 Next::Idle => TICK,
             };
             self.sleep(&mut events, timeout);
+            self.worker.awake();
         }
         shared.senders.leave();
         loop {
@@ -177,16 +180,8 @@ impl Loop {
     }
 
     fn sleep(&mut self, events: &mut Events, timeout: Duration) {
-        let timeout = match timeout {
-            Duration::ZERO => timeout,
-            // Something came from another worker at the last moment.
-            _ if !self.worker.may_sleep() => Duration::ZERO,
-            _ => timeout,
-        };
-        let polled = self.poll.poll(events, Some(timeout));
-        self.worker.awake();
         // An interrupted poll is an early wake-up; it returns no events.
-        if polled.is_err() {
+        if self.poll.poll(events, Some(timeout)).is_err() {
             return;
         }
         for event in events.iter() {
