@@ -1,0 +1,164 @@
+//! No packet costs an allocation: once a worker is warm, neither direction takes memory or gives any back, alone or
+//! among several that hand flows to each other.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+
+use allocation_counter::measure;
+use benches::cluster;
+use benches::packets::{Shape, TCP, UDP};
+use benches::repeat::{Worker, carry, receiver, sender};
+use dataplane::counters::Counters;
+use dataplane::now::Now;
+use dataplane::snapshot::Snapshot;
+use dataplane::steer::Steering;
+use dataplane::underlay::Port;
+use dataplane::worker::Source;
+use encap::{Family, Format};
+
+const SHAPES: [Shape; 3] = [
+    shape("tcp", TCP, 40, 1_398),
+    shape("udp", UDP, 40, 1_200),
+    shape("small", UDP, 1, 64),
+];
+
+const fn shape(name: &'static str, protocol: u8, count: usize, payload: u16) -> Shape {
+    Shape {
+        name,
+        protocol,
+        count,
+        payload,
+    }
+}
+
+/// What `work` allocates in a thread of its own, once it has been done before.
+fn allocations(mut work: impl FnMut()) -> u64 {
+    (0..WARM_UP).for_each(|_| work());
+    let info = measure(|| (0..ROUNDS).for_each(|_| work()));
+    info.count_total
+}
+
+/// The measure sees what there is to see.
+#[test]
+fn an_allocation_is_counted() {
+    let mut kept = Vec::new();
+    assert!(allocations(|| kept.push(Box::new(1))) >= ROUNDS as u64);
+}
+
+#[test]
+fn outbound_allocates_nothing() {
+    for shape in SHAPES {
+        for format in [Format::Udp, Format::Vxlan] {
+            let counters = Counters::create(1).unwrap();
+            let snapshot = Snapshot::new(&cluster::spec(10, format), None);
+            let mut worker = sender(shape, &counters, 0);
+            let count = allocations(|| carry(&mut worker, &snapshot, 100));
+            assert_eq!(count, 0, "{} {format}", shape.name);
+            let sent = counters.read().workers[0].outbound.sent;
+            assert_eq!(sent, (WARM_UP + ROUNDS) as u64 * 100 * shape.count as u64);
+        }
+    }
+}
+
+#[test]
+fn inbound_allocates_nothing() {
+    for shape in SHAPES {
+        for format in [Format::Udp, Format::Vxlan] {
+            let counters = Counters::create(1).unwrap();
+            let snapshot = Snapshot::new(&cluster::spec(10, format), None);
+            let mut worker = receiver(shape, 8, format, &counters, 0);
+            let count = allocations(|| carry(&mut worker, &snapshot, 100));
+            assert_eq!(count, 0, "{} {format}", shape.name);
+            let delivered = counters.read().workers[0].inbound.delivered;
+            assert_eq!(
+                delivered,
+                (WARM_UP + ROUNDS) as u64 * 100 * shape.count as u64
+            );
+        }
+    }
+}
+
+/// One worker receives for four. Every one of them is looked at.
+#[test]
+fn steering_allocates_nothing() {
+    for shape in SHAPES {
+        let counters = Counters::create(WORKERS).unwrap();
+        let snapshot = Snapshot::new(&cluster::spec(10, Format::Udp), None);
+        let mut workers: Vec<Worker> = Steering::group(WORKERS)
+            .into_iter()
+            .enumerate()
+            .map(|(index, steering)| {
+                receiver(shape, 64, Format::Udp, &counters, index).steered_by(steering)
+            })
+            .collect();
+        let count = allocations(|| {
+            for _ in 0..10 {
+                carry(&mut workers[0], &snapshot, 10);
+                for worker in &mut workers[1..] {
+                    worker.step(&snapshot, Now(0));
+                }
+            }
+        });
+        assert_eq!(count, 0, "{}", shape.name);
+        let totals = counters.read();
+        let delivered: Vec<u64> = totals.workers.iter().map(|w| w.inbound.delivered).collect();
+        let all = (WARM_UP + ROUNDS) as u64 * 100 * shape.count as u64;
+        assert_eq!(delivered.iter().sum::<u64>(), all);
+        assert!(delivered.iter().all(|worker| *worker > 0), "{delivered:?}");
+        assert_eq!(totals.in_rings, 0);
+    }
+}
+
+/// The same on threads: what is lent in one comes home from the other. Of small packets, which the underlay of the bench
+/// lays into any buffer without a note.
+#[test]
+fn steering_between_threads_allocates_nothing() {
+    let counters = Counters::create(2).unwrap();
+    let snapshot = Snapshot::new(&cluster::spec(10, Format::Udp), None);
+    let worker = |(index, steering)| {
+        receiver(SHAPES[2], 64, Format::Udp, &counters, index).steered_by(steering)
+    };
+    let mut workers = Steering::group(2).into_iter().enumerate().map(worker);
+    let (mut first, mut second) = (workers.next().unwrap(), workers.next().unwrap());
+    let (snapshot, port) = (&snapshot, Port::new(Format::Udp, Family::V4));
+    let (warm, done) = (AtomicBool::new(false), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut receive = || {
+                first.underlay_mut().waiting = 100;
+                first.wake(Source::Port(port));
+                while first.underlay_mut().waiting > 0 {
+                    first.step(snapshot, Now(0));
+                }
+            };
+            (0..WARM_UP).for_each(|_| receive());
+            warm.store(true, Relaxed);
+            let info = measure(|| (0..LONG).for_each(|_| receive()));
+            done.store(true, Relaxed);
+            assert_eq!(info.count_total, 0);
+        });
+        scope.spawn(|| {
+            let mut step_until = |moment: &AtomicBool| {
+                while !moment.load(Relaxed) {
+                    second.step(snapshot, Now(0));
+                }
+            };
+            step_until(&warm);
+            let info = measure(|| step_until(&done));
+            assert_eq!(info.count_total, 0);
+            while second.drain(snapshot, Now(0)) {}
+        });
+    });
+    let totals = counters.read();
+    let inbound = totals.workers.iter().map(|worker| worker.inbound);
+    let ended: u64 = inbound.map(|flow| flow.delivered + flow.dropped()).sum();
+    assert_eq!((ended, totals.in_rings), ((WARM_UP + LONG) as u64 * 100, 0));
+    assert!(totals.workers[1].inbound.delivered > 0);
+}
+
+/// Rounds of the threads: enough for them to meet.
+const LONG: usize = 2_000;
+const WORKERS: usize = 4;
+const WARM_UP: usize = 20;
+const ROUNDS: usize = 20;
