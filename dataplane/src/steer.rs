@@ -8,8 +8,10 @@
 //! An owner that sleeps is woken ([`bell`]).
 //!
 //! A flow has one socket, one owner and one ring between them, so it keeps its order; fragments, which show no ports,
-//! are a flow of their own. A worker that has no batch left to receive into leaves its socket alone until one comes home.
-//! An owner whose ring is full loses its share, as `RingFull`. Nobody takes work from others.
+//! are a flow of their own. A worker that has no batch left to receive into leaves its socket alone until one comes home,
+//! and for as long as what the underlay does not take is held also while the ring of some owner is full: the kernel's
+//! buffer has more room than rings of many small batches. An owner that does not get on within that time loses its
+//! shares, as `RingFull`. Nobody takes work from others.
 //!
 //! VXLAN needs none of this: the kernel spreads its flows by the outer port. Nor does a single worker.
 //!
@@ -93,6 +95,17 @@ impl Steering {
         !self.pool.has_spare()
     }
 
+    /// Whether the inbox of some other worker has no room: what is received now may be lost.
+    pub(crate) fn is_crowded(&self) -> bool {
+        let others = self.posts.iter().enumerate();
+        let mut others = others.filter(|(owner, _)| *owner != self.index);
+        others.any(|(_, post)| {
+            post.inboxes
+                .get(self.index)
+                .is_some_and(|inbox| inbox.is_full())
+        })
+    }
+
     /// A batch to receive into and sort, and its number.
     pub(crate) fn spare(&mut self) -> Option<(u16, &mut SteeredBatch)> {
         self.pool.spare()
@@ -145,7 +158,7 @@ impl Steering {
     }
 
     /// Says that the worker is about to block, and returns whether it may: whatever comes from other workers from now on
-    /// wakes it. `reads` says whether it has something to receive for others, and waits for a batch to receive into.
+    /// wakes it. `reads` says whether it has something to receive for others, and waits until it can.
     pub(crate) fn may_sleep(&self, reads: bool) -> bool {
         let Some(post) = self.posts.get(self.index) else {
             return true;
@@ -155,7 +168,7 @@ impl Steering {
         } else {
             Wanted::Shares
         });
-        let found = self.has_shares() || reads && !self.is_starved();
+        let found = self.has_shares() || reads && !self.is_starved() && !self.is_crowded();
         if found {
             post.bell.awake();
         }

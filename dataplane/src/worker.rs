@@ -56,6 +56,8 @@ pub struct Worker<D, U> {
     refused: Arc<ArrayQueue<RefusedSource>>,
     /// Where there are several workers.
     steering: Option<Box<Steering>>,
+    /// Since when another worker has no room for what is received for it.
+    crowded_since: Option<Now>,
 }
 
 /// Sources that may have something to read.
@@ -88,10 +90,10 @@ impl Ready {
         }
     }
 
-    /// Those of steered ports count only where there is a batch to receive into.
-    fn is_any_port(&self, starved: bool) -> bool {
+    /// Those whose flows are steered do not count while the worker waits for others.
+    fn is_any_port(&self, wait: bool) -> bool {
         let mut ports = Port::ALL.into_iter().zip(self.ports);
-        ports.any(|(port, ready)| ready && !(starved && is_steered(port)))
+        ports.any(|(port, ready)| ready && !(wait && is_steered(port)))
             || self.reports.contains(&true)
     }
 }
@@ -140,6 +142,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             device_lost: false,
             refused: Arc::new(ArrayQueue::new(NOTICES)),
             steering: None,
+            crowded_since: None,
         }
     }
 
@@ -160,11 +163,12 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.transmit(snapshot, now);
         self.account_offloads(now);
         self.tally.tick(snapshot.version);
+        let waits = self.waits_for_others(now);
         match self.hold_ends() {
-            _ if self.ready.is_any_port(self.is_starved()) || self.has_shares() => Next::Now,
-            Some(end) => Next::Held(end.since(now)),
+            _ if self.ready.is_any_port(waits.is_some()) || self.has_shares() => Next::Now,
+            Some(end) => Next::Held(waits.map_or(end, |wait| wait.min(end)).since(now)),
             None if self.ready.device => Next::Now,
-            None => Next::Idle,
+            None => waits.map_or(Next::Idle, |end| Next::Held(end.since(now))),
         }
     }
 
@@ -233,12 +237,8 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         if !self.ready.is(Source::Port(port)) {
             return;
         }
-        if is_steered(port)
-            && let Some(mut steering) = self.steering.take()
-        {
-            self.receive_for_all(&mut steering, port, snapshot, now);
-            self.steering = Some(steering);
-            return;
+        if self.steering.is_some() && is_steered(port) {
+            return self.receive_for_all(port, snapshot, now);
         }
         let Some(count) = self.receive_batch(port, None, snapshot, now) else {
             return;

@@ -6,6 +6,7 @@ use super::{Worker, stairs};
 use crate::device::Device;
 use crate::drops::{Direction, DropReason};
 use crate::inbound::{Frames, wire_packets};
+use crate::limits::{HOLD, TICK};
 use crate::now::Now;
 use crate::snapshot::Snapshot;
 use crate::steer::{Loan, Part, SteeredBatch, Steering, sort};
@@ -36,10 +37,19 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         }
     }
 
-    /// Whether nothing can be received for others at present: all buffers for it are with them.
-    pub(super) fn is_starved(&self) -> bool {
-        let steering = self.steering.as_ref();
-        steering.is_some_and(|steering| steering.is_starved())
+    /// Until when at most nothing is to be received for others: all buffers for it are with them, or one of them has no
+    /// room for more, and that not for long yet.
+    pub(super) fn waits_for_others(&mut self, now: Now) -> Option<Now> {
+        let steering = self.steering.as_ref()?;
+        if steering.is_starved() {
+            return Some(now.after(TICK));
+        }
+        if !steering.is_crowded() {
+            self.crowded_since = None;
+            return None;
+        }
+        let end = self.crowded_since.get_or_insert(now).after(HOLD);
+        (end > now).then_some(end)
     }
 
     /// Whether others have something for this worker.
@@ -67,7 +77,17 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     }
 
     /// Receives a batch of a port whose flows the kernel does not spread, and gives every worker its share.
-    pub(super) fn receive_for_all(
+    pub(super) fn receive_for_all(&mut self, port: Port, snapshot: &Snapshot, now: Now) {
+        if self.waits_for_others(now).is_some() {
+            return;
+        }
+        if let Some(mut steering) = self.steering.take() {
+            self.receive_and_steer(&mut steering, port, snapshot, now);
+            self.steering = Some(steering);
+        }
+    }
+
+    fn receive_and_steer(
         &mut self,
         steering: &mut Steering,
         port: Port,

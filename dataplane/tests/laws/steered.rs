@@ -2,7 +2,7 @@
 //! the others do.
 
 use dataplane::drops::DropReason;
-use dataplane::limits::{INBOUND_BUFFERS, INBOX, STEERED_BATCHES};
+use dataplane::limits::{HOLD, INBOUND_BUFFERS, INBOX, STEERED_BATCHES, TICK};
 use dataplane::now::Now;
 use dataplane::underlay::memory::{Datagram, member};
 use dataplane::worker::Next;
@@ -174,31 +174,58 @@ fn an_unfinished_checksum_is_finished_by_the_owner() {
     }
 }
 
-/// An owner that stands still loses what its ring has no room for, and nobody else loses anything.
+/// An owner that stands still for long loses what its ring has no room for, and nobody else loses anything.
 #[test]
 fn a_full_ring_takes_nothing_of_others() {
     let (workers, receiver) = (4, receiver(4));
     let mut node = node(workers);
     let still = (receiver + 1) % workers;
     let moving = (receiver + 2) % workers;
-    for round in 0..3 * STEERED_BATCHES {
+    let mut now = Now(0);
+    for round in 0..3 * STEERED_BATCHES as u64 {
         for (owned, payload) in [still, moving, receiver].into_iter().zip(0..) {
             node.hand(plain(2, 1, &packet_of(owned, workers, payload)), 1);
         }
-        node.step(receiver, Now(0));
-        node.step(moving, Now(0));
+        let waited = node.step(receiver, now);
+        if round == INBOX as u64 {
+            // The ring is full: for a while the socket keeps what has come.
+            assert_eq!(waited, Next::Held(HOLD));
+            now = now.after(HOLD);
+            node.step(receiver, now);
+        }
+        node.step(moving, now);
         let worker = &node.counters().workers;
-        assert_eq!(worker[moving].inbound.delivered, round as u64 + 1);
-        assert_eq!(worker[receiver].inbound.delivered, round as u64 + 1);
+        assert_eq!(worker[moving].inbound.delivered, round + 1);
+        assert_eq!(worker[receiver].inbound.delivered, round + 1);
     }
     let lost = 3 * STEERED_BATCHES as u64 - INBOX as u64;
     let totals = node.totals();
     assert_eq!(totals.inbound.drops_of(DropReason::RingFull), lost);
     assert_eq!(node.counters().in_rings, INBOX as u64);
-    node.run(Now(0));
+    node.run(now);
     assert_eq!(node.audit(), [""; 0]);
     let delivered = node.counters().workers[still].inbound.delivered;
     assert_eq!(delivered, INBOX as u64);
+}
+
+/// An owner that stands still for a moment loses nothing: what its ring has no room for waits in the socket.
+#[test]
+fn a_moment_loses_nothing() {
+    let receiver = receiver(2);
+    let mut node = node(2);
+    let sent = 10 * INBOX;
+    for _ in 0..sent {
+        node.hand(plain(2, 1, &packet_of(1 - receiver, 2, 0)), 1);
+        node.step(receiver, Now(0));
+    }
+    assert!(node.worker_at(receiver).may_sleep());
+    node.step(1 - receiver, Now(1_000_000));
+    // A place in the ring wakes it.
+    assert!(!node.worker_at(receiver).may_sleep());
+    node.worker_at(receiver).awake();
+    node.run(Now(1_000_000));
+    assert_eq!(node.audit(), [""; 0]);
+    assert_eq!(node.totals().inbound.delivered, sent as u64);
 }
 
 /// With all its batches lent a worker leaves its socket alone and may sleep; when one comes home it goes on.
@@ -218,7 +245,7 @@ fn a_worker_without_batches_waits_for_one() {
             // Whether the socket is empty the next step finds out.
             (Next::Now, false)
         } else {
-            (Next::Idle, true)
+            (Next::Held(TICK), true)
         };
         assert_eq!((next, may_sleep), expected);
     }

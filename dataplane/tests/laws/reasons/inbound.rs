@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use dataplane::limits::{FRAME, INBOX};
+use dataplane::limits::{FRAME, HOLD, INBOX};
 use dataplane::underlay::memory::member;
 use encap::{Ecn, Format};
 
@@ -156,7 +156,7 @@ pub fn device_refused(node: &mut Node) -> u64 {
     5
 }
 
-/// Of two workers, one receives and the other, who owns the flow, stands still until its ring is full.
+/// Of two workers, one receives and the other, who owns the flow, stands still until its ring is full, and for long.
 pub fn ring_full(node: &mut Node) -> u64 {
     node.regroup(2);
     let (nobody, somebody) = (ip("10.244.1.99"), pod(1, 0));
@@ -171,11 +171,13 @@ pub fn ring_full(node: &mut Node) -> u64 {
     let large = |from, to| tcp(from, to, &pattern(4_000));
     let taken = std::iter::repeat_n((foreign(nobody, small), 1), INBOX);
     let refused = [(foreign(somebody, small), 1), (foreign(somebody, large), 3)];
+    let late = START.after(HOLD);
     for (packet, weight) in taken.chain(refused) {
         node.hand(plain(2, 1, &packet), weight);
         node.step(receiver, START);
+        node.step(receiver, late);
     }
-    node.turn(START);
+    node.turn(late);
     node.regroup(1);
     INBOX as u64
 }
