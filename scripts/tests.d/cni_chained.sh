@@ -52,5 +52,5 @@ for pod in pod1 pod2; do
 done
 for node in node1 node2; do
     forgotten "$node"
-    law_one "$node"
+    nothing_dropped "$node"
 done

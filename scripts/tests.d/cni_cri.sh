@@ -100,5 +100,5 @@ done
 "${1:-run}"
 for node in node1 node2; do
     forgotten "$node"
-    law_one "$node"
+    nothing_dropped "$node"
 done

@@ -86,5 +86,5 @@ ctr_kill node2 web2
 detach node2 web2
 for node in node1 node2; do
     forgotten "$node"
-    law_one "$node"
+    nothing_dropped "$node"
 done

@@ -57,5 +57,5 @@ podman node2 rm -f -t 0 web2 >/dev/null
 conflist node1
 for node in node1 node2; do
     forgotten "$node"
-    law_one "$node"
+    nothing_dropped "$node"
 done

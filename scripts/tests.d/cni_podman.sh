@@ -89,5 +89,5 @@ podman node1 rm -f -t 0 web1 web3 >/dev/null
 podman node2 rm -f -t 0 web2 >/dev/null
 for node in node1 node2; do
     forgotten "$node"
-    law_one "$node"
+    nothing_dropped "$node"
 done

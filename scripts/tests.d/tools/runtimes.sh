@@ -127,10 +127,10 @@ in_pod() {
     world "$node" nsenter --net="$(jq -r .netns <<<"${POD_RECORD[$1]}")" -- "${@:2}"
 }
 
-# reaches FROM ADDRESS [COUNT]: every ping of a pod is answered, or COUNT of them.
+# reaches FROM ADDRESS [COUNT]: every ping of a pod is answered, however late a busy machine lets it be, or COUNT are.
 reaches() {
     local answer
-    answer=$(in_pod "$1" ping -n -q -c "$PINGS" -i 0.02 -W 1 "$2") || true
+    answer=$(in_pod "$1" ping -n -q -c "$PINGS" -i 0.02 -W 3 "$2") || true
     equal "ping $1 to $2" "${3:-$PINGS} received" "$(grep -o '[0-9]* received' <<<"$answer")"
 }
 
@@ -318,6 +318,13 @@ forgotten() {
         sleep 0.5
     done
     same "what $1 holds after its pods, and held before them" "$(cat "$SCRATCH/$1.before")" "$now"
+}
+
+# nothing_dropped NODE: whatever pods exchanged has arrived, and has one fate.
+nothing_dropped() {
+    equal "drops on $1" '{}' "$(told "$1" drops |
+        jq -c '[.reasons[] | select(.count > 0) | {"\(.direction) \(.reason)": .count}] | add // {}')"
+    law_one "$1"
 }
 
 # One fact a line. Debian's portmap and firewall keep their empty chains, which name no pod, for the next one.
