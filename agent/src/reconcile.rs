@@ -125,6 +125,7 @@ pub fn reconcile(inputs: &Inputs<'_>) -> Desired {
         version: inputs.version,
         attachments: attached(inputs.attachments, &node),
         kernel_prefixes: local_prefixes(inputs, &subnets),
+        allowed_sources: allowed_sources(inputs.attachments, &node),
         node,
         peers,
     };
@@ -250,6 +251,13 @@ fn attached(attachments: &[Attachment], node: &NodeSpec) -> Vec<IpAddr> {
         .flat_map(|attachment| &attachment.addresses)
         .map(IpNet::addr);
     sorted(addresses.filter(|address| ours(address) && !node.tunnel.contains(address)))
+}
+
+/// Those of attachments that are served: a stranded pod is not heard, whatever it speaks as.
+fn allowed_sources(attachments: &[Attachment], node: &NodeSpec) -> Vec<IpNet> {
+    let served = |a: &&Attachment| !attached(std::slice::from_ref(a), node).is_empty();
+    let served = attachments.iter().filter(served);
+    sorted(served.flat_map(|attachment| attachment.allowed_sources.iter().copied()))
 }
 
 /// Only what lies inside a subnet of ours can be local: a wider prefix would claim other nodes' pods.

@@ -40,6 +40,7 @@ pub fn spec(peers: u32, format: Format) -> Spec {
             .collect(),
         attachments: vec![IpAddr::from([10, 0, 1, 2])],
         kernel_prefixes: vec![],
+        allowed_sources: vec![],
     }
 }
 

@@ -12,6 +12,7 @@ use crate::spec::Spec;
 pub struct Pods {
     attachments: HashSet<IpAddr>,
     kernel_prefixes: Vec<IpNet>,
+    allowed_sources: Vec<IpNet>,
     subnets: Vec<IpNet>,
     tunnel: Vec<IpAddr>,
     node: HashSet<IpAddr>,
@@ -22,15 +23,18 @@ impl Pods {
         Pods {
             attachments: spec.attachments.iter().copied().collect(),
             kernel_prefixes: spec.kernel_prefixes.clone(),
+            allowed_sources: spec.allowed_sources.clone(),
             subnets: spec.node.subnets.clone(),
             tunnel: spec.node.tunnel.clone(),
             node: spec.node.addresses.iter().copied().collect(),
         }
     }
 
-    /// Whether a packet from this node may carry `source`: a pod's, our tunnel's or the node's own address.
+    /// Whether a packet from this node may carry `source`: a pod's, our tunnel's or the node's own address, or one that
+    /// a pod was allowed.
     pub fn may_speak(&self, source: IpAddr) -> bool {
-        self.is_local(source) || self.node.contains(&source)
+        let allowed = || self.allowed_sources.iter().any(|net| net.contains(&source));
+        self.is_local(source) || self.node.contains(&source) || allowed()
     }
 
     /// Whether a packet from a peer may go to `destination`: a pod's or our tunnel's address. The node's underlay
@@ -78,6 +82,19 @@ mod tests {
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn what_a_pod_was_allowed_it_may_send_from_and_is_not_reached_at() {
+        let mut allowed = spec();
+        allowed
+            .allowed_sources
+            .push("203.0.113.0/24".parse().unwrap());
+        let pods = Pods::new(&allowed);
+        assert!(pods.may_speak(ip("203.0.113.7")));
+        assert!(!pods.may_speak(ip("203.0.114.7")));
+        assert!(!pods.is_local(ip("203.0.113.7")));
+        assert!(!Pods::new(&spec()).may_speak(ip("203.0.113.7")));
     }
 
     #[test]

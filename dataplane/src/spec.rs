@@ -23,6 +23,9 @@ pub struct Spec {
     /// Prefixes inside our own subnets that the kernel routes to, or holds on, a device other than ours
     /// (design: the local set, part b). Empty with `strict-pods`.
     pub kernel_prefixes: Vec<IpNet>,
+    /// What pods may send from beside their own addresses (virtual addresses): the kernel has seen at the pod's
+    /// interface that it is the right one. Nothing is delivered to them.
+    pub allowed_sources: Vec<IpNet>,
 }
 
 /// This node as the dataplane sees it.
@@ -113,6 +116,7 @@ pub(crate) mod tests {
             }],
             attachments: vec![ip("10.244.1.2")],
             kernel_prefixes: vec![],
+            allowed_sources: vec![],
         }
     }
 }

@@ -186,7 +186,7 @@ mixed() {
     equal "ping of the new pod" "5 received" "$(in_ns pod2 ping -n -q -c 5 -i 0.05 -W 1 "$old" | grep -o '[0-9]* received')"
     equal "drops" 0 "$(($(dropped node1 outbound) + $(dropped node1 inbound)))"
     told node1 status | jq -r '.problems[]' | grep -q 'cni0 live beside' || fail "status does not say that the node is mixed"
-    equal "rows of the bridge's prefix" 1 "$(tartan node1 pods | grep -c '^- .* kernel-routed .*$')"
+    equal "rows of the bridge's prefix and address" 2 "$(tartan node1 pods | grep -c '^- .* kernel-routed .*$')"
     call DEL node1 pod2 || fail "DEL of the new pod"
     lab stop node1
     tartan node1 cleanup >/dev/null || fail "tartan cleanup ended with $?"

@@ -165,6 +165,7 @@ fn a_small_cluster_in_full() {
             }],
             attachments: addresses(&["10.244.1.2", "10.244.1.7"]),
             kernel_prefixes: nets(&["10.244.1.0/24"]),
+            allowed_sources: vec![],
         },
         host: HostState {
             device: "tartan0".to_owned(),
@@ -480,6 +481,20 @@ fn shuffled() -> impl Strategy<Value = (Vec<Lease>, Vec<Lease>)> {
         leases.dedup_by(|a, b| a.name == b.name);
         (Just(leases.clone()), Just(leases).prop_shuffle())
     })
+}
+
+#[test]
+fn what_a_served_pod_was_allowed_it_may_send_from() {
+    let mut world = World::of(V4, own(), vec![own()]);
+    let mut served = attachment(&["10.244.1.2/32"]);
+    served.allowed_sources = nets(&["203.0.113.0/24"]);
+    let mut stranded = attachment(&["10.244.9.2/32"]);
+    stranded.allowed_sources = nets(&["198.51.100.0/24"]);
+    world.attachments = vec![stranded, served.clone(), served];
+    assert_eq!(
+        world.desired().spec.allowed_sources,
+        nets(&["203.0.113.0/24"])
+    );
 }
 
 proptest! {

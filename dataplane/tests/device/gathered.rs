@@ -98,6 +98,7 @@ fn spec() -> Spec {
         }],
         attachments: addresses(2, 6).to_vec(),
         kernel_prefixes: vec![],
+        allowed_sources: vec![],
     }
 }
 

@@ -297,6 +297,7 @@ pub fn spec(format: Format, family: Family, underlay_mtu: u16) -> Spec {
         peers: vec![peer(2), peer(3)],
         attachments: vec![address("10.244.1.2"), pod6(1).into()],
         kernel_prefixes: vec![],
+        allowed_sources: vec![],
     }
 }
 

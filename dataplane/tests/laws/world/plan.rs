@@ -52,6 +52,7 @@ impl Plan {
                 .collect(),
             attachments: (0..PODS).flat_map(|n| [pod(i, n), pod6(i, n)]).collect(),
             kernel_prefixes: vec![],
+            allowed_sources: vec![],
         }
     }
 
