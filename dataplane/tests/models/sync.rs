@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 pub(crate) use loom::sync::{Arc, atomic};
 
-/// A bounded queue, for `crossbeam_queue::ArrayQueue`. Like it, it orders what came before a push before what follows
-/// the pop, and nothing else.
+/// A bounded queue, for `crossbeam_queue::ArrayQueue`. It orders what came before a push before what follows the pop.
+/// Whether it is empty is asked outside of its lock, which would order far more.
 pub(crate) struct Ring<T> {
     places: usize,
     queue: Mutex<VecDeque<T>>,
+    length: atomic::AtomicUsize,
 }
 
 impl<T> Ring<T> {
@@ -20,6 +21,7 @@ impl<T> Ring<T> {
         Ring {
             places,
             queue: Mutex::new(VecDeque::new()),
+            length: atomic::AtomicUsize::new(0),
         }
     }
 
@@ -29,17 +31,24 @@ impl<T> Ring<T> {
             return Err(value);
         }
         queue.push_back(value);
+        drop(queue);
+        self.length.fetch_add(1, atomic::Ordering::Release);
         Ok(())
     }
 
     pub(crate) fn pop(&self) -> Option<T> {
+        if self.is_empty() {
+            return None;
+        }
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.pop_front()
+        let value = queue.pop_front()?;
+        drop(queue);
+        self.length.fetch_sub(1, atomic::Ordering::Release);
+        Some(value)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.is_empty()
+        self.length.load(atomic::Ordering::Acquire) == 0
     }
 }
 
