@@ -30,7 +30,8 @@ use crate::device::Device;
 use crate::drops::Direction;
 use crate::inbound::{Delivery, Frames, Inbound, Recent, RefusedSource, Writer};
 use crate::limits::{
-    ERROR_ROUNDS, GATHERED, GATHERED_CHAINS, HOLD, NOTICES, OUTBOUND_BYTES, OUTBOUND_PACKETS,
+    ERROR_ROUNDS, GATHERED, GATHERED_CHAINS, HOLD, INBOUND_BUFFERS, NOTICES, OUTBOUND_BYTES,
+    OUTBOUND_PACKETS,
 };
 use crate::now::Now;
 use crate::outbound::Outbound;
@@ -274,7 +275,13 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         for _ in 0..ERROR_ROUNDS {
             let batch = batch.as_deref_mut().unwrap_or(&mut self.inbound);
             match self.underlay.receive(port, batch) {
-                Ok(count) => return Some(count),
+                Ok(count) => {
+                    // Less than asked for is all that there was.
+                    if count < INBOUND_BUFFERS {
+                        self.ready.set(Source::Port(port), false);
+                    }
+                    return Some(count);
+                }
                 Err(error) if would_block(&error) => {
                     self.ready.set(Source::Port(port), false);
                     return None;

@@ -88,7 +88,8 @@ impl Exit {
 
 /// The UDP side of a worker: up to four ports, those of one family at least. Never blocks.
 pub trait Underlay {
-    /// Receives up to one batch of buffers that came to `port`.
+    /// Receives up to one batch of buffers that came to `port`. Less than a batch is all that there was: what comes later
+    /// is announced.
     ///
     /// # Errors
     /// `WouldBlock` when nothing is queued, or there is no such port. Any other error belongs to an earlier send.

@@ -1,6 +1,8 @@
 //! Peer → pod: what is let in arrives as it was sent, with its checksums finished and congestion carried inward.
 
+use dataplane::limits::INBOUND_BUFFERS;
 use dataplane::now::Now;
+use dataplane::worker::Next;
 use encap::Ecn;
 use proptest::prelude::*;
 
@@ -27,6 +29,24 @@ fn both_formats_are_received_at_all_times() {
     let mut expected = [&packets[..], &packets[..]].concat();
     expected.sort();
     assert_eq!(delivered, expected);
+}
+
+#[test]
+fn a_port_is_read_again_only_after_a_full_batch() {
+    let packet = udp(pod(2, 0), pod(1, 0), b"short");
+    for (queued, steps) in [
+        (1, 1),
+        (INBOUND_BUFFERS - 1, 1),
+        (INBOUND_BUFFERS, 2),
+        (INBOUND_BUFFERS + 1, 2),
+        (2 * INBOUND_BUFFERS, 3),
+    ] {
+        let mut node = node();
+        (0..queued).for_each(|_| node.hand(vxlan(2, 1, &packet), 1));
+        let taken = (1..10).find(|_| node.step(0, Now(0)) == Next::Idle);
+        assert_eq!(taken, Some(steps), "{queued}");
+        assert_eq!(deliver(&mut node).len(), queued);
+    }
 }
 
 /// A kernel VXLAN sender on the same host leaves checksums to hardware that there is none of; even the SYN comes so.
