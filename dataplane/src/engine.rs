@@ -11,13 +11,14 @@
 //! end each reads no more, says that it gives the others nothing more, and goes on delivering until all have said so:
 //! nothing is left between them.
 
+mod spin;
 mod thread;
 
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 
@@ -39,6 +40,8 @@ pub struct Seat {
     pub underlay: Sockets,
     /// The core, by the kernel's number; `None` leaves the choice to the scheduler.
     pub core: Option<usize>,
+    /// How long it goes on looking for packets, at most, before it sleeps; zero sleeps at once.
+    pub spin: Duration,
 }
 
 /// Running workers.

@@ -191,6 +191,14 @@ impl<'a> Entry<'a> {
             })
     }
 
+    /// A word, or a number as it is written.
+    pub(crate) fn text_or_digits(&self) -> Result<String, Misread> {
+        match self.value.get_ref().as_integer() {
+            Some(digits) => Ok(digits.as_str().to_owned()),
+            None => self.text().map(str::to_owned),
+        }
+    }
+
     pub(crate) fn address(&self) -> Result<IpAddr, Misread> {
         let text = self.text()?;
         text.parse().map_err(|_| {

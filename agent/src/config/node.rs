@@ -12,6 +12,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::document::{self, Misread};
+use super::spin::Spin;
 use super::text_file;
 use super::workers::{self, CORES, MOST_WORKERS};
 use crate::lease::unfit_for_underlay;
@@ -73,6 +74,9 @@ pub struct RunArgs {
     /// Cores to pin the workers to, as in 2,3 [default: chosen, where the workers leave half of the cores to others]
     #[arg(long, env = "TARTAN_CORES", value_name = "LIST", value_delimiter = ',')]
     pub cores: Option<Vec<u16>>,
+    /// How long a worker without packets looks for more before it sleeps: auto, off or microseconds, 1 to 1000 [default: auto]
+    #[arg(long, env = "TARTAN_SPIN", value_name = "MICROSECONDS")]
+    pub spin: Option<String>,
 }
 
 /// This node's configuration, complete and checked.
@@ -108,6 +112,8 @@ pub struct NodeConfig {
     pub workers: Option<u16>,
     /// Cores to pin them to, by the kernel's numbers, one for each worker at least; empty leaves it to the machine.
     pub cores: Vec<u16>,
+    /// How long a worker without packets looks for more before it sleeps.
+    pub spin: Spin,
 }
 
 /// How packets are taken from the kernel.
@@ -209,6 +215,10 @@ fn from_file(text: &str, directory: &Path) -> Result<RunArgs, Misread> {
                 .entry("cores")
                 .map(|entry| entry.list()?.map(|core| core.whole(0..CORES)).collect())
                 .transpose()?,
+            spin: table
+                .entry("spin")
+                .map(|entry| entry.text_or_digits())
+                .transpose()?,
         })
     })
 }
@@ -253,6 +263,7 @@ fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, ConfigError> {
         log: log(args.log.or(file.log))?,
         workers,
         cores,
+        spin: spin(args.spin.or(file.spin))?,
         root,
     })
 }
@@ -321,6 +332,13 @@ fn device_name(written: Option<String>) -> Result<String, ConfigError> {
     }
 }
 
+fn spin(written: Option<String>) -> Result<Spin, ConfigError> {
+    let Some(written) = written else {
+        return Ok(Spin::Auto);
+    };
+    Spin::read(&written).ok_or(ConfigError::Spin(written))
+}
+
 /// A bare word must be a level: `EnvFilter` would take "inof" for a part of the program and log nothing else.
 fn log(written: Option<String>) -> Result<String, ConfigError> {
     let filter = written.unwrap_or_else(|| "info".to_owned());
@@ -342,7 +360,7 @@ fn is_plain(name: &str) -> bool {
 
 /// A thousand times what such a file holds.
 const MOST_BYTES: u64 = 1 << 20;
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 16] = [
     "root",
     "node-name",
     "net-conf",
@@ -358,6 +376,7 @@ const KEYS: [&str; 15] = [
     "log",
     "workers",
     "cores",
+    "spin",
 ];
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use dataplane::families::PerFamily;
 
-use crate::config::Device;
+use crate::config::{Device, Spin};
 use crate::lease::default_vtep_mac;
 
 const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48","Backend":{"Type":"vxlan"}}"#;
@@ -35,6 +35,7 @@ fn config() -> NodeConfig {
         log: "info".to_owned(),
         workers: None,
         cores: Vec::new(),
+        spin: Spin::Auto,
     }
 }
 

@@ -141,12 +141,14 @@ pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Contro
     }
     let repairs = if take_over { changes } else { Vec::new() };
     let sockets = opened.ports.sockets().map_err(StartError::Underlay)?;
+    let spin = node.known.config.spin.limit(opened.workforce.cores.len());
     let seats = opened.tunnels.into_iter().zip(sockets);
     let seats = seats.zip(&opened.workforce.cores);
     let seats = seats.map(|((device, underlay), core)| Seat {
         device,
         underlay,
         core: *core,
+        spin,
     });
     let engine = Engine::start(seats.collect(), opened.counters.clone(), &node.desired.spec)
         .map_err(StartError::Engine)?;

@@ -12,12 +12,14 @@ use crossbeam_queue::ArrayQueue;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
 
+use super::spin::Spin;
 use super::{Seat, Shared};
 use crate::counters::Counters;
 use crate::device::Device;
 use crate::device::tunnel::Tunnel;
 use crate::inbound::RefusedSource;
 use crate::limits::{DRAIN, EVENTS, TICK};
+use crate::now::Now;
 use crate::steer::Steering;
 use crate::underlay::socket::Sockets;
 use crate::underlay::{Exit, Port};
@@ -67,6 +69,7 @@ impl Thread {
                 shared,
                 arrival: arriving,
                 watched: Vec::with_capacity(Exit::COUNT),
+                spin: Spin::new(seat.spin),
             }
             .run();
         };
@@ -141,6 +144,7 @@ struct Loop {
     arrival: Arc<ArrayQueue<Sockets>>,
     /// Sockets for which the poll also wakes when they take more.
     watched: Vec<(Port, RawFd)>,
+    spin: Spin,
 }
 
 impl Loop {
@@ -157,15 +161,11 @@ impl Loop {
                 shared.device_lost.store(true, Ordering::Relaxed);
             }
             self.watch_room(matches!(next, Next::Held(_)));
-            let timeout = match next {
-                Next::Now => Duration::ZERO,
-                // Something came from another worker at the last moment.
-                _ if !self.worker.may_sleep() => Duration::ZERO,
-                Next::Held(left) => left,
-                Next::Idle => TICK,
-            };
-            self.sleep(&mut events, timeout);
-            self.worker.awake();
+            match next {
+                Next::Now => _ = self.sleep(&mut events, Duration::ZERO),
+                Next::Held(left) => self.rest(&mut events, left),
+                Next::Idle => self.idle(&mut events),
+            }
         }
         shared.senders.leave();
         loop {
@@ -179,10 +179,44 @@ impl Loop {
         }
     }
 
-    fn sleep(&mut self, events: &mut Events, timeout: Duration) {
+    /// Waits for something to do: looks on for a while where that pays, then sleeps.
+    fn idle(&mut self, events: &mut Events) {
+        let start = self.shared.now();
+        if !self.look_on(events, start) {
+            self.rest(events, TICK);
+        }
+        self.spin.learn(self.shared.now().since(start));
+    }
+
+    /// Polls without sleeping, since `start`. Returns whether there was something.
+    fn look_on(&mut self, events: &mut Events, start: Now) -> bool {
+        let time = self.spin.time();
+        while self.shared.now().since(start) < time {
+            if self.worker.has_shares() || self.sleep(events, Duration::ZERO) {
+                return true;
+            }
+            // Whoever else can run on this core runs now, perhaps the pod whose answer is waited for.
+            std::thread::yield_now();
+        }
+        false
+    }
+
+    /// Sleeps, unless something came from another worker at the last moment.
+    fn rest(&mut self, events: &mut Events, timeout: Duration) {
+        let timeout = if self.worker.may_sleep() {
+            timeout
+        } else {
+            Duration::ZERO
+        };
+        self.sleep(events, timeout);
+        self.worker.awake();
+    }
+
+    /// Waits for an event for at most `timeout`. Returns whether there was one.
+    fn sleep(&mut self, events: &mut Events, timeout: Duration) -> bool {
         // An interrupted poll is an early wake-up; it returns no events.
         if self.poll.poll(events, Some(timeout)).is_err() {
-            return;
+            return false;
         }
         for event in events.iter() {
             if event.token() == DEVICE {
@@ -198,6 +232,7 @@ impl Loop {
         if events.iter().any(|event| event.token() == WAKER) {
             self.move_in();
         }
+        !events.is_empty()
     }
 
     /// Takes sockets that have come, if any have, and closes the old ones.

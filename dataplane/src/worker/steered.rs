@@ -53,7 +53,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     }
 
     /// Whether others have something for this worker.
-    pub(super) fn has_shares(&self) -> bool {
+    pub(crate) fn has_shares(&self) -> bool {
         let steering = self.steering.as_ref();
         steering.is_some_and(|steering| steering.has_shares())
     }

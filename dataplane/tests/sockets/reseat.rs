@@ -40,6 +40,7 @@ impl Moving {
             device: Tunnel::Plain(device),
             underlay: Sockets::adopt(pair).unwrap(),
             core: None,
+            spin: Duration::from_micros(50),
         };
         let spec = spec(Format::Udp, Family::V4, 1500);
         let engine = Engine::start(vec![seat], counters.clone(), &spec).unwrap();

@@ -61,4 +61,7 @@ pub enum ConfigError {
     /// Workers or cores that cannot be.
     #[error(transparent)]
     Workers(#[from] WorkersError),
+    /// A spin that is no word and no number of microseconds.
+    #[error("spin {0:?} is nothing to wait: use \"auto\", \"off\" or microseconds, 1 to 1000")]
+    Spin(String),
 }

@@ -54,6 +54,7 @@ fn with_nothing_at_all_there_are_safe_defaults() {
         log: "info".to_owned(),
         workers: None,
         cores: Vec::new(),
+        spin: Spin::Auto,
     };
     assert_eq!(config, expected);
     assert_eq!(config.run_dir().path(), root.path().join("run/tartan"));
@@ -75,6 +76,7 @@ const EVERY_KEY: &str = r#"
     log = "warn,tartan::host=debug"
     workers = 2
     cores = [4, 6]
+    spin = 20
 "#;
 
 #[test]
@@ -97,6 +99,7 @@ fn a_file_says_everything() {
     assert_eq!(config.subnet_file, PathBuf::from("/srv/subnet.env"));
     assert_eq!(config.log, "warn,tartan::host=debug");
     assert_eq!((config.workers, config.cores), (Some(2), vec![4, 6]));
+    assert_eq!(config.spin, Spin::Micros(20));
 }
 
 #[test]
@@ -116,12 +119,14 @@ fn a_flag_counts_before_the_file() {
         "--log=trace",
         "--workers=3",
         "--cores=1,0,5",
+        "--spin=off",
     ];
     let config = load(EVERY_KEY, &words).unwrap();
     assert_eq!(
         (config.workers, &config.cores[..]),
         (Some(3), &[1, 0, 5][..])
     );
+    assert_eq!(config.spin, Spin::Off);
     assert_eq!(
         (config.node_name.as_str(), config.device_name.as_str()),
         ("n2", "tt1")
@@ -270,6 +275,12 @@ fn every_refusal_says_what_to_do() {
             "public-ipv6 fe80::1 is link-local: name an address of this host",
         ),
         ("workers = 0", "line 1: workers must be 1 to 32"),
+        (
+            "spin = \"on\"",
+            "spin \"on\" is nothing to wait: use \"auto\"",
+        ),
+        ("spin = 0", "spin \"0\" is nothing to wait"),
+        ("spin = true", "line 1: spin must be text"),
         ("cores = 2", "line 1: cores must be a list"),
         ("cores = [2, 2000]", "line 1: cores must be 0 to 1023"),
         (
