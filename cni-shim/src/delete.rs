@@ -34,6 +34,7 @@ pub(crate) fn delete(target: &Target, conf: &NetConf) -> Result<(), Error> {
                 eprintln!("tartan-cni: {error}; set aside as {}", aside.display());
             }
             free_by_delegate(target, conf)?;
+            attachment::remove(&path)?;
         }
     }
     agent::tell(&run.socket(), Call::release(key));

@@ -142,7 +142,7 @@ impl Range {
         }
         serde_json::to_vec(&last)
             .map_err(io::Error::from)
-            .and_then(|bytes| write_cursor(&path, &bytes))
+            .and_then(|bytes| write_hint(&path, &bytes))
             .map_err(|source| Error::Cursor { path, source })?;
         resting.compact(&self.run);
         Ok(given
@@ -306,8 +306,9 @@ fn bits(address: IpAddr) -> u128 {
     }
 }
 
-/// In place and without fsync: a torn cursor reads as none.
-fn write_cursor(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// In place, without fsync and without a temporary file that a killed plugin
+/// could leave: a hint that is torn reads as none.
+fn write_hint(path: &Path, bytes: &[u8]) -> io::Result<()> {
     OpenOptions::new()
         .write(true)
         .create(true)

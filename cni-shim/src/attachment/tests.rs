@@ -222,3 +222,27 @@ fn a_record_of_an_older_plugin_is_read() {
     let record: Attachment = serde_json::from_str(text).unwrap();
     assert_eq!((record.mtu, record.table, record.ipam), (0, None, None));
 }
+
+#[test]
+fn what_a_killed_writer_left_goes_with_the_record() {
+    let (_root, run) = run();
+    let one = record("c1", "eth0");
+    one.write(&run).unwrap();
+    let left = [".77.c1:eth0.json", ".78.c1:eth0.json"];
+    let kept = [
+        ".77.c1:eth01.json",
+        ".77.xc1:eth0.json",
+        ".damaged-c1:eth0.json",
+        ".x.c1:eth0.json",
+    ];
+    for name in left.iter().chain(&kept) {
+        fs::write(run.attachments().join(name), b"{").unwrap();
+    }
+    one.remove(&run).unwrap();
+    for name in left {
+        assert!(!run.attachments().join(name).exists(), "{name}");
+    }
+    for name in kept {
+        assert!(run.attachments().join(name).exists(), "{name}");
+    }
+}

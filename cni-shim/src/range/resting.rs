@@ -82,7 +82,7 @@ impl Resting {
             .iter()
             .map(|(address, since)| format!("{address} {since}\n"))
             .collect();
-        let _ = atomic_file::replace(&path(run), text.as_bytes());
+        let _ = super::write_hint(&path(run), text.as_bytes());
     }
 }
 
