@@ -71,7 +71,9 @@ fn set(family: &str, ifname: &str, values: &[(&str, &'static str)]) -> Result<()
             std::fs::write(&path, value)
         };
         match write() {
-            Err(source) if source.kind() == io::ErrorKind::ReadOnlyFilesystem && !needed(key) => {
+            Err(source)
+                if source.kind() == io::ErrorKind::ReadOnlyFilesystem && !needed(key, value) =>
+            {
                 eprintln!(
                     "tartan-cni: /proc/sys is read-only: {} is not {value}",
                     path.display()
@@ -89,8 +91,8 @@ fn set(family: &str, ifname: &str, values: &[(&str, &'static str)]) -> Result<()
 
 /// Whether no packet passes without it; the others make the pod's interface
 /// harder to deceive.
-fn needed(key: &str) -> bool {
-    matches!(key, "forwarding" | "disable_ipv6")
+fn needed(key: &str, value: &str) -> bool {
+    matches!((key, value), ("forwarding", "1") | ("disable_ipv6", "0"))
 }
 
 #[cfg(test)]
