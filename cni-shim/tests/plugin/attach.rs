@@ -55,7 +55,7 @@ fn the_record_the_result_and_the_kernel_agree() {
     let mut conf = rig.conf("1.1.0");
     conf["mtu"] = json!(1400);
     conf["dns"] = json!({"nameservers": ["10.0.0.10"]});
-    let added = rig.call(&variables, &conf.to_string());
+    let added = rig.call(&variables, conf.to_string());
     let result = added.result();
     assert_eq!(added.address(), "10.244.7.2");
     assert_eq!(result["dns"], conf["dns"]);

@@ -15,6 +15,15 @@
 )]
 
 mod attach;
+mod campaign;
+mod check;
+mod checklist;
+mod corpus;
+mod disk;
+mod faults;
+mod interface;
+mod protocol;
 mod recover;
 mod refuse;
+mod requested;
 mod rig;

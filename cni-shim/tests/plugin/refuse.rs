@@ -99,7 +99,7 @@ fn a_configuration_that_was_broken_meanwhile_still_frees_the_pod() {
     rig.add("c1", "eth0", &pod).result();
     let mut conf = rig.conf("1.0.0");
     conf["mtu"] = json!("1400");
-    let answer = rig.call(&variables("DEL", "c1", "eth0", &pod), &conf.to_string());
+    let answer = rig.call(&variables("DEL", "c1", "eth0", &pod), conf.to_string());
     answer.silent();
     assert_eq!(rig.census(), before);
 }

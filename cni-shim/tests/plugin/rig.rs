@@ -2,14 +2,14 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cni_shim::{NodeFile, RunDir};
+use cni_shim::{Attachment, NodeFile, RunDir};
 use serde_json::{Value, json};
 
 /// A node with its namespaces and run directory, all gone when dropped.
@@ -18,7 +18,7 @@ pub(crate) struct Rig {
     prefix: String,
     pods: Vec<String>,
     root: tempfile::TempDir,
-    agent: Option<FakeAgent>,
+    agent: Mutex<Option<FakeAgent>>,
 }
 
 /// What the plugin answered.
@@ -35,6 +35,10 @@ pub(crate) enum Mood {
     Adopt,
     Refuse,
     Stall,
+    /// Says that its dataplane does not work.
+    Dead,
+    /// Listens and answers nobody.
+    Mute,
 }
 
 /// Everything a plugin could leak, as text.
@@ -60,7 +64,7 @@ impl Rig {
             prefix,
             pods: Vec::new(),
             root: tempfile::tempdir().unwrap(),
-            agent: None,
+            agent: Mutex::new(None),
         };
         ip(&["netns", "add", &rig.node]);
         ip(&["-n", &rig.node, "link", "set", "lo", "up"]);
@@ -103,17 +107,28 @@ impl Rig {
     /// Replaces the agent. Dropping the old one first frees the socket.
     pub(crate) fn start_agent(&mut self, mood: Mood) {
         self.stop_agent();
-        self.agent = Some(FakeAgent::start(self.run().socket(), mood));
+        let agent = FakeAgent::start(self.run().socket(), mood);
+        *self.agent.lock().unwrap() = Some(agent);
     }
 
     pub(crate) fn stop_agent(&mut self) {
-        self.agent = None;
+        *self.agent.lock().unwrap() = None;
         let _ = std::fs::remove_file(self.run().socket());
     }
 
     /// Every line the present agent was sent.
     pub(crate) fn calls(&self) -> Vec<String> {
-        self.agent.as_ref().unwrap().calls.lock().unwrap().clone()
+        let agent = self.agent.lock().unwrap();
+        agent.as_ref().unwrap().calls.lock().unwrap().clone()
+    }
+
+    /// Ends the agent and starts a willing one after a while.
+    pub(crate) fn restart_agent(&self, pause: Duration) {
+        let mut agent = self.agent.lock().unwrap();
+        *agent = None;
+        let _ = std::fs::remove_file(self.run().socket());
+        std::thread::sleep(pause);
+        *agent = Some(FakeAgent::start(self.run().socket(), Mood::Adopt));
     }
 
     /// The plain configuration of this node in `version`.
@@ -124,35 +139,78 @@ impl Rig {
 
     pub(crate) fn add(&self, container: &str, ifname: &str, netns: &str) -> Answer {
         let variables = variables("ADD", container, ifname, netns);
-        self.call(&variables, &self.conf("1.0.0").to_string())
+        self.call(&variables, self.conf("1.0.0").to_string())
     }
 
     pub(crate) fn del(&self, container: &str, ifname: &str, netns: &str) -> Answer {
         let variables = variables("DEL", container, ifname, netns);
-        self.call(&variables, &self.conf("1.0.0").to_string())
+        self.call(&variables, self.conf("1.0.0").to_string())
     }
 
     /// Runs the plugin in the node's namespace.
-    pub(crate) fn call(&self, variables: &[(&str, &str)], stdin: &str) -> Answer {
+    pub(crate) fn call(&self, variables: &[(&str, &str)], stdin: impl AsRef<[u8]>) -> Answer {
         Answer::of(self.spawn(variables, stdin).wait_with_output().unwrap())
     }
 
-    pub(crate) fn spawn(&self, variables: &[(&str, &str)], stdin: &str) -> Child {
-        let plugin = env!("CARGO_BIN_EXE_tartan-cni");
-        let mut child = Command::new("ip")
-            .args(["netns", "exec", &self.node, plugin])
-            .env_clear()
-            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-            .env("CNI_PATH", "/usr/lib/cni")
-            .envs(variables.iter().copied())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // A plugin that refuses its environment does not read this.
-        let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
-        child
+    pub(crate) fn spawn(&self, variables: &[(&str, &str)], stdin: impl AsRef<[u8]>) -> Child {
+        feed(self.command(variables), stdin)
+    }
+
+    /// The plugin in the node's namespace, its input and outputs piped.
+    pub(crate) fn command(&self, variables: &[(&str, &str)]) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.node, PLUGIN]);
+        prepare(command, variables)
+    }
+
+    /// Runs the plugin without the detour that enters the node's namespace.
+    pub(crate) fn direct(&self, variables: &[(&str, &str)], stdin: impl AsRef<[u8]>) -> Answer {
+        let child = feed(prepare(Command::new(PLUGIN), variables), stdin);
+        Answer::of(child.wait_with_output().unwrap())
+    }
+
+    /// Runs another copy of the plugin in the node's namespace.
+    pub(crate) fn run_program(
+        &self,
+        program: &Path,
+        variables: &[(&str, &str)],
+        stdin: impl AsRef<[u8]>,
+    ) -> Answer {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.node]).arg(program);
+        let child = feed(prepare(command, variables), stdin);
+        Answer::of(child.wait_with_output().unwrap())
+    }
+
+    /// Runs the plugin in the node's namespace through another program.
+    pub(crate) fn run_inside(
+        &self,
+        through: &[&str],
+        variables: &[(&str, &str)],
+        stdin: impl AsRef<[u8]>,
+    ) -> Answer {
+        let mut command = Command::new("ip");
+        let node = ["netns", "exec", &self.node];
+        command.args(node).args(through).arg(PLUGIN);
+        let child = feed(prepare(command, variables), stdin);
+        Answer::of(child.wait_with_output().unwrap())
+    }
+
+    /// Lets a plugin that stands still go on, and waits for it.
+    pub(crate) fn go_on(&self, child: Child) -> Answer {
+        let id = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(id, rustix::process::Signal::CONT).unwrap();
+        Answer::of(child.wait_with_output().unwrap())
+    }
+
+    /// The record of an attachment.
+    pub(crate) fn record(&self, container: &str, ifname: &str) -> Attachment {
+        Attachment::read(&Attachment::path(&self.run(), container, ifname).unwrap()).unwrap()
+    }
+
+    /// What the node's paths hang off.
+    pub(crate) fn root(&self) -> &Path {
+        self.root.path()
     }
 
     /// Links, addresses, routes, neighbours and records, now.
@@ -250,6 +308,27 @@ pub(crate) fn variables<'a>(
     ]
 }
 
+const PLUGIN: &str = env!("CARGO_BIN_EXE_tartan-cni");
+
+fn prepare(mut command: Command, variables: &[(&str, &str)]) -> Command {
+    command
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("CNI_PATH", "/usr/lib/cni")
+        .envs(variables.iter().copied())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+fn feed(mut command: Command, stdin: impl AsRef<[u8]>) -> Child {
+    let mut child = command.spawn().unwrap();
+    // A plugin that refuses its environment does not read this.
+    let _ = child.stdin.take().unwrap().write_all(stdin.as_ref());
+    child
+}
+
 /// Runs `ip` and returns what it says.
 pub(crate) fn ip(arguments: &[&str]) -> String {
     let output = Command::new("ip").args(arguments).output().unwrap();
@@ -265,8 +344,8 @@ pub(crate) fn ping(netns: &str, address: &str) -> bool {
     output.status.success()
 }
 
-/// What is configured in a namespace. The state of links is left out: the
-/// kernel may take a second to report a carrier.
+/// What is configured in a namespace. The state of links and link-local
+/// addresses are left out: the kernel may take a second to come by them.
 fn describe(name: &str) -> String {
     let mut text = String::new();
     for what in [
@@ -275,9 +354,18 @@ fn describe(name: &str) -> String {
         &["-4", "route", "show", "table", "main"],
         &["-6", "route", "show", "table", "main"],
         &["neigh", "show", "nud", "permanent"],
+        &["-4", "rule", "show"],
+        &["-6", "rule", "show"],
     ] {
-        for line in ip(&[&["-n", name], what].concat()).lines() {
-            let passing = |word: &&str| *word != "UP" && *word != "DOWN" && !word.starts_with('<');
+        let said = ip(&[&["-n", name], what].concat());
+        let mut lines: Vec<&str> = said.lines().collect();
+        lines.sort_unstable();
+        for line in lines {
+            let passing = |word: &&str| {
+                !["UP", "DOWN"].contains(word)
+                    && !word.starts_with('<')
+                    && !word.starts_with("fe80:")
+            };
             let words: Vec<&str> = line.split_whitespace().filter(passing).collect();
             text += &words.join(" ");
             text.push('\n');
@@ -301,10 +389,12 @@ impl FakeAgent {
         let thread = std::thread::spawn({
             let (calls, stop) = (calls.clone(), stop.clone());
             move || {
-                let mut stalled = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
                     match listener.accept() {
-                        Ok((stream, _)) => stalled.extend(answer(stream, mood, &calls)),
+                        Ok((stream, _)) => {
+                            let (calls, stop) = (calls.clone(), stop.clone());
+                            std::thread::spawn(move || answer(stream, mood, &calls, &stop));
+                        }
                         Err(_) => std::thread::sleep(Duration::from_millis(1)),
                     }
                 }
@@ -325,20 +415,25 @@ impl Drop for FakeAgent {
     }
 }
 
-/// Serves one connection; a stalled one is handed back to be kept open.
-fn answer(mut stream: UnixStream, mood: Mood, calls: &Mutex<Vec<String>>) -> Option<UnixStream> {
+/// Serves one connection; one that is to get no answer is kept open.
+fn answer(mut stream: UnixStream, mood: Mood, calls: &Mutex<Vec<String>>, stop: &AtomicBool) {
     stream.set_nonblocking(false).unwrap();
     let mut line = String::new();
     if BufReader::new(&stream).read_line(&mut line).unwrap_or(0) == 0 {
-        return None;
+        return;
     }
     calls.lock().unwrap().push(line.trim_end().to_owned());
     let adopt = line.contains("\"adopt\"");
+    let ready = line.contains("\"ready\"");
     let reply: &[u8] = match mood {
-        Mood::Stall if adopt => return Some(stream),
+        Mood::Mute => b"",
+        Mood::Stall if adopt => b"",
+        Mood::Dead if ready => b"{\"error\":\"no worker forwards\"}\n",
         Mood::Refuse if adopt => b"{\"error\":\"not today\"}\n",
         _ => b"{\"ok\":{}}\n",
     };
+    while reply.is_empty() && !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let _ = stream.write_all(reply);
-    None
 }

@@ -1,0 +1,396 @@
+//! CHECK, STATUS and GC: lines D1 to D4, E1 to E4 and F1 to F6 of the
+//! checklist.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::rig::{Answer, Mood, Rig, ip, ping, variables};
+
+const BOTH: &[&str] = &["10.244.7.0/24", "fd00:7::/64"];
+
+/// An attachment and the configuration its CHECK gets.
+struct Checked {
+    rig: Rig,
+    pod: String,
+    host: String,
+    conf: Value,
+}
+
+impl Checked {
+    fn new() -> Checked {
+        let mut rig = Rig::new(BOTH);
+        let pod = rig.pod();
+        let added = rig.add("c1", "eth0", &pod);
+        let mut conf = rig.conf("1.0.0");
+        conf["prevResult"] = added.result();
+        let host = added.host_ifname();
+        Checked {
+            rig,
+            pod,
+            host,
+            conf,
+        }
+    }
+
+    fn check(&self) -> Answer {
+        let variables = variables("CHECK", "c1", "eth0", &self.pod);
+        self.rig.call(&variables, self.conf.to_string())
+    }
+
+    /// Runs `ip` in the pod.
+    fn pod(&self, arguments: &[&str]) {
+        let name = self.pod.trim_start_matches("/run/netns/");
+        ip(&[&["-n", name], arguments].concat());
+    }
+
+    fn node(&self, arguments: &[&str]) {
+        ip(&[&["-n", &self.rig.node], arguments].concat());
+    }
+
+    fn fails(&self, words: &str) {
+        let (code, message) = self.check().error();
+        assert_eq!(code, 106, "{message}");
+        assert!(message.contains(words), "{words}: {message}");
+    }
+}
+
+#[test]
+fn d1_d3_what_others_added_or_changed_is_theirs() {
+    let mut checked = Checked::new();
+    checked.check().silent();
+    checked.pod(&["addr", "add", "192.0.2.9/24", "dev", "eth0"]);
+    checked.pod(&[
+        "route",
+        "add",
+        "198.51.100.0/24",
+        "via",
+        "169.254.1.1",
+        "dev",
+        "eth0",
+        "onlink",
+    ]);
+    checked.pod(&["link", "set", "eth0", "mtu", "1400"]);
+    checked.pod(&["link", "add", "net1", "type", "bridge"]);
+    checked.pod(&["link", "set", "net1", "up"]);
+    checked.pod(&["route", "replace", "default", "dev", "net1"]);
+    checked.check().silent();
+    // `tuning` says what MAC it gave.
+    checked.pod(&["link", "set", "eth0", "address", "02:00:00:00:77:77"]);
+    checked.fails("MAC");
+    // The kernel forgets neighbours with the MAC, and `tuning` the routes.
+    for gateway in ["169.254.1.1", "fe80::1"] {
+        let gateway = ["neigh", "replace", gateway, "lladdr", "ee:ee:ee:ee:ee:ee"];
+        checked.pod(&[&gateway[..], &["dev", "eth0", "nud", "permanent"]].concat());
+    }
+    checked.conf["prevResult"]["interfaces"][1]["mac"] = json!("02:00:00:00:77:77");
+    checked.check().silent();
+}
+
+#[test]
+fn d2_whatever_is_missing_or_wrong_is_named() {
+    type Break = (fn(&Checked), fn(&Checked), &'static str);
+    let breaks: [Break; 9] = [
+        (
+            |c| c.pod(&["addr", "del", "10.244.7.2/32", "dev", "eth0"]),
+            // The kernel takes routes and neighbours along with the last address.
+            |c| {
+                c.pod(&["addr", "add", "10.244.7.2/32", "dev", "eth0"]);
+                let route = ["route", "replace", "default", "via", "169.254.1.1"];
+                c.pod(&[&route[..], &["dev", "eth0", "onlink"]].concat());
+                let gateway = [
+                    "neigh",
+                    "replace",
+                    "169.254.1.1",
+                    "lladdr",
+                    "ee:ee:ee:ee:ee:ee",
+                ];
+                c.pod(&[&gateway[..], &["dev", "eth0", "nud", "permanent"]].concat());
+            },
+            "10.244.7.2",
+        ),
+        (
+            |c| c.pod(&["route", "del", "default"]),
+            |c| {
+                c.pod(&[
+                    "route",
+                    "add",
+                    "default",
+                    "via",
+                    "169.254.1.1",
+                    "dev",
+                    "eth0",
+                    "onlink",
+                ])
+            },
+            "0.0.0.0/0",
+        ),
+        (
+            |c| c.pod(&["neigh", "del", "169.254.1.1", "dev", "eth0"]),
+            |c| {
+                let gateway = [
+                    "neigh",
+                    "replace",
+                    "169.254.1.1",
+                    "lladdr",
+                    "ee:ee:ee:ee:ee:ee",
+                ];
+                c.pod(&[&gateway[..], &["dev", "eth0", "nud", "permanent"]].concat());
+            },
+            "169.254.1.1",
+        ),
+        (
+            |c| c.pod(&["link", "set", "eth0", "mtu", "9000"]),
+            |c| c.pod(&["link", "set", "eth0", "mtu", "1450"]),
+            "MTU 9000",
+        ),
+        (
+            |c| c.node(&["link", "set", &c.host, "mtu", "1300"]),
+            |c| c.node(&["link", "set", &c.host, "mtu", "1450"]),
+            "MTU 1300",
+        ),
+        (
+            |c| c.node(&["route", "del", "10.244.7.2"]),
+            |c| c.node(&["route", "add", "10.244.7.2", "dev", &c.host]),
+            "node's route to 10.244.7.2/32",
+        ),
+        (
+            |c| c.node(&["neigh", "del", "10.244.7.2", "dev", &c.host]),
+            |c| {
+                let mac = c.rig.record("c1", "eth0").mac;
+                let pod = [
+                    "neigh",
+                    "replace",
+                    "10.244.7.2",
+                    "lladdr",
+                    &mac,
+                    "dev",
+                    &c.host,
+                ];
+                c.node(&[&pod[..], &["nud", "permanent"]].concat());
+            },
+            "neighbour 10.244.7.2",
+        ),
+        (
+            |c| c.node(&["link", "set", &c.host, "down"]),
+            |_| {},
+            "is down",
+        ),
+        (|c| c.node(&["link", "del", &c.host]), |_| {}, "is missing"),
+    ];
+    let checked = Checked::new();
+    for (spoil, mend, words) in breaks {
+        spoil(&checked);
+        checked.fails(words);
+        mend(&checked);
+        if words.contains("is ") {
+            continue;
+        }
+        checked.check().silent();
+    }
+}
+
+#[test]
+fn d2_d4_without_its_record_or_its_namespace_nothing_is_attached() {
+    let checked = Checked::new();
+    let run = checked.rig.run();
+    let file = cni_shim::Attachment::path(&run, "c1", "eth0").unwrap();
+    let bytes = std::fs::read(&file).unwrap();
+    // After a reboot the run directory is empty.
+    std::fs::remove_file(&file).unwrap();
+    checked.fails("no attachment is recorded");
+    std::fs::write(&file, &bytes).unwrap();
+    checked.check().silent();
+    let half = String::from_utf8(bytes)
+        .unwrap()
+        .replace("attached", "reserved");
+    std::fs::write(&file, half.as_bytes()).unwrap();
+    checked.fails("never finished");
+    let other = half
+        .replace("reserved", "attached")
+        .replace("\"netns_inode\":", "\"netns_inode\":1");
+    std::fs::write(&file, other).unwrap();
+    checked.fails("another network namespace");
+    let gone = variables("CHECK", "c1", "eth0", "/run/netns/cs-none");
+    assert_eq!(
+        checked.rig.call(&gone, checked.conf.to_string()).error().0,
+        8
+    );
+}
+
+#[test]
+fn d2_an_altered_or_missing_result_and_an_agent_that_does_not_deliver_are_told() {
+    let mut checked = Checked::new();
+    let result = checked.conf["prevResult"].clone();
+    checked.conf["prevResult"]["ips"][0]["address"] = json!("10.244.7.99/32");
+    checked.fails("10.244.7.99");
+    checked.conf["prevResult"] = result.clone();
+    checked.conf["prevResult"]["routes"][0]["dst"] = json!("10.99.0.0/16");
+    checked.fails("10.99.0.0/16");
+    checked.conf["prevResult"] = json!({"ips": 7});
+    assert_eq!(checked.check().error().0, 6);
+    checked.conf["prevResult"] = Value::Null;
+    assert_eq!(checked.check().error().0, 7);
+    checked.conf["prevResult"] = result;
+    checked.rig.start_agent(Mood::Refuse);
+    assert_eq!(checked.check().error().0, 103);
+    checked.rig.stop_agent();
+    assert_eq!(checked.check().error().0, 11);
+}
+
+#[test]
+fn e1_e3_status_says_why_not_and_whether_pods_are_cut_off() {
+    let mut rig = Rig::new(BOTH);
+    let conf = rig.conf("1.1.0").to_string();
+    let status = |rig: &Rig| rig.call(&[("CNI_COMMAND", "STATUS")], &conf);
+    status(&rig).silent();
+    rig.start_agent(Mood::Dead);
+    let (code, message) = status(&rig).error();
+    assert_eq!(code, 51);
+    assert!(message.contains("no worker"), "{message}");
+    rig.start_agent(Mood::Mute);
+    assert_eq!(status(&rig).error().0, 51);
+    rig.stop_agent();
+    assert_eq!(status(&rig).error().0, 50);
+    rig.start_agent(Mood::Adopt);
+    rig.lease(&[]);
+    assert_eq!(status(&rig).error().0, 50, "no subnet");
+    let mut broken = rig.conf("1.1.0");
+    broken["mtu"] = json!("large");
+    let answer = rig.call(&[("CNI_COMMAND", "STATUS")], broken.to_string());
+    assert_eq!(answer.error().0, 50, "an ADD would fail");
+}
+
+#[test]
+fn e4_status_takes_under_ten_milliseconds() {
+    let mut rig = Rig::new(BOTH);
+    let pod = rig.pod();
+    for n in 0..20 {
+        rig.add("c1", &format!("eth{n}"), &pod).result();
+    }
+    let conf = rig.conf("1.1.0").to_string();
+    let once = || {
+        let start = Instant::now();
+        rig.direct(&[("CNI_COMMAND", "STATUS")], &conf).silent();
+        start.elapsed()
+    };
+    // The fastest of several: others share this machine.
+    let fastest = (0..10).map(|_| once()).min().unwrap();
+    assert!(fastest < Duration::from_millis(10), "{fastest:?}");
+}
+
+/// GC of the network `pods` with `members` in its configuration.
+fn gc(rig: &Rig, members: &Value) -> Answer {
+    let mut conf = rig.conf("1.1.0");
+    for (key, value) in members.as_object().unwrap() {
+        conf[key] = value.clone();
+    }
+    // Records are as old as the clock of files tells.
+    std::thread::sleep(Duration::from_millis(10));
+    rig.call(&[("CNI_COMMAND", "GC")], conf.to_string())
+}
+
+fn keep(names: &[&str]) -> Value {
+    let keys = names
+        .iter()
+        .map(|c| json!({"containerID": c, "ifname": "eth0"}));
+    keys.collect()
+}
+
+#[test]
+fn f1_f4_gc_removes_what_the_list_does_not_name_and_nothing_else() {
+    let mut rig = Rig::new(BOTH);
+    let pods: Vec<String> = (0..5).map(|_| rig.pod()).collect();
+    for (n, pod) in pods.iter().enumerate() {
+        let mut conf = rig.conf("1.1.0");
+        if n == 4 {
+            conf["name"] = json!("other");
+        }
+        let container = format!("c{n}");
+        rig.call(&variables("ADD", &container, "eth0", pod), conf.to_string())
+            .result();
+    }
+    let before = rig.census();
+    let (code, message) = gc(&rig, &json!({})).error();
+    assert_eq!(code, 7, "{message}");
+    assert_eq!(rig.census(), before, "F1");
+    let lists = json!({"cni.dev/attachments": keep(&["c0"]),
+                       "cni.dev/valid-attachments": keep(&["c0", "c1", "c2"])});
+    gc(&rig, &lists).silent();
+    let left = [
+        "c0:eth0.json",
+        "c1:eth0.json",
+        "c2:eth0.json",
+        "c4:eth0.json",
+    ];
+    assert_eq!(rig.census().records(), left, "F3");
+    // The same container with another interface is another attachment.
+    let other =
+        json!([{"containerID": "c0", "ifname": "eth1"}, {"containerID": "c1", "ifname": "eth0"}]);
+    gc(&rig, &json!({"cni.dev/attachments": other})).silent();
+    assert_eq!(rig.census().records(), ["c1:eth0.json", "c4:eth0.json"]);
+    assert!(ping(&rig.node, "10.244.7.3"), "c1 lives on");
+    gc(&rig, &json!({"cni.dev/valid-attachments": null})).silent();
+    assert_eq!(rig.census().records(), ["c4:eth0.json"], "F2, F4");
+    assert!(ping(&rig.node, "10.244.7.6"), "the other network's");
+    let releases = rig
+        .calls()
+        .iter()
+        .filter(|call| call.contains("release"))
+        .count();
+    assert_eq!(releases, 4);
+    gc(
+        &rig,
+        &json!({"name": "other", "cni.dev/valid-attachments": []}),
+    )
+    .silent();
+    assert!(rig.census().records().is_empty());
+    assert_eq!(ip(&["-n", &rig.node, "link", "show", "type", "veth"]), "");
+}
+
+#[test]
+fn f5_gc_beside_adds_takes_nothing_from_them() {
+    let mut rig = Rig::new(BOTH);
+    let pods: Vec<String> = (0..8).map(|_| rig.pod()).collect();
+    let rig = &rig;
+    std::thread::scope(|scope| {
+        for (n, pod) in pods.iter().enumerate() {
+            scope.spawn(move || {
+                let mut call = variables("ADD", "x", "eth0", pod).to_vec();
+                let name = format!("c{n}");
+                call[1].1 = &name;
+                // Stands still with its record written, and goes on.
+                call.push(("TARTAN_CNI_FAULT", "reserved:stop"));
+                let child = rig.spawn(&call, rig.conf("1.1.0").to_string());
+                std::thread::sleep(Duration::from_millis(300));
+                rig.go_on(child).result();
+            });
+        }
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(150));
+            gc(rig, &json!({"cni.dev/valid-attachments": []})).silent();
+        });
+    });
+    assert_eq!(rig.census().records().len(), 8);
+}
+
+#[test]
+fn f6_gc_goes_on_past_errors_and_tells_them_all() {
+    let mut rig = Rig::new(BOTH);
+    let pods: Vec<String> = (0..3).map(|_| rig.pod()).collect();
+    for (n, pod) in pods.iter().enumerate() {
+        rig.add(&format!("c{n}"), "eth0", pod).result();
+    }
+    // The address of an IPAM plugin that is gone cannot be given back.
+    for container in ["c0", "c2"] {
+        let mut record = rig.record(container, "eth0");
+        record.ipam = Some("no-such-plugin".to_owned());
+        record.write(&rig.run()).unwrap();
+    }
+    let answer = gc(&rig, &json!({"cni.dev/valid-attachments": []}));
+    let (code, message) = answer.error();
+    assert_eq!(code, 104);
+    assert!(message.starts_with("2 of"), "{message}");
+    assert!(answer.stdout.contains("container c0") && answer.stdout.contains("container c2"));
+    assert_eq!(ip(&["-n", &rig.node, "link", "show", "type", "veth"]), "");
+}

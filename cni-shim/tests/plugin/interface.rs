@@ -1,0 +1,203 @@
+//! The pod's interfaces: lines B1 and B5 of the checklist, virtual addresses,
+//! and a pod that reaches itself through a service.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::rig::{Rig, ip, ping, variables};
+
+const BOTH: &[&str] = &["10.244.7.0/24", "fd00:7::/64"];
+
+#[test]
+fn b5_a_second_interface_answers_where_it_was_asked() {
+    let mut rig = Rig::new(BOTH);
+    let pod = rig.pod();
+    let name = pod.trim_start_matches("/run/netns/").to_owned();
+    let first = rig.add("c1", "eth0", &pod);
+    let before = rig.census();
+    let mut conf = rig.conf("1.0.0");
+    conf["name"] = json!("second");
+    let added = rig.call(&variables("ADD", "c1", "net1", &pod), conf.to_string());
+    assert_eq!(
+        added.result()["routes"],
+        json!([]),
+        "the default route is the first's"
+    );
+    let record = rig.record("c1", "net1");
+    assert_eq!(record.table, Some(1001));
+    assert_eq!(rig.record("c1", "eth0").table, None);
+    for (address, family, tunnel) in [
+        (added.address(), "-4", "10.244.7.0"),
+        ("fd00:7::3".to_owned(), "-6", "fd00:7::"),
+    ] {
+        let route = ip(&[
+            "-n", &name, family, "route", "get", tunnel, "from", &address,
+        ]);
+        assert!(route.contains("dev net1"), "{route}");
+        assert!(ping(&rig.node, &address), "{address}");
+    }
+    assert!(ping(&rig.node, &first.address()));
+    // Each packet must come from where its source is routed.
+    for device in ["all", &record.host_ifname] {
+        let path = format!("/proc/sys/net/ipv4/conf/{device}/rp_filter");
+        ip(&[
+            "netns",
+            "exec",
+            &rig.node,
+            "sh",
+            "-c",
+            &format!("echo 1 >{path}"),
+        ]);
+    }
+    assert!(ping(&rig.node, &added.address()));
+    let third = rig.add("c1", "net2", &pod);
+    assert_eq!(rig.record("c1", "net2").table, Some(1002));
+    assert!(ping(&rig.node, &third.address()));
+    rig.del("c1", "net2", &pod).silent();
+    rig.del("c1", "net1", &pod).silent();
+    assert_eq!(rig.census(), before, "rules and table are gone");
+}
+
+#[test]
+fn b1_addresses_are_announced_and_redirects_are_not_believed() {
+    let mut rig = Rig::new(BOTH);
+    let pod = rig.pod();
+    let filter = "arp or (icmp6 and ip6[40] == 136)";
+    let mut tcpdump = Command::new("timeout");
+    tcpdump.args([
+        "4", "ip", "netns", "exec", &rig.node, "tcpdump", "-lnni", "any", filter,
+    ]);
+    let tcpdump = tcpdump
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    rig.add("c1", "eth0", &pod).result();
+    let seen = tcpdump.wait_with_output().unwrap().stdout;
+    let seen = String::from_utf8(seen).unwrap();
+    assert!(
+        seen.contains("who-has 10.244.7.2") && seen.contains("tell 10.244.7.2"),
+        "{seen}"
+    );
+    assert!(
+        seen.contains("neighbor advertisement, tgt is fd00:7::2"),
+        "{seen}"
+    );
+    let name = pod.trim_start_matches("/run/netns/");
+    let lo = ip(&["-n", name, "-br", "link", "show", "lo"]);
+    assert!(lo.contains("<LOOPBACK,UP"), "{lo}");
+    let path = "/proc/sys/net/ipv6/conf/eth0/accept_redirects";
+    assert_eq!(ip(&["netns", "exec", name, "cat", path]).trim(), "0");
+}
+
+#[test]
+fn a_virtual_address_is_routed_to_the_pod_that_may_use_it() {
+    let mut rig = Rig::new(BOTH);
+    let (one, two) = (rig.pod(), rig.pod());
+    let mut conf = rig.conf("1.0.0");
+    conf["allowedSources"] = json!(["192.0.2.10", "fd99::/64"]);
+    let added = rig.call(&variables("ADD", "c1", "eth0", &one), conf.to_string());
+    let host = added.host_ifname();
+    for address in ["192.0.2.10", "fd99::5"] {
+        let route = ip(&["-n", &rig.node, "route", "get", address]);
+        assert!(route.contains(&format!("dev {host}")), "{route}");
+    }
+    let name = one.trim_start_matches("/run/netns/");
+    ip(&["-n", name, "addr", "add", "192.0.2.10/32", "dev", "eth0"]);
+    assert!(ping(&rig.node, "192.0.2.10"));
+    let before = rig.census();
+    let (code, message) = rig
+        .call(&variables("ADD", "c2", "eth0", &two), conf.to_string())
+        .error();
+    assert_eq!(code, 101);
+    assert!(message.contains("192.0.2.10"), "{message}");
+    assert_eq!(rig.census(), before);
+    conf["prevResult"] = added.result();
+    let check = || rig.call(&variables("CHECK", "c1", "eth0", &one), conf.to_string());
+    check().silent();
+    ip(&["-n", &rig.node, "route", "del", "192.0.2.10"]);
+    assert_eq!(check().error().0, 106);
+    rig.del("c1", "eth0", &one).silent();
+    rig.lease(&["10.244.7.0/24"]);
+    let v6 = rig.call(&variables("ADD", "c1", "eth0", &one), conf.to_string());
+    assert_eq!(v6.error().0, 2, "no address of that family");
+}
+
+#[test]
+fn a_pod_reaches_itself_through_its_own_service() {
+    let mut rig = Rig::new(&["10.244.7.0/24"]);
+    let pod = rig.pod();
+    let name = pod.trim_start_matches("/run/netns/").to_owned();
+    let address = rig.add("c1", "eth0", &pod).address();
+    let rules = format!(
+        "add table ip service
+         add chain ip service pre {{ type nat hook prerouting priority dstnat; }}
+         add chain ip service post {{ type nat hook postrouting priority srcnat; }}
+         add rule ip service pre ip daddr 10.96.0.1 tcp dport 80 dnat to {address}:8080
+         add rule ip service post ip saddr {address} ip daddr {address} masquerade"
+    );
+    ip(&["netns", "exec", &rig.node, "nft", &rules]);
+    let script = "import socket,threading\n\
+        s=socket.create_server(('',8080))\n\
+        threading.Thread(target=lambda:s.accept()[0].sendall(b'x'*100000),daemon=True).start()\n\
+        c=socket.create_connection(('10.96.0.1',80),5)\n\
+        n=0\n\
+        while n<100000: n+=len(c.recv(65536))\n\
+        print(n)";
+    let said = ip(&["netns", "exec", &name, "python3", "-c", script]);
+    assert_eq!(said.trim(), "100000");
+}
+
+/// Whoever names the pair: 15 bytes, dots.
+#[test]
+fn b6_the_longest_and_the_oddest_names_work() {
+    let mut rig = Rig::new(BOTH);
+    let pod = rig.pod();
+    let before = rig.census().records();
+    for ifname in ["net1.100", "123456789012345", "a-b_c"] {
+        let added = rig.add("c1", ifname, &pod);
+        assert_eq!(added.result()["interfaces"][1]["name"], ifname);
+        assert!(ping(&rig.node, &added.address()));
+        rig.del("c1", ifname, &pod).silent();
+    }
+    assert_eq!(rig.census().records(), before);
+}
+
+/// Line G3: the program is replaced while it runs.
+#[test]
+fn g3_an_upgrade_by_rename_disturbs_nobody() {
+    let mut rig = Rig::new(BOTH);
+    let pod = rig.pod();
+    let program = rig.root().join("tartan-cni");
+    let copy = rig.root().join(".new");
+    let plugin = env!("CARGO_BIN_EXE_tartan-cni");
+    let replace = || {
+        std::fs::copy(plugin, &copy).unwrap();
+        std::fs::rename(&copy, &program).unwrap();
+    };
+    replace();
+    let conf = rig.conf("1.0.0").to_string();
+    let until = Instant::now() + Duration::from_secs(2);
+    let rig = &rig;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while Instant::now() < until {
+                replace();
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let mut rounds = 0;
+        while Instant::now() < until {
+            rig.run_program(&program, &variables("ADD", "c1", "eth0", &pod), &conf)
+                .result();
+            rig.run_program(&program, &variables("DEL", "c1", "eth0", &pod), &conf)
+                .silent();
+            rounds += 1;
+        }
+        assert!(rounds > 5, "{rounds}");
+    });
+    assert!(rig.census().records().is_empty());
+}

@@ -1,0 +1,295 @@
+//! Addresses and MACs that are asked for, exhaustion, and the plugins around
+//! us: lines B7, B8, B10, E2 and H2 of the checklist.
+
+use std::collections::HashSet;
+
+use serde_json::{Value, json};
+
+use crate::rig::{Rig, ip, ping, variables};
+
+const SUBNET: &[&str] = &["10.244.7.0/24"];
+const BOTH: &[&str] = &["10.244.7.0/24", "fd00:7::/64"];
+
+fn add(rig: &Rig, container: &str, pod: &str, more: &Value) -> crate::rig::Answer {
+    let mut conf = rig.conf("1.0.0");
+    for (key, value) in more.as_object().unwrap() {
+        conf[key] = value.clone();
+    }
+    rig.call(&variables("ADD", container, "eth0", pod), conf.to_string())
+}
+
+#[test]
+fn b7_what_is_asked_for_is_given_or_refused_naming_the_holder() {
+    let mut rig = Rig::new(BOTH);
+    let (one, two) = (rig.pod(), rig.pod());
+    let asked = json!({"runtimeConfig": {"ips": ["10.244.7.77/24"], "mac": "02:00:00:00:0a:0b"}});
+    let added = add(&rig, "c1", &one, &asked);
+    assert_eq!(added.address(), "10.244.7.77");
+    let result = added.result();
+    assert_eq!(
+        result["ips"][1]["address"], "fd00:7::2/128",
+        "the other family is given"
+    );
+    assert_eq!(result["interfaces"][1]["mac"], "02:00:00:00:0a:0b");
+    let name = one.trim_start_matches("/run/netns/");
+    assert!(ip(&["-n", name, "link", "show", "eth0"]).contains("02:00:00:00:0a:0b"));
+    assert!(ping(&rig.node, "10.244.7.77"));
+
+    let before = rig.census();
+    let (code, message) = add(
+        &rig,
+        "c2",
+        &two,
+        &json!({"args": {"cni": {"ips": ["10.244.7.77"]}}}),
+    )
+    .error();
+    assert_eq!(code, 101);
+    assert!(message.contains("container c1"), "{message}");
+    for foreign in [
+        "10.244.7.0",
+        "10.244.7.1",
+        "10.244.7.255",
+        "10.9.0.5",
+        "fd01::5",
+    ] {
+        let asked = json!({"runtimeConfig": {"ips": [foreign]}});
+        assert_eq!(add(&rig, "c2", &two, &asked).error().0, 7, "{foreign}");
+    }
+    assert_eq!(rig.census(), before);
+    let mut call = variables("ADD", "c2", "eth0", &two).to_vec();
+    call.push((
+        "CNI_ARGS",
+        "IgnoreUnknown=1;IP=10.244.7.78;MAC=02:00:00:00:0a:0c",
+    ));
+    let added = rig.call(&call, rig.conf("1.0.0").to_string());
+    assert_eq!(added.address(), "10.244.7.78");
+    assert_eq!(added.result()["interfaces"][1]["mac"], "02:00:00:00:0a:0c");
+}
+
+#[test]
+fn addresses_of_host_local_and_of_neighbours_are_taken() {
+    let mut rig = Rig::new(SUBNET);
+    let pod = rig.pod();
+    let files = rig.root().join("var/lib/cni/networks/cbr0");
+    std::fs::create_dir_all(&files).unwrap();
+    std::fs::write(files.join("10.244.7.2"), "stock-pod\r\neth0").unwrap();
+    ip(&["-n", &rig.node, "link", "add", "cni0", "type", "bridge"]);
+    ip(&["-n", &rig.node, "link", "set", "cni0", "up"]);
+    let neighbour = [
+        "neigh",
+        "add",
+        "10.244.7.3",
+        "lladdr",
+        "02:00:00:00:00:03",
+        "dev",
+        "cni0",
+    ];
+    ip(&[&["-n", &rig.node][..], &neighbour, &["nud", "stale"]].concat());
+    let asked = json!({"runtimeConfig": {"ips": ["10.244.7.2"]}});
+    let (code, message) = add(&rig, "c1", &pod, &asked).error();
+    assert_eq!(code, 101);
+    assert!(
+        message.contains("host-local, for container stock-pod"),
+        "{message}"
+    );
+    assert_eq!(rig.add("c1", "eth0", &pod).address(), "10.244.7.4");
+}
+
+#[test]
+fn e2_a_full_range_says_how_full_and_by_whom() {
+    let mut rig = Rig::new(&["10.244.7.0/29"]);
+    let pod = rig.pod();
+    let files = rig.root().join("var/lib/cni/networks/cbr0");
+    std::fs::create_dir_all(&files).unwrap();
+    std::fs::write(files.join("10.244.7.6"), "stock-pod\r\neth0").unwrap();
+    for n in 0..4 {
+        rig.add("c1", &format!("eth{n}"), &pod).result();
+    }
+    let before = rig.census();
+    let full = rig.add("c1", "eth9", &pod);
+    let (code, message) = full.error();
+    assert_eq!(code, 100);
+    assert!(message.contains("5 of 5"), "{message}");
+    let error: Value = serde_json::from_str(&full.stdout).unwrap();
+    let details = error["details"].as_str().unwrap();
+    for part in [
+        "4 attachments of tartan-cni",
+        "container c1",
+        "1 of host-local",
+    ] {
+        assert!(details.contains(part), "{part}: {details}");
+    }
+    assert_eq!(rig.census(), before);
+    let status = rig.call(&[("CNI_COMMAND", "STATUS")], rig.conf("1.1.0").to_string());
+    assert_eq!(status.error().0, 50);
+    assert!(status.stdout.contains("4 attachments"), "{status:?}");
+}
+
+#[test]
+fn b8_behind_other_plugins_their_result_is_kept_and_ours_added() {
+    let mut rig = Rig::new(SUBNET);
+    let pod = rig.pod();
+    let previous = json!({"cniVersion": "1.0.0",
+        "interfaces": [{"name": "br0", "mac": "02:00:00:00:00:07"}],
+        "ips": [{"address": "192.0.2.5/24", "gateway": "192.0.2.1"}],
+        "routes": [{"dst": "198.51.100.0/24", "gw": "192.0.2.1"}],
+        "dns": {"nameservers": ["192.0.2.53"]}});
+    let result = add(&rig, "c1", &pod, &json!({"prevResult": previous})).result();
+    assert_eq!(result["interfaces"].as_array().unwrap().len(), 3);
+    assert_eq!(result["interfaces"][0], previous["interfaces"][0]);
+    assert_eq!(result["interfaces"][2]["name"], "eth0");
+    assert_eq!(result["ips"][0], previous["ips"][0]);
+    assert_eq!(result["ips"][1]["interface"], 2);
+    assert_eq!(result["routes"][0], previous["routes"][0]);
+    assert_eq!(result["routes"][1]["dst"], "0.0.0.0/0");
+    assert_eq!(result["dns"], previous["dns"]);
+    let before = rig.census();
+    let other = rig.pod();
+    let garbage = json!({"prevResult": {"ips": 7}});
+    assert_eq!(add(&rig, "c2", &other, &garbage).error().0, 6);
+    assert_eq!(rig.census().records(), before.records());
+    // DEL works whatever it is given.
+    let mut conf = rig.conf("1.0.0");
+    conf["prevResult"] = json!({"ips": 7});
+    rig.call(&variables("DEL", "c1", "eth0", &pod), conf.to_string())
+        .silent();
+    assert!(rig.census().records().is_empty());
+}
+
+#[test]
+fn b10_a_hundred_parallel_adds_get_a_hundred_addresses() {
+    let mut rig = Rig::new(SUBNET);
+    let pods: Vec<String> = (0..100).map(|_| rig.pod()).collect();
+    let rig = &rig;
+    let addresses: HashSet<String> = std::thread::scope(|scope| {
+        let adds: Vec<_> = pods
+            .iter()
+            .enumerate()
+            .map(|(n, pod)| scope.spawn(move || rig.add(&format!("c{n}"), "eth0", pod).address()))
+            .collect();
+        adds.into_iter().map(|add| add.join().unwrap()).collect()
+    });
+    assert_eq!(addresses.len(), 100);
+    std::thread::scope(|scope| {
+        for (n, pod) in pods.iter().enumerate() {
+            scope.spawn(move || rig.del(&format!("c{n}"), "eth0", pod).silent());
+        }
+    });
+    assert!(rig.census().records().is_empty());
+    assert_eq!(ip(&["-n", &rig.node, "link", "show", "type", "veth"]), "");
+}
+
+/// host-local of this machine, with its files below the rig's root.
+fn host_local(rig: &Rig, subnet: &str) -> Value {
+    let files = rig.root().join("ipam");
+    json!({"ipam": {"type": "host-local", "ranges": [[{"subnet": subnet, "rangeStart": "10.244.7.100"}]],
+                    "routes": [{"dst": "10.0.0.0/8"}], "dataDir": files}})
+}
+
+fn held_by_host_local(rig: &Rig) -> Vec<String> {
+    let Ok(files) = std::fs::read_dir(rig.root().join("ipam/pods")) else {
+        return Vec::new();
+    };
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with("10.")).collect()
+}
+
+#[test]
+fn h2_host_local_gives_and_gets_back_its_addresses() {
+    let mut rig = Rig::new(SUBNET);
+    let (pod, other) = (rig.pod(), rig.pod());
+    let ipam = host_local(&rig, "10.244.7.0/24");
+    let added = add(&rig, "c1", &pod, &ipam);
+    assert_eq!(added.result()["ips"][0]["address"], "10.244.7.100/32");
+    assert_eq!(
+        added.result()["routes"],
+        json!([{"dst": "10.0.0.0/8", "gw": "169.254.1.1"}])
+    );
+    assert_eq!(held_by_host_local(&rig), ["10.244.7.100"]);
+    assert!(ping(&rig.node, "10.244.7.100"));
+    assert_eq!(rig.record("c1", "eth0").ipam.as_deref(), Some("host-local"));
+    // CHECK is forwarded: host-local misses its file.
+    let mut conf = rig.conf("1.0.0");
+    conf["ipam"] = ipam["ipam"].clone();
+    conf["prevResult"] = added.result();
+    let check = || rig.call(&variables("CHECK", "c1", "eth0", &pod), conf.to_string());
+    check().silent();
+    let file = rig.root().join("ipam/pods/10.244.7.100");
+    let owner = std::fs::read(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(check().error().0, 107);
+    std::fs::write(&file, owner).unwrap();
+    rig.call(&variables("DEL", "c1", "eth0", &pod), conf.to_string())
+        .silent();
+    assert_eq!(held_by_host_local(&rig), [""; 0]);
+    // Whatever fails behind it, it is run with DEL.
+    for step in ["ipam", "created", "routed", "adopted", "attached"] {
+        let fault = format!("{step}:fail");
+        let mut call = variables("ADD", "c1", "eth0", &pod).to_vec();
+        call.push(("TARTAN_CNI_FAULT", &fault));
+        assert_eq!(rig.call(&call, conf.to_string()).error().0, 104, "{step}");
+        assert_eq!(held_by_host_local(&rig), [""; 0], "{step}");
+    }
+    assert!(rig.census().records().is_empty());
+    // One that gives what peers would not deliver is refused, and undone.
+    let foreign = json!({"ipam": {"type": "host-local", "dataDir": rig.root().join("ipam"),
+                                  "ranges": [[{"subnet": "10.99.0.0/24"}]]}});
+    assert_eq!(add(&rig, "c2", &other, &foreign).error().0, 7);
+    assert_eq!(held_by_host_local(&rig), [""; 0]);
+    assert!(rig.census().records().is_empty());
+}
+
+#[test]
+fn h2_a_killed_add_is_repeated_and_collected_with_host_local_too() {
+    let mut rig = Rig::new(SUBNET);
+    let pod = rig.pod();
+    let ipam = host_local(&rig, "10.244.7.0/24");
+    let mut conf = rig.conf("1.1.0");
+    conf["ipam"] = ipam["ipam"].clone();
+    conf["cniVersion"] = json!("1.0.0");
+    for step in ["reserved", "ipam", "created", "adopted"] {
+        let fault = format!("{step}:kill");
+        let mut call = variables("ADD", "c1", "eth0", &pod).to_vec();
+        call.push(("TARTAN_CNI_FAULT", &fault));
+        let killed = rig.call(&call, conf.to_string());
+        assert!(!killed.ok && killed.stdout.is_empty(), "{step}: {killed:?}");
+        let again = rig.call(&call[..4], conf.to_string());
+        assert_eq!(again.result()["ips"].as_array().unwrap().len(), 1, "{step}");
+        assert_eq!(held_by_host_local(&rig).len(), 1, "{step}");
+        rig.call(&variables("DEL", "c1", "eth0", ""), conf.to_string())
+            .silent();
+        assert_eq!(held_by_host_local(&rig), [""; 0], "{step}");
+        // And DEL alone, of what the killed one left.
+        rig.call(&call, conf.to_string());
+        rig.call(&variables("DEL", "c1", "eth0", &pod), conf.to_string())
+            .silent();
+        assert_eq!(held_by_host_local(&rig), [""; 0], "{step}");
+        assert!(rig.census().records().is_empty());
+    }
+}
+
+#[test]
+fn h2_static_gives_what_it_is_told() {
+    let mut rig = Rig::new(BOTH);
+    let (pod, other) = (rig.pod(), rig.pod());
+    let ipam = json!({"ipam": {"type": "static", "addresses": [
+        {"address": "10.244.7.50/24"}, {"address": "fd00:7::50/64"}],
+        "dns": {"nameservers": ["10.0.0.53"]}}});
+    let added = add(&rig, "c1", &pod, &ipam);
+    let result = added.result();
+    assert_eq!(result["ips"][1]["address"], "fd00:7::50/128");
+    assert_eq!(
+        result["routes"].as_array().unwrap().len(),
+        2,
+        "without routes, everywhere"
+    );
+    assert_eq!(result["dns"]["nameservers"], json!(["10.0.0.53"]));
+    assert!(ping(&rig.node, "10.244.7.50") && ping(&rig.node, "fd00:7::50"));
+    let before = rig.census().records();
+    let (code, message) = add(&rig, "c2", &other, &ipam).error();
+    assert_eq!(code, 101);
+    assert!(message.contains("container c1"), "{message}");
+    assert_eq!(rig.census().records(), before);
+    let missing = json!({"ipam": {"type": "no-such-plugin"}});
+    assert_eq!(add(&rig, "c2", &other, &missing).error().0, 7);
+}
