@@ -50,8 +50,7 @@ equal "changes of worker per flow and direction" 0 "$(jq .changes <<<"$FOUND")"
 equal "turns in which more or less than one worker carried a flow" 0 "$(jq .unclear <<<"$FOUND")"
 equal "workers without a flow" '{}' "$(jq -c .idle <<<"$FOUND")"
 at_most "segments out of order" "$ALONE" "$(reordered)"
-all_work node1 "$WORKERS"
-all_work node2 "$WORKERS"
+equal "workers of the nodes" "$WORKERS $WORKERS" "$(told node1 status | jq .workers) $(told node2 status | jq .workers)"
 equal "dropped on either node" '0 0' "$(dropped node1 inbound) $(dropped node2 inbound)"
 law_one node1
 law_one node2
