@@ -57,26 +57,41 @@ near() {
     fi
 }
 
-# pull SERVER ADDRESS CLIENT PORT FILE [iperf3 arguments]: one TCP flow, its first second not counted; what arrived.
+# pull ADDRESS PORT FILE [iperf3 arguments]: what arrived of one flow of pod1, bits per second.
 pull() {
-    in_ns "$3" iperf3 --client "$2" --port "$4" --time 4 --omit 1 --json "${@:6}" |
-        jq '.end.sum_received.bits_per_second | floor' >"$5"
+    in_ns pod1 iperf3 --client "$1" --port "$2" --json "${@:4}" |
+        jq '.end.sum_received.bits_per_second | floor' >"$3"
 }
 
-# both_ways NAME ADDRESS: pod1 sends and receives at once, both with NAME.
+serve() {
+    start_in "$1" iperf3 --server --port "$2" --one-off >/dev/null
+    until_true 5 "iperf3 listens in $1" in_ns "$1" sh -c "ss -Hltn | grep -q :$2"
+}
+
+# both_ways NAME ADDRESS: pod1 and NAME send at once, more than they may. Datagrams: the acknowledgements of one way would
+# be a part of the other's rate.
 both_ways() {
-    local sending receiving
-    start_in "$1" iperf3 --server --port 5301 --one-off >/dev/null
-    start_in "$1" iperf3 --server --port 5302 --one-off >/dev/null
-    until_true 5 "iperf3 listens in $1" in_ns "$1" sh -c 'ss -Hltn | grep -q :5301 && ss -Hltn | grep -q :5302'
-    pull "$1" "$2" pod1 5301 "$SCRATCH/sent" &
+    local sending receiving much=(--udp --bitrate 50M --length 1200 --time 3)
+    serve "$1" 5301
+    serve "$1" 5302
+    pull "$2" 5301 "$SCRATCH/sent" "${much[@]}" &
     sending=$!
-    pull "$1" "$2" pod1 5302 "$SCRATCH/received" --reverse &
+    pull "$2" 5302 "$SCRATCH/received" "${much[@]}" --reverse &
     receiving=$!
     wait "$sending" || fail "pod1 to $1"
     wait "$receiving" || fail "$1 to pod1"
     near "pod1 to $1" "$FROM_POD" "$(cat "$SCRATCH/sent")"
     near "$1 to pod1" "$TO_POD" "$(cat "$SCRATCH/received")"
+}
+
+# one_by_one NAME ADDRESS: the same over TCP, one after the other; the first second, in which a flow grows, not counted.
+one_by_one() {
+    serve "$1" 5303
+    pull "$2" 5303 "$SCRATCH/sent" --time 5 --omit 1 || fail "TCP of pod1 to $1"
+    near "pod1 to $1 over TCP" "$FROM_POD" "$(cat "$SCRATCH/sent")"
+    serve "$1" 5304
+    pull "$2" 5304 "$SCRATCH/received" --time 5 --omit 1 --reverse || fail "TCP of $1 to pod1"
+    near "$1 to pod1 over TCP" "$TO_POD" "$(cat "$SCRATCH/received")"
 }
 
 # in_force END: whether both buckets of pod1 are there, and what comes from it goes through one.
@@ -102,6 +117,7 @@ limits() {
     both_ways pod2 "$(address_of pod2)"
     both_ways pod3 "$(address_of pod3)"
     both_ways mallory "$OUTSIDE"
+    one_by_one pod3 "$(address_of pod3)"
     [ "$(pod_of pod1 | jq .traffic.received_bytes)" -gt 1000000 ] || fail "the traffic of pod1 is not told"
     say "what somebody removes"
     repairs=$(told node1 status | jq .repairs)
