@@ -13,7 +13,6 @@
 
 # Multus keeps results in /var/lib/cni/multus; containerd has /var/lib/cni/results.
 CACHE=$SCRATCH/multus
-RECLAIMED_WITHIN=120
 
 # multus ADD|CHECK|DEL POD: for net1; the result of ADD is handed to what comes later.
 multus() {
@@ -62,11 +61,7 @@ both() {
 lost() {
     cri node1 stop "${POD_ID[pod1]}"
     record_of node1 "${POD_ID[pod1]}" net1 >/dev/null || fail "nothing is left of net1, so nothing is shown"
-    until_true "$RECLAIMED_WITHIN" "net1 is reclaimed" net1_gone || true
-}
-
-net1_gone() {
-    ! record_of node1 "${POD_ID[pod1]}" net1 >/dev/null
+    reclaimed node1 "${POD_ID[pod1]}" net1
 }
 
 mkdir "$CACHE"

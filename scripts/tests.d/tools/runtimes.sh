@@ -14,6 +14,8 @@ BYTES=$((16 << 20))
 # Milliseconds in which they have to arrive, below 1 MB/s: no healthy speed, even on the busiest machine.
 SLOWEST=20000
 PINGS=5
+# Seconds until an attachment that no runtime will ever detach is free again.
+RECLAIMED_WITHIN=120
 SERVICE=10.96.0.10
 DEBIAN_PLUGINS=/usr/lib/cni
 # Debian's python3 alone has Debian's python3-grpcio.
@@ -99,6 +101,13 @@ note_pod() {
     POD_NODE[$1]=$2
     POD_RECORD[$1]=$record
     say "$1 on $2: $(pod_address "$1")"
+}
+
+# reclaimed NODE CONTAINER [IFNAME]: the agent takes away what no runtime ever detaches, in time by the clock.
+reclaimed() {
+    local start=$SECONDS
+    while record_of "$@" >/dev/null && [ $((SECONDS - start)) -le "$RECLAIMED_WITHIN" ]; do sleep 1; done
+    at_most "seconds until $2 ${3:-eth0} was reclaimed" "$RECLAIMED_WITHIN" $((SECONDS - start))
 }
 
 # record_of NODE CONTAINER [IFNAME]
