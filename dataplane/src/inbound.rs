@@ -111,32 +111,24 @@ impl<D: Device> Inbound<'_, D> {
             Format::Vxlan => pull::vxlan(bytes, &self.snapshot.vtep),
         };
         let peer = self.recent.sender(self.snapshot, datagram.source.ip());
-        let (pulled, id, peer) = match (pulled, peer) {
-            (Ok(pulled), Some((id, peer))) => (pulled, id, peer),
-            (Ok(pulled), None) => {
-                self.notice(datagram.source.ip(), pulled.inner.source);
-                return self.drop(DropReason::UnknownPeer, 1);
-            }
-            // Whether the inner packet is sound is asked only of a peer.
-            (Err(pull::Refusal::Malformed(_) | pull::Refusal::Family), None) => {
-                return self.drop(DropReason::UnknownPeer, 1);
-            }
-            (Err(refusal), peer) => {
-                if let Some((_, peer)) = peer {
-                    peer.count_refused(1);
-                }
-                return self.drop(reason(refusal), 1);
+        let Some((id, peer)) = peer else {
+            return self.unknown(datagram.source.ip(), &pulled);
+        };
+        let Pulled { offset, inner } = match &pulled {
+            Ok(pulled) => pulled,
+            Err(refusal) => {
+                peer.count_refused(1);
+                return self.drop(reason(*refusal), 1);
             }
         };
         let outer_ecn = (format == Format::Vxlan).then_some(datagram.ecn);
-        let Pulled { offset, inner } = pulled;
-        let passage = self.recent.passage(self.snapshot, (id, peer), &inner);
+        let passage = self.recent.passage(self.snapshot, (id, peer), inner);
         let start = datagram.range.start + offset;
         let place = start..start + inner.len;
         let packet = frames.bytes(datagram.frame, place.clone());
         let plan = super_packet(
             packet,
-            &inner,
+            inner,
             datagram.inner_segment,
             self.snapshot.device_mtu,
         );
@@ -144,13 +136,13 @@ impl<D: Device> Inbound<'_, D> {
             .as_ref()
             .map_or(1, |plan| plan.as_ref().map_or(1, Plan::count));
         self.tally.receive(Direction::Inbound, count - 1);
-        let marked = passage.and_then(|()| mark(&inner, outer_ecn));
+        let marked = passage.and_then(|()| mark(inner, outer_ecn));
         match marked.and_then(|marked| Ok((marked, plan.transpose()?))) {
             Ok((marked, plan)) => {
                 if let Some(marked) = marked
                     && let Some(packet) = frames.bytes_mut(datagram.frame, place)
                 {
-                    ecn::set(packet, &inner, marked);
+                    ecn::set(packet, inner, marked);
                 }
                 // Frames are few, and a packet's length and its place in one have 16 bits.
                 let place = Place {
@@ -158,13 +150,26 @@ impl<D: Device> Inbound<'_, D> {
                     len: inner.len as u16,
                     start: start as u32,
                 };
-                self.delivery.deliver(id, place, &inner, plan);
+                self.delivery.deliver(id, place, inner, plan);
             }
             Err(reason) => {
                 peer.count_refused(count);
                 self.drop(reason, count);
             }
         }
+    }
+
+    /// Drops what comes from no peer. Whether the inner packet is sound is asked only of a peer.
+    fn unknown(&self, outer: IpAddr, pulled: &Result<Pulled, pull::Refusal>) {
+        let reason = match pulled {
+            Ok(pulled) => {
+                self.notice(outer, pulled.inner.source);
+                DropReason::UnknownPeer
+            }
+            Err(pull::Refusal::Malformed(_) | pull::Refusal::Family) => DropReason::UnknownPeer,
+            Err(refusal) => reason(*refusal),
+        };
+        self.drop(reason, 1);
     }
 
     fn notice(&self, outer: IpAddr, inner: IpAddr) {

@@ -22,7 +22,9 @@ use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 
 use super::{Exit, Failure, Outgoing, Port, Underlay};
 use crate::batch::InboundBatch;
-use crate::limits::{ERRORS, RECEIVE_BUFFER, SEND_BUFFER, TRANSMIT_SOCKETS};
+use crate::limits::{
+    ERRORS, INBOUND_BUFFERS, INBOUND_BYTES, RECEIVE_BUFFER, SEND_BUFFER, TRANSMIT_SOCKETS,
+};
 use crate::now::Now;
 use crate::probation::Probation;
 use crate::sys::outbox::Outbox;
@@ -55,6 +57,8 @@ pub struct Sockets {
     knows_trains: bool,
     given_up: u64,
     outbox: Outbox,
+    /// Buffers that the next receive call fills at most.
+    buffers: usize,
 }
 
 /// Opens and binds a socket. No address reuse of any kind: a second agent must not take half of the traffic.
@@ -141,6 +145,7 @@ impl Sockets {
             knows_trains: true,
             given_up: 0,
             outbox: Outbox::new(),
+            buffers: INBOUND_BUFFERS,
         };
         for (descriptor, spec) in bound {
             let socket = prepare(descriptor, &spec)?;
@@ -188,7 +193,12 @@ impl SocketSpec {
 impl Underlay for Sockets {
     fn receive(&mut self, port: Port, batch: &mut InboundBatch) -> io::Result<usize> {
         let socket = self.socket(port).ok_or(io::ErrorKind::WouldBlock)?;
-        mmsg::receive(socket, &mut batch.frames, &mut batch.metas)
+        let most = self.buffers.min(batch.frames.len());
+        let frames = batch.frames.get_mut(..most).unwrap_or_default();
+        let count = mmsg::receive(socket, frames, &mut batch.metas)?;
+        let bytes = batch.metas.iter().take(count).map(|meta| meta.len).sum();
+        self.buffers = buffers_for(count, bytes);
+        Ok(count)
     }
 
     fn send<'a>(
@@ -267,6 +277,12 @@ fn sending<'a>(
     of(exit)
         .or_else(first)
         .or_else(|| receive.get(port.index())?.as_ref())
+}
+
+/// Buffers that hold [`INBOUND_BYTES`] if they are as full as the `count` last ones, which held `bytes`.
+fn buffers_for(count: usize, bytes: usize) -> usize {
+    let fitting = INBOUND_BYTES * count / bytes.max(1);
+    fitting.clamp(1, INBOUND_BUFFERS)
 }
 
 /// Whether the kernel knows messages of several datagrams (Linux 4.18).
@@ -351,4 +367,23 @@ fn receive_whole(socket: &Socket) -> io::Result<()> {
 fn grow(socket: &Socket, force: i32, ask: i32, bytes: i32) -> io::Result<()> {
     sockopt::set_int(socket, libc::SOL_SOCKET, force, bytes)
         .or_else(|_| sockopt::set_int(socket, libc::SOL_SOCKET, ask, bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::FRAME;
+
+    #[test]
+    fn buffers_hold_as_much_as_a_step_takes() {
+        // Small ones all, full ones as many as a step's bytes, whatever the number of those before.
+        assert_eq!(buffers_for(16, 16 * 64), INBOUND_BUFFERS);
+        assert_eq!(buffers_for(1, 0), INBOUND_BUFFERS);
+        for count in 1..=INBOUND_BUFFERS {
+            let full = buffers_for(count, count * FRAME);
+            assert_eq!(full * FRAME, INBOUND_BYTES);
+        }
+        assert_eq!(buffers_for(8, 4 * FRAME), INBOUND_BUFFERS);
+        assert_eq!(buffers_for(12, 9 * FRAME), 10);
+    }
 }
