@@ -34,7 +34,13 @@ impl Pods {
     /// a pod was allowed.
     pub fn may_speak(&self, source: IpAddr) -> bool {
         let allowed = || self.allowed_sources.iter().any(|net| net.contains(&source));
-        self.is_local(source) || self.node.contains(&source) || allowed()
+        self.is_ours(source) || allowed()
+    }
+
+    /// Whether an address is a pod's, our tunnel's or the node's own. What a pod was allowed beside its own is not: its
+    /// prefix may hold addresses of others.
+    pub fn is_ours(&self, address: IpAddr) -> bool {
+        self.is_local(address) || self.node.contains(&address)
     }
 
     /// Whether a packet from a peer may go to `destination`: a pod's or our tunnel's address. The node's underlay

@@ -56,6 +56,6 @@ impl Snapshot {
     pub fn belongs(&self, id: PeerId, peer: &Peer, source: IpAddr) -> bool {
         let claimed = self.fib.lookup(source) == Some(id)
             || peer.also.iter().any(|net| net.contains(&source));
-        claimed && !self.pods.may_speak(source) && !self.pods.in_own_subnet(source)
+        claimed && !self.pods.is_ours(source) && !self.pods.in_own_subnet(source)
     }
 }

@@ -49,6 +49,21 @@ fn a_port_is_read_again_only_after_a_full_batch() {
     }
 }
 
+/// A pod may be allowed a prefix in which others live: they speak on.
+#[test]
+fn what_a_pod_was_allowed_takes_nothing_from_peers() {
+    let mut node = node();
+    node.tell(|spec| spec.allowed_sources = vec![net("10.0.0.0/8"), net("fd00::/8")]);
+    let packets = [
+        udp(pod(2, 0), pod(1, 0), b"four"),
+        udp(pod6(2, 0), pod6(1, 0), b"six"),
+    ];
+    packets
+        .iter()
+        .for_each(|packet| node.hand(vxlan(2, 1, packet), 1));
+    assert_eq!(deliver(&mut node), packets);
+}
+
 /// A kernel VXLAN sender on the same host leaves checksums to hardware that there is none of; even the SYN comes so.
 #[test]
 fn an_unfinished_checksum_is_finished() {
