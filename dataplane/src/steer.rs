@@ -148,7 +148,14 @@ impl Steering {
 
     /// The next share that worker `sender` has given to this one.
     pub(crate) fn share_from(&self, sender: usize) -> Option<Loan<SteeredBatch>> {
-        self.posts.get(self.index)?.inboxes.get(sender)?.pop()
+        let inbox = self.posts.get(self.index)?.inboxes.get(sender)?;
+        let had_no_room = inbox.is_full();
+        let share = inbox.pop();
+        if had_no_room && let Some(post) = self.posts.get(sender) {
+            // It may wait for just this place, while others keep its batches.
+            post.bell.ring(Wanted::Batches);
+        }
+        share
     }
 
     /// Whether shares of other workers wait here.

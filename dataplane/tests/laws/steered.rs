@@ -242,8 +242,8 @@ fn a_worker_without_batches_waits_for_one() {
         let may_sleep = node.worker_at(receiver).may_sleep();
         node.worker_at(receiver).awake();
         let expected = if number + 1 < STEERED_BATCHES {
-            // Whether the socket is empty the next step finds out.
-            (Next::Now, false)
+            // A short batch was all that the socket had.
+            (Next::Idle, true)
         } else {
             (Next::Held(TICK), true)
         };
