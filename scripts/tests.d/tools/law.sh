@@ -123,10 +123,11 @@ dropped() {
     told "$1" drops | jq "[.workers[].$2.dropped | add // 0] | add"
 }
 
-# How far every worker and direction of a node is from law 1, computed here from the parts, and what is held.
+# How far every worker and direction of a node is from law 1, computed here from the parts, what is held, and at the
+# end what lies between the workers.
 balances() {
-    told "$1" drops | jq -c '[.workers[] | .outbound, .inbound
-        | .received + .originated - .sent - .delivered - (.dropped | add // 0) - .held, .held]'
+    told "$1" drops | jq -c '[(.workers[] | .outbound, .inbound
+        | .received + .originated - .sent - .delivered - (.dropped | add // 0) - .held, .held), .in_rings]'
 }
 
 # A packet has exactly one fate: at rest, all is balanced and nothing is held.
