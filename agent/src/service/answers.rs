@@ -141,7 +141,7 @@ impl Control {
             offloads: offloads(&totals),
             offloads_given_up: given_up(&totals),
             workers: totals.running,
-            fewer_workers: self.workforce.fewer.map(str::to_owned),
+            fewer_workers: self.workforce.fewer.clone(),
             cores: self.workforce.cores.clone(),
             peers: spec.peers.len(),
             attachments: known.attachments.len(),

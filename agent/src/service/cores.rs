@@ -28,7 +28,7 @@ pub struct Workforce {
     /// For each its core, where it is pinned to one.
     pub(super) cores: Vec<Option<usize>>,
     /// Why there are fewer than was asked for, in words.
-    pub(super) fewer: Option<&'static str>,
+    pub(super) fewer: Option<String>,
     /// What of the configuration cannot be used, in words.
     pub(super) problem: Option<String>,
 }
@@ -45,7 +45,7 @@ impl Workforce {
         Workforce {
             device: device.kind,
             cores,
-            fewer: device.fewer,
+            fewer: device.fewer.clone(),
             problem,
         }
     }

@@ -3,19 +3,21 @@
 //! Theory of operation: whoever takes a device over takes all of its descriptors, a queue for each worker and, where there
 //! are several, a writer for each ([`tun`]). With another number of workers than before, queues are attached to the
 //! device or closed, before anybody reads: it keeps addresses, routes and carrier, and a flow that runs comes to its new
-//! queue. What cannot be taken over goes as a whole. The old device goes with the last of its descriptors, here and in
+//! queue. What has no place in that, after a service that died halfway, is closed; where there is no first queue of the
+//! right kind, the device goes as a whole. The old device goes with the last of its descriptors, here and in
 //! the keeper, and only then is its name free.
 //!
 //! A plain device has one queue. Where the kernel refuses writers, a fast one has one too: written through a queue that
 //! is read, packets of one direction would move the other to another queue, and two nodes would chase each other.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use dataplane::device::DeviceError;
 use dataplane::device::plain::{self, Plain};
-use dataplane::device::tun::{self, Opened, Tun};
+use dataplane::device::tun::{self, Fewer, Opened, Tun};
 use dataplane::device::tunnel::Tunnel;
 use rustix::io::Errno;
 use tokio::time::sleep;
@@ -31,7 +33,7 @@ pub(super) struct Obtained {
     /// What it is: `offload` or `plain`.
     pub(super) kind: &'static str,
     /// Why there are fewer than was asked for, in words.
-    pub(super) fewer: Option<&'static str>,
+    pub(super) fewer: Option<String>,
 }
 
 /// Why there is no device.
@@ -66,7 +68,7 @@ pub(super) async fn obtain(
             Ok(adopted) => shares = Some(adopted),
             Err(reason) => {
                 warn!("the device is not taken over but made anew: {reason}");
-                for name in &held {
+                for name in last_first(&held) {
                     table.withdraw(name).await?;
                 }
             }
@@ -92,8 +94,13 @@ pub(super) async fn obtain(
     tell(&shares, &before, table).await?;
     let tunnels = shares.tunnels(name).map_err(ObtainError::Device)?;
     let fewer = shares.fewer(workers);
-    if let Some(reason) = fewer {
-        info!(name, asked = workers, "one worker alone: {reason}");
+    if let Some(reason) = &fewer {
+        info!(
+            name,
+            asked = workers,
+            workers = tunnels.len(),
+            "fewer workers: {reason}"
+        );
     }
     let kind = match shares {
         Shares::Fast(_) => "offload",
@@ -106,7 +113,8 @@ pub(super) async fn obtain(
     })
 }
 
-/// Gives the keeper what it has not, and takes back what is used no more.
+/// Gives the keeper what it has not, and takes back what is used no more: the last of a kind first, so that whenever
+/// this ends, what the keeper has is numbered without a gap.
 async fn tell(
     shares: &Shares,
     before: &[String],
@@ -118,13 +126,21 @@ async fn tell(
             table.deposit(name, *descriptor).await?;
         }
     }
-    for name in before {
+    for name in last_first(before) {
         if !named.iter().any(|(used, _)| used == name) {
             info!(name, "closed");
             table.withdraw(name).await?;
         }
     }
     Ok(())
+}
+
+/// The names of the keeper's table by falling numbers.
+fn last_first(names: &[String]) -> Vec<&String> {
+    let number = |name: &str| -> Option<usize> { name.rsplit('-').next()?.parse().ok() };
+    let mut names: Vec<&String> = names.iter().collect();
+    names.sort_by_key(|name| Reverse(number(name)));
+    names
 }
 
 /// The descriptors of a device.
@@ -144,8 +160,8 @@ impl Shares {
             descriptors.iter().enumerate().map(name)
         }
         match self {
-            Shares::Fast(Opened { queues, writers }) => numbered(QUEUE, queues)
-                .chain(numbered(WRITER, writers))
+            Shares::Fast(opened) => numbered(QUEUE, &opened.queues)
+                .chain(numbered(WRITER, &opened.writers))
                 .collect(),
             Shares::Plain(queue) => numbered(QUEUE, std::slice::from_ref(queue)).collect(),
         }
@@ -155,25 +171,30 @@ impl Shares {
         let duplicate = |fd: &OwnedFd| fd.try_clone().map_err(DeviceError::Kernel);
         match self {
             Shares::Plain(queue) => Ok(vec![Tunnel::Plain(Plain::adopt(duplicate(queue)?, name)?)]),
-            Shares::Fast(Opened { queues, writers }) => {
-                let mut writers = writers.iter();
+            Shares::Fast(opened) => {
+                let mut writers = opened.writers.iter();
                 let share = |queue| {
                     let writer = writers.next().map(duplicate).transpose()?;
                     Tun::adopt(duplicate(queue)?, writer, name).map(Tunnel::Fast)
                 };
-                queues.iter().map(share).collect()
+                opened.queues.iter().map(share).collect()
             }
         }
     }
 
     /// Why there are fewer than `workers`.
-    fn fewer(&self, workers: usize) -> Option<&'static str> {
+    fn fewer(&self, workers: usize) -> Option<String> {
         match self {
-            Shares::Plain(_) if workers > 1 => Some("the plain device has one queue"),
-            Shares::Fast(opened) if opened.queues.len() < workers => {
-                Some("this kernel refuses writes through a detached queue of the device")
-            }
-            _ => None,
+            Shares::Plain(_) if workers > 1 => Some("the plain device has one queue".to_owned()),
+            Shares::Plain(_) => None,
+            Shares::Fast(opened) => opened.fewer.as_ref().map(|fewer| match fewer {
+                Fewer::Writes => {
+                    "this kernel refuses writes through a detached queue of the device".to_owned()
+                }
+                Fewer::Growth(error) => {
+                    format!("the kernel refuses further queues of the device: {error}")
+                }
+            }),
         }
     }
 }
@@ -189,8 +210,8 @@ fn adopt(
         names.map_while(|name| inherited.remove(&name)).collect()
     };
     let (queues, writers) = (numbered(QUEUE), numbered(WRITER));
-    if let Some(name) = inherited.keys().next() {
-        return Err(format!("{name} does not follow from the others"));
+    for name in inherited.into_keys() {
+        warn!(name, "does not follow from the others and is closed");
     }
     let name = &config.device_name;
     let is_plain = |queue: &OwnedFd| {
@@ -204,14 +225,34 @@ fn adopt(
         Device::Plain | Device::Auto if plain => queues.into_iter().next().map(Shares::Plain),
         Device::Plain => None,
         Device::Auto | Device::Offload => {
-            let resized = tun::resize(name, Opened { queues, writers }, workers);
-            Some(Shares::Fast(resized.map_err(|error| error.to_string())?))
+            let held = Opened {
+                queues,
+                writers,
+                fewer: None,
+            };
+            Some(grown(name, held, workers).map_err(|error| error.to_string())?)
         }
     };
     let shares = shares.ok_or("it is none without offloads")?;
     // Asked for once more when all is told to the keeper; here it may still be given up.
     shares.tunnels(name).map_err(|error| error.to_string())?;
     Ok(shares)
+}
+
+/// The device `name` for `workers`, or for as many as it served, where there are no descriptors left for more to be used.
+fn grown(name: &str, held: Opened, workers: usize) -> Result<Shares, DeviceError> {
+    let served = held.queues.len();
+    let opened = tun::resize(name, held, workers)?;
+    let larger = opened.queues.len() > served;
+    let shares = Shares::Fast(opened);
+    match (shares.tunnels(name), shares) {
+        (Err(DeviceError::Kernel(error)), Shares::Fast(opened)) if larger => {
+            let mut opened = tun::resize(name, opened, served)?;
+            opened.fewer = Some(Fewer::Growth(error));
+            Ok(Shares::Fast(opened))
+        }
+        (_, shares) => Ok(shares),
+    }
 }
 
 /// A new device. Until `deadline` it waits for an old one of that name to go.
@@ -260,3 +301,29 @@ const WRITER: &str = "tun-writer-";
 /// The keeper closes its duplicate of an old device's queue when it reads so, a moment later.
 const PATIENCE: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Wherever a service dies that closes what it needs no more, its successor finds numbers without a gap.
+    #[test]
+    fn what_is_taken_back_leaves_no_gap() {
+        let kinds = [QUEUE, WRITER];
+        let mut left: Vec<String> = kinds
+            .iter()
+            .flat_map(|kind| (0..12).map(move |i| format!("{kind}{i}")))
+            .collect();
+        // As the keeper's table lists them: 10 and 11 before 2.
+        left.sort();
+        for name in last_first(&left.clone()) {
+            left.retain(|other| other != name);
+            for kind in kinds {
+                let count = left.iter().filter(|name| name.starts_with(kind)).count();
+                let follows = |i: usize| left.contains(&format!("{kind}{i}"));
+                assert!((0..count).all(follows), "{left:?}");
+            }
+        }
+        assert!(left.is_empty());
+    }
+}

@@ -38,10 +38,21 @@ pub struct Tun {
 
 /// The descriptors of a device, in the order of its workers.
 pub struct Opened {
-    /// One to read from for each worker; fewer than were asked for where the kernel refuses writers.
+    /// One to read from for each worker, or fewer.
     pub queues: Vec<OwnedFd>,
     /// One to write through for each queue, or none where there is a single queue.
     pub writers: Vec<OwnedFd>,
+    /// Why there are fewer than were asked for.
+    pub fewer: Option<Fewer>,
+}
+
+/// Why a device has fewer queues than were asked for.
+#[derive(Debug)]
+pub enum Fewer {
+    /// The kernel refuses writes through a detached queue: there is a single one.
+    Writes,
+    /// The kernel refuses to attach or detach another, for want of descriptors, memory or places.
+    Growth(io::Error),
 }
 
 /// Creates the device `name` with a queue for each of `workers`, at least one. The network namespace is that of the
@@ -59,21 +70,24 @@ pub fn open(name: &str, workers: usize) -> Result<Opened, DeviceError> {
     let first = Opened {
         queues: vec![first],
         writers: Vec::new(),
+        fewer: None,
     };
     resize(name, first, workers)
 }
 
 /// Gives a device, of which somebody holds the descriptors `held` and nobody any other, as many queues and writers as
 /// `workers` need: what there are too many of is closed here, what is missing is attached. The device keeps its addresses,
-/// routes and carrier. Flows come to other queues from now on, and what waits in a queue that is closed is lost.
+/// routes and carrier. Flows come to other queues from now on, and what waits in a queue that is closed is lost. So are,
+/// where a device that is up grows, the packets that the kernel puts into a writer in the moment before it is detached.
+/// Where the kernel refuses to let it grow it has as many as stand.
 ///
 /// # Errors
-/// [`DeviceError::Foreign`] if one of `held` is something else than it should be, or the device went meanwhile; what
-/// attaching gives.
+/// [`DeviceError::Foreign`] if one of `held` is something else than it should be, or the device went meanwhile.
 pub fn resize(name: &str, held: Opened, workers: usize) -> Result<Opened, DeviceError> {
     let Opened {
         mut queues,
         mut writers,
+        fewer: _,
     } = held;
     let foreign = |error| foreign(name, error);
     for (descriptors, flags) in [(&queues, FLAGS), (&writers, FLAGS | tun::IFF_DETACH_QUEUE)] {
@@ -81,27 +95,54 @@ pub fn resize(name: &str, held: Opened, workers: usize) -> Result<Opened, Device
             check_flags(descriptor, name, flags).map_err(foreign)?;
         }
     }
-    let first = queues
-        .first()
-        .ok_or_else(|| foreign(io::ErrorKind::NotFound.into()))?;
-    let first = first.try_clone().map_err(DeviceError::Kernel)?;
     queues.truncate(workers.max(1));
-    while queues.len() < workers {
-        queues.push(attach(name, FLAGS)?);
+    let mut fewer = grow(name, &mut queues, &mut writers, workers)
+        .err()
+        .map(Fewer::Growth);
+    // A queue of several without a writer is none. A refusal has left the first ones whole.
+    let several = writers.len().min(queues.len());
+    if several < queues.len() {
+        queues.truncate(several.max(1));
     }
     writers.truncate(if queues.len() > 1 { queues.len() } else { 0 });
-    while queues.len() > 1 && writers.len() < queues.len() {
-        let writer = attach(name, FLAGS)?;
-        tun::detach(&writer).map_err(DeviceError::Kernel)?;
-        writers.push(writer);
-    }
     if !writers.iter().all(tun::writes_detached) {
         writers.clear();
         queues.truncate(1);
+        fewer = Some(Fewer::Writes);
     }
     // Had the device gone meanwhile, another of its name would have been made.
-    check_flags(&first, name, FLAGS).map_err(foreign)?;
-    Ok(Opened { queues, writers })
+    let first = queues.first();
+    let first = first.ok_or_else(|| foreign(io::ErrorKind::NotFound.into()))?;
+    check_flags(first, name, FLAGS).map_err(foreign)?;
+    Ok(Opened {
+        queues,
+        writers,
+        fewer,
+    })
+}
+
+/// Attaches what is missing for `workers`: queues, and then a writer for each where there are several. What stands when
+/// the kernel refuses another is in the lists.
+fn grow(
+    name: &str,
+    queues: &mut Vec<OwnedFd>,
+    writers: &mut Vec<OwnedFd>,
+    workers: usize,
+) -> io::Result<()> {
+    if queues.is_empty() {
+        return Ok(());
+    }
+    let mut result = Ok(());
+    while result.is_ok() && queues.len() < workers {
+        result = tun::attach(name, FLAGS).map(|queue| queues.push(queue));
+    }
+    // For those that stand, even if there will be no more: without a writer they are of no use.
+    while queues.len() > 1 && writers.len() < queues.len() {
+        let writer = tun::attach(name, FLAGS)?;
+        tun::detach(&writer)?;
+        writers.push(writer);
+    }
+    result
 }
 
 impl Tun {

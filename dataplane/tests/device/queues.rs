@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
 use dataplane::device::plain::{self, Plain};
-use dataplane::device::tun::{self, Opened, Tun};
+use dataplane::device::tun::{self, Fewer, Opened, Tun};
 use dataplane::device::{Device, DeviceError};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -20,7 +20,9 @@ use crate::rig::{NOTHING_LEFT, Namespace, addresses, read, read_all, write};
 
 /// A device of several queues, ready to use.
 fn several(space: &Namespace, name: &str, workers: usize) -> Vec<Tun> {
-    let Opened { queues, writers } = space.inside(|| tun::open(name, workers)).unwrap();
+    let Opened {
+        queues, writers, ..
+    } = space.inside(|| tun::open(name, workers)).unwrap();
     assert_eq!((queues.len(), writers.len()), (workers, workers));
     queues
         .into_iter()
@@ -138,6 +140,26 @@ fn a_device_grows_and_shrinks_under_its_addresses() {
     }
 }
 
+/// The kernel has places for 256 queues: a device that cannot grow goes on with those that it has, and can grow by less.
+#[test]
+fn a_device_that_cannot_grow_goes_on_as_it_is() {
+    let space = Namespace::new();
+    for workers in [1, 2] {
+        let held = space.inside(|| tun::open("tb", workers)).unwrap();
+        assert!(held.fewer.is_none());
+        let index = space.ip("-o link show tb");
+        let held = space.inside(|| tun::resize("tb", held, 257)).unwrap();
+        let writers = if workers > 1 { workers } else { 0 };
+        assert_eq!((held.queues.len(), held.writers.len()), (workers, writers));
+        let refused = matches!(&held.fewer, Some(Fewer::Growth(error)) if error.raw_os_error() == Some(libc::E2BIG));
+        assert!(refused, "{:?}", held.fewer);
+        assert_eq!(space.ip("-o link show tb"), index);
+        let held = space.inside(|| tun::resize("tb", held, 3)).unwrap();
+        assert!(held.fewer.is_none());
+        assert_eq!((held.queues.len(), held.writers.len()), (3, 3));
+    }
+}
+
 /// What is no descriptor of the device, or of one that is gone, is not resized, and no other device is made.
 #[test]
 fn only_a_device_that_is_there_grows() {
@@ -152,6 +174,7 @@ fn only_a_device_that_is_there_grows() {
     let none = Opened {
         queues: Vec::new(),
         writers: Vec::new(),
+        fewer: None,
     };
     assert!(resize(none), "of none");
     space.ip("link delete tb");
@@ -182,7 +205,9 @@ fn without_writers_there_is_one_queue() {
 fn with_detached_writes_refused() {
     let space = Namespace::new();
     dataplane::faults::set(dataplane::faults::Fault::DetachedWrites, true);
-    let Opened { queues, writers } = space.inside(|| tun::open("ta", 3)).unwrap();
+    let Opened {
+        queues, writers, ..
+    } = space.inside(|| tun::open("ta", 3)).unwrap();
     assert_eq!((queues.len(), writers.len()), (1, 0));
     let details = space.ip("-d link show ta");
     assert!(details.contains(" numqueues 1 "), "{details}");
@@ -208,7 +233,9 @@ fn a_device_that_exists_is_not_joined() {
 fn a_device_outlives_its_first_owner_with_all_that_is_queued() {
     let space = Namespace::new();
     let mut a = fast(&space, "ta");
-    let Opened { queues, writers } = space.inside(|| tun::open("tb", 2)).unwrap();
+    let Opened {
+        queues, writers, ..
+    } = space.inside(|| tun::open("tb", 2)).unwrap();
     let adopt = |queues: Vec<OwnedFd>, writers: Vec<OwnedFd>| -> Vec<Tun> {
         let pairs = queues.into_iter().zip(writers);
         pairs
