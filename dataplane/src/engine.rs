@@ -195,6 +195,13 @@ impl Engine {
         self.shared.device_lost.load(Ordering::Relaxed)
     }
 
+    /// The workers that the kernel refused to pin to the core of their seat, by their numbers.
+    pub fn unpinned(&self) -> impl Iterator<Item = usize> {
+        let threads = self.threads.iter().enumerate();
+        let unpinned = threads.filter(|(_, thread)| thread.unpinned.load(Ordering::Relaxed));
+        unpinned.map(|(worker, _)| worker)
+    }
+
     /// What the workers noticed since the last call; at most a few hundred, the rest is forgotten.
     pub fn notices(&self) -> Vec<Notice> {
         let snapshot = self.snapshot();

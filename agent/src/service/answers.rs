@@ -112,6 +112,17 @@ impl Control {
         }
     }
 
+    /// For each worker the core that it is pinned to, if it is.
+    fn cores(&self) -> Vec<Option<usize>> {
+        let mut cores = self.workforce.cores.clone();
+        for worker in self.engine.unpinned() {
+            if let Some(core) = cores.get_mut(worker) {
+                *core = None;
+            }
+        }
+        cores
+    }
+
     async fn status(&self) -> wire::Status {
         let known = &self.node.known;
         let totals = self.quiet_totals().await;
@@ -142,7 +153,7 @@ impl Control {
             offloads_given_up: given_up(&totals),
             workers: totals.running,
             fewer_workers: self.workforce.fewer.clone(),
-            cores: self.workforce.cores.clone(),
+            cores: self.cores(),
             peers: spec.peers.len(),
             attachments: known.attachments.len(),
             stranded: known.stranded().count(),

@@ -45,6 +45,7 @@ impl Control {
             .chain(self.host.unrecorded().map(|error| causes(error)))
             .chain(self.underlay_problem.clone())
             .chain(self.workforce.problem.clone())
+            .chain(self.unpinned())
             .chain(known.facts.underlay.out_of_service.iter().cloned())
             .chain(self.host_problem.clone())
             .chain(self.node_file_problem.clone())
@@ -105,6 +106,25 @@ impl Control {
             format!(
                 "the underlay carries {carries} bytes, but packets of {} bytes must cross it and come to {needs}: larger ones than fit are lost; raise the MTU of {}, or Backend.MTU in the net-conf, to at least {needs}",
                 desired.host.mtu, self.node.known.facts.underlay.name
+            )
+        })
+    }
+
+    /// Which workers the kernel refused their cores: one went offline, or the control group's set has shrunk, since they
+    /// were chosen.
+    fn unpinned(&self) -> Option<String> {
+        let cores = &self.workforce.cores;
+        let refused = self.engine.unpinned().map(|worker| {
+            let core = cores.get(worker).copied().flatten();
+            let core = core.map_or("its core".to_owned(), |core| format!("core {core}"));
+            format!("worker {worker} to {core}")
+        });
+        let refused: Vec<String> = refused.collect();
+        (!refused.is_empty()).then(|| {
+            format!(
+                "the kernel refuses to pin {}: it runs on any; name cores that are online and in the service's cpuset, \
+                 and restart the agent",
+                refused.join(", ")
             )
         })
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ pub(super) struct Thread {
     pub(super) handle: JoinHandle<()>,
     waker: Arc<Waker>,
     pub(super) refused: Arc<ArrayQueue<RefusedSource>>,
+    /// The kernel refused to pin the worker to its core.
+    pub(super) unpinned: Arc<AtomicBool>,
     /// Of the worker's poll.
     registry: Registry,
     /// Sockets that the worker is to take at its next wake-up, in the place of those it has.
@@ -59,9 +61,12 @@ impl Thread {
         let arrival = Arc::new(ArrayQueue::new(1));
         let arriving = Arc::clone(&arrival);
         let (started, shared) = (shared, Arc::clone(shared));
+        let unpinned = Arc::new(AtomicBool::new(false));
+        let refused_core = Arc::clone(&unpinned);
         let run = move || {
             if let Some(id) = seat.core {
-                core_affinity::set_for_current(core_affinity::CoreId { id });
+                let pinned = core_affinity::set_for_current(core_affinity::CoreId { id });
+                refused_core.store(!pinned, Ordering::Relaxed);
             }
             Loop {
                 worker,
@@ -82,6 +87,7 @@ impl Thread {
             handle,
             waker,
             refused,
+            unpinned,
             registry,
             arrival,
         })

@@ -26,6 +26,11 @@ struct Moving {
 impl Moving {
     /// And duplicates of its sockets.
     fn new() -> (Moving, [(OwnedFd, SocketSpec); 2]) {
+        Moving::on(None)
+    }
+
+    /// With a worker on that core.
+    fn on(core: Option<usize>) -> (Moving, [(OwnedFd, SocketSpec); 2]) {
         let [near, far] = linked(&["192.0.2.1", "192.0.2.9"], &["192.0.2.2"]);
         let device = near.inside(|| Plain::adopt(plain::open("t0").unwrap(), "t0").unwrap());
         near.ip("addr add 10.244.1.2/32 dev t0");
@@ -39,7 +44,7 @@ impl Moving {
         let seat = Seat {
             device: Tunnel::Plain(device),
             underlay: Sockets::adopt(pair).unwrap(),
-            core: None,
+            core,
             spin: Duration::from_micros(50),
         };
         let spec = spec(Format::Udp, Family::V4, 1500);
@@ -113,6 +118,17 @@ fn inner() -> Vec<u8> {
     let (source, destination) = packet[12..20].split_at_mut(4);
     source.swap_with_slice(destination);
     packet
+}
+
+/// A core that is not to be had keeps no worker from its packets, and the engine says so.
+#[test]
+fn a_worker_that_cannot_be_pinned_runs_and_is_named() {
+    // The last that the kernel's mask has room for here.
+    for (core, refused) in [(1023, vec![0]), (0, vec![])] {
+        let (moving, _) = Moving::on(Some(core));
+        assert_eq!(moving.source_of_ours(b"word"), "192.0.2.1");
+        assert_eq!(moving.engine().unpinned().collect::<Vec<_>>(), refused);
+    }
 }
 
 #[test]
