@@ -5,7 +5,8 @@
 //! the addresses that the configuration and the list of nodes say, *bound* those that the sockets have. The two differ only
 //! while a wanted address cannot be had: then the sockets of that family stay where they are, and the status says so. A
 //! take-over is the same step, from the sockets that the keeper held, for as many workers as there are now: those of
-//! further ones are closed, here and in the keeper, and missing ones join their group. Both before anybody reads.
+//! further ones are closed, here and in the keeper, and missing ones join their group, even while the host has not its
+//! address. Both before anybody reads.
 //!
 //! A socket outlives its address: nothing leaves or arrives while no interface has it, and all goes on when one has it
 //! again. So only another address is a reason to move. The new sockets of a family are opened first, all of them. Then
@@ -114,7 +115,7 @@ impl Ports {
             match self.at(address, held, backend) {
                 Ok(there) => ports.ports.extend(there),
                 Err(error) => {
-                    let kept: Vec<_> = self.of_family(Family::of(address)).cloned().collect();
+                    let kept = self.kept(Family::of(address), held, backend);
                     let at = kept.first().map(|port| port.spec.address);
                     delay.get_or_insert(Delay { error, kept: at });
                     ports.ports.extend(kept);
@@ -123,9 +124,19 @@ impl Ports {
         }
         if ports.ports.is_empty() {
             // Better at an address that nobody wants any more than nowhere.
-            ports = self.clone();
+            for family in [Family::V4, Family::V6] {
+                ports.ports.extend(self.kept(family, held, backend));
+            }
         }
         (ports, delay)
+    }
+
+    /// The sockets of a family where they are, one for every worker, as far as they can be had.
+    fn kept(&self, family: Family, held: &[IpAddr], backend: &Backend) -> Vec<Arc<Port>> {
+        let there: Vec<_> = self.of_family(family).cloned().collect();
+        let address = there.first().map(|port| port.spec.address);
+        let whole = address.and_then(|address| self.at(address, held, backend).ok());
+        whole.unwrap_or(there)
     }
 
     /// All sockets at `address`, or none.
@@ -151,11 +162,12 @@ impl Ports {
                 if found(worker).is_some() {
                     continue;
                 }
-                // A host may allow to bind what it does not have (net.ipv4.ip_nonlocal_bind).
-                if !held.contains(&address) {
+                // A host may allow to bind what it does not have (net.ipv4.ip_nonlocal_bind). Beside one that was bound
+                // when the host had it, the others have their place all the same.
+                if group.is_empty() && !held.contains(&address) {
                     return Err(UnderlayError::NotOurAddress(spec));
                 }
-                let socket = match group.is_empty() || spec.lane.is_some() {
+                let socket = match group.is_empty() {
                     true => socket::bind(&spec)?,
                     false => socket::join(&spec)?,
                 };

@@ -8,8 +8,10 @@
 //! Where a node has several workers, each has a socket for every port, and those of one port are a group
 //! (`SO_REUSEPORT`): the kernel gives all datagrams from one outer address and port to one of them. The first is bound for
 //! itself alone, which fails if anybody holds the port; only then is it opened to others, which join it. So no other
-//! program can have been joined, and none can come between. A group is complete before its first socket is read: one
-//! more would take its share of the flows away from the others.
+//! program can have been joined. Whoever comes later gets in only as the same user, in the same network namespace, and
+//! asking for it by the same option; a program of another user, or one that just binds the port, is refused. A single
+//! worker's socket is open to nobody. A group is complete before its first socket is read: one more would take its share
+//! of the flows away from the others.
 
 mod error;
 
@@ -61,7 +63,7 @@ pub struct Sockets {
     buffers: usize,
 }
 
-/// Opens and binds a socket. No address reuse of any kind: a second agent must not take half of the traffic.
+/// Opens and binds a socket. No address reuse of any kind: who holds the port must not be joined unknowingly.
 ///
 /// # Errors
 /// See [`UnderlayError`]; each sentence names the remedy.
@@ -70,18 +72,27 @@ pub fn bind(spec: &SocketSpec) -> Result<OwnedFd, UnderlayError> {
     open(spec).map_err(kernel)?.bound(spec)
 }
 
-/// Opens a socket and binds it beside those of the same place that [`share`] has opened to it.
+/// Opens another worker's socket of a place: one that receives beside those that [`share`] has opened to it, a transmit
+/// socket for itself. The host need not have the address at the moment, as those that are there need not.
 ///
 /// # Errors
 /// As [`bind`].
 pub fn join(spec: &SocketSpec) -> Result<OwnedFd, UnderlayError> {
     let kernel = |error| UnderlayError::Kernel(*spec, error);
     let socket = open(spec).map_err(kernel)?;
-    socket.0.set_reuse_port(true).map_err(kernel)?;
+    if spec.lane.is_none() {
+        socket.0.set_reuse_port(true).map_err(kernel)?;
+    }
+    let (level, freebind) = match spec.address {
+        IpAddr::V4(_) => (libc::SOL_IP, libc::IP_FREEBIND),
+        IpAddr::V6(_) => (libc::SOL_IPV6, libc::IPV6_FREEBIND),
+    };
+    // Refused before Linux 4.15 for IPv6; then the address must be there.
+    let _ = sockopt::set_int(&socket.0, level, freebind, 1);
     socket.bound(spec)
 }
 
-/// Opens a socket that is bound to others, of the same user alone, which [`join`] it; or closes it to them again.
+/// Opens a bound socket to those that [`join`] it, of any process of the same user; or closes it to them again.
 ///
 /// # Errors
 /// What setsockopt(2) gives.

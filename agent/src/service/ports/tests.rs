@@ -1,7 +1,7 @@
 use std::net::{Ipv4Addr, UdpSocket};
 
-use rustix::net::RecvFlags;
-use rustix::net::sockopt::socket_reuseport;
+use rustix::net::sockopt::{set_socket_reuseport, socket_reuseport};
+use rustix::net::{AddressFamily, RecvFlags, SocketType};
 
 use super::*;
 use crate::config::NetConf;
@@ -37,9 +37,11 @@ fn sockets_are_opened_stay_and_move() {
     assert!(moved.sockets().is_ok_and(|sets| sets.len() == 1));
 }
 
-/// Each worker has a socket of its own in a group that nobody else can join, and each a share of the flows.
+/// Each worker has a socket of its own in a group, and each a share of the flows. Who holds the port already is not joined,
+/// and who just binds it is refused; only the same user can join the group, and asks for that. A single worker's socket
+/// is open to nobody.
 #[test]
-fn workers_share_a_port_and_nobody_else_does() {
+fn workers_share_a_port_and_no_other_program_by_chance() {
     let at = address(4);
     let taken = UdpSocket::bind((at, 48472)).unwrap();
     let none = Ports::none(3).follow(at.into(), &[at], &backend());
@@ -50,9 +52,57 @@ fn workers_share_a_port_and_nobody_else_does() {
     assert_eq!(named(&ports).len(), 3 * (1 + 1 + TRANSMIT_SOCKETS));
     assert_eq!(ports.sockets().map(|sets| sets.len()).ok(), Some(3));
     assert!(UdpSocket::bind((at, 48472)).is_err());
+    let joins = || {
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
+        set_socket_reuseport(&socket, true).unwrap();
+        rustix::net::bind(&socket, &SocketAddr::new(at, 48472)).is_ok()
+    };
+    // The same user's, at once closed again.
+    assert!(joins());
     let shares = shares(&ports, 3);
     assert_eq!(shares.iter().sum::<usize>(), FLOWS, "{shares:?}");
     assert!(shares.iter().all(|share| *share > 0), "{shares:?}");
+    drop(ports);
+    let _alone = Ports::none(1).follow(at.into(), &[at], &backend());
+    assert!(!joins());
+}
+
+/// A take-over by more workers while the host has not the address: each has its sockets before any is read. A first
+/// start there, or a place of which there is no socket, is refused.
+#[test]
+fn workers_come_while_the_address_is_away() {
+    // No host has these (RFC 5737).
+    let [away, other] = ["192.0.2.61", "192.0.2.62"].map(|text| text.parse::<IpAddr>().unwrap());
+    let inherited = |workers| {
+        let bound = |group: Group| {
+            let spec = group.spec(away, &backend());
+            let socket = socket::join(&spec).unwrap();
+            let worker = 0;
+            Arc::new(Port {
+                spec,
+                worker,
+                socket,
+            })
+        };
+        let groups = places().filter(|group| group.port.family == Family::V4);
+        let ports = groups.map(bound).collect();
+        Ports { workers, ports }
+    };
+    for wanted in [away, other, "2001:db8::61".parse().unwrap()] {
+        let before = inherited(3);
+        let (ports, delay) = before.follow(wanted.into(), &[], &backend());
+        assert_eq!(delay.is_some(), wanted != away, "{wanted}");
+        assert!(before.ports.iter().all(|port| ports.has(port)), "{wanted}");
+        assert_eq!(
+            named(&ports).len(),
+            3 * (1 + 1 + TRANSMIT_SOCKETS),
+            "{wanted}"
+        );
+        assert_eq!(ports.bound(), Some(away.into()));
+        assert!(ports.sockets().is_ok_and(|sets| sets.len() == 3));
+    }
+    let (none, delay) = Ports::none(3).follow(away.into(), &[], &backend());
+    assert!(none.bound().is_none() && delay.is_some());
 }
 
 /// With more workers sockets join the group, with fewer they leave it, and what is left takes all flows.
