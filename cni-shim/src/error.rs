@@ -41,6 +41,11 @@ pub(crate) enum Error {
     SmallMtu { mtu: u16 },
     #[error("allowedSources has {prefix} and the pod no address of that family")]
     SourceFamily { prefix: ipnet::IpNet },
+    /// Its route would take what goes to other pods.
+    #[error(
+        "allowedSources has {prefix}, in which pods of the cluster live: list addresses outside the cluster network"
+    )]
+    SourceOfPods { prefix: ipnet::IpNet },
     #[error(transparent)]
     Record(#[from] attachment::Error),
     #[error(transparent)]
@@ -86,7 +91,9 @@ impl Error {
                 | net_conf::Error::Name { .. }
                 | net_conf::Error::NoAttachments => CONFIGURATION,
             },
-            Error::SmallMtu { .. } | Error::SourceFamily { .. } => FIELD,
+            Error::SmallMtu { .. } | Error::SourceFamily { .. } | Error::SourceOfPods { .. } => {
+                FIELD
+            }
             Error::Previous { .. } => DECODE,
             Error::NoPrevious | Error::Foreign { .. } | Error::Result(_) => CONFIGURATION,
             Error::Netns(_) => NETNS,

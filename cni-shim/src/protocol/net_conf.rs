@@ -268,7 +268,7 @@ impl NetConf {
             args: reader.wanted(&args, ["args.cni.ips", "args.cni.mac"]),
             bandwidth: reader.bandwidth(&runtime),
             annotations: annotations(&runtime),
-            allowed_sources: reader.sources(conf, &args),
+            allowed_sources: reader.sources(conf),
             previous: conf.get("prevResult").cloned(),
             valid,
             input,
@@ -451,19 +451,17 @@ impl Reader {
         (ingress.is_some() || egress.is_some()).then_some(Bandwidth { ingress, egress })
     }
 
-    fn sources(&mut self, conf: &Json, args: &Json) -> Vec<IpNet> {
-        let mut sources = Vec::new();
-        for (from, key) in [(conf, "allowedSources"), (args, "args.cni.allowedSources")] {
-            let Some(value) = from.get("allowedSources") else {
-                continue;
-            };
-            let read: Option<Vec<IpNet>> = value.list().and_then(|items| {
-                let all = items.iter().map(|item| source(item.text()?));
-                all.collect()
-            });
-            let read = read.or_else(|| self.refuse(key, value, SOURCES_RULE));
-            sources.extend(read.unwrap_or_default());
-        }
+    /// Of the network's configuration alone: `args` may be the pod author's (Multus' `cni-args`), who would turn the
+    /// node's routes to the pod.
+    fn sources(&mut self, conf: &Json) -> Vec<IpNet> {
+        let Some(value) = conf.get("allowedSources") else {
+            return Vec::new();
+        };
+        let items = value.list().filter(|items| items.len() <= SOURCES);
+        let read: Option<Vec<IpNet>> =
+            items.and_then(|items| items.iter().map(|item| source(item.text()?)).collect());
+        let read = read.or_else(|| self.refuse("allowedSources", value, SOURCES_RULE));
+        let mut sources = read.unwrap_or_default();
         sources.sort_unstable();
         sources.dedup();
         sources
@@ -496,12 +494,15 @@ const LONGEST_ANNOTATION: usize = 4 * 1024;
 /// Bytes of annotations recorded in all.
 const ANNOTATIONS: usize = 32 * 1024;
 
+/// Entries of `allowedSources` at most: each is a route.
+const SOURCES: usize = 64;
+
 /// Bits of the shortest prefix in `allowedSources`.
 const SHORTEST_SOURCE: u8 = 8;
 
 const DNS_RULE: &str = "nameservers (addresses), domain, search, options";
 const BANDWIDTH_RULE: &str = "whole numbers of bits (per second)";
-const SOURCES_RULE: &str = "a list of addresses and prefixes of at least 8 bits";
+const SOURCES_RULE: &str = "a list of at most 64 addresses and prefixes of at least 8 bits";
 const IP_RANGES_RULE: &str = "the node's range comes from the Tartan agent; remove the capability \
                               ipRanges, or delegate to an \"ipam\" such as host-local";
 
