@@ -71,7 +71,7 @@ pub(crate) fn add(target: &Target, conf: &NetConf) -> Result<Value, Error> {
                 let given = delegate.add()?;
                 fault::after("ipam")?;
                 let addresses: Vec<IpNet> = given.ips.iter().map(|ip| ip.address).collect();
-                reservation.assign(&mut record, &addresses)?;
+                reservation.assign(&mut host, &mut record, &addresses)?;
                 given
             }
         };

@@ -68,5 +68,12 @@ fn free_by_delegate(target: &Target, conf: &NetConf) -> Result<(), Error> {
     let Some(kind) = &conf.ipam else {
         return Ok(());
     };
-    Ok(Delegate::find(kind, &target.path, conf)?.delete(&target.key)?)
+    match Delegate::find(kind, &target.path, conf) {
+        Ok(delegate) => Ok(delegate.delete(&target.key)?),
+        Err(missing) => {
+            // Perhaps there was no ADD at all: a pod must not stay for that.
+            eprintln!("tartan-cni: {missing}");
+            Ok(())
+        }
+    }
 }

@@ -71,9 +71,16 @@ impl Reservation<'_> {
 
     /// Gives the record the addresses of a delegated IPAM plugin, unless
     /// another attachment has one or the node does not serve it.
-    pub(crate) fn assign(&self, record: &mut Attachment, addresses: &[IpNet]) -> Result<(), Error> {
+    pub(crate) fn assign(
+        &self,
+        host: &mut Netlink,
+        record: &mut Attachment,
+        addresses: &[IpNet],
+    ) -> Result<(), Error> {
         let _range = Range::lock(self.run)?;
-        let mut taken = Taken::default();
+        let mut taken = Taken::look(host, &self.conf.root, &self.node.subnets)?;
+        // There the addresses stand because it gave them to us.
+        taken.forget_network(&self.conf.name);
         self.add_others(&mut taken)?;
         let mut host_prefixes = Vec::new();
         for address in addresses.iter().map(IpNet::addr) {
@@ -246,6 +253,15 @@ impl Reservation<'_> {
         };
         if has(false) && record.mtu < SMALLEST_V6_MTU {
             return Err(Error::SmallMtu { mtu: record.mtu });
+        }
+        let pods = self.node.cluster.iter().chain(&self.node.subnets);
+        let pods: Vec<_> = pods.collect();
+        let of_pods = |prefix: &&IpNet| {
+            let overlaps = |net: &&IpNet| net.contains(*prefix) || prefix.contains(*net);
+            pods.iter().any(overlaps)
+        };
+        if let Some(prefix) = record.allowed_sources.iter().find(of_pods) {
+            return Err(Error::SourceOfPods { prefix: *prefix });
         }
         let mut sources = record.allowed_sources.iter();
         match sources.find(|prefix| !has(prefix.addr().is_ipv4())) {

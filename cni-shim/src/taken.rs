@@ -75,6 +75,12 @@ impl Taken {
         }
     }
 
+    /// Forgets what host-local holds for the network `name`.
+    pub(crate) fn forget_network(&mut self, name: &str) {
+        let of = |path: &Path| path.parent().and_then(Path::file_name) == Some(name.as_ref());
+        self.host_local.retain(|(_, path)| !of(path));
+    }
+
     /// Every address somebody has.
     pub(crate) fn addresses(&self) -> HashSet<IpAddr> {
         let mut all = self.kernel.clone();

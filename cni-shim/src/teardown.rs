@@ -24,17 +24,20 @@ pub(crate) fn remove(
 ) -> Result<(), Error> {
     remove_links(host, record)?;
     fault::after("link-removed")?;
-    // An IPAM plugin that fails keeps nobody from the rest.
     let freed = match &record.ipam {
         Some(kind) => Delegate::find(kind, path, conf).and_then(|delegate| {
             let (container, ifname) = (record.container.clone(), record.ifname.clone());
             delegate.delete(&Key { container, ifname })
         }),
-        None => Ok(()),
+        None => {
+            range::release(run, &record.addresses);
+            Ok(())
+        }
     };
     fault::after("ipam-freed")?;
-    if record.ipam.is_none() {
-        range::release(run, &record.addresses);
+    if freed.is_err() && !record.addresses.is_empty() {
+        // The record is the only note of whom they are from: it stays until they are given back.
+        return Ok(freed?);
     }
     record.remove(run)?;
     fault::after("record-removed")?;

@@ -104,6 +104,10 @@ impl Control {
 
     /// Takes an attachment away whose interface is gone, unless the plugin is at work: then at another turn.
     async fn reclaim(&mut self, record: &Attachment) -> Result<(), TendingError> {
+        if record.ipam.is_some() {
+            // Only the plugin's DEL or GC can give its addresses back, and only the record says whom they are from.
+            return Ok(());
+        }
         let run = self.node.known.config.run_dir();
         let Some(_lock) = Range::try_lock(&run)? else {
             return Ok(());
@@ -112,9 +116,7 @@ impl Control {
         if links.has(&record.host_ifname) || !is_unchanged(&run, record)? {
             return Ok(());
         }
-        if record.ipam.is_none() {
-            range::release(&run, &record.addresses);
-        }
+        range::release(&run, &record.addresses);
         record.remove(&run)?;
         let words = in_words(record);
         warn!("reclaimed: {words}");
