@@ -81,10 +81,17 @@ impl PodLinks {
         };
         if name.starts_with(HOST_IFNAME_PREFIX) {
             self.ends.insert(name, link);
-        } else if name.starts_with(LIMITER_IFNAME_PREFIX) && kind == LIMITER_KIND {
+        } else if is_limiter(&name) && kind == LIMITER_KIND {
             self.limiters.insert(name, link);
         }
     }
+}
+
+/// Whether a name is as the plugin makes it for a limiter; others of that beginning are somebody else's.
+fn is_limiter(name: &str) -> bool {
+    let digits = name.strip_prefix(LIMITER_IFNAME_PREFIX);
+    let is_digit = |digit: u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit);
+    digits.is_some_and(|digits| digits.len() == DIGITS && digits.bytes().all(is_digit))
 }
 
 impl Host {
@@ -105,3 +112,6 @@ impl Host {
 
 /// The kernel's word for an intermediate functional block: what is sent into it comes out where it came from.
 pub(super) const LIMITER_KIND: &str = "ifb";
+
+/// Digits of a limiter's name behind its prefix, as of an end's (`cni-shim/src/link_name.rs`).
+const DIGITS: usize = 10;
