@@ -113,7 +113,7 @@ fn c7_a_del_in_the_middle_of_an_add_wins() {
         let fault = format!("{step}:stop");
         call.push(("TARTAN_CNI_FAULT", &fault));
         let child = rig.spawn(&call, rig.conf("1.0.0").to_string());
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        rig.stands_still(&child);
         rig.del("c1", "net1", &pod).silent();
         assert!(!rig.go_on(child).ok, "{step}");
         assert_eq!(rig.census(), before, "{step}");

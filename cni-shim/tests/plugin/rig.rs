@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cni_shim::{Attachment, NodeFile, RunDir};
 use serde_json::{Value, json};
@@ -196,8 +196,23 @@ impl Rig {
         Answer::of(child.wait_with_output().unwrap())
     }
 
-    /// Lets a plugin that stands still go on, and waits for it.
+    /// Waits until a plugin stands still (`STEP:stop`).
+    pub(crate) fn stands_still(&self, child: &Child) {
+        let stat = format!("/proc/{}/stat", child.id());
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let text = std::fs::read_to_string(&stat).unwrap();
+            if text.rsplit(')').next().unwrap().starts_with(" T") {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{text}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Lets it go on, and waits for its end.
     pub(crate) fn go_on(&self, child: Child) -> Answer {
+        self.stands_still(&child);
         let id = rustix::process::Pid::from_child(&child);
         rustix::process::kill_process(id, rustix::process::Signal::CONT).unwrap();
         Answer::of(child.wait_with_output().unwrap())
