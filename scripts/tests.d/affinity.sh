@@ -2,7 +2,7 @@
 # A flow and direction has one worker on each node, for its whole life, whatever else is going on: 128 UDP flows that
 # ping-pong, 16 TCP flows, and 16 UDP flows of one direction that are answered once in 5 s. Every flow is seen in three
 # turns, by the workers' counters, with a storm of all flows between the turns. And TCP finds no more of its segments
-# out of order than with one worker.
+# out of order than with one worker, but for strays.
 #
 # affinity.sh BACKEND workers=N
 # case: vxlan workers=2
@@ -16,6 +16,9 @@ BACKEND=$1
 WORKERS=${AGENTS[1]}
 # Each of 160 flows, out of and into both nodes.
 WATCHED=640
+# A pod's own kernel may overtake itself when a sender moves to another core: 0 to 2 times in as many bytes, with one
+# worker or more. Flows that change their workers are out of order thousands of times.
+STRAY=5
 
 affinity() {
     python3 "$TOOLS/affinity.py" "$1" "$PREFIX" "$(address_of pod1)" "$(address_of pod2)"
@@ -49,7 +52,7 @@ equal "turns in which each was seen" '[3]' "$(jq -c .turns <<<"$FOUND")"
 equal "changes of worker per flow and direction" 0 "$(jq .changes <<<"$FOUND")"
 equal "turns in which more or less than one worker carried a flow" 0 "$(jq .unclear <<<"$FOUND")"
 equal "workers without a flow" '{}' "$(jq -c .idle <<<"$FOUND")"
-at_most "segments out of order" "$ALONE" "$(reordered)"
+at_most "segments out of order" "$((ALONE + STRAY))" "$(reordered)"
 equal "workers of the nodes" "$WORKERS $WORKERS" "$(told node1 status | jq .workers) $(told node2 status | jq .workers)"
 equal "dropped on either node" '0 0' "$(dropped node1 inbound) $(dropped node2 inbound)"
 law_one node1
