@@ -144,17 +144,18 @@ fn a_device_grows_and_shrinks_under_its_addresses() {
 #[test]
 fn a_device_that_cannot_grow_goes_on_as_it_is() {
     let space = Namespace::new();
-    for workers in [1, 2] {
-        let held = space.inside(|| tun::open("tb", workers)).unwrap();
+    // A name each: a command that another test starts may hold a duplicate of the first one's queue until it is run.
+    for (workers, name) in [(1, "tb"), (2, "tc")] {
+        let held = space.inside(|| tun::open(name, workers)).unwrap();
         assert!(held.fewer.is_none());
-        let index = space.ip("-o link show tb");
-        let held = space.inside(|| tun::resize("tb", held, 257)).unwrap();
+        let index = space.ip(&format!("-o link show {name}"));
+        let held = space.inside(|| tun::resize(name, held, 257)).unwrap();
         let writers = if workers > 1 { workers } else { 0 };
         assert_eq!((held.queues.len(), held.writers.len()), (workers, writers));
         let refused = matches!(&held.fewer, Some(Fewer::Growth(error)) if error.raw_os_error() == Some(libc::E2BIG));
         assert!(refused, "{:?}", held.fewer);
-        assert_eq!(space.ip("-o link show tb"), index);
-        let held = space.inside(|| tun::resize("tb", held, 3)).unwrap();
+        assert_eq!(space.ip(&format!("-o link show {name}")), index);
+        let held = space.inside(|| tun::resize(name, held, 3)).unwrap();
         assert!(held.fewer.is_none());
         assert_eq!((held.queues.len(), held.writers.len()), (3, 3));
     }
