@@ -15,7 +15,7 @@ use dataplane::device::{self, Offload, Offloads, Read};
 use dataplane::limits::{FRAME, INBOUND_BUFFERS};
 use dataplane::now::Now;
 use dataplane::snapshot::Snapshot;
-use dataplane::underlay::{self, Exit, Failure, Outgoing, Port};
+use dataplane::underlay::{self, Exit, Failure, Outgoing, Port, Received};
 use dataplane::worker::{Next, Source};
 use encap::{Ecn, Family, Format, push};
 
@@ -174,7 +174,7 @@ impl Underlay {
 }
 
 impl underlay::Underlay for Underlay {
-    fn receive(&mut self, port: Port, batch: &mut InboundBatch) -> io::Result<usize> {
+    fn receive(&mut self, port: Port, batch: &mut InboundBatch) -> io::Result<Received> {
         if port != self.port || self.waiting == 0 {
             return Err(WOULD_BLOCK.into());
         }
@@ -193,7 +193,10 @@ impl underlay::Underlay for Underlay {
                 truncated: false,
             };
         }
-        Ok(count)
+        Ok(Received {
+            buffers: count,
+            emptied: count < INBOUND_BUFFERS,
+        })
     }
 
     fn send<'a>(

@@ -30,8 +30,7 @@ use crate::device::Device;
 use crate::drops::Direction;
 use crate::inbound::{Delivery, Frames, Inbound, Recent, RefusedSource, Writer};
 use crate::limits::{
-    ERROR_ROUNDS, GATHERED, GATHERED_CHAINS, HOLD, INBOUND_BUFFERS, NOTICES, OUTBOUND_BYTES,
-    OUTBOUND_PACKETS,
+    ERROR_ROUNDS, GATHERED, GATHERED_CHAINS, HOLD, NOTICES, OUTBOUND_BYTES, OUTBOUND_PACKETS,
 };
 use crate::now::Now;
 use crate::outbound::Outbound;
@@ -275,12 +274,11 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         for _ in 0..ERROR_ROUNDS {
             let batch = batch.as_deref_mut().unwrap_or(&mut self.inbound);
             match self.underlay.receive(port, batch) {
-                Ok(count) => {
-                    // Less than asked for is all that there was.
-                    if count < INBOUND_BUFFERS {
+                Ok(received) => {
+                    if received.emptied {
                         self.ready.set(Source::Port(port), false);
                     }
-                    return Some(count);
+                    return Some(received.buffers);
                 }
                 Err(error) if would_block(&error) => {
                     self.ready.set(Source::Port(port), false);

@@ -8,7 +8,7 @@ use std::os::fd::RawFd;
 
 use encap::{Ecn, Format};
 
-use super::{Exit, Failure, Outgoing, Port, Underlay};
+use super::{Exit, Failure, Outgoing, Port, Received, Underlay};
 use crate::batch::{InboundBatch, Meta};
 use crate::families::PublicAddresses;
 use crate::now::Now;
@@ -130,7 +130,7 @@ impl Memory {
 }
 
 impl Underlay for Memory {
-    fn receive(&mut self, port: Port, batch: &mut InboundBatch) -> io::Result<usize> {
+    fn receive(&mut self, port: Port, batch: &mut InboundBatch) -> io::Result<Received> {
         let mut count = 0;
         for (frame, meta) in batch.frames.iter_mut().zip(&mut batch.metas) {
             let comes = |d: &Datagram| Port::towards(d.to.ip(), d.format) == port;
@@ -155,7 +155,10 @@ impl Underlay for Memory {
         if count == 0 {
             Err(io::ErrorKind::WouldBlock.into())
         } else {
-            Ok(count)
+            Ok(Received {
+                buffers: count,
+                emptied: count < batch.frames.len(),
+            })
         }
     }
 

@@ -88,12 +88,11 @@ impl Exit {
 
 /// The UDP side of a worker: up to four ports, those of one family at least. Never blocks.
 pub trait Underlay {
-    /// Receives up to one batch of buffers that came to `port`. Less than a batch is all that there was: what comes later
-    /// is announced.
+    /// Receives up to one batch of buffers that came to `port`.
     ///
     /// # Errors
     /// `WouldBlock` when nothing is queued, or there is no such port. Any other error belongs to an earlier send.
-    fn receive(&mut self, port: Port, batch: &mut InboundBatch) -> io::Result<usize>;
+    fn receive(&mut self, port: Port, batch: &mut InboundBatch) -> io::Result<Received>;
 
     /// Sends messages through one exit in order until one is refused, and returns how many went. A message goes as a
     /// whole or not at all.
@@ -131,6 +130,16 @@ pub trait Underlay {
 
     /// The descriptor that becomes writable when `exit` takes more, if there is one.
     fn exit_descriptor(&self, exit: Exit) -> Option<RawFd>;
+}
+
+/// What was received at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Buffers of the batch that were filled, at least one.
+    pub buffers: usize,
+    /// Fewer than were asked for, so these were all that there were, and whatever comes later is announced. Only the
+    /// underlay knows how many it asked for: it need not be the whole batch.
+    pub emptied: bool,
 }
 
 /// One message to send: its pieces, gathered by the kernel.

@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use encap::Format;
 use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 
-use super::{Exit, Failure, Outgoing, Port, Underlay};
+use super::{Exit, Failure, Outgoing, Port, Received, Underlay};
 use crate::batch::InboundBatch;
 use crate::limits::{
     ERRORS, INBOUND_BUFFERS, INBOUND_BYTES, RECEIVE_BUFFER, SEND_BUFFER, TRANSMIT_SOCKETS,
@@ -202,14 +202,17 @@ impl SocketSpec {
 }
 
 impl Underlay for Sockets {
-    fn receive(&mut self, port: Port, batch: &mut InboundBatch) -> io::Result<usize> {
+    fn receive(&mut self, port: Port, batch: &mut InboundBatch) -> io::Result<Received> {
         let socket = self.socket(port).ok_or(io::ErrorKind::WouldBlock)?;
         let most = self.buffers.min(batch.frames.len());
         let frames = batch.frames.get_mut(..most).unwrap_or_default();
         let count = mmsg::receive(socket, frames, &mut batch.metas)?;
         let bytes = batch.metas.iter().take(count).map(|meta| meta.len).sum();
         self.buffers = buffers_for(count, bytes);
-        Ok(count)
+        Ok(Received {
+            buffers: count,
+            emptied: count < most,
+        })
     }
 
     fn send<'a>(

@@ -14,6 +14,7 @@
     unreachable_pub
 )]
 
+mod backlog;
 mod reseat;
 mod rig;
 mod trains;

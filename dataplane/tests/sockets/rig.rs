@@ -14,6 +14,7 @@ use dataplane::limits::TRANSMIT_SOCKETS;
 use dataplane::now::Now;
 use dataplane::snapshot::Snapshot;
 use dataplane::spec::{NodeSpec, PeerSpec, Spec};
+use dataplane::underlay::Port;
 use dataplane::underlay::socket::{SocketSpec, Sockets, bind};
 use dataplane::worker::{Next, Source, Worker};
 use encap::{Family, Format, Mac, Vni};
@@ -97,11 +98,29 @@ impl Rig {
             .to_worker
             .extend(packets.iter().cloned());
         self.worker.wake(Source::Device);
+        self.until_idle(now);
+        self.worker.device_mut().delivered.drain(..).collect()
+    }
+
+    /// Has the peer that listens send so many of its datagrams, wakes the worker once, as an edge-triggered poll does, and
+    /// returns what it received.
+    pub fn receive(&mut self, format: Format, datagrams: &[Vec<u8>]) -> Flow {
+        let to = SocketAddr::new(node(self.family, 1), port(format));
+        for datagram in datagrams {
+            self.far.send_to(datagram, to).unwrap();
+        }
+        let port = Port::towards(to.ip(), format);
+        self.worker.wake(Source::Port(port));
+        self.until_idle(Now(0));
+        self.totals().inbound
+    }
+
+    fn until_idle(&mut self, now: Now) {
         for step in 0..1_000 {
             match self.worker.step(&self.snapshot, now) {
                 Next::Now => {}
                 Next::Held(_) => std::thread::sleep(Duration::from_micros(step)),
-                Next::Idle => return self.worker.device_mut().delivered.drain(..).collect(),
+                Next::Idle => return,
             }
         }
         panic!("the worker never rests");

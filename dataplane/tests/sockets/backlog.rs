@@ -1,0 +1,25 @@
+//! What waits in a socket while its worker is busy elsewhere.
+//!
+//! A socket that is not read until it is empty announces nothing more once its buffer is full: its worker slept for
+//! ever, since it took a batch that was as long as it had asked for, but shorter than the longest, for all that there was.
+
+use dataplane::limits::INBOUND_BUFFERS;
+use encap::{Family, Format};
+
+use crate::rig::Rig;
+
+#[test]
+fn a_socket_is_read_until_it_is_empty() {
+    for format in [Format::Vxlan, Format::Udp] {
+        let mut rig = Rig::new(format, Family::V4, 1500);
+        // After large ones fewer are asked for, after small ones more: every length of batch, in both directions.
+        let lengths = [60_000, 60_000, 100, 30_000, 45_000, 100];
+        let backlog: Vec<Vec<u8>> = lengths
+            .iter()
+            .flat_map(|length| std::iter::repeat_n(vec![0xff; *length], 2 * INBOUND_BUFFERS))
+            .collect();
+        let flow = rig.receive(format, &backlog);
+        assert_eq!(flow.received, backlog.len() as u64, "{format:?}");
+        assert_eq!(flow.dropped(), flow.received, "garbage, all of it");
+    }
+}
