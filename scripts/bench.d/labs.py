@@ -93,6 +93,9 @@ class Lab(Path):
     def up(self, underlay):
         self.down()
         self.lab("up", *self.options, "--underlay", underlay)
+        # Tartan's default; on the others it writes the rules of `flanneld --ip-masq`, so packets meet the same
+        # kinds of work (connection tracking, forward and masquerade chains) on every path.
+        self.lab("masquerade", "on")
         with open("/run/tartan-lab/%s/pods" % self.prefix, encoding="ascii") as file:
             self.pods = [("%s-%s" % (self.prefix, line.split()[0]), line.split()[2]) for line in file]
         self.serve()

@@ -1,14 +1,24 @@
 # shellcheck shell=bash
-# Whether pods meet the outside as their node: Tartan's key `masquerade`, and on a kernel node what flanneld writes
+# Whether pods meet the outside as their node: Tartan's key `masquerade`, and on any other node what flanneld writes
 # with and without --ip-masq. Sourced by scripts/lab.
 
-# $1 on or off. A Tartan node reads it when it starts; a kernel node gets or loses flannel's rules.
+masquerade_only() {
+    local wanted
+    parse_prefix "$@"
+    [ ${#REST[@]} -eq 1 ] || wrong "masquerade is on or off: scripts/lab masquerade on"
+    wanted=$(one_of masquerade "${REST[0]}" on off)
+    load_settings
+    need_tools iptables-nft-restore ip6tables-nft-restore
+    masquerade "$wanted"
+}
+
+# $1 on or off. A Tartan node reads it when it starts; any other gets or loses flannel's rules.
 masquerade() {
     local node family
     for node in $(node_numbers); do
         case $(node_kind "$node") in
         tartan) node_masquerade "$node" "$1" ;;
-        kernel-vxlan) for family in $(inside); do flannel_rules "$node" "$family" "$1"; done ;;
+        kernel-vxlan | direct) for family in $(inside); do flannel_rules "$node" "$family" "$1"; done ;;
         esac
     done
 }
