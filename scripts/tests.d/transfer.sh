@@ -41,7 +41,7 @@ all_flows() {
         equal "bytes and sha256 of flow $((port - 5099)) from $1 to $2" "$(cat "$SCRATCH/sent$port")" "$(cat "$SCRATCH/received$port")"
     done
     equal "bytes of all flows from $1 to $2 ($((SECONDS - seconds)) s)" "$BYTES" \
-        "$(cat "$SCRATCH"/received* | awk '{ sum += $1 } END { printf "%d\n", sum }')"
+        "$(cut -d ' ' -f 1 "$SCRATCH"/received* | jq -s add)"
 }
 
 # spread FROM TO: a datagram of each of many flows, to a port where nobody listens.
