@@ -17,6 +17,18 @@ pub struct Shape {
     pub payload: u16,
 }
 
+impl Shape {
+    /// `count` packets of `payload` bytes each.
+    pub const fn new(name: &'static str, protocol: u8, count: usize, payload: u16) -> Shape {
+        Shape {
+            name,
+            protocol,
+            count,
+            payload,
+        }
+    }
+}
+
 /// IANA protocol numbers.
 pub const TCP: u8 = 6;
 /// See [`TCP`].

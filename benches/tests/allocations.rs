@@ -18,19 +18,10 @@ use dataplane::worker::Source;
 use encap::{Family, Format};
 
 const SHAPES: [Shape; 3] = [
-    shape("tcp", TCP, 40, 1_398),
-    shape("udp", UDP, 40, 1_200),
-    shape("small", UDP, 1, 64),
+    Shape::new("tcp", TCP, 40, 1_398),
+    Shape::new("udp", UDP, 40, 1_200),
+    Shape::new("small", UDP, 1, 64),
 ];
-
-const fn shape(name: &'static str, protocol: u8, count: usize, payload: u16) -> Shape {
-    Shape {
-        name,
-        protocol,
-        count,
-        payload,
-    }
-}
 
 /// What `work` allocates in a thread of its own, once it has been done before.
 fn allocations(mut work: impl FnMut()) -> u64 {

@@ -18,21 +18,12 @@ use criterion::{Criterion, criterion_group, criterion_main};
 
 /// Datagrams one by one, datagrams in trains, and what a TCP stream becomes.
 const SHAPES: [Shape; 5] = [
-    shape("udp 64 B", UDP, 1, 64),
-    shape("udp 1400 B", UDP, 1, 1_400),
-    shape("udp 64 x 64 B", UDP, 64, 64),
-    shape("udp 44 x 1400 B", UDP, 44, 1_400),
-    shape("tcp 44 x 1398 B", TCP, 44, 1_398),
+    Shape::new("udp 64 B", UDP, 1, 64),
+    Shape::new("udp 1400 B", UDP, 1, 1_400),
+    Shape::new("udp 64 x 64 B", UDP, 64, 64),
+    Shape::new("udp 44 x 1400 B", UDP, 44, 1_400),
+    Shape::new("tcp 44 x 1398 B", TCP, 44, 1_398),
 ];
-
-const fn shape(name: &'static str, protocol: u8, count: usize, payload: u16) -> Shape {
-    Shape {
-        name,
-        protocol,
-        count,
-        payload,
-    }
-}
 
 criterion_group! {
     name = benches;

@@ -2,14 +2,12 @@
 
 use std::hint::black_box;
 
-use benches::packets::{IN, TCP};
+use benches::packets::{IN, Shape, TCP};
 use benches::{packets, repeat};
 use criterion::{BenchmarkId, Criterion, Throughput};
 use dataplane::counters::Counters;
 use encap::checksum;
 use encap::inner::Inner;
-
-use super::shape;
 
 pub(super) fn sum(c: &mut Criterion) {
     use_wide_instructions();
@@ -28,7 +26,7 @@ pub(super) fn sum(c: &mut Criterion) {
 
 pub(super) fn transport(c: &mut Criterion) {
     use_wide_instructions();
-    let packet = shape("", TCP, 1, 1_398).stream(IN, 0).remove(0);
+    let packet = Shape::new("", TCP, 1, 1_398).stream(IN, 0).remove(0);
     let inner = Inner::parse(&packet).unwrap();
     c.bench_function("checksum/transport/1450", |b| {
         b.iter(|| checksum::transport(black_box(&packet), &inner))
@@ -38,5 +36,9 @@ pub(super) fn transport(c: &mut Criterion) {
 /// A worker's first deed. Below a few hundred bytes they are not worth the call, and both twins are the portable one.
 fn use_wide_instructions() {
     let counters = Counters::create(1).unwrap();
-    drop(repeat::sender(shape("", packets::UDP, 1, 64), &counters, 0));
+    drop(repeat::sender(
+        Shape::new("", packets::UDP, 1, 64),
+        &counters,
+        0,
+    ));
 }

@@ -2,14 +2,14 @@
 
 use std::hint::black_box;
 
-use benches::packets::{IN, TCP, UDP};
+use benches::packets::{IN, Shape, TCP, UDP};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput};
 use encap::checksum;
 use encap::coalesce::{Coalescer, Place};
 use encap::inner::Inner;
 
-use super::{SHAPES, shape};
+use super::SHAPES;
 
 pub(super) fn coalesce(c: &mut Criterion) {
     let mut group = c.benchmark_group("coalesce");
@@ -18,13 +18,13 @@ pub(super) fn coalesce(c: &mut Criterion) {
     }
     batch(&mut group, "tcp 8 flows in turn", &{
         let streams: Vec<_> = (0..8)
-            .map(|flow| shape("", TCP, 20, 1_398).stream(IN, flow))
+            .map(|flow| Shape::new("", TCP, 20, 1_398).stream(IN, flow))
             .collect();
         let at = |i| streams.iter().filter_map(move |stream| stream.get(i));
         (0..20).flat_map(at).cloned().collect::<Vec<_>>()
     });
     batch(&mut group, "udp 100 flows, one each", &{
-        let one = |flow| shape("", UDP, 1, 64).stream(IN, flow);
+        let one = |flow| Shape::new("", UDP, 1, 64).stream(IN, flow);
         (0..100).flat_map(one).collect::<Vec<_>>()
     });
 }

@@ -3,13 +3,13 @@
 use std::hint::black_box;
 
 use benches::cluster::{MAC, PEERS_MAC, vni};
-use benches::packets::{IN, TCP};
+use benches::packets::{IN, Shape, TCP};
 use criterion::{BenchmarkId, Criterion};
 use encap::inner::Inner;
 use encap::pull::{self, Vtep};
 use encap::{Family, push as outer};
 
-use super::{SHAPES, shape};
+use super::SHAPES;
 
 pub(super) fn push(c: &mut Criterion) {
     c.bench_function("push/vxlan", |b| {
@@ -54,5 +54,5 @@ pub(super) fn inner(c: &mut Criterion) {
 }
 
 fn packet() -> Vec<u8> {
-    shape("", TCP, 1, 1_398).stream(IN, 0).remove(0)
+    Shape::new("", TCP, 1, 1_398).stream(IN, 0).remove(0)
 }

@@ -18,20 +18,11 @@ use criterion::{Criterion, criterion_group, criterion_main};
 
 /// Runs of one flow: what `gso_max_segs` lets pods send, half a congestion window, and datagrams long and short.
 const SHAPES: [Shape; 4] = [
-    shape("tcp 44 x 1398", TCP, 44, 1_398),
-    shape("tcp 12 x 1398", TCP, 12, 1_398),
-    shape("udp 44 x 1422", UDP, 44, 1_422),
-    shape("udp 64 x 64", UDP, 64, 64),
+    Shape::new("tcp 44 x 1398", TCP, 44, 1_398),
+    Shape::new("tcp 12 x 1398", TCP, 12, 1_398),
+    Shape::new("udp 44 x 1422", UDP, 44, 1_422),
+    Shape::new("udp 64 x 64", UDP, 64, 64),
 ];
-
-const fn shape(name: &'static str, protocol: u8, count: usize, payload: u16) -> Shape {
-    Shape {
-        name,
-        protocol,
-        count,
-        payload,
-    }
-}
 
 criterion_group! {
     name = benches;
