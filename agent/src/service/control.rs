@@ -16,10 +16,10 @@ use dataplane::engine::{Engine, Notice};
 use futures_util::StreamExt;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant as Moment, sleep, sleep_until};
+use tokio::time::{Instant as Moment, sleep_until};
 use tracing::{error, info, warn};
 
-use super::adoption::{ADOPTION_STEP, Waiting};
+use super::adoption::{Waiting, next_look};
 use super::cores::Workforce;
 use super::counts::given_up;
 use super::descriptors::Descriptors;
@@ -225,7 +225,7 @@ impl Control {
                     Ok(()) => self.glance().await,
                     Err(error) => Err(Restart(format!("the clock has stopped: {error}"))),
                 },
-                () = sleep(ADOPTION_STEP), if !self.waiting.is_empty() => {
+                () = next_look(&self.waiting), if !self.waiting.is_empty() => {
                     self.settle();
                     Ok(())
                 }
