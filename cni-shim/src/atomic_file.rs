@@ -35,11 +35,7 @@ pub fn replace_for_good(path: &Path, bytes: &[u8]) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-fn put(
-    path: &Path,
-    bytes: &[u8],
-    settle: impl FnOnce(&File) -> io::Result<()>,
-) -> io::Result<()> {
+fn put(path: &Path, bytes: &[u8], settle: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
     let temporary = temporary_for(path)?;
     let filled = fill(&temporary, bytes).and_then(|file| settle(&file));
     let renamed = filled.and_then(|()| fs::rename(&temporary, path));

@@ -82,6 +82,11 @@ impl Error {
         matches!(self, Error::NotFound { .. })
     }
 
+    /// Whether it said itself that it does not serve, so that it gave nothing.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Error::Failed { code, .. } if *code != 0)
+    }
+
     /// Its own details.
     pub(crate) fn details(&self) -> String {
         match self {
