@@ -11,7 +11,6 @@ mod add;
 mod agent;
 mod announce;
 mod check;
-mod child;
 mod command;
 mod delegate;
 mod delete;

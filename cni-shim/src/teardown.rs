@@ -35,11 +35,8 @@ pub(crate) fn remove(
         }
     };
     fault::after("ipam-freed")?;
-    if let Err(error) = &freed
-        && !(record.addresses.is_empty() && error.is_not_found())
-    {
-        // The record is the only note of whom they are from: it stays until they are given back. Of a plugin that is
-        // not there and has given nothing as far as we know, nothing is to be had.
+    if freed.is_err() && !record.addresses.is_empty() {
+        // The record is the only note of whom they are from: it stays until they are given back.
         return Ok(freed?);
     }
     record.remove(run)?;

@@ -11,6 +11,7 @@
 //! end each reads no more, says that it gives the others nothing more, and goes on delivering until all have said so:
 //! nothing is left between them.
 
+mod moderation;
 mod spin;
 mod thread;
 

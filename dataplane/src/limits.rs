@@ -5,8 +5,18 @@ use std::time::Duration;
 /// Bytes of one buffer: the largest IP packet or UDP payload the kernel can hand over.
 pub const FRAME: usize = 65_536;
 
-/// Packets read from the device in one step.
-pub const OUTBOUND_PACKETS: usize = 32;
+/// Packets read from the device in one step: as many small ones as leave as one message.
+pub const OUTBOUND_PACKETS: usize = TRAIN_LENGTH;
+
+/// How long packets that come in small batches are left to gather, as network cards moderate their interrupts. A few
+/// dozen of them come in this time at the rates at which it pays; the device's queue takes some thousand.
+pub const GATHER: Duration = Duration::from_micros(50);
+/// Batches of so many packets and more gather; a smaller one may be somebody's question.
+pub const GATHER_PACKETS: usize = 4;
+/// Batches of more bytes are large enough.
+pub const GATHER_BYTES: usize = FRAME;
+/// So many batches must have gone one way alone before.
+pub const GATHER_STEPS: u32 = 8;
 
 /// Bytes read from the device in one step. A step may exceed it by one packet.
 ///

@@ -50,6 +50,8 @@ pub struct Worker<D, U> {
     outbound: OutboundBatch,
     answers: Answers,
     ready: Ready,
+    /// Of the latest step.
+    work: Work,
     /// Offloads given up and accounted for.
     given_up: u64,
     device_lost: bool,
@@ -120,6 +122,33 @@ pub enum Next {
     Idle,
 }
 
+/// What a step has moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// From the device.
+    pub outbound: Amount,
+    /// From the underlay, or from a worker that received it there.
+    pub inbound: Amount,
+}
+
+/// Packets as the kernel handed them over, super-packets as one, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// Packets; datagrams of the underlay.
+    pub packets: usize,
+    /// Bytes.
+    pub bytes: usize,
+}
+
+impl Amount {
+    fn add(&mut self, read: impl IntoIterator<Item = (usize, usize)>) {
+        for (packets, bytes) in read {
+            self.packets += packets;
+            self.bytes += bytes;
+        }
+    }
+}
+
 impl<D: Device, U: Underlay> Worker<D, U> {
     /// Worker number `index` of a node, counting on its block of `counters`. Every source counts as ready at first.
     pub fn new(device: D, underlay: U, counters: &Counters, index: usize) -> Worker<D, U> {
@@ -138,6 +167,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                 ports: [true; Port::ALL.len()],
                 reports: [false; Port::ALL.len()],
             },
+            work: Work::default(),
             given_up: 0,
             device_lost: false,
             refused: Arc::new(ArrayQueue::new(NOTICES)),
@@ -153,6 +183,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
 
     /// One round: what others received, inbound, outbound, flush, account.
     pub fn step(&mut self, snapshot: &Snapshot, now: Now) -> Next {
+        self.work = Work::default();
         self.take_shares(snapshot, now);
         for port in Port::ALL {
             if self.ready.is(Source::Reports(port)) {
@@ -178,6 +209,11 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.take_shares(snapshot, now);
         self.flush(snapshot, now);
         self.hold_ends().is_some() || self.has_shares()
+    }
+
+    /// What the latest step has moved.
+    pub fn latest(&self) -> Work {
+        self.work
     }
 
     /// Sockets that become writable when what is held can go.
@@ -278,6 +314,10 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                     if received.emptied {
                         self.ready.set(Source::Port(port), false);
                     }
+                    let metas = batch.metas.iter().take(received.buffers);
+                    self.work
+                        .inbound
+                        .add(metas.map(|meta| (meta.datagrams(), meta.len)));
                     return Some(received.buffers);
                 }
                 Err(error) if would_block(&error) => {
@@ -332,6 +372,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             match stages.device.read(frame) {
                 Ok(read) => {
                     bytes += read.len;
+                    self.work.outbound.add([(1, read.len)]);
                     stages.batch.note(index, read);
                     stages.packet(index);
                 }

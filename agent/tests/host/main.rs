@@ -19,7 +19,6 @@ mod repair;
 mod rules;
 mod setup;
 mod subnet_env;
-mod unannounced;
 mod watching;
 
 use ipnet::IpNet;

@@ -117,9 +117,8 @@ fn a_public_address_the_node_does_not_hold() {
     let state = namespace.state_dir();
     let error = namespace.inside(|| async {
         let host = Host::open(&state).await.unwrap();
-        let picture = host.picture().await.unwrap();
-        picture
-            .underlay(PublicAddresses::V4([198, 51, 100, 7].into()))
+        host.underlay(PublicAddresses::V4([198, 51, 100, 7].into()))
+            .await
             .unwrap_err()
     });
     assert_eq!(

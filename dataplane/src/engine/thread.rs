@@ -1,6 +1,7 @@
 //! One worker as a thread, and the poll it sleeps in.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,9 @@ use arc_swap::Cache;
 use crossbeam_queue::ArrayQueue;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
+use rustix::thread::set_current_timer_slack;
 
+use super::moderation::Moderation;
 use super::spin::Spin;
 use super::{Seat, Shared};
 use crate::counters::Counters;
@@ -74,6 +77,7 @@ impl Thread {
                 shared,
                 arrival: arriving,
                 watched: Vec::with_capacity(Exit::COUNT),
+                moderation: Moderation::default(),
                 spin: Spin::new(seat.spin),
             }
             .run();
@@ -150,6 +154,7 @@ struct Loop {
     arrival: Arc<ArrayQueue<Sockets>>,
     /// Sockets for which the poll also wakes when they take more.
     watched: Vec<(Port, RawFd)>,
+    moderation: Moderation,
     spin: Spin,
 }
 
@@ -158,6 +163,8 @@ impl Loop {
         let shared = Arc::clone(&self.shared);
         let mut snapshot = Cache::new(&shared.snapshot);
         let mut events = Events::with_capacity(EVENTS);
+        // Sleeps of a few microseconds are to last that long, not up to 50 more (prctl(2)).
+        let _ = set_current_timer_slack(NonZeroU64::new(1));
         while !shared.go.load(Ordering::Acquire) && !shared.stop.load(Ordering::Acquire) {
             self.sleep(&mut events, TICK);
         }
@@ -167,10 +174,11 @@ impl Loop {
                 shared.device_lost.store(true, Ordering::Relaxed);
             }
             self.watch_room(matches!(next, Next::Held(_)));
+            let pause = self.moderation.learn(self.worker.latest());
             match next {
                 Next::Now => _ = self.sleep(&mut events, Duration::ZERO),
                 Next::Held(left) => self.rest(&mut events, left),
-                Next::Idle => self.idle(&mut events),
+                Next::Idle => self.idle(&mut events, pause),
             }
         }
         shared.senders.leave();
@@ -185,8 +193,11 @@ impl Loop {
         }
     }
 
-    /// Waits for something to do: looks on for a while where that pays, then sleeps.
-    fn idle(&mut self, events: &mut Events) {
+    /// Waits for something to do: lets packets gather or looks on for a while where that pays, then sleeps.
+    fn idle(&mut self, events: &mut Events, pause: Duration) {
+        if !pause.is_zero() {
+            std::thread::sleep(pause);
+        }
         let start = self.shared.now();
         if !self.look_on(events, start) {
             self.rest(events, TICK);

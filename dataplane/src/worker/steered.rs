@@ -70,6 +70,8 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             if let Some(batch) = loan.batch() {
                 let share = batch.shares.of(steering.index());
                 self.tally.take_over(share.len());
+                let bytes = share.iter().map(|part| part.range().len()).sum();
+                self.work.inbound.add([(share.len(), bytes)]);
                 self.walk(batch, share, snapshot, now);
             }
         }

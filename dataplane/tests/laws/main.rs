@@ -26,6 +26,7 @@ mod reasons;
 mod sabotage;
 mod steered;
 mod super_packets;
+mod work;
 mod world;
 
 /// Whether devices have offloads in this run.

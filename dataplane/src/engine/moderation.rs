@@ -1,0 +1,123 @@
+//! Whether a worker that has emptied its sources leaves packets some time to gather before it looks again.
+//!
+//! Theory of operation: a worker is faster than most senders, so it follows a flood closely, and meets it in batches of a
+//! few packets. Each batch costs system calls, a whole way through both kernels and a wake-up at the other end; and the
+//! sender pays too, for waking the worker, or for the cache lines of a queue that is emptied while it is filled. Network
+//! cards know the same trouble and moderate their interrupts. So does a worker whose packets have gone only one way for
+//! several batches, by several small ones at a time: it sleeps a moment, and the core is free for whoever wants it. What is
+//! answered never waits, nor does a packet that comes alone, nor bulk, whose batches are large by themselves.
+
+use std::time::Duration;
+
+use crate::limits::{GATHER, GATHER_BYTES, GATHER_PACKETS, GATHER_STEPS};
+use crate::worker::{Amount, Work};
+
+/// What a worker has learned of its batches.
+#[derive(Debug, Default)]
+pub(super) struct Moderation {
+    /// The way that the latest packets went.
+    way: Way,
+    /// Batches in a row that went this way alone.
+    steps: u32,
+}
+
+/// Where the packets of a batch went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Way {
+    #[default]
+    Both,
+    Out,
+    In,
+}
+
+impl Moderation {
+    /// Takes note of what a step has moved. Returns how long to sleep now, if no source is ready.
+    pub(super) fn learn(&mut self, work: Work) -> Duration {
+        let (way, amount) = match (work.outbound.packets, work.inbound.packets) {
+            (0, 0) => return Duration::ZERO,
+            (_, 0) => (Way::Out, work.outbound),
+            (0, _) => (Way::In, work.inbound),
+            _ => (Way::Both, Amount::default()),
+        };
+        if way != self.way || way == Way::Both {
+            self.steps = 0;
+        }
+        self.way = way;
+        self.steps = self.steps.saturating_add(1);
+        let gathers = amount.packets >= GATHER_PACKETS && amount.bytes <= GATHER_BYTES;
+        if gathers && self.steps > GATHER_STEPS {
+            GATHER
+        } else {
+            Duration::ZERO
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: Amount = Amount {
+        packets: 0,
+        bytes: 0,
+    };
+    const ONE: Amount = Amount {
+        packets: 1,
+        bytes: 100,
+    };
+    const SEVERAL: Amount = Amount {
+        packets: GATHER_PACKETS,
+        bytes: GATHER_BYTES,
+    };
+
+    fn after(work: impl IntoIterator<Item = (Amount, Amount)>) -> Duration {
+        let mut moderation = Moderation::default();
+        let steps = work.into_iter().map(|(outbound, inbound)| {
+            let work = Work { outbound, inbound };
+            moderation.learn(work)
+        });
+        steps.last().unwrap_or_default()
+    }
+
+    #[test]
+    fn a_flood_gathers_either_way() {
+        let steps = GATHER_STEPS as usize;
+        assert_eq!(after(vec![(SEVERAL, NONE); steps]), Duration::ZERO);
+        assert_eq!(after(vec![(SEVERAL, NONE); steps + 1]), GATHER);
+        assert_eq!(after(vec![(NONE, SEVERAL); steps + 1]), GATHER);
+    }
+
+    #[test]
+    fn what_is_answered_never_waits() {
+        let exchange = [(SEVERAL, NONE), (NONE, SEVERAL)].repeat(100);
+        assert_eq!(after(exchange), Duration::ZERO);
+        assert_eq!(after([(SEVERAL, SEVERAL); 100]), Duration::ZERO);
+        let flood = std::iter::repeat_n((SEVERAL, NONE), 100);
+        let answer = [(NONE, ONE), (SEVERAL, NONE)];
+        assert_eq!(after(flood.chain(answer)), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_packet_that_comes_alone_never_waits() {
+        assert_eq!(after([(ONE, NONE); 100]), Duration::ZERO);
+        assert_eq!(after([(NONE, ONE); 100]), Duration::ZERO);
+    }
+
+    #[test]
+    fn bulk_never_waits() {
+        let bulk = Amount {
+            packets: GATHER_PACKETS,
+            bytes: GATHER_BYTES + 1,
+        };
+        assert_eq!(after([(bulk, NONE); 100]), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_step_without_packets_says_nothing() {
+        let flood = std::iter::repeat_n((SEVERAL, NONE), 100);
+        let pause = [(NONE, NONE)];
+        assert_eq!(after(flood.clone().chain(pause)), Duration::ZERO);
+        let again = [(NONE, NONE), (SEVERAL, NONE)];
+        assert_eq!(after(flood.chain(again)), GATHER);
+    }
+}

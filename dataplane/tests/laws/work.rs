@@ -1,0 +1,34 @@
+//! What a step says that it has moved, by which the worker's thread decides whether packets gather.
+
+use dataplane::now::Now;
+use dataplane::worker::{Amount, Work};
+
+use crate::reasons::node;
+use crate::world::node::Node;
+use crate::world::packets::{udp, vxlan};
+use crate::world::plan::pod;
+
+fn amount(packets: usize, bytes: usize) -> Amount {
+    Amount { packets, bytes }
+}
+
+fn latest(node: &mut Node, worker: usize) -> Work {
+    node.step(worker, Now(0));
+    node.worker_at(worker).latest()
+}
+
+#[test]
+fn a_step_tells_what_it_moved_each_way() {
+    let mut node = node();
+    let out = udp(pod(1, 0), pod(2, 0), b"out");
+    (0..3).for_each(|_| node.push(out.clone()));
+    let outbound = amount(3, 3 * out.len());
+    let inbound = Amount::default();
+    assert_eq!(latest(&mut node, 0), Work { outbound, inbound });
+    let datagram = vxlan(2, 1, &udp(pod(2, 0), pod(1, 0), b"in"));
+    let inbound = amount(2, 2 * datagram.payload.len());
+    (0..2).for_each(|_| node.hand(datagram.clone(), 1));
+    let outbound = Amount::default();
+    assert_eq!(latest(&mut node, 0), Work { outbound, inbound });
+    assert_eq!(latest(&mut node, 0), Work::default());
+}
