@@ -1,0 +1,72 @@
+//! What can be wrong with a record.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a record could not be read, written, removed or listed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A container id or interface name that cannot be part of a file name.
+    #[error("{what} {value:?} cannot be part of a record's name: {rule}")]
+    Name {
+        /// Which of the two.
+        what: &'static str,
+        /// The offending value.
+        value: String,
+        /// What it would have to be.
+        rule: &'static str,
+    },
+    /// The kernel refused to read the file or the directory.
+    #[error("cannot read {path}: check its owner and mode (root, 0600)")]
+    Read {
+        /// The file or directory in question.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The file is truncated or not ours.
+    #[error("{path} is no attachment record: the DEL of its pod clears it, or remove it by hand")]
+    Parse {
+        /// The file in question.
+        path: PathBuf,
+        /// Where parsing stopped.
+        source: serde_json::Error,
+    },
+    /// The file is a record of another format.
+    #[error("{path} has format {version}, this program knows 1: use the release that wrote it")]
+    Version {
+        /// The file in question.
+        path: PathBuf,
+        /// The format it claims.
+        version: u32,
+    },
+    /// The file's name and its content disagree.
+    #[error("{path} describes another attachment than its name says: remove it by hand")]
+    Misnamed {
+        /// The file in question.
+        path: PathBuf,
+    },
+    /// The record could not be written.
+    #[error("cannot write {path}: check free space and that its directory is writable by root")]
+    Write {
+        /// The file in question.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The record could not be removed.
+    #[error("cannot remove {path}: check that its directory is writable by root")]
+    Remove {
+        /// The file in question.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// Whether the record is simply not there.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Error::Read { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
