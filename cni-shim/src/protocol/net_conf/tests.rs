@@ -1,4 +1,5 @@
 use super::*;
+use crate::RateLimit;
 use proptest::prelude::*;
 
 fn read(text: &str, verb: Verb) -> Result<NetConf, Error> {
