@@ -72,6 +72,14 @@ pub struct HostState {
     pub subnet_env: SubnetEnv,
 }
 
+impl HostState {
+    /// Whether anything of it is of IPv6.
+    pub(crate) fn has_v6(&self) -> bool {
+        let mut networks = self.cluster_routes.iter().chain(&self.addresses);
+        networks.any(|net| net.addr().is_ipv6())
+    }
+}
+
 /// Decides what workers and kernel should hold. Order and repetition of the inputs do not matter.
 pub fn reconcile(inputs: &Inputs<'_>) -> Desired {
     let peers = peers(inputs.leases, inputs.own);

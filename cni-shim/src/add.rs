@@ -5,6 +5,7 @@
 //!
 //! | step | left behind by a crash | who clears it |
 //! |---|---|---|
+//! | give back what a delegated IPAM plugin gave an earlier try | the earlier record | DEL, a repeated ADD, GC |
 //! | write the record, `Reserved`, under the range's lock | a record | DEL, a repeated ADD, GC |
 //! | a delegated IPAM plugin gives addresses, where one is named | a record, addresses of the plugin's | the same |
 //! | make the veth pair and its routes | a record and a link it names | the same |
@@ -32,7 +33,7 @@ use crate::fault;
 use crate::link_name::mac_text;
 use crate::netlink::Netlink;
 use crate::netns::Netns;
-use crate::reserve::{Reservation, Reserved, wanted_routes};
+use crate::reserve::{Reservation, wanted_routes};
 use crate::teardown;
 use crate::veth::{self, Made, Plan};
 use crate::wanted::wanted;
@@ -58,23 +59,28 @@ pub(crate) fn add(target: &Target, conf: &NetConf) -> Result<Value, Error> {
         node: &wait_for_node(&run, deadline)?,
         wanted: &wanted(conf, &target.arguments),
     };
-    let Reserved { mut record, owing } = reservation.reserve(&mut host, &mut pod)?;
+    let mut record = reservation.reserve(&mut host, &mut pod)?;
     let attach = || -> Result<Value, Error> {
         fault::after("reserved")?;
-        if let Some(kind) = &owing {
-            // It would refuse to give twice.
-            Delegate::find(kind, &target.path, conf)?.delete(&target.key)?;
-        }
         let given = match &delegate {
             None => CniResult::default(),
             Some(delegate) => {
-                let given = delegate.add()?;
+                let given = match delegate.add() {
+                    Err(refused) if refused.is_refusal() => {
+                        // It is run with DEL all the same (SPEC section 4), but owes and is owed nothing.
+                        let _ = delegate.delete(&target.key);
+                        record.ipam = None;
+                        return Err(refused.into());
+                    }
+                    given => given?,
+                };
                 fault::after("ipam")?;
                 let addresses: Vec<IpNet> = given.ips.iter().map(|ip| ip.address).collect();
                 reservation.assign(&mut host, &mut record, &addresses)?;
                 given
             }
         };
+        expect_ours(&run, &record)?;
         let made = veth::make(
             &mut host,
             &mut pod,
@@ -119,19 +125,49 @@ fn wait_for_node(run: &RunDir, deadline: Instant) -> Result<NodeFile, Error> {
     }
 }
 
-/// Notes that it stands. A DEL that ran meanwhile, as no runtime should let
-/// it, took the record away, and must not see it come back.
+/// Notes that it stands.
 fn finish(run: &RunDir, record: &mut Attachment) -> Result<(), Error> {
-    let path = Attachment::path(run, &record.container, &record.ifname)?;
-    if Attachment::read(&path).is_err_and(|error| error.is_not_found()) {
-        return Err(Error::Removed);
-    }
+    expect_ours(run, record)?;
     record.state = State::Attached;
     Ok(record.write(run)?)
 }
 
-/// Takes back what was made.
+/// Whose record of this attachment there is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    /// The one that this ADD wrote.
+    Us,
+    /// None, or none that can be read.
+    Nobody,
+    /// Another ADD's.
+    Another,
+}
+
+/// A DEL that ran meanwhile, as no runtime should let it, took the record away
+/// and must not see it come back; an ADD after that has its own.
+fn owner(run: &RunDir, record: &Attachment) -> Result<Owner, Error> {
+    let path = Attachment::path(run, &record.container, &record.ifname)?;
+    Ok(match Attachment::read(&path) {
+        Ok(found) if found.written_by == record.written_by => Owner::Us,
+        Ok(_) => Owner::Another,
+        Err(_) => Owner::Nobody,
+    })
+}
+
+fn expect_ours(run: &RunDir, record: &Attachment) -> Result<(), Error> {
+    match owner(run, record)? {
+        Owner::Us => Ok(()),
+        Owner::Nobody | Owner::Another => Err(Error::Removed),
+    }
+}
+
+/// Takes back what was made. What another ADD has made since bears the same
+/// names, and is left to it.
 fn undo(run: &RunDir, host: &mut Netlink, record: &Attachment, target: &Target, conf: &NetConf) {
+    if matches!(owner(run, record), Ok(Owner::Another)) {
+        eprintln!("tartan-cni: another ADD has made this attachment since, which is left alone");
+        return;
+    }
     if let Err(error) = teardown::remove(host, run, record, &target.path, conf) {
         // Standard error is the plugin's log; the caller reports the first error.
         eprintln!("tartan-cni: could not undo everything, DEL will: {error}");

@@ -7,25 +7,21 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// Puts `bytes` in the place of the file at `path`, with mode 0600: temporary file, fsync, rename. The temporary file
-/// starts with a dot and bears our process id, so two writers never share one. After an error the old file is there as
-/// it was, and no temporary.
+/// Puts `bytes` in the place of the file at `path`, with mode 0600: temporary file, rename. The temporary file starts
+/// with a dot and bears our process id, so two writers never share one. After an error the old file is there as it was,
+/// and no temporary.
 ///
-/// The directory itself is not synced: a power loss empties a tmpfs anyway.
+/// What is written so outlives its writer, not the machine: it is for the run directory, which a power loss empties
+/// like any tmpfs. Nothing is synced, which costs milliseconds where that directory lies on a disk after all.
 ///
 /// # Errors
 /// `InvalidInput` for a path without a file name; what the system calls give.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let temporary = temporary_for(path)?;
-    let renamed = fill(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
-    if renamed.is_err() {
-        // The error that matters is the first; a full disk should not hold half a file besides.
-        let _ = fs::remove_file(&temporary);
-    }
-    renamed
+    put(path, bytes, |_| Ok(()))
 }
 
-/// [`replace`] on a disk: makes the directory where it is missing (mode 0700), and syncs it.
+/// The same for what has to outlive the machine: makes the directory where it is missing (mode 0700), and syncs the file
+/// before it is renamed, the directory afterwards.
 ///
 /// # Errors
 /// As of [`replace`].
@@ -35,8 +31,19 @@ pub fn replace_for_good(path: &Path, bytes: &[u8]) -> io::Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(directory)?;
-    replace(path, bytes)?;
+    put(path, bytes, File::sync_all)?;
     File::open(directory)?.sync_all()
+}
+
+fn put(path: &Path, bytes: &[u8], settle: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+    let temporary = temporary_for(path)?;
+    let filled = fill(&temporary, bytes).and_then(|file| settle(&file));
+    let renamed = filled.and_then(|()| fs::rename(&temporary, path));
+    if renamed.is_err() {
+        // The error that matters is the first; a full disk should not hold half a file besides.
+        let _ = fs::remove_file(&temporary);
+    }
+    renamed
 }
 
 /// Reads the file at `path`, of at most `limit` bytes, that nobody but root and our own user can have written. Never
@@ -61,7 +68,7 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     if found.len() > limit {
         return Err(too_long());
     }
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(found.len() as usize + 1);
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
         return Err(too_long());
@@ -76,7 +83,7 @@ fn temporary_for(path: &Path) -> io::Result<PathBuf> {
     Ok(path.with_file_name(temporary))
 }
 
-fn fill(path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn fill(path: &Path, bytes: &[u8]) -> io::Result<File> {
     let mut out = OpenOptions::new()
         .write(true)
         .create(true)
@@ -85,7 +92,7 @@ fn fill(path: &Path, bytes: &[u8]) -> io::Result<()> {
         .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
         .open(path)?;
     out.write_all(bytes)?;
-    out.sync_all()
+    Ok(out)
 }
 
 fn too_long() -> io::Error {

@@ -65,6 +65,10 @@ pub struct Attachment {
     pub pod: Option<PodName>,
     /// When the record was first written, in Unix seconds. For people.
     pub created: u64,
+    /// The ADD that wrote it, as no other calls itself: process id and clock.
+    /// Empty in a record of an older plugin.
+    #[serde(default)]
+    pub written_by: String,
     /// How far the attachment had come when the record was written.
     #[serde(default)]
     pub state: State,

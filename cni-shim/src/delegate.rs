@@ -3,13 +3,15 @@
 //! environment and standard input, its standard error is ours, and what it
 //! refuses we refuse in its words.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use cni_shim::protocol::request::SearchPath;
 use cni_shim::protocol::{CniResult, Json, Key, NetConf, Verb, result};
 
+use crate::child::{self, Ended};
 use crate::error::TRY_LATER;
 
 /// An IPAM plugin that was found.
@@ -18,6 +20,8 @@ pub(crate) struct Delegate<'a> {
     kind: &'a str,
     program: PathBuf,
     conf: &'a NetConf,
+    /// How long it may take.
+    patience: Duration,
 }
 
 /// Why it did not serve.
@@ -29,6 +33,20 @@ pub(crate) enum Error {
     NotFound { kind: String },
     #[error("cannot run the ipam plugin {program}")]
     Run { program: PathBuf, source: io::Error },
+    #[error(
+        "ipam plugin {kind} was ended, {} s after it was asked ({verb}): see what it waits for; the pod will be tried again",
+        patience.as_secs()
+    )]
+    Late {
+        kind: String,
+        verb: &'static str,
+        patience: Duration,
+    },
+    #[error(
+        "ipam plugin {kind} was ended ({verb}): it printed more than {} KiB, and a result is far shorter",
+        LONGEST_ANSWER / 1024
+    )]
+    TooLong { kind: String, verb: &'static str },
     #[error("ipam plugin {kind} failed ({verb}): {message}")]
     Failed {
         kind: String,
@@ -53,9 +71,20 @@ impl Error {
     pub(crate) fn code(&self) -> u32 {
         match self {
             Error::NotFound { .. } => 7,
+            Error::Late { .. } => TRY_LATER,
             Error::Failed { code, .. } if *code == u64::from(TRY_LATER) => TRY_LATER,
             _ => DELEGATE_FAILED,
         }
+    }
+
+    /// Whether there is no such plugin.
+    pub(crate) fn is_not_found(&self) -> bool {
+        matches!(self, Error::NotFound { .. })
+    }
+
+    /// Whether it said itself that it does not serve, so that it gave nothing.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Error::Failed { code, .. } if *code != 0)
     }
 
     /// Its own details.
@@ -84,6 +113,7 @@ impl<'a> Delegate<'a> {
             kind,
             program,
             conf,
+            patience: PATIENCE,
         })
     }
 
@@ -118,46 +148,57 @@ impl<'a> Delegate<'a> {
     }
 
     fn run(&self, verb: Verb, key: Option<&Key>) -> Result<Vec<u8>, Error> {
-        let output = self.execute(verb, key).map_err(|source| Error::Run {
+        let ended = self.execute(verb, key).map_err(|source| Error::Run {
             program: self.program.clone(),
             source,
         })?;
-        if output.status.success() {
-            return Ok(output.stdout);
+        let (kind, verb) = (self.kind.to_owned(), verb.name());
+        let (status, output) = match ended {
+            Ended::Itself { status, output } => (status, output),
+            Ended::Late => {
+                let patience = self.patience;
+                return Err(Error::Late {
+                    kind,
+                    verb,
+                    patience,
+                });
+            }
+            Ended::TooLong => return Err(Error::TooLong { kind, verb }),
+        };
+        if status.success() {
+            return Ok(output);
         }
-        let said = Json::parse(&output.stdout).unwrap_or_default();
+        let said = Json::parse(&output).unwrap_or_default();
         let text = |key| said.get(key).and_then(Json::text).map(str::to_owned);
         Err(Error::Failed {
-            kind: self.kind.to_owned(),
-            verb: verb.name(),
+            kind,
+            verb,
             code: said.get("code").and_then(Json::integer).unwrap_or_default(),
-            message: text("msg").unwrap_or_else(|| output.status.to_string()),
+            message: text("msg").unwrap_or_else(|| status.to_string()),
             details: text("details").unwrap_or_default(),
         })
     }
 
-    fn execute(&self, verb: Verb, key: Option<&Key>) -> io::Result<Output> {
+    fn execute(&self, verb: Verb, key: Option<&Key>) -> io::Result<Ended> {
         let mut command = Command::new(&self.program);
         if let Some(key) = key {
             command.env("CNI_CONTAINERID", &key.container);
             command.env("CNI_IFNAME", &key.ifname);
         }
-        let mut child = command
-            .env("CNI_COMMAND", verb.name())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let stdin = child.stdin.take();
-        std::thread::scope(|scope| {
-            // One that answers before it has read must not stop us both.
-            scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(&self.conf.input)));
-            child.wait_with_output()
-        })
+        command.env("CNI_COMMAND", verb.name());
+        child::run(command, &self.conf.input, LONGEST_ANSWER, self.patience)
     }
 }
 
 /// Ours, beyond those of the specification.
 const DELEGATE_FAILED: u32 = 107;
+
+/// Longer than a plugin that asks a server over the network takes, shorter than
+/// a runtime waits for us.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Bytes of an answer: many times what a result has.
+const LONGEST_ANSWER: usize = 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -171,13 +212,22 @@ mod tests {
 
     /// An IPAM plugin that is this shell script.
     fn with_script<T>(script: &str, work: impl FnOnce(Delegate<'_>) -> T) -> T {
+        with_patience(PATIENCE, script, work)
+    }
+
+    fn with_patience<T>(
+        patience: Duration,
+        script: &str,
+        work: impl FnOnce(Delegate<'_>) -> T,
+    ) -> T {
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join("x");
         std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
         let path = SearchPath::new(format!("/nonexistent:{}", directory.path().display()));
         let conf = conf();
-        work(Delegate::find("x", &path, &conf).unwrap())
+        let found = Delegate::find("x", &path, &conf).unwrap();
+        work(Delegate { patience, ..found })
     }
 
     #[test]
@@ -205,6 +255,23 @@ mod tests {
             let error = with_script(script, |delegate| delegate.add()).unwrap_err();
             assert_eq!(error.code(), code, "{script}: {error}");
         }
+    }
+
+    #[test]
+    fn one_that_hangs_or_prints_without_end_is_ended() {
+        let start = std::time::Instant::now();
+        let soon = Duration::from_millis(300);
+        // The second leaves its output open to another that hangs.
+        for script in ["sleep 60", "sleep 60 & exec sleep 61", "exec <&-; sleep 60"] {
+            let error = with_patience(soon, script, |delegate| delegate.add()).unwrap_err();
+            assert!(matches!(error, Error::Late { .. }), "{script}: {error}");
+            assert_eq!(error.code(), 11);
+        }
+        let error =
+            with_script("while :; do echo aaaaaaaaaaaaaaaa; done", |d| d.add()).unwrap_err();
+        assert!(matches!(error, Error::TooLong { .. }), "{error}");
+        assert_eq!(error.code(), 107);
+        assert!(start.elapsed() < Duration::from_secs(20));
     }
 
     #[test]

@@ -101,5 +101,6 @@ fn remove_damaged(
 /// File times lag behind the clock by as much.
 const TICK: Duration = Duration::from_millis(5);
 
-/// Longer than any ADD waits for the agent.
-const LONGEST_ADD: Duration = Duration::from_secs(15);
+/// Longer than any ADD is at work after it has written its record: for a
+/// delegated IPAM plugin, the range's lock and the agent.
+const LONGEST_ADD: Duration = Duration::from_secs(60);

@@ -11,6 +11,7 @@ mod add;
 mod agent;
 mod announce;
 mod check;
+mod child;
 mod command;
 mod delegate;
 mod delete;

@@ -4,15 +4,17 @@
 //! module keeps no list of its own. Allocation runs under an exclusive
 //! `flock` on `attachments/.lock`, from before the records are listed until
 //! the new one is written, so two processes never choose the same address;
-//! the kernel drops the lock with the process that held it.
+//! the kernel drops the lock with the process that held it. Nobody waits longer
+//! than [`LOCK_WAIT`] for a holder that was stopped.
 //!
 //! A released address rests, so that no peer, no resolver and no connection
 //! tracking that remembers the old pod speaks to a new one: it is noted with
 //! the time (`attachments/.resting`) and passed over for [`REST`]. The search
 //! goes on after the address given last (`attachments/.last`) and wraps at the
-//! end. When no rested address is free, those that rest give way, the oldest
-//! first: a node in a hurry runs out of rest, never of addresses. Both files
-//! are hints: losing one costs the rest, never correctness.
+//! end. When fewer than a tenth of the subnet's addresses are free and rested,
+//! those that rest give way, the oldest first: a node in a hurry runs out of
+//! rest, never of addresses. Both files are hints: losing one costs the rest,
+//! never correctness.
 //!
 //! In every subnet the base (.0, the node's tunnel address) and the one after
 //! it (.1, a bridge's) are not given out, nor is the IPv4 broadcast address.
@@ -24,8 +26,8 @@ use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::mpsc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ipnet::IpNet;
 use rustix::fs::FlockOperation;
@@ -37,6 +39,7 @@ use resting::Resting;
 
 pub use resting::REST;
 
+mod holder;
 mod resting;
 
 /// The range of one node, locked. Dropping it unlocks.
@@ -62,6 +65,20 @@ pub enum Error {
         path: PathBuf,
         /// What the kernel said.
         source: io::Error,
+    },
+    /// Somebody holds the lock far longer than an allocation takes.
+    #[error(
+        "{path} is locked, for longer than {} s, by {}: see what it waits for, or end it",
+        waited.as_secs(),
+        holder.as_deref().unwrap_or("a process that cannot be named")
+    )]
+    Busy {
+        /// The lock file.
+        path: PathBuf,
+        /// Process id and name of who holds it, where the kernel tells.
+        holder: Option<String>,
+        /// How long it was waited for.
+        waited: Duration,
     },
     /// The node has no subnet yet.
     #[error("the node has no subnet: see `tartan status` for its lease")]
@@ -90,15 +107,29 @@ pub enum Error {
 }
 
 impl Range {
-    /// Makes the directories if need be and waits for the lock. A holder
-    /// keeps it for a few milliseconds and waits for nobody meanwhile.
+    /// Makes the directories if need be and waits for the lock, at most
+    /// [`LOCK_WAIT`]. A holder keeps it for a few milliseconds and waits for
+    /// nobody meanwhile.
     ///
     /// # Errors
-    /// [`Error::Directory`], [`Error::Lock`].
+    /// [`Error::Directory`], [`Error::Lock`], [`Error::Busy`].
     pub fn lock(run: &RunDir) -> Result<Range, Error> {
+        Range::lock_within(run, LOCK_WAIT)
+    }
+
+    fn lock_within(run: &RunDir, patience: Duration) -> Result<Range, Error> {
         let (path, lock) = open_lock(run)?;
-        match rustix::fs::flock(&lock, FlockOperation::LockExclusive) {
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Range::locked(run, lock)),
+            Err(Errno::WOULDBLOCK) => match wait_for(lock, patience) {
+                Ok(Some(lock)) => Ok(Range::locked(run, lock)),
+                Ok(None) => Err(Error::Busy {
+                    holder: holder::of(&path),
+                    path,
+                    waited: patience,
+                }),
+                Err(source) => Err(refused(path, source)),
+            },
             Err(errno) => Err(refused(path, errno.into())),
         }
     }
@@ -150,6 +181,20 @@ impl Range {
             .map(|(_, address)| IpNet::from(address))
             .collect())
     }
+}
+
+/// flock(2) knows no deadline but lets its waiters in by turns, so a thread of
+/// its own waits in it. One that is given up unlocks at once, if ever it is let
+/// in. None when the time is over.
+fn wait_for(lock: File, patience: Duration) -> io::Result<Option<File>> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::Builder::new().spawn(move || {
+        let locked = rustix::fs::flock(&lock, FlockOperation::LockExclusive);
+        // Where nobody waits any more, the lock goes with the file.
+        let _ = sender.send(locked.map(|()| lock));
+    })?;
+    let answer = receiver.recv_timeout(patience).ok();
+    Ok(answer.transpose()?)
 }
 
 fn open_lock(run: &RunDir) -> Result<(PathBuf, File), Error> {
@@ -225,9 +270,9 @@ fn choose(
     Ok(given)
 }
 
-/// The first free and rested address of `subnet` after `last`, wrapping, else
-/// the one that rests longest. Looks at no more addresses than are taken or
-/// rest, plus one.
+/// The first free and rested address of `subnet` after `last`, wrapping; the one
+/// that rests longest when fewer than a tenth are free and rested. Looks at no
+/// more addresses than are taken or rest, plus one.
 fn next(
     subnet: &IpNet,
     last: Option<IpAddr>,
@@ -247,6 +292,14 @@ fn next(
             capacity: 0,
         });
     };
+    let capacity = end - FIRST_OFFSET + 1;
+    let is_free = |a: &IpAddr| is_for_pods(&[*subnet], *a) && !taken.contains(a);
+    let rested = capacity.saturating_sub(used() + resting.count(is_free));
+    if rested.saturating_mul(10) < capacity
+        && let Some(oldest) = resting.oldest(is_free)
+    {
+        return Ok(oldest);
+    }
     let mut offset = last
         .and_then(|address| offset_in(subnet, address))
         .filter(|offset| (FIRST_OFFSET..end).contains(offset))
@@ -262,14 +315,10 @@ fn next(
             offset + 1
         };
     }
-    let free = |address: &IpAddr| is_for_pods(&[*subnet], *address) && !taken.contains(address);
-    if let Some(oldest) = resting.oldest(free) {
-        return Ok(oldest);
-    }
     Err(Error::Exhausted {
         subnet: *subnet,
         taken: used(),
-        capacity: end - FIRST_OFFSET + 1,
+        capacity,
     })
 }
 
@@ -331,6 +380,9 @@ fn unix_seconds() -> u64 {
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
 }
+
+/// How long [`Range::lock`] waits.
+pub const LOCK_WAIT: Duration = Duration::from_secs(10);
 
 /// .0 is the node's tunnel address and .1 a bridge's.
 const FIRST_OFFSET: u128 = 2;

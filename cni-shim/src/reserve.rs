@@ -12,7 +12,9 @@ use cni_shim::range::{self, Range};
 use cni_shim::{Attachment, NodeFile, RunDir, State, attachment};
 use ipnet::IpNet;
 
+use crate::delegate::Delegate;
 use crate::error::Error;
+use crate::fault;
 use crate::inventory;
 use crate::link_name::{self, mac_text};
 use crate::netlink::Netlink;
@@ -31,22 +33,22 @@ pub(crate) struct Reservation<'a> {
     pub(crate) wanted: &'a Wanted,
 }
 
-/// What was reserved.
-pub(crate) struct Reserved {
-    /// The record, as written.
-    pub(crate) record: Attachment,
-    /// The delegated IPAM plugin that still holds addresses of an earlier try.
-    pub(crate) owing: Option<String>,
-}
-
 impl Reservation<'_> {
-    /// Writes the record. With a delegated IPAM plugin it has no addresses yet:
-    /// see [`Reservation::assign`].
-    pub(crate) fn reserve(&self, host: &mut Netlink, pod: &mut Netlink) -> Result<Reserved, Error> {
+    /// Writes the record and returns it. With a delegated IPAM plugin it has no
+    /// addresses yet: see [`Reservation::assign`].
+    pub(crate) fn reserve(
+        &self,
+        host: &mut Netlink,
+        pod: &mut Netlink,
+    ) -> Result<Attachment, Error> {
         let subnets = &self.node.subnets;
+        let previous = self.clear_previous(host)?;
+        // What an earlier try owes an IPAM plugin is noted in its record alone,
+        // so it is paid before that is written anew; and it may take its time,
+        // so before anybody has to wait for the lock.
+        self.give_back(previous.as_ref())?;
         let mut taken = Taken::look(host, &self.conf.root, subnets)?;
         let range = Range::lock(self.run)?;
-        let previous = self.clear_previous(host)?;
         veth::expect_free(pod, &self.target.key.ifname)?;
         if let Some(previous) = &previous {
             // Its routes went with its link.
@@ -54,7 +56,6 @@ impl Reservation<'_> {
         }
         self.add_others(&mut taken)?;
         let table = self.table(pod, &taken)?;
-        let owing = previous.as_ref().and_then(|record| record.ipam.clone());
         let addresses = match self.conf.ipam {
             Some(_) => Vec::new(),
             None => {
@@ -66,7 +67,7 @@ impl Reservation<'_> {
         let record = self.record(addresses, table, &taken);
         self.check(&record)?;
         record.write(self.run)?;
-        Ok(Reserved { record, owing })
+        Ok(record)
     }
 
     /// Gives the record the addresses of a delegated IPAM plugin, unless
@@ -122,6 +123,17 @@ impl Reservation<'_> {
         }
         teardown::remove_links(host, &record)?;
         Ok(Some(record))
+    }
+
+    /// Gives back what a delegated IPAM plugin holds for an earlier try; it
+    /// would refuse to give twice.
+    fn give_back(&self, previous: Option<&Attachment>) -> Result<(), Error> {
+        let Some(kind) = previous.and_then(|record| record.ipam.as_ref()) else {
+            return Ok(());
+        };
+        let delegate = Delegate::find(kind, &self.target.path, self.conf)?;
+        delegate.delete(&self.target.key)?;
+        Ok(fault::after("given-back")?)
     }
 
     fn add_others(&self, taken: &mut Taken) -> Result<(), Error> {
@@ -217,6 +229,8 @@ impl Reservation<'_> {
         let mac = self.wanted.mac;
         let mac = mac.unwrap_or_else(|| link_name::pod_mac(&self.conf.name, key));
         let mtu = self.node.mtu;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.unwrap_or_default();
         Attachment {
             version: Attachment::VERSION,
             network: self.conf.name.clone(),
@@ -232,9 +246,8 @@ impl Reservation<'_> {
             addresses,
             mac: mac_text(&mac),
             pod: self.target.arguments.pod.clone(),
-            created: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |since| since.as_secs()),
+            created: now.as_secs(),
+            written_by: format!("{}-{}", std::process::id(), now.as_nanos()),
             state: State::Reserved,
             bandwidth: self.conf.bandwidth,
             mtu: self.conf.mtu.map_or(mtu, |limit| limit.min(mtu)),

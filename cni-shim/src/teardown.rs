@@ -35,8 +35,11 @@ pub(crate) fn remove(
         }
     };
     fault::after("ipam-freed")?;
-    if freed.is_err() && !record.addresses.is_empty() {
-        // The record is the only note of whom they are from: it stays until they are given back.
+    if let Err(error) = &freed
+        && !(record.addresses.is_empty() && error.is_not_found())
+    {
+        // The record is the only note of whom they are from: it stays until they are given back. Of a plugin that is
+        // not there and has given nothing as far as we know, nothing is to be had.
         return Ok(freed?);
     }
     record.remove(run)?;

@@ -6,6 +6,7 @@ use netlink_packet_route::route::RouteType;
 
 use super::change::Change;
 use super::error::HostError;
+use super::inventory::Picture;
 use super::links::{self, Kind, Link};
 use super::prefixes::leads_to;
 use super::routes::{self, Route, Step, Target, Wanted};
@@ -34,11 +35,25 @@ impl Host {
     /// The device missing or no TUN, a cluster network held by somebody else,
     /// IPv6 wanted where there is none, or the kernel's refusal of a step.
     pub async fn apply(&mut self, desired: &HostState) -> Result<Vec<Change>, HostError> {
+        let picture = self.picture().await?;
+        self.apply_to(picture, desired).await
+    }
+
+    /// As [`apply`](Host::apply), from a picture taken before.
+    ///
+    /// # Errors
+    /// As [`apply`](Host::apply).
+    pub async fn apply_to(
+        &mut self,
+        mut picture: Picture,
+        desired: &HostState,
+    ) -> Result<Vec<Change>, HostError> {
         let name = Interface::parse(&desired.device).ok_or_else(|| HostError::DeviceName {
             name: desired.device.clone(),
         })?;
-        let plan = self.check(desired).await?;
-        let v6 = wants_v6(desired);
+        let plan = check(&picture, desired)?;
+        let v6 = desired.has_v6();
+        let before = self.untold.len();
         self.set_mtu(&plan.link, desired.mtu).await?;
         self.lengthen_queue(&plan.link).await?;
         // Before the device is up, or it makes itself a link-local address.
@@ -47,49 +62,13 @@ impl Host {
         }
         self.silence(&name, &plan.link).await?;
         self.raise(&plan.link).await?;
-        self.agree_on_addresses(&plan, desired).await?;
-        self.agree_on_forwarding(desired, &plan.routes, v6).await?;
+        if self.untold.len() != before {
+            // A device that comes up may give itself an address.
+            picture.held = addresses::list(&self.netlink.handle).await?;
+        }
+        self.agree_on_addresses(&plan, &picture, desired).await?;
+        self.agree_on_forwarding(desired, &picture, v6)?;
         Ok(mem::take(&mut self.untold))
-    }
-
-    /// Everything that may be refused, and what the rest works from.
-    async fn check(&self, desired: &HostState) -> Result<Plan, HostError> {
-        let handle = &self.netlink.handle;
-        let links = links::list(handle).await?;
-        let link = links::find(&links, &desired.device).ok_or_else(|| HostError::NoDevice {
-            name: desired.device.clone(),
-        })?;
-        if link.kind != Kind::Tun {
-            return Err(HostError::NotATun {
-                name: link.name.clone(),
-                found: describe(&link.kind),
-            });
-        }
-        if wants_v6(desired) {
-            if !sysctls::has_ipv6() {
-                return Err(HostError::NoIpv6);
-            }
-            if desired.mtu < LEAST_V6_MTU {
-                return Err(HostError::MtuBelowIpv6 {
-                    device: desired.device.clone(),
-                    mtu: desired.mtu,
-                });
-            }
-        }
-        let wanted = routes::wanted(
-            &desired.cluster_routes,
-            &desired.unreachable,
-            &desired.addresses,
-        );
-        let routes = routes::list(handle).await?;
-        match routes::rival(&routes, &wanted, link.index) {
-            Some(rival) => Err(held_by(rival, &links)),
-            None => Ok(Plan {
-                link: link.clone(),
-                wanted,
-                routes,
-            }),
-        }
     }
 
     async fn set_mtu(&mut self, link: &Link, mtu: u16) -> Result<(), HostError> {
@@ -146,17 +125,17 @@ impl Host {
     async fn agree_on_addresses(
         &mut self,
         plan: &Plan,
+        picture: &Picture,
         desired: &HostState,
     ) -> Result<(), HostError> {
         let handle = &self.netlink.handle;
-        let held = addresses::list(handle).await?;
         let (missing, mut surplus) = addresses::plan(
-            &held,
+            &picture.held,
             plan.link.index,
             &desired.addresses,
             &desired.cluster_routes,
         );
-        let mut steps = routes::plan(&plan.routes, &plan.wanted, plan.link.index);
+        let mut steps = routes::plan(&picture.routes, &plan.wanted, plan.link.index);
         if self.only_adds {
             steps.retain(|step| !matches!(step, Step::Remove(_)));
             surplus.clear();
@@ -177,10 +156,10 @@ impl Host {
     }
 
     /// Forwarding, for the families that the cluster network has.
-    async fn agree_on_forwarding(
+    fn agree_on_forwarding(
         &mut self,
         desired: &HostState,
-        routes: &[Route],
+        picture: &Picture,
         v6: bool,
     ) -> Result<(), HostError> {
         self.record.retry();
@@ -195,7 +174,7 @@ impl Host {
         if v6 {
             // A router ignores router advertisements unless accept_ra is 2,
             // and the node would lose its default route: uplinks come first.
-            let uplinks = self.uplinks(routes).await?;
+            let uplinks = self.uplinks(picture)?;
             wanted.extend(uplinks.into_iter().map(|uplink| (uplink, 2)));
             wanted.push((Setting::Forward6, 1));
         }
@@ -211,7 +190,7 @@ impl Host {
     /// route or one learned from a router now, while forwarding is off, and
     /// those that were uplinks when we switched it on. Never a pod's interface,
     /// or a pod could configure the node.
-    async fn uplinks(&self, routes: &[Route]) -> Result<Vec<Setting>, HostError> {
+    fn uplinks(&self, picture: &Picture) -> Result<Vec<Setting>, HostError> {
         let mut uplinks: Vec<Setting> = self
             .record
             .changes()
@@ -220,14 +199,15 @@ impl Host {
             .filter(|setting| matches!(setting, Setting::AcceptRa(_)))
             .collect();
         if Setting::Forward6.read()? == Some(0) {
-            let links = links::list(&self.netlink.handle).await?;
-            let learning: Vec<u32> = routes
+            let learning: Vec<u32> = picture
+                .routes
                 .iter()
                 .filter(|route| is_uplinks(route))
                 .flat_map(|route| route.devices.iter().copied())
                 .collect();
             uplinks.extend(
-                links
+                picture
+                    .links
                     .iter()
                     .filter(|link| learning.contains(&link.index) && link.kind != Kind::Loopback)
                     .filter_map(|link| Interface::parse(&link.name))
@@ -248,15 +228,43 @@ impl Host {
 struct Plan {
     link: Link,
     wanted: Vec<Wanted>,
-    routes: Vec<Route>,
 }
 
-fn wants_v6(desired: &HostState) -> bool {
-    desired
-        .cluster_routes
-        .iter()
-        .chain(&desired.addresses)
-        .any(|net| net.addr().is_ipv6())
+/// Everything that may be refused, and what the rest works from.
+fn check(picture: &Picture, desired: &HostState) -> Result<Plan, HostError> {
+    let links = &picture.links;
+    let link = links::find(links, &desired.device).ok_or_else(|| HostError::NoDevice {
+        name: desired.device.clone(),
+    })?;
+    if link.kind != Kind::Tun {
+        return Err(HostError::NotATun {
+            name: link.name.clone(),
+            found: describe(&link.kind),
+        });
+    }
+    if desired.has_v6() {
+        if !sysctls::has_ipv6() {
+            return Err(HostError::NoIpv6);
+        }
+        if desired.mtu < LEAST_V6_MTU {
+            return Err(HostError::MtuBelowIpv6 {
+                device: desired.device.clone(),
+                mtu: desired.mtu,
+            });
+        }
+    }
+    let wanted = routes::wanted(
+        &desired.cluster_routes,
+        &desired.unreachable,
+        &desired.addresses,
+    );
+    match routes::rival(&picture.routes, &wanted, link.index) {
+        Some(rival) => Err(held_by(rival, links)),
+        None => Ok(Plan {
+            link: link.clone(),
+            wanted,
+        }),
+    }
 }
 
 /// Whether a route shows that its interface faces a router.

@@ -9,25 +9,25 @@
 use ipnet::IpNet;
 
 use super::Host;
-use super::addresses::{self, Held};
+use super::addresses::Held;
 use super::change::Change;
 use super::error::HostError;
-use super::links::{self, Kind, Link};
+use super::inventory::Picture;
+use super::links::{Kind, Link};
 use super::sysctls::{self, Interface, Setting};
 
 impl Host {
-    /// Lets pods on bridges that hold a part of our `own` subnets find ours. Returns the names of those bridges, and
-    /// what had to be changed.
+    /// Lets pods on those bridges of `picture` that hold a part of our `own` subnets find ours. Returns the names of
+    /// the bridges, and what had to be changed.
     ///
     /// # Errors
-    /// The kernel's refusal to list or to switch.
-    pub async fn answer_on_bridges(
+    /// The kernel's refusal to switch.
+    pub fn answer_on_bridges(
         &mut self,
+        picture: &Picture,
         own: &[IpNet],
     ) -> Result<(Vec<String>, Vec<Change>), HostError> {
-        let links = links::list(&self.netlink.handle).await?;
-        let held = addresses::list(&self.netlink.handle).await?;
-        let bridges = within(&links, &held, own);
+        let bridges = within(&picture.links, &picture.held, own);
         let mut changes = Vec::new();
         for bridge in bridges.iter().filter_map(|name| Interface::parse(name)) {
             let setting = Setting::ProxyArp(bridge);

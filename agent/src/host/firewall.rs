@@ -103,6 +103,12 @@ impl Host {
 }
 
 impl Firewall {
+    /// Whether the last call left nothing to do, and what cuts pods off is what did then. Changes of nf_tables are
+    /// announced, and none of them is looked for here.
+    pub(super) fn is_undisturbed(&mut self, networks: &[IpNet]) -> bool {
+        self.agreed.is_some() && self.legacy.is_unchanged(networks)
+    }
+
     async fn agree(&mut self, wanted: &Wanted, changes: &mut Vec<Change>) -> Result<(), HostError> {
         let generation = self.generation().await.map_err(reading)?;
         let agreed = self.agreed.as_ref();

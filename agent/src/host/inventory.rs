@@ -5,11 +5,13 @@ use std::net::IpAddr;
 use dataplane::families::PublicAddresses;
 use ipnet::IpNet;
 
+use super::Host;
 use super::addresses::{self, Held};
 use super::error::HostError;
 use super::links::{self, Link, LinkStats};
+use super::pod_links::PodLinks;
 use super::prefixes::{self, Bypass};
-use super::{Host, routes};
+use super::routes::{self, Route};
 
 /// The interface that carries the overlay, or the two that do, one per family.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,47 +24,75 @@ pub struct Underlay {
     pub out_of_service: Vec<String>,
 }
 
+/// Interfaces, addresses and routes as the kernel listed them at one look. Every question about the same moment is
+/// answered from it.
+#[derive(Clone, Debug)]
+pub struct Picture {
+    pub(super) links: Vec<Link>,
+    pub(super) held: Vec<Held>,
+    pub(super) routes: Vec<Route>,
+    pod_links: PodLinks,
+}
+
 impl Host {
+    /// Takes a picture.
+    ///
+    /// # Errors
+    /// The kernel's refusal to list.
+    pub async fn picture(&self) -> Result<Picture, HostError> {
+        let handle = &self.netlink.handle;
+        let messages = links::messages(handle).await?;
+        Ok(Picture {
+            links: messages.iter().map(links::parse).collect(),
+            pod_links: PodLinks::of(&messages),
+            held: addresses::list(handle).await?,
+            routes: routes::list(handle).await?,
+        })
+    }
+
+    /// The kernel's counters of one interface.
+    ///
+    /// # Errors
+    /// [`HostError::NoDevice`] when there is none of that name.
+    pub async fn device_stats(&self, device: &str) -> Result<LinkStats, HostError> {
+        links::stats(&self.netlink.handle, device).await
+    }
+}
+
+impl Picture {
     /// Every address the host holds on devices other than ours that packets of
     /// other hosts can carry: loopback and IPv6 link-local ones are left out.
     /// Sorted, each once.
-    ///
-    /// # Errors
-    /// The kernel's refusal to list them.
-    pub async fn addresses(&self) -> Result<Vec<IpAddr>, HostError> {
-        let held = self.held_elsewhere().await?;
-        let mut addresses: Vec<IpAddr> = held
-            .iter()
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let mut addresses: Vec<IpAddr> = self
+            .held_elsewhere()
             .filter(|(held, _)| held.is_routable())
             .map(|(held, _)| held.address.addr())
             .collect();
         addresses.sort_unstable();
         addresses.dedup();
-        Ok(addresses)
+        addresses
     }
 
     /// The interfaces that hold the addresses of `public`: usually one for both.
     ///
     /// # Errors
-    /// [`HostError::NoUnderlay`] when none holds one of them (the sentence lists
-    /// what the node holds), or the kernel's refusal to list.
-    pub async fn underlay(&self, public: PublicAddresses) -> Result<Underlay, HostError> {
-        let held = self.held_elsewhere().await?;
+    /// [`HostError::NoUnderlay`] when none holds one of them; the sentence lists
+    /// what the node holds.
+    pub fn underlay(&self, public: PublicAddresses) -> Result<Underlay, HostError> {
         let mut names: Vec<&str> = Vec::new();
         let mut out_of_service = Vec::new();
         let mut mtu = u16::MAX;
         for address in public.iter() {
-            let mut holders = held
-                .iter()
-                .filter(|(held, _)| held.address.addr() == address);
-            let Some((_, link)) = holders.next() else {
+            let mut held = self.held_elsewhere();
+            let Some((_, link)) = held.find(|(held, _)| held.address.addr() == address) else {
                 return Err(HostError::NoUnderlay {
                     key: match (public, address) {
                         (PublicAddresses::Dual(..), IpAddr::V6(_)) => "public-ipv6",
                         _ => "public-ip",
                     },
                     address,
-                    held: in_words(&held),
+                    held: in_words(self.held_elsewhere()),
                 });
             };
             mtu = mtu.min(u16::try_from(link.mtu).unwrap_or(u16::MAX));
@@ -82,71 +112,43 @@ impl Host {
     /// device other than `device`: pods attached by somebody else's plugin, a
     /// bridge's connected network, and each address of such a device as /32 or
     /// /128. Sorted, each once.
-    ///
-    /// # Errors
-    /// The kernel's refusal to list.
-    pub async fn kernel_prefixes(
-        &self,
-        own: &[IpNet],
-        device: &str,
-    ) -> Result<Vec<IpNet>, HostError> {
-        let handle = &self.netlink.handle;
-        let device = links::named(handle, device).await?.map(|link| link.index);
-        let routes = routes::list(handle).await?;
-        let held = addresses::list(handle).await?;
-        Ok(prefixes::served(&routes, &held, own, device))
+    pub fn kernel_prefixes(&self, own: &[IpNet], device: &str) -> Vec<IpNet> {
+        prefixes::served(&self.routes, &self.held, own, self.index(device))
     }
 
     /// Routes more specific than a `cluster` network that are neither ours nor
     /// inside our `own` subnets: packets they match never reach us.
-    ///
-    /// # Errors
-    /// The kernel's refusal to list.
-    pub async fn bypassing(
-        &self,
-        cluster: &[IpNet],
-        own: &[IpNet],
-        device: &str,
-    ) -> Result<Vec<Bypass>, HostError> {
-        let handle = &self.netlink.handle;
-        let links = links::list(handle).await?;
-        let device = links::find(&links, device).map(|link| link.index);
-        let routes = routes::list(handle).await?;
-        Ok(prefixes::strays(&routes, cluster, own, device)
+    pub fn bypassing(&self, cluster: &[IpNet], own: &[IpNet], device: &str) -> Vec<Bypass> {
+        prefixes::strays(&self.routes, cluster, own, self.index(device))
             .map(|route| Bypass {
                 prefix: route.prefix,
-                device: prefixes::leads_to(route, &links),
+                device: prefixes::leads_to(route, &self.links),
                 gateway: route.gateway,
                 protocol: route.protocol,
             })
-            .collect())
+            .collect()
     }
 
-    /// The kernel's counters of one interface.
-    ///
-    /// # Errors
-    /// [`HostError::NoDevice`] when there is none of that name.
-    pub async fn device_stats(&self, device: &str) -> Result<LinkStats, HostError> {
-        links::stats(&self.netlink.handle, device).await
+    /// The host's ends of pods.
+    pub fn pod_links(&self) -> &PodLinks {
+        &self.pod_links
     }
 
-    async fn held_elsewhere(&self) -> Result<Vec<(Held, Link)>, HostError> {
-        let links = links::list(&self.netlink.handle).await?;
-        let held = addresses::list(&self.netlink.handle).await?;
-        Ok(held
-            .into_iter()
-            .filter_map(|held| {
-                let link = links.iter().find(|link| link.index == held.index)?;
-                (!link.is_ours()).then(|| (held, link.clone()))
-            })
-            .collect())
+    fn index(&self, device: &str) -> Option<u32> {
+        links::find(&self.links, device).map(|link| link.index)
+    }
+
+    fn held_elsewhere(&self) -> impl Iterator<Item = (&Held, &Link)> {
+        self.held.iter().filter_map(|held| {
+            let link = self.links.iter().find(|link| link.index == held.index)?;
+            (!link.is_ours()).then_some((held, link))
+        })
     }
 }
 
 /// The routable addresses for a sentence, at most ten of them.
-fn in_words(held: &[(Held, Link)]) -> String {
+fn in_words<'a>(held: impl Iterator<Item = (&'a Held, &'a Link)>) -> String {
     let all: Vec<String> = held
-        .iter()
         .filter(|(held, _)| held.is_routable())
         .map(|(held, link)| format!("{} ({})", held.address.addr(), link.name))
         .collect();

@@ -48,6 +48,13 @@ struct Family {
 }
 
 impl Legacy {
+    /// Whether [`check`](Legacy::check) says what it said last.
+    pub(super) fn is_unchanged(&mut self, networks: &[IpNet]) -> bool {
+        let before = self.found.clone();
+        let _ = self.check(networks);
+        self.found == before
+    }
+
     /// # Errors
     /// [`HostError::CutOff`]: a table cuts pods of a network off from each other,
     /// or there is one that cannot be read.

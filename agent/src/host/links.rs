@@ -87,16 +87,11 @@ impl Link {
     }
 }
 
-/// Every interface of the namespace.
-pub(super) async fn list(handle: &Handle) -> Result<Vec<Link>, HostError> {
-    let messages: Vec<LinkMessage> = handle
-        .link()
-        .get()
-        .execute()
-        .try_collect()
-        .await
-        .map_err(|source| HostError::netlink("list", "the interfaces", source))?;
-    Ok(messages.iter().map(parse).collect())
+/// Every interface of the namespace, as the kernel tells them.
+pub(super) async fn messages(handle: &Handle) -> Result<Vec<LinkMessage>, HostError> {
+    let all = handle.link().get().execute().try_collect();
+    all.await
+        .map_err(|source| HostError::netlink("list", "the interfaces", source))
 }
 
 /// The interface of that name among those listed.

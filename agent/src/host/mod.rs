@@ -9,8 +9,9 @@
 //!
 //! [`Host::apply`] is set-up and repair in one: it reads what is, does what is
 //! missing, and says what it did. Called again it does nothing, so the caller
-//! may call it at every hint from [`watch()`] and every few seconds besides (the
-//! kernel announces no change of `accept_local` and its like).
+//! may call it at every hint from [`watch()`] and every few seconds besides. What
+//! the kernel announces to nobody (`accept_local` and its like, `subnet.env`,
+//! iptables-legacy) is looked at by [`Host::is_undisturbed`], which costs little.
 //!
 //! Everything that can be refused is checked before the first change. A failure
 //! after that leaves what was done: each step is right by itself, forwarding
@@ -47,6 +48,7 @@ mod shaping;
 mod source_check;
 mod subnet_env;
 mod sysctls;
+mod unannounced;
 mod verdict;
 mod watch;
 
@@ -58,7 +60,7 @@ use tokio::task::JoinHandle;
 pub use change::{Change, SettingChange};
 pub use cleanup::{Outcome, Traces, cleanup};
 pub use error::HostError;
-pub use inventory::Underlay;
+pub use inventory::{Picture, Underlay};
 pub use links::LinkStats;
 pub use nft::NftError;
 pub use pod_links::PodLinks;
@@ -68,6 +70,7 @@ pub use routes::PROTOCOL;
 pub use subnet_env::SubnetEnv;
 pub use watch::{HostEvent, Watch, watch};
 
+use crate::file_state::FileState;
 use crate::reconcile::HostState;
 use firewall::Firewall;
 use record::{Found, Place, Record};
@@ -82,6 +85,8 @@ pub struct Host {
     untold: Vec<Change>,
     /// Nothing is withdrawn.
     only_adds: bool,
+    /// `subnet.env` when it was last as it should be.
+    subnet_file: Option<FileState>,
 }
 
 impl Host {
@@ -114,6 +119,7 @@ impl Host {
             firewall: Firewall::default(),
             untold,
             only_adds: false,
+            subnet_file: None,
         })
     }
 

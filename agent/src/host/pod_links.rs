@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use cni_shim::attachment::{HOST_IFNAME_PREFIX, LIMITER_IFNAME_PREFIX, limiter_ifname};
-use futures_util::TryStreamExt;
 use netlink_packet_route::link::LinkMessage;
 
 use super::Host;
@@ -27,6 +26,15 @@ pub(super) struct PodLink {
 }
 
 impl PodLinks {
+    /// Those among all interfaces.
+    pub(super) fn of(messages: &[LinkMessage]) -> PodLinks {
+        let mut found = PodLinks::default();
+        for message in messages {
+            found.take(message);
+        }
+        found
+    }
+
     /// Whether there is a host's end of that name. A veth ends with the namespace of its other end, so there is none
     /// once the pod's namespace is gone.
     pub fn has(&self, host_ifname: &str) -> bool {
@@ -100,13 +108,8 @@ impl Host {
     /// # Errors
     /// The kernel's refusal to list.
     pub async fn pod_links(&self) -> Result<PodLinks, HostError> {
-        let mut found = PodLinks::default();
-        let mut answer = Box::pin(self.netlink.handle.link().get().execute());
-        let failed = |source| HostError::netlink("list", "the interfaces of pods", source);
-        while let Some(message) = answer.try_next().await.map_err(failed)? {
-            found.take(&message);
-        }
-        Ok(found)
+        let messages = links::messages(&self.netlink.handle).await?;
+        Ok(PodLinks::of(&messages))
     }
 }
 

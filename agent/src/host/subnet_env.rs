@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use super::Host;
 use super::change::Change;
 use super::error::HostError;
+use crate::file_state::FileState;
 use crate::reconcile::HostState;
 
 /// What `subnet.env` says. Its `Display` is the file.
@@ -74,35 +75,45 @@ impl Host {
     /// # Errors
     /// [`HostError::WriteSubnetFile`], [`HostError::WriteRecord`] or
     /// [`HostError::RemoveFile`].
-    pub fn write_subnet_env(&self, desired: &HostState) -> Result<Option<Change>, HostError> {
-        let state_dir = self.record.directory();
-        let path = &desired.subnet_file;
-        let contents = desired.subnet_env.to_string();
-        let note = Note::read(state_dir).unwrap_or_default();
-        if note.path != *path {
-            remove(&note)?;
+    pub fn write_subnet_env(&mut self, desired: &HostState) -> Result<Option<Change>, HostError> {
+        // Before it is read: what is written afterwards makes another state.
+        self.subnet_file = FileState::of(&desired.subnet_file);
+        let change = write_noted(self.record.directory(), desired)?;
+        if change.is_some() {
+            self.subnet_file = FileState::of(&desired.subnet_file);
         }
-        if note.path == *path && note.written.last() == Some(&contents) && is(path, &contents) {
-            return Ok(None);
-        }
-        let before = (note.path == *path).then_some(note);
-        let absent = path.parent().is_some_and(|directory| !directory.exists());
-        let note = Note {
-            path: path.clone(),
-            made_directory: before.as_ref().is_some_and(|note| note.made_directory) || absent,
-            written: before
-                .and_then(|note| note.written.into_iter().last())
-                .into_iter()
-                .chain([contents.clone()])
-                .collect(),
-        };
-        note.write(state_dir)?;
-        write(path, &contents).map_err(|source| HostError::WriteSubnetFile {
-            path: path.clone(),
-            source,
-        })?;
-        Ok(Some(Change::SubnetFile(path.clone())))
+        Ok(change)
     }
+}
+
+/// The file, and the note of it in `state_dir`.
+fn write_noted(state_dir: &Path, desired: &HostState) -> Result<Option<Change>, HostError> {
+    let path = &desired.subnet_file;
+    let contents = desired.subnet_env.to_string();
+    let note = Note::read(state_dir).unwrap_or_default();
+    if note.path != *path {
+        remove(&note)?;
+    }
+    if note.path == *path && note.written.last() == Some(&contents) && is(path, &contents) {
+        return Ok(None);
+    }
+    let before = (note.path == *path).then_some(note);
+    let absent = path.parent().is_some_and(|directory| !directory.exists());
+    let note = Note {
+        path: path.clone(),
+        made_directory: before.as_ref().is_some_and(|note| note.made_directory) || absent,
+        written: before
+            .and_then(|note| note.written.into_iter().last())
+            .into_iter()
+            .chain([contents.clone()])
+            .collect(),
+    };
+    note.write(state_dir)?;
+    write(path, &contents).map_err(|source| HostError::WriteSubnetFile {
+        path: path.clone(),
+        source,
+    })?;
+    Ok(Some(Change::SubnetFile(path.clone())))
 }
 
 /// What became of the file on record.

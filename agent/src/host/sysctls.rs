@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 
 use super::error::HostError;
@@ -107,22 +107,8 @@ pub(super) struct Altered {
 /// Gives the device the settings of a tunnel's end. Settings of IPv6 are left
 /// out where the kernel has none.
 pub(super) fn assert_device(device: &Interface, ipv6: bool) -> Result<Vec<Altered>, HostError> {
-    let mut wanted: Vec<(String, i32)> = DEVICE4
-        .iter()
-        .map(|(key, value)| (format!("{CONF4}{}/{key}", device.name()), *value))
-        .collect();
-    if has_ipv6() {
-        let enable = ipv6.then_some(("disable_ipv6", 0));
-        wanted.extend(
-            DEVICE6
-                .iter()
-                .copied()
-                .chain(enable)
-                .map(|(key, value)| (format!("{CONF6}{}/{key}", device.name()), value)),
-        );
-    }
     let mut altered = Vec::new();
-    for (path, value) in wanted {
+    for (path, value) in of_device(device, ipv6) {
         let Some(found) = read(&path)? else { continue };
         if found != value {
             write(&path, value)?;
@@ -134,6 +120,27 @@ pub(super) fn assert_device(device: &Interface, ipv6: bool) -> Result<Vec<Altere
         }
     }
     Ok(altered)
+}
+
+/// Whether the device has them.
+pub(super) fn has_device_settings(device: &Interface, ipv6: bool) -> Result<bool, HostError> {
+    for (path, value) in of_device(device, ipv6) {
+        if read(&path)?.is_some_and(|found| found != value) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The settings of a tunnel's end, by path. Those of IPv6 are not there where the kernel has none.
+fn of_device(device: &Interface, ipv6: bool) -> impl Iterator<Item = (String, i32)> {
+    let name = device.name();
+    let enable = ipv6.then_some(("disable_ipv6", 0));
+    let v6 = DEVICE6.iter().copied().chain(enable);
+    let v4 = DEVICE4
+        .iter()
+        .map(move |(key, value)| (format!("{CONF4}{name}/{key}"), *value));
+    v4.chain(v6.map(move |(key, value)| (format!("{CONF6}{name}/{key}"), value)))
 }
 
 /// Lets the device leave the groups of IPv6 routers, which the kernel joins and leaves with the device's
@@ -193,12 +200,14 @@ fn read(path: &str) -> Result<Option<i32>, HostError> {
         key: dotted(path),
         source,
     };
-    match fs::read_to_string(Path::new(ROOT).join(path)) {
-        Ok(text) => text
-            .trim()
-            .parse()
+    let mut text = [0; LONGEST_VALUE];
+    let read = fs::File::open(Path::new(ROOT).join(path)).and_then(|mut file| file.read(&mut text));
+    match read {
+        Ok(length) => text
+            .get(..length)
+            .and_then(|value| std::str::from_utf8(value).ok()?.trim().parse().ok())
             .map(Some)
-            .map_err(|source| failed(io::Error::new(io::ErrorKind::InvalidData, source))),
+            .ok_or_else(|| failed(io::ErrorKind::InvalidData.into())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(failed(source)),
     }
@@ -233,6 +242,8 @@ const PROXY_ARP: &str = "/proxy_arp";
 const FORWARD4: &str = "net/ipv4/ip_forward";
 const FORWARD6: &str = "net/ipv6/conf/all/forwarding";
 const ACCEPT_RA: &str = "/accept_ra";
+/// More than a number takes, in bytes. The kernel gives a setting whole at the first read.
+const LONGEST_VALUE: usize = 32;
 /// Longest interface name, in bytes (`IFNAMSIZ` without the terminator).
 const LONGEST_NAME: usize = 15;
 

@@ -1,8 +1,9 @@
 //! Theory of operation
 //!
 //! A netlink socket in the multicast groups that announce changes of links,
-//! addresses, routes and the settings the kernel announces (`forwarding`,
-//! `rp_filter`), and one in the group of nf_tables, where the kernel has it. Only the kind of each change is told: whoever listens reads
+//! addresses, routes, traffic control and the settings the kernel announces
+//! (`forwarding`, `rp_filter`, `proxy_arp`), and one in the group of nf_tables,
+//! where the kernel has it. Only the kind of each change is told: whoever listens reads
 //! the state again, once for a whole burst. So nothing is queued here; the
 //! kernel's receive buffer is the bound, and when it overflows the kernel says
 //! so once ([`HostEvent::Overrun`]), which means the same as every other event:
@@ -30,8 +31,10 @@ pub enum HostEvent {
     Address,
     /// A route came, went or changed.
     Route,
-    /// A forwarding or `rp_filter` setting changed.
+    /// A setting that is announced changed: `forwarding`, `rp_filter`, `proxy_arp`.
     Setting,
+    /// A queue discipline or a filter came, went or changed.
+    Shaping,
     /// A batch of nft rules was taken.
     Rules,
     /// The kernel had more to tell than fitted: read everything again.
@@ -69,9 +72,16 @@ pub fn watch() -> Result<Watch, HostError> {
     Ok(Watch {
         routing: Source::open(NETLINK_ROUTE, groups)
             .map_err(|source: io::Error| HostError::Socket { source })?,
-        // Without it the repair every second finds what changed.
+        // Whoever listens looks by itself then.
         filter: Source::open(NETLINK_NETFILTER, 1 << (NFNLGRP_NFTABLES - 1)).ok(),
     })
+}
+
+impl Watch {
+    /// Whether every kind of change is told: there is a group of nf_tables.
+    pub fn is_whole(&self) -> bool {
+        self.filter.is_some()
+    }
 }
 
 impl Stream for Watch {
@@ -145,6 +155,7 @@ fn event(kind: u16) -> Option<HostEvent> {
         16 | 17 => Some(HostEvent::Link),
         20 | 21 => Some(HostEvent::Address),
         24 | 25 => Some(HostEvent::Route),
+        36 | 37 | 44 | 45 => Some(HostEvent::Shaping),
         80 | 81 => Some(HostEvent::Setting),
         RULES_CHANGED => Some(HostEvent::Rules),
         _ => None,
@@ -159,7 +170,7 @@ const DATAGRAM: usize = 32 * 1024;
 const RULES_CHANGED: u16 = (nft::SUBSYSTEM as u16) << 8 | nft::NEW_GENERATION as u16;
 /// The group of nf_tables (`include/uapi/linux/netfilter/nfnetlink.h`).
 const NFNLGRP_NFTABLES: u32 = 7;
-const GROUPS: [MulticastGroup; 7] = [
+const GROUPS: [MulticastGroup; 8] = [
     MulticastGroup::Link,
     MulticastGroup::Ipv4Ifaddr,
     MulticastGroup::Ipv6Ifaddr,
@@ -167,6 +178,7 @@ const GROUPS: [MulticastGroup; 7] = [
     MulticastGroup::Ipv6Route,
     MulticastGroup::Ipv4Netconf,
     MulticastGroup::Ipv6Netconf,
+    MulticastGroup::Tc,
 ];
 
 #[cfg(test)]

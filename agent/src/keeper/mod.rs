@@ -14,7 +14,7 @@
 //!
 //! States of a life: *starting* (deposits and withdrawals) → *ready* (the keeper answers *go* at once) →
 //! *forwarding* (the keeper watches the workers' ticks). A life that is not forwarding after 30 s, breaks the
-//! protocol, or has a worker whose tick stands for 2 s is killed. The next one starts at once. Deaths in a row
+//! protocol, or has a worker whose tick stands for 2 to 3 s is killed. The next one starts at once. Deaths in a row
 //! are waited for: up to 5 s while no life forwards, at most 200 ms after one that did ([`backoff`]). A service that ends by itself before any service ever
 //! forwarded has a reason that trying again does not mend: the keeper ends with its exit code. So it is with a
 //! first service that the kernel does not start; once one has forwarded, that is a death like any other.
@@ -42,7 +42,7 @@ use dataplane::counters::Counters;
 use rustix::io::fcntl_dupfd_cloexec;
 use thiserror::Error;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::sleep;
 use tracing::{error, info, warn};
 
 use backoff::Backoff;
@@ -53,6 +53,7 @@ use table::{Table, TableError};
 use watchdog::{LOOK_EVERY, Watchdog};
 
 use crate::causes::causes;
+use crate::pulse::Pulse;
 use crate::start_failure;
 
 /// Name under which the service deposits its memfd of counters.
@@ -70,6 +71,9 @@ pub enum KeeperError {
     /// No signal handler.
     #[error("cannot listen for signals; check the limit of open descriptors (ulimit -n)")]
     Signals(#[source] io::Error),
+    /// No timer.
+    #[error("cannot have a timer; check the limit of open descriptors (ulimit -n)")]
+    Clock(#[source] io::Error),
     /// No child.
     #[error(
         "cannot start the service {path}; put the binary back, or start the new one by its path"
@@ -114,10 +118,11 @@ pub async fn run(run_dir: PathBuf, program: Program) -> Result<u8, KeeperError> 
 
 async fn keep(run_dir: &Path, program: &Program) -> Result<u8, KeeperError> {
     let mut stop = Stop::listen().map_err(KeeperError::Signals)?;
+    let mut looks = Pulse::every(LOOK_EVERY).map_err(KeeperError::Clock)?;
     let mut keeper = Keeper::default();
     let mut backoff = Backoff::default();
     loop {
-        let reason = match keeper.life(program, &mut stop).await {
+        let reason = match keeper.life(program, &mut stop, &mut looks).await {
             Ok(Outcome::Stopped(ending)) => {
                 info!("stopped: the service {}", ending.words());
                 return Ok(0);
@@ -176,7 +181,12 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn life(&mut self, program: &Program, stop: &mut Stop) -> Result<Outcome, KeeperError> {
+    async fn life(
+        &mut self,
+        program: &Program,
+        stop: &mut Stop,
+        looks: &mut Pulse,
+    ) -> Result<Outcome, KeeperError> {
         self.forwarding_since = None;
         let (channel, theirs) = Channel::pair().map_err(KeeperError::Channel)?;
         let mut service = Service::start(program, theirs).map_err(|source| KeeperError::Start {
@@ -184,7 +194,7 @@ impl Keeper {
             source,
         })?;
         info!(pid = service.id(), "the service is started");
-        let outcome = match self.serve(&channel, &mut service, stop).await {
+        let outcome = match self.serve(&channel, &mut service, stop, looks).await {
             Verdict::Died(ending) => Outcome::Died(ending.map_err(KeeperError::Wait)?),
             Verdict::Stop => Outcome::Stopped(
                 service
@@ -206,12 +216,11 @@ impl Keeper {
         channel: &Channel,
         service: &mut Service,
         stop: &mut Stop,
+        looks: &mut Pulse,
     ) -> Verdict {
         if let Err(error) = self.hand_over(channel).await {
             return self.broken(&error, service).await;
         }
-        let mut looks = interval(LOOK_EVERY);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut watch: Option<(Watchdog, Counters)> = None;
         let started = Instant::now();
         loop {
@@ -235,13 +244,17 @@ impl Keeper {
                     Ok(None) => return self.broken(&"it closed the channel", service).await,
                     Err(error) => return self.broken(&error, service).await,
                 },
-                _ = looks.tick() => {
+                beat = looks.beat() => {
                     if self.forwarding_since.is_none() && started.elapsed() > START_PATIENCE {
                         let limit = START_PATIENCE.as_secs();
                         return Verdict::Kill(format!("it did not forward within {limit} s"));
                     }
                     if let Some(reason) = watch.as_mut().and_then(look) {
                         return Verdict::Kill(reason);
+                    }
+                    let pause = watch.as_ref().map(|(watchdog, _)| watchdog.pause());
+                    if let Err(error) = beat.and_then(|()| looks.change(pause.unwrap_or(LOOK_EVERY))) {
+                        return Verdict::Kill(format!("the keeper's clock has stopped: {error}"));
                     }
                 }
             }

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Default)]
 pub struct Watchdog {
     workers: Vec<(u64, Instant)>,
+    /// A tick was where it had been at the look before.
+    suspects: bool,
 }
 
 /// A worker whose tick stood still for too long.
@@ -20,13 +22,17 @@ pub struct Stalled {
 impl Watchdog {
     /// Takes a look at every worker's tick; names the first that stood still for 2 s.
     pub fn look(&mut self, ticks: &[u64], now: Instant) -> Option<Stalled> {
+        self.suspects = false;
         if self.workers.len() != ticks.len() {
             self.workers = ticks.iter().map(|tick| (*tick, now)).collect();
+            return None;
         }
         let mut stalled = None;
         for (worker, (tick, (seen, since))) in ticks.iter().zip(&mut self.workers).enumerate() {
             if tick != seen {
                 (*seen, *since) = (*tick, now);
+            } else {
+                self.suspects = true;
             }
             let stood = now.saturating_duration_since(*since);
             if stood >= PATIENCE && stalled.is_none() {
@@ -35,12 +41,22 @@ impl Watchdog {
         }
         stalled
     }
+
+    /// How long after this look the next one is due: a worker under suspicion is looked at more often.
+    pub fn pause(&self) -> Duration {
+        if self.suspects {
+            LOOK_CLOSELY
+        } else {
+            LOOK_EVERY
+        }
+    }
 }
 
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How often the keeper looks.
-pub const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How often the keeper looks. An idle worker's tick moves twice in that time.
+pub const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_CLOSELY: Duration = Duration::from_millis(250);
 
 #[cfg(test)]
 mod tests {
@@ -63,6 +79,22 @@ mod tests {
                 stood: Duration::from_secs(2)
             }
         );
+    }
+
+    #[test]
+    fn only_what_may_hang_is_looked_at_often() {
+        let start = Instant::now();
+        let at = |seconds| start + LOOK_EVERY * seconds;
+        let mut watchdog = Watchdog::default();
+        for (second, ticks, pause) in [
+            (0, [5, 9], LOOK_EVERY),
+            (1, [6, 10], LOOK_EVERY),
+            (2, [7, 10], LOOK_CLOSELY),
+            (3, [8, 11], LOOK_EVERY),
+        ] {
+            assert_eq!(watchdog.look(&ticks, at(second)), None);
+            assert_eq!(watchdog.pause(), pause, "{second}");
+        }
     }
 
     #[test]

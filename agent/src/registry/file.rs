@@ -34,6 +34,7 @@ use super::Update;
 pub use super::nodes::parse;
 use crate::config::NetConf;
 use crate::config::text_file::{self, TextFileError};
+use crate::file_state::FileState;
 use crate::lease::Lease;
 
 /// A list of nodes in a file, watched.
@@ -61,30 +62,7 @@ pub struct FileRegistry {
 struct Candidate {
     update: Update,
     unreadable: bool,
-    state: Option<State>,
-}
-
-/// What of a file changes when somebody writes it.
-#[derive(Debug, PartialEq, Eq)]
-struct State {
-    device: u64,
-    inode: u64,
-    size: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
-impl State {
-    fn of(path: &Path) -> Option<State> {
-        let found = path.metadata().ok()?;
-        Some(State {
-            device: found.dev(),
-            inode: found.ino(),
-            size: found.size(),
-            modified: (found.mtime(), found.mtime_nsec()),
-            changed: (found.ctime(), found.ctime_nsec()),
-        })
-    }
+    state: Option<FileState>,
 }
 
 /// Why a file cannot be watched at all.
@@ -198,7 +176,7 @@ impl FileRegistry {
             self.rewatch();
         }
         if let Some(candidate) = self.candidate.take()
-            && candidate.state == State::of(&self.path)
+            && candidate.state == FileState::of(&self.path)
         {
             self.unreadable = candidate.unreadable;
             self.told = Some(candidate.update.clone());
@@ -299,7 +277,7 @@ impl FileRegistry {
     }
 
     fn read(&self) -> Candidate {
-        let state = State::of(&self.path);
+        let state = FileState::of(&self.path);
         let (update, unreadable) = match text_file::read(&self.path, MOST_BYTES) {
             Ok(text) => (self.understand(&text, &self.net_conf), false),
             Err(error) => (unreadable(&error), true),

@@ -3,6 +3,8 @@
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
+use tokio::task::yield_now;
+use tokio::time::sleep;
 
 use super::control::Control;
 use crate::api::wire::Reply;
@@ -42,5 +44,18 @@ impl Control {
     }
 }
 
-pub(super) const ADOPTION_STEP: Duration = Duration::from_millis(1);
+/// Until it is worth looking again whether the workers use the tables that `waiting` wait for. A worker that slept is
+/// awake in tens of microseconds and a timer goes by milliseconds, so the first looks follow each other at once, with
+/// whatever else is due in between.
+pub(super) async fn next_look(waiting: &[Waiting]) {
+    if waiting.iter().any(|one| one.since.elapsed() < EAGER) {
+        yield_now().await;
+    } else {
+        sleep(ADOPTION_STEP).await;
+    }
+}
+
+/// A worker is late then: it has no core, or a long batch.
+const EAGER: Duration = Duration::from_micros(500);
+const ADOPTION_STEP: Duration = Duration::from_millis(1);
 pub(super) const ADOPTION_PATIENCE: Duration = Duration::from_secs(3);

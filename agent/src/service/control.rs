@@ -1,4 +1,9 @@
 //! The control loop: waits for the registry, the kernel, the API and the clock, and decides anew.
+//!
+//! Everything is read, decided and made to agree ([`Control::refresh`]) when somebody says that it changed: the
+//! registry, a netlink announcement, a caller. Once a second there is a *glance* at what nobody announces, which costs a
+//! few dozen system calls and becomes a full look where something is found, where the watch is not whole, and as long as
+//! anything is in the way; and every 10 s there is a full look whatever was announced.
 
 use std::future::pending;
 use std::os::fd::AsFd;
@@ -11,10 +16,10 @@ use dataplane::engine::{Engine, Notice};
 use futures_util::StreamExt;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant as Moment, MissedTickBehavior, interval, sleep, sleep_until};
+use tokio::time::{Instant as Moment, sleep_until};
 use tracing::{error, info, warn};
 
-use super::adoption::{ADOPTION_STEP, Waiting};
+use super::adoption::{Waiting, next_look};
 use super::cores::Workforce;
 use super::counts::given_up;
 use super::descriptors::Descriptors;
@@ -25,7 +30,8 @@ use super::takeover::{LISTENER, StartError};
 use super::tending::Tending;
 use crate::api::server::{self, Call};
 use crate::causes::causes;
-use crate::host::{self, Change, Host, HostError, Watch};
+use crate::host::{self, Change, Host, HostError, Picture, Watch};
+use crate::pulse::Pulse;
 use crate::reconcile::HostState;
 use crate::registry::Update;
 use crate::registry::file::FileRegistry;
@@ -98,6 +104,9 @@ pub struct Control {
     pub(super) started: Instant,
     /// When tables were published last.
     pub(super) published: Instant,
+    /// When everything was looked at last.
+    looked: Instant,
+    glances: Pulse,
     pub(super) registry: FileRegistry,
     calls: mpsc::Receiver<Call>,
     sender: mpsc::Sender<Call>,
@@ -136,6 +145,7 @@ impl Control {
         // Changes of the kernel from here on are told; what came before is read once more below.
         // Without a watch the loop tries again, and the clock makes up for it.
         let watch = host::watch().ok();
+        let glances = Pulse::every(GLANCE_EVERY).map_err(StartError::Clock)?;
         let (sender, calls) = mpsc::channel(CALLS);
         let server = serve(listener, sender.clone());
         if !table.ready().await? {
@@ -166,6 +176,8 @@ impl Control {
             state_problem: None,
             started: Instant::now(),
             published: Instant::now(),
+            looked: Instant::now(),
+            glances,
             registry,
             calls,
             sender,
@@ -185,11 +197,14 @@ impl Control {
     /// Runs until something ends it.
     pub async fn run(&mut self, stop: impl Future<Output = ()>) -> End {
         tokio::pin!(stop);
-        let mut repair = interval(REPAIR_EVERY);
-        repair.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Once now: what changed before the watch was there was announced to nobody.
+        let mut outcome = self.refresh().await;
         let mut burst_ends: Option<Moment> = None;
         loop {
-            let outcome = tokio::select! {
+            if let Err(Restart(reason)) = outcome {
+                return End::Restart(reason);
+            }
+            outcome = tokio::select! {
                 () = &mut stop => return End::Asked,
                 () = self.table.keeper_ended() => return End::KeeperEnded,
                 update = self.registry.next() => self.learn(update).await,
@@ -206,15 +221,15 @@ impl Control {
                     burst_ends = None;
                     self.refresh().await
                 }
-                _ = repair.tick() => self.refresh().await,
-                () = sleep(ADOPTION_STEP), if !self.waiting.is_empty() => {
+                beat = self.glances.beat() => match beat {
+                    Ok(()) => self.glance().await,
+                    Err(error) => Err(Restart(format!("the clock has stopped: {error}"))),
+                },
+                () = next_look(&self.waiting), if !self.waiting.is_empty() => {
                     self.settle();
                     Ok(())
                 }
             };
-            if let Err(Restart(reason)) = outcome {
-                return End::Restart(reason);
-            }
         }
     }
 
@@ -240,9 +255,42 @@ impl Control {
         self.refresh().await
     }
 
+    /// Looks at what nobody announces, and at everything where that is not enough.
+    async fn glance(&mut self) -> Result<(), Restart> {
+        let quiet = self.is_settled()
+            && self.looked.elapsed() < LOOK_EVERY
+            && !self.engine.device_lost()
+            && !self.node.have_records_changed()
+            && server::is_socket(&self.node.known.config.run_dir().socket())
+            && self.host.is_undisturbed(&self.node.desired.host);
+        if !quiet {
+            return self.refresh().await;
+        }
+        self.notice();
+        self.note_offloads();
+        Ok(())
+    }
+
+    /// Whether the next look can wait for an announcement: every kind of them arrives, and nothing is to be tried again.
+    fn is_settled(&self) -> bool {
+        let problems = [
+            &self.host_problem,
+            &self.underlay_problem,
+            &self.node_file_problem,
+            &self.api_problem,
+            &self.tending.problem,
+        ];
+        self.watch.as_ref().is_some_and(Watch::is_whole)
+            && self.saved
+            && !self.node.cached.is_any()
+            && self.applied == self.node.desired.host
+            && problems.iter().all(|problem| problem.is_none())
+    }
+
     /// Reads the kernel, decides, publishes, makes the kernel agree. What the kernel refuses is told in
     /// `tartan status` and tried again at the next turn.
     pub(super) async fn refresh(&mut self) -> Result<(), Restart> {
+        self.looked = Instant::now();
         if self.watch.is_none() {
             self.watch = host::watch().ok();
         }
@@ -251,14 +299,15 @@ impl Control {
         self.reread_net_conf()?;
         self.host.only_add(self.node.cached.is_any());
         self.node.reread_changed_records();
-        let mut unread = self.node.known.refresh(&self.host).await;
+        let picture = self.host.picture().await;
+        let mut unread = picture.as_ref().ok().and_then(|p| self.node.known.see(p));
         if self.follow_underlay().await {
-            unread = self.node.known.refresh(&self.host).await;
+            unread = picture.as_ref().ok().and_then(|p| self.node.known.see(p));
         }
-        let looked_after = self.tend_pods().await;
+        let looked_after = self.tend_pods(picture.as_ref().ok()).await;
         self.note_repairs(&looked_after);
         self.publish();
-        let (changes, applied, beside) = self.make_kernel_agree().await;
+        let (changes, applied, beside) = self.make_kernel_agree(picture).await;
         if self.engine.device_lost() || matches!(applied, Err(HostError::NoDevice { .. })) {
             let device = &self.node.desired.host.device;
             return Err(Restart(format!("somebody deleted the device {device}")));
@@ -283,9 +332,14 @@ impl Control {
     /// it does not. Neither waits for the other.
     async fn make_kernel_agree(
         &mut self,
+        picture: Result<Picture, HostError>,
     ) -> (Vec<Change>, Result<(), HostError>, Option<HostError>) {
         let desired = &self.node.desired.host;
-        let (mut changes, applied) = match self.host.apply(desired).await {
+        let applied = match picture {
+            Ok(picture) => self.host.apply_to(picture, desired).await,
+            Err(error) => Err(error),
+        };
+        let (mut changes, applied) = match applied {
             Ok(changes) => (changes, Ok(())),
             Err(error) => (Vec::new(), Err(error)),
         };
@@ -402,5 +456,7 @@ async fn due(moment: Option<Moment>) {
 /// Changes of the kernel come in bursts; one reading serves all of a burst.
 const BURST: Duration = Duration::from_millis(50);
 /// Some settings change without an announcement.
-const REPAIR_EVERY: Duration = Duration::from_secs(1);
+const GLANCE_EVERY: Duration = Duration::from_secs(1);
+/// Nobody knows every way by which a kernel changes.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 const CALLS: usize = 32;

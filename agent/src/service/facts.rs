@@ -7,7 +7,7 @@ use dataplane::families::PublicAddresses;
 use ipnet::IpNet;
 
 use crate::config::{NetConf, NodeConfig};
-use crate::host::{Bypass, Host, HostError, Underlay};
+use crate::host::{Bypass, HostError, Picture, Underlay};
 use crate::lease::Lease;
 use crate::reconcile::underlay_mtu;
 
@@ -40,41 +40,29 @@ impl Facts {
         }
     }
 
-    /// Reads them again; `bound` are the addresses of our sockets. What the kernel does not tell stays as it was, and
-    /// the first of that is returned: an interface that is gone hides no pod.
-    pub async fn refresh(
+    /// Takes them from a picture; `bound` are the addresses of our sockets. Where no interface holds one of these, that
+    /// is returned: an interface that is gone hides no pod.
+    pub fn see(
         &mut self,
-        host: &Host,
+        picture: &Picture,
         net_conf: &NetConf,
         own: &Lease,
         device: &str,
         bound: PublicAddresses,
     ) -> Option<HostError> {
-        let mut first = None;
-        let mut keep = |error| {
-            first.get_or_insert(error);
-        };
-        match host.underlay(bound).await {
-            Ok(underlay) => self.underlay = underlay,
+        self.prefixes = picture.kernel_prefixes(&own.subnets, device);
+        self.addresses = picture.addresses();
+        self.bypassing = picture.bypassing(&net_conf.cluster(), &own.subnets, device);
+        match picture.underlay(bound) {
+            Ok(underlay) => {
+                self.underlay = underlay;
+                None
+            }
             Err(error) => {
                 self.underlay.out_of_service.clear();
-                keep(error);
+                Some(error)
             }
         }
-        match host.kernel_prefixes(&own.subnets, device).await {
-            Ok(prefixes) => self.prefixes = prefixes,
-            Err(error) => keep(error),
-        }
-        match host.addresses().await {
-            Ok(addresses) => self.addresses = addresses,
-            Err(error) => keep(error),
-        }
-        let cluster = net_conf.cluster();
-        match host.bypassing(&cluster, &own.subnets, device).await {
-            Ok(bypassing) => self.bypassing = bypassing,
-            Err(error) => keep(error),
-        }
-        first
     }
 }
 

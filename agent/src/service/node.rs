@@ -14,7 +14,7 @@ use super::facts::Facts;
 use crate::api::wire::RefusedRecord;
 use crate::attachments;
 use crate::config::{NetConf, NodeConfig};
-use crate::host::{Host, HostError};
+use crate::host::{Host, HostError, Picture};
 use crate::last_good::{self, LastGoodError};
 use crate::lease::{Lease, default_vtep_mac};
 use crate::reconcile::{Desired, Inputs, reconcile};
@@ -47,13 +47,19 @@ impl Known {
         self.config.underlay(self.own.public)
     }
 
-    /// Reads the kernel again; what it does not tell stays as it was, and the first of that is returned.
+    /// Reads the kernel again; what it does not tell stays as it was, and why is returned.
     pub async fn refresh(&mut self, host: &Host) -> Option<HostError> {
+        match host.picture().await {
+            Ok(picture) => self.see(&picture),
+            Err(error) => Some(error),
+        }
+    }
+
+    /// Takes the kernel's facts from a picture; what it does not show stays as it was, and why is returned.
+    pub fn see(&mut self, picture: &Picture) -> Option<HostError> {
         let device = &self.config.device_name;
         let Known { facts, own, .. } = self;
-        facts
-            .refresh(host, &self.net_conf, own, device, self.bound)
-            .await
+        facts.see(picture, &self.net_conf, own, device, self.bound)
     }
 
     /// Our own lease as peers can use it. A listed address that our sockets do not have yet is not in it, but the one that
@@ -202,12 +208,17 @@ impl Node {
         self.refused_records = adopt_records(&mut self.known);
     }
 
-    /// Lists them if the directory has changed since: a plugin that cannot reach us, or a person, writes there
-    /// without asking.
+    /// Lists them if the directory has changed since.
     pub fn reread_changed_records(&mut self) {
-        if self.records_of.is_none() || settled_change(&self.known) != self.records_of {
+        if self.have_records_changed() {
             self.reread_records();
         }
+    }
+
+    /// Whether the directory of records has changed since it was listed, or may have: a plugin that cannot reach us, or a
+    /// person, writes there without asking.
+    pub fn have_records_changed(&self) -> bool {
+        self.records_of.is_none() || settled_change(&self.known) != self.records_of
     }
 
     /// Decides anew. `Some` tables to publish when they differ from the last.

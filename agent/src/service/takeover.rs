@@ -1,6 +1,7 @@
 //! Start-up, which is always a take-over: steps 1 to 7 of the service's theory of operation.
 
 use std::fmt::Display;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -81,6 +82,9 @@ pub enum StartError {
     /// The API.
     #[error(transparent)]
     Server(#[from] ServerError),
+    /// The control loop's clock.
+    #[error("cannot have a timer; check the limit of open descriptors (ulimit -n)")]
+    Clock(#[source] io::Error),
     /// The workers.
     #[error("{0}")]
     Engine(EngineError),

@@ -1,5 +1,5 @@
 //! What an agent does for attached pods beside delivering to them: their limits are in force, and what no runtime will
-//! delete is taken away. At every turn of the control loop, which the going of an interface starts at once.
+//! delete is taken away. At every full look of the control loop, which the going of an interface starts at once.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -16,7 +16,7 @@ use super::orphans::Orphans;
 use crate::attachments::pod_name;
 use crate::causes::causes;
 use crate::cni::chain;
-use crate::host::{Change, HostError, PodLinks};
+use crate::host::{Change, HostError, Picture, PodLinks};
 
 /// The memory of it.
 #[derive(Debug, Default)]
@@ -48,10 +48,13 @@ enum TendingError {
 }
 
 impl Control {
-    /// Looks after the pods; what was repaired is returned.
-    pub(super) async fn tend_pods(&mut self) -> Vec<Change> {
+    /// Looks after the pods, where there is a picture of their interfaces; what was repaired is returned.
+    pub(super) async fn tend_pods(&mut self, picture: Option<&Picture>) -> Vec<Change> {
         let mut repairs = Vec::new();
-        let tended = self.tend(&mut repairs).await;
+        let Some(picture) = picture else {
+            return repairs;
+        };
+        let tended = self.tend(picture, &mut repairs).await;
         let problem = tended.err().map(|error| causes(&error));
         if problem != self.tending.problem {
             match &problem {
@@ -63,13 +66,17 @@ impl Control {
         repairs
     }
 
-    async fn tend(&mut self, repairs: &mut Vec<Change>) -> Result<(), TendingError> {
+    async fn tend(
+        &mut self,
+        picture: &Picture,
+        repairs: &mut Vec<Change>,
+    ) -> Result<(), TendingError> {
         let known = &self.node.known.attachments;
         if known.is_empty() && self.tending.at_rest {
             return Ok(());
         }
-        let links = self.host.pod_links().await?;
-        let shaped = self.host.shape(known, &links).await;
+        let links = picture.pod_links();
+        let shaped = self.host.shape(known, links).await;
         let ends: HashSet<String> = known.iter().map(|a| a.host_ifname.clone()).collect();
         self.tending.limited.retain(|end| ends.contains(end));
         let is_there = |a: &Attachment| links.has(&a.host_ifname);
@@ -92,7 +99,7 @@ impl Control {
         self.tending.bridges.clear();
         if !self.node.known.attachments.is_empty() {
             let own = &self.node.known.own.subnets;
-            let (bridges, changes) = self.host.answer_on_bridges(own).await?;
+            let (bridges, changes) = self.host.answer_on_bridges(picture, own)?;
             self.tending.bridges = bridges;
             for change in changes {
                 info!("set up: {change}");

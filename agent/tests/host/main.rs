@@ -19,6 +19,7 @@ mod repair;
 mod rules;
 mod setup;
 mod subnet_env;
+mod unannounced;
 mod watching;
 
 use ipnet::IpNet;

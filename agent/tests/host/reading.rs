@@ -2,9 +2,10 @@
 //! others, routes that bypass us, counters.
 
 use std::net::IpAddr;
+use std::path::Path;
 
 use dataplane::families::PublicAddresses;
-use tartan::host::{Host, Underlay};
+use tartan::host::{Host, Picture, Underlay};
 
 use crate::namespace::Namespace;
 use crate::{apply, nets, v4};
@@ -18,8 +19,7 @@ fn addresses_are_those_of_other_devices() {
     namespace.ip("-6 address add fe80::1/64 dev eth0 nodad");
     apply(&namespace, &v4()).unwrap();
     let state = namespace.state_dir();
-    let addresses =
-        namespace.inside(|| async { Host::open(&state).await.unwrap().addresses().await.unwrap() });
+    let addresses = namespace.inside(|| async { picture(&state).await.addresses() });
     let expected: Vec<IpAddr> = ["192.0.2.1", "192.0.2.2", "198.51.100.1", "2001:db8::1"]
         .iter()
         .map(|text| text.parse().unwrap())
@@ -34,10 +34,10 @@ fn the_underlay_is_the_interface_of_the_public_address() {
     namespace.ip("address add 198.51.100.1/32 dev lo");
     let state = namespace.state_dir();
     let (eth0, lo) = namespace.inside(|| async {
-        let host = Host::open(&state).await.unwrap();
+        let picture = picture(&state).await;
         (
-            host.underlay(public("192.0.2.1")).await.unwrap(),
-            host.underlay(public("198.51.100.1")).await.unwrap(),
+            picture.underlay(public("192.0.2.1")).unwrap(),
+            picture.underlay(public("198.51.100.1")).unwrap(),
         )
     });
     assert_eq!(
@@ -57,9 +57,9 @@ fn an_underlay_that_carries_nothing_is_told_with_the_remedy() {
     let state = namespace.state_dir();
     let told = || {
         namespace.inside(|| async {
-            let host = Host::open(&state).await.unwrap();
-            host.underlay(public("192.0.2.1"))
-                .await
+            let picture = picture(&state).await;
+            picture
+                .underlay(public("192.0.2.1"))
                 .unwrap()
                 .out_of_service
         })
@@ -89,11 +89,11 @@ fn the_addresses_of_two_families_may_be_on_two_interfaces() {
     let state = namespace.state_dir();
     let dual = |v6: &str| PublicAddresses::Dual([192, 0, 2, 1].into(), v6.parse().unwrap());
     let (one, two, none) = namespace.inside(|| async {
-        let host = Host::open(&state).await.unwrap();
+        let picture = picture(&state).await;
         (
-            host.underlay(dual("2001:db8::1")).await.unwrap(),
-            host.underlay(dual("2001:db8::2")).await.unwrap(),
-            host.underlay(dual("2001:db8::3")).await.unwrap_err(),
+            picture.underlay(dual("2001:db8::1")).unwrap(),
+            picture.underlay(dual("2001:db8::2")).unwrap(),
+            picture.underlay(dual("2001:db8::3")).unwrap_err(),
         )
     });
     assert_eq!((one.name.as_str(), one.mtu), ("eth0", 9000));
@@ -103,6 +103,11 @@ fn the_addresses_of_two_families_may_be_on_two_interfaces() {
         said.contains("no interface of this node holds 2001:db8::3: set `public-ipv6` to one of"),
         "{said}"
     );
+}
+
+async fn picture(state: &Path) -> Picture {
+    let host = Host::open(state).await.unwrap();
+    host.picture().await.unwrap()
 }
 
 fn public(address: &str) -> PublicAddresses {
@@ -115,12 +120,8 @@ fn prefixes_of_a_bridge_and_of_pods_are_the_kernels() {
     apply(&namespace, &v4()).unwrap();
     let own = nets(&["10.244.1.0/24", "fd00:244:0:1::/64"]);
     let state = namespace.state_dir();
-    let read = || {
-        namespace.inside(|| async {
-            let host = Host::open(&state).await.unwrap();
-            host.kernel_prefixes(&own, "tartan0").await.unwrap()
-        })
-    };
+    let read =
+        || namespace.inside(|| async { picture(&state).await.kernel_prefixes(&own, "tartan0") });
     assert_eq!(read(), []);
 
     namespace.ip("link add cni0 type bridge");
@@ -157,14 +158,11 @@ fn routes_past_us_are_reported() {
     namespace.ip("route add 10.0.0.0/8 dev eth0");
     let state = namespace.state_dir();
     let found = namespace.inside(|| async {
-        let host = Host::open(&state).await.unwrap();
-        host.bypassing(
+        picture(&state).await.bypassing(
             &nets(&["10.244.0.0/16"]),
             &nets(&["10.244.1.0/24"]),
             "tartan0",
         )
-        .await
-        .unwrap()
     });
     let words: Vec<String> = found.iter().map(ToString::to_string).collect();
     assert_eq!(words.len(), 2, "{words:?}");

@@ -117,8 +117,9 @@ fn a_public_address_the_node_does_not_hold() {
     let state = namespace.state_dir();
     let error = namespace.inside(|| async {
         let host = Host::open(&state).await.unwrap();
-        host.underlay(PublicAddresses::V4([198, 51, 100, 7].into()))
-            .await
+        let picture = host.picture().await.unwrap();
+        picture
+            .underlay(PublicAddresses::V4([198, 51, 100, 7].into()))
             .unwrap_err()
     });
     assert_eq!(

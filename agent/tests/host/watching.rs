@@ -33,17 +33,36 @@ fn each_kind_of_change_is_announced() {
             ("route add 10.2.0.0/16 dev eth0", HostEvent::Route),
             ("-6 route add 2001:db8:1::/48 dev eth0", HostEvent::Route),
             ("route delete 10.2.0.0/16", HostEvent::Route),
+            ("address delete 10.1.1.1/32 dev eth0", HostEvent::Address),
+            ("link set tartan0 up", HostEvent::Link),
+            ("link set tartan0 txqueuelen 100", HostEvent::Link),
+            ("link set tartan0 alias somebody", HostEvent::Link),
+            ("link set tartan0 multicast off", HostEvent::Link),
+            ("link set tartan0 multicast on", HostEvent::Link),
+            ("link set tartan0 down", HostEvent::Link),
             ("link delete tartan0", HostEvent::Link),
         ] {
             namespace.ip(words);
             let events = drain(&mut watch).await;
             assert!(events.contains(&expected), "`ip {words}`: {events:?}");
         }
+        for words in [
+            "tc qdisc replace dev eth0 root tbf rate 1mbit burst 10kb latency 70ms",
+            "tc qdisc delete dev eth0 root",
+            "tc qdisc add dev eth0 ingress",
+            "tc filter add dev eth0 ingress protocol all u32 match u32 0 0 action mirred egress redirect dev wire0",
+            "tc filter delete dev eth0 ingress",
+        ] {
+            namespace.shell(words);
+            let events = drain(&mut watch).await;
+            assert!(events.contains(&HostEvent::Shaping), "`{words}`: {events:?}");
+        }
         namespace.shell("nft add table ip t");
         assert_eq!(drain(&mut watch).await, [HostEvent::Rules]);
         for path in [
             "net/ipv4/ip_forward",
             "net/ipv4/conf/eth0/rp_filter",
+            "net/ipv4/conf/eth0/proxy_arp",
             "net/ipv6/conf/all/forwarding",
         ] {
             namespace.set(path, "1");

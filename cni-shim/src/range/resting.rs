@@ -61,6 +61,11 @@ impl Resting {
         self.since.len()
     }
 
+    /// How many of those that are `free`.
+    pub(super) fn count(&self, free: impl Fn(&IpAddr) -> bool) -> u128 {
+        self.since.keys().filter(|address| free(address)).count() as u128
+    }
+
     /// Of those that are `free`, the one that was released first.
     pub(super) fn oldest(&self, free: impl Fn(&IpAddr) -> bool) -> Option<IpAddr> {
         let free = self.since.iter().filter(|(address, _)| free(address));

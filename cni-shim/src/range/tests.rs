@@ -124,6 +124,21 @@ fn the_lock_is_exclusive_and_ends_with_its_holder() {
 }
 
 #[test]
+fn a_holder_that_keeps_it_is_named_and_not_waited_for_for_ever() {
+    let (_root, run) = run();
+    let held = Range::lock(&run).unwrap();
+    let soon = Duration::from_millis(200);
+    let start = std::time::Instant::now();
+    let refused = Range::lock_within(&run, soon).unwrap_err();
+    assert!(start.elapsed() < Duration::from_secs(5));
+    let holder = format!("by process {} (", std::process::id());
+    assert!(refused.to_string().contains(&holder), "{refused}");
+    // Who was given up keeps nobody out.
+    drop(held);
+    Range::lock_within(&run, Duration::from_secs(5)).unwrap();
+}
+
+#[test]
 fn what_cannot_be_locked_or_noted_is_named() {
     let (_root, run) = run();
     run.make().unwrap();
@@ -271,6 +286,28 @@ fn resting_addresses_give_way_the_oldest_first() {
             ..
         })
     ));
+}
+
+/// A tenth of a /26 less its ends is 6.1.
+#[test]
+fn rest_ends_early_while_fewer_than_a_tenth_are_free() {
+    let (_root, run) = run();
+    let range = Range::lock(&run).unwrap();
+    let now = unix_seconds();
+    released(&["10.1.0.9"], now - 2, &run);
+    released(&["10.1.0.8"], now - 9, &run);
+    // Neither another subnet's rest nor what rests and is taken again counts.
+    released(&["10.2.0.8", "10.1.0.40"], now - 20, &run);
+    let free = |last: u8| (8..=9).contains(&last) || (50..57).contains(&last);
+    let mut taken: HashSet<IpAddr> = (2..=62)
+        .filter(|last| !free(*last))
+        .map(|last| IpAddr::from([10, 1, 0, last]))
+        .collect();
+    for expected in ["10.1.0.50", "10.1.0.8", "10.1.0.9", "10.1.0.51"] {
+        let given = take_one(&range, "10.1.0.0/26", &taken);
+        assert_eq!(given, ip(expected));
+        taken.insert(given);
+    }
 }
 
 #[test]

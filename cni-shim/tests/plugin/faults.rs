@@ -120,6 +120,29 @@ fn c7_a_del_in_the_middle_of_an_add_wins() {
     }
 }
 
+/// Nor may a second ADD of the same attachment suffer from the first, which
+/// a DEL has ended and which does not know it.
+#[test]
+fn c7_an_add_that_was_ended_leaves_the_next_one_alone() {
+    let (rig, pod, before) = second();
+    for step in ["reserved", "routed", "adopted"] {
+        let mut call = variables("ADD", "c1", "net1", &pod).to_vec();
+        let fault = format!("{step}:stop");
+        call.push(("TARTAN_CNI_FAULT", &fault));
+        let child = rig.spawn(&call, rig.conf("1.0.0").to_string());
+        rig.stands_still(&child);
+        rig.del("c1", "net1", &pod).silent();
+        let next = rig.add("c1", "net1", &pod);
+        let stands = rig.record("c1", "net1");
+        let late = rig.go_on(child);
+        assert_eq!(late.error().0, 104, "{step}");
+        assert_eq!(rig.record("c1", "net1"), stands, "{step}");
+        assert!(crate::rig::ping(&rig.node, &next.address()), "{step}");
+        rig.del("c1", "net1", &pod).silent();
+        assert_eq!(rig.census(), before, "{step}");
+    }
+}
+
 /// Lines C5 and C8: whatever DEL is told of the past.
 #[test]
 fn c5_c8_del_believes_the_record_and_not_the_configuration() {

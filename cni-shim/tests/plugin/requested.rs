@@ -268,6 +268,65 @@ fn h2_a_killed_add_is_repeated_and_collected_with_host_local_too() {
     }
 }
 
+/// An IPAM plugin that gives one address for each attachment, notes each in a
+/// file, and forgets no debt; its DEL fails while there is a file `stuck`.
+fn debtor(rig: &Rig, name: &str) -> (String, std::path::PathBuf) {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = rig.root().join("debtor");
+    std::fs::create_dir_all(&directory).unwrap();
+    let held = directory.join(format!("{name}.held"));
+    let script = format!(
+        r#"#!/bin/sh
+        cat >/dev/null
+        case $CNI_COMMAND in
+        ADD) [ ! -e {held} ] || exit 1; : >{held}; echo '{{"ips":[{{"address":"10.244.7.77/24"}}]}}';;
+        DEL) [ ! -e {stuck} ] || exit 1; rm -f {held};;
+        esac"#,
+        held = held.display(),
+        stuck = directory.join("stuck").display(),
+    );
+    let program = directory.join(name);
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    (directory.display().to_string(), held)
+}
+
+/// The record is the only note of a debt, and the configuration may change
+/// between one try and the next.
+#[test]
+fn h2_what_an_ipam_plugin_is_owed_is_never_forgotten() {
+    let mut rig = Rig::new(SUBNET);
+    let pod = rig.pod();
+    let (path, held) = debtor(&rig, "debtor");
+    let stuck = held.with_file_name("stuck");
+    let plain = rig.conf("1.0.0").to_string();
+    let mut conf = rig.conf("1.0.0");
+    conf["ipam"] = json!({"type": "debtor"});
+    let with = conf.to_string();
+    let call = |verb: &'static str, fault: &str, conf: &str| {
+        let mut call = variables(verb, "c1", "eth0", &pod).to_vec();
+        call.extend([("TARTAN_CNI_FAULT", fault), ("CNI_PATH", &path)]);
+        rig.call(&call, conf)
+    };
+    for given in ["ipam:kill", "routed:kill"] {
+        // It gave, and its ADD died; the next tries know no IPAM any more.
+        call("ADD", given, &with);
+        assert!(held.exists(), "{given}");
+        std::fs::write(&stuck, "").unwrap();
+        assert_eq!(call("ADD", "", &plain).error().0, 107, "{given}");
+        assert_eq!(rig.record("c1", "eth0").ipam.as_deref(), Some("debtor"));
+        assert_eq!(call("DEL", "", &plain).error().0, 107, "{given}");
+        assert_eq!(rig.record("c1", "eth0").ipam.as_deref(), Some("debtor"));
+        std::fs::remove_file(&stuck).unwrap();
+        // One that dies as soon as it has paid, and one that does not.
+        call("ADD", "given-back:kill", &plain);
+        assert!(!held.exists(), "{given}");
+        call("ADD", "", &plain).result();
+        call("DEL", "", &plain).silent();
+        assert!(rig.census().records().is_empty(), "{given}");
+    }
+}
+
 #[test]
 fn h2_static_gives_what_it_is_told() {
     let mut rig = Rig::new(BOTH);

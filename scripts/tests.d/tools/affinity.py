@@ -236,10 +236,10 @@ def main(task, prefix, one, two):
     udp = [Udp(prefix, one, two) for _ in range(PING_PONGS)]
     ways = [Udp(prefix, one, two) for _ in range(ONE_WAYS)]
     tcp = [Tcp(prefix, one, two) for _ in range(STREAMS)]
-    counters = Counters(prefix)
     if task == "storm":
         print(json.dumps({"bytes": storm(udp, ways, tcp)}))
         return
+    counters = Counters(prefix)
     watch, carried = Watch(counters), 0
     for turn in range(TURNS):
         begin = time.monotonic()
