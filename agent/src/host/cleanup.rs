@@ -5,15 +5,17 @@
 //! what it misses, so stop it first.
 //!
 //! Order: the device (its addresses and routes go with it), routes that carry
-//! our protocol number, nft rules, settings, files. Each step is tried whatever
+//! our protocol number, what shaped pods that are gone, nft rules, settings,
+//! files. Each step is tried whatever
 //! became of the others; the list returned says what became of each thing found.
 //!
 //! The record of settings names its network namespace. In another one nothing is
 //! touched, for what lies here may be another node's. It is removed only when
 //! every setting on it is settled, so that a clean-up that failed can be repeated.
 //!
-//! Two things stay on purpose, and are listed with the reason. A setting that
-//! somebody changed after us is theirs. Attachment records of pods stay, with
+//! Three things stay on purpose, and are listed with the reason. A setting that
+//! somebody changed after us is theirs. What shapes a pod that still runs goes
+//! with the pod, which would be cut off without it. Attachment records of pods stay, with
 //! the directory they lie in: they belong to pods that still run, and are what
 //! `tartan-cni` DEL, which works without an agent, frees the address by.
 
@@ -28,6 +30,7 @@ use super::Netlink;
 use super::error::HostError;
 use super::firewall;
 use super::links;
+use super::pod_links::{self, remove_limiter_of_nobody};
 use super::record::{self, Changed, Found, Place, Record};
 use super::routes;
 use super::subnet_env::{self, Cleared};
@@ -92,6 +95,7 @@ pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
         Ok(netlink) => {
             device(&netlink, &traces.device, &mut list).await;
             refusals(&netlink, &traces.device, &mut list).await;
+            limiters(&netlink, &mut list).await;
         }
         Err(error) => list.failed("the device and the routes", error),
     }
@@ -165,6 +169,25 @@ async fn refusals(netlink: &Netlink, device: &str, list: &mut List) {
             }
         }
         Err(error) => list.failed("the routes", error),
+    }
+}
+
+/// What shapes the traffic of pods.
+async fn limiters(netlink: &Netlink, list: &mut List) {
+    let found = match pod_links::list(&netlink.handle).await {
+        Ok(found) => found,
+        Err(error) => return list.failed("what shapes pods", error),
+    };
+    for name in found.limiters() {
+        let what = format!("the device {name}");
+        match remove_limiter_of_nobody(&netlink.handle, name, &found).await {
+            Ok(true) => list.done(what, Ok(())),
+            Ok(false) => list.kept(
+                what,
+                "its pod still runs, and goes through it; it goes when the pod does",
+            ),
+            Err(error) => list.failed(what, error),
+        }
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use cni_shim::attachment::{HOST_IFNAME_PREFIX, LIMITER_IFNAME_PREFIX, limiter_ifname};
+use cni_shim::attachment::{HOST_IFNAME_PREFIX, LIMITER_IFNAME_PREFIX};
 use netlink_packet_route::link::LinkMessage;
+use rtnetlink::Handle;
+use rustix::io::Errno;
 
 use super::Host;
-use super::error::HostError;
+use super::error::{HostError, errno};
 use super::links::{self, Kind, Link, LinkStats};
 
 /// Interfaces whose names are those of pods' ends and limiters.
@@ -59,13 +61,8 @@ impl PodLinks {
         self.limiters.get(name)
     }
 
-    pub(super) fn limiters(&self) -> impl Iterator<Item = (&String, &PodLink)> {
-        self.limiters.iter()
-    }
-
-    /// Whether the pod of a limiter of that name is gone.
-    pub(super) fn is_limiter_of_nobody(&self, name: &str) -> bool {
-        !self.ends.keys().any(|end| limiter_ifname(end) == name)
+    pub(super) fn limiters(&self) -> impl Iterator<Item = &String> {
+        self.limiters.keys()
     }
 
     /// Sorts one interface in, if it is a pod's.
@@ -108,8 +105,38 @@ impl Host {
     /// # Errors
     /// The kernel's refusal to list.
     pub async fn pod_links(&self) -> Result<PodLinks, HostError> {
-        let messages = links::messages(&self.netlink.handle).await?;
-        Ok(PodLinks::of(&messages))
+        list(&self.netlink.handle).await
+    }
+}
+
+/// Lists them.
+pub(super) async fn list(handle: &Handle) -> Result<PodLinks, HostError> {
+    Ok(PodLinks::of(&links::messages(handle).await?))
+}
+
+/// Removes a limiter that was listed, unless its pod is there: seen then, or only now, as one that was attached between
+/// the two looks. To a filter whose limiter is gone, packets are lost. Whether it was removed.
+pub(super) async fn remove_limiter_of_nobody(
+    handle: &Handle,
+    name: &str,
+    listed: &PodLinks,
+) -> Result<bool, HostError> {
+    let digits = name.strip_prefix(LIMITER_IFNAME_PREFIX).unwrap_or(name);
+    let end = format!("{HOST_IFNAME_PREFIX}{digits}");
+    if listed.has(&end) || links::named(handle, &end).await?.is_some() {
+        return Ok(false);
+    }
+    let limiter = links::named(handle, name).await?;
+    let is_limiter = |link: &Link| link.kind == Kind::Other(LIMITER_KIND.to_owned());
+    let Some(limiter) = limiter.filter(is_limiter) else {
+        return Ok(false);
+    };
+    match handle.link().del(limiter.index).execute().await {
+        Err(error) if errno(&error) == Some(Errno::NODEV) => Ok(false),
+        done => {
+            done.map_err(|source| HostError::netlink("delete", name, source))?;
+            Ok(true)
+        }
     }
 }
 

@@ -21,13 +21,12 @@ use netlink_packet_core::{
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use rtnetlink::Handle;
-use rustix::io::Errno;
 
 use super::Host;
 use super::change::Change;
-use super::error::{HostError, errno};
+use super::error::HostError;
 use super::links;
-use super::pod_links::{PodLink, PodLinks};
+use super::pod_links::{PodLink, PodLinks, remove_limiter_of_nobody};
 use bucket::{Bucket, Queues};
 
 impl Host {
@@ -123,25 +122,11 @@ impl Host {
         Ok(())
     }
 
-    /// Only where the pod's end is gone: to what leads to a limiter that is not there, packets are lost.
     async fn remove_limiters(&self, links: &PodLinks) -> Result<Vec<Change>, HostError> {
         let mut changes = Vec::new();
-        for (name, limiter) in links.limiters() {
-            if links.is_limiter_of_nobody(name) {
-                let deleted = self
-                    .netlink
-                    .handle
-                    .link()
-                    .del(limiter.index)
-                    .execute()
-                    .await;
-                match deleted {
-                    Err(error) if errno(&error) == Some(Errno::NODEV) => {}
-                    done => {
-                        done.map_err(|source| HostError::netlink("delete", name, source))?;
-                        changes.push(Change::LimiterRemoved(name.clone()));
-                    }
-                }
+        for name in links.limiters() {
+            if remove_limiter_of_nobody(&self.netlink.handle, name, links).await? {
+                changes.push(Change::LimiterRemoved(name.clone()));
             }
         }
         Ok(changes)
