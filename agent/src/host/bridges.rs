@@ -5,6 +5,8 @@
 //! for them, and for nobody else, as every other address of the subnet is behind the bridge itself (Linux answers only
 //! for what it routes to another interface, net/ipv4/arp.c). The way back needs nothing: our pods send everything to
 //! the node. Of IPv6 the kernel has no such switch for a whole prefix.
+//!
+//! With the last pod of ours, or when the bridge holds nothing of ours any more, its setting becomes again what it was.
 
 use ipnet::IpNet;
 
@@ -17,8 +19,9 @@ use super::links::{Kind, Link};
 use super::sysctls::{self, Interface, Setting};
 
 impl Host {
-    /// Lets pods on those bridges of `picture` that hold a part of our `own` subnets find ours. Returns the names of
-    /// the bridges, and what had to be changed.
+    /// Lets pods on those bridges of `picture` that hold a part of our `own` subnets find ours, and takes that back on
+    /// all others: on every bridge where `own` is empty. Returns the names of the bridges that are answered on, and what
+    /// had to be changed.
     ///
     /// # Errors
     /// The kernel's refusal to switch.
@@ -28,13 +31,32 @@ impl Host {
         own: &[IpNet],
     ) -> Result<(Vec<String>, Vec<Change>), HostError> {
         let bridges = within(&picture.links, &picture.held, own);
-        let mut changes = Vec::new();
+        let mut changes = self.stop_answering(&bridges)?;
         for bridge in bridges.iter().filter_map(|name| Interface::parse(name)) {
             let setting = Setting::ProxyArp(bridge);
             let altered = sysctls::assert_remembered(&setting, 1, &mut self.record)?;
             changes.extend(altered.map(|altered| Change::Set(altered.into())));
         }
         Ok((bridges, changes))
+    }
+
+    /// Takes the setting back wherever we made it, but on these bridges.
+    fn stop_answering(&mut self, but: &[String]) -> Result<Vec<Change>, HostError> {
+        let is_over = |setting: &Setting| match setting {
+            Setting::ProxyArp(bridge) => !but.iter().any(|name| name == bridge.name()),
+            _ => false,
+        };
+        let made = self.record.changes().iter();
+        let over: Vec<_> = made
+            .filter(|made| is_over(&made.setting))
+            .cloned()
+            .collect();
+        let mut changes = Vec::new();
+        for made in over {
+            let altered = sysctls::take_back(&made, &mut self.record)?;
+            changes.extend(altered.map(|altered| Change::Set(altered.into())));
+        }
+        Ok(changes)
     }
 }
 

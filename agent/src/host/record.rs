@@ -138,6 +138,12 @@ impl Record {
         self.settle();
     }
 
+    /// Takes a change off the record, which is undone or somebody else's.
+    pub(super) fn forget(&mut self, setting: &Setting) {
+        self.changes.retain(|change| change.setting != *setting);
+        self.settle();
+    }
+
     /// Writes the record if that failed before.
     pub(super) fn retry(&mut self) {
         if self.unwritten.is_some() {

@@ -11,7 +11,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use super::error::HostError;
-use super::record::Record;
+use super::record::{Changed, Record};
 
 /// A setting of the node, beyond our own device, that Tartan may change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -187,6 +187,21 @@ pub(super) fn assert_remembered(
         key: setting.to_string(),
         found,
         wrote: value,
+    }))
+}
+
+/// Gives a setting on record its old value back, unless somebody has given it another since, or its interface is gone.
+pub(super) fn take_back(made: &Changed, record: &mut Record) -> Result<Option<Altered>, HostError> {
+    let is_ours = made.setting.read()? == Some(made.wrote);
+    if is_ours {
+        made.setting.write(made.found)?;
+    }
+    // Off the record last: a crash in between leaves a note of a change that is undone, which harms nobody.
+    record.forget(&made.setting);
+    Ok(is_ours.then(|| Altered {
+        key: made.setting.to_string(),
+        found: made.wrote,
+        wrote: made.found,
     }))
 }
 

@@ -12,6 +12,7 @@ mod cleanup;
 mod firewalls;
 mod legacy;
 mod namespace;
+mod pods;
 mod port_holder;
 mod reading;
 mod refusals;

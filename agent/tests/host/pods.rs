@@ -1,0 +1,120 @@
+//! What is done for pods beside delivering to them, and taken back when they are gone.
+
+use std::path::Path;
+
+use cni_shim::RunDir;
+use tartan::host::{Change, Host, Outcome, Traces, cleanup};
+
+use super::namespace::Namespace;
+use super::nets;
+
+const END: &str = "tt0123456789";
+const LIMITER: &str = "tl0123456789";
+const PROXY_ARP: &str = "net/ipv4/conf/cni0/proxy_arp";
+
+fn has(namespace: &Namespace, name: &str) -> bool {
+    let links = namespace.list("link show");
+    links.iter().any(|link| link["ifname"] == name)
+}
+
+fn attach(namespace: &Namespace) {
+    namespace.ip(&format!("link add {END} type veth peer name eth9"));
+}
+
+fn traces(root: &Path) -> Traces {
+    Traces {
+        device: "tartan0".to_owned(),
+        run_dir: RunDir::under(root),
+        state_dir: root.join("var/lib/tartan"),
+    }
+}
+
+#[test]
+fn a_limiter_is_nobodys_only_if_there_is_no_pod_at_the_second_look_either() {
+    let namespace = Namespace::new();
+    namespace.ip(&format!("link add {LIMITER} type ifb"));
+    namespace.ip("link add tl9876543210 type bridge");
+    namespace.ip("link add tlx type ifb");
+    let state = namespace.state_dir();
+    namespace.inside(|| async {
+        let host = Host::open(&state).await.unwrap();
+        let before = host.pod_links().await.unwrap();
+        attach(&namespace);
+        assert_eq!(host.shape(&[], &before).await.unwrap(), []);
+        assert!(has(&namespace, LIMITER), "its pod came between two looks");
+        namespace.ip(&format!("link delete {END}"));
+        let removed = [Change::LimiterRemoved(LIMITER.to_owned())];
+        assert_eq!(host.shape(&[], &before).await.unwrap(), removed);
+        // One that is gone already is no error, and what others made stays.
+        assert_eq!(host.shape(&[], &before).await.unwrap(), []);
+    });
+    assert!(!has(&namespace, LIMITER));
+    assert!(has(&namespace, "tl9876543210") && has(&namespace, "tlx"));
+}
+
+#[test]
+fn a_clean_up_takes_what_shaped_a_pod_that_is_gone() {
+    let namespace = Namespace::new();
+    namespace.ip(&format!("link add {LIMITER} type ifb"));
+    namespace.ip("link add tlaaaaaaaaaa type ifb");
+    attach(&namespace);
+    let root = namespace.root().to_owned();
+    let clean = || namespace.inside(|| async { cleanup(&traces(&root)).await });
+    let outcomes = clean();
+    assert!(!has(&namespace, "tlaaaaaaaaaa"), "{outcomes:?}");
+    assert!(has(&namespace, LIMITER), "a pod sends through it");
+    let told: Vec<String> = outcomes.iter().map(Outcome::to_string).collect();
+    assert!(
+        told.contains(&"removed the device tlaaaaaaaaaa".to_owned()),
+        "{told:?}"
+    );
+    assert!(
+        told.iter()
+            .any(|line| line.starts_with("kept the device tl0123456789: its pod")),
+        "{told:?}"
+    );
+    namespace.ip(&format!("link delete {END}"));
+    clean();
+    assert!(!has(&namespace, LIMITER));
+}
+
+#[test]
+fn a_bridge_is_answered_on_only_as_long_as_pods_of_ours_are_there() {
+    let namespace = Namespace::new();
+    namespace.ip("link add cni0 type bridge");
+    namespace.ip("address add 10.244.1.1/24 dev cni0");
+    let (state, own) = (namespace.state_dir(), nets(&["10.244.1.0/24"]));
+    // A new agent each time: what it knows of the setting is on record.
+    let answer = |own: &[ipnet::IpNet]| {
+        let state = state.clone();
+        namespace.inside(|| async move {
+            let mut host = Host::open(&state).await.unwrap();
+            let picture = host.picture().await.unwrap();
+            let (bridges, changes) = host.answer_on_bridges(&picture, own).unwrap();
+            (bridges.join(" "), changes.len())
+        })
+    };
+    assert_eq!(answer(&own), ("cni0".to_owned(), 1));
+    assert_eq!(namespace.setting(PROXY_ARP), "1");
+    assert_eq!(answer(&own), ("cni0".to_owned(), 0));
+    assert_eq!(answer(&[]), (String::new(), 1));
+    assert_eq!(namespace.setting(PROXY_ARP), "0");
+    assert_eq!(answer(&[]), (String::new(), 0));
+    // Another subnet of the node: the bridge holds nothing of ours any more.
+    answer(&own);
+    assert_eq!(answer(&nets(&["10.244.9.0/24"])), (String::new(), 1));
+    assert_eq!(namespace.setting(PROXY_ARP), "0");
+    // What somebody else has said stays said.
+    answer(&own);
+    namespace.set(PROXY_ARP, "0");
+    assert_eq!(answer(&[]), (String::new(), 0));
+    namespace.set(PROXY_ARP, "1");
+    answer(&own);
+    assert_eq!(answer(&[]), (String::new(), 0));
+    assert_eq!(namespace.setting(PROXY_ARP), "1");
+    // A bridge that is gone is no error.
+    namespace.set(PROXY_ARP, "0");
+    answer(&own);
+    namespace.ip("link delete cni0");
+    assert_eq!(answer(&[]), (String::new(), 0));
+}
