@@ -1,9 +1,11 @@
 //! Whole files, written so that a reader sees the old one or the new one, and read like any hostile input.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::OFlags;
 
@@ -76,9 +78,45 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Removes the temporary files that killed writers left in `directory`: of [`replace`], and not written since `age`, which
+/// must be longer than any writer takes. Returns how many others there are. A directory that is not there holds none.
+///
+/// # Errors
+/// What the system calls give.
+pub fn sweep(directory: &Path, age: Duration) -> io::Result<usize> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        entries => entries?,
+    };
+    let mut left = 0;
+    for entry in entries {
+        let entry = entry?;
+        if !is_temporary(&entry.file_name()) {
+            continue;
+        }
+        let written = entry.metadata().and_then(|found| found.modified());
+        // A clock that was set back makes it young.
+        let is_old = |written: SystemTime| written.elapsed().is_ok_and(|since| since >= age);
+        match written {
+            Ok(written) if !is_old(written) => left += 1,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            _ => fs::remove_file(entry.path())?,
+        }
+    }
+    Ok(left)
+}
+
+/// `.PID.NAME`.
+fn is_temporary(name: &OsStr) -> bool {
+    let parts = name.to_str().and_then(|name| name.strip_prefix('.'));
+    parts
+        .and_then(|parts| parts.split_once('.'))
+        .is_some_and(|(writer, written)| writer.parse::<u32>().is_ok() && !written.is_empty())
+}
+
 fn temporary_for(path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let mut temporary = std::ffi::OsString::from(format!(".{}.", std::process::id()));
+    let mut temporary = OsString::from(format!(".{}.", std::process::id()));
     temporary.push(name);
     Ok(path.with_file_name(temporary))
 }
@@ -164,5 +202,38 @@ mod tests {
     fn directories_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         assert!(read(directory.path(), 1 << 20).is_err());
+    }
+
+    #[test]
+    fn only_what_a_writer_left_long_ago_is_swept() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let kept = [
+            ".last",
+            ".lock",
+            ".x.json",
+            ".12.",
+            ".damaged-7.json",
+            "7.a.json",
+        ];
+        for name in kept.iter().chain(&[".77.c1:eth0.json", ".78.c2:eth0.json"]) {
+            fs::write(at(name), "half").unwrap();
+        }
+        let long_ago = SystemTime::now() - Duration::from_secs(61);
+        for name in kept.iter().chain(&[".77.c1:eth0.json"]) {
+            let file = File::open(at(name)).unwrap();
+            file.set_modified(long_ago).unwrap();
+        }
+        let minute = Duration::from_secs(60);
+        assert_eq!(sweep(directory.path(), minute).unwrap(), 1, "one is young");
+        let mut left: Vec<_> = fs::read_dir(directory.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        let mut expected = [&kept[..], &[".78.c2:eth0.json"]].concat();
+        expected.sort_unstable();
+        assert_eq!(left, expected);
+        assert_eq!(sweep(&at("none"), minute).unwrap(), 0);
     }
 }

@@ -250,7 +250,7 @@ pub enum PodState {
     Attached,
     /// With an address that lies in no subnet of this node.
     Stranded,
-    /// Its interface is gone. A runtime deletes it now, or the agent does after a minute.
+    /// Its interface is gone. A runtime deletes it now, or the agent does after a while (`reclaim-after`).
     Leaving,
 }
 

@@ -40,7 +40,7 @@ pub(super) fn render(pods: &Pods, now: u64) -> String {
     }
     if pods.pods.iter().any(|pod| pod.state == PodState::Leaving) {
         text.push_str(
-            "\nleaving: the interface is gone; if no runtime deletes the pod, its addresses are freed after a minute\n",
+            "\nleaving: the interface is gone; if no runtime deletes the pod, its addresses are freed after a while (reclaim-after)\n",
         );
     }
     if pods.pods.iter().any(is_stranded) {
@@ -218,7 +218,7 @@ x:eth0.json     truncated
         pods.pods[0].state = PodState::Leaving;
         let text = render(&pods, 1001);
         assert!(
-            text.contains(" leaving ") && text.contains("freed after a minute"),
+            text.contains(" leaving ") && text.contains("freed after a while"),
             "{text}"
         );
         assert!(!problem(&pods), "a runtime may be at it");

@@ -4,6 +4,7 @@ mod error;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use dataplane::families::PublicAddresses;
@@ -77,6 +78,9 @@ pub struct RunArgs {
     /// How long a worker without packets looks for more before it sleeps: auto, off or microseconds, 1 to 1000 [default: auto]
     #[arg(long, env = "TARTAN_SPIN", value_name = "MICROSECONDS")]
     pub spin: Option<String>,
+    /// Seconds for which a pod's interface is gone before its address is freed without a DEL, 5 to 3600 [default: 60]
+    #[arg(long, env = "TARTAN_RECLAIM_AFTER", value_name = "SECONDS")]
+    pub reclaim_after: Option<u16>,
 }
 
 /// This node's configuration, complete and checked.
@@ -114,6 +118,8 @@ pub struct NodeConfig {
     pub cores: Vec<u16>,
     /// How long a worker without packets looks for more before it sleeps.
     pub spin: Spin,
+    /// How long the interface of an attachment is gone before the attachment is taken away, whole seconds.
+    pub reclaim_after: Duration,
 }
 
 /// How packets are taken from the kernel.
@@ -219,6 +225,10 @@ fn from_file(text: &str, directory: &Path) -> Result<RunArgs, Misread> {
                 .entry("spin")
                 .map(|entry| entry.text_or_digits())
                 .transpose()?,
+            reclaim_after: table
+                .entry("reclaim-after")
+                .map(|entry| entry.whole(LEAST_RECLAIM_AFTER..MOST_RECLAIM_AFTER + 1))
+                .transpose()?,
         })
     })
 }
@@ -264,6 +274,7 @@ fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, ConfigError> {
         workers,
         cores,
         spin: spin(args.spin.or(file.spin))?,
+        reclaim_after: reclaim_after(args.reclaim_after.or(file.reclaim_after))?,
         root,
     })
 }
@@ -339,6 +350,15 @@ fn spin(written: Option<String>) -> Result<Spin, ConfigError> {
     Spin::read(&written).ok_or(ConfigError::Spin(written))
 }
 
+fn reclaim_after(written: Option<u16>) -> Result<Duration, ConfigError> {
+    let seconds = written.unwrap_or(60);
+    if (LEAST_RECLAIM_AFTER..=MOST_RECLAIM_AFTER).contains(&seconds) {
+        Ok(Duration::from_secs(seconds.into()))
+    } else {
+        Err(ConfigError::ReclaimAfter(seconds))
+    }
+}
+
 /// A bare word must be a level: `EnvFilter` would take "inof" for a part of the program and log nothing else.
 fn log(written: Option<String>) -> Result<String, ConfigError> {
     let filter = written.unwrap_or_else(|| "info".to_owned());
@@ -360,7 +380,10 @@ fn is_plain(name: &str) -> bool {
 
 /// A thousand times what such a file holds.
 const MOST_BYTES: u64 = 1 << 20;
-const KEYS: [&str; 16] = [
+/// Seconds: many times what lies between the record of an attachment and its interface.
+const LEAST_RECLAIM_AFTER: u16 = 5;
+const MOST_RECLAIM_AFTER: u16 = 3600;
+const KEYS: [&str; 17] = [
     "root",
     "node-name",
     "net-conf",
@@ -377,6 +400,7 @@ const KEYS: [&str; 16] = [
     "workers",
     "cores",
     "spin",
+    "reclaim-after",
 ];
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
 use std::path::PathBuf;
+use std::time::Duration;
 
 use cni_shim::attachment::State;
 use encap::Mac;
@@ -36,6 +37,7 @@ fn config() -> NodeConfig {
         workers: None,
         cores: Vec::new(),
         spin: Spin::Auto,
+        reclaim_after: Duration::from_secs(60),
     }
 }
 

@@ -284,6 +284,7 @@ impl Control {
             && self.saved
             && !self.node.cached.is_any()
             && self.applied == self.node.desired.host
+            && self.tending.is_settled(self.node.records_of())
             && problems.iter().all(|problem| problem.is_none())
     }
 

@@ -221,6 +221,11 @@ impl Node {
         self.records_of.is_none() || settled_change(&self.known) != self.records_of
     }
 
+    /// When their directory changed, as of the last listing; none while it may be changing still.
+    pub fn records_of(&self) -> Option<SystemTime> {
+        self.records_of
+    }
+
     /// Decides anew. `Some` tables to publish when they differ from the last.
     pub fn decide(&mut self) -> Option<&Spec> {
         let version = self.desired.spec.version;

@@ -9,7 +9,7 @@
 //! | seen | done |
 //! |---|---|
 //! | the end of a recorded attachment is missing | remembered; `tartan pods` says *leaving* |
-//! | it is missing at each look for [`GRACE`], the record unchanged | the record is removed, under the lock of the range |
+//! | it is missing at each look for the grace (`reclaim-after`), the record unchanged | the record is removed, under the lock of the range |
 //! | the end is back, the record is gone or another | forgotten |
 //!
 //! An ADD under way has a record and no end yet, but for far less than the grace. Under the lock the record is read and
@@ -37,11 +37,12 @@ struct Sighting {
 
 impl Orphans {
     /// One look: `is_there` says of each recorded attachment whether its end exists. Returns those that are missing
-    /// since long enough.
+    /// since `grace`. ADD makes an end within seconds of its record.
     pub(super) fn look(
         &mut self,
         attachments: &[Attachment],
         is_there: impl Fn(&Attachment) -> bool,
+        grace: Duration,
         now: Instant,
     ) -> Vec<Attachment> {
         let mut missing = HashMap::new();
@@ -57,9 +58,14 @@ impl Orphans {
             missing.insert(key, sighting);
         }
         self.missing = missing;
-        let due = |s: &&Sighting| now.saturating_duration_since(s.since) >= GRACE;
+        let due = |s: &&Sighting| now.saturating_duration_since(s.since) >= grace;
         let due = self.missing.values().filter(due);
         due.map(|sighting| sighting.record.clone()).collect()
+    }
+
+    /// Whether anybody's end was missing at the last look.
+    pub(super) fn are_any(&self) -> bool {
+        !self.missing.is_empty()
     }
 
     /// Whether the attachment's end was missing at the last look.
@@ -73,12 +79,11 @@ fn key(attachment: &Attachment) -> Key {
     (attachment.container.clone(), attachment.ifname.clone())
 }
 
-/// How long an end must be missing. ADD makes one within seconds of its record.
-pub(super) const GRACE: Duration = Duration::from_secs(60);
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const GRACE: Duration = Duration::from_secs(60);
 
     fn record(container: &str, created: u64) -> Attachment {
         Attachment {
@@ -93,7 +98,7 @@ mod tests {
     /// Looks at `records`, none of whose ends is there, after so many seconds.
     fn after(orphans: &mut Orphans, start: Instant, seconds: u64, records: &[Attachment]) -> usize {
         let now = start + Duration::from_secs(seconds);
-        orphans.look(records, |_| false, now).len()
+        orphans.look(records, |_| false, GRACE, now).len()
     }
 
     #[test]
@@ -122,7 +127,7 @@ mod tests {
         let [old, new] = [record("a", 1), record("a", 2)];
         assert_eq!(after(&mut orphans, start, 0, std::slice::from_ref(&old)), 0);
         let back = start + Duration::from_secs(30);
-        let there = orphans.look(std::slice::from_ref(&old), |_| true, back);
+        let there = orphans.look(std::slice::from_ref(&old), |_| true, GRACE, back);
         assert!(there.is_empty() && !orphans.is_leaving(&old));
         assert_eq!(
             after(&mut orphans, start, 61, std::slice::from_ref(&old)),

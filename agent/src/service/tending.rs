@@ -2,11 +2,12 @@
 //! delete is taken away. At every full look of the control loop, which the going of an interface starts at once.
 
 use std::collections::HashSet;
-use std::time::Instant;
+use std::path::PathBuf;
+use std::time::{Instant, SystemTime};
 
-use cni_shim::attachment;
 use cni_shim::range::{self, Range};
 use cni_shim::{Attachment, RunDir};
+use cni_shim::{atomic_file, attachment};
 use ipnet::IpNet;
 use thiserror::Error;
 use tracing::{info, warn};
@@ -30,6 +31,8 @@ pub(super) struct Tending {
     limited: HashSet<String>,
     /// There was no attachment at the last look either, so nothing is left of one.
     at_rest: bool,
+    /// When the directory of records had changed in which no writer that was killed had left anything.
+    swept: Option<SystemTime>,
     /// Bridges of another plugin with pods beside ours.
     pub(super) bridges: Vec<String>,
     /// What could not be done at the last try, in words.
@@ -45,6 +48,18 @@ enum TendingError {
     Lock(#[from] range::Error),
     #[error("cannot take an attachment away that no runtime deletes")]
     Record(#[from] attachment::Error),
+    #[error("cannot sweep {path}: check that it is writable by root")]
+    Sweep {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+}
+
+impl Tending {
+    /// Whether the next look can wait: nobody is leaving, and nothing is to be swept of the records of that moment.
+    pub(super) fn is_settled(&self, records_of: Option<SystemTime>) -> bool {
+        !self.orphans.are_any() && self.swept.is_some() && self.swept == records_of
+    }
 }
 
 impl Control {
@@ -71,6 +86,7 @@ impl Control {
         picture: &Picture,
         repairs: &mut Vec<Change>,
     ) -> Result<(), TendingError> {
+        self.sweep()?;
         let known = &self.node.known.attachments;
         if known.is_empty() && self.tending.at_rest {
             return Ok(());
@@ -80,8 +96,9 @@ impl Control {
         let ends: HashSet<String> = known.iter().map(|a| a.host_ifname.clone()).collect();
         self.tending.limited.retain(|end| ends.contains(end));
         let is_there = |a: &Attachment| links.has(&a.host_ifname);
+        let grace = self.node.known.config.reclaim_after;
         let now = Instant::now();
-        let due = self.tending.orphans.look(known, is_there, now);
+        let due = self.tending.orphans.look(known, is_there, grace, now);
         for record in due {
             self.reclaim(&record).await?;
         }
@@ -97,15 +114,30 @@ impl Control {
             }
         }
         self.tending.bridges.clear();
-        if !self.node.known.attachments.is_empty() {
-            let own = &self.node.known.own.subnets;
-            let (bridges, changes) = self.host.answer_on_bridges(picture, own)?;
-            self.tending.bridges = bridges;
-            for change in changes {
-                info!("set up: {change}");
-            }
+        let known = &self.node.known;
+        let at_rest = known.attachments.is_empty();
+        // Without a pod of ours nobody is to be found.
+        let own: &[IpNet] = if at_rest { &[] } else { &known.own.subnets };
+        let (bridges, changes) = self.host.answer_on_bridges(picture, own)?;
+        self.tending.bridges = bridges;
+        for change in changes {
+            info!("set up: {change}");
         }
-        self.tending.at_rest = self.node.known.attachments.is_empty();
+        self.tending.at_rest = at_rest;
+        Ok(())
+    }
+
+    /// Removes what plugins left that were killed in the middle of a record, once no other can be at work on it.
+    fn sweep(&mut self) -> Result<(), TendingError> {
+        let changed = self.node.records_of();
+        if changed.is_some() && changed == self.tending.swept {
+            return Ok(());
+        }
+        let config = &self.node.known.config;
+        let path = config.run_dir().attachments();
+        let left = atomic_file::sweep(&path, config.reclaim_after)
+            .map_err(|source| TendingError::Sweep { path, source })?;
+        self.tending.swept = changed.filter(|_| left == 0);
         Ok(())
     }
 
@@ -145,6 +177,8 @@ impl Control {
         if let Some(twice) = chain::limited_twice(&conf_dir, &record.network) {
             return Err(twice.to_string());
         }
+        // Whatever is made now is looked for, even if the pod leaves before the next look.
+        self.tending.at_rest = false;
         let one = std::slice::from_ref(record);
         let shape = async {
             let links = self.host.pod_links().await?;

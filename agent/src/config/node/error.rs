@@ -64,4 +64,7 @@ pub enum ConfigError {
     /// A spin that is no word and no number of microseconds.
     #[error("spin {0:?} is nothing to wait: use \"auto\", \"off\" or microseconds, 1 to 1000")]
     Spin(String),
+    /// A time that is too short for an ADD under way, or longer than anyone waits for an address.
+    #[error("reclaim-after is {0}: use 5 to 3600 seconds, or leave it out for 60")]
+    ReclaimAfter(u16),
 }

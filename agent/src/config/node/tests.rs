@@ -55,6 +55,7 @@ fn with_nothing_at_all_there_are_safe_defaults() {
         workers: None,
         cores: Vec::new(),
         spin: Spin::Auto,
+        reclaim_after: Duration::from_secs(60),
     };
     assert_eq!(config, expected);
     assert_eq!(config.run_dir().path(), root.path().join("run/tartan"));
@@ -77,6 +78,7 @@ const EVERY_KEY: &str = r#"
     workers = 2
     cores = [4, 6]
     spin = 20
+    reclaim-after = 7
 "#;
 
 #[test]
@@ -100,6 +102,7 @@ fn a_file_says_everything() {
     assert_eq!(config.log, "warn,tartan::host=debug");
     assert_eq!((config.workers, config.cores), (Some(2), vec![4, 6]));
     assert_eq!(config.spin, Spin::Micros(20));
+    assert_eq!(config.reclaim_after, Duration::from_secs(7));
 }
 
 #[test]
@@ -120,6 +123,7 @@ fn a_flag_counts_before_the_file() {
         "--workers=3",
         "--cores=1,0,5",
         "--spin=off",
+        "--reclaim-after=3600",
     ];
     let config = load(EVERY_KEY, &words).unwrap();
     assert_eq!(
@@ -127,6 +131,7 @@ fn a_flag_counts_before_the_file() {
         (Some(3), &[1, 0, 5][..])
     );
     assert_eq!(config.spin, Spin::Off);
+    assert_eq!(config.reclaim_after, Duration::from_secs(3600));
     assert_eq!(
         (config.node_name.as_str(), config.device_name.as_str()),
         ("n2", "tt1")
@@ -281,6 +286,10 @@ fn every_refusal_says_what_to_do() {
         ),
         ("spin = 0", "spin \"0\" is nothing to wait"),
         ("spin = true", "line 1: spin must be text"),
+        (
+            "reclaim-after = 4",
+            "line 1: reclaim-after must be 5 to 3600",
+        ),
         ("cores = 2", "line 1: cores must be a list"),
         ("cores = [2, 2000]", "line 1: cores must be 0 to 1023"),
         (
