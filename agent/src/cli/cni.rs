@@ -172,6 +172,7 @@ fn word(deed: Deed) -> &'static str {
         Deed::Unchanged => "unchanged",
         Deed::Kept => "kept as somebody changed it (--replace-conf overwrites it)",
         Deed::Removed => "removed",
+        Deed::SetAside => "set aside, as somebody changed it, as",
         Deed::Absent => "there is no",
     }
 }

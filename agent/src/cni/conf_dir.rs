@@ -23,6 +23,8 @@ pub struct ConfFile {
 pub struct Conf {
     /// The network's name.
     pub network: String,
+    /// The versions that it offers runtimes, those of both keys.
+    pub versions: Vec<String>,
     /// Its plugins, in the order of a list; a file with one plugin has one.
     pub plugins: Vec<Plugin>,
 }
@@ -50,8 +52,14 @@ impl Conf {
             Some(Value::Array(plugins)) => plugins.iter().map(plugin).collect(),
             _ => vec![plugin(&value)],
         };
+        let mut versions = vec![word(&value, "cniVersion")];
+        if let Some(Value::Array(more)) = field(&value, "cniVersions") {
+            versions.extend(more.iter().filter_map(Value::as_str).map(str::to_owned));
+        }
+        versions.retain(|version| !version.is_empty());
         Some(Conf {
             network: word(&value, "name"),
+            versions,
             plugins,
         })
     }
@@ -125,7 +133,7 @@ mod tests {
             ("10-a.conflist", "{"),
             (
                 "30-c.json",
-                r#"{"Name":"c","Plugins":[{"Type":"tartan-cni"}]}"#,
+                r#"{"Name":"c","cniversion":"0.4.0","CNIVersions":["1.0.0",null],"Plugins":[{"Type":"tartan-cni"}]}"#,
             ),
             ("05-not", "{}"),
             (".10-hidden.tmp", "{}"),
@@ -140,6 +148,10 @@ mod tests {
         assert_eq!((ptp.network.as_str(), ptp.is_ours()), ("b", false));
         let ours = files[2].content.as_ref().unwrap();
         assert_eq!((ours.network.as_str(), ours.is_ours()), ("c", true));
+        assert_eq!(
+            (ptp.versions.len(), ours.versions.join(" ")),
+            (0, "0.4.0 1.0.0".to_owned())
+        );
         assert!(read(&directory.path().join("none")).unwrap().is_empty());
     }
 }

@@ -4,14 +4,14 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use serde::Serialize;
 
 use super::chain;
 use super::conf_dir::{self, Conf, ConfFile, OUR_PLUGIN};
-use super::conf_list::{ConfList, PORTMAP};
+use super::conf_list::{self, ConfList, PORTMAP, VERSIONS};
 use super::place;
+use super::version;
 
 /// What is to be installed, and where.
 #[derive(Clone, Debug)]
@@ -66,6 +66,8 @@ pub enum Deed {
     Kept,
     /// Deleted.
     Removed,
+    /// Somebody changed it: it has another name now, which no runtime reads.
+    SetAside,
     /// There was none.
     Absent,
 }
@@ -131,6 +133,20 @@ pub enum CniError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// Whether pods are attached cannot be told.
+    #[error(
+        "cannot tell whether pods are attached, which no runtime could delete without the plugin: mend what is named below, or use --force"
+    )]
+    Records {
+        /// Why not.
+        source: cni_shim::attachment::Error,
+    },
+    /// The plugin is at work.
+    #[error("{path} is at work for a runtime and does not end: try again, or use --force")]
+    AtWork {
+        /// The program.
+        path: PathBuf,
+    },
     /// Pods are attached.
     #[error(
         "{count} pods are attached, and without the plugin no runtime can delete them: drain the node first (`tartan pods` lists them), or use --force"
@@ -154,19 +170,21 @@ pub fn install(plan: &Plan) -> Result<Done, CniError> {
     })?;
     let target = plan.bin_dir.join(OUR_PLUGIN);
     let conf = plan.conf_dir.join(&plan.conf_name);
-    let conf_step = conf_step(plan, &conf)?;
+    let portmap = portmap(plan, &mut done.warnings);
+    let text = text(plan, portmap.as_deref());
+    let conf_step = conf_step(plan, &conf, &text)?;
     if !plan.dry_run {
         for directory in [&plan.bin_dir, &plan.conf_dir] {
             fs::create_dir_all(directory).map_err(|source| unusable(directory, source))?;
         }
     }
     done.steps.push(program(plan, &target, &bytes)?);
-    configuration(plan, &conf, conf_step)?;
+    configuration(plan, &conf, &text, conf_step)?;
     done.steps.push(Step {
         deed: conf_step,
         file: conf,
     });
-    done.warnings = warnings(plan)?;
+    done.warnings.extend(warnings(plan)?);
     Ok(done)
 }
 
@@ -209,26 +227,15 @@ fn program(plan: &Plan, target: &Path, bytes: &[u8]) -> Result<Step, CniError> {
 
 /// A program that does not run here would fail every pod.
 fn answers_version(file: &Path) -> io::Result<()> {
-    let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
-    let answer = Command::new(file)
-        .env_clear()
-        .env("CNI_COMMAND", "VERSION")
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| invalid(error.to_string()))?;
-    let told = String::from_utf8_lossy(&answer.stdout);
-    if answer.status.success() && told.contains("supportedVersions") {
-        Ok(())
-    } else {
-        Err(invalid(format!("asked for its version it says {told:?}")))
-    }
+    let invalid = |error: io::Error| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
+    version::supported(file).map(|_| ()).map_err(invalid)
 }
 
-fn conf_step(plan: &Plan, conf: &Path) -> Result<Deed, CniError> {
+fn conf_step(plan: &Plan, conf: &Path, text: &str) -> Result<Deed, CniError> {
     let Ok(old) = fs::read(conf) else {
         return Ok(Deed::Installed);
     };
-    if old == text(plan).as_bytes() {
+    if old == text.as_bytes() {
         return Ok(Deed::Unchanged);
     }
     let is_ours = Conf::parse(&old).is_some_and(|conf| conf.is_ours());
@@ -241,22 +248,42 @@ fn conf_step(plan: &Plan, conf: &Path) -> Result<Deed, CniError> {
     }
 }
 
-fn configuration(plan: &Plan, conf: &Path, deed: Deed) -> Result<(), CniError> {
+fn configuration(plan: &Plan, conf: &Path, text: &str, deed: Deed) -> Result<(), CniError> {
     if plan.dry_run || matches!(deed, Deed::Unchanged | Deed::Kept) {
         return Ok(());
     }
-    let placed = place::replace_watched(conf, text(plan).as_bytes(), 0o644);
+    let placed = place::replace_watched(conf, text.as_bytes(), 0o644);
     placed.map_err(|source| CniError::Write {
         path: conf.to_owned(),
         source,
     })
 }
 
-fn text(plan: &Plan) -> String {
+/// The versions that `portmap` speaks of those that we do, where it is there and speaks any.
+fn portmap(plan: &Plan, warnings: &mut Vec<String>) -> Option<Vec<&'static str>> {
+    let program = plan.bin_dir.join(PORTMAP);
+    if !is_executable(&program) {
+        return None;
+    }
+    let why_not = match version::supported(&program).map(|theirs| conf_list::common(&theirs)) {
+        Ok(versions) if !versions.is_empty() => return Some(versions),
+        Ok(_) => format!("it speaks none of the versions {}", VERSIONS.join(", ")),
+        Err(error) => error.to_string(),
+    };
+    warnings.push(format!(
+        "{} is left out, and no host port is served: {why_not}; install another portmap, then install again",
+        program.display()
+    ));
+    None
+}
+
+/// The configuration, with `portmap` where its versions are given.
+fn text(plan: &Plan, portmap: Option<&[&'static str]>) -> String {
     let list = ConfList {
         network: &plan.network,
         root: &plan.root,
-        portmap: is_executable(&plan.bin_dir.join(PORTMAP)),
+        versions: portmap.unwrap_or(&VERSIONS),
+        portmap: portmap.is_some(),
     };
     list.text()
 }
@@ -279,16 +306,9 @@ fn warnings(plan: &Plan) -> Result<Vec<String>, CniError> {
             };
             warnings.push(twice.to_string());
         }
-        for plugin in conf.plugins.iter().filter(|p| p.kind != OUR_PLUGIN) {
-            if !is_executable(&plan.bin_dir.join(&plugin.kind)) {
-                warnings.push(format!(
-                    "{} chains the plugin {}, which is not in {}: install it there, or take it out of the list",
-                    file.path.display(),
-                    plugin.kind,
-                    plan.bin_dir.display()
-                ));
-            }
-        }
+        let chained = conf.plugins.iter().filter(|p| p.kind != OUR_PLUGIN);
+        warnings
+            .extend(chained.filter_map(|plugin| cannot_be_chained(plan, file, conf, &plugin.kind)));
     }
     if Path::new(BRIDGES).join("cni0").exists() {
         warnings.push(
@@ -297,6 +317,32 @@ fn warnings(plan: &Plan) -> Result<Vec<String>, CniError> {
         );
     }
     Ok(warnings)
+}
+
+/// Why a plugin of a list with ours would fail its pods, if it would.
+fn cannot_be_chained(plan: &Plan, file: &ConfFile, conf: &Conf, kind: &str) -> Option<String> {
+    let program = plan.bin_dir.join(kind);
+    let (list, directory) = (file.path.display(), plan.bin_dir.display());
+    if !is_executable(&program) {
+        return Some(format!(
+            "{list} chains the plugin {kind}, which is not in {directory}: install it there, or take it out of the list"
+        ));
+    }
+    match version::supported(&program) {
+        Err(error) => Some(format!(
+            "{list} chains the plugin {kind}, which does not work: {error}; install another in {directory}, or take it out of the list"
+        )),
+        Ok(theirs) => {
+            let unknown = conf
+                .versions
+                .iter()
+                .find(|version| !theirs.contains(version))?;
+            Some(format!(
+                "{list} offers runtimes version {unknown}, which the plugin {kind} does not speak ({}): take it out of \"cniVersion\" and \"cniVersions\"",
+                theirs.join(", ")
+            ))
+        }
+    }
 }
 
 fn comes_before(file: &ConfFile) -> String {

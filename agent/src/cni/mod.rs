@@ -6,3 +6,4 @@ pub mod conf_list;
 pub mod install;
 pub mod place;
 pub mod uninstall;
+pub mod version;

@@ -1,13 +1,20 @@
 //! Removal: the configuration first, so that no runtime starts a pod whose program is about to go; then the program.
 //! Only what is ours.
+//!
+//! Pods are counted twice: before anything is done, and when the configuration is away and no plugin is at work any more,
+//! because a pod may have come in between. If one has, the configuration is put back: without it the runtime could not
+//! delete that pod. A list that people changed is theirs: it is set aside under a name that no runtime reads.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use cni_shim::RunDir;
 
 use super::conf_dir::{self, OUR_PLUGIN};
+use super::conf_list;
 use super::install::{CniError, Deed, Done, Step, unusable};
 use super::place;
 
@@ -26,29 +33,66 @@ pub struct Removal {
     pub dry_run: bool,
 }
 
+/// A configuration that runtimes no longer see.
+struct Away {
+    from: PathBuf,
+    to: PathBuf,
+}
+
 /// Removes every configuration of ours that the directory holds, and the program.
 ///
 /// # Errors
-/// [`CniError`]; with pods attached nothing is removed unless forced.
+/// [`CniError`]; with pods attached, or where that cannot be told, everything is as it was, unless forced.
 pub fn uninstall(removal: &Removal) -> Result<Done, CniError> {
-    let run = RunDir::under(&removal.root);
-    let count = cni_shim::list(&run).map_or(0, |records| records.len());
-    if count > 0 && !removal.force {
-        return Err(CniError::Attached { count });
-    }
     let mut done = Done::default();
     let program = removal.bin_dir.join(OUR_PLUGIN);
+    if !removal.force {
+        expect_no_pods(removal)?;
+    }
+    let mut away = Vec::new();
+    for path in configurations(removal, &mut done)? {
+        let to = set_aside_name(&path);
+        if !removal.dry_run {
+            fs::rename(&path, &to).map_err(|source| CniError::Remove {
+                path: path.clone(),
+                source,
+            })?;
+        }
+        away.push(Away { from: path, to });
+    }
+    if !removal.force && !removal.dry_run {
+        let at_rest = wait_for_rest(&program).and_then(|()| expect_no_pods(removal));
+        if let Err(error) = at_rest {
+            put_back(&away)?;
+            return Err(error);
+        }
+    }
+    for Away { from, to } in away {
+        let above = removal.conf_dir.parent().unwrap_or(Path::new("/"));
+        for directory in [removal.conf_dir.as_path(), above] {
+            remove_leftovers(removal, &from, directory, &mut done)?;
+        }
+        let now = if removal.dry_run { &from } else { &to };
+        let as_installed = fs::read(now).is_ok_and(|bytes| conf_list::is_as_installed(&bytes));
+        let (deed, file) = match as_installed {
+            true => (remove(removal, now)?.deed, from),
+            false => (Deed::SetAside, to),
+        };
+        done.steps.push(Step { deed, file });
+    }
+    remove_leftovers(removal, &program, &removal.bin_dir, &mut done)?;
+    done.steps.push(remove(removal, &program)?);
+    Ok(done)
+}
+
+/// Those with our plugin in them. What cannot be read is told.
+fn configurations(removal: &Removal, done: &mut Done) -> Result<Vec<PathBuf>, CniError> {
     let files =
         conf_dir::read(&removal.conf_dir).map_err(|source| unusable(&removal.conf_dir, source))?;
+    let mut ours = Vec::new();
     for file in files {
         match file.content {
-            Some(conf) if conf.is_ours() => {
-                let above = removal.conf_dir.parent().unwrap_or(Path::new("/"));
-                for directory in [removal.conf_dir.as_path(), above] {
-                    remove_leftovers(removal, &file.path, directory, &mut done)?;
-                }
-                done.steps.push(remove(removal, &file.path)?);
-            }
+            Some(conf) if conf.is_ours() => ours.push(file.path),
             Some(_) => {}
             None => done.warnings.push(format!(
                 "{} cannot be read as JSON and is left: if it was Tartan's, delete it",
@@ -56,9 +100,67 @@ pub fn uninstall(removal: &Removal) -> Result<Done, CniError> {
             )),
         }
     }
-    remove_leftovers(removal, &program, &removal.bin_dir, &mut done)?;
-    done.steps.push(remove(removal, &program)?);
-    Ok(done)
+    Ok(ours)
+}
+
+fn expect_no_pods(removal: &Removal) -> Result<(), CniError> {
+    let records = cni_shim::list(&RunDir::under(&removal.root));
+    let count = records
+        .map_err(|source| CniError::Records { source })?
+        .len();
+    match count {
+        0 => Ok(()),
+        count => Err(CniError::Attached { count }),
+    }
+}
+
+/// Waits until nobody runs the program: what was started by the configuration before may be attaching a pod.
+fn wait_for_rest(program: &Path) -> Result<(), CniError> {
+    let Ok(program) = program.canonicalize() else {
+        return Ok(());
+    };
+    let deadline = Instant::now() + LONGEST_ADD;
+    while is_at_work(&program) {
+        if Instant::now() > deadline {
+            return Err(CniError::AtWork { path: program });
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
+}
+
+fn is_at_work(program: &Path) -> bool {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    // Other files there have no `exe`, nor have processes that ended meanwhile.
+    let mut programs =
+        processes.filter_map(|process| fs::read_link(process.path().join("exe")).ok());
+    programs.any(|runs| runs == program)
+}
+
+/// A rename inside the directory is what containerd takes notice of.
+fn put_back(away: &[Away]) -> Result<(), CniError> {
+    for Away { from, to } in away {
+        fs::rename(to, from).map_err(|source| CniError::Write {
+            path: from.clone(),
+            source,
+        })?;
+    }
+    Ok(())
+}
+
+/// Beside it, free, and with an extension that no runtime reads.
+fn set_aside_name(path: &Path) -> PathBuf {
+    let numbered = |number: u32| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".uninstalled");
+        if number > 1 {
+            name.push(format!(".{number}"));
+        }
+        PathBuf::from(name)
+    };
+    let mut names = (1..MOST_SET_ASIDE).map(numbered);
+    let free = names.find(|name| name.symlink_metadata().is_err());
+    free.unwrap_or_else(|| numbered(MOST_SET_ASIDE))
 }
 
 fn remove_leftovers(
@@ -93,3 +195,9 @@ fn remove(removal: &Removal, path: &Path) -> Result<Step, CniError> {
         file: path.to_owned(),
     })
 }
+
+/// As long as a plugin waits for an agent that is down, twice.
+const LONGEST_ADD: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Lists of one name that are set aside side by side; the last is replaced.
+const MOST_SET_ASIDE: u32 = 100;

@@ -1,4 +1,6 @@
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::Duration;
 
 use super::super::uninstall::{Removal, uninstall};
 use super::*;
@@ -22,9 +24,19 @@ impl Rig {
 
     /// A plugin that answers VERSION, of a version of its own.
     fn program(&self, version: &str) {
-        let text =
-            format!("#!/bin/sh\n# {version}\necho '{{\"supportedVersions\":[\"1.0.0\"]}}'\n");
+        let text = format!("#!/bin/sh\n# {version}\n{}", says(&["1.0.0"]));
         executable(&self.at("tartan-cni"), &text);
+    }
+
+    /// A plugin beside ours that speaks these versions.
+    fn chained(&self, name: &str, versions: &[&str]) {
+        let text = format!("#!/bin/sh\n{}", says(versions));
+        executable(&self.at("opt/cni/bin").join(name), &text);
+    }
+
+    fn installed(&self) -> serde_json::Value {
+        let path = self.at("etc/cni/net.d/10-tartan.conflist");
+        serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
     }
 
     fn plan(&self) -> Plan {
@@ -56,6 +68,11 @@ impl Rig {
         fs::write(&path, text).unwrap();
         path
     }
+}
+
+fn says(versions: &[&str]) -> String {
+    let answer = serde_json::json!({ "supportedVersions": versions });
+    format!("echo '{answer}'\n")
 }
 
 fn executable(path: &Path, text: &str) {
@@ -160,8 +177,8 @@ fn who_sorts_before_is_named_and_who_sorts_behind_is_not() {
 #[test]
 fn host_ports_are_served_where_portmap_is_and_what_is_missing_is_named() {
     let rig = Rig::new();
-    executable(&rig.at("opt/cni/bin/portmap"), "");
-    install(&rig.plan()).unwrap();
+    rig.chained("portmap", &VERSIONS);
+    assert_eq!(install(&rig.plan()).unwrap().warnings, [""; 0]);
     let conf = fs::read_to_string(rig.at("etc/cni/net.d/10-tartan.conflist")).unwrap();
     assert!(conf.contains("portmap"), "{conf}");
     fs::remove_file(rig.at("opt/cni/bin/portmap")).unwrap();
@@ -173,13 +190,63 @@ fn host_ports_are_served_where_portmap_is_and_what_is_missing_is_named() {
 }
 
 #[test]
+fn runtimes_are_offered_what_every_plugin_of_the_list_speaks() {
+    let rig = Rig::new();
+    rig.chained("portmap", &["0.3.1", "0.4.0", "1.0.0"]);
+    assert_eq!(install(&rig.plan()).unwrap().warnings, [""; 0]);
+    assert_eq!(rig.installed()["cniVersion"], "1.0.0");
+    assert_eq!(
+        rig.installed()["cniVersions"],
+        serde_json::json!(["0.4.0", "1.0.0"])
+    );
+    // A newer one is as good a reason to install again as a newer plugin of ours.
+    rig.chained("portmap", &["0.4.0", "1.0.0", "1.1.0"]);
+    let plan = Plan {
+        replace_conf: true,
+        ..rig.plan()
+    };
+    install(&plan).unwrap();
+    assert_eq!(rig.installed()["cniVersions"], serde_json::json!(VERSIONS));
+    // An older one makes a list of that kind one that fails pods.
+    rig.chained("portmap", &["0.4.0", "1.0.0"]);
+    let warnings = install(&rig.plan()).unwrap().warnings;
+    assert!(
+        warnings[0]
+            .contains("offers runtimes version 1.1.0, which the plugin portmap does not speak"),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn a_portmap_that_cannot_work_is_left_out_and_named() {
+    let rig = Rig::new();
+    for (script, why) in [
+        ("#!/bin/sh\nexit 1\n".to_owned(), "exit status: 1"),
+        (
+            format!("#!/bin/sh\n{}", says(&["0.2.0"])),
+            "none of the versions 0.4.0",
+        ),
+    ] {
+        executable(&rig.at("opt/cni/bin/portmap"), &script);
+        let warnings = install(&rig.plan()).unwrap().warnings;
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(
+            warnings[0].contains("no host port is served") && warnings[0].contains(why),
+            "{warnings:?}"
+        );
+        assert_eq!(rig.installed()["plugins"].as_array().unwrap().len(), 1);
+        assert_eq!(rig.installed()["cniVersions"], serde_json::json!(VERSIONS));
+    }
+}
+
+#[test]
 fn a_second_limiter_is_named() {
     let rig = Rig::new();
     let chained = r#"{"type":"bandwidth","capabilities":{"bandwidth":true}}"#;
     let ours = r#"{"type":"tartan-cni","capabilities":{"bandwidth":true}}"#;
     let conf = format!(r#"{{"name":"tartan","plugins":[{ours},{chained}]}}"#);
     rig.conf("10-tartan.conflist", &conf);
-    executable(&rig.at("opt/cni/bin/bandwidth"), "");
+    rig.chained("bandwidth", &VERSIONS);
     let warnings = install(&rig.plan()).unwrap().warnings;
     assert!(warnings[0].contains("the plugin bandwidth"), "{warnings:?}");
 }
@@ -258,4 +325,89 @@ fn attached_pods_keep_it() {
         ..rig.removal()
     };
     assert_eq!(uninstall(&forced).unwrap().steps.len(), 2);
+}
+
+#[test]
+fn records_that_cannot_be_counted_keep_it_too() {
+    let rig = Rig::new();
+    install(&rig.plan()).unwrap();
+    let run = cni_shim::RunDir::under(rig.root.path());
+    fs::create_dir_all(run.path()).unwrap();
+    fs::write(run.attachments(), "no directory").unwrap();
+    let error = uninstall(&rig.removal()).unwrap_err();
+    assert!(matches!(error, CniError::Records { .. }), "{error}");
+    assert!(error.to_string().contains("--force"));
+    assert!(rig.at("opt/cni/bin/tartan-cni").exists());
+    assert!(rig.at("etc/cni/net.d/10-tartan.conflist").exists());
+}
+
+#[test]
+fn a_pod_that_comes_between_keeps_it_and_gets_its_configuration_back() {
+    let rig = Rig::new();
+    install(&rig.plan()).unwrap();
+    let run = cni_shim::RunDir::under(rig.root.path());
+    run.make().unwrap();
+    let (program, conf) = (
+        rig.at("opt/cni/bin/tartan-cni"),
+        rig.at("etc/cni/net.d/10-tartan.conflist"),
+    );
+    let before = fs::read(&conf).unwrap();
+    // A runtime has read the configuration; the plugin that it started is at work, and attaches a pod.
+    fs::remove_file(&program).unwrap();
+    fs::copy("/bin/sleep", &program).unwrap();
+    let mut plugin = Command::new(&program).arg("1").spawn().unwrap();
+    let record = run.attachments().join("c1:eth0.json");
+    let conf_now = conf.clone();
+    let attaching = std::thread::spawn(move || {
+        while conf_now.exists() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        fs::write(record, "{").unwrap();
+    });
+    let refused = uninstall(&rig.removal());
+    plugin.wait().unwrap();
+    assert!(
+        matches!(refused, Err(CniError::Attached { count: 1 })),
+        "{refused:?}"
+    );
+    attaching.join().unwrap();
+    assert_eq!(fs::read(&conf).unwrap(), before);
+    assert!(program.exists());
+    assert_eq!(fs::read_dir(rig.at("etc/cni/net.d")).unwrap().count(), 1);
+}
+
+#[test]
+fn a_list_that_people_changed_is_set_aside_and_never_deleted() {
+    let rig = Rig::new();
+    install(&rig.plan()).unwrap();
+    let edited =
+        r#"{"cniVersion":"1.0.0","name":"mine","plugins":[{"type":"tartan-cni","mtu":1400}]}"#;
+    for round in 0..2 {
+        rig.conf("05-mine.conflist", edited);
+        let dry = Removal {
+            dry_run: true,
+            ..rig.removal()
+        };
+        let told = uninstall(&dry).unwrap();
+        assert_eq!(told.steps[0].deed, Deed::SetAside);
+        assert_eq!(
+            uninstall(&rig.removal()).unwrap().steps[0],
+            told.steps[0],
+            "{round}"
+        );
+    }
+    for name in [
+        "05-mine.conflist.uninstalled",
+        "05-mine.conflist.uninstalled.2",
+    ] {
+        let aside = rig.at("etc/cni/net.d").join(name);
+        assert_eq!(fs::read_to_string(aside).unwrap(), edited);
+    }
+    assert_eq!(
+        fs::read_dir(rig.at("etc/cni/net.d")).unwrap().count(),
+        2,
+        "the installed one is gone"
+    );
+    assert!(conf_dir::read(&rig.at("etc/cni/net.d")).unwrap().is_empty());
 }
