@@ -106,6 +106,10 @@ limiters() {
     ip -n "$PREFIX-node1" -j link show type ifb | jq -r '.[].ifname'
 }
 
+no_limiters() {
+    [ -z "$(limiters)" ]
+}
+
 limits() {
     local end repairs answer
     lab_up --nodes 2 --pods 2
@@ -168,7 +172,7 @@ leaks() {
     started=$SECONDS
     ip netns delete "$PREFIX-pod1"
     until_true 10 "pod1 leaves" state_is pod1 leaving
-    until_true 5 "what shaped it is gone" test -z "$(limiters)" || true
+    until_true 5 "what shaped it is gone" no_limiters || true
     sleep $((started + 55 - SECONDS))
     state_is pod1 leaving || fail "pod1 was taken away within a minute"
     until_true 60 "pod1 is taken away" test ! -e "$RECORDS/$PREFIX-pod1:eth0.json"
@@ -204,8 +208,13 @@ mixed() {
     told node1 status | jq -r '.problems[]' | grep -q 'cni0 live beside' || fail "status does not say that the node is mixed"
     equal "rows of the bridge's prefix and address" 2 "$(tartan node1 pods | grep -c '^- .* kernel-routed .*$')"
     call DEL node1 pod2 || fail "DEL of the new pod"
+    until_true 5 "the bridge answers for nobody, once the last new pod is gone" \
+        in_ns node1 grep -q 0 /proc/sys/net/ipv4/conf/cni0/proxy_arp
+    call ADD node1 pod2 >/dev/null || fail "ADD of a new pod"
+    until_true 5 "the bridge answers again" in_ns node1 grep -q 1 /proc/sys/net/ipv4/conf/cni0/proxy_arp
     lab stop node1
     tartan node1 cleanup >/dev/null || fail "tartan cleanup ended with $?"
+    call DEL node1 pod2 || fail "DEL without an agent"
     equal "proxy_arp of the bridge after it" 0 "$(in_ns node1 cat /proc/sys/net/ipv4/conf/cni0/proxy_arp)"
     # Its plugin reads it, when it takes the pod away.
     stock DEL node1 pod1 >/dev/null 2>&1 || true

@@ -1,0 +1,103 @@
+"""The node of campaign.py, seen from outside: its service, that is killed, and its records, that must be right at all times."""
+
+import collections
+import json
+import os
+import signal
+import socket
+import threading
+import time
+
+from campaign_pods import Wrong
+
+# Seconds of kills, and of peace, in which the agent has its two observations.
+STORM, PEACE = 10, 8
+
+
+class Node:
+    def __init__(self, prefix):
+        self.root = f"/run/tartan-lab/{prefix}/node1"
+        self.records = f"{self.root}/run/tartan/attachments"
+        self.keeper = int(open(f"{self.root}/pid").read())
+        # From the death of a service to the answer of the next.
+        self.outages, self.killed = [], 0
+
+    def outage(self, answer):
+        """Whether the service was away at some time of a call."""
+        return any(began <= answer.ended and answer.began <= ended for began, ended in list(self.outages))
+
+    def kill_services(self, chance, over):
+        """Every second or so, with pauses."""
+        until = time.monotonic() + STORM
+        while not over.wait(chance.uniform(0.4, 1.4)):
+            if time.monotonic() > until:
+                if over.wait(PEACE):
+                    break
+                until = time.monotonic() + STORM
+            service = self.service()
+            if service is None:
+                continue
+            outage = [time.monotonic(), float("inf")]
+            self.outages.append(outage)
+            os.kill(service, signal.SIGKILL)
+            self.killed += 1
+            self.until_ready()
+            outage[1] = time.monotonic()
+
+    def is_recorded(self, key):
+        container, name = key
+        return os.path.exists(f"{self.records}/{container}:{name}.json")
+
+    def service(self):
+        children = open(f"/proc/{self.keeper}/task/{self.keeper}/children").read().split()
+        return int(children[0]) if children else None
+
+    def ask(self, question):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(5)
+            client.connect(f"{self.root}/run/tartan/tartan.sock")
+            client.sendall(json.dumps({"call": question}).encode() + b"\n")
+            return json.loads(client.makefile().readline())
+
+    def until_ready(self):
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            try:
+                if "ok" in self.ask("ready"):
+                    return
+            except (OSError, ValueError):
+                pass
+            time.sleep(0.02)
+        raise Wrong("no service is ready within 20 s")
+
+    def expect_record(self, interface):
+        try:
+            record = json.load(open(f"{self.records}/{interface.key}.json"))
+        except OSError:
+            raise Wrong(f"{interface.key} is attached and has no record") from None
+        found = [address.split("/")[0] for address in record["addresses"]]
+        if record["state"] != "attached" or found != interface.addresses():
+            raise Wrong(f"{interface.key} has {interface.addresses()}, its record says {record}")
+
+    def expect_no_record(self, key, why):
+        if os.path.exists(f"{self.records}/{key}.json"):
+            raise Wrong(f"the record of {key} is there, and {why}")
+
+    def no_address_twice(self):
+        """Of all records, killed ones included. Two that are read one after the other may be of one address in turn."""
+        seen = {}
+        for _ in range(2):
+            now = collections.defaultdict(set)
+            for name in os.listdir(self.records):
+                if name.startswith("."):
+                    continue
+                try:
+                    record = json.load(open(f"{self.records}/{name}"))
+                except OSError:
+                    continue
+                for address in record["addresses"]:
+                    now[address].add((name, record["created"]))
+            seen = {a: k & seen.get(a, k) for a, k in now.items() if len(k & seen.get(a, k)) > 1}
+            if not seen:
+                return
+        raise Wrong(f"addresses in two records: {seen}")
