@@ -49,6 +49,11 @@ pub const SHARE: usize = INBOUND_BUFFERS * 128;
 /// How long an unsent tail is held for a full socket before it is dropped as `UnderlayFull`.
 pub const HOLD: Duration = Duration::from_millis(10);
 
+/// How long what came for a worker whose inbox is full stays in the socket before it is dropped as `RingFull`: as long as
+/// a scheduler with ten programs on a core may leave that worker out. In less than that a busy node lost packets; a
+/// worker that hangs costs the others this once.
+pub const PATIENCE: Duration = Duration::from_millis(100);
+
 /// A sleeping worker wakes this often to show that it is alive.
 pub const TICK: Duration = Duration::from_millis(500);
 

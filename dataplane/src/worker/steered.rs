@@ -6,7 +6,7 @@ use super::{Worker, stairs};
 use crate::device::Device;
 use crate::drops::{Direction, DropReason};
 use crate::inbound::{Frames, wire_packets};
-use crate::limits::{HOLD, TICK};
+use crate::limits::{PATIENCE, TICK};
 use crate::now::Now;
 use crate::snapshot::Snapshot;
 use crate::steer::{Loan, Part, SteeredBatch, Steering, sort};
@@ -48,7 +48,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             self.crowded_since = None;
             return None;
         }
-        let end = self.crowded_since.get_or_insert(now).after(HOLD);
+        let end = self.crowded_since.get_or_insert(now).after(PATIENCE);
         (end > now).then_some(end)
     }
 

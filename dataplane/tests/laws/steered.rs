@@ -2,7 +2,7 @@
 //! the others do.
 
 use dataplane::drops::DropReason;
-use dataplane::limits::{HOLD, INBOUND_BUFFERS, INBOX, STEERED_BATCHES, TICK};
+use dataplane::limits::{INBOUND_BUFFERS, INBOX, PATIENCE, STEERED_BATCHES, TICK};
 use dataplane::now::Now;
 use dataplane::underlay::memory::{Datagram, member};
 use dataplane::worker::Next;
@@ -189,8 +189,8 @@ fn a_full_ring_takes_nothing_of_others() {
         let waited = node.step(receiver, now);
         if round == INBOX as u64 {
             // The ring is full: for a while the socket keeps what has come.
-            assert_eq!(waited, Next::Held(HOLD));
-            now = now.after(HOLD);
+            assert_eq!(waited, Next::Held(PATIENCE));
+            now = now.after(PATIENCE);
             node.step(receiver, now);
         }
         node.step(moving, now);
