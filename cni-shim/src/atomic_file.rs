@@ -97,10 +97,14 @@ pub fn sweep(directory: &Path, age: Duration) -> io::Result<usize> {
         let written = entry.metadata().and_then(|found| found.modified());
         // A clock that was set back makes it young.
         let is_old = |written: SystemTime| written.elapsed().is_ok_and(|since| since >= age);
-        match written {
-            Ok(written) if !is_old(written) => left += 1,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            _ => fs::remove_file(entry.path())?,
+        let removed = match written {
+            Ok(written) if is_old(written) => fs::remove_file(entry.path()),
+            Ok(_) => Err(io::ErrorKind::ResourceBusy.into()),
+            Err(error) => Err(error),
+        };
+        // One that its own attachment's DEL was faster with is gone; one that cannot go does not keep the others.
+        if removed.is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {
+            left += 1;
         }
     }
     Ok(left)

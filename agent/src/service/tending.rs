@@ -115,7 +115,8 @@ impl Control {
         }
         self.tending.bridges.clear();
         let known = &self.node.known;
-        let at_rest = known.attachments.is_empty();
+        // A record that was refused may be a living pod's.
+        let at_rest = known.attachments.is_empty() && self.node.refused_records.is_empty();
         // Without a pod of ours nobody is to be found.
         let own: &[IpNet] = if at_rest { &[] } else { &known.own.subnets };
         let (bridges, changes) = self.host.answer_on_bridges(picture, own)?;

@@ -26,6 +26,10 @@ class Node:
         """Whether the service was away at some time of a call."""
         return any(began <= answer.ended and answer.began <= ended for began, ended in list(self.outages))
 
+    def waited_in_vain(self, answer):
+        """The plugin asks for five seconds before it gives up; a service that was there sooner should have answered."""
+        return self.outage(answer) and answer.ended - answer.began >= 5
+
     def kill_services(self, chance, over):
         """Every second or so, with pauses."""
         until = time.monotonic() + STORM
@@ -85,7 +89,7 @@ class Node:
 
     def no_address_twice(self):
         """Of all records, killed ones included. Two that are read one after the other may be of one address in turn."""
-        seen = {}
+        seen = None
         for _ in range(2):
             now = collections.defaultdict(set)
             for name in os.listdir(self.records):
@@ -97,7 +101,8 @@ class Node:
                     continue
                 for address in record["addresses"]:
                     now[address].add((name, record["created"]))
-            seen = {a: k & seen.get(a, k) for a, k in now.items() if len(k & seen.get(a, k)) > 1}
+            before = now if seen is None else seen
+            seen = {a: k & before.get(a, set()) for a, k in now.items() if len(k & before.get(a, set())) > 1}
             if not seen:
                 return
         raise Wrong(f"addresses in two records: {seen}")

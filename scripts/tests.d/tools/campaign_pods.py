@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -13,13 +14,15 @@ class Wrong(Exception):
 
 
 class Answer:
-    """How one call of the plugin ended; `code` is None when it was killed, 0 on success."""
+    """How one call of the plugin ended; `code` is None when we killed it, 0 on success."""
 
-    def __init__(self, verb, process, out, began):
+    def __init__(self, verb, process, out, began, may_be_killed):
         self.verb, self.out, self.began, self.ended = verb, out, began, time.monotonic()
-        if process.returncode < 0:
+        if process.returncode == -signal.SIGKILL and may_be_killed:
             self.code = None
             return
+        if process.returncode < 0:
+            raise Wrong(f"{verb} ended by signal {-process.returncode}")
         try:
             self.value = json.loads(out) if out else None
         except ValueError:
