@@ -13,8 +13,8 @@ pub const OUTBOUND_PACKETS: usize = TRAIN_LENGTH;
 pub const GATHER: Duration = Duration::from_micros(50);
 /// Batches of so many packets and more gather; a smaller one may be somebody's question.
 pub const GATHER_PACKETS: usize = 4;
-/// Batches of more bytes are large enough.
-pub const GATHER_BYTES: usize = FRAME;
+/// Batches of more bytes are large enough: a single train of a TCP stream is.
+pub const GATHER_BYTES: usize = FRAME / 2;
 /// So many batches must have gone one way alone before.
 pub const GATHER_STEPS: u32 = 8;
 
@@ -49,10 +49,10 @@ pub const SHARE: usize = INBOUND_BUFFERS * 128;
 /// How long an unsent tail is held for a full socket before it is dropped as `UnderlayFull`.
 pub const HOLD: Duration = Duration::from_millis(10);
 
-/// How long what came for a worker whose inbox is full stays in the socket before it is dropped as `RingFull`: as long as
-/// a scheduler with ten programs on a core may leave that worker out. In less than that a busy node lost packets; a
-/// worker that hangs costs the others this once.
-pub const PATIENCE: Duration = Duration::from_millis(100);
+/// How long what came for a worker whose inbox is full stays in the socket before it is dropped as `RingFull`. In 10 ms a
+/// scheduler with ten programs on a core did not get round to that worker; what comes in much more than this at 3 Gb/s
+/// does not fit [`RECEIVE_BUFFER`], and then flows of others lose packets in the kernel.
+pub const PATIENCE: Duration = Duration::from_millis(25);
 
 /// A sleeping worker wakes this often to show that it is alive.
 pub const TICK: Duration = Duration::from_millis(500);

@@ -9,9 +9,9 @@
 //!
 //! A flow has one socket, one owner and one ring between them, so it keeps its order; fragments, which show no ports,
 //! are a flow of their own. A worker that has no batch left to receive into leaves its socket alone until one comes home,
-//! and for as long as what the underlay does not take is held also while the ring of some owner is full: the kernel's
-//! buffer has more room than rings of many small batches. An owner that does not get on within that time loses its
-//! shares, as `RingFull`. Nobody takes work from others.
+//! and for [`PATIENCE`](crate::limits::PATIENCE) also while the ring of some owner is full: the kernel's buffer has more
+//! room than rings of many small batches. An owner that does not get on within that time loses its shares, as
+//! `RingFull`, and while its ring stays full nobody else is waited for. Nobody takes work from others.
 //!
 //! VXLAN needs none of this: the kernel spreads its flows by the outer port. Nor does a single worker.
 //!

@@ -4,8 +4,9 @@
 //! few packets. Each batch costs system calls, a whole way through both kernels and a wake-up at the other end; and the
 //! sender pays too, for waking the worker, or for the cache lines of a queue that is emptied while it is filled. Network
 //! cards know the same trouble and moderate their interrupts. So does a worker whose packets have gone only one way for
-//! several batches, by several small ones at a time: it sleeps a moment, and the core is free for whoever wants it. What is
-//! answered never waits, nor does a packet that comes alone, nor bulk, whose batches are large by themselves.
+//! several batches, by several small ones at a time: it sleeps a moment, and the core is free for whoever wants it. A packet
+//! that comes alone never waits, nor does bulk, whose batches are large by themselves, nor what is answered; but where
+//! another worker carries the answers, this one cannot know of them.
 
 use std::time::Duration;
 
