@@ -62,13 +62,17 @@ pub(crate) fn add(target: &Target, conf: &NetConf) -> Result<Value, Error> {
     let mut record = reservation.reserve(&mut host, &mut pod)?;
     let attach = || -> Result<Value, Error> {
         fault::after("reserved")?;
+        // A DEL and another ADD may have come in between: what an IPAM plugin gives and takes now would be theirs.
+        expect_ours(&run, &record)?;
         let given = match &delegate {
             None => CniResult::default(),
             Some(delegate) => {
                 let given = match delegate.add() {
                     Err(refused) if refused.is_refusal() => {
                         // It is run with DEL all the same (SPEC section 4), but owes and is owed nothing.
-                        let _ = delegate.delete(&target.key);
+                        if expect_ours(&run, &record).is_ok() {
+                            let _ = delegate.delete(&target.key);
+                        }
                         record.ipam = None;
                         return Err(refused.into());
                     }

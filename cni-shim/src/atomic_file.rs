@@ -13,8 +13,9 @@ use rustix::fs::OFlags;
 /// with a dot and bears our process id, so two writers never share one. After an error the old file is there as it was,
 /// and no temporary.
 ///
-/// What is written so outlives its writer, not the machine: it is for the run directory, which a power loss empties
-/// like any tmpfs. Nothing is synced, which costs milliseconds where that directory lies on a disk after all.
+/// What is written so outlives its writer, not the machine: it is for the run directory, which a power loss empties as it
+/// ends the pods. Nothing is synced: that costs milliseconds where the directory lies on a disk after all, and there a
+/// power loss may leave records that cannot be read.
 ///
 /// # Errors
 /// `InvalidInput` for a path without a file name; what the system calls give.

@@ -50,10 +50,6 @@ impl Reservation<'_> {
         let mut taken = Taken::look(host, &self.conf.root, subnets)?;
         let range = Range::lock(self.run)?;
         veth::expect_free(pod, &self.target.key.ifname)?;
-        if let Some(previous) = &previous {
-            // Its routes went with its link.
-            taken.forget(&previous.addresses);
-        }
         self.add_others(&mut taken)?;
         let table = self.table(pod, &taken)?;
         let addresses = match self.conf.ipam {
@@ -131,8 +127,14 @@ impl Reservation<'_> {
         let Some(kind) = previous.and_then(|record| record.ipam.as_ref()) else {
             return Ok(());
         };
-        let delegate = Delegate::find(kind, &self.target.path, self.conf)?;
-        delegate.delete(&self.target.key)?;
+        let found = Delegate::find(kind, &self.target.path, self.conf);
+        let freed = found.and_then(|delegate| delegate.delete(&self.target.key));
+        let gave = previous.is_some_and(|record| !record.addresses.is_empty());
+        match freed {
+            // As at DEL: a plugin that is not there has given nothing as far as we know.
+            Err(error) if !gave && error.is_not_found() => {}
+            freed => freed?,
+        }
         Ok(fault::after("given-back")?)
     }
 

@@ -68,13 +68,6 @@ impl Taken {
         &self.records
     }
 
-    /// Forgets what the kernel said of addresses whose link was removed since.
-    pub(crate) fn forget(&mut self, addresses: &[IpNet]) {
-        for address in addresses {
-            self.kernel.remove(&address.addr());
-        }
-    }
-
     /// Forgets what host-local holds for the network `name`.
     pub(crate) fn forget_network(&mut self, name: &str) {
         let of = |path: &Path| path.parent().and_then(Path::file_name) == Some(name.as_ref());
@@ -240,7 +233,5 @@ mod tests {
                 .contains("ip route get")
         );
         assert_eq!(taken.holder("10.1.0.5".parse().unwrap()), None);
-        taken.forget(&["10.1.0.6/32".parse().unwrap()]);
-        assert_eq!(taken.holder("10.1.0.6".parse().unwrap()), None);
     }
 }

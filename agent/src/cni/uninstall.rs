@@ -46,17 +46,22 @@ struct Away {
 pub fn uninstall(removal: &Removal) -> Result<Done, CniError> {
     let mut done = Done::default();
     let program = removal.bin_dir.join(OUR_PLUGIN);
-    if !removal.force {
-        expect_no_pods(removal)?;
+    let mut away = interrupted(removal)?;
+    if !removal.force
+        && let Err(error) = expect_no_pods(removal)
+    {
+        if !removal.dry_run {
+            put_back(&away)?;
+        }
+        return Err(error);
     }
-    let mut away = Vec::new();
     for path in configurations(removal, &mut done)? {
         let to = set_aside_name(&path);
-        if !removal.dry_run {
-            fs::rename(&path, &to).map_err(|source| CniError::Remove {
-                path: path.clone(),
-                source,
-            })?;
+        if !removal.dry_run
+            && let Err(source) = fs::rename(&path, &to)
+        {
+            put_back(&away)?;
+            return Err(CniError::Remove { path, source });
         }
         away.push(Away { from: path, to });
     }
@@ -72,7 +77,7 @@ pub fn uninstall(removal: &Removal) -> Result<Done, CniError> {
         for directory in [removal.conf_dir.as_path(), above] {
             remove_leftovers(removal, &from, directory, &mut done)?;
         }
-        let now = if removal.dry_run { &from } else { &to };
+        let now = if to.exists() { &to } else { &from };
         let as_installed = fs::read(now).is_ok_and(|bytes| conf_list::is_as_installed(&bytes));
         let (deed, file) = match as_installed {
             true => (remove(removal, now)?.deed, from),
@@ -83,6 +88,26 @@ pub fn uninstall(removal: &Removal) -> Result<Done, CniError> {
     remove_leftovers(removal, &program, &removal.bin_dir, &mut done)?;
     done.steps.push(remove(removal, &program)?);
     Ok(done)
+}
+
+/// What a removal that was ended in the middle took away and neither removed nor put back. Lists that people edited stay
+/// set aside for good.
+fn interrupted(removal: &Removal) -> Result<Vec<Away>, CniError> {
+    let unusable = |source| unusable(&removal.conf_dir, source);
+    let entries = match fs::read_dir(&removal.conf_dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(unusable)?,
+    };
+    let mut away = Vec::new();
+    for entry in entries {
+        let to = entry.map_err(unusable)?.path();
+        let ours = fs::read(&to).is_ok_and(|bytes| conf_list::is_as_installed(&bytes));
+        let from = to.with_extension("");
+        if to.extension() == Some(SET_ASIDE.as_ref()) && ours && !from.exists() {
+            away.push(Away { from, to });
+        }
+    }
+    Ok(away)
 }
 
 /// Those with our plugin in them. What cannot be read is told.
@@ -137,22 +162,25 @@ fn is_at_work(program: &Path) -> bool {
     programs.any(|runs| runs == program)
 }
 
-/// A rename inside the directory is what containerd takes notice of.
+/// A rename inside the directory is what containerd takes notice of. One that fails keeps none of the others away.
 fn put_back(away: &[Away]) -> Result<(), CniError> {
+    let mut all = Ok(());
     for Away { from, to } in away {
-        fs::rename(to, from).map_err(|source| CniError::Write {
+        let back = fs::rename(to, from).map_err(|source| CniError::Write {
             path: from.clone(),
             source,
-        })?;
+        });
+        all = all.and(back);
     }
-    Ok(())
+    all
 }
 
 /// Beside it, free, and with an extension that no runtime reads.
 fn set_aside_name(path: &Path) -> PathBuf {
     let numbered = |number: u32| {
         let mut name = path.as_os_str().to_owned();
-        name.push(".uninstalled");
+        name.push(".");
+        name.push(SET_ASIDE);
         if number > 1 {
             name.push(format!(".{number}"));
         }
@@ -196,8 +224,9 @@ fn remove(removal: &Removal, path: &Path) -> Result<Step, CniError> {
     })
 }
 
-/// As long as a plugin waits for an agent that is down, twice.
-const LONGEST_ADD: Duration = Duration::from_secs(10);
+/// As long as an ADD is at work at most: for the agent, the range's lock and a delegated IPAM plugin.
+const LONGEST_ADD: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+const SET_ASIDE: &str = "uninstalled";
 /// Lists of one name that are set aside side by side; the last is replaced.
 const MOST_SET_ASIDE: u32 = 100;

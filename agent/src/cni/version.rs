@@ -30,14 +30,8 @@ pub fn supported(path: &Path) -> io::Result<Vec<String>> {
 }
 
 fn ask(path: &Path) -> io::Result<Vec<u8>> {
-    let mut child = Command::new(path)
-        .env_clear()
-        .env("CNI_COMMAND", "VERSION")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()?;
     let deadline = Instant::now() + PATIENCE;
+    let mut child = start(path, deadline)?;
     let (sender, said) = mpsc::channel();
     let out = child.stdout.take();
     // Not waited for: what the program started may hold its output open for longer than itself.
@@ -56,6 +50,29 @@ fn ask(path: &Path) -> io::Result<Vec<u8>> {
         Err(io::Error::other(format!(
             "asked for its versions it ends with {ended}"
         )))
+    }
+}
+
+/// Waits for one who is still writing the program, or has just written it and is starting another one: until its exec that
+/// holds what its parent had open.
+fn start(path: &Path, deadline: Instant) -> io::Result<Child> {
+    loop {
+        let started = Command::new(path)
+            .env_clear()
+            .env("CNI_COMMAND", "VERSION")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
+        match started {
+            Err(error)
+                if error.kind() == io::ErrorKind::ExecutableFileBusy
+                    && Instant::now() < deadline =>
+            {
+                thread::sleep(LOOK_EVERY);
+            }
+            started => return started,
+        }
     }
 }
 

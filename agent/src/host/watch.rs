@@ -91,7 +91,7 @@ impl Stream for Watch {
         let watch = self.get_mut();
         let filter = watch.filter.as_mut();
         match filter.map_or(Poll::Pending, |filter| filter.poll(context)) {
-            Poll::Ready(None) => watch.filter = None,
+            // An end of either is the end of both: half a watch would look like a whole one for ever.
             Poll::Ready(event) => return Poll::Ready(event),
             Poll::Pending => {}
         }

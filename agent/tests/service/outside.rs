@@ -8,6 +8,7 @@
 //! cluster network.
 
 use std::fs::File;
+use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -67,7 +68,13 @@ fn socket(space: &str, address: &str) -> UdpSocket {
     let address = address.to_owned();
     let opened = std::thread::spawn(move || {
         move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-        UdpSocket::bind(address).unwrap()
+        // A program that another test is just starting holds our sockets until its exec, those that we closed too.
+        let mut tries = (0..500).map(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            UdpSocket::bind(&address)
+        });
+        let in_use = |bound: &io::Result<_>| matches!(bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse);
+        tries.find(|bound| !in_use(bound)).unwrap().unwrap()
     });
     opened.join().unwrap()
 }

@@ -50,6 +50,20 @@ fn a_killed_add_is_taken_up_by_the_next_with_the_same_address() {
     assert_eq!(ip(&["-n", &rig.node, "link", "show", "type", "veth"]), "");
 }
 
+/// The killed one's own routes went with its link: whoever is routed there now is somebody else.
+#[test]
+fn a_killed_add_leaves_its_address_to_whoever_has_it_now() {
+    let mut rig = Rig::new(SUBNET);
+    let pod = rig.pod();
+    killed_add(&mut rig, &pod);
+    ip(&["-n", &rig.node, "link", "set", "lo", "up"]);
+    let foreign = ["route", "add", "10.244.7.2/32", "dev", "lo", "metric", "5"];
+    ip(&[&["-n", &rig.node][..], &foreign].concat());
+    let added = rig.add("c1", "eth0", &pod);
+    assert_eq!(added.address(), "10.244.7.3");
+    rig.del("c1", "eth0", &pod).silent();
+}
+
 #[test]
 fn del_succeeds_whatever_is_missing() {
     let mut rig = Rig::new(SUBNET);

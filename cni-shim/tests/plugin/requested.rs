@@ -327,6 +327,33 @@ fn h2_what_an_ipam_plugin_is_owed_is_never_forgotten() {
     }
 }
 
+/// Line C7 with an IPAM plugin: what it gives and takes is the next ADD's by then.
+#[test]
+fn c7_an_add_that_was_ended_takes_no_address_of_the_next_one() {
+    let mut rig = Rig::new(SUBNET);
+    let pod = rig.pod();
+    let (path, held) = debtor(&rig, "debtor");
+    let mut conf = rig.conf("1.0.0");
+    conf["ipam"] = json!({"type": "debtor"});
+    let conf = conf.to_string();
+    let variables = |verb: &'static str, fault: &'static str| {
+        let mut all = variables(verb, "c1", "eth0", &pod).to_vec();
+        all.extend([("TARTAN_CNI_FAULT", fault), ("CNI_PATH", path.as_str())]);
+        all
+    };
+    let call = |verb| rig.call(&variables(verb, ""), &conf);
+    let late = rig.spawn(&variables("ADD", "reserved:stop"), &conf);
+    rig.stands_still(&late);
+    call("DEL").silent();
+    call("ADD").result();
+    let stands = rig.record("c1", "eth0");
+    assert_eq!(rig.go_on(late).error().0, 104);
+    assert!(held.exists(), "the address of the one that stands");
+    assert_eq!(rig.record("c1", "eth0"), stands);
+    call("DEL").silent();
+    assert!(!held.exists());
+}
+
 #[test]
 fn h2_static_gives_what_it_is_told() {
     let mut rig = Rig::new(BOTH);

@@ -355,18 +355,24 @@ fn a_pod_that_comes_between_keeps_it_and_gets_its_configuration_back() {
     // A runtime has read the configuration; the plugin that it started is at work, and attaches a pod.
     fs::remove_file(&program).unwrap();
     fs::copy("/bin/sleep", &program).unwrap();
-    let mut plugin = Command::new(&program).arg("1").spawn().unwrap();
+    // A program that another test is just starting holds the copy open for writing until its exec.
+    let mut tries = (0..500).map(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        Command::new(&program).arg("100").spawn()
+    });
+    let busy = |started: &io::Result<_>| matches!(started, Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy);
+    let mut plugin = tries.find(|started| !busy(started)).unwrap().unwrap();
     let record = run.attachments().join("c1:eth0.json");
     let conf_now = conf.clone();
     let attaching = std::thread::spawn(move || {
         while conf_now.exists() {
             std::thread::sleep(Duration::from_millis(5));
         }
-        std::thread::sleep(Duration::from_millis(300));
         fs::write(record, "{").unwrap();
+        plugin.kill().unwrap();
+        plugin.wait().unwrap();
     });
     let refused = uninstall(&rig.removal());
-    plugin.wait().unwrap();
     assert!(
         matches!(refused, Err(CniError::Attached { count: 1 })),
         "{refused:?}"
@@ -375,6 +381,27 @@ fn a_pod_that_comes_between_keeps_it_and_gets_its_configuration_back() {
     assert_eq!(fs::read(&conf).unwrap(), before);
     assert!(program.exists());
     assert_eq!(fs::read_dir(rig.at("etc/cni/net.d")).unwrap().count(), 1);
+}
+
+#[test]
+fn a_removal_that_was_ended_in_the_middle_is_taken_up() {
+    let rig = Rig::new();
+    install(&rig.plan()).unwrap();
+    let conf = rig.at("etc/cni/net.d/10-tartan.conflist");
+    let aside = rig.at("etc/cni/net.d/10-tartan.conflist.uninstalled");
+    // A pod is there: runtimes get their configuration back.
+    fs::rename(&conf, &aside).unwrap();
+    let run = cni_shim::RunDir::under(rig.root.path());
+    run.make().unwrap();
+    let record = run.attachments().join("c1:eth0.json");
+    fs::write(&record, "{").unwrap();
+    uninstall(&rig.removal()).unwrap_err();
+    assert!(conf.exists() && !aside.exists());
+    // None is there: nothing of ours stays.
+    fs::rename(&conf, &aside).unwrap();
+    fs::remove_file(&record).unwrap();
+    uninstall(&rig.removal()).unwrap();
+    assert!(!conf.exists() && !aside.exists());
 }
 
 #[test]
