@@ -16,3 +16,5 @@ pub mod reconcile;
 pub mod registry;
 pub mod service;
 pub mod start_failure;
+#[cfg(test)]
+mod test_run;

@@ -82,14 +82,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-
-    fn run<F: Future>(body: F) -> F::Output {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap()
-            .block_on(body)
-    }
+    use crate::test_run::run;
 
     #[test]
     fn beats_come_in_time_and_missed_ones_are_one() {

@@ -243,14 +243,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
-
-    fn run<F: Future>(body: F) -> F::Output {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap()
-            .block_on(body)
-    }
+    use crate::test_run::run;
 
     #[test]
     fn a_message_arrives_with_its_descriptors_in_order() {

@@ -224,14 +224,7 @@ mod tests {
 
     use super::*;
     use crate::keeper::channel::TablePart;
-
-    fn run<F: Future>(body: F) -> F::Output {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap()
-            .block_on(body)
-    }
+    use crate::test_run::run;
 
     fn part(names: &[&str], last: bool) -> FromKeeper {
         let names = names.iter().map(|name| (*name).to_owned()).collect();

@@ -15,7 +15,6 @@
 )]
 
 mod attach;
-mod campaign;
 mod check;
 mod checklist;
 mod corpus;

@@ -18,7 +18,7 @@ pub(crate) struct Rig {
     prefix: String,
     pods: Vec<String>,
     root: tempfile::TempDir,
-    agent: Mutex<Option<FakeAgent>>,
+    agent: Option<FakeAgent>,
 }
 
 /// What the plugin answered.
@@ -64,7 +64,7 @@ impl Rig {
             prefix,
             pods: Vec::new(),
             root: tempfile::tempdir().unwrap(),
-            agent: Mutex::new(None),
+            agent: None,
         };
         ip(&["netns", "add", &rig.node]);
         ip(&["-n", &rig.node, "link", "set", "lo", "up"]);
@@ -108,27 +108,18 @@ impl Rig {
     pub(crate) fn start_agent(&mut self, mood: Mood) {
         self.stop_agent();
         let agent = FakeAgent::start(self.run().socket(), mood);
-        *self.agent.lock().unwrap() = Some(agent);
+        self.agent = Some(agent);
     }
 
     pub(crate) fn stop_agent(&mut self) {
-        *self.agent.lock().unwrap() = None;
+        self.agent = None;
         let _ = std::fs::remove_file(self.run().socket());
     }
 
     /// Every line the present agent was sent.
     pub(crate) fn calls(&self) -> Vec<String> {
-        let agent = self.agent.lock().unwrap();
-        agent.as_ref().unwrap().calls.lock().unwrap().clone()
-    }
-
-    /// Ends the agent and starts a willing one after a while.
-    pub(crate) fn restart_agent(&self, pause: Duration) {
-        let mut agent = self.agent.lock().unwrap();
-        *agent = None;
-        let _ = std::fs::remove_file(self.run().socket());
-        std::thread::sleep(pause);
-        *agent = Some(FakeAgent::start(self.run().socket(), Mood::Adopt));
+        let agent = self.agent.as_ref().unwrap();
+        agent.calls.lock().unwrap().clone()
     }
 
     /// The plain configuration of this node in `version`.
