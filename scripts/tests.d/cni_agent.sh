@@ -202,8 +202,8 @@ mixed() {
         in_ns node1 grep -q 1 /proc/sys/net/ipv4/conf/cni0/proxy_arp
     # The kernel takes its time, up to 0.8 s, to answer for somebody else.
     until_true 5 "the old pod reaches the new one" in_ns pod1 ping -n -q -c 1 -W 1 "$new" || true
-    equal "ping of the old pod" "5 received" "$(in_ns pod1 ping -n -q -c 5 -i 0.05 -W 1 "$new" | grep -o '[0-9]* received')"
-    equal "ping of the new pod" "5 received" "$(in_ns pod2 ping -n -q -c 5 -i 0.05 -W 1 "$old" | grep -o '[0-9]* received')"
+    equal "ping of the old pod" "5 received" "$(in_ns pod1 python3 "$TOOLS/pings.py" "$new" 5 0.05 2)"
+    equal "ping of the new pod" "5 received" "$(in_ns pod2 python3 "$TOOLS/pings.py" "$old" 5 0.05 2)"
     equal "drops" 0 "$(($(dropped node1 outbound) + $(dropped node1 inbound)))"
     told node1 status | jq -r '.problems[]' | grep -q 'cni0 live beside' || fail "status does not say that the node is mixed"
     equal "rows of the bridge's prefix and address" 2 "$(tartan node1 pods | grep -c '^- .* kernel-routed .*$')"

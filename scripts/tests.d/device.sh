@@ -85,7 +85,7 @@ no_fast_device() {
     echo 'workers = 3' >"$LAB_STATE/node1/etc/tartan/tartan.toml"
     lab start node1
     equal "device, workers and why" '["plain",1,"the plain device has one queue"]' "$(device node1)"
-    equal "ping" 5 "$(in_ns pod1 ping -c 5 -i 0.05 -W 2 "$(address_of pod2)" | grep -c 'bytes from')"
+    equal "ping" "5 received" "$(in_ns pod1 python3 "$TOOLS/pings.py" "$(address_of pod2)" 5 0.05 2)"
     lab stop node1
     echo 'device = "offload"' >"$LAB_STATE/node1/etc/tartan/tartan.toml"
     if lab start node1 >"$SCRATCH/refused" 2>&1; then fail "a node with device = \"offload\" starts"; fi

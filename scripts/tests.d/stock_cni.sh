@@ -56,15 +56,11 @@ stock_pod() {
 
 # talks FROM ADDRESS: every ping is answered.
 talks() {
-    local answer
-    answer=$(in_ns "$1" ping -n -q -c "$PINGS" -i 0.02 -W 1 "$2") || true
-    equal "ping $1 to $2" "$PINGS received" "$(grep -o '[0-9]* received' <<<"$answer")"
+    equal "ping $1 to $2" "$PINGS received" "$(in_ns "$1" python3 "$TOOLS/pings.py" "$2" "$PINGS" 0.02 2)"
 }
 
 silent() {
-    local answer
-    answer=$(in_ns "$1" ping -n -q -c "$PINGS" -i 0.02 -W 1 "$2") || true
-    equal "ping $1 to $2, which is refused" "0 received" "$(grep -o '[0-9]* received' <<<"$answer")"
+    equal "ping $1 to $2, which is refused" "0 received" "$(in_ns "$1" python3 "$TOOLS/pings.py" "$2" "$PINGS" 0.02 1)"
 }
 
 # Every payload size over UDP and TCP.

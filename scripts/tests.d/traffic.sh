@@ -72,9 +72,7 @@ options() {
 }
 
 ping_both() {
-    local answer
-    answer=$(in_ns "$1" ping -n -c 20 -i 0.02 -W 2 "$2") || true
-    equal "ping $1 to $2" "20 received" "$(grep -o '[0-9]* received' <<<"$answer")"
+    equal "ping $1 to $2" "20 received" "$(in_ns "$1" python3 "$TOOLS/pings.py" "$2" 20 0.02 2)"
 }
 
 sizes() {

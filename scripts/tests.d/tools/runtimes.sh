@@ -138,9 +138,7 @@ in_pod() {
 
 # reaches FROM ADDRESS [COUNT]: every ping of a pod is answered, however late a busy machine lets it be, or COUNT are.
 reaches() {
-    local answer
-    answer=$(in_pod "$1" ping -n -q -c "$PINGS" -i 0.02 -W 3 "$2") || true
-    equal "ping $1 to $2" "${3:-$PINGS} received" "$(grep -o '[0-9]* received' <<<"$answer")"
+    equal "ping $1 to $2" "${3:-$PINGS} received" "$(in_pod "$1" python3 "$TOOLS/pings.py" "$2" "$PINGS" 0.02 3)"
 }
 
 # transfer FROM TO [ADDRESS PORT]: what one pod sends arrives at another whole, to whatever address it is sent: one of
