@@ -11,7 +11,8 @@
 //! are a flow of their own. A worker that has no batch left to receive into leaves its socket alone until one comes home,
 //! and for [`PATIENCE`](crate::limits::PATIENCE) also while the ring of some owner is full: the kernel's buffer has more
 //! room than rings of many small batches. An owner that does not get on within that time loses its shares, as
-//! `RingFull`, and while its ring stays full nobody else is waited for. Nobody takes work from others.
+//! `RingFull`, and is waited for no more until its ring has had room again; the others are, as before. Nobody takes work
+//! from others.
 //!
 //! VXLAN needs none of this: the kernel spreads its flows by the outer port. Nor does a single worker.
 //!
@@ -26,7 +27,8 @@ mod sort;
 
 use std::sync::{Arc, OnceLock};
 
-use crate::limits::{INBOX, STEERED_BATCHES};
+use crate::limits::{INBOX, PATIENCE, STEERED_BATCHES};
+use crate::now::Now;
 use bell::{Bell, Wanted};
 use pool::Pool;
 
@@ -48,6 +50,10 @@ pub struct Steering {
     index: usize,
     pool: Pool<SteeredBatch>,
     posts: Arc<[Post]>,
+    /// Since when the inbox of each other worker has had no room for this one's shares, at the latest look.
+    full_since: Vec<Option<Now>>,
+    /// When that look was.
+    looked: Now,
 }
 
 /// What the others reach of a worker.
@@ -75,6 +81,8 @@ impl Steering {
                 index,
                 pool: Pool::new(batches, Arc::clone(&post.bell)),
                 posts: Arc::clone(&posts),
+                full_since: vec![None; workers],
+                looked: Now::default(),
             }
         };
         posts.iter().enumerate().map(part).collect()
@@ -95,14 +103,35 @@ impl Steering {
         !self.pool.has_spare()
     }
 
-    /// Whether the inbox of some other worker has no room: what is received now may be lost.
-    pub(crate) fn is_crowded(&self) -> bool {
-        let others = self.posts.iter().enumerate();
-        let mut others = others.filter(|(owner, _)| *owner != self.index);
-        others.any(|(_, post)| {
-            post.inboxes
-                .get(self.index)
-                .is_some_and(|inbox| inbox.is_full())
+    /// Until when at most what comes is to stay in the socket, because other workers have no room for it; `None` if there
+    /// is room, or none for so long that what comes for them is lost.
+    pub(crate) fn patience(&mut self, now: Now) -> Option<Now> {
+        let Steering {
+            index,
+            posts,
+            full_since,
+            looked,
+            ..
+        } = self;
+        *looked = now;
+        let others = posts.iter().zip(full_since).enumerate();
+        let others = others.filter(|(owner, _)| owner != index);
+        let ends = others.filter_map(|(_, (post, since))| {
+            if !post.is_full_of(*index) {
+                *since = None;
+                return None;
+            }
+            Some(since.get_or_insert(now).after(PATIENCE))
+        });
+        ends.filter(|end| *end > now).max()
+    }
+
+    /// Whether a worker that was waited for at the latest look has no room yet.
+    fn is_crowded(&self) -> bool {
+        let mut others = self.posts.iter().zip(&self.full_since);
+        others.any(|(post, since)| {
+            let is_awaited = |since: &Now| since.after(PATIENCE) > self.looked;
+            since.as_ref().is_some_and(is_awaited) && post.is_full_of(self.index)
         })
     }
 
@@ -120,7 +149,9 @@ impl Steering {
         mut handed: impl FnMut(&[Part]),
         mut refused: impl FnMut(&SteeredBatch, &[Part]),
     ) -> Option<Loan<SteeredBatch>> {
-        let Steering { index, pool, posts } = self;
+        let Steering {
+            index, pool, posts, ..
+        } = self;
         let mut own = None;
         pool.lend(
             number,
@@ -195,6 +226,14 @@ impl Steering {
             // Set once, by the thread that the worker runs on.
             let _ = post.bell.waker().0.set(waker);
         }
+    }
+}
+
+impl Post {
+    /// Whether there is no room for another share of worker `sender`.
+    fn is_full_of(&self, sender: usize) -> bool {
+        let inbox = self.inboxes.get(sender);
+        inbox.is_some_and(|inbox| inbox.is_full())
     }
 }
 

@@ -58,8 +58,6 @@ pub struct Worker<D, U> {
     refused: Arc<ArrayQueue<RefusedSource>>,
     /// Where there are several workers.
     steering: Option<Box<Steering>>,
-    /// Since when another worker has no room for what is received for it.
-    crowded_since: Option<Now>,
 }
 
 /// Sources that may have something to read.
@@ -172,7 +170,6 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             device_lost: false,
             refused: Arc::new(ArrayQueue::new(NOTICES)),
             steering: None,
-            crowded_since: None,
         }
     }
 

@@ -6,7 +6,7 @@ use super::{Worker, stairs};
 use crate::device::Device;
 use crate::drops::{Direction, DropReason};
 use crate::inbound::{Frames, wire_packets};
-use crate::limits::{PATIENCE, TICK};
+use crate::limits::TICK;
 use crate::now::Now;
 use crate::snapshot::Snapshot;
 use crate::steer::{Loan, Part, SteeredBatch, Steering, sort};
@@ -37,19 +37,13 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         }
     }
 
-    /// Until when at most nothing is to be received for others: all buffers for it are with them, or one of them has no
+    /// Until when at most nothing is to be received for others: all buffers for it are with them, or some of them have no
     /// room for more, and that not for long yet.
     pub(super) fn waits_for_others(&mut self, now: Now) -> Option<Now> {
-        let steering = self.steering.as_ref()?;
-        if steering.is_starved() {
-            return Some(now.after(TICK));
-        }
-        if !steering.is_crowded() {
-            self.crowded_since = None;
-            return None;
-        }
-        let end = self.crowded_since.get_or_insert(now).after(PATIENCE);
-        (end > now).then_some(end)
+        let steering = self.steering.as_mut()?;
+        let end = steering.patience(now);
+        // A buffer that comes home at the last moment must not find the worker asleep for longer than its patience.
+        end.or_else(|| steering.is_starved().then(|| now.after(TICK)))
     }
 
     /// Whether others have something for this worker.

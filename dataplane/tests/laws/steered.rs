@@ -228,6 +228,47 @@ fn a_moment_loses_nothing() {
     assert_eq!(node.totals().inbound.delivered, sent as u64);
 }
 
+/// While one owner stands still for long, another that does so for a moment loses nothing.
+#[test]
+fn each_owner_is_waited_for_by_itself() {
+    let (workers, receiver) = (4, receiver(4));
+    let mut node = node(workers);
+    let [still, slow] = [1, 2].map(|next| (receiver + next) % workers);
+    let send = |node: &mut Node, owners: &[usize], now| {
+        for owned in owners {
+            node.hand(plain(2, 1, &packet_of(*owned, workers, 0)), 1);
+        }
+        node.step(receiver, now)
+    };
+    let lost = |node: &Node| node.totals().inbound.drops_of(DropReason::RingFull);
+    send(&mut node, &[still], Now(0));
+    for _ in 1..INBOX {
+        send(&mut node, &[still, slow], Now(0));
+    }
+    let late = Now(0).after(PATIENCE);
+    // The last that `slow` has room for; `still` has had none for too long.
+    let next = send(&mut node, &[still, slow], late);
+    assert_eq!((lost(&node), next), (1, Next::Held(PATIENCE)));
+
+    let sent = 3 * INBOX as u64;
+    for _ in INBOX as u64..sent {
+        let next = send(&mut node, &[slow], late);
+        assert_eq!((lost(&node), next), (1, Next::Held(PATIENCE)));
+    }
+    assert!(node.worker_at(receiver).may_sleep());
+    // A place at the one that is waited for wakes it, whatever the other does.
+    node.step(slow, late);
+    assert!(!node.worker_at(receiver).may_sleep());
+    for _ in 0..sent {
+        node.step(receiver, late);
+        node.step(slow, late);
+    }
+    assert_eq!(node.counters().workers[slow].inbound.delivered, sent);
+    node.run(late);
+    assert_eq!(node.audit(), [""; 0]);
+    assert_eq!(lost(&node), 1);
+}
+
 /// With all its batches lent a worker leaves its socket alone and may sleep; when one comes home it goes on.
 #[test]
 fn a_worker_without_batches_waits_for_one() {
