@@ -17,6 +17,8 @@ pub const GATHER_PACKETS: usize = 4;
 pub const GATHER_BYTES: usize = FRAME / 2;
 /// So many batches must have gone one way alone before.
 pub const GATHER_STEPS: u32 = 8;
+/// And no two of them so long apart: longer than a scheduler with a few programs on the core keeps a worker from it.
+pub const GATHER_MEMORY: Duration = Duration::from_millis(10);
 
 /// Bytes read from the device in one step. A step may exceed it by one packet.
 ///

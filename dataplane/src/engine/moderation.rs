@@ -6,11 +6,13 @@
 //! cards know the same trouble and moderate their interrupts. So does a worker whose packets have gone only one way for
 //! several batches, by several small ones at a time: it sleeps a moment, and the core is free for whoever wants it. A packet
 //! that comes alone never waits, nor does bulk, whose batches are large by themselves, nor what is answered; but where
-//! another worker carries the answers, this one cannot know of them.
+//! another worker carries the answers, this one cannot know of them. What was learned of one flood says nothing of the
+//! next: after a quiet time it is forgotten.
 
 use std::time::Duration;
 
-use crate::limits::{GATHER, GATHER_BYTES, GATHER_PACKETS, GATHER_STEPS};
+use crate::limits::{GATHER, GATHER_BYTES, GATHER_MEMORY, GATHER_PACKETS, GATHER_STEPS};
+use crate::now::Now;
 use crate::worker::{Amount, Work};
 
 /// What a worker has learned of its batches.
@@ -20,6 +22,8 @@ pub(super) struct Moderation {
     way: Way,
     /// Batches in a row that went this way alone.
     steps: u32,
+    /// When the latest of them was.
+    latest: Now,
 }
 
 /// Where the packets of a batch went.
@@ -32,18 +36,20 @@ enum Way {
 }
 
 impl Moderation {
-    /// Takes note of what a step has moved. Returns how long to sleep now, if no source is ready.
-    pub(super) fn learn(&mut self, work: Work) -> Duration {
+    /// Takes note of what a step that began `now` has moved. Returns how long to sleep, if no source is ready.
+    pub(super) fn learn(&mut self, work: Work, now: Now) -> Duration {
         let (way, amount) = match (work.outbound.packets, work.inbound.packets) {
             (0, 0) => return Duration::ZERO,
             (_, 0) => (Way::Out, work.outbound),
             (0, _) => (Way::In, work.inbound),
             _ => (Way::Both, Amount::default()),
         };
-        if way != self.way || way == Way::Both {
+        let was_quiet = now.since(self.latest) > GATHER_MEMORY;
+        if was_quiet || way != self.way || way == Way::Both {
             self.steps = 0;
         }
         self.way = way;
+        self.latest = now;
         self.steps = self.steps.saturating_add(1);
         let gathers = amount.packets >= GATHER_PACKETS && amount.bytes <= GATHER_BYTES;
         if gathers && self.steps > GATHER_STEPS {
@@ -75,9 +81,33 @@ mod tests {
         let mut moderation = Moderation::default();
         let steps = work.into_iter().map(|(outbound, inbound)| {
             let work = Work { outbound, inbound };
-            moderation.learn(work)
+            moderation.learn(work, Now(0))
         });
         steps.last().unwrap_or_default()
+    }
+
+    #[test]
+    fn a_flood_is_forgotten_in_a_quiet_time() {
+        let after_a_break = |quiet| {
+            let mut moderation = Moderation::default();
+            let work = Work {
+                outbound: SEVERAL,
+                inbound: NONE,
+            };
+            let mut now = Now(0);
+            for _ in 0..=GATHER_STEPS {
+                now = now.after(GATHER_MEMORY);
+                moderation.learn(work, now);
+            }
+            // Steps without packets, as of a worker that shows that it is alive, are quiet too.
+            moderation.learn(Work::default(), now.after(quiet / 2));
+            moderation.learn(work, now.after(quiet))
+        };
+        assert_eq!(after_a_break(GATHER_MEMORY), GATHER);
+        assert_eq!(
+            after_a_break(GATHER_MEMORY + Duration::from_nanos(1)),
+            Duration::ZERO
+        );
     }
 
     #[test]

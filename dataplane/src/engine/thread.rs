@@ -169,12 +169,13 @@ impl Loop {
             self.sleep(&mut events, TICK);
         }
         while !shared.stop.load(Ordering::Acquire) {
-            let next = self.worker.step(snapshot.load(), self.shared.now());
+            let now = self.shared.now();
+            let next = self.worker.step(snapshot.load(), now);
             if self.worker.device_lost() {
                 shared.device_lost.store(true, Ordering::Relaxed);
             }
             self.watch_room(matches!(next, Next::Held(_)));
-            let pause = self.moderation.learn(self.worker.latest());
+            let pause = self.moderation.learn(self.worker.latest(), now);
             match next {
                 Next::Now => _ = self.sleep(&mut events, Duration::ZERO),
                 Next::Held(left) => self.rest(&mut events, left),
