@@ -59,12 +59,6 @@ impl Default for InboundBatch {
 }
 
 impl Meta {
-    /// Datagrams that the kernel says the buffer holds.
-    pub(crate) fn datagrams(&self) -> usize {
-        let size = self.segment.map_or(self.len, usize::from);
-        self.len.div_ceil(size.max(1)).max(1)
-    }
-
     const NONE: Meta = Meta {
         len: 0,
         source: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),

@@ -28,7 +28,7 @@ use crate::batch::{InboundBatch, OutboundBatch};
 use crate::counters::{Counters, InUse, Tally};
 use crate::device::Device;
 use crate::drops::Direction;
-use crate::inbound::{Delivery, Frames, Inbound, Recent, RefusedSource, Writer};
+use crate::inbound::{Datagrams, Delivery, Frames, Inbound, Recent, RefusedSource, Writer};
 use crate::limits::{
     ERROR_ROUNDS, GATHERED, GATHERED_CHAINS, HOLD, NOTICES, OUTBOUND_BYTES, OUTBOUND_PACKETS,
 };
@@ -311,10 +311,8 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                     if received.emptied {
                         self.ready.set(Source::Port(port), false);
                     }
-                    let metas = batch.metas.iter().take(received.buffers);
-                    self.work
-                        .inbound
-                        .add(metas.map(|meta| (meta.datagrams(), meta.len)));
+                    let amounts = Datagrams::amounts(batch, received.buffers, port.format);
+                    self.work.inbound.add(amounts);
                     return Some(received.buffers);
                 }
                 Err(error) if would_block(&error) => {

@@ -3,9 +3,11 @@
 use dataplane::now::Now;
 use dataplane::worker::{Amount, Work};
 
+use dataplane::underlay::memory::Datagram;
+
 use crate::reasons::node;
 use crate::world::node::Node;
-use crate::world::packets::{udp, vxlan};
+use crate::world::packets::{pattern, udp, vxlan};
 use crate::world::plan::pod;
 
 fn amount(packets: usize, bytes: usize) -> Amount {
@@ -31,4 +33,27 @@ fn a_step_tells_what_it_moved_each_way() {
     let outbound = Amount::default();
     assert_eq!(latest(&mut node, 0), Work { outbound, inbound });
     assert_eq!(latest(&mut node, 0), Work::default());
+}
+
+/// A train is as many datagrams as the kernel joined; a super-packet of a pod, marked alike, is one.
+#[test]
+fn a_train_is_many_and_a_super_packet_is_one() {
+    let mut node = node();
+    let packet = vxlan(2, 1, &udp(pod(2, 0), pod(1, 0), &pattern(1_000)));
+    let train = Datagram {
+        segment: Some(packet.payload.len() as u16),
+        payload: packet.payload.repeat(5),
+        ..packet
+    };
+    let super_packet = Datagram {
+        segment: Some(1_000),
+        ..vxlan(2, 1, &udp(pod(2, 0), pod(1, 0), &pattern(5_000)))
+    };
+    for (datagram, packets) in [(train, 5), (super_packet, 1)] {
+        let bytes = datagram.payload.len();
+        node.hand(datagram, 5);
+        assert_eq!(latest(&mut node, 0).inbound, amount(packets, bytes));
+        node.take_delivered();
+        assert_eq!(node.audit(), [""; 0]);
+    }
 }
