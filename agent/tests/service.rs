@@ -16,6 +16,8 @@
 mod families;
 #[path = "service/last_good.rs"]
 mod last_good;
+#[path = "service/leftovers.rs"]
+mod leftovers;
 #[path = "service/moved.rs"]
 mod moved;
 #[path = "service/outside.rs"]

@@ -40,8 +40,11 @@ impl Host {
         attachments: &[Attachment],
         links: &PodLinks,
     ) -> Result<Vec<Change>, HostError> {
-        let mut changes = self.remove_limiters(links).await?;
-        changes.extend(self.shape_these(attachments, links).await?);
+        // What of a pod that is gone does not go keeps no limit from a pod that runs.
+        let removed = self.remove_limiters(links).await;
+        let shaped = self.shape_these(attachments, links).await;
+        let mut changes = removed?;
+        changes.extend(shaped?);
         Ok(changes)
     }
 

@@ -142,6 +142,10 @@ pub(super) fn clear(state_dir: &Path) -> Cleared {
 /// Removes the file if it is as we wrote it, and its directory if we made that
 /// and nothing else is there; `true` when the file was ours.
 fn remove(note: &Note) -> Result<bool, HostError> {
+    if !note.written.is_empty() {
+        // A writer that was killed left it; most often there is none.
+        let _ = fs::remove_file(temporary_for(&note.path));
+    }
     if !note.written.iter().any(|contents| is(&note.path, contents)) {
         return Ok(false);
     }
@@ -168,15 +172,20 @@ fn write(path: &Path, contents: &str) -> io::Result<()> {
         .recursive(true)
         .mode(0o755)
         .create(directory)?;
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".tartan-new");
-    let written = fill(Path::new(&temporary), contents).and_then(|()| fs::rename(&temporary, path));
+    let temporary = temporary_for(path);
+    let written = fill(&temporary, contents).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         // The first error is the one worth telling.
         let _ = fs::remove_file(&temporary);
         return written;
     }
     File::open(directory)?.sync_all()
+}
+
+fn temporary_for(path: &Path) -> PathBuf {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".tartan-new");
+    temporary.into()
 }
 
 fn fill(path: &Path, contents: &str) -> io::Result<()> {

@@ -1,6 +1,7 @@
 //! What the agent answers: one consistent view, made between two turns of the control loop.
 
 use std::net::IpAddr;
+use std::path::Path;
 
 use cni_shim::{Attachment, State};
 use dataplane::counters::Flow;
@@ -13,7 +14,7 @@ use tokio::sync::oneshot;
 use super::control::{Control, Restart};
 use super::counts::{given_up, offloads};
 use crate::api::server::Call;
-use crate::api::wire::{self, PodState, Reply, Request, RouteKind};
+use crate::api::wire::{self, PodState, RefusedRecord, Reply, Request, RouteKind};
 use crate::attachments::{pod_name, stranded};
 use crate::host::LinkStats;
 
@@ -77,7 +78,8 @@ impl Control {
         }
         let name = Attachment::file_name(container, ifname);
         let mut refused = self.node.refused_records.iter();
-        match refused.find(|refused| refused.file.ends_with(&name)) {
+        let is_its = |refused: &&RefusedRecord| Path::new(&refused.file).ends_with(&name);
+        match refused.find(is_its) {
             Some(refused) => Some(refused.reason.clone()),
             None => Some(format!("there is no record {name}; write it before asking")),
         }

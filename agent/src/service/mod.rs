@@ -56,6 +56,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use cni_shim::atomic_file;
 use dataplane::faults::{self, Fault};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
@@ -104,6 +105,8 @@ pub async fn run(config: NodeConfig) -> Result<u8, ServiceError> {
     let run_dir = config.run_dir();
     run_dir.make().map_err(StartError::RunDir)?;
     let _lock = take_service_lock(run_dir.path())?;
+    sweep(&config.state_dir());
+    sweep(run_dir.path());
     let mut control = tokio::select! {
         started = takeover::start(config, channel) => match started? {
             Some(control) => control,
@@ -177,6 +180,20 @@ pub fn take_service_lock(run_dir: &Path) -> Result<Lock, LockError> {
             result => return result,
         }
     }
+}
+
+/// Removes what services before left in a directory that were killed in the middle of a file. Nobody else writes there
+/// while the lock is held.
+fn sweep(directory: &Path) {
+    let problem = match atomic_file::sweep(directory, Duration::ZERO) {
+        Ok(0) => return,
+        Ok(left) => format!("{left} unfinished files of earlier services stay"),
+        Err(error) => format!("unfinished files of earlier services stay ({error})"),
+    };
+    warn!(
+        "{problem} in {}: check that it is writable by root",
+        directory.display()
+    );
 }
 
 /// Takes the channel and puts `/dev/null` in its place, so that nothing else reads it by accident.

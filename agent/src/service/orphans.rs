@@ -10,6 +10,7 @@
 //! |---|---|
 //! | the end of a recorded attachment is missing | remembered; `tartan pods` says *leaving* |
 //! | it is missing at each look for the grace (`reclaim-after`), the record unchanged | the record is removed, under the lock of the range |
+//! | the same, but another program gave the addresses (`ipam`) | it stays *leaving*: only the plugin's DEL or GC can give them back, and only the record says to whom |
 //! | the end is back, the record is gone or another | forgotten |
 //!
 //! An ADD under way has a record and no end yet, but for far less than the grace. Under the lock the record is read and
@@ -36,7 +37,7 @@ struct Sighting {
 }
 
 impl Orphans {
-    /// One look: `is_there` says of each recorded attachment whether its end exists. Returns those that are missing
+    /// One look: `is_there` says of each recorded attachment whether its end exists. Returns those to take away: missing
     /// since `grace`. ADD makes an end within seconds of its record.
     pub(super) fn look(
         &mut self,
@@ -58,20 +59,27 @@ impl Orphans {
             missing.insert(key, sighting);
         }
         self.missing = missing;
-        let due = |s: &&Sighting| now.saturating_duration_since(s.since) >= grace;
+        let due = |s: &&Sighting| s.is_ours() && now.saturating_duration_since(s.since) >= grace;
         let due = self.missing.values().filter(due);
         due.map(|sighting| sighting.record.clone()).collect()
     }
 
-    /// Whether anybody's end was missing at the last look.
+    /// Whether anybody is to be taken away, now or later, whose end was missing at the last look.
     pub(super) fn are_any(&self) -> bool {
-        !self.missing.is_empty()
+        self.missing.values().any(Sighting::is_ours)
     }
 
     /// Whether the attachment's end was missing at the last look.
     pub(super) fn is_leaving(&self, attachment: &Attachment) -> bool {
         let known = self.missing.get(&key(attachment));
         known.is_some_and(|sighting| sighting.record == *attachment)
+    }
+}
+
+impl Sighting {
+    /// Whether the agent may take it away.
+    fn is_ours(&self) -> bool {
+        self.record.ipam.is_none()
     }
 }
 
@@ -119,6 +127,23 @@ mod tests {
     fn one_look_is_never_enough() {
         let (mut orphans, start) = (Orphans::default(), Instant::now());
         assert_eq!(after(&mut orphans, start, 3600, &[record("a", 1)]), 0);
+    }
+
+    #[test]
+    fn what_another_program_gave_is_neither_taken_nor_waited_for() {
+        let (mut orphans, start) = (Orphans::default(), Instant::now());
+        let foreign = Attachment {
+            ipam: Some("host-local".to_owned()),
+            ..record("b", 1)
+        };
+        let records = [record("a", 1), foreign];
+        assert_eq!(after(&mut orphans, start, 0, &records), 0);
+        assert!(orphans.are_any() && orphans.is_leaving(&records[1]));
+        let now = start + GRACE;
+        let due = orphans.look(&records, |_| false, GRACE, now);
+        assert_eq!(due, records[..1]);
+        assert_eq!(after(&mut orphans, start, 61, &records[1..]), 0);
+        assert!(!orphans.are_any() && orphans.is_leaving(&records[1]));
     }
 
     #[test]

@@ -81,15 +81,16 @@ impl Control {
         repairs
     }
 
+    /// What one step is refused keeps no other from being made; the first refusal is told.
     async fn tend(
         &mut self,
         picture: &Picture,
         repairs: &mut Vec<Change>,
     ) -> Result<(), TendingError> {
-        self.sweep()?;
+        let swept = self.sweep();
         let known = &self.node.known.attachments;
         if known.is_empty() && self.tending.at_rest {
-            return Ok(());
+            return swept;
         }
         let links = picture.pod_links();
         let shaped = self.host.shape(known, links).await;
@@ -99,11 +100,34 @@ impl Control {
         let grace = self.node.known.config.reclaim_after;
         let now = Instant::now();
         let due = self.tending.orphans.look(known, is_there, grace, now);
+        let mut reclaimed = Ok(());
         for record in due {
-            self.reclaim(&record).await?;
+            reclaimed = reclaimed.and(self.reclaim(&record).await);
         }
+        let shaped = shaped.map(|changes| self.note_limits(changes, repairs));
+        let known = &self.node.known;
+        // A record that was refused may be a living pod's.
+        let at_rest = known.attachments.is_empty() && self.node.refused_records.is_empty();
+        // Without a pod of ours nobody is to be found.
+        let own: &[IpNet] = if at_rest { &[] } else { &known.own.subnets };
+        let bridged = self.host.answer_on_bridges(picture, own);
+        let bridged = bridged.map(|(bridges, changes)| {
+            self.tending.bridges = bridges;
+            for change in changes {
+                info!("set up: {change}");
+            }
+        });
+        let tended = swept.and(reclaimed).and(shaped.map_err(TendingError::from));
+        let tended = tended.and(bridged.map_err(TendingError::from));
+        // What was refused is tried again.
+        self.tending.at_rest = at_rest && tended.is_ok();
+        tended
+    }
+
+    /// A limit that is in force for the first time is set up, later it is repaired.
+    fn note_limits(&mut self, changes: Vec<Change>, repairs: &mut Vec<Change>) {
         let before = self.tending.limited.clone();
-        for change in shaped? {
+        for change in changes {
             match &change {
                 Change::Limited { host_ifname, .. } if !before.contains(host_ifname) => {
                     info!("set up: {change}");
@@ -113,19 +137,6 @@ impl Control {
                 _ => repairs.push(change),
             }
         }
-        self.tending.bridges.clear();
-        let known = &self.node.known;
-        // A record that was refused may be a living pod's.
-        let at_rest = known.attachments.is_empty() && self.node.refused_records.is_empty();
-        // Without a pod of ours nobody is to be found.
-        let own: &[IpNet] = if at_rest { &[] } else { &known.own.subnets };
-        let (bridges, changes) = self.host.answer_on_bridges(picture, own)?;
-        self.tending.bridges = bridges;
-        for change in changes {
-            info!("set up: {change}");
-        }
-        self.tending.at_rest = at_rest;
-        Ok(())
     }
 
     /// Removes what plugins left that were killed in the middle of a record, once no other can be at work on it.
@@ -144,10 +155,6 @@ impl Control {
 
     /// Takes an attachment away whose interface is gone, unless the plugin is at work: then at another turn.
     async fn reclaim(&mut self, record: &Attachment) -> Result<(), TendingError> {
-        if record.ipam.is_some() {
-            // Only the plugin's DEL or GC can give its addresses back, and only the record says whom they are from.
-            return Ok(());
-        }
         let run = self.node.known.config.run_dir();
         let Some(_lock) = Range::try_lock(&run)? else {
             return Ok(());

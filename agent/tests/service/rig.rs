@@ -339,6 +339,13 @@ impl Mount {
         Mount(at)
     }
 
+    /// A file on itself, which then cannot be removed.
+    pub(crate) fn over(file: &std::path::Path) -> Mount {
+        let place = file.to_str().unwrap();
+        command("mount", &["--bind", place, place]);
+        Mount(file.to_owned())
+    }
+
     pub(crate) fn make_read_only(&self) {
         command("mount", &["-o", "remount,ro", self.0.to_str().unwrap()]);
     }

@@ -135,3 +135,13 @@ fn a_note_that_is_none_removes_nothing() {
     assert!(matches!(clear(root.path()), Cleared::Foreign(_)));
     assert!(target.exists());
 }
+
+#[test]
+fn what_a_killed_writer_left_goes_with_the_file() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("flannel/subnet.env");
+    write(&path, "one").unwrap();
+    fs::write(path.with_file_name("subnet.env.tartan-new"), "half").unwrap();
+    assert!(remove(&note(&path, &["one"])).unwrap());
+    assert!(!path.parent().unwrap().exists());
+}
