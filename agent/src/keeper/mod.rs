@@ -96,7 +96,10 @@ impl KeeperError {
     /// Whether the same may succeed later: a binary that is being replaced, a kernel out of memory, processes
     /// or descriptors. Ending would take the device from pods that a later try may serve again.
     fn may_pass(&self) -> bool {
-        matches!(self, KeeperError::Start { .. } | KeeperError::Channel(_))
+        matches!(
+            self,
+            KeeperError::Start { .. } | KeeperError::Channel(_) | KeeperError::Clock(_)
+        )
     }
 }
 
@@ -118,11 +121,10 @@ pub async fn run(run_dir: PathBuf, program: Program) -> Result<u8, KeeperError> 
 
 async fn keep(run_dir: &Path, program: &Program) -> Result<u8, KeeperError> {
     let mut stop = Stop::listen().map_err(KeeperError::Signals)?;
-    let mut looks = Pulse::every(LOOK_EVERY).map_err(KeeperError::Clock)?;
     let mut keeper = Keeper::default();
     let mut backoff = Backoff::default();
     loop {
-        let reason = match keeper.life(program, &mut stop, &mut looks).await {
+        let reason = match keeper.life(program, &mut stop).await {
             Ok(Outcome::Stopped(ending)) => {
                 info!("stopped: the service {}", ending.words());
                 return Ok(0);
@@ -181,20 +183,16 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn life(
-        &mut self,
-        program: &Program,
-        stop: &mut Stop,
-        looks: &mut Pulse,
-    ) -> Result<Outcome, KeeperError> {
+    async fn life(&mut self, program: &Program, stop: &mut Stop) -> Result<Outcome, KeeperError> {
         self.forwarding_since = None;
+        let mut looks = Pulse::every(LOOK_EVERY).map_err(KeeperError::Clock)?;
         let (channel, theirs) = Channel::pair().map_err(KeeperError::Channel)?;
         let mut service = Service::start(program, theirs).map_err(|source| KeeperError::Start {
             path: program.path.clone(),
             source,
         })?;
         info!(pid = service.id(), "the service is started");
-        let outcome = match self.serve(&channel, &mut service, stop, looks).await {
+        let outcome = match self.serve(&channel, &mut service, stop, &mut looks).await {
             Verdict::Died(ending) => Outcome::Died(ending.map_err(KeeperError::Wait)?),
             Verdict::Stop => Outcome::Stopped(
                 service
@@ -254,7 +252,9 @@ impl Keeper {
                     }
                     let pause = watch.as_ref().map(|(watchdog, _)| watchdog.pause());
                     if let Err(error) = beat.and_then(|()| looks.change(pause.unwrap_or(LOOK_EVERY))) {
-                        return Verdict::Kill(format!("the keeper's clock has stopped: {error}"));
+                        return Verdict::Kill(format!(
+                            "nobody can watch it, for the keeper's timer fails ({error}); the next gets a new timer, and if that fails too see the kernel's log and restart tartan"
+                        ));
                     }
                 }
             }

@@ -223,7 +223,9 @@ impl Control {
                 }
                 beat = self.glances.beat() => match beat {
                     Ok(()) => self.glance().await,
-                    Err(error) => Err(Restart(format!("the clock has stopped: {error}"))),
+                    Err(error) => Err(Restart(format!(
+                        "its timer fails ({error}); the next gets a new timer, and if that fails too see the kernel's log and restart tartan"
+                    ))),
                 },
                 () = next_look(&self.waiting), if !self.waiting.is_empty() => {
                     self.settle();
