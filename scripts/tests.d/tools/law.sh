@@ -101,14 +101,17 @@ tartan() {
     in_ns "$1" tartan "${@:2}"
 }
 
-# until_true SECONDS WHAT CMD...: waits until the command succeeds; what it takes itself counts.
+# until_true SECONDS WHAT CMD...: waits until the command succeeds; what it takes itself counts, so one that succeeds
+# after the time has come too late.
 until_true() {
-    local seconds=$1 what=$2 end
+    local seconds=$1 what=$2 end succeeded
     end=$(($(clock) + seconds * 100))
     shift 2
     while true; do
-        if "$@" >/dev/null 2>&1; then return 0; fi
-        if (($(clock) >= end)); then break; fi
+        succeeded=no
+        if "$@" >/dev/null 2>&1; then succeeded=yes; fi
+        if (($(clock) > end)); then break; fi
+        if [ "$succeeded" = yes ]; then return 0; fi
         sleep 0.1
     done
     fail "$what: not within $seconds s"
