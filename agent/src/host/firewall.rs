@@ -3,10 +3,10 @@
 //! The node's packet filter: a table of our own, `inet tartan`, with the rules
 //! of [`masquerade`](super::masquerade) and
 //! [`source_check`](super::source_check), and accept rules in chains of others.
-//! An accept in our own table does not override a drop in another: every chain
-//! of a hook is asked. So our accept rules also stand in chains of other tables
-//! on the forward hook that would cut pods off ([`others`](super::others)),
-//! marked by their comment. iptables-legacy, whose rules the kernel keeps
+//! An accept in our own table would not override a drop in another: every chain
+//! of a hook is asked. So it has no forward chain, and our accept rules stand in
+//! the chains of other tables on that hook that would cut pods off
+//! ([`others`](super::others)), marked by their comment. iptables-legacy, whose rules the kernel keeps
 //! elsewhere, is only looked at ([`legacy`](super::legacy)).
 //!
 //! State: the number of the rules' generation at which all was found well.
@@ -198,12 +198,8 @@ fn own_chains(wanted: &Wanted) -> Vec<(BaseChain, &[Rule])> {
         drops: false,
     };
     let prerouting = chain("prerouting", "filter", nft::PREROUTING, RAW);
-    let forward = chain("forward", "filter", nft::FORWARD, FILTER);
     let postrouting = chain("postrouting", "nat", nft::POSTROUTING, SOURCE_NAT);
-    let mut chains = vec![
-        (prerouting, &wanted.prerouting[..]),
-        (forward, &wanted.forward[..]),
-    ];
+    let mut chains = vec![(prerouting, &wanted.prerouting[..])];
     if !wanted.postrouting.is_empty() {
         chains.push((postrouting, &wanted.postrouting[..]));
     }
@@ -331,8 +327,6 @@ pub(super) const COMMENT: &str = "tartan: pod traffic";
 const ATTEMPTS: usize = 3;
 /// `NF_IP_PRI_RAW`: before connection tracking.
 const RAW: i32 = -300;
-/// `NF_IP_PRI_FILTER`
-const FILTER: i32 = 0;
 /// `NF_IP_PRI_NAT_SRC`
 const SOURCE_NAT: i32 = 100;
 /// Least time between two writings of the same rules.

@@ -1,6 +1,6 @@
-//! Which packets take the node's address, and which are let through: flannel's
-//! rules in iptables mode (`pkg/trafficmngr/iptables/iptables.go`, masqRules
-//! and forwardRules), as a pure function.
+//! Which packets take the node's address: flannel's rules in iptables mode
+//! (`pkg/trafficmngr/iptables/iptables.go`, masqRules), as a pure function. Its
+//! forwardRules stand only where they decide something ([`others`](super::others)).
 //!
 //! One difference is meant. flannel masquerades a packet between pods whose
 //! source is in no subnet of this node: a pod that forges another node's
@@ -15,8 +15,6 @@
 //!               from not N  to S        return        a Service's client keeps its address
 //!               from N      to no group masquerade    pod to the outside
 //!               from not N  to N        masquerade    host to another node's pod: answers come back here
-//! forward       from N                  accept
-//!               to N                    accept
 //! ```
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -34,8 +32,6 @@ pub(super) struct Wanted {
     pub(super) prerouting: Vec<Rule>,
     /// In the order in which packets meet them; none: no masquerade.
     pub(super) postrouting: Vec<Rule>,
-    /// Both families.
-    pub(super) forward: Vec<Rule>,
     networks: Vec<IpNet>,
 }
 
@@ -49,7 +45,6 @@ impl Wanted {
             } else {
                 Vec::new()
             },
-            forward: forward(&networks),
             networks,
         }
     }
@@ -81,17 +76,6 @@ fn postrouting(networks: &[IpNet], own: &[IpNet]) -> Vec<Rule> {
         rules.push(rule(&from_outside, Verdict::Masquerade));
     }
     rules
-}
-
-fn forward(networks: &[IpNet]) -> Vec<Rule> {
-    let accept = |term| Rule {
-        terms: vec![term],
-        verdict: Verdict::Accept,
-    };
-    networks
-        .iter()
-        .flat_map(|network| [accept(Term::From(*network)), accept(Term::To(*network))])
-        .collect()
 }
 
 /// The multicast addresses of a network's family.
@@ -197,7 +181,6 @@ mod tests {
         let wanted = Wanted {
             prerouting: Vec::new(),
             postrouting: Vec::new(),
-            forward: Vec::new(),
             networks: nets(&["10.244.0.0/16", "fd00:244::/48"]),
         };
         assert_eq!(wanted.networks(true, false), nets(&["10.244.0.0/16"]));

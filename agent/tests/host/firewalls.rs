@@ -315,7 +315,7 @@ fn what_no_longer_cuts_pods_off_needs_no_rules() {
         let text = ruleset(&namespace);
         assert_eq!(
             text.matches("tartan: pod").count(),
-            10,
+            8,
             "in our table: {text}"
         );
     }
@@ -468,7 +468,7 @@ fn a_chain_that_may_not_be_changed_is_named_and_keeps_nobody_waiting() {
         assert!(error.contains(part), "{part} is not in: {error}");
     }
     assert_eq!(body(&namespace, "ip bare f"), ours("ip"));
-    assert_eq!(rules(&namespace, "inet tartan forward").len(), 2);
+    assert_eq!(rules(&namespace, "inet tartan prerouting").len(), 3);
 
     owner.say("add rule ip owned zone tcp dport 25 accept");
     owner.say("add rule ip owned zone reject");

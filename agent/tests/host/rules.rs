@@ -73,13 +73,6 @@ fn the_rules_of_a_node_are_flannels_in_flannels_order_but_for_forged_sources() {
             "iifname \"tt*\" fib saddr . iif oif missing drop",
         ]
     );
-    assert_eq!(
-        rules(&namespace, "inet tartan forward"),
-        [
-            "ip saddr 10.244.0.0/16 accept",
-            "ip daddr 10.244.0.0/16 accept"
-        ]
-    );
     let found = json(&namespace);
     let chains: Vec<String> = found
         .iter()
@@ -94,7 +87,6 @@ fn the_rules_of_a_node_are_flannels_in_flannels_order_but_for_forged_sources() {
         chains,
         [
             "inet tartan prerouting filter prerouting accept -300",
-            "inet tartan forward filter forward accept 0",
             "inet tartan postrouting nat postrouting accept 100"
         ]
     );
@@ -137,7 +129,6 @@ fn without_masquerade_nothing_is_translated() {
     assert_eq!(apply_rules(&namespace, &plain).unwrap().len(), 1);
     let text = ruleset(&namespace);
     assert!(!text.contains("nat"), "{text}");
-    assert!(text.contains("chain forward"), "{text}");
     assert!(text.contains("fib saddr . iif oif missing"), "{text}");
     assert_eq!(apply_rules(&namespace, &plain).unwrap(), []);
 }
@@ -155,13 +146,16 @@ fn whatever_is_done_to_our_table_is_mended_and_a_sound_one_is_left_alone() {
         "flush table inet tartan",
         "flush chain inet tartan prerouting",
         "insert rule inet tartan prerouting accept",
-        "add rule inet tartan forward drop",
+        "add rule inet tartan prerouting drop",
         "insert rule inet tartan postrouting accept",
         "add chain inet tartan other { type filter hook input priority 0; }",
         "add table inet tartan { flags dormant; }",
-        "add chain inet tartan forward { policy drop; }",
-        "flush chain inet tartan forward; add rule inet tartan forward ip saddr 10.244.0.0/16 counter accept; \
-         add rule inet tartan forward ip daddr 10.99.0.0/16 counter accept",
+        "add chain inet tartan prerouting { policy drop; }",
+        // What our table had once, and what cuts pods off there.
+        "add chain inet tartan forward { type filter hook forward priority filter; policy accept; }; \
+         add rule inet tartan forward ip saddr 10.244.0.0/16 counter accept",
+        "add chain inet tartan forward { type filter hook forward priority filter; policy drop; }",
+        "flush chain inet tartan postrouting; add rule inet tartan postrouting ip saddr 10.99.0.0/16 counter return",
     ] {
         nft(&namespace, damage);
         assert_ne!(ruleset(&namespace), whole, "{damage} does nothing");
