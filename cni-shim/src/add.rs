@@ -19,6 +19,7 @@
 
 use std::time::{Duration, Instant};
 
+use cni_shim::netlink::Netlink;
 use cni_shim::protocol::request::Target;
 use cni_shim::protocol::result::{Dns, Interface, Ip, Route};
 use cni_shim::protocol::{CniResult, NetConf};
@@ -31,7 +32,6 @@ use crate::delegate::Delegate;
 use crate::error::Error;
 use crate::fault;
 use crate::link_name::mac_text;
-use crate::netlink::Netlink;
 use crate::netns::Netns;
 use crate::reserve::{Reservation, wanted_routes};
 use crate::teardown;

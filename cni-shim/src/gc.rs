@@ -10,6 +10,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use cni_shim::netlink::Netlink;
 use cni_shim::protocol::request::SearchPath;
 use cni_shim::protocol::{Key, NetConf, Verb, net_conf};
 use cni_shim::{RunDir, State, attachment};
@@ -18,7 +19,6 @@ use crate::agent::{self, Call};
 use crate::delegate::Delegate;
 use crate::error::Error;
 use crate::link_name;
-use crate::netlink::Netlink;
 use crate::teardown;
 use crate::veth;
 

@@ -14,6 +14,7 @@
 
 pub mod atomic_file;
 pub mod attachment;
+pub mod netlink;
 pub mod node_file;
 pub mod protocol;
 pub mod range;

@@ -20,7 +20,6 @@ mod fault;
 mod gc;
 mod inventory;
 mod link_name;
-mod netlink;
 mod netns;
 mod reserve;
 mod status;

@@ -19,7 +19,8 @@ use rustix::net::RecvFlags;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 /// A route netlink socket.
-pub(crate) struct Netlink {
+#[derive(Debug)]
+pub struct Netlink {
     socket: Socket,
     sequence: u32,
     buffer: Vec<u8>,
@@ -27,43 +28,57 @@ pub(crate) struct Netlink {
 
 /// An interface as the kernel describes it.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Link {
+pub struct Link {
     /// Its index in its namespace.
-    pub(crate) index: u32,
+    pub index: u32,
     /// Its hardware address.
-    pub(crate) mac: Vec<u8>,
+    pub mac: Vec<u8>,
     /// The largest packet it takes, in bytes.
-    pub(crate) mtu: u32,
+    pub mtu: u32,
     /// Whether it is set up.
-    pub(crate) up: bool,
+    pub up: bool,
 }
 
 /// Why the kernel did not do what was asked.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub enum Error {
+    /// There is no socket.
     #[error("cannot open a netlink socket")]
-    Open { source: io::Error },
-    #[error("the netlink exchange broke off while we were to {doing}")]
-    Exchange {
-        doing: &'static str,
+    Open {
+        /// What the kernel said.
         source: io::Error,
     },
+    /// The kernel was not heard to the end.
+    #[error("the netlink exchange broke off while we were to {doing}")]
+    Exchange {
+        /// What was asked for.
+        doing: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The kernel said what cannot be.
     #[error("the kernel's netlink answer makes no sense while we were to {doing}: {what}")]
     Nonsense {
+        /// What was asked for.
         doing: &'static str,
+        /// What is wrong with the answer.
         what: &'static str,
     },
+    /// The kernel did not do it.
     #[error("the kernel refused to {doing}{}{detail}", if detail.is_empty() { "" } else { ": " })]
     Refused {
+        /// What was asked for.
         doing: &'static str,
+        /// The kernel's own words, if it had any.
         detail: String,
+        /// Its error.
         source: io::Error,
     },
 }
 
 impl Error {
     /// Whether the kernel refused with this errno.
-    pub(crate) fn is(&self, errno: rustix::io::Errno) -> bool {
+    pub fn is(&self, errno: rustix::io::Errno) -> bool {
         matches!(self, Error::Refused { source, .. }
             if source.raw_os_error() == Some(errno.raw_os_error()))
     }
@@ -71,7 +86,10 @@ impl Error {
 
 impl Netlink {
     /// Opens a socket in the calling thread's network namespace.
-    pub(crate) fn open() -> Result<Netlink, Error> {
+    ///
+    /// # Errors
+    /// [`Error::Open`].
+    pub fn open() -> Result<Netlink, Error> {
         let open = || {
             let socket = Socket::new(NETLINK_ROUTE)?;
             socket.set_ext_ack(true)?;
@@ -88,7 +106,10 @@ impl Netlink {
 
     /// Sends one change and waits until the kernel has made it. `doing`
     /// completes "the kernel refused to …".
-    pub(crate) fn change(
+    ///
+    /// # Errors
+    /// [`Error::Refused`], and whatever keeps the answer from us.
+    pub fn change(
         &mut self,
         doing: &'static str,
         message: RouteNetlinkMessage,
@@ -99,7 +120,10 @@ impl Netlink {
     }
 
     /// Looks an interface up by name; None where there is none.
-    pub(crate) fn link(&mut self, name: &str) -> Result<Option<Link>, Error> {
+    ///
+    /// # Errors
+    /// Whatever keeps the answer from us.
+    pub fn link(&mut self, name: &str) -> Result<Option<Link>, Error> {
         let mut question = LinkMessage::default();
         question
             .attributes
@@ -122,10 +146,31 @@ impl Netlink {
         }
     }
 
+    /// Removes an interface, and with a veth its other end. It is gone from the
+    /// kernel's tables, with its addresses and routes, a millisecond after the
+    /// call; the call itself returns only when nobody reads it any more, which
+    /// takes two RCU grace periods (net/core/dev.c, `netdev_run_todo`). One
+    /// that is not there is success.
+    ///
+    /// # Errors
+    /// As of [`Netlink::change`].
+    pub fn remove_link(&mut self, index: u32) -> Result<(), Error> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        let message = RouteNetlinkMessage::DelLink(message);
+        match self.change("remove the pod's interface", message, 0) {
+            Err(error) if error.is(rustix::io::Errno::NODEV) => Ok(()),
+            result => result,
+        }
+    }
+
     /// Asks for everything of a kind and reads what `read` makes of each
     /// answer. A dump that changes made inconsistent is repeated; of one that
     /// was interrupted each time we take what the last had.
-    pub(crate) fn dump<T>(
+    ///
+    /// # Errors
+    /// As of [`Netlink::change`].
+    pub fn dump<T>(
         &mut self,
         doing: &'static str,
         question: &RouteNetlinkMessage,

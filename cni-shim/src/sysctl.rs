@@ -1,7 +1,8 @@
 //! The interface settings that only /proc/sys offers.
 
-use std::io;
-use std::path::PathBuf;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 /// Why a setting could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -56,8 +57,8 @@ fn set_v6(ifname: &str, speaks_v6: bool, values: &[(&str, &'static str)]) -> Res
     }
 }
 
-/// Writes only what differs: /proc/sys may be read-only and right already. One
-/// that is read-only and wrong stops nothing that works without the setting.
+/// /proc/sys may be read-only and right already. One that is read-only and
+/// wrong stops nothing that works without the setting.
 fn set(family: &str, ifname: &str, values: &[(&str, &'static str)]) -> Result<(), Error> {
     for (key, value) in values {
         // Path components, not dots: an interface name may hold a dot.
@@ -65,12 +66,13 @@ fn set(family: &str, ifname: &str, values: &[(&str, &'static str)]) -> Result<()
             .iter()
             .collect();
         let write = || {
-            if std::fs::read_to_string(&path)?.trim_end() == *value {
-                return Ok(());
-            }
-            std::fs::write(&path, value)
+            OpenOptions::new()
+                .write(true)
+                .open(&path)?
+                .write_all(value.as_bytes())
         };
         match write() {
+            Err(error) if error.kind() != io::ErrorKind::NotFound && is(&path, value) => {}
             Err(source)
                 if source.kind() == io::ErrorKind::ReadOnlyFilesystem && !needed(key, value) =>
             {
@@ -87,6 +89,10 @@ fn set(family: &str, ifname: &str, values: &[(&str, &'static str)]) -> Result<()
         }
     }
     Ok(())
+}
+
+fn is(path: &Path, value: &str) -> bool {
+    std::fs::read_to_string(path).is_ok_and(|now| now.trim_end() == value)
 }
 
 /// Whether no packet passes without it; the others make the pod's interface

@@ -2,15 +2,24 @@
 //! interface, then what it leaves behind in the pod, then the addresses, then
 //! the record. While a link is there its record is there: an address is never
 //! free while somebody can still use it.
+//!
+//! An interface is gone a millisecond after the kernel was told to remove it,
+//! but whoever told it waits for two RCU grace periods, ten times as long and
+//! more, until its memory can be given back. So the agent is asked to tell it,
+//! which has somebody to do the waiting. Without an agent, or with one that is
+//! late, we do it ourselves; and whatever the agent did, we see that it is done.
 
+use std::time::{Duration, Instant};
+
+use cni_shim::netlink::Netlink;
 use cni_shim::protocol::request::SearchPath;
 use cni_shim::protocol::{Key, NetConf};
 use cni_shim::{Attachment, RunDir, range};
 
+use crate::agent::{self, Call};
 use crate::delegate::Delegate;
 use crate::error::Error;
 use crate::fault;
-use crate::netlink::Netlink;
 use crate::netns::Netns;
 use crate::veth;
 
@@ -22,7 +31,7 @@ pub(crate) fn remove(
     path: &SearchPath,
     conf: &NetConf,
 ) -> Result<(), Error> {
-    remove_links(host, record)?;
+    remove_links(host, run, record)?;
     fault::after("link-removed")?;
     let freed = match &record.ipam {
         Some(kind) => Delegate::find(kind, path, conf).and_then(|delegate| {
@@ -49,10 +58,14 @@ pub(crate) fn remove(
 
 /// Removes the interface, what shapes its traffic, and the rules in a pod that
 /// lives on. What is not there is success.
-pub(crate) fn remove_links(host: &mut Netlink, record: &Attachment) -> Result<(), Error> {
-    veth::remove(host, &record.host_ifname)?;
+pub(crate) fn remove_links(
+    host: &mut Netlink,
+    run: &RunDir,
+    record: &Attachment,
+) -> Result<(), Error> {
+    remove_link(host, run, record, &record.host_ifname)?;
     if record.bandwidth.is_some() {
-        veth::remove(host, &record.limiter_ifname())?;
+        remove_link(host, run, record, &record.limiter_ifname())?;
     }
     if record.table.is_some() {
         // A pod that is gone, or a path that leads to another one, has none
@@ -65,3 +78,37 @@ pub(crate) fn remove_links(host: &mut Netlink, record: &Attachment) -> Result<()
     }
     Ok(())
 }
+
+fn remove_link(
+    host: &mut Netlink,
+    run: &RunDir,
+    record: &Attachment,
+    name: &str,
+) -> Result<(), Error> {
+    // By its index: no later interface has it, however late the agent is.
+    if let Some(link) = host.link(name)? {
+        let call = Call::Detach {
+            container: &record.container,
+            ifname: &record.ifname,
+            index: link.index,
+        };
+        if agent::ask(&run.socket(), call) {
+            wait_until_gone(host, name)?;
+        }
+    }
+    // Answered under the kernel's own lock, so what it finds gone is gone with its addresses and routes.
+    Ok(veth::remove(host, name)?)
+}
+
+/// Waits until there is no interface of that name, for at most [`GONE_WAIT`].
+fn wait_until_gone(host: &mut Netlink, name: &str) -> Result<(), Error> {
+    let deadline = Instant::now() + GONE_WAIT;
+    while host.link(name)?.is_some() && Instant::now() < deadline {
+        std::thread::sleep(GONE_STEP);
+    }
+    Ok(())
+}
+
+/// Longer than the agent takes to begin, and no longer than doing it ourselves takes.
+const GONE_WAIT: Duration = Duration::from_millis(20);
+const GONE_STEP: Duration = Duration::from_micros(100);

@@ -29,6 +29,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use cni_shim::Attachment;
+use cni_shim::netlink::{self, Link, Netlink};
 use cni_shim::protocol::request::parse_mac;
 use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
@@ -42,7 +43,6 @@ use crate::announce;
 use crate::fault::{self, Fault};
 use crate::inventory;
 use crate::link_name::HOST_MAC;
-use crate::netlink::{self, Link, Netlink};
 use crate::netns::{self, Netns};
 use crate::sysctl;
 use messages::{
@@ -246,10 +246,8 @@ fn gso_max_segs(mtu: u16) -> u32 {
 /// Addresses, loopback, neighbour and routes inside the pod. Returns where
 /// the routes lead that were set.
 fn equip_pod(pod: &mut Netlink, index: u32, plan: &Plan<'_>) -> Result<Vec<IpNet>, Error> {
-    if let Some(lo) = pod.link("lo")?.filter(|lo| !lo.up) {
-        // No runtime is bound to do it.
-        set_up(pod, lo.index, "bring the pod's loopback up")?;
-    }
+    // No runtime is bound to do it.
+    set_up(pod, LOOPBACK, "bring the pod's loopback up")?;
     let addresses = || plan.record.addresses.iter().map(IpNet::addr);
     // An interface that comes up with its IPv4 address says so (`arp_notify`).
     for address in addresses().filter(IpAddr::is_ipv4) {
@@ -356,6 +354,9 @@ fn set_up(netlink: &mut Netlink, index: u32, doing: &'static str) -> Result<(), 
     message.header.change_mask = LinkFlags::Up;
     Ok(netlink.change(doing, RouteNetlinkMessage::SetLink(message), 0)?)
 }
+
+/// LOOPBACK_IFINDEX of linux/loopback.h: the index of `lo` in every namespace.
+const LOOPBACK: u32 = 1;
 
 /// Link-local, so it can never be a pod's or a peer's.
 const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);

@@ -26,6 +26,7 @@ use super::descriptors::Descriptors;
 use super::node::Node;
 use super::ports::Ports;
 use super::refused::RefusedSources;
+use super::removals::Removals;
 use super::takeover::{LISTENER, StartError};
 use super::tending::Tending;
 use crate::api::server::{self, Call};
@@ -119,6 +120,7 @@ pub struct Control {
     pub(super) saved: bool,
     pub(super) waiting: Vec<Waiting>,
     pub(super) tending: Tending,
+    pub(super) removals: Removals,
 }
 
 impl Control {
@@ -186,6 +188,7 @@ impl Control {
             node_file,
             waiting: Vec::new(),
             tending: Tending::default(),
+            removals: Removals::default(),
         };
         control.note_repairs(repairs);
         control.note_problem(host_problem);

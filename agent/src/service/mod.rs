@@ -46,6 +46,7 @@ mod orphans;
 pub mod ports;
 mod problems;
 pub mod refused;
+mod removals;
 mod sources;
 pub mod takeover;
 mod tending;
