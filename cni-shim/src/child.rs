@@ -4,6 +4,12 @@
 //! It is a process group of its own. Its input and output are fed and read side
 //! by side, so that neither waits for the other, and what it left behind with
 //! its output open is not waited for.
+//!
+//! One whose parent is killed goes on to its end. PR_SET_PDEATHSIG would have to
+//! be set between fork and exec, where only unsafe code runs; and an IPAM plugin
+//! that is ended in the middle leaves worse than one that finishes, since what
+//! it gave is found again: the record says whose it is, and DEL, a repeated ADD
+//! or GC gives it back.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

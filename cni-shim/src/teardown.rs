@@ -8,6 +8,8 @@
 //! more, until its memory can be given back. So the agent is asked to tell it,
 //! which has somebody to do the waiting. Without an agent, or with one that is
 //! late, we do it ourselves; and whatever the agent did, we see that it is done.
+//! Nor is it asked where every core is taken: what asking costs others then is
+//! more than what it saves us.
 
 use std::time::{Duration, Instant};
 
@@ -86,7 +88,9 @@ fn remove_link(
     name: &str,
 ) -> Result<(), Error> {
     // By its index: no later interface has it, however late the agent is.
-    if let Some(link) = host.link(name)? {
+    if is_a_core_free()
+        && let Some(link) = host.link(name)?
+    {
         let call = Call::Detach {
             container: &record.container,
             ifname: &record.ifname,
@@ -98,6 +102,19 @@ fn remove_link(
     }
     // Answered under the kernel's own lock, so what it finds gone is gone with its addresses and routes.
     Ok(veth::remove(host, name)?)
+}
+
+/// Whether no more tasks want to run, ourselves among them, than we have cores.
+fn is_a_core_free() -> bool {
+    let cores = rustix::thread::sched_getaffinity(None);
+    let loads = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    cores.is_ok_and(|cores| running(&loads).is_some_and(|running| running <= cores.count()))
+}
+
+/// The fourth field of proc_loadavg(5) begins with it: `0.20 0.18 0.12 1/80 11206`.
+fn running(loads: &str) -> Option<u32> {
+    let tasks = loads.split_whitespace().nth(3)?;
+    tasks.split_once('/')?.0.parse().ok()
 }
 
 /// Waits until there is no interface of that name, for at most [`GONE_WAIT`].
@@ -112,3 +129,18 @@ fn wait_until_gone(host: &mut Netlink, name: &str) -> Result<(), Error> {
 /// Longer than the agent takes to begin, and no longer than doing it ourselves takes.
 const GONE_WAIT: Duration = Duration::from_millis(20);
 const GONE_STEP: Duration = Duration::from_micros(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tasks_that_run_are_read_and_nonsense_is_not() {
+        assert_eq!(running("0.20 0.18 0.12 3/80 11206\n"), Some(3));
+        for nonsense in ["", "0.20 0.18 0.12", "a b c d/e f", "0 0 0 7 1"] {
+            assert_eq!(running(nonsense), None, "{nonsense}");
+        }
+        let loads = std::fs::read_to_string("/proc/loadavg").unwrap();
+        assert!(running(&loads).unwrap() >= 1, "{loads}");
+    }
+}

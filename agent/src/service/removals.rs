@@ -3,10 +3,12 @@
 //! Theory of operation. Whoever tells the kernel to remove an interface waits until nobody reads it any more: two RCU
 //! grace periods, tens of milliseconds, though it is gone from every table after one. The plugin would keep the
 //! container runtime waiting so long. So it asks the agent, a thread of which waits instead, and goes on when the
-//! interface is gone. There are at most [`MOST`] such threads: whom they have no time for removes by itself, as without
+//! interface is gone. There are as many such threads as cores: whom they have no time for removes by itself, as without
 //! an agent. So a node that is drained goes at the kernel's pace, and its removals do not crowd out the pods that come.
 
+use std::num::NonZero;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 
 use cni_shim::Attachment;
 use cni_shim::netlink::{self, Netlink};
@@ -25,7 +27,9 @@ pub(super) struct Removals {
 impl Default for Removals {
     fn default() -> Removals {
         Removals {
-            seats: Arc::new(Semaphore::new(MOST)),
+            seats: Arc::new(Semaphore::new(
+                available_parallelism().map_or(1, NonZero::get),
+            )),
         }
     }
 }
@@ -58,6 +62,3 @@ fn remove(names: &[String], index: u32) -> Result<(), netlink::Error> {
     }
     Ok(())
 }
-
-/// As many at once. Each keeps a thread for some tens of milliseconds.
-const MOST: usize = 2;

@@ -83,7 +83,8 @@ fn an_agent_that_refuses_or_stalls_leaves_nothing() {
     assert_eq!(code, 103);
     assert!(message.contains("not today"), "{message}");
     assert_eq!(rig.census(), before);
-    assert!(rig.calls()[2].contains("release"), "{:?}", rig.calls());
+    let calls = rig.calls();
+    assert!(calls.last().unwrap().contains("release"), "{calls:?}");
     rig.start_agent(Mood::Stall);
     assert_eq!(rig.add("c1", "eth0", &pod).error().0, 11);
     assert_eq!(rig.census(), before);
