@@ -1,0 +1,125 @@
+//! What one worker writes on the page.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::totals::{Flow, InUse};
+use super::word;
+use crate::drops::{Direction, DropReason};
+use crate::sys::page::Page;
+
+/// One worker's block of words; the worker is its only writer.
+pub(crate) struct Tally {
+    pub(super) page: Arc<Page>,
+    /// Its first word there.
+    pub(super) first: usize,
+}
+
+impl Tally {
+    pub(crate) fn tick(&self, snapshot: u64) {
+        self.add(TICK, 1);
+        self.word(SNAPSHOT).store(snapshot, Relaxed);
+    }
+
+    /// Notes which offloads are in use, and how many more were given up.
+    pub(crate) fn offloads(&self, in_use: InUse, given_up: u64) {
+        self.word(OFFLOADS).store(in_use.bits(), Relaxed);
+        if given_up > 0 {
+            self.add(GIVEN_UP, given_up);
+        }
+    }
+
+    pub(crate) fn receive(&self, direction: Direction, packets: usize) {
+        self.add(base(direction) + RECEIVED, packets as u64);
+    }
+
+    pub(crate) fn originate(&self, direction: Direction, packets: usize) {
+        self.add(base(direction) + ORIGINATED, packets as u64);
+    }
+
+    pub(crate) fn send(&self, packets: usize) {
+        self.add(base(Direction::Outbound) + SENT, packets as u64);
+    }
+
+    pub(crate) fn deliver(&self, direction: Direction, packets: usize) {
+        self.add(base(direction) + DELIVERED, packets as u64);
+    }
+
+    /// The one place where a packet is dropped.
+    pub(crate) fn drop(&self, direction: Direction, reason: DropReason, packets: u64) {
+        self.add(base(direction) + DROPS + reason as usize, packets);
+    }
+
+    pub(crate) fn hold(&self, direction: Direction, packets: usize) {
+        self.word(base(direction) + HELD)
+            .store(packets as u64, Relaxed);
+    }
+
+    /// Notes packets that go to another worker, which receives them.
+    pub(crate) fn hand_over(&self, packets: usize) {
+        self.add(base(Direction::Inbound) + HANDED_OVER, packets as u64);
+    }
+
+    /// Notes packets that another worker has handed over: from now on they are received.
+    pub(crate) fn take_over(&self, packets: usize) {
+        self.add(base(Direction::Inbound) + TAKEN_OVER, packets as u64);
+        self.receive(Direction::Inbound, packets);
+    }
+
+    pub(crate) fn leave_unanswered(&self) {
+        self.add(UNANSWERED, 1);
+    }
+
+    pub(super) fn inbound(&self, place: usize) -> u64 {
+        self.word(base(Direction::Inbound) + place).load(Relaxed)
+    }
+
+    pub(super) fn flow(&self, direction: Direction) -> Flow {
+        let read = |index| self.word(base(direction) + index).load(Relaxed);
+        Flow {
+            received: read(RECEIVED),
+            originated: read(ORIGINATED),
+            sent: read(SENT),
+            delivered: read(DELIVERED),
+            held: read(HELD),
+            drops: std::array::from_fn(|reason| read(DROPS + reason)),
+        }
+    }
+
+    /// Single writer: a load and a store, no locked instruction.
+    fn add(&self, index: usize, amount: u64) {
+        let word = self.word(index);
+        word.store(word.load(Relaxed).wrapping_add(amount), Relaxed);
+    }
+
+    pub(super) fn word(&self, index: usize) -> &AtomicU64 {
+        word(&self.page, self.first + index)
+    }
+}
+
+const fn base(direction: Direction) -> usize {
+    match direction {
+        Direction::Outbound => 16,
+        Direction::Inbound => 16 + FLOW,
+    }
+}
+
+// Places inside a worker's block.
+pub(super) const TICK: usize = 0;
+pub(super) const SNAPSHOT: usize = 1;
+pub(super) const UNANSWERED: usize = 2;
+pub(super) const OFFLOADS: usize = 3;
+pub(super) const GIVEN_UP: usize = 4;
+
+// Places inside a direction's words.
+pub(super) const RECEIVED: usize = 0;
+pub(super) const ORIGINATED: usize = 1;
+pub(super) const SENT: usize = 2;
+pub(super) const DELIVERED: usize = 3;
+pub(super) const HELD: usize = 4;
+pub(super) const HANDED_OVER: usize = 5;
+pub(super) const TAKEN_OVER: usize = 6;
+pub(super) const DROPS: usize = 8;
+
+/// Words of one direction: room for 56 reasons.
+pub(super) const FLOW: usize = 64;

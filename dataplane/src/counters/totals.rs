@@ -1,0 +1,107 @@
+//! The counters as they were at one moment.
+
+use crate::device::Offloads;
+use crate::drops::DropReason;
+
+/// All counters at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Totals {
+    /// One per worker that there ever was; those that run now come first.
+    pub workers: Vec<WorkerTotals>,
+    /// Packets that one worker has handed to another, which has not taken them yet: held by the node, and received by no
+    /// worker.
+    pub in_rings: u64,
+    /// How many run now.
+    pub running: usize,
+}
+
+/// The counters of one worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerTotals {
+    /// Steps made; stands still when the worker hangs.
+    pub tick: u64,
+    /// Version of the snapshot that the worker forwards by.
+    pub snapshot: u64,
+    /// ICMP errors that were not made because their receiver had drawn too many. They never were packets.
+    pub unanswered: u64,
+    /// Offloads in use at the last step.
+    pub offloads: InUse,
+    /// How often an offload was given up because the kernel refused it.
+    pub given_up: u64,
+    /// Pod → peer.
+    pub outbound: Flow,
+    /// Peer → pod.
+    pub inbound: Flow,
+}
+
+/// Offloads that a worker uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InUse {
+    /// What is written to the device unfinished.
+    pub device: Offloads,
+    /// Several datagrams are sent as one message, through every socket.
+    pub trains: bool,
+}
+
+/// One direction's terms of the conservation law, in inner wire packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Came in.
+    pub received: u64,
+    /// Made by us: ICMP errors, fragments beyond the first.
+    pub originated: u64,
+    /// Went to a peer.
+    pub sent: u64,
+    /// Went into the tunnel device.
+    pub delivered: u64,
+    /// Still in our hands.
+    pub held: u64,
+    /// Dropped, by the reason's number.
+    pub drops: [u64; DropReason::COUNT],
+}
+
+impl Totals {
+    /// Those of the workers that run now.
+    pub fn of_running(&self) -> impl Iterator<Item = &WorkerTotals> {
+        self.workers.iter().take(self.running)
+    }
+}
+
+impl InUse {
+    pub(super) fn bits(self) -> u64 {
+        let InUse { device, trains } = self;
+        let flags = [device.checksum, device.tcp, device.udp, trains];
+        flags
+            .iter()
+            .zip(0..)
+            .map(|(on, bit)| u64::from(*on) << bit)
+            .sum()
+    }
+
+    pub(super) fn of_bits(bits: u64) -> InUse {
+        let [checksum, tcp, udp, trains] = [0, 1, 2, 3].map(|bit| bits >> bit & 1 != 0);
+        let device = Offloads { checksum, tcp, udp };
+        InUse { device, trains }
+    }
+}
+
+impl Flow {
+    /// `received + originated − sent − delivered − Σ drops − held`: 0 while the law holds.
+    pub fn balance(&self) -> i128 {
+        i128::from(self.received) + i128::from(self.originated)
+            - i128::from(self.sent)
+            - i128::from(self.delivered)
+            - i128::from(self.held)
+            - i128::from(self.dropped())
+    }
+
+    /// All drops together.
+    pub fn dropped(&self) -> u64 {
+        self.drops.iter().sum()
+    }
+
+    /// Drops for one reason.
+    pub fn drops_of(&self, reason: DropReason) -> u64 {
+        self.drops.get(reason as usize).copied().unwrap_or_default()
+    }
+}
