@@ -13,72 +13,25 @@
 //! Limits: 2^20 objects a list, 2 s for an answer.
 
 mod attribute;
+mod comment;
+mod error;
 mod expression;
 mod message;
 mod reading;
 mod socket;
 
 use std::fmt;
-use std::io;
-
-use rustix::io::Errno;
 
 use attribute::{Attribute, find, long, number, text};
+use comment::{comment, userdata};
 use message::{APPEND, CREATE};
 
 use super::verdict::Line;
 
+pub use error::NftError;
 pub(super) use expression::{Rule, Term, Verdict};
 pub(super) use message::{SUBSYSTEM, Step};
 pub(super) use socket::Socket;
-
-/// Why nf_tables could not be read or changed.
-#[derive(Debug, thiserror::Error)]
-pub enum NftError {
-    /// The kernel has no nf_tables, or not all of it that the rules need.
-    #[error(
-        "this kernel lacks nf_tables or a part of it, so no pod's source is checked at its interface and nothing is masqueraded: load or build in nf_tables and nft_fib_inet, and for masquerade nft_chain_nat and nft_masq"
-    )]
-    Unsupported,
-    /// The socket cannot be opened or used.
-    #[error(
-        "the netlink socket of netfilter fails: check that the sandbox (seccomp, AppArmor) allows AF_NETLINK"
-    )]
-    Socket {
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// A capability is missing.
-    #[error("the kernel does not permit it: run as root, or with CAP_NET_ADMIN")]
-    NotPermitted,
-    /// The kernel refuses for another reason.
-    #[error("the kernel refuses ({source}); the next repair tries again")]
-    Refused {
-        /// What the kernel said.
-        source: Errno,
-    },
-    /// The rules changed while they were read.
-    #[error("the rules changed while they were read; the next repair tries again")]
-    Interrupted,
-    /// No answer came.
-    #[error("the kernel does not answer within 2 s; the next repair tries again")]
-    Silent,
-    /// A list without a plausible end.
-    #[error("the kernel lists more than 1,048,576 rules or chains: remove what made them")]
-    TooMany,
-}
-
-impl NftError {
-    /// The error of an answer: an errno, negated.
-    fn from_code(code: i32) -> NftError {
-        match Errno::from_raw_os_error(code.saturating_neg()) {
-            Errno::PERM | Errno::ACCESS => NftError::NotPermitted,
-            Errno::OPNOTSUPP => NftError::Unsupported,
-            Errno::INTR => NftError::Interrupted,
-            source => NftError::Refused { source },
-        }
-    }
-}
 
 /// A table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -293,26 +246,6 @@ fn add_rule(
     Step::new(NEW_RULE, flags, chain.family, attributes)
 }
 
-/// A comment as nft and iptables-nft keep it: type, length, text, zero.
-fn userdata(comment: &str) -> Vec<u8> {
-    let length = u8::try_from(comment.len() + 1).unwrap_or(u8::MAX);
-    let text = comment.bytes().chain([0]);
-    [COMMENT, length].into_iter().chain(text).collect()
-}
-
-fn comment(userdata: &[u8]) -> Option<String> {
-    let mut rest = userdata;
-    while let [kind, length, behind @ ..] = rest {
-        let value = behind.get(..usize::from(*length))?;
-        if *kind == COMMENT {
-            let text = value.split(|byte| *byte == 0).next()?;
-            return String::from_utf8(text.to_vec()).ok();
-        }
-        rest = behind.get(usize::from(*length)..)?;
-    }
-    None
-}
-
 /// `NFPROTO_INET`
 pub(super) const INET: u8 = 1;
 /// `NFPROTO_IPV4`
@@ -362,42 +295,3 @@ const RULE_USERDATA: u16 = 7;
 const DROP: u32 = 0;
 /// `NF_ACCEPT`
 const ACCEPT: u32 = 1;
-/// `NFTNL_UDATA_RULE_COMMENT`
-const COMMENT: u8 = 0;
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn each_errno_has_its_sentence() {
-        for (errno, part) in [
-            (Errno::PERM, "CAP_NET_ADMIN"),
-            (Errno::OPNOTSUPP, "nft_masq"),
-            (Errno::INTR, "changed while"),
-            (Errno::NOENT, "tries again"),
-        ] {
-            let sentence = NftError::from_code(-errno.raw_os_error()).to_string();
-            assert!(sentence.contains(part), "{errno}: {sentence}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn a_comment_is_read_back(text in "[ -~]{0,100}") {
-            prop_assert_eq!(comment(&userdata(&text)), Some(text.clone()));
-            // Other programs put other things beside it.
-            let mut beside = vec![7, 2, 1, 1];
-            beside.extend(userdata(&text));
-            prop_assert_eq!(comment(&beside), Some(text));
-        }
-
-        #[test]
-        fn any_userdata_ends(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
-            let found = comment(&bytes);
-            prop_assert!(found.is_none_or(|text| text.len() <= bytes.len()));
-        }
-    }
-}
