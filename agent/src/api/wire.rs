@@ -1,11 +1,15 @@
 //! What is said on the socket. Field names are an interface: scripts read them through `-o json`.
 
-use std::collections::BTreeMap;
+mod drops;
+mod pods;
+
 use std::net::IpAddr;
 
-use cni_shim::Bandwidth;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+
+pub use drops::{Drops, Flow, KernelCounter, Reason, Worker};
+pub use pods::{Pod, PodState, PodTraffic, Pods, Readiness, RefusedRecord};
 
 /// A request, `{"call":"…",…}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -230,162 +234,6 @@ pub enum RouteKind {
     Own,
     /// The kernel, on another device than ours: such packets do not cross the overlay.
     Bypass,
-}
-
-/// What is delivered on this node.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Pods {
-    /// Attachments adopted.
-    pub pods: Vec<Pod>,
-    /// Prefixes of ours that the kernel holds on other devices: delivered too.
-    pub kernel_prefixes: Vec<IpNet>,
-    /// Records that were not adopted.
-    pub refused: Vec<RefusedRecord>,
-}
-
-/// The agent would serve an ADD; whether there are addresses the plugin knows.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Readiness {
-    /// Attachments adopted.
-    pub attachments: usize,
-}
-
-/// How far an attachment is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PodState {
-    /// It holds its addresses; its interface is being made.
-    Reserved,
-    /// All of it is there.
-    Attached,
-    /// With an address that lies in no subnet of this node.
-    Stranded,
-    /// Its interface is gone. A runtime deletes it now, or the agent does after a while (`reclaim-after`).
-    Leaving,
-}
-
-/// What the kernel counts at the host's end, seen from the pod.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PodTraffic {
-    /// Packets from the pod; a super-packet is one.
-    pub sent_packets: u64,
-    /// Their bytes, Ethernet headers included.
-    pub sent_bytes: u64,
-    /// Packets to the pod; a super-packet is one.
-    pub received_packets: u64,
-    /// Their bytes, Ethernet headers included.
-    pub received_bytes: u64,
-}
-
-/// An attachment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Pod {
-    /// How far it is.
-    pub state: PodState,
-    /// Name of the CNI network.
-    pub network: String,
-    /// Absent where the host's end is.
-    pub traffic: Option<PodTraffic>,
-    /// Limits in bits per second and bits, `ingress` to the pod and `egress` from it.
-    pub bandwidth: Option<Bandwidth>,
-    /// `namespace/name`, where the runtime named it.
-    pub pod: Option<String>,
-    /// The runtime's container id.
-    pub container: String,
-    /// Name of the interface inside the pod.
-    pub ifname: String,
-    /// Its addresses.
-    pub addresses: Vec<IpNet>,
-    /// Those of them that lie in no subnet of this node, as after a change of its subnets: nothing is delivered to
-    /// them, and nothing that they send is taken. Delete and recreate the pod.
-    pub stranded: Vec<IpAddr>,
-    /// MAC of the pod's end.
-    pub mac: String,
-    /// Name of the interface's end on the host.
-    pub host_ifname: String,
-    /// When it was attached, in Unix seconds.
-    pub created: u64,
-}
-
-/// A record that was not adopted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RefusedRecord {
-    /// The record's file.
-    pub file: String,
-    /// Why, with the remedy.
-    pub reason: String,
-}
-
-/// Every packet's fate. Inner wire packets since the keeper started.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Drops {
-    /// Every reason and direction, those that count nothing included.
-    pub reasons: Vec<Reason>,
-    /// Law 1 per worker and direction: received + originated = sent + delivered + dropped + held.
-    pub workers: Vec<Worker>,
-    /// Packets on the way from the worker that read them to the one that receives them; in no worker's counts yet.
-    #[serde(default)]
-    pub in_rings: u64,
-    /// What the kernel dropped before we could read it or after we wrote it.
-    pub kernel: Vec<KernelCounter>,
-}
-
-/// A reason and its count.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reason {
-    /// The reason's name.
-    pub reason: String,
-    /// `outbound` (pod to peer) or `inbound`.
-    pub direction: String,
-    /// Packets.
-    pub count: u64,
-    /// What happened, in a sentence.
-    pub gloss: String,
-}
-
-/// A worker's two flows.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Worker {
-    /// Which, from 0.
-    pub worker: usize,
-    /// Pod to peer.
-    pub outbound: Flow,
-    /// Peer to pod.
-    pub inbound: Flow,
-    /// ICMP errors that were not made because their receiver had drawn too many.
-    pub unanswered: u64,
-}
-
-/// One direction of one worker.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Flow {
-    /// Packets read.
-    pub received: u64,
-    /// Packets that Tartan made.
-    pub originated: u64,
-    /// Packets sent to a peer.
-    pub sent: u64,
-    /// Packets written to the tunnel device.
-    pub delivered: u64,
-    /// Packets dropped, by reason; reasons that count nothing are left out.
-    pub dropped: BTreeMap<String, u64>,
-    /// Packets in hand at the moment of the count.
-    pub held: u64,
-    /// What is missing from the law: 0, but for packets in flight between two reads of the counters.
-    pub balance: i64,
-}
-
-/// A counter of the kernel's.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KernelCounter {
-    /// Which socket or device.
-    pub place: String,
-    /// Which counter.
-    pub counter: String,
-    /// Packets.
-    pub count: u64,
-    /// What it means, in a sentence.
-    pub gloss: String,
 }
 
 #[cfg(test)]
