@@ -1,25 +1,20 @@
 //! The control loop: waits for the registry, the kernel, the API and the clock, and decides anew.
-//!
-//! Everything is read, decided and made to agree ([`Control::refresh`]) when somebody says that it changed: the
-//! registry, a netlink announcement, a caller. Once a second there is a *glance* at what nobody announces, which costs a
-//! few dozen system calls and becomes a full look where something is found, where the watch is not whole, and as long as
-//! anything is in the way; and every 10 s there is a full look whatever was announced.
 
 use std::future::pending;
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use cni_shim::NodeFile;
 use dataplane::counters::Counters;
-use dataplane::engine::{Engine, Notice};
+use dataplane::engine::Engine;
 use futures_util::StreamExt;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant as Moment, sleep_until};
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use super::adoption::{Waiting, next_look};
+use super::callers::serve;
 use super::cores::Workforce;
 use super::counts::given_up;
 use super::descriptors::Descriptors;
@@ -27,11 +22,10 @@ use super::node::Node;
 use super::ports::Ports;
 use super::refused::RefusedSources;
 use super::removals::Removals;
-use super::takeover::{LISTENER, StartError};
+use super::takeover::StartError;
 use super::tending::Tending;
-use crate::api::server::{self, Call};
-use crate::causes::causes;
-use crate::host::{self, Change, Host, HostError, Picture, Watch};
+use crate::api::server::Call;
+use crate::host::{self, Change, Host, Watch};
 use crate::pulse::Pulse;
 use crate::reconcile::HostState;
 use crate::registry::Update;
@@ -106,16 +100,16 @@ pub struct Control {
     /// When tables were published last.
     pub(super) published: Instant,
     /// When everything was looked at last.
-    looked: Instant,
+    pub(super) looked: Instant,
     glances: Pulse,
     pub(super) registry: FileRegistry,
     calls: mpsc::Receiver<Call>,
-    sender: mpsc::Sender<Call>,
-    server: JoinHandle<()>,
-    watch: Option<Watch>,
+    pub(super) sender: mpsc::Sender<Call>,
+    pub(super) server: JoinHandle<()>,
+    pub(super) watch: Option<Watch>,
     /// What the kernel was made to agree with last.
-    applied: HostState,
-    node_file: Option<NodeFile>,
+    pub(super) applied: HostState,
+    pub(super) node_file: Option<NodeFile>,
     /// The last good state on disk is the one in force, or what is in force was read from it.
     pub(super) saved: bool,
     pub(super) waiting: Vec<Waiting>,
@@ -259,191 +253,10 @@ impl Control {
         self.node.learn(update);
         self.refresh().await
     }
-
-    /// Looks at what nobody announces, and at everything where that is not enough.
-    async fn glance(&mut self) -> Result<(), Restart> {
-        let quiet = self.is_settled()
-            && self.looked.elapsed() < LOOK_EVERY
-            && !self.engine.device_lost()
-            && !self.node.have_records_changed()
-            && server::is_socket(&self.node.known.config.run_dir().socket())
-            && self.host.is_undisturbed(&self.node.desired.host);
-        if !quiet {
-            return self.refresh().await;
-        }
-        self.notice();
-        self.note_offloads();
-        Ok(())
-    }
-
-    /// Whether the next look can wait for an announcement: every kind of them arrives, and nothing is to be tried again.
-    fn is_settled(&self) -> bool {
-        let problems = [
-            &self.host_problem,
-            &self.underlay_problem,
-            &self.node_file_problem,
-            &self.api_problem,
-            &self.tending.problem,
-        ];
-        self.watch.as_ref().is_some_and(Watch::is_whole)
-            && self.saved
-            && !self.node.cached.is_any()
-            && self.applied == self.node.desired.host
-            && self.tending.is_settled(self.node.records_of())
-            && problems.iter().all(|problem| problem.is_none())
-    }
-
-    /// Reads the kernel, decides, publishes, makes the kernel agree. What the kernel refuses is told in
-    /// `tartan status` and tried again at the next turn.
-    pub(super) async fn refresh(&mut self) -> Result<(), Restart> {
-        self.looked = Instant::now();
-        if self.watch.is_none() {
-            self.watch = host::watch().ok();
-        }
-        self.notice();
-        self.note_offloads();
-        self.reread_net_conf()?;
-        self.host.only_add(self.node.cached.is_any());
-        self.node.reread_changed_records();
-        let picture = self.host.picture().await;
-        let mut unread = picture.as_ref().ok().and_then(|p| self.node.known.see(p));
-        if self.follow_underlay().await {
-            unread = picture.as_ref().ok().and_then(|p| self.node.known.see(p));
-        }
-        let looked_after = self.tend_pods(picture.as_ref().ok()).await;
-        self.note_repairs(&looked_after);
-        self.publish();
-        let (changes, applied, beside) = self.make_kernel_agree(picture).await;
-        if self.engine.device_lost() || matches!(applied, Err(HostError::NoDevice { .. })) {
-            let device = &self.node.desired.host.device;
-            return Err(Restart(format!("somebody deleted the device {device}")));
-        }
-        if self.applied == self.node.desired.host {
-            self.note_repairs(&changes);
-        } else {
-            changes.iter().for_each(|change| info!("set up: {change}"));
-            if applied.is_ok() {
-                self.applied = self.node.desired.host.clone();
-            }
-        }
-        let problem = applied.err().or(unread).or(beside);
-        self.note_problem(problem.map(|error| causes(&error)));
-        self.write_node_file();
-        self.save();
-        self.reopen_api().await;
-        Ok(())
-    }
-
-    /// All that the host is to hold: what had to be changed, what was refused of what forwarding needs, and of what
-    /// it does not. Neither waits for the other.
-    async fn make_kernel_agree(
-        &mut self,
-        picture: Result<Picture, HostError>,
-    ) -> (Vec<Change>, Result<(), HostError>, Option<HostError>) {
-        let desired = &self.node.desired.host;
-        let applied = match picture {
-            Ok(picture) => self.host.apply_to(picture, desired).await,
-            Err(error) => Err(error),
-        };
-        let (mut changes, applied) = match applied {
-            Ok(changes) => (changes, Ok(())),
-            Err(error) => (Vec::new(), Err(error)),
-        };
-        let (more, refused) = self.host.apply_beside(desired).await;
-        changes.extend(more);
-        (changes, applied, refused)
-    }
-
-    /// Decides and publishes tables that differ.
-    pub(super) fn publish(&mut self) {
-        if let Some(spec) = self.node.decide() {
-            self.engine.publish(spec);
-            self.published = Instant::now();
-            info!(
-                version = spec.version,
-                peers = spec.peers.len(),
-                "tables published"
-            );
-        }
-    }
-
-    fn notice(&mut self) {
-        for Notice::RefusedSource {
-            outer,
-            inner,
-            owner,
-        } in self.engine.notices()
-        {
-            self.refused.note(outer, inner, owner);
-        }
-        let snapshot = self.engine.snapshot();
-        self.refused
-            .forget(|source| snapshot.peers.by_source(source).is_some());
-    }
-
-    fn note_repairs(&mut self, changes: &[Change]) {
-        for change in changes {
-            warn!("repaired: {change}");
-            self.repairs = self.repairs.saturating_add(1);
-            self.last_repair = Some(change.to_string());
-        }
-    }
-
-    fn note_problem(&mut self, problem: Option<String>) {
-        if problem != self.host_problem {
-            match &problem {
-                Some(problem) => warn!("{problem}"),
-                None => info!("the kernel agrees again"),
-            }
-        }
-        self.host_problem = problem;
-    }
-
-    /// Somebody who empties /run takes the socket's name away; callers get a new one.
-    async fn reopen_api(&mut self) {
-        let path = self.node.known.config.run_dir().socket();
-        if server::is_socket(&path) {
-            return;
-        }
-        let opened = match server::bind(&path) {
-            Ok(listener) => {
-                let told = self.table.deposit(LISTENER, listener.as_fd()).await;
-                self.server.abort();
-                self.server = serve(listener, self.sender.clone());
-                warn!("repaired: the socket {} was gone", path.display());
-                told.map_err(|error| causes(&error))
-            }
-            Err(error) => Err(causes(&error)),
-        };
-        self.api_problem = opened.err();
-    }
-
-    fn write_node_file(&mut self) {
-        let node_file = self.node.node_file();
-        if self.node_file.as_ref() == Some(&node_file) {
-            return;
-        }
-        let written = node_file.write(&self.node.known.config.run_dir());
-        let problem = written.err().map(|error| causes(&error));
-        if problem.is_none() {
-            self.node_file = Some(node_file);
-        } else if problem != self.node_file_problem {
-            warn!("{}", problem.as_deref().unwrap_or_default());
-        }
-        self.node_file_problem = problem;
-    }
 }
 
 /// Only a new start helps.
 pub(super) struct Restart(pub(super) String);
-
-fn serve(listener: UnixListener, calls: mpsc::Sender<Call>) -> JoinHandle<()> {
-    tokio::spawn(async move {
-        if let Err(error) = server::serve(listener, calls).await {
-            error!("{}", causes(&error));
-        }
-    })
-}
 
 async fn next(watch: &mut Option<Watch>) -> Option<host::HostEvent> {
     match watch {
@@ -464,5 +277,5 @@ const BURST: Duration = Duration::from_millis(50);
 /// Some settings change without an announcement.
 const GLANCE_EVERY: Duration = Duration::from_secs(1);
 /// Nobody knows every way by which a kernel changes.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(10);
 const CALLS: usize = 32;

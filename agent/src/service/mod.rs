@@ -34,6 +34,7 @@
 
 mod adoption;
 mod answers;
+mod callers;
 pub mod control;
 pub mod cores;
 mod counts;
@@ -41,6 +42,7 @@ pub mod descriptors;
 pub mod device;
 pub mod facts;
 mod fallback;
+mod look;
 pub mod node;
 mod orphans;
 pub mod ports;

@@ -13,22 +13,23 @@
 //! the workers get them, and the keeper, under the names of the old ones. With the last duplicate the old address is
 //! dead: the kernel refuses what comes there.
 
-use std::io;
-use std::net::{IpAddr, SocketAddr};
+mod delay;
+mod place;
+
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use dataplane::families::PublicAddresses;
-use dataplane::limits::TRANSMIT_SOCKETS;
-use dataplane::underlay;
 use dataplane::underlay::socket::{self, SocketSpec, Sockets, UnderlayError};
-use encap::{Family, Format};
+use encap::Family;
 use tracing::{info, warn};
 
 use super::descriptors::{Descriptors, DescriptorsError};
 use crate::config::Backend;
-use crate::host::Host;
-use crate::lease::Lease;
+use place::{Place, places};
+
+pub(super) use delay::Delay;
 
 /// The node's underlay sockets, a duplicate of each beside the worker's.
 #[derive(Clone, Debug)]
@@ -43,23 +44,6 @@ struct Port {
     spec: SocketSpec,
     worker: usize,
     socket: OwnedFd,
-}
-
-/// One of the sockets that there can be: the one of a port that receives, or one of those that send beside it.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    port: underlay::Port,
-    worker: usize,
-    lane: Option<usize>,
-}
-
-/// Why the sockets of a family are not where they should be.
-#[derive(Debug)]
-pub(super) struct Delay {
-    /// What could not be had.
-    error: UnderlayError,
-    /// Where the family is bound meanwhile.
-    kept: Option<IpAddr>,
 }
 
 impl Ports {
@@ -263,142 +247,6 @@ impl Port {
         }
         let shared = socket::share(self.socket.as_fd(), workers > 1);
         shared.map_err(|error| UnderlayError::Kernel(self.spec, error))
-    }
-}
-
-impl Delay {
-    /// The delay in words, with the node that has the address which ours is to leave: nothing can go to it until then.
-    pub(super) fn told(&self, leases: &[Lease], own: &Lease) -> String {
-        let mut others = leases.iter().filter(|lease| lease.name != own.name);
-        let mut taken = |kept| others.find(|lease| lease.public.contains(kept));
-        match self.kept.and_then(|kept| Some((kept, taken(kept)?))) {
-            Some((kept, next)) => format!(
-                "{self}; until then {} is not reached, which {kept} belongs to now",
-                next.name
-            ),
-            None => self.to_string(),
-        }
-    }
-
-    /// Its name in the keeper's table.
-    pub(super) fn name(&self) -> String {
-        Place::of(self.error.spec(), 0).name()
-    }
-
-    /// The sentence, with who holds the port where that can be found out. It looks into every process: for a start,
-    /// not for every turn of the loop.
-    pub(super) async fn with_holder(&self, host: &Host) -> String {
-        let UnderlayError::PortTaken(SocketSpec {
-            address,
-            port,
-            format,
-            lane: _,
-        }) = self.error
-        else {
-            return self.to_string();
-        };
-        match host.port_holder(SocketAddr::new(address, port)).await {
-            None => self.to_string(),
-            Some(holder) => {
-                format!("UDP port {port} of {address} (format {format}) is taken: {holder}")
-            }
-        }
-    }
-}
-
-impl std::fmt::Display for Delay {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let wanted = self.error.spec().address;
-        match (&self.error, self.kept) {
-            (error, None) => error.fmt(f),
-            (UnderlayError::NotOurAddress(_), Some(kept)) => write!(
-                f,
-                "this node's underlay address is {wanted} now, which no interface of this host has: packets still leave \
-                 from and arrive at {kept}; give {wanted} to an interface, or correct this node's entry"
-            ),
-            (error, Some(kept)) => write!(
-                f,
-                "this node's underlay address is {wanted} now, and packets still leave from and arrive at {kept}: {error}"
-            ),
-        }
-    }
-}
-
-/// A place that each worker has.
-#[derive(Clone, Copy, Debug)]
-struct Group {
-    port: underlay::Port,
-    lane: Option<usize>,
-}
-
-/// Every place that a worker has.
-fn places() -> impl Iterator<Item = Group> {
-    // The `udp` format first, as ever: where it cannot be had, that is what the status says.
-    let ports = underlay::Port::ALL.into_iter().rev();
-    ports.flat_map(|port| {
-        let lanes = match port.format {
-            Format::Udp => 0,
-            Format::Vxlan => TRANSMIT_SOCKETS,
-        };
-        let transmit = (0..lanes).map(Some);
-        let all = [None].into_iter().chain(transmit);
-        all.map(move |lane| Group { port, lane })
-    })
-}
-
-impl Group {
-    fn places(self, workers: usize) -> impl Iterator<Item = Place> {
-        let Group { port, lane } = self;
-        (0..workers).map(move |worker| Place { port, worker, lane })
-    }
-
-    /// What its sockets are bound to at `address`.
-    fn spec(self, address: IpAddr, backend: &Backend) -> SocketSpec {
-        SocketSpec {
-            address,
-            port: match (self.lane, self.port.format) {
-                (Some(_), _) => 0,
-                (None, Format::Udp) => backend.udp_port(),
-                (None, Format::Vxlan) => backend.vxlan_port(),
-            },
-            format: self.port.format,
-            lane: self.lane,
-        }
-    }
-}
-
-impl Place {
-    fn of(spec: &SocketSpec, worker: usize) -> Place {
-        Place {
-            port: spec.underlay_port(),
-            worker,
-            lane: spec.lane,
-        }
-    }
-
-    /// Its name in the keeper's table.
-    fn name(self) -> String {
-        let Place { port, worker, lane } = self;
-        let family = match port.family {
-            Family::V4 => "v4",
-            Family::V6 => "v6",
-        };
-        let format = port.format;
-        match lane {
-            None => format!("receive-{format}-{family}-{worker}"),
-            Some(lane) => format!("transmit-{format}-{family}-{worker}-{lane}"),
-        }
-    }
-
-    /// What an inherited socket is bound to, if that can be the node's own of this place.
-    fn bound(self, socket: &OwnedFd, backend: &Backend) -> Option<SocketSpec> {
-        let found = rustix::net::getsockname(socket).map_err(io::Error::from);
-        let found = SocketAddr::try_from(found.ok()?).ok()?;
-        let Place { port, lane, .. } = self;
-        let spec = Group { port, lane }.spec(found.ip(), backend);
-        let right = found.port() == spec.port || lane.is_some();
-        let right = right && spec.underlay_port() == port;
-        (right && !found.ip().is_unspecified()).then_some(spec)
     }
 }
 

@@ -1,8 +1,11 @@
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
+use dataplane::limits::TRANSMIT_SOCKETS;
+use encap::Format;
 use rustix::net::sockopt::{set_socket_reuseport, socket_reuseport};
 use rustix::net::{AddressFamily, RecvFlags, SocketType};
 
+use super::place::Group;
 use super::*;
 use crate::config::NetConf;
 

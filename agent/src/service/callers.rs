@@ -1,0 +1,57 @@
+//! What callers of the agent find, the plugin first: its socket, and the node file where they need no answer.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tracing::{error, warn};
+
+use super::control::Control;
+use super::takeover::LISTENER;
+use crate::api::server::{self, Call};
+use crate::causes::causes;
+
+impl Control {
+    /// Somebody who empties /run takes the socket's name away; callers get a new one.
+    pub(super) async fn reopen_api(&mut self) {
+        let path = self.node.known.config.run_dir().socket();
+        if server::is_socket(&path) {
+            return;
+        }
+        let opened = match server::bind(&path) {
+            Ok(listener) => {
+                let told = self.table.deposit(LISTENER, listener.as_fd()).await;
+                self.server.abort();
+                self.server = serve(listener, self.sender.clone());
+                warn!("repaired: the socket {} was gone", path.display());
+                told.map_err(|error| causes(&error))
+            }
+            Err(error) => Err(causes(&error)),
+        };
+        self.api_problem = opened.err();
+    }
+
+    pub(super) fn write_node_file(&mut self) {
+        let node_file = self.node.node_file();
+        if self.node_file.as_ref() == Some(&node_file) {
+            return;
+        }
+        let written = node_file.write(&self.node.known.config.run_dir());
+        let problem = written.err().map(|error| causes(&error));
+        if problem.is_none() {
+            self.node_file = Some(node_file);
+        } else if problem != self.node_file_problem {
+            warn!("{}", problem.as_deref().unwrap_or_default());
+        }
+        self.node_file_problem = problem;
+    }
+}
+
+pub(super) fn serve(listener: UnixListener, calls: mpsc::Sender<Call>) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        if let Err(error) = server::serve(listener, calls).await {
+            error!("{}", causes(&error));
+        }
+    })
+}
