@@ -9,7 +9,22 @@ FIGURES = ("tcp1", "tcp1-back", "tcp8", "tcp8-back", "udp64", "udp1400", "latenc
 
 
 def take(figure, path, seconds):
-    """Measures `figure` on `path` for about `seconds`; a dictionary of values, the figure itself among them."""
+    """Measures `figure` on `path` for about `seconds`; a dictionary of values, the figure itself among them.
+
+    On a virtual machine it is measured again when the host took processors away meanwhile, a few times at most; the
+    calmest of them counts, whatever it found. The path is not looked at, so this is the same for all.
+    """
+    tries = []
+    while not tries or (tries[-1]["stolen"] > CALM and len(tries) < TRIES):
+        before, start = stolen(), time.monotonic()
+        values = once(figure, path, seconds)
+        values["stolen"] = 100 * (stolen() - before) / (time.monotonic() - start) / os.cpu_count()
+        tries.append(values)
+    return min(tries, key=lambda values: values["stolen"])
+
+
+def once(figure, path, seconds):
+    """One measurement, however calm the machine is."""
     if figure.startswith("tcp"):
         flows = int(figure[3])
         return tcp(figure, path, seconds, flows, figure.endswith("-back"))
@@ -64,6 +79,12 @@ def busy():
     return (user + nice + system + irq + softirq) / TICKS
 
 
+def stolen():
+    """Seconds that the host of a virtual machine gave to others while a core here had work, of all cores together."""
+    with open("/proc/stat", encoding="ascii") as file:
+        return int(file.readline().split()[8]) / TICKS
+
+
 def resident(process):
     """Resident memory of a process, MiB."""
     with open("/proc/%d/status" % process, encoding="ascii") as file:
@@ -93,5 +114,8 @@ def footprint(path):
     return {"rss": memory, "idle": idle * 100}
 
 
+# Up to so much of the processors may be taken away, per cent: with a fifth gone floods arrive at a tenth of their rate.
+CALM = 5
+TRIES = 4
 # Seconds of idleness that are watched: one clock tick of 10 ms is 0.1 % of a core then.
 IDLE = 10

@@ -26,6 +26,7 @@ TITLES = {
     "tcp8-cpu": "TCP, 8 flows: CPU s per GB",
     "udp64-cpu": "UDP 64 B: CPU s per GB",
     "udp1400-cpu": "UDP 1,400 B: CPU s per GB",
+    "stolen": "taken away by the machine's host, % of its cores",
     "drops": "dropped by Tartan, packets",
     "rss": "keeper and service, MiB",
     "idle": "idle, % of a core",
@@ -94,7 +95,7 @@ class Result:
         if len(values) > 1:
             text += " (%s–%s)" % (short(figure, min(values)), short(figure, max(values)))
         ratio = self.ratio(underlay, path, figure)
-        if ratio is not None and path != "kernel" and figure not in ("drops", "rss", "idle"):
+        if ratio is not None and path != "kernel" and figure not in ("stolen", "drops", "rss", "idle"):
             text += " [%.2f]" % ratio
         return text
 
