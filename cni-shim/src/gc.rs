@@ -33,7 +33,9 @@ pub(crate) fn gc(path: &SearchPath, conf: &NetConf) -> Result<(), Error> {
     let run = RunDir::under(&conf.root);
     let mut host = Netlink::open()?;
     let mut errors = Vec::new();
-    for (file, record) in attachment::list(&run)? {
+    let records = attachment::list(&run)?;
+    let strangers = unclaimed(&mut host, &records)?;
+    for (file, record) in records {
         let Some((container, ifname)) = attachment::named_by(&file) else {
             continue;
         };
@@ -45,6 +47,7 @@ pub(crate) fn gc(path: &SearchPath, conf: &NetConf) -> Result<(), Error> {
             Ok(record) if record.network != conf.name => continue,
             Ok(record) if is_young(&file, record.state, began) => continue,
             Ok(record) => teardown::remove(&mut host, &run, &record, path, conf),
+            Err(error) if is_of_nobody(&file, &error, strangers, began) => set_aside(&file, &error),
             Err(error) => remove_damaged(&mut host, &key, conf, &file, &error),
         };
         match removed {
@@ -93,6 +96,36 @@ fn remove_damaged(
     }
     veth::remove(host, &name)?;
     veth::remove(host, &attachment::limiter_ifname(&name))?;
+    set_aside(file, error)
+}
+
+/// Whether a record that cannot be read has nothing behind it, of whichever
+/// network: it is older than any ADD takes, and every interface of a pod has a
+/// record that can be read. One of another release is left to that.
+fn is_of_nobody(
+    file: &Path,
+    error: &attachment::Error,
+    strangers: bool,
+    began: SystemTime,
+) -> bool {
+    let of_another_release = matches!(error, attachment::Error::Version { .. });
+    !strangers && !of_another_release && !is_young(file, State::Reserved, began)
+}
+
+/// Whether there is an interface of a pod whose record cannot be read.
+fn unclaimed(host: &mut Netlink, records: &[attachment::Listed]) -> Result<bool, Error> {
+    let claimed: HashSet<&str> = records
+        .iter()
+        .filter_map(|(_, record)| record.as_ref().ok())
+        .map(|record| record.host_ifname.as_str())
+        .collect();
+    let mut names = host.link_names()?.into_iter();
+    Ok(names.any(|name| {
+        name.starts_with(attachment::HOST_IFNAME_PREFIX) && !claimed.contains(name.as_str())
+    }))
+}
+
+fn set_aside(file: &Path, error: &attachment::Error) -> Result<(), Error> {
     let aside = attachment::set_aside(file)?;
     eprintln!("tartan-cni: {error}; set aside as {}", aside.display());
     Ok(())

@@ -146,6 +146,21 @@ impl Netlink {
         }
     }
 
+    /// The name of every interface.
+    ///
+    /// # Errors
+    /// As of [`Netlink::change`].
+    pub fn link_names(&mut self) -> Result<Vec<String>, Error> {
+        let question = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        self.dump("list the interfaces", &question, |answer| match answer {
+            RouteNetlinkMessage::NewLink(link) => link.attributes.iter().find_map(|a| match a {
+                LinkAttribute::IfName(name) => Some(name.clone()),
+                _ => None,
+            }),
+            _ => None,
+        })
+    }
+
     /// Removes an interface, and with a veth its other end. It is gone from the
     /// kernel's tables, with its addresses and routes, a millisecond after the
     /// call; the call itself returns only when nobody reads it any more, which

@@ -1,27 +1,39 @@
 //! Who holds the range's lock, for people.
 
-use std::fs;
+use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// `process PID (NAME)` of whoever has a `flock` on the file at `path`; none
 /// where the kernel does not tell.
 pub(super) fn of(path: &Path) -> Option<String> {
-    let inode = fs::metadata(path).ok()?.ino();
-    let pid = holder(&fs::read_to_string("/proc/locks").ok()?, inode)?;
+    let file = fs::metadata(path).ok()?;
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let pid = holders(&locks, file.ino()).find(|pid| has_open(*pid, &file))?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     Some(format!("process {pid} ({})", name.trim_end()))
 }
 
 /// `1: FLOCK  ADVISORY  WRITE 708 00:1a:4242 0 EOF` (proc_locks(5)); those that
 /// wait have `->` behind the number. The device of an overlay is not that of
-/// its files, so the inode alone has to do.
-fn holder(locks: &str, inode: u64) -> Option<u32> {
-    locks.lines().find_map(|line| {
+/// its files, so the inode alone has to do, which a file elsewhere may have too.
+fn holders(locks: &str, inode: u64) -> impl Iterator<Item = u32> {
+    locks.lines().filter_map(move |line| {
         let mut words = line.split_whitespace().skip(1);
         let [kind, _, _, pid, place] = std::array::from_fn(|_| words.next().unwrap_or_default());
         let found = place.rsplit(':').next()?.parse() == Ok(inode);
         (kind == "FLOCK" && found).then(|| pid.parse().ok())?
+    })
+}
+
+/// Whether that process has this file open. The one that took the lock may have
+/// ended, a child of it holding it still, and another have its id by now.
+fn has_open(pid: u32, file: &Metadata) -> bool {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd"));
+    let mut opened = descriptors.into_iter().flatten().flatten();
+    opened.any(|one| {
+        let found = fs::metadata(one.path());
+        found.is_ok_and(|found| (found.dev(), found.ino()) == (file.dev(), file.ino()))
     })
 }
 
@@ -35,8 +47,30 @@ mod tests {
                      1: -> FLOCK  ADVISORY  WRITE 709 00:1a:43 0 EOF\n\
                      2: POSIX  ADVISORY  WRITE 710 00:1a:43 0 EOF\n\
                      3: FLOCK  ADVISORY  WRITE 711 00:1a:43 0 EOF\n4:\nnonsense";
-        assert_eq!(holder(locks, 42), Some(708));
-        assert_eq!(holder(locks, 43), Some(711));
-        assert_eq!(holder(locks, 44), None);
+        let found = |inode| holders(locks, inode).collect::<Vec<_>>();
+        assert_eq!(found(42), [708]);
+        assert_eq!(found(43), [711]);
+        assert!(found(44).is_empty());
+    }
+
+    #[test]
+    fn only_who_has_the_file_open_is_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let metadata = file.as_file().metadata().unwrap();
+        assert!(has_open(std::process::id(), &metadata));
+        let mut other = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        assert!(!has_open(other.id(), &metadata));
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert!(!has_open(0, &metadata));
+        rustix::fs::flock(file.as_file(), rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let named = of(file.path()).unwrap();
+        assert!(
+            named.starts_with(&format!("process {} (", std::process::id())),
+            "{named}"
+        );
     }
 }

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use cni_shim::Attachment;
 use serde_json::{Value, json};
 
 use crate::rig::{Answer, Mood, Rig, ip, ping, variables};
@@ -294,6 +295,60 @@ fn keep(names: &[&str]) -> Value {
         .iter()
         .map(|c| json!({"containerID": c, "ifname": "eth0"}));
     keys.collect()
+}
+
+#[test]
+fn f2_gc_sets_a_record_aside_that_cannot_be_read_and_has_no_interface() {
+    let mut rig = Rig::new(BOTH);
+    let pods = [rig.pod(), rig.pod()];
+    let add = |container: &str, network: &str, pod: &str| {
+        let mut conf = rig.conf("1.1.0");
+        conf["name"] = json!(network);
+        let call = variables("ADD", container, "eth0", pod);
+        rig.call(&call, conf.to_string()).result();
+    };
+    let spoil = |container: &str, bytes: &str, seconds: u64| {
+        let path = Attachment::path(&rig.run(), container, "eth0").unwrap();
+        std::fs::write(&path, bytes).unwrap();
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(std::time::SystemTime::now() - Duration::from_secs(seconds))
+            .unwrap();
+    };
+    let nobody = json!({"cni.dev/valid-attachments": []});
+    // Perhaps the lost record of an interface of another network.
+    add("c1", "other", &pods[0]);
+    let whole = rig.record("c1", "eth0");
+    spoil("c1", "half a", 90);
+    spoil("c2", "half a", 90);
+    gc(&rig, &nobody).silent();
+    assert_eq!(rig.census().records(), ["c1:eth0.json", "c2:eth0.json"]);
+    // Every interface has its record.
+    whole.write(&rig.run()).unwrap();
+    spoil("c3", "half a", 30);
+    spoil(
+        "c4",
+        &serde_json::to_string(&Attachment {
+            version: 2,
+            ..whole.clone()
+        })
+        .unwrap(),
+        90,
+    );
+    let answer = gc(&rig, &nobody);
+    assert!(
+        answer.ok && answer.stderr.contains("set aside as"),
+        "{answer:?}"
+    );
+    assert_eq!(
+        rig.census().records(),
+        ["c1:eth0.json", "c3:eth0.json", "c4:eth0.json"]
+    );
+    assert!(
+        rig.run()
+            .attachments()
+            .join(".damaged-c2:eth0.json")
+            .exists()
+    );
 }
 
 #[test]
