@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -139,15 +140,22 @@ fn expect_no_pods(removal: &Removal) -> Result<(), CniError> {
     }
 }
 
-/// Waits until nobody runs the program: what was started by the configuration before may be attaching a pod.
+/// Waits until nobody runs the program: what was started by the configuration before may be attaching a pod. A runtime
+/// that had read it may start the program a moment after a look that found nobody, so there are some more.
 fn wait_for_rest(program: &Path) -> Result<(), CniError> {
     let Ok(program) = program.canonicalize() else {
         return Ok(());
     };
     let deadline = Instant::now() + LONGEST_ADD;
-    while is_at_work(&program) {
-        if Instant::now() > deadline {
-            return Err(CniError::AtWork { path: program });
+    let mut at_rest = 0;
+    while at_rest < LOOKS_AT_REST {
+        if is_at_work(&program) {
+            at_rest = 0;
+            if Instant::now() > deadline {
+                return Err(CniError::AtWork { path: program });
+            }
+        } else {
+            at_rest += 1;
         }
         thread::sleep(LOOK_EVERY);
     }
@@ -159,7 +167,11 @@ fn is_at_work(program: &Path) -> bool {
     // Other files there have no `exe`, nor have processes that ended meanwhile.
     let mut programs =
         processes.filter_map(|process| fs::read_link(process.path().join("exe")).ok());
-    programs.any(|runs| runs == program)
+    programs.any(|runs| {
+        // As the kernel names one that was replaced or removed meanwhile (proc_pid_exe(5)).
+        let runs = runs.as_os_str().as_bytes();
+        runs.strip_suffix(b" (deleted)").unwrap_or(runs) == program.as_os_str().as_bytes()
+    })
 }
 
 /// A rename inside the directory is what containerd takes notice of. One that fails keeps none of the others away.
@@ -227,6 +239,8 @@ fn remove(removal: &Removal, path: &Path) -> Result<Step, CniError> {
 /// As long as an ADD is at work at most: for the agent, the range's lock and a delegated IPAM plugin.
 const LONGEST_ADD: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// One after the other that find nobody.
+const LOOKS_AT_REST: u32 = 25;
 const SET_ASIDE: &str = "uninstalled";
 /// Lists of one name that are set aside side by side; the last is replaced.
 const MOST_SET_ASIDE: u32 = 100;

@@ -343,6 +343,23 @@ fn records_that_cannot_be_counted_keep_it_too() {
 
 #[test]
 fn a_pod_that_comes_between_keeps_it_and_gets_its_configuration_back() {
+    for plugin in [Plugin::AtWork, Plugin::Replaced, Plugin::Late] {
+        a_pod_comes_while_it_is_uninstalled(plugin);
+    }
+}
+
+/// The plugin that attaches it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Plugin {
+    /// Runs already.
+    AtWork,
+    /// Runs, and is not the one that is installed any more.
+    Replaced,
+    /// Is started by a runtime that had read the configuration before.
+    Late,
+}
+
+fn a_pod_comes_while_it_is_uninstalled(kind: Plugin) {
     let rig = Rig::new();
     install(&rig.plan()).unwrap();
     let run = cni_shim::RunDir::under(rig.root.path());
@@ -356,17 +373,27 @@ fn a_pod_that_comes_between_keeps_it_and_gets_its_configuration_back() {
     fs::remove_file(&program).unwrap();
     fs::copy("/bin/sleep", &program).unwrap();
     // A program that another test is just starting holds the copy open for writing until its exec.
-    let mut tries = (0..500).map(|_| {
+    let to_start = program.clone();
+    let mut tries = (0..500).map(move |_| {
         std::thread::sleep(Duration::from_millis(10));
-        Command::new(&program).arg("100").spawn()
+        Command::new(&to_start).arg("100").spawn()
     });
     let busy = |started: &io::Result<_>| matches!(started, Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy);
-    let mut plugin = tries.find(|started| !busy(started)).unwrap().unwrap();
+    let mut start = move || tries.find(|started| !busy(started)).unwrap().unwrap();
+    let mut plugin = (kind != Plugin::Late).then(&mut start);
+    if kind == Plugin::Replaced {
+        fs::remove_file(&program).unwrap();
+        fs::copy("/bin/sleep", &program).unwrap();
+    }
     let record = run.attachments().join("c1:eth0.json");
     let conf_now = conf.clone();
     let attaching = std::thread::spawn(move || {
         while conf_now.exists() {
             std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut plugin = plugin.take().unwrap_or_else(start);
+        if kind == Plugin::Late {
+            std::thread::sleep(Duration::from_millis(100));
         }
         fs::write(record, "{").unwrap();
         plugin.kill().unwrap();
@@ -375,7 +402,7 @@ fn a_pod_that_comes_between_keeps_it_and_gets_its_configuration_back() {
     let refused = uninstall(&rig.removal());
     assert!(
         matches!(refused, Err(CniError::Attached { count: 1 })),
-        "{refused:?}"
+        "{kind:?}: {refused:?}"
     );
     attaching.join().unwrap();
     assert_eq!(fs::read(&conf).unwrap(), before);
