@@ -265,6 +265,24 @@ fn a_socket_that_somebody_removed_is_opened_again() {
 }
 
 #[test]
+fn a_run_directory_that_somebody_emptied_is_filled_again() {
+    let cluster = Cluster::up("udp");
+    let node = cluster.node(1);
+    let run = RunDir::under(&node.root);
+    let before = NodeFile::read(&run).unwrap();
+    std::fs::remove_dir_all(run.path()).unwrap();
+    eventually("the agent answers again", || {
+        node.tartan(&["status"]).0 == 0
+    });
+    assert_eq!(NodeFile::read(&run).unwrap(), before);
+    assert!(run.attachments().is_dir());
+    std::fs::remove_file(run.node()).unwrap();
+    eventually("the plugin is told again", || {
+        NodeFile::read(&run).is_ok_and(|found| found == before)
+    });
+}
+
+#[test]
 fn a_killed_keeper_is_followed_by_a_fresh_start() {
     let mut cluster = Cluster::up("vxlan");
     cluster.kill_keeper(1);

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 
+use cni_shim::NodeFile;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing::{error, warn};
@@ -32,14 +33,25 @@ impl Control {
         self.api_problem = opened.err();
     }
 
+    /// Writes what the plugin should know, where it is not there.
     pub(super) fn write_node_file(&mut self) {
+        let run_dir = self.node.known.config.run_dir();
         let node_file = self.node.node_file();
-        if self.node_file.as_ref() == Some(&node_file) {
+        let is_told = self.node_file.as_ref() == Some(&node_file);
+        if is_told && NodeFile::read(&run_dir).is_ok_and(|found| found == node_file) {
             return;
         }
-        let written = node_file.write(&self.node.known.config.run_dir());
-        let problem = written.err().map(|error| causes(&error));
+        // Somebody who empties /run takes it all.
+        let made = run_dir.make().map_err(|error| causes(&error));
+        let written = made.and_then(|()| {
+            let written = node_file.write(&run_dir);
+            written.map_err(|error| causes(&error))
+        });
+        let problem = written.err();
         if problem.is_none() {
+            if is_told {
+                warn!("repaired: {} was not as written", run_dir.node().display());
+            }
             self.node_file = Some(node_file);
         } else if problem != self.node_file_problem {
             warn!("{}", problem.as_deref().unwrap_or_default());
