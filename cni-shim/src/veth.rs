@@ -155,6 +155,9 @@ pub(crate) fn make(host: &mut Netlink, pod: &mut Netlink, plan: &Plan<'_>) -> Re
     if let Some(socket) = advertiser {
         announce::advertise(&socket, pod_link.index, mac, &record.addresses);
     }
+    // The end that came up first sends nothing until the kernel's link watch has seen the other, which may be after
+    // our answer. Whoever looks it up has that done at once (net/core/rtnetlink.c, `rtnl_getlink`, Linux 6.8).
+    expect_link(host, &record.host_ifname)?;
     fault::after("routed")?;
     Ok(Made {
         host_mac: host_link.mac,
