@@ -8,19 +8,22 @@ TICKS = os.sysconf("SC_CLK_TCK")
 FIGURES = ("tcp1", "tcp1-back", "tcp8", "tcp8-back", "udp64", "udp1400", "latency")
 
 
-def take(figure, path, seconds):
+def take(figure, path, seconds, tries=1):
     """Measures `figure` on `path` for about `seconds`; a dictionary of values, the figure itself among them.
 
-    On a virtual machine it is measured again when the host took processors away meanwhile, a few times at most; the
-    calmest of them counts, whatever it found. The path is not looked at, so this is the same for all.
+    On a virtual machine it is measured again when the host gave the processors to others meanwhile, up to `tries` times;
+    the first calm one counts, or the calmest, whatever it found. What was taken is told as a share of what the machine
+    wanted, or a path that keeps more cores busy would seem disturbed more often. What did not count is kept beside it.
     """
-    tries = []
-    while not tries or (tries[-1]["stolen"] > CALM and len(tries) < TRIES):
-        before, start = stolen(), time.monotonic()
+    found = []
+    while len(found) < tries and (not found or found[-1][0] > CALM):
+        worked_before, stolen_before = busy(), stolen()
         values = once(figure, path, seconds)
-        values["stolen"] = 100 * (stolen() - before) / (time.monotonic() - start) / os.cpu_count()
-        tries.append(values)
-    return min(tries, key=lambda values: values["stolen"])
+        taken = stolen() - stolen_before
+        found.append((100 * taken / max(busy() - worked_before + taken, 1 / TICKS), values))
+    share, values = min(found, key=lambda one: one[0])
+    left = [other[figure] for _, other in found if other is not values]
+    return values | {"stolen": share, figure + "-stolen": share, figure + "-not-counted": left}
 
 
 def once(figure, path, seconds):
@@ -114,8 +117,7 @@ def footprint(path):
     return {"rss": memory, "idle": idle * 100}
 
 
-# Up to so much of the processors may be taken away, per cent: with a fifth gone floods arrive at a tenth of their rate.
+# Up to so much of what the machine wanted may be taken away, per cent: with a fifth gone floods arrive at a tenth.
 CALM = 5
-TRIES = 4
 # Seconds of idleness that are watched: one clock tick of 10 ms is 0.1 % of a core then.
 IDLE = 10

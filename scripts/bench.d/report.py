@@ -26,7 +26,7 @@ TITLES = {
     "tcp8-cpu": "TCP, 8 flows: CPU s per GB",
     "udp64-cpu": "UDP 64 B: CPU s per GB",
     "udp1400-cpu": "UDP 1,400 B: CPU s per GB",
-    "stolen": "taken away by the machine's host, % of its cores",
+    "stolen": "taken away by the machine's host, %",
     "drops": "dropped by Tartan, packets",
     "rss": "keeper and service, MiB",
     "idle": "idle, % of a core",
