@@ -41,6 +41,9 @@ class Result:
         self.seconds = seconds
         self.values = {}
         self.started = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+        # Asked before anything is written: a record that is written anew is a change of the tree.
+        git = ["git", "-C", labs.REPOSITORY, "describe", "--always", "--dirty", "--abbrev=10"]
+        self.commit = subprocess.run(git, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout.strip() or "unknown"
 
     def add(self, underlay, path, values):
         """Takes the values of one measurement."""
@@ -69,9 +72,7 @@ class Result:
         """Where and of what it was measured."""
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             model = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "unknown")
-        git = ["git", "-C", labs.REPOSITORY, "describe", "--always", "--dirty", "--abbrev=10"]
-        commit = subprocess.run(git, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout.strip() or "unknown"
-        return {"cpu": model, "cores": os.cpu_count(), "kernel": platform.release(), "commit": commit, "date": self.started}
+        return {"cpu": model, "cores": os.cpu_count(), "kernel": platform.release(), "commit": self.commit, "date": self.started}
 
     def table(self):
         """Every figure as a Markdown table per underlay: median, spread, multiple of the kernel's VXLAN."""
