@@ -33,6 +33,7 @@ use crate::error::Error;
 use crate::fault;
 use crate::link_name::mac_text;
 use crate::netns::Netns;
+use crate::owner::{Owner, owner};
 use crate::reserve::{Reservation, wanted_routes};
 use crate::teardown;
 use crate::veth::{self, Made, Plan};
@@ -136,28 +137,8 @@ fn finish(run: &RunDir, record: &mut Attachment) -> Result<(), Error> {
     Ok(record.write(run)?)
 }
 
-/// Whose record of this attachment there is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Owner {
-    /// The one that this ADD wrote.
-    Us,
-    /// None, or none that can be read.
-    Nobody,
-    /// Another ADD's.
-    Another,
-}
-
 /// A DEL that ran meanwhile, as no runtime should let it, took the record away
 /// and must not see it come back; an ADD after that has its own.
-fn owner(run: &RunDir, record: &Attachment) -> Result<Owner, Error> {
-    let path = Attachment::path(run, &record.container, &record.ifname)?;
-    Ok(match Attachment::read(&path) {
-        Ok(found) if found.written_by == record.written_by => Owner::Us,
-        Ok(_) => Owner::Another,
-        Err(_) => Owner::Nobody,
-    })
-}
-
 fn expect_ours(run: &RunDir, record: &Attachment) -> Result<(), Error> {
     match owner(run, record)? {
         Owner::Us => Ok(()),

@@ -30,12 +30,6 @@ pub(crate) struct Agent {
 pub(crate) enum Call<'a> {
     /// Deliver to this pod; answered once it would.
     Adopt { container: &'a str, ifname: &'a str },
-    /// Remove the interface of this index, which is this pod's.
-    Detach {
-        container: &'a str,
-        ifname: &'a str,
-        index: u32,
-    },
     /// The pod is gone.
     Release { container: &'a str, ifname: &'a str },
     /// Say whether an ADD would be served, and the pods there are.
@@ -99,15 +93,6 @@ impl Agent {
             self = Agent::connect(&self.socket, deadline)?;
         }
     }
-}
-
-/// Makes one try to have the agent do something that we can do as well, for at
-/// most [`ASK_WAIT`]; whether it says that it does.
-pub(crate) fn ask(socket: &Path, call: Call<'_>) -> bool {
-    let deadline = Instant::now() + ASK_WAIT;
-    let asked =
-        connect_once(socket, deadline).and_then(|mut stream| exchange(&mut stream, call, deadline));
-    matches!(asked, Ok(Ok(())))
 }
 
 /// Makes one try to tell the agent, for at most [`TELL_WAIT`]. An agent that
@@ -188,9 +173,6 @@ fn left(deadline: Instant) -> io::Result<Duration> {
 }
 
 const RETRY_EVERY: Duration = Duration::from_millis(50);
-
-/// How long [`ask`] may take.
-const ASK_WAIT: Duration = Duration::from_millis(250);
 
 /// How long [`tell`] may take.
 const TELL_WAIT: Duration = Duration::from_secs(1);

@@ -5,7 +5,7 @@
 //! ADD. The link is found by the name of its host's end, so a namespace path
 //! that was given to another pod meanwhile harms nobody.
 
-use cni_shim::netlink::Netlink;
+use cni_shim::netlink::{LinkId, Netlink};
 use cni_shim::protocol::request::Target;
 use cni_shim::protocol::{Key, NetConf};
 use cni_shim::{Attachment, RunDir, attachment};
@@ -16,7 +16,6 @@ use crate::error::Error;
 use crate::fault;
 use crate::link_name;
 use crate::teardown;
-use crate::veth;
 
 /// Serves DEL.
 pub(crate) fn delete(target: &Target, conf: &NetConf) -> Result<(), Error> {
@@ -58,8 +57,8 @@ fn remove_unrecorded(
     if claimed {
         return Ok(());
     }
-    veth::remove(host, &name)?;
-    Ok(veth::remove(host, &attachment::limiter_ifname(&name))?)
+    host.remove_link(LinkId::Name(&name))?;
+    Ok(host.remove_link(LinkId::Name(&attachment::limiter_ifname(&name)))?)
 }
 
 /// An IPAM plugin may hold an address of which no record tells: the ADD died

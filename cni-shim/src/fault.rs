@@ -16,11 +16,7 @@ pub(crate) struct Fault {
 
 /// To be called after each step.
 pub(crate) fn after(step: &'static str) -> Result<(), Fault> {
-    let Some(asked) = std::env::var_os(VARIABLE) else {
-        return Ok(());
-    };
-    let fate = asked.to_str().and_then(|asked| asked.strip_prefix(step));
-    match fate {
+    match fate(step).as_deref() {
         Some(":fail") => Err(Fault { step }),
         Some(":kill") => {
             let _ = kill_process(getpid(), Signal::KILL);
@@ -32,6 +28,18 @@ pub(crate) fn after(step: &'static str) -> Result<(), Fault> {
         }
         _ => Ok(()),
     }
+}
+
+/// Whether something is to happen after this step, which then comes, whatever
+/// it depends on otherwise.
+pub(crate) fn is_awaited(step: &str) -> bool {
+    fate(step).is_some()
+}
+
+fn fate(step: &str) -> Option<String> {
+    let asked = std::env::var_os(VARIABLE)?;
+    let fate = asked.to_str()?.strip_prefix(step)?;
+    fate.starts_with(':').then(|| fate.to_owned())
 }
 
 const VARIABLE: &str = "TARTAN_CNI_FAULT";

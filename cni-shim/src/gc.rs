@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use cni_shim::netlink::Netlink;
+use cni_shim::netlink::{LinkId, Netlink};
 use cni_shim::protocol::request::SearchPath;
 use cni_shim::protocol::{Key, NetConf, Verb, net_conf};
 use cni_shim::{RunDir, State, attachment};
@@ -20,7 +20,6 @@ use crate::delegate::Delegate;
 use crate::error::Error;
 use crate::link_name;
 use crate::teardown;
-use crate::veth;
 
 /// Serves GC.
 pub(crate) fn gc(path: &SearchPath, conf: &NetConf) -> Result<(), Error> {
@@ -34,7 +33,14 @@ pub(crate) fn gc(path: &SearchPath, conf: &NetConf) -> Result<(), Error> {
     let mut host = Netlink::open()?;
     let mut errors = Vec::new();
     let records = attachment::list(&run)?;
-    let strangers = unclaimed(&mut host, &records)?;
+    // Asked for records that cannot be read alone. Where the kernel does not say, such a record may be somebody's.
+    let mut strangers = false;
+    if records.iter().any(|(_, record)| record.is_err()) {
+        strangers = unclaimed(&mut host, &records).unwrap_or_else(|error| {
+            errors.push(error.to_string());
+            true
+        });
+    }
     for (file, record) in records {
         let Some((container, ifname)) = attachment::named_by(&file) else {
             continue;
@@ -94,8 +100,8 @@ fn remove_damaged(
     if host.link(&name)?.is_none() {
         return Ok(());
     }
-    veth::remove(host, &name)?;
-    veth::remove(host, &attachment::limiter_ifname(&name))?;
+    host.remove_link(LinkId::Name(&name))?;
+    host.remove_link(LinkId::Name(&attachment::limiter_ifname(&name)))?;
     set_aside(file, error)
 }
 

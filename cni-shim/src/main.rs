@@ -2,8 +2,9 @@
 //!
 //! A container runtime runs it once per verb, with the request in the
 //! environment and on standard input; one JSON value comes back on standard
-//! output. It leaves no process behind, and runs no other program but a
-//! delegated `ipam` plugin where the configuration names one.
+//! output. It runs no other program but a delegated `ipam` plugin where the
+//! configuration names one, and leaves no process behind but itself, started once
+//! more to wait for the kernel (`removal.rs`), which ends by itself.
 
 #![forbid(unsafe_code)]
 
@@ -21,6 +22,8 @@ mod gc;
 mod inventory;
 mod link_name;
 mod netns;
+mod owner;
+mod removal;
 mod reserve;
 mod status;
 mod sysctl;
@@ -32,5 +35,8 @@ mod wanted;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    command::run()
+    match removal::serve(std::env::args_os().skip(1)) {
+        Some(served) => served,
+        None => command::run(),
+    }
 }

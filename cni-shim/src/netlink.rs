@@ -39,6 +39,15 @@ pub struct Link {
     pub up: bool,
 }
 
+/// Which interface is meant.
+#[derive(Clone, Copy, Debug)]
+pub enum LinkId<'a> {
+    /// Whichever has this name.
+    Name(&'a str),
+    /// The one of this index, which no later one gets.
+    Index(u32),
+}
+
 /// Why the kernel did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -169,9 +178,14 @@ impl Netlink {
     ///
     /// # Errors
     /// As of [`Netlink::change`].
-    pub fn remove_link(&mut self, index: u32) -> Result<(), Error> {
+    pub fn remove_link(&mut self, link: LinkId<'_>) -> Result<(), Error> {
         let mut message = LinkMessage::default();
-        message.header.index = index;
+        match link {
+            LinkId::Name(name) => message
+                .attributes
+                .push(LinkAttribute::IfName(name.to_owned())),
+            LinkId::Index(index) => message.header.index = index,
+        }
         let message = RouteNetlinkMessage::DelLink(message);
         match self.change("remove the pod's interface", message, 0) {
             Err(error) if error.is(rustix::io::Errno::NODEV) => Ok(()),

@@ -117,7 +117,7 @@ impl Reservation<'_> {
             }
             .into());
         }
-        teardown::remove_links(host, self.run, &record)?;
+        teardown::remove_links(host, &record)?;
         Ok(Some(record))
     }
 

@@ -29,7 +29,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use cni_shim::Attachment;
-use cni_shim::netlink::{self, Link, Netlink};
+use cni_shim::netlink::{self, Link, LinkId, Netlink};
 use cni_shim::protocol::request::parse_mac;
 use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
@@ -166,20 +166,6 @@ pub(crate) fn make(host: &mut Netlink, pod: &mut Netlink, plan: &Plan<'_>) -> Re
     })
 }
 
-/// Removes the pair by the name of its host's end, and with it its addresses,
-/// routes and neighbours. One that is not there is success.
-pub(crate) fn remove(host: &mut Netlink, host_ifname: &str) -> Result<(), Error> {
-    let mut message = LinkMessage::default();
-    message
-        .attributes
-        .push(LinkAttribute::IfName(host_ifname.to_owned()));
-    let message = RouteNetlinkMessage::DelLink(message);
-    match host.change("remove the pod's interface", message, 0) {
-        Err(error) if error.is(Errno::NODEV) => Ok(()),
-        result => Ok(result?),
-    }
-}
-
 /// Removes the rules of the attachment's own table from the pod, which the
 /// kernel leaves behind when the interface goes.
 pub(crate) fn remove_rules(pod: &mut Netlink, record: &Attachment) -> Result<(), Error> {
@@ -207,7 +193,7 @@ fn create(host: &mut Netlink, plan: &Plan<'_>, mac: [u8; 6]) -> Result<(), Error
     }
     // The pod's name was free a moment ago, so it is the host's name that is
     // taken: by what is left of an attachment whose record is lost.
-    remove(host, host_ifname)?;
+    host.remove_link(LinkId::Name(host_ifname))?;
     match host.change(create, veth_message(plan, mac), flags) {
         Err(error) if error.is(Errno::EXIST) => Err(Error::HostExists {
             host_ifname: host_ifname.clone(),

@@ -13,10 +13,7 @@
 # churn    the plugin is exchanged 16 times under loops of ADD and DEL: none fails; uninstalled, nothing of it is left
 # mixed    on one node a pod on the bridge of the stock plugin and a pod of tartan-cni reach each other, both ways, and
 #          the node says that it is mixed; tartan cleanup takes the setting back
-# detach   asked to remove an interface of a pod the agent removes that one, with its address and route, and no other
-#          whatever index it is told
 # case: limits
-# case: detach
 # case: mixed
 # case: churn
 # full: leaks
@@ -154,54 +151,6 @@ limits() {
     equal "records left of it" '' "$(find "$RECORDS" -name "*pod1*")"
     rm -r "$LAB_STATE/node1/etc/cni"
     call ADD node1 pod1 >/dev/null || fail "ADD without limits"
-}
-
-# detach_by_agent CONTAINER INDEX: its answer.
-detach_by_agent() {
-    python3 - "$LAB_STATE/node1/run/tartan/tartan.sock" "$1" "$2" <<'PYTHON'
-import json
-import socket
-import sys
-
-agent = socket.socket(socket.AF_UNIX)
-agent.settimeout(5)
-agent.connect(sys.argv[1])
-call = {"call": "detach", "container": sys.argv[2], "ifname": "eth0", "index": int(sys.argv[3])}
-agent.sendall(json.dumps(call).encode() + b"\n")
-print(agent.makefile().readline(), end="")
-PYTHON
-}
-
-index_of() {
-    ip -n "$PREFIX-node1" -j link show dev "$1" | jq '.[0].ifindex'
-}
-
-is_gone() {
-    ! ip -n "$PREFIX-node1" link show dev "$1" >/dev/null 2>&1
-}
-
-detach() {
-    local end other own
-    lab_up --nodes 1 --pods 2
-    end=$(host_ifname pod1)
-    other=$(host_ifname pod2)
-    own=$(index_of "$end")
-    for index in "$(index_of "$other")" "$(index_of lo)" 999999; do
-        equal "the agent's answer for the interface $index" '{"ok":{}}' "$(detach_by_agent "$PREFIX-pod1" "$index")"
-    done
-    detach_by_agent nobody "$own" | grep -q '"error":"no such attachment' || fail "a stranger's interface is removed"
-    sleep 0.3
-    in_ns pod1 ping -n -q -c 1 -W 2 "$(address_of pod2)" >/dev/null || fail "the pods do not live any more"
-    equal "the agent's answer for the pod's own" '{"ok":{}}' "$(detach_by_agent "$PREFIX-pod1" "$own")"
-    until_true 5 "the interface of pod1 is gone" is_gone "$end"
-    equal "routes left of it" '' "$(ip -n "$PREFIX-node1" route show dev "$end" 2>/dev/null)"
-    ! is_gone "$other" || fail "the interface of pod2 went with it"
-    call DEL node1 pod1 || fail "DEL after it"
-    equal "records left of it" '' "$(find "$RECORDS" -name "*pod1*")"
-    call ADD node1 pod1 >/dev/null || fail "ADD after it"
-    end=$(host_ifname pod1)
-    call DEL node1 pod1 || fail "DEL of the second"
-    is_gone "$end" || fail "the interface is there when DEL returns"
 }
 
 state_is() {

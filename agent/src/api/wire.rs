@@ -34,16 +34,6 @@ pub enum Request {
         /// Name of the interface inside the pod.
         ifname: String,
     },
-    /// Begin to remove an interface of an adopted attachment on this node. It is gone shortly after the answer; the
-    /// caller makes sure. An error when it has to be removed by the caller.
-    Detach {
-        /// The runtime's container id.
-        container: String,
-        /// Name of the interface inside the pod.
-        ifname: String,
-        /// Index of the host's end, or of what limits the pod.
-        index: u32,
-    },
     /// Forget an attachment whose record is removed.
     Release {
         /// The runtime's container id.

@@ -27,11 +27,6 @@ impl Control {
             Request::Pods => value(&self.pods().await),
             Request::Ready => self.readiness(),
             Request::Drops => value(&self.drops().await),
-            Request::Detach {
-                container,
-                ifname,
-                index,
-            } => self.detach(&container, &ifname, index),
             Request::Adopt { container, ifname } => {
                 self.adopt(&container, &ifname, call.answer).await;
                 return Ok(());
@@ -87,15 +82,6 @@ impl Control {
         match refused.find(is_its) {
             Some(refused) => Some(refused.reason.clone()),
             None => Some(format!("there is no record {name}; write it before asking")),
-        }
-    }
-
-    fn detach(&self, container: &str, ifname: &str, index: u32) -> Reply {
-        let mut adopted = self.node.known.attachments.iter();
-        match adopted.find(|a| (&*a.container, &*a.ifname) == (container, ifname)) {
-            None => Reply::Error("no such attachment is adopted; remove its interface".to_owned()),
-            Some(found) if self.removals.begin(found, index) => Reply::Ok(serde_json::json!({})),
-            Some(_) => Reply::Error("too many at once; remove the interface".to_owned()),
         }
     }
 

@@ -21,7 +21,6 @@ use super::descriptors::Descriptors;
 use super::node::Node;
 use super::ports::Ports;
 use super::refused::RefusedSources;
-use super::removals::Removals;
 use super::takeover::StartError;
 use super::tending::Tending;
 use crate::api::server::Call;
@@ -114,7 +113,6 @@ pub struct Control {
     pub(super) saved: bool,
     pub(super) waiting: Vec<Waiting>,
     pub(super) tending: Tending,
-    pub(super) removals: Removals,
 }
 
 impl Control {
@@ -182,7 +180,6 @@ impl Control {
             node_file,
             waiting: Vec::new(),
             tending: Tending::default(),
-            removals: Removals::default(),
         };
         control.note_repairs(repairs);
         control.note_problem(host_problem);

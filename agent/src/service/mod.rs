@@ -48,7 +48,6 @@ mod orphans;
 pub mod ports;
 mod problems;
 pub mod refused;
-mod removals;
 mod sources;
 pub mod takeover;
 mod tending;

@@ -18,7 +18,12 @@ const ADD: [&str; 7] = [
     "attached",
 ];
 
-const DEL: [&str; 3] = ["link-removed", "ipam-freed", "record-removed"];
+const DEL: [&str; 4] = [
+    "removal-begun",
+    "link-removed",
+    "ipam-freed",
+    "record-removed",
+];
 
 /// A rig whose pod has its first interface already, so that the second, which
 /// has rules in the pod as well, is what fails.

@@ -24,5 +24,6 @@ mod interface;
 mod protocol;
 mod recover;
 mod refuse;
+mod removal;
 mod requested;
 mod rig;

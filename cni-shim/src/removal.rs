@@ -1,0 +1,149 @@
+//! The removal of one interface of a pod.
+//!
+//! Theory of operation. An interface is gone a millisecond after the kernel was
+//! told to remove it, but whoever told it waits for two RCU grace periods, ten
+//! times as long and more, until its memory can be given back. A runtime need
+//! not wait so long, so a process of its own does: this program, started with
+//! [`WORD`], makes the one request and ends. We go on when the interface is
+//! gone, and init reaps the other.
+//!
+//! It is a process, and nobody's but ours, because the wait may have no end. A
+//! kernel that has lost count of an interface's users (`netdev_wait_allrefs_any`
+//! in net/core/dev.c) waits for them for ever, where no signal reaches, and who
+//! waits keeps all its descriptors and locks: were it the agent, the node would
+//! have no overlay until it is rebooted. This one holds nothing but a netlink
+//! socket.
+//!
+//! To start it costs time of a core. Where every core is taken that is more than
+//! it saves, and we make the request ourselves, as we do where it cannot be
+//! started or is late.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use cni_shim::netlink::{self, LinkId, Netlink};
+
+use crate::error::Error;
+use crate::fault;
+
+/// Removes the interface of that name, which is gone afterwards with its
+/// addresses and routes. One that is not there is success.
+pub(crate) fn remove(host: &mut Netlink, name: &str) -> Result<(), Error> {
+    if !is_a_core_free() && !fault::is_awaited(BEGUN) {
+        return Ok(host.remove_link(LinkId::Name(name))?);
+    }
+    let link = match host.link(name) {
+        Ok(Some(link)) => link,
+        // Asked and removed under the same lock of the kernel (net/core/rtnetlink.c, `rtnetlink_rcv_msg`, Linux 6.8):
+        // what is not found has no address and no route any more.
+        Ok(None) => return Ok(()),
+        // We know nothing then; what cannot be looked up may well be removed.
+        Err(_) => return Ok(host.remove_link(LinkId::Name(name))?),
+    };
+    if let Ok(mut child) = begin(link.index, name) {
+        fault::after(BEGUN)?;
+        wait_until_gone(host, name, link.index, &mut child);
+    }
+    // By its index: a later interface may have the name by now, but none has the index.
+    Ok(host.remove_link(LinkId::Index(link.index))?)
+}
+
+/// Serves as the process that waits; none where the arguments do not say so.
+/// `WORD INDEX NAME` removes the interface of that index if it has that name.
+pub(crate) fn serve(mut arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
+    if arguments.next()? != WORD {
+        return None;
+    }
+    let index = arguments.next().and_then(|i| i.to_str()?.parse().ok());
+    let name = arguments.next().and_then(|name| name.into_string().ok());
+    let (Some(index), Some(name)) = (index, name) else {
+        eprintln!("tartan-cni: {WORD} is for the plugin itself and needs an index and a name");
+        return Some(ExitCode::FAILURE);
+    };
+    Some(match remove_if_named(index, &name) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tartan-cni: {error}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+fn remove_if_named(index: u32, name: &str) -> Result<(), netlink::Error> {
+    let mut host = Netlink::open()?;
+    match host.link(name)? {
+        Some(link) if link.index == index => host.remove_link(LinkId::Index(index)),
+        _ => Ok(()),
+    }
+}
+
+/// Starts the process that waits. Of ours it has nothing: neither what the
+/// runtime reads until it is closed, nor its process group, nor a directory.
+fn begin(index: u32, name: &str) -> io::Result<Child> {
+    Command::new(OURSELVES)
+        .arg0("tartan-cni")
+        .args([WORD, &index.to_string(), name])
+        .env_clear()
+        .current_dir("/")
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+}
+
+/// Waits until that interface is gone, for at most [`GONE_WAIT`] and while
+/// somebody is there to remove it.
+fn wait_until_gone(host: &mut Netlink, name: &str, index: u32, child: &mut Child) {
+    let deadline = Instant::now() + GONE_WAIT;
+    while Instant::now() < deadline && matches!(child.try_wait(), Ok(None)) {
+        match host.link(name) {
+            Ok(Some(link)) if link.index == index => std::thread::sleep(GONE_STEP),
+            _ => return,
+        }
+    }
+}
+
+/// Whether no more tasks want to run, ourselves among them, than we have cores.
+fn is_a_core_free() -> bool {
+    let cores = rustix::thread::sched_getaffinity(None);
+    let loads = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    cores.is_ok_and(|cores| running(&loads).is_some_and(|running| running <= cores.count()))
+}
+
+/// The fourth field of proc_loadavg(5) begins with it: `0.20 0.18 0.12 1/80 11206`.
+fn running(loads: &str) -> Option<u32> {
+    let tasks = loads.split_whitespace().nth(3)?;
+    tasks.split_once('/')?.0.parse().ok()
+}
+
+/// What the first argument of the process that waits is.
+const WORD: &str = "remove-link";
+
+/// The program that runs, even where it was exchanged since.
+const OURSELVES: &str = "/proc/self/exe";
+
+/// The step after which the other process is at work.
+const BEGUN: &str = "removal-begun";
+
+/// Longer than the other takes to begin, and no longer than doing it ourselves takes.
+const GONE_WAIT: Duration = Duration::from_millis(20);
+const GONE_STEP: Duration = Duration::from_micros(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tasks_that_run_are_read_and_nonsense_is_not() {
+        assert_eq!(running("0.20 0.18 0.12 3/80 11206\n"), Some(3));
+        for nonsense in ["", "0.20 0.18 0.12", "a b c d/e f", "0 0 0 7 1"] {
+            assert_eq!(running(nonsense), None, "{nonsense}");
+        }
+        let loads = std::fs::read_to_string("/proc/loadavg").unwrap();
+        assert!(running(&loads).unwrap() >= 1, "{loads}");
+    }
+}
