@@ -1,6 +1,10 @@
 """Echo requests, and how many of them were answered.
 
-    pings.py ADDRESS COUNT INTERVAL PATIENCE     seconds; prints 'N received', and '+M duplicates' if there were any
+    pings.py ADDRESS COUNT INTERVAL PATIENCE     seconds; prints 'N received', '+M duplicates' and
+                                                 '+K damaged' if there were any
+
+An answer counts if it brings back what its request held and, over IPv4, its checksum is right: that of ICMPv6 the kernel
+looks at itself. Any other answer to us is damaged.
 
 ping(8) waits for its last answers only twice as long as the slowest one took before, at the least one interval, whatever
 its option -W says once there was an answer: an answer that a busy machine delivers 50 ms late counts as lost there. Here
@@ -9,6 +13,7 @@ each answer has PATIENCE seconds from the last request on, and all time that it 
 
 import contextlib
 import os
+import random
 import select
 import socket
 import struct
@@ -19,14 +24,26 @@ from packets import ICMP, ICMPV6, checksum, family
 
 # Types of RFC 792 and RFC 4443: (request, answer).
 TYPES = {socket.AF_INET: (8, 0), socket.AF_INET6: (128, 129)}
+# Type, code, checksum, identifier, sequence number.
+HEADER = struct.Struct("!BBHHH")
+
+
+def payload(sequence):
+    """What a request holds, different for each."""
+    return random.Random(sequence).randbytes(48)
 
 
 def answered(data, version, identifier):
-    """The sequence number that a raw socket's packet answers, or None. IPv4 packets come with their header."""
-    if version == socket.AF_INET:
+    """The sequence number that a raw socket's packet answers, or None, and whether the answer is sound."""
+    if version == socket.AF_INET:  # These come with their header.
         data = data[(data[0] & 15) * 4 :]
-    kind, _, _, who, sequence = struct.unpack_from("!BBHHH", data)
-    return sequence if (kind, who) == (TYPES[version][1], identifier) else None
+    if len(data) < HEADER.size:
+        return None, False
+    kind, code, _, who, sequence = HEADER.unpack_from(data)
+    if (kind, who) != (TYPES[version][1], identifier):
+        return None, False
+    summed = version == socket.AF_INET6 or checksum(data) == 0
+    return sequence, summed and code == 0 and data[HEADER.size :] == payload(sequence)
 
 
 def main():
@@ -35,12 +52,12 @@ def main():
     line = socket.socket(version, socket.SOCK_RAW, ICMP if version == socket.AF_INET else ICMPV6)
     line.connect((address, 0))
     identifier = os.getpid() & 0xFFFF
-    sent, duplicates, answers = 0, 0, set()
+    sent, duplicates, damaged, answers = 0, 0, 0, set()
     due = time.monotonic()
     while True:
         now = time.monotonic()
         if sent < count and now >= due:
-            body = struct.pack("!BBHHH", TYPES[version][0], 0, 0, identifier, sent) + bytes(48)
+            body = HEADER.pack(TYPES[version][0], 0, 0, identifier, sent) + payload(sent)
             sent += 1
             due = now + (interval if sent < count else patience)
             with contextlib.suppress(OSError):  # an ICMP error: no answer
@@ -50,11 +67,16 @@ def main():
             break
         if select.select([line], [], [], due - now)[0]:
             with contextlib.suppress(OSError):
-                sequence = answered(line.recv(65536), version, identifier)
+                sequence, is_sound = answered(line.recv(65536), version, identifier)
+                if sequence is None:
+                    continue
+                if not is_sound:
+                    damaged += 1
+                    continue
                 duplicates += sequence in answers
-                if sequence is not None:
-                    answers.add(sequence)
-    print(f"{len(answers)} received" + (f" +{duplicates} duplicates" if duplicates else ""))
+                answers.add(sequence)
+    counts = [(duplicates, "duplicates"), (damaged, "damaged")]
+    print(f"{len(answers)} received" + "".join(f" +{count} {what}" for count, what in counts if count))
 
 
 main()
