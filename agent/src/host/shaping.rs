@@ -31,43 +31,39 @@ use bucket::{Bucket, Queues};
 
 impl Host {
     /// Puts the limits of all attachments in force, and removes what shaped a pod that is gone. Returns what had to be
-    /// changed.
-    ///
-    /// # Errors
-    /// The first refusal of the kernel; what can be in force is.
+    /// changed, and the first refusal of the kernel, which keeps nothing else from being changed.
     pub async fn shape(
         &self,
         attachments: &[Attachment],
         links: &PodLinks,
-    ) -> Result<Vec<Change>, HostError> {
-        // What of a pod that is gone does not go keeps no limit from a pod that runs.
-        let removed = self.remove_limiters(links).await;
-        let shaped = self.shape_these(attachments, links).await;
-        let mut changes = removed?;
-        changes.extend(shaped?);
-        Ok(changes)
+    ) -> (Vec<Change>, Option<HostError>) {
+        let (mut changes, unremoved) = self.remove_limiters(links).await;
+        let (shaped, unshaped) = self.shape_these(attachments, links).await;
+        changes.extend(shaped);
+        (changes, unremoved.or(unshaped))
     }
 
-    /// Puts the limits of these attachments in force, of those whose host's end is there.
-    ///
-    /// # Errors
-    /// As [`shape`](Host::shape).
+    /// Puts the limits of these attachments in force, of those whose host's end is there. Returns the same as
+    /// [`shape`](Host::shape).
     pub async fn shape_these(
         &self,
         attachments: &[Attachment],
         links: &PodLinks,
-    ) -> Result<Vec<Change>, HostError> {
+    ) -> (Vec<Change>, Option<HostError>) {
         let mut limited = attachments
             .iter()
             .filter(|a| a.bandwidth.is_some())
             .filter_map(|a| Some((a, links.end(&a.host_ifname)?)))
             .peekable();
         let mut changes = Vec::new();
-        if limited.peek().is_none() {
-            return Ok(changes);
-        }
-        let queues = Queues::list(&self.netlink.handle).await?;
         let mut first = None;
+        if limited.peek().is_none() {
+            return (changes, first);
+        }
+        let queues = match Queues::list(&self.netlink.handle).await {
+            Ok(queues) => queues,
+            Err(error) => return (changes, Some(error)),
+        };
         for (attachment, end) in limited {
             if let Err(error) = self
                 .shape_one(attachment, end, links, &queues, &mut changes)
@@ -76,7 +72,7 @@ impl Host {
                 first.get_or_insert(error);
             }
         }
-        first.map_or(Ok(changes), Err)
+        (changes, first)
     }
 
     async fn shape_one(
@@ -125,14 +121,19 @@ impl Host {
         Ok(())
     }
 
-    async fn remove_limiters(&self, links: &PodLinks) -> Result<Vec<Change>, HostError> {
+    async fn remove_limiters(&self, links: &PodLinks) -> (Vec<Change>, Option<HostError>) {
         let mut changes = Vec::new();
+        let mut first = None;
         for name in links.limiters() {
-            if remove_limiter_of_nobody(&self.netlink.handle, name, links).await? {
-                changes.push(Change::LimiterRemoved(name.clone()));
+            match remove_limiter_of_nobody(&self.netlink.handle, name, links).await {
+                Ok(true) => changes.push(Change::LimiterRemoved(name.clone())),
+                Ok(false) => {}
+                Err(error) => {
+                    first.get_or_insert(error);
+                }
             }
         }
-        Ok(changes)
+        (changes, first)
     }
 
     /// Makes the device, or brings it up; returns its index.

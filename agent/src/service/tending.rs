@@ -93,7 +93,7 @@ impl Control {
             return swept;
         }
         let links = picture.pod_links();
-        let shaped = self.host.shape(known, links).await;
+        let (shaped, unshaped) = self.host.shape(known, links).await;
         let ends: HashSet<String> = known.iter().map(|a| a.host_ifname.clone()).collect();
         self.tending.limited.retain(|end| ends.contains(end));
         let is_there = |a: &Attachment| links.has(&a.host_ifname);
@@ -104,7 +104,7 @@ impl Control {
         for record in due {
             reclaimed = reclaimed.and(self.reclaim(&record).await);
         }
-        let shaped = shaped.map(|changes| self.note_limits(changes, repairs));
+        self.note_limits(shaped, repairs);
         let known = &self.node.known;
         // A record that was refused may be a living pod's.
         let at_rest = known.attachments.is_empty() && self.node.refused_records.is_empty();
@@ -117,7 +117,8 @@ impl Control {
                 info!("set up: {change}");
             }
         });
-        let tended = swept.and(reclaimed).and(shaped.map_err(TendingError::from));
+        let shaped = unshaped.map_or(Ok(()), |error| Err(error.into()));
+        let tended = swept.and(reclaimed).and(shaped);
         let tended = tended.and(bridged.map_err(TendingError::from));
         // What was refused is tried again.
         self.tending.at_rest = at_rest && tended.is_ok();
@@ -188,13 +189,14 @@ impl Control {
         // Whatever is made now is looked for, even if the pod leaves before the next look.
         self.tending.at_rest = false;
         let one = std::slice::from_ref(record);
-        let shape = async {
-            let links = self.host.pod_links().await?;
-            self.host.shape_these(one, &links).await
-        };
-        let changes = shape.await.map_err(|error| causes(&error))?;
+        let links = self.host.pod_links().await;
+        let links = links.map_err(|error| causes(&error))?;
+        let (changes, refused) = self.host.shape_these(one, &links).await;
         for change in changes {
             info!("set up: {change}");
+        }
+        if let Some(error) = refused {
+            return Err(causes(&error));
         }
         self.tending.limited.insert(record.host_ifname.clone());
         Ok(())

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use cni_shim::RunDir;
-use tartan::host::{Change, Host, Outcome, Traces, cleanup};
+use cni_shim::{Attachment, RunDir};
+use tartan::host::{Change, Host, HostError, Outcome, Traces, cleanup};
 
 use super::namespace::Namespace;
 use super::nets;
@@ -19,6 +19,23 @@ fn has(namespace: &Namespace, name: &str) -> bool {
 
 fn attach(namespace: &Namespace) {
     namespace.ip(&format!("link add {END} type veth peer name eth9"));
+}
+
+/// What was changed, where nothing was refused.
+fn changed((changes, refused): (Vec<Change>, Option<HostError>)) -> Vec<Change> {
+    assert!(refused.is_none(), "{refused:?}");
+    changes
+}
+
+/// The attachment of the pod at `END`, whose way in is limited.
+fn limited() -> Attachment {
+    let record = serde_json::json!({
+        "version": Attachment::VERSION, "network": "pods", "container": "c1", "ifname": "eth0",
+        "netns": "/run/netns/none", "netns_inode": 1, "host_ifname": END, "addresses": ["10.244.1.7/32"],
+        "mac": "02:00:00:00:00:01", "pod": null, "created": 1,
+        "bandwidth": {"ingress": {"rate": 1_000_000, "burst": 0}, "egress": null},
+    });
+    serde_json::from_value(record).unwrap()
 }
 
 fn traces(root: &Path) -> Traces {
@@ -40,16 +57,34 @@ fn a_limiter_is_nobodys_only_if_there_is_no_pod_at_the_second_look_either() {
         let host = Host::open(&state).await.unwrap();
         let before = host.pod_links().await.unwrap();
         attach(&namespace);
-        assert_eq!(host.shape(&[], &before).await.unwrap(), []);
+        assert_eq!(changed(host.shape(&[], &before).await), []);
         assert!(has(&namespace, LIMITER), "its pod came between two looks");
         namespace.ip(&format!("link delete {END}"));
         let removed = [Change::LimiterRemoved(LIMITER.to_owned())];
-        assert_eq!(host.shape(&[], &before).await.unwrap(), removed);
+        assert_eq!(changed(host.shape(&[], &before).await), removed);
         // One that is gone already is no error, and what others made stays.
-        assert_eq!(host.shape(&[], &before).await.unwrap(), []);
+        assert_eq!(changed(host.shape(&[], &before).await), []);
     });
     assert!(!has(&namespace, LIMITER));
     assert!(has(&namespace, "tl9876543210") && has(&namespace, "tlx"));
+}
+
+#[test]
+fn a_limit_that_is_refused_hides_nothing_that_was_done() {
+    let namespace = Namespace::new();
+    namespace.ip("link add tlaaaaaaaaaa type ifb");
+    attach(&namespace);
+    let state = namespace.state_dir();
+    namespace.inside(|| async {
+        let host = Host::open(&state).await.unwrap();
+        let links = host.pod_links().await.unwrap();
+        // Its limit finds no interface.
+        namespace.ip(&format!("link delete {END}"));
+        let (changes, refused) = host.shape(&[limited()], &links).await;
+        let removed = [Change::LimiterRemoved("tlaaaaaaaaaa".to_owned())];
+        assert_eq!(changes, removed);
+        assert!(refused.is_some());
+    });
 }
 
 #[test]
