@@ -80,7 +80,8 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Removes the temporary files that killed writers left in `directory`: of [`replace`], and not written since `age`, which
-/// must be longer than any writer takes. Returns how many others there are. A directory that is not there holds none.
+/// must be longer than any writer takes; zero where nobody else writes, and then all go, whatever the clock says. Returns
+/// how many others there are. A directory that is not there holds none.
 ///
 /// # Errors
 /// What the system calls give.
@@ -97,7 +98,9 @@ pub fn sweep(directory: &Path, age: Duration) -> io::Result<usize> {
         }
         let written = entry.metadata().and_then(|found| found.modified());
         // A clock that was set back makes it young.
-        let is_old = |written: SystemTime| written.elapsed().is_ok_and(|since| since >= age);
+        let is_old = |written: SystemTime| {
+            age.is_zero() || written.elapsed().is_ok_and(|since| since >= age)
+        };
         let removed = match written {
             Ok(written) if is_old(written) => fs::remove_file(entry.path()),
             Ok(_) => Err(io::ErrorKind::ResourceBusy.into()),
@@ -240,5 +243,18 @@ mod tests {
         expected.sort_unstable();
         assert_eq!(left, expected);
         assert_eq!(sweep(&at("none"), minute).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_keeps_nothing_where_nobody_writes() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(".77.c1:eth0.json");
+        let file = File::create(&path).unwrap();
+        let hour = Duration::from_secs(3600);
+        file.set_modified(SystemTime::now() + hour).unwrap();
+        let minute = Duration::from_secs(60);
+        assert_eq!(sweep(directory.path(), minute).unwrap(), 1);
+        assert_eq!(sweep(directory.path(), Duration::ZERO).unwrap(), 0);
+        assert!(!path.exists());
     }
 }
