@@ -266,20 +266,34 @@ fn a_socket_that_somebody_removed_is_opened_again() {
 
 #[test]
 fn a_run_directory_that_somebody_emptied_is_filled_again() {
-    let cluster = Cluster::up("udp");
+    let mut cluster = Cluster::up("udp");
     let node = cluster.node(1);
     let run = RunDir::under(&node.root);
     let before = NodeFile::read(&run).unwrap();
     std::fs::remove_dir_all(run.path()).unwrap();
+    // All but what keeps a second agent out.
     eventually("the agent answers again", || {
-        node.tartan(&["status"]).0 == 0
+        let (code, text) = node.tartan(&["status"]);
+        let first = text.lines().next().unwrap_or_default();
+        code == 1 && first.starts_with("PROBLEM: ") && first.contains("systemctl restart tartan")
     });
     assert_eq!(NodeFile::read(&run).unwrap(), before);
     assert!(run.attachments().is_dir());
+    let status = node.json("status");
+    assert_eq!(status["problems"].as_array().unwrap().len(), 1);
+    assert_eq!(status["repairs"], 2, "{status:#}");
     std::fs::remove_file(run.node()).unwrap();
     eventually("the plugin is told again", || {
         NodeFile::read(&run).is_ok_and(|found| found == before)
     });
+    // The next service makes its lock's file anew, and the keeper's is still not there.
+    node.kill_service(Signal::KILL);
+    eventually("the next service tells it too", || {
+        node.json("status")["restarts"] == 1 && node.tartan(&["status"]).0 == 1
+    });
+    cluster.stop(1);
+    // It answers without a problem.
+    cluster.start_node(1);
 }
 
 #[test]

@@ -35,7 +35,8 @@ pub enum LockError {
 /// Held as long as it lives; the kernel releases it when the process ends, however it ends.
 #[derive(Debug)]
 pub struct Lock {
-    _file: File,
+    file: File,
+    path: PathBuf,
 }
 
 impl Lock {
@@ -55,7 +56,8 @@ impl Lock {
                 Ok(()) if is_at(&file, path) => {
                     // Who holds it is for people: a full or read-only directory must not keep a service down.
                     let _ = sign(&mut file);
-                    return Ok(Lock { _file: file });
+                    let path = path.to_owned();
+                    return Ok(Lock { file, path });
                 }
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) => {
@@ -68,6 +70,11 @@ impl Lock {
             }
         }
         Err(failed(io::ErrorKind::StaleNetworkFileHandle.into()))
+    }
+
+    /// Whether it keeps the next taker out: not, once somebody has removed the file or put another in its place.
+    pub fn is_in_force(&self) -> bool {
+        is_at(&self.file, &self.path)
     }
 }
 
@@ -137,6 +144,18 @@ mod tests {
         );
         drop(first);
         Lock::take(&path).unwrap();
+    }
+
+    #[test]
+    fn a_lock_whose_file_is_gone_is_in_force_no_more() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let first = Lock::take(&path).unwrap();
+        assert!(first.is_in_force());
+        std::fs::remove_file(&path).unwrap();
+        assert!(!first.is_in_force());
+        let second = Lock::take(&path).unwrap();
+        assert_eq!((first.is_in_force(), second.is_in_force()), (false, true));
     }
 
     #[test]

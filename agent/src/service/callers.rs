@@ -12,6 +12,7 @@ use super::control::Control;
 use super::takeover::LISTENER;
 use crate::api::server::{self, Call};
 use crate::causes::causes;
+use crate::keeper::LOCK_FILE;
 
 impl Control {
     /// Somebody who empties /run takes the socket's name away; callers get a new one.
@@ -25,7 +26,7 @@ impl Control {
                 let told = self.table.deposit(LISTENER, listener.as_fd()).await;
                 self.server.abort();
                 self.server = serve(listener, self.sender.clone());
-                warn!("repaired: the socket {} was gone", path.display());
+                self.note_repair(format!("the socket {} was gone", path.display()));
                 told.map_err(|error| causes(&error))
             }
             Err(error) => Err(causes(&error)),
@@ -50,13 +51,31 @@ impl Control {
         let problem = written.err();
         if problem.is_none() {
             if is_told {
-                warn!("repaired: {} was not as written", run_dir.node().display());
+                self.note_repair(format!("{} was not as written", run_dir.node().display()));
             }
             self.node_file = Some(node_file);
         } else if problem != self.node_file_problem {
             warn!("{}", problem.as_deref().unwrap_or_default());
         }
         self.node_file_problem = problem;
+    }
+
+    /// Somebody who empties /run takes the files of the locks away too, the keeper's and ours, and who comes next makes
+    /// new ones. The keeper's cannot be taken anew from here.
+    pub(super) fn look_at_locks(&mut self) {
+        let run_dir = self.node.known.config.run_dir();
+        let run_dir = run_dir.path();
+        let is_whole = self.lock.is_in_force() && run_dir.join(LOCK_FILE).exists();
+        let problem = (!is_whole).then(|| {
+            format!(
+                "somebody has emptied {}, so nothing keeps a second agent or a clean-up from this node: restart the agent (`systemctl restart tartan`)",
+                run_dir.display()
+            )
+        });
+        if let Some(problem) = problem.as_ref().filter(|_| self.lock_problem.is_none()) {
+            warn!("{problem}");
+        }
+        self.lock_problem = problem;
     }
 }
 

@@ -25,6 +25,7 @@ use super::takeover::StartError;
 use super::tending::Tending;
 use crate::api::server::Call;
 use crate::host::{self, Change, Host, Watch};
+use crate::keeper::lock::Lock;
 use crate::pulse::Pulse;
 use crate::reconcile::HostState;
 use crate::registry::Update;
@@ -51,6 +52,8 @@ pub struct Parts {
     pub registry: FileRegistry,
     /// The keeper.
     pub table: Descriptors,
+    /// What keeps a second service out.
+    pub lock: Lock,
     /// The node file as it was written, unless it could not be.
     pub node_file: Option<NodeFile>,
     /// Why not, in words.
@@ -81,6 +84,7 @@ pub struct Control {
     pub(super) ports: Ports,
     pub(super) workforce: Workforce,
     pub(super) table: Descriptors,
+    pub(super) lock: Lock,
     pub(super) refused: RefusedSources,
     pub(super) offloads_given_up: u64,
     pub(super) repairs: u64,
@@ -93,6 +97,8 @@ pub struct Control {
     pub(super) node_file_problem: Option<String>,
     /// Why nobody can connect anew, in words.
     pub(super) api_problem: Option<String>,
+    /// Why a second agent would not be kept out, in words.
+    pub(super) lock_problem: Option<String>,
     /// Why the last good state on disk is not the one in force, in words.
     pub(super) state_problem: Option<String>,
     pub(super) started: Instant,
@@ -131,6 +137,7 @@ impl Control {
             listener,
             registry,
             table,
+            lock,
             node_file,
             node_file_problem,
             host_problem,
@@ -160,6 +167,7 @@ impl Control {
             ports,
             workforce,
             table,
+            lock,
             refused: RefusedSources::default(),
             repairs: 0,
             last_repair: None,
@@ -167,6 +175,7 @@ impl Control {
             underlay_problem: None,
             node_file_problem,
             api_problem: None,
+            lock_problem: None,
             state_problem: None,
             started: Instant::now(),
             published: Instant::now(),

@@ -87,6 +87,7 @@ impl Control {
         self.write_node_file();
         self.save();
         self.reopen_api().await;
+        self.look_at_locks();
         Ok(())
     }
 
@@ -139,10 +140,15 @@ impl Control {
 
     pub(super) fn note_repairs(&mut self, changes: &[Change]) {
         for change in changes {
-            warn!("repaired: {change}");
-            self.repairs = self.repairs.saturating_add(1);
-            self.last_repair = Some(change.to_string());
+            self.note_repair(change.to_string());
         }
+    }
+
+    /// Takes note of something that was put right, in words.
+    pub(super) fn note_repair(&mut self, what: String) {
+        warn!("repaired: {what}");
+        self.repairs = self.repairs.saturating_add(1);
+        self.last_repair = Some(what);
     }
 
     pub(super) fn note_problem(&mut self, problem: Option<String>) {

@@ -106,11 +106,11 @@ pub async fn run(config: NodeConfig) -> Result<u8, ServiceError> {
     let channel = take_input().map_err(ServiceError::Input)?;
     let run_dir = config.run_dir();
     run_dir.make().map_err(StartError::RunDir)?;
-    let _lock = take_service_lock(run_dir.path())?;
+    let lock = take_service_lock(run_dir.path())?;
     sweep(&config.state_dir());
     sweep(run_dir.path());
     let mut control = tokio::select! {
-        started = takeover::start(config, channel) => match started? {
+        started = takeover::start(config, channel, lock) => match started? {
             Some(control) => control,
             None => return Ok(0),
         },

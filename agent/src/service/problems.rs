@@ -41,6 +41,7 @@ impl Control {
             .chain(leases)
             .chain(self.stale())
             .chain(self.api_problem.clone())
+            .chain(self.lock_problem.clone())
             .chain(self.state_problem.clone())
             .chain(self.host.unrecorded().map(|error| causes(error)))
             .chain(self.underlay_problem.clone())

@@ -27,6 +27,7 @@ use crate::causes::causes;
 use crate::config::{NetConfError, NodeConfig};
 use crate::host::{Host, HostError};
 use crate::keeper::COUNTERS;
+use crate::keeper::lock::Lock;
 use crate::registry::file::{FileRegistry, FileRegistryError};
 
 /// Why the service could not start. Each sentence names the remedy.
@@ -98,7 +99,11 @@ pub enum StartError {
 /// # Errors
 /// [`StartError`]. What was deposited by then stays with the keeper; what was set up on the host stays for the
 /// next start.
-pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Control>, StartError> {
+pub async fn start(
+    config: NodeConfig,
+    channel: OwnedFd,
+    lock: Lock,
+) -> Result<Option<Control>, StartError> {
     let mut table = Descriptors::receive(channel).await?;
     let take_over = table.is_take_over();
     let (mut known, mut host, registry, origin, mut unread) = read(config, take_over).await?;
@@ -169,6 +174,7 @@ pub async fn start(config: NodeConfig, channel: OwnedFd) -> Result<Option<Contro
         listener: opened.listener,
         registry,
         table,
+        lock,
         node_file,
         node_file_problem,
         host_problem: unread.or(refused),
