@@ -66,10 +66,11 @@ struct Datagram {
 
 impl<D: Device> Inbound<'_, D> {
     /// Walks buffer number `frame`, which was counted as one received packet. What survives is written at the latest by
-    /// [`Delivery::flush`].
-    pub(crate) fn buffer(&mut self, format: Format, frame: usize, meta: &Meta) {
+    /// [`Delivery::flush`]. Returns how many datagrams lay in it.
+    pub(crate) fn buffer(&mut self, format: Format, frame: usize, meta: &Meta) -> usize {
         if meta.truncated {
-            return self.drop(DropReason::Truncated, 1);
+            self.drop(DropReason::Truncated, 1);
+            return 1;
         }
         let bytes = self.delivery.writer.frames.bytes(frame, 0..meta.len);
         let datagrams = Datagrams::of(format, bytes, meta.segment);
@@ -86,6 +87,7 @@ impl<D: Device> Inbound<'_, D> {
             };
             self.datagram(format, datagram);
         }
+        datagrams.count()
     }
 
     /// Walks one datagram of a share, which was counted as one received packet.

@@ -35,7 +35,7 @@ use pool::Pool;
 pub(crate) use leave::Senders;
 pub(crate) use pool::Loan;
 pub(crate) use share::{Part, SteeredBatch};
-pub(crate) use sort::sort;
+pub(crate) use sort::{Sorted, sort};
 
 /// What the protocols below are made of; their models put others in the place of these.
 mod sync {

@@ -28,7 +28,7 @@ use crate::batch::{InboundBatch, OutboundBatch};
 use crate::counters::{Counters, InUse, Tally};
 use crate::device::Device;
 use crate::drops::Direction;
-use crate::inbound::{Datagrams, Delivery, Frames, Inbound, Recent, RefusedSource, Writer};
+use crate::inbound::{Delivery, Frames, Inbound, Recent, RefusedSource, Writer};
 use crate::limits::{
     ERROR_ROUNDS, GATHERED, GATHERED_CHAINS, HOLD, NOTICES, OUTBOUND_BYTES, OUTBOUND_PACKETS,
 };
@@ -283,13 +283,15 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             inbound,
             coalescer,
             refused,
+            work,
             ..
         } = self;
         let InboundBatch { frames, metas } = inbound;
         let frames = Frames::Own(frames);
         let mut stairs = stairs(device, frames, (coalescer, refused), tally, snapshot, now);
         for (frame, meta) in metas.iter().enumerate().take(count) {
-            stairs.buffer(port.format, frame, meta);
+            let datagrams = stairs.buffer(port.format, frame, meta);
+            work.inbound.add([(datagrams, meta.len)]);
         }
         stairs.delivery.flush();
         self.device_lost |= stairs.delivery.writer.device_lost;
@@ -311,8 +313,6 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                     if received.emptied {
                         self.ready.set(Source::Port(port), false);
                     }
-                    let amounts = Datagrams::amounts(batch, received.buffers, port.format);
-                    self.work.inbound.add(amounts);
                     return Some(received.buffers);
                 }
                 Err(error) if would_block(&error) => {

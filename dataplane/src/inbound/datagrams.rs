@@ -4,8 +4,6 @@ use std::ops::Range;
 
 use encap::{Format, pull};
 
-use crate::batch::InboundBatch;
-
 /// The datagrams of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Datagrams {
@@ -38,20 +36,6 @@ impl Datagrams {
                 ..whole
             },
         }
-    }
-
-    /// How many of `format` lie in each of the first `count` buffers of `batch`, and bytes of each buffer.
-    pub(crate) fn amounts(
-        batch: &InboundBatch,
-        count: usize,
-        format: Format,
-    ) -> impl Iterator<Item = (usize, usize)> {
-        let buffers = batch.frames.iter().zip(&batch.metas).take(count);
-        buffers.map(move |(frame, meta)| {
-            let bytes = frame.get(..meta.len).unwrap_or_default();
-            let datagrams = Datagrams::of(format, bytes, meta.segment);
-            (datagrams.count(), meta.len)
-        })
     }
 
     /// How many there are, at least one: a datagram without payload is one.

@@ -8,22 +8,35 @@ use super::share::{Part, SteeredBatch};
 use crate::inbound::{Datagrams, super_packet};
 use crate::snapshot::Snapshot;
 
-/// Gives every datagram of the first `count` buffers of `batch`, of the `udp` format, to its owner, and returns how many
-/// found no room. What shows no flow, or comes from nobody we know, stays with `own`, the worker that received it.
+/// What a batch held.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sorted {
+    /// Datagrams.
+    pub(crate) datagrams: usize,
+    /// Those that found no room in the share of their owner.
+    pub(crate) lost: usize,
+    /// Bytes received.
+    pub(crate) bytes: usize,
+}
+
+/// Gives every datagram of the first `count` buffers of `batch`, of the `udp` format, to its owner. What shows no flow, or
+/// comes from nobody we know, stays with `own`, the worker that received it.
 pub(crate) fn sort(
     batch: &mut SteeredBatch,
     count: usize,
     own: usize,
     snapshot: &Snapshot,
-) -> usize {
+) -> Sorted {
     let SteeredBatch { received, shares } = batch;
     shares.clear();
-    let mut lost = 0;
+    let mut sorted = Sorted::default();
     let buffers = received.frames.iter_mut().zip(&received.metas);
     for (number, (frame, meta)) in buffers.enumerate().take(count) {
         let len = if meta.truncated { 0 } else { meta.len };
         let bytes = frame.get(..len).unwrap_or_default();
         let datagrams = Datagrams::of(Format::Udp, bytes, meta.segment);
+        sorted.datagrams += datagrams.count();
+        sorted.bytes += meta.len;
         let is_peers = snapshot.peers.by_source(meta.source.ip()).is_some();
         for range in datagrams.ranges() {
             let bytes = frame.get_mut(range.clone()).unwrap_or_default();
@@ -33,10 +46,10 @@ pub(crate) fn sort(
             }
             let owner = flow.map_or(own, |inner| owner(inner.flow_hash(), shares.owners()));
             let part = Part::new(number, range, datagrams.inner_segment);
-            lost += usize::from(!shares.give(owner, part));
+            sorted.lost += usize::from(!shares.give(owner, part));
         }
     }
-    lost
+    sorted
 }
 
 /// Which of `workers` workers delivers a flow. By the high bits of its hash: others take the low ones, transmit sockets

@@ -9,7 +9,7 @@ use crate::inbound::{Frames, wire_packets};
 use crate::limits::TICK;
 use crate::now::Now;
 use crate::snapshot::Snapshot;
-use crate::steer::{Loan, Part, SteeredBatch, Steering, sort};
+use crate::steer::{Loan, Part, Sorted, SteeredBatch, Steering, sort};
 use crate::underlay::{Port, Underlay};
 
 impl<D: Device, U: Underlay> Worker<D, U> {
@@ -98,7 +98,12 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         let Some(count) = self.receive_batch(port, Some(received), snapshot, now) else {
             return;
         };
-        let lost = sort(batch, count, own, snapshot);
+        let Sorted {
+            datagrams,
+            lost,
+            bytes,
+        } = sort(batch, count, own, snapshot);
+        self.work.inbound.add([(datagrams, bytes)]);
         self.tally.receive(Direction::Inbound, lost);
         self.drop_for_lack_of_room(lost);
         let kept = steering.hand_over(
