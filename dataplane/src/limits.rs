@@ -17,7 +17,8 @@ pub const GATHER_PACKETS: usize = 4;
 pub const GATHER_BYTES: usize = FRAME / 2;
 /// So many batches must have gone one way alone before.
 pub const GATHER_STEPS: u32 = 8;
-/// And no two of them so long apart: longer than a scheduler with a few programs on the core keeps a worker from it.
+/// And no two of them so long apart: a little longer than one program that computes on the core keeps a worker from it,
+/// measured 9 ms. Several keep it longer, as many times as they are, and what was learned is forgotten.
 pub const GATHER_MEMORY: Duration = Duration::from_millis(10);
 
 /// Bytes read from the device in one step. A step may exceed it by one packet.
@@ -39,21 +40,34 @@ pub const GATHERED: u16 = INBOUND_BUFFERS as u16 * 64;
 /// Packets, super-packets and single ones, that they may become before they are written.
 pub const GATHERED_CHAINS: u16 = 256;
 
-/// Batches of a worker that can be with others at the same time, where flows are steered. Each has as many buffers as
-/// one receive call fills.
-pub const STEERED_BATCHES: usize = 8;
-/// Shares that wait for a worker, from each of the others, at most. Fewer than there are batches: a worker that stands
-/// still does not take all of another's.
+/// Shares that wait for a worker, from each of the others, at most.
 pub const INBOX: usize = 4;
+/// Batches of a worker that can be with others at the same time, where flows are steered, at most. Each has as many
+/// buffers as one receive call fills; the kernel gives their memory, 1 MiB, when they are filled first.
+pub const STEERED_BATCHES: usize = 32;
+
+/// Batches of each of `workers` workers: as many as each of the others keeps if it stands still, those in its inbox and
+/// the one that it was at, and three to go on with; [`STEERED_BATCHES`] at most. So others may stand still, six of them
+/// at once, and take nothing from who moves.
+pub const fn steered_batches(workers: usize) -> usize {
+    let batches = (INBOX + 1) * workers.saturating_sub(1) + 3;
+    if batches < STEERED_BATCHES {
+        batches
+    } else {
+        STEERED_BATCHES
+    }
+}
+
 /// Datagrams of one share at most: all that the buffers of a batch can hold (`UDP_MAX_SEGMENTS` since Linux 6.9).
 pub const SHARE: usize = INBOUND_BUFFERS * 128;
 
 /// How long an unsent tail is held for a full socket before it is dropped as `UnderlayFull`.
 pub const HOLD: Duration = Duration::from_millis(10);
 
-/// How long what came for a worker whose inbox is full stays in the socket before it is dropped as `RingFull`. In 10 ms a
-/// scheduler with ten programs on a core did not get round to that worker; what comes in much more than this at 3 Gb/s
-/// does not fit [`RECEIVE_BUFFER`], and then flows of others lose packets in the kernel.
+/// How long what came for a worker whose inbox is full stays in the socket before it is dropped as `RingFull`. A scheduler
+/// keeps a worker from its core for about 9 ms for each program that computes there; what comes in much more than this at
+/// 3 Gb/s does not fit [`RECEIVE_BUFFER`], and then flows of others lose packets in the kernel. Each worker is waited for by
+/// itself: of several that stand still the inboxes fill one after the other, and the times add up.
 pub const PATIENCE: Duration = Duration::from_millis(25);
 
 /// A sleeping worker wakes this often to show that it is alive.

@@ -11,8 +11,8 @@
 //! are a flow of their own. A worker that has no batch left to receive into leaves its socket alone until one comes home,
 //! and for [`PATIENCE`](crate::limits::PATIENCE) also while the ring of some owner is full: the kernel's buffer has more
 //! room than rings of many small batches. An owner that does not get on within that time loses its shares, as
-//! `RingFull`, and is waited for no more until its ring has had room again; the others are, as before. Nobody takes work
-//! from others.
+//! `RingFull`, and is waited for no more until its ring has had room again; the others are, as before. There are batches
+//! for all that owners who stand still can keep ([`steered_batches`]), so the rest get on. Nobody takes work from others.
 //!
 //! VXLAN needs none of this: the kernel spreads its flows by the outer port. Nor does a single worker.
 //!
@@ -27,7 +27,7 @@ mod sort;
 
 use std::sync::{Arc, OnceLock};
 
-use crate::limits::{INBOX, PATIENCE, STEERED_BATCHES};
+use crate::limits::{INBOX, PATIENCE, steered_batches};
 use crate::now::Now;
 use bell::{Bell, Wanted};
 use pool::Pool;
@@ -76,7 +76,8 @@ impl Steering {
         };
         let posts: Arc<[Post]> = (0..workers).map(post).collect();
         let part = |(index, post): (usize, &Post)| {
-            let batches = (0..STEERED_BATCHES).map(|_| SteeredBatch::new(workers));
+            let batches = 0..steered_batches(workers);
+            let batches = batches.map(|_| SteeredBatch::new(workers));
             Steering {
                 index,
                 pool: Pool::new(batches, Arc::clone(&post.bell)),

@@ -2,7 +2,7 @@
 //! the others do.
 
 use dataplane::drops::DropReason;
-use dataplane::limits::{INBOUND_BUFFERS, INBOX, PATIENCE, STEERED_BATCHES, TICK};
+use dataplane::limits::{INBOUND_BUFFERS, INBOX, PATIENCE, STEERED_BATCHES, TICK, steered_batches};
 use dataplane::now::Now;
 use dataplane::underlay::memory::{Datagram, member};
 use dataplane::worker::Next;
@@ -182,7 +182,8 @@ fn a_full_ring_takes_nothing_of_others() {
     let still = (receiver + 1) % workers;
     let moving = (receiver + 2) % workers;
     let mut now = Now(0);
-    for round in 0..3 * STEERED_BATCHES as u64 {
+    let rounds = 3 * steered_batches(workers) as u64;
+    for round in 0..rounds {
         for (owned, payload) in [still, moving, receiver].into_iter().zip(0..) {
             node.hand(plain(2, 1, &packet_of(owned, workers, payload)), 1);
         }
@@ -198,7 +199,7 @@ fn a_full_ring_takes_nothing_of_others() {
         assert_eq!(worker[moving].inbound.delivered, round + 1);
         assert_eq!(worker[receiver].inbound.delivered, round + 1);
     }
-    let lost = 3 * STEERED_BATCHES as u64 - INBOX as u64;
+    let lost = rounds - INBOX as u64;
     let totals = node.totals();
     assert_eq!(totals.inbound.drops_of(DropReason::RingFull), lost);
     assert_eq!(node.counters().in_rings, INBOX as u64);
@@ -206,6 +207,52 @@ fn a_full_ring_takes_nothing_of_others() {
     assert_eq!(node.audit(), [""; 0]);
     let delivered = node.counters().workers[still].inbound.delivered;
     assert_eq!(delivered, INBOX as u64);
+}
+
+/// Six that stand still for long, with a batch for every share that they keep, take nothing from who moves.
+#[test]
+fn several_full_rings_take_nothing_of_others() {
+    for workers in [2, 3, 4, 7, 8, 32] {
+        let receiver = receiver(workers);
+        let still: Vec<_> = (0..workers)
+            .filter(|worker| *worker != receiver)
+            .take(6)
+            .collect();
+        let mut node = node(workers);
+        let mut now = Now(0);
+        for owned in &still {
+            for _ in 0..INBOX {
+                node.hand(plain(2, 1, &packet_of(*owned, workers, 0)), 1);
+                node.step(receiver, now);
+            }
+            // Each is waited for by itself.
+            assert_eq!(node.step(receiver, now), Next::Held(PATIENCE));
+            now = now.after(PATIENCE);
+        }
+        let kept = (still.len() * INBOX) as u64;
+        assert_eq!(node.counters().in_rings, kept);
+        for round in 1..=3 * STEERED_BATCHES as u64 {
+            for owned in still.iter().chain([&receiver]) {
+                node.hand(plain(2, 1, &packet_of(*owned, workers, 0)), 1);
+                node.step(receiver, now);
+            }
+            let totals = node.totals().inbound;
+            assert_eq!(totals.delivered, round);
+            let lost = round * still.len() as u64;
+            assert_eq!(totals.drops_of(DropReason::RingFull), lost);
+        }
+        node.run(now);
+        assert_eq!(node.audit(), [""; 0]);
+    }
+}
+
+/// Nor does who stands still in the middle of a share.
+#[test]
+fn there_are_batches_for_all_that_six_keep() {
+    for workers in 2..=32 {
+        let still = (workers - 1).min(6);
+        assert!(steered_batches(workers) > still * (INBOX + 1));
+    }
 }
 
 /// An owner that stands still for a moment loses nothing: what its ring has no room for waits in the socket.
@@ -272,13 +319,17 @@ fn each_owner_is_waited_for_by_itself() {
 /// With all its batches lent a worker leaves its socket alone and may sleep; when one comes home it goes on.
 #[test]
 fn a_worker_without_batches_waits_for_one() {
-    let (workers, receiver) = (4, receiver(4));
+    // More than there are batches for.
+    let (workers, receiver) = (16, receiver(16));
     let mut node = node(workers);
     let others: Vec<_> = (0..workers).filter(|worker| *worker != receiver).collect();
     let sent = STEERED_BATCHES + 3;
     for number in 0..sent {
         // One step receives all that there is.
-        node.hand(plain(2, 1, &packet_of(others[number % 3], workers, 0)), 1);
+        node.hand(
+            plain(2, 1, &packet_of(others[number % others.len()], workers, 0)),
+            1,
+        );
         let next = node.step(receiver, Now(0));
         let may_sleep = node.worker_at(receiver).may_sleep();
         node.worker_at(receiver).awake();
