@@ -2,8 +2,6 @@
 //! of the checklist. The steps are those of `src/fault.rs`; one that does not
 //! exist would make its test fail.
 
-use std::process::Child;
-
 use crate::rig::{Census, Mood, Rig, variables};
 
 const BOTH: &[&str] = &["10.244.7.0/24", "fd00:7::/64"];
@@ -111,22 +109,12 @@ fn c6_without_an_agent_del_frees_and_says_nothing() {
     assert!(rig.census().records().is_empty());
 }
 
-/// An ADD that stands still after a step.
-fn stopped_add(rig: &Rig, pod: &str, step: &str) -> Child {
-    let fault = format!("{step}:stop");
-    let mut call = variables("ADD", "c1", "net1", pod).to_vec();
-    call.push(("TARTAN_CNI_FAULT", &fault));
-    let child = rig.spawn(&call, rig.conf("1.0.0").to_string());
-    rig.stands_still(&child);
-    child
-}
-
 /// No runtime may do it; it must leak nothing all the same.
 #[test]
 fn c7_a_del_in_the_middle_of_an_add_wins() {
     let (rig, pod, before) = second();
     for step in ["created", "routed", "adopted"] {
-        let child = stopped_add(&rig, &pod, step);
+        let child = rig.stopped(["ADD", "c1", "net1"], &pod, step);
         rig.del("c1", "net1", &pod).silent();
         assert!(!rig.go_on(child).ok, "{step}");
         assert_eq!(rig.census(), before, "{step}");
@@ -139,7 +127,7 @@ fn c7_a_del_in_the_middle_of_an_add_wins() {
 fn c7_an_add_that_was_ended_leaves_the_next_one_alone() {
     let (rig, pod, before) = second();
     for step in ["reserved", "routed", "adopted"] {
-        let child = stopped_add(&rig, &pod, step);
+        let child = rig.stopped(["ADD", "c1", "net1"], &pod, step);
         rig.del("c1", "net1", &pod).silent();
         let next = rig.add("c1", "net1", &pod);
         let stands = rig.record("c1", "net1");

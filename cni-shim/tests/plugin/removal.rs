@@ -1,7 +1,6 @@
 //! The removal of an interface by a process of its own. `removal-begun` is the
 //! step of `src/fault.rs` that makes it start, whatever else the cores do.
 
-use std::process::Child;
 use std::time::{Duration, Instant};
 
 use crate::rig::{Rig, ip, ping, variables};
@@ -15,16 +14,6 @@ fn warm() -> (Rig, String) {
     rig.add("warm", "eth0", &pod).result();
     rig.del("warm", "eth0", &pod).silent();
     (rig, pod)
-}
-
-/// A DEL of `c1` that stands still after a step.
-fn stopped_del(rig: &Rig, pod: &str, step: &str) -> Child {
-    let fault = format!("{step}:stop");
-    let mut call = variables("DEL", "c1", "eth0", pod).to_vec();
-    call.push(("TARTAN_CNI_FAULT", &fault));
-    let child = rig.spawn(&call, rig.conf("1.0.0").to_string());
-    rig.stands_still(&child);
-    child
 }
 
 fn veths(node: &str) -> String {
@@ -57,7 +46,7 @@ fn the_other_process_removes_the_interface_and_ends() {
     let (rig, pod) = warm();
     let before = rig.census();
     rig.add("c1", "eth0", &pod).result();
-    let child = stopped_del(&rig, &pod, "removal-begun");
+    let child = rig.stopped(["DEL", "c1", "eth0"], &pod, "removal-begun");
     // DEL itself stands still.
     until("the interface goes", || veths(&rig.node).is_empty());
     rig.go_on(child).silent();
@@ -108,7 +97,7 @@ fn c7_a_del_that_was_overtaken_leaves_the_next_add_alone() {
     let before = rig.census();
     for step in ["removal-begun", "link-removed", "ipam-freed"] {
         rig.add("c1", "eth0", &pod).result();
-        let late = stopped_del(&rig, &pod, step);
+        let late = rig.stopped(["DEL", "c1", "eth0"], &pod, step);
         rig.del("c1", "eth0", &pod).silent();
         let next = rig.add("c1", "eth0", &pod);
         let stands = rig.record("c1", "eth0");

@@ -187,6 +187,17 @@ impl Rig {
         Answer::of(child.wait_with_output().unwrap())
     }
 
+    /// A call of `VERB CONTAINER IFNAME` that stands still after a step.
+    pub(crate) fn stopped(&self, call: [&str; 3], pod: &str, step: &str) -> Child {
+        let [verb, container, ifname] = call;
+        let fault = format!("{step}:stop");
+        let mut call = variables(verb, container, ifname, pod).to_vec();
+        call.push(("TARTAN_CNI_FAULT", &fault));
+        let child = self.spawn(&call, self.conf("1.0.0").to_string());
+        self.stands_still(&child);
+        child
+    }
+
     /// Waits until a plugin stands still (`STEP:stop`).
     pub(crate) fn stands_still(&self, child: &Child) {
         let stat = format!("/proc/{}/stat", child.id());
