@@ -19,7 +19,6 @@
 
 use std::time::{Duration, Instant};
 
-use cni_shim::netlink::Netlink;
 use cni_shim::protocol::request::Target;
 use cni_shim::protocol::result::{Dns, Interface, Ip, Route};
 use cni_shim::protocol::{CniResult, NetConf};
@@ -32,6 +31,7 @@ use crate::delegate::Delegate;
 use crate::error::Error;
 use crate::fault;
 use crate::link_name::mac_text;
+use crate::netlink::Netlink;
 use crate::netns::Netns;
 use crate::owner::{Owner, owner};
 use crate::reserve::{Reservation, wanted_routes};

@@ -10,7 +10,6 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use cni_shim::netlink::{Link, Netlink};
 use cni_shim::protocol::request::Target;
 use cni_shim::protocol::{CniResult, NetConf, Verb};
 use cni_shim::{Attachment, RunDir, State};
@@ -21,6 +20,7 @@ use crate::delegate::Delegate;
 use crate::error::Error;
 use crate::inventory::{self, MAIN_TABLE};
 use crate::link_name::mac_text;
+use crate::netlink::{Link, Netlink};
 use crate::netns::Netns;
 
 /// What is not as it should be.

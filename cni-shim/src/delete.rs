@@ -5,7 +5,6 @@
 //! ADD. The link is found by the name of its host's end, so a namespace path
 //! that was given to another pod meanwhile harms nobody.
 
-use cni_shim::netlink::{LinkId, Netlink};
 use cni_shim::protocol::request::Target;
 use cni_shim::protocol::{Key, NetConf};
 use cni_shim::{Attachment, RunDir, attachment};
@@ -15,6 +14,7 @@ use crate::delegate::Delegate;
 use crate::error::Error;
 use crate::fault;
 use crate::link_name;
+use crate::netlink::{LinkId, Netlink};
 use crate::teardown;
 
 /// Serves DEL.

@@ -4,10 +4,10 @@ use std::error::Error as _;
 use std::net::IpAddr;
 
 use cni_shim::protocol::{Version, net_conf, request, result};
-use cni_shim::{attachment, netlink, node_file, range};
+use cni_shim::{attachment, node_file, range};
 use serde_json::{Value, json};
 
-use crate::{agent, check, delegate, fault, netns, veth};
+use crate::{agent, check, delegate, fault, netlink, netns, veth};
 
 /// Why a request was not served. What each says, its module says.
 #[derive(Debug, thiserror::Error)]

@@ -10,7 +10,6 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use cni_shim::netlink::{LinkId, Netlink};
 use cni_shim::protocol::request::SearchPath;
 use cni_shim::protocol::{Key, NetConf, Verb, net_conf};
 use cni_shim::{RunDir, State, attachment};
@@ -19,6 +18,7 @@ use crate::agent::{self, Call};
 use crate::delegate::Delegate;
 use crate::error::Error;
 use crate::link_name;
+use crate::netlink::{LinkId, Netlink};
 use crate::teardown;
 
 /// Serves GC.

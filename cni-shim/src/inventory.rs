@@ -3,7 +3,6 @@
 
 use std::net::IpAddr;
 
-use cni_shim::netlink::{Error, Netlink};
 use ipnet::IpNet;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::neighbour::{
@@ -14,6 +13,8 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::rule::{RuleAttribute, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use crate::netlink::{Error, Netlink};
 
 /// A route.
 #[derive(Clone, Debug, PartialEq, Eq)]

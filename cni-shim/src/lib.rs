@@ -1,6 +1,7 @@
 //! What Tartan's CNI plugin and its agent share: the run directory, the note
 //! the agent leaves about the node, the attachment record and the address
-//! range; and the CNI protocol, apart from what it does to anything.
+//! range. And the CNI protocol, apart from what it does to anything: it is the
+//! plugin's alone, and in here because fuzzing needs a library (`fuzz/`).
 //!
 //! The run directory *is* the database of attachments. The plugin writes one
 //! record per (container, interface name) before it makes anything; the agent
@@ -14,7 +15,6 @@
 
 pub mod atomic_file;
 pub mod attachment;
-pub mod netlink;
 pub mod node_file;
 pub mod protocol;
 pub mod range;

@@ -21,6 +21,7 @@ mod fault;
 mod gc;
 mod inventory;
 mod link_name;
+mod netlink;
 mod netns;
 mod owner;
 mod removal;

@@ -20,7 +20,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 /// A route netlink socket.
 #[derive(Debug)]
-pub struct Netlink {
+pub(crate) struct Netlink {
     socket: Socket,
     sequence: u32,
     buffer: Vec<u8>,
@@ -28,20 +28,20 @@ pub struct Netlink {
 
 /// An interface as the kernel describes it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Link {
+pub(crate) struct Link {
     /// Its index in its namespace.
-    pub index: u32,
+    pub(crate) index: u32,
     /// Its hardware address.
-    pub mac: Vec<u8>,
+    pub(crate) mac: Vec<u8>,
     /// The largest packet it takes, in bytes.
-    pub mtu: u32,
+    pub(crate) mtu: u32,
     /// Whether it is set up.
-    pub up: bool,
+    pub(crate) up: bool,
 }
 
 /// Which interface is meant.
 #[derive(Clone, Copy, Debug)]
-pub enum LinkId<'a> {
+pub(crate) enum LinkId<'a> {
     /// Whichever has this name.
     Name(&'a str),
     /// The one of this index, which no later one gets.
@@ -50,7 +50,7 @@ pub enum LinkId<'a> {
 
 /// Why the kernel did not do what was asked.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     /// There is no socket.
     #[error("cannot open a netlink socket")]
     Open {
@@ -87,7 +87,7 @@ pub enum Error {
 
 impl Error {
     /// Whether the kernel refused with this errno.
-    pub fn is(&self, errno: rustix::io::Errno) -> bool {
+    pub(crate) fn is(&self, errno: rustix::io::Errno) -> bool {
         matches!(self, Error::Refused { source, .. }
             if source.raw_os_error() == Some(errno.raw_os_error()))
     }
@@ -98,7 +98,7 @@ impl Netlink {
     ///
     /// # Errors
     /// [`Error::Open`].
-    pub fn open() -> Result<Netlink, Error> {
+    pub(crate) fn open() -> Result<Netlink, Error> {
         let open = || {
             let socket = Socket::new(NETLINK_ROUTE)?;
             socket.set_ext_ack(true)?;
@@ -118,7 +118,7 @@ impl Netlink {
     ///
     /// # Errors
     /// [`Error::Refused`], and whatever keeps the answer from us.
-    pub fn change(
+    pub(crate) fn change(
         &mut self,
         doing: &'static str,
         message: RouteNetlinkMessage,
@@ -132,7 +132,7 @@ impl Netlink {
     ///
     /// # Errors
     /// Whatever keeps the answer from us.
-    pub fn link(&mut self, name: &str) -> Result<Option<Link>, Error> {
+    pub(crate) fn link(&mut self, name: &str) -> Result<Option<Link>, Error> {
         let mut question = LinkMessage::default();
         question
             .attributes
@@ -159,7 +159,7 @@ impl Netlink {
     ///
     /// # Errors
     /// As of [`Netlink::change`].
-    pub fn link_names(&mut self) -> Result<Vec<String>, Error> {
+    pub(crate) fn link_names(&mut self) -> Result<Vec<String>, Error> {
         let question = RouteNetlinkMessage::GetLink(LinkMessage::default());
         self.dump("list the interfaces", &question, |answer| match answer {
             RouteNetlinkMessage::NewLink(link) => link.attributes.iter().find_map(|a| match a {
@@ -178,7 +178,7 @@ impl Netlink {
     ///
     /// # Errors
     /// As of [`Netlink::change`].
-    pub fn remove_link(&mut self, link: LinkId<'_>) -> Result<(), Error> {
+    pub(crate) fn remove_link(&mut self, link: LinkId<'_>) -> Result<(), Error> {
         let mut message = LinkMessage::default();
         match link {
             LinkId::Name(name) => message
@@ -199,7 +199,7 @@ impl Netlink {
     ///
     /// # Errors
     /// As of [`Netlink::change`].
-    pub fn dump<T>(
+    pub(crate) fn dump<T>(
         &mut self,
         doing: &'static str,
         question: &RouteNetlinkMessage,

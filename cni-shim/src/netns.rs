@@ -6,8 +6,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
-use cni_shim::netlink::{self, Netlink};
 use rustix::thread::LinkNameSpaceType;
+
+use crate::netlink::{self, Netlink};
 
 /// An open network namespace that is not our own.
 #[derive(Debug)]

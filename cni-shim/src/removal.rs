@@ -24,10 +24,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use cni_shim::netlink::{self, LinkId, Netlink};
-
 use crate::error::Error;
 use crate::fault;
+use crate::netlink::{self, LinkId, Netlink};
 
 /// Removes the interface of that name, which is gone afterwards with its
 /// addresses and routes. One that is not there is success.

@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cni_shim::netlink::Netlink;
 use cni_shim::protocol::net_conf::Wanted;
 use cni_shim::protocol::request::Target;
 use cni_shim::protocol::{NetConf, result::Route};
@@ -18,6 +17,7 @@ use crate::error::Error;
 use crate::fault;
 use crate::inventory;
 use crate::link_name::{self, mac_text};
+use crate::netlink::Netlink;
 use crate::netns::Netns;
 use crate::taken::Taken;
 use crate::teardown;

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use cni_shim::netlink::Netlink;
 use cni_shim::protocol::request::SearchPath;
 use cni_shim::protocol::{NetConf, Verb};
 use cni_shim::{NodeFile, RunDir, attachment, range};
@@ -10,6 +9,7 @@ use cni_shim::{NodeFile, RunDir, attachment, range};
 use crate::agent::{self, Agent, Call};
 use crate::delegate::Delegate;
 use crate::error::Error;
+use crate::netlink::Netlink;
 use crate::taken::Taken;
 
 /// Serves STATUS: the agent listens and its dataplane works, the node has a

@@ -14,12 +14,12 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use cni_shim::netlink::{self, Netlink};
 use cni_shim::protocol::Key;
 use cni_shim::{Attachment, range};
 use ipnet::IpNet;
 
 use crate::inventory;
+use crate::netlink::{self, Netlink};
 
 /// What the kernel and host-local have, before the records are looked at.
 #[derive(Debug, Default)]

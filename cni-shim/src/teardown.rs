@@ -7,7 +7,6 @@
 //! may have been faster, and an ADD after that has a record of its own: what is
 //! found then, under the same names, is left to it.
 
-use cni_shim::netlink::Netlink;
 use cni_shim::protocol::request::SearchPath;
 use cni_shim::protocol::{Key, NetConf};
 use cni_shim::{Attachment, RunDir, range};
@@ -15,6 +14,7 @@ use cni_shim::{Attachment, RunDir, range};
 use crate::delegate::Delegate;
 use crate::error::Error;
 use crate::fault;
+use crate::netlink::Netlink;
 use crate::netns::Netns;
 use crate::owner::{Owner, owner};
 use crate::removal;

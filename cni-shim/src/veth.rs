@@ -29,7 +29,6 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use cni_shim::Attachment;
-use cni_shim::netlink::{self, Link, LinkId, Netlink};
 use cni_shim::protocol::request::parse_mac;
 use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
@@ -43,6 +42,7 @@ use crate::announce;
 use crate::fault::{self, Fault};
 use crate::inventory;
 use crate::link_name::HOST_MAC;
+use crate::netlink::{self, Link, LinkId, Netlink};
 use crate::netns::{self, Netns};
 use crate::sysctl;
 use messages::{

@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 
-use cni_shim::netlink::{Error, Netlink};
 use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{
@@ -17,6 +16,8 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use crate::netlink::{Error, Netlink};
 
 /// Gives an interface an address, without duplicate detection.
 pub(super) fn add_address(netlink: &mut Netlink, index: u32, address: IpAddr) -> Result<(), Error> {
