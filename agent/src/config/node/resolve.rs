@@ -1,0 +1,158 @@
+//! One value for each key: flags and variables before the file, the file before the defaults; and each one checked.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+use super::{ConfigError, Device, LEAST_RECLAIM_AFTER, MOST_RECLAIM_AFTER, NodeConfig, RunArgs};
+use crate::config::spin::Spin;
+use crate::config::workers;
+use crate::lease::unfit_for_underlay;
+
+pub(super) fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, ConfigError> {
+    let args = args.clone();
+    let root = args
+        .root
+        .or(file.root)
+        .unwrap_or_else(|| PathBuf::from("/"));
+    let within = |path: &str| root.join("etc/tartan").join(path);
+    let (public_v4, public_v6) = public(
+        args.public_ip.or(file.public_ip),
+        args.public_ipv6.or(file.public_ipv6),
+    )?;
+    let (workers, cores) = workers::check(
+        args.workers.or(file.workers),
+        args.cores.or(file.cores).unwrap_or_default(),
+    )?;
+    Ok(NodeConfig {
+        node_name: node_name(args.node_name.or(file.node_name))?,
+        net_conf: args
+            .net_conf
+            .or(file.net_conf)
+            .unwrap_or_else(|| within("net-conf.json")),
+        node_file: args
+            .node_file
+            .or(file.node_file)
+            .unwrap_or_else(|| within("nodes.toml")),
+        public_v4,
+        public_v6,
+        device: device(args.device.or(file.device))?,
+        device_name: device_name(args.device_name.or(file.device_name))?,
+        strict_pods: args.strict_pods.or(file.strict_pods).unwrap_or(false),
+        ipv6_over_udp: args.ipv6_over_udp.or(file.ipv6_over_udp).unwrap_or(false),
+        masquerade: args.masquerade.or(file.masquerade).unwrap_or(true),
+        subnet_file: absolute(
+            args.subnet_file
+                .or(file.subnet_file)
+                .unwrap_or_else(|| root.join("run/flannel/subnet.env")),
+        ),
+        log: log(args.log.or(file.log))?,
+        workers,
+        cores,
+        spin: spin(args.spin.or(file.spin))?,
+        reclaim_after: reclaim_after(args.reclaim_after.or(file.reclaim_after))?,
+        root,
+    })
+}
+
+/// A clean-up is run in another directory than the agent.
+fn absolute(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
+}
+
+fn node_name(written: Option<String>) -> Result<String, ConfigError> {
+    let name = match written {
+        Some(name) => name,
+        None => rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned(),
+    };
+    match name.as_str() {
+        "" | "(none)" => Err(ConfigError::NoNodeName),
+        _ if name.len() <= 253 && is_plain(&name) => Ok(name),
+        _ => Err(ConfigError::NodeName(name)),
+    }
+}
+
+/// The address of each family, where one is named.
+fn public(
+    first: Option<IpAddr>,
+    second: Option<IpAddr>,
+) -> Result<(Option<Ipv4Addr>, Option<Ipv6Addr>), ConfigError> {
+    for (key, written) in [("public-ip", first), ("public-ipv6", second)] {
+        if let Some((address, fault)) = written.and_then(|a| Some((a, unfit_for_underlay(a)?))) {
+            return Err(ConfigError::PublicIp {
+                key,
+                address,
+                fault,
+            });
+        }
+    }
+    match (first, second) {
+        (_, Some(address @ IpAddr::V4(_))) => Err(ConfigError::NotIpv6(address)),
+        (Some(address @ IpAddr::V6(_)), Some(_)) => Err(ConfigError::TwoIpv6(address)),
+        (Some(IpAddr::V6(v6)), None) | (None, Some(IpAddr::V6(v6))) => Ok((None, Some(v6))),
+        (Some(IpAddr::V4(v4)), None) => Ok((Some(v4), None)),
+        (Some(IpAddr::V4(v4)), Some(IpAddr::V6(v6))) => Ok((Some(v4), Some(v6))),
+        (None, None) => Ok((None, None)),
+    }
+}
+
+fn device(written: Option<String>) -> Result<Device, ConfigError> {
+    match written.as_deref() {
+        None | Some("auto") => Ok(Device::Auto),
+        Some("plain") => Ok(Device::Plain),
+        Some("offload") => Ok(Device::Offload),
+        Some(other) => Err(ConfigError::Device(other.to_owned())),
+    }
+}
+
+fn device_name(written: Option<String>) -> Result<String, ConfigError> {
+    let name = written.unwrap_or_else(|| "tartan0".to_owned());
+    // `all` and `default` are directories of /proc/sys/net beside those of interfaces.
+    let taken = ["lo", "all", "default", ".", ".."].contains(&name.as_str());
+    if (1..=15).contains(&name.len()) && is_plain(&name) && !taken {
+        Ok(name)
+    } else {
+        Err(ConfigError::DeviceName(name))
+    }
+}
+
+fn spin(written: Option<String>) -> Result<Spin, ConfigError> {
+    let Some(written) = written else {
+        return Ok(Spin::Auto);
+    };
+    Spin::read(&written).ok_or(ConfigError::Spin(written))
+}
+
+fn reclaim_after(written: Option<u16>) -> Result<Duration, ConfigError> {
+    let seconds = written.unwrap_or(60);
+    if (LEAST_RECLAIM_AFTER..=MOST_RECLAIM_AFTER).contains(&seconds) {
+        Ok(Duration::from_secs(seconds.into()))
+    } else {
+        Err(ConfigError::ReclaimAfter(seconds))
+    }
+}
+
+/// A bare word must be a level: `EnvFilter` would take "inof" for a part of the program and log nothing else.
+fn log(written: Option<String>) -> Result<String, ConfigError> {
+    let filter = written.unwrap_or_else(|| "info".to_owned());
+    let level = |word: &str| word.parse::<LevelFilter>().is_ok() && word.parse::<u8>().is_err();
+    let clear = |part: &str| part.contains('=') || level(part);
+    let right =
+        filter.split(',').all(|part| clear(part.trim())) && EnvFilter::try_new(&filter).is_ok();
+    if right {
+        Ok(filter)
+    } else {
+        Err(ConfigError::Log(filter))
+    }
+}
+
+fn is_plain(name: &str) -> bool {
+    name.bytes()
+        .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
+}
