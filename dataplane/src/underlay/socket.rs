@@ -13,39 +13,26 @@
 //! worker's socket is open to nobody. A group is complete before its first socket is read: one more would take its share
 //! of the flows away from the others.
 
+mod bind;
 mod error;
+mod options;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use encap::Format;
-use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
+use socket2::Socket;
 
 use super::{Exit, Failure, Outgoing, Port, Received, Underlay};
 use crate::batch::InboundBatch;
-use crate::limits::{
-    ERRORS, INBOUND_BUFFERS, INBOUND_BYTES, RECEIVE_BUFFER, SEND_BUFFER, TRANSMIT_SOCKETS,
-};
+use crate::limits::{INBOUND_BUFFERS, INBOUND_BYTES, TRANSMIT_SOCKETS};
 use crate::now::Now;
 use crate::probation::Probation;
 use crate::sys::outbox::Outbox;
 use crate::sys::{mmsg, sockopt};
 
+pub use bind::{SocketSpec, bind, join, share};
 pub use error::UnderlayError;
-
-/// What a socket is bound to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SocketSpec {
-    /// A public address of the node: outer source of what we send, and the only outer destination accepted.
-    pub address: IpAddr,
-    /// The format's UDP port; 0 for a transmit socket, which has one of the kernel's choice.
-    pub port: u16,
-    /// What is spoken on it.
-    pub format: Format,
-    /// The number of a transmit socket, below [`TRANSMIT_SOCKETS`]; `None` for the one that receives.
-    pub lane: Option<usize>,
-}
+use options::{knows_trains, prepare, receive_nothing};
 
 /// The sockets of one worker.
 pub struct Sockets {
@@ -61,74 +48,6 @@ pub struct Sockets {
     outbox: Outbox,
     /// Buffers that the next receive call fills at most.
     buffers: usize,
-}
-
-/// Opens and binds a socket. No address reuse of any kind: who holds the port must not be joined unknowingly.
-///
-/// # Errors
-/// See [`UnderlayError`]; each sentence names the remedy.
-pub fn bind(spec: &SocketSpec) -> Result<OwnedFd, UnderlayError> {
-    let kernel = |error| UnderlayError::Kernel(*spec, error);
-    open(spec).map_err(kernel)?.bound(spec)
-}
-
-/// Opens another worker's socket of a place: one that receives beside those that [`share`] has opened to it, a transmit
-/// socket for itself. The host need not have the address at the moment, as those that are there need not.
-///
-/// # Errors
-/// As [`bind`].
-pub fn join(spec: &SocketSpec) -> Result<OwnedFd, UnderlayError> {
-    let kernel = |error| UnderlayError::Kernel(*spec, error);
-    let socket = open(spec).map_err(kernel)?;
-    if spec.lane.is_none() {
-        socket.0.set_reuse_port(true).map_err(kernel)?;
-    }
-    let (level, freebind) = match spec.address {
-        IpAddr::V4(_) => (libc::SOL_IP, libc::IP_FREEBIND),
-        IpAddr::V6(_) => (libc::SOL_IPV6, libc::IPV6_FREEBIND),
-    };
-    // Refused before Linux 4.15 for IPv6; then the address must be there.
-    let _ = sockopt::set_int(&socket.0, level, freebind, 1);
-    socket.bound(spec)
-}
-
-/// Opens a bound socket to those that [`join`] it, of any process of the same user; or closes it to them again.
-///
-/// # Errors
-/// What setsockopt(2) gives.
-pub fn share(socket: BorrowedFd<'_>, shared: bool) -> io::Result<()> {
-    SockRef::from(&socket).set_reuse_port(shared)
-}
-
-/// A socket that has no address yet.
-struct Unbound(Socket);
-
-fn open(spec: &SocketSpec) -> io::Result<Unbound> {
-    let socket = Socket::new(
-        Domain::for_address(SocketAddr::new(spec.address, spec.port)),
-        Type::DGRAM.nonblocking().cloexec(),
-        Some(Protocol::UDP),
-    )?;
-    if spec.address.is_ipv6() {
-        socket.set_only_v6(true)?;
-    }
-    // Before the first datagram can come: see `options`.
-    receive_whole(&socket)?;
-    Ok(Unbound(socket))
-}
-
-impl Unbound {
-    fn bound(self, spec: &SocketSpec) -> Result<OwnedFd, UnderlayError> {
-        let address = SocketAddr::new(spec.address, spec.port);
-        self.0
-            .bind(&address.into())
-            .map_err(|error| match error.raw_os_error() {
-                Some(libc::EADDRINUSE) if spec.lane.is_none() => UnderlayError::PortTaken(*spec),
-                Some(libc::EADDRNOTAVAIL) => UnderlayError::NotOurAddress(*spec),
-                _ => UnderlayError::Kernel(*spec, error),
-            })?;
-        Ok(self.0.into())
-    }
 }
 
 /// Datagrams that the kernel dropped at a socket before we could read them: its buffer was full, or the checksum bad.
@@ -191,13 +110,6 @@ impl Sockets {
 
     fn sending(&self, exit: Exit) -> Option<&Socket> {
         sending(&self.receive, &self.transmit, exit)
-    }
-}
-
-impl SocketSpec {
-    /// The port that the socket serves.
-    pub const fn underlay_port(&self) -> Port {
-        Port::towards(self.address, self.format)
     }
 }
 
@@ -297,90 +209,6 @@ fn sending<'a>(
 fn buffers_for(count: usize, bytes: usize) -> usize {
     let fitting = INBOUND_BYTES * count / bytes.max(1);
     fitting.clamp(1, INBOUND_BUFFERS)
-}
-
-/// Whether the kernel knows messages of several datagrams (Linux 4.18).
-fn knows_trains(socket: &Socket) -> bool {
-    sockopt::knows(socket, libc::SOL_UDP, sockopt::UDP_SEGMENT)
-}
-
-/// Nobody reads a transmit socket, so nothing may come to it; reports of errors do.
-fn receive_nothing(socket: &Socket) -> io::Result<()> {
-    let nothing = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
-    socket.attach_filter(&[nothing])
-}
-
-fn prepare(descriptor: OwnedFd, spec: &SocketSpec) -> Result<Socket, UnderlayError> {
-    let socket = Socket::from(descriptor);
-    let found = socket
-        .local_addr()
-        .ok()
-        .and_then(|address| address.as_socket());
-    let datagram = socket.r#type().is_ok_and(|kind| kind == Type::DGRAM);
-    let bound = found.is_some_and(|found| {
-        let port = spec.port == 0 || spec.port == found.port();
-        found.ip() == spec.address && port && found.port() != 0
-    });
-    if !bound || !datagram {
-        return Err(UnderlayError::Foreign {
-            wanted: *spec,
-            found: format!("{found:?}"),
-        });
-    }
-    options(&socket, spec).map_err(|error| UnderlayError::Kernel(*spec, error))?;
-    for _ in 0..ERRORS {
-        if mmsg::failure(&socket).is_err() {
-            break;
-        }
-    }
-    let _ = socket.take_error();
-    Ok(socket)
-}
-
-fn options(socket: &Socket, spec: &SocketSpec) -> io::Result<()> {
-    socket.set_nonblocking(true)?;
-    match spec.address {
-        // PROBE: set DF, and never let the kernel judge sizes by a path MTU that anybody may have forged.
-        IpAddr::V4(_) => {
-            sockopt::set_int(
-                socket,
-                libc::SOL_IP,
-                libc::IP_MTU_DISCOVER,
-                libc::IP_PMTUDISC_PROBE,
-            )?;
-            sockopt::set_int(socket, libc::SOL_IP, libc::IP_RECVERR, 1)?;
-            sockopt::set_int(socket, libc::SOL_IP, libc::IP_RECVTOS, 1)?;
-        }
-        IpAddr::V6(_) => {
-            sockopt::set_int(
-                socket,
-                libc::SOL_IPV6,
-                libc::IPV6_MTU_DISCOVER,
-                libc::IPV6_PMTUDISC_PROBE,
-            )?;
-            sockopt::set_int(socket, libc::SOL_IPV6, libc::IPV6_RECVERR, 1)?;
-            sockopt::set_int(socket, libc::SOL_IPV6, libc::IPV6_RECVTCLASS, 1)?;
-        }
-    }
-    receive_whole(socket)?;
-    grow(
-        socket,
-        libc::SO_RCVBUFFORCE,
-        libc::SO_RCVBUF,
-        RECEIVE_BUFFER,
-    )?;
-    grow(socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER)
-}
-
-/// Without UDP_GRO the kernel would cut a pod's UDP super-packet at the inner segment size, outside our control.
-fn receive_whole(socket: &Socket) -> io::Result<()> {
-    sockopt::set_int(socket, libc::SOL_UDP, sockopt::UDP_GRO, 1)
-}
-
-/// Beyond the host's limit with CAP_NET_ADMIN, else up to it.
-fn grow(socket: &Socket, force: i32, ask: i32, bytes: i32) -> io::Result<()> {
-    sockopt::set_int(socket, libc::SOL_SOCKET, force, bytes)
-        .or_else(|_| sockopt::set_int(socket, libc::SOL_SOCKET, ask, bytes))
 }
 
 #[cfg(test)]

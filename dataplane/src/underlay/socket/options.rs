@@ -1,0 +1,96 @@
+//! What every socket is asked for, whoever opened it.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use socket2::{SockFilter, Socket, Type};
+
+use super::bind::SocketSpec;
+use super::error::UnderlayError;
+use crate::limits::{ERRORS, RECEIVE_BUFFER, SEND_BUFFER};
+use crate::sys::{mmsg, sockopt};
+
+pub(super) fn prepare(descriptor: OwnedFd, spec: &SocketSpec) -> Result<Socket, UnderlayError> {
+    let socket = Socket::from(descriptor);
+    let found = socket
+        .local_addr()
+        .ok()
+        .and_then(|address| address.as_socket());
+    let datagram = socket.r#type().is_ok_and(|kind| kind == Type::DGRAM);
+    let bound = found.is_some_and(|found| {
+        let port = spec.port == 0 || spec.port == found.port();
+        found.ip() == spec.address && port && found.port() != 0
+    });
+    if !bound || !datagram {
+        return Err(UnderlayError::Foreign {
+            wanted: *spec,
+            found: format!("{found:?}"),
+        });
+    }
+    options(&socket, spec).map_err(|error| UnderlayError::Kernel(*spec, error))?;
+    for _ in 0..ERRORS {
+        if mmsg::failure(&socket).is_err() {
+            break;
+        }
+    }
+    let _ = socket.take_error();
+    Ok(socket)
+}
+
+fn options(socket: &Socket, spec: &SocketSpec) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    match spec.address {
+        // PROBE: set DF, and never let the kernel judge sizes by a path MTU that anybody may have forged.
+        IpAddr::V4(_) => {
+            sockopt::set_int(
+                socket,
+                libc::SOL_IP,
+                libc::IP_MTU_DISCOVER,
+                libc::IP_PMTUDISC_PROBE,
+            )?;
+            sockopt::set_int(socket, libc::SOL_IP, libc::IP_RECVERR, 1)?;
+            sockopt::set_int(socket, libc::SOL_IP, libc::IP_RECVTOS, 1)?;
+        }
+        IpAddr::V6(_) => {
+            sockopt::set_int(
+                socket,
+                libc::SOL_IPV6,
+                libc::IPV6_MTU_DISCOVER,
+                libc::IPV6_PMTUDISC_PROBE,
+            )?;
+            sockopt::set_int(socket, libc::SOL_IPV6, libc::IPV6_RECVERR, 1)?;
+            sockopt::set_int(socket, libc::SOL_IPV6, libc::IPV6_RECVTCLASS, 1)?;
+        }
+    }
+    receive_whole(socket)?;
+    grow(
+        socket,
+        libc::SO_RCVBUFFORCE,
+        libc::SO_RCVBUF,
+        RECEIVE_BUFFER,
+    )?;
+    grow(socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER)
+}
+
+/// Without UDP_GRO the kernel would cut a pod's UDP super-packet at the inner segment size, outside our control.
+pub(super) fn receive_whole(socket: &Socket) -> io::Result<()> {
+    sockopt::set_int(socket, libc::SOL_UDP, sockopt::UDP_GRO, 1)
+}
+
+/// Beyond the host's limit with CAP_NET_ADMIN, else up to it.
+fn grow(socket: &Socket, force: i32, ask: i32, bytes: i32) -> io::Result<()> {
+    sockopt::set_int(socket, libc::SOL_SOCKET, force, bytes)
+        .or_else(|_| sockopt::set_int(socket, libc::SOL_SOCKET, ask, bytes))
+}
+
+/// Whether the kernel knows messages of several datagrams (Linux 4.18).
+pub(super) fn knows_trains(socket: &Socket) -> bool {
+    sockopt::knows(socket, libc::SOL_UDP, sockopt::UDP_SEGMENT)
+}
+
+/// Nobody reads a transmit socket, so nothing may come to it; reports of errors do.
+pub(super) fn receive_nothing(socket: &Socket) -> io::Result<()> {
+    let nothing = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
+    socket.attach_filter(&[nothing])
+}
