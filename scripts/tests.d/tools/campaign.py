@@ -15,6 +15,11 @@ and what is owed ends as with runtimes: by DEL until one is answered (kubelet), 
 (CRI-O), or by nothing at all but the end of the namespace (`ctr run -d`): then the agent takes it away. No runtime does
 two things to one pod at a time, nor GC beside anything else; all else is parallel. No sweep at the end: only GC goes on,
 as it did all the time, for what was left to it.
+
+A part of the interfaces are of two other networks, whose addresses Debian's host-local and static give, out of the same
+subnets. What one of them gives may be another's by then: that ADD is refused, and host-local gets its address back.
+Those interfaces end by DEL alone, if need be long after their namespace: nobody else may give back what is another
+program's, and Debian's host-local knows no GC.
 """
 
 import argparse
@@ -22,6 +27,7 @@ import collections
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -39,6 +45,11 @@ KILLED = 30
 ADD_MAY_FAIL = {11}
 # The interface stands, and is asked for once more.
 EXISTS = 105
+# An address that host-local or static gives and that somebody has.
+TAKEN = 101
+# Of 100 interfaces, those whose addresses host-local gives, and those of static. Where Debian has both.
+HOST_LOCAL, STATIC = 20, 10
+IPAM_PLUGINS = "/usr/lib/cni"
 # STATUS: the service was killed meanwhile.
 NOT_AVAILABLE = {50, 51}
 # Seconds for which GC takes what is half made for an ADD under way (cni-shim/src/gc.rs).
@@ -64,14 +75,18 @@ class Runtime:
     # One call.
 
     def call(self, verb, interface=None, space="", kill=None, more=None):
-        conf = {"cniVersion": "1.1.0", "name": "tartan", "type": "tartan-cni", "root": self.node.root} | (more or {})
-        environment = {"CNI_COMMAND": verb, "CNI_PATH": self.bin, "PATH": os.environ["PATH"]}
+        conf = {"cniVersion": "1.1.0", "name": "tartan", "type": "tartan-cni", "root": self.node.root}
+        if interface and interface.ipam:
+            # Debian's plugins know no later version.
+            conf |= {"cniVersion": "1.0.0", "name": interface.ipam["type"], "ipam": interface.ipam}
+        conf |= more or {}
+        environment = {"CNI_COMMAND": verb, "CNI_PATH": f"{self.bin}:{IPAM_PLUGINS}", "PATH": os.environ["PATH"]}
         if interface:
             environment |= {
                 "CNI_CONTAINERID": interface.container,
                 "CNI_IFNAME": interface.name,
                 "CNI_NETNS": space,
-                "CNI_ARGS": f"K8S_POD_NAMESPACE=campaign;K8S_POD_NAME={interface.pod.space}",
+                "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=campaign;K8S_POD_NAME={interface.pod.space}",
             }
         began = time.monotonic()
         pipe = subprocess.PIPE
@@ -91,36 +106,60 @@ class Runtime:
         answer = Answer(verb, process, out, began, kill is not None)
         with self.lock:
             self.calls += 1
-            self.counts[f"{verb} {'killed' if answer.code is None else answer.code or 'ok'}"] += 1
+            by = f" by {interface.ipam['type']}" if interface and interface.ipam else ""
+            self.counts[f"{verb}{by} {'killed' if answer.code is None else answer.code or 'ok'}"] += 1
             if answer.code == 0:
-                self.took[verb].append(answer.ended - began)
+                self.took[verb + by].append(answer.ended - began)
         return answer
 
-    def moment(self, chance, verb):
+    def moment(self, chance, verb, interface=None):
         """When to kill a call, if at all: at any time of its usual life."""
         if chance.randrange(100) >= KILLED:
             return None
+        by = f" by {interface.ipam['type']}" if interface and interface.ipam else ""
         with self.lock:
-            known = sorted(self.took[verb])
+            known = sorted(self.took[verb + by])
         return chance.uniform(0, known[len(known) // 2] if known else 0.03)
 
     # What a runtime does with one interface.
 
     def add(self, chance, interface):
+        interface.ipam = self.ipam(chance)
         limited = interface.name == "eth0" and chance.randrange(4) == 0
         more = {"runtimeConfig": {"bandwidth": LIMITS}} if limited else None
-        answer = self.call("ADD", interface, interface.pod.path, self.moment(chance, "ADD"), more)
+        answer = self.call("ADD", interface, interface.pod.path, self.moment(chance, "ADD", interface), more)
         if answer.code is None:
             return self.owe(chance, interface)
         if answer.code != 0:
-            if answer.code not in ADD_MAY_FAIL or not self.node.waited_in_vain(answer):
+            late = answer.code in ADD_MAY_FAIL and self.node.waited_in_vain(answer)
+            if not late and not self.is_taken(interface, answer):
                 raise Wrong(f"ADD of {interface.key} failed: {answer.out!r}")
-            return self.node.expect_no_record(interface.key, "its ADD failed")
+            return self.node.expect_nothing(interface, "its ADD failed")
         with self.lock:
             interface.state, interface.result, interface.limited = "held", answer.value, limited
             for address in interface.addresses():
                 self.take(address, interface.key)
         self.node.expect_record(interface)
+
+    def ipam(self, chance):
+        """Who gives the next interface its addresses: None is the node's own range."""
+        which = chance.randrange(100)
+        if which < HOST_LOCAL:
+            return self.node.host_local
+        if which < HOST_LOCAL + STATIC:
+            v4, v6 = self.node.asked_for(chance.randrange(2, 255), chance.randrange(2, 1 << 16))
+            return {"type": "static", "addresses": [{"address": v4}, {"address": v6}]}
+        return None
+
+    def is_taken(self, interface, answer):
+        """What host-local or static gives is another pod's of this campaign, whom the refusal names."""
+        if interface.ipam is None or answer.code != TAKEN:
+            return False
+        said = re.search(r"(\S+) was asked for and is taken: it is held by (.*)", answer.value["msg"])
+        if said is None or f"container {interface.container}, interface {interface.name}" in said[2]:
+            return False
+        asked = [address["address"].split("/")[0] for address in interface.ipam.get("addresses", [])]
+        return f"{self.prefix}-" in said[2] and (not asked or said[1] in asked)
 
     def take(self, address, key):
         if address in self.holders:
@@ -140,16 +179,16 @@ class Runtime:
         self.let_go(interface, self.holders)
         space = chance.choice([interface.pod.path, interface.pod.path, ""]) if interface.name == "eth0" else interface.pod.path
         more = {"prevResult": interface.result} if interface.result and chance.randrange(2) else None
-        answer = self.call("DEL", interface, space, self.moment(chance, "DEL") if kill else None, more)
+        answer = self.call("DEL", interface, space, self.moment(chance, "DEL", interface) if kill else None, more)
         if answer.code is None:
             return self.owe(chance, interface)
         if answer.code != 0:
             raise Wrong(f"DEL of {interface.key} failed: {answer.out!r}")
-        self.node.expect_no_record(interface.key, "its DEL succeeded")
+        self.node.expect_nothing(interface, "its DEL succeeded")
         interface.state, interface.result = "free", None
 
     def check(self, chance, interface):
-        kill = self.moment(chance, "CHECK")
+        kill = self.moment(chance, "CHECK", interface)
         answer = self.call("CHECK", interface, interface.pod.path, kill, {"prevResult": interface.result})
         if answer.code and not (answer.code == 11 and self.node.waited_in_vain(answer)):
             raise Wrong(f"CHECK of {interface.key} failed: {answer.out!r}")
@@ -164,7 +203,7 @@ class Runtime:
         interface.state, interface.since = "owed", time.monotonic()
         with self.lock:
             fates = ["DEL", "DEL"]
-            if len(self.for_gc) < MOST_OWED:
+            if len(self.for_gc) < MOST_OWED and interface.ipam is None:
                 fates.append("GC")
             if len(self.for_agent) < MOST_LEFT:
                 fates.append("end")
@@ -172,10 +211,13 @@ class Runtime:
             if interface.fate == "GC":
                 self.for_gc.append(interface)
 
-    def abandon(self, pod):
-        """The namespace ends, and nobody calls DEL."""
+    def abandon(self, chance, pod):
+        """The namespace ends, and nobody calls DEL but where another program gave the addresses, and then late."""
+        late = [interface for interface in pod.interfaces if interface.state != "free" and interface.ipam]
         with self.lock:
             for interface in pod.interfaces:
+                if interface in late:
+                    continue
                 if interface.state == "held":
                     self.leavers |= dict.fromkeys(interface.addresses(), interface.key)
                 self.let_go(interface, self.holders)
@@ -183,6 +225,11 @@ class Runtime:
                     self.for_agent.append((interface.container, interface.name))
             self.counts["namespaces ended without DEL"] += 1
         pod.end()
+        for interface in late:
+            # Their namespace's path leads to the next one by now.
+            while interface.state != "free":
+                self.delete(chance, interface)
+            self.counts["DEL after the end of the namespace"] += 1
 
     def let_go(self, interface, of):
         with self.lock:
@@ -194,7 +241,9 @@ class Runtime:
         self.gate.enter(alone=True)
         try:
             with self.lock:
-                held = [i for pod in self.pods for i in pod.interfaces if i.state != "free" and i.fate != "GC"]
+                # Of its own network alone: it leaves the others' interfaces alone, which it is not told of.
+                mine = [i for pod in self.pods for i in pod.interfaces if i.state != "free" and i.ipam is None]
+                held = [i for i in mine if i.fate != "GC"]
                 valid = [(i.container, i.name) for i in held] + self.for_agent
             listed = [{"containerID": container, "ifname": name} for container, name in valid]
             kill = self.moment(chance, "GC") if kill else None
@@ -262,7 +311,7 @@ class Runtime:
             elif what < 90:
                 self.add_again(interface)
             elif len(self.for_agent) < MOST_LEFT and all(i.state != "owed" for i in pod.interfaces):
-                self.abandon(pod)
+                self.abandon(chance, pod)
 
     def settle(self, chance, interface):
         if interface.state != "owed" or interface.fate == "GC":
@@ -271,7 +320,7 @@ class Runtime:
             if any(other.fate == "GC" and other.state == "owed" for other in interface.pod.interfaces):
                 interface.fate = "DEL"
             else:
-                return self.abandon(interface.pod)
+                return self.abandon(chance, interface.pod)
         while interface.state == "owed" and interface.fate == "DEL":
             interface.fate = None
             self.delete(chance, interface)
@@ -324,7 +373,7 @@ class Runtime:
         self.node.until_ready()
         limited = (pod for pod in self.pods if pod.interfaces[0].limited and pod.interfaces[0].state == "held")
         if (pod := next(limited, None)) is not None:
-            self.abandon(pod)
+            self.abandon(chance, pod)
         began = time.monotonic()
         before, waiting = self.waiting()
         for_gc = len(self.for_gc)

@@ -1,6 +1,8 @@
 """What a node holds, compared with what the runtime of campaign.py believes: links, addresses, routes, neighbours, queues
-and nftables of the node, the files of its records, what its agent tells, and what is in the namespaces of its pods."""
+and nftables of the node, every file below its root, temporary ones too, its records, what host-local holds, what its agent
+tells, and what is in the namespaces of its pods."""
 
+import collections
 import ipaddress
 import json
 import os
@@ -18,25 +20,26 @@ USUAL_RULES = {0, 32766, 32767}
 
 
 class Census:
-    """Facts are lines. What was there before the first pod stays; each interface that is held adds its own."""
+    """Facts are lines, and they are counted. What was there before the first pod stays; each interface that is held adds
+    its own."""
 
     def __init__(self, runtime):
         self.runtime, self.space = runtime, f"{runtime.prefix}-node1"
-        self.before = set(self.look())
+        self.before = collections.Counter(self.look())
         strange = [fact for fact in self.before if re.search(r"\b(tt|tl)[0-9a-f]{10}\b|^record|^agent", fact)]
         if strange:
             raise SystemExit(f"the node is not fresh: {strange}")
 
     def compare(self):
-        expected = set(self.before)
+        expected = collections.Counter(self.before)
         for interface in self.runtime.held():
-            expected |= set(self.of(interface))
-        found = set(self.look())
-        lines = [f"left, and nobody has it: {fact}" for fact in sorted(found - expected)]
-        lines += [f"missing: {fact}" for fact in sorted(expected - found)]
+            expected.update(self.of(interface))
+        found = collections.Counter(self.look())
+        lines = [f"left, and nobody has it: {fact}" for fact in sorted((found - expected).elements())]
+        lines += [f"missing: {fact}" for fact in sorted((expected - found).elements())]
         if lines:
             raise Wrong("the census:\n" + "\n".join(lines))
-        print(f"census: {len(found)} facts, {len(self.runtime.held())} attachments, no difference")
+        print(f"census: {found.total()} facts, {len(self.runtime.held())} attachments, no difference")
 
     def status_is_quick(self):
         """With all these pods, from the start of the plugin to its end; a machine that is busy otherwise may have three tries."""
@@ -79,6 +82,8 @@ class Census:
         yield f"record {key} attached {' '.join(addresses)}"
         yield f"agent {key} attached {' '.join(addresses)}"
         yield f"{space} link {interface.name}"
+        if interface.ipam and interface.ipam["type"] == "host-local":
+            yield from (f"reservation {address} of {key}" for address in addresses)
         record = json.load(open(f"{self.runtime.node.records}/{key}.json"))
         for address in addresses:
             yield f"route {address} dev {end}"
@@ -101,7 +106,9 @@ class Census:
                 yield f"queue {queue['kind']} of {queue['dev']}"
         ruleset = text("ip", "netns", "exec", self.space, "nft", "list", "ruleset")
         yield from (f"nft {line}" for line in re.sub(r"packets \d+ bytes \d+", "", ruleset).splitlines() if line.strip())
+        yield from self.files()
         yield from self.records()
+        yield from (f"reservation {address} of {key}" for address, key in self.runtime.node.reserved())
         for row in self.runtime.node.ask("pods")["ok"]["pods"]:
             addresses = [prefix.split("/")[0] for prefix in row["addresses"]]
             yield f"agent {row['container']}:{row['ifname']} {row['state']} {' '.join(addresses)}"
@@ -126,6 +133,13 @@ class Census:
             for neighbour in told("ip", "-n", self.space, "-j", family, "neighbour", "show", "nud", "permanent"):
                 if is_pods(neighbour["dev"]) and not ipaddress.ip_address(neighbour["dst"]).is_multicast:
                     yield f"neighbour {neighbour['dst']} dev {neighbour['dev']}"
+
+    def files(self):
+        """Below the node's root: what the agent keeps, and what of it or of a plugin should not be there any more."""
+        node = self.runtime.node
+        for directory, _, names in os.walk(node.root):
+            if directory != node.records and not directory.startswith(node.reservations):
+                yield from (f"file {os.path.relpath(directory, node.root)}/{name}" for name in names)
 
     def records(self):
         directory = self.runtime.node.records

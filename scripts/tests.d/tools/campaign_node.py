@@ -12,12 +12,24 @@ from campaign_pods import Wrong
 
 # Seconds of kills, and of peace, in which the agent has its two observations.
 STORM, PEACE = 10, 8
+# What host-local keeps beside its reservations.
+HOST_LOCAL_NOTES = {"lock", "last_reserved_ip.0", "last_reserved_ip.1"}
 
 
 class Node:
     def __init__(self, prefix):
         self.root = f"/run/tartan-lab/{prefix}/node1"
         self.records = f"{self.root}/run/tartan/attachments"
+        # Where the plugin, too, looks for addresses that host-local gave (cni-shim/src/taken.rs).
+        self.reservations = f"{self.root}/var/lib/cni/networks"
+        self.host_local = {
+            "type": "host-local",
+            "dataDir": self.reservations,
+            "ranges": [
+                [{"subnet": "10.244.1.0/24", "rangeStart": "10.244.1.120", "rangeEnd": "10.244.1.254"}],
+                [{"subnet": "fd00:10:244:1::/64", "rangeStart": "fd00:10:244:1::1:1", "rangeEnd": "fd00:10:244:1::1:ffff"}],
+            ],
+        }
         self.keeper = int(open(f"{self.root}/pid").read())
         # From the death of a service to the answer of the next.
         self.outages, self.killed = [], 0
@@ -83,9 +95,28 @@ class Node:
         if record["state"] != "attached" or found != interface.addresses():
             raise Wrong(f"{interface.key} has {interface.addresses()}, its record says {record}")
 
-    def expect_no_record(self, key, why):
-        if os.path.exists(f"{self.records}/{key}.json"):
-            raise Wrong(f"the record of {key} is there, and {why}")
+    def expect_nothing(self, interface, why):
+        if os.path.exists(f"{self.records}/{interface.key}.json"):
+            raise Wrong(f"the record of {interface.key} is there, and {why}")
+        if interface.ipam and interface.ipam["type"] == "host-local":
+            if kept := [address for address, key in self.reserved() if key == interface.key]:
+                raise Wrong(f"host-local holds {kept} for {interface.key}, and {why}")
+
+    def reserved(self):
+        """What host-local has given: addresses, and whose."""
+        directory = f"{self.reservations}/host-local"
+        for name in os.listdir(directory) if os.path.isdir(directory) else []:
+            if name in HOST_LOCAL_NOTES:
+                continue
+            try:
+                yield name, ":".join(open(f"{directory}/{name}").read().split())
+            except FileNotFoundError:
+                pass
+
+    @staticmethod
+    def asked_for(v4, v6):
+        """Addresses of this node's subnets, for static."""
+        return f"10.244.1.{v4}/24", f"fd00:10:244:1::2:{v6:x}/64"
 
     def no_address_twice(self):
         """Of all records, killed ones included. Two that are read one after the other may be of one address in turn."""

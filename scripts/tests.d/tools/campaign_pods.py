@@ -58,12 +58,13 @@ class Gate:
 
 
 class Interface:
-    """One attachment. `limited` and `result` are those of the ADD that succeeded."""
+    """One attachment. `limited` and `result` are those of the ADD that succeeded, `ipam` is its network's."""
 
     def __init__(self, pod, name):
         self.pod, self.name = pod, name
         self.container = pod.container
         self.state, self.fate, self.since, self.result, self.limited = "free", None, 0.0, None, False
+        self.ipam = None
 
     @property
     def key(self):
