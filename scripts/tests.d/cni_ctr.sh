@@ -4,8 +4,10 @@
 #
 #   web1, once ── node1 tartan ══ underlay ══ tartan node2 ── web2
 #
-# cni_ctr.sh PART: run, or leak
+# cni_ctr.sh PART: run; dual, pods of both families; killed, of the container and of ctr; or leak
 # case: run
+# case: dual
+# case: killed
 # full: leak
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"
@@ -50,17 +52,55 @@ no_link() {
     ! ip -n "$PREFIX-node1" link show dev "$1"
 }
 
-lab_up --pods 0
+# In the foreground, so that ctr waits for its end and detaches it: noted as a pod. What runs it is in $CTR.
+ctr_wait_for() {
+    ctr_in node1 run --rm --cni --rootfs "$SCRATCH/node1/rootfs" "$1" /bin/sleep 600 &
+    CTR=$!
+    until_true 10 "$1 runs" runs "$1" || die "ctr does not start it"
+    note_pod "$1" node1 "$PREFIX-runtimes-$1"
+}
+
+runs() {
+    ctr_in node1 task ls | grep -q "^$1 .*RUNNING" && recorded "$1"
+}
+
+killed() {
+    say "the task: ctr detaches it"
+    ctr_wait_for web3
+    exchange web3 web2
+    world node1 kill -KILL "$(ctr_in node1 task ls | awk '$1 == "web3" { print $2 }')"
+    wait "$CTR" || true
+    if recorded web3; then fail "a container that was killed is still attached"; fi
+    forgotten node1
+
+    say "ctr: nobody detaches it, and the agent sees that it is gone"
+    ctr_wait_for web3
+    kill_inside "$CTR" ctr
+    exchange web3 web2
+    ctr_kill node1 web3
+    reclaimed node1 "$PREFIX-runtimes-web3"
+    world node1 rm -f "/var/lib/cni/results/tartan-$PREFIX-runtimes-web3-eth0"
+    forgotten node1
+}
+
+PART=${1:-run}
+INSIDE=v4
+case $PART in
+dual) INSIDE=dual ;;
+# Seconds until the agent takes away what has no interface any more; a minute where nobody says otherwise.
+killed) export TARTAN_RECLAIM_AFTER=5 ;;
+esac
+lab_up --pods 0 --inside "$INSIDE"
 for node in node1 node2; do
     world_up "$node"
     conflist "$node"
     containerd_up "$node"
     remember "$node"
 done
-ctr_run node1 web1
 ctr_run node2 web2
-case ${1:-run} in
+case $PART in
 run)
+    ctr_run node1 web1
     exchange web1 web2
     hairpin web1
     run_and_end
@@ -68,7 +108,18 @@ run)
     recorded web1 || fail "ctr has detached web1 itself"
     detach node1 web1
     ;;
+dual)
+    ctr_run node1 web1
+    contains "an address of web1" fd00:10:244:1: "$(pod_address web1 6)"
+    exchange web1 web2
+    ctr_kill node1 web1
+    detach node1 web1
+    ;;
+killed)
+    killed
+    ;;
 leak)
+    ctr_run node1 web1
     ctr_run node1 web3
     leak
     ;;

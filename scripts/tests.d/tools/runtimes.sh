@@ -63,6 +63,12 @@ world() {
     nsenter --target "${WORLD[$1]}" --mount --pid --net -- "${@:2}"
 }
 
+# kill_inside PID NAME: ends the program NAME that `world NODE NAME ... &` runs, PID being the shell that waits for it.
+kill_inside() {
+    kill -KILL "$(pgrep -P "$(pgrep -P "$1" -x nsenter)" -x "$2")"
+    wait "$1" 2>/dev/null || true
+}
+
 busybox_root() {
     local root=$SCRATCH/$1/rootfs
     # shellcheck disable=SC2016
