@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 use cni_shim::Attachment;
 use dataplane::families::PublicAddresses;
@@ -11,7 +10,7 @@ use encap::{Family, Format};
 use ipnet::IpNet;
 
 use crate::config::{NetConf, NodeConfig};
-use crate::host::SubnetEnv;
+use crate::host::{HostState, SubnetEnv};
 use crate::lease::Lease;
 
 /// Everything that decides what this node does.
@@ -49,35 +48,6 @@ pub struct Desired {
     /// What the largest packets of the tunnel device come to on the underlay, bytes. More than the underlay's MTU where
     /// that leaves less than the least MTU there may be: then they are lost.
     pub largest_datagram: u16,
-}
-
-/// What the kernel must hold for packets to reach the tunnel device and leave it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostState {
-    /// Name of the tunnel device.
-    pub device: String,
-    /// Addresses of the tunnel device: the base of each own subnet, as /32 or /128.
-    pub addresses: Vec<IpNet>,
-    /// MTU of the tunnel device, bytes of inner packet.
-    pub mtu: u16,
-    /// Networks routed into the tunnel device.
-    pub cluster_routes: Vec<IpNet>,
-    /// Own subnets: addresses in them that nobody holds are answered as unreachable.
-    pub unreachable: Vec<IpNet>,
-    /// Packets from pods to the outside, and from the outside to pods of other nodes, take this node's address.
-    pub masquerade: bool,
-    /// Where flannel's `subnet.env` is written.
-    pub subnet_file: PathBuf,
-    /// What it says.
-    pub subnet_env: SubnetEnv,
-}
-
-impl HostState {
-    /// Whether anything of it is of IPv6.
-    pub(crate) fn has_v6(&self) -> bool {
-        let mut networks = self.cluster_routes.iter().chain(&self.addresses);
-        networks.any(|net| net.addr().is_ipv6())
-    }
 }
 
 /// Decides what workers and kernel should hold. Order and repetition of the inputs do not matter.

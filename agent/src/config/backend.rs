@@ -3,7 +3,8 @@
 use encap::{Format, Vni};
 
 use super::json::{Fields, Json};
-use super::net_conf::{NetConfError, UnknownKey};
+use super::net_conf_error::NetConfError;
+use super::unknown_key::UnknownKey;
 
 /// How nodes talk: the cluster's default format and its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

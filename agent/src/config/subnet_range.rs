@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::json::Fields;
-use super::net_conf::NetConfError;
+use super::net_conf_error::NetConfError;
 
 /// Where a registry that hands out subnets takes them from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

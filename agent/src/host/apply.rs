@@ -10,9 +10,10 @@ use super::inventory::Picture;
 use super::links::{self, Kind, Link};
 use super::prefixes::leads_to;
 use super::routes::{self, Route, Step, Target, Wanted};
-use super::sysctls::{self, Interface, Setting};
+use super::setting::{Interface, Setting};
+use super::state::HostState;
+use super::sysctls;
 use super::{Host, addresses};
-use crate::reconcile::HostState;
 
 impl Host {
     /// Whether [`apply`](Host::apply) leaves routes and addresses of ours in

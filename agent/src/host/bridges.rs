@@ -16,7 +16,8 @@ use super::change::Change;
 use super::error::HostError;
 use super::inventory::Picture;
 use super::links::{Kind, Link};
-use super::sysctls::{self, Interface, Setting};
+use super::setting::{Interface, Setting};
+use super::sysctls;
 
 impl Host {
     /// Lets pods on those bridges of `picture` that hold a part of our `own` subnets find ours, and takes that back on

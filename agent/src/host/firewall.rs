@@ -36,8 +36,9 @@ use super::legacy::Legacy;
 use super::masquerade::Wanted;
 use super::nft::{self, BaseChain, FoundRule, INET, IPV4, IPV6, NftError, Rule, Socket, Table};
 use super::others::{Other, is_foreign};
+use super::ours::{COMMENT, TABLE, is_in_own_table, is_own};
 use super::source_check;
-use crate::reconcile::HostState;
+use super::state::HostState;
 
 /// The memory between calls.
 #[derive(Debug, Default)]
@@ -311,18 +312,6 @@ fn is_interrupted(result: &Result<(), HostError>) -> bool {
     )
 }
 
-fn is_own(table: &Table) -> bool {
-    table.family == INET && table.name == TABLE
-}
-
-pub(super) fn is_in_own_table(chain: &BaseChain) -> bool {
-    chain.family == INET && chain.table == TABLE
-}
-
-/// The table's name, in the family `inet`.
-const TABLE: &str = "tartan";
-/// How our rules are known among those of others.
-pub(super) const COMMENT: &str = "tartan: pod traffic";
 /// How often the rules are read again when somebody changes them meanwhile.
 const ATTEMPTS: usize = 3;
 /// `NF_IP_PRI_RAW`: before connection tracking.

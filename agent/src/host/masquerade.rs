@@ -23,7 +23,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::nft::{Rule, Term, Verdict};
 use super::source_check;
-use crate::reconcile::HostState;
+use super::state::HostState;
 
 /// What the node is to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]

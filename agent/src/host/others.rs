@@ -22,10 +22,10 @@ use rustix::io::Errno;
 
 use super::change::Change;
 use super::error::HostError;
-use super::firewall::{COMMENT, is_in_own_table};
-use super::nft::{self, BaseChain, FoundRule, INET, IPV4, IPV6, NftError, Rule, Socket};
+use super::nft::{self, BaseChain, FoundRule, INET, IPV4, IPV6, Line, NftError, Rule, Socket};
 use super::nft::{Term, Verdict};
-use super::verdict::{Chains, End, Line, Packets};
+use super::ours::{COMMENT, is_in_own_table};
+use super::verdict::{Chains, End, Packets};
 
 /// Another table's chain on the forward hook.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use cni_shim::atomic_file;
 use serde::{Deserialize, Serialize};
 
 use super::error::HostError;
-use super::sysctls::Setting;
+use super::setting::Setting;
 
 /// What was changed, and where that is written down.
 #[derive(Debug)]

@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize};
 use super::Host;
 use super::change::Change;
 use super::error::HostError;
+use super::state::HostState;
 use crate::file_state::FileState;
-use crate::reconcile::HostState;
 
 /// What `subnet.env` says. Its `Display` is the file.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,9 +5,10 @@
 //! ([`firewall`](super::firewall)).
 
 use super::Host;
-use super::sysctls::{self, Interface, Setting};
+use super::setting::{Interface, Setting};
+use super::state::HostState;
+use super::sysctls;
 use crate::file_state::FileState;
-use crate::reconcile::HostState;
 
 impl Host {
     /// Whether all that no watch tells of is as the last [`apply`](Host::apply) and [`apply_beside`](Host::apply_beside)

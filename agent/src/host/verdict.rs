@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 
-use super::nft::Term;
+use super::nft::{Deed, Line, Term};
 
 /// Packets of one cluster network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,30 +25,6 @@ pub(super) struct Packets {
     pub(super) from: bool,
     /// They go there.
     pub(super) to: bool,
-}
-
-/// One rule, as far as it is understood.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Line {
-    /// What must hold of a packet.
-    pub(super) terms: Vec<Term>,
-    /// More must hold, of which nothing is known here.
-    pub(super) more: bool,
-    pub(super) deed: Deed,
-}
-
-/// What a rule does with the packets it holds for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Deed {
-    /// Nothing that ends their way through the chain.
-    Nothing,
-    Accept,
-    /// They come no further; the rule's word for it.
-    Cut(&'static str),
-    /// They leave the chain.
-    Return,
-    Jump(String),
-    Goto(String),
 }
 
 /// Where packets end that no rule for some of them takes away before.
@@ -119,15 +95,6 @@ impl Packets {
 }
 
 impl Line {
-    /// One that says nothing about any packet.
-    pub(super) fn empty() -> Line {
-        Line {
-            terms: Vec::new(),
-            more: false,
-            deed: Deed::Nothing,
-        }
-    }
-
     /// Whether it holds for all of the packets.
     pub(super) fn holds(&self, packets: &Packets) -> bool {
         !self.more
@@ -135,14 +102,6 @@ impl Line {
                 .terms
                 .iter()
                 .all(|term| packets.are(term) == Some(true))
-    }
-
-    /// The chain that its packets go to.
-    pub(super) fn leads_to(&self) -> Option<&str> {
-        match &self.deed {
-            Deed::Jump(chain) | Deed::Goto(chain) => Some(chain),
-            _ => None,
-        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use encap::{Family, Mac};
 
 use super::fault::NodeFault;
-use super::nodes::{FaultAt, Placed};
+use super::placed::{FaultAt, Placed};
 
 /// Finds the first contradiction between entries.
 pub(super) fn check(nodes: &[Placed]) -> Result<(), FaultAt> {

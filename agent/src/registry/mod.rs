@@ -4,6 +4,7 @@ mod conflicts;
 mod fault;
 pub mod file;
 mod nodes;
+mod placed;
 
 pub use fault::{FileError, NodeFault};
 pub use file::{FileRegistry, FileRegistryError, own};

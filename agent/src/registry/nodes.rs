@@ -19,39 +19,15 @@ use std::fmt::Display;
 use std::net::IpAddr;
 
 use dataplane::families::{PerFamily, PublicAddresses};
-use encap::{Family, Format, Mac};
+use encap::{Format, Mac};
 use ipnet::IpNet;
 
 use super::conflicts;
 use super::fault::{FileError, NodeFault};
+use super::placed::Placed;
 use crate::config::NetConf;
 use crate::config::document::{self, Entry, Table};
 use crate::lease::{Lease, default_vtep_mac, unfit_for_underlay};
-
-/// A lease, and where in the text its parts stand.
-pub(super) struct Placed {
-    pub(super) lease: Lease,
-    pub(super) name_at: usize,
-    /// Of `public-ip` and `public-ipv6`; where there is only the first, both are its place.
-    pub(super) address_at: PerFamily<usize>,
-    /// Of `vtep-mac` and `vtep-mac-v6`, or of what they come from.
-    pub(super) mac_at: PerFamily<usize>,
-    pub(super) subnets_at: Vec<usize>,
-    pub(super) sources_at: Vec<usize>,
-}
-
-impl Placed {
-    /// The key under which the public address of `family` stands.
-    pub(super) fn address_key(&self, family: Family) -> &'static str {
-        match (self.lease.public, family) {
-            (PublicAddresses::Dual(..), Family::V6) => "public-ipv6",
-            _ => "public-ip",
-        }
-    }
-}
-
-/// A fault and where in the text it stands.
-pub(super) type FaultAt = (usize, NodeFault);
 
 /// Reads a `nodes.toml`, the leases in the order of the file.
 ///

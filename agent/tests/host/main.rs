@@ -24,8 +24,8 @@ mod unannounced;
 mod watching;
 
 use ipnet::IpNet;
+use tartan::host::HostState;
 use tartan::host::{Change, Host, HostError, SubnetEnv};
-use tartan::reconcile::HostState;
 
 use namespace::Namespace;
 

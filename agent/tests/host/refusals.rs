@@ -2,8 +2,8 @@
 //! changes nothing.
 
 use dataplane::families::PublicAddresses;
+use tartan::host::HostState;
 use tartan::host::{Host, HostError};
-use tartan::reconcile::HostState;
 
 use crate::namespace::Namespace;
 use crate::{apply, dual, nets, v4};

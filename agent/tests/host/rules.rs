@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use tartan::host::HostState;
 use tartan::host::{Change, Host, HostError};
-use tartan::reconcile::HostState;
 
 use crate::namespace::Namespace;
 use crate::{dual, nets, v4};

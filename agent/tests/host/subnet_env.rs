@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
+use tartan::host::HostState;
 use tartan::host::{Change, Host, HostError};
-use tartan::reconcile::HostState;
 
 use crate::cleanup::clean;
 use crate::namespace::Namespace;

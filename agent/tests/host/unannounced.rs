@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tartan::host::Host;
-use tartan::reconcile::HostState;
+use tartan::host::HostState;
 
 use crate::dual;
 use crate::namespace::Namespace;

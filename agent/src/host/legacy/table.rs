@@ -11,7 +11,8 @@ use ipnet::IpNet;
 use rustix::net::{AddressFamily, SocketType};
 
 use crate::host::nft::Term;
-use crate::host::verdict::{Chains, Deed, End, Line, Packets};
+use crate::host::nft::{Deed, Line};
+use crate::host::verdict::{Chains, End, Packets};
 
 /// Where the parts of an entry lie, bytes from its start
 /// (include/uapi/linux/netfilter_ipv4/ip_tables.h, netfilter_ipv6/ip6_tables.h).

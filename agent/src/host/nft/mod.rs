@@ -16,6 +16,7 @@ mod attribute;
 mod comment;
 mod error;
 mod expression;
+mod line;
 mod message;
 mod reading;
 mod socket;
@@ -26,10 +27,9 @@ use attribute::{Attribute, find, long, number, text};
 use comment::{comment, userdata};
 use message::{APPEND, CREATE};
 
-use super::verdict::Line;
-
 pub use error::NftError;
 pub(super) use expression::{Rule, Term, Verdict};
+pub(super) use line::{Deed, Line};
 pub(super) use message::{SUBSYSTEM, Step};
 pub(super) use socket::Socket;
 

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::super::sysctls::Interface;
+use super::super::setting::Interface;
 use super::*;
 
 fn current(dir: &Path) -> Vec<Changed> {
