@@ -21,7 +21,7 @@ use super::descriptors::Descriptors;
 use super::node::Node;
 use super::ports::Ports;
 use super::refused::RefusedSources;
-use super::takeover::StartError;
+use super::start_error::StartError;
 use super::tending::Tending;
 use crate::api::server::Call;
 use crate::host::HostState;

@@ -49,6 +49,7 @@ pub mod ports;
 mod problems;
 pub mod refused;
 mod sources;
+mod start_error;
 pub mod takeover;
 mod tending;
 mod underlay;
@@ -68,7 +69,7 @@ use tracing::{info, warn};
 use crate::config::NodeConfig;
 use crate::keeper::lock::{Lock, LockError};
 use control::End;
-use takeover::StartError;
+use start_error::StartError;
 
 /// Why the service could not start.
 #[derive(Debug, Error)]

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::node::{Cached, refusal};
-use super::takeover::StartError;
+use super::start_error::StartError;
 use crate::causes::causes;
 use crate::config::{NetConf, NetConfError, NodeConfig};
 use crate::last_good::LastGood;

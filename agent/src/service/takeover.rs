@@ -1,98 +1,31 @@
 //! Start-up, which is always a take-over: steps 1 to 7 of the service's theory of operation.
 
 use std::fmt::Display;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
 
 use cni_shim::NodeFile;
 use dataplane::counters::Counters;
 use dataplane::device::tunnel::Tunnel;
-use dataplane::engine::{Engine, EngineError, Seat};
-use dataplane::underlay::socket::UnderlayError;
-use thiserror::Error;
+use dataplane::engine::{Engine, Seat};
 use tracing::{info, warn};
 
 use super::control::{Control, Parts};
 use super::cores::{Machine, Workforce};
-use super::descriptors::{Descriptors, DescriptorsError, Obtain};
-use super::device::{self, ObtainError};
+use super::descriptors::{Descriptors, Obtain};
+use super::device::{self};
 use super::facts::Facts;
 use super::node::{Known, Node};
 use super::ports::{Delay, Ports};
 use super::sources::{Origin, Sources};
-use crate::api::server::{self, ServerError};
+use super::start_error::StartError;
+use crate::api::server::{self};
 use crate::causes::causes;
-use crate::config::{NetConfError, NodeConfig};
+use crate::config::NodeConfig;
 use crate::host::{Host, HostError};
 use crate::keeper::COUNTERS;
 use crate::keeper::lock::Lock;
-use crate::registry::file::{FileRegistry, FileRegistryError};
-
-/// Why the service could not start. Each sentence names the remedy.
-#[derive(Debug, Error)]
-pub enum StartError {
-    /// The keeper's table.
-    #[error(transparent)]
-    Descriptors(#[from] DescriptorsError),
-    /// The run directory.
-    #[error(transparent)]
-    RunDir(#[from] cni_shim::run_dir::Error),
-    /// The cluster's configuration is not there, or not to be read.
-    #[error(transparent)]
-    NoNetConf(NetConfError),
-    /// The cluster's configuration is wrong.
-    #[error("{path}: {source}")]
-    NetConf {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong in it.
-        source: NetConfError,
-    },
-    /// The list of nodes cannot be watched.
-    #[error(transparent)]
-    Registry(#[from] FileRegistryError),
-    /// The list of nodes cannot be used.
-    #[error("{file}{line}: {reason}")]
-    Leases {
-        /// The list.
-        file: String,
-        /// ` line N`, or nothing.
-        line: String,
-        /// What is wrong and what would mend it.
-        reason: String,
-    },
-    /// The kernel's tables.
-    #[error(transparent)]
-    Host(#[from] HostError),
-    /// A descriptor could not be opened, or is not what it should be.
-    #[error("{name}: {reason}")]
-    Descriptor {
-        /// Its name in the keeper's table.
-        name: String,
-        /// Why, with the remedy.
-        reason: String,
-    },
-    /// The tunnel device.
-    #[error(transparent)]
-    Device(#[from] ObtainError),
-    /// The sockets.
-    #[error("{0}")]
-    Underlay(UnderlayError),
-    /// The API.
-    #[error(transparent)]
-    Server(#[from] ServerError),
-    /// The control loop's clock.
-    #[error("cannot have a timer; check the limit of open descriptors (ulimit -n)")]
-    Clock(#[source] io::Error),
-    /// The workers.
-    #[error("{0}")]
-    Engine(EngineError),
-    /// The node file.
-    #[error(transparent)]
-    NodeFile(#[from] cni_shim::node_file::Error),
-}
+use crate::registry::file::FileRegistry;
 
 /// Starts everything; `None` when the keeper ended before it said *go*.
 ///

@@ -16,6 +16,7 @@
 mod bind;
 mod error;
 mod options;
+mod spec;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -30,9 +31,10 @@ use crate::probation::Probation;
 use crate::sys::outbox::Outbox;
 use crate::sys::{mmsg, sockopt};
 
-pub use bind::{SocketSpec, bind, join, share};
+pub use bind::{bind, join, share};
 pub use error::UnderlayError;
 use options::{knows_trains, prepare, receive_nothing};
+pub use spec::SocketSpec;
 
 /// The sockets of one worker.
 pub struct Sockets {

@@ -4,33 +4,12 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use encap::Format;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::error::UnderlayError;
 use super::options::receive_whole;
+use super::spec::SocketSpec;
 use crate::sys::sockopt;
-use crate::underlay::Port;
-
-/// What a socket is bound to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SocketSpec {
-    /// A public address of the node: outer source of what we send, and the only outer destination accepted.
-    pub address: IpAddr,
-    /// The format's UDP port; 0 for a transmit socket, which has one of the kernel's choice.
-    pub port: u16,
-    /// What is spoken on it.
-    pub format: Format,
-    /// The number of a transmit socket, below [`TRANSMIT_SOCKETS`]; `None` for the one that receives.
-    pub lane: Option<usize>,
-}
-
-impl SocketSpec {
-    /// The port that the socket serves.
-    pub const fn underlay_port(&self) -> Port {
-        Port::towards(self.address, self.format)
-    }
-}
 
 /// Opens and binds a socket. No address reuse of any kind: who holds the port must not be joined unknowingly.
 ///

@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 
 use socket2::{SockFilter, Socket, Type};
 
-use super::bind::SocketSpec;
 use super::error::UnderlayError;
+use super::spec::SocketSpec;
 use crate::limits::{ERRORS, RECEIVE_BUFFER, SEND_BUFFER};
 use crate::sys::{mmsg, sockopt};
 
