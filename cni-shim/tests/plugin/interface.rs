@@ -2,11 +2,12 @@
 //! and a pod that reaches itself through a service.
 
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::rig::{Rig, ip, ping, variables};
+use crate::rig::{PLUGIN, Rig, ip, ping, variables};
 
 const BOTH: &[&str] = &["10.244.7.0/24", "fd00:7::/64"];
 
@@ -58,6 +59,44 @@ fn b5_a_second_interface_answers_where_it_was_asked() {
     rig.del("c1", "net2", &pod).silent();
     rig.del("c1", "net1", &pod).silent();
     assert_eq!(rig.census(), before, "rules and table are gone");
+}
+
+/// The host's end comes up first, and sends nothing until the kernel's link
+/// watch has seen the pod's: a work queue, which is late where much is going on.
+/// A file of /sys tells whether it has, and unlike netlink does not hasten it.
+#[test]
+fn b1_the_first_packet_after_add_is_not_lost_beside_many_others() {
+    const AT_ONCE: usize = 20;
+    const ROUNDS: usize = 8;
+    let mut rig = Rig::new(BOTH);
+    let pods: Vec<String> = (0..AT_ONCE).map(|_| rig.pod()).collect();
+    let rig = &rig;
+    let late = AtomicUsize::new(0);
+    let attach = |number: usize, pod: &str| {
+        let container = format!("c{number}");
+        let end = rig.add(&container, "eth0", pod).host_ifname();
+        // The shell reads it without starting anything.
+        let script = "\"$0\"; read -r state <\"/sys/class/net/$1/operstate\"; echo \"$state\"";
+        for _ in 0..ROUNDS {
+            rig.del(&container, "eth0", pod).silent();
+            let through = ["sh", "-c", script, PLUGIN, &end];
+            let call = variables("ADD", &container, "eth0", pod);
+            let answer = rig.run_by(&through, &call, rig.conf("1.0.0").to_string());
+            let (result, state) = answer.stdout.trim_end().rsplit_once('\n').unwrap();
+            assert!(result.contains(&end), "{answer:?}");
+            if state != "up" {
+                late.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for (number, pod) in pods.iter().enumerate() {
+            let attach = &attach;
+            scope.spawn(move || attach(number, pod));
+        }
+    });
+    let late = late.into_inner();
+    assert_eq!(late, 0, "of {} pods", AT_ONCE * ROUNDS);
 }
 
 #[test]

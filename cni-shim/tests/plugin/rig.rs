@@ -180,9 +180,18 @@ impl Rig {
         variables: &[(&str, &str)],
         stdin: impl AsRef<[u8]>,
     ) -> Answer {
+        self.run_by(&[through, &[PLUGIN]].concat(), variables, stdin)
+    }
+
+    /// Runs a program that runs the plugin, in the node's namespace.
+    pub(crate) fn run_by(
+        &self,
+        program: &[&str],
+        variables: &[(&str, &str)],
+        stdin: impl AsRef<[u8]>,
+    ) -> Answer {
         let mut command = Command::new("ip");
-        let node = ["netns", "exec", &self.node];
-        command.args(node).args(through).arg(PLUGIN);
+        command.args(["netns", "exec", &self.node]).args(program);
         let child = feed(prepare(command, variables), stdin);
         Answer::of(child.wait_with_output().unwrap())
     }
@@ -325,7 +334,8 @@ pub(crate) fn variables<'a>(
     ]
 }
 
-const PLUGIN: &str = env!("CARGO_BIN_EXE_tartan-cni");
+/// The program under test.
+pub(crate) const PLUGIN: &str = env!("CARGO_BIN_EXE_tartan-cni");
 
 fn prepare(mut command: Command, variables: &[(&str, &str)]) -> Command {
     command
