@@ -17,6 +17,7 @@ use cni_shim::{RunDir, State, attachment};
 use crate::agent::{self, Call};
 use crate::delegate::Delegate;
 use crate::error::Error;
+use crate::fault;
 use crate::link_name;
 use crate::netlink::{LinkId, Netlink};
 use crate::teardown;
@@ -97,7 +98,9 @@ fn remove_damaged(
     error: &attachment::Error,
 ) -> Result<(), Error> {
     let name = link_name::host_ifname(&conf.name, key, 0);
-    if host.link(&name)?.is_none() {
+    let found = host.link(&name)?;
+    fault::after("link-looked-up")?;
+    if found.is_none() {
         return Ok(());
     }
     host.remove_link(LinkId::Name(&name))?;
@@ -126,6 +129,7 @@ fn unclaimed(host: &mut Netlink, records: &[attachment::Listed]) -> Result<bool,
         .map(|record| record.host_ifname.as_str())
         .collect();
     let mut names = host.link_names()?.into_iter();
+    fault::after("links-listed")?;
     Ok(names.any(|name| {
         name.starts_with(attachment::HOST_IFNAME_PREFIX) && !claimed.contains(name.as_str())
     }))

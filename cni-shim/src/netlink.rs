@@ -6,6 +6,7 @@
 //! thread through a socket opened inside.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use netlink_packet_core::{
@@ -14,14 +15,14 @@ use netlink_packet_core::{
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
-use rustix::net::RecvFlags;
+use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{RecvFlags, SendFlags};
 
-/// A route netlink socket.
+/// A route netlink socket; of another kind in tests alone.
 #[derive(Debug)]
-pub(crate) struct Netlink {
-    socket: Socket,
+pub(crate) struct Netlink<S = Socket> {
+    socket: S,
     sequence: u32,
     buffer: Vec<u8>,
 }
@@ -73,6 +74,12 @@ pub(crate) enum Error {
         /// What is wrong with the answer.
         what: &'static str,
     },
+    /// What we asked for changed each time while the kernel told it.
+    #[error("what was there changed all the while we were to {doing}: try again")]
+    Interrupted {
+        /// What was asked for.
+        doing: &'static str,
+    },
     /// The kernel did not do it.
     #[error("the kernel refused to {doing}{}{detail}", if detail.is_empty() { "" } else { ": " })]
     Refused {
@@ -112,7 +119,9 @@ impl Netlink {
         };
         open().map_err(|source| Error::Open { source })
     }
+}
 
+impl<S: AsFd> Netlink<S> {
     /// Sends one change and waits until the kernel has made it. `doing`
     /// completes "the kernel refused to …".
     ///
@@ -155,19 +164,22 @@ impl Netlink {
         }
     }
 
-    /// The name of every interface.
+    /// The name of every interface: what one takes away because no interface
+    /// has it must not be judged by half a list.
     ///
     /// # Errors
-    /// As of [`Netlink::change`].
+    /// As of [`Netlink::change`], and [`Error::Interrupted`].
     pub(crate) fn link_names(&mut self) -> Result<Vec<String>, Error> {
         let question = RouteNetlinkMessage::GetLink(LinkMessage::default());
-        self.dump("list the interfaces", &question, |answer| match answer {
+        let doing = "list the interfaces";
+        let (names, whole) = self.look(doing, &question, |answer| match answer {
             RouteNetlinkMessage::NewLink(link) => link.attributes.iter().find_map(|a| match a {
                 LinkAttribute::IfName(name) => Some(name.clone()),
                 _ => None,
             }),
             _ => None,
-        })
+        })?;
+        whole.then_some(names).ok_or(Error::Interrupted { doing })
     }
 
     /// Removes an interface, and with a veth its other end. It is gone from the
@@ -203,17 +215,27 @@ impl Netlink {
         &mut self,
         doing: &'static str,
         question: &RouteNetlinkMessage,
-        mut read: impl FnMut(&RouteNetlinkMessage) -> Option<T>,
+        read: impl FnMut(&RouteNetlinkMessage) -> Option<T>,
     ) -> Result<Vec<T>, Error> {
+        self.look(doing, question, read).map(|(seen, _)| seen)
+    }
+
+    /// The same, and whether the last dump was whole.
+    fn look<T>(
+        &mut self,
+        doing: &'static str,
+        question: &RouteNetlinkMessage,
+        mut read: impl FnMut(&RouteNetlinkMessage) -> Option<T>,
+    ) -> Result<(Vec<T>, bool), Error> {
         let mut seen = Vec::new();
         for _ in 0..DUMP_ATTEMPTS {
             seen.clear();
             let each = |answer: &RouteNetlinkMessage| seen.extend(read(answer));
             if self.ask(doing, question.clone(), NLM_F_REQUEST | NLM_F_DUMP, each)? {
-                break;
+                return Ok((seen, true));
             }
         }
-        Ok(seen)
+        Ok((seen, false))
     }
 
     /// Sends one message and feeds the answers to `each` until the kernel
@@ -248,7 +270,15 @@ impl Netlink {
                             source: answer.to_io(),
                         });
                     }
-                    NetlinkPayload::Done(_) => return Ok(whole),
+                    NetlinkPayload::Done(done) if done.code == 0 => return Ok(whole),
+                    // A dump that failed in the middle ends so (net/netlink/af_netlink.c, `netlink_dump_done`).
+                    NetlinkPayload::Done(done) => {
+                        return Err(Error::Refused {
+                            doing,
+                            detail: String::new(),
+                            source: io::Error::from_raw_os_error(done.code.saturating_neg()),
+                        });
+                    }
                     NetlinkPayload::InnerMessage(answer) => each(&answer),
                     _ => {}
                 }
@@ -270,16 +300,25 @@ impl Netlink {
         request.finalize();
         let mut bytes = vec![0; request.buffer_len()];
         request.serialize(&mut bytes);
-        self.socket
-            .send_to(&bytes, &SocketAddr::new(0, 0), 0)
+        // To the kernel, where no address says otherwise (netlink(7)).
+        rustix::net::send(&self.socket, &bytes, SendFlags::empty())
             .map(|_| ())
-            .map_err(|source| Error::Exchange { doing, source })
+            .map_err(|errno| Error::Exchange {
+                doing,
+                source: errno.into(),
+            })
     }
 
     fn receive(&mut self, doing: &'static str) -> Result<usize, Error> {
         loop {
             let flags = RecvFlags::TRUNC;
             match rustix::net::recv(&self.socket, self.buffer.as_mut_slice(), flags) {
+                Ok((_, 0)) => {
+                    return Err(Error::Nonsense {
+                        doing,
+                        what: "an empty datagram",
+                    });
+                }
                 Ok((_, length)) if length <= self.buffer.len() => return Ok(length),
                 Ok(_) => {
                     return Err(Error::Nonsense {
@@ -388,54 +427,4 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const DUMP_ATTEMPTS: u32 = 5;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn the_kernel_answers_and_refuses_in_words() {
-        let mut netlink = Netlink::open().unwrap();
-        let lo = netlink.link("lo").unwrap().unwrap();
-        assert_eq!(lo.mac, [0; 6]);
-        assert_eq!(netlink.link("cs-none").unwrap(), None);
-        let mut message = LinkMessage::default();
-        message
-            .attributes
-            .push(LinkAttribute::IfName("cs-none".to_owned()));
-        let refused = netlink
-            .change("delete it", RouteNetlinkMessage::DelLink(message), 0)
-            .unwrap_err();
-        assert!(refused.is(rustix::io::Errno::NODEV), "{refused}");
-        assert!(!refused.is(rustix::io::Errno::EXIST));
-        let question = RouteNetlinkMessage::GetLink(LinkMessage::default());
-        let dumped = netlink.dump("list the interfaces", &question, |_| Some(()));
-        assert!(!dumped.unwrap().is_empty());
-    }
-
-    #[test]
-    fn the_kernels_own_words_are_found() {
-        let mut message = vec![0; HEADER + 4 + HEADER];
-        assert_eq!(kernel_words(&message), "");
-        for (kind, value) in [(2u16, &[9u8, 9, 9, 9][..]), (1, b"no room\0")] {
-            message.extend((value.len() as u16 + 4).to_ne_bytes());
-            message.extend(kind.to_ne_bytes());
-            message.extend(value);
-        }
-        assert_eq!(kernel_words(&message), "no room");
-    }
-
-    proptest! {
-        #[test]
-        fn no_answer_makes_it_panic_or_loop(
-            bytes in prop::collection::vec(any::<u8>(), 0..120),
-        ) {
-            kernel_words(&bytes);
-            let mut rest = bytes.as_slice();
-            while let Ok((_, one, tail)) = split("test", rest) {
-                prop_assert!(!one.is_empty());
-                prop_assert!(tail.len() < rest.len());
-                rest = tail;
-            }
-        }
-    }
-}
+mod tests;

@@ -351,6 +351,42 @@ fn f2_gc_sets_a_record_aside_that_cannot_be_read_and_has_no_interface() {
     );
 }
 
+/// Of a kernel that does not say what there is, GC believes nothing.
+#[test]
+fn f6_gc_takes_nothing_away_where_the_kernel_does_not_say_what_there_is() {
+    let mut rig = Rig::new(BOTH);
+    let pod = rig.pod();
+    let conf = json!({"cniVersion": "1.1.0", "name": "pods", "type": "tartan-cni",
+                      "root": rig.root(), "cni.dev/valid-attachments": []});
+    let gc = |fault: &str| {
+        let call = [("CNI_COMMAND", "GC"), ("TARTAN_CNI_FAULT", fault)];
+        rig.call(&call, conf.to_string())
+    };
+    let spoil = |container: &str| {
+        let path = Attachment::path(&rig.run(), container, "eth0").unwrap();
+        std::fs::write(&path, "half a").unwrap();
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(std::time::SystemTime::now() - Duration::from_secs(90))
+            .unwrap();
+    };
+    // One record without an interface, and one whose interface is there.
+    for (living, fault) in [(false, "links-listed:fail"), (true, "link-looked-up:fail")] {
+        if living {
+            rig.add("c1", "eth0", &pod).result();
+        }
+        spoil("c1");
+        let before = rig.census();
+        let answer = gc(fault);
+        let (code, message) = answer.error();
+        assert_eq!((code, &message[..4]), (104, "1 of"), "{answer:?}");
+        assert!(answer.stdout.contains("asks for a failure"), "{answer:?}");
+        assert_eq!(rig.census(), before, "{fault}");
+        gc("").silent();
+        assert!(rig.census().records().is_empty(), "{fault}");
+    }
+    assert_eq!(ip(&["-n", &rig.node, "link", "show", "type", "veth"]), "");
+}
+
 #[test]
 fn f1_f4_gc_removes_what_the_list_does_not_name_and_nothing_else() {
     let mut rig = Rig::new(BOTH);
