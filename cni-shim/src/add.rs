@@ -22,12 +22,12 @@ use std::time::{Duration, Instant};
 use cni_shim::protocol::request::Target;
 use cni_shim::protocol::result::{Dns, Interface, Ip, Route};
 use cni_shim::protocol::{CniResult, NetConf};
-use cni_shim::{Attachment, NodeFile, RunDir, State, node_file};
+use cni_shim::{Attachment, NodeFile, RunDir, State, attachment, node_file};
 use ipnet::IpNet;
 use serde_json::Value;
 
 use crate::agent::{self, Agent, Call};
-use crate::delegate::Delegate;
+use crate::delegate::{AtWork, Delegate};
 use crate::error::Error;
 use crate::fault;
 use crate::link_name::mac_text;
@@ -68,7 +68,12 @@ pub(crate) fn add(target: &Target, conf: &NetConf) -> Result<Value, Error> {
         let given = match &delegate {
             None => CniResult::default(),
             Some(delegate) => {
-                let given = match delegate.add() {
+                let path = Attachment::path(&run, &record.container, &record.ifname)?;
+                let at_work =
+                    AtWork::on(&path).map_err(|source| attachment::Error::Read { path, source })?;
+                let given = delegate.add();
+                drop(at_work);
+                let given = match given {
                     Err(refused) if refused.is_refusal() => {
                         // It is run with DEL all the same (SPEC section 4), but owes and is owed nothing.
                         if expect_ours(&run, &record).is_ok() {

@@ -2,14 +2,20 @@
 //! that the configuration names in `ipam.type`. It is run with our own
 //! environment and standard input, its standard error is ours, and what it
 //! refuses we refuse in its words.
+//!
+//! Whoever kills us does not kill it. What it still gives then would be given
+//! to nobody, were it told to give back before: so it inherits the record,
+//! locked ([`AtWork`]), and whoever gives back waits for the lock.
 
+use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cni_shim::protocol::request::SearchPath;
 use cni_shim::protocol::{CniResult, Json, Key, NetConf, Verb, result};
+use rustix::io::FdFlags;
 
 use crate::child::{self, Ended};
 use crate::error::TRY_LATER;
@@ -190,12 +196,50 @@ impl<'a> Delegate<'a> {
     }
 }
 
+/// The record of an attachment, locked while it lives and while the IPAM
+/// plugins do that were started meanwhile.
+pub(crate) struct AtWork {
+    _record: File,
+}
+
+impl AtWork {
+    /// Locks the record at `path`, for us and for whom we start.
+    pub(crate) fn on(path: &Path) -> io::Result<AtWork> {
+        let record = File::open(path)?;
+        record.lock_shared()?;
+        rustix::io::fcntl_setfd(&record, FdFlags::empty())?;
+        Ok(AtWork { _record: record })
+    }
+
+    /// Waits until nobody has locked the record at `path`, for as long as an
+    /// IPAM plugin may take. One that is not there nobody has.
+    pub(crate) fn wait_for(path: &Path) {
+        let Ok(record) = File::open(path) else {
+            return;
+        };
+        let deadline = Instant::now() + PATIENCE;
+        while matches!(record.try_lock(), Err(std::fs::TryLockError::WouldBlock)) {
+            if Instant::now() >= deadline {
+                eprintln!(
+                    "tartan-cni: an ipam plugin of an earlier ADD is still at work, for longer than {} s: what it gives is lost",
+                    PATIENCE.as_secs()
+                );
+                return;
+            }
+            std::thread::sleep(STEP);
+        }
+    }
+}
+
 /// Ours, beyond those of the specification.
 const DELEGATE_FAILED: u32 = 107;
 
 /// Longer than a plugin that asks a server over the network takes, shorter than
 /// a runtime waits for us.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often is looked whether one has ended.
+const STEP: Duration = Duration::from_millis(2);
 
 /// Bytes of an answer: many times what a result has.
 const LONGEST_ANSWER: usize = 1024 * 1024;

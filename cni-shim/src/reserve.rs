@@ -12,7 +12,7 @@ use cni_shim::range::{self, Range};
 use cni_shim::{Attachment, NodeFile, RunDir, State, attachment};
 use ipnet::IpNet;
 
-use crate::delegate::Delegate;
+use crate::delegate::{AtWork, Delegate};
 use crate::error::Error;
 use crate::fault;
 use crate::inventory;
@@ -127,8 +127,10 @@ impl Reservation<'_> {
         let Some(kind) = previous.and_then(|record| record.ipam.as_ref()) else {
             return Ok(());
         };
+        let key = &self.target.key;
+        AtWork::wait_for(&Attachment::path(self.run, &key.container, &key.ifname)?);
         let found = Delegate::find(kind, &self.target.path, self.conf);
-        let freed = found.and_then(|delegate| delegate.delete(&self.target.key));
+        let freed = found.and_then(|delegate| delegate.delete(key));
         let gave = previous.is_some_and(|record| !record.addresses.is_empty());
         match freed {
             // As at DEL: a plugin that is not there has given nothing as far as we know.

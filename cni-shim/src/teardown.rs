@@ -11,7 +11,7 @@ use cni_shim::protocol::request::SearchPath;
 use cni_shim::protocol::{Key, NetConf};
 use cni_shim::{Attachment, RunDir, range};
 
-use crate::delegate::Delegate;
+use crate::delegate::{AtWork, Delegate};
 use crate::error::Error;
 use crate::fault;
 use crate::netlink::Netlink;
@@ -28,6 +28,7 @@ pub(crate) fn remove(
     path: &SearchPath,
     conf: &NetConf,
 ) -> Result<(), Error> {
+    let file = Attachment::path(run, &record.container, &record.ifname)?;
     remove_links(host, record)?;
     fault::after("link-removed")?;
     if is_anothers(run, record) {
@@ -35,6 +36,7 @@ pub(crate) fn remove(
     }
     let freed = match &record.ipam {
         Some(kind) => Delegate::find(kind, path, conf).and_then(|delegate| {
+            AtWork::wait_for(&file);
             let (container, ifname) = (record.container.clone(), record.ifname.clone());
             delegate.delete(&Key { container, ifname })
         }),

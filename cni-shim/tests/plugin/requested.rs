@@ -2,10 +2,11 @@
 //! us: lines B7, B8, B10, E2 and H2 of the checklist.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::rig::{Rig, ip, ping, variables};
+use crate::rig::{Answer, Rig, ip, ping, variables};
 
 const SUBNET: &[&str] = &["10.244.7.0/24"];
 const BOTH: &[&str] = &["10.244.7.0/24", "fd00:7::/64"];
@@ -325,6 +326,45 @@ fn h2_what_an_ipam_plugin_is_owed_is_never_forgotten() {
         call("DEL", "", &plain).silent();
         assert!(rig.census().records().is_empty(), "{given}");
     }
+}
+
+/// Whoever kills the plugin does not kill what it runs.
+#[test]
+fn h2_an_ipam_plugin_that_outlives_its_add_is_waited_for() {
+    let mut rig = Rig::new(SUBNET);
+    let pod = rig.pod();
+    let (path, held) = debtor(&rig, "late");
+    let begun = held.with_extension("begun");
+    let program = held.with_file_name("late");
+    let slowly = std::fs::read_to_string(&program)
+        .unwrap()
+        .replace("ADD) ", &format!("ADD) : >{}; sleep 1; ", begun.display()));
+    std::fs::write(&program, slowly).unwrap();
+    let mut conf = rig.conf("1.0.0");
+    conf["ipam"] = json!({"type": "late"});
+    let conf = conf.to_string();
+    let call = |verb: &'static str| {
+        let mut call = variables(verb, "c1", "eth0", &pod).to_vec();
+        call.push(("CNI_PATH", &path));
+        rig.spawn(&call, &conf)
+    };
+    let ended = |child: std::process::Child| Answer::of(child.wait_with_output().unwrap());
+    for next in ["DEL", "ADD"] {
+        let _ = std::fs::remove_file(&begun);
+        let mut killed = call("ADD");
+        while !begun.exists() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        killed.kill().unwrap();
+        assert!(!killed.wait().unwrap().success());
+        let answer = ended(call(next));
+        assert!(answer.ok, "{next}: {answer:?}");
+        std::thread::sleep(Duration::from_millis(1200));
+        assert_eq!(held.exists(), next == "ADD", "{next}");
+    }
+    ended(call("DEL")).silent();
+    assert!(!held.exists());
+    assert!(rig.census().records().is_empty());
 }
 
 /// Line C7 with an IPAM plugin: what it gives and takes is the next ADD's by then.
