@@ -214,7 +214,10 @@ fn g3_an_upgrade_by_rename_disturbs_nobody() {
     let copy = rig.root().join(".new");
     let plugin = env!("CARGO_BIN_EXE_tartan-cni");
     let replace = || {
-        std::fs::copy(plugin, &copy).unwrap();
+        // By another process: a child that a test forks meanwhile would have our descriptor, and with it the program
+        // could not be run ("text file busy").
+        let mut cp = Command::new("cp");
+        assert!(cp.arg(plugin).arg(&copy).status().unwrap().success());
         std::fs::rename(&copy, &program).unwrap();
     };
     replace();
