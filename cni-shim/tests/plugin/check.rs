@@ -191,6 +191,47 @@ fn d2_whatever_is_missing_or_wrong_is_named() {
     }
 }
 
+/// What a second interface has beside the first: a table of its own, and the
+/// rules that lead there.
+#[test]
+fn d2_of_a_second_interface_the_table_and_its_rules_are_checked_too() {
+    let checked = Checked::new();
+    let call = variables("ADD", "c1", "net1", &checked.pod);
+    let added = checked
+        .rig
+        .call(&call, checked.rig.conf("1.0.0").to_string());
+    let mut conf = checked.rig.conf("1.0.0");
+    conf["prevResult"] = added.result();
+    let check = |checked: &Checked| {
+        let call = variables("CHECK", "c1", "net1", &checked.pod);
+        checked.rig.call(&call, conf.to_string())
+    };
+    let fails = |checked: &Checked, words: &str| {
+        let (code, message) = check(checked).error();
+        assert_eq!(code, 106, "{message}");
+        assert!(message.contains(words), "{words}: {message}");
+    };
+    check(&checked).silent();
+    for (family, address, everything, gateway) in [
+        ("-4", "10.244.7.3", "0.0.0.0/0", "169.254.1.1"),
+        ("-6", "fd00:7::3", "::/0", "fe80::1"),
+    ] {
+        let rule = ["from", address, "lookup", "1001"];
+        checked.pod(&[&[family, "rule", "del"], &rule[..]].concat());
+        fails(&checked, &format!("rule for what leaves from {address}"));
+        checked.pod(&[&[family, "rule", "add"], &rule[..]].concat());
+        check(&checked).silent();
+        let route = ["default", "via", gateway, "dev", "net1", "table", "1001"];
+        checked.pod(&[&[family, "route", "del"], &route[..]].concat());
+        fails(&checked, &format!("route to {everything}"));
+        checked.pod(&[&[family, "route", "add"], &route[..], &["onlink"]].concat());
+        check(&checked).silent();
+    }
+    checked.pod(&["link", "set", "net1", "down"]);
+    fails(&checked, "net1 is down");
+    checked.check().silent();
+}
+
 #[test]
 fn d2_d4_without_its_record_or_its_namespace_nothing_is_attached() {
     let checked = Checked::new();

@@ -59,3 +59,21 @@ fn every_line_of_the_checklist_has_its_tests() {
         }
     }
 }
+
+/// A step that no test makes fail is one after which nobody knows what is left.
+#[test]
+fn every_step_is_made_to_fail() {
+    let home = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let tests = sources(&home.join("tests"));
+    let code = sources(&home.join("src")).replace("(BEGUN)", "(\"removal-begun\")");
+    let steps: Vec<&str> = code
+        .split("fault::after(\"")
+        .skip(1)
+        .filter_map(|rest| rest.split('"').next())
+        .collect();
+    assert!(steps.len() >= 14, "{steps:?}");
+    for step in steps {
+        let named = tests.contains(&format!("\"{step}\"")) || tests.contains(&format!("\"{step}:"));
+        assert!(named, "nothing fails after {step}");
+    }
+}

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::rig::{Answer, Rig, variables};
+use crate::rig::{Answer, PLUGIN, Rig, variables};
 
 const BOTH: &[&str] = &["10.244.7.0/24", "fd00:7::/64"];
 const VERSIONS: [&str; 7] = [
@@ -156,6 +156,25 @@ fn a3_version_waits_for_nobody_who_keeps_its_input_open() {
     let mut closed = rig.command(&[("CNI_COMMAND", "VERSION")]);
     let closed = closed.stdin(std::process::Stdio::null()).output().unwrap();
     assert_eq!(Answer::of(closed).result()["cniVersion"], "1.1.0");
+    // No descriptor at all.
+    let none = rig.run_by(
+        &["sh", "-c", "exec \"$0\" <&-", PLUGIN],
+        &[("CNI_COMMAND", "VERSION")],
+        "",
+    );
+    assert_eq!(none.result()["cniVersion"], "1.1.0");
+}
+
+#[test]
+fn a3_without_a_command_a_person_is_told_what_it_is() {
+    let rig = Rig::new(BOTH);
+    for variables in [&[][..], &[("CNI_COMMAND", "")]] {
+        let hint = rig.call(variables, "");
+        hint.silent();
+        assert!(hint.stderr.starts_with("tartan-cni "), "{hint:?}");
+        let versions = format!("CNI protocol versions supported: {}", VERSIONS.join(", "));
+        assert!(hint.stderr.contains(&versions), "{hint:?}");
+    }
 }
 
 #[test]

@@ -126,6 +126,35 @@ fn e2_a_full_range_says_how_full_and_by_whom() {
     assert!(status.stdout.contains("4 attachments"), "{status:?}");
 }
 
+/// Every pod of ours has an address: one that would have none is refused.
+#[test]
+fn b2_without_an_address_there_is_no_pod() {
+    let mut rig = Rig::new(SUBNET);
+    let pod = rig.pod();
+    let (path, held) = debtor(&rig, "nothing");
+    let program = held.with_file_name("nothing");
+    let script = std::fs::read_to_string(&program).unwrap();
+    std::fs::write(
+        &program,
+        script.replace(r#"[{"address":"10.244.7.77/24"}]"#, "[]"),
+    )
+    .unwrap();
+    let before = rig.census();
+    let mut conf = rig.conf("1.0.0");
+    conf["ipam"] = json!({"type": "nothing"});
+    let mut call = variables("ADD", "c1", "eth0", &pod).to_vec();
+    call.push(("CNI_PATH", &path));
+    let (code, message) = rig.call(&call, conf.to_string()).error();
+    assert_eq!(code, 107);
+    assert!(message.contains("gave no address"), "{message}");
+    assert!(!held.exists(), "what it holds it gets back");
+    assert_eq!(rig.census(), before);
+    rig.lease(&[]);
+    let (code, message) = add(&rig, "c1", &pod, &json!({})).error();
+    assert_eq!(code, 11, "{message}");
+    assert_eq!(rig.census(), before);
+}
+
 #[test]
 fn b8_behind_other_plugins_their_result_is_kept_and_ours_added() {
     let mut rig = Rig::new(SUBNET);
