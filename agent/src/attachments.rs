@@ -88,7 +88,9 @@ pub fn scan(run: &RunDir, subnets: &[IpNet]) -> Scan {
     for (path, record) in records {
         match record {
             Err(error) => scan.refuse(path, with_source(&error)),
-            Ok(attachment) => match check(&attachment, subnets, &holders) {
+            Ok(attachment) => match check(&attachment, subnets, |address| {
+                holders.get(&address).cloned()
+            }) {
                 Err(unfit) => scan.refuse(path, unfit.to_string()),
                 Ok(()) => {
                     let held = attachment.addresses.iter().map(IpNet::addr);
@@ -101,6 +103,55 @@ pub fn scan(run: &RunDir, subnets: &[IpNet]) -> Scan {
     scan
 }
 
+/// Reads one record again, `adopted` being what a scan that refused nothing found. False where only another scan can tell:
+/// the record cannot be served, or another holds an address of it.
+pub fn rescan(
+    run: &RunDir,
+    subnets: &[IpNet],
+    container: &str,
+    ifname: &str,
+    adopted: &mut Vec<Attachment>,
+) -> bool {
+    let Ok(path) = Attachment::path(run, container, ifname) else {
+        return false;
+    };
+    let read = Attachment::read(&path);
+    let name = Attachment::file_name(container, ifname);
+    let place =
+        adopted.binary_search_by_key(&name, |a| Attachment::file_name(&a.container, &a.ifname));
+    match (read, place) {
+        (Err(error), place) if error.is_not_found() => {
+            place.map(|known| adopted.remove(known)).ok();
+            true
+        }
+        (Err(_), _) => false,
+        (Ok(record), place) => {
+            let other = |one: &&Attachment| (&*one.container, &*one.ifname) != (container, ifname);
+            let holder = |address| {
+                let mut others = adopted.iter().filter(other);
+                others
+                    .find(|one| holds(one, address))
+                    .map(|one| one.container.clone())
+            };
+            if check(&record, subnets, holder).is_err() {
+                return false;
+            }
+            match place {
+                Ok(known) => adopted.splice(known..=known, [record]).for_each(drop),
+                Err(free) => adopted.insert(free, record),
+            }
+            true
+        }
+    }
+}
+
+fn holds(attachment: &Attachment, address: IpAddr) -> bool {
+    attachment
+        .addresses
+        .iter()
+        .any(|held| held.addr() == address)
+}
+
 impl Scan {
     fn refuse(&mut self, path: PathBuf, reason: String) {
         self.refused.push(Refused { path, reason });
@@ -111,7 +162,7 @@ impl Scan {
 fn check(
     attachment: &Attachment,
     subnets: &[IpNet],
-    holders: &HashMap<IpAddr, String>,
+    holder: impl Fn(IpAddr) -> Option<String>,
 ) -> Result<(), Unfit> {
     if attachment.addresses.is_empty() {
         return Err(Unfit::NoAddress);
@@ -124,8 +175,7 @@ fn check(
         if subnets.iter().any(|subnet| subnet.network() == address) {
             return Err(Unfit::Tunnel(address));
         }
-        if let Some(container) = holders.get(&address) {
-            let container = container.clone();
+        if let Some(container) = holder(address) {
             return Err(Unfit::Taken { address, container });
         }
     }
@@ -249,6 +299,72 @@ mod tests {
             refused[0].contains("10.244.1.2 is held by container a too"),
             "{refused:?}"
         );
+    }
+
+    /// Whether one record of `now` can be read again alone, and what is adopted then; `before` is what was scanned.
+    fn rescanned(
+        before: &[Attachment],
+        now: &[Attachment],
+        container: &str,
+    ) -> (bool, Vec<String>) {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::under(root.path());
+        run.make().unwrap();
+        let subnets = ["10.244.1.0/24".parse().unwrap()];
+        before.iter().for_each(|record| record.write(&run).unwrap());
+        let mut adopted = scan(&run, &subnets).adopted;
+        before
+            .iter()
+            .for_each(|record| record.remove(&run).unwrap());
+        now.iter().for_each(|record| record.write(&run).unwrap());
+        let alone = rescan(&run, &subnets, container, "eth0", &mut adopted);
+        let served = adopted
+            .into_iter()
+            .map(|a| format!("{} {}", a.container, a.addresses[0].addr()));
+        (alone, served.collect())
+    }
+
+    #[test]
+    fn one_record_is_read_again_alone() {
+        let [a, b, c] = [("a", 2), ("b", 3), ("c", 4)]
+            .map(|(name, last)| record(name, &[&format!("10.244.1.{last}/32")]));
+        let moved = record("b", &["10.244.1.9/32"]);
+        let before = [a.clone(), c.clone()];
+        let all = ["a 10.244.1.2", "b 10.244.1.3", "c 10.244.1.4"].map(str::to_owned);
+        let (alone, served) = rescanned(&before, &[a.clone(), b.clone(), c.clone()], "b");
+        assert!(
+            alone && served == all,
+            "a new one, in its place: {served:?}"
+        );
+        let before = [a.clone(), b.clone(), c.clone()];
+        let (alone, served) = rescanned(&before, &[a.clone(), moved.clone(), c.clone()], "b");
+        assert!(
+            alone && served[1] == "b 10.244.1.9",
+            "a changed one: {served:?}"
+        );
+        let (alone, served) = rescanned(&before, &[a.clone(), c.clone()], "b");
+        assert!(
+            alone && served == [&*all[0], &*all[2]],
+            "one that is gone: {served:?}"
+        );
+        let (alone, served) = rescanned(&before, &[c], "b");
+        assert!(
+            alone && served == [&*all[0], &*all[2]],
+            "and no other is looked for: {served:?}"
+        );
+    }
+
+    #[test]
+    fn what_one_record_alone_cannot_tell_is_left_to_a_scan() {
+        let before = [record("a", &["10.244.1.2/32"])];
+        let twice = record("b", &["10.244.1.2/32"]);
+        let tunnel = record("b", &["10.244.1.0/32"]);
+        for other in [twice, tunnel, record("b", &[])] {
+            let now = [before[0].clone(), other];
+            let (alone, served) = rescanned(&before, &now, "b");
+            assert!(!alone && served == ["a 10.244.1.2"], "{served:?}");
+        }
+        assert!(!rescanned(&before, &before, "../b").0);
     }
 
     #[test]

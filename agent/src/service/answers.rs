@@ -41,10 +41,10 @@ impl Control {
         Ok(())
     }
 
-    /// The directory of records is the database: it is read again, whoever asks. A pod's limits are in force before
-    /// it is delivered to.
+    /// The directory of records is the database: the record is read again, whoever asks. A pod's limits are in force
+    /// before it is delivered to.
     async fn adopt(&mut self, container: &str, ifname: &str, answer: oneshot::Sender<Reply>) {
-        self.node.reread_records();
+        self.node.reread_record(container, ifname);
         let refused = match self.why_not_adopted(container, ifname) {
             None => self.limit(container, ifname).await.err(),
             reason => reason,
@@ -86,7 +86,7 @@ impl Control {
     }
 
     fn release(&mut self, container: &str, ifname: &str, answer: oneshot::Sender<Reply>) {
-        self.node.reread_records();
+        self.node.reread_record(container, ifname);
         self.publish();
         let kept = self.node.known.attachments.iter();
         if kept

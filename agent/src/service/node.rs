@@ -208,6 +208,20 @@ impl Node {
         self.refused_records = adopt_records(&mut self.known);
     }
 
+    /// Reads the record of one attachment again, whose caller says that it changed, and all where that one alone does not
+    /// tell. Another that changed is found at the next look, which the directory's own change calls for.
+    pub fn reread_record(&mut self, container: &str, ifname: &str) {
+        let known = &mut self.known;
+        let run = known.config.run_dir();
+        let (subnets, adopted) = (&known.own.subnets, &mut known.attachments);
+        // One that was refused may be served once another is gone.
+        let alone = self.refused_records.is_empty()
+            && attachments::rescan(&run, subnets, container, ifname, adopted);
+        if !alone {
+            self.reread_records();
+        }
+    }
+
     /// Lists them if the directory has changed since.
     pub fn reread_changed_records(&mut self) {
         if self.have_records_changed() {

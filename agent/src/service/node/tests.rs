@@ -129,6 +129,47 @@ fn what_is_saved_is_what_is_in_force_at_its_age() {
 }
 
 #[test]
+fn a_record_that_was_refused_is_served_once_what_was_in_its_way_is_gone() {
+    let root = tempfile::tempdir().unwrap();
+    let mut node = node(root.path(), 0);
+    let run = node.known.config.run_dir();
+    run.make().unwrap();
+    let record = |container: &str| Attachment {
+        version: Attachment::VERSION,
+        container: container.into(),
+        ifname: "eth0".into(),
+        addresses: vec!["10.244.1.2/32".parse().unwrap()],
+        ..Attachment::default()
+    };
+    record("a").write(&run).unwrap();
+    node.reread_record("a", "eth0");
+    record("b").write(&run).unwrap();
+    node.reread_record("b", "eth0");
+    let served = |node: &Node| {
+        node.known
+            .attachments
+            .iter()
+            .map(|a| a.container.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (served(&node), node.refused_records.len()),
+        (vec!["a".to_owned()], 1)
+    );
+    record("a").remove(&run).unwrap();
+    node.reread_record("a", "eth0");
+    assert_eq!(
+        (served(&node), node.refused_records.len()),
+        (vec!["b".to_owned()], 0)
+    );
+    // Nobody asked for this one.
+    record("b").remove(&run).unwrap();
+    assert!(node.have_records_changed());
+    node.reread_changed_records();
+    assert!(served(&node).is_empty());
+}
+
+#[test]
 fn a_list_without_us_is_ignored() {
     let root = tempfile::tempdir().unwrap();
     let mut node = node(root.path(), 0);
