@@ -16,8 +16,13 @@ use netlink_packet_core::{
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
+use rustix::buffer::spare_capacity;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
+
+pub(crate) use batch::Change;
+
+mod batch;
 
 /// A route netlink socket; of another kind in tests alone.
 #[derive(Debug)]
@@ -114,7 +119,7 @@ impl Netlink {
             Ok(Netlink {
                 socket,
                 sequence: 0,
-                buffer: vec![0; LARGEST_DATAGRAM],
+                buffer: Vec::with_capacity(LARGEST_DATAGRAM),
             })
         };
         open().map_err(|source| Error::Open { source })
@@ -247,7 +252,9 @@ impl<S: AsFd> Netlink<S> {
         flags: u16,
         mut each: impl FnMut(&RouteNetlinkMessage),
     ) -> Result<bool, Error> {
-        self.send(doing, message, flags)?;
+        let mut request = Vec::new();
+        self.append(&mut request, message, flags);
+        self.send(doing, &request)?;
         let mut whole = true;
         loop {
             let length = self.receive(doing)?;
@@ -286,22 +293,25 @@ impl<S: AsFd> Netlink<S> {
         }
     }
 
-    fn send(
-        &mut self,
-        doing: &'static str,
-        message: RouteNetlinkMessage,
-        flags: u16,
-    ) -> Result<(), Error> {
+    /// Adds a message with the next sequence number to a datagram.
+    fn append(&mut self, datagram: &mut Vec<u8>, message: RouteNetlinkMessage, flags: u16) {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = flags;
         header.sequence_number = self.sequence;
         let mut request = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
         request.finalize();
-        let mut bytes = vec![0; request.buffer_len()];
-        request.serialize(&mut bytes);
+        let start = datagram.len();
+        datagram.resize(start + request.buffer_len(), 0);
+        if let Some(place) = datagram.get_mut(start..) {
+            request.serialize(place);
+        }
+        datagram.resize(datagram.len().next_multiple_of(4), 0);
+    }
+
+    fn send(&mut self, doing: &'static str, datagram: &[u8]) -> Result<(), Error> {
         // To the kernel, where no address says otherwise (netlink(7)).
-        rustix::net::send(&self.socket, &bytes, SendFlags::empty())
+        rustix::net::send(&self.socket, datagram, SendFlags::empty())
             .map(|_| ())
             .map_err(|errno| Error::Exchange {
                 doing,
@@ -311,8 +321,10 @@ impl<S: AsFd> Netlink<S> {
 
     fn receive(&mut self, doing: &'static str) -> Result<usize, Error> {
         loop {
-            let flags = RecvFlags::TRUNC;
-            match rustix::net::recv(&self.socket, self.buffer.as_mut_slice(), flags) {
+            // What is not written is not touched: most of it never is.
+            self.buffer.clear();
+            let room = spare_capacity(&mut self.buffer);
+            match rustix::net::recv(&self.socket, room, RecvFlags::TRUNC) {
                 Ok((_, 0)) => {
                     return Err(Error::Nonsense {
                         doing,

@@ -1,4 +1,4 @@
-//! The interface settings that only /proc/sys offers.
+//! The interface settings that only /proc/sys offers: those of IPv6.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -17,40 +17,29 @@ pub(crate) enum Error {
 
 /// Pods are forwarded for, believed nothing, and told nothing but packets.
 pub(crate) fn set_host_side(ifname: &str, speaks_v6: bool) -> Result<(), Error> {
-    let v4 = [
-        ("forwarding", "1"),
-        // Only a first line: the kernel takes the larger of this and `all`.
-        ("rp_filter", "1"),
-        ("accept_redirects", "0"),
-        ("send_redirects", "0"),
-        ("accept_source_route", "0"),
-        ("arp_ignore", "1"),
-    ];
-    let v6 = [
+    let values = [
         ("accept_ra", "0"),
         ("accept_redirects", "0"),
         ("addr_gen_mode", "1"),
         ("forwarding", "1"),
     ];
-    set("ipv4", ifname, &v4)?;
-    set_v6(ifname, speaks_v6, &v6)
+    set_all(ifname, speaks_v6, &values)
 }
 
 /// Runs inside the pod's namespace: /proc/sys/net shows the caller's.
 pub(crate) fn set_pod_side(ifname: &str, speaks_v6: bool) -> Result<(), Error> {
-    set("ipv4", ifname, &[("arp_notify", "1")])?;
-    let v6 = [("accept_ra", "0"), ("accept_redirects", "0")];
-    set_v6(ifname, speaks_v6, &v6)
+    let values = [("accept_ra", "0"), ("accept_redirects", "0")];
+    set_all(ifname, speaks_v6, &values)
 }
 
 /// Without an IPv6 address an interface speaks no IPv6, so that nobody can
 /// talk to it by a link-local address past what guards IPv4.
-fn set_v6(ifname: &str, speaks_v6: bool, values: &[(&str, &'static str)]) -> Result<(), Error> {
+fn set_all(ifname: &str, speaks_v6: bool, values: &[(&str, &'static str)]) -> Result<(), Error> {
     if speaks_v6 {
-        set("ipv6", ifname, values)?;
-        return set("ipv6", ifname, &[("disable_ipv6", "0")]);
+        set(ifname, values)?;
+        return set(ifname, &[("disable_ipv6", "0")]);
     }
-    match set("ipv6", ifname, &[("disable_ipv6", "1")]) {
+    match set(ifname, &[("disable_ipv6", "1")]) {
         // A kernel without IPv6 speaks none.
         Err(Error::Set { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,
@@ -59,12 +48,10 @@ fn set_v6(ifname: &str, speaks_v6: bool, values: &[(&str, &'static str)]) -> Res
 
 /// /proc/sys may be read-only and right already. One that is read-only and
 /// wrong stops nothing that works without the setting.
-fn set(family: &str, ifname: &str, values: &[(&str, &'static str)]) -> Result<(), Error> {
+fn set(ifname: &str, values: &[(&str, &'static str)]) -> Result<(), Error> {
     for (key, value) in values {
         // Path components, not dots: an interface name may hold a dot.
-        let path: PathBuf = ["/proc/sys/net", family, "conf", ifname, key]
-            .iter()
-            .collect();
+        let path: PathBuf = ["/proc/sys/net/ipv6/conf", ifname, key].iter().collect();
         let write = || {
             OpenOptions::new()
                 .write(true)
@@ -107,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_sysctl_that_cannot_be_set_is_named() {
-        let refused = set("ipv4", "cs-none", &[("forwarding", "1")]).unwrap_err();
+        let refused = set("cs-none", &[("forwarding", "1")]).unwrap_err();
         assert!(
             refused.to_string().contains("/cs-none/forwarding"),
             "{refused}"

@@ -34,7 +34,7 @@ use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkInfo, LinkMessage,
 };
 use rustix::io::Errno;
 
@@ -42,12 +42,13 @@ use crate::announce;
 use crate::fault::{self, Fault};
 use crate::inventory;
 use crate::link_name::HOST_MAC;
-use crate::netlink::{self, Link, LinkId, Netlink};
+use crate::netlink::{self, Change, Link, LinkId, Netlink};
 use crate::netns::{self, Netns};
 use crate::sysctl;
 use messages::{
-    add_address, add_route, add_source_rule, everything, in_table, link_route, route_via,
-    set_neighbour,
+    ACCEPT_REDIRECTS, ACCEPT_SOURCE_ROUTE, ARP_IGNORE, ARP_NOTIFY, FORWARDING, RP_FILTER,
+    SEND_REDIRECTS, Setting, add_address, add_route, add_source_rule, everything, in_table,
+    link_route, route_via, set, set_neighbour, up, up_and_set,
 };
 
 mod messages;
@@ -148,7 +149,9 @@ pub(crate) fn make(host: &mut Netlink, pod: &mut Netlink, plan: &Plan<'_>) -> Re
         })
         .map_err(|source| Error::Netns { source })??;
     fault::after("set-up")?;
-    set_up(host, host_link.index, "bring the host's end up")?;
+    // Nothing comes in before the pod's end is up too.
+    let host_up = up_and_set("bring the host's end up", host_link.index, &HOST_SETTINGS);
+    host.change_all(vec![host_up])?;
     let routes = equip_pod(pod, pod_link.index, plan)?;
     fault::after("pod-equipped")?;
     route_to_pod(host, host_link.index, record, mac)?;
@@ -235,70 +238,57 @@ fn gso_max_segs(mtu: u16) -> u32 {
 /// Addresses, loopback, neighbour and routes inside the pod. Returns where
 /// the routes lead that were set.
 fn equip_pod(pod: &mut Netlink, index: u32, plan: &Plan<'_>) -> Result<Vec<IpNet>, Error> {
-    // No runtime is bound to do it.
-    set_up(pod, LOOPBACK, "bring the pod's loopback up")?;
     let addresses = || plan.record.addresses.iter().map(IpNet::addr);
+    let mut changes = vec![
+        // No runtime is bound to do it.
+        up("bring the pod's loopback up", LOOPBACK),
+        set("let the pod announce itself", index, &POD_SETTINGS),
+    ];
     // An interface that comes up with its IPv4 address says so (`arp_notify`).
-    for address in addresses().filter(IpAddr::is_ipv4) {
-        add_address(pod, index, address)?;
-    }
-    set_up(pod, index, "bring the pod's end up")?;
-    for address in addresses().filter(IpAddr::is_ipv6) {
-        add_address(pod, index, address)?;
-    }
+    let v4 = addresses().filter(IpAddr::is_ipv4);
+    changes.extend(v4.map(|address| add_address(index, address)));
+    changes.push(up("bring the pod's end up", index));
+    let v6 = addresses().filter(IpAddr::is_ipv6);
+    changes.extend(v6.map(|address| add_address(index, address)));
     let mut gateways: Vec<IpAddr> = addresses().map(gateway).collect();
     gateways.dedup();
-    let mut routes = Vec::new();
+    let mut wanted = Vec::new();
     for gateway in gateways {
-        set_neighbour(pod, index, gateway, HOST_MAC)?;
-        let everywhere = [everything(gateway)];
-        let wanted = match plan.routes {
-            [] => &everywhere,
-            some => some,
-        };
-        let of_family = |route: &&IpNet| route.addr().is_ipv4() == gateway.is_ipv4();
-        for destination in wanted.iter().filter(of_family) {
-            match set_route(pod, index, *destination, gateway) {
-                // The pod's first interface keeps it.
-                Err(error) if error.is(Errno::EXIST) => {}
-                result => {
-                    result?;
-                    routes.push(*destination);
-                }
-            }
+        changes.push(set_neighbour(index, gateway, HOST_MAC));
+        for destination in destinations(plan.routes, gateway) {
+            wanted.push((changes.len(), destination, gateway));
+            let route = route_via(index, destination, gateway);
+            changes.push(add_route("set the pod's route", route));
         }
     }
     if let Some(table) = plan.record.table {
         for address in addresses() {
-            add_source_rule(pod, address, table)?;
+            changes.push(add_source_rule(address, table));
             let route = route_via(index, everything(address), gateway(address));
-            match add_route(pod, "set the route of its table", in_table(route, table)) {
-                // Of an earlier address of the family.
-                Err(error) if error.is(Errno::EXIST) => {}
-                result => result?,
-            }
+            // There may be that of an earlier address of the family.
+            let route = in_table(route, table);
+            changes.push(add_route("set the route of its table", route));
         }
     }
-    Ok(routes)
+    let made = pod.change_all(changes)?;
+    // Those that were there the pod's first interface keeps.
+    wanted.retain(|(place, ..)| made.get(*place) == Some(&true));
+    // Every IPv6 interface has fe80::/64 on link. And `onlink` does without it; programs that check the gateway do not.
+    let v4 = wanted.iter().find(|(.., gateway)| gateway.is_ipv4());
+    let on_link = v4.map(|(.., gateway)| link_route(index, *gateway));
+    let on_link = on_link.map(|route| add_route("route the gateway", route));
+    pod.change_all(on_link.into_iter().collect())?;
+    let set = wanted.into_iter().map(|(_, destination, _)| destination);
+    Ok(set.collect())
 }
 
-fn set_route(
-    pod: &mut Netlink,
-    index: u32,
-    destination: IpNet,
-    gateway: IpAddr,
-) -> Result<(), netlink::Error> {
-    let route = route_via(index, destination, gateway);
-    add_route(pod, "set the pod's route", route)?;
-    if gateway.is_ipv6() {
-        // Every IPv6 interface has fe80::/64 on link.
-        return Ok(());
+/// Where routes through `gateway` are to lead.
+fn destinations(routes: &[IpNet], gateway: IpAddr) -> Vec<IpNet> {
+    if routes.is_empty() {
+        return vec![everything(gateway)];
     }
-    // `onlink` does without it; programs that check the gateway do not.
-    match add_route(pod, "route the gateway", link_route(index, gateway)) {
-        Err(error) if error.is(Errno::EXIST) => Ok(()),
-        result => result,
-    }
+    let of_family = |route: &&IpNet| route.addr().is_ipv4() == gateway.is_ipv4();
+    routes.iter().filter(of_family).copied().collect()
 }
 
 /// The node's way to the pod's addresses, and by them to what else the pod may
@@ -309,25 +299,35 @@ fn route_to_pod(
     record: &Attachment,
     mac: [u8; 6],
 ) -> Result<(), Error> {
+    let addresses = || record.addresses.iter().map(IpNet::addr);
+    let mut changes: Vec<Change> = addresses()
+        .map(|address| set_neighbour(index, address, mac))
+        .collect();
     let mut routes = Vec::new();
-    for address in record.addresses.iter().map(IpNet::addr) {
-        set_neighbour(host, index, address, mac)?;
+    for address in addresses() {
         routes.push((IpNet::from(address), link_route(index, address)));
     }
     for source in &record.allowed_sources {
         let of_family = |a: &IpAddr| a.is_ipv4() == source.addr().is_ipv4();
-        let mut addresses = record.addresses.iter().map(IpNet::addr);
-        if let Some(address) = addresses.find(of_family) {
+        if let Some(address) = addresses().find(of_family) {
             routes.push((*source, route_via(index, *source, address)));
         }
     }
+    let mut added = Vec::new();
     for (destination, route) in routes {
-        match add_route(host, "route the pod's address", route) {
-            Err(error) if error.is(Errno::EXIST) => return Err(Error::Routed { destination }),
-            result => result?,
-        }
+        added.push((changes.len(), destination));
+        changes.push(add_route("route the pod's address", route));
     }
-    Ok(())
+    let made = host.change_all(changes)?;
+    match added
+        .iter()
+        .find(|(place, _)| made.get(*place) != Some(&true))
+    {
+        Some((_, destination)) => Err(Error::Routed {
+            destination: *destination,
+        }),
+        None => Ok(()),
+    }
 }
 
 fn expect_link(netlink: &mut Netlink, name: &str) -> Result<Link, Error> {
@@ -336,13 +336,18 @@ fn expect_link(netlink: &mut Netlink, name: &str) -> Result<Link, Error> {
     })
 }
 
-fn set_up(netlink: &mut Netlink, index: u32, doing: &'static str) -> Result<(), Error> {
-    let mut message = LinkMessage::default();
-    message.header.index = index;
-    message.header.flags = LinkFlags::Up;
-    message.header.change_mask = LinkFlags::Up;
-    Ok(netlink.change(doing, RouteNetlinkMessage::SetLink(message), 0)?)
-}
+/// Pods are forwarded for, believed nothing, and told nothing but packets.
+const HOST_SETTINGS: [Setting; 6] = [
+    (FORWARDING, 1),
+    // Only a first line: the kernel takes the larger of this and `all`.
+    (RP_FILTER, 1),
+    (ACCEPT_REDIRECTS, 0),
+    (SEND_REDIRECTS, 0),
+    (ACCEPT_SOURCE_ROUTE, 0),
+    (ARP_IGNORE, 1),
+];
+
+const POD_SETTINGS: [Setting; 1] = [(ARP_NOTIFY, 1)];
 
 /// LOOPBACK_IFINDEX of linux/loopback.h: the index of `lo` in every namespace.
 const LOOPBACK: u32 = 1;

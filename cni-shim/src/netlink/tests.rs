@@ -27,6 +27,59 @@ fn the_kernel_answers_and_refuses_in_words() {
 }
 
 #[test]
+fn of_several_changes_each_is_made_and_the_first_refusal_told() {
+    let mut netlink = Netlink::open().unwrap();
+    let named = |name: &str| {
+        let mut message = LinkMessage::default();
+        message
+            .attributes
+            .push(LinkAttribute::IfName(name.to_owned()));
+        message
+    };
+    let question = |doing, name: &str| Change {
+        doing,
+        message: RouteNetlinkMessage::GetLink(named(name)),
+        flags: 0,
+        may_exist: true,
+    };
+    let all = vec![question("look", "lo"), question("look again", "lo")];
+    assert_eq!(netlink.change_all(all).unwrap(), [true, true]);
+    assert!(netlink.change_all(Vec::new()).unwrap().is_empty());
+    let names = ["lo", "cs-none", "cs-nothing", "lo"];
+    let doings = ["first", "second", "third", "fourth"];
+    let some = doings
+        .iter()
+        .zip(names)
+        .map(|(doing, name)| question(doing, name));
+    let refused = netlink.change_all(some.collect()).unwrap_err();
+    assert!(
+        refused.is(rustix::io::Errno::NODEV) && refused.to_string().contains("second"),
+        "{refused}"
+    );
+    // What was there is no refusal where it might be.
+    let create = |may_exist| Change {
+        doing: "create",
+        message: RouteNetlinkMessage::NewLink(named("lo")),
+        flags: netlink_packet_core::NLM_F_CREATE | netlink_packet_core::NLM_F_EXCL,
+        may_exist,
+    };
+    assert_eq!(
+        netlink
+            .change_all(vec![create(true), question("look", "lo")])
+            .unwrap(),
+        [false, true]
+    );
+    assert!(
+        netlink
+            .change_all(vec![create(false)])
+            .unwrap_err()
+            .is(rustix::io::Errno::EXIST)
+    );
+    // Nothing of an earlier exchange is left in the way of the next.
+    assert!(netlink.link("lo").unwrap().is_some());
+}
+
+#[test]
 fn the_kernels_own_words_are_found() {
     let mut message = vec![0; HEADER + 4 + HEADER];
     assert_eq!(kernel_words(&message), "");

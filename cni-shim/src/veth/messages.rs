@@ -1,12 +1,13 @@
-//! What the kernel is told about addresses, neighbours, routes and rules.
+//! What the kernel is told about interfaces, addresses, neighbours, routes and rules.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_core::{DefaultNla, NLA_F_NESTED, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{
     AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope,
 };
+use netlink_packet_route::link::{AfSpecInet, AfSpecUnspec, LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
@@ -17,10 +18,72 @@ use netlink_packet_route::route::{
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use crate::netlink::{Error, Netlink};
+use crate::netlink::Change;
+
+/// Sets an interface up.
+pub(super) fn up(doing: &'static str, index: u32) -> Change {
+    link_change(doing, up_message(index))
+}
+
+/// Makes settings of an interface's IPv4.
+pub(super) fn set(doing: &'static str, index: u32, settings: &[Setting]) -> Change {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.attributes.push(attribute(settings));
+    link_change(doing, message)
+}
+
+/// Sets an interface up and makes settings of its IPv4, in this order (net/core/rtnetlink.c, `do_setlink`, Linux 6.8).
+pub(super) fn up_and_set(doing: &'static str, index: u32, settings: &[Setting]) -> Change {
+    let mut message = up_message(index);
+    message.attributes.push(attribute(settings));
+    link_change(doing, message)
+}
+
+/// IPV4_DEVCONF_* of linux/ip.h, and its value. The same as /proc/sys/net/ipv4/conf, but all at once, and without the
+/// kernel trying again and again for its lock while others have it.
+pub(super) type Setting = (u16, u32);
+
+pub(super) const FORWARDING: u16 = 1;
+pub(super) const ACCEPT_REDIRECTS: u16 = 4;
+pub(super) const SEND_REDIRECTS: u16 = 6;
+pub(super) const RP_FILTER: u16 = 8;
+pub(super) const ACCEPT_SOURCE_ROUTE: u16 = 9;
+pub(super) const ARP_IGNORE: u16 = 19;
+pub(super) const ARP_NOTIFY: u16 = 22;
+
+/// IFLA_AF_SPEC with AF_INET's IFLA_INET_CONF, in which each setting is an attribute of its own.
+fn attribute(settings: &[Setting]) -> LinkAttribute {
+    let mut each = Vec::new();
+    for (setting, value) in settings {
+        // `struct nlattr`: length with itself, kind; then the value.
+        each.extend(8u16.to_ne_bytes());
+        each.extend(setting.to_ne_bytes());
+        each.extend(value.to_ne_bytes());
+    }
+    let all = AfSpecInet::Other(DefaultNla::new(IFLA_INET_CONF | NLA_F_NESTED, each));
+    LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet(vec![all])])
+}
+
+fn up_message(index: u32) -> LinkMessage {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.header.flags = LinkFlags::Up;
+    message.header.change_mask = LinkFlags::Up;
+    message
+}
+
+fn link_change(doing: &'static str, message: LinkMessage) -> Change {
+    Change {
+        doing,
+        message: RouteNetlinkMessage::SetLink(message),
+        flags: 0,
+        may_exist: false,
+    }
+}
 
 /// Gives an interface an address, without duplicate detection.
-pub(super) fn add_address(netlink: &mut Netlink, index: u32, address: IpAddr) -> Result<(), Error> {
+pub(super) fn add_address(index: u32, address: IpAddr) -> Change {
     let mut message = AddressMessage::default();
     message.header.family = family(address);
     message.header.prefix_len = full_length(address);
@@ -34,20 +97,16 @@ pub(super) fn add_address(netlink: &mut Netlink, index: u32, address: IpAddr) ->
         AddressAttribute::Local(address),
         AddressAttribute::Address(address),
     ];
-    netlink.change(
-        "give the pod its address",
-        RouteNetlinkMessage::NewAddress(message),
-        NLM_F_CREATE | NLM_F_EXCL,
-    )
+    Change {
+        doing: "give the pod its address",
+        message: RouteNetlinkMessage::NewAddress(message),
+        flags: NLM_F_CREATE | NLM_F_EXCL,
+        may_exist: false,
+    }
 }
 
 /// Tells an interface for good who has `address`.
-pub(super) fn set_neighbour(
-    netlink: &mut Netlink,
-    index: u32,
-    address: IpAddr,
-    mac: [u8; 6],
-) -> Result<(), Error> {
+pub(super) fn set_neighbour(index: u32, address: IpAddr, mac: [u8; 6]) -> Change {
     let mut message = NeighbourMessage::default();
     message.header.family = family(address);
     message.header.ifindex = index;
@@ -60,25 +119,23 @@ pub(super) fn set_neighbour(
         }),
         NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
     ];
-    netlink.change(
-        "set a permanent neighbour",
-        RouteNetlinkMessage::NewNeighbour(message),
-        NLM_F_CREATE | NLM_F_REPLACE,
-    )
+    Change {
+        doing: "set a permanent neighbour",
+        message: RouteNetlinkMessage::NewNeighbour(message),
+        flags: NLM_F_CREATE | NLM_F_REPLACE,
+        may_exist: false,
+    }
 }
 
-/// Adds a route; one to the same destination, of the same preference, makes
-/// it fail with EEXIST.
-pub(super) fn add_route(
-    netlink: &mut Netlink,
-    doing: &'static str,
-    route: RouteMessage,
-) -> Result<(), Error> {
-    netlink.change(
+/// Adds a route, unless there is one to the same destination, of the same
+/// preference.
+pub(super) fn add_route(doing: &'static str, route: RouteMessage) -> Change {
+    Change {
         doing,
-        RouteNetlinkMessage::NewRoute(route),
-        NLM_F_CREATE | NLM_F_EXCL,
-    )
+        message: RouteNetlinkMessage::NewRoute(route),
+        flags: NLM_F_CREATE | NLM_F_EXCL,
+        may_exist: true,
+    }
 }
 
 /// `ADDRESS dev INDEX scope link`.
@@ -109,11 +166,7 @@ pub(super) fn in_table(mut route: RouteMessage, table: u32) -> RouteMessage {
 }
 
 /// `from SOURCE lookup TABLE`, before the table `main`.
-pub(super) fn add_source_rule(
-    netlink: &mut Netlink,
-    source: IpAddr,
-    table: u32,
-) -> Result<(), Error> {
+pub(super) fn add_source_rule(source: IpAddr, table: u32) -> Change {
     let mut message = RuleMessage::default();
     message.header.family = family(source);
     message.header.src_len = full_length(source);
@@ -123,11 +176,12 @@ pub(super) fn add_source_rule(
         RuleAttribute::Table(table),
         RuleAttribute::Priority(RULE_PRIORITY),
     ];
-    netlink.change(
-        "set the rule for the pod's second interface",
-        RouteNetlinkMessage::NewRule(message),
-        NLM_F_CREATE | NLM_F_EXCL,
-    )
+    Change {
+        doing: "set the rule for the pod's second interface",
+        message: RouteNetlinkMessage::NewRule(message),
+        flags: NLM_F_CREATE | NLM_F_EXCL,
+        may_exist: false,
+    }
 }
 
 /// Everything of the address's family.
@@ -169,3 +223,6 @@ fn full_length(address: IpAddr) -> u8 {
 
 /// Behind `local` (0), far before `main` (32766).
 const RULE_PRIORITY: u32 = 20_000;
+
+/// linux/if_link.h.
+const IFLA_INET_CONF: u16 = 1;

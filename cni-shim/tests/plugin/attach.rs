@@ -96,8 +96,11 @@ fn the_record_the_result_and_the_kernel_agree() {
     );
     for (key, value) in [
         ("forwarding", "1"),
-        ("send_redirects", "0"),
         ("rp_filter", "1"),
+        ("accept_redirects", "0"),
+        ("send_redirects", "0"),
+        ("accept_source_route", "0"),
+        ("arp_ignore", "1"),
     ] {
         assert_eq!(
             sysctl(&rig.node, "ipv4", &record.host_ifname, key),
@@ -111,6 +114,7 @@ fn the_record_the_result_and_the_kernel_agree() {
         "1"
     );
     assert_eq!(sysctl(name, "ipv6", "eth0", "disable_ipv6"), "1");
+    assert_eq!(sysctl(name, "ipv4", "eth0", "arp_notify"), "1");
 }
 
 #[test]
