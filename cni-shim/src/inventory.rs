@@ -13,6 +13,7 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::rule::{RuleAttribute, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use rustix::io::Errno;
 
 use crate::netlink::{Error, Netlink};
 
@@ -60,6 +61,29 @@ pub(crate) fn routes(netlink: &mut Netlink, v4: bool) -> Result<Vec<SeenRoute>, 
         RouteNetlinkMessage::NewRoute(route) => seen_route(route, v4),
         _ => None,
     })
+}
+
+/// Whether the namespace takes what is sent to `address` for its own.
+pub(crate) fn is_own(netlink: &mut Netlink, address: IpAddr) -> Result<bool, Error> {
+    let mut question = RouteMessage::default();
+    question.header.address_family = family(address.is_ipv4());
+    question.header.destination_prefix_length = IpNet::from(address).prefix_len();
+    let destination = RouteAddress::from(address);
+    question.attributes = vec![RouteAttribute::Destination(destination)];
+    let question = RouteNetlinkMessage::GetRoute(question);
+    let asked = netlink.look_up(
+        "ask for the way to an address",
+        question,
+        |answer| match answer {
+            RouteNetlinkMessage::NewRoute(route) => Some(route.header.kind == RouteType::Local),
+            _ => None,
+        },
+    );
+    match asked {
+        // There is no way yet, not even out of the pod.
+        Err(error) if error.is(Errno::NETUNREACH) => Ok(false),
+        asked => Ok(asked?.unwrap_or(false)),
+    }
 }
 
 /// Every neighbour of a family.

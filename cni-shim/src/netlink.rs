@@ -169,6 +169,23 @@ impl<S: AsFd> Netlink<S> {
         }
     }
 
+    /// Asks for one thing and returns what `read` makes of the answer; None
+    /// where that is nothing.
+    ///
+    /// # Errors
+    /// As of [`Netlink::change`].
+    pub(crate) fn look_up<T>(
+        &mut self,
+        doing: &'static str,
+        question: RouteNetlinkMessage,
+        read: impl Fn(&RouteNetlinkMessage) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let mut found = None;
+        let each = |answer: &RouteNetlinkMessage| found = found.take().or_else(|| read(answer));
+        self.ask(doing, question, NLM_F_REQUEST | NLM_F_ACK, each)?;
+        Ok(found)
+    }
+
     /// The name of every interface: what one takes away because no interface
     /// has it must not be judged by half a list.
     ///

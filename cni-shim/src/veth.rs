@@ -52,6 +52,7 @@ use messages::{
 };
 
 mod messages;
+mod settled;
 
 /// What to make.
 pub(crate) struct Plan<'a> {
@@ -92,6 +93,10 @@ pub(crate) enum Error {
     Vanished { name: String },
     #[error("cannot set up the pod's interface: is /proc/sys writable?")]
     Sysctl { source: sysctl::Error },
+    #[error(
+        "the kernel does not take {address} for the pod's own: see `dmesg` for what it waits for"
+    )]
+    NotOwn { address: IpAddr },
     #[error("{mac:?} in the record is no MAC address")]
     Mac { mac: String },
     #[error(transparent)]
@@ -158,6 +163,7 @@ pub(crate) fn make(host: &mut Netlink, pod: &mut Netlink, plan: &Plan<'_>) -> Re
     if let Some(socket) = advertiser {
         announce::advertise(&socket, pod_link.index, mac, &record.addresses);
     }
+    settled::wait_for_addresses(pod, record.addresses.iter().map(IpNet::addr))?;
     // The end that came up first sends nothing until the kernel's link watch has seen the other, which may be after
     // our answer. Whoever looks it up has that done at once (net/core/rtnetlink.c, `rtnl_getlink`, Linux 6.8).
     expect_link(host, &record.host_ifname)?;

@@ -61,9 +61,10 @@ fn b5_a_second_interface_answers_where_it_was_asked() {
     assert_eq!(rig.census(), before, "rules and table are gone");
 }
 
-/// The host's end comes up first, and sends nothing until the kernel's link
-/// watch has seen the pod's: a work queue, which is late where much is going on.
-/// A file of /sys tells whether it has, and unlike netlink does not hasten it.
+/// Two work queues of the kernel are late where much is going on: the link
+/// watch, without which the host's end, that comes up first, sends nothing; and
+/// that of IPv6, without which the pod does not know its address for its own.
+/// Files tell whether they are done, and unlike netlink hasten nothing.
 #[test]
 fn b1_the_first_packet_after_add_is_not_lost_beside_many_others() {
     const AT_ONCE: usize = 20;
@@ -71,23 +72,36 @@ fn b1_the_first_packet_after_add_is_not_lost_beside_many_others() {
     let mut rig = Rig::new(BOTH);
     let pods: Vec<String> = (0..AT_ONCE).map(|_| rig.pod()).collect();
     let rig = &rig;
-    let late = AtomicUsize::new(0);
+    let late = [AtomicUsize::new(0), AtomicUsize::new(0)];
     let attach = |number: usize, pod: &str| {
         let container = format!("c{number}");
         let end = rig.add(&container, "eth0", pod).host_ifname();
-        // The shell reads it without starting anything.
-        let script = "\"$0\"; read -r state <\"/sys/class/net/$1/operstate\"; echo \"$state\"";
+        // The pod's /proc/net, as long as this one is there.
+        let name = pod.trim_start_matches("/run/netns/");
+        let mut command = Command::new("ip");
+        let mut sleeper = command
+            .args(["netns", "exec", name, "sleep", "120"])
+            .spawn()
+            .unwrap();
+        let routes = format!("/proc/{}/net/ipv6_route", sleeper.id());
+        // The shell starts nothing but the plugin. 80200001: RTF_LOCAL, RTF_NONEXTHOP, RTF_UP (linux/ipv6_route.h).
+        let script = "\"$0\"; read -r state <\"/sys/class/net/$1/operstate\"; own=no; \
+            while read -r route; do case $route in fd000007*' 80200001 '*) own=yes;; esac; done <\"$2\"; \
+            echo; echo \"$state $own\"";
         for _ in 0..ROUNDS {
             rig.del(&container, "eth0", pod).silent();
-            let through = ["sh", "-c", script, PLUGIN, &end];
+            let by = ["sh", "-c", script, PLUGIN, &end, &routes];
             let call = variables("ADD", &container, "eth0", pod);
-            let answer = rig.run_by(&through, &call, rig.conf("1.0.0").to_string());
-            let (result, state) = answer.stdout.trim_end().rsplit_once('\n').unwrap();
+            let answer = rig.run_by(&by, &call, rig.conf("1.0.0").to_string());
+            let (result, found) = answer.stdout.trim_end().rsplit_once('\n').unwrap();
             assert!(result.contains(&end), "{answer:?}");
-            if state != "up" {
-                late.fetch_add(1, Ordering::Relaxed);
+            let (state, own) = found.split_once(' ').unwrap();
+            for (late, is_late) in late.iter().zip([state != "up", own != "yes"]) {
+                late.fetch_add(usize::from(is_late), Ordering::Relaxed);
             }
         }
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
     };
     std::thread::scope(|scope| {
         for (number, pod) in pods.iter().enumerate() {
@@ -95,8 +109,8 @@ fn b1_the_first_packet_after_add_is_not_lost_beside_many_others() {
             scope.spawn(move || attach(number, pod));
         }
     });
-    let late = late.into_inner();
-    assert_eq!(late, 0, "of {} pods", AT_ONCE * ROUNDS);
+    let late = late.map(AtomicUsize::into_inner);
+    assert_eq!(late, [0, 0], "of {} pods", AT_ONCE * ROUNDS);
 }
 
 #[test]
