@@ -228,6 +228,22 @@ mod tests {
         }
     }
 
+    /// As Go reads them: the nearest double, not one beside it.
+    #[test]
+    fn floats_are_read_exactly() {
+        for text in ["1000111111111111111111111111111", "1234567890123457.0"] {
+            let Json::Number(number) = json(text) else {
+                panic!("{text}");
+            };
+            assert_eq!(number.as_f64(), text.parse().ok(), "{text}");
+            assert_eq!(json(&number.to_string()), Json::Number(number));
+        }
+        assert_eq!(
+            json("1.234567890123457e+15").integer(),
+            Some(1_234_567_890_123_457)
+        );
+    }
+
     #[test]
     fn null_is_an_empty_list_and_object() {
         assert_eq!(Json::Null.list(), Some(&[][..]));
