@@ -186,6 +186,23 @@ impl<S: AsFd> Netlink<S> {
         Ok(found)
     }
 
+    /// Does `work` when it is our turn with the kernel's lock of interfaces. A writer of /proc/sys who finds it taken
+    /// tries again and again (`restart_syscall`) and keeps a core from everybody meanwhile; who asks by netlink sleeps
+    /// until it is free. So something is asked, and `work` done before anything else, even before the answer is read.
+    pub(crate) fn in_turn<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        let doing = "wait for our turn";
+        let mut question = LinkMessage::default();
+        question.header.index = LOOPBACK;
+        let question = RouteNetlinkMessage::GetLink(question);
+        let mut request = Vec::new();
+        self.append(&mut request, question, NLM_F_REQUEST | NLM_F_ACK);
+        let asked = self.send(doing, &request);
+        let done = work();
+        // Nothing depends on the answer, and what is left of it is passed over by whoever asks next.
+        let _ = asked.and_then(|()| self.hear(doing, |_| {}));
+        done
+    }
+
     /// The name of every interface: what one takes away because no interface
     /// has it must not be judged by half a list.
     ///
@@ -267,11 +284,20 @@ impl<S: AsFd> Netlink<S> {
         doing: &'static str,
         message: RouteNetlinkMessage,
         flags: u16,
-        mut each: impl FnMut(&RouteNetlinkMessage),
+        each: impl FnMut(&RouteNetlinkMessage),
     ) -> Result<bool, Error> {
         let mut request = Vec::new();
         self.append(&mut request, message, flags);
         self.send(doing, &request)?;
+        self.hear(doing, each)
+    }
+
+    /// Feeds the answers to `each` until the kernel says that it is done.
+    fn hear(
+        &mut self,
+        doing: &'static str,
+        mut each: impl FnMut(&RouteNetlinkMessage),
+    ) -> Result<bool, Error> {
         let mut whole = true;
         loop {
             let length = self.receive(doing)?;
@@ -440,6 +466,9 @@ fn describe(message: &LinkMessage) -> Link {
     }
     link
 }
+
+/// LOOPBACK_IFINDEX of linux/loopback.h: the index of `lo` in every namespace.
+pub(crate) const LOOPBACK: u32 = 1;
 
 /// Length of `struct nlmsghdr`.
 const HEADER: usize = 16;

@@ -4,6 +4,8 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use crate::netlink::Netlink;
+
 /// Why a setting could not be made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -16,30 +18,43 @@ pub(crate) enum Error {
 }
 
 /// Pods are forwarded for, believed nothing, and told nothing but packets.
-pub(crate) fn set_host_side(ifname: &str, speaks_v6: bool) -> Result<(), Error> {
+pub(crate) fn set_host_side(
+    netlink: &mut Netlink,
+    ifname: &str,
+    speaks_v6: bool,
+) -> Result<(), Error> {
     let values = [
         ("accept_ra", "0"),
         ("accept_redirects", "0"),
         ("addr_gen_mode", "1"),
         ("forwarding", "1"),
     ];
-    set_all(ifname, speaks_v6, &values)
+    set_all(netlink, ifname, speaks_v6, &values)
 }
 
 /// Runs inside the pod's namespace: /proc/sys/net shows the caller's.
-pub(crate) fn set_pod_side(ifname: &str, speaks_v6: bool) -> Result<(), Error> {
+pub(crate) fn set_pod_side(
+    netlink: &mut Netlink,
+    ifname: &str,
+    speaks_v6: bool,
+) -> Result<(), Error> {
     let values = [("accept_ra", "0"), ("accept_redirects", "0")];
-    set_all(ifname, speaks_v6, &values)
+    set_all(netlink, ifname, speaks_v6, &values)
 }
 
 /// Without an IPv6 address an interface speaks no IPv6, so that nobody can
 /// talk to it by a link-local address past what guards IPv4.
-fn set_all(ifname: &str, speaks_v6: bool, values: &[(&str, &'static str)]) -> Result<(), Error> {
+fn set_all(
+    netlink: &mut Netlink,
+    ifname: &str,
+    speaks_v6: bool,
+    values: &[(&str, &'static str)],
+) -> Result<(), Error> {
     if speaks_v6 {
-        set(ifname, values)?;
-        return set(ifname, &[("disable_ipv6", "0")]);
+        set(netlink, ifname, values)?;
+        return set(netlink, ifname, &[("disable_ipv6", "0")]);
     }
-    match set(ifname, &[("disable_ipv6", "1")]) {
+    match set(netlink, ifname, &[("disable_ipv6", "1")]) {
         // A kernel without IPv6 speaks none.
         Err(Error::Set { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,
@@ -48,15 +63,13 @@ fn set_all(ifname: &str, speaks_v6: bool, values: &[(&str, &'static str)]) -> Re
 
 /// /proc/sys may be read-only and right already. One that is read-only and
 /// wrong stops nothing that works without the setting.
-fn set(ifname: &str, values: &[(&str, &'static str)]) -> Result<(), Error> {
+fn set(netlink: &mut Netlink, ifname: &str, values: &[(&str, &'static str)]) -> Result<(), Error> {
     for (key, value) in values {
         // Path components, not dots: an interface name may hold a dot.
         let path: PathBuf = ["/proc/sys/net/ipv6/conf", ifname, key].iter().collect();
-        let write = || {
-            OpenOptions::new()
-                .write(true)
-                .open(&path)?
-                .write_all(value.as_bytes())
+        let mut write = || {
+            let mut file = OpenOptions::new().write(true).open(&path)?;
+            netlink.in_turn(|| file.write_all(value.as_bytes()))
         };
         match write() {
             Err(error) if error.kind() != io::ErrorKind::NotFound && is(&path, value) => {}
@@ -94,7 +107,8 @@ mod tests {
 
     #[test]
     fn a_sysctl_that_cannot_be_set_is_named() {
-        let refused = set("cs-none", &[("forwarding", "1")]).unwrap_err();
+        let mut netlink = Netlink::open().unwrap();
+        let refused = set(&mut netlink, "cs-none", &[("forwarding", "1")]).unwrap_err();
         assert!(
             refused.to_string().contains("/cs-none/forwarding"),
             "{refused}"

@@ -42,7 +42,7 @@ use crate::announce;
 use crate::fault::{self, Fault};
 use crate::inventory;
 use crate::link_name::HOST_MAC;
-use crate::netlink::{self, Change, Link, LinkId, Netlink};
+use crate::netlink::{self, Change, LOOPBACK, Link, LinkId, Netlink};
 use crate::netns::{self, Netns};
 use crate::sysctl;
 use messages::{
@@ -145,11 +145,11 @@ pub(crate) fn make(host: &mut Netlink, pod: &mut Netlink, plan: &Plan<'_>) -> Re
     let pod_link = expect_link(pod, &record.ifname)?;
     let mut addresses = record.addresses.iter();
     let v6 = addresses.any(|prefix| prefix.addr().is_ipv6());
-    sysctl::set_host_side(&record.host_ifname, v6)?;
+    sysctl::set_host_side(host, &record.host_ifname, v6)?;
     let advertiser = plan
         .netns
         .inside(|| {
-            sysctl::set_pod_side(&record.ifname, v6)?;
+            sysctl::set_pod_side(pod, &record.ifname, v6)?;
             Ok::<_, sysctl::Error>(if v6 { announce::open().ok() } else { None })
         })
         .map_err(|source| Error::Netns { source })??;
@@ -354,9 +354,6 @@ const HOST_SETTINGS: [Setting; 6] = [
 ];
 
 const POD_SETTINGS: [Setting; 1] = [(ARP_NOTIFY, 1)];
-
-/// LOOPBACK_IFINDEX of linux/loopback.h: the index of `lo` in every namespace.
-const LOOPBACK: u32 = 1;
 
 /// Link-local, so it can never be a pod's or a peer's.
 const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);

@@ -27,6 +27,16 @@ fn the_kernel_answers_and_refuses_in_words() {
 }
 
 #[test]
+fn what_is_done_in_turn_is_done_whatever_the_kernel_says() {
+    let mut netlink = Netlink::open().unwrap();
+    assert_eq!(netlink.in_turn(|| 7), 7);
+    assert!(netlink.link("lo").unwrap().is_some());
+    let (mut gone, kernel) = before(Vec::new());
+    assert_eq!(kernel.join().unwrap(), 0);
+    assert_eq!(gone.in_turn(|| 8), 8);
+}
+
+#[test]
 fn of_several_changes_each_is_made_and_the_first_refusal_told() {
     let mut netlink = Netlink::open().unwrap();
     let named = |name: &str| {
