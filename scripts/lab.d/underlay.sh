@@ -10,6 +10,7 @@ underlay_up() {
     add_namespace net
     # The bridge stands for a wire, which says nothing itself.
     without_ipv6 net
+    without_bridge_firewall net
     ip -n "$PREFIX-net" link add br0 mtu "$UNDERLAY_MTU" type bridge stp_state 0 mcast_snooping 0
     ip -n "$PREFIX-net" link set br0 up
     for node in $(node_numbers); do
@@ -76,6 +77,15 @@ quiet_ipv6() {
 
 without_ipv6() {
     sysctl_in "$1" net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
+}
+
+# Where the host's kernel has br_netfilter, a bridge takes what it forwards through IP's firewall hooks unless it is
+# told not to (net.bridge.bridge-nf-call-iptables is 1 in every new namespace). No switch does.
+without_bridge_firewall() {
+    local key
+    for key in arptables iptables ip6tables; do
+        if [ -e "/proc/sys/net/bridge/bridge-nf-call-$key" ]; then sysctl_in "$1" "net.bridge.bridge-nf-call-$key=0"; fi
+    done
 }
 
 # The namespaces' inodes, noted while they have names: a process that stays in one after its name is
