@@ -106,6 +106,9 @@ pub const RECEIVE_BUFFER: i32 = 8 << 20;
 /// See [`RECEIVE_BUFFER`]. Small enough that a full one drains within milliseconds.
 pub const SEND_BUFFER: i32 = 2 << 20;
 
+/// How often a worker that sends looks for reports of what it sent, where no error told of them.
+pub const REPORTS: Duration = Duration::from_millis(1);
+
 /// Reports read from a socket's error queue at a time.
 pub const ERRORS: usize = 64;
 

@@ -6,13 +6,14 @@
 //! [`HOLD`](crate::limits::HOLD) has passed and it is dropped. A source is *ready* from the moment the poll says so
 //! until a read of it would block; a worker sleeps only when no source is ready.
 //!
-//! Reports of lost datagrams are a source of their own. Most come with an error of the next send or receive, but the
-//! kernel forgets that error when it meets it after the first datagram of a `sendmmsg`, and keeps the report.
+//! Reports of lost datagrams are a source of their own (`reports`). Most come with an error of the next send or receive,
+//! but the kernel forgets that error when it meets it after the first datagram of a `sendmmsg`, and keeps the report.
 //!
 //! A worker owns its descriptors, buffers and counters alone. It reads no clock and makes no random choice, so a test
 //! can run many of them in one thread under virtual time.
 
 mod flush;
+mod reports;
 mod steered;
 
 use std::io;
@@ -38,6 +39,7 @@ use crate::snapshot::Snapshot;
 use crate::steer::Steering;
 use crate::sys::simd;
 use crate::underlay::{Exit, Port, Underlay};
+use reports::Reports;
 use steered::is_steered;
 
 /// A worker over one device queue and one underlay.
@@ -50,6 +52,7 @@ pub struct Worker<D, U> {
     outbound: OutboundBatch,
     answers: Answers,
     ready: Ready,
+    reports: Reports,
     /// Of the latest step.
     work: Work,
     /// Offloads given up and accounted for.
@@ -165,6 +168,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                 ports: [true; Port::ALL.len()],
                 reports: [false; Port::ALL.len()],
             },
+            reports: Reports::default(),
             work: Work::default(),
             given_up: 0,
             device_lost: false,
@@ -182,6 +186,9 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     pub fn step(&mut self, snapshot: &Snapshot, now: Now) -> Next {
         self.work = Work::default();
         self.take_shares(snapshot, now);
+        for (ready, due) in self.ready.reports.iter_mut().zip(self.reports.due(now)) {
+            *ready |= due;
+        }
         for port in Port::ALL {
             if self.ready.is(Source::Reports(port)) {
                 self.failures(port, snapshot, now);

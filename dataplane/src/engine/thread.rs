@@ -140,7 +140,7 @@ fn unwatch(registry: &Registry, sockets: &Sockets) {
     }
 }
 
-/// Transmit sockets never have anything to read, but the poll tells of their errors.
+/// What is read. Reports of what left through other sockets are looked for (`worker::reports`).
 fn descriptors(sockets: &Sockets) -> impl Iterator<Item = (Token, RawFd)> {
     let all = sockets.descriptors();
     all.map(|(port, descriptor)| (token(port), descriptor))
@@ -266,23 +266,31 @@ impl Loop {
     fn watch_room(&mut self, held: bool) {
         if !held {
             while let Some(socket) = self.watched.pop() {
-                self.watch(socket, Interest::READABLE);
+                self.watch(socket, false);
             }
             return;
         }
         for socket in self.worker.full_sockets() {
             if !self.watched.contains(&socket) {
                 self.watched.push(socket);
-                self.watch(socket, Interest::READABLE | Interest::WRITABLE);
+                self.watch(socket, true);
             }
         }
     }
 
-    /// Refused only for lack of memory; then the hold ends by its time.
-    fn watch(&self, (port, descriptor): (Port, RawFd), interest: Interest) {
+    /// Whether the poll also wakes when the socket takes more. Refused only for lack of memory; then the hold ends by its
+    /// time.
+    fn watch(&self, (port, descriptor): (Port, RawFd), room: bool) {
         let mut source = SourceFd(&descriptor);
         let registry = self.poll.registry();
-        let _ = registry.reregister(&mut source, token(port), interest);
+        let is_read = self.worker.descriptor(Source::Port(port)) == Some(descriptor);
+        let (token, both) = (token(port), Interest::READABLE | Interest::WRITABLE);
+        let _ = match (is_read, room) {
+            (true, true) => registry.reregister(&mut source, token, both),
+            (true, false) => registry.reregister(&mut source, token, Interest::READABLE),
+            (false, true) => registry.register(&mut source, token, Interest::WRITABLE),
+            (false, false) => registry.deregister(&mut source),
+        };
     }
 }
 

@@ -97,13 +97,10 @@ impl Sockets {
         Ok(sockets)
     }
 
-    /// Every socket, with its port.
+    /// The sockets that receive, with their ports.
     pub fn descriptors(&self) -> impl Iterator<Item = (Port, RawFd)> {
         let receive = Port::ALL.into_iter().zip(&self.receive);
-        let transmit = Exit::all().map(|exit| exit.port).zip(&self.transmit);
-        receive
-            .chain(transmit)
-            .filter_map(|(port, socket)| Some((port, socket.as_ref()?.as_raw_fd())))
+        receive.filter_map(|(port, socket)| Some((port, socket.as_ref()?.as_raw_fd())))
     }
 
     fn socket(&self, port: Port) -> Option<&Socket> {

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use dataplane::limits::{ERRORS, QUOTE};
+use dataplane::limits::{ERRORS, QUOTE, REPORTS};
 use dataplane::now::Now;
 use dataplane::underlay::{Failure, Port};
 use dataplane::worker::Source;
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use crate::path_mtu::{learn, path_mtu, report};
 use crate::reasons::node;
-use crate::world::node::port;
+use crate::world::node::{Node, port};
 use crate::world::packets::{frame, udp};
 use crate::world::plan::{ip, mac, pod};
 
@@ -129,6 +129,27 @@ fn a_report_without_an_error_is_read() {
         .wake(Source::Reports(Port::new(format, Family::V4)));
     node.run(Now(0));
     assert_eq!(path_mtu(&mut node, 2, Now(0)), 950);
+}
+
+/// Nobody tells of a report that came to a socket that only sends.
+#[test]
+fn a_report_that_nobody_told_of_is_found() {
+    let mut node = node();
+    let ours = frame(mac(2), mac(1), &[0x45]);
+    let (format, good) = quoting(2, Format::Vxlan, &ours);
+    let sends = |node: &mut Node, now| {
+        node.push(udp(pod(1, 0), pod(2, 0), b""));
+        node.run(now);
+        node.worker.underlay_mut().failures.is_empty()
+    };
+    let sent = Now(0).after(REPORTS);
+    assert!(sends(&mut node, sent));
+    let failures = &mut node.worker.underlay_mut().failures;
+    failures.push_back((format, good));
+    // Not looked for at every packet, and before the packet that it matters to.
+    assert!(!sends(&mut node, sent));
+    assert!(sends(&mut node, sent.after(REPORTS)));
+    assert_eq!(path_mtu(&mut node, 2, sent), 950);
 }
 
 proptest! {
