@@ -8,6 +8,10 @@ pub const FRAME: usize = 65_536;
 /// Packets read from the device in one step: as many small ones as leave as one message.
 pub const OUTBOUND_PACKETS: usize = TRAIN_LENGTH;
 
+/// After so many packets a step ends with the one that fills a train. Of UDP with 1,400 bytes 45 do, and the rest of 64
+/// would leave as a train of 19; of 64 bytes 63, and one would leave alone.
+pub const EVEN: usize = OUTBOUND_PACKETS / 2;
+
 /// How long packets that come in small batches are left to gather, as network cards moderate their interrupts. A few
 /// dozen of them come in this time at the rates at which it pays; the device's queue takes some thousand.
 pub const GATHER: Duration = Duration::from_micros(50);

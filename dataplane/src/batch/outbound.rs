@@ -31,6 +31,8 @@ pub(crate) struct OutboundBatch {
     datagrams: Vec<Datagram>,
     /// By [`Exit::index`].
     queues: Vec<Queue>,
+    /// Where the latest datagram waits.
+    latest: usize,
 }
 
 /// One datagram for the underlay: headers of our making in front of a slice of a frame.
@@ -92,6 +94,7 @@ impl OutboundBatch {
             heads: Vec::with_capacity(HEADS),
             datagrams: Vec::with_capacity(DATAGRAMS),
             queues,
+            latest: 0,
         }
     }
 
@@ -197,6 +200,7 @@ impl OutboundBatch {
         else {
             return false;
         };
+        self.latest = exit.index();
         let len = usize::from(head.len) + payload.len();
         let before = queue.push(number as u32, len, to, ecn);
         if let Some(before) = before.and_then(|number| self.datagrams.get_mut(number as usize)) {
@@ -244,6 +248,12 @@ impl OutboundBatch {
     /// Datagrams that wait.
     pub(crate) fn count(&self) -> usize {
         self.queues.iter().map(Queue::count).sum()
+    }
+
+    /// Whether the latest datagram filled its train.
+    pub(crate) fn filled_a_train(&self) -> bool {
+        let queue = self.queues.get(self.latest);
+        queue.is_some_and(Queue::was_filled)
     }
 
     /// Forgets everything; the frames are free again.

@@ -19,6 +19,8 @@ pub(crate) struct Queue {
     done: usize,
     /// Since when the socket takes nothing.
     pub(crate) held_since: Option<Now>,
+    /// The latest datagram filled its train.
+    filled: bool,
 }
 
 /// Datagrams that leave as one message, or one after the other when they are `apart`.
@@ -50,6 +52,7 @@ impl Queue {
             trains: Vec::with_capacity(trains),
             done: 0,
             held_since: None,
+            filled: false,
         }
     }
 
@@ -71,8 +74,10 @@ impl Queue {
             train.count += 1;
             train.bytes += len;
             train.sealed = len < train.size;
+            self.filled = !train.sealed && !train.takes(len, ecn);
             return Some(before);
         }
+        self.filled = false;
         self.trains.push(Train {
             to,
             ecn,
@@ -86,6 +91,11 @@ impl Queue {
             sealed: false,
         });
         None
+    }
+
+    /// Whether the latest datagram filled its train: another of the same length begins a new one.
+    pub(crate) fn was_filled(&self) -> bool {
+        self.filled
     }
 
     /// Trains that wait, oldest first.

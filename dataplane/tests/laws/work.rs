@@ -57,3 +57,24 @@ fn a_train_is_many_and_a_super_packet_is_one() {
         assert_eq!(node.audit(), [""; 0]);
     }
 }
+
+/// What would begin another train is left to the next step, so that no few packets go apart.
+#[test]
+fn a_step_ends_with_a_full_train() {
+    let floods = |length, steps: &[usize], peers: &[u8]| {
+        let mut node = node();
+        let to = peers.iter().cycle().take(steps.iter().sum());
+        let packets = to.map(|peer| udp(pod(1, 0), pod(*peer, 0), &pattern(length)));
+        packets.for_each(|packet| node.push(packet));
+        for step in steps.iter().chain(&[0]) {
+            assert_eq!(latest(&mut node, 0).outbound.packets, *step, "{length}");
+        }
+        assert_eq!(node.run(Now(0)).0.len(), steps.iter().sum::<usize>());
+        assert_eq!(node.audit(), [""; 0]);
+    };
+    floods(1_400, &[45, 45, 12], &[2]);
+    floods(1_400, &[45, 45, 12], &[3]);
+    floods(64, &[63, 63, 4], &[2]);
+    // Trains of two that grow side by side are filled by none of the packets of a step.
+    floods(1_400, &[64, 6], &[2, 3]);
+}
