@@ -14,15 +14,19 @@ use netlink_packet_core::{
     NetlinkPayload,
 };
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 use rustix::buffer::spare_capacity;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
 
+use answer::{describe, kernel_words, parse, split};
 pub(crate) use batch::Change;
+pub(crate) use error::Error;
 
+mod answer;
 mod batch;
+mod error;
 
 /// A route netlink socket; of another kind in tests alone.
 #[derive(Debug)]
@@ -52,57 +56,6 @@ pub(crate) enum LinkId<'a> {
     Name(&'a str),
     /// The one of this index, which no later one gets.
     Index(u32),
-}
-
-/// Why the kernel did not do what was asked.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    /// There is no socket.
-    #[error("cannot open a netlink socket")]
-    Open {
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// The kernel was not heard to the end.
-    #[error("the netlink exchange broke off while we were to {doing}")]
-    Exchange {
-        /// What was asked for.
-        doing: &'static str,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// The kernel said what cannot be.
-    #[error("the kernel's netlink answer makes no sense while we were to {doing}: {what}")]
-    Nonsense {
-        /// What was asked for.
-        doing: &'static str,
-        /// What is wrong with the answer.
-        what: &'static str,
-    },
-    /// What we asked for changed each time while the kernel told it.
-    #[error("what was there changed all the while we were to {doing}: try again")]
-    Interrupted {
-        /// What was asked for.
-        doing: &'static str,
-    },
-    /// The kernel did not do it.
-    #[error("the kernel refused to {doing}{}{detail}", if detail.is_empty() { "" } else { ": " })]
-    Refused {
-        /// What was asked for.
-        doing: &'static str,
-        /// The kernel's own words, if it had any.
-        detail: String,
-        /// Its error.
-        source: io::Error,
-    },
-}
-
-impl Error {
-    /// Whether the kernel refused with this errno.
-    pub(crate) fn is(&self, errno: rustix::io::Errno) -> bool {
-        matches!(self, Error::Refused { source, .. }
-            if source.raw_os_error() == Some(errno.raw_os_error()))
-    }
 }
 
 impl Netlink {
@@ -393,87 +346,8 @@ impl<S: AsFd> Netlink<S> {
     }
 }
 
-/// What we read of `struct nlmsghdr` (linux/netlink.h).
-struct Header {
-    flags: u16,
-    sequence: u32,
-}
-
-/// The first message of a datagram, and the rest.
-fn split<'a>(doing: &'static str, bytes: &'a [u8]) -> Result<(Header, &'a [u8], &'a [u8]), Error> {
-    let nonsense = Error::Nonsense {
-        doing,
-        what: "a message longer than its datagram",
-    };
-    let Some(([l0, l1, l2, l3, _, _, f0, f1, s0, s1, s2, s3], _)) = bytes.split_first_chunk()
-    else {
-        return Err(nonsense);
-    };
-    let length = u32::from_ne_bytes([*l0, *l1, *l2, *l3]) as usize;
-    let Some(one) = bytes.get(..length).filter(|one| one.len() >= HEADER) else {
-        return Err(nonsense);
-    };
-    let header = Header {
-        flags: u16::from_ne_bytes([*f0, *f1]),
-        sequence: u32::from_ne_bytes([*s0, *s1, *s2, *s3]),
-    };
-    let tail = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-    Ok((header, one, tail))
-}
-
-fn parse(doing: &'static str, bytes: &[u8]) -> Result<NetlinkPayload<RouteNetlinkMessage>, Error> {
-    NetlinkMessage::deserialize(bytes)
-        .map(|message| message.payload)
-        .map_err(|source| Error::Exchange {
-            doing,
-            source: io::Error::other(source),
-        })
-}
-
-/// NLMSGERR_ATTR_MSG of an extended acknowledgement, or nothing. With
-/// NETLINK_CAP_ACK the attributes follow the errno and the request's header.
-fn kernel_words(message: &[u8]) -> String {
-    let mut attributes = message.get(HEADER + 4 + HEADER..).unwrap_or_default();
-    while let Some(([l0, l1, k0, k1], _)) = attributes.split_first_chunk() {
-        let length = usize::from(u16::from_ne_bytes([*l0, *l1]));
-        let Some(value) = attributes.get(4..length) else {
-            break;
-        };
-        if u16::from_ne_bytes([*k0, *k1]) == NLMSGERR_ATTR_MSG {
-            let text = value.split(|byte| *byte == 0).next().unwrap_or_default();
-            return String::from_utf8_lossy(text).into_owned();
-        }
-        attributes = attributes
-            .get(length.next_multiple_of(4)..)
-            .unwrap_or_default();
-    }
-    String::new()
-}
-
-fn describe(message: &LinkMessage) -> Link {
-    let mut link = Link {
-        index: message.header.index,
-        mac: Vec::new(),
-        mtu: 0,
-        up: message.header.flags.contains(LinkFlags::Up),
-    };
-    for attribute in &message.attributes {
-        match attribute {
-            LinkAttribute::Address(bytes) => link.mac.clone_from(bytes),
-            LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
-            _ => {}
-        }
-    }
-    link
-}
-
 /// LOOPBACK_IFINDEX of linux/loopback.h: the index of `lo` in every namespace.
 pub(crate) const LOOPBACK: u32 = 1;
-
-/// Length of `struct nlmsghdr`.
-const HEADER: usize = 16;
-
-const NLMSGERR_ATTR_MSG: u16 = 1;
 
 /// The kernel builds dumps in buffers of at most 32 KiB.
 const LARGEST_DATAGRAM: usize = 64 * 1024;

@@ -4,6 +4,7 @@ use std::thread::JoinHandle;
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+use super::answer::HEADER;
 use super::*;
 
 #[test]

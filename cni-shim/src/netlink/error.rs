@@ -1,0 +1,54 @@
+//! Why the kernel did not do what was asked.
+
+use std::io;
+
+/// Why the kernel did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// There is no socket.
+    #[error("cannot open a netlink socket")]
+    Open {
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The kernel was not heard to the end.
+    #[error("the netlink exchange broke off while we were to {doing}")]
+    Exchange {
+        /// What was asked for.
+        doing: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The kernel said what cannot be.
+    #[error("the kernel's netlink answer makes no sense while we were to {doing}: {what}")]
+    Nonsense {
+        /// What was asked for.
+        doing: &'static str,
+        /// What is wrong with the answer.
+        what: &'static str,
+    },
+    /// What we asked for changed each time while the kernel told it.
+    #[error("what was there changed all the while we were to {doing}: try again")]
+    Interrupted {
+        /// What was asked for.
+        doing: &'static str,
+    },
+    /// The kernel did not do it.
+    #[error("the kernel refused to {doing}{}{detail}", if detail.is_empty() { "" } else { ": " })]
+    Refused {
+        /// What was asked for.
+        doing: &'static str,
+        /// The kernel's own words, if it had any.
+        detail: String,
+        /// Its error.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// Whether the kernel refused with this errno.
+    pub(crate) fn is(&self, errno: rustix::io::Errno) -> bool {
+        matches!(self, Error::Refused { source, .. }
+            if source.raw_os_error() == Some(errno.raw_os_error()))
+    }
+}
