@@ -21,8 +21,9 @@ OPTIONS = {
 def programs(directory):
     """The directory of the programs to measure; builds the optimised ones if none is named."""
     if directory is None:
-        build = ["cargo", "build", "--release", "--locked", "--quiet", "-p", "tartan", "-p", "cni-shim", "-p", "benches", "--bins"]
-        subprocess.run(build, cwd=REPOSITORY, check=True)
+        load = ["cargo", "build", "--target-dir", "target", "--release", "--locked", "--quiet", "-p", "benches", "--bins"]
+        for build in (["scripts/build", "--release"], load):
+            subprocess.run(build, cwd=REPOSITORY, check=True)
         directory = os.path.join(REPOSITORY, "target", "release")
     missing = [name for name in NAMES if not os.access(os.path.join(directory, name), os.X_OK)]
     if missing:
