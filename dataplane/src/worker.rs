@@ -13,6 +13,7 @@
 //! can run many of them in one thread under virtual time.
 
 mod flush;
+mod ready;
 mod reports;
 mod steered;
 
@@ -39,8 +40,11 @@ use crate::snapshot::Snapshot;
 use crate::steer::Steering;
 use crate::sys::simd;
 use crate::underlay::{Exit, Port, Underlay};
+use ready::Ready;
 use reports::Reports;
 use steered::is_steered;
+
+pub use ready::Source;
 
 /// A worker over one device queue and one underlay.
 pub struct Worker<D, U> {
@@ -61,55 +65,6 @@ pub struct Worker<D, U> {
     refused: Arc<ArrayQueue<RefusedSource>>,
     /// Where there are several workers.
     steering: Option<Box<Steering>>,
-}
-
-/// Sources that may have something to read.
-#[derive(Clone, Copy, Debug)]
-struct Ready {
-    device: bool,
-    /// By [`Port::index`].
-    ports: [bool; Port::ALL.len()],
-    /// Likewise, of the ports' error queues.
-    reports: [bool; Port::ALL.len()],
-}
-
-impl Ready {
-    fn is(&self, source: Source) -> bool {
-        match source {
-            Source::Device => self.device,
-            Source::Port(port) => self.ports.get(port.index()) == Some(&true),
-            Source::Reports(port) => self.reports.get(port.index()) == Some(&true),
-        }
-    }
-
-    fn set(&mut self, source: Source, ready: bool) {
-        let place = match source {
-            Source::Device => Some(&mut self.device),
-            Source::Port(port) => self.ports.get_mut(port.index()),
-            Source::Reports(port) => self.reports.get_mut(port.index()),
-        };
-        if let Some(place) = place {
-            *place = ready;
-        }
-    }
-
-    /// Those whose flows are steered do not count while the worker waits for others.
-    fn is_any_port(&self, wait: bool) -> bool {
-        let mut ports = Port::ALL.into_iter().zip(self.ports);
-        ports.any(|(port, ready)| ready && !(wait && is_steered(port)))
-            || self.reports.contains(&true)
-    }
-}
-
-/// Something that a worker reads from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The device queue.
-    Device,
-    /// A port of the underlay.
-    Port(Port),
-    /// What the kernel reports of datagrams that a port sent.
-    Reports(Port),
 }
 
 /// When a worker wants its next step.

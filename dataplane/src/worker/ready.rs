@@ -1,0 +1,53 @@
+//! The sources that a worker reads from, and which of them may have something.
+
+use super::steered::is_steered;
+use crate::underlay::Port;
+
+/// Something that a worker reads from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The device queue.
+    Device,
+    /// A port of the underlay.
+    Port(Port),
+    /// What the kernel reports of datagrams that a port sent.
+    Reports(Port),
+}
+
+/// Sources that may have something to read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ready {
+    pub(super) device: bool,
+    /// By [`Port::index`].
+    pub(super) ports: [bool; Port::ALL.len()],
+    /// Likewise, of the ports' error queues.
+    pub(super) reports: [bool; Port::ALL.len()],
+}
+
+impl Ready {
+    pub(super) fn is(&self, source: Source) -> bool {
+        match source {
+            Source::Device => self.device,
+            Source::Port(port) => self.ports.get(port.index()) == Some(&true),
+            Source::Reports(port) => self.reports.get(port.index()) == Some(&true),
+        }
+    }
+
+    pub(super) fn set(&mut self, source: Source, ready: bool) {
+        let place = match source {
+            Source::Device => Some(&mut self.device),
+            Source::Port(port) => self.ports.get_mut(port.index()),
+            Source::Reports(port) => self.reports.get_mut(port.index()),
+        };
+        if let Some(place) = place {
+            *place = ready;
+        }
+    }
+
+    /// Those whose flows are steered do not count while the worker waits for others.
+    pub(super) fn is_any_port(&self, wait: bool) -> bool {
+        let mut ports = Port::ALL.into_iter().zip(self.ports);
+        ports.any(|(port, ready)| ready && !(wait && is_steered(port)))
+            || self.reports.contains(&true)
+    }
+}
