@@ -33,7 +33,7 @@ use crate::fault;
 use crate::link_name::mac_text;
 use crate::netlink::Netlink;
 use crate::netns::Netns;
-use crate::owner::{Owner, owner};
+use crate::owner::{Owner, expect_ours, owner};
 use crate::reserve::{Reservation, wanted_routes};
 use crate::teardown;
 use crate::veth::{self, Made, Plan};
@@ -71,9 +71,7 @@ pub(crate) fn add(target: &Target, conf: &NetConf) -> Result<Value, Error> {
                 let path = Attachment::path(&run, &record.container, &record.ifname)?;
                 let at_work =
                     AtWork::on(&path).map_err(|source| attachment::Error::Read { path, source })?;
-                let given = delegate.add();
-                drop(at_work);
-                let given = match given {
+                let given = match delegate.add() {
                     Err(refused) if refused.is_refusal() => {
                         // It is run with DEL all the same (SPEC section 4), but owes and is owed nothing.
                         if expect_ours(&run, &record).is_ok() {
@@ -84,9 +82,13 @@ pub(crate) fn add(target: &Target, conf: &NetConf) -> Result<Value, Error> {
                     }
                     given => given?,
                 };
+                // Held until what it gave is noted: a DEL gives that back afterwards. Whoever has us stand still here
+                // asks what becomes of one that waited for it in vain.
+                let at_work = (!fault::is_awaited("ipam")).then_some(at_work);
                 fault::after("ipam")?;
                 let addresses: Vec<IpNet> = given.ips.iter().map(|ip| ip.address).collect();
                 reservation.assign(&mut host, &mut record, &addresses)?;
+                drop(at_work);
                 given
             }
         };
@@ -140,15 +142,6 @@ fn finish(run: &RunDir, record: &mut Attachment) -> Result<(), Error> {
     expect_ours(run, record)?;
     record.state = State::Attached;
     Ok(record.write(run)?)
-}
-
-/// A DEL that ran meanwhile, as no runtime should let it, took the record away
-/// and must not see it come back; an ADD after that has its own.
-fn expect_ours(run: &RunDir, record: &Attachment) -> Result<(), Error> {
-    match owner(run, record)? {
-        Owner::Us => Ok(()),
-        Owner::Nobody | Owner::Another => Err(Error::Removed),
-    }
 }
 
 /// Takes back what was made. What another ADD has made since bears the same

@@ -3,6 +3,8 @@
 
 use cni_shim::{Attachment, RunDir, attachment};
 
+use crate::error::Error;
+
 /// Seen from one ADD, or from whoever has read what that one wrote.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
@@ -22,4 +24,13 @@ pub(crate) fn owner(run: &RunDir, record: &Attachment) -> Result<Owner, attachme
         Ok(_) => Owner::Another,
         Err(_) => Owner::Nobody,
     })
+}
+
+/// A DEL that ran meanwhile, as no runtime should let it, took the record away
+/// and must not see it come back; an ADD after that has its own.
+pub(crate) fn expect_ours(run: &RunDir, record: &Attachment) -> Result<(), Error> {
+    match owner(run, record)? {
+        Owner::Us => Ok(()),
+        Owner::Nobody | Owner::Another => Err(Error::Removed),
+    }
 }

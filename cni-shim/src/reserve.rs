@@ -19,6 +19,7 @@ use crate::inventory;
 use crate::link_name::{self, mac_text};
 use crate::netlink::Netlink;
 use crate::netns::Netns;
+use crate::owner::expect_ours;
 use crate::taken::Taken;
 use crate::teardown;
 use crate::veth;
@@ -67,7 +68,9 @@ impl Reservation<'_> {
     }
 
     /// Gives the record the addresses of a delegated IPAM plugin, unless
-    /// another attachment has one or the node does not serve it.
+    /// another attachment has one or the node does not serve it. A DEL that
+    /// ran meanwhile has given them back, so its word stands
+    /// ([`Error::Removed`]).
     pub(crate) fn assign(
         &self,
         host: &mut Netlink,
@@ -89,6 +92,7 @@ impl Reservation<'_> {
         }
         record.addresses = host_prefixes;
         self.check(record)?;
+        expect_ours(self.run, record)?;
         Ok(record.write(self.run)?)
     }
 

@@ -411,16 +411,32 @@ fn c7_an_add_that_was_ended_takes_no_address_of_the_next_one() {
         all
     };
     let call = |verb| rig.call(&variables(verb, ""), &conf);
-    let late = rig.spawn(&variables("ADD", "reserved:stop"), &conf);
-    rig.stands_still(&late);
-    call("DEL").silent();
-    call("ADD").result();
-    let stands = rig.record("c1", "eth0");
-    assert_eq!(rig.go_on(late).error().0, 104);
-    assert!(held.exists(), "the address of the one that stands");
-    assert_eq!(rig.record("c1", "eth0"), stands);
-    call("DEL").silent();
-    assert!(!held.exists());
+    let stopped = |fault| {
+        let late = rig.spawn(&variables("ADD", fault), &conf);
+        rig.stands_still(&late);
+        late
+    };
+    let before = rig.census();
+    for fault in ["reserved:stop", "ipam:stop"] {
+        let late = stopped(fault);
+        call("DEL").silent();
+        call("ADD").result();
+        let stands = rig.record("c1", "eth0");
+        let node = rig.census();
+        assert_eq!(rig.go_on(late).error().0, 104, "{fault}");
+        assert!(held.exists(), "the address of the one that stands: {fault}");
+        assert_eq!(rig.record("c1", "eth0"), stands, "{fault}");
+        assert_eq!(rig.census(), node, "{fault}");
+        call("DEL").silent();
+        assert!(!held.exists(), "{fault}");
+        assert_eq!(rig.census(), before, "{fault}");
+        // And without a next one nothing is given at all.
+        let late = stopped(fault);
+        call("DEL").silent();
+        assert_eq!(rig.go_on(late).error().0, 104, "{fault} DEL");
+        assert!(!held.exists(), "{fault} DEL");
+        assert_eq!(rig.census(), before, "{fault} DEL");
+    }
 }
 
 #[test]
