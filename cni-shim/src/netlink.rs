@@ -95,6 +95,12 @@ impl<S: AsFd> Netlink<S> {
             .map(|_| ())
     }
 
+    /// How many requests were made.
+    #[cfg(test)]
+    pub(crate) fn requests(&self) -> u32 {
+        self.sequence
+    }
+
     /// Looks an interface up by name; None where there is none.
     ///
     /// # Errors

@@ -1,4 +1,5 @@
-//! The interface settings that only /proc/sys offers: those of IPv6.
+//! The interface settings of IPv6, all made in /proc/sys: most are offered
+//! nowhere else. (netlink has `addr_gen_mode` too, IFLA_INET6_ADDR_GEN_MODE.)
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -67,11 +68,7 @@ fn set(netlink: &mut Netlink, ifname: &str, values: &[(&str, &'static str)]) -> 
     for (key, value) in values {
         // Path components, not dots: an interface name may hold a dot.
         let path: PathBuf = ["/proc/sys/net/ipv6/conf", ifname, key].iter().collect();
-        let mut write = || {
-            let mut file = OpenOptions::new().write(true).open(&path)?;
-            netlink.in_turn(|| file.write_all(value.as_bytes()))
-        };
-        match write() {
+        match write(netlink, key, &path, value) {
             Err(error) if error.kind() != io::ErrorKind::NotFound && is(&path, value) => {}
             Err(source)
                 if source.kind() == io::ErrorKind::ReadOnlyFilesystem && !needed(key, value) =>
@@ -89,6 +86,26 @@ fn set(netlink: &mut Netlink, ifname: &str, values: &[(&str, &'static str)]) -> 
         }
     }
     Ok(())
+}
+
+/// Writes one setting, and where the kernel takes its lock of interfaces for
+/// it, when it is our turn.
+fn write(netlink: &mut Netlink, key: &str, path: &Path, value: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).open(path)?;
+    let mut write = || file.write_all(value.as_bytes());
+    if takes_the_lock(key) {
+        netlink.in_turn(write)
+    } else {
+        write()
+    }
+}
+
+/// Whether the kernel tries for that lock (net/ipv6/addrconf.c,
+/// `addrconf_fixup_forwarding`, `addrconf_disable_ipv6`,
+/// `addrconf_sysctl_addr_gen_mode`, Linux 6.8); `accept_ra` and
+/// `accept_redirects` are numbers and no more (`proc_dointvec`).
+fn takes_the_lock(key: &str) -> bool {
+    matches!(key, "addr_gen_mode" | "disable_ipv6" | "forwarding")
 }
 
 fn is(path: &Path, value: &str) -> bool {
@@ -113,5 +130,24 @@ mod tests {
             refused.to_string().contains("/cs-none/forwarding"),
             "{refused}"
         );
+    }
+
+    #[test]
+    fn what_takes_no_lock_waits_for_nobody() {
+        let mut netlink = Netlink::open().unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (key, requests) in [
+            ("accept_ra", 0),
+            ("accept_redirects", 0),
+            ("addr_gen_mode", 1),
+            ("forwarding", 1),
+            ("disable_ipv6", 1),
+        ] {
+            let before = netlink.requests();
+            write(&mut netlink, key, file.path(), key).unwrap();
+            assert_eq!(netlink.requests() - before, requests, "{key}");
+            let written = std::fs::read_to_string(file.path()).unwrap();
+            assert!(written.starts_with(key), "{written}");
+        }
     }
 }
