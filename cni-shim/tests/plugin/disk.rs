@@ -107,43 +107,63 @@ fn g2_after_a_reboot_nothing_is_taken() {
 }
 
 /// The plugin where /proc/sys is read-only.
-fn read_only(rig: &Rig, pod: &str) -> Answer {
+fn read_only(rig: &Rig, container: &str, pod: &str) -> Answer {
     let script =
         "mount --bind /proc/sys /proc/sys && mount -o remount,ro,bind /proc/sys && exec \"$@\"";
     let unshare = ["unshare", "--mount", "sh", "-c", script, "sh"];
     let conf = rig.conf("1.0.0").to_string();
-    rig.run_inside(&unshare, &variables("ADD", "c1", "eth0", pod), &conf)
+    rig.run_inside(&unshare, &variables("ADD", container, "eth0", pod), &conf)
+}
+
+/// Writes below the node's /proc/sys/net.
+fn set(rig: &Rig, name: &str, value: &str) {
+    let script = format!("echo {value} >/proc/sys/net/{name}");
+    ip(&["netns", "exec", &rig.node, "sh", "-c", &script]);
+}
+
+/// Its settings are made by netlink, that of forwarding too.
+#[test]
+fn g9_a_pod_of_ipv4_alone_needs_nothing_of_a_read_only_proc_sys() {
+    let mut rig = Rig::new(&["10.244.7.0/24"]);
+    let (one, two) = (rig.pod(), rig.pod());
+    set(&rig, "ipv4/ip_forward", "0");
+    set(&rig, "ipv6/conf/all/forwarding", "0");
+    let ends = [("c1", &one), ("c2", &two)].map(|(container, pod)| {
+        let added = read_only(&rig, container, pod);
+        let said = &added.stderr;
+        assert!(said.contains("disable_ipv6 is not 1"), "{added:?}");
+        assert!(!said.contains("forwarding"), "{added:?}");
+        (added.host_ifname(), added.address())
+    });
+    for (end, _) in &ends {
+        let path = format!("/proc/sys/net/ipv4/conf/{end}/forwarding");
+        let forwarding = ip(&["netns", "exec", &rig.node, "cat", &path]);
+        assert_eq!(forwarding.trim(), "1", "{end}");
+    }
+    assert!(ping(&one, &ends[1].1) && ping(&two, &ends[0].1));
+    rig.del("c1", "eth0", &one).silent();
+    rig.del("c2", "eth0", &two).silent();
+    assert!(rig.census().records().is_empty());
 }
 
 #[test]
-fn g9_a_read_only_proc_sys_is_enough_when_forwarding_is_on() {
+fn g9_a_read_only_proc_sys_is_enough_where_ipv6_is_forwarded_already() {
     let mut rig = Rig::new(BOTH);
     let pod = rig.pod();
-    let set = |name: &str, value: &str| {
-        let path = format!("/proc/sys/net/{name}");
-        ip(&[
-            "netns",
-            "exec",
-            &rig.node,
-            "sh",
-            "-c",
-            &format!("echo {value} >{path}"),
-        ]);
-    };
-    set("ipv4/ip_forward", "0");
-    set("ipv6/conf/all/forwarding", "0");
-    set("ipv6/conf/default/forwarding", "0");
+    set(&rig, "ipv4/ip_forward", "0");
+    set(&rig, "ipv6/conf/all/forwarding", "0");
+    set(&rig, "ipv6/conf/default/forwarding", "0");
     rig.add("warm", "eth0", &pod).result();
     rig.del("warm", "eth0", &pod).silent();
     let before = rig.census();
-    let (code, message) = read_only(&rig, &pod).error();
+    let (code, message) = read_only(&rig, "c1", &pod).error();
     assert_eq!(code, 104);
     assert!(message.contains("/proc/sys writable"), "{message}");
     assert_eq!(rig.census(), before);
-    set("ipv4/ip_forward", "1");
-    set("ipv6/conf/all/forwarding", "1");
-    set("ipv6/conf/default/forwarding", "1");
-    let added = read_only(&rig, &pod);
+    set(&rig, "ipv4/ip_forward", "1");
+    set(&rig, "ipv6/conf/all/forwarding", "1");
+    set(&rig, "ipv6/conf/default/forwarding", "1");
+    let added = read_only(&rig, "c1", &pod);
     assert!(added.stderr.contains("accept_ra is not 0"), "{added:?}");
     assert!(!added.stderr.contains("ipv4"), "{added:?}");
     assert!(ping(&rig.node, &added.address()));
