@@ -6,7 +6,8 @@ use crate::rig::{Census, Mood, Rig, variables};
 
 const BOTH: &[&str] = &["10.244.7.0/24", "fd00:7::/64"];
 
-const ADD: [&str; 7] = [
+/// Steps that an ADD is made to fail after.
+pub(crate) const ADD: [&str; 7] = [
     "reserved",
     "created",
     "set-up",
@@ -16,7 +17,8 @@ const ADD: [&str; 7] = [
     "attached",
 ];
 
-const DEL: [&str; 4] = [
+/// Steps that a DEL is made to fail after.
+pub(crate) const DEL: [&str; 4] = [
     "removal-begun",
     "link-removed",
     "ipam-freed",

@@ -224,6 +224,9 @@ fn held_by_host_local(rig: &Rig) -> Vec<String> {
     names.filter(|name| name.starts_with("10.")).collect()
 }
 
+/// Steps that an ADD with an IPAM plugin is made to fail after.
+pub(crate) const ADD_WITH_IPAM: [&str; 5] = ["ipam", "created", "routed", "adopted", "attached"];
+
 #[test]
 fn h2_host_local_gives_and_gets_back_its_addresses() {
     let mut rig = Rig::new(SUBNET);
@@ -253,7 +256,7 @@ fn h2_host_local_gives_and_gets_back_its_addresses() {
         .silent();
     assert_eq!(held_by_host_local(&rig), [""; 0]);
     // Whatever fails behind it, it is run with DEL.
-    for step in ["ipam", "created", "routed", "adopted", "attached"] {
+    for step in ADD_WITH_IPAM {
         let fault = format!("{step}:fail");
         let mut call = variables("ADD", "c1", "eth0", &pod).to_vec();
         call.push(("TARTAN_CNI_FAULT", &fault));
@@ -348,7 +351,10 @@ fn h2_what_an_ipam_plugin_is_owed_is_never_forgotten() {
         assert_eq!(call("DEL", "", &plain).error().0, 107, "{given}");
         assert_eq!(rig.record("c1", "eth0").ipam.as_deref(), Some("debtor"));
         std::fs::remove_file(&stuck).unwrap();
-        // One that dies as soon as it has paid, and one that does not.
+        // One that fails or dies as soon as it has paid, and one that does not.
+        assert_eq!(call("ADD", "given-back:fail", &plain).error().0, 104);
+        assert!(!held.exists(), "{given}");
+        assert_eq!(rig.record("c1", "eth0").ipam.as_deref(), Some("debtor"));
         call("ADD", "given-back:kill", &plain);
         assert!(!held.exists(), "{given}");
         call("ADD", "", &plain).result();
