@@ -13,7 +13,6 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::rule::{RuleAttribute, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
-use rustix::io::Errno;
 
 use crate::netlink::{Error, Netlink};
 
@@ -80,8 +79,9 @@ pub(crate) fn is_own(netlink: &mut Netlink, address: IpAddr) -> Result<bool, Err
         },
     );
     match asked {
-        // There is no way yet, not even out of the pod.
-        Err(error) if error.is(Errno::NETUNREACH) => Ok(false),
+        // There is no way yet, not even out of the pod; or the way out is barred, by a route or a rule that stands for
+        // one (net/ipv6/fib6_rules.c, `__fib6_rule_action`, Linux 6.8).
+        Err(Error::Refused { .. }) => Ok(false),
         asked => Ok(asked?.unwrap_or(false)),
     }
 }

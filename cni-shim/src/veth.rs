@@ -94,7 +94,7 @@ pub(crate) enum Error {
     #[error("cannot set up the pod's interface: is /proc/sys writable?")]
     Sysctl { source: sysctl::Error },
     #[error(
-        "the kernel does not take {address} for the pod's own: see `dmesg` for what it waits for"
+        "the kernel does not take {address} for the pod's own: see `ip route get {address}` and `ip -6 rule` in the pod, and `dmesg` for what it waits for"
     )]
     NotOwn { address: IpAddr },
     #[error("{mac:?} in the record is no MAC address")]

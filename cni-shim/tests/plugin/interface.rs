@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::rig::{PLUGIN, Rig, ip, ping, variables};
+use crate::rig::{Answer, PLUGIN, Rig, ip, ping, variables};
 
 const BOTH: &[&str] = &["10.244.7.0/24", "fd00:7::/64"];
 
@@ -111,6 +111,37 @@ fn b1_the_first_packet_after_add_is_not_lost_beside_many_others() {
     });
     let late = late.map(AtomicUsize::into_inner);
     assert_eq!(late, [0, 0], "of {} pods", AT_ONCE * ROUNDS);
+}
+
+/// A pod may bar its way out. While the kernel has no route yet to the pod's
+/// own address, that is what it answers when asked for the way there.
+#[test]
+fn b1_a_pod_that_bars_its_way_out_is_waited_for_as_any() {
+    let mut rig = Rig::new(BOTH);
+    let pod = rig.pod();
+    let name = pod.trim_start_matches("/run/netns/").to_owned();
+    let in_pod = |arguments: &[&str]| ip(&[&["-n", &name, "-6"], arguments].concat());
+    // So that something comes before the routes to its own addresses.
+    in_pod(&["rule", "add", "pref", "9", "lookup", "local"]);
+    in_pod(&["rule", "del", "pref", "0"]);
+    for bar in ["unreachable", "prohibit", "blackhole"] {
+        let bar = ["to", "fd00:7::/64", "pref", "5", bar];
+        in_pod(&[&["rule", "add"], &bar[..]].concat());
+        let call = variables("ADD", "c1", "eth0", &pod);
+        let mut add = rig.spawn(&call, rig.conf("1.0.0").to_string());
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !in_pod(&["addr", "show"]).contains("fd00:7::") {
+            let ended = add.try_wait().unwrap();
+            assert!(ended.is_none() && Instant::now() < deadline, "{bar:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // It asks every 200 µs, for 5 s.
+        std::thread::sleep(Duration::from_millis(500));
+        in_pod(&[&["rule", "del"], &bar[..]].concat());
+        let added = Answer::of(add.wait_with_output().unwrap());
+        assert!(ping(&rig.node, &added.address()), "{bar:?}: {added:?}");
+        rig.del("c1", "eth0", &pod).silent();
+    }
 }
 
 #[test]
