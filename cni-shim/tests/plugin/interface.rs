@@ -1,6 +1,7 @@
 //! The pod's interfaces: lines B1 and B5 of the checklist, virtual addresses,
 //! and a pod that reaches itself through a service.
 
+use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -83,6 +84,7 @@ fn b1_the_first_packet_after_add_is_not_lost_beside_many_others() {
             .args(["netns", "exec", name, "sleep", "120"])
             .spawn()
             .unwrap();
+        wait_until_inside(sleeper.id(), pod);
         let routes = format!("/proc/{}/net/ipv6_route", sleeper.id());
         // The shell starts nothing but the plugin. 80200001: RTF_LOCAL, RTF_NONEXTHOP, RTF_UP (linux/ipv6_route.h).
         let script = "\"$0\"; read -r state <\"/sys/class/net/$1/operstate\"; own=no; \
@@ -111,6 +113,17 @@ fn b1_the_first_packet_after_add_is_not_lost_beside_many_others() {
     });
     let late = late.map(AtomicUsize::into_inner);
     assert_eq!(late, [0, 0], "of {} pods", AT_ONCE * ROUNDS);
+}
+
+/// Waits until that process has entered the pod's network namespace: before,
+/// what /proc says of it is our own.
+fn wait_until_inside(process: u32, pod: &str) {
+    let inode = |path: &str| std::fs::metadata(path).unwrap().ino();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while inode(&format!("/proc/{process}/ns/net")) != inode(pod) {
+        assert!(Instant::now() < deadline, "{process} is not in {pod}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A pod may bar its way out. While the kernel has no route yet to the pod's
