@@ -1,5 +1,6 @@
 //! Failures on demand, so that tests meet every crash: after each step of ADD
-//! and DEL, and after each look at the kernel by which GC decides, the plugin can be made to fail, to die, or to stand still.
+//! and DEL, and after each look at the kernel by which GC decides, the plugin
+//! can be made to fail, to die, or to stand still.
 //!
 //! `TARTAN_CNI_FAULT=STEP:fail`, `STEP:kill` or `STEP:stop`. Without the
 //! variable, which no runtime sets, nothing happens. A runtime that could set

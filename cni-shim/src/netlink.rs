@@ -1,5 +1,5 @@
-//! A blocking netlink socket: one request, one answer, the kernel's own words
-//! when it refuses.
+//! A blocking netlink socket: a request, or several in one datagram (`batch`),
+//! then the answers, in the kernel's own words when it refuses.
 //!
 //! A socket belongs to the network namespace of the thread that opened it,
 //! for as long as it lives, so the pod's side is configured from our own

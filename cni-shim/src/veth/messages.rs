@@ -40,8 +40,10 @@ pub(super) fn up_and_set(doing: &'static str, index: u32, settings: &[Setting]) 
     link_change(doing, message)
 }
 
-/// IPV4_DEVCONF_* of linux/ip.h, and its value. The same as /proc/sys/net/ipv4/conf, but all at once, and without the
-/// kernel trying again and again for its lock while others have it.
+/// IPV4_DEVCONF_* of linux/ip.h, and its value. As by /proc/sys/net/ipv4/conf, but all at once, and without the kernel
+/// trying again and again for its lock while others have it. Only the value is set (net/ipv4/devinet.c,
+/// `inet_set_link_af`, Linux 6.8): nobody is told by RTM_NEWNETCONF, and no cached route is dropped, of which a new
+/// interface has none.
 pub(super) type Setting = (u16, u32);
 
 pub(super) const FORWARDING: u16 = 1;
