@@ -78,6 +78,8 @@ impl Reservation<'_> {
         addresses: &[IpNet],
     ) -> Result<(), Error> {
         let _range = Range::lock(self.run)?;
+        // Else the address may well be taken, by the ADD that came after us.
+        expect_ours(self.run, record)?;
         let mut taken = Taken::look(host, &self.conf.root, &self.node.subnets)?;
         // There the addresses stand because it gave them to us.
         taken.forget_network(&self.conf.name);
@@ -92,6 +94,7 @@ impl Reservation<'_> {
         }
         record.addresses = host_prefixes;
         self.check(record)?;
+        // A DEL that did not wait for us may have come in between.
         expect_ours(self.run, record)?;
         Ok(record.write(self.run)?)
     }

@@ -424,6 +424,12 @@ fn c7_an_add_that_was_ended_takes_no_address_of_the_next_one() {
     };
     let before = rig.census();
     for fault in ["reserved:stop", "ipam:stop"] {
+        // Without a next one nothing is given at all.
+        let late = stopped(fault);
+        call("DEL").silent();
+        assert_eq!(rig.go_on(late).error().0, 104, "{fault} DEL");
+        assert!(!held.exists(), "{fault} DEL");
+        assert_eq!(rig.census(), before, "{fault} DEL");
         let late = stopped(fault);
         call("DEL").silent();
         call("ADD").result();
@@ -436,13 +442,45 @@ fn c7_an_add_that_was_ended_takes_no_address_of_the_next_one() {
         call("DEL").silent();
         assert!(!held.exists(), "{fault}");
         assert_eq!(rig.census(), before, "{fault}");
-        // And without a next one nothing is given at all.
-        let late = stopped(fault);
-        call("DEL").silent();
-        assert_eq!(rig.go_on(late).error().0, 104, "{fault} DEL");
-        assert!(!held.exists(), "{fault} DEL");
-        assert_eq!(rig.census(), before, "{fault} DEL");
     }
+}
+
+/// What an IPAM plugin has given is given back when it is noted, not before.
+#[test]
+fn c7_a_del_waits_until_an_add_has_noted_what_it_was_given() {
+    let mut rig = Rig::new(SUBNET);
+    let pod = rig.pod();
+    let (path, held) = debtor(&rig, "slow");
+    let (begun, program) = (held.with_extension("begun"), held.with_file_name("slow"));
+    let slowly = std::fs::read_to_string(&program)
+        .unwrap()
+        .replace("ADD) ", &format!("ADD) : >{}; sleep 1; ", begun.display()));
+    std::fs::write(&program, slowly).unwrap();
+    let before = rig.census();
+    let mut conf = rig.conf("1.0.0");
+    conf["ipam"] = json!({"type": "slow"});
+    let conf = conf.to_string();
+    let call = |verb: &'static str| {
+        let mut call = variables(verb, "c1", "eth0", &pod).to_vec();
+        call.push(("CNI_PATH", &path));
+        rig.spawn(&call, &conf)
+    };
+    let ended = |child: std::process::Child| Answer::of(child.wait_with_output().unwrap());
+    let add = call("ADD");
+    while !begun.exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // Nothing is noted without this lock.
+    let range = cni_shim::range::Range::lock(&rig.run()).unwrap();
+    let mut del = call("DEL");
+    std::thread::sleep(Duration::from_millis(2000));
+    assert!(held.exists() && del.try_wait().unwrap().is_none());
+    drop(range);
+    ended(del).silent();
+    ended(add);
+    ended(call("DEL")).silent();
+    assert!(!held.exists());
+    assert_eq!(rig.census(), before);
 }
 
 #[test]
