@@ -112,6 +112,9 @@ pub const SEND_BUFFER: i32 = 2 << 20;
 
 /// How often a worker that sends looks for reports of what it sent, where no error told of them.
 pub const REPORTS: Duration = Duration::from_millis(1);
+/// And how long after the latest datagram. A router's report comes within a round trip; a worker that sleeps wakes in this
+/// time ([`TICK`]).
+pub const REPORTS_AWAITED: Duration = Duration::from_secs(1);
 
 /// Reports read from a socket's error queue at a time.
 pub const ERRORS: usize = 64;

@@ -108,7 +108,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     }
 
     fn account(&mut self, exit: Exit, messages: usize, snapshot: &Snapshot, now: Now) {
-        self.reports.sent(exit.port);
+        self.reports.sent(exit.port, now);
         for sent in (0..messages).map_while(|_| self.outbound.went(exit)) {
             self.tally.send(sent.count);
             if let Some((_, peer)) = snapshot.peers.by_source(sent.to.ip()) {

@@ -2,27 +2,28 @@
 //!
 //! Theory of operation: VXLAN leaves through sockets that receive nothing but reports. A poll would tell of those at
 //! once, but the kernel asks whoever polls a socket about every datagram that leaves it (`sock_wfree`,
-//! `ep_poll_callback`), and a train is many. So nobody polls them. A report comes a while after its datagram, and matters
-//! to the next one: before it reads from the device, a worker looks at the ports that it has sent through since it looked
-//! last, if that was [`REPORTS`] ago. One that sends nothing more looks when it shows that it is alive.
+//! `ep_poll_callback`), and a train is many. So nobody polls them. A report comes a round trip after its datagram, and
+//! matters to the next one: before it reads from the device, a worker looks at the ports that it has sent through, every
+//! [`REPORTS`] until [`REPORTS_AWAITED`] after the latest datagram, and then once more. It wakes for none of this; one that
+//! sleeps looks when it shows that it is alive.
 
-use crate::limits::REPORTS;
+use crate::limits::{REPORTS, REPORTS_AWAITED};
 use crate::now::Now;
 use crate::underlay::Port;
 
-/// What was sent since reports were looked for.
+/// What reports may still come of.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
-    /// By [`Port::index`].
-    sent: [bool; Port::ALL.len()],
+    /// When the latest datagram was sent that may be reported, by [`Port::index`].
+    sent: [Option<Now>; Port::ALL.len()],
     looked: Now,
 }
 
 impl Reports {
     /// Something was sent through `port`.
-    pub(super) fn sent(&mut self, port: Port) {
+    pub(super) fn sent(&mut self, port: Port, now: Now) {
         if let Some(sent) = self.sent.get_mut(port.index()) {
-            *sent = true;
+            *sent = Some(now);
         }
     }
 
@@ -32,7 +33,11 @@ impl Reports {
             return Default::default();
         }
         self.looked = now;
-        std::mem::take(&mut self.sent)
+        let due = self.sent.map(|sent| sent.is_some());
+        for sent in &mut self.sent {
+            *sent = sent.filter(|sent| now.since(*sent) < REPORTS_AWAITED);
+        }
+        due
     }
 }
 
@@ -41,17 +46,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_sent_through_is_looked_at_once_a_while() {
+    fn what_was_sent_through_is_looked_at_for_a_while() {
         let [first, second, ..] = Port::ALL;
         let later = |times| Now(0).after(REPORTS * times);
         let mut reports = Reports::default();
         assert_eq!(reports.due(later(1)), [false; 4]);
-        reports.sent(second);
+        reports.sent(second, later(1));
         assert_eq!(reports.due(later(1)), [false; 4]);
         assert_eq!(reports.due(later(2)), [false, true, false, false]);
-        assert_eq!(reports.due(later(3)), [false; 4]);
-        reports.sent(first);
-        reports.sent(second);
-        assert_eq!(reports.due(later(4)), [true, true, false, false]);
+        // A report takes its time.
+        assert_eq!(reports.due(later(22)), [false, true, false, false]);
+        reports.sent(first, later(22));
+        assert_eq!(reports.due(later(22)), [false; 4]);
+        assert_eq!(reports.due(later(23)), [true, true, false, false]);
+        // One last time, however late.
+        let last = later(1).after(REPORTS_AWAITED);
+        assert_eq!(reports.due(last), [true, true, false, false]);
+        assert_eq!(reports.due(last.after(REPORTS)), [true, false, false, false]);
+        let late = last.after(REPORTS_AWAITED);
+        assert_eq!(reports.due(late), [true, false, false, false]);
+        assert_eq!(reports.due(late.after(REPORTS)), [false; 4]);
     }
 }

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use crate::path_mtu::{learn, path_mtu, report};
 use crate::reasons::node;
 use crate::world::node::{Node, port};
-use crate::world::packets::{frame, udp};
+use crate::world::packets::{dont_fragment, frame, pattern, udp, vxlan};
 use crate::world::plan::{ip, mac, pod};
 
 #[test]
@@ -135,21 +135,45 @@ fn a_report_without_an_error_is_read() {
 #[test]
 fn a_report_that_nobody_told_of_is_found() {
     let mut node = node();
-    let ours = frame(mac(2), mac(1), &[0x45]);
-    let (format, good) = quoting(2, Format::Vxlan, &ours);
-    let sends = |node: &mut Node, now| {
-        node.push(udp(pod(1, 0), pod(2, 0), b""));
-        node.run(now);
-        node.worker.underlay_mut().failures.is_empty()
-    };
     let sent = Now(0).after(REPORTS);
-    assert!(sends(&mut node, sent));
-    let failures = &mut node.worker.underlay_mut().failures;
-    failures.push_back((format, good));
+    assert_eq!(send_large(&mut node, sent), (1, 0));
+    report_large(&mut node);
     // Not looked for at every packet, and before the packet that it matters to.
-    assert!(!sends(&mut node, sent));
-    assert!(sends(&mut node, sent.after(REPORTS)));
+    assert_eq!(send_large(&mut node, sent), (1, 0));
+    assert_eq!(send_large(&mut node, sent.after(REPORTS)), (0, 1));
     assert_eq!(path_mtu(&mut node, 2, sent), 950);
+    assert_eq!(node.audit(), [""; 0]);
+}
+
+/// A report comes a round trip later, whatever the worker did since.
+#[test]
+fn a_report_that_comes_late_is_found() {
+    let mut node = node();
+    let sent = Now(0).after(REPORTS);
+    assert_eq!(send_large(&mut node, sent), (1, 0));
+    let round_trip = 50;
+    for step in 1..=round_trip {
+        node.hand(vxlan(2, 1, &udp(pod(2, 0), pod(1, 0), b"in")), 1);
+        assert_eq!(node.run(sent.after(REPORTS * step)).1.len(), 1);
+    }
+    report_large(&mut node);
+    let later = sent.after(REPORTS * (round_trip + 1));
+    assert_eq!(send_large(&mut node, later), (0, 1));
+    assert_eq!(path_mtu(&mut node, 2, later), 950);
+    assert_eq!(node.audit(), [""; 0]);
+}
+
+/// A pod sends what is too large for the path that is reported of. Datagrams that leave, and answers to the pod.
+fn send_large(node: &mut Node, now: Now) -> (usize, usize) {
+    node.push(dont_fragment(udp(pod(1, 0), pod(2, 0), &pattern(1_400))));
+    let (sent, answers) = node.run(now);
+    (sent.len(), answers.len())
+}
+
+/// A router's report waits that nobody tells of.
+fn report_large(node: &mut Node) {
+    let report = quoting(2, Format::Vxlan, &frame(mac(2), mac(1), &[0x45]));
+    node.worker.underlay_mut().failures.push_back(report);
 }
 
 proptest! {
