@@ -31,8 +31,8 @@ pub(crate) struct OutboundBatch {
     datagrams: Vec<Datagram>,
     /// By [`Exit::index`].
     queues: Vec<Queue>,
-    /// Where the latest datagram waits.
-    latest: usize,
+    /// Where the latest datagram of the packet read last waits, by [`Exit::index`], if it became any.
+    latest: Option<usize>,
 }
 
 /// One datagram for the underlay: headers of our making in front of a slice of a frame.
@@ -94,7 +94,7 @@ impl OutboundBatch {
             heads: Vec::with_capacity(HEADS),
             datagrams: Vec::with_capacity(DATAGRAMS),
             queues,
-            latest: 0,
+            latest: None,
         }
     }
 
@@ -117,6 +117,7 @@ impl OutboundBatch {
 
     /// Notes what was read into frame `number`.
     pub(crate) fn note(&mut self, number: usize, read: Read) {
+        self.latest = None;
         if let Some(place) = self.reads.get_mut(number) {
             *place = read;
         }
@@ -200,7 +201,7 @@ impl OutboundBatch {
         else {
             return false;
         };
-        self.latest = exit.index();
+        self.latest = Some(exit.index());
         let len = usize::from(head.len) + payload.len();
         let before = queue.push(number as u32, len, to, ecn);
         if let Some(before) = before.and_then(|number| self.datagrams.get_mut(number as usize)) {
@@ -250,9 +251,9 @@ impl OutboundBatch {
         self.queues.iter().map(Queue::count).sum()
     }
 
-    /// Whether the latest datagram filled its train.
+    /// Whether the packet read last filled a train.
     pub(crate) fn filled_a_train(&self) -> bool {
-        let queue = self.queues.get(self.latest);
+        let queue = self.latest.and_then(|index| self.queues.get(index));
         queue.is_some_and(Queue::was_filled)
     }
 

@@ -152,6 +152,7 @@ impl Queue {
         self.trains.clear();
         self.done = 0;
         self.held_since = None;
+        self.filled = false;
         count
     }
 }

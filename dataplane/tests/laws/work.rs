@@ -78,3 +78,24 @@ fn a_step_ends_with_a_full_train() {
     // Trains of two that grow side by side are filled by none of the packets of a step.
     floods(1_400, &[64, 6], &[2, 3]);
 }
+
+/// A packet that goes nowhere fills nothing, whatever was filled before it.
+#[test]
+fn refused_packets_end_no_step() {
+    // Trains that are filled by the last packet of a step, and by one that is too early to end it.
+    for (length, filling, steps) in [(1_400, 45, [45, 64, 36]), (3_000, 21, [64, 57, 0])] {
+        let mut node = node();
+        node.tell(|spec| spec.node.underlay_mtu = 9_000);
+        for _ in 0..filling {
+            node.push(udp(pod(1, 0), pod(2, 0), &pattern(length)));
+        }
+        for _ in 0..100 {
+            node.push(udp(pod(1, 0), pod(77, 0), b"to nobody"));
+        }
+        for step in steps {
+            assert_eq!(latest(&mut node, 0).outbound.packets, step, "{length}");
+        }
+        assert_eq!(node.run(Now(0)).0.len(), filling);
+        assert_eq!(node.audit(), [""; 0]);
+    }
+}

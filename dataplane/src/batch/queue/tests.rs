@@ -54,6 +54,18 @@ fn equal_lengths_leave_together_and_a_shorter_one_ends_them() {
 }
 
 #[test]
+fn what_is_forgotten_fills_no_train() {
+    let mut queue = Queue::new(1);
+    for number in 0..44 {
+        assert!(!queue.was_filled());
+        queue.push(number, 1_472, peer(1), Ecn::NotEct);
+    }
+    assert!(queue.was_filled());
+    assert_eq!(queue.discard(), 44);
+    assert!(!queue.was_filled());
+}
+
+#[test]
 fn peers_and_codepoints_do_not_mix() {
     let (a, b) = (Ecn::NotEct, Ecn::Ce);
     let rides = ride(&[
