@@ -8,9 +8,11 @@ pub const FRAME: usize = 65_536;
 /// Packets read from the device in one step: as many small ones as leave as one message.
 pub const OUTBOUND_PACKETS: usize = TRAIN_LENGTH;
 
-/// After so many packets a step ends with the one that fills a train. Of UDP with 1,400 bytes 45 do, and the rest of 64
-/// would leave as a train of 19; of 64 bytes 63, and one would leave alone.
-pub const EVEN: usize = OUTBOUND_PACKETS / 2;
+/// From this many packets of a step on, the one that fills a train is its last: it leaves as one message, and what would
+/// begin another train comes with the next step. Of UDP with 1,400 bytes 45 fill a train, and the rest of 64 would leave
+/// as a train of 19; of 64 bytes 63 do, and one would leave alone. Below it a step goes on, as where one super-packet
+/// fills a train.
+pub const FULL_TRAIN_ENDS_FROM: usize = OUTBOUND_PACKETS / 2;
 
 /// How long packets that come in small batches are left to gather, as network cards moderate their interrupts. A few
 /// dozen of them come in this time at the rates at which it pays; the device's queue takes some thousand.

@@ -32,7 +32,8 @@ use crate::device::Device;
 use crate::drops::Direction;
 use crate::inbound::{Delivery, Frames, Inbound, Recent, RefusedSource, Writer};
 use crate::limits::{
-    ERROR_ROUNDS, EVEN, GATHERED, GATHERED_CHAINS, HOLD, NOTICES, OUTBOUND_BYTES, OUTBOUND_PACKETS,
+    ERROR_ROUNDS, FULL_TRAIN_ENDS_FROM, GATHERED, GATHERED_CHAINS, HOLD, NOTICES, OUTBOUND_BYTES,
+    OUTBOUND_PACKETS,
 };
 use crate::now::Now;
 use crate::outbound::Outbound;
@@ -333,7 +334,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                     stages.batch.note(index, read);
                     stages.packet(index);
                     // What would begin another train begins the next step's: a few packets do not go apart.
-                    if index + 1 >= EVEN && stages.batch.filled_a_train() {
+                    if index + 1 >= FULL_TRAIN_ENDS_FROM && stages.batch.filled_a_train() {
                         break;
                     }
                 }

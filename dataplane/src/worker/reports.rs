@@ -62,7 +62,10 @@ mod tests {
         // One last time, however late.
         let last = later(1).after(REPORTS_AWAITED);
         assert_eq!(reports.due(last), [true, true, false, false]);
-        assert_eq!(reports.due(last.after(REPORTS)), [true, false, false, false]);
+        assert_eq!(
+            reports.due(last.after(REPORTS)),
+            [true, false, false, false]
+        );
         let late = last.after(REPORTS_AWAITED);
         assert_eq!(reports.due(late), [true, false, false, false]);
         assert_eq!(reports.due(late.after(REPORTS)), [false; 4]);
