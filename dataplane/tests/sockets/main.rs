@@ -4,7 +4,7 @@
 //!   near 192.0.2.1 ── veth, MTU 1500 ── 192.0.2.2 far, or the same in 2001:db8::/64
 //! ```
 //!
-//! Needs root and `ip`; fails, never skips, without them.
+//! Needs root, `ip` and `tc`; fails, never skips, without them.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,6 +17,7 @@
 mod backlog;
 mod reseat;
 mod rig;
+mod room;
 mod trains;
 
 use std::time::Duration;

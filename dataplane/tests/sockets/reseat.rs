@@ -6,13 +6,11 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use dataplane::counters::{Counters, Flow};
-use dataplane::device::plain::{self, Plain};
-use dataplane::device::tunnel::Tunnel;
 use dataplane::engine::{Engine, EngineError, Seat};
 use dataplane::underlay::socket::{SocketSpec, Sockets};
 use encap::{Family, Format};
 
-use crate::rig::{Namespace, bound, linked, packet, port, spec};
+use crate::rig::{Namespace, bound, linked, packet, port, spec, tunnel};
 
 /// A running engine at 192.0.2.1, on a host that has 192.0.2.9 too, and its peer.
 struct Moving {
@@ -32,17 +30,14 @@ impl Moving {
     /// With a worker on that core.
     fn on(core: Option<usize>) -> (Moving, [(OwnedFd, SocketSpec); 2]) {
         let [near, far] = linked(&["192.0.2.1", "192.0.2.9"], &["192.0.2.2"]);
-        let device = near.inside(|| Plain::adopt(plain::open("t0").unwrap(), "t0").unwrap());
-        near.ip("addr add 10.244.1.2/32 dev t0");
-        near.ip("link set t0 up");
-        near.ip("route add 10.244.2.0/24 dev t0");
+        let device = tunnel(&near);
         let pair = bound(&near, "192.0.2.1");
         let kept = pair
             .each_ref()
             .map(|(socket, spec)| (socket.try_clone().unwrap(), *spec));
         let counters = Counters::create(1).unwrap();
         let seat = Seat {
-            device: Tunnel::Plain(device),
+            device,
             underlay: Sockets::adopt(pair).unwrap(),
             core,
             spin: Duration::from_micros(50),

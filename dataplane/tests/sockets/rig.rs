@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use dataplane::counters::{Counters, Flow, WorkerTotals};
 use dataplane::device::memory::Memory;
+use dataplane::device::plain::{self, Plain};
+use dataplane::device::tunnel::Tunnel;
 use dataplane::families::PerFamily;
 use dataplane::limits::TRANSMIT_SOCKETS;
 use dataplane::now::Now;
@@ -204,6 +206,15 @@ pub fn linked(near_addresses: &[&str], far_addresses: &[&str]) -> [Namespace; 2]
     [near, far]
 }
 
+/// A device whose route has the pods of the peer at `2`, in the node's namespace.
+pub fn tunnel(space: &Namespace) -> Tunnel {
+    let device = space.inside(|| Plain::adopt(plain::open("t0").unwrap(), "t0").unwrap());
+    space.ip("addr add 10.244.1.2/32 dev t0");
+    space.ip("link set t0 up");
+    space.ip("route add 10.244.2.0/24 dev t0");
+    Tunnel::Plain(device)
+}
+
 /// The sockets of a node at `at`, for both formats.
 pub fn bound(space: &Namespace, at: &str) -> [(OwnedFd, SocketSpec); 2] {
     space.inside(|| {
@@ -230,6 +241,10 @@ impl Namespace {
 
     pub fn ip(&self, arguments: &str) {
         ip(&format!("-n {} {arguments}", self.0));
+    }
+
+    pub fn tc(&self, arguments: &str) {
+        run("tc", &format!("-n {} {arguments}", self.0));
     }
 
     /// Runs `body` on a thread of its own inside the namespace.
@@ -350,13 +365,17 @@ pub fn port(format: Format) -> u16 {
 }
 
 fn ip(arguments: &str) {
-    let output = Command::new("ip")
+    run("ip", arguments);
+}
+
+fn run(program: &str, arguments: &str) {
+    let output = Command::new(program)
         .args(arguments.split_whitespace())
         .output()
         .expect("run as root, with iproute2");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success(),
-        "ip {arguments}: {said}; these tests need root"
+        "{program} {arguments}: {said}; these tests need root"
     );
 }
