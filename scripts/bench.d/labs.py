@@ -64,12 +64,18 @@ class Path:
         return self.pods[pod][1]
 
     def serve(self):
-        self.server = self.start(1, ["iperf3", "--server", "--bind", self.address(1)])
+        # Nobody reads what a server says; a pipe would be full after some dozens of measurements, and the server wait.
+        self.server = subprocess.Popen(self.inside(1, ["iperf3", "--server", "--bind", self.address(1)]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def stop_serving(self):
         if self.server:
             self.server.send_signal(signal.SIGTERM)
-            self.server.wait(10)
+            try:
+                self.server.wait(10)
+            except subprocess.TimeoutExpired:
+                # What it hangs on is in the error that brought us here; the lab must go all the same.
+                self.server.kill()
+                self.server.wait(10)
             self.server = None
 
     def agents(self):
