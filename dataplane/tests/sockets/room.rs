@@ -17,8 +17,14 @@ use crate::rig::{address, bound, linked, spec, tunnel};
 /// Nobody polls the socket before it is full. A worker that nobody told would wait for the end of each hold.
 #[test]
 fn a_full_transmit_socket_tells_of_room() {
+    // The best of some, as others may use the processor too.
+    let best = (0..ROUNDS).map(|_| time_of_a_round()).min().unwrap();
+    assert!(best < HOLD * TRAINS / 2, "{best:?}");
+}
+
+/// How long all trains take that wait in the device when the worker begins.
+fn time_of_a_round() -> Duration {
     let [near, far] = linked(&["192.0.2.1"], &["192.0.2.2"]);
-    // The queue of the device takes a whole round, that of the link a train.
     let device = tunnel(&near);
     near.ip("link set t0 txqueuelen 2000");
     near.tc("qdisc add dev u0 root tbf rate 500mbit burst 10k limit 1m");
@@ -46,35 +52,31 @@ fn a_full_transmit_socket_tells_of_room() {
     };
     let spec = spec(Format::Vxlan, Family::V4, 1500);
     let engine = Engine::start(vec![seat], counters.clone(), &spec).unwrap();
-    engine.go();
-    let outbound = || counters.read().workers[0].outbound;
+    // All before it begins: a packet that came later would wake the worker, too.
     let pod = near.inside(|| UdpSocket::bind("10.244.1.2:7000").unwrap());
-    // How long it takes, and whether the worker was seen to hold something.
-    let round = |number| {
-        let start = Instant::now();
-        for _ in 0..TRAINS * TRAIN {
-            pod.send_to(&[0; 1_372], "10.244.2.2:7000").unwrap();
-        }
-        let (mut held, all) = (false, number * u64::from(TRAINS * TRAIN));
-        while outbound().sent < all && start.elapsed() < PATIENCE {
-            held |= outbound().held > 0;
-            std::thread::sleep(Duration::from_micros(100));
-        }
-        (start.elapsed(), held)
-    };
-    // The best of some, as others may use the processor too.
-    let rounds: Vec<_> = (1..=ROUNDS).map(round).collect();
+    for _ in 0..TRAINS * TRAIN {
+        pod.send_to(&[0; 1_372], "10.244.2.2:7000").unwrap();
+    }
+    let outbound = || counters.read().workers[0].outbound;
+    let start = Instant::now();
+    engine.go();
+    while outbound().sent < u64::from(TRAINS * TRAIN) && start.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    let time = start.elapsed();
     engine.stop();
     let flow = outbound();
     assert_eq!(flow.drops_of(DropReason::UnderlayFull), 0);
-    assert_eq!(flow.sent, ROUNDS * u64::from(TRAINS * TRAIN));
-    assert!(rounds.iter().all(|(_, held)| *held), "{rounds:?}");
-    let best = rounds.iter().map(|(time, _)| time).min().unwrap();
-    assert!(*best < HOLD * TRAINS / 2, "{rounds:?}");
+    assert_eq!(flow.sent, u64::from(TRAINS * TRAIN));
+    // At the pace of the link: the socket was full.
+    assert!(time > AT_LEAST, "{time:?}");
+    time
 }
 
 /// Of packets with 1,400 bytes.
 const TRAIN: u32 = 45;
 const TRAINS: u32 = 20;
-const ROUNDS: u64 = 5;
+/// What all but the last train take on the link, at 500 Mb/s, is longer.
+const AT_LEAST: Duration = Duration::from_millis(15);
+const ROUNDS: u32 = 3;
 const PATIENCE: Duration = Duration::from_secs(2);
