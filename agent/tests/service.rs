@@ -391,6 +391,8 @@ fn attachments_are_adopted_released_and_refused() {
     record.remove(&run).unwrap();
     attachment("c2", "10.99.0.2/32").remove(&run).unwrap();
     assert_eq!(release("c1")["ok"]["snapshot"], before + 4);
+    // Each is released by itself. The second was stranded, so no table had it.
+    assert_eq!(release("c2")["ok"]["snapshot"], before + 4);
     assert_eq!(node.json("pods")["pods"].as_array().unwrap().len(), 0);
     // A record that is there when the service starts needs nobody to ask.
     record.write(&run).unwrap();
