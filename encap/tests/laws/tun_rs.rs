@@ -2,10 +2,12 @@
 //!
 //! Kept out of these streams, because ours differ on purpose: PSH (there it ends a chain), segments out of order (put in
 //! front there), unfinished checksums (not recognised there), fragments and options (passed by later datagrams there),
-//! IPv4 headers that fail their checksum (joined there), identifications with gaps and ECE (ignored there).
+//! IPv4 headers that fail their checksum (joined there), identifications with gaps and ECE (ignored there), datagrams of
+//! no bytes (passed there).
 
 use encap::coalesce::Coalescer;
 use encap::offload::Kind;
+use encap::{Family, Inner};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tun_rs::{VIRTIO_NET_HDR_LEN, VirtioNetHdr, handle_gro};
@@ -55,10 +57,23 @@ fn ours(sent: &[Sent]) -> Vec<Written> {
     streams::pushed(&mut Coalescer::new(100, 100), sent).concat()
 }
 
+/// Whether a packet of no payload is one of those kept out: a datagram, or an acknowledgment that takes one of the
+/// identifications that count up, and so leaves a gap between the data around it.
+fn is_kept_out(packet: &Sent) -> bool {
+    let inner = Inner::parse(&packet.bytes).unwrap();
+    let header = match inner.protocol {
+        6 => usize::from(packet.bytes[inner.transport + 12] >> 4) * 4,
+        _ => 8,
+    };
+    let counted = inner.family == Family::V4 && !inner.dont_fragment;
+    inner.transport + header == inner.len && (inner.protocol == 17 || counted)
+}
+
 proptest! {
     #[test]
     fn super_packets_are_theirs(events in events()) {
         let sent = streams::packets(&events);
+        prop_assume!(!sent.iter().any(is_kept_out));
         let (ours, theirs) = (ours(&sent), theirs(&sent));
         prop_assert_eq!(ours.len(), theirs.len());
         for (ours, (header, bytes)) in ours.iter().zip(theirs) {
