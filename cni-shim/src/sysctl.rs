@@ -18,7 +18,7 @@ pub(crate) enum Error {
     },
 }
 
-/// Pods are forwarded for, believed nothing, and told nothing but packets.
+/// What `veth` sets of IPv4, of IPv6: pods are forwarded for and believed nothing.
 pub(crate) fn set_host_side(
     netlink: &mut Netlink,
     ifname: &str,

@@ -324,6 +324,27 @@ fn debtor(rig: &Rig, name: &str) -> (String, std::path::PathBuf) {
     (directory.display().to_string(), held)
 }
 
+/// One that takes a second for an ADD. There is a third file while and after it has one at work.
+fn slow_debtor(rig: &Rig, name: &str) -> (String, std::path::PathBuf, std::path::PathBuf) {
+    let (path, held) = debtor(rig, name);
+    let (begun, program) = (held.with_extension("begun"), held.with_file_name(name));
+    let slowly = std::fs::read_to_string(&program)
+        .unwrap()
+        .replace("ADD) ", &format!("ADD) : >{}; sleep 1; ", begun.display()));
+    std::fs::write(&program, slowly).unwrap();
+    (path, held, begun)
+}
+
+fn until_begun(begun: &std::path::Path) {
+    while !begun.exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn ended(child: std::process::Child) -> Answer {
+    Answer::of(child.wait_with_output().unwrap())
+}
+
 /// The record is the only note of a debt, and the configuration may change
 /// between one try and the next.
 #[test]
@@ -368,13 +389,7 @@ fn h2_what_an_ipam_plugin_is_owed_is_never_forgotten() {
 fn h2_an_ipam_plugin_that_outlives_its_add_is_waited_for() {
     let mut rig = Rig::new(SUBNET);
     let pod = rig.pod();
-    let (path, held) = debtor(&rig, "late");
-    let begun = held.with_extension("begun");
-    let program = held.with_file_name("late");
-    let slowly = std::fs::read_to_string(&program)
-        .unwrap()
-        .replace("ADD) ", &format!("ADD) : >{}; sleep 1; ", begun.display()));
-    std::fs::write(&program, slowly).unwrap();
+    let (path, held, begun) = slow_debtor(&rig, "late");
     let mut conf = rig.conf("1.0.0");
     conf["ipam"] = json!({"type": "late"});
     let conf = conf.to_string();
@@ -383,13 +398,10 @@ fn h2_an_ipam_plugin_that_outlives_its_add_is_waited_for() {
         call.push(("CNI_PATH", &path));
         rig.spawn(&call, &conf)
     };
-    let ended = |child: std::process::Child| Answer::of(child.wait_with_output().unwrap());
     for next in ["DEL", "ADD"] {
         let _ = std::fs::remove_file(&begun);
         let mut killed = call("ADD");
-        while !begun.exists() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until_begun(&begun);
         killed.kill().unwrap();
         assert!(!killed.wait().unwrap().success());
         let answer = ended(call(next));
@@ -450,12 +462,7 @@ fn c7_an_add_that_was_ended_takes_no_address_of_the_next_one() {
 fn c7_a_del_waits_until_an_add_has_noted_what_it_was_given() {
     let mut rig = Rig::new(SUBNET);
     let pod = rig.pod();
-    let (path, held) = debtor(&rig, "slow");
-    let (begun, program) = (held.with_extension("begun"), held.with_file_name("slow"));
-    let slowly = std::fs::read_to_string(&program)
-        .unwrap()
-        .replace("ADD) ", &format!("ADD) : >{}; sleep 1; ", begun.display()));
-    std::fs::write(&program, slowly).unwrap();
+    let (path, held, begun) = slow_debtor(&rig, "slow");
     let before = rig.census();
     let mut conf = rig.conf("1.0.0");
     conf["ipam"] = json!({"type": "slow"});
@@ -465,11 +472,8 @@ fn c7_a_del_waits_until_an_add_has_noted_what_it_was_given() {
         call.push(("CNI_PATH", &path));
         rig.spawn(&call, &conf)
     };
-    let ended = |child: std::process::Child| Answer::of(child.wait_with_output().unwrap());
     let add = call("ADD");
-    while !begun.exists() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until_begun(&begun);
     // Nothing is noted without this lock.
     let range = cni_shim::range::Range::lock(&rig.run()).unwrap();
     let mut del = call("DEL");
