@@ -483,25 +483,21 @@ fn f1_f4_gc_removes_what_the_list_does_not_name_and_nothing_else() {
 fn f5_gc_beside_adds_takes_nothing_from_them() {
     let mut rig = Rig::new(BOTH);
     let pods: Vec<String> = (0..8).map(|_| rig.pod()).collect();
-    let rig = &rig;
-    std::thread::scope(|scope| {
-        for (n, pod) in pods.iter().enumerate() {
-            scope.spawn(move || {
-                let mut call = variables("ADD", "x", "eth0", pod).to_vec();
-                let name = format!("c{n}");
-                call[1].1 = &name;
-                // Stands still with its record written, and goes on.
-                call.push(("TARTAN_CNI_FAULT", "reserved:stop"));
-                let child = rig.spawn(&call, rig.conf("1.1.0").to_string());
-                std::thread::sleep(Duration::from_millis(300));
-                rig.go_on(child).result();
-            });
-        }
-        scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(150));
-            gc(rig, &json!({"cni.dev/valid-attachments": []})).silent();
-        });
-    });
+    let start = |(n, pod): (usize, &String)| {
+        let name = format!("c{n}");
+        let mut call = variables("ADD", &name, "eth0", pod).to_vec();
+        // Stands still with its record written, and goes on.
+        call.push(("TARTAN_CNI_FAULT", "reserved:stop"));
+        rig.spawn(&call, rig.conf("1.1.0").to_string())
+    };
+    let adds: Vec<_> = pods.iter().enumerate().map(start).collect();
+    for add in &adds {
+        rig.stands_still(add);
+    }
+    gc(&rig, &json!({"cni.dev/valid-attachments": []})).silent();
+    for add in adds {
+        rig.go_on(add).result();
+    }
     assert_eq!(rig.census().records().len(), 8);
 }
 

@@ -1,6 +1,7 @@
 //! The pod's interfaces: lines B1 and B5 of the checklist, virtual addresses,
 //! and a pod that reaches itself through a service.
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -162,27 +163,32 @@ fn b1_addresses_are_announced_and_redirects_are_not_believed() {
     let mut rig = Rig::new(BOTH);
     let pod = rig.pod();
     let filter = "arp or (icmp6 and ip6[40] == 136)";
-    let mut tcpdump = Command::new("timeout");
-    tcpdump.args([
-        "4", "ip", "netns", "exec", &rig.node, "tcpdump", "-lnni", "any", filter,
-    ]);
-    let tcpdump = tcpdump
+    let mut tcpdump = Command::new("timeout")
+        .args(["30", "ip", "netns", "exec", &rig.node])
+        .args(["tcpdump", "-lnni", "any", filter])
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    std::thread::sleep(Duration::from_millis(1500));
+    let mut ready = BufReader::new(tcpdump.stderr.take().unwrap()).lines();
+    assert!(ready.any(|line| line.unwrap().starts_with("listening on")));
     rig.add("c1", "eth0", &pod).result();
-    let seen = tcpdump.wait_with_output().unwrap().stdout;
-    let seen = String::from_utf8(seen).unwrap();
-    assert!(
-        seen.contains("who-has 10.244.7.2") && seen.contains("tell 10.244.7.2"),
-        "{seen}"
-    );
-    assert!(
-        seen.contains("neighbor advertisement, tgt is fd00:7::2"),
-        "{seen}"
-    );
+    let mut expected = vec![
+        "who-has 10.244.7.2",
+        "tell 10.244.7.2",
+        "neighbor advertisement, tgt is fd00:7::2",
+    ];
+    for line in BufReader::new(tcpdump.stdout.take().unwrap()).lines() {
+        let line = line.unwrap();
+        expected.retain(|part| !line.contains(part));
+        if expected.is_empty() {
+            break;
+        }
+    }
+    assert!(expected.is_empty(), "not seen: {expected:?}");
+    let id = rustix::process::Pid::from_child(&tcpdump);
+    rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+    tcpdump.wait().unwrap();
     let name = pod.trim_start_matches("/run/netns/");
     let lo = ip(&["-n", name, "-br", "link", "show", "lo"]);
     assert!(lo.contains("<LOOPBACK,UP"), "{lo}");
