@@ -75,12 +75,9 @@ fn a_killed_service_is_missed_by_nobody() {
     eventually("the next service answers", || {
         node.json("status")["restarts"] == 1
     });
-    let (sent, answered) = rig::counts(pinging);
+    let answered = rig::answered(pinging);
     // What the service had in hand when it was killed is lost; what came after it waited.
-    assert!(
-        sent >= 200 && sent - answered <= 2,
-        "{answered} of {sent} answered"
-    );
+    assert!(answered >= 198, "{answered} of 200 answered");
     assert_eq!(kernel(), before);
     assert_eq!(carrier(), before_carrier, "carrier_changes among them");
     let status = node.json("status");

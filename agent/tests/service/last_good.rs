@@ -24,11 +24,8 @@ fn a_service_killed_while_the_list_is_gone_goes_on_by_the_last_good_state() {
     std::thread::sleep(Duration::from_millis(500));
     node.kill_service(Signal::KILL);
     eventually("the next service answers", || restarts(node) == 1);
-    let (sent, answered) = rig::counts(pinging);
-    assert!(
-        sent >= 200 && sent - answered <= 2,
-        "{answered} of {sent} answered"
-    );
+    let answered = rig::answered(pinging);
+    assert!(answered >= 198, "{answered} of 200 answered");
     assert_eq!(kernel(), before);
     let (code, text) = node.tartan(&["status"]);
     assert_eq!(code, 1, "{text}");
