@@ -5,6 +5,7 @@
 //!
 //! | step | left behind by a crash | who clears it |
 //! |---|---|---|
+//! | take the attachment's lock | a file without a lock | the next call, the agent |
 //! | give back what a delegated IPAM plugin gave an earlier try | the earlier record | DEL, a repeated ADD, GC |
 //! | write the record, `Reserved`, under the range's lock | a record | DEL, a repeated ADD, GC |
 //! | a delegated IPAM plugin gives addresses, where one is named | a record, addresses of the plugin's | the same |
@@ -19,21 +20,22 @@
 
 use std::time::{Duration, Instant};
 
+use cni_shim::attachment::Lock;
 use cni_shim::protocol::request::Target;
 use cni_shim::protocol::result::{Dns, Interface, Ip, Route};
 use cni_shim::protocol::{CniResult, NetConf};
-use cni_shim::{Attachment, NodeFile, RunDir, State, attachment, node_file};
+use cni_shim::{Attachment, NodeFile, RunDir, State, node_file, range};
 use ipnet::IpNet;
 use serde_json::Value;
 
 use crate::agent::{self, Agent, Call};
-use crate::delegate::{AtWork, Delegate};
+use crate::delegate::{Delegate, PATIENCE};
 use crate::error::Error;
 use crate::fault;
 use crate::link_name::mac_text;
 use crate::netlink::Netlink;
 use crate::netns::Netns;
-use crate::owner::{Owner, expect_ours, owner};
+use crate::owner::{self, Owner, expect_ours};
 use crate::reserve::{Reservation, wanted_routes};
 use crate::teardown;
 use crate::veth::{self, Made, Plan};
@@ -52,47 +54,45 @@ pub(crate) fn add(target: &Target, conf: &NetConf) -> Result<Value, Error> {
     let mut host = Netlink::open()?;
     let deadline = Instant::now() + AGENT_WAIT;
     let agent = Agent::connect(&run.socket(), deadline)?;
+    let node = wait_for_node(&run, deadline)?;
+    run.make()
+        .map_err(|source| range::Error::Directory { source })?;
+    let lock = owner::lock(&run, &target.key, PATIENCE)?;
     let reservation = Reservation {
         run: &run,
         conf,
         target,
         netns: &netns,
-        node: &wait_for_node(&run, deadline)?,
+        node: &node,
         wanted: &wanted(conf, &target.arguments),
+        lock: &lock,
     };
     let mut record = reservation.reserve(&mut host, &mut pod)?;
     let attach = || -> Result<Value, Error> {
         fault::after("reserved")?;
-        // A DEL and another ADD may have come in between: what an IPAM plugin gives and takes now would be theirs.
-        expect_ours(&run, &record)?;
+        // Who did not wait for us any more may have come in between: what an IPAM plugin gives now would be theirs.
+        expect_ours(&run, &record, &lock)?;
         let given = match &delegate {
             None => CniResult::default(),
             Some(delegate) => {
-                let path = Attachment::path(&run, &record.container, &record.ifname)?;
-                let at_work =
-                    AtWork::on(&path).map_err(|source| attachment::Error::Read { path, source })?;
-                let given = match delegate.add() {
+                let given = match delegate.add(&lock) {
                     Err(refused) if refused.is_refusal() => {
                         // It is run with DEL all the same (SPEC section 4), but owes and is owed nothing.
-                        if expect_ours(&run, &record).is_ok() {
-                            let _ = delegate.delete(&target.key);
+                        if expect_ours(&run, &record, &lock).is_ok() {
+                            let _ = delegate.delete(&target.key, &lock);
                         }
                         record.ipam = None;
                         return Err(refused.into());
                     }
                     given => given?,
                 };
-                // Held until what it gave is noted: a DEL gives that back afterwards. Whoever has us stand still here
-                // asks what becomes of one that waited for it in vain.
-                let at_work = (!fault::is_awaited("ipam")).then_some(at_work);
                 fault::after("ipam")?;
                 let addresses: Vec<IpNet> = given.ips.iter().map(|ip| ip.address).collect();
                 reservation.assign(&mut host, &mut record, &addresses)?;
-                drop(at_work);
                 given
             }
         };
-        expect_ours(&run, &record)?;
+        expect_ours(&run, &record, &lock)?;
         let made = veth::make(
             &mut host,
             &mut pod,
@@ -104,13 +104,13 @@ pub(crate) fn add(target: &Target, conf: &NetConf) -> Result<Value, Error> {
         )?;
         agent.call(Call::adopt(&target.key), Instant::now() + AGENT_WAIT)?;
         fault::after("adopted")?;
-        finish(&run, &mut record)?;
+        finish(&run, &mut record, &lock)?;
         fault::after("attached")?;
         Ok(result(target, conf, &record, &made, given.dns, previous).to_json(conf.version)?)
     };
     let attached = attach();
     if attached.is_err() {
-        undo(&run, &mut host, &record, target, conf);
+        undo(&run, &mut host, &record, target, conf, &lock);
     }
     attached
 }
@@ -138,20 +138,27 @@ fn wait_for_node(run: &RunDir, deadline: Instant) -> Result<NodeFile, Error> {
 }
 
 /// Notes that it stands.
-fn finish(run: &RunDir, record: &mut Attachment) -> Result<(), Error> {
-    expect_ours(run, record)?;
+fn finish(run: &RunDir, record: &mut Attachment, lock: &Lock) -> Result<(), Error> {
+    expect_ours(run, record, lock)?;
     record.state = State::Attached;
     Ok(record.write(run)?)
 }
 
 /// Takes back what was made. What another ADD has made since bears the same
 /// names, and is left to it.
-fn undo(run: &RunDir, host: &mut Netlink, record: &Attachment, target: &Target, conf: &NetConf) {
-    if matches!(owner(run, record), Ok(Owner::Another)) {
+fn undo(
+    run: &RunDir,
+    host: &mut Netlink,
+    record: &Attachment,
+    target: &Target,
+    conf: &NetConf,
+    lock: &Lock,
+) {
+    if matches!(owner::owner(run, record), Ok(Owner::Another)) {
         eprintln!("tartan-cni: another ADD has made this attachment since, which is left alone");
         return;
     }
-    if let Err(error) = teardown::remove(host, run, record, &target.path, conf) {
+    if let Err(error) = teardown::remove(host, run, record, &target.path, conf, lock) {
         // Standard error is the plugin's log; the caller reports the first error.
         eprintln!("tartan-cni: could not undo everything, DEL will: {error}");
     }

@@ -13,7 +13,7 @@
 //! A record is replaced whole by rename and is never edited in place. A file
 //! that does not parse is reported and left alone until the ADD, DEL or GC of
 //! its own container sets it aside ([`set_aside`]). Files that start with a dot
-//! (the lock, the range's notes, temporaries, what was set aside) are no
+//! (the locks, the range's notes, temporaries, what was set aside) are no
 //! records.
 
 use std::collections::BTreeMap;
@@ -29,8 +29,10 @@ use crate::atomic_file;
 use crate::run_dir::LONGEST_FILE;
 
 pub use error::Error;
+pub use lock::Lock;
 
 mod error;
+pub mod lock;
 
 /// How the name of every attachment's end on the host begins: the agent's
 /// check of sources knows pods by it.

@@ -4,18 +4,17 @@
 //! refuses we refuse in its words.
 //!
 //! Whoever kills us does not kill it. What it still gives then would be given
-//! to nobody, were it told to give back before: so it inherits the record,
-//! locked ([`AtWork`]), and whoever gives back waits for the lock.
+//! to nobody, were it told to give back before, and what it still takes back
+//! would be another ADD's: so it inherits the attachment's lock ([`Lock`]).
 
-use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use cni_shim::attachment::Lock;
 use cni_shim::protocol::request::SearchPath;
 use cni_shim::protocol::{CniResult, Json, Key, NetConf, Verb, result};
-use rustix::io::FdFlags;
 
 use crate::child::{self, Ended};
 use crate::error::TRY_LATER;
@@ -124,8 +123,8 @@ impl<'a> Delegate<'a> {
     }
 
     /// ADD: what it gives.
-    pub(crate) fn add(&self) -> Result<CniResult, Error> {
-        let output = self.run(Verb::Add, None)?;
+    pub(crate) fn add(&self, lock: &Lock) -> Result<CniResult, Error> {
+        let output = self.run(Verb::Add, None, lock)?;
         let kind = || self.kind.to_owned();
         let json = Json::parse(&output).map_err(|source| Error::NoJson {
             kind: kind(),
@@ -144,17 +143,17 @@ impl<'a> Delegate<'a> {
 
     /// DEL of one attachment, which need not be that of the request: of host-local
     /// there is none yet that knows GC.
-    pub(crate) fn delete(&self, key: &Key) -> Result<(), Error> {
-        self.run(Verb::Del, Some(key)).map(|_| ())
+    pub(crate) fn delete(&self, key: &Key, lock: &Lock) -> Result<(), Error> {
+        self.run(Verb::Del, Some(key), lock).map(|_| ())
     }
 
     /// The request's own verb, where it has no answer.
     pub(crate) fn forward(&self, verb: Verb) -> Result<(), Error> {
-        self.run(verb, None).map(|_| ())
+        self.run(verb, None, &Lock::none()).map(|_| ())
     }
 
-    fn run(&self, verb: Verb, key: Option<&Key>) -> Result<Vec<u8>, Error> {
-        let ended = self.execute(verb, key).map_err(|source| Error::Run {
+    fn run(&self, verb: Verb, key: Option<&Key>, lock: &Lock) -> Result<Vec<u8>, Error> {
+        let ended = self.execute(verb, key, lock).map_err(|source| Error::Run {
             program: self.program.clone(),
             source,
         })?;
@@ -185,7 +184,8 @@ impl<'a> Delegate<'a> {
         })
     }
 
-    fn execute(&self, verb: Verb, key: Option<&Key>) -> io::Result<Ended> {
+    fn execute(&self, verb: Verb, key: Option<&Key>, lock: &Lock) -> io::Result<Ended> {
+        let _lent = lock.lend()?;
         let mut command = Command::new(&self.program);
         if let Some(key) = key {
             command.env("CNI_CONTAINERID", &key.container);
@@ -196,50 +196,12 @@ impl<'a> Delegate<'a> {
     }
 }
 
-/// The record of an attachment, locked while it lives and while the IPAM
-/// plugins do that were started meanwhile.
-pub(crate) struct AtWork {
-    _record: File,
-}
-
-impl AtWork {
-    /// Locks the record at `path`, for us and for whom we start.
-    pub(crate) fn on(path: &Path) -> io::Result<AtWork> {
-        let record = File::open(path)?;
-        record.lock_shared()?;
-        rustix::io::fcntl_setfd(&record, FdFlags::empty())?;
-        Ok(AtWork { _record: record })
-    }
-
-    /// Waits until nobody has locked the record at `path`, for as long as an
-    /// IPAM plugin may take. One that is not there nobody has.
-    pub(crate) fn wait_for(path: &Path) {
-        let Ok(record) = File::open(path) else {
-            return;
-        };
-        let deadline = Instant::now() + PATIENCE;
-        while matches!(record.try_lock(), Err(std::fs::TryLockError::WouldBlock)) {
-            if Instant::now() >= deadline {
-                eprintln!(
-                    "tartan-cni: an ipam plugin of an earlier ADD is still at work, for longer than {} s: what it gives is lost",
-                    PATIENCE.as_secs()
-                );
-                return;
-            }
-            std::thread::sleep(STEP);
-        }
-    }
-}
-
 /// Ours, beyond those of the specification.
 const DELEGATE_FAILED: u32 = 107;
 
 /// Longer than a plugin that asks a server over the network takes, shorter than
 /// a runtime waits for us.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-
-/// How often is looked whether one has ended.
-const STEP: Duration = Duration::from_millis(2);
 
 /// Bytes of an answer: many times what a result has.
 const LONGEST_ANSWER: usize = 1024 * 1024;
@@ -278,7 +240,7 @@ mod tests {
     fn it_gets_our_input_and_its_result_is_read() {
         let script = r#"in=$(cat); [ "$CNI_COMMAND" = ADD ] || exit 3
             case $in in *'"type":"x"'*) echo '{"ips":[{"address":"10.1.0.5/24"}]}';; esac"#;
-        let result = with_script(script, |delegate| delegate.add()).unwrap();
+        let result = with_script(script, |delegate| delegate.add(&Lock::none())).unwrap();
         assert_eq!(result.ips[0].address, "10.1.0.5/24".parse().unwrap());
         with_script("cat >/dev/null", |delegate| delegate.forward(Verb::Gc)).unwrap();
     }
@@ -286,7 +248,7 @@ mod tests {
     #[test]
     fn what_it_refuses_is_told_in_its_words() {
         let script = r#"echo '{"code":11,"msg":"later","details":"much"}'; exit 1"#;
-        let error = with_script(script, |delegate| delegate.add()).unwrap_err();
+        let error = with_script(script, |delegate| delegate.add(&Lock::none())).unwrap_err();
         assert_eq!(error.to_string(), "ipam plugin x failed (ADD): later");
         assert_eq!((error.code(), error.details()), (11, "much".to_owned()));
         for (script, code) in [
@@ -296,7 +258,7 @@ mod tests {
             ("echo '{\"ips\":7}'", 107),
             ("kill -9 $$", 107),
         ] {
-            let error = with_script(script, |delegate| delegate.add()).unwrap_err();
+            let error = with_script(script, |delegate| delegate.add(&Lock::none())).unwrap_err();
             assert_eq!(error.code(), code, "{script}: {error}");
         }
     }
@@ -307,12 +269,15 @@ mod tests {
         let soon = Duration::from_millis(300);
         // The second leaves its output open to another that hangs.
         for script in ["sleep 60", "sleep 60 & exec sleep 61", "exec <&-; sleep 60"] {
-            let error = with_patience(soon, script, |delegate| delegate.add()).unwrap_err();
+            let error =
+                with_patience(soon, script, |delegate| delegate.add(&Lock::none())).unwrap_err();
             assert!(matches!(error, Error::Late { .. }), "{script}: {error}");
             assert_eq!(error.code(), 11);
         }
-        let error =
-            with_script("while :; do echo aaaaaaaaaaaaaaaa; done", |d| d.add()).unwrap_err();
+        let error = with_script("while :; do echo aaaaaaaaaaaaaaaa; done", |d| {
+            d.add(&Lock::none())
+        })
+        .unwrap_err();
         assert!(matches!(error, Error::TooLong { .. }), "{error}");
         assert_eq!(error.code(), 107);
         assert!(start.elapsed() < Duration::from_secs(20));

@@ -4,7 +4,11 @@
 //! usable configuration) is success; DEL may come twice, late, or without any
 //! ADD. The link is found by the name of its host's end, so a namespace path
 //! that was given to another pod meanwhile harms nobody.
+//!
+//! An ADD of the same attachment that is still at work is waited for, and what
+//! it made is removed.
 
+use cni_shim::attachment::Lock;
 use cni_shim::protocol::request::Target;
 use cni_shim::protocol::{Key, NetConf};
 use cni_shim::{Attachment, RunDir, attachment};
@@ -15,6 +19,7 @@ use crate::error::Error;
 use crate::fault;
 use crate::link_name;
 use crate::netlink::{LinkId, Netlink};
+use crate::owner;
 use crate::teardown;
 
 /// Serves DEL.
@@ -23,8 +28,9 @@ pub(crate) fn delete(target: &Target, conf: &NetConf) -> Result<(), Error> {
     let key = &target.key;
     let path = Attachment::path(&run, &key.container, &key.ifname)?;
     let mut host = Netlink::open()?;
+    let lock = owner::lock_or_seize(&run, key);
     match Attachment::read(&path) {
-        Ok(record) => teardown::remove(&mut host, &run, &record, &target.path, conf)?,
+        Ok(record) => teardown::remove(&mut host, &run, &record, &target.path, conf, &lock)?,
         Err(error) => {
             remove_unrecorded(&mut host, &run, key, conf)?;
             fault::after("link-removed")?;
@@ -32,7 +38,7 @@ pub(crate) fn delete(target: &Target, conf: &NetConf) -> Result<(), Error> {
                 let aside = attachment::set_aside(&path)?;
                 eprintln!("tartan-cni: {error}; set aside as {}", aside.display());
             }
-            free_by_delegate(target, conf)?;
+            free_by_delegate(target, conf, &lock)?;
             attachment::remove(&path)?;
         }
     }
@@ -63,12 +69,12 @@ fn remove_unrecorded(
 
 /// An IPAM plugin may hold an address of which no record tells: the ADD died
 /// before, or the record was lost.
-fn free_by_delegate(target: &Target, conf: &NetConf) -> Result<(), Error> {
+fn free_by_delegate(target: &Target, conf: &NetConf, lock: &Lock) -> Result<(), Error> {
     let Some(kind) = &conf.ipam else {
         return Ok(());
     };
     match Delegate::find(kind, &target.path, conf) {
-        Ok(delegate) => Ok(delegate.delete(&target.key)?),
+        Ok(delegate) => Ok(delegate.delete(&target.key, lock)?),
         Err(missing) => {
             // Perhaps there was no ADD at all: a pod must not stay for that.
             eprintln!("tartan-cni: {missing}");

@@ -99,7 +99,8 @@ impl Error {
             Error::Netns(_) => NETNS,
             Error::Node(node_file::Error::Missing { .. }) => TRY_LATER,
             Error::Range(range::Error::Exhausted { .. }) | Error::Full { .. } => EXHAUSTED,
-            Error::Range(range::Error::NoSubnet | range::Error::Busy { .. }) => TRY_LATER,
+            Error::Range(range::Error::NoSubnet | range::Error::Busy { .. })
+            | Error::Record(attachment::Error::AtWork { .. }) => TRY_LATER,
             Error::Node(_) | Error::Record(_) | Error::Range(_) => IO,
             Error::Taken { .. } => BUSY,
             Error::Veth(veth::Error::Exists { .. }) => INTERFACE_EXISTS,

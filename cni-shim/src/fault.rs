@@ -37,6 +37,12 @@ pub(crate) fn is_awaited(step: &str) -> bool {
     fate(step).is_some()
 }
 
+/// Whether the plugin is to stand still, wherever.
+pub(crate) fn is_to_stop() -> bool {
+    let asked = std::env::var(VARIABLE);
+    asked.is_ok_and(|asked| asked.ends_with(":stop"))
+}
+
 fn fate(step: &str) -> Option<String> {
     let asked = std::env::var_os(VARIABLE)?;
     let fate = asked.to_str()?.strip_prefix(step)?;

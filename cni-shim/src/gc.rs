@@ -8,23 +8,25 @@
 
 use std::collections::HashSet;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use cni_shim::protocol::request::SearchPath;
 use cni_shim::protocol::{Key, NetConf, Verb, net_conf};
-use cni_shim::{RunDir, State, attachment};
+use cni_shim::{Attachment, RunDir, State, attachment};
 
 use crate::agent::{self, Call};
-use crate::delegate::Delegate;
+use crate::delegate::{Delegate, PATIENCE};
 use crate::error::Error;
 use crate::fault;
 use crate::link_name;
 use crate::netlink::{LinkId, Netlink};
+use crate::owner::{self, Owner, owner};
 use crate::teardown;
 
 /// Serves GC.
 pub(crate) fn gc(path: &SearchPath, conf: &NetConf) -> Result<(), Error> {
     let began = SystemTime::now();
+    let deadline = Instant::now() + PATIENCE;
     let valid = conf.valid.as_ref();
     let valid: HashSet<&Key> = valid
         .ok_or(net_conf::Error::NoAttachments)?
@@ -50,10 +52,24 @@ pub(crate) fn gc(path: &SearchPath, conf: &NetConf) -> Result<(), Error> {
         if valid.contains(&key) {
             continue;
         }
+        if let Ok(record) = &record
+            && (record.network != conf.name || is_young(&file, record.state, began))
+        {
+            continue;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        let lock = match owner::lock(&run, &key, left) {
+            Err(error @ attachment::Error::AtWork { .. }) => {
+                errors.push(format!("{key}: {error}"));
+                continue;
+            }
+            taken => owner::or_none(taken),
+        };
         let removed = match record {
-            Ok(record) if record.network != conf.name => continue,
-            Ok(record) if is_young(&file, record.state, began) => continue,
-            Ok(record) => teardown::remove(&mut host, &run, &record, path, conf),
+            // Whom we waited for has removed it, or an ADD has written its own since.
+            Ok(record) if !matches!(owner(&run, &record), Ok(Owner::Us)) => continue,
+            Err(_) if Attachment::read(&file).is_ok() => continue,
+            Ok(record) => teardown::remove(&mut host, &run, &record, path, conf, &lock),
             Err(error) if is_of_nobody(&file, &error, strangers, began) => set_aside(&file, &error),
             Err(error) => remove_damaged(&mut host, &key, conf, &file, &error),
         };

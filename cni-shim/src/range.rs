@@ -39,7 +39,7 @@ use resting::Resting;
 
 pub use resting::REST;
 
-mod holder;
+pub(crate) mod holder;
 mod resting;
 
 /// The range of one node, locked. Dropping it unlocks.

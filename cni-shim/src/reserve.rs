@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use cni_shim::attachment::Lock;
 use cni_shim::protocol::net_conf::Wanted;
 use cni_shim::protocol::request::Target;
 use cni_shim::protocol::{NetConf, result::Route};
@@ -12,7 +13,7 @@ use cni_shim::range::{self, Range};
 use cni_shim::{Attachment, NodeFile, RunDir, State, attachment};
 use ipnet::IpNet;
 
-use crate::delegate::{AtWork, Delegate};
+use crate::delegate::Delegate;
 use crate::error::Error;
 use crate::fault;
 use crate::inventory;
@@ -32,6 +33,7 @@ pub(crate) struct Reservation<'a> {
     pub(crate) netns: &'a Netns,
     pub(crate) node: &'a NodeFile,
     pub(crate) wanted: &'a Wanted,
+    pub(crate) lock: &'a Lock,
 }
 
 impl Reservation<'_> {
@@ -69,7 +71,7 @@ impl Reservation<'_> {
 
     /// Gives the record the addresses of a delegated IPAM plugin, unless
     /// another attachment has one or the node does not serve it. A DEL that
-    /// ran meanwhile has given them back, so its word stands
+    /// did not wait for us has given them back, so its word stands
     /// ([`Error::Removed`]).
     pub(crate) fn assign(
         &self,
@@ -79,7 +81,7 @@ impl Reservation<'_> {
     ) -> Result<(), Error> {
         let _range = Range::lock(self.run)?;
         // Else the address may well be taken, by the ADD that came after us.
-        expect_ours(self.run, record)?;
+        expect_ours(self.run, record, self.lock)?;
         let mut taken = Taken::look(host, &self.conf.root, &self.node.subnets)?;
         // There the addresses stand because it gave them to us.
         taken.forget_network(&self.conf.name);
@@ -95,7 +97,7 @@ impl Reservation<'_> {
         record.addresses = host_prefixes;
         self.check(record)?;
         // A DEL that did not wait for us may have come in between.
-        expect_ours(self.run, record)?;
+        expect_ours(self.run, record, self.lock)?;
         Ok(record.write(self.run)?)
     }
 
@@ -135,9 +137,8 @@ impl Reservation<'_> {
             return Ok(());
         };
         let key = &self.target.key;
-        AtWork::wait_for(&Attachment::path(self.run, &key.container, &key.ifname)?);
         let found = Delegate::find(kind, &self.target.path, self.conf);
-        let freed = found.and_then(|delegate| delegate.delete(key));
+        let freed = found.and_then(|delegate| delegate.delete(key, self.lock));
         let gave = previous.is_some_and(|record| !record.addresses.is_empty());
         match freed {
             // As at DEL: a plugin that is not there has given nothing as far as we know.

@@ -3,15 +3,16 @@
 //! the record. While a link is there its record is there: an address is never
 //! free while somebody can still use it.
 //!
-//! Another call for the same attachment, which no runtime should make at once,
-//! may have been faster, and an ADD after that has a record of its own: what is
+//! Another call for the same attachment that did not wait for us any more may
+//! have been faster, and an ADD after that has a record of its own: what is
 //! found then, under the same names, is left to it.
 
+use cni_shim::attachment::Lock;
 use cni_shim::protocol::request::SearchPath;
 use cni_shim::protocol::{Key, NetConf};
 use cni_shim::{Attachment, RunDir, range};
 
-use crate::delegate::{AtWork, Delegate};
+use crate::delegate::Delegate;
 use crate::error::Error;
 use crate::fault;
 use crate::netlink::Netlink;
@@ -27,8 +28,8 @@ pub(crate) fn remove(
     record: &Attachment,
     path: &SearchPath,
     conf: &NetConf,
+    lock: &Lock,
 ) -> Result<(), Error> {
-    let file = Attachment::path(run, &record.container, &record.ifname)?;
     remove_links(host, record)?;
     fault::after("link-removed")?;
     if is_anothers(run, record) {
@@ -36,9 +37,8 @@ pub(crate) fn remove(
     }
     let freed = match &record.ipam {
         Some(kind) => Delegate::find(kind, path, conf).and_then(|delegate| {
-            AtWork::wait_for(&file);
             let (container, ifname) = (record.container.clone(), record.ifname.clone());
-            delegate.delete(&Key { container, ifname })
+            delegate.delete(&Key { container, ifname }, lock)
         }),
         None => {
             range::release(run, &record.addresses);

@@ -2,8 +2,9 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
-/// Why a record could not be read, written, removed or listed.
+/// Why a record could not be read, written, removed, listed or locked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A container id or interface name that cannot be part of a file name.
@@ -62,11 +63,34 @@ pub enum Error {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The attachment's lock could not be made.
+    #[error("cannot lock {path}: check free space and that its directory is writable by root")]
+    Lock {
+        /// The file in question.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Another call for the same attachment does not end.
+    #[error(
+        "another call for this attachment is at work, for longer than {} s: {holder}; \
+         see what it waits for, or delete the pod",
+        waited.as_secs()
+    )]
+    AtWork {
+        /// Process id and name of who holds the lock, where the kernel tells.
+        holder: String,
+        /// How long it was waited for.
+        waited: Duration,
+    },
 }
 
 impl Error {
-    /// Whether the record is simply not there.
+    /// Whether the record, or the directory of the lock, is simply not there.
     pub fn is_not_found(&self) -> bool {
-        matches!(self, Error::Read { source, .. } if source.kind() == io::ErrorKind::NotFound)
+        let (Error::Read { source, .. } | Error::Lock { source, .. }) = self else {
+            return false;
+        };
+        source.kind() == io::ErrorKind::NotFound
     }
 }

@@ -1,4 +1,4 @@
-//! Who holds the range's lock, for people.
+//! Who holds a lock, for people.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// `process PID (NAME)` of whoever has a `flock` on the file at `path`; none
 /// where the kernel does not tell.
-pub(super) fn of(path: &Path) -> Option<String> {
+pub(crate) fn of(path: &Path) -> Option<String> {
     let file = fs::metadata(path).ok()?;
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let pid = holders(&locks, file.ino()).find(|pid| has_open(*pid, &file))?;

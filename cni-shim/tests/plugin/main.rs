@@ -15,6 +15,7 @@
 )]
 
 mod attach;
+mod beside;
 mod check;
 mod checklist;
 mod corpus;

@@ -303,7 +303,7 @@ fn h2_a_killed_add_is_repeated_and_collected_with_host_local_too() {
 
 /// An IPAM plugin that gives one address for each attachment, notes each in a
 /// file, and forgets no debt; its DEL fails while there is a file `stuck`.
-fn debtor(rig: &Rig, name: &str) -> (String, std::path::PathBuf) {
+pub(crate) fn debtor(rig: &Rig, name: &str) -> (String, std::path::PathBuf) {
     use std::os::unix::fs::PermissionsExt;
     let directory = rig.root().join("debtor");
     std::fs::create_dir_all(&directory).unwrap();
@@ -341,7 +341,7 @@ fn until_begun(begun: &std::path::Path) {
     }
 }
 
-fn ended(child: std::process::Child) -> Answer {
+pub(crate) fn ended(child: std::process::Child) -> Answer {
     Answer::of(child.wait_with_output().unwrap())
 }
 

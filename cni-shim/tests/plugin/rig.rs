@@ -246,7 +246,9 @@ impl Rig {
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .filter(|name| {
-                !name.starts_with('.') || name.ends_with(".json") && !name.contains("damaged")
+                !name.starts_with('.')
+                    || name.ends_with(".json") && !name.contains("damaged")
+                    || name.starts_with(".lock-")
             })
             .collect();
         records.sort();

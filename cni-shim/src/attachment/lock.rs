@@ -1,0 +1,187 @@
+//! One call at a time for each attachment.
+//!
+//! Theory of operation. ADD, DEL and GC hold an exclusive `flock` on
+//! `attachments/.lock-CONTAINER:IFNAME` from before they read the record until
+//! nothing of the attachment is left to do. A runtime never makes two calls for
+//! one attachment at once, but one that lost patience kills a plugin and makes
+//! the next, while the IPAM plugin that the first one ran lives on.
+//!
+//! The lock goes with the last process that has the file open: who is killed
+//! holds nothing, unless it has lent the lock to a child ([`Lock::lend`]).
+//!
+//! The file is there only while somebody is at work: its holder removes it. So
+//! whoever got the lock looks whether the file is still the one of that name.
+//! That of a holder that was killed is removed by the next one, or by
+//! [`sweep`].
+//!
+//! Who has waited long enough may [`Lock::seize`] it: the holder's file is
+//! removed, and the holder finds that its lock no longer stands.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
+use rustix::io::FdFlags;
+
+use super::Error;
+use crate::RunDir;
+use crate::range::holder;
+
+/// The lock of one attachment, held until it is dropped.
+#[derive(Debug)]
+pub struct Lock {
+    held: Option<(PathBuf, File)>,
+}
+
+impl Lock {
+    /// Waits for the lock of (container, ifname), at most `patience`. The
+    /// directory of records must exist ([`RunDir::make`]).
+    ///
+    /// # Errors
+    /// [`Error::Name`], [`Error::Lock`], and [`Error::AtWork`] when the time is
+    /// over.
+    pub fn take(
+        run: &RunDir,
+        container: &str,
+        ifname: &str,
+        patience: Duration,
+    ) -> Result<Lock, Error> {
+        let path = path(run, container, ifname)?;
+        let deadline = Instant::now() + patience;
+        loop {
+            match open(&path, true).and_then(|file| lock(&path, file)) {
+                Ok(Some(lock)) => return Ok(lock),
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(STEP),
+                Ok(None) => {
+                    let holder = holder::of(&path);
+                    return Err(Error::AtWork {
+                        holder: holder
+                            .unwrap_or_else(|| "a process that cannot be named".to_owned()),
+                        waited: patience,
+                    });
+                }
+                Err(source) => return Err(Error::Lock { path, source }),
+            }
+        }
+    }
+
+    /// Takes the lock away from whoever holds it.
+    ///
+    /// # Errors
+    /// As [`Lock::take`].
+    pub fn seize(run: &RunDir, container: &str, ifname: &str) -> Result<Lock, Error> {
+        // One that cannot be removed cannot be taken either, which is told then.
+        let _ = fs::remove_file(path(run, container, ifname)?);
+        Lock::take(run, container, ifname, Duration::ZERO)
+    }
+
+    /// A lock of nothing, for who has to go on without one.
+    pub fn none() -> Lock {
+        Lock { held: None }
+    }
+
+    /// Whether nobody has seized it.
+    pub fn stands(&self) -> bool {
+        let held = self.held.as_ref();
+        held.is_none_or(|(path, file)| is_at(path, file).unwrap_or(false))
+    }
+
+    /// A descriptor that children inherit while it is open; those then hold the
+    /// lock until they end or it is dropped. None of a lock of nothing.
+    ///
+    /// # Errors
+    /// What the system calls give.
+    pub fn lend(&self) -> io::Result<Option<File>> {
+        let Some((_, file)) = &self.held else {
+            return Ok(None);
+        };
+        let lent = file.try_clone()?;
+        rustix::io::fcntl_setfd(&lent, FdFlags::empty())?;
+        Ok(Some(lent))
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let stands = self.stands();
+        if let Some((path, file)) = &self.held {
+            if stands {
+                let _ = fs::remove_file(path);
+            }
+            // A child that lives on holds it no longer.
+            let _ = file.unlock();
+        }
+    }
+}
+
+/// Removes the files that killed holders left, and returns how many others
+/// there are. A directory that is not there holds none.
+///
+/// # Errors
+/// What the system calls give.
+pub fn sweep(run: &RunDir) -> io::Result<usize> {
+    let entries = match fs::read_dir(run.attachments()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        entries => entries?,
+    };
+    let mut left = 0;
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        if !name.to_str().is_some_and(|name| name.starts_with(PREFIX)) {
+            continue;
+        }
+        let path = entry.path();
+        match open(&path, false).and_then(|file| lock(&path, file)) {
+            // Its file goes with it.
+            Ok(Some(unheld)) => drop(unheld),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Ok(None) | Err(_) => left += 1,
+        }
+    }
+    Ok(left)
+}
+
+/// Begins neither like a temporary (`.PID.NAME`) nor like a record.
+fn path(run: &RunDir, container: &str, ifname: &str) -> Result<PathBuf, Error> {
+    super::check_container(container)?;
+    super::check_ifname(ifname)?;
+    let name = format!("{PREFIX}{container}:{ifname}");
+    Ok(run.attachments().join(name))
+}
+
+fn open(path: &Path, create: bool) -> io::Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .create(create)
+        .mode(0o600)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+        .open(path)
+}
+
+/// None while another holds it, or when its holder has just removed it.
+fn lock(path: &Path, file: File) -> io::Result<Option<Lock>> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => return Ok(None),
+        Err(TryLockError::Error(error)) => return Err(error),
+        Ok(()) => {}
+    }
+    let held = Some((path.to_path_buf(), file));
+    Ok(Some(Lock { held }).filter(Lock::stands))
+}
+
+fn is_at(path: &Path, file: &File) -> io::Result<bool> {
+    let (there, ours) = (fs::symlink_metadata(path)?, file.metadata()?);
+    Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino()))
+}
+
+const PREFIX: &str = ".lock-";
+
+/// How often is looked whether the holder has ended.
+const STEP: Duration = Duration::from_millis(2);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+//! Calls for the same attachment at once, which no runtime should make, with an
+//! IPAM plugin that takes its time: line C7 of the checklist. Whatever comes
+//! beside whatever, in the end all of an attachment stands or nothing of it.
+
+use std::path::PathBuf;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::requested::{debtor, ended};
+use crate::rig::{Answer, Census, Rig, ping, variables};
+
+/// A node, a pod, and an IPAM plugin that takes a second, or what is asked for,
+/// before it serves a verb that it was made [`Beside::slow`] for, once.
+struct Beside {
+    rig: Rig,
+    pod: String,
+    path: String,
+    held: PathBuf,
+    conf: String,
+    nothing: Census,
+}
+
+impl Beside {
+    fn new() -> Beside {
+        let mut rig = Rig::new(&["10.244.7.0/24"]);
+        let pod = rig.pod();
+        let (path, held) = debtor(&rig, "slow");
+        let program = held.with_file_name("slow");
+        let wait = format!(
+            "cat >/dev/null; cd {path}; \
+             if mv slow-$CNI_COMMAND begun-$CNI_COMMAND 2>/dev/null; then sleep $(cat begun-$CNI_COMMAND); fi"
+        );
+        let script = std::fs::read_to_string(&program).unwrap();
+        let script = script.replacen("cat >/dev/null", &wait, 1);
+        std::fs::write(&program, script).unwrap();
+        let mut conf = rig.conf("1.0.0");
+        conf["ipam"] = json!({"type": "slow"});
+        let conf = conf.to_string();
+        let nothing = rig.census();
+        Beside {
+            rig,
+            pod,
+            path,
+            held,
+            conf,
+            nothing,
+        }
+    }
+
+    fn slow(&self, verb: &str, seconds: &str) {
+        let _ = std::fs::remove_file(self.held.with_file_name(format!("begun-{verb}")));
+        std::fs::write(self.held.with_file_name(format!("slow-{verb}")), seconds).unwrap();
+    }
+
+    fn until_begun(&self, verb: &str) {
+        let begun = self.held.with_file_name(format!("begun-{verb}"));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !begun.exists() {
+            assert!(Instant::now() < deadline, "{verb} never began");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn spawn(&self, verb: &str) -> Child {
+        let mut call = variables(verb, "c1", "eth0", &self.pod).to_vec();
+        call.push(("CNI_PATH", &self.path));
+        self.rig.spawn(&call, &self.conf)
+    }
+
+    fn call(&self, verb: &str) -> Answer {
+        ended(self.spawn(verb))
+    }
+
+    fn nothing_stands(&self, case: &str) {
+        assert_eq!(self.rig.census(), self.nothing, "{case}");
+        assert!(!self.held.exists(), "{case}: the address is owed");
+    }
+
+    /// The ADD that was answered so has made all of it, and DEL takes all of it.
+    fn all_stands(&self, added: &Answer, case: &str) {
+        let record = self.rig.record("c1", "eth0");
+        assert_eq!(record.addresses.len(), 1, "{case}");
+        assert!(self.held.exists(), "{case}: the address is given back");
+        assert!(ping(&self.rig.node, &added.address()), "{case}: {added:?}");
+        assert_eq!(record.host_ifname, added.host_ifname(), "{case}");
+        self.call("DEL").silent();
+        self.nothing_stands(case);
+    }
+}
+
+#[test]
+fn c7_a_del_beside_an_add_leaves_nothing() {
+    let beside = Beside::new();
+    for slow in [&["ADD"][..], &["ADD", "DEL"]] {
+        slow.iter().for_each(|verb| beside.slow(verb, "1"));
+        let add = beside.spawn("ADD");
+        beside.until_begun("ADD");
+        beside.call("DEL").silent();
+        ended(add);
+        beside.nothing_stands(&format!("{slow:?}"));
+    }
+}
+
+#[test]
+fn c7_an_add_beside_a_del_stands() {
+    let beside = Beside::new();
+    for recorded in [true, false] {
+        for slow in [&["DEL"][..], &["DEL", "ADD"]] {
+            let case = format!("{slow:?}, recorded: {recorded}");
+            if recorded {
+                beside.call("ADD").result();
+            }
+            slow.iter().for_each(|verb| beside.slow(verb, "1"));
+            let del = beside.spawn("DEL");
+            beside.until_begun("DEL");
+            let added = beside.call("ADD");
+            ended(del).silent();
+            beside.all_stands(&added, &case);
+        }
+    }
+}
+
+/// The first is waited for, whatever it is, and the second is told or finds
+/// nothing more to do.
+#[test]
+fn c7_of_two_alike_the_second_harms_nobody() {
+    let beside = Beside::new();
+    beside.slow("ADD", "1");
+    let first = beside.spawn("ADD");
+    beside.until_begun("ADD");
+    assert_eq!(beside.call("ADD").error().0, 105);
+    let first = ended(first);
+    beside.all_stands(&first, "two ADDs");
+
+    beside.call("ADD").result();
+    beside.slow("DEL", "1");
+    let first = beside.spawn("DEL");
+    beside.until_begun("DEL");
+    beside.call("DEL").silent();
+    ended(first).silent();
+    beside.nothing_stands("two DELs");
+}
+
+/// Whoever kills a DEL does not kill its IPAM plugin, whose word would be the
+/// next ADD's.
+#[test]
+fn c7_an_ipam_plugin_that_outlives_its_del_is_waited_for() {
+    let beside = Beside::new();
+    for next in ["ADD", "DEL"] {
+        beside.call("ADD").result();
+        beside.slow("DEL", "1");
+        let mut killed = beside.spawn("DEL");
+        beside.until_begun("DEL");
+        killed.kill().unwrap();
+        assert!(!killed.wait().unwrap().success());
+        let answer = beside.call(next);
+        // What it does late it has done by then.
+        std::thread::sleep(Duration::from_millis(1200));
+        if next == "ADD" {
+            beside.all_stands(&answer, next);
+        } else {
+            answer.silent();
+            beside.nothing_stands(next);
+        }
+    }
+}
+
+/// GC waits for a DEL at work, and takes nothing of the ADD that waits with it.
+#[test]
+fn c7_gc_beside_a_del_takes_nothing_of_the_next_add() {
+    let beside = Beside::new();
+    let mut conf: serde_json::Value = serde_json::from_str(&beside.conf).unwrap();
+    conf["cniVersion"] = json!("1.1.0");
+    conf["cni.dev/valid-attachments"] = json!([]);
+    let call = [("CNI_COMMAND", "GC"), ("CNI_PATH", beside.path.as_str())];
+    for _ in 0..3 {
+        beside.call("ADD").result();
+        beside.slow("DEL", "1");
+        let del = beside.spawn("DEL");
+        beside.until_begun("DEL");
+        let gc = beside.rig.spawn(&call, conf.to_string());
+        let added = beside.call("ADD");
+        ended(gc).silent();
+        ended(del).silent();
+        beside.all_stands(&added, "GC");
+    }
+}
+
+#[test]
+fn other_attachments_are_not_waited_for() {
+    let mut beside = Beside::new();
+    let other = beside.rig.pod();
+    beside.slow("ADD", "3");
+    let mut add = beside.spawn("ADD");
+    beside.until_begun("ADD");
+    for (container, ifname) in [("c2", "eth0"), ("c1", "net1")] {
+        beside.rig.add(container, ifname, &other).result();
+        beside.rig.del(container, ifname, &other).silent();
+    }
+    assert!(add.try_wait().unwrap().is_none());
+    ended(add).result();
+    beside.call("DEL").silent();
+}
+
+/// One that stands still is waited for as long as an IPAM plugin may take.
+/// When it goes on, its IPAM plugin having answered, it makes nothing any more.
+#[test]
+fn c7_a_del_waits_half_a_minute_for_an_add_that_stands_still() {
+    let beside = Beside::new();
+    beside.slow("ADD", "0.1");
+    beside.slow("DEL", "2");
+    let add = beside.spawn("ADD");
+    beside.until_begun("ADD");
+    let stopped = Pid::from_child(&add);
+    kill_process(stopped, Signal::STOP).unwrap();
+    let began = Instant::now();
+    let del = beside.spawn("DEL");
+    beside.until_begun("DEL");
+    let waited = began.elapsed().as_secs();
+    assert!((29..40).contains(&waited), "{waited} s");
+    kill_process(stopped, Signal::CONT).unwrap();
+    let (code, message) = ended(add).error();
+    assert_eq!(code, 104, "{message}");
+    assert!(message.contains("was removed"), "{message}");
+    let del = ended(del);
+    del.silent();
+    assert!(del.stderr.contains("is at work"), "{del:?}");
+    beside.nothing_stands("seized");
+}
