@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use dataplane::families::PublicAddresses;
 use dataplane::underlay::socket::{self, SocketSpec, Sockets, UnderlayError};
-use encap::Family;
+use encap::{Family, Format};
 use tracing::{info, warn};
 
 use super::descriptors::{Descriptors, DescriptorsError};
@@ -151,9 +151,10 @@ impl Ports {
                 if group.is_empty() && !held.contains(&address) {
                     return Err(UnderlayError::NotOurAddress(spec));
                 }
-                let socket = match group.is_empty() {
-                    true => socket::bind(&spec)?,
-                    false => socket::join(&spec)?,
+                let socket = match (spec.lane, group.is_empty()) {
+                    (Some(_), _) => socket::transmit(&spec, worker)?,
+                    (None, true) => socket::bind(&spec)?,
+                    (None, false) => socket::join(&spec)?,
                 };
                 let port = Port {
                     spec,
@@ -163,9 +164,26 @@ impl Ports {
                 port.share(self.workers)?;
                 group.push(Arc::new(port));
             }
+            self.spread(&group);
             there.extend(group);
         }
         Ok(there)
+    }
+
+    /// Has each worker get an equal share of what comes to a group's port.
+    fn spread(&self, group: &[Arc<Port>]) {
+        let receives = |port: &&Arc<Port>| port.spec.lane.is_none();
+        let Some(port) = group.first().filter(receives) else {
+            return;
+        };
+        if self.workers == 1 || port.spec.format != Format::Vxlan {
+            return;
+        }
+        let family = Family::of(port.spec.address);
+        if let Err(error) = socket::spread(port.socket.as_fd(), family, self.workers as u32) {
+            let name = port.name();
+            warn!(name, %error, "the kernel spreads what comes over the workers, not evenly");
+        }
     }
 
     fn of_family(&self, family: Family) -> impl Iterator<Item = &Arc<Port>> {

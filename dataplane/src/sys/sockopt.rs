@@ -24,6 +24,33 @@ pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> i
     }
 }
 
+/// Has a group of sockets (`SO_REUSEPORT`), one of which is `socket`, choose by a program: what it returns is the number
+/// of the one that gets the datagram (linux/net/core/sock_reuseport.c, `run_bpf_filter`).
+pub(crate) fn choose_by(socket: impl AsFd, program: &[libc::sock_filter]) -> io::Result<()> {
+    let too_long = |_| io::Error::from(io::ErrorKind::InvalidInput);
+    let program = libc::sock_fprog {
+        len: program.len().try_into().map_err(too_long)?,
+        filter: program.as_ptr().cast_mut(),
+    };
+    // WHY: socket2 and rustix lack SO_ATTACH_REUSEPORT_CBPF.
+    // SAFETY: setsockopt(2) reads `optlen` bytes at `optval`, which describe the local `program`, and `len` instructions
+    // at `filter`, which describe the caller's slice; it writes to neither.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            (&raw const program).cast(),
+            size_of::<libc::sock_fprog>() as libc::socklen_t,
+        )
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
 /// Whether the kernel knows the option, an `int`.
 pub(crate) fn knows(socket: impl AsFd, level: i32, name: i32) -> bool {
     words(socket, level, name, &mut [0]).is_ok()

@@ -6,17 +6,18 @@
 //! ([`crate::probation`]).
 //!
 //! Where a node has several workers, each has a socket for every port, and those of one port are a group
-//! (`SO_REUSEPORT`): the kernel gives all datagrams from one outer address and port to one of them. The first is bound for
-//! itself alone, which fails if anybody holds the port; only then is it opened to others, which join it. So no other
-//! program can have been joined. Whoever comes later gets in only as the same user, in the same network namespace, and
-//! asking for it by the same option; a program of another user, or one that just binds the port, is refused. A single
-//! worker's socket is open to nobody. A group is complete before its first socket is read: one more would take its share
-//! of the flows away from the others.
+//! (`SO_REUSEPORT`): the kernel gives all datagrams from one outer address and port to one of them, to which
+//! [`mod@spread`] tells. The first is bound for itself alone, which fails if anybody holds the port; only then is it
+//! opened to others, which join it. So no other program can have been joined. Whoever comes later gets in only as the
+//! same user, in the same network namespace, and asking for it by the same option; a program of another user, or one
+//! that just binds the port, is refused. A single worker's socket is open to nobody. A group is complete before its
+//! first socket is read: one more would take its share of the flows away from the others.
 
 mod bind;
 mod error;
 mod options;
 mod spec;
+mod spread;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -31,10 +32,11 @@ use crate::probation::Probation;
 use crate::sys::outbox::Outbox;
 use crate::sys::{mmsg, sockopt};
 
-pub use bind::{bind, join, share};
+pub use bind::{bind, join, share, transmit};
 pub use error::UnderlayError;
 use options::{knows_trains, prepare, receive_nothing};
 pub use spec::SocketSpec;
+pub use spread::spread;
 
 /// The sockets of one worker.
 pub struct Sockets {

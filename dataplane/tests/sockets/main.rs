@@ -18,6 +18,7 @@ mod backlog;
 mod reseat;
 mod rig;
 mod room;
+mod spread;
 mod trains;
 
 use std::time::Duration;

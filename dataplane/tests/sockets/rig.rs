@@ -173,7 +173,7 @@ impl Rig {
 }
 
 /// A link that has just come up is not one of IPv6 yet: sends until something arrives.
-fn await_link(near: &Namespace, listener: &UdpSocket) {
+pub fn await_link(near: &Namespace, listener: &UdpSocket) {
     let to = listener.local_addr().unwrap();
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let sender = near.inside(|| UdpSocket::bind(any).unwrap());
@@ -342,7 +342,7 @@ fn subnets(number: u8) -> Vec<IpNet> {
     ]
 }
 
-fn node(family: Family, number: u8) -> IpAddr {
+pub fn node(family: Family, number: u8) -> IpAddr {
     match family {
         Family::V4 => [192, 0, 2, number].into(),
         Family::V6 => [0x2001, 0xdb8, 0, 0, 0, 0, 0, number.into()].into(),

@@ -79,8 +79,12 @@ fn workers_come_while_the_address_is_away() {
     let inherited = |workers| {
         let bound = |group: Group| {
             let spec = group.spec(away, &backend());
-            let socket = socket::join(&spec).unwrap();
             let worker = 0;
+            let socket = match spec.lane {
+                None => socket::join(&spec),
+                Some(_) => socket::transmit(&spec, worker),
+            };
+            let socket = socket.unwrap();
             Arc::new(Port {
                 spec,
                 worker,
@@ -140,15 +144,17 @@ impl Ports {
 
 const FLOWS: usize = 64;
 
-/// How many of [`FLOWS`] come to each worker's VXLAN socket.
+/// How many of [`FLOWS`] come to each worker's VXLAN socket: to each a remainder of their ports.
 fn shares(ports: &Ports, workers: usize) -> Vec<usize> {
     let receiving = |port: &&Arc<Port>| {
         port.spec.lane.is_none() && port.spec.format == Format::Vxlan && port.worker < workers
     };
     let sockets: Vec<_> = ports.ports.iter().filter(receiving).collect();
     assert_eq!(sockets.len(), workers);
+    let mut remainders = vec![0; workers];
     for _ in 0..FLOWS {
         let flow = UdpSocket::bind("127.0.0.1:0").unwrap();
+        remainders[usize::from(flow.local_addr().unwrap().port()) % workers] += 1;
         let to = (sockets[0].spec.address, 48472);
         assert_eq!(flow.send_to(b"x", to).unwrap(), 1);
     }
@@ -157,7 +163,15 @@ fn shares(ports: &Ports, workers: usize) -> Vec<usize> {
         let received = || rustix::net::recv(&port.socket, &mut byte, RecvFlags::DONTWAIT).ok();
         std::iter::from_fn(received).count()
     };
-    sockets.into_iter().map(count).collect()
+    let shares: Vec<_> = sockets.into_iter().map(count).collect();
+    // The kernel counts sockets in the order of its own.
+    let sorted = |counts: &[usize]| {
+        let mut counts = counts.to_vec();
+        counts.sort_unstable();
+        counts
+    };
+    assert_eq!(sorted(&shares), sorted(&remainders));
+    shares
 }
 
 fn named(ports: &Ports) -> std::collections::BTreeSet<String> {

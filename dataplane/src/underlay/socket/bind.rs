@@ -1,7 +1,7 @@
 //! Opening a socket and binding it to its place, or joining the group that has it.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -9,6 +9,8 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use super::error::UnderlayError;
 use super::options::receive_whole;
 use super::spec::SocketSpec;
+use super::spread::{TURNS, suits};
+use crate::limits::TRANSMIT_SOCKETS;
 use crate::sys::sockopt;
 
 /// Opens and binds a socket. No address reuse of any kind: who holds the port must not be joined unknowingly.
@@ -20,24 +22,37 @@ pub fn bind(spec: &SocketSpec) -> Result<OwnedFd, UnderlayError> {
     open(spec).map_err(kernel)?.bound(spec)
 }
 
-/// Opens another worker's socket of a place: one that receives beside those that [`share`] has opened to it, a transmit
-/// socket for itself. The host need not have the address at the moment, as those that are there need not.
+/// Opens another worker's socket beside those that [`share`] has opened to it. The host need not have the address at the
+/// moment, as those that are there need not.
 ///
 /// # Errors
 /// As [`bind`].
 pub fn join(spec: &SocketSpec) -> Result<OwnedFd, UnderlayError> {
     let kernel = |error| UnderlayError::Kernel(*spec, error);
     let socket = open(spec).map_err(kernel)?;
-    if spec.lane.is_none() {
-        socket.0.set_reuse_port(true).map_err(kernel)?;
+    socket.0.set_reuse_port(true).map_err(kernel)?;
+    socket.freely().bound(spec)
+}
+
+/// Opens a transmit socket of worker number `worker`, on a port of the kernel's choice that is its turn's
+/// ([`spread`](super::spread)), or on any if the kernel offers none. As with [`join`], the host need not have the
+/// address.
+///
+/// # Errors
+/// As [`bind`].
+pub fn transmit(spec: &SocketSpec, worker: usize) -> Result<OwnedFd, UnderlayError> {
+    let kernel = |error| UnderlayError::Kernel(*spec, error);
+    let turn = worker * TRANSMIT_SOCKETS + spec.lane.unwrap_or_default();
+    let mut offered = 0;
+    loop {
+        let socket = open(spec).map_err(kernel)?.freely().bound(spec)?;
+        let port = SockRef::from(&socket).local_addr().map_err(kernel)?;
+        let suited = port.as_socket().is_some_and(|at| suits(at.port(), turn));
+        offered += 1;
+        if suited || offered == OFFERS {
+            return Ok(socket);
+        }
     }
-    let (level, freebind) = match spec.address {
-        IpAddr::V4(_) => (libc::SOL_IP, libc::IP_FREEBIND),
-        IpAddr::V6(_) => (libc::SOL_IPV6, libc::IPV6_FREEBIND),
-    };
-    // Refused before Linux 4.15 for IPv6; then the address must be there.
-    let _ = sockopt::set_int(&socket.0, level, freebind, 1);
-    socket.bound(spec)
 }
 
 /// Opens a bound socket to those that [`join`] it, of any process of the same user; or closes it to them again.
@@ -66,6 +81,17 @@ fn open(spec: &SocketSpec) -> io::Result<Unbound> {
 }
 
 impl Unbound {
+    /// Lets it have an address that the host has not.
+    fn freely(self) -> Unbound {
+        let (level, freebind) = match self.0.domain() {
+            Ok(Domain::IPV4) => (libc::SOL_IP, libc::IP_FREEBIND),
+            _ => (libc::SOL_IPV6, libc::IPV6_FREEBIND),
+        };
+        // Refused before Linux 4.15 for IPv6; then the address must be there.
+        let _ = sockopt::set_int(&self.0, level, freebind, 1);
+        self
+    }
+
     fn bound(self, spec: &SocketSpec) -> Result<OwnedFd, UnderlayError> {
         let address = SocketAddr::new(spec.address, spec.port);
         self.0
@@ -78,3 +104,6 @@ impl Unbound {
         Ok(self.0.into())
     }
 }
+
+/// The kernel offers ports at random: in one of 3,000 cases so many have none of a turn.
+const OFFERS: usize = 8 * TURNS;

@@ -1,0 +1,62 @@
+//! Which worker's socket a VXLAN datagram comes to, and the ports that senders take so that it comes out even.
+//!
+//! Theory of operation: the kernel's own choice among the sockets of a group is a hash of the outer addresses and ports.
+//! Flows of a kernel's VXLAN device have thousands of ports, but a node of ours sends from a few, and a hash of a few is
+//! uneven: of 16 ports for 4 sockets, each 25th group has a socket that none comes to. So a group chooses by the
+//! remainder of the outer source port, and the transmit sockets of a node have ports of consecutive remainders. Then one
+//! node's traffic comes to all workers of another in equal shares, whichever of the usual numbers of workers they have.
+//!
+//! A flow keeps its outer source port, and so its worker, as with the hash. `udp` has one source port alone: there the
+//! hash stays, so that different nodes come to different workers.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use encap::Family;
+use libc::sock_filter;
+
+use crate::sys::sockopt;
+
+/// Has a group of `sockets`, one of which is `socket`, choose by the outer source port: the socket that joined as number
+/// *n*, the first being 0, gets what has a remainder of *n*. As long as another number of them is in the group, the
+/// kernel chooses in place of those that are not there.
+///
+/// # Errors
+/// What setsockopt(2) gives: `ENOPROTOOPT` before Linux 4.5, `EINVAL` where the socket is in no group. Then the kernel's
+/// own choice stands.
+pub fn spread(socket: BorrowedFd<'_>, family: Family, sockets: u32) -> io::Result<()> {
+    // The program sees the UDP payload; what is in front of it lies behind SKF_NET_OFF, where the IP header begins.
+    let network = libc::SKF_NET_OFF as u32;
+    let instruction = |code: u32, k| sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf: 0,
+        k,
+    };
+    let remainder = instruction(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, sockets.max(1));
+    let choose = instruction(libc::BPF_RET | libc::BPF_A, 0);
+    match family {
+        Family::V4 => {
+            let header = instruction(libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH, network);
+            let port = instruction(libc::BPF_LD | libc::BPF_H | libc::BPF_IND, network);
+            sockopt::choose_by(socket, &[header, port, remainder, choose])
+        }
+        // Nobody puts extension headers in front of VXLAN; bytes of theirs would be as good as any.
+        Family::V6 => {
+            let place = network + IPV6_HEADER;
+            let port = instruction(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, place);
+            sockopt::choose_by(socket, &[port, remainder, choose])
+        }
+    }
+}
+
+/// Whether `port` has the remainder of the transmit socket number `turn`.
+pub(super) fn suits(port: u16, turn: usize) -> bool {
+    usize::from(port) % TURNS == turn % TURNS
+}
+
+/// Bytes of an IPv6 header (RFC 8200 section 3).
+const IPV6_HEADER: u32 = 40;
+
+/// Divided by 1, 2, 3, 4, 6, 8, 12 and 24, so that these numbers of workers get equal shares.
+pub(super) const TURNS: usize = 24;
