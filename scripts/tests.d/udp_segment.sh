@@ -37,6 +37,11 @@ udp_counter() {
     in_ns "$1" nstat -asz "Udp$2" "Udp6$2" | awk '$1 ~ /^Udp/ { sum += $2 } END { print sum }'
 }
 
+# reached POD COUNT: whether its programs have read so many datagrams.
+reached() {
+    [ "$(udp_counter "$1" InDatagrams)" -ge "$2" ]
+}
+
 # Sends from $1 to the pod $2 and proves what arrives: a plain super-packet, then the forged ones.
 prove() {
     local from=$1 to=$2 address source offset sink sends=1 before
@@ -52,6 +57,8 @@ prove() {
             "$offset" "$source" "$MAC2" "$MAC1" "$FORGED_PORT"
         sends=$((sends + 1))
     done
+    until_true 5 "all datagrams reach $to" reached "$to" $((before + sends * COUNT)) || true
+    # What nobody sent would come now.
     sleep 0.5
     stop "$sink"
     equal "datagrams of $SIZE bytes from $from at $to" "{\"$SIZE\":$((sends * COUNT))}" "$(jq -c ".\"$GOOD_PORT\".sizes" "$SCRATCH/sink")"
