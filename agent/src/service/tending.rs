@@ -140,15 +140,19 @@ impl Control {
         }
     }
 
-    /// Removes what plugins left that were killed in the middle of a record, once no other can be at work on it.
+    /// Removes what plugins left that were killed in the middle of a record, once no other can be at work on it, and the
+    /// locks of attachments that nobody holds.
     fn sweep(&mut self) -> Result<(), TendingError> {
         let changed = self.node.records_of();
         if changed.is_some() && changed == self.tending.swept {
             return Ok(());
         }
         let config = &self.node.known.config;
-        let path = config.run_dir().attachments();
+        let run = config.run_dir();
+        let path = run.attachments();
+        let held = attachment::lock::sweep(&run);
         let left = atomic_file::sweep(&path, config.reclaim_after)
+            .and_then(|young| Ok(young + held?))
             .map_err(|source| TendingError::Sweep { path, source })?;
         self.tending.swept = changed.filter(|_| left == 0);
         Ok(())

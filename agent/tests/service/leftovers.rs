@@ -76,3 +76,20 @@ fn a_service_sweeps_what_one_before_it_left_unfinished() {
     }
     assert!(foreign.exists());
 }
+
+#[test]
+fn the_locks_of_killed_plugins_are_swept_and_no_other() {
+    let cluster = Cluster::up("udp");
+    let run = RunDir::under(&cluster.node(1).root);
+    let lock = |container: &str| run.attachments().join(format!(".lock-{container}:eth0"));
+    // A plugin is at work on the first, one was killed at the second.
+    let at_work = fs::File::create(lock("c1")).unwrap();
+    at_work.lock().unwrap();
+    fs::write(lock("c2"), "").unwrap();
+    eventually("that of the killed one is gone", || !lock("c2").exists());
+    assert!(lock("c1").exists());
+    drop(at_work);
+    eventually("the other's as well, when it is killed", || {
+        !lock("c1").exists()
+    });
+}
