@@ -1,7 +1,7 @@
-//! Taking an attachment away, for ADD that fails, DEL and GC alike: first the
-//! interface, then what it leaves behind in the pod, then the addresses, then
-//! the record. While a link is there its record is there: an address is never
-//! free while somebody can still use it.
+//! Taking an attachment away, for ADD that fails, DEL and GC alike: first what
+//! the interface would leave behind in the pod, then the interface, then the
+//! addresses, then the record. While a link is there its record is there: an
+//! address is never free while somebody can still use it.
 //!
 //! Another call for the same attachment that did not wait for us any more may
 //! have been faster, and an ADD after that has a record of its own: what is
@@ -60,21 +60,21 @@ pub(crate) fn remove(
     Ok(freed?)
 }
 
-/// Removes the interface, what shapes its traffic, and the rules in a pod that
-/// lives on. What is not there is success.
+/// Removes the rules in a pod that lives on, the interface, and what shapes its
+/// traffic. What is not there is success.
 pub(crate) fn remove_links(host: &mut Netlink, record: &Attachment) -> Result<(), Error> {
-    removal::remove(host, &record.host_ifname)?;
-    if record.bandwidth.is_some() {
-        removal::remove(host, &record.limiter_ifname())?;
-    }
     if record.table.is_some() {
-        // A pod that is gone, or a path that leads to another one, has none
-        // of our rules.
+        // Before the interface: while that is there the agent leaves us the record, the only note of them. A pod that
+        // is gone, or a path that leads to another one, has none of our rules.
         if let Ok((netns, mut pod)) = Netns::open(&record.netns)
             && netns.inode() == record.netns_inode
         {
             veth::remove_rules(&mut pod, record)?;
         }
+    }
+    removal::remove(host, &record.host_ifname)?;
+    if record.bandwidth.is_some() {
+        removal::remove(host, &record.limiter_ifname())?;
     }
     Ok(())
 }

@@ -56,6 +56,25 @@ fn the_other_process_removes_the_interface_and_ends() {
     });
 }
 
+/// The agent takes the record of an interface that is gone, and with it the only note of what else there was.
+#[test]
+fn no_rule_in_a_pod_that_lives_on_outlives_its_interface() {
+    let (rig, pod) = warm();
+    let name = pod.trim_start_matches("/run/netns/");
+    let rules = || ip(&["-n", name, "rule", "show"]);
+    rig.add("c1", "eth0", &pod).result();
+    let (before, without) = (rig.census(), rules());
+    rig.add("c1", "net1", &pod).result();
+    assert!(rules().contains("lookup 1001"));
+    let child = rig.stopped(["DEL", "c1", "net1"], &pod, "removal-begun");
+    until("the interface goes", || {
+        veths(&rig.node).lines().count() == 1
+    });
+    assert_eq!(rules(), without);
+    rig.go_on(child).silent();
+    assert_eq!(rig.census(), before);
+}
+
 #[test]
 fn the_other_process_removes_the_interface_it_was_named_and_no_other() {
     let (mut rig, pod) = warm();
