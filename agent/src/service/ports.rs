@@ -164,26 +164,9 @@ impl Ports {
                 port.share(self.workers)?;
                 group.push(Arc::new(port));
             }
-            self.spread(&group);
             there.extend(group);
         }
         Ok(there)
-    }
-
-    /// Has each worker get an equal share of what comes to a group's port.
-    fn spread(&self, group: &[Arc<Port>]) {
-        let receives = |port: &&Arc<Port>| port.spec.lane.is_none();
-        let Some(port) = group.first().filter(receives) else {
-            return;
-        };
-        if self.workers == 1 || port.spec.format != Format::Vxlan {
-            return;
-        }
-        let family = Family::of(port.spec.address);
-        if let Err(error) = socket::spread(port.socket.as_fd(), family, self.workers as u32) {
-            let name = port.name();
-            warn!(name, %error, "the kernel spreads what comes over the workers, not evenly");
-        }
     }
 
     fn of_family(&self, family: Family) -> impl Iterator<Item = &Arc<Port>> {
@@ -206,11 +189,12 @@ impl Ports {
         self.ports.iter().any(|ours| Arc::ptr_eq(ours, port))
     }
 
-    /// Duplicates for the workers, a set for each.
+    /// Duplicates for the workers, a set for each, which will share what comes as they should.
     ///
     /// # Errors
     /// [`UnderlayError`] when the kernel refuses a descriptor or an option.
     pub(super) fn sockets(&self) -> Result<Vec<Sockets>, UnderlayError> {
+        self.spread();
         let duplicate = |port: &Arc<Port>| match port.socket.try_clone() {
             Ok(socket) => Ok((socket, port.spec)),
             Err(error) => Err(UnderlayError::Kernel(port.spec, error)),
@@ -221,6 +205,24 @@ impl Ports {
             Sockets::adopt(set?)
         };
         (0..self.workers).map(set).collect()
+    }
+
+    /// Has each worker get an equal share of what comes to VXLAN's ports.
+    fn spread(&self) {
+        let receives = |port: &&Arc<Port>| {
+            port.worker == 0 && port.spec.lane.is_none() && port.spec.format == Format::Vxlan
+        };
+        for port in self.ports.iter().filter(receives) {
+            let family = Family::of(port.spec.address);
+            let spread = socket::spread(port.socket.as_fd(), family, self.workers as u32);
+            // A single worker's socket is in no group.
+            if let Err(error) = spread
+                && self.workers > 1
+            {
+                let name = port.name();
+                warn!(name, %error, "the kernel alone chooses whose a flow is, not evenly");
+            }
+        }
     }
 
     /// Gives the keeper those that are not among `before`, which it has, and takes back what has no successor here.

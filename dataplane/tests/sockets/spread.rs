@@ -22,15 +22,49 @@ fn what_a_node_sends_comes_to_all_workers_of_another_alike() {
         for receiving in [2, 3, 4, 8] {
             let group = near.inside(|| group(family, receiving));
             for sending in 1..=4 {
-                for socket in far.inside(|| transmits(family, sending)) {
-                    socket.send_to(b"x", to(family)).unwrap();
-                }
+                send(&far.inside(|| transmits(family, 2, sending)));
                 let shares = shares(&group, sending * TRANSMIT_SOCKETS);
-                let (least, most) = (shares.iter().min(), shares.iter().max());
-                let even = most.unwrap() - least.unwrap() <= 1;
-                assert!(even, "{family:?}, from {sending} workers: {shares:?}");
+                assert!(
+                    are_even(&shares),
+                    "{family:?}, from {sending} workers: {shares:?}"
+                );
             }
         }
+    }
+}
+
+/// A node of many workers among nodes that have one each, and so fewer ports than it has workers.
+#[test]
+fn what_several_nodes_send_comes_to_all_workers_alike() {
+    const NODES: std::ops::Range<u8> = 2..26;
+    for family in [Family::V4, Family::V6] {
+        let at = |number| node(family, number).to_string();
+        let far: Vec<_> = NODES.map(at).collect();
+        let far: Vec<_> = far.iter().map(String::as_str).collect();
+        let [near, far] = linked(&[&at(1)], &far);
+        let heard = near.inside(|| UdpSocket::bind((node(family, 1), 0)).unwrap());
+        heard.set_read_timeout(PATIENCE).unwrap();
+        await_link(&far, &heard);
+        for receiving in [3, 8, 24] {
+            let group = near.inside(|| group(family, receiving));
+            for number in NODES {
+                send(&far.inside(|| transmits(family, number, 1)));
+            }
+            let shares = shares(&group, NODES.len() * TRANSMIT_SOCKETS);
+            assert!(are_even(&shares), "{family:?}: {shares:?}");
+        }
+    }
+}
+
+fn are_even(shares: &[usize]) -> bool {
+    shares.iter().max().unwrap() - shares.iter().min().unwrap() <= 1
+}
+
+fn send(sockets: &[UdpSocket]) {
+    for socket in sockets {
+        let at = socket.local_addr().unwrap().ip();
+        let family = Family::of(at);
+        socket.send_to(b"x", to(family)).unwrap();
     }
 }
 
@@ -51,11 +85,15 @@ fn group(family: Family, workers: usize) -> Vec<UdpSocket> {
     group.into_iter().map(socket).collect()
 }
 
-/// The transmit sockets of a node that has so many workers.
-fn transmits(family: Family, workers: usize) -> Vec<UdpSocket> {
+/// The transmit sockets of node `number`, which has so many workers.
+fn transmits(family: Family, number: u8, workers: usize) -> Vec<UdpSocket> {
     let socket = |worker| {
         let lanes = (0..TRANSMIT_SOCKETS).map(Some);
-        lanes.map(move |lane| transmit(&spec(family, 2, lane), worker).unwrap().into())
+        lanes.map(move |lane| {
+            transmit(&spec(family, number, lane), worker)
+                .unwrap()
+                .into()
+        })
     };
     (0..workers).flat_map(socket).collect()
 }

@@ -151,6 +151,7 @@ fn shares(ports: &Ports, workers: usize) -> Vec<usize> {
     };
     let sockets: Vec<_> = ports.ports.iter().filter(receiving).collect();
     assert_eq!(sockets.len(), workers);
+    ports.sockets().unwrap();
     let mut remainders = vec![0; workers];
     for _ in 0..FLOWS {
         let flow = UdpSocket::bind("127.0.0.1:0").unwrap();

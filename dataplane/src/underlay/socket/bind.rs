@@ -9,7 +9,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use super::error::UnderlayError;
 use super::options::receive_whole;
 use super::spec::SocketSpec;
-use super::spread::{TURNS, suits};
+use super::spread::{TURNS, first_turn, suits};
 use crate::limits::TRANSMIT_SOCKETS;
 use crate::sys::sockopt;
 
@@ -42,7 +42,8 @@ pub fn join(spec: &SocketSpec) -> Result<OwnedFd, UnderlayError> {
 /// As [`bind`].
 pub fn transmit(spec: &SocketSpec, worker: usize) -> Result<OwnedFd, UnderlayError> {
     let kernel = |error| UnderlayError::Kernel(*spec, error);
-    let turn = worker * TRANSMIT_SOCKETS + spec.lane.unwrap_or_default();
+    let number = worker * TRANSMIT_SOCKETS + spec.lane.unwrap_or_default();
+    let turn = first_turn(spec.address) + number;
     let mut offered = 0;
     loop {
         let socket = open(spec).map_err(kernel)?.freely().bound(spec)?;
@@ -105,5 +106,5 @@ impl Unbound {
     }
 }
 
-/// The kernel offers ports at random: in one of 3,000 cases so many have none of a turn.
-const OFFERS: usize = 8 * TURNS;
+/// The kernel offers ports at random: of 12 million times so many, one has none of a turn.
+const OFFERS: usize = 16 * TURNS;

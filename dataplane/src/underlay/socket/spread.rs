@@ -1,15 +1,18 @@
 //! Which worker's socket a VXLAN datagram comes to, and the ports that senders take so that it comes out even.
 //!
-//! Theory of operation: the kernel's own choice among the sockets of a group is a hash of the outer addresses and ports.
-//! Flows of a kernel's VXLAN device have thousands of ports, but a node of ours sends from a few, and a hash of a few is
-//! uneven: of 16 ports for 4 sockets, each 25th group has a socket that none comes to. So a group chooses by the
-//! remainder of the outer source port, and the transmit sockets of a node have ports of consecutive remainders. Then one
-//! node's traffic comes to all workers of another in equal shares, whichever of the usual numbers of workers they have.
+//! Theory of operation: the kernel's own choice among the sockets of a group is a hash of the outer addresses and
+//! ports. Flows of a kernel's VXLAN device have thousands of ports, but a node of ours sends from a few, and a hash of
+//! a few is uneven: of 16 ports for 4 sockets, each 25th group has a socket that none comes to. So a group chooses by
+//! the remainder of the outer source port, and the transmit sockets of a node have ports of consecutive remainders:
+//! what one node sends, the workers of another share alike but for one port. Each node's remainders begin elsewhere,
+//! so that several nodes do not make the same workers busy.
 //!
 //! A flow keeps its outer source port, and so its worker, as with the hash. `udp` has one source port alone: there the
-//! hash stays, so that different nodes come to different workers.
+//! hash stays, so that different nodes come to different workers. A transmit socket that an earlier release opened
+//! keeps the port it has.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use encap::Family;
@@ -17,9 +20,9 @@ use libc::sock_filter;
 
 use crate::sys::sockopt;
 
-/// Has a group of `sockets`, one of which is `socket`, choose by the outer source port: the socket that joined as number
-/// *n*, the first being 0, gets what has a remainder of *n*. As long as another number of them is in the group, the
-/// kernel chooses in place of those that are not there.
+/// Has a group of `sockets`, one of which is `socket`, choose by the outer source port: each gets what has its remainder,
+/// by an order of the kernel's own. For those that are no longer in the group the kernel chooses; those that join later
+/// get nothing until they are counted here.
 ///
 /// # Errors
 /// What setsockopt(2) gives: `ENOPROTOOPT` before Linux 4.5, `EINVAL` where the socket is in no group. Then the kernel's
@@ -50,6 +53,15 @@ pub fn spread(socket: BorrowedFd<'_>, family: Family, sockets: u32) -> io::Resul
     }
 }
 
+/// The turn of the first transmit socket of the node at `address`: neighbours begin one apart.
+pub(super) fn first_turn(address: IpAddr) -> usize {
+    let sum = |octets: &[u8]| octets.iter().copied().map(usize::from).sum();
+    match address {
+        IpAddr::V4(address) => sum(&address.octets()),
+        IpAddr::V6(address) => sum(&address.octets()),
+    }
+}
+
 /// Whether `port` has the remainder of the transmit socket number `turn`.
 pub(super) fn suits(port: u16, turn: usize) -> bool {
     usize::from(port) % TURNS == turn % TURNS
@@ -58,5 +70,6 @@ pub(super) fn suits(port: u16, turn: usize) -> bool {
 /// Bytes of an IPv6 header (RFC 8200 section 3).
 const IPV6_HEADER: u32 = 40;
 
-/// Divided by 1, 2, 3, 4, 6, 8, 12 and 24, so that these numbers of workers get equal shares.
+/// Divided by 1, 2, 3, 4, 6, 8, 12 and 24: for other numbers of workers consecutive turns are no consecutive remainders,
+/// and the shares as uneven as the hash's.
 pub(super) const TURNS: usize = 24;
