@@ -61,20 +61,27 @@ pub(crate) fn remove(
 }
 
 /// Removes the rules in a pod that lives on, the interface, and what shapes its
-/// traffic. What is not there is success.
+/// traffic. What is not there is success; what cannot be removed keeps nothing
+/// of the rest, and the first such is told.
 pub(crate) fn remove_links(host: &mut Netlink, record: &Attachment) -> Result<(), Error> {
-    if record.table.is_some() {
-        // Before the interface: while that is there the agent leaves us the record, the only note of them. A pod that
-        // is gone, or a path that leads to another one, has none of our rules.
-        if let Ok((netns, mut pod)) = Netns::open(&record.netns)
-            && netns.inode() == record.netns_inode
-        {
-            veth::remove_rules(&mut pod, record)?;
-        }
-    }
-    removal::remove(host, &record.host_ifname)?;
-    if record.bandwidth.is_some() {
-        removal::remove(host, &record.limiter_ifname())?;
+    // Before the interface: while that is there the agent leaves us the record, the only note of them.
+    let rules = remove_rules(record);
+    let interface = removal::remove(host, &record.host_ifname);
+    let limiter = match &record.bandwidth {
+        Some(_) => removal::remove(host, &record.limiter_ifname()),
+        None => Ok(()),
+    };
+    rules.and(interface).and(limiter)
+}
+
+/// A pod that is gone, or a path that leads to another one, has none of ours.
+fn remove_rules(record: &Attachment) -> Result<(), Error> {
+    if record.table.is_some()
+        && let Ok((netns, mut pod)) = Netns::open(&record.netns)
+        && netns.inode() == record.netns_inode
+    {
+        veth::remove_rules(&mut pod, record)?;
+        fault::after("rules-removed")?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! of the checklist. The steps are those of `src/fault.rs`; one that does not
 //! exist would make its test fail.
 
-use crate::rig::{Census, Mood, Rig, variables};
+use crate::rig::{Census, Mood, Rig, ip, variables};
 
 const BOTH: &[&str] = &["10.244.7.0/24", "fd00:7::/64"];
 
@@ -18,7 +18,8 @@ pub(crate) const ADD: [&str; 7] = [
 ];
 
 /// Steps that a DEL is made to fail after.
-pub(crate) const DEL: [&str; 4] = [
+pub(crate) const DEL: [&str; 5] = [
+    "rules-removed",
     "removal-begun",
     "link-removed",
     "ipam-freed",
@@ -97,6 +98,21 @@ fn b9_a_del_that_ends_after_any_step_is_finished_by_the_next() {
             assert_eq!(rig.census(), before, "{step}:{fate}");
         }
     }
+}
+
+/// A rule of the pod's that the kernel keeps does not keep the pod's interface.
+#[test]
+fn c6_a_del_that_cannot_remove_the_rules_removes_the_interface() {
+    let (rig, pod, before) = second();
+    rig.add("c1", "net1", &pod).result();
+    let name = rig.record("c1", "net1").host_ifname;
+    let answer = faulty(&rig, "DEL", &pod, "rules-removed:fail");
+    assert_eq!(answer.error().0, 104);
+    let links = ip(&["-n", &rig.node, "link", "show", "type", "veth"]);
+    assert!(!links.contains(&name), "{links}");
+    rig.record("c1", "net1");
+    rig.del("c1", "net1", &pod).silent();
+    assert_eq!(rig.census(), before);
 }
 
 #[test]
