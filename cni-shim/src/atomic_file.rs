@@ -122,7 +122,8 @@ fn is_temporary(name: &OsStr) -> bool {
         .is_some_and(|(writer, written)| writer.parse::<u32>().is_ok() && !written.is_empty())
 }
 
-fn temporary_for(path: &Path) -> io::Result<PathBuf> {
+/// `.PID.NAME` beside the file at `path`, which [`sweep`] removes.
+pub(crate) fn temporary_for(path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let mut temporary = OsString::from(format!(".{}.", std::process::id()));
     temporary.push(name);

@@ -14,8 +14,8 @@
 //! That of a holder that was killed is removed by the next one, or by
 //! [`sweep`].
 //!
-//! Who has waited long enough may [`Lock::seize`] it: the holder's file is
-//! removed, and the holder finds that its lock no longer stands.
+//! Who has waited long enough may [`Lock::seize`] it: another file takes the
+//! place of the holder's, which finds that its lock no longer stands.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -27,8 +27,8 @@ use rustix::fs::OFlags;
 use rustix::io::FdFlags;
 
 use super::Error;
-use crate::RunDir;
 use crate::range::holder;
+use crate::{RunDir, atomic_file};
 
 /// The lock of one attachment, held until it is dropped.
 #[derive(Debug)]
@@ -68,14 +68,19 @@ impl Lock {
         }
     }
 
-    /// Takes the lock away from whoever holds it.
+    /// Takes the lock away from whoever holds it: puts a file of its own, locked
+    /// already, in the place of theirs, so that nobody comes in between.
     ///
     /// # Errors
-    /// As [`Lock::take`].
+    /// [`Error::Name`] and [`Error::Lock`].
     pub fn seize(run: &RunDir, container: &str, ifname: &str) -> Result<Lock, Error> {
-        // One that cannot be removed cannot be taken either, which is told then.
-        let _ = fs::remove_file(path(run, container, ifname)?);
-        Lock::take(run, container, ifname, Duration::ZERO)
+        let path = path(run, container, ifname)?;
+        match locked_in_place(&path) {
+            Ok(file) => Ok(Lock {
+                held: Some((path, file)),
+            }),
+            Err(source) => Err(Error::Lock { path, source }),
+        }
     }
 
     /// A lock of nothing, for who has to go on without one.
@@ -109,6 +114,8 @@ impl Drop for Lock {
         let stands = self.stands();
         if let Some((path, file)) = &self.held {
             if stands {
+                // Who seizes it between the look and this loses the file, and with it the lock: the kernel removes by
+                // name alone. It had waited for half a minute, and we end in the same microseconds.
                 let _ = fs::remove_file(path);
             }
             // A child that lives on holds it no longer.
@@ -160,6 +167,22 @@ fn open(path: &Path, create: bool) -> io::Result<File> {
         .mode(0o600)
         .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
         .open(path)
+}
+
+/// A temporary until it is locked: nobody else opens it by that name.
+fn locked_in_place(path: &Path) -> io::Result<File> {
+    let temporary = atomic_file::temporary_for(path)?;
+    // Of a process that was killed, and had our id.
+    let _ = fs::remove_file(&temporary);
+    let renamed = open(&temporary, true).and_then(|file| {
+        file.try_lock()?;
+        fs::rename(&temporary, path)?;
+        Ok(file)
+    });
+    if renamed.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    renamed
 }
 
 /// None while another holds it, or when its holder has just removed it.

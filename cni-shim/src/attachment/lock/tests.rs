@@ -120,6 +120,41 @@ fn a_seized_lock_no_longer_stands_and_leaves_the_next_alone() {
     assert!(Lock::none().stands());
 }
 
+/// Neither one that waits nor the agent's sweep has it for a moment.
+#[test]
+fn who_seizes_it_has_it_whoever_else_is_after_it() {
+    let (_root, run) = node();
+    let over = AtomicBool::new(false);
+    let mut lock = take(&run, SOON).unwrap();
+    std::thread::scope(|scope| {
+        for sweeps in [false, false, true] {
+            let (run, over) = (&run, &over);
+            scope.spawn(move || {
+                while !over.load(Ordering::SeqCst) {
+                    if sweeps {
+                        sweep(run).unwrap();
+                    } else if take(run, Duration::ZERO).is_ok() {
+                        over.store(true, Ordering::SeqCst);
+                    }
+                }
+            });
+        }
+        for _ in 0..2000 {
+            let seized = Lock::seize(&run, "c1", "eth0");
+            let holds = seized.as_ref().is_ok_and(Lock::stands) && !lock.stands();
+            if !holds || over.load(Ordering::SeqCst) {
+                over.store(true, Ordering::SeqCst);
+                panic!("{seized:?}");
+            }
+            // The one before it goes.
+            lock = seized.unwrap();
+        }
+        over.store(true, Ordering::SeqCst);
+    });
+    drop(lock);
+    assert_eq!(files(&run), 0);
+}
+
 #[test]
 fn what_killed_holders_left_is_swept_and_nothing_else() {
     let (_root, run) = node();
