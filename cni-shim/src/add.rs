@@ -93,6 +93,7 @@ pub(crate) fn add(target: &Target, conf: &NetConf) -> Result<Value, Error> {
             }
         };
         expect_ours(&run, &record, &lock)?;
+        fault::after("confirmed")?;
         let made = veth::make(
             &mut host,
             &mut pod,
@@ -100,6 +101,7 @@ pub(crate) fn add(target: &Target, conf: &NetConf) -> Result<Value, Error> {
                 netns: &netns,
                 record: &record,
                 routes: &wanted_routes(&given.routes),
+                is_ours: &|| expect_ours(&run, &record, &lock).is_ok(),
             },
         )?;
         agent.call(Call::adopt(&target.key), Instant::now() + AGENT_WAIT)?;

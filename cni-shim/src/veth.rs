@@ -62,6 +62,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) record: &'a Attachment,
     /// Where the pod's routes lead; none: everywhere.
     pub(crate) routes: &'a [IpNet],
+    /// Whether the attachment is still ours to make.
+    pub(crate) is_ours: &'a dyn Fn() -> bool,
 }
 
 /// What was made.
@@ -85,6 +87,10 @@ pub(crate) enum Error {
     Netlink { source: netlink::Error },
     #[error("the pod already has an interface {ifname}: delete that attachment first")]
     Exists { ifname: String },
+    #[error(
+        "the attachment was removed while it was made, and {host_ifname} is another ADD's by now: did a DEL run beside this ADD?"
+    )]
+    Overtaken { host_ifname: String },
     #[error("the host already has an interface {host_ifname} that tartan-cni cannot replace")]
     HostExists { host_ifname: String },
     #[error("{destination} is routed elsewhere on this node: see `ip route get {}`", destination.addr())]
@@ -201,7 +207,13 @@ fn create(host: &mut Netlink, plan: &Plan<'_>, mac: [u8; 6]) -> Result<(), Error
         result => return Ok(result?),
     }
     // The pod's name was free a moment ago, so it is the host's name that is
-    // taken: by what is left of an attachment whose record is lost.
+    // taken: by what is left of an attachment whose record is lost, or by the
+    // ADD after a DEL that did not wait for us any more.
+    if !(plan.is_ours)() {
+        return Err(Error::Overtaken {
+            host_ifname: host_ifname.clone(),
+        });
+    }
     host.remove_link(LinkId::Name(host_ifname))?;
     match host.change(create, veth_message(plan, mac), flags) {
         Err(error) if error.is(Errno::EXIST) => Err(Error::HostExists {

@@ -7,8 +7,9 @@ use crate::rig::{Census, Mood, Rig, ip, variables};
 const BOTH: &[&str] = &["10.244.7.0/24", "fd00:7::/64"];
 
 /// Steps that an ADD is made to fail after.
-pub(crate) const ADD: [&str; 7] = [
+pub(crate) const ADD: [&str; 8] = [
     "reserved",
+    "confirmed",
     "created",
     "set-up",
     "pod-equipped",
@@ -144,7 +145,7 @@ fn c7_a_del_in_the_middle_of_an_add_wins() {
 #[test]
 fn c7_an_add_that_was_ended_leaves_the_next_one_alone() {
     let (rig, pod, before) = second();
-    for step in ["reserved", "routed", "adopted"] {
+    for step in ["reserved", "confirmed", "routed", "adopted"] {
         let child = rig.stopped(["ADD", "c1", "net1"], &pod, step);
         rig.del("c1", "net1", &pod).silent();
         let next = rig.add("c1", "net1", &pod);
