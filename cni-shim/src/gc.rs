@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::fault;
 use crate::link_name;
 use crate::netlink::{LinkId, Netlink};
-use crate::owner::{self, Owner, owner};
+use crate::owner;
 use crate::teardown;
 
 /// Serves GC.
@@ -58,20 +58,27 @@ pub(crate) fn gc(path: &SearchPath, conf: &NetConf) -> Result<(), Error> {
             continue;
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        let lock = match owner::lock(&run, &key, left) {
+        let lock = match owner::lock(&run, &key, left.max(SHORTEST_WAIT)) {
             Err(error @ attachment::Error::AtWork { .. }) => {
                 errors.push(format!("{key}: {error}"));
                 continue;
             }
             taken => owner::or_none(taken),
         };
-        let removed = match record {
-            // Whom we waited for has removed it, or an ADD has written its own since.
-            Ok(record) if !matches!(owner(&run, &record), Ok(Owner::Us)) => continue,
-            Err(_) if Attachment::read(&file).is_ok() => continue,
-            Ok(record) => teardown::remove(&mut host, &run, &record, path, conf, &lock),
-            Err(error) if is_of_nobody(&file, &error, strangers, began) => set_aside(&file, &error),
-            Err(error) => remove_damaged(&mut host, &key, conf, &file, &error),
+        let removed = match (record, Attachment::read(&file)) {
+            (Ok(listed), Ok(record))
+                if record.written_by == listed.written_by
+                    && !is_young(&file, record.state, began) =>
+            {
+                teardown::remove(&mut host, &run, &record, path, conf, &lock)
+            }
+            (Err(_), Err(error)) if error.is_not_found() => continue,
+            (Err(_), Err(error)) if is_of_nobody(&file, &error, strangers, began) => {
+                set_aside(&file, &error)
+            }
+            (Err(_), Err(error)) => remove_damaged(&mut host, &key, conf, &file, &error),
+            // Whom we waited for has finished or removed it, or an ADD has written its own since.
+            _ => continue,
         };
         match removed {
             Ok(()) => agent::tell(&run.socket(), Call::release(&key)),
@@ -156,6 +163,9 @@ fn set_aside(file: &Path, error: &attachment::Error) -> Result<(), Error> {
     eprintln!("tartan-cni: {error}; set aside as {}", aside.display());
     Ok(())
 }
+
+/// However long the removals before it took: the agent looks at each lock for a moment.
+const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 
 /// File times lag behind the clock by as much.
 const TICK: Duration = Duration::from_millis(5);

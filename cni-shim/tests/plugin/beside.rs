@@ -4,8 +4,9 @@
 
 use std::path::PathBuf;
 use std::process::Child;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use cni_shim::Attachment;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -31,7 +32,8 @@ impl Beside {
         let program = held.with_file_name("slow");
         let wait = format!(
             "cat >/dev/null; cd {path}; \
-             if mv slow-$CNI_COMMAND begun-$CNI_COMMAND 2>/dev/null; then sleep $(cat begun-$CNI_COMMAND); fi"
+             if mv slow-$CNI_COMMAND begun-$CNI_COMMAND 2>/dev/null; then \
+             sleep $(cat begun-$CNI_COMMAND) & echo $! >pid; mv pid sleeps-$CNI_COMMAND; wait; fi"
         );
         let script = std::fs::read_to_string(&program).unwrap();
         let script = script.replacen("cat >/dev/null", &wait, 1);
@@ -56,18 +58,40 @@ impl Beside {
     }
 
     fn until_begun(&self, verb: &str) {
-        let begun = self.held.with_file_name(format!("begun-{verb}"));
+        self.wait_for(&format!("begun-{verb}"));
+    }
+
+    fn wait_for(&self, name: &str) -> PathBuf {
+        let file = self.held.with_file_name(name);
         let deadline = Instant::now() + Duration::from_secs(60);
-        while !begun.exists() {
-            assert!(Instant::now() < deadline, "{verb} never began");
+        while !file.exists() {
+            assert!(Instant::now() < deadline, "{name} never came");
             std::thread::sleep(Duration::from_millis(5));
         }
+        file
+    }
+
+    /// The IPAM plugin has taken long enough.
+    fn hurry(&self, verb: &str) {
+        let sleeps = self.wait_for(&format!("sleeps-{verb}"));
+        let id = std::fs::read_to_string(&sleeps).unwrap();
+        let id = Pid::from_raw(id.trim().parse().unwrap()).unwrap();
+        kill_process(id, Signal::KILL).unwrap();
     }
 
     fn spawn(&self, verb: &str) -> Child {
         let mut call = variables(verb, "c1", "eth0", &self.pod).to_vec();
         call.push(("CNI_PATH", &self.path));
         self.rig.spawn(&call, &self.conf)
+    }
+
+    /// GC of everything.
+    fn gc(&self) -> Child {
+        let mut conf: serde_json::Value = serde_json::from_str(&self.conf).unwrap();
+        conf["cniVersion"] = json!("1.1.0");
+        conf["cni.dev/valid-attachments"] = json!([]);
+        let call = [("CNI_COMMAND", "GC"), ("CNI_PATH", self.path.as_str())];
+        self.rig.spawn(&call, conf.to_string())
     }
 
     fn call(&self, verb: &str) -> Answer {
@@ -172,16 +196,12 @@ fn c7_an_ipam_plugin_that_outlives_its_del_is_waited_for() {
 #[test]
 fn c7_gc_beside_a_del_takes_nothing_of_the_next_add() {
     let beside = Beside::new();
-    let mut conf: serde_json::Value = serde_json::from_str(&beside.conf).unwrap();
-    conf["cniVersion"] = json!("1.1.0");
-    conf["cni.dev/valid-attachments"] = json!([]);
-    let call = [("CNI_COMMAND", "GC"), ("CNI_PATH", beside.path.as_str())];
     for _ in 0..3 {
         beside.call("ADD").result();
         beside.slow("DEL", "1");
         let del = beside.spawn("DEL");
         beside.until_begun("DEL");
-        let gc = beside.rig.spawn(&call, conf.to_string());
+        let gc = beside.gc();
         let added = beside.call("ADD");
         ended(gc).silent();
         ended(del).silent();
@@ -189,11 +209,33 @@ fn c7_gc_beside_a_del_takes_nothing_of_the_next_add() {
     }
 }
 
+/// A record that is older than an ADD takes may be that of one that lives all
+/// the same, and stands when GC has waited for it.
+#[test]
+fn c7_gc_takes_nothing_of_an_old_add_that_it_waited_for() {
+    let beside = Beside::new();
+    beside.slow("ADD", "25");
+    let add = beside.spawn("ADD");
+    beside.until_begun("ADD");
+    let record = Attachment::path(&beside.rig.run(), "c1", "eth0").unwrap();
+    let written = std::fs::File::options().write(true).open(&record).unwrap();
+    let long_ago = SystemTime::now() - Duration::from_secs(120);
+    written.set_modified(long_ago).unwrap();
+    let mut gc = beside.gc();
+    // It has looked at the record by then, and waits.
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(gc.try_wait().unwrap().is_none());
+    beside.hurry("ADD");
+    let added = ended(add);
+    ended(gc).silent();
+    beside.all_stands(&added, "GC");
+}
+
 #[test]
 fn other_attachments_are_not_waited_for() {
     let mut beside = Beside::new();
     let other = beside.rig.pod();
-    beside.slow("ADD", "3");
+    beside.slow("ADD", "25");
     let mut add = beside.spawn("ADD");
     beside.until_begun("ADD");
     for (container, ifname) in [("c2", "eth0"), ("c1", "net1")] {
@@ -201,6 +243,7 @@ fn other_attachments_are_not_waited_for() {
         beside.rig.del(container, ifname, &other).silent();
     }
     assert!(add.try_wait().unwrap().is_none());
+    beside.hurry("ADD");
     ended(add).result();
     beside.call("DEL").silent();
 }
