@@ -37,7 +37,10 @@ pub(crate) fn lock(run: &RunDir, key: &Key, patience: Duration) -> Result<Lock, 
 pub(crate) fn lock_or_seize(run: &RunDir, key: &Key) -> Lock {
     let taken = lock(run, key, PATIENCE).or_else(|error| match error {
         attachment::Error::AtWork { .. } => {
-            eprintln!("tartan-cni: {error}; not waited for any more: what it is given now is lost");
+            eprintln!(
+                "tartan-cni: {error}; not waited for any more: an ADD takes back what it still makes, what an ipam \
+                 plugin without a caller gives from now on is lost"
+            );
             Lock::seize(run, &key.container, &key.ifname)
         }
         error => Err(error),

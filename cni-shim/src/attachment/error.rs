@@ -1,7 +1,7 @@
 //! What can be wrong with a record.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Why a record could not be read, written, removed, listed or locked.
@@ -73,16 +73,30 @@ pub enum Error {
     },
     /// Another call for the same attachment does not end.
     #[error(
-        "another call for this attachment is at work, for longer than {} s: {holder}; \
-         see what it waits for, or delete the pod",
-        waited.as_secs()
+        "another call for this attachment is at work, for longer than {} s: {}",
+        waited.as_secs(),
+        who_and_remedy(holder.as_deref(), path)
     )]
     AtWork {
-        /// Process id and name of who holds the lock, where the kernel tells.
-        holder: String,
+        /// Process id and name of who took the lock; none when that one has
+        /// ended, a child of it holding the lock still.
+        holder: Option<String>,
+        /// The lock file.
+        path: PathBuf,
         /// How long it was waited for.
         waited: Duration,
     },
+}
+
+fn who_and_remedy(holder: Option<&str>, path: &Path) -> String {
+    match holder {
+        Some(holder) => format!("{holder}; see what it waits for, or delete the pod"),
+        None => format!(
+            "probably an ipam plugin whose caller was killed; see who has {path} open \
+             (`fuser {path}`) and what it waits for, or delete the pod",
+            path = path.display()
+        ),
+    }
 }
 
 impl Error {

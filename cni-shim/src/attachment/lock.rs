@@ -1,8 +1,8 @@
 //! One call at a time for each attachment.
 //!
 //! Theory of operation. ADD, DEL and GC hold an exclusive `flock` on
-//! `attachments/.lock-CONTAINER:IFNAME` from before they read the record until
-//! nothing of the attachment is left to do. A runtime never makes two calls for
+//! `attachments/.lock-CONTAINER:IFNAME` from before they read the record by
+//! which they act until nothing of the attachment is left to do. A runtime never makes two calls for
 //! one attachment at once, but one that lost patience kills a plugin and makes
 //! the next, while the IPAM plugin that the first one ran lives on.
 //!
@@ -56,10 +56,9 @@ impl Lock {
                 Ok(Some(lock)) => return Ok(lock),
                 Ok(None) if Instant::now() < deadline => std::thread::sleep(STEP),
                 Ok(None) => {
-                    let holder = holder::of(&path);
                     return Err(Error::AtWork {
-                        holder: holder
-                            .unwrap_or_else(|| "a process that cannot be named".to_owned()),
+                        holder: holder::of(&path),
+                        path,
                         waited: patience,
                     });
                 }

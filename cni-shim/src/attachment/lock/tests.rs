@@ -83,6 +83,9 @@ fn a_child_holds_what_was_lent_to_it_and_no_other() {
     killed(lock);
     let error = take(&run, SOON).unwrap_err();
     assert!(matches!(error, Error::AtWork { .. }), "{error}");
+    let file = path(&run, "c1", "eth0").unwrap();
+    let remedy = format!("fuser {}", file.display());
+    assert!(error.to_string().contains(&remedy), "{error}");
     assert_eq!(sweep(&run).unwrap(), 1);
     end(child);
     drop(take(&run, SOON).unwrap());
