@@ -1,6 +1,7 @@
 //! Who holds a lock, for people.
 
-use std::fs::{self, Metadata};
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -8,10 +9,18 @@ use std::path::Path;
 /// where the kernel does not tell.
 pub(crate) fn of(path: &Path) -> Option<String> {
     let file = fs::metadata(path).ok()?;
-    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let locks = locks().ok()?;
     let pid = holders(&locks, file.ino()).find(|pid| has_open(*pid, &file))?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     Some(format!("process {pid} ({})", name.trim_end()))
+}
+
+/// All locks there are, a page of them at once and consistent: between two reads
+/// of less, one that goes hides another (fs/seq_file.c counts lines).
+fn locks() -> io::Result<String> {
+    let mut text = String::with_capacity(LONG_LIST);
+    File::open("/proc/locks")?.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// `1: FLOCK  ADVISORY  WRITE 708 00:1a:4242 0 EOF` (proc_locks(5)); those that
@@ -36,6 +45,9 @@ fn has_open(pid: u32, file: &Metadata) -> bool {
         found.is_ok_and(|found| (found.dev(), found.ino()) == (file.dev(), file.ino()))
     })
 }
+
+/// In bytes; with room for it, nothing is read piecemeal.
+const LONG_LIST: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {
