@@ -10,6 +10,11 @@
 # enters the node (receive packet steering), by a hash that TCP does not draw anew when it sends again; then whoever still
 # reorders is Tartan.
 #
+# A machine whose host takes the cores away does not say what Tartan does: a worker that stands still changes cores when it
+# goes on, TCP sends again what was only late and calls the answers reordered, and the ring of an owner that stands still
+# fills. A run that found something while more than 5 % of what the machine wanted was taken is made again, at most twice;
+# what a calm run finds, or the last, counts.
+#
 # affinity.sh BACKEND workers=N
 # case: vxlan workers=2
 # case: udp workers=2
@@ -47,32 +52,71 @@ reordered() {
     done | awk '/Reorder/ { sum += $2 } END { print sum + 0 }'
 }
 
+# What the machine wanted of its cores so far, and how much of that its host took, in ticks (proc(5), /proc/stat).
+ticks() {
+    awk '$1 == "cpu" { print $2 + $3 + $4 + $7 + $8 + $9, $9 }' /proc/stat
+}
+
+# Whether more than 5 % was taken since `ticks` said that.
+disturbed() {
+    awk -v before="$1" -v now="$(ticks)" 'BEGIN {
+        split(before, b); split(now, n)
+        exit !(n[2] - b[2] > 0.05 * (n[1] - b[1]))
+    }'
+}
+
+# in_calm RUN: a run in a lab of its own, which notes in FOUND whether it found anything.
+in_calm() {
+    local before
+    for _ in 1 2; do
+        before=$(ticks)
+        "$@"
+        if [ -z "$FOUND" ] || ! disturbed "$before"; then return; fi
+        say "made again, for the machine's cores were taken away: $FOUND"
+    done
+    "$@"
+}
+
+alone() {
+    lab_up --backend "$BACKEND"
+    keep_senders_in_order
+    affinity storm >"$SCRATCH/alone"
+    affinity storm >>"$SCRATCH/alone"
+    REORDERED=$(reordered)
+    FOUND=
+    [ "$REORDERED" = 0 ] || FOUND="$REORDERED segments out of order"
+}
+
+several() {
+    lab_up --backend "$BACKEND"
+    keep_senders_in_order
+    WATCH=$(affinity watch)
+    REORDERED=$(reordered)
+    DROPPED="$(dropped node1 inbound) $(dropped node2 inbound)"
+    FOUND=
+    [ "$REORDERED $DROPPED" = "0 0 0" ] || FOUND="$REORDERED segments out of order, $DROPPED dropped"
+}
+
 say "one worker, $BACKEND: what TCP finds out of order then"
 AGENTS=(--workers 1)
-lab_up --backend "$BACKEND"
-keep_senders_in_order
-affinity storm >"$SCRATCH/alone"
-affinity storm >>"$SCRATCH/alone"
-ALONE=$(reordered)
+in_calm alone
 say "$(jq -s 'map(.bytes) | add' "$SCRATCH/alone") bytes"
 # One worker is no excuse: it could reorder as well, and hide that several do.
-equal "segments out of order with one worker" 0 "$ALONE"
+equal "segments out of order with one worker" 0 "$REORDERED"
 law_one node1
 law_one node2
 
 say "$WORKERS workers, $BACKEND"
 AGENTS=(--workers "$WORKERS")
-lab_up --backend "$BACKEND"
-keep_senders_in_order
-FOUND=$(affinity watch)
-say "$FOUND"
-equal "flows and directions watched, per node" "$WATCHED" "$(jq .watched <<<"$FOUND")"
-equal "turns in which each was seen" '[3]' "$(jq -c .turns <<<"$FOUND")"
-equal "changes of worker per flow and direction" 0 "$(jq .changes <<<"$FOUND")"
-equal "turns in which more or less than one worker carried a flow" 0 "$(jq .unclear <<<"$FOUND")"
-equal "workers without a flow" '{}' "$(jq -c .idle <<<"$FOUND")"
-equal "segments out of order" 0 "$(reordered)"
+in_calm several
+say "$WATCH"
+equal "flows and directions watched, per node" "$WATCHED" "$(jq .watched <<<"$WATCH")"
+equal "turns in which each was seen" '[3]' "$(jq -c .turns <<<"$WATCH")"
+equal "changes of worker per flow and direction" 0 "$(jq .changes <<<"$WATCH")"
+equal "turns in which more or less than one worker carried a flow" 0 "$(jq .unclear <<<"$WATCH")"
+equal "workers without a flow" '{}' "$(jq -c .idle <<<"$WATCH")"
+equal "segments out of order" 0 "$REORDERED"
 equal "workers of the nodes" "$WORKERS $WORKERS" "$(told node1 status | jq .workers) $(told node2 status | jq .workers)"
-equal "dropped on either node" '0 0' "$(dropped node1 inbound) $(dropped node2 inbound)"
+equal "dropped on either node" '0 0' "$DROPPED"
 law_one node1
 law_one node2
