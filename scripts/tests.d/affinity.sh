@@ -52,19 +52,6 @@ reordered() {
     done | awk '/Reorder/ { sum += $2 } END { print sum + 0 }'
 }
 
-# What the machine wanted of its cores so far, and how much of that its host took, in ticks (proc(5), /proc/stat).
-ticks() {
-    awk '$1 == "cpu" { print $2 + $3 + $4 + $7 + $8 + $9, $9 }' /proc/stat
-}
-
-# Whether more than 5 % was taken since `ticks` said that.
-disturbed() {
-    awk -v before="$1" -v now="$(ticks)" 'BEGIN {
-        split(before, b); split(now, n)
-        exit !(n[2] - b[2] > 0.05 * (n[1] - b[1]))
-    }'
-}
-
 # in_calm RUN: a run in a lab of its own, which notes in FOUND whether it found anything.
 in_calm() {
     local before

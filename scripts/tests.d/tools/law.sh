@@ -135,6 +135,19 @@ dropped() {
     told "$1" drops | jq "[.workers[].$2.dropped | add // 0] | add"
 }
 
+# What the machine wanted of its cores so far, and how much of that its host took, in ticks (proc(5), /proc/stat).
+ticks() {
+    awk '$1 == "cpu" { print $2 + $3 + $4 + $7 + $8 + $9, $9 }' /proc/stat
+}
+
+# Whether more than 5 % was taken since `ticks` said that.
+disturbed() {
+    awk -v before="$1" -v now="$(ticks)" 'BEGIN {
+        split(before, b); split(now, n)
+        exit !(n[2] - b[2] > 0.05 * (n[1] - b[1]))
+    }'
+}
+
 # How far every worker and direction of a node is from law 1, computed here from the parts, what is held, and at the
 # end what lies between the workers.
 balances() {
