@@ -81,6 +81,8 @@ several() {
     REORDERED=$(reordered)
     DROPPED="$(dropped node1 inbound) $(dropped node2 inbound)"
     FOUND=
+    # A flow that changed its worker has no such excuse: it is told, not tried again.
+    [ "$(jq '.changes + .unclear' <<<"$WATCH")" = 0 ] || return 0
     [ "$REORDERED $DROPPED" = "0 0 0" ] || FOUND="$REORDERED segments out of order, $DROPPED dropped"
 }
 
