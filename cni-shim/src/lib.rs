@@ -15,6 +15,7 @@
 
 pub mod atomic_file;
 pub mod attachment;
+mod holder;
 pub mod node_file;
 pub mod protocol;
 pub mod range;

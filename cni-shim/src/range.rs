@@ -33,13 +33,13 @@ use ipnet::IpNet;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
+use crate::holder;
 use crate::{RunDir, atomic_file, run_dir};
 
 use resting::Resting;
 
 pub use resting::REST;
 
-pub(crate) mod holder;
 mod resting;
 
 /// The range of one node, locked. Dropping it unlocks.

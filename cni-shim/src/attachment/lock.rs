@@ -27,7 +27,7 @@ use rustix::fs::OFlags;
 use rustix::io::FdFlags;
 
 use super::Error;
-use crate::range::holder;
+use crate::holder;
 use crate::{RunDir, atomic_file};
 
 /// The lock of one attachment, held until it is dropped.
