@@ -23,17 +23,17 @@ use rustix::io::Errno;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::descriptors::{Descriptors, DescriptorsError};
 use crate::config::{Device, NodeConfig};
+use crate::keeper::descriptors::{Descriptors, DescriptorsError};
 
 /// The device as its workers get it.
-pub(super) struct Obtained {
+pub(crate) struct Obtained {
     /// A share for each worker.
-    pub(super) tunnels: Vec<Tunnel>,
+    pub(crate) tunnels: Vec<Tunnel>,
     /// What it is: `offload` or `plain`.
-    pub(super) kind: &'static str,
+    pub(crate) kind: &'static str,
     /// Why there are fewer than was asked for, in words.
-    pub(super) fewer: Option<String>,
+    pub(crate) fewer: Option<String>,
 }
 
 /// Why there is no device.
@@ -51,7 +51,7 @@ pub enum ObtainError {
 ///
 /// # Errors
 /// See [`ObtainError`].
-pub(super) async fn obtain(
+pub(crate) async fn obtain(
     table: &mut Descriptors,
     config: &NodeConfig,
     workers: usize,

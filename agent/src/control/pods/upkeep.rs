@@ -12,21 +12,21 @@ use ipnet::IpNet;
 use thiserror::Error;
 use tracing::{info, warn};
 
-use super::control::Control;
-use super::orphans::Orphans;
 use crate::attachments::pod_name;
 use crate::causes::causes;
 use crate::cni::chain;
+use crate::control::event_loop::Control;
+use crate::control::pods::orphans::Orphans;
 use crate::host::{Change, HostError, Picture, PodLinks};
 
 /// The memory of it.
 #[derive(Debug, Default)]
-pub(super) struct Tending {
-    pub(super) orphans: Orphans,
+pub(crate) struct Tending {
+    pub(crate) orphans: Orphans,
     /// Attachments that were taken away since the start.
-    pub(super) reclaimed: u64,
+    pub(crate) reclaimed: u64,
     /// The latest of them, in words.
-    pub(super) last_reclaimed: Option<String>,
+    pub(crate) last_reclaimed: Option<String>,
     /// Host's ends whose limits have been in force once.
     limited: HashSet<String>,
     /// There was no attachment at the last look either, so nothing is left of one.
@@ -34,9 +34,9 @@ pub(super) struct Tending {
     /// When the directory of records had changed in which no writer that was killed had left anything.
     swept: Option<SystemTime>,
     /// Bridges of another plugin with pods beside ours.
-    pub(super) bridges: Vec<String>,
+    pub(crate) bridges: Vec<String>,
     /// What could not be done at the last try, in words.
-    pub(super) problem: Option<String>,
+    pub(crate) problem: Option<String>,
 }
 
 /// Why pods could not be looked after.
@@ -57,14 +57,14 @@ enum TendingError {
 
 impl Tending {
     /// Whether the next look can wait: nobody is leaving, and nothing is to be swept of the records of that moment.
-    pub(super) fn is_settled(&self, records_of: Option<SystemTime>) -> bool {
+    pub(crate) fn is_settled(&self, records_of: Option<SystemTime>) -> bool {
         !self.orphans.are_any() && self.swept.is_some() && self.swept == records_of
     }
 }
 
 impl Control {
     /// Looks after the pods, where there is a picture of their interfaces; what was repaired is returned.
-    pub(super) async fn tend_pods(&mut self, picture: Option<&Picture>) -> Vec<Change> {
+    pub(crate) async fn tend_pods(&mut self, picture: Option<&Picture>) -> Vec<Change> {
         let mut repairs = Vec::new();
         let Some(picture) = picture else {
             return repairs;
@@ -179,7 +179,7 @@ impl Control {
     }
 
     /// Puts the limits of one attachment in force; why that cannot be, in words.
-    pub(super) async fn limit(&mut self, container: &str, ifname: &str) -> Result<(), String> {
+    pub(crate) async fn limit(&mut self, container: &str, ifname: &str) -> Result<(), String> {
         let known = &self.node.known;
         let mut attachments = known.attachments.iter();
         let found = attachments.find(|a| (&*a.container, &*a.ifname) == (container, ifname));
@@ -207,7 +207,7 @@ impl Control {
     }
 
     /// The interfaces of pods, for an answer; none where the kernel does not tell.
-    pub(super) async fn pod_links(&self) -> PodLinks {
+    pub(crate) async fn pod_links(&self) -> PodLinks {
         self.host.pod_links().await.unwrap_or_default()
     }
 }

@@ -1,5 +1,9 @@
 //! Start-up, which is always a take-over: steps 1 to 7 of the service's theory of operation.
 
+pub mod device;
+pub(crate) mod sources;
+pub mod start_error;
+
 use std::fmt::Display;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
@@ -10,22 +14,21 @@ use dataplane::device::tunnel::Tunnel;
 use dataplane::engine::{Engine, Seat};
 use tracing::{info, warn};
 
-use super::control::{Control, Parts};
-use super::cores::{Machine, Workforce};
-use super::descriptors::{Descriptors, Obtain};
-use super::device;
-use super::facts::Facts;
-use super::node::{Known, Node};
-use super::ports::{Delay, Ports};
-use super::sources::{Origin, Sources};
-use super::start_error::StartError;
 use crate::api::server;
 use crate::causes::causes;
 use crate::config::NodeConfig;
+use crate::control::event_loop::{Control, Parts};
+use crate::control::facts::Facts;
+use crate::control::model::{Known, Node};
+use crate::control::underlay::sockets::{Delay, Ports};
+use crate::control::workers::{Machine, Workforce};
 use crate::host::{Host, HostError};
 use crate::keeper::COUNTERS;
+use crate::keeper::descriptors::{Descriptors, LISTENER, Obtain};
 use crate::keeper::lock::Lock;
 use crate::registry::file::FileRegistry;
+use crate::takeover::sources::{Origin, Sources};
+use crate::takeover::start_error::StartError;
 
 /// Starts everything; `None` when the keeper ended before it said *go*.
 ///
@@ -242,6 +245,3 @@ fn refused<A: Display, O: Display>(name: &str, error: Obtain<A, O>) -> StartErro
         reason,
     }
 }
-
-/// Name of the API listener in the keeper's table.
-pub(super) const LISTENER: &str = "api";

@@ -2,8 +2,8 @@
 
 use tracing::{info, warn};
 
-use super::control::Control;
 use crate::causes::causes;
+use crate::control::event_loop::Control;
 
 impl Control {
     /// Moves the sockets to where configuration and list of nodes want them, as soon as the host has that address.
@@ -11,7 +11,7 @@ impl Control {
     ///
     /// Workers first, then the keeper: whichever copy of the old sockets a crash in between leaves, the next service
     /// finds that it is not at the wanted address and closes it.
-    pub(super) async fn follow_underlay(&mut self) -> bool {
+    pub(crate) async fn follow_underlay(&mut self) -> bool {
         let known = &self.node.known;
         let (backend, held) = (&known.net_conf.backend, &known.facts.addresses);
         let (ports, delay) = self.ports.follow(known.wanted(), held, backend);
@@ -43,7 +43,7 @@ impl Control {
     }
 
     /// Why our sockets are not where they should be, for the status and, once, the log.
-    pub(super) fn note_delay(&mut self, problem: Option<String>) {
+    pub(crate) fn note_delay(&mut self, problem: Option<String>) {
         if problem != self.underlay_problem
             && let Some(problem) = &problem
         {

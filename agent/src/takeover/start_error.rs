@@ -7,12 +7,12 @@ use dataplane::engine::EngineError;
 use dataplane::underlay::socket::UnderlayError;
 use thiserror::Error;
 
-use super::descriptors::DescriptorsError;
-use super::device::ObtainError;
 use crate::api::server::ServerError;
 use crate::config::NetConfError;
 use crate::host::HostError;
+use crate::keeper::descriptors::DescriptorsError;
 use crate::registry::file::FileRegistryError;
+use crate::takeover::device::ObtainError;
 
 /// Why the service could not start. Each sentence names the remedy.
 #[derive(Debug, Error)]

@@ -9,12 +9,12 @@ use dataplane::underlay::socket::kernel_drops;
 use tokio::time::sleep;
 use tracing::warn;
 
-use super::control::Control;
 use crate::api::wire;
 use crate::causes::causes;
+use crate::control::event_loop::Control;
 
 impl Control {
-    pub(super) async fn drops(&self) -> wire::Drops {
+    pub(crate) async fn drops(&self) -> wire::Drops {
         let totals = self.quiet_totals().await;
         let directions = [Direction::Outbound, Direction::Inbound];
         let reasons = DropReason::ALL.into_iter().flat_map(|reason| {
@@ -51,14 +51,14 @@ impl Control {
         }
     }
 
-    pub(super) async fn device_queue(&self) -> Option<u32> {
+    pub(crate) async fn device_queue(&self) -> Option<u32> {
         let device = &self.node.known.config.device_name;
         let stats = self.host.device_stats(device).await.ok()?;
         Some(stats.queue)
     }
 
     /// Tells when the kernel refused an offload so that it was given up.
-    pub(super) fn note_offloads(&mut self) {
+    pub(crate) fn note_offloads(&mut self) {
         let totals = self.counters.read();
         let times = given_up(&totals);
         if times > self.offloads_given_up {
@@ -130,7 +130,7 @@ impl Control {
 
     /// The counters at a moment when no packet is between two of them, if one comes soon. The words are read
     /// one after the other while a worker writes, so under load the law may seem off by what is in flight.
-    pub(super) async fn quiet_totals(&self) -> Totals {
+    pub(crate) async fn quiet_totals(&self) -> Totals {
         let mut totals = self.counters.read();
         for _ in 0..QUIET_TRIES {
             let off = |flow: &Flow| flow.balance() != 0;
@@ -146,7 +146,7 @@ impl Control {
 }
 
 /// Offloads that every worker uses.
-pub(super) fn offloads(totals: &Totals) -> Vec<String> {
+pub(crate) fn offloads(totals: &Totals) -> Vec<String> {
     let by_name = |in_use: &InUse| {
         [
             ("checksum", in_use.device.checksum),
@@ -166,7 +166,7 @@ pub(super) fn offloads(totals: &Totals) -> Vec<String> {
 }
 
 /// How often an offload was given up.
-pub(super) fn given_up(totals: &Totals) -> u64 {
+pub(crate) fn given_up(totals: &Totals) -> u64 {
     totals.workers.iter().map(|worker| worker.given_up).sum()
 }
 

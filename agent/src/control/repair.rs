@@ -10,14 +10,14 @@ use std::time::Instant;
 use dataplane::engine::Notice;
 use tracing::{info, warn};
 
-use super::control::{Control, LOOK_EVERY, Restart};
 use crate::api::server;
 use crate::causes::causes;
+use crate::control::event_loop::{Control, LOOK_EVERY, Restart};
 use crate::host::{self, Change, HostError, Picture, Watch};
 
 impl Control {
     /// Looks at what nobody announces, and at everything where that is not enough.
-    pub(super) async fn glance(&mut self) -> Result<(), Restart> {
+    pub(crate) async fn glance(&mut self) -> Result<(), Restart> {
         let quiet = self.is_settled()
             && self.looked.elapsed() < LOOK_EVERY
             && !self.engine.device_lost()
@@ -51,7 +51,7 @@ impl Control {
 
     /// Reads the kernel, decides, publishes, makes the kernel agree. What the kernel refuses is told in
     /// `tartan status` and tried again at the next turn.
-    pub(super) async fn refresh(&mut self) -> Result<(), Restart> {
+    pub(crate) async fn refresh(&mut self) -> Result<(), Restart> {
         self.looked = Instant::now();
         if self.watch.is_none() {
             self.watch = host::watch().ok();
@@ -112,7 +112,7 @@ impl Control {
     }
 
     /// Decides and publishes tables that differ.
-    pub(super) fn publish(&mut self) {
+    pub(crate) fn publish(&mut self) {
         if let Some(spec) = self.node.decide() {
             self.engine.publish(spec);
             self.published = Instant::now();
@@ -138,20 +138,20 @@ impl Control {
             .forget(|source| snapshot.peers.by_source(source).is_some());
     }
 
-    pub(super) fn note_repairs(&mut self, changes: &[Change]) {
+    pub(crate) fn note_repairs(&mut self, changes: &[Change]) {
         for change in changes {
             self.note_repair(change.to_string());
         }
     }
 
     /// Takes note of something that was put right, in words.
-    pub(super) fn note_repair(&mut self, what: String) {
+    pub(crate) fn note_repair(&mut self, what: String) {
         warn!("repaired: {what}");
         self.repairs = self.repairs.saturating_add(1);
         self.last_repair = Some(what);
     }
 
-    pub(super) fn note_problem(&mut self, problem: Option<String>) {
+    pub(crate) fn note_problem(&mut self, problem: Option<String>) {
         if problem != self.host_problem {
             match &problem {
                 Some(problem) => warn!("{problem}"),

@@ -2,17 +2,17 @@
 
 use tracing::{info, warn};
 
-use super::control::{Control, Restart};
-use super::node::refusal;
-use super::sources::no_net_conf;
 use crate::causes::causes;
 use crate::config::NetConf;
+use crate::control::event_loop::{Control, Restart};
+use crate::control::model::refusal;
 use crate::registry::Update;
+use crate::takeover::sources::no_net_conf;
 
 impl Control {
     /// Where the net-conf in force is the last good state's: whether the file can be used again. One that
     /// differs decides sockets and tables, so it is taken by a new start, and only by one that would succeed.
-    pub(super) fn reread_net_conf(&mut self) -> Result<(), Restart> {
+    pub(crate) fn reread_net_conf(&mut self) -> Result<(), Restart> {
         if self.node.cached.net_conf.is_none() {
             return Ok(());
         }
@@ -40,7 +40,7 @@ impl Control {
     }
 
     /// Keeps what a start without the registry begins from. What a disk refuses is tried again at the next turn.
-    pub(super) fn save(&mut self) {
+    pub(crate) fn save(&mut self) {
         if self.saved {
             return;
         }

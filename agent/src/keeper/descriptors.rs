@@ -217,6 +217,9 @@ pub enum Obtain<A, O> {
 
 const PARTS: usize = 64;
 
+/// Name of the API listener in the keeper's table.
+pub(crate) const LISTENER: &str = "api";
+
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;

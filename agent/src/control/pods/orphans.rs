@@ -24,7 +24,7 @@ use cni_shim::Attachment;
 
 /// What has been missing, and for how long.
 #[derive(Debug, Default)]
-pub(super) struct Orphans {
+pub(crate) struct Orphans {
     missing: HashMap<Key, Sighting>,
 }
 
@@ -39,7 +39,7 @@ struct Sighting {
 impl Orphans {
     /// One look: `is_there` says of each recorded attachment whether its end exists. Returns those to take away: missing
     /// since `grace`. ADD makes an end within seconds of its record.
-    pub(super) fn look(
+    pub(crate) fn look(
         &mut self,
         attachments: &[Attachment],
         is_there: impl Fn(&Attachment) -> bool,
@@ -65,12 +65,12 @@ impl Orphans {
     }
 
     /// Whether anybody is to be taken away, now or later, whose end was missing at the last look.
-    pub(super) fn are_any(&self) -> bool {
+    pub(crate) fn are_any(&self) -> bool {
         self.missing.values().any(Sighting::is_ours)
     }
 
     /// Whether the attachment's end was missing at the last look.
-    pub(super) fn is_leaving(&self, attachment: &Attachment) -> bool {
+    pub(crate) fn is_leaving(&self, attachment: &Attachment) -> bool {
         let known = self.missing.get(&key(attachment));
         known.is_some_and(|sighting| sighting.record == *attachment)
     }

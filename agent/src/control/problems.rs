@@ -4,15 +4,15 @@ use std::net::IpAddr;
 
 use encap::Family;
 
-use super::adoption::ADOPTION_PATIENCE;
-use super::control::Control;
-use super::node::Known;
 use crate::attachments::pod_name;
 use crate::causes::causes;
+use crate::control::adoption::ADOPTION_PATIENCE;
+use crate::control::event_loop::Control;
+use crate::control::model::Known;
 use crate::host::Bypass;
 
 impl Control {
-    pub(super) fn problems(&self) -> Vec<String> {
+    pub(crate) fn problems(&self) -> Vec<String> {
         let known = &self.node.known;
         let net_conf = self.node.cached.net_conf.iter().map(|reason| {
             format!("the net-conf is refused and the one from cache stays in force: {reason}")
@@ -131,7 +131,7 @@ impl Control {
     }
 
     /// Why the workers are behind, if they are.
-    pub(super) fn stale(&self) -> Option<String> {
+    pub(crate) fn stale(&self) -> Option<String> {
         let version = self.node.desired.spec.version;
         let late = self.published.elapsed() > ADOPTION_PATIENCE && !self.engine.adopted(version);
         late.then(|| {

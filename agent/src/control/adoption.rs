@@ -6,11 +6,11 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::sleep;
 
-use super::control::Control;
 use crate::api::wire::Reply;
+use crate::control::event_loop::Control;
 
 /// A caller who waits until every worker uses a version of the tables.
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     version: u64,
     since: Instant,
     answer: oneshot::Sender<Reply>,
@@ -18,7 +18,7 @@ pub(super) struct Waiting {
 
 impl Control {
     /// Answers once every worker uses the tables published last.
-    pub(super) fn when_adopted(&mut self, answer: oneshot::Sender<Reply>) {
+    pub(crate) fn when_adopted(&mut self, answer: oneshot::Sender<Reply>) {
         let version = self.node.desired.spec.version;
         self.waiting.push(Waiting {
             version,
@@ -28,7 +28,7 @@ impl Control {
         self.settle();
     }
 
-    pub(super) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         for waiting in std::mem::take(&mut self.waiting) {
             let reply = if self.engine.adopted(waiting.version) {
                 Reply::Ok(serde_json::json!({ "snapshot": waiting.version }))
@@ -47,7 +47,7 @@ impl Control {
 /// Until it is worth looking again whether the workers use the tables that `waiting` wait for. A worker that slept is
 /// awake in tens of microseconds and a timer goes by milliseconds, so the first looks follow each other at once, with
 /// whatever else is due in between.
-pub(super) async fn next_look(waiting: &[Waiting]) {
+pub(crate) async fn next_look(waiting: &[Waiting]) {
     if waiting.iter().any(|one| one.since.elapsed() < EAGER) {
         yield_now().await;
     } else {
@@ -58,4 +58,4 @@ pub(super) async fn next_look(waiting: &[Waiting]) {
 /// A worker is late then: it has no core, or a long batch.
 const EAGER: Duration = Duration::from_micros(500);
 const ADOPTION_STEP: Duration = Duration::from_millis(1);
-pub(super) const ADOPTION_PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const ADOPTION_PATIENCE: Duration = Duration::from_secs(3);

@@ -16,26 +16,26 @@ use std::path::Path;
 use rustix::thread::{CpuSet, sched_getaffinity};
 use tracing::{info, warn};
 
-use super::device::Obtained;
 use crate::config::NodeConfig;
 use crate::lease::fnv1a;
+use crate::takeover::device::Obtained;
 
 /// The workers that run.
 #[derive(Debug)]
 pub struct Workforce {
     /// The kind of their device.
-    pub(super) device: &'static str,
+    pub(crate) device: &'static str,
     /// For each its core, where it is pinned to one.
-    pub(super) cores: Vec<Option<usize>>,
+    pub(crate) cores: Vec<Option<usize>>,
     /// Why there are fewer than was asked for, in words.
-    pub(super) fewer: Option<String>,
+    pub(crate) fewer: Option<String>,
     /// What of the configuration cannot be used, in words.
-    pub(super) problem: Option<String>,
+    pub(crate) problem: Option<String>,
 }
 
 impl Workforce {
     /// Gives each worker, of whom one has each share of `device`, its place.
-    pub(super) fn place(device: &Obtained, machine: &Machine, config: &NodeConfig) -> Workforce {
+    pub(crate) fn place(device: &Obtained, machine: &Machine, config: &NodeConfig) -> Workforce {
         let workers = device.tunnels.len();
         let (cores, problem) = machine.places(workers, config);
         info!(workers, ?cores, "placed");
@@ -53,7 +53,7 @@ impl Workforce {
 
 /// The processors that this process may use.
 #[derive(Debug)]
-pub(super) struct Machine {
+pub(crate) struct Machine {
     /// Numbers of the threads of each physical core.
     cores: Vec<Vec<usize>>,
     /// How many processors' worth of time there is: a control group may grant less than the mask.
@@ -62,7 +62,7 @@ pub(super) struct Machine {
 
 impl Machine {
     /// What the kernel says; without it, a single core.
-    pub(super) fn read() -> Machine {
+    pub(crate) fn read() -> Machine {
         let mask = sched_getaffinity(None).ok();
         let usable = |id: &usize| mask.is_some_and(|mask| mask.is_set(*id));
         Machine {
@@ -72,7 +72,7 @@ impl Machine {
     }
 
     /// How many workers there are to be.
-    pub(super) fn workers(&self, config: &NodeConfig) -> usize {
+    pub(crate) fn workers(&self, config: &NodeConfig) -> usize {
         let half = self.cores.len().min(self.time) / 2;
         config
             .workers
@@ -80,7 +80,7 @@ impl Machine {
     }
 
     /// A core for each of `workers`, or none, and what of the configuration cannot be used, in words.
-    pub(super) fn places(
+    pub(crate) fn places(
         &self,
         workers: usize,
         config: &NodeConfig,

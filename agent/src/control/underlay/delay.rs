@@ -4,22 +4,22 @@ use std::net::{IpAddr, SocketAddr};
 
 use dataplane::underlay::socket::{SocketSpec, UnderlayError};
 
-use super::place::Place;
+use super::slot::Place;
 use crate::host::Host;
 use crate::lease::Lease;
 
 /// Why the sockets of a family are not where they should be.
 #[derive(Debug)]
-pub(in super::super) struct Delay {
+pub(crate) struct Delay {
     /// What could not be had.
-    pub(super) error: UnderlayError,
+    pub(crate) error: UnderlayError,
     /// Where the family is bound meanwhile.
-    pub(super) kept: Option<IpAddr>,
+    pub(crate) kept: Option<IpAddr>,
 }
 
 impl Delay {
     /// The delay in words, with the node that has the address which ours is to leave: nothing can go to it until then.
-    pub(in super::super) fn told(&self, leases: &[Lease], own: &Lease) -> String {
+    pub(crate) fn told(&self, leases: &[Lease], own: &Lease) -> String {
         let mut others = leases.iter().filter(|lease| lease.name != own.name);
         let mut taken = |kept| others.find(|lease| lease.public.contains(kept));
         match self.kept.and_then(|kept| Some((kept, taken(kept)?))) {
@@ -32,13 +32,13 @@ impl Delay {
     }
 
     /// Its name in the keeper's table.
-    pub(in super::super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         Place::of(self.error.spec(), 0).name()
     }
 
     /// The sentence, with who holds the port where that can be found out. It looks into every process: for a start,
     /// not for every turn of the loop.
-    pub(in super::super) async fn with_holder(&self, host: &Host) -> String {
+    pub(crate) async fn with_holder(&self, host: &Host) -> String {
         let UnderlayError::PortTaken(SocketSpec {
             address,
             port,

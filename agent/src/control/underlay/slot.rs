@@ -13,21 +13,21 @@ use crate::config::Backend;
 
 /// One of the sockets that there can be: the one of a port that receives, or one of those that send beside it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     port: underlay::Port,
-    pub(super) worker: usize,
+    pub(crate) worker: usize,
     lane: Option<usize>,
 }
 
 /// A place that each worker has.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Group {
-    pub(super) port: underlay::Port,
+pub(crate) struct Group {
+    pub(crate) port: underlay::Port,
     lane: Option<usize>,
 }
 
 /// Every place that a worker has.
-pub(super) fn places() -> impl Iterator<Item = Group> {
+pub(crate) fn places() -> impl Iterator<Item = Group> {
     // The `udp` format first, as ever: where it cannot be had, that is what the status says.
     let ports = underlay::Port::ALL.into_iter().rev();
     ports.flat_map(|port| {
@@ -42,13 +42,13 @@ pub(super) fn places() -> impl Iterator<Item = Group> {
 }
 
 impl Group {
-    pub(super) fn places(self, workers: usize) -> impl Iterator<Item = Place> {
+    pub(crate) fn places(self, workers: usize) -> impl Iterator<Item = Place> {
         let Group { port, lane } = self;
         (0..workers).map(move |worker| Place { port, worker, lane })
     }
 
     /// What its sockets are bound to at `address`.
-    pub(super) fn spec(self, address: IpAddr, backend: &Backend) -> SocketSpec {
+    pub(crate) fn spec(self, address: IpAddr, backend: &Backend) -> SocketSpec {
         SocketSpec {
             address,
             port: match (self.lane, self.port.format) {
@@ -63,7 +63,7 @@ impl Group {
 }
 
 impl Place {
-    pub(super) fn of(spec: &SocketSpec, worker: usize) -> Place {
+    pub(crate) fn of(spec: &SocketSpec, worker: usize) -> Place {
         Place {
             port: spec.underlay_port(),
             worker,
@@ -72,7 +72,7 @@ impl Place {
     }
 
     /// Its name in the keeper's table.
-    pub(super) fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         let Place { port, worker, lane } = self;
         let family = match port.family {
             Family::V4 => "v4",
@@ -86,7 +86,7 @@ impl Place {
     }
 
     /// What an inherited socket is bound to, if that can be the node's own of this place.
-    pub(super) fn bound(self, socket: &OwnedFd, backend: &Backend) -> Option<SocketSpec> {
+    pub(crate) fn bound(self, socket: &OwnedFd, backend: &Backend) -> Option<SocketSpec> {
         let found = rustix::net::getsockname(socket).map_err(io::Error::from);
         let found = SocketAddr::try_from(found.ok()?).ok()?;
         let Place { port, lane, .. } = self;

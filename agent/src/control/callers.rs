@@ -8,15 +8,15 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing::{error, warn};
 
-use super::control::Control;
-use super::takeover::LISTENER;
 use crate::api::server::{self, Call};
 use crate::causes::causes;
+use crate::control::event_loop::Control;
 use crate::keeper::LOCK_FILE;
+use crate::keeper::descriptors::LISTENER;
 
 impl Control {
     /// Somebody who empties /run takes the socket's name away; callers get a new one.
-    pub(super) async fn reopen_api(&mut self) {
+    pub(crate) async fn reopen_api(&mut self) {
         let path = self.node.known.config.run_dir().socket();
         if server::is_socket(&path) {
             return;
@@ -35,7 +35,7 @@ impl Control {
     }
 
     /// Writes what the plugin should know, where it is not there.
-    pub(super) fn write_node_file(&mut self) {
+    pub(crate) fn write_node_file(&mut self) {
         let run_dir = self.node.known.config.run_dir();
         let node_file = self.node.node_file();
         let is_told = self.node_file.as_ref() == Some(&node_file);
@@ -62,7 +62,7 @@ impl Control {
 
     /// Somebody who empties /run takes the files of the locks away too, the keeper's and ours, and who comes next makes
     /// new ones. The keeper's cannot be taken anew from here.
-    pub(super) fn look_at_locks(&mut self) {
+    pub(crate) fn look_at_locks(&mut self) {
         let run_dir = self.node.known.config.run_dir();
         let run_dir = run_dir.path();
         let is_whole = self.lock.is_in_force() && run_dir.join(LOCK_FILE).exists();
@@ -79,7 +79,7 @@ impl Control {
     }
 }
 
-pub(super) fn serve(listener: UnixListener, calls: mpsc::Sender<Call>) -> JoinHandle<()> {
+pub(crate) fn serve(listener: UnixListener, calls: mpsc::Sender<Call>) -> JoinHandle<()> {
     tokio::spawn(async move {
         if let Err(error) = server::serve(listener, calls).await {
             error!("{}", causes(&error));

@@ -13,9 +13,6 @@
 //! the workers get them, and the keeper, under the names of the old ones. With the last duplicate the old address is
 //! dead: the kernel refuses what comes there.
 
-mod delay;
-mod place;
-
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -25,11 +22,11 @@ use dataplane::underlay::socket::{self, SocketSpec, Sockets, UnderlayError};
 use encap::{Family, Format};
 use tracing::{info, warn};
 
-use super::descriptors::{Descriptors, DescriptorsError};
+use super::slot::{Place, places};
 use crate::config::Backend;
-use place::{Place, places};
+use crate::keeper::descriptors::{Descriptors, DescriptorsError};
 
-pub(super) use delay::Delay;
+pub(crate) use super::delay::Delay;
 
 /// The node's underlay sockets, a duplicate of each beside the worker's.
 #[derive(Clone, Debug)]
@@ -48,7 +45,7 @@ struct Port {
 
 impl Ports {
     /// No sockets yet, of a node with so many workers.
-    pub(super) fn none(workers: usize) -> Ports {
+    pub(crate) fn none(workers: usize) -> Ports {
         Ports {
             workers,
             ports: Vec::new(),
@@ -60,7 +57,7 @@ impl Ports {
     ///
     /// # Errors
     /// [`DescriptorsError`] when the keeper is gone.
-    pub(super) async fn inherit(
+    pub(crate) async fn inherit(
         table: &mut Descriptors,
         backend: &Backend,
         workers: usize,
@@ -88,7 +85,7 @@ impl Ports {
 
     /// The sockets as they should be at `wanted`, as far as they can be had: those that are there, others opened at an
     /// address of `held`, the host's, and those of a family that cannot move yet as they are; why the first cannot.
-    pub(super) fn follow(
+    pub(crate) fn follow(
         &self,
         wanted: PublicAddresses,
         held: &[IpAddr],
@@ -175,12 +172,12 @@ impl Ports {
     }
 
     /// The addresses that the sockets have; `None` without any.
-    pub(super) fn bound(&self) -> Option<PublicAddresses> {
+    pub(crate) fn bound(&self) -> Option<PublicAddresses> {
         PublicAddresses::collect(self.ports.iter().map(|port| port.spec.address))
     }
 
     /// Whether these are the same sockets.
-    pub(super) fn are(&self, others: &Ports) -> bool {
+    pub(crate) fn are(&self, others: &Ports) -> bool {
         let (ours, theirs) = (&self.ports, &others.ports);
         ours.len() == theirs.len() && ours.iter().all(|port| others.has(port))
     }
@@ -193,7 +190,7 @@ impl Ports {
     ///
     /// # Errors
     /// [`UnderlayError`] when the kernel refuses a descriptor or an option.
-    pub(super) fn sockets(&self) -> Result<Vec<Sockets>, UnderlayError> {
+    pub(crate) fn sockets(&self) -> Result<Vec<Sockets>, UnderlayError> {
         self.spread();
         let duplicate = |port: &Arc<Port>| match port.socket.try_clone() {
             Ok(socket) => Ok((socket, port.spec)),
@@ -229,7 +226,7 @@ impl Ports {
     ///
     /// # Errors
     /// [`DescriptorsError`] when the keeper is gone.
-    pub(super) async fn deposit(
+    pub(crate) async fn deposit(
         &self,
         before: &Ports,
         table: &Descriptors,
@@ -249,7 +246,7 @@ impl Ports {
     }
 
     /// Each socket that receives, with its name.
-    pub(super) fn each(&self) -> impl Iterator<Item = (String, BorrowedFd<'_>)> {
+    pub(crate) fn each(&self) -> impl Iterator<Item = (String, BorrowedFd<'_>)> {
         let receiving = self.ports.iter().filter(|port| port.spec.lane.is_none());
         receiving.map(|port| (port.name(), port.socket.as_fd()))
     }

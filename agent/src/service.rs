@@ -32,28 +32,6 @@
 //!
 //! Not done here yet: taking a changed net-conf without a restart.
 
-mod adoption;
-mod answers;
-mod callers;
-pub mod control;
-pub mod cores;
-mod counts;
-pub mod descriptors;
-pub mod device;
-pub mod facts;
-mod fallback;
-mod look;
-pub mod node;
-mod orphans;
-pub mod ports;
-mod problems;
-pub mod refused;
-mod sources;
-mod start_error;
-pub mod takeover;
-mod tending;
-mod underlay;
-
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -67,9 +45,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
 use crate::config::NodeConfig;
+use crate::control::event_loop::End;
 use crate::keeper::lock::{Lock, LockError};
-use control::End;
-use start_error::StartError;
+use crate::takeover::start_error::StartError;
 
 /// Why the service could not start.
 #[derive(Debug, Error)]
@@ -111,7 +89,7 @@ pub async fn run(config: NodeConfig) -> Result<u8, ServiceError> {
     sweep(&config.state_dir());
     sweep(run_dir.path());
     let mut control = tokio::select! {
-        started = takeover::start(config, channel, lock) => match started? {
+        started = crate::takeover::start(config, channel, lock) => match started? {
             Some(control) => control,
             None => return Ok(0),
         },

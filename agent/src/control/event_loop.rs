@@ -13,24 +13,24 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant as Moment, sleep_until};
 use tracing::{info, warn};
 
-use super::adoption::{Waiting, next_look};
-use super::callers::serve;
-use super::cores::Workforce;
-use super::counts::given_up;
-use super::descriptors::Descriptors;
-use super::node::Node;
-use super::ports::Ports;
-use super::refused::RefusedSources;
-use super::start_error::StartError;
-use super::tending::Tending;
 use crate::api::server::Call;
+use crate::control::adoption::{Waiting, next_look};
+use crate::control::callers::serve;
+use crate::control::counts::given_up;
+use crate::control::model::Node;
+use crate::control::pods::upkeep::Tending;
+use crate::control::refused_sources::RefusedSources;
+use crate::control::underlay::sockets::Ports;
+use crate::control::workers::Workforce;
 use crate::host::HostState;
 use crate::host::{self, Change, Host, Watch};
+use crate::keeper::descriptors::Descriptors;
 use crate::keeper::lock::Lock;
-use crate::pulse::Pulse;
 use crate::registry::Update;
 use crate::registry::file::FileRegistry;
 use crate::start_failure;
+use crate::takeover::start_error::StartError;
+use crate::ticker::Pulse;
 
 /// What the take-over hands to the loop.
 pub struct Parts {
@@ -77,53 +77,53 @@ pub enum End {
 
 /// The loop's state.
 pub struct Control {
-    pub(super) node: Node,
-    pub(super) host: Host,
-    pub(super) engine: Engine,
-    pub(super) counters: Counters,
-    pub(super) ports: Ports,
-    pub(super) workforce: Workforce,
-    pub(super) table: Descriptors,
-    pub(super) lock: Lock,
-    pub(super) refused: RefusedSources,
-    pub(super) offloads_given_up: u64,
-    pub(super) repairs: u64,
-    pub(super) last_repair: Option<String>,
+    pub(crate) node: Node,
+    pub(crate) host: Host,
+    pub(crate) engine: Engine,
+    pub(crate) counters: Counters,
+    pub(crate) ports: Ports,
+    pub(crate) workforce: Workforce,
+    pub(crate) table: Descriptors,
+    pub(crate) lock: Lock,
+    pub(crate) refused: RefusedSources,
+    pub(crate) offloads_given_up: u64,
+    pub(crate) repairs: u64,
+    pub(crate) last_repair: Option<String>,
     /// What the kernel refused at the last try, in words.
-    pub(super) host_problem: Option<String>,
+    pub(crate) host_problem: Option<String>,
     /// Why our sockets are not where they should be, in words.
-    pub(super) underlay_problem: Option<String>,
+    pub(crate) underlay_problem: Option<String>,
     /// Why the plugin is told old things, in words.
-    pub(super) node_file_problem: Option<String>,
+    pub(crate) node_file_problem: Option<String>,
     /// Why nobody can connect anew, in words.
-    pub(super) api_problem: Option<String>,
+    pub(crate) api_problem: Option<String>,
     /// Why a second agent would not be kept out, in words.
-    pub(super) lock_problem: Option<String>,
+    pub(crate) lock_problem: Option<String>,
     /// Why the last good state on disk is not the one in force, in words.
-    pub(super) state_problem: Option<String>,
-    pub(super) started: Instant,
+    pub(crate) state_problem: Option<String>,
+    pub(crate) started: Instant,
     /// When tables were published last.
-    pub(super) published: Instant,
+    pub(crate) published: Instant,
     /// When everything was looked at last.
-    pub(super) looked: Instant,
+    pub(crate) looked: Instant,
     glances: Pulse,
-    pub(super) registry: FileRegistry,
+    pub(crate) registry: FileRegistry,
     calls: mpsc::Receiver<Call>,
-    pub(super) sender: mpsc::Sender<Call>,
-    pub(super) server: JoinHandle<()>,
-    pub(super) watch: Option<Watch>,
+    pub(crate) sender: mpsc::Sender<Call>,
+    pub(crate) server: JoinHandle<()>,
+    pub(crate) watch: Option<Watch>,
     /// What the kernel was made to agree with last.
-    pub(super) applied: HostState,
-    pub(super) node_file: Option<NodeFile>,
+    pub(crate) applied: HostState,
+    pub(crate) node_file: Option<NodeFile>,
     /// The last good state on disk is the one in force, or what is in force was read from it.
-    pub(super) saved: bool,
-    pub(super) waiting: Vec<Waiting>,
-    pub(super) tending: Tending,
+    pub(crate) saved: bool,
+    pub(crate) waiting: Vec<Waiting>,
+    pub(crate) tending: Tending,
 }
 
 impl Control {
     /// Says *ready*, waits for *go*, lets the workers read; `None` when the keeper ended instead.
-    pub(super) async fn begin(
+    pub(crate) async fn begin(
         parts: Parts,
         repairs: &[Change],
     ) -> Result<Option<Control>, StartError> {
@@ -262,7 +262,7 @@ impl Control {
 }
 
 /// Only a new start helps.
-pub(super) struct Restart(pub(super) String);
+pub(crate) struct Restart(pub(crate) String);
 
 async fn next(watch: &mut Option<Watch>) -> Option<host::HostEvent> {
     match watch {
@@ -283,5 +283,5 @@ const BURST: Duration = Duration::from_millis(50);
 /// Some settings change without an announcement.
 const GLANCE_EVERY: Duration = Duration::from_secs(1);
 /// Nobody knows every way by which a kernel changes.
-pub(super) const LOOK_EVERY: Duration = Duration::from_secs(10);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(10);
 const CALLS: usize = 32;

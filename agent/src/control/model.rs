@@ -10,10 +10,10 @@ use dataplane::families::{PerFamily, PublicAddresses};
 use dataplane::spec::Spec;
 use encap::Family;
 
-use super::facts::Facts;
 use crate::api::wire::RefusedRecord;
 use crate::attachments;
 use crate::config::{NetConf, NodeConfig};
+use crate::control::facts::Facts;
 use crate::host::{Host, HostError, Picture};
 use crate::last_good::{self, LastGoodError};
 use crate::lease::{Lease, default_vtep_mac};
@@ -263,7 +263,7 @@ impl Node {
 }
 
 /// Why the list of nodes is not used, with its place.
-pub(super) fn refusal(config: &NodeConfig, line: Option<usize>, reason: &str) -> String {
+pub(crate) fn refusal(config: &NodeConfig, line: Option<usize>, reason: &str) -> String {
     let file = config.node_file.display();
     match line {
         Some(line) => format!("{file} line {line}: {reason}"),

@@ -5,9 +5,9 @@ use encap::Format;
 use rustix::net::sockopt::{set_socket_reuseport, socket_reuseport};
 use rustix::net::{AddressFamily, RecvFlags, SocketType};
 
-use super::place::Group;
 use super::*;
 use crate::config::NetConf;
+use crate::control::underlay::slot::Group;
 
 /// Loopback addresses that nothing else of this host uses, and the host's list of them.
 const HELD: [IpAddr; 3] = [address(1), address(2), address(3)];

@@ -11,15 +11,15 @@ use ipnet::IpNet;
 use serde::Serialize;
 use tokio::sync::oneshot;
 
-use super::control::{Control, Restart};
-use super::counts::{given_up, offloads};
 use crate::api::server::Call;
 use crate::api::wire::{self, PodState, RefusedRecord, Reply, Request, RouteKind};
 use crate::attachments::{pod_name, stranded};
+use crate::control::counts::{given_up, offloads};
+use crate::control::event_loop::{Control, Restart};
 use crate::host::LinkStats;
 
 impl Control {
-    pub(super) async fn answer(&mut self, call: Call) -> Result<(), Restart> {
+    pub(crate) async fn answer(&mut self, call: Call) -> Result<(), Restart> {
         let reply = match call.request {
             Request::Status => value(&self.status().await),
             Request::Peers => value(&self.peers()),

@@ -6,30 +6,30 @@ use std::time::{Duration, SystemTime};
 use tokio::time::timeout;
 use tracing::warn;
 
-use super::node::{Cached, refusal};
-use super::start_error::StartError;
 use crate::causes::causes;
 use crate::config::{NetConf, NetConfError, NodeConfig};
+use crate::control::model::{Cached, refusal};
 use crate::last_good::LastGood;
 use crate::lease::Lease;
 use crate::registry::file::FileRegistry;
 use crate::registry::{self, Update};
+use crate::takeover::start_error::StartError;
 
 /// What the first decision is made from.
-pub(super) struct Sources {
-    pub(super) net_conf: NetConf,
-    pub(super) net_conf_text: String,
-    pub(super) leases: Vec<Lease>,
-    pub(super) own: Lease,
-    pub(super) registry: FileRegistry,
-    pub(super) origin: Origin,
+pub(crate) struct Sources {
+    pub(crate) net_conf: NetConf,
+    pub(crate) net_conf_text: String,
+    pub(crate) leases: Vec<Lease>,
+    pub(crate) own: Lease,
+    pub(crate) registry: FileRegistry,
+    pub(crate) origin: Origin,
 }
 
 /// What of it comes from the last good state, and why.
 #[derive(Default)]
-pub(super) struct Origin {
-    pub(super) cached: Cached,
-    pub(super) refused_leases: Option<String>,
+pub(crate) struct Origin {
+    pub(crate) cached: Cached,
+    pub(crate) refused_leases: Option<String>,
 }
 
 impl Sources {
@@ -37,7 +37,7 @@ impl Sources {
     ///
     /// # Errors
     /// [`StartError`], where a file cannot be used and no last good state stands in.
-    pub(super) async fn read(config: &NodeConfig) -> Result<Sources, StartError> {
+    pub(crate) async fn read(config: &NodeConfig) -> Result<Sources, StartError> {
         let mut origin = Origin::default();
         let kept = told(LastGood::read(
             &config.state_dir(),
@@ -109,7 +109,7 @@ fn told<T>(result: Result<T, impl std::error::Error>) -> Option<T> {
 }
 
 /// The error with the file's name.
-pub(super) fn no_net_conf(config: &NodeConfig, source: NetConfError) -> StartError {
+pub(crate) fn no_net_conf(config: &NodeConfig, source: NetConfError) -> StartError {
     match source {
         NetConfError::File(_) => StartError::NoNetConf(source),
         _ => StartError::NetConf {
