@@ -4,9 +4,9 @@ mod conflicts;
 mod fault;
 pub mod file;
 mod nodes;
-mod placed;
+mod parsed_node;
 
-pub use fault::{FileError, NodeFault};
+pub use fault::{NodeListError, NodeListFault};
 pub use file::{FileRegistry, FileRegistryError, own};
 pub use nodes::{parse, render};
 
