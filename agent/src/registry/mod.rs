@@ -4,11 +4,13 @@ mod conflicts;
 mod fault;
 pub mod file;
 mod nodes;
+mod own;
 mod parsed_node;
 
 pub use fault::{NodeListError, NodeListFault};
-pub use file::{FileRegistry, FileRegistryError, own};
+pub use file::{FileRegistry, FileRegistryError};
 pub use nodes::{parse, render};
+pub use own::own;
 
 use crate::lease::Lease;
 
