@@ -31,6 +31,8 @@ use tokio::time::{Instant, sleep_until};
 use super::Update;
 use super::nodes::parse;
 use super::own::own;
+use super::place::RegistryPlace;
+use crate::causes::causes;
 use crate::config::NetConf;
 use crate::config::text_file::{self, TextFileError};
 use crate::file_state::FileState;
@@ -161,9 +163,15 @@ impl FileRegistry {
     /// [`next`](Self::next) goes on as if nobody had asked.
     pub fn read_with(&self, net_conf: &NetConf) -> Update {
         match text_file::read(&self.path, MOST_BYTES) {
-            Ok(text) => self.understand(&text, net_conf),
-            Err(error) => unreadable(&error),
+            Ok(text) => self.interpret(&text, net_conf),
+            Err(error) => self.unreadable(&error),
         }
+    }
+
+    /// A line of the file, or the file as a whole.
+    pub(super) fn place(&self, line: Option<usize>) -> RegistryPlace {
+        let path = self.path.clone();
+        RegistryPlace::File { path, line }
     }
 
     /// What is due: a candidate that has stood is told, if it says anything new; else the file is read.
@@ -277,8 +285,8 @@ impl FileRegistry {
     fn read(&self) -> Candidate {
         let state = FileState::of(&self.path);
         let (update, unreadable) = match text_file::read(&self.path, MOST_BYTES) {
-            Ok(text) => (self.understand(&text, &self.net_conf), false),
-            Err(error) => (unreadable(&error), true),
+            Ok(text) => (self.interpret(&text, &self.net_conf), false),
+            Err(error) => (self.unreadable(&error), true),
         };
         Candidate {
             update,
@@ -287,17 +295,27 @@ impl FileRegistry {
         }
     }
 
-    fn understand(&self, text: &str, net_conf: &NetConf) -> Update {
+    fn interpret(&self, text: &str, net_conf: &NetConf) -> Update {
         match parse(text, net_conf) {
-            Err(error) => Update::Refused {
-                line: Some(error.line),
-                reason: error.fault.to_string(),
-            },
+            Err(error) => self.refuse(Some(error.line), error.fault.to_string()),
             Ok(leases) => match own(&leases, &self.node_name) {
-                Err(reason) => Update::Refused { line: None, reason },
+                Err(reason) => self.refuse(None, reason),
                 Ok(_) => Update::Leases(leases),
             },
         }
+    }
+
+    fn unreadable(&self, error: &TextFileError) -> Update {
+        let line = match error {
+            TextFileError::NotText { line, .. } => Some(*line),
+            _ => None,
+        };
+        self.refuse(line, causes(error))
+    }
+
+    fn refuse(&self, line: Option<usize>, reason: String) -> Update {
+        let place = self.place(line);
+        Update::Refused { place, reason }
     }
 }
 
@@ -312,18 +330,6 @@ fn interest() -> WatchMask {
         | WatchMask::DELETE_SELF
         | WatchMask::MOVE_SELF
         | WatchMask::ONLYDIR
-}
-
-fn unreadable(error: &TextFileError) -> Update {
-    let line = match error {
-        TextFileError::NotText { line, .. } => Some(*line),
-        _ => None,
-    };
-    let reason = match std::error::Error::source(error) {
-        Some(source) => format!("{error} ({source})"),
-        None => error.to_string(),
-    };
-    Update::Refused { line, reason }
 }
 
 /// An editor's several steps lie closer together than this.

@@ -12,7 +12,7 @@ use super::device::ObtainError;
 use crate::api::server::ServerError;
 use crate::config::NetConfError;
 use crate::host::HostError;
-use crate::registry::file::FileRegistryError;
+use crate::registry::{RegistryError, RegistryPlace};
 
 /// Why the service could not start. Each sentence names the remedy.
 #[derive(Debug, Error)]
@@ -34,16 +34,14 @@ pub enum StartError {
         /// What is wrong in it.
         source: NetConfError,
     },
-    /// The list of nodes cannot be watched.
+    /// The registry cannot be opened.
     #[error(transparent)]
-    Registry(#[from] FileRegistryError),
+    Registry(#[from] RegistryError),
     /// The list of nodes cannot be used.
-    #[error("{file}{line}: {reason}")]
+    #[error("{place}: {reason}")]
     Leases {
-        /// The list.
-        file: String,
-        /// ` line N`, or nothing.
-        line: String,
+        /// Where in the registry's content the fault is.
+        place: RegistryPlace,
         /// What is wrong and what would mend it.
         reason: String,
     },

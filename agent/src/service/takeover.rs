@@ -25,7 +25,7 @@ use crate::config::NodeConfig;
 use crate::host::{Host, HostError};
 use crate::keeper::COUNTERS;
 use crate::keeper::lock::Lock;
-use crate::registry::file::FileRegistry;
+use crate::registry::Registry;
 
 /// Starts everything; `None` when the keeper ended before it said *go*.
 ///
@@ -140,7 +140,7 @@ fn told_already(node: &Node) -> Result<NodeFile, cni_shim::node_file::Error> {
 async fn read(
     config: NodeConfig,
     take_over: bool,
-) -> Result<(Known, Host, FileRegistry, Origin, Option<String>), StartError> {
+) -> Result<(Known, Host, Registry, Origin, Option<String>), StartError> {
     let Sources {
         net_conf,
         net_conf_text,
