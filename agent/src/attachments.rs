@@ -17,16 +17,16 @@ use ipnet::IpNet;
 
 /// What one look at the directory found.
 #[derive(Debug, Default)]
-pub struct Scan {
+pub struct RecordScan {
     /// Attachments to serve, in the order of their files' names; [`stranded`] says what of them cannot be.
     pub adopted: Vec<Attachment>,
     /// Records that are not served.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<UnservedRecord>,
 }
 
 /// A record that is not served.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct UnservedRecord {
     /// The record, or the directory where that could not be listed.
     pub path: PathBuf,
     /// Why, and what would mend it: one sentence for people.
@@ -35,7 +35,7 @@ pub struct Refused {
 
 /// Why a readable record is not served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
+pub enum RecordFault {
     /// Nothing to deliver to.
     #[error("it holds no address: delete and recreate its pod")]
     NoAddress,
@@ -75,8 +75,8 @@ pub fn pod_name(attachment: &Attachment) -> Option<String> {
 }
 
 /// Reads every record in the run directory and adopts those that fit `subnets`, our own.
-pub fn scan(run: &RunDir, subnets: &[IpNet]) -> Scan {
-    let mut scan = Scan::default();
+pub fn scan(run: &RunDir, subnets: &[IpNet]) -> RecordScan {
+    let mut scan = RecordScan::default();
     let records = match cni_shim::list(run) {
         Ok(records) => records,
         Err(error) => {
@@ -91,7 +91,7 @@ pub fn scan(run: &RunDir, subnets: &[IpNet]) -> Scan {
             Ok(attachment) => match check(&attachment, subnets, |address| {
                 holders.get(&address).cloned()
             }) {
-                Err(unfit) => scan.refuse(path, unfit.to_string()),
+                Err(fault) => scan.refuse(path, fault.to_string()),
                 Ok(()) => {
                     let held = attachment.addresses.iter().map(IpNet::addr);
                     holders.extend(held.map(|address| (address, attachment.container.clone())));
@@ -152,9 +152,9 @@ fn holds(attachment: &Attachment, address: IpAddr) -> bool {
         .any(|held| held.addr() == address)
 }
 
-impl Scan {
+impl RecordScan {
     fn refuse(&mut self, path: PathBuf, reason: String) {
-        self.refused.push(Refused { path, reason });
+        self.refused.push(UnservedRecord { path, reason });
     }
 }
 
@@ -163,20 +163,20 @@ fn check(
     attachment: &Attachment,
     subnets: &[IpNet],
     holder: impl Fn(IpAddr) -> Option<String>,
-) -> Result<(), Unfit> {
+) -> Result<(), RecordFault> {
     if attachment.addresses.is_empty() {
-        return Err(Unfit::NoAddress);
+        return Err(RecordFault::NoAddress);
     }
     for prefix in &attachment.addresses {
         let address = prefix.addr();
         if prefix.prefix_len() != prefix.max_prefix_len() {
-            return Err(Unfit::NotOneAddress(*prefix));
+            return Err(RecordFault::NotOneAddress(*prefix));
         }
         if subnets.iter().any(|subnet| subnet.network() == address) {
-            return Err(Unfit::Tunnel(address));
+            return Err(RecordFault::Tunnel(address));
         }
         if let Some(container) = holder(address) {
-            return Err(Unfit::Taken { address, container });
+            return Err(RecordFault::Taken { address, container });
         }
     }
     Ok(())

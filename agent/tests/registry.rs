@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tartan::config::NetConf;
-use tartan::registry::{FileRegistry, Update};
+use tartan::registry::{FileRegistry, Registry, RegistryPlace, Update};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
@@ -30,7 +30,7 @@ fn both() -> String {
 
 struct Bench {
     directory: TempDir,
-    registry: FileRegistry,
+    registry: Registry,
 }
 
 impl Bench {
@@ -38,10 +38,10 @@ impl Bench {
         let directory = tempfile::tempdir().unwrap();
         prepare(directory.path());
         let net_conf = NetConf::parse(r#"{"Network":"10.244.0.0/16"}"#).unwrap();
-        let registry = FileRegistry::watch(&directory.path().join(name), &net_conf, "n1").unwrap();
+        let file = FileRegistry::watch(&directory.path().join(name), &net_conf, "n1").unwrap();
         Bench {
             directory,
-            registry,
+            registry: Registry::File(file),
         }
     }
 
@@ -62,7 +62,10 @@ impl Bench {
             .expect("an update in time");
         match update {
             Update::Leases(leases) => Ok(leases.into_iter().map(|lease| lease.name).collect()),
-            Update::Refused { line, reason } => Err((line, reason)),
+            Update::Refused { place, reason } => {
+                let RegistryPlace::File { line, .. } = place;
+                Err((line, reason))
+            }
         }
     }
 
@@ -104,6 +107,20 @@ fn a_broken_edit_in_place_is_refused_and_a_mended_one_taken() {
         );
         fs::write(bench.path("nodes.toml"), both()).unwrap();
         assert_eq!(bench.next().await.unwrap(), ["n1", "n2"]);
+    });
+}
+
+#[test]
+fn a_refusal_names_the_file_and_the_line() {
+    run(async {
+        let mut bench = Bench::with(&format!("{OWN}\nsubnet = 1"));
+        let path = bench.path("nodes.toml").display().to_string();
+        assert_eq!(bench.registry.describe(), format!("file {path}"));
+        assert_eq!(bench.registry.place().to_string(), path);
+        let Update::Refused { place, .. } = bench.registry.next().await else {
+            panic!("accepted")
+        };
+        assert_eq!(place.to_string(), format!("{path} line 6"));
     });
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::run::runtime;
-use super::{OK, PROBLEM, Place, complain_with_causes, print};
+use super::{OK, PROBLEM, RootArg, complain_with_causes, print};
 use crate::config::{NodeConfig, RunArgs};
 use crate::host::{Outcome, Traces, cleanup};
 use crate::keeper::LOCK_FILE;
@@ -16,7 +16,7 @@ use crate::service::take_service_lock;
 #[derive(Args, Clone, Debug)]
 pub(super) struct CleanupArgs {
     #[command(flatten)]
-    pub(super) place: Place,
+    pub(super) root_arg: RootArg,
     /// Name of the tunnel device [default: device-name of tartan.toml, or tartan0]
     #[arg(long, env = "TARTAN_DEVICE_NAME", value_name = "NAME")]
     device_name: Option<String>,

@@ -93,14 +93,14 @@ enum Command {
 #[derive(Args, Debug)]
 struct Query {
     #[command(flatten)]
-    place: Place,
+    root_arg: RootArg,
     /// How to print
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
 }
 
 #[derive(Args, Clone, Debug)]
-struct Place {
+struct RootArg {
     /// Directory that every path of the agent hangs off [default: /]
     #[arg(long, env = ROOT_VARIABLE, value_name = "DIR")]
     root: Option<PathBuf>,
@@ -148,7 +148,7 @@ fn execute(cli: Cli) -> u8 {
         Command::Drops(query) => ask(&query, before, &Request::Drops, drops::render, |_| false),
         Command::Cni(args) => cni::execute(args, before),
         Command::Cleanup(args) => {
-            let root = root(before, args.place.root.clone());
+            let root = root(before, args.root_arg.root.clone());
             cleanup::execute(&args, root)
         }
     }
@@ -180,7 +180,7 @@ fn ask<T: DeserializeOwned>(
     render: impl Fn(&T) -> String,
     problem: impl Fn(&T) -> bool,
 ) -> u8 {
-    let root = root(before, query.place.root.clone()).unwrap_or_else(|| PathBuf::from("/"));
+    let root = root(before, query.root_arg.root.clone()).unwrap_or_else(|| PathBuf::from("/"));
     let value = match call(&RunDir::under(&root).socket(), request) {
         Ok(value) => value,
         Err(error) => {

@@ -13,7 +13,7 @@ mod unknown_key;
 pub mod workers;
 
 pub use backend::Backend;
-pub use document::{Fault, Misread};
+pub use document::{TomlError, TomlFault};
 pub use net_conf::NetConf;
 pub use net_conf_error::NetConfError;
 pub use node::{ConfigError, Device, NodeConfig, RunArgs};

@@ -11,7 +11,7 @@ use clap::Args;
 use dataplane::families::PublicAddresses;
 use encap::Family;
 
-use super::document::{self, Misread};
+use super::document::{self, TomlError};
 use super::spin::Spin;
 use super::text_file;
 use super::workers::{CORES, MOST_WORKERS};
@@ -151,9 +151,9 @@ impl NodeConfig {
             text => text?,
         };
         let directory = path.parent().unwrap_or(Path::new(""));
-        let file = from_file(&text, directory).map_err(|fault| ConfigError::Misread {
+        let file = from_file(&text, directory).map_err(|error| ConfigError::Toml {
             path: path.clone(),
-            fault,
+            error,
         })?;
         resolve(args, file)
     }
@@ -189,12 +189,12 @@ impl NodeConfig {
 }
 
 /// The keys of `tartan.toml`. Relative paths in it are relative to its own directory.
-fn from_file(text: &str, directory: &Path) -> Result<RunArgs, Misread> {
+fn from_file(text: &str, directory: &Path) -> Result<RunArgs, TomlError> {
     document::parse(text, |table| {
         table.only(&KEYS)?;
         let text = |key| table.entry(key).map(|entry| entry.text()).transpose();
-        let owned = |key| Ok::<_, Misread>(text(key)?.map(str::to_owned));
-        let path = |key| Ok::<_, Misread>(text(key)?.map(|path| directory.join(path)));
+        let owned = |key| Ok::<_, TomlError>(text(key)?.map(str::to_owned));
+        let path = |key| Ok::<_, TomlError>(text(key)?.map(|path| directory.join(path)));
         let address = |key| table.entry(key).map(|entry| entry.address()).transpose();
         let flag = |key| table.entry(key).map(|entry| entry.flag()).transpose();
         Ok(RunArgs {

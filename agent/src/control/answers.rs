@@ -159,7 +159,7 @@ impl Control {
             peers: spec.peers.len(),
             attachments: known.attachments.len(),
             stranded: known.stranded().count(),
-            registry: format!("file {}", known.config.node_file.display()),
+            registry: self.registry.describe(),
             registry_age: self.node.leases_age().as_secs(),
             registry_cached: self.node.cached.leases.is_some(),
             snapshot: spec.version,

@@ -26,8 +26,7 @@ use crate::host::HostState;
 use crate::host::{self, Change, Host, Watch};
 use crate::keeper::descriptors::Descriptors;
 use crate::keeper::lock::Lock;
-use crate::registry::Update;
-use crate::registry::file::FileRegistry;
+use crate::registry::{Registry, Update};
 use crate::start_failure;
 use crate::takeover::start_error::StartError;
 use crate::ticker::Pulse;
@@ -49,7 +48,7 @@ pub struct Parts {
     /// Where callers of the API connect.
     pub listener: UnixListener,
     /// The list of nodes.
-    pub registry: FileRegistry,
+    pub registry: Registry,
     /// The keeper.
     pub table: Descriptors,
     /// What keeps a second service out.
@@ -107,7 +106,7 @@ pub struct Control {
     /// When everything was looked at last.
     pub(crate) looked: Instant,
     glances: Pulse,
-    pub(crate) registry: FileRegistry,
+    pub(crate) registry: Registry,
     calls: mpsc::Receiver<Call>,
     pub(crate) sender: mpsc::Sender<Call>,
     pub(crate) server: JoinHandle<()>,
@@ -250,10 +249,8 @@ impl Control {
                 self.saved = false;
                 info!(nodes = leases.len(), "the list of nodes is adopted");
             }
-            Update::Refused { line, reason } => {
-                let line = line.map(|line| format!(" line {line}")).unwrap_or_default();
-                let file = self.node.known.config.node_file.display();
-                warn!("{file}{line} is refused, the old list stays: {reason}");
+            Update::Refused { place, reason } => {
+                warn!("{place} is refused, the old list stays: {reason}");
             }
         }
         self.node.learn(update);

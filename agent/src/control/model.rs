@@ -183,8 +183,8 @@ impl Node {
     /// Takes what the registry says. A refusal leaves everything as it is but the reason.
     pub fn learn(&mut self, update: Update) {
         match update {
-            Update::Refused { line, reason } => {
-                self.refused_leases = Some(refusal(&self.known.config, line, &reason));
+            Update::Refused { place, reason } => {
+                self.refused_leases = Some(format!("{place}: {reason}"));
             }
             Update::Leases(leases) => {
                 let name = &self.known.config.node_name;
@@ -259,15 +259,6 @@ impl Node {
             cluster: self.known.net_conf.cluster(),
             mtu: self.desired.host.mtu,
         }
-    }
-}
-
-/// Why the list of nodes is not used, with its place.
-pub(crate) fn refusal(config: &NodeConfig, line: Option<usize>, reason: &str) -> String {
-    let file = config.node_file.display();
-    match line {
-        Some(line) => format!("{file} line {line}: {reason}"),
-        None => format!("{file}: {reason}"),
     }
 }
 

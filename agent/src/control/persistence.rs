@@ -5,7 +5,6 @@ use tracing::{info, warn};
 use crate::causes::causes;
 use crate::config::NetConf;
 use crate::control::event_loop::{Control, Restart};
-use crate::control::model::refusal;
 use crate::registry::Update;
 use crate::takeover::sources::no_net_conf;
 
@@ -30,9 +29,8 @@ impl Control {
                         "the net-conf can be read again, and differs".to_owned(),
                     ));
                 }
-                Update::Refused { line, reason } => Some(format!(
-                    "it differs from the one in force, and the list of nodes cannot be used with it: {}",
-                    refusal(&known.config, line, &reason)
+                Update::Refused { place, reason } => Some(format!(
+                    "it differs from the one in force, and the list of nodes cannot be used with it: {place}: {reason}"
                 )),
             },
         };

@@ -5,24 +5,24 @@ use std::net::IpAddr;
 use encap::Mac;
 use ipnet::IpNet;
 
-use crate::config::document::{Fault, Misread};
+use crate::config::document::{TomlError, TomlFault};
 
 /// Why a list of nodes cannot be used, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {fault}")]
-pub struct FileError {
+pub struct NodeListError {
     /// Line, counted from 1.
     pub line: usize,
     /// What is wrong in it.
-    pub fault: NodeFault,
+    pub fault: NodeListFault,
 }
 
 /// What can be wrong with a list of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NodeFault {
+pub enum NodeListFault {
     /// Wrong in form.
     #[error(transparent)]
-    Form(#[from] Fault),
+    Form(#[from] TomlFault),
     /// A node without something that has no default.
     #[error("this node has no {key}: add it")]
     Missing {
@@ -185,11 +185,11 @@ pub enum NodeFault {
     },
 }
 
-impl From<Misread> for FileError {
-    fn from(misread: Misread) -> FileError {
-        FileError {
-            line: misread.line,
-            fault: NodeFault::Form(misread.fault),
+impl From<TomlError> for NodeListError {
+    fn from(error: TomlError) -> NodeListError {
+        NodeListError {
+            line: error.line,
+            fault: NodeListFault::Form(error.fault),
         }
     }
 }

@@ -20,22 +20,22 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use dataplane::families::PublicAddresses;
 use futures_util::StreamExt;
 use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask};
 use tokio::time::{Instant, sleep_until};
 
 use super::Update;
-pub use super::nodes::parse;
+use super::nodes::parse;
+use super::own::own;
+use super::place::RegistryPlace;
+use crate::causes::causes;
 use crate::config::NetConf;
 use crate::config::text_file::{self, TextFileError};
 use crate::file_state::FileState;
-use crate::lease::Lease;
 
 /// A list of nodes in a file, watched.
 #[derive(Debug)]
@@ -163,9 +163,15 @@ impl FileRegistry {
     /// [`next`](Self::next) goes on as if nobody had asked.
     pub fn read_with(&self, net_conf: &NetConf) -> Update {
         match text_file::read(&self.path, MOST_BYTES) {
-            Ok(text) => self.understand(&text, net_conf),
-            Err(error) => unreadable(&error),
+            Ok(text) => self.interpret(&text, net_conf),
+            Err(error) => self.unreadable(&error),
         }
+    }
+
+    /// A line of the file, or the file as a whole.
+    pub(super) fn place(&self, line: Option<usize>) -> RegistryPlace {
+        let path = self.path.clone();
+        RegistryPlace::File { path, line }
     }
 
     /// What is due: a candidate that has stood is told, if it says anything new; else the file is read.
@@ -279,8 +285,8 @@ impl FileRegistry {
     fn read(&self) -> Candidate {
         let state = FileState::of(&self.path);
         let (update, unreadable) = match text_file::read(&self.path, MOST_BYTES) {
-            Ok(text) => (self.understand(&text, &self.net_conf), false),
-            Err(error) => (unreadable(&error), true),
+            Ok(text) => (self.interpret(&text, &self.net_conf), false),
+            Err(error) => (self.unreadable(&error), true),
         };
         Candidate {
             update,
@@ -289,17 +295,27 @@ impl FileRegistry {
         }
     }
 
-    fn understand(&self, text: &str, net_conf: &NetConf) -> Update {
+    fn interpret(&self, text: &str, net_conf: &NetConf) -> Update {
         match parse(text, net_conf) {
-            Err(error) => Update::Refused {
-                line: Some(error.line),
-                reason: error.fault.to_string(),
-            },
+            Err(error) => self.refuse(Some(error.line), error.fault.to_string()),
             Ok(leases) => match own(&leases, &self.node_name) {
-                Err(reason) => Update::Refused { line: None, reason },
+                Err(reason) => self.refuse(None, reason),
                 Ok(_) => Update::Leases(leases),
             },
         }
+    }
+
+    fn unreadable(&self, error: &TextFileError) -> Update {
+        let line = match error {
+            TextFileError::NotText { line, .. } => Some(*line),
+            _ => None,
+        };
+        self.refuse(line, causes(error))
+    }
+
+    fn refuse(&self, line: Option<usize>, reason: String) -> Update {
+        let place = self.place(line);
+        Update::Refused { place, reason }
     }
 }
 
@@ -314,52 +330,6 @@ fn interest() -> WatchMask {
         | WatchMask::DELETE_SELF
         | WatchMask::MOVE_SELF
         | WatchMask::ONLYDIR
-}
-
-/// The lease of this node, which is `node_name`.
-///
-/// # Errors
-/// A sentence with the remedy, where a list that is right for the cluster is wrong for this node.
-pub fn own<'a>(leases: &'a [Lease], node_name: &str) -> Result<&'a Lease, String> {
-    let Some(own) = leases.iter().find(|lease| lease.name == node_name) else {
-        return Err(format!(
-            "no node is named {node_name:?}, which this node is: add its entry, or set node-name to its name here"
-        ));
-    };
-    let mut others = leases.iter().filter(|lease| lease.name != own.name);
-    let twin = others.find_map(|lease| {
-        let shared = lease.public.iter().find(|a| own.public.contains(*a))?;
-        Some((lease, shared))
-    });
-    if let Some((twin, shared)) = twin {
-        let key = match (twin.public, shared) {
-            (PublicAddresses::Dual(..), IpAddr::V6(_)) => "public-ipv6",
-            _ => "public-ip",
-        };
-        return Err(format!(
-            "{} has our own {key} {shared}, so packets for it would come back to us: give it its own, or give us its subnets",
-            twin.name
-        ));
-    }
-    if own.vtep_mac.v4 != own.vtep_mac.v6 {
-        return Err(format!(
-            "our own entry has vtep-mac-v6 {} beside vtep-mac {}, but a Tartan node has one VTEP MAC for both families: leave vtep-mac-v6 out",
-            own.vtep_mac.v6, own.vtep_mac.v4
-        ));
-    }
-    Ok(own)
-}
-
-fn unreadable(error: &TextFileError) -> Update {
-    let line = match error {
-        TextFileError::NotText { line, .. } => Some(*line),
-        _ => None,
-    };
-    let reason = match std::error::Error::source(error) {
-        Some(source) => format!("{error} ({source})"),
-        None => error.to_string(),
-    };
-    Update::Refused { line, reason }
 }
 
 /// An editor's several steps lie closer together than this.

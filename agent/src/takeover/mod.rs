@@ -26,7 +26,7 @@ use crate::host::{Host, HostError};
 use crate::keeper::COUNTERS;
 use crate::keeper::descriptors::{Descriptors, LISTENER, Obtain};
 use crate::keeper::lock::Lock;
-use crate::registry::file::FileRegistry;
+use crate::registry::Registry;
 use crate::takeover::sources::{Origin, Sources};
 use crate::takeover::start_error::StartError;
 
@@ -143,7 +143,7 @@ fn told_already(node: &Node) -> Result<NodeFile, cni_shim::node_file::Error> {
 async fn read(
     config: NodeConfig,
     take_over: bool,
-) -> Result<(Known, Host, FileRegistry, Origin, Option<String>), StartError> {
+) -> Result<(Known, Host, Registry, Origin, Option<String>), StartError> {
     let Sources {
         net_conf,
         net_conf_text,

@@ -8,11 +8,10 @@ use tracing::warn;
 
 use crate::causes::causes;
 use crate::config::{NetConf, NetConfError, NodeConfig};
-use crate::control::model::{Cached, refusal};
+use crate::control::model::Cached;
 use crate::last_good::LastGood;
 use crate::lease::Lease;
-use crate::registry::file::FileRegistry;
-use crate::registry::{self, Update};
+use crate::registry::{self, Registry, Update};
 use crate::takeover::start_error::StartError;
 
 /// What the first decision is made from.
@@ -21,7 +20,7 @@ pub(crate) struct Sources {
     pub(crate) net_conf_text: String,
     pub(crate) leases: Vec<Lease>,
     pub(crate) own: Lease,
-    pub(crate) registry: FileRegistry,
+    pub(crate) registry: Registry,
     pub(crate) origin: Origin,
 }
 
@@ -61,18 +60,21 @@ impl Sources {
         }
         let kept =
             kept.filter(|kept| told(kept.belongs_to(&net_conf, &config.state_dir())).is_some());
-        let mut registry = FileRegistry::watch(&config.node_file, &net_conf, &config.node_name)?;
+        let mut registry = Registry::open(config, &net_conf)?;
         let (leases, own) = match (first(&mut registry, kept.is_some()).await, kept) {
             (Update::Leases(leases), _) => {
                 let own = registry::own(&leases, &config.node_name).cloned();
-                let own = own.map_err(|reason| unusable(config, None, reason))?;
+                let own = own.map_err(|reason| StartError::Leases {
+                    place: registry.place(),
+                    reason,
+                })?;
                 (leases, own)
             }
-            (Update::Refused { line, reason }, None) => {
-                return Err(unusable(config, line, reason));
+            (Update::Refused { place, reason }, None) => {
+                return Err(StartError::Leases { place, reason });
             }
-            (Update::Refused { line, reason }, Some(kept)) => {
-                let reason = refusal(config, line, &reason);
+            (Update::Refused { place, reason }, Some(kept)) => {
+                let reason = format!("{place}: {reason}");
                 warn!("the leases of the last good state are used: {reason}");
                 origin.cached.leases = Some(kept.age);
                 origin.refused_leases = Some(reason);
@@ -91,14 +93,14 @@ impl Sources {
 }
 
 /// What the registry says first. One that is silent is not waited for where there is another way.
-async fn first(registry: &mut FileRegistry, another_way: bool) -> Update {
+async fn first(registry: &mut Registry, another_way: bool) -> Update {
     if !another_way {
         return registry.next().await;
     }
     timeout(PATIENCE, registry.next())
         .await
         .unwrap_or_else(|_elapsed| Update::Refused {
-            line: None,
+            place: registry.place(),
             reason: "it has not been whole yet; whoever writes it must come to an end".to_owned(),
         })
 }
@@ -116,14 +118,6 @@ pub(crate) fn no_net_conf(config: &NodeConfig, source: NetConfError) -> StartErr
             path: config.net_conf.clone(),
             source,
         },
-    }
-}
-
-fn unusable(config: &NodeConfig, line: Option<usize>, reason: String) -> StartError {
-    StartError::Leases {
-        file: config.node_file.display().to_string(),
-        line: line.map(|line| format!(" line {line}")).unwrap_or_default(),
-        reason,
     }
 }
 

@@ -11,7 +11,7 @@ use crate::api::server::ServerError;
 use crate::config::NetConfError;
 use crate::host::HostError;
 use crate::keeper::descriptors::DescriptorsError;
-use crate::registry::file::FileRegistryError;
+use crate::registry::{RegistryError, RegistryPlace};
 use crate::takeover::device::ObtainError;
 
 /// Why the service could not start. Each sentence names the remedy.
@@ -34,16 +34,14 @@ pub enum StartError {
         /// What is wrong in it.
         source: NetConfError,
     },
-    /// The list of nodes cannot be watched.
+    /// The registry cannot be opened.
     #[error(transparent)]
-    Registry(#[from] FileRegistryError),
+    Registry(#[from] RegistryError),
     /// The list of nodes cannot be used.
-    #[error("{file}{line}: {reason}")]
+    #[error("{place}: {reason}")]
     Leases {
-        /// The list.
-        file: String,
-        /// ` line N`, or nothing.
-        line: String,
+        /// Where in the registry's content the fault is.
+        place: RegistryPlace,
         /// What is wrong and what would mend it.
         reason: String,
     },

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use crate::config::document::Misread;
+use crate::config::document::TomlError;
 use crate::config::text_file::TextFileError;
 use crate::config::workers::WorkersError;
 
@@ -14,12 +14,12 @@ pub enum ConfigError {
     #[error(transparent)]
     File(#[from] TextFileError),
     /// The file has a fault.
-    #[error("{path}: {fault}")]
-    Misread {
+    #[error("{path}: {error}")]
+    Toml {
         /// The file.
         path: PathBuf,
         /// Line and fault.
-        fault: Misread,
+        error: TomlError,
     },
     /// No name is given and the host has none.
     #[error("this host has no name: set node-name to the name of its entry in the list of nodes")]

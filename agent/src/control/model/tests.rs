@@ -2,7 +2,7 @@ use super::*;
 use crate::config::RunArgs;
 use crate::host::Underlay;
 use crate::last_good::LastGood;
-use crate::registry::parse;
+use crate::registry::{RegistryPlace, parse};
 
 const NET_CONF: &str = r#"{"Network":"10.244.0.0/16"}"#;
 
@@ -72,7 +72,10 @@ fn a_refusal_changes_nothing_but_its_reason_and_a_list_takes_it_back() {
     let mut node = node(root.path(), 0);
     let before = node.desired.clone();
     let refused = Update::Refused {
-        line: Some(7),
+        place: RegistryPlace::File {
+            path: "/etc/tartan/nodes.toml".into(),
+            line: Some(7),
+        },
         reason: "no".into(),
     };
     node.learn(refused);
@@ -98,7 +101,10 @@ fn leases_from_the_last_good_state_are_told_as_such_until_a_list_is_adopted() {
     node.cached.leases = Some(hour);
     assert!(node.cached.is_any() && node.leases_age() >= hour);
     let refused = Update::Refused {
-        line: None,
+        place: RegistryPlace::File {
+            path: "/etc/tartan/nodes.toml".into(),
+            line: None,
+        },
         reason: "no".into(),
     };
     node.learn(refused);

@@ -3,11 +3,11 @@
 use dataplane::families::{PerFamily, PublicAddresses};
 use encap::Family;
 
-use super::fault::NodeFault;
+use super::fault::NodeListFault;
 use crate::lease::Lease;
 
 /// A lease, and where in the text its parts stand.
-pub(super) struct Placed {
+pub(super) struct ParsedNode {
     pub(super) lease: Lease,
     pub(super) name_at: usize,
     /// Of `public-ip` and `public-ipv6`; where there is only the first, both are its place.
@@ -18,7 +18,7 @@ pub(super) struct Placed {
     pub(super) sources_at: Vec<usize>,
 }
 
-impl Placed {
+impl ParsedNode {
     /// The key under which the public address of `family` stands.
     pub(super) fn address_key(&self, family: Family) -> &'static str {
         match (self.lease.public, family) {
@@ -29,4 +29,4 @@ impl Placed {
 }
 
 /// A fault and where in the text it stands.
-pub(super) type FaultAt = (usize, NodeFault);
+pub(super) type FaultAt = (usize, NodeListFault);
