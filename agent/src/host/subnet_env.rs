@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use super::Host;
 use super::change::Change;
 use super::error::HostError;
-use super::state::HostState;
+use super::host_state::HostState;
 use crate::file_state::FileState;
 
 /// What `subnet.env` says. Its `Display` is the file.
