@@ -57,7 +57,7 @@ pub use net::prefixes::Bypass;
 pub use net::routes::PROTOCOL;
 pub use picture::{Picture, Underlay};
 pub use port_holder::PortHolder;
-pub use subnet_env::SubnetEnv;
+pub use subnet_env::contents::SubnetEnv;
 pub use watch::{HostEvent, Watch, watch};
 
 use crate::file_state::FileState;
