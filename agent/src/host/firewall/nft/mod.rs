@@ -7,7 +7,7 @@
 //!
 //! A rule that Tartan wants is compared with what the kernel tells, attribute by
 //! attribute ([`Rule::is`]). Rules of other programs are read for their
-//! addresses and their verdict alone ([`reading`]); whatever else they hold is
+//! addresses and their verdict alone ([`parse`]); whatever else they hold is
 //! stepped over.
 //!
 //! Limits: 2^20 objects a list, 2 s for an answer.
@@ -16,9 +16,9 @@ mod attribute;
 mod comment;
 mod error;
 mod expression;
-mod line;
 mod message;
-mod reading;
+mod parse;
+mod parsed_rule;
 mod socket;
 
 use std::fmt;
@@ -28,70 +28,70 @@ use comment::{comment, userdata};
 use message::{APPEND, CREATE};
 
 pub use error::NftError;
-pub(super) use expression::{Rule, Term, Verdict};
-pub(super) use line::{Deed, Line};
-pub(super) use message::{SUBSYSTEM, Step};
-pub(super) use socket::Socket;
+pub(in crate::host) use expression::{Rule, Term, Verdict};
+pub(in crate::host) use message::{SUBSYSTEM, Step};
+pub(in crate::host) use parsed_rule::{Deed, Line};
+pub(in crate::host) use socket::Socket;
 
 /// A table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Table {
-    pub(super) family: u8,
-    pub(super) name: String,
+pub(in crate::host) struct Table {
+    pub(in crate::host) family: u8,
+    pub(in crate::host) name: String,
     /// Its chains see no packets.
-    pub(super) dormant: bool,
+    pub(in crate::host) dormant: bool,
     /// A running program has it for itself.
-    pub(super) owned: bool,
+    pub(in crate::host) owned: bool,
 }
 
 /// A chain that packets enter by a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct BaseChain {
-    pub(super) family: u8,
-    pub(super) table: String,
-    pub(super) name: String,
+pub(in crate::host) struct BaseChain {
+    pub(in crate::host) family: u8,
+    pub(in crate::host) table: String,
+    pub(in crate::host) name: String,
     /// `filter`, `nat` or `route`.
-    pub(super) kind: String,
+    pub(in crate::host) kind: String,
     /// Where packets enter it (`NF_INET_FORWARD` and so on).
-    pub(super) hook: u32,
-    pub(super) priority: i32,
+    pub(in crate::host) hook: u32,
+    pub(in crate::host) priority: i32,
     /// What becomes of packets that no rule decides on is a drop.
-    pub(super) drops: bool,
+    pub(in crate::host) drops: bool,
 }
 
 /// A rule as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct FoundRule {
+pub(in crate::host) struct FoundRule {
     handle: u64,
     /// The comment that nft shows.
-    pub(super) comment: Option<String>,
+    pub(in crate::host) comment: Option<String>,
     expressions: Vec<u8>,
 }
 
 impl FoundRule {
     /// Whether it says what `rule` says, in a chain of that family.
-    pub(super) fn says(&self, rule: &Rule, family: u8) -> bool {
+    pub(in crate::host) fn says(&self, rule: &Rule, family: u8) -> bool {
         rule.is(&self.expressions, family == INET)
     }
 
     /// How many packets have met it, if it counts them.
-    pub(super) fn packets(&self) -> Option<u64> {
+    pub(in crate::host) fn packets(&self) -> Option<u64> {
         Rule::packets(&self.expressions)
     }
 
     /// What it says, as far as that is understood.
-    pub(super) fn line(&self, family: u8) -> Line {
-        reading::line(&self.expressions, family)
+    pub(in crate::host) fn line(&self, family: u8) -> Line {
+        parse::line(&self.expressions, family)
     }
 }
 
 impl BaseChain {
-    pub(super) fn is_in(&self, table: &Table) -> bool {
+    pub(in crate::host) fn is_in(&self, table: &Table) -> bool {
         (self.family, &self.table) == (table.family, &table.name)
     }
 
     /// A chain of the same table, as nft names it.
-    pub(super) fn beside(&self, name: &str) -> String {
+    pub(in crate::host) fn beside(&self, name: &str) -> String {
         let family = match self.family {
             INET => "inet",
             IPV4 => "ip",
@@ -110,14 +110,14 @@ impl fmt::Display for BaseChain {
 
 impl Socket {
     /// A number that grows with every change of the namespace's rules.
-    pub(super) async fn generation(&mut self) -> Result<u32, NftError> {
+    pub(in crate::host) async fn generation(&mut self) -> Result<u32, NftError> {
         let answer = self.one(GET_GENERATION).await?;
         answer
             .and_then(|generation| number(&generation.attributes, GENERATION_ID))
             .ok_or(NftError::Interrupted)
     }
 
-    pub(super) async fn tables(&mut self) -> Result<Vec<Table>, NftError> {
+    pub(in crate::host) async fn tables(&mut self) -> Result<Vec<Table>, NftError> {
         let listed = self.list(GET_TABLE, 0, &[]).await?;
         let parsed = listed.iter().filter_map(|table| {
             Some(Table {
@@ -131,7 +131,7 @@ impl Socket {
     }
 
     /// Every chain with a hook, of all tables.
-    pub(super) async fn base_chains(&mut self) -> Result<Vec<BaseChain>, NftError> {
+    pub(in crate::host) async fn base_chains(&mut self) -> Result<Vec<BaseChain>, NftError> {
         let listed = self.list(GET_CHAIN, 0, &[]).await?;
         let parsed = listed.iter().filter_map(|chain| {
             let hook = find(&chain.attributes, CHAIN_HOOK)?;
@@ -149,12 +149,15 @@ impl Socket {
     }
 
     /// The rules of one chain, in order.
-    pub(super) async fn rules(&mut self, chain: &BaseChain) -> Result<Vec<FoundRule>, NftError> {
+    pub(in crate::host) async fn rules(
+        &mut self,
+        chain: &BaseChain,
+    ) -> Result<Vec<FoundRule>, NftError> {
         self.rules_of(chain, &chain.name).await
     }
 
     /// The rules of a chain in the table of another.
-    pub(super) async fn rules_of(
+    pub(in crate::host) async fn rules_of(
         &mut self,
         beside: &BaseChain,
         name: &str,
@@ -181,18 +184,18 @@ impl Socket {
 }
 
 /// Makes a table; one that is there stays.
-pub(super) fn add_table(family: u8, name: &str) -> Step {
+pub(in crate::host) fn add_table(family: u8, name: &str) -> Step {
     let name = vec![Attribute::text(TABLE_NAME, name)];
     Step::new(NEW_TABLE, CREATE, family, name)
 }
 
 /// Deletes a table with all that it holds.
-pub(super) fn delete_table(family: u8, name: &str) -> Step {
+pub(in crate::host) fn delete_table(family: u8, name: &str) -> Step {
     let name = vec![Attribute::text(TABLE_NAME, name)];
     Step::new(DELETE_TABLE, 0, family, name)
 }
 
-pub(super) fn add_chain(chain: &BaseChain) -> Step {
+pub(in crate::host) fn add_chain(chain: &BaseChain) -> Step {
     let policy = if chain.drops { DROP } else { ACCEPT };
     let attributes = vec![
         Attribute::text(CHAIN_TABLE, &chain.table),
@@ -211,16 +214,21 @@ pub(super) fn add_chain(chain: &BaseChain) -> Step {
 }
 
 /// Puts a rule behind those that are in the chain.
-pub(super) fn append(chain: &BaseChain, rule: &Rule, comment: &str) -> Step {
+pub(in crate::host) fn append(chain: &BaseChain, rule: &Rule, comment: &str) -> Step {
     add_rule(chain, rule, comment, CREATE | APPEND, None)
 }
 
 /// Puts a rule directly in front of one that is in the chain.
-pub(super) fn insert(chain: &BaseChain, rule: &Rule, comment: &str, before: &FoundRule) -> Step {
+pub(in crate::host) fn insert(
+    chain: &BaseChain,
+    rule: &Rule,
+    comment: &str,
+    before: &FoundRule,
+) -> Step {
     add_rule(chain, rule, comment, CREATE, Some(before))
 }
 
-pub(super) fn delete_rule(chain: &BaseChain, rule: &FoundRule) -> Step {
+pub(in crate::host) fn delete_rule(chain: &BaseChain, rule: &FoundRule) -> Step {
     let attributes = vec![
         Attribute::text(RULE_TABLE, &chain.table),
         Attribute::text(RULE_CHAIN, &chain.name),
@@ -247,17 +255,17 @@ fn add_rule(
 }
 
 /// `NFPROTO_INET`
-pub(super) const INET: u8 = 1;
+pub(in crate::host) const INET: u8 = 1;
 /// `NFPROTO_IPV4`
-pub(super) const IPV4: u8 = 2;
+pub(in crate::host) const IPV4: u8 = 2;
 /// `NFPROTO_IPV6`
-pub(super) const IPV6: u8 = 10;
+pub(in crate::host) const IPV6: u8 = 10;
 /// `NF_INET_PRE_ROUTING`
-pub(super) const PREROUTING: u32 = 0;
+pub(in crate::host) const PREROUTING: u32 = 0;
 /// `NF_INET_FORWARD`
-pub(super) const FORWARD: u32 = 2;
+pub(in crate::host) const FORWARD: u32 = 2;
 /// `NF_INET_POST_ROUTING`
-pub(super) const POSTROUTING: u32 = 4;
+pub(in crate::host) const POSTROUTING: u32 = 4;
 
 // What follows is of the kernel's include/uapi/linux/netfilter/nf_tables.h.
 const NEW_TABLE: u8 = 0;
@@ -269,7 +277,7 @@ const NEW_RULE: u8 = 6;
 const GET_RULE: u8 = 7;
 const DELETE_RULE: u8 = 8;
 /// `NFT_MSG_NEWGEN`: announced once for every batch that was taken.
-pub(super) const NEW_GENERATION: u8 = 15;
+pub(in crate::host) const NEW_GENERATION: u8 = 15;
 const GET_GENERATION: u8 = 16;
 const GENERATION_ID: u16 = 1;
 const TABLE_NAME: u16 = 1;

@@ -20,12 +20,12 @@ use std::collections::btree_map::Entry;
 use ipnet::IpNet;
 use rustix::io::Errno;
 
-use super::change::Change;
-use super::error::HostError;
+use super::chain_walk::{Chains, End, Packets};
 use super::nft::{self, BaseChain, FoundRule, INET, IPV4, IPV6, Line, NftError, Rule, Socket};
 use super::nft::{Term, Verdict};
-use super::ours::{COMMENT, is_in_own_table};
-use super::verdict::{Chains, End, Packets};
+use super::own_table::{COMMENT, is_in_own_table};
+use crate::host::change::Change;
+use crate::host::error::HostError;
 
 /// Another table's chain on the forward hook.
 #[derive(Debug)]

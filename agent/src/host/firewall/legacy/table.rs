@@ -10,9 +10,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use ipnet::IpNet;
 use rustix::net::{AddressFamily, SocketType};
 
-use crate::host::nft::Term;
-use crate::host::nft::{Deed, Line};
-use crate::host::verdict::{Chains, End, Packets};
+use crate::host::firewall::chain_walk::{Chains, End, Packets};
+use crate::host::firewall::nft::Term;
+use crate::host::firewall::nft::{Deed, Line};
 
 /// Where the parts of an entry lie, bytes from its start
 /// (include/uapi/linux/netfilter_ipv4/ip_tables.h, netfilter_ipv6/ip6_tables.h).

@@ -9,22 +9,22 @@ use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessa
 use rtnetlink::Handle;
 use rustix::io::Errno;
 
-use super::error::{HostError, errno};
 use super::links::Link;
+use crate::host::error::{HostError, errno};
 
 /// One address of one interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Held {
+pub(in crate::host) struct Held {
     /// The interface.
-    pub(super) index: u32,
+    pub(in crate::host) index: u32,
     /// The address, with the prefix length it was given.
-    pub(super) address: IpNet,
+    pub(in crate::host) address: IpNet,
 }
 
 impl Held {
     /// Whether packets of other hosts can carry the address: not loopback, not
     /// IPv6 link-local.
-    pub(super) fn is_routable(&self) -> bool {
+    pub(in crate::host) fn is_routable(&self) -> bool {
         match self.address.addr() {
             IpAddr::V4(v4) => !v4.is_loopback(),
             IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
@@ -33,7 +33,7 @@ impl Held {
 }
 
 /// Every address of the namespace.
-pub(super) async fn list(handle: &Handle) -> Result<Vec<Held>, HostError> {
+pub(in crate::host) async fn list(handle: &Handle) -> Result<Vec<Held>, HostError> {
     let messages: Vec<AddressMessage> = handle
         .address()
         .get()
@@ -45,7 +45,11 @@ pub(super) async fn list(handle: &Handle) -> Result<Vec<Held>, HostError> {
 }
 
 /// Puts an address on a device. One that is there already is no error.
-pub(super) async fn add(handle: &Handle, link: &Link, address: IpNet) -> Result<(), HostError> {
+pub(in crate::host) async fn add(
+    handle: &Handle,
+    link: &Link,
+    address: IpNet,
+) -> Result<(), HostError> {
     let mut request = handle
         .address()
         .add(link.index, address.addr(), address.prefix_len());
@@ -70,7 +74,11 @@ pub(super) async fn add(handle: &Handle, link: &Link, address: IpNet) -> Result<
 }
 
 /// Takes an address from a device. One that is gone already is no error.
-pub(super) async fn remove(handle: &Handle, link: &Link, address: IpNet) -> Result<(), HostError> {
+pub(in crate::host) async fn remove(
+    handle: &Handle,
+    link: &Link,
+    address: IpNet,
+) -> Result<(), HostError> {
     let mut message = AddressMessage::default();
     message.header.index = link.index;
     message.header.prefix_len = address.prefix_len();
@@ -100,7 +108,7 @@ pub(super) async fn remove(handle: &Handle, link: &Link, address: IpNet) -> Resu
 /// the cluster network that are not wanted and IPv6 link-local ones, which
 /// would make the kernel speak on a link that has no neighbours; what somebody
 /// else put there from another range stays.
-pub(super) fn plan(
+pub(in crate::host) fn plan(
     held: &[Held],
     device: u32,
     wanted: &[IpNet],

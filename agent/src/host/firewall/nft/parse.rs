@@ -10,7 +10,7 @@ use super::expression::{
     META_NFPROTO, NETWORK_HEADER, NOT_EQUAL, PAYLOAD_BASE, PAYLOAD_DREG, PAYLOAD_LEN,
     PAYLOAD_OFFSET, Term, VERDICT_CODE, VERDICT_REGISTER,
 };
-use super::line::{Deed, Line};
+use super::parsed_rule::{Deed, Line};
 use super::{IPV4, IPV6};
 
 /// Reads the kernel's list of expressions of a rule, in a chain of that family

@@ -7,9 +7,9 @@ use netlink_packet_route::link::LinkMessage;
 use rtnetlink::Handle;
 use rustix::io::Errno;
 
-use super::Host;
-use super::error::{HostError, errno};
 use super::links::{self, Kind, Link, LinkStats};
+use crate::host::Host;
+use crate::host::error::{HostError, errno};
 
 /// Interfaces whose names are those of pods' ends and limiters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,16 +20,16 @@ pub struct PodLinks {
 
 /// One of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PodLink {
-    pub(super) index: u32,
-    pub(super) mtu: u32,
-    pub(super) up: bool,
-    pub(super) stats: LinkStats,
+pub(in crate::host) struct PodLink {
+    pub(in crate::host) index: u32,
+    pub(in crate::host) mtu: u32,
+    pub(in crate::host) up: bool,
+    pub(in crate::host) stats: LinkStats,
 }
 
 impl PodLinks {
     /// Those among all interfaces.
-    pub(super) fn of(messages: &[LinkMessage]) -> PodLinks {
+    pub(in crate::host) fn of(messages: &[LinkMessage]) -> PodLinks {
         let mut found = PodLinks::default();
         for message in messages {
             found.take(message);
@@ -53,15 +53,15 @@ impl PodLinks {
         !self.limiters.is_empty()
     }
 
-    pub(super) fn end(&self, host_ifname: &str) -> Option<&PodLink> {
+    pub(in crate::host) fn end(&self, host_ifname: &str) -> Option<&PodLink> {
         self.ends.get(host_ifname)
     }
 
-    pub(super) fn limiter(&self, name: &str) -> Option<&PodLink> {
+    pub(in crate::host) fn limiter(&self, name: &str) -> Option<&PodLink> {
         self.limiters.get(name)
     }
 
-    pub(super) fn limiters(&self) -> impl Iterator<Item = &String> {
+    pub(in crate::host) fn limiters(&self) -> impl Iterator<Item = &String> {
         self.limiters.keys()
     }
 
@@ -110,13 +110,13 @@ impl Host {
 }
 
 /// Lists them.
-pub(super) async fn list(handle: &Handle) -> Result<PodLinks, HostError> {
+pub(in crate::host) async fn list(handle: &Handle) -> Result<PodLinks, HostError> {
     Ok(PodLinks::of(&links::messages(handle).await?))
 }
 
 /// Removes a limiter that was listed, unless its pod is there: seen then, or only now, as one that was attached between
 /// the two looks. To a filter whose limiter is gone, packets are lost. Whether it was removed.
-pub(super) async fn remove_limiter_of_nobody(
+pub(in crate::host) async fn remove_limiter_of_nobody(
     handle: &Handle,
     name: &str,
     listed: &PodLinks,
@@ -141,7 +141,7 @@ pub(super) async fn remove_limiter_of_nobody(
 }
 
 /// The kernel's word for an intermediate functional block: what is sent into it comes out where it came from.
-pub(super) const LIMITER_KIND: &str = "ifb";
+pub(in crate::host) const LIMITER_KIND: &str = "ifb";
 
 /// Digits of a limiter's name behind its prefix, as of an end's (`cni-shim/src/link_name.rs`).
 const DIGITS: usize = 10;

@@ -7,7 +7,7 @@ use netlink_packet_route::link::{
 use rtnetlink::Handle;
 use rustix::io::Errno;
 
-use super::error::{HostError, errno};
+use crate::host::error::{HostError, errno};
 
 /// What the kernel counts on one interface. Directions are the kernel's: `tx`
 /// is what it handed to the device, for a TUN what the agent may read.
@@ -41,24 +41,24 @@ pub struct LinkStats {
 
 /// One interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Link {
-    pub(super) index: u32,
-    pub(super) name: String,
-    pub(super) kind: Kind,
-    pub(super) alias: String,
-    pub(super) up: bool,
+pub(in crate::host) struct Link {
+    pub(in crate::host) index: u32,
+    pub(in crate::host) name: String,
+    pub(in crate::host) kind: Kind,
+    pub(in crate::host) alias: String,
+    pub(in crate::host) up: bool,
     /// Whether the kernel, and whoever lists interfaces, takes it for one to send multicast on.
-    pub(super) multicast: bool,
+    pub(in crate::host) multicast: bool,
     /// Whether there is somebody at the other end.
-    pub(super) carrier: bool,
-    pub(super) mtu: u32,
+    pub(in crate::host) carrier: bool,
+    pub(in crate::host) mtu: u32,
     /// Packets that wait for a reader at most.
-    pub(super) queue: u32,
+    pub(in crate::host) queue: u32,
 }
 
 /// What an interface is, as far as it matters here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::host) enum Kind {
     Loopback,
     Tun,
     Tap,
@@ -68,12 +68,12 @@ pub(super) enum Kind {
 
 impl Link {
     /// Whether this is a TUN that a Tartan agent marked as its own.
-    pub(super) fn is_ours(&self) -> bool {
+    pub(in crate::host) fn is_ours(&self) -> bool {
         self.kind == Kind::Tun && self.alias == MARK
     }
 
     /// Why the interface carries nothing, with the remedy.
-    pub(super) fn out_of_service(&self) -> Option<String> {
+    pub(in crate::host) fn out_of_service(&self) -> Option<String> {
         let name = &self.name;
         match (self.up, self.carrier) {
             (false, _) => Some(format!(
@@ -88,24 +88,24 @@ impl Link {
 }
 
 /// Every interface of the namespace, as the kernel tells them.
-pub(super) async fn messages(handle: &Handle) -> Result<Vec<LinkMessage>, HostError> {
+pub(in crate::host) async fn messages(handle: &Handle) -> Result<Vec<LinkMessage>, HostError> {
     let all = handle.link().get().execute().try_collect();
     all.await
         .map_err(|source| HostError::netlink("list", "the interfaces", source))
 }
 
 /// The interface of that name among those listed.
-pub(super) fn find<'a>(links: &'a [Link], name: &str) -> Option<&'a Link> {
+pub(in crate::host) fn find<'a>(links: &'a [Link], name: &str) -> Option<&'a Link> {
     links.iter().find(|link| link.name == name)
 }
 
 /// The interface of that name, if there is one.
-pub(super) async fn named(handle: &Handle, name: &str) -> Result<Option<Link>, HostError> {
+pub(in crate::host) async fn named(handle: &Handle, name: &str) -> Result<Option<Link>, HostError> {
     Ok(message(handle, name).await?.as_ref().map(parse))
 }
 
 /// The kernel's counters of one interface.
-pub(super) async fn stats(handle: &Handle, name: &str) -> Result<LinkStats, HostError> {
+pub(in crate::host) async fn stats(handle: &Handle, name: &str) -> Result<LinkStats, HostError> {
     match message(handle, name).await? {
         Some(message) => Ok(parse_stats(&message)),
         None => Err(HostError::NoDevice {
@@ -115,21 +115,29 @@ pub(super) async fn stats(handle: &Handle, name: &str) -> Result<LinkStats, Host
 }
 
 /// Sets the MTU, in bytes.
-pub(super) async fn set_mtu(handle: &Handle, link: &Link, mtu: u16) -> Result<(), HostError> {
+pub(in crate::host) async fn set_mtu(
+    handle: &Handle,
+    link: &Link,
+    mtu: u16,
+) -> Result<(), HostError> {
     let mut message = addressed_to(link);
     message.attributes.push(LinkAttribute::Mtu(u32::from(mtu)));
     set(handle, message, "set the MTU of", link).await
 }
 
 /// Sets how many packets may wait for a reader.
-pub(super) async fn set_queue(handle: &Handle, link: &Link, queue: u32) -> Result<(), HostError> {
+pub(in crate::host) async fn set_queue(
+    handle: &Handle,
+    link: &Link,
+    queue: u32,
+) -> Result<(), HostError> {
     let mut message = addressed_to(link);
     message.attributes.push(LinkAttribute::TxQueueLen(queue));
     set(handle, message, "set the queue length of", link).await
 }
 
 /// Marks the device as ours, so that a later clean-up knows it.
-pub(super) async fn mark(handle: &Handle, link: &Link) -> Result<(), HostError> {
+pub(in crate::host) async fn mark(handle: &Handle, link: &Link) -> Result<(), HostError> {
     let mut message = addressed_to(link);
     message
         .attributes
@@ -138,7 +146,7 @@ pub(super) async fn mark(handle: &Handle, link: &Link) -> Result<(), HostError> 
 }
 
 /// Brings the device up.
-pub(super) async fn raise(handle: &Handle, link: &Link) -> Result<(), HostError> {
+pub(in crate::host) async fn raise(handle: &Handle, link: &Link) -> Result<(), HostError> {
     let mut message = addressed_to(link);
     message.header.flags = LinkFlags::Up;
     message.header.change_mask = LinkFlags::Up;
@@ -146,14 +154,17 @@ pub(super) async fn raise(handle: &Handle, link: &Link) -> Result<(), HostError>
 }
 
 /// Takes the device off those that multicast is sent on.
-pub(super) async fn without_multicast(handle: &Handle, link: &Link) -> Result<(), HostError> {
+pub(in crate::host) async fn without_multicast(
+    handle: &Handle,
+    link: &Link,
+) -> Result<(), HostError> {
     let mut message = addressed_to(link);
     message.header.change_mask = LinkFlags::Multicast;
     set(handle, message, "take multicast from", link).await
 }
 
 /// Deletes the device. One that is gone already is no error.
-pub(super) async fn delete(handle: &Handle, link: &Link) -> Result<(), HostError> {
+pub(in crate::host) async fn delete(handle: &Handle, link: &Link) -> Result<(), HostError> {
     match handle.link().del(link.index).execute().await {
         Err(error) if errno(&error) == Some(Errno::NODEV) => Ok(()),
         done => done.map_err(|source| HostError::netlink("delete", &link.name, source)),
@@ -188,7 +199,7 @@ fn addressed_to(link: &Link) -> LinkMessage {
     message
 }
 
-pub(super) fn parse(message: &LinkMessage) -> Link {
+pub(in crate::host) fn parse(message: &LinkMessage) -> Link {
     let mut link = Link {
         index: message.header.index,
         name: String::new(),
@@ -234,7 +245,7 @@ fn kind(message: &LinkMessage) -> Kind {
     }
 }
 
-pub(super) fn parse_stats(message: &LinkMessage) -> LinkStats {
+pub(in crate::host) fn parse_stats(message: &LinkMessage) -> LinkStats {
     let mut stats = LinkStats {
         up: message.header.flags.contains(LinkFlags::Up),
         ..LinkStats::default()

@@ -6,12 +6,12 @@ use dataplane::families::PublicAddresses;
 use ipnet::IpNet;
 
 use super::Host;
-use super::addresses::{self, Held};
 use super::error::HostError;
-use super::links::{self, Link, LinkStats};
-use super::pod_links::PodLinks;
-use super::prefixes::{self, Bypass};
-use super::routes::{self, Route};
+use super::net::addresses::{self, Held};
+use super::net::links::{self, Link, LinkStats};
+use super::net::pod_links::PodLinks;
+use super::net::prefixes::{self, Bypass};
+use super::net::routes::{self, Route};
 
 /// The interface that carries the overlay, or the two that do, one per family.
 #[derive(Clone, Debug, PartialEq, Eq)]

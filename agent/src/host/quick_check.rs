@@ -5,9 +5,9 @@
 //! ([`firewall`](super::firewall)).
 
 use super::Host;
-use super::setting::{Interface, Setting};
-use super::state::HostState;
-use super::sysctls;
+use super::host_state::HostState;
+use super::settings::setting::{Interface, Setting};
+use super::settings::sysctls;
 use crate::file_state::FileState;
 
 impl Host {

@@ -35,31 +35,31 @@ use netlink_packet_route::route::{
 use rtnetlink::Handle;
 use rustix::io::Errno;
 
-use super::error::{HostError, errno};
+use crate::host::error::{HostError, errno};
 
 /// The route protocol number of every route Tartan makes.
 pub const PROTOCOL: u8 = 116;
 
 /// A route of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Route {
-    pub(super) prefix: IpNet,
-    pub(super) kind: RouteType,
-    pub(super) protocol: u8,
-    pub(super) table: u32,
-    pub(super) metric: u32,
+pub(in crate::host) struct Route {
+    pub(in crate::host) prefix: IpNet,
+    pub(in crate::host) kind: RouteType,
+    pub(in crate::host) protocol: u8,
+    pub(in crate::host) table: u32,
+    pub(in crate::host) metric: u32,
     /// Interfaces it leads to, one per next hop.
-    pub(super) devices: Vec<u32>,
-    pub(super) gateway: Option<IpAddr>,
+    pub(in crate::host) devices: Vec<u32>,
+    pub(in crate::host) gateway: Option<IpAddr>,
     /// The source address it gives packets of this host.
-    pub(super) source: Option<IpAddr>,
+    pub(in crate::host) source: Option<IpAddr>,
     /// Whether a type of service or a source prefix narrows it.
-    pub(super) narrowed: bool,
+    pub(in crate::host) narrowed: bool,
 }
 
 impl Route {
     /// Whether Tartan made it, given the index of its device if that exists.
-    pub(super) fn is_ours(&self, device: Option<u32>) -> bool {
+    pub(in crate::host) fn is_ours(&self, device: Option<u32>) -> bool {
         self.protocol == PROTOCOL
             && self.table == MAIN
             && (self.kind == RouteType::Unreachable
@@ -79,15 +79,15 @@ impl fmt::Display for Route {
 
 /// A route that ought to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
-    pub(super) prefix: IpNet,
-    pub(super) metric: u32,
-    pub(super) target: Target,
+pub(in crate::host) struct Wanted {
+    pub(in crate::host) prefix: IpNet,
+    pub(in crate::host) metric: u32,
+    pub(in crate::host) target: Target,
 }
 
 /// Where a wanted route leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(in crate::host) enum Target {
     /// Into our device; packets of this host get that source address.
     Device { source: Option<IpAddr> },
     /// Nowhere: answered with an ICMP error.
@@ -96,14 +96,14 @@ pub(super) enum Target {
 
 /// One change that brings the kernel nearer to what is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(in crate::host) enum Step {
     Add(Wanted),
     Replace(Wanted),
     Remove(Route),
 }
 
 /// A route's type, as ip-route(8) writes it.
-pub(super) fn word(kind: RouteType) -> &'static str {
+pub(in crate::host) fn word(kind: RouteType) -> &'static str {
     match kind {
         RouteType::Unicast => "unicast",
         RouteType::Local => "local",
@@ -117,7 +117,11 @@ pub(super) fn word(kind: RouteType) -> &'static str {
 
 /// The routes wanted for these networks, in the order in which to make them:
 /// refusals first, so that no packet leaks while the device route is missing.
-pub(super) fn wanted(cluster: &[IpNet], unreachable: &[IpNet], addresses: &[IpNet]) -> Vec<Wanted> {
+pub(in crate::host) fn wanted(
+    cluster: &[IpNet],
+    unreachable: &[IpNet],
+    addresses: &[IpNet],
+) -> Vec<Wanted> {
     let mut routes: Vec<Wanted> = Vec::new();
     let refuse = |prefix: &IpNet, metric| Wanted {
         prefix: prefix.trunc(),
@@ -156,7 +160,7 @@ pub(super) fn wanted(cluster: &[IpNet], unreachable: &[IpNet], addresses: &[IpNe
 }
 
 /// The steps from the routes now to those wanted; additions come first.
-pub(super) fn plan(now: &[Route], wanted: &[Wanted], device: u32) -> Vec<Step> {
+pub(in crate::host) fn plan(now: &[Route], wanted: &[Wanted], device: u32) -> Vec<Step> {
     let mut steps = Vec::new();
     for route in wanted {
         let mut in_place = now.iter().filter(|found| occupies(found, route)).peekable();
@@ -176,7 +180,11 @@ pub(super) fn plan(now: &[Route], wanted: &[Wanted], device: u32) -> Vec<Step> {
 
 /// The route of somebody else that would be used for a cluster network before
 /// ours, or in whose place ours cannot be put.
-pub(super) fn rival<'a>(now: &'a [Route], wanted: &[Wanted], device: u32) -> Option<&'a Route> {
+pub(in crate::host) fn rival<'a>(
+    now: &'a [Route],
+    wanted: &[Wanted],
+    device: u32,
+) -> Option<&'a Route> {
     now.iter().find(|found| {
         wanted
             .iter()
@@ -193,7 +201,7 @@ pub(super) fn rival<'a>(now: &'a [Route], wanted: &[Wanted], device: u32) -> Opt
 }
 
 /// Every route of the namespace, of every table and both families.
-pub(super) async fn list(handle: &Handle) -> Result<Vec<Route>, HostError> {
+pub(in crate::host) async fn list(handle: &Handle) -> Result<Vec<Route>, HostError> {
     let mut routes = Vec::new();
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
         let mut question = RouteMessage::default();
@@ -211,7 +219,11 @@ pub(super) async fn list(handle: &Handle) -> Result<Vec<Route>, HostError> {
 }
 
 /// Takes one step. A route that is gone already counts as removed.
-pub(super) async fn take(handle: &Handle, step: &Step, device: u32) -> Result<(), HostError> {
+pub(in crate::host) async fn take(
+    handle: &Handle,
+    step: &Step,
+    device: u32,
+) -> Result<(), HostError> {
     match step {
         Step::Add(route) => {
             let request = handle.route().add(message(route, device));
@@ -230,7 +242,7 @@ pub(super) async fn take(handle: &Handle, step: &Step, device: u32) -> Result<()
 }
 
 /// Removes a route as it was listed. One that is gone already is no error.
-pub(super) async fn remove(handle: &Handle, route: &Route) -> Result<(), HostError> {
+pub(in crate::host) async fn remove(handle: &Handle, route: &Route) -> Result<(), HostError> {
     let mut message = blank(route.prefix);
     message.header.protocol = route.protocol.into();
     message.header.kind = route.kind;
@@ -360,9 +372,9 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
 }
 
 /// The main routing table (`RT_TABLE_MAIN`).
-pub(super) const MAIN: u32 = RouteHeader::RT_TABLE_MAIN as u32;
+pub(in crate::host) const MAIN: u32 = RouteHeader::RT_TABLE_MAIN as u32;
 /// The table of the node's own addresses (`RT_TABLE_LOCAL`), filled by the kernel.
-pub(super) const LOCAL: u32 = 255;
+pub(in crate::host) const LOCAL: u32 = 255;
 /// The worst metric there is.
 const LAST: u32 = u32::MAX;
 /// The worst but one, so that own subnet and cluster network may coincide.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 
-use super::subnet_env::SubnetEnv;
+use super::subnet_env::contents::SubnetEnv;
 
 /// What the kernel must hold for packets to reach the tunnel device and leave it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Which packets take the node's address: flannel's rules in iptables mode
 //! (`pkg/trafficmngr/iptables/iptables.go`, masqRules), as a pure function. Its
-//! forwardRules stand only where they decide something ([`others`](super::others)).
+//! forwardRules stand only where they decide something ([`foreign_chain`](super::foreign_chain)).
 //!
 //! One difference is meant. flannel masquerades a packet between pods whose
 //! source is in no subnet of this node: a pod that forges another node's
@@ -23,7 +23,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::nft::{Rule, Term, Verdict};
 use super::source_check;
-use super::state::HostState;
+use crate::host::host_state::HostState;
 
 /// What the node is to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]

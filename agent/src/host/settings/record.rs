@@ -19,12 +19,12 @@ use std::path::{Path, PathBuf};
 use cni_shim::atomic_file;
 use serde::{Deserialize, Serialize};
 
-use super::error::HostError;
 use super::setting::Setting;
+use crate::host::error::HostError;
 
 /// What was changed, and where that is written down.
 #[derive(Debug)]
-pub(super) struct Record {
+pub(in crate::host) struct Record {
     path: PathBuf,
     place: Place,
     changes: Vec<Changed>,
@@ -33,15 +33,15 @@ pub(super) struct Record {
 
 /// One setting changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Changed {
-    pub(super) setting: Setting,
-    pub(super) found: i32,
-    pub(super) wrote: i32,
+pub(in crate::host) struct Changed {
+    pub(in crate::host) setting: Setting,
+    pub(in crate::host) found: i32,
+    pub(in crate::host) wrote: i32,
 }
 
 /// Where and when a record holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Place {
+pub(in crate::host) struct Place {
     /// The kernel's random id of this boot.
     boot: String,
     /// The network namespace, as `/proc` names it: `net:[4026531840]`.
@@ -50,7 +50,7 @@ pub(super) struct Place {
 
 /// A record as found on disk.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(in crate::host) enum Found {
     /// There is none.
     Nothing,
     /// It is of this boot and namespace.
@@ -63,7 +63,7 @@ pub(super) enum Found {
 
 impl Place {
     /// This boot, and the calling thread's network namespace.
-    pub(super) fn here() -> Result<Place, HostError> {
+    pub(in crate::host) fn here() -> Result<Place, HostError> {
         let unreadable = |path| move |source| HostError::Identity { path, source };
         let boot = fs::read_to_string(BOOT).map_err(unreadable(BOOT))?;
         let namespace = fs::read_link(NAMESPACE).map_err(unreadable(NAMESPACE))?;
@@ -76,7 +76,7 @@ impl Place {
 
 impl Record {
     /// An empty record, not yet written.
-    pub(super) fn new(state_dir: &Path, place: Place) -> Record {
+    pub(in crate::host) fn new(state_dir: &Path, place: Place) -> Record {
         Record {
             path: state_dir.join(NAME),
             place,
@@ -86,7 +86,7 @@ impl Record {
     }
 
     /// Reads the record of a state directory.
-    pub(super) fn read(state_dir: &Path, place: &Place) -> Result<Found, HostError> {
+    pub(in crate::host) fn read(state_dir: &Path, place: &Place) -> Result<Found, HostError> {
         let path = state_dir.join(NAME);
         let refused = |source| HostError::ReadRecord {
             path: path.clone(),
@@ -113,12 +113,12 @@ impl Record {
     }
 
     /// The state directory.
-    pub(super) fn directory(&self) -> &Path {
+    pub(in crate::host) fn directory(&self) -> &Path {
         self.path.parent().unwrap_or(Path::new("/"))
     }
 
     /// The changes on record, oldest first.
-    pub(super) fn changes(&self) -> &[Changed] {
+    pub(in crate::host) fn changes(&self) -> &[Changed] {
         &self.changes
     }
 
@@ -128,7 +128,7 @@ impl Record {
     /// A disk that refuses keeps no setting from being made, and so no pod from
     /// talking: [`unwritten`](Record::unwritten) tells, [`retry`](Record::retry)
     /// tries again.
-    pub(super) fn remember(&mut self, setting: &Setting, found: i32, wrote: i32) {
+    pub(in crate::host) fn remember(&mut self, setting: &Setting, found: i32, wrote: i32) {
         self.changes.retain(|change| change.setting != *setting);
         self.changes.push(Changed {
             setting: setting.clone(),
@@ -139,20 +139,20 @@ impl Record {
     }
 
     /// Takes a change off the record, which is undone or somebody else's.
-    pub(super) fn forget(&mut self, setting: &Setting) {
+    pub(in crate::host) fn forget(&mut self, setting: &Setting) {
         self.changes.retain(|change| change.setting != *setting);
         self.settle();
     }
 
     /// Writes the record if that failed before.
-    pub(super) fn retry(&mut self) {
+    pub(in crate::host) fn retry(&mut self) {
         if self.unwritten.is_some() {
             self.settle();
         }
     }
 
     /// Why the record on disk is older than this one.
-    pub(super) fn unwritten(&self) -> Option<&HostError> {
+    pub(in crate::host) fn unwritten(&self) -> Option<&HostError> {
         self.unwritten.as_deref()
     }
 
@@ -237,7 +237,7 @@ fn parse(bytes: &[u8]) -> io::Result<Parsed> {
 }
 
 /// The record's name in the state directory.
-pub(super) const NAME: &str = "host.json";
+pub(in crate::host) const NAME: &str = "host.json";
 const VERSION: u32 = 1;
 /// Longest record read, in bytes: room for more uplinks than any node has.
 const LONGEST: u64 = 256 * 1024;

@@ -10,63 +10,22 @@
 //! A file with other contents is replaced while Tartan runs, and left alone by
 //! a clean-up: then somebody else, a flanneld perhaps, has written it since.
 
-use std::fmt;
+pub(super) mod contents;
+
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use cni_shim::atomic_file;
-use ipnet::IpNet;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::Host;
 use super::change::Change;
 use super::error::HostError;
-use super::state::HostState;
+use super::host_state::HostState;
 use crate::file_state::FileState;
-
-/// What `subnet.env` says. Its `Display` is the file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SubnetEnv {
-    /// Cluster network and own subnet: the IPv4 pair, if there is one.
-    pub v4: Option<(IpNet, IpNet)>,
-    /// The IPv6 pair, if there is one.
-    pub v6: Option<(IpNet, IpNet)>,
-    /// MTU of the tunnel device, bytes of inner packet.
-    pub mtu: u16,
-    /// Whether Tartan masquerades.
-    pub masquerade: bool,
-}
-
-impl fmt::Display for SubnetEnv {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (family, pair) in [("", self.v4), ("IPV6_", self.v6)] {
-            if let Some((network, subnet)) = pair {
-                writeln!(f, "FLANNEL_{family}NETWORK={network}")?;
-                writeln!(f, "FLANNEL_{family}SUBNET={}", with_gateway(subnet))?;
-            }
-        }
-        writeln!(f, "FLANNEL_MTU={}", self.mtu)?;
-        writeln!(f, "FLANNEL_IPMASQ={}", self.masquerade)
-    }
-}
-
-/// A subnet by its first host's address, which the bridge of the stock plugin takes.
-fn with_gateway(subnet: IpNet) -> String {
-    let length = subnet.prefix_len();
-    match subnet {
-        IpNet::V4(net) => {
-            let first = net.network().to_bits().saturating_add(1);
-            format!("{}/{length}", std::net::Ipv4Addr::from_bits(first))
-        }
-        IpNet::V6(net) => {
-            let first = net.network().to_bits().saturating_add(1);
-            format!("{}/{length}", std::net::Ipv6Addr::from_bits(first))
-        }
-    }
-}
 
 impl Host {
     /// Makes `subnet.env` say what `desired` says, and removes it where it was

@@ -1,13 +1,13 @@
 //! Theory of operation
 //!
 //! The node's packet filter: a table of our own, `inet tartan`, with the rules
-//! of [`masquerade`](super::masquerade) and
-//! [`source_check`](super::source_check), and accept rules in chains of others.
+//! of [`masquerade`] and
+//! [`source_check`], and accept rules in chains of others.
 //! An accept in our own table would not override a drop in another: every chain
 //! of a hook is asked. So it has no forward chain, and our accept rules stand in
 //! the chains of other tables on that hook that would cut pods off
-//! ([`others`](super::others)), marked by their comment. iptables-legacy, whose rules the kernel keeps
-//! elsewhere, is only looked at ([`legacy`](super::legacy)).
+//! ([`foreign_chain`]), marked by their comment. iptables-legacy, whose rules the kernel keeps
+//! elsewhere, is only looked at ([`legacy`]).
 //!
 //! State: the number of the rules' generation at which all was found well.
 //! While the kernel gives the same number, nothing has changed and one
@@ -23,6 +23,14 @@
 //!
 //! What is not judged: rules for some packets only, an interface's or a port's.
 
+mod chain_walk;
+mod foreign_chain;
+mod legacy;
+mod masquerade;
+pub(super) mod nft;
+mod own_table;
+mod source_check;
+
 use std::mem;
 use std::time::{Duration, Instant};
 
@@ -32,13 +40,12 @@ use rustix::io::Errno;
 use super::Host;
 use super::change::Change;
 use super::error::HostError;
-use super::legacy::Legacy;
-use super::masquerade::Wanted;
-use super::nft::{self, BaseChain, FoundRule, INET, IPV4, IPV6, NftError, Rule, Socket, Table};
-use super::others::{Other, is_foreign};
-use super::ours::{COMMENT, TABLE, is_in_own_table, is_own};
-use super::source_check;
-use super::state::HostState;
+use super::host_state::HostState;
+use foreign_chain::{Other, is_foreign};
+use legacy::Legacy;
+use masquerade::Wanted;
+use nft::{BaseChain, FoundRule, INET, IPV4, IPV6, NftError, Rule, Socket, Table};
+use own_table::{COMMENT, TABLE, is_in_own_table, is_own};
 
 /// The memory between calls.
 #[derive(Debug, Default)]

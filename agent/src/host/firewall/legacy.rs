@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use rustix::net::AddressFamily;
 
-use super::error::HostError;
 use crate::config::text_file;
+use crate::host::error::HostError;
 use table::{Layout, Table};
 
 /// What was found last, and when.

@@ -7,22 +7,25 @@
 
 use std::path::Path;
 
-use super::error::HostError;
 use super::record::{Changed, Record};
 use super::setting::{CONF4, CONF6, Interface, ROOT, Setting, dotted, read, write};
+use crate::host::error::HostError;
 
 /// A setting that did not have the value wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Altered {
+pub(in crate::host) struct Altered {
     /// Its name, as sysctl(8) writes it.
-    pub(super) key: String,
-    pub(super) found: i32,
-    pub(super) wrote: i32,
+    pub(in crate::host) key: String,
+    pub(in crate::host) found: i32,
+    pub(in crate::host) wrote: i32,
 }
 
 /// Gives the device the settings of a tunnel's end. Settings of IPv6 are left
 /// out where the kernel has none.
-pub(super) fn assert_device(device: &Interface, ipv6: bool) -> Result<Vec<Altered>, HostError> {
+pub(in crate::host) fn assert_device(
+    device: &Interface,
+    ipv6: bool,
+) -> Result<Vec<Altered>, HostError> {
     let mut altered = Vec::new();
     for (path, value) in of_device(device, ipv6) {
         let Some(found) = read(&path)? else { continue };
@@ -39,7 +42,10 @@ pub(super) fn assert_device(device: &Interface, ipv6: bool) -> Result<Vec<Altere
 }
 
 /// Whether the device has them.
-pub(super) fn has_device_settings(device: &Interface, ipv6: bool) -> Result<bool, HostError> {
+pub(in crate::host) fn has_device_settings(
+    device: &Interface,
+    ipv6: bool,
+) -> Result<bool, HostError> {
     for (path, value) in of_device(device, ipv6) {
         if read(&path)?.is_some_and(|found| found != value) {
             return Ok(false);
@@ -61,7 +67,7 @@ fn of_device(device: &Interface, ipv6: bool) -> impl Iterator<Item = (String, i3
 
 /// Lets the device leave the groups of IPv6 routers, which the kernel joins and leaves with the device's
 /// `forwarding`, and only while it may send multicast. Returns the value that it had.
-pub(super) fn leave_routers_groups(device: &Interface) -> Result<Option<i32>, HostError> {
+pub(in crate::host) fn leave_routers_groups(device: &Interface) -> Result<Option<i32>, HostError> {
     let path = forwarding6(device);
     let found = read(&path)?;
     if found.is_some_and(|found| found != 0) {
@@ -71,7 +77,10 @@ pub(super) fn leave_routers_groups(device: &Interface) -> Result<Option<i32>, Ho
 }
 
 /// Gives the device's `forwarding` for IPv6 back the value it had.
-pub(super) fn restore_forwarding(device: &Interface, value: Option<i32>) -> Result<(), HostError> {
+pub(in crate::host) fn restore_forwarding(
+    device: &Interface,
+    value: Option<i32>,
+) -> Result<(), HostError> {
     match value {
         Some(value) if value != 0 => write(&forwarding6(device), value),
         _ => Ok(()),
@@ -84,7 +93,7 @@ fn forwarding6(device: &Interface) -> String {
 
 /// Gives a setting of the node a value, after its value before is on record.
 /// A setting the kernel does not have is left out.
-pub(super) fn assert_remembered(
+pub(in crate::host) fn assert_remembered(
     setting: &Setting,
     value: i32,
     record: &mut Record,
@@ -107,7 +116,10 @@ pub(super) fn assert_remembered(
 }
 
 /// Gives a setting on record its old value back, unless somebody has given it another since, or its interface is gone.
-pub(super) fn take_back(made: &Changed, record: &mut Record) -> Result<Option<Altered>, HostError> {
+pub(in crate::host) fn take_back(
+    made: &Changed,
+    record: &mut Record,
+) -> Result<Option<Altered>, HostError> {
     let is_ours = made.setting.read()? == Some(made.wrote);
     if is_ours {
         made.setting.write(made.found)?;
@@ -122,7 +134,7 @@ pub(super) fn take_back(made: &Changed, record: &mut Record) -> Result<Option<Al
 }
 
 /// Whether the kernel has IPv6 at all.
-pub(super) fn has_ipv6() -> bool {
+pub(in crate::host) fn has_ipv6() -> bool {
     Path::new(ROOT).join("net/ipv6/conf").exists()
 }
 

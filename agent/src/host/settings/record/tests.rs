@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
-use super::super::setting::Interface;
 use super::*;
+use crate::host::settings::setting::Interface;
 
 fn current(dir: &Path) -> Vec<Changed> {
     match Record::read(dir, &Place::here().unwrap()).unwrap() {

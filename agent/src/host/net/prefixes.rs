@@ -43,7 +43,7 @@ impl fmt::Display for Bypass {
 /// Prefixes inside our own subnets that the kernel routes to, or holds on,
 /// another device than ours; sorted, each once. A device address counts as a
 /// host prefix.
-pub(super) fn served(
+pub(in crate::host) fn served(
     routes: &[Route],
     held: &[Held],
     own: &[IpNet],
@@ -72,7 +72,7 @@ pub(super) fn served(
 /// Routes of the main table more specific than a cluster network that are
 /// neither ours nor inside our own subnets, with the interface index they
 /// lead to.
-pub(super) fn strays<'a>(
+pub(in crate::host) fn strays<'a>(
     routes: &'a [Route],
     cluster: &'a [IpNet],
     own: &'a [IpNet],
@@ -91,7 +91,7 @@ pub(super) fn strays<'a>(
 }
 
 /// The interface a route leads to, if it leads anywhere.
-pub(super) fn leads_to(route: &Route, links: &[Link]) -> Option<String> {
+pub(in crate::host) fn leads_to(route: &Route, links: &[Link]) -> Option<String> {
     // An IPv6 route that refuses names the loopback device.
     if route.kind != RouteType::Unicast {
         return None;
@@ -103,8 +103,8 @@ pub(super) fn leads_to(route: &Route, links: &[Link]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::routes::PROTOCOL;
     use super::*;
+    use crate::host::net::routes::PROTOCOL;
 
     const OURS: u32 = 3;
 

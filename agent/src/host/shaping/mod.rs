@@ -25,8 +25,8 @@ use rtnetlink::Handle;
 use super::Host;
 use super::change::Change;
 use super::error::HostError;
-use super::links;
-use super::pod_links::{PodLink, PodLinks, remove_limiter_of_nobody};
+use super::net::links;
+use super::net::pod_links::{PodLink, PodLinks, remove_limiter_of_nobody};
 use bucket::{Bucket, Queues};
 
 impl Host {

@@ -5,11 +5,11 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
 
-use super::error::HostError;
+use crate::host::error::HostError;
 
 /// A setting of the node, beyond our own device, that Tartan may change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Setting {
+pub(in crate::host) enum Setting {
     /// `net.ipv4.ip_forward`
     Forward4,
     /// `net.ipv6.conf.all.forwarding`
@@ -22,13 +22,13 @@ pub(super) enum Setting {
 
 /// The name of an interface, safe as one component of a path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Interface(String);
+pub(in crate::host) struct Interface(String);
 
 impl Interface {
     /// Takes what the kernel takes (`dev_valid_name`): 1 to 15 bytes, not "."
     /// or "..", no '/', ':' or white space. "all" and "default" are settings'
     /// names, not interfaces'.
-    pub(super) fn parse(name: &str) -> Option<Interface> {
+    pub(in crate::host) fn parse(name: &str) -> Option<Interface> {
         let fits = (1..=LONGEST_NAME).contains(&name.len());
         let reserved = matches!(name, "." | ".." | "all" | "default");
         let clean = !name.bytes().any(|byte| {
@@ -37,14 +37,14 @@ impl Interface {
         (fits && !reserved && clean).then(|| Interface(name.to_owned()))
     }
 
-    pub(super) fn name(&self) -> &str {
+    pub(in crate::host) fn name(&self) -> &str {
         &self.0
     }
 }
 
 impl Setting {
     /// Its path below `/proc/sys`; also its name in the record.
-    pub(super) fn path(&self) -> String {
+    pub(in crate::host) fn path(&self) -> String {
         match self {
             Setting::Forward4 => FORWARD4.to_owned(),
             Setting::Forward6 => FORWARD6.to_owned(),
@@ -58,7 +58,7 @@ impl Setting {
     }
 
     /// The setting of that path, if it is one that Tartan ever changes.
-    pub(super) fn parse(path: &str) -> Option<Setting> {
+    pub(in crate::host) fn parse(path: &str) -> Option<Setting> {
         match path {
             FORWARD4 => Some(Setting::Forward4),
             FORWARD6 => Some(Setting::Forward6),
@@ -74,11 +74,11 @@ impl Setting {
     }
 
     /// Its value; none where the kernel has no such setting.
-    pub(super) fn read(&self) -> Result<Option<i32>, HostError> {
+    pub(in crate::host) fn read(&self) -> Result<Option<i32>, HostError> {
         read(&self.path())
     }
 
-    pub(super) fn write(&self, value: i32) -> Result<(), HostError> {
+    pub(in crate::host) fn write(&self, value: i32) -> Result<(), HostError> {
         write(&self.path(), value)
     }
 }
@@ -89,7 +89,7 @@ impl fmt::Display for Setting {
     }
 }
 
-pub(super) fn read(path: &str) -> Result<Option<i32>, HostError> {
+pub(in crate::host) fn read(path: &str) -> Result<Option<i32>, HostError> {
     let failed = |source| HostError::ReadSetting {
         key: dotted(path),
         source,
@@ -107,7 +107,7 @@ pub(super) fn read(path: &str) -> Result<Option<i32>, HostError> {
     }
 }
 
-pub(super) fn write(path: &str, value: i32) -> Result<(), HostError> {
+pub(in crate::host) fn write(path: &str, value: i32) -> Result<(), HostError> {
     fs::write(Path::new(ROOT).join(path), format!("{value}\n")).map_err(|source| {
         HostError::WriteSetting {
             key: dotted(path),
@@ -119,7 +119,7 @@ pub(super) fn write(path: &str, value: i32) -> Result<(), HostError> {
 
 /// A path as sysctl(8) writes it: dots for slashes, and slashes for the dots of
 /// a name such as `eth0.100`.
-pub(super) fn dotted(path: &str) -> String {
+pub(in crate::host) fn dotted(path: &str) -> String {
     path.chars()
         .map(|c| match c {
             '/' => '.',
@@ -129,9 +129,9 @@ pub(super) fn dotted(path: &str) -> String {
         .collect()
 }
 
-pub(super) const ROOT: &str = "/proc/sys";
-pub(super) const CONF4: &str = "net/ipv4/conf/";
-pub(super) const CONF6: &str = "net/ipv6/conf/";
+pub(in crate::host) const ROOT: &str = "/proc/sys";
+pub(in crate::host) const CONF4: &str = "net/ipv4/conf/";
+pub(in crate::host) const CONF6: &str = "net/ipv6/conf/";
 const PROXY_ARP: &str = "/proxy_arp";
 const FORWARD4: &str = "net/ipv4/ip_forward";
 const FORWARD6: &str = "net/ipv6/conf/all/forwarding";

@@ -10,14 +10,14 @@
 
 use ipnet::IpNet;
 
-use super::Host;
-use super::addresses::Held;
-use super::change::Change;
-use super::error::HostError;
-use super::inventory::Picture;
-use super::links::{Kind, Link};
 use super::setting::{Interface, Setting};
 use super::sysctls;
+use crate::host::Host;
+use crate::host::change::Change;
+use crate::host::error::HostError;
+use crate::host::net::addresses::Held;
+use crate::host::net::links::{Kind, Link};
+use crate::host::picture::Picture;
 
 impl Host {
     /// Lets pods on those bridges of `picture` that hold a part of our `own` subnets find ours, and takes that back on
