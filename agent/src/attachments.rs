@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use cni_shim::{Attachment, RunDir};
 use ipnet::IpNet;
@@ -19,7 +20,7 @@ use ipnet::IpNet;
 #[derive(Debug, Default)]
 pub struct RecordScan {
     /// Attachments to serve, in the order of their files' names; [`stranded`] says what of them cannot be.
-    pub adopted: Vec<Attachment>,
+    pub adopted: Vec<Arc<Attachment>>,
     /// Records that are not served.
     pub refused: Vec<UnservedRecord>,
 }
@@ -95,7 +96,7 @@ pub fn scan(run: &RunDir, subnets: &[IpNet]) -> RecordScan {
                 Ok(()) => {
                     let held = attachment.addresses.iter().map(IpNet::addr);
                     holders.extend(held.map(|address| (address, attachment.container.clone())));
-                    scan.adopted.push(attachment);
+                    scan.adopted.push(Arc::new(attachment));
                 }
             },
         }
@@ -110,7 +111,7 @@ pub fn rescan(
     subnets: &[IpNet],
     container: &str,
     ifname: &str,
-    adopted: &mut Vec<Attachment>,
+    adopted: &mut Vec<Arc<Attachment>>,
 ) -> bool {
     let Ok(path) = Attachment::path(run, container, ifname) else {
         return false;
@@ -126,7 +127,8 @@ pub fn rescan(
         }
         (Err(_), _) => false,
         (Ok(record), place) => {
-            let other = |one: &&Attachment| (&*one.container, &*one.ifname) != (container, ifname);
+            let other =
+                |one: &&Arc<Attachment>| (&*one.container, &*one.ifname) != (container, ifname);
             let holder = |address| {
                 let mut others = adopted.iter().filter(other);
                 others
@@ -137,8 +139,10 @@ pub fn rescan(
                 return false;
             }
             match place {
-                Ok(known) => adopted.splice(known..=known, [record]).for_each(drop),
-                Err(free) => adopted.insert(free, record),
+                Ok(known) => adopted
+                    .splice(known..=known, [Arc::new(record)])
+                    .for_each(drop),
+                Err(free) => adopted.insert(free, Arc::new(record)),
             }
             true
         }

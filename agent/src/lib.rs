@@ -12,6 +12,7 @@ pub mod host;
 pub mod keeper;
 pub mod last_good;
 pub mod lease;
+pub mod problems;
 pub mod reconcile;
 pub mod registry;
 pub mod service;

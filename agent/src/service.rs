@@ -45,7 +45,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
 use crate::config::NodeConfig;
-use crate::control::event_loop::End;
+use crate::control::outcome::End;
 use crate::keeper::lock::{Lock, LockError};
 use crate::takeover::start_error::StartError;
 
@@ -70,7 +70,7 @@ impl ServiceError {
     /// Whether only a person mends it, by editing this node's configuration. A file that is not there yet, and
     /// a list of nodes that cannot be used yet, come from others and may be right at the next try.
     pub fn is_misconfiguration(&self) -> bool {
-        matches!(self, ServiceError::Start(StartError::NetConf { .. }))
+        matches!(self, ServiceError::Start(StartError::Problem(problem)) if problem.is_misconfiguration())
     }
 }
 

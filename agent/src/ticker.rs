@@ -1,43 +1,48 @@
-//! A clock whose beat wakes its task, and the process, once.
+//! A periodic timer that wakes its task, and the process, once for each tick.
 //!
-//! A timer of tokio's wakes the thread three times for one beat: setting it nudges the poll, its wheel is turned when the
-//! beat's slot of 64 ms begins, and then the beat comes. Where nothing else happens that is most of what a process costs.
+//! A timer of tokio's wakes the thread three times for one tick: setting it interrupts the poll, its wheel is turned when
+//! the tick's slot of 64 ms begins, and then the tick comes. Where nothing else happens that is most of what a process
+//! costs.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
-use tokio::net::unix::pipe::Receiver;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// A periodic timer of the kernel's (timerfd_create(2)).
 #[derive(Debug)]
-pub(crate) struct Pulse {
-    // tokio has no type for a timerfd. Its pipe serves: readable is readable, and a read gives what is there.
-    timer: Receiver,
+pub(crate) struct Ticker {
+    timer: AsyncFd<OwnedFd>,
     period: Duration,
 }
 
-impl Pulse {
-    /// Beats every `period`, which is not zero, the first time after one.
+impl Ticker {
+    /// Ticks every `period`, which is not zero, the first time after one.
     ///
     /// # Errors
     /// When the kernel has no descriptor left.
     ///
     /// # Panics
     /// Outside a tokio runtime with I/O enabled.
-    pub(crate) fn every(period: Duration) -> io::Result<Pulse> {
+    pub(crate) fn every(period: Duration) -> io::Result<Ticker> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
         set(&timer, period)?;
-        let timer = Receiver::from_owned_fd_unchecked(timer)?;
-        Ok(Pulse { timer, period })
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe: the caller vouches for the descriptor, as the type OwnedFd does here"
+        )]
+        let timer = AsyncFd::with_interest(timer, Interest::READABLE)?;
+        Ok(Ticker { timer, period })
     }
 
-    /// Beats every `period` from now on. Nothing changes where it already does.
+    /// Ticks every `period` from now on. Nothing changes where it already does.
     ///
     /// # Errors
     /// When the kernel refuses, which it has no reason to.
@@ -49,32 +54,28 @@ impl Pulse {
         Ok(())
     }
 
-    /// Waits for the next beat; those that nobody waited for are one. Dropping the future loses none.
+    /// Waits for the next tick. Ticks that passed unread count as one. Dropping the future loses none.
     ///
     /// # Errors
     /// When the kernel refuses to be asked.
-    pub(crate) async fn beat(&self) -> io::Result<()> {
-        loop {
-            self.timer.readable().await?;
-            match self.timer.try_read(&mut [0; COUNT]) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                done => return done.map(|_| ()),
-            }
-        }
+    pub(crate) async fn tick(&self) -> io::Result<()> {
+        let read = |timer: &OwnedFd| Ok(rustix::io::read(timer, &mut [0; COUNT])?);
+        self.timer.async_io(Interest::READABLE, read).await?;
+        Ok(())
     }
 }
 
 fn set(timer: &impl AsFd, period: Duration) -> io::Result<()> {
     let period = Timespec::try_from(period).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let beats = Itimerspec {
+    let ticks = Itimerspec {
         it_interval: period,
         it_value: period,
     };
-    timerfd_settime(timer, TimerfdTimerFlags::empty(), &beats)?;
+    timerfd_settime(timer, TimerfdTimerFlags::empty(), &ticks)?;
     Ok(())
 }
 
-/// Bytes of a read: how many beats there were.
+/// Bytes of a read: the number of ticks since the last.
 const COUNT: usize = 8;
 
 #[cfg(test)]
@@ -85,20 +86,20 @@ mod tests {
     use crate::test_run::run;
 
     #[test]
-    fn beats_come_in_time_and_missed_ones_are_one() {
+    fn ticks_come_in_time_and_missed_ones_are_one() {
         run(async {
             let period = Duration::from_millis(40);
             let start = Instant::now();
-            let mut pulse = Pulse::every(period).unwrap();
-            for beat in 1..=3 {
-                pulse.beat().await.unwrap();
-                assert!(start.elapsed() >= period * beat);
+            let mut ticker = Ticker::every(period).unwrap();
+            for tick in 1..=3 {
+                ticker.tick().await.unwrap();
+                assert!(start.elapsed() >= period * tick);
             }
             std::thread::sleep(period * 5);
-            pulse.beat().await.unwrap();
+            ticker.tick().await.unwrap();
             let missed = Instant::now();
-            pulse.change(period * 3).unwrap();
-            pulse.beat().await.unwrap();
+            ticker.change(period * 3).unwrap();
+            ticker.tick().await.unwrap();
             assert!(missed.elapsed() >= period * 2, "{:?}", missed.elapsed());
         });
     }

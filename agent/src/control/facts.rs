@@ -1,6 +1,7 @@
 //! What the kernel says that decides the tables.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use cni_shim::NodeFile;
 use dataplane::families::PublicAddresses;
@@ -21,7 +22,7 @@ pub struct Facts {
     /// Addresses the host holds on other devices.
     pub addresses: Vec<IpAddr>,
     /// Routes that take packets past the overlay.
-    pub bypassing: Vec<Bypass>,
+    pub bypassing: Arc<[Bypass]>,
 }
 
 impl Facts {
@@ -36,7 +37,7 @@ impl Facts {
             },
             prefixes: Vec::new(),
             addresses: Vec::new(),
-            bypassing: Vec::new(),
+            bypassing: Arc::default(),
         }
     }
 
@@ -52,7 +53,9 @@ impl Facts {
     ) -> Option<HostError> {
         self.prefixes = picture.kernel_prefixes(&own.subnets, device);
         self.addresses = picture.addresses();
-        self.bypassing = picture.bypassing(&net_conf.cluster(), &own.subnets, device);
+        self.bypassing = picture
+            .bypassing(&net_conf.cluster(), &own.subnets, device)
+            .into();
         match picture.underlay(bound) {
             Ok(underlay) => {
                 self.underlay = underlay;

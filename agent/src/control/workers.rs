@@ -14,40 +14,56 @@ use std::fs;
 use std::path::Path;
 
 use rustix::thread::{CpuSet, sched_getaffinity};
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::config::NodeConfig;
 use crate::lease::fnv1a;
-use crate::takeover::device::Obtained;
+use crate::problems::Problem;
 
 /// The workers that run.
 #[derive(Debug)]
-pub struct Workforce {
+pub struct WorkerPlacement {
     /// The kind of their device.
     pub(crate) device: &'static str,
     /// For each its core, where it is pinned to one.
     pub(crate) cores: Vec<Option<usize>>,
     /// Why there are fewer than was asked for, in words.
     pub(crate) fewer: Option<String>,
-    /// What of the configuration cannot be used, in words.
-    pub(crate) problem: Option<String>,
+    /// Cores of the configuration that the service cannot use.
+    pub(crate) unusable: Vec<usize>,
 }
 
-impl Workforce {
-    /// Gives each worker, of whom one has each share of `device`, its place.
-    pub(crate) fn place(device: &Obtained, machine: &Machine, config: &NodeConfig) -> Workforce {
-        let workers = device.tunnels.len();
-        let (cores, problem) = machine.places(workers, config);
+impl WorkerPlacement {
+    /// Gives each worker its core. `device` is the kind of their device, with the reason why there are fewer workers than
+    /// were asked for.
+    pub(crate) fn place(
+        workers: usize,
+        (device, fewer): (&'static str, Option<String>),
+        machine: &Machine,
+        config: &NodeConfig,
+    ) -> WorkerPlacement {
+        let (cores, unusable) = machine.places(workers, config);
         info!(workers, ?cores, "placed");
-        if let Some(problem) = &problem {
-            warn!("{problem}");
-        }
-        Workforce {
-            device: device.kind,
+        WorkerPlacement {
+            device,
             cores,
-            fewer: device.fewer.clone(),
-            problem,
+            fewer,
+            unusable,
         }
+    }
+
+    /// What of the configuration cannot be used.
+    pub(crate) fn unusable(&self) -> Option<Problem> {
+        let cores = self.unusable.clone();
+        (!cores.is_empty()).then_some(Problem::CoresUnusable { cores })
+    }
+
+    /// That the kernel refused these workers their cores: one went offline, or the control group's set has shrunk, since
+    /// they were chosen.
+    pub(crate) fn unpinned(&self, workers: impl Iterator<Item = usize>) -> Option<Problem> {
+        let core = |worker| (worker, self.cores.get(worker).copied().flatten());
+        let workers: Vec<_> = workers.map(core).collect();
+        (!workers.is_empty()).then_some(Problem::WorkersNotPinned { workers })
     }
 }
 
@@ -79,14 +95,14 @@ impl Machine {
             .map_or(half.clamp(1, DEFAULT_MOST), usize::from)
     }
 
-    /// A core for each of `workers`, or none, and what of the configuration cannot be used, in words.
+    /// A core for each of `workers`, or none, and the cores of the configuration that cannot be used.
     pub(crate) fn places(
         &self,
         workers: usize,
         config: &NodeConfig,
-    ) -> (Vec<Option<usize>>, Option<String>) {
+    ) -> (Vec<Option<usize>>, Vec<usize>) {
         if config.cores.is_empty() {
-            return (self.chosen(workers, &config.node_name), None);
+            return (self.chosen(workers, &config.node_name), Vec::new());
         }
         let usable = |core: &usize| self.cores.iter().any(|threads| threads.contains(core));
         let named = config
@@ -98,19 +114,8 @@ impl Machine {
             .clone()
             .map(|core| Some(core).filter(usable))
             .collect();
-        let beyond: Vec<String> = named
-            .filter(|core| !usable(core))
-            .map(|core| core.to_string())
-            .collect();
-        let problem = (!beyond.is_empty()).then(|| {
-            format!(
-                "cores names {}, which this host has not or this service may not use, so a worker is not pinned: name \
-                 others, or widen the service's affinity (taskset -p {})",
-                beyond.join(", "),
-                std::process::id()
-            )
-        });
-        (places, problem)
+        let unusable = named.filter(|core| !usable(core)).collect();
+        (places, unusable)
     }
 
     fn chosen(&self, workers: usize, node: &str) -> Vec<Option<usize>> {

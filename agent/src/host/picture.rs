@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use super::Host;
 use super::error::HostError;
 use super::net::addresses::{self, Held};
-use super::net::links::{self, Link, LinkStats};
+use super::net::links::{self, Link, OutOfService};
 use super::net::pod_links::PodLinks;
 use super::net::prefixes::{self, Bypass};
 use super::net::routes::{self, Route};
@@ -20,8 +20,8 @@ pub struct Underlay {
     pub name: String,
     /// The smallest MTU in bytes; one above 65,535 (loopback) reads as 65,535.
     pub mtu: u16,
-    /// Why nothing leaves, where an interface is down or without a carrier: a sentence with the remedy for each.
-    pub out_of_service: Vec<String>,
+    /// Those of the interfaces that carry nothing.
+    pub out_of_service: Vec<OutOfService>,
 }
 
 /// Interfaces, addresses and routes as the kernel listed them at one look. Every question about the same moment is
@@ -48,14 +48,6 @@ impl Host {
             held: addresses::list(handle).await?,
             routes: routes::list(handle).await?,
         })
-    }
-
-    /// The kernel's counters of one interface.
-    ///
-    /// # Errors
-    /// [`HostError::NoDevice`] when there is none of that name.
-    pub async fn device_stats(&self, device: &str) -> Result<LinkStats, HostError> {
-        links::stats(&self.netlink.handle, device).await
     }
 }
 

@@ -7,11 +7,13 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use crate::causes::causes;
-use crate::config::{NetConf, NetConfError, NodeConfig};
+use crate::config::{NetConf, NodeConfig};
 use crate::control::model::Cached;
+use crate::control::persistence::net_conf_problem;
 use crate::last_good::LastGood;
 use crate::lease::Lease;
-use crate::registry::{self, Registry, Update};
+use crate::problems::{LeasesInForce, Origin, Problem};
+use crate::registry::{self, Registry, RegistryPlace, Update};
 use crate::takeover::start_error::StartError;
 
 /// What the first decision is made from.
@@ -21,14 +23,14 @@ pub(crate) struct Sources {
     pub(crate) leases: Vec<Lease>,
     pub(crate) own: Lease,
     pub(crate) registry: Registry,
-    pub(crate) origin: Origin,
+    pub(crate) cache: Cache,
 }
 
 /// What of it comes from the last good state, and why.
 #[derive(Default)]
-pub(crate) struct Origin {
+pub(crate) struct Cache {
     pub(crate) cached: Cached,
-    pub(crate) refused_leases: Option<String>,
+    pub(crate) problems: Vec<(Origin, Problem)>,
 }
 
 impl Sources {
@@ -37,8 +39,8 @@ impl Sources {
     /// # Errors
     /// [`StartError`], where a file cannot be used and no last good state stands in.
     pub(crate) async fn read(config: &NodeConfig) -> Result<Sources, StartError> {
-        let mut origin = Origin::default();
-        let kept = told(LastGood::read(
+        let mut cache = Cache::default();
+        let kept = usable(LastGood::read(
             &config.state_dir(),
             &config.node_name,
             SystemTime::now(),
@@ -46,11 +48,12 @@ impl Sources {
         .flatten();
         let (net_conf, net_conf_text) = match (NetConf::load(&config.net_conf), &kept) {
             (Ok(read), _) => read,
-            (Err(error), None) => return Err(no_net_conf(config, error)),
+            (Err(error), None) => return Err(net_conf_problem(config, &error, false).into()),
             (Err(error), Some(kept)) => {
-                let reason = causes(&no_net_conf(config, error));
-                warn!("the net-conf of the last good state is used: {reason}");
-                origin.cached.net_conf = Some(reason);
+                cache
+                    .problems
+                    .push((Origin::NetConf, net_conf_problem(config, &error, true)));
+                cache.cached.net_conf = true;
                 (kept.net_conf.clone(), kept.net_conf_text.clone())
             }
         };
@@ -59,25 +62,22 @@ impl Sources {
             warn!("{file}: a key without meaning, as in flannel: {key}");
         }
         let kept =
-            kept.filter(|kept| told(kept.belongs_to(&net_conf, &config.state_dir())).is_some());
+            kept.filter(|kept| usable(kept.belongs_to(&net_conf, &config.state_dir())).is_some());
         let mut registry = Registry::open(config, &net_conf)?;
         let (leases, own) = match (first(&mut registry, kept.is_some()).await, kept) {
             (Update::Leases(leases), _) => {
                 let own = registry::own(&leases, &config.node_name).cloned();
-                let own = own.map_err(|reason| StartError::Leases {
-                    place: registry.place(),
-                    reason,
-                })?;
+                let nothing = LeasesInForce::Nothing;
+                let own = own.map_err(|reason| refused(registry.place(), reason, nothing))?;
                 (leases, own)
             }
             (Update::Refused { place, reason }, None) => {
-                return Err(StartError::Leases { place, reason });
+                return Err(refused(place, reason, LeasesInForce::Nothing).into());
             }
             (Update::Refused { place, reason }, Some(kept)) => {
-                let reason = format!("{place}: {reason}");
-                warn!("the leases of the last good state are used: {reason}");
-                origin.cached.leases = Some(kept.age);
-                origin.refused_leases = Some(reason);
+                let problem = refused(place, reason, LeasesInForce::Cache);
+                cache.cached.leases = Some(kept.age);
+                cache.problems.push((Origin::Registry, problem));
                 (kept.leases, kept.own)
             }
         };
@@ -87,39 +87,36 @@ impl Sources {
             leases,
             own,
             registry,
-            origin,
+            cache,
         })
     }
 }
 
-/// What the registry says first. One that is silent is not waited for where there is another way.
-async fn first(registry: &mut Registry, another_way: bool) -> Update {
-    if !another_way {
+/// What the registry says first. Where there is another source, it is not waited for without end.
+async fn first(registry: &mut Registry, has_other_source: bool) -> Update {
+    if !has_other_source {
         return registry.next().await;
     }
     timeout(PATIENCE, registry.next())
         .await
         .unwrap_or_else(|_elapsed| Update::Refused {
             place: registry.place(),
-            reason: "it has not been whole yet; whoever writes it must come to an end".to_owned(),
+            reason: "it is still being written".to_owned(),
         })
 }
 
-/// A last good state that is refused is as good as none, but not in silence.
-fn told<T>(result: Result<T, impl std::error::Error>) -> Option<T> {
+/// A last good state that is refused counts as none, and the log says so.
+fn usable<T>(result: Result<T, impl std::error::Error>) -> Option<T> {
     result.map_err(|error| warn!("{}", causes(&error))).ok()
 }
 
-/// The error with the file's name.
-pub(crate) fn no_net_conf(config: &NodeConfig, source: NetConfError) -> StartError {
-    match source {
-        NetConfError::File(_) => StartError::NoNetConf(source),
-        _ => StartError::NetConf {
-            path: config.net_conf.clone(),
-            source,
-        },
+fn refused(place: RegistryPlace, reason: String, in_force: LeasesInForce) -> Problem {
+    Problem::LeasesRefused {
+        place: place.to_string(),
+        reason,
+        in_force,
     }
 }
 
-/// The first answer of a file that nobody writes takes 10 ms.
+/// The first answer of a file that no process writes takes 10 ms.
 const PATIENCE: Duration = Duration::from_millis(300);

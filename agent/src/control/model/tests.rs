@@ -15,7 +15,7 @@ fn leases(net_conf: &NetConf, numbers: &[u8]) -> Vec<Lease> {
     parse(&numbers.iter().map(entry).collect::<String>(), net_conf).unwrap()
 }
 
-fn node(root: &std::path::Path, past: u64) -> Node {
+fn model(root: &std::path::Path, past: u64) -> Model {
     let args = RunArgs {
         root: Some(root.to_owned()),
         node_name: Some("n1".into()),
@@ -33,10 +33,10 @@ fn node(root: &std::path::Path, past: u64) -> Node {
         underlay,
         prefixes: Vec::new(),
         addresses: Vec::new(),
-        bypassing: Vec::new(),
+        bypassing: Arc::default(),
     };
-    let config = NodeConfig::load(&args).unwrap();
-    Node::new(
+    let config = Arc::new(NodeConfig::load(&args).unwrap());
+    Model::new(
         Known {
             config,
             net_conf,
@@ -44,7 +44,6 @@ fn node(root: &std::path::Path, past: u64) -> Node {
             leases,
             bound: own.public,
             own,
-            attachments: Vec::new(),
             facts,
         },
         past,
@@ -54,23 +53,23 @@ fn node(root: &std::path::Path, past: u64) -> Node {
 #[test]
 fn versions_grow_with_differences_alone_and_above_those_used_up() {
     let root = tempfile::tempdir().unwrap();
-    let mut node = node(root.path(), 41);
-    assert_eq!(node.desired.spec.version, 42);
-    assert!(node.decide().is_none());
+    let mut model = model(root.path(), 41);
+    assert_eq!(model.desired.spec.version, 42);
+    assert!(model.decide().is_none());
     // The host's side may differ where the tables do not.
-    node.known.config.device_name = "other0".into();
-    assert!(node.decide().is_none());
-    assert_eq!(node.desired.host.device, "other0");
-    node.known.facts.underlay.mtu = 9000;
-    assert_eq!(node.decide().map(|spec| spec.version), Some(43));
-    assert!(node.decide().is_none());
+    Arc::make_mut(&mut model.known.config).device_name = "other0".into();
+    assert!(model.decide().is_none());
+    assert_eq!(model.desired.host.device, "other0");
+    model.known.facts.underlay.mtu = 9000;
+    assert_eq!(model.decide().map(|spec| spec.version), Some(43));
+    assert!(model.decide().is_none());
 }
 
 #[test]
 fn a_refusal_changes_nothing_but_its_reason_and_a_list_takes_it_back() {
     let root = tempfile::tempdir().unwrap();
-    let mut node = node(root.path(), 0);
-    let before = node.desired.clone();
+    let mut model = model(root.path(), 0);
+    let before = model.desired.clone();
     let refused = Update::Refused {
         place: RegistryPlace::File {
             path: "/etc/tartan/nodes.toml".into(),
@@ -78,28 +77,27 @@ fn a_refusal_changes_nothing_but_its_reason_and_a_list_takes_it_back() {
         },
         reason: "no".into(),
     };
-    node.learn(refused);
-    assert!(node.decide().is_none());
-    assert_eq!(node.desired, before);
+    let problem = model.learn(refused).unwrap();
+    assert!(model.decide().is_none());
+    assert_eq!(model.desired, before);
+    let sentence = problem.sentence();
+    assert!(sentence.ends_with("nodes.toml line 7: no"), "{sentence}");
     assert!(
-        node.refused_leases
-            .as_ref()
-            .unwrap()
-            .ends_with("nodes.toml line 7: no")
+        sentence.contains("the old one stays in force"),
+        "{sentence}"
     );
-    let list = leases(&node.known.net_conf, &[1, 2, 3]);
-    node.learn(Update::Leases(list));
-    assert_eq!(node.refused_leases, None);
-    assert_eq!(node.decide().map(|spec| spec.peers.len()), Some(2));
+    let list = leases(&model.known.net_conf, &[1, 2, 3]);
+    assert_eq!(model.learn(Update::Leases(list)), None);
+    assert_eq!(model.decide().map(|spec| spec.peers.len()), Some(2));
 }
 
 #[test]
 fn leases_from_the_last_good_state_are_told_as_such_until_a_list_is_adopted() {
     let root = tempfile::tempdir().unwrap();
-    let mut node = node(root.path(), 0);
+    let mut model = model(root.path(), 0);
     let hour = Duration::from_secs(3600);
-    node.cached.leases = Some(hour);
-    assert!(node.cached.is_any() && node.leases_age() >= hour);
+    model.cached.leases = Some(hour);
+    assert!(model.cached.is_any() && model.leases_age() >= hour);
     let refused = Update::Refused {
         place: RegistryPlace::File {
             path: "/etc/tartan/nodes.toml".into(),
@@ -107,25 +105,30 @@ fn leases_from_the_last_good_state_are_told_as_such_until_a_list_is_adopted() {
         },
         reason: "no".into(),
     };
-    node.learn(refused);
-    assert_eq!(node.cached.leases, Some(hour));
-    node.learn(Update::Leases(node.known.leases.clone()));
-    assert!(!node.cached.is_any() && node.leases_age() < hour);
+    let problem = model.learn(refused).unwrap();
+    assert!(
+        problem
+            .sentence()
+            .contains("leases from cache stay in force")
+    );
+    assert_eq!(model.cached.leases, Some(hour));
+    model.learn(Update::Leases(model.known.leases.clone()));
+    assert!(!model.cached.is_any() && model.leases_age() < hour);
 }
 
 #[test]
 fn what_is_saved_is_what_is_in_force_at_its_age() {
     let root = tempfile::tempdir().unwrap();
-    let mut node = node(root.path(), 0);
-    node.cached.leases = Some(Duration::from_secs(3600));
-    node.save().unwrap();
-    let (config, now) = (&node.known.config, SystemTime::now());
+    let mut model = model(root.path(), 0);
+    model.cached.leases = Some(Duration::from_secs(3600));
+    model.save().unwrap();
+    let (config, now) = (&model.known.config, SystemTime::now());
     let saved = LastGood::read(&config.state_dir(), "n1", now);
     let saved = saved.unwrap().unwrap();
-    assert_eq!(saved.leases, node.known.leases);
+    assert_eq!(saved.leases, model.known.leases);
     assert_eq!(
         (saved.own, saved.net_conf),
-        (node.known.own.clone(), node.known.net_conf.clone())
+        (model.known.own.clone(), model.known.net_conf.clone())
     );
     assert!(
         (3600..3610).contains(&saved.age.as_secs()),
@@ -135,58 +138,17 @@ fn what_is_saved_is_what_is_in_force_at_its_age() {
 }
 
 #[test]
-fn a_record_that_was_refused_is_served_once_what_was_in_its_way_is_gone() {
-    let root = tempfile::tempdir().unwrap();
-    let mut node = node(root.path(), 0);
-    let run = node.known.config.run_dir();
-    run.make().unwrap();
-    let record = |container: &str| Attachment {
-        version: Attachment::VERSION,
-        container: container.into(),
-        ifname: "eth0".into(),
-        addresses: vec!["10.244.1.2/32".parse().unwrap()],
-        ..Attachment::default()
-    };
-    record("a").write(&run).unwrap();
-    node.reread_record("a", "eth0");
-    record("b").write(&run).unwrap();
-    node.reread_record("b", "eth0");
-    let served = |node: &Node| {
-        node.known
-            .attachments
-            .iter()
-            .map(|a| a.container.clone())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(
-        (served(&node), node.refused_records.len()),
-        (vec!["a".to_owned()], 1)
-    );
-    record("a").remove(&run).unwrap();
-    node.reread_record("a", "eth0");
-    assert_eq!(
-        (served(&node), node.refused_records.len()),
-        (vec!["b".to_owned()], 0)
-    );
-    // Nobody asked for this one.
-    record("b").remove(&run).unwrap();
-    assert!(node.have_records_changed());
-    node.reread_changed_records();
-    assert!(served(&node).is_empty());
-}
-
-#[test]
 fn a_list_without_us_is_ignored() {
     let root = tempfile::tempdir().unwrap();
-    let mut node = node(root.path(), 0);
-    node.learn(Update::Leases(leases(&node.known.net_conf, &[2, 3])));
-    assert!(node.decide().is_none());
+    let mut model = model(root.path(), 0);
+    model.learn(Update::Leases(leases(&model.known.net_conf, &[2, 3])));
+    assert!(model.decide().is_none());
 }
 
 #[test]
 fn until_the_sockets_move_nothing_of_ours_changes() {
     let root = tempfile::tempdir().unwrap();
-    let mut node = node(root.path(), 0);
+    let mut model = model(root.path(), 0);
     let list = |address: &str, mac: &str| {
         let text = format!(
             "[[node]]\nname = \"n1\"\nsubnets = [\"10.244.1.0/24\"]\npublic-ip = \"{address}\"\n{mac}\
@@ -195,23 +157,23 @@ fn until_the_sockets_move_nothing_of_ours_changes() {
         Update::Leases(parse(&text, &NetConf::parse(NET_CONF).unwrap()).unwrap())
     };
     let mac = |text: &str| -> encap::Mac { text.parse().unwrap() };
-    let before = node.desired.spec.node.clone();
+    let before = model.desired.spec.model.clone();
     assert_eq!(before.vtep_mac, mac("0a:74:c0:00:02:01"));
-    node.learn(list("192.0.2.9", ""));
-    assert_eq!(node.known.wanted(), v4(9));
-    assert!(node.decide().is_none());
+    model.learn(list("192.0.2.9", ""));
+    assert_eq!(model.known.wanted(), v4(9));
+    assert!(model.decide().is_none());
     // A MAC that the list names follows the list.
-    node.learn(list("192.0.2.9", "vtep-mac = \"02:00:00:00:00:09\"\n"));
-    let spec = node.decide().unwrap();
+    model.learn(list("192.0.2.9", "vtep-mac = \"02:00:00:00:00:09\"\n"));
+    let spec = model.decide().unwrap();
     assert_eq!(
-        (spec.node.public, spec.node.vtep_mac),
+        (spec.model.public, spec.model.vtep_mac),
         (before.public, mac("02:00:00:00:00:09"))
     );
-    node.learn(list("192.0.2.9", ""));
-    node.known.bound = v4(9);
-    let spec = node.decide().unwrap();
+    model.learn(list("192.0.2.9", ""));
+    model.known.bound = v4(9);
+    let spec = model.decide().unwrap();
     assert_eq!(
-        (spec.node.public, spec.node.vtep_mac),
+        (spec.model.public, spec.model.vtep_mac),
         (v4(9), mac("0a:74:c0:00:02:09"))
     );
 }
@@ -219,30 +181,30 @@ fn until_the_sockets_move_nothing_of_ours_changes() {
 #[test]
 fn behind_a_translator_the_listed_address_stays_in_force() {
     let root = tempfile::tempdir().unwrap();
-    let mut node = node(root.path(), 0);
-    node.known.config.public_v4 = Some([10, 0, 0, 1].into());
-    node.known.bound = PublicAddresses::V4([10, 0, 0, 1].into());
-    assert_eq!(node.known.own_in_force(), node.known.own);
+    let mut model = model(root.path(), 0);
+    Arc::make_mut(&mut model.known.config).public_v4 = Some([10, 0, 0, 1].into());
+    model.known.bound = PublicAddresses::V4([10, 0, 0, 1].into());
+    assert_eq!(model.known.own_in_force(), model.known.own);
     // Another local address that the host does not have yet: peers go on by the list, and our sockets are where they are.
-    node.known.config.public_v4 = Some([10, 0, 0, 2].into());
-    assert_eq!(node.known.own_in_force(), node.known.own);
-    let spec = node.decide().unwrap().clone();
-    assert_eq!(spec.node.public, node.known.bound);
-    assert_eq!(spec.node.vtep_mac, node.known.own.vtep_mac.v4);
+    Arc::make_mut(&mut model.known.config).public_v4 = Some([10, 0, 0, 2].into());
+    assert_eq!(model.known.own_in_force(), model.known.own);
+    let spec = model.decide().unwrap().clone();
+    assert_eq!(spec.model.public, model.known.bound);
+    assert_eq!(spec.model.vtep_mac, model.known.own.vtep_mac.v4);
 }
 
 #[test]
 fn a_family_without_sockets_is_not_in_force() {
     let root = tempfile::tempdir().unwrap();
-    let mut node = node(root.path(), 0);
+    let mut model = model(root.path(), 0);
     let v6 = "2001:db8::1".parse().unwrap();
-    node.known.own.public = PublicAddresses::Dual([192, 0, 2, 1].into(), v6);
-    assert_eq!(node.known.own_in_force().public, v4(1));
+    model.known.own.public = PublicAddresses::Dual([192, 0, 2, 1].into(), v6);
+    assert_eq!(model.known.own_in_force().public, v4(1));
     // Whoever reads the list computes the MAC from the IPv4 address.
-    node.known.bound = PublicAddresses::V6(v6);
-    let own = node.known.own_in_force();
+    model.known.bound = PublicAddresses::V6(v6);
+    let own = model.known.own_in_force();
     assert_eq!(own.public, PublicAddresses::V6(v6));
-    assert_eq!(own.vtep_mac, node.known.own.vtep_mac);
+    assert_eq!(own.vtep_mac, model.known.own.vtep_mac);
 }
 
 fn v4(last: u8) -> PublicAddresses {

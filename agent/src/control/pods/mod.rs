@@ -1,4 +1,4 @@
-//! What an agent does for attached pods beside delivering to them.
+//! What the agent does for attached pods beside delivering to them.
 
 pub mod orphans;
 pub mod upkeep;

@@ -18,6 +18,7 @@
 //! across a restart: the grace starts anew, and is on the safe side.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cni_shim::Attachment;
@@ -32,28 +33,28 @@ type Key = (String, String);
 
 #[derive(Debug)]
 struct Sighting {
-    record: Attachment,
+    record: Arc<Attachment>,
     since: Instant,
 }
 
 impl Orphans {
-    /// One look: `is_there` says of each recorded attachment whether its end exists. Returns those to take away: missing
+    /// Observes every recorded attachment once: `is_there` says whether its end exists. Returns those to remove: missing
     /// since `grace`. ADD makes an end within seconds of its record.
-    pub(crate) fn look(
+    pub(crate) fn observe<'a>(
         &mut self,
-        attachments: &[Attachment],
+        attachments: impl IntoIterator<Item = &'a Arc<Attachment>>,
         is_there: impl Fn(&Attachment) -> bool,
         grace: Duration,
         now: Instant,
-    ) -> Vec<Attachment> {
+    ) -> Vec<Arc<Attachment>> {
         let mut missing = HashMap::new();
-        for attachment in attachments.iter().filter(|a| !is_there(a)) {
+        for attachment in attachments.into_iter().filter(|a| !is_there(a)) {
             let key = key(attachment);
             let before = self.missing.remove(&key);
             let sighting = before
                 .filter(|before| before.record == *attachment)
                 .unwrap_or_else(|| Sighting {
-                    record: attachment.clone(),
+                    record: Arc::clone(attachment),
                     since: now,
                 });
             missing.insert(key, sighting);
@@ -61,7 +62,7 @@ impl Orphans {
         self.missing = missing;
         let due = |s: &&Sighting| s.is_ours() && now.saturating_duration_since(s.since) >= grace;
         let due = self.missing.values().filter(due);
-        due.map(|sighting| sighting.record.clone()).collect()
+        due.map(|sighting| Arc::clone(&sighting.record)).collect()
     }
 
     /// Whether anybody is to be taken away, now or later, whose end was missing at the last look.
@@ -72,7 +73,7 @@ impl Orphans {
     /// Whether the attachment's end was missing at the last look.
     pub(crate) fn is_leaving(&self, attachment: &Attachment) -> bool {
         let known = self.missing.get(&key(attachment));
-        known.is_some_and(|sighting| sighting.record == *attachment)
+        known.is_some_and(|sighting| *sighting.record == *attachment)
     }
 }
 
@@ -93,20 +94,25 @@ mod tests {
 
     const GRACE: Duration = Duration::from_secs(60);
 
-    fn record(container: &str, created: u64) -> Attachment {
-        Attachment {
+    fn record(container: &str, created: u64) -> Arc<Attachment> {
+        Arc::new(Attachment {
             container: container.to_owned(),
             ifname: "eth0".to_owned(),
             host_ifname: format!("tt{container}"),
             created,
             ..Attachment::default()
-        }
+        })
     }
 
     /// Looks at `records`, none of whose ends is there, after so many seconds.
-    fn after(orphans: &mut Orphans, start: Instant, seconds: u64, records: &[Attachment]) -> usize {
+    fn after(
+        orphans: &mut Orphans,
+        start: Instant,
+        seconds: u64,
+        records: &[Arc<Attachment>],
+    ) -> usize {
         let now = start + Duration::from_secs(seconds);
-        orphans.look(records, |_| false, GRACE, now).len()
+        orphans.observe(records, |_| false, GRACE, now).len()
     }
 
     #[test]
@@ -132,15 +138,15 @@ mod tests {
     #[test]
     fn what_another_program_gave_is_neither_taken_nor_waited_for() {
         let (mut orphans, start) = (Orphans::default(), Instant::now());
-        let foreign = Attachment {
+        let foreign = Arc::new(Attachment {
             ipam: Some("host-local".to_owned()),
-            ..record("b", 1)
-        };
+            ..Attachment::clone(&record("b", 1))
+        });
         let records = [record("a", 1), foreign];
         assert_eq!(after(&mut orphans, start, 0, &records), 0);
         assert!(orphans.are_any() && orphans.is_leaving(&records[1]));
         let now = start + GRACE;
-        let due = orphans.look(&records, |_| false, GRACE, now);
+        let due = orphans.observe(&records, |_| false, GRACE, now);
         assert_eq!(due, records[..1]);
         assert_eq!(after(&mut orphans, start, 61, &records[1..]), 0);
         assert!(!orphans.are_any() && orphans.is_leaving(&records[1]));
@@ -152,7 +158,7 @@ mod tests {
         let [old, new] = [record("a", 1), record("a", 2)];
         assert_eq!(after(&mut orphans, start, 0, std::slice::from_ref(&old)), 0);
         let back = start + Duration::from_secs(30);
-        let there = orphans.look(std::slice::from_ref(&old), |_| true, GRACE, back);
+        let there = orphans.observe(std::slice::from_ref(&old), |_| true, GRACE, back);
         assert!(there.is_empty() && !orphans.is_leaving(&old));
         assert_eq!(
             after(&mut orphans, start, 61, std::slice::from_ref(&old)),

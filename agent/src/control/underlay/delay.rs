@@ -1,12 +1,12 @@
-//! Why sockets are not where they should be, in words.
+//! Why sockets are not where they should be.
 
 use std::net::{IpAddr, SocketAddr};
 
 use dataplane::underlay::socket::{SocketSpec, UnderlayError};
 
-use super::slot::Place;
-use crate::host::Host;
+use crate::host::{Host, PortHolder};
 use crate::lease::Lease;
+use crate::problems::{Problem, UnderlayFault};
 
 /// Why the sockets of a family are not where they should be.
 #[derive(Debug)]
@@ -18,59 +18,36 @@ pub(crate) struct Delay {
 }
 
 impl Delay {
-    /// The delay in words, with the node that has the address which ours is to leave: nothing can go to it until then.
-    pub(crate) fn told(&self, leases: &[Lease], own: &Lease) -> String {
-        let mut others = leases.iter().filter(|lease| lease.name != own.name);
-        let mut taken = |kept| others.find(|lease| lease.public.contains(kept));
-        match self.kept.and_then(|kept| Some((kept, taken(kept)?))) {
-            Some((kept, next)) => format!(
-                "{self}; until then {} is not reached, which {kept} belongs to now",
-                next.name
-            ),
-            None => self.to_string(),
+    /// The delay as a problem, with the node that has the address which ours is to leave: no packet can go to that node
+    /// until the sockets move. `holder` has the port, where that was looked up.
+    pub(crate) fn problem(
+        &self,
+        leases: &[Lease],
+        own_name: &str,
+        holder: Option<PortHolder>,
+    ) -> Problem {
+        let mut others = leases.iter().filter(|lease| lease.name != own_name);
+        let owner = self
+            .kept
+            .and_then(|kept| others.find(|lease| lease.public.contains(kept)));
+        Problem::UnderlaySocket {
+            wanted: *self.error.spec(),
+            fault: match &self.error {
+                UnderlayError::NotOurAddress(_) => UnderlayFault::NotOnHost,
+                UnderlayError::PortTaken(_) => UnderlayFault::PortTaken(holder),
+                UnderlayError::Kernel(_, error) => UnderlayFault::Refused(error.to_string()),
+                UnderlayError::Foreign { .. } => UnderlayFault::Refused(self.error.to_string()),
+            },
+            kept: self.kept,
+            kept_is_of: owner.map(|lease| lease.name.clone()),
         }
     }
 
-    /// Its name in the keeper's table.
-    pub(crate) fn name(&self) -> String {
-        Place::of(self.error.spec(), 0).name()
-    }
-
-    /// The sentence, with who holds the port where that can be found out. It looks into every process: for a start,
-    /// not for every turn of the loop.
-    pub(crate) async fn with_holder(&self, host: &Host) -> String {
-        let UnderlayError::PortTaken(SocketSpec {
-            address,
-            port,
-            format,
-            lane: _,
-        }) = self.error
-        else {
-            return self.to_string();
+    /// Who has the port, where that can be found out. It reads every process: for a start, not for every turn of the loop.
+    pub(crate) async fn holder(&self, host: &Host) -> Option<PortHolder> {
+        let UnderlayError::PortTaken(SocketSpec { address, port, .. }) = self.error else {
+            return None;
         };
-        match host.port_holder(SocketAddr::new(address, port)).await {
-            None => self.to_string(),
-            Some(holder) => {
-                format!("UDP port {port} of {address} (format {format}) is taken: {holder}")
-            }
-        }
-    }
-}
-
-impl std::fmt::Display for Delay {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let wanted = self.error.spec().address;
-        match (&self.error, self.kept) {
-            (error, None) => error.fmt(f),
-            (UnderlayError::NotOurAddress(_), Some(kept)) => write!(
-                f,
-                "this node's underlay address is {wanted} now, which no interface of this host has: packets still leave \
-                 from and arrive at {kept}; give {wanted} to an interface, or correct this node's entry"
-            ),
-            (error, Some(kept)) => write!(
-                f,
-                "this node's underlay address is {wanted} now, and packets still leave from and arrive at {kept}: {error}"
-            ),
-        }
+        host.port_holder(SocketAddr::new(address, port)).await
     }
 }

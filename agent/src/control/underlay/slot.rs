@@ -13,21 +13,21 @@ use crate::config::Backend;
 
 /// One of the sockets that there can be: the one of a port that receives, or one of those that send beside it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct SocketSlot {
     port: underlay::Port,
     pub(crate) worker: usize,
     lane: Option<usize>,
 }
 
-/// A place that each worker has.
+/// The same slot of every worker.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Group {
+pub(crate) struct SlotGroup {
     pub(crate) port: underlay::Port,
     lane: Option<usize>,
 }
 
-/// Every place that a worker has.
-pub(crate) fn places() -> impl Iterator<Item = Group> {
+/// Every slot that a worker has.
+pub(crate) fn slots() -> impl Iterator<Item = SlotGroup> {
     // The `udp` format first, as ever: where it cannot be had, that is what the status says.
     let ports = underlay::Port::ALL.into_iter().rev();
     ports.flat_map(|port| {
@@ -37,14 +37,14 @@ pub(crate) fn places() -> impl Iterator<Item = Group> {
         };
         let transmit = (0..lanes).map(Some);
         let all = [None].into_iter().chain(transmit);
-        all.map(move |lane| Group { port, lane })
+        all.map(move |lane| SlotGroup { port, lane })
     })
 }
 
-impl Group {
-    pub(crate) fn places(self, workers: usize) -> impl Iterator<Item = Place> {
-        let Group { port, lane } = self;
-        (0..workers).map(move |worker| Place { port, worker, lane })
+impl SlotGroup {
+    pub(crate) fn slots(self, workers: usize) -> impl Iterator<Item = SocketSlot> {
+        let SlotGroup { port, lane } = self;
+        (0..workers).map(move |worker| SocketSlot { port, worker, lane })
     }
 
     /// What its sockets are bound to at `address`.
@@ -62,9 +62,9 @@ impl Group {
     }
 }
 
-impl Place {
-    pub(crate) fn of(spec: &SocketSpec, worker: usize) -> Place {
-        Place {
+impl SocketSlot {
+    pub(crate) fn of(spec: &SocketSpec, worker: usize) -> SocketSlot {
+        SocketSlot {
             port: spec.underlay_port(),
             worker,
             lane: spec.lane,
@@ -73,7 +73,7 @@ impl Place {
 
     /// Its name in the keeper's table.
     pub(crate) fn name(self) -> String {
-        let Place { port, worker, lane } = self;
+        let SocketSlot { port, worker, lane } = self;
         let family = match port.family {
             Family::V4 => "v4",
             Family::V6 => "v6",
@@ -85,12 +85,12 @@ impl Place {
         }
     }
 
-    /// What an inherited socket is bound to, if that can be the node's own of this place.
+    /// What an inherited socket is bound to, if that can be the node's own of this slot.
     pub(crate) fn bound(self, socket: &OwnedFd, backend: &Backend) -> Option<SocketSpec> {
         let found = rustix::net::getsockname(socket).map_err(io::Error::from);
         let found = SocketAddr::try_from(found.ok()?).ok()?;
-        let Place { port, lane, .. } = self;
-        let spec = Group { port, lane }.spec(found.ip(), backend);
+        let SocketSlot { port, lane, .. } = self;
+        let spec = SlotGroup { port, lane }.spec(found.ip(), backend);
         let right = found.port() == spec.port || lane.is_some();
         let right = right && spec.underlay_port() == port;
         (right && !found.ip().is_unspecified()).then_some(spec)

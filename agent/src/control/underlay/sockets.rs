@@ -22,7 +22,7 @@ use dataplane::underlay::socket::{self, SocketSpec, Sockets, UnderlayError};
 use encap::{Family, Format};
 use tracing::{info, warn};
 
-use super::slot::{Place, places};
+use super::slot::{SocketSlot, slots};
 use crate::config::Backend;
 use crate::keeper::descriptors::{Descriptors, DescriptorsError};
 
@@ -30,23 +30,23 @@ pub(crate) use super::delay::Delay;
 
 /// The node's underlay sockets, a duplicate of each beside the worker's.
 #[derive(Clone, Debug)]
-pub struct Ports {
+pub struct UnderlaySockets {
     /// How many workers share them.
     workers: usize,
-    ports: Vec<Arc<Port>>,
+    ports: Vec<Arc<OwnSocket>>,
 }
 
 #[derive(Debug)]
-struct Port {
+struct OwnSocket {
     spec: SocketSpec,
     worker: usize,
     socket: OwnedFd,
 }
 
-impl Ports {
+impl UnderlaySockets {
     /// No sockets yet, of a node with so many workers.
-    pub(crate) fn none(workers: usize) -> Ports {
-        Ports {
+    pub(crate) fn none(workers: usize) -> UnderlaySockets {
+        UnderlaySockets {
             workers,
             ports: Vec::new(),
         }
@@ -61,17 +61,17 @@ impl Ports {
         table: &mut Descriptors,
         backend: &Backend,
         workers: usize,
-    ) -> Result<Ports, DescriptorsError> {
-        let mut ports = Ports::none(workers);
-        for place in places().flat_map(|port| port.places(workers)) {
-            let name = place.name();
+    ) -> Result<UnderlaySockets, DescriptorsError> {
+        let mut ports = UnderlaySockets::none(workers);
+        for slot in slots().flat_map(|port| port.slots(workers)) {
+            let name = slot.name();
             let Some(socket) = table.take(&name) else {
                 continue;
             };
-            match place.bound(&socket, backend) {
-                Some(spec) => ports.ports.push(Arc::new(Port {
+            match slot.bound(&socket, backend) {
+                Some(spec) => ports.ports.push(Arc::new(OwnSocket {
                     spec,
-                    worker: place.worker,
+                    worker: slot.worker,
                     socket,
                 })),
                 None => {
@@ -90,8 +90,8 @@ impl Ports {
         wanted: PublicAddresses,
         held: &[IpAddr],
         backend: &Backend,
-    ) -> (Ports, Option<Delay>) {
-        let (mut ports, mut delay) = (Ports::none(self.workers), None);
+    ) -> (UnderlaySockets, Option<Delay>) {
+        let (mut ports, mut delay) = (UnderlaySockets::none(self.workers), None);
         for address in wanted.iter() {
             match self.at(address, held, backend) {
                 Ok(there) => ports.ports.extend(there),
@@ -113,7 +113,7 @@ impl Ports {
     }
 
     /// The sockets of a family where they are, one for every worker, as far as they can be had.
-    fn kept(&self, family: Family, held: &[IpAddr], backend: &Backend) -> Vec<Arc<Port>> {
+    fn kept(&self, family: Family, held: &[IpAddr], backend: &Backend) -> Vec<Arc<OwnSocket>> {
         let there: Vec<_> = self.of_family(family).cloned().collect();
         let address = there.first().map(|port| port.spec.address);
         let whole = address.and_then(|address| self.at(address, held, backend).ok());
@@ -126,10 +126,10 @@ impl Ports {
         address: IpAddr,
         held: &[IpAddr],
         backend: &Backend,
-    ) -> Result<Vec<Arc<Port>>, UnderlayError> {
+    ) -> Result<Vec<Arc<OwnSocket>>, UnderlayError> {
         let family = Family::of(address);
         let mut there = Vec::new();
-        for group in places().filter(|group| group.port.family == family) {
+        for group in slots().filter(|group| group.port.family == family) {
             let spec = group.spec(address, backend);
             let found = |worker| {
                 let mut ours = self.ports.iter();
@@ -153,7 +153,7 @@ impl Ports {
                     (None, true) => socket::bind(&spec)?,
                     (None, false) => socket::join(&spec)?,
                 };
-                let port = Port {
+                let port = OwnSocket {
                     spec,
                     worker,
                     socket,
@@ -166,8 +166,8 @@ impl Ports {
         Ok(there)
     }
 
-    fn of_family(&self, family: Family) -> impl Iterator<Item = &Arc<Port>> {
-        let family = move |port: &&Arc<Port>| Family::of(port.spec.address) == family;
+    fn of_family(&self, family: Family) -> impl Iterator<Item = &Arc<OwnSocket>> {
+        let family = move |port: &&Arc<OwnSocket>| Family::of(port.spec.address) == family;
         self.ports.iter().filter(family)
     }
 
@@ -177,12 +177,12 @@ impl Ports {
     }
 
     /// Whether these are the same sockets.
-    pub(crate) fn are(&self, others: &Ports) -> bool {
+    pub(crate) fn are(&self, others: &UnderlaySockets) -> bool {
         let (ours, theirs) = (&self.ports, &others.ports);
         ours.len() == theirs.len() && ours.iter().all(|port| others.has(port))
     }
 
-    fn has(&self, port: &Arc<Port>) -> bool {
+    fn has(&self, port: &Arc<OwnSocket>) -> bool {
         self.ports.iter().any(|ours| Arc::ptr_eq(ours, port))
     }
 
@@ -190,9 +190,9 @@ impl Ports {
     ///
     /// # Errors
     /// [`UnderlayError`] when the kernel refuses a descriptor or an option.
-    pub(crate) fn sockets(&self) -> Result<Vec<Sockets>, UnderlayError> {
+    pub(crate) fn duplicates(&self) -> Result<Vec<Sockets>, UnderlayError> {
         self.spread();
-        let duplicate = |port: &Arc<Port>| match port.socket.try_clone() {
+        let duplicate = |port: &Arc<OwnSocket>| match port.socket.try_clone() {
             Ok(socket) => Ok((socket, port.spec)),
             Err(error) => Err(UnderlayError::Kernel(port.spec, error)),
         };
@@ -206,7 +206,7 @@ impl Ports {
 
     /// Has each worker get an equal share of what comes to VXLAN's ports.
     fn spread(&self) {
-        let receives = |port: &&Arc<Port>| {
+        let receives = |port: &&Arc<OwnSocket>| {
             port.worker == 0 && port.spec.lane.is_none() && port.spec.format == Format::Vxlan
         };
         for port in self.ports.iter().filter(receives) {
@@ -228,7 +228,7 @@ impl Ports {
     /// [`DescriptorsError`] when the keeper is gone.
     pub(crate) async fn deposit(
         &self,
-        before: &Ports,
+        before: &UnderlaySockets,
         table: &Descriptors,
     ) -> Result<(), DescriptorsError> {
         for port in self.ports.iter().filter(|port| !before.has(port)) {
@@ -237,7 +237,7 @@ impl Ports {
             info!(name = port.name(), address = %port.spec.address, "opened");
         }
         let names: Vec<String> = self.ports.iter().map(|port| port.name()).collect();
-        let gone = |port: &&Arc<Port>| !names.contains(&port.name());
+        let gone = |port: &&Arc<OwnSocket>| !names.contains(&port.name());
         for port in before.ports.iter().filter(gone) {
             table.withdraw(&port.name()).await?;
             info!(name = port.name(), "closed");
@@ -252,9 +252,9 @@ impl Ports {
     }
 }
 
-impl Port {
+impl OwnSocket {
     fn name(&self) -> String {
-        Place::of(&self.spec, self.worker).name()
+        SocketSlot::of(&self.spec, self.worker).name()
     }
 
     /// One that receives is open to those of other workers where there are any, and to nobody's where there are none.

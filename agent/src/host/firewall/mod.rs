@@ -90,24 +90,24 @@ impl Host {
         legacy.and(result)?;
         Ok(mem::take(&mut self.untold))
     }
+}
 
-    /// How many packets of pods were dropped for a forged source since our
-    /// table was last written; `None` while it is not there.
-    ///
-    /// # Errors
-    /// [`HostError::Rules`]: nf_tables cannot be read.
-    pub async fn forged_sources(&self) -> Result<Option<u64>, HostError> {
-        let mut socket = Socket::open().map_err(reading)?;
-        let chains = socket.base_chains().await.map_err(reading)?;
-        let is_check = |chain: &&BaseChain| is_in_own_table(chain) && chain.hook == nft::PREROUTING;
-        let Some(chain) = chains.iter().find(is_check) else {
-            return Ok(None);
-        };
-        let rules = socket.rules(chain).await.map_err(reading)?;
-        let drop = source_check::drop();
-        let counting = rules.iter().find(|rule| rule.says(&drop, INET));
-        Ok(counting.and_then(FoundRule::packets))
-    }
+/// How many packets of pods were dropped for a forged source since our table
+/// was last written; `None` while it is not there.
+///
+/// # Errors
+/// [`HostError::Rules`]: nf_tables cannot be read.
+pub(super) async fn forged_sources() -> Result<Option<u64>, HostError> {
+    let mut socket = Socket::open().map_err(reading)?;
+    let chains = socket.base_chains().await.map_err(reading)?;
+    let is_check = |chain: &&BaseChain| is_in_own_table(chain) && chain.hook == nft::PREROUTING;
+    let Some(chain) = chains.iter().find(is_check) else {
+        return Ok(None);
+    };
+    let rules = socket.rules(chain).await.map_err(reading)?;
+    let drop = source_check::drop();
+    let counting = rules.iter().find(|rule| rule.says(&drop, INET));
+    Ok(counting.and_then(FoundRule::packets))
 }
 
 impl Firewall {

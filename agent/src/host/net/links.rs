@@ -9,6 +9,15 @@ use rustix::io::Errno;
 
 use crate::host::error::{HostError, errno};
 
+/// An interface that carries nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutOfService {
+    /// Its name.
+    pub name: String,
+    /// It is up, and has no carrier; or it is down.
+    pub up: bool,
+}
+
 /// What the kernel counts on one interface. Directions are the kernel's: `tx`
 /// is what it handed to the device, for a TUN what the agent may read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,18 +81,10 @@ impl Link {
         self.kind == Kind::Tun && self.alias == MARK
     }
 
-    /// Why the interface carries nothing, with the remedy.
-    pub(in crate::host) fn out_of_service(&self) -> Option<String> {
-        let name = &self.name;
-        match (self.up, self.carrier) {
-            (false, _) => Some(format!(
-                "{name}, which carries the overlay, is down: bring it up (`ip link set {name} up`)"
-            )),
-            (true, false) => Some(format!(
-                "{name}, which carries the overlay, has no carrier: check its cable, or what its other end is attached to"
-            )),
-            (true, true) => None,
-        }
+    /// That the interface carries nothing, if so.
+    pub(in crate::host) fn out_of_service(&self) -> Option<OutOfService> {
+        let name = self.name.clone();
+        (!self.up || !self.carrier).then_some(OutOfService { name, up: self.up })
     }
 }
 

@@ -50,14 +50,17 @@ impl Host {
         attachments: &[Attachment],
         links: &PodLinks,
     ) -> (Vec<Change>, Option<HostError>) {
-        let mut limited = attachments
-            .iter()
-            .filter(|a| a.bandwidth.is_some())
-            .filter_map(|a| Some((a, links.end(&a.host_ifname)?)))
-            .peekable();
+        let mut limited: Vec<(&Attachment, &PodLink)> = Vec::new();
+        for attachment in attachments {
+            if let Some(end) = links.end(&attachment.host_ifname)
+                && attachment.bandwidth.is_some()
+            {
+                limited.push((attachment, end));
+            }
+        }
         let mut changes = Vec::new();
         let mut first = None;
-        if limited.peek().is_none() {
+        if limited.is_empty() {
             return (changes, first);
         }
         let queues = match Queues::list(&self.netlink.handle).await {

@@ -7,7 +7,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketType};
 
 use super::*;
 use crate::config::NetConf;
-use crate::control::underlay::slot::Group;
+use crate::control::underlay::slot::SlotGroup;
 
 /// Loopback addresses that nothing else of this host uses, and the host's list of them.
 const HELD: [IpAddr; 3] = [address(1), address(2), address(3)];
@@ -21,14 +21,18 @@ fn backend() -> Backend {
     NetConf::parse(text).unwrap().backend
 }
 
-fn followed(ports: &Ports, to: IpAddr) -> (Ports, Option<String>) {
+fn sentence(delay: &Delay) -> String {
+    delay.problem(&[], "n1", None).to_string()
+}
+
+fn followed(ports: &UnderlaySockets, to: IpAddr) -> (UnderlaySockets, Option<String>) {
     let (ports, delay) = ports.follow(to.into(), &HELD, &backend());
-    (ports, delay.map(|delay| delay.to_string()))
+    (ports, delay.map(|delay| sentence(&delay)))
 }
 
 #[test]
 fn sockets_are_opened_stay_and_move() {
-    let (first, delay) = followed(&Ports::none(1), address(1));
+    let (first, delay) = followed(&UnderlaySockets::none(1), address(1));
     assert_eq!((first.bound(), delay), (Some(address(1).into()), None));
     let names: Vec<_> = first.each().map(|(name, _)| name).collect();
     assert_eq!(names, ["receive-udp-v4-0", "receive-vxlan-v4-0"]);
@@ -37,7 +41,7 @@ fn sockets_are_opened_stay_and_move() {
     let (moved, delay) = followed(&first, address(2));
     assert_eq!((moved.bound(), delay), (Some(address(2).into()), None));
     assert!(!moved.are(&first));
-    assert!(moved.sockets().is_ok_and(|sets| sets.len() == 1));
+    assert!(moved.duplicates().is_ok_and(|sets| sets.len() == 1));
 }
 
 /// Each worker has a socket of its own in a group, and each a share of the flows. Who holds the port already is not joined,
@@ -47,13 +51,13 @@ fn sockets_are_opened_stay_and_move() {
 fn workers_share_a_port_and_no_other_program_by_chance() {
     let at = address(4);
     let taken = UdpSocket::bind((at, 48472)).unwrap();
-    let none = Ports::none(3).follow(at.into(), &[at], &backend());
-    let refused = none.1.map(|delay| delay.to_string());
+    let none = UnderlaySockets::none(3).follow(at.into(), &[at], &backend());
+    let refused = none.1.map(|delay| sentence(&delay));
     assert!(refused.is_some_and(|delay| delay.starts_with("UDP port 48472")));
     drop(taken);
-    let (ports, _) = Ports::none(3).follow(at.into(), &[at], &backend());
+    let (ports, _) = UnderlaySockets::none(3).follow(at.into(), &[at], &backend());
     assert_eq!(named(&ports).len(), 3 * (1 + 1 + TRANSMIT_SOCKETS));
-    assert_eq!(ports.sockets().map(|sets| sets.len()).ok(), Some(3));
+    assert_eq!(ports.duplicates().map(|sets| sets.len()).ok(), Some(3));
     assert!(UdpSocket::bind((at, 48472)).is_err());
     let joins = || {
         let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
@@ -66,7 +70,7 @@ fn workers_share_a_port_and_no_other_program_by_chance() {
     assert_eq!(shares.iter().sum::<usize>(), FLOWS, "{shares:?}");
     assert!(shares.iter().all(|share| *share > 0), "{shares:?}");
     drop(ports);
-    let _alone = Ports::none(1).follow(at.into(), &[at], &backend());
+    let _alone = UnderlaySockets::none(1).follow(at.into(), &[at], &backend());
     assert!(!joins());
 }
 
@@ -77,7 +81,7 @@ fn workers_come_while_the_address_is_away() {
     // No host has these (RFC 5737).
     let [away, other] = ["192.0.2.61", "192.0.2.62"].map(|text| text.parse::<IpAddr>().unwrap());
     let inherited = |workers| {
-        let bound = |group: Group| {
+        let bound = |group: SlotGroup| {
             let spec = group.spec(away, &backend());
             let worker = 0;
             let socket = match spec.lane {
@@ -85,15 +89,15 @@ fn workers_come_while_the_address_is_away() {
                 Some(_) => socket::transmit(&spec, worker),
             };
             let socket = socket.unwrap();
-            Arc::new(Port {
+            Arc::new(OwnSocket {
                 spec,
                 worker,
                 socket,
             })
         };
-        let groups = places().filter(|group| group.port.family == Family::V4);
+        let groups = slots().filter(|group| group.port.family == Family::V4);
         let ports = groups.map(bound).collect();
-        Ports { workers, ports }
+        UnderlaySockets { workers, ports }
     };
     for wanted in [away, other, "2001:db8::61".parse().unwrap()] {
         let before = inherited(3);
@@ -106,9 +110,9 @@ fn workers_come_while_the_address_is_away() {
             "{wanted}"
         );
         assert_eq!(ports.bound(), Some(away.into()));
-        assert!(ports.sockets().is_ok_and(|sets| sets.len() == 3));
+        assert!(ports.duplicates().is_ok_and(|sets| sets.len() == 3));
     }
-    let (none, delay) = Ports::none(3).follow(away.into(), &[], &backend());
+    let (none, delay) = UnderlaySockets::none(3).follow(away.into(), &[], &backend());
     assert!(none.bound().is_none() && delay.is_some());
 }
 
@@ -116,7 +120,9 @@ fn workers_come_while_the_address_is_away() {
 #[test]
 fn workers_come_and_go_without_a_moment_in_which_the_port_is_free() {
     let at = address(5);
-    let one = Ports::none(1).follow(at.into(), &[at], &backend()).0;
+    let one = UnderlaySockets::none(1)
+        .follow(at.into(), &[at], &backend())
+        .0;
     for workers in [2, 4, 1, 3] {
         let before = one.clone().of_workers(workers);
         let (now, delay) = before.follow(at.into(), &[at], &backend());
@@ -135,23 +141,23 @@ fn workers_come_and_go_without_a_moment_in_which_the_port_is_free() {
     }
 }
 
-impl Ports {
+impl UnderlaySockets {
     /// As a service finds them that has another number of workers.
-    fn of_workers(self, workers: usize) -> Ports {
-        Ports { workers, ..self }
+    fn of_workers(self, workers: usize) -> UnderlaySockets {
+        UnderlaySockets { workers, ..self }
     }
 }
 
 const FLOWS: usize = 64;
 
 /// How many of [`FLOWS`] come to each worker's VXLAN socket: to each a remainder of their ports.
-fn shares(ports: &Ports, workers: usize) -> Vec<usize> {
-    let receiving = |port: &&Arc<Port>| {
+fn shares(ports: &UnderlaySockets, workers: usize) -> Vec<usize> {
+    let receiving = |port: &&Arc<OwnSocket>| {
         port.spec.lane.is_none() && port.spec.format == Format::Vxlan && port.worker < workers
     };
     let sockets: Vec<_> = ports.ports.iter().filter(receiving).collect();
     assert_eq!(sockets.len(), workers);
-    ports.sockets().unwrap();
+    ports.duplicates().unwrap();
     let mut remainders = vec![0; workers];
     for _ in 0..FLOWS {
         let flow = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -159,7 +165,7 @@ fn shares(ports: &Ports, workers: usize) -> Vec<usize> {
         let to = (sockets[0].spec.address, 48472);
         assert_eq!(flow.send_to(b"x", to).unwrap(), 1);
     }
-    let count = |port: &Arc<Port>| {
+    let count = |port: &Arc<OwnSocket>| {
         let mut byte = [0];
         let received = || rustix::net::recv(&port.socket, &mut byte, RecvFlags::DONTWAIT).ok();
         std::iter::from_fn(received).count()
@@ -175,13 +181,13 @@ fn shares(ports: &Ports, workers: usize) -> Vec<usize> {
     shares
 }
 
-fn named(ports: &Ports) -> std::collections::BTreeSet<String> {
+fn named(ports: &UnderlaySockets) -> std::collections::BTreeSet<String> {
     ports.ports.iter().map(|port| port.name()).collect()
 }
 
 #[test]
 fn an_address_that_cannot_be_had_is_not_moved_to() {
-    let (first, _) = followed(&Ports::none(1), address(3));
+    let (first, _) = followed(&UnderlaySockets::none(1), address(3));
     // The kernel would let us bind it: all of 127/8 is its own. The host's list does not have it.
     let (kept, delay) = followed(&first, address(9));
     assert!(kept.are(&first));
@@ -213,15 +219,16 @@ fn an_address_that_cannot_be_had_is_not_moved_to() {
     let mut leases = crate::registry::parse(list, &net_conf).unwrap();
     let (_, delay) = moved.follow(address(9).into(), &HELD, &backend());
     let delay = delay.unwrap();
-    assert_eq!(delay.told(&leases, &leases[0]), delay.to_string());
+    let words = |leases: &[_]| delay.problem(leases, "n1", None).sentence();
+    assert!(!words(&leases).contains("until then"), "{}", words(&leases));
     leases[1].public = address(2).into();
-    let told = delay.told(&leases, &leases[0]);
     assert!(
-        told.ends_with("until then n2 is not reached, which 127.61.7.2 belongs to now"),
-        "{told}"
+        words(&leases).ends_with("until then n2 is not reached, which 127.61.7.2 belongs to now"),
+        "{}",
+        words(&leases)
     );
     // Nothing to keep: the reason stands alone.
-    let (none, delay) = followed(&Ports::none(1), address(9));
+    let (none, delay) = followed(&UnderlaySockets::none(1), address(9));
     assert_eq!(none.bound(), None);
     assert!(
         delay
