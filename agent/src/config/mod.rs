@@ -1,4 +1,4 @@
-//! Configuration: what holds for the cluster (`net_conf`) and what holds for this node (`node`).
+//! Configuration: of the cluster (`net_conf`) and of this node (`node`).
 
 mod backend;
 pub(crate) mod document;

@@ -30,7 +30,7 @@ fn refusal(file: &str, words: &[&str]) -> String {
 }
 
 #[test]
-fn with_nothing_at_all_there_are_safe_defaults() {
+fn without_any_configuration_the_defaults_apply() {
     let root = tempfile::tempdir().unwrap();
     let args = RunArgs {
         root: Some(root.path().to_path_buf()),
@@ -82,7 +82,7 @@ const EVERY_KEY: &str = r#"
 "#;
 
 #[test]
-fn a_file_says_everything() {
+fn a_file_sets_every_key() {
     let config = load(EVERY_KEY, &[]).unwrap();
     assert_eq!(config.node_name, "n1");
     assert_eq!(config.net_conf, PathBuf::from("/srv/net-conf.json"));
@@ -106,7 +106,7 @@ fn a_file_says_everything() {
 }
 
 #[test]
-fn a_flag_counts_before_the_file() {
+fn a_flag_overrides_the_file() {
     let words = [
         "--node-name=n2",
         "--net-conf=a",
@@ -153,9 +153,9 @@ fn a_flag_counts_before_the_file() {
     assert_eq!(config.log, "trace");
 }
 
-/// An address of the configuration stands for the public one of its family, and for no other.
+/// A configured address replaces the public one of its family, and no other.
 #[test]
-fn local_addresses_stand_for_public_ones_of_their_family() {
+fn a_local_address_replaces_the_public_one_of_its_family() {
     let (v4, v6) = (
         "198.51.100.1".parse().unwrap(),
         "2001:db8:a::1".parse().unwrap(),
@@ -184,7 +184,7 @@ fn v4_alone(v4: Ipv4Addr) -> PublicAddresses {
 }
 
 #[test]
-fn the_device_is_of_three_kinds() {
+fn the_device_has_three_kinds() {
     for (word, kind) in [
         ("auto", Device::Auto),
         ("offload", Device::Offload),
@@ -253,7 +253,7 @@ fn a_named_file_must_exist() {
 }
 
 #[test]
-fn every_refusal_says_what_to_do() {
+fn every_refusal_names_its_remedy() {
     let in_file = [
         (
             "\nnode_nmae = \"a\"",
@@ -282,9 +282,9 @@ fn every_refusal_says_what_to_do() {
         ("workers = 0", "line 1: workers must be 1 to 32"),
         (
             "spin = \"on\"",
-            "spin \"on\" is nothing to wait: use \"auto\"",
+            "spin \"on\" is not a valid time: use \"auto\"",
         ),
-        ("spin = 0", "spin \"0\" is nothing to wait"),
+        ("spin = 0", "spin \"0\" is not a valid time"),
         ("spin = true", "line 1: spin must be text"),
         (
             "reclaim-after = 4",
@@ -302,10 +302,10 @@ fn every_refusal_says_what_to_do() {
         ),
         (
             "log = \"inof\"",
-            "log \"inof\" is no filter: use off, error, warn",
+            "log \"inof\" is not a valid filter: use off, error, warn",
         ),
-        ("log = \"tartan=loud\"", "is no filter"),
-        ("log = \"3\"", "is no filter"),
+        ("log = \"tartan=loud\"", "is not a valid filter"),
+        ("log = \"3\"", "is not a valid filter"),
         ("= 1", "line 1: not TOML"),
     ];
     for (file, expected) in in_file {
@@ -323,12 +323,15 @@ fn every_refusal_says_what_to_do() {
         "sixteen-letters-",
     ] {
         let said = refusal(&format!("device-name = {name:?}"), &[]);
-        assert!(said.contains("cannot be an interface's"), "{name}: {said}");
+        assert!(
+            said.contains("is not a valid interface name"),
+            "{name}: {said}"
+        );
     }
     for (name, expected) in [
         ("", "has no name"),
         ("(none)", "has no name"),
-        ("a b", "is no node's name"),
+        ("a b", "is not a valid node name"),
     ] {
         let said = refusal("", &[&format!("--node-name={name}")]);
         assert!(said.contains(expected), "{name}: {said}");
