@@ -6,15 +6,17 @@ mod causes;
 pub mod cli;
 pub mod cni;
 pub mod config;
+pub mod control;
 mod file_state;
 pub mod host;
 pub mod keeper;
 pub mod last_good;
 pub mod lease;
-mod pulse;
 pub mod reconcile;
 pub mod registry;
 pub mod service;
 pub mod start_failure;
+pub mod takeover;
 #[cfg(test)]
 mod test_run;
+mod ticker;

@@ -30,6 +30,7 @@
 pub mod backoff;
 pub mod channel;
 pub mod child;
+pub mod descriptors;
 pub mod lock;
 pub mod table;
 pub mod watchdog;
@@ -53,8 +54,8 @@ use table::{Table, TableError};
 use watchdog::{LOOK_EVERY, Watchdog};
 
 use crate::causes::causes;
-use crate::pulse::Pulse;
 use crate::start_failure;
+use crate::ticker::Pulse;
 
 /// Name under which the service deposits its memfd of counters.
 pub const COUNTERS: &str = "counters";

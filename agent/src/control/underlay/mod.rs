@@ -1,0 +1,6 @@
+//! The underlay: our sockets, and how they follow the node's address.
+
+mod delay;
+mod follow;
+mod slot;
+pub mod sockets;
