@@ -427,10 +427,10 @@ fn a_device_or_an_oversized_file_is_refused_without_reading_it() {
 fn a_path_without_a_file_name_is_refused() {
     run(async {
         let net_conf = NetConf::parse(r#"{"Network":"10.244.0.0/16"}"#).unwrap();
-        let said = FileRegistry::watch(Path::new("/"), &net_conf, "n1")
+        let message = FileRegistry::watch(Path::new("/"), &net_conf, "n1")
             .err()
             .unwrap()
             .to_string();
-        assert!(said.contains("names no file"), "{said}");
+        assert!(message.contains("names no file"), "{message}");
     });
 }

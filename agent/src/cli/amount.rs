@@ -62,18 +62,18 @@ mod tests {
 
     #[test]
     fn durations_have_at_most_two_units() {
-        let said = [0, 59, 60, 3_599, 3_600, 90_061].map(duration);
+        let message = [0, 59, 60, 3_599, 3_600, 90_061].map(duration);
         assert_eq!(
-            said,
+            message,
             ["0 s", "59 s", "1 min", "59 min 59 s", "1 h", "1 d 1 h"]
         );
     }
 
     #[test]
     fn sizes_have_three_figures() {
-        let said = [0, 1023, 1024, 10_240, 1_048_000, 1_300_000_000, u64::MAX].map(bytes);
+        let message = [0, 1023, 1024, 10_240, 1_048_000, 1_300_000_000, u64::MAX].map(bytes);
         assert_eq!(
-            said,
+            message,
             [
                 "0 B", "1023 B", "1.00 KiB", "10.0 KiB", "1023 KiB", "1.21 GiB", "16.0 EiB"
             ]
@@ -82,9 +82,9 @@ mod tests {
 
     #[test]
     fn rates_have_decimal_units() {
-        let said = [1, 1_000, 1_500_000, 10_000_000, 2_500_000_000].map(bits);
+        let message = [1, 1_000, 1_500_000, 10_000_000, 2_500_000_000].map(bits);
         assert_eq!(
-            said,
+            message,
             [
                 "1 bit/s",
                 "1 kbit/s",

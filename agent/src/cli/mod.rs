@@ -54,7 +54,7 @@ pub fn main() -> ExitCode {
     disable_help_subcommand = true,
 )]
 struct Cli {
-    /// Address the agent whose files are below DIR; several agents can share a host [default: /]
+    /// Use the agent files below DIR; several agents can share a host [default: /]
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
     #[command(subcommand)]
@@ -94,14 +94,14 @@ enum Command {
 struct Query {
     #[command(flatten)]
     root_arg: RootArg,
-    /// Print in this form
+    /// Select the output form
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
 }
 
 #[derive(Args, Clone, Debug)]
 struct RootArg {
-    /// Address the agent whose files are below DIR [default: /]
+    /// Use the agent files below DIR [default: /]
     #[arg(long, env = ROOT_VARIABLE, value_name = "DIR")]
     root: Option<PathBuf>,
 }
@@ -285,8 +285,8 @@ nodes.toml, one entry for each node, including this one; the same file on every 
 
 Each flag is also a key of ROOT/etc/tartan/tartan.toml and a TARTAN_* variable.
 A flag overrides its variable, and a variable overrides the file. SIGTERM stops
-the agent; its device and routes stay. The next start adopts them, and
-`tartan cleanup` removes them.";
+the agent. The next start adopts what it left on the host, and `tartan cleanup`
+removes it.";
 
 const CLEANUP_NOTE: &str = "\
 Stop the agent first. The command also cleans up after an agent that was killed.

@@ -73,7 +73,7 @@ fn row(pod: &Pod, now: u64) -> Vec<String> {
     vec![
         pod.pod.clone().unwrap_or_else(|| "-".to_owned()),
         list(pod.addresses.iter().map(|net| address(pod, net.addr()))),
-        word(pod.state).to_owned(),
+        state_name(pod.state).to_owned(),
         pod.host_ifname.clone(),
         short(&pod.container),
         pod.ifname.clone(),
@@ -84,7 +84,7 @@ fn row(pod: &Pod, now: u64) -> Vec<String> {
     ]
 }
 
-fn word(state: PodState) -> &'static str {
+fn state_name(state: PodState) -> &'static str {
     match state {
         PodState::Reserved => "reserved",
         PodState::Attached => "attached",

@@ -326,10 +326,10 @@ mod tests {
 
     #[test]
     fn invalid_toml_is_refused_with_its_line() {
-        let said = error_of("a = 1\nb = \n", |_| Ok(()));
-        assert!(said.starts_with("line 2: not TOML: "), "{said}");
-        let said = error_of("a = 1\n\na = 2\n", |_| Ok(()));
-        assert!(said.starts_with("line 3: not TOML: "), "{said}");
+        let message = error_of("a = 1\nb = \n", |_| Ok(()));
+        assert!(message.starts_with("line 2: not TOML: "), "{message}");
+        let message = error_of("a = 1\n\na = 2\n", |_| Ok(()));
+        assert!(message.starts_with("line 3: not TOML: "), "{message}");
     }
 
     #[test]
@@ -343,10 +343,10 @@ mod tests {
             error_of("zzz = 1", only),
             "line 1: unknown key \"zzz\", the known keys are node-name, root"
         );
-        let said = error_of("b = 1\na = 1", only);
+        let message = error_of("b = 1\na = 1", only);
         assert!(
-            said.starts_with("line 1: unknown key \"b\""),
-            "the first in the text: {said}"
+            message.starts_with("line 1: unknown key \"b\""),
+            "the first in the text: {message}"
         );
     }
 

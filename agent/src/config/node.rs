@@ -40,7 +40,7 @@ pub struct RunArgs {
     /// Send from and receive on this local underlay address; needed behind NAT [default: public-ip of this node in the list of nodes]
     #[arg(long, env = "TARTAN_PUBLIC_IP", value_name = "ADDRESS")]
     pub public_ip: Option<IpAddr>,
-    /// Send from and receive on this local IPv6 address, in addition to an IPv4 one [default: public-ipv6 of this node in the list of nodes]
+    /// Send from and receive on this local underlay address of IPv6; needed behind NAT [default: public-ipv6 of this node in the list of nodes]
     #[arg(
         long = "public-ipv6",
         env = "TARTAN_PUBLIC_IPV6",
@@ -65,7 +65,7 @@ pub struct RunArgs {
     /// Write flannel's subnet.env to FILE [default: ROOT/run/flannel/subnet.env]
     #[arg(long, env = "TARTAN_SUBNET_FILE", value_name = "FILE")]
     pub subnet_file: Option<PathBuf>,
-    /// Log messages of this level; directives set the level of parts, as in info,tartan::host=debug [default: info]
+    /// Log messages of this level and above: off, error, warn, info, debug or trace; a directive sets the level of one part, as in info,tartan::host=debug [default: info]
     #[arg(long, env = "TARTAN_LOG", value_name = "FILTER")]
     pub log: Option<String>,
     /// Run N packet workers, 1 to 32 [default: one for each of --cores, else half the physical cores, 1 to 4]
@@ -74,7 +74,7 @@ pub struct RunArgs {
     /// Pin the workers to these cores, as in 2,3 [default: Tartan chooses cores if the workers leave half of them free, else does not pin]
     #[arg(long, env = "TARTAN_CORES", value_name = "LIST", value_delimiter = ',')]
     pub cores: Option<Vec<u16>>,
-    /// Busy-poll for this time before a worker without packets sleeps: auto, off or microseconds, 1 to 1000 [default: auto]
+    /// Let a worker without packets busy-poll this long before it sleeps: auto, off or microseconds, 1 to 1000 [default: auto]
     #[arg(long, env = "TARTAN_SPIN", value_name = "MICROSECONDS")]
     pub spin: Option<String>,
     /// Free a pod's address this many seconds after its interface disappeared without a CNI DEL, 5 to 3600 [default: 60]

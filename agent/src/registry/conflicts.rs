@@ -77,15 +77,15 @@ fn addresses(nodes: &[ParsedNode]) -> Result<HashMap<IpAddr, &ParsedNode>, Fault
 
 /// Checks that two entries of one peer agree. The error is the offset and the key in which they differ.
 fn agree(node: &ParsedNode, first: &ParsedNode) -> Result<(), (Option<usize>, &'static str)> {
-    let (ours, theirs) = (&node.lease, &first.lease);
-    if ours.public != theirs.public {
+    let (lease, other) = (&node.lease, &first.lease);
+    if lease.public != other.public {
         return Err((None, "pair of public-ip and public-ipv6"));
     }
-    if ours.format != theirs.format {
+    if lease.format != other.format {
         return Err((None, "backend"));
     }
     for family in [Family::V4, Family::V6] {
-        if ours.vtep_mac.of(family) != theirs.vtep_mac.of(family) {
+        if lease.vtep_mac.of(family) != other.vtep_mac.of(family) {
             return Err((Some(*node.mac_at.of(family)), mac_key(family)));
         }
     }

@@ -103,7 +103,7 @@ impl FileRegistry {
     /// Must be called within a tokio runtime with I/O and time.
     ///
     /// # Errors
-    /// [`FileRegistryError`]. A file that cannot be read is no error here: the first [`Update`] reports it.
+    /// [`FileRegistryError`]. A file that cannot be read is not an error here: the first [`Update`] reports it.
     pub fn watch(
         path: &Path,
         net_conf: &NetConf,

@@ -292,8 +292,8 @@ fn every_refusal_names_its_remedy() {
         ),
     ];
     for (text, expected) in cases {
-        let said = refusal(&text);
-        assert!(said.contains(expected), "{text}: {said}");
+        let message = refusal(&text);
+        assert!(message.contains(expected), "{text}: {message}");
     }
 }
 

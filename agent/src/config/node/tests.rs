@@ -248,8 +248,11 @@ fn a_named_file_must_exist() {
         config: Some(PathBuf::from("/nowhere/tartan.toml")),
         ..RunArgs::default()
     };
-    let said = NodeConfig::load(&args).unwrap_err().to_string();
-    assert!(said.contains("cannot read /nowhere/tartan.toml"), "{said}");
+    let message = NodeConfig::load(&args).unwrap_err().to_string();
+    assert!(
+        message.contains("cannot read /nowhere/tartan.toml"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -309,8 +312,8 @@ fn every_refusal_names_its_remedy() {
         ("= 1", "line 1: not TOML"),
     ];
     for (file, expected) in in_file {
-        let said = refusal(file, &[]);
-        assert!(said.contains(expected), "{file}: {said}");
+        let message = refusal(file, &[]);
+        assert!(message.contains(expected), "{file}: {message}");
     }
     for name in [
         "",
@@ -322,10 +325,10 @@ fn every_refusal_names_its_remedy() {
         "a b",
         "sixteen-letters-",
     ] {
-        let said = refusal(&format!("device-name = {name:?}"), &[]);
+        let message = refusal(&format!("device-name = {name:?}"), &[]);
         assert!(
-            said.contains("is not a valid interface name"),
-            "{name}: {said}"
+            message.contains("is not a valid interface name"),
+            "{name}: {message}"
         );
     }
     for (name, expected) in [
@@ -333,14 +336,14 @@ fn every_refusal_names_its_remedy() {
         ("(none)", "has no name"),
         ("a b", "is not a valid node name"),
     ] {
-        let said = refusal("", &[&format!("--node-name={name}")]);
-        assert!(said.contains(expected), "{name}: {said}");
+        let message = refusal("", &[&format!("--node-name={name}")]);
+        assert!(message.contains(expected), "{name}: {message}");
     }
     for address in ["127.0.0.1", "0.0.0.0", "ff02::1", "fe80::1"] {
-        let said = refusal("", &[&format!("--public-ip={address}")]);
+        let message = refusal("", &[&format!("--public-ip={address}")]);
         assert!(
-            said.contains(address) && said.contains("that other nodes reach"),
-            "{said}"
+            message.contains(address) && message.contains("that other nodes reach"),
+            "{message}"
         );
     }
 }

@@ -183,7 +183,7 @@ fn every_refusal_names_its_line_and_its_remedy() {
         ),
         (
             with("subnets", "[\"10.244.1.9/24\"]"),
-            "has bits set behind its length: write 10.244.1.0/24",
+            "has bits set after the prefix length: write 10.244.1.0/24",
         ),
         (
             with("subnets", "[\"10.245.1.0/24\"]"),
@@ -338,10 +338,10 @@ fn every_refusal_names_its_line_and_its_remedy() {
         ),
     ];
     for (text, expected) in cases {
-        let said = refusal(&text);
+        let message = refusal(&text);
         assert!(
-            said.contains(expected),
-            "{text}\nsaid: {said}\nnot:  {expected}"
+            message.contains(expected),
+            "{text}\nsaid: {message}\nnot:  {expected}"
         );
     }
 }
