@@ -12,7 +12,7 @@ use dataplane::families::PublicAddresses;
 use encap::Family;
 
 use super::document::{self, TomlError};
-use super::spin::Spin;
+use super::spin::SpinSetting;
 use super::text_file;
 use super::workers::{CORES, MOST_WORKERS};
 
@@ -98,7 +98,7 @@ pub struct NodeConfig {
     /// Local underlay address of IPv6, if it differs from the public one of this node's lease.
     pub public_v6: Option<Ipv6Addr>,
     /// How the tunnel device exchanges packets with the kernel.
-    pub device: Device,
+    pub device: DeviceKind,
     /// Name of the tunnel device, 1 to 15 bytes.
     pub device_name: String,
     /// Ignore prefixes that the kernel routes: only adopted attachments are local.
@@ -116,14 +116,14 @@ pub struct NodeConfig {
     /// Cores to pin the workers to, by the kernel's numbers, at least one for each; empty chooses by the machine.
     pub cores: Vec<u16>,
     /// How long a worker without packets busy-polls before it sleeps.
-    pub spin: Spin,
+    pub spin: SpinSetting,
     /// How long the interface of an attachment must be gone before the attachment is removed, whole seconds.
     pub reclaim_after: Duration,
 }
 
 /// How the tunnel device exchanges packets with the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Device {
+pub enum DeviceKind {
     /// With offloads if the kernel has them, else plain.
     Auto,
     /// With offloads in both directions; the start fails without.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// How long a worker without packets busy-polls before it sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spin {
+pub enum SpinSetting {
     /// 50 microseconds if this process may use more cores than it has workers, else off.
     Auto,
     /// Not at all.
@@ -15,15 +15,17 @@ pub enum Spin {
     Micros(u16),
 }
 
-impl Spin {
+impl SpinSetting {
     /// Parses `auto`, `off` or microseconds; `None` for anything else.
-    pub(super) fn parse(text: &str) -> Option<Spin> {
+    pub(super) fn parse(text: &str) -> Option<SpinSetting> {
         match text {
-            "auto" => Some(Spin::Auto),
-            "off" => Some(Spin::Off),
+            "auto" => Some(SpinSetting::Auto),
+            "off" => Some(SpinSetting::Off),
             digits => {
                 let micros = digits.parse().ok()?;
-                MICROS.contains(&micros).then_some(Spin::Micros(micros))
+                MICROS
+                    .contains(&micros)
+                    .then_some(SpinSetting::Micros(micros))
             }
         }
     }
@@ -36,12 +38,12 @@ impl Spin {
         )
     }
 
-    /// See [`Spin::limit`]. `cores` is the number that the affinity mask and the cgroup's quota allow this process.
+    /// See [`SpinSetting::limit`]. `cores` is the number that the affinity mask and the cgroup's quota allow this process.
     fn limit_on(self, cores: usize, workers: usize) -> Duration {
         match self {
-            Spin::Auto if cores > workers => AUTO,
-            Spin::Auto | Spin::Off => Duration::ZERO,
-            Spin::Micros(micros) => Duration::from_micros(micros.into()),
+            SpinSetting::Auto if cores > workers => AUTO,
+            SpinSetting::Auto | SpinSetting::Off => Duration::ZERO,
+            SpinSetting::Micros(micros) => Duration::from_micros(micros.into()),
         }
     }
 }
@@ -65,7 +67,7 @@ mod tests {
             (4, 4, Duration::ZERO),
         ] {
             assert_eq!(
-                Spin::Auto.limit_on(cores, workers),
+                SpinSetting::Auto.limit_on(cores, workers),
                 limit,
                 "{cores} {workers}"
             );
@@ -74,17 +76,20 @@ mod tests {
 
     #[test]
     fn a_configured_limit_applies_on_any_number_of_cores() {
-        assert_eq!(Spin::Off.limit_on(64, 1), Duration::ZERO);
-        assert_eq!(Spin::Micros(7).limit_on(1, 4), Duration::from_micros(7));
+        assert_eq!(SpinSetting::Off.limit_on(64, 1), Duration::ZERO);
+        assert_eq!(
+            SpinSetting::Micros(7).limit_on(1, 4),
+            Duration::from_micros(7)
+        );
     }
 
     #[test]
     fn a_value_is_a_word_or_microseconds() {
-        let read = |text| Spin::parse(text);
-        assert_eq!(read("auto"), Some(Spin::Auto));
-        assert_eq!(read("off"), Some(Spin::Off));
-        assert_eq!(read("1"), Some(Spin::Micros(1)));
-        assert_eq!(read("1000"), Some(Spin::Micros(1000)));
+        let read = |text| SpinSetting::parse(text);
+        assert_eq!(read("auto"), Some(SpinSetting::Auto));
+        assert_eq!(read("off"), Some(SpinSetting::Off));
+        assert_eq!(read("1"), Some(SpinSetting::Micros(1)));
+        assert_eq!(read("1000"), Some(SpinSetting::Micros(1000)));
         for wrong in ["", "0", "1001", "-5", "50us", "on", "Auto"] {
             assert_eq!(read(wrong), None, "{wrong}");
         }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use dataplane::families::PerFamily;
 
-use crate::config::{Device, Spin};
+use crate::config::{DeviceKind, SpinSetting};
 use crate::lease::default_vtep_mac;
 
 const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48","Backend":{"Type":"vxlan"}}"#;
@@ -27,7 +27,7 @@ fn config() -> NodeConfig {
         node_file: PathBuf::new(),
         public_v4: None,
         public_v6: None,
-        device: Device::Auto,
+        device: DeviceKind::Auto,
         device_name: "tartan0".to_owned(),
         strict_pods: false,
         ipv6_over_udp: false,
@@ -36,7 +36,7 @@ fn config() -> NodeConfig {
         log: "info".to_owned(),
         workers: None,
         cores: Vec::new(),
-        spin: Spin::Auto,
+        spin: SpinSetting::Auto,
         reclaim_after: Duration::from_secs(60),
     }
 }

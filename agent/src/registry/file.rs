@@ -53,7 +53,7 @@ pub struct FileRegistry {
     /// Modified since it was last closed: another process is writing it.
     being_written: bool,
     /// A reading, reported once the file has stayed the same for a moment.
-    candidate: Option<Candidate>,
+    candidate: Option<Reading>,
     reported: Option<Update>,
     /// The last reading failed before it reached the content.
     unreadable: bool,
@@ -61,7 +61,7 @@ pub struct FileRegistry {
 
 /// The result of one reading.
 #[derive(Debug)]
-struct Candidate {
+struct Reading {
     update: Update,
     unreadable: bool,
     state: Option<FileState>,
@@ -287,13 +287,13 @@ impl FileRegistry {
         });
     }
 
-    fn read(&self) -> Candidate {
+    fn read(&self) -> Reading {
         let state = FileState::of(&self.path);
         let (update, unreadable) = match text_file::read(&self.path, MOST_BYTES) {
             Ok(text) => (self.interpret(&text, &self.net_conf), false),
             Err(error) => (self.unreadable(&error), true),
         };
-        Candidate {
+        Reading {
             update,
             unreadable,
             state,

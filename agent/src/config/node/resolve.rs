@@ -7,8 +7,10 @@ use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::{ConfigError, Device, LEAST_RECLAIM_AFTER, MOST_RECLAIM_AFTER, NodeConfig, RunArgs};
-use crate::config::spin::Spin;
+use super::{
+    ConfigError, DeviceKind, LEAST_RECLAIM_AFTER, MOST_RECLAIM_AFTER, NodeConfig, RunArgs,
+};
+use crate::config::spin::SpinSetting;
 use crate::config::workers;
 use crate::lease::unfit_for_underlay;
 
@@ -102,11 +104,11 @@ fn public(
     }
 }
 
-fn device(written: Option<String>) -> Result<Device, ConfigError> {
+fn device(written: Option<String>) -> Result<DeviceKind, ConfigError> {
     match written.as_deref() {
-        None | Some("auto") => Ok(Device::Auto),
-        Some("plain") => Ok(Device::Plain),
-        Some("offload") => Ok(Device::Offload),
+        None | Some("auto") => Ok(DeviceKind::Auto),
+        Some("plain") => Ok(DeviceKind::Plain),
+        Some("offload") => Ok(DeviceKind::Offload),
         Some(other) => Err(ConfigError::Device(other.to_owned())),
     }
 }
@@ -122,11 +124,11 @@ fn device_name(written: Option<String>) -> Result<String, ConfigError> {
     }
 }
 
-fn spin(written: Option<String>) -> Result<Spin, ConfigError> {
+fn spin(written: Option<String>) -> Result<SpinSetting, ConfigError> {
     let Some(written) = written else {
-        return Ok(Spin::Auto);
+        return Ok(SpinSetting::Auto);
     };
-    Spin::parse(&written).ok_or(ConfigError::Spin(written))
+    SpinSetting::parse(&written).ok_or(ConfigError::Spin(written))
 }
 
 fn reclaim_after(written: Option<u16>) -> Result<Duration, ConfigError> {

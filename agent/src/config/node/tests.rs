@@ -45,7 +45,7 @@ fn without_any_configuration_the_defaults_apply() {
         node_file: root.path().join("etc/tartan/nodes.toml"),
         public_v4: None,
         public_v6: None,
-        device: Device::Auto,
+        device: DeviceKind::Auto,
         device_name: "tartan0".to_owned(),
         strict_pods: false,
         ipv6_over_udp: false,
@@ -54,7 +54,7 @@ fn without_any_configuration_the_defaults_apply() {
         log: "info".to_owned(),
         workers: None,
         cores: Vec::new(),
-        spin: Spin::Auto,
+        spin: SpinSetting::Auto,
         reclaim_after: Duration::from_secs(60),
     };
     assert_eq!(config, expected);
@@ -95,13 +95,13 @@ fn a_file_sets_every_key() {
     assert_eq!(config.public_v6, Some("2001:db8::1".parse().unwrap()));
     assert_eq!(
         (config.device, config.device_name.as_str()),
-        (Device::Plain, "tt0")
+        (DeviceKind::Plain, "tt0")
     );
     assert!(config.strict_pods && config.ipv6_over_udp && !config.masquerade);
     assert_eq!(config.subnet_file, PathBuf::from("/srv/subnet.env"));
     assert_eq!(config.log, "warn,tartan::host=debug");
     assert_eq!((config.workers, config.cores), (Some(2), vec![4, 6]));
-    assert_eq!(config.spin, Spin::Micros(20));
+    assert_eq!(config.spin, SpinSetting::Micros(20));
     assert_eq!(config.reclaim_after, Duration::from_secs(7));
 }
 
@@ -130,7 +130,7 @@ fn a_flag_overrides_the_file() {
         (config.workers, &config.cores[..]),
         (Some(3), &[1, 0, 5][..])
     );
-    assert_eq!(config.spin, Spin::Off);
+    assert_eq!(config.spin, SpinSetting::Off);
     assert_eq!(config.reclaim_after, Duration::from_secs(3600));
     assert_eq!(
         (config.node_name.as_str(), config.device_name.as_str()),
@@ -147,7 +147,7 @@ fn a_flag_overrides_the_file() {
             Some("2001:db8::2".parse().unwrap())
         )
     );
-    assert_eq!(config.device, Device::Auto);
+    assert_eq!(config.device, DeviceKind::Auto);
     assert!(!config.strict_pods && !config.ipv6_over_udp && config.masquerade);
     assert_eq!(config.subnet_file, PathBuf::from("/tmp/s"));
     assert_eq!(config.log, "trace");
@@ -186,9 +186,9 @@ fn v4_alone(v4: Ipv4Addr) -> PublicAddresses {
 #[test]
 fn the_device_has_three_kinds() {
     for (word, kind) in [
-        ("auto", Device::Auto),
-        ("offload", Device::Offload),
-        ("plain", Device::Plain),
+        ("auto", DeviceKind::Auto),
+        ("offload", DeviceKind::Offload),
+        ("plain", DeviceKind::Plain),
     ] {
         let config = load(&format!("device = {word:?}"), &[]).unwrap();
         assert_eq!(config.device, kind);
