@@ -215,7 +215,7 @@ pub(super) mod tests {
         }
     }
 
-    fn problem_of(sentence: &str) -> Problem {
+    pub(in crate::cli) fn problem_of(sentence: &str) -> Problem {
         Problem {
             code: "api-socket".into(),
             subject: String::new(),

@@ -1,4 +1,4 @@
-//! A TOML document read key by key, so that every complaint has its line.
+//! Reads a TOML document key by key, so that every error names its line.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::subnet_range::parse_prefix;
 
-/// A table of a document, with the text it stands in.
+/// A table of a document, with the document's text.
 #[derive(Clone, Copy)]
 pub(crate) struct TomlTable<'a> {
     text: &'a str,
@@ -17,7 +17,7 @@ pub(crate) struct TomlTable<'a> {
     entries: &'a DeTable<'a>,
 }
 
-/// A value and the key it stands under.
+/// A value and its key.
 #[derive(Clone, Copy)]
 pub(crate) struct TomlEntry<'a> {
     key: &'static str,
@@ -25,66 +25,68 @@ pub(crate) struct TomlEntry<'a> {
     value: &'a Spanned<DeValue<'a>>,
 }
 
-/// What is wrong with a document, and where.
+/// A fault of a document and its line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {fault}")]
 pub struct TomlError {
     /// Line, counted from 1.
     pub line: usize,
-    /// What is wrong in it.
+    /// What is wrong there.
     pub fault: TomlFault,
 }
 
-/// What can be wrong with the form of a document.
+/// The faults of a document's form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TomlFault {
     /// Not TOML.
     #[error("not TOML: {0}")]
     Syntax(String),
-    /// A key that means nothing.
+    /// An unknown key.
     #[error("unknown key {key:?}{}", suggestion(.nearest, .known))]
     UnknownKey {
         /// The key.
         key: String,
-        /// The known key nearest to it, where one is near.
+        /// The most similar known key, if one is similar.
         nearest: Option<&'static str>,
         /// Every known key.
         known: &'static [&'static str],
     },
-    /// A value of another type than the key's.
+    /// A value of the wrong type.
     #[error("{key} must be {expected}, not {found}")]
     Type {
         /// The key.
         key: &'static str,
-        /// What its value must be.
+        /// The type it must have.
         expected: &'static str,
-        /// What it is.
+        /// The type it has.
         found: &'static str,
     },
-    /// Text that is no IP address.
+    /// Text that is not an IP address.
     #[error("{key} must be an IP address, not {value:?}")]
     Address {
         /// The key.
         key: &'static str,
-        /// What it says.
+        /// The value.
         value: String,
     },
-    /// Text that is no prefix.
+    /// Text that is not a prefix.
     #[error("{key} must be a prefix as in 10.244.1.0/24, not {value:?}")]
     Prefix {
         /// The key.
         key: &'static str,
-        /// What it says.
+        /// The value.
         value: String,
     },
-    /// A prefix that names an address inside itself: a slip of one of the two.
-    #[error("{key} {written} has bits set behind its length: write {meant} or a longer length")]
+    /// A prefix with host bits set: either the address or the length is a mistake.
+    #[error(
+        "{key} {written} has bits set after the prefix length: write {meant} or a longer length"
+    )]
     HostBits {
         /// The key.
         key: &'static str,
-        /// What it says.
+        /// The prefix as written.
         written: IpNet,
-        /// The prefix of that length.
+        /// The prefix of that length, host bits zero.
         meant: IpNet,
     },
     /// A number out of range.
@@ -92,14 +94,14 @@ pub enum TomlFault {
     Range {
         /// The key.
         key: &'static str,
-        /// Least value taken.
+        /// Least value accepted.
         least: u16,
-        /// Greatest value taken.
+        /// Greatest value accepted.
         most: u16,
     },
 }
 
-/// Parses `text` and hands its top-level table to `read`.
+/// Parses `text` and passes its top-level table to `read`.
 pub(crate) fn parse<T, E: From<TomlError>>(
     text: &str,
     read: impl FnOnce(TomlTable<'_>) -> Result<T, E>,
@@ -119,18 +121,18 @@ pub(crate) fn parse<T, E: From<TomlError>>(
 }
 
 impl<'a> TomlTable<'a> {
-    /// Where the table begins, for [`line`].
+    /// Byte offset of the table, for [`line`].
     pub(crate) fn at(&self) -> usize {
         self.at
     }
 
-    /// Refuses every key that is none of `known`; of several, the first in the text.
+    /// Refuses the first key in the text that is not in `known`.
     pub(crate) fn only(&self, known: &'static [&'static str]) -> Result<(), TomlError> {
-        let strangers = self
+        let unknown = self
             .entries
             .keys()
             .filter(|key| !known.contains(&key.get_ref().as_ref()));
-        match strangers.min_by_key(|key| key.span().start) {
+        match unknown.min_by_key(|key| key.span().start) {
             None => Ok(()),
             Some(key) => Err(TomlError {
                 line: line(self.text, key.span().start),
@@ -153,7 +155,7 @@ impl<'a> TomlTable<'a> {
 }
 
 impl<'a> TomlEntry<'a> {
-    /// Where the value begins, for [`line`].
+    /// Byte offset of the value, for [`line`].
     pub(crate) fn at(&self) -> usize {
         self.value.span().start
     }
@@ -191,7 +193,7 @@ impl<'a> TomlEntry<'a> {
             })
     }
 
-    /// A word, or a number as it is written.
+    /// Text, or a number as written.
     pub(crate) fn text_or_digits(&self) -> Result<String, TomlError> {
         match self.value.get_ref().as_integer() {
             Some(digits) => Ok(digits.as_str().to_owned()),
@@ -229,7 +231,7 @@ impl<'a> TomlEntry<'a> {
         }
     }
 
-    /// The elements of a list, each with a line of its own.
+    /// The elements of a list. Each has its own line.
     pub(crate) fn list(&self) -> Result<impl Iterator<Item = TomlEntry<'a>>, TomlError> {
         let (key, text) = (self.key, self.text);
         let list = self
@@ -277,12 +279,12 @@ impl<'a> TomlEntry<'a> {
     }
 }
 
-/// The known key that was probably meant.
+/// The known key that is most similar to `key`, if it is similar enough to be a suggestion.
 pub(super) fn nearest(
     key: &str,
     known: impl Iterator<Item = &'static str>,
 ) -> Option<&'static str> {
-    // Comparing costs the product of the lengths, and the key is as long as its author likes.
+    // Comparing costs the product of the lengths, and an untrusted file may hold a key of any length.
     let key: String = key
         .chars()
         .take(64)
@@ -291,13 +293,13 @@ pub(super) fn nearest(
         .replace('_', "-");
     let scored = known.map(|name| (strsim::jaro_winkler(&key, &name.to_lowercase()), name));
     let best = scored.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
-    (best.0 >= NEAR).then_some(best.1)
+    (best.0 >= SIMILAR).then_some(best.1)
 }
 
 fn suggestion(nearest: &Option<&'static str>, known: &[&'static str]) -> String {
     match nearest {
         Some(nearest) => format!(", did you mean {nearest:?}?"),
-        None => format!("; there are {}", known.join(", ")),
+        None => format!(", the known keys are {}", known.join(", ")),
     }
 }
 
@@ -305,13 +307,14 @@ fn one_line(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The line, counted from 1, of the byte at `at`. Costs a walk over the text: for complaints only.
+/// The line, counted from 1, of the byte at offset `at`. Reads all text before it: for errors only.
 pub(crate) fn line(text: &str, at: usize) -> usize {
     text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
 }
 
-/// Jaro-Winkler similarity from which two keys are near: one slip in a short word is above, another word below.
-const NEAR: f64 = 0.8;
+/// Jaro-Winkler similarity at which a key becomes a suggestion: one typing error in a short word is above it,
+/// another word below.
+const SIMILAR: f64 = 0.8;
 
 #[cfg(test)]
 mod tests {
@@ -322,15 +325,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_toml_is_refused_with_its_line() {
-        let said = error_of("a = 1\nb = \n", |_| Ok(()));
-        assert!(said.starts_with("line 2: not TOML: "), "{said}");
-        let said = error_of("a = 1\n\na = 2\n", |_| Ok(()));
-        assert!(said.starts_with("line 3: not TOML: "), "{said}");
+    fn invalid_toml_is_refused_with_its_line() {
+        let message = error_of("a = 1\nb = \n", |_| Ok(()));
+        assert!(message.starts_with("line 2: not TOML: "), "{message}");
+        let message = error_of("a = 1\n\na = 2\n", |_| Ok(()));
+        assert!(message.starts_with("line 3: not TOML: "), "{message}");
     }
 
     #[test]
-    fn an_unknown_key_is_answered_with_the_nearest() {
+    fn an_unknown_key_is_refused_with_the_most_similar_one() {
         let only = |table: TomlTable<'_>| table.only(&["node-name", "root"]);
         assert_eq!(
             error_of("\nnode_nam = 1", only),
@@ -338,12 +341,12 @@ mod tests {
         );
         assert_eq!(
             error_of("zzz = 1", only),
-            "line 1: unknown key \"zzz\"; there are node-name, root"
+            "line 1: unknown key \"zzz\", the known keys are node-name, root"
         );
-        let said = error_of("b = 1\na = 1", only);
+        let message = error_of("b = 1\na = 1", only);
         assert!(
-            said.starts_with("line 1: unknown key \"b\""),
-            "the first in the text: {said}"
+            message.starts_with("line 1: unknown key \"b\""),
+            "the first in the text: {message}"
         );
     }
 

@@ -1,4 +1,4 @@
-//! A cluster network and the subnets it is cut into, for either family.
+//! The keys of one family in a `net-conf.json`: its cluster network and the subnets to lease from it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,7 +7,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::json::Fields;
 use super::net_conf_error::NetConfError;
 
-/// Where a registry that hands out subnets takes them from.
+/// The subnets that a registry may lease to nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubnetRange {
     /// Prefix length of each subnet.
@@ -18,25 +18,25 @@ pub struct SubnetRange {
     pub max: IpAddr,
 }
 
-/// What differs between the families.
+/// The keys and limits of one family.
 pub(super) struct FamilyRules {
     bits: u8,
     network: &'static str,
     len: &'static str,
     min: &'static str,
     max: &'static str,
-    /// Subnets get this length where the network has room for four of them.
+    /// The default length, if the network has room for four subnets of it.
     usual_len: u8,
-    /// A subnet needs a tunnel address, a bridge and a pod.
+    /// The longest prefix with room for a tunnel address, a bridge and a pod.
     longest_len: u8,
     /// The longest network prefix with room for four subnets of `longest_len`.
     longest_network: u8,
     example: &'static str,
-    /// Prefixes whose addresses can never be pods'.
+    /// Prefixes that pods cannot use.
     reserved: &'static [IpNet],
 }
 
-/// What the file says of one family.
+/// The values of one family's keys.
 #[derive(Clone, Copy)]
 pub(super) struct FamilyKeys {
     network: Option<IpNet>,
@@ -45,7 +45,7 @@ pub(super) struct FamilyKeys {
     max: Option<IpAddr>,
 }
 
-/// Reads the keys of one family; nothing is compared with anything yet.
+/// Reads the keys of one family. [`FamilyKeys::complete`] checks them against each other.
 pub(super) fn read(fields: &Fields, rules: &FamilyRules) -> Result<FamilyKeys, NetConfError> {
     Ok(FamilyKeys {
         network: read_network(fields, rules)?,
@@ -56,12 +56,12 @@ pub(super) fn read(fields: &Fields, rules: &FamilyRules) -> Result<FamilyKeys, N
 }
 
 impl FamilyKeys {
-    /// The network, and its subnets with flannel's defaults and checks (`CheckNetworkConfig`).
+    /// Applies flannel's checks and defaults (`CheckNetworkConfig`). Returns the network and its range of subnets.
     pub(super) fn complete(
         &self,
         rules: &FamilyRules,
     ) -> Result<(IpNet, SubnetRange), NetConfError> {
-        // flannel takes a network of all zeros for none.
+        // flannel treats a network of all zeros as missing.
         let network = self
             .network
             .filter(|net| net.prefix_len() > 0)
@@ -90,7 +90,7 @@ impl FamilyKeys {
             }
             Some(address) => Ok(address),
         };
-        // The first subnet is left out: its base is the network's own address.
+        // flannel skips the first subnet: its base is the network's own address.
         let min = bound(self.min, rules.min, address(first + size, rules))?;
         let max = bound(self.max, rules.max, address(last, rules))?;
         Ok((network, SubnetRange { len, min, max }))
@@ -141,7 +141,7 @@ fn read_network(fields: &Fields, rules: &FamilyRules) -> Result<Option<IpNet>, N
     }
 }
 
-/// 0 is as good as absent, as in flannel; a negative length is no `uint`.
+/// As in flannel, 0 counts as missing, and a negative length is not a `uint`.
 fn read_len(fields: &Fields, rules: &FamilyRules) -> Result<Option<i64>, NetConfError> {
     match fields.whole(rules.len)? {
         Some(len) if len < 0 => Err(NetConfError::Type {
@@ -170,7 +170,7 @@ fn read_bound(
     }
 }
 
-/// `ADDRESS/LENGTH`, host bits as written. Stricter than `IpNet`'s own parser, which takes `010.1.1.1` for ten.
+/// Parses `ADDRESS/LENGTH` and keeps host bits. Stricter than `IpNet`'s parser, which accepts `010.1.1.1`.
 pub(crate) fn parse_prefix(text: &str) -> Option<IpNet> {
     let (address, len) = text.split_once('/')?;
     let digits = len.bytes().all(|b| b.is_ascii_digit());

@@ -1,4 +1,4 @@
-//! What entries of one list must agree on, or must not share.
+//! Checks the entries of one list against each other: what they must agree on, and what only one may have.
 //!
 //! Every check sorts or hashes, so a list of any length costs little more than reading it.
 
@@ -10,7 +10,7 @@ use encap::{Family, Mac};
 use super::fault::NodeListFault;
 use super::parsed_node::{FaultAt, ParsedNode};
 
-/// Finds the first contradiction between entries.
+/// Returns the first conflict between entries.
 pub(super) fn check(nodes: &[ParsedNode]) -> Result<(), FaultAt> {
     names(nodes)?;
     subnets(nodes)?;
@@ -30,7 +30,7 @@ fn names(nodes: &[ParsedNode]) -> Result<(), FaultAt> {
     Ok(())
 }
 
-/// Prefixes nest or are disjoint, so in the order of their bases two that overlap have two neighbours that do.
+/// Two prefixes are nested or disjoint. So if any two overlap, two neighbours in the order of their base addresses do.
 fn subnets(nodes: &[ParsedNode]) -> Result<(), FaultAt> {
     let mut all = Vec::new();
     for node in nodes {
@@ -53,7 +53,7 @@ fn subnets(nodes: &[ParsedNode]) -> Result<(), FaultAt> {
     Ok(())
 }
 
-/// Entries with one public address are one peer, and have all of them in common. Yields the first entry of each.
+/// Entries that share a public address are one peer and must agree. Returns the first entry of each address.
 fn addresses(nodes: &[ParsedNode]) -> Result<HashMap<IpAddr, &ParsedNode>, FaultAt> {
     let mut owners: HashMap<IpAddr, &ParsedNode> = HashMap::new();
     for node in nodes {
@@ -75,17 +75,17 @@ fn addresses(nodes: &[ParsedNode]) -> Result<HashMap<IpAddr, &ParsedNode>, Fault
     Ok(owners)
 }
 
-/// Whether two entries that are one peer agree; the place and the key where they do not.
+/// Checks that two entries of one peer agree. The error is the offset and the key in which they differ.
 fn agree(node: &ParsedNode, first: &ParsedNode) -> Result<(), (Option<usize>, &'static str)> {
-    let (ours, theirs) = (&node.lease, &first.lease);
-    if ours.public != theirs.public {
+    let (lease, other) = (&node.lease, &first.lease);
+    if lease.public != other.public {
         return Err((None, "pair of public-ip and public-ipv6"));
     }
-    if ours.format != theirs.format {
+    if lease.format != other.format {
         return Err((None, "backend"));
     }
     for family in [Family::V4, Family::V6] {
-        if ours.vtep_mac.of(family) != theirs.vtep_mac.of(family) {
+        if lease.vtep_mac.of(family) != other.vtep_mac.of(family) {
             return Err((Some(*node.mac_at.of(family)), mac_key(family)));
         }
     }

@@ -60,7 +60,7 @@ impl Registry {
     /// Opens the registry that `config` names. Must be called within a tokio runtime with I/O and time.
     ///
     /// # Errors
-    /// [`RegistryError`]. Content that cannot be read is no error here: the first [`Update`] reports it.
+    /// [`RegistryError`]. Content that cannot be read is not an error here: the first [`Update`] reports it.
     pub fn open(config: &NodeConfig, net_conf: &NetConf) -> Result<Registry, RegistryError> {
         let file = FileRegistry::watch(&config.node_file, net_conf, &config.node_name)?;
         Ok(Registry::File(file))

@@ -1,19 +1,19 @@
-//! `nodes.toml`: every node of the cluster, written by people.
+//! `nodes.toml`: the list of nodes that an operator writes.
 //!
 //! ```toml
 //! [[node]]
 //! name = "n1"
 //! subnets = ["10.244.1.0/24"]
 //! public-ip = "192.0.2.1"
-//! public-ipv6 = "2001:db8::1"              # default: none; a second address, beside an IPv4 one
+//! public-ipv6 = "2001:db8::1"              # default: none; needs an IPv4 public-ip
 //! backend = "vxlan"                        # default: the Backend of the network configuration
 //! vtep-mac = "2e:fd:04:c7:59:61"           # default: lease::default_vtep_mac of public-ip
-//! vtep-mac-v6 = "2e:fd:04:c7:59:62"        # default: vtep-mac; of inner IPv6, where that has a device of its own
-//! accept-sources = ["10.9.0.0/16"]         # further pod-side sources accepted from it
-//! underlay-sources = ["198.51.100.7"]      # further underlay addresses it sends from
+//! vtep-mac-v6 = "2e:fd:04:c7:59:62"        # default: vtep-mac; for inner IPv6 of a node with two devices
+//! accept-sources = ["10.9.0.0/16"]         # further inner sources that peers accept from it
+//! underlay-sources = ["198.51.100.7"]      # further outer sources that peers accept from it
 //! ```
 //!
-//! The file is checked as a whole: a list that holds one contradiction is not used at all.
+//! The file is checked as a whole: one fault refuses the whole list.
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -29,10 +29,10 @@ use crate::config::NetConf;
 use crate::config::document::{self, TomlEntry, TomlTable};
 use crate::lease::{Lease, default_vtep_mac, unfit_for_underlay};
 
-/// Reads a `nodes.toml`, the leases in the order of the file.
+/// Reads a `nodes.toml`. The leases are in the order of the file.
 ///
 /// # Errors
-/// [`NodeListError`] with a line that must change and what is wrong in it.
+/// [`NodeListError`] with the first fault and its line.
 pub fn parse(text: &str, net_conf: &NetConf) -> Result<Vec<Lease>, NodeListError> {
     document::parse(text, |document| {
         document.only(&["node"])?;
@@ -47,7 +47,7 @@ pub fn parse(text: &str, net_conf: &NetConf) -> Result<Vec<Lease>, NodeListError
     })
 }
 
-/// Writes leases as a `nodes.toml` that [`parse`] reads as the same leases, whatever the cluster's backend.
+/// Writes leases as a `nodes.toml`. [`parse`] reads the same leases from it under any backend of the cluster.
 pub fn render(leases: &[Lease]) -> String {
     leases.iter().map(entry).collect()
 }
@@ -83,7 +83,7 @@ fn quoted(values: &[impl Display]) -> String {
     format!("[{}]", values.join(", "))
 }
 
-/// Reads one entry and compares it with the cluster, not yet with other entries.
+/// Reads one entry and checks it against the cluster networks. `conflicts` checks the entries against each other.
 struct NodeParser<'a> {
     text: &'a str,
     net_conf: &'a NetConf,
@@ -283,7 +283,7 @@ impl NodeParser<'_> {
         })?;
         let Mac([first, ..]) = mac;
         if mac == Mac::default() || first & MULTICAST != 0 {
-            return Err(self.refuse(entry, NodeListFault::NobodysMac { key, mac }));
+            return Err(self.refuse(entry, NodeListFault::NotUnicastMac { key, mac }));
         }
         Ok(mac)
     }

@@ -9,11 +9,11 @@ use crate::lease::Lease;
 /// The lease of this node, which is `node_name`.
 ///
 /// # Errors
-/// A sentence with the remedy, where a list that is right for the cluster is wrong for this node.
+/// One sentence with the remedy, if the list is valid for the cluster but not for this node.
 pub fn own<'a>(leases: &'a [Lease], node_name: &str) -> Result<&'a Lease, String> {
     let Some(own) = leases.iter().find(|lease| lease.name == node_name) else {
         return Err(format!(
-            "no node is named {node_name:?}, which this node is: add its entry, or set node-name to its name here"
+            "no node is named {node_name:?}, the name of this node: add its entry, or set node-name to the name that the list uses"
         ));
     };
     let mut others = leases.iter().filter(|lease| lease.name != own.name);
@@ -27,13 +27,13 @@ pub fn own<'a>(leases: &'a [Lease], node_name: &str) -> Result<&'a Lease, String
             _ => "public-ip",
         };
         return Err(format!(
-            "{} has our own {key} {shared}, so packets for it would come back to us: give it its own, or give us its subnets",
+            "{} has this node's {key} {shared}, so packets to it would return to this node: give it another address, or list its subnets under this node",
             twin.name
         ));
     }
     if own.vtep_mac.v4 != own.vtep_mac.v6 {
         return Err(format!(
-            "our own entry has vtep-mac-v6 {} beside vtep-mac {}, but a Tartan node has one VTEP MAC for both families: leave vtep-mac-v6 out",
+            "this node's entry has vtep-mac-v6 {} and vtep-mac {}, but a Tartan node has one VTEP MAC for both families: leave vtep-mac-v6 out",
             own.vtep_mac.v6, own.vtep_mac.v4
         ));
     }

@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use crate::config::{Device, NodeConfig};
+use crate::config::{DeviceKind, NodeConfig};
 use crate::keeper::descriptors::{Descriptors, DescriptorsError};
 
 /// The device as its workers get it.
@@ -222,9 +222,11 @@ fn adopt(
     let plain = queues.len() == 1 && queues.iter().all(is_plain);
     let shares = match config.device {
         // A service before may have found no other than the plain one.
-        Device::Plain | Device::Auto if plain => queues.into_iter().next().map(Shares::Plain),
-        Device::Plain => None,
-        Device::Auto | Device::Offload => {
+        DeviceKind::Plain | DeviceKind::Auto if plain => {
+            queues.into_iter().next().map(Shares::Plain)
+        }
+        DeviceKind::Plain => None,
+        DeviceKind::Auto | DeviceKind::Offload => {
             let held = Opened {
                 queues,
                 writers,
@@ -269,19 +271,19 @@ async fn open(
     }
 }
 
-fn open_now(name: &str, wanted: Device, workers: usize) -> Result<Shares, DeviceError> {
+fn open_now(name: &str, wanted: DeviceKind, workers: usize) -> Result<Shares, DeviceError> {
     let open_plain = || plain::open(name).map(Shares::Plain);
     let open_fast = || tun::open(name, workers).map(Shares::Fast);
     match wanted {
-        Device::Plain => open_plain(),
-        Device::Auto => match open_fast() {
+        DeviceKind::Plain => open_plain(),
+        DeviceKind::Auto => match open_fast() {
             Err(DeviceError::NoOffloads(error)) => {
                 info!("this kernel offers no TUN device with offloads: {error}");
                 open_plain()
             }
             result => result,
         },
-        Device::Offload => {
+        DeviceKind::Offload => {
             let shares = open_fast()?;
             let tunnels = shares.tunnels(name)?;
             let offloads =

@@ -59,7 +59,7 @@ impl Sources {
         };
         for key in net_conf.unknown_keys() {
             let file = config.net_conf.display();
-            warn!("{file}: a key without meaning, as in flannel: {key}");
+            warn!("{file}: unknown key, ignored as flannel does: {key}");
         }
         let kept =
             kept.filter(|kept| usable(kept.belongs_to(&net_conf, &config.state_dir())).is_some());
@@ -101,7 +101,8 @@ async fn first(registry: &mut Registry, has_other_source: bool) -> Update {
         .await
         .unwrap_or_else(|_elapsed| Update::Refused {
             place: registry.place(),
-            reason: "it is still being written".to_owned(),
+            reason: "no complete list has arrived yet; another process may still be writing it"
+                .to_owned(),
         })
 }
 

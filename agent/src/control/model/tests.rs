@@ -157,7 +157,7 @@ fn until_the_sockets_move_nothing_of_ours_changes() {
         Update::Leases(parse(&text, &NetConf::parse(NET_CONF).unwrap()).unwrap())
     };
     let mac = |text: &str| -> encap::Mac { text.parse().unwrap() };
-    let before = model.desired.spec.model.clone();
+    let before = model.desired.spec.node.clone();
     assert_eq!(before.vtep_mac, mac("0a:74:c0:00:02:01"));
     model.learn(list("192.0.2.9", ""));
     assert_eq!(model.known.wanted(), v4(9));
@@ -166,14 +166,14 @@ fn until_the_sockets_move_nothing_of_ours_changes() {
     model.learn(list("192.0.2.9", "vtep-mac = \"02:00:00:00:00:09\"\n"));
     let spec = model.decide().unwrap();
     assert_eq!(
-        (spec.model.public, spec.model.vtep_mac),
+        (spec.node.public, spec.node.vtep_mac),
         (before.public, mac("02:00:00:00:00:09"))
     );
     model.learn(list("192.0.2.9", ""));
     model.known.bound = v4(9);
     let spec = model.decide().unwrap();
     assert_eq!(
-        (spec.model.public, spec.model.vtep_mac),
+        (spec.node.public, spec.node.vtep_mac),
         (v4(9), mac("0a:74:c0:00:02:09"))
     );
 }
@@ -189,8 +189,8 @@ fn behind_a_translator_the_listed_address_stays_in_force() {
     Arc::make_mut(&mut model.known.config).public_v4 = Some([10, 0, 0, 2].into());
     assert_eq!(model.known.own_in_force(), model.known.own);
     let spec = model.decide().unwrap().clone();
-    assert_eq!(spec.model.public, model.known.bound);
-    assert_eq!(spec.model.vtep_mac, model.known.own.vtep_mac.v4);
+    assert_eq!(spec.node.public, model.known.bound);
+    assert_eq!(spec.node.vtep_mac, model.known.own.vtep_mac.v4);
 }
 
 #[test]
