@@ -171,6 +171,15 @@ pub enum HostError {
         /// What to do.
         remedy: String,
     },
+    /// A problem of the node's packet filter, on a node with tables of iptables-legacy.
+    #[error("{problem}; {legacy}")]
+    RulesBesideLegacy {
+        /// The problem.
+        #[source]
+        problem: Box<HostError>,
+        /// Which tables there are, and how to look at them.
+        legacy: String,
+    },
     /// `subnet.env` could not be written.
     #[error(
         "cannot write {path}: make its directory writable by root, or set `subnet-file` to another path"

@@ -10,8 +10,7 @@
 //! [`Host::apply`] is set-up and repair in one: it reads what is, does what is
 //! missing, and says what it did. Called again it does nothing, so the caller
 //! may call it at every hint from [`watch()`] and every few seconds besides. What
-//! the kernel announces to nobody (`accept_local` and its like, `subnet.env`,
-//! iptables-legacy) is looked at by [`Host::is_undisturbed`], which costs little.
+//! the kernel announces to nobody (`accept_local` and its like, `subnet.env`) is looked at by [`Host::is_undisturbed`], which costs little.
 //!
 //! Everything that can be refused is checked before the first change. A failure
 //! after that leaves what was done: each step is right by itself, forwarding

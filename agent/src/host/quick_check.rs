@@ -1,6 +1,6 @@
 //! What changes without an announcement, looked at between two readings of everything.
 //!
-//! No [`watch()`](super::watch()) tells of most settings under `/proc/sys`, of files, and of iptables-legacy; and an
+//! No [`watch()`](super::watch()) tells of most settings under `/proc/sys` and of files; and an
 //! accept rule that somebody else took out a moment ago is put back only after a pause
 //! ([`firewall`](super::firewall)).
 
@@ -16,7 +16,7 @@ impl Host {
     pub fn is_undisturbed(&mut self, desired: &HostState) -> bool {
         self.untold.is_empty()
             && self.record.unwritten().is_none()
-            && self.firewall.is_undisturbed(&desired.cluster_routes)
+            && self.firewall.is_undisturbed()
             && self.subnet_file == FileState::of(&desired.subnet_file)
             && self.has_settings(desired)
     }

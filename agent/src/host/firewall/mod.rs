@@ -6,8 +6,8 @@
 //! An accept in our own table would not override a drop in another: every chain
 //! of a hook is asked. So it has no forward chain, and our accept rules stand in
 //! the chains of other tables on that hook that would cut pods off
-//! ([`foreign_chain`]), marked by their comment. iptables-legacy, whose rules the kernel keeps
-//! elsewhere, is only looked at ([`legacy`]).
+//! ([`foreign_chain`]), marked by their comment. Rules of iptables-legacy, which the kernel
+//! keeps elsewhere, are not read ([`legacy`]).
 //!
 //! State: the number of the rules' generation at which all was found well.
 //! While the kernel gives the same number, nothing has changed and one
@@ -36,13 +36,14 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use rustix::io::Errno;
+use tracing::info;
 
 use super::Host;
 use super::change::Change;
 use super::error::HostError;
 use super::host_state::HostState;
 use foreign_chain::{Other, is_foreign};
-use legacy::Legacy;
+use legacy::LegacyTables;
 use masquerade::Wanted;
 use nft::{BaseChain, FoundRule, INET, IPV4, IPV6, NftError, Rule, Socket, Table};
 use own_table::{COMMENT, TABLE, is_in_own_table, is_own};
@@ -55,7 +56,8 @@ pub(super) struct Firewall {
     agreed: Option<(u32, Wanted)>,
     /// When rules were last written, and which.
     wrote: Option<(Instant, Wanted)>,
-    legacy: Legacy,
+    /// Tables of iptables-legacy, as last logged.
+    legacy: LegacyTables,
 }
 
 impl Host {
@@ -85,10 +87,15 @@ impl Host {
                 ..Firewall::default()
             };
         }
-        // What cuts pods off weighs more than what is not checked: a kernel without nf_tables has iptables-legacy alone.
-        let legacy = self.firewall.legacy.check(&wanted.networks(true, true));
-        legacy.and(result)?;
-        Ok(mem::take(&mut self.untold))
+        self.firewall.look_for_legacy_tables();
+        match result {
+            Ok(()) => Ok(mem::take(&mut self.untold)),
+            Err(problem) if self.firewall.legacy.is_empty() => Err(problem),
+            Err(problem) => Err(HostError::RulesBesideLegacy {
+                problem: Box::new(problem),
+                legacy: self.firewall.legacy.to_string(),
+            }),
+        }
     }
 
     /// How many packets of pods were dropped for a forged source since our
@@ -111,10 +118,18 @@ impl Host {
 }
 
 impl Firewall {
-    /// Whether the last call left nothing to do, and what cuts pods off is what did then. Changes of nf_tables are
-    /// announced, and none of them is looked for here.
-    pub(super) fn is_undisturbed(&mut self, networks: &[IpNet]) -> bool {
-        self.agreed.is_some() && self.legacy.is_unchanged(networks)
+    /// Whether the last call left nothing to do. The kernel announces changes of nf_tables; they are not looked for here.
+    pub(super) fn is_undisturbed(&self) -> bool {
+        self.agreed.is_some()
+    }
+
+    /// Logs the tables of iptables-legacy when they are others than before.
+    fn look_for_legacy_tables(&mut self) {
+        let found = LegacyTables::read();
+        if found != self.legacy && !found.is_empty() {
+            info!("{found}");
+        }
+        self.legacy = found;
     }
 
     async fn agree(&mut self, wanted: &Wanted, changes: &mut Vec<Change>) -> Result<(), HostError> {
