@@ -19,13 +19,13 @@ use super::settings::sysctls;
 impl Host {
     /// Whether [`apply`](Host::apply) leaves routes and addresses of ours in
     /// place that are not wanted: while nobody knows whether they still are.
-    pub fn only_add(&mut self, only_adds: bool) {
-        self.only_adds = only_adds;
+    pub fn set_add_only(&mut self, add_only: bool) {
+        self.add_only = add_only;
     }
 
     /// Why the memory of changed settings is not on disk, which keeps
     /// [`cleanup()`](super::cleanup()) from restoring them after a crash.
-    pub fn unrecorded(&self) -> Option<&HostError> {
+    pub fn record_problem(&self) -> Option<&HostError> {
         self.record.unwritten()
     }
 
@@ -60,7 +60,7 @@ impl Host {
         self.lengthen_queue(&plan.link).await?;
         // Before the device is up, or it makes itself a link-local address.
         for altered in sysctls::assert_device(&name, v6)? {
-            self.untold.push(Change::Set(altered.into()));
+            self.untold.push(Change::Setting(altered.into()));
         }
         self.silence(&name, &plan.link).await?;
         self.raise(&plan.link).await?;
@@ -89,7 +89,7 @@ impl Host {
     async fn lengthen_queue(&mut self, link: &Link) -> Result<(), HostError> {
         if link.queue < QUEUE {
             links::set_queue(&self.netlink.handle, link, QUEUE).await?;
-            self.untold.push(Change::Queue {
+            self.untold.push(Change::QueueLength {
                 device: link.name.clone(),
                 found: link.queue,
                 set: QUEUE,
@@ -105,7 +105,8 @@ impl Host {
             let forwarding = sysctls::leave_routers_groups(name)?;
             links::without_multicast(&self.netlink.handle, link).await?;
             sysctls::restore_forwarding(name, forwarding)?;
-            self.untold.push(Change::Silenced(link.name.clone()));
+            self.untold
+                .push(Change::MulticastDisabled(link.name.clone()));
         }
         Ok(())
     }
@@ -113,11 +114,11 @@ impl Host {
     async fn raise(&mut self, link: &Link) -> Result<(), HostError> {
         if !link.is_ours() {
             links::mark(&self.netlink.handle, link).await?;
-            self.untold.push(Change::Marked(link.name.clone()));
+            self.untold.push(Change::AliasSet(link.name.clone()));
         }
         if !link.up {
             links::raise(&self.netlink.handle, link).await?;
-            self.untold.push(Change::Raised(link.name.clone()));
+            self.untold.push(Change::BroughtUp(link.name.clone()));
         }
         Ok(())
     }
@@ -138,7 +139,7 @@ impl Host {
             &desired.cluster_routes,
         );
         let mut steps = routes::plan(&picture.routes, &plan.wanted, plan.link.index);
-        if self.only_adds {
+        if self.add_only {
             steps.retain(|step| !matches!(step, Step::Remove(_)));
             surplus.clear();
         }
@@ -183,7 +184,7 @@ impl Host {
         for (setting, value) in wanted {
             let altered = sysctls::assert_remembered(&setting, value, &mut self.record)?;
             self.untold
-                .extend(altered.map(|altered| Change::Set(altered.into())));
+                .extend(altered.map(|altered| Change::Setting(altered.into())));
         }
         Ok(())
     }

@@ -12,13 +12,13 @@ use super::settings::sysctls::Altered;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The device was marked as ours (its alias).
-    Marked(String),
+    AliasSet(String),
     /// The device was brought up.
-    Raised(String),
+    BroughtUp(String),
     /// The device is no longer one to send multicast on.
-    Silenced(String),
+    MulticastDisabled(String),
     /// The device's queue was made longer.
-    Queue {
+    QueueLength {
         /// The device.
         device: String,
         /// Packets that could wait before.
@@ -46,13 +46,13 @@ pub enum Change {
     /// A route of ours that is no longer wanted was removed.
     RouteRemoved(String),
     /// A kernel setting was changed.
-    Set(SettingChange),
+    Setting(SettingChange),
     /// Our nft table was written anew; its family and name.
     TableWritten(String),
     /// Our accept rules were put into a chain of another table.
-    AcceptPlaced(String),
+    AcceptRulesAdded(String),
     /// Our accept rules were taken out of a chain of another table.
-    AcceptRemoved(String),
+    AcceptRulesRemoved(String),
     /// A pod's limit was put in force.
     Limited {
         /// The host's end.
@@ -65,9 +65,9 @@ pub enum Change {
     /// What shaped a pod that is gone was removed; its name.
     LimiterRemoved(String),
     /// `subnet.env` was written; its path.
-    SubnetFile(PathBuf),
+    SubnetEnvWritten(PathBuf),
     /// The memory of earlier changes was refused, and a new one begun; why.
-    MemoryRefused(String),
+    RecordRefused(String),
 }
 
 /// A kernel setting that was changed.
@@ -94,10 +94,10 @@ impl From<Altered> for SettingChange {
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Change::Marked(device) => write!(f, "marked {device} as ours"),
-            Change::Raised(device) => write!(f, "brought {device} up"),
-            Change::Silenced(device) => write!(f, "took multicast from {device}"),
-            Change::Queue { device, found, set } => {
+            Change::AliasSet(device) => write!(f, "marked {device} as ours"),
+            Change::BroughtUp(device) => write!(f, "brought {device} up"),
+            Change::MulticastDisabled(device) => write!(f, "took multicast from {device}"),
+            Change::QueueLength { device, found, set } => {
                 write!(
                     f,
                     "made the queue of {device} longer, from {found} to {set} packets"
@@ -119,22 +119,22 @@ impl fmt::Display for Change {
             Change::RouteAdded(route) => write!(f, "added the route {route}"),
             Change::RouteReplaced(route) => write!(f, "put right the route {route}"),
             Change::RouteRemoved(route) => write!(f, "removed the route {route}"),
-            Change::Set(setting) => write!(
+            Change::Setting(setting) => write!(
                 f,
                 "set {} from {} to {}",
                 setting.key, setting.found, setting.set
             ),
             Change::TableWritten(table) => write!(f, "wrote the nft table {table}"),
-            Change::AcceptPlaced(chain) => write!(
+            Change::AcceptRulesAdded(chain) => write!(
                 f,
                 "let pod traffic through the nft chain {chain}, which cut it off"
             ),
-            Change::AcceptRemoved(chain) => write!(
+            Change::AcceptRulesRemoved(chain) => write!(
                 f,
                 "removed our accept rules from the nft chain {chain}, which no longer cuts pods off"
             ),
-            Change::SubnetFile(path) => write!(f, "wrote {}", path.display()),
-            Change::MemoryRefused(reason) => write!(
+            Change::SubnetEnvWritten(path) => write!(f, "wrote {}", path.display()),
+            Change::RecordRefused(reason) => write!(
                 f,
                 "began a new memory of changed settings, the old one is refused: {reason}"
             ),

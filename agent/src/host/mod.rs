@@ -3,14 +3,14 @@
 //! Makes the kernel agree with a [`HostState`]: the tunnel device up, with its
 //! address and MTU; the routes of [`net::routes`]; the settings of [`settings::sysctls`].
 //! Everything goes over rtnetlink, nfnetlink and `/proc/sys`; nothing is
-//! executed. [`Host::apply_beside`] does what forwarding between pods does not
+//! executed. [`Host::apply_firewall_and_subnet_env`] does what forwarding between pods does not
 //! depend on: the packet filter ([`firewall`]) and flannel's file
 //! ([`subnet_env`]).
 //!
 //! [`Host::apply`] is set-up and repair in one: it reads what is, does what is
 //! missing, and says what it did. Called again it does nothing, so the caller
 //! may call it at every hint from [`watch()`] and every few seconds besides. What
-//! the kernel announces to nobody (`accept_local` and its like, `subnet.env`) is looked at by [`Host::is_undisturbed`], which costs little.
+//! the kernel announces to nobody (`accept_local` and its like, `subnet.env`) is looked at by [`Host::passes_quick_check`], which costs little.
 //!
 //! Everything that can be refused is checked before the first change. A failure
 //! after that leaves what was done: each step is right by itself, forwarding
@@ -72,7 +72,7 @@ pub struct Host {
     /// Changes made by calls that failed later on, not yet told.
     untold: Vec<Change>,
     /// Nothing is withdrawn.
-    only_adds: bool,
+    add_only: bool,
     /// `subnet.env` when it was last as it should be.
     subnet_file: Option<FileState>,
 }
@@ -97,7 +97,7 @@ impl Host {
                 Record::new(state_dir, place)
             }
             Err(reason) => {
-                untold.push(Change::MemoryRefused(reason.to_string()));
+                untold.push(Change::RecordRefused(reason.to_string()));
                 Record::new(state_dir, place)
             }
         };
@@ -106,18 +106,21 @@ impl Host {
             record,
             firewall: Firewall::default(),
             untold,
-            only_adds: false,
+            add_only: false,
             subnet_file: None,
         })
     }
 
-    /// Packet filter and `subnet.env`, as [`apply_rules`](Host::apply_rules) and
+    /// Packet filter and `subnet.env`, as [`apply_firewall`](Host::apply_firewall) and
     /// [`write_subnet_env`](Host::write_subnet_env) make them; neither waits for
     /// the other. Returns what had to be changed, and the first refusal.
-    pub async fn apply_beside(&mut self, desired: &HostState) -> (Vec<Change>, Option<HostError>) {
+    pub async fn apply_firewall_and_subnet_env(
+        &mut self,
+        desired: &HostState,
+    ) -> (Vec<Change>, Option<HostError>) {
         let mut changes = Vec::new();
         let mut refused = None;
-        match self.apply_rules(desired).await {
+        match self.apply_firewall(desired).await {
             Ok(more) => changes = more,
             Err(error) => refused = Some(error),
         }

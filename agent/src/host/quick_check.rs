@@ -11,9 +11,9 @@ use super::settings::sysctls;
 use crate::file_state::FileState;
 
 impl Host {
-    /// Whether all that no watch tells of is as the last [`apply`](Host::apply) and [`apply_beside`](Host::apply_beside)
+    /// Whether all that no watch tells of is as the last [`apply`](Host::apply) and [`apply_firewall_and_subnet_env`](Host::apply_firewall_and_subnet_env)
     /// with this `desired` left it, and they left nothing undone. If not, they are to be called.
-    pub fn is_undisturbed(&mut self, desired: &HostState) -> bool {
+    pub fn passes_quick_check(&mut self, desired: &HostState) -> bool {
         self.untold.is_empty()
             && self.record.unwritten().is_none()
             && self.firewall.is_undisturbed()

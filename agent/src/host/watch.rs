@@ -79,7 +79,7 @@ pub fn watch() -> Result<Watch, HostError> {
 
 impl Watch {
     /// Whether every kind of change is told: there is a group of nf_tables.
-    pub fn is_whole(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.filter.is_some()
     }
 }

@@ -23,7 +23,7 @@ impl Control {
             && !self.engine.device_lost()
             && !self.node.have_records_changed()
             && server::is_socket(&self.node.known.config.run_dir().socket())
-            && self.host.is_undisturbed(&self.node.desired.host);
+            && self.host.passes_quick_check(&self.node.desired.host);
         if !quiet {
             return self.refresh().await;
         }
@@ -41,7 +41,7 @@ impl Control {
             &self.api_problem,
             &self.tending.problem,
         ];
-        self.watch.as_ref().is_some_and(Watch::is_whole)
+        self.watch.as_ref().is_some_and(Watch::is_complete)
             && self.saved
             && !self.node.cached.is_any()
             && self.applied == self.node.desired.host
@@ -59,7 +59,7 @@ impl Control {
         self.notice();
         self.note_offloads();
         self.reread_net_conf()?;
-        self.host.only_add(self.node.cached.is_any());
+        self.host.set_add_only(self.node.cached.is_any());
         self.node.reread_changed_records();
         let picture = self.host.picture().await;
         let mut unread = picture.as_ref().ok().and_then(|p| self.node.known.see(p));
@@ -106,7 +106,7 @@ impl Control {
             Ok(changes) => (changes, Ok(())),
             Err(error) => (Vec::new(), Err(error)),
         };
-        let (more, refused) = self.host.apply_beside(desired).await;
+        let (more, refused) = self.host.apply_firewall_and_subnet_env(desired).await;
         changes.extend(more);
         (changes, applied, refused)
     }

@@ -43,7 +43,7 @@ impl Control {
             .chain(self.api_problem.clone())
             .chain(self.lock_problem.clone())
             .chain(self.state_problem.clone())
-            .chain(self.host.unrecorded().map(|error| causes(error)))
+            .chain(self.host.record_problem().map(|error| causes(error)))
             .chain(self.underlay_problem.clone())
             .chain(self.workforce.problem.clone())
             .chain(self.unpinned())

@@ -70,7 +70,7 @@ pub async fn start(
         Err(error) => (Vec::new(), Some(bearable(error, take_over)?)),
     };
     // A refusal here keeps no pod from talking to another, so it ends no start either.
-    let (more, refused_beside) = host.apply_beside(&node.desired.host).await;
+    let (more, refused_beside) = host.apply_firewall_and_subnet_env(&node.desired.host).await;
     changes.extend(more);
     let refused = refused.or(refused_beside.map(|error| causes(&error)));
     let (node_file, node_file_problem) = match told_already(&node) {
@@ -150,7 +150,7 @@ async fn read(
         origin,
     } = Sources::read(&config).await?;
     let mut host = Host::open(&config.state_dir()).await?;
-    host.only_add(origin.cached.is_any());
+    host.set_add_only(origin.cached.is_any());
     let mut known = Known {
         facts: Facts::unread(&config, &own, &leases),
         bound: config.underlay(own.public),

@@ -110,7 +110,7 @@ impl Control {
         let at_rest = known.attachments.is_empty() && self.node.refused_records.is_empty();
         // Without a pod of ours nobody is to be found.
         let own: &[IpNet] = if at_rest { &[] } else { &known.own.subnets };
-        let bridged = self.host.answer_on_bridges(picture, own);
+        let bridged = self.host.set_proxy_arp_on_bridges(picture, own);
         let bridged = bridged.map(|(bridges, changes)| {
             self.tending.bridges = bridges;
             for change in changes {
@@ -195,7 +195,7 @@ impl Control {
         let one = std::slice::from_ref(record);
         let links = self.host.pod_links().await;
         let links = links.map_err(|error| causes(&error))?;
-        let (changes, refused) = self.host.shape_these(one, &links).await;
+        let (changes, refused) = self.host.apply_limits(one, &links).await;
         for change in changes {
             info!("set up: {change}");
         }

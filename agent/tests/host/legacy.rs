@@ -2,7 +2,7 @@
 //! and names it beside a firewall problem.
 
 use crate::namespace::Namespace;
-use crate::rules::apply_rules;
+use crate::rules::apply_firewall;
 use crate::{dual, v4};
 
 const NAMES: &str = "/proc/net/ip_tables_names";
@@ -10,7 +10,7 @@ const NAMES: &str = "/proc/net/ip_tables_names";
 #[test]
 fn no_table_is_made() {
     let namespace = Namespace::new();
-    apply_rules(&namespace, &v4()).unwrap();
+    apply_firewall(&namespace, &v4()).unwrap();
     assert_eq!(namespace.shell(&format!("cat {NAMES}")), "");
 }
 
@@ -29,7 +29,7 @@ fn existing_tables_are_left_alone_and_are_no_problem() {
         namespace.shell("(iptables-legacy-save; ip6tables-legacy-save) | sed 's/^#.*//; s/\\[.*//'")
     };
     let before = saved();
-    apply_rules(&namespace, &dual()).unwrap();
+    apply_firewall(&namespace, &dual()).unwrap();
     assert_eq!(saved(), before);
 }
 
@@ -37,7 +37,7 @@ fn existing_tables_are_left_alone_and_are_no_problem() {
 fn a_firewall_problem_names_the_tables_and_the_command_that_shows_their_rules() {
     let namespace = Namespace::new();
     let refused = || {
-        let error = apply_rules(&namespace, &v4()).unwrap_err().to_string();
+        let error = apply_firewall(&namespace, &v4()).unwrap_err().to_string();
         assert!(
             error.contains("the policy drop of the nft chain ip owned f cuts pods off"),
             "{error}"

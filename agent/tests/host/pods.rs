@@ -125,7 +125,7 @@ fn a_bridge_is_answered_on_only_as_long_as_pods_of_ours_are_there() {
         namespace.inside(|| async move {
             let mut host = Host::open(&state).await.unwrap();
             let picture = host.picture().await.unwrap();
-            let (bridges, changes) = host.answer_on_bridges(&picture, own).unwrap();
+            let (bridges, changes) = host.set_proxy_arp_on_bridges(&picture, own).unwrap();
             (bridges.join(" "), changes.len())
         })
     };

@@ -248,7 +248,7 @@ fn a_state_directory_that_cannot_be_written_keeps_nobody_from_forwarding() {
     namespace.inside(|| async {
         let mut host = Host::open(&state).await.unwrap();
         host.apply(&v4()).await.unwrap();
-        let told = host.unrecorded().unwrap().to_string();
+        let told = host.record_problem().unwrap().to_string();
         assert!(
             told.contains("host.json") && told.contains("writable"),
             "{told}"
@@ -256,7 +256,7 @@ fn a_state_directory_that_cannot_be_written_keeps_nobody_from_forwarding() {
         assert_eq!(namespace.setting("net/ipv4/ip_forward"), "1");
         std::fs::remove_file(&state).unwrap();
         assert_eq!(host.apply(&v4()).await.unwrap(), []);
-        assert!(host.unrecorded().is_none());
+        assert!(host.record_problem().is_none());
     });
     let record = std::fs::read_to_string(state.join("host.json")).unwrap();
     assert!(record.contains("net/ipv4/ip_forward"), "{record}");
@@ -273,7 +273,7 @@ fn while_only_adding_nothing_is_withdrawn() {
     moved.unreachable = nets(&["10.244.7.0/24"]);
     namespace.inside(|| async {
         let mut host = Host::open(&state).await.unwrap();
-        host.only_add(true);
+        host.set_add_only(true);
         let changes = host.apply(&moved).await.unwrap();
         assert!(
             changes.contains(&Change::AddressAdded(net("10.244.7.0/32"))),
@@ -288,7 +288,7 @@ fn while_only_adding_nothing_is_withdrawn() {
             .collect();
         assert!(lost.is_empty(), "{lost:?}");
         assert_eq!(host.apply(&moved).await.unwrap(), []);
-        host.only_add(false);
+        host.set_add_only(false);
         let changes = host.apply(&moved).await.unwrap();
         for change in [
             Change::AddressRemoved(net("10.244.1.0/32")),

@@ -70,7 +70,7 @@ fn an_ipv4_node_is_set_up_as_iproute2_sees_it() {
         assert_eq!(namespace.setting(path), value, "{path}");
     }
     for change in [
-        Change::Raised("tartan0".to_owned()),
+        Change::BroughtUp("tartan0".to_owned()),
         Change::AddressAdded(net("10.244.1.0/32")),
         Change::RouteAdded("10.244.0.0/16 dev tartan0 src 10.244.1.0".to_owned()),
         Change::RouteAdded("unreachable 10.244.1.0/24".to_owned()),

@@ -28,7 +28,7 @@ fn write(namespace: &Namespace, desired: &HostState) -> Result<Option<Change>, H
 fn the_file_is_written_once_followed_and_mended() {
     let namespace = Namespace::new();
     let (path, mut desired) = at(&namespace, "run/flannel/subnet.env");
-    let written = Some(Change::SubnetFile(path.clone()));
+    let written = Some(Change::SubnetEnvWritten(path.clone()));
     assert_eq!(write(&namespace, &desired).unwrap(), written);
     let text = fs::read_to_string(&path).unwrap();
     assert_eq!(text, desired.subnet_env.to_string());

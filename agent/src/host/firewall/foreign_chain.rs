@@ -103,9 +103,9 @@ impl Other {
         }
         let chain = self.chain.to_string();
         Ok(Some(if wanted.is_empty() {
-            Change::AcceptRemoved(chain)
+            Change::AcceptRulesRemoved(chain)
         } else {
-            Change::AcceptPlaced(chain)
+            Change::AcceptRulesAdded(chain)
         }))
     }
 

@@ -68,7 +68,7 @@ impl Host {
     /// # Errors
     /// [`HostError::Rules`]: no nf_tables in this kernel, or its refusal of a
     /// step. Steps after that one have been tried too.
-    pub async fn apply_rules(&mut self, desired: &HostState) -> Result<Vec<Change>, HostError> {
+    pub async fn apply_firewall(&mut self, desired: &HostState) -> Result<Vec<Change>, HostError> {
         let wanted = Wanted::of(desired);
         let mut changes = Vec::new();
         let mut result = self.firewall.agree(&wanted, &mut changes).await;

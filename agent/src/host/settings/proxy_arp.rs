@@ -26,7 +26,7 @@ impl Host {
     ///
     /// # Errors
     /// The kernel's refusal to switch.
-    pub fn answer_on_bridges(
+    pub fn set_proxy_arp_on_bridges(
         &mut self,
         picture: &Picture,
         own: &[IpNet],
@@ -36,7 +36,7 @@ impl Host {
         for bridge in bridges.iter().filter_map(|name| Interface::parse(name)) {
             let setting = Setting::ProxyArp(bridge);
             let altered = sysctls::assert_remembered(&setting, 1, &mut self.record)?;
-            changes.extend(altered.map(|altered| Change::Set(altered.into())));
+            changes.extend(altered.map(|altered| Change::Setting(altered.into())));
         }
         Ok((bridges, changes))
     }
@@ -55,7 +55,7 @@ impl Host {
         let mut changes = Vec::new();
         for made in over {
             let altered = sysctls::take_back(&made, &mut self.record)?;
-            changes.extend(altered.map(|altered| Change::Set(altered.into())));
+            changes.extend(altered.map(|altered| Change::Setting(altered.into())));
         }
         Ok(changes)
     }

@@ -38,14 +38,14 @@ impl Host {
         links: &PodLinks,
     ) -> (Vec<Change>, Option<HostError>) {
         let (mut changes, unremoved) = self.remove_limiters(links).await;
-        let (shaped, unshaped) = self.shape_these(attachments, links).await;
+        let (shaped, unshaped) = self.apply_limits(attachments, links).await;
         changes.extend(shaped);
         (changes, unremoved.or(unshaped))
     }
 
     /// Puts the limits of these attachments in force, of those whose host's end is there. Returns the same as
     /// [`shape`](Host::shape).
-    pub async fn shape_these(
+    pub async fn apply_limits(
         &self,
         attachments: &[Attachment],
         links: &PodLinks,

@@ -72,7 +72,7 @@ fn write_noted(state_dir: &Path, desired: &HostState) -> Result<Option<Change>, 
         path: path.clone(),
         source,
     })?;
-    Ok(Some(Change::SubnetFile(path.clone())))
+    Ok(Some(Change::SubnetEnvWritten(path.clone())))
 }
 
 /// What became of the file on record.
