@@ -5,8 +5,6 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 
-use super::settings::sysctls::Altered;
-
 /// One thing that [`Host::apply`](super::Host::apply) had to change. Its
 /// `Display` is a phrase for the log and `tartan status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,16 +77,6 @@ pub struct SettingChange {
     pub found: i32,
     /// Its value now.
     pub set: i32,
-}
-
-impl From<Altered> for SettingChange {
-    fn from(altered: Altered) -> SettingChange {
-        SettingChange {
-            key: altered.key,
-            found: altered.found,
-            set: altered.wrote,
-        }
-    }
 }
 
 impl fmt::Display for Change {

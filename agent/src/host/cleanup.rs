@@ -30,9 +30,9 @@ use super::Netlink;
 use super::error::HostError;
 use super::firewall;
 use super::net::links;
-use super::net::pod_links::{self, remove_limiter_of_nobody};
+use super::net::pod_links::{self, remove_orphaned_limiter};
 use super::net::routes;
-use super::settings::record::{self, Changed, Found, Place, Record};
+use super::settings::record::{self, RecordOnDisk, RecordedChange, Scope, SettingsRecord};
 use super::subnet_env::{self, Cleared};
 
 /// Where an agent leaves traces.
@@ -83,9 +83,9 @@ impl fmt::Display for Outcome {
 /// # Panics
 /// Outside a tokio runtime with I/O enabled.
 pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
-    let mut list = List::default();
-    let record = Place::here().and_then(|here| Record::read(&traces.state_dir, &here));
-    if let Ok(Found::Elsewhere(namespace)) = record {
+    let mut list = Outcomes::default();
+    let record = Scope::here().and_then(|here| SettingsRecord::read(&traces.state_dir, &here));
+    if let Ok(RecordOnDisk::OtherNamespace(namespace)) = record {
         let path = traces.state_dir.join(record::NAME);
         let error = HostError::OtherNamespace { path, namespace };
         list.failed("all of it", error);
@@ -93,35 +93,35 @@ pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
     }
     match Netlink::open() {
         Ok(netlink) => {
-            device(&netlink, &traces.device, &mut list).await;
-            refusals(&netlink, &traces.device, &mut list).await;
-            limiters(&netlink, &mut list).await;
+            remove_device(&netlink, &traces.device, &mut list).await;
+            remove_routes(&netlink, &traces.device, &mut list).await;
+            remove_limiters(&netlink, &mut list).await;
         }
         Err(error) => list.failed("the device and the routes", error),
     }
     for (what, gone) in firewall::clear().await {
         list.done(what, gone);
     }
-    let settled = settings(record, &mut list);
-    let cleared = subnet_file(&traces.state_dir, &mut list);
+    let settled = restore_settings(record, &mut list);
+    let cleared = remove_subnet_file(&traces.state_dir, &mut list);
     let keep = [(settled, record::NAME), (cleared, subnet_env::NOTE)];
     let keep: Vec<&str> = keep
         .iter()
         .filter_map(|(done, name)| (!done).then_some(*name))
         .collect();
-    directory(&traces.state_dir, &keep, &mut list);
-    attachments(&traces.run_dir, &mut list);
-    directory(traces.run_dir.path(), &[], &mut list);
+    remove_directory(&traces.state_dir, &keep, &mut list);
+    remove_attachments_directory(&traces.run_dir, &mut list);
+    remove_directory(traces.run_dir.path(), &[], &mut list);
     list.outcomes
 }
 
 /// What has been done so far.
 #[derive(Default)]
-struct List {
+struct Outcomes {
     outcomes: Vec<Outcome>,
 }
 
-impl List {
+impl Outcomes {
     fn done(&mut self, what: impl Into<String>, result: Result<(), HostError>) {
         match result {
             Ok(()) => self.outcomes.push(Outcome::Removed(what.into())),
@@ -140,7 +140,7 @@ impl List {
     }
 }
 
-async fn device(netlink: &Netlink, name: &str, list: &mut List) {
+async fn remove_device(netlink: &Netlink, name: &str, list: &mut Outcomes) {
     match links::named(&netlink.handle, name).await {
         Ok(Some(link)) if link.is_ours() => {
             let gone = links::delete(&netlink.handle, &link).await;
@@ -155,7 +155,7 @@ async fn device(netlink: &Netlink, name: &str, list: &mut List) {
     }
 }
 
-async fn refusals(netlink: &Netlink, device: &str, list: &mut List) {
+async fn remove_routes(netlink: &Netlink, device: &str, list: &mut Outcomes) {
     // The device may be there still, if its removal failed.
     let index = match links::named(&netlink.handle, device).await {
         Ok(link) => link.filter(links::Link::is_ours).map(|link| link.index),
@@ -173,14 +173,14 @@ async fn refusals(netlink: &Netlink, device: &str, list: &mut List) {
 }
 
 /// What shapes the traffic of pods.
-async fn limiters(netlink: &Netlink, list: &mut List) {
+async fn remove_limiters(netlink: &Netlink, list: &mut Outcomes) {
     let found = match pod_links::list(&netlink.handle).await {
         Ok(found) => found,
         Err(error) => return list.failed("what shapes pods", error),
     };
     for name in found.limiters() {
         let what = format!("the device {name}");
-        match remove_limiter_of_nobody(&netlink.handle, name, &found).await {
+        match remove_orphaned_limiter(&netlink.handle, name, &found).await {
             Ok(true) => list.done(what, Ok(())),
             Ok(false) => list.kept(
                 what,
@@ -192,27 +192,27 @@ async fn limiters(netlink: &Netlink, list: &mut List) {
 }
 
 /// Whether the record has served its purpose.
-fn settings(record: Result<Found, HostError>, list: &mut List) -> bool {
+fn restore_settings(record: Result<RecordOnDisk, HostError>, list: &mut Outcomes) -> bool {
     match record {
-        Ok(Found::Current(record)) => {
+        Ok(RecordOnDisk::Current(record)) => {
             let mut changes = record.changes().to_vec();
             // Forwarding first: accept_ra=2 is harmless on a host, accept_ra=1
             // on a router loses its default route.
             changes.sort_by(|a, b| a.setting.cmp(&b.setting));
             let mut settled = true;
             for change in &changes {
-                settled &= restore(change, list);
+                settled &= restore_setting(change, list);
             }
             settled
         }
-        Ok(Found::EarlierBoot) => {
+        Ok(RecordOnDisk::EarlierBoot) => {
             list.kept(
                 "the kernel settings",
                 "those on record were changed before a reboot",
             );
             true
         }
-        Ok(Found::Nothing | Found::Elsewhere(_)) => true,
+        Ok(RecordOnDisk::Nothing | RecordOnDisk::OtherNamespace(_)) => true,
         Err(error) => {
             list.failed("the kernel settings", error);
             false
@@ -222,7 +222,7 @@ fn settings(record: Result<Found, HostError>, list: &mut List) -> bool {
 
 /// flannel's file, by the note that says where it is and what we wrote. Whether
 /// the note is of no more use.
-fn subnet_file(state_dir: &Path, list: &mut List) -> bool {
+fn remove_subnet_file(state_dir: &Path, list: &mut Outcomes) -> bool {
     match subnet_env::clear(state_dir) {
         Cleared::Nothing => {}
         Cleared::Removed(path) => list.done(path.display().to_string(), Ok(())),
@@ -239,7 +239,7 @@ fn subnet_file(state_dir: &Path, list: &mut List) -> bool {
 }
 
 /// Whether the setting is as it was before us, or somebody else's by now.
-fn restore(change: &Changed, list: &mut List) -> bool {
+fn restore_setting(change: &RecordedChange, list: &mut Outcomes) -> bool {
     let what = format!("the change of {} to {}", change.setting, change.wrote);
     match change.setting.read() {
         Ok(Some(now)) if now == change.wrote => {
@@ -264,7 +264,7 @@ fn restore(change: &Changed, list: &mut List) -> bool {
 
 /// Empties `attachments/` of the plugin's own files and removes it, unless a
 /// pod's record lies there.
-fn attachments(run_dir: &RunDir, list: &mut List) {
+fn remove_attachments_directory(run_dir: &RunDir, list: &mut Outcomes) {
     let path = run_dir.attachments();
     let records = entries(&path)
         .unwrap_or_default()
@@ -272,7 +272,7 @@ fn attachments(run_dir: &RunDir, list: &mut List) {
         .filter(|entry| !is_hidden(entry))
         .count();
     if records == 0 {
-        directory(&path, &[], list);
+        remove_directory(&path, &[], list);
     } else {
         list.kept(
             format!("{records} attachment record(s) in {}", path.display()),
@@ -283,7 +283,7 @@ fn attachments(run_dir: &RunDir, list: &mut List) {
 
 /// Removes the files that lie directly in a directory of ours, but the one of
 /// the names to `keep`, then the directory if nothing is left in it.
-fn directory(path: &Path, keep: &[&str], list: &mut List) {
+fn remove_directory(path: &Path, keep: &[&str], list: &mut Outcomes) {
     let found = match entries(path) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return,
@@ -319,7 +319,7 @@ fn directory(path: &Path, keep: &[&str], list: &mut List) {
     }
 }
 
-fn removed(path: PathBuf, gone: io::Result<()>, list: &mut List) {
+fn removed(path: PathBuf, gone: io::Result<()>, list: &mut Outcomes) {
     list.done(
         path.display().to_string(),
         gone.map_err(|source| HostError::RemoveFile { path, source }),

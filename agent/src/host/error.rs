@@ -23,7 +23,7 @@ pub enum HostError {
     /// The kernel refuses for want of a capability.
     #[error("not permitted to {doing} {subject}: run as root, or with CAP_NET_ADMIN")]
     NotPermitted {
-        /// The deed, as a verb.
+        /// The action, as a verb.
         doing: &'static str,
         /// What it was to be done to.
         subject: String,
@@ -33,7 +33,7 @@ pub enum HostError {
     /// The kernel refuses for any other reason.
     #[error("cannot {doing} {subject}: {source}; the next repair tries again")]
     Netlink {
-        /// The deed, as a verb.
+        /// The action, as a verb.
         doing: &'static str,
         /// What it was to be done to.
         subject: String,
@@ -156,7 +156,7 @@ pub enum HostError {
     /// The node's packet filter could not be read or changed.
     #[error("cannot {doing}: {source}")]
     Rules {
-        /// The deed, and what it was to be done to.
+        /// The action, and what it was to be done to.
         doing: String,
         /// Why not, with the remedy.
         source: NftError,

@@ -61,16 +61,16 @@ pub use watch::{HostEvent, Watch, watch};
 
 use crate::file_state::FileState;
 use firewall::Firewall;
-use settings::record::{Found, Place, Record};
+use settings::record::{RecordOnDisk, Scope, SettingsRecord};
 
 /// The kernel's side of the node, and the memory of what was changed there.
 #[derive(Debug)]
 pub struct Host {
     netlink: Netlink,
-    record: Record,
+    record: SettingsRecord,
     firewall: Firewall,
     /// Changes made by calls that failed later on, not yet told.
-    untold: Vec<Change>,
+    unreported: Vec<Change>,
     /// Nothing is withdrawn.
     add_only: bool,
     /// `subnet.env` when it was last as it should be.
@@ -89,23 +89,23 @@ impl Host {
     /// # Panics
     /// Outside a tokio runtime with I/O enabled.
     pub async fn open(state_dir: &Path) -> Result<Host, HostError> {
-        let place = Place::here()?;
-        let mut untold = Vec::new();
-        let record = match Record::read(state_dir, &place) {
-            Ok(Found::Current(record)) => record,
-            Ok(Found::Nothing | Found::EarlierBoot | Found::Elsewhere(_)) => {
-                Record::new(state_dir, place)
-            }
+        let scope = Scope::here()?;
+        let mut unreported = Vec::new();
+        let record = match SettingsRecord::read(state_dir, &scope) {
+            Ok(RecordOnDisk::Current(record)) => record,
+            Ok(
+                RecordOnDisk::Nothing | RecordOnDisk::EarlierBoot | RecordOnDisk::OtherNamespace(_),
+            ) => SettingsRecord::new(state_dir, scope),
             Err(reason) => {
-                untold.push(Change::RecordRefused(reason.to_string()));
-                Record::new(state_dir, place)
+                unreported.push(Change::RecordRefused(reason.to_string()));
+                SettingsRecord::new(state_dir, scope)
             }
         };
         Ok(Host {
             netlink: Netlink::open()?,
             record,
             firewall: Firewall::default(),
-            untold,
+            unreported,
             add_only: false,
             subnet_file: None,
         })

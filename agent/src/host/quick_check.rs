@@ -14,9 +14,9 @@ impl Host {
     /// Whether all that no watch tells of is as the last [`apply`](Host::apply) and [`apply_firewall_and_subnet_env`](Host::apply_firewall_and_subnet_env)
     /// with this `desired` left it, and they left nothing undone. If not, they are to be called.
     pub fn passes_quick_check(&mut self, desired: &HostState) -> bool {
-        self.untold.is_empty()
-            && self.record.unwritten().is_none()
-            && self.firewall.is_undisturbed()
+        self.unreported.is_empty()
+            && self.record.write_error().is_none()
+            && self.firewall.is_applied()
             && self.subnet_file == FileState::of(&desired.subnet_file)
             && self.has_settings(desired)
     }

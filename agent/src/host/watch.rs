@@ -3,7 +3,7 @@
 //! A netlink socket in the multicast groups that announce changes of links,
 //! addresses, routes, traffic control and the settings the kernel announces
 //! (`forwarding`, `rp_filter`, `proxy_arp`), and one in the group of nf_tables,
-//! where the kernel has it. Only the kind of each change is told: whoever listens reads
+//! where the kernel has it. Only the kind of each change is reported: whoever listens reads
 //! the state again, once for a whole burst. So nothing is queued here; the
 //! kernel's receive buffer is the bound, and when it overflows the kernel says
 //! so once ([`HostEvent::Overrun`]), which means the same as every other event:
@@ -44,21 +44,21 @@ pub enum HostEvent {
 /// Changes of the kernel's tables, without end. It ends only when the socket
 /// fails, which calls for a new [`watch()`].
 pub struct Watch {
-    routing: Source,
+    routing: Subscription,
     /// None where the kernel has no netfilter.
-    filter: Option<Source>,
+    filter: Option<Subscription>,
 }
 
 /// One socket and what was read from it.
-struct Source {
+struct Subscription {
     socket: TokioSocket,
     buffer: Vec<u8>,
     /// What of `buffer` is not yet told.
-    told: usize,
+    reported: usize,
 }
 
 /// Starts to watch the calling thread's network namespace. Changes after the
-/// return are told; read the state after it, not before.
+/// return are reported; read the state after it, not before.
 ///
 /// # Errors
 /// When no netlink socket can be had.
@@ -70,15 +70,15 @@ pub fn watch() -> Result<Watch, HostError> {
         .iter()
         .fold(0, |mask, group| mask | 1_u32 << (*group as u32 - 1));
     Ok(Watch {
-        routing: Source::open(NETLINK_ROUTE, groups)
+        routing: Subscription::open(NETLINK_ROUTE, groups)
             .map_err(|source: io::Error| HostError::Socket { source })?,
         // Whoever listens looks by itself then.
-        filter: Source::open(NETLINK_NETFILTER, 1 << (NFNLGRP_NFTABLES - 1)).ok(),
+        filter: Subscription::open(NETLINK_NETFILTER, 1 << (NFNLGRP_NFTABLES - 1)).ok(),
     })
 }
 
 impl Watch {
-    /// Whether every kind of change is told: there is a group of nf_tables.
+    /// Whether every kind of change is reported: there is a group of nf_tables.
     pub fn is_complete(&self) -> bool {
         self.filter.is_some()
     }
@@ -99,27 +99,28 @@ impl Stream for Watch {
     }
 }
 
-impl Source {
-    fn open(protocol: isize, groups: u32) -> io::Result<Source> {
+impl Subscription {
+    fn open(protocol: isize, groups: u32) -> io::Result<Subscription> {
         let mut socket = TokioSocket::new(protocol)?;
         socket.socket_mut().bind(&SocketAddr::new(0, groups))?;
-        Ok(Source {
+        Ok(Subscription {
             socket,
             buffer: Vec::with_capacity(DATAGRAM),
-            told: 0,
+            reported: 0,
         })
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<HostEvent>> {
         loop {
-            while let Some((kind, length)) = self.buffer.get(self.told..).and_then(next_message) {
-                self.told += length;
+            while let Some((kind, length)) = self.buffer.get(self.reported..).and_then(next_message)
+            {
+                self.reported += length;
                 if let Some(event) = event(kind) {
                     return Poll::Ready(Some(event));
                 }
             }
             self.buffer.clear();
-            self.told = 0;
+            self.reported = 0;
             match self.socket.poll_recv_from(context, &mut self.buffer) {
                 Poll::Pending => return Poll::Pending,
                 // Port 0 is the kernel; nobody else has anything to tell us.

@@ -27,7 +27,7 @@ use crate::host::host_state::HostState;
 
 /// What the node is to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct FirewallRules {
     /// The check of pods' sources, the same on every node.
     pub(super) prerouting: Vec<Rule>,
     /// In the order in which packets meet them; none: no masquerade.
@@ -35,10 +35,10 @@ pub(super) struct Wanted {
     networks: Vec<IpNet>,
 }
 
-impl Wanted {
-    pub(super) fn of(desired: &HostState) -> Wanted {
+impl FirewallRules {
+    pub(super) fn of(desired: &HostState) -> FirewallRules {
         let networks = desired.cluster_routes.clone();
-        Wanted {
+        FirewallRules {
             prerouting: source_check::prerouting(),
             postrouting: if desired.masquerade {
                 postrouting(&networks, &desired.unreachable)
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_chain_of_one_family_sees_that_familys_networks() {
-        let wanted = Wanted {
+        let wanted = FirewallRules {
             prerouting: Vec::new(),
             postrouting: Vec::new(),
             networks: nets(&["10.244.0.0/16", "fd00:244::/48"]),

@@ -1,8 +1,8 @@
 //! What is ours among the rules of a host: a table, and rules in the chains of others.
 
-use super::nft::{BaseChain, INET, Table};
+use super::nft::{BaseChain, INET, NftTable};
 
-pub(super) fn is_own(table: &Table) -> bool {
+pub(super) fn is_own(table: &NftTable) -> bool {
     table.family == INET && table.name == TABLE
 }
 

@@ -44,7 +44,7 @@ pub struct LinkStats {
 pub(in crate::host) struct Link {
     pub(in crate::host) index: u32,
     pub(in crate::host) name: String,
-    pub(in crate::host) kind: Kind,
+    pub(in crate::host) kind: LinkKind,
     pub(in crate::host) alias: String,
     pub(in crate::host) up: bool,
     /// Whether the kernel, and whoever lists interfaces, takes it for one to send multicast on.
@@ -58,7 +58,7 @@ pub(in crate::host) struct Link {
 
 /// What an interface is, as far as it matters here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::host) enum Kind {
+pub(in crate::host) enum LinkKind {
     Loopback,
     Tun,
     Tap,
@@ -69,7 +69,7 @@ pub(in crate::host) enum Kind {
 impl Link {
     /// Whether this is a TUN that a Tartan agent marked as its own.
     pub(in crate::host) fn is_ours(&self) -> bool {
-        self.kind == Kind::Tun && self.alias == MARK
+        self.kind == LinkKind::Tun && self.alias == MARK
     }
 
     /// Why the interface carries nothing, with the remedy.
@@ -146,7 +146,7 @@ pub(in crate::host) async fn mark(handle: &Handle, link: &Link) -> Result<(), Ho
 }
 
 /// Brings the device up.
-pub(in crate::host) async fn raise(handle: &Handle, link: &Link) -> Result<(), HostError> {
+pub(in crate::host) async fn set_up(handle: &Handle, link: &Link) -> Result<(), HostError> {
     let mut message = addressed_to(link);
     message.header.flags = LinkFlags::Up;
     message.header.change_mask = LinkFlags::Up;
@@ -154,7 +154,7 @@ pub(in crate::host) async fn raise(handle: &Handle, link: &Link) -> Result<(), H
 }
 
 /// Takes the device off those that multicast is sent on.
-pub(in crate::host) async fn without_multicast(
+pub(in crate::host) async fn disable_multicast(
     handle: &Handle,
     link: &Link,
 ) -> Result<(), HostError> {
@@ -223,9 +223,9 @@ pub(in crate::host) fn parse(message: &LinkMessage) -> Link {
     link
 }
 
-fn kind(message: &LinkMessage) -> Kind {
+fn kind(message: &LinkMessage) -> LinkKind {
     if message.header.flags.contains(LinkFlags::Loopback) {
-        return Kind::Loopback;
+        return LinkKind::Loopback;
     }
     let info = message.attributes.iter().find_map(|attribute| {
         let LinkAttribute::LinkInfo(infos) = attribute else {
@@ -238,10 +238,12 @@ fn kind(message: &LinkMessage) -> Kind {
     });
     match info {
         // TUN and TAP share one kind; only a TAP has a link-layer address.
-        Some(InfoKind::Tun) if message.header.link_layer_type == LinkLayerType::None => Kind::Tun,
-        Some(InfoKind::Tun) => Kind::Tap,
-        Some(other) => Kind::Other(other.to_string()),
-        None => Kind::Other(String::new()),
+        Some(InfoKind::Tun) if message.header.link_layer_type == LinkLayerType::None => {
+            LinkKind::Tun
+        }
+        Some(InfoKind::Tun) => LinkKind::Tap,
+        Some(other) => LinkKind::Other(other.to_string()),
+        None => LinkKind::Other(String::new()),
     }
 }
 

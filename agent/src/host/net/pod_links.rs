@@ -7,7 +7,7 @@ use netlink_packet_route::link::LinkMessage;
 use rtnetlink::Handle;
 use rustix::io::Errno;
 
-use super::links::{self, Kind, Link, LinkStats};
+use super::links::{self, Link, LinkKind, LinkStats};
 use crate::host::Host;
 use crate::host::error::{HostError, errno};
 
@@ -70,7 +70,7 @@ impl PodLinks {
         let Link {
             index,
             name,
-            kind: Kind::Other(kind),
+            kind: LinkKind::Other(kind),
             mtu,
             up,
             ..
@@ -116,7 +116,7 @@ pub(in crate::host) async fn list(handle: &Handle) -> Result<PodLinks, HostError
 
 /// Removes a limiter that was listed, unless its pod is there: seen then, or only now, as one that was attached between
 /// the two looks. To a filter whose limiter is gone, packets are lost. Whether it was removed.
-pub(in crate::host) async fn remove_limiter_of_nobody(
+pub(in crate::host) async fn remove_orphaned_limiter(
     handle: &Handle,
     name: &str,
     listed: &PodLinks,
@@ -127,7 +127,7 @@ pub(in crate::host) async fn remove_limiter_of_nobody(
         return Ok(false);
     }
     let limiter = links::named(handle, name).await?;
-    let is_limiter = |link: &Link| link.kind == Kind::Other(LIMITER_KIND.to_owned());
+    let is_limiter = |link: &Link| link.kind == LinkKind::Other(LIMITER_KIND.to_owned());
     let Some(limiter) = limiter.filter(is_limiter) else {
         return Ok(false);
     };

@@ -15,8 +15,8 @@ use super::sysctls;
 use crate::host::Host;
 use crate::host::change::Change;
 use crate::host::error::HostError;
-use crate::host::net::addresses::Held;
-use crate::host::net::links::{Kind, Link};
+use crate::host::net::addresses::InterfaceAddress;
+use crate::host::net::links::{Link, LinkKind};
 use crate::host::picture::Picture;
 
 impl Host {
@@ -35,8 +35,8 @@ impl Host {
         let mut changes = self.stop_answering(&bridges)?;
         for bridge in bridges.iter().filter_map(|name| Interface::parse(name)) {
             let setting = Setting::ProxyArp(bridge);
-            let altered = sysctls::assert_remembered(&setting, 1, &mut self.record)?;
-            changes.extend(altered.map(|altered| Change::Setting(altered.into())));
+            let altered = sysctls::set_recorded(&setting, 1, &mut self.record)?;
+            changes.extend(altered.map(Change::Setting));
         }
         Ok((bridges, changes))
     }
@@ -54,15 +54,15 @@ impl Host {
             .collect();
         let mut changes = Vec::new();
         for made in over {
-            let altered = sysctls::take_back(&made, &mut self.record)?;
-            changes.extend(altered.map(|altered| Change::Setting(altered.into())));
+            let altered = sysctls::restore_recorded(&made, &mut self.record)?;
+            changes.extend(altered.map(Change::Setting));
         }
         Ok(changes)
     }
 }
 
 /// The names of bridges that hold an IPv4 network inside our subnets.
-fn within(links: &[Link], held: &[Held], own: &[IpNet]) -> Vec<String> {
+fn within(links: &[Link], held: &[InterfaceAddress], own: &[IpNet]) -> Vec<String> {
     let holds = |link: &Link| {
         let mut held = held.iter().filter(|held| held.index == link.index);
         held.any(|held| {
@@ -74,7 +74,7 @@ fn within(links: &[Link], held: &[Held], own: &[IpNet]) -> Vec<String> {
     };
     let bridges = links
         .iter()
-        .filter(|link| link.kind == Kind::Other("bridge".to_owned()) && holds(link));
+        .filter(|link| link.kind == LinkKind::Other("bridge".to_owned()) && holds(link));
     bridges.map(|link| link.name.clone()).collect()
 }
 
@@ -86,7 +86,7 @@ mod tests {
         Link {
             index,
             name: name.to_owned(),
-            kind: Kind::Other(kind.to_owned()),
+            kind: LinkKind::Other(kind.to_owned()),
             alias: String::new(),
             up: true,
             multicast: true,
@@ -112,7 +112,7 @@ mod tests {
             (4, "fd00:10:244:1::1/64"),
             (5, "10.244.1.7/32"),
         ];
-        let held = held.map(|(index, address)| Held {
+        let held = held.map(|(index, address)| InterfaceAddress {
             index,
             address: address.parse().unwrap(),
         });

@@ -26,8 +26,8 @@ use super::Host;
 use super::change::Change;
 use super::error::HostError;
 use super::net::links;
-use super::net::pod_links::{PodLink, PodLinks, remove_limiter_of_nobody};
-use bucket::{Bucket, Queues};
+use super::net::pod_links::{PodLink, PodLinks, remove_orphaned_limiter};
+use bucket::{Bucket, Buckets};
 
 impl Host {
     /// Puts the limits of all attachments in force, and removes what shaped a pod that is gone. Returns what had to be
@@ -60,13 +60,13 @@ impl Host {
         if limited.peek().is_none() {
             return (changes, first);
         }
-        let queues = match Queues::list(&self.netlink.handle).await {
-            Ok(queues) => queues,
+        let buckets = match Buckets::list(&self.netlink.handle).await {
+            Ok(buckets) => buckets,
             Err(error) => return (changes, Some(error)),
         };
         for (attachment, end) in limited {
             if let Err(error) = self
-                .shape_one(attachment, end, links, &queues, &mut changes)
+                .shape_one(attachment, end, links, &buckets, &mut changes)
                 .await
             {
                 first.get_or_insert(error);
@@ -80,7 +80,7 @@ impl Host {
         attachment: &Attachment,
         end: &PodLink,
         links: &PodLinks,
-        queues: &Queues,
+        buckets: &Buckets,
         changes: &mut Vec<Change>,
     ) -> Result<(), HostError> {
         let limits = attachment.bandwidth.unwrap_or_default();
@@ -91,7 +91,7 @@ impl Host {
         };
         if let Some(limit) = limits.ingress {
             let bucket = Bucket::of(limit, end.mtu);
-            if !queues.has(end.index, bucket) {
+            if !buckets.has(end.index, bucket) {
                 self.set_bucket(end.index, &attachment.host_ifname, bucket)
                     .await?;
                 changes.push(limited("to", limit));
@@ -104,7 +104,7 @@ impl Host {
                 Some(limiter) if limiter.up => limiter.index,
                 _ => self.make_limiter(&name, end.mtu).await?,
             };
-            let shaped = queues.has(limiter, bucket);
+            let shaped = buckets.has(limiter, bucket);
             if !shaped {
                 self.set_bucket(limiter, &name, bucket).await?;
             }
@@ -125,7 +125,7 @@ impl Host {
         let mut changes = Vec::new();
         let mut first = None;
         for name in links.limiters() {
-            match remove_limiter_of_nobody(&self.netlink.handle, name, links).await {
+            match remove_orphaned_limiter(&self.netlink.handle, name, links).await {
                 Ok(true) => changes.push(Change::LimiterRemoved(name.clone())),
                 Ok(false) => {}
                 Err(error) => {
@@ -148,7 +148,7 @@ impl Host {
             LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Ifb)]),
         ];
         let make = RouteNetlinkMessage::NewLink(message);
-        tell(handle, make, NLM_F_CREATE)
+        send_request(handle, make, NLM_F_CREATE)
             .await
             .map_err(|source| HostError::shaping("make", name, "ifb", source))?;
         let made = links::named(handle, name).await?;
@@ -161,13 +161,13 @@ impl Host {
     async fn set_bucket(&self, index: u32, name: &str, bucket: Bucket) -> Result<(), HostError> {
         let message = bucket.message(index)?;
         let set = RouteNetlinkMessage::NewQueueDiscipline(message);
-        tell(&self.netlink.handle, set, NLM_F_CREATE | NLM_F_REPLACE)
+        send_request(&self.netlink.handle, set, NLM_F_CREATE | NLM_F_REPLACE)
             .await
             .map_err(|source| HostError::shaping("limit", name, "sch_tbf", source))
     }
 }
 
-async fn tell(
+async fn send_request(
     handle: &Handle,
     message: RouteNetlinkMessage,
     flags: u16,
@@ -185,7 +185,7 @@ async fn tell(
     Ok(())
 }
 
-/// The kernel gives out indices of 31 bits, but takes them in messages of queues as signed.
+/// The kernel gives out indices of 31 bits, but takes them in messages of buckets as signed.
 fn signed(index: u32) -> Result<i32, HostError> {
     i32::try_from(index).map_err(|_| HostError::NoDevice {
         name: format!("of index {index}"),

@@ -53,7 +53,8 @@ fn write_noted(state_dir: &Path, desired: &HostState) -> Result<Option<Change>, 
     if note.path != *path {
         remove(&note)?;
     }
-    if note.path == *path && note.written.last() == Some(&contents) && is(path, &contents) {
+    if note.path == *path && note.written.last() == Some(&contents) && has_contents(path, &contents)
+    {
         return Ok(None);
     }
     let before = (note.path == *path).then_some(note);
@@ -105,7 +106,11 @@ fn remove(note: &Note) -> Result<bool, HostError> {
         // A writer that was killed left it; most often there is none.
         let _ = fs::remove_file(temporary_for(&note.path));
     }
-    if !note.written.iter().any(|contents| is(&note.path, contents)) {
+    if !note
+        .written
+        .iter()
+        .any(|contents| has_contents(&note.path, contents))
+    {
         return Ok(false);
     }
     fs::remove_file(&note.path).map_err(|source| HostError::RemoveFile {
@@ -119,7 +124,7 @@ fn remove(note: &Note) -> Result<bool, HostError> {
     Ok(true)
 }
 
-fn is(path: &Path, contents: &str) -> bool {
+fn has_contents(path: &Path, contents: &str) -> bool {
     atomic_file::read(path, LONGEST).is_ok_and(|found| found == contents.as_bytes())
 }
 
@@ -132,7 +137,7 @@ fn write(path: &Path, contents: &str) -> io::Result<()> {
         .mode(0o755)
         .create(directory)?;
     let temporary = temporary_for(path);
-    let written = fill(&temporary, contents).and_then(|()| fs::rename(&temporary, path));
+    let written = write_synced(&temporary, contents).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         // The first error is the one worth telling.
         let _ = fs::remove_file(&temporary);
@@ -147,7 +152,7 @@ fn temporary_for(path: &Path) -> PathBuf {
     temporary.into()
 }
 
-fn fill(path: &Path, contents: &str) -> io::Result<()> {
+fn write_synced(path: &Path, contents: &str) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
         .create(true)

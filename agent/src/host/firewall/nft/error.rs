@@ -34,7 +34,7 @@ pub enum NftError {
     Interrupted,
     /// No answer came.
     #[error("the kernel does not answer within 2 s; the next repair tries again")]
-    Silent,
+    NoAnswer,
     /// A list without a plausible end.
     #[error("the kernel lists more than 1,048,576 rules or chains: remove what made them")]
     TooMany,

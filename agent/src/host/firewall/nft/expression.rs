@@ -82,7 +82,7 @@ impl Rule {
     }
 
     /// Whether the kernel's list of expressions says the same.
-    pub(super) fn is(&self, found: &[u8], both_families: bool) -> bool {
+    pub(super) fn matches(&self, found: &[u8], both_families: bool) -> bool {
         let found: Vec<&[u8]> = walk(found).map(|(_, element)| element).collect();
         let ours = self.expressions(both_families);
         ours.len() == found.len()
@@ -299,8 +299,8 @@ mod tests {
         let other: IpNet = "10.244.0.0/17".parse().unwrap();
         let ours = rule(&[Term::From(net)]);
         let found = listed(&ours, true);
-        assert!(ours.is(&found, true));
-        assert!(!ours.is(&found, false), "the family is looked at");
+        assert!(ours.matches(&found, true));
+        assert!(!ours.matches(&found, false), "the family is looked at");
         for (what, different) in [
             ("the prefix", rule(&[Term::From(other)])),
             ("the side", rule(&[Term::To(net)])),
@@ -316,8 +316,8 @@ mod tests {
                 },
             ),
         ] {
-            assert!(!different.is(&found, true), "{what}");
-            assert!(!ours.is(&listed(&different, true), true), "{what}");
+            assert!(!different.matches(&found, true), "{what}");
+            assert!(!ours.matches(&listed(&different, true), true), "{what}");
         }
     }
 

@@ -4,16 +4,16 @@ use super::attribute::Attribute;
 
 /// One change, a part of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::host) struct Step {
+pub(in crate::host) struct BatchStep {
     kind: u8,
     flags: u16,
     family: u8,
     attributes: Vec<Attribute>,
 }
 
-impl Step {
-    pub(super) fn new(kind: u8, flags: u16, family: u8, attributes: Vec<Attribute>) -> Step {
-        Step {
+impl BatchStep {
+    pub(super) fn new(kind: u8, flags: u16, family: u8, attributes: Vec<Attribute>) -> BatchStep {
+        BatchStep {
             kind,
             flags,
             family,
@@ -31,7 +31,7 @@ pub(super) fn question(
     sequence: u32,
 ) -> Vec<u8> {
     let mut out = Vec::new();
-    let head = Head {
+    let head = Header {
         kind: u16::from(SUBSYSTEM) << 8 | u16::from(kind),
         flags: REQUEST | flags,
         sequence,
@@ -45,10 +45,10 @@ pub(super) fn question(
 /// All steps as one transaction: the kernel takes every one or none. The parts
 /// are numbered from `first` on; the answer awaited is that to the last step,
 /// `first` plus the number of steps.
-pub(super) fn batch(steps: &[Step], first: u32) -> Vec<u8> {
+pub(super) fn batch(steps: &[BatchStep], first: u32) -> Vec<u8> {
     let mut out = Vec::new();
     let mut sequence = first;
-    let edge = |kind, sequence| Head {
+    let edge = |kind, sequence| Header {
         kind,
         flags: REQUEST,
         sequence,
@@ -59,7 +59,7 @@ pub(super) fn batch(steps: &[Step], first: u32) -> Vec<u8> {
     for (number, step) in steps.iter().enumerate() {
         sequence = sequence.wrapping_add(1);
         let acknowledge = if number + 1 == steps.len() { ACK } else { 0 };
-        let head = Head {
+        let head = Header {
             kind: u16::from(SUBSYSTEM) << 8 | u16::from(step.kind),
             flags: REQUEST | step.flags | acknowledge,
             sequence,
@@ -119,7 +119,7 @@ pub(super) fn first(bytes: &[u8]) -> Option<(Reply<'_>, &[u8])> {
     Some((reply, rest))
 }
 
-struct Head {
+struct Header {
     kind: u16,
     flags: u16,
     sequence: u32,
@@ -127,7 +127,7 @@ struct Head {
     resource: u16,
 }
 
-fn write(out: &mut Vec<u8>, head: &Head, attributes: &[Attribute]) {
+fn write(out: &mut Vec<u8>, head: &Header, attributes: &[Attribute]) {
     let start = out.len();
     out.extend([0; 4]);
     out.extend(head.kind.to_ne_bytes());
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_framed_and_its_last_step_answered() {
-        let step = |kind| Step::new(kind, CREATE, 1, vec![Attribute::text(1, "tartan")]);
+        let step = |kind| BatchStep::new(kind, CREATE, 1, vec![Attribute::text(1, "tartan")]);
         let bytes = batch(&[step(0), step(3)], 7);
         let mut rest = &bytes[..];
         let mut seen = Vec::new();

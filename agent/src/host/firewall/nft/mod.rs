@@ -6,7 +6,7 @@
 //! are batches, each of which the kernel takes as a whole or not at all.
 //!
 //! A rule that Tartan wants is compared with what the kernel tells, attribute by
-//! attribute ([`Rule::is`]). Rules of other programs are read for their
+//! attribute ([`Rule::matches`]). Rules of other programs are read for their
 //! addresses and their verdict alone ([`parse`]); whatever else they hold is
 //! stepped over.
 //!
@@ -29,13 +29,13 @@ use message::{APPEND, CREATE};
 
 pub use error::NftError;
 pub(in crate::host) use expression::{Rule, Term, Verdict};
-pub(in crate::host) use message::{SUBSYSTEM, Step};
-pub(in crate::host) use parsed_rule::{Deed, Line};
+pub(in crate::host) use message::{BatchStep, SUBSYSTEM};
+pub(in crate::host) use parsed_rule::{Action, ParsedRule};
 pub(in crate::host) use socket::Socket;
 
 /// A table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::host) struct Table {
+pub(in crate::host) struct NftTable {
     pub(in crate::host) family: u8,
     pub(in crate::host) name: String,
     /// Its chains see no packets.
@@ -70,8 +70,8 @@ pub(in crate::host) struct FoundRule {
 
 impl FoundRule {
     /// Whether it says what `rule` says, in a chain of that family.
-    pub(in crate::host) fn says(&self, rule: &Rule, family: u8) -> bool {
-        rule.is(&self.expressions, family == INET)
+    pub(in crate::host) fn matches(&self, rule: &Rule, family: u8) -> bool {
+        rule.matches(&self.expressions, family == INET)
     }
 
     /// How many packets have met it, if it counts them.
@@ -80,18 +80,18 @@ impl FoundRule {
     }
 
     /// What it says, as far as that is understood.
-    pub(in crate::host) fn line(&self, family: u8) -> Line {
-        parse::line(&self.expressions, family)
+    pub(in crate::host) fn parsed(&self, family: u8) -> ParsedRule {
+        parse::parse_rule(&self.expressions, family)
     }
 }
 
 impl BaseChain {
-    pub(in crate::host) fn is_in(&self, table: &Table) -> bool {
+    pub(in crate::host) fn is_in(&self, table: &NftTable) -> bool {
         (self.family, &self.table) == (table.family, &table.name)
     }
 
     /// A chain of the same table, as nft names it.
-    pub(in crate::host) fn beside(&self, name: &str) -> String {
+    pub(in crate::host) fn sibling(&self, name: &str) -> String {
         let family = match self.family {
             INET => "inet",
             IPV4 => "ip",
@@ -104,7 +104,7 @@ impl BaseChain {
 
 impl fmt::Display for BaseChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.beside(&self.name))
+        f.write_str(&self.sibling(&self.name))
     }
 }
 
@@ -117,10 +117,10 @@ impl Socket {
             .ok_or(NftError::Interrupted)
     }
 
-    pub(in crate::host) async fn tables(&mut self) -> Result<Vec<Table>, NftError> {
+    pub(in crate::host) async fn tables(&mut self) -> Result<Vec<NftTable>, NftError> {
         let listed = self.list(GET_TABLE, 0, &[]).await?;
         let parsed = listed.iter().filter_map(|table| {
-            Some(Table {
+            Some(NftTable {
                 family: table.family,
                 name: text(&table.attributes, TABLE_NAME)?,
                 dormant: number(&table.attributes, TABLE_FLAGS).unwrap_or(0) & DORMANT != 0,
@@ -159,10 +159,10 @@ impl Socket {
     /// The rules of a chain in the table of another.
     pub(in crate::host) async fn rules_of(
         &mut self,
-        beside: &BaseChain,
+        sibling: &BaseChain,
         name: &str,
     ) -> Result<Vec<FoundRule>, NftError> {
-        let (family, table) = (beside.family, &beside.table);
+        let (family, table) = (sibling.family, &sibling.table);
         let matching = [
             Attribute::text(RULE_TABLE, table),
             Attribute::text(RULE_CHAIN, name),
@@ -184,18 +184,18 @@ impl Socket {
 }
 
 /// Makes a table; one that is there stays.
-pub(in crate::host) fn add_table(family: u8, name: &str) -> Step {
+pub(in crate::host) fn add_table(family: u8, name: &str) -> BatchStep {
     let name = vec![Attribute::text(TABLE_NAME, name)];
-    Step::new(NEW_TABLE, CREATE, family, name)
+    BatchStep::new(NEW_TABLE, CREATE, family, name)
 }
 
 /// Deletes a table with all that it holds.
-pub(in crate::host) fn delete_table(family: u8, name: &str) -> Step {
+pub(in crate::host) fn delete_table(family: u8, name: &str) -> BatchStep {
     let name = vec![Attribute::text(TABLE_NAME, name)];
-    Step::new(DELETE_TABLE, 0, family, name)
+    BatchStep::new(DELETE_TABLE, 0, family, name)
 }
 
-pub(in crate::host) fn add_chain(chain: &BaseChain) -> Step {
+pub(in crate::host) fn add_chain(chain: &BaseChain) -> BatchStep {
     let policy = if chain.drops { DROP } else { ACCEPT };
     let attributes = vec![
         Attribute::text(CHAIN_TABLE, &chain.table),
@@ -210,11 +210,11 @@ pub(in crate::host) fn add_chain(chain: &BaseChain) -> Step {
         Attribute::number(CHAIN_POLICY, policy),
         Attribute::text(CHAIN_TYPE, &chain.kind),
     ];
-    Step::new(NEW_CHAIN, CREATE, chain.family, attributes)
+    BatchStep::new(NEW_CHAIN, CREATE, chain.family, attributes)
 }
 
 /// Puts a rule behind those that are in the chain.
-pub(in crate::host) fn append(chain: &BaseChain, rule: &Rule, comment: &str) -> Step {
+pub(in crate::host) fn append(chain: &BaseChain, rule: &Rule, comment: &str) -> BatchStep {
     add_rule(chain, rule, comment, CREATE | APPEND, None)
 }
 
@@ -224,17 +224,17 @@ pub(in crate::host) fn insert(
     rule: &Rule,
     comment: &str,
     before: &FoundRule,
-) -> Step {
+) -> BatchStep {
     add_rule(chain, rule, comment, CREATE, Some(before))
 }
 
-pub(in crate::host) fn delete_rule(chain: &BaseChain, rule: &FoundRule) -> Step {
+pub(in crate::host) fn delete_rule(chain: &BaseChain, rule: &FoundRule) -> BatchStep {
     let attributes = vec![
         Attribute::text(RULE_TABLE, &chain.table),
         Attribute::text(RULE_CHAIN, &chain.name),
         Attribute::long(RULE_HANDLE, rule.handle),
     ];
-    Step::new(DELETE_RULE, 0, chain.family, attributes)
+    BatchStep::new(DELETE_RULE, 0, chain.family, attributes)
 }
 
 fn add_rule(
@@ -243,7 +243,7 @@ fn add_rule(
     comment: &str,
     flags: u16,
     at: Option<&FoundRule>,
-) -> Step {
+) -> BatchStep {
     let mut attributes = vec![
         Attribute::text(RULE_TABLE, &chain.table),
         Attribute::text(RULE_CHAIN, &chain.name),
@@ -251,7 +251,7 @@ fn add_rule(
         Attribute::bytes(RULE_USERDATA, &userdata(comment)),
     ];
     attributes.extend(at.map(|rule| Attribute::long(RULE_POSITION, rule.handle)));
-    Step::new(NEW_RULE, flags, chain.family, attributes)
+    BatchStep::new(NEW_RULE, flags, chain.family, attributes)
 }
 
 /// `NFPROTO_INET`
