@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use netlink_packet_route::route::RouteType;
+use netlink_packet_route::route::{RouteProtocol, RouteType};
 
 use super::Host;
 use super::change::Change;
@@ -275,7 +275,7 @@ fn check(picture: &Picture, desired: &HostState) -> Result<DevicePlan, HostError
 fn is_on_uplink(route: &Route) -> bool {
     route.prefix.addr().is_ipv6()
         && route.kind == RouteType::Unicast
-        && (route.prefix.prefix_len() == 0 || route.protocol == LEARNED_FROM_ROUTER)
+        && (route.prefix.prefix_len() == 0 || route.protocol == u8::from(RouteProtocol::Ra))
 }
 
 fn conflict_error(conflict: &Route, links: &[Link]) -> HostError {
@@ -318,7 +318,5 @@ fn describe(kind: &LinkKind) -> String {
 
 /// Least MTU on which the kernel runs IPv6, in bytes (RFC 8200 section 5).
 const LEAST_V6_MTU: u16 = 1280;
-/// `RTPROT_RA`: routes learned from router advertisements.
-const LEARNED_FROM_ROUTER: u8 = 9;
 /// Packets that may wait in our device. With the kernel's 500 a single TCP flow loses its bursts there.
 const QUEUE: u32 = 2048;

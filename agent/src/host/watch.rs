@@ -73,7 +73,7 @@ pub fn watch() -> Result<Watch, HostError> {
         routing: Subscription::open(NETLINK_ROUTE, groups)
             .map_err(|source: io::Error| HostError::Socket { source })?,
         // Whoever listens looks by itself then.
-        filter: Subscription::open(NETLINK_NETFILTER, 1 << (NFNLGRP_NFTABLES - 1)).ok(),
+        filter: Subscription::open(NETLINK_NETFILTER, 1 << (libc::NFNLGRP_NFTABLES - 1)).ok(),
     })
 }
 
@@ -153,24 +153,22 @@ fn next_message(bytes: &[u8]) -> Option<(u16, usize)> {
 
 fn event(kind: u16) -> Option<HostEvent> {
     match kind {
-        16 | 17 => Some(HostEvent::Link),
-        20 | 21 => Some(HostEvent::Address),
-        24 | 25 => Some(HostEvent::Route),
-        36 | 37 | 44 | 45 => Some(HostEvent::Shaping),
-        80 | 81 => Some(HostEvent::Setting),
-        RULES_CHANGED => Some(HostEvent::Rules),
+        libc::RTM_NEWLINK | libc::RTM_DELLINK => Some(HostEvent::Link),
+        libc::RTM_NEWADDR | libc::RTM_DELADDR => Some(HostEvent::Address),
+        libc::RTM_NEWROUTE | libc::RTM_DELROUTE => Some(HostEvent::Route),
+        libc::RTM_NEWQDISC | libc::RTM_DELQDISC | libc::RTM_NEWTFILTER | libc::RTM_DELTFILTER => {
+            Some(HostEvent::Shaping)
+        }
+        libc::RTM_NEWNETCONF | libc::RTM_DELNETCONF => Some(HostEvent::Setting),
+        nft::RULES_CHANGED => Some(HostEvent::Rules),
         _ => None,
     }
 }
 
 /// Length of a netlink message header, in bytes.
-const HEADER: usize = 16;
+const HEADER: usize = size_of::<libc::nlmsghdr>();
 /// Longest part of a datagram looked at, in bytes.
 const DATAGRAM: usize = 32 * 1024;
-/// Said once for every batch.
-const RULES_CHANGED: u16 = (nft::SUBSYSTEM as u16) << 8 | nft::NEW_GENERATION as u16;
-/// The group of nf_tables (`include/uapi/linux/netfilter/nfnetlink.h`).
-const NFNLGRP_NFTABLES: u32 = 7;
 const GROUPS: [MulticastGroup; 8] = [
     MulticastGroup::Link,
     MulticastGroup::Ipv4Ifaddr,

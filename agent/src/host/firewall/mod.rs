@@ -226,8 +226,13 @@ fn own_chains(wanted: &FirewallRules) -> Vec<(BaseChain, &[Rule])> {
         priority,
         drops: false,
     };
-    let prerouting = chain("prerouting", "filter", nft::PREROUTING, RAW);
-    let postrouting = chain("postrouting", "nat", nft::POSTROUTING, SOURCE_NAT);
+    let prerouting = chain("prerouting", "filter", nft::PREROUTING, libc::NF_IP_PRI_RAW);
+    let postrouting = chain(
+        "postrouting",
+        "nat",
+        nft::POSTROUTING,
+        libc::NF_IP_PRI_NAT_SRC,
+    );
     let mut chains = vec![(prerouting, &wanted.prerouting[..])];
     if !wanted.postrouting.is_empty() {
         chains.push((postrouting, &wanted.postrouting[..]));
@@ -342,9 +347,5 @@ fn is_interrupted(result: &Result<(), HostError>) -> bool {
 
 /// How often the rules are read again when somebody changes them meanwhile.
 const ATTEMPTS: usize = 3;
-/// `NF_IP_PRI_RAW`: before connection tracking.
-const RAW: i32 = -300;
-/// `NF_IP_PRI_NAT_SRC`
-const SOURCE_NAT: i32 = 100;
 /// Least time between two writings of the same rules.
 const LEAST_WRITE_INTERVAL: Duration = Duration::from_millis(500);

@@ -380,7 +380,7 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
 /// The main routing table (`RT_TABLE_MAIN`).
 pub(in crate::host) const MAIN: u32 = RouteHeader::RT_TABLE_MAIN as u32;
 /// The table of the node's own addresses (`RT_TABLE_LOCAL`), filled by the kernel.
-pub(in crate::host) const LOCAL: u32 = 255;
+pub(in crate::host) const LOCAL: u32 = libc::RT_TABLE_LOCAL as u32;
 /// The worst metric there is.
 const LAST: u32 = u32::MAX;
 /// The worst but one, so that own subnet and cluster network may coincide.

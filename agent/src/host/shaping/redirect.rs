@@ -94,5 +94,4 @@ fn leads_to(filter: &TcMessage, index: u32) -> bool {
 
 /// `ffff:`, the ingress queue.
 const INGRESS: u32 = 0xffff_0000;
-/// `ETH_P_ALL`.
-const EVERY_PROTOCOL: u16 = 3;
+const EVERY_PROTOCOL: u16 = libc::ETH_P_ALL as u16;

@@ -25,11 +25,11 @@ use std::fmt;
 
 use attribute::{Attribute, find, long, number, text};
 use comment::{comment, userdata};
-use message::{APPEND, CREATE};
+use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE};
 
 pub use error::NftError;
 pub(in crate::host) use expression::{Rule, Term, Verdict};
-pub(in crate::host) use message::{BatchStep, SUBSYSTEM};
+pub(in crate::host) use message::BatchStep;
 pub(in crate::host) use parsed_rule::{Action, ParsedRule};
 pub(in crate::host) use socket::Socket;
 
@@ -186,7 +186,7 @@ impl Socket {
 /// Makes a table; one that is there stays.
 pub(in crate::host) fn add_table(family: u8, name: &str) -> BatchStep {
     let name = vec![Attribute::text(TABLE_NAME, name)];
-    BatchStep::new(NEW_TABLE, CREATE, family, name)
+    BatchStep::new(NEW_TABLE, NLM_F_CREATE, family, name)
 }
 
 /// Deletes a table with all that it holds.
@@ -210,12 +210,12 @@ pub(in crate::host) fn add_chain(chain: &BaseChain) -> BatchStep {
         Attribute::number(CHAIN_POLICY, policy),
         Attribute::text(CHAIN_TYPE, &chain.kind),
     ];
-    BatchStep::new(NEW_CHAIN, CREATE, chain.family, attributes)
+    BatchStep::new(NEW_CHAIN, NLM_F_CREATE, chain.family, attributes)
 }
 
 /// Puts a rule behind those that are in the chain.
 pub(in crate::host) fn append(chain: &BaseChain, rule: &Rule, comment: &str) -> BatchStep {
-    add_rule(chain, rule, comment, CREATE | APPEND, None)
+    add_rule(chain, rule, comment, NLM_F_CREATE | NLM_F_APPEND, None)
 }
 
 /// Puts a rule directly in front of one that is in the chain.
@@ -225,7 +225,7 @@ pub(in crate::host) fn insert(
     comment: &str,
     before: &FoundRule,
 ) -> BatchStep {
-    add_rule(chain, rule, comment, CREATE, Some(before))
+    add_rule(chain, rule, comment, NLM_F_CREATE, Some(before))
 }
 
 pub(in crate::host) fn delete_rule(chain: &BaseChain, rule: &FoundRule) -> BatchStep {
@@ -254,31 +254,28 @@ fn add_rule(
     BatchStep::new(NEW_RULE, flags, chain.family, attributes)
 }
 
-/// `NFPROTO_INET`
-pub(in crate::host) const INET: u8 = 1;
-/// `NFPROTO_IPV4`
-pub(in crate::host) const IPV4: u8 = 2;
-/// `NFPROTO_IPV6`
-pub(in crate::host) const IPV6: u8 = 10;
-/// `NF_INET_PRE_ROUTING`
-pub(in crate::host) const PREROUTING: u32 = 0;
-/// `NF_INET_FORWARD`
-pub(in crate::host) const FORWARD: u32 = 2;
-/// `NF_INET_POST_ROUTING`
-pub(in crate::host) const POSTROUTING: u32 = 4;
+pub(in crate::host) const INET: u8 = libc::NFPROTO_INET as u8;
+pub(in crate::host) const IPV4: u8 = libc::NFPROTO_IPV4 as u8;
+pub(in crate::host) const IPV6: u8 = libc::NFPROTO_IPV6 as u8;
+pub(in crate::host) const PREROUTING: u32 = libc::NF_INET_PRE_ROUTING as u32;
+pub(in crate::host) const FORWARD: u32 = libc::NF_INET_FORWARD as u32;
+pub(in crate::host) const POSTROUTING: u32 = libc::NF_INET_POST_ROUTING as u32;
+/// The type of the message that the kernel multicasts once for every batch it took.
+pub(in crate::host) const RULES_CHANGED: u16 = message::message_type(libc::NFT_MSG_NEWGEN as u8);
 
-// What follows is of the kernel's include/uapi/linux/netfilter/nf_tables.h.
-const NEW_TABLE: u8 = 0;
-const GET_TABLE: u8 = 1;
-const DELETE_TABLE: u8 = 2;
-const NEW_CHAIN: u8 = 3;
-const GET_CHAIN: u8 = 4;
-const NEW_RULE: u8 = 6;
-const GET_RULE: u8 = 7;
-const DELETE_RULE: u8 = 8;
-/// `NFT_MSG_NEWGEN`: announced once for every batch that was taken.
-pub(in crate::host) const NEW_GENERATION: u8 = 15;
-const GET_GENERATION: u8 = 16;
+const NEW_TABLE: u8 = libc::NFT_MSG_NEWTABLE as u8;
+const GET_TABLE: u8 = libc::NFT_MSG_GETTABLE as u8;
+const DELETE_TABLE: u8 = libc::NFT_MSG_DELTABLE as u8;
+const NEW_CHAIN: u8 = libc::NFT_MSG_NEWCHAIN as u8;
+const GET_CHAIN: u8 = libc::NFT_MSG_GETCHAIN as u8;
+const NEW_RULE: u8 = libc::NFT_MSG_NEWRULE as u8;
+const GET_RULE: u8 = libc::NFT_MSG_GETRULE as u8;
+const DELETE_RULE: u8 = libc::NFT_MSG_DELRULE as u8;
+const GET_GENERATION: u8 = libc::NFT_MSG_GETGEN as u8;
+const DROP: u32 = libc::NF_DROP as u32;
+const ACCEPT: u32 = libc::NF_ACCEPT as u32;
+
+// Attributes (NFTA_*) and flags of include/uapi/linux/netfilter/nf_tables.h, which the libc crate lacks.
 const GENERATION_ID: u16 = 1;
 const TABLE_NAME: u16 = 1;
 const TABLE_FLAGS: u16 = 2;
@@ -299,7 +296,3 @@ const RULE_HANDLE: u16 = 3;
 const RULE_EXPRESSIONS: u16 = 4;
 const RULE_POSITION: u16 = 6;
 const RULE_USERDATA: u16 = 7;
-/// `NF_DROP`
-const DROP: u32 = 0;
-/// `NF_ACCEPT`
-const ACCEPT: u32 = 1;

@@ -156,11 +156,11 @@ impl RuleParser {
         let code = verdict.and_then(|verdict| number(verdict, VERDICT_CODE));
         let chain = verdict.and_then(|verdict| text(verdict, VERDICT_CHAIN));
         self.rule.action = match (code.map(u32::cast_signed), chain) {
-            (Some(0), _) => Action::Drop("drop"),
-            (Some(1), _) => Action::Accept,
-            (Some(-3), Some(chain)) => Action::Jump(chain),
-            (Some(-4), Some(chain)) => Action::Goto(chain),
-            (Some(-5), _) => Action::Return,
+            (Some(libc::NF_DROP), _) => Action::Drop("drop"),
+            (Some(libc::NF_ACCEPT), _) => Action::Accept,
+            (Some(libc::NFT_JUMP), Some(chain)) => Action::Jump(chain),
+            (Some(libc::NFT_GOTO), Some(chain)) => Action::Goto(chain),
+            (Some(libc::NFT_RETURN), _) => Action::Return,
             // To a program, or on to the next rule.
             _ => Action::Nothing,
         };

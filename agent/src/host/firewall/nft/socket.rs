@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use netlink_packet_core::NLM_F_DUMP;
 use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 use rtnetlink::sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket};
 use rustix::io::Errno;
@@ -12,7 +13,7 @@ use tokio::time::timeout;
 
 use super::NftError;
 use super::attribute::Attribute;
-use super::message::{self, BatchStep, Content, DUMP};
+use super::message::{self, BatchStep, Content};
 
 /// An open socket of the network namespace it was opened in.
 pub(in crate::host) struct Socket {
@@ -85,8 +86,10 @@ impl Socket {
         matching: &[Attribute],
     ) -> Result<Vec<Listed>, NftError> {
         let sequence = self.take_sequence(1);
-        self.send(&message::question(kind, DUMP, family, matching, sequence))
-            .await?;
+        self.send(&message::question(
+            kind, NLM_F_DUMP, family, matching, sequence,
+        ))
+        .await?;
         let mut found = Vec::new();
         let mut too_many = false;
         self.answers(sequence, sequence, |content| match content {
