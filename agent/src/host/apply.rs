@@ -1,4 +1,4 @@
-//! Making the kernel agree: check everything, then change what differs.
+//! Applies a [`HostState`] to the kernel: checks everything, then changes what differs.
 
 use std::mem;
 
@@ -17,24 +17,24 @@ use super::settings::setting::{Interface, Setting};
 use super::settings::sysctls;
 
 impl Host {
-    /// Whether [`apply`](Host::apply) leaves routes and addresses of ours in
-    /// place that are not wanted: while nobody knows whether they still are.
+    /// Whether [`apply`](Host::apply) only adds: routes and addresses of ours that are not wanted stay. Set while the
+    /// desired state comes from a cache, which may lack something that is still wanted.
     pub fn set_add_only(&mut self, add_only: bool) {
         self.add_only = add_only;
     }
 
-    /// Why the memory of changed settings is not on disk, which keeps
+    /// Why the record of changed settings is not on disk, which keeps
     /// [`cleanup()`](super::cleanup()) from restoring them after a crash.
     pub fn record_problem(&self) -> Option<&HostError> {
         self.record.write_error()
     }
 
-    /// Makes the kernel agree with `desired`. Returns what had to be changed,
-    /// first set-up and repair alike; nothing when all was well. After a
-    /// failure the changes made so far are told by the next call that succeeds.
+    /// Applies `desired` to the kernel. Returns what had to be changed, at the
+    /// first set-up as at a repair; nothing when nothing differed. After a
+    /// failure the next call that succeeds reports the changes made so far.
     ///
     /// # Errors
-    /// The device missing or no TUN, a cluster network held by somebody else,
+    /// The device missing or no TUN, a cluster network routed by another program,
     /// IPv6 wanted where there is none, or the kernel's refusal of a step.
     pub async fn apply(&mut self, desired: &HostState) -> Result<Vec<Change>, HostError> {
         let picture = self.picture().await?;
@@ -85,7 +85,7 @@ impl Host {
         Ok(())
     }
 
-    /// A TUN has no back-pressure: what finds its queue full is gone. Somebody who made it longer keeps that.
+    /// A TUN has no back-pressure: the kernel drops what finds its queue full. A longer queue is left as it is.
     async fn lengthen_queue(&mut self, link: &Link) -> Result<(), HostError> {
         if link.queue < QUEUE {
             links::set_queue(&self.netlink.handle, link, QUEUE).await?;

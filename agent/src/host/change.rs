@@ -9,13 +9,13 @@ use ipnet::IpNet;
 /// `Display` is a phrase for the log and `tartan status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The device was marked as ours (its alias).
+    /// The device was given the alias that marks it as ours.
     AliasSet(String),
     /// The device was brought up.
     BroughtUp(String),
-    /// The device is no longer one to send multicast on.
+    /// Multicast was disabled on the device.
     MulticastDisabled(String),
-    /// The device's queue was made longer.
+    /// The device's queue length was raised.
     QueueLength {
         /// The device.
         device: String,
@@ -45,13 +45,13 @@ pub enum Change {
     RouteRemoved(String),
     /// A kernel setting was changed.
     Setting(SettingChange),
-    /// Our nft table was written anew; its family and name.
+    /// Our nft table was replaced; its family and name.
     TableWritten(String),
     /// Our accept rules were put into a chain of another table.
     AcceptRulesAdded(String),
     /// Our accept rules were taken out of a chain of another table.
     AcceptRulesRemoved(String),
-    /// A pod's limit was put in force.
+    /// A pod's limit was set.
     Limited {
         /// The host's end.
         host_ifname: String,
@@ -60,11 +60,11 @@ pub enum Change {
         /// Bits per second.
         rate: u64,
     },
-    /// What shaped a pod that is gone was removed; its name.
+    /// The limiter of a pod that is gone was removed; its name.
     LimiterRemoved(String),
     /// `subnet.env` was written; its path.
     SubnetEnvWritten(PathBuf),
-    /// The memory of earlier changes was refused, and a new one begun; why.
+    /// The record of earlier changes cannot be used, and a new one was started; why.
     RecordRefused(String),
 }
 
@@ -82,13 +82,13 @@ pub struct SettingChange {
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Change::AliasSet(device) => write!(f, "marked {device} as ours"),
+            Change::AliasSet(device) => write!(f, "set the alias of {device}"),
             Change::BroughtUp(device) => write!(f, "brought {device} up"),
-            Change::MulticastDisabled(device) => write!(f, "took multicast from {device}"),
+            Change::MulticastDisabled(device) => write!(f, "disabled multicast on {device}"),
             Change::QueueLength { device, found, set } => {
                 write!(
                     f,
-                    "made the queue of {device} longer, from {found} to {set} packets"
+                    "set the queue length of {device} from {found} to {set} packets"
                 )
             }
             Change::Mtu { device, found, set } => {
@@ -98,14 +98,17 @@ impl fmt::Display for Change {
                 host_ifname,
                 way,
                 rate,
-            } => write!(f, "limited {host_ifname} to {rate} bit/s {way} its pod"),
+            } => write!(
+                f,
+                "set a limit of {rate} bit/s {way} the pod of {host_ifname}"
+            ),
             Change::LimiterRemoved(name) => {
-                write!(f, "deleted {name}, which shaped a pod that is gone")
+                write!(f, "deleted {name}, the limiter of a pod that is gone")
             }
             Change::AddressAdded(address) => write!(f, "added the address {address}"),
             Change::AddressRemoved(address) => write!(f, "removed the address {address}"),
             Change::RouteAdded(route) => write!(f, "added the route {route}"),
-            Change::RouteReplaced(route) => write!(f, "put right the route {route}"),
+            Change::RouteReplaced(route) => write!(f, "replaced the route {route}"),
             Change::RouteRemoved(route) => write!(f, "removed the route {route}"),
             Change::Setting(setting) => write!(
                 f,
@@ -115,16 +118,16 @@ impl fmt::Display for Change {
             Change::TableWritten(table) => write!(f, "wrote the nft table {table}"),
             Change::AcceptRulesAdded(chain) => write!(
                 f,
-                "let pod traffic through the nft chain {chain}, which cut it off"
+                "added accept rules to the nft chain {chain}, which cut pods off"
             ),
             Change::AcceptRulesRemoved(chain) => write!(
                 f,
-                "removed our accept rules from the nft chain {chain}, which no longer cuts pods off"
+                "removed the accept rules from the nft chain {chain}, which no longer cuts pods off"
             ),
             Change::SubnetEnvWritten(path) => write!(f, "wrote {}", path.display()),
             Change::RecordRefused(reason) => write!(
                 f,
-                "began a new memory of changed settings, the old one is refused: {reason}"
+                "started a new record of changed settings, the old one cannot be used: {reason}"
             ),
         }
     }

@@ -5,16 +5,16 @@
 //! what it misses, so stop it first.
 //!
 //! Order: the device (its addresses and routes go with it), routes that carry
-//! our protocol number, what shaped pods that are gone, nft rules, settings,
+//! our protocol number, limiters of pods that are gone, nft rules, settings,
 //! files. Each step is tried whatever
-//! became of the others; the list returned says what became of each thing found.
+//! became of the others; the returned list has an outcome for each trace found.
 //!
 //! The record of settings names its network namespace. In another one nothing is
 //! touched, for what lies here may be another node's. It is removed only when
 //! every setting on it is settled, so that a clean-up that failed can be repeated.
 //!
 //! Three things stay on purpose, and are listed with the reason. A setting that
-//! somebody changed after us is theirs. What shapes a pod that still runs goes
+//! another process changed after us is left as it is. The limiter of a pod that still runs goes
 //! with the pod, which would be cut off without it. Attachment records of pods stay, with
 //! the directory they lie in: they belong to pods that still run, and are what
 //! `tartan-cni` DEL, which works without an agent, frees the address by.
@@ -148,7 +148,7 @@ async fn remove_device(netlink: &Netlink, name: &str, list: &mut Outcomes) {
         }
         Ok(Some(_)) => list.kept(
             format!("the device {name}"),
-            "no Tartan agent marked it as its own",
+            "it does not have the alias that Tartan sets",
         ),
         Ok(None) => {}
         Err(error) => list.failed(format!("the device {name}"), error),
@@ -172,11 +172,11 @@ async fn remove_routes(netlink: &Netlink, device: &str, list: &mut Outcomes) {
     }
 }
 
-/// What shapes the traffic of pods.
+/// Limiters of pods that are gone.
 async fn remove_limiters(netlink: &Netlink, list: &mut Outcomes) {
     let found = match pod_links::list(&netlink.handle).await {
         Ok(found) => found,
-        Err(error) => return list.failed("what shapes pods", error),
+        Err(error) => return list.failed("the limiters of pods", error),
     };
     for name in found.limiters() {
         let what = format!("the device {name}");
@@ -184,14 +184,14 @@ async fn remove_limiters(netlink: &Netlink, list: &mut Outcomes) {
             Ok(true) => list.done(what, Ok(())),
             Ok(false) => list.kept(
                 what,
-                "its pod still runs, and goes through it; it goes when the pod does",
+                "its pod still runs and sends through it; it is removed with the pod",
             ),
             Err(error) => list.failed(what, error),
         }
     }
 }
 
-/// Whether the record has served its purpose.
+/// Returns whether the record is no longer needed.
 fn restore_settings(record: Result<RecordOnDisk, HostError>, list: &mut Outcomes) -> bool {
     match record {
         Ok(RecordOnDisk::Current(record)) => {
@@ -228,7 +228,7 @@ fn remove_subnet_file(state_dir: &Path, list: &mut Outcomes) -> bool {
         Cleared::Removed(path) => list.done(path.display().to_string(), Ok(())),
         Cleared::Foreign(path) => list.kept(
             path.display().to_string(),
-            "somebody else has written it since",
+            "another process has written it since",
         ),
         Cleared::Failed(path, error) => {
             list.failed(path.display().to_string(), error);
@@ -238,7 +238,7 @@ fn remove_subnet_file(state_dir: &Path, list: &mut Outcomes) -> bool {
     true
 }
 
-/// Whether the setting is as it was before us, or somebody else's by now.
+/// Returns whether the setting has its old value again, or one that another process set since.
 fn restore_setting(change: &RecordedChange, list: &mut Outcomes) -> bool {
     let what = format!("the change of {} to {}", change.setting, change.wrote);
     match change.setting.read() {
@@ -252,7 +252,7 @@ fn restore_setting(change: &RecordedChange, list: &mut Outcomes) -> bool {
         Ok(Some(now)) if now == change.found => true,
         Ok(None) => true,
         Ok(Some(now)) => {
-            list.kept(what, format!("somebody has set it to {now} since"));
+            list.kept(what, format!("another process has set it to {now} since"));
             true
         }
         Err(error) => {
@@ -276,7 +276,7 @@ fn remove_attachments_directory(run_dir: &RunDir, list: &mut Outcomes) {
     } else {
         list.kept(
             format!("{records} attachment record(s) in {}", path.display()),
-            "their pods still run; they go when the pods do (CNI DEL needs no agent)",
+            "their pods still run; CNI DEL removes them and needs no agent",
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Why the kernel could not be read or made to agree.
+//! Why the kernel could not be read or changed.
 
 use std::io;
 use std::net::IpAddr;
@@ -54,7 +54,7 @@ pub enum HostError {
     },
     /// A device name that no Linux interface can have.
     #[error(
-        "{name:?} is no interface name: set `device-name` to 1 to 15 characters without '/', ':' or blanks"
+        "{name:?} is not an interface name: set `device-name` to 1 to 15 characters without '/', ':' or blanks"
     )]
     DeviceName {
         /// The name asked for.
@@ -66,7 +66,7 @@ pub enum HostError {
         /// Its name.
         name: String,
     },
-    /// Something else bears our device's name.
+    /// Another device has the name of ours.
     #[error(
         "{name} exists and is {found}, not a TUN: remove it (`ip link delete {name}`) or set `device-name` to another name"
     )]
@@ -76,7 +76,7 @@ pub enum HostError {
         /// What it is, in words.
         found: String,
     },
-    /// Somebody else routes a cluster network with a metric no worse than ours.
+    /// Another program routes a cluster network with a metric no worse than ours.
     #[error(
         "the cluster network {prefix} is already routed {via} (protocol {protocol}, metric {metric}): stop what set it up (flanneld?) and delete it (`ip route delete {prefix} metric {metric}`, or `ip link delete` of its device)"
     )]
@@ -143,7 +143,7 @@ pub enum HostError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// The memory of what was changed could not be written.
+    /// The record of changed settings could not be written.
     #[error(
         "cannot write {path}, so after a crash `tartan cleanup` could not restore kernel settings: check that the state directory is writable by root and its disk not full"
     )]
@@ -161,8 +161,8 @@ pub enum HostError {
         /// Why not, with the remedy.
         source: NftError,
     },
-    /// Somebody else's packet filter cuts pods off from each other.
-    #[error("{rule} cuts pods off, and Tartan puts no accept rules before it ({why}): {remedy}")]
+    /// Another program's packet filter cuts pods off from each other.
+    #[error("{rule} cuts pods off, and Tartan cannot put accept rules before it ({why}): {remedy}")]
     CutOff {
         /// The rule, or the policy.
         rule: String,
@@ -190,7 +190,7 @@ pub enum HostError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// The memory of changed settings could not be read.
+    /// The record of changed settings could not be read.
     #[error(
         "cannot read {path}: {source}; delete it to forget which kernel settings Tartan changed"
     )]
@@ -200,12 +200,12 @@ pub enum HostError {
         /// What the kernel said, or why the contents are refused.
         source: io::Error,
     },
-    /// The traces are another network namespace's.
+    /// The traces belong to another network namespace.
     #[error(
-        "{path} tells of the network namespace {namespace}: run this there (ip netns exec, nsenter), or delete that file if the namespace is no more"
+        "{path} belongs to the network namespace {namespace}: run this command there (ip netns exec, nsenter), or delete the file if that namespace no longer exists"
     )]
     OtherNamespace {
-        /// The memory of changed settings.
+        /// The record of changed settings.
         path: PathBuf,
         /// The namespace, as `/proc` names it.
         namespace: String,
@@ -242,7 +242,7 @@ impl HostError {
         }
     }
 
-    /// The same of a request that needs a part of the kernel which may be missing.
+    /// The error of a request that needs a part of the kernel which may be missing.
     pub(super) fn shaping(
         doing: &'static str,
         subject: &str,

@@ -1,6 +1,6 @@
 //! Theory of operation
 //!
-//! Makes the kernel agree with a [`HostState`]: the tunnel device up, with its
+//! Applies a [`HostState`] to the kernel: the tunnel device up, with its
 //! address and MTU; the routes of [`net::routes`]; the settings of [`settings::sysctls`].
 //! Everything goes over rtnetlink, nfnetlink and `/proc/sys`; nothing is
 //! executed. [`Host::apply_firewall_and_subnet_env`] does what forwarding between pods does not
@@ -8,7 +8,7 @@
 //! ([`subnet_env`]).
 //!
 //! [`Host::apply`] is set-up and repair in one: it reads what is, does what is
-//! missing, and says what it did. Called again it does nothing, so the caller
+//! missing, and reports what it did. Called again it does nothing, so the caller
 //! may call it at every hint from [`watch()`] and every few seconds besides. What
 //! the kernel announces to nobody (`accept_local` and its like, `subnet.env`) is looked at by [`Host::passes_quick_check`], which costs little.
 //!
@@ -63,25 +63,25 @@ use crate::file_state::FileState;
 use firewall::Firewall;
 use settings::record::{RecordOnDisk, Scope, SettingsRecord};
 
-/// The kernel's side of the node, and the memory of what was changed there.
+/// The kernel's side of the node, and the record of what was changed there.
 #[derive(Debug)]
 pub struct Host {
     netlink: Netlink,
     record: SettingsRecord,
     firewall: Firewall,
-    /// Changes made by calls that failed later on, not yet told.
+    /// Changes made by calls that failed later on, not yet reported.
     unreported: Vec<Change>,
-    /// Nothing is withdrawn.
+    /// Routes and addresses are added, never removed.
     add_only: bool,
-    /// `subnet.env` when it was last as it should be.
+    /// `subnet.env` when it last had the contents wanted.
     subnet_file: Option<FileState>,
 }
 
 impl Host {
-    /// Opens netlink in the calling thread's namespace and reads the memory of
-    /// earlier changes from `state_dir`, which need not exist. A memory that
-    /// cannot be understood is set aside, and the first [`apply`](Host::apply)
-    /// says so.
+    /// Opens netlink in the calling thread's namespace and reads the record of
+    /// earlier changes from `state_dir`, which need not exist. A record that
+    /// cannot be parsed is not used, and the first [`apply`](Host::apply)
+    /// reports that.
     ///
     /// # Errors
     /// When no netlink socket can be had, or `/proc` not be read.

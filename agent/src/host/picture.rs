@@ -1,4 +1,4 @@
-//! What the host holds, read for the reconciler and for `tartan status`.
+//! Interfaces, addresses and routes of the host, read for the reconciler and for `tartan status`.
 
 use std::net::IpAddr;
 
@@ -24,8 +24,7 @@ pub struct Underlay {
     pub out_of_service: Vec<String>,
 }
 
-/// Interfaces, addresses and routes as the kernel listed them at one look. Every question about the same moment is
-/// answered from it.
+/// Interfaces, addresses and routes as the kernel listed them at one moment.
 #[derive(Clone, Debug)]
 pub struct Picture {
     pub(super) links: Vec<Link>,
@@ -35,7 +34,7 @@ pub struct Picture {
 }
 
 impl Host {
-    /// Takes a picture.
+    /// Lists them.
     ///
     /// # Errors
     /// The kernel's refusal to list.
@@ -109,7 +108,7 @@ impl Picture {
     }
 
     /// Prefixes inside `own` subnets that the kernel routes to, or holds on, a
-    /// device other than `device`: pods attached by somebody else's plugin, a
+    /// device other than `device`: pods attached by another plugin, a
     /// bridge's connected network, and each address of such a device as /32 or
     /// /128. Sorted, each once.
     pub fn kernel_prefixes(&self, own: &[IpNet], device: &str) -> Vec<IpNet> {

@@ -1,7 +1,7 @@
-//! What changes without an announcement, looked at between two readings of everything.
+//! The quick check, between two full checks, of what changes without a netlink announcement.
 //!
-//! No [`watch()`](super::watch()) tells of most settings under `/proc/sys` and of files; and an
-//! accept rule that somebody else took out a moment ago is put back only after a pause
+//! No [`watch()`](super::watch()) reports changes of most settings under `/proc/sys` or of files; and an accept rule that
+//! another program has just removed is put back only after a pause
 //! ([`firewall`](super::firewall)).
 
 use super::Host;

@@ -3,10 +3,10 @@
 //! A netlink socket in the multicast groups that announce changes of links,
 //! addresses, routes, traffic control and the settings the kernel announces
 //! (`forwarding`, `rp_filter`, `proxy_arp`), and one in the group of nf_tables,
-//! where the kernel has it. Only the kind of each change is reported: whoever listens reads
+//! where the kernel has it. Only the kind of each change is reported: the caller reads
 //! the state again, once for a whole burst. So nothing is queued here; the
-//! kernel's receive buffer is the bound, and when it overflows the kernel says
-//! so once ([`HostEvent::Overrun`]), which means the same as every other event:
+//! kernel's receive buffer is the bound, and when it overflows the kernel reports
+//! that once ([`HostEvent::Overrun`]), which means the same as every other event:
 //! read again.
 
 use std::io;
@@ -37,7 +37,7 @@ pub enum HostEvent {
     Shaping,
     /// A batch of nft rules was taken.
     Rules,
-    /// The kernel had more to tell than fitted: read everything again.
+    /// The receive buffer overflowed: read everything again.
     Overrun,
 }
 
@@ -53,7 +53,7 @@ pub struct Watch {
 struct Subscription {
     socket: TokioSocket,
     buffer: Vec<u8>,
-    /// What of `buffer` is not yet told.
+    /// Bytes of `buffer` already reported.
     reported: usize,
 }
 
@@ -72,7 +72,7 @@ pub fn watch() -> Result<Watch, HostError> {
     Ok(Watch {
         routing: Subscription::open(NETLINK_ROUTE, groups)
             .map_err(|source: io::Error| HostError::Socket { source })?,
-        // Whoever listens looks by itself then.
+        // Without it the caller has to read the rules regularly.
         filter: Subscription::open(NETLINK_NETFILTER, 1 << (libc::NFNLGRP_NFTABLES - 1)).ok(),
     })
 }
@@ -91,7 +91,7 @@ impl Stream for Watch {
         let watch = self.get_mut();
         let filter = watch.filter.as_mut();
         match filter.map_or(Poll::Pending, |filter| filter.poll(context)) {
-            // An end of either is the end of both: half a watch would look like a whole one for ever.
+            // The end of either ends both: the caller could not tell half a watch from a complete one.
             Poll::Ready(event) => return Poll::Ready(event),
             Poll::Pending => {}
         }
@@ -123,7 +123,7 @@ impl Subscription {
             self.reported = 0;
             match self.socket.poll_recv_from(context, &mut self.buffer) {
                 Poll::Pending => return Poll::Pending,
-                // Port 0 is the kernel; nobody else has anything to tell us.
+                // Port 0 is the kernel; messages of other processes are ignored.
                 Poll::Ready(Ok(sender)) if sender.port_number() == 0 => {}
                 Poll::Ready(Ok(_)) => self.buffer.clear(),
                 Poll::Ready(Err(error)) => match Errno::from_io_error(&error) {

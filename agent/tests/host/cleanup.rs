@@ -81,7 +81,7 @@ fn a_crashed_agent_is_cleaned_up_after() {
 }
 
 #[test]
-fn a_setting_somebody_changed_since_is_theirs() {
+fn a_setting_that_another_process_changed_since_is_kept() {
     let namespace = Namespace::with_tun();
     apply(&namespace, &v4()).unwrap();
     namespace.set("net/ipv4/ip_forward", "2");
@@ -95,7 +95,7 @@ fn a_setting_somebody_changed_since_is_theirs() {
     assert_eq!(namespace.setting("net/ipv4/ip_forward"), "2");
     assert_eq!(
         kept,
-        ["kept the change of net.ipv4.ip_forward to 1: somebody has set it to 2 since"]
+        ["kept the change of net.ipv4.ip_forward to 1: another process has set it to 2 since"]
     );
 }
 

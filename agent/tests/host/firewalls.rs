@@ -286,7 +286,7 @@ fn where_they_count_they_are_left_alone() {
 }
 
 #[test]
-fn a_rule_of_somebody_who_only_mentions_us_is_theirs() {
+fn a_rule_of_another_program_that_mentions_tartan_is_kept() {
     let namespace = Namespace::new();
     nft(&namespace, SHAPES[0].script);
     nft(
@@ -456,7 +456,7 @@ fn rules_as_iptables_writes_them_are_understood() {
 }
 
 #[test]
-fn a_chain_that_may_not_be_changed_is_named_and_keeps_nobody_waiting() {
+fn a_chain_that_cannot_be_changed_is_named_and_the_others_are_changed() {
     let namespace = Namespace::new();
     // A table with an owner belongs to the process that made it, while it runs.
     let mut owner = namespace.spawn_nft(

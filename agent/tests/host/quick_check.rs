@@ -1,4 +1,4 @@
-//! What no watch tells of is noticed by the glance, and nothing is noticed where all is well.
+//! The quick check finds what no watch reports, and finds nothing where nothing differs.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use tartan::host::HostState;
 use crate::dual;
 use crate::namespace::Namespace;
 
-/// Calls until a glance finds nothing: rules are looked at again some time after they were written.
+/// Applies until the quick check passes: rules are read again some time after they were written.
 async fn settle(host: &mut Host, desired: &HostState) {
     let started = Instant::now();
     loop {
@@ -26,7 +26,7 @@ async fn settle(host: &mut Host, desired: &HostState) {
 }
 
 #[test]
-fn a_glance_finds_what_nobody_announces() {
+fn the_quick_check_finds_what_is_not_announced() {
     let namespace = Namespace::with_tun();
     let state = namespace.state_dir();
     let file = namespace.root().join("run/flannel/subnet.env");
@@ -69,7 +69,7 @@ fn a_glance_finds_what_nobody_announces() {
 }
 
 #[test]
-fn a_glance_finds_an_uplink_that_would_forget_its_router() {
+fn the_quick_check_finds_an_uplink_that_would_forget_its_router() {
     let namespace = Namespace::with_tun();
     let state = namespace.state_dir();
     let desired = HostState {
@@ -86,7 +86,7 @@ fn a_glance_finds_an_uplink_that_would_forget_its_router() {
         assert!(!host.passes_quick_check(&desired));
         settle(&mut host, &desired).await;
         assert_eq!(namespace.setting(accept_ra), "2");
-        // Who switches it off means it.
+        // Switched off by the administrator: it stays off.
         namespace.set(accept_ra, "0");
         assert!(host.passes_quick_check(&desired));
     });

@@ -55,7 +55,7 @@ fn the_underlay_is_the_interface_of_the_public_address() {
 fn an_underlay_that_carries_nothing_is_told_with_the_remedy() {
     let namespace = Namespace::with_tun();
     let state = namespace.state_dir();
-    let told = || {
+    let problems = || {
         namespace.inside(|| async {
             let picture = picture(&state).await;
             picture
@@ -64,15 +64,15 @@ fn an_underlay_that_carries_nothing_is_told_with_the_remedy() {
                 .out_of_service
         })
     };
-    assert_eq!(told(), [""; 0]);
+    assert_eq!(problems(), [""; 0]);
     namespace.ip("link set wire0 down");
-    let [no_carrier] = &told()[..] else {
-        panic!("{:?}", told())
+    let [no_carrier] = &problems()[..] else {
+        panic!("{:?}", problems())
     };
     assert!(no_carrier.starts_with("eth0, which carries the overlay, has no carrier: check"));
     namespace.ip("link set eth0 down");
-    let [down] = &told()[..] else {
-        panic!("{:?}", told())
+    let [down] = &problems()[..] else {
+        panic!("{:?}", problems())
     };
     assert!(
         down.ends_with("is down: bring it up (`ip link set eth0 up`)"),
@@ -219,7 +219,7 @@ fn packets_dropped_at_a_tun_without_reader_are_counted() {
             socket.send_to(b"x", "10.244.2.5:9").unwrap();
         }
         let after = host.device_stats("tartan0").await.unwrap();
-        assert!(!after.carrier, "nobody holds a queue");
+        assert!(!after.carrier, "no process holds a queue");
         after.tx_dropped - before.tx_dropped
     });
     assert_eq!(dropped, 7);

@@ -47,7 +47,7 @@ fn a_device_of_our_name_that_is_no_tun() {
 }
 
 #[test]
-fn a_cluster_network_that_somebody_else_routes() {
+fn a_cluster_network_that_another_program_routes() {
     for (making, says) in [
         (
             &[

@@ -1,4 +1,4 @@
-//! What somebody takes away or changes is put back, and said so.
+//! What another process removes or changes is put back and reported.
 
 use tartan::host::{Change, Host};
 
@@ -42,7 +42,7 @@ fn each_thing_taken_away_is_put_back() {
         ),
         (
             "route replace 10.244.0.0/16 dev tartan0",
-            &["put right the route 10.244.0.0/16 dev tartan0 src 10.244.1.0"],
+            &["replaced the route 10.244.0.0/16 dev tartan0 src 10.244.1.0"],
         ),
         (
             "route delete unreachable 10.244.1.0/24 metric 4294967294",
@@ -50,7 +50,7 @@ fn each_thing_taken_away_is_put_back() {
         ),
         (
             "route replace blackhole 10.244.0.0/16 metric 4294967295",
-            &["put right the route unreachable 10.244.0.0/16"],
+            &["replaced the route unreachable 10.244.0.0/16"],
         ),
         (
             "-6 route delete unreachable fd00:244::/48 metric 4294967295",
@@ -80,9 +80,12 @@ fn each_thing_taken_away_is_put_back() {
         ),
         (
             "link set tartan0 multicast on",
-            &["took multicast from tartan0"],
+            &["disabled multicast on tartan0"],
         ),
-        ("link set tartan0 alias other", &["marked tartan0 as ours"]),
+        (
+            "link set tartan0 alias other",
+            &["set the alias of tartan0"],
+        ),
     ] {
         namespace.ip(damage);
         assert_ne!(namespace.census(), whole, "`ip {damage}` did nothing");
@@ -185,7 +188,7 @@ fn what_is_not_ours_is_left_alone() {
     let namespace = Namespace::with_tun();
     namespace.ip("link set tartan0 up");
     namespace.ip("address add 172.31.0.1/24 dev tartan0");
-    // A pod's route by somebody who picked the same protocol number.
+    // A pod's route of a program that picked the same protocol number.
     namespace.ip("route add 10.244.1.7/32 dev eth0 proto 116");
     namespace.ip("route add unreachable 10.66.0.0/16 metric 7");
     namespace.ip("route add 10.244.0.0/16 dev eth0 metric 500");
@@ -240,7 +243,7 @@ fn changes_of_a_call_that_failed_are_told_by_the_next() {
 }
 
 #[test]
-fn a_state_directory_that_cannot_be_written_keeps_nobody_from_forwarding() {
+fn forwarding_is_set_up_while_the_state_directory_cannot_be_written() {
     let namespace = Namespace::with_tun();
     let state = namespace.state_dir();
     std::fs::create_dir_all(state.parent().unwrap()).unwrap();
@@ -248,10 +251,10 @@ fn a_state_directory_that_cannot_be_written_keeps_nobody_from_forwarding() {
     namespace.inside(|| async {
         let mut host = Host::open(&state).await.unwrap();
         host.apply(&v4()).await.unwrap();
-        let told = host.record_problem().unwrap().to_string();
+        let problem = host.record_problem().unwrap().to_string();
         assert!(
-            told.contains("host.json") && told.contains("writable"),
-            "{told}"
+            problem.contains("host.json") && problem.contains("writable"),
+            "{problem}"
         );
         assert_eq!(namespace.setting("net/ipv4/ip_forward"), "1");
         std::fs::remove_file(&state).unwrap();

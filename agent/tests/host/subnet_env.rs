@@ -76,7 +76,7 @@ fn what_flanneld_wrote_since_is_kept() {
     let outcomes = clean(&namespace);
     let words: Vec<String> = outcomes.iter().map(ToString::to_string).collect();
     assert!(
-        words[0].contains("somebody else has written it since"),
+        words[0].contains("another process has written it since"),
         "{words:?}"
     );
     assert!(path.exists());

@@ -1,12 +1,12 @@
 //! Theory of operation
 //!
-//! Whether chains of rules, whoever wrote them, cut pods off. The question is
+//! Whether chains of rules of any program cut pods off. The question is
 //! put for a kind of packets ("from the cluster network to anywhere"), not for
 //! one packet, so a rule holds for all of that kind, for none, or for some. Only
-//! rules that hold for all count: a firewall's last word ("reject the rest") is
+//! rules that hold for all count: a firewall's last rule ("reject the rest") is
 //! one, and so is an accept of the cluster network. What holds for some, for
-//! instance for a port, an interface or a connection's state, is somebody's wish
-//! about just those packets, and is passed over.
+//! instance for a port, an interface or a connection's state, is meant for
+//! just those packets, and is skipped.
 //!
 //! Chains are walked as the kernel walks them, to the kernel's depth of jumps
 //! and for a bounded number of rules. A pure function.
@@ -43,7 +43,7 @@ pub(super) struct DroppedBy {
     pub(super) rule: usize,
     /// The chain that it stands in.
     pub(super) chain: String,
-    /// Its word: "drop", "reject".
+    /// Its verdict: "drop", "reject".
     pub(super) verdict: &'static str,
 }
 
@@ -156,7 +156,7 @@ impl Chains {
 
 /// `NFT_JUMP_STACK_SIZE`
 const DEPTH: usize = 16;
-/// More rules than anybody has who holds for all packets of a network.
+/// More rules than any node has.
 const MOST_RULES: usize = 100_000;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Theory of operation
 //!
 //! Our accept rules in chains of other tables on the forward hook: a firewall's
-//! policy of drop, or its last word "reject the rest", whether it stands in the
+//! policy of drop, or its last rule "reject the rest", whether it stands in the
 //! chain itself or where the chain leads. They stand where flannel's would, as
 //! late as they count: in front of the rule that cuts the pods off, or at the
 //! end where only the policy does. So what the firewall says about some packets
@@ -9,7 +9,7 @@
 //!
 //! They are left alone wherever they stand in front of that rule, are put back
 //! when they do not, and go when nothing cuts the pods off any more, for
-//! instance because somebody else accepts the whole cluster network.
+//! instance because another rule accepts the whole cluster network.
 //!
 //! A chain that may not be changed is a problem only if it cuts pods off from
 //! each other; then the error names the rule.
@@ -99,7 +99,7 @@ impl ForeignChain {
         match socket.commit(&steps).await {
             Ok(()) => {}
             // The chain or a rule has gone meanwhile: the generation is another
-            // then, and the next call looks again.
+            // then, and the next call reads again.
             Err(NftError::Refused { source }) if source == Errno::NOENT => return Ok(None),
             Err(source) => return self.cut_off_error(source, networks).map(|()| None),
         }
@@ -161,7 +161,7 @@ impl ForeignChain {
                 source.to_string()
             },
             remedy: format!(
-                "let packets from and to {} through there (with firewalld: `firewall-cmd --permanent --zone=trusted {}`, then `firewall-cmd --reload`)",
+                "accept packets from and to {} there (with firewalld: `firewall-cmd --permanent --zone=trusted {}`, then `firewall-cmd --reload`)",
                 networks.join(" and "),
                 sources.join(" ")
             ),

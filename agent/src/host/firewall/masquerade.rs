@@ -2,9 +2,9 @@
 //! (`pkg/trafficmngr/iptables/iptables.go`, masqRules), as a pure function. Its
 //! forwardRules stand only where they decide something ([`foreign_chain`](super::foreign_chain)).
 //!
-//! One difference is meant. flannel masquerades a packet between pods whose
+//! One difference is intended. flannel masquerades a packet between pods whose
 //! source is in no subnet of this node: a pod that forges another node's
-//! address, or that outlived a change of the node's subnets, would speak as the
+//! address, or that outlived a change of the node's subnets, would send as the
 //! node. Here it keeps its source, and the dataplane refuses it.
 //!
 //! N is a cluster network, S one of this node's own subnets in it.

@@ -9,7 +9,7 @@
 //! ([`foreign_chain`]), marked by their comment. Rules of iptables-legacy, which the kernel
 //! keeps elsewhere, are not read ([`legacy`]).
 //!
-//! State: the number of the rules' generation at which all was found well.
+//! State: the number of the rules' generation at which nothing differed.
 //! While the kernel gives the same number, nothing has changed and one
 //! question is all that a call costs. Otherwise chains are listed, and the
 //! rules of our own chains, of forward chains and of chains that these send all
@@ -17,11 +17,11 @@
 //!
 //! Our own table is replaced as a whole in one batch, so packets meet the old
 //! rules or the new ones. Each foreign chain is a batch of its own: one that
-//! cannot be changed keeps nobody else waiting, and is named in the error.
-//! Another program that wants its rules in front of ours as badly as we do is
-//! met twice a second at most.
+//! cannot be changed does not hold up the others, and is named in the error.
+//! Where another program keeps putting its rules in front of ours, ours are
+//! moved twice a second at most.
 //!
-//! What is not judged: rules for some packets only, an interface's or a port's.
+//! Not checked: rules for some packets only, of an interface or a port.
 
 mod chain_walk;
 mod foreign_chain;
@@ -48,20 +48,20 @@ use masquerade::FirewallRules;
 use nft::{BaseChain, FoundRule, INET, IPV4, IPV6, NftError, NftTable, Rule, Socket};
 use own_table::{COMMENT, TABLE, is_in_own_table, is_own};
 
-/// The memory between calls.
+/// What is kept between calls.
 #[derive(Debug, Default)]
 pub(super) struct Firewall {
     socket: Option<Socket>,
-    /// When all was well, and with what.
+    /// The generation at which nothing differed, and the rules wanted then.
     applied: Option<(u32, FirewallRules)>,
-    /// When rules were last written, and which.
+    /// The time of the last write, and the rules wanted then.
     last_write: Option<(Instant, FirewallRules)>,
     /// Tables of iptables-legacy, as last logged.
     legacy: LegacyTables,
 }
 
 impl Host {
-    /// Makes the node's packet filter agree with `desired`: no pod with a forged
+    /// Applies `desired` to the node's packet filter: no pod with a forged
     /// source, masquerade, and forwarding of pod traffic. Returns what had to be changed. Call it like
     /// [`apply`](Host::apply), and after it: nothing there depends on this.
     ///
@@ -171,7 +171,7 @@ impl Firewall {
     }
 }
 
-/// Reads, and writes what differs. Every chain is tried; the first error is told.
+/// Reads, and writes what differs. Every chain is tried; the first error is returned.
 async fn repair(
     socket: &mut Socket,
     wanted: &FirewallRules,
@@ -345,7 +345,7 @@ fn is_interrupted(result: &Result<(), HostError>) -> bool {
     )
 }
 
-/// How often the rules are read again when somebody changes them meanwhile.
+/// How often the rules are read again when another process changes them meanwhile.
 const ATTEMPTS: usize = 3;
 /// Least time between two writings of the same rules.
 const LEAST_WRITE_INTERVAL: Duration = Duration::from_millis(500);

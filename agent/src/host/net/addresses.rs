@@ -106,8 +106,8 @@ pub(in crate::host) async fn remove(
 
 /// Addresses to add to our device and to take from it. Taken are addresses of
 /// the cluster network that are not wanted and IPv6 link-local ones, which
-/// would make the kernel speak on a link that has no neighbours; what somebody
-/// else put there from another range stays.
+/// would make the kernel send on a link that has no neighbours; addresses of
+/// other ranges stay.
 pub(in crate::host) fn plan(
     held: &[InterfaceAddress],
     device: u32,

@@ -47,9 +47,9 @@ pub(in crate::host) struct Link {
     pub(in crate::host) kind: LinkKind,
     pub(in crate::host) alias: String,
     pub(in crate::host) up: bool,
-    /// Whether the kernel, and whoever lists interfaces, takes it for one to send multicast on.
+    /// `IFF_MULTICAST`: the kernel and other programs send multicast on it.
     pub(in crate::host) multicast: bool,
-    /// Whether there is somebody at the other end.
+    /// `IFF_LOWER_UP`: it has a carrier.
     pub(in crate::host) carrier: bool,
     pub(in crate::host) mtu: u32,
     /// Packets that wait for a reader at most.
@@ -62,7 +62,7 @@ pub(in crate::host) enum LinkKind {
     Loopback,
     Tun,
     Tap,
-    /// Anything else, by the kernel's word for it ("veth", "vxlan", "" for hardware).
+    /// Anything else, by the kernel's name for it ("veth", "vxlan", "" for hardware).
     Other(String),
 }
 
@@ -87,7 +87,7 @@ impl Link {
     }
 }
 
-/// Every interface of the namespace, as the kernel tells them.
+/// Every interface of the namespace, as the kernel lists them.
 pub(in crate::host) async fn messages(handle: &Handle) -> Result<Vec<LinkMessage>, HostError> {
     let all = handle.link().get().execute().try_collect();
     all.await
@@ -142,7 +142,7 @@ pub(in crate::host) async fn mark(handle: &Handle, link: &Link) -> Result<(), Ho
     message
         .attributes
         .push(LinkAttribute::IfAlias(MARK.to_owned()));
-    set(handle, message, "mark as ours", link).await
+    set(handle, message, "set the alias of", link).await
 }
 
 /// Brings the device up.
@@ -153,14 +153,14 @@ pub(in crate::host) async fn set_up(handle: &Handle, link: &Link) -> Result<(), 
     set(handle, message, "bring up", link).await
 }
 
-/// Takes the device off those that multicast is sent on.
+/// Clears `IFF_MULTICAST`.
 pub(in crate::host) async fn disable_multicast(
     handle: &Handle,
     link: &Link,
 ) -> Result<(), HostError> {
     let mut message = addressed_to(link);
     message.header.change_mask = LinkFlags::Multicast;
-    set(handle, message, "take multicast from", link).await
+    set(handle, message, "disable multicast on", link).await
 }
 
 /// Deletes the device. One that is gone already is no error.
@@ -273,5 +273,5 @@ pub(in crate::host) fn parse_stats(message: &LinkMessage) -> LinkStats {
     stats
 }
 
-/// The alias (`ip link show` prints it) that tells our TUN from anyone else's.
+/// The alias (`ip link show` prints it) that marks a TUN as ours.
 const MARK: &str = "Tartan overlay";

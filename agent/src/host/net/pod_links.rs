@@ -92,7 +92,7 @@ impl PodLinks {
     }
 }
 
-/// Whether a name is as the plugin makes it for a limiter; others of that beginning are somebody else's.
+/// Whether a name has the form that the plugin gives a limiter; other names with that prefix are not ours.
 fn is_limiter(name: &str) -> bool {
     let digits = name.strip_prefix(LIMITER_IFNAME_PREFIX);
     let is_digit = |digit: u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit);
@@ -114,8 +114,8 @@ pub(in crate::host) async fn list(handle: &Handle) -> Result<PodLinks, HostError
     Ok(PodLinks::of(&links::messages(handle).await?))
 }
 
-/// Removes a limiter that was listed, unless its pod is there: seen then, or only now, as one that was attached between
-/// the two looks. To a filter whose limiter is gone, packets are lost. Whether it was removed.
+/// Removes a listed limiter unless its pod exists, in the list or by now: one may have been attached since. A pod whose
+/// limiter is gone loses its packets. Returns whether it was removed.
 pub(in crate::host) async fn remove_orphaned_limiter(
     handle: &Handle,
     name: &str,
@@ -140,7 +140,7 @@ pub(in crate::host) async fn remove_orphaned_limiter(
     }
 }
 
-/// The kernel's word for an intermediate functional block: what is sent into it comes out where it came from.
+/// The kernel's kind of an intermediate functional block: packets sent into it come out where they came from.
 pub(in crate::host) const LIMITER_KIND: &str = "ifb";
 
 /// Digits of a limiter's name behind its prefix, as of an end's (`cni-shim/src/link_name.rs`).

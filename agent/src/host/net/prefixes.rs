@@ -1,5 +1,5 @@
-//! What the kernel's tables say about the cluster network, beside our own
-//! routes: prefixes it serves itself, and prefixes it takes past us.
+//! Routes and addresses in the cluster network that are not ours: prefixes that
+//! the kernel serves itself, and prefixes that bypass Tartan.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -34,7 +34,7 @@ impl fmt::Display for Bypass {
         }
         write!(
             f,
-            " (protocol {}); if that is not meant, `ip route delete {}`",
+            " (protocol {}); if that is not intended, run `ip route delete {}`",
             self.protocol, self.prefix
         )
     }
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(
             text,
             "10.244.2.0/24 bypasses Tartan: via 10.244.2.0 dev flannel.1 (protocol 3); \
-             if that is not meant, `ip route delete 10.244.2.0/24`"
+             if that is not intended, run `ip route delete 10.244.2.0/24`"
         );
     }
 }

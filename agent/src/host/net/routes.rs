@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! 10.244.0.0/16 dev tartan0 src 10.244.1.0          metric 0            the overlay
-//! unreachable 10.244.1.0/24                         metric 4294967294   own subnet: nobody there
+//! unreachable 10.244.1.0/24                         metric 4294967294   own subnet: no such pod
 //! unreachable 10.244.0.0/16                         metric 4294967295   no device: refuse, never leak
 //! ```
 //! A bridge's connected route or a pod's /32 beats the second by metric or
@@ -68,7 +68,7 @@ impl Route {
 }
 
 impl fmt::Display for Route {
-    /// As ip-route(8) writes it, as far as it tells one route from another.
+    /// As ip-route(8) writes it, as far as it distinguishes one route from another.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
             RouteType::Unicast => write!(f, "{} metric {}", self.prefix, self.metric),
@@ -184,8 +184,8 @@ pub(in crate::host) fn plan(now: &[Route], wanted: &[WantedRoute], device: u32) 
     steps
 }
 
-/// The route of somebody else that would be used for a cluster network before
-/// ours, or in whose place ours cannot be put.
+/// Another program's route that the kernel would use for a cluster network
+/// before ours, or that ours cannot replace.
 pub(in crate::host) fn conflict<'a>(
     now: &'a [Route],
     wanted: &[WantedRoute],

@@ -2,7 +2,7 @@
 //!
 //! Such a bridge holds the node's whole subnet, so its pods take every address of it for a neighbour there and ask by
 //! ARP. Those that are pods of ours have a route of their own to another interface: with `proxy_arp` the node answers
-//! for them, and for nobody else, as every other address of the subnet is behind the bridge itself (Linux answers only
+//! for them, and for no other address, as every other address of the subnet is behind the bridge itself (Linux answers only
 //! for what it routes to another interface, net/ipv4/arp.c). The way back needs nothing: our pods send everything to
 //! the node. Of IPv6 the kernel has no such switch for a whole prefix.
 //!

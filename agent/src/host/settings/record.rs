@@ -1,6 +1,6 @@
 //! Theory of operation
 //!
-//! The memory of what Tartan changed outside its own device: for each setting
+//! The record of what Tartan changed outside its own device: for each setting
 //! the value found and the value written, in `host.json` of the state
 //! directory. It is written before the setting is, by temporary file, fsync and
 //! rename, and outlives a crash. While the disk refuses it the settings are made
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::setting::Setting;
 use crate::host::error::HostError;
 
-/// What was changed, and where that is written down.
+/// Settings that were changed, and the file that lists them.
 #[derive(Debug)]
 pub(in crate::host) struct SettingsRecord {
     path: PathBuf,
@@ -57,7 +57,7 @@ pub(in crate::host) enum RecordOnDisk {
     Current(SettingsRecord),
     /// It is of another boot, which no setting survived: of no use.
     EarlierBoot,
-    /// It is of another network namespace of this boot, this one.
+    /// It is of another network namespace of this boot; its name.
     OtherNamespace(String),
 }
 
@@ -128,11 +128,11 @@ impl SettingsRecord {
     }
 
     /// Notes one change and writes the record. The value found last is the one
-    /// remembered: whoever changed a setting while Tartan ran meant it.
+    /// kept: a change by another process while Tartan ran was intended.
     ///
-    /// A disk that refuses keeps no setting from being made, and so no pod from
-    /// talking: [`write_error`](SettingsRecord::write_error) tells, [`retry_write`](SettingsRecord::retry_write)
-    /// tries again.
+    /// The setting is made even where the file cannot be written, so that pods
+    /// are connected: [`write_error`](SettingsRecord::write_error) has the reason,
+    /// [`retry_write`](SettingsRecord::retry_write) tries again.
     pub(in crate::host) fn add(&mut self, setting: &Setting, found: i32, wrote: i32) {
         self.changes.retain(|change| change.setting != *setting);
         self.changes.push(RecordedChange {
@@ -143,7 +143,7 @@ impl SettingsRecord {
         self.save();
     }
 
-    /// Takes a change off the record, which is undone or somebody else's.
+    /// Removes a change that was undone, or that another process has overwritten.
     pub(in crate::host) fn remove(&mut self, setting: &Setting) {
         self.changes.retain(|change| change.setting != *setting);
         self.save();
@@ -227,7 +227,10 @@ fn parse(bytes: &[u8]) -> io::Result<Parsed> {
         .into_iter()
         .map(|line| {
             let setting = Setting::parse(&line.key).ok_or_else(|| {
-                io::Error::other(format!("{:?} is no setting that Tartan changes", line.key))
+                io::Error::other(format!(
+                    "{:?} is not a setting that Tartan changes",
+                    line.key
+                ))
             })?;
             Ok(RecordedChange {
                 setting,

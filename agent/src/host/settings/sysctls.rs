@@ -1,9 +1,9 @@
 //! Kernel settings under `/proc/sys/net`, as the calling thread's network
 //! namespace sees them.
 //!
-//! Settings of our own device die with it and are simply asserted. A
-//! [`Setting`] outlives us: its value before is remembered (see the record),
-//! so that a clean-up can put it back.
+//! Settings of our own device end with it and are simply set. A [`Setting`]
+//! outlives us: its former value goes on record, so that a clean-up can restore
+//! it.
 
 use std::path::Path;
 
@@ -107,7 +107,7 @@ pub(in crate::host) fn set_recorded(
     }))
 }
 
-/// Gives a setting on record its old value back, unless somebody has given it another since, or its interface is gone.
+/// Restores the former value of a setting on record, unless another process has changed it since or its interface is gone.
 pub(in crate::host) fn restore_recorded(
     made: &RecordedChange,
     record: &mut SettingsRecord,
@@ -116,7 +116,7 @@ pub(in crate::host) fn restore_recorded(
     if is_ours {
         made.setting.write(made.found)?;
     }
-    // Off the record last: a crash in between leaves a note of a change that is undone, which harms nobody.
+    // Off the record last: a crash in between leaves an entry for a change that is undone, which is harmless.
     record.remove(&made.setting);
     Ok(is_ours.then(|| SettingChange {
         key: made.setting.to_string(),

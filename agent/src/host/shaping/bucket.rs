@@ -1,4 +1,4 @@
-//! The bucket of one direction: what a limit means for the kernel, and what the kernel tells of the buckets there are.
+//! The token bucket of one direction: its parameters for a limit, and the buckets that the kernel lists.
 
 use cni_shim::RateLimit;
 use futures_util::TryStreamExt;
@@ -62,7 +62,7 @@ impl Bucket {
 #[derive(Debug, Default)]
 pub(super) struct Buckets(Vec<(i32, ListedBucket)>);
 
-/// What the kernel tells of a bucket, exactly; of the burst it tells a rounded time.
+/// The exact parameters that the kernel lists of a bucket; it lists the burst as a rounded time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ListedBucket {
     rate: u64,
@@ -96,7 +96,7 @@ impl Buckets {
     }
 }
 
-/// The bucket that a message tells of, if it tells of one.
+/// The bucket that a message describes, if it describes one.
 fn parse_bucket(message: &TcMessage) -> Option<ListedBucket> {
     let mut is_bucket = false;
     let mut options = Vec::new();
@@ -144,9 +144,9 @@ const TCA_TBF_RATE64: u16 = 4;
 const TCA_TBF_BURST: u16 = 6;
 /// `TC_LINKLAYER_ETHERNET`: the kernel asks for no table of rates then.
 const LINKLAYER_ETHERNET: u8 = 1;
-/// Runtimes give 2^31-1 or 2^32-1 bits where nobody named a burst.
+/// Runtimes give 2^31-1 or 2^32-1 bits where no burst was configured.
 const UNNAMED_BURST: u64 = i32::MAX as u64;
-/// Bytes of a burst that nobody named, at least.
+/// Least burst where none was configured, in bytes.
 const LEAST_BURST: u64 = 8 * 1024;
 /// Bytes that may wait beside a burst, at least: a super-packet, which is cut before it waits, or TCP loses the end of
 /// each. Above 21 Mbit/s it is what passes in 25 ms, as with the reference plugin.

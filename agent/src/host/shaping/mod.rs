@@ -7,8 +7,8 @@
 //!
 //! Whatever way a packet takes, to or from a pod of this node, another node or the outside, it passes the host's end. A
 //! bucket delays before it drops, so TCP fills the rate. Packets come out of `tlX` as if they had come from `ttX`: the
-//! check of sources sees nothing else. All of it is the kernel's: it outlasts the agent, and goes with the pod, but for
-//! `tlX`, which whoever removes the pod removes too, and the agent where nobody did.
+//! check of sources sees nothing else. All of it is the kernel's: it outlasts the agent, and goes with the pod, except
+//! `tlX`, which the plugin removes with the pod; the agent removes one that was left over.
 
 mod bucket;
 mod redirect;
@@ -30,7 +30,7 @@ use super::net::pod_links::{PodLink, PodLinks, remove_orphaned_limiter};
 use bucket::{Bucket, Buckets};
 
 impl Host {
-    /// Puts the limits of all attachments in force, and removes what shaped a pod that is gone. Returns what had to be
+    /// Sets the limits of all attachments, and removes limiters of pods that are gone. Returns what had to be
     /// changed, and the first refusal of the kernel, which keeps nothing else from being changed.
     pub async fn shape(
         &self,
@@ -43,7 +43,7 @@ impl Host {
         (changes, unremoved.or(unshaped))
     }
 
-    /// Puts the limits of these attachments in force, of those whose host's end is there. Returns the same as
+    /// Sets the limits of those attachments whose host's end exists. Returns the same as
     /// [`shape`](Host::shape).
     pub async fn apply_limits(
         &self,

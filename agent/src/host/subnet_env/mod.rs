@@ -2,13 +2,13 @@
 //!
 //! flannel's `subnet.env`, from which the stock CNI plugin learns this node's
 //! subnet and MTU (flannel `pkg/subnet/subnet.go`, WriteSubnetFile). Its bytes
-//! are flannel's, so nothing in it can say that it is ours: a note in the state
+//! are flannel's, so nothing in it can mark it as ours: a note in the state
 //! directory names the path and the contents that were written there. It is
-//! written before the file, and remembers the contents before the last too, so
+//! written before the file, and holds the contents before the last too, so
 //! that a crash between the two leaves nothing that is not on record.
 //!
 //! A file with other contents is replaced while Tartan runs, and left alone by
-//! a clean-up: then somebody else, a flanneld perhaps, has written it since.
+//! a clean-up: then another process, a flanneld perhaps, has written it since.
 
 pub(super) mod contents;
 
@@ -28,8 +28,8 @@ use super::host_state::HostState;
 use crate::file_state::FileState;
 
 impl Host {
-    /// Makes `subnet.env` say what `desired` says, and removes it where it was
-    /// before, if that was elsewhere. Returns what had to be changed.
+    /// Writes `subnet.env` as `desired` has it, and removes the file at the path
+    /// used before, if that was another. Returns what had to be changed.
     ///
     /// # Errors
     /// [`HostError::WriteSubnetFile`], [`HostError::WriteRecord`] or
@@ -81,7 +81,7 @@ pub(super) enum Cleared {
     /// There is none.
     Nothing,
     Removed(PathBuf),
-    /// Somebody else has written it since.
+    /// Another process has written it since.
     Foreign(PathBuf),
     Failed(PathBuf, HostError),
 }
@@ -118,7 +118,7 @@ fn remove(note: &Note) -> Result<bool, HostError> {
         source,
     })?;
     if let Some(directory) = note.path.parent().filter(|_| note.made_directory) {
-        // Refused while anything is left in it, which is as it should be.
+        // The kernel refuses this while anything is left in it, as intended.
         let _ = fs::remove_dir(directory);
     }
     Ok(true)
@@ -139,7 +139,7 @@ fn write(path: &Path, contents: &str) -> io::Result<()> {
     let temporary = temporary_for(path);
     let written = write_synced(&temporary, contents).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
-        // The first error is the one worth telling.
+        // The first error is the one to report.
         let _ = fs::remove_file(&temporary);
         return written;
     }

@@ -1,5 +1,5 @@
 //! Netlink attributes as nf_tables nests them: built as a tree, written as
-//! bytes, and looked for in what the kernel says.
+//! bytes, and searched for in what the kernel answers.
 
 use std::iter;
 
@@ -71,7 +71,7 @@ impl Attribute {
     }
 
     /// Whether the attributes in `found` hold this one. What a nest holds
-    /// beyond ours does not matter: newer kernels tell more.
+    /// beyond ours does not matter: newer kernels list more.
     pub(super) fn is_in(&self, found: &[u8]) -> bool {
         let Some(value) = find(found, self.kind) else {
             return false;

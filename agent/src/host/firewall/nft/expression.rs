@@ -82,7 +82,7 @@ impl Rule {
         long(find(counter, EXPR_DATA)?, COUNTER_PACKETS)
     }
 
-    /// Whether the kernel's list of expressions says the same.
+    /// Whether the kernel's list of expressions is that of this rule.
     pub(super) fn matches(&self, found: &[u8], both_families: bool) -> bool {
         let found: Vec<&[u8]> = walk(found).map(|(_, element)| element).collect();
         let ours = self.expressions(both_families);

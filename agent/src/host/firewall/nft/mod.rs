@@ -5,7 +5,7 @@
 //! other programs. Read are tables, chains, and the rules of one chain; written
 //! are batches, each of which the kernel takes as a whole or not at all.
 //!
-//! A rule that Tartan wants is compared with what the kernel tells, attribute by
+//! A rule that Tartan wants is compared with what the kernel lists, attribute by
 //! attribute ([`Rule::matches`]). Rules of other programs are read for their
 //! addresses and their verdict alone ([`parse`]); whatever else they hold is
 //! stepped over.
@@ -69,7 +69,7 @@ pub(in crate::host) struct FoundRule {
 }
 
 impl FoundRule {
-    /// Whether it says what `rule` says, in a chain of that family.
+    /// Whether it equals `rule`, in a chain of that family.
     pub(in crate::host) fn matches(&self, rule: &Rule, family: u8) -> bool {
         rule.matches(&self.expressions, family == INET)
     }
@@ -79,7 +79,7 @@ impl FoundRule {
         Rule::packets(&self.expressions)
     }
 
-    /// What it says, as far as that is understood.
+    /// Its conditions and its action, as far as they are understood.
     pub(in crate::host) fn parsed(&self, family: u8) -> ParsedRule {
         parse::parse_rule(&self.expressions, family)
     }

@@ -1,4 +1,4 @@
-//! A rule of anybody's, as far as it is understood.
+//! A rule of any program, as far as it is understood.
 
 use super::expression::Term;
 
@@ -7,7 +7,7 @@ use super::expression::Term;
 pub(in crate::host) struct ParsedRule {
     /// What must hold of a packet.
     pub(in crate::host) terms: Vec<Term>,
-    /// More must hold, of which nothing is known here.
+    /// It has conditions that were not understood.
     pub(in crate::host) has_unknown: bool,
     pub(in crate::host) action: Action,
 }
@@ -18,7 +18,7 @@ pub(in crate::host) enum Action {
     /// Nothing that ends their way through the chain.
     Nothing,
     Accept,
-    /// They come no further; the rule's word for it.
+    /// It drops or rejects them; the name of its verdict.
     Drop(&'static str),
     /// They leave the chain.
     Return,
@@ -27,7 +27,7 @@ pub(in crate::host) enum Action {
 }
 
 impl ParsedRule {
-    /// One that says nothing about any packet.
+    /// One that holds for every packet and does nothing.
     pub(in crate::host) fn empty() -> ParsedRule {
         ParsedRule {
             terms: Vec::new(),

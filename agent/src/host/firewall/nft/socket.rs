@@ -196,5 +196,5 @@ fn listed(family: u8, attributes: &[u8]) -> Listed {
 const DATAGRAM: usize = 64 * 1024;
 /// More chains, or rules of one chain, than any node has.
 const MOST_OBJECTS: usize = 1 << 20;
-/// The kernel answers at once; a transaction of somebody else may hold it up.
+/// The kernel answers at once; a transaction of another process may hold it up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);

@@ -82,7 +82,7 @@ fn hostile_contents_are_refused_with_the_reason() {
             &*format!(
                 "{{\"version\":1,\"place\":{place},\"settings\":[{{\"key\":\"kernel/core_pattern\",\"found\":0,\"wrote\":1}}]}}"
             ),
-            "no setting that Tartan changes",
+            "not a setting that Tartan changes",
         ),
         (
             &*format!("{{\"version\":1,\"place\":{place},\"settings\":[],\"more\":1}}"),
