@@ -1,23 +1,25 @@
 //! Theory of operation
 //!
-//! Takes away what an agent left on the node, whether it was stopped, killed or
-//! removed long ago; no agent is needed. One that still runs would put back
-//! what it misses, so stop it first.
+//! Removes what an agent left on the node, whether it was stopped, killed or
+//! removed long ago; no agent is needed. An agent that still runs would put
+//! everything back, so stop it first.
 //!
 //! Order: the device (its addresses and routes go with it), routes that carry
 //! our protocol number, limiters of pods that are gone, nft rules, settings,
-//! files. Each step is tried whatever
-//! became of the others; the returned list has an outcome for each trace found.
+//! files. Each step is tried even if others failed; the returned list has an
+//! outcome for each trace found.
 //!
 //! The record of settings names its network namespace. In another one nothing is
-//! touched, for what lies here may be another node's. It is removed only when
-//! every setting on it is settled, so that a clean-up that failed can be repeated.
+//! touched: the traces here may be another node's. The record is removed only
+//! when every setting on it is restored or left alone on purpose, so that a
+//! clean-up that failed can be repeated.
 //!
 //! Three things stay on purpose, and are listed with the reason. A setting that
-//! another process changed after us is left as it is. The limiter of a pod that still runs goes
-//! with the pod, which would be cut off without it. Attachment records of pods stay, with
-//! the directory they lie in: they belong to pods that still run, and are what
-//! `tartan-cni` DEL, which works without an agent, frees the address by.
+//! another process changed after us is left as it is. The limiter of a pod that
+//! still runs goes with the pod, which would be cut off without it. Attachment
+//! records stay, with their directory: they belong to pods that still run, and
+//! `tartan-cni` DEL, which works without an agent, reads the address to free
+//! from them.
 
 use std::fmt;
 use std::fs;

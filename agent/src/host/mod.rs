@@ -1,16 +1,17 @@
 //! Theory of operation
 //!
 //! Applies a [`HostState`] to the kernel: the tunnel device up, with its
-//! address and MTU; the routes of [`net::routes`]; the settings of [`settings::sysctls`].
-//! Everything goes over rtnetlink, nfnetlink and `/proc/sys`; nothing is
-//! executed. [`Host::apply_firewall_and_subnet_env`] does what forwarding between pods does not
-//! depend on: the packet filter ([`firewall`]) and flannel's file
-//! ([`subnet_env`]).
+//! address and MTU; the routes of [`net::routes`]; the settings of
+//! [`settings::sysctls`]. Everything goes over rtnetlink, nfnetlink and
+//! `/proc/sys`; nothing is executed. [`Host::apply_firewall_and_subnet_env`]
+//! does what forwarding between pods does not depend on: the packet filter
+//! ([`firewall`]) and flannel's file ([`subnet_env`]).
 //!
 //! [`Host::apply`] is set-up and repair in one: it reads what is, does what is
 //! missing, and reports what it did. Called again it does nothing, so the caller
-//! may call it at every hint from [`watch()`] and every few seconds besides. What
-//! the kernel announces to nobody (`accept_local` and its like, `subnet.env`) is looked at by [`Host::passes_quick_check`], which costs little.
+//! may call it at every event of [`watch()`] and every few seconds besides.
+//! [`Host::passes_quick_check`], which costs little, reads what the kernel does
+//! not announce (`accept_local` and its like, `subnet.env`).
 //!
 //! Everything that can be refused is checked before the first change. A failure
 //! after that leaves what was done: each step is right by itself, forwarding

@@ -11,9 +11,10 @@ use super::settings::sysctls;
 use crate::file_state::FileState;
 
 impl Host {
-    /// Whether all that no watch tells of is as the last [`apply`](Host::apply) and [`apply_firewall_and_subnet_env`](Host::apply_firewall_and_subnet_env)
-    /// with this `desired` left it, and they left nothing undone. If not, they are to be called.
-    pub fn passes_quick_check(&mut self, desired: &HostState) -> bool {
+    /// Whether everything that no watch reports is as [`apply`](Host::apply) and
+    /// [`apply_firewall_and_subnet_env`](Host::apply_firewall_and_subnet_env) last left it with this `desired`, and they
+    /// left nothing undone. If not, the caller has to call them.
+    pub fn passes_quick_check(&self, desired: &HostState) -> bool {
         self.unreported.is_empty()
             && self.record.write_error().is_none()
             && self.firewall.is_applied()

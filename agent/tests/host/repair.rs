@@ -62,7 +62,7 @@ fn each_thing_taken_away_is_put_back() {
         ),
         (
             "link set tartan0 txqueuelen 500",
-            &["made the queue of tartan0 longer, from 500 to 2048 packets"],
+            &["set the queue length of tartan0 from 500 to 2048 packets"],
         ),
         (
             // Routes go with the link, and so do IPv6 addresses.

@@ -1,11 +1,11 @@
 //! Theory of operation
 //!
-//! Whether chains of rules of any program cut pods off. The question is
-//! put for a kind of packets ("from the cluster network to anywhere"), not for
+//! Finds out whether chains of rules, of any program, cut pods off. It walks
+//! them for a kind of packets ("from the cluster network to anywhere"), not for
 //! one packet, so a rule holds for all of that kind, for none, or for some. Only
 //! rules that hold for all count: a firewall's last rule ("reject the rest") is
-//! one, and so is an accept of the cluster network. What holds for some, for
-//! instance for a port, an interface or a connection's state, is meant for
+//! one, and so is an accept of the cluster network. A rule that holds for some,
+//! for instance for a port, an interface or a connection's state, is meant for
 //! just those packets, and is skipped.
 //!
 //! Chains are walked as the kernel walks them, to the kernel's depth of jumps
@@ -27,7 +27,7 @@ pub(super) struct Packets {
     pub(super) to: bool,
 }
 
-/// Where packets end that no rule for some of them takes away before.
+/// Where packets end, apart from those that a rule for some of them ends before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// Behind the last rule.
@@ -39,9 +39,9 @@ pub(super) enum End {
 /// The rule that cuts packets off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DroppedBy {
-    /// The place, in the chain asked about, of the rule that leads to it.
+    /// The number, in the chain that was walked, of the rule that leads to it.
     pub(super) rule: usize,
-    /// The chain that it stands in.
+    /// The chain that holds it.
     pub(super) chain: String,
     /// Its verdict: "drop", "reject".
     pub(super) verdict: &'static str,
@@ -52,8 +52,8 @@ pub(super) struct DroppedBy {
 pub(super) struct Chains(pub(super) BTreeMap<String, Vec<ParsedRule>>);
 
 impl Packets {
-    /// Those of a network that a firewall is asked about: what comes from it,
-    /// and what goes to it.
+    /// The two kinds that a firewall is checked for: packets from the network,
+    /// and packets to it.
     pub(super) fn sides(network: IpNet) -> [Packets; 2] {
         [(true, false), (false, true)].map(|(from, to)| Packets { network, from, to })
     }

@@ -3,15 +3,15 @@
 //! Our accept rules in chains of other tables on the forward hook: a firewall's
 //! policy of drop, or its last rule "reject the rest", whether it stands in the
 //! chain itself or where the chain leads. They stand where flannel's would, as
-//! late as they count: in front of the rule that cuts the pods off, or at the
-//! end where only the policy does. So what the firewall says about some packets
-//! only (a port, a pod, a NetworkPolicy) goes on to hold.
+//! late as they have an effect: in front of the rule that cuts the pods off, or
+//! at the end where only the policy does. So the firewall's rules for some
+//! packets only (a port, a pod, a NetworkPolicy) stay in force.
 //!
 //! They are left alone wherever they stand in front of that rule, are put back
 //! when they do not, and go when nothing cuts the pods off any more, for
 //! instance because another rule accepts the whole cluster network.
 //!
-//! A chain that may not be changed is a problem only if it cuts pods off from
+//! A chain that cannot be changed is a problem only if it cuts pods off from
 //! each other; then the error names the rule.
 
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ use crate::host::error::HostError;
 #[derive(Debug)]
 pub(super) struct ForeignChain {
     chain: BaseChain,
-    /// Its table may be changed by one running program alone.
+    /// Only the program that made its table may change it.
     owned: bool,
     rules: Vec<FoundRule>,
     /// It, and the chains that it leads to for all packets of a network.

@@ -11,7 +11,7 @@
 //!
 //! ```text
 //! postrouting   mark 0x4000/0x4000      return        kube-proxy masquerades it itself
-//!               from N      to N        return        pod to pod: the dataplane checks whose the source is
+//!               from N      to N        return        pod to pod: the dataplane checks the source
 //!               from not N  to S        return        a Service's client keeps its address
 //!               from N      to no group masquerade    pod to the outside
 //!               from not N  to N        masquerade    host to another node's pod: answers come back here
@@ -102,7 +102,7 @@ mod tests {
     }
 
     /// What becomes of a packet: a reading of flannel's list by hand, one line
-    /// of it after the other, but for what comes from a pod of nobody's here.
+    /// of it after the other, except for sources in no subnet of this node.
     fn flannel(mark: u32, from: IpAddr, to: IpAddr, n: &IpNet, own: &[IpNet]) -> Verdict {
         let inside_own = |a: &IpAddr| own.iter().any(|own| own.contains(a));
         let multicast = match to {

@@ -1,17 +1,16 @@
 //! Theory of operation
 //!
 //! The node's packet filter: a table of our own, `inet tartan`, with the rules
-//! of [`masquerade`] and
-//! [`source_check`], and accept rules in chains of others.
-//! An accept in our own table would not override a drop in another: every chain
-//! of a hook is asked. So it has no forward chain, and our accept rules stand in
-//! the chains of other tables on that hook that would cut pods off
-//! ([`foreign_chain`]), marked by their comment. Rules of iptables-legacy, which the kernel
-//! keeps elsewhere, are not read ([`legacy`]).
+//! of [`masquerade`] and [`source_check`], and accept rules in chains of other
+//! programs. An accept in our own table would not override a drop in another:
+//! a packet passes every chain of a hook. So our table has no forward chain, and
+//! our accept rules stand in those chains of other tables on that hook that
+//! would cut pods off ([`foreign_chain`]), marked by their comment. Rules of
+//! iptables-legacy, which the kernel keeps elsewhere, are not read ([`legacy`]).
 //!
 //! State: the number of the rules' generation at which nothing differed.
-//! While the kernel gives the same number, nothing has changed and one
-//! question is all that a call costs. Otherwise chains are listed, and the
+//! While the kernel gives the same number, nothing has changed and a call
+//! costs one request. Otherwise chains are listed, and the
 //! rules of our own chains, of forward chains and of chains that these send all
 //! pod packets to; never all rules of a node.
 //!
@@ -61,13 +60,16 @@ pub(super) struct Firewall {
 }
 
 impl Host {
-    /// Applies `desired` to the node's packet filter: no pod with a forged
-    /// source, masquerade, and forwarding of pod traffic. Returns what had to be changed. Call it like
-    /// [`apply`](Host::apply), and after it: nothing there depends on this.
+    /// Applies `desired` to the node's packet filter: the source check of pods,
+    /// masquerade, and forwarding of pod traffic. Returns what had to be
+    /// changed. Call it like [`apply`](Host::apply), and after it: nothing there
+    /// depends on this.
     ///
     /// # Errors
     /// [`HostError::Rules`]: no nf_tables in this kernel, or its refusal of a
-    /// step. Steps after that one have been tried too.
+    /// step; [`HostError::CutOff`]. Steps after that one have been tried too.
+    /// [`HostError::RulesBesideLegacy`]: one of these, where tables of
+    /// iptables-legacy exist.
     pub async fn apply_firewall(&mut self, desired: &HostState) -> Result<Vec<Change>, HostError> {
         let wanted = FirewallRules::of(desired);
         let mut changes = Vec::new();
@@ -80,8 +82,8 @@ impl Host {
         }
         self.unreported.append(&mut changes);
         if result.is_err() {
-            // Whatever was on its way in the old socket is of no use, and the
-            // next call is to see what is wrong again.
+            // Answers on their way in the old socket are of no use, and the
+            // next call is to read everything again.
             self.firewall = Firewall {
                 legacy: mem::take(&mut self.firewall.legacy),
                 ..Firewall::default()

@@ -48,11 +48,6 @@ impl PodLinks {
         self.ends.get(host_ifname).map(|end| end.stats)
     }
 
-    /// Whether anything shapes what comes from a pod.
-    pub fn any_limiter(&self) -> bool {
-        !self.limiters.is_empty()
-    }
-
     pub(in crate::host) fn end(&self, host_ifname: &str) -> Option<&PodLink> {
         self.ends.get(host_ifname)
     }
@@ -141,7 +136,7 @@ pub(in crate::host) async fn remove_orphaned_limiter(
 }
 
 /// The kernel's kind of an intermediate functional block: packets sent into it come out where they came from.
-pub(in crate::host) const LIMITER_KIND: &str = "ifb";
+const LIMITER_KIND: &str = "ifb";
 
 /// Digits of a limiter's name behind its prefix, as of an end's (`cni-shim/src/link_name.rs`).
 const DIGITS: usize = 10;

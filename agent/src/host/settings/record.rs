@@ -3,8 +3,8 @@
 //! The record of what Tartan changed outside its own device: for each setting
 //! the value found and the value written, in `host.json` of the state
 //! directory. It is written before the setting is, by temporary file, fsync and
-//! rename, and outlives a crash. While the disk refuses it the settings are made
-//! all the same; what is lost by a crash then is the way back to the old value.
+//! rename, and outlives a crash. While the file cannot be written the settings
+//! are made all the same; after a crash the old values are lost then.
 //!
 //! A record holds for one boot and one network namespace, both of which it
 //! names; settings do not survive either. One of another boot or namespace is

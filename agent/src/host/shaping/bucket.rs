@@ -21,8 +21,8 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    /// The bucket of a limit on an interface with this MTU. A burst that the runtime did not name, or named larger than
-    /// anyone means, is a fiftieth of a second.
+    /// The bucket of a limit on an interface with this MTU. Without a burst, or with one as large as
+    /// runtimes give where none was configured, it is what passes in a fiftieth of a second.
     pub(super) fn of(limit: RateLimit, mtu: u32) -> Bucket {
         let rate = (limit.rate / 8).max(1);
         let named = (1..UNNAMED_BURST).contains(&limit.burst);

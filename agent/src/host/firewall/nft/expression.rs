@@ -229,10 +229,10 @@ pub(super) const DATA_VERDICT: u16 = 2;
 pub(super) const VERDICT_CODE: u16 = 1;
 pub(super) const VERDICT_REGISTER: u32 = libc::NFT_REG_VERDICT as u32;
 /// 16 bytes wide.
-pub(super) const REGISTER: u32 = libc::NFT_REG_1 as u32;
+const REGISTER: u32 = libc::NFT_REG_1 as u32;
 pub(super) const META_DREG: u16 = 1;
 pub(super) const META_KEY: u16 = 2;
-pub(super) const META_MARK: u32 = libc::NFT_META_MARK as u32;
+const META_MARK: u32 = libc::NFT_META_MARK as u32;
 const META_IIFNAME: u32 = libc::NFT_META_IIFNAME as u32;
 pub(super) const META_NFPROTO: u32 = libc::NFT_META_NFPROTO as u32;
 pub(super) const CMP_SREG: u16 = 1;
@@ -247,12 +247,12 @@ pub(super) const PAYLOAD_LEN: u16 = 4;
 pub(super) const NETWORK_HEADER: u32 = libc::NFT_PAYLOAD_NETWORK_HEADER as u32;
 pub(super) const BITWISE_SREG: u16 = 1;
 pub(super) const BITWISE_DREG: u16 = 2;
-pub(super) const BITWISE_LEN: u16 = 3;
+const BITWISE_LEN: u16 = 3;
 pub(super) const BITWISE_MASK: u16 = 4;
 pub(super) const BITWISE_XOR: u16 = 5;
 pub(super) const IMMEDIATE_DREG: u16 = 1;
 pub(super) const IMMEDIATE_DATA: u16 = 2;
-pub(super) const MASQ_FLAGS: u16 = 1;
+const MASQ_FLAGS: u16 = 1;
 const FIB_DREG: u16 = 1;
 const FIB_RESULT: u16 = 2;
 const FIB_FLAGS: u16 = 3;
@@ -265,9 +265,9 @@ const FIB_IIF: u32 = 1 << 3;
 /// `NFTA_FIB_F_PRESENT`: 1 if there is a route, else 0.
 const FIB_PRESENT: u32 = 1 << 5;
 const COUNTER_PACKETS: u16 = 2;
-pub(super) const RETURN: u32 = libc::NFT_RETURN as u32;
+const RETURN: u32 = libc::NFT_RETURN as u32;
 /// `NF_NAT_RANGE_PROTO_RANDOM_FULLY`
-pub(super) const RANDOM_FULLY: u32 = 1 << 4;
+const RANDOM_FULLY: u32 = 1 << 4;
 
 #[cfg(test)]
 mod tests {
