@@ -32,4 +32,3 @@ pub mod underlay;
 pub mod worker;
 
 pub use sys::faults;
-pub use sys::sockopt::read as read_socket_option;

@@ -145,7 +145,7 @@ async fn read(config: NodeConfig, found: &mut Found) -> Result<Start, StartError
     } = Sources::read(&config).await?;
     found.problems.extend(cache.problems);
     let mut host = Host::open(&config.state_dir()).await?;
-    host.only_add(cache.cached.is_any());
+    host.set_add_only(cache.cached.is_any());
     let mut known = Known {
         facts: Facts::unread(&config, &own, &leases),
         bound: config.underlay(own.public),
@@ -184,7 +184,9 @@ async fn set_up_host(
         Err(error) => found.accept(Origin::Kernel, Some(host_problem(&error)))?,
     }
     // A refusal here keeps no pod from talking to another, so it ends no start either.
-    let (more, refused) = host.apply_beside(&model.desired.host).await;
+    let (more, refused) = host
+        .apply_firewall_and_subnet_env(&model.desired.host)
+        .await;
     changes.extend(more);
     found.report(Origin::Kernel, refused.as_ref().map(host_problem));
     if found.take_over {

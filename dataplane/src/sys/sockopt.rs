@@ -84,32 +84,6 @@ fn words(socket: impl AsFd, level: i32, name: i32, values: &mut [u32]) -> io::Re
     }
 }
 
-/// Reads a socket option that no crate wraps, into `value`; returns how many bytes the kernel wrote. Where the kernel
-/// reads `value` first (the options of iptables), it is the question too.
-///
-/// # Errors
-/// What getsockopt(2) says.
-pub fn read(socket: impl AsFd, level: i32, name: i32, value: &mut [u8]) -> io::Result<usize> {
-    let too_long = |_| io::Error::from(io::ErrorKind::InvalidInput);
-    let mut length = libc::socklen_t::try_from(value.len()).map_err(too_long)?;
-    // WHY: for options whose structures no crate knows.
-    // SAFETY: getsockopt(2) reads and writes at most `optlen` bytes at `optval`; both describe `value`, which may hold
-    // any bits.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            level,
-            name,
-            value.as_mut_ptr().cast(),
-            &raw mut length,
-        )
-    };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(length as usize)
-}
-
 /// `linux/udp.h`: receive several datagrams of one flow as one buffer.
 pub(crate) const UDP_GRO: i32 = 104;
 
