@@ -5,7 +5,7 @@
 //! what the worker *holds*. Inbound frames are filled by one receive call and empty again when the step ends.
 
 mod outbound;
-mod queue;
+mod tx_queue;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

@@ -11,7 +11,7 @@
 mod datagrams;
 mod delivery;
 mod frames;
-mod recent;
+mod peer_cache;
 mod writer;
 
 use std::net::{IpAddr, SocketAddr};
@@ -34,7 +34,7 @@ use crate::steer::Part;
 pub(crate) use datagrams::Datagrams;
 pub(crate) use delivery::Delivery;
 pub(crate) use frames::Frames;
-pub(crate) use recent::Recent;
+pub(crate) use peer_cache::Recent;
 pub(crate) use writer::Writer;
 
 /// An outer source that no peer has, with an inner source that one does: what an operator wants to know of.

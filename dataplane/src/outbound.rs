@@ -8,7 +8,7 @@
 //! as a router does (`ip_forward`). To cut TCP smaller than its sender asked and deliver it would be possible, but the
 //! sender would never learn, and each of its super-packets would cost a cut that it could make itself.
 
-mod way;
+mod route;
 
 use std::ops::Range;
 
@@ -18,17 +18,17 @@ use encap::inner::Inner;
 use encap::offload::Unfinished;
 use encap::segment::{self, Headers, Plan};
 
-use crate::answers::{Answer, Answers};
 use crate::batch::{Again, Datagram, Head, OutboundBatch};
 use crate::counters::Tally;
 use crate::device::{Device, Read};
 use crate::drops::{Direction, DropReason};
+use crate::icmp_errors::{Answer, Answers};
 use crate::limits::FRAME;
 use crate::now::Now;
 use crate::snapshot::Snapshot;
 
-pub(crate) use way::Recent;
-use way::{Fit, Target};
+pub(crate) use route::Recent;
+use route::{Fit, Target};
 
 /// What the stages need.
 pub(crate) struct Outbound<'a, D> {

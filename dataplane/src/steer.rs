@@ -19,23 +19,23 @@
 //! A datagram is counted as received by the worker that ends it: the owner, when it takes its share; until then it
 //! counts as handed over by the sender ([`Totals::in_rings`](crate::counters::Totals::in_rings)).
 
-pub(crate) mod bell;
-mod leave;
+mod assign;
 pub(crate) mod pool;
-mod share;
-mod sort;
+mod senders;
+mod steered_batch;
+pub(crate) mod wakeup;
 
 use std::sync::{Arc, OnceLock};
 
 use crate::limits::{INBOX, PATIENCE, steered_batches};
 use crate::now::Now;
-use bell::{Bell, Wanted};
 use pool::Pool;
+use wakeup::{Bell, Wanted};
 
-pub(crate) use leave::Senders;
+pub(crate) use assign::{Sorted, sort};
 pub(crate) use pool::Loan;
-pub(crate) use share::{Part, SteeredBatch};
-pub(crate) use sort::{Sorted, sort};
+pub(crate) use senders::Senders;
+pub(crate) use steered_batch::{Part, SteeredBatch};
 
 /// What the protocols below are made of; their models put others in the place of these.
 mod sync {

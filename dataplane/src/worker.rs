@@ -12,9 +12,9 @@
 //! A worker owns its descriptors, buffers and counters alone. It reads no clock and makes no random choice, so a test
 //! can run many of them in one thread under virtual time.
 
+mod error_reports;
 mod flush;
 mod ready;
-mod reports;
 mod steered;
 
 use std::io;
@@ -25,11 +25,11 @@ use std::time::Duration;
 use crossbeam_queue::ArrayQueue;
 use encap::coalesce::Coalescer;
 
-use crate::answers::Answers;
 use crate::batch::{InboundBatch, OutboundBatch};
 use crate::counters::{Counters, InUse, Tally};
 use crate::device::Device;
 use crate::drops::Direction;
+use crate::icmp_errors::Answers;
 use crate::inbound::{Delivery, Frames, Inbound, Recent, RefusedSource, Writer};
 use crate::limits::{
     ERROR_ROUNDS, FULL_TRAIN_ENDS_FROM, GATHERED, GATHERED_CHAINS, HOLD, NOTICES, OUTBOUND_BYTES,
@@ -41,8 +41,8 @@ use crate::snapshot::Snapshot;
 use crate::steer::Steering;
 use crate::sys::simd;
 use crate::underlay::{Exit, Port, Underlay};
+use error_reports::Reports;
 use ready::Ready;
-use reports::Reports;
 use steered::is_steered;
 
 pub use ready::Source;

@@ -14,7 +14,7 @@ use std::ops::Range;
 use encap::Ecn;
 use encap::segment::{MAX_HEADER, MAX_SEGMENTS};
 
-use super::queue::Queue;
+use super::tx_queue::Queue;
 use super::{Frame, frames};
 use crate::device::Read;
 use crate::limits::{FRAME, OUTBOUND_BYTES, OUTBOUND_PACKETS};

@@ -5,9 +5,9 @@
 //! one sends the batch's number home, through a ring that has room for all numbers. A loan lets go of the bytes before
 //! it counts down: when a number has come home, nobody else can reach the batch any more, and it is filled again.
 
-use super::bell::{Bell, Wanted};
 use super::sync::atomic::{AtomicU32, Ordering};
 use super::sync::{Arc, Ring};
+use super::wakeup::{Bell, Wanted};
 
 /// All batches of one worker.
 pub(crate) struct Pool<T> {

@@ -7,7 +7,7 @@
 //!
 //! Where a node has several workers, each has a socket for every port, and those of one port are a group
 //! (`SO_REUSEPORT`): the kernel gives all datagrams from one outer address and port to one of them, to which
-//! [`mod@spread`] tells. The first is bound for itself alone, which fails if anybody holds the port; only then is it
+//! [`reuseport`] tells. The first is bound for itself alone, which fails if anybody holds the port; only then is it
 //! opened to others, which join it. So no other program can have been joined. Whoever comes later gets in only as the
 //! same user, in the same network namespace, and asking for it by the same option; a program of another user, or one
 //! that just binds the port, is refused. A single worker's socket is open to nobody. A group is complete before its
@@ -16,8 +16,8 @@
 mod bind;
 mod error;
 mod options;
+mod reuseport;
 mod spec;
-mod spread;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -29,14 +29,14 @@ use crate::batch::InboundBatch;
 use crate::limits::{INBOUND_BUFFERS, INBOUND_BYTES, TRANSMIT_SOCKETS};
 use crate::now::Now;
 use crate::probation::Probation;
-use crate::sys::outbox::Outbox;
-use crate::sys::{mmsg, sockopt};
+use crate::sys::sendmmsg::Outbox;
+use crate::sys::{recvmmsg, sockopt};
 
 pub use bind::{bind, join, share, transmit};
 pub use error::UnderlayError;
 use options::{knows_trains, prepare, receive_nothing};
+pub use reuseport::spread;
 pub use spec::SocketSpec;
-pub use spread::spread;
 
 /// The sockets of one worker.
 pub struct Sockets {
@@ -119,7 +119,7 @@ impl Underlay for Sockets {
         let socket = self.socket(port).ok_or(io::ErrorKind::WouldBlock)?;
         let most = self.buffers.min(batch.frames.len());
         let frames = batch.frames.get_mut(..most).unwrap_or_default();
-        let count = mmsg::receive(socket, frames, &mut batch.metas)?;
+        let count = recvmmsg::receive(socket, frames, &mut batch.metas)?;
         let bytes = batch.metas.iter().take(count).map(|meta| meta.len).sum();
         self.buffers = buffers_for(count, bytes);
         Ok(Received {
@@ -179,7 +179,7 @@ impl Underlay for Sockets {
         let lanes = (0..TRANSMIT_SOCKETS).map(|lane| Exit { port, lane }.index());
         let transmit = lanes.filter_map(|index| self.transmit.get(index)?.as_ref());
         let mut sockets = self.socket(port).into_iter().chain(transmit);
-        sockets.find_map(|socket| mmsg::failure(socket).ok())
+        sockets.find_map(|socket| recvmmsg::failure(socket).ok())
     }
 
     fn descriptor(&self, port: Port) -> Option<RawFd> {

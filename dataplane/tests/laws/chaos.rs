@@ -9,7 +9,7 @@ use dataplane::drops::DropReason;
 use dataplane::families::PublicAddresses;
 use encap::Format;
 
-use crate::noise;
+use crate::random_traffic;
 use crate::world::network::Faults;
 use crate::world::plan::{PODS, Plan, dual, v4};
 use crate::world::{Seed, World};
@@ -162,10 +162,10 @@ impl Chaos {
                 let faults = faults(random);
                 self.world.network.become_like(faults);
             }
-            9 => noise::report(node, random),
-            10 => noise::from_strangers(node, random),
-            11 => noise::from_peers(node, random),
-            _ => noise::from_pods(node, index as u8 + 1, random),
+            9 => random_traffic::report(node, random),
+            10 => random_traffic::from_strangers(node, random),
+            11 => random_traffic::from_peers(node, random),
+            _ => random_traffic::from_pods(node, index as u8 + 1, random),
         }
     }
 

@@ -15,11 +15,11 @@
 )]
 
 mod backlog;
-mod reseat;
+mod gso;
+mod rebind;
+mod reuseport;
 mod rig;
-mod room;
-mod spread;
-mod trains;
+mod writable;
 
 use std::time::Duration;
 

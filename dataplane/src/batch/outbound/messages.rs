@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 
 use super::{Head, OutboundBatch};
-use crate::batch::queue::{Queue, Train};
+use crate::batch::tx_queue::{Queue, Train};
 use crate::underlay::{Exit, Outgoing};
 
 /// The pieces of one message, in order.

@@ -8,8 +8,8 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::error::UnderlayError;
 use super::options::receive_whole;
+use super::reuseport::{TURNS, first_turn, suits};
 use super::spec::SocketSpec;
-use super::spread::{TURNS, first_turn, suits};
 use crate::limits::TRANSMIT_SOCKETS;
 use crate::sys::sockopt;
 

@@ -9,7 +9,7 @@ use socket2::{SockFilter, Socket, Type};
 use super::error::UnderlayError;
 use super::spec::SocketSpec;
 use crate::limits::{ERRORS, RECEIVE_BUFFER, SEND_BUFFER};
-use crate::sys::{mmsg, sockopt};
+use crate::sys::{recvmmsg, sockopt};
 
 pub(super) fn prepare(descriptor: OwnedFd, spec: &SocketSpec) -> Result<Socket, UnderlayError> {
     let socket = Socket::from(descriptor);
@@ -30,7 +30,7 @@ pub(super) fn prepare(descriptor: OwnedFd, spec: &SocketSpec) -> Result<Socket, 
     }
     options(&socket, spec).map_err(|error| UnderlayError::Kernel(*spec, error))?;
     for _ in 0..ERRORS {
-        if mmsg::failure(&socket).is_err() {
+        if recvmmsg::failure(&socket).is_err() {
             break;
         }
     }

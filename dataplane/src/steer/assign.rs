@@ -4,7 +4,7 @@ use encap::Format;
 use encap::checksum::{self, Transport};
 use encap::inner::Inner;
 
-use super::share::{Part, SteeredBatch};
+use super::steered_batch::{Part, SteeredBatch};
 use crate::inbound::{Datagrams, super_packet};
 use crate::snapshot::Snapshot;
 

@@ -4,7 +4,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use crate::check;
-use crate::leave::Senders;
+use crate::senders::Senders;
 use crate::sync::Ring;
 
 /// Each of two workers gives the other something as its last act, and goes when it has found that all have left and its

@@ -4,10 +4,10 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use loom::thread;
 
-use crate::bell::{Bell, Wanted};
 use crate::check;
 use crate::pool::{Loan, Pool};
 use crate::sync::{Ring, Waker};
+use crate::wakeup::{Bell, Wanted};
 
 /// A batch: what was received last, and how many borrowers there are.
 struct Batch {

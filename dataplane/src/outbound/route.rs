@@ -6,8 +6,8 @@ use encap::inner::Inner;
 use encap::{Ecn, Family, Format, ecn};
 
 use super::{Outbound, Refusal};
-use crate::answers::Answer;
 use crate::drops::DropReason;
+use crate::icmp_errors::Answer;
 use crate::now::Now;
 use crate::peers::Way;
 use crate::snapshot::Snapshot;

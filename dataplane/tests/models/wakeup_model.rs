@@ -3,9 +3,9 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use crate::bell::{Bell, Wanted};
 use crate::check;
 use crate::sync::{Ring, Waker};
+use crate::wakeup::{Bell, Wanted};
 
 /// However a gift and a sleep meet, the sleeper gets the gift.
 #[test]
