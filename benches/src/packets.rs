@@ -1,6 +1,6 @@
 //! Packets as pods send them, and as peers do.
 
-use dataplane::device::{Cut, Kind, Offload, Unfinished};
+use dataplane::device::{Cut, GsoType, Offload, Unfinished};
 use encap::inner::Inner;
 use encap::{checksum, segment};
 
@@ -82,9 +82,9 @@ impl Shape {
         let mut bytes = self.super_packet(ends, 0);
         let inner = Inner::parse(&bytes).unwrap();
         let (kind, offset, header) = if self.protocol == TCP {
-            (Kind::Tcp4, 16, 32)
+            (GsoType::Tcp4, 16, 32)
         } else {
-            (Kind::Udp, 6, 8)
+            (GsoType::Udp, 6, 8)
         };
         let start = inner.transport;
         let length = bytes.len() - start;

@@ -80,7 +80,7 @@ fn steering_allocates_nothing() {
             .into_iter()
             .enumerate()
             .map(|(index, steering)| {
-                receiver(shape, 64, Format::Udp, &counters, index).steered_by(steering)
+                receiver(shape, 64, Format::Udp, &counters, index).with_steering(steering)
             })
             .collect();
         let count = allocations(|| {
@@ -108,7 +108,7 @@ fn steering_between_threads_allocates_nothing() {
     let counters = Counters::create(2).unwrap();
     let snapshot = Snapshot::new(&cluster::spec(10, Format::Udp), None);
     let worker = |(index, steering)| {
-        receiver(SHAPES[2], 64, Format::Udp, &counters, index).steered_by(steering)
+        receiver(SHAPES[2], 64, Format::Udp, &counters, index).with_steering(steering)
     };
     let mut workers = Steering::group(2).into_iter().enumerate().map(worker);
     let (mut first, mut second) = (workers.next().unwrap(), workers.next().unwrap());

@@ -14,7 +14,7 @@ use encap::Ecn;
 use crate::limits::{FRAME, INBOUND_BUFFERS};
 
 pub use outbound::Pieces;
-pub(crate) use outbound::{Again, Datagram, Head, OutboundBatch};
+pub(crate) use outbound::{Datagram, Head, OutboundBatch, Retry};
 
 /// One buffer, large enough for anything the kernel hands over.
 pub type Frame = Box<[u8; FRAME]>;

@@ -27,7 +27,7 @@ use crate::sys::page::Page;
 use tally::{FLOW, GIVEN_UP, HANDED_OVER, OFFLOADS, SNAPSHOT, TAKEN_OVER, TICK, UNANSWERED};
 
 pub(crate) use tally::Tally;
-pub use totals::{Flow, InUse, Totals, WorkerTotals};
+pub use totals::{Flow, OffloadsInUse, Totals, WorkerTotals};
 
 /// The counters page of this node, shared with whoever holds its descriptor.
 #[derive(Clone)]
@@ -52,7 +52,7 @@ impl Counters {
             page: Arc::new(page),
         };
         counters.word(0).store(MAGIC, Relaxed);
-        counters.employ(workers);
+        counters.set_workers(workers);
         Ok(counters)
     }
 
@@ -86,7 +86,7 @@ impl Counters {
 
     /// Says how many workers count on the page from now on, at most [`MAX_WORKERS`]. To be called before any of them
     /// starts.
-    pub fn employ(&self, workers: usize) {
+    pub fn set_workers(&self, workers: usize) {
         let workers = workers.min(MAX_WORKERS);
         let ever = self.ever().max(workers);
         self.word(RUNNING).store(workers as u64, Relaxed);
@@ -125,7 +125,7 @@ impl Counters {
                 tick: tally.word(TICK).load(Relaxed),
                 snapshot: tally.word(SNAPSHOT).load(Relaxed),
                 unanswered: tally.word(UNANSWERED).load(Relaxed),
-                offloads: InUse::of_bits(tally.word(OFFLOADS).load(Relaxed)),
+                offloads: OffloadsInUse::of_bits(tally.word(OFFLOADS).load(Relaxed)),
                 given_up: tally.word(GIVEN_UP).load(Relaxed),
                 outbound: tally.flow(Direction::Outbound),
                 inbound: tally.flow(Direction::Inbound),

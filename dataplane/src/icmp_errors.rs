@@ -19,7 +19,7 @@ use crate::now::Now;
 
 /// What to tell the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum IcmpError {
     /// No node owns the destination.
     Unreachable,
     /// Packets to it may have at most so many bytes.
@@ -27,7 +27,7 @@ pub(crate) enum Answer {
 }
 
 /// The buckets and the room to build an answer in.
-pub(crate) struct Answers {
+pub(crate) struct IcmpErrors {
     buckets: [Bucket; ICMP_SOURCES],
     packet: [u8; MAX_ICMP],
 }
@@ -38,9 +38,9 @@ struct Bucket {
     filled: Now,
 }
 
-impl Answers {
-    pub(crate) fn new() -> Answers {
-        Answers {
+impl IcmpErrors {
+    pub(crate) fn new() -> IcmpErrors {
+        IcmpErrors {
             buckets: [Bucket {
                 tokens: ICMP_BURST,
                 filled: Now(0),
@@ -49,11 +49,11 @@ impl Answers {
         }
     }
 
-    /// Answers the sender of `offender` in the name of `from`, if it may be answered now. The answer is counted as
+    /// IcmpErrors the sender of `offender` in the name of `from`, if it may be answered now. The answer is counted as
     /// originated outbound, and as delivered or dropped.
     pub(crate) fn send(
         &mut self,
-        answer: Answer,
+        answer: IcmpError,
         from: IpAddr,
         offender: (&[u8], &Inner),
         now: Now,
@@ -62,8 +62,8 @@ impl Answers {
     ) {
         let (bytes, inner) = offender;
         let built = match answer {
-            Answer::Unreachable => icmp::net_unreachable(from, bytes, inner, &mut self.packet),
-            Answer::TooBig(mtu) => icmp::too_big(from, bytes, inner, mtu, &mut self.packet),
+            IcmpError::Unreachable => icmp::net_unreachable(from, bytes, inner, &mut self.packet),
+            IcmpError::TooBig(mtu) => icmp::too_big(from, bytes, inner, mtu, &mut self.packet),
         };
         let Some(packet) = built.and_then(|length| self.packet.get(..length)) else {
             return;
@@ -75,7 +75,7 @@ impl Answers {
             .get_mut(place)
             .is_some_and(|bucket| bucket.take(now))
         {
-            return tally.leave_unanswered();
+            return tally.suppress_icmp_error();
         }
         tally.originate(Direction::Outbound, 1);
         match device.write(Offload::NONE, &[IoSlice::new(packet)]) {

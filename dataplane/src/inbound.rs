@@ -18,10 +18,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use crossbeam_queue::ArrayQueue;
-use encap::coalesce::Place;
+use encap::coalesce::FrameSlice;
 use encap::inner::Inner;
 use encap::pull::{self, Pulled};
-use encap::segment::{self, Plan};
+use encap::segment::{self, SegmentPlan};
 use encap::{Ecn, Format, ecn};
 
 use crate::batch::Meta;
@@ -29,12 +29,12 @@ use crate::counters::Tally;
 use crate::device::Device;
 use crate::drops::{Direction, DropReason};
 use crate::snapshot::Snapshot;
-use crate::steer::Part;
+use crate::steer::SteeredDatagram;
 
 pub(crate) use datagrams::Datagrams;
 pub(crate) use delivery::Delivery;
 pub(crate) use frames::Frames;
-pub(crate) use peer_cache::Recent;
+pub(crate) use peer_cache::PeerCache;
 pub(crate) use writer::Writer;
 
 /// An outer source that no peer has, with an inner source that one does: what an operator wants to know of.
@@ -49,7 +49,7 @@ pub(crate) struct Inbound<'a, D> {
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) tally: &'a Tally,
     pub(crate) refused: &'a ArrayQueue<RefusedSource>,
-    pub(crate) recent: Recent<'a>,
+    pub(crate) peer_cache: PeerCache<'a>,
     pub(crate) delivery: Delivery<'a, D>,
 }
 
@@ -91,7 +91,7 @@ impl<D: Device> Inbound<'_, D> {
     }
 
     /// Walks one datagram of a share, which was counted as one received packet.
-    pub(crate) fn part(&mut self, part: &Part, meta: &Meta) {
+    pub(crate) fn steered_datagram(&mut self, part: &SteeredDatagram, meta: &Meta) {
         if meta.truncated {
             return self.drop(DropReason::Truncated, 1);
         }
@@ -112,7 +112,7 @@ impl<D: Device> Inbound<'_, D> {
             Format::Udp => pull::udp(bytes, self.snapshot.ipv6_over_udp),
             Format::Vxlan => pull::vxlan(bytes, &self.snapshot.vtep),
         };
-        let peer = self.recent.sender(self.snapshot, datagram.source.ip());
+        let peer = self.peer_cache.sender(self.snapshot, datagram.source.ip());
         let Some((id, peer)) = peer else {
             return self.unknown(datagram.source.ip(), &pulled);
         };
@@ -124,7 +124,9 @@ impl<D: Device> Inbound<'_, D> {
             }
         };
         let outer_ecn = (format == Format::Vxlan).then_some(datagram.ecn);
-        let passage = self.recent.passage(self.snapshot, (id, peer), inner);
+        let allowed = self
+            .peer_cache
+            .check_addresses(self.snapshot, (id, peer), inner);
         let start = datagram.range.start + offset;
         let place = start..start + inner.len;
         let packet = frames.bytes(datagram.frame, place.clone());
@@ -136,9 +138,9 @@ impl<D: Device> Inbound<'_, D> {
         );
         let count = plan
             .as_ref()
-            .map_or(1, |plan| plan.as_ref().map_or(1, Plan::count));
+            .map_or(1, |plan| plan.as_ref().map_or(1, SegmentPlan::count));
         self.tally.receive(Direction::Inbound, count - 1);
-        let marked = passage.and_then(|()| mark(inner, outer_ecn));
+        let marked = allowed.and_then(|()| mark(inner, outer_ecn));
         match marked.and_then(|marked| Ok((marked, plan.transpose()?))) {
             Ok((marked, plan)) => {
                 if let Some(marked) = marked
@@ -147,7 +149,7 @@ impl<D: Device> Inbound<'_, D> {
                     ecn::set(packet, inner, marked);
                 }
                 // Frames are few, and a packet's length and its place in one have 16 bits.
-                let place = Place {
+                let place = FrameSlice {
                     frame: datagram.frame as u16,
                     len: inner.len as u16,
                     start: start as u32,
@@ -201,7 +203,7 @@ pub(crate) fn super_packet(
     inner: &Inner,
     inner_segment: Option<u16>,
     device_mtu: u16,
-) -> Option<Result<Plan, DropReason>> {
+) -> Option<Result<SegmentPlan, DropReason>> {
     let size = match (inner.protocol, inner_segment) {
         (UDP, Some(_)) if !is_all_datagram(packet, inner) => {
             return Some(Err(DropReason::BadSuperPacket));
@@ -216,13 +218,17 @@ pub(crate) fn super_packet(
 }
 
 /// How many packets a datagram of the `udp` format is on the wire.
-pub(crate) fn wire_packets(datagram: &[u8], inner_segment: Option<u16>, device_mtu: u16) -> usize {
+pub(crate) fn count_wire_packets(
+    datagram: &[u8],
+    inner_segment: Option<u16>,
+    device_mtu: u16,
+) -> usize {
     let Ok(inner) = Inner::parse(datagram) else {
         return 1;
     };
     let packet = datagram.get(..inner.len).unwrap_or_default();
     let plan = super_packet(packet, &inner, inner_segment, device_mtu);
-    plan.map_or(1, |plan| plan.as_ref().map_or(1, Plan::count))
+    plan.map_or(1, |plan| plan.as_ref().map_or(1, SegmentPlan::count))
 }
 
 /// Whether the UDP length says that all behind the IP header is the datagram: nothing vouches for bytes behind it, and

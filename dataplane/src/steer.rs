@@ -9,7 +9,7 @@
 //!
 //! A flow has one socket, one owner and one ring between them, so it keeps its order; fragments, which show no ports,
 //! are a flow of their own. A worker that has no batch left to receive into leaves its socket alone until one comes home,
-//! and for [`PATIENCE`](crate::limits::PATIENCE) also while the ring of some owner is full: the kernel's buffer has more
+//! and for [`FULL_INBOX_WAIT`](crate::limits::FULL_INBOX_WAIT) also while the ring of some owner is full: the kernel's buffer has more
 //! room than rings of many small batches. An owner that does not get on within that time loses its shares, as
 //! `RingFull`, and is waited for no more until its ring has had room again; the others are, as before. There are batches
 //! for all that owners who stand still can keep ([`steered_batches`]), so the rest get on. Nobody takes work from others.
@@ -27,15 +27,15 @@ pub(crate) mod wakeup;
 
 use std::sync::{Arc, OnceLock};
 
-use crate::limits::{INBOX, PATIENCE, steered_batches};
+use crate::limits::{FULL_INBOX_WAIT, INBOX, steered_batches};
 use crate::now::Now;
 use pool::Pool;
-use wakeup::{Bell, Wanted};
+use wakeup::{WakeFor, Wakeup};
 
-pub(crate) use assign::{Sorted, sort};
-pub(crate) use pool::Loan;
+pub(crate) use assign::{Assigned, sort};
+pub(crate) use pool::Borrowed;
 pub(crate) use senders::Senders;
-pub(crate) use steered_batch::{Part, SteeredBatch};
+pub(crate) use steered_batch::{SteeredBatch, SteeredDatagram};
 
 /// What the protocols below are made of; their models put others in the place of these.
 mod sync {
@@ -49,18 +49,18 @@ mod sync {
 pub struct Steering {
     index: usize,
     pool: Pool<SteeredBatch>,
-    posts: Arc<[Post]>,
+    mailboxes: Arc<[Mailbox]>,
     /// Since when the inbox of each other worker has had no room for this one's shares, at the latest look.
     full_since: Vec<Option<Now>>,
     /// When that look was.
-    looked: Now,
+    last_check: Now,
 }
 
 /// What the others reach of a worker.
-struct Post {
+struct Mailbox {
     /// Shares for it, by the number of who sends them.
-    inboxes: Vec<sync::Ring<Loan<SteeredBatch>>>,
-    bell: Arc<Bell>,
+    inboxes: Vec<sync::Ring<Borrowed<SteeredBatch>>>,
+    wakeup: Arc<Wakeup>,
 }
 
 /// Wakes the worker's thread from its poll, once it has one.
@@ -70,23 +70,23 @@ pub(crate) struct Waker(OnceLock<Arc<mio::Waker>>);
 impl Steering {
     /// The parts of `workers` workers, in their order.
     pub fn group(workers: usize) -> Vec<Steering> {
-        let post = |_| Post {
+        let mailbox = |_| Mailbox {
             inboxes: (0..workers).map(|_| sync::Ring::new(INBOX)).collect(),
-            bell: Arc::new(Bell::new(Waker::default())),
+            wakeup: Arc::new(Wakeup::new(Waker::default())),
         };
-        let posts: Arc<[Post]> = (0..workers).map(post).collect();
-        let part = |(index, post): (usize, &Post)| {
+        let mailboxes: Arc<[Mailbox]> = (0..workers).map(mailbox).collect();
+        let part = |(index, mailbox): (usize, &Mailbox)| {
             let batches = 0..steered_batches(workers);
             let batches = batches.map(|_| SteeredBatch::new(workers));
             Steering {
                 index,
-                pool: Pool::new(batches, Arc::clone(&post.bell)),
-                posts: Arc::clone(&posts),
+                pool: Pool::new(batches, Arc::clone(&mailbox.wakeup)),
+                mailboxes: Arc::clone(&mailboxes),
                 full_since: vec![None; workers],
-                looked: Now::default(),
+                last_check: Now::default(),
             }
         };
-        posts.iter().enumerate().map(part).collect()
+        mailboxes.iter().enumerate().map(part).collect()
     }
 
     /// The number of this worker.
@@ -96,7 +96,7 @@ impl Steering {
 
     /// How many workers there are.
     pub(crate) fn workers(&self) -> usize {
-        self.posts.len()
+        self.mailboxes.len()
     }
 
     /// Whether all batches are lent: nothing can be received for others.
@@ -106,33 +106,33 @@ impl Steering {
 
     /// Until when at most what comes is to stay in the socket, because other workers have no room for it; `None` if there
     /// is room, or none for so long that what comes for them is lost.
-    pub(crate) fn patience(&mut self, now: Now) -> Option<Now> {
+    pub(crate) fn full_inbox_deadline(&mut self, now: Now) -> Option<Now> {
         let Steering {
             index,
-            posts,
+            mailboxes,
             full_since,
-            looked,
+            last_check,
             ..
         } = self;
-        *looked = now;
-        let others = posts.iter().zip(full_since).enumerate();
+        *last_check = now;
+        let others = mailboxes.iter().zip(full_since).enumerate();
         let others = others.filter(|(owner, _)| owner != index);
-        let ends = others.filter_map(|(_, (post, since))| {
-            if !post.is_full_of(*index) {
+        let ends = others.filter_map(|(_, (mailbox, since))| {
+            if !mailbox.is_full_of(*index) {
                 *since = None;
                 return None;
             }
-            Some(since.get_or_insert(now).after(PATIENCE))
+            Some(since.get_or_insert(now).after(FULL_INBOX_WAIT))
         });
         ends.filter(|end| *end > now).max()
     }
 
     /// Whether a worker that was waited for at the latest look has no room yet.
-    fn is_crowded(&self) -> bool {
-        let mut others = self.posts.iter().zip(&self.full_since);
-        others.any(|(post, since)| {
-            let is_awaited = |since: &Now| since.after(PATIENCE) > self.looked;
-            since.as_ref().is_some_and(is_awaited) && post.is_full_of(self.index)
+    fn waits_for_inbox_room(&self) -> bool {
+        let mut others = self.mailboxes.iter().zip(&self.full_since);
+        others.any(|(mailbox, since)| {
+            let is_awaited = |since: &Now| since.after(FULL_INBOX_WAIT) > self.last_check;
+            since.as_ref().is_some_and(is_awaited) && mailbox.is_full_of(self.index)
         })
     }
 
@@ -147,90 +147,95 @@ impl Steering {
     pub(crate) fn hand_over(
         &mut self,
         number: u16,
-        mut handed: impl FnMut(&[Part]),
-        mut refused: impl FnMut(&SteeredBatch, &[Part]),
-    ) -> Option<Loan<SteeredBatch>> {
+        mut handed: impl FnMut(&[SteeredDatagram]),
+        mut refused: impl FnMut(&SteeredBatch, &[SteeredDatagram]),
+    ) -> Option<Borrowed<SteeredBatch>> {
         let Steering {
-            index, pool, posts, ..
+            index,
+            pool,
+            mailboxes,
+            ..
         } = self;
         let mut own = None;
         pool.lend(
             number,
             |batch| batch.shares.present(),
-            |owner, batch, loan| {
+            |owner, batch, borrowed| {
                 if owner == *index {
-                    own = Some(loan);
+                    own = Some(borrowed);
                     return;
                 }
                 let share = batch.shares.of(owner);
-                let post = posts.get(owner);
-                let inbox = post.and_then(|post| post.inboxes.get(*index));
+                let mailbox = mailboxes.get(owner);
+                let inbox = mailbox.and_then(|mailbox| mailbox.inboxes.get(*index));
                 // Nobody else fills it: what has room now takes the share.
-                let (Some(post), Some(inbox)) = (post, inbox.filter(|inbox| !inbox.is_full()))
+                let (Some(mailbox), Some(inbox)) =
+                    (mailbox, inbox.filter(|inbox| !inbox.is_full()))
                 else {
                     return refused(batch, share);
                 };
                 handed(share);
-                let _ = inbox.push(loan);
-                post.bell.ring(Wanted::Shares);
+                let _ = inbox.push(borrowed);
+                mailbox.wakeup.wake_for(WakeFor::Shares);
             },
         );
         own
     }
 
     /// The next share that worker `sender` has given to this one.
-    pub(crate) fn share_from(&self, sender: usize) -> Option<Loan<SteeredBatch>> {
-        let inbox = self.posts.get(self.index)?.inboxes.get(sender)?;
+    pub(crate) fn share_from(&self, sender: usize) -> Option<Borrowed<SteeredBatch>> {
+        let inbox = self.mailboxes.get(self.index)?.inboxes.get(sender)?;
         let had_no_room = inbox.is_full();
         let share = inbox.pop();
-        if had_no_room && let Some(post) = self.posts.get(sender) {
+        if had_no_room && let Some(mailbox) = self.mailboxes.get(sender) {
             // It may wait for just this place, while others keep its batches.
-            post.bell.ring(Wanted::Batches);
+            mailbox.wakeup.wake_for(WakeFor::Batches);
         }
         share
     }
 
     /// Whether shares of other workers wait here.
     pub(crate) fn has_shares(&self) -> bool {
-        let post = self.posts.get(self.index);
-        post.is_some_and(|post| post.inboxes.iter().any(|inbox| !inbox.is_empty()))
+        let mailbox = self.mailboxes.get(self.index);
+        mailbox.is_some_and(|mailbox| mailbox.inboxes.iter().any(|inbox| !inbox.is_empty()))
     }
 
     /// Says that the worker is about to block, and returns whether it may: whatever comes from other workers from now on
     /// wakes it. `reads` says whether it has something to receive for others, and waits until it can.
     pub(crate) fn may_sleep(&self, reads: bool) -> bool {
-        let Some(post) = self.posts.get(self.index) else {
+        let Some(mailbox) = self.mailboxes.get(self.index) else {
             return true;
         };
-        post.bell.announce(if reads {
-            Wanted::Batches
+        mailbox.wakeup.announce_sleep(if reads {
+            WakeFor::Batches
         } else {
-            Wanted::Shares
+            WakeFor::Shares
         });
-        let found = self.has_shares() || reads && !self.is_starved() && !self.is_crowded();
+        let found =
+            self.has_shares() || reads && !self.is_starved() && !self.waits_for_inbox_room();
         if found {
-            post.bell.awake();
+            mailbox.wakeup.mark_awake();
         }
         !found
     }
 
     /// The worker blocks no more.
-    pub(crate) fn awake(&self) {
-        if let Some(post) = self.posts.get(self.index) {
-            post.bell.awake();
+    pub(crate) fn mark_awake(&self) {
+        if let Some(mailbox) = self.mailboxes.get(self.index) {
+            mailbox.wakeup.mark_awake();
         }
     }
 
     /// Has `waker` wake this worker from now on.
-    pub(crate) fn wake_by(&self, waker: Arc<mio::Waker>) {
-        if let Some(post) = self.posts.get(self.index) {
+    pub(crate) fn set_waker(&self, waker: Arc<mio::Waker>) {
+        if let Some(mailbox) = self.mailboxes.get(self.index) {
             // Set once, by the thread that the worker runs on.
-            let _ = post.bell.waker().0.set(waker);
+            let _ = mailbox.wakeup.waker().0.set(waker);
         }
     }
 }
 
-impl Post {
+impl Mailbox {
     /// Whether there is no room for another share of worker `sender`.
     fn is_full_of(&self, sender: usize) -> bool {
         let inbox = self.inboxes.get(sender);

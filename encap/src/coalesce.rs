@@ -30,11 +30,11 @@ use crate::inner::{Fragment, Inner};
 use crate::offload::{Offload, Unfinished};
 use candidate::Candidate;
 use chain::{Chain, Growth};
-use flows::{Flow, Flows, Found};
+use flows::{Flow, FlowSlot, Flows};
 
 /// Where a packet lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FrameSlice {
     /// Number of the buffer.
     pub frame: u16,
     /// Bytes.
@@ -80,7 +80,7 @@ pub struct Packet<'a> {
 /// A packet taken.
 #[derive(Clone, Copy)]
 struct Link {
-    place: Place,
+    place: FrameSlice,
     /// The number of the next one in its chain, or [`END`].
     next: u16,
 }
@@ -113,7 +113,7 @@ impl Coalescer {
         packet: &[u8],
         inner: &Inner,
         verdict: Transport,
-        place: Place,
+        place: FrameSlice,
         owner: u32,
     ) -> Result<(), Full> {
         let link = self.link(place)?;
@@ -143,7 +143,7 @@ impl Coalescer {
         inner: &Inner,
         offload: Offload,
         (count, bytes): (usize, usize),
-        place: Place,
+        place: FrameSlice,
         owner: u32,
     ) -> Result<(), Full> {
         let link = self.link(place)?;
@@ -183,7 +183,7 @@ impl Coalescer {
     }
 
     /// Makes room for a packet, and for a chain of it.
-    fn link(&mut self, place: Place) -> Result<u16, Full> {
+    fn link(&mut self, place: FrameSlice) -> Result<u16, Full> {
         if self.links.len() >= self.most_packets || self.chains.len() >= self.most_chains {
             return Err(Full);
         }
@@ -222,8 +222,8 @@ impl Coalescer {
             return self.begin(chain);
         };
         let slot = match self.find(&flow, inner) {
-            Found::Vacant(slot) => slot,
-            Found::Chain(number, slot) => {
+            FlowSlot::Vacant(slot) => slot,
+            FlowSlot::Chain(number, slot) => {
                 let number = usize::from(number);
                 if self.join(number, candidate, link, owner) {
                     self.latest = number;
@@ -260,7 +260,7 @@ impl Coalescer {
 
     fn seal_unless(&mut self, inner: &Inner, harmless: impl Fn(&Chain) -> bool) {
         let Some(flow) = Flow::of(inner) else { return };
-        let Found::Chain(number, _) = self.find(&flow, inner) else {
+        let FlowSlot::Chain(number, _) = self.find(&flow, inner) else {
             return;
         };
         if let Some(chain) = self.chains.get_mut(usize::from(number))
@@ -270,7 +270,7 @@ impl Coalescer {
         }
     }
 
-    fn find(&self, flow: &Flow, inner: &Inner) -> Found {
+    fn find(&self, flow: &Flow, inner: &Inner) -> FlowSlot {
         self.flows.find(inner.flow_hash(), |number| {
             let chain = self.chains.get(usize::from(number));
             chain.is_some_and(|chain| chain.is_of(flow))
@@ -280,9 +280,9 @@ impl Coalescer {
 
 impl Packet<'_> {
     /// Where the payloads lie that follow the header, in order; for a packet as it came, all of it.
-    pub fn pieces(&self) -> impl Iterator<Item = Place> {
+    pub fn pieces(&self) -> impl Iterator<Item = FrameSlice> {
         let header = self.header.len();
-        self.packets().map(move |place| Place {
+        self.packets().map(move |place| FrameSlice {
             frame: place.frame,
             len: place.len.saturating_sub(header as u16),
             start: place.start.saturating_add(header as u32),
@@ -290,7 +290,7 @@ impl Packet<'_> {
     }
 
     /// Where the packets lie that it is made of, each with the header that it came with.
-    pub fn packets(&self) -> impl Iterator<Item = Place> {
+    pub fn packets(&self) -> impl Iterator<Item = FrameSlice> {
         let mut next = self.first;
         std::iter::from_fn(move || {
             let link = self.links.get(usize::from(next))?;

@@ -24,7 +24,7 @@ pub fn net_unreachable(
     inner: &Inner,
     out: &mut [u8],
 ) -> Option<usize> {
-    let error = Error {
+    let error = ErrorTypes {
         v4: Icmpv4Type::DestinationUnreachable(DestUnreachableHeader::Network),
         v6: Icmpv6Type::DestinationUnreachable(DestUnreachableCode::NoRoute),
     };
@@ -40,7 +40,7 @@ pub fn too_big(
     mtu: u16,
     out: &mut [u8],
 ) -> Option<usize> {
-    let error = Error {
+    let error = ErrorTypes {
         v4: Icmpv4Type::DestinationUnreachable(DestUnreachableHeader::FragmentationNeeded {
             next_hop_mtu: mtu,
         }),
@@ -55,12 +55,12 @@ pub fn too_big(
 pub const MAX_ICMP: usize = 1280;
 
 /// One error in both families' words.
-struct Error {
+struct ErrorTypes {
     v4: Icmpv4Type,
     v6: Icmpv6Type,
 }
 
-impl Error {
+impl ErrorTypes {
     fn write(
         self,
         source: IpAddr,

@@ -6,7 +6,7 @@
 //! super-packet leaves undone is an [`offload`]. [`icmp`] makes the errors that go back.
 //!
 //! Panic contract: no public function panics on any bytes, lengths or indices. Whatever comes from outside is
-//! parsed once into a value ([`Inner`], [`pull::Pulled`], [`segment::Plan`]); functions that take such a value
+//! parsed once into a value ([`Inner`], [`pull::Pulled`], [`segment::SegmentPlan`]); functions that take such a value
 //! beside its packet return `None` or an error when the two do not belong together.
 #![forbid(unsafe_code)]
 

@@ -26,7 +26,7 @@ pub struct Unfinished {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// What is cut.
-    pub kind: Kind,
+    pub kind: GsoType,
     /// Payload bytes of each wire packet; the last may have fewer. Never 0.
     pub size: u16,
     /// Bytes of all headers. On a packet that the kernel handed over it is only a hint.
@@ -35,7 +35,7 @@ pub struct Cut {
 
 /// What a super-packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum GsoType {
     /// TCP over IPv4 (`VIRTIO_NET_HDR_GSO_TCPV4`).
     Tcp4,
     /// TCP over IPv6 (`VIRTIO_NET_HDR_GSO_TCPV6`).

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use dataplane::counters::{Flow, InUse, Totals};
+use dataplane::counters::{Flow, OffloadsInUse, Totals};
 use dataplane::drops::{Direction, DropReason};
 use dataplane::underlay::socket::kernel_drops;
 use tokio::time::sleep;
@@ -147,16 +147,16 @@ impl Control {
 
 /// Offloads that every worker uses.
 pub(super) fn offloads(totals: &Totals) -> Vec<String> {
-    let by_name = |in_use: &InUse| {
+    let by_name = |in_use: &OffloadsInUse| {
         [
             ("checksum", in_use.device.checksum),
             ("tcp", in_use.device.tcp),
             ("udp", in_use.device.udp),
-            ("send", in_use.trains),
+            ("send", in_use.gso_sends),
         ]
     };
     let of_each = || totals.of_running().map(|w| by_name(&w.offloads));
-    let names = by_name(&InUse::default()).map(|(name, _)| name);
+    let names = by_name(&OffloadsInUse::default()).map(|(name, _)| name);
     let everywhere = |name: &&str| of_each().all(|used| used.contains(&(*name, true)));
     names
         .into_iter()

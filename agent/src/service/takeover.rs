@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use cni_shim::NodeFile;
 use dataplane::counters::Counters;
 use dataplane::device::tunnel::Tunnel;
-use dataplane::engine::{Engine, Seat};
+use dataplane::engine::{Engine, WorkerSetup};
 use tracing::{info, warn};
 
 use super::control::{Control, Parts};
@@ -86,7 +86,7 @@ pub async fn start(
     let spin = node.known.config.spin.limit(opened.workforce.cores.len());
     let seats = opened.tunnels.into_iter().zip(sockets);
     let seats = seats.zip(&opened.workforce.cores);
-    let seats = seats.map(|((device, underlay), core)| Seat {
+    let seats = seats.map(|((device, underlay), core)| WorkerSetup {
         device,
         underlay,
         core: *core,
@@ -196,7 +196,7 @@ impl Opened {
         let machine = Machine::read();
         let device = device::obtain(table, &known.config, machine.workers(&known.config)).await?;
         let workers = device.tunnels.len();
-        counters.employ(workers);
+        counters.set_workers(workers);
         let backend = &known.net_conf.backend;
         let inherited = Ports::inherit(table, backend, workers).await?;
         let (ports, delay) = inherited.follow(known.wanted(), &known.facts.addresses, backend);

@@ -21,7 +21,7 @@ impl Control {
             return false;
         };
         let moved = match ports.sockets() {
-            Ok(sockets) => self.engine.reseat(sockets).map_err(|error| causes(&error)),
+            Ok(sockets) => self.engine.rebind(sockets).map_err(|error| causes(&error)),
             Err(error) => Err(causes(&error)),
         };
         if let Err(problem) = moved {

@@ -6,7 +6,7 @@ use benches::packets::{IN, Shape, TCP, UDP};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput};
 use encap::checksum;
-use encap::coalesce::{Coalescer, Place};
+use encap::coalesce::{Coalescer, FrameSlice};
 use encap::inner::Inner;
 
 use super::SHAPES;
@@ -42,7 +42,7 @@ fn batch(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, packets: &[Vec<u8
     group.bench_function(name, |b| {
         b.iter(|| {
             for (packet, inner, verdict) in &judged {
-                let place = Place {
+                let place = FrameSlice {
                     frame: 0,
                     len: inner.len as u16,
                     start: 0,

@@ -14,11 +14,11 @@ use std::ops::Range;
 use encap::Ecn;
 use encap::segment::{MAX_HEADER, MAX_SEGMENTS};
 
-use super::tx_queue::Queue;
+use super::tx_queue::TxQueue;
 use super::{Frame, frames};
 use crate::device::Read;
 use crate::limits::{FRAME, OUTBOUND_BYTES, OUTBOUND_PACKETS};
-use crate::underlay::Exit;
+use crate::underlay::TxSlot;
 
 pub use messages::Pieces;
 
@@ -29,9 +29,9 @@ pub(crate) struct OutboundBatch {
     reads: Vec<Read>,
     heads: Vec<u8>,
     datagrams: Vec<Datagram>,
-    /// By [`Exit::index`].
-    queues: Vec<Queue>,
-    /// Where the latest datagram of the packet read last waits, by [`Exit::index`], if it became any.
+    /// By [`TxSlot::index`].
+    queues: Vec<TxQueue>,
+    /// Where the latest datagram of the packet read last waits, by [`TxSlot::index`], if it became any.
     latest: Option<usize>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct OutboundBatch {
 pub(crate) struct Datagram {
     pub(crate) head: Head,
     /// The packet that it is, or is a part of.
-    pub(crate) again: Again,
+    pub(crate) retry: Retry,
     frame: u16,
     start: u32,
     len: u32,
@@ -59,7 +59,7 @@ pub(crate) struct Head {
 
 /// What to walk again when a datagram proves too large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Again {
+pub(crate) enum Retry {
     /// The packet in that frame, or the wire packet of that number that it stands for.
     Packet {
         /// The frame.
@@ -87,7 +87,7 @@ pub(crate) struct Sent {
 impl OutboundBatch {
     pub(crate) fn new() -> OutboundBatch {
         let mut queues = Vec::new();
-        queues.resize_with(Exit::COUNT, || Queue::new(DATAGRAMS));
+        queues.resize_with(TxSlot::COUNT, || TxQueue::new(DATAGRAMS));
         OutboundBatch {
             frames: frames(OUTBOUND_PACKETS + 1),
             reads: vec![Read::whole(0); OUTBOUND_PACKETS],
@@ -187,21 +187,21 @@ impl OutboundBatch {
     /// whether there was room.
     pub(crate) fn push(
         &mut self,
-        exit: Exit,
+        slot: TxSlot,
         (to, ecn): (SocketAddr, Ecn),
         head: Head,
         (frame, payload): (usize, Range<usize>),
-        again: Again,
+        retry: Retry,
     ) -> bool {
         let number = self.datagrams.len();
         let Some(queue) = self
             .queues
-            .get_mut(exit.index())
+            .get_mut(slot.index())
             .filter(|_| number < DATAGRAMS)
         else {
             return false;
         };
-        self.latest = Some(exit.index());
+        self.latest = Some(slot.index());
         let len = usize::from(head.len) + payload.len();
         let before = queue.push(number as u32, len, to, ecn);
         if let Some(before) = before.and_then(|number| self.datagrams.get_mut(number as usize)) {
@@ -209,7 +209,7 @@ impl OutboundBatch {
         }
         self.datagrams.push(Datagram {
             head,
-            again,
+            retry,
             frame: frame as u16,
             start: payload.start as u32,
             len: payload.len() as u32,
@@ -237,24 +237,24 @@ impl OutboundBatch {
     }
 
     /// What waits for `exit`.
-    pub(crate) fn queue(&mut self, exit: Exit) -> Option<&mut Queue> {
-        self.queues.get_mut(exit.index())
+    pub(crate) fn queue(&mut self, slot: TxSlot) -> Option<&mut TxQueue> {
+        self.queues.get_mut(slot.index())
     }
 
-    /// Everything that waits, by [`Exit::index`].
-    pub(crate) fn queues(&self) -> &[Queue] {
+    /// Everything that waits, by [`TxSlot::index`].
+    pub(crate) fn queues(&self) -> &[TxQueue] {
         &self.queues
     }
 
     /// Datagrams that wait.
     pub(crate) fn count(&self) -> usize {
-        self.queues.iter().map(Queue::count).sum()
+        self.queues.iter().map(TxQueue::count).sum()
     }
 
     /// Whether the packet read last filled a train.
-    pub(crate) fn filled_a_train(&self) -> bool {
+    pub(crate) fn filled_gso_batch(&self) -> bool {
         let queue = self.latest.and_then(|index| self.queues.get(index));
-        queue.is_some_and(Queue::was_filled)
+        queue.is_some_and(TxQueue::was_filled)
     }
 
     /// Forgets everything; the frames are free again.
@@ -267,20 +267,20 @@ impl OutboundBatch {
     }
 
     /// The next message of those that wait for `exit` went.
-    pub(crate) fn went(&mut self, exit: Exit) -> Option<Sent> {
-        let queue = self.queues.get_mut(exit.index())?;
-        let train = queue.front()?;
-        let (to, suspect) = (train.to, train.suspect);
-        let count = if train.apart { 1 } else { train.count };
-        let (mut bytes, mut number) = (0, train.first);
+    pub(crate) fn mark_sent(&mut self, slot: TxSlot) -> Option<Sent> {
+        let queue = self.queues.get_mut(slot.index())?;
+        let batch = queue.front()?;
+        let (to, gso_suspect) = (batch.to, batch.gso_suspect);
+        let count = if batch.one_by_one { 1 } else { batch.count };
+        let (mut bytes, mut number) = (0, batch.first);
         for _ in 0..count {
             let datagram = self.datagrams.get(number as usize)?;
             bytes += datagram.inner();
             number = datagram.next;
         }
-        train.first = number;
-        train.count -= count;
-        let all = train.count == 0;
+        batch.first = number;
+        batch.count -= count;
+        let all = batch.count == 0;
         if all {
             queue.pop();
         }
@@ -288,19 +288,19 @@ impl OutboundBatch {
             to,
             count,
             bytes,
-            proof: all && suspect,
+            proof: all && gso_suspect,
         })
     }
 
     /// Takes the first datagram away that waits for `exit`: it was refused on its own account.
-    pub(crate) fn take_first(&mut self, exit: Exit) -> Option<Datagram> {
-        let queue = self.queues.get_mut(exit.index())?;
-        let train = queue.front()?;
-        let datagram = *self.datagrams.get(train.first as usize)?;
-        train.first = datagram.next;
-        train.count -= 1;
-        train.suspect = false;
-        if train.count == 0 {
+    pub(crate) fn take_first(&mut self, slot: TxSlot) -> Option<Datagram> {
+        let queue = self.queues.get_mut(slot.index())?;
+        let batch = queue.front()?;
+        let datagram = *self.datagrams.get(batch.first as usize)?;
+        batch.first = datagram.next;
+        batch.count -= 1;
+        batch.gso_suspect = false;
+        if batch.count == 0 {
             queue.pop();
         }
         Some(datagram)
@@ -310,15 +310,15 @@ impl OutboundBatch {
     /// their order when one of them is walked again.
     pub(crate) fn in_front<T>(
         &mut self,
-        exit: Exit,
+        slot: TxSlot,
         push: impl FnOnce(&mut OutboundBatch) -> T,
     ) -> T {
-        let before = self.queue(exit).map_or(0, |queue| {
+        let before = self.queue(slot).map_or(0, |queue| {
             queue.seal();
             queue.len()
         });
         let result = push(self);
-        if let Some(queue) = self.queue(exit) {
+        if let Some(queue) = self.queue(slot) {
             queue.bring_forward(before);
         }
         result

@@ -9,12 +9,12 @@ use std::net::SocketAddr;
 
 use encap::{Ecn, Family};
 
-use crate::limits::{TRAIN_BYTES_V4, TRAIN_BYTES_V6, TRAIN_LENGTH, TRAINS_SEARCHED};
+use crate::limits::{GSO_BATCHES_SEARCHED, GSO_BYTES_V4, GSO_BYTES_V6, GSO_SEGMENTS};
 use crate::now::Now;
 
 /// Trains that wait for one transmit socket.
-pub(crate) struct Queue {
-    trains: Vec<Train>,
+pub(crate) struct TxQueue {
+    batches: Vec<GsoBatch>,
     /// Trains before this one went already.
     done: usize,
     /// Since when the socket takes nothing.
@@ -25,7 +25,7 @@ pub(crate) struct Queue {
 
 /// Datagrams that leave as one message, or one after the other when they are `apart`.
 #[derive(Clone, Copy)]
-pub(crate) struct Train {
+pub(crate) struct GsoBatch {
     /// Outer destination.
     pub(crate) to: SocketAddr,
     /// Outer ECN codepoint.
@@ -38,18 +38,18 @@ pub(crate) struct Train {
     pub(crate) first: u32,
     pub(crate) last: u32,
     /// To be sent datagram by datagram.
-    pub(crate) apart: bool,
+    pub(crate) one_by_one: bool,
     /// Refused as a train, and none of its datagrams was refused since.
-    pub(crate) suspect: bool,
+    pub(crate) gso_suspect: bool,
     bytes: usize,
     sealed: bool,
 }
 
-impl Queue {
+impl TxQueue {
     /// An empty queue with memory for as many trains as one batch can be; pages that none needed stay with the kernel.
-    pub(super) fn new(trains: usize) -> Queue {
-        Queue {
-            trains: Vec::with_capacity(trains),
+    pub(super) fn new(batches: usize) -> TxQueue {
+        TxQueue {
+            batches: Vec::with_capacity(batches),
             done: 0,
             held_since: None,
             filled: false,
@@ -64,29 +64,29 @@ impl Queue {
         to: SocketAddr,
         ecn: Ecn,
     ) -> Option<u32> {
-        let waiting = self.trains.get_mut(self.done..).unwrap_or_default();
-        let mut latest = waiting.iter_mut().rev().take(TRAINS_SEARCHED);
-        if let Some(train) = latest.find(|train| train.to == to)
-            && train.takes(len, ecn)
+        let waiting = self.batches.get_mut(self.done..).unwrap_or_default();
+        let mut latest = waiting.iter_mut().rev().take(GSO_BATCHES_SEARCHED);
+        if let Some(batch) = latest.find(|batch| batch.to == to)
+            && batch.takes(len, ecn)
         {
-            let before = train.last;
-            train.last = number;
-            train.count += 1;
-            train.bytes += len;
-            train.sealed = len < train.size;
-            self.filled = !train.sealed && !train.takes(len, ecn);
+            let before = batch.last;
+            batch.last = number;
+            batch.count += 1;
+            batch.bytes += len;
+            batch.sealed = len < batch.size;
+            self.filled = !batch.sealed && !batch.takes(len, ecn);
             return Some(before);
         }
         self.filled = false;
-        self.trains.push(Train {
+        self.batches.push(GsoBatch {
             to,
             ecn,
             size: len,
             count: 1,
             first: number,
             last: number,
-            apart: false,
-            suspect: false,
+            one_by_one: false,
+            gso_suspect: false,
             bytes: len,
             sealed: false,
         });
@@ -99,18 +99,18 @@ impl Queue {
     }
 
     /// Trains that wait, oldest first.
-    pub(crate) fn waiting(&self) -> &[Train] {
-        self.trains.get(self.done..).unwrap_or_default()
+    pub(crate) fn waiting(&self) -> &[GsoBatch] {
+        self.batches.get(self.done..).unwrap_or_default()
     }
 
     /// Datagrams that wait.
     pub(crate) fn count(&self) -> usize {
-        self.waiting().iter().map(|train| train.count).sum()
+        self.waiting().iter().map(|batch| batch.count).sum()
     }
 
     /// The train to go next.
-    pub(crate) fn front(&mut self) -> Option<&mut Train> {
-        self.trains.get_mut(self.done)
+    pub(crate) fn front(&mut self) -> Option<&mut GsoBatch> {
+        self.batches.get_mut(self.done)
     }
 
     /// The train to go next went, or has nothing left.
@@ -119,29 +119,29 @@ impl Queue {
     }
 
     /// No train is a train any more, and none takes another datagram.
-    pub(crate) fn take_apart(&mut self) {
-        for train in self.trains.iter_mut().skip(self.done) {
-            train.apart = true;
-            train.sealed = true;
+    pub(crate) fn split_all(&mut self) {
+        for batch in self.batches.iter_mut().skip(self.done) {
+            batch.one_by_one = true;
+            batch.sealed = true;
         }
     }
 
     /// Nothing joins what waits now.
     pub(super) fn seal(&mut self) {
-        for train in self.trains.iter_mut().skip(self.done) {
-            train.sealed = true;
+        for batch in self.batches.iter_mut().skip(self.done) {
+            batch.sealed = true;
         }
     }
 
     /// A mark for [`Queue::bring_forward`].
     pub(super) fn len(&self) -> usize {
-        self.trains.len()
+        self.batches.len()
     }
 
     /// Moves what was appended since the queue had `before` trains to the front of those that wait.
     pub(super) fn bring_forward(&mut self, before: usize) {
-        let appended = self.trains.len().saturating_sub(before);
-        if let Some(waiting) = self.trains.get_mut(self.done..) {
+        let appended = self.batches.len().saturating_sub(before);
+        if let Some(waiting) = self.batches.get_mut(self.done..) {
             waiting.rotate_right(appended.min(waiting.len()));
         }
     }
@@ -149,7 +149,7 @@ impl Queue {
     /// Forgets everything and returns how many datagrams waited.
     pub(crate) fn discard(&mut self) -> usize {
         let count = self.count();
-        self.trains.clear();
+        self.batches.clear();
         self.done = 0;
         self.held_since = None;
         self.filled = false;
@@ -157,20 +157,20 @@ impl Queue {
     }
 }
 
-impl Train {
+impl GsoBatch {
     fn takes(&self, len: usize, ecn: Ecn) -> bool {
         let most = match Family::of(self.to.ip()) {
-            Family::V4 => TRAIN_BYTES_V4,
-            Family::V6 => TRAIN_BYTES_V6,
+            Family::V4 => GSO_BYTES_V4,
+            Family::V6 => GSO_BYTES_V6,
         };
         let bytes = self.bytes + len;
         !self.sealed
             && self.ecn == ecn
             && len <= self.size
-            && self.count < TRAIN_LENGTH
+            && self.count < GSO_SEGMENTS
             && bytes <= most
             // Kernels before 5.16 count the headers of the whole message too (udp_send_skb, fixed by 158390e45612).
-            && bytes + HEADERS <= TRAIN_LENGTH * self.size
+            && bytes + HEADERS <= GSO_SEGMENTS * self.size
     }
 }
 

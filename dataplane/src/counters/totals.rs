@@ -25,7 +25,7 @@ pub struct WorkerTotals {
     /// ICMP errors that were not made because their receiver had drawn too many. They never were packets.
     pub unanswered: u64,
     /// Offloads in use at the last step.
-    pub offloads: InUse,
+    pub offloads: OffloadsInUse,
     /// How often an offload was given up because the kernel refused it.
     pub given_up: u64,
     /// Pod → peer.
@@ -36,11 +36,11 @@ pub struct WorkerTotals {
 
 /// Offloads that a worker uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InUse {
+pub struct OffloadsInUse {
     /// What is written to the device unfinished.
     pub device: Offloads,
     /// Several datagrams are sent as one message, through every socket.
-    pub trains: bool,
+    pub gso_sends: bool,
 }
 
 /// One direction's terms of the conservation law, in inner wire packets.
@@ -67,10 +67,10 @@ impl Totals {
     }
 }
 
-impl InUse {
+impl OffloadsInUse {
     pub(super) fn bits(self) -> u64 {
-        let InUse { device, trains } = self;
-        let flags = [device.checksum, device.tcp, device.udp, trains];
+        let OffloadsInUse { device, gso_sends } = self;
+        let flags = [device.checksum, device.tcp, device.udp, gso_sends];
         flags
             .iter()
             .zip(0..)
@@ -78,10 +78,10 @@ impl InUse {
             .sum()
     }
 
-    pub(super) fn of_bits(bits: u64) -> InUse {
-        let [checksum, tcp, udp, trains] = [0, 1, 2, 3].map(|bit| bits >> bit & 1 != 0);
+    pub(super) fn of_bits(bits: u64) -> OffloadsInUse {
+        let [checksum, tcp, udp, gso_sends] = [0, 1, 2, 3].map(|bit| bits >> bit & 1 != 0);
         let device = Offloads { checksum, tcp, udp };
-        InUse { device, trains }
+        OffloadsInUse { device, gso_sends }
     }
 }
 

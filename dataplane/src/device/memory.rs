@@ -9,12 +9,12 @@ use std::io::{self, IoSlice};
 use std::os::fd::RawFd;
 
 use encap::checksum::{self, Transport};
-use encap::coalesce::{Coalescer, Place};
+use encap::coalesce::{Coalescer, FrameSlice};
 use encap::inner::Inner;
 use encap::offload::{Cut, Unfinished};
 use encap::segment::{self, MAX_HEADER};
 
-use super::{Device, Kind, Offload, Offloads, Read};
+use super::{Device, GsoType, Offload, Offloads, Read};
 use crate::limits::FRAME;
 use crate::now::Now;
 use crate::probation::Probation;
@@ -36,7 +36,7 @@ pub struct Memory {
     pub cuts: usize,
     /// Packets gathered and not handed over yet, and how many wire packets each is.
     gathered: VecDeque<(Offload, Vec<u8>, usize)>,
-    standing: Probation,
+    probation: Probation,
     given_up: u64,
 }
 
@@ -74,7 +74,7 @@ impl Memory {
                 continue;
             };
             let packet = bytes.get(..inner.len).unwrap_or_default();
-            let place = Place {
+            let place = FrameSlice {
                 frame,
                 len: inner.len as u16,
                 start: 0,
@@ -87,7 +87,7 @@ impl Memory {
     }
 
     fn hand_over(&mut self, coalescer: &mut Coalescer, packets: &[Vec<u8>]) {
-        let bytes = |place: Place| {
+        let bytes = |place: FrameSlice| {
             let start = place.start as usize;
             let packet = packets.get(usize::from(place.frame));
             packet
@@ -169,13 +169,13 @@ impl Device for Memory {
         self.delivered.extend(Memory::wire(offload, bytes)?);
         if offload.cut.is_some() {
             self.cuts += 1;
-            self.standing.took();
+            self.probation.note_success();
         }
         Ok(())
     }
 
     fn offloads(&mut self, now: Now) -> Offloads {
-        let cuts = self.offloads && self.standing.in_use(now);
+        let cuts = self.offloads && self.probation.in_use(now);
         Offloads {
             checksum: self.offloads,
             tcp: cuts,
@@ -183,8 +183,8 @@ impl Device for Memory {
         }
     }
 
-    fn proved(&mut self, refused: Offload, now: Now) {
-        if refused.cut.is_some() && self.standing.prove(now) {
+    fn offload_failed(&mut self, refused: Offload, now: Now) {
+        if refused.cut.is_some() && self.probation.note_failure(now) {
             self.given_up += 1;
         }
     }
@@ -229,9 +229,9 @@ fn leave_unfinished(packet: &mut [u8]) -> Offload {
 /// Whether a cut is of the kind and header length that the packet has.
 fn fits(cut: Cut, inner: &Inner, header: usize) -> bool {
     let kind = match (inner.protocol, inner.family) {
-        (TCP, encap::Family::V4) => Kind::Tcp4,
-        (TCP, encap::Family::V6) => Kind::Tcp6,
-        _ => Kind::Udp,
+        (TCP, encap::Family::V4) => GsoType::Tcp4,
+        (TCP, encap::Family::V6) => GsoType::Tcp6,
+        _ => GsoType::Udp,
     };
     cut.kind == kind && usize::from(cut.header) == header
 }

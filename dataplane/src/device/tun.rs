@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use super::{Device, DeviceError, Kind, Offload, Offloads, Read, error, vnet};
+use super::{Device, DeviceError, GsoType, Offload, Offloads, Read, error, vnet};
 use crate::limits::{FRAME, PIECES};
 use crate::now::Now;
 use crate::probation::Probation;
@@ -182,10 +182,10 @@ impl Tun {
 
     /// The offload that is to blame when a packet with `offload` is refused: the cut, before the checksum that every cut
     /// needs.
-    fn standing(&mut self, offload: Offload) -> &mut Probation {
+    fn probation(&mut self, offload: Offload) -> &mut Probation {
         match offload.cut.map(|cut| cut.kind) {
-            Some(Kind::Tcp4 | Kind::Tcp6) => &mut self.tcp,
-            Some(Kind::Udp) => &mut self.udp,
+            Some(GsoType::Tcp4 | GsoType::Tcp6) => &mut self.tcp,
+            Some(GsoType::Udp) => &mut self.udp,
             None => &mut self.checksum,
         }
     }
@@ -210,7 +210,7 @@ impl Device for Tun {
             gather::<{ 1 + PIECES }>(writer, &header, parts)?;
         }
         if offload != Offload::NONE {
-            self.standing(offload).took();
+            self.probation(offload).note_success();
         }
         Ok(())
     }
@@ -224,8 +224,8 @@ impl Device for Tun {
         }
     }
 
-    fn proved(&mut self, refused: Offload, now: Now) {
-        if refused != Offload::NONE && self.standing(refused).prove(now) {
+    fn offload_failed(&mut self, refused: Offload, now: Now) {
+        if refused != Offload::NONE && self.probation(refused).note_failure(now) {
             self.given_up += 1;
         }
     }

@@ -11,7 +11,9 @@
 
 use std::time::Duration;
 
-use crate::limits::{GATHER, GATHER_BYTES, GATHER_MEMORY, GATHER_PACKETS, GATHER_STEPS};
+use crate::limits::{
+    MODERATION_BYTES, MODERATION_MEMORY, MODERATION_PACKETS, MODERATION_PAUSE, MODERATION_STEPS,
+};
 use crate::now::Now;
 use crate::worker::{Amount, Work};
 
@@ -44,16 +46,16 @@ impl Moderation {
             (0, _) => (Way::In, work.inbound),
             _ => (Way::Both, Amount::default()),
         };
-        let was_quiet = now.since(self.latest) > GATHER_MEMORY;
+        let was_quiet = now.since(self.latest) > MODERATION_MEMORY;
         if was_quiet || way != self.way || way == Way::Both {
             self.steps = 0;
         }
         self.way = way;
         self.latest = now;
         self.steps = self.steps.saturating_add(1);
-        let gathers = amount.packets >= GATHER_PACKETS && amount.bytes <= GATHER_BYTES;
-        if gathers && self.steps > GATHER_STEPS {
-            GATHER
+        let gathers = amount.packets >= MODERATION_PACKETS && amount.bytes <= MODERATION_BYTES;
+        if gathers && self.steps > MODERATION_STEPS {
+            MODERATION_PAUSE
         } else {
             Duration::ZERO
         }
@@ -73,8 +75,8 @@ mod tests {
         bytes: 100,
     };
     const SEVERAL: Amount = Amount {
-        packets: GATHER_PACKETS,
-        bytes: GATHER_BYTES,
+        packets: MODERATION_PACKETS,
+        bytes: MODERATION_BYTES,
     };
 
     fn after(work: impl IntoIterator<Item = (Amount, Amount)>) -> Duration {
@@ -95,27 +97,27 @@ mod tests {
                 inbound: NONE,
             };
             let mut now = Now(0);
-            for _ in 0..=GATHER_STEPS {
-                now = now.after(GATHER_MEMORY);
+            for _ in 0..=MODERATION_STEPS {
+                now = now.after(MODERATION_MEMORY);
                 moderation.learn(work, now);
             }
             // Steps without packets, as of a worker that shows that it is alive, are quiet too.
             moderation.learn(Work::default(), now.after(quiet / 2));
             moderation.learn(work, now.after(quiet))
         };
-        assert_eq!(after_a_break(GATHER_MEMORY), GATHER);
+        assert_eq!(after_a_break(MODERATION_MEMORY), MODERATION_PAUSE);
         assert_eq!(
-            after_a_break(GATHER_MEMORY + Duration::from_nanos(1)),
+            after_a_break(MODERATION_MEMORY + Duration::from_nanos(1)),
             Duration::ZERO
         );
     }
 
     #[test]
     fn a_flood_gathers_either_way() {
-        let steps = GATHER_STEPS as usize;
+        let steps = MODERATION_STEPS as usize;
         assert_eq!(after(vec![(SEVERAL, NONE); steps]), Duration::ZERO);
-        assert_eq!(after(vec![(SEVERAL, NONE); steps + 1]), GATHER);
-        assert_eq!(after(vec![(NONE, SEVERAL); steps + 1]), GATHER);
+        assert_eq!(after(vec![(SEVERAL, NONE); steps + 1]), MODERATION_PAUSE);
+        assert_eq!(after(vec![(NONE, SEVERAL); steps + 1]), MODERATION_PAUSE);
     }
 
     #[test]
@@ -137,8 +139,8 @@ mod tests {
     #[test]
     fn bulk_never_waits() {
         let bulk = Amount {
-            packets: GATHER_PACKETS,
-            bytes: GATHER_BYTES + 1,
+            packets: MODERATION_PACKETS,
+            bytes: MODERATION_BYTES + 1,
         };
         assert_eq!(after([(bulk, NONE); 100]), Duration::ZERO);
     }
@@ -149,6 +151,6 @@ mod tests {
         let pause = [(NONE, NONE)];
         assert_eq!(after(flood.clone().chain(pause)), Duration::ZERO);
         let again = [(NONE, NONE), (SEVERAL, NONE)];
-        assert_eq!(after(flood.chain(again)), GATHER);
+        assert_eq!(after(flood.chain(again)), MODERATION_PAUSE);
     }
 }

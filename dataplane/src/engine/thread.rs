@@ -16,7 +16,7 @@ use rustix::thread::set_current_timer_slack;
 
 use super::moderation::Moderation;
 use super::spin::Spin;
-use super::{Seat, Shared};
+use super::{Shared, WorkerSetup};
 use crate::counters::Counters;
 use crate::device::Device;
 use crate::device::tunnel::Tunnel;
@@ -25,7 +25,7 @@ use crate::limits::{DRAIN, EVENTS, TICK};
 use crate::now::Now;
 use crate::steer::Steering;
 use crate::underlay::socket::Sockets;
-use crate::underlay::{Exit, Port};
+use crate::underlay::{Port, TxSlot};
 use crate::worker::{Next, Source, Worker};
 
 pub(super) struct Thread {
@@ -37,37 +37,37 @@ pub(super) struct Thread {
     /// Of the worker's poll.
     registry: Registry,
     /// Sockets that the worker is to take at its next wake-up, in the place of those it has.
-    arrival: Arc<ArrayQueue<Sockets>>,
+    pending_sockets: Arc<ArrayQueue<Sockets>>,
 }
 
 impl Thread {
     pub(super) fn start(
         (index, steering): (usize, Option<Steering>),
-        seat: Seat,
+        setup: WorkerSetup,
         counters: &Counters,
         shared: &Arc<Shared>,
     ) -> io::Result<Thread> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
-        let device = seat.device.descriptor().map(|queue| (DEVICE, queue));
-        for (token, descriptor) in descriptors(&seat.underlay).chain(device) {
+        let device = setup.device.descriptor().map(|queue| (DEVICE, queue));
+        for (token, descriptor) in descriptors(&setup.underlay).chain(device) {
             poll.registry()
                 .register(&mut SourceFd(&descriptor), token, Interest::READABLE)?;
         }
-        let mut worker = Worker::new(seat.device, seat.underlay, counters, index);
+        let mut worker = Worker::new(setup.device, setup.underlay, counters, index);
         if let Some(steering) = steering {
-            steering.wake_by(Arc::clone(&waker));
-            worker = worker.steered_by(steering);
+            steering.set_waker(Arc::clone(&waker));
+            worker = worker.with_steering(steering);
         }
         let refused = worker.refused();
         let registry = poll.registry().try_clone()?;
-        let arrival = Arc::new(ArrayQueue::new(1));
-        let arriving = Arc::clone(&arrival);
+        let pending_sockets = Arc::new(ArrayQueue::new(1));
+        let pending = Arc::clone(&pending_sockets);
         let (started, shared) = (shared, Arc::clone(shared));
         let unpinned = Arc::new(AtomicBool::new(false));
         let refused_core = Arc::clone(&unpinned);
         let run = move || {
-            if let Some(id) = seat.core {
+            if let Some(id) = setup.core {
                 let pinned = core_affinity::set_for_current(core_affinity::CoreId { id });
                 refused_core.store(!pinned, Ordering::Relaxed);
             }
@@ -75,10 +75,10 @@ impl Thread {
                 worker,
                 poll,
                 shared,
-                arrival: arriving,
-                watched: Vec::with_capacity(Exit::COUNT),
+                pending_sockets: pending,
+                watched: Vec::with_capacity(TxSlot::COUNT),
                 moderation: Moderation::default(),
-                spin: Spin::new(seat.spin),
+                spin: Spin::new(setup.spin),
             }
             .run();
         };
@@ -93,7 +93,7 @@ impl Thread {
             refused,
             unpinned,
             registry,
-            arrival,
+            pending_sockets,
         })
     }
 
@@ -119,8 +119,8 @@ impl Thread {
     }
 
     /// Hands over sockets that are watched. Others that the worker has not taken yet give way.
-    pub(super) fn reseat(&self, sockets: Sockets) {
-        if let Some(overtaken) = self.arrival.force_push(sockets) {
+    pub(super) fn rebind(&self, sockets: Sockets) {
+        if let Some(overtaken) = self.pending_sockets.force_push(sockets) {
             unwatch(&self.registry, &overtaken);
         }
         self.wake();
@@ -140,7 +140,7 @@ fn unwatch(registry: &Registry, sockets: &Sockets) {
     }
 }
 
-/// What is read. Reports of what left through other sockets are looked for (`worker::reports`).
+/// What is read. Reports of what left through other sockets are looked for (`worker::error_reports`).
 fn descriptors(sockets: &Sockets) -> impl Iterator<Item = (Token, RawFd)> {
     let all = sockets.descriptors();
     all.map(|(port, descriptor)| (token(port), descriptor))
@@ -151,7 +151,7 @@ struct Loop {
     worker: Worker<Tunnel, Sockets>,
     poll: Poll,
     shared: Arc<Shared>,
-    arrival: Arc<ArrayQueue<Sockets>>,
+    pending_sockets: Arc<ArrayQueue<Sockets>>,
     /// Sockets for which the poll also wakes when they take more.
     watched: Vec<(Port, RawFd)>,
     moderation: Moderation,
@@ -200,14 +200,14 @@ impl Loop {
             std::thread::sleep(pause);
         }
         let start = self.shared.now();
-        if !self.look_on(events, start) {
+        if !self.busy_poll(events, start) {
             self.rest(events, TICK);
         }
         self.spin.learn(self.shared.now().since(start));
     }
 
     /// Polls without sleeping, since `start`. Returns whether there was something.
-    fn look_on(&mut self, events: &mut Events, start: Now) -> bool {
+    fn busy_poll(&mut self, events: &mut Events, start: Now) -> bool {
         let time = self.spin.time();
         while self.shared.now().since(start) < time {
             if self.worker.has_shares() || self.sleep(events, Duration::ZERO) {
@@ -227,7 +227,7 @@ impl Loop {
             Duration::ZERO
         };
         self.sleep(events, timeout);
-        self.worker.awake();
+        self.worker.mark_awake();
     }
 
     /// Waits for an event for at most `timeout`. Returns whether there was one.
@@ -243,21 +243,21 @@ impl Loop {
             if let Some(port) = port(event.token()) {
                 self.worker.wake(Source::Port(port));
                 if event.is_error() {
-                    self.worker.wake(Source::Reports(port));
+                    self.worker.wake(Source::ErrorQueue(port));
                 }
             }
         }
         if events.iter().any(|event| event.token() == WAKER) {
-            self.move_in();
+            self.adopt_sockets();
         }
         !events.is_empty()
     }
 
     /// Takes sockets that have come, if any have, and closes the old ones.
-    fn move_in(&mut self) {
-        if let Some(sockets) = self.arrival.pop() {
+    fn adopt_sockets(&mut self) {
+        if let Some(sockets) = self.pending_sockets.pop() {
             self.watch_room(false);
-            let old = self.worker.reseat(sockets);
+            let old = self.worker.rebind(sockets);
             unwatch(self.poll.registry(), &old);
         }
     }

@@ -11,10 +11,10 @@
 
 use encap::Family;
 use encap::checksum::{self, Transport};
-use encap::coalesce::{Coalescer, Place};
+use encap::coalesce::{Coalescer, FrameSlice};
 use encap::inner::Inner;
-use encap::offload::{Cut, Kind, Offload, Unfinished};
-use encap::segment::Plan;
+use encap::offload::{Cut, GsoType, Offload, Unfinished};
+use encap::segment::SegmentPlan;
 
 use super::writer::Writer;
 use crate::device::{Device, Offloads};
@@ -31,7 +31,13 @@ pub(crate) struct Delivery<'a, D> {
 
 impl<D: Device> Delivery<'_, D> {
     /// Takes the packet of peer `id` at `place`, which `inner` describes; `plan` says how it is cut if it is really many.
-    pub(super) fn deliver(&mut self, id: PeerId, place: Place, inner: &Inner, plan: Option<Plan>) {
+    pub(super) fn deliver(
+        &mut self,
+        id: PeerId,
+        place: FrameSlice,
+        inner: &Inner,
+        plan: Option<SegmentPlan>,
+    ) {
         let verdict = checksum::transport(self.writer.bytes(place), inner);
         match plan.filter(|plan| plan.count() > 1) {
             None => self.single(id, place, inner, verdict),
@@ -45,7 +51,7 @@ impl<D: Device> Delivery<'_, D> {
         self.coalescer.drain(|packet| writer.gathered(&packet));
     }
 
-    fn single(&mut self, id: PeerId, place: Place, inner: &Inner, verdict: Transport) {
+    fn single(&mut self, id: PeerId, place: FrameSlice, inner: &Inner, verdict: Transport) {
         if !self.offloads.checksum {
             self.writer.finished(id, place, inner, verdict);
             return;
@@ -70,10 +76,10 @@ impl<D: Device> Delivery<'_, D> {
     fn super_packet(
         &mut self,
         id: PeerId,
-        place: Place,
+        place: FrameSlice,
         inner: &Inner,
         verdict: Transport,
-        plan: &Plan,
+        plan: &SegmentPlan,
     ) {
         let known = !matches!(verdict, Transport::Invalid | Transport::Unknown);
         if !known || !header_is_sound(self.writer.bytes(place), inner) {
@@ -100,15 +106,15 @@ impl<D: Device> Delivery<'_, D> {
     /// unfinished then.
     fn through(
         &mut self,
-        place: Place,
+        place: FrameSlice,
         inner: &Inner,
         verdict: Transport,
-        plan: &Plan,
+        plan: &SegmentPlan,
     ) -> Option<Offload> {
         let kind = kind(inner).filter(|kind| self.offloads.takes(*kind))?;
         let packet = self.writer.bytes(place);
         // CWR belongs to the first segment alone, which not every device that cuts knows.
-        if kind != Kind::Udp && packet.get(inner.transport + TCP_FLAGS)? & CWR != 0 {
+        if kind != GsoType::Udp && packet.get(inner.transport + TCP_FLAGS)? & CWR != 0 {
             return None;
         }
         let (start, offset) = match verdict {
@@ -129,11 +135,11 @@ impl<D: Device> Delivery<'_, D> {
 }
 
 /// What a super-packet of this protocol is called.
-fn kind(inner: &Inner) -> Option<Kind> {
+fn kind(inner: &Inner) -> Option<GsoType> {
     match (inner.protocol, inner.family) {
-        (TCP, Family::V4) => Some(Kind::Tcp4),
-        (TCP, Family::V6) => Some(Kind::Tcp6),
-        (UDP, _) => Some(Kind::Udp),
+        (TCP, Family::V4) => Some(GsoType::Tcp4),
+        (TCP, Family::V6) => Some(GsoType::Tcp6),
+        (UDP, _) => Some(GsoType::Udp),
         _ => None,
     }
 }

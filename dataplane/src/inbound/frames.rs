@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use encap::coalesce::Place;
+use encap::coalesce::FrameSlice;
 
 use crate::batch::Frame;
 
@@ -16,13 +16,13 @@ pub(crate) enum Frames<'a> {
 
 impl Frames<'_> {
     /// The bytes at `place`; none where the buffer ends before them.
-    pub(super) fn at(&self, place: Place) -> &[u8] {
+    pub(super) fn at(&self, place: FrameSlice) -> &[u8] {
         let (start, len) = (place.start as usize, usize::from(place.len));
         self.bytes(place.frame.into(), start..start + len)
     }
 
     /// The bytes at `place`, to be rewritten; `None` where they must not be.
-    pub(super) fn at_mut(&mut self, place: Place) -> Option<&mut [u8]> {
+    pub(super) fn at_mut(&mut self, place: FrameSlice) -> Option<&mut [u8]> {
         let (start, len) = (place.start as usize, usize::from(place.len));
         self.bytes_mut(place.frame.into(), start..start + len)
     }

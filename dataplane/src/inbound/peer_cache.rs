@@ -12,9 +12,9 @@ use crate::snapshot::Snapshot;
 
 /// The latest answers.
 #[derive(Default)]
-pub(crate) struct Recent<'a> {
+pub(crate) struct PeerCache<'a> {
     sender: Option<(IpAddr, Sender<'a>)>,
-    passage: Option<(Passage, Result<(), DropReason>)>,
+    pair: Option<(AddressPair, Result<(), DropReason>)>,
 }
 
 /// The peer that an outer source stands for.
@@ -22,13 +22,13 @@ type Sender<'a> = Option<(PeerId, &'a Peer)>;
 
 /// From a peer's pod to one of ours.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Passage {
+struct AddressPair {
     peer: PeerId,
     source: IpAddr,
     destination: IpAddr,
 }
 
-impl<'a> Recent<'a> {
+impl<'a> PeerCache<'a> {
     /// The peer that outer source `address` stands for.
     pub(super) fn sender(&mut self, snapshot: &'a Snapshot, address: IpAddr) -> Sender<'a> {
         match self.sender {
@@ -42,30 +42,30 @@ impl<'a> Recent<'a> {
     }
 
     /// Whether the inner source is the peer's, and the inner destination ours.
-    pub(super) fn passage(
+    pub(super) fn check_addresses(
         &mut self,
         snapshot: &Snapshot,
         (id, peer): (PeerId, &Peer),
         inner: &Inner,
     ) -> Result<(), DropReason> {
-        let passage = Passage {
+        let pair = AddressPair {
             peer: id,
             source: inner.source,
             destination: inner.destination,
         };
-        match self.passage {
-            Some((known, verdict)) if known == passage => verdict,
+        match self.pair {
+            Some((known, verdict)) if known == pair => verdict,
             _ => {
-                let verdict = passage.judge(snapshot, peer);
-                self.passage = Some((passage, verdict));
+                let verdict = pair.check(snapshot, peer);
+                self.pair = Some((pair, verdict));
                 verdict
             }
         }
     }
 }
 
-impl Passage {
-    fn judge(&self, snapshot: &Snapshot, peer: &Peer) -> Result<(), DropReason> {
+impl AddressPair {
+    fn check(&self, snapshot: &Snapshot, peer: &Peer) -> Result<(), DropReason> {
         if !snapshot.belongs(self.peer, peer, self.source) {
             return Err(DropReason::NotPeersSource);
         }

@@ -7,9 +7,9 @@
 use std::io::{self, IoSlice};
 
 use encap::checksum::{self, Transport};
-use encap::coalesce::{Packet, Place};
+use encap::coalesce::{FrameSlice, Packet};
 use encap::inner::Inner;
-use encap::segment::{self, MAX_HEADER, Plan};
+use encap::segment::{self, MAX_HEADER, SegmentPlan};
 
 use super::frames::Frames;
 use crate::counters::Tally;
@@ -33,7 +33,7 @@ pub(crate) struct Writer<'a, D> {
 
 impl<D: Device> Writer<'_, D> {
     /// The bytes at `place`.
-    pub(super) fn bytes(&self, place: Place) -> &[u8] {
+    pub(super) fn bytes(&self, place: FrameSlice) -> &[u8] {
         self.frames.at(place)
     }
 
@@ -51,7 +51,7 @@ impl<D: Device> Writer<'_, D> {
     pub(super) fn finished(
         &mut self,
         id: PeerId,
-        place: Place,
+        place: FrameSlice,
         inner: &Inner,
         verdict: Transport,
     ) -> bool {
@@ -69,7 +69,7 @@ impl<D: Device> Writer<'_, D> {
     }
 
     /// Writes the packets that a super-packet is really, and returns how many were taken.
-    pub(super) fn cut(&mut self, id: PeerId, place: Place, plan: &Plan) -> usize {
+    pub(super) fn cut(&mut self, id: PeerId, place: FrameSlice, plan: &SegmentPlan) -> usize {
         let Some(headers) = plan.headers(self.bytes(place)) else {
             self.drop(id, DropReason::BadSuperPacket, plan.count());
             return 0;
@@ -138,12 +138,12 @@ impl<D: Device> Writer<'_, D> {
             };
         }
         if taken == packet.count {
-            self.device.proved(packet.offload, self.now);
+            self.device.offload_failed(packet.offload, self.now);
         }
     }
 
     /// Writes the packet at `place`, cut at `size` payload bytes if it is really many; returns how many were taken.
-    fn replay_at(&mut self, id: PeerId, place: Place, size: Option<u16>) -> Option<usize> {
+    fn replay_at(&mut self, id: PeerId, place: FrameSlice, size: Option<u16>) -> Option<usize> {
         let packet = self.bytes(place);
         let inner = Inner::parse(packet).ok()?;
         let Some(size) = size else {

@@ -4,13 +4,13 @@ use encap::Format;
 use encap::checksum::{self, Transport};
 use encap::inner::Inner;
 
-use super::steered_batch::{Part, SteeredBatch};
+use super::steered_batch::{SteeredBatch, SteeredDatagram};
 use crate::inbound::{Datagrams, super_packet};
 use crate::snapshot::Snapshot;
 
 /// What a batch held.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sorted {
+pub(crate) struct Assigned {
     /// Datagrams.
     pub(crate) datagrams: usize,
     /// Those that found no room in the share of their owner.
@@ -26,10 +26,10 @@ pub(crate) fn sort(
     count: usize,
     own: usize,
     snapshot: &Snapshot,
-) -> Sorted {
+) -> Assigned {
     let SteeredBatch { received, shares } = batch;
     shares.clear();
-    let mut sorted = Sorted::default();
+    let mut sorted = Assigned::default();
     let buffers = received.frames.iter_mut().zip(&received.metas);
     for (number, (frame, meta)) in buffers.enumerate().take(count) {
         let len = if meta.truncated { 0 } else { meta.len };
@@ -45,7 +45,7 @@ pub(crate) fn sort(
                 prepare(bytes, inner, datagrams.inner_segment, snapshot.device_mtu);
             }
             let owner = flow.map_or(own, |inner| owner(inner.flow_hash(), shares.owners()));
-            let part = Part::new(number, range, datagrams.inner_segment);
+            let part = SteeredDatagram::new(number, range, datagrams.inner_segment);
             sorted.lost += usize::from(!shares.give(owner, part));
         }
     }

@@ -12,11 +12,11 @@ pub(crate) struct SteeredBatch {
 }
 
 /// Lists of datagrams, by owner.
-pub(crate) struct Shares(Vec<Vec<Part>>);
+pub(crate) struct Shares(Vec<Vec<SteeredDatagram>>);
 
 /// One datagram of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct SteeredDatagram {
     /// Number of the buffer.
     pub(crate) frame: u16,
     /// Offset of its first byte there.
@@ -45,7 +45,7 @@ impl SteeredBatch {
 
 impl Shares {
     /// What belongs to `owner`, in the order in which it was received.
-    pub(crate) fn of(&self, owner: usize) -> &[Part] {
+    pub(crate) fn of(&self, owner: usize) -> &[SteeredDatagram] {
         let share = self.0.get(owner).map(Vec::as_slice);
         share.unwrap_or_default()
     }
@@ -67,7 +67,7 @@ impl Shares {
     }
 
     /// Gives `part` to `owner`, and returns whether there was room.
-    pub(super) fn give(&mut self, owner: usize, part: Part) -> bool {
+    pub(super) fn give(&mut self, owner: usize, part: SteeredDatagram) -> bool {
         let share = self.0.get_mut(owner);
         let Some(share) = share.filter(|share| share.len() < SHARE) else {
             return false;
@@ -77,11 +77,11 @@ impl Shares {
     }
 }
 
-impl Part {
+impl SteeredDatagram {
     /// The datagram at `range` of buffer number `frame`.
-    pub(super) fn new(frame: usize, range: Range<usize>, segment: Option<u16>) -> Part {
+    pub(super) fn new(frame: usize, range: Range<usize>, segment: Option<u16>) -> SteeredDatagram {
         // Buffers are few, and a datagram's length and its place in one have 16 bits.
-        Part {
+        SteeredDatagram {
             frame: frame as u16,
             start: range.start as u16,
             len: range.len() as u16,

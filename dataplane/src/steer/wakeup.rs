@@ -9,7 +9,7 @@ use super::sync::Waker;
 use super::sync::atomic::{AtomicU8, Ordering, fence};
 
 /// A worker's announcement, and what wakes it.
-pub(crate) struct Bell {
+pub(crate) struct Wakeup {
     announced: AtomicU8,
     waker: Waker,
 }
@@ -17,17 +17,17 @@ pub(crate) struct Bell {
 /// What a sleeper waits for beside what its poll tells of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub(crate) enum Wanted {
+pub(crate) enum WakeFor {
     /// Shares in its inboxes.
     Shares = 1,
     /// Shares, and batches of its own: it has none left to receive into.
     Batches = 2,
 }
 
-impl Bell {
+impl Wakeup {
     /// Of a worker that is awake.
-    pub(crate) fn new(waker: Waker) -> Bell {
-        Bell {
+    pub(crate) fn new(waker: Waker) -> Wakeup {
+        Wakeup {
             announced: AtomicU8::new(AWAKE),
             waker,
         }
@@ -39,21 +39,21 @@ impl Bell {
     }
 
     /// Announces that the worker is about to block. It must look at what it waits for after this.
-    pub(crate) fn announce(&self, wanted: Wanted) {
+    pub(crate) fn announce_sleep(&self, wanted: WakeFor) {
         // In the order of those who took earlier announcements away: none of them is taken to have taken this one.
         self.announced.swap(wanted as u8, Ordering::AcqRel);
         fence(Ordering::SeqCst);
     }
 
     /// The worker blocks no more.
-    pub(crate) fn awake(&self) {
+    pub(crate) fn mark_awake(&self) {
         self.announced.store(AWAKE, Ordering::Relaxed);
     }
 
     /// Wakes the worker if it sleeps and waits for `gift`, which was given before this.
-    pub(crate) fn ring(&self, gift: Wanted) {
+    pub(crate) fn wake_for(&self, event: WakeFor) {
         fence(Ordering::SeqCst);
-        let waits = self.announced.load(Ordering::Relaxed) >= gift as u8;
+        let waits = self.announced.load(Ordering::Relaxed) >= event as u8;
         if waits && self.announced.swap(AWAKE, Ordering::AcqRel) != AWAKE {
             self.waker.wake();
         }

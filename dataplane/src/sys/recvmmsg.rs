@@ -13,7 +13,7 @@ use socket2::{SockAddr, SockAddrStorage};
 use super::cmsg;
 use crate::batch::{Frame, Meta};
 use crate::limits::{CONTROL, FRAME, INBOUND_BUFFERS, QUOTE};
-use crate::underlay::Failure;
+use crate::underlay::ErrorReport;
 
 /// Receives up to one batch of buffers without blocking, and describes each in `metas`.
 ///
@@ -85,7 +85,7 @@ pub(crate) fn receive(
 ///
 /// # Errors
 /// `WouldBlock` when the queue is empty.
-pub(crate) fn failure(socket: impl AsFd) -> io::Result<Failure> {
+pub(crate) fn error_report(socket: impl AsFd) -> io::Result<ErrorReport> {
     let mut quote = [0u8; QUOTE];
     let mut name = SockAddrStorage::zeroed();
     let mut control = ControlSpace([0; CONTROL]);
@@ -131,7 +131,7 @@ pub(crate) fn failure(socket: impl AsFd) -> io::Result<Failure> {
         .and_then(|c| c.data.first_chunk::<12>().copied());
     // struct sock_extended_err: u32 errno, u8 origin, type, code, pad, u32 info, u32 data
     let [e0, e1, e2, e3, origin, _type, _code, _pad, i0, i1, i2, i3] = error.unwrap_or_default();
-    Ok(Failure {
+    Ok(ErrorReport {
         to: describe(&message, name, &[]).source,
         local: origin == SO_EE_ORIGIN_LOCAL,
         errno: i32::from_ne_bytes([e0, e1, e2, e3]),

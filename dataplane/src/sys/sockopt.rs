@@ -26,7 +26,10 @@ pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> i
 
 /// Has a group of sockets (`SO_REUSEPORT`), one of which is `socket`, choose by a program: what it returns is the number
 /// of the one that gets the datagram (linux/net/core/sock_reuseport.c, `run_bpf_filter`).
-pub(crate) fn choose_by(socket: impl AsFd, program: &[libc::sock_filter]) -> io::Result<()> {
+pub(crate) fn attach_reuseport_filter(
+    socket: impl AsFd,
+    program: &[libc::sock_filter],
+) -> io::Result<()> {
     let too_long = |_| io::Error::from(io::ErrorKind::InvalidInput);
     let program = libc::sock_fprog {
         len: program.len().try_into().map_err(too_long)?,

@@ -54,29 +54,29 @@ impl Port {
 
 /// Where a datagram leaves: a port, and which of its transmit sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Exit {
+pub struct TxSlot {
     /// The port.
     pub port: Port,
     /// The transmit socket, below [`TRANSMIT_SOCKETS`]; the `udp` format has only number 0, the port itself.
     pub lane: usize,
 }
 
-impl Exit {
+impl TxSlot {
     /// How many there can be.
     pub const COUNT: usize = Port::ALL.len() * TRANSMIT_SOCKETS;
 
     /// The exit of a flow, by its hash. flannel sends all of `udp` from one port.
-    pub const fn of_flow(port: Port, hash: u32) -> Exit {
+    pub const fn of_flow(port: Port, hash: u32) -> TxSlot {
         let lane = match port.format {
             Format::Udp => 0,
             Format::Vxlan => hash as usize % TRANSMIT_SOCKETS,
         };
-        Exit { port, lane }
+        TxSlot { port, lane }
     }
 
-    /// Every exit, in the order of [`Exit::index`].
-    pub fn all() -> impl Iterator<Item = Exit> {
-        let lanes = |port| (0..TRANSMIT_SOCKETS).map(move |lane| Exit { port, lane });
+    /// Every exit, in the order of [`TxSlot::index`].
+    pub fn all() -> impl Iterator<Item = TxSlot> {
+        let lanes = |port| (0..TRANSMIT_SOCKETS).map(move |lane| TxSlot { port, lane });
         Port::ALL.into_iter().flat_map(lanes)
     }
 
@@ -103,19 +103,19 @@ pub trait Underlay {
     /// message of several datagrams may be about their going as one.
     fn send<'a>(
         &mut self,
-        exit: Exit,
+        slot: TxSlot,
         messages: impl Iterator<Item = Outgoing<'a>>,
     ) -> io::Result<usize>;
 
     /// Whether [`Underlay::send`] takes messages of several datagrams at present. Asked once a batch: an offload that
     /// was given up is tried again after its time.
-    fn takes_trains(&mut self, _exit: Exit, _now: Now) -> bool {
+    fn takes_gso(&mut self, _exit: TxSlot, _now: Now) -> bool {
         false
     }
 
     /// A message of several datagrams was refused, and each of them was then taken alone: proof that the offload, not
     /// the datagrams, was at fault.
-    fn proved(&mut self, _exit: Exit, _now: Now) {}
+    fn offload_failed(&mut self, _exit: TxSlot, _now: Now) {}
 
     /// How often an offload was given up.
     fn given_up(&self) -> u64 {
@@ -123,13 +123,13 @@ pub trait Underlay {
     }
 
     /// The next report about a datagram that we sent through any exit of `port` earlier, if there is one.
-    fn failure(&mut self, port: Port) -> Option<Failure>;
+    fn error_report(&mut self, port: Port) -> Option<ErrorReport>;
 
     /// The descriptor that `port` receives on, if there is one.
     fn descriptor(&self, port: Port) -> Option<RawFd>;
 
     /// The descriptor that becomes writable when `exit` takes more, if there is one.
-    fn exit_descriptor(&self, exit: Exit) -> Option<RawFd>;
+    fn tx_descriptor(&self, slot: TxSlot) -> Option<RawFd>;
 }
 
 /// What was received at once.
@@ -157,7 +157,7 @@ pub struct Outgoing<'a> {
 
 /// A report about a datagram that we sent: from our own kernel, or from a router by ICMP.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub struct ErrorReport {
     /// Where it was sent to.
     pub to: SocketAddr,
     /// Our own kernel says so, no router: then there is no quote to judge by.
@@ -172,7 +172,7 @@ pub struct Failure {
     pub quoted: usize,
 }
 
-impl Failure {
+impl ErrorReport {
     /// The bytes of the datagram that came back.
     pub fn quoted(&self) -> &[u8] {
         self.quote.get(..self.quoted.min(QUOTE)).unwrap_or_default()

@@ -11,7 +11,7 @@ pub enum Source {
     /// A port of the underlay.
     Port(Port),
     /// What the kernel reports of datagrams that a port sent.
-    Reports(Port),
+    ErrorQueue(Port),
 }
 
 /// Sources that may have something to read.
@@ -21,7 +21,7 @@ pub(super) struct Ready {
     /// By [`Port::index`].
     pub(super) ports: [bool; Port::ALL.len()],
     /// Likewise, of the ports' error queues.
-    pub(super) reports: [bool; Port::ALL.len()],
+    pub(super) error_queues: [bool; Port::ALL.len()],
 }
 
 impl Ready {
@@ -29,7 +29,7 @@ impl Ready {
         match source {
             Source::Device => self.device,
             Source::Port(port) => self.ports.get(port.index()) == Some(&true),
-            Source::Reports(port) => self.reports.get(port.index()) == Some(&true),
+            Source::ErrorQueue(port) => self.error_queues.get(port.index()) == Some(&true),
         }
     }
 
@@ -37,7 +37,7 @@ impl Ready {
         let place = match source {
             Source::Device => Some(&mut self.device),
             Source::Port(port) => self.ports.get_mut(port.index()),
-            Source::Reports(port) => self.reports.get_mut(port.index()),
+            Source::ErrorQueue(port) => self.error_queues.get_mut(port.index()),
         };
         if let Some(place) = place {
             *place = ready;
@@ -48,6 +48,6 @@ impl Ready {
     pub(super) fn is_any_port(&self, wait: bool) -> bool {
         let mut ports = Port::ALL.into_iter().zip(self.ports);
         ports.any(|(port, ready)| ready && !(wait && is_steered(port)))
-            || self.reports.contains(&true)
+            || self.error_queues.contains(&true)
     }
 }

@@ -2,26 +2,26 @@
 
 use encap::Format;
 
-use super::{Worker, stairs};
+use super::{Worker, inbound_stages};
 use crate::device::Device;
 use crate::drops::{Direction, DropReason};
-use crate::inbound::{Frames, wire_packets};
+use crate::inbound::{Frames, count_wire_packets};
 use crate::limits::TICK;
 use crate::now::Now;
 use crate::snapshot::Snapshot;
-use crate::steer::{Loan, Part, Sorted, SteeredBatch, Steering, sort};
+use crate::steer::{Assigned, Borrowed, SteeredBatch, SteeredDatagram, Steering, sort};
 use crate::underlay::{Port, Underlay};
 
 impl<D: Device, U: Underlay> Worker<D, U> {
     /// Makes this one of several workers that take over flows from each other.
     #[must_use]
-    pub fn steered_by(mut self, steering: Steering) -> Worker<D, U> {
+    pub fn with_steering(mut self, steering: Steering) -> Worker<D, U> {
         self.steering = Some(Box::new(steering));
         self
     }
 
     /// Says that the worker is about to block, and returns whether it may: other workers that have something for it wake
-    /// it from now on. To be asked after a step, and followed by [`Worker::awake`].
+    /// it from now on. To be asked after a step, and followed by [`Worker::mark_awake`].
     pub fn may_sleep(&self) -> bool {
         let reads = Port::ALL
             .iter()
@@ -31,9 +31,9 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     }
 
     /// The worker blocks no more.
-    pub fn awake(&self) {
+    pub fn mark_awake(&self) {
         if let Some(steering) = &self.steering {
-            steering.awake();
+            steering.mark_awake();
         }
     }
 
@@ -41,7 +41,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     /// room for more, and that not for long yet.
     pub(super) fn waits_for_others(&mut self, now: Now) -> Option<Now> {
         let steering = self.steering.as_mut()?;
-        let end = steering.patience(now);
+        let end = steering.full_inbox_deadline(now);
         // A buffer that comes home at the last moment must not find the worker asleep for longer than its patience.
         end.or_else(|| steering.is_starved().then(|| now.after(TICK)))
     }
@@ -58,10 +58,10 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             return;
         };
         for sender in 0..steering.workers() {
-            let Some(loan) = steering.share_from(sender) else {
+            let Some(borrowed) = steering.share_from(sender) else {
                 continue;
             };
-            if let Some(batch) = loan.batch() {
+            if let Some(batch) = borrowed.batch() {
                 let share = batch.shares.of(steering.index());
                 self.tally.take_over(share.len());
                 let bytes = share.iter().map(|part| part.range().len()).sum();
@@ -98,7 +98,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         let Some(count) = self.receive_batch(port, Some(received), snapshot, now) else {
             return;
         };
-        let Sorted {
+        let Assigned {
             datagrams,
             lost,
             bytes,
@@ -111,7 +111,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             |share| self.tally.hand_over(share.len()),
             |batch, share| self.refuse(batch, share, snapshot),
         );
-        if let Some(batch) = kept.as_ref().and_then(Loan::batch) {
+        if let Some(batch) = kept.as_ref().and_then(Borrowed::batch) {
             let share = batch.shares.of(own);
             self.tally.receive(Direction::Inbound, share.len());
             self.walk(batch, share, snapshot, now);
@@ -119,7 +119,13 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     }
 
     /// Walks a share, each datagram of which was counted as one received packet, into the device.
-    fn walk(&mut self, batch: &SteeredBatch, share: &[Part], snapshot: &Snapshot, now: Now) {
+    fn walk(
+        &mut self,
+        batch: &SteeredBatch,
+        share: &[SteeredDatagram],
+        snapshot: &Snapshot,
+        now: Now,
+    ) {
         let Worker {
             device,
             tally,
@@ -128,18 +134,18 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             ..
         } = self;
         let frames = Frames::Shared(&batch.received.frames);
-        let mut stairs = stairs(device, frames, (coalescer, refused), tally, snapshot, now);
+        let mut stages = inbound_stages(device, frames, (coalescer, refused), tally, snapshot, now);
         for part in share {
             if let Some(meta) = batch.meta(part.frame) {
-                stairs.part(part, meta);
+                stages.steered_datagram(part, meta);
             }
         }
-        stairs.delivery.flush();
-        self.device_lost |= stairs.delivery.writer.device_lost;
+        stages.delivery.flush();
+        self.device_lost |= stages.delivery.writer.device_lost;
     }
 
     /// A share whose owner has no room for it ends here.
-    fn refuse(&self, batch: &SteeredBatch, share: &[Part], snapshot: &Snapshot) {
+    fn refuse(&self, batch: &SteeredBatch, share: &[SteeredDatagram], snapshot: &Snapshot) {
         for part in share {
             let Some(meta) = batch.meta(part.frame) else {
                 continue;
@@ -147,7 +153,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             let frame = batch.received.frames.get(usize::from(part.frame));
             let datagram = frame.and_then(|frame| frame.get(part.range()));
             let datagram = datagram.unwrap_or_default();
-            let packets = wire_packets(datagram, part.inner_segment(), snapshot.device_mtu);
+            let packets = count_wire_packets(datagram, part.inner_segment(), snapshot.device_mtu);
             if let Some((_, peer)) = snapshot.peers.by_source(meta.source.ip()) {
                 peer.count_refused(packets);
             }

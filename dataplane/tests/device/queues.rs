@@ -205,7 +205,7 @@ fn without_writers_there_is_one_queue() {
 #[ignore = "run in a process of its own by without_writers_there_is_one_queue"]
 fn with_detached_writes_refused() {
     let space = Namespace::new();
-    dataplane::faults::set(dataplane::faults::Fault::DetachedWrites, true);
+    dataplane::faults::set(dataplane::faults::InjectedFault::DetachedWrites, true);
     let Opened {
         queues, writers, ..
     } = space.inside(|| tun::open("ta", 3)).unwrap();

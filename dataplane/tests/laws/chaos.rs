@@ -11,7 +11,7 @@ use encap::Format;
 
 use crate::random_traffic;
 use crate::world::network::Faults;
-use crate::world::plan::{PODS, Plan, dual, v4};
+use crate::world::plan::{ClusterPlan, PODS, dual, v4};
 use crate::world::{Seed, World};
 
 #[test]
@@ -204,7 +204,7 @@ impl Chaos {
             .map(|n| n.spec.node.public)
             .collect();
         for (i, node) in (1..).zip(&mut self.world.nodes) {
-            let whole = Plan::new(nodes, Format::Vxlan).spec(i);
+            let whole = ClusterPlan::new(nodes, Format::Vxlan).spec(i);
             node.tell(|spec| {
                 spec.peers = whole.peers;
                 for (peer, j) in spec.peers.iter_mut().zip((1..=nodes).filter(|j| *j != i)) {
@@ -228,7 +228,7 @@ impl Chaos {
 /// Three or four nodes with a connection between every two neighbours.
 fn busy_world(faults: Faults, seed: u64) -> World {
     let nodes = 3 + (seed % 2) as u8;
-    let mut plan = Plan::new(nodes, Format::Vxlan);
+    let mut plan = ClusterPlan::new(nodes, Format::Vxlan);
     if seed & 2 != 0 {
         plan = plan.over(dual);
     }

@@ -8,7 +8,7 @@ use smoltcp::socket::udp;
 use smoltcp::wire::{IpAddress, IpEndpoint};
 
 use crate::world::network::Faults;
-use crate::world::plan::{PODS, Plan, dual, v4, v6};
+use crate::world::plan::{ClusterPlan, PODS, dual, v4, v6};
 use crate::world::{Seed, World};
 
 #[test]
@@ -133,12 +133,12 @@ fn everything_at_once() {
 #[test]
 fn order() {
     for trains in [false, true] {
-        let plan = Plan {
+        let plan = ClusterPlan {
             formats: vec![
                 vec![Format::Udp, Format::Vxlan],
                 vec![Format::Udp, Format::Vxlan],
             ],
-            ..Plan::new(2, Format::Udp)
+            ..ClusterPlan::new(2, Format::Udp)
         };
         let mut world = World::new(
             &plan,
@@ -213,7 +213,7 @@ fn peers_agree(world: &World) {
 fn cluster(faults: Faults, bytes: usize, seed: u64) -> World {
     let mut random = fastrand::Rng::with_seed(seed);
     let nodes = random.u8(2..=5);
-    let mut plan = Plan::new(nodes, Format::Vxlan);
+    let mut plan = ClusterPlan::new(nodes, Format::Vxlan);
     // Nodes of one family, of both, and a mixture of both kinds.
     let underlay = random.u8(..5);
     plan = plan.over(|i| match (underlay, i % 2) {

@@ -7,14 +7,14 @@ use dataplane::drops::DropReason;
 use dataplane::families::{PerFamily, PublicAddresses};
 use dataplane::limits::{HOLD, PATH_MTU_LIFE, QUOTE};
 use dataplane::now::Now;
-use dataplane::underlay::{Failure, Port};
+use dataplane::underlay::{ErrorReport, Port};
 use encap::{Family, Format, Mac};
 use libc::{ECONNREFUSED, EMSGSIZE};
 
 use crate::path_mtu::path_mtu_between;
 use crate::world::node::{Node, port};
 use crate::world::packets::{frame, udp, vxlan};
-use crate::world::plan::{Plan, dual, ip, mac, net, pod, pod6, v4, v6};
+use crate::world::plan::{ClusterPlan, dual, ip, mac, net, pod, pod6, v4, v6};
 
 #[test]
 fn each_family_rides_on_its_own() {
@@ -248,7 +248,7 @@ fn ways(format: Format, ours: PublicAddresses, theirs: PublicAddresses) -> [Publ
 
 /// Node 1 at `ours`, with node 2 at `theirs`.
 fn node(format: Format, ours: PublicAddresses, theirs: PublicAddresses) -> Node {
-    let plan = Plan::new(2, format).over(|i| if i == 1 { ours } else { theirs });
+    let plan = ClusterPlan::new(2, format).over(|i| if i == 1 { ours } else { theirs });
     let mut spec = plan.spec(1);
     spec.node.ipv6_over_udp = true;
     spec.node.underlay_mtu = 1_520;
@@ -273,8 +273,8 @@ fn over(
 }
 
 /// A report of our own kernel about the path to `to`.
-fn report(to: &str, mtu: u32) -> Failure {
-    Failure {
+fn report(to: &str, mtu: u32) -> ErrorReport {
+    ErrorReport {
         to: SocketAddr::new(ip(to), 0),
         local: true,
         errno: EMSGSIZE,
@@ -285,16 +285,16 @@ fn report(to: &str, mtu: u32) -> Failure {
 }
 
 /// Has the node read a report at the port towards `to` while it sends something else there.
-fn learn(node: &mut Node, failure: Failure, to: &str) {
+fn learn(node: &mut Node, failure: ErrorReport, to: &str) {
     let underlay = node.worker.underlay_mut();
-    underlay.failures.push_back((Format::Vxlan, failure));
+    underlay.error_reports.push_back((Format::Vxlan, failure));
     underlay.errors.push_back(ECONNREFUSED);
     node.push(match ip(to) {
         IpAddr::V4(_) => udp(pod(1, 0), pod(2, 0), b"carrier"),
         IpAddr::V6(_) => udp(pod6(1, 0), pod6(2, 0), b"carrier"),
     });
     assert_eq!(node.run(Now(0)).0.len(), 1);
-    assert!(node.worker.underlay_mut().failures.is_empty());
+    assert!(node.worker.underlay_mut().error_reports.is_empty());
 }
 
 /// The largest inner packets of each family that go in one piece.

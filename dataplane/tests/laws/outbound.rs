@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use dataplane::drops::DropReason;
-use dataplane::limits::{ERRORS, HOLD, ICMP_BURST, ICMP_EVERY, QUOTE};
+use dataplane::limits::{ERROR_REPORTS, HOLD, ICMP_BURST, ICMP_EVERY, QUOTE};
 use dataplane::now::Now;
 use dataplane::underlay::memory::{Datagram, Memory};
-use dataplane::underlay::{Failure, Port};
+use dataplane::underlay::{ErrorReport, Port};
 use encap::{Ecn, Family, Format};
 use libc::{ECONNREFUSED, ENETUNREACH, ENOBUFS, EPERM};
 use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, Ipv4Packet, Ipv6Packet};
@@ -184,7 +184,7 @@ fn a_full_underlay_loses_nothing_within_the_hold() {
     let packets: Vec<_> = (0..100u8)
         .map(|n| udp(pod(1, 0), pod(3, 0), &[n]))
         .collect();
-    node.worker.underlay_mut().takes_trains = false;
+    node.worker.underlay_mut().takes_gso = false;
     node.give_room(Some(10));
     packets.iter().for_each(|packet| node.push(packet.clone()));
     let mut arrived = sent(&mut node, Now(0));
@@ -234,7 +234,7 @@ fn a_full_underlay_drops_what_is_too_old_and_goes_on() {
 #[test]
 fn a_drain_sends_what_is_held_and_reads_nothing() {
     let mut node = node();
-    node.worker.underlay_mut().takes_trains = false;
+    node.worker.underlay_mut().takes_gso = false;
     node.give_room(Some(0));
     (0..3u8).for_each(|n| node.push(udp(pod(1, 0), pod(3, 0), &[n])));
     node.turn(Now(0));
@@ -255,7 +255,7 @@ fn a_drain_sends_what_is_held_and_reads_nothing() {
 fn what_is_held_leaves_through_the_sockets_of_a_new_address() {
     let mut node = node();
     let packets: Vec<_> = (0..5u8).map(|n| udp(pod(1, 0), pod(3, 0), &[n])).collect();
-    node.worker.underlay_mut().takes_trains = false;
+    node.worker.underlay_mut().takes_gso = false;
     node.give_room(Some(2));
     packets.iter().for_each(|packet| node.push(packet.clone()));
     let mut all = sent(&mut node, Now(0));
@@ -265,7 +265,7 @@ fn what_is_held_leaves_through_the_sockets_of_a_new_address() {
     let waiting = udp(pod(3, 0), pod(1, 0), b"waits");
     moved.to_worker.push_back(plain(3, 1, &waiting));
     node.outside.handed += 1;
-    let old = node.worker.reseat(moved);
+    let old = node.worker.rebind(moved);
     assert_eq!((old.public, old.sent.len()), (node.spec.node.public, 0));
     let (more, delivered) = node.run(Now(1));
     assert_eq!(delivered, [waiting]);
@@ -394,8 +394,8 @@ fn errors_of_other_datagrams_lose_nothing() {
             let underlay = node.worker.underlay_mut();
             underlay.errors.push_back(ECONNREFUSED);
             underlay
-                .failures
-                .extend((0..ERRORS).map(|_| cannot_reach("192.0.2.77")));
+                .error_reports
+                .extend((0..ERROR_REPORTS).map(|_| cannot_reach("192.0.2.77")));
         }
         for _ in 0..5 {
             node.push(udp(pod(1, 0), pod(2, 0), b"out"));
@@ -415,8 +415,8 @@ fn errors_of_other_datagrams_lose_nothing() {
 }
 
 /// A router's word that `host` cannot be reached.
-fn cannot_reach(host: &str) -> (Format, Failure) {
-    let failure = Failure {
+fn cannot_reach(host: &str) -> (Format, ErrorReport) {
+    let failure = ErrorReport {
         to: SocketAddr::new(ip(host), 8472),
         local: false,
         errno: ECONNREFUSED,

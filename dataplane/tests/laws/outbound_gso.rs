@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use dataplane::counters::Flow;
 use dataplane::drops::DropReason;
 use dataplane::now::Now;
-use encap::offload::{Cut, Kind, Offload, Unfinished};
+use encap::offload::{Cut, GsoType, Offload, Unfinished};
 use encap::{Ecn, Format};
 use libc::{EINVAL, EIO, EMSGSIZE, EPERM};
 
@@ -251,7 +251,9 @@ fn tcp_that_may_be_fragmented_is_cut_smaller() {
 fn a_super_packet_that_proves_too_large_loses_only_what_must_not_be_fragmented() {
     let refuse = |node: &mut Node| {
         let underlay = node.worker.underlay_mut();
-        underlay.failures.push_back(report(2, Format::Vxlan, 700));
+        underlay
+            .error_reports
+            .push_back(report(2, Format::Vxlan, 700));
         // The train once, its first datagram twice.
         underlay.errors.extend([EMSGSIZE; 3]);
     };
@@ -283,7 +285,7 @@ fn a_super_packet_that_proves_too_large_loses_only_what_must_not_be_fragmented()
 fn without_trains_everything_arrives() {
     for errno in [EINVAL, EIO] {
         let mut node = node();
-        node.worker.underlay_mut().train_refusal = Some(errno);
+        node.worker.underlay_mut().gso_refusal = Some(errno);
         let packets = [
             burst(pod(1, 0), pod(2, 0), 20, 100),
             burst(pod(1, 0), pod(3, 0), 9, 100),
@@ -298,7 +300,7 @@ fn without_trains_everything_arrives() {
             };
             assert!(to(&sent) == to(&packets));
         }
-        assert_eq!(node.worker.underlay_mut().proofs, 3);
+        assert_eq!(node.worker.underlay_mut().offload_failures, 3);
         assert_eq!(node.audit(), [""; 0]);
     }
 }
@@ -307,19 +309,19 @@ fn without_trains_everything_arrives() {
 #[test]
 fn only_a_train_that_went_alone_is_a_proof() {
     let mut node = node();
-    node.worker.underlay_mut().train_refusal = Some(EMSGSIZE);
+    node.worker.underlay_mut().gso_refusal = Some(EMSGSIZE);
     push(&mut node, &burst(pod(1, 0), pod(2, 0), 20, 100));
     assert_eq!(node.run(Now(0)).0.len(), 20);
-    assert_eq!(node.worker.underlay_mut().proofs, 0);
+    assert_eq!(node.worker.underlay_mut().offload_failures, 0);
 
     // The train, then its third datagram twice.
     for last in [EINVAL, EPERM] {
         let underlay = node.worker.underlay_mut();
-        underlay.train_refusal = None;
+        underlay.gso_refusal = None;
         underlay.errors.extend([EINVAL, last, last]);
         push(&mut node, &burst(pod(1, 0), pod(2, 0), 20, 100));
         assert_eq!(node.run(Now(0)).0.len(), 19);
-        assert_eq!(node.worker.underlay_mut().proofs, 0);
+        assert_eq!(node.worker.underlay_mut().offload_failures, 0);
     }
     assert_eq!(
         node.totals().outbound.drops_of(DropReason::UnderlayRefused),
@@ -382,12 +384,14 @@ fn a_smaller_cut_is_walked_again_as_it_was_cut() {
         let mut node = with_every_offload();
         learn(&mut node, report(2, Format::Vxlan, 1_000), Now(0));
         push(&mut node, &packets);
-        node.worker.underlay_mut().train_refusal = Some(EMSGSIZE);
+        node.worker.underlay_mut().gso_refusal = Some(EMSGSIZE);
         node.give_room(Some(gone));
         let mut sent = inner(&node.run(Now(1)).0);
         assert_eq!(sent.len(), gone);
         let underlay = node.worker.underlay_mut();
-        underlay.failures.push_back(report(2, Format::Vxlan, 700));
+        underlay
+            .error_reports
+            .push_back(report(2, Format::Vxlan, 700));
         underlay.errors.extend([EMSGSIZE; 2]);
         node.give_room(None);
         sent.extend(inner(&node.run(Now(2)).0));
@@ -410,7 +414,9 @@ fn a_batch_that_proves_too_large_arrives() {
     push(&mut node, &packets);
     let underlay = node.worker.underlay_mut();
     underlay.largest = Some(700 - 28);
-    underlay.failures.push_back(report(2, Format::Vxlan, 700));
+    underlay
+        .error_reports
+        .push_back(report(2, Format::Vxlan, 700));
     let sent = inner(&node.run(Now(0)).0);
     assert_eq!(node.totals().outbound.dropped(), 0);
     let arrived: Vec<_> = sent.chunks(3).map(reassemble).collect();
@@ -424,7 +430,7 @@ fn there_is_room_for_whatever_a_batch_becomes() {
     let cut = |size| Offload {
         checksum: None,
         cut: Some(Cut {
-            kind: Kind::Udp,
+            kind: GsoType::Udp,
             size,
             header: 28,
         }),
@@ -443,7 +449,9 @@ fn there_is_room_for_whatever_a_batch_becomes() {
         if known {
             // The large ones go in two fragments each.
             underlay.largest = Some(626 - 28);
-            underlay.failures.push_back(report(2, Format::Vxlan, 626));
+            underlay
+                .error_reports
+                .push_back(report(2, Format::Vxlan, 626));
         } else {
             // Nobody says why, so all of them are tried twice.
             underlay.largest = Some(0);

@@ -9,7 +9,7 @@ use dataplane::limits::QUOTE;
 use dataplane::limits::{OUTBOUND_BYTES, PATH_MTU_LIFE};
 use dataplane::now::Now;
 use dataplane::spec::Spec;
-use dataplane::underlay::Failure;
+use dataplane::underlay::ErrorReport;
 use dataplane::underlay::memory::Datagram;
 use encap::Format;
 use etherparse::Ipv4Header;
@@ -135,7 +135,9 @@ fn the_fragments_of_a_whole_batch_find_their_place() {
     let count = OUTBOUND_BYTES.div_ceil(packet.len());
     (0..count).for_each(|_| node.push(packet.clone()));
     let underlay = node.worker.underlay_mut();
-    underlay.failures.push_back(report(2, Format::Vxlan, 626));
+    underlay
+        .error_reports
+        .push_back(report(2, Format::Vxlan, 626));
     let mut sent = Vec::new();
     let each = 65_408usize.div_ceil(552);
     for _ in 0..count {
@@ -267,10 +269,10 @@ fn a_path_too_narrow_for_the_least_ipv6_packets() {
 }
 
 /// A report of our own kernel about a datagram to a peer.
-pub fn report(peer: u8, format: Format, mtu: u32) -> (Format, Failure) {
+pub fn report(peer: u8, format: Format, mtu: u32) -> (Format, ErrorReport) {
     // As Linux reports its own refusals on an unconnected IPv4 socket: without the port.
     let to = SocketAddr::new(ip(&format!("192.0.2.{peer}")), 0);
-    let failure = Failure {
+    let failure = ErrorReport {
         to,
         local: true,
         errno: EMSGSIZE,
@@ -282,22 +284,22 @@ pub fn report(peer: u8, format: Format, mtu: u32) -> (Format, Failure) {
 }
 
 /// The kernel refuses the next datagram, twice, and says why.
-fn refuse(node: &mut Node, report: (Format, Failure)) {
+fn refuse(node: &mut Node, report: (Format, ErrorReport)) {
     let underlay = node.worker.underlay_mut();
-    underlay.failures.push_back(report);
+    underlay.error_reports.push_back(report);
     underlay.errors.extend([EMSGSIZE; 2]);
 }
 
 /// Has the node read a report while it sends something else, which gets through.
-pub fn learn(node: &mut Node, report: (Format, Failure), now: Now) {
+pub fn learn(node: &mut Node, report: (Format, ErrorReport), now: Now) {
     let peer = if report.0 == Format::Vxlan { 2 } else { 3 };
     let underlay = node.worker.underlay_mut();
-    underlay.failures.push_back(report);
+    underlay.error_reports.push_back(report);
     underlay.errors.push_back(ECONNREFUSED);
     node.push(udp(pod(1, 0), pod(peer, 0), b"carrier"));
     let (sent, _) = node.run(now);
     assert_eq!(sent.len(), 1);
-    assert!(node.worker.underlay_mut().failures.is_empty());
+    assert!(node.worker.underlay_mut().error_reports.is_empty());
 }
 
 /// The largest inner packet that goes to pod 0 of a peer in one piece.

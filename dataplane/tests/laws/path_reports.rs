@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use dataplane::limits::{ERRORS, QUOTE, REPORTS};
+use dataplane::limits::{ERROR_QUEUE_CHECK, ERROR_REPORTS, QUOTE};
 use dataplane::now::Now;
-use dataplane::underlay::{Failure, Port};
+use dataplane::underlay::{ErrorReport, Port};
 use dataplane::worker::Source;
 use encap::{Family, Format};
 use libc::{ECONNREFUSED, EHOSTUNREACH, EMSGSIZE};
@@ -39,35 +39,35 @@ fn a_forged_report_changes_nothing() {
     let forged = [
         (
             "wrong port",
-            Failure {
+            ErrorReport {
                 to: SocketAddr::new(ip("192.0.2.2"), 9),
                 ..good()
             },
         ),
         (
             "other format's port",
-            Failure {
+            ErrorReport {
                 to: SocketAddr::new(ip("192.0.2.2"), 8285),
                 ..good()
             },
         ),
         (
             "unknown peer",
-            Failure {
+            ErrorReport {
                 to: SocketAddr::new(ip("192.0.2.99"), 8472),
                 ..good()
             },
         ),
         (
             "no quote",
-            Failure {
+            ErrorReport {
                 quoted: 0,
                 ..good()
             },
         ),
         (
             "short quote",
-            Failure {
+            ErrorReport {
                 quoted: 21,
                 ..good()
             },
@@ -79,14 +79,14 @@ fn a_forged_report_changes_nothing() {
         ),
         (
             "other error",
-            Failure {
+            ErrorReport {
                 errno: EHOSTUNREACH,
                 ..good()
             },
         ),
         (
             "other error",
-            Failure {
+            ErrorReport {
                 errno: ECONNREFUSED,
                 ..good()
             },
@@ -118,15 +118,17 @@ fn a_report_without_an_error_is_read() {
     let mut node = node();
     let ours = frame(mac(2), mac(1), &[0x45]);
     let (format, good) = quoting(2, Format::Vxlan, &ours);
-    let stranger = Failure {
+    let stranger = ErrorReport {
         to: SocketAddr::new(ip("192.0.2.99"), 8472),
         ..good.clone()
     };
     let underlay = node.worker.underlay_mut();
-    let strangers = (0..2 * ERRORS).map(|_| (format, stranger.clone()));
-    underlay.failures.extend(strangers.chain([(format, good)]));
+    let strangers = (0..2 * ERROR_REPORTS).map(|_| (format, stranger.clone()));
+    underlay
+        .error_reports
+        .extend(strangers.chain([(format, good)]));
     node.worker
-        .wake(Source::Reports(Port::new(format, Family::V4)));
+        .wake(Source::ErrorQueue(Port::new(format, Family::V4)));
     node.run(Now(0));
     assert_eq!(path_mtu(&mut node, 2, Now(0)), 950);
 }
@@ -135,12 +137,12 @@ fn a_report_without_an_error_is_read() {
 #[test]
 fn a_report_that_nobody_told_of_is_found() {
     let mut node = node();
-    let sent = Now(0).after(REPORTS);
+    let sent = Now(0).after(ERROR_QUEUE_CHECK);
     assert_eq!(send_large(&mut node, sent), (1, 0));
     report_large(&mut node);
     // Not looked for at every packet, and before the packet that it matters to.
     assert_eq!(send_large(&mut node, sent), (1, 0));
-    assert_eq!(send_large(&mut node, sent.after(REPORTS)), (0, 1));
+    assert_eq!(send_large(&mut node, sent.after(ERROR_QUEUE_CHECK)), (0, 1));
     assert_eq!(path_mtu(&mut node, 2, sent), 950);
     assert_eq!(node.audit(), [""; 0]);
 }
@@ -149,15 +151,15 @@ fn a_report_that_nobody_told_of_is_found() {
 #[test]
 fn a_report_that_comes_late_is_found() {
     let mut node = node();
-    let sent = Now(0).after(REPORTS);
+    let sent = Now(0).after(ERROR_QUEUE_CHECK);
     assert_eq!(send_large(&mut node, sent), (1, 0));
     let round_trip = 50;
     for step in 1..=round_trip {
         node.hand(vxlan(2, 1, &udp(pod(2, 0), pod(1, 0), b"in")), 1);
-        assert_eq!(node.run(sent.after(REPORTS * step)).1.len(), 1);
+        assert_eq!(node.run(sent.after(ERROR_QUEUE_CHECK * step)).1.len(), 1);
     }
     report_large(&mut node);
-    let later = sent.after(REPORTS * (round_trip + 1));
+    let later = sent.after(ERROR_QUEUE_CHECK * (round_trip + 1));
     assert_eq!(send_large(&mut node, later), (0, 1));
     assert_eq!(path_mtu(&mut node, 2, later), 950);
     assert_eq!(node.audit(), [""; 0]);
@@ -173,7 +175,7 @@ fn send_large(node: &mut Node, now: Now) -> (usize, usize) {
 /// A router's report waits that nobody tells of.
 fn report_large(node: &mut Node) {
     let report = quoting(2, Format::Vxlan, &frame(mac(2), mac(1), &[0x45]));
-    node.worker.underlay_mut().failures.push_back(report);
+    node.worker.underlay_mut().error_reports.push_back(report);
 }
 
 proptest! {
@@ -189,14 +191,14 @@ proptest! {
         let mut node = node();
         let to = SocketAddr::new(ip(&format!("192.0.2.{peer}")), port);
         let mut failure = quoting(2, Format::Vxlan, &quote).1;
-        failure = Failure { to, errno, info, ..failure };
+        failure = ErrorReport { to, errno, info, ..failure };
         learn(&mut node, (Format::Vxlan, failure), Now(0));
         prop_assert_eq!(path_mtu(&mut node, 2, Now(0)), 1_450);
     }
 }
 
 /// A router's frag-needed with MTU 1000 that quotes the UDP payload `quote`.
-fn quoting(peer: u8, format: Format, quote: &[u8]) -> (Format, Failure) {
+fn quoting(peer: u8, format: Format, quote: &[u8]) -> (Format, ErrorReport) {
     let (format, mut failure) = report(peer, format, 1_000);
     failure.local = false;
     failure.to.set_port(port(format));

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use dataplane::families::PublicAddresses;
 use dataplane::limits::QUOTE;
-use dataplane::underlay::Failure;
+use dataplane::underlay::ErrorReport;
 use dataplane::underlay::memory::Datagram;
 use encap::{Ecn, Family, Format};
 
@@ -121,7 +121,7 @@ pub fn report(node: &mut Node, random: &mut fastrand::Rng) {
     let to = peer.map_or(ip("203.0.113.1"), |peer| any_of(random, peer.public));
     let mut quote = [0; QUOTE];
     random.fill(&mut quote);
-    let failure = Failure {
+    let failure = ErrorReport {
         to: SocketAddr::new(to, port(format)),
         local: random.bool(),
         errno: random.choice([libc::EMSGSIZE, libc::ECONNREFUSED]).unwrap(),
@@ -130,7 +130,7 @@ pub fn report(node: &mut Node, random: &mut fastrand::Rng) {
         quoted: random.usize(..=QUOTE),
     };
     let underlay = node.worker.underlay_mut();
-    underlay.failures.push_back((format, failure));
+    underlay.error_reports.push_back((format, failure));
     underlay.errors.push_back(libc::EMSGSIZE);
 }
 

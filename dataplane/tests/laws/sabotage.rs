@@ -10,7 +10,7 @@ use crate::world::network::Faults;
 use crate::world::node::Node;
 use crate::world::oracle::{Outside, audit};
 use crate::world::packets::{udp, vxlan};
-use crate::world::plan::{PODS, Plan, pod};
+use crate::world::plan::{ClusterPlan, PODS, pod};
 use crate::world::{Seed, World};
 
 #[test]
@@ -76,7 +76,7 @@ fn a_vanished_packet_is_missed_in_a_cluster() {
         corruption: 0.02,
         ..Faults::NONE
     };
-    let mut world = World::new(&Plan::new(3, Format::Vxlan), faults, 1);
+    let mut world = World::new(&ClusterPlan::new(3, Format::Vxlan), faults, 1);
     for i in 0..3 {
         let pod = |node: u8| usize::from(node % 3 * PODS);
         world.transfer(pod(i), pod(i + 1), false, 100_000);

@@ -2,7 +2,9 @@
 //! the others do.
 
 use dataplane::drops::DropReason;
-use dataplane::limits::{INBOUND_BUFFERS, INBOX, PATIENCE, STEERED_BATCHES, TICK, steered_batches};
+use dataplane::limits::{
+    FULL_INBOX_WAIT, INBOUND_BUFFERS, INBOX, STEERED_BATCHES, TICK, steered_batches,
+};
 use dataplane::now::Now;
 use dataplane::underlay::memory::{Datagram, member};
 use dataplane::worker::Next;
@@ -10,7 +12,7 @@ use encap::inner::Inner;
 
 use crate::world::node::Node;
 use crate::world::packets::{edit_v4, pattern, plain, tcp, udp, unfinished, vxlan};
-use crate::world::plan::{Plan, ip, pod};
+use crate::world::plan::{ClusterPlan, ip, pod};
 
 /// Which of `workers` workers delivers `packet` when it came in the `udp` format.
 pub fn owner(packet: &[u8], workers: usize) -> usize {
@@ -20,7 +22,7 @@ pub fn owner(packet: &[u8], workers: usize) -> usize {
 
 /// Node 1 of three, with `workers` workers.
 fn node(workers: usize) -> Node {
-    Node::with_workers(Plan::new(3, encap::Format::Udp).spec(1), workers)
+    Node::with_workers(ClusterPlan::new(3, encap::Format::Udp).spec(1), workers)
 }
 
 /// The worker that all datagrams of node 2 come to.
@@ -190,8 +192,8 @@ fn a_full_ring_takes_nothing_of_others() {
         let waited = node.step(receiver, now);
         if round == INBOX as u64 {
             // The ring is full: for a while the socket keeps what has come.
-            assert_eq!(waited, Next::Held(PATIENCE));
-            now = now.after(PATIENCE);
+            assert_eq!(waited, Next::Held(FULL_INBOX_WAIT));
+            now = now.after(FULL_INBOX_WAIT);
             node.step(receiver, now);
         }
         node.step(moving, now);
@@ -226,8 +228,8 @@ fn several_full_rings_take_nothing_of_others() {
                 node.step(receiver, now);
             }
             // Each is waited for by itself.
-            assert_eq!(node.step(receiver, now), Next::Held(PATIENCE));
-            now = now.after(PATIENCE);
+            assert_eq!(node.step(receiver, now), Next::Held(FULL_INBOX_WAIT));
+            now = now.after(FULL_INBOX_WAIT);
         }
         let kept = (still.len() * INBOX) as u64;
         assert_eq!(node.counters().in_rings, kept);
@@ -269,7 +271,7 @@ fn a_moment_loses_nothing() {
     node.step(1 - receiver, Now(1_000_000));
     // A place in the ring wakes it.
     assert!(!node.worker_at(receiver).may_sleep());
-    node.worker_at(receiver).awake();
+    node.worker_at(receiver).mark_awake();
     node.run(Now(1_000_000));
     assert_eq!(node.audit(), [""; 0]);
     assert_eq!(node.totals().inbound.delivered, sent as u64);
@@ -292,15 +294,15 @@ fn each_owner_is_waited_for_by_itself() {
     for _ in 1..INBOX {
         send(&mut node, &[still, slow], Now(0));
     }
-    let late = Now(0).after(PATIENCE);
+    let late = Now(0).after(FULL_INBOX_WAIT);
     // The last that `slow` has room for; `still` has had none for too long.
     let next = send(&mut node, &[still, slow], late);
-    assert_eq!((lost(&node), next), (1, Next::Held(PATIENCE)));
+    assert_eq!((lost(&node), next), (1, Next::Held(FULL_INBOX_WAIT)));
 
     let sent = 3 * INBOX as u64;
     for _ in INBOX as u64..sent {
         let next = send(&mut node, &[slow], late);
-        assert_eq!((lost(&node), next), (1, Next::Held(PATIENCE)));
+        assert_eq!((lost(&node), next), (1, Next::Held(FULL_INBOX_WAIT)));
     }
     assert!(node.worker_at(receiver).may_sleep());
     // A place at the one that is waited for wakes it, whatever the other does.
@@ -332,7 +334,7 @@ fn a_worker_without_batches_waits_for_one() {
         );
         let next = node.step(receiver, Now(0));
         let may_sleep = node.worker_at(receiver).may_sleep();
-        node.worker_at(receiver).awake();
+        node.worker_at(receiver).mark_awake();
         let expected = if number + 1 < STEERED_BATCHES {
             // A short batch was all that the socket had.
             (Next::Idle, true)

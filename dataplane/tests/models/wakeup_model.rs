@@ -5,19 +5,19 @@ use loom::thread;
 
 use crate::check;
 use crate::sync::{Ring, Waker};
-use crate::wakeup::{Bell, Wanted};
+use crate::wakeup::{WakeFor, Wakeup};
 
 /// However a gift and a sleep meet, the sleeper gets the gift.
 #[test]
 fn no_gift_is_slept_through() {
     check(|| {
-        let (bell, ring) = (Arc::new(Bell::new(Waker::new())), Arc::new(Ring::new(4)));
+        let (wakeup, ring) = (Arc::new(Wakeup::new(Waker::new())), Arc::new(Ring::new(4)));
         let givers: Vec<_> = (0..2)
             .map(|number| {
-                let (bell, ring) = (Arc::clone(&bell), Arc::clone(&ring));
+                let (wakeup, ring) = (Arc::clone(&wakeup), Arc::clone(&ring));
                 thread::spawn(move || {
                     ring.push(number).unwrap();
-                    bell.ring(Wanted::Shares);
+                    wakeup.wake_for(WakeFor::Shares);
                 })
             })
             .collect();
@@ -27,11 +27,11 @@ fn no_gift_is_slept_through() {
                 got += 1;
                 continue;
             }
-            bell.announce(Wanted::Shares);
+            wakeup.announce_sleep(WakeFor::Shares);
             if ring.is_empty() {
-                bell.waker().sleep();
+                wakeup.waker().sleep();
             }
-            bell.awake();
+            wakeup.mark_awake();
         }
         givers.into_iter().for_each(|giver| giver.join().unwrap());
     });
@@ -41,11 +41,11 @@ fn no_gift_is_slept_through() {
 #[test]
 fn a_batch_wakes_only_who_has_none_left() {
     check(|| {
-        for (wanted, woken) in [(Wanted::Shares, false), (Wanted::Batches, true)] {
-            let bell = Bell::new(Waker::new());
-            bell.announce(wanted);
-            bell.ring(Wanted::Batches);
-            assert_eq!(bell.waker().wakes(), usize::from(woken));
+        for (wanted, woken) in [(WakeFor::Shares, false), (WakeFor::Batches, true)] {
+            let wakeup = Wakeup::new(Waker::new());
+            wakeup.announce_sleep(wanted);
+            wakeup.wake_for(WakeFor::Batches);
+            assert_eq!(wakeup.waker().wakes(), usize::from(woken));
         }
     });
 }

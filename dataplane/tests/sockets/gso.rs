@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Mutex;
 
-use dataplane::faults::{self, Fault};
+use dataplane::faults::{self, InjectedFault};
 use dataplane::limits::{PROBATION, TRANSMIT_SOCKETS};
 use dataplane::now::Now;
 use encap::{Family, Format};
@@ -54,7 +54,7 @@ fn trains_arrive_as_the_datagrams_they_are_made_of() {
             }
         }
         let totals = rig.totals();
-        assert!(totals.offloads.trains);
+        assert!(totals.offloads.gso_sends);
         assert_eq!((totals.outbound.sent, totals.outbound.balance()), (200, 0));
     }
 }
@@ -120,7 +120,7 @@ fn a_transmit_socket_receives_nothing() {
 fn a_kernel_without_trains_loses_nothing() {
     let _faults = FAULTS.lock();
     let mut rig = Rig::new(Format::Vxlan, Family::V4, 1500);
-    faults::set(Fault::GsoSends, true);
+    faults::set(InjectedFault::GsoSends, true);
     let mut send = |number: u16, now| {
         let packets: Vec<_> = (0..20)
             .map(|n| numbered(Family::V4, 1, number * 20 + n, 100))
@@ -130,13 +130,13 @@ fn a_kernel_without_trains_loses_nothing() {
         let inner: Vec<_> = arrived.iter().map(|b| b[22..].to_vec()).collect();
         assert!(inner == packets);
         let totals = rig.totals();
-        (totals.offloads.trains, totals.given_up)
+        (totals.offloads.gso_sends, totals.given_up)
     };
     assert_eq!(send(0, Now(0)), (true, 0));
     assert_eq!(send(1, Now(1)), (true, 0));
     assert_eq!(send(2, Now(2)), (false, 1));
     assert_eq!(send(3, Now(3)), (false, 1));
-    faults::set(Fault::GsoSends, false);
+    faults::set(InjectedFault::GsoSends, false);
     let later = Now(2).after(PROBATION);
     assert_eq!(send(4, Now(later.0 - 1)), (false, 1));
     assert_eq!(send(5, later), (true, 1));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use dataplane::counters::{Counters, Flow};
 use dataplane::drops::DropReason;
-use dataplane::engine::{Engine, Seat};
+use dataplane::engine::{Engine, WorkerSetup};
 use dataplane::limits::HOLD;
 use dataplane::underlay::socket::{SocketSpec, Sockets, bind};
 use encap::{Family, Format};
@@ -102,7 +102,7 @@ impl Node {
         // The least that there is.
         SockRef::from(&kept).set_send_buffer_size(1).unwrap();
         let counters = Counters::create(1).unwrap();
-        let seat = Seat {
+        let setup = WorkerSetup {
             device,
             underlay,
             core: None,
@@ -110,7 +110,7 @@ impl Node {
         };
         let spec = spec(Format::Vxlan, Family::V4, 1500);
         Node {
-            engine: Engine::start(vec![seat], counters.clone(), &spec).unwrap(),
+            engine: Engine::start(vec![setup], counters.clone(), &spec).unwrap(),
             counters,
             pod: near.inside(|| UdpSocket::bind("10.244.1.2:7000").unwrap()),
             transmit: kept,
@@ -154,7 +154,7 @@ impl Node {
 /// Whether it becomes so in time.
 fn until(mut is_so: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
-    while start.elapsed() < PATIENCE {
+    while start.elapsed() < FULL_INBOX_WAIT {
         if is_so() {
             return true;
         }
@@ -169,6 +169,6 @@ const TRAINS: u32 = 20;
 /// What all but the last train take on the link, at 500 Mb/s, is longer.
 const AT_LEAST: Duration = Duration::from_millis(15);
 const ROUNDS: usize = 5;
-const PATIENCE: Duration = Duration::from_secs(5);
+const FULL_INBOX_WAIT: Duration = Duration::from_secs(5);
 /// epoll_ctl(2).
 const EPOLLOUT: u32 = 4;

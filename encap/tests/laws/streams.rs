@@ -2,8 +2,8 @@
 //! fuzz target call the same function.
 
 use encap::checksum::{self, Transport};
-use encap::coalesce::{Coalescer, Packet, Place};
-use encap::offload::{Cut, Kind, Unfinished};
+use encap::coalesce::{Coalescer, FrameSlice, Packet};
+use encap::offload::{Cut, GsoType, Unfinished};
 use encap::{Family, Fragment, Inner, segment};
 use smoltcp::wire::checksum as smol;
 
@@ -41,7 +41,7 @@ pub(crate) fn pushed(coalescer: &mut Coalescer, sent: &[Sent]) -> Vec<Vec<Writte
         // The number of the packet is its buffer's; it begins at an offset of its own.
         let inner = Inner::parse(&packet.bytes).unwrap();
         let verdict = checksum::transport(&packet.bytes, &inner);
-        let place = Place {
+        let place = FrameSlice {
             frame: number as u16,
             start: number as u32 % 7,
             len: inner.len as u16,
@@ -68,7 +68,7 @@ fn drained(coalescer: &mut Coalescer, sent: &[Sent]) -> Vec<Written> {
 /// What the device would see, with everything checked that a [`Packet`] says of itself.
 fn gathered(packet: &Packet<'_>, sent: &[Sent]) -> Written {
     let of: Vec<usize> = packet.packets().map(|place| place.frame.into()).collect();
-    let whole = |place: Place| {
+    let whole = |place: FrameSlice| {
         assert_eq!(place.start, u32::from(place.frame) % 7);
         usize::from(place.len)
     };
@@ -142,15 +142,15 @@ fn super_packet_holds(sent: &[Sent], written: &Written, cut: Cut) {
     let inner = Inner::parse(&written.bytes).unwrap();
     assert_eq!(inner.len, written.bytes.len());
     let kind = match (inner.protocol, inner.family) {
-        (6, Family::V4) => Kind::Tcp4,
-        (6, Family::V6) => Kind::Tcp6,
-        _ => Kind::Udp,
+        (6, Family::V4) => GsoType::Tcp4,
+        (6, Family::V6) => GsoType::Tcp6,
+        _ => GsoType::Udp,
     };
     assert_eq!(cut.kind, kind);
     let plan = segment::plan(&written.bytes, &inner, cut.size).unwrap();
     assert_eq!(plan.count(), written.of.len());
     assert_eq!(plan.header_len(), usize::from(cut.header));
-    let push_at = |bytes: &[u8]| kind != Kind::Udp && bytes[inner.transport + 13] & 8 != 0;
+    let push_at = |bytes: &[u8]| kind != GsoType::Udp && bytes[inner.transport + 13] & 8 != 0;
     let mut push = false;
     let mut header = [0; segment::MAX_HEADER];
     for (i, &number) in written.of.iter().enumerate() {

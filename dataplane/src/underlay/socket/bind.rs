@@ -22,12 +22,12 @@ pub fn bind(spec: &SocketSpec) -> Result<OwnedFd, UnderlayError> {
     open(spec).map_err(kernel)?.bound(spec)
 }
 
-/// Opens another worker's socket beside those that [`share`] has opened to it. The host need not have the address at the
+/// Opens another worker's socket beside those that [`set_group_open`] has opened to it. The host need not have the address at the
 /// moment, as those that are there need not.
 ///
 /// # Errors
 /// As [`bind`].
-pub fn join(spec: &SocketSpec) -> Result<OwnedFd, UnderlayError> {
+pub fn bind_in_group(spec: &SocketSpec) -> Result<OwnedFd, UnderlayError> {
     let kernel = |error| UnderlayError::Kernel(*spec, error);
     let socket = open(spec).map_err(kernel)?;
     socket.0.set_reuse_port(true).map_err(kernel)?;
@@ -35,12 +35,12 @@ pub fn join(spec: &SocketSpec) -> Result<OwnedFd, UnderlayError> {
 }
 
 /// Opens a transmit socket of worker number `worker`, on a port of the kernel's choice that is its turn's
-/// ([`spread`](super::spread)), or on any if the kernel offers none. As with [`join`], the host need not have the
+/// ([`select_by_source_port`](super::select_by_source_port)), or on any if the kernel offers none. As with [`bind_in_group`], the host need not have the
 /// address.
 ///
 /// # Errors
 /// As [`bind`].
-pub fn transmit(spec: &SocketSpec, worker: usize) -> Result<OwnedFd, UnderlayError> {
+pub fn bind_transmit(spec: &SocketSpec, worker: usize) -> Result<OwnedFd, UnderlayError> {
     let kernel = |error| UnderlayError::Kernel(*spec, error);
     let number = worker * TRANSMIT_SOCKETS + spec.lane.unwrap_or_default();
     let turn = first_turn(spec.address) + number;
@@ -56,12 +56,12 @@ pub fn transmit(spec: &SocketSpec, worker: usize) -> Result<OwnedFd, UnderlayErr
     }
 }
 
-/// Opens a bound socket to those that [`join`] it, of any process of the same user; or closes it to them again.
+/// Opens a bound socket to those that [`bind_in_group`] it, of any process of the same user; or closes it to them again.
 ///
 /// # Errors
 /// What setsockopt(2) gives.
-pub fn share(socket: BorrowedFd<'_>, shared: bool) -> io::Result<()> {
-    SockRef::from(&socket).set_reuse_port(shared)
+pub fn set_group_open(socket: BorrowedFd<'_>, open: bool) -> io::Result<()> {
+    SockRef::from(&socket).set_reuse_port(open)
 }
 
 /// A socket that has no address yet.

@@ -8,7 +8,7 @@ use socket2::{SockFilter, Socket, Type};
 
 use super::error::UnderlayError;
 use super::spec::SocketSpec;
-use crate::limits::{ERRORS, RECEIVE_BUFFER, SEND_BUFFER};
+use crate::limits::{ERROR_REPORTS, RECEIVE_BUFFER, SEND_BUFFER};
 use crate::sys::{recvmmsg, sockopt};
 
 pub(super) fn prepare(descriptor: OwnedFd, spec: &SocketSpec) -> Result<Socket, UnderlayError> {
@@ -29,8 +29,8 @@ pub(super) fn prepare(descriptor: OwnedFd, spec: &SocketSpec) -> Result<Socket, 
         });
     }
     options(&socket, spec).map_err(|error| UnderlayError::Kernel(*spec, error))?;
-    for _ in 0..ERRORS {
-        if recvmmsg::failure(&socket).is_err() {
+    for _ in 0..ERROR_REPORTS {
+        if recvmmsg::error_report(&socket).is_err() {
             break;
         }
     }
@@ -85,7 +85,7 @@ fn grow(socket: &Socket, force: i32, ask: i32, bytes: i32) -> io::Result<()> {
 }
 
 /// Whether the kernel knows messages of several datagrams (Linux 4.18).
-pub(super) fn knows_trains(socket: &Socket) -> bool {
+pub(super) fn supports_gso(socket: &Socket) -> bool {
     sockopt::knows(socket, libc::SOL_UDP, sockopt::UDP_SEGMENT)
 }
 

@@ -27,7 +27,11 @@ use crate::sys::sockopt;
 /// # Errors
 /// What setsockopt(2) gives: `ENOPROTOOPT` before Linux 4.5, `EINVAL` where the socket is in no group. Then the kernel's
 /// own choice stands.
-pub fn spread(socket: BorrowedFd<'_>, family: Family, sockets: u32) -> io::Result<()> {
+pub fn select_by_source_port(
+    socket: BorrowedFd<'_>,
+    family: Family,
+    sockets: u32,
+) -> io::Result<()> {
     // The program sees the UDP payload; what is in front of it lies behind SKF_NET_OFF, where the IP header begins.
     let network = libc::SKF_NET_OFF as u32;
     let instruction = |code: u32, k| sock_filter {
@@ -42,13 +46,13 @@ pub fn spread(socket: BorrowedFd<'_>, family: Family, sockets: u32) -> io::Resul
         Family::V4 => {
             let header = instruction(libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH, network);
             let port = instruction(libc::BPF_LD | libc::BPF_H | libc::BPF_IND, network);
-            sockopt::choose_by(socket, &[header, port, remainder, choose])
+            sockopt::attach_reuseport_filter(socket, &[header, port, remainder, choose])
         }
         // Nobody puts extension headers in front of VXLAN; bytes of theirs would be as good as any.
         Family::V6 => {
             let place = network + IPV6_HEADER;
             let port = instruction(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, place);
-            sockopt::choose_by(socket, &[port, remainder, choose])
+            sockopt::attach_reuseport_filter(socket, &[port, remainder, choose])
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use dataplane::limits::{FRAME, INBOX, PATIENCE};
+use dataplane::limits::{FRAME, FULL_INBOX_WAIT, INBOX};
 use dataplane::underlay::memory::member;
 use encap::{Ecn, Format};
 
@@ -171,7 +171,7 @@ pub fn ring_full(node: &mut Node) -> u64 {
     let large = |from, to| tcp(from, to, &pattern(4_000));
     let taken = std::iter::repeat_n((foreign(nobody, small), 1), INBOX);
     let refused = [(foreign(somebody, small), 1), (foreign(somebody, large), 3)];
-    let late = START.after(PATIENCE);
+    let late = START.after(FULL_INBOX_WAIT);
     for (packet, weight) in taken.chain(refused) {
         node.hand(plain(2, 1, &packet), weight);
         node.step(receiver, START);

@@ -1,6 +1,6 @@
 //! What a pod can send, and a kernel refuse, so that it is dropped.
 
-use dataplane::device::{Cut, Kind, Offload};
+use dataplane::device::{Cut, GsoType, Offload};
 use dataplane::limits::HOLD;
 use etherparse::IpNumber;
 use libc::EPERM;
@@ -104,7 +104,7 @@ pub fn bad_super_packet(node: &mut Node) -> u64 {
     edit_v4(&mut fragment, |ip| ip.more_fragments = true);
     for (packet, size) in [(other, 1_400), (fragment, 1_400), (large, 1)] {
         let cut = Cut {
-            kind: Kind::Udp,
+            kind: GsoType::Udp,
             size,
             header: 28,
         };

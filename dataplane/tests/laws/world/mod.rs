@@ -25,7 +25,7 @@ pub mod transfer;
 
 use network::{Faults, Network};
 use node::Node;
-use plan::{PODS, Plan};
+use plan::{ClusterPlan, PODS};
 use pod::Pod;
 use transfer::Transfer;
 
@@ -45,7 +45,7 @@ pub struct World {
 
 impl World {
     /// A cluster at rest.
-    pub fn new(plan: &Plan, faults: Faults, seed: u64) -> World {
+    pub fn new(plan: &ClusterPlan, faults: Faults, seed: u64) -> World {
         let pods = (1..=plan.nodes).flat_map(|i| (0..PODS).map(move |n| (i, n)));
         World {
             nodes: (1..=plan.nodes).map(|i| Node::new(plan.spec(i))).collect(),

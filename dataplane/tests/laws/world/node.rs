@@ -158,7 +158,7 @@ impl Node {
         // Whoever stepped first may have got something from the others since.
         for worker in self.workers() {
             busy |= !worker.may_sleep();
-            worker.awake();
+            worker.mark_awake();
         }
         (!busy).then_some(left)
     }
@@ -301,7 +301,7 @@ fn workers(spec: &Spec, counters: &Counters, count: usize) -> (MemoryWorker, Vec
         return (worker(0), vec![]);
     }
     let group = Steering::group(count).into_iter().enumerate();
-    let mut all = group.map(|(index, steering)| worker(index).steered_by(steering));
+    let mut all = group.map(|(index, steering)| worker(index).with_steering(steering));
     (all.next().unwrap(), all.collect())
 }
 

@@ -16,7 +16,7 @@ pub const PODS: u8 = 2;
 
 /// A cluster in which every node knows every other.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct ClusterPlan {
     /// How many nodes.
     pub nodes: u8,
     /// `public[i - 1]`: node i's addresses on the underlay.
@@ -25,10 +25,10 @@ pub struct Plan {
     pub formats: Vec<Vec<Format>>,
 }
 
-impl Plan {
+impl ClusterPlan {
     /// `nodes` nodes over IPv4 that all send in `format`.
-    pub fn new(nodes: u8, format: Format) -> Plan {
-        Plan {
+    pub fn new(nodes: u8, format: Format) -> ClusterPlan {
+        ClusterPlan {
             nodes,
             public: (1..=nodes).map(v4).collect(),
             formats: vec![vec![format; usize::from(nodes)]; usize::from(nodes)],
@@ -36,7 +36,7 @@ impl Plan {
     }
 
     /// The same cluster over another underlay.
-    pub fn over(mut self, public: impl Fn(u8) -> PublicAddresses) -> Plan {
+    pub fn over(mut self, public: impl Fn(u8) -> PublicAddresses) -> ClusterPlan {
         self.public = (1..=self.nodes).map(public).collect();
         self
     }
