@@ -7,7 +7,7 @@ use std::thread;
 
 use allocation_counter::measure;
 use benches::cluster;
-use benches::packets::{Shape, TCP, UDP};
+use benches::packets::Shape;
 use benches::repeat::{Worker, carry, receiver, sender};
 use dataplane::counters::Counters;
 use dataplane::now::Now;
@@ -15,6 +15,7 @@ use dataplane::snapshot::Snapshot;
 use dataplane::steer::Steering;
 use dataplane::underlay::Port;
 use dataplane::worker::Source;
+use encap::protocol::{TCP, UDP};
 use encap::{Family, Format};
 
 const SHAPES: [Shape; 3] = [

@@ -20,6 +20,7 @@ use std::ops::Range;
 use crossbeam_queue::ArrayQueue;
 use encap::coalesce::FrameSlice;
 use encap::inner::Inner;
+use encap::protocol::{TCP, UDP};
 use encap::pull::{self, Pulled};
 use encap::segment::{self, SegmentPlan};
 use encap::{Ecn, Format, ecn};
@@ -146,7 +147,7 @@ impl<D: Device> Inbound<'_, D> {
                 if let Some(marked) = marked
                     && let Some(packet) = frames.bytes_mut(datagram.frame, place)
                 {
-                    ecn::set(packet, inner, marked);
+                    ecn::set(packet, inner.family, marked);
                 }
                 // Frames are few, and a packet's length and its place in one have 16 bits.
                 let place = FrameSlice {
@@ -253,11 +254,6 @@ fn reason(refusal: pull::Refusal) -> DropReason {
         pull::Refusal::Family => DropReason::Ipv6InUdp,
     }
 }
-
-/// IANA protocol numbers.
-const TCP: u8 = 6;
-/// See [`TCP`].
-const UDP: u8 = 17;
 
 /// Offset of the length in a UDP header.
 const UDP_LENGTH: usize = 4;

@@ -24,10 +24,10 @@ mod candidate;
 mod chain;
 mod flows;
 
-use crate::checksum::Transport;
 use crate::field;
 use crate::inner::{Fragment, Inner};
 use crate::offload::{Offload, Unfinished};
+use crate::transport::ChecksumState;
 use candidate::Candidate;
 use chain::{Chain, Growth};
 use flows::{Flow, FlowSlot, Flows};
@@ -104,7 +104,7 @@ impl Coalescer {
     }
 
     /// Takes the packet at `place`, whose bytes are `packet`, which `inner` describes. `verdict` is what
-    /// [`checksum::transport`](crate::checksum::transport) says of it. Packets of different `owner`s never join.
+    /// [`checksum_state`](crate::transport::checksum_state) says of it. Packets of different `owner`s never join.
     ///
     /// # Errors
     /// [`Full`], and the packet was not taken.
@@ -112,7 +112,7 @@ impl Coalescer {
         &mut self,
         packet: &[u8],
         inner: &Inner,
-        verdict: Transport,
+        verdict: ChecksumState,
         place: FrameSlice,
         owner: u32,
     ) -> Result<(), Full> {
@@ -301,8 +301,8 @@ impl Packet<'_> {
 }
 
 /// What a packet with this verdict leaves undone.
-fn unfinished(verdict: Transport) -> Offload {
-    let Transport::Partial { start, offset } = verdict else {
+fn unfinished(verdict: ChecksumState) -> Offload {
+    let ChecksumState::Partial { start, offset } = verdict else {
         return Offload::NONE;
     };
     let numbers = field::length(start).zip(field::length(offset));

@@ -9,8 +9,8 @@ use etherparse::icmpv4::DestUnreachableHeader;
 use etherparse::icmpv6::DestUnreachableCode;
 use etherparse::{Icmpv4Type, Icmpv6Type, IpDscp, IpHeaders, IpNumber, Ipv4Header, PacketBuilder};
 
-use crate::checksum::{ICMPV4, ICMPV6};
 use crate::inner::{Fragment, Inner};
+use crate::protocol::{self, ICMPV6};
 use crate::{Family, ipv4, ipv6};
 
 /// "There is no way to that destination": network unreachable, or no route to destination over IPv6.
@@ -140,7 +140,7 @@ fn to_many(address: IpAddr) -> bool {
 fn is_error(packet: &[u8], inner: &Inner) -> bool {
     let kind = packet.get(inner.transport).copied();
     match (inner.family, inner.protocol) {
-        (Family::V4, ICMPV4) => !kind.is_some_and(|kind| QUERIES_V4.contains(&kind)),
+        (Family::V4, protocol::ICMP) => !kind.is_some_and(|kind| QUERIES_V4.contains(&kind)),
         (Family::V6, ICMPV6) => {
             !kind.is_some_and(|kind| kind >= FIRST_INFORMATIONAL && kind != REDIRECT_V6)
         }

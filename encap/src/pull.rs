@@ -6,11 +6,11 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use crate::checksum::Transport;
-use crate::inner::{self, Fragment, Inner, Malformed};
+use crate::inner::{Fragment, Inner, Malformed};
+use crate::transport::ChecksumState;
 use crate::{
-    Ecn, Family, Format, Mac, Vni, checksum, ether, field, ipv4, ipv6, udp as udp_header,
-    vxlan as vxlan_header,
+    Ecn, Family, Format, Mac, Vni, ether, field, ipv4, ipv6, parse, protocol, transport,
+    udp as udp_header, vxlan as vxlan_header,
 };
 
 /// Our end of the VXLAN.
@@ -137,7 +137,7 @@ pub fn vxlan(datagram: &[u8], vtep: &Vtep) -> Result<Pulled, Refusal> {
 pub fn inner_span(datagram: &[u8], format: Format) -> Option<usize> {
     let offset = format.header_len();
     let packet = datagram.get(offset..)?;
-    let len = match inner::version(packet)? {
+    let len = match parse::version(packet)? {
         Family::V4 => {
             let len = usize::from(field::u16(packet, ipv4::LENGTH)?);
             if len < ipv4::HEADER {
@@ -160,7 +160,7 @@ pub struct Outer<'a> {
     /// Outer ECN codepoint.
     pub ecn: Ecn,
     /// State of the outer UDP checksum.
-    pub checksum: Transport,
+    pub checksum: ChecksumState,
     /// The UDP payload.
     pub payload: &'a [u8],
 }
@@ -201,7 +201,7 @@ pub fn outer(packet: &[u8]) -> Result<Outer<'_>, NotADatagram> {
     if outer.fragment != Fragment::Whole {
         return Err(NotADatagram::Fragment);
     }
-    if outer.protocol != checksum::UDP {
+    if outer.protocol != protocol::UDP {
         return Err(NotADatagram::Protocol);
     }
     let datagram = packet.get(outer.transport..outer.len).unwrap_or_default();
@@ -213,7 +213,7 @@ pub fn outer(packet: &[u8]) -> Result<Outer<'_>, NotADatagram> {
         source: SocketAddr::new(outer.source, header.source),
         destination: SocketAddr::new(outer.destination, header.destination),
         ecn: outer.ecn,
-        checksum: checksum::transport(packet, &outer),
+        checksum: transport::checksum_state(packet, &outer),
         payload,
     })
 }

@@ -12,8 +12,9 @@ use std::fmt;
 use std::net::IpAddr;
 use std::ops::Range;
 
-use crate::checksum::{self, TCP, UDP};
+use crate::checksum;
 use crate::inner::{Fragment, Inner};
+use crate::protocol::{TCP, UDP};
 use crate::{Family, field, ipv4, ipv6, tcp, udp};
 
 /// How a super-packet is cut. Belongs to the packet that it was made from.

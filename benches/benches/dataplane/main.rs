@@ -13,8 +13,9 @@ mod workers;
 
 use std::time::Duration;
 
-use benches::packets::{Shape, TCP, UDP};
+use benches::packets::Shape;
 use criterion::{Criterion, criterion_group, criterion_main};
+use encap::protocol::{TCP, UDP};
 
 /// Datagrams one by one, datagrams in trains, and what a TCP stream becomes.
 const SHAPES: [Shape; 5] = [

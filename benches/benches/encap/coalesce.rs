@@ -2,12 +2,13 @@
 
 use std::hint::black_box;
 
-use benches::packets::{IN, Shape, TCP, UDP};
+use benches::packets::{IN, Shape};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput};
-use encap::checksum;
 use encap::coalesce::{Coalescer, FrameSlice};
 use encap::inner::Inner;
+use encap::protocol::{TCP, UDP};
+use encap::transport;
 
 use super::SHAPES;
 
@@ -34,7 +35,7 @@ fn batch(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, packets: &[Vec<u8
         .iter()
         .filter_map(|packet| {
             let inner = Inner::parse(packet).ok()?;
-            Some((packet, inner, checksum::transport(packet, &inner)))
+            Some((packet, inner, transport::checksum_state(packet, &inner)))
         })
         .collect();
     let mut coalescer = Coalescer::new(1_024, 256);

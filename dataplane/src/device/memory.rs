@@ -8,11 +8,13 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::RawFd;
 
-use encap::checksum::{self, Transport};
+use encap::checksum;
 use encap::coalesce::{Coalescer, FrameSlice};
 use encap::inner::Inner;
 use encap::offload::{Cut, Unfinished};
+use encap::protocol::{TCP, UDP};
 use encap::segment::{self, MAX_HEADER};
+use encap::transport::{self, ChecksumState};
 
 use super::{Device, GsoType, Offload, Offloads, Read};
 use crate::limits::FRAME;
@@ -79,7 +81,7 @@ impl Memory {
                 len: inner.len as u16,
                 start: 0,
             };
-            let verdict = checksum::transport(packet, &inner);
+            let verdict = transport::checksum_state(packet, &inner);
             // There is room for all.
             let _ = coalescer.push(packet, &inner, verdict, place, 0);
         }
@@ -208,7 +210,7 @@ fn leave_unfinished(packet: &mut [u8]) -> Offload {
         UDP => 6,
         _ => return Offload::NONE,
     };
-    if checksum::transport(packet, &inner) != Transport::Valid {
+    if transport::checksum_state(packet, &inner) != ChecksumState::Valid {
         return Offload::NONE;
     }
     let len = inner.len - inner.transport;
@@ -238,8 +240,3 @@ fn fits(cut: Cut, inner: &Inner, header: usize) -> bool {
 
 /// Packets gathered at a time.
 const BATCH: u16 = 64;
-
-/// IANA protocol numbers.
-const TCP: u8 = 6;
-/// See [`TCP`].
-const UDP: u8 = 17;

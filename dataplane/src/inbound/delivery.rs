@@ -10,11 +10,13 @@
 //! a sender on this host, are gathered or cut.
 
 use encap::Family;
-use encap::checksum::{self, Transport};
+use encap::checksum;
 use encap::coalesce::{Coalescer, FrameSlice};
 use encap::inner::Inner;
 use encap::offload::{Cut, GsoType, Offload, Unfinished};
+use encap::protocol::{TCP, UDP};
 use encap::segment::SegmentPlan;
+use encap::transport::{self, ChecksumState};
 
 use super::writer::Writer;
 use crate::device::{Device, Offloads};
@@ -38,7 +40,7 @@ impl<D: Device> Delivery<'_, D> {
         inner: &Inner,
         plan: Option<SegmentPlan>,
     ) {
-        let verdict = checksum::transport(self.writer.bytes(place), inner);
+        let verdict = transport::checksum_state(self.writer.bytes(place), inner);
         match plan.filter(|plan| plan.count() > 1) {
             None => self.single(id, place, inner, verdict),
             Some(plan) => self.super_packet(id, place, inner, verdict, &plan),
@@ -51,7 +53,7 @@ impl<D: Device> Delivery<'_, D> {
         self.coalescer.drain(|packet| writer.gathered(&packet));
     }
 
-    fn single(&mut self, id: PeerId, place: FrameSlice, inner: &Inner, verdict: Transport) {
+    fn single(&mut self, id: PeerId, place: FrameSlice, inner: &Inner, verdict: ChecksumState) {
         if !self.offloads.checksum {
             self.writer.finished(id, place, inner, verdict);
             return;
@@ -78,10 +80,10 @@ impl<D: Device> Delivery<'_, D> {
         id: PeerId,
         place: FrameSlice,
         inner: &Inner,
-        verdict: Transport,
+        verdict: ChecksumState,
         plan: &SegmentPlan,
     ) {
-        let known = !matches!(verdict, Transport::Invalid | Transport::Unknown);
+        let known = !matches!(verdict, ChecksumState::Invalid | ChecksumState::Unknown);
         if !known || !header_is_sound(self.writer.bytes(place), inner) {
             // Cutting it would give every piece a good checksum over bytes that are not what the sender sent.
             let reason = DropReason::BadSuperPacket;
@@ -108,7 +110,7 @@ impl<D: Device> Delivery<'_, D> {
         &mut self,
         place: FrameSlice,
         inner: &Inner,
-        verdict: Transport,
+        verdict: ChecksumState,
         plan: &SegmentPlan,
     ) -> Option<Offload> {
         let kind = kind(inner).filter(|kind| self.offloads.takes(*kind))?;
@@ -118,10 +120,12 @@ impl<D: Device> Delivery<'_, D> {
             return None;
         }
         let (start, offset) = match verdict {
-            Transport::Partial { start, offset } => (start, offset),
-            Transport::Valid => checksum::unfinish(self.writer.frames.at_mut(place)?, inner)?,
+            ChecksumState::Partial { start, offset } => (start, offset),
+            ChecksumState::Valid => {
+                transport::unfinish_checksum(self.writer.frames.at_mut(place)?, inner)?
+            }
             // A device cannot be told to make none.
-            Transport::Absent | Transport::Invalid | Transport::Unknown => return None,
+            ChecksumState::Absent | ChecksumState::Invalid | ChecksumState::Unknown => return None,
         };
         Some(Offload {
             checksum: numbers(start, offset),
@@ -144,9 +148,9 @@ fn kind(inner: &Inner) -> Option<GsoType> {
     }
 }
 
-fn unfinished(verdict: Transport) -> Offload {
+fn unfinished(verdict: ChecksumState) -> Offload {
     let checksum = match verdict {
-        Transport::Partial { start, offset } => numbers(start, offset),
+        ChecksumState::Partial { start, offset } => numbers(start, offset),
         _ => None,
     };
     Offload {
@@ -167,11 +171,6 @@ fn header_is_sound(packet: &[u8], inner: &Inner) -> bool {
     let header = packet.get(..inner.transport).unwrap_or_default();
     inner.family == Family::V6 || checksum::sum(header) == 0xffff
 }
-
-/// IANA protocol numbers.
-const TCP: u8 = 6;
-/// See [`TCP`].
-const UDP: u8 = 17;
 
 /// Offset of the flags in a TCP header.
 const TCP_FLAGS: usize = 13;

@@ -6,10 +6,11 @@
 
 use std::io::{self, IoSlice};
 
-use encap::checksum::{self, Transport};
+use encap::checksum;
 use encap::coalesce::{FrameSlice, Packet};
 use encap::inner::Inner;
 use encap::segment::{self, MAX_HEADER, SegmentPlan};
+use encap::transport::{self, ChecksumState};
 
 use super::frames::Frames;
 use crate::counters::Tally;
@@ -53,11 +54,11 @@ impl<D: Device> Writer<'_, D> {
         id: PeerId,
         place: FrameSlice,
         inner: &Inner,
-        verdict: Transport,
+        verdict: ChecksumState,
     ) -> bool {
         let packet = self.frames.at(place);
         let written = match verdict {
-            Transport::Partial { start, offset } => {
+            ChecksumState::Partial { start, offset } => {
                 // The bytes stay as they are: other workers may be reading around them.
                 let (before, checksum, after) = finish(packet, start, offset);
                 let parts = [before, &checksum, after].map(IoSlice::new);
@@ -147,7 +148,7 @@ impl<D: Device> Writer<'_, D> {
         let packet = self.bytes(place);
         let inner = Inner::parse(packet).ok()?;
         let Some(size) = size else {
-            let verdict = checksum::transport(packet, &inner);
+            let verdict = transport::checksum_state(packet, &inner);
             return Some(self.finished(id, place, &inner, verdict).into());
         };
         let plan = segment::plan(packet, &inner, size).ok()?;

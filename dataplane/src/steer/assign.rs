@@ -1,8 +1,8 @@
 //! Whose each datagram of a batch is.
 
 use encap::Format;
-use encap::checksum::{self, Transport};
 use encap::inner::Inner;
+use encap::transport::{self, ChecksumState};
 
 use super::steered_batch::{SteeredBatch, SteeredDatagram};
 use crate::inbound::{Datagrams, super_packet};
@@ -64,8 +64,8 @@ fn prepare(datagram: &mut [u8], inner: &Inner, inner_segment: Option<u16>, devic
     let packet = datagram.get_mut(..inner.len).unwrap_or_default();
     let plan = super_packet(packet, inner, inner_segment, device_mtu);
     let is_cut = matches!(plan, Some(Ok(plan)) if plan.count() > 1);
-    if is_cut && checksum::transport(packet, inner) == Transport::Valid {
-        let _ = checksum::unfinish(packet, inner);
+    if is_cut && transport::checksum_state(packet, inner) == ChecksumState::Valid {
+        let _ = transport::unfinish_checksum(packet, inner);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Packets of one flow that leave together: super-packets from the device, and messages of several datagrams.
 
+use encap::protocol::TCP;
 use std::net::IpAddr;
 
 use dataplane::counters::Flow;
@@ -53,7 +54,7 @@ fn stream(from: IpAddr, to: IpAddr, count: u16, length: usize) -> Vec<Vec<u8>> {
 fn finished(packet: Vec<u8>) -> Vec<u8> {
     let inner = encap::inner::Inner::parse(&packet).unwrap();
     let mut packet = unfinished(packet);
-    let offset = if inner.protocol == 6 { 16 } else { 6 };
+    let offset = if inner.protocol == TCP { 16 } else { 6 };
     encap::checksum::finish(&mut packet, inner.transport, offset).unwrap();
     assert!(checksums_hold(&packet));
     packet

@@ -1,8 +1,10 @@
 //! What a packet is to the chains: something that may join one, and by which fields that is judged.
 
-use crate::checksum::{self, TCP, Transport, UDP};
+use crate::checksum;
 use crate::inner::{Fragment, Inner};
 use crate::offload::GsoType;
+use crate::protocol::{TCP, UDP};
+use crate::transport::ChecksumState;
 use crate::{Family, field, ipv4, ipv6, tcp, udp};
 
 /// A packet that may share one header with others of its flow.
@@ -33,12 +35,12 @@ impl<'a> Candidate<'a> {
     pub(super) fn parse(
         packet: &'a [u8],
         inner: &Inner,
-        verdict: Transport,
+        verdict: ChecksumState,
     ) -> Option<Candidate<'a>> {
         let partial = match verdict {
-            Transport::Valid => false,
-            Transport::Partial { .. } => true,
-            Transport::Absent | Transport::Invalid | Transport::Unknown => return None,
+            ChecksumState::Valid => false,
+            ChecksumState::Partial { .. } => true,
+            ChecksumState::Absent | ChecksumState::Invalid | ChecksumState::Unknown => return None,
         };
         let transport = match inner.family {
             Family::V4 => ipv4::HEADER,

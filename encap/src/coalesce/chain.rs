@@ -4,8 +4,9 @@ use std::net::IpAddr;
 
 use super::candidate::{Candidate, HEADER};
 use super::flows::Flow;
-use crate::checksum::{self, TCP, UDP};
+use crate::checksum;
 use crate::offload::{Cut, GsoType, Offload, Unfinished};
+use crate::protocol::{TCP, UDP};
 use crate::{field, ipv4, ipv6, tcp, udp};
 
 /// What one [`Packet`](super::Packet) is made of: packets that share a header, or one packet by itself.

@@ -160,7 +160,10 @@ fn an_absent_outer_checksum_is_seen() {
         7,
     ];
     let read = outer(&packet).unwrap();
-    assert_eq!((read.checksum, read.payload), (Transport::Absent, &[7][..]));
+    assert_eq!(
+        (read.checksum, read.payload),
+        (ChecksumState::Absent, &[7][..])
+    );
     assert_eq!(
         (read.source.to_string(), read.destination.to_string()),
         ("10.0.0.1:1".into(), "10.0.0.2:2".into())

@@ -7,6 +7,7 @@
 
 use encap::coalesce::Coalescer;
 use encap::offload::GsoType;
+use encap::protocol::UDP;
 use encap::{Family, Inner};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -66,7 +67,7 @@ fn is_kept_out(packet: &Sent) -> bool {
         _ => 8,
     };
     let counted = inner.family == Family::V4 && !inner.dont_fragment;
-    inner.transport + header == inner.len && (inner.protocol == 17 || counted)
+    inner.transport + header == inner.len && (inner.protocol == UDP || counted)
 }
 
 proptest! {
