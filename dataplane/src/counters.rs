@@ -5,7 +5,7 @@
 //!
 //! `received + originated = sent + delivered + Σ drops[reason] + held`
 //!
-//! Each word has one writer, its worker, so an addition is a plain load and store; anybody may read at any time. The
+//! Each word has one writer, its worker, so an addition is a plain load and store; any thread or process may read at any time. The
 //! keeper holds the descriptor, so the page survives the service: what a killed service had read but not finished is
 //! the imbalance of its page, which the next one books as `LostInCrash` before it starts. Blocks of different workers
 //! lie on different cache lines. A node that goes on with fewer workers keeps the blocks of those it had: what they
@@ -29,7 +29,7 @@ use tally::{FLOW, GIVEN_UP, HANDED_OVER, OFFLOADS, SNAPSHOT, TAKEN_OVER, TICK, U
 pub(crate) use tally::Tally;
 pub use totals::{Flow, OffloadsInUse, Totals, WorkerTotals};
 
-/// The counters page of this node, shared with whoever holds its descriptor.
+/// The counters page of this node, shared with every process that holds its descriptor.
 #[derive(Clone)]
 pub struct Counters {
     page: Arc<Page>,
@@ -99,7 +99,7 @@ impl Counters {
         ever.max(self.workers()).min(MAX_WORKERS)
     }
 
-    /// Books what an earlier service held when it died, and returns how many packets that was. To be called at
+    /// Counts as lost what an earlier service held when it died, and returns how many packets that was. To be called at
     /// take-over, before any worker starts.
     pub fn book_lost(&self) -> u64 {
         // What lay between two workers was received by none. It is the first one's now.

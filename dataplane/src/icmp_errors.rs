@@ -1,8 +1,8 @@
 //! ICMP errors that we send to a pod or host process, bounded per source.
 //!
 //! Theory of operation: sources share a fixed number of token buckets by hash. A bucket starts with [`ICMP_BURST`]
-//! tokens and gains one every [`ICMP_EVERY`]. An answer that finds no token, or that must not be made (RFC 1122 section
-//! 3.2.2), is not made at all: it has no fate because it never was a packet. The former are counted.
+//! tokens and gains one every [`ICMP_EVERY`]. An error without a token, or one that RFC 1122 section 3.2.2 forbids, is
+//! not made: it appears in no packet counter because it never was a packet. Errors without a token are counted apart.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io::IoSlice;
@@ -17,7 +17,7 @@ use crate::drops::{Direction, DropReason};
 use crate::limits::{ICMP_BURST, ICMP_EVERY, ICMP_SOURCES};
 use crate::now::Now;
 
-/// What to tell the sender.
+/// The ICMP error for a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IcmpError {
     /// No node owns the destination.
@@ -26,7 +26,7 @@ pub(crate) enum IcmpError {
     TooBig(u16),
 }
 
-/// The buckets and the room to build an answer in.
+/// The token buckets, and the buffer in which errors are built.
 pub(crate) struct IcmpErrors {
     buckets: [Bucket; ICMP_SOURCES],
     packet: [u8; MAX_ICMP],
@@ -49,11 +49,11 @@ impl IcmpErrors {
         }
     }
 
-    /// IcmpErrors the sender of `offender` in the name of `from`, if it may be answered now. The answer is counted as
+    /// Sends `error` from address `from` to the sender of `offender`, if the rate allows. The packet is counted as
     /// originated outbound, and as delivered or dropped.
     pub(crate) fn send(
         &mut self,
-        answer: IcmpError,
+        error: IcmpError,
         from: IpAddr,
         offender: (&[u8], &Inner),
         now: Now,
@@ -61,7 +61,7 @@ impl IcmpErrors {
         tally: &Tally,
     ) {
         let (bytes, inner) = offender;
-        let built = match answer {
+        let built = match error {
             IcmpError::Unreachable => icmp::net_unreachable(from, bytes, inner, &mut self.packet),
             IcmpError::TooBig(mtu) => icmp::too_big(from, bytes, inner, mtu, &mut self.packet),
         };

@@ -1,12 +1,12 @@
-//! Peer → pod: a staircase of refusals, each with its own counter.
+//! Peer → pod: the inbound stages. Each can refuse the packet, and each refusal has its own counter.
 //!
 //! length → format → known peer → inner packet → its source is the peer's → its destination is ours → ECN → delivery.
 //!
-//! Two things that a kernel VXLAN sender does are met here. It hands over packets with an unfinished checksum (only
+//! Two properties of kernel VXLAN senders are handled here. A sender on this host hands over packets with an unfinished checksum (only
 //! the pseudo-header sum), and super-packets far larger than any MTU. And the `UDP_GRO` mark of such a buffer is the
-//! *inner* segment size: cutting there would cut inside bytes that a pod controls, and make packets of them. So before
+//! *inner* segment size: cutting there would make packets of bytes that a pod controls. So before
 //! a buffer is split, the length of the first inner packet is compared with the buffer: if it spans all of it, the
-//! buffer is one inner super-packet, whatever the mark says.
+//! buffer is one inner super-packet, whatever its mark.
 
 mod datagrams;
 mod delivery;
@@ -38,7 +38,7 @@ pub(crate) use frames::Frames;
 pub(crate) use peer_cache::PeerCache;
 pub(crate) use writer::Writer;
 
-/// An outer source that no peer has, with an inner source that one does: what an operator wants to know of.
+/// An outer source of no peer, with an inner source of one: reported to the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RefusedSource {
     pub(crate) outer: IpAddr,
@@ -66,8 +66,8 @@ struct Datagram {
 }
 
 impl<D: Device> Inbound<'_, D> {
-    /// Walks buffer number `frame`, which was counted as one received packet. What survives is written at the latest by
-    /// [`Delivery::flush`]. Returns how many datagrams lay in it.
+    /// Walks buffer number `frame`, which was counted as one received packet. Accepted packets are written at the latest
+    /// by [`Delivery::flush`]. Returns how many datagrams lay in it.
     pub(crate) fn buffer(&mut self, format: Format, frame: usize, meta: &Meta) -> usize {
         if meta.truncated {
             self.drop(DropReason::Truncated, 1);
@@ -115,7 +115,7 @@ impl<D: Device> Inbound<'_, D> {
         };
         let peer = self.peer_cache.sender(self.snapshot, datagram.source.ip());
         let Some((id, peer)) = peer else {
-            return self.unknown(datagram.source.ip(), &pulled);
+            return self.drop_unknown_peer(datagram.source.ip(), &pulled);
         };
         let Pulled { offset, inner } = match &pulled {
             Ok(pulled) => pulled,
@@ -141,7 +141,7 @@ impl<D: Device> Inbound<'_, D> {
             .as_ref()
             .map_or(1, |plan| plan.as_ref().map_or(1, SegmentPlan::count));
         self.tally.receive(Direction::Inbound, count - 1);
-        let marked = allowed.and_then(|()| mark(inner, outer_ecn));
+        let marked = allowed.and_then(|()| congestion_mark(inner, outer_ecn));
         match marked.and_then(|marked| Ok((marked, plan.transpose()?))) {
             Ok((marked, plan)) => {
                 if let Some(marked) = marked
@@ -149,7 +149,7 @@ impl<D: Device> Inbound<'_, D> {
                 {
                     ecn::set(packet, inner.family, marked);
                 }
-                // Frames are few, and a packet's length and its place in one have 16 bits.
+                // The frame number and the packet's length fit 16 bits.
                 let place = FrameSlice {
                     frame: datagram.frame as u16,
                     len: inner.len as u16,
@@ -164,8 +164,8 @@ impl<D: Device> Inbound<'_, D> {
         }
     }
 
-    /// Drops what comes from no peer. Whether the inner packet is sound is asked only of a peer.
-    fn unknown(&self, outer: IpAddr, pulled: &Result<Pulled, pull::Refusal>) {
+    /// Drops a datagram from no peer. A malformed inner packet is counted as such only of a peer.
+    fn drop_unknown_peer(&self, outer: IpAddr, pulled: &Result<Pulled, pull::Refusal>) {
         let reason = match pulled {
             Ok(pulled) => {
                 self.notice(outer, pulled.inner.source);
@@ -189,16 +189,16 @@ impl<D: Device> Inbound<'_, D> {
     }
 }
 
-/// The congestion mark that the inner packet gets where the outer header says so (RFC 6040).
-fn mark(inner: &Inner, outer: Option<Ecn>) -> Result<Option<Ecn>, DropReason> {
-    // Stock peers of the `udp` format send Not-ECT outside; there is nothing to carry over.
+/// The congestion mark that the inner packet gets from the outer header (RFC 6040).
+fn congestion_mark(inner: &Inner, outer: Option<Ecn>) -> Result<Option<Ecn>, DropReason> {
+    // Stock peers of the `udp` format send Not-ECT outside; there is no mark to carry over.
     outer.map_or(Ok(None), |outer| {
         ecn::decapsulate(outer, inner.ecn).map_err(|_| DropReason::EcnMismatch)
     })
 }
 
-/// How a packet that is really many is to be cut: UDP at the size its sender chose and at no other, TCP at what fits
-/// our device. `None`: it is a single packet.
+/// How a super-packet is to be cut: UDP only at the size its sender chose, TCP to fit our device. `None` for a single
+/// packet.
 pub(crate) fn super_packet(
     packet: &[u8],
     inner: &Inner,
@@ -206,7 +206,7 @@ pub(crate) fn super_packet(
     device_mtu: u16,
 ) -> Option<Result<SegmentPlan, DropReason>> {
     let size = match (inner.protocol, inner_segment) {
-        (UDP, Some(_)) if !is_all_datagram(packet, inner) => {
+        (UDP, Some(_)) if !udp_length_covers_all(packet, inner) => {
             return Some(Err(DropReason::BadSuperPacket));
         }
         (UDP, Some(size)) => size,
@@ -232,9 +232,9 @@ pub(crate) fn count_wire_packets(
     plan.map_or(1, |plan| plan.as_ref().map_or(1, SegmentPlan::count))
 }
 
-/// Whether the UDP length says that all behind the IP header is the datagram: nothing vouches for bytes behind it, and
-/// cut into datagrams they would get a good checksum.
-fn is_all_datagram(packet: &[u8], inner: &Inner) -> bool {
+/// Whether the UDP length covers everything behind the IP header. The checksum does not cover bytes behind the datagram,
+/// and segmentation would give them a good one.
+fn udp_length_covers_all(packet: &[u8], inner: &Inner) -> bool {
     let field = packet
         .get(inner.transport + UDP_LENGTH..)
         .and_then(|rest| rest.first_chunk());

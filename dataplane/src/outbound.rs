@@ -1,12 +1,12 @@
 //! Pod → peer: the stages in the order a packet meets them.
 //!
 //! inner packet → unicast → its own source → not our subnet → route → way → fits the path → cut → headers in front.
-//! What survives waits in the batch, one datagram for each wire packet; payload bytes stay where the device put them.
+//! An accepted packet waits in the batch, as one datagram for each wire packet; payload bytes stay in the frame.
 //!
-//! A super-packet is judged once for all the wire packets that it stands for, by the size of one of them. Where one of
-//! them is too large for the path and must not be fragmented, all are: the super-packet is dropped and its sender told,
-//! as a router does (`ip_forward`). To cut TCP smaller than its sender asked and deliver it would be possible, but the
-//! sender would never learn, and each of its super-packets would cost a cut that it could make itself.
+//! A super-packet is checked once for all its wire packets, by the size of the largest. Where that is too large for the
+//! path and must not be fragmented, the super-packet is dropped and its sender gets an ICMP error, as from a router
+//! (`ip_forward`). To cut TCP smaller than its sender asked and deliver it would be possible, but the sender would never
+//! learn the path MTU, and each of its super-packets would cost us a cut.
 
 mod route;
 
@@ -38,14 +38,14 @@ pub(crate) struct Outbound<'a, D> {
     pub(crate) icmp_errors: &'a mut IcmpErrors,
     pub(crate) tally: &'a Tally,
     pub(crate) now: Now,
-    /// The way of the packet before, which is mostly the next one's too.
+    /// The route of the packet before, which the next one mostly shares.
     pub(crate) cached: Option<RouteCache<'a>>,
 }
 
-/// Why a packet goes no further, and what its sender is told.
+/// Why a packet is dropped, and the ICMP error for its sender.
 struct Refusal(DropReason, Option<IcmpError>);
 
-/// Where a packet lies: frame number and range.
+/// A range of bytes in the frame of that number.
 type FrameRange = (usize, Range<usize>);
 
 impl<D: Device> Outbound<'_, D> {
@@ -81,7 +81,7 @@ impl<D: Device> Outbound<'_, D> {
                 self.single(&target, frame, &inner, fit, retry);
             }
             (Err(refusal), plan) => {
-                // The sender gets its packet back as others would have seen it.
+                // The ICMP error quotes the packet with its checksum finished.
                 let unfinished = offload.checksum.filter(|_| plan.is_none());
                 self.finish(frame, inner.len, unfinished);
                 self.refuse(refusal, (frame, 0), plan, count);
@@ -89,7 +89,7 @@ impl<D: Device> Outbound<'_, D> {
         }
     }
 
-    /// Walks the packet of a datagram again that proved too large, and was counted as received before.
+    /// Walks the packet of a datagram again that the kernel refused as too large. It was counted as received before.
     pub(crate) fn retry(&mut self, datagram: &Datagram) {
         let Retry::Packet { frame, segment } = datagram.retry else {
             return self.drop(DropReason::TooBig, 1);
@@ -167,8 +167,8 @@ impl<D: Device> Outbound<'_, D> {
         self.push(target, head, (frame, plan.payload(index)), retry);
     }
 
-    /// The wire packets of a super-packet that do not fit the path and may be fragmented. TCP is cut smaller, which
-    /// spares the receiver the fragments; where UDP is cut belongs to its sender.
+    /// The wire packets of a super-packet that do not fit the path and may be fragmented. TCP is cut into smaller
+    /// segments, so the receiver gets no fragments; UDP is fragmented, because its datagrams are its sender's.
     fn cut_smaller(
         &mut self,
         target: &Target<'_>,
@@ -183,7 +183,7 @@ impl<D: Device> Outbound<'_, D> {
         if let Some(smaller) = smaller {
             let more = smaller.count().saturating_sub(plan.count());
             self.tally.originate(Direction::Outbound, more);
-            // Whatever is walked again is counted by this cut.
+            // A retry uses this cut.
             self.batch.cut_at(frame, smaller.size());
             return self.segments(target, frame, &smaller);
         }
@@ -262,7 +262,7 @@ impl<D: Device> Outbound<'_, D> {
         }
     }
 
-    /// Completes an unfinished checksum, of whatever protocol: pods run tunnels too. It was found to lie in the packet.
+    /// Completes an unfinished checksum of any protocol: pods run tunnels too. `lies_behind` has checked its place.
     fn finish(&mut self, frame: usize, len: usize, unfinished: Option<Unfinished>) {
         if let Some(Unfinished { start, offset }) = unfinished {
             let packet = self.batch.bytes_mut(frame, 0..len);
@@ -270,7 +270,7 @@ impl<D: Device> Outbound<'_, D> {
         }
     }
 
-    /// Drops `count` wire packets and tells their sender, who gets to see the one of number `segment`.
+    /// Drops `count` wire packets and sends their sender an ICMP error that quotes wire packet number `segment`.
     fn refuse(
         &mut self,
         Refusal(reason, answer): Refusal,
@@ -311,7 +311,7 @@ impl<D: Device> Outbound<'_, D> {
 }
 
 /// Whether the checksum to finish lies behind the IP header and its extensions. A pod may name any place
-/// (`PACKET_VNET_HDR`), and what is judged here, addresses above all, must not change afterwards.
+/// (`PACKET_VNET_HDR`), and fields that are checked here, above all the addresses, must not change afterwards.
 fn lies_behind(inner: &Inner, unfinished: Option<Unfinished>) -> bool {
     unfinished.is_none_or(|Unfinished { start, offset }| {
         let (start, offset) = (usize::from(start), usize::from(offset));

@@ -1,18 +1,18 @@
-//! Whether an offload is in use: given up on proof, tried again after its time.
+//! Whether an offload is in use: given up after failures, tried again after a time.
 //!
-//! Theory of operation: a refusal alone proves nothing, because a packet that is no good is refused too, and a remote
-//! node could send one. A *failure* of the offload is a packet that was refused with the offload and taken without it.
-//! [`OFFLOAD_FAILURES`] of them within [`OFFLOAD_FAILURE_TIME`], with nothing taken by the offload in between, and the offload is given up
-//! for [`PROBATION`]. A kernel that does not grant the offload takes nothing by it, so for it the count runs through;
-//! where the offload works, traffic keeps clearing what a remote node might pile up.
+//! Theory of operation: a refusal alone proves nothing, because the kernel refuses a bad packet too, and a remote node
+//! could send one. A *failure* of the offload is a packet that was refused with the offload and taken without it.
+//! After [`OFFLOAD_FAILURES`] of them within [`OFFLOAD_FAILURE_TIME`], without a success of the offload in between, the
+//! worker gives the offload up for [`PROBATION`]. Where the kernel does not support the offload, no success resets the
+//! count; where the offload works, traffic resets what a remote node could cause.
 
 use crate::limits::{OFFLOAD_FAILURE_TIME, OFFLOAD_FAILURES, PROBATION};
 use crate::now::Now;
 
-/// The standing of one offload.
+/// The state of one offload.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Probation {
-    /// Proofs since the last packet that the offload took.
+    /// Failures since the last packet that the offload took.
     failures: u32,
     /// When the first of them came.
     since: Now,
@@ -58,7 +58,7 @@ mod tests {
     const START: Now = Now(7);
 
     #[test]
-    fn three_proofs_within_a_second_give_it_up_for_a_minute() {
+    fn three_failures_within_a_second_give_it_up_for_a_minute() {
         let mut offload = Probation::default();
         assert!(offload.in_use(START));
         assert!(!offload.note_failure(START));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn proofs_far_apart_or_between_successes_give_up_nothing() {
+    fn failures_far_apart_or_between_successes_give_up_nothing() {
         let mut offload = Probation::default();
         for round in 0..100 {
             let now =

@@ -2,12 +2,12 @@
 //!
 //! Theory of operation: a step receives a bounded batch from each underlay port and walks it into the device, then
 //! reads a bounded batch from the device and walks it to the underlay, so neither direction starves the other. What
-//! the underlay does not take is *held*: nothing more is read from the device until it went, or until
+//! the underlay does not take is *held*: nothing more is read from the device until it was sent, or until
 //! [`HOLD`](crate::limits::HOLD) has passed and it is dropped. A source is *ready* from the moment the poll says so
 //! until a read of it would block; a worker sleeps only when no source is ready.
 //!
 //! Reports of lost datagrams are a source of their own (`error_reports`). Most come with an error of the next send or receive,
-//! but the kernel forgets that error when it meets it after the first datagram of a `sendmmsg`, and keeps the report.
+//! but the kernel drops that error when it occurs after the first datagram of a `sendmmsg`, and keeps the report.
 //!
 //! A worker owns its descriptors, buffers and counters alone. It reads no clock and makes no random choice, so a test
 //! can run many of them in one thread under virtual time.
@@ -58,13 +58,13 @@ pub struct Worker<D, U> {
     icmp_errors: IcmpErrors,
     ready: Ready,
     error_reports: ErrorReports,
-    /// Of the latest step.
+    /// What the latest step moved.
     work: Work,
-    /// Offloads given up and accounted for.
+    /// Offloads given up that are counted already.
     given_up: u64,
     device_lost: bool,
     refused: Arc<ArrayQueue<RefusedSource>>,
-    /// Where there are several workers.
+    /// Set where there are several workers.
     steering: Option<Box<Steering>>,
 }
 
@@ -120,7 +120,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             icmp_errors: IcmpErrors::new(),
             ready: Ready {
                 device: true,
-                // A port that is not there proves empty at its first read.
+                // A port that does not exist is found empty at its first read.
                 ports: [true; Port::ALL.len()],
                 error_queues: [false; Port::ALL.len()],
             },
@@ -138,7 +138,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.ready.set(source, true);
     }
 
-    /// One round: what others received, inbound, outbound, flush, account.
+    /// One round: shares from other workers, inbound, outbound, flush, account.
     pub fn step(&mut self, snapshot: &Snapshot, now: Now) -> Next {
         self.work = Work::default();
         self.take_shares(snapshot, now);
@@ -168,7 +168,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         }
     }
 
-    /// Delivers what others have received, sends what is held, or drops it when its time has passed; reads nothing.
+    /// Delivers shares from other workers, sends what is held, or drops it when its time has passed; reads nothing.
     /// Returns whether something is left.
     pub fn drain(&mut self, snapshot: &Snapshot, now: Now) -> bool {
         self.take_shares(snapshot, now);
@@ -181,7 +181,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.work
     }
 
-    /// Sockets that become writable when what is held can go.
+    /// The full sockets for which something is held.
     pub fn full_sockets(&self) -> impl Iterator<Item = (Port, RawFd)> {
         let held = TxSlot::all().zip(self.outbound.queues());
         held.filter(|(_, queue)| queue.held_since.is_some())
@@ -196,13 +196,12 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         }
     }
 
-    /// Whether the device is gone for good: somebody deleted it.
+    /// Whether the device was deleted.
     pub fn device_lost(&self) -> bool {
         self.device_lost
     }
 
-    /// Goes on over another underlay, and returns the one it had, which is read no more. What is held leaves through the
-    /// new one, at its turn.
+    /// Replaces the underlay, and returns the old one, which is not read again. What is held leaves through the new one.
     pub fn rebind(&mut self, underlay: U) -> U {
         self.ready.ports = [true; Port::ALL.len()];
         self.given_up = self.device.given_up() + underlay.given_up();
@@ -265,8 +264,8 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.device_lost |= stages.delivery.writer.device_lost;
     }
 
-    /// One batch, into `batch` or the worker's own, past pending errors: they are of earlier sends, and what is queued to
-    /// read is still there.
+    /// Receives one batch, into `batch` or the worker's own. Repeats the call after pending errors: they belong to earlier
+    /// sends, and the datagrams are still queued.
     fn receive_batch(
         &mut self,
         port: Port,
@@ -300,7 +299,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.flush(snapshot, now);
     }
 
-    /// When the first of what is held is dropped; `None` while nothing is held.
+    /// The time at which the oldest held datagrams are dropped; `None` while nothing is held.
     fn hold_ends(&self) -> Option<Now> {
         let held = self.outbound.queues().iter();
         let since = held.filter_map(|queue| queue.held_since).min()?;
@@ -338,7 +337,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                     self.work.outbound.add([(1, read.len)]);
                     stages.batch.note(index, read);
                     stages.packet(index);
-                    // What would begin another train begins the next step's: a few packets do not go apart.
+                    // The next packet would begin another GSO batch: leave it to the next step.
                     if index + 1 >= FULL_GSO_BATCH_ENDS_FROM && stages.batch.filled_gso_batch() {
                         break;
                     }
@@ -346,7 +345,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                 Err(error) => {
                     self.device_lost |=
                         matches!(error.raw_os_error(), Some(libc::EBADFD | libc::EIO));
-                    // Only an empty queue will announce its next packet.
+                    // The poll announces the next packet only of an empty queue.
                     self.ready.device = !would_block(&error) && !self.device_lost;
                     break;
                 }
@@ -355,7 +354,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     }
 }
 
-/// The way of a batch that lies in `frames` into the device.
+/// The inbound stages for a batch whose packets lie in `frames`.
 fn inbound_stages<'a, D: Device>(
     device: &'a mut D,
     frames: Frames<'a>,

@@ -4,7 +4,7 @@
 //! as the high half of a word. Sums of parts that start at even offsets may be [`add`]ed.
 //!
 //! An unfinished checksum is what Linux calls `CHECKSUM_PARTIAL`: the field holds the sum over the pseudo-header
-//! alone and whoever sends the packet out completes it. A kernel VXLAN device on the same host hands such packets
+//! alone and the device that transmits the packet completes it. A kernel VXLAN device on the same host hands such packets
 //! to a plain UDP socket.
 
 mod sum;

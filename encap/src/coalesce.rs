@@ -1,4 +1,4 @@
-//! Wire packets gathered into super-packets, the reverse of [`segment`](crate::segment).
+//! Coalesces wire packets into super-packets, the reverse of [`segment`](crate::segment).
 //!
 //! Theory of operation: the cost of a write to the device is per packet, not per byte. So what one receive batch
 //! delivered is pushed in, in order, and comes out again at the end of the batch as few packets as can be: *chains*
@@ -32,7 +32,7 @@ use candidate::Candidate;
 use chain::{Chain, Growth};
 use flows::{Flow, FlowSlot, Flows};
 
-/// Where a packet lies.
+/// The bytes of a packet in a numbered frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameSlice {
     /// Number of the buffer.
@@ -47,7 +47,7 @@ pub struct FrameSlice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// Gathers the packets of one batch.
+/// Coalesces the packets of one batch.
 pub struct Coalescer {
     /// In the order in which they began.
     chains: Vec<Chain>,
@@ -67,7 +67,7 @@ pub struct Packet<'a> {
     pub header: &'a [u8],
     /// What is left undone.
     pub offload: Offload,
-    /// Who sent it, as was said when it was pushed.
+    /// Its owner, as given to [`Coalescer::push`].
     pub owner: u32,
     /// Wire packets in it.
     pub count: usize,
@@ -134,7 +134,7 @@ impl Coalescer {
         Ok(())
     }
 
-    /// Takes a super-packet as it is. It leaves `offload` undone and is really `count` packets of `bytes` bytes.
+    /// Takes a super-packet as it is, with `offload` left to do: `count` wire packets of `bytes` bytes in all.
     ///
     /// # Errors
     /// [`Full`], and the packet was not taken.
@@ -155,7 +155,7 @@ impl Coalescer {
         Ok(())
     }
 
-    /// Hands out all packets, in order, and is empty.
+    /// Passes all packets to `each`, in order, and empties the coalescer.
     pub fn drain(&mut self, mut each: impl FnMut(Packet<'_>)) {
         for chain in &mut self.chains {
             if let Some(slot) = chain.slot {
@@ -245,7 +245,7 @@ impl Coalescer {
         self.chains.push(chain);
     }
 
-    /// Nothing that comes later passes a packet of `inner`'s flow.
+    /// Seals the chains of `inner`'s flow, so that no later packet passes it.
     fn seal(&mut self, inner: &Inner) {
         if inner.fragment == Fragment::Whole {
             return self.seal_unless(inner, |_| false);

@@ -54,7 +54,7 @@ pub fn too_big(
 /// The longest error, bytes: IPv6's minimum MTU (RFC 4443 section 2.4 (c)).
 pub const MAX_ICMP: usize = 1280;
 
-/// One error in both families' words.
+/// The types of one error in ICMP and ICMPv6.
 struct ErrorTypes {
     v4: Icmpv4Type,
     v6: Icmpv6Type,

@@ -59,7 +59,7 @@ pub enum Malformed {
 }
 
 impl Malformed {
-    /// One sentence for people.
+    /// One sentence for the operator.
     pub const fn gloss(self) -> &'static str {
         match self {
             Malformed::Short => "the packet is shorter than an IP header",

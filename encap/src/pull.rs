@@ -35,7 +35,7 @@ pub enum Refusal {
     Vni,
     /// The frame is addressed to another station, or to many.
     DestinationMac,
-    /// The frame comes from our own MAC, from a group or from nobody.
+    /// The frame comes from our own MAC, from a group or from the zero MAC.
     SourceMac,
     /// The frame carries no IP, or announces another IP version than it carries.
     EtherType,
@@ -46,7 +46,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// One sentence for people.
+    /// One sentence for the operator.
     pub const fn gloss(self) -> &'static str {
         match self {
             Refusal::Short => "the datagram is shorter than its format's headers",
@@ -131,7 +131,7 @@ pub fn vxlan(datagram: &[u8], vtep: &Vtep) -> Result<Pulled, Refusal> {
 /// How many bytes the headers of `format` and the first inner packet's own length span, or `None` where there is no
 /// such length. It may be more or less than the datagram has.
 ///
-/// Read without judging anything else. It tells one inner super-packet from several datagrams in one buffer: if the
+/// Nothing else is checked. It distinguishes one inner super-packet from several datagrams in one buffer: if the
 /// span is the whole buffer, the `UDP_GRO` mark is the *inner* segment size and must not be cut by, since a pod
 /// controls the bytes at the cuts.
 pub fn inner_span(datagram: &[u8], format: Format) -> Option<usize> {

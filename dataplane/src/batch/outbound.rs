@@ -1,10 +1,10 @@
 //! Packets read from the device, and the datagrams made of them that still wait for the underlay.
 //!
-//! Theory of operation: a packet is read into a frame and stays there. What we put in front of its payload, for each
-//! datagram, is written once into one run of bytes ([`Head`]s); a [`Datagram`] is such a head and a slice of a frame.
-//! Which transmit socket it waits for is kept by [`Queue`]s. All of it is empty again when everything went or was
-//! dropped, and nothing is read before that. Memory is taken once, for what one packet can become at most beside a full
-//! batch; pages that no packet ever needed stay with the kernel.
+//! Theory of operation: a packet is read into a frame and stays there. The headers in front of the payload of each
+//! datagram are written once into one buffer ([`Head`]s); a [`Datagram`] is such a head and a slice of a frame. It waits
+//! in the [`TxQueue`] of its transmit socket, as part of a *GSO batch*: datagrams that leave as one message. All of it
+//! is empty again when everything was sent or dropped, and nothing is read before that. Memory is allocated once, for
+//! the most that one packet can become beside a full batch; the kernel provides only pages that are written.
 
 mod messages;
 
@@ -29,9 +29,9 @@ pub(crate) struct OutboundBatch {
     reads: Vec<Read>,
     heads: Vec<u8>,
     datagrams: Vec<Datagram>,
-    /// By [`TxSlot::index`].
+    /// The queue of each transmit socket, by [`TxSlot::index`].
     queues: Vec<TxQueue>,
-    /// Where the latest datagram of the packet read last waits, by [`TxSlot::index`], if it became any.
+    /// The queue of the latest datagram of the packet read last, by [`TxSlot::index`], if the packet became any.
     latest: Option<usize>,
 }
 
@@ -39,25 +39,25 @@ pub(crate) struct OutboundBatch {
 #[derive(Clone, Copy)]
 pub(crate) struct Datagram {
     pub(crate) head: Head,
-    /// The packet that it is, or is a part of.
+    /// The packet to walk again if the datagram is too large.
     pub(crate) retry: Retry,
     frame: u16,
     start: u32,
     len: u32,
-    /// The number of the next in its train, if it is not the last.
+    /// The number of the next datagram in its GSO batch, if it is not the last.
     next: u32,
 }
 
-/// Headers that stand ready.
+/// Headers in the heads buffer.
 #[derive(Clone, Copy)]
 pub(crate) struct Head {
     start: u32,
     len: u16,
-    /// Bytes of it that are not of the inner packet.
+    /// Bytes of it that do not belong to the inner packet.
     outer: u16,
 }
 
-/// What to walk again when a datagram proves too large.
+/// The packet to walk again when the kernel refuses a datagram as too large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retry {
     /// The packet in that frame, or the wire packet of that number that it stands for.
@@ -67,21 +67,21 @@ pub(crate) enum Retry {
         /// The wire packet.
         segment: u16,
     },
-    /// Nothing: it is a fragment, or was tried before.
+    /// No retry: it is a fragment, or was tried before.
     Never,
 }
 
-/// What went, of one train.
+/// Datagrams of one GSO batch that were sent as one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sent {
-    /// Where to.
+    /// Outer destination.
     pub(crate) to: SocketAddr,
     /// Datagrams.
     pub(crate) count: usize,
     /// Inner bytes.
     pub(crate) bytes: usize,
-    /// The train was refused before and all of it went datagram by datagram.
-    pub(crate) proof: bool,
+    /// The kernel refused the batch as one message and took all of it datagram by datagram.
+    pub(crate) gso_failed: bool,
 }
 
 impl OutboundBatch {
@@ -98,7 +98,7 @@ impl OutboundBatch {
         }
     }
 
-    /// Whether one more packet may be read, whatever becomes of it.
+    /// Whether one more packet may be read: there is room for the most datagrams that it can become.
     pub(crate) fn has_room(&self) -> bool {
         self.takes(MAX_SEGMENTS + AGAIN, MAX_HEAD)
     }
@@ -183,8 +183,8 @@ impl OutboundBatch {
         })
     }
 
-    /// Appends the datagram `[head][payload]`, whose payload lies in frame `frame`, to what waits for `exit`. Returns
-    /// whether there was room.
+    /// Appends the datagram `[head][payload]`, whose payload lies in frame `frame`, to the queue of `slot`. Returns whether
+    /// there was room.
     pub(crate) fn push(
         &mut self,
         slot: TxSlot,
@@ -236,12 +236,12 @@ impl OutboundBatch {
         Some((OUTBOUND_PACKETS, 0..len))
     }
 
-    /// What waits for `exit`.
+    /// The queue of `slot`.
     pub(crate) fn queue(&mut self, slot: TxSlot) -> Option<&mut TxQueue> {
         self.queues.get_mut(slot.index())
     }
 
-    /// Everything that waits, by [`TxSlot::index`].
+    /// All queues, by [`TxSlot::index`].
     pub(crate) fn queues(&self) -> &[TxQueue] {
         &self.queues
     }
@@ -251,13 +251,13 @@ impl OutboundBatch {
         self.queues.iter().map(TxQueue::count).sum()
     }
 
-    /// Whether the packet read last filled a train.
+    /// Whether the packet read last filled a GSO batch.
     pub(crate) fn filled_gso_batch(&self) -> bool {
         let queue = self.latest.and_then(|index| self.queues.get(index));
         queue.is_some_and(TxQueue::was_filled)
     }
 
-    /// Forgets everything; the frames are free again.
+    /// Empties the batch; the frames are free again.
     pub(crate) fn clear(&mut self) {
         for queue in &mut self.queues {
             queue.discard();
@@ -266,7 +266,7 @@ impl OutboundBatch {
         self.datagrams.clear();
     }
 
-    /// The next message of those that wait for `exit` went.
+    /// Removes the front message of `slot`, which was sent.
     pub(crate) fn mark_sent(&mut self, slot: TxSlot) -> Option<Sent> {
         let queue = self.queues.get_mut(slot.index())?;
         let batch = queue.front()?;
@@ -288,11 +288,11 @@ impl OutboundBatch {
             to,
             count,
             bytes,
-            proof: all && gso_suspect,
+            gso_failed: all && gso_suspect,
         })
     }
 
-    /// Takes the first datagram away that waits for `exit`: it was refused on its own account.
+    /// Removes the first datagram that waits for `slot`: the kernel refused that very datagram.
     pub(crate) fn take_first(&mut self, slot: TxSlot) -> Option<Datagram> {
         let queue = self.queues.get_mut(slot.index())?;
         let batch = queue.front()?;
@@ -306,7 +306,7 @@ impl OutboundBatch {
         Some(datagram)
     }
 
-    /// Appends what `push` pushes for `exit` in front of all that waits there, not behind it: the packets of a flow keep
+    /// Has `push` add datagrams for `slot` in front of those that wait there, not behind them: the packets of a flow keep
     /// their order when one of them is walked again.
     pub(crate) fn in_front<T>(
         &mut self,
@@ -339,12 +339,12 @@ impl Datagram {
 /// Datagrams that packets can become when they are read: what one can become beside as many of others.
 const READ: usize = 2 * MAX_SEGMENTS;
 
-/// Datagrams that those can become when they prove too large and are walked again, once each: another for each, and
+/// Datagrams that those can become when the kernel refuses them as too large and they are walked again, once each: another for each, and
 /// fragments of 512 bytes and more (RFC 791 demands 576 of every path) of all that was read. Half of that allows for
 /// headers.
 const AGAIN: usize = READ + (OUTBOUND_BYTES + FRAME) / 256;
 
-/// Datagrams that there is memory for. There is always room for one more, then, until all went.
+/// Datagrams that there is memory for. So there is always room for one more until all were sent.
 const DATAGRAMS: usize = READ + AGAIN;
 
 /// Bytes of a head at most: VXLAN, Ethernet, and the inner packet's own headers.

@@ -1,9 +1,9 @@
-//! What waits for one transmit socket, in order, as few messages as can be.
+//! The datagrams that wait for one transmit socket, in order, as few messages as possible.
 //!
-//! Theory of operation: a *train* is datagrams to one peer that leave as one message, cut apart again by the kernel or
-//! the network card (`UDP_SEGMENT`): all of one length, the last perhaps shorter. A datagram joins the latest train to
-//! its peer, or begins a train behind all others. All packets of a flow go to one peer through one socket, so they leave
-//! in the order in which they came, whatever else joins in between.
+//! Theory of operation: a *GSO batch* is a run of datagrams to one peer that leave as one message, which the kernel or
+//! the network card cuts apart again (`UDP_SEGMENT`): all of one length, the last may be shorter. A datagram joins the
+//! latest GSO batch to its peer, or begins a new one at the end of the queue. All packets of a flow go to one peer
+//! through one socket, so they leave in the order in which they came, whatever other datagrams join in between.
 
 use std::net::SocketAddr;
 
@@ -12,18 +12,18 @@ use encap::{Ecn, Family};
 use crate::limits::{GSO_BATCHES_SEARCHED, GSO_BYTES_V4, GSO_BYTES_V6, GSO_SEGMENTS};
 use crate::now::Now;
 
-/// Trains that wait for one transmit socket.
+/// The GSO batches that wait for one transmit socket.
 pub(crate) struct TxQueue {
     batches: Vec<GsoBatch>,
-    /// Trains before this one went already.
+    /// Number of the first batch that was not sent yet.
     done: usize,
-    /// Since when the socket takes nothing.
+    /// Since when the socket has been full.
     pub(crate) held_since: Option<Now>,
-    /// The latest datagram filled its train.
+    /// The latest datagram filled its batch.
     filled: bool,
 }
 
-/// Datagrams that leave as one message, or one after the other when they are `apart`.
+/// Datagrams that leave as one message, or as one message each where `one_by_one` is set.
 #[derive(Clone, Copy)]
 pub(crate) struct GsoBatch {
     /// Outer destination.
@@ -37,16 +37,17 @@ pub(crate) struct GsoBatch {
     /// Numbers of the first and last datagram; they are linked.
     pub(crate) first: u32,
     pub(crate) last: u32,
-    /// To be sent datagram by datagram.
+    /// Each datagram is sent as a message of its own.
     pub(crate) one_by_one: bool,
-    /// Refused as a train, and none of its datagrams was refused since.
+    /// The kernel refused it as one message, and has refused none of its datagrams since.
     pub(crate) gso_suspect: bool,
     bytes: usize,
     sealed: bool,
 }
 
 impl TxQueue {
-    /// An empty queue with memory for as many trains as one batch can be; pages that none needed stay with the kernel.
+    /// An empty queue with memory for as many GSO batches as one outbound batch can become; the kernel allocates only pages
+    /// that are written.
     pub(super) fn new(batches: usize) -> TxQueue {
         TxQueue {
             batches: Vec::with_capacity(batches),
@@ -56,7 +57,7 @@ impl TxQueue {
         }
     }
 
-    /// Appends datagram number `number` of `len` bytes. Returns the number of the one that it follows in its train.
+    /// Appends datagram number `number` of `len` bytes. Returns the number of the datagram that it follows in its GSO batch.
     pub(super) fn push(
         &mut self,
         number: u32,
@@ -93,12 +94,12 @@ impl TxQueue {
         None
     }
 
-    /// Whether the latest datagram filled its train: another of the same length begins a new one.
+    /// Whether the latest datagram filled its batch: another of the same length begins a new one.
     pub(crate) fn was_filled(&self) -> bool {
         self.filled
     }
 
-    /// Trains that wait, oldest first.
+    /// The batches that wait, oldest first.
     pub(crate) fn waiting(&self) -> &[GsoBatch] {
         self.batches.get(self.done..).unwrap_or_default()
     }
@@ -108,17 +109,17 @@ impl TxQueue {
         self.waiting().iter().map(|batch| batch.count).sum()
     }
 
-    /// The train to go next.
+    /// The batch to be sent next.
     pub(crate) fn front(&mut self) -> Option<&mut GsoBatch> {
         self.batches.get_mut(self.done)
     }
 
-    /// The train to go next went, or has nothing left.
+    /// Removes the front batch: all of it was sent or dropped.
     pub(super) fn pop(&mut self) {
         self.done += 1;
     }
 
-    /// No train is a train any more, and none takes another datagram.
+    /// Has every batch sent datagram by datagram, and lets no datagram join.
     pub(crate) fn split_all(&mut self) {
         for batch in self.batches.iter_mut().skip(self.done) {
             batch.one_by_one = true;
@@ -126,7 +127,7 @@ impl TxQueue {
         }
     }
 
-    /// Nothing joins what waits now.
+    /// Lets no datagram join a batch that waits now.
     pub(super) fn seal(&mut self) {
         for batch in self.batches.iter_mut().skip(self.done) {
             batch.sealed = true;
@@ -138,7 +139,7 @@ impl TxQueue {
         self.batches.len()
     }
 
-    /// Moves what was appended since the queue had `before` trains to the front of those that wait.
+    /// Moves the batches appended since the queue had `before` of them to the front of those that wait.
     pub(super) fn bring_forward(&mut self, before: usize) {
         let appended = self.batches.len().saturating_sub(before);
         if let Some(waiting) = self.batches.get_mut(self.done..) {
@@ -146,7 +147,7 @@ impl TxQueue {
         }
     }
 
-    /// Forgets everything and returns how many datagrams waited.
+    /// Empties the queue and returns how many datagrams waited.
     pub(crate) fn discard(&mut self) -> usize {
         let count = self.count();
         self.batches.clear();

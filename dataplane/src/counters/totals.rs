@@ -18,7 +18,7 @@ pub struct Totals {
 /// The counters of one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerTotals {
-    /// Steps made; stands still when the worker hangs.
+    /// Steps made; does not change while the worker hangs.
     pub tick: u64,
     /// Version of the snapshot that the worker forwards by.
     pub snapshot: u64,
@@ -46,15 +46,15 @@ pub struct OffloadsInUse {
 /// One direction's terms of the conservation law, in inner wire packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Came in.
+    /// Read from the device, or received from a peer.
     pub received: u64,
     /// Made by us: ICMP errors, fragments beyond the first.
     pub originated: u64,
-    /// Went to a peer.
+    /// Sent to a peer.
     pub sent: u64,
-    /// Went into the tunnel device.
+    /// Written to the tunnel device.
     pub delivered: u64,
-    /// Still in our hands.
+    /// Held by the worker.
     pub held: u64,
     /// Dropped, by the reason's number.
     pub drops: [u64; DropReason::COUNT],

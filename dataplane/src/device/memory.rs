@@ -32,7 +32,7 @@ pub struct Memory {
     pub down: bool,
     /// Hand over and take super-packets and unfinished checksums.
     pub offloads: bool,
-    /// Refuse every super-packet with `EINVAL`, as a kernel does that does not keep its word.
+    /// Refuse every super-packet with `EINVAL`, as a kernel that does not support the offload it granted.
     pub refuses_cuts: bool,
     /// Super-packets that the worker wrote.
     pub cuts: usize,
@@ -200,7 +200,7 @@ impl Device for Memory {
     }
 }
 
-/// Takes the checksum of a wire packet back to where a sender leaves it that expects somebody else to finish it.
+/// Replaces the checksum of a wire packet by the pseudo-header's sum, as a sender with checksum offload leaves it.
 fn leave_unfinished(packet: &mut [u8]) -> Offload {
     let Ok(inner) = Inner::parse(packet) else {
         return Offload::NONE;

@@ -40,8 +40,8 @@ pub trait Device {
         Offloads::NONE
     }
 
-    /// A packet whose write with an offload was refused was then taken, finished and cut: proof that the offload, not
-    /// the packet, was at fault.
+    /// Notes that a packet whose write with an offload was refused was then taken, finished and cut: the offload, not the
+    /// packet, was at fault.
     fn offload_failed(&mut self, _refused: Offload, _now: Now) {}
 
     /// How often an offload was given up.

@@ -1,5 +1,5 @@
 //! The header beside each packet of the fast device: `struct virtio_net_hdr` of `linux/virtio_net.h`, 10 bytes in the
-//! byte order of this machine (`tun_is_little_endian` of tun.c, as nobody here asks for another).
+//! byte order of this machine (`tun_is_little_endian` of tun.c, as Tartan never sets another).
 //!
 //! ```text
 //!   0      1         2        4         6           8
@@ -9,8 +9,8 @@
 use super::{Cut, GsoType, Offload, Unfinished};
 use crate::sys::tun::HEADER;
 
-/// What the header of a packet that was read leaves to do. What it says and we do not know is left out: such a packet
-/// is judged by its bytes alone.
+/// The offload in the header of a packet that was read. Values that we do not know are left out: such a packet is
+/// checked by its bytes alone.
 pub(super) fn read(header: &[u8; HEADER]) -> Offload {
     let [flags, kind, h0, h1, s0, s1, c0, c1, o0, o1] = *header;
     let size = u16::from_ne_bytes([s0, s1]);

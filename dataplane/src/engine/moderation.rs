@@ -1,13 +1,11 @@
-//! Whether a worker that has emptied its sources leaves packets some time to gather before it looks again.
+//! Whether a worker that has emptied its sources pauses for packets to gather, as network cards moderate interrupts.
 //!
-//! Theory of operation: a worker is faster than most senders, so it follows a flood closely, and meets it in batches of a
-//! few packets. Each batch costs system calls, a whole way through both kernels and a wake-up at the other end; and the
-//! sender pays too, for waking the worker, or for the cache lines of a queue that is emptied while it is filled. Network
-//! cards know the same trouble and moderate their interrupts. So does a worker whose packets have gone only one way for
-//! several batches, by several small ones at a time: it sleeps a moment, and the core is free for whoever wants it. A packet
-//! that comes alone never waits, nor does bulk, whose batches are large by themselves, nor what is answered; but where
-//! another worker carries the answers, this one cannot know of them. What was learned of one flood says nothing of the
-//! next: after a quiet time it is forgotten.
+//! Theory of operation: a worker is faster than most senders, so it reads a flood in batches of a few packets. Each batch
+//! costs system calls, a pass through both kernels and a wake-up at the other end; the sender pays too, for waking the
+//! worker, or for the cache lines of a queue that is emptied while it is filled. So a worker pauses for a moment when its
+//! packets have gone only one way for several batches, several small packets at a time; other threads can use the core.
+//! A packet that comes alone never waits, nor does bulk, whose batches are large anyway, nor traffic with replies; but
+//! where another worker carries the replies, this one does not see them. After a quiet time the worker starts anew.
 
 use std::time::Duration;
 
@@ -20,17 +18,17 @@ use crate::worker::{Amount, Work};
 /// What a worker has learned of its batches.
 #[derive(Debug, Default)]
 pub(super) struct Moderation {
-    /// The way that the latest packets went.
-    way: Way,
-    /// Batches in a row that went this way alone.
+    /// The direction of the latest packets.
+    way: Traffic,
+    /// Batches in a row with packets of this direction alone.
     steps: u32,
     /// When the latest of them was.
     latest: Now,
 }
 
-/// Where the packets of a batch went.
+/// The direction of the packets of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Way {
+enum Traffic {
     #[default]
     Both,
     Out,
@@ -42,12 +40,12 @@ impl Moderation {
     pub(super) fn learn(&mut self, work: Work, now: Now) -> Duration {
         let (way, amount) = match (work.outbound.packets, work.inbound.packets) {
             (0, 0) => return Duration::ZERO,
-            (_, 0) => (Way::Out, work.outbound),
-            (0, _) => (Way::In, work.inbound),
-            _ => (Way::Both, Amount::default()),
+            (_, 0) => (Traffic::Out, work.outbound),
+            (0, _) => (Traffic::In, work.inbound),
+            _ => (Traffic::Both, Amount::default()),
         };
         let was_quiet = now.since(self.latest) > MODERATION_MEMORY;
-        if was_quiet || way != self.way || way == Way::Both {
+        if was_quiet || way != self.way || way == Traffic::Both {
             self.steps = 0;
         }
         self.way = way;

@@ -36,7 +36,7 @@ pub(super) struct Thread {
     pub(super) unpinned: Arc<AtomicBool>,
     /// Of the worker's poll.
     registry: Registry,
-    /// Sockets that the worker is to take at its next wake-up, in the place of those it has.
+    /// Sockets that the worker adopts at its next wake-up, in place of its own.
     pending_sockets: Arc<ArrayQueue<Sockets>>,
 }
 
@@ -97,8 +97,8 @@ impl Thread {
         })
     }
 
-    /// Has the worker's poll watch further sockets: the worker cannot fail to take them then. Until it does, their
-    /// wake-ups only make it read those that it has.
+    /// Adds sockets to the worker's poll, so that adopting them cannot fail. Until the worker adopts them, their events
+    /// only make it read the sockets that it has.
     pub(super) fn watch(&self, sockets: &Sockets) -> io::Result<()> {
         for (token, descriptor) in descriptors(sockets) {
             let mut source = SourceFd(&descriptor);
@@ -118,7 +118,7 @@ impl Thread {
         unwatch(&self.registry, sockets);
     }
 
-    /// Hands over sockets that are watched. Others that the worker has not taken yet give way.
+    /// Hands over sockets that are watched. They replace earlier ones that the worker has not adopted yet.
     pub(super) fn rebind(&self, sockets: Sockets) {
         if let Some(overtaken) = self.pending_sockets.force_push(sockets) {
             unwatch(&self.registry, &overtaken);
@@ -140,7 +140,7 @@ fn unwatch(registry: &Registry, sockets: &Sockets) {
     }
 }
 
-/// What is read. Reports of what left through other sockets are looked for (`worker::error_reports`).
+/// The descriptors to read. Workers check the error queues of other sockets themselves (`worker::error_reports`).
 fn descriptors(sockets: &Sockets) -> impl Iterator<Item = (Token, RawFd)> {
     let all = sockets.descriptors();
     all.map(|(port, descriptor)| (token(port), descriptor))
@@ -152,7 +152,7 @@ struct Loop {
     poll: Poll,
     shared: Arc<Shared>,
     pending_sockets: Arc<ArrayQueue<Sockets>>,
-    /// Sockets for which the poll also wakes when they take more.
+    /// Full sockets, for which the poll also waits until they are writable.
     watched: Vec<(Port, RawFd)>,
     moderation: Moderation,
     spin: Spin,
@@ -184,7 +184,7 @@ impl Loop {
         }
         shared.senders.leave();
         loop {
-            // First the others, then what they left.
+            // Read this before the drain: then the drain finds all that the others pushed.
             let all_left = shared.senders.are_gone();
             let rest = self.worker.drain(snapshot.load(), self.shared.now());
             if all_left && !rest {
@@ -194,7 +194,7 @@ impl Loop {
         }
     }
 
-    /// Waits for something to do: lets packets gather or looks on for a while where that pays, then sleeps.
+    /// Waits for work: pauses while packets gather, busy-polls while gaps are short, then sleeps.
     fn idle(&mut self, events: &mut Events, pause: Duration) {
         if !pause.is_zero() {
             std::thread::sleep(pause);
@@ -206,20 +206,20 @@ impl Loop {
         self.spin.learn(self.shared.now().since(start));
     }
 
-    /// Polls without sleeping, since `start`. Returns whether there was something.
+    /// Polls without sleeping, since `start`. Returns whether there is work.
     fn busy_poll(&mut self, events: &mut Events, start: Now) -> bool {
         let time = self.spin.time();
         while self.shared.now().since(start) < time {
             if self.worker.has_shares() || self.sleep(events, Duration::ZERO) {
                 return true;
             }
-            // Whoever else can run on this core runs now, perhaps the pod whose answer is waited for.
+            // Let other threads of this core run, perhaps the pod whose reply is awaited.
             std::thread::yield_now();
         }
         false
     }
 
-    /// Sleeps, unless something came from another worker at the last moment.
+    /// Sleeps, unless another worker pushed something at the last moment.
     fn rest(&mut self, events: &mut Events, timeout: Duration) {
         let timeout = if self.worker.may_sleep() {
             timeout
@@ -253,7 +253,7 @@ impl Loop {
         !events.is_empty()
     }
 
-    /// Takes sockets that have come, if any have, and closes the old ones.
+    /// Adopts pending sockets, if there are any, and closes the old ones.
     fn adopt_sockets(&mut self) {
         if let Some(sockets) = self.pending_sockets.pop() {
             self.watch_room(false);
@@ -278,8 +278,8 @@ impl Loop {
         }
     }
 
-    /// Whether the poll also wakes when the socket takes more. Refused only for lack of memory; then the hold ends by its
-    /// time.
+    /// Sets whether the poll also waits until the socket is writable. Refused only for lack of memory; then the hold ends
+    /// by time.
     fn watch(&self, (port, descriptor): (Port, RawFd), room: bool) {
         let mut source = SourceFd(&descriptor);
         let registry = self.poll.registry();

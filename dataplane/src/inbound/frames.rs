@@ -8,9 +8,9 @@ use crate::batch::Frame;
 
 /// Buffers to deliver from.
 pub(crate) enum Frames<'a> {
-    /// Nobody else reads them: a packet may be rewritten where it lies.
+    /// Of this worker alone: a packet may be rewritten in place.
     Own(&'a mut [Frame]),
-    /// Other workers read other packets of them meanwhile.
+    /// Other workers read other packets of them at the same time: read only.
     Shared(&'a [Frame]),
 }
 
@@ -27,7 +27,7 @@ impl Frames<'_> {
         self.bytes_mut(place.frame.into(), start..start + len)
     }
 
-    /// Bytes of buffer number `frame`, likewise.
+    /// Bytes of buffer number `frame`; none where the buffer ends before them.
     pub(super) fn bytes(&self, frame: usize, range: Range<usize>) -> &[u8] {
         let frames = match self {
             Frames::Own(frames) => frames,
@@ -37,7 +37,7 @@ impl Frames<'_> {
         bytes.unwrap_or_default()
     }
 
-    /// Likewise, as [`Frames::at_mut`].
+    /// Bytes of buffer number `frame`, to be rewritten; `None` where the buffers are shared.
     pub(super) fn bytes_mut(&mut self, frame: usize, range: Range<usize>) -> Option<&mut [u8]> {
         match self {
             Frames::Own(frames) => frames.get_mut(frame)?.get_mut(range),

@@ -1,6 +1,6 @@
-//! What the tables said of the datagram before: datagrams come in runs of one flow, so it mostly holds for the next.
+//! The table look-ups of the latest datagram: datagrams come in runs of one flow, so the next mostly has the same.
 //!
-//! It lives for one batch over one snapshot, so it is never out of date. A refusal is remembered like a permission.
+//! The cache lives for one batch and one snapshot, so it is never out of date. It caches refusals too.
 
 use std::net::IpAddr;
 
@@ -10,17 +10,17 @@ use crate::drops::DropReason;
 use crate::peers::{Peer, PeerId};
 use crate::snapshot::Snapshot;
 
-/// The latest answers.
+/// The latest peer and the latest checked pair of addresses.
 #[derive(Default)]
 pub(crate) struct PeerCache<'a> {
     sender: Option<(IpAddr, Sender<'a>)>,
     pair: Option<(AddressPair, Result<(), DropReason>)>,
 }
 
-/// The peer that an outer source stands for.
+/// The peer of an outer source, if it is one.
 type Sender<'a> = Option<(PeerId, &'a Peer)>;
 
-/// From a peer's pod to one of ours.
+/// The source and destination of an inner packet, and the peer that sent it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct AddressPair {
     peer: PeerId,
@@ -29,7 +29,7 @@ struct AddressPair {
 }
 
 impl<'a> PeerCache<'a> {
-    /// The peer that outer source `address` stands for.
+    /// The peer with outer source `address`.
     pub(super) fn sender(&mut self, snapshot: &'a Snapshot, address: IpAddr) -> Sender<'a> {
         match self.sender {
             Some((known, sender)) if known == address => sender,
@@ -41,7 +41,7 @@ impl<'a> PeerCache<'a> {
         }
     }
 
-    /// Whether the inner source is the peer's, and the inner destination ours.
+    /// Checks that the inner source is the peer's, and the inner destination ours.
     pub(super) fn check_addresses(
         &mut self,
         snapshot: &Snapshot,

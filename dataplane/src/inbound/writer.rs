@@ -1,8 +1,8 @@
-//! The device's side of delivery: writes, what they prove, and who is told of it.
+//! Writes packets to the device, counts them, and detects offloads that fail.
 //!
-//! A write that leaves something undone can be refused because the packet is no good or because the device does not take
-//! what it said it would. So after `EINVAL` or `EIO` the same wire packets are written finished and one by one. If all
-//! are taken, the offload was at fault, and the device is told.
+//! The kernel can refuse a write with an offload because the packet is bad or because it does not support the offload
+//! that it granted. So after `EINVAL` or `EIO` the same wire packets are written finished and one by one. If the kernel
+//! takes all of them, the offload was at fault, and [`Device::offload_failed`] is called.
 
 use std::io::{self, IoSlice};
 
@@ -38,7 +38,7 @@ impl<D: Device> Writer<'_, D> {
         self.frames.at(place)
     }
 
-    /// Writes a packet that the coalescer hands out.
+    /// Writes a packet of the coalescer.
     pub(super) fn gathered(&mut self, packet: &Packet<'_>) {
         let id = PeerId(packet.owner);
         match self.write_gathered(packet) {
@@ -69,7 +69,7 @@ impl<D: Device> Writer<'_, D> {
         self.account(id, written, inner.len)
     }
 
-    /// Writes the packets that a super-packet is really, and returns how many were taken.
+    /// Writes the wire packets of a super-packet, and returns how many the device took.
     pub(super) fn cut(&mut self, id: PeerId, place: FrameSlice, plan: &SegmentPlan) -> usize {
         let Some(headers) = plan.headers(self.bytes(place)) else {
             self.drop(id, DropReason::BadSuperPacket, plan.count());
@@ -92,7 +92,7 @@ impl<D: Device> Writer<'_, D> {
         taken
     }
 
-    /// Notes the end of `packets` packets.
+    /// Counts `packets` dropped packets.
     pub(super) fn drop(&self, id: PeerId, reason: DropReason, packets: usize) {
         if let Some(peer) = self.snapshot.peers.peer(id) {
             peer.count_refused(packets);
@@ -124,7 +124,7 @@ impl<D: Device> Writer<'_, D> {
 
     /// Writes the wire packets of a refused packet one by one.
     fn replay(&mut self, id: PeerId, packet: &Packet<'_>) {
-        // A super-packet that came as one is cut here now; what was gathered here is wire packets already.
+        // A super-packet that came as one is cut now; coalesced packets are wire packets already.
         let size = packet.offload.cut.map(|cut| cut.size);
         let size = size.filter(|_| packet.header.is_empty());
         let mut taken = 0;
@@ -143,7 +143,7 @@ impl<D: Device> Writer<'_, D> {
         }
     }
 
-    /// Writes the packet at `place`, cut at `size` payload bytes if it is really many; returns how many were taken.
+    /// Writes the packet at `place`, cut at `size` payload bytes if it is a super-packet; returns how many the device took.
     fn replay_at(&mut self, id: PeerId, place: FrameSlice, size: Option<u16>) -> Option<usize> {
         let packet = self.bytes(place);
         let inner = Inner::parse(packet).ok()?;
@@ -178,7 +178,7 @@ impl<D: Device> Writer<'_, D> {
     }
 }
 
-/// `packet` without its unfinished checksum, and between the two halves what belongs there.
+/// `packet` in front of its unfinished checksum, the finished checksum, and the packet behind it.
 fn finish(packet: &[u8], start: usize, offset: usize) -> (&[u8], [u8; 2], &[u8]) {
     // They cannot be out of bounds: the field was found by reading there.
     let (before, rest) = packet
@@ -189,7 +189,7 @@ fn finish(packet: &[u8], start: usize, offset: usize) -> (&[u8], [u8; 2], &[u8])
     (before, checksum, after)
 }
 
-/// Whether `error` of a write may be about what it left undone.
+/// Whether `error` of a write may be due to its offload.
 fn may_be_offload(error: &io::Error, offload: Offload) -> bool {
     let reason = matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EIO));
     reason && offload != Offload::NONE

@@ -1,4 +1,4 @@
-//! Where an outbound packet goes, and whether it fits.
+//! The route of an outbound packet, and whether it fits the path.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,7 +13,7 @@ use crate::peers::Way;
 use crate::snapshot::Snapshot;
 use crate::underlay::TxSlot;
 
-/// Where a packet goes, and how.
+/// The way of a packet, its transmit slot, and its outer ECN codepoint.
 pub(super) struct Target<'a> {
     way: &'a Way,
     pub(super) slot: TxSlot,
@@ -29,7 +29,7 @@ pub(super) enum Fit {
 }
 
 impl Target<'_> {
-    /// What stands in front of the inner packet.
+    /// The bytes in front of the inner packet.
     pub(super) fn outer(&self) -> &[u8] {
         self.way.header.as_slice()
     }
@@ -41,7 +41,7 @@ impl Target<'_> {
 }
 
 impl<'a, D> Outbound<'a, D> {
-    /// Where the packet goes, and whether a wire packet of `length` bytes fits there.
+    /// Looks up the way of the packet, and whether a wire packet of `length` bytes fits it.
     pub(super) fn target(
         &mut self,
         inner: &Inner,
@@ -74,8 +74,8 @@ impl<'a, D> Outbound<'a, D> {
         Ok(way)
     }
 
-    /// Likewise of a packet that our own kernel refused as too large. On a path narrower than the least that every host
-    /// must accept nothing more can be done for it; if nothing is known of such a path, it is tried once more.
+    /// As [`Outbound::target`], for a packet that our own kernel refused as too large. The packet is refused if the path
+    /// is narrower than the least size that every host must accept; if no such path MTU is known, it is sent once more.
     pub(super) fn retry_target(
         &mut self,
         inner: &Inner,
@@ -89,7 +89,7 @@ impl<'a, D> Outbound<'a, D> {
     }
 }
 
-/// Two pods, and the way from one to the other.
+/// The latest route: two pods, and the way from one to the other.
 pub(crate) struct RouteCache<'a> {
     source: IpAddr,
     destination: IpAddr,
@@ -134,7 +134,7 @@ fn fit(way: &Way, inner: &Inner, length: usize, now: Now) -> Result<Fit, Refusal
     }
 }
 
-/// RFC 792: only who forbade to cut is told.
+/// RFC 792: an ICMP error answers only a packet that forbids fragmentation.
 fn too_big(way: &Way, inner: &Inner, now: Now) -> Refusal {
     let answer = IcmpError::TooBig(way.inner_mtu(inner.family, now));
     Refusal(DropReason::TooBig, inner.dont_fragment.then_some(answer))

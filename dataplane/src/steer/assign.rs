@@ -1,4 +1,4 @@
-//! Whose each datagram of a batch is.
+//! Assigns each datagram of a batch to the worker that owns its flow.
 
 use encap::Format;
 use encap::inner::Inner;
@@ -8,19 +8,19 @@ use super::steered_batch::{SteeredBatch, SteeredDatagram};
 use crate::inbound::{Datagrams, super_packet};
 use crate::snapshot::Snapshot;
 
-/// What a batch held.
+/// The contents of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Assigned {
     /// Datagrams.
     pub(crate) datagrams: usize,
-    /// Those that found no room in the share of their owner.
+    /// Those for which their owner's share had no room.
     pub(crate) lost: usize,
     /// Bytes received.
     pub(crate) bytes: usize,
 }
 
-/// Gives every datagram of the first `count` buffers of `batch`, of the `udp` format, to its owner. What shows no flow, or
-/// comes from nobody we know, stays with `own`, the worker that received it.
+/// Assigns every datagram of the first `count` buffers of `batch`, of the `udp` format, to its owner. A datagram without
+/// a flow, or from an address of no peer, stays with `own`, the worker that received it.
 pub(crate) fn sort(
     batch: &mut SteeredBatch,
     count: usize,
@@ -52,14 +52,14 @@ pub(crate) fn sort(
     sorted
 }
 
-/// Which of `workers` workers delivers a flow. By the high bits of its hash: others take the low ones, transmit sockets
-/// among them.
+/// The worker, of `workers`, that delivers a flow: selected by the high bits of its hash. Transmit sockets are selected
+/// by the low bits.
 fn owner(hash: u32, workers: usize) -> usize {
     ((u64::from(hash) * workers as u64) >> u32::BITS) as usize
 }
 
-/// Leaves the checksum of a super-packet unfinished, if it is right: the device wants it so, and an owner must not write
-/// where others read.
+/// Leaves the checksum of a super-packet unfinished, if it is right: the device requires that, and an owner must not
+/// write to a batch that others read.
 fn prepare(datagram: &mut [u8], inner: &Inner, inner_segment: Option<u16>, device_mtu: u16) {
     let packet = datagram.get_mut(..inner.len).unwrap_or_default();
     let plan = super_packet(packet, inner, inner_segment, device_mtu);

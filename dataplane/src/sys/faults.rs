@@ -1,4 +1,4 @@
-//! System calls that fail on demand, so that tests meet a kernel which refuses what this one grants.
+//! System calls that fail on demand, so that tests can run against a kernel that refuses what this one grants.
 //!
 //! Theory of operation: a word of bits, one per [`InjectedFault`], none set unless a test calls [`set`]. Each is looked at only
 //! where the call it spoils would be made with an offload, so the plain path never asks.
@@ -28,7 +28,7 @@ impl InjectedFault {
         InjectedFault::FastDevice,
     ];
 
-    /// The name, for people.
+    /// The name in `TARTAN_FAULTS`.
     pub const fn name(self) -> &'static str {
         match self {
             InjectedFault::GsoWrites => "gso-writes",

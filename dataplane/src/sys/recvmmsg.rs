@@ -147,10 +147,10 @@ fn describe(message: &libc::mmsghdr, name: SockAddrStorage, control: &[u8]) -> M
     let name = unsafe { SockAddr::new(name, message.msg_hdr.msg_namelen) };
     let mut meta = Meta {
         len: message.msg_len as usize,
-        source: name.as_socket().map_or(NOBODY, unmapped),
+        source: name.as_socket().map_or(UNSPECIFIED, unmapped),
         ecn: Ecn::NotEct,
         segment: None,
-        // Without its control messages a buffer cannot be told from a train of datagrams.
+        // Without its control messages the buffer may hold one datagram or several.
         truncated: message.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0,
     };
     let used = control
@@ -190,4 +190,4 @@ struct ControlSpace([u8; CONTROL]);
 /// `linux/errqueue.h`
 const SO_EE_ORIGIN_LOCAL: u8 = 1;
 
-const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+const UNSPECIFIED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);

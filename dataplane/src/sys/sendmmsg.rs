@@ -49,11 +49,11 @@ impl SendBuffers {
         }
     }
 
-    /// Sends messages in order until one is refused, and tells how many went. More than fit one call are left to the
-    /// next.
+    /// Sends messages in order until one is refused, and returns how many were sent. Messages that do not fit one call
+    /// are left to the next.
     ///
     /// # Errors
-    /// Only if the first was refused: then none went.
+    /// Only if the first was refused: then none was sent.
     pub(crate) fn send<'a>(
         &mut self,
         socket: impl AsFd,

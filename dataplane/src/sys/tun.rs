@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::faults::{self, InjectedFault};
 
-/// What `TUNGETIFF` tells about a descriptor.
+/// What `TUNGETIFF` returns for a descriptor.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Interface {
     /// The device's name.
@@ -45,7 +45,7 @@ pub(crate) const HEADER: usize = 10;
 pub(crate) fn into_owned(interface: tun_tap::Iface) -> OwnedFd {
     let raw = interface.into_raw_fd();
     // WHY: tun-tap predates `OwnedFd`.
-    // SAFETY: `into_raw_fd` gives up ownership of an open descriptor, and nobody else has it.
+    // SAFETY: `into_raw_fd` gives up ownership of an open descriptor, and no other owner has it.
     unsafe { OwnedFd::from_raw_fd(raw) }
 }
 

@@ -49,11 +49,11 @@ pub struct Memory {
     pub errors: VecDeque<i32>,
     /// Datagrams of more bytes of UDP payload meet `EMSGSIZE`.
     pub largest: Option<usize>,
-    /// Messages of several datagrams are said to be taken.
+    /// Whether the underlay says that it takes messages of several datagrams.
     pub takes_gso: bool,
     /// The error that all of them meet, by `errno`.
     pub gso_refusal: Option<i32>,
-    /// How often it was proved that they are not taken.
+    /// How often the worker noted that the offload failed.
     pub offload_failures: usize,
     /// The outer source port of the first transmit socket for VXLAN, the others follow; without it all leaves from the
     /// port that it goes to.
@@ -185,11 +185,11 @@ impl Underlay for Memory {
         Ok(count)
     }
 
-    fn takes_gso(&mut self, _exit: TxSlot, _now: Now) -> bool {
+    fn takes_gso(&mut self, _slot: TxSlot, _now: Now) -> bool {
         self.takes_gso
     }
 
-    fn offload_failed(&mut self, _exit: TxSlot, _now: Now) {
+    fn offload_failed(&mut self, _slot: TxSlot, _now: Now) {
         self.offload_failures += 1;
     }
 
@@ -205,7 +205,7 @@ impl Underlay for Memory {
         None
     }
 
-    fn tx_descriptor(&self, _exit: TxSlot) -> Option<RawFd> {
+    fn tx_descriptor(&self, _slot: TxSlot) -> Option<RawFd> {
         None
     }
 }

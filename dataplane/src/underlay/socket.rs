@@ -2,16 +2,16 @@
 //!
 //! Theory of operation: flannel sends all of `udp` from its one port, so that port's socket does both. VXLAN wants the
 //! outer source port to vary with the flow, so it leaves through transmit sockets with ports of their own, which never
-//! receive. Each socket may send several datagrams as one message until the kernel proves that it does not take them
+//! receive. Each socket may send several datagrams as one message until the kernel refuses such messages
 //! ([`crate::probation`]).
 //!
 //! Where a node has several workers, each has a socket for every port, and those of one port are a group
-//! (`SO_REUSEPORT`): the kernel gives all datagrams from one outer address and port to one of them, to which
-//! [`reuseport`] tells. The first is bound for itself alone, which fails if anybody holds the port; only then is it
-//! opened to others, which join it. So no other program can have been joined. Whoever comes later gets in only as the
-//! same user, in the same network namespace, and asking for it by the same option; a program of another user, or one
-//! that just binds the port, is refused. A single worker's socket is open to nobody. A group is complete before its
-//! first socket is read: one more would take its share of the flows away from the others.
+//! (`SO_REUSEPORT`): the kernel gives all datagrams from one outer address and port to one of them, which
+//! [`mod@reuseport`] selects. The first is bound alone, which fails if another process holds the port; only then the
+//! others join it. So the group has no socket of another program. A program can join later only as the same user, in the
+//! same network namespace, and with the same option; the kernel refuses a program of another user, or one that just
+//! binds the port. No socket can join a single worker's. A group is complete before its first socket is read: a socket
+//! that joins later would take flows from the others.
 
 mod bind;
 mod error;
@@ -42,11 +42,11 @@ pub use spec::SocketSpec;
 pub struct Sockets {
     /// By [`Port::index`].
     receive: [Option<Socket>; Port::ALL.len()],
-    /// By [`TxSlot::index`]; where there is none, that of lane 0 sends, or else the port's own.
+    /// By [`TxSlot::index`]; without one, the socket of lane 0 sends, or else the port's own.
     transmit: [Option<Socket>; TxSlot::COUNT],
-    /// Whether each exit sends several datagrams as one message, by [`TxSlot::index`].
+    /// Whether each slot sends several datagrams as one message, by [`TxSlot::index`].
     batches: [Probation; TxSlot::COUNT],
-    /// The kernel knows of such messages at all.
+    /// The kernel supports `UDP_SEGMENT`.
     supports_gso: bool,
     given_up: u64,
     outbox: SendBuffers,
@@ -191,7 +191,7 @@ impl Underlay for Sockets {
     }
 }
 
-/// The socket that sends for an exit. Flows of a lane without one share that of lane 0, so their outer port is still that
+/// The socket that sends for a slot. Flows of a lane without one share that of lane 0, so their outer port is still that
 /// of a transmit socket.
 fn sending<'a>(
     receive: &'a [Option<Socket>],

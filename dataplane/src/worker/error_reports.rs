@@ -1,17 +1,17 @@
-//! When a worker looks for reports of datagrams that it sent.
+//! When a worker reads the error queues of the sockets that it sent through.
 //!
-//! Theory of operation: VXLAN leaves through sockets that receive nothing but reports. A poll would tell of those at
-//! once, but the kernel asks whoever polls a socket about every datagram that leaves it (`sock_wfree`,
-//! `ep_poll_callback`), and a train is many. So nobody polls them. A report comes a round trip after its datagram, and
-//! matters to the next one: before it reads from the device, a worker looks at the ports that it has sent through, every
-//! [`ERROR_QUEUE_CHECK`] until [`ERROR_QUEUE_CHECKED_FOR`] after the latest datagram, and then once more. It wakes for none of this; one that
-//! sleeps looks when it shows that it is alive.
+//! Theory of operation: VXLAN leaves through sockets that receive nothing but error reports. A poll would announce
+//! those at once, but the kernel calls the poll of a socket for every datagram that leaves it (`sock_wfree`,
+//! `ep_poll_callback`), and a GSO batch is many. So workers do not poll them. A report comes a round trip after its
+//! datagram and concerns the next one: before it reads from the device, a worker checks the ports that it sent through, every
+//! [`ERROR_QUEUE_CHECK`] until [`ERROR_QUEUE_CHECKED_FOR`] after the latest datagram, and then once more. It does not wake for this;
+//! a sleeping worker checks at its next tick.
 
 use crate::limits::{ERROR_QUEUE_CHECK, ERROR_QUEUE_CHECKED_FOR};
 use crate::now::Now;
 use crate::underlay::Port;
 
-/// What reports may still come of.
+/// Which ports may still get reports.
 #[derive(Debug, Default)]
 pub(super) struct ErrorReports {
     /// When the latest datagram was sent that may be reported, by [`Port::index`].
@@ -27,7 +27,7 @@ impl ErrorReports {
         }
     }
 
-    /// The ports to look at `now`, by [`Port::index`].
+    /// The ports whose error queue is to be read `now`, by [`Port::index`].
     pub(super) fn due(&mut self, now: Now) -> [bool; Port::ALL.len()] {
         if now.since(self.last_check) < ERROR_QUEUE_CHECK {
             return Default::default();
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_sent_through_is_looked_at_for_a_while() {
+    fn a_port_is_checked_for_a_while_after_a_send() {
         let [first, second, ..] = Port::ALL;
         let later = |times| Now(0).after(ERROR_QUEUE_CHECK * times);
         let mut reports = ErrorReports::default();

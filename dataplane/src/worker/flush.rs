@@ -1,11 +1,11 @@
-//! The last stage outbound: what waits goes to the underlay, exit by exit, in order.
+//! The last stage outbound: sends the datagrams that wait, transmit socket by transmit socket, in order.
 //!
-//! A send can fail for five reasons, told apart here. The socket is full: the tail is held. The error belongs to an
-//! earlier datagram, perhaps to another peer (an ICMP error that came back, or that somebody forged): its report waits
-//! in the error queue, and the send is repeated once the queue is read. The message is a train that the kernel does not
-//! take as one: its datagrams go one by one, which either meets the next reason, with the kernel's word on one datagram,
-//! or proves that the offload was at fault. The datagram is too large: its packet is walked again, now that the path MTU
-//! is known. Anything else is the kernel's word on this datagram, and it is dropped.
+//! A send can fail for five reasons, which are handled here. The socket is full: the tail is held. The error belongs to
+//! an earlier datagram, perhaps to another peer (an ICMP error that came back, or a forged one): its report waits in the
+//! error queue, and the send is repeated once the queue is read. The message is a GSO batch that the kernel refuses as
+//! one message: its datagrams are sent one by one, and either the kernel refuses one of them for one of the next two
+//! reasons, or the offload was at fault. The datagram is too large: its packet is walked again, now that the path MTU is
+//! known. Any other error concerns this datagram, and it is dropped.
 
 use std::io;
 
@@ -20,10 +20,10 @@ use crate::snapshot::Snapshot;
 use crate::underlay::{Port, TxSlot, Underlay};
 
 impl<D: Device, U: Underlay> Worker<D, U> {
-    /// Sends what waits. What the underlay does not take now stays, until it was held for too long.
+    /// Sends what waits. What the underlay does not take now is held, at most for [`HOLD`].
     pub(super) fn flush(&mut self, snapshot: &Snapshot, now: Now) {
         let mut full = [false; TxSlot::COUNT];
-        // Each in turn; what is walked again may go elsewhere since, to one that had its turn.
+        // A packet that is walked again may change to a slot that was already served, so search from the first each time.
         while let Some(slot) = self.next_tx_slot(&full) {
             let taken = self.flush_tx_slot(slot, snapshot, now);
             if let Some(full) = full.get_mut(slot.index()) {
@@ -37,7 +37,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.tally.hold(Direction::Outbound, held);
     }
 
-    /// An exit that something waits for and that is not full.
+    /// A transmit slot whose queue is not empty and whose socket is not full.
     fn next_tx_slot(&self, full: &[bool; TxSlot::COUNT]) -> Option<TxSlot> {
         let waiting = self.outbound.queues().iter().zip(full);
         TxSlot::all()
@@ -46,14 +46,14 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             .map(|(slot, _)| slot)
     }
 
-    /// Returns whether all went or was dropped; otherwise the socket is full.
+    /// Returns whether everything was sent or dropped; otherwise the socket is full.
     fn flush_tx_slot(&mut self, slot: TxSlot, snapshot: &Snapshot, now: Now) -> bool {
         if !self.underlay.takes_gso(slot, now)
             && let Some(queue) = self.outbound.queue(slot)
         {
             queue.split_all();
         }
-        // Sends in a row that failed, and those of them that met another datagram's error.
+        // Failed sends in a row, and how many of them returned another datagram's error.
         let (mut failed, mut foreign) = (0, 0);
         while self.waits(slot) {
             let error = match self.underlay.send(slot, self.outbound.messages(slot)) {
@@ -86,8 +86,8 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         true
     }
 
-    /// Reads reports of earlier datagrams and learns path MTUs from those that prove themselves. Returns whether one
-    /// came from the network: then the error just met need not be about the datagram just sent.
+    /// Reads the error queue of `port` and learns path MTUs from reports that quote our headers. Returns whether a report
+    /// came from the network: then the send error may be about an earlier datagram.
     pub(super) fn read_error_reports(&mut self, port: Port, snapshot: &Snapshot, now: Now) -> bool {
         let mut foreign = false;
         for _ in 0..ERROR_REPORTS {
@@ -114,22 +114,22 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             if let Some((_, peer)) = snapshot.peers.by_source(sent.to.ip()) {
                 peer.count_sent(sent.count, sent.bytes);
             }
-            if sent.proof {
+            if sent.gso_failed {
                 self.underlay.offload_failed(slot, now);
             }
         }
         self.release(slot);
     }
 
-    /// The socket takes something, or nothing waits for it.
+    /// Ends the hold: the socket took something, or its queue is empty.
     fn release(&mut self, slot: TxSlot) {
         if let Some(queue) = self.outbound.queue(slot) {
             queue.held_since = None;
         }
     }
 
-    /// Has the datagrams of the first train go one by one, if it was refused for a reason that may lie in its being one.
-    /// A path that became too small is such a reason, but says nothing against the offload.
+    /// Has the datagrams of the front GSO batch sent one by one, if the error may be due to the batch being one message.
+    /// `EMSGSIZE` may be, but it says nothing against the offload.
     fn split_refused_batch(&mut self, slot: TxSlot, error: &io::Error) -> bool {
         let gso_suspect = match error.raw_os_error() {
             Some(libc::EINVAL | libc::EIO) => true,
@@ -147,7 +147,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         is_train
     }
 
-    /// The first waiting datagram was refused twice, on its own account.
+    /// Drops or walks again the first waiting datagram, which the kernel refused twice.
     fn refuse_first(&mut self, slot: TxSlot, error: &io::Error, snapshot: &Snapshot, now: Now) {
         let Some(first) = self.outbound.take_first(slot) else {
             return;
@@ -182,7 +182,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         queue.is_none_or(|queue| now.since(*queue.held_since.get_or_insert(now)) >= HOLD)
     }
 
-    /// Drops what waits for the socket that stayed full; what waits for others has sockets of its own.
+    /// Drops what waits for a socket that stayed full. Other sockets are not affected.
     fn drop_waiting(&mut self, slot: TxSlot) {
         let dropped = self.outbound.queue(slot).map_or(0, |queue| queue.discard());
         self.tally.drop(

@@ -3,14 +3,14 @@
 use super::steered::is_steered;
 use crate::underlay::Port;
 
-/// Something that a worker reads from.
+/// A source that a worker reads from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The device queue.
     Device,
     /// A port of the underlay.
     Port(Port),
-    /// What the kernel reports of datagrams that a port sent.
+    /// The error queue of a port: the kernel's reports about datagrams that it sent.
     ErrorQueue(Port),
 }
 
@@ -20,7 +20,7 @@ pub(super) struct Ready {
     pub(super) device: bool,
     /// By [`Port::index`].
     pub(super) ports: [bool; Port::ALL.len()],
-    /// Likewise, of the ports' error queues.
+    /// The ports' error queues, by [`Port::index`].
     pub(super) error_queues: [bool; Port::ALL.len()],
 }
 
@@ -44,7 +44,7 @@ impl Ready {
         }
     }
 
-    /// Those whose flows are steered do not count while the worker waits for others.
+    /// Whether any port or error queue is ready. A steered port does not count while the worker waits for others (`wait`).
     pub(super) fn is_any_port(&self, wait: bool) -> bool {
         let mut ports = Port::ALL.into_iter().zip(self.ports);
         ports.any(|(port, ready)| ready && !(wait && is_steered(port)))

@@ -13,15 +13,15 @@ use crate::steer::{Assigned, Borrowed, SteeredBatch, SteeredDatagram, Steering, 
 use crate::underlay::{Port, Underlay};
 
 impl<D: Device, U: Underlay> Worker<D, U> {
-    /// Makes this one of several workers that take over flows from each other.
+    /// Makes this one of several workers that hand flows to each other.
     #[must_use]
     pub fn with_steering(mut self, steering: Steering) -> Worker<D, U> {
         self.steering = Some(Box::new(steering));
         self
     }
 
-    /// Says that the worker is about to block, and returns whether it may: other workers that have something for it wake
-    /// it from now on. To be asked after a step, and followed by [`Worker::mark_awake`].
+    /// Announces that the worker is about to block, and returns whether it may: from now on other workers wake it. Call
+    /// it after a step, and [`Worker::mark_awake`] after the block.
     pub fn may_sleep(&self) -> bool {
         let reads = Port::ALL
             .iter()
@@ -30,29 +30,29 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         steering.is_none_or(|steering| steering.may_sleep(reads))
     }
 
-    /// The worker blocks no more.
+    /// The worker no longer blocks.
     pub fn mark_awake(&self) {
         if let Some(steering) = &self.steering {
             steering.mark_awake();
         }
     }
 
-    /// Until when at most nothing is to be received for others: all buffers for it are with them, or some of them have no
-    /// room for more, and that not for long yet.
+    /// The time until which nothing is received for others, because they have borrowed all batches or an inbox is full.
+    /// `None` if the worker may receive.
     pub(super) fn waits_for_others(&mut self, now: Now) -> Option<Now> {
         let steering = self.steering.as_mut()?;
         let end = steering.full_inbox_deadline(now);
-        // A buffer that comes home at the last moment must not find the worker asleep for longer than its patience.
+        // If a batch is returned at the last moment, the worker must not sleep past this.
         end.or_else(|| steering.is_starved().then(|| now.after(TICK)))
     }
 
-    /// Whether others have something for this worker.
+    /// Whether shares from other workers wait.
     pub(crate) fn has_shares(&self) -> bool {
         let steering = self.steering.as_ref();
         steering.is_some_and(|steering| steering.has_shares())
     }
 
-    /// Delivers what others have received for this worker: the next share of each.
+    /// Delivers the next share that each other worker has received for this one.
     pub(super) fn take_shares(&mut self, snapshot: &Snapshot, now: Now) {
         let Some(steering) = self.steering.take() else {
             return;
@@ -144,7 +144,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.device_lost |= stages.delivery.writer.device_lost;
     }
 
-    /// A share whose owner has no room for it ends here.
+    /// Drops a share whose owner's inbox is full.
     fn refuse(&self, batch: &SteeredBatch, share: &[SteeredDatagram], snapshot: &Snapshot) {
         for part in share {
             let Some(meta) = batch.meta(part.frame) else {

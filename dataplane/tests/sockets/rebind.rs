@@ -78,7 +78,7 @@ impl Moving {
         });
         let mut datagram = [0; 2048];
         loop {
-            // IcmpErrors of our kernel's to what the peer's pod sent come here too.
+            // Replies of our kernel to the packets of the peer's pod come here too.
             let (length, from) = self.peer.recv_from(&mut datagram).unwrap();
             if datagram[..length].ends_with(word) {
                 return from.ip().to_string();

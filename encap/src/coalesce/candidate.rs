@@ -1,4 +1,4 @@
-//! What a packet is to the chains: something that may join one, and by which fields that is judged.
+//! A packet that may join a chain, and the fields that decide it.
 
 use crate::checksum;
 use crate::inner::{Fragment, Inner};

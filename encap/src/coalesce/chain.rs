@@ -15,7 +15,7 @@ pub(super) struct Chain {
     pub(super) growth: Option<Growth>,
     /// What each of its packets leaves undone as it came.
     pub(super) offload: Offload,
-    /// Who sent the packets.
+    /// The owner of the packets.
     pub(super) owner: u32,
     /// Wire packets.
     pub(super) count: usize,
@@ -170,7 +170,7 @@ impl Chain {
         growth.is_some_and(|g| g.flow.source == source && g.flow.destination == destination)
     }
 
-    /// Whether a pure acknowledgment with the header of `candidate` tells the receiver no more than the chain does:
+    /// Whether a pure acknowledgment with the header of `candidate` has no more information than the chain:
     /// later data that joins the chain may pass it by.
     pub(super) fn says_as_much(&self, candidate: &Candidate<'_>) -> bool {
         let growth = self.growth.as_ref();

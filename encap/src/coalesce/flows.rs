@@ -46,7 +46,7 @@ impl Flows {
         }
     }
 
-    /// Searches from the place that `hash` names; `is` tells whether a chain is of the flow sought.
+    /// Searches from the place that `hash` names; `is` returns whether a chain is of the flow sought.
     pub(super) fn find(&self, hash: u32, is: impl Fn(u16) -> bool) -> FlowSlot {
         let mask = self.slots.len() - 1;
         let start = hash as usize & mask;

@@ -1,4 +1,4 @@
-//! What waits for the underlay, as the messages that one system call each can take.
+//! The datagrams that wait for the underlay, as messages for `sendmmsg`.
 
 use std::io::IoSlice;
 
@@ -16,11 +16,11 @@ pub struct Pieces<'a> {
 }
 
 impl OutboundBatch {
-    /// The messages that wait for `exit`, in order.
+    /// The messages that wait for `slot`, in order.
     pub(crate) fn messages(&self, slot: TxSlot) -> impl Iterator<Item = Outgoing<'_>> {
         let queue = self.queues.get(slot.index());
         let mut batches = queue.map(TxQueue::waiting).unwrap_or_default().iter();
-        // What is left of a train that goes datagram by datagram.
+        // The rest of a GSO batch that is sent datagram by datagram.
         let mut one_by_one: Option<GsoBatch> = None;
         std::iter::from_fn(move || {
             let mut batch = match one_by_one.take() {

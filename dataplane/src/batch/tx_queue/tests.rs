@@ -5,10 +5,10 @@ fn peer(number: u8) -> SocketAddr {
     SocketAddr::new([192, 0, 2, number].into(), 8472)
 }
 
-/// Pushes datagrams of these lengths to one peer and returns the trains as lengths.
+/// Pushes datagrams of these lengths to one peer and returns the GSO batches as lengths.
 fn batches(lengths: &[usize]) -> Vec<Vec<usize>> {
     let pushed: Vec<_> = lengths.iter().map(|len| (1, *len, Ecn::NotEct)).collect();
-    let batches = ride(&pushed);
+    let batches = push_all(&pushed);
     let lengths = batches.into_iter().map(|(_, numbers)| {
         let of = |number: &u32| lengths[*number as usize];
         numbers.iter().map(of).collect()
@@ -16,8 +16,8 @@ fn batches(lengths: &[usize]) -> Vec<Vec<usize>> {
     lengths.collect()
 }
 
-/// Pushes datagrams (peer, length, ECN) and returns the trains, each with the numbers of its datagrams.
-fn ride(pushed: &[(u8, usize, Ecn)]) -> Vec<(GsoBatch, Vec<u32>)> {
+/// Pushes datagrams (peer, length, ECN) and returns the GSO batches, each with the numbers of its datagrams.
+fn push_all(pushed: &[(u8, usize, Ecn)]) -> Vec<(GsoBatch, Vec<u32>)> {
     let mut queue = TxQueue::new(16);
     let mut next = vec![None; pushed.len()];
     for (number, (to, len, ecn)) in (0u32..).zip(pushed) {
@@ -54,7 +54,7 @@ fn equal_lengths_leave_together_and_a_shorter_one_ends_them() {
 }
 
 #[test]
-fn what_is_forgotten_fills_no_train() {
+fn a_discarded_queue_has_no_filled_batch() {
     let mut queue = TxQueue::new(1);
     for number in 0..44 {
         assert!(!queue.was_filled());
@@ -68,7 +68,7 @@ fn what_is_forgotten_fills_no_train() {
 #[test]
 fn peers_and_codepoints_do_not_mix() {
     let (a, b) = (Ecn::NotEct, Ecn::Ce);
-    let rides = ride(&[
+    let batches = push_all(&[
         (1, 9, a),
         (2, 9, a),
         (1, 9, a),
@@ -76,12 +76,12 @@ fn peers_and_codepoints_do_not_mix() {
         (1, 9, a),
         (2, 9, a),
     ]);
-    let numbers: Vec<_> = rides.into_iter().map(|(_, numbers)| numbers).collect();
+    let numbers: Vec<_> = batches.into_iter().map(|(_, numbers)| numbers).collect();
     assert_eq!(numbers, [vec![0, 2], vec![1, 5], vec![3], vec![4]]);
 }
 
 proptest! {
-    /// Every datagram goes once; those to one peer go in the order in which they came; no train is more than the kernel
+    /// Every datagram is sent once; those to one peer keep their order; no GSO batch is larger than the kernel
     /// takes.
     #[test]
     fn any_traffic_keeps_its_order(
@@ -93,17 +93,17 @@ proptest! {
             .into_iter()
             .map(|(to, len, bits)| (to, if same { len / 500 * 500 + 20 } else { len }, ecn(bits)))
             .collect();
-        let rides = ride(&pushed);
+        let batches = push_all(&pushed);
         let mut all: Vec<u32> = Vec::new();
         for to in 1..12 {
-            let ours = rides.iter().filter(|(batch, _)| batch.to == peer(to));
+            let ours = batches.iter().filter(|(batch, _)| batch.to == peer(to));
             let order: Vec<u32> = ours.flat_map(|(_, numbers)| numbers.clone()).collect();
             prop_assert!(order.is_sorted());
             all.extend(order);
         }
         all.sort_unstable();
         prop_assert_eq!(all, (0..pushed.len() as u32).collect::<Vec<_>>());
-        for (batch, numbers) in rides {
+        for (batch, numbers) in batches {
             let of = |number: &u32| pushed[*number as usize];
             let (last, before) = numbers.split_last().unwrap();
             prop_assert!(before.iter().all(|n| of(n).1 == batch.size));
