@@ -102,7 +102,7 @@ fn steering_allocates_nothing() {
     }
 }
 
-/// The same on threads: what is lent in one comes home from the other. Of small packets, which the underlay of the bench
+/// The same on threads: one lends batches, the other returns them. Of small packets, which the underlay of the bench
 /// lays into any buffer without a note.
 #[test]
 fn steering_between_threads_allocates_nothing() {

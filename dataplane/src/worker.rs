@@ -182,7 +182,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     }
 
     /// The full sockets for which something is held.
-    pub fn full_sockets(&self) -> impl Iterator<Item = (Port, RawFd)> {
+    pub(crate) fn full_sockets(&self) -> impl Iterator<Item = (Port, RawFd)> {
         let held = TxSlot::all().zip(self.outbound.queues());
         held.filter(|(_, queue)| queue.held_since.is_some())
             .filter_map(|(slot, _)| Some((slot.port, self.underlay.tx_descriptor(slot)?)))

@@ -1,4 +1,4 @@
-//! One batch of wire packets in, super-packets out; checksums are judged before.
+//! One batch of wire packets in, super-packets out; checksums are checked before.
 
 use std::hint::black_box;
 
@@ -31,7 +31,7 @@ pub(super) fn coalesce(c: &mut Criterion) {
 }
 
 fn batch(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, packets: &[Vec<u8>]) {
-    let judged: Vec<_> = packets
+    let checked: Vec<_> = packets
         .iter()
         .filter_map(|packet| {
             let inner = Inner::parse(packet).ok()?;
@@ -39,10 +39,10 @@ fn batch(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, packets: &[Vec<u8
         })
         .collect();
     let mut coalescer = Coalescer::new(1_024, 256);
-    group.throughput(Throughput::Elements(judged.len() as u64));
+    group.throughput(Throughput::Elements(checked.len() as u64));
     group.bench_function(name, |b| {
         b.iter(|| {
-            for (packet, inner, verdict) in &judged {
+            for (packet, inner, verdict) in &checked {
                 let place = FrameSlice {
                     frame: 0,
                     len: inner.len as u16,

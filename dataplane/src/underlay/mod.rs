@@ -66,7 +66,7 @@ impl TxSlot {
     pub const COUNT: usize = Port::ALL.len() * TRANSMIT_SOCKETS;
 
     /// The transmit slot of a flow, by its hash. flannel sends all of `udp` from one port.
-    pub const fn of_flow(port: Port, hash: u32) -> TxSlot {
+    pub(crate) const fn of_flow(port: Port, hash: u32) -> TxSlot {
         let lane = match port.format {
             Format::Udp => 0,
             Format::Vxlan => hash as usize % TRANSMIT_SOCKETS,

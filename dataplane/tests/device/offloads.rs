@@ -123,9 +123,9 @@ fn a_finished_packet_crosses_as_it_is() {
     }
 }
 
-/// A kernel that refuses super-packets: three proofs, and each kind of offload goes on its own and comes back.
+/// A kernel that refuses super-packets: three failures, and each kind of offload goes on its own and comes back.
 #[test]
-fn an_offload_goes_on_proof_and_comes_back() {
+fn an_offload_is_given_up_after_failures_and_tried_again() {
     let _faults = FAULTS.lock();
     let space = Namespace::new();
     let mut a = fast(&space, "ta");
@@ -135,8 +135,8 @@ fn an_offload_goes_on_proof_and_comes_back() {
     let [destination, _] = addresses(2, 6);
     let packet = tcp(source, destination, 14_000, 1400);
     faults::set(InjectedFault::GsoWrites, true);
-    for proof in 0..3 {
-        assert!(a.offloads(Now(proof)).tcp, "proof {proof}");
+    for failure in 0..3 {
+        assert!(a.offloads(Now(failure)).tcp, "failure {failure}");
         let refused = write(&mut a, &packet, 2).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc_einval()));
         for bytes in cut(&packet) {
@@ -146,7 +146,7 @@ fn an_offload_goes_on_proof_and_comes_back() {
             };
             write(&mut a, &whole, 1).unwrap();
         }
-        a.offload_failed(packet.offload, Now(proof));
+        a.offload_failed(packet.offload, Now(failure));
     }
     faults::set(InjectedFault::GsoWrites, false);
     assert_eq!(

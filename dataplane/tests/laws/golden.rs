@@ -75,7 +75,7 @@ fn replay(format: Format, file: &str) {
     }
 }
 
-/// What node `i` is told of the captured cluster. The captured nodes drew their MACs, so they are read off the wire.
+/// The spec of node `i` of the captured cluster. The captured nodes drew their MACs, so they are read off the wire.
 fn spec(i: u8, format: Format, wire: &[Datagram]) -> Spec {
     let mut spec = ClusterPlan::new(2, format).spec(i);
     if format == Format::Vxlan {

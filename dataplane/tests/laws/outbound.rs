@@ -1,4 +1,4 @@
-//! Pod → peer: what goes out is the pod's packet behind its headers, and who cannot be served is told.
+//! Pod → peer: the pod's packet leaves behind its headers, or its sender gets an ICMP error.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -52,7 +52,7 @@ fn the_peers_format_is_spoken_byte_for_byte() {
 
 /// Neighbours in a batch differ in one thing each: from which pod, and to which.
 #[test]
-fn every_packet_of_a_batch_is_judged_by_itself() {
+fn every_packet_of_a_batch_is_checked_by_itself() {
     let (ours, spoofed, nowhere) = (pod(1, 0), ip("10.244.1.77"), ip("10.244.77.1"));
     let rows = [
         (ours, pod(2, 0), Some("192.0.2.2")),
@@ -67,7 +67,7 @@ fn every_packet_of_a_batch_is_judged_by_itself() {
     for (source, destination, _) in rows {
         node.push(udp(source, destination, b"one"));
     }
-    // Whoever cannot be served is told, and that is another test's.
+    // ICMP errors to senders are the subject of another test.
     let (sent, _) = node.run(Now(0));
     let mut to: Vec<_> = sent.iter().map(|datagram| datagram.to.ip()).collect();
     to.sort();
@@ -115,7 +115,7 @@ fn packets_keep_their_order_across_formats_and_batches() {
 }
 
 #[test]
-fn without_a_route_the_sender_is_told() {
+fn without_a_route_the_sender_gets_an_icmp_error() {
     let mut node = node();
     let offender = udp(pod(1, 0), pod(77, 0), &pattern(900));
     let offender6 = udp(pod6(1, 0), ip("fd00:10:244:77::2"), &pattern(1_300));
@@ -134,7 +134,7 @@ fn without_a_route_the_sender_is_told() {
 
 /// RFC 1122 section 3.2.2: no error about an error, a later fragment, or a packet to many.
 #[test]
-fn what_must_not_be_answered_is_not() {
+fn no_icmp_error_where_rfc_1122_forbids_it() {
     let mut node = node();
     let to_nobody = udp(pod(1, 0), pod(77, 0), &pattern(64));
     let mut later = to_nobody.clone();
@@ -153,9 +153,9 @@ fn what_must_not_be_answered_is_not() {
     assert_eq!(node.audit(), [""; 0]);
 }
 
-/// Every packet is dropped and counted; the answers are bounded, per source.
+/// Every packet is dropped and counted; the ICMP errors are limited per source.
 #[test]
-fn answers_are_bounded_per_source() {
+fn icmp_errors_are_limited_per_source() {
     let mut node = node();
     let burst = ICMP_BURST as usize;
     let late = Now(0).after(Duration::from_secs(1));
@@ -385,7 +385,7 @@ fn a_batch_of_large_packets_on_a_narrow_path_loses_nothing() {
     assert_eq!(node.audit(), [""; 0]);
 }
 
-/// ICMP errors about datagrams to somebody else, real or forged, cost a healthy peer nothing.
+/// ICMP errors about datagrams to another peer, real or forged, cost a healthy peer nothing.
 #[test]
 fn errors_of_other_datagrams_lose_nothing() {
     for foreign in [1, 3, 7, 20] {

@@ -112,10 +112,10 @@ fn an_unfinished_checksum_is_finished() {
     }
 }
 
-/// Whatever a sender claims of a checksum to finish, and with whatever in the packet: what was judged of it does not
-/// change. A claim on the IP header is refused before anybody is answered.
+/// No checksum to finish, wherever a sender puts it, changes a field of the packet that was checked. One in the IP header
+/// is refused before an ICMP error is sent.
 #[test]
-fn no_claim_of_a_checksum_changes_what_was_judged() {
+fn no_checksum_to_finish_changes_a_checked_field() {
     for (packet, routed) in [
         (udp(pod6(1, 0), pod6(2, 0), &pattern(20)), true),
         (udp(pod(1, 0), pod(2, 0), &pattern(20)), true),
@@ -156,7 +156,7 @@ fn no_claim_of_a_checksum_changes_what_was_judged() {
 
 /// A path too small for the wire packets of a super-packet: one answer, about one of them as others would have seen it.
 #[test]
-fn a_super_packet_too_large_is_told_of_once() {
+fn a_super_packet_too_large_gets_one_icmp_error() {
     for packets in [
         stream(pod(1, 0), pod(2, 0), 10, 1_398),
         burst(pod(1, 0), pod(2, 0), 10, 1_422)
@@ -188,7 +188,7 @@ fn a_super_packet_too_large_is_told_of_once() {
 
 /// It is the size of one wire packet that must fit, not that of the super-packet.
 #[test]
-fn sizes_are_judged_by_the_wire_packet() {
+fn sizes_are_checked_by_the_wire_packet() {
     for (length, fits) in [(1_298, true), (1_299, false)] {
         let mut node = with_every_offload();
         learn(&mut node, report(2, Format::Vxlan, 1_400), Now(0));
@@ -246,7 +246,7 @@ fn tcp_that_may_be_fragmented_is_cut_smaller() {
     assert_eq!(node.audit(), [""; 0]);
 }
 
-/// The kernel's word on the path comes only with the first send: what may be fragmented is, the rest is told of, and
+/// The path MTU comes only with the first send: what may be fragmented is, the rest gets ICMP errors, and
 /// what fits goes.
 #[test]
 fn a_super_packet_that_proves_too_large_loses_only_what_must_not_be_fragmented() {
@@ -255,7 +255,7 @@ fn a_super_packet_that_proves_too_large_loses_only_what_must_not_be_fragmented()
         underlay
             .error_reports
             .push_back(report(2, Format::Vxlan, 700));
-        // The train once, its first datagram twice.
+        // The GSO batch once, its first datagram twice.
         underlay.errors.extend([EMSGSIZE; 3]);
     };
     let packets = burst(pod(1, 0), pod(2, 0), 5, 1_400);
@@ -281,9 +281,9 @@ fn a_super_packet_that_proves_too_large_loses_only_what_must_not_be_fragmented()
     assert_eq!(node.audit(), [""; 0]);
 }
 
-/// A kernel that takes no trains: everything arrives all the same, in order, and each train is a proof.
+/// A kernel that refuses GSO batches: everything arrives all the same, in order, and each batch counts as a failure.
 #[test]
-fn without_trains_everything_arrives() {
+fn without_gso_everything_arrives() {
     for errno in [EINVAL, EIO] {
         let mut node = node();
         node.worker.underlay_mut().gso_refusal = Some(errno);
@@ -306,16 +306,16 @@ fn without_trains_everything_arrives() {
     }
 }
 
-/// Neither a path that became too small nor a datagram that no kernel takes says anything against trains.
+/// Neither a path that became too small nor a datagram that no kernel takes says anything against GSO batches.
 #[test]
-fn only_a_train_that_went_alone_is_a_proof() {
+fn only_a_batch_that_was_sent_one_by_one_is_a_failure() {
     let mut node = node();
     node.worker.underlay_mut().gso_refusal = Some(EMSGSIZE);
     push(&mut node, &burst(pod(1, 0), pod(2, 0), 20, 100));
     assert_eq!(node.run(Now(0)).0.len(), 20);
     assert_eq!(node.worker.underlay_mut().offload_failures, 0);
 
-    // The train, then its third datagram twice.
+    // The GSO batch, then its third datagram twice.
     for last in [EINVAL, EPERM] {
         let underlay = node.worker.underlay_mut();
         underlay.gso_refusal = None;
@@ -375,7 +375,7 @@ fn put_together(sent: &[Vec<u8>]) -> Vec<Vec<u8>> {
 
 /// TCP that was cut smaller, on a path that proves smaller still when some of it went: nothing goes twice or is lost.
 #[test]
-fn a_smaller_cut_is_walked_again_as_it_was_cut() {
+fn a_retry_keeps_a_smaller_cut() {
     let mut packets = stream(pod(1, 0), pod(2, 0), 10, 1_398);
     for packet in &mut packets {
         edit_v4(packet, |ip| ip.dont_fragment = false);
@@ -427,7 +427,7 @@ fn a_batch_that_proves_too_large_arrives() {
 
 /// As many datagrams as a batch can become, each walked again: there is room for whatever becomes of them.
 #[test]
-fn there_is_room_for_whatever_a_batch_becomes() {
+fn there_is_room_for_the_most_that_a_batch_can_become() {
     let cut = |size| Offload {
         checksum: None,
         cut: Some(Cut {
@@ -454,7 +454,7 @@ fn there_is_room_for_whatever_a_batch_becomes() {
                 .error_reports
                 .push_back(report(2, Format::Vxlan, 626));
         } else {
-            // Nobody says why, so all of them are tried twice.
+            // The kernel reports no path MTU, so all of them are tried twice.
             underlay.largest = Some(0);
         }
         let sent = node.run(Now(0)).0.len();

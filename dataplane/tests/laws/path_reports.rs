@@ -1,4 +1,4 @@
-//! Whom to believe about a path: a router that quotes our own headers towards a peer, and nobody else.
+//! Which reports about a path are believed: those that quote our own headers towards a peer, and no others.
 
 use std::net::SocketAddr;
 
@@ -133,9 +133,9 @@ fn a_report_without_an_error_is_read() {
     assert_eq!(path_mtu(&mut node, 2, Now(0)), 950);
 }
 
-/// Nobody tells of a report that came to a socket that only sends.
+/// The poll does not announce a report that came to a socket that only sends.
 #[test]
-fn a_report_that_nobody_told_of_is_found() {
+fn a_report_without_an_event_is_read() {
     let mut node = node();
     let sent = Now(0).after(ERROR_QUEUE_CHECK);
     assert_eq!(send_large(&mut node, sent), (1, 0));
@@ -149,7 +149,7 @@ fn a_report_that_nobody_told_of_is_found() {
 
 /// A report comes a round trip later, whatever the worker did since.
 #[test]
-fn a_report_that_comes_late_is_found() {
+fn a_late_report_is_read() {
     let mut node = node();
     let sent = Now(0).after(ERROR_QUEUE_CHECK);
     assert_eq!(send_large(&mut node, sent), (1, 0));
@@ -172,16 +172,16 @@ fn send_large(node: &mut Node, now: Now) -> (usize, usize) {
     (sent.len(), answers.len())
 }
 
-/// A router's report waits that nobody tells of.
+/// A router's report waits without an event of the poll.
 fn report_large(node: &mut Node) {
     let report = quoting(2, Format::Vxlan, &frame(mac(2), mac(1), &[0x45]));
     node.worker.underlay_mut().error_reports.push_back(report);
 }
 
 proptest! {
-    /// Whoever cannot quote our headers cannot change anything, whatever else is in the report.
+    /// A report that does not quote our headers changes nothing, whatever else is in it.
     #[test]
-    fn nobody_guesses_our_headers(
+    fn guessed_headers_are_refused(
         quote in proptest::collection::vec(any::<u8>(), 0..QUOTE),
         errno in prop_oneof![Just(EMSGSIZE), any::<i32>()],
         info in prop_oneof![68u32..1500, any::<u32>()],

@@ -1,4 +1,4 @@
-//! What nobody asked for: datagrams and packets of chance, each handed over with the number of packets it counts as.
+//! Random datagrams and packets, each handed over with the number of packets that it counts as.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -33,7 +33,7 @@ pub fn from_strangers(node: &mut Node, random: &mut fastrand::Rng) {
     }
 }
 
-/// Datagrams from a peer's address: noise, damaged packets, super-packets, trains.
+/// Datagrams from a peer's address: noise, damaged packets, super-packets, GRO buffers.
 pub fn from_peers(node: &mut Node, random: &mut fastrand::Rng) {
     let Some(peer) = random.choice(node.spec.peers.clone()) else {
         return;
@@ -76,11 +76,11 @@ pub fn from_peers(node: &mut Node, random: &mut fastrand::Rng) {
                 let payload = vec![0xff; random.usize(2..5_000)];
                 let size = random.usize(1..payload.len());
                 let weight = payload.len().div_ceil(size) as u64;
-                let train = datagram(j, i, format(random), payload);
+                let merged = datagram(j, i, format(random), payload);
                 (
                     Datagram {
                         segment: Some(size as u16),
-                        ..train
+                        ..merged
                     },
                     weight,
                 )

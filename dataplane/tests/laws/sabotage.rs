@@ -23,7 +23,7 @@ fn no_counter_can_be_switched_off_unseen() {
         *counter = 0;
         assert!(
             !audit(&sabotaged, &outside).is_empty(),
-            "nobody misses {}",
+            "the oracle does not miss {}",
             term.name
         );
     }
@@ -39,7 +39,7 @@ fn no_counter_can_be_wrong_by_one_unseen() {
             *counter = wrong(*counter, 1);
             assert!(
                 !audit(&sabotaged, &outside).is_empty(),
-                "nobody misses one of {}",
+                "the oracle does not miss one of {}",
                 term.name
             );
         }

@@ -1,4 +1,4 @@
-//! A lent batch is read by its borrowers alone, comes home once, and is filled again only then.
+//! Only its borrowers read a borrowed batch; it is returned once, and filled again only then.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -39,10 +39,10 @@ fn lend(pool: &mut Pool<Batch>, round: u32, inboxes: &[Arc<Ring<Borrowed<Batch>>
     true
 }
 
-/// Two borrowers end their loans at the same time: the lender, who sleeps for want of a batch, gets it back, and can
+/// Two borrowers return the batch at the same time: the lender, which sleeps for want of a batch, gets it back, and can
 /// write it. (`Pool::spare` finds no batch for good if a borrower could still reach it.)
 #[test]
-fn the_last_borrower_sends_a_batch_home() {
+fn the_last_borrower_returns_the_batch() {
     check(|| {
         let (wakeup, mut pool) = pool(1, 2);
         let inboxes: Vec<_> = (0..2).map(|_| Arc::new(Ring::new(2))).collect();
@@ -70,7 +70,7 @@ fn the_last_borrower_sends_a_batch_home() {
     });
 }
 
-/// Batches go round while their borrower takes them: each round is read once, in order, as it was filled.
+/// A batch is lent several times while its borrower reads it: each round is read once, in order, as it was filled.
 #[test]
 fn rounds_keep_their_order_and_their_bytes() {
     check(|| {
@@ -115,9 +115,9 @@ fn rounds_keep_their_order_and_their_bytes() {
     });
 }
 
-/// A refused loan, ended by the lender itself, counts like any other.
+/// A share that the inbox refused, and the lender dropped, counts like any other.
 #[test]
-fn a_refused_loan_counts() {
+fn a_refused_share_is_returned() {
     check(|| {
         let (_, mut pool) = pool(1, 2);
         let full = [Arc::new(Ring::new(1)), Arc::new(Ring::new(1))];

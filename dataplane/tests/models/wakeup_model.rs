@@ -1,4 +1,4 @@
-//! A worker that blocks is woken by whoever has something for it.
+//! A worker that blocks is woken by the worker that pushes something for it.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -7,12 +7,12 @@ use crate::check;
 use crate::sync::{Ring, Waker};
 use crate::wakeup::{WakeFor, Wakeup};
 
-/// However a gift and a sleep meet, the sleeper gets the gift.
+/// In every order of a push and a sleep, the sleeper gets what was pushed.
 #[test]
-fn no_gift_is_slept_through() {
+fn no_wakeup_is_lost() {
     check(|| {
         let (wakeup, ring) = (Arc::new(Wakeup::new(Waker::new())), Arc::new(Ring::new(4)));
-        let givers: Vec<_> = (0..2)
+        let senders: Vec<_> = (0..2)
             .map(|number| {
                 let (wakeup, ring) = (Arc::clone(&wakeup), Arc::clone(&ring));
                 thread::spawn(move || {
@@ -33,13 +33,15 @@ fn no_gift_is_slept_through() {
             }
             wakeup.mark_awake();
         }
-        givers.into_iter().for_each(|giver| giver.join().unwrap());
+        senders
+            .into_iter()
+            .for_each(|sender| sender.join().unwrap());
     });
 }
 
-/// A sleeper that waits for shares alone is not woken by batches that come home, and one that waits for them is.
+/// A returned batch does not wake a sleeper that waits for shares alone, and wakes one that waits for batches.
 #[test]
-fn a_batch_wakes_only_who_has_none_left() {
+fn a_returned_batch_wakes_only_a_worker_that_waits_for_it() {
     check(|| {
         for (wanted, woken) in [(WakeFor::Shares, false), (WakeFor::Batches, true)] {
             let wakeup = Wakeup::new(Waker::new());

@@ -27,7 +27,7 @@ fn numbered(family: Family, flow: u8, number: u16, length: u16) -> Vec<u8> {
 
 /// What the kernel cuts is what we put together: every datagram arrives, those of a flow in order, bit for bit.
 #[test]
-fn trains_arrive_as_the_datagrams_they_are_made_of() {
+fn a_gso_batch_arrives_as_its_datagrams() {
     let _faults = FAULTS.lock();
     for (format, family) in [
         (Format::Vxlan, Family::V4),
@@ -103,7 +103,7 @@ fn flows_without_a_transmit_socket_share_the_first() {
     }
 }
 
-/// Nobody reads a transmit socket, so nothing piles up in it.
+/// Workers do not read transmit sockets, so the filter drops every datagram that comes to one.
 #[test]
 fn a_transmit_socket_receives_nothing() {
     let rig = Rig::with_transmit_sockets(Family::V4);
@@ -115,9 +115,10 @@ fn a_transmit_socket_receives_nothing() {
     }
 }
 
-/// A kernel that takes no trains: nothing is lost, three messages prove it, and a minute later they are tried again.
+/// A kernel that refuses GSO batches: nothing is lost, the offload is given up after three failures, and tried again a
+/// minute later.
 #[test]
-fn a_kernel_without_trains_loses_nothing() {
+fn a_kernel_without_gso_loses_nothing() {
     let _faults = FAULTS.lock();
     let mut rig = Rig::new(Format::Vxlan, Family::V4, 1500);
     faults::set(InjectedFault::GsoSends, true);

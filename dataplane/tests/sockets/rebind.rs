@@ -127,7 +127,7 @@ fn a_worker_that_cannot_be_pinned_runs_and_is_named() {
 }
 
 #[test]
-fn running_workers_take_the_sockets_of_a_new_address_and_the_old_one_is_dead() {
+fn running_workers_adopt_the_sockets_of_a_new_address_and_the_old_one_is_dead() {
     let (moving, kept) = Moving::new();
     moving.send_in("192.0.2.1");
     assert!(moving.delivers(1), "{:?}", moving.inbound());
@@ -144,7 +144,7 @@ fn running_workers_take_the_sockets_of_a_new_address_and_the_old_one_is_dead() {
     moving.send_in("192.0.2.9");
     assert!(moving.delivers(2), "{:?}", moving.inbound());
     assert_eq!(moving.source_of_ours(b"after"), "192.0.2.9");
-    // As long as somebody, like the keeper, has a duplicate the kernel takes it, but no worker does.
+    // While the keeper, or another process, has a duplicate, the kernel takes the datagram, but no worker does.
     moving.send_in("192.0.2.1");
     moving.send_in("192.0.2.9");
     assert!(moving.delivers(3), "{:?}", moving.inbound());

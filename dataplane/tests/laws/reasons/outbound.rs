@@ -48,7 +48,7 @@ pub fn no_route(node: &mut Node) -> u64 {
 }
 
 pub fn no_underlay(node: &mut Node) -> u64 {
-    node.tell(|spec| spec.peers[0].public = v6(2));
+    node.configure(|spec| spec.peers[0].public = v6(2));
     let count = push(
         node,
         [
@@ -56,7 +56,7 @@ pub fn no_underlay(node: &mut Node) -> u64 {
             udp(pod6(1, 0), pod6(2, 0), b"out"),
         ],
     );
-    node.tell(|spec| spec.peers[0].public = v4(2));
+    node.configure(|spec| spec.peers[0].public = v4(2));
     count
 }
 

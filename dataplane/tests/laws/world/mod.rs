@@ -87,7 +87,7 @@ impl World {
         }
     }
 
-    /// Lets time pass until nothing moves and nobody waits for anything.
+    /// Lets time pass until no packet moves and no node or pod waits for anything.
     pub fn settle(&mut self, limit: Duration) {
         let end = self.now.after(limit);
         while self.turn() {
@@ -160,7 +160,7 @@ impl World {
     fn arrive(&mut self) {
         for (datagram, weight) in self.network.arrive(self.now) {
             let to = datagram.to.ip();
-            // A datagram to an address that nobody has is the network's to lose.
+            // The network loses a datagram to an address that no node has.
             let node = self
                 .nodes
                 .iter_mut()

@@ -1,4 +1,4 @@
-//! Packets built and judged without the code under test: `etherparse` makes them, `smoltcp` checks them, headers between
+//! Packets built and checked without the code under test: `etherparse` makes them, `smoltcp` checks them, headers between
 //! nodes are written by hand.
 
 use encap::protocol::TCP;
@@ -79,7 +79,7 @@ pub fn unfinished(mut packet: Vec<u8>) -> Vec<u8> {
     packet
 }
 
-/// Whether every checksum of a TCP or UDP packet is right, judged by `smoltcp`.
+/// Whether every checksum of a TCP or UDP packet is right, checked by `smoltcp`.
 pub fn checksums_hold(packet: &[u8]) -> bool {
     let (source, destination, protocol, payload): (IpAddress, IpAddress, u8, &[u8]) =
         match packet[0] >> 4 {

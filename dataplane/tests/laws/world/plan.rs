@@ -1,4 +1,4 @@
-//! What the nodes of a test cluster are told: node `i` (from 1) is 192.0.2.i, 2001:db8::i or both outside, owns
+//! The specs of the nodes of a test cluster: node `i` (from 1) is 192.0.2.i, 2001:db8::i or both outside, owns
 //! 10.244.i.0/24 and fd00:10:244:i::/64, and has two pods, `.2` and `.3`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,7 +14,7 @@ pub const MTU: u16 = 1450;
 /// Pods of every node.
 pub const PODS: u8 = 2;
 
-/// A cluster in which every node knows every other.
+/// A cluster in which every node is a peer of every other.
 #[derive(Clone, Debug)]
 pub struct ClusterPlan {
     /// How many nodes.
@@ -41,7 +41,7 @@ impl ClusterPlan {
         self
     }
 
-    /// What node `i` is told.
+    /// The spec of node `i`.
     pub fn spec(&self, i: u8) -> Spec {
         Spec {
             version: 1,
