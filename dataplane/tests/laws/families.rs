@@ -221,7 +221,7 @@ fn counts_go_on_with_the_name_of_a_node_that_moved() {
     let sent = |node: &Node| node.traffic().map(|t| t.sent_packets).collect::<Vec<_>>();
     node.configure(|spec| spec.peers[0].public = v4(9));
     assert_eq!(sent(&node), [1]);
-    // Another node takes the name, a third the address: the address tells.
+    // Another node takes the name, a third the address: the counts follow the address.
     node.configure(|spec| {
         let mut other = spec.peers[0].clone();
         (other.name, other.subnets) = ("node3".into(), vec![]);

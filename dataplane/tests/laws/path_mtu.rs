@@ -255,7 +255,7 @@ fn a_path_too_narrow_for_the_least_packets() {
     assert_eq!(node.audit(), [""; 0]);
 }
 
-/// IPv6 packets of 1,280 bytes are to be carried everywhere (RFC 8200 section 5); nobody needs to make smaller ones.
+/// IPv6 packets of 1,280 bytes are to be carried everywhere (RFC 8200 section 5); no sender needs to make smaller ones.
 #[test]
 fn a_path_too_narrow_for_the_least_ipv6_packets() {
     let mut node = node();

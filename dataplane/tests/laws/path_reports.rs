@@ -98,7 +98,7 @@ fn a_forged_report_changes_nothing() {
         assert_eq!(path_mtu(&mut node, 2, Now(0)), 1_450, "{lie}");
         assert_eq!(path_mtu(&mut node, 3, Now(0)), 1_472, "{lie}");
     }
-    // In the `udp` format the quote is the inner packet: to another peer's pod, to nobody's, or cut off.
+    // In the `udp` format the quote is the inner packet: to another peer's pod, to an address of no node, or cut off.
     let quotes = [
         udp(pod(1, 0), pod(2, 0), b""),
         udp(pod(1, 0), pod(77, 0), b""),

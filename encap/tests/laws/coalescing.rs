@@ -200,7 +200,7 @@ fn owners_are_kept_apart() {
     assert_eq!(counts(&[one, one, other, other]), [2, 2]);
 }
 
-/// Identifications that do not count up forbid joining, unless nobody may fragment.
+/// Identifications that do not count up forbid joining, unless DF is set.
 #[test]
 fn identifications_count_up() {
     let (data, skip) = ([0, DATA, 0, 0], [0, 2, 0, 1]);

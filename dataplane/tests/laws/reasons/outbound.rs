@@ -94,7 +94,7 @@ pub fn underlay_refused(node: &mut Node) -> u64 {
     )
 }
 
-/// Neither cut nor sent as it is: a protocol that is not known to be cut, a fragment, more wire packets than anybody
+/// Neither cut nor sent as it is: a protocol that is not known to be cut, a fragment, more wire packets than a sender
 /// sends.
 pub fn bad_super_packet(node: &mut Node) -> u64 {
     let large = udp(pod(1, 0), pod(2, 0), &pattern(4_000));
