@@ -13,7 +13,7 @@ use std::time::Instant;
 use cni_shim::NodeFile;
 use dataplane::counters::Counters;
 use dataplane::device::tunnel::Tunnel;
-use dataplane::engine::{Engine, Seat};
+use dataplane::engine::{Engine, WorkerSetup};
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
@@ -224,7 +224,7 @@ fn start_workers(
     let cores = &opened.placement.cores;
     let spin = model.known.config.spin.limit(cores.len());
     let seats = tunnels.into_iter().zip(sockets).zip(cores);
-    let seats = seats.map(|((device, underlay), core)| Seat {
+    let seats = seats.map(|((device, underlay), core)| WorkerSetup {
         device,
         underlay,
         core: *core,
@@ -344,7 +344,7 @@ impl Opened {
         let machine = Machine::read();
         let device = device::obtain(table, &known.config, machine.workers(&known.config)).await?;
         let workers = device.tunnels.len();
-        counters.employ(workers);
+        counters.set_workers(workers);
         let sockets = obtain_sockets(table, known, host, workers, found).await?;
         let path = known.config.run_dir().socket();
         let listener = table

@@ -24,9 +24,12 @@ pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> i
     }
 }
 
-/// Has a group of sockets (`SO_REUSEPORT`), one of which is `socket`, choose by a program: what it returns is the number
-/// of the one that gets the datagram (linux/net/core/sock_reuseport.c, `run_bpf_filter`).
-pub(crate) fn choose_by(socket: impl AsFd, program: &[libc::sock_filter]) -> io::Result<()> {
+/// Has a program select among a group of sockets (`SO_REUSEPORT`), one of which is `socket`: it returns the number of
+/// the one that gets the datagram (linux/net/core/sock_reuseport.c, `run_bpf_filter`).
+pub(crate) fn attach_reuseport_filter(
+    socket: impl AsFd,
+    program: &[libc::sock_filter],
+) -> io::Result<()> {
     let too_long = |_| io::Error::from(io::ErrorKind::InvalidInput);
     let program = libc::sock_fprog {
         len: program.len().try_into().map_err(too_long)?,
@@ -51,8 +54,8 @@ pub(crate) fn choose_by(socket: impl AsFd, program: &[libc::sock_filter]) -> io:
     }
 }
 
-/// Whether the kernel knows the option, an `int`.
-pub(crate) fn knows(socket: impl AsFd, level: i32, name: i32) -> bool {
+/// Whether the kernel supports the option, an `int`.
+pub(crate) fn is_supported(socket: impl AsFd, level: i32, name: i32) -> bool {
     words(socket, level, name, &mut [0]).is_ok()
 }
 
@@ -87,7 +90,7 @@ fn words(socket: impl AsFd, level: i32, name: i32, values: &mut [u32]) -> io::Re
 /// `linux/udp.h`: receive several datagrams of one flow as one buffer.
 pub(crate) const UDP_GRO: i32 = 104;
 
-/// `linux/udp.h`: send several datagrams as one message. A kernel that answers what its default is knows it.
+/// `linux/udp.h`: send several datagrams as one message. A kernel that supports it returns its default.
 pub(crate) const UDP_SEGMENT: i32 = 103;
 
 /// `asm-generic/socket.h`
