@@ -23,7 +23,7 @@ use super::model::Model;
 use super::outcome::{End, Restart};
 use super::persistence::{SavedState, reread_net_conf};
 use super::pods::upkeep::{self, Report, Upkeep, Work};
-use super::records::{AttachmentKey, key};
+use super::records::{RecordKey, key};
 use super::run_files::RunFiles;
 use super::tables::Tables;
 use super::underlay::{self, sockets::UnderlaySockets};
@@ -82,7 +82,7 @@ pub struct Turn {
     /// Bridges of another plugin with pods beside ours.
     bridges: Vec<String>,
     /// Callers whose attachment waits for its limit.
-    waiting_for_limit: Vec<(AttachmentKey, oneshot::Sender<Reply>)>,
+    waiting_for_limit: Vec<(RecordKey, oneshot::Sender<Reply>)>,
 }
 
 impl Default for Turn {

@@ -17,7 +17,7 @@ use crate::api::wire::RefusedRecord;
 use crate::attachments;
 
 /// Identifies an attachment: container, interface name, and time of creation.
-pub type AttachmentKey = (String, String, u64);
+pub type RecordKey = (String, String, u64);
 
 /// The records of one node.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub struct Records {
     /// When the directory had changed, as of the last listing; unknown while it may change again within the clock's grain.
     listed: Option<SystemTime>,
     /// Attachments with a limit that was tried.
-    tried: HashSet<AttachmentKey>,
+    tried: HashSet<RecordKey>,
 }
 
 impl Records {
@@ -115,7 +115,7 @@ impl Records {
     }
 
     /// Notes that an attachment's limit was tried, with whatever result. Returns whether that changes what is served.
-    pub fn limit_was_tried(&mut self, tried: AttachmentKey) -> bool {
+    pub fn limit_was_tried(&mut self, tried: RecordKey) -> bool {
         let is_known = self.limited().any(|a| key(a) == tried);
         is_known && self.tried.insert(tried)
     }
@@ -139,14 +139,14 @@ impl Records {
 
     fn forget_gone(&mut self) {
         if !self.tried.is_empty() {
-            let there: HashSet<AttachmentKey> = self.limited().map(|a| key(a)).collect();
+            let there: HashSet<RecordKey> = self.limited().map(|a| key(a)).collect();
             self.tried.retain(|tried| there.contains(tried));
         }
     }
 }
 
 /// The attachment's identity.
-pub fn key(attachment: &Attachment) -> AttachmentKey {
+pub fn key(attachment: &Attachment) -> RecordKey {
     let Attachment {
         container, ifname, ..
     } = attachment;

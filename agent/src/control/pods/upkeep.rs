@@ -28,7 +28,7 @@ use crate::attachments::pod_name;
 use crate::causes::causes;
 use crate::cni::chain;
 use crate::config::NodeConfig;
-use crate::control::records::{AttachmentKey, key};
+use crate::control::records::{RecordKey, key};
 use crate::host::{Change, Host, HostError, PodLinks};
 use crate::problems::Problem;
 
@@ -45,7 +45,7 @@ pub struct Upkeep {
 #[derive(Clone, Debug, Default)]
 pub struct UpkeepState {
     /// Attachments whose interface is gone.
-    pub leaving: Arc<HashSet<AttachmentKey>>,
+    pub leaving: Arc<HashSet<RecordKey>>,
     /// Attachments that were removed since the start.
     pub reclaimed: u64,
     /// The latest of them, as a sentence.
@@ -69,7 +69,7 @@ pub struct Work {
 #[derive(Debug, Default)]
 pub struct Report {
     /// Attachments whose limits were tried for the first time: why the limit is not in force, if it is not.
-    pub tried: Vec<(AttachmentKey, Option<String>)>,
+    pub tried: Vec<(RecordKey, Option<String>)>,
     /// What another process had changed and was put right.
     pub repairs: Vec<Change>,
     /// The end of the work; a report without it goes ahead of that.
@@ -82,7 +82,7 @@ pub struct End {
     /// What was refused.
     pub problem: Option<Problem>,
     /// Attachments whose interface is gone.
-    pub leaving: HashSet<AttachmentKey>,
+    pub leaving: HashSet<RecordKey>,
     /// Attachments that were removed, each as a sentence.
     pub reclaimed: Vec<String>,
     /// When the directory of records had changed for which nothing is left to do.

@@ -26,7 +26,7 @@ use ipnet::IpNet;
 
 use crate::api::wire::{RefusedRecord, RefusedSource};
 use crate::config::NodeConfig;
-use crate::control::records::AttachmentKey;
+use crate::control::records::RecordKey;
 use crate::control::underlay::sockets::UnderlaySockets;
 use crate::control::workers::WorkerPlacement;
 use crate::host::{Bypass, Underlay};
@@ -59,7 +59,7 @@ pub struct View {
     /// How many of them have an address outside the node's subnets.
     pub stranded: usize,
     /// Those of them whose interface is gone.
-    pub leaving: Arc<HashSet<AttachmentKey>>,
+    pub leaving: Arc<HashSet<RecordKey>>,
     /// Records that were not adopted.
     pub refused_records: Arc<[RefusedRecord]>,
     /// Outer sources that were refused and could be accepted.
