@@ -78,7 +78,7 @@ mod tests {
         other.kill().unwrap();
         other.wait().unwrap();
         assert!(!has_open(0, &metadata));
-        rustix::fs::flock(file.as_file(), rustix::fs::FlockOperation::LockExclusive).unwrap();
+        file.as_file().lock().unwrap();
         let named = of(file.path()).unwrap();
         assert!(
             named.starts_with(&format!("process {} (", std::process::id())),

@@ -21,7 +21,7 @@
 //! One address per family is given, from the first subnet that has room.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::OpenOptionsExt;
@@ -30,8 +30,6 @@ use std::sync::mpsc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ipnet::IpNet;
-use rustix::fs::FlockOperation;
-use rustix::io::Errno;
 
 use crate::holder;
 use crate::{RunDir, atomic_file, run_dir};
@@ -119,9 +117,9 @@ impl Range {
 
     fn lock_within(run: &RunDir, patience: Duration) -> Result<Range, Error> {
         let (path, lock) = open_lock(run)?;
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        match lock.try_lock() {
             Ok(()) => Ok(Range::locked(run, lock)),
-            Err(Errno::WOULDBLOCK) => match wait_for(lock, patience) {
+            Err(TryLockError::WouldBlock) => match wait_for(lock, patience) {
                 Ok(Some(lock)) => Ok(Range::locked(run, lock)),
                 Ok(None) => Err(Error::Busy {
                     holder: holder::of(&path),
@@ -130,7 +128,7 @@ impl Range {
                 }),
                 Err(source) => Err(refused(path, source)),
             },
-            Err(errno) => Err(refused(path, errno.into())),
+            Err(TryLockError::Error(source)) => Err(refused(path, source)),
         }
     }
 
@@ -141,10 +139,10 @@ impl Range {
     /// As [`Range::lock`].
     pub fn try_lock(run: &RunDir) -> Result<Option<Range>, Error> {
         let (path, lock) = open_lock(run)?;
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        match lock.try_lock() {
             Ok(()) => Ok(Some(Range::locked(run, lock))),
-            Err(Errno::WOULDBLOCK) => Ok(None),
-            Err(errno) => Err(refused(path, errno.into())),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(source)) => Err(refused(path, source)),
         }
     }
 
@@ -189,12 +187,11 @@ impl Range {
 fn wait_for(lock: File, patience: Duration) -> io::Result<Option<File>> {
     let (sender, receiver) = mpsc::channel();
     std::thread::Builder::new().spawn(move || {
-        let locked = rustix::fs::flock(&lock, FlockOperation::LockExclusive);
+        let locked = lock.lock();
         // Where nobody waits any more, the lock goes with the file.
         let _ = sender.send(locked.map(|()| lock));
     })?;
-    let answer = receiver.recv_timeout(patience).ok();
-    Ok(answer.transpose()?)
+    receiver.recv_timeout(patience).ok().transpose()
 }
 
 fn open_lock(run: &RunDir) -> Result<(PathBuf, File), Error> {

@@ -1,12 +1,10 @@
 //! One agent per run directory: a second `TUNSETIFF` or `SO_REUSEPORT` bind would silently take half the flows.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 use thiserror::Error;
 
 /// Why the lock was not had.
@@ -52,7 +50,7 @@ impl Lock {
         };
         for _ in 0..TRIES {
             let mut file = open(path).map_err(failed)?;
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            match file.try_lock() {
                 Ok(()) if is_at(&file, path) => {
                     // Who holds it is for people: a full or read-only directory must not keep a service down.
                     let _ = sign(&mut file);
@@ -60,13 +58,13 @@ impl Lock {
                     return Ok(Lock { file, path });
                 }
                 Ok(()) => {}
-                Err(Errno::WOULDBLOCK) => {
+                Err(TryLockError::WouldBlock) => {
                     return Err(LockError::Held {
                         path: path.to_owned(),
                         holder: holder(&mut file),
                     });
                 }
-                Err(error) => return Err(failed(error.into())),
+                Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
         }
         Err(failed(io::ErrorKind::StaleNetworkFileHandle.into()))
