@@ -266,31 +266,16 @@ pub fn list(run: &RunDir) -> Result<Vec<Listed>, Error> {
 /// # Errors
 /// [`Error::Remove`].
 pub fn remove(path: &Path) -> Result<(), Error> {
-    remove_temporaries(path);
+    // They hold no address, so one that cannot be removed is left.
+    if let Some(directory) = path.parent() {
+        atomic_file::remove_temporaries(path, directory);
+    }
     match fs::remove_file(path) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::Remove {
             path: path.to_path_buf(),
             source,
         }),
         _ => Ok(()),
-    }
-}
-
-/// `.PID.NAME`, as `atomic_file` names them. They hold no address, so one that
-/// cannot be removed is left.
-fn remove_temporaries(path: &Path) {
-    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-        return;
-    };
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let temporary = entry.file_name();
-        let of_ours = temporary.to_str().and_then(|temporary| {
-            let (writer, written) = temporary.strip_prefix('.')?.split_once('.')?;
-            Some(writer.parse::<u32>().is_ok() && name == written)
-        });
-        if of_ours == Some(true) {
-            let _ = fs::remove_file(entry.path());
-        }
     }
 }
 

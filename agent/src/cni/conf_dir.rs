@@ -1,10 +1,12 @@
 //! The directory of network configurations, as libcni reads it: every file with one of three extensions, by name. A
 //! runtime that is told no network by name takes the first (go-cni `loadFromConfDir`, ocicni `loadNetworks`).
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use cni_shim::atomic_file::Replacement;
 use serde_json::Value;
 
 /// A configuration file.
@@ -96,6 +98,30 @@ pub fn read(directory: &Path) -> io::Result<Vec<ConfFile>> {
     Ok(files)
 }
 
+/// Replaces the configuration at `path`, with mode 0644, so that a container runtime that watches the directory takes
+/// notice. containerd 1.6 takes notice of a write inside it and of a rename inside it, but not of a rename into it (and
+/// of the second of two close events not always), so the file comes from outside, complete, and then its first byte is
+/// written once more.
+///
+/// # Errors
+/// What the system calls give.
+pub fn write(path: &Path, text: &str) -> io::Result<()> {
+    let replacement = Replacement::of(path).mode(0o644).synced();
+    let outside = path.ancestors().nth(2).unwrap_or(Path::new("/"));
+    let placed = replacement.from_directory(outside).write(text.as_bytes());
+    match placed {
+        // The directory may be a mount of its own.
+        Err(error) if matches!(error.kind(), CROSSES_DEVICES | DENIED | READ_ONLY) => {
+            replacement.write(text.as_bytes())?;
+        }
+        placed => placed?,
+    }
+    let file = OpenOptions::new().write(true).open(path)?;
+    let first = text.as_bytes().get(..1).unwrap_or_default();
+    file.write_all_at(first, 0)?;
+    file.sync_all()
+}
+
 fn plugin(value: &Value) -> Plugin {
     let capabilities = field(value, "capabilities");
     let bandwidth = capabilities.and_then(|capabilities| field(capabilities, "bandwidth"));
@@ -120,6 +146,9 @@ fn word(value: &Value, key: &str) -> String {
 pub const OUR_PLUGIN: &str = "tartan-cni";
 /// A configuration has a few hundred.
 const MOST_BYTES: u64 = 1 << 20;
+const CROSSES_DEVICES: io::ErrorKind = io::ErrorKind::CrossesDevices;
+const DENIED: io::ErrorKind = io::ErrorKind::PermissionDenied;
+const READ_ONLY: io::ErrorKind = io::ErrorKind::ReadOnlyFilesystem;
 
 #[cfg(test)]
 mod tests {
@@ -153,5 +182,22 @@ mod tests {
             (0, "0.4.0 1.0.0".to_owned())
         );
         assert!(read(&directory.path().join("none")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_configuration_comes_from_outside_and_nothing_is_left_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let watched = directory.path().join("net.d");
+        fs::create_dir(&watched).unwrap();
+        let path = watched.join("10-x.conflist");
+        write(&path, "{}").unwrap();
+        write(&path, "{ }").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"{ }");
+        let names = |directory: &Path| -> Vec<_> {
+            let entries = fs::read_dir(directory).unwrap();
+            entries.map(|entry| entry.unwrap().file_name()).collect()
+        };
+        assert_eq!(names(&watched), ["10-x.conflist"]);
+        assert_eq!(names(directory.path()), ["net.d"]);
     }
 }

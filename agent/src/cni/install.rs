@@ -5,12 +5,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use cni_shim::atomic_file::Replacement;
 use serde::Serialize;
 
 use super::chain;
 use super::conf_dir::{self, Conf, ConfFile, OUR_PLUGIN};
 use super::conf_list::{self, ConfList, PORTMAP, VERSIONS};
-use super::place;
 use super::version;
 
 /// What is to be installed, and where.
@@ -207,7 +207,8 @@ fn program(plan: &Plan, target: &Path, bytes: &[u8]) -> Result<Step, CniError> {
         Err(_) => Deed::Installed,
     };
     if !plan.dry_run && deed != Deed::Unchanged {
-        let placed = place::replace(target, bytes, 0o755, answers_version);
+        let replacement = Replacement::of(target).mode(0o755).synced();
+        let placed = replacement.write_checked(bytes, answers_version);
         placed.map_err(|source| match source.kind() {
             io::ErrorKind::InvalidData => CniError::NotOurs {
                 path: plan.program.clone(),
@@ -252,8 +253,7 @@ fn configuration(plan: &Plan, conf: &Path, text: &str, deed: Deed) -> Result<(),
     if plan.dry_run || matches!(deed, Deed::Unchanged | Deed::Kept) {
         return Ok(());
     }
-    let placed = place::replace_watched(conf, text.as_bytes(), 0o644);
-    placed.map_err(|source| CniError::Write {
+    conf_dir::write(conf, text).map_err(|source| CniError::Write {
         path: conf.to_owned(),
         source,
     })

@@ -12,12 +12,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cni_shim::RunDir;
+use cni_shim::{RunDir, atomic_file};
 
 use super::conf_dir::{self, OUR_PLUGIN};
 use super::conf_list;
 use super::install::{CniError, Deed, Done, Step, unusable};
-use super::place;
 
 /// What is to be removed, and from where.
 #[derive(Clone, Debug)]
@@ -209,7 +208,7 @@ fn remove_leftovers(
     directory: &Path,
     done: &mut Done,
 ) -> Result<(), CniError> {
-    for leftover in place::leftovers(path, directory) {
+    for leftover in atomic_file::temporaries(path, directory) {
         done.steps.push(remove(removal, &leftover)?);
     }
     Ok(())

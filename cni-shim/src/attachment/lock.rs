@@ -27,8 +27,8 @@ use rustix::fs::OFlags;
 use rustix::io::FdFlags;
 
 use super::Error;
-use crate::holder;
-use crate::{RunDir, atomic_file};
+use crate::atomic_file::Replacement;
+use crate::{RunDir, holder};
 
 /// The lock of one attachment, held until it is dropped.
 #[derive(Debug)]
@@ -168,20 +168,15 @@ fn open(path: &Path, create: bool) -> io::Result<File> {
         .open(path)
 }
 
-/// A temporary until it is locked: nobody else opens it by that name.
+/// Locked before it gets its name, so no other process can lock it first.
 fn locked_in_place(path: &Path) -> io::Result<File> {
-    let temporary = atomic_file::temporary_for(path)?;
-    // Of a process that was killed, and had our id.
-    let _ = fs::remove_file(&temporary);
-    let renamed = open(&temporary, true).and_then(|file| {
+    Replacement::of(path).put(|temporary| {
+        // A killed process that had our id may have left one, and a child of it may hold its lock.
+        let _ = fs::remove_file(temporary);
+        let file = open(temporary, true)?;
         file.try_lock()?;
-        fs::rename(&temporary, path)?;
         Ok(file)
-    });
-    if renamed.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    renamed
+    })
 }
 
 /// None while another holds it, or when its holder has just removed it.

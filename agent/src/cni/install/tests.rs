@@ -287,7 +287,7 @@ fn nothing_is_done_dry_and_nothing_of_ours_is_left_in_the_end() {
     );
     executable(&rig.at("opt/cni/bin/flannel"), "");
     assert_eq!(install(&rig.plan()).unwrap().steps, told.steps);
-    executable(&rig.at("opt/cni/bin/.tartan-cni.77"), "half");
+    executable(&rig.at("opt/cni/bin/.77.tartan-cni.new"), "half");
     let dry = Removal {
         dry_run: true,
         ..rig.removal()
@@ -299,7 +299,7 @@ fn nothing_is_done_dry_and_nothing_of_ours_is_left_in_the_end() {
         deeds(&done),
         [
             (Deed::Removed, "10-tartan.conflist"),
-            (Deed::Removed, ".tartan-cni.77"),
+            (Deed::Removed, ".77.tartan-cni.new"),
             (Deed::Removed, "tartan-cni"),
         ]
     );

@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 
@@ -141,7 +142,7 @@ fn what_a_killed_writer_left_goes_with_the_file() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("flannel/subnet.env");
     write(&path, "one").unwrap();
-    fs::write(path.with_file_name("subnet.env.tartan-new"), "half").unwrap();
+    fs::write(path.with_file_name(".77.subnet.env.new"), "half").unwrap();
     assert!(remove(&note(&path, &["one"])).unwrap());
     assert!(!path.parent().unwrap().exists());
 }
