@@ -8,8 +8,9 @@ use std::io::{self, Read, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use cni_shim::Json;
 use cni_shim::protocol::net_conf::Rejection;
-use cni_shim::protocol::{Json, NetConf, Request, Version};
+use cni_shim::protocol::{NetConf, Request, Version};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::{Value, json};
 

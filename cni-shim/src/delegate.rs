@@ -12,9 +12,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use cni_shim::Json;
 use cni_shim::attachment::Lock;
 use cni_shim::protocol::request::SearchPath;
-use cni_shim::protocol::{CniResult, Json, Key, NetConf, Verb, result};
+use cni_shim::protocol::{CniResult, Key, NetConf, Verb, result};
 
 use crate::child::{self, Ended};
 use crate::error::TRY_LATER;

@@ -16,11 +16,13 @@
 pub mod atomic_file;
 pub mod attachment;
 mod holder;
+pub mod json;
 pub mod node_file;
 pub mod protocol;
 pub mod range;
 pub mod run_dir;
 
 pub use attachment::{Attachment, Bandwidth, PodName, RateLimit, State, list};
+pub use json::Json;
 pub use node_file::NodeFile;
 pub use run_dir::RunDir;

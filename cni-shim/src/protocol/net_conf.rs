@@ -10,12 +10,11 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 
-use super::json::Json;
 use super::request::{Key, Verb};
 use super::result::Dns;
 use super::version::{self, Version};
-use crate::Bandwidth;
 use crate::attachment::is_identifier;
+use crate::{Bandwidth, Json};
 
 use reader::{Malformed, Reader};
 

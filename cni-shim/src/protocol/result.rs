@@ -14,8 +14,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
-use super::json::Json;
 use super::version::Version;
+use crate::Json;
 
 /// A result of ADD.
 #[derive(Clone, Debug, Default, PartialEq)]

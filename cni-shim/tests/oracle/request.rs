@@ -5,7 +5,8 @@
 
 #![allow(unreachable_pub)]
 
-use cni_shim::protocol::{CniResult, Json, NetConf, Request, Verb, Version};
+use cni_shim::Json;
+use cni_shim::protocol::{CniResult, NetConf, Request, Verb, Version};
 
 /// The environment and standard input of a request.
 pub fn split(bytes: &[u8]) -> (Vec<(String, String)>, &[u8]) {

@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 
 use super::Wanted;
-use crate::protocol::json::Json;
 use crate::protocol::request::{MAC_RULE, address, parse_mac};
 use crate::protocol::result::Dns;
-use crate::{Bandwidth, RateLimit};
+use crate::{Bandwidth, Json, RateLimit};
 
 /// A value that is none of its key's.
 #[derive(Clone, Debug, PartialEq)]
