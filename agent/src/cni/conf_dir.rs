@@ -6,8 +6,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use cni_shim::Json;
 use cni_shim::atomic_file::Replacement;
-use serde_json::Value;
 
 /// A configuration file.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,21 +46,23 @@ impl Conf {
         self.plugins.iter().any(|plugin| plugin.kind == OUR_PLUGIN)
     }
 
-    /// Reads one; as Go does, whatever the case of its keys.
+    /// Reads one as Go does.
     pub fn parse(text: &[u8]) -> Option<Conf> {
-        let value: Value = serde_json::from_slice(text).ok()?;
-        value.as_object()?;
-        let plugins = match field(&value, "plugins") {
-            Some(Value::Array(plugins)) => plugins.iter().map(plugin).collect(),
-            _ => vec![plugin(&value)],
+        let conf = Json::parse(text).ok()?;
+        if !matches!(conf, Json::Object(_)) {
+            return None;
+        }
+        let plugins = match conf.get("plugins") {
+            Some(Json::List(plugins)) => plugins.iter().map(plugin).collect(),
+            _ => vec![plugin(&conf)],
         };
-        let mut versions = vec![word(&value, "cniVersion")];
-        if let Some(Value::Array(more)) = field(&value, "cniVersions") {
-            versions.extend(more.iter().filter_map(Value::as_str).map(str::to_owned));
+        let mut versions = vec![word(&conf, "cniVersion")];
+        if let Some(Json::List(more)) = conf.get("cniVersions") {
+            versions.extend(more.iter().filter_map(Json::text).map(str::to_owned));
         }
         versions.retain(|version| !version.is_empty());
         Some(Conf {
-            network: word(&value, "name"),
+            network: word(&conf, "name"),
             versions,
             plugins,
         })
@@ -122,23 +124,19 @@ pub fn write(path: &Path, text: &str) -> io::Result<()> {
     file.sync_all()
 }
 
-fn plugin(value: &Value) -> Plugin {
-    let capabilities = field(value, "capabilities");
-    let bandwidth = capabilities.and_then(|capabilities| field(capabilities, "bandwidth"));
+fn plugin(conf: &Json) -> Plugin {
+    let capabilities = conf.object("capabilities").unwrap_or_default();
+    // A map of Go's: its keys are exact.
+    let mut named = capabilities.members().unwrap_or_default().iter().rev();
+    let bandwidth = named.find(|(name, _)| name == "bandwidth");
     Plugin {
-        kind: word(value, "type"),
-        bandwidth: bandwidth == Some(&Value::Bool(true)),
+        kind: word(conf, "type"),
+        bandwidth: bandwidth.is_some_and(|(_, asked)| *asked == Json::Bool(true)),
     }
 }
 
-fn field<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
-    let mut fields = value.as_object()?.iter();
-    let found = fields.find(|(name, _)| name.eq_ignore_ascii_case(key));
-    found.map(|(_, value)| value)
-}
-
-fn word(value: &Value, key: &str) -> String {
-    let found = field(value, key).and_then(Value::as_str);
+fn word(conf: &Json, key: &str) -> String {
+    let found = conf.get(key).and_then(Json::text);
     found.unwrap_or_default().to_owned()
 }
 

@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use cni_shim::Json;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::json::Fields;
 use super::net_conf_error::NetConfError;
 
 /// Where a registry that hands out subnets takes them from.
@@ -46,7 +46,7 @@ pub(super) struct Written {
 }
 
 /// Reads the keys of one family; nothing is compared with anything yet.
-pub(super) fn read(fields: &Fields, stack: &Stack) -> Result<Written, NetConfError> {
+pub(super) fn read(fields: &Json, stack: &Stack) -> Result<Written, NetConfError> {
     Ok(Written {
         network: read_network(fields, stack)?,
         len: read_len(fields, stack)?,
@@ -123,8 +123,8 @@ impl Written {
     }
 }
 
-fn read_network(fields: &Fields, stack: &Stack) -> Result<Option<IpNet>, NetConfError> {
-    let Some(text) = fields.text(stack.network)? else {
+fn read_network(fields: &Json, stack: &Stack) -> Result<Option<IpNet>, NetConfError> {
+    let Some(text) = fields.text_of(stack.network)? else {
         return Ok(None);
     };
     let prefix = parse_prefix(text).filter(|net| net.max_prefix_len() == stack.bits);
@@ -139,8 +139,8 @@ fn read_network(fields: &Fields, stack: &Stack) -> Result<Option<IpNet>, NetConf
 }
 
 /// 0 is as good as absent, as in flannel; a negative length is no `uint`.
-fn read_len(fields: &Fields, stack: &Stack) -> Result<Option<i64>, NetConfError> {
-    match fields.whole(stack.len)? {
+fn read_len(fields: &Json, stack: &Stack) -> Result<Option<i64>, NetConfError> {
+    match fields.whole_of(stack.len)? {
         Some(len) if len < 0 => Err(NetConfError::Type {
             key: stack.len,
             expected: "a whole number from 0",
@@ -150,11 +150,11 @@ fn read_len(fields: &Fields, stack: &Stack) -> Result<Option<i64>, NetConfError>
 }
 
 fn read_bound(
-    fields: &Fields,
+    fields: &Json,
     key: &'static str,
     stack: &Stack,
 ) -> Result<Option<IpAddr>, NetConfError> {
-    let Some(text) = fields.text(key)? else {
+    let Some(text) = fields.text_of(key)? else {
         return Ok(None);
     };
     let address: Option<IpAddr> = text.parse().ok();

@@ -247,10 +247,9 @@ impl NetConf {
         valid: Option<Vec<Key>>,
         input: Vec<u8>,
     ) -> NetConf {
-        let none = Json::Null;
-        let member = |object: &Json, key| object.get(key).unwrap_or(&none).clone();
-        let runtime = member(conf, "runtimeConfig");
-        let args = member(&member(conf, "args"), "cni");
+        let runtime = conf.object("runtimeConfig").unwrap_or_default();
+        let args = conf.object("args").and_then(|args| args.object("cni"));
+        let args = args.unwrap_or_default();
         let mut reader = Reader::default();
         NetConf {
             version,
@@ -264,7 +263,7 @@ impl NetConf {
             bandwidth: reader.bandwidth(&runtime),
             annotations: annotations(&runtime),
             allowed_sources: reader.sources(conf),
-            previous: conf.get("prevResult").cloned(),
+            previous: conf.object("prevResult"),
             valid,
             input,
             malformed: reader.malformed,
@@ -329,7 +328,7 @@ fn valid_attachments(conf: &Json) -> Result<Option<Vec<Key>>, Error> {
 /// What the pod says of itself. Long values (a whole manifest, kept by
 /// kubectl) are left out, so that a record stays small.
 fn annotations(runtime: &Json) -> BTreeMap<String, String> {
-    let Some(Json::Object(members)) = runtime.get("io.kubernetes.cri.pod-annotations") else {
+    let Some(Json::Object(members)) = runtime.object("io.kubernetes.cri.pod-annotations") else {
         return BTreeMap::new();
     };
     let mut room = ANNOTATIONS;

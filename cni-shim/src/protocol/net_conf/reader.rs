@@ -50,22 +50,22 @@ impl Reader {
     }
 
     pub(super) fn dns(&mut self, conf: &Json) -> Dns {
-        let Some(value) = conf.get("dns") else {
+        let Some(value) = conf.object("dns") else {
             return Dns::default();
         };
-        let dns = Dns::parse(value).or_else(|| self.refuse("dns", value, DNS_RULE));
+        let dns = Dns::parse(&value).or_else(|| self.refuse("dns", &value, DNS_RULE));
         dns.unwrap_or_default()
     }
 
     pub(super) fn ipam(&mut self, conf: &Json, runtime: &Json) -> Option<String> {
-        let kind = match conf.get("ipam") {
+        let kind = match conf.object("ipam") {
             None => None,
             Some(ipam @ Json::Object(_)) => match ipam.get("type") {
                 None => None,
                 Some(Json::Text(kind)) => Some(kind.clone()).filter(|kind| !kind.is_empty()),
                 Some(value) => self.refuse("ipam.type", value, "the name of a plugin"),
             },
-            Some(value) => self.refuse("ipam", value, "an object with a type"),
+            Some(value) => self.refuse("ipam", &value, "an object with a type"),
         };
         match runtime.get("ipRanges") {
             Some(ranges) if kind.is_none() && ranges.says_something() => {
@@ -97,7 +97,7 @@ impl Reader {
     }
 
     pub(super) fn bandwidth(&mut self, runtime: &Json) -> Option<Bandwidth> {
-        let value = runtime.get("bandwidth")?;
+        let value = &runtime.object("bandwidth")?;
         if value.members().is_none() {
             return self.refuse("runtimeConfig.bandwidth", value, BANDWIDTH_RULE);
         }
