@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cni_shim::protocol::Key;
+use cni_shim::protocol::AttachmentKey;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
@@ -50,7 +50,7 @@ pub(crate) enum Error {
 
 impl<'a> Call<'a> {
     /// `adopt` for this attachment.
-    pub(crate) fn adopt(key: &'a Key) -> Call<'a> {
+    pub(crate) fn adopt(key: &'a AttachmentKey) -> Call<'a> {
         Call::Adopt {
             container: &key.container,
             ifname: &key.ifname,
@@ -58,7 +58,7 @@ impl<'a> Call<'a> {
     }
 
     /// `release` for this attachment.
-    pub(crate) fn release(key: &'a Key) -> Call<'a> {
+    pub(crate) fn release(key: &'a AttachmentKey) -> Call<'a> {
         Call::Release {
             container: &key.container,
             ifname: &key.ifname,
@@ -185,8 +185,8 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
 
-    fn key() -> Key {
-        Key {
+    fn key() -> AttachmentKey {
+        AttachmentKey {
             container: "c1".to_owned(),
             ifname: "eth0".to_owned(),
         }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use cni_shim::Json;
 use cni_shim::attachment::Lock;
 use cni_shim::protocol::request::SearchPath;
-use cni_shim::protocol::{CniResult, Key, NetConf, Verb, result};
+use cni_shim::protocol::{AttachmentKey, CniResult, NetConf, Verb, result};
 
 use crate::child::{self, Ended};
 use crate::error::TRY_LATER;
@@ -144,7 +144,7 @@ impl<'a> Delegate<'a> {
 
     /// DEL of one attachment, which need not be that of the request: of host-local
     /// there is none yet that knows GC.
-    pub(crate) fn delete(&self, key: &Key, lock: &Lock) -> Result<(), Error> {
+    pub(crate) fn delete(&self, key: &AttachmentKey, lock: &Lock) -> Result<(), Error> {
         self.run(Verb::Del, Some(key), lock).map(|_| ())
     }
 
@@ -153,7 +153,7 @@ impl<'a> Delegate<'a> {
         self.run(verb, None, &Lock::none()).map(|_| ())
     }
 
-    fn run(&self, verb: Verb, key: Option<&Key>, lock: &Lock) -> Result<Vec<u8>, Error> {
+    fn run(&self, verb: Verb, key: Option<&AttachmentKey>, lock: &Lock) -> Result<Vec<u8>, Error> {
         let ended = self.execute(verb, key, lock).map_err(|source| Error::Run {
             program: self.program.clone(),
             source,
@@ -185,7 +185,7 @@ impl<'a> Delegate<'a> {
         })
     }
 
-    fn execute(&self, verb: Verb, key: Option<&Key>, lock: &Lock) -> io::Result<Ended> {
+    fn execute(&self, verb: Verb, key: Option<&AttachmentKey>, lock: &Lock) -> io::Result<Ended> {
         let _lent = lock.lend()?;
         let mut command = Command::new(&self.program);
         if let Some(key) = key {

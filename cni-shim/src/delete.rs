@@ -10,7 +10,7 @@
 
 use cni_shim::attachment::Lock;
 use cni_shim::protocol::request::Target;
-use cni_shim::protocol::{Key, NetConf};
+use cni_shim::protocol::{AttachmentKey, NetConf};
 use cni_shim::{Attachment, RunDir, attachment};
 
 use crate::agent::{self, Call};
@@ -51,7 +51,7 @@ pub(crate) fn delete(target: &Target, conf: &NetConf) -> Result<(), Error> {
 fn remove_unrecorded(
     host: &mut Netlink,
     run: &RunDir,
-    key: &Key,
+    key: &AttachmentKey,
     conf: &NetConf,
 ) -> Result<(), Error> {
     let name = link_name::host_ifname(&conf.name, key, 0);

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use cni_shim::protocol::request::SearchPath;
-use cni_shim::protocol::{Key, NetConf, Verb, net_conf};
+use cni_shim::protocol::{AttachmentKey, NetConf, Verb, net_conf};
 use cni_shim::{Attachment, RunDir, State, attachment};
 
 use crate::agent::{self, Call};
@@ -28,7 +28,7 @@ pub(crate) fn gc(path: &SearchPath, conf: &NetConf) -> Result<(), Error> {
     let began = SystemTime::now();
     let deadline = Instant::now() + PATIENCE;
     let valid = conf.valid.as_ref();
-    let valid: HashSet<&Key> = valid
+    let valid: HashSet<&AttachmentKey> = valid
         .ok_or(net_conf::Error::NoAttachments)?
         .iter()
         .collect();
@@ -48,7 +48,7 @@ pub(crate) fn gc(path: &SearchPath, conf: &NetConf) -> Result<(), Error> {
         let Some((container, ifname)) = attachment::named_by(&file) else {
             continue;
         };
-        let key = Key { container, ifname };
+        let key = AttachmentKey { container, ifname };
         if valid.contains(&key) {
             continue;
         }
@@ -115,7 +115,7 @@ fn is_young(file: &Path, state: State, began: SystemTime) -> bool {
 /// the link that this network's ADD would have made is there.
 fn remove_damaged(
     host: &mut Netlink,
-    key: &Key,
+    key: &AttachmentKey,
     conf: &NetConf,
     file: &Path,
     error: &attachment::Error,

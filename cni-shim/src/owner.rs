@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use cni_shim::attachment::{self, Lock};
-use cni_shim::protocol::Key;
+use cni_shim::protocol::AttachmentKey;
 use cni_shim::{Attachment, RunDir};
 
 use crate::delegate::PATIENCE;
@@ -24,7 +24,11 @@ pub(crate) enum Owner {
 }
 
 /// The attachment's lock, for who may fail: waits at most `patience`.
-pub(crate) fn lock(run: &RunDir, key: &Key, patience: Duration) -> Result<Lock, attachment::Error> {
+pub(crate) fn lock(
+    run: &RunDir,
+    key: &AttachmentKey,
+    patience: Duration,
+) -> Result<Lock, attachment::Error> {
     if fault::is_to_stop() {
         // Who has us stand still asks what becomes of one whose lock was seized, not for how long it is waited for.
         return Ok(Lock::none());
@@ -34,7 +38,7 @@ pub(crate) fn lock(run: &RunDir, key: &Key, patience: Duration) -> Result<Lock, 
 
 /// The same for DEL, which goes on whatever becomes of it: after as long as an
 /// IPAM plugin may take it seizes the lock.
-pub(crate) fn lock_or_seize(run: &RunDir, key: &Key) -> Lock {
+pub(crate) fn lock_or_seize(run: &RunDir, key: &AttachmentKey) -> Lock {
     let taken = lock(run, key, PATIENCE).or_else(|error| match error {
         attachment::Error::AtWork { .. } => {
             eprintln!(

@@ -15,6 +15,6 @@ pub mod result;
 pub mod version;
 
 pub use net_conf::NetConf;
-pub use request::{Key, Request, Target, Verb};
+pub use request::{AttachmentKey, Request, Target, Verb};
 pub use result::CniResult;
 pub use version::Version;

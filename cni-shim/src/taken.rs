@@ -14,7 +14,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use cni_shim::protocol::Key;
+use cni_shim::protocol::AttachmentKey;
 use cni_shim::{Attachment, range};
 use ipnet::IpNet;
 
@@ -137,7 +137,7 @@ impl Taken {
 
 /// `pod NAMESPACE/NAME, container ID, interface IFNAME`.
 fn describe(record: &Attachment) -> String {
-    let key = Key {
+    let key = AttachmentKey {
         container: record.container.clone(),
         ifname: record.ifname.clone(),
     };

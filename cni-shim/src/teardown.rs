@@ -9,7 +9,7 @@
 
 use cni_shim::attachment::Lock;
 use cni_shim::protocol::request::SearchPath;
-use cni_shim::protocol::{Key, NetConf};
+use cni_shim::protocol::{AttachmentKey, NetConf};
 use cni_shim::{Attachment, RunDir, range};
 
 use crate::delegate::Delegate;
@@ -38,7 +38,7 @@ pub(crate) fn remove(
     let freed = match &record.ipam {
         Some(kind) => Delegate::find(kind, path, conf).and_then(|delegate| {
             let (container, ifname) = (record.container.clone(), record.ifname.clone());
-            delegate.delete(&Key { container, ifname }, lock)
+            delegate.delete(&AttachmentKey { container, ifname }, lock)
         }),
         None => {
             range::release(run, &record.addresses);

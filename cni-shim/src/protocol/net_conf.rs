@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 
-use super::request::{Key, Verb};
+use super::request::{AttachmentKey, Verb};
 use super::result::Dns;
 use super::version::{self, Version};
 use crate::attachment::is_identifier;
@@ -48,7 +48,7 @@ pub struct NetConf {
     /// What the plugins before us made (ADD) or the whole list made (CHECK).
     pub previous: Option<Json>,
     /// The attachments the runtime knows; none: GC was not told.
-    pub valid: Option<Vec<Key>>,
+    pub valid: Option<Vec<AttachmentKey>>,
     /// Standard input as it came, for delegated plugins.
     pub input: Vec<u8>,
     malformed: Vec<Malformed>,
@@ -244,7 +244,7 @@ impl NetConf {
         conf: &Json,
         version: Version,
         name: String,
-        valid: Option<Vec<Key>>,
+        valid: Option<Vec<AttachmentKey>>,
         input: Vec<u8>,
     ) -> NetConf {
         let runtime = conf.object("runtimeConfig").unwrap_or_default();
@@ -305,7 +305,7 @@ fn knows_verb(config: &str, verb: Verb) -> Result<(), Error> {
 
 /// The list under either of its names; `valid-attachments` is the newer.
 /// Null is an empty list, absence is no list.
-fn valid_attachments(conf: &Json) -> Result<Option<Vec<Key>>, Error> {
+fn valid_attachments(conf: &Json) -> Result<Option<Vec<AttachmentKey>>, Error> {
     let key = ["cni.dev/valid-attachments", "cni.dev/attachments"]
         .into_iter()
         .find(|key| conf.has(key));
@@ -319,7 +319,7 @@ fn valid_attachments(conf: &Json) -> Result<Option<Vec<Key>>, Error> {
         .map(|item| {
             let container = text(item, "containerID").ok_or_else(refused)?;
             let ifname = text(item, "ifname").ok_or_else(refused)?;
-            Ok(Key { container, ifname })
+            Ok(AttachmentKey { container, ifname })
         })
         .collect::<Result<_, _>>()
         .map(Some)

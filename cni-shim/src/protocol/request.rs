@@ -48,7 +48,7 @@ pub enum Verb {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Which attachment.
-    pub key: Key,
+    pub key: AttachmentKey,
     /// Path of the pod's network namespace; for DEL it may be empty or lead nowhere.
     pub netns: String,
     /// `CNI_ARGS`; only ADD looks at it.
@@ -59,7 +59,7 @@ pub struct Target {
 
 /// What names an attachment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
+pub struct AttachmentKey {
     /// `CNI_CONTAINERID`.
     pub container: String,
     /// `CNI_IFNAME`.
@@ -190,7 +190,7 @@ impl Request {
 }
 
 /// `container ID, interface IFNAME`.
-impl fmt::Display for Key {
+impl fmt::Display for AttachmentKey {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             to,
@@ -251,7 +251,7 @@ impl<F: Fn(&'static str) -> Option<OsString>> Environment<F> {
             _ => Arguments::default(),
         };
         Ok(Target {
-            key: Key { container, ifname },
+            key: AttachmentKey { container, ifname },
             netns,
             arguments,
             path,

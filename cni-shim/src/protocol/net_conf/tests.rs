@@ -230,7 +230,7 @@ fn f3_the_list_of_attachments_is_read_under_both_names() {
     let list = |members: &str| {
         let text = format!(r#"{{"cniVersion":"1.1.0","name":"n"{members}}}"#);
         let conf = read(&text, Verb::Gc).unwrap();
-        let names = |keys: Vec<Key>| keys.into_iter().map(|key| key.container).collect();
+        let names = |keys: Vec<AttachmentKey>| keys.into_iter().map(|key| key.container).collect();
         conf.valid.map(names)
     };
     let none: Option<Vec<String>> = None;
