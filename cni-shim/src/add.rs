@@ -20,6 +20,7 @@
 
 use std::time::{Duration, Instant};
 
+use cni_shim::api::Request;
 use cni_shim::attachment::Lock;
 use cni_shim::protocol::request::Target;
 use cni_shim::protocol::result::{Dns, Interface, Ip, Route};
@@ -28,7 +29,7 @@ use cni_shim::{Attachment, NodeFile, RunDir, State, node_file, range};
 use ipnet::IpNet;
 use serde_json::Value;
 
-use crate::agent::{self, Agent, Call};
+use crate::agent::{self, Agent};
 use crate::delegate::{Delegate, PATIENCE};
 use crate::error::Error;
 use crate::fault;
@@ -104,7 +105,7 @@ pub(crate) fn add(target: &Target, conf: &NetConf) -> Result<Value, Error> {
                 is_ours: &|| expect_ours(&run, &record, &lock).is_ok(),
             },
         )?;
-        agent.call(Call::adopt(&target.key), Instant::now() + AGENT_WAIT)?;
+        agent.call(&Request::adopt(&target.key), Instant::now() + AGENT_WAIT)?;
         fault::after("adopted")?;
         finish(&run, &mut record, &lock)?;
         fault::after("attached")?;
@@ -164,7 +165,7 @@ fn undo(
         // Standard error is the plugin's log; the caller reports the first error.
         eprintln!("tartan-cni: could not undo everything, DEL will: {error}");
     }
-    agent::tell(&run.socket(), Call::release(&target.key));
+    agent::tell(&run.socket(), &Request::release(&target.key));
 }
 
 /// What was there before, and behind it what we made.

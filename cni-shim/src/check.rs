@@ -10,12 +10,13 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use cni_shim::api::Request;
 use cni_shim::protocol::request::Target;
 use cni_shim::protocol::{CniResult, NetConf, Verb};
 use cni_shim::{Attachment, RunDir, State};
 use ipnet::IpNet;
 
-use crate::agent::{Agent, Call};
+use crate::agent::Agent;
 use crate::delegate::Delegate;
 use crate::error::Error;
 use crate::inventory::{self, MAIN_TABLE};
@@ -80,7 +81,7 @@ pub(crate) fn check(target: &Target, conf: &NetConf) -> Result<(), Error> {
     // The agent answers once it would deliver; asking again changes nothing.
     let deadline = Instant::now() + AGENT_WAIT;
     let agent = Agent::connect(&run.socket(), deadline)?;
-    Ok(agent.call(Call::adopt(&target.key), deadline)?)
+    Ok(agent.call(&Request::adopt(&target.key), deadline)?)
 }
 
 fn recorded(run: &RunDir, target: &Target, netns: &Netns) -> Result<Attachment, Error> {

@@ -8,12 +8,13 @@
 //! An ADD of the same attachment that is still at work is waited for, and what
 //! it made is removed.
 
+use cni_shim::api::Request;
 use cni_shim::attachment::Lock;
 use cni_shim::protocol::request::Target;
 use cni_shim::protocol::{AttachmentKey, NetConf};
 use cni_shim::{Attachment, RunDir, attachment};
 
-use crate::agent::{self, Call};
+use crate::agent;
 use crate::delegate::Delegate;
 use crate::error::Error;
 use crate::fault;
@@ -42,7 +43,7 @@ pub(crate) fn delete(target: &Target, conf: &NetConf) -> Result<(), Error> {
             attachment::remove(&path)?;
         }
     }
-    agent::tell(&run.socket(), Call::release(key));
+    agent::tell(&run.socket(), &Request::release(key));
     Ok(())
 }
 

@@ -10,11 +10,12 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
+use cni_shim::api::Request;
 use cni_shim::protocol::request::SearchPath;
 use cni_shim::protocol::{AttachmentKey, NetConf, Verb, net_conf};
 use cni_shim::{Attachment, RunDir, State, attachment};
 
-use crate::agent::{self, Call};
+use crate::agent;
 use crate::delegate::{Delegate, PATIENCE};
 use crate::error::Error;
 use crate::fault;
@@ -81,7 +82,7 @@ pub(crate) fn gc(path: &SearchPath, conf: &NetConf) -> Result<(), Error> {
             _ => continue,
         };
         match removed {
-            Ok(()) => agent::tell(&run.socket(), Call::release(&key)),
+            Ok(()) => agent::tell(&run.socket(), &Request::release(&key)),
             Err(error) => errors.push(format!("{key}: {error}")),
         }
     }

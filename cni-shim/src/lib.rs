@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod api;
 pub mod atomic_file;
 pub mod attachment;
 mod holder;

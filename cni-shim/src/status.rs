@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use cni_shim::api::Request;
 use cni_shim::protocol::request::SearchPath;
 use cni_shim::protocol::{NetConf, Verb};
 use cni_shim::{NodeFile, RunDir, attachment, range};
 
-use crate::agent::{self, Agent, Call};
+use crate::agent::{self, Agent};
 use crate::delegate::Delegate;
 use crate::error::Error;
 use crate::netlink::Netlink;
@@ -24,7 +25,7 @@ pub(crate) fn status(path: &SearchPath, conf: &NetConf) -> Result<(), Error> {
     let agent = connected.map_err(not_available)?;
     // An agent that is down answers nobody; one that listens and does not
     // answer, or says that it does not work, may have cut pods off.
-    match agent.call(Call::Ready, Instant::now() + ANSWER) {
+    match agent.call(&Request::Ready, Instant::now() + ANSWER) {
         Ok(()) => {}
         // An older agent does not know the question: that it answers is answer enough.
         Err(agent::Error::Refused { reason }) if reason.contains("unknown variant") => {}
