@@ -32,15 +32,15 @@ use serde_json::Value;
 use crate::agent::{self, Agent};
 use crate::delegate::{Delegate, PATIENCE};
 use crate::error::Error;
-use crate::fault;
+use crate::failpoint;
 use crate::link_name::mac_text;
 use crate::netlink::Netlink;
 use crate::netns::Netns;
 use crate::owner::{self, Owner, expect_ours};
-use crate::reserve::{Reservation, wanted_routes};
+use crate::requested::requested;
+use crate::reserve::{Reservation, route_destinations};
 use crate::teardown;
-use crate::veth::{self, Made, Plan};
-use crate::wanted::wanted;
+use crate::veth::{self, Made, PairSpec};
 
 /// Serves ADD and returns its result. On error nothing is left.
 pub(crate) fn add(target: &Target, conf: &NetConf) -> Result<Value, Error> {
@@ -65,12 +65,12 @@ pub(crate) fn add(target: &Target, conf: &NetConf) -> Result<Value, Error> {
         target,
         netns: &netns,
         node: &node,
-        wanted: &wanted(conf, &target.arguments),
+        requested: &requested(conf, &target.arguments),
         lock: &lock,
     };
     let mut record = reservation.reserve(&mut host, &mut pod)?;
     let attach = || -> Result<Value, Error> {
-        fault::after("reserved")?;
+        failpoint::after("reserved")?;
         // Who did not wait for us any more may have come in between: what an IPAM plugin gives now would be theirs.
         expect_ours(&run, &record, &lock)?;
         let given = match &delegate {
@@ -87,28 +87,28 @@ pub(crate) fn add(target: &Target, conf: &NetConf) -> Result<Value, Error> {
                     }
                     given => given?,
                 };
-                fault::after("ipam")?;
+                failpoint::after("ipam")?;
                 let addresses: Vec<IpNet> = given.ips.iter().map(|ip| ip.address).collect();
                 reservation.assign(&mut host, &mut record, &addresses)?;
                 given
             }
         };
         expect_ours(&run, &record, &lock)?;
-        fault::after("confirmed")?;
+        failpoint::after("confirmed")?;
         let made = veth::make(
             &mut host,
             &mut pod,
-            &Plan {
+            &PairSpec {
                 netns: &netns,
                 record: &record,
-                routes: &wanted_routes(&given.routes),
+                routes: &route_destinations(&given.routes),
                 is_ours: &|| expect_ours(&run, &record, &lock).is_ok(),
             },
         )?;
         agent.call(&Request::adopt(&target.key), Instant::now() + AGENT_WAIT)?;
-        fault::after("adopted")?;
+        failpoint::after("adopted")?;
         finish(&run, &mut record, &lock)?;
-        fault::after("attached")?;
+        failpoint::after("attached")?;
         Ok(result(target, conf, &record, &made, given.dns, previous).to_json(conf.version)?)
     };
     let attached = attach();
@@ -157,7 +157,7 @@ fn undo(
     conf: &NetConf,
     lock: &Lock,
 ) {
-    if matches!(owner::owner(run, record), Ok(Owner::Another)) {
+    if matches!(owner::owner(run, record), Ok(Owner::Other)) {
         eprintln!("tartan-cni: another ADD has made this attachment since, which is left alone");
         return;
     }

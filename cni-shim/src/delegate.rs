@@ -18,7 +18,7 @@ use cni_shim::protocol::request::SearchPath;
 use cni_shim::protocol::{AttachmentKey, CniResult, NetConf, Verb, result};
 
 use crate::child::{self, Ended};
-use crate::error::TRY_LATER;
+use crate::code;
 
 /// An IPAM plugin that was found.
 #[derive(Debug)]
@@ -76,10 +76,10 @@ impl Error {
     /// What it said, where the specification has a word for it; else ours.
     pub(crate) fn code(&self) -> u32 {
         match self {
-            Error::NotFound { .. } => 7,
-            Error::Late { .. } => TRY_LATER,
-            Error::Failed { code, .. } if *code == u64::from(TRY_LATER) => TRY_LATER,
-            _ => DELEGATE_FAILED,
+            Error::NotFound { .. } => code::CONFIGURATION,
+            Error::Late { .. } => code::TRY_LATER,
+            Error::Failed { code, .. } if *code == u64::from(code::TRY_LATER) => code::TRY_LATER,
+            _ => code::DELEGATE_FAILED,
         }
     }
 
@@ -196,9 +196,6 @@ impl<'a> Delegate<'a> {
         child::run(command, &self.conf.input, LONGEST_ANSWER, self.patience)
     }
 }
-
-/// Ours, beyond those of the specification.
-const DELEGATE_FAILED: u32 = 107;
 
 /// Longer than a plugin that asks a server over the network takes, shorter than
 /// a runtime waits for us.

@@ -17,7 +17,7 @@ use cni_shim::{Attachment, RunDir, attachment};
 use crate::agent;
 use crate::delegate::Delegate;
 use crate::error::Error;
-use crate::fault;
+use crate::failpoint;
 use crate::link_name;
 use crate::netlink::{LinkId, Netlink};
 use crate::owner;
@@ -34,7 +34,7 @@ pub(crate) fn delete(target: &Target, conf: &NetConf) -> Result<(), Error> {
         Ok(record) => teardown::remove(&mut host, &run, &record, &target.path, conf, &lock)?,
         Err(error) => {
             remove_unrecorded(&mut host, &run, key, conf)?;
-            fault::after("link-removed")?;
+            failpoint::after("link-removed")?;
             if !error.is_not_found() {
                 let aside = attachment::set_aside(&path)?;
                 eprintln!("tartan-cni: {error}; set aside as {}", aside.display());

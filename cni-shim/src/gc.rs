@@ -18,7 +18,7 @@ use cni_shim::{Attachment, RunDir, State, attachment};
 use crate::agent;
 use crate::delegate::{Delegate, PATIENCE};
 use crate::error::Error;
-use crate::fault;
+use crate::failpoint;
 use crate::link_name;
 use crate::netlink::{LinkId, Netlink};
 use crate::owner;
@@ -123,7 +123,7 @@ fn remove_damaged(
 ) -> Result<(), Error> {
     let name = link_name::host_ifname(&conf.name, key, 0);
     let found = host.link(&name)?;
-    fault::after("link-looked-up")?;
+    failpoint::after("link-looked-up")?;
     if found.is_none() {
         return Ok(());
     }
@@ -153,7 +153,7 @@ fn unclaimed(host: &mut Netlink, records: &[attachment::Listed]) -> Result<bool,
         .map(|record| record.host_ifname.as_str())
         .collect();
     let mut names = host.link_names()?.into_iter();
-    fault::after("links-listed")?;
+    failpoint::after("links-listed")?;
     Ok(names.any(|name| {
         name.starts_with(attachment::HOST_IFNAME_PREFIX) && !claimed.contains(name.as_str())
     }))

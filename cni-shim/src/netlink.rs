@@ -21,7 +21,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
 
 use answer::{describe, kernel_words, parse, split};
-pub(crate) use batch::Change;
+pub(crate) use batch::ChangeRequest;
 pub(crate) use error::Error;
 
 mod answer;

@@ -10,17 +10,17 @@ use cni_shim::{Attachment, RunDir};
 
 use crate::delegate::PATIENCE;
 use crate::error::Error;
-use crate::fault;
+use crate::failpoint;
 
 /// Seen from one ADD, or from whoever has read what that one wrote.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// That ADD.
-    Us,
+    This,
     /// There is none, or none that can be read.
-    Nobody,
+    None,
     /// Another ADD.
-    Another,
+    Other,
 }
 
 /// The attachment's lock, for who may fail: waits at most `patience`.
@@ -29,7 +29,7 @@ pub(crate) fn lock(
     key: &AttachmentKey,
     patience: Duration,
 ) -> Result<Lock, attachment::Error> {
-    if fault::is_to_stop() {
+    if failpoint::is_stop_set() {
         // Who has us stand still asks what becomes of one whose lock was seized, not for how long it is waited for.
         return Ok(Lock::none());
     }
@@ -68,9 +68,9 @@ pub(crate) fn or_none(taken: Result<Lock, attachment::Error>) -> Lock {
 pub(crate) fn owner(run: &RunDir, record: &Attachment) -> Result<Owner, attachment::Error> {
     let path = Attachment::path(run, &record.container, &record.ifname)?;
     Ok(match Attachment::read(&path) {
-        Ok(found) if found.written_by == record.written_by => Owner::Us,
-        Ok(_) => Owner::Another,
-        Err(_) => Owner::Nobody,
+        Ok(found) if found.written_by == record.written_by => Owner::This,
+        Ok(_) => Owner::Other,
+        Err(_) => Owner::None,
     })
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn owner(run: &RunDir, record: &Attachment) -> Result<Owner, attachme
 /// and must not see it come back; an ADD after that has its own.
 pub(crate) fn expect_ours(run: &RunDir, record: &Attachment, lock: &Lock) -> Result<(), Error> {
     match owner(run, record)? {
-        Owner::Us if lock.stands() => Ok(()),
+        Owner::This if lock.stands() => Ok(()),
         _ => Err(Error::Removed),
     }
 }

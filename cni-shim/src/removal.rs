@@ -25,13 +25,13 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
-use crate::fault;
+use crate::failpoint;
 use crate::netlink::{self, LinkId, Netlink};
 
 /// Removes the interface of that name, which is gone afterwards with its
 /// addresses and routes. One that is not there is success.
 pub(crate) fn remove(host: &mut Netlink, name: &str) -> Result<(), Error> {
-    if !is_a_core_free() && !fault::is_awaited(BEGUN) {
+    if !is_a_core_free() && !failpoint::is_set(BEGUN) {
         return Ok(host.remove_link(LinkId::Name(name))?);
     }
     let link = match host.link(name) {
@@ -43,7 +43,7 @@ pub(crate) fn remove(host: &mut Netlink, name: &str) -> Result<(), Error> {
         Err(_) => return Ok(host.remove_link(LinkId::Name(name))?),
     };
     if let Ok(mut child) = begin(link.index, name) {
-        fault::after(BEGUN)?;
+        failpoint::after(BEGUN)?;
         wait_until_gone(host, name, link.index, &mut child);
     }
     // By its index: a later interface may have the name by now, but none has the index.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cni_shim::attachment::Lock;
-use cni_shim::protocol::net_conf::Wanted;
+use cni_shim::protocol::net_conf::Requested;
 use cni_shim::protocol::request::Target;
 use cni_shim::protocol::{NetConf, result::Route};
 use cni_shim::range::{self, Range};
@@ -15,7 +15,7 @@ use ipnet::IpNet;
 
 use crate::delegate::Delegate;
 use crate::error::Error;
-use crate::fault;
+use crate::failpoint;
 use crate::inventory;
 use crate::link_name::{self, mac_text};
 use crate::netlink::Netlink;
@@ -32,7 +32,7 @@ pub(crate) struct Reservation<'a> {
     pub(crate) target: &'a Target,
     pub(crate) netns: &'a Netns,
     pub(crate) node: &'a NodeFile,
-    pub(crate) wanted: &'a Wanted,
+    pub(crate) requested: &'a Requested,
     pub(crate) lock: &'a Lock,
 }
 
@@ -145,7 +145,7 @@ impl Reservation<'_> {
             Err(error) if !gave && error.is_not_found() => {}
             freed => freed?,
         }
-        Ok(fault::after("given-back")?)
+        Ok(failpoint::after("given-back")?)
     }
 
     fn add_others(&self, taken: &mut Taken) -> Result<(), Error> {
@@ -193,12 +193,18 @@ impl Reservation<'_> {
     ) -> Result<Vec<IpNet>, Error> {
         let subnets = &self.node.subnets;
         let all = taken.addresses();
-        let asked: Vec<IpNet> = self.wanted.ips.iter().copied().map(IpNet::from).collect();
+        let asked: Vec<IpNet> = self
+            .requested
+            .ips
+            .iter()
+            .copied()
+            .map(IpNet::from)
+            .collect();
         let as_asked = asked.iter().all(|address| previous.contains(address));
         if as_asked && reusable(&previous, subnets, &all) {
             return Ok(previous);
         }
-        for address in self.wanted.ips.iter().copied() {
+        for address in self.requested.ips.iter().copied() {
             self.refuse_foreign(address)?;
             if let Some(holder) = taken.holder(address) {
                 return Err(Error::Taken { address, holder });
@@ -238,7 +244,7 @@ impl Reservation<'_> {
             .map(|record| record.host_ifname.as_str())
             .collect();
         let name = |attempt| link_name::host_ifname(&self.conf.name, key, attempt);
-        let mac = self.wanted.mac;
+        let mac = self.requested.mac;
         let mac = mac.unwrap_or_else(|| link_name::pod_mac(&self.conf.name, key));
         let mtu = self.node.mtu;
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -299,7 +305,7 @@ impl Reservation<'_> {
 }
 
 /// The routes a delegated IPAM plugin wants, or none: then everything.
-pub(crate) fn wanted_routes(routes: &[Route]) -> Vec<IpNet> {
+pub(crate) fn route_destinations(routes: &[Route]) -> Vec<IpNet> {
     routes.iter().map(|route| route.dst.trunc()).collect()
 }
 

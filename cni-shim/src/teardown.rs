@@ -14,7 +14,7 @@ use cni_shim::{Attachment, RunDir, range};
 
 use crate::delegate::Delegate;
 use crate::error::Error;
-use crate::fault;
+use crate::failpoint;
 use crate::netlink::Netlink;
 use crate::netns::Netns;
 use crate::owner::{Owner, owner};
@@ -31,7 +31,7 @@ pub(crate) fn remove(
     lock: &Lock,
 ) -> Result<(), Error> {
     remove_links(host, record)?;
-    fault::after("link-removed")?;
+    failpoint::after("link-removed")?;
     if is_anothers(run, record) {
         return Ok(());
     }
@@ -45,7 +45,7 @@ pub(crate) fn remove(
             Ok(())
         }
     };
-    fault::after("ipam-freed")?;
+    failpoint::after("ipam-freed")?;
     if let Err(error) = &freed
         && !(record.addresses.is_empty() && error.is_not_found())
     {
@@ -56,7 +56,7 @@ pub(crate) fn remove(
     if !is_anothers(run, record) {
         record.remove(run)?;
     }
-    fault::after("record-removed")?;
+    failpoint::after("record-removed")?;
     Ok(freed?)
 }
 
@@ -81,11 +81,11 @@ fn remove_rules(record: &Attachment) -> Result<(), Error> {
         && netns.inode() == record.netns_inode
     {
         veth::remove_rules(&mut pod, record)?;
-        fault::after("rules-removed")?;
+        failpoint::after("rules-removed")?;
     }
     Ok(())
 }
 
 fn is_anothers(run: &RunDir, record: &Attachment) -> bool {
-    matches!(owner(run, record), Ok(Owner::Another))
+    matches!(owner(run, record), Ok(Owner::Other))
 }

@@ -1,4 +1,4 @@
-//! Removal: the configuration first, so that no runtime starts a pod whose program is about to go; then the program.
+//! UninstallOptions: the configuration first, so that no runtime starts a pod whose program is about to go; then the program.
 //! Only what is ours.
 //!
 //! Pods are counted twice: before anything is done, and when the configuration is away and no plugin is at work any more,
@@ -16,11 +16,11 @@ use cni_shim::{RunDir, atomic_file};
 
 use super::conf_dir::{self, OUR_PLUGIN};
 use super::conf_list;
-use super::install::{CniError, Deed, Done, Step, unusable};
+use super::install::{Action, CniError, FileStep, Report, unusable};
 
 /// What is to be removed, and from where.
 #[derive(Clone, Debug)]
-pub struct Removal {
+pub struct UninstallOptions {
     /// What the agent's paths hang off.
     pub root: PathBuf,
     /// Where runtimes look for programs.
@@ -34,7 +34,7 @@ pub struct Removal {
 }
 
 /// A configuration that runtimes no longer see.
-struct Away {
+struct SetAside {
     from: PathBuf,
     to: PathBuf,
 }
@@ -43,58 +43,58 @@ struct Away {
 ///
 /// # Errors
 /// [`CniError`]; with pods attached, or where that cannot be told, everything is as it was, unless forced.
-pub fn uninstall(removal: &Removal) -> Result<Done, CniError> {
-    let mut done = Done::default();
-    let program = removal.bin_dir.join(OUR_PLUGIN);
-    let mut away = interrupted(removal)?;
-    if !removal.force
-        && let Err(error) = expect_no_pods(removal)
+pub fn uninstall(options: &UninstallOptions) -> Result<Report, CniError> {
+    let mut done = Report::default();
+    let program = options.bin_dir.join(OUR_PLUGIN);
+    let mut away = interrupted(options)?;
+    if !options.force
+        && let Err(error) = expect_no_pods(options)
     {
-        if !removal.dry_run {
+        if !options.dry_run {
             put_back(&away)?;
         }
         return Err(error);
     }
-    for path in configurations(removal, &mut done)? {
+    for path in configurations(options, &mut done)? {
         let to = set_aside_name(&path);
-        if !removal.dry_run
+        if !options.dry_run
             && let Err(source) = fs::rename(&path, &to)
         {
             put_back(&away)?;
             return Err(CniError::Remove { path, source });
         }
-        away.push(Away { from: path, to });
+        away.push(SetAside { from: path, to });
     }
-    if !removal.force && !removal.dry_run {
-        let at_rest = wait_for_rest(&program).and_then(|()| expect_no_pods(removal));
+    if !options.force && !options.dry_run {
+        let at_rest = wait_for_rest(&program).and_then(|()| expect_no_pods(options));
         if let Err(error) = at_rest {
             put_back(&away)?;
             return Err(error);
         }
     }
-    for Away { from, to } in away {
-        let above = removal.conf_dir.parent().unwrap_or(Path::new("/"));
-        for directory in [removal.conf_dir.as_path(), above] {
-            remove_leftovers(removal, &from, directory, &mut done)?;
+    for SetAside { from, to } in away {
+        let above = options.conf_dir.parent().unwrap_or(Path::new("/"));
+        for directory in [options.conf_dir.as_path(), above] {
+            remove_leftovers(options, &from, directory, &mut done)?;
         }
         let now = if to.exists() { &to } else { &from };
         let as_installed = fs::read(now).is_ok_and(|bytes| conf_list::is_as_installed(&bytes));
-        let (deed, file) = match as_installed {
-            true => (remove(removal, now)?.deed, from),
-            false => (Deed::SetAside, to),
+        let (action, file) = match as_installed {
+            true => (remove(options, now)?.action, from),
+            false => (Action::SetAside, to),
         };
-        done.steps.push(Step { deed, file });
+        done.steps.push(FileStep { action, file });
     }
-    remove_leftovers(removal, &program, &removal.bin_dir, &mut done)?;
-    done.steps.push(remove(removal, &program)?);
+    remove_leftovers(options, &program, &options.bin_dir, &mut done)?;
+    done.steps.push(remove(options, &program)?);
     Ok(done)
 }
 
-/// What a removal that was ended in the middle took away and neither removed nor put back. Lists that people edited stay
+/// What a options that was ended in the middle took away and neither removed nor put back. Lists that people edited stay
 /// set aside for good.
-fn interrupted(removal: &Removal) -> Result<Vec<Away>, CniError> {
-    let unusable = |source| unusable(&removal.conf_dir, source);
-    let entries = match fs::read_dir(&removal.conf_dir) {
+fn interrupted(options: &UninstallOptions) -> Result<Vec<SetAside>, CniError> {
+    let unusable = |source| unusable(&options.conf_dir, source);
+    let entries = match fs::read_dir(&options.conf_dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(unusable)?,
     };
@@ -104,16 +104,16 @@ fn interrupted(removal: &Removal) -> Result<Vec<Away>, CniError> {
         let ours = fs::read(&to).is_ok_and(|bytes| conf_list::is_as_installed(&bytes));
         let from = to.with_extension("");
         if to.extension() == Some(SET_ASIDE.as_ref()) && ours && !from.exists() {
-            away.push(Away { from, to });
+            away.push(SetAside { from, to });
         }
     }
     Ok(away)
 }
 
 /// Those with our plugin in them. What cannot be read is told.
-fn configurations(removal: &Removal, done: &mut Done) -> Result<Vec<PathBuf>, CniError> {
+fn configurations(options: &UninstallOptions, done: &mut Report) -> Result<Vec<PathBuf>, CniError> {
     let files =
-        conf_dir::read(&removal.conf_dir).map_err(|source| unusable(&removal.conf_dir, source))?;
+        conf_dir::read(&options.conf_dir).map_err(|source| unusable(&options.conf_dir, source))?;
     let mut ours = Vec::new();
     for file in files {
         match file.content {
@@ -128,8 +128,8 @@ fn configurations(removal: &Removal, done: &mut Done) -> Result<Vec<PathBuf>, Cn
     Ok(ours)
 }
 
-fn expect_no_pods(removal: &Removal) -> Result<(), CniError> {
-    let records = cni_shim::list(&RunDir::under(&removal.root));
+fn expect_no_pods(options: &UninstallOptions) -> Result<(), CniError> {
+    let records = cni_shim::list(&RunDir::under(&options.root));
     let count = records
         .map_err(|source| CniError::Records { source })?
         .len();
@@ -174,9 +174,9 @@ fn is_at_work(program: &Path) -> bool {
 }
 
 /// A rename inside the directory is what containerd takes notice of. One that fails keeps none of the others away.
-fn put_back(away: &[Away]) -> Result<(), CniError> {
+fn put_back(away: &[SetAside]) -> Result<(), CniError> {
     let mut all = Ok(());
-    for Away { from, to } in away {
+    for SetAside { from, to } in away {
         let back = fs::rename(to, from).map_err(|source| CniError::Write {
             path: from.clone(),
             source,
@@ -203,25 +203,25 @@ fn set_aside_name(path: &Path) -> PathBuf {
 }
 
 fn remove_leftovers(
-    removal: &Removal,
+    options: &UninstallOptions,
     path: &Path,
     directory: &Path,
-    done: &mut Done,
+    done: &mut Report,
 ) -> Result<(), CniError> {
     for leftover in atomic_file::temporaries(path, directory) {
-        done.steps.push(remove(removal, &leftover)?);
+        done.steps.push(remove(options, &leftover)?);
     }
     Ok(())
 }
 
-fn remove(removal: &Removal, path: &Path) -> Result<Step, CniError> {
-    let removed = match removal.dry_run {
+fn remove(options: &UninstallOptions, path: &Path) -> Result<FileStep, CniError> {
+    let removed = match options.dry_run {
         true => path.symlink_metadata().map(|_| ()),
         false => fs::remove_file(path),
     };
-    let deed = match removed {
-        Ok(()) => Deed::Removed,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Deed::Absent,
+    let action = match removed {
+        Ok(()) => Action::Removed,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Action::Absent,
         Err(source) => {
             return Err(CniError::Remove {
                 path: path.to_owned(),
@@ -229,8 +229,8 @@ fn remove(removal: &Removal, path: &Path) -> Result<Step, CniError> {
             });
         }
     };
-    Ok(Step {
-        deed,
+    Ok(FileStep {
+        action,
         file: path.to_owned(),
     })
 }

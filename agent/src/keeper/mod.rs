@@ -49,7 +49,7 @@ use backoff::Backoff;
 use channel::{Channel, ChannelError, FromKeeper, FromService, TablePart};
 use child::{Ending, Program, Service};
 use lock::{Lock, LockError};
-use table::{Table, TableError};
+use table::{DescriptorTable, TableError};
 use watchdog::{LOOK_EVERY, Watchdog};
 
 use crate::causes::causes;
@@ -174,7 +174,7 @@ enum Outcome {
 
 #[derive(Default)]
 struct Keeper {
-    table: Table,
+    table: DescriptorTable,
     restarts: u64,
     last_end: Option<String>,
     has_forwarded: bool,

@@ -47,7 +47,7 @@ fn of_several_changes_each_is_made_and_the_first_refusal_told() {
             .push(LinkAttribute::IfName(name.to_owned()));
         message
     };
-    let question = |doing, name: &str| Change {
+    let question = |doing, name: &str| ChangeRequest {
         doing,
         message: RouteNetlinkMessage::GetLink(named(name)),
         flags: 0,
@@ -68,7 +68,7 @@ fn of_several_changes_each_is_made_and_the_first_refusal_told() {
         "{refused}"
     );
     // What was there is no refusal where it might be.
-    let create = |may_exist| Change {
+    let create = |may_exist| ChangeRequest {
         doing: "create",
         message: RouteNetlinkMessage::NewLink(named("lo")),
         flags: netlink_packet_core::NLM_F_CREATE | netlink_packet_core::NLM_F_EXCL,

@@ -36,9 +36,9 @@ pub struct NetConf {
     /// Type of the delegated IPAM plugin; none: the node's own range.
     pub ipam: Option<String>,
     /// The capabilities `ips` and `mac`.
-    pub runtime: Wanted,
+    pub runtime: Requested,
     /// `args.cni.ips` and `args.cni.mac`.
-    pub args: Wanted,
+    pub args: Requested,
     /// The capability `bandwidth`.
     pub bandwidth: Option<Bandwidth>,
     /// The capability `io.kubernetes.cri.pod-annotations`, less what is too long.
@@ -56,7 +56,7 @@ pub struct NetConf {
 
 /// An address or a MAC somebody asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct Requested {
     /// Addresses, in the order given.
     pub ips: Vec<std::net::IpAddr>,
     /// The MAC of the pod's end.
@@ -258,8 +258,8 @@ impl NetConf {
             mtu: reader.mtu(conf),
             dns: reader.dns(conf),
             ipam: reader.ipam(conf, &runtime),
-            runtime: reader.wanted(&runtime, ["runtimeConfig.ips", "runtimeConfig.mac"]),
-            args: reader.wanted(&args, ["args.cni.ips", "args.cni.mac"]),
+            runtime: reader.requested(&runtime, ["runtimeConfig.ips", "runtimeConfig.mac"]),
+            args: reader.requested(&args, ["args.cni.ips", "args.cni.mac"]),
             bandwidth: reader.bandwidth(&runtime),
             annotations: annotations(&runtime),
             allowed_sources: reader.sources(conf),

@@ -18,15 +18,15 @@ use netlink_packet_route::route::{
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use crate::netlink::Change;
+use crate::netlink::ChangeRequest;
 
 /// Sets an interface up.
-pub(super) fn up(doing: &'static str, index: u32) -> Change {
+pub(super) fn up(doing: &'static str, index: u32) -> ChangeRequest {
     link_change(doing, up_message(index))
 }
 
 /// Makes settings of an interface's IPv4.
-pub(super) fn set(doing: &'static str, index: u32, settings: &[Setting]) -> Change {
+pub(super) fn set(doing: &'static str, index: u32, settings: &[Setting]) -> ChangeRequest {
     let mut message = LinkMessage::default();
     message.header.index = index;
     message.attributes.push(attribute(settings));
@@ -34,7 +34,7 @@ pub(super) fn set(doing: &'static str, index: u32, settings: &[Setting]) -> Chan
 }
 
 /// Sets an interface up and makes settings of its IPv4, in this order (net/core/rtnetlink.c, `do_setlink`, Linux 6.8).
-pub(super) fn up_and_set(doing: &'static str, index: u32, settings: &[Setting]) -> Change {
+pub(super) fn up_and_set(doing: &'static str, index: u32, settings: &[Setting]) -> ChangeRequest {
     let mut message = up_message(index);
     message.attributes.push(attribute(settings));
     link_change(doing, message)
@@ -75,8 +75,8 @@ fn up_message(index: u32) -> LinkMessage {
     message
 }
 
-fn link_change(doing: &'static str, message: LinkMessage) -> Change {
-    Change {
+fn link_change(doing: &'static str, message: LinkMessage) -> ChangeRequest {
+    ChangeRequest {
         doing,
         message: RouteNetlinkMessage::SetLink(message),
         flags: 0,
@@ -85,7 +85,7 @@ fn link_change(doing: &'static str, message: LinkMessage) -> Change {
 }
 
 /// Gives an interface an address, without duplicate detection.
-pub(super) fn add_address(index: u32, address: IpAddr) -> Change {
+pub(super) fn add_address(index: u32, address: IpAddr) -> ChangeRequest {
     let mut message = AddressMessage::default();
     message.header.family = family(address);
     message.header.prefix_len = full_length(address);
@@ -99,7 +99,7 @@ pub(super) fn add_address(index: u32, address: IpAddr) -> Change {
         AddressAttribute::Local(address),
         AddressAttribute::Address(address),
     ];
-    Change {
+    ChangeRequest {
         doing: "give the pod its address",
         message: RouteNetlinkMessage::NewAddress(message),
         flags: NLM_F_CREATE | NLM_F_EXCL,
@@ -108,7 +108,7 @@ pub(super) fn add_address(index: u32, address: IpAddr) -> Change {
 }
 
 /// Tells an interface for good who has `address`.
-pub(super) fn set_neighbour(index: u32, address: IpAddr, mac: [u8; 6]) -> Change {
+pub(super) fn set_neighbour(index: u32, address: IpAddr, mac: [u8; 6]) -> ChangeRequest {
     let mut message = NeighbourMessage::default();
     message.header.family = family(address);
     message.header.ifindex = index;
@@ -121,7 +121,7 @@ pub(super) fn set_neighbour(index: u32, address: IpAddr, mac: [u8; 6]) -> Change
         }),
         NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
     ];
-    Change {
+    ChangeRequest {
         doing: "set a permanent neighbour",
         message: RouteNetlinkMessage::NewNeighbour(message),
         flags: NLM_F_CREATE | NLM_F_REPLACE,
@@ -131,8 +131,8 @@ pub(super) fn set_neighbour(index: u32, address: IpAddr, mac: [u8; 6]) -> Change
 
 /// Adds a route, unless there is one to the same destination, of the same
 /// preference.
-pub(super) fn add_route(doing: &'static str, route: RouteMessage) -> Change {
-    Change {
+pub(super) fn add_route(doing: &'static str, route: RouteMessage) -> ChangeRequest {
+    ChangeRequest {
         doing,
         message: RouteNetlinkMessage::NewRoute(route),
         flags: NLM_F_CREATE | NLM_F_EXCL,
@@ -168,7 +168,7 @@ pub(super) fn in_table(mut route: RouteMessage, table: u32) -> RouteMessage {
 }
 
 /// `from SOURCE lookup TABLE`, before the table `main`.
-pub(super) fn add_source_rule(source: IpAddr, table: u32) -> Change {
+pub(super) fn add_source_rule(source: IpAddr, table: u32) -> ChangeRequest {
     let mut message = RuleMessage::default();
     message.header.family = family(source);
     message.header.src_len = full_length(source);
@@ -178,7 +178,7 @@ pub(super) fn add_source_rule(source: IpAddr, table: u32) -> Change {
         RuleAttribute::Table(table),
         RuleAttribute::Priority(RULE_PRIORITY),
     ];
-    Change {
+    ChangeRequest {
         doing: "set the rule for the pod's second interface",
         message: RouteNetlinkMessage::NewRule(message),
         flags: NLM_F_CREATE | NLM_F_EXCL,

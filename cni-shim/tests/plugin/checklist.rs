@@ -71,7 +71,7 @@ fn every_step_is_made_to_fail() {
     let listed = [&ADD[..], &DEL, &ADD_WITH_IPAM].concat();
     let code = sources(&home.join("src")).replace("(BEGUN)", "(\"removal-begun\")");
     let steps: Vec<&str> = code
-        .split("fault::after(\"")
+        .split("failpoint::after(\"")
         .skip(1)
         .filter_map(|rest| rest.split('"').next())
         .collect();

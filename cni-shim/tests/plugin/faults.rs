@@ -1,5 +1,5 @@
 //! A failure and a crash after every step of ADD and DEL: lines B9, C6 and C7
-//! of the checklist. The steps are those of `src/fault.rs`; one that does not
+//! of the checklist. The steps are those of `src/failpoint.rs`; one that does not
 //! exist would make its test fail.
 
 use crate::rig::{Census, Mood, Rig, ip, variables};

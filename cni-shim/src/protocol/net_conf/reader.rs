@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 
-use super::Wanted;
+use super::Requested;
 use crate::protocol::request::{MAC_RULE, address, parse_mac};
 use crate::protocol::result::Dns;
 use crate::{Bandwidth, Json, RateLimit};
@@ -75,17 +75,21 @@ impl Reader {
         }
     }
 
-    pub(super) fn wanted(&mut self, from: &Json, [ips, mac_key]: [&'static str; 2]) -> Wanted {
-        let mut wanted = Wanted::default();
+    pub(super) fn requested(
+        &mut self,
+        from: &Json,
+        [ips, mac_key]: [&'static str; 2],
+    ) -> Requested {
+        let mut requested = Requested::default();
         if let Some(value) = from.get("ips") {
             let addresses = value.list().and_then(|items| {
                 let all = items.iter().map(|item| address(item.text()?));
                 all.collect()
             });
             let addresses = addresses.or_else(|| self.refuse(ips, value, "a list of addresses"));
-            wanted.ips = addresses.unwrap_or_default();
+            requested.ips = addresses.unwrap_or_default();
         }
-        wanted.mac = match from.get("mac") {
+        requested.mac = match from.get("mac") {
             Some(Json::Text(text)) if text.is_empty() => None,
             Some(value) => value
                 .text()
@@ -93,7 +97,7 @@ impl Reader {
                 .or_else(|| self.refuse(mac_key, value, MAC_RULE)),
             None => None,
         };
-        wanted
+        requested
     }
 
     pub(super) fn bandwidth(&mut self, runtime: &Json) -> Option<Bandwidth> {

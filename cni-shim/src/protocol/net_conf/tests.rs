@@ -50,7 +50,7 @@ fn a4_capitals_nulls_floats_duplicates_and_strangers_are_read_as_go_reads_them()
     assert_eq!((conf.previous.clone(), conf.ipam.clone()), (None, None));
     assert_eq!(
         (&conf.runtime, &conf.args),
-        (&Wanted::default(), &Wanted::default())
+        (&Requested::default(), &Requested::default())
     );
     let egress = RateLimit {
         rate: 1_000_000,
@@ -191,8 +191,9 @@ fn what_is_asked_for_is_read_from_each_of_its_places() {
     );
     conf.check().unwrap();
     assert_eq!(conf.ipam.as_deref(), Some("host-local"));
-    let texts =
-        |wanted: &Wanted| -> Vec<String> { wanted.ips.iter().map(ToString::to_string).collect() };
+    let texts = |wanted: &Requested| -> Vec<String> {
+        wanted.ips.iter().map(ToString::to_string).collect()
+    };
     assert_eq!(texts(&conf.runtime), ["10.0.0.5", "fd00::5"]);
     assert_eq!(conf.runtime.mac, Some([2, 0, 0, 0, 0, 1]));
     assert_eq!(texts(&conf.args), ["10.0.0.6"]);
