@@ -24,9 +24,8 @@ use std::path::{Path, PathBuf};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::RunDir;
-use crate::atomic_file;
 use crate::run_dir::LONGEST_FILE;
+use crate::{FileAction, RunDir, atomic_file};
 
 pub use error::Error;
 pub use lock::Lock;
@@ -169,26 +168,24 @@ impl Attachment {
     /// ([`RunDir::make`]).
     ///
     /// # Errors
-    /// [`Error::Name`] for an impossible name, [`Error::Write`] when the disk
+    /// [`Error::Name`] for an impossible name, [`Error::File`] when the disk
     /// is full or the directory is missing; an older record then stays.
     pub fn write(&self, run: &RunDir) -> Result<(), Error> {
         let path = Self::path(run, &self.container, &self.ifname)?;
         serde_json::to_vec(self)
             .map_err(io::Error::from)
             .and_then(|bytes| atomic_file::replace(&path, &bytes))
-            .map_err(|source| Error::Write { path, source })
+            .map_err(FileAction::Write.failed(&path))?;
+        Ok(())
     }
 
     /// Reads one record.
     ///
     /// # Errors
-    /// [`Error::Read`], [`Error::Parse`], [`Error::Version`], or
+    /// [`Error::File`], [`Error::Parse`], [`Error::Version`], or
     /// [`Error::Misnamed`] when the file bears another attachment's name.
     pub fn read(path: &Path) -> Result<Attachment, Error> {
-        let bytes = atomic_file::read(path, LONGEST_FILE).map_err(|source| Error::Read {
-            path: path.to_path_buf(),
-            source,
-        })?;
+        let bytes = atomic_file::read(path, LONGEST_FILE).map_err(FileAction::Read.failed(path))?;
         let record: Attachment = serde_json::from_slice(&bytes).map_err(|source| Error::Parse {
             path: path.to_path_buf(),
             source,
@@ -212,7 +209,7 @@ impl Attachment {
     /// already gone is success.
     ///
     /// # Errors
-    /// [`Error::Name`] and [`Error::Remove`].
+    /// [`Error::Name`] and [`Error::File`].
     pub fn remove(&self, run: &RunDir) -> Result<(), Error> {
         remove(&Self::path(run, &self.container, &self.ifname)?)
     }
@@ -232,27 +229,23 @@ pub type Listed = (PathBuf, Result<Attachment, Error>);
 /// A directory that does not exist holds none.
 ///
 /// # Errors
-/// [`Error::Read`] when the directory itself cannot be listed.
+/// [`Error::File`] when the directory itself cannot be listed.
 pub fn list(run: &RunDir) -> Result<Vec<Listed>, Error> {
     let directory = run.attachments();
-    let unreadable = |source| Error::Read {
-        path: directory.clone(),
-        source,
-    };
     let entries = match fs::read_dir(&directory) {
         Ok(entries) => entries,
         Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(source) => return Err(unreadable(source)),
+        Err(source) => return Err(FileAction::Read.failed(&directory)(source).into()),
     };
     let mut records = Vec::new();
     for entry in entries {
-        let path = entry.map_err(unreadable)?.path();
+        let path = entry.map_err(FileAction::Read.failed(&directory))?.path();
         if !is_record(&path) {
             continue;
         }
         match Attachment::read(&path) {
             // Its DEL came between our listing and our reading.
-            Err(Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.is_not_found() => {}
             read => records.push((path, read)),
         }
     }
@@ -264,17 +257,16 @@ pub fn list(run: &RunDir) -> Result<Vec<Listed>, Error> {
 /// that was killed; gone already is success.
 ///
 /// # Errors
-/// [`Error::Remove`].
+/// [`Error::File`].
 pub fn remove(path: &Path) -> Result<(), Error> {
     // They hold no address, so one that cannot be removed is left.
     if let Some(directory) = path.parent() {
         atomic_file::remove_temporaries(path, directory);
     }
     match fs::remove_file(path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::Remove {
-            path: path.to_path_buf(),
-            source,
-        }),
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(FileAction::Remove.failed(path)(source).into())
+        }
         _ => Ok(()),
     }
 }
@@ -284,16 +276,15 @@ pub fn remove(path: &Path) -> Result<(), Error> {
 /// older one of that name is replaced; gone already is success.
 ///
 /// # Errors
-/// [`Error::Remove`].
+/// [`Error::File`].
 pub fn set_aside(path: &Path) -> Result<PathBuf, Error> {
     let mut name = std::ffi::OsString::from(DAMAGED);
     name.push(path.file_name().unwrap_or_default());
     let aside = path.with_file_name(name);
     match fs::rename(path, &aside) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::Remove {
-            path: path.to_path_buf(),
-            source,
-        }),
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(FileAction::Remove.failed(path)(source).into())
+        }
         _ => Ok(aside),
     }
 }

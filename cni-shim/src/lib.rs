@@ -16,6 +16,7 @@
 pub mod api;
 pub mod atomic_file;
 pub mod attachment;
+pub mod file_error;
 mod holder;
 pub mod json;
 pub mod node_file;
@@ -24,6 +25,7 @@ pub mod range;
 pub mod run_dir;
 
 pub use attachment::{Attachment, Bandwidth, PodName, RateLimit, State, list};
+pub use file_error::{FileAction, FileError};
 pub use json::Json;
 pub use node_file::NodeFile;
 pub use run_dir::RunDir;

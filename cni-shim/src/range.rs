@@ -32,7 +32,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ipnet::IpNet;
 
 use crate::holder;
-use crate::{RunDir, atomic_file, run_dir};
+use crate::{FileAction, FileError, RunDir, atomic_file, run_dir};
 
 use resting::Resting;
 
@@ -54,16 +54,11 @@ pub enum Error {
     #[error("cannot lock the address range: make its directory first")]
     Directory {
         /// Which directory, and why.
-        source: run_dir::Error,
+        source: FileError,
     },
-    /// The lock could not be taken.
-    #[error("cannot lock {path}: check its owner and mode (root, 0600)")]
-    Lock {
-        /// The lock file.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
+    /// The lock could not be taken, or the address given last not be noted.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// Somebody holds the lock far longer than an allocation takes.
     #[error(
         "{path} is locked, for longer than {} s, by {}: see what it waits for, or end it",
@@ -94,14 +89,6 @@ pub enum Error {
         /// How many it has for pods.
         capacity: u128,
     },
-    /// The address given last could not be noted.
-    #[error("cannot write {path}: check free space and that its directory is writable by root")]
-    Cursor {
-        /// The file in question.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
 }
 
 impl Range {
@@ -110,7 +97,7 @@ impl Range {
     /// nobody meanwhile.
     ///
     /// # Errors
-    /// [`Error::Directory`], [`Error::Lock`], [`Error::Busy`].
+    /// [`Error::Directory`], [`Error::File`], [`Error::Busy`].
     pub fn lock(run: &RunDir) -> Result<Range, Error> {
         Range::lock_within(run, LOCK_WAIT)
     }
@@ -126,9 +113,9 @@ impl Range {
                     path,
                     waited: patience,
                 }),
-                Err(source) => Err(refused(path, source)),
+                Err(source) => Err(FileAction::Lock.failed(&path)(source).into()),
             },
-            Err(TryLockError::Error(source)) => Err(refused(path, source)),
+            Err(TryLockError::Error(source)) => Err(FileAction::Lock.failed(&path)(source).into()),
         }
     }
 
@@ -142,7 +129,7 @@ impl Range {
         match lock.try_lock() {
             Ok(()) => Ok(Some(Range::locked(run, lock))),
             Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(source)) => Err(refused(path, source)),
+            Err(TryLockError::Error(source)) => Err(FileAction::Lock.failed(&path)(source).into()),
         }
     }
 
@@ -158,7 +145,7 @@ impl Range {
     /// dropping the range.
     ///
     /// # Errors
-    /// [`Error::NoSubnet`], [`Error::Exhausted`], [`Error::Cursor`]; nothing
+    /// [`Error::NoSubnet`], [`Error::Exhausted`], [`Error::File`]; nothing
     /// is given then.
     pub fn take(&self, subnets: &[IpNet], taken: &HashSet<IpAddr>) -> Result<Vec<IpNet>, Error> {
         let path = self.run.attachments().join(".last");
@@ -172,7 +159,7 @@ impl Range {
         serde_json::to_vec(&last)
             .map_err(io::Error::from)
             .and_then(|bytes| write_hint(&path, &bytes))
-            .map_err(|source| Error::Cursor { path, source })?;
+            .map_err(FileAction::Write.failed(&path))?;
         resting.compact(&self.run);
         Ok(given
             .into_iter()
@@ -205,12 +192,8 @@ fn open_lock(run: &RunDir) -> Result<(PathBuf, File), Error> {
         .open(&path);
     match opened {
         Ok(lock) => Ok((path, lock)),
-        Err(source) => Err(refused(path, source)),
+        Err(source) => Err(FileAction::Lock.failed(&path)(source).into()),
     }
-}
-
-fn refused(path: PathBuf, source: io::Error) -> Error {
-    Error::Lock { path, source }
 }
 
 /// Whether [`Range::take`] would find an address of each family now.

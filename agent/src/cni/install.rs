@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use cni_shim::atomic_file::Replacement;
+use cni_shim::{FileAction, FileError};
 use serde::Serialize;
 
 use super::chain;
@@ -110,30 +111,9 @@ pub enum CniError {
         /// The file.
         path: PathBuf,
     },
-    /// A file could not be written.
-    #[error("cannot write {path}: check free space, and that its directory is writable by root")]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// A directory could not be made or listed.
-    #[error("cannot use the directory {path}: check that it is one, and writable by root")]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// A file could not be removed.
-    #[error("cannot remove {path}: check that its directory is writable by root")]
-    Remove {
-        /// The file.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
+    /// A file could not be written or removed, or a directory not be used.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// Whether pods are attached cannot be told.
     #[error(
         "cannot tell whether pods are attached, which no runtime could delete without the plugin: mend what is named below, or use --force"
@@ -176,7 +156,7 @@ pub fn install(options: &InstallOptions) -> Result<Report, CniError> {
     let conf_step = conf_step(options, &conf, &text)?;
     if !options.dry_run {
         for directory in [&options.bin_dir, &options.conf_dir] {
-            fs::create_dir_all(directory).map_err(|source| unusable(directory, source))?;
+            fs::create_dir_all(directory).map_err(FileAction::UseDirectory.failed(directory))?;
         }
     }
     done.steps.push(program(options, &target, &bytes)?);
@@ -215,10 +195,7 @@ fn program(options: &InstallOptions, target: &Path, bytes: &[u8]) -> Result<File
                 path: options.program.clone(),
                 source,
             },
-            _ => CniError::Write {
-                path: target.to_owned(),
-                source,
-            },
+            _ => FileAction::Write.failed(target)(source).into(),
         })?;
     }
     Ok(FileStep {
@@ -259,10 +236,7 @@ fn configuration(
     if options.dry_run || matches!(action, Action::Unchanged | Action::Kept) {
         return Ok(());
     }
-    conf_dir::write(conf, text).map_err(|source| CniError::Write {
-        path: conf.to_owned(),
-        source,
-    })
+    Ok(conf_dir::write(conf, text).map_err(FileAction::Write.failed(conf))?)
 }
 
 /// The versions that `portmap` speaks of those that we do, where it is there and speaks any.
@@ -296,8 +270,8 @@ fn text(options: &InstallOptions, portmap: Option<&[&'static str]>) -> String {
 
 /// Who comes before us, and what will not work.
 fn warnings(options: &InstallOptions) -> Result<Vec<String>, CniError> {
-    let files =
-        conf_dir::read(&options.conf_dir).map_err(|source| unusable(&options.conf_dir, source))?;
+    let files = conf_dir::read(&options.conf_dir)
+        .map_err(FileAction::UseDirectory.failed(&options.conf_dir))?;
     let before = files
         .iter()
         .take_while(|file| file.name < options.conf_name);
@@ -376,13 +350,6 @@ pub(super) fn is_executable(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     path.metadata()
         .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
-}
-
-pub(super) fn unusable(path: &Path, source: io::Error) -> CniError {
-    CniError::Directory {
-        path: path.to_owned(),
-        source,
-    }
 }
 
 /// Where the kernel lists interfaces by name.

@@ -1,4 +1,4 @@
-//! UninstallOptions: the configuration first, so that no runtime starts a pod whose program is about to go; then the program.
+//! Removal: the configuration first, so that no runtime starts a pod whose program is about to go; then the program.
 //! Only what is ours.
 //!
 //! Pods are counted twice: before anything is done, and when the configuration is away and no plugin is at work any more,
@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cni_shim::{RunDir, atomic_file};
+use cni_shim::{FileAction, RunDir, atomic_file};
 
 use super::conf_dir::{self, OUR_PLUGIN};
 use super::conf_list;
-use super::install::{Action, CniError, FileStep, Report, unusable};
+use super::install::{Action, CniError, FileStep, Report};
 
 /// What is to be removed, and from where.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ pub fn uninstall(options: &UninstallOptions) -> Result<Report, CniError> {
             && let Err(source) = fs::rename(&path, &to)
         {
             put_back(&away)?;
-            return Err(CniError::Remove { path, source });
+            return Err(FileAction::Remove.failed(&path)(source).into());
         }
         away.push(SetAside { from: path, to });
     }
@@ -90,17 +90,17 @@ pub fn uninstall(options: &UninstallOptions) -> Result<Report, CniError> {
     Ok(done)
 }
 
-/// What a options that was ended in the middle took away and neither removed nor put back. Lists that people edited stay
+/// What a removal that was ended in the middle took away and neither removed nor put back. Lists that people edited stay
 /// set aside for good.
 fn interrupted(options: &UninstallOptions) -> Result<Vec<SetAside>, CniError> {
-    let unusable = |source| unusable(&options.conf_dir, source);
+    let unusable = || FileAction::UseDirectory.failed(&options.conf_dir);
     let entries = match fs::read_dir(&options.conf_dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(unusable)?,
+        entries => entries.map_err(unusable())?,
     };
     let mut away = Vec::new();
     for entry in entries {
-        let to = entry.map_err(unusable)?.path();
+        let to = entry.map_err(unusable())?.path();
         let ours = fs::read(&to).is_ok_and(|bytes| conf_list::is_as_installed(&bytes));
         let from = to.with_extension("");
         if to.extension() == Some(SET_ASIDE.as_ref()) && ours && !from.exists() {
@@ -112,8 +112,8 @@ fn interrupted(options: &UninstallOptions) -> Result<Vec<SetAside>, CniError> {
 
 /// Those with our plugin in them. What cannot be read is told.
 fn configurations(options: &UninstallOptions, done: &mut Report) -> Result<Vec<PathBuf>, CniError> {
-    let files =
-        conf_dir::read(&options.conf_dir).map_err(|source| unusable(&options.conf_dir, source))?;
+    let files = conf_dir::read(&options.conf_dir)
+        .map_err(FileAction::UseDirectory.failed(&options.conf_dir))?;
     let mut ours = Vec::new();
     for file in files {
         match file.content {
@@ -177,13 +177,10 @@ fn is_at_work(program: &Path) -> bool {
 fn put_back(away: &[SetAside]) -> Result<(), CniError> {
     let mut all = Ok(());
     for SetAside { from, to } in away {
-        let back = fs::rename(to, from).map_err(|source| CniError::Write {
-            path: from.clone(),
-            source,
-        });
+        let back = fs::rename(to, from).map_err(FileAction::Write.failed(from));
         all = all.and(back);
     }
-    all
+    Ok(all?)
 }
 
 /// Beside it, free, and with an extension that no runtime reads.
@@ -222,12 +219,7 @@ fn remove(options: &UninstallOptions, path: &Path) -> Result<FileStep, CniError>
     let action = match removed {
         Ok(()) => Action::Removed,
         Err(error) if error.kind() == io::ErrorKind::NotFound => Action::Absent,
-        Err(source) => {
-            return Err(CniError::Remove {
-                path: path.to_owned(),
-                source,
-            });
-        }
+        Err(source) => return Err(FileAction::Remove.failed(path)(source).into()),
     };
     Ok(FileStep {
         action,

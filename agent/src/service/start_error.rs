@@ -22,7 +22,7 @@ pub enum StartError {
     Descriptors(#[from] DescriptorsError),
     /// The run directory.
     #[error(transparent)]
-    RunDir(#[from] cni_shim::run_dir::Error),
+    RunDir(#[from] cni_shim::FileError),
     /// The cluster's configuration is not there, or not to be read.
     #[error(transparent)]
     NoNetConf(NetConfError),

@@ -28,7 +28,7 @@ use rustix::io::FdFlags;
 
 use super::Error;
 use crate::atomic_file::Replacement;
-use crate::{RunDir, holder};
+use crate::{FileAction, RunDir, holder};
 
 /// The lock of one attachment, held until it is dropped.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Lock {
     /// directory of records must exist ([`RunDir::make`]).
     ///
     /// # Errors
-    /// [`Error::Name`], [`Error::Lock`], and [`Error::AtWork`] when the time is
+    /// [`Error::Name`], [`Error::File`], and [`Error::AtWork`] when the time is
     /// over.
     pub fn take(
         run: &RunDir,
@@ -62,7 +62,7 @@ impl Lock {
                         waited: patience,
                     });
                 }
-                Err(source) => return Err(Error::Lock { path, source }),
+                Err(source) => return Err(FileAction::Lock.failed(&path)(source).into()),
             }
         }
     }
@@ -71,15 +71,12 @@ impl Lock {
     /// already, in the place of theirs, so that nobody comes in between.
     ///
     /// # Errors
-    /// [`Error::Name`] and [`Error::Lock`].
+    /// [`Error::Name`] and [`Error::File`].
     pub fn seize(run: &RunDir, container: &str, ifname: &str) -> Result<Lock, Error> {
         let path = path(run, container, ifname)?;
-        match locked_in_place(&path) {
-            Ok(file) => Ok(Lock {
-                held: Some((path, file)),
-            }),
-            Err(source) => Err(Error::Lock { path, source }),
-        }
+        let file = locked_in_place(&path).map_err(FileAction::Lock.failed(&path))?;
+        let held = Some((path, file));
+        Ok(Lock { held })
     }
 
     /// A lock of nothing, for who has to go on without one.

@@ -145,11 +145,23 @@ fn what_cannot_be_locked_or_noted_is_named() {
     fs::create_dir(run.attachments().join(".last")).unwrap();
     let range = Range::lock(&run).unwrap();
     let refused = range.take(&[net("10.1.0.0/24")], &HashSet::new());
-    assert!(matches!(refused, Err(Error::Cursor { .. })));
+    assert!(matches!(
+        refused,
+        Err(Error::File(FileError {
+            action: FileAction::Write,
+            ..
+        }))
+    ));
     drop(range);
     fs::remove_file(run.attachments().join(".lock")).unwrap();
     fs::create_dir(run.attachments().join(".lock")).unwrap();
-    assert!(matches!(Range::lock(&run), Err(Error::Lock { .. })));
+    assert!(matches!(
+        Range::lock(&run),
+        Err(Error::File(FileError {
+            action: FileAction::Lock,
+            ..
+        }))
+    ));
     fs::remove_dir_all(run.path()).unwrap();
     fs::write(run.path(), b"").unwrap();
     assert!(matches!(Range::lock(&run), Err(Error::Directory { .. })));
