@@ -3,7 +3,7 @@
 //! Theory of operation. Prove everything (configuration, namespace, agent,
 //! node), then reserve, then make, then have it adopted:
 //!
-//! | step | left behind by a crash | who clears it |
+//! | step | left behind by a crash | removed by |
 //! |---|---|---|
 //! | take the attachment's lock | a file without a lock | the next call, the agent |
 //! | give back what a delegated IPAM plugin gave an earlier try | the earlier record | DEL, a repeated ADD, GC |
@@ -14,9 +14,9 @@
 //! | write the record, `Attached` | a whole attachment | DEL, GC |
 //!
 //! An error after the first step undoes all of it; what cannot be undone
-//! keeps its record. A repeated ADD of a standing attachment is refused, as
-//! the specification demands, and changes nothing. Of a half-made one, or one
-//! whose namespace is no more, the link is removed and the address kept.
+//! keeps its record. A repeated ADD of a complete attachment is refused, as
+//! the specification demands, and changes nothing. Of an incomplete one, or one
+//! whose namespace is gone, ADD removes the link and keeps the address.
 
 use std::time::{Duration, Instant};
 
@@ -71,14 +71,14 @@ pub(crate) fn add(target: &Target, conf: &NetConf) -> Result<Value, Error> {
     let mut record = reservation.reserve(&mut host, &mut pod)?;
     let attach = || -> Result<Value, Error> {
         failpoint::after("reserved")?;
-        // Who did not wait for us any more may have come in between: what an IPAM plugin gives now would be theirs.
+        // A DEL or another ADD may have seized the lock: an address that the IPAM plugin gives now would be that one's.
         expect_ours(&run, &record, &lock)?;
         let given = match &delegate {
             None => CniResult::default(),
             Some(delegate) => {
                 let given = match delegate.add(&lock) {
                     Err(refused) if refused.is_refusal() => {
-                        // It is run with DEL all the same (SPEC section 4), but owes and is owed nothing.
+                        // It gave nothing, and is run with DEL all the same (SPEC section 4).
                         if expect_ours(&run, &record, &lock).is_ok() {
                             let _ = delegate.delete(&target.key, &lock);
                         }
@@ -140,15 +140,15 @@ fn wait_for_node(run: &RunDir, deadline: Instant) -> Result<NodeFile, Error> {
     }
 }
 
-/// Notes that it stands.
+/// Marks the record as attached.
 fn finish(run: &RunDir, record: &mut Attachment, lock: &Lock) -> Result<(), Error> {
     expect_ours(run, record, lock)?;
     record.state = State::Attached;
     Ok(record.write(run)?)
 }
 
-/// Takes back what was made. What another ADD has made since bears the same
-/// names, and is left to it.
+/// Removes what was made. Where another ADD has taken over the attachment since, under the same names, it removes
+/// nothing.
 fn undo(
     run: &RunDir,
     host: &mut Netlink,
@@ -158,17 +158,17 @@ fn undo(
     lock: &Lock,
 ) {
     if matches!(owner::owner(run, record), Ok(Owner::Other)) {
-        eprintln!("tartan-cni: another ADD has made this attachment since, which is left alone");
+        eprintln!("tartan-cni: another ADD has made this attachment since; nothing is removed");
         return;
     }
     if let Err(error) = teardown::remove(host, run, record, &target.path, conf, lock) {
         // Standard error is the plugin's log; the caller reports the first error.
-        eprintln!("tartan-cni: could not undo everything, DEL will: {error}");
+        eprintln!("tartan-cni: cannot remove everything that this ADD made, a DEL will: {error}");
     }
-    agent::tell(&run.socket(), &Request::release(&target.key));
+    agent::notify(&run.socket(), &Request::release(&target.key));
 }
 
-/// What was there before, and behind it what we made.
+/// The earlier plugins' result, followed by what this ADD made.
 fn result(
     target: &Target,
     conf: &NetConf,
@@ -200,8 +200,7 @@ fn result(
         gw: Some(veth::gateway(dst.addr())),
         metrics: Vec::new(),
     }));
-    // The configuration's word on names stands over the IPAM plugin's, and
-    // that over what was before (plugins/main/ptp).
+    // The configuration's dns comes before the IPAM plugin's, and that before the earlier plugins' (plugins/main/ptp).
     for dns in [given_dns, conf.dns.clone()] {
         if dns != Dns::default() {
             result.dns = dns;

@@ -22,7 +22,7 @@ pub(crate) struct Agent {
     stream: UnixStream,
 }
 
-/// Why the agent did not do it.
+/// Why the agent did not serve a request.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(
@@ -63,13 +63,13 @@ impl Agent {
     }
 }
 
-/// Makes one try to tell the agent, for at most [`TELL_WAIT`]. An agent that
+/// Tries once to notify the agent, for at most [`NOTIFY_WAIT`]. An agent that
 /// is down finds the record missing when it starts.
-pub(crate) fn tell(socket: &Path, request: &Request) {
-    let deadline = Instant::now() + TELL_WAIT;
-    let told = connect_once(socket, deadline)
+pub(crate) fn notify(socket: &Path, request: &Request) {
+    let deadline = Instant::now() + NOTIFY_WAIT;
+    let notified = connect_once(socket, deadline)
         .and_then(|mut stream| exchange(&mut stream, request, deadline));
-    if let Ok(Err(refused)) = told {
+    if let Ok(Err(refused)) = notified {
         eprintln!("tartan-cni: {refused}");
     }
 }
@@ -132,8 +132,8 @@ fn left(deadline: Instant) -> io::Result<Duration> {
 
 const RETRY_EVERY: Duration = Duration::from_millis(50);
 
-/// How long [`tell`] may take.
-const TELL_WAIT: Duration = Duration::from_secs(1);
+/// How long [`notify`] may take.
+const NOTIFY_WAIT: Duration = Duration::from_secs(1);
 
 /// Bytes of an answer read at most.
 const LONGEST_ANSWER: u64 = 64 * 1024;

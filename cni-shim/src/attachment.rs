@@ -64,16 +64,16 @@ pub struct Attachment {
     pub mac: String,
     /// The Kubernetes pod, where the runtime named it.
     pub pod: Option<PodName>,
-    /// When the record was first written, in Unix seconds. For people.
+    /// When the record was first written, in Unix seconds. Shown to users, not acted upon.
     pub created: u64,
-    /// The ADD that wrote it, as no other calls itself: process id and clock.
+    /// The ADD that wrote it, unique: process id and clock.
     /// Empty in a record of an older plugin.
     #[serde(default)]
     pub written_by: String,
     /// How far the attachment had come when the record was written.
     #[serde(default)]
     pub state: State,
-    /// What the runtime allows the pod to send and receive; none: as much as there is.
+    /// What the runtime allows the pod to send and receive; none: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Bandwidth>,
     /// MTU of both ends, in bytes; 0 in a record of an older plugin.
@@ -91,7 +91,7 @@ pub struct Attachment {
     /// node routes it to the pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_sources: Vec<IpNet>,
-    /// The pod's annotations, where the runtime tells them, less the long ones.
+    /// The pod's annotations, where the runtime sends them, without the long ones.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }
@@ -132,7 +132,7 @@ pub enum State {
     /// The address is taken; the interface may or may not exist.
     #[default]
     Reserved,
-    /// The interface stands and the agent has adopted it.
+    /// The interface is complete and the agent has adopted it.
     Attached,
 }
 
@@ -141,8 +141,8 @@ impl Attachment {
     pub const VERSION: u32 = 1;
 
     /// Name of the device that shapes what comes from the pod. It is there
-    /// while there is a limit of that direction; whoever removes the host's
-    /// end removes it too, because the kernel does not.
+    /// while there is a limit of that direction; a caller that removes the host's
+    /// end must remove it too, because the kernel does not.
     pub fn limiter_ifname(&self) -> String {
         limiter_ifname(&self.host_ifname)
     }
@@ -215,7 +215,7 @@ impl Attachment {
     }
 }
 
-/// The limiter's name of the attachment whose host's end is `host_ifname`.
+/// The name of the limiter that belongs to the host's end `host_ifname`.
 pub fn limiter_ifname(host_ifname: &str) -> String {
     let own = host_ifname.strip_prefix(HOST_IFNAME_PREFIX);
     format!("{LIMITER_IFNAME_PREFIX}{}", own.unwrap_or(host_ifname))
@@ -289,7 +289,7 @@ pub fn set_aside(path: &Path) -> Result<PathBuf, Error> {
     }
 }
 
-/// The container and interface name that the name of a record's file tells,
+/// The container and interface name in the name of a record's file,
 /// whatever its content.
 pub fn named_by(path: &Path) -> Option<(String, String)> {
     let name = path.file_name()?.to_str()?.strip_suffix(SUFFIX)?;

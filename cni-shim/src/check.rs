@@ -63,7 +63,7 @@ fn recorded(run: &RunDir, target: &Target, netns: &Netns) -> Result<Attachment, 
 
 fn check_host(host: &mut Netlink, record: &Attachment) -> Result<(), Error> {
     let name = &record.host_ifname;
-    let link = standing(host, name)?;
+    let link = expect_up(host, name)?;
     let expected = u32::from(record.mtu);
     if expected != 0 && link.mtu != expected {
         return Err(CheckError::Mtu {
@@ -96,11 +96,11 @@ fn check_pod(
     previous: &CniResult,
 ) -> Result<(), Error> {
     let name = &record.ifname;
-    let link = standing(pod, name)?;
-    let told = previous.interfaces.iter().find(|interface| {
+    let link = expect_up(pod, name)?;
+    let reported = previous.interfaces.iter().find(|interface| {
         interface.sandbox.as_ref() == Some(&target.netns) && interface.name == *name
     });
-    let expected = told.and_then(|interface| interface.mac.clone());
+    let expected = reported.and_then(|interface| interface.mac.clone());
     let expected = expected.unwrap_or_else(|| record.mac.clone());
     let found = mac_text(&link.mac);
     if !found.eq_ignore_ascii_case(&expected) {
@@ -163,10 +163,10 @@ fn check_routes(
 ) -> Result<(), Error> {
     let mut routes = inventory::routes(pod, true)?;
     routes.extend(inventory::routes(pod, false)?);
-    for told in &previous.routes {
-        let table = told.metrics.iter().find(|(key, _)| *key == "table");
+    for reported in &previous.routes {
+        let table = reported.metrics.iter().find(|(key, _)| *key == "table");
         let table = table.map_or(u64::from(MAIN_TABLE), |(_, table)| *table);
-        let destination = told.dst.trunc();
+        let destination = reported.dst.trunc();
         let there = |route: &inventory::SeenRoute| {
             route.destination == destination && route.leads && u64::from(route.table) == table
         };
@@ -195,7 +195,7 @@ fn check_routes(
     Ok(())
 }
 
-fn standing(netlink: &mut Netlink, name: &str) -> Result<Link, Error> {
+fn expect_up(netlink: &mut Netlink, name: &str) -> Result<Link, Error> {
     let name = name.to_owned();
     match netlink.link(&name)? {
         None => Err(CheckError::NoLink { name }.into()),

@@ -3,9 +3,9 @@
 //! environment and standard input, its standard error is ours, and what it
 //! refuses we refuse in its words.
 //!
-//! Whoever kills us does not kill it. What it still gives then would be given
-//! to nobody, were it told to give back before, and what it still takes back
-//! would be another ADD's: so it inherits the attachment's lock ([`Lock`]).
+//! It goes on when we are killed. What it gives then would be lost if a DEL had
+//! asked it to give back before, and what it takes back could be a later ADD's:
+//! so it inherits the attachment's lock ([`Lock`]), and later calls wait for it.
 
 use std::io;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ pub(crate) struct Delegate<'a> {
     patience: Duration,
 }
 
-/// Why it did not serve.
+/// Why it gave no usable answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(
@@ -73,7 +73,7 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// What it said, where the specification has a word for it; else ours.
+    /// Its own code, where the specification has one for it; else ours.
     pub(crate) fn code(&self) -> u32 {
         match self {
             Error::NotFound { .. } => code::CONFIGURATION,
@@ -88,7 +88,7 @@ impl Error {
         matches!(self, Error::NotFound { .. })
     }
 
-    /// Whether it said itself that it does not serve, so that it gave nothing.
+    /// Whether it refused by itself, so that it gave nothing.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Error::Failed { code, .. } if *code != 0)
     }
@@ -123,7 +123,7 @@ impl<'a> Delegate<'a> {
         })
     }
 
-    /// ADD: what it gives.
+    /// Runs it with ADD; returns its result.
     pub(crate) fn add(&self, lock: &Lock) -> Result<CniResult, Error> {
         let output = self.run(Verb::Add, None, lock)?;
         let kind = || self.kind.to_owned();
@@ -142,13 +142,13 @@ impl<'a> Delegate<'a> {
         Ok(result)
     }
 
-    /// DEL of one attachment, which need not be that of the request: of host-local
-    /// there is none yet that knows GC.
+    /// Runs it with DEL of one attachment, which need not be that of the request: no
+    /// host-local knows GC yet.
     pub(crate) fn delete(&self, key: &AttachmentKey, lock: &Lock) -> Result<(), Error> {
         self.run(Verb::Del, Some(key), lock).map(|_| ())
     }
 
-    /// The request's own verb, where it has no answer.
+    /// Runs it with the request's own verb, where that has no answer.
     pub(crate) fn forward(&self, verb: Verb) -> Result<(), Error> {
         self.run(verb, None, &Lock::none()).map(|_| ())
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::check_error::CheckError;
 use crate::{agent, code, delegate, failpoint, netlink, netns, veth};
 
-/// Why a request was not served. What each says, its module says.
+/// Why a request was not served. Each module words its own errors.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(transparent)]
@@ -29,20 +29,20 @@ pub(crate) enum Error {
     Node(#[from] node_file::Error),
     #[error(transparent)]
     Range(#[from] range::Error),
-    /// The range is full, and by whom.
+    /// The range is full, and what holds its addresses.
     #[error("{full}")]
     Full { full: range::Error, by: String },
-    /// An address that was asked for and that somebody has.
+    /// An address that was asked for and is in use.
     #[error("{address} was asked for and is taken: it is held by {holder}")]
     Taken { address: IpAddr, holder: String },
-    /// An address that was asked for and that pods of this node cannot have.
+    /// An address that was asked for and that no pod of this node can have.
     #[error("{address} was asked for and is not for pods of this node: its subnets are {subnets}")]
     Foreign { address: IpAddr, subnets: String },
     #[error("an MTU of {mtu} is too small for IPv6: set \"mtu\" to 1280 or more")]
     SmallMtu { mtu: u16 },
     #[error("allowedSources has {prefix} and the pod no address of that family")]
     SourceFamily { prefix: ipnet::IpNet },
-    /// Its route would take what goes to other pods.
+    /// Its route would attract traffic of other pods.
     #[error(
         "allowedSources has {prefix}, in which pods of the cluster live: list addresses outside the cluster network"
     )]
@@ -57,7 +57,7 @@ pub(crate) enum Error {
     Agent(#[from] agent::Error),
     #[error(transparent)]
     Delegate(#[from] delegate::Error),
-    /// CHECK: it is not as it should be.
+    /// CHECK: the attachment is not as ADD made it.
     #[error(transparent)]
     Check(#[from] CheckError),
     /// STATUS: an ADD would fail now.
@@ -66,7 +66,7 @@ pub(crate) enum Error {
         /// What an ADD would say.
         reason: Box<Error>,
     },
-    /// STATUS: neither would an ADD be served, nor are the pods there are.
+    /// STATUS: an ADD would fail now, and the pods of this node may be cut off.
     #[error("pods cannot be attached now, and those there are may be cut off: {reason}")]
     CutOff { reason: Box<Error> },
     /// GC: what could not be removed, all of it.
@@ -122,8 +122,7 @@ impl Error {
         }
     }
 
-    /// The error result: what is wrong in `msg`, why and what to do about it
-    /// in `details`.
+    /// The error result: `msg` says what is wrong, `details` why and what to do.
     pub(crate) fn to_json(&self, version: Version) -> Value {
         let mut details = self.details();
         let mut cause = match self {

@@ -1,12 +1,12 @@
-//! Who holds a lock, for people.
+//! Which process holds a lock, for error messages.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// `process PID (NAME)` of whoever has a `flock` on the file at `path`; none
-/// where the kernel does not tell.
+/// `process PID (NAME)` of the process that has a `flock` on the file at `path`;
+/// none where the kernel does not say.
 pub(crate) fn of(path: &Path) -> Option<String> {
     let file = fs::metadata(path).ok()?;
     let locks = locks().ok()?;
@@ -15,8 +15,8 @@ pub(crate) fn of(path: &Path) -> Option<String> {
     Some(format!("process {pid} ({})", name.trim_end()))
 }
 
-/// All locks there are, a page of them at once and consistent: between two reads
-/// of less, one that goes hides another (fs/seq_file.c counts lines).
+/// All locks, read a page at a time so that each page is consistent: between two
+/// smaller reads a lock that is released hides another (fs/seq_file.c counts lines).
 fn locks() -> io::Result<String> {
     let mut text = String::with_capacity(LONG_LIST);
     File::open("/proc/locks")?.read_to_string(&mut text)?;
@@ -46,7 +46,7 @@ fn has_open(pid: u32, file: &Metadata) -> bool {
     })
 }
 
-/// In bytes; with room for it, nothing is read piecemeal.
+/// In bytes; a buffer of this size avoids small reads.
 const LONG_LIST: usize = 64 << 10;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the agent tells the plugin about the node.
+//! What the plugin learns from the agent about the node.
 
 use std::io;
 use std::path::PathBuf;

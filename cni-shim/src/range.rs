@@ -4,7 +4,7 @@
 //! module keeps no list of its own. Allocation runs under an exclusive
 //! `flock` on `attachments/.lock`, from before the records are listed until
 //! the new one is written, so two processes never choose the same address;
-//! the kernel drops the lock with the process that held it. Nobody waits longer
+//! the kernel drops the lock with the process that held it. No process waits longer
 //! than [`LOCK_WAIT`] for a holder that was stopped.
 //!
 //! A released address rests, so that no peer, no resolver and no connection
@@ -59,16 +59,16 @@ pub enum Error {
     /// The lock could not be taken, or the address given last not be noted.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Somebody holds the lock far longer than an allocation takes.
+    /// Another process holds the lock far longer than an allocation takes.
     #[error(
-        "{path} is locked, for longer than {} s, by {}: see what it waits for, or end it",
+        "{path} has been locked for more than {} s by {}: see what it waits for, or end it",
         waited.as_secs(),
         holder.as_deref().unwrap_or("a process that cannot be named")
     )]
     Busy {
         /// The lock file.
         path: PathBuf,
-        /// Process id and name of who holds it, where the kernel tells.
+        /// Process id and name of the holder, where the kernel says.
         holder: Option<String>,
         /// How long it was waited for.
         waited: Duration,
@@ -94,7 +94,7 @@ pub enum Error {
 impl Range {
     /// Makes the directories if need be and waits for the lock, at most
     /// [`LOCK_WAIT`]. A holder keeps it for a few milliseconds and waits for
-    /// nobody meanwhile.
+    /// nothing in that time.
     ///
     /// # Errors
     /// [`Error::Directory`], [`Error::File`], [`Error::Busy`].
@@ -119,8 +119,8 @@ impl Range {
         }
     }
 
-    /// The same for who must not wait, not even for a holder that was stopped:
-    /// none while somebody else has the lock.
+    /// The same for a caller that must not wait, not even for a holder that was
+    /// stopped: none while another process has the lock.
     ///
     /// # Errors
     /// As [`Range::lock`].
@@ -168,14 +168,14 @@ impl Range {
     }
 }
 
-/// flock(2) knows no deadline but lets its waiters in by turns, so a thread of
-/// its own waits in it. One that is given up unlocks at once, if ever it is let
-/// in. None when the time is over.
+/// flock(2) has no deadline but serves its waiters in turn, so a thread of its own
+/// waits in it. After the deadline that thread releases the lock at once, if it ever
+/// gets it. None when the time is over.
 fn wait_for(lock: File, patience: Duration) -> io::Result<Option<File>> {
     let (sender, receiver) = mpsc::channel();
     std::thread::Builder::new().spawn(move || {
         let locked = lock.lock();
-        // Where nobody waits any more, the lock goes with the file.
+        // Where the caller has stopped waiting, the lock is released with the file.
         let _ = sender.send(locked.map(|()| lock));
     })?;
     receiver.recv_timeout(patience).ok().transpose()

@@ -1,4 +1,4 @@
-//! Which addresses and which MAC somebody asks for. There are three places to
+//! Which addresses and which MAC a pod is to have. There are three places to
 //! ask (CNI CONVENTIONS.md), in this order: the capabilities `ips` and `mac`,
 //! `args.cni`, and `IP=` and `MAC=` in CNI_ARGS. For each family the first
 //! place that names an address decides, and for the MAC the first that names

@@ -1,5 +1,5 @@
-//! Reserving: a record with names and addresses that nobody else has, written
-//! before anything is made, under the range's lock.
+//! Reserving: writes a record with names and addresses that no other attachment
+//! has, before anything is made, under the range's lock.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ use crate::taken::Taken;
 use crate::teardown;
 use crate::veth;
 
-/// Everything a reservation looks at.
+/// What a reservation depends on.
 pub(crate) struct Reservation<'a> {
     pub(crate) run: &'a RunDir,
     pub(crate) conf: &'a NetConf,
@@ -46,11 +46,11 @@ impl Reservation<'_> {
     ) -> Result<Attachment, Error> {
         let subnets = &self.node.subnets;
         let previous = self.clear_previous(host)?;
-        // What an earlier try owes an IPAM plugin is noted in its record alone,
-        // so it is paid before that is written anew; and it may take its time,
-        // so before anybody has to wait for the lock.
+        // Only the earlier record says what an IPAM plugin gave, so the addresses are given
+        // back before that record is replaced; and before the range is locked, because the
+        // plugin may take long.
         self.give_back(previous.as_ref())?;
-        let mut taken = Taken::look(host, &self.conf.root, subnets)?;
+        let mut taken = Taken::read(host, &self.conf.root, subnets)?;
         let range = Range::lock(self.run)?;
         veth::expect_free(pod, &self.target.key.ifname)?;
         self.add_others(&mut taken)?;
@@ -70,9 +70,8 @@ impl Reservation<'_> {
     }
 
     /// Gives the record the addresses of a delegated IPAM plugin, unless
-    /// another attachment has one or the node does not serve it. A DEL that
-    /// did not wait for us has given them back, so its word stands
-    /// ([`Error::Removed`]).
+    /// another attachment has one or the node does not serve it. Where a DEL that
+    /// did not wait for us has given them back, ADD fails ([`Error::Removed`]).
     pub(crate) fn assign(
         &self,
         host: &mut Netlink,
@@ -80,10 +79,10 @@ impl Reservation<'_> {
         addresses: &[IpNet],
     ) -> Result<(), Error> {
         let _range = Range::lock(self.run)?;
-        // Else the address may well be taken, by the ADD that came after us.
+        // Otherwise a later ADD may have the address by now.
         expect_ours(self.run, record, self.lock)?;
-        let mut taken = Taken::look(host, &self.conf.root, &self.node.subnets)?;
-        // There the addresses stand because it gave them to us.
+        let mut taken = Taken::read(host, &self.conf.root, &self.node.subnets)?;
+        // host-local lists these addresses because it gave them to this attachment.
         taken.forget_network(&self.conf.name);
         self.add_others(&mut taken)?;
         let mut host_prefixes = Vec::new();
@@ -96,13 +95,13 @@ impl Reservation<'_> {
         }
         record.addresses = host_prefixes;
         self.check(record)?;
-        // A DEL that did not wait for us may have come in between.
+        // A DEL that did not wait for us may have run in between.
         expect_ours(self.run, record, self.lock)?;
         Ok(record.write(self.run)?)
     }
 
     /// Removes what an earlier try of the same attachment left, and returns
-    /// its record. A standing attachment is refused and left alone.
+    /// its record. Refuses a complete attachment and changes nothing of it.
     fn clear_previous(&self, host: &mut Netlink) -> Result<Option<Attachment>, Error> {
         let key = &self.target.key;
         let path = Attachment::path(self.run, &key.container, &key.ifname)?;
@@ -117,10 +116,10 @@ impl Reservation<'_> {
                 return Ok(None);
             }
         };
-        let standing = record.state == State::Attached
+        let complete = record.state == State::Attached
             && record.netns_inode == self.netns.inode()
             && host.link(&record.host_ifname)?.is_some();
-        if standing {
+        if complete {
             return Err(veth::Error::Exists {
                 ifname: key.ifname.clone(),
             }
@@ -276,7 +275,7 @@ impl Reservation<'_> {
         }
     }
 
-    /// What the kernel would refuse in worse words.
+    /// Refuses what the kernel would refuse with a less useful message.
     fn check(&self, record: &Attachment) -> Result<(), Error> {
         let has = |v4| {
             let mut addresses = record.addresses.iter();
@@ -319,8 +318,8 @@ fn full(error: range::Error, taken: &Taken, subnets: &[IpNet]) -> Error {
     }
 }
 
-/// Whether the addresses of an earlier try are still good: in today's
-/// subnets, nobody else's, and one of each family.
+/// Whether the addresses of an earlier try are still good: in the present
+/// subnets, in no other use, and one of each family.
 fn reusable(previous: &[IpNet], subnets: &[IpNet], taken: &HashSet<IpAddr>) -> bool {
     let families = |prefixes: &[IpNet]| -> HashSet<bool> {
         prefixes.iter().map(|p| p.addr().is_ipv4()).collect()

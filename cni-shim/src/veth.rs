@@ -8,9 +8,9 @@
 //!    default via 169.254.1.1 onlink
 //! ```
 //!
-//! Both ends know each other from the start, so nothing is asked and nothing
-//! can be answered falsely. The gateway's address exists on no interface; it
-//! is the same in every pod. IPv6 alike, with `fe80::1`.
+//! Both ends know each other from the start, so neither sends a request
+//! that a third host could answer falsely. The gateway's address exists on no interface; it
+//! is the same in every pod. IPv6 works the same way, with `fe80::1`.
 //!
 //! Another interface of the same pod keeps the default route it had. So that
 //! replies leave where requests came in, what leaves from the addresses of the
@@ -73,7 +73,7 @@ pub(crate) struct Made {
     pub(crate) host_mac: Vec<u8>,
     /// MAC of the pod's end, as the kernel has it.
     pub(crate) pod_mac: Vec<u8>,
-    /// Where the routes through this interface lead. Another interface of the
+    /// The destinations of the routes through this interface. Another interface of the
     /// pod keeps those it had.
     pub(crate) routes: Vec<IpNet>,
 }
@@ -88,7 +88,7 @@ pub(crate) enum Error {
     #[error("the pod already has an interface {ifname}: delete that attachment first")]
     Exists { ifname: String },
     #[error(
-        "the attachment was removed while it was made, and {host_ifname} is another ADD's by now: did a DEL run beside this ADD?"
+        "the attachment was removed while it was made, and {host_ifname} belongs to another ADD now: did a DEL run beside this ADD?"
     )]
     Overtaken { host_ifname: String },
     #[error("the host already has an interface {host_ifname} that tartan-cni cannot replace")]
@@ -175,7 +175,7 @@ pub(crate) fn make(
     }
     settled::wait_for_addresses(pod, record.addresses.iter().map(IpNet::addr))?;
     // The end that came up first sends nothing until the kernel's link watch has seen the other, which may be after
-    // our answer. Whoever looks it up has that done at once (net/core/rtnetlink.c, `rtnl_getlink`, Linux 6.8).
+    // our answer. A look-up makes the kernel do that at once (net/core/rtnetlink.c, `rtnl_getlink`, Linux 6.8).
     expect_link(host, &record.host_ifname)?;
     failpoint::after("routed")?;
     Ok(Made {
@@ -287,13 +287,13 @@ fn equip_pod(pod: &mut Netlink, index: u32, spec: &PairSpec<'_>) -> Result<Vec<I
         for address in addresses() {
             changes.push(add_source_rule(address, table));
             let route = route_via(index, everything(address), gateway(address));
-            // There may be that of an earlier address of the family.
+            // It may exist already, for an earlier address of the family.
             let route = in_table(route, table);
             changes.push(add_route("set the route of its table", route));
         }
     }
     let made = pod.change_all(changes)?;
-    // Those that were there the pod's first interface keeps.
+    // The pod's first interface keeps the routes that were there.
     wanted.retain(|(place, ..)| made.get(*place) == Some(&true));
     // Every IPv6 interface has fe80::/64 on link. And `onlink` does without it; programs that check the gateway do not.
     let v4 = wanted.iter().find(|(.., gateway)| gateway.is_ipv4());
@@ -358,7 +358,7 @@ fn expect_link(netlink: &mut Netlink, name: &str) -> Result<Link, Error> {
     })
 }
 
-/// Pods are forwarded for, believed nothing, and told nothing but packets.
+/// Forward for pods, trust nothing they advertise, send them nothing but packets.
 const HOST_SETTINGS: [Setting; 6] = [
     (FORWARDING, 1),
     // Only a first line: the kernel takes the larger of this and `all`.

@@ -22,7 +22,7 @@ pub(super) struct CniArgs {
 enum Verb {
     /// Put the plugin and its configuration where container runtimes look, or renew them
     Install(InstallArgs),
-    /// Take both away, the configuration first
+    /// Remove both, the configuration first
     Uninstall(UninstallArgs),
 }
 
@@ -36,7 +36,7 @@ struct Common {
     /// Where runtimes look for configurations [default: ROOT/etc/cni/net.d]
     #[arg(long, value_name = "DIR")]
     conf_dir: Option<PathBuf>,
-    /// Tell what would be done, and do nothing
+    /// Print what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
     /// How to print
@@ -82,7 +82,7 @@ pub(super) fn execute(args: CniArgs, before: Option<PathBuf>) -> u8 {
             (output, uninstall(&uninstall_options(args, before)))
         }
     };
-    tell(output, done)
+    report(output, done)
 }
 
 fn install_options(args: InstallArgs, before: Option<PathBuf>) -> InstallOptions {
@@ -134,7 +134,7 @@ fn beside_us() -> PathBuf {
     own.with_file_name(OUR_PLUGIN)
 }
 
-fn tell(output: Output, done: Result<Report, CniError>) -> u8 {
+fn report(output: Output, done: Result<Report, CniError>) -> u8 {
     let done = match done {
         Ok(done) => done,
         Err(error) => {
@@ -170,9 +170,9 @@ fn word(action: Action) -> &'static str {
         Action::Installed => "installed",
         Action::Replaced => "replaced",
         Action::Unchanged => "unchanged",
-        Action::Kept => "kept as somebody changed it (--replace-conf overwrites it)",
+        Action::Kept => "kept, because it was edited (--replace-conf overwrites it):",
         Action::Removed => "removed",
-        Action::SetAside => "set aside, as somebody changed it, as",
+        Action::SetAside => "set aside, because it was edited, as",
         Action::Absent => "there is no",
     }
 }

@@ -1,5 +1,5 @@
 //! The directory of network configurations, as libcni reads it: every file with one of three extensions, by name. A
-//! runtime that is told no network by name takes the first (go-cni `loadFromConfDir`, ocicni `loadNetworks`).
+//! runtime that is given no network by name takes the first (go-cni `loadFromConfDir`, ocicni `loadNetworks`).
 
 use std::fs::{self, OpenOptions};
 use std::io;

@@ -31,7 +31,7 @@ pub struct InstallOptions {
     pub network: String,
     /// Overwrite a configuration that was changed since.
     pub replace_conf: bool,
-    /// Do nothing, only tell.
+    /// Do nothing, only report.
     pub dry_run: bool,
 }
 
@@ -64,11 +64,11 @@ pub enum Action {
     Replaced,
     /// It says already what it should.
     Unchanged,
-    /// Somebody changed it, and it is left as it is.
+    /// It was edited, and stays as it is.
     Kept,
     /// Deleted.
     Removed,
-    /// Somebody changed it: it has another name now, which no runtime reads.
+    /// It was edited: it has another name now, which no runtime reads.
     SetAside,
     /// There was none.
     Absent,
@@ -103,7 +103,7 @@ pub enum CniError {
         "{0:?} is no name for a network: use letters, digits, '_', '.' and '-', the first a letter or digit"
     )]
     Network(String),
-    /// The file of the configuration is somebody else's.
+    /// The configuration's file is not ours.
     #[error(
         "{path} is not Tartan's: move it away, choose another name with --conf-name, or overwrite it with --replace-conf"
     )]
@@ -114,16 +114,16 @@ pub enum CniError {
     /// A file could not be written or removed, or a directory not be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Whether pods are attached cannot be told.
+    /// The records of attached pods cannot be read.
     #[error(
-        "cannot tell whether pods are attached, which no runtime could delete without the plugin: mend what is named below, or use --force"
+        "cannot find out whether pods are attached, which no runtime could delete without the plugin: correct what is named below, or use --force"
     )]
     Records {
         /// Why not.
         source: cni_shim::attachment::Error,
     },
-    /// The plugin is at work.
-    #[error("{path} is at work for a runtime and does not end: try again, or use --force")]
+    /// A runtime runs the plugin.
+    #[error("a runtime runs {path}, which does not end: try again, or use --force")]
     AtWork {
         /// The program.
         path: PathBuf,
@@ -268,7 +268,7 @@ fn text(options: &InstallOptions, portmap: Option<&[&'static str]>) -> String {
     list.text()
 }
 
-/// Who comes before us, and what will not work.
+/// Which networks come before ours, and what will not work.
 fn warnings(options: &InstallOptions) -> Result<Vec<String>, CniError> {
     let files = conf_dir::read(&options.conf_dir)
         .map_err(FileAction::UseDirectory.failed(&options.conf_dir))?;
@@ -341,7 +341,7 @@ fn comes_before(file: &ConfFile) -> String {
             conf.network
         ),
         None => format!(
-            "{path} sorts before ours and cannot be read as JSON, which stops containerd's pods: mend it or move it away"
+            "{path} sorts before ours and cannot be read as JSON, which stops containerd's pods: correct it or move it away"
         ),
     }
 }

@@ -1,9 +1,9 @@
 //! Removal: the configuration first, so that no runtime starts a pod whose program is about to go; then the program.
 //! Only what is ours.
 //!
-//! Pods are counted twice: before anything is done, and when the configuration is away and no plugin is at work any more,
+//! Pods are counted twice: before anything is done, and when no runtime sees the configuration and none runs the plugin any more,
 //! because a pod may have come in between. If one has, the configuration is put back: without it the runtime could not
-//! delete that pod. A list that people changed is theirs: it is set aside under a name that no runtime reads.
+//! delete that pod. A list that was edited is set aside under a name that no runtime reads.
 
 use std::fs;
 use std::io;
@@ -29,7 +29,7 @@ pub struct UninstallOptions {
     pub conf_dir: PathBuf,
     /// Although pods are attached.
     pub force: bool,
-    /// Do nothing, only tell.
+    /// Do nothing, only report.
     pub dry_run: bool,
 }
 
@@ -42,7 +42,7 @@ struct SetAside {
 /// Removes every configuration of ours that the directory holds, and the program.
 ///
 /// # Errors
-/// [`CniError`]; with pods attached, or where that cannot be told, everything is as it was, unless forced.
+/// [`CniError`]; with pods attached, or where their records cannot be read, everything is as it was, unless forced.
 pub fn uninstall(options: &UninstallOptions) -> Result<Report, CniError> {
     let mut done = Report::default();
     let program = options.bin_dir.join(OUR_PLUGIN);
@@ -66,8 +66,8 @@ pub fn uninstall(options: &UninstallOptions) -> Result<Report, CniError> {
         away.push(SetAside { from: path, to });
     }
     if !options.force && !options.dry_run {
-        let at_rest = wait_for_rest(&program).and_then(|()| expect_no_pods(options));
-        if let Err(error) = at_rest {
+        let idle = wait_until_idle(&program).and_then(|()| expect_no_pods(options));
+        if let Err(error) = idle {
             put_back(&away)?;
             return Err(error);
         }
@@ -90,7 +90,7 @@ pub fn uninstall(options: &UninstallOptions) -> Result<Report, CniError> {
     Ok(done)
 }
 
-/// What a removal that was ended in the middle took away and neither removed nor put back. Lists that people edited stay
+/// What a removal that was killed renamed, and neither removed nor put back. Lists that people edited stay
 /// set aside for good.
 fn interrupted(options: &UninstallOptions) -> Result<Vec<SetAside>, CniError> {
     let unusable = || FileAction::UseDirectory.failed(&options.conf_dir);
@@ -110,7 +110,7 @@ fn interrupted(options: &UninstallOptions) -> Result<Vec<SetAside>, CniError> {
     Ok(away)
 }
 
-/// Those with our plugin in them. What cannot be read is told.
+/// Those with our plugin in them. Warns of what cannot be read.
 fn configurations(options: &UninstallOptions, done: &mut Report) -> Result<Vec<PathBuf>, CniError> {
     let files = conf_dir::read(&options.conf_dir)
         .map_err(FileAction::UseDirectory.failed(&options.conf_dir))?;
@@ -139,41 +139,41 @@ fn expect_no_pods(options: &UninstallOptions) -> Result<(), CniError> {
     }
 }
 
-/// Waits until nobody runs the program: what was started by the configuration before may be attaching a pod. A runtime
-/// that had read it may start the program a moment after a look that found nobody, so there are some more.
-fn wait_for_rest(program: &Path) -> Result<(), CniError> {
+/// Waits until no process runs the program: one that was started by the configuration before may be attaching a pod. A
+/// runtime that had read it may start the program a moment after a check that found none, so there are several checks.
+fn wait_until_idle(program: &Path) -> Result<(), CniError> {
     let Ok(program) = program.canonicalize() else {
         return Ok(());
     };
     let deadline = Instant::now() + LONGEST_ADD;
-    let mut at_rest = 0;
-    while at_rest < LOOKS_AT_REST {
-        if is_at_work(&program) {
-            at_rest = 0;
+    let mut idle_checks = 0;
+    while idle_checks < IDLE_CHECKS {
+        if is_running(&program) {
+            idle_checks = 0;
             if Instant::now() > deadline {
                 return Err(CniError::AtWork { path: program });
             }
         } else {
-            at_rest += 1;
+            idle_checks += 1;
         }
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(CHECK_EVERY);
     }
     Ok(())
 }
 
-fn is_at_work(program: &Path) -> bool {
+fn is_running(program: &Path) -> bool {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    // Other files there have no `exe`, nor have processes that ended meanwhile.
+    // Other files there have no `exe`, nor have processes that have ended.
     let mut programs =
         processes.filter_map(|process| fs::read_link(process.path().join("exe")).ok());
     programs.any(|runs| {
-        // As the kernel names one that was replaced or removed meanwhile (proc_pid_exe(5)).
+        // The kernel names a program so that was replaced or removed since it started (proc_pid_exe(5)).
         let runs = runs.as_os_str().as_bytes();
         runs.strip_suffix(b" (deleted)").unwrap_or(runs) == program.as_os_str().as_bytes()
     })
 }
 
-/// A rename inside the directory is what containerd takes notice of. One that fails keeps none of the others away.
+/// By a rename inside the directory, which containerd notices. Where one fails the others are put back all the same.
 fn put_back(away: &[SetAside]) -> Result<(), CniError> {
     let mut all = Ok(());
     for SetAside { from, to } in away {
@@ -227,11 +227,11 @@ fn remove(options: &UninstallOptions, path: &Path) -> Result<FileStep, CniError>
     })
 }
 
-/// As long as an ADD is at work at most: for the agent, the range's lock and a delegated IPAM plugin.
+/// As long as an ADD takes at most: it waits for the agent, the range's lock and a delegated IPAM plugin.
 const LONGEST_ADD: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// One after the other that find nobody.
-const LOOKS_AT_REST: u32 = 25;
+const CHECK_EVERY: Duration = Duration::from_millis(20);
+/// Checks in a row that find no process.
+const IDLE_CHECKS: u32 = 25;
 const SET_ASIDE: &str = "uninstalled";
 /// Lists of one name that are set aside side by side; the last is replaced.
 const MOST_SET_ASIDE: u32 = 100;

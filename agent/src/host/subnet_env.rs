@@ -8,7 +8,7 @@
 //! that a crash between the two leaves nothing that is not on record.
 //!
 //! A file with other contents is replaced while Tartan runs, and left alone by
-//! a clean-up: then somebody else, a flanneld perhaps, has written it since.
+//! a clean-up: then another process, a flanneld perhaps, has written it since.
 
 use std::fmt;
 use std::fs;
@@ -119,7 +119,7 @@ pub(super) enum Cleared {
     /// There is none.
     Nothing,
     Removed(PathBuf),
-    /// Somebody else has written it since.
+    /// Another process has written it since.
     Foreign(PathBuf),
     Failed(PathBuf, HostError),
 }

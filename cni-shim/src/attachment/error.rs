@@ -46,13 +46,13 @@ pub enum Error {
     },
     /// Another call for the same attachment does not end.
     #[error(
-        "another call for this attachment is at work, for longer than {} s: {}",
+        "another call for this attachment is at work and has not ended within {} s: {}",
         waited.as_secs(),
-        who_and_remedy(holder.as_deref(), path)
+        holder_and_remedy(holder.as_deref(), path)
     )]
     AtWork {
-        /// Process id and name of who took the lock; none when that one has
-        /// ended, a child of it holding the lock still.
+        /// Process id and name of the process that took the lock; none when it has
+        /// ended and a child of it still holds the lock.
         holder: Option<String>,
         /// The lock file.
         path: PathBuf,
@@ -61,11 +61,11 @@ pub enum Error {
     },
 }
 
-fn who_and_remedy(holder: Option<&str>, path: &Path) -> String {
+fn holder_and_remedy(holder: Option<&str>, path: &Path) -> String {
     match holder {
         Some(holder) => format!("{holder}; see what it waits for, or delete the pod"),
         None => format!(
-            "probably an ipam plugin whose caller was killed; see who has {path} open \
+            "probably an ipam plugin whose caller was killed; see which process has {path} open \
              (`fuser {path}`) and what it waits for, or delete the pod",
             path = path.display()
         ),

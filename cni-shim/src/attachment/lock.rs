@@ -6,16 +6,15 @@
 //! one attachment at once, but one that lost patience kills a plugin and makes
 //! the next, while the IPAM plugin that the first one ran lives on.
 //!
-//! The lock goes with the last process that has the file open: who is killed
+//! The kernel releases the lock when the last process that has the file open ends: a killed process
 //! holds nothing, unless it has lent the lock to a child ([`Lock::lend`]).
 //!
-//! The file is there only while somebody is at work: its holder removes it. So
-//! whoever got the lock looks whether the file is still the one of that name.
-//! That of a holder that was killed is removed by the next one, or by
-//! [`sweep`].
+//! The file exists only while a call is at work: the holder removes it. So a
+//! process that got the lock checks whether the file is still the one of that name.
+//! The next holder, or [`sweep`], removes the file of a holder that was killed.
 //!
-//! Who has waited long enough may [`Lock::seize`] it: another file takes the
-//! place of the holder's, which finds that its lock no longer stands.
+//! A process that has waited long enough may [`Lock::seize`] it: another file
+//! replaces the holder's, which then finds its lock void ([`Lock::is_valid`]).
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -67,8 +66,8 @@ impl Lock {
         }
     }
 
-    /// Takes the lock away from whoever holds it: puts a file of its own, locked
-    /// already, in the place of theirs, so that nobody comes in between.
+    /// Takes the lock from its holder: replaces the holder's file by another one
+    /// that is locked already, so no third process gets the lock in between.
     ///
     /// # Errors
     /// [`Error::Name`] and [`Error::File`].
@@ -79,13 +78,13 @@ impl Lock {
         Ok(Lock { held })
     }
 
-    /// A lock of nothing, for who has to go on without one.
+    /// A lock of nothing, for a caller that has to go on without one.
     pub fn none() -> Lock {
         Lock { held: None }
     }
 
-    /// Whether nobody has seized it.
-    pub fn stands(&self) -> bool {
+    /// Whether no other process has seized it.
+    pub fn is_valid(&self) -> bool {
         let held = self.held.as_ref();
         held.is_none_or(|(path, file)| is_at(path, file).unwrap_or(false))
     }
@@ -107,14 +106,14 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        let stands = self.stands();
+        let is_valid = self.is_valid();
         if let Some((path, file)) = &self.held {
-            if stands {
-                // Who seizes it between the look and this loses the file, and with it the lock: the kernel removes by
-                // name alone. It had waited for half a minute, and we end in the same microseconds.
+            if is_valid {
+                // A process that seizes the lock between the check and this loses its file, and with it the lock: the
+                // kernel removes by name alone. It would have to seize in the microseconds in which we end.
                 let _ = fs::remove_file(path);
             }
-            // A child that lives on holds it no longer.
+            // A child that has it open holds it no longer.
             let _ = file.unlock();
         }
     }
@@ -139,7 +138,7 @@ pub fn sweep(run: &RunDir) -> io::Result<usize> {
         }
         let path = entry.path();
         match open(&path, false).and_then(|file| lock(&path, file)) {
-            // Its file goes with it.
+            // Dropping it removes its file.
             Ok(Some(unheld)) => drop(unheld),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Ok(None) | Err(_) => left += 1,
@@ -184,7 +183,7 @@ fn lock(path: &Path, file: File) -> io::Result<Option<Lock>> {
         Ok(()) => {}
     }
     let held = Some((path.to_path_buf(), file));
-    Ok(Some(Lock { held }).filter(Lock::stands))
+    Ok(Some(Lock { held }).filter(Lock::is_valid))
 }
 
 fn is_at(path: &Path, file: &File) -> io::Result<bool> {
@@ -194,7 +193,7 @@ fn is_at(path: &Path, file: &File) -> io::Result<bool> {
 
 const PREFIX: &str = ".lock-";
 
-/// How often is looked whether the holder has ended.
+/// How often a waiting process tries again.
 const STEP: Duration = Duration::from_millis(2);
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! What is wrong with it and concerns only what ADD would make is kept until
 //! ADD asks ([`NetConf::check`]): the DEL of a pod must not fail because its
-//! configuration was edited meanwhile.
+//! configuration was edited since.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -47,14 +47,14 @@ pub struct NetConf {
     pub allowed_sources: Vec<IpNet>,
     /// What the plugins before us made (ADD) or the whole list made (CHECK).
     pub previous: Option<Json>,
-    /// The attachments the runtime knows; none: GC was not told.
+    /// The attachments the runtime knows; none: the request has no list.
     pub valid: Option<Vec<AttachmentKey>>,
     /// Standard input as it came, for delegated plugins.
     pub input: Vec<u8>,
     malformed: Vec<Malformed>,
 }
 
-/// An address or a MAC somebody asks for.
+/// The addresses and the MAC that a runtime or a user asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requested {
     /// Addresses, in the order given.
@@ -325,7 +325,7 @@ fn valid_attachments(conf: &Json) -> Result<Option<Vec<AttachmentKey>>, Error> {
         .map(Some)
 }
 
-/// What the pod says of itself. Long values (a whole manifest, kept by
+/// The pod's annotations. Long values (a whole manifest, kept by
 /// kubectl) are left out, so that a record stays small.
 fn annotations(runtime: &Json) -> BTreeMap<String, String> {
     let Some(Json::Object(members)) = runtime.object("io.kubernetes.cri.pod-annotations") else {

@@ -70,8 +70,8 @@ pub struct AttachmentKey {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SearchPath(String);
 
-/// What of `CNI_ARGS` concerns us. Unknown keys are somebody else's, whether
-/// `IgnoreUnknown` says so or not.
+/// What of `CNI_ARGS` the plugin uses. It ignores unknown keys, which other plugins
+/// may use, whether `IgnoreUnknown` says so or not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arguments {
     /// The Kubernetes pod, where the runtime names one.
@@ -228,7 +228,7 @@ impl<F: Fn(&'static str) -> Option<OsString>> Environment<F> {
     fn target(&self, verb: Verb) -> Result<Target, Error> {
         let mut missing = Vec::new();
         let invalid = |name| move |source| Error::Invalid { name, source };
-        // Each is checked as it is met, and what is missing is told at the end:
+        // Each is checked in turn, and all that are missing are reported at the end:
         // the order of the reference plugins.
         let container = self.required("CNI_CONTAINERID", &mut missing)?;
         if !container.is_empty() {

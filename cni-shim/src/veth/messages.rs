@@ -1,4 +1,4 @@
-//! What the kernel is told about interfaces, addresses, neighbours, routes and rules.
+//! Netlink messages that change interfaces, addresses, neighbours, routes and rules.
 
 use std::net::IpAddr;
 
@@ -41,8 +41,8 @@ pub(super) fn up_and_set(doing: &'static str, index: u32, settings: &[Setting]) 
 }
 
 /// IPV4_DEVCONF_* of linux/ip.h, and its value. As by /proc/sys/net/ipv4/conf, but all at once, and without the kernel
-/// trying again and again for its lock while others have it. Only the value is set (net/ipv4/devinet.c,
-/// `inet_set_link_af`, Linux 6.8): nobody is told by RTM_NEWNETCONF, and no cached route is dropped, of which a new
+/// trying again and again for its lock while other processes have it. Only the value is set (net/ipv4/devinet.c,
+/// `inet_set_link_af`, Linux 6.8): the kernel sends no RTM_NEWNETCONF, and drops no cached route, of which a new
 /// interface has none.
 pub(super) type Setting = (u16, u32);
 
@@ -92,7 +92,7 @@ pub(super) fn add_address(index: u32, address: IpAddr) -> ChangeRequest {
     message.header.scope = AddressScope::Universe;
     message.header.index = index;
     if address.is_ipv6() {
-        // The range guarantees that nobody else has it.
+        // The range guarantees that no other interface has it.
         message.header.flags = AddressHeaderFlags::Nodad;
     }
     message.attributes = vec![
@@ -107,7 +107,7 @@ pub(super) fn add_address(index: u32, address: IpAddr) -> ChangeRequest {
     }
 }
 
-/// Tells an interface for good who has `address`.
+/// Sets a permanent neighbour: the hardware address of `address`.
 pub(super) fn set_neighbour(index: u32, address: IpAddr, mac: [u8; 6]) -> ChangeRequest {
     let mut message = NeighbourMessage::default();
     message.header.family = family(address);

@@ -171,7 +171,7 @@ fn who_sorts_before_is_named_and_who_sorts_behind_is_not() {
     let warnings = install(&rig.plan()).unwrap().warnings;
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(warnings[0].contains("05-first.conf") && warnings[0].contains("\"first\""));
-    assert!(warnings[1].contains("06-broken.conflist") && warnings[1].contains("mend it"));
+    assert!(warnings[1].contains("06-broken.conflist") && warnings[1].contains("correct it"));
 }
 
 #[test]
