@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_restarts_meanwhile_is_asked_again() {
+    fn a_request_is_repeated_when_the_agent_restarts() {
         let broken = [None, Some("{\"ok\":"), Some("nonsense\n")];
         for first in broken {
             let (answer, asked) = ask(vec![first, Some("{\"ok\":null}\n")]);

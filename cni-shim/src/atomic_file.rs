@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_back_keeps_nothing_where_nobody_writes() {
+    fn a_clock_that_was_set_back_keeps_nothing_where_no_process_writes() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(".77.c1:eth0.json");
         let file = File::create(&path).unwrap();

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_refuses_is_told_in_its_words() {
+    fn its_refusal_is_passed_on_in_its_words() {
         let script = r#"echo '{"code":11,"msg":"later","details":"much"}'; exit 1"#;
         let error = with_script(script, |delegate| delegate.add(&Lock::none())).unwrap_err();
         assert_eq!(error.to_string(), "ipam plugin x failed (ADD): later");

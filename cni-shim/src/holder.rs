@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_holder_is_found_and_who_waits_is_not() {
+    fn the_holder_is_found_and_a_waiting_process_is_not() {
         let locks = "1: FLOCK  ADVISORY  WRITE 708 00:1a:42 0 EOF\n\
                      1: -> FLOCK  ADVISORY  WRITE 709 00:1a:43 0 EOF\n\
                      2: POSIX  ADVISORY  WRITE 710 00:1a:43 0 EOF\n\
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_has_the_file_open_is_named() {
+    fn only_a_process_that_has_the_file_open_is_named() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let metadata = file.as_file().metadata().unwrap();
         assert!(has_open(std::process::id(), &metadata));

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_no_lock_waits_for_nobody() {
+    fn what_takes_no_lock_does_not_wait() {
         let mut netlink = Netlink::open().unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
         for (key, requests) in [

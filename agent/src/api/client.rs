@@ -136,13 +136,13 @@ mod tests {
         let path = directory.path().join("api.sock");
         // The kernel accepts connections, and no process answers.
         let _listener = UnixListener::bind(&path).unwrap();
-        start_failure::note(directory.path(), "line 3 is wrong: mend it");
+        start_failure::note(directory.path(), "line 3 is wrong: correct it");
         let asked = std::time::Instant::now();
         let error = call(&path, &Request::Status).unwrap_err();
         assert!(asked.elapsed() < Duration::from_secs(10));
         assert!(error.is_no_answer());
         assert!(
-            error.to_string().contains("line 3 is wrong: mend it"),
+            error.to_string().contains("line 3 is wrong: correct it"),
             "{error}"
         );
     }

@@ -88,6 +88,14 @@ mod tests {
             ),
             None
         );
+        // Capabilities are a map of Go's, whose keys are exact.
+        assert_eq!(
+            found(
+                on,
+                r#"{"type":"bandwidth","capabilities":{"Bandwidth":true}}"#
+            ),
+            None
+        );
         assert_eq!(found(on, r#"{"type":"tuning"}"#), None);
     }
 }

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_changed_is_told_from_what_was_installed() {
+    fn an_edited_list_is_not_as_installed() {
         let list = |network, root, portmap| ConfList {
             network,
             root: Path::new(root),

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_else_a_program_does_is_said() {
+    fn any_other_answer_of_a_program_is_quoted() {
         for (script, said) in [
             ("echo hello", "hello"),
             ("echo '{}'", "{}"),

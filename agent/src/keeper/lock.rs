@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_cannot_be_made_is_said() {
+    fn a_directory_that_cannot_be_made_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("run"), "a file").unwrap();
         let refused = Lock::take(&directory.path().join("run/tartan/lock"));

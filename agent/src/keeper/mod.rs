@@ -190,14 +190,14 @@ impl Keeper {
         stop: &mut Stop,
     ) -> Result<Outcome, KeeperError> {
         self.forwarding_since = None;
-        let mut looks = Pulse::every(CHECK_EVERY).map_err(KeeperError::Clock)?;
+        let mut pulse = Pulse::every(CHECK_EVERY).map_err(KeeperError::Clock)?;
         let (channel, theirs) = Channel::pair().map_err(KeeperError::Channel)?;
         let mut service = Service::start(program, theirs).map_err(|source| KeeperError::Start {
             path: program.path.clone(),
             source,
         })?;
         info!(pid = service.id(), "the service is started");
-        let outcome = match self.serve(&channel, &mut service, stop, &mut looks).await {
+        let outcome = match self.serve(&channel, &mut service, stop, &mut pulse).await {
             Verdict::Died(ending) => Outcome::Died(ending.map_err(KeeperError::Wait)?),
             Verdict::Stop => Outcome::Stopped(
                 service
@@ -219,7 +219,7 @@ impl Keeper {
         channel: &Channel,
         service: &mut Service,
         stop: &mut Stop,
-        looks: &mut Pulse,
+        pulse: &mut Pulse,
     ) -> Verdict {
         if let Err(error) = self.hand_over(channel).await {
             return self.broken(&error, service).await;
@@ -247,7 +247,7 @@ impl Keeper {
                     Ok(None) => return self.broken(&"it closed the channel", service).await,
                     Err(error) => return self.broken(&error, service).await,
                 },
-                beat = looks.beat() => {
+                beat = pulse.beat() => {
                     if self.forwarding_since.is_none() && started.elapsed() > START_PATIENCE {
                         let limit = START_PATIENCE.as_secs();
                         return Verdict::Kill(format!("it did not forward within {limit} s"));
@@ -256,7 +256,7 @@ impl Keeper {
                         return Verdict::Kill(reason);
                     }
                     let pause = watch.as_ref().map(|(watchdog, _)| watchdog.pause());
-                    if let Err(error) = beat.and_then(|()| looks.change(pause.unwrap_or(CHECK_EVERY))) {
+                    if let Err(error) = beat.and_then(|()| pulse.change(pause.unwrap_or(CHECK_EVERY))) {
                         return Verdict::Kill(format!(
                             "the keeper cannot watch it because its timer fails ({error}); the next service gets a new timer: if that fails too, see the kernel's log and restart tartan"
                         ));

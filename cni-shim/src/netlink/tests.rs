@@ -38,7 +38,7 @@ fn what_is_done_in_turn_is_done_whatever_the_kernel_says() {
 }
 
 #[test]
-fn of_several_changes_each_is_made_and_the_first_refusal_told() {
+fn of_several_changes_each_is_made_and_the_first_refusal_returned() {
     let mut netlink = Netlink::open().unwrap();
     let named = |name: &str| {
         let mut message = LinkMessage::default();
@@ -125,7 +125,7 @@ const REFUSED: u16 = 2;
 const DONE: u16 = 3;
 
 /// A kernel that says one of `answers` to each request, a datagram each, and
-/// is gone then. It tells how many requests there were.
+/// is gone then. It returns how many requests there were.
 fn before(answers: Vec<Vec<Said>>) -> (Netlink<OwnedFd>, JoinHandle<usize>) {
     let (socket, kernel) = socketpair(
         AddressFamily::UNIX,

@@ -159,7 +159,7 @@ fn c7_an_add_that_was_ended_leaves_the_next_one_alone() {
     }
 }
 
-/// Lines C5 and C8: whatever DEL is told of the past.
+/// Lines C5 and C8: whatever the configuration of DEL says of the past.
 #[test]
 fn c5_c8_del_believes_the_record_and_not_the_configuration() {
     let (rig, pod, before) = second();

@@ -160,7 +160,7 @@ fn what_people_wrote_is_kept_and_what_is_not_ours_refused() {
 }
 
 #[test]
-fn who_sorts_before_is_named_and_who_sorts_behind_is_not() {
+fn a_file_that_sorts_before_is_named_and_one_behind_is_not() {
     let rig = Rig::new();
     rig.conf("05-first.conf", r#"{"name":"first","type":"ptp"}"#);
     rig.conf("06-broken.conflist", "{");
@@ -278,21 +278,21 @@ fn nothing_is_done_dry_and_nothing_of_ours_is_left_in_the_end() {
         dry_run: true,
         ..rig.plan()
     };
-    let told = install(&dry).unwrap();
-    assert_eq!(told.steps.len(), 2);
+    let planned = install(&dry).unwrap();
+    assert_eq!(planned.steps.len(), 2);
     assert!(!rig.at("opt").exists() && !rig.at("etc").exists());
     let foreign = rig.conf(
         "10-flannel.conflist",
         r#"{"name":"cbr0","plugins":[{"type":"flannel"}]}"#,
     );
     executable(&rig.at("opt/cni/bin/flannel"), "");
-    assert_eq!(install(&rig.plan()).unwrap().steps, told.steps);
+    assert_eq!(install(&rig.plan()).unwrap().steps, planned.steps);
     executable(&rig.at("opt/cni/bin/.77.tartan-cni.new"), "half");
     let dry = UninstallOptions {
         dry_run: true,
         ..rig.removal()
     };
-    let told = uninstall(&dry).unwrap();
+    let planned = uninstall(&dry).unwrap();
     assert!(rig.at("opt/cni/bin/tartan-cni").exists());
     let done = uninstall(&rig.removal()).unwrap();
     assert_eq!(
@@ -303,7 +303,7 @@ fn nothing_is_done_dry_and_nothing_of_ours_is_left_in_the_end() {
             (Action::Removed, "tartan-cni"),
         ]
     );
-    assert_eq!(told.steps, done.steps);
+    assert_eq!(planned.steps, done.steps);
     assert!(foreign.exists() && rig.at("opt/cni/bin/flannel").exists());
     assert_eq!(fs::read_dir(rig.at("opt/cni/bin")).unwrap().count(), 1);
     let again = uninstall(&rig.removal()).unwrap();
@@ -443,11 +443,11 @@ fn a_list_that_people_changed_is_set_aside_and_never_deleted() {
             dry_run: true,
             ..rig.removal()
         };
-        let told = uninstall(&dry).unwrap();
-        assert_eq!(told.steps[0].action, Action::SetAside);
+        let planned = uninstall(&dry).unwrap();
+        assert_eq!(planned.steps[0].action, Action::SetAside);
         assert_eq!(
             uninstall(&rig.removal()).unwrap().steps[0],
-            told.steps[0],
+            planned.steps[0],
             "{round}"
         );
     }

@@ -95,13 +95,13 @@ fn only_what_we_wrote_is_removed() {
         assert!(matches!(clear(&state), Cleared::Removed(_)), "{contents}");
         assert!(!path.parent().unwrap().exists());
     }
-    write(&path, "somebody else's").unwrap();
+    write(&path, "another process's").unwrap();
     assert!(matches!(clear(&state), Cleared::Foreign(_)));
     assert!(path.exists());
 }
 
 #[test]
-fn a_directory_with_other_files_or_of_somebody_else_stays() {
+fn a_directory_with_other_files_or_that_we_did_not_make_stays() {
     let root = tempfile::tempdir().unwrap();
     let state = root.path().join("state");
     let path = root.path().join("flannel/subnet.env");

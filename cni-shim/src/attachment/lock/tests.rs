@@ -107,7 +107,7 @@ fn what_a_child_has_ends_with_the_holder() {
 }
 
 #[test]
-fn a_seized_lock_no_longer_stands_and_leaves_the_next_alone() {
+fn a_seized_lock_is_void_and_leaves_the_next_alone() {
     let (_root, run) = node();
     let lost = take(&run, SOON).unwrap();
     assert!(lost.is_valid());
@@ -118,7 +118,7 @@ fn a_seized_lock_no_longer_stands_and_leaves_the_next_alone() {
     assert!(take(&run, SOON).is_err());
     drop(next);
     assert_eq!(files(&run), 0);
-    // Nobody holds it.
+    // No process holds it.
     drop(Lock::seize(&run, "c1", "eth0").unwrap());
     assert!(Lock::none().is_valid());
 }
@@ -176,7 +176,7 @@ fn what_killed_holders_left_is_swept_and_nothing_else() {
 }
 
 #[test]
-fn where_it_cannot_be_made_that_is_told() {
+fn a_lock_that_cannot_be_made_is_an_error() {
     let (_root, run) = node();
     let long = "x".repeat(200);
     drop(Lock::take(&run, &long, "longest-ifname1", SOON).unwrap());

@@ -121,7 +121,7 @@ impl Reader {
         (ingress.is_some() || egress.is_some()).then_some(Bandwidth { ingress, egress })
     }
 
-    /// Of the network's configuration alone: `args` may come from the pod's author (Multus' `cni-args`), who could
+    /// Of the network's configuration alone: `args` may come from the pod's author (Multus' `cni-args`), and could
     /// then direct the node's routes to the pod.
     pub(super) fn sources(&mut self, conf: &Json) -> Vec<IpNet> {
         let Some(value) = conf.get("allowedSources") else {

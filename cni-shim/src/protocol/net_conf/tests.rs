@@ -65,7 +65,7 @@ fn a4_capitals_nulls_floats_duplicates_and_strangers_are_read_as_go_reads_them()
 }
 
 #[test]
-fn a3_versions_are_exact_and_told_in_libcnis_words() {
+fn a3_versions_are_exact_and_refused_in_libcnis_words() {
     for name in Version::names() {
         let text = format!(r#"{{"cniVersion":"{name}","name":"n"}}"#);
         assert_eq!(parse(&text).unwrap().version.name(), name);
@@ -254,7 +254,7 @@ fn f3_the_list_of_attachments_is_read_under_both_names() {
 }
 
 #[test]
-fn a_rejection_is_told_in_the_version_of_the_request() {
+fn a_rejection_has_the_version_of_the_request() {
     let version = |text: &str| {
         NetConf::read(text.as_bytes(), Verb::Add)
             .unwrap_err()
