@@ -52,6 +52,17 @@ pub struct Engine {
     threads: Vec<Thread>,
 }
 
+/// The time that an engine's workers reckon by, for those who read what they learned.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock(Instant);
+
+impl Clock {
+    /// The time now.
+    pub fn now(self) -> Now {
+        Now(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
 /// What a worker saw and control should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
@@ -223,8 +234,8 @@ impl Engine {
     }
 
     /// The time that the workers reckon by.
-    pub fn now(&self) -> Now {
-        self.shared.now()
+    pub fn clock(&self) -> Clock {
+        Clock(self.shared.start)
     }
 
     /// Ends the workers: they read no more, send what they hold or drop it after its time, and return.
@@ -246,7 +257,7 @@ impl Engine {
 
 impl Shared {
     fn now(&self) -> Now {
-        Now(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Clock(self.start).now()
     }
 }
 

@@ -4,16 +4,17 @@ use std::mem;
 
 use netlink_packet_route::route::RouteType;
 
+use super::Host;
 use super::change::Change;
 use super::error::HostError;
-use super::inventory::Picture;
-use super::links::{self, Kind, Link};
-use super::prefixes::leads_to;
-use super::routes::{self, Route, Step, Target, Wanted};
-use super::setting::{Interface, Setting};
-use super::state::HostState;
-use super::sysctls;
-use super::{Host, addresses};
+use super::host_state::HostState;
+use super::net::addresses;
+use super::net::links::{self, Kind, Link};
+use super::net::prefixes::leads_to;
+use super::net::routes::{self, Route, Step, Target, Wanted};
+use super::picture::Picture;
+use super::settings::setting::{Interface, Setting};
+use super::settings::sysctls;
 
 impl Host {
     /// Whether [`apply`](Host::apply) leaves routes and addresses of ours in

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 
-use super::sysctls::Altered;
+use super::settings::sysctls::Altered;
 
 /// One thing that [`Host::apply`](super::Host::apply) had to change. Its
 /// `Display` is a phrase for the log and `tartan status`.

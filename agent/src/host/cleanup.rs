@@ -29,10 +29,10 @@ use cni_shim::RunDir;
 use super::Netlink;
 use super::error::HostError;
 use super::firewall;
-use super::links;
-use super::pod_links::{self, remove_limiter_of_nobody};
-use super::record::{self, Changed, Found, Place, Record};
-use super::routes;
+use super::net::links;
+use super::net::pod_links::{self, remove_limiter_of_nobody};
+use super::net::routes;
+use super::settings::record::{self, Changed, Found, Place, Record};
 use super::subnet_env::{self, Cleared};
 
 /// Where an agent leaves traces.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 use rustix::io::Errno;
 
-use super::nft::NftError;
+use super::firewall::nft::NftError;
 
 /// Why host set-up failed. Each sentence names the remedy.
 #[derive(Debug, thiserror::Error)]

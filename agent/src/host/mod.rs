@@ -1,7 +1,7 @@
 //! Theory of operation
 //!
 //! Makes the kernel agree with a [`HostState`]: the tunnel device up, with its
-//! address and MTU; the routes of [`routes`]; the settings of [`sysctls`].
+//! address and MTU; the routes of [`net::routes`]; the settings of [`settings::sysctls`].
 //! Everything goes over rtnetlink, nfnetlink and `/proc/sys`; nothing is
 //! executed. [`Host::apply_beside`] does what forwarding between pods does not
 //! depend on: the packet filter ([`firewall`]) and flannel's file
@@ -26,33 +26,20 @@
 //! All of it concerns the network namespace of the thread that calls
 //! [`Host::open`]; the runtime must poll on that thread (`current_thread`).
 
-mod addresses;
 mod apply;
-mod bridges;
 mod change;
 mod cleanup;
 mod error;
 mod firewall;
-mod inventory;
-mod legacy;
-mod links;
-mod masquerade;
-mod nft;
-mod others;
-mod ours;
-mod pod_links;
+mod host_state;
+mod kernel_reader;
+mod net;
+mod picture;
 mod port_holder;
-mod prefixes;
-mod record;
-mod routes;
-mod setting;
+mod quick_check;
+mod settings;
 mod shaping;
-mod source_check;
-mod state;
 mod subnet_env;
-mod sysctls;
-mod unannounced;
-mod verdict;
 mod watch;
 
 use std::path::Path;
@@ -63,20 +50,21 @@ use tokio::task::JoinHandle;
 pub use change::{Change, SettingChange};
 pub use cleanup::{Outcome, Traces, cleanup};
 pub use error::HostError;
-pub use inventory::{Picture, Underlay};
-pub use links::LinkStats;
-pub use nft::NftError;
-pub use pod_links::PodLinks;
+pub use firewall::nft::NftError;
+pub use host_state::HostState;
+pub use kernel_reader::KernelReader;
+pub use net::links::{LinkStats, OutOfService};
+pub use net::pod_links::PodLinks;
+pub use net::prefixes::Bypass;
+pub use net::routes::PROTOCOL;
+pub use picture::{Picture, Underlay};
 pub use port_holder::PortHolder;
-pub use prefixes::Bypass;
-pub use routes::PROTOCOL;
-pub use state::HostState;
-pub use subnet_env::SubnetEnv;
+pub use subnet_env::contents::SubnetEnv;
 pub use watch::{HostEvent, Watch, watch};
 
 use crate::file_state::FileState;
 use firewall::Firewall;
-use record::{Found, Place, Record};
+use settings::record::{Found, Place, Record};
 
 /// The kernel's side of the node, and the memory of what was changed there.
 #[derive(Debug)]

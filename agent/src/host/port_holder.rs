@@ -14,7 +14,7 @@ use netlink_packet_route::link::{
 use super::Host;
 use crate::config::text_file;
 
-/// Who holds a port. Its `Display` is a clause that names the remedy.
+/// Who holds a port. Its `Display` names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortHolder {
     /// A VXLAN device of the kernel, by name.
@@ -28,20 +28,23 @@ pub enum PortHolder {
     },
 }
 
+impl PortHolder {
+    /// Whether it is another agent.
+    pub fn is_tartan(&self) -> bool {
+        matches!(self, PortHolder::Process { name, .. } if name == OUR_NAME)
+    }
+}
+
 impl fmt::Display for PortHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PortHolder::VxlanDevice(device) => write!(
-                f,
-                "{device}, a VXLAN device of the kernel, holds it: stop what made {device} (flanneld?) and delete it with 'ip link delete {device}'"
-            ),
-            PortHolder::Process { pid, name } if name == OUR_NAME => write!(
-                f,
-                "another agent (process {pid}) holds it: stop that one, or run this one in a network namespace of its own"
-            ),
-            PortHolder::Process { pid, name } => {
-                write!(f, "process {pid} ({name}) holds it: stop that first")
+            PortHolder::VxlanDevice(device) => {
+                write!(f, "{device}, a VXLAN device of the kernel,")
             }
+            PortHolder::Process { pid, .. } if self.is_tartan() => {
+                write!(f, "another agent (process {pid})")
+            }
+            PortHolder::Process { pid, name } => write!(f, "process {pid} ({name})"),
         }
     }
 }

@@ -20,7 +20,7 @@ use rtnetlink::sys::{AsyncSocket, SocketAddr, TokioSocket};
 use rustix::io::Errno;
 
 use super::error::HostError;
-use super::nft;
+use super::firewall::nft;
 
 /// Something that changed in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

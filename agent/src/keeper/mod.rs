@@ -31,6 +31,7 @@
 pub mod backoff;
 pub mod channel;
 pub mod child;
+pub mod descriptors;
 pub mod lock;
 pub mod table;
 pub mod watchdog;
@@ -54,8 +55,8 @@ use table::{DescriptorTable, TableError};
 use watchdog::{CHECK_EVERY, Watchdog};
 
 use crate::causes::causes;
-use crate::pulse::Pulse;
 use crate::start_failure;
+use crate::ticker::Ticker;
 
 /// Name under which the service deposits its memfd of counters.
 pub const COUNTERS: &str = "counters";
@@ -190,14 +191,14 @@ impl Keeper {
         stop: &mut Stop,
     ) -> Result<Outcome, KeeperError> {
         self.forwarding_since = None;
-        let mut pulse = Pulse::every(CHECK_EVERY).map_err(KeeperError::Clock)?;
+        let mut ticker = Ticker::every(CHECK_EVERY).map_err(KeeperError::Clock)?;
         let (channel, theirs) = Channel::pair().map_err(KeeperError::Channel)?;
         let mut service = Service::start(program, theirs).map_err(|source| KeeperError::Start {
             path: program.path.clone(),
             source,
         })?;
         info!(pid = service.id(), "the service is started");
-        let outcome = match self.serve(&channel, &mut service, stop, &mut pulse).await {
+        let outcome = match self.serve(&channel, &mut service, stop, &mut ticker).await {
             Verdict::Died(ending) => Outcome::Died(ending.map_err(KeeperError::Wait)?),
             Verdict::Stop => Outcome::Stopped(
                 service
@@ -219,7 +220,7 @@ impl Keeper {
         channel: &Channel,
         service: &mut Service,
         stop: &mut Stop,
-        pulse: &mut Pulse,
+        ticker: &mut Ticker,
     ) -> Verdict {
         if let Err(error) = self.hand_over(channel).await {
             return self.broken(&error, service).await;
@@ -247,7 +248,7 @@ impl Keeper {
                     Ok(None) => return self.broken(&"it closed the channel", service).await,
                     Err(error) => return self.broken(&error, service).await,
                 },
-                beat = pulse.beat() => {
+                tick = ticker.tick() => {
                     if self.forwarding_since.is_none() && started.elapsed() > START_PATIENCE {
                         let limit = START_PATIENCE.as_secs();
                         return Verdict::Kill(format!("it did not forward within {limit} s"));
@@ -256,7 +257,7 @@ impl Keeper {
                         return Verdict::Kill(reason);
                     }
                     let pause = watch.as_ref().map(|(watchdog, _)| watchdog.pause());
-                    if let Err(error) = beat.and_then(|()| pulse.change(pause.unwrap_or(CHECK_EVERY))) {
+                    if let Err(error) = tick.and_then(|()| ticker.change(pause.unwrap_or(CHECK_EVERY))) {
                         return Verdict::Kill(format!(
                             "the keeper cannot watch it because its timer fails ({error}); the next service gets a new timer: if that fails too, see the kernel's log and restart tartan"
                         ));

@@ -14,13 +14,13 @@ mod legacy;
 mod namespace;
 mod pods;
 mod port_holder;
+mod quick_check;
 mod reading;
 mod refusals;
 mod repair;
 mod rules;
 mod setup;
 mod subnet_env;
-mod unannounced;
 mod watching;
 
 use ipnet::IpNet;

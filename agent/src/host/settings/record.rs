@@ -1,0 +1,248 @@
+//! Theory of operation
+//!
+//! The memory of what Tartan changed outside its own device: for each setting
+//! the value found and the value written, in `host.json` of the state
+//! directory. It is written before the setting is, by temporary file, fsync and
+//! rename, and outlives a crash. While the disk refuses it the settings are made
+//! all the same; what is lost by a crash then is the way back to the old value.
+//!
+//! A record holds for one boot and one network namespace, both of which it
+//! names; settings do not survive either. One of another boot or namespace is
+//! not used, or a clean-up after a reboot would undo what the administrator's
+//! `sysctl.d` had set. Contents are checked like any hostile input: only
+//! settings that Tartan ever changes are accepted.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use cni_shim::atomic_file;
+use serde::{Deserialize, Serialize};
+
+use super::setting::Setting;
+use crate::host::error::HostError;
+
+/// What was changed, and where that is written down.
+#[derive(Debug)]
+pub(in crate::host) struct Record {
+    path: PathBuf,
+    place: Place,
+    changes: Vec<Changed>,
+    unwritten: Option<Box<HostError>>,
+}
+
+/// One setting changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::host) struct Changed {
+    pub(in crate::host) setting: Setting,
+    pub(in crate::host) found: i32,
+    pub(in crate::host) wrote: i32,
+}
+
+/// Where and when a record holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::host) struct Place {
+    /// The kernel's random id of this boot.
+    boot: String,
+    /// The network namespace, as `/proc` names it: `net:[4026531840]`.
+    namespace: String,
+}
+
+/// A record as found on disk.
+#[derive(Debug)]
+pub(in crate::host) enum Found {
+    /// There is none.
+    Nothing,
+    /// It is of this boot and namespace.
+    Current(Record),
+    /// It is of another boot, which no setting survived: of no use.
+    EarlierBoot,
+    /// It is of another network namespace of this boot, this one.
+    Elsewhere(String),
+}
+
+impl Place {
+    /// This boot, and the calling thread's network namespace.
+    pub(in crate::host) fn here() -> Result<Place, HostError> {
+        let unreadable = |path| move |source| HostError::Identity { path, source };
+        let boot = fs::read_to_string(BOOT).map_err(unreadable(BOOT))?;
+        let namespace = fs::read_link(NAMESPACE).map_err(unreadable(NAMESPACE))?;
+        Ok(Place {
+            boot: boot.trim().to_owned(),
+            namespace: namespace.to_string_lossy().into_owned(),
+        })
+    }
+}
+
+impl Record {
+    /// An empty record, not yet written.
+    pub(in crate::host) fn new(state_dir: &Path, place: Place) -> Record {
+        Record {
+            path: state_dir.join(NAME),
+            place,
+            changes: Vec::new(),
+            unwritten: None,
+        }
+    }
+
+    /// Reads the record of a state directory.
+    pub(in crate::host) fn read(state_dir: &Path, place: &Place) -> Result<Found, HostError> {
+        let path = state_dir.join(NAME);
+        let refused = |source| HostError::ReadRecord {
+            path: path.clone(),
+            source,
+        };
+        let bytes = match atomic_file::read(&path, LONGEST) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+            Err(source) => return Err(refused(source)),
+        };
+        let written = parse(&bytes).map_err(refused)?;
+        if written.place.boot != place.boot {
+            return Ok(Found::EarlierBoot);
+        }
+        if written.place != *place {
+            return Ok(Found::Elsewhere(written.place.namespace));
+        }
+        Ok(Found::Current(Record {
+            path,
+            place: written.place,
+            changes: written.changes,
+            unwritten: None,
+        }))
+    }
+
+    /// The state directory.
+    pub(in crate::host) fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("/"))
+    }
+
+    /// The changes on record, oldest first.
+    pub(in crate::host) fn changes(&self) -> &[Changed] {
+        &self.changes
+    }
+
+    /// Notes one change and writes the record. The value found last is the one
+    /// remembered: whoever changed a setting while Tartan ran meant it.
+    ///
+    /// A disk that refuses keeps no setting from being made, and so no pod from
+    /// talking: [`unwritten`](Record::unwritten) tells, [`retry`](Record::retry)
+    /// tries again.
+    pub(in crate::host) fn remember(&mut self, setting: &Setting, found: i32, wrote: i32) {
+        self.changes.retain(|change| change.setting != *setting);
+        self.changes.push(Changed {
+            setting: setting.clone(),
+            found,
+            wrote,
+        });
+        self.settle();
+    }
+
+    /// Takes a change off the record, which is undone or somebody else's.
+    pub(in crate::host) fn forget(&mut self, setting: &Setting) {
+        self.changes.retain(|change| change.setting != *setting);
+        self.settle();
+    }
+
+    /// Writes the record if that failed before.
+    pub(in crate::host) fn retry(&mut self) {
+        if self.unwritten.is_some() {
+            self.settle();
+        }
+    }
+
+    /// Why the record on disk is older than this one.
+    pub(in crate::host) fn unwritten(&self) -> Option<&HostError> {
+        self.unwritten.as_deref()
+    }
+
+    fn settle(&mut self) {
+        let failed = |source| HostError::WriteRecord {
+            path: self.path.clone(),
+            source,
+        };
+        self.unwritten = self.write().map_err(failed).err().map(Box::new);
+    }
+
+    fn write(&self) -> io::Result<()> {
+        let file = RecordFile {
+            version: VERSION,
+            place: self.place.clone(),
+            settings: self
+                .changes
+                .iter()
+                .map(|change| SettingLine {
+                    key: change.setting.path(),
+                    found: change.found,
+                    wrote: change.wrote,
+                })
+                .collect(),
+        };
+        let mut text = serde_json::to_vec_pretty(&file)?;
+        text.push(b'\n');
+        atomic_file::replace_for_good(&self.path, &text)
+    }
+}
+
+/// The file's shape.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RecordFile {
+    version: u32,
+    place: Place,
+    settings: Vec<SettingLine>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SettingLine {
+    key: String,
+    found: i32,
+    wrote: i32,
+}
+
+/// A file that was understood.
+#[derive(Debug, PartialEq, Eq)]
+struct Parsed {
+    place: Place,
+    changes: Vec<Changed>,
+}
+
+fn parse(bytes: &[u8]) -> io::Result<Parsed> {
+    let file: RecordFile = serde_json::from_slice(bytes)?;
+    if file.version != VERSION {
+        return Err(io::Error::other(format!(
+            "it is of version {}, this Tartan reads version {VERSION}",
+            file.version
+        )));
+    }
+    let changes = file
+        .settings
+        .into_iter()
+        .map(|line| {
+            let setting = Setting::parse(&line.key).ok_or_else(|| {
+                io::Error::other(format!("{:?} is no setting that Tartan changes", line.key))
+            })?;
+            Ok(Changed {
+                setting,
+                found: line.found,
+                wrote: line.wrote,
+            })
+        })
+        .collect::<io::Result<_>>()?;
+    Ok(Parsed {
+        place: file.place,
+        changes,
+    })
+}
+
+/// The record's name in the state directory.
+pub(in crate::host) const NAME: &str = "host.json";
+const VERSION: u32 = 1;
+/// Longest record read, in bytes: room for more uplinks than any node has.
+const LONGEST: u64 = 256 * 1024;
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+const NAMESPACE: &str = "/proc/thread-self/ns/net";
+
+#[cfg(test)]
+mod tests;
