@@ -38,7 +38,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use cni_shim::atomic_file;
-use dataplane::faults::{self, Fault};
+use dataplane::faults::{self, InjectedFault};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
@@ -132,11 +132,14 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Tests of whole nodes meet a kernel that refuses what this one grants, by names of [`Fault`] between commas.
+/// Tests of whole nodes meet a kernel that refuses what this one grants, by names of [`InjectedFault`] between commas.
 fn inject_faults() {
     let names = std::env::var("TARTAN_FAULTS").unwrap_or_default();
     for name in names.split(',').filter(|name| !name.is_empty()) {
-        match Fault::ALL.into_iter().find(|fault| fault.name() == name) {
+        match InjectedFault::ALL
+            .into_iter()
+            .find(|fault| fault.name() == name)
+        {
             Some(fault) => {
                 warn!("TARTAN_FAULTS: the kernel is taken to refuse {name}");
                 faults::set(fault, true);

@@ -10,6 +10,7 @@ use crate::config::{NodeConfig, RunArgs};
 use crate::host::{Outcome, Traces, cleanup};
 use crate::keeper::LOCK_FILE;
 use crate::keeper::lock::{Lock, LockError};
+use crate::problems::HostProblem;
 use crate::service::take_service_lock;
 
 /// Arguments of `tartan cleanup`.
@@ -42,7 +43,7 @@ pub(super) fn execute(args: &CleanupArgs, root: Option<PathBuf>) -> u8 {
     let outcomes = runtime.block_on(cleanup(&traces));
     let text: String = outcomes
         .iter()
-        .map(|outcome| format!("{outcome}\n"))
+        .map(|outcome| format!("{}\n", line(outcome)))
         .collect();
     print(if outcomes.is_empty() {
         "nothing to clean up\n"
@@ -53,6 +54,14 @@ pub(super) fn execute(args: &CleanupArgs, root: Option<PathBuf>) -> u8 {
         .iter()
         .any(|outcome| matches!(outcome, Outcome::Failed { .. }));
     if failed { PROBLEM } else { OK }
+}
+
+/// What became of one trace, with the remedy where it could not be removed.
+fn line(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Failed { error, .. } => format!("{outcome}: {}", HostProblem::of(error).remedy),
+        Outcome::Removed(_) | Outcome::Kept { .. } => outcome.to_string(),
+    }
 }
 
 /// A broken configuration file must not prevent a cleanup: then the flags and the defaults apply.

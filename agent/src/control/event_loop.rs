@@ -259,7 +259,10 @@ impl Control {
             && !self.tables.engine.device_lost()
             && !self.model.records.have_changed()
             && self.run_files.has_socket()
-            && self.kernel.host.is_undisturbed(&self.model.desired.host);
+            && self
+                .kernel
+                .host
+                .passes_quick_check(&self.model.desired.host);
         if !is_quiet {
             return self.refresh().await;
         }
@@ -285,7 +288,7 @@ impl Control {
         self.tables.take_notices();
         let net_conf = reread_net_conf(&mut self.model, &self.registry)?;
         self.board.post(Origin::NetConf, net_conf);
-        self.kernel.host.only_add(self.model.cached.is_any());
+        self.kernel.host.set_add_only(self.model.cached.is_any());
         self.model.relist_changed_records();
         let picture = self.kernel.host.picture().await;
         let mut unread = picture.as_ref().ok().and_then(|p| self.model.known.see(p));
@@ -309,7 +312,7 @@ impl Control {
         self.restore_run_files().await;
         let state = self.saved.save(&self.model);
         self.board.post(Origin::State, state);
-        let unrecorded = self.kernel.host.unrecorded();
+        let unrecorded = self.kernel.host.record_problem();
         self.board.post(Origin::Settings, problems(unrecorded));
         self.post_adoption();
         self.post_decision();

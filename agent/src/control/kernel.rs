@@ -77,7 +77,7 @@ impl Kernel {
 
     /// Whether every kind of change is announced, and the kernel was brought to `desired`.
     pub fn is_settled(&self, desired: &HostState) -> bool {
-        self.watch.as_ref().is_some_and(Watch::is_whole) && self.applied == *desired
+        self.watch.as_ref().is_some_and(Watch::is_complete) && self.applied == *desired
     }
 
     /// Brings the kernel to `desired`, from a picture of it; `bridged` are the subnets whose pods are answered for on the
@@ -93,7 +93,7 @@ impl Kernel {
         let mut refused = Vec::new();
         match picture {
             Ok(picture) => {
-                let bridges = self.host.answer_on_bridges(&picture, bridged);
+                let bridges = self.host.set_proxy_arp_on_bridges(&picture, bridged);
                 match bridges {
                     Ok((bridges, made)) => {
                         outcome.bridges = bridges;
@@ -109,7 +109,7 @@ impl Kernel {
             Err(error) => refused.push(error),
         }
         let is_applied = refused.is_empty();
-        let (more, beside) = self.host.apply_beside(desired).await;
+        let (more, beside) = self.host.apply_firewall_and_subnet_env(desired).await;
         changes.extend(more);
         refused.extend(beside);
         if self.applied == *desired {

@@ -1,4 +1,4 @@
-//! What a host should look like.
+//! The state that the kernel of a node is to have.
 
 use std::path::PathBuf;
 
@@ -17,18 +17,18 @@ pub struct HostState {
     pub mtu: u16,
     /// Networks routed into the tunnel device.
     pub cluster_routes: Vec<IpNet>,
-    /// Own subnets: addresses in them that nobody holds are answered as unreachable.
+    /// Own subnets: the kernel answers for their unused addresses with an ICMP error (unreachable).
     pub unreachable: Vec<IpNet>,
     /// Packets from pods to the outside, and from the outside to pods of other nodes, take this node's address.
     pub masquerade: bool,
     /// Where flannel's `subnet.env` is written.
     pub subnet_file: PathBuf,
-    /// What it says.
+    /// Its contents.
     pub subnet_env: SubnetEnv,
 }
 
 impl HostState {
-    /// Whether anything of it is of IPv6.
+    /// Whether any network or address is of IPv6.
     pub(crate) fn has_v6(&self) -> bool {
         let mut networks = self.cluster_routes.iter().chain(&self.addresses);
         networks.any(|net| net.addr().is_ipv6())

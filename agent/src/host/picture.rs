@@ -1,4 +1,4 @@
-//! What the host holds, read for the reconciler and for `tartan status`.
+//! Interfaces, addresses and routes of the host, read for the reconciler and for `tartan status`.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::Host;
 use super::error::HostError;
-use super::net::addresses::{self, Held};
+use super::net::addresses::{self, InterfaceAddress};
 use super::net::links::{self, Link, OutOfService};
 use super::net::pod_links::PodLinks;
 use super::net::prefixes::{self, Bypass};
@@ -24,18 +24,17 @@ pub struct Underlay {
     pub out_of_service: Vec<OutOfService>,
 }
 
-/// Interfaces, addresses and routes as the kernel listed them at one look. Every question about the same moment is
-/// answered from it.
+/// Interfaces, addresses and routes as the kernel listed them at one moment.
 #[derive(Clone, Debug)]
 pub struct Picture {
     pub(super) links: Vec<Link>,
-    pub(super) held: Vec<Held>,
+    pub(super) held: Vec<InterfaceAddress>,
     pub(super) routes: Vec<Route>,
     pod_links: PodLinks,
 }
 
 impl Host {
-    /// Takes a picture.
+    /// Lists them.
     ///
     /// # Errors
     /// The kernel's refusal to list.
@@ -101,17 +100,17 @@ impl Picture {
     }
 
     /// Prefixes inside `own` subnets that the kernel routes to, or holds on, a
-    /// device other than `device`: pods attached by somebody else's plugin, a
+    /// device other than `device`: pods attached by another plugin, a
     /// bridge's connected network, and each address of such a device as /32 or
     /// /128. Sorted, each once.
     pub fn kernel_prefixes(&self, own: &[IpNet], device: &str) -> Vec<IpNet> {
-        prefixes::served(&self.routes, &self.held, own, self.index(device))
+        prefixes::kernel_prefixes(&self.routes, &self.held, own, self.index(device))
     }
 
     /// Routes more specific than a `cluster` network that are neither ours nor
     /// inside our `own` subnets: packets they match never reach us.
     pub fn bypassing(&self, cluster: &[IpNet], own: &[IpNet], device: &str) -> Vec<Bypass> {
-        prefixes::strays(&self.routes, cluster, own, self.index(device))
+        prefixes::bypassing(&self.routes, cluster, own, self.index(device))
             .map(|route| Bypass {
                 prefix: route.prefix,
                 device: prefixes::leads_to(route, &self.links),
@@ -130,7 +129,7 @@ impl Picture {
         links::find(&self.links, device).map(|link| link.index)
     }
 
-    fn held_elsewhere(&self) -> impl Iterator<Item = (&Held, &Link)> {
+    fn held_elsewhere(&self) -> impl Iterator<Item = (&InterfaceAddress, &Link)> {
         self.held.iter().filter_map(|held| {
             let link = self.links.iter().find(|link| link.index == held.index)?;
             (!link.is_ours()).then_some((held, link))
@@ -139,7 +138,7 @@ impl Picture {
 }
 
 /// The routable addresses for a sentence, at most ten of them.
-fn in_words<'a>(held: impl Iterator<Item = (&'a Held, &'a Link)>) -> String {
+fn in_words<'a>(held: impl Iterator<Item = (&'a InterfaceAddress, &'a Link)>) -> String {
     let all: Vec<String> = held
         .filter(|(held, _)| held.is_routable())
         .map(|(held, link)| format!("{} ({})", held.address.addr(), link.name))

@@ -1,5 +1,5 @@
-//! Who holds a UDP port that we cannot have: a VXLAN device of the kernel, by
-//! rtnetlink, or a process, by `/proc`.
+//! The holder of a UDP port that we cannot bind: a VXLAN device of the kernel,
+//! found by rtnetlink, or a process, found in `/proc`.
 
 use std::fmt;
 use std::fs;
@@ -50,8 +50,8 @@ impl fmt::Display for PortHolder {
 }
 
 impl Host {
-    /// Who keeps us from binding a UDP socket, as far as that can be found out:
-    /// a process shows only to who may look into it (root, CAP_SYS_PTRACE).
+    /// The holder of the port that keeps us from binding a UDP socket, if it can be found:
+    /// `/proc` shows a process's sockets only to root and with CAP_SYS_PTRACE.
     pub async fn port_holder(&self, wanted: SocketAddr) -> Option<PortHolder> {
         match self.vxlan_device(wanted).await {
             Some(device) => Some(PortHolder::VxlanDevice(device)),
@@ -120,7 +120,7 @@ fn inode(wanted: SocketAddr) -> Option<u64> {
         .map(|(_, inode)| inode)
 }
 
-/// What a line of `/proc/net/udp` says: where a socket is bound, and its inode.
+/// A line of `/proc/net/udp`: the address that a socket is bound to, and its inode.
 fn socket(line: &str) -> Option<(SocketAddr, u64)> {
     let mut fields = line.split_whitespace();
     let (address, port) = fields.nth(1)?.split_once(':')?;

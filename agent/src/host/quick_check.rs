@@ -1,7 +1,7 @@
-//! What changes without an announcement, looked at between two readings of everything.
+//! The quick check, between two full checks, of what changes without a netlink announcement.
 //!
-//! No [`watch()`](super::watch()) tells of most settings under `/proc/sys`, of files, and of iptables-legacy; and an
-//! accept rule that somebody else took out a moment ago is put back only after a pause
+//! No [`watch()`](super::watch()) reports changes of most settings under `/proc/sys` or of files; and an accept rule that
+//! another program has just removed is put back only after a pause
 //! ([`firewall`](super::firewall)).
 
 use super::Host;
@@ -11,12 +11,13 @@ use super::settings::sysctls;
 use crate::file_state::FileState;
 
 impl Host {
-    /// Whether all that no watch tells of is as the last [`apply`](Host::apply) and [`apply_beside`](Host::apply_beside)
-    /// with this `desired` left it, and they left nothing undone. If not, they are to be called.
-    pub fn is_undisturbed(&mut self, desired: &HostState) -> bool {
-        self.untold.is_empty()
-            && self.record.unwritten().is_none()
-            && self.firewall.is_undisturbed(&desired.cluster_routes)
+    /// Whether everything that no watch reports is as [`apply`](Host::apply) and
+    /// [`apply_firewall_and_subnet_env`](Host::apply_firewall_and_subnet_env) last left it with this `desired`, and they
+    /// left nothing undone. If not, the caller has to call them.
+    pub fn passes_quick_check(&self, desired: &HostState) -> bool {
+        self.unreported.is_empty()
+            && self.record.write_error().is_none()
+            && self.firewall.is_applied()
             && self.subnet_file == FileState::of(&desired.subnet_file)
             && self.has_settings(desired)
     }

@@ -63,6 +63,7 @@ fn identity(error: &HostError) -> (&'static str, String) {
         HostError::ReadRecord { path: file, .. } => ("settings-record-unreadable", path(file)),
         HostError::Rules { .. } => ("firewall-refused", String::new()),
         HostError::CutOff { rule, .. } => ("firewall-cuts-pods-off", rule.clone()),
+        HostError::RulesBesideLegacy { problem, .. } => identity(problem),
         HostError::WriteSubnetFile { path: file, .. } => ("subnet-file-unwritable", path(file)),
         HostError::OtherNamespace { namespace, .. } => ("other-namespace", namespace.clone()),
         HostError::RemoveFile { path: file, .. } => ("file-not-removed", path(file)),
@@ -70,12 +71,13 @@ fn identity(error: &HostError) -> (&'static str, String) {
 }
 
 /// What forwarding between pods does not depend on ends no start.
-const fn ends_first_start(error: &HostError) -> bool {
+fn ends_first_start(error: &HostError) -> bool {
     !matches!(
         error,
         HostError::NoShaper { .. }
             | HostError::Rules { .. }
             | HostError::CutOff { .. }
+            | HostError::RulesBesideLegacy { .. }
             | HostError::WriteSubnetFile { .. }
             | HostError::WriteRecord { .. }
             | HostError::ReadRecord { .. }

@@ -1,7 +1,9 @@
 //! What an operator can do, worded: the remedy of each problem. All of them stand here.
 
+use ipnet::IpNet;
+
 use super::{Problem, UnderlayFault};
-use crate::host::{HostError, PortHolder};
+use crate::host::{HostError, NftError, PortHolder};
 
 impl Problem {
     /// What to do, in one clause without its full stop.
@@ -56,6 +58,79 @@ fn port_taken(port: u16, holder: Option<&PortHolder>) -> String {
 }
 
 /// What removes the cause of a kernel's refusal.
-pub(super) fn of_host(_error: &HostError) -> String {
-    "see the sentence".to_owned()
+pub(super) fn of_host(error: &HostError) -> String {
+    match error {
+        HostError::Socket { .. } => {
+            "check that the sandbox (seccomp, AppArmor) allows AF_NETLINK".to_owned()
+        }
+        HostError::NotPermitted { .. } => "run as root, or with CAP_NET_ADMIN".to_owned(),
+        HostError::Netlink { .. } => "look into the kernel's log (`dmesg`); Tartan tries again each second".to_owned(),
+        HostError::NoShaper { module, .. } => format!(
+            "load the kernel's {module} (`modprobe -a {module}`), or take the bandwidth limit off the pod"
+        ),
+        HostError::DeviceName { .. } => {
+            "set `device-name` to 1 to 15 characters without '/', ':' or blanks".to_owned()
+        }
+        HostError::NoDevice { .. } => "restart Tartan, which creates it".to_owned(),
+        HostError::NotATun { name, .. } => format!(
+            "remove it (`ip link delete {name}`) or set `device-name` to another name"
+        ),
+        HostError::NetworkHeld { prefix, metric, .. } => format!(
+            "stop what set it up (flanneld?) and delete it (`ip route delete {prefix} metric {metric}`, or `ip link delete` of its device)"
+        ),
+        HostError::MtuBelowIpv6 { .. } => {
+            "raise the underlay's MTU or drop IPv6Network from the net-conf".to_owned()
+        }
+        HostError::NoIpv6 => {
+            "boot without `ipv6.disable=1`, or drop IPv6Network from the net-conf".to_owned()
+        }
+        HostError::NoUnderlay { key, held, .. } => format!("set `{key}` to one of {held}"),
+        HostError::ReadSetting { .. } => "check that /proc/sys is mounted".to_owned(),
+        HostError::WriteSetting { key, value, .. } => format!(
+            "make /proc/sys/net writable (in a container: privileged), or run `sysctl -w {key}={value}` on the host"
+        ),
+        HostError::Identity { .. } => "check that /proc is mounted".to_owned(),
+        HostError::WriteRecord { .. } => {
+            "check that the state directory is writable by root and its disk not full".to_owned()
+        }
+        HostError::Rules { source, .. } => of_nft(source),
+        HostError::CutOff { networks, .. } => let_through(networks),
+        HostError::RulesBesideLegacy { problem, .. } => of_host(problem),
+        HostError::WriteSubnetFile { .. } => {
+            "make its directory writable by root, or set `subnet-file` to another path".to_owned()
+        }
+        HostError::ReadRecord { .. } => {
+            "delete it to forget which kernel settings Tartan changed".to_owned()
+        }
+        HostError::OtherNamespace { .. } => {
+            "run this command there (ip netns exec, nsenter), or delete the file if that namespace no longer exists".to_owned()
+        }
+        HostError::RemoveFile { .. } => "remove it by hand".to_owned(),
+    }
+}
+
+/// What removes the cause of a refusal of nf_tables.
+fn of_nft(error: &NftError) -> String {
+    match error {
+        NftError::Unsupported => "load or build in nf_tables and nft_fib_inet, and for masquerade nft_chain_nat and nft_masq",
+        NftError::Socket { .. } => "check that the sandbox (seccomp, AppArmor) allows AF_NETLINK",
+        NftError::NotPermitted => "run as root, or with CAP_NET_ADMIN",
+        NftError::Refused { .. } | NftError::Interrupted | NftError::NoAnswer => "Tartan tries again each second",
+        NftError::TooMany => "remove what made them",
+    }
+    .to_owned()
+}
+
+/// How another program's firewall lets pod traffic through.
+fn let_through(networks: &[IpNet]) -> String {
+    let networks: Vec<String> = networks.iter().map(ToString::to_string).collect();
+    let sources: Vec<String> = networks
+        .iter()
+        .map(|network| format!("--add-source={network}"))
+        .collect();
+    format!(
+        "accept packets from and to {} there (with firewalld: `firewall-cmd --permanent --zone=trusted {}`, then `firewall-cmd --reload`)",
+        networks.join(" and "),
+        sources.join(" ")
+    )
 }

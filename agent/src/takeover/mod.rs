@@ -13,7 +13,7 @@ use std::time::Instant;
 use cni_shim::NodeFile;
 use dataplane::counters::Counters;
 use dataplane::device::tunnel::Tunnel;
-use dataplane::engine::{Engine, Seat};
+use dataplane::engine::{Engine, WorkerSetup};
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
@@ -145,7 +145,7 @@ async fn read(config: NodeConfig, found: &mut Found) -> Result<Start, StartError
     } = Sources::read(&config).await?;
     found.problems.extend(cache.problems);
     let mut host = Host::open(&config.state_dir()).await?;
-    host.only_add(cache.cached.is_any());
+    host.set_add_only(cache.cached.is_any());
     let mut known = Known {
         facts: Facts::unread(&config, &own, &leases),
         bound: config.underlay(own.public),
@@ -184,7 +184,9 @@ async fn set_up_host(
         Err(error) => found.accept(Origin::Kernel, Some(host_problem(&error)))?,
     }
     // A refusal here keeps no pod from talking to another, so it ends no start either.
-    let (more, refused) = host.apply_beside(&model.desired.host).await;
+    let (more, refused) = host
+        .apply_firewall_and_subnet_env(&model.desired.host)
+        .await;
     changes.extend(more);
     found.report(Origin::Kernel, refused.as_ref().map(host_problem));
     if found.take_over {
@@ -222,7 +224,7 @@ fn start_workers(
     let cores = &opened.placement.cores;
     let spin = model.known.config.spin.limit(cores.len());
     let seats = tunnels.into_iter().zip(sockets).zip(cores);
-    let seats = seats.map(|((device, underlay), core)| Seat {
+    let seats = seats.map(|((device, underlay), core)| WorkerSetup {
         device,
         underlay,
         core: *core,
@@ -342,7 +344,7 @@ impl Opened {
         let machine = Machine::read();
         let device = device::obtain(table, &known.config, machine.workers(&known.config)).await?;
         let workers = device.tunnels.len();
-        counters.employ(workers);
+        counters.set_workers(workers);
         let sockets = obtain_sockets(table, known, host, workers, found).await?;
         let path = known.config.run_dir().socket();
         let listener = table

@@ -1,4 +1,4 @@
-//! What no watch tells of is noticed by the glance, and nothing is noticed where all is well.
+//! The quick check finds what no watch reports, and finds nothing where nothing differs.
 
 use std::fs;
 use std::path::Path;
@@ -10,14 +10,14 @@ use tartan::host::HostState;
 use crate::dual;
 use crate::namespace::Namespace;
 
-/// Calls until a glance finds nothing: rules are looked at again some time after they were written.
+/// Applies until the quick check passes: rules are read again some time after they were written.
 async fn settle(host: &mut Host, desired: &HostState) {
     let started = Instant::now();
     loop {
         host.apply(desired).await.unwrap();
-        let (_, refused) = host.apply_beside(desired).await;
+        let (_, refused) = host.apply_firewall_and_subnet_env(desired).await;
         assert!(refused.is_none(), "{refused:?}");
-        if host.is_undisturbed(desired) {
+        if host.passes_quick_check(desired) {
             return;
         }
         assert!(started.elapsed() < Duration::from_secs(20), "never at rest");
@@ -26,7 +26,7 @@ async fn settle(host: &mut Host, desired: &HostState) {
 }
 
 #[test]
-fn a_glance_finds_what_nobody_announces() {
+fn the_quick_check_finds_what_is_not_announced() {
     let namespace = Namespace::with_tun();
     let state = namespace.state_dir();
     let file = namespace.root().join("run/flannel/subnet.env");
@@ -48,17 +48,17 @@ fn a_glance_finds_what_nobody_announces() {
     let cut = |path: &Path| fs::write(path, "FLANNEL_MTU=9\n").unwrap();
     namespace.inside(|| async {
         let mut host = Host::open(&state).await.unwrap();
-        assert!(!host.is_undisturbed(&desired), "nothing is set up yet");
+        assert!(!host.passes_quick_check(&desired), "nothing is set up yet");
         settle(&mut host, &desired).await;
         for (path, value) in settings {
             namespace.set(path, value);
-            assert!(!host.is_undisturbed(&desired), "{path}");
+            assert!(!host.passes_quick_check(&desired), "{path}");
             settle(&mut host, &desired).await;
             assert_ne!(namespace.setting(path), value, "{path}");
         }
         for harm in [remove, cut] {
             harm(&file);
-            assert!(!host.is_undisturbed(&desired));
+            assert!(!host.passes_quick_check(&desired));
             settle(&mut host, &desired).await;
             assert_eq!(
                 fs::read_to_string(&file).unwrap(),
@@ -69,7 +69,7 @@ fn a_glance_finds_what_nobody_announces() {
 }
 
 #[test]
-fn a_glance_finds_an_uplink_that_would_forget_its_router() {
+fn the_quick_check_finds_an_uplink_that_would_forget_its_router() {
     let namespace = Namespace::with_tun();
     let state = namespace.state_dir();
     let desired = HostState {
@@ -83,11 +83,11 @@ fn a_glance_finds_an_uplink_that_would_forget_its_router() {
         settle(&mut host, &desired).await;
         assert_eq!(namespace.setting(accept_ra), "2");
         namespace.set(accept_ra, "1");
-        assert!(!host.is_undisturbed(&desired));
+        assert!(!host.passes_quick_check(&desired));
         settle(&mut host, &desired).await;
         assert_eq!(namespace.setting(accept_ra), "2");
-        // Who switches it off means it.
+        // Switched off by the administrator: it stays off.
         namespace.set(accept_ra, "0");
-        assert!(host.is_undisturbed(&desired));
+        assert!(host.passes_quick_check(&desired));
     });
 }

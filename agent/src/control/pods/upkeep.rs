@@ -285,7 +285,7 @@ impl Task {
             return Some(twice.to_string());
         }
         let one = std::slice::from_ref(attachment);
-        let (changes, refused) = self.host.shape_these(one, links).await;
+        let (changes, refused) = self.host.apply_limits(one, links).await;
         for change in changes {
             info!("set up: {change}");
         }

@@ -37,7 +37,7 @@ pub fn follow(current: &mut UnderlaySockets, known: &Known, engine: &Engine) -> 
         };
     };
     let moved = match next.duplicates() {
-        Ok(sockets) => engine.reseat(sockets).map_err(|error| causes(&error)),
+        Ok(sockets) => engine.rebind(sockets).map_err(|error| causes(&error)),
         Err(error) => Err(causes(&error)),
     };
     match moved {

@@ -149,9 +149,9 @@ impl UnderlaySockets {
                     return Err(UnderlayError::NotOurAddress(spec));
                 }
                 let socket = match (spec.lane, group.is_empty()) {
-                    (Some(_), _) => socket::transmit(&spec, worker)?,
+                    (Some(_), _) => socket::bind_transmit(&spec, worker)?,
                     (None, true) => socket::bind(&spec)?,
-                    (None, false) => socket::join(&spec)?,
+                    (None, false) => socket::bind_in_group(&spec)?,
                 };
                 let port = OwnSocket {
                     spec,
@@ -211,7 +211,8 @@ impl UnderlaySockets {
         };
         for port in self.ports.iter().filter(receives) {
             let family = Family::of(port.spec.address);
-            let spread = socket::spread(port.socket.as_fd(), family, self.workers as u32);
+            let spread =
+                socket::select_by_source_port(port.socket.as_fd(), family, self.workers as u32);
             // A single worker's socket is in no group.
             if let Err(error) = spread
                 && self.workers > 1
@@ -262,7 +263,7 @@ impl OwnSocket {
         if self.spec.lane.is_some() {
             return Ok(());
         }
-        let shared = socket::share(self.socket.as_fd(), workers > 1);
+        let shared = socket::set_group_open(self.socket.as_fd(), workers > 1);
         shared.map_err(|error| UnderlayError::Kernel(self.spec, error))
     }
 }

@@ -139,6 +139,6 @@ fn name(direction: Direction) -> &'static str {
 }
 
 const SOCKET_DROPS: &str =
-    "datagrams, or trains of them, lost before we read them: the socket's buffer was full";
+    "datagrams, or GRO buffers of them, lost before we read them: the socket's buffer was full";
 const FORGED_SOURCES: &str =
     "packets dropped where they leave the pod: their source is not the pod's address";

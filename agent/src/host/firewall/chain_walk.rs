@@ -1,12 +1,12 @@
 //! Theory of operation
 //!
-//! Whether chains of rules, whoever wrote them, cut pods off. The question is
-//! put for a kind of packets ("from the cluster network to anywhere"), not for
+//! Finds out whether chains of rules, of any program, cut pods off. It walks
+//! them for a kind of packets ("from the cluster network to anywhere"), not for
 //! one packet, so a rule holds for all of that kind, for none, or for some. Only
-//! rules that hold for all count: a firewall's last word ("reject the rest") is
-//! one, and so is an accept of the cluster network. What holds for some, for
-//! instance for a port, an interface or a connection's state, is somebody's wish
-//! about just those packets, and is passed over.
+//! rules that hold for all count: a firewall's last rule ("reject the rest") is
+//! one, and so is an accept of the cluster network. A rule that holds for some,
+//! for instance for a port, an interface or a connection's state, is meant for
+//! just those packets, and is skipped.
 //!
 //! Chains are walked as the kernel walks them, to the kernel's depth of jumps
 //! and for a bounded number of rules. A pure function.
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 
-use super::nft::{Deed, Line, Term};
+use super::nft::{Action, ParsedRule, Term};
 
 /// Packets of one cluster network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,33 +27,33 @@ pub(super) struct Packets {
     pub(super) to: bool,
 }
 
-/// Where packets end that no rule for some of them takes away before.
+/// Where packets end, apart from those that a rule for some of them ends before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// Behind the last rule.
     Through,
     Accepted,
-    Cut(Cut),
+    Dropped(DroppedBy),
 }
 
 /// The rule that cuts packets off.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Cut {
-    /// The place, in the chain asked about, of the rule that leads to it.
-    pub(super) line: usize,
-    /// The chain that it stands in.
+pub(super) struct DroppedBy {
+    /// The number, in the chain that was walked, of the rule that leads to it.
+    pub(super) rule: usize,
+    /// The chain that holds it.
     pub(super) chain: String,
-    /// Its word: "drop", "reject".
-    pub(super) word: &'static str,
+    /// Its verdict: "drop", "reject".
+    pub(super) verdict: &'static str,
 }
 
 /// Chains by name.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Chains(pub(super) BTreeMap<String, Vec<Line>>);
+pub(super) struct Chains(pub(super) BTreeMap<String, Vec<ParsedRule>>);
 
 impl Packets {
-    /// Those of a network that a firewall is asked about: what comes from it,
-    /// and what goes to it.
+    /// The two kinds that a firewall is checked for: packets from the network,
+    /// and packets to it.
     pub(super) fn sides(network: IpNet) -> [Packets; 2] {
         [(true, false), (false, true)].map(|(from, to)| Packets { network, from, to })
     }
@@ -94,10 +94,10 @@ impl Packets {
     }
 }
 
-impl Line {
+impl ParsedRule {
     /// Whether it holds for all of the packets.
     pub(super) fn holds(&self, packets: &Packets) -> bool {
-        !self.more
+        !self.has_unknown
             && self
                 .terms
                 .iter()
@@ -108,32 +108,32 @@ impl Line {
 impl Chains {
     /// Where packets that enter a chain end. A chain that is not known is empty.
     pub(super) fn end(&self, chain: &str, packets: &Packets) -> End {
-        self.walk(chain, packets, DEPTH, &mut { MOST_LINES })
+        self.walk(chain, packets, DEPTH, &mut { MOST_RULES })
     }
 
     fn walk(&self, chain: &str, packets: &Packets, depth: usize, left: &mut usize) -> End {
-        let lines = self.0.get(chain).map_or(&[][..], Vec::as_slice);
-        for (number, line) in lines.iter().enumerate() {
+        let rules = self.0.get(chain).map_or(&[][..], Vec::as_slice);
+        for (number, rule) in rules.iter().enumerate() {
             let Some(one_less) = left.checked_sub(1) else {
                 return End::Through;
             };
             *left = one_less;
-            if !line.holds(packets) {
+            if !rule.holds(packets) {
                 continue;
             }
-            let (to, stays) = match &line.deed {
-                Deed::Nothing => continue,
-                Deed::Return => return End::Through,
-                Deed::Accept => return End::Accepted,
-                Deed::Cut(word) => {
-                    return End::Cut(Cut {
-                        line: number,
+            let (to, stays) = match &rule.action {
+                Action::Nothing => continue,
+                Action::Return => return End::Through,
+                Action::Accept => return End::Accepted,
+                Action::Drop(verdict) => {
+                    return End::Dropped(DroppedBy {
+                        rule: number,
                         chain: chain.to_owned(),
-                        word,
+                        verdict,
                     });
                 }
-                Deed::Jump(to) => (to, false),
-                Deed::Goto(to) => (to, true),
+                Action::Jump(to) => (to, false),
+                Action::Goto(to) => (to, true),
             };
             let Some(depth) = depth.checked_sub(1) else {
                 return End::Through;
@@ -142,9 +142,9 @@ impl Chains {
                 End::Through if stays => return End::Through,
                 End::Through => {}
                 End::Accepted => return End::Accepted,
-                End::Cut(cut) => {
-                    return End::Cut(Cut {
-                        line: number,
+                End::Dropped(cut) => {
+                    return End::Dropped(DroppedBy {
+                        rule: number,
                         ..cut
                     });
                 }
@@ -156,8 +156,8 @@ impl Chains {
 
 /// `NFT_JUMP_STACK_SIZE`
 const DEPTH: usize = 16;
-/// More rules than anybody has who holds for all packets of a network.
-const MOST_LINES: usize = 100_000;
+/// More rules than any node has.
+const MOST_RULES: usize = 100_000;
 
 #[cfg(test)]
 mod tests {
@@ -169,37 +169,37 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// "from 10.0.0.0/8 accept", "jump other", "? drop": a line in few words.
-    fn line(text: &str) -> Line {
-        let mut line = Line::empty();
+    /// "from 10.0.0.0/8 accept", "jump other", "? drop": a rule in few words.
+    fn rule(text: &str) -> ParsedRule {
+        let mut parsed = ParsedRule::empty();
         let mut words = text.split(' ');
         while let Some(word) = words.next() {
             let mut next = || words.next().unwrap();
             match word {
-                "?" => line.more = true,
-                "from" => line.terms.push(Term::From(net(next()))),
-                "not-from" => line.terms.push(Term::NotFrom(net(next()))),
-                "to" => line.terms.push(Term::To(net(next()))),
-                "not-to" => line.terms.push(Term::NotTo(net(next()))),
-                "marked" => line.terms.push(Term::Marked),
-                "accept" => line.deed = Deed::Accept,
-                "return" => line.deed = Deed::Return,
-                "drop" => line.deed = Deed::Cut("drop"),
-                "jump" => line.deed = Deed::Jump(next().to_owned()),
-                "goto" => line.deed = Deed::Goto(next().to_owned()),
+                "?" => parsed.has_unknown = true,
+                "from" => parsed.terms.push(Term::From(net(next()))),
+                "not-from" => parsed.terms.push(Term::NotFrom(net(next()))),
+                "to" => parsed.terms.push(Term::To(net(next()))),
+                "not-to" => parsed.terms.push(Term::NotTo(net(next()))),
+                "marked" => parsed.terms.push(Term::Marked),
+                "accept" => parsed.action = Action::Accept,
+                "return" => parsed.action = Action::Return,
+                "drop" => parsed.action = Action::Drop("drop"),
+                "jump" => parsed.action = Action::Jump(next().to_owned()),
+                "goto" => parsed.action = Action::Goto(next().to_owned()),
                 "" => {}
                 other => panic!("{other}"),
             }
         }
-        line
+        parsed
     }
 
     fn chains(texts: &[(&str, &[&str])]) -> Chains {
-        let lines = |texts: &[&str]| texts.iter().map(|text| line(text)).collect();
+        let rules = |texts: &[&str]| texts.iter().map(|text| rule(text)).collect();
         Chains(
             texts
                 .iter()
-                .map(|(name, texts)| ((*name).to_owned(), lines(texts)))
+                .map(|(name, texts)| ((*name).to_owned(), rules(texts)))
                 .collect(),
         )
     }
@@ -207,13 +207,13 @@ mod tests {
     const PODS: &str = "10.244.0.0/16";
 
     /// How the packets from and to the pods, and between them, fare in one chain.
-    fn fates(lines: &[&str]) -> [&'static str; 3] {
-        let chains = chains(&[("base", lines)]);
+    fn fates(rules: &[&str]) -> [&'static str; 3] {
+        let chains = chains(&[("base", rules)]);
         let [from, to] = Packets::sides(net(PODS));
         [from, to, Packets::between(net(PODS))].map(|packets| match chains.end("base", &packets) {
             End::Through => "through",
             End::Accepted => "accepted",
-            End::Cut(_) => "cut",
+            End::Dropped(_) => "cut",
         })
     }
 
@@ -251,11 +251,11 @@ mod tests {
     #[test]
     fn jumps_come_back_and_gotos_do_not() {
         let from = Packets::sides(net(PODS))[0];
-        let cut = |line, chain: &str| {
-            End::Cut(Cut {
-                line,
+        let cut = |rule, chain: &str| {
+            End::Dropped(DroppedBy {
+                rule,
                 chain: chain.to_owned(),
-                word: "drop",
+                verdict: "drop",
             })
         };
         // firewalld's shape.
@@ -294,7 +294,7 @@ mod tests {
     }
 
     /// A packet whose addresses, and whatever else is asked, are known.
-    fn passes(lines: &[Line], from: u8, to: u8, more: bool) -> bool {
+    fn passes(rules: &[ParsedRule], from: u8, to: u8, more: bool) -> bool {
         let inside =
             |prefix: &IpNet, last: u8| prefix.contains(&net(&format!("10.244.{last}.1/32")));
         let holds = |term: &Term| match term {
@@ -304,11 +304,11 @@ mod tests {
             Term::NotTo(p) => !inside(p, to),
             Term::Marked | Term::FromInterfaces(_) | Term::NotRoutedBack => more,
         };
-        for line in lines {
-            if line.terms.iter().all(holds) && (!line.more || more) {
-                match line.deed {
-                    Deed::Accept | Deed::Return => return true,
-                    Deed::Cut(_) => return false,
+        for rule in rules {
+            if rule.terms.iter().all(holds) && (!rule.has_unknown || more) {
+                match rule.action {
+                    Action::Accept | Action::Return => return true,
+                    Action::Drop(_) => return false,
                     _ => {}
                 }
             }
@@ -329,16 +329,16 @@ mod tests {
             from in 0_u8..4,
             to in 0_u8..4,
         ) {
-            let lines: Vec<Line> = texts
+            let rules: Vec<ParsedRule> = texts
                 .iter()
-                .map(|(side, prefix, deed)| match *side {
-                    "" => line(deed),
-                    side => line(format!("{side} {prefix} {deed}").trim_end()),
+                .map(|(side, prefix, action)| match *side {
+                    "" => rule(action),
+                    side => rule(format!("{side} {prefix} {action}").trim_end()),
                 })
                 .collect();
-            let chains = Chains([("base".to_owned(), lines.clone())].into());
-            let cut = matches!(chains.end("base", &Packets::between(net(PODS))), End::Cut(_));
-            prop_assert_eq!(cut, !passes(&lines, from, to, false));
+            let chains = Chains([("base".to_owned(), rules.clone())].into());
+            let cut = matches!(chains.end("base", &Packets::between(net(PODS))), End::Dropped(_));
+            prop_assert_eq!(cut, !passes(&rules, from, to, false));
         }
     }
 }

@@ -1,17 +1,17 @@
 //! Theory of operation
 //!
 //! Our accept rules in chains of other tables on the forward hook: a firewall's
-//! policy of drop, or its last word "reject the rest", whether it stands in the
+//! policy of drop, or its last rule "reject the rest", whether it stands in the
 //! chain itself or where the chain leads. They stand where flannel's would, as
-//! late as they count: in front of the rule that cuts the pods off, or at the
-//! end where only the policy does. So what the firewall says about some packets
-//! only (a port, a pod, a NetworkPolicy) goes on to hold.
+//! late as they have an effect: in front of the rule that cuts the pods off, or
+//! at the end where only the policy does. So the firewall's rules for some
+//! packets only (a port, a pod, a NetworkPolicy) stay in force.
 //!
 //! They are left alone wherever they stand in front of that rule, are put back
 //! when they do not, and go when nothing cuts the pods off any more, for
-//! instance because somebody else accepts the whole cluster network.
+//! instance because another rule accepts the whole cluster network.
 //!
-//! A chain that may not be changed is a problem only if it cuts pods off from
+//! A chain that cannot be changed is a problem only if it cuts pods off from
 //! each other; then the error names the rule.
 
 use std::collections::BTreeMap;
@@ -21,7 +21,9 @@ use ipnet::IpNet;
 use rustix::io::Errno;
 
 use super::chain_walk::{Chains, End, Packets};
-use super::nft::{self, BaseChain, FoundRule, INET, IPV4, IPV6, Line, NftError, Rule, Socket};
+use super::nft::{
+    self, BaseChain, FoundRule, INET, IPV4, IPV6, NftError, ParsedRule, Rule, Socket,
+};
 use super::nft::{Term, Verdict};
 use super::own_table::{COMMENT, is_in_own_table};
 use crate::host::change::Change;
@@ -29,25 +31,25 @@ use crate::host::error::HostError;
 
 /// Another table's chain on the forward hook.
 #[derive(Debug)]
-pub(super) struct Other {
+pub(super) struct ForeignChain {
     chain: BaseChain,
-    /// Its table may be changed by one running program alone.
+    /// Only the program that made its table may change it.
     owned: bool,
     rules: Vec<FoundRule>,
     /// It, and the chains that it leads to for all packets of a network.
     chains: Chains,
 }
 
-impl Other {
+impl ForeignChain {
     /// Reads a chain, and what it leads to.
     pub(super) async fn read(
         socket: &mut Socket,
         chain: &BaseChain,
         owned: bool,
         networks: &[IpNet],
-    ) -> Result<Other, NftError> {
+    ) -> Result<ForeignChain, NftError> {
         let rules = socket.rules(chain).await?;
-        let mut chains = BTreeMap::from([(chain.name.clone(), lines(&rules, chain.family))]);
+        let mut chains = BTreeMap::from([(chain.name.clone(), parsed(&rules, chain.family))]);
         let mut unread = leads_to(chains.values().flatten(), networks);
         while let Some(name) = unread.pop() {
             if chains.len() == MOST_CHAINS {
@@ -57,11 +59,11 @@ impl Other {
                 continue;
             };
             let rules = socket.rules_of(chain, place.key()).await?;
-            let lines = lines(&rules, chain.family);
-            unread.extend(leads_to(lines.iter(), networks));
-            place.insert(lines);
+            let rules = parsed(&rules, chain.family);
+            unread.extend(leads_to(rules.iter(), networks));
+            place.insert(rules);
         }
-        Ok(Other {
+        Ok(ForeignChain {
             chain: chain.clone(),
             owned,
             rules,
@@ -76,13 +78,13 @@ impl Other {
         socket: &mut Socket,
         networks: &[IpNet],
     ) -> Result<Option<Change>, HostError> {
-        let (wanted, place) = self.wanted(networks);
+        let (wanted, place) = self.accept_rules(networks);
         let ours = || {
             let numbered = self.rules.iter().enumerate();
             numbered.filter(|(_, rule)| is_ours(rule))
         };
         let alike = |(rule, (number, found)): (&Rule, (usize, &FoundRule))| {
-            number < place && found.says(rule, self.chain.family)
+            number < place && found.matches(rule, self.chain.family)
         };
         if ours().count() == wanted.len() && wanted.iter().zip(ours()).all(alike) {
             return Ok(None);
@@ -97,26 +99,26 @@ impl Other {
         match socket.commit(&steps).await {
             Ok(()) => {}
             // The chain or a rule has gone meanwhile: the generation is another
-            // then, and the next call looks again.
+            // then, and the next call reads again.
             Err(NftError::Refused { source }) if source == Errno::NOENT => return Ok(None),
-            Err(source) => return self.cannot(source, networks).map(|()| None),
+            Err(source) => return self.cut_off_error(source, networks).map(|()| None),
         }
         let chain = self.chain.to_string();
         Ok(Some(if wanted.is_empty() {
-            Change::AcceptRemoved(chain)
+            Change::AcceptRulesRemoved(chain)
         } else {
-            Change::AcceptPlaced(chain)
+            Change::AcceptRulesAdded(chain)
         }))
     }
 
     /// The accept rules needed, and the number of the rule that they must stand
     /// in front of: beyond the last one where only the policy cuts pods off.
-    fn wanted(&self, networks: &[IpNet]) -> (Vec<Rule>, usize) {
+    fn accept_rules(&self, networks: &[IpNet]) -> (Vec<Rule>, usize) {
         let mut place = usize::MAX;
         let mut wanted = Vec::new();
         for packets in networks.iter().copied().flat_map(Packets::sides) {
             match self.chains.end(&self.chain.name, &packets) {
-                End::Cut(cut) => place = place.min(cut.line),
+                End::Dropped(dropped) => place = place.min(dropped.rule),
                 End::Through if self.chain.drops => {}
                 End::Through | End::Accepted => continue,
             }
@@ -126,16 +128,16 @@ impl Other {
     }
 
     /// What a refusal to change the chain means.
-    fn cannot(&self, source: NftError, networks: &[IpNet]) -> Result<(), HostError> {
+    fn cut_off_error(&self, source: NftError, networks: &[IpNet]) -> Result<(), HostError> {
         let cut = networks.iter().find_map(|network| {
             match self
                 .chains
                 .end(&self.chain.name, &Packets::between(*network))
             {
-                End::Cut(cut) => Some(format!(
+                End::Dropped(dropped) => Some(format!(
                     "the rule `{}` in the nft chain {}",
-                    cut.word,
-                    self.chain.beside(&cut.chain)
+                    dropped.verdict,
+                    self.chain.sibling(&dropped.chain)
                 )),
                 End::Through if self.chain.drops => {
                     Some(format!("the policy drop of the nft chain {}", self.chain))
@@ -146,11 +148,6 @@ impl Other {
         let Some(rule) = cut else {
             return Ok(());
         };
-        let networks: Vec<String> = networks.iter().map(ToString::to_string).collect();
-        let sources: Vec<String> = networks
-            .iter()
-            .map(|network| format!("--add-source={network}"))
-            .collect();
         Err(HostError::CutOff {
             rule,
             why: if self.owned {
@@ -158,11 +155,7 @@ impl Other {
             } else {
                 source.to_string()
             },
-            remedy: format!(
-                "let packets from and to {} through there (with firewalld: `firewall-cmd --permanent --zone=trusted {}`, then `firewall-cmd --reload`)",
-                networks.join(" and "),
-                sources.join(" ")
-            ),
+            networks: networks.to_vec(),
         })
     }
 
@@ -197,27 +190,27 @@ pub(super) fn is_foreign(chain: &BaseChain) -> bool {
 }
 
 /// Rules as they would be without ours; each keeps its number.
-fn lines(rules: &[FoundRule], family: u8) -> Vec<Line> {
+fn parsed(rules: &[FoundRule], family: u8) -> Vec<ParsedRule> {
     let line = |rule: &FoundRule| {
         if is_ours(rule) {
-            Line::empty()
+            ParsedRule::empty()
         } else {
-            rule.line(family)
+            rule.parsed(family)
         }
     };
     rules.iter().map(line).collect()
 }
 
 /// The chains to which all packets of a kind are sent.
-fn leads_to<'a>(lines: impl Iterator<Item = &'a Line>, networks: &[IpNet]) -> Vec<String> {
+fn leads_to<'a>(rules: impl Iterator<Item = &'a ParsedRule>, networks: &[IpNet]) -> Vec<String> {
     let kinds = |network: &IpNet| {
         let [from, to] = Packets::sides(*network);
         [from, to, Packets::between(*network)]
     };
     let kinds: Vec<Packets> = networks.iter().flat_map(kinds).collect();
-    lines
-        .filter(|line| kinds.iter().any(|packets| line.holds(packets)))
-        .filter_map(|line| line.leads_to().map(str::to_owned))
+    rules
+        .filter(|rule| kinds.iter().any(|packets| rule.holds(packets)))
+        .filter_map(|rule| rule.leads_to().map(str::to_owned))
         .collect()
 }
 

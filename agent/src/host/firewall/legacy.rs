@@ -1,132 +1,115 @@
 //! Theory of operation
 //!
-//! The rules of iptables-legacy (ip_tables and ip6_tables), which the kernel
-//! keeps apart from nf_tables: whether they cut pods off. They are only read. A
-//! change would replace a whole table, and with it what another program changed
-//! at the same moment.
+//! iptables-legacy keeps its rules outside nf_tables (`ip_tables`, `ip6_tables`). Tartan neither reads nor changes
+//! them: the kernel hands a table out as one binary block, and takes a change only as a whole table, which would undo
+//! what another program changed at the same moment.
 //!
-//! The kernel names the tables in use in `/proc/net/ip_tables_names`; where it
-//! names none nothing else is asked, because to ask for a table makes it. It
-//! announces no change of them, so they are read every few seconds.
+//! All that is known of them is which tables exist. A table exists as soon as any program has asked for it, so most
+//! are empty and harmless, and an existing table alone is no problem. It is logged once, and added to the sentence of
+//! a firewall problem, with the command that prints the rules.
 
-mod table;
-
-use std::io;
+use std::fmt;
 use std::path::Path;
-use std::time::{Duration, Instant};
-
-use ipnet::IpNet;
-use rustix::net::AddressFamily;
 
 use crate::config::text_file;
-use crate::host::error::HostError;
-use table::{Layout, Table};
 
-/// What was found last, and when.
-#[derive(Debug, Default)]
-pub(super) struct Legacy {
-    looked: Option<Instant>,
-    found: Option<Found>,
-}
+/// Existing tables of iptables-legacy that have a chain FORWARD. Its `Display` is a sentence.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct LegacyTables(Vec<Tables>);
 
-/// What cuts pods off, and what to do.
+/// The tables of one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Found {
-    rule: String,
-    remedy: String,
-}
-
-/// One of the two.
-struct Family {
+struct Tables {
+    /// The command that prints their rules.
     command: &'static str,
-    /// Where the kernel names its tables.
-    names: &'static str,
-    domain: AddressFamily,
-    /// Level of its socket options.
-    level: i32,
-    layout: Layout,
+    names: Vec<String>,
 }
 
-impl Legacy {
-    /// Whether [`check`](Legacy::check) says what it said last.
-    pub(super) fn is_unchanged(&mut self, networks: &[IpNet]) -> bool {
-        let before = self.found.clone();
-        let _ = self.check(networks);
-        self.found == before
+impl LegacyTables {
+    /// Reads which tables the calling thread's network namespace has; none where they cannot be read.
+    pub(super) fn read() -> LegacyTables {
+        let families = FAMILIES.iter().filter_map(|(command, path)| {
+            let text = text_file::read(Path::new(path), LONGEST_LIST).ok()?;
+            Some(Tables {
+                command,
+                names: with_forward(&text),
+            })
+        });
+        LegacyTables(families.filter(|tables| !tables.names.is_empty()).collect())
     }
 
-    /// # Errors
-    /// [`HostError::CutOff`]: a table cuts pods of a network off from each other,
-    /// or there is one that cannot be read.
-    pub(super) fn check(&mut self, networks: &[IpNet]) -> Result<(), HostError> {
-        if self.looked.is_none_or(|when| when.elapsed() >= LOOK_EVERY) {
-            self.looked = Some(Instant::now());
-            self.found = networks.iter().find_map(|network| look(*network));
-        }
-        match self.found.clone() {
-            None => Ok(()),
-            Some(Found { rule, remedy }) => Err(HostError::CutOff {
-                rule,
-                why: "it only reads those of iptables-legacy".to_owned(),
-                remedy,
-            }),
-        }
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
-fn look(network: IpNet) -> Option<Found> {
-    let family = match network {
-        IpNet::V4(_) => V4,
-        IpNet::V6(_) => V6,
-    };
-    let Family { command, .. } = family;
-    let names = text_file::read(Path::new(family.names), LONGEST_NAMES).ok()?;
-    names.lines().find_map(|table| {
-        let rule = match read(&family, table) {
-            Ok(read) => {
-                let rule = read.and_then(|table| table.cuts_off(network))?;
-                format!("{rule} of {command}'s chain FORWARD (table {table})")
-            }
-            Err(error) => {
-                format!("{command}'s table {table} is not understood ({error}) and perhaps")
-            }
+impl fmt::Display for LegacyTables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tables = self.0.iter();
+        let tables =
+            tables.map(|Tables { command, names }| format!("{command} {}", names.join(" ")));
+        let commands = self
+            .0
+            .iter()
+            .map(|tables| format!("`{}-save`", tables.command));
+        write!(
+            f,
+            "tables of iptables-legacy exist ({}), and Tartan does not read their rules: \
+             if pods are cut off, run {} and look for a policy DROP, or a rule DROP or REJECT, in the chain FORWARD",
+            tables.collect::<Vec<_>>().join(", "),
+            commands.collect::<Vec<_>>().join(" and ")
+        )
+    }
+}
+
+/// The tables of a list that have a chain FORWARD: `nat` and `raw` have none.
+fn with_forward(list: &str) -> Vec<String> {
+    let mut names: Vec<String> = list
+        .lines()
+        .filter(|name| ["filter", "mangle", "security"].contains(name))
+        .map(str::to_owned)
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+/// The command of each family, and where the kernel lists the tables of this thread's network namespace.
+const FAMILIES: [(&str, &str); 2] = [
+    ("iptables-legacy", "/proc/thread-self/net/ip_tables_names"),
+    ("ip6tables-legacy", "/proc/thread-self/net/ip6_tables_names"),
+];
+/// Longest list read, in bytes: there are five tables.
+const LONGEST_LIST: u64 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_tables_with_a_forward_chain_are_named() {
+        assert_eq!(
+            with_forward("nat\nmangle\nraw\nfilter\n"),
+            ["filter", "mangle"]
+        );
+        assert!(with_forward("nat\nraw\n").is_empty());
+        assert!(with_forward("").is_empty());
+    }
+
+    #[test]
+    fn the_sentence_names_the_tables_and_the_commands() {
+        let tables = |command, names: &[&str]| Tables {
+            command,
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
         };
-        let accept = |side| format!("`{command} -t {table} -I FORWARD {side} {network} -j ACCEPT`");
-        let remedy = format!("run {} and {}", accept("-s"), accept("-d"));
-        Some(Found { rule, remedy })
-    })
-}
-
-/// A table, unless it has no chain FORWARD.
-fn read(family: &Family, name: &str) -> io::Result<Option<Table>> {
-    let mut result = Table::read(family.domain, family.level, &family.layout, name);
-    for _ in 1..ATTEMPTS {
-        match &result {
-            // It has grown since its size was asked.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                result = Table::read(family.domain, family.level, &family.layout, name);
-            }
-            _ => break,
-        }
+        let both = LegacyTables(vec![
+            tables("iptables-legacy", &["filter", "mangle"]),
+            tables("ip6tables-legacy", &["filter"]),
+        ]);
+        assert_eq!(
+            both.to_string(),
+            "tables of iptables-legacy exist (iptables-legacy filter mangle, ip6tables-legacy filter), and Tartan \
+             does not read their rules: if pods are cut off, run `iptables-legacy-save` and `ip6tables-legacy-save` \
+             and look for a policy DROP, or a rule DROP or REJECT, in the chain FORWARD"
+        );
     }
-    result
 }
-
-const V4: Family = Family {
-    command: "iptables-legacy",
-    // Of this thread's network namespace.
-    names: "/proc/thread-self/net/ip_tables_names",
-    domain: AddressFamily::INET,
-    level: 0,
-    layout: table::V4,
-};
-const V6: Family = Family {
-    command: "ip6tables-legacy",
-    names: "/proc/thread-self/net/ip6_tables_names",
-    domain: AddressFamily::INET6,
-    level: 41,
-    layout: table::V6,
-};
-const LONGEST_NAMES: u64 = 4096;
-const LOOK_EVERY: Duration = Duration::from_secs(5);
-const ATTEMPTS: usize = 3;

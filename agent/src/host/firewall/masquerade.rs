@@ -2,16 +2,16 @@
 //! (`pkg/trafficmngr/iptables/iptables.go`, masqRules), as a pure function. Its
 //! forwardRules stand only where they decide something ([`foreign_chain`](super::foreign_chain)).
 //!
-//! One difference is meant. flannel masquerades a packet between pods whose
+//! One difference is intended. flannel masquerades a packet between pods whose
 //! source is in no subnet of this node: a pod that forges another node's
-//! address, or that outlived a change of the node's subnets, would speak as the
+//! address, or that outlived a change of the node's subnets, would send as the
 //! node. Here it keeps its source, and the dataplane refuses it.
 //!
 //! N is a cluster network, S one of this node's own subnets in it.
 //!
 //! ```text
 //! postrouting   mark 0x4000/0x4000      return        kube-proxy masquerades it itself
-//!               from N      to N        return        pod to pod: the dataplane checks whose the source is
+//!               from N      to N        return        pod to pod: the dataplane checks the source
 //!               from not N  to S        return        a Service's client keeps its address
 //!               from N      to no group masquerade    pod to the outside
 //!               from not N  to N        masquerade    host to another node's pod: answers come back here
@@ -27,7 +27,7 @@ use crate::host::host_state::HostState;
 
 /// What the node is to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct FirewallRules {
     /// The check of pods' sources, the same on every node.
     pub(super) prerouting: Vec<Rule>,
     /// In the order in which packets meet them; none: no masquerade.
@@ -35,10 +35,10 @@ pub(super) struct Wanted {
     networks: Vec<IpNet>,
 }
 
-impl Wanted {
-    pub(super) fn of(desired: &HostState) -> Wanted {
+impl FirewallRules {
+    pub(super) fn of(desired: &HostState) -> FirewallRules {
         let networks = desired.cluster_routes.clone();
-        Wanted {
+        FirewallRules {
             prerouting: source_check::prerouting(),
             postrouting: if desired.masquerade {
                 postrouting(&networks, &desired.unreachable)
@@ -102,7 +102,7 @@ mod tests {
     }
 
     /// What becomes of a packet: a reading of flannel's list by hand, one line
-    /// of it after the other, but for what comes from a pod of nobody's here.
+    /// of it after the other, except for sources in no subnet of this node.
     fn flannel(mark: u32, from: IpAddr, to: IpAddr, n: &IpNet, own: &[IpNet]) -> Verdict {
         let inside_own = |a: &IpAddr| own.iter().any(|own| own.contains(a));
         let multicast = match to {
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_chain_of_one_family_sees_that_familys_networks() {
-        let wanted = Wanted {
+        let wanted = FirewallRules {
             prerouting: Vec::new(),
             postrouting: Vec::new(),
             networks: nets(&["10.244.0.0/16", "fd00:244::/48"]),

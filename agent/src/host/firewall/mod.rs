@@ -1,27 +1,26 @@
 //! Theory of operation
 //!
 //! The node's packet filter: a table of our own, `inet tartan`, with the rules
-//! of [`masquerade`] and
-//! [`source_check`], and accept rules in chains of others.
-//! An accept in our own table would not override a drop in another: every chain
-//! of a hook is asked. So it has no forward chain, and our accept rules stand in
-//! the chains of other tables on that hook that would cut pods off
-//! ([`foreign_chain`]), marked by their comment. iptables-legacy, whose rules the kernel keeps
-//! elsewhere, is only looked at ([`legacy`]).
+//! of [`masquerade`] and [`source_check`], and accept rules in chains of other
+//! programs. An accept in our own table would not override a drop in another:
+//! a packet passes every chain of a hook. So our table has no forward chain, and
+//! our accept rules stand in those chains of other tables on that hook that
+//! would cut pods off ([`foreign_chain`]), marked by their comment. Rules of
+//! iptables-legacy, which the kernel keeps elsewhere, are not read ([`legacy`]).
 //!
-//! State: the number of the rules' generation at which all was found well.
-//! While the kernel gives the same number, nothing has changed and one
-//! question is all that a call costs. Otherwise chains are listed, and the
+//! State: the number of the rules' generation at which nothing differed.
+//! While the kernel gives the same number, nothing has changed and a call
+//! costs one request. Otherwise chains are listed, and the
 //! rules of our own chains, of forward chains and of chains that these send all
 //! pod packets to; never all rules of a node.
 //!
 //! Our own table is replaced as a whole in one batch, so packets meet the old
 //! rules or the new ones. Each foreign chain is a batch of its own: one that
-//! cannot be changed keeps nobody else waiting, and is named in the error.
-//! Another program that wants its rules in front of ours as badly as we do is
-//! met twice a second at most.
+//! cannot be changed does not hold up the others, and is named in the error.
+//! Where another program keeps putting its rules in front of ours, ours are
+//! moved twice a second at most.
 //!
-//! What is not judged: rules for some packets only, an interface's or a port's.
+//! Not checked: rules for some packets only, of an interface or a port.
 
 mod chain_walk;
 mod foreign_chain;
@@ -36,59 +35,69 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use rustix::io::Errno;
+use tracing::info;
 
 use super::Host;
 use super::change::Change;
 use super::error::HostError;
 use super::host_state::HostState;
-use foreign_chain::{Other, is_foreign};
-use legacy::Legacy;
-use masquerade::Wanted;
-use nft::{BaseChain, FoundRule, INET, IPV4, IPV6, NftError, Rule, Socket, Table};
+use foreign_chain::{ForeignChain, is_foreign};
+use legacy::LegacyTables;
+use masquerade::FirewallRules;
+use nft::{BaseChain, FoundRule, INET, IPV4, IPV6, NftError, NftTable, Rule, Socket};
 use own_table::{COMMENT, TABLE, is_in_own_table, is_own};
 
-/// The memory between calls.
+/// What is kept between calls.
 #[derive(Debug, Default)]
 pub(super) struct Firewall {
     socket: Option<Socket>,
-    /// When all was well, and with what.
-    agreed: Option<(u32, Wanted)>,
-    /// When rules were last written, and which.
-    wrote: Option<(Instant, Wanted)>,
-    legacy: Legacy,
+    /// The generation at which nothing differed, and the rules wanted then.
+    applied: Option<(u32, FirewallRules)>,
+    /// The time of the last write, and the rules wanted then.
+    last_write: Option<(Instant, FirewallRules)>,
+    /// Tables of iptables-legacy, as last logged.
+    legacy: LegacyTables,
 }
 
 impl Host {
-    /// Makes the node's packet filter agree with `desired`: no pod with a forged
-    /// source, masquerade, and forwarding of pod traffic. Returns what had to be changed. Call it like
-    /// [`apply`](Host::apply), and after it: nothing there depends on this.
+    /// Applies `desired` to the node's packet filter: the source check of pods,
+    /// masquerade, and forwarding of pod traffic. Returns what had to be
+    /// changed. Call it like [`apply`](Host::apply), and after it: nothing there
+    /// depends on this.
     ///
     /// # Errors
     /// [`HostError::Rules`]: no nf_tables in this kernel, or its refusal of a
-    /// step. Steps after that one have been tried too.
-    pub async fn apply_rules(&mut self, desired: &HostState) -> Result<Vec<Change>, HostError> {
-        let wanted = Wanted::of(desired);
+    /// step; [`HostError::CutOff`]. Steps after that one have been tried too.
+    /// [`HostError::RulesBesideLegacy`]: one of these, where tables of
+    /// iptables-legacy exist.
+    pub async fn apply_firewall(&mut self, desired: &HostState) -> Result<Vec<Change>, HostError> {
+        let wanted = FirewallRules::of(desired);
         let mut changes = Vec::new();
-        let mut result = self.firewall.agree(&wanted, &mut changes).await;
+        let mut result = self.firewall.apply(&wanted, &mut changes).await;
         for _ in 1..ATTEMPTS {
             if !is_interrupted(&result) {
                 break;
             }
-            result = self.firewall.agree(&wanted, &mut changes).await;
+            result = self.firewall.apply(&wanted, &mut changes).await;
         }
-        self.untold.append(&mut changes);
+        self.unreported.append(&mut changes);
         if result.is_err() {
-            // Whatever was on its way in the old socket is of no use, and the
-            // next call is to see what is wrong again.
+            // Answers on their way in the old socket are of no use, and the
+            // next call is to read everything again.
             self.firewall = Firewall {
                 legacy: mem::take(&mut self.firewall.legacy),
                 ..Firewall::default()
             };
         }
-        // What cuts pods off weighs more than what is not checked: a kernel without nf_tables has iptables-legacy alone.
-        let legacy = self.firewall.legacy.check(&wanted.networks(true, true));
-        legacy.and(result)?;
-        Ok(mem::take(&mut self.untold))
+        self.firewall.look_for_legacy_tables();
+        match result {
+            Ok(()) => Ok(mem::take(&mut self.unreported)),
+            Err(problem) if self.firewall.legacy.is_empty() => Err(problem),
+            Err(problem) => Err(HostError::RulesBesideLegacy {
+                problem: Box::new(problem),
+                legacy: self.firewall.legacy.to_string(),
+            }),
+        }
     }
 }
 
@@ -98,45 +107,59 @@ impl Host {
 /// # Errors
 /// [`HostError::Rules`]: nf_tables cannot be read.
 pub(super) async fn forged_sources() -> Result<Option<u64>, HostError> {
-    let mut socket = Socket::open().map_err(reading)?;
-    let chains = socket.base_chains().await.map_err(reading)?;
+    let mut socket = Socket::open().map_err(read_error)?;
+    let chains = socket.base_chains().await.map_err(read_error)?;
     let is_check = |chain: &&BaseChain| is_in_own_table(chain) && chain.hook == nft::PREROUTING;
     let Some(chain) = chains.iter().find(is_check) else {
         return Ok(None);
     };
-    let rules = socket.rules(chain).await.map_err(reading)?;
+    let rules = socket.rules(chain).await.map_err(read_error)?;
     let drop = source_check::drop();
-    let counting = rules.iter().find(|rule| rule.says(&drop, INET));
+    let counting = rules.iter().find(|rule| rule.matches(&drop, INET));
     Ok(counting.and_then(FoundRule::packets))
 }
 
 impl Firewall {
-    /// Whether the last call left nothing to do, and what cuts pods off is what did then. Changes of nf_tables are
-    /// announced, and none of them is looked for here.
-    pub(super) fn is_undisturbed(&mut self, networks: &[IpNet]) -> bool {
-        self.agreed.is_some() && self.legacy.is_unchanged(networks)
+    /// Whether the last call left nothing to do. The kernel announces changes of nf_tables; they are not looked for here.
+    pub(super) fn is_applied(&self) -> bool {
+        self.applied.is_some()
     }
 
-    async fn agree(&mut self, wanted: &Wanted, changes: &mut Vec<Change>) -> Result<(), HostError> {
-        let generation = self.generation().await.map_err(reading)?;
-        let agreed = self.agreed.as_ref();
-        if agreed.is_some_and(|(number, with)| *number == generation && with == wanted) {
+    /// Logs the tables of iptables-legacy when they are others than before.
+    fn look_for_legacy_tables(&mut self) {
+        let found = LegacyTables::read();
+        if found != self.legacy && !found.is_empty() {
+            info!("{found}");
+        }
+        self.legacy = found;
+    }
+
+    async fn apply(
+        &mut self,
+        wanted: &FirewallRules,
+        changes: &mut Vec<Change>,
+    ) -> Result<(), HostError> {
+        let generation = self.generation().await.map_err(read_error)?;
+        let applied = self.applied.as_ref();
+        if applied.is_some_and(|(number, with)| *number == generation && with == wanted) {
             return Ok(());
         }
-        let wrote = self.wrote.as_ref();
-        if wrote.is_some_and(|(when, what)| when.elapsed() < PAUSE && what == wanted) {
+        let last_write = self.last_write.as_ref();
+        if last_write
+            .is_some_and(|(when, what)| when.elapsed() < LEAST_WRITE_INTERVAL && what == wanted)
+        {
             return Ok(());
         }
         let Some(socket) = &mut self.socket else {
             return Ok(());
         };
         let before = changes.len();
-        let result = mend(socket, wanted, changes).await;
+        let result = repair(socket, wanted, changes).await;
         if changes.len() > before {
-            self.wrote = Some((Instant::now(), wanted.clone()));
-            self.agreed = None;
+            self.last_write = Some((Instant::now(), wanted.clone()));
+            self.applied = None;
         } else if result.is_ok() {
-            self.agreed = Some((generation, wanted.clone()));
+            self.applied = Some((generation, wanted.clone()));
         }
         result
     }
@@ -150,18 +173,18 @@ impl Firewall {
     }
 }
 
-/// Reads, and writes what differs. Every chain is tried; the first error is told.
-async fn mend(
+/// Reads, and writes what differs. Every chain is tried; the first error is returned.
+async fn repair(
     socket: &mut Socket,
-    wanted: &Wanted,
+    wanted: &FirewallRules,
     changes: &mut Vec<Change>,
 ) -> Result<(), HostError> {
-    let tables = socket.tables().await.map_err(reading)?;
-    let chains = socket.base_chains().await.map_err(reading)?;
+    let tables = socket.tables().await.map_err(read_error)?;
+    let chains = socket.base_chains().await.map_err(read_error)?;
     let own = own_chains(wanted);
-    if !holds(socket, &tables, &chains, &own)
+    if !own_table_matches(socket, &tables, &chains, &own)
         .await
-        .map_err(reading)?
+        .map_err(read_error)?
     {
         write_own(socket, &own).await?;
         changes.push(Change::TableWritten(format!("inet {TABLE}")));
@@ -186,16 +209,16 @@ async fn let_through(
     owned: bool,
     networks: &[IpNet],
 ) -> Result<Option<Change>, HostError> {
-    let other = match Other::read(socket, chain, owned, networks).await {
+    let other = match ForeignChain::read(socket, chain, owned, networks).await {
         // Gone since chains were listed.
         Err(NftError::Refused { source }) if source == Errno::NOENT => return Ok(None),
-        read => read.map_err(reading)?,
+        read => read.map_err(read_error)?,
     };
     other.let_through(socket, networks).await
 }
 
 /// Our chains and their rules.
-fn own_chains(wanted: &Wanted) -> Vec<(BaseChain, &[Rule])> {
+fn own_chains(wanted: &FirewallRules) -> Vec<(BaseChain, &[Rule])> {
     let chain = |name: &str, kind: &str, hook, priority| BaseChain {
         family: INET,
         table: TABLE.to_owned(),
@@ -205,8 +228,13 @@ fn own_chains(wanted: &Wanted) -> Vec<(BaseChain, &[Rule])> {
         priority,
         drops: false,
     };
-    let prerouting = chain("prerouting", "filter", nft::PREROUTING, RAW);
-    let postrouting = chain("postrouting", "nat", nft::POSTROUTING, SOURCE_NAT);
+    let prerouting = chain("prerouting", "filter", nft::PREROUTING, libc::NF_IP_PRI_RAW);
+    let postrouting = chain(
+        "postrouting",
+        "nat",
+        nft::POSTROUTING,
+        libc::NF_IP_PRI_NAT_SRC,
+    );
     let mut chains = vec![(prerouting, &wanted.prerouting[..])];
     if !wanted.postrouting.is_empty() {
         chains.push((postrouting, &wanted.postrouting[..]));
@@ -215,15 +243,15 @@ fn own_chains(wanted: &Wanted) -> Vec<(BaseChain, &[Rule])> {
 }
 
 /// Whether our table is there and holds what it should.
-async fn holds(
+async fn own_table_matches(
     socket: &mut Socket,
-    tables: &[Table],
+    tables: &[NftTable],
     found: &[BaseChain],
     own: &[(BaseChain, &[Rule])],
 ) -> Result<bool, NftError> {
-    let awake = |table: &Table| is_own(table) && !table.dormant;
+    let is_active = |table: &NftTable| is_own(table) && !table.dormant;
     let ours = found.iter().filter(|chain| is_in_own_table(chain));
-    if !tables.iter().any(awake) || ours.count() != own.len() {
+    if !tables.iter().any(is_active) || ours.count() != own.len() {
         return Ok(false);
     }
     for (chain, rules) in own {
@@ -231,7 +259,7 @@ async fn holds(
             return Ok(false);
         }
         let found = socket.rules(chain).await?;
-        let alike = |(rule, found): (&Rule, &FoundRule)| found.says(rule, INET);
+        let alike = |(rule, found): (&Rule, &FoundRule)| found.matches(rule, INET);
         if found.len() != rules.len() || !rules.iter().zip(&found).all(alike) {
             return Ok(false);
         }
@@ -269,13 +297,13 @@ pub(super) async fn clear() -> Vec<(String, Result<(), HostError>)> {
     let mut socket = match Socket::open() {
         // No nf_tables, no rules.
         Err(NftError::Unsupported) => return Vec::new(),
-        Err(error) => return vec![("the nft rules".to_owned(), Err(reading(error)))],
+        Err(error) => return vec![("the nft rules".to_owned(), Err(read_error(error)))],
         Ok(socket) => socket,
     };
     let read = async { Ok((socket.tables().await?, socket.base_chains().await?)) };
     let (tables, chains) = match read.await {
         Err(NftError::Unsupported) => return Vec::new(),
-        Err(error) => return vec![("the nft rules".to_owned(), Err(reading(error)))],
+        Err(error) => return vec![("the nft rules".to_owned(), Err(read_error(error)))],
         Ok(read) => read,
     };
     let mut outcomes = Vec::new();
@@ -289,7 +317,7 @@ pub(super) async fn clear() -> Vec<(String, Result<(), HostError>)> {
         outcomes.push((what, gone));
     }
     for chain in chains.iter().filter(|chain| is_foreign(chain)) {
-        let Some(gone) = Other::clear(&mut socket, chain).await else {
+        let Some(gone) = ForeignChain::clear(&mut socket, chain).await else {
             continue;
         };
         let what = format!("the accept rules in the chain {chain}");
@@ -302,7 +330,7 @@ pub(super) async fn clear() -> Vec<(String, Result<(), HostError>)> {
     outcomes
 }
 
-fn reading(source: NftError) -> HostError {
+fn read_error(source: NftError) -> HostError {
     HostError::Rules {
         doing: "read the nft rules".to_owned(),
         source,
@@ -319,11 +347,7 @@ fn is_interrupted(result: &Result<(), HostError>) -> bool {
     )
 }
 
-/// How often the rules are read again when somebody changes them meanwhile.
+/// How often the rules are read again when another process changes them meanwhile.
 const ATTEMPTS: usize = 3;
-/// `NF_IP_PRI_RAW`: before connection tracking.
-const RAW: i32 = -300;
-/// `NF_IP_PRI_NAT_SRC`
-const SOURCE_NAT: i32 = 100;
 /// Least time between two writings of the same rules.
-const PAUSE: Duration = Duration::from_millis(500);
+const LEAST_WRITE_INTERVAL: Duration = Duration::from_millis(500);

@@ -1,8 +1,8 @@
-//! What is ours among the rules of a host: a table, and rules in the chains of others.
+//! The names that mark rules as ours: our table, and the comment of our rules in chains of other programs.
 
-use super::nft::{BaseChain, INET, Table};
+use super::nft::{BaseChain, INET, NftTable};
 
-pub(super) fn is_own(table: &Table) -> bool {
+pub(super) fn is_own(table: &NftTable) -> bool {
     table.family == INET && table.name == TABLE
 }
 
@@ -12,5 +12,5 @@ pub(super) fn is_in_own_table(chain: &BaseChain) -> bool {
 
 /// The table's name, in the family `inet`.
 pub(super) const TABLE: &str = "tartan";
-/// How our rules are known among those of others.
+/// The comment that marks our rules.
 pub(super) const COMMENT: &str = "tartan: pod traffic";

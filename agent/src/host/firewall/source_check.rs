@@ -1,5 +1,5 @@
-//! Whom a pod may speak as: the check of its source at its own interface, as
-//! rules of a chain that asks first of all, before connection tracking and
+//! The check of a pod's source address at the pod's own interface, as
+//! rules of a chain that packets meet first, before connection tracking and
 //! before anything is translated.
 //!
 //! ```text
@@ -10,7 +10,7 @@
 //!
 //! The route decides, as the plugin made it: an interface of a pod is the way
 //! to that pod's addresses and to nothing else. So the rules are the same on
-//! every node, whoever its pods are. `rp_filter` asks alike, but IPv4 alone, it
+//! every node, for any pods. `rp_filter` checks the same, but for IPv4 alone, it
 //! does not count by interface, and `all` may loosen it.
 //!
 //! Neighbour discovery speaks from link-local addresses, and from `::` before

@@ -14,14 +14,14 @@ use crate::host::error::{HostError, errno};
 
 /// One address of one interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::host) struct Held {
+pub(in crate::host) struct InterfaceAddress {
     /// The interface.
     pub(in crate::host) index: u32,
     /// The address, with the prefix length it was given.
     pub(in crate::host) address: IpNet,
 }
 
-impl Held {
+impl InterfaceAddress {
     /// Whether packets of other hosts can carry the address: not loopback, not
     /// IPv6 link-local.
     pub(in crate::host) fn is_routable(&self) -> bool {
@@ -33,7 +33,7 @@ impl Held {
 }
 
 /// Every address of the namespace.
-pub(in crate::host) async fn list(handle: &Handle) -> Result<Vec<Held>, HostError> {
+pub(in crate::host) async fn list(handle: &Handle) -> Result<Vec<InterfaceAddress>, HostError> {
     let messages: Vec<AddressMessage> = handle
         .address()
         .get()
@@ -106,10 +106,10 @@ pub(in crate::host) async fn remove(
 
 /// Addresses to add to our device and to take from it. Taken are addresses of
 /// the cluster network that are not wanted and IPv6 link-local ones, which
-/// would make the kernel speak on a link that has no neighbours; what somebody
-/// else put there from another range stays.
+/// would make the kernel send on a link that has no neighbours; addresses of
+/// other ranges stay.
 pub(in crate::host) fn plan(
-    held: &[Held],
+    held: &[InterfaceAddress],
     device: u32,
     wanted: &[IpNet],
     cluster: &[IpNet],
@@ -140,7 +140,7 @@ fn is_link_local6(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if Ipv6Addr::is_unicast_link_local(&v6))
 }
 
-fn parse(message: &AddressMessage) -> Option<Held> {
+fn parse(message: &AddressMessage) -> Option<InterfaceAddress> {
     let mut local = None;
     let mut address = None;
     for attribute in &message.attributes {
@@ -153,7 +153,7 @@ fn parse(message: &AddressMessage) -> Option<Held> {
     // On a point-to-point IPv4 address IFA_ADDRESS is the other end; IPv6
     // gives IFA_LOCAL only there.
     let ours = local.or(address)?;
-    Some(Held {
+    Some(InterfaceAddress {
         index: message.header.index,
         address: IpNet::new(ours, message.header.prefix_len).ok()?,
     })
@@ -167,8 +167,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn held(index: u32, text: &str) -> Held {
-        Held {
+    fn held(index: u32, text: &str) -> InterfaceAddress {
+        InterfaceAddress {
             index,
             address: net(text),
         }

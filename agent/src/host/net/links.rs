@@ -53,12 +53,12 @@ pub struct LinkStats {
 pub(in crate::host) struct Link {
     pub(in crate::host) index: u32,
     pub(in crate::host) name: String,
-    pub(in crate::host) kind: Kind,
+    pub(in crate::host) kind: LinkKind,
     pub(in crate::host) alias: String,
     pub(in crate::host) up: bool,
-    /// Whether the kernel, and whoever lists interfaces, takes it for one to send multicast on.
+    /// `IFF_MULTICAST`: the kernel and other programs send multicast on it.
     pub(in crate::host) multicast: bool,
-    /// Whether there is somebody at the other end.
+    /// `IFF_LOWER_UP`: it has a carrier.
     pub(in crate::host) carrier: bool,
     pub(in crate::host) mtu: u32,
     /// Packets that wait for a reader at most.
@@ -67,18 +67,18 @@ pub(in crate::host) struct Link {
 
 /// What an interface is, as far as it matters here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::host) enum Kind {
+pub(in crate::host) enum LinkKind {
     Loopback,
     Tun,
     Tap,
-    /// Anything else, by the kernel's word for it ("veth", "vxlan", "" for hardware).
+    /// Anything else, by the kernel's name for it ("veth", "vxlan", "" for hardware).
     Other(String),
 }
 
 impl Link {
     /// Whether this is a TUN that a Tartan agent marked as its own.
     pub(in crate::host) fn is_ours(&self) -> bool {
-        self.kind == Kind::Tun && self.alias == MARK
+        self.kind == LinkKind::Tun && self.alias == MARK
     }
 
     /// That the interface carries nothing, if so.
@@ -88,7 +88,7 @@ impl Link {
     }
 }
 
-/// Every interface of the namespace, as the kernel tells them.
+/// Every interface of the namespace, as the kernel lists them.
 pub(in crate::host) async fn messages(handle: &Handle) -> Result<Vec<LinkMessage>, HostError> {
     let all = handle.link().get().execute().try_collect();
     all.await
@@ -143,25 +143,25 @@ pub(in crate::host) async fn mark(handle: &Handle, link: &Link) -> Result<(), Ho
     message
         .attributes
         .push(LinkAttribute::IfAlias(MARK.to_owned()));
-    set(handle, message, "mark as ours", link).await
+    set(handle, message, "set the alias of", link).await
 }
 
 /// Brings the device up.
-pub(in crate::host) async fn raise(handle: &Handle, link: &Link) -> Result<(), HostError> {
+pub(in crate::host) async fn set_up(handle: &Handle, link: &Link) -> Result<(), HostError> {
     let mut message = addressed_to(link);
     message.header.flags = LinkFlags::Up;
     message.header.change_mask = LinkFlags::Up;
     set(handle, message, "bring up", link).await
 }
 
-/// Takes the device off those that multicast is sent on.
-pub(in crate::host) async fn without_multicast(
+/// Clears `IFF_MULTICAST`.
+pub(in crate::host) async fn disable_multicast(
     handle: &Handle,
     link: &Link,
 ) -> Result<(), HostError> {
     let mut message = addressed_to(link);
     message.header.change_mask = LinkFlags::Multicast;
-    set(handle, message, "take multicast from", link).await
+    set(handle, message, "disable multicast on", link).await
 }
 
 /// Deletes the device. One that is gone already is no error.
@@ -224,9 +224,9 @@ pub(in crate::host) fn parse(message: &LinkMessage) -> Link {
     link
 }
 
-fn kind(message: &LinkMessage) -> Kind {
+fn kind(message: &LinkMessage) -> LinkKind {
     if message.header.flags.contains(LinkFlags::Loopback) {
-        return Kind::Loopback;
+        return LinkKind::Loopback;
     }
     let info = message.attributes.iter().find_map(|attribute| {
         let LinkAttribute::LinkInfo(infos) = attribute else {
@@ -239,10 +239,12 @@ fn kind(message: &LinkMessage) -> Kind {
     });
     match info {
         // TUN and TAP share one kind; only a TAP has a link-layer address.
-        Some(InfoKind::Tun) if message.header.link_layer_type == LinkLayerType::None => Kind::Tun,
-        Some(InfoKind::Tun) => Kind::Tap,
-        Some(other) => Kind::Other(other.to_string()),
-        None => Kind::Other(String::new()),
+        Some(InfoKind::Tun) if message.header.link_layer_type == LinkLayerType::None => {
+            LinkKind::Tun
+        }
+        Some(InfoKind::Tun) => LinkKind::Tap,
+        Some(other) => LinkKind::Other(other.to_string()),
+        None => LinkKind::Other(String::new()),
     }
 }
 
@@ -272,5 +274,5 @@ pub(in crate::host) fn parse_stats(message: &LinkMessage) -> LinkStats {
     stats
 }
 
-/// The alias (`ip link show` prints it) that tells our TUN from anyone else's.
+/// The alias (`ip link show` prints it) that marks a TUN as ours.
 const MARK: &str = "Tartan overlay";

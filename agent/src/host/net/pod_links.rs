@@ -7,7 +7,7 @@ use netlink_packet_route::link::LinkMessage;
 use rtnetlink::Handle;
 use rustix::io::Errno;
 
-use super::links::{self, Kind, Link, LinkStats};
+use super::links::{self, Link, LinkKind, LinkStats};
 use crate::host::Host;
 use crate::host::error::{HostError, errno};
 
@@ -48,11 +48,6 @@ impl PodLinks {
         self.ends.get(host_ifname).map(|end| end.stats)
     }
 
-    /// Whether anything shapes what comes from a pod.
-    pub fn any_limiter(&self) -> bool {
-        !self.limiters.is_empty()
-    }
-
     pub(in crate::host) fn end(&self, host_ifname: &str) -> Option<&PodLink> {
         self.ends.get(host_ifname)
     }
@@ -70,7 +65,7 @@ impl PodLinks {
         let Link {
             index,
             name,
-            kind: Kind::Other(kind),
+            kind: LinkKind::Other(kind),
             mtu,
             up,
             ..
@@ -92,7 +87,7 @@ impl PodLinks {
     }
 }
 
-/// Whether a name is as the plugin makes it for a limiter; others of that beginning are somebody else's.
+/// Whether a name has the form that the plugin gives a limiter; other names with that prefix are not ours.
 fn is_limiter(name: &str) -> bool {
     let digits = name.strip_prefix(LIMITER_IFNAME_PREFIX);
     let is_digit = |digit: u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit);
@@ -114,9 +109,9 @@ pub(in crate::host) async fn list(handle: &Handle) -> Result<PodLinks, HostError
     Ok(PodLinks::of(&links::messages(handle).await?))
 }
 
-/// Removes a limiter that was listed, unless its pod is there: seen then, or only now, as one that was attached between
-/// the two looks. To a filter whose limiter is gone, packets are lost. Whether it was removed.
-pub(in crate::host) async fn remove_limiter_of_nobody(
+/// Removes a listed limiter unless its pod exists, in the list or by now: one may have been attached since. A pod whose
+/// limiter is gone loses its packets. Returns whether it was removed.
+pub(in crate::host) async fn remove_orphaned_limiter(
     handle: &Handle,
     name: &str,
     listed: &PodLinks,
@@ -127,7 +122,7 @@ pub(in crate::host) async fn remove_limiter_of_nobody(
         return Ok(false);
     }
     let limiter = links::named(handle, name).await?;
-    let is_limiter = |link: &Link| link.kind == Kind::Other(LIMITER_KIND.to_owned());
+    let is_limiter = |link: &Link| link.kind == LinkKind::Other(LIMITER_KIND.to_owned());
     let Some(limiter) = limiter.filter(is_limiter) else {
         return Ok(false);
     };
@@ -140,8 +135,8 @@ pub(in crate::host) async fn remove_limiter_of_nobody(
     }
 }
 
-/// The kernel's word for an intermediate functional block: what is sent into it comes out where it came from.
-pub(in crate::host) const LIMITER_KIND: &str = "ifb";
+/// The kernel's kind of an intermediate functional block: packets sent into it come out where they came from.
+const LIMITER_KIND: &str = "ifb";
 
 /// Digits of a limiter's name behind its prefix, as of an end's (`cni-shim/src/link_name.rs`).
 const DIGITS: usize = 10;

@@ -1,5 +1,5 @@
-//! What the kernel's tables say about the cluster network, beside our own
-//! routes: prefixes it serves itself, and prefixes it takes past us.
+//! Routes and addresses in the cluster network that are not ours: prefixes that
+//! the kernel serves itself, and prefixes that bypass Tartan.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use netlink_packet_route::route::RouteType;
 
-use super::addresses::Held;
+use super::addresses::InterfaceAddress;
 use super::links::Link;
 use super::routes::{LOCAL, MAIN, Route};
 
@@ -34,7 +34,7 @@ impl fmt::Display for Bypass {
         }
         write!(
             f,
-            " (protocol {}); if that is not meant, `ip route delete {}`",
+            " (protocol {}); if that is not intended, run `ip route delete {}`",
             self.protocol, self.prefix
         )
     }
@@ -43,9 +43,9 @@ impl fmt::Display for Bypass {
 /// Prefixes inside our own subnets that the kernel routes to, or holds on,
 /// another device than ours; sorted, each once. A device address counts as a
 /// host prefix.
-pub(in crate::host) fn served(
+pub(in crate::host) fn kernel_prefixes(
     routes: &[Route],
-    held: &[Held],
+    held: &[InterfaceAddress],
     own: &[IpNet],
     device: Option<u32>,
 ) -> Vec<IpNet> {
@@ -72,7 +72,7 @@ pub(in crate::host) fn served(
 /// Routes of the main table more specific than a cluster network that are
 /// neither ours nor inside our own subnets, with the interface index they
 /// lead to.
-pub(in crate::host) fn strays<'a>(
+pub(in crate::host) fn bypassing<'a>(
     routes: &'a [Route],
     cluster: &'a [IpNet],
     own: &'a [IpNet],
@@ -145,21 +145,21 @@ mod tests {
             },
         ];
         let held = [
-            Held {
+            InterfaceAddress {
                 index: 5,
                 address: net("10.244.1.1/24"),
             },
-            Held {
+            InterfaceAddress {
                 index: OURS,
                 address: net("10.244.1.0/32"),
             },
-            Held {
+            InterfaceAddress {
                 index: 2,
                 address: net("192.0.2.1/24"),
             },
         ];
         assert_eq!(
-            served(&routes, &held, &[net("10.244.1.0/24")], Some(OURS)),
+            kernel_prefixes(&routes, &held, &[net("10.244.1.0/24")], Some(OURS)),
             [
                 net("10.244.1.0/24"),
                 net("10.244.1.1/32"),
@@ -173,7 +173,7 @@ mod tests {
         let mut both = route("10.244.1.0/25", OURS);
         both.devices.push(9);
         assert_eq!(
-            served(&[both], &[], &[net("10.244.1.0/24")], Some(OURS)),
+            kernel_prefixes(&[both], &[], &[net("10.244.1.0/24")], Some(OURS)),
             [net("10.244.1.0/25")]
         );
     }
@@ -200,7 +200,7 @@ mod tests {
         ];
         let cluster = [net("10.244.0.0/16")];
         let own = [net("10.244.1.0/24")];
-        let found: Vec<IpNet> = strays(&routes, &cluster, &own, Some(OURS))
+        let found: Vec<IpNet> = bypassing(&routes, &cluster, &own, Some(OURS))
             .map(|route| route.prefix)
             .collect();
         assert_eq!(
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(
             text,
             "10.244.2.0/24 bypasses Tartan: via 10.244.2.0 dev flannel.1 (protocol 3); \
-             if that is not meant, `ip route delete 10.244.2.0/24`"
+             if that is not intended, run `ip route delete 10.244.2.0/24`"
         );
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! 10.244.0.0/16 dev tartan0 src 10.244.1.0          metric 0            the overlay
-//! unreachable 10.244.1.0/24                         metric 4294967294   own subnet: nobody there
+//! unreachable 10.244.1.0/24                         metric 4294967294   own subnet: no such pod
 //! unreachable 10.244.0.0/16                         metric 4294967295   no device: refuse, never leak
 //! ```
 //! A bridge's connected route or a pod's /32 beats the second by metric or
@@ -68,18 +68,24 @@ impl Route {
 }
 
 impl fmt::Display for Route {
-    /// As ip-route(8) writes it, as far as it tells one route from another.
+    /// As ip-route(8) writes it, as far as it distinguishes one route from another.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
             RouteType::Unicast => write!(f, "{} metric {}", self.prefix, self.metric),
-            kind => write!(f, "{} {} metric {}", word(kind), self.prefix, self.metric),
+            kind => write!(
+                f,
+                "{} {} metric {}",
+                type_name(kind),
+                self.prefix,
+                self.metric
+            ),
         }
     }
 }
 
 /// A route that ought to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::host) struct Wanted {
+pub(in crate::host) struct WantedRoute {
     pub(in crate::host) prefix: IpNet,
     pub(in crate::host) metric: u32,
     pub(in crate::host) target: Target,
@@ -96,14 +102,14 @@ pub(in crate::host) enum Target {
 
 /// One change that brings the kernel nearer to what is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::host) enum Step {
-    Add(Wanted),
-    Replace(Wanted),
+pub(in crate::host) enum RouteStep {
+    Add(WantedRoute),
+    Replace(WantedRoute),
     Remove(Route),
 }
 
 /// A route's type, as ip-route(8) writes it.
-pub(in crate::host) fn word(kind: RouteType) -> &'static str {
+pub(in crate::host) fn type_name(kind: RouteType) -> &'static str {
     match kind {
         RouteType::Unicast => "unicast",
         RouteType::Local => "local",
@@ -121,9 +127,9 @@ pub(in crate::host) fn wanted(
     cluster: &[IpNet],
     unreachable: &[IpNet],
     addresses: &[IpNet],
-) -> Vec<Wanted> {
-    let mut routes: Vec<Wanted> = Vec::new();
-    let refuse = |prefix: &IpNet, metric| Wanted {
+) -> Vec<WantedRoute> {
+    let mut routes: Vec<WantedRoute> = Vec::new();
+    let refuse = |prefix: &IpNet, metric| WantedRoute {
         prefix: prefix.trunc(),
         metric,
         target: Target::Unreachable,
@@ -135,7 +141,7 @@ pub(in crate::host) fn wanted(
             .map(|prefix| refuse(prefix, LAST_BUT_ONE)),
     );
     routes.extend(cluster.iter().map(|prefix| {
-        Wanted {
+        WantedRoute {
             prefix: prefix.trunc(),
             metric: match prefix {
                 IpNet::V4(_) => 0,
@@ -160,29 +166,29 @@ pub(in crate::host) fn wanted(
 }
 
 /// The steps from the routes now to those wanted; additions come first.
-pub(in crate::host) fn plan(now: &[Route], wanted: &[Wanted], device: u32) -> Vec<Step> {
+pub(in crate::host) fn plan(now: &[Route], wanted: &[WantedRoute], device: u32) -> Vec<RouteStep> {
     let mut steps = Vec::new();
     for route in wanted {
         let mut in_place = now.iter().filter(|found| occupies(found, route)).peekable();
         if in_place.peek().is_none() {
-            steps.push(Step::Add(route.clone()));
+            steps.push(RouteStep::Add(route.clone()));
         } else if !in_place.any(|found| satisfies(found, route, device)) {
-            steps.push(Step::Replace(route.clone()));
+            steps.push(RouteStep::Replace(route.clone()));
         }
     }
     for found in now.iter().filter(|found| found.is_ours(Some(device))) {
         if !wanted.iter().any(|route| occupies(found, route)) {
-            steps.push(Step::Remove(found.clone()));
+            steps.push(RouteStep::Remove(found.clone()));
         }
     }
     steps
 }
 
-/// The route of somebody else that would be used for a cluster network before
-/// ours, or in whose place ours cannot be put.
-pub(in crate::host) fn rival<'a>(
+/// Another program's route that the kernel would use for a cluster network
+/// before ours, or that ours cannot replace.
+pub(in crate::host) fn conflict<'a>(
     now: &'a [Route],
-    wanted: &[Wanted],
+    wanted: &[WantedRoute],
     device: u32,
 ) -> Option<&'a Route> {
     now.iter().find(|found| {
@@ -219,31 +225,31 @@ pub(in crate::host) async fn list(handle: &Handle) -> Result<Vec<Route>, HostErr
 }
 
 /// Takes one step. A route that is gone already counts as removed.
-pub(in crate::host) async fn take(
+pub(in crate::host) async fn apply(
     handle: &Handle,
-    step: &Step,
+    step: &RouteStep,
     device: u32,
 ) -> Result<(), HostError> {
     match step {
-        Step::Add(route) => {
+        RouteStep::Add(route) => {
             let request = handle.route().add(message(route, device));
             request.execute().await.map_err(|source| {
                 HostError::netlink("add the route to", route.prefix.to_string(), source)
             })
         }
-        Step::Replace(route) => {
+        RouteStep::Replace(route) => {
             let request = handle.route().add(message(route, device)).replace();
             request.execute().await.map_err(|source| {
                 HostError::netlink("replace the route to", route.prefix.to_string(), source)
             })
         }
-        Step::Remove(route) => remove(handle, route).await,
+        RouteStep::Remove(route) => remove(handle, route).await,
     }
 }
 
 /// Removes a route as it was listed. One that is gone already is no error.
 pub(in crate::host) async fn remove(handle: &Handle, route: &Route) -> Result<(), HostError> {
-    let mut message = blank(route.prefix);
+    let mut message = empty_message(route.prefix);
     message.header.protocol = route.protocol.into();
     message.header.kind = route.kind;
     message.header.scope = RouteScope::NoWhere;
@@ -262,14 +268,14 @@ pub(in crate::host) async fn remove(handle: &Handle, route: &Route) -> Result<()
 }
 
 /// Whether the kernel keeps one route of this prefix and metric, and `found` is it.
-fn occupies(found: &Route, wanted: &Wanted) -> bool {
+fn occupies(found: &Route, wanted: &WantedRoute) -> bool {
     found.table == MAIN
         && !found.narrowed
         && found.prefix == wanted.prefix
         && found.metric == wanted.metric
 }
 
-fn satisfies(found: &Route, wanted: &Wanted, device: u32) -> bool {
+fn satisfies(found: &Route, wanted: &WantedRoute, device: u32) -> bool {
     match wanted.target {
         Target::Unreachable => found.kind == RouteType::Unreachable && found.protocol == PROTOCOL,
         Target::Device { source } => {
@@ -280,8 +286,8 @@ fn satisfies(found: &Route, wanted: &Wanted, device: u32) -> bool {
     }
 }
 
-fn message(route: &Wanted, device: u32) -> RouteMessage {
-    let mut message = blank(route.prefix);
+fn message(route: &WantedRoute, device: u32) -> RouteMessage {
+    let mut message = empty_message(route.prefix);
     message.header.protocol = RouteProtocol::Other(PROTOCOL);
     message
         .attributes
@@ -305,7 +311,7 @@ fn message(route: &Wanted, device: u32) -> RouteMessage {
     message
 }
 
-fn blank(prefix: IpNet) -> RouteMessage {
+fn empty_message(prefix: IpNet) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = match prefix {
         IpNet::V4(_) => AddressFamily::Inet,
@@ -374,7 +380,7 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
 /// The main routing table (`RT_TABLE_MAIN`).
 pub(in crate::host) const MAIN: u32 = RouteHeader::RT_TABLE_MAIN as u32;
 /// The table of the node's own addresses (`RT_TABLE_LOCAL`), filled by the kernel.
-pub(in crate::host) const LOCAL: u32 = 255;
+pub(in crate::host) const LOCAL: u32 = libc::RT_TABLE_LOCAL as u32;
 /// The worst metric there is.
 const LAST: u32 = u32::MAX;
 /// The worst but one, so that own subnet and cluster network may coincide.

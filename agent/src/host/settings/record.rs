@@ -1,10 +1,10 @@
 //! Theory of operation
 //!
-//! The memory of what Tartan changed outside its own device: for each setting
+//! The record of what Tartan changed outside its own device: for each setting
 //! the value found and the value written, in `host.json` of the state
 //! directory. It is written before the setting is, by temporary file, fsync and
-//! rename, and outlives a crash. While the disk refuses it the settings are made
-//! all the same; what is lost by a crash then is the way back to the old value.
+//! rename, and outlives a crash. While the file cannot be written the settings
+//! are made all the same; after a crash the old values are lost then.
 //!
 //! A record holds for one boot and one network namespace, both of which it
 //! names; settings do not survive either. One of another boot or namespace is
@@ -22,18 +22,18 @@ use serde::{Deserialize, Serialize};
 use super::setting::Setting;
 use crate::host::error::HostError;
 
-/// What was changed, and where that is written down.
+/// Settings that were changed, and the file that lists them.
 #[derive(Debug)]
-pub(in crate::host) struct Record {
+pub(in crate::host) struct SettingsRecord {
     path: PathBuf,
-    place: Place,
-    changes: Vec<Changed>,
-    unwritten: Option<Box<HostError>>,
+    scope: Scope,
+    changes: Vec<RecordedChange>,
+    write_error: Option<Box<HostError>>,
 }
 
 /// One setting changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::host) struct Changed {
+pub(in crate::host) struct RecordedChange {
     pub(in crate::host) setting: Setting,
     pub(in crate::host) found: i32,
     pub(in crate::host) wrote: i32,
@@ -41,7 +41,7 @@ pub(in crate::host) struct Changed {
 
 /// Where and when a record holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::host) struct Place {
+pub(in crate::host) struct Scope {
     /// The kernel's random id of this boot.
     boot: String,
     /// The network namespace, as `/proc` names it: `net:[4026531840]`.
@@ -50,43 +50,46 @@ pub(in crate::host) struct Place {
 
 /// A record as found on disk.
 #[derive(Debug)]
-pub(in crate::host) enum Found {
+pub(in crate::host) enum RecordOnDisk {
     /// There is none.
     Nothing,
     /// It is of this boot and namespace.
-    Current(Record),
+    Current(SettingsRecord),
     /// It is of another boot, which no setting survived: of no use.
     EarlierBoot,
-    /// It is of another network namespace of this boot, this one.
-    Elsewhere(String),
+    /// It is of another network namespace of this boot; its name.
+    OtherNamespace(String),
 }
 
-impl Place {
+impl Scope {
     /// This boot, and the calling thread's network namespace.
-    pub(in crate::host) fn here() -> Result<Place, HostError> {
+    pub(in crate::host) fn here() -> Result<Scope, HostError> {
         let unreadable = |path| move |source| HostError::Identity { path, source };
         let boot = fs::read_to_string(BOOT).map_err(unreadable(BOOT))?;
         let namespace = fs::read_link(NAMESPACE).map_err(unreadable(NAMESPACE))?;
-        Ok(Place {
+        Ok(Scope {
             boot: boot.trim().to_owned(),
             namespace: namespace.to_string_lossy().into_owned(),
         })
     }
 }
 
-impl Record {
+impl SettingsRecord {
     /// An empty record, not yet written.
-    pub(in crate::host) fn new(state_dir: &Path, place: Place) -> Record {
-        Record {
+    pub(in crate::host) fn new(state_dir: &Path, scope: Scope) -> SettingsRecord {
+        SettingsRecord {
             path: state_dir.join(NAME),
-            place,
+            scope,
             changes: Vec::new(),
-            unwritten: None,
+            write_error: None,
         }
     }
 
     /// Reads the record of a state directory.
-    pub(in crate::host) fn read(state_dir: &Path, place: &Place) -> Result<Found, HostError> {
+    pub(in crate::host) fn read(
+        state_dir: &Path,
+        scope: &Scope,
+    ) -> Result<RecordOnDisk, HostError> {
         let path = state_dir.join(NAME);
         let refused = |source| HostError::ReadRecord {
             path: path.clone(),
@@ -94,21 +97,23 @@ impl Record {
         };
         let bytes = match atomic_file::read(&path, LONGEST) {
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(RecordOnDisk::Nothing);
+            }
             Err(source) => return Err(refused(source)),
         };
         let written = parse(&bytes).map_err(refused)?;
-        if written.place.boot != place.boot {
-            return Ok(Found::EarlierBoot);
+        if written.scope.boot != scope.boot {
+            return Ok(RecordOnDisk::EarlierBoot);
         }
-        if written.place != *place {
-            return Ok(Found::Elsewhere(written.place.namespace));
+        if written.scope != *scope {
+            return Ok(RecordOnDisk::OtherNamespace(written.scope.namespace));
         }
-        Ok(Found::Current(Record {
+        Ok(RecordOnDisk::Current(SettingsRecord {
             path,
-            place: written.place,
+            scope: written.scope,
             changes: written.changes,
-            unwritten: None,
+            write_error: None,
         }))
     }
 
@@ -118,56 +123,56 @@ impl Record {
     }
 
     /// The changes on record, oldest first.
-    pub(in crate::host) fn changes(&self) -> &[Changed] {
+    pub(in crate::host) fn changes(&self) -> &[RecordedChange] {
         &self.changes
     }
 
     /// Notes one change and writes the record. The value found last is the one
-    /// remembered: whoever changed a setting while Tartan ran meant it.
+    /// kept: a change by another process while Tartan ran was intended.
     ///
-    /// A disk that refuses keeps no setting from being made, and so no pod from
-    /// talking: [`unwritten`](Record::unwritten) tells, [`retry`](Record::retry)
-    /// tries again.
-    pub(in crate::host) fn remember(&mut self, setting: &Setting, found: i32, wrote: i32) {
+    /// The setting is made even where the file cannot be written, so that pods
+    /// are connected: [`write_error`](SettingsRecord::write_error) has the reason,
+    /// [`retry_write`](SettingsRecord::retry_write) tries again.
+    pub(in crate::host) fn add(&mut self, setting: &Setting, found: i32, wrote: i32) {
         self.changes.retain(|change| change.setting != *setting);
-        self.changes.push(Changed {
+        self.changes.push(RecordedChange {
             setting: setting.clone(),
             found,
             wrote,
         });
-        self.settle();
+        self.save();
     }
 
-    /// Takes a change off the record, which is undone or somebody else's.
-    pub(in crate::host) fn forget(&mut self, setting: &Setting) {
+    /// Removes a change that was undone, or that another process has overwritten.
+    pub(in crate::host) fn remove(&mut self, setting: &Setting) {
         self.changes.retain(|change| change.setting != *setting);
-        self.settle();
+        self.save();
     }
 
     /// Writes the record if that failed before.
-    pub(in crate::host) fn retry(&mut self) {
-        if self.unwritten.is_some() {
-            self.settle();
+    pub(in crate::host) fn retry_write(&mut self) {
+        if self.write_error.is_some() {
+            self.save();
         }
     }
 
     /// Why the record on disk is older than this one.
-    pub(in crate::host) fn unwritten(&self) -> Option<&HostError> {
-        self.unwritten.as_deref()
+    pub(in crate::host) fn write_error(&self) -> Option<&HostError> {
+        self.write_error.as_deref()
     }
 
-    fn settle(&mut self) {
+    fn save(&mut self) {
         let failed = |source| HostError::WriteRecord {
             path: self.path.clone(),
             source,
         };
-        self.unwritten = self.write().map_err(failed).err().map(Box::new);
+        self.write_error = self.write().map_err(failed).err().map(Box::new);
     }
 
     fn write(&self) -> io::Result<()> {
         let file = RecordFile {
             version: VERSION,
-            place: self.place.clone(),
+            scope: self.scope.clone(),
             settings: self
                 .changes
                 .iter()
@@ -189,7 +194,8 @@ impl Record {
 #[serde(deny_unknown_fields)]
 struct RecordFile {
     version: u32,
-    place: Place,
+    #[serde(rename = "place")]
+    scope: Scope,
     settings: Vec<SettingLine>,
 }
 
@@ -204,8 +210,8 @@ struct SettingLine {
 /// A file that was understood.
 #[derive(Debug, PartialEq, Eq)]
 struct Parsed {
-    place: Place,
-    changes: Vec<Changed>,
+    scope: Scope,
+    changes: Vec<RecordedChange>,
 }
 
 fn parse(bytes: &[u8]) -> io::Result<Parsed> {
@@ -221,9 +227,12 @@ fn parse(bytes: &[u8]) -> io::Result<Parsed> {
         .into_iter()
         .map(|line| {
             let setting = Setting::parse(&line.key).ok_or_else(|| {
-                io::Error::other(format!("{:?} is no setting that Tartan changes", line.key))
+                io::Error::other(format!(
+                    "{:?} is not a setting that Tartan changes",
+                    line.key
+                ))
             })?;
-            Ok(Changed {
+            Ok(RecordedChange {
                 setting,
                 found: line.found,
                 wrote: line.wrote,
@@ -231,7 +240,7 @@ fn parse(bytes: &[u8]) -> io::Result<Parsed> {
         })
         .collect::<io::Result<_>>()?;
     Ok(Parsed {
-        place: file.place,
+        scope: file.scope,
         changes,
     })
 }

@@ -1,40 +1,32 @@
 //! Kernel settings under `/proc/sys/net`, as the calling thread's network
 //! namespace sees them.
 //!
-//! Settings of our own device die with it and are simply asserted. A
-//! [`Setting`] outlives us: its value before is remembered (see the record),
-//! so that a clean-up can put it back.
+//! Settings of our own device end with it and are simply set. A [`Setting`]
+//! outlives us: its former value goes on record, so that a clean-up can restore
+//! it.
 
 use std::path::Path;
 
-use super::record::{Changed, Record};
+use super::record::{RecordedChange, SettingsRecord};
 use super::setting::{CONF4, CONF6, Interface, ROOT, Setting, dotted, read, write};
+use crate::host::change::SettingChange;
 use crate::host::error::HostError;
-
-/// A setting that did not have the value wanted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::host) struct Altered {
-    /// Its name, as sysctl(8) writes it.
-    pub(in crate::host) key: String,
-    pub(in crate::host) found: i32,
-    pub(in crate::host) wrote: i32,
-}
 
 /// Gives the device the settings of a tunnel's end. Settings of IPv6 are left
 /// out where the kernel has none.
-pub(in crate::host) fn assert_device(
+pub(in crate::host) fn set_device_settings(
     device: &Interface,
     ipv6: bool,
-) -> Result<Vec<Altered>, HostError> {
+) -> Result<Vec<SettingChange>, HostError> {
     let mut altered = Vec::new();
     for (path, value) in of_device(device, ipv6) {
         let Some(found) = read(&path)? else { continue };
         if found != value {
             write(&path, value)?;
-            altered.push(Altered {
+            altered.push(SettingChange {
                 key: dotted(&path),
                 found,
-                wrote: value,
+                set: value,
             });
         }
     }
@@ -93,11 +85,11 @@ fn forwarding6(device: &Interface) -> String {
 
 /// Gives a setting of the node a value, after its value before is on record.
 /// A setting the kernel does not have is left out.
-pub(in crate::host) fn assert_remembered(
+pub(in crate::host) fn set_recorded(
     setting: &Setting,
     value: i32,
-    record: &mut Record,
-) -> Result<Option<Altered>, HostError> {
+    record: &mut SettingsRecord,
+) -> Result<Option<SettingChange>, HostError> {
     let Some(found) = setting.read()? else {
         return Ok(None);
     };
@@ -106,30 +98,30 @@ pub(in crate::host) fn assert_remembered(
     }
     // On record first: a crash in between leaves a note of a change that was
     // not made, which a clean-up sees and leaves alone.
-    record.remember(setting, found, value);
+    record.add(setting, found, value);
     setting.write(value)?;
-    Ok(Some(Altered {
+    Ok(Some(SettingChange {
         key: setting.to_string(),
         found,
-        wrote: value,
+        set: value,
     }))
 }
 
-/// Gives a setting on record its old value back, unless somebody has given it another since, or its interface is gone.
-pub(in crate::host) fn take_back(
-    made: &Changed,
-    record: &mut Record,
-) -> Result<Option<Altered>, HostError> {
+/// Restores the former value of a setting on record, unless another process has changed it since or its interface is gone.
+pub(in crate::host) fn restore_recorded(
+    made: &RecordedChange,
+    record: &mut SettingsRecord,
+) -> Result<Option<SettingChange>, HostError> {
     let is_ours = made.setting.read()? == Some(made.wrote);
     if is_ours {
         made.setting.write(made.found)?;
     }
-    // Off the record last: a crash in between leaves a note of a change that is undone, which harms nobody.
-    record.forget(&made.setting);
-    Ok(is_ours.then(|| Altered {
+    // Off the record last: a crash in between leaves an entry for a change that is undone, which is harmless.
+    record.remove(&made.setting);
+    Ok(is_ours.then(|| SettingChange {
         key: made.setting.to_string(),
         found: made.wrote,
-        wrote: made.found,
+        set: made.found,
     }))
 }
 

@@ -7,8 +7,8 @@
 //!
 //! Whatever way a packet takes, to or from a pod of this node, another node or the outside, it passes the host's end. A
 //! bucket delays before it drops, so TCP fills the rate. Packets come out of `tlX` as if they had come from `ttX`: the
-//! check of sources sees nothing else. All of it is the kernel's: it outlasts the agent, and goes with the pod, but for
-//! `tlX`, which whoever removes the pod removes too, and the agent where nobody did.
+//! check of sources sees nothing else. All of it is the kernel's: it outlasts the agent, and goes with the pod, except
+//! `tlX`, which the plugin removes with the pod; the agent removes one that was left over.
 
 mod bucket;
 mod redirect;
@@ -26,11 +26,11 @@ use super::Host;
 use super::change::Change;
 use super::error::HostError;
 use super::net::links;
-use super::net::pod_links::{PodLink, PodLinks, remove_limiter_of_nobody};
-use bucket::{Bucket, Queues};
+use super::net::pod_links::{PodLink, PodLinks, remove_orphaned_limiter};
+use bucket::{Bucket, Buckets};
 
 impl Host {
-    /// Puts the limits of all attachments in force, and removes what shaped a pod that is gone. Returns what had to be
+    /// Sets the limits of all attachments, and removes limiters of pods that are gone. Returns what had to be
     /// changed, and the first refusal of the kernel, which keeps nothing else from being changed.
     pub async fn shape(
         &self,
@@ -38,14 +38,14 @@ impl Host {
         links: &PodLinks,
     ) -> (Vec<Change>, Option<HostError>) {
         let (mut changes, unremoved) = self.remove_limiters(links).await;
-        let (shaped, unshaped) = self.shape_these(attachments, links).await;
+        let (shaped, unshaped) = self.apply_limits(attachments, links).await;
         changes.extend(shaped);
         (changes, unremoved.or(unshaped))
     }
 
-    /// Puts the limits of these attachments in force, of those whose host's end is there. Returns the same as
+    /// Sets the limits of those attachments whose host's end exists. Returns the same as
     /// [`shape`](Host::shape).
-    pub async fn shape_these(
+    pub async fn apply_limits(
         &self,
         attachments: &[Attachment],
         links: &PodLinks,
@@ -63,13 +63,13 @@ impl Host {
         if limited.is_empty() {
             return (changes, first);
         }
-        let queues = match Queues::list(&self.netlink.handle).await {
-            Ok(queues) => queues,
+        let buckets = match Buckets::list(&self.netlink.handle).await {
+            Ok(buckets) => buckets,
             Err(error) => return (changes, Some(error)),
         };
         for (attachment, end) in limited {
             if let Err(error) = self
-                .shape_one(attachment, end, links, &queues, &mut changes)
+                .shape_one(attachment, end, links, &buckets, &mut changes)
                 .await
             {
                 first.get_or_insert(error);
@@ -83,7 +83,7 @@ impl Host {
         attachment: &Attachment,
         end: &PodLink,
         links: &PodLinks,
-        queues: &Queues,
+        buckets: &Buckets,
         changes: &mut Vec<Change>,
     ) -> Result<(), HostError> {
         let limits = attachment.bandwidth.unwrap_or_default();
@@ -94,7 +94,7 @@ impl Host {
         };
         if let Some(limit) = limits.ingress {
             let bucket = Bucket::of(limit, end.mtu);
-            if !queues.has(end.index, bucket) {
+            if !buckets.has(end.index, bucket) {
                 self.set_bucket(end.index, &attachment.host_ifname, bucket)
                     .await?;
                 changes.push(limited("to", limit));
@@ -107,7 +107,7 @@ impl Host {
                 Some(limiter) if limiter.up => limiter.index,
                 _ => self.make_limiter(&name, end.mtu).await?,
             };
-            let shaped = queues.has(limiter, bucket);
+            let shaped = buckets.has(limiter, bucket);
             if !shaped {
                 self.set_bucket(limiter, &name, bucket).await?;
             }
@@ -128,7 +128,7 @@ impl Host {
         let mut changes = Vec::new();
         let mut first = None;
         for name in links.limiters() {
-            match remove_limiter_of_nobody(&self.netlink.handle, name, links).await {
+            match remove_orphaned_limiter(&self.netlink.handle, name, links).await {
                 Ok(true) => changes.push(Change::LimiterRemoved(name.clone())),
                 Ok(false) => {}
                 Err(error) => {
@@ -151,7 +151,7 @@ impl Host {
             LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Ifb)]),
         ];
         let make = RouteNetlinkMessage::NewLink(message);
-        tell(handle, make, NLM_F_CREATE)
+        send_request(handle, make, NLM_F_CREATE)
             .await
             .map_err(|source| HostError::shaping("make", name, "ifb", source))?;
         let made = links::named(handle, name).await?;
@@ -164,13 +164,13 @@ impl Host {
     async fn set_bucket(&self, index: u32, name: &str, bucket: Bucket) -> Result<(), HostError> {
         let message = bucket.message(index)?;
         let set = RouteNetlinkMessage::NewQueueDiscipline(message);
-        tell(&self.netlink.handle, set, NLM_F_CREATE | NLM_F_REPLACE)
+        send_request(&self.netlink.handle, set, NLM_F_CREATE | NLM_F_REPLACE)
             .await
             .map_err(|source| HostError::shaping("limit", name, "sch_tbf", source))
     }
 }
 
-async fn tell(
+async fn send_request(
     handle: &Handle,
     message: RouteNetlinkMessage,
     flags: u16,
@@ -188,7 +188,7 @@ async fn tell(
     Ok(())
 }
 
-/// The kernel gives out indices of 31 bits, but takes them in messages of queues as signed.
+/// The kernel gives out indices of 31 bits, but takes them in messages of buckets as signed.
 fn signed(index: u32) -> Result<i32, HostError> {
     i32::try_from(index).map_err(|_| HostError::NoDevice {
         name: format!("of index {index}"),

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-/// What `subnet.env` says. Its `Display` is the file.
+/// The values in `subnet.env`. Its `Display` is the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubnetEnv {
     /// Cluster network and own subnet: the IPv4 pair, if there is one.

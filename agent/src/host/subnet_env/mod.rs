@@ -2,9 +2,9 @@
 //!
 //! flannel's `subnet.env`, from which the stock CNI plugin learns this node's
 //! subnet and MTU (flannel `pkg/subnet/subnet.go`, WriteSubnetFile). Its bytes
-//! are flannel's, so nothing in it can say that it is ours: a note in the state
+//! are flannel's, so nothing in it can mark it as ours: a note in the state
 //! directory names the path and the contents that were written there. It is
-//! written before the file, and remembers the contents before the last too, so
+//! written before the file, and holds the contents before the last too, so
 //! that a crash between the two leaves nothing that is not on record.
 //!
 //! A file with other contents is replaced while Tartan runs, and left alone by
@@ -26,8 +26,8 @@ use super::host_state::HostState;
 use crate::file_state::FileState;
 
 impl Host {
-    /// Makes `subnet.env` say what `desired` says, and removes it where it was
-    /// before, if that was elsewhere. Returns what had to be changed.
+    /// Writes `subnet.env` as `desired` has it, and removes the file at the path
+    /// used before, if that was another. Returns what had to be changed.
     ///
     /// # Errors
     /// [`HostError::WriteSubnetFile`], [`HostError::WriteRecord`] or
@@ -51,7 +51,8 @@ fn write_noted(state_dir: &Path, desired: &HostState) -> Result<Option<Change>, 
     if note.path != *path {
         remove(&note)?;
     }
-    if note.path == *path && note.written.last() == Some(&contents) && is(path, &contents) {
+    if note.path == *path && note.written.last() == Some(&contents) && has_contents(path, &contents)
+    {
         return Ok(None);
     }
     let before = (note.path == *path).then_some(note);
@@ -70,7 +71,7 @@ fn write_noted(state_dir: &Path, desired: &HostState) -> Result<Option<Change>, 
         path: path.clone(),
         source,
     })?;
-    Ok(Some(Change::SubnetFile(path.clone())))
+    Ok(Some(Change::SubnetEnvWritten(path.clone())))
 }
 
 /// What became of the file on record.
@@ -104,7 +105,11 @@ fn remove(note: &Note) -> Result<bool, HostError> {
     {
         atomic_file::remove_temporaries(&note.path, directory);
     }
-    if !note.written.iter().any(|contents| is(&note.path, contents)) {
+    if !note
+        .written
+        .iter()
+        .any(|contents| has_contents(&note.path, contents))
+    {
         return Ok(false);
     }
     fs::remove_file(&note.path).map_err(|source| HostError::RemoveFile {
@@ -112,13 +117,13 @@ fn remove(note: &Note) -> Result<bool, HostError> {
         source,
     })?;
     if let Some(directory) = note.path.parent().filter(|_| note.made_directory) {
-        // Refused while anything is left in it, which is as it should be.
+        // The kernel refuses this while anything is left in it, as intended.
         let _ = fs::remove_dir(directory);
     }
     Ok(true)
 }
 
-fn is(path: &Path, contents: &str) -> bool {
+fn has_contents(path: &Path, contents: &str) -> bool {
     atomic_file::read(path, LONGEST).is_ok_and(|found| found == contents.as_bytes())
 }
 

@@ -40,7 +40,7 @@ fn only_what_we_wrote_is_removed() {
         assert!(matches!(clear(&state), Cleared::Removed(_)), "{contents}");
         assert!(!path.parent().unwrap().exists());
     }
-    write(&path, "another process's").unwrap();
+    write(&path, "another process wrote this").unwrap();
     assert!(matches!(clear(&state), Cleared::Foreign(_)));
     assert!(path.exists());
 }

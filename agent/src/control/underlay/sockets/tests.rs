@@ -85,8 +85,8 @@ fn workers_come_while_the_address_is_away() {
             let spec = group.spec(away, &backend());
             let worker = 0;
             let socket = match spec.lane {
-                None => socket::join(&spec),
-                Some(_) => socket::transmit(&spec, worker),
+                None => socket::bind_in_group(&spec),
+                Some(_) => socket::bind_transmit(&spec, worker),
             };
             let socket = socket.unwrap();
             Arc::new(OwnSocket {

@@ -1,7 +1,9 @@
 //! Netlink attributes as nf_tables nests them: built as a tree, written as
-//! bytes, and looked for in what the kernel says.
+//! bytes, and searched for in what the kernel answers.
 
 use std::iter;
+
+use netlink_packet_core::{NLA_F_NESTED, NLA_HEADER_SIZE, NLA_TYPE_MASK};
 
 /// One attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +54,7 @@ impl Attribute {
         let start = out.len();
         let kind = match self.value {
             Value::Bytes(_) => self.kind,
-            Value::Nest(_) => self.kind | NESTED,
+            Value::Nest(_) => self.kind | NLA_F_NESTED,
         };
         out.extend([0, 0]);
         out.extend(kind.to_ne_bytes());
@@ -69,7 +71,7 @@ impl Attribute {
     }
 
     /// Whether the attributes in `found` hold this one. What a nest holds
-    /// beyond ours does not matter: newer kernels tell more.
+    /// beyond ours does not matter: newer kernels list more.
     pub(super) fn is_in(&self, found: &[u8]) -> bool {
         let Some(value) = find(found, self.kind) else {
             return false;
@@ -96,9 +98,9 @@ pub(super) fn walk(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
         let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?);
-        let value = rest.get(HEADER..length)?;
+        let value = rest.get(NLA_HEADER_SIZE..length)?;
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind & !FLAGS, value))
+        Some((kind & NLA_TYPE_MASK, value))
     })
 }
 
@@ -125,13 +127,6 @@ pub(super) fn text(bytes: &[u8], kind: u16) -> Option<String> {
     let name = value.split(|byte| *byte == 0).next()?;
     String::from_utf8(name.to_vec()).ok()
 }
-
-/// Length of an attribute's header, in bytes.
-const HEADER: usize = 4;
-/// `NLA_F_NESTED`
-const NESTED: u16 = 1 << 15;
-/// `NLA_F_NESTED` and `NLA_F_NET_BYTEORDER`
-const FLAGS: u16 = 3 << 14;
 
 #[cfg(test)]
 mod tests {

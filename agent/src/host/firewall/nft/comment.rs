@@ -7,7 +7,7 @@ pub(super) fn userdata(comment: &str) -> Vec<u8> {
     [COMMENT, length].into_iter().chain(text).collect()
 }
 
-/// The comment among what a rule carries for its writer; it may be anybody's.
+/// The comment among what a rule carries for its writer; any program may have written it.
 pub(super) fn comment(userdata: &[u8]) -> Option<String> {
     let mut rest = userdata;
     while let [kind, length, behind @ ..] = rest {

@@ -9,34 +9,32 @@ use rustix::io::Errno;
 pub enum NftError {
     /// The kernel has no nf_tables, or not all of it that the rules need.
     #[error(
-        "this kernel lacks nf_tables or a part of it, so no pod's source is checked at its interface and nothing is masqueraded: load or build in nf_tables and nft_fib_inet, and for masquerade nft_chain_nat and nft_masq"
+        "this kernel lacks nf_tables or a part of it, so no pod's source is checked at its interface and nothing is masqueraded"
     )]
     Unsupported,
     /// The socket cannot be opened or used.
-    #[error(
-        "the netlink socket of netfilter fails: check that the sandbox (seccomp, AppArmor) allows AF_NETLINK"
-    )]
+    #[error("the netlink socket of netfilter fails")]
     Socket {
         /// What the kernel said.
         source: io::Error,
     },
     /// A capability is missing.
-    #[error("the kernel does not permit it: run as root, or with CAP_NET_ADMIN")]
+    #[error("the kernel does not permit it")]
     NotPermitted,
     /// The kernel refuses for another reason.
-    #[error("the kernel refuses ({source}); the next repair tries again")]
+    #[error("the kernel refuses ({source})")]
     Refused {
         /// What the kernel said.
         source: Errno,
     },
     /// The rules changed while they were read.
-    #[error("the rules changed while they were read; the next repair tries again")]
+    #[error("the rules changed while they were read")]
     Interrupted,
     /// No answer came.
-    #[error("the kernel does not answer within 2 s; the next repair tries again")]
-    Silent,
+    #[error("the kernel does not answer within 2 s")]
+    NoAnswer,
     /// A list without a plausible end.
-    #[error("the kernel lists more than 1,048,576 rules or chains: remove what made them")]
+    #[error("the kernel lists more than 1,048,576 rules or chains")]
     TooMany,
 }
 
@@ -59,10 +57,10 @@ mod tests {
     #[test]
     fn each_errno_has_its_sentence() {
         for (errno, part) in [
-            (Errno::PERM, "CAP_NET_ADMIN"),
-            (Errno::OPNOTSUPP, "nft_masq"),
+            (Errno::PERM, "does not permit"),
+            (Errno::OPNOTSUPP, "lacks nf_tables"),
             (Errno::INTR, "changed while"),
-            (Errno::NOENT, "tries again"),
+            (Errno::NOENT, "refuses"),
         ] {
             let sentence = NftError::from_code(-errno.raw_os_error()).to_string();
             assert!(sentence.contains(part), "{errno}: {sentence}");

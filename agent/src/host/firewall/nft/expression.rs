@@ -3,6 +3,7 @@
 use ipnet::IpNet;
 
 use super::attribute::{Attribute, find, long, text, walk};
+use super::{ACCEPT, DROP};
 
 /// One rule: what must hold of a packet, and what then becomes of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,8 +82,8 @@ impl Rule {
         long(find(counter, EXPR_DATA)?, COUNTER_PACKETS)
     }
 
-    /// Whether the kernel's list of expressions says the same.
-    pub(super) fn is(&self, found: &[u8], both_families: bool) -> bool {
+    /// Whether the kernel's list of expressions is that of this rule.
+    pub(super) fn matches(&self, found: &[u8], both_families: bool) -> bool {
         let found: Vec<&[u8]> = walk(found).map(|(_, element)| element).collect();
         let ours = self.expressions(both_families);
         ours.len() == found.len()
@@ -219,41 +220,39 @@ fn expression(name: &str, data: Vec<Attribute>) -> Attribute {
 /// Kubernetes' `KUBE-MARK-MASQ`.
 const MASQUERADE_MARK: u32 = 0x4000;
 
-// What follows is of the kernel's include/uapi/linux/netfilter/nf_tables.h.
+// Attributes (NFTA_*) and flags of include/uapi/linux/netfilter/nf_tables.h, which the libc crate lacks, and values.
 const LIST_ELEM: u16 = 1;
 pub(super) const EXPR_NAME: u16 = 1;
 pub(super) const EXPR_DATA: u16 = 2;
 pub(super) const DATA_VALUE: u16 = 1;
 pub(super) const DATA_VERDICT: u16 = 2;
 pub(super) const VERDICT_CODE: u16 = 1;
-/// `NFT_REG_VERDICT`
-pub(super) const VERDICT_REGISTER: u32 = 0;
-/// `NFT_REG_1`, 16 bytes wide.
-pub(super) const REGISTER: u32 = 1;
+pub(super) const VERDICT_REGISTER: u32 = libc::NFT_REG_VERDICT as u32;
+/// 16 bytes wide.
+const REGISTER: u32 = libc::NFT_REG_1 as u32;
 pub(super) const META_DREG: u16 = 1;
 pub(super) const META_KEY: u16 = 2;
-pub(super) const META_MARK: u32 = 3;
-const META_IIFNAME: u32 = 6;
-pub(super) const META_NFPROTO: u32 = 15;
+const META_MARK: u32 = libc::NFT_META_MARK as u32;
+const META_IIFNAME: u32 = libc::NFT_META_IIFNAME as u32;
+pub(super) const META_NFPROTO: u32 = libc::NFT_META_NFPROTO as u32;
 pub(super) const CMP_SREG: u16 = 1;
 pub(super) const CMP_OP: u16 = 2;
 pub(super) const CMP_DATA: u16 = 3;
-pub(super) const EQUAL: u32 = 0;
-pub(super) const NOT_EQUAL: u32 = 1;
+pub(super) const EQUAL: u32 = libc::NFT_CMP_EQ as u32;
+pub(super) const NOT_EQUAL: u32 = libc::NFT_CMP_NEQ as u32;
 pub(super) const PAYLOAD_DREG: u16 = 1;
 pub(super) const PAYLOAD_BASE: u16 = 2;
 pub(super) const PAYLOAD_OFFSET: u16 = 3;
 pub(super) const PAYLOAD_LEN: u16 = 4;
-/// `NFT_PAYLOAD_NETWORK_HEADER`
-pub(super) const NETWORK_HEADER: u32 = 1;
+pub(super) const NETWORK_HEADER: u32 = libc::NFT_PAYLOAD_NETWORK_HEADER as u32;
 pub(super) const BITWISE_SREG: u16 = 1;
 pub(super) const BITWISE_DREG: u16 = 2;
-pub(super) const BITWISE_LEN: u16 = 3;
+const BITWISE_LEN: u16 = 3;
 pub(super) const BITWISE_MASK: u16 = 4;
 pub(super) const BITWISE_XOR: u16 = 5;
 pub(super) const IMMEDIATE_DREG: u16 = 1;
 pub(super) const IMMEDIATE_DATA: u16 = 2;
-pub(super) const MASQ_FLAGS: u16 = 1;
+const MASQ_FLAGS: u16 = 1;
 const FIB_DREG: u16 = 1;
 const FIB_RESULT: u16 = 2;
 const FIB_FLAGS: u16 = 3;
@@ -266,14 +265,9 @@ const FIB_IIF: u32 = 1 << 3;
 /// `NFTA_FIB_F_PRESENT`: 1 if there is a route, else 0.
 const FIB_PRESENT: u32 = 1 << 5;
 const COUNTER_PACKETS: u16 = 2;
-/// `NF_DROP`
-const DROP: u32 = 0;
-/// `NF_ACCEPT`
-pub(super) const ACCEPT: u32 = 1;
-/// `NFT_RETURN`, which is -5.
-pub(super) const RETURN: u32 = (-5_i32).cast_unsigned();
+const RETURN: u32 = libc::NFT_RETURN as u32;
 /// `NF_NAT_RANGE_PROTO_RANDOM_FULLY`
-pub(super) const RANDOM_FULLY: u32 = 1 << 4;
+const RANDOM_FULLY: u32 = 1 << 4;
 
 #[cfg(test)]
 mod tests {
@@ -299,8 +293,8 @@ mod tests {
         let other: IpNet = "10.244.0.0/17".parse().unwrap();
         let ours = rule(&[Term::From(net)]);
         let found = listed(&ours, true);
-        assert!(ours.is(&found, true));
-        assert!(!ours.is(&found, false), "the family is looked at");
+        assert!(ours.matches(&found, true));
+        assert!(!ours.matches(&found, false), "the family is looked at");
         for (what, different) in [
             ("the prefix", rule(&[Term::From(other)])),
             ("the side", rule(&[Term::To(net)])),
@@ -316,8 +310,8 @@ mod tests {
                 },
             ),
         ] {
-            assert!(!different.is(&found, true), "{what}");
-            assert!(!ours.is(&listed(&different, true), true), "{what}");
+            assert!(!different.matches(&found, true), "{what}");
+            assert!(!ours.matches(&listed(&different, true), true), "{what}");
         }
     }
 

@@ -1,19 +1,26 @@
 //! The messages of nf_tables: what is asked, what is answered, and batches.
 
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR};
+
 use super::attribute::Attribute;
+
+/// The type of a netlink message of nf_tables.
+pub(super) const fn message_type(kind: u8) -> u16 {
+    (SUBSYSTEM as u16) << 8 | kind as u16
+}
 
 /// One change, a part of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::host) struct Step {
+pub(in crate::host) struct BatchStep {
     kind: u8,
     flags: u16,
     family: u8,
     attributes: Vec<Attribute>,
 }
 
-impl Step {
-    pub(super) fn new(kind: u8, flags: u16, family: u8, attributes: Vec<Attribute>) -> Step {
-        Step {
+impl BatchStep {
+    pub(super) fn new(kind: u8, flags: u16, family: u8, attributes: Vec<Attribute>) -> BatchStep {
+        BatchStep {
             kind,
             flags,
             family,
@@ -31,9 +38,9 @@ pub(super) fn question(
     sequence: u32,
 ) -> Vec<u8> {
     let mut out = Vec::new();
-    let head = Head {
-        kind: u16::from(SUBSYSTEM) << 8 | u16::from(kind),
-        flags: REQUEST | flags,
+    let head = Header {
+        kind: message_type(kind),
+        flags: NLM_F_REQUEST | flags,
         sequence,
         family,
         resource: 0,
@@ -45,12 +52,12 @@ pub(super) fn question(
 /// All steps as one transaction: the kernel takes every one or none. The parts
 /// are numbered from `first` on; the answer awaited is that to the last step,
 /// `first` plus the number of steps.
-pub(super) fn batch(steps: &[Step], first: u32) -> Vec<u8> {
+pub(super) fn batch(steps: &[BatchStep], first: u32) -> Vec<u8> {
     let mut out = Vec::new();
     let mut sequence = first;
-    let edge = |kind, sequence| Head {
+    let edge = |kind, sequence| Header {
         kind,
-        flags: REQUEST,
+        flags: NLM_F_REQUEST,
         sequence,
         family: 0,
         resource: u16::from(SUBSYSTEM),
@@ -58,10 +65,14 @@ pub(super) fn batch(steps: &[Step], first: u32) -> Vec<u8> {
     write(&mut out, &edge(BATCH_BEGIN, sequence), &[]);
     for (number, step) in steps.iter().enumerate() {
         sequence = sequence.wrapping_add(1);
-        let acknowledge = if number + 1 == steps.len() { ACK } else { 0 };
-        let head = Head {
-            kind: u16::from(SUBSYSTEM) << 8 | u16::from(step.kind),
-            flags: REQUEST | step.flags | acknowledge,
+        let acknowledge = if number + 1 == steps.len() {
+            NLM_F_ACK
+        } else {
+            0
+        };
+        let head = Header {
+            kind: message_type(step.kind),
+            flags: NLM_F_REQUEST | step.flags | acknowledge,
             sequence,
             family: step.family,
             resource: 0,
@@ -100,7 +111,7 @@ pub(super) fn first(bytes: &[u8]) -> Option<(Reply<'_>, &[u8])> {
     let payload = bytes.get(HEADER..length)?;
     let rest = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     let content = match kind {
-        ERROR | DONE => Content::End(
+        NLMSG_ERROR | NLMSG_DONE => Content::End(
             payload
                 .first_chunk()
                 .map_or(0, |code| i32::from_ne_bytes(*code)),
@@ -113,13 +124,13 @@ pub(super) fn first(bytes: &[u8]) -> Option<(Reply<'_>, &[u8])> {
     };
     let reply = Reply {
         sequence,
-        interrupted: flags & DUMP_INTERRUPTED != 0,
+        interrupted: flags & NLM_F_DUMP_INTR != 0,
         content,
     };
     Some((reply, rest))
 }
 
-struct Head {
+struct Header {
     kind: u16,
     flags: u16,
     sequence: u32,
@@ -127,7 +138,7 @@ struct Head {
     resource: u16,
 }
 
-fn write(out: &mut Vec<u8>, head: &Head, attributes: &[Attribute]) {
+fn write(out: &mut Vec<u8>, head: &Header, attributes: &[Attribute]) {
     let start = out.len();
     out.extend([0; 4]);
     out.extend(head.kind.to_ne_bytes());
@@ -145,40 +156,22 @@ fn write(out: &mut Vec<u8>, head: &Head, attributes: &[Attribute]) {
     }
 }
 
-/// `NFNL_SUBSYS_NFTABLES`
-pub(in crate::host) const SUBSYSTEM: u8 = 10;
-/// `NLM_F_DUMP`
-pub(super) const DUMP: u16 = 0x300;
-/// `NLM_F_CREATE`
-pub(super) const CREATE: u16 = 0x400;
-/// `NLM_F_APPEND`
-pub(super) const APPEND: u16 = 0x800;
-/// `NLM_F_REQUEST`
-const REQUEST: u16 = 1;
-/// `NLM_F_ACK`
-const ACK: u16 = 4;
-/// `NLM_F_DUMP_INTR`
-const DUMP_INTERRUPTED: u16 = 0x10;
-/// `NFNL_MSG_BATCH_BEGIN`
-const BATCH_BEGIN: u16 = 0x10;
-/// `NFNL_MSG_BATCH_END`
-const BATCH_END: u16 = 0x11;
-/// `NLMSG_ERROR`
-const ERROR: u16 = 2;
-/// `NLMSG_DONE`
-const DONE: u16 = 3;
+const SUBSYSTEM: u8 = libc::NFNL_SUBSYS_NFTABLES as u8;
+const BATCH_BEGIN: u16 = libc::NFNL_MSG_BATCH_BEGIN as u16;
+const BATCH_END: u16 = libc::NFNL_MSG_BATCH_END as u16;
 /// Length of a netlink message header, in bytes.
-const HEADER: usize = 16;
+const HEADER: usize = size_of::<libc::nlmsghdr>();
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_core::NLM_F_CREATE;
     use proptest::prelude::*;
 
     use super::*;
 
     #[test]
     fn a_batch_is_framed_and_its_last_step_answered() {
-        let step = |kind| Step::new(kind, CREATE, 1, vec![Attribute::text(1, "tartan")]);
+        let step = |kind| BatchStep::new(kind, NLM_F_CREATE, 1, vec![Attribute::text(1, "tartan")]);
         let bytes = batch(&[step(0), step(3)], 7);
         let mut rest = &bytes[..];
         let mut seen = Vec::new();

@@ -5,8 +5,8 @@
 //! other programs. Read are tables, chains, and the rules of one chain; written
 //! are batches, each of which the kernel takes as a whole or not at all.
 //!
-//! A rule that Tartan wants is compared with what the kernel tells, attribute by
-//! attribute ([`Rule::is`]). Rules of other programs are read for their
+//! A rule that Tartan wants is compared with what the kernel lists, attribute by
+//! attribute ([`Rule::matches`]). Rules of other programs are read for their
 //! addresses and their verdict alone ([`parse`]); whatever else they hold is
 //! stepped over.
 //!
@@ -25,17 +25,17 @@ use std::fmt;
 
 use attribute::{Attribute, find, long, number, text};
 use comment::{comment, userdata};
-use message::{APPEND, CREATE};
+use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE};
 
 pub use error::NftError;
 pub(in crate::host) use expression::{Rule, Term, Verdict};
-pub(in crate::host) use message::{SUBSYSTEM, Step};
-pub(in crate::host) use parsed_rule::{Deed, Line};
+pub(in crate::host) use message::BatchStep;
+pub(in crate::host) use parsed_rule::{Action, ParsedRule};
 pub(in crate::host) use socket::Socket;
 
 /// A table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::host) struct Table {
+pub(in crate::host) struct NftTable {
     pub(in crate::host) family: u8,
     pub(in crate::host) name: String,
     /// Its chains see no packets.
@@ -69,9 +69,9 @@ pub(in crate::host) struct FoundRule {
 }
 
 impl FoundRule {
-    /// Whether it says what `rule` says, in a chain of that family.
-    pub(in crate::host) fn says(&self, rule: &Rule, family: u8) -> bool {
-        rule.is(&self.expressions, family == INET)
+    /// Whether it equals `rule`, in a chain of that family.
+    pub(in crate::host) fn matches(&self, rule: &Rule, family: u8) -> bool {
+        rule.matches(&self.expressions, family == INET)
     }
 
     /// How many packets have met it, if it counts them.
@@ -79,19 +79,19 @@ impl FoundRule {
         Rule::packets(&self.expressions)
     }
 
-    /// What it says, as far as that is understood.
-    pub(in crate::host) fn line(&self, family: u8) -> Line {
-        parse::line(&self.expressions, family)
+    /// Its conditions and its action, as far as they are understood.
+    pub(in crate::host) fn parsed(&self, family: u8) -> ParsedRule {
+        parse::parse_rule(&self.expressions, family)
     }
 }
 
 impl BaseChain {
-    pub(in crate::host) fn is_in(&self, table: &Table) -> bool {
+    pub(in crate::host) fn is_in(&self, table: &NftTable) -> bool {
         (self.family, &self.table) == (table.family, &table.name)
     }
 
     /// A chain of the same table, as nft names it.
-    pub(in crate::host) fn beside(&self, name: &str) -> String {
+    pub(in crate::host) fn sibling(&self, name: &str) -> String {
         let family = match self.family {
             INET => "inet",
             IPV4 => "ip",
@@ -104,7 +104,7 @@ impl BaseChain {
 
 impl fmt::Display for BaseChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.beside(&self.name))
+        f.write_str(&self.sibling(&self.name))
     }
 }
 
@@ -117,10 +117,10 @@ impl Socket {
             .ok_or(NftError::Interrupted)
     }
 
-    pub(in crate::host) async fn tables(&mut self) -> Result<Vec<Table>, NftError> {
+    pub(in crate::host) async fn tables(&mut self) -> Result<Vec<NftTable>, NftError> {
         let listed = self.list(GET_TABLE, 0, &[]).await?;
         let parsed = listed.iter().filter_map(|table| {
-            Some(Table {
+            Some(NftTable {
                 family: table.family,
                 name: text(&table.attributes, TABLE_NAME)?,
                 dormant: number(&table.attributes, TABLE_FLAGS).unwrap_or(0) & DORMANT != 0,
@@ -159,10 +159,10 @@ impl Socket {
     /// The rules of a chain in the table of another.
     pub(in crate::host) async fn rules_of(
         &mut self,
-        beside: &BaseChain,
+        sibling: &BaseChain,
         name: &str,
     ) -> Result<Vec<FoundRule>, NftError> {
-        let (family, table) = (beside.family, &beside.table);
+        let (family, table) = (sibling.family, &sibling.table);
         let matching = [
             Attribute::text(RULE_TABLE, table),
             Attribute::text(RULE_CHAIN, name),
@@ -184,18 +184,18 @@ impl Socket {
 }
 
 /// Makes a table; one that is there stays.
-pub(in crate::host) fn add_table(family: u8, name: &str) -> Step {
+pub(in crate::host) fn add_table(family: u8, name: &str) -> BatchStep {
     let name = vec![Attribute::text(TABLE_NAME, name)];
-    Step::new(NEW_TABLE, CREATE, family, name)
+    BatchStep::new(NEW_TABLE, NLM_F_CREATE, family, name)
 }
 
 /// Deletes a table with all that it holds.
-pub(in crate::host) fn delete_table(family: u8, name: &str) -> Step {
+pub(in crate::host) fn delete_table(family: u8, name: &str) -> BatchStep {
     let name = vec![Attribute::text(TABLE_NAME, name)];
-    Step::new(DELETE_TABLE, 0, family, name)
+    BatchStep::new(DELETE_TABLE, 0, family, name)
 }
 
-pub(in crate::host) fn add_chain(chain: &BaseChain) -> Step {
+pub(in crate::host) fn add_chain(chain: &BaseChain) -> BatchStep {
     let policy = if chain.drops { DROP } else { ACCEPT };
     let attributes = vec![
         Attribute::text(CHAIN_TABLE, &chain.table),
@@ -210,12 +210,12 @@ pub(in crate::host) fn add_chain(chain: &BaseChain) -> Step {
         Attribute::number(CHAIN_POLICY, policy),
         Attribute::text(CHAIN_TYPE, &chain.kind),
     ];
-    Step::new(NEW_CHAIN, CREATE, chain.family, attributes)
+    BatchStep::new(NEW_CHAIN, NLM_F_CREATE, chain.family, attributes)
 }
 
 /// Puts a rule behind those that are in the chain.
-pub(in crate::host) fn append(chain: &BaseChain, rule: &Rule, comment: &str) -> Step {
-    add_rule(chain, rule, comment, CREATE | APPEND, None)
+pub(in crate::host) fn append(chain: &BaseChain, rule: &Rule, comment: &str) -> BatchStep {
+    add_rule(chain, rule, comment, NLM_F_CREATE | NLM_F_APPEND, None)
 }
 
 /// Puts a rule directly in front of one that is in the chain.
@@ -224,17 +224,17 @@ pub(in crate::host) fn insert(
     rule: &Rule,
     comment: &str,
     before: &FoundRule,
-) -> Step {
-    add_rule(chain, rule, comment, CREATE, Some(before))
+) -> BatchStep {
+    add_rule(chain, rule, comment, NLM_F_CREATE, Some(before))
 }
 
-pub(in crate::host) fn delete_rule(chain: &BaseChain, rule: &FoundRule) -> Step {
+pub(in crate::host) fn delete_rule(chain: &BaseChain, rule: &FoundRule) -> BatchStep {
     let attributes = vec![
         Attribute::text(RULE_TABLE, &chain.table),
         Attribute::text(RULE_CHAIN, &chain.name),
         Attribute::long(RULE_HANDLE, rule.handle),
     ];
-    Step::new(DELETE_RULE, 0, chain.family, attributes)
+    BatchStep::new(DELETE_RULE, 0, chain.family, attributes)
 }
 
 fn add_rule(
@@ -243,7 +243,7 @@ fn add_rule(
     comment: &str,
     flags: u16,
     at: Option<&FoundRule>,
-) -> Step {
+) -> BatchStep {
     let mut attributes = vec![
         Attribute::text(RULE_TABLE, &chain.table),
         Attribute::text(RULE_CHAIN, &chain.name),
@@ -251,34 +251,31 @@ fn add_rule(
         Attribute::bytes(RULE_USERDATA, &userdata(comment)),
     ];
     attributes.extend(at.map(|rule| Attribute::long(RULE_POSITION, rule.handle)));
-    Step::new(NEW_RULE, flags, chain.family, attributes)
+    BatchStep::new(NEW_RULE, flags, chain.family, attributes)
 }
 
-/// `NFPROTO_INET`
-pub(in crate::host) const INET: u8 = 1;
-/// `NFPROTO_IPV4`
-pub(in crate::host) const IPV4: u8 = 2;
-/// `NFPROTO_IPV6`
-pub(in crate::host) const IPV6: u8 = 10;
-/// `NF_INET_PRE_ROUTING`
-pub(in crate::host) const PREROUTING: u32 = 0;
-/// `NF_INET_FORWARD`
-pub(in crate::host) const FORWARD: u32 = 2;
-/// `NF_INET_POST_ROUTING`
-pub(in crate::host) const POSTROUTING: u32 = 4;
+pub(in crate::host) const INET: u8 = libc::NFPROTO_INET as u8;
+pub(in crate::host) const IPV4: u8 = libc::NFPROTO_IPV4 as u8;
+pub(in crate::host) const IPV6: u8 = libc::NFPROTO_IPV6 as u8;
+pub(in crate::host) const PREROUTING: u32 = libc::NF_INET_PRE_ROUTING as u32;
+pub(in crate::host) const FORWARD: u32 = libc::NF_INET_FORWARD as u32;
+pub(in crate::host) const POSTROUTING: u32 = libc::NF_INET_POST_ROUTING as u32;
+/// The type of the message that the kernel multicasts once for every batch it took.
+pub(in crate::host) const RULES_CHANGED: u16 = message::message_type(libc::NFT_MSG_NEWGEN as u8);
 
-// What follows is of the kernel's include/uapi/linux/netfilter/nf_tables.h.
-const NEW_TABLE: u8 = 0;
-const GET_TABLE: u8 = 1;
-const DELETE_TABLE: u8 = 2;
-const NEW_CHAIN: u8 = 3;
-const GET_CHAIN: u8 = 4;
-const NEW_RULE: u8 = 6;
-const GET_RULE: u8 = 7;
-const DELETE_RULE: u8 = 8;
-/// `NFT_MSG_NEWGEN`: announced once for every batch that was taken.
-pub(in crate::host) const NEW_GENERATION: u8 = 15;
-const GET_GENERATION: u8 = 16;
+const NEW_TABLE: u8 = libc::NFT_MSG_NEWTABLE as u8;
+const GET_TABLE: u8 = libc::NFT_MSG_GETTABLE as u8;
+const DELETE_TABLE: u8 = libc::NFT_MSG_DELTABLE as u8;
+const NEW_CHAIN: u8 = libc::NFT_MSG_NEWCHAIN as u8;
+const GET_CHAIN: u8 = libc::NFT_MSG_GETCHAIN as u8;
+const NEW_RULE: u8 = libc::NFT_MSG_NEWRULE as u8;
+const GET_RULE: u8 = libc::NFT_MSG_GETRULE as u8;
+const DELETE_RULE: u8 = libc::NFT_MSG_DELRULE as u8;
+const GET_GENERATION: u8 = libc::NFT_MSG_GETGEN as u8;
+const DROP: u32 = libc::NF_DROP as u32;
+const ACCEPT: u32 = libc::NF_ACCEPT as u32;
+
+// Attributes (NFTA_*) and flags of include/uapi/linux/netfilter/nf_tables.h, which the libc crate lacks.
 const GENERATION_ID: u16 = 1;
 const TABLE_NAME: u16 = 1;
 const TABLE_FLAGS: u16 = 2;
@@ -299,7 +296,3 @@ const RULE_HANDLE: u16 = 3;
 const RULE_EXPRESSIONS: u16 = 4;
 const RULE_POSITION: u16 = 6;
 const RULE_USERDATA: u16 = 7;
-/// `NF_DROP`
-const DROP: u32 = 0;
-/// `NF_ACCEPT`
-const ACCEPT: u32 = 1;

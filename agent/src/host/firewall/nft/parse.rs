@@ -10,30 +10,30 @@ use super::expression::{
     META_NFPROTO, NETWORK_HEADER, NOT_EQUAL, PAYLOAD_BASE, PAYLOAD_DREG, PAYLOAD_LEN,
     PAYLOAD_OFFSET, Term, VERDICT_CODE, VERDICT_REGISTER,
 };
-use super::parsed_rule::{Deed, Line};
+use super::parsed_rule::{Action, ParsedRule};
 use super::{IPV4, IPV6};
 
 /// Reads the kernel's list of expressions of a rule, in a chain of that family
 /// (`NFPROTO_INET` for one that sees both).
-pub(super) fn line(expressions: &[u8], family: u8) -> Line {
-    let mut reader = Reader {
+pub(super) fn parse_rule(expressions: &[u8], family: u8) -> ParsedRule {
+    let mut parser = RuleParser {
         family,
         registers: Vec::new(),
-        line: Line::empty(),
+        rule: ParsedRule::empty(),
     };
     for (_, expression) in walk(expressions) {
         let name = text(expression, EXPR_NAME).unwrap_or_default();
         let data = find(expression, EXPR_DATA).unwrap_or_default();
-        reader.take(&name, data);
+        parser.expression(&name, data);
     }
-    reader.line
+    parser.rule
 }
 
-struct Reader {
+struct RuleParser {
     /// The family of the packets that come this far.
     family: u8,
     registers: Vec<(u32, Loaded)>,
-    line: Line,
+    rule: ParsedRule,
 }
 
 /// What a register holds.
@@ -45,23 +45,23 @@ enum Loaded {
     Family,
 }
 
-impl Reader {
-    fn take(&mut self, name: &str, data: &[u8]) {
+impl RuleParser {
+    fn expression(&mut self, name: &str, data: &[u8]) {
         match name {
             "counter" | "log" | "last" => {}
             "payload" | "meta" | "bitwise" => self.load(name, data),
             "cmp" => match self.compared(data) {
-                Some(term) => self.line.terms.push(term),
-                None => self.line.more = true,
+                Some(term) => self.rule.terms.push(term),
+                None => self.rule.has_unknown = true,
             },
             "immediate" => self.immediate(data),
-            "reject" => self.line.deed = Deed::Cut("reject"),
+            "reject" => self.rule.action = Action::Drop("reject"),
             // Expressions of iptables, wrapped.
             "match" if text(data, MATCH_NAME).as_deref() == Some("comment") => {}
             "target" if text(data, TARGET_NAME).as_deref() == Some("REJECT") => {
-                self.line.deed = Deed::Cut("REJECT");
+                self.rule.action = Action::Drop("REJECT");
             }
-            _ => self.line.more = true,
+            _ => self.rule.has_unknown = true,
         }
     }
 
@@ -155,14 +155,14 @@ impl Reader {
         let verdict = find(data, IMMEDIATE_DATA).and_then(|data| find(data, DATA_VERDICT));
         let code = verdict.and_then(|verdict| number(verdict, VERDICT_CODE));
         let chain = verdict.and_then(|verdict| text(verdict, VERDICT_CHAIN));
-        self.line.deed = match (code.map(u32::cast_signed), chain) {
-            (Some(0), _) => Deed::Cut("drop"),
-            (Some(1), _) => Deed::Accept,
-            (Some(-3), Some(chain)) => Deed::Jump(chain),
-            (Some(-4), Some(chain)) => Deed::Goto(chain),
-            (Some(-5), _) => Deed::Return,
+        self.rule.action = match (code.map(u32::cast_signed), chain) {
+            (Some(libc::NF_DROP), _) => Action::Drop("drop"),
+            (Some(libc::NF_ACCEPT), _) => Action::Accept,
+            (Some(libc::NFT_JUMP), Some(chain)) => Action::Jump(chain),
+            (Some(libc::NFT_GOTO), Some(chain)) => Action::Goto(chain),
+            (Some(libc::NFT_RETURN), _) => Action::Return,
             // To a program, or on to the next rule.
-            _ => Deed::Nothing,
+            _ => Action::Nothing,
         };
     }
 }
@@ -227,15 +227,15 @@ mod tests {
             let term = [Term::From, Term::NotFrom, Term::To, Term::NotTo][kind](net);
             let rule = Rule { terms: vec![term], verdict: Verdict::Accept };
             let own = if net.addr().is_ipv4() { IPV4 } else { IPV6 };
-            let found = line(&listed(&rule, inet), if inet { INET } else { own });
+            let found = parse_rule(&listed(&rule, inet), if inet { INET } else { own });
             prop_assert_eq!(found.terms.last(), Some(&term));
             prop_assert_eq!(found.terms.len(), if inet { 2 } else { 1 });
-            prop_assert!(!found.more && found.deed == Deed::Accept);
+            prop_assert!(!found.has_unknown && found.action == Action::Accept);
         }
 
         #[test]
         fn any_bytes_end(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            line(&bytes, IPV4);
+            parse_rule(&bytes, IPV4);
         }
     }
 
@@ -245,9 +245,9 @@ mod tests {
             terms: vec![Term::Marked],
             verdict: Verdict::Return,
         };
-        let found = line(&listed(&marked, false), IPV4);
-        assert!(found.more && found.terms.is_empty());
-        assert_eq!(found.deed, Deed::Return);
+        let found = parse_rule(&listed(&marked, false), IPV4);
+        assert!(found.has_unknown && found.terms.is_empty());
+        assert_eq!(found.action, Action::Return);
     }
 
     #[test]

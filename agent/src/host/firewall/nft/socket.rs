@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use netlink_packet_core::NLM_F_DUMP;
 use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 use rtnetlink::sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket};
 use rustix::io::Errno;
@@ -12,7 +13,7 @@ use tokio::time::timeout;
 
 use super::NftError;
 use super::attribute::Attribute;
-use super::message::{self, Content, DUMP, Step};
+use super::message::{self, BatchStep, Content};
 
 /// An open socket of the network namespace it was opened in.
 pub(in crate::host) struct Socket {
@@ -73,7 +74,7 @@ impl Socket {
             _ => true,
         })
         .await
-        .map_err(of_question)?;
+        .map_err(question_error)?;
         Ok(found)
     }
 
@@ -85,8 +86,10 @@ impl Socket {
         matching: &[Attribute],
     ) -> Result<Vec<Listed>, NftError> {
         let sequence = self.take_sequence(1);
-        self.send(&message::question(kind, DUMP, family, matching, sequence))
-            .await?;
+        self.send(&message::question(
+            kind, NLM_F_DUMP, family, matching, sequence,
+        ))
+        .await?;
         let mut found = Vec::new();
         let mut too_many = false;
         self.answers(sequence, sequence, |content| match content {
@@ -99,7 +102,7 @@ impl Socket {
             Content::Other => false,
         })
         .await
-        .map_err(of_question)?;
+        .map_err(question_error)?;
         if too_many {
             return Err(NftError::TooMany);
         }
@@ -107,7 +110,7 @@ impl Socket {
     }
 
     /// Takes all steps, or none and the kernel's reason.
-    pub(in crate::host) async fn commit(&mut self, steps: &[Step]) -> Result<(), NftError> {
+    pub(in crate::host) async fn commit(&mut self, steps: &[BatchStep]) -> Result<(), NftError> {
         let count = u32::try_from(steps.len()).unwrap_or(u32::MAX);
         let first = self.take_sequence(count.saturating_add(2));
         let last = first.wrapping_add(count);
@@ -152,10 +155,10 @@ impl Socket {
 
     async fn receive(&mut self) -> Result<(), NftError> {
         self.buffer.clear();
-        match timeout(PATIENCE, self.socket.recv_from(&mut self.buffer)).await {
+        match timeout(ANSWER_TIMEOUT, self.socket.recv_from(&mut self.buffer)).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(source)) => Err(NftError::Socket { source }),
-            Err(_) => Err(NftError::Silent),
+            Err(_) => Err(NftError::NoAnswer),
         }
     }
 
@@ -173,7 +176,7 @@ impl Socket {
 
 /// A question that makes no sense to nfnetlink is one to a part it lacks
 /// (`nfnetlink_rcv_msg`).
-fn of_question(error: NftError) -> NftError {
+fn question_error(error: NftError) -> NftError {
     match error {
         NftError::Refused {
             source: Errno::INVAL,
@@ -193,5 +196,5 @@ fn listed(family: u8, attributes: &[u8]) -> Listed {
 const DATAGRAM: usize = 64 * 1024;
 /// More chains, or rules of one chain, than any node has.
 const MOST_OBJECTS: usize = 1 << 20;
-/// The kernel answers at once; a transaction of somebody else may hold it up.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The kernel answers at once; a transaction of another process may hold it up.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);

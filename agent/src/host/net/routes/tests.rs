@@ -8,7 +8,7 @@ fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-fn wants() -> Vec<Wanted> {
+fn wants() -> Vec<WantedRoute> {
     wanted(
         &[net("10.244.0.0/16"), net("fd00:244::/48")],
         &[net("10.244.1.0/24"), net("fd00:244:0:1::/64")],
@@ -17,7 +17,7 @@ fn wants() -> Vec<Wanted> {
 }
 
 /// The route the kernel would list after adding `wanted`.
-fn made(wanted: &Wanted) -> Route {
+fn made(wanted: &WantedRoute) -> Route {
     let (kind, devices, source) = match wanted.target {
         Target::Unreachable => (RouteType::Unreachable, vec![], None),
         Target::Device { source } => (RouteType::Unicast, vec![OURS], source),
@@ -59,15 +59,15 @@ fn what_the_kernel_learned_of_a_path_is_no_route() {
 }
 
 /// What the kernel's tables become.
-fn carry_out(mut now: Vec<Route>, steps: &[Step]) -> Vec<Route> {
+fn carry_out(mut now: Vec<Route>, steps: &[RouteStep]) -> Vec<Route> {
     for step in steps {
         match step {
-            Step::Add(route) => now.push(made(route)),
-            Step::Replace(route) => {
+            RouteStep::Add(route) => now.push(made(route)),
+            RouteStep::Replace(route) => {
                 let place = now.iter().position(|found| occupies(found, route)).unwrap();
                 now[place] = made(route);
             }
-            Step::Remove(route) => now.retain(|found| found != route),
+            RouteStep::Remove(route) => now.retain(|found| found != route),
         }
     }
     now
@@ -76,7 +76,7 @@ fn carry_out(mut now: Vec<Route>, steps: &[Step]) -> Vec<Route> {
 #[test]
 fn refusals_come_first_and_each_family_has_its_own_source() {
     let routes = wants();
-    let devices: Vec<&Wanted> = routes
+    let devices: Vec<&WantedRoute> = routes
         .iter()
         .filter(|route| matches!(route.target, Target::Device { .. }))
         .collect();
@@ -107,7 +107,11 @@ fn an_empty_table_gets_everything_and_a_full_one_nothing() {
     let steps = plan(&[], &wanted, OURS);
     assert_eq!(
         steps,
-        wanted.iter().cloned().map(Step::Add).collect::<Vec<_>>()
+        wanted
+            .iter()
+            .cloned()
+            .map(RouteStep::Add)
+            .collect::<Vec<_>>()
     );
     assert_eq!(plan(&carry_out(vec![], &steps), &wanted, OURS), []);
 }
@@ -125,7 +129,10 @@ fn a_route_that_lost_its_source_is_replaced_one_no_longer_wanted_removed() {
     let steps = plan(&now, &wanted, OURS);
     assert_eq!(
         steps,
-        [Step::Replace(wanted[4].clone()), Step::Remove(stale)]
+        [
+            RouteStep::Replace(wanted[4].clone()),
+            RouteStep::Remove(stale)
+        ]
     );
 }
 
@@ -145,7 +152,7 @@ fn another_holder_of_the_cluster_network_is_seen() {
     let wanted = wants();
     let flannel = foreign("10.244.0.0/16", 0, 8);
     assert_eq!(
-        rival(std::slice::from_ref(&flannel), &wanted, OURS),
+        conflict(std::slice::from_ref(&flannel), &wanted, OURS),
         Some(&flannel)
     );
     let worse = foreign("10.244.0.0/16", 100, 8);
@@ -157,16 +164,19 @@ fn another_holder_of_the_cluster_network_is_seen() {
     let narrow = foreign("10.244.2.0/24", 0, 8);
     let six = foreign("fd00:244::/48", 1024, 8);
     assert_eq!(
-        rival(&[worse, on_ours, elsewhere, narrow], &wanted, OURS),
+        conflict(&[worse, on_ours, elsewhere, narrow], &wanted, OURS),
         None
     );
-    assert_eq!(rival(std::slice::from_ref(&six), &wanted, OURS), Some(&six));
+    assert_eq!(
+        conflict(std::slice::from_ref(&six), &wanted, OURS),
+        Some(&six)
+    );
     let black_hole = Route {
         kind: RouteType::BlackHole,
         devices: vec![],
         ..flannel
     };
-    assert!(rival(&[black_hole], &wanted, OURS).is_some());
+    assert!(conflict(&[black_hole], &wanted, OURS).is_some());
 }
 
 #[test]
@@ -215,10 +225,10 @@ proptest! {
             new
         });
         let wanted = wants();
-        prop_assume!(rival(&now, &wanted, OURS).is_none());
+        prop_assume!(conflict(&now, &wanted, OURS).is_none());
         let steps = plan(&now, &wanted, OURS);
         for step in &steps {
-            if let Step::Remove(route) = step {
+            if let RouteStep::Remove(route) = step {
                 prop_assert!(route.is_ours(Some(OURS)));
             }
         }

@@ -3,9 +3,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::host::settings::setting::Interface;
 
-fn current(dir: &Path) -> Vec<Changed> {
-    match Record::read(dir, &Place::here().unwrap()).unwrap() {
-        Found::Current(record) => record.changes().to_vec(),
+fn current(dir: &Path) -> Vec<RecordedChange> {
+    match SettingsRecord::read(dir, &Scope::here().unwrap()).unwrap() {
+        RecordOnDisk::Current(record) => record.changes().to_vec(),
         other => panic!("no current record: {other:?}"),
     }
 }
@@ -14,19 +14,19 @@ fn current(dir: &Path) -> Vec<Changed> {
 fn what_is_remembered_is_read_back_and_the_last_value_found_counts() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("var/lib/tartan");
-    let mut record = Record::new(&state, Place::here().unwrap());
-    record.remember(&Setting::Forward6, 0, 1);
-    record.remember(&Setting::Forward4, 0, 1);
-    record.remember(&Setting::Forward6, 7, 1);
+    let mut record = SettingsRecord::new(&state, Scope::here().unwrap());
+    record.add(&Setting::Forward6, 0, 1);
+    record.add(&Setting::Forward4, 0, 1);
+    record.add(&Setting::Forward6, 7, 1);
     assert_eq!(
         current(&state),
         [
-            Changed {
+            RecordedChange {
                 setting: Setting::Forward4,
                 found: 0,
                 wrote: 1
             },
-            Changed {
+            RecordedChange {
                 setting: Setting::Forward6,
                 found: 7,
                 wrote: 1
@@ -38,34 +38,37 @@ fn what_is_remembered_is_read_back_and_the_last_value_found_counts() {
 #[test]
 fn no_file_is_no_record() {
     let dir = tempfile::tempdir().unwrap();
-    let found = Record::read(dir.path(), &Place::here().unwrap()).unwrap();
-    assert!(matches!(found, Found::Nothing));
+    let found = SettingsRecord::read(dir.path(), &Scope::here().unwrap()).unwrap();
+    assert!(matches!(found, RecordOnDisk::Nothing));
 }
 
 #[test]
 fn a_record_of_another_boot_or_namespace_is_not_used() {
     let dir = tempfile::tempdir().unwrap();
-    let here = Place::here().unwrap();
+    let here = Scope::here().unwrap();
     for elsewhere in [
-        Place {
+        Scope {
             boot: "another".to_owned(),
             ..here.clone()
         },
-        Place {
+        Scope {
             namespace: "net:[1]".to_owned(),
             ..here.clone()
         },
     ] {
-        Record::new(dir.path(), elsewhere).remember(&Setting::Forward4, 0, 1);
-        let found = Record::read(dir.path(), &here).unwrap();
-        assert!(matches!(found, Found::EarlierBoot | Found::Elsewhere(_)));
+        SettingsRecord::new(dir.path(), elsewhere).add(&Setting::Forward4, 0, 1);
+        let found = SettingsRecord::read(dir.path(), &here).unwrap();
+        assert!(matches!(
+            found,
+            RecordOnDisk::EarlierBoot | RecordOnDisk::OtherNamespace(_)
+        ));
     }
 }
 
 #[test]
 fn hostile_contents_are_refused_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
-    let here = Place::here().unwrap();
+    let here = Scope::here().unwrap();
     let place = serde_json::to_string(&here).unwrap();
     let long = format!("\"{}\"", "x".repeat(300_000));
     for (contents, reason) in [
@@ -79,7 +82,7 @@ fn hostile_contents_are_refused_with_the_reason() {
             &*format!(
                 "{{\"version\":1,\"place\":{place},\"settings\":[{{\"key\":\"kernel/core_pattern\",\"found\":0,\"wrote\":1}}]}}"
             ),
-            "no setting that Tartan changes",
+            "not a setting that Tartan changes",
         ),
         (
             &*format!("{{\"version\":1,\"place\":{place},\"settings\":[],\"more\":1}}"),
@@ -88,7 +91,9 @@ fn hostile_contents_are_refused_with_the_reason() {
         (&*long, "longer"),
     ] {
         fs::write(dir.path().join(NAME), contents).unwrap();
-        let error = Record::read(dir.path(), &here).unwrap_err().to_string();
+        let error = SettingsRecord::read(dir.path(), &here)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(reason), "{error}");
         assert!(error.contains("delete it"), "{error}");
     }
@@ -99,14 +104,14 @@ fn an_unwritable_directory_is_named_and_written_once_it_can_be() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), "").unwrap();
     let state = dir.path().join("file/below");
-    let mut record = Record::new(&state, Place::here().unwrap());
-    record.remember(&Setting::Forward4, 0, 1);
-    record.retry();
-    let error = record.unwritten().unwrap().to_string();
+    let mut record = SettingsRecord::new(&state, Scope::here().unwrap());
+    record.add(&Setting::Forward4, 0, 1);
+    record.retry_write();
+    let error = record.write_error().unwrap().to_string();
     assert!(error.contains("file/below/host.json"), "{error}");
     fs::remove_file(dir.path().join("file")).unwrap();
-    record.retry();
-    assert!(record.unwritten().is_none());
+    record.retry_write();
+    assert!(record.write_error().is_none());
     assert_eq!(current(&state), record.changes());
 }
 
@@ -119,10 +124,10 @@ proptest! {
     #[test]
     fn a_record_survives_the_disk(names in proptest::collection::btree_set("[a-z][a-z0-9.]{0,10}", 0..4), found: i32, wrote: i32) {
         let dir = tempfile::tempdir().unwrap();
-        let mut record = Record::new(dir.path(), Place::here().unwrap());
-        record.remember(&Setting::Forward4, found, wrote);
+        let mut record = SettingsRecord::new(dir.path(), Scope::here().unwrap());
+        record.add(&Setting::Forward4, found, wrote);
         for interface in names.iter().filter_map(|name| Interface::parse(name)) {
-            record.remember(&Setting::AcceptRa(interface), found, wrote);
+            record.add(&Setting::AcceptRa(interface), found, wrote);
         }
         prop_assert_eq!(current(dir.path()), record.changes().to_vec());
     }

@@ -1,16 +1,16 @@
-//! At the end nothing is left between workers.
+//! After the shutdown no ring between workers holds anything.
 
 use loom::sync::Arc;
 use loom::thread;
 
 use crate::check;
-use crate::leave::Senders;
+use crate::senders::Senders;
 use crate::sync::Ring;
 
-/// Each of two workers gives the other something as its last act, and goes when it has found that all have left and its
-/// inbox is empty: by then it has got it.
+/// Each of two workers pushes something to the other before it leaves, and ends when it has seen that all have left and
+/// that its inbox is empty: by then it has got it.
 #[test]
-fn who_leaves_last_finds_everything() {
+fn the_last_worker_finds_everything() {
     check(|| {
         let senders = Arc::new(Senders::new());
         senders.join();
@@ -24,7 +24,7 @@ fn who_leaves_last_finds_everything() {
                     senders.leave();
                     let mut got = 0;
                     loop {
-                        // First the others, then what they left.
+                        // Read this before the inbox: then the inbox has all that was pushed.
                         let all_left = senders.are_gone();
                         got += inboxes[own].pop().unwrap_or_default();
                         if all_left && inboxes[own].is_empty() {

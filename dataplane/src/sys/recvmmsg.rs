@@ -13,7 +13,7 @@ use socket2::{SockAddr, SockAddrStorage};
 use super::cmsg;
 use crate::batch::{Frame, Meta};
 use crate::limits::{CONTROL, FRAME, INBOUND_BUFFERS, QUOTE};
-use crate::underlay::Failure;
+use crate::underlay::ErrorReport;
 
 /// Receives up to one batch of buffers without blocking, and describes each in `metas`.
 ///
@@ -85,7 +85,7 @@ pub(crate) fn receive(
 ///
 /// # Errors
 /// `WouldBlock` when the queue is empty.
-pub(crate) fn failure(socket: impl AsFd) -> io::Result<Failure> {
+pub(crate) fn error_report(socket: impl AsFd) -> io::Result<ErrorReport> {
     let mut quote = [0u8; QUOTE];
     let mut name = SockAddrStorage::zeroed();
     let mut control = ControlSpace([0; CONTROL]);
@@ -131,7 +131,7 @@ pub(crate) fn failure(socket: impl AsFd) -> io::Result<Failure> {
         .and_then(|c| c.data.first_chunk::<12>().copied());
     // struct sock_extended_err: u32 errno, u8 origin, type, code, pad, u32 info, u32 data
     let [e0, e1, e2, e3, origin, _type, _code, _pad, i0, i1, i2, i3] = error.unwrap_or_default();
-    Ok(Failure {
+    Ok(ErrorReport {
         to: describe(&message, name, &[]).source,
         local: origin == SO_EE_ORIGIN_LOCAL,
         errno: i32::from_ne_bytes([e0, e1, e2, e3]),
@@ -147,10 +147,10 @@ fn describe(message: &libc::mmsghdr, name: SockAddrStorage, control: &[u8]) -> M
     let name = unsafe { SockAddr::new(name, message.msg_hdr.msg_namelen) };
     let mut meta = Meta {
         len: message.msg_len as usize,
-        source: name.as_socket().map_or(NOBODY, unmapped),
+        source: name.as_socket().map_or(UNSPECIFIED, unmapped),
         ecn: Ecn::NotEct,
         segment: None,
-        // Without its control messages a buffer cannot be told from a train of datagrams.
+        // Without its control messages the buffer may hold one datagram or several.
         truncated: message.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0,
     };
     let used = control
@@ -190,4 +190,4 @@ struct ControlSpace([u8; CONTROL]);
 /// `linux/errqueue.h`
 const SO_EE_ORIGIN_LOCAL: u8 = 1;
 
-const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+const UNSPECIFIED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);

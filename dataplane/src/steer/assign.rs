@@ -1,35 +1,35 @@
-//! Whose each datagram of a batch is.
+//! Assigns each datagram of a batch to the worker that owns its flow.
 
 use encap::Format;
-use encap::checksum::{self, Transport};
 use encap::inner::Inner;
+use encap::transport::{self, ChecksumState};
 
-use super::share::{Part, SteeredBatch};
+use super::steered_batch::{SteeredBatch, SteeredDatagram};
 use crate::inbound::{Datagrams, super_packet};
 use crate::snapshot::Snapshot;
 
-/// What a batch held.
+/// The contents of a batch.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sorted {
+pub(crate) struct Assigned {
     /// Datagrams.
     pub(crate) datagrams: usize,
-    /// Those that found no room in the share of their owner.
+    /// Those for which their owner's share had no room.
     pub(crate) lost: usize,
     /// Bytes received.
     pub(crate) bytes: usize,
 }
 
-/// Gives every datagram of the first `count` buffers of `batch`, of the `udp` format, to its owner. What shows no flow, or
-/// comes from nobody we know, stays with `own`, the worker that received it.
+/// Assigns every datagram of the first `count` buffers of `batch`, of the `udp` format, to its owner. A datagram without
+/// a flow, or from an address of no peer, stays with `own`, the worker that received it.
 pub(crate) fn sort(
     batch: &mut SteeredBatch,
     count: usize,
     own: usize,
     snapshot: &Snapshot,
-) -> Sorted {
+) -> Assigned {
     let SteeredBatch { received, shares } = batch;
     shares.clear();
-    let mut sorted = Sorted::default();
+    let mut sorted = Assigned::default();
     let buffers = received.frames.iter_mut().zip(&received.metas);
     for (number, (frame, meta)) in buffers.enumerate().take(count) {
         let len = if meta.truncated { 0 } else { meta.len };
@@ -45,27 +45,27 @@ pub(crate) fn sort(
                 prepare(bytes, inner, datagrams.inner_segment, snapshot.device_mtu);
             }
             let owner = flow.map_or(own, |inner| owner(inner.flow_hash(), shares.owners()));
-            let part = Part::new(number, range, datagrams.inner_segment);
+            let part = SteeredDatagram::new(number, range, datagrams.inner_segment);
             sorted.lost += usize::from(!shares.give(owner, part));
         }
     }
     sorted
 }
 
-/// Which of `workers` workers delivers a flow. By the high bits of its hash: others take the low ones, transmit sockets
-/// among them.
+/// The worker, of `workers`, that delivers a flow: selected by the high bits of its hash. Transmit sockets are selected
+/// by the low bits.
 fn owner(hash: u32, workers: usize) -> usize {
     ((u64::from(hash) * workers as u64) >> u32::BITS) as usize
 }
 
-/// Leaves the checksum of a super-packet unfinished, if it is right: the device wants it so, and an owner must not write
-/// where others read.
+/// Leaves the checksum of a super-packet unfinished, if it is right: the device requires that, and an owner must not
+/// write to a batch that others read.
 fn prepare(datagram: &mut [u8], inner: &Inner, inner_segment: Option<u16>, device_mtu: u16) {
     let packet = datagram.get_mut(..inner.len).unwrap_or_default();
     let plan = super_packet(packet, inner, inner_segment, device_mtu);
     let is_cut = matches!(plan, Some(Ok(plan)) if plan.count() > 1);
-    if is_cut && checksum::transport(packet, inner) == Transport::Valid {
-        let _ = checksum::unfinish(packet, inner);
+    if is_cut && transport::checksum_state(packet, inner) == ChecksumState::Valid {
+        let _ = transport::unfinish_checksum(packet, inner);
     }
 }
 

@@ -5,7 +5,9 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use dataplane::limits::TRANSMIT_SOCKETS;
-use dataplane::underlay::socket::{SocketSpec, bind, join, share, spread, transmit};
+use dataplane::underlay::socket::{
+    SocketSpec, bind, bind_in_group, bind_transmit, select_by_source_port, set_group_open,
+};
 use encap::{Family, Format};
 
 use crate::rig::{await_link, linked, node};
@@ -17,7 +19,7 @@ fn what_a_node_sends_comes_to_all_workers_of_another_alike() {
         let at = |number| node(family, number).to_string();
         let [near, far] = linked(&[&at(1)], &[&at(2)]);
         let heard = near.inside(|| UdpSocket::bind((node(family, 1), 0)).unwrap());
-        heard.set_read_timeout(PATIENCE).unwrap();
+        heard.set_read_timeout(FULL_INBOX_WAIT).unwrap();
         await_link(&far, &heard);
         for receiving in [2, 3, 4, 8] {
             let group = near.inside(|| group(family, receiving));
@@ -43,7 +45,7 @@ fn what_several_nodes_send_comes_to_all_workers_alike() {
         let far: Vec<_> = far.iter().map(String::as_str).collect();
         let [near, far] = linked(&[&at(1)], &far);
         let heard = near.inside(|| UdpSocket::bind((node(family, 1), 0)).unwrap());
-        heard.set_read_timeout(PATIENCE).unwrap();
+        heard.set_read_timeout(FULL_INBOX_WAIT).unwrap();
         await_link(&far, &heard);
         for receiving in [3, 8, 24] {
             let group = near.inside(|| group(family, receiving));
@@ -72,14 +74,14 @@ fn send(sockets: &[UdpSocket]) {
 fn group(family: Family, workers: usize) -> Vec<UdpSocket> {
     let spec = spec(family, 1, None);
     let first = bind(&spec).unwrap();
-    share(first.as_fd(), true).unwrap();
-    let others = (1..workers).map(|_| join(&spec).unwrap());
+    set_group_open(first.as_fd(), true).unwrap();
+    let others = (1..workers).map(|_| bind_in_group(&spec).unwrap());
     let group: Vec<_> = [first].into_iter().chain(others).collect();
-    spread(group[0].as_fd(), family, workers as u32).unwrap();
+    select_by_source_port(group[0].as_fd(), family, workers as u32).unwrap();
     let socket = |socket| {
         let socket = UdpSocket::from(socket);
         socket.set_nonblocking(false).unwrap();
-        socket.set_read_timeout(PATIENCE).unwrap();
+        socket.set_read_timeout(FULL_INBOX_WAIT).unwrap();
         socket
     };
     group.into_iter().map(socket).collect()
@@ -90,7 +92,7 @@ fn transmits(family: Family, number: u8, workers: usize) -> Vec<UdpSocket> {
     let socket = |worker| {
         let lanes = (0..TRANSMIT_SOCKETS).map(Some);
         lanes.map(move |lane| {
-            transmit(&spec(family, number, lane), worker)
+            bind_transmit(&spec(family, number, lane), worker)
                 .unwrap()
                 .into()
         })
@@ -111,7 +113,7 @@ fn to(family: Family) -> SocketAddr {
     SocketAddr::new(node(family, 1), 8472)
 }
 
-const PATIENCE: Option<Duration> = Some(Duration::from_millis(1));
+const FULL_INBOX_WAIT: Option<Duration> = Some(Duration::from_millis(1));
 
 /// How many of `sent` datagrams come to each of a group.
 fn shares(group: &[UdpSocket], sent: usize) -> Vec<usize> {

@@ -1,22 +1,22 @@
-//! A batch with its owners' shares of it.
+//! A received batch and its owners' shares of it.
 
 use std::ops::Range;
 
 use crate::batch::{InboundBatch, Meta};
 use crate::limits::SHARE;
 
-/// Buffers of one receive call, and which datagrams of them are whose.
+/// Buffers of one receive call, and the owner of each datagram in them.
 pub(crate) struct SteeredBatch {
     pub(crate) received: InboundBatch,
     pub(crate) shares: Shares,
 }
 
 /// Lists of datagrams, by owner.
-pub(crate) struct Shares(Vec<Vec<Part>>);
+pub(crate) struct Shares(Vec<Vec<SteeredDatagram>>);
 
 /// One datagram of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct SteeredDatagram {
     /// Number of the buffer.
     pub(crate) frame: u16,
     /// Offset of its first byte there.
@@ -37,15 +37,15 @@ impl SteeredBatch {
         }
     }
 
-    /// What is known of buffer number `frame`.
+    /// The metadata of buffer number `frame`.
     pub(crate) fn meta(&self, frame: u16) -> Option<&Meta> {
         self.received.metas.get(usize::from(frame))
     }
 }
 
 impl Shares {
-    /// What belongs to `owner`, in the order in which it was received.
-    pub(crate) fn of(&self, owner: usize) -> &[Part] {
+    /// The datagrams of `owner`, in the order in which they were received.
+    pub(crate) fn of(&self, owner: usize) -> &[SteeredDatagram] {
         let share = self.0.get(owner).map(Vec::as_slice);
         share.unwrap_or_default()
     }
@@ -55,19 +55,19 @@ impl Shares {
         self.0.len()
     }
 
-    /// Owners that have something, in their order.
+    /// Owners whose share is not empty, in their order.
     pub(super) fn present(&self) -> impl Iterator<Item = usize> {
         let shares = self.0.iter().enumerate();
         shares.filter_map(|(owner, share)| (!share.is_empty()).then_some(owner))
     }
 
-    /// Forgets what belongs to whom.
+    /// Empties all shares.
     pub(super) fn clear(&mut self) {
         self.0.iter_mut().for_each(Vec::clear);
     }
 
-    /// Gives `part` to `owner`, and returns whether there was room.
-    pub(super) fn give(&mut self, owner: usize, part: Part) -> bool {
+    /// Appends `part` to the share of `owner`, and returns whether there was room.
+    pub(super) fn give(&mut self, owner: usize, part: SteeredDatagram) -> bool {
         let share = self.0.get_mut(owner);
         let Some(share) = share.filter(|share| share.len() < SHARE) else {
             return false;
@@ -77,11 +77,11 @@ impl Shares {
     }
 }
 
-impl Part {
+impl SteeredDatagram {
     /// The datagram at `range` of buffer number `frame`.
-    pub(super) fn new(frame: usize, range: Range<usize>, segment: Option<u16>) -> Part {
+    pub(super) fn new(frame: usize, range: Range<usize>, segment: Option<u16>) -> SteeredDatagram {
         // Buffers are few, and a datagram's length and its place in one have 16 bits.
-        Part {
+        SteeredDatagram {
             frame: frame as u16,
             start: range.start as u16,
             len: range.len() as u16,

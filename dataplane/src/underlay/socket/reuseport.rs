@@ -1,10 +1,10 @@
-//! Which worker's socket a VXLAN datagram comes to, and the ports that senders take so that it comes out even.
+//! Selects the worker's socket for a VXLAN datagram, and the ports of transmit sockets that make the selection even.
 //!
 //! Theory of operation: the kernel's own choice among the sockets of a group is a hash of the outer addresses and
 //! ports. Flows of a kernel's VXLAN device have thousands of ports, but a node of ours sends from a few, and a hash of
-//! a few is uneven: of 16 ports for 4 sockets, each 25th group has a socket that none comes to. So a group chooses by
+//! a few is uneven: of 16 ports for 4 sockets, each 25th group has a socket without any. So a group selects by
 //! the remainder of the outer source port, and the transmit sockets of a node have ports of consecutive remainders:
-//! what one node sends, the workers of another share alike but for one port. Each node's remainders begin elsewhere,
+//! the workers of another node share its ports evenly, but for one. Each node's remainders begin at another number,
 //! so that several nodes do not make the same workers busy.
 //!
 //! A flow keeps its outer source port, and so its worker, as with the hash. `udp` has one source port alone: there the
@@ -20,14 +20,18 @@ use libc::sock_filter;
 
 use crate::sys::sockopt;
 
-/// Has a group of `sockets`, one of which is `socket`, choose by the outer source port: each gets what has its remainder,
-/// by an order of the kernel's own. For those that are no longer in the group the kernel chooses; those that join later
-/// get nothing until they are counted here.
+/// Has the kernel select among a group of `sockets` sockets, one of which is `socket`, by the remainder of the outer
+/// source port; the kernel orders the sockets. Where the selected socket has left the group, the kernel's hash selects;
+/// a socket that joins later gets nothing until this is called again.
 ///
 /// # Errors
 /// What setsockopt(2) gives: `ENOPROTOOPT` before Linux 4.5, `EINVAL` where the socket is in no group. Then the kernel's
 /// own choice stands.
-pub fn spread(socket: BorrowedFd<'_>, family: Family, sockets: u32) -> io::Result<()> {
+pub fn select_by_source_port(
+    socket: BorrowedFd<'_>,
+    family: Family,
+    sockets: u32,
+) -> io::Result<()> {
     // The program sees the UDP payload; what is in front of it lies behind SKF_NET_OFF, where the IP header begins.
     let network = libc::SKF_NET_OFF as u32;
     let instruction = |code: u32, k| sock_filter {
@@ -42,19 +46,19 @@ pub fn spread(socket: BorrowedFd<'_>, family: Family, sockets: u32) -> io::Resul
         Family::V4 => {
             let header = instruction(libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH, network);
             let port = instruction(libc::BPF_LD | libc::BPF_H | libc::BPF_IND, network);
-            sockopt::choose_by(socket, &[header, port, remainder, choose])
+            sockopt::attach_reuseport_filter(socket, &[header, port, remainder, choose])
         }
-        // Nobody puts extension headers in front of VXLAN; bytes of theirs would be as good as any.
+        // VXLAN has no extension headers in front; if there are any, two of their bytes do as well.
         Family::V6 => {
             let place = network + IPV6_HEADER;
             let port = instruction(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, place);
-            sockopt::choose_by(socket, &[port, remainder, choose])
+            sockopt::attach_reuseport_filter(socket, &[port, remainder, choose])
         }
     }
 }
 
-/// The turn of the first transmit socket of the node at `address`: neighbours begin one apart.
-pub(super) fn first_turn(address: IpAddr) -> usize {
+/// The remainder of the first transmit socket of the node at `address`: neighbours begin one apart.
+pub(super) fn first_remainder(address: IpAddr) -> usize {
     let sum = |octets: &[u8]| octets.iter().copied().map(usize::from).sum();
     match address {
         IpAddr::V4(address) => sum(&address.octets()),
@@ -62,14 +66,13 @@ pub(super) fn first_turn(address: IpAddr) -> usize {
     }
 }
 
-/// Whether `port` has the remainder of the transmit socket number `turn`.
-pub(super) fn suits(port: u16, turn: usize) -> bool {
-    usize::from(port) % TURNS == turn % TURNS
+/// Whether `port` has the remainder `remainder`, modulo [`REMAINDERS`].
+pub(super) fn suits(port: u16, remainder: usize) -> bool {
+    usize::from(port) % REMAINDERS == remainder % REMAINDERS
 }
 
 /// Bytes of an IPv6 header (RFC 8200 section 3).
 const IPV6_HEADER: u32 = 40;
 
-/// Divided by 1, 2, 3, 4, 6, 8, 12 and 24: for other numbers of workers consecutive turns are no consecutive remainders,
-/// and the shares as uneven as the hash's.
-pub(super) const TURNS: usize = 24;
+/// Divided by 1, 2, 3, 4, 6, 8, 12 and 24: for other numbers of workers the shares are as uneven as the hash's.
+pub(super) const REMAINDERS: usize = 24;

@@ -1,11 +1,12 @@
 //! Packets of one flow that leave together: super-packets from the device, and messages of several datagrams.
 
+use encap::protocol::TCP;
 use std::net::IpAddr;
 
 use dataplane::counters::Flow;
 use dataplane::drops::DropReason;
 use dataplane::now::Now;
-use encap::offload::{Cut, Kind, Offload, Unfinished};
+use encap::offload::{Cut, GsoType, Offload, Unfinished};
 use encap::{Ecn, Format};
 use libc::{EINVAL, EIO, EMSGSIZE, EPERM};
 
@@ -53,7 +54,7 @@ fn stream(from: IpAddr, to: IpAddr, count: u16, length: usize) -> Vec<Vec<u8>> {
 fn finished(packet: Vec<u8>) -> Vec<u8> {
     let inner = encap::inner::Inner::parse(&packet).unwrap();
     let mut packet = unfinished(packet);
-    let offset = if inner.protocol == 6 { 16 } else { 6 };
+    let offset = if inner.protocol == TCP { 16 } else { 6 };
     encap::checksum::finish(&mut packet, inner.transport, offset).unwrap();
     assert!(checksums_hold(&packet));
     packet
@@ -111,10 +112,10 @@ fn an_unfinished_checksum_is_finished() {
     }
 }
 
-/// Whatever a sender claims of a checksum to finish, and with whatever in the packet: what was judged of it does not
-/// change. A claim on the IP header is refused before anybody is answered.
+/// No checksum to finish, wherever a sender puts it, changes a field of the packet that was checked. One in the IP header
+/// is refused before an ICMP error is sent.
 #[test]
-fn no_claim_of_a_checksum_changes_what_was_judged() {
+fn no_checksum_to_finish_changes_a_checked_field() {
     for (packet, routed) in [
         (udp(pod6(1, 0), pod6(2, 0), &pattern(20)), true),
         (udp(pod(1, 0), pod(2, 0), &pattern(20)), true),
@@ -155,7 +156,7 @@ fn no_claim_of_a_checksum_changes_what_was_judged() {
 
 /// A path too small for the wire packets of a super-packet: one answer, about one of them as others would have seen it.
 #[test]
-fn a_super_packet_too_large_is_told_of_once() {
+fn a_super_packet_too_large_gets_one_icmp_error() {
     for packets in [
         stream(pod(1, 0), pod(2, 0), 10, 1_398),
         burst(pod(1, 0), pod(2, 0), 10, 1_422)
@@ -187,7 +188,7 @@ fn a_super_packet_too_large_is_told_of_once() {
 
 /// It is the size of one wire packet that must fit, not that of the super-packet.
 #[test]
-fn sizes_are_judged_by_the_wire_packet() {
+fn sizes_are_checked_by_the_wire_packet() {
     for (length, fits) in [(1_298, true), (1_299, false)] {
         let mut node = with_every_offload();
         learn(&mut node, report(2, Format::Vxlan, 1_400), Now(0));
@@ -245,14 +246,16 @@ fn tcp_that_may_be_fragmented_is_cut_smaller() {
     assert_eq!(node.audit(), [""; 0]);
 }
 
-/// The kernel's word on the path comes only with the first send: what may be fragmented is, the rest is told of, and
+/// The path MTU comes only with the first send: what may be fragmented is, the rest gets ICMP errors, and
 /// what fits goes.
 #[test]
 fn a_super_packet_that_proves_too_large_loses_only_what_must_not_be_fragmented() {
     let refuse = |node: &mut Node| {
         let underlay = node.worker.underlay_mut();
-        underlay.failures.push_back(report(2, Format::Vxlan, 700));
-        // The train once, its first datagram twice.
+        underlay
+            .error_reports
+            .push_back(report(2, Format::Vxlan, 700));
+        // The GSO batch once, its first datagram twice.
         underlay.errors.extend([EMSGSIZE; 3]);
     };
     let packets = burst(pod(1, 0), pod(2, 0), 5, 1_400);
@@ -278,12 +281,12 @@ fn a_super_packet_that_proves_too_large_loses_only_what_must_not_be_fragmented()
     assert_eq!(node.audit(), [""; 0]);
 }
 
-/// A kernel that takes no trains: everything arrives all the same, in order, and each train is a proof.
+/// A kernel that refuses GSO batches: everything arrives all the same, in order, and each batch counts as a failure.
 #[test]
-fn without_trains_everything_arrives() {
+fn without_gso_everything_arrives() {
     for errno in [EINVAL, EIO] {
         let mut node = node();
-        node.worker.underlay_mut().train_refusal = Some(errno);
+        node.worker.underlay_mut().gso_refusal = Some(errno);
         let packets = [
             burst(pod(1, 0), pod(2, 0), 20, 100),
             burst(pod(1, 0), pod(3, 0), 9, 100),
@@ -298,28 +301,28 @@ fn without_trains_everything_arrives() {
             };
             assert!(to(&sent) == to(&packets));
         }
-        assert_eq!(node.worker.underlay_mut().proofs, 3);
+        assert_eq!(node.worker.underlay_mut().offload_failures, 3);
         assert_eq!(node.audit(), [""; 0]);
     }
 }
 
-/// Neither a path that became too small nor a datagram that no kernel takes says anything against trains.
+/// Neither a path that became too small nor a datagram that no kernel takes says anything against GSO batches.
 #[test]
-fn only_a_train_that_went_alone_is_a_proof() {
+fn only_a_batch_that_was_sent_one_by_one_is_a_failure() {
     let mut node = node();
-    node.worker.underlay_mut().train_refusal = Some(EMSGSIZE);
+    node.worker.underlay_mut().gso_refusal = Some(EMSGSIZE);
     push(&mut node, &burst(pod(1, 0), pod(2, 0), 20, 100));
     assert_eq!(node.run(Now(0)).0.len(), 20);
-    assert_eq!(node.worker.underlay_mut().proofs, 0);
+    assert_eq!(node.worker.underlay_mut().offload_failures, 0);
 
-    // The train, then its third datagram twice.
+    // The GSO batch, then its third datagram twice.
     for last in [EINVAL, EPERM] {
         let underlay = node.worker.underlay_mut();
-        underlay.train_refusal = None;
+        underlay.gso_refusal = None;
         underlay.errors.extend([EINVAL, last, last]);
         push(&mut node, &burst(pod(1, 0), pod(2, 0), 20, 100));
         assert_eq!(node.run(Now(0)).0.len(), 19);
-        assert_eq!(node.worker.underlay_mut().proofs, 0);
+        assert_eq!(node.worker.underlay_mut().offload_failures, 0);
     }
     assert_eq!(
         node.totals().outbound.drops_of(DropReason::UnderlayRefused),
@@ -372,7 +375,7 @@ fn put_together(sent: &[Vec<u8>]) -> Vec<Vec<u8>> {
 
 /// TCP that was cut smaller, on a path that proves smaller still when some of it went: nothing goes twice or is lost.
 #[test]
-fn a_smaller_cut_is_walked_again_as_it_was_cut() {
+fn a_retry_keeps_a_smaller_cut() {
     let mut packets = stream(pod(1, 0), pod(2, 0), 10, 1_398);
     for packet in &mut packets {
         edit_v4(packet, |ip| ip.dont_fragment = false);
@@ -382,12 +385,14 @@ fn a_smaller_cut_is_walked_again_as_it_was_cut() {
         let mut node = with_every_offload();
         learn(&mut node, report(2, Format::Vxlan, 1_000), Now(0));
         push(&mut node, &packets);
-        node.worker.underlay_mut().train_refusal = Some(EMSGSIZE);
+        node.worker.underlay_mut().gso_refusal = Some(EMSGSIZE);
         node.give_room(Some(gone));
         let mut sent = inner(&node.run(Now(1)).0);
         assert_eq!(sent.len(), gone);
         let underlay = node.worker.underlay_mut();
-        underlay.failures.push_back(report(2, Format::Vxlan, 700));
+        underlay
+            .error_reports
+            .push_back(report(2, Format::Vxlan, 700));
         underlay.errors.extend([EMSGSIZE; 2]);
         node.give_room(None);
         sent.extend(inner(&node.run(Now(2)).0));
@@ -410,7 +415,9 @@ fn a_batch_that_proves_too_large_arrives() {
     push(&mut node, &packets);
     let underlay = node.worker.underlay_mut();
     underlay.largest = Some(700 - 28);
-    underlay.failures.push_back(report(2, Format::Vxlan, 700));
+    underlay
+        .error_reports
+        .push_back(report(2, Format::Vxlan, 700));
     let sent = inner(&node.run(Now(0)).0);
     assert_eq!(node.totals().outbound.dropped(), 0);
     let arrived: Vec<_> = sent.chunks(3).map(reassemble).collect();
@@ -420,11 +427,11 @@ fn a_batch_that_proves_too_large_arrives() {
 
 /// As many datagrams as a batch can become, each walked again: there is room for whatever becomes of them.
 #[test]
-fn there_is_room_for_whatever_a_batch_becomes() {
+fn there_is_room_for_the_most_that_a_batch_can_become() {
     let cut = |size| Offload {
         checksum: None,
         cut: Some(Cut {
-            kind: Kind::Udp,
+            kind: GsoType::Udp,
             size,
             header: 28,
         }),
@@ -443,9 +450,11 @@ fn there_is_room_for_whatever_a_batch_becomes() {
         if known {
             // The large ones go in two fragments each.
             underlay.largest = Some(626 - 28);
-            underlay.failures.push_back(report(2, Format::Vxlan, 626));
+            underlay
+                .error_reports
+                .push_back(report(2, Format::Vxlan, 626));
         } else {
-            // Nobody says why, so all of them are tried twice.
+            // The kernel reports no path MTU, so all of them are tried twice.
             underlay.largest = Some(0);
         }
         let sent = node.run(Now(0)).0.len();

@@ -122,7 +122,7 @@ fn more_flows_than_room() {
     for round in 0..2 {
         for chunk in flows.chunks(40) {
             let parts = chunk.iter().map(|flow| vxlan(2, 1, &flow[round]));
-            node.hand(train(parts), chunk.len() as u64);
+            node.hand(merged_buffer(parts), chunk.len() as u64);
         }
     }
     let (mut delivered, _) = deliver(&mut node, Now(0));
@@ -136,12 +136,14 @@ fn more_flows_than_room() {
 }
 
 /// As `UDP_GRO` hands over datagrams of one size.
-fn train(parts: impl IntoIterator<Item = Datagram>) -> Datagram {
+fn merged_buffer(parts: impl IntoIterator<Item = Datagram>) -> Datagram {
     let mut parts = parts.into_iter();
-    let mut train = parts.next().unwrap();
-    train.segment = Some(train.payload.len() as u16);
-    train.payload.extend(parts.flat_map(|part| part.payload));
-    train
+    let mut merged_buffer = parts.next().unwrap();
+    merged_buffer.segment = Some(merged_buffer.payload.len() as u16);
+    merged_buffer
+        .payload
+        .extend(parts.flat_map(|part| part.payload));
+    merged_buffer
 }
 
 /// A kernel peer's super-packet is written as it came, behind what was gathered of its flow.
@@ -167,7 +169,7 @@ fn a_super_packet_is_written_straight_through() {
     }
 }
 
-/// A device cannot be told to make no checksum, nor that CWR is the first segment's alone.
+/// A device that segments always makes a checksum, and may copy CWR to every segment.
 #[test]
 fn what_the_device_would_cut_otherwise_is_cut_here() {
     let (from, to) = (pod(2, 0), pod(1, 0));
@@ -219,7 +221,7 @@ fn an_unfinished_packet_is_finished_by_the_device() {
     }
 }
 
-/// A kernel that does not keep its word: nothing is lost, and after three proofs it is not asked for a minute.
+/// A kernel that refuses what it granted: nothing is lost, and after three failures the offload is off for a minute.
 #[test]
 fn refused_super_packets_are_written_as_they_came() {
     let (from, to) = (pod(2, 0), pod(1, 0));
@@ -227,15 +229,15 @@ fn refused_super_packets_are_written_as_they_came() {
     let through = unfinished(tcp(from, to, &pattern(14_000)));
     let mut node = offloading();
     device(&mut node).refuses_cuts = true;
-    for proofs in 1..=3 {
-        if proofs == 2 {
+    for failures in 1..=3 {
+        if failures == 2 {
             node.hand(vxlan(2, 1, &through), 11);
             assert_eq!(deliver(&mut node, Now(1)).0.len(), 11);
         } else {
             hand(&mut node, &packets);
             expect(&mut node, Now(1), &packets, 0);
         }
-        assert_eq!(given_up(&mut node), u64::from(proofs == 3));
+        assert_eq!(given_up(&mut node), u64::from(failures == 3));
     }
     // Given up: even what would be taken now is written plain.
     device(&mut node).refuses_cuts = false;
@@ -272,7 +274,7 @@ fn given_up(node: &mut Node) -> u64 {
     dataplane::device::Device::given_up(device(node))
 }
 
-/// A datagram with a good checksum, and bytes behind it that nobody vouches for: none of them becomes a packet.
+/// A datagram with a good checksum, and bytes behind it that no checksum covers: none of them becomes a packet.
 #[test]
 fn bytes_behind_a_datagram_become_no_packets() {
     let mut packet = udp(pod(2, 0), pod(1, 0), &pattern(20));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Mutex;
 
-use dataplane::faults::{self, Fault};
+use dataplane::faults::{self, InjectedFault};
 use dataplane::limits::{PROBATION, TRANSMIT_SOCKETS};
 use dataplane::now::Now;
 use encap::{Family, Format};
@@ -27,7 +27,7 @@ fn numbered(family: Family, flow: u8, number: u16, length: u16) -> Vec<u8> {
 
 /// What the kernel cuts is what we put together: every datagram arrives, those of a flow in order, bit for bit.
 #[test]
-fn trains_arrive_as_the_datagrams_they_are_made_of() {
+fn a_gso_batch_arrives_as_its_datagrams() {
     let _faults = FAULTS.lock();
     for (format, family) in [
         (Format::Vxlan, Family::V4),
@@ -54,7 +54,7 @@ fn trains_arrive_as_the_datagrams_they_are_made_of() {
             }
         }
         let totals = rig.totals();
-        assert!(totals.offloads.trains);
+        assert!(totals.offloads.gso_sends);
         assert_eq!((totals.outbound.sent, totals.outbound.balance()), (200, 0));
     }
 }
@@ -103,7 +103,7 @@ fn flows_without_a_transmit_socket_share_the_first() {
     }
 }
 
-/// Nobody reads a transmit socket, so nothing piles up in it.
+/// Workers do not read transmit sockets, so the filter drops every datagram that comes to one.
 #[test]
 fn a_transmit_socket_receives_nothing() {
     let rig = Rig::with_transmit_sockets(Family::V4);
@@ -115,12 +115,13 @@ fn a_transmit_socket_receives_nothing() {
     }
 }
 
-/// A kernel that takes no trains: nothing is lost, three messages prove it, and a minute later they are tried again.
+/// A kernel that refuses GSO batches: nothing is lost, the offload is given up after three failures, and tried again a
+/// minute later.
 #[test]
-fn a_kernel_without_trains_loses_nothing() {
+fn a_kernel_without_gso_loses_nothing() {
     let _faults = FAULTS.lock();
     let mut rig = Rig::new(Format::Vxlan, Family::V4, 1500);
-    faults::set(Fault::GsoSends, true);
+    faults::set(InjectedFault::GsoSends, true);
     let mut send = |number: u16, now| {
         let packets: Vec<_> = (0..20)
             .map(|n| numbered(Family::V4, 1, number * 20 + n, 100))
@@ -130,13 +131,13 @@ fn a_kernel_without_trains_loses_nothing() {
         let inner: Vec<_> = arrived.iter().map(|b| b[22..].to_vec()).collect();
         assert!(inner == packets);
         let totals = rig.totals();
-        (totals.offloads.trains, totals.given_up)
+        (totals.offloads.gso_sends, totals.given_up)
     };
     assert_eq!(send(0, Now(0)), (true, 0));
     assert_eq!(send(1, Now(1)), (true, 0));
     assert_eq!(send(2, Now(2)), (false, 1));
     assert_eq!(send(3, Now(3)), (false, 1));
-    faults::set(Fault::GsoSends, false);
+    faults::set(InjectedFault::GsoSends, false);
     let later = Now(2).after(PROBATION);
     assert_eq!(send(4, Now(later.0 - 1)), (false, 1));
     assert_eq!(send(5, later), (true, 1));

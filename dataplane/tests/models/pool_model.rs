@@ -1,13 +1,13 @@
-//! A lent batch is read by its borrowers alone, comes home once, and is filled again only then.
+//! Only its borrowers read a borrowed batch; it is returned once, and filled again only then.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use loom::thread;
 
-use crate::bell::{Bell, Wanted};
 use crate::check;
-use crate::pool::{Loan, Pool};
+use crate::pool::{Borrowed, Pool};
 use crate::sync::{Ring, Waker};
+use crate::wakeup::{WakeFor, Wakeup};
 
 /// A batch: what was received last, and how many borrowers there are.
 struct Batch {
@@ -15,18 +15,18 @@ struct Batch {
     borrowers: usize,
 }
 
-fn pool(batches: usize, borrowers: usize) -> (Arc<Bell>, Pool<Batch>) {
-    let bell = Arc::new(Bell::new(Waker::new()));
+fn pool(batches: usize, borrowers: usize) -> (Arc<Wakeup>, Pool<Batch>) {
+    let wakeup = Arc::new(Wakeup::new(Waker::new()));
     let batch = move |_| Batch {
         round: 0,
         borrowers,
     };
-    let pool = Pool::new((0..batches).map(batch), Arc::clone(&bell));
-    (bell, pool)
+    let pool = Pool::new((0..batches).map(batch), Arc::clone(&wakeup));
+    (wakeup, pool)
 }
 
 /// Fills the next spare batch and lends it, or returns `false` where there is none.
-fn lend(pool: &mut Pool<Batch>, round: u32, inboxes: &[Arc<Ring<Loan<Batch>>>]) -> bool {
+fn lend(pool: &mut Pool<Batch>, round: u32, inboxes: &[Arc<Ring<Borrowed<Batch>>>]) -> bool {
     let Some((number, batch)) = pool.spare() else {
         return false;
     };
@@ -34,17 +34,17 @@ fn lend(pool: &mut Pool<Batch>, round: u32, inboxes: &[Arc<Ring<Loan<Batch>>>]) 
     pool.lend(
         number,
         |batch| 0..batch.borrowers,
-        |borrower, _, loan| assert!(inboxes[borrower].push(loan).is_ok()),
+        |borrower, _, borrowed| assert!(inboxes[borrower].push(borrowed).is_ok()),
     );
     true
 }
 
-/// Two borrowers end their loans at the same time: the lender, who sleeps for want of a batch, gets it back, and can
+/// Two borrowers return the batch at the same time: the lender, which sleeps for want of a batch, gets it back, and can
 /// write it. (`Pool::spare` finds no batch for good if a borrower could still reach it.)
 #[test]
-fn the_last_borrower_sends_a_batch_home() {
+fn the_last_borrower_returns_the_batch() {
     check(|| {
-        let (bell, mut pool) = pool(1, 2);
+        let (wakeup, mut pool) = pool(1, 2);
         let inboxes: Vec<_> = (0..2).map(|_| Arc::new(Ring::new(2))).collect();
         assert!(lend(&mut pool, 1, &inboxes));
         let borrowers: Vec<_> = inboxes
@@ -52,17 +52,17 @@ fn the_last_borrower_sends_a_batch_home() {
             .map(|inbox| {
                 let inbox = Arc::clone(inbox);
                 thread::spawn(move || {
-                    let loan: Loan<Batch> = inbox.pop().unwrap();
-                    assert_eq!(loan.batch().unwrap().round, 1);
+                    let borrowed: Borrowed<Batch> = inbox.pop().unwrap();
+                    assert_eq!(borrowed.batch().unwrap().round, 1);
                 })
             })
             .collect();
         while pool.spare().is_none() {
-            bell.announce(Wanted::Batches);
+            wakeup.announce_sleep(WakeFor::Batches);
             if !pool.has_spare() {
-                bell.waker().sleep();
+                wakeup.waker().sleep();
             }
-            bell.awake();
+            wakeup.mark_awake();
         }
         assert!(lend(&mut pool, 2, &inboxes));
         assert!(!lend(&mut pool, 3, &inboxes));
@@ -70,54 +70,54 @@ fn the_last_borrower_sends_a_batch_home() {
     });
 }
 
-/// Batches go round while their borrower takes them: each round is read once, in order, as it was filled.
+/// A batch is lent several times while its borrower reads it: each round is read once, in order, as it was filled.
 #[test]
 fn rounds_keep_their_order_and_their_bytes() {
     check(|| {
-        let (bell, mut pool) = pool(1, 1);
+        let (wakeup, mut pool) = pool(1, 1);
         let inboxes = [Arc::new(Ring::new(1))];
         let inbox = Arc::clone(&inboxes[0]);
-        let theirs = Arc::new(Bell::new(Waker::new()));
+        let theirs = Arc::new(Wakeup::new(Waker::new()));
         let borrower = {
             let theirs = Arc::clone(&theirs);
             thread::spawn(move || {
                 let mut seen = 0;
                 while seen < ROUNDS {
-                    if let Some(loan) = inbox.pop() {
-                        let loan: Loan<Batch> = loan;
+                    if let Some(borrowed) = inbox.pop() {
+                        let borrowed: Borrowed<Batch> = borrowed;
                         seen += 1;
-                        assert_eq!(loan.batch().unwrap().round, seen);
+                        assert_eq!(borrowed.batch().unwrap().round, seen);
                         continue;
                     }
-                    theirs.announce(Wanted::Shares);
+                    theirs.announce_sleep(WakeFor::Shares);
                     if inbox.is_empty() {
                         theirs.waker().sleep();
                     }
-                    theirs.awake();
+                    theirs.mark_awake();
                 }
             })
         };
         let mut round = 1;
         while round <= ROUNDS {
             if lend(&mut pool, round, &inboxes) {
-                theirs.ring(Wanted::Shares);
+                theirs.wake_for(WakeFor::Shares);
                 round += 1;
                 continue;
             }
-            bell.announce(Wanted::Batches);
+            wakeup.announce_sleep(WakeFor::Batches);
             if !pool.has_spare() {
-                bell.waker().sleep();
+                wakeup.waker().sleep();
             }
-            bell.awake();
+            wakeup.mark_awake();
         }
         borrower.join().unwrap();
         assert!(pool.spare().is_some());
     });
 }
 
-/// A refused loan, ended by the lender itself, counts like any other.
+/// A share that the inbox refused, and the lender dropped, counts like any other.
 #[test]
-fn a_refused_loan_counts() {
+fn a_refused_share_is_returned() {
     check(|| {
         let (_, mut pool) = pool(1, 2);
         let full = [Arc::new(Ring::new(1)), Arc::new(Ring::new(1))];
@@ -126,9 +126,9 @@ fn a_refused_loan_counts() {
         pool.lend(
             number,
             |batch| 0..batch.borrowers,
-            |borrower, _, loan| {
+            |borrower, _, borrowed| {
                 if borrower == 0 {
-                    assert!(full[0].push(loan).is_ok());
+                    assert!(full[0].push(borrowed).is_ok());
                 } else {
                     refused.store(1, Relaxed);
                 }

@@ -12,12 +12,12 @@ use encap::Ecn;
 use socket2::SockAddr;
 
 use super::cmsg;
-use super::faults::{self, Fault};
-use crate::limits::{SEND_MESSAGES, SEND_PIECES, TRAIN_LENGTH};
+use super::faults::{self, InjectedFault};
+use crate::limits::{GSO_SEGMENTS, SEND_MESSAGES, SEND_PIECES};
 use crate::underlay::Outgoing;
 
 /// Room for the messages of one call.
-pub(crate) struct Outbox {
+pub(crate) struct SendBuffers {
     rows: Vec<Row>,
     pieces: Vec<libc::iovec>,
     messages: Vec<libc::mmsghdr>,
@@ -38,22 +38,22 @@ struct Control([u8; 2 * cmsg::INT_SPACE]);
 
 // WHY: the raw pointers inside make it neither by default, and a worker moves to its thread once.
 // SAFETY: no pointer in it is ever used outside of `send`, which fills all of them anew before the kernel sees them.
-unsafe impl Send for Outbox {}
+unsafe impl Send for SendBuffers {}
 
-impl Outbox {
-    pub(crate) fn new() -> Outbox {
-        Outbox {
+impl SendBuffers {
+    pub(crate) fn new() -> SendBuffers {
+        SendBuffers {
             rows: Vec::with_capacity(SEND_MESSAGES),
             pieces: Vec::with_capacity(SEND_PIECES),
             messages: Vec::with_capacity(SEND_MESSAGES),
         }
     }
 
-    /// Sends messages in order until one is refused, and tells how many went. More than fit one call are left to the
-    /// next.
+    /// Sends messages in order until one is refused, and returns how many were sent. Messages that do not fit one call
+    /// are left to the next.
     ///
     /// # Errors
-    /// Only if the first was refused: then none went.
+    /// Only if the first was refused: then none was sent.
     pub(crate) fn send<'a>(
         &mut self,
         socket: impl AsFd,
@@ -63,14 +63,14 @@ impl Outbox {
         self.pieces.clear();
         self.messages.clear();
         for message in messages {
-            if message.segment.is_some() && faults::is_set(Fault::GsoSends) {
+            if message.segment.is_some() && faults::is_set(InjectedFault::GsoSends) {
                 if self.rows.is_empty() {
                     return Err(io::Error::from_raw_os_error(libc::EINVAL));
                 }
                 break;
             }
             self.fill(message);
-            let full = self.pieces.len() + 2 * TRAIN_LENGTH > SEND_PIECES;
+            let full = self.pieces.len() + 2 * GSO_SEGMENTS > SEND_PIECES;
             if full || self.rows.len() == SEND_MESSAGES {
                 break;
             }

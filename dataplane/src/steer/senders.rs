@@ -1,8 +1,8 @@
-//! The end: who leaves sends nothing more, and who finds that all have left finds all that was sent.
+//! Shutdown: a worker that has left pushes nothing more; a worker that sees that all have left finds all that they pushed.
 
 use super::sync::atomic::{AtomicUsize, Ordering};
 
-/// Workers that may still give others something.
+/// The number of workers that may still push shares to others.
 #[derive(Default)]
 pub(crate) struct Senders(AtomicUsize);
 
@@ -12,17 +12,17 @@ impl Senders {
         Senders(AtomicUsize::new(0))
     }
 
-    /// One more, before it runs.
+    /// Adds a worker, before it runs.
     pub(crate) fn join(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One less, after it gave the last.
+    /// Removes a worker, after its last push.
     pub(crate) fn leave(&self) {
         self.0.fetch_sub(1, Ordering::Release);
     }
 
-    /// Whether none is left. What they gave is there to be found then.
+    /// Whether none is left. All that they pushed is visible then.
     pub(crate) fn are_gone(&self) -> bool {
         self.0.load(Ordering::Acquire) == 0
     }

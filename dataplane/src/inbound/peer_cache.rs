@@ -1,6 +1,6 @@
-//! What the tables said of the datagram before: datagrams come in runs of one flow, so it mostly holds for the next.
+//! The table look-ups of the latest datagram: datagrams come in runs of one flow, so the next mostly has the same.
 //!
-//! It lives for one batch over one snapshot, so it is never out of date. A refusal is remembered like a permission.
+//! The cache lives for one batch and one snapshot, so it is never out of date. It caches refusals too.
 
 use std::net::IpAddr;
 
@@ -10,26 +10,26 @@ use crate::drops::DropReason;
 use crate::peers::{Peer, PeerId};
 use crate::snapshot::Snapshot;
 
-/// The latest answers.
+/// The latest peer and the latest checked pair of addresses.
 #[derive(Default)]
-pub(crate) struct Recent<'a> {
+pub(crate) struct PeerCache<'a> {
     sender: Option<(IpAddr, Sender<'a>)>,
-    passage: Option<(Passage, Result<(), DropReason>)>,
+    pair: Option<(AddressPair, Result<(), DropReason>)>,
 }
 
-/// The peer that an outer source stands for.
+/// The peer of an outer source, if it is one.
 type Sender<'a> = Option<(PeerId, &'a Peer)>;
 
-/// From a peer's pod to one of ours.
+/// The source and destination of an inner packet, and the peer that sent it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Passage {
+struct AddressPair {
     peer: PeerId,
     source: IpAddr,
     destination: IpAddr,
 }
 
-impl<'a> Recent<'a> {
-    /// The peer that outer source `address` stands for.
+impl<'a> PeerCache<'a> {
+    /// The peer with outer source `address`.
     pub(super) fn sender(&mut self, snapshot: &'a Snapshot, address: IpAddr) -> Sender<'a> {
         match self.sender {
             Some((known, sender)) if known == address => sender,
@@ -41,31 +41,31 @@ impl<'a> Recent<'a> {
         }
     }
 
-    /// Whether the inner source is the peer's, and the inner destination ours.
-    pub(super) fn passage(
+    /// Checks that the inner source is the peer's, and the inner destination ours.
+    pub(super) fn check_addresses(
         &mut self,
         snapshot: &Snapshot,
         (id, peer): (PeerId, &Peer),
         inner: &Inner,
     ) -> Result<(), DropReason> {
-        let passage = Passage {
+        let pair = AddressPair {
             peer: id,
             source: inner.source,
             destination: inner.destination,
         };
-        match self.passage {
-            Some((known, verdict)) if known == passage => verdict,
+        match self.pair {
+            Some((known, verdict)) if known == pair => verdict,
             _ => {
-                let verdict = passage.judge(snapshot, peer);
-                self.passage = Some((passage, verdict));
+                let verdict = pair.check(snapshot, peer);
+                self.pair = Some((pair, verdict));
                 verdict
             }
         }
     }
 }
 
-impl Passage {
-    fn judge(&self, snapshot: &Snapshot, peer: &Peer) -> Result<(), DropReason> {
+impl AddressPair {
+    fn check(&self, snapshot: &Snapshot, peer: &Peer) -> Result<(), DropReason> {
         if !snapshot.belongs(self.peer, peer, self.source) {
             return Err(DropReason::NotPeersSource);
         }

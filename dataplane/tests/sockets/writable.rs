@@ -1,4 +1,4 @@
-//! A worker that holds what a transmit socket did not take, and the poll that tells it of room.
+//! A worker that holds what a transmit socket did not take, and the poll that reports the socket as writable.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use dataplane::counters::{Counters, Flow};
 use dataplane::drops::DropReason;
-use dataplane::engine::{Engine, Seat};
+use dataplane::engine::{Engine, WorkerSetup};
 use dataplane::limits::HOLD;
 use dataplane::underlay::socket::{SocketSpec, Sockets, bind};
 use encap::{Family, Format};
@@ -16,37 +16,37 @@ use socket2::SockRef;
 
 use crate::rig::{Namespace, address, bound, linked, spec, tunnel};
 
-/// A slow link and a socket that takes one train at a time: each waits until the one before has left, a millisecond.
-/// Nobody polls the socket before it is full. A worker that nobody told would wait for the end of each hold.
+/// A slow link and a socket that takes one GSO batch at a time: each waits until the one before has left, a millisecond.
+/// The worker does not poll the socket before it is full. Without the poll it would wait for the end of each hold.
 #[test]
-fn a_full_transmit_socket_tells_of_room() {
+fn what_is_held_is_sent_when_the_socket_is_writable() {
     // Others may use the processor too, and what else comes to the device wakes the worker.
     let mut times: Vec<_> = (0..ROUNDS).map(|_| time_of_a_round()).collect();
     times.sort();
     let median = times[times.len() / 2];
-    assert!(median < HOLD * TRAINS / 2, "{times:?}");
+    assert!(median < HOLD * GSO_BATCHES / 2, "{times:?}");
 }
 
-/// How long all trains take that wait in the device when the worker begins.
+/// How long all GSO batches take that wait in the device when the worker begins.
 fn time_of_a_round() -> Duration {
     let node = Node::behind("rate 500mbit burst 10k limit 1m");
     // All before it begins: a packet that came later would wake the worker, too.
-    for _ in 0..TRAINS * TRAIN {
+    for _ in 0..GSO_BATCHES * GSO_BATCH {
         node.send();
     }
     let start = Instant::now();
     node.engine.go();
-    until(|| node.outbound().sent == u64::from(TRAINS * TRAIN));
+    until(|| node.outbound().sent == u64::from(GSO_BATCHES * GSO_BATCH));
     let time = start.elapsed();
     let flow = node.stop();
     assert_eq!(flow.drops_of(DropReason::UnderlayFull), 0);
-    assert_eq!(flow.sent, u64::from(TRAINS * TRAIN));
+    assert_eq!(flow.sent, u64::from(GSO_BATCHES * GSO_BATCH));
     // At the pace of the link: the socket was full.
     assert!(time > AT_LEAST, "{time:?}");
     time
 }
 
-/// The kernel asks whoever polls a socket about every datagram that leaves it, so a transmit socket is in the worker's
+/// The kernel calls the poll of a socket for every datagram that leaves it, so a transmit socket is in the worker's
 /// poll for as long as something waits for it, and no longer.
 #[test]
 fn a_transmit_socket_is_polled_while_it_is_full() {
@@ -102,7 +102,7 @@ impl Node {
         // The least that there is.
         SockRef::from(&kept).set_send_buffer_size(1).unwrap();
         let counters = Counters::create(1).unwrap();
-        let seat = Seat {
+        let setup = WorkerSetup {
             device,
             underlay,
             core: None,
@@ -110,7 +110,7 @@ impl Node {
         };
         let spec = spec(Format::Vxlan, Family::V4, 1500);
         Node {
-            engine: Engine::start(vec![seat], counters.clone(), &spec).unwrap(),
+            engine: Engine::start(vec![setup], counters.clone(), &spec).unwrap(),
             counters,
             pod: near.inside(|| UdpSocket::bind("10.244.1.2:7000").unwrap()),
             transmit: kept,
@@ -154,7 +154,7 @@ impl Node {
 /// Whether it becomes so in time.
 fn until(mut is_so: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
-    while start.elapsed() < PATIENCE {
+    while start.elapsed() < FULL_INBOX_WAIT {
         if is_so() {
             return true;
         }
@@ -164,11 +164,11 @@ fn until(mut is_so: impl FnMut() -> bool) -> bool {
 }
 
 /// Of packets with 1,400 bytes.
-const TRAIN: u32 = 45;
-const TRAINS: u32 = 20;
-/// What all but the last train take on the link, at 500 Mb/s, is longer.
+const GSO_BATCH: u32 = 45;
+const GSO_BATCHES: u32 = 20;
+/// What all but the last GSO batch take on the link, at 500 Mb/s, is longer.
 const AT_LEAST: Duration = Duration::from_millis(15);
 const ROUNDS: usize = 5;
-const PATIENCE: Duration = Duration::from_secs(5);
+const FULL_INBOX_WAIT: Duration = Duration::from_secs(5);
 /// epoll_ctl(2).
 const EPOLLOUT: u32 = 4;

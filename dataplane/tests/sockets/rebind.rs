@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use dataplane::counters::{Counters, Flow};
-use dataplane::engine::{Engine, EngineError, Seat};
+use dataplane::engine::{Engine, EngineError, WorkerSetup};
 use dataplane::underlay::socket::{SocketSpec, Sockets};
 use encap::{Family, Format};
 
@@ -36,18 +36,18 @@ impl Moving {
             .each_ref()
             .map(|(socket, spec)| (socket.try_clone().unwrap(), *spec));
         let counters = Counters::create(1).unwrap();
-        let seat = Seat {
+        let setup = WorkerSetup {
             device,
             underlay: Sockets::adopt(pair).unwrap(),
             core,
             spin: Duration::from_micros(50),
         };
         let spec = spec(Format::Udp, Family::V4, 1500);
-        let engine = Engine::start(vec![seat], counters.clone(), &spec).unwrap();
+        let engine = Engine::start(vec![setup], counters.clone(), &spec).unwrap();
         engine.go();
         let at = ("192.0.2.2", port(Format::Udp));
         let peer = far.inside(|| UdpSocket::bind(at).unwrap());
-        peer.set_read_timeout(Some(PATIENCE)).unwrap();
+        peer.set_read_timeout(Some(FULL_INBOX_WAIT)).unwrap();
         let moving = Moving {
             engine: Some(engine),
             counters,
@@ -78,7 +78,7 @@ impl Moving {
         });
         let mut datagram = [0; 2048];
         loop {
-            // Answers of our kernel's to what the peer's pod sent come here too.
+            // Replies of our kernel to the packets of the peer's pod come here too.
             let (length, from) = self.peer.recv_from(&mut datagram).unwrap();
             if datagram[..length].ends_with(word) {
                 return from.ip().to_string();
@@ -91,7 +91,7 @@ impl Moving {
     }
 
     fn delivers(&self, count: u64) -> bool {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + FULL_INBOX_WAIT;
         while self.inbound().delivered < count && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -127,12 +127,12 @@ fn a_worker_that_cannot_be_pinned_runs_and_is_named() {
 }
 
 #[test]
-fn running_workers_take_the_sockets_of_a_new_address_and_the_old_one_is_dead() {
+fn running_workers_adopt_the_sockets_of_a_new_address_and_the_old_one_is_dead() {
     let (moving, kept) = Moving::new();
     moving.send_in("192.0.2.1");
     assert!(moving.delivers(1), "{:?}", moving.inbound());
     assert_eq!(moving.source_of_ours(b"before"), "192.0.2.1");
-    let none = moving.engine().reseat(Vec::new());
+    let none = moving.engine().rebind(Vec::new());
     let (given, workers) = match none {
         Err(EngineError::Sockets { given, workers }) => (given, workers),
         other => panic!("{other:?}"),
@@ -140,17 +140,17 @@ fn running_workers_take_the_sockets_of_a_new_address_and_the_old_one_is_dead() {
     assert_eq!((given, workers), (0, 1));
 
     let new = Sockets::adopt(bound(&moving.near, "192.0.2.9")).unwrap();
-    moving.engine().reseat(vec![new]).unwrap();
+    moving.engine().rebind(vec![new]).unwrap();
     moving.send_in("192.0.2.9");
     assert!(moving.delivers(2), "{:?}", moving.inbound());
     assert_eq!(moving.source_of_ours(b"after"), "192.0.2.9");
-    // As long as somebody, like the keeper, has a duplicate the kernel takes it, but no worker does.
+    // While the keeper, or another process, has a duplicate, the kernel takes the datagram, but no worker does.
     moving.send_in("192.0.2.1");
     moving.send_in("192.0.2.9");
     assert!(moving.delivers(3), "{:?}", moving.inbound());
     drop(kept);
     let refused = moving.send_in("192.0.2.1");
-    refused.set_read_timeout(Some(PATIENCE)).unwrap();
+    refused.set_read_timeout(Some(FULL_INBOX_WAIT)).unwrap();
     let answer = refused.recv(&mut [0]).unwrap_err();
     assert_eq!(answer.kind(), ErrorKind::ConnectionRefused);
     let flow = moving.inbound();
@@ -167,13 +167,13 @@ fn a_socket_that_stays_loses_nothing() {
             .each_ref()
             .map(|(socket, spec)| (socket.try_clone().unwrap(), *spec));
         let again = Sockets::adopt(again).unwrap();
-        moving.engine().reseat(vec![again]).unwrap();
+        moving.engine().rebind(vec![again]).unwrap();
         (0..BURST).for_each(|_| drop(moving.send_in("192.0.2.1")));
         assert!(moving.delivers(2 * BURST * round), "{:?}", moving.inbound());
     }
     assert_eq!(moving.inbound().dropped(), 0);
 }
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const FULL_INBOX_WAIT: Duration = Duration::from_secs(5);
 const ROUNDS: u64 = 20;
 const BURST: u64 = 5;

@@ -1,4 +1,4 @@
-//! Where an outbound packet goes, and whether it fits.
+//! The route of an outbound packet, and whether it fits the path.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,17 +6,17 @@ use encap::inner::Inner;
 use encap::{Ecn, Family, Format, ecn};
 
 use super::{Outbound, Refusal};
-use crate::answers::Answer;
 use crate::drops::DropReason;
+use crate::icmp_errors::IcmpError;
 use crate::now::Now;
 use crate::peers::Way;
 use crate::snapshot::Snapshot;
-use crate::underlay::Exit;
+use crate::underlay::TxSlot;
 
-/// Where a packet goes, and how.
+/// The way of a packet, its transmit slot, and its outer ECN codepoint.
 pub(super) struct Target<'a> {
     way: &'a Way,
-    pub(super) exit: Exit,
+    pub(super) slot: TxSlot,
     ecn: Ecn,
 }
 
@@ -29,7 +29,7 @@ pub(super) enum Fit {
 }
 
 impl Target<'_> {
-    /// What stands in front of the inner packet.
+    /// The bytes in front of the inner packet.
     pub(super) fn outer(&self) -> &[u8] {
         self.way.header.as_slice()
     }
@@ -41,7 +41,7 @@ impl Target<'_> {
 }
 
 impl<'a, D> Outbound<'a, D> {
-    /// Where the packet goes, and whether a wire packet of `length` bytes fits there.
+    /// Looks up the way of the packet, and whether a wire packet of `length` bytes fits it.
     pub(super) fn target(
         &mut self,
         inner: &Inner,
@@ -54,19 +54,19 @@ impl<'a, D> Outbound<'a, D> {
             Format::Udp => Ecn::NotEct,
             Format::Vxlan => ecn::encapsulate(inner.ecn),
         };
-        let exit = Exit::of_flow(way.port, inner.flow_hash());
-        Ok((Target { way, exit, ecn }, fit))
+        let slot = TxSlot::of_flow(way.port, inner.flow_hash());
+        Ok((Target { way, slot, ecn }, fit))
     }
 
     fn way(&mut self, inner: &Inner) -> Result<&'a Way, Refusal> {
         let (source, destination) = (inner.source, inner.destination);
-        if let Some(recent) = &self.recent
-            && (recent.source, recent.destination) == (source, destination)
+        if let Some(cached) = &self.cached
+            && (cached.source, cached.destination) == (source, destination)
         {
-            return Ok(recent.way);
+            return Ok(cached.way);
         }
         let way = route(self.snapshot, inner)?;
-        self.recent = Some(Recent {
+        self.cached = Some(RouteCache {
             source,
             destination,
             way,
@@ -74,9 +74,9 @@ impl<'a, D> Outbound<'a, D> {
         Ok(way)
     }
 
-    /// Likewise of a packet that our own kernel refused as too large. On a path narrower than the least that every host
-    /// must accept nothing more can be done for it; if nothing is known of such a path, it is tried once more.
-    pub(super) fn target_again(
+    /// As [`Outbound::target`], for a packet that our own kernel refused as too large. The packet is refused if the path
+    /// is narrower than the least size that every host must accept; if no such path MTU is known, it is sent once more.
+    pub(super) fn retry_target(
         &mut self,
         inner: &Inner,
         length: usize,
@@ -89,8 +89,8 @@ impl<'a, D> Outbound<'a, D> {
     }
 }
 
-/// Two pods, and the way from one to the other.
-pub(crate) struct Recent<'a> {
+/// The latest route: two pods, and the way from one to the other.
+pub(crate) struct RouteCache<'a> {
     source: IpAddr,
     destination: IpAddr,
     way: &'a Way,
@@ -112,13 +112,15 @@ fn route<'a>(snapshot: &'a Snapshot, inner: &Inner) -> Result<&'a Way, Refusal> 
         .lookup(inner.destination)
         .and_then(|id| snapshot.peers.peer(id))
     else {
-        return Err(Refusal(DropReason::NoRoute, Some(Answer::Unreachable)));
+        return Err(Refusal(DropReason::NoRoute, Some(IcmpError::Unreachable)));
     };
     if inner.family == Family::V6 && peer.format == Format::Udp && !snapshot.ipv6_over_udp {
-        return Err(Refusal(DropReason::Ipv6InUdp, Some(Answer::Unreachable)));
+        return Err(Refusal(DropReason::Ipv6InUdp, Some(IcmpError::Unreachable)));
     }
-    peer.way(inner.family)
-        .ok_or(Refusal(DropReason::NoUnderlay, Some(Answer::Unreachable)))
+    peer.way(inner.family).ok_or(Refusal(
+        DropReason::NoUnderlay,
+        Some(IcmpError::Unreachable),
+    ))
 }
 
 fn fit(way: &Way, inner: &Inner, length: usize, now: Now) -> Result<Fit, Refusal> {
@@ -132,9 +134,9 @@ fn fit(way: &Way, inner: &Inner, length: usize, now: Now) -> Result<Fit, Refusal
     }
 }
 
-/// RFC 792: only who forbade to cut is told.
+/// RFC 792: an ICMP error answers only a packet that forbids fragmentation.
 fn too_big(way: &Way, inner: &Inner, now: Now) -> Refusal {
-    let answer = Answer::TooBig(way.inner_mtu(inner.family, now));
+    let answer = IcmpError::TooBig(way.inner_mtu(inner.family, now));
     Refusal(DropReason::TooBig, inner.dont_fragment.then_some(answer))
 }
 

@@ -1,10 +1,10 @@
-//! What nobody asked for: datagrams and packets of chance, each handed over with the number of packets it counts as.
+//! Random datagrams and packets, each handed over with the number of packets that it counts as.
 
 use std::net::{IpAddr, SocketAddr};
 
 use dataplane::families::PublicAddresses;
 use dataplane::limits::QUOTE;
-use dataplane::underlay::Failure;
+use dataplane::underlay::ErrorReport;
 use dataplane::underlay::memory::Datagram;
 use encap::{Ecn, Family, Format};
 
@@ -33,7 +33,7 @@ pub fn from_strangers(node: &mut Node, random: &mut fastrand::Rng) {
     }
 }
 
-/// Datagrams from a peer's address: noise, damaged packets, super-packets, trains.
+/// Datagrams from a peer's address: noise, damaged packets, super-packets, GRO buffers.
 pub fn from_peers(node: &mut Node, random: &mut fastrand::Rng) {
     let Some(peer) = random.choice(node.spec.peers.clone()) else {
         return;
@@ -76,11 +76,11 @@ pub fn from_peers(node: &mut Node, random: &mut fastrand::Rng) {
                 let payload = vec![0xff; random.usize(2..5_000)];
                 let size = random.usize(1..payload.len());
                 let weight = payload.len().div_ceil(size) as u64;
-                let train = datagram(j, i, format(random), payload);
+                let merged = datagram(j, i, format(random), payload);
                 (
                     Datagram {
                         segment: Some(size as u16),
-                        ..train
+                        ..merged
                     },
                     weight,
                 )
@@ -121,7 +121,7 @@ pub fn report(node: &mut Node, random: &mut fastrand::Rng) {
     let to = peer.map_or(ip("203.0.113.1"), |peer| any_of(random, peer.public));
     let mut quote = [0; QUOTE];
     random.fill(&mut quote);
-    let failure = Failure {
+    let failure = ErrorReport {
         to: SocketAddr::new(to, port(format)),
         local: random.bool(),
         errno: random.choice([libc::EMSGSIZE, libc::ECONNREFUSED]).unwrap(),
@@ -130,7 +130,7 @@ pub fn report(node: &mut Node, random: &mut fastrand::Rng) {
         quoted: random.usize(..=QUOTE),
     };
     let underlay = node.worker.underlay_mut();
-    underlay.failures.push_back((format, failure));
+    underlay.error_reports.push_back((format, failure));
     underlay.errors.push_back(libc::EMSGSIZE);
 }
 

@@ -1,8 +1,8 @@
 //! ICMP errors that we send to a pod or host process, bounded per source.
 //!
 //! Theory of operation: sources share a fixed number of token buckets by hash. A bucket starts with [`ICMP_BURST`]
-//! tokens and gains one every [`ICMP_EVERY`]. An answer that finds no token, or that must not be made (RFC 1122 section
-//! 3.2.2), is not made at all: it has no fate because it never was a packet. The former are counted.
+//! tokens and gains one every [`ICMP_EVERY`]. An error without a token, or one that RFC 1122 section 3.2.2 forbids, is
+//! not made: it appears in no packet counter because it never was a packet. Errors without a token are counted apart.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io::IoSlice;
@@ -17,17 +17,17 @@ use crate::drops::{Direction, DropReason};
 use crate::limits::{ICMP_BURST, ICMP_EVERY, ICMP_SOURCES};
 use crate::now::Now;
 
-/// What to tell the sender.
+/// The ICMP error for a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum IcmpError {
     /// No node owns the destination.
     Unreachable,
     /// Packets to it may have at most so many bytes.
     TooBig(u16),
 }
 
-/// The buckets and the room to build an answer in.
-pub(crate) struct Answers {
+/// The token buckets, and the buffer in which errors are built.
+pub(crate) struct IcmpErrors {
     buckets: [Bucket; ICMP_SOURCES],
     packet: [u8; MAX_ICMP],
 }
@@ -38,9 +38,9 @@ struct Bucket {
     filled: Now,
 }
 
-impl Answers {
-    pub(crate) fn new() -> Answers {
-        Answers {
+impl IcmpErrors {
+    pub(crate) fn new() -> IcmpErrors {
+        IcmpErrors {
             buckets: [Bucket {
                 tokens: ICMP_BURST,
                 filled: Now(0),
@@ -49,11 +49,11 @@ impl Answers {
         }
     }
 
-    /// Answers the sender of `offender` in the name of `from`, if it may be answered now. The answer is counted as
+    /// Sends `error` from address `from` to the sender of `offender`, if the rate allows. The packet is counted as
     /// originated outbound, and as delivered or dropped.
     pub(crate) fn send(
         &mut self,
-        answer: Answer,
+        error: IcmpError,
         from: IpAddr,
         offender: (&[u8], &Inner),
         now: Now,
@@ -61,9 +61,9 @@ impl Answers {
         tally: &Tally,
     ) {
         let (bytes, inner) = offender;
-        let built = match answer {
-            Answer::Unreachable => icmp::net_unreachable(from, bytes, inner, &mut self.packet),
-            Answer::TooBig(mtu) => icmp::too_big(from, bytes, inner, mtu, &mut self.packet),
+        let built = match error {
+            IcmpError::Unreachable => icmp::net_unreachable(from, bytes, inner, &mut self.packet),
+            IcmpError::TooBig(mtu) => icmp::too_big(from, bytes, inner, mtu, &mut self.packet),
         };
         let Some(packet) = built.and_then(|length| self.packet.get(..length)) else {
             return;
@@ -75,7 +75,7 @@ impl Answers {
             .get_mut(place)
             .is_some_and(|bucket| bucket.take(now))
         {
-            return tally.leave_unanswered();
+            return tally.suppress_icmp_error();
         }
         tally.originate(Direction::Outbound, 1);
         match device.write(Offload::NONE, &[IoSlice::new(packet)]) {
