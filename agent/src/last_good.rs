@@ -1,4 +1,4 @@
-//! The last good state: what a service starts from when the files that tell it are missing or broken.
+//! The last good state: what a service starts from when its configuration files are missing or broken.
 //!
 //! Theory of operation. `last-good.json` of the state directory holds the list of nodes adopted last, ours among
 //! them (subnets, public address, VTEP MAC), and the net-conf it was adopted with. It is replaced after each
@@ -7,7 +7,7 @@
 //!
 //! It is checked like any hostile input. The net-conf is kept as the text it was read from and the list as the
 //! text of a `nodes.toml`, so both pass the same checks as the files they stand for. The node's name must be
-//! ours, and a digest shows damage and edits; it is no signature, whoever may write the directory is root.
+//! ours, and a digest shows damage and edits; it is no signature, because only root can write the directory.
 //! Bound: 64 MiB, more than the longest list that is read becomes.
 
 use std::io;
@@ -33,7 +33,7 @@ pub struct LastGood {
     pub leases: Vec<Lease>,
     /// Our own.
     pub own: Lease,
-    /// How long ago the registry gave the list. 0 where the clock says it is yet to come.
+    /// How long ago the registry gave the list. 0 where the clock was set back since.
     pub age: Duration,
 }
 
@@ -103,7 +103,7 @@ pub enum Refusal {
 }
 
 impl LastGood {
-    /// Reads the last good state of the node `node_name`; `None` where there is none. `now` tells its age.
+    /// Reads the last good state of the node `node_name`; `None` where there is none. Its age is counted up to `now`.
     ///
     /// # Errors
     /// [`LastGoodError::Refused`] with the first thing that is wrong.

@@ -40,7 +40,7 @@ fn descriptors_and_what_waits_in_them_survive_a_killed_service() {
     for life in 2..=4 {
         rig.kill_service(life - 2, Signal::KILL);
         for _ in 0..10 {
-            // Nobody reads, and still nobody is told that the port is closed.
+            // No process reads, and yet no sender learns that the port is closed.
             sender.send(b"kept").unwrap();
         }
         rig.wait_for("forwarding", life);
@@ -76,7 +76,7 @@ fn go_comes_after_ready_and_not_before() {
     assert_eq!(
         rig.lines("term").len(),
         1,
-        "the service was told, not killed"
+        "the service was asked to stop, not killed"
     );
 }
 
@@ -176,7 +176,7 @@ fn a_service_that_will_not_stop_is_killed_after_a_bounded_wait() {
 }
 
 #[test]
-fn a_worker_that_stands_still_gets_the_service_killed() {
+fn the_keeper_kills_a_service_with_a_stalled_worker() {
     let mut rig = Rig::start("stall");
     rig.wait_for("forwarding", 1);
     rig.wait_for("life", 2);

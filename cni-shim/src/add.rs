@@ -3,7 +3,7 @@
 //! Theory of operation. Prove everything (configuration, namespace, agent,
 //! node), then reserve, then make, then have it adopted:
 //!
-//! | step | left behind by a crash | who clears it |
+//! | step | left behind by a crash | removed by |
 //! |---|---|---|
 //! | take the attachment's lock | a file without a lock | the next call, the agent |
 //! | give back what a delegated IPAM plugin gave an earlier try | the earlier record | DEL, a repeated ADD, GC |
@@ -14,12 +14,13 @@
 //! | write the record, `Attached` | a whole attachment | DEL, GC |
 //!
 //! An error after the first step undoes all of it; what cannot be undone
-//! keeps its record. A repeated ADD of a standing attachment is refused, as
-//! the specification demands, and changes nothing. Of a half-made one, or one
-//! whose namespace is no more, the link is removed and the address kept.
+//! keeps its record. A repeated ADD of a complete attachment is refused, as
+//! the specification demands, and changes nothing. Of an incomplete one, or one
+//! whose namespace is gone, ADD removes the link and keeps the address.
 
 use std::time::{Duration, Instant};
 
+use cni_shim::api::Request;
 use cni_shim::attachment::Lock;
 use cni_shim::protocol::request::Target;
 use cni_shim::protocol::result::{Dns, Interface, Ip, Route};
@@ -28,18 +29,18 @@ use cni_shim::{Attachment, NodeFile, RunDir, State, node_file, range};
 use ipnet::IpNet;
 use serde_json::Value;
 
-use crate::agent::{self, Agent, Call};
+use crate::agent::{self, Agent};
 use crate::delegate::{Delegate, PATIENCE};
 use crate::error::Error;
-use crate::fault;
+use crate::failpoint;
 use crate::link_name::mac_text;
 use crate::netlink::Netlink;
 use crate::netns::Netns;
 use crate::owner::{self, Owner, expect_ours};
-use crate::reserve::{Reservation, wanted_routes};
+use crate::requested::requested;
+use crate::reserve::{Reservation, route_destinations};
 use crate::teardown;
-use crate::veth::{self, Made, Plan};
-use crate::wanted::wanted;
+use crate::veth::{self, Made, PairSpec};
 
 /// Serves ADD and returns its result. On error nothing is left.
 pub(crate) fn add(target: &Target, conf: &NetConf) -> Result<Value, Error> {
@@ -64,20 +65,20 @@ pub(crate) fn add(target: &Target, conf: &NetConf) -> Result<Value, Error> {
         target,
         netns: &netns,
         node: &node,
-        wanted: &wanted(conf, &target.arguments),
+        requested: &requested(conf, &target.arguments),
         lock: &lock,
     };
     let mut record = reservation.reserve(&mut host, &mut pod)?;
     let attach = || -> Result<Value, Error> {
-        fault::after("reserved")?;
-        // Who did not wait for us any more may have come in between: what an IPAM plugin gives now would be theirs.
+        failpoint::after("reserved")?;
+        // A DEL or another ADD may have seized the lock: an address that the IPAM plugin gives now would be that one's.
         expect_ours(&run, &record, &lock)?;
         let given = match &delegate {
             None => CniResult::default(),
             Some(delegate) => {
                 let given = match delegate.add(&lock) {
                     Err(refused) if refused.is_refusal() => {
-                        // It is run with DEL all the same (SPEC section 4), but owes and is owed nothing.
+                        // It gave nothing, and is run with DEL all the same (SPEC section 4).
                         if expect_ours(&run, &record, &lock).is_ok() {
                             let _ = delegate.delete(&target.key, &lock);
                         }
@@ -86,28 +87,28 @@ pub(crate) fn add(target: &Target, conf: &NetConf) -> Result<Value, Error> {
                     }
                     given => given?,
                 };
-                fault::after("ipam")?;
+                failpoint::after("ipam")?;
                 let addresses: Vec<IpNet> = given.ips.iter().map(|ip| ip.address).collect();
                 reservation.assign(&mut host, &mut record, &addresses)?;
                 given
             }
         };
         expect_ours(&run, &record, &lock)?;
-        fault::after("confirmed")?;
+        failpoint::after("confirmed")?;
         let made = veth::make(
             &mut host,
             &mut pod,
-            &Plan {
+            &PairSpec {
                 netns: &netns,
                 record: &record,
-                routes: &wanted_routes(&given.routes),
+                routes: &route_destinations(&given.routes),
                 is_ours: &|| expect_ours(&run, &record, &lock).is_ok(),
             },
         )?;
-        agent.call(Call::adopt(&target.key), Instant::now() + AGENT_WAIT)?;
-        fault::after("adopted")?;
+        agent.call(&Request::adopt(&target.key), Instant::now() + AGENT_WAIT)?;
+        failpoint::after("adopted")?;
         finish(&run, &mut record, &lock)?;
-        fault::after("attached")?;
+        failpoint::after("attached")?;
         Ok(result(target, conf, &record, &made, given.dns, previous).to_json(conf.version)?)
     };
     let attached = attach();
@@ -139,15 +140,15 @@ fn wait_for_node(run: &RunDir, deadline: Instant) -> Result<NodeFile, Error> {
     }
 }
 
-/// Notes that it stands.
+/// Marks the record as attached.
 fn finish(run: &RunDir, record: &mut Attachment, lock: &Lock) -> Result<(), Error> {
     expect_ours(run, record, lock)?;
     record.state = State::Attached;
     Ok(record.write(run)?)
 }
 
-/// Takes back what was made. What another ADD has made since bears the same
-/// names, and is left to it.
+/// Removes what was made. Where another ADD has taken over the attachment since, under the same names, it removes
+/// nothing.
 fn undo(
     run: &RunDir,
     host: &mut Netlink,
@@ -156,18 +157,18 @@ fn undo(
     conf: &NetConf,
     lock: &Lock,
 ) {
-    if matches!(owner::owner(run, record), Ok(Owner::Another)) {
-        eprintln!("tartan-cni: another ADD has made this attachment since, which is left alone");
+    if matches!(owner::owner(run, record), Ok(Owner::Other)) {
+        eprintln!("tartan-cni: another ADD has made this attachment since; nothing is removed");
         return;
     }
     if let Err(error) = teardown::remove(host, run, record, &target.path, conf, lock) {
         // Standard error is the plugin's log; the caller reports the first error.
-        eprintln!("tartan-cni: could not undo everything, DEL will: {error}");
+        eprintln!("tartan-cni: cannot remove everything that this ADD made, a DEL will: {error}");
     }
-    agent::tell(&run.socket(), Call::release(&target.key));
+    agent::notify(&run.socket(), &Request::release(&target.key));
 }
 
-/// What was there before, and behind it what we made.
+/// The earlier plugins' result, followed by what this ADD made.
 fn result(
     target: &Target,
     conf: &NetConf,
@@ -199,8 +200,7 @@ fn result(
         gw: Some(veth::gateway(dst.addr())),
         metrics: Vec::new(),
     }));
-    // The configuration's word on names stands over the IPAM plugin's, and
-    // that over what was before (plugins/main/ptp).
+    // The configuration's dns comes before the IPAM plugin's, and that before the earlier plugins' (plugins/main/ptp).
     for dns in [given_dns, conf.dns.clone()] {
         if dns != Dns::default() {
             result.dns = dns;

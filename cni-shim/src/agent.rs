@@ -11,11 +11,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cni_shim::protocol::Key;
+use cni_shim::api::{Reply, Request};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 /// A connected agent.
 #[derive(Debug)]
@@ -24,19 +22,7 @@ pub(crate) struct Agent {
     stream: UnixStream,
 }
 
-/// What the plugin asks of the agent.
-#[derive(Clone, Copy, Debug, Serialize)]
-#[serde(tag = "call", rename_all = "lowercase")]
-pub(crate) enum Call<'a> {
-    /// Deliver to this pod; answered once it would.
-    Adopt { container: &'a str, ifname: &'a str },
-    /// The pod is gone.
-    Release { container: &'a str, ifname: &'a str },
-    /// Say whether an ADD would be served, and the pods there are.
-    Ready,
-}
-
-/// Why the agent did not do it.
+/// Why the agent did not serve a request.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(
@@ -46,24 +32,6 @@ pub(crate) enum Error {
     Unreachable { socket: PathBuf, source: io::Error },
     #[error("the Tartan agent refused: {reason}")]
     Refused { reason: String },
-}
-
-impl<'a> Call<'a> {
-    /// `adopt` for this attachment.
-    pub(crate) fn adopt(key: &'a Key) -> Call<'a> {
-        Call::Adopt {
-            container: &key.container,
-            ifname: &key.ifname,
-        }
-    }
-
-    /// `release` for this attachment.
-    pub(crate) fn release(key: &'a Key) -> Call<'a> {
-        Call::Release {
-            container: &key.container,
-            ifname: &key.ifname,
-        }
-    }
 }
 
 impl Agent {
@@ -82,11 +50,11 @@ impl Agent {
         }
     }
 
-    /// Sends one call and waits for its answer until `deadline`, over a new
+    /// Sends one request and waits for its answer until `deadline`, over a new
     /// connection when the old one breaks.
-    pub(crate) fn call(mut self, call: Call<'_>, deadline: Instant) -> Result<(), Error> {
+    pub(crate) fn call(mut self, request: &Request, deadline: Instant) -> Result<(), Error> {
         loop {
-            match exchange(&mut self.stream, call, deadline) {
+            match exchange(&mut self.stream, request, deadline) {
                 Ok(answer) => return answer,
                 Err(source) => pause(&self.socket, deadline, source)?,
             }
@@ -95,31 +63,25 @@ impl Agent {
     }
 }
 
-/// Makes one try to tell the agent, for at most [`TELL_WAIT`]. An agent that
+/// Tries once to notify the agent, for at most [`NOTIFY_WAIT`]. An agent that
 /// is down finds the record missing when it starts.
-pub(crate) fn tell(socket: &Path, call: Call<'_>) {
-    let deadline = Instant::now() + TELL_WAIT;
-    let told =
-        connect_once(socket, deadline).and_then(|mut stream| exchange(&mut stream, call, deadline));
-    if let Ok(Err(refused)) = told {
+pub(crate) fn notify(socket: &Path, request: &Request) {
+    let deadline = Instant::now() + NOTIFY_WAIT;
+    let notified = connect_once(socket, deadline)
+        .and_then(|mut stream| exchange(&mut stream, request, deadline));
+    if let Ok(Err(refused)) = notified {
         eprintln!("tartan-cni: {refused}");
     }
-}
-
-/// `{"ok":…}` or `{"error":"…"}`.
-#[derive(Deserialize)]
-struct Answer {
-    error: Option<Value>,
 }
 
 /// One request and its answer on one connection. The outer error is the
 /// transport's.
 fn exchange(
     stream: &mut UnixStream,
-    call: Call<'_>,
+    request: &Request,
     deadline: Instant,
 ) -> io::Result<Result<(), Error>> {
-    let mut line = serde_json::to_vec(&call)?;
+    let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
     stream.set_write_timeout(Some(left(deadline)?))?;
     stream.write_all(&line)?;
@@ -132,13 +94,9 @@ fn exchange(
             "the agent closed the connection without an answer",
         ));
     }
-    let answer: Answer = serde_json::from_slice(&answer)?;
-    Ok(match answer.error {
-        None => Ok(()),
-        Some(Value::String(reason)) => Err(Error::Refused { reason }),
-        Some(other) => Err(Error::Refused {
-            reason: other.to_string(),
-        }),
+    Ok(match serde_json::from_slice(&answer)? {
+        Reply::Ok(_) => Ok(()),
+        Reply::Error(reason) => Err(Error::Refused { reason }),
     })
 }
 
@@ -174,8 +132,8 @@ fn left(deadline: Instant) -> io::Result<Duration> {
 
 const RETRY_EVERY: Duration = Duration::from_millis(50);
 
-/// How long [`tell`] may take.
-const TELL_WAIT: Duration = Duration::from_secs(1);
+/// How long [`notify`] may take.
+const NOTIFY_WAIT: Duration = Duration::from_secs(1);
 
 /// Bytes of an answer read at most.
 const LONGEST_ANSWER: u64 = 64 * 1024;
@@ -183,10 +141,11 @@ const LONGEST_ANSWER: u64 = 64 * 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cni_shim::protocol::AttachmentKey;
     use std::os::unix::net::UnixListener;
 
-    fn key() -> Key {
-        Key {
+    fn key() -> AttachmentKey {
+        AttachmentKey {
             container: "c1".to_owned(),
             ifname: "eth0".to_owned(),
         }
@@ -223,7 +182,7 @@ mod tests {
         let socket = dir.path().join("s");
         let server = serve(socket.clone(), answers);
         let agent = Agent::connect(&socket, soon()).unwrap();
-        let answer = agent.call(Call::adopt(&key()), soon());
+        let answer = agent.call(&Request::adopt(&key()), soon());
         (answer, server.join().unwrap())
     }
 
@@ -235,7 +194,7 @@ mod tests {
             asked,
             ["{\"call\":\"adopt\",\"container\":\"c1\",\"ifname\":\"eth0\"}\n"]
         );
-        let release = serde_json::to_string(&Call::release(&key())).unwrap();
+        let release = serde_json::to_string(&Request::release(&key())).unwrap();
         assert_eq!(
             release,
             r#"{"call":"release","container":"c1","ifname":"eth0"}"#
@@ -250,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_restarts_meanwhile_is_asked_again() {
+    fn a_request_is_repeated_when_the_agent_restarts() {
         let broken = [None, Some("{\"ok\":"), Some("nonsense\n")];
         for first in broken {
             let (answer, asked) = ask(vec![first, Some("{\"ok\":null}\n")]);
@@ -271,7 +230,7 @@ mod tests {
         let _silent = UnixListener::bind(&socket).unwrap();
         let deadline = Instant::now() + Duration::from_millis(200);
         let agent = Agent::connect(&socket, deadline).unwrap();
-        let silent = agent.call(Call::adopt(&key()), deadline);
+        let silent = agent.call(&Request::adopt(&key()), deadline);
         assert!(matches!(silent, Err(Error::Unreachable { .. })));
         assert!(start.elapsed() < Duration::from_secs(2));
     }

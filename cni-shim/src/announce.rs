@@ -1,4 +1,4 @@
-//! Telling the link of the pod's IPv6 addresses: an unsolicited neighbour
+//! Advertises the pod's IPv6 addresses on its link: an unsolicited neighbour
 //! advertisement (RFC 4861 section 7.2.6), which the kernel sends for none
 //! that skips duplicate detection. The gratuitous ARP of IPv4 it sends itself,
 //! when the interface comes up with its address (`arp_notify`).
@@ -20,15 +20,14 @@ pub(crate) fn open() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Advertises every IPv6 address once. What cannot be sent is not missed:
-/// both ends were given each other's hardware address.
+/// Advertises every IPv6 address once. A failure is ignored: both ends have each other's hardware address already.
 pub(crate) fn advertise(socket: &OwnedFd, index: u32, mac: [u8; 6], addresses: &[IpNet]) {
     for address in addresses {
         if let IpAddr::V6(address) = address.addr() {
             let _ = rustix::net::bind(socket, &SocketAddrV6::new(address, 0, 0, index));
-            let everybody = SocketAddrV6::new(ALL_NODES, 0, 0, index);
+            let all_nodes = SocketAddrV6::new(ALL_NODES, 0, 0, index);
             let message = advertisement(address, mac);
-            let _ = rustix::net::sendto(socket, &message, SendFlags::empty(), &everybody);
+            let _ = rustix::net::sendto(socket, &message, SendFlags::empty(), &all_nodes);
         }
     }
 }

@@ -1,56 +1,156 @@
-//! Whole files, written so that a reader sees the old one or the new one, and read like any hostile input.
+//! Whole files: each replacement is a rename, so a reader sees the old file or the new one, and each is read like
+//! hostile input.
+//!
+//! Theory of operation. The new content goes to a temporary file, `.PID.NAME.new`, which is renamed to NAME when it is
+//! complete. The name starts with a dot and bears our process id, so two writers never share one, and no container
+//! runtime reads a configuration that ends in `.new`. After an error the old file is there as it was, and no temporary
+//! file. A writer that is killed leaves its temporary file: the next synced replacement of the same file, [`sweep`], or
+//! [`remove_temporaries`] removes it.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::OFlags;
 
-/// Puts `bytes` in the place of the file at `path`, with mode 0600: temporary file, rename. The temporary file starts
-/// with a dot and bears our process id, so two writers never share one. After an error the old file is there as it was,
-/// and no temporary.
+/// How one file is replaced.
+#[derive(Clone, Copy, Debug)]
+pub struct Replacement<'a> {
+    path: &'a Path,
+    /// Where the temporary file lies.
+    directory: &'a Path,
+    mode: u32,
+    synced: bool,
+}
+
+/// Replaces the file at `path`, with mode 0600.
 ///
-/// What is written so outlives its writer, not the machine: it is for the run directory, which a power loss empties as it
+/// The new file outlives its writer, not the machine: this is for the run directory, which a power loss empties as it
 /// ends the pods. Nothing is synced: that costs milliseconds where the directory lies on a disk after all, and there a
 /// power loss may leave records that cannot be read.
 ///
 /// # Errors
 /// `InvalidInput` for a path without a file name; what the system calls give.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    put(path, bytes, |_| Ok(()))
+    Replacement::of(path).write(bytes)
 }
 
-/// The same for what has to outlive the machine: makes the directory where it is missing (mode 0700), and syncs the file
-/// before it is renamed, the directory afterwards.
+/// Replaces the file at `path`, with mode 0600, so that the new one outlives the machine ([`Replacement::synced`]).
+/// Makes the directory where it is missing, with mode 0700.
 ///
 /// # Errors
 /// As of [`replace`].
 pub fn replace_for_good(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    make_directory(path, 0o700)?;
+    Replacement::of(path).synced().write(bytes)
+}
+
+/// Makes the directory of the file at `path`, and those above it, with `mode` where they are missing.
+///
+/// # Errors
+/// As of [`replace`].
+pub fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     DirBuilder::new()
         .recursive(true)
-        .mode(0o700)
-        .create(directory)?;
-    put(path, bytes, File::sync_all)?;
-    File::open(directory)?.sync_all()
+        .mode(mode)
+        .create(directory)
 }
 
-fn put(path: &Path, bytes: &[u8], settle: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
-    let temporary = temporary_for(path)?;
-    let filled = fill(&temporary, bytes).and_then(|file| settle(&file));
-    let renamed = filled.and_then(|()| fs::rename(&temporary, path));
-    if renamed.is_err() {
-        // The error that matters is the first; a full disk should not hold half a file besides.
-        let _ = fs::remove_file(&temporary);
+impl<'a> Replacement<'a> {
+    /// Of the file at `path`: mode 0600, not synced, the temporary file beside it.
+    pub fn of(path: &'a Path) -> Replacement<'a> {
+        Replacement {
+            path,
+            directory: path.parent().unwrap_or(Path::new("/")),
+            mode: 0o600,
+            synced: false,
+        }
     }
-    renamed
+
+    /// With this mode, whatever the umask is.
+    pub fn mode(self, mode: u32) -> Replacement<'a> {
+        Replacement { mode, ..self }
+    }
+
+    /// Synced: the file before it is renamed, its directory afterwards. Removes the temporary files of killed writers
+    /// first, so only one process at a time should write: another one that writes now fails at its rename.
+    pub fn synced(self) -> Replacement<'a> {
+        let synced = true;
+        Replacement { synced, ..self }
+    }
+
+    /// With the temporary file in `directory`, which must be of the same file system.
+    pub fn from_directory(self, directory: &'a Path) -> Replacement<'a> {
+        Replacement { directory, ..self }
+    }
+
+    /// Replaces the file.
+    ///
+    /// # Errors
+    /// As of [`replace`].
+    pub fn write(self, bytes: &[u8]) -> io::Result<()> {
+        self.write_checked(bytes, |_| Ok(()))
+    }
+
+    /// Replaces the file if `check` accepts the complete temporary file, which is closed by then.
+    ///
+    /// # Errors
+    /// As of [`replace`], and the check's.
+    pub fn write_checked(
+        self,
+        bytes: &[u8],
+        check: impl FnOnce(&Path) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.put(|temporary| {
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(self.mode)
+                .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+                .open(temporary)?;
+            file.set_permissions(Permissions::from_mode(self.mode))?;
+            file.write_all(bytes)?;
+            if self.synced {
+                file.sync_all()?;
+            }
+            drop(file);
+            check(temporary)
+        })
+    }
+
+    /// Renames what `make` makes at the path that it is given, and returns what it returns.
+    pub(crate) fn put<T>(self, make: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+        let name = self.path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        if self.synced {
+            remove_temporaries(self.path, self.directory);
+        }
+        let mut temporary = OsString::from(format!(".{}.", std::process::id()));
+        temporary.push(name);
+        temporary.push(SUFFIX);
+        let temporary = self.directory.join(temporary);
+        let renamed = make(&temporary).and_then(|made| {
+            fs::rename(&temporary, self.path)?;
+            Ok(made)
+        });
+        if renamed.is_err() {
+            // The error that matters is the first; a full disk should not hold half a file besides.
+            let _ = fs::remove_file(&temporary);
+        } else if self.synced
+            && let Some(directory) = self.path.parent()
+        {
+            File::open(directory)?.sync_all()?;
+        }
+        renamed
+    }
 }
 
-/// Reads the file at `path`, of at most `limit` bytes, that nobody but root and our own user can have written. Never
-/// waits: a pipe is refused. Follows no symbolic link.
+/// Reads the file at `path`, of at most `limit` bytes. Refuses one that other users than root and our own can have
+/// written, and what is no regular file: it never waits for a pipe, and follows no symbolic link.
 ///
 /// # Errors
 /// The refusal in words; what the system calls give.
@@ -79,9 +179,9 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Removes the temporary files that killed writers left in `directory`: of [`replace`], and not written since `age`, which
-/// must be longer than any writer takes; zero where nobody else writes, and then all go, whatever the clock says. Returns
-/// how many others there are. A directory that is not there holds none.
+/// Removes the temporary files that killed writers left in `directory` and that were not written since `age`, which must
+/// be longer than any writer takes; zero where no other process writes, and then all go, whatever the clock says. Returns
+/// how many others there are. A directory that does not exist holds none.
 ///
 /// # Errors
 /// What the system calls give.
@@ -93,7 +193,7 @@ pub fn sweep(directory: &Path, age: Duration) -> io::Result<usize> {
     let mut left = 0;
     for entry in entries {
         let entry = entry?;
-        if !is_temporary(&entry.file_name()) {
+        if target_of(&entry.file_name()).is_none() {
             continue;
         }
         let written = entry.metadata().and_then(|found| found.modified());
@@ -106,7 +206,7 @@ pub fn sweep(directory: &Path, age: Duration) -> io::Result<usize> {
             Ok(_) => Err(io::ErrorKind::ResourceBusy.into()),
             Err(error) => Err(error),
         };
-        // One that its own attachment's DEL was faster with is gone; one that cannot go does not keep the others.
+        // A DEL of its attachment may have removed it first; one that cannot be removed does not keep the others.
         if removed.is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {
             left += 1;
         }
@@ -114,38 +214,39 @@ pub fn sweep(directory: &Path, age: Duration) -> io::Result<usize> {
     Ok(left)
 }
 
-/// `.PID.NAME`.
-fn is_temporary(name: &OsStr) -> bool {
-    let parts = name.to_str().and_then(|name| name.strip_prefix('.'));
-    parts
-        .and_then(|parts| parts.split_once('.'))
-        .is_some_and(|(writer, written)| writer.parse::<u32>().is_ok() && !written.is_empty())
+/// Removes the temporary files that killed writers of the file at `path` left in `directory`. One that cannot be removed
+/// stays.
+pub fn remove_temporaries(path: &Path, directory: &Path) {
+    for temporary in temporaries(path, directory) {
+        let _ = fs::remove_file(temporary);
+    }
 }
 
-/// `.PID.NAME` beside the file at `path`, which [`sweep`] removes.
-pub(crate) fn temporary_for(path: &Path) -> io::Result<PathBuf> {
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let mut temporary = OsString::from(format!(".{}.", std::process::id()));
-    temporary.push(name);
-    Ok(path.with_file_name(temporary))
+/// The temporary files in `directory` of the file at `path`.
+pub fn temporaries(path: &Path, directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_of_path = |name: &OsStr| {
+        let target = target_of(name);
+        target.is_some_and(|target| path.file_name() == Some(target.as_ref()))
+    };
+    entries
+        .filter(|entry| is_of_path(&entry.file_name()))
+        .map(|entry| entry.path())
+        .collect()
 }
 
-fn fill(path: &Path, bytes: &[u8]) -> io::Result<File> {
-    let mut out = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-        .open(path)?;
-    out.write_all(bytes)?;
-    Ok(out)
+/// NAME of a temporary file `.PID.NAME.new`, or `.PID.NAME` as older releases wrote it.
+fn target_of(temporary: &OsStr) -> Option<&str> {
+    let (writer, target) = temporary.to_str()?.strip_prefix('.')?.split_once('.')?;
+    let target = target.strip_suffix(SUFFIX).unwrap_or(target);
+    (writer.parse::<u32>().is_ok() && !target.is_empty()).then_some(target)
 }
 
 fn too_long() -> io::Error {
     io::Error::other("it is longer than any Tartan writes")
 }
 
+const SUFFIX: &str = ".new";
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 #[cfg(test)]
@@ -247,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_back_keeps_nothing_where_nobody_writes() {
+    fn a_clock_that_was_set_back_keeps_nothing_where_no_process_writes() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(".77.c1:eth0.json");
         let file = File::create(&path).unwrap();
@@ -257,5 +358,62 @@ mod tests {
         assert_eq!(sweep(directory.path(), minute).unwrap(), 1);
         assert_eq!(sweep(directory.path(), Duration::ZERO).unwrap(), 0);
         assert!(!path.exists());
+    }
+
+    fn names(directory: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_synced_replacement_clears_the_temporary_files_of_killed_writers() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("plugin");
+        fs::write(directory.path().join(".12345.plugin.new"), "half").unwrap();
+        fs::write(directory.path().join(".x.plugin.new"), "not ours").unwrap();
+        fs::write(&path, "old").unwrap();
+        let running = File::open(&path).unwrap();
+        let replacement = Replacement::of(&path).mode(0o755).synced();
+        replacement
+            .write_checked(b"new", |file| {
+                assert_eq!(fs::read(file).unwrap(), b"new");
+                assert_eq!(fs::read(&path).unwrap(), b"old");
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(io::read_to_string(running).unwrap(), "old");
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o755);
+        assert_eq!(names(directory.path()), [".x.plugin.new", "plugin"]);
+    }
+
+    #[test]
+    fn what_fails_the_check_never_gets_the_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("plugin");
+        fs::write(&path, "old").unwrap();
+        let replacement = Replacement::of(&path).mode(0o755).synced();
+        let refused = replacement.write_checked(b"new", |_| Err(io::Error::other("no")));
+        assert!(refused.is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(names(directory.path()), ["plugin"]);
+    }
+
+    #[test]
+    fn the_temporary_file_of_a_configuration_is_none_that_a_runtime_reads() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("10-x.conflist");
+        let is_hidden = |file: &Path| {
+            let name = file.file_name().unwrap().to_str().unwrap();
+            assert!(name.starts_with('.') && name.ends_with(".new"), "{name}");
+            Ok(())
+        };
+        Replacement::of(&path)
+            .write_checked(b"{}", is_hidden)
+            .unwrap();
     }
 }

@@ -24,9 +24,8 @@ use std::path::{Path, PathBuf};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::RunDir;
-use crate::atomic_file;
 use crate::run_dir::LONGEST_FILE;
+use crate::{FileAction, RunDir, atomic_file};
 
 pub use error::Error;
 pub use lock::Lock;
@@ -65,16 +64,16 @@ pub struct Attachment {
     pub mac: String,
     /// The Kubernetes pod, where the runtime named it.
     pub pod: Option<PodName>,
-    /// When the record was first written, in Unix seconds. For people.
+    /// When the record was first written, in Unix seconds. Shown to users, not acted upon.
     pub created: u64,
-    /// The ADD that wrote it, as no other calls itself: process id and clock.
+    /// The ADD that wrote it, unique: process id and clock.
     /// Empty in a record of an older plugin.
     #[serde(default)]
     pub written_by: String,
     /// How far the attachment had come when the record was written.
     #[serde(default)]
     pub state: State,
-    /// What the runtime allows the pod to send and receive; none: as much as there is.
+    /// What the runtime allows the pod to send and receive; none: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Bandwidth>,
     /// MTU of both ends, in bytes; 0 in a record of an older plugin.
@@ -92,7 +91,7 @@ pub struct Attachment {
     /// node routes it to the pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_sources: Vec<IpNet>,
-    /// The pod's annotations, where the runtime tells them, less the long ones.
+    /// The pod's annotations, where the runtime sends them, without the long ones.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }
@@ -133,7 +132,7 @@ pub enum State {
     /// The address is taken; the interface may or may not exist.
     #[default]
     Reserved,
-    /// The interface stands and the agent has adopted it.
+    /// The interface is complete and the agent has adopted it.
     Attached,
 }
 
@@ -142,8 +141,8 @@ impl Attachment {
     pub const VERSION: u32 = 1;
 
     /// Name of the device that shapes what comes from the pod. It is there
-    /// while there is a limit of that direction; whoever removes the host's
-    /// end removes it too, because the kernel does not.
+    /// while there is a limit of that direction; a caller that removes the host's
+    /// end must remove it too, because the kernel does not.
     pub fn limiter_ifname(&self) -> String {
         limiter_ifname(&self.host_ifname)
     }
@@ -169,26 +168,24 @@ impl Attachment {
     /// ([`RunDir::make`]).
     ///
     /// # Errors
-    /// [`Error::Name`] for an impossible name, [`Error::Write`] when the disk
+    /// [`Error::Name`] for an impossible name, [`Error::File`] when the disk
     /// is full or the directory is missing; an older record then stays.
     pub fn write(&self, run: &RunDir) -> Result<(), Error> {
         let path = Self::path(run, &self.container, &self.ifname)?;
         serde_json::to_vec(self)
             .map_err(io::Error::from)
             .and_then(|bytes| atomic_file::replace(&path, &bytes))
-            .map_err(|source| Error::Write { path, source })
+            .map_err(FileAction::Write.failed(&path))?;
+        Ok(())
     }
 
     /// Reads one record.
     ///
     /// # Errors
-    /// [`Error::Read`], [`Error::Parse`], [`Error::Version`], or
+    /// [`Error::File`], [`Error::Parse`], [`Error::Version`], or
     /// [`Error::Misnamed`] when the file bears another attachment's name.
     pub fn read(path: &Path) -> Result<Attachment, Error> {
-        let bytes = atomic_file::read(path, LONGEST_FILE).map_err(|source| Error::Read {
-            path: path.to_path_buf(),
-            source,
-        })?;
+        let bytes = atomic_file::read(path, LONGEST_FILE).map_err(FileAction::Read.failed(path))?;
         let record: Attachment = serde_json::from_slice(&bytes).map_err(|source| Error::Parse {
             path: path.to_path_buf(),
             source,
@@ -212,13 +209,13 @@ impl Attachment {
     /// already gone is success.
     ///
     /// # Errors
-    /// [`Error::Name`] and [`Error::Remove`].
+    /// [`Error::Name`] and [`Error::File`].
     pub fn remove(&self, run: &RunDir) -> Result<(), Error> {
         remove(&Self::path(run, &self.container, &self.ifname)?)
     }
 }
 
-/// The limiter's name of the attachment whose host's end is `host_ifname`.
+/// The name of the limiter that belongs to the host's end `host_ifname`.
 pub fn limiter_ifname(host_ifname: &str) -> String {
     let own = host_ifname.strip_prefix(HOST_IFNAME_PREFIX);
     format!("{LIMITER_IFNAME_PREFIX}{}", own.unwrap_or(host_ifname))
@@ -232,27 +229,23 @@ pub type Listed = (PathBuf, Result<Attachment, Error>);
 /// A directory that does not exist holds none.
 ///
 /// # Errors
-/// [`Error::Read`] when the directory itself cannot be listed.
+/// [`Error::File`] when the directory itself cannot be listed.
 pub fn list(run: &RunDir) -> Result<Vec<Listed>, Error> {
     let directory = run.attachments();
-    let unreadable = |source| Error::Read {
-        path: directory.clone(),
-        source,
-    };
     let entries = match fs::read_dir(&directory) {
         Ok(entries) => entries,
         Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(source) => return Err(unreadable(source)),
+        Err(source) => return Err(FileAction::Read.failed(&directory)(source).into()),
     };
     let mut records = Vec::new();
     for entry in entries {
-        let path = entry.map_err(unreadable)?.path();
+        let path = entry.map_err(FileAction::Read.failed(&directory))?.path();
         if !is_record(&path) {
             continue;
         }
         match Attachment::read(&path) {
             // Its DEL came between our listing and our reading.
-            Err(Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.is_not_found() => {}
             read => records.push((path, read)),
         }
     }
@@ -264,33 +257,17 @@ pub fn list(run: &RunDir) -> Result<Vec<Listed>, Error> {
 /// that was killed; gone already is success.
 ///
 /// # Errors
-/// [`Error::Remove`].
+/// [`Error::File`].
 pub fn remove(path: &Path) -> Result<(), Error> {
-    remove_temporaries(path);
-    match fs::remove_file(path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::Remove {
-            path: path.to_path_buf(),
-            source,
-        }),
-        _ => Ok(()),
+    // They hold no address, so one that cannot be removed is left.
+    if let Some(directory) = path.parent() {
+        atomic_file::remove_temporaries(path, directory);
     }
-}
-
-/// `.PID.NAME`, as `atomic_file` names them. They hold no address, so one that
-/// cannot be removed is left.
-fn remove_temporaries(path: &Path) {
-    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-        return;
-    };
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let temporary = entry.file_name();
-        let of_ours = temporary.to_str().and_then(|temporary| {
-            let (writer, written) = temporary.strip_prefix('.')?.split_once('.')?;
-            Some(writer.parse::<u32>().is_ok() && name == written)
-        });
-        if of_ours == Some(true) {
-            let _ = fs::remove_file(entry.path());
+    match fs::remove_file(path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(FileAction::Remove.failed(path)(source).into())
         }
+        _ => Ok(()),
     }
 }
 
@@ -299,21 +276,20 @@ fn remove_temporaries(path: &Path) {
 /// older one of that name is replaced; gone already is success.
 ///
 /// # Errors
-/// [`Error::Remove`].
+/// [`Error::File`].
 pub fn set_aside(path: &Path) -> Result<PathBuf, Error> {
     let mut name = std::ffi::OsString::from(DAMAGED);
     name.push(path.file_name().unwrap_or_default());
     let aside = path.with_file_name(name);
     match fs::rename(path, &aside) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::Remove {
-            path: path.to_path_buf(),
-            source,
-        }),
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(FileAction::Remove.failed(path)(source).into())
+        }
         _ => Ok(aside),
     }
 }
 
-/// The container and interface name that the name of a record's file tells,
+/// The container and interface name in the name of a record's file,
 /// whatever its content.
 pub fn named_by(path: &Path) -> Option<(String, String)> {
     let name = path.file_name()?.to_str()?.strip_suffix(SUFFIX)?;

@@ -10,57 +10,20 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use cni_shim::api::Request;
 use cni_shim::protocol::request::Target;
 use cni_shim::protocol::{CniResult, NetConf, Verb};
 use cni_shim::{Attachment, RunDir, State};
 use ipnet::IpNet;
 
-use crate::agent::{Agent, Call};
+use crate::agent::Agent;
+use crate::check_error::CheckError;
 use crate::delegate::Delegate;
 use crate::error::Error;
 use crate::inventory::{self, MAIN_TABLE};
 use crate::link_name::mac_text;
 use crate::netlink::{Link, Netlink};
 use crate::netns::Netns;
-
-/// What is not as it should be.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Fault {
-    #[error("no attachment is recorded")]
-    NoRecord,
-    #[error("the attachment was never finished")]
-    HalfMade,
-    #[error("the attachment is of another network namespace: this path was given to another pod")]
-    OtherNetns,
-    #[error("the interface {name} is missing")]
-    NoLink { name: String },
-    #[error("the interface {name} is down")]
-    Down { name: String },
-    #[error("the interface {name} has MAC {found}, not {expected}")]
-    Mac {
-        name: String,
-        found: String,
-        expected: String,
-    },
-    #[error("the interface {name} has MTU {found}, not {expected}")]
-    Mtu {
-        name: String,
-        found: u32,
-        expected: u32,
-    },
-    #[error("the address {address} is missing in the pod")]
-    NoAddress { address: IpAddr },
-    #[error("the result has {address}, which the attachment has not")]
-    NotOurs { address: IpAddr },
-    #[error("the pod's route to {destination} is missing")]
-    NoRoute { destination: IpNet },
-    #[error("the node's route to {destination} is missing")]
-    NoHostRoute { destination: IpNet },
-    #[error("the neighbour {address} is missing on {name}")]
-    NoNeighbour { address: IpAddr, name: String },
-    #[error("the pod's rule for what leaves from {address} is missing")]
-    NoRule { address: IpAddr },
-}
 
 /// Serves CHECK.
 pub(crate) fn check(target: &Target, conf: &NetConf) -> Result<(), Error> {
@@ -80,30 +43,30 @@ pub(crate) fn check(target: &Target, conf: &NetConf) -> Result<(), Error> {
     // The agent answers once it would deliver; asking again changes nothing.
     let deadline = Instant::now() + AGENT_WAIT;
     let agent = Agent::connect(&run.socket(), deadline)?;
-    Ok(agent.call(Call::adopt(&target.key), deadline)?)
+    Ok(agent.call(&Request::adopt(&target.key), deadline)?)
 }
 
 fn recorded(run: &RunDir, target: &Target, netns: &Netns) -> Result<Attachment, Error> {
     let path = Attachment::path(run, &target.key.container, &target.key.ifname)?;
     let record = match Attachment::read(&path) {
-        Err(error) if error.is_not_found() => return Err(Fault::NoRecord.into()),
+        Err(error) if error.is_not_found() => return Err(CheckError::NoRecord.into()),
         read => read?,
     };
     if record.state != State::Attached {
-        return Err(Fault::HalfMade.into());
+        return Err(CheckError::HalfMade.into());
     }
     if record.netns_inode != netns.inode() {
-        return Err(Fault::OtherNetns.into());
+        return Err(CheckError::OtherNetns.into());
     }
     Ok(record)
 }
 
 fn check_host(host: &mut Netlink, record: &Attachment) -> Result<(), Error> {
     let name = &record.host_ifname;
-    let link = standing(host, name)?;
+    let link = expect_up(host, name)?;
     let expected = u32::from(record.mtu);
     if expected != 0 && link.mtu != expected {
-        return Err(Fault::Mtu {
+        return Err(CheckError::Mtu {
             name: name.clone(),
             found: link.mtu,
             expected,
@@ -117,7 +80,7 @@ fn check_host(host: &mut Netlink, record: &Attachment) -> Result<(), Error> {
             route.destination == destination && route.index == Some(link.index)
         };
         if !routes.iter().any(leads_there) {
-            return Err(Fault::NoHostRoute { destination }.into());
+            return Err(CheckError::NoHostRoute { destination }.into());
         }
     }
     for address in record.addresses.iter().map(IpNet::addr) {
@@ -133,16 +96,16 @@ fn check_pod(
     previous: &CniResult,
 ) -> Result<(), Error> {
     let name = &record.ifname;
-    let link = standing(pod, name)?;
-    let told = previous.interfaces.iter().find(|interface| {
+    let link = expect_up(pod, name)?;
+    let reported = previous.interfaces.iter().find(|interface| {
         interface.sandbox.as_ref() == Some(&target.netns) && interface.name == *name
     });
-    let expected = told.and_then(|interface| interface.mac.clone());
+    let expected = reported.and_then(|interface| interface.mac.clone());
     let expected = expected.unwrap_or_else(|| record.mac.clone());
     let found = mac_text(&link.mac);
     if !found.eq_ignore_ascii_case(&expected) {
         let name = name.clone();
-        return Err(Fault::Mac {
+        return Err(CheckError::Mac {
             name,
             found,
             expected,
@@ -151,7 +114,7 @@ fn check_pod(
     }
     // Larger would lose packets; smaller is another plugin's choice.
     if record.mtu != 0 && link.mtu > u32::from(record.mtu) {
-        return Err(Fault::Mtu {
+        return Err(CheckError::Mtu {
             name: name.clone(),
             found: link.mtu,
             expected: record.mtu.into(),
@@ -174,7 +137,7 @@ fn check_addresses(
     let present = inventory::addresses(pod, link.index)?;
     let held: Vec<IpAddr> = record.addresses.iter().map(IpNet::addr).collect();
     if let Some(address) = held.iter().find(|address| !present.contains(address)) {
-        return Err(Fault::NoAddress { address: *address }.into());
+        return Err(CheckError::NoAddress { address: *address }.into());
     }
     // Those of the result that are said to be on our interface: no other
     // plugin gives it any, unless it did and they are there.
@@ -186,7 +149,7 @@ fn check_addresses(
         });
         let address = ip.address.addr();
         if ours && !held.contains(&address) && !present.contains(&address) {
-            return Err(Fault::NotOurs { address }.into());
+            return Err(CheckError::NotOurs { address }.into());
         }
     }
     Ok(())
@@ -200,15 +163,15 @@ fn check_routes(
 ) -> Result<(), Error> {
     let mut routes = inventory::routes(pod, true)?;
     routes.extend(inventory::routes(pod, false)?);
-    for told in &previous.routes {
-        let table = told.metrics.iter().find(|(key, _)| *key == "table");
+    for reported in &previous.routes {
+        let table = reported.metrics.iter().find(|(key, _)| *key == "table");
         let table = table.map_or(u64::from(MAIN_TABLE), |(_, table)| *table);
-        let destination = told.dst.trunc();
+        let destination = reported.dst.trunc();
         let there = |route: &inventory::SeenRoute| {
             route.destination == destination && route.leads && u64::from(route.table) == table
         };
         if !routes.iter().any(there) {
-            return Err(Fault::NoRoute { destination }.into());
+            return Err(CheckError::NoRoute { destination }.into());
         }
     }
     let Some(table) = record.table else {
@@ -218,7 +181,7 @@ fn check_routes(
         let rules = inventory::source_rules(pod, address.is_ipv4())?;
         let mut rules = rules.iter();
         if !rules.any(|rule| rule.source == address && rule.table == table) {
-            return Err(Fault::NoRule { address }.into());
+            return Err(CheckError::NoRule { address }.into());
         }
         let own = |route: &&inventory::SeenRoute| {
             let family = route.destination.addr().is_ipv4() == address.is_ipv4();
@@ -226,17 +189,17 @@ fn check_routes(
         };
         if !routes.iter().any(|route| own(&route)) {
             let destination = everything(address);
-            return Err(Fault::NoRoute { destination }.into());
+            return Err(CheckError::NoRoute { destination }.into());
         }
     }
     Ok(())
 }
 
-fn standing(netlink: &mut Netlink, name: &str) -> Result<Link, Error> {
+fn expect_up(netlink: &mut Netlink, name: &str) -> Result<Link, Error> {
     let name = name.to_owned();
     match netlink.link(&name)? {
-        None => Err(Fault::NoLink { name }.into()),
-        Some(link) if !link.up => Err(Fault::Down { name }.into()),
+        None => Err(CheckError::NoLink { name }.into()),
+        Some(link) if !link.up => Err(CheckError::Down { name }.into()),
         Some(link) => Ok(link),
     }
 }
@@ -256,7 +219,7 @@ fn expect_neighbour(
         return Ok(());
     }
     let name = name.to_owned();
-    Err(Fault::NoNeighbour { address, name }.into())
+    Err(CheckError::NoNeighbour { address, name }.into())
 }
 
 /// The gateway of each of the pod's families.

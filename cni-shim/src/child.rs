@@ -1,15 +1,14 @@
-//! A program that is run to its end, but not for ever: what it may take of time
-//! and say is bounded, and what it started is ended with it.
+//! Runs a program to its end, within bounds of time and output. What the program
+//! started is ended with it.
 //!
 //! It is a process group of its own. Its input and output are fed and read side
 //! by side, so that neither waits for the other, and what it left behind with
 //! its output open is not waited for.
 //!
-//! One whose parent is killed goes on to its end. PR_SET_PDEATHSIG would have to
+//! Where this process is killed the program goes on to its end. PR_SET_PDEATHSIG would have to
 //! be set between fork and exec, where only unsafe code runs; and an IPAM plugin
-//! that is ended in the middle leaves worse than one that finishes, since what
-//! it gave is found again: the record says whose it is, and DEL, a repeated ADD
-//! or GC gives it back.
+//! that is ended in the middle leaves worse than one that finishes: what a
+//! finished one gave is known, by the record, and DEL, a repeated ADD or GC gives it back.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,11 +22,11 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 /// How it ended.
 #[derive(Debug)]
 pub(crate) enum Ended {
-    /// By itself; what it said.
+    /// By itself; what it printed.
     Itself { status: ExitStatus, output: Vec<u8> },
     /// By us, because its time was over.
     Late,
-    /// By us, because it said more than it may.
+    /// By us, because it printed more than it may.
     TooLong,
 }
 
@@ -47,7 +46,7 @@ pub(crate) fn run(
         .spawn()?;
     let talked = talk(&mut child, input, longest, deadline);
     if !matches!(talked, Ok(Talk::Over(_))) {
-        // Nobody else has this id while it is not waited for.
+        // The kernel gives this id to no other process before it is waited for.
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
     }
     let status = child.wait()?;

@@ -8,8 +8,9 @@ use std::io::{self, Read, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use cni_shim::Json;
 use cni_shim::protocol::net_conf::Rejection;
-use cni_shim::protocol::{Json, NetConf, Request, Version};
+use cni_shim::protocol::{NetConf, Request, Version};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::{Value, json};
 
@@ -52,9 +53,9 @@ fn serve(request: &Request, conf: &NetConf) -> Result<Option<Value>, Error> {
     Ok(None)
 }
 
-/// The `cniVersion` on standard input, which VERSION repeats. Nobody has to
-/// send one, nor to close its end: what does not come at once is not waited
-/// for, and nonsense is nothing.
+/// The `cniVersion` on standard input, which VERSION repeats. A caller need
+/// neither send one nor close its end: this does not wait for what does not come at
+/// once, and ignores what is no version.
 fn version_asked() -> Option<Version> {
     let deadline = Instant::now() + PATIENCE;
     let stdin = io::stdin();
@@ -77,7 +78,7 @@ fn version_asked() -> Option<Version> {
     }
 }
 
-/// Somebody ran the plugin by hand.
+/// Says what this program is, to a user who ran it by hand.
 fn introduce() -> ExitCode {
     eprintln!(
         "tartan-cni {}: the CNI plugin of Tartan\nCNI protocol versions supported: {}",
@@ -92,7 +93,7 @@ fn fail(error: &Error, version: Version) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// A runtime that does not read its answer has to be told by the exit code.
+/// Where the runtime does not read its answer, the exit code says so.
 fn print(value: &Value) -> ExitCode {
     let mut output = io::stdout().lock();
     match writeln!(output, "{value}").and_then(|()| output.flush()) {

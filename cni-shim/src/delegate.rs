@@ -3,21 +3,22 @@
 //! environment and standard input, its standard error is ours, and what it
 //! refuses we refuse in its words.
 //!
-//! Whoever kills us does not kill it. What it still gives then would be given
-//! to nobody, were it told to give back before, and what it still takes back
-//! would be another ADD's: so it inherits the attachment's lock ([`Lock`]).
+//! It goes on when we are killed. What it gives then would be lost if a DEL had
+//! asked it to give back before, and what it takes back could be a later ADD's:
+//! so it inherits the attachment's lock ([`Lock`]), and later calls wait for it.
 
 use std::io;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use cni_shim::Json;
 use cni_shim::attachment::Lock;
 use cni_shim::protocol::request::SearchPath;
-use cni_shim::protocol::{CniResult, Json, Key, NetConf, Verb, result};
+use cni_shim::protocol::{AttachmentKey, CniResult, NetConf, Verb, result};
 
 use crate::child::{self, Ended};
-use crate::error::TRY_LATER;
+use crate::code;
 
 /// An IPAM plugin that was found.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub(crate) struct Delegate<'a> {
     patience: Duration,
 }
 
-/// Why it did not serve.
+/// Why it gave no usable answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(
@@ -72,13 +73,13 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// What it said, where the specification has a word for it; else ours.
+    /// Its own code, where the specification has one for it; else ours.
     pub(crate) fn code(&self) -> u32 {
         match self {
-            Error::NotFound { .. } => 7,
-            Error::Late { .. } => TRY_LATER,
-            Error::Failed { code, .. } if *code == u64::from(TRY_LATER) => TRY_LATER,
-            _ => DELEGATE_FAILED,
+            Error::NotFound { .. } => code::CONFIGURATION,
+            Error::Late { .. } => code::TRY_LATER,
+            Error::Failed { code, .. } if *code == u64::from(code::TRY_LATER) => code::TRY_LATER,
+            _ => code::DELEGATE_FAILED,
         }
     }
 
@@ -87,7 +88,7 @@ impl Error {
         matches!(self, Error::NotFound { .. })
     }
 
-    /// Whether it said itself that it does not serve, so that it gave nothing.
+    /// Whether it refused by itself, so that it gave nothing.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Error::Failed { code, .. } if *code != 0)
     }
@@ -122,7 +123,7 @@ impl<'a> Delegate<'a> {
         })
     }
 
-    /// ADD: what it gives.
+    /// Runs it with ADD; returns its result.
     pub(crate) fn add(&self, lock: &Lock) -> Result<CniResult, Error> {
         let output = self.run(Verb::Add, None, lock)?;
         let kind = || self.kind.to_owned();
@@ -141,18 +142,18 @@ impl<'a> Delegate<'a> {
         Ok(result)
     }
 
-    /// DEL of one attachment, which need not be that of the request: of host-local
-    /// there is none yet that knows GC.
-    pub(crate) fn delete(&self, key: &Key, lock: &Lock) -> Result<(), Error> {
+    /// Runs it with DEL of one attachment, which need not be that of the request: no
+    /// host-local knows GC yet.
+    pub(crate) fn delete(&self, key: &AttachmentKey, lock: &Lock) -> Result<(), Error> {
         self.run(Verb::Del, Some(key), lock).map(|_| ())
     }
 
-    /// The request's own verb, where it has no answer.
+    /// Runs it with the request's own verb, where that has no answer.
     pub(crate) fn forward(&self, verb: Verb) -> Result<(), Error> {
         self.run(verb, None, &Lock::none()).map(|_| ())
     }
 
-    fn run(&self, verb: Verb, key: Option<&Key>, lock: &Lock) -> Result<Vec<u8>, Error> {
+    fn run(&self, verb: Verb, key: Option<&AttachmentKey>, lock: &Lock) -> Result<Vec<u8>, Error> {
         let ended = self.execute(verb, key, lock).map_err(|source| Error::Run {
             program: self.program.clone(),
             source,
@@ -184,7 +185,7 @@ impl<'a> Delegate<'a> {
         })
     }
 
-    fn execute(&self, verb: Verb, key: Option<&Key>, lock: &Lock) -> io::Result<Ended> {
+    fn execute(&self, verb: Verb, key: Option<&AttachmentKey>, lock: &Lock) -> io::Result<Ended> {
         let _lent = lock.lend()?;
         let mut command = Command::new(&self.program);
         if let Some(key) = key {
@@ -195,9 +196,6 @@ impl<'a> Delegate<'a> {
         child::run(command, &self.conf.input, LONGEST_ANSWER, self.patience)
     }
 }
-
-/// Ours, beyond those of the specification.
-const DELEGATE_FAILED: u32 = 107;
 
 /// Longer than a plugin that asks a server over the network takes, shorter than
 /// a runtime waits for us.
@@ -246,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_refuses_is_told_in_its_words() {
+    fn its_refusal_is_passed_on_in_its_words() {
         let script = r#"echo '{"code":11,"msg":"later","details":"much"}'; exit 1"#;
         let error = with_script(script, |delegate| delegate.add(&Lock::none())).unwrap_err();
         assert_eq!(error.to_string(), "ipam plugin x failed (ADD): later");

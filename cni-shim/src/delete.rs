@@ -3,20 +3,21 @@
 //! Whatever is missing (the namespace, the record, the link, the agent, a
 //! usable configuration) is success; DEL may come twice, late, or without any
 //! ADD. The link is found by the name of its host's end, so a namespace path
-//! that was given to another pod meanwhile harms nobody.
+//! that was given to another pod since does no harm.
 //!
-//! An ADD of the same attachment that is still at work is waited for, and what
-//! it made is removed.
+//! DEL waits for an ADD of the same attachment that is still at work, and removes
+//! what that ADD made.
 
+use cni_shim::api::Request;
 use cni_shim::attachment::Lock;
 use cni_shim::protocol::request::Target;
-use cni_shim::protocol::{Key, NetConf};
+use cni_shim::protocol::{AttachmentKey, NetConf};
 use cni_shim::{Attachment, RunDir, attachment};
 
-use crate::agent::{self, Call};
+use crate::agent;
 use crate::delegate::Delegate;
 use crate::error::Error;
-use crate::fault;
+use crate::failpoint;
 use crate::link_name;
 use crate::netlink::{LinkId, Netlink};
 use crate::owner;
@@ -33,7 +34,7 @@ pub(crate) fn delete(target: &Target, conf: &NetConf) -> Result<(), Error> {
         Ok(record) => teardown::remove(&mut host, &run, &record, &target.path, conf, &lock)?,
         Err(error) => {
             remove_unrecorded(&mut host, &run, key, conf)?;
-            fault::after("link-removed")?;
+            failpoint::after("link-removed")?;
             if !error.is_not_found() {
                 let aside = attachment::set_aside(&path)?;
                 eprintln!("tartan-cni: {error}; set aside as {}", aside.display());
@@ -42,16 +43,16 @@ pub(crate) fn delete(target: &Target, conf: &NetConf) -> Result<(), Error> {
             attachment::remove(&path)?;
         }
     }
-    agent::tell(&run.socket(), Call::release(key));
+    agent::notify(&run.socket(), &Request::release(key));
     Ok(())
 }
 
-/// The link that an ADD would have made, unless a record says that it is
-/// another's.
+/// Removes the link that an ADD would have made, unless another attachment's
+/// record names it.
 fn remove_unrecorded(
     host: &mut Netlink,
     run: &RunDir,
-    key: &Key,
+    key: &AttachmentKey,
     conf: &NetConf,
 ) -> Result<(), Error> {
     let name = link_name::host_ifname(&conf.name, key, 0);
@@ -67,8 +68,8 @@ fn remove_unrecorded(
     Ok(host.remove_link(LinkId::Name(&attachment::limiter_ifname(&name)))?)
 }
 
-/// An IPAM plugin may hold an address of which no record tells: the ADD died
-/// before, or the record was lost.
+/// Asks the IPAM plugin to free what it may hold although no record says so: the
+/// ADD was killed before, or the record was lost.
 fn free_by_delegate(target: &Target, conf: &NetConf, lock: &Lock) -> Result<(), Error> {
     let Some(kind) = &conf.ipam else {
         return Ok(());
@@ -76,7 +77,7 @@ fn free_by_delegate(target: &Target, conf: &NetConf, lock: &Lock) -> Result<(), 
     match Delegate::find(kind, &target.path, conf) {
         Ok(delegate) => Ok(delegate.delete(&target.key, lock)?),
         Err(missing) => {
-            // Perhaps there was no ADD at all: a pod must not stay for that.
+            // Perhaps there was no ADD at all: the pod must not stay because of that.
             eprintln!("tartan-cni: {missing}");
             Ok(())
         }

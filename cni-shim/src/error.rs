@@ -7,9 +7,10 @@ use cni_shim::protocol::{Version, net_conf, request, result};
 use cni_shim::{attachment, node_file, range};
 use serde_json::{Value, json};
 
-use crate::{agent, check, delegate, fault, netlink, netns, veth};
+use crate::check_error::CheckError;
+use crate::{agent, code, delegate, failpoint, netlink, netns, veth};
 
-/// Why a request was not served. What each says, its module says.
+/// Why a request was not served. Each module words its own errors.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(transparent)]
@@ -28,20 +29,20 @@ pub(crate) enum Error {
     Node(#[from] node_file::Error),
     #[error(transparent)]
     Range(#[from] range::Error),
-    /// The range is full, and by whom.
+    /// The range is full, and what holds its addresses.
     #[error("{full}")]
     Full { full: range::Error, by: String },
-    /// An address that was asked for and that somebody has.
+    /// An address that was asked for and is in use.
     #[error("{address} was asked for and is taken: it is held by {holder}")]
     Taken { address: IpAddr, holder: String },
-    /// An address that was asked for and that pods of this node cannot have.
+    /// An address that was asked for and that no pod of this node can have.
     #[error("{address} was asked for and is not for pods of this node: its subnets are {subnets}")]
     Foreign { address: IpAddr, subnets: String },
     #[error("an MTU of {mtu} is too small for IPv6: set \"mtu\" to 1280 or more")]
     SmallMtu { mtu: u16 },
     #[error("allowedSources has {prefix} and the pod no address of that family")]
     SourceFamily { prefix: ipnet::IpNet },
-    /// Its route would take what goes to other pods.
+    /// Its route would attract traffic of other pods.
     #[error(
         "allowedSources has {prefix}, in which pods of the cluster live: list addresses outside the cluster network"
     )]
@@ -56,16 +57,16 @@ pub(crate) enum Error {
     Agent(#[from] agent::Error),
     #[error(transparent)]
     Delegate(#[from] delegate::Error),
-    /// CHECK: it is not as it should be.
+    /// CHECK: the attachment is not as ADD made it.
     #[error(transparent)]
-    Check(#[from] check::Fault),
+    Check(#[from] CheckError),
     /// STATUS: an ADD would fail now.
     #[error("pods cannot be attached now: {reason}")]
     NotAvailable {
         /// What an ADD would say.
         reason: Box<Error>,
     },
-    /// STATUS: neither would an ADD be served, nor are the pods there are.
+    /// STATUS: an ADD would fail now, and the pods of this node may be cut off.
     #[error("pods cannot be attached now, and those there are may be cut off: {reason}")]
     CutOff { reason: Box<Error> },
     /// GC: what could not be removed, all of it.
@@ -74,53 +75,54 @@ pub(crate) enum Error {
     #[error("the attachment was removed while it was made: did a DEL run beside this ADD?")]
     Removed,
     #[error(transparent)]
-    Fault(#[from] fault::Fault),
+    Failpoint(#[from] failpoint::Error),
 }
 
 impl Error {
     /// The code of SPEC section 5, "Error", or from 100 on one of ours.
     pub(crate) fn code(&self) -> u32 {
         match self {
-            Error::Request(_) => ENVIRONMENT,
+            Error::Request(_) => code::ENVIRONMENT,
             Error::Conf(error) => match error {
-                net_conf::Error::Read { .. } | net_conf::Error::TooLong => IO,
-                net_conf::Error::Decode { .. } | net_conf::Error::Kind { .. } => DECODE,
-                net_conf::Error::Version { .. } | net_conf::Error::NotInVersion { .. } => VERSION,
-                net_conf::Error::Field { .. } => FIELD,
+                net_conf::Error::Read { .. } | net_conf::Error::TooLong => code::IO,
+                net_conf::Error::Decode { .. } | net_conf::Error::Kind { .. } => code::DECODE,
+                net_conf::Error::Version { .. } | net_conf::Error::NotInVersion { .. } => {
+                    code::VERSION
+                }
+                net_conf::Error::Field { .. } => code::FIELD,
                 net_conf::Error::NoName
                 | net_conf::Error::Name { .. }
-                | net_conf::Error::NoAttachments => CONFIGURATION,
+                | net_conf::Error::NoAttachments => code::CONFIGURATION,
             },
             Error::SmallMtu { .. } | Error::SourceFamily { .. } | Error::SourceOfPods { .. } => {
-                FIELD
+                code::FIELD
             }
-            Error::Previous { .. } => DECODE,
-            Error::NoPrevious | Error::Foreign { .. } | Error::Result(_) => CONFIGURATION,
-            Error::Netns(_) => NETNS,
-            Error::Node(node_file::Error::Missing { .. }) => TRY_LATER,
-            Error::Range(range::Error::Exhausted { .. }) | Error::Full { .. } => EXHAUSTED,
+            Error::Previous { .. } => code::DECODE,
+            Error::NoPrevious | Error::Foreign { .. } | Error::Result(_) => code::CONFIGURATION,
+            Error::Netns(_) => code::NETNS,
+            Error::Node(node_file::Error::Missing { .. }) => code::TRY_LATER,
+            Error::Range(range::Error::Exhausted { .. }) | Error::Full { .. } => code::EXHAUSTED,
             Error::Range(range::Error::NoSubnet | range::Error::Busy { .. })
-            | Error::Record(attachment::Error::AtWork { .. }) => TRY_LATER,
-            Error::Node(_) | Error::Record(_) | Error::Range(_) => IO,
-            Error::Taken { .. } => BUSY,
-            Error::Veth(veth::Error::Exists { .. }) => INTERFACE_EXISTS,
-            Error::Veth(veth::Error::Routed { .. }) => BUSY,
-            Error::Agent(agent::Error::Unreachable { .. }) => TRY_LATER,
-            Error::Agent(agent::Error::Refused { .. }) => REFUSED,
+            | Error::Record(attachment::Error::AtWork { .. }) => code::TRY_LATER,
+            Error::Node(_) | Error::Record(_) | Error::Range(_) => code::IO,
+            Error::Taken { .. } => code::BUSY,
+            Error::Veth(veth::Error::Exists { .. }) => code::INTERFACE_EXISTS,
+            Error::Veth(veth::Error::Routed { .. }) => code::BUSY,
+            Error::Agent(agent::Error::Unreachable { .. }) => code::TRY_LATER,
+            Error::Agent(agent::Error::Refused { .. }) => code::REFUSED,
             Error::Delegate(error) => error.code(),
-            Error::Check(_) => NOT_AS_IT_SHOULD_BE,
-            Error::NotAvailable { .. } => NOT_AVAILABLE,
-            Error::CutOff { .. } => CUT_OFF,
+            Error::Check(_) => code::NOT_AS_IT_SHOULD_BE,
+            Error::NotAvailable { .. } => code::NOT_AVAILABLE,
+            Error::CutOff { .. } => code::CUT_OFF,
             Error::Veth(_)
             | Error::Netlink(_)
             | Error::Several(_)
             | Error::Removed
-            | Error::Fault(_) => KERNEL,
+            | Error::Failpoint(_) => code::KERNEL,
         }
     }
 
-    /// The error result: what is wrong in `msg`, why and what to do about it
-    /// in `details`.
+    /// The error result: `msg` says what is wrong, `details` why and what to do.
     pub(crate) fn to_json(&self, version: Version) -> Value {
         let mut details = self.details();
         let mut cause = match self {
@@ -149,7 +151,7 @@ impl Error {
                 "the container runtime sets them; by hand, see the CNI specification, section 2",
             ),
             Error::Request(request::Error::UnknownVerb { .. }) => {
-                one("ADD, DEL, CHECK, GC, STATUS and VERSION are spoken")
+                one("ADD, DEL, CHECK, GC, STATUS and code::VERSION are spoken")
             }
             Error::Full { by, .. } => vec![by.clone()],
             Error::Taken { .. } => {
@@ -166,23 +168,6 @@ impl Error {
         }
     }
 }
-
-const VERSION: u32 = 1;
-const FIELD: u32 = 2;
-const ENVIRONMENT: u32 = 4;
-const IO: u32 = 5;
-const DECODE: u32 = 6;
-const CONFIGURATION: u32 = 7;
-const NETNS: u32 = 8;
-pub(crate) const TRY_LATER: u32 = 11;
-const NOT_AVAILABLE: u32 = 50;
-const CUT_OFF: u32 = 51;
-const EXHAUSTED: u32 = 100;
-const BUSY: u32 = 101;
-const REFUSED: u32 = 103;
-pub(crate) const KERNEL: u32 = 104;
-const INTERFACE_EXISTS: u32 = 105;
-const NOT_AS_IT_SHOULD_BE: u32 = 106;
 
 #[cfg(test)]
 mod tests {
@@ -213,7 +198,7 @@ mod tests {
             socket: "/run/tartan/tartan.sock".into(),
             source: io::Error::from_raw_os_error(111),
         });
-        assert_eq!(reason.code(), TRY_LATER);
+        assert_eq!(reason.code(), code::TRY_LATER);
         let error = Error::NotAvailable {
             reason: Box::new(reason),
         };

@@ -2,22 +2,22 @@
 //!
 //! Only attachments of the network asked about, and only what was there when
 //! the request came: an ADD that runs beside it writes a record that the
-//! runtime could not know yet, and one that is half made has a while to be
-//! finished. What cannot be removed stops nothing, and all of it is told at the
-//! end.
+//! runtime could not know yet, and an ADD at work gets time to finish. GC goes on
+//! past what it cannot remove, and reports all of it at the end.
 
 use std::collections::HashSet;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
+use cni_shim::api::Request;
 use cni_shim::protocol::request::SearchPath;
-use cni_shim::protocol::{Key, NetConf, Verb, net_conf};
+use cni_shim::protocol::{AttachmentKey, NetConf, Verb, net_conf};
 use cni_shim::{Attachment, RunDir, State, attachment};
 
-use crate::agent::{self, Call};
+use crate::agent;
 use crate::delegate::{Delegate, PATIENCE};
 use crate::error::Error;
-use crate::fault;
+use crate::failpoint;
 use crate::link_name;
 use crate::netlink::{LinkId, Netlink};
 use crate::owner;
@@ -28,7 +28,7 @@ pub(crate) fn gc(path: &SearchPath, conf: &NetConf) -> Result<(), Error> {
     let began = SystemTime::now();
     let deadline = Instant::now() + PATIENCE;
     let valid = conf.valid.as_ref();
-    let valid: HashSet<&Key> = valid
+    let valid: HashSet<&AttachmentKey> = valid
         .ok_or(net_conf::Error::NoAttachments)?
         .iter()
         .collect();
@@ -36,10 +36,10 @@ pub(crate) fn gc(path: &SearchPath, conf: &NetConf) -> Result<(), Error> {
     let mut host = Netlink::open()?;
     let mut errors = Vec::new();
     let records = attachment::list(&run)?;
-    // Asked for records that cannot be read alone. Where the kernel does not say, such a record may be somebody's.
-    let mut strangers = false;
+    // Needed for records that cannot be read alone. Where the kernel gives no list, such a record may belong to an interface.
+    let mut has_unclaimed = false;
     if records.iter().any(|(_, record)| record.is_err()) {
-        strangers = unclaimed(&mut host, &records).unwrap_or_else(|error| {
+        has_unclaimed = unclaimed(&mut host, &records).unwrap_or_else(|error| {
             errors.push(error.to_string());
             true
         });
@@ -48,7 +48,7 @@ pub(crate) fn gc(path: &SearchPath, conf: &NetConf) -> Result<(), Error> {
         let Some((container, ifname)) = attachment::named_by(&file) else {
             continue;
         };
-        let key = Key { container, ifname };
+        let key = AttachmentKey { container, ifname };
         if valid.contains(&key) {
             continue;
         }
@@ -73,15 +73,15 @@ pub(crate) fn gc(path: &SearchPath, conf: &NetConf) -> Result<(), Error> {
                 teardown::remove(&mut host, &run, &record, path, conf, &lock)
             }
             (Err(_), Err(error)) if error.is_not_found() => continue,
-            (Err(_), Err(error)) if is_of_nobody(&file, &error, strangers, began) => {
+            (Err(_), Err(error)) if is_orphaned(&file, &error, has_unclaimed, began) => {
                 set_aside(&file, &error)
             }
             (Err(_), Err(error)) => remove_damaged(&mut host, &key, conf, &file, &error),
-            // Whom we waited for has finished or removed it, or an ADD has written its own since.
+            // The call that we waited for has finished or removed it, or an ADD has written a new record since.
             _ => continue,
         };
         match removed {
-            Ok(()) => agent::tell(&run.socket(), Call::release(&key)),
+            Ok(()) => agent::notify(&run.socket(), &Request::release(&key)),
             Err(error) => errors.push(format!("{key}: {error}")),
         }
     }
@@ -99,7 +99,7 @@ pub(crate) fn gc(path: &SearchPath, conf: &NetConf) -> Result<(), Error> {
 /// its ADD may still be at work.
 fn is_young(file: &Path, state: State, began: SystemTime) -> bool {
     let Ok(written) = file.metadata().and_then(|metadata| metadata.modified()) else {
-        // Its DEL was faster.
+        // Its DEL has removed it.
         return true;
     };
     let margin = match state {
@@ -115,14 +115,14 @@ fn is_young(file: &Path, state: State, began: SystemTime) -> bool {
 /// the link that this network's ADD would have made is there.
 fn remove_damaged(
     host: &mut Netlink,
-    key: &Key,
+    key: &AttachmentKey,
     conf: &NetConf,
     file: &Path,
     error: &attachment::Error,
 ) -> Result<(), Error> {
     let name = link_name::host_ifname(&conf.name, key, 0);
     let found = host.link(&name)?;
-    fault::after("link-looked-up")?;
+    failpoint::after("link-looked-up")?;
     if found.is_none() {
         return Ok(());
     }
@@ -131,17 +131,17 @@ fn remove_damaged(
     set_aside(file, error)
 }
 
-/// Whether a record that cannot be read has nothing behind it, of whichever
-/// network: it is older than any ADD takes, and every interface of a pod has a
-/// record that can be read. One of another release is left to that.
-fn is_of_nobody(
+/// Whether a record that cannot be read, of whichever network, has no interface:
+/// it is older than any ADD takes, and every interface of a pod has a record that
+/// can be read. A record of another release is left to that release.
+fn is_orphaned(
     file: &Path,
     error: &attachment::Error,
-    strangers: bool,
+    has_unclaimed: bool,
     began: SystemTime,
 ) -> bool {
     let of_another_release = matches!(error, attachment::Error::Version { .. });
-    !strangers && !of_another_release && !is_young(file, State::Reserved, began)
+    !has_unclaimed && !of_another_release && !is_young(file, State::Reserved, began)
 }
 
 /// Whether there is an interface of a pod whose record cannot be read.
@@ -152,7 +152,7 @@ fn unclaimed(host: &mut Netlink, records: &[attachment::Listed]) -> Result<bool,
         .map(|record| record.host_ifname.as_str())
         .collect();
     let mut names = host.link_names()?.into_iter();
-    fault::after("links-listed")?;
+    failpoint::after("links-listed")?;
     Ok(names.any(|name| {
         name.starts_with(attachment::HOST_IFNAME_PREFIX) && !claimed.contains(name.as_str())
     }))
@@ -164,12 +164,12 @@ fn set_aside(file: &Path, error: &attachment::Error) -> Result<(), Error> {
     Ok(())
 }
 
-/// However long the removals before it took: the agent looks at each lock for a moment.
+/// However long the removals before it took: the agent holds each lock for a moment when it checks it.
 const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 
-/// File times lag behind the clock by as much.
+/// File times lag behind the clock by up to this.
 const TICK: Duration = Duration::from_millis(5);
 
-/// Longer than any ADD is at work after it has written its record: for a
+/// Longer than any ADD takes after it has written its record: it waits for a
 /// delegated IPAM plugin, the range's lock and the agent.
 const LONGEST_ADD: Duration = Duration::from_secs(60);

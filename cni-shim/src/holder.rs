@@ -1,12 +1,12 @@
-//! Who holds a lock, for people.
+//! Which process holds a lock, for error messages.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// `process PID (NAME)` of whoever has a `flock` on the file at `path`; none
-/// where the kernel does not tell.
+/// `process PID (NAME)` of the process that has a `flock` on the file at `path`;
+/// none where the kernel does not say.
 pub(crate) fn of(path: &Path) -> Option<String> {
     let file = fs::metadata(path).ok()?;
     let locks = locks().ok()?;
@@ -15,8 +15,8 @@ pub(crate) fn of(path: &Path) -> Option<String> {
     Some(format!("process {pid} ({})", name.trim_end()))
 }
 
-/// All locks there are, a page of them at once and consistent: between two reads
-/// of less, one that goes hides another (fs/seq_file.c counts lines).
+/// All locks, read a page at a time so that each page is consistent: between two
+/// smaller reads a lock that is released hides another (fs/seq_file.c counts lines).
 fn locks() -> io::Result<String> {
     let mut text = String::with_capacity(LONG_LIST);
     File::open("/proc/locks")?.read_to_string(&mut text)?;
@@ -46,7 +46,7 @@ fn has_open(pid: u32, file: &Metadata) -> bool {
     })
 }
 
-/// In bytes; with room for it, nothing is read piecemeal.
+/// In bytes; a buffer of this size avoids small reads.
 const LONG_LIST: usize = 64 << 10;
 
 #[cfg(test)]
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_holder_is_found_and_who_waits_is_not() {
+    fn the_holder_is_found_and_a_waiting_process_is_not() {
         let locks = "1: FLOCK  ADVISORY  WRITE 708 00:1a:42 0 EOF\n\
                      1: -> FLOCK  ADVISORY  WRITE 709 00:1a:43 0 EOF\n\
                      2: POSIX  ADVISORY  WRITE 710 00:1a:43 0 EOF\n\
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_has_the_file_open_is_named() {
+    fn only_a_process_that_has_the_file_open_is_named() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let metadata = file.as_file().metadata().unwrap();
         assert!(has_open(std::process::id(), &metadata));
@@ -78,7 +78,7 @@ mod tests {
         other.kill().unwrap();
         other.wait().unwrap();
         assert!(!has_open(0, &metadata));
-        rustix::fs::flock(file.as_file(), rustix::fs::FlockOperation::LockExclusive).unwrap();
+        file.as_file().lock().unwrap();
         let named = of(file.path()).unwrap();
         assert!(
             named.starts_with(&format!("process {} (", std::process::id())),

@@ -36,7 +36,7 @@ pub(crate) struct SeenNeighbour {
     pub(crate) address: IpAddr,
     /// On which interface.
     pub(crate) index: u32,
-    /// Whether somebody set it for good.
+    /// Whether it is permanent (NUD_PERMANENT).
     pub(crate) permanent: bool,
 }
 
@@ -199,7 +199,7 @@ fn family(v4: bool) -> AddressFamily {
     }
 }
 
-/// The table of routes that nobody chose another for.
+/// The table of routes for which no other table was chosen.
 pub(crate) const MAIN_TABLE: u32 = RouteHeader::RT_TABLE_MAIN as u32;
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! What Tartan's CNI plugin and its agent share: the run directory, the note
-//! the agent leaves about the node, the attachment record and the address
-//! range. And the CNI protocol, apart from what it does to anything: it is the
-//! plugin's alone, and in here because fuzzing needs a library (`fuzz/`).
+//! the agent leaves about the node, the attachment record, the address range, the
+//! requests on the agent's socket, and how files and JSON are read. The parsing of
+//! the CNI protocol is the plugin's alone; it is here because fuzzing needs a
+//! library (`fuzz/`).
 //!
 //! The run directory *is* the database of attachments. The plugin writes one
 //! record per (container, interface name) before it makes anything; the agent
-//! lists the directory when it starts and is told of each change in between.
+//! lists the directory when it starts, and the plugin reports each change after that.
 //! There is nothing to replay and nothing to compact, and DEL works with the
 //! agent down.
 //!
@@ -13,14 +14,19 @@
 
 #![forbid(unsafe_code)]
 
+pub mod api;
 pub mod atomic_file;
 pub mod attachment;
+pub mod file_error;
 mod holder;
+pub mod json;
 pub mod node_file;
 pub mod protocol;
 pub mod range;
 pub mod run_dir;
 
 pub use attachment::{Attachment, Bandwidth, PodName, RateLimit, State, list};
+pub use file_error::{FileAction, FileError};
+pub use json::Json;
 pub use node_file::NodeFile;
 pub use run_dir::RunDir;

@@ -11,20 +11,20 @@
 //! change: records of an older plugin would name other links.
 
 use cni_shim::attachment::HOST_IFNAME_PREFIX;
-use cni_shim::protocol::Key;
+use cni_shim::protocol::AttachmentKey;
 
 /// MAC of every host end. Locally administered, and the same for all: each
 /// pod sees one neighbour, its gateway, whichever node it is on.
 pub(crate) const HOST_MAC: [u8; 6] = [0xee; 6];
 
 /// Name of the host end.
-pub(crate) fn host_ifname(network: &str, key: &Key, attempt: u8) -> String {
+pub(crate) fn host_ifname(network: &str, key: &AttachmentKey, attempt: u8) -> String {
     let hash = hash(network, key, attempt);
     format!("{HOST_IFNAME_PREFIX}{:010x}", hash >> 24)
 }
 
 /// MAC of the pod's end: locally administered, unicast, the rest from the hash.
-pub(crate) fn pod_mac(network: &str, key: &Key) -> [u8; 6] {
+pub(crate) fn pod_mac(network: &str, key: &AttachmentKey) -> [u8; 6] {
     let [a, b, c, d, e, ..] = hash(network, key, 0).to_le_bytes();
     [0x02, a, b, c, d, e]
 }
@@ -35,7 +35,7 @@ pub(crate) fn mac_text(mac: &[u8]) -> String {
     bytes.join(":")
 }
 
-fn hash(network: &str, key: &Key, attempt: u8) -> u64 {
+fn hash(network: &str, key: &AttachmentKey, attempt: u8) -> u64 {
     // No part holds a zero byte, so zeros keep them apart.
     let parts = [network, &key.container, &key.ifname];
     let bytes = parts
@@ -58,8 +58,8 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    fn key(container: &str, ifname: &str) -> Key {
-        Key {
+    fn key(container: &str, ifname: &str) -> AttachmentKey {
+        AttachmentKey {
             container: container.to_owned(),
             ifname: ifname.to_owned(),
         }

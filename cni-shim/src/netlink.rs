@@ -21,7 +21,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
 
 use answer::{describe, kernel_words, parse, split};
-pub(crate) use batch::Change;
+pub(crate) use batch::ChangeRequest;
 pub(crate) use error::Error;
 
 mod answer;
@@ -145,9 +145,9 @@ impl<S: AsFd> Netlink<S> {
         Ok(found)
     }
 
-    /// Does `work` when it is our turn with the kernel's lock of interfaces. A writer of /proc/sys who finds it taken
-    /// tries again and again (`restart_syscall`) and keeps a core from everybody meanwhile; who asks by netlink sleeps
-    /// until it is free. So something is asked, and `work` done before anything else, even before the answer is read.
+    /// Does `work` when it is our turn with the kernel's lock of interfaces. A writer of /proc/sys that finds it taken
+    /// tries again and again (`restart_syscall`) and keeps a core busy; a netlink request sleeps until the lock is free.
+    /// So this makes a request, and does `work` at once, even before it reads the answer.
     pub(crate) fn in_turn<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let doing = "wait for our turn";
         let mut question = LinkMessage::default();
@@ -157,7 +157,7 @@ impl<S: AsFd> Netlink<S> {
         self.append(&mut request, question, NLM_F_REQUEST | NLM_F_ACK);
         let asked = self.send(doing, &request);
         let done = work();
-        // Nothing depends on the answer, and what is left of it is passed over by whoever asks next.
+        // Nothing depends on the answer; the next request skips what is left of it.
         let _ = asked.and_then(|()| self.hear(doing, |_| {}));
         done
     }
@@ -182,7 +182,7 @@ impl<S: AsFd> Netlink<S> {
 
     /// Removes an interface, and with a veth its other end. It is gone from the
     /// kernel's tables, with its addresses and routes, a millisecond after the
-    /// call; the call itself returns only when nobody reads it any more, which
+    /// call; the call itself returns only when no CPU reads it any more, which
     /// takes two RCU grace periods (net/core/dev.c, `netdev_run_todo`). One
     /// that is not there is success.
     ///

@@ -1,4 +1,4 @@
-//! What the agent tells the plugin about the node.
+//! What the plugin learns from the agent about the node.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,8 +7,8 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::RunDir;
-use crate::atomic_file;
 use crate::run_dir::LONGEST_FILE;
+use crate::{FileAction, FileError, atomic_file};
 
 /// The node as the plugin needs to know it: `node.json` in the run directory.
 ///
@@ -33,14 +33,9 @@ pub enum Error {
         /// The file looked for.
         path: PathBuf,
     },
-    /// It is there and cannot be read.
-    #[error("cannot read {path}: check its owner and mode (root, 0600)")]
-    Read {
-        /// The file in question.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
+    /// It is there and cannot be read, or cannot be replaced.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// Its content is not what the agent writes.
     #[error("{path} is not a node file: restart the agent, which writes it anew")]
     Parse {
@@ -49,22 +44,14 @@ pub enum Error {
         /// Where parsing stopped.
         source: serde_json::Error,
     },
-    /// It could not be replaced.
-    #[error("cannot write {path}: check free space and that its directory is writable by root")]
-    Write {
-        /// The file in question.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
 }
 
 impl NodeFile {
     /// Reads the file.
     ///
     /// # Errors
-    /// [`Error::Missing`] before the agent's first write; [`Error::Read`] and
-    /// [`Error::Parse`] when somebody else wrote there.
+    /// [`Error::Missing`] before the agent's first write; [`Error::File`] and
+    /// [`Error::Parse`] when another program wrote there.
     pub fn read(run: &RunDir) -> Result<NodeFile, Error> {
         let path = run.node();
         let bytes = match atomic_file::read(&path, LONGEST_FILE) {
@@ -72,7 +59,7 @@ impl NodeFile {
             Err(source) if source.kind() == io::ErrorKind::NotFound => {
                 return Err(Error::Missing { path });
             }
-            Err(source) => return Err(Error::Read { path, source }),
+            Err(source) => return Err(FileAction::Read.failed(&path)(source).into()),
         };
         serde_json::from_slice(&bytes).map_err(|source| Error::Parse { path, source })
     }
@@ -81,13 +68,14 @@ impl NodeFile {
     /// The run directory must exist ([`RunDir::make`]).
     ///
     /// # Errors
-    /// [`Error::Write`] when the file cannot be replaced; the old one stays.
+    /// [`Error::File`] when the file cannot be replaced; the old one stays.
     pub fn write(&self, run: &RunDir) -> Result<(), Error> {
         let path = run.node();
         serde_json::to_vec(self)
             .map_err(io::Error::from)
             .and_then(|bytes| atomic_file::replace(&path, &bytes))
-            .map_err(|source| Error::Write { path, source })
+            .map_err(FileAction::Write.failed(&path))?;
+        Ok(())
     }
 }
 
@@ -116,13 +104,25 @@ mod tests {
     fn each_failure_is_its_own() {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::under(root.path());
-        assert!(matches!(node().write(&run), Err(Error::Write { .. })));
+        assert!(matches!(
+            node().write(&run),
+            Err(Error::File(FileError {
+                action: FileAction::Write,
+                ..
+            }))
+        ));
         assert!(matches!(NodeFile::read(&run), Err(Error::Missing { .. })));
         run.make().unwrap();
         std::fs::write(run.node(), b"{\"subnets\":[").unwrap();
         assert!(matches!(NodeFile::read(&run), Err(Error::Parse { .. })));
         std::fs::remove_file(run.node()).unwrap();
         std::fs::create_dir(run.node()).unwrap();
-        assert!(matches!(NodeFile::read(&run), Err(Error::Read { .. })));
+        assert!(matches!(
+            NodeFile::read(&run),
+            Err(Error::File(FileError {
+                action: FileAction::Read,
+                ..
+            }))
+        ));
     }
 }

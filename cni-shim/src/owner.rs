@@ -1,45 +1,51 @@
-//! Calls for the same attachment, which no runtime should make at once, come one
-//! after the other, and where one cannot be waited for any longer they do not
-//! harm each other all the same: whose lock it is, and whose record.
+//! Which call owns an attachment: by its lock and by its record.
+//!
+//! Calls for the same attachment, which no runtime should make at once, run one
+//! after the other. Where a call stops waiting for another one, the record says
+//! which ADD the attachment belongs to, so neither removes what is the other's.
 
 use std::time::Duration;
 
 use cni_shim::attachment::{self, Lock};
-use cni_shim::protocol::Key;
+use cni_shim::protocol::AttachmentKey;
 use cni_shim::{Attachment, RunDir};
 
 use crate::delegate::PATIENCE;
 use crate::error::Error;
-use crate::fault;
+use crate::failpoint;
 
-/// Seen from one ADD, or from whoever has read what that one wrote.
+/// The ADD that a record belongs to, compared with the ADD that wrote a known record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// That ADD.
-    Us,
-    /// There is none, or none that can be read.
-    Nobody,
+    /// The same ADD.
+    This,
+    /// No ADD: there is no record, or none that can be read.
+    None,
     /// Another ADD.
-    Another,
+    Other,
 }
 
-/// The attachment's lock, for who may fail: waits at most `patience`.
-pub(crate) fn lock(run: &RunDir, key: &Key, patience: Duration) -> Result<Lock, attachment::Error> {
-    if fault::is_to_stop() {
-        // Who has us stand still asks what becomes of one whose lock was seized, not for how long it is waited for.
+/// Takes the attachment's lock; waits at most `patience`.
+pub(crate) fn lock(
+    run: &RunDir,
+    key: &AttachmentKey,
+    patience: Duration,
+) -> Result<Lock, attachment::Error> {
+    if failpoint::is_stop_set() {
+        // A test that stops the plugin asks what happens after its lock was seized, not how long others wait for it.
         return Ok(Lock::none());
     }
     Lock::take(run, &key.container, &key.ifname, patience)
 }
 
-/// The same for DEL, which goes on whatever becomes of it: after as long as an
+/// The same for DEL, which goes on in any case: after as long as an
 /// IPAM plugin may take it seizes the lock.
-pub(crate) fn lock_or_seize(run: &RunDir, key: &Key) -> Lock {
+pub(crate) fn lock_or_seize(run: &RunDir, key: &AttachmentKey) -> Lock {
     let taken = lock(run, key, PATIENCE).or_else(|error| match error {
         attachment::Error::AtWork { .. } => {
             eprintln!(
-                "tartan-cni: {error}; not waited for any more: an ADD takes back what it still makes, what an ipam \
-                 plugin without a caller gives from now on is lost"
+                "tartan-cni: {error}; DEL waits no longer: an ADD removes what it still makes, but an address that an ipam \
+                 plugin whose caller was killed gives from now on is lost"
             );
             Lock::seize(run, &key.container, &key.ifname)
         }
@@ -48,8 +54,8 @@ pub(crate) fn lock_or_seize(run: &RunDir, key: &Key) -> Lock {
     or_none(taken)
 }
 
-/// None where it cannot be made, on a full disk say: what is there is removed
-/// all the same.
+/// The lock, or a lock of nothing where it cannot be made, on a full disk say: the
+/// caller removes the attachment all the same.
 pub(crate) fn or_none(taken: Result<Lock, attachment::Error>) -> Lock {
     taken.unwrap_or_else(|error| {
         // Without their directory there are no records, and perhaps there was no ADD.
@@ -60,21 +66,21 @@ pub(crate) fn or_none(taken: Result<Lock, attachment::Error>) -> Lock {
     })
 }
 
-/// Who has written the record that is there in the place of `record`.
+/// Which ADD wrote the record that is now in the place of `record`.
 pub(crate) fn owner(run: &RunDir, record: &Attachment) -> Result<Owner, attachment::Error> {
     let path = Attachment::path(run, &record.container, &record.ifname)?;
     Ok(match Attachment::read(&path) {
-        Ok(found) if found.written_by == record.written_by => Owner::Us,
-        Ok(_) => Owner::Another,
-        Err(_) => Owner::Nobody,
+        Ok(found) if found.written_by == record.written_by => Owner::This,
+        Ok(_) => Owner::Other,
+        Err(_) => Owner::None,
     })
 }
 
-/// A DEL that did not wait for us any more is taking the record away, or has,
-/// and must not see it come back; an ADD after that has its own.
+/// Refuses to go on with an attachment that a DEL has taken over: the DEL removes
+/// the record, which must not come back, and a later ADD writes its own.
 pub(crate) fn expect_ours(run: &RunDir, record: &Attachment, lock: &Lock) -> Result<(), Error> {
     match owner(run, record)? {
-        Owner::Us if lock.stands() => Ok(()),
+        Owner::This if lock.is_valid() => Ok(()),
         _ => Err(Error::Removed),
     }
 }

@@ -9,14 +9,12 @@
 //! pkg/skel): environment (code 4), standard input (5), JSON (6), name (7),
 //! whether the version knows the verb (1), whether we know the version (1).
 
-pub mod json;
 pub mod net_conf;
 pub mod request;
 pub mod result;
 pub mod version;
 
-pub use json::Json;
 pub use net_conf::NetConf;
-pub use request::{Key, Request, Target, Verb};
+pub use request::{AttachmentKey, Request, Target, Verb};
 pub use result::CniResult;
 pub use version::Version;

@@ -4,7 +4,7 @@
 //! module keeps no list of its own. Allocation runs under an exclusive
 //! `flock` on `attachments/.lock`, from before the records are listed until
 //! the new one is written, so two processes never choose the same address;
-//! the kernel drops the lock with the process that held it. Nobody waits longer
+//! the kernel drops the lock with the process that held it. No process waits longer
 //! than [`LOCK_WAIT`] for a holder that was stopped.
 //!
 //! A released address rests, so that no peer, no resolver and no connection
@@ -21,7 +21,7 @@
 //! One address per family is given, from the first subnet that has room.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::OpenOptionsExt;
@@ -30,11 +30,9 @@ use std::sync::mpsc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ipnet::IpNet;
-use rustix::fs::FlockOperation;
-use rustix::io::Errno;
 
 use crate::holder;
-use crate::{RunDir, atomic_file, run_dir};
+use crate::{FileAction, FileError, RunDir, atomic_file, run_dir};
 
 use resting::Resting;
 
@@ -56,26 +54,21 @@ pub enum Error {
     #[error("cannot lock the address range: make its directory first")]
     Directory {
         /// Which directory, and why.
-        source: run_dir::Error,
+        source: FileError,
     },
-    /// The lock could not be taken.
-    #[error("cannot lock {path}: check its owner and mode (root, 0600)")]
-    Lock {
-        /// The lock file.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// Somebody holds the lock far longer than an allocation takes.
+    /// The lock could not be taken, or the address given last not be noted.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Another process holds the lock far longer than an allocation takes.
     #[error(
-        "{path} is locked, for longer than {} s, by {}: see what it waits for, or end it",
+        "{path} has been locked for more than {} s by {}: see what it waits for, or end it",
         waited.as_secs(),
         holder.as_deref().unwrap_or("a process that cannot be named")
     )]
     Busy {
         /// The lock file.
         path: PathBuf,
-        /// Process id and name of who holds it, where the kernel tells.
+        /// Process id and name of the holder, where the kernel says.
         holder: Option<String>,
         /// How long it was waited for.
         waited: Duration,
@@ -96,55 +89,47 @@ pub enum Error {
         /// How many it has for pods.
         capacity: u128,
     },
-    /// The address given last could not be noted.
-    #[error("cannot write {path}: check free space and that its directory is writable by root")]
-    Cursor {
-        /// The file in question.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
 }
 
 impl Range {
     /// Makes the directories if need be and waits for the lock, at most
     /// [`LOCK_WAIT`]. A holder keeps it for a few milliseconds and waits for
-    /// nobody meanwhile.
+    /// nothing in that time.
     ///
     /// # Errors
-    /// [`Error::Directory`], [`Error::Lock`], [`Error::Busy`].
+    /// [`Error::Directory`], [`Error::File`], [`Error::Busy`].
     pub fn lock(run: &RunDir) -> Result<Range, Error> {
         Range::lock_within(run, LOCK_WAIT)
     }
 
     fn lock_within(run: &RunDir, patience: Duration) -> Result<Range, Error> {
         let (path, lock) = open_lock(run)?;
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        match lock.try_lock() {
             Ok(()) => Ok(Range::locked(run, lock)),
-            Err(Errno::WOULDBLOCK) => match wait_for(lock, patience) {
+            Err(TryLockError::WouldBlock) => match wait_for(lock, patience) {
                 Ok(Some(lock)) => Ok(Range::locked(run, lock)),
                 Ok(None) => Err(Error::Busy {
                     holder: holder::of(&path),
                     path,
                     waited: patience,
                 }),
-                Err(source) => Err(refused(path, source)),
+                Err(source) => Err(FileAction::Lock.failed(&path)(source).into()),
             },
-            Err(errno) => Err(refused(path, errno.into())),
+            Err(TryLockError::Error(source)) => Err(FileAction::Lock.failed(&path)(source).into()),
         }
     }
 
-    /// The same for who must not wait, not even for a holder that was stopped:
-    /// none while somebody else has the lock.
+    /// The same for a caller that must not wait, not even for a holder that was
+    /// stopped: none while another process has the lock.
     ///
     /// # Errors
     /// As [`Range::lock`].
     pub fn try_lock(run: &RunDir) -> Result<Option<Range>, Error> {
         let (path, lock) = open_lock(run)?;
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        match lock.try_lock() {
             Ok(()) => Ok(Some(Range::locked(run, lock))),
-            Err(Errno::WOULDBLOCK) => Ok(None),
-            Err(errno) => Err(refused(path, errno.into())),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(source)) => Err(FileAction::Lock.failed(&path)(source).into()),
         }
     }
 
@@ -160,7 +145,7 @@ impl Range {
     /// dropping the range.
     ///
     /// # Errors
-    /// [`Error::NoSubnet`], [`Error::Exhausted`], [`Error::Cursor`]; nothing
+    /// [`Error::NoSubnet`], [`Error::Exhausted`], [`Error::File`]; nothing
     /// is given then.
     pub fn take(&self, subnets: &[IpNet], taken: &HashSet<IpAddr>) -> Result<Vec<IpNet>, Error> {
         let path = self.run.attachments().join(".last");
@@ -174,7 +159,7 @@ impl Range {
         serde_json::to_vec(&last)
             .map_err(io::Error::from)
             .and_then(|bytes| write_hint(&path, &bytes))
-            .map_err(|source| Error::Cursor { path, source })?;
+            .map_err(FileAction::Write.failed(&path))?;
         resting.compact(&self.run);
         Ok(given
             .into_iter()
@@ -183,18 +168,17 @@ impl Range {
     }
 }
 
-/// flock(2) knows no deadline but lets its waiters in by turns, so a thread of
-/// its own waits in it. One that is given up unlocks at once, if ever it is let
-/// in. None when the time is over.
+/// flock(2) has no deadline but serves its waiters in turn, so a thread of its own
+/// waits in it. After the deadline that thread releases the lock at once, if it ever
+/// gets it. None when the time is over.
 fn wait_for(lock: File, patience: Duration) -> io::Result<Option<File>> {
     let (sender, receiver) = mpsc::channel();
     std::thread::Builder::new().spawn(move || {
-        let locked = rustix::fs::flock(&lock, FlockOperation::LockExclusive);
-        // Where nobody waits any more, the lock goes with the file.
+        let locked = lock.lock();
+        // Where the caller has stopped waiting, the lock is released with the file.
         let _ = sender.send(locked.map(|()| lock));
     })?;
-    let answer = receiver.recv_timeout(patience).ok();
-    Ok(answer.transpose()?)
+    receiver.recv_timeout(patience).ok().transpose()
 }
 
 fn open_lock(run: &RunDir) -> Result<(PathBuf, File), Error> {
@@ -208,12 +192,8 @@ fn open_lock(run: &RunDir) -> Result<(PathBuf, File), Error> {
         .open(&path);
     match opened {
         Ok(lock) => Ok((path, lock)),
-        Err(source) => Err(refused(path, source)),
+        Err(source) => Err(FileAction::Lock.failed(&path)(source).into()),
     }
-}
-
-fn refused(path: PathBuf, source: io::Error) -> Error {
-    Error::Lock { path, source }
 }
 
 /// Whether [`Range::take`] would find an address of each family now.

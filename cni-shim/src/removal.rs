@@ -1,16 +1,16 @@
 //! The removal of one interface of a pod.
 //!
-//! Theory of operation. An interface is gone a millisecond after the kernel was
-//! told to remove it, but whoever told it waits for two RCU grace periods, ten
-//! times as long and more, until its memory can be given back. A runtime need
+//! Theory of operation. An interface is gone a millisecond after the request to
+//! remove it, but the process that made the request waits for two RCU grace periods,
+//! ten times as long and more, until its memory can be given back. A runtime need
 //! not wait so long, so a process of its own does: this program, started with
 //! [`WORD`], makes the one request and ends. We go on when the interface is
 //! gone, and init reaps the other.
 //!
-//! It is a process, and nobody's but ours, because the wait may have no end. A
+//! It is a process of its own because the wait may have no end. A
 //! kernel that has lost count of an interface's users (`netdev_wait_allrefs_any`
-//! in net/core/dev.c) waits for them for ever, where no signal reaches, and who
-//! waits keeps all its descriptors and locks: were it the agent, the node would
+//! in net/core/dev.c) waits for them for ever, where no signal reaches, and the
+//! waiting process keeps all its descriptors and locks: were it the agent, the node would
 //! have no overlay until it is rebooted. This one holds nothing but a netlink
 //! socket.
 //!
@@ -25,13 +25,13 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
-use crate::fault;
+use crate::failpoint;
 use crate::netlink::{self, LinkId, Netlink};
 
 /// Removes the interface of that name, which is gone afterwards with its
 /// addresses and routes. One that is not there is success.
 pub(crate) fn remove(host: &mut Netlink, name: &str) -> Result<(), Error> {
-    if !is_a_core_free() && !fault::is_awaited(BEGUN) {
+    if !is_a_core_free() && !failpoint::is_set(BEGUN) {
         return Ok(host.remove_link(LinkId::Name(name))?);
     }
     let link = match host.link(name) {
@@ -43,7 +43,7 @@ pub(crate) fn remove(host: &mut Netlink, name: &str) -> Result<(), Error> {
         Err(_) => return Ok(host.remove_link(LinkId::Name(name))?),
     };
     if let Ok(mut child) = begin(link.index, name) {
-        fault::after(BEGUN)?;
+        failpoint::after(BEGUN)?;
         wait_until_gone(host, name, link.index, &mut child);
     }
     // By its index: a later interface may have the name by now, but none has the index.
@@ -59,7 +59,7 @@ pub(crate) fn serve(mut arguments: impl Iterator<Item = OsString>) -> Option<Exi
     let index = arguments.next().and_then(|i| i.to_str()?.parse().ok());
     let name = arguments.next().and_then(|name| name.into_string().ok());
     let (Some(index), Some(name)) = (index, name) else {
-        eprintln!("tartan-cni: {WORD} is for the plugin itself and needs an index and a name");
+        eprintln!("tartan-cni: the plugin calls {WORD} itself, with an index and a name");
         return Some(ExitCode::FAILURE);
     };
     Some(match remove_if_named(index, &name) {
@@ -95,7 +95,7 @@ fn begin(index: u32, name: &str) -> io::Result<Child> {
 }
 
 /// Waits until that interface is gone, for at most [`GONE_WAIT`] and while
-/// somebody is there to remove it.
+/// the other process runs.
 fn wait_until_gone(host: &mut Netlink, name: &str, index: u32, child: &mut Child) {
     let deadline = Instant::now() + GONE_WAIT;
     while Instant::now() < deadline && matches!(child.try_wait(), Ok(None)) {
@@ -125,7 +125,7 @@ const WORD: &str = "remove-link";
 /// The program that runs, even where it was exchanged since.
 const OURSELVES: &str = "/proc/self/exe";
 
-/// The step after which the other process is at work.
+/// The fail point after which the other process runs.
 const BEGUN: &str = "removal-begun";
 
 /// Longer than the other takes to begin, and no longer than doing it ourselves takes.

@@ -1,12 +1,12 @@
-//! Reserving: a record with names and addresses that nobody else has, written
-//! before anything is made, under the range's lock.
+//! Reserving: writes a record with names and addresses that no other attachment
+//! has, before anything is made, under the range's lock.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cni_shim::attachment::Lock;
-use cni_shim::protocol::net_conf::Wanted;
+use cni_shim::protocol::net_conf::Requested;
 use cni_shim::protocol::request::Target;
 use cni_shim::protocol::{NetConf, result::Route};
 use cni_shim::range::{self, Range};
@@ -15,7 +15,7 @@ use ipnet::IpNet;
 
 use crate::delegate::Delegate;
 use crate::error::Error;
-use crate::fault;
+use crate::failpoint;
 use crate::inventory;
 use crate::link_name::{self, mac_text};
 use crate::netlink::Netlink;
@@ -25,14 +25,14 @@ use crate::taken::Taken;
 use crate::teardown;
 use crate::veth;
 
-/// Everything a reservation looks at.
+/// What a reservation depends on.
 pub(crate) struct Reservation<'a> {
     pub(crate) run: &'a RunDir,
     pub(crate) conf: &'a NetConf,
     pub(crate) target: &'a Target,
     pub(crate) netns: &'a Netns,
     pub(crate) node: &'a NodeFile,
-    pub(crate) wanted: &'a Wanted,
+    pub(crate) requested: &'a Requested,
     pub(crate) lock: &'a Lock,
 }
 
@@ -46,11 +46,11 @@ impl Reservation<'_> {
     ) -> Result<Attachment, Error> {
         let subnets = &self.node.subnets;
         let previous = self.clear_previous(host)?;
-        // What an earlier try owes an IPAM plugin is noted in its record alone,
-        // so it is paid before that is written anew; and it may take its time,
-        // so before anybody has to wait for the lock.
+        // Only the earlier record says what an IPAM plugin gave, so the addresses are given
+        // back before that record is replaced; and before the range is locked, because the
+        // plugin may take long.
         self.give_back(previous.as_ref())?;
-        let mut taken = Taken::look(host, &self.conf.root, subnets)?;
+        let mut taken = Taken::read(host, &self.conf.root, subnets)?;
         let range = Range::lock(self.run)?;
         veth::expect_free(pod, &self.target.key.ifname)?;
         self.add_others(&mut taken)?;
@@ -70,9 +70,8 @@ impl Reservation<'_> {
     }
 
     /// Gives the record the addresses of a delegated IPAM plugin, unless
-    /// another attachment has one or the node does not serve it. A DEL that
-    /// did not wait for us has given them back, so its word stands
-    /// ([`Error::Removed`]).
+    /// another attachment has one or the node does not serve it. Where a DEL that
+    /// did not wait for us has given them back, ADD fails ([`Error::Removed`]).
     pub(crate) fn assign(
         &self,
         host: &mut Netlink,
@@ -80,10 +79,10 @@ impl Reservation<'_> {
         addresses: &[IpNet],
     ) -> Result<(), Error> {
         let _range = Range::lock(self.run)?;
-        // Else the address may well be taken, by the ADD that came after us.
+        // Otherwise a later ADD may have the address by now.
         expect_ours(self.run, record, self.lock)?;
-        let mut taken = Taken::look(host, &self.conf.root, &self.node.subnets)?;
-        // There the addresses stand because it gave them to us.
+        let mut taken = Taken::read(host, &self.conf.root, &self.node.subnets)?;
+        // host-local lists these addresses because it gave them to this attachment.
         taken.forget_network(&self.conf.name);
         self.add_others(&mut taken)?;
         let mut host_prefixes = Vec::new();
@@ -96,13 +95,13 @@ impl Reservation<'_> {
         }
         record.addresses = host_prefixes;
         self.check(record)?;
-        // A DEL that did not wait for us may have come in between.
+        // A DEL that did not wait for us may have run in between.
         expect_ours(self.run, record, self.lock)?;
         Ok(record.write(self.run)?)
     }
 
     /// Removes what an earlier try of the same attachment left, and returns
-    /// its record. A standing attachment is refused and left alone.
+    /// its record. Refuses a complete attachment and changes nothing of it.
     fn clear_previous(&self, host: &mut Netlink) -> Result<Option<Attachment>, Error> {
         let key = &self.target.key;
         let path = Attachment::path(self.run, &key.container, &key.ifname)?;
@@ -117,10 +116,10 @@ impl Reservation<'_> {
                 return Ok(None);
             }
         };
-        let standing = record.state == State::Attached
+        let complete = record.state == State::Attached
             && record.netns_inode == self.netns.inode()
             && host.link(&record.host_ifname)?.is_some();
-        if standing {
+        if complete {
             return Err(veth::Error::Exists {
                 ifname: key.ifname.clone(),
             }
@@ -145,7 +144,7 @@ impl Reservation<'_> {
             Err(error) if !gave && error.is_not_found() => {}
             freed => freed?,
         }
-        Ok(fault::after("given-back")?)
+        Ok(failpoint::after("given-back")?)
     }
 
     fn add_others(&self, taken: &mut Taken) -> Result<(), Error> {
@@ -193,12 +192,18 @@ impl Reservation<'_> {
     ) -> Result<Vec<IpNet>, Error> {
         let subnets = &self.node.subnets;
         let all = taken.addresses();
-        let asked: Vec<IpNet> = self.wanted.ips.iter().copied().map(IpNet::from).collect();
+        let asked: Vec<IpNet> = self
+            .requested
+            .ips
+            .iter()
+            .copied()
+            .map(IpNet::from)
+            .collect();
         let as_asked = asked.iter().all(|address| previous.contains(address));
         if as_asked && reusable(&previous, subnets, &all) {
             return Ok(previous);
         }
-        for address in self.wanted.ips.iter().copied() {
+        for address in self.requested.ips.iter().copied() {
             self.refuse_foreign(address)?;
             if let Some(holder) = taken.holder(address) {
                 return Err(Error::Taken { address, holder });
@@ -238,7 +243,7 @@ impl Reservation<'_> {
             .map(|record| record.host_ifname.as_str())
             .collect();
         let name = |attempt| link_name::host_ifname(&self.conf.name, key, attempt);
-        let mac = self.wanted.mac;
+        let mac = self.requested.mac;
         let mac = mac.unwrap_or_else(|| link_name::pod_mac(&self.conf.name, key));
         let mtu = self.node.mtu;
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -270,7 +275,7 @@ impl Reservation<'_> {
         }
     }
 
-    /// What the kernel would refuse in worse words.
+    /// Refuses what the kernel would refuse with a less useful message.
     fn check(&self, record: &Attachment) -> Result<(), Error> {
         let has = |v4| {
             let mut addresses = record.addresses.iter();
@@ -299,7 +304,7 @@ impl Reservation<'_> {
 }
 
 /// The routes a delegated IPAM plugin wants, or none: then everything.
-pub(crate) fn wanted_routes(routes: &[Route]) -> Vec<IpNet> {
+pub(crate) fn route_destinations(routes: &[Route]) -> Vec<IpNet> {
     routes.iter().map(|route| route.dst.trunc()).collect()
 }
 
@@ -313,8 +318,8 @@ fn full(error: range::Error, taken: &Taken, subnets: &[IpNet]) -> Error {
     }
 }
 
-/// Whether the addresses of an earlier try are still good: in today's
-/// subnets, nobody else's, and one of each family.
+/// Whether the addresses of an earlier try are still good: in the present
+/// subnets, in no other use, and one of each family.
 fn reusable(previous: &[IpNet], subnets: &[IpNet], taken: &HashSet<IpAddr>) -> bool {
     let families = |prefixes: &[IpNet]| -> HashSet<bool> {
         prefixes.iter().map(|p| p.addr().is_ipv4()).collect()

@@ -1,9 +1,10 @@
 //! The run directory: where it is and what it is called inside.
 
 use std::fs::DirBuilder;
-use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+
+use crate::{FileAction, FileError};
 
 /// `<root>/run/tartan`, the directory the agent and the plugin meet in.
 ///
@@ -12,19 +13,6 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunDir {
     path: PathBuf,
-}
-
-/// Why the run directory could not be made.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A directory could neither be found nor made.
-    #[error("cannot make the directory {path}: check that its parent is writable by root")]
-    Make {
-        /// The directory in question.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
 }
 
 impl RunDir {
@@ -59,8 +47,8 @@ impl RunDir {
     /// they do not exist. Leaves existing ones as they are.
     ///
     /// # Errors
-    /// [`Error::Make`] with the first directory that could not be made.
-    pub fn make(&self) -> Result<(), Error> {
+    /// [`FileAction::MakeDirectory`] with the first directory that could not be made.
+    pub fn make(&self) -> Result<(), FileError> {
         if let Some(parent) = self.path.parent() {
             make(parent, 0o755)?;
         }
@@ -70,15 +58,12 @@ impl RunDir {
 }
 
 /// Makes one directory and what is missing above it.
-fn make(path: &Path, mode: u32) -> Result<(), Error> {
+fn make(path: &Path, mode: u32) -> Result<(), FileError> {
     DirBuilder::new()
         .recursive(true)
         .mode(mode)
         .create(path)
-        .map_err(|source| Error::Make {
-            path: path.to_path_buf(),
-            source,
-        })
+        .map_err(FileAction::MakeDirectory.failed(path))
 }
 
 /// Longest file of it that is read back, bytes: many times what is written.

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use cni_shim::api::Request;
 use cni_shim::protocol::request::SearchPath;
 use cni_shim::protocol::{NetConf, Verb};
 use cni_shim::{NodeFile, RunDir, attachment, range};
 
-use crate::agent::{self, Agent, Call};
+use crate::agent::{self, Agent};
 use crate::delegate::Delegate;
 use crate::error::Error;
 use crate::netlink::Netlink;
@@ -22,11 +23,11 @@ pub(crate) fn status(path: &SearchPath, conf: &NetConf) -> Result<(), Error> {
         Ok(Agent::connect(&run.socket(), deadline)?)
     });
     let agent = connected.map_err(not_available)?;
-    // An agent that is down answers nobody; one that listens and does not
-    // answer, or says that it does not work, may have cut pods off.
-    match agent.call(Call::Ready, Instant::now() + ANSWER) {
+    // Pods may be cut off where an agent listens and does not answer, or answers
+    // that it does not work.
+    match agent.call(&Request::Ready, Instant::now() + ANSWER) {
         Ok(()) => {}
-        // An older agent does not know the question: that it answers is answer enough.
+        // An older agent does not know the request, but it answers, so it works.
         Err(agent::Error::Refused { reason }) if reason.contains("unknown variant") => {}
         Err(reason) => {
             let reason = Box::new(Error::from(reason));
@@ -47,7 +48,7 @@ fn available(run: &RunDir, path: &SearchPath, conf: &NetConf) -> Result<(), Erro
     if let Some(kind) = &conf.ipam {
         return Ok(Delegate::find(kind, path, conf)?.forward(Verb::Status)?);
     }
-    let mut taken = Taken::look(&mut Netlink::open()?, &conf.root, &subnets)?;
+    let mut taken = Taken::read(&mut Netlink::open()?, &conf.root, &subnets)?;
     for (_, record) in attachment::list(run)? {
         if let Ok(record) = record {
             taken.add(record);

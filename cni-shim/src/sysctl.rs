@@ -18,7 +18,7 @@ pub(crate) enum Error {
     },
 }
 
-/// What `veth` sets of IPv4, of IPv6: pods are forwarded for and believed nothing.
+/// The settings of IPv6, as `veth` makes those of IPv4: forward for pods, trust nothing they advertise.
 pub(crate) fn set_host_side(
     netlink: &mut Netlink,
     ifname: &str,
@@ -43,8 +43,8 @@ pub(crate) fn set_pod_side(
     set_all(netlink, ifname, speaks_v6, &values)
 }
 
-/// Without an IPv6 address an interface speaks no IPv6, so that nobody can
-/// talk to it by a link-local address past what guards IPv4.
+/// Without an IPv6 address an interface speaks no IPv6, so that no
+/// other host can reach it by a link-local address past the IPv4 rules.
 fn set_all(
     netlink: &mut Netlink,
     ifname: &str,
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_no_lock_waits_for_nobody() {
+    fn what_takes_no_lock_does_not_wait() {
         let mut netlink = Netlink::open().unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
         for (key, requests) in [

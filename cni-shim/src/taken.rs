@@ -1,20 +1,20 @@
-//! Which addresses of the node's subnets somebody has, and who.
+//! Which addresses of the node's subnets are in use, and by what.
 //!
-//! | who | found in | because |
+//! | holder | found in | because |
 //! |---|---|---|
-//! | our attachments | their records | they are ours to know |
+//! | our attachments | their records | we wrote them |
 //! | host-local | the names of its files | the stock plugins' pods keep running beside ours |
-//! | anybody | the kernel's host routes | a record that cannot be read still has its route |
-//! | anybody | the kernel's neighbours | pods on a bridge have no route of their own |
+//! | any interface | the kernel's host routes | a record that cannot be read still has its route |
+//! | any interface | the kernel's neighbours | pods on a bridge have no route of their own |
 //!
-//! A route that appears after this look is refused by the kernel later.
+//! Where a route appears after this, the kernel refuses ours later.
 
 use std::collections::HashSet;
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use cni_shim::protocol::Key;
+use cni_shim::protocol::AttachmentKey;
 use cni_shim::{Attachment, range};
 use ipnet::IpNet;
 
@@ -30,9 +30,9 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
-    /// Looks at the kernel's routes and neighbours and host-local's files for
+    /// Reads the kernel's routes and neighbours and host-local's files for
     /// addresses of `subnets`.
-    pub(crate) fn look(
+    pub(crate) fn read(
         host: &mut Netlink,
         root: &Path,
         subnets: &[IpNet],
@@ -74,7 +74,7 @@ impl Taken {
         self.host_local.retain(|(_, path)| !of(path));
     }
 
-    /// Every address somebody has.
+    /// Every address in use.
     pub(crate) fn addresses(&self) -> HashSet<IpAddr> {
         let mut all = self.kernel.clone();
         all.extend(self.host_local.iter().map(|(address, _)| *address));
@@ -83,7 +83,7 @@ impl Taken {
         all
     }
 
-    /// Who has `address`, in words; None when nobody has.
+    /// What holds `address`, in words; None when it is free.
     pub(crate) fn holder(&self, address: IpAddr) -> Option<String> {
         if let Some(record) = self.attachment(address) {
             return Some(describe(record));
@@ -108,7 +108,7 @@ impl Taken {
             .find(|record| record.addresses.iter().any(|held| held.addr() == address))
     }
 
-    /// By whom `subnets` are full, in words.
+    /// What holds the addresses of `subnets`, in words.
     pub(crate) fn summary(&self, subnets: &[IpNet]) -> String {
         let inside = |address: &IpAddr| range::is_for_pods(subnets, *address);
         let ours = |record: &&Attachment| {
@@ -137,7 +137,7 @@ impl Taken {
 
 /// `pod NAMESPACE/NAME, container ID, interface IFNAME`.
 fn describe(record: &Attachment) -> String {
-    let key = Key {
+    let key = AttachmentKey {
         container: record.container.clone(),
         ifname: record.ifname.clone(),
     };
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_counted_once_and_named() {
+    fn every_holder_is_counted_once_and_named() {
         let mut taken = Taken {
             kernel: ["10.1.0.2", "10.1.0.3", "10.1.0.6"]
                 .map(|a| a.parse().unwrap())

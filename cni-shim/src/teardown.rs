@@ -1,20 +1,20 @@
-//! Taking an attachment away, for ADD that fails, DEL and GC alike: first what
-//! the interface would leave behind in the pod, then the interface, then the
-//! addresses, then the record. While a link is there its record is there: an
-//! address is never free while somebody can still use it.
+//! Removes an attachment, for a failed ADD, DEL and GC: first what the interface
+//! would leave behind in the pod, then the interface, then the addresses, then the
+//! record. A link never outlives its record, so an address is never free while a
+//! pod can still use it.
 //!
-//! Another call for the same attachment that did not wait for us any more may
-//! have been faster, and an ADD after that has a record of its own: what is
-//! found then, under the same names, is left to it.
+//! Another call for the same attachment that stopped waiting for us may have
+//! removed it already, and a later ADD may have written a record of its own: then
+//! what is found under the same names is left to that ADD.
 
 use cni_shim::attachment::Lock;
 use cni_shim::protocol::request::SearchPath;
-use cni_shim::protocol::{Key, NetConf};
+use cni_shim::protocol::{AttachmentKey, NetConf};
 use cni_shim::{Attachment, RunDir, range};
 
 use crate::delegate::Delegate;
 use crate::error::Error;
-use crate::fault;
+use crate::failpoint;
 use crate::netlink::Netlink;
 use crate::netns::Netns;
 use crate::owner::{Owner, owner};
@@ -31,40 +31,40 @@ pub(crate) fn remove(
     lock: &Lock,
 ) -> Result<(), Error> {
     remove_links(host, record)?;
-    fault::after("link-removed")?;
-    if is_anothers(run, record) {
+    failpoint::after("link-removed")?;
+    if is_of_another_add(run, record) {
         return Ok(());
     }
     let freed = match &record.ipam {
         Some(kind) => Delegate::find(kind, path, conf).and_then(|delegate| {
             let (container, ifname) = (record.container.clone(), record.ifname.clone());
-            delegate.delete(&Key { container, ifname }, lock)
+            delegate.delete(&AttachmentKey { container, ifname }, lock)
         }),
         None => {
             range::release(run, &record.addresses);
             Ok(())
         }
     };
-    fault::after("ipam-freed")?;
+    failpoint::after("ipam-freed")?;
     if let Err(error) = &freed
         && !(record.addresses.is_empty() && error.is_not_found())
     {
-        // The record is the only note of whom they are from: it stays until they are given back. Of a plugin that is
-        // not there and has given nothing as far as we know, nothing is to be had.
+        // Only the record says which plugin gave the addresses: it stays until they are given back. A plugin that does
+        // not exist, and of which the record holds no address, has nothing to give back.
         return Ok(freed?);
     }
-    if !is_anothers(run, record) {
+    if !is_of_another_add(run, record) {
         record.remove(run)?;
     }
-    fault::after("record-removed")?;
+    failpoint::after("record-removed")?;
     Ok(freed?)
 }
 
 /// Removes the rules in a pod that lives on, the interface, and what shapes its
-/// traffic. What is not there is success; what cannot be removed keeps nothing
-/// of the rest, and the first such is told.
+/// traffic. What is not there is success; an error stops
+/// nothing, and the first one is returned.
 pub(crate) fn remove_links(host: &mut Netlink, record: &Attachment) -> Result<(), Error> {
-    // Before the interface: while that is there the agent leaves us the record, the only note of them.
+    // Before the interface: while that exists the agent does not remove the record, which alone names the rules.
     let rules = remove_rules(record);
     let interface = removal::remove(host, &record.host_ifname);
     let limiter = match &record.bandwidth {
@@ -74,18 +74,18 @@ pub(crate) fn remove_links(host: &mut Netlink, record: &Attachment) -> Result<()
     rules.and(interface).and(limiter)
 }
 
-/// A pod that is gone, or a path that leads to another one, has none of ours.
+/// A pod that is gone, or another pod at that path, has no rule of ours.
 fn remove_rules(record: &Attachment) -> Result<(), Error> {
     if record.table.is_some()
         && let Ok((netns, mut pod)) = Netns::open(&record.netns)
         && netns.inode() == record.netns_inode
     {
         veth::remove_rules(&mut pod, record)?;
-        fault::after("rules-removed")?;
+        failpoint::after("rules-removed")?;
     }
     Ok(())
 }
 
-fn is_anothers(run: &RunDir, record: &Attachment) -> bool {
-    matches!(owner(run, record), Ok(Owner::Another))
+fn is_of_another_add(run: &RunDir, record: &Attachment) -> bool {
+    matches!(owner(run, record), Ok(Owner::Other))
 }

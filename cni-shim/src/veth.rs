@@ -8,9 +8,9 @@
 //!    default via 169.254.1.1 onlink
 //! ```
 //!
-//! Both ends know each other from the start, so nothing is asked and nothing
-//! can be answered falsely. The gateway's address exists on no interface; it
-//! is the same in every pod. IPv6 alike, with `fe80::1`.
+//! Both ends know each other from the start, so neither sends a request
+//! that a third host could answer falsely. The gateway's address exists on no interface; it
+//! is the same in every pod. IPv6 works the same way, with `fe80::1`.
 //!
 //! Another interface of the same pod keeps the default route it had. So that
 //! replies leave where requests came in, what leaves from the addresses of the
@@ -39,10 +39,10 @@ use netlink_packet_route::link::{
 use rustix::io::Errno;
 
 use crate::announce;
-use crate::fault::{self, Fault};
+use crate::failpoint;
 use crate::inventory;
 use crate::link_name::HOST_MAC;
-use crate::netlink::{self, Change, LOOPBACK, Link, LinkId, Netlink};
+use crate::netlink::{self, ChangeRequest, LOOPBACK, Link, LinkId, Netlink};
 use crate::netns::{self, Netns};
 use crate::sysctl;
 use messages::{
@@ -55,7 +55,7 @@ mod messages;
 mod settled;
 
 /// What to make.
-pub(crate) struct Plan<'a> {
+pub(crate) struct PairSpec<'a> {
     /// The pod's namespace.
     pub(crate) netns: &'a Netns,
     /// Names, addresses, MAC, MTU, table.
@@ -73,7 +73,7 @@ pub(crate) struct Made {
     pub(crate) host_mac: Vec<u8>,
     /// MAC of the pod's end, as the kernel has it.
     pub(crate) pod_mac: Vec<u8>,
-    /// Where the routes through this interface lead. Another interface of the
+    /// The destinations of the routes through this interface. Another interface of the
     /// pod keeps those it had.
     pub(crate) routes: Vec<IpNet>,
 }
@@ -88,7 +88,7 @@ pub(crate) enum Error {
     #[error("the pod already has an interface {ifname}: delete that attachment first")]
     Exists { ifname: String },
     #[error(
-        "the attachment was removed while it was made, and {host_ifname} is another ADD's by now: did a DEL run beside this ADD?"
+        "the attachment was removed while it was made, and {host_ifname} belongs to another ADD now: did a DEL run beside this ADD?"
     )]
     Overtaken { host_ifname: String },
     #[error("the host already has an interface {host_ifname} that tartan-cni cannot replace")]
@@ -106,7 +106,7 @@ pub(crate) enum Error {
     #[error("{mac:?} in the record is no MAC address")]
     Mac { mac: String },
     #[error(transparent)]
-    Fault(#[from] Fault),
+    Failpoint(#[from] failpoint::Error),
 }
 
 impl From<sysctl::Error> for Error {
@@ -140,40 +140,44 @@ pub(crate) fn expect_free(pod: &mut Netlink, ifname: &str) -> Result<(), Error> 
 }
 
 /// Makes the pair and everything on it. On error the caller removes it.
-pub(crate) fn make(host: &mut Netlink, pod: &mut Netlink, plan: &Plan<'_>) -> Result<Made, Error> {
-    let record = plan.record;
+pub(crate) fn make(
+    host: &mut Netlink,
+    pod: &mut Netlink,
+    spec: &PairSpec<'_>,
+) -> Result<Made, Error> {
+    let record = spec.record;
     let mac = parse_mac(&record.mac).ok_or_else(|| Error::Mac {
         mac: record.mac.clone(),
     })?;
-    create(host, plan, mac)?;
-    fault::after("created")?;
+    create(host, spec, mac)?;
+    failpoint::after("created")?;
     let host_link = expect_link(host, &record.host_ifname)?;
     let pod_link = expect_link(pod, &record.ifname)?;
     let mut addresses = record.addresses.iter();
     let v6 = addresses.any(|prefix| prefix.addr().is_ipv6());
     sysctl::set_host_side(host, &record.host_ifname, v6)?;
-    let advertiser = plan
+    let advertiser = spec
         .netns
         .inside(|| {
             sysctl::set_pod_side(pod, &record.ifname, v6)?;
             Ok::<_, sysctl::Error>(if v6 { announce::open().ok() } else { None })
         })
         .map_err(|source| Error::Netns { source })??;
-    fault::after("set-up")?;
+    failpoint::after("set-up")?;
     // Nothing comes in before the pod's end is up too.
     let host_up = up_and_set("bring the host's end up", host_link.index, &HOST_SETTINGS);
     host.change_all(vec![host_up])?;
-    let routes = equip_pod(pod, pod_link.index, plan)?;
-    fault::after("pod-equipped")?;
+    let routes = equip_pod(pod, pod_link.index, spec)?;
+    failpoint::after("pod-equipped")?;
     route_to_pod(host, host_link.index, record, mac)?;
     if let Some(socket) = advertiser {
         announce::advertise(&socket, pod_link.index, mac, &record.addresses);
     }
     settled::wait_for_addresses(pod, record.addresses.iter().map(IpNet::addr))?;
     // The end that came up first sends nothing until the kernel's link watch has seen the other, which may be after
-    // our answer. Whoever looks it up has that done at once (net/core/rtnetlink.c, `rtnl_getlink`, Linux 6.8).
+    // our answer. A look-up makes the kernel do that at once (net/core/rtnetlink.c, `rtnl_getlink`, Linux 6.8).
     expect_link(host, &record.host_ifname)?;
-    fault::after("routed")?;
+    failpoint::after("routed")?;
     Ok(Made {
         host_mac: host_link.mac,
         pod_mac: pod_link.mac,
@@ -198,24 +202,24 @@ pub(crate) fn remove_rules(pod: &mut Netlink, record: &Attachment) -> Result<(),
     Ok(())
 }
 
-fn create(host: &mut Netlink, plan: &Plan<'_>, mac: [u8; 6]) -> Result<(), Error> {
+fn create(host: &mut Netlink, spec: &PairSpec<'_>, mac: [u8; 6]) -> Result<(), Error> {
     let create = "create the veth pair";
     let flags = NLM_F_CREATE | NLM_F_EXCL;
-    let host_ifname = &plan.record.host_ifname;
-    match host.change(create, veth_message(plan, mac), flags) {
+    let host_ifname = &spec.record.host_ifname;
+    match host.change(create, veth_message(spec, mac), flags) {
         Err(error) if error.is(Errno::EXIST) => {}
         result => return Ok(result?),
     }
     // The pod's name was free a moment ago, so it is the host's name that is
     // taken: by what is left of an attachment whose record is lost, or by the
     // ADD after a DEL that did not wait for us any more.
-    if !(plan.is_ours)() {
+    if !(spec.is_ours)() {
         return Err(Error::Overtaken {
             host_ifname: host_ifname.clone(),
         });
     }
     host.remove_link(LinkId::Name(host_ifname))?;
-    match host.change(create, veth_message(plan, mac), flags) {
+    match host.change(create, veth_message(spec, mac), flags) {
         Err(error) if error.is(Errno::EXIST) => Err(Error::HostExists {
             host_ifname: host_ifname.clone(),
         }),
@@ -223,8 +227,8 @@ fn create(host: &mut Netlink, plan: &Plan<'_>, mac: [u8; 6]) -> Result<(), Error
     }
 }
 
-fn veth_message(plan: &Plan<'_>, mac: [u8; 6]) -> RouteNetlinkMessage {
-    let mtu = plan.record.mtu;
+fn veth_message(spec: &PairSpec<'_>, mac: [u8; 6]) -> RouteNetlinkMessage {
+    let mtu = spec.record.mtu;
     let end = |name: &str, mac: [u8; 6]| {
         let mut message = LinkMessage::default();
         message.attributes = vec![
@@ -234,12 +238,12 @@ fn veth_message(plan: &Plan<'_>, mac: [u8; 6]) -> RouteNetlinkMessage {
         ];
         message
     };
-    let mut peer = end(&plan.record.ifname, mac);
+    let mut peer = end(&spec.record.ifname, mac);
     peer.attributes.extend([
-        LinkAttribute::NetNsFd(plan.netns.raw_fd()),
+        LinkAttribute::NetNsFd(spec.netns.raw_fd()),
         LinkAttribute::GsoMaxSegs(gso_max_segs(mtu)),
     ]);
-    let mut host = end(&plan.record.host_ifname, HOST_MAC);
+    let mut host = end(&spec.record.host_ifname, HOST_MAC);
     host.attributes.push(LinkAttribute::LinkInfo(vec![
         LinkInfo::Kind(InfoKind::Veth),
         LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer))),
@@ -255,8 +259,8 @@ fn gso_max_segs(mtu: u16) -> u32 {
 
 /// Addresses, loopback, neighbour and routes inside the pod. Returns where
 /// the routes lead that were set.
-fn equip_pod(pod: &mut Netlink, index: u32, plan: &Plan<'_>) -> Result<Vec<IpNet>, Error> {
-    let addresses = || plan.record.addresses.iter().map(IpNet::addr);
+fn equip_pod(pod: &mut Netlink, index: u32, spec: &PairSpec<'_>) -> Result<Vec<IpNet>, Error> {
+    let addresses = || spec.record.addresses.iter().map(IpNet::addr);
     let mut changes = vec![
         // No runtime is bound to do it.
         up("bring the pod's loopback up", LOOPBACK),
@@ -273,23 +277,23 @@ fn equip_pod(pod: &mut Netlink, index: u32, plan: &Plan<'_>) -> Result<Vec<IpNet
     let mut wanted = Vec::new();
     for gateway in gateways {
         changes.push(set_neighbour(index, gateway, HOST_MAC));
-        for destination in destinations(plan.routes, gateway) {
+        for destination in destinations(spec.routes, gateway) {
             wanted.push((changes.len(), destination, gateway));
             let route = route_via(index, destination, gateway);
             changes.push(add_route("set the pod's route", route));
         }
     }
-    if let Some(table) = plan.record.table {
+    if let Some(table) = spec.record.table {
         for address in addresses() {
             changes.push(add_source_rule(address, table));
             let route = route_via(index, everything(address), gateway(address));
-            // There may be that of an earlier address of the family.
+            // It may exist already, for an earlier address of the family.
             let route = in_table(route, table);
             changes.push(add_route("set the route of its table", route));
         }
     }
     let made = pod.change_all(changes)?;
-    // Those that were there the pod's first interface keeps.
+    // The pod's first interface keeps the routes that were there.
     wanted.retain(|(place, ..)| made.get(*place) == Some(&true));
     // Every IPv6 interface has fe80::/64 on link. And `onlink` does without it; programs that check the gateway do not.
     let v4 = wanted.iter().find(|(.., gateway)| gateway.is_ipv4());
@@ -318,7 +322,7 @@ fn route_to_pod(
     mac: [u8; 6],
 ) -> Result<(), Error> {
     let addresses = || record.addresses.iter().map(IpNet::addr);
-    let mut changes: Vec<Change> = addresses()
+    let mut changes: Vec<ChangeRequest> = addresses()
         .map(|address| set_neighbour(index, address, mac))
         .collect();
     let mut routes = Vec::new();
@@ -354,7 +358,7 @@ fn expect_link(netlink: &mut Netlink, name: &str) -> Result<Link, Error> {
     })
 }
 
-/// Pods are forwarded for, believed nothing, and told nothing but packets.
+/// Forward for pods, trust nothing they advertise, send them nothing but packets.
 const HOST_SETTINGS: [Setting; 6] = [
     (FORWARDING, 1),
     // Only a first line: the kernel takes the larger of this and `all`.

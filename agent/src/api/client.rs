@@ -13,7 +13,7 @@ use crate::start_failure;
 /// Why a call brought no answer.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// No agent listens.
     #[error(
         "no agent answers on {path}; start it with `tartan run`, or name its directory with --root"
     )]
@@ -23,9 +23,9 @@ pub enum ClientError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// Nobody answers, and the last start is known to have failed.
+    /// No agent answers, and the last start is known to have failed.
     #[error(
-        "no agent answers on {path}; its last start failed: {reason} (mend that; `tartan run`, where it runs, then tries again by itself)"
+        "no agent answers on {path}; its last start failed: {reason} (correct that; where `tartan run` runs, it then tries again by itself)"
     )]
     NotStarted {
         /// The socket's path.
@@ -41,7 +41,7 @@ pub enum ClientError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// Somebody listens and does not answer.
+    /// An agent listens and does not answer.
     #[error("the agent on {path} does not answer; see its log")]
     Silent {
         /// The socket's path.
@@ -72,7 +72,7 @@ pub fn call(path: &Path, request: &Request) -> Result<serde_json::Value, ClientE
 }
 
 impl ClientError {
-    /// Whether nobody answered, as opposed to an answer that is of no use.
+    /// Whether no agent answered, as opposed to an answer that is of no use.
     pub fn is_no_answer(&self) -> bool {
         match self {
             ClientError::Unreachable { .. }
@@ -131,24 +131,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_keeper_without_a_service_is_not_waited_for_and_the_reason_is_told() {
+    fn a_call_to_a_keeper_without_a_service_ends_with_the_reason() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("api.sock");
-        // Connections are taken by the kernel and answered by nobody.
+        // The kernel accepts connections, and no process answers.
         let _listener = UnixListener::bind(&path).unwrap();
-        start_failure::note(directory.path(), "line 3 is wrong: mend it");
+        start_failure::note(directory.path(), "line 3 is wrong: correct it");
         let asked = std::time::Instant::now();
         let error = call(&path, &Request::Status).unwrap_err();
         assert!(asked.elapsed() < Duration::from_secs(10));
         assert!(error.is_no_answer());
         assert!(
-            error.to_string().contains("line 3 is wrong: mend it"),
+            error.to_string().contains("line 3 is wrong: correct it"),
             "{error}"
         );
     }
 
     #[test]
-    fn who_may_not_ask_is_told_so() {
+    fn a_caller_without_permission_gets_a_message_that_says_so() {
         for errno in [rustix::io::Errno::ACCESS, rustix::io::Errno::PERM] {
             let error = ClientError::of_connecting(Path::new("/x"), errno.into());
             assert!(!error.is_no_answer());
@@ -157,12 +157,12 @@ mod tests {
     }
 
     #[test]
-    fn nobody_silence_and_nonsense_are_told_apart() {
+    fn no_agent_no_answer_and_nonsense_are_different_errors() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("api.sock");
-        let nobody = call(&path, &Request::Status).unwrap_err();
-        assert!(matches!(nobody, ClientError::Unreachable { .. }));
-        assert!(nobody.to_string().contains("tartan run"), "{nobody}");
+        let no_agent = call(&path, &Request::Status).unwrap_err();
+        assert!(matches!(no_agent, ClientError::Unreachable { .. }));
+        assert!(no_agent.to_string().contains("tartan run"), "{no_agent}");
         let listener = UnixListener::bind(&path).unwrap();
         let server = std::thread::spawn(move || {
             let mut line = String::new();
@@ -186,7 +186,7 @@ mod tests {
             server.join().unwrap(),
             "{\"call\":\"peers\"}\n{\"call\":\"drops\"}\n"
         );
-        // The listener is gone, its file is not: still nobody.
+        // The listener is gone, its file is not: still no agent.
         assert!(matches!(
             call(&path, &Request::Status),
             Err(ClientError::Unreachable { .. })

@@ -8,50 +8,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+pub use cni_shim::api::{Reply, Request};
 pub use drops::{Drops, Flow, KernelCounter, Reason, Worker};
 pub use pods::{Pod, PodState, PodTraffic, Pods, Readiness, RefusedRecord};
-
-/// A request, `{"call":"…",…}`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "call", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Request {
-    /// [`Status`].
-    Status,
-    /// [`Peers`].
-    Peers,
-    /// [`Routes`].
-    Routes,
-    /// [`Pods`].
-    Pods,
-    /// [`Drops`].
-    Drops,
-    /// [`Readiness`], or an error while packets of pods are not forwarded as they should be.
-    Ready,
-    /// Deliver to an attachment whose record is written. Answered once every worker would.
-    Adopt {
-        /// The runtime's container id.
-        container: String,
-        /// Name of the interface inside the pod.
-        ifname: String,
-    },
-    /// Forget an attachment whose record is removed.
-    Release {
-        /// The runtime's container id.
-        container: String,
-        /// Name of the interface inside the pod.
-        ifname: String,
-    },
-}
-
-/// A reply, `{"ok":…}` or `{"error":"…"}`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Reply {
-    /// What was asked for.
-    Ok(serde_json::Value),
-    /// Why not, with the remedy.
-    Error(String),
-}
 
 /// Something that is wrong: a row of `docs/problems.md`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -241,42 +200,4 @@ pub enum RouteKind {
     Own,
     /// The kernel, on another device than ours: such packets do not cross the overlay.
     Bypass,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn requests_are_what_the_plugin_writes() {
-        let adopt: Request =
-            serde_json::from_str(r#"{"call":"adopt","container":"c1","ifname":"eth0"}"#).unwrap();
-        assert_eq!(
-            adopt,
-            Request::Adopt {
-                container: "c1".into(),
-                ifname: "eth0".into()
-            }
-        );
-        assert_eq!(
-            serde_json::to_string(&Request::Status).unwrap(),
-            r#"{"call":"status"}"#
-        );
-        for wrong in [
-            r#"{"call":"format"}"#,
-            r#"{"call":"adopt","container":"c1"}"#,
-            "{}",
-            "[]",
-        ] {
-            assert!(serde_json::from_str::<Request>(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn replies_are_ok_or_error() {
-        let ok = serde_json::to_string(&Reply::Ok(serde_json::json!({}))).unwrap();
-        assert_eq!(ok, r#"{"ok":{}}"#);
-        let error = serde_json::to_string(&Reply::Error("no".into())).unwrap();
-        assert_eq!(error, r#"{"error":"no"}"#);
-    }
 }

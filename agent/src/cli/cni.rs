@@ -7,8 +7,8 @@ use clap::{Args, Subcommand};
 use super::{OK, Output, PROBLEM, RootArg, complain_with_causes, json, print};
 use crate::cni::chain::CONF_DIR;
 use crate::cni::conf_dir::OUR_PLUGIN;
-use crate::cni::install::{CniError, Deed, Done, Plan, install};
-use crate::cni::uninstall::{Removal, uninstall};
+use crate::cni::install::{Action, CniError, InstallOptions, Report, install};
+use crate::cni::uninstall::{UninstallOptions, uninstall};
 
 /// Arguments of `tartan cni`.
 #[derive(Args, Clone, Debug)]
@@ -22,7 +22,7 @@ pub(super) struct CniArgs {
 enum Verb {
     /// Put the plugin and its configuration where container runtimes look, or renew them
     Install(InstallArgs),
-    /// Take both away, the configuration first
+    /// Remove both, the configuration first
     Uninstall(UninstallArgs),
 }
 
@@ -36,7 +36,7 @@ struct Common {
     /// Where runtimes look for configurations [default: ROOT/etc/cni/net.d]
     #[arg(long, value_name = "DIR")]
     conf_dir: Option<PathBuf>,
-    /// Tell what would be done, and do nothing
+    /// Print what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
     /// How to print
@@ -75,19 +75,19 @@ pub(super) fn execute(args: CniArgs, before: Option<PathBuf>) -> u8 {
     let (output, done) = match args.verb {
         Verb::Install(args) => {
             let output = args.common.output;
-            (output, install(&plan(args, before)))
+            (output, install(&install_options(args, before)))
         }
         Verb::Uninstall(args) => {
             let output = args.common.output;
-            (output, uninstall(&removal(args, before)))
+            (output, uninstall(&uninstall_options(args, before)))
         }
     };
-    tell(output, done)
+    report(output, done)
 }
 
-fn plan(args: InstallArgs, before: Option<PathBuf>) -> Plan {
+fn install_options(args: InstallArgs, before: Option<PathBuf>) -> InstallOptions {
     let root = args.common.root(before);
-    Plan {
+    InstallOptions {
         program: args.from.unwrap_or_else(beside_us),
         bin_dir: args.common.bin_dir(&root),
         conf_dir: args.common.conf_dir(&root),
@@ -99,9 +99,9 @@ fn plan(args: InstallArgs, before: Option<PathBuf>) -> Plan {
     }
 }
 
-fn removal(args: UninstallArgs, before: Option<PathBuf>) -> Removal {
+fn uninstall_options(args: UninstallArgs, before: Option<PathBuf>) -> UninstallOptions {
     let root = args.common.root(before);
-    Removal {
+    UninstallOptions {
         bin_dir: args.common.bin_dir(&root),
         conf_dir: args.common.conf_dir(&root),
         force: args.force,
@@ -134,7 +134,7 @@ fn beside_us() -> PathBuf {
     own.with_file_name(OUR_PLUGIN)
 }
 
-fn tell(output: Output, done: Result<Done, CniError>) -> u8 {
+fn report(output: Output, done: Result<Report, CniError>) -> u8 {
     let done = match done {
         Ok(done) => done,
         Err(error) => {
@@ -153,11 +153,11 @@ fn tell(output: Output, done: Result<Done, CniError>) -> u8 {
     }
 }
 
-fn render(done: &Done) -> String {
+fn render(done: &Report) -> String {
     let steps = done
         .steps
         .iter()
-        .map(|step| format!("{} {}\n", word(step.deed), step.file.display()));
+        .map(|step| format!("{} {}\n", word(step.action), step.file.display()));
     let warnings = done
         .warnings
         .iter()
@@ -165,15 +165,15 @@ fn render(done: &Done) -> String {
     steps.chain(warnings).collect()
 }
 
-fn word(deed: Deed) -> &'static str {
-    match deed {
-        Deed::Installed => "installed",
-        Deed::Replaced => "replaced",
-        Deed::Unchanged => "unchanged",
-        Deed::Kept => "kept as somebody changed it (--replace-conf overwrites it)",
-        Deed::Removed => "removed",
-        Deed::SetAside => "set aside, as somebody changed it, as",
-        Deed::Absent => "there is no",
+fn word(action: Action) -> &'static str {
+    match action {
+        Action::Installed => "installed",
+        Action::Replaced => "replaced",
+        Action::Unchanged => "unchanged",
+        Action::Kept => "kept, because it was edited (--replace-conf overwrites it):",
+        Action::Removed => "removed",
+        Action::SetAside => "set aside, because it was edited, as",
+        Action::Absent => "there is no",
     }
 }
 

@@ -8,7 +8,7 @@ use super::conf_dir::{self, Conf, OUR_PLUGIN};
 /// Where runtimes look for configurations, below the root.
 pub const CONF_DIR: &str = "etc/cni/net.d";
 
-/// A network whose pods would be limited by two.
+/// A network whose pods two plugins would limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitedTwice {
     /// The file that says so.
@@ -85,6 +85,14 @@ mod tests {
             found(
                 on,
                 r#"{"type":"bandwidth","capabilities":{"bandwidth":false}}"#
+            ),
+            None
+        );
+        // Capabilities are a map of Go's, whose keys are exact.
+        assert_eq!(
+            found(
+                on,
+                r#"{"type":"bandwidth","capabilities":{"Bandwidth":true}}"#
             ),
             None
         );

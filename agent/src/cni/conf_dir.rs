@@ -1,11 +1,13 @@
 //! The directory of network configurations, as libcni reads it: every file with one of three extensions, by name. A
-//! runtime that is told no network by name takes the first (go-cni `loadFromConfDir`, ocicni `loadNetworks`).
+//! runtime that is given no network by name takes the first (go-cni `loadFromConfDir`, ocicni `loadNetworks`).
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use cni_shim::Json;
+use cni_shim::atomic_file::Replacement;
 
 /// A configuration file.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,21 +46,23 @@ impl Conf {
         self.plugins.iter().any(|plugin| plugin.kind == OUR_PLUGIN)
     }
 
-    /// Reads one; as Go does, whatever the case of its keys.
+    /// Reads one as Go does.
     pub fn parse(text: &[u8]) -> Option<Conf> {
-        let value: Value = serde_json::from_slice(text).ok()?;
-        value.as_object()?;
-        let plugins = match field(&value, "plugins") {
-            Some(Value::Array(plugins)) => plugins.iter().map(plugin).collect(),
-            _ => vec![plugin(&value)],
+        let conf = Json::parse(text).ok()?;
+        if !matches!(conf, Json::Object(_)) {
+            return None;
+        }
+        let plugins = match conf.get("plugins") {
+            Some(Json::List(plugins)) => plugins.iter().map(plugin).collect(),
+            _ => vec![plugin(&conf)],
         };
-        let mut versions = vec![word(&value, "cniVersion")];
-        if let Some(Value::Array(more)) = field(&value, "cniVersions") {
-            versions.extend(more.iter().filter_map(Value::as_str).map(str::to_owned));
+        let mut versions = vec![word(&conf, "cniVersion")];
+        if let Some(Json::List(more)) = conf.get("cniVersions") {
+            versions.extend(more.iter().filter_map(Json::text).map(str::to_owned));
         }
         versions.retain(|version| !version.is_empty());
         Some(Conf {
-            network: word(&value, "name"),
+            network: word(&conf, "name"),
             versions,
             plugins,
         })
@@ -96,23 +100,43 @@ pub fn read(directory: &Path) -> io::Result<Vec<ConfFile>> {
     Ok(files)
 }
 
-fn plugin(value: &Value) -> Plugin {
-    let capabilities = field(value, "capabilities");
-    let bandwidth = capabilities.and_then(|capabilities| field(capabilities, "bandwidth"));
+/// Replaces the configuration at `path`, with mode 0644, so that a container runtime that watches the directory takes
+/// notice. containerd 1.6 takes notice of a write inside it and of a rename inside it, but not of a rename into it (and
+/// of the second of two close events not always), so the file comes from outside, complete, and then its first byte is
+/// written once more.
+///
+/// # Errors
+/// What the system calls give.
+pub fn write(path: &Path, text: &str) -> io::Result<()> {
+    let replacement = Replacement::of(path).mode(0o644).synced();
+    let outside = path.ancestors().nth(2).unwrap_or(Path::new("/"));
+    let placed = replacement.from_directory(outside).write(text.as_bytes());
+    match placed {
+        // The directory may be a mount of its own.
+        Err(error) if matches!(error.kind(), CROSSES_DEVICES | DENIED | READ_ONLY) => {
+            replacement.write(text.as_bytes())?;
+        }
+        placed => placed?,
+    }
+    let file = OpenOptions::new().write(true).open(path)?;
+    let first = text.as_bytes().get(..1).unwrap_or_default();
+    file.write_all_at(first, 0)?;
+    file.sync_all()
+}
+
+fn plugin(conf: &Json) -> Plugin {
+    let capabilities = conf.object("capabilities").unwrap_or_default();
+    // A map of Go's: its keys are exact.
+    let mut named = capabilities.members().unwrap_or_default().iter().rev();
+    let bandwidth = named.find(|(name, _)| name == "bandwidth");
     Plugin {
-        kind: word(value, "type"),
-        bandwidth: bandwidth == Some(&Value::Bool(true)),
+        kind: word(conf, "type"),
+        bandwidth: bandwidth.is_some_and(|(_, asked)| *asked == Json::Bool(true)),
     }
 }
 
-fn field<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
-    let mut fields = value.as_object()?.iter();
-    let found = fields.find(|(name, _)| name.eq_ignore_ascii_case(key));
-    found.map(|(_, value)| value)
-}
-
-fn word(value: &Value, key: &str) -> String {
-    let found = field(value, key).and_then(Value::as_str);
+fn word(conf: &Json, key: &str) -> String {
+    let found = conf.get(key).and_then(Json::text);
     found.unwrap_or_default().to_owned()
 }
 
@@ -120,6 +144,9 @@ fn word(value: &Value, key: &str) -> String {
 pub const OUR_PLUGIN: &str = "tartan-cni";
 /// A configuration has a few hundred.
 const MOST_BYTES: u64 = 1 << 20;
+const CROSSES_DEVICES: io::ErrorKind = io::ErrorKind::CrossesDevices;
+const DENIED: io::ErrorKind = io::ErrorKind::PermissionDenied;
+const READ_ONLY: io::ErrorKind = io::ErrorKind::ReadOnlyFilesystem;
 
 #[cfg(test)]
 mod tests {
@@ -153,5 +180,22 @@ mod tests {
             (0, "0.4.0 1.0.0".to_owned())
         );
         assert!(read(&directory.path().join("none")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_configuration_comes_from_outside_and_nothing_is_left_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let watched = directory.path().join("net.d");
+        fs::create_dir(&watched).unwrap();
+        let path = watched.join("10-x.conflist");
+        write(&path, "{}").unwrap();
+        write(&path, "{ }").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"{ }");
+        let names = |directory: &Path| -> Vec<_> {
+            let entries = fs::read_dir(directory).unwrap();
+            entries.map(|entry| entry.unwrap().file_name()).collect()
+        };
+        assert_eq!(names(&watched), ["10-x.conflist"]);
+        assert_eq!(names(directory.path()), ["net.d"]);
     }
 }

@@ -25,7 +25,7 @@ pub fn common(theirs: &[String]) -> Vec<&'static str> {
     VERSIONS.into_iter().filter(both).collect()
 }
 
-/// Whether a file is one that an installation wrote, with whatever options, and nobody changed since.
+/// Whether a file is as an installation wrote it, with whatever options.
 pub fn is_as_installed(bytes: &[u8]) -> bool {
     let Ok(value) = serde_json::from_slice::<Value>(bytes) else {
         return false;
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_changed_is_told_from_what_was_installed() {
+    fn an_edited_list_is_not_as_installed() {
         let list = |network, root, portmap| ConfList {
             network,
             root: Path::new(root),

@@ -5,17 +5,18 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use cni_shim::atomic_file::Replacement;
+use cni_shim::{FileAction, FileError};
 use serde::Serialize;
 
 use super::chain;
 use super::conf_dir::{self, Conf, ConfFile, OUR_PLUGIN};
 use super::conf_list::{self, ConfList, PORTMAP, VERSIONS};
-use super::place;
 use super::version;
 
 /// What is to be installed, and where.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct InstallOptions {
     /// What the agent's paths hang off.
     pub root: PathBuf,
     /// The program to install.
@@ -30,24 +31,25 @@ pub struct Plan {
     pub network: String,
     /// Overwrite a configuration that was changed since.
     pub replace_conf: bool,
-    /// Do nothing, only tell.
+    /// Do nothing, only report.
     pub dry_run: bool,
 }
 
 /// What was done, or would be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Done {
+pub struct Report {
     /// In order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<FileStep>,
     /// What will not work as it is, each with its remedy.
     pub warnings: Vec<String>,
 }
 
 /// One thing that was done with one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Step {
-    /// What.
-    pub deed: Deed,
+pub struct FileStep {
+    /// What was done.
+    #[serde(rename = "deed")]
+    pub action: Action,
     /// To which.
     pub file: PathBuf,
 }
@@ -55,18 +57,18 @@ pub struct Step {
 /// What is done with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Deed {
+pub enum Action {
     /// Written where there was none.
     Installed,
     /// Written in the place of an older one.
     Replaced,
     /// It says already what it should.
     Unchanged,
-    /// Somebody changed it, and it is left as it is.
+    /// It was edited, and stays as it is.
     Kept,
     /// Deleted.
     Removed,
-    /// Somebody changed it: it has another name now, which no runtime reads.
+    /// It was edited: it has another name now, which no runtime reads.
     SetAside,
     /// There was none.
     Absent,
@@ -101,7 +103,7 @@ pub enum CniError {
         "{0:?} is no name for a network: use letters, digits, '_', '.' and '-', the first a letter or digit"
     )]
     Network(String),
-    /// The file of the configuration is somebody else's.
+    /// The configuration's file is not ours.
     #[error(
         "{path} is not Tartan's: move it away, choose another name with --conf-name, or overwrite it with --replace-conf"
     )]
@@ -109,40 +111,19 @@ pub enum CniError {
         /// The file.
         path: PathBuf,
     },
-    /// A file could not be written.
-    #[error("cannot write {path}: check free space, and that its directory is writable by root")]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// A directory could not be made or listed.
-    #[error("cannot use the directory {path}: check that it is one, and writable by root")]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// A file could not be removed.
-    #[error("cannot remove {path}: check that its directory is writable by root")]
-    Remove {
-        /// The file.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// Whether pods are attached cannot be told.
+    /// A file could not be written or removed, or a directory not be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The records of attached pods cannot be read.
     #[error(
-        "cannot tell whether pods are attached, which no runtime could delete without the plugin: mend what is named below, or use --force"
+        "cannot find out whether pods are attached, which no runtime could delete without the plugin: correct what is named below, or use --force"
     )]
     Records {
         /// Why not.
         source: cni_shim::attachment::Error,
     },
-    /// The plugin is at work.
-    #[error("{path} is at work for a runtime and does not end: try again, or use --force")]
+    /// A runtime runs the plugin.
+    #[error("a runtime runs {path}, which does not end: try again, or use --force")]
     AtWork {
         /// The program.
         path: PathBuf,
@@ -161,66 +142,64 @@ pub enum CniError {
 ///
 /// # Errors
 /// [`CniError`]; what was done before stays, and a second call goes on from there.
-pub fn install(plan: &Plan) -> Result<Done, CniError> {
-    check_names(plan)?;
-    let mut done = Done::default();
-    let bytes = fs::read(&plan.program).map_err(|source| CniError::NoProgram {
-        path: plan.program.clone(),
+pub fn install(options: &InstallOptions) -> Result<Report, CniError> {
+    check_names(options)?;
+    let mut done = Report::default();
+    let bytes = fs::read(&options.program).map_err(|source| CniError::NoProgram {
+        path: options.program.clone(),
         source,
     })?;
-    let target = plan.bin_dir.join(OUR_PLUGIN);
-    let conf = plan.conf_dir.join(&plan.conf_name);
-    let portmap = portmap(plan, &mut done.warnings);
-    let text = text(plan, portmap.as_deref());
-    let conf_step = conf_step(plan, &conf, &text)?;
-    if !plan.dry_run {
-        for directory in [&plan.bin_dir, &plan.conf_dir] {
-            fs::create_dir_all(directory).map_err(|source| unusable(directory, source))?;
+    let target = options.bin_dir.join(OUR_PLUGIN);
+    let conf = options.conf_dir.join(&options.conf_name);
+    let portmap = portmap(options, &mut done.warnings);
+    let text = text(options, portmap.as_deref());
+    let conf_step = conf_step(options, &conf, &text)?;
+    if !options.dry_run {
+        for directory in [&options.bin_dir, &options.conf_dir] {
+            fs::create_dir_all(directory).map_err(FileAction::UseDirectory.failed(directory))?;
         }
     }
-    done.steps.push(program(plan, &target, &bytes)?);
-    configuration(plan, &conf, &text, conf_step)?;
-    done.steps.push(Step {
-        deed: conf_step,
+    done.steps.push(program(options, &target, &bytes)?);
+    configuration(options, &conf, &text, conf_step)?;
+    done.steps.push(FileStep {
+        action: conf_step,
         file: conf,
     });
-    done.warnings.extend(warnings(plan)?);
+    done.warnings.extend(warnings(options)?);
     Ok(done)
 }
 
-fn check_names(plan: &Plan) -> Result<(), CniError> {
-    let name = &plan.conf_name;
+fn check_names(options: &InstallOptions) -> Result<(), CniError> {
+    let name = &options.conf_name;
     if name.contains('/') || !name.ends_with(".conflist") || name.starts_with('.') {
         return Err(CniError::ConfName(name.clone()));
     }
-    if !cni_shim::attachment::is_identifier(&plan.network) {
-        return Err(CniError::Network(plan.network.clone()));
+    if !cni_shim::attachment::is_identifier(&options.network) {
+        return Err(CniError::Network(options.network.clone()));
     }
     Ok(())
 }
 
 /// By rename, even over a program that runs this moment.
-fn program(plan: &Plan, target: &Path, bytes: &[u8]) -> Result<Step, CniError> {
-    let deed = match fs::read(target) {
-        Ok(old) if old == bytes && is_executable(target) => Deed::Unchanged,
-        Ok(_) => Deed::Replaced,
-        Err(_) => Deed::Installed,
+fn program(options: &InstallOptions, target: &Path, bytes: &[u8]) -> Result<FileStep, CniError> {
+    let action = match fs::read(target) {
+        Ok(old) if old == bytes && is_executable(target) => Action::Unchanged,
+        Ok(_) => Action::Replaced,
+        Err(_) => Action::Installed,
     };
-    if !plan.dry_run && deed != Deed::Unchanged {
-        let placed = place::replace(target, bytes, 0o755, answers_version);
+    if !options.dry_run && action != Action::Unchanged {
+        let replacement = Replacement::of(target).mode(0o755).synced();
+        let placed = replacement.write_checked(bytes, answers_version);
         placed.map_err(|source| match source.kind() {
             io::ErrorKind::InvalidData => CniError::NotOurs {
-                path: plan.program.clone(),
+                path: options.program.clone(),
                 source,
             },
-            _ => CniError::Write {
-                path: target.to_owned(),
-                source,
-            },
+            _ => FileAction::Write.failed(target)(source).into(),
         })?;
     }
-    Ok(Step {
-        deed,
+    Ok(FileStep {
+        action,
         file: target.to_owned(),
     })
 }
@@ -231,37 +210,38 @@ fn answers_version(file: &Path) -> io::Result<()> {
     version::supported(file).map(|_| ()).map_err(invalid)
 }
 
-fn conf_step(plan: &Plan, conf: &Path, text: &str) -> Result<Deed, CniError> {
+fn conf_step(options: &InstallOptions, conf: &Path, text: &str) -> Result<Action, CniError> {
     let Ok(old) = fs::read(conf) else {
-        return Ok(Deed::Installed);
+        return Ok(Action::Installed);
     };
     if old == text.as_bytes() {
-        return Ok(Deed::Unchanged);
+        return Ok(Action::Unchanged);
     }
     let is_ours = Conf::parse(&old).is_some_and(|conf| conf.is_ours());
-    match (is_ours, plan.replace_conf) {
-        (_, true) => Ok(Deed::Replaced),
-        (true, false) => Ok(Deed::Kept),
+    match (is_ours, options.replace_conf) {
+        (_, true) => Ok(Action::Replaced),
+        (true, false) => Ok(Action::Kept),
         (false, false) => Err(CniError::Foreign {
             path: conf.to_owned(),
         }),
     }
 }
 
-fn configuration(plan: &Plan, conf: &Path, text: &str, deed: Deed) -> Result<(), CniError> {
-    if plan.dry_run || matches!(deed, Deed::Unchanged | Deed::Kept) {
+fn configuration(
+    options: &InstallOptions,
+    conf: &Path,
+    text: &str,
+    action: Action,
+) -> Result<(), CniError> {
+    if options.dry_run || matches!(action, Action::Unchanged | Action::Kept) {
         return Ok(());
     }
-    let placed = place::replace_watched(conf, text.as_bytes(), 0o644);
-    placed.map_err(|source| CniError::Write {
-        path: conf.to_owned(),
-        source,
-    })
+    Ok(conf_dir::write(conf, text).map_err(FileAction::Write.failed(conf))?)
 }
 
 /// The versions that `portmap` speaks of those that we do, where it is there and speaks any.
-fn portmap(plan: &Plan, warnings: &mut Vec<String>) -> Option<Vec<&'static str>> {
-    let program = plan.bin_dir.join(PORTMAP);
+fn portmap(options: &InstallOptions, warnings: &mut Vec<String>) -> Option<Vec<&'static str>> {
+    let program = options.bin_dir.join(PORTMAP);
     if !is_executable(&program) {
         return None;
     }
@@ -278,21 +258,23 @@ fn portmap(plan: &Plan, warnings: &mut Vec<String>) -> Option<Vec<&'static str>>
 }
 
 /// The configuration, with `portmap` where its versions are given.
-fn text(plan: &Plan, portmap: Option<&[&'static str]>) -> String {
+fn text(options: &InstallOptions, portmap: Option<&[&'static str]>) -> String {
     let list = ConfList {
-        network: &plan.network,
-        root: &plan.root,
+        network: &options.network,
+        root: &options.root,
         versions: portmap.unwrap_or(&VERSIONS),
         portmap: portmap.is_some(),
     };
     list.text()
 }
 
-/// Who comes before us, and what will not work.
-fn warnings(plan: &Plan) -> Result<Vec<String>, CniError> {
-    let files =
-        conf_dir::read(&plan.conf_dir).map_err(|source| unusable(&plan.conf_dir, source))?;
-    let before = files.iter().take_while(|file| file.name < plan.conf_name);
+/// Which networks come before ours, and what will not work.
+fn warnings(options: &InstallOptions) -> Result<Vec<String>, CniError> {
+    let files = conf_dir::read(&options.conf_dir)
+        .map_err(FileAction::UseDirectory.failed(&options.conf_dir))?;
+    let before = files
+        .iter()
+        .take_while(|file| file.name < options.conf_name);
     let mut warnings: Vec<String> = before.map(comes_before).collect();
     let ours = files.iter().filter_map(|file| {
         let conf = file.content.as_ref().filter(|conf| conf.is_ours())?;
@@ -307,8 +289,9 @@ fn warnings(plan: &Plan) -> Result<Vec<String>, CniError> {
             warnings.push(twice.to_string());
         }
         let chained = conf.plugins.iter().filter(|p| p.kind != OUR_PLUGIN);
-        warnings
-            .extend(chained.filter_map(|plugin| cannot_be_chained(plan, file, conf, &plugin.kind)));
+        warnings.extend(
+            chained.filter_map(|plugin| cannot_be_chained(options, file, conf, &plugin.kind)),
+        );
     }
     if Path::new(BRIDGES).join("cni0").exists() {
         warnings.push(
@@ -320,9 +303,14 @@ fn warnings(plan: &Plan) -> Result<Vec<String>, CniError> {
 }
 
 /// Why a plugin of a list with ours would fail its pods, if it would.
-fn cannot_be_chained(plan: &Plan, file: &ConfFile, conf: &Conf, kind: &str) -> Option<String> {
-    let program = plan.bin_dir.join(kind);
-    let (list, directory) = (file.path.display(), plan.bin_dir.display());
+fn cannot_be_chained(
+    options: &InstallOptions,
+    file: &ConfFile,
+    conf: &Conf,
+    kind: &str,
+) -> Option<String> {
+    let program = options.bin_dir.join(kind);
+    let (list, directory) = (file.path.display(), options.bin_dir.display());
     if !is_executable(&program) {
         return Some(format!(
             "{list} chains the plugin {kind}, which is not in {directory}: install it there, or take it out of the list"
@@ -353,7 +341,7 @@ fn comes_before(file: &ConfFile) -> String {
             conf.network
         ),
         None => format!(
-            "{path} sorts before ours and cannot be read as JSON, which stops containerd's pods: mend it or move it away"
+            "{path} sorts before ours and cannot be read as JSON, which stops containerd's pods: correct it or move it away"
         ),
     }
 }
@@ -362,13 +350,6 @@ pub(super) fn is_executable(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     path.metadata()
         .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
-}
-
-pub(super) fn unusable(path: &Path, source: io::Error) -> CniError {
-    CniError::Directory {
-        path: path.to_owned(),
-        source,
-    }
 }
 
 /// Where the kernel lists interfaces by name.

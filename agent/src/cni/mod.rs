@@ -4,6 +4,5 @@ pub mod chain;
 pub mod conf_dir;
 pub mod conf_list;
 pub mod install;
-pub mod place;
 pub mod uninstall;
 pub mod version;

@@ -1,9 +1,9 @@
 //! Removal: the configuration first, so that no runtime starts a pod whose program is about to go; then the program.
 //! Only what is ours.
 //!
-//! Pods are counted twice: before anything is done, and when the configuration is away and no plugin is at work any more,
+//! Pods are counted twice: before anything is done, and when no runtime sees the configuration and none runs the plugin any more,
 //! because a pod may have come in between. If one has, the configuration is put back: without it the runtime could not
-//! delete that pod. A list that people changed is theirs: it is set aside under a name that no runtime reads.
+//! delete that pod. A list that was edited is set aside under a name that no runtime reads.
 
 use std::fs;
 use std::io;
@@ -12,16 +12,15 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cni_shim::RunDir;
+use cni_shim::{FileAction, RunDir, atomic_file};
 
 use super::conf_dir::{self, OUR_PLUGIN};
 use super::conf_list;
-use super::install::{CniError, Deed, Done, Step, unusable};
-use super::place;
+use super::install::{Action, CniError, FileStep, Report};
 
 /// What is to be removed, and from where.
 #[derive(Clone, Debug)]
-pub struct Removal {
+pub struct UninstallOptions {
     /// What the agent's paths hang off.
     pub root: PathBuf,
     /// Where runtimes look for programs.
@@ -30,12 +29,12 @@ pub struct Removal {
     pub conf_dir: PathBuf,
     /// Although pods are attached.
     pub force: bool,
-    /// Do nothing, only tell.
+    /// Do nothing, only report.
     pub dry_run: bool,
 }
 
 /// A configuration that runtimes no longer see.
-struct Away {
+struct SetAside {
     from: PathBuf,
     to: PathBuf,
 }
@@ -43,78 +42,78 @@ struct Away {
 /// Removes every configuration of ours that the directory holds, and the program.
 ///
 /// # Errors
-/// [`CniError`]; with pods attached, or where that cannot be told, everything is as it was, unless forced.
-pub fn uninstall(removal: &Removal) -> Result<Done, CniError> {
-    let mut done = Done::default();
-    let program = removal.bin_dir.join(OUR_PLUGIN);
-    let mut away = interrupted(removal)?;
-    if !removal.force
-        && let Err(error) = expect_no_pods(removal)
+/// [`CniError`]; with pods attached, or where their records cannot be read, everything is as it was, unless forced.
+pub fn uninstall(options: &UninstallOptions) -> Result<Report, CniError> {
+    let mut done = Report::default();
+    let program = options.bin_dir.join(OUR_PLUGIN);
+    let mut away = interrupted(options)?;
+    if !options.force
+        && let Err(error) = expect_no_pods(options)
     {
-        if !removal.dry_run {
+        if !options.dry_run {
             put_back(&away)?;
         }
         return Err(error);
     }
-    for path in configurations(removal, &mut done)? {
+    for path in configurations(options, &mut done)? {
         let to = set_aside_name(&path);
-        if !removal.dry_run
+        if !options.dry_run
             && let Err(source) = fs::rename(&path, &to)
         {
             put_back(&away)?;
-            return Err(CniError::Remove { path, source });
+            return Err(FileAction::Remove.failed(&path)(source).into());
         }
-        away.push(Away { from: path, to });
+        away.push(SetAside { from: path, to });
     }
-    if !removal.force && !removal.dry_run {
-        let at_rest = wait_for_rest(&program).and_then(|()| expect_no_pods(removal));
-        if let Err(error) = at_rest {
+    if !options.force && !options.dry_run {
+        let idle = wait_until_idle(&program).and_then(|()| expect_no_pods(options));
+        if let Err(error) = idle {
             put_back(&away)?;
             return Err(error);
         }
     }
-    for Away { from, to } in away {
-        let above = removal.conf_dir.parent().unwrap_or(Path::new("/"));
-        for directory in [removal.conf_dir.as_path(), above] {
-            remove_leftovers(removal, &from, directory, &mut done)?;
+    for SetAside { from, to } in away {
+        let above = options.conf_dir.parent().unwrap_or(Path::new("/"));
+        for directory in [options.conf_dir.as_path(), above] {
+            remove_leftovers(options, &from, directory, &mut done)?;
         }
         let now = if to.exists() { &to } else { &from };
         let as_installed = fs::read(now).is_ok_and(|bytes| conf_list::is_as_installed(&bytes));
-        let (deed, file) = match as_installed {
-            true => (remove(removal, now)?.deed, from),
-            false => (Deed::SetAside, to),
+        let (action, file) = match as_installed {
+            true => (remove(options, now)?.action, from),
+            false => (Action::SetAside, to),
         };
-        done.steps.push(Step { deed, file });
+        done.steps.push(FileStep { action, file });
     }
-    remove_leftovers(removal, &program, &removal.bin_dir, &mut done)?;
-    done.steps.push(remove(removal, &program)?);
+    remove_leftovers(options, &program, &options.bin_dir, &mut done)?;
+    done.steps.push(remove(options, &program)?);
     Ok(done)
 }
 
-/// What a removal that was ended in the middle took away and neither removed nor put back. Lists that people edited stay
+/// What a removal that was killed renamed, and neither removed nor put back. Lists that people edited stay
 /// set aside for good.
-fn interrupted(removal: &Removal) -> Result<Vec<Away>, CniError> {
-    let unusable = |source| unusable(&removal.conf_dir, source);
-    let entries = match fs::read_dir(&removal.conf_dir) {
+fn interrupted(options: &UninstallOptions) -> Result<Vec<SetAside>, CniError> {
+    let unusable = || FileAction::UseDirectory.failed(&options.conf_dir);
+    let entries = match fs::read_dir(&options.conf_dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(unusable)?,
+        entries => entries.map_err(unusable())?,
     };
     let mut away = Vec::new();
     for entry in entries {
-        let to = entry.map_err(unusable)?.path();
+        let to = entry.map_err(unusable())?.path();
         let ours = fs::read(&to).is_ok_and(|bytes| conf_list::is_as_installed(&bytes));
         let from = to.with_extension("");
         if to.extension() == Some(SET_ASIDE.as_ref()) && ours && !from.exists() {
-            away.push(Away { from, to });
+            away.push(SetAside { from, to });
         }
     }
     Ok(away)
 }
 
-/// Those with our plugin in them. What cannot be read is told.
-fn configurations(removal: &Removal, done: &mut Done) -> Result<Vec<PathBuf>, CniError> {
-    let files =
-        conf_dir::read(&removal.conf_dir).map_err(|source| unusable(&removal.conf_dir, source))?;
+/// Those with our plugin in them. Warns of what cannot be read.
+fn configurations(options: &UninstallOptions, done: &mut Report) -> Result<Vec<PathBuf>, CniError> {
+    let files = conf_dir::read(&options.conf_dir)
+        .map_err(FileAction::UseDirectory.failed(&options.conf_dir))?;
     let mut ours = Vec::new();
     for file in files {
         match file.content {
@@ -129,8 +128,8 @@ fn configurations(removal: &Removal, done: &mut Done) -> Result<Vec<PathBuf>, Cn
     Ok(ours)
 }
 
-fn expect_no_pods(removal: &Removal) -> Result<(), CniError> {
-    let records = cni_shim::list(&RunDir::under(&removal.root));
+fn expect_no_pods(options: &UninstallOptions) -> Result<(), CniError> {
+    let records = cni_shim::list(&RunDir::under(&options.root));
     let count = records
         .map_err(|source| CniError::Records { source })?
         .len();
@@ -140,51 +139,48 @@ fn expect_no_pods(removal: &Removal) -> Result<(), CniError> {
     }
 }
 
-/// Waits until nobody runs the program: what was started by the configuration before may be attaching a pod. A runtime
-/// that had read it may start the program a moment after a look that found nobody, so there are some more.
-fn wait_for_rest(program: &Path) -> Result<(), CniError> {
+/// Waits until no process runs the program: one that was started by the configuration before may be attaching a pod. A
+/// runtime that had read it may start the program a moment after a check that found none, so there are several checks.
+fn wait_until_idle(program: &Path) -> Result<(), CniError> {
     let Ok(program) = program.canonicalize() else {
         return Ok(());
     };
     let deadline = Instant::now() + LONGEST_ADD;
-    let mut at_rest = 0;
-    while at_rest < LOOKS_AT_REST {
-        if is_at_work(&program) {
-            at_rest = 0;
+    let mut idle_checks = 0;
+    while idle_checks < IDLE_CHECKS {
+        if is_running(&program) {
+            idle_checks = 0;
             if Instant::now() > deadline {
                 return Err(CniError::AtWork { path: program });
             }
         } else {
-            at_rest += 1;
+            idle_checks += 1;
         }
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(CHECK_EVERY);
     }
     Ok(())
 }
 
-fn is_at_work(program: &Path) -> bool {
+fn is_running(program: &Path) -> bool {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    // Other files there have no `exe`, nor have processes that ended meanwhile.
+    // Other files there have no `exe`, nor have processes that have ended.
     let mut programs =
         processes.filter_map(|process| fs::read_link(process.path().join("exe")).ok());
     programs.any(|runs| {
-        // As the kernel names one that was replaced or removed meanwhile (proc_pid_exe(5)).
+        // The kernel names a program so that was replaced or removed since it started (proc_pid_exe(5)).
         let runs = runs.as_os_str().as_bytes();
         runs.strip_suffix(b" (deleted)").unwrap_or(runs) == program.as_os_str().as_bytes()
     })
 }
 
-/// A rename inside the directory is what containerd takes notice of. One that fails keeps none of the others away.
-fn put_back(away: &[Away]) -> Result<(), CniError> {
+/// By a rename inside the directory, which containerd notices. Where one fails the others are put back all the same.
+fn put_back(away: &[SetAside]) -> Result<(), CniError> {
     let mut all = Ok(());
-    for Away { from, to } in away {
-        let back = fs::rename(to, from).map_err(|source| CniError::Write {
-            path: from.clone(),
-            source,
-        });
+    for SetAside { from, to } in away {
+        let back = fs::rename(to, from).map_err(FileAction::Write.failed(from));
         all = all.and(back);
     }
-    all
+    Ok(all?)
 }
 
 /// Beside it, free, and with an extension that no runtime reads.
@@ -204,43 +200,38 @@ fn set_aside_name(path: &Path) -> PathBuf {
 }
 
 fn remove_leftovers(
-    removal: &Removal,
+    options: &UninstallOptions,
     path: &Path,
     directory: &Path,
-    done: &mut Done,
+    done: &mut Report,
 ) -> Result<(), CniError> {
-    for leftover in place::leftovers(path, directory) {
-        done.steps.push(remove(removal, &leftover)?);
+    for leftover in atomic_file::temporaries(path, directory) {
+        done.steps.push(remove(options, &leftover)?);
     }
     Ok(())
 }
 
-fn remove(removal: &Removal, path: &Path) -> Result<Step, CniError> {
-    let removed = match removal.dry_run {
+fn remove(options: &UninstallOptions, path: &Path) -> Result<FileStep, CniError> {
+    let removed = match options.dry_run {
         true => path.symlink_metadata().map(|_| ()),
         false => fs::remove_file(path),
     };
-    let deed = match removed {
-        Ok(()) => Deed::Removed,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Deed::Absent,
-        Err(source) => {
-            return Err(CniError::Remove {
-                path: path.to_owned(),
-                source,
-            });
-        }
+    let action = match removed {
+        Ok(()) => Action::Removed,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Action::Absent,
+        Err(source) => return Err(FileAction::Remove.failed(path)(source).into()),
     };
-    Ok(Step {
-        deed,
+    Ok(FileStep {
+        action,
         file: path.to_owned(),
     })
 }
 
-/// As long as an ADD is at work at most: for the agent, the range's lock and a delegated IPAM plugin.
+/// As long as an ADD takes at most: it waits for the agent, the range's lock and a delegated IPAM plugin.
 const LONGEST_ADD: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// One after the other that find nobody.
-const LOOKS_AT_REST: u32 = 25;
+const CHECK_EVERY: Duration = Duration::from_millis(20);
+/// Checks in a row that find no process.
+const IDLE_CHECKS: u32 = 25;
 const SET_ASIDE: &str = "uninstalled";
 /// Lists of one name that are set aside side by side; the last is replaced.
 const MOST_SET_ASIDE: u32 = 100;

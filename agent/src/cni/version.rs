@@ -1,5 +1,5 @@
-//! Which versions of CNI a plugin speaks: its own answer to VERSION, for which it gets no more than [`PATIENCE`]. A plugin is
-//! somebody else's program: it may hang, print without end, or be none.
+//! Which versions of CNI a plugin speaks: its own answer to VERSION, for which it gets no more than [`PATIENCE`]. A plugin may
+//! be any program: it may hang, print without end, or not be one.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -23,7 +23,7 @@ pub fn supported(path: &Path) -> io::Result<Vec<String>> {
     let versions = versions.and_then(Value::as_array).ok_or_else(|| {
         let said = String::from_utf8_lossy(&said);
         let said: String = said.chars().take(MOST_QUOTED).collect();
-        io::Error::other(format!("asked for its versions it says {said:?}"))
+        io::Error::other(format!("asked for its versions, it prints {said:?}"))
     })?;
     let words = versions.iter().filter_map(Value::as_str);
     Ok(words.map(str::to_owned).collect())
@@ -38,7 +38,7 @@ fn ask(path: &Path) -> io::Result<Vec<u8>> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
         let read = out.map_or(Ok(0), |out| out.take(MOST_BYTES).read_to_end(&mut bytes));
-        // Nobody listens any more after the deadline.
+        // The receiver is gone after the deadline.
         let _ = sender.send(read.map(|_| bytes));
     });
     let ended = wait(&mut child, deadline)?;
@@ -48,13 +48,13 @@ fn ask(path: &Path) -> io::Result<Vec<u8>> {
         Ok(bytes)
     } else {
         Err(io::Error::other(format!(
-            "asked for its versions it ends with {ended}"
+            "asked for its versions, it ends with {ended}"
         )))
     }
 }
 
-/// Waits for one who is still writing the program, or has just written it and is starting another one: until its exec that
-/// holds what its parent had open.
+/// Starts the program; waits for a process that has it open for writing, or a child of such a process that has not called
+/// exec yet and so still has it open.
 fn start(path: &Path, deadline: Instant) -> io::Result<Child> {
     loop {
         let started = Command::new(path)
@@ -69,7 +69,7 @@ fn start(path: &Path, deadline: Instant) -> io::Result<Child> {
                 if error.kind() == io::ErrorKind::ExecutableFileBusy
                     && Instant::now() < deadline =>
             {
-                thread::sleep(LOOK_EVERY);
+                thread::sleep(CHECK_EVERY);
             }
             started => return started,
         }
@@ -82,7 +82,7 @@ fn wait(child: &mut Child, deadline: Instant) -> io::Result<ExitStatus> {
         if let Some(ended) = child.try_wait()? {
             return Ok(ended);
         }
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(CHECK_EVERY);
     }
     child.kill()?;
     child.wait()?;
@@ -90,13 +90,13 @@ fn wait(child: &mut Child, deadline: Instant) -> io::Result<ExitStatus> {
 }
 
 fn too_slow() -> io::Error {
-    let message = format!("asked for its versions it says nothing for {PATIENCE:?}");
+    let message = format!("asked for its versions, it prints nothing for {PATIENCE:?}");
     io::Error::new(io::ErrorKind::TimedOut, message)
 }
 
 /// Many times what a plugin takes that starts at all.
 const PATIENCE: Duration = Duration::from_secs(5);
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const CHECK_EVERY: Duration = Duration::from_millis(5);
 /// An answer has a hundred.
 const MOST_BYTES: u64 = 64 * 1024;
 const MOST_QUOTED: usize = 200;
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_else_a_program_does_is_said() {
+    fn any_other_answer_of_a_program_is_quoted() {
         for (script, said) in [
             ("echo hello", "hello"),
             ("echo '{}'", "{}"),

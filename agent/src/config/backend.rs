@@ -1,8 +1,8 @@
 //! The `Backend` of flannel's configuration: how nodes talk.
 
+use cni_shim::Json;
 use encap::{Format, Vni};
 
-use super::json::{Fields, Json};
 use super::net_conf_error::NetConfError;
 use super::unknown_key::UnknownKey;
 
@@ -81,15 +81,13 @@ impl Backend {
         value: Option<&Json>,
         unknown: &mut Vec<UnknownKey>,
     ) -> Result<Backend, NetConfError> {
-        let empty = Fields::default();
         let fields = match value {
             None => {
                 return Ok(Backend::Udp {
                     port: DEFAULT_UDP_PORT,
                 });
             }
-            Some(Json::Object(fields)) => fields,
-            Some(Json::Null) => &empty,
+            Some(fields @ (Json::Object(_) | Json::Null)) => fields,
             Some(_) => {
                 return Err(NetConfError::Type {
                     key: "Backend",
@@ -97,7 +95,7 @@ impl Backend {
                 });
             }
         };
-        let kind = fields.text("Type")?.unwrap_or_default();
+        let kind = fields.text_of("Type")?.unwrap_or_default();
         let (backend, known): (_, &[&'static str]) = match kind.to_lowercase().as_str() {
             "udp" => (udp(fields)?, &["Type", "Port"]),
             "vxlan" => (
@@ -114,21 +112,25 @@ impl Backend {
             ),
             _ => return Err(NetConfError::UnknownBackend(kind.to_owned())),
         };
-        let more = fields.unknown(known);
+        let more = fields.unknown_keys(known);
         unknown.extend(more.map(|key| UnknownKey::new("Backend.", key, known.iter().copied())));
         Ok(backend)
     }
 }
 
-fn udp(fields: &Fields) -> Result<Backend, NetConfError> {
-    let port = fields.whole("Port")?.unwrap_or(i64::from(DEFAULT_UDP_PORT));
+fn udp(fields: &Json) -> Result<Backend, NetConfError> {
+    let port = fields
+        .whole_of("Port")?
+        .unwrap_or(i64::from(DEFAULT_UDP_PORT));
     Ok(Backend::Udp {
         port: in_range("Port", port, 1)?,
     })
 }
 
-fn vxlan(fields: &Fields) -> Result<Backend, NetConfError> {
-    let vni = fields.whole("VNI")?.unwrap_or(i64::from(DEFAULT_VNI.get()));
+fn vxlan(fields: &Json) -> Result<Backend, NetConfError> {
+    let vni = fields
+        .whole_of("VNI")?
+        .unwrap_or(i64::from(DEFAULT_VNI.get()));
     let vni = u32::try_from(vni)
         .ok()
         .and_then(Vni::new)
@@ -138,21 +140,21 @@ fn vxlan(fields: &Fields) -> Result<Backend, NetConfError> {
             least: 0,
             most: (1 << 24) - 1,
         })?;
-    let port = match fields.whole("Port")?.unwrap_or(0) {
+    let port = match fields.whole_of("Port")?.unwrap_or(0) {
         0 => DEFAULT_VXLAN_PORT,
         port => in_range("Port", port, 1)?,
     };
     // Checked as flannel checks them; neither has an effect here.
-    fields.flag("Learning")?;
-    fields.flag("DirectRouting")?;
-    let mtu = match fields.whole("MTU")?.unwrap_or(0) {
+    fields.flag_of("Learning")?;
+    fields.flag_of("DirectRouting")?;
+    let mtu = match fields.whole_of("MTU")?.unwrap_or(0) {
         0 => None,
         mtu => Some(in_range("MTU", mtu, LEAST_MTU)?),
     };
     Ok(Backend::Vxlan {
         vni,
         port,
-        gbp: fields.flag("GBP")?.unwrap_or(false),
+        gbp: fields.flag_of("GBP")?.unwrap_or(false),
         mtu,
     })
 }

@@ -2,7 +2,6 @@
 
 mod backend;
 pub(crate) mod document;
-mod json;
 pub mod net_conf;
 mod net_conf_error;
 pub mod node;

@@ -5,10 +5,10 @@
 
 use std::path::Path;
 
+use cni_shim::Json;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::backend::Backend;
-use super::json::Json;
 use super::net_conf_error::NetConfError;
 use super::subnet_range::{self, IPV4, IPV6, SubnetRange};
 use super::text_file;
@@ -47,11 +47,11 @@ impl NetConf {
     /// # Errors
     /// [`NetConfError`] with the first fault.
     pub fn parse(text: &str) -> Result<NetConf, NetConfError> {
-        let fields = match serde_json::from_str(text).map_err(NetConfError::Json)? {
-            Json::Object(fields) => fields,
-            _ => return Err(NetConfError::NotAnObject),
-        };
-        let unknown = fields.unknown(&KEYS);
+        let fields = Json::parse(text.as_bytes()).map_err(NetConfError::Json)?;
+        if !matches!(fields, Json::Object(_)) {
+            return Err(NetConfError::NotAnObject);
+        }
+        let unknown = fields.unknown_keys(&KEYS);
         let mut unknown: Vec<_> = unknown
             .map(|key| UnknownKey::new("", key, KEYS.into_iter()))
             .collect();
@@ -59,9 +59,9 @@ impl NetConf {
         // Both families are read before the switches: flannel refuses a malformed network even if its family is off.
         let v4 = subnet_range::read(&fields, &IPV4)?;
         let v6 = subnet_range::read(&fields, &IPV6)?;
-        fields.flag("EnableNFTables")?;
-        let v4 = fields.flag("EnableIPv4")?.unwrap_or(true).then_some(v4);
-        let v6 = fields.flag("EnableIPv6")?.unwrap_or(false).then_some(v6);
+        fields.flag_of("EnableNFTables")?;
+        let v4 = fields.flag_of("EnableIPv4")?.unwrap_or(true).then_some(v4);
+        let v6 = fields.flag_of("EnableIPv6")?.unwrap_or(false).then_some(v6);
         if v4.is_none() && v6.is_none() {
             return Err(NetConfError::NoFamily);
         }

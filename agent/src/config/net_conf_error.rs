@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
+use cni_shim::json::Mismatch;
 use ipnet::IpNet;
 
-use super::json::Mismatch;
 use super::text_file::TextFileError;
 
 /// Why a `net-conf.json` cannot be used.

@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use cni_shim::Json;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::json::Fields;
 use super::net_conf_error::NetConfError;
 
 /// The subnets that a registry may lease to nodes.
@@ -46,7 +46,7 @@ pub(super) struct FamilyKeys {
 }
 
 /// Reads the keys of one family. [`FamilyKeys::complete`] checks them against each other.
-pub(super) fn read(fields: &Fields, rules: &FamilyRules) -> Result<FamilyKeys, NetConfError> {
+pub(super) fn read(fields: &Json, rules: &FamilyRules) -> Result<FamilyKeys, NetConfError> {
     Ok(FamilyKeys {
         network: read_network(fields, rules)?,
         len: read_len(fields, rules)?,
@@ -126,8 +126,8 @@ impl FamilyKeys {
     }
 }
 
-fn read_network(fields: &Fields, rules: &FamilyRules) -> Result<Option<IpNet>, NetConfError> {
-    let Some(text) = fields.text(rules.network)? else {
+fn read_network(fields: &Json, rules: &FamilyRules) -> Result<Option<IpNet>, NetConfError> {
+    let Some(text) = fields.text_of(rules.network)? else {
         return Ok(None);
     };
     let prefix = parse_prefix(text).filter(|net| net.max_prefix_len() == rules.bits);
@@ -142,8 +142,8 @@ fn read_network(fields: &Fields, rules: &FamilyRules) -> Result<Option<IpNet>, N
 }
 
 /// As in flannel, 0 counts as missing, and a negative length is not a `uint`.
-fn read_len(fields: &Fields, rules: &FamilyRules) -> Result<Option<i64>, NetConfError> {
-    match fields.whole(rules.len)? {
+fn read_len(fields: &Json, rules: &FamilyRules) -> Result<Option<i64>, NetConfError> {
+    match fields.whole_of(rules.len)? {
         Some(len) if len < 0 => Err(NetConfError::Type {
             key: rules.len,
             expected: "a whole number from 0",
@@ -153,11 +153,11 @@ fn read_len(fields: &Fields, rules: &FamilyRules) -> Result<Option<i64>, NetConf
 }
 
 fn read_bound(
-    fields: &Fields,
+    fields: &Json,
     key: &'static str,
     rules: &FamilyRules,
 ) -> Result<Option<IpAddr>, NetConfError> {
-    let Some(text) = fields.text(key)? else {
+    let Some(text) = fields.text_of(key)? else {
         return Ok(None);
     };
     let address: Option<IpAddr> = text.parse().ok();

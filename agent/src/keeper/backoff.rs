@@ -2,29 +2,29 @@
 
 use std::time::Duration;
 
-/// A first death is followed at once. Deaths in a row are waited for: 100 ms doubling to 5 s where the service
-/// did not even forward, 200 ms at most where it did, for a life that forwards is worth more than rest.
+/// After a first death the service is started at once. After deaths in a row the keeper waits: 100 ms doubling to 5 s
+/// where the service did not forward, 200 ms at most where it did, because a service that forwards is worth the load.
 #[derive(Debug, Default)]
 pub struct Backoff {
-    /// Lives in a row that never forwarded.
-    barren: u32,
-    /// Lives in a row that forwarded, each for less than a second.
-    brief: u32,
+    /// Services in a row that never forwarded.
+    never_forwarded: u32,
+    /// Services in a row that forwarded, each for less than a second.
+    forwarded_briefly: u32,
 }
 
 impl Backoff {
     /// The wait after a service that forwarded this long, or never.
     pub fn after(&mut self, forwarded: Option<Duration>) -> Duration {
         let (row, longest) = match forwarded {
-            None => (&mut self.barren, LONGEST),
+            None => (&mut self.never_forwarded, LONGEST),
             Some(forwarded) => {
-                // Whatever kept the services before from forwarding is mended.
-                self.barren = 0;
+                // The cause that kept earlier services from forwarding is gone.
+                self.never_forwarded = 0;
                 if forwarded >= HEALTHY {
-                    self.brief = 0;
+                    self.forwarded_briefly = 0;
                     return Duration::ZERO;
                 }
-                (&mut self.brief, LONGEST_AFTER_FORWARDING)
+                (&mut self.forwarded_briefly, LONGEST_AFTER_FORWARDING)
             }
         };
         let doublings = row.checked_sub(1);
@@ -57,15 +57,15 @@ mod tests {
         let expected = [0, 100, 200, 400, 800, 1600, 3200, 5000, 5000];
         assert_eq!(waits(&mut Backoff::default(), None, 9), expected);
         let mut long = Backoff {
-            barren: u32::MAX,
-            brief: 0,
+            never_forwarded: u32::MAX,
+            forwarded_briefly: 0,
         };
         assert_eq!(long.after(None), LONGEST);
         assert_eq!(long.after(None), LONGEST);
     }
 
     #[test]
-    fn a_life_that_forwarded_is_followed_soon_whatever_was_before() {
+    fn after_a_service_that_forwarded_the_next_starts_soon() {
         let mut backoff = Backoff::default();
         waits(&mut backoff, None, 20);
         assert_eq!(waits(&mut backoff, Some(3600), 3), [0, 0, 0]);

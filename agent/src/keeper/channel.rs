@@ -20,7 +20,7 @@ use thiserror::Error;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 
-/// What the service tells the keeper.
+/// A message of the service to the keeper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FromService {
@@ -34,11 +34,11 @@ pub enum FromService {
     Forwarding,
 }
 
-/// What the keeper tells the service.
+/// A message of the keeper to the service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FromKeeper {
-    /// The descriptors kept, in the order of the names; the first message of a life.
+    /// The descriptors kept, in the order of the names; the first message to a service.
     Table(TablePart),
     /// Read the first packet.
     Go,
@@ -223,7 +223,7 @@ fn understand<M: DeserializeOwned>(
     if packet.truncated {
         return Err(ChannelError::Truncated);
     }
-    // Nobody sends an empty message: this is the end.
+    // No side sends an empty message: this is the end.
     if packet.text.is_empty() {
         return Ok(None);
     }

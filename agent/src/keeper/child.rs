@@ -1,4 +1,4 @@
-//! One life of the service: started by path, watched, told to stop, buried.
+//! One process of the service: starts it by path, waits for its end, stops or kills it.
 
 use std::ffi::OsString;
 use std::io;
@@ -21,7 +21,7 @@ pub struct Program {
     pub arguments: Vec<OsString>,
 }
 
-/// How a life ended.
+/// How the process ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Ending {
     /// What the kernel reports.
@@ -55,7 +55,7 @@ impl Ending {
     }
 }
 
-/// The running service. Dropping it kills it: no service outlives its keeper's interest.
+/// The running service. Dropping it kills the process: no service outlives its keeper.
 #[derive(Debug)]
 pub struct Service {
     child: Child,

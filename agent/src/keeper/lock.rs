@@ -1,15 +1,13 @@
 //! One agent per run directory: a second `TUNSETIFF` or `SO_REUSEPORT` bind would silently take half the flows.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 use thiserror::Error;
 
-/// Why the lock was not had.
+/// Why the lock was not taken.
 #[derive(Debug, Error)]
 pub enum LockError {
     /// The file or its directory cannot be made.
@@ -20,7 +18,7 @@ pub enum LockError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// Somebody else holds it.
+    /// Another agent holds it.
     #[error(
         "another agent (process {holder}) runs on {path}; stop it, or give this one a --root of its own"
     )]
@@ -40,8 +38,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock at once or says who has it. The file then holds our process id. A clean-up removes the
-    /// file whose lock it holds: a lock on a file that is no more at its path is nobody's, and is taken anew.
+    /// Takes the lock at once or names the process that has it. The file then holds our process id. A clean-up removes the
+    /// file whose lock it holds: a lock on a file that is no longer at its path keeps no process out, and is taken anew.
     ///
     /// # Errors
     /// `Held` with the other process, `Open` when the directory cannot be made or written.
@@ -52,27 +50,27 @@ impl Lock {
         };
         for _ in 0..TRIES {
             let mut file = open(path).map_err(failed)?;
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            match file.try_lock() {
                 Ok(()) if is_at(&file, path) => {
-                    // Who holds it is for people: a full or read-only directory must not keep a service down.
+                    // The process id is for error messages: a full or read-only directory must not keep a service down.
                     let _ = sign(&mut file);
                     let path = path.to_owned();
                     return Ok(Lock { file, path });
                 }
                 Ok(()) => {}
-                Err(Errno::WOULDBLOCK) => {
+                Err(TryLockError::WouldBlock) => {
                     return Err(LockError::Held {
                         path: path.to_owned(),
                         holder: holder(&mut file),
                     });
                 }
-                Err(error) => return Err(failed(error.into())),
+                Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
         }
         Err(failed(io::ErrorKind::StaleNetworkFileHandle.into()))
     }
 
-    /// Whether it keeps the next taker out: not, once somebody has removed the file or put another in its place.
+    /// Whether it keeps the next agent out: no, once the file has been removed or replaced.
     pub fn is_in_force(&self) -> bool {
         is_at(&self.file, &self.path)
     }
@@ -123,7 +121,7 @@ fn holder(file: &mut File) -> String {
 }
 
 const HOLDER_LIMIT: u64 = 32;
-/// Each removal takes a whole clean-up: two in a row are chance already.
+/// Each removal takes a whole clean-up: even two in a row are unlikely.
 const TRIES: usize = 16;
 
 #[cfg(test)]
@@ -171,7 +169,7 @@ mod tests {
                             assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0);
                             std::thread::yield_now();
                             holders.fetch_sub(1, Ordering::SeqCst);
-                            // The last deed of a clean-up.
+                            // The last action of a clean-up.
                             std::fs::remove_file(path).unwrap();
                             drop(lock);
                         }
@@ -189,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_cannot_be_made_is_said() {
+    fn a_directory_that_cannot_be_made_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("run"), "a file").unwrap();
         let refused = Lock::take(&directory.path().join("run/tartan/lock"));

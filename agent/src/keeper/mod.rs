@@ -12,17 +12,18 @@
 //!            ← deposit+fd, withdraw, ready, forwarding
 //! ```
 //!
-//! States of a life: *starting* (deposits and withdrawals) → *ready* (the keeper answers *go* at once) →
-//! *forwarding* (the keeper watches the workers' ticks). A life that is not forwarding after 30 s, breaks the
-//! protocol, or has a worker whose tick stands for 2 to 3 s is killed. The next one starts at once. Deaths in a row
-//! are waited for: up to 5 s while no life forwards, at most 200 ms after one that did ([`backoff`]). A service that ends by itself before any service ever
-//! forwarded has a reason that trying again does not mend: the keeper ends with its exit code. So it is with a
-//! first service that the kernel does not start; once one has forwarded, that is a death like any other.
+//! States of a service: *starting* (deposits and withdrawals) → *ready* (the keeper answers *go* at once) →
+//! *forwarding* (the keeper watches the workers' ticks). The keeper kills a service that is not
+//! forwarding after 30 s, breaks the protocol, or has a worker whose tick has not moved for 2 to 3 s. It starts the next
+//! one at once. After deaths in a row it waits: up to 5 s while no service forwards, at most 200 ms after one that did
+//! ([`backoff`]). A service that ends by itself before any service ever
+//! forwarded has a reason that trying again does not remove: the keeper ends with its exit code. It does the same when
+//! the kernel does not start a first service; once a service has forwarded, that counts as any other death.
 //!
-//! Limits: 512 descriptors, one keeper per run directory (`flock`). What it never does: look into a packet,
+//! Limits: 512 descriptors, one keeper per run directory (`flock`). What it never does: read a packet,
 //! a configuration or a store record. The one thing it reads is the ticks in the memfd of counters.
 //!
-//! On SIGTERM or SIGINT the service is told, given 5 s, then killed, and the keeper ends with code 0. The
+//! On SIGTERM or SIGINT the keeper sends the service SIGTERM, kills it after 5 s, and ends with code 0. The
 //! tunnel device vanishes with its descriptors; the `unreachable` cluster route stays, so pod traffic is
 //! refused and does not leak, until the next start adopts it or `tartan cleanup` removes it. A service whose
 //! keeper died sees the end of the channel and ends too.
@@ -50,8 +51,8 @@ use backoff::Backoff;
 use channel::{Channel, ChannelError, FromKeeper, FromService, TablePart};
 use child::{Ending, Program, Service};
 use lock::{Lock, LockError};
-use table::{Table, TableError};
-use watchdog::{LOOK_EVERY, Watchdog};
+use table::{DescriptorTable, TableError};
+use watchdog::{CHECK_EVERY, Watchdog};
 
 use crate::causes::causes;
 use crate::start_failure;
@@ -104,7 +105,7 @@ impl KeeperError {
     }
 }
 
-/// Keeps one service running until told to stop; returns the exit code. Needs a tokio runtime with I/O,
+/// Keeps one service running until SIGTERM or SIGINT; returns the exit code. Needs a tokio runtime with I/O,
 /// time and signals.
 ///
 /// # Errors
@@ -125,7 +126,7 @@ async fn keep(run_dir: &Path, program: &Program) -> Result<u8, KeeperError> {
     let mut keeper = Keeper::default();
     let mut backoff = Backoff::default();
     loop {
-        let reason = match keeper.life(program, &mut stop).await {
+        let reason = match keeper.run_service(program, &mut stop).await {
             Ok(Outcome::Stopped(ending)) => {
                 info!("stopped: the service {}", ending.words());
                 return Ok(0);
@@ -139,7 +140,7 @@ async fn keep(run_dir: &Path, program: &Program) -> Result<u8, KeeperError> {
                     return Ok(code.max(1));
                 }
                 if ending.code().is_none() && keeper.forwarding_since.is_none() {
-                    // It had no time to say why itself.
+                    // It was killed before it could note the reason itself.
                     start_failure::note(run_dir, &format!("it {}", ending.words()));
                 }
                 keeper.restarts = keeper.restarts.saturating_add(1);
@@ -167,7 +168,7 @@ async fn keep(run_dir: &Path, program: &Program) -> Result<u8, KeeperError> {
     }
 }
 
-/// How a life ended for the keeper.
+/// How a service ended for the keeper.
 enum Outcome {
     Stopped(Ending),
     Died(Ending),
@@ -175,25 +176,29 @@ enum Outcome {
 
 #[derive(Default)]
 struct Keeper {
-    table: Table,
+    table: DescriptorTable,
     restarts: u64,
     last_end: Option<String>,
     has_forwarded: bool,
-    /// When the present life, or the last one, began to forward.
+    /// When the present service, or the last one, began to forward.
     forwarding_since: Option<Instant>,
 }
 
 impl Keeper {
-    async fn life(&mut self, program: &Program, stop: &mut Stop) -> Result<Outcome, KeeperError> {
+    async fn run_service(
+        &mut self,
+        program: &Program,
+        stop: &mut Stop,
+    ) -> Result<Outcome, KeeperError> {
         self.forwarding_since = None;
-        let mut looks = Ticker::every(LOOK_EVERY).map_err(KeeperError::Clock)?;
+        let mut ticker = Ticker::every(CHECK_EVERY).map_err(KeeperError::Clock)?;
         let (channel, theirs) = Channel::pair().map_err(KeeperError::Channel)?;
         let mut service = Service::start(program, theirs).map_err(|source| KeeperError::Start {
             path: program.path.clone(),
             source,
         })?;
         info!(pid = service.id(), "the service is started");
-        let outcome = match self.serve(&channel, &mut service, stop, &mut looks).await {
+        let outcome = match self.serve(&channel, &mut service, stop, &mut ticker).await {
             Verdict::Died(ending) => Outcome::Died(ending.map_err(KeeperError::Wait)?),
             Verdict::Stop => Outcome::Stopped(
                 service
@@ -215,7 +220,7 @@ impl Keeper {
         channel: &Channel,
         service: &mut Service,
         stop: &mut Stop,
-        looks: &mut Ticker,
+        ticker: &mut Ticker,
     ) -> Verdict {
         if let Err(error) = self.hand_over(channel).await {
             return self.broken(&error, service).await;
@@ -243,18 +248,18 @@ impl Keeper {
                     Ok(None) => return self.broken(&"it closed the channel", service).await,
                     Err(error) => return self.broken(&error, service).await,
                 },
-                tick = looks.tick() => {
+                tick = ticker.tick() => {
                     if self.forwarding_since.is_none() && started.elapsed() > START_PATIENCE {
                         let limit = START_PATIENCE.as_secs();
                         return Verdict::Kill(format!("it did not forward within {limit} s"));
                     }
-                    if let Some(reason) = watch.as_mut().and_then(look) {
+                    if let Some(reason) = watch.as_mut().and_then(check) {
                         return Verdict::Kill(reason);
                     }
                     let pause = watch.as_ref().map(|(watchdog, _)| watchdog.pause());
-                    if let Err(error) = tick.and_then(|()| looks.change(pause.unwrap_or(LOOK_EVERY))) {
+                    if let Err(error) = tick.and_then(|()| ticker.change(pause.unwrap_or(CHECK_EVERY))) {
                         return Verdict::Kill(format!(
-                            "nobody can watch it, for the keeper's timer fails ({error}); the next gets a new timer, and if that fails too see the kernel's log and restart tartan"
+                            "the keeper cannot watch it because its timer fails ({error}); the next service gets a new timer: if that fails too, see the kernel's log and restart tartan"
                         ));
                     }
                 }
@@ -262,7 +267,7 @@ impl Keeper {
         }
     }
 
-    /// A service that is dying anyway gets a moment, so that its own end is what the log says.
+    /// Waits a moment for a service that is ending anyway, so that the log gives its own end as the reason.
     async fn broken(&self, error: &impl std::fmt::Display, service: &mut Service) -> Verdict {
         match tokio::time::timeout(DYING_PATIENCE, service.ended()).await {
             Ok(ending) => Verdict::Died(ending),
@@ -301,14 +306,14 @@ impl Keeper {
         }
     }
 
-    /// What a dead service wrote before it died counts: a withdrawn queue must not be handed to the next.
+    /// Reads what a dead service wrote before it died: a queue that it withdrew must not be handed to the next.
     fn drain(&mut self, channel: &Channel) {
         loop {
             match channel.receive_waiting() {
                 Ok(Some((message, descriptors))) => self.store(message, descriptors),
                 Ok(None) => return,
                 Err(error) => {
-                    warn!(%error, "the last words of the service are not understood");
+                    warn!(%error, "a message of the ended service is not understood");
                     return;
                 }
             }
@@ -325,7 +330,7 @@ impl Keeper {
         match adopted {
             Ok(counters) => Some(counters),
             Err(error) => {
-                warn!(%error, "no counters to watch: a hanging worker will not be noticed");
+                warn!(%error, "no counters to watch: the keeper will not notice a worker that hangs");
                 None
             }
         }
@@ -338,14 +343,14 @@ enum Verdict {
     Died(io::Result<Ending>),
 }
 
-fn look((watchdog, counters): &mut (Watchdog, Counters)) -> Option<String> {
+fn check((watchdog, counters): &mut (Watchdog, Counters)) -> Option<String> {
     let totals = counters.read();
     let ticks: Vec<u64> = totals.of_running().map(|worker| worker.tick).collect();
-    let stalled = watchdog.look(&ticks, Instant::now())?;
+    let stalled = watchdog.check(&ticks, Instant::now())?;
     Some(format!(
         "worker {} has stood still for {:.1} s",
         stalled.worker,
-        stalled.stood.as_secs_f32()
+        stalled.stalled_for.as_secs_f32()
     ))
 }
 

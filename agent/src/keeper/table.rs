@@ -28,11 +28,11 @@ pub enum TableError {
 
 /// Name → descriptor, in order of the names.
 #[derive(Debug, Default)]
-pub struct Table {
+pub struct DescriptorTable {
     entries: BTreeMap<String, OwnedFd>,
 }
 
-impl Table {
+impl DescriptorTable {
     /// Keeps the descriptor of a deposit; an older one of that name is closed.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_later_deposit_replaces_and_a_withdrawal_closes() {
-        let mut table = Table::default();
+        let mut table = DescriptorTable::default();
         let (reader, writer) = std::io::pipe().unwrap();
         table.deposit("x".into(), vec![writer.into()]).unwrap();
         table.deposit("x".into(), vec![descriptor()]).unwrap();
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn wrong_deposits_change_nothing() {
-        let mut table = Table::default();
+        let mut table = DescriptorTable::default();
         assert_eq!(
             table.deposit(String::new(), vec![descriptor()]),
             Err(TableError::Name)
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_table_is_bounded_and_goes_out_in_parts() {
-        let mut table = Table::default();
+        let mut table = DescriptorTable::default();
         assert_eq!(table.parts().len(), 1);
         let file = descriptor();
         for index in 0..DESCRIPTORS_PER_MESSAGE + 1 {
@@ -163,7 +163,7 @@ mod tests {
         }
         let sizes: Vec<usize> = table.parts().iter().map(|(_, fds)| fds.len()).collect();
         assert_eq!(sizes, [DESCRIPTORS_PER_MESSAGE, 1]);
-        let mut full = Table::default();
+        let mut full = DescriptorTable::default();
         for index in 0..ENTRY_LIMIT {
             // One file is enough: the bound is on names, and descriptors are a scarce thing in tests.
             full.entries

@@ -24,7 +24,7 @@ pub enum StartError {
     Descriptors(#[from] DescriptorsError),
     /// The run directory.
     #[error(transparent)]
-    RunDir(#[from] cni_shim::run_dir::Error),
+    RunDir(#[from] cni_shim::FileError),
     /// The registry cannot be opened.
     #[error(transparent)]
     Registry(#[from] RegistryError),

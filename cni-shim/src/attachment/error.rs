@@ -4,6 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::{FileAction, FileError};
+
 /// Why a record could not be read, written, removed, listed or locked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -17,14 +19,9 @@ pub enum Error {
         /// What it would have to be.
         rule: &'static str,
     },
-    /// The kernel refused to read the file or the directory.
-    #[error("cannot read {path}: check its owner and mode (root, 0600)")]
-    Read {
-        /// The file or directory in question.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
+    /// The kernel refused to read, write, remove, list or lock a file.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The file is truncated or not ours.
     #[error("{path} is no attachment record: the DEL of its pod clears it, or remove it by hand")]
     Parse {
@@ -47,39 +44,15 @@ pub enum Error {
         /// The file in question.
         path: PathBuf,
     },
-    /// The record could not be written.
-    #[error("cannot write {path}: check free space and that its directory is writable by root")]
-    Write {
-        /// The file in question.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// The record could not be removed.
-    #[error("cannot remove {path}: check that its directory is writable by root")]
-    Remove {
-        /// The file in question.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// The attachment's lock could not be made.
-    #[error("cannot lock {path}: check free space and that its directory is writable by root")]
-    Lock {
-        /// The file in question.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
     /// Another call for the same attachment does not end.
     #[error(
-        "another call for this attachment is at work, for longer than {} s: {}",
+        "another call for this attachment is at work and has not ended within {} s: {}",
         waited.as_secs(),
-        who_and_remedy(holder.as_deref(), path)
+        holder_and_remedy(holder.as_deref(), path)
     )]
     AtWork {
-        /// Process id and name of who took the lock; none when that one has
-        /// ended, a child of it holding the lock still.
+        /// Process id and name of the process that took the lock; none when it has
+        /// ended and a child of it still holds the lock.
         holder: Option<String>,
         /// The lock file.
         path: PathBuf,
@@ -88,11 +61,11 @@ pub enum Error {
     },
 }
 
-fn who_and_remedy(holder: Option<&str>, path: &Path) -> String {
+fn holder_and_remedy(holder: Option<&str>, path: &Path) -> String {
     match holder {
         Some(holder) => format!("{holder}; see what it waits for, or delete the pod"),
         None => format!(
-            "probably an ipam plugin whose caller was killed; see who has {path} open \
+            "probably an ipam plugin whose caller was killed; see which process has {path} open \
              (`fuser {path}`) and what it waits for, or delete the pod",
             path = path.display()
         ),
@@ -102,9 +75,10 @@ fn who_and_remedy(holder: Option<&str>, path: &Path) -> String {
 impl Error {
     /// Whether the record, or the directory of the lock, is simply not there.
     pub fn is_not_found(&self) -> bool {
-        let (Error::Read { source, .. } | Error::Lock { source, .. }) = self else {
+        let Error::File(FileError { action, source, .. }) = self else {
             return false;
         };
-        source.kind() == io::ErrorKind::NotFound
+        let looked_for = matches!(action, FileAction::Read | FileAction::Lock);
+        looked_for && source.kind() == io::ErrorKind::NotFound
     }
 }

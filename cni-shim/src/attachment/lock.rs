@@ -6,16 +6,15 @@
 //! one attachment at once, but one that lost patience kills a plugin and makes
 //! the next, while the IPAM plugin that the first one ran lives on.
 //!
-//! The lock goes with the last process that has the file open: who is killed
+//! The kernel releases the lock when the last process that has the file open ends: a killed process
 //! holds nothing, unless it has lent the lock to a child ([`Lock::lend`]).
 //!
-//! The file is there only while somebody is at work: its holder removes it. So
-//! whoever got the lock looks whether the file is still the one of that name.
-//! That of a holder that was killed is removed by the next one, or by
-//! [`sweep`].
+//! The file exists only while a call is at work: the holder removes it. So a
+//! process that got the lock checks whether the file is still the one of that name.
+//! The next holder, or [`sweep`], removes the file of a holder that was killed.
 //!
-//! Who has waited long enough may [`Lock::seize`] it: another file takes the
-//! place of the holder's, which finds that its lock no longer stands.
+//! A process that has waited long enough may [`Lock::seize`] it: another file
+//! replaces the holder's, which then finds its lock void ([`Lock::is_valid`]).
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -27,8 +26,8 @@ use rustix::fs::OFlags;
 use rustix::io::FdFlags;
 
 use super::Error;
-use crate::holder;
-use crate::{RunDir, atomic_file};
+use crate::atomic_file::Replacement;
+use crate::{FileAction, RunDir, holder};
 
 /// The lock of one attachment, held until it is dropped.
 #[derive(Debug)]
@@ -41,7 +40,7 @@ impl Lock {
     /// directory of records must exist ([`RunDir::make`]).
     ///
     /// # Errors
-    /// [`Error::Name`], [`Error::Lock`], and [`Error::AtWork`] when the time is
+    /// [`Error::Name`], [`Error::File`], and [`Error::AtWork`] when the time is
     /// over.
     pub fn take(
         run: &RunDir,
@@ -62,33 +61,30 @@ impl Lock {
                         waited: patience,
                     });
                 }
-                Err(source) => return Err(Error::Lock { path, source }),
+                Err(source) => return Err(FileAction::Lock.failed(&path)(source).into()),
             }
         }
     }
 
-    /// Takes the lock away from whoever holds it: puts a file of its own, locked
-    /// already, in the place of theirs, so that nobody comes in between.
+    /// Takes the lock from its holder: replaces the holder's file by another one
+    /// that is locked already, so no third process gets the lock in between.
     ///
     /// # Errors
-    /// [`Error::Name`] and [`Error::Lock`].
+    /// [`Error::Name`] and [`Error::File`].
     pub fn seize(run: &RunDir, container: &str, ifname: &str) -> Result<Lock, Error> {
         let path = path(run, container, ifname)?;
-        match locked_in_place(&path) {
-            Ok(file) => Ok(Lock {
-                held: Some((path, file)),
-            }),
-            Err(source) => Err(Error::Lock { path, source }),
-        }
+        let file = locked_in_place(&path).map_err(FileAction::Lock.failed(&path))?;
+        let held = Some((path, file));
+        Ok(Lock { held })
     }
 
-    /// A lock of nothing, for who has to go on without one.
+    /// A lock of nothing, for a caller that has to go on without one.
     pub fn none() -> Lock {
         Lock { held: None }
     }
 
-    /// Whether nobody has seized it.
-    pub fn stands(&self) -> bool {
+    /// Whether no other process has seized it.
+    pub fn is_valid(&self) -> bool {
         let held = self.held.as_ref();
         held.is_none_or(|(path, file)| is_at(path, file).unwrap_or(false))
     }
@@ -110,14 +106,14 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        let stands = self.stands();
+        let is_valid = self.is_valid();
         if let Some((path, file)) = &self.held {
-            if stands {
-                // Who seizes it between the look and this loses the file, and with it the lock: the kernel removes by
-                // name alone. It had waited for half a minute, and we end in the same microseconds.
+            if is_valid {
+                // A process that seizes the lock between the check and this loses its file, and with it the lock: the
+                // kernel removes by name alone. It would have to seize in the microseconds in which we end.
                 let _ = fs::remove_file(path);
             }
-            // A child that lives on holds it no longer.
+            // A child that has it open holds it no longer.
             let _ = file.unlock();
         }
     }
@@ -142,7 +138,7 @@ pub fn sweep(run: &RunDir) -> io::Result<usize> {
         }
         let path = entry.path();
         match open(&path, false).and_then(|file| lock(&path, file)) {
-            // Its file goes with it.
+            // Dropping it removes its file.
             Ok(Some(unheld)) => drop(unheld),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Ok(None) | Err(_) => left += 1,
@@ -168,20 +164,15 @@ fn open(path: &Path, create: bool) -> io::Result<File> {
         .open(path)
 }
 
-/// A temporary until it is locked: nobody else opens it by that name.
+/// Locked before it gets its name, so no other process can lock it first.
 fn locked_in_place(path: &Path) -> io::Result<File> {
-    let temporary = atomic_file::temporary_for(path)?;
-    // Of a process that was killed, and had our id.
-    let _ = fs::remove_file(&temporary);
-    let renamed = open(&temporary, true).and_then(|file| {
+    Replacement::of(path).put(|temporary| {
+        // A killed process that had our id may have left one, and a child of it may hold its lock.
+        let _ = fs::remove_file(temporary);
+        let file = open(temporary, true)?;
         file.try_lock()?;
-        fs::rename(&temporary, path)?;
         Ok(file)
-    });
-    if renamed.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    renamed
+    })
 }
 
 /// None while another holds it, or when its holder has just removed it.
@@ -192,7 +183,7 @@ fn lock(path: &Path, file: File) -> io::Result<Option<Lock>> {
         Ok(()) => {}
     }
     let held = Some((path.to_path_buf(), file));
-    Ok(Some(Lock { held }).filter(Lock::stands))
+    Ok(Some(Lock { held }).filter(Lock::is_valid))
 }
 
 fn is_at(path: &Path, file: &File) -> io::Result<bool> {
@@ -202,7 +193,7 @@ fn is_at(path: &Path, file: &File) -> io::Result<bool> {
 
 const PREFIX: &str = ".lock-";
 
-/// How often is looked whether the holder has ended.
+/// How often a waiting process tries again.
 const STEP: Duration = Duration::from_millis(2);
 
 #[cfg(test)]

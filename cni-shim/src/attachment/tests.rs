@@ -1,4 +1,5 @@
 use super::*;
+use crate::FileError;
 use proptest::prelude::*;
 
 fn record(container: &str, ifname: &str) -> Attachment {
@@ -70,7 +71,10 @@ fn bad_files_are_reported_and_do_not_hide_good_ones() {
             Err(Error::Parse { .. }) => "parse",
             Err(Error::Misnamed { .. }) => "misnamed",
             Err(Error::Version { version: 2, .. }) => "version",
-            Err(Error::Read { .. }) => "read",
+            Err(Error::File(FileError {
+                action: FileAction::Read,
+                ..
+            })) => "read",
             Err(_) => "other",
         })
         .collect();
@@ -86,7 +90,13 @@ fn a_missing_directory_holds_no_records_and_takes_none() {
     let run = RunDir::under(root.path());
     assert!(list(&run).unwrap().is_empty());
     let refused = record("c", "eth0").write(&run);
-    assert!(matches!(refused, Err(Error::Write { .. })));
+    assert!(matches!(
+        refused,
+        Err(Error::File(FileError {
+            action: FileAction::Write,
+            ..
+        }))
+    ));
     record("c", "eth0").remove(&run).unwrap();
 }
 
@@ -95,10 +105,22 @@ fn a_directory_in_the_way_is_an_error_to_remove_and_to_list() {
     let (_root, run) = run();
     fs::create_dir(run.attachments().join("c:eth0.json")).unwrap();
     let refused = record("c", "eth0").remove(&run);
-    assert!(matches!(refused, Err(Error::Remove { .. })));
+    assert!(matches!(
+        refused,
+        Err(Error::File(FileError {
+            action: FileAction::Remove,
+            ..
+        }))
+    ));
     fs::remove_dir_all(run.attachments()).unwrap();
     fs::write(run.attachments(), b"").unwrap();
-    assert!(matches!(list(&run), Err(Error::Read { .. })));
+    assert!(matches!(
+        list(&run),
+        Err(Error::File(FileError {
+            action: FileAction::Read,
+            ..
+        }))
+    ));
 }
 
 #[test]

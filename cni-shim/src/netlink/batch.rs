@@ -8,7 +8,7 @@ use super::{Error, Netlink, kernel_words, parse, split};
 
 /// One change of several.
 #[derive(Debug)]
-pub(crate) struct Change {
+pub(crate) struct ChangeRequest {
     /// Completes "the kernel refused to …".
     pub(crate) doing: &'static str,
     /// What is to be changed.
@@ -25,7 +25,7 @@ impl Netlink {
     ///
     /// # Errors
     /// The first refusal, and whatever keeps the answers from us.
-    pub(crate) fn change_all(&mut self, changes: Vec<Change>) -> Result<Vec<bool>, Error> {
+    pub(crate) fn change_all(&mut self, changes: Vec<ChangeRequest>) -> Result<Vec<bool>, Error> {
         let first = self.sequence.wrapping_add(1);
         let Some(last) = changes.len().checked_sub(1) else {
             return Ok(Vec::new());

@@ -11,7 +11,7 @@ pub(crate) enum Error {
         /// What the kernel said.
         source: io::Error,
     },
-    /// The kernel was not heard to the end.
+    /// The kernel's answer was not read to its end.
     #[error("the netlink exchange broke off while we were to {doing}")]
     Exchange {
         /// What was asked for.
@@ -19,7 +19,7 @@ pub(crate) enum Error {
         /// What the kernel said.
         source: io::Error,
     },
-    /// The kernel said what cannot be.
+    /// The kernel's answer is malformed.
     #[error("the kernel's netlink answer makes no sense while we were to {doing}: {what}")]
     Nonsense {
         /// What was asked for.
@@ -27,7 +27,7 @@ pub(crate) enum Error {
         /// What is wrong with the answer.
         what: &'static str,
     },
-    /// What we asked for changed each time while the kernel told it.
+    /// The list changed at each try while the kernel sent it.
     #[error("what was there changed all the while we were to {doing}: try again")]
     Interrupted {
         /// What was asked for.

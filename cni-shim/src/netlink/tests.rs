@@ -38,7 +38,7 @@ fn what_is_done_in_turn_is_done_whatever_the_kernel_says() {
 }
 
 #[test]
-fn of_several_changes_each_is_made_and_the_first_refusal_told() {
+fn of_several_changes_each_is_made_and_the_first_refusal_returned() {
     let mut netlink = Netlink::open().unwrap();
     let named = |name: &str| {
         let mut message = LinkMessage::default();
@@ -47,7 +47,7 @@ fn of_several_changes_each_is_made_and_the_first_refusal_told() {
             .push(LinkAttribute::IfName(name.to_owned()));
         message
     };
-    let question = |doing, name: &str| Change {
+    let question = |doing, name: &str| ChangeRequest {
         doing,
         message: RouteNetlinkMessage::GetLink(named(name)),
         flags: 0,
@@ -68,7 +68,7 @@ fn of_several_changes_each_is_made_and_the_first_refusal_told() {
         "{refused}"
     );
     // What was there is no refusal where it might be.
-    let create = |may_exist| Change {
+    let create = |may_exist| ChangeRequest {
         doing: "create",
         message: RouteNetlinkMessage::NewLink(named("lo")),
         flags: netlink_packet_core::NLM_F_CREATE | netlink_packet_core::NLM_F_EXCL,
@@ -125,7 +125,7 @@ const REFUSED: u16 = 2;
 const DONE: u16 = 3;
 
 /// A kernel that says one of `answers` to each request, a datagram each, and
-/// is gone then. It tells how many requests there were.
+/// is gone then. It returns how many requests there were.
 fn before(answers: Vec<Vec<Said>>) -> (Netlink<OwnedFd>, JoinHandle<usize>) {
     let (socket, kernel) = socketpair(
         AddressFamily::UNIX,

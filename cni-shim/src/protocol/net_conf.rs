@@ -2,7 +2,7 @@
 //!
 //! What is wrong with it and concerns only what ADD would make is kept until
 //! ADD asks ([`NetConf::check`]): the DEL of a pod must not fail because its
-//! configuration was edited meanwhile.
+//! configuration was edited since.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -10,12 +10,11 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 
-use super::json::Json;
-use super::request::{Key, Verb};
+use super::request::{AttachmentKey, Verb};
 use super::result::Dns;
 use super::version::{self, Version};
-use crate::Bandwidth;
 use crate::attachment::is_identifier;
+use crate::{Bandwidth, Json};
 
 use reader::{Malformed, Reader};
 
@@ -37,9 +36,9 @@ pub struct NetConf {
     /// Type of the delegated IPAM plugin; none: the node's own range.
     pub ipam: Option<String>,
     /// The capabilities `ips` and `mac`.
-    pub runtime: Wanted,
+    pub runtime: Requested,
     /// `args.cni.ips` and `args.cni.mac`.
-    pub args: Wanted,
+    pub args: Requested,
     /// The capability `bandwidth`.
     pub bandwidth: Option<Bandwidth>,
     /// The capability `io.kubernetes.cri.pod-annotations`, less what is too long.
@@ -48,16 +47,16 @@ pub struct NetConf {
     pub allowed_sources: Vec<IpNet>,
     /// What the plugins before us made (ADD) or the whole list made (CHECK).
     pub previous: Option<Json>,
-    /// The attachments the runtime knows; none: GC was not told.
-    pub valid: Option<Vec<Key>>,
+    /// The attachments the runtime knows; none: the request has no list.
+    pub valid: Option<Vec<AttachmentKey>>,
     /// Standard input as it came, for delegated plugins.
     pub input: Vec<u8>,
     malformed: Vec<Malformed>,
 }
 
-/// An address or a MAC somebody asks for.
+/// The addresses and the MAC that a runtime or a user asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct Requested {
     /// Addresses, in the order given.
     pub ips: Vec<std::net::IpAddr>,
     /// The MAC of the pod's end.
@@ -245,13 +244,12 @@ impl NetConf {
         conf: &Json,
         version: Version,
         name: String,
-        valid: Option<Vec<Key>>,
+        valid: Option<Vec<AttachmentKey>>,
         input: Vec<u8>,
     ) -> NetConf {
-        let none = Json::Null;
-        let member = |object: &Json, key| object.get(key).unwrap_or(&none).clone();
-        let runtime = member(conf, "runtimeConfig");
-        let args = member(&member(conf, "args"), "cni");
+        let runtime = conf.object("runtimeConfig").unwrap_or_default();
+        let args = conf.object("args").and_then(|args| args.object("cni"));
+        let args = args.unwrap_or_default();
         let mut reader = Reader::default();
         NetConf {
             version,
@@ -260,12 +258,12 @@ impl NetConf {
             mtu: reader.mtu(conf),
             dns: reader.dns(conf),
             ipam: reader.ipam(conf, &runtime),
-            runtime: reader.wanted(&runtime, ["runtimeConfig.ips", "runtimeConfig.mac"]),
-            args: reader.wanted(&args, ["args.cni.ips", "args.cni.mac"]),
+            runtime: reader.requested(&runtime, ["runtimeConfig.ips", "runtimeConfig.mac"]),
+            args: reader.requested(&args, ["args.cni.ips", "args.cni.mac"]),
             bandwidth: reader.bandwidth(&runtime),
             annotations: annotations(&runtime),
             allowed_sources: reader.sources(conf),
-            previous: conf.get("prevResult").cloned(),
+            previous: conf.object("prevResult"),
             valid,
             input,
             malformed: reader.malformed,
@@ -307,7 +305,7 @@ fn knows_verb(config: &str, verb: Verb) -> Result<(), Error> {
 
 /// The list under either of its names; `valid-attachments` is the newer.
 /// Null is an empty list, absence is no list.
-fn valid_attachments(conf: &Json) -> Result<Option<Vec<Key>>, Error> {
+fn valid_attachments(conf: &Json) -> Result<Option<Vec<AttachmentKey>>, Error> {
     let key = ["cni.dev/valid-attachments", "cni.dev/attachments"]
         .into_iter()
         .find(|key| conf.has(key));
@@ -321,16 +319,16 @@ fn valid_attachments(conf: &Json) -> Result<Option<Vec<Key>>, Error> {
         .map(|item| {
             let container = text(item, "containerID").ok_or_else(refused)?;
             let ifname = text(item, "ifname").ok_or_else(refused)?;
-            Ok(Key { container, ifname })
+            Ok(AttachmentKey { container, ifname })
         })
         .collect::<Result<_, _>>()
         .map(Some)
 }
 
-/// What the pod says of itself. Long values (a whole manifest, kept by
+/// The pod's annotations. Long values (a whole manifest, kept by
 /// kubectl) are left out, so that a record stays small.
 fn annotations(runtime: &Json) -> BTreeMap<String, String> {
-    let Some(Json::Object(members)) = runtime.get("io.kubernetes.cri.pod-annotations") else {
+    let Some(Json::Object(members)) = runtime.object("io.kubernetes.cri.pod-annotations") else {
         return BTreeMap::new();
     };
     let mut room = ANNOTATIONS;

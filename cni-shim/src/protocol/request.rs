@@ -48,7 +48,7 @@ pub enum Verb {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Which attachment.
-    pub key: Key,
+    pub key: AttachmentKey,
     /// Path of the pod's network namespace; for DEL it may be empty or lead nowhere.
     pub netns: String,
     /// `CNI_ARGS`; only ADD looks at it.
@@ -59,7 +59,7 @@ pub struct Target {
 
 /// What names an attachment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
+pub struct AttachmentKey {
     /// `CNI_CONTAINERID`.
     pub container: String,
     /// `CNI_IFNAME`.
@@ -70,8 +70,8 @@ pub struct Key {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SearchPath(String);
 
-/// What of `CNI_ARGS` concerns us. Unknown keys are somebody else's, whether
-/// `IgnoreUnknown` says so or not.
+/// What of `CNI_ARGS` the plugin uses. It ignores unknown keys, which other plugins
+/// may use, whether `IgnoreUnknown` says so or not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arguments {
     /// The Kubernetes pod, where the runtime names one.
@@ -190,7 +190,7 @@ impl Request {
 }
 
 /// `container ID, interface IFNAME`.
-impl fmt::Display for Key {
+impl fmt::Display for AttachmentKey {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             to,
@@ -228,7 +228,7 @@ impl<F: Fn(&'static str) -> Option<OsString>> Environment<F> {
     fn target(&self, verb: Verb) -> Result<Target, Error> {
         let mut missing = Vec::new();
         let invalid = |name| move |source| Error::Invalid { name, source };
-        // Each is checked as it is met, and what is missing is told at the end:
+        // Each is checked in turn, and all that are missing are reported at the end:
         // the order of the reference plugins.
         let container = self.required("CNI_CONTAINERID", &mut missing)?;
         if !container.is_empty() {
@@ -251,7 +251,7 @@ impl<F: Fn(&'static str) -> Option<OsString>> Environment<F> {
             _ => Arguments::default(),
         };
         Ok(Target {
-            key: Key { container, ifname },
+            key: AttachmentKey { container, ifname },
             netns,
             arguments,
             path,

@@ -14,8 +14,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
-use super::json::Json;
 use super::version::Version;
+use crate::Json;
 
 /// A result of ADD.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -35,7 +35,7 @@ pub struct CniResult {
 pub struct Interface {
     /// Its name.
     pub name: String,
-    /// Its MAC, where told.
+    /// Its MAC, where the result has one.
     pub mac: Option<String>,
     /// `CNI_NETNS` of a pod's interface; none for one of the host.
     pub sandbox: Option<String>,
@@ -82,7 +82,7 @@ pub struct Dns {
     pub options: Vec<String>,
 }
 
-/// Why a result cannot be read or told.
+/// Why a result cannot be read or written.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// It is not what its version says.

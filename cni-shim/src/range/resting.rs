@@ -1,6 +1,6 @@
 //! Which released addresses rest, and since when: lines of `ADDRESS SECONDS`
-//! in `attachments/.resting`. A release appends, without any lock; whoever
-//! allocates, under the range's lock, leaves out what has rested when the file
+//! in `attachments/.resting`. A release appends, without any lock; an
+//! allocation, under the range's lock, leaves out what has rested when the file
 //! has grown. A line lost between the two costs that address its rest.
 
 use std::collections::HashMap;

@@ -133,7 +133,7 @@ fn a_holder_that_keeps_it_is_named_and_not_waited_for_for_ever() {
     assert!(start.elapsed() < Duration::from_secs(5));
     let holder = format!("by process {} (", std::process::id());
     assert!(refused.to_string().contains(&holder), "{refused}");
-    // Who was given up keeps nobody out.
+    // A waiter that was given up keeps no process out.
     drop(held);
     Range::lock_within(&run, Duration::from_secs(5)).unwrap();
 }
@@ -145,11 +145,23 @@ fn what_cannot_be_locked_or_noted_is_named() {
     fs::create_dir(run.attachments().join(".last")).unwrap();
     let range = Range::lock(&run).unwrap();
     let refused = range.take(&[net("10.1.0.0/24")], &HashSet::new());
-    assert!(matches!(refused, Err(Error::Cursor { .. })));
+    assert!(matches!(
+        refused,
+        Err(Error::File(FileError {
+            action: FileAction::Write,
+            ..
+        }))
+    ));
     drop(range);
     fs::remove_file(run.attachments().join(".lock")).unwrap();
     fs::create_dir(run.attachments().join(".lock")).unwrap();
-    assert!(matches!(Range::lock(&run), Err(Error::Lock { .. })));
+    assert!(matches!(
+        Range::lock(&run),
+        Err(Error::File(FileError {
+            action: FileAction::Lock,
+            ..
+        }))
+    ));
     fs::remove_dir_all(run.path()).unwrap();
     fs::write(run.path(), b"").unwrap();
     assert!(matches!(Range::lock(&run), Err(Error::Directory { .. })));
@@ -230,7 +242,7 @@ proptest! {
 }
 
 #[test]
-fn who_must_not_wait_is_told_that_the_lock_is_taken() {
+fn a_caller_that_must_not_wait_learns_that_the_lock_is_taken() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::under(root.path());
     let held = Range::lock(&run).unwrap();
@@ -260,7 +272,7 @@ fn a_released_address_rests_and_then_is_given_again() {
     assert_eq!(take_one(&range, "10.1.0.0/29", &none), ip("10.1.0.2"));
 }
 
-/// Whoever is in a hurry gets the address that has rested longest.
+/// When few addresses are left, the one that has rested longest is given.
 #[test]
 fn resting_addresses_give_way_the_oldest_first() {
     let (_root, run) = run();

@@ -1,4 +1,4 @@
-//! What the kernel is told about interfaces, addresses, neighbours, routes and rules.
+//! Netlink messages that change interfaces, addresses, neighbours, routes and rules.
 
 use std::net::IpAddr;
 
@@ -18,15 +18,15 @@ use netlink_packet_route::route::{
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use crate::netlink::Change;
+use crate::netlink::ChangeRequest;
 
 /// Sets an interface up.
-pub(super) fn up(doing: &'static str, index: u32) -> Change {
+pub(super) fn up(doing: &'static str, index: u32) -> ChangeRequest {
     link_change(doing, up_message(index))
 }
 
 /// Makes settings of an interface's IPv4.
-pub(super) fn set(doing: &'static str, index: u32, settings: &[Setting]) -> Change {
+pub(super) fn set(doing: &'static str, index: u32, settings: &[Setting]) -> ChangeRequest {
     let mut message = LinkMessage::default();
     message.header.index = index;
     message.attributes.push(attribute(settings));
@@ -34,15 +34,15 @@ pub(super) fn set(doing: &'static str, index: u32, settings: &[Setting]) -> Chan
 }
 
 /// Sets an interface up and makes settings of its IPv4, in this order (net/core/rtnetlink.c, `do_setlink`, Linux 6.8).
-pub(super) fn up_and_set(doing: &'static str, index: u32, settings: &[Setting]) -> Change {
+pub(super) fn up_and_set(doing: &'static str, index: u32, settings: &[Setting]) -> ChangeRequest {
     let mut message = up_message(index);
     message.attributes.push(attribute(settings));
     link_change(doing, message)
 }
 
 /// IPV4_DEVCONF_* of linux/ip.h, and its value. As by /proc/sys/net/ipv4/conf, but all at once, and without the kernel
-/// trying again and again for its lock while others have it. Only the value is set (net/ipv4/devinet.c,
-/// `inet_set_link_af`, Linux 6.8): nobody is told by RTM_NEWNETCONF, and no cached route is dropped, of which a new
+/// trying again and again for its lock while other processes have it. Only the value is set (net/ipv4/devinet.c,
+/// `inet_set_link_af`, Linux 6.8): the kernel sends no RTM_NEWNETCONF, and drops no cached route, of which a new
 /// interface has none.
 pub(super) type Setting = (u16, u32);
 
@@ -75,8 +75,8 @@ fn up_message(index: u32) -> LinkMessage {
     message
 }
 
-fn link_change(doing: &'static str, message: LinkMessage) -> Change {
-    Change {
+fn link_change(doing: &'static str, message: LinkMessage) -> ChangeRequest {
+    ChangeRequest {
         doing,
         message: RouteNetlinkMessage::SetLink(message),
         flags: 0,
@@ -85,21 +85,21 @@ fn link_change(doing: &'static str, message: LinkMessage) -> Change {
 }
 
 /// Gives an interface an address, without duplicate detection.
-pub(super) fn add_address(index: u32, address: IpAddr) -> Change {
+pub(super) fn add_address(index: u32, address: IpAddr) -> ChangeRequest {
     let mut message = AddressMessage::default();
     message.header.family = family(address);
     message.header.prefix_len = full_length(address);
     message.header.scope = AddressScope::Universe;
     message.header.index = index;
     if address.is_ipv6() {
-        // The range guarantees that nobody else has it.
+        // The range guarantees that no other interface has it.
         message.header.flags = AddressHeaderFlags::Nodad;
     }
     message.attributes = vec![
         AddressAttribute::Local(address),
         AddressAttribute::Address(address),
     ];
-    Change {
+    ChangeRequest {
         doing: "give the pod its address",
         message: RouteNetlinkMessage::NewAddress(message),
         flags: NLM_F_CREATE | NLM_F_EXCL,
@@ -107,8 +107,8 @@ pub(super) fn add_address(index: u32, address: IpAddr) -> Change {
     }
 }
 
-/// Tells an interface for good who has `address`.
-pub(super) fn set_neighbour(index: u32, address: IpAddr, mac: [u8; 6]) -> Change {
+/// Sets a permanent neighbour: the hardware address of `address`.
+pub(super) fn set_neighbour(index: u32, address: IpAddr, mac: [u8; 6]) -> ChangeRequest {
     let mut message = NeighbourMessage::default();
     message.header.family = family(address);
     message.header.ifindex = index;
@@ -121,7 +121,7 @@ pub(super) fn set_neighbour(index: u32, address: IpAddr, mac: [u8; 6]) -> Change
         }),
         NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
     ];
-    Change {
+    ChangeRequest {
         doing: "set a permanent neighbour",
         message: RouteNetlinkMessage::NewNeighbour(message),
         flags: NLM_F_CREATE | NLM_F_REPLACE,
@@ -131,8 +131,8 @@ pub(super) fn set_neighbour(index: u32, address: IpAddr, mac: [u8; 6]) -> Change
 
 /// Adds a route, unless there is one to the same destination, of the same
 /// preference.
-pub(super) fn add_route(doing: &'static str, route: RouteMessage) -> Change {
-    Change {
+pub(super) fn add_route(doing: &'static str, route: RouteMessage) -> ChangeRequest {
+    ChangeRequest {
         doing,
         message: RouteNetlinkMessage::NewRoute(route),
         flags: NLM_F_CREATE | NLM_F_EXCL,
@@ -168,7 +168,7 @@ pub(super) fn in_table(mut route: RouteMessage, table: u32) -> RouteMessage {
 }
 
 /// `from SOURCE lookup TABLE`, before the table `main`.
-pub(super) fn add_source_rule(source: IpAddr, table: u32) -> Change {
+pub(super) fn add_source_rule(source: IpAddr, table: u32) -> ChangeRequest {
     let mut message = RuleMessage::default();
     message.header.family = family(source);
     message.header.src_len = full_length(source);
@@ -178,7 +178,7 @@ pub(super) fn add_source_rule(source: IpAddr, table: u32) -> Change {
         RuleAttribute::Table(table),
         RuleAttribute::Priority(RULE_PRIORITY),
     ];
-    Change {
+    ChangeRequest {
         doing: "set the rule for the pod's second interface",
         message: RouteNetlinkMessage::NewRule(message),
         flags: NLM_F_CREATE | NLM_F_EXCL,

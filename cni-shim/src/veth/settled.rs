@@ -1,5 +1,5 @@
-//! What the kernel does after it has said that a request is done, and what a
-//! pod is not reached without.
+//! What the kernel does after it has acknowledged a request, and without which a
+//! pod cannot be reached.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::netlink::Netlink;
 /// Waits until the pod takes its IPv6 addresses for its own. The kernel makes
 /// their routes in a work queue behind the RTNL, those of addresses that skip
 /// duplicate detection too (net/ipv6/addrconf.c, `addrconf_dad_start`); what
-/// comes before, the pod takes for somebody else's.
+/// packets that come before, the pod takes for another host's.
 pub(super) fn wait_for_addresses(
     pod: &mut Netlink,
     addresses: impl Iterator<Item = IpAddr>,
@@ -31,5 +31,5 @@ pub(super) fn wait_for_addresses(
 /// Far longer than the work queue ever is behind.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The kernel is done at the first look, or after a few of these.
+/// The kernel is done at the first check, or after a few of these.
 const STEP: Duration = Duration::from_micros(200);

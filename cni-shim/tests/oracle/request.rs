@@ -5,7 +5,8 @@
 
 #![allow(unreachable_pub)]
 
-use cni_shim::protocol::{CniResult, Json, NetConf, Request, Verb, Version};
+use cni_shim::Json;
+use cni_shim::protocol::{CniResult, NetConf, Request, Verb, Version};
 
 /// The environment and standard input of a request.
 pub fn split(bytes: &[u8]) -> (Vec<(String, String)>, &[u8]) {
@@ -55,18 +56,18 @@ pub fn read(bytes: &[u8]) {
     }
 }
 
-/// What is read as a result is told in every version, and read back the same.
+/// What is read as a result is written in every version, and read back the same.
 fn result(json: &Json, assumed: Version) {
     let Ok(result) = CniResult::parse(json, assumed) else {
         return;
     };
     for version in Version::ALL {
-        let Ok(told) = result.to_json(version) else {
+        let Ok(written) = result.to_json(version) else {
             assert!(version <= Version::V0_2_0 && result.ips.is_empty());
             continue;
         };
-        let told = Json::parse(told.to_string().as_bytes()).unwrap();
-        let read = CniResult::parse(&told, Version::V0_1_0).unwrap();
+        let written = Json::parse(written.to_string().as_bytes()).unwrap();
+        let read = CniResult::parse(&written, Version::V0_1_0).unwrap();
         if version == Version::NEWEST {
             assert_eq!(read, result);
         }

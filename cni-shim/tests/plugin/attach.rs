@@ -88,7 +88,7 @@ fn the_record_the_result_and_the_kernel_agree() {
         "{routes}"
     );
     assert!(routes.contains("169.254.1.1 dev eth0"), "{routes}");
-    // One ADD, and nobody had to ask who has which address.
+    // One ADD, and no host had to ask for a hardware address.
     let neighbours = ip(&["-n", name, "neigh", "show", "nud", "permanent"]);
     assert!(
         neighbours.contains("169.254.1.1 dev eth0 lladdr ee:ee"),

@@ -129,7 +129,7 @@ fn c7_a_del_beside_an_add_leaves_nothing() {
 }
 
 #[test]
-fn c7_an_add_beside_a_del_stands() {
+fn c7_an_add_beside_a_del_stays_complete() {
     let beside = Beside::new();
     for recorded in [true, false] {
         for slow in [&["DEL"][..], &["DEL", "ADD"]] {
@@ -147,10 +147,10 @@ fn c7_an_add_beside_a_del_stands() {
     }
 }
 
-/// The first is waited for, whatever it is, and the second is told or finds
+/// The first is waited for, whatever it is, and the second is refused or finds
 /// nothing more to do.
 #[test]
-fn c7_of_two_alike_the_second_harms_nobody() {
+fn c7_of_two_equal_calls_the_second_does_no_harm() {
     let beside = Beside::new();
     beside.slow("ADD", "1");
     let first = beside.spawn("ADD");
@@ -168,7 +168,7 @@ fn c7_of_two_alike_the_second_harms_nobody() {
     beside.nothing_stands("two DELs");
 }
 
-/// Whoever kills a DEL does not kill its IPAM plugin, whose word would be the
+/// Killing a DEL does not kill its IPAM plugin, whose word would be the
 /// next ADD's.
 #[test]
 fn c7_an_ipam_plugin_that_outlives_its_del_is_waited_for() {
@@ -251,7 +251,7 @@ fn other_attachments_are_not_waited_for() {
 /// One that stands still is waited for as long as an IPAM plugin may take.
 /// When it goes on, its IPAM plugin having answered, it makes nothing any more.
 #[test]
-fn c7_a_del_waits_half_a_minute_for_an_add_that_stands_still() {
+fn c7_a_del_waits_half_a_minute_for_a_stopped_add() {
     let beside = Beside::new();
     beside.slow("ADD", "0.1");
     beside.slow("DEL", "2");

@@ -180,10 +180,10 @@ fn d2_whatever_is_missing_or_wrong_is_named() {
         (|c| c.node(&["link", "del", &c.host]), |_| {}, "is missing"),
     ];
     let checked = Checked::new();
-    for (spoil, mend, words) in breaks {
+    for (spoil, restore, words) in breaks {
         spoil(&checked);
         checked.fails(words);
-        mend(&checked);
+        restore(&checked);
         if words.contains("is ") {
             continue;
         }
@@ -261,7 +261,7 @@ fn d2_d4_without_its_record_or_its_namespace_nothing_is_attached() {
 }
 
 #[test]
-fn d2_an_altered_or_missing_result_and_an_agent_that_does_not_deliver_are_told() {
+fn d2_an_altered_or_missing_result_and_an_agent_that_does_not_deliver_are_errors() {
     let mut checked = Checked::new();
     let result = checked.conf["prevResult"].clone();
     checked.conf["prevResult"]["ips"][0]["address"] = json!("10.244.7.99/32");
@@ -326,7 +326,7 @@ fn gc(rig: &Rig, members: &Value) -> Answer {
     for (key, value) in members.as_object().unwrap() {
         conf[key] = value.clone();
     }
-    // Records are as old as the clock of files tells.
+    // Records are as old as their file times say.
     std::thread::sleep(Duration::from_millis(10));
     rig.call(&[("CNI_COMMAND", "GC")], conf.to_string())
 }
@@ -355,13 +355,13 @@ fn f2_gc_sets_a_record_aside_that_cannot_be_read_and_has_no_interface() {
         file.set_modified(std::time::SystemTime::now() - Duration::from_secs(seconds))
             .unwrap();
     };
-    let nobody = json!({"cni.dev/valid-attachments": []});
+    let none = json!({"cni.dev/valid-attachments": []});
     // Perhaps the lost record of an interface of another network.
     add("c1", "other", &pods[0]);
     let whole = rig.record("c1", "eth0");
     spoil("c1", "half a", 90);
     spoil("c2", "half a", 90);
-    gc(&rig, &nobody).silent();
+    gc(&rig, &none).silent();
     assert_eq!(rig.census().records(), ["c1:eth0.json", "c2:eth0.json"]);
     // Every interface has its record.
     whole.write(&rig.run()).unwrap();
@@ -375,7 +375,7 @@ fn f2_gc_sets_a_record_aside_that_cannot_be_read_and_has_no_interface() {
         .unwrap(),
         90,
     );
-    let answer = gc(&rig, &nobody);
+    let answer = gc(&rig, &none);
     assert!(
         answer.ok && answer.stderr.contains("set aside as"),
         "{answer:?}"
@@ -502,7 +502,7 @@ fn f5_gc_beside_adds_takes_nothing_from_them() {
 }
 
 #[test]
-fn f6_gc_goes_on_past_errors_and_tells_them_all() {
+fn f6_gc_goes_on_past_errors_and_reports_them_all() {
     let mut rig = Rig::new(BOTH);
     let pods: Vec<String> = (0..3).map(|_| rig.pod()).collect();
     for (n, pod) in pods.iter().enumerate() {
@@ -514,7 +514,7 @@ fn f6_gc_goes_on_past_errors_and_tells_them_all() {
         record.ipam = Some("no-such-plugin".to_owned());
         record.write(&rig.run()).unwrap();
     }
-    // Their records stay: nothing else says whom the addresses are from.
+    // Their records stay: nothing else says which plugin gave the addresses.
     for _ in 0..2 {
         let answer = gc(&rig, &json!({"cni.dev/valid-attachments": []}));
         let (code, message) = answer.error();

@@ -63,7 +63,7 @@ fn every_line_of_the_checklist_has_its_tests() {
     }
 }
 
-/// A step that no test makes fail is one after which nobody knows what is left.
+/// Without a test that makes a step fail it is unknown what the step leaves.
 #[test]
 fn every_step_is_made_to_fail() {
     let home = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
@@ -71,7 +71,7 @@ fn every_step_is_made_to_fail() {
     let listed = [&ADD[..], &DEL, &ADD_WITH_IPAM].concat();
     let code = sources(&home.join("src")).replace("(BEGUN)", "(\"removal-begun\")");
     let steps: Vec<&str> = code
-        .split("fault::after(\"")
+        .split("failpoint::after(\"")
         .skip(1)
         .filter_map(|rest| rest.split('"').next())
         .collect();

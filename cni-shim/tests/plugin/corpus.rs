@@ -24,7 +24,7 @@ fn corpus() -> Vec<(PathBuf, Vec<u8>)> {
     files.into_iter().map(read).collect()
 }
 
-/// `input` with our root behind whatever it says, so that nobody's agent is
+/// `input` with our root behind whatever it says, so that no other agent is
 /// asked; the last of several keys wins.
 fn at_root(rig: &Rig, input: &[u8]) -> Vec<u8> {
     match input.trim_ascii_end().strip_suffix(b"}") {

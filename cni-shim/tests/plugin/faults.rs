@@ -1,5 +1,5 @@
 //! A failure and a crash after every step of ADD and DEL: lines B9, C6 and C7
-//! of the checklist. The steps are those of `src/fault.rs`; one that does not
+//! of the checklist. The steps are those of `src/failpoint.rs`; one that does not
 //! exist would make its test fail.
 
 use crate::rig::{Census, Mood, Rig, ip, variables};
@@ -159,7 +159,7 @@ fn c7_an_add_that_was_ended_leaves_the_next_one_alone() {
     }
 }
 
-/// Lines C5 and C8: whatever DEL is told of the past.
+/// Lines C5 and C8: whatever the configuration of DEL says of the past.
 #[test]
 fn c5_c8_del_believes_the_record_and_not_the_configuration() {
     let (rig, pod, before) = second();

@@ -254,7 +254,7 @@ fn a_pod_reaches_itself_through_its_own_service() {
     assert_eq!(said.trim(), "100000");
 }
 
-/// Whoever names the pair: 15 bytes, dots.
+/// Names of the longest and oddest kind: 15 bytes, dots.
 #[test]
 fn b6_the_longest_and_the_oddest_names_work() {
     let mut rig = Rig::new(BOTH);
@@ -271,7 +271,7 @@ fn b6_the_longest_and_the_oddest_names_work() {
 
 /// Line G3: the program is replaced while it runs.
 #[test]
-fn g3_an_upgrade_by_rename_disturbs_nobody() {
+fn g3_an_upgrade_by_rename_disturbs_no_call() {
     let mut rig = Rig::new(BOTH);
     let pod = rig.pod();
     let program = rig.root().join("tartan-cni");

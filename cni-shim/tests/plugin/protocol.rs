@@ -135,7 +135,7 @@ fn a3_version_answers_whatever_its_input_is() {
 }
 
 #[test]
-fn a3_version_waits_for_nobody_who_keeps_its_input_open() {
+fn a3_version_does_not_wait_for_an_input_that_stays_open() {
     let rig = Rig::new(BOTH);
     let start = Instant::now();
     let mut child = rig.command(&[("CNI_COMMAND", "VERSION")]).spawn().unwrap();
@@ -166,7 +166,7 @@ fn a3_version_waits_for_nobody_who_keeps_its_input_open() {
 }
 
 #[test]
-fn a3_without_a_command_a_person_is_told_what_it_is() {
+fn a3_without_a_command_it_prints_what_it_is() {
     let rig = Rig::new(BOTH);
     for variables in [&[][..], &[("CNI_COMMAND", "")]] {
         let hint = rig.call(variables, "");

@@ -50,7 +50,7 @@ fn a_killed_add_is_taken_up_by_the_next_with_the_same_address() {
     assert_eq!(ip(&["-n", &rig.node, "link", "show", "type", "veth"]), "");
 }
 
-/// The killed one's own routes went with its link: whoever is routed there now is somebody else.
+/// The killed one's own routes went with its link: what is routed there now is another pod.
 #[test]
 fn a_killed_add_leaves_its_address_to_whoever_has_it_now() {
     let mut rig = Rig::new(SUBNET);
@@ -92,13 +92,13 @@ fn del_succeeds_whatever_is_missing() {
     rig.del("c3", "eth0", &pod).silent();
     assert!(
         start.elapsed() < Duration::from_secs(1),
-        "DEL waited for nobody"
+        "DEL waits for no other call"
     );
     assert_eq!(rig.census(), before);
 }
 
 #[test]
-fn a_reused_namespace_path_harms_nobody() {
+fn a_reused_namespace_path_does_no_harm() {
     let mut rig = Rig::new(SUBNET);
     let pod = rig.pod();
     let name = pod.trim_start_matches("/run/netns/").to_owned();

@@ -59,7 +59,7 @@ fn without_an_agent_add_says_try_again_and_nothing_is_left() {
 }
 
 #[test]
-fn an_agent_that_comes_up_meanwhile_is_waited_for() {
+fn add_waits_for_an_agent_that_is_starting() {
     let mut rig = Rig::new(SUBNET);
     let pod = rig.pod();
     rig.stop_agent();

@@ -1,5 +1,5 @@
 //! The removal of an interface by a process of its own. `removal-begun` is the
-//! step of `src/fault.rs` that makes it start, whatever else the cores do.
+//! step of `src/failpoint.rs` that makes it start, whatever else the cores do.
 
 use std::time::{Duration, Instant};
 

@@ -97,7 +97,7 @@ fn addresses_of_host_local_and_of_neighbours_are_taken() {
 }
 
 #[test]
-fn e2_a_full_range_says_how_full_and_by_whom() {
+fn e2_a_full_range_says_how_full_it_is_and_what_holds_it() {
     let mut rig = Rig::new(&["10.244.7.0/29"]);
     let pod = rig.pod();
     let files = rig.root().join("var/lib/cni/networks/cbr0");
@@ -384,7 +384,7 @@ fn h2_what_an_ipam_plugin_is_owed_is_never_forgotten() {
     }
 }
 
-/// Whoever kills the plugin does not kill what it runs.
+/// Killing the plugin does not kill what it runs.
 #[test]
 fn h2_an_ipam_plugin_that_outlives_its_add_is_waited_for() {
     let mut rig = Rig::new(SUBNET);
@@ -488,7 +488,7 @@ fn c7_a_del_waits_until_an_add_has_noted_what_it_was_given() {
 }
 
 #[test]
-fn h2_static_gives_what_it_is_told() {
+fn h2_static_gives_what_is_configured() {
     let mut rig = Rig::new(BOTH);
     let (pod, other) = (rig.pod(), rig.pod());
     let ipam = json!({"ipam": {"type": "static", "addresses": [

@@ -37,7 +37,7 @@ pub(crate) enum Mood {
     Stall,
     /// Says that its dataplane does not work.
     Dead,
-    /// Listens and answers nobody.
+    /// Listens and does not answer.
     Mute,
 }
 

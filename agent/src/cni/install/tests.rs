@@ -2,7 +2,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
-use super::super::uninstall::{Removal, uninstall};
+use super::super::uninstall::{UninstallOptions, uninstall};
 use super::*;
 
 struct Rig {
@@ -39,8 +39,8 @@ impl Rig {
         serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
     }
 
-    fn plan(&self) -> Plan {
-        Plan {
+    fn plan(&self) -> InstallOptions {
+        InstallOptions {
             root: self.root.path().to_owned(),
             program: self.at("tartan-cni"),
             bin_dir: self.at("opt/cni/bin"),
@@ -52,8 +52,8 @@ impl Rig {
         }
     }
 
-    fn removal(&self) -> Removal {
-        Removal {
+    fn removal(&self) -> UninstallOptions {
+        UninstallOptions {
             root: self.root.path().to_owned(),
             bin_dir: self.at("opt/cni/bin"),
             conf_dir: self.at("etc/cni/net.d"),
@@ -81,11 +81,11 @@ fn executable(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-fn deeds(done: &Done) -> Vec<(Deed, &str)> {
-    let name = |step: &Step| step.file.file_name().unwrap().to_str().unwrap().to_owned();
+fn actions(done: &Report) -> Vec<(Action, &str)> {
+    let name = |step: &FileStep| step.file.file_name().unwrap().to_str().unwrap().to_owned();
     let named = done.steps.iter().map(|step| {
         let name: &'static str = Box::leak(name(step).into_boxed_str());
-        (step.deed, name)
+        (step.action, name)
     });
     named.collect()
 }
@@ -95,23 +95,23 @@ fn the_program_comes_first_and_a_second_time_nothing_is_done() {
     let rig = Rig::new();
     let first = install(&rig.plan()).unwrap();
     assert_eq!(
-        deeds(&first),
+        actions(&first),
         [
-            (Deed::Installed, "tartan-cni"),
-            (Deed::Installed, "10-tartan.conflist")
+            (Action::Installed, "tartan-cni"),
+            (Action::Installed, "10-tartan.conflist")
         ]
     );
     let second = install(&rig.plan()).unwrap();
     assert_eq!(
-        deeds(&second),
+        actions(&second),
         [
-            (Deed::Unchanged, "tartan-cni"),
-            (Deed::Unchanged, "10-tartan.conflist")
+            (Action::Unchanged, "tartan-cni"),
+            (Action::Unchanged, "10-tartan.conflist")
         ]
     );
     rig.program("v2");
     let third = install(&rig.plan()).unwrap();
-    assert_eq!(third.steps[0].deed, Deed::Replaced);
+    assert_eq!(third.steps[0].action, Action::Replaced);
     assert!(
         fs::read_to_string(rig.at("opt/cni/bin/tartan-cni"))
             .unwrap()
@@ -140,7 +140,7 @@ fn what_people_wrote_is_kept_and_what_is_not_ours_refused() {
     let ours = r#"{"name":"mine","plugins":[{"type":"tartan-cni"}]}"#;
     let path = rig.conf("10-tartan.conflist", ours);
     let done = install(&rig.plan()).unwrap();
-    assert_eq!(done.steps[1].deed, Deed::Kept);
+    assert_eq!(done.steps[1].action, Action::Kept);
     assert_eq!(fs::read_to_string(&path).unwrap(), ours);
     for foreign in [r#"{"name":"x","plugins":[{"type":"bridge"}]}"#, "{"] {
         fs::write(&path, foreign).unwrap();
@@ -151,16 +151,16 @@ fn what_people_wrote_is_kept_and_what_is_not_ours_refused() {
             !rig.at("opt/cni/bin/tartan-cni").exists(),
             "checked before anything is done"
         );
-        let plan = Plan {
+        let plan = InstallOptions {
             replace_conf: true,
             ..rig.plan()
         };
-        assert_eq!(install(&plan).unwrap().steps[1].deed, Deed::Replaced);
+        assert_eq!(install(&plan).unwrap().steps[1].action, Action::Replaced);
     }
 }
 
 #[test]
-fn who_sorts_before_is_named_and_who_sorts_behind_is_not() {
+fn a_file_that_sorts_before_is_named_and_one_behind_is_not() {
     let rig = Rig::new();
     rig.conf("05-first.conf", r#"{"name":"first","type":"ptp"}"#);
     rig.conf("06-broken.conflist", "{");
@@ -171,7 +171,7 @@ fn who_sorts_before_is_named_and_who_sorts_behind_is_not() {
     let warnings = install(&rig.plan()).unwrap().warnings;
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(warnings[0].contains("05-first.conf") && warnings[0].contains("\"first\""));
-    assert!(warnings[1].contains("06-broken.conflist") && warnings[1].contains("mend it"));
+    assert!(warnings[1].contains("06-broken.conflist") && warnings[1].contains("correct it"));
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn runtimes_are_offered_what_every_plugin_of_the_list_speaks() {
     );
     // A newer one is as good a reason to install again as a newer plugin of ours.
     rig.chained("portmap", &["0.4.0", "1.0.0", "1.1.0"]);
-    let plan = Plan {
+    let plan = InstallOptions {
         replace_conf: true,
         ..rig.plan()
     };
@@ -255,7 +255,7 @@ fn a_second_limiter_is_named() {
 fn names_that_no_runtime_reads_are_refused() {
     let rig = Rig::new();
     for name in ["x", "a/b.conflist", ".x.conflist", "10-tartan.conf"] {
-        let plan = Plan {
+        let plan = InstallOptions {
             conf_name: name.to_owned(),
             ..rig.plan()
         };
@@ -264,7 +264,7 @@ fn names_that_no_runtime_reads_are_refused() {
             "{name}"
         );
     }
-    let plan = Plan {
+    let plan = InstallOptions {
         network: "a b".to_owned(),
         ..rig.plan()
     };
@@ -274,40 +274,40 @@ fn names_that_no_runtime_reads_are_refused() {
 #[test]
 fn nothing_is_done_dry_and_nothing_of_ours_is_left_in_the_end() {
     let rig = Rig::new();
-    let dry = Plan {
+    let dry = InstallOptions {
         dry_run: true,
         ..rig.plan()
     };
-    let told = install(&dry).unwrap();
-    assert_eq!(told.steps.len(), 2);
+    let planned = install(&dry).unwrap();
+    assert_eq!(planned.steps.len(), 2);
     assert!(!rig.at("opt").exists() && !rig.at("etc").exists());
     let foreign = rig.conf(
         "10-flannel.conflist",
         r#"{"name":"cbr0","plugins":[{"type":"flannel"}]}"#,
     );
     executable(&rig.at("opt/cni/bin/flannel"), "");
-    assert_eq!(install(&rig.plan()).unwrap().steps, told.steps);
-    executable(&rig.at("opt/cni/bin/.tartan-cni.77"), "half");
-    let dry = Removal {
+    assert_eq!(install(&rig.plan()).unwrap().steps, planned.steps);
+    executable(&rig.at("opt/cni/bin/.77.tartan-cni.new"), "half");
+    let dry = UninstallOptions {
         dry_run: true,
         ..rig.removal()
     };
-    let told = uninstall(&dry).unwrap();
+    let planned = uninstall(&dry).unwrap();
     assert!(rig.at("opt/cni/bin/tartan-cni").exists());
     let done = uninstall(&rig.removal()).unwrap();
     assert_eq!(
-        deeds(&done),
+        actions(&done),
         [
-            (Deed::Removed, "10-tartan.conflist"),
-            (Deed::Removed, ".tartan-cni.77"),
-            (Deed::Removed, "tartan-cni"),
+            (Action::Removed, "10-tartan.conflist"),
+            (Action::Removed, ".77.tartan-cni.new"),
+            (Action::Removed, "tartan-cni"),
         ]
     );
-    assert_eq!(told.steps, done.steps);
+    assert_eq!(planned.steps, done.steps);
     assert!(foreign.exists() && rig.at("opt/cni/bin/flannel").exists());
     assert_eq!(fs::read_dir(rig.at("opt/cni/bin")).unwrap().count(), 1);
     let again = uninstall(&rig.removal()).unwrap();
-    assert_eq!(deeds(&again), [(Deed::Absent, "tartan-cni")]);
+    assert_eq!(actions(&again), [(Action::Absent, "tartan-cni")]);
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn attached_pods_keep_it() {
     let error = uninstall(&rig.removal()).unwrap_err();
     assert!(matches!(error, CniError::Attached { count: 1 }), "{error}");
     assert!(rig.at("opt/cni/bin/tartan-cni").exists());
-    let forced = Removal {
+    let forced = UninstallOptions {
         force: true,
         ..rig.removal()
     };
@@ -439,15 +439,15 @@ fn a_list_that_people_changed_is_set_aside_and_never_deleted() {
         r#"{"cniVersion":"1.0.0","name":"mine","plugins":[{"type":"tartan-cni","mtu":1400}]}"#;
     for round in 0..2 {
         rig.conf("05-mine.conflist", edited);
-        let dry = Removal {
+        let dry = UninstallOptions {
             dry_run: true,
             ..rig.removal()
         };
-        let told = uninstall(&dry).unwrap();
-        assert_eq!(told.steps[0].deed, Deed::SetAside);
+        let planned = uninstall(&dry).unwrap();
+        assert_eq!(planned.steps[0].action, Action::SetAside);
         assert_eq!(
             uninstall(&rig.removal()).unwrap().steps[0],
-            told.steps[0],
+            planned.steps[0],
             "{round}"
         );
     }

@@ -12,13 +12,11 @@
 
 pub(super) mod contents;
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use cni_shim::atomic_file;
-use rustix::fs::OFlags;
+use cni_shim::atomic_file::{self, Replacement};
 use serde::{Deserialize, Serialize};
 
 use super::Host;
@@ -102,9 +100,10 @@ pub(super) fn clear(state_dir: &Path) -> Cleared {
 /// Removes the file if it is as we wrote it, and its directory if we made that
 /// and nothing else is there; `true` when the file was ours.
 fn remove(note: &Note) -> Result<bool, HostError> {
-    if !note.written.is_empty() {
-        // A writer that was killed left it; most often there is none.
-        let _ = fs::remove_file(temporary_for(&note.path));
+    if !note.written.is_empty()
+        && let Some(directory) = note.path.parent()
+    {
+        atomic_file::remove_temporaries(&note.path, directory);
     }
     if !note
         .written
@@ -128,41 +127,11 @@ fn has_contents(path: &Path, contents: &str) -> bool {
     atomic_file::read(path, LONGEST).is_ok_and(|found| found == contents.as_bytes())
 }
 
-/// flannel's modes: 0755 and 0644, whatever the umask; the plugin of any user
-/// may read it.
+/// flannel's modes, 0755 and 0644, whatever the umask: plugins of any user may read it.
 fn write(path: &Path, contents: &str) -> io::Result<()> {
-    let directory = path.parent().unwrap_or(Path::new("/"));
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o755)
-        .create(directory)?;
-    let temporary = temporary_for(path);
-    let written = write_synced(&temporary, contents).and_then(|()| fs::rename(&temporary, path));
-    if written.is_err() {
-        // The first error is the one to report.
-        let _ = fs::remove_file(&temporary);
-        return written;
-    }
-    File::open(directory)?.sync_all()
-}
-
-fn temporary_for(path: &Path) -> PathBuf {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".tartan-new");
-    temporary.into()
-}
-
-fn write_synced(path: &Path, contents: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o644)
-        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-        .open(path)?;
-    file.write_all(contents.as_bytes())?;
-    file.set_permissions(fs::Permissions::from_mode(0o644))?;
-    file.sync_all()
+    atomic_file::make_directory(path, 0o755)?;
+    let replacement = Replacement::of(path).mode(0o644).synced();
+    replacement.write(contents.as_bytes())
 }
 
 /// What is on record.

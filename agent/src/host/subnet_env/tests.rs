@@ -1,3 +1,5 @@
+use std::os::unix::fs::PermissionsExt;
+
 use super::*;
 
 fn note(path: &Path, written: &[&str]) -> Note {
@@ -44,7 +46,7 @@ fn only_what_we_wrote_is_removed() {
 }
 
 #[test]
-fn a_directory_with_other_files_or_of_somebody_else_stays() {
+fn a_directory_with_other_files_or_that_we_did_not_make_stays() {
     let root = tempfile::tempdir().unwrap();
     let state = root.path().join("state");
     let path = root.path().join("flannel/subnet.env");
@@ -85,7 +87,7 @@ fn what_a_killed_writer_left_goes_with_the_file() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("flannel/subnet.env");
     write(&path, "one").unwrap();
-    fs::write(path.with_file_name("subnet.env.tartan-new"), "half").unwrap();
+    fs::write(path.with_file_name(".77.subnet.env.new"), "half").unwrap();
     assert!(remove(&note(&path, &["one"])).unwrap());
     assert!(!path.parent().unwrap().exists());
 }

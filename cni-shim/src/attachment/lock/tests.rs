@@ -107,20 +107,20 @@ fn what_a_child_has_ends_with_the_holder() {
 }
 
 #[test]
-fn a_seized_lock_no_longer_stands_and_leaves_the_next_alone() {
+fn a_seized_lock_is_void_and_leaves_the_next_alone() {
     let (_root, run) = node();
     let lost = take(&run, SOON).unwrap();
-    assert!(lost.stands());
+    assert!(lost.is_valid());
     let next = Lock::seize(&run, "c1", "eth0").unwrap();
-    assert!(!lost.stands() && next.stands());
+    assert!(!lost.is_valid() && next.is_valid());
     drop(lost);
-    assert!(next.stands());
+    assert!(next.is_valid());
     assert!(take(&run, SOON).is_err());
     drop(next);
     assert_eq!(files(&run), 0);
-    // Nobody holds it.
+    // No process holds it.
     drop(Lock::seize(&run, "c1", "eth0").unwrap());
-    assert!(Lock::none().stands());
+    assert!(Lock::none().is_valid());
 }
 
 /// Neither one that waits nor the agent's sweep has it for a moment.
@@ -144,7 +144,7 @@ fn who_seizes_it_has_it_whoever_else_is_after_it() {
         }
         for _ in 0..2000 {
             let seized = Lock::seize(&run, "c1", "eth0");
-            let holds = seized.as_ref().is_ok_and(Lock::stands) && !lock.stands();
+            let holds = seized.as_ref().is_ok_and(Lock::is_valid) && !lock.is_valid();
             if !holds || over.load(Ordering::SeqCst) {
                 over.store(true, Ordering::SeqCst);
                 panic!("{seized:?}");
@@ -176,7 +176,7 @@ fn what_killed_holders_left_is_swept_and_nothing_else() {
 }
 
 #[test]
-fn where_it_cannot_be_made_that_is_told() {
+fn a_lock_that_cannot_be_made_is_an_error() {
     let (_root, run) = node();
     let long = "x".repeat(200);
     drop(Lock::take(&run, &long, "longest-ifname1", SOON).unwrap());

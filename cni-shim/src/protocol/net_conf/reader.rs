@@ -4,11 +4,10 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 
-use super::Wanted;
-use crate::protocol::json::Json;
+use super::Requested;
 use crate::protocol::request::{MAC_RULE, address, parse_mac};
 use crate::protocol::result::Dns;
-use crate::{Bandwidth, RateLimit};
+use crate::{Bandwidth, Json, RateLimit};
 
 /// A value that is none of its key's.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,22 +50,22 @@ impl Reader {
     }
 
     pub(super) fn dns(&mut self, conf: &Json) -> Dns {
-        let Some(value) = conf.get("dns") else {
+        let Some(value) = conf.object("dns") else {
             return Dns::default();
         };
-        let dns = Dns::parse(value).or_else(|| self.refuse("dns", value, DNS_RULE));
+        let dns = Dns::parse(&value).or_else(|| self.refuse("dns", &value, DNS_RULE));
         dns.unwrap_or_default()
     }
 
     pub(super) fn ipam(&mut self, conf: &Json, runtime: &Json) -> Option<String> {
-        let kind = match conf.get("ipam") {
+        let kind = match conf.object("ipam") {
             None => None,
             Some(ipam @ Json::Object(_)) => match ipam.get("type") {
                 None => None,
                 Some(Json::Text(kind)) => Some(kind.clone()).filter(|kind| !kind.is_empty()),
                 Some(value) => self.refuse("ipam.type", value, "the name of a plugin"),
             },
-            Some(value) => self.refuse("ipam", value, "an object with a type"),
+            Some(value) => self.refuse("ipam", &value, "an object with a type"),
         };
         match runtime.get("ipRanges") {
             Some(ranges) if kind.is_none() && ranges.says_something() => {
@@ -76,17 +75,21 @@ impl Reader {
         }
     }
 
-    pub(super) fn wanted(&mut self, from: &Json, [ips, mac_key]: [&'static str; 2]) -> Wanted {
-        let mut wanted = Wanted::default();
+    pub(super) fn requested(
+        &mut self,
+        from: &Json,
+        [ips, mac_key]: [&'static str; 2],
+    ) -> Requested {
+        let mut requested = Requested::default();
         if let Some(value) = from.get("ips") {
             let addresses = value.list().and_then(|items| {
                 let all = items.iter().map(|item| address(item.text()?));
                 all.collect()
             });
             let addresses = addresses.or_else(|| self.refuse(ips, value, "a list of addresses"));
-            wanted.ips = addresses.unwrap_or_default();
+            requested.ips = addresses.unwrap_or_default();
         }
-        wanted.mac = match from.get("mac") {
+        requested.mac = match from.get("mac") {
             Some(Json::Text(text)) if text.is_empty() => None,
             Some(value) => value
                 .text()
@@ -94,11 +97,11 @@ impl Reader {
                 .or_else(|| self.refuse(mac_key, value, MAC_RULE)),
             None => None,
         };
-        wanted
+        requested
     }
 
     pub(super) fn bandwidth(&mut self, runtime: &Json) -> Option<Bandwidth> {
-        let value = runtime.get("bandwidth")?;
+        let value = &runtime.object("bandwidth")?;
         if value.members().is_none() {
             return self.refuse("runtimeConfig.bandwidth", value, BANDWIDTH_RULE);
         }
@@ -118,8 +121,8 @@ impl Reader {
         (ingress.is_some() || egress.is_some()).then_some(Bandwidth { ingress, egress })
     }
 
-    /// Of the network's configuration alone: `args` may be the pod author's (Multus' `cni-args`), who would turn the
-    /// node's routes to the pod.
+    /// Of the network's configuration alone: `args` may come from the pod's author (Multus' `cni-args`), and could
+    /// then direct the node's routes to the pod.
     pub(super) fn sources(&mut self, conf: &Json) -> Vec<IpNet> {
         let Some(value) = conf.get("allowedSources") else {
             return Vec::new();

@@ -50,7 +50,7 @@ fn a4_capitals_nulls_floats_duplicates_and_strangers_are_read_as_go_reads_them()
     assert_eq!((conf.previous.clone(), conf.ipam.clone()), (None, None));
     assert_eq!(
         (&conf.runtime, &conf.args),
-        (&Wanted::default(), &Wanted::default())
+        (&Requested::default(), &Requested::default())
     );
     let egress = RateLimit {
         rate: 1_000_000,
@@ -65,7 +65,7 @@ fn a4_capitals_nulls_floats_duplicates_and_strangers_are_read_as_go_reads_them()
 }
 
 #[test]
-fn a3_versions_are_exact_and_told_in_libcnis_words() {
+fn a3_versions_are_exact_and_refused_in_libcnis_words() {
     for name in Version::names() {
         let text = format!(r#"{{"cniVersion":"{name}","name":"n"}}"#);
         assert_eq!(parse(&text).unwrap().version.name(), name);
@@ -191,8 +191,9 @@ fn what_is_asked_for_is_read_from_each_of_its_places() {
     );
     conf.check().unwrap();
     assert_eq!(conf.ipam.as_deref(), Some("host-local"));
-    let texts =
-        |wanted: &Wanted| -> Vec<String> { wanted.ips.iter().map(ToString::to_string).collect() };
+    let texts = |wanted: &Requested| -> Vec<String> {
+        wanted.ips.iter().map(ToString::to_string).collect()
+    };
     assert_eq!(texts(&conf.runtime), ["10.0.0.5", "fd00::5"]);
     assert_eq!(conf.runtime.mac, Some([2, 0, 0, 0, 0, 1]));
     assert_eq!(texts(&conf.args), ["10.0.0.6"]);
@@ -230,7 +231,7 @@ fn f3_the_list_of_attachments_is_read_under_both_names() {
     let list = |members: &str| {
         let text = format!(r#"{{"cniVersion":"1.1.0","name":"n"{members}}}"#);
         let conf = read(&text, Verb::Gc).unwrap();
-        let names = |keys: Vec<Key>| keys.into_iter().map(|key| key.container).collect();
+        let names = |keys: Vec<AttachmentKey>| keys.into_iter().map(|key| key.container).collect();
         conf.valid.map(names)
     };
     let none: Option<Vec<String>> = None;
@@ -253,7 +254,7 @@ fn f3_the_list_of_attachments_is_read_under_both_names() {
 }
 
 #[test]
-fn a_rejection_is_told_in_the_version_of_the_request() {
+fn a_rejection_has_the_version_of_the_request() {
     let version = |text: &str| {
         NetConf::read(text.as_bytes(), Verb::Add)
             .unwrap_err()

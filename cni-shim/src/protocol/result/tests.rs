@@ -97,19 +97,19 @@ fn every_version_is_read_back_as_far_as_it_says() {
         if version < Version::V1_1_0 {
             expected.interfaces.iter_mut().for_each(|i| i.mtu = None);
         }
-        let mut told = both().to_json(version).unwrap();
-        assert_eq!(read(&told, Version::NEWEST).unwrap(), expected);
+        let mut written = both().to_json(version).unwrap();
+        assert_eq!(read(&written, Version::NEWEST).unwrap(), expected);
         // Without a version it is of the configuration's.
-        told.as_object_mut().unwrap().remove("cniVersion");
-        assert_eq!(read(&told, version).unwrap(), expected);
+        written.as_object_mut().unwrap().remove("cniVersion");
+        assert_eq!(read(&written, version).unwrap(), expected);
     }
 }
 
 #[test]
 fn metrics_of_routes_are_kept_where_there_are_any() {
-    let told = json!({"cniVersion": "1.1.0", "routes": [
+    let written = json!({"cniVersion": "1.1.0", "routes": [
         {"dst": "10.0.0.0/8", "gw": "", "mtu": 1400, "table": 0, "scope": 253, "priority": 1e2}]});
-    let result = read(&told, Version::NEWEST).unwrap();
+    let result = read(&written, Version::NEWEST).unwrap();
     let newest = result.to_json(Version::V1_1_0).unwrap();
     let expected =
         json!({"dst": "10.0.0.0/8", "mtu": 1400, "table": 0, "scope": 253, "priority": 100});
@@ -123,11 +123,11 @@ fn the_oldest_need_an_address_and_take_the_first_of_a_family() {
     let mut result = both();
     result.ips.insert(1, result.ips[0].clone());
     result.ips[1].address = "10.244.1.3/32".parse().unwrap();
-    let told = result.to_json(Version::V0_1_0).unwrap();
-    assert_eq!(told["ip4"]["ip"], "10.244.1.2/32");
+    let written = result.to_json(Version::V0_1_0).unwrap();
+    assert_eq!(written["ip4"]["ip"], "10.244.1.2/32");
     result.ips.retain(|ip| ip.address.addr().is_ipv6());
-    let told = result.to_json(Version::V0_2_0).unwrap();
-    assert!(told.get("ip4").is_none() && told.get("ip6").is_some());
+    let written = result.to_json(Version::V0_2_0).unwrap();
+    assert!(written.get("ip4").is_none() && written.get("ip6").is_some());
     result.ips.clear();
     assert_eq!(result.to_json(Version::V0_2_0), Err(Error::NoAddress));
     assert_eq!(result.to_json(Version::V0_3_0).unwrap()["ips"], json!([]));
@@ -135,11 +135,11 @@ fn the_oldest_need_an_address_and_take_the_first_of_a_family() {
 
 #[test]
 fn nulls_capitals_and_strangers_are_no_harm_and_nonsense_is_refused() {
-    let told = json!({"CNIVersion": "1.0.0", "Interfaces": null, "DNS": null, "x": 1,
+    let written = json!({"CNIVersion": "1.0.0", "Interfaces": null, "DNS": null, "x": 1,
         "IPs": [{"Address": "10.0.0.5/24", "Gateway": null, "Interface": null}]});
-    let result = read(&told, Version::V0_4_0).unwrap();
+    let result = read(&written, Version::V0_4_0).unwrap();
     assert_eq!(result.ips[0].address, "10.0.0.5/24".parse().unwrap());
-    for (told, what) in [
+    for (written, what) in [
         (json!([]), "text"),
         (json!({"ips": [{"address": "10.0.0.5"}]}), "ips"),
         (json!({"ips": [{}]}), "ips"),
@@ -153,7 +153,10 @@ fn nulls_capitals_and_strangers_are_no_harm_and_nonsense_is_refused() {
         (json!({"dns": {"nameservers": ["dns.example"]}}), "dns"),
         (json!({"cniVersion": "0.2.0", "ip4": {}}), "ip4"),
     ] {
-        assert_eq!(read(&told, Version::V1_0_0), Err(Error::Malformed { what }));
+        assert_eq!(
+            read(&written, Version::V1_0_0),
+            Err(Error::Malformed { what })
+        );
     }
     for version in [json!("2.0.0"), json!(1)] {
         let refused = read(&json!({"cniVersion": version}), Version::V1_0_0);

@@ -1,4 +1,4 @@
-//! Which addresses and which MAC somebody asks for. There are three places to
+//! Which addresses and which MAC a pod is to have. There are three places to
 //! ask (CNI CONVENTIONS.md), in this order: the capabilities `ips` and `mac`,
 //! `args.cni`, and `IP=` and `MAC=` in CNI_ARGS. For each family the first
 //! place that names an address decides, and for the MAC the first that names
@@ -7,11 +7,11 @@
 use std::net::IpAddr;
 
 use cni_shim::protocol::NetConf;
-use cni_shim::protocol::net_conf::Wanted;
+use cni_shim::protocol::net_conf::Requested;
 use cni_shim::protocol::request::Arguments;
 
 /// What is asked for in all.
-pub(crate) fn wanted(conf: &NetConf, arguments: &Arguments) -> Wanted {
+pub(crate) fn requested(conf: &NetConf, arguments: &Arguments) -> Requested {
     let places = [&conf.runtime.ips, &conf.args.ips, &arguments.ips];
     let mut ips = Vec::new();
     for v4 in [true, false] {
@@ -26,7 +26,7 @@ pub(crate) fn wanted(conf: &NetConf, arguments: &Arguments) -> Wanted {
             }
         }
     }
-    Wanted {
+    Requested {
         ips,
         mac: conf.runtime.mac.or(conf.args.mac).or(arguments.mac),
     }
@@ -43,7 +43,7 @@ mod tests {
         );
         let conf = NetConf::parse(text.into_bytes(), Verb::Add).unwrap();
         conf.check().unwrap();
-        let all = wanted(&conf, &Arguments::parse(arguments).unwrap());
+        let all = requested(&conf, &Arguments::parse(arguments).unwrap());
         let ips = all.ips.iter().map(ToString::to_string).collect();
         (ips, all.mac.map(|mac| mac[5]))
     }

@@ -1,7 +1,16 @@
-//! JSON as Go's encoding/json reads it, because that is what every runtime
-//! was tested against: keys match whatever their case, of several equal keys
-//! the last wins, `null` is absence, and integers may arrive as floats
-//! (`1e+09`), because they passed through a map of interfaces.
+//! JSON as Go's `encoding/json` reads it into a struct, because container runtimes, their plugins and flannel read theirs
+//! so, and the same file should mean the same here. What Go does (decode.go, `object` and `literalStore`; fold.go):
+//!
+//! - A key matches a field whatever its case, by Unicode's simple folding: beside ASCII that is U+017F for `s` and U+212A
+//!   for `k`. A map's keys are exact.
+//! - Of several keys of one field the last counts, an exact one no more than another. Several objects fill one struct,
+//!   field by field.
+//! - `null` leaves a text, number, flag or struct as it was, so it is as good as no key. (Go empties a list or map that an
+//!   earlier key filled; here the earlier one stays.)
+//! - A value of another type is an error even where a later key is right.
+//!
+//! Integers may arrive as floats (`1e+09`) where they passed through a map of interfaces on their way.
+//! serde_json's own map keeps neither the order of keys nor several equal ones.
 
 use std::fmt;
 
@@ -27,6 +36,15 @@ pub enum Json {
     Object(Vec<(String, Json)>),
 }
 
+/// A value of another type than its key's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// The key.
+    pub key: &'static str,
+    /// What its value would have to be.
+    pub expected: &'static str,
+}
+
 impl Json {
     /// Reads exactly one value; nesting is bounded (128, by serde_json).
     ///
@@ -36,22 +54,66 @@ impl Json {
         serde_json::from_slice(bytes)
     }
 
-    /// The value of `key`, whatever its case; None when it is absent, null,
-    /// or this is no object.
+    /// The value of `key`; None when it is absent, null, or this is no object.
     pub fn get(&self, key: &str) -> Option<&Json> {
-        let Json::Object(members) = self else {
-            return None;
-        };
-        let last = members.iter().rev();
-        last.filter(|(_, value)| *value != Json::Null)
-            .find(|(name, _)| name.eq_ignore_ascii_case(key))
-            .map(|(_, value)| value)
+        self.values(key).rfind(|value| **value != Json::Null)
+    }
+
+    /// The last value of `key`, null included.
+    pub fn last(&self, key: &str) -> Option<&Json> {
+        self.values(key).last()
+    }
+
+    /// The value of `key` where that is a struct or a map: of several objects the members of all.
+    pub fn object(&self, key: &str) -> Option<Json> {
+        let last = self.get(key)?;
+        if !matches!(last, Json::Object(_)) {
+            return Some(last.clone());
+        }
+        let objects = self.values(key).filter_map(Json::members);
+        Some(Json::Object(objects.flatten().cloned().collect()))
     }
 
     /// Whether an object has `key` at all, be its value null.
     pub fn has(&self, key: &str) -> bool {
-        matches!(self, Json::Object(members)
-            if members.iter().any(|(name, _)| name.eq_ignore_ascii_case(key)))
+        self.values(key).next().is_some()
+    }
+
+    /// The text of `key`.
+    ///
+    /// # Errors
+    /// [`Mismatch`] where one of its values is neither text nor null.
+    pub fn text_of(&self, key: &'static str) -> Result<Option<&str>, Mismatch> {
+        self.typed(key, "text", Json::text)
+    }
+
+    /// The truth value of `key`.
+    ///
+    /// # Errors
+    /// [`Mismatch`] where one of its values is neither that nor null.
+    pub fn flag_of(&self, key: &'static str) -> Result<Option<bool>, Mismatch> {
+        self.typed(key, "true or false", |value| match value {
+            Json::Bool(flag) => Some(*flag),
+            _ => None,
+        })
+    }
+
+    /// The whole number of `key`, as Go reads one into an int64: `1.0` and `1e2` are none.
+    ///
+    /// # Errors
+    /// [`Mismatch`] where one of its values is neither that nor null.
+    pub fn whole_of(&self, key: &'static str) -> Result<Option<i64>, Mismatch> {
+        self.typed(key, "a whole number", |value| match value {
+            Json::Number(number) => number.as_i64(),
+            _ => None,
+        })
+    }
+
+    /// The keys of an object that are none of `known`, as written.
+    pub fn unknown_keys<'a>(&'a self, known: &'a [&str]) -> impl Iterator<Item = &'a str> {
+        let keys = self.members().unwrap_or_default().iter();
+        keys.map(|(key, _)| key.as_str())
+            .filter(|key| !known.iter().any(|name| same_key(key, name)))
     }
 
     /// The string, if it is one.
@@ -104,6 +166,36 @@ impl Json {
             Json::Object(members) => members.iter().any(|(_, value)| value.says_something()),
         }
     }
+
+    fn typed<'a, T>(
+        &'a self,
+        key: &'static str,
+        expected: &'static str,
+        read: impl Fn(&'a Json) -> Option<T>,
+    ) -> Result<Option<T>, Mismatch> {
+        let mut found = None;
+        for value in self.values(key).filter(|value| **value != Json::Null) {
+            found = Some(read(value).ok_or(Mismatch { key, expected })?);
+        }
+        Ok(found)
+    }
+
+    fn values(&self, key: &str) -> impl DoubleEndedIterator<Item = &Json> {
+        let members = self.members().unwrap_or_default().iter();
+        members
+            .filter(move |(name, _)| same_key(name, key))
+            .map(|(_, value)| value)
+    }
+}
+
+/// Equal under Go's folding of a key that is ASCII.
+fn same_key(written: &str, known: &str) -> bool {
+    let fold = |c: char| match c {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        _ => c.to_ascii_lowercase(),
+    };
+    written.chars().map(fold).eq(known.chars().map(fold))
 }
 
 /// The JSON text.
@@ -209,6 +301,58 @@ mod tests {
         assert!(json(r#"{"a":null}"#).has("A"));
         assert_eq!(json(r#"{"a":null}"#).get("a"), None);
         assert_eq!(json("[1]").get("a"), None);
+    }
+
+    /// Go's `{"HTML":"foo","html":"bar"}` for a field HTML is "bar".
+    #[test]
+    fn an_exact_key_counts_no_more_than_a_folded_one() {
+        let of = |text| json(text).whole_of("Port").unwrap();
+        assert_eq!(of(r#"{"Port":1,"PORT":2}"#), Some(2));
+        assert_eq!(of(r#"{"Port":1,"port":2,"Port":3}"#), Some(3));
+        assert_eq!(of(r#"{"poRt":4,"Port":null}"#), Some(4));
+        assert_eq!(of("{}"), None);
+        assert_eq!(
+            json(r#"{"a":1,"A":null}"#).last("a"),
+            Some(&Json::Null),
+            "null included"
+        );
+    }
+
+    #[test]
+    fn keys_fold_as_in_go() {
+        let fields = json("{\"\u{17f}ubnetLen\":24,\"Bac\u{212a}end\":1,\"\u{c4}\":2}");
+        assert_eq!(fields.whole_of("SubnetLen").unwrap(), Some(24));
+        assert_eq!(fields.whole_of("Backend").unwrap(), Some(1));
+        assert_eq!(fields.get("backend"), fields.get("Backend"));
+        let unknown: Vec<_> = fields.unknown_keys(&["subnetlen", "Backend"]).collect();
+        assert_eq!(unknown, ["\u{c4}"]);
+    }
+
+    #[test]
+    fn several_objects_fill_one_struct() {
+        let conf = json(
+            r#"{"ipam":{"type":"a","x":{"p":1}},"IPAM":{"Type":"b","X":{"q":2}},"ipam":null}"#,
+        );
+        let ipam = conf.object("ipam").unwrap();
+        assert_eq!(ipam.text_of("type").unwrap(), Some("b"));
+        let x = ipam.object("x").unwrap();
+        assert_eq!(
+            (x.whole_of("p"), x.whole_of("q")),
+            (Ok(Some(1)), Ok(Some(2)))
+        );
+        assert_eq!(conf.object("dns"), None);
+        assert_eq!(json(r#"{"a":{},"a":7}"#).object("a"), Some(json("7")));
+    }
+
+    #[test]
+    fn a_wrong_type_is_an_error_even_before_a_right_one() {
+        assert!(json(r#"{"Port":"1","Port":2}"#).whole_of("Port").is_err());
+        for text in ["1.0", "1e2", "18446744073709551616", "true", "[]", "{}"] {
+            let fields = json(&format!("{{\"Port\":{text}}}"));
+            assert!(fields.whole_of("Port").is_err(), "{text}");
+        }
+        assert!(json(r#"{"Type":1}"#).text_of("Type").is_err());
+        assert!(json(r#"{"GBP":"yes"}"#).flag_of("GBP").is_err());
     }
 
     #[test]

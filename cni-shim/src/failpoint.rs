@@ -1,6 +1,5 @@
-//! Failures on demand, so that tests meet every crash: after each step of ADD
-//! and DEL, and after each look at the kernel by which GC decides, the plugin
-//! can be made to fail, to die, or to stand still.
+//! Fail points, so that tests meet every crash: after each step of ADD and DEL, and after each question to the kernel by
+//! which GC decides, a test can make the plugin fail, kill it, or stop it.
 //!
 //! `TARTAN_CNI_FAULT=STEP:fail`, `STEP:kill` or `STEP:stop`. Without the
 //! variable, which no runtime sets, nothing happens. A runtime that could set
@@ -11,14 +10,14 @@ use rustix::process::{Signal, getpid, kill_process};
 /// An error that a test asked for.
 #[derive(Debug, thiserror::Error)]
 #[error("{VARIABLE} asks for a failure after {step}: unset it")]
-pub(crate) struct Fault {
+pub(crate) struct Error {
     step: &'static str,
 }
 
-/// To be called after each step.
-pub(crate) fn after(step: &'static str) -> Result<(), Fault> {
-    match fate(step).as_deref() {
-        Some(":fail") => Err(Fault { step }),
+/// Call it after each step.
+pub(crate) fn after(step: &'static str) -> Result<(), Error> {
+    match action(step).as_deref() {
+        Some(":fail") => Err(Error { step }),
         Some(":kill") => {
             let _ = kill_process(getpid(), Signal::KILL);
             Ok(())
@@ -31,22 +30,21 @@ pub(crate) fn after(step: &'static str) -> Result<(), Fault> {
     }
 }
 
-/// Whether something is to happen after this step, which then comes, whatever
-/// it depends on otherwise.
-pub(crate) fn is_awaited(step: &str) -> bool {
-    fate(step).is_some()
+/// Whether a test waits for this step, which then has to come, whatever it depends on otherwise.
+pub(crate) fn is_set(step: &str) -> bool {
+    action(step).is_some()
 }
 
-/// Whether the plugin is to stand still, wherever.
-pub(crate) fn is_to_stop() -> bool {
+/// Whether a test stops the plugin after any step.
+pub(crate) fn is_stop_set() -> bool {
     let asked = std::env::var(VARIABLE);
     asked.is_ok_and(|asked| asked.ends_with(":stop"))
 }
 
-fn fate(step: &str) -> Option<String> {
+fn action(step: &str) -> Option<String> {
     let asked = std::env::var_os(VARIABLE)?;
-    let fate = asked.to_str()?.strip_prefix(step)?;
-    fate.starts_with(':').then(|| fate.to_owned())
+    let action = asked.to_str()?.strip_prefix(step)?;
+    action.starts_with(':').then(|| action.to_owned())
 }
 
 const VARIABLE: &str = "TARTAN_CNI_FAULT";

@@ -1,0 +1,117 @@
+//! The agent's socket: one line of JSON there, one back. The agent answers every [`Request`]; the plugin makes three of
+//! them ([`Request::adopt`], [`Request::release`], [`Request::Ready`]). The answers' values are the agent's.
+
+use serde::{Deserialize, Serialize};
+
+use crate::protocol::AttachmentKey;
+
+/// A request, `{"call":"…",…}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "call", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// The state of the node.
+    Status,
+    /// The other nodes.
+    Peers,
+    /// Where packets go.
+    Routes,
+    /// The attachments.
+    Pods,
+    /// Packets dropped.
+    Drops,
+    /// Whether an ADD would be served; an error, too, while packets of pods are not forwarded as they should be.
+    Ready,
+    /// Deliver to an attachment whose record is written. Answered once every worker would.
+    Adopt {
+        /// The runtime's container id.
+        container: String,
+        /// Name of the interface inside the pod.
+        ifname: String,
+    },
+    /// Forget an attachment whose record is removed.
+    Release {
+        /// The runtime's container id.
+        container: String,
+        /// Name of the interface inside the pod.
+        ifname: String,
+    },
+}
+
+/// A reply, `{"ok":…}` or `{"error":"…"}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reply {
+    /// What was asked for.
+    Ok(serde_json::Value),
+    /// Why not, with the remedy.
+    Error(String),
+}
+
+impl Request {
+    /// `adopt` for this attachment.
+    pub fn adopt(key: &AttachmentKey) -> Request {
+        let AttachmentKey { container, ifname } = key.clone();
+        Request::Adopt { container, ifname }
+    }
+
+    /// `release` for this attachment.
+    pub fn release(key: &AttachmentKey) -> Request {
+        let AttachmentKey { container, ifname } = key.clone();
+        Request::Release { container, ifname }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_request_is_this_line() {
+        let key = AttachmentKey {
+            container: "c1".to_owned(),
+            ifname: "eth0".to_owned(),
+        };
+        for (request, line) in [
+            (Request::Status, r#"{"call":"status"}"#),
+            (Request::Peers, r#"{"call":"peers"}"#),
+            (Request::Routes, r#"{"call":"routes"}"#),
+            (Request::Pods, r#"{"call":"pods"}"#),
+            (Request::Drops, r#"{"call":"drops"}"#),
+            (Request::Ready, r#"{"call":"ready"}"#),
+            (
+                Request::adopt(&key),
+                r#"{"call":"adopt","container":"c1","ifname":"eth0"}"#,
+            ),
+            (
+                Request::release(&key),
+                r#"{"call":"release","container":"c1","ifname":"eth0"}"#,
+            ),
+        ] {
+            assert_eq!(serde_json::to_string(&request).unwrap(), line);
+            assert_eq!(serde_json::from_str::<Request>(line).unwrap(), request);
+        }
+        for wrong in [
+            r#"{"call":"format"}"#,
+            r#"{"call":"adopt","container":"c1"}"#,
+            "{}",
+            "[]",
+        ] {
+            assert!(serde_json::from_str::<Request>(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    /// By these words a plugin knows an agent that is older than its request (`status.rs`).
+    #[test]
+    fn an_unknown_request_is_refused_as_an_unknown_variant() {
+        let error = serde_json::from_str::<Request>(r#"{"call":"new"}"#).unwrap_err();
+        assert!(error.to_string().contains("unknown variant"), "{error}");
+    }
+
+    #[test]
+    fn replies_are_ok_or_error() {
+        let ok = serde_json::to_string(&Reply::Ok(serde_json::json!({}))).unwrap();
+        assert_eq!(ok, r#"{"ok":{}}"#);
+        let error = serde_json::to_string(&Reply::Error("no".into())).unwrap();
+        assert_eq!(error, r#"{"error":"no"}"#);
+    }
+}
