@@ -14,7 +14,9 @@ use encap::{Family, Format};
 use rustix::fs::fstat;
 use socket2::SockRef;
 
-use crate::rig::{Namespace, address, bound, linked, spec, tunnel};
+use testbed::{Namespace, linked};
+
+use crate::rig::{address, bound, spec, tunnel};
 
 /// A slow link and a socket that takes one train at a time: each waits until the one before has left, a millisecond.
 /// Nobody polls the socket before it is full. A worker that nobody told would wait for the end of each hold.

@@ -8,7 +8,9 @@ use dataplane::limits::TRANSMIT_SOCKETS;
 use dataplane::underlay::socket::{SocketSpec, bind, join, share, spread, transmit};
 use encap::{Family, Format};
 
-use crate::rig::{await_link, linked, node};
+use testbed::{await_link, linked};
+
+use crate::rig::node;
 
 /// By the kernel's own hash a sixth of these would be uneven at the least.
 #[test]
