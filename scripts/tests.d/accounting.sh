@@ -8,6 +8,7 @@
 # accounting.sh BACKEND [INSIDE OUTSIDE UNDERLAY], where INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and
 # of the underlay. UNDERLAY is `wire`, where each datagram travels alone, so that what a socket dropped is a number of
 # datagrams; with `offload` it is a number of trains of them (UDP_SEGMENT), and tells only between what bounds.
+# alone: its floods fill the kernel's backlog of each core, which all namespaces share
 # case: udp
 # case: vxlan v4 v4 offload
 # case: vxlan v6 v6 workers=2

@@ -16,6 +16,7 @@
 # what a calm run finds, or the last, counts.
 #
 # affinity.sh BACKEND workers=N
+# alone: it measures whether TCP finds segments out of order, which a busy machine does to it
 # case: vxlan workers=2
 # case: udp workers=2
 # full: vxlan workers=4

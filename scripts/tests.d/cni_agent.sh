@@ -13,6 +13,7 @@
 # churn    the plugin is exchanged 16 times under loops of ADD and DEL: none fails; uninstalled, nothing of it is left
 # mixed    on one node a pod on the bridge of the stock plugin and a pod of tartan-cni reach each other, both ways, and
 #          the node says that it is mixed; tartan cleanup takes the setting back
+# alone limits: it measures rates
 # case: limits
 # case: mixed
 # case: churn

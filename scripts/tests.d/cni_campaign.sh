@@ -8,6 +8,7 @@
 # the agent takes away. The seed is in the output; TARTAN_CNI_SEED repeats the choices of a run.
 #
 # cni_campaign.sh OPERATIONS
+# alone: it measures how long STATUS takes
 # case: 1000
 # full: 10000
 # shellcheck source=scripts/tests.d/tools/law.sh

@@ -7,6 +7,7 @@
 #
 # crash.sh BACKEND [INSIDE OUTSIDE], where INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and of the
 # underlay.
+# alone: it measures pauses
 # case: udp
 # case: vxlan
 # case: vxlan dual dual workers=2

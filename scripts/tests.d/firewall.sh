@@ -6,6 +6,7 @@
 #   pod1, pod2 ── node1: tartan, and a firewall ══ underlay ══ tartan node2 ── pod3, pod4
 #
 # firewall.sh FAMILIES FIREWALL...: FAMILIES, of the pods, is v4, v6 or dual
+# alone: it measures gaps
 # case: dual docker ufw firewalld
 # full: dual redhat legacy
 # full: v4 docker ufw redhat firewalld legacy

@@ -7,6 +7,7 @@
 #   pod1 ── node1 192.0.2.1, then .101, then .102 ══ underlay ══ node2 ── pod2
 #                                                        ╚═ node3 ── pod3: its list of nodes stays the old one
 #
+# alone: it measures pauses
 # case: vxlan dual
 # full: vxlan dual workers=2
 # full: udp v4

@@ -6,6 +6,14 @@
 # traffic.sh BACKEND PEER UNDERLAY [INSIDE OUTSIDE], where PEER is tartan, kernel-vxlan or control (no Tartan at
 # all), and INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and of the underlay.
 # Beside them workers=N and device=KIND: an agent with one worker, with several, and with the plain device.
+# A great transfer in single packets fills the kernel's backlog of each core, which all namespaces share:
+# alone udp tartan no-tunnel: single packets
+# alone udp tartan wire: single packets
+# alone vxlan tartan no-tunnel: single packets
+# alone vxlan tartan wire: single packets
+# alone vxlan kernel-vxlan no-tunnel: single packets
+# alone vxlan kernel-vxlan wire: single packets
+# alone vxlan control wire: single packets
 # case: udp tartan offload workers=2
 # case: vxlan tartan offload
 # case: vxlan tartan offload v6 v4

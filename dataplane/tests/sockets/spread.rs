@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use dataplane::limits::TRANSMIT_SOCKETS;
-use dataplane::underlay::socket::{SocketSpec, bind, join, share, spread, transmit};
+use dataplane::underlay::socket::{SocketSpec, UnderlayError, bind, join, share, spread, transmit};
 use encap::{Family, Format};
 
 use testbed::{await_link, linked};
@@ -73,7 +73,13 @@ fn send(sockets: &[UdpSocket]) {
 /// The group of a node that has so many workers.
 fn group(family: Family, workers: usize) -> Vec<UdpSocket> {
     let spec = spec(family, 1, None);
-    let first = bind(&spec).unwrap();
+    // A program that another test is just starting holds our sockets until its exec, those that we closed too.
+    let mut tries = (0..500).map(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        bind(&spec)
+    });
+    let is_taken = |bound: &Result<_, _>| matches!(bound, Err(UnderlayError::PortTaken(_)));
+    let first = tries.find(|bound| !is_taken(bound)).unwrap().unwrap();
     share(first.as_fd(), true).unwrap();
     let others = (1..workers).map(|_| join(&spec).unwrap());
     let group: Vec<_> = [first].into_iter().chain(others).collect();
