@@ -11,8 +11,9 @@
 # alone: its floods fill the kernel's backlog of each core, which all namespaces share
 # case: udp
 # case: vxlan v4 v4 offload
-# case: vxlan v6 v6 workers=2
-# case: vxlan dual dual
+# case: vxlan dual dual workers=2
+# full: vxlan v6 v6 workers=2
+# full: vxlan dual dual
 # full: udp workers=2
 # full: udp v4 v4 offload workers=2
 # full: vxlan v4 v4 offload workers=2

@@ -9,7 +9,7 @@
 # underlay.
 # alone: it measures pauses
 # case: udp
-# case: vxlan
+# full: vxlan
 # case: vxlan dual dual workers=2
 # full: udp workers=2
 # full: vxlan workers=4
@@ -85,6 +85,8 @@ same "addresses, routes and carrier changes of node1" "$BEFORE1" "$(standing nod
 same "addresses, routes and carrier changes of node2" "$BEFORE2" "$(standing node2)"
 for node in node1 node2; do
     law_one "$node"
+    equal "repairs on $node" 0 "$(told "$node" status | jq .repairs)"
+    equal "how the last service of $node ended" 1 "$(told "$node" status | jq -r .last_end | grep -c SIGKILL)"
     say "$node lost in the crash: $(told "$node" drops |
         jq -c '[.reasons[] | select(.reason == "LostInCrash") | {(.direction): .count}] | add')"
 done

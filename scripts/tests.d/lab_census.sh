@@ -7,7 +7,7 @@
 # lab_census.sh BACKEND [INSIDE OUTSIDE], where INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and of the
 # underlay.
 # case: udp
-# case: vxlan
+# full: vxlan
 # case: vxlan dual v6
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/tools/law.sh"

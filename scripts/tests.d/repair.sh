@@ -75,8 +75,9 @@ refused() {
     until_true 3 "$1 is refused" problem_told "$3" || tartan node1 status || true
     problem_told "line $2" || fail "$1: the status does not name line $2: $(told node1 status | jq -c .problems)"
     local code=0
-    tartan node1 status >/dev/null || code=$?
+    tartan node1 status >"$SCRATCH/status" || code=$?
     equal "exit code of status: $1" 1 "$code"
+    [[ $(head -n 1 "$SCRATCH/status") == "PROBLEM: "*"line $2"* ]] || fail "$1: the problem is not the first line: $(cat "$SCRATCH/status")"
     equal "peers: $1" 1 "$(told node1 peers | jq '.peers | length')"
     traffic "with $1"
 }
@@ -109,5 +110,6 @@ refused "a subnet of two nodes" "$(($(grep -n 'node9' "$NODES_FILE" | cut -d: -f
 printf '%s\n[[node]]\nname = "node9"\nsubnets = ["10.244.9.0/24"]\npublic-ip = "192.0.2.9"\n' "$GOOD" >"$NODES_FILE"
 until_true 3 "the mended list is adopted" no_problem
 equal "peers after the mended list" 2 "$(told node1 peers | jq '.peers | length')"
+equal "routes of the new peer" 1 "$(tartan node1 routes | grep -cE '10\.244\.9\.0/24 +node9 +192\.0\.2\.9')"
 traffic "with the mended list"
 law_one node1

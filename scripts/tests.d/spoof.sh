@@ -10,7 +10,7 @@
 # spoof.sh BACKEND [INSIDE OUTSIDE], where INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and of the
 # underlay.
 # case: udp
-# case: vxlan
+# full: vxlan
 # case: udp v6 v6
 # case: vxlan dual dual workers=2
 # full: udp workers=2

@@ -8,7 +8,7 @@
 # wire_format.sh BACKEND PEER [INSIDE OUTSIDE], where PEER is tartan or control (the kernel alone: is the oracle
 # right?), and INSIDE and OUTSIDE are v4, v6 or dual.
 # case: udp tartan
-# case: vxlan tartan
+# full: vxlan tartan
 # case: udp tartan v6 v6
 # case: vxlan tartan dual dual
 # full: udp tartan dual dual
