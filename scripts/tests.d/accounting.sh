@@ -23,8 +23,8 @@
 # full: udp v6 v6
 # full: udp v6 v6 offload
 # full: vxlan v6 v4
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 BACKEND=$1
 INSIDE=${2:-v4}
@@ -52,7 +52,7 @@ devices() {
 # One count of every station on the way. A device counts a super-packet as one packet; with its bytes it tells how
 # many datagrams it was.
 stations() {
-    jq -nc --argjson one "$(told node1 drops)" --argjson two "$(told node2 drops)" \
+    jq -nc --argjson one "$(agent_json node1 drops)" --argjson two "$(agent_json node2 drops)" \
         --argjson pod1 "$(devices pod1)" --argjson node1 "$(devices node1)" --argjson net "$(devices net)" \
         --argjson node2 "$(devices node2)" --argjson pod2 "$(devices pod2)" --argjson queue_lost "$(queue_drops)" \
         --arg veth1 "$VETH1" --arg veth2 "$VETH2" '

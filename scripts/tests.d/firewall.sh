@@ -10,8 +10,8 @@
 # case: dual docker ufw firewalld
 # full: dual redhat legacy
 # full: v4 docker ufw redhat firewalld legacy
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 # shellcheck source=scripts/tests.d/tools/firewalls.sh
 . "$TOOLS/firewalls.sh"
 
@@ -44,7 +44,7 @@ listens() {
 }
 
 # Pods of both nodes and of one, and the firewall's node itself, reach each other by new flows of TCP and UDP.
-everybody_talks() {
+all_talk() {
     local pair from to family expected askers=()
     local pairs=("pod1 pod3" "pod3 pod1" "pod1 pod2" "node1 pod3")
     for pair in "${pairs[@]}"; do
@@ -62,8 +62,8 @@ everybody_talks() {
     done
 }
 
-# nobody_answers FROM TO WHY [FAMILIES]
-nobody_answers() {
+# no_answers FROM TO WHY [FAMILIES]
+no_answers() {
     local family askers=()
     for family in ${4:-${NUMBERS[$INSIDE]}}; do
         start_in "$1" python3 "$TOOLS/probe.py" ask "$(address_of "$2" "$family")" "$ECHO" 5 0.02 >"$SCRATCH/probe$family"
@@ -92,9 +92,9 @@ appears() {
 
 # The rules of a host, without what they have counted. (To nft the tables of iptables-nft are worth a warning.)
 rules() {
-    local told
-    told=$(ip netns exec "$PREFIX-$1" nft -s list ruleset 2>"$SCRATCH/nft") || die "nft on $1: $(cat "$SCRATCH/nft")"
-    sed -E 's/ packets [0-9]+ bytes [0-9]+//' <<<"$told"
+    local ruleset
+    ruleset=$(ip netns exec "$PREFIX-$1" nft -s list ruleset 2>"$SCRATCH/nft") || die "nft on $1: $(cat "$SCRATCH/nft")"
+    sed -E 's/ packets [0-9]+ bytes [0-9]+//' <<<"$ruleset"
 }
 
 count_ours() {
@@ -108,7 +108,7 @@ as_it_was() {
     tartan node1 cleanup >"$SCRATCH/cleanup" || fail "tartan cleanup ended with code $?: $(cat "$SCRATCH/cleanup")"
     same "rules on node1 after cleanup, $1" "$(rules mallory)" "$(rules node1)"
     ip netns exec "$PREFIX-node1" sysctl -q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
-    nobody_answers pod1 pod2 "with the firewall alone"
+    no_answers pod1 pod2 "with the firewall alone"
     ip netns exec "$PREFIX-node1" sysctl -q -w net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0
 }
 
@@ -121,7 +121,7 @@ some_are_refused() {
         ip netns exec "$PREFIX-node1" "$command" -A "$1" \
             -s "$(address_of pod2 "$family")" -d "$(address_of pod3 "$family")" -j DROP
     done
-    nobody_answers pod2 pod3 "which $1 drops"
+    no_answers pod2 pod3 "which $1 drops"
     for family in ${NUMBERS[$INSIDE]}; do
         command=iptables-nft
         [ "$family" = 4 ] || command=ip6tables-nft
@@ -130,7 +130,7 @@ some_are_refused() {
 }
 
 no_problem() {
-    [ "$(told node1 status | jq '.problems | length')" = 0 ]
+    [ "$(agent_json node1 status | jq '.problems | length')" = 0 ]
 }
 
 # One firewall, from its appearance to the last trace of Tartan, and again with the firewall there first.
@@ -139,7 +139,7 @@ round() {
     say "$name"
     firewall "$name" mallory
     appears "$name"
-    everybody_talks "$name's rules there"
+    all_talk "$name's rules there"
     case $name in
     docker) some_are_refused DOCKER-USER ;;
     ufw) some_are_refused ufw-user-forward ;;
@@ -147,8 +147,8 @@ round() {
     as_it_was "$name"
     lab start node1
     [ "$(count_ours)" -gt 0 ] || fail "no rule of ours stands in $name's"
-    everybody_talks "$name's rules there first"
-    no_problem || fail "with $name's rules there is a problem: $(told node1 status | jq -c .problems)"
+    all_talk "$name's rules there first"
+    no_problem || fail "with $name's rules there is a problem: $(agent_json node1 status | jq -c .problems)"
     lab stop node1
     tartan node1 cleanup >/dev/null || fail "tartan cleanup ended with code $?"
     same "rules on node1 after another cleanup, $name" "$(rules mallory)" "$(rules node1)"
@@ -156,12 +156,12 @@ round() {
     lab start node1
 }
 
-# What is told of a command's rules.
-told_of() {
-    told node1 status | jq -er --arg rules "of $1's" '.problems[] | select(contains($rules))'
+# The problem that the agent reports about a command's rules.
+problem_of() {
+    agent_json node1 status | jq -er --arg rules "of $1's" '.problems[] | select(contains($rules))'
 }
 
-# Rules that only the remedy in the message opens: one family is named, and when it is mended the other.
+# Rules that only the remedy in the message opens: one family is named, and once it is repaired the other.
 legacy() {
     local family command problem remedies
     declare -A commands=([4]=iptables-legacy [6]=ip6tables-legacy)
@@ -169,17 +169,17 @@ legacy() {
     for command in "${commands[@]}"; do ip netns exec "$PREFIX-node1" "$command" -P FORWARD DROP; done
     for family in ${NUMBERS[$INSIDE]}; do
         command=${commands[$family]}
-        until_true 10 "the policy of $command is named" told_of "$command" || return 0
-        nobody_answers pod1 pod3 "with $command's policy" "$family"
-        problem=$(told_of "$command")
-        say "told: $problem"
+        until_true 10 "the policy of $command is named" problem_of "$command" || return 0
+        no_answers pod1 pod3 "with $command's policy" "$family"
+        problem=$(problem_of "$command")
+        say "reported: $problem"
         mapfile -t remedies < <(tr '`' '\n' <<<"$problem" | grep -- '-I FORWARD')
         equal "commands of the remedy" 2 "${#remedies[@]}"
         # shellcheck disable=SC2086
         for command in "${remedies[@]}"; do ip netns exec "$PREFIX-node1" $command; done
     done
-    until_true 10 "no problem is told after the remedy" no_problem || return 0
-    everybody_talks "iptables-legacy's policy remedied"
+    until_true 10 "no problem is reported after the remedy" no_problem || return 0
+    all_talk "iptables-legacy's policy remedied"
 }
 
 say "firewalls: ${FIREWALLS[*]}, families $INSIDE"

@@ -58,8 +58,8 @@
 # full: vxlan tartan wire dual dual
 # full: vxlan kernel-vxlan offload v6 v6
 # full: vxlan control wire dual dual
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 BACKEND=$1
 PEER=$2
@@ -118,7 +118,7 @@ node_of() {
         set -- "${1%::}"
         echo "node${1##*:}"
         ;;
-    *) echo "nobody ($1)" ;;
+    *) echo "no node ($1)" ;;
     esac
 }
 

@@ -14,8 +14,8 @@
 # full: vxlan kernel-vxlan wire device=plain
 # full: udp tartan offload workers=2
 # full: vxlan tartan wire workers=4
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 BACKEND=$1
 PEER=$2
@@ -45,7 +45,7 @@ all_flows() {
         "$(cut -d ' ' -f 1 "$SCRATCH"/received* | jq -s add)"
 }
 
-# spread FROM TO: a datagram of each of many flows, to a port where nobody listens.
+# spread FROM TO: a datagram of each of many flows, to a port without a listener.
 spread() {
     in_ns "$1" python3 - "$(address_of "$2")" "$SPREAD" <<'PYTHON'
 import socket, sys
@@ -69,8 +69,8 @@ NODES=(node1)
 if [ "$PEER" = tartan ]; then NODES+=(node2); fi
 for NODE in "${NODES[@]}"; do
     law_one "$NODE"
-    WORK=$(told "$NODE" drops | jq -c '[.workers[] | .outbound.sent, .inbound.delivered | . > 0]')
+    WORK=$(agent_json "$NODE" drops | jq -c '[.workers[] | .outbound.sent, .inbound.delivered | . > 0]')
     equal "each worker of $NODE sent and delivered" "$(jq -c 'map(true)' <<<"$WORK")" "$WORK"
-    equal "offloads of $NODE given up" 0 "$(told "$NODE" status | jq .offloads_given_up)"
+    equal "offloads of $NODE given up" 0 "$(agent_json "$NODE" status | jq .offloads_given_up)"
     say "$NODE: keeper and service take $(resident "$NODE") KiB"
 done

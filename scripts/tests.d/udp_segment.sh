@@ -13,8 +13,8 @@
 # full: kernel-vxlan offload
 # full: kernel-vxlan offload v6
 # full: control offload dual
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 PEER=$1
 UNDERLAY=$2
@@ -56,13 +56,13 @@ prove() {
         sends=$((sends + 1))
     done
     until_true 5 "all datagrams reach $to" reached "$to" $((before + sends * COUNT)) || true
-    # What nobody sent would come now.
+    # A datagram that no program sent would come now.
     sleep 0.5
     stop "$sink"
     equal "IPv$family datagrams of $SIZE bytes from $from at $to" "{\"$SIZE\":$((sends * COUNT))}" "$(jq -c ".\"$GOOD_PORT\".sizes" "$SCRATCH/sink")"
     equal "forged IPv$family datagrams from $from at $to" 0 "$(jq ".\"$FORGED_PORT\".count" "$SCRATCH/sink")"
     equal "all datagrams that reached $to" $((sends * COUNT)) $(($(udp_counter "$to" InDatagrams) - before))
-    equal "datagrams for nobody at $to" 0 "$(udp_counter "$to" NoPorts)"
+    equal "datagrams for no socket at $to" 0 "$(udp_counter "$to" NoPorts)"
 }
 
 say "UDP_SEGMENT: peer $PEER, underlay $UNDERLAY, $FAMILIES"
