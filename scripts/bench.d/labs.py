@@ -21,9 +21,7 @@ OPTIONS = {
 def programs(directory):
     """The directory of the programs to measure; builds the optimised ones if none is named."""
     if directory is None:
-        load = ["cargo", "build", "--target-dir", "target", "--release", "--locked", "--quiet", "-p", "benches", "--bins"]
-        for build in (["scripts/build", "--release"], load):
-            subprocess.run(build, cwd=REPOSITORY, check=True)
+        subprocess.run(["scripts/build", "--release", "--load"], cwd=REPOSITORY, check=True)
         directory = os.path.join(REPOSITORY, "target", "release")
     missing = [name for name in NAMES if not os.access(os.path.join(directory, name), os.X_OK)]
     if missing:

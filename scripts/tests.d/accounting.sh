@@ -92,7 +92,7 @@ account() {
 # flood COUNT SIZE
 flood() {
     local report
-    report=$(in_ns pod1 python3 "$TOOLS/flood.py" "$(address_of pod2 "$FAMILY")" "$PORT" "$2" "$1") || fail "the flood"
+    report=$(in_ns pod1 "$LOAD" send --to "$(socket_address "$(address_of pod2 "$FAMILY")" "$PORT")" --size "$2" --count "$1") || fail "the flood"
     SENT=$((SENT + $(jq .sent <<<"$report")))
     say "flood of IPv$FAMILY, $1 of $2 bytes: $report"
 }
@@ -132,7 +132,7 @@ if [ "$UNDERLAY" = wire ]; then in_ns node2 ethtool -K eth0 gro off >/dev/null; 
 read -ra FAMILIES < <(families "$INSIDE")
 FAMILY=${FAMILIES[0]}
 VETH1=$(host_end node1 "$(address_of pod1)") VETH2=$(host_end node2 "$(address_of pod2)")
-start_in pod2 python3 "$TOOLS/sink.py" "$PORT" >"$SCRATCH/sink"
+start_in pod2 "$LOAD" count "$PORT" >"$SCRATCH/sink"
 SINK=$PID
 until_true 5 "the sink listens" in_ns pod2 sh -c "ss -Hlun | grep -q :$PORT"
 quiet

@@ -96,7 +96,7 @@ every_source() {
 say "sources of pods: inside $INSIDE"
 lab_up --nodes 2 --pods 2 --inside "$INSIDE" --outside "$INSIDE"
 for name in node1 node2 pod2 pod3; do
-    start_in "$name" python3 "$TOOLS/sink.py" "$PORT" >"$SCRATCH/sink $name"
+    start_in "$name" "$LOAD" count "$PORT" >"$SCRATCH/sink $name"
     SINKS+=("$PID")
     until_true 5 "the sink of $name listens" in_ns "$name" sh -c "ss -Hlun | grep -q :$PORT"
 done

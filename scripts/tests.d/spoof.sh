@@ -167,7 +167,7 @@ OPTIONS=()
 if [ "$INSIDE" = "$OUTSIDE" ]; then OPTIONS=(--peer kernel-vxlan); fi
 lab_up --nodes 3 --pods 2 --backend "$BACKEND" --inside "$INSIDE" --outside "$OUTSIDE" "${OPTIONS[@]}"
 RIGHTFUL=0
-start_in pod1 python3 "$TOOLS/sink.py" "$SINK_PORT" >"$SCRATCH/sink"
+start_in pod1 "$LOAD" count "$SINK_PORT" >"$SCRATCH/sink"
 SINK=$PID
 until_true 5 "the sink listens" in_ns pod1 sh -c "ss -Hlun | grep -q :$SINK_PORT"
 # Whatever node1 says meanwhile, but ARP, neighbour discovery and group reports, would be an answer to a forger.

@@ -46,7 +46,7 @@ prove() {
     mac1=$(vtep_mac_of node1 "$family")
     mac2=$(vtep_mac_of node2 "$family")
     before=$(udp_counter "$to" InDatagrams)
-    start_in "$to" python3 "$TOOLS/sink.py" "$GOOD_PORT" "$FORGED_PORT" >"$SCRATCH/sink"
+    start_in "$to" "$LOAD" count "$GOOD_PORT" "$FORGED_PORT" >"$SCRATCH/sink"
     sink=$PID
     until_true 5 "the sink listens" in_ns "$to" sh -c "ss -Hlun | grep -q :$FORGED_PORT"
     in_ns "$from" python3 "$TOOLS/segments.py" "$address" "$GOOD_PORT" "$SIZE" "$COUNT"

@@ -5,6 +5,9 @@ set -euo pipefail
 
 TOOLS=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 SCRIPTS=$(readlink -f "$TOOLS/../..")
+# The load that benches and tests share.
+LOAD=$(realpath -m "${LAB_BIN:-$SCRIPTS/../target/fast}")/tartan-load
+if [ ! -x "$LOAD" ] && [ -z "${LAB_BIN:-}" ]; then "$SCRIPTS/build" --load; fi
 PREFIX=${LAB_PREFIX:-test}
 LAB_STATE=/run/tartan-lab/$PREFIX
 SCRATCH=$(mktemp -d "/tmp/tartan-test-XXXXXX")
@@ -68,6 +71,14 @@ address_of() {
     awk -v pod="$1" -v family="${2:-}" '$1 == pod {
         for (i = 3; i <= NF; i++) if (family == "" || (family == 6) == ($i ~ /:/)) { print $i; exit }
     }' "$LAB_STATE/pods"
+}
+
+# socket_address ADDRESS PORT: as one word.
+socket_address() {
+    case $1 in
+    *:*) echo "[$1]:$2" ;;
+    *) echo "$1:$2" ;;
+    esac
 }
 
 # underlay_of NODE FAMILY: its address on the underlay.
