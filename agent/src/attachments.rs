@@ -1,63 +1,67 @@
-//! The attachments that this node serves: what the directory of records holds, less what cannot be right.
+//! The attachments that this node serves: the valid records of the run directory.
 //!
-//! A record counts from the moment it is written, whether its interface stands already or not: the plugin asks
-//! for adoption before it notes that the pod is attached, and a record left by a crash only makes the kernel
-//! answer for an address that nobody holds.
+//! Theory of operation. The plugin writes one record per pod interface. This module reads the records, adopts the
+//! valid ones and returns a reason for each other one. A record is adopted as soon as it exists, before the
+//! interface does: the plugin requests adoption before it marks the pod as attached. A record that a crash left
+//! behind does no harm: the kernel answers for an address without a pod.
 //!
-//! An attachment may outlive the subnet that its address is of: then it is *stranded*. It stays listed, but peers
-//! send that address elsewhere, so nothing is delivered to it and nothing is taken from it (`reconcile` leaves it
-//! out). Another address of the same pod that still fits is served on.
+//! When the node's subnets change, an address of an attachment may lie outside them. Such an address is
+//! *stranded*: it stays listed, but peers send packets for it to another node, so `reconcile` neither delivers to
+//! it nor accepts packets from it. Other addresses of the same pod are served as before.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use cni_shim::{Attachment, RunDir};
 use ipnet::IpNet;
 
-/// What one look at the directory found.
+use crate::causes::causes;
+
+/// The result of reading all records.
 #[derive(Debug, Default)]
-pub struct Scan {
-    /// Attachments to serve, in the order of their files' names; [`stranded`] says what of them cannot be.
-    pub adopted: Vec<Attachment>,
-    /// Records that are not served.
-    pub refused: Vec<Refused>,
+pub struct RecordScan {
+    /// Attachments to serve, in the order of their file names. [`stranded`] lists addresses not to serve.
+    pub adopted: Vec<Arc<Attachment>>,
+    /// Records that cannot be served.
+    pub refused: Vec<UnservedRecord>,
 }
 
-/// A record that is not served.
+/// A record that cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
-    /// The record, or the directory where that could not be listed.
+pub struct UnservedRecord {
+    /// The record, or the directory if that could not be listed.
     pub path: PathBuf,
-    /// Why, and what would mend it: one sentence for people.
+    /// What is wrong and how to correct it: one sentence for the operator.
     pub reason: String,
 }
 
-/// Why a readable record is not served.
+/// Why a readable record cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
-    /// Nothing to deliver to.
-    #[error("it holds no address: delete and recreate its pod")]
+enum RecordFault {
+    /// No address to deliver to.
+    #[error("the record has no address: delete and recreate its pod")]
     NoAddress,
-    /// A prefix where one address belongs.
+    /// A prefix instead of one address.
     #[error("{0} is not a single address: delete and recreate its pod")]
     NotOneAddress(IpNet),
-    /// The tunnel device's own address.
+    /// The address of the tunnel device.
     #[error("{0} is the address of the tunnel device: delete and recreate its pod")]
     Tunnel(IpAddr),
-    /// An address that another record holds too.
+    /// An address that another record has too.
     #[error(
-        "{address} is held by container {container} too: delete and recreate one of the two pods"
+        "container {container} has the address {address} too: delete and recreate one of the two pods"
     )]
     Taken {
         /// The address.
         address: IpAddr,
-        /// Container of the record that is served.
+        /// Container of the adopted record.
         container: String,
     },
 }
 
-/// The addresses of an attachment that lie in none of `subnets`, our own.
+/// The addresses of an attachment outside `subnets`, those of this node.
 pub fn stranded(attachment: &Attachment, subnets: &[IpNet]) -> Vec<IpAddr> {
     let addresses = attachment.addresses.iter().map(IpNet::addr);
     addresses
@@ -65,7 +69,7 @@ pub fn stranded(attachment: &Attachment, subnets: &[IpNet]) -> Vec<IpAddr> {
         .collect()
 }
 
-/// `namespace/name` of an attachment's pod, where the runtime named it.
+/// `namespace/name` of an attachment's pod, if the runtime named it.
 pub fn pod_name(attachment: &Attachment) -> Option<String> {
     let pod = attachment.pod.as_ref()?;
     Some(match pod.namespace.as_str() {
@@ -74,28 +78,28 @@ pub fn pod_name(attachment: &Attachment) -> Option<String> {
     })
 }
 
-/// Reads every record in the run directory and adopts those that fit `subnets`, our own.
-pub fn scan(run: &RunDir, subnets: &[IpNet]) -> Scan {
-    let mut scan = Scan::default();
+/// Reads every record in the run directory and adopts the valid ones. `subnets` are those of this node.
+pub fn scan(run: &RunDir, subnets: &[IpNet]) -> RecordScan {
+    let mut scan = RecordScan::default();
     let records = match cni_shim::list(run) {
         Ok(records) => records,
         Err(error) => {
-            scan.refuse(run.attachments(), with_source(&error));
+            scan.refuse(run.attachments(), causes(&error));
             return scan;
         }
     };
     let mut holders: HashMap<IpAddr, String> = HashMap::new();
     for (path, record) in records {
         match record {
-            Err(error) => scan.refuse(path, with_source(&error)),
+            Err(error) => scan.refuse(path, causes(&error)),
             Ok(attachment) => match check(&attachment, subnets, |address| {
                 holders.get(&address).cloned()
             }) {
-                Err(unfit) => scan.refuse(path, unfit.to_string()),
+                Err(fault) => scan.refuse(path, fault.to_string()),
                 Ok(()) => {
                     let held = attachment.addresses.iter().map(IpNet::addr);
                     holders.extend(held.map(|address| (address, attachment.container.clone())));
-                    scan.adopted.push(attachment);
+                    scan.adopted.push(Arc::new(attachment));
                 }
             },
         }
@@ -103,90 +107,87 @@ pub fn scan(run: &RunDir, subnets: &[IpNet]) -> Scan {
     scan
 }
 
-/// Reads one record again, `adopted` being what a scan that refused nothing found. False where only another scan can tell:
-/// the record cannot be served, or another holds an address of it.
+/// Reads one record again and updates `adopted`, the result of a scan that refused nothing. Returns false if the caller
+/// must scan all records: this one cannot be served, or another one has an address of it.
 pub fn rescan(
     run: &RunDir,
     subnets: &[IpNet],
     container: &str,
     ifname: &str,
-    adopted: &mut Vec<Attachment>,
+    adopted: &mut Vec<Arc<Attachment>>,
 ) -> bool {
     let Ok(path) = Attachment::path(run, container, ifname) else {
         return false;
     };
     let read = Attachment::read(&path);
     let name = Attachment::file_name(container, ifname);
-    let place =
+    let position =
         adopted.binary_search_by_key(&name, |a| Attachment::file_name(&a.container, &a.ifname));
-    match (read, place) {
-        (Err(error), place) if error.is_not_found() => {
-            place.map(|known| adopted.remove(known)).ok();
+    match (read, position) {
+        (Err(error), position) if error.is_not_found() => {
+            position.map(|known| adopted.remove(known)).ok();
             true
         }
         (Err(_), _) => false,
-        (Ok(record), place) => {
-            let other = |one: &&Attachment| (&*one.container, &*one.ifname) != (container, ifname);
+        (Ok(record), position) => {
+            let other =
+                |one: &&Arc<Attachment>| (&*one.container, &*one.ifname) != (container, ifname);
             let holder = |address| {
                 let mut others = adopted.iter().filter(other);
                 others
-                    .find(|one| holds(one, address))
+                    .find(|one| has_address(one, address))
                     .map(|one| one.container.clone())
             };
             if check(&record, subnets, holder).is_err() {
                 return false;
             }
-            match place {
-                Ok(known) => adopted.splice(known..=known, [record]).for_each(drop),
-                Err(free) => adopted.insert(free, record),
+            match position {
+                Ok(known) => adopted
+                    .splice(known..=known, [Arc::new(record)])
+                    .for_each(drop),
+                Err(free) => adopted.insert(free, Arc::new(record)),
             }
             true
         }
     }
 }
 
-fn holds(attachment: &Attachment, address: IpAddr) -> bool {
+fn has_address(attachment: &Attachment, address: IpAddr) -> bool {
     attachment
         .addresses
         .iter()
         .any(|held| held.addr() == address)
 }
 
-impl Scan {
+impl RecordScan {
     fn refuse(&mut self, path: PathBuf, reason: String) {
-        self.refused.push(Refused { path, reason });
+        self.refused.push(UnservedRecord { path, reason });
     }
 }
 
-/// One bad address spoils the record: half a pod would be harder to understand than none.
+/// One invalid address refuses the whole record: a pod with some of its addresses is harder to diagnose than a pod
+/// with none.
 fn check(
     attachment: &Attachment,
     subnets: &[IpNet],
     holder: impl Fn(IpAddr) -> Option<String>,
-) -> Result<(), Unfit> {
+) -> Result<(), RecordFault> {
     if attachment.addresses.is_empty() {
-        return Err(Unfit::NoAddress);
+        return Err(RecordFault::NoAddress);
     }
     for prefix in &attachment.addresses {
         let address = prefix.addr();
         if prefix.prefix_len() != prefix.max_prefix_len() {
-            return Err(Unfit::NotOneAddress(*prefix));
+            return Err(RecordFault::NotOneAddress(*prefix));
         }
         if subnets.iter().any(|subnet| subnet.network() == address) {
-            return Err(Unfit::Tunnel(address));
+            return Err(RecordFault::Tunnel(address));
         }
         if let Some(container) = holder(address) {
-            return Err(Unfit::Taken { address, container });
+            return Err(RecordFault::Taken { address, container });
         }
     }
     Ok(())
-}
-
-fn with_source(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error} ({source})"),
-        None => error.to_string(),
-    }
 }
 
 #[cfg(test)]
@@ -231,7 +232,7 @@ mod tests {
         let adopted = scan
             .adopted
             .into_iter()
-            .map(|attachment| attachment.container)
+            .map(|attachment| attachment.container.clone())
             .collect();
         (
             adopted,
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_our_subnets_is_adopted() {
+    fn addresses_in_this_nodes_subnets_are_adopted() {
         let mut reserved = record("b", &["10.244.1.3/32", "fd00:1::3/128"]);
         reserved.state = State::Reserved;
         let (adopted, refused) = scanned(&[record("a", &["10.244.1.2/32"]), reserved]);
@@ -252,9 +253,9 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_a_remedy() {
+    fn an_invalid_record_is_refused_with_a_remedy() {
         let cases = [
-            (&[][..], "holds no address"),
+            (&[][..], "has no address"),
             (&["10.244.1.0/24"], "10.244.1.0/24 is not a single address"),
             (
                 &["10.244.1.0/32"],
@@ -264,7 +265,11 @@ mod tests {
         for (addresses, expected) in cases {
             let (adopted, refused) =
                 scanned(&[record("a", addresses), record("z", &["10.244.1.9/32"])]);
-            assert_eq!(adopted, ["z"], "the others are served: {addresses:?}");
+            assert_eq!(
+                adopted,
+                ["z"],
+                "the other records are served: {addresses:?}"
+            );
             assert!(
                 refused[0].contains(expected) && refused[0].contains("recreate"),
                 "{refused:?}"
@@ -273,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_no_subnet_of_ours_is_stranded_and_listed() {
+    fn an_address_outside_this_nodes_subnets_is_stranded_and_listed() {
         let subnets = [
             "10.244.1.0/24".parse().unwrap(),
             "fd00:1::/64".parse().unwrap(),
@@ -289,19 +294,19 @@ mod tests {
     }
 
     #[test]
-    fn of_two_with_one_address_the_first_is_served() {
+    fn of_two_records_with_one_address_the_first_is_served() {
         let (adopted, refused) = scanned(&[
             record("b", &["10.244.1.2/32"]),
             record("a", &["10.244.1.2/32"]),
         ]);
         assert_eq!(adopted, ["a"]);
         assert!(
-            refused[0].contains("10.244.1.2 is held by container a too"),
+            refused[0].contains("container a has the address 10.244.1.2 too"),
             "{refused:?}"
         );
     }
 
-    /// Whether one record of `now` can be read again alone, and what is adopted then; `before` is what was scanned.
+    /// Scans `before`, replaces the records by `now` and rescans one. Returns whether that sufficed, and what is adopted.
     fn rescanned(
         before: &[Attachment],
         now: &[Attachment],
@@ -334,28 +339,28 @@ mod tests {
         let (alone, served) = rescanned(&before, &[a.clone(), b.clone(), c.clone()], "b");
         assert!(
             alone && served == all,
-            "a new one, in its place: {served:?}"
+            "a new record, at its position: {served:?}"
         );
         let before = [a.clone(), b.clone(), c.clone()];
         let (alone, served) = rescanned(&before, &[a.clone(), moved.clone(), c.clone()], "b");
         assert!(
             alone && served[1] == "b 10.244.1.9",
-            "a changed one: {served:?}"
+            "a changed record: {served:?}"
         );
         let (alone, served) = rescanned(&before, &[a.clone(), c.clone()], "b");
         assert!(
             alone && served == [&*all[0], &*all[2]],
-            "one that is gone: {served:?}"
+            "a removed record: {served:?}"
         );
         let (alone, served) = rescanned(&before, &[c], "b");
         assert!(
             alone && served == [&*all[0], &*all[2]],
-            "and no other is looked for: {served:?}"
+            "other records are not read: {served:?}"
         );
     }
 
     #[test]
-    fn what_one_record_alone_cannot_tell_is_left_to_a_scan() {
+    fn a_record_that_cannot_be_served_needs_a_scan_of_all() {
         let before = [record("a", &["10.244.1.2/32"])];
         let twice = record("b", &["10.244.1.2/32"]);
         let tunnel = record("b", &["10.244.1.0/32"]);
@@ -368,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_garbage_record_is_refused_and_no_directory_is_no_attachment() {
+    fn a_malformed_record_is_refused_and_a_missing_directory_is_empty() {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::under(root.path());
         let nothing = scan(&run, &[]);

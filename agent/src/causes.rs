@@ -1,15 +1,15 @@
-//! An error with everything that caused it, as people read it: in the log, in `tartan status`, on the terminal.
+//! Formats an error with its causes on one line, for the log, `tartan status` and the terminal.
 
-/// An error and what caused it, in one line.
+/// The error and its chain of sources, separated by colons.
 pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let said = error.to_string();
-        // Some errors repeat their cause in their own sentence.
-        if !text.contains(&said) {
+        let sentence = error.to_string();
+        // Some errors contain the sentence of their source.
+        if !text.contains(&sentence) {
             text.push_str(": ");
-            text.push_str(&said);
+            text.push_str(&sentence);
         }
         cause = error.source();
     }
@@ -21,18 +21,22 @@ mod tests {
     use std::io;
 
     use super::*;
-    use crate::api::client::ClientError;
+
+    #[derive(Debug, thiserror::Error)]
+    enum TestError {
+        #[error("cannot read /x")]
+        Read(#[source] io::Error),
+        #[error("line 3: {0}")]
+        Line(#[source] io::Error),
+    }
 
     #[test]
-    fn causes_are_told_once() {
-        let cause = io::Error::other("no such thing");
-        let error = ClientError::Silent {
-            path: "/x".into(),
-            source: cause,
-        };
+    fn every_cause_is_written_once() {
+        let cause = || io::Error::other("no such thing");
         assert_eq!(
-            causes(&error),
-            "the agent on /x does not answer; see its log: no such thing"
+            causes(&TestError::Read(cause())),
+            "cannot read /x: no such thing"
         );
+        assert_eq!(causes(&TestError::Line(cause())), "line 3: no such thing");
     }
 }

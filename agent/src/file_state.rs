@@ -1,10 +1,10 @@
-//! Whether a file is still the one that was seen, without reading it.
+//! Detects a change of a file without reading it.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// What of a file changes when somebody writes it. Two writings within a tick of the kernel's clock that leave it as long
-/// as it was look like one.
+/// The metadata that a write changes. Two writes within one tick of the kernel's clock that keep the size cannot be
+/// told apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileState {
     device: u64,
@@ -15,7 +15,7 @@ pub(crate) struct FileState {
 }
 
 impl FileState {
-    /// The state of the file that the path leads to; `None` where there is none.
+    /// The state of the file at `path`, links followed; `None` if it does not exist.
     pub(crate) fn of(path: &Path) -> Option<FileState> {
         let found = path.metadata().ok()?;
         Some(FileState {

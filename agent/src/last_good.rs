@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{NetConf, NetConfError};
 use crate::lease::Lease;
-use crate::registry::{self, FileError};
+use crate::registry::{self, NodeListError};
 
 /// What was adopted last.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub enum Refusal {
     NetConf(NetConfError),
     /// Its list of nodes has a fault.
     #[error("its list of nodes has a fault: {0}")]
-    Leases(Box<FileError>),
+    Leases(Box<NodeListError>),
     /// Its list is wrong for this node.
     #[error("its list of nodes has a fault: {0}")]
     Own(String),

@@ -1,4 +1,4 @@
-//! One node's share of the cluster: what every registry yields, whatever it reads.
+//! A lease: one node's subnets and how peers reach it. Every kind of registry yields leases.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use dataplane::families::{PerFamily, PublicAddresses};
 use encap::{Format, Mac};
 use ipnet::IpNet;
 
-/// A node, its subnets, and how other nodes reach it.
+/// A node, its subnets, and how peers reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The node's name, unique in the cluster.
@@ -20,13 +20,13 @@ pub struct Lease {
     /// Inner destination MAC of the packets of each family that peers send to it in the `vxlan` format (flannel:
     /// `VtepMAC` in `BackendData` and `BackendV6Data`).
     pub vtep_mac: PerFamily<Mac>,
-    /// Inner sources outside its subnets that peers accept from it.
+    /// Inner source prefixes outside its subnets that peers accept from it.
     pub accept_sources: Vec<IpNet>,
-    /// Underlay addresses beside `public` that peers accept as outer source.
+    /// Outer source addresses, in addition to `public`, that peers accept from it.
     pub underlay_sources: Vec<IpAddr>,
 }
 
-/// The VTEP MAC of a node that names none: the same on every node that computes it, without asking anybody.
+/// The VTEP MAC of a node whose entry has none. Every node computes the same one.
 ///
 /// Two bytes `0a:74` (locally administered, unicast), then four bytes of the public address: for IPv4 the
 /// address itself, for IPv6 the 32-bit FNV-1a hash of its 16 octets, big-endian. 192.0.2.1 gives
@@ -39,10 +39,10 @@ pub fn default_vtep_mac(public_ip: IpAddr) -> Mac {
     Mac([0x0a, 0x74, a, b, c, d])
 }
 
-/// Why no other node could send to `address`, or hear from it; `None` where it could.
+/// Why other nodes cannot exchange packets with `address`; `None` if they can.
 ///
-/// IPv6 link-local addresses mean nothing without an interface, and IPv4-mapped ones would be a second spelling
-/// of the same peer.
+/// An IPv6 link-local address is ambiguous without an interface, and an IPv4-mapped one is a second form of an IPv4
+/// address.
 pub(crate) fn unfit_for_underlay(address: IpAddr) -> Option<&'static str> {
     match address {
         _ if address.is_unspecified() => Some("unspecified"),
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_v4_address_is_readable_in_its_mac() {
+    fn the_default_mac_holds_the_ipv4_address() {
         assert_eq!(
             default_vtep_mac("192.0.2.1".parse().unwrap()).to_string(),
             "0a:74:c0:00:02:01"
@@ -78,8 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_is_the_published_one() {
-        // From the authors' own test vectors.
+    fn the_hash_matches_the_published_test_vectors() {
         assert_eq!(fnv1a(b""), 0x811c_9dc5);
         assert_eq!(fnv1a(b"a"), 0xe40c_292c);
         assert_eq!(fnv1a(b"foobar"), 0xbf9c_f968);

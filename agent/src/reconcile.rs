@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use cni_shim::Attachment;
 use dataplane::families::PublicAddresses;
@@ -27,7 +28,7 @@ pub struct Inputs<'a> {
     /// The addresses that our sockets have.
     pub bound: PublicAddresses,
     /// Attachments adopted; addresses outside our subnets are left out of the spec.
-    pub attachments: &'a [Attachment],
+    pub attachments: &'a [Arc<Attachment>],
     /// What the kernel routes to, or holds on, devices other than ours.
     pub kernel_prefixes: &'a [IpNet],
     /// Every address the host holds on devices other than ours.
@@ -222,7 +223,7 @@ const fn family(net: &IpNet) -> Family {
     }
 }
 
-fn attached(attachments: &[Attachment], node: &NodeSpec) -> Vec<IpAddr> {
+fn attached(attachments: &[Arc<Attachment>], node: &NodeSpec) -> Vec<IpAddr> {
     let ours = |address: &IpAddr| node.subnets.iter().any(|net| net.contains(address));
     let addresses = attachments
         .iter()
@@ -232,8 +233,8 @@ fn attached(attachments: &[Attachment], node: &NodeSpec) -> Vec<IpAddr> {
 }
 
 /// Those of attachments that are served: a stranded pod is not heard, whatever it speaks as.
-fn allowed_sources(attachments: &[Attachment], node: &NodeSpec) -> Vec<IpNet> {
-    let served = |a: &&Attachment| !attached(std::slice::from_ref(a), node).is_empty();
+fn allowed_sources(attachments: &[Arc<Attachment>], node: &NodeSpec) -> Vec<IpNet> {
+    let served = |a: &&Arc<Attachment>| !attached(std::slice::from_ref(a), node).is_empty();
     let served = attachments.iter().filter(served);
     sorted(served.flat_map(|attachment| attachment.allowed_sources.iter().copied()))
 }

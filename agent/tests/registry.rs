@@ -1,4 +1,4 @@
-//! The file registry against real files: every way in which people and programs replace one.
+//! The file registry with real files: every way in which editors and programs replace one.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tartan::config::NetConf;
-use tartan::registry::{FileRegistry, Update};
+use tartan::registry::{FileRegistry, Registry, RegistryPlace, Update};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
@@ -30,7 +30,7 @@ fn both() -> String {
 
 struct Bench {
     directory: TempDir,
-    registry: FileRegistry,
+    registry: Registry,
 }
 
 impl Bench {
@@ -38,10 +38,10 @@ impl Bench {
         let directory = tempfile::tempdir().unwrap();
         prepare(directory.path());
         let net_conf = NetConf::parse(r#"{"Network":"10.244.0.0/16"}"#).unwrap();
-        let registry = FileRegistry::watch(&directory.path().join(name), &net_conf, "n1").unwrap();
+        let file = FileRegistry::watch(&directory.path().join(name), &net_conf, "n1").unwrap();
         Bench {
             directory,
-            registry,
+            registry: Registry::File(file),
         }
     }
 
@@ -62,7 +62,10 @@ impl Bench {
             .expect("an update in time");
         match update {
             Update::Leases(leases) => Ok(leases.into_iter().map(|lease| lease.name).collect()),
-            Update::Refused { line, reason } => Err((line, reason)),
+            Update::Refused { place, reason } => {
+                let RegistryPlace::File { line, .. } = place;
+                Err((line, reason))
+            }
         }
     }
 
@@ -81,7 +84,7 @@ fn run(test: impl Future<Output = ()>) {
 }
 
 #[test]
-fn a_rename_over_the_file_is_seen() {
+fn a_rename_over_the_file_is_noticed() {
     run(async {
         let mut bench = Bench::with(OWN);
         assert_eq!(bench.next().await.unwrap(), ["n1"]);
@@ -92,7 +95,7 @@ fn a_rename_over_the_file_is_seen() {
 }
 
 #[test]
-fn a_broken_edit_in_place_is_refused_and_a_mended_one_taken() {
+fn a_broken_edit_in_place_is_refused_and_a_corrected_one_accepted() {
     run(async {
         let mut bench = Bench::with(OWN);
         bench.next().await.unwrap();
@@ -108,7 +111,21 @@ fn a_broken_edit_in_place_is_refused_and_a_mended_one_taken() {
 }
 
 #[test]
-fn the_same_list_again_after_a_refusal_is_told() {
+fn a_refusal_names_the_file_and_the_line() {
+    run(async {
+        let mut bench = Bench::with(&format!("{OWN}\nsubnet = 1"));
+        let path = bench.path("nodes.toml").display().to_string();
+        assert_eq!(bench.registry.describe(), format!("file {path}"));
+        assert_eq!(bench.registry.place().to_string(), path);
+        let Update::Refused { place, .. } = bench.registry.next().await else {
+            panic!("accepted")
+        };
+        assert_eq!(place.to_string(), format!("{path} line 6"));
+    });
+}
+
+#[test]
+fn the_same_list_after_a_refusal_is_reported_again() {
     run(async {
         let mut bench = Bench::with(OWN);
         bench.next().await.unwrap();
@@ -120,13 +137,13 @@ fn the_same_list_again_after_a_refusal_is_told() {
 }
 
 #[test]
-fn a_configmap_swap_is_seen() {
+fn a_configmap_swap_is_noticed() {
     run(async {
         let version = |directory: &Path, name: &str, text: &str| {
             fs::create_dir(directory.join(name)).unwrap();
             fs::write(directory.join(name).join("nodes.toml"), text).unwrap();
         };
-        // As kubelet lays a volume out: FILE -> ..data/FILE, ..data -> ..VERSION.
+        // The layout of a kubelet volume: FILE -> ..data/FILE, ..data -> ..VERSION.
         let mut bench = Bench::open("nodes.toml", |directory| {
             version(directory, "..1", OWN);
             symlink("..1", directory.join("..data")).unwrap();
@@ -142,7 +159,7 @@ fn a_configmap_swap_is_seen() {
 }
 
 #[test]
-fn a_link_that_is_replaced_is_seen() {
+fn a_replaced_link_is_noticed() {
     run(async {
         let elsewhere = tempfile::tempdir().unwrap();
         fs::write(elsewhere.path().join("a"), OWN).unwrap();
@@ -173,19 +190,19 @@ fn a_list_without_this_node_is_refused() {
 }
 
 #[test]
-fn another_node_at_our_own_address_is_refused() {
+fn another_node_with_this_nodes_address_is_refused() {
     run(async {
         let mut bench = Bench::with(&both().replace("192.0.2.2", "192.0.2.1"));
         let (_, reason) = bench.next().await.unwrap_err();
         assert!(
-            reason.contains("n2 has our own public-ip 192.0.2.1"),
+            reason.contains("n2 has this node's public-ip 192.0.2.1"),
             "{reason}"
         );
     });
 }
 
 #[test]
-fn another_node_at_our_own_second_address_is_refused() {
+fn another_node_with_this_nodes_second_address_is_refused() {
     run(async {
         let with_v6 = |node: &str, v6: &str| format!("{node}public-ipv6 = \"{v6}\"\n");
         let text = with_v6(OWN, "2001:db8::1") + &PEER.replace("192.0.2.2", "2001:db8::1");
@@ -198,9 +215,9 @@ fn another_node_at_our_own_second_address_is_refused() {
     });
 }
 
-/// Peers would send inner IPv6 to a MAC that we do not have.
+/// Peers would send inner IPv6 to a MAC that this node does not have.
 #[test]
-fn a_second_mac_of_our_own_is_refused() {
+fn a_second_mac_for_this_node_is_refused() {
     run(async {
         let mut bench = Bench::with(&format!("{OWN}vtep-mac-v6 = \"2e:fd:04:c7:59:62\"\n"));
         let (_, reason) = bench.next().await.unwrap_err();
@@ -212,7 +229,7 @@ fn a_second_mac_of_our_own_is_refused() {
 }
 
 #[test]
-fn a_file_that_goes_is_a_refusal_and_one_that_comes_back_is_taken() {
+fn a_removed_file_is_refused_and_a_restored_one_accepted() {
     run(async {
         let mut bench = Bench::with(OWN);
         bench.next().await.unwrap();
@@ -228,21 +245,21 @@ fn a_file_that_goes_is_a_refusal_and_one_that_comes_back_is_taken() {
 }
 
 #[test]
-fn a_directory_that_is_not_there_yet_is_waited_for() {
+fn a_missing_directory_is_watched_once_it_exists() {
     run(async {
         let mut bench = Bench::open("later/nodes.toml", |_| {});
         assert!(bench.next().await.unwrap_err().1.contains("cannot read"));
         fs::create_dir(bench.path("later")).unwrap();
         fs::write(bench.path("later/nodes.toml"), OWN).unwrap();
         assert_eq!(bench.next().await.unwrap(), ["n1"]);
-        // By now it is watched, not polled.
+        // Now the directory is watched, not polled.
         fs::write(bench.path("later/nodes.toml"), both()).unwrap();
         assert_eq!(bench.next().await.unwrap(), ["n1", "n2"]);
     });
 }
 
 #[test]
-fn a_directory_that_is_replaced_is_found_again() {
+fn a_replaced_directory_is_watched_again() {
     run(async {
         let mut bench = Bench::open("d/nodes.toml", |directory| {
             fs::create_dir(directory.join("d")).unwrap();
@@ -262,7 +279,7 @@ fn a_directory_that_is_replaced_is_found_again() {
 }
 
 #[test]
-fn nothing_is_told_for_what_changes_nothing() {
+fn a_write_without_a_change_is_not_reported() {
     run(async {
         let mut bench = Bench::with(OWN);
         bench.next().await.unwrap();
@@ -273,7 +290,7 @@ fn nothing_is_told_for_what_changes_nothing() {
 }
 
 #[test]
-fn a_file_is_read_when_its_writer_has_been_quiet() {
+fn a_file_is_read_after_its_writer_pauses() {
     run(async {
         let mut bench = Bench::with(OWN);
         bench.next().await.unwrap();
@@ -292,14 +309,14 @@ fn a_file_is_read_when_its_writer_has_been_quiet() {
 }
 
 #[test]
-fn a_list_in_the_middle_of_being_written_is_not_read() {
+fn a_list_being_written_is_not_read() {
     run(async {
         let mut bench = Bench::with(&both());
         assert_eq!(bench.next().await.unwrap(), ["n1", "n2"]);
         let path = bench.path("nodes.toml");
         let mut writer = fs::File::create(&path).unwrap();
         writer.write_all(OWN.as_bytes()).unwrap();
-        // Half a list is a whole one to the parser. Neither a change of mode nor time makes it one to us.
+        // The parser accepts half a list. Neither a change of mode nor time may lead to reading it.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         let third = PEER
             .replace("n2", "n3")
@@ -319,11 +336,11 @@ fn a_list_in_the_middle_of_being_written_is_not_read() {
 fn a_file_that_becomes_readable_is_read() {
     run(async {
         let mut bench = Bench::open("nodes.toml", |directory| {
-            // Root may read everything: what is no list is the file that cannot be read.
+            // Root may read every file, so a file of invalid text stands for an unreadable one.
             fs::write(directory.join("nodes.toml"), b"\xff").unwrap();
         });
         bench.next().await.unwrap_err();
-        // Written over there, so that the change of mode is all that is seen here.
+        // Written through another directory, so that the watch reports the change of mode alone.
         let elsewhere = tempfile::tempdir_in(bench.directory.path()).unwrap();
         fs::hard_link(bench.path("nodes.toml"), elsewhere.path().join("l")).unwrap();
         bench.silent().await;
@@ -335,7 +352,7 @@ fn a_file_that_becomes_readable_is_read() {
 }
 
 #[test]
-fn without_a_watch_a_list_counts_when_it_has_stood_for_a_second() {
+fn without_a_watch_a_list_counts_after_one_second_without_change() {
     run(async {
         let mut bench = Bench::open("later/nodes.toml", |_| {});
         bench.next().await.unwrap_err();
@@ -353,7 +370,7 @@ fn without_a_watch_a_list_counts_when_it_has_stood_for_a_second() {
 }
 
 #[test]
-fn a_writer_who_never_stops_is_read_in_between() {
+fn a_file_is_read_within_two_seconds_of_constant_writing() {
     run(async {
         let mut bench = Bench::with(OWN);
         bench.next().await.unwrap();
@@ -376,7 +393,7 @@ fn a_writer_who_never_stops_is_read_in_between() {
 }
 
 #[test]
-fn what_is_no_list_is_refused_without_reading_it() {
+fn a_device_or_an_oversized_file_is_refused_without_reading_it() {
     run(async {
         let mut bench = Bench::open("nodes.toml", |directory| {
             symlink("/dev/zero", directory.join("nodes.toml")).unwrap();
@@ -407,13 +424,13 @@ fn what_is_no_list_is_refused_without_reading_it() {
 }
 
 #[test]
-fn a_path_without_a_name_is_no_list() {
+fn a_path_without_a_file_name_is_refused() {
     run(async {
         let net_conf = NetConf::parse(r#"{"Network":"10.244.0.0/16"}"#).unwrap();
-        let said = FileRegistry::watch(Path::new("/"), &net_conf, "n1")
+        let message = FileRegistry::watch(Path::new("/"), &net_conf, "n1")
             .err()
             .unwrap()
             .to_string();
-        assert!(said.contains("names no file"), "{said}");
+        assert!(message.contains("names no file"), "{message}");
     });
 }

@@ -1,7 +1,8 @@
 //! Packets as pods send them, and as peers do.
 
-use dataplane::device::{Cut, Kind, Offload, Unfinished};
+use dataplane::device::{Cut, GsoType, Offload, Unfinished};
 use encap::inner::Inner;
+use encap::protocol::TCP;
 use encap::{checksum, segment};
 
 /// A run of wire packets of one flow, the same for every bench.
@@ -9,7 +10,7 @@ use encap::{checksum, segment};
 pub struct Shape {
     /// How it is called in the results.
     pub name: &'static str,
-    /// [`TCP`] or [`UDP`].
+    /// [`TCP`] or [`UDP`](encap::protocol::UDP).
     pub protocol: u8,
     /// Wire packets.
     pub count: usize,
@@ -28,11 +29,6 @@ impl Shape {
         }
     }
 }
-
-/// IANA protocol numbers.
-pub const TCP: u8 = 6;
-/// See [`TCP`].
-pub const UDP: u8 = 17;
 
 /// Addresses of one flow: source, destination.
 pub type Ends = [[u8; 4]; 2];
@@ -82,9 +78,9 @@ impl Shape {
         let mut bytes = self.super_packet(ends, 0);
         let inner = Inner::parse(&bytes).unwrap();
         let (kind, offset, header) = if self.protocol == TCP {
-            (Kind::Tcp4, 16, 32)
+            (GsoType::Tcp4, 16, 32)
         } else {
-            (Kind::Udp, 6, 8)
+            (GsoType::Udp, 6, 8)
         };
         let start = inner.transport;
         let length = bytes.len() - start;

@@ -15,7 +15,7 @@ use dataplane::device::{self, Offload, Offloads, Read};
 use dataplane::limits::{FRAME, INBOUND_BUFFERS};
 use dataplane::now::Now;
 use dataplane::snapshot::Snapshot;
-use dataplane::underlay::{self, Exit, Failure, Outgoing, Port, Received};
+use dataplane::underlay::{self, ErrorReport, Outgoing, Port, Received, TxSlot};
 use dataplane::worker::{Next, Source};
 use encap::{Ecn, Family, Format, push};
 
@@ -201,7 +201,7 @@ impl underlay::Underlay for Underlay {
 
     fn send<'a>(
         &mut self,
-        _exit: Exit,
+        _exit: TxSlot,
         messages: impl Iterator<Item = Outgoing<'a>>,
     ) -> io::Result<usize> {
         let mut count = 0;
@@ -215,11 +215,11 @@ impl underlay::Underlay for Underlay {
         Ok(count)
     }
 
-    fn takes_trains(&mut self, _exit: Exit, _now: Now) -> bool {
+    fn takes_gso(&mut self, _exit: TxSlot, _now: Now) -> bool {
         true
     }
 
-    fn failure(&mut self, _port: Port) -> Option<Failure> {
+    fn error_report(&mut self, _port: Port) -> Option<ErrorReport> {
         None
     }
 
@@ -227,7 +227,7 @@ impl underlay::Underlay for Underlay {
         None
     }
 
-    fn exit_descriptor(&self, _exit: Exit) -> Option<RawFd> {
+    fn tx_descriptor(&self, _exit: TxSlot) -> Option<RawFd> {
         None
     }
 }

@@ -7,7 +7,7 @@ use std::thread;
 
 use allocation_counter::measure;
 use benches::cluster;
-use benches::packets::{Shape, TCP, UDP};
+use benches::packets::Shape;
 use benches::repeat::{Worker, carry, receiver, sender};
 use dataplane::counters::Counters;
 use dataplane::now::Now;
@@ -15,6 +15,7 @@ use dataplane::snapshot::Snapshot;
 use dataplane::steer::Steering;
 use dataplane::underlay::Port;
 use dataplane::worker::Source;
+use encap::protocol::{TCP, UDP};
 use encap::{Family, Format};
 
 const SHAPES: [Shape; 3] = [
@@ -80,7 +81,7 @@ fn steering_allocates_nothing() {
             .into_iter()
             .enumerate()
             .map(|(index, steering)| {
-                receiver(shape, 64, Format::Udp, &counters, index).steered_by(steering)
+                receiver(shape, 64, Format::Udp, &counters, index).with_steering(steering)
             })
             .collect();
         let count = allocations(|| {
@@ -101,14 +102,14 @@ fn steering_allocates_nothing() {
     }
 }
 
-/// The same on threads: what is lent in one comes home from the other. Of small packets, which the underlay of the bench
+/// The same on threads: one lends batches, the other returns them. Of small packets, which the underlay of the bench
 /// lays into any buffer without a note.
 #[test]
 fn steering_between_threads_allocates_nothing() {
     let counters = Counters::create(2).unwrap();
     let snapshot = Snapshot::new(&cluster::spec(10, Format::Udp), None);
     let worker = |(index, steering)| {
-        receiver(SHAPES[2], 64, Format::Udp, &counters, index).steered_by(steering)
+        receiver(SHAPES[2], 64, Format::Udp, &counters, index).with_steering(steering)
     };
     let mut workers = Steering::group(2).into_iter().enumerate().map(worker);
     let (mut first, mut second) = (workers.next().unwrap(), workers.next().unwrap());

@@ -5,7 +5,7 @@
 //! what the worker *holds*. Inbound frames are filled by one receive call and empty again when the step ends.
 
 mod outbound;
-mod queue;
+mod tx_queue;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -14,7 +14,7 @@ use encap::Ecn;
 use crate::limits::{FRAME, INBOUND_BUFFERS};
 
 pub use outbound::Pieces;
-pub(crate) use outbound::{Again, Datagram, Head, OutboundBatch};
+pub(crate) use outbound::{Datagram, Head, OutboundBatch, Retry};
 
 /// One buffer, large enough for anything the kernel hands over.
 pub type Frame = Box<[u8; FRAME]>;

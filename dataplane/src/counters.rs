@@ -5,7 +5,7 @@
 //!
 //! `received + originated = sent + delivered + Σ drops[reason] + held`
 //!
-//! Each word has one writer, its worker, so an addition is a plain load and store; anybody may read at any time. The
+//! Each word has one writer, its worker, so an addition is a plain load and store; any thread or process may read at any time. The
 //! keeper holds the descriptor, so the page survives the service: what a killed service had read but not finished is
 //! the imbalance of its page, which the next one books as `LostInCrash` before it starts. Blocks of different workers
 //! lie on different cache lines. A node that goes on with fewer workers keeps the blocks of those it had: what they
@@ -27,9 +27,9 @@ use crate::sys::page::Page;
 use tally::{FLOW, GIVEN_UP, HANDED_OVER, OFFLOADS, SNAPSHOT, TAKEN_OVER, TICK, UNANSWERED};
 
 pub(crate) use tally::Tally;
-pub use totals::{Flow, InUse, Totals, WorkerTotals};
+pub use totals::{Flow, OffloadsInUse, Totals, WorkerTotals};
 
-/// The counters page of this node, shared with whoever holds its descriptor.
+/// The counters page of this node, shared with every process that holds its descriptor.
 #[derive(Clone)]
 pub struct Counters {
     page: Arc<Page>,
@@ -52,7 +52,7 @@ impl Counters {
             page: Arc::new(page),
         };
         counters.word(0).store(MAGIC, Relaxed);
-        counters.employ(workers);
+        counters.set_workers(workers);
         Ok(counters)
     }
 
@@ -86,7 +86,7 @@ impl Counters {
 
     /// Says how many workers count on the page from now on, at most [`MAX_WORKERS`]. To be called before any of them
     /// starts.
-    pub fn employ(&self, workers: usize) {
+    pub fn set_workers(&self, workers: usize) {
         let workers = workers.min(MAX_WORKERS);
         let ever = self.ever().max(workers);
         self.word(RUNNING).store(workers as u64, Relaxed);
@@ -99,7 +99,7 @@ impl Counters {
         ever.max(self.workers()).min(MAX_WORKERS)
     }
 
-    /// Books what an earlier service held when it died, and returns how many packets that was. To be called at
+    /// Counts as lost what an earlier service held when it died, and returns how many packets that was. To be called at
     /// take-over, before any worker starts.
     pub fn book_lost(&self) -> u64 {
         // What lay between two workers was received by none. It is the first one's now.
@@ -125,7 +125,7 @@ impl Counters {
                 tick: tally.word(TICK).load(Relaxed),
                 snapshot: tally.word(SNAPSHOT).load(Relaxed),
                 unanswered: tally.word(UNANSWERED).load(Relaxed),
-                offloads: InUse::of_bits(tally.word(OFFLOADS).load(Relaxed)),
+                offloads: OffloadsInUse::of_bits(tally.word(OFFLOADS).load(Relaxed)),
                 given_up: tally.word(GIVEN_UP).load(Relaxed),
                 outbound: tally.flow(Direction::Outbound),
                 inbound: tally.flow(Direction::Inbound),

@@ -18,7 +18,7 @@ pub enum DropReason {
     Malformed = 0,
     /// The destination is multicast, broadcast or unspecified.
     NotUnicast = 1,
-    /// A pod spoke from an address that is not its own.
+    /// A pod sent from an address that is not its own.
     SpoofedSource = 2,
     /// The destination lies in this node's own subnet, and no pod has it.
     OwnSubnet = 3,
@@ -58,7 +58,7 @@ pub enum DropReason {
     BadSuperPacket = 20,
     /// The tunnel device refused the write.
     DeviceRefused = 21,
-    /// Held by a service that was killed; booked by the next.
+    /// Held by a service that was killed; counted by the next.
     LostInCrash = 22,
     /// The node that owns the destination has no public address of a family that this node has too.
     NoUnderlay = 23,
@@ -130,23 +130,23 @@ impl DropReason {
         }
     }
 
-    /// One sentence for people: what happened, and where to look.
+    /// One sentence for the operator: what happened, and where to look.
     pub const fn gloss(self) -> &'static str {
         match self {
             DropReason::Malformed => "the inner bytes are no well-formed IP packet",
             DropReason::NotUnicast => "multicast and broadcast do not cross the overlay",
             DropReason::SpoofedSource => {
-                "a pod spoke from an address that is neither its own nor this node's"
+                "a pod sent from an address that is neither its own nor this node's"
             }
             DropReason::OwnSubnet => "no pod of this node has that address of its subnet",
             DropReason::NoRoute => {
-                "no node owns the destination; the sender is told by ICMP net-unreachable"
+                "no node owns the destination; the sender gets ICMP net-unreachable"
             }
             DropReason::Ipv6InUdp => {
                 "the udp format carries only IPv4; ipv6-over-udp allows it between Tartan nodes"
             }
             DropReason::TooBig => {
-                "larger than the path to the peer, and not to be fragmented; the sender is told once its size is known"
+                "larger than the path to the peer, and not to be fragmented; the sender gets an ICMP error once the path MTU is known"
             }
             DropReason::UnderlayFull => "the underlay socket stayed full for 10 ms",
             DropReason::UnderlayRefused => {
@@ -182,7 +182,7 @@ impl DropReason {
                 "the node that owns the destination has no public address of a family that this node has; see public-ipv6"
             }
             DropReason::RingFull => {
-                "the worker that delivers the flow does not keep up with what another receives for it"
+                "the worker that delivers the flow is slower than the worker that receives it"
             }
         }
     }

@@ -3,7 +3,7 @@
 //! Theory of operation: [`Engine::start`] makes one thread per seat; each pins itself, registers its descriptors with a
 //! poll of its own, and waits. Nothing is read before [`Engine::go`], so that two services never read one descriptor.
 //! [`Engine::publish`] builds a snapshot beside the old one, swaps a pointer and wakes the workers; each adopts it
-//! before its next step. [`Engine::reseat`] gives each worker other sockets in the same way, when the node's underlay
+//! before its next step. [`Engine::rebind`] gives each worker other sockets in the same way, when the node's underlay
 //! address has moved: what was read is finished, what is held leaves through the new ones, and nothing that came for the
 //! old address is read any more. Control never waits for a worker, a worker never waits for control.
 //!
@@ -34,7 +34,7 @@ use crate::underlay::socket::Sockets;
 use thread::Thread;
 
 /// What one worker owns, and the core it is pinned to.
-pub struct Seat {
+pub struct WorkerSetup {
     /// Its queue of the tunnel device.
     pub device: Tunnel,
     /// Its sockets.
@@ -50,6 +50,17 @@ pub struct Engine {
     shared: Arc<Shared>,
     counters: Counters,
     threads: Vec<Thread>,
+}
+
+/// The time that an engine's workers reckon by, for those who read what they learned.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock(Instant);
+
+impl Clock {
+    /// The time now.
+    pub fn now(self) -> Now {
+        Now(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
 }
 
 /// What a worker saw and control should know.
@@ -104,7 +115,11 @@ impl Engine {
     ///
     /// # Errors
     /// See [`EngineError`].
-    pub fn start(seats: Vec<Seat>, counters: Counters, spec: &Spec) -> Result<Engine, EngineError> {
+    pub fn start(
+        seats: Vec<WorkerSetup>,
+        counters: Counters,
+        spec: &Spec,
+    ) -> Result<Engine, EngineError> {
         if seats.len() != counters.workers() {
             return Err(EngineError::Counters {
                 seats: seats.len(),
@@ -159,7 +174,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError`]; every worker keeps what it has.
-    pub fn reseat(&self, sockets: Vec<Sockets>) -> Result<(), EngineError> {
+    pub fn rebind(&self, sockets: Vec<Sockets>) -> Result<(), EngineError> {
         if sockets.len() != self.threads.len() {
             return Err(EngineError::Sockets {
                 given: sockets.len(),
@@ -175,7 +190,7 @@ impl Engine {
             }
         }
         for (thread, sockets) in self.threads.iter().zip(sockets) {
-            thread.reseat(sockets);
+            thread.rebind(sockets);
         }
         Ok(())
     }
@@ -223,8 +238,8 @@ impl Engine {
     }
 
     /// The time that the workers reckon by.
-    pub fn now(&self) -> Now {
-        self.shared.now()
+    pub fn clock(&self) -> Clock {
+        Clock(self.shared.start)
     }
 
     /// Ends the workers: they read no more, send what they hold or drop it after its time, and return.
@@ -246,7 +261,7 @@ impl Engine {
 
 impl Shared {
     fn now(&self) -> Now {
-        Now(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Clock(self.start).now()
     }
 }
 

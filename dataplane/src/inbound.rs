@@ -1,27 +1,28 @@
-//! Peer → pod: a staircase of refusals, each with its own counter.
+//! Peer → pod: the inbound stages. Each can refuse the packet, and each refusal has its own counter.
 //!
 //! length → format → known peer → inner packet → its source is the peer's → its destination is ours → ECN → delivery.
 //!
-//! Two things that a kernel VXLAN sender does are met here. It hands over packets with an unfinished checksum (only
+//! Two properties of kernel VXLAN senders are handled here. A sender on this host hands over packets with an unfinished checksum (only
 //! the pseudo-header sum), and super-packets far larger than any MTU. And the `UDP_GRO` mark of such a buffer is the
-//! *inner* segment size: cutting there would cut inside bytes that a pod controls, and make packets of them. So before
+//! *inner* segment size: cutting there would make packets of bytes that a pod controls. So before
 //! a buffer is split, the length of the first inner packet is compared with the buffer: if it spans all of it, the
-//! buffer is one inner super-packet, whatever the mark says.
+//! buffer is one inner super-packet, whatever its mark.
 
 mod datagrams;
 mod delivery;
 mod frames;
-mod recent;
+mod peer_cache;
 mod writer;
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use crossbeam_queue::ArrayQueue;
-use encap::coalesce::Place;
+use encap::coalesce::FrameSlice;
 use encap::inner::Inner;
+use encap::protocol::{TCP, UDP};
 use encap::pull::{self, Pulled};
-use encap::segment::{self, Plan};
+use encap::segment::{self, SegmentPlan};
 use encap::{Ecn, Format, ecn};
 
 use crate::batch::Meta;
@@ -29,15 +30,15 @@ use crate::counters::Tally;
 use crate::device::Device;
 use crate::drops::{Direction, DropReason};
 use crate::snapshot::Snapshot;
-use crate::steer::Part;
+use crate::steer::SteeredDatagram;
 
 pub(crate) use datagrams::Datagrams;
 pub(crate) use delivery::Delivery;
 pub(crate) use frames::Frames;
-pub(crate) use recent::Recent;
+pub(crate) use peer_cache::PeerCache;
 pub(crate) use writer::Writer;
 
-/// An outer source that no peer has, with an inner source that one does: what an operator wants to know of.
+/// An outer source of no peer, with an inner source of one: reported to the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RefusedSource {
     pub(crate) outer: IpAddr,
@@ -49,7 +50,7 @@ pub(crate) struct Inbound<'a, D> {
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) tally: &'a Tally,
     pub(crate) refused: &'a ArrayQueue<RefusedSource>,
-    pub(crate) recent: Recent<'a>,
+    pub(crate) peer_cache: PeerCache<'a>,
     pub(crate) delivery: Delivery<'a, D>,
 }
 
@@ -65,8 +66,8 @@ struct Datagram {
 }
 
 impl<D: Device> Inbound<'_, D> {
-    /// Walks buffer number `frame`, which was counted as one received packet. What survives is written at the latest by
-    /// [`Delivery::flush`]. Returns how many datagrams lay in it.
+    /// Walks buffer number `frame`, which was counted as one received packet. Accepted packets are written at the latest
+    /// by [`Delivery::flush`]. Returns how many datagrams lay in it.
     pub(crate) fn buffer(&mut self, format: Format, frame: usize, meta: &Meta) -> usize {
         if meta.truncated {
             self.drop(DropReason::Truncated, 1);
@@ -91,7 +92,7 @@ impl<D: Device> Inbound<'_, D> {
     }
 
     /// Walks one datagram of a share, which was counted as one received packet.
-    pub(crate) fn part(&mut self, part: &Part, meta: &Meta) {
+    pub(crate) fn steered_datagram(&mut self, part: &SteeredDatagram, meta: &Meta) {
         if meta.truncated {
             return self.drop(DropReason::Truncated, 1);
         }
@@ -112,9 +113,9 @@ impl<D: Device> Inbound<'_, D> {
             Format::Udp => pull::udp(bytes, self.snapshot.ipv6_over_udp),
             Format::Vxlan => pull::vxlan(bytes, &self.snapshot.vtep),
         };
-        let peer = self.recent.sender(self.snapshot, datagram.source.ip());
+        let peer = self.peer_cache.sender(self.snapshot, datagram.source.ip());
         let Some((id, peer)) = peer else {
-            return self.unknown(datagram.source.ip(), &pulled);
+            return self.drop_unknown_peer(datagram.source.ip(), &pulled);
         };
         let Pulled { offset, inner } = match &pulled {
             Ok(pulled) => pulled,
@@ -124,7 +125,9 @@ impl<D: Device> Inbound<'_, D> {
             }
         };
         let outer_ecn = (format == Format::Vxlan).then_some(datagram.ecn);
-        let passage = self.recent.passage(self.snapshot, (id, peer), inner);
+        let allowed = self
+            .peer_cache
+            .check_addresses(self.snapshot, (id, peer), inner);
         let start = datagram.range.start + offset;
         let place = start..start + inner.len;
         let packet = frames.bytes(datagram.frame, place.clone());
@@ -136,18 +139,18 @@ impl<D: Device> Inbound<'_, D> {
         );
         let count = plan
             .as_ref()
-            .map_or(1, |plan| plan.as_ref().map_or(1, Plan::count));
+            .map_or(1, |plan| plan.as_ref().map_or(1, SegmentPlan::count));
         self.tally.receive(Direction::Inbound, count - 1);
-        let marked = passage.and_then(|()| mark(inner, outer_ecn));
+        let marked = allowed.and_then(|()| congestion_mark(inner, outer_ecn));
         match marked.and_then(|marked| Ok((marked, plan.transpose()?))) {
             Ok((marked, plan)) => {
                 if let Some(marked) = marked
                     && let Some(packet) = frames.bytes_mut(datagram.frame, place)
                 {
-                    ecn::set(packet, inner, marked);
+                    ecn::set(packet, inner.family, marked);
                 }
-                // Frames are few, and a packet's length and its place in one have 16 bits.
-                let place = Place {
+                // The frame number and the packet's length fit 16 bits.
+                let place = FrameSlice {
                     frame: datagram.frame as u16,
                     len: inner.len as u16,
                     start: start as u32,
@@ -161,8 +164,8 @@ impl<D: Device> Inbound<'_, D> {
         }
     }
 
-    /// Drops what comes from no peer. Whether the inner packet is sound is asked only of a peer.
-    fn unknown(&self, outer: IpAddr, pulled: &Result<Pulled, pull::Refusal>) {
+    /// Drops a datagram from no peer. A malformed inner packet is counted as such only of a peer.
+    fn drop_unknown_peer(&self, outer: IpAddr, pulled: &Result<Pulled, pull::Refusal>) {
         let reason = match pulled {
             Ok(pulled) => {
                 self.notice(outer, pulled.inner.source);
@@ -186,24 +189,24 @@ impl<D: Device> Inbound<'_, D> {
     }
 }
 
-/// The congestion mark that the inner packet gets where the outer header says so (RFC 6040).
-fn mark(inner: &Inner, outer: Option<Ecn>) -> Result<Option<Ecn>, DropReason> {
-    // Stock peers of the `udp` format send Not-ECT outside; there is nothing to carry over.
+/// The congestion mark that the inner packet gets from the outer header (RFC 6040).
+fn congestion_mark(inner: &Inner, outer: Option<Ecn>) -> Result<Option<Ecn>, DropReason> {
+    // Stock peers of the `udp` format send Not-ECT outside; there is no mark to carry over.
     outer.map_or(Ok(None), |outer| {
         ecn::decapsulate(outer, inner.ecn).map_err(|_| DropReason::EcnMismatch)
     })
 }
 
-/// How a packet that is really many is to be cut: UDP at the size its sender chose and at no other, TCP at what fits
-/// our device. `None`: it is a single packet.
+/// How a super-packet is to be cut: UDP only at the size its sender chose, TCP to fit our device. `None` for a single
+/// packet.
 pub(crate) fn super_packet(
     packet: &[u8],
     inner: &Inner,
     inner_segment: Option<u16>,
     device_mtu: u16,
-) -> Option<Result<Plan, DropReason>> {
+) -> Option<Result<SegmentPlan, DropReason>> {
     let size = match (inner.protocol, inner_segment) {
-        (UDP, Some(_)) if !is_all_datagram(packet, inner) => {
+        (UDP, Some(_)) if !udp_length_covers_all(packet, inner) => {
             return Some(Err(DropReason::BadSuperPacket));
         }
         (UDP, Some(size)) => size,
@@ -216,18 +219,22 @@ pub(crate) fn super_packet(
 }
 
 /// How many packets a datagram of the `udp` format is on the wire.
-pub(crate) fn wire_packets(datagram: &[u8], inner_segment: Option<u16>, device_mtu: u16) -> usize {
+pub(crate) fn count_wire_packets(
+    datagram: &[u8],
+    inner_segment: Option<u16>,
+    device_mtu: u16,
+) -> usize {
     let Ok(inner) = Inner::parse(datagram) else {
         return 1;
     };
     let packet = datagram.get(..inner.len).unwrap_or_default();
     let plan = super_packet(packet, &inner, inner_segment, device_mtu);
-    plan.map_or(1, |plan| plan.as_ref().map_or(1, Plan::count))
+    plan.map_or(1, |plan| plan.as_ref().map_or(1, SegmentPlan::count))
 }
 
-/// Whether the UDP length says that all behind the IP header is the datagram: nothing vouches for bytes behind it, and
-/// cut into datagrams they would get a good checksum.
-fn is_all_datagram(packet: &[u8], inner: &Inner) -> bool {
+/// Whether the UDP length covers everything behind the IP header. The checksum does not cover bytes behind the datagram,
+/// and segmentation would give them a good one.
+fn udp_length_covers_all(packet: &[u8], inner: &Inner) -> bool {
     let field = packet
         .get(inner.transport + UDP_LENGTH..)
         .and_then(|rest| rest.first_chunk());
@@ -247,11 +254,6 @@ fn reason(refusal: pull::Refusal) -> DropReason {
         pull::Refusal::Family => DropReason::Ipv6InUdp,
     }
 }
-
-/// IANA protocol numbers.
-const TCP: u8 = 6;
-/// See [`TCP`].
-const UDP: u8 = 17;
 
 /// Offset of the length in a UDP header.
 const UDP_LENGTH: usize = 4;

@@ -8,7 +8,6 @@
 //! Time is an argument ([`now`]), descriptors are handed in, and [`device::memory`] with [`underlay::memory`] let whole
 //! clusters run inside one process. `unsafe` is confined to `sys`.
 
-mod answers;
 pub mod batch;
 pub mod counters;
 pub mod device;
@@ -16,6 +15,7 @@ pub mod drops;
 pub mod engine;
 pub mod families;
 pub mod fib;
+mod icmp_errors;
 mod inbound;
 pub mod limits;
 pub mod mtu;
@@ -32,4 +32,3 @@ pub mod underlay;
 pub mod worker;
 
 pub use sys::faults;
-pub use sys::sockopt::read as read_socket_option;

@@ -6,26 +6,26 @@ use std::time::Duration;
 pub const FRAME: usize = 65_536;
 
 /// Packets read from the device in one step: as many small ones as leave as one message.
-pub const OUTBOUND_PACKETS: usize = TRAIN_LENGTH;
+pub const OUTBOUND_PACKETS: usize = GSO_SEGMENTS;
 
-/// From this many packets of a step on, the one that fills a train is its last: it leaves as one message, and what would
-/// begin another train comes with the next step. Of UDP with 1,400 bytes 45 fill a train, and the rest of 64 would leave
-/// as a train of 19; of 64 bytes 63 do, and one would leave alone. Below it a step goes on, as where one super-packet
-/// fills a train.
-pub const FULL_TRAIN_ENDS_FROM: usize = OUTBOUND_PACKETS / 2;
+/// From this many packets of a step on, the one that fills a GSO batch is its last: the batch leaves as one message, and
+/// the next step begins another. Of UDP with 1,400 bytes 45 packets fill a batch, and the rest of 64 would leave as a
+/// batch of 19; of 64 bytes 63 do, and one would leave alone. Below it a step goes on, as where one super-packet fills a
+/// batch.
+pub const FULL_GSO_BATCH_ENDS_FROM: usize = OUTBOUND_PACKETS / 2;
 
-/// How long packets that come in small batches are left to gather, as network cards moderate their interrupts. A few
-/// dozen of them come in this time at the rates at which it pays; the device's queue takes some thousand.
-pub const GATHER: Duration = Duration::from_micros(50);
-/// Batches of so many packets and more gather; a smaller one may be somebody's question.
-pub const GATHER_PACKETS: usize = 4;
-/// Batches of more bytes are large enough: a single train of a TCP stream is.
-pub const GATHER_BYTES: usize = FRAME / 2;
-/// So many batches must have gone one way alone before.
-pub const GATHER_STEPS: u32 = 8;
-/// And no two of them so long apart: a little longer than one program that computes on the core keeps a worker from it,
-/// measured 9 ms. Several keep it longer, as many times as they are, and what was learned is forgotten.
-pub const GATHER_MEMORY: Duration = Duration::from_millis(10);
+/// How long a worker pauses for packets that come in small batches, as network cards moderate interrupts. At the rates
+/// at which a pause pays, a few dozen packets come in this time; the device's queue holds about a thousand.
+pub const MODERATION_PAUSE: Duration = Duration::from_micros(50);
+/// Packets of a batch from which on the worker pauses; fewer may be requests that wait for a reply.
+pub const MODERATION_PACKETS: usize = 4;
+/// Bytes of a batch up to which the worker pauses; a single GSO batch of a TCP stream has more.
+pub const MODERATION_BYTES: usize = FRAME / 2;
+/// Batches in a row that must have gone one way alone before.
+pub const MODERATION_STEPS: u32 = 8;
+/// The longest gap between two of them: a little longer than another busy thread keeps a worker from its core, measured
+/// 9 ms. Several threads keep it as many times longer, and the count starts anew.
+pub const MODERATION_MEMORY: Duration = Duration::from_millis(10);
 
 /// Bytes read from the device in one step. A step may exceed it by one packet.
 ///
@@ -42,19 +42,19 @@ pub const INBOUND_BYTES: usize = 8 * FRAME;
 
 /// Inner packets of one batch that are gathered into super-packets before any of them is written: as many as its
 /// buffers can hold (`UDP_GRO_CNT_MAX`).
-pub const GATHERED: u16 = INBOUND_BUFFERS as u16 * 64;
+pub const COALESCED_PACKETS: u16 = INBOUND_BUFFERS as u16 * 64;
 /// Packets, super-packets and single ones, that they may become before they are written.
-pub const GATHERED_CHAINS: u16 = 256;
+pub const COALESCED_CHAINS: u16 = 256;
 
 /// Shares that wait for a worker, from each of the others, at most.
 pub const INBOX: usize = 4;
-/// Batches of a worker that can be with others at the same time, where flows are steered, at most. Each has as many
-/// buffers as one receive call fills; the kernel gives their memory, 1 MiB, when they are filled first.
+/// Batches of a worker that others can have borrowed at the same time, at most. Each has as many buffers as one receive
+/// call fills; the kernel provides their memory, 1 MiB, when they are first filled.
 pub const STEERED_BATCHES: usize = 32;
 
-/// Batches of each of `workers` workers: as many as each of the others keeps if it stands still, those in its inbox and
-/// the one that it was at, and three to go on with; [`STEERED_BATCHES`] at most. So others may stand still, six of them
-/// at once, and take nothing from who moves.
+/// Batches of each of `workers` workers: as many as each of the others keeps if it stalls, those in its inbox and the
+/// one that it was delivering, and three more; [`STEERED_BATCHES`] at most. So up to six other workers can stall at the
+/// same time without effect on the rest.
 pub const fn steered_batches(workers: usize) -> usize {
     let batches = (INBOX + 1) * workers.saturating_sub(1) + 3;
     if batches < STEERED_BATCHES {
@@ -70,16 +70,16 @@ pub const SHARE: usize = INBOUND_BUFFERS * 128;
 /// How long an unsent tail is held for a full socket before it is dropped as `UnderlayFull`.
 pub const HOLD: Duration = Duration::from_millis(10);
 
-/// How long what came for a worker whose inbox is full stays in the socket before it is dropped as `RingFull`. A scheduler
-/// keeps a worker from its core for about 9 ms for each program that computes there; what comes in much more than this at
-/// 3 Gb/s does not fit [`RECEIVE_BUFFER`], and then flows of others lose packets in the kernel. Each worker is waited for by
-/// itself: of several that stand still the inboxes fill one after the other, and the times add up.
-pub const PATIENCE: Duration = Duration::from_millis(25);
+/// How long datagrams for a worker whose inbox is full stay in the socket before they are dropped as `RingFull`. The
+/// scheduler keeps a worker from its core for about 9 ms for each other busy thread; datagrams of a much longer time at
+/// 3 Gb/s do not fit [`RECEIVE_BUFFER`], and then flows of other workers lose packets in the kernel. The wait for each
+/// worker is independent: if several stall, their inboxes fill one after the other, and the times add up.
+pub const FULL_INBOX_WAIT: Duration = Duration::from_millis(25);
 
 /// A sleeping worker wakes this often to show that it is alive.
 pub const TICK: Duration = Duration::from_millis(500);
 
-/// A worker that ends looks this often whether it can go.
+/// A worker that shuts down checks this often whether all have left.
 pub const DRAIN: Duration = Duration::from_millis(1);
 
 /// How long a learned path MTU is believed (RFC 1191 section 6.3).
@@ -112,16 +112,16 @@ pub const RECEIVE_BUFFER: i32 = 8 << 20;
 /// See [`RECEIVE_BUFFER`]. Small enough that a full one drains within milliseconds.
 pub const SEND_BUFFER: i32 = 2 << 20;
 
-/// How often a worker that sends looks for reports of what it sent, where no error told of them.
-pub const REPORTS: Duration = Duration::from_millis(1);
-/// And how long after the latest datagram. A router's report comes within a round trip; a worker that sleeps wakes in this
+/// How often a worker that sends checks its error queues, where no error announced a report.
+pub const ERROR_QUEUE_CHECK: Duration = Duration::from_millis(1);
+/// For how long after the latest datagram it checks them. A router's report comes within a round trip; a worker that sleeps wakes in this
 /// time ([`TICK`]).
-pub const REPORTS_AWAITED: Duration = Duration::from_secs(1);
+pub const ERROR_QUEUE_CHECKED_FOR: Duration = Duration::from_secs(1);
 
 /// Reports read from a socket's error queue at a time.
-pub const ERRORS: usize = 64;
+pub const ERROR_REPORTS: usize = 64;
 
-/// How often in a row a send or receive is repeated because it met the error of an earlier datagram. Beyond it, as
+/// How often in a row a send or receive is repeated because it returned the error of an earlier datagram. Beyond it, as
 /// under a storm of forged ICMP, the socket counts as full and is tried again a moment later.
 pub const ERROR_ROUNDS: usize = 8;
 
@@ -133,31 +133,31 @@ pub const SEND_PIECES: usize = 2_048;
 
 /// Datagrams that leave as one message at most (`UDP_MAX_SEGMENTS` before Linux 6.9), also as many as a receiver puts
 /// together again (`UDP_GRO_CNT_MAX`).
-pub const TRAIN_LENGTH: usize = 64;
+pub const GSO_SEGMENTS: usize = 64;
 
 /// Bytes of UDP payload that leave as one message over IPv4 at most: what an IP packet holds.
-pub const TRAIN_BYTES_V4: usize = 65_535 - 20 - 8;
-/// See [`TRAIN_BYTES_V4`]. The IPv6 header is counted too, as devices count it in what they cut (`gso_max_size`).
-pub const TRAIN_BYTES_V6: usize = 65_535 - 40 - 8;
+pub const GSO_BYTES_V4: usize = 65_535 - 20 - 8;
+/// See [`GSO_BYTES_V4`]. The IPv6 header is counted too, as devices count it in what they cut (`gso_max_size`).
+pub const GSO_BYTES_V6: usize = 65_535 - 40 - 8;
 
-/// Trains that a datagram is compared with, the latest first, before it begins one of its own.
-pub const TRAINS_SEARCHED: usize = 8;
+/// GSO batches, the latest first, that a datagram may join before it begins a new one.
+pub const GSO_BATCHES_SEARCHED: usize = 8;
 
 /// Transmit sockets of a worker for each VXLAN port. A flow keeps to one of them, so its outer source port is constant,
 /// and different flows spread over the paths and receive queues of the underlay.
 pub const TRANSMIT_SOCKETS: usize = 4;
 
 /// Control bytes of one received message: room for the segment size, the traffic class, and an error with the address
-/// of who reports it.
+/// of its reporter.
 pub const CONTROL: usize = 128;
 
 /// Bytes kept of a quoted datagram: both headers and the addresses behind them.
 pub const QUOTE: usize = 96;
 
-/// An offload is given up after so many proofs against it ...
-pub const PROOFS: u32 = 3;
+/// An offload is given up after so many failures ...
+pub const OFFLOAD_FAILURES: u32 = 3;
 /// ... within so long ...
-pub const PROOF_TIME: Duration = Duration::from_secs(1);
+pub const OFFLOAD_FAILURE_TIME: Duration = Duration::from_secs(1);
 /// ... and tried again after so long.
 pub const PROBATION: Duration = Duration::from_secs(60);
 

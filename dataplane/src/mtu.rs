@@ -14,7 +14,7 @@ use crate::limits::{MIN_INNER_V4, MIN_INNER_V6, PATH_MTU_LIFE};
 use crate::now::Now;
 use crate::peers::{PeerId, Way};
 use crate::snapshot::Snapshot;
-use crate::underlay::{Failure, Port};
+use crate::underlay::{ErrorReport, Port};
 
 /// What was learned of the path to one address of a peer: the largest outer packet, for a while.
 #[derive(Default)]
@@ -58,7 +58,7 @@ pub fn inner_mtu(outer_mtu: u16, format: Format, underlay: Family, inner: Family
 
 /// Believes a report of a path MTU if it speaks of a datagram that we could have sent: to a peer's address and port,
 /// and, when a router says it, quoting our own headers towards that peer. Anything else changes nothing.
-pub(crate) fn learn(failure: &Failure, port: Port, snapshot: &Snapshot, now: Now) {
+pub(crate) fn learn(failure: &ErrorReport, port: Port, snapshot: &Snapshot, now: Now) {
     let Some((id, peer)) = snapshot.peers.by_source(failure.to.ip()) else {
         return;
     };
@@ -82,7 +82,7 @@ pub(crate) fn learn(failure: &Failure, port: Port, snapshot: &Snapshot, now: Now
     }
 }
 
-fn is_towards(way: &Way, failure: &Failure, port: Port) -> bool {
+fn is_towards(way: &Way, failure: &ErrorReport, port: Port) -> bool {
     // For its own refusals an IPv4 kernel names the port of a connected socket, and ours are not: 0 (ip_local_error in
     // __ip_append_data, net/ipv4/ip_output.c).
     let udp_port = failure.local || way.to.port() == failure.to.port();
@@ -90,7 +90,13 @@ fn is_towards(way: &Way, failure: &Failure, port: Port) -> bool {
 }
 
 /// Whether the quote is of an inner packet of family `inner` on its way to the peer.
-fn quotes(failure: &Failure, id: PeerId, way: &Way, inner: Family, snapshot: &Snapshot) -> bool {
+fn quotes(
+    failure: &ErrorReport,
+    id: PeerId,
+    way: &Way,
+    inner: Family,
+    snapshot: &Snapshot,
+) -> bool {
     let quote = failure.quoted();
     match way.port.format {
         Format::Vxlan => quote.starts_with(way.header.as_slice()),

@@ -1,14 +1,14 @@
 //! Pod → peer: the stages in the order a packet meets them.
 //!
 //! inner packet → unicast → its own source → not our subnet → route → way → fits the path → cut → headers in front.
-//! What survives waits in the batch, one datagram for each wire packet; payload bytes stay where the device put them.
+//! An accepted packet waits in the batch, as one datagram for each wire packet; payload bytes stay in the frame.
 //!
-//! A super-packet is judged once for all the wire packets that it stands for, by the size of one of them. Where one of
-//! them is too large for the path and must not be fragmented, all are: the super-packet is dropped and its sender told,
-//! as a router does (`ip_forward`). To cut TCP smaller than its sender asked and deliver it would be possible, but the
-//! sender would never learn, and each of its super-packets would cost a cut that it could make itself.
+//! A super-packet is checked once for all its wire packets, by the size of the largest. Where that is too large for the
+//! path and must not be fragmented, the super-packet is dropped and its sender gets an ICMP error, as from a router
+//! (`ip_forward`). To cut TCP smaller than its sender asked and deliver it would be possible, but the sender would never
+//! learn the path MTU, and each of its super-packets would cost us a cut.
 
-mod way;
+mod route;
 
 use std::ops::Range;
 
@@ -16,37 +16,37 @@ use encap::checksum;
 use encap::fragment;
 use encap::inner::Inner;
 use encap::offload::Unfinished;
-use encap::segment::{self, Headers, Plan};
+use encap::segment::{self, Headers, SegmentPlan};
 
-use crate::answers::{Answer, Answers};
-use crate::batch::{Again, Datagram, Head, OutboundBatch};
+use crate::batch::{Datagram, Head, OutboundBatch, Retry};
 use crate::counters::Tally;
 use crate::device::{Device, Read};
 use crate::drops::{Direction, DropReason};
+use crate::icmp_errors::{IcmpError, IcmpErrors};
 use crate::limits::FRAME;
 use crate::now::Now;
 use crate::snapshot::Snapshot;
 
-pub(crate) use way::Recent;
-use way::{Fit, Target};
+pub(crate) use route::RouteCache;
+use route::{Fit, Target};
 
 /// What the stages need.
 pub(crate) struct Outbound<'a, D> {
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) batch: &'a mut OutboundBatch,
     pub(crate) device: &'a mut D,
-    pub(crate) answers: &'a mut Answers,
+    pub(crate) icmp_errors: &'a mut IcmpErrors,
     pub(crate) tally: &'a Tally,
     pub(crate) now: Now,
-    /// The way of the packet before, which is mostly the next one's too.
-    pub(crate) recent: Option<Recent<'a>>,
+    /// The route of the packet before, which the next one mostly shares.
+    pub(crate) cached: Option<RouteCache<'a>>,
 }
 
-/// Why a packet goes no further, and what its sender is told.
-struct Refusal(DropReason, Option<Answer>);
+/// Why a packet is dropped, and the ICMP error for its sender.
+struct Refusal(DropReason, Option<IcmpError>);
 
-/// Where a packet lies: frame number and range.
-type Place = (usize, Range<usize>);
+/// A range of bytes in the frame of that number.
+type FrameRange = (usize, Range<usize>);
 
 impl<D: Device> Outbound<'_, D> {
     /// Walks the packet that was read into frame number `frame` to its datagrams or its drop.
@@ -62,7 +62,7 @@ impl<D: Device> Outbound<'_, D> {
             self.tally.receive(Direction::Outbound, 1);
             return self.drop(DropReason::BadSuperPacket, 1);
         };
-        let count = plan.as_ref().map_or(1, Plan::count);
+        let count = plan.as_ref().map_or(1, SegmentPlan::count);
         self.tally.receive(Direction::Outbound, count);
         match (
             self.target(&inner, wire_length(&inner, plan.as_ref())),
@@ -74,14 +74,14 @@ impl<D: Device> Outbound<'_, D> {
             }
             (Ok((target, fit)), None) => {
                 self.finish(frame, inner.len, offload.checksum);
-                let again = Again::Packet {
+                let retry = Retry::Packet {
                     frame: frame as u16,
                     segment: 0,
                 };
-                self.single(&target, frame, &inner, fit, again);
+                self.single(&target, frame, &inner, fit, retry);
             }
             (Err(refusal), plan) => {
-                // The sender gets its packet back as others would have seen it.
+                // The ICMP error quotes the packet with its checksum finished.
                 let unfinished = offload.checksum.filter(|_| plan.is_none());
                 self.finish(frame, inner.len, unfinished);
                 self.refuse(refusal, (frame, 0), plan, count);
@@ -89,9 +89,9 @@ impl<D: Device> Outbound<'_, D> {
         }
     }
 
-    /// Walks the packet of a datagram again that proved too large, and was counted as received before.
-    pub(crate) fn again(&mut self, datagram: &Datagram) {
-        let Again::Packet { frame, segment } = datagram.again else {
+    /// Walks the packet of a datagram again that the kernel refused as too large. It was counted as received before.
+    pub(crate) fn retry(&mut self, datagram: &Datagram) {
+        let Retry::Packet { frame, segment } = datagram.retry else {
             return self.drop(DropReason::TooBig, 1);
         };
         let (frame, segment) = (usize::from(frame), usize::from(segment));
@@ -102,23 +102,23 @@ impl<D: Device> Outbound<'_, D> {
         };
         let plan = plan(bytes, &inner, &read).ok().flatten();
         match (
-            self.target_again(&inner, wire_length(&inner, plan.as_ref())),
+            self.retry_target(&inner, wire_length(&inner, plan.as_ref())),
             plan,
         ) {
             (Ok((target, Fit::Whole)), Some(plan)) => {
                 let headers = plan.headers(self.batch.bytes(frame, 0..FRAME));
-                self.segment(&target, frame, (&plan, headers), segment, Again::Never);
+                self.segment(&target, frame, (&plan, headers), segment, Retry::Never);
             }
             (Ok((target, Fit::Fragments(mtu))), Some(plan)) => {
                 self.segment_in_fragments(&target, frame, &inner, &plan, segment, mtu)
             }
-            (Ok((target, fit)), None) => self.single(&target, frame, &inner, fit, Again::Never),
+            (Ok((target, fit)), None) => self.single(&target, frame, &inner, fit, Retry::Never),
             (Err(refusal), plan) => self.refuse(refusal, (frame, segment), plan, 1),
         }
     }
 
     /// A packet that is one wire packet.
-    fn single(&mut self, target: &Target<'_>, frame: usize, inner: &Inner, fit: Fit, again: Again) {
+    fn single(&mut self, target: &Target<'_>, frame: usize, inner: &Inner, fit: Fit, retry: Retry) {
         if let Fit::Fragments(mtu) = fit {
             let mut header = [0; fragment::MAX_HEADER];
             let place = (frame, inner.transport..inner.len);
@@ -130,22 +130,22 @@ impl<D: Device> Outbound<'_, D> {
             return self.fragments(target, header, place, inner, mtu);
         }
         let head = self.batch.head(target.outer(), 0, |_, _| Some(0));
-        self.push(target, head, (frame, 0..inner.len), again);
+        self.push(target, head, (frame, 0..inner.len), retry);
     }
 
     /// The wire packets of a super-packet that fit the path.
-    fn segments(&mut self, target: &Target<'_>, frame: usize, plan: &Plan) {
+    fn segments(&mut self, target: &Target<'_>, frame: usize, plan: &SegmentPlan) {
         let head = target.outer().len() + plan.header_len();
         if !self.batch.takes(plan.count(), head) {
             return self.drop(DropReason::UnderlayFull, plan.count());
         }
         let headers = plan.headers(self.batch.bytes(frame, 0..FRAME));
         for index in 0..plan.count() {
-            let again = Again::Packet {
+            let retry = Retry::Packet {
                 frame: frame as u16,
                 segment: index as u16,
             };
-            self.segment(target, frame, (plan, headers), index, again);
+            self.segment(target, frame, (plan, headers), index, retry);
         }
     }
 
@@ -154,9 +154,9 @@ impl<D: Device> Outbound<'_, D> {
         &mut self,
         target: &Target<'_>,
         frame: usize,
-        (plan, headers): (&Plan, Option<Headers>),
+        (plan, headers): (&SegmentPlan, Option<Headers>),
         index: usize,
-        again: Again,
+        retry: Retry,
     ) {
         let head = self
             .batch
@@ -164,17 +164,17 @@ impl<D: Device> Outbound<'_, D> {
                 let packet = frames.get(frame)?;
                 headers?.write(packet.as_slice(), index, out)
             });
-        self.push(target, head, (frame, plan.payload(index)), again);
+        self.push(target, head, (frame, plan.payload(index)), retry);
     }
 
-    /// The wire packets of a super-packet that do not fit the path and may be fragmented. TCP is cut smaller, which
-    /// spares the receiver the fragments; where UDP is cut belongs to its sender.
+    /// The wire packets of a super-packet that do not fit the path and may be fragmented. TCP is cut into smaller
+    /// segments, so the receiver gets no fragments; UDP is fragmented, because its datagrams are its sender's.
     fn cut_smaller(
         &mut self,
         target: &Target<'_>,
         frame: usize,
         inner: &Inner,
-        plan: &Plan,
+        plan: &SegmentPlan,
         mtu: u16,
     ) {
         let packet = self.batch.bytes(frame, 0..inner.len);
@@ -183,7 +183,7 @@ impl<D: Device> Outbound<'_, D> {
         if let Some(smaller) = smaller {
             let more = smaller.count().saturating_sub(plan.count());
             self.tally.originate(Direction::Outbound, more);
-            // Whatever is walked again is counted by this cut.
+            // A retry uses this cut.
             self.batch.cut_at(frame, smaller.size());
             return self.segments(target, frame, &smaller);
         }
@@ -198,7 +198,7 @@ impl<D: Device> Outbound<'_, D> {
         target: &Target<'_>,
         frame: usize,
         inner: &Inner,
-        plan: &Plan,
+        plan: &SegmentPlan,
         index: usize,
         mtu: u16,
     ) {
@@ -221,7 +221,7 @@ impl<D: Device> Outbound<'_, D> {
         &mut self,
         target: &Target<'_>,
         header: &[u8],
-        (frame, behind): Place,
+        (frame, behind): FrameRange,
         inner: &Inner,
         mtu: u16,
     ) {
@@ -251,18 +251,18 @@ impl<D: Device> Outbound<'_, D> {
                 Some(length)
             });
             let lies = |at: usize| behind.start + at.saturating_sub(header.len());
-            self.push(target, head, (frame, lies(start)..lies(end)), Again::Never);
+            self.push(target, head, (frame, lies(start)..lies(end)), Retry::Never);
         }
     }
 
-    fn push(&mut self, target: &Target<'_>, head: Option<Head>, payload: Place, again: Again) {
-        let (exit, to) = (target.exit, target.to());
-        if !head.is_some_and(|head| self.batch.push(exit, to, head, payload, again)) {
+    fn push(&mut self, target: &Target<'_>, head: Option<Head>, payload: FrameRange, retry: Retry) {
+        let (slot, to) = (target.slot, target.to());
+        if !head.is_some_and(|head| self.batch.push(slot, to, head, payload, retry)) {
             self.drop(DropReason::UnderlayFull, 1);
         }
     }
 
-    /// Completes an unfinished checksum, of whatever protocol: pods run tunnels too. It was found to lie in the packet.
+    /// Completes an unfinished checksum of any protocol: pods run tunnels too. `lies_behind` has checked its place.
     fn finish(&mut self, frame: usize, len: usize, unfinished: Option<Unfinished>) {
         if let Some(Unfinished { start, offset }) = unfinished {
             let packet = self.batch.bytes_mut(frame, 0..len);
@@ -270,12 +270,12 @@ impl<D: Device> Outbound<'_, D> {
         }
     }
 
-    /// Drops `count` wire packets and tells their sender, who gets to see the one of number `segment`.
+    /// Drops `count` wire packets and sends their sender an ICMP error that quotes wire packet number `segment`.
     fn refuse(
         &mut self,
         Refusal(reason, answer): Refusal,
         (frame, segment): (usize, usize),
-        plan: Option<Plan>,
+        plan: Option<SegmentPlan>,
         count: usize,
     ) {
         self.drop(reason, count);
@@ -291,13 +291,13 @@ impl<D: Device> Outbound<'_, D> {
         if let Some((inner, from)) = inner.zip(from) {
             let packet = bytes.get(..inner.len).unwrap_or_default();
             let (device, tally) = (&mut *self.device, self.tally);
-            self.answers
+            self.icmp_errors
                 .send(answer, from, (packet, &inner), self.now, device, tally);
         }
     }
 
     /// One wire packet of a super-packet in one piece, until the next is joined.
-    fn joined(&mut self, frame: usize, plan: &Plan, index: usize) -> Option<Place> {
+    fn joined(&mut self, frame: usize, plan: &SegmentPlan, index: usize) -> Option<FrameRange> {
         let mut header = [0; segment::MAX_HEADER];
         let packet = self.batch.bytes(frame, 0..self.batch.read(frame).len);
         let length = plan.header(packet, index, &mut header)?;
@@ -311,7 +311,7 @@ impl<D: Device> Outbound<'_, D> {
 }
 
 /// Whether the checksum to finish lies behind the IP header and its extensions. A pod may name any place
-/// (`PACKET_VNET_HDR`), and what is judged here, addresses above all, must not change afterwards.
+/// (`PACKET_VNET_HDR`), and fields that are checked here, above all the addresses, must not change afterwards.
 fn lies_behind(inner: &Inner, unfinished: Option<Unfinished>) -> bool {
     unfinished.is_none_or(|Unfinished { start, offset }| {
         let (start, offset) = (usize::from(start), usize::from(offset));
@@ -320,7 +320,11 @@ fn lies_behind(inner: &Inner, unfinished: Option<Unfinished>) -> bool {
 }
 
 /// How a super-packet is to be cut; `None` for a single wire packet.
-fn plan(bytes: &[u8], inner: &Inner, read: &Read) -> Result<Option<Plan>, segment::Unsegmentable> {
+fn plan(
+    bytes: &[u8],
+    inner: &Inner,
+    read: &Read,
+) -> Result<Option<SegmentPlan>, segment::Unsegmentable> {
     let Some(cut) = read.offload.cut else {
         return Ok(None);
     };
@@ -329,6 +333,6 @@ fn plan(bytes: &[u8], inner: &Inner, read: &Read) -> Result<Option<Plan>, segmen
 }
 
 /// Bytes of the largest wire packet.
-fn wire_length(inner: &Inner, plan: Option<&Plan>) -> usize {
+fn wire_length(inner: &Inner, plan: Option<&SegmentPlan>) -> usize {
     plan.map_or(inner.len, |plan| plan.header_len() + plan.payload(0).len())
 }

@@ -2,19 +2,19 @@
 //!
 //! Theory of operation: a step receives a bounded batch from each underlay port and walks it into the device, then
 //! reads a bounded batch from the device and walks it to the underlay, so neither direction starves the other. What
-//! the underlay does not take is *held*: nothing more is read from the device until it went, or until
+//! the underlay does not take is *held*: nothing more is read from the device until it was sent, or until
 //! [`HOLD`](crate::limits::HOLD) has passed and it is dropped. A source is *ready* from the moment the poll says so
 //! until a read of it would block; a worker sleeps only when no source is ready.
 //!
-//! Reports of lost datagrams are a source of their own (`reports`). Most come with an error of the next send or receive,
-//! but the kernel forgets that error when it meets it after the first datagram of a `sendmmsg`, and keeps the report.
+//! Reports of lost datagrams are a source of their own (`error_reports`). Most come with an error of the next send or receive,
+//! but the kernel drops that error when it occurs after the first datagram of a `sendmmsg`, and keeps the report.
 //!
 //! A worker owns its descriptors, buffers and counters alone. It reads no clock and makes no random choice, so a test
 //! can run many of them in one thread under virtual time.
 
+mod error_reports;
 mod flush;
 mod ready;
-mod reports;
 mod steered;
 
 use std::io;
@@ -25,24 +25,24 @@ use std::time::Duration;
 use crossbeam_queue::ArrayQueue;
 use encap::coalesce::Coalescer;
 
-use crate::answers::Answers;
 use crate::batch::{InboundBatch, OutboundBatch};
-use crate::counters::{Counters, InUse, Tally};
+use crate::counters::{Counters, OffloadsInUse, Tally};
 use crate::device::Device;
 use crate::drops::Direction;
-use crate::inbound::{Delivery, Frames, Inbound, Recent, RefusedSource, Writer};
+use crate::icmp_errors::IcmpErrors;
+use crate::inbound::{Delivery, Frames, Inbound, PeerCache, RefusedSource, Writer};
 use crate::limits::{
-    ERROR_ROUNDS, FULL_TRAIN_ENDS_FROM, GATHERED, GATHERED_CHAINS, HOLD, NOTICES, OUTBOUND_BYTES,
-    OUTBOUND_PACKETS,
+    COALESCED_CHAINS, COALESCED_PACKETS, ERROR_ROUNDS, FULL_GSO_BATCH_ENDS_FROM, HOLD, NOTICES,
+    OUTBOUND_BYTES, OUTBOUND_PACKETS,
 };
 use crate::now::Now;
 use crate::outbound::Outbound;
 use crate::snapshot::Snapshot;
 use crate::steer::Steering;
 use crate::sys::simd;
-use crate::underlay::{Exit, Port, Underlay};
+use crate::underlay::{Port, TxSlot, Underlay};
+use error_reports::ErrorReports;
 use ready::Ready;
-use reports::Reports;
 use steered::is_steered;
 
 pub use ready::Source;
@@ -55,16 +55,16 @@ pub struct Worker<D, U> {
     inbound: InboundBatch,
     coalescer: Coalescer,
     outbound: OutboundBatch,
-    answers: Answers,
+    icmp_errors: IcmpErrors,
     ready: Ready,
-    reports: Reports,
-    /// Of the latest step.
+    error_reports: ErrorReports,
+    /// What the latest step moved.
     work: Work,
-    /// Offloads given up and accounted for.
+    /// Offloads given up that are counted already.
     given_up: u64,
     device_lost: bool,
     refused: Arc<ArrayQueue<RefusedSource>>,
-    /// Where there are several workers.
+    /// Set where there are several workers.
     steering: Option<Box<Steering>>,
 }
 
@@ -115,16 +115,16 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             underlay,
             tally: counters.worker(index),
             inbound: InboundBatch::new(),
-            coalescer: Coalescer::new(GATHERED, GATHERED_CHAINS),
+            coalescer: Coalescer::new(COALESCED_PACKETS, COALESCED_CHAINS),
             outbound: OutboundBatch::new(),
-            answers: Answers::new(),
+            icmp_errors: IcmpErrors::new(),
             ready: Ready {
                 device: true,
-                // A port that is not there proves empty at its first read.
+                // A port that does not exist is found empty at its first read.
                 ports: [true; Port::ALL.len()],
-                reports: [false; Port::ALL.len()],
+                error_queues: [false; Port::ALL.len()],
             },
-            reports: Reports::default(),
+            error_reports: ErrorReports::default(),
             work: Work::default(),
             given_up: 0,
             device_lost: false,
@@ -138,16 +138,21 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.ready.set(source, true);
     }
 
-    /// One round: what others received, inbound, outbound, flush, account.
+    /// One round: shares from other workers, inbound, outbound, flush, account.
     pub fn step(&mut self, snapshot: &Snapshot, now: Now) -> Next {
         self.work = Work::default();
         self.take_shares(snapshot, now);
-        for (ready, due) in self.ready.reports.iter_mut().zip(self.reports.due(now)) {
+        for (ready, due) in self
+            .ready
+            .error_queues
+            .iter_mut()
+            .zip(self.error_reports.due(now))
+        {
             *ready |= due;
         }
         for port in Port::ALL {
-            if self.ready.is(Source::Reports(port)) {
-                self.failures(port, snapshot, now);
+            if self.ready.is(Source::ErrorQueue(port)) {
+                self.read_error_reports(port, snapshot, now);
             }
             self.receive(port, snapshot, now);
         }
@@ -163,7 +168,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         }
     }
 
-    /// Delivers what others have received, sends what is held, or drops it when its time has passed; reads nothing.
+    /// Delivers shares from other workers, sends what is held, or drops it when its time has passed; reads nothing.
     /// Returns whether something is left.
     pub fn drain(&mut self, snapshot: &Snapshot, now: Now) -> bool {
         self.take_shares(snapshot, now);
@@ -176,29 +181,28 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.work
     }
 
-    /// Sockets that become writable when what is held can go.
-    pub fn full_sockets(&self) -> impl Iterator<Item = (Port, RawFd)> {
-        let held = Exit::all().zip(self.outbound.queues());
+    /// The full sockets for which something is held.
+    pub(crate) fn full_sockets(&self) -> impl Iterator<Item = (Port, RawFd)> {
+        let held = TxSlot::all().zip(self.outbound.queues());
         held.filter(|(_, queue)| queue.held_since.is_some())
-            .filter_map(|(exit, _)| Some((exit.port, self.underlay.exit_descriptor(exit)?)))
+            .filter_map(|(slot, _)| Some((slot.port, self.underlay.tx_descriptor(slot)?)))
     }
 
     /// The descriptor of a source, to poll on.
     pub fn descriptor(&self, source: Source) -> Option<RawFd> {
         match source {
             Source::Device => self.device.descriptor(),
-            Source::Port(port) | Source::Reports(port) => self.underlay.descriptor(port),
+            Source::Port(port) | Source::ErrorQueue(port) => self.underlay.descriptor(port),
         }
     }
 
-    /// Whether the device is gone for good: somebody deleted it.
+    /// Whether the device was deleted.
     pub fn device_lost(&self) -> bool {
         self.device_lost
     }
 
-    /// Goes on over another underlay, and returns the one it had, which is read no more. What is held leaves through the
-    /// new one, at its turn.
-    pub fn reseat(&mut self, underlay: U) -> U {
+    /// Replaces the underlay, and returns the old one, which is not read again. What is held leaves through the new one.
+    pub fn rebind(&mut self, underlay: U) -> U {
         self.ready.ports = [true; Port::ALL.len()];
         self.given_up = self.device.given_up() + underlay.given_up();
         std::mem::replace(&mut self.underlay, underlay)
@@ -219,9 +223,9 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     }
 
     fn account_offloads(&mut self, now: Now) {
-        let in_use = InUse {
+        let in_use = OffloadsInUse {
             device: self.device.offloads(now),
-            trains: Exit::all().all(|exit| self.underlay.takes_trains(exit, now)),
+            gso_sends: TxSlot::all().all(|slot| self.underlay.takes_gso(slot, now)),
         };
         let given_up = self.device.given_up() + self.underlay.given_up();
         self.tally
@@ -251,17 +255,17 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         } = self;
         let InboundBatch { frames, metas } = inbound;
         let frames = Frames::Own(frames);
-        let mut stairs = stairs(device, frames, (coalescer, refused), tally, snapshot, now);
+        let mut stages = inbound_stages(device, frames, (coalescer, refused), tally, snapshot, now);
         for (frame, meta) in metas.iter().enumerate().take(count) {
-            let datagrams = stairs.buffer(port.format, frame, meta);
+            let datagrams = stages.buffer(port.format, frame, meta);
             work.inbound.add([(datagrams, meta.len)]);
         }
-        stairs.delivery.flush();
-        self.device_lost |= stairs.delivery.writer.device_lost;
+        stages.delivery.flush();
+        self.device_lost |= stages.delivery.writer.device_lost;
     }
 
-    /// One batch, into `batch` or the worker's own, past pending errors: they are of earlier sends, and what is queued to
-    /// read is still there.
+    /// Receives one batch, into `batch` or the worker's own. Repeats the call after pending errors: they belong to earlier
+    /// sends, and the datagrams are still queued.
     fn receive_batch(
         &mut self,
         port: Port,
@@ -282,7 +286,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                     self.ready.set(Source::Port(port), false);
                     return None;
                 }
-                Err(_) => self.failures(port, snapshot, now),
+                Err(_) => self.read_error_reports(port, snapshot, now),
             };
         }
         None
@@ -295,7 +299,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.flush(snapshot, now);
     }
 
-    /// When the first of what is held is dropped; `None` while nothing is held.
+    /// The time at which the oldest held datagrams are dropped; `None` while nothing is held.
     fn hold_ends(&self) -> Option<Now> {
         let held = self.outbound.queues().iter();
         let since = held.filter_map(|queue| queue.held_since).min()?;
@@ -307,17 +311,17 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             device,
             tally,
             outbound,
-            answers,
+            icmp_errors,
             ..
         } = self;
         let mut stages = Outbound {
             snapshot,
             batch: outbound,
             device,
-            answers,
+            icmp_errors,
             tally,
             now,
-            recent: None,
+            cached: None,
         };
         let mut bytes = 0;
         for index in 0..OUTBOUND_PACKETS {
@@ -333,15 +337,15 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                     self.work.outbound.add([(1, read.len)]);
                     stages.batch.note(index, read);
                     stages.packet(index);
-                    // What would begin another train begins the next step's: a few packets do not go apart.
-                    if index + 1 >= FULL_TRAIN_ENDS_FROM && stages.batch.filled_a_train() {
+                    // The next packet would begin another GSO batch: leave it to the next step.
+                    if index + 1 >= FULL_GSO_BATCH_ENDS_FROM && stages.batch.filled_gso_batch() {
                         break;
                     }
                 }
                 Err(error) => {
                     self.device_lost |=
                         matches!(error.raw_os_error(), Some(libc::EBADFD | libc::EIO));
-                    // Only an empty queue will announce its next packet.
+                    // The poll announces the next packet only of an empty queue.
                     self.ready.device = !would_block(&error) && !self.device_lost;
                     break;
                 }
@@ -350,8 +354,8 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     }
 }
 
-/// The way of a batch that lies in `frames` into the device.
-fn stairs<'a, D: Device>(
+/// The inbound stages for a batch whose packets lie in `frames`.
+fn inbound_stages<'a, D: Device>(
     device: &'a mut D,
     frames: Frames<'a>,
     (coalescer, refused): (&'a mut Coalescer, &'a ArrayQueue<RefusedSource>),
@@ -363,7 +367,7 @@ fn stairs<'a, D: Device>(
         snapshot,
         tally,
         refused,
-        recent: Recent::default(),
+        peer_cache: PeerCache::default(),
         delivery: Delivery {
             offloads: device.offloads(now),
             coalescer,

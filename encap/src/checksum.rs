@@ -4,7 +4,7 @@
 //! as the high half of a word. Sums of parts that start at even offsets may be [`add`]ed.
 //!
 //! An unfinished checksum is what Linux calls `CHECKSUM_PARTIAL`: the field holds the sum over the pseudo-header
-//! alone and whoever sends the packet out completes it. A kernel VXLAN device on the same host hands such packets
+//! alone and the device that transmits the packet completes it. A kernel VXLAN device on the same host hands such packets
 //! to a plain UDP socket.
 
 mod sum;
@@ -12,8 +12,7 @@ mod sum;
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::inner::{Fragment, Inner};
-use crate::{Family, field, ipv6, tcp, udp};
+use crate::{field, udp};
 use sum::fold;
 
 #[cfg(target_arch = "x86_64")]
@@ -49,90 +48,6 @@ pub fn ipv4_header(header: &[u8]) -> u16 {
     !add(sum(before), sum(after))
 }
 
-/// What can be said of a packet's transport checksum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    /// Present and right.
-    Valid,
-    /// Unfinished: the field holds the pseudo-header's sum. [`finish`] completes it with these two numbers, which are
-    /// also `csum_start` and `csum_offset` of a `virtio_net_hdr`.
-    Partial {
-        /// Offset of the transport header in the packet, bytes.
-        start: usize,
-        /// Offset of the checksum field behind `start`, bytes.
-        offset: usize,
-    },
-    /// UDP over IPv4 with a zero field: the sender made none (RFC 768).
-    Absent,
-    /// Wrong, or the transport header is cut off, or UDP over IPv6 without one.
-    Invalid,
-    /// Not to be judged from this packet alone: a fragment, a protocol whose checksum we do not know, or an IPv6
-    /// packet with a routing header still in use, whose pseudo-header names another destination.
-    Unknown,
-}
-
-/// Judges the transport checksum of `packet`, which `inner` describes: TCP, UDP, ICMP and ICMPv6.
-///
-/// Verified first; only what fails can be unfinished. ICMP over IPv4 has no pseudo-header and is never unfinished.
-pub fn transport(packet: &[u8], inner: &Inner) -> Transport {
-    if inner.fragment != Fragment::Whole {
-        return Transport::Unknown;
-    }
-    let Some(segment) = packet.get(inner.transport..inner.len) else {
-        return Transport::Invalid;
-    };
-    let (header, offset) = match (inner.family, inner.protocol) {
-        (_, TCP) => (tcp::HEADER, tcp::CHECKSUM),
-        (_, UDP) => (udp::HEADER, udp::CHECKSUM),
-        (Family::V6, ICMPV6) => (4, ICMP_CHECKSUM),
-        (Family::V4, ICMPV4) => (4, ICMP_CHECKSUM),
-        _ => return Transport::Unknown,
-    };
-    if ipv6::routed(packet, inner) {
-        return Transport::Unknown;
-    }
-    let Some(field) = field::u16(segment, offset).filter(|_| segment.len() >= header) else {
-        return Transport::Invalid;
-    };
-    if inner.protocol == ICMPV4 {
-        return if sum(segment) == 0xffff {
-            Transport::Valid
-        } else {
-            Transport::Invalid
-        };
-    }
-    let covered = match inner.protocol {
-        UDP => udp_covered(segment),
-        _ => Some(segment),
-    };
-    if inner.protocol == UDP && field == 0 {
-        return if inner.family == Family::V4 {
-            Transport::Absent
-        } else {
-            Transport::Invalid
-        };
-    }
-    let Some(covered) = covered else {
-        return Transport::Invalid;
-    };
-    let pseudo = pseudo(
-        inner.source,
-        inner.destination,
-        inner.protocol,
-        covered.len(),
-    );
-    if add(pseudo, sum(covered)) == 0xffff {
-        Transport::Valid
-    } else if field == pseudo && covered.len() == segment.len() {
-        Transport::Partial {
-            start: inner.transport,
-            offset,
-        }
-    } else {
-        Transport::Invalid
-    }
-}
-
 /// The range to be summed or the field to be written lies outside the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfBounds;
@@ -165,33 +80,6 @@ pub fn finished(packet: &[u8], start: usize) -> [u8; 2] {
     udp::transmitted(!sum(covered)).to_be_bytes()
 }
 
-/// The reverse of [`finish`]: makes the checksum of `packet`, which `inner` describes and which [`transport`] found
-/// [`Valid`](Transport::Valid), unfinished. Returns the two numbers of [`Transport::Partial`], or `None`, and the packet
-/// is as it was, where it is neither TCP nor UDP, or a fragment.
-pub fn unfinish(packet: &mut [u8], inner: &Inner) -> Option<(usize, usize)> {
-    let offset = match inner.protocol {
-        TCP => tcp::CHECKSUM,
-        UDP => udp::CHECKSUM,
-        _ => return None,
-    };
-    let len = inner.len.checked_sub(inner.transport)?;
-    let pseudo = pseudo(inner.source, inner.destination, inner.protocol, len);
-    if inner.fragment != Fragment::Whole {
-        return None;
-    }
-    let segment = packet.get_mut(inner.transport..inner.len)?;
-    field::put_u16(segment, offset, pseudo)?;
-    Some((inner.transport, offset))
-}
-
-/// What the UDP length field covers, or `None` where it lies.
-fn udp_covered(segment: &[u8]) -> Option<&[u8]> {
-    let length = usize::from(udp::Header::parse(segment)?.length);
-    segment
-        .get(..length)
-        .filter(|covered| covered.len() >= udp::HEADER)
-}
-
 /// The sum of an address.
 pub(crate) fn address(address: IpAddr) -> u16 {
     match address {
@@ -206,15 +94,6 @@ pub(crate) fn address(address: IpAddr) -> u16 {
         }
     }
 }
-
-/// IANA protocol numbers that carry a checksum we know.
-pub(crate) const ICMPV4: u8 = 1;
-pub(crate) const TCP: u8 = 6;
-pub(crate) const UDP: u8 = 17;
-pub(crate) const ICMPV6: u8 = 58;
-
-/// Offset of the ICMP and ICMPv6 checksum field.
-const ICMP_CHECKSUM: usize = 2;
 
 #[cfg(test)]
 mod tests;

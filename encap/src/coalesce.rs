@@ -1,4 +1,4 @@
-//! Wire packets gathered into super-packets, the reverse of [`segment`](crate::segment).
+//! Coalesces wire packets into super-packets, the reverse of [`segment`](crate::segment).
 //!
 //! Theory of operation: the cost of a write to the device is per packet, not per byte. So what one receive batch
 //! delivered is pushed in, in order, and comes out again at the end of the batch as few packets as can be: *chains*
@@ -24,17 +24,17 @@ mod candidate;
 mod chain;
 mod flows;
 
-use crate::checksum::Transport;
 use crate::field;
 use crate::inner::{Fragment, Inner};
 use crate::offload::{Offload, Unfinished};
+use crate::transport::ChecksumState;
 use candidate::Candidate;
 use chain::{Chain, Growth};
-use flows::{Flow, Flows, Found};
+use flows::{Flow, FlowSlot, Flows};
 
-/// Where a packet lies.
+/// The bytes of a packet in a numbered frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FrameSlice {
     /// Number of the buffer.
     pub frame: u16,
     /// Bytes.
@@ -47,7 +47,7 @@ pub struct Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// Gathers the packets of one batch.
+/// Coalesces the packets of one batch.
 pub struct Coalescer {
     /// In the order in which they began.
     chains: Vec<Chain>,
@@ -67,7 +67,7 @@ pub struct Packet<'a> {
     pub header: &'a [u8],
     /// What is left undone.
     pub offload: Offload,
-    /// Who sent it, as was said when it was pushed.
+    /// Its owner, as given to [`Coalescer::push`].
     pub owner: u32,
     /// Wire packets in it.
     pub count: usize,
@@ -80,7 +80,7 @@ pub struct Packet<'a> {
 /// A packet taken.
 #[derive(Clone, Copy)]
 struct Link {
-    place: Place,
+    place: FrameSlice,
     /// The number of the next one in its chain, or [`END`].
     next: u16,
 }
@@ -104,7 +104,7 @@ impl Coalescer {
     }
 
     /// Takes the packet at `place`, whose bytes are `packet`, which `inner` describes. `verdict` is what
-    /// [`checksum::transport`](crate::checksum::transport) says of it. Packets of different `owner`s never join.
+    /// [`checksum_state`](crate::transport::checksum_state) says of it. Packets of different `owner`s never join.
     ///
     /// # Errors
     /// [`Full`], and the packet was not taken.
@@ -112,8 +112,8 @@ impl Coalescer {
         &mut self,
         packet: &[u8],
         inner: &Inner,
-        verdict: Transport,
-        place: Place,
+        verdict: ChecksumState,
+        place: FrameSlice,
         owner: u32,
     ) -> Result<(), Full> {
         let link = self.link(place)?;
@@ -134,7 +134,7 @@ impl Coalescer {
         Ok(())
     }
 
-    /// Takes a super-packet as it is. It leaves `offload` undone and is really `count` packets of `bytes` bytes.
+    /// Takes a super-packet as it is, with `offload` left to do: `count` wire packets of `bytes` bytes in all.
     ///
     /// # Errors
     /// [`Full`], and the packet was not taken.
@@ -143,7 +143,7 @@ impl Coalescer {
         inner: &Inner,
         offload: Offload,
         (count, bytes): (usize, usize),
-        place: Place,
+        place: FrameSlice,
         owner: u32,
     ) -> Result<(), Full> {
         let link = self.link(place)?;
@@ -155,7 +155,7 @@ impl Coalescer {
         Ok(())
     }
 
-    /// Hands out all packets, in order, and is empty.
+    /// Passes all packets to `each`, in order, and empties the coalescer.
     pub fn drain(&mut self, mut each: impl FnMut(Packet<'_>)) {
         for chain in &mut self.chains {
             if let Some(slot) = chain.slot {
@@ -183,7 +183,7 @@ impl Coalescer {
     }
 
     /// Makes room for a packet, and for a chain of it.
-    fn link(&mut self, place: Place) -> Result<u16, Full> {
+    fn link(&mut self, place: FrameSlice) -> Result<u16, Full> {
         if self.links.len() >= self.most_packets || self.chains.len() >= self.most_chains {
             return Err(Full);
         }
@@ -222,8 +222,8 @@ impl Coalescer {
             return self.begin(chain);
         };
         let slot = match self.find(&flow, inner) {
-            Found::Vacant(slot) => slot,
-            Found::Chain(number, slot) => {
+            FlowSlot::Vacant(slot) => slot,
+            FlowSlot::Chain(number, slot) => {
                 let number = usize::from(number);
                 if self.join(number, candidate, link, owner) {
                     self.latest = number;
@@ -245,7 +245,7 @@ impl Coalescer {
         self.chains.push(chain);
     }
 
-    /// Nothing that comes later passes a packet of `inner`'s flow.
+    /// Seals the chains of `inner`'s flow, so that no later packet passes it.
     fn seal(&mut self, inner: &Inner) {
         if inner.fragment == Fragment::Whole {
             return self.seal_unless(inner, |_| false);
@@ -260,7 +260,7 @@ impl Coalescer {
 
     fn seal_unless(&mut self, inner: &Inner, harmless: impl Fn(&Chain) -> bool) {
         let Some(flow) = Flow::of(inner) else { return };
-        let Found::Chain(number, _) = self.find(&flow, inner) else {
+        let FlowSlot::Chain(number, _) = self.find(&flow, inner) else {
             return;
         };
         if let Some(chain) = self.chains.get_mut(usize::from(number))
@@ -270,7 +270,7 @@ impl Coalescer {
         }
     }
 
-    fn find(&self, flow: &Flow, inner: &Inner) -> Found {
+    fn find(&self, flow: &Flow, inner: &Inner) -> FlowSlot {
         self.flows.find(inner.flow_hash(), |number| {
             let chain = self.chains.get(usize::from(number));
             chain.is_some_and(|chain| chain.is_of(flow))
@@ -280,9 +280,9 @@ impl Coalescer {
 
 impl Packet<'_> {
     /// Where the payloads lie that follow the header, in order; for a packet as it came, all of it.
-    pub fn pieces(&self) -> impl Iterator<Item = Place> {
+    pub fn pieces(&self) -> impl Iterator<Item = FrameSlice> {
         let header = self.header.len();
-        self.packets().map(move |place| Place {
+        self.packets().map(move |place| FrameSlice {
             frame: place.frame,
             len: place.len.saturating_sub(header as u16),
             start: place.start.saturating_add(header as u32),
@@ -290,7 +290,7 @@ impl Packet<'_> {
     }
 
     /// Where the packets lie that it is made of, each with the header that it came with.
-    pub fn packets(&self) -> impl Iterator<Item = Place> {
+    pub fn packets(&self) -> impl Iterator<Item = FrameSlice> {
         let mut next = self.first;
         std::iter::from_fn(move || {
             let link = self.links.get(usize::from(next))?;
@@ -301,8 +301,8 @@ impl Packet<'_> {
 }
 
 /// What a packet with this verdict leaves undone.
-fn unfinished(verdict: Transport) -> Offload {
-    let Transport::Partial { start, offset } = verdict else {
+fn unfinished(verdict: ChecksumState) -> Offload {
+    let ChecksumState::Partial { start, offset } = verdict else {
         return Offload::NONE;
     };
     let numbers = field::length(start).zip(field::length(offset));

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use crate::inner::Inner;
 use crate::{Family, checksum, field};
 
 /// The ECN codepoint of an IP header (RFC 3168 section 5).
@@ -64,10 +63,11 @@ pub const fn decapsulate(outer: Ecn, inner: Ecn) -> Result<Option<Ecn>, EcnError
     }
 }
 
-/// Writes the codepoint into `packet`, which `inner` describes; an IPv4 header checksum follows incrementally, so
-/// that a wrong one stays wrong. `false` when the two do not belong together, and nothing is written.
-pub fn set(packet: &mut [u8], inner: &Inner, ecn: Ecn) -> bool {
-    match inner.family {
+/// Writes the codepoint into `packet`, an IP packet of `family`; an IPv4 header checksum follows incrementally, so
+/// that a wrong one stays wrong. `false` where the header is
+/// cut off, and nothing is written.
+pub fn set(packet: &mut [u8], family: Family, ecn: Ecn) -> bool {
+    match family {
         Family::V4 => set_v4(packet, ecn).is_some(),
         Family::V6 => set_v6(packet, ecn).is_some(),
     }

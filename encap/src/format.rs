@@ -1,28 +1,8 @@
-//! The wire formats of the overlay and the address families they carry.
+//! The wire formats of the overlay.
 
 use std::fmt;
-use std::net::IpAddr;
 
-use crate::{ether, ipv4, ipv6, udp, vxlan};
-
-/// An IP version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
-}
-
-impl Family {
-    /// The family that `address` belongs to.
-    pub const fn of(address: IpAddr) -> Family {
-        match address {
-            IpAddr::V4(_) => Family::V4,
-            IpAddr::V6(_) => Family::V6,
-        }
-    }
-}
+use crate::{Family, ether, ipv4, ipv6, udp, vxlan};
 
 /// A wire format of the overlay: what flannel calls a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,7 +4,7 @@
 //! (`ip_options_fragment`), options that belong into the first fragment only are overwritten with no-operations in
 //! the others, so that all headers have one length.
 //!
-//! Whoever plans has finished the transport checksum before: a fragment cannot be finished.
+//! The caller finishes the transport checksum before: it cannot be finished in a fragment.
 
 use std::fmt;
 use std::ops::Range;

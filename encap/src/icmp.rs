@@ -9,8 +9,8 @@ use etherparse::icmpv4::DestUnreachableHeader;
 use etherparse::icmpv6::DestUnreachableCode;
 use etherparse::{Icmpv4Type, Icmpv6Type, IpDscp, IpHeaders, IpNumber, Ipv4Header, PacketBuilder};
 
-use crate::checksum::{ICMPV4, ICMPV6};
 use crate::inner::{Fragment, Inner};
+use crate::protocol::{self, ICMPV6};
 use crate::{Family, ipv4, ipv6};
 
 /// "There is no way to that destination": network unreachable, or no route to destination over IPv6.
@@ -24,7 +24,7 @@ pub fn net_unreachable(
     inner: &Inner,
     out: &mut [u8],
 ) -> Option<usize> {
-    let error = Error {
+    let error = ErrorTypes {
         v4: Icmpv4Type::DestinationUnreachable(DestUnreachableHeader::Network),
         v6: Icmpv6Type::DestinationUnreachable(DestUnreachableCode::NoRoute),
     };
@@ -40,7 +40,7 @@ pub fn too_big(
     mtu: u16,
     out: &mut [u8],
 ) -> Option<usize> {
-    let error = Error {
+    let error = ErrorTypes {
         v4: Icmpv4Type::DestinationUnreachable(DestUnreachableHeader::FragmentationNeeded {
             next_hop_mtu: mtu,
         }),
@@ -54,13 +54,13 @@ pub fn too_big(
 /// The longest error, bytes: IPv6's minimum MTU (RFC 4443 section 2.4 (c)).
 pub const MAX_ICMP: usize = 1280;
 
-/// One error in both families' words.
-struct Error {
+/// The types of one error in ICMP and ICMPv6.
+struct ErrorTypes {
     v4: Icmpv4Type,
     v6: Icmpv6Type,
 }
 
-impl Error {
+impl ErrorTypes {
     fn write(
         self,
         source: IpAddr,
@@ -140,7 +140,7 @@ fn to_many(address: IpAddr) -> bool {
 fn is_error(packet: &[u8], inner: &Inner) -> bool {
     let kind = packet.get(inner.transport).copied();
     match (inner.family, inner.protocol) {
-        (Family::V4, ICMPV4) => !kind.is_some_and(|kind| QUERIES_V4.contains(&kind)),
+        (Family::V4, protocol::ICMP) => !kind.is_some_and(|kind| QUERIES_V4.contains(&kind)),
         (Family::V6, ICMPV6) => {
             !kind.is_some_and(|kind| kind >= FIRST_INFORMATIONAL && kind != REDIRECT_V6)
         }

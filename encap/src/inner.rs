@@ -1,9 +1,11 @@
-//! What an inner packet is: addresses, length, ECN, fragment, transport, ports. Parsed once from untrusted bytes.
+//! What an inner packet is: addresses, length, ECN, fragment, transport, ports. Made by
+//! [`Inner::parse`].
 
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::{Ecn, Family, field, ipv4, ipv6};
+use crate::protocol::{DCCP, SCTP, TCP, UDP, UDP_LITE};
+use crate::{Ecn, Family, field};
 
 /// Which part of an IP packet these bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,7 +59,7 @@ pub enum Malformed {
 }
 
 impl Malformed {
-    /// One sentence for people.
+    /// One sentence for the operator.
     pub const fn gloss(self) -> &'static str {
         match self {
             Malformed::Short => "the packet is shorter than an IP header",
@@ -82,20 +84,6 @@ impl fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 impl Inner {
-    /// Understands the packet at the start of `bytes`. The IPv4 header checksum is left to the kernel, which drops
-    /// what fails it.
-    ///
-    /// # Errors
-    /// [`Malformed`] where the bytes are no IP packet, a jumbogram (RFC 2675) included.
-    pub fn parse(bytes: &[u8]) -> Result<Inner, Malformed> {
-        match version(bytes) {
-            Some(Family::V4) => ipv4::parse(bytes),
-            Some(Family::V6) => ipv6::parse(bytes),
-            None if bytes.is_empty() => Err(Malformed::Short),
-            None => Err(Malformed::Version),
-        }
-    }
-
     /// A hash of the flow, the same in both directions, spread over all 32 bits.
     ///
     /// Whole packets hash on addresses, protocol and ports. Fragments hash on addresses only, the first like the
@@ -111,15 +99,6 @@ impl Inner {
         // Addition forgets which end is which; the ends are mixed before it so that it forgets nothing else.
         let ends = end(self.source, source).wrapping_add(end(self.destination, destination));
         (mix(ends ^ protocol << 48) >> 32) as u32
-    }
-}
-
-/// The family named by the version nibble.
-pub(crate) fn version(bytes: &[u8]) -> Option<Family> {
-    match bytes.first()? >> 4 {
-        4 => Some(Family::V4),
-        6 => Some(Family::V6),
-        _ => None,
     }
 }
 
@@ -156,13 +135,6 @@ const fn mix(x: u64) -> u64 {
     let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ x >> 31
 }
-
-/// IANA protocol numbers whose headers begin with two ports.
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const DCCP: u8 = 33;
-const SCTP: u8 = 132;
-const UDP_LITE: u8 = 136;
 
 /// Stands for the protocol in a fragment's hash.
 const FRAGMENT: u64 = 0x100;

@@ -5,6 +5,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use etherparse::{IpAuthHeaderSlice, Ipv6FragmentHeaderSlice, Ipv6RawExtHeaderSlice};
 
 use crate::inner::{self, Fragment, Inner, Malformed};
+use crate::protocol::{
+    AUTHENTICATION, DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, NO_NEXT_HEADER, ROUTING,
+};
 use crate::{Ecn, Family, field};
 
 /// Parses a packet whose version nibble is 6.
@@ -132,11 +135,3 @@ const SEGMENTS_LEFT: usize = 3;
 
 /// Extension headers followed before a packet is given up: RFC 8200 section 4.1 names seven.
 const MAX_EXTENSIONS: usize = 8;
-
-/// IANA protocol numbers of extension headers.
-const HOP_BY_HOP: u8 = 0;
-const ROUTING: u8 = 43;
-const FRAGMENT: u8 = 44;
-const AUTHENTICATION: u8 = 51;
-const NO_NEXT_HEADER: u8 = 59;
-const DESTINATION_OPTIONS: u8 = 60;

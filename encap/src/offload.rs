@@ -1,7 +1,7 @@
 //! What a packet leaves undone: a checksum to finish, a super-packet to cut (`linux/virtio_net.h`).
 //!
-//! The kernel carries up to 64 KB of one flow under one header and leaves cutting and checksums to whoever sends it on
-//! a wire. [`Offload`] says what is left to do for one packet, in either direction: what we must do for a packet that
+//! The kernel carries up to 64 KB of one flow under one header and leaves cutting and checksums to the device that
+//! transmits it. [`Offload`] says what is left to do for one packet, in either direction: what we must do for a packet that
 //! was read, what the kernel shall do for a packet that we write.
 
 /// What is left to do for one packet.
@@ -9,7 +9,7 @@
 pub struct Offload {
     /// The transport checksum holds only the pseudo-header sum, and covers the bytes from `start` to the end.
     pub checksum: Option<Unfinished>,
-    /// The packet is really many.
+    /// The packet is a super-packet.
     pub cut: Option<Cut>,
 }
 
@@ -26,7 +26,7 @@ pub struct Unfinished {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// What is cut.
-    pub kind: Kind,
+    pub kind: GsoType,
     /// Payload bytes of each wire packet; the last may have fewer. Never 0.
     pub size: u16,
     /// Bytes of all headers. On a packet that the kernel handed over it is only a hint.
@@ -35,7 +35,7 @@ pub struct Cut {
 
 /// What a super-packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum GsoType {
     /// TCP over IPv4 (`VIRTIO_NET_HDR_GSO_TCPV4`).
     Tcp4,
     /// TCP over IPv6 (`VIRTIO_NET_HDR_GSO_TCPV6`).

@@ -6,11 +6,11 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use crate::checksum::Transport;
-use crate::inner::{self, Fragment, Inner, Malformed};
+use crate::inner::{Fragment, Inner, Malformed};
+use crate::transport::ChecksumState;
 use crate::{
-    Ecn, Family, Format, Mac, Vni, checksum, ether, field, ipv4, ipv6, udp as udp_header,
-    vxlan as vxlan_header,
+    Ecn, Family, Format, Mac, Vni, ether, field, ipv4, ipv6, parse, protocol, transport,
+    udp as udp_header, vxlan as vxlan_header,
 };
 
 /// Our end of the VXLAN.
@@ -35,7 +35,7 @@ pub enum Refusal {
     Vni,
     /// The frame is addressed to another station, or to many.
     DestinationMac,
-    /// The frame comes from our own MAC, from a group or from nobody.
+    /// The frame comes from our own MAC, from a group or from the zero MAC.
     SourceMac,
     /// The frame carries no IP, or announces another IP version than it carries.
     EtherType,
@@ -46,7 +46,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// One sentence for people.
+    /// One sentence for the operator.
     pub const fn gloss(self) -> &'static str {
         match self {
             Refusal::Short => "the datagram is shorter than its format's headers",
@@ -131,13 +131,13 @@ pub fn vxlan(datagram: &[u8], vtep: &Vtep) -> Result<Pulled, Refusal> {
 /// How many bytes the headers of `format` and the first inner packet's own length span, or `None` where there is no
 /// such length. It may be more or less than the datagram has.
 ///
-/// Read without judging anything else. It tells one inner super-packet from several datagrams in one buffer: if the
+/// Nothing else is checked. It distinguishes one inner super-packet from several datagrams in one buffer: if the
 /// span is the whole buffer, the `UDP_GRO` mark is the *inner* segment size and must not be cut by, since a pod
 /// controls the bytes at the cuts.
 pub fn inner_span(datagram: &[u8], format: Format) -> Option<usize> {
     let offset = format.header_len();
     let packet = datagram.get(offset..)?;
-    let len = match inner::version(packet)? {
+    let len = match parse::version(packet)? {
         Family::V4 => {
             let len = usize::from(field::u16(packet, ipv4::LENGTH)?);
             if len < ipv4::HEADER {
@@ -160,7 +160,7 @@ pub struct Outer<'a> {
     /// Outer ECN codepoint.
     pub ecn: Ecn,
     /// State of the outer UDP checksum.
-    pub checksum: Transport,
+    pub checksum: ChecksumState,
     /// The UDP payload.
     pub payload: &'a [u8],
 }
@@ -201,7 +201,7 @@ pub fn outer(packet: &[u8]) -> Result<Outer<'_>, NotADatagram> {
     if outer.fragment != Fragment::Whole {
         return Err(NotADatagram::Fragment);
     }
-    if outer.protocol != checksum::UDP {
+    if outer.protocol != protocol::UDP {
         return Err(NotADatagram::Protocol);
     }
     let datagram = packet.get(outer.transport..outer.len).unwrap_or_default();
@@ -213,7 +213,7 @@ pub fn outer(packet: &[u8]) -> Result<Outer<'_>, NotADatagram> {
         source: SocketAddr::new(outer.source, header.source),
         destination: SocketAddr::new(outer.destination, header.destination),
         ecn: outer.ecn,
-        checksum: checksum::transport(packet, &outer),
+        checksum: transport::checksum_state(packet, &outer),
         payload,
     })
 }

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::{Ecn, Family, Mac, Vni, checksum, ether, field, ipv4, ipv6, udp, vxlan};
+use crate::{Ecn, Family, Mac, Vni, checksum, ether, field, ipv4, ipv6, protocol, udp, vxlan};
 
 /// The bytes between the UDP header and the inner packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub fn outer(path: &Path, header: &Header, inner: &[u8]) -> Option<Outer> {
             field::put(ip, 0, [0x45, path.ecn as u8])?;
             field::put_u16(ip, ipv4::LENGTH, field::length(ipv4::HEADER + length)?)?;
             field::put_u16(ip, ipv4::IDENTIFICATION, path.identification)?;
-            field::put(ip, 8, [path.ttl, checksum::UDP])?;
+            field::put(ip, 8, [path.ttl, protocol::UDP])?;
             field::put(ip, 12, source.octets())?;
             field::put(ip, 16, destination.octets())?;
             ipv4::put_checksum(ip)?;
@@ -96,7 +96,7 @@ pub fn outer(path: &Path, header: &Header, inner: &[u8]) -> Option<Outer> {
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
             field::put(&mut bytes, 0, [0x60, (path.ecn as u8) << 4])?;
             field::put_u16(&mut bytes, ipv6::LENGTH, field::length(length)?)?;
-            field::put(&mut bytes, 6, [checksum::UDP, path.ttl])?;
+            field::put(&mut bytes, 6, [protocol::UDP, path.ttl])?;
             field::put(&mut bytes, 8, source.octets())?;
             field::put(&mut bytes, 24, destination.octets())?;
             ipv6::HEADER
@@ -110,7 +110,7 @@ pub fn outer(path: &Path, header: &Header, inner: &[u8]) -> Option<Outer> {
         checksum: 0,
     };
     let parts = [
-        checksum::pseudo(source, destination, checksum::UDP, length),
+        checksum::pseudo(source, destination, protocol::UDP, length),
         checksum::sum(&udp.emit()),
         checksum::sum(header.as_slice()),
         checksum::sum(inner),

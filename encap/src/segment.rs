@@ -1,6 +1,6 @@
 //! A super-packet cut into wire packets.
 //!
-//! The kernel hands over up to 64 KB of one flow under one header (TSO, USO). A [`Plan`] describes the cut: where
+//! The kernel hands over up to 64 KB of one flow under one header (TSO, USO). A [`SegmentPlan`] describes the cut: where
 //! each segment's payload lies in the super-packet, and what its header must be. Payload is never copied; a segment
 //! goes out as `[header][payload slice]`.
 //!
@@ -12,13 +12,14 @@ use std::fmt;
 use std::net::IpAddr;
 use std::ops::Range;
 
-use crate::checksum::{self, TCP, UDP};
+use crate::checksum;
 use crate::inner::{Fragment, Inner};
+use crate::protocol::{TCP, UDP};
 use crate::{Family, field, ipv4, ipv6, tcp, udp};
 
 /// How a super-packet is cut. Belongs to the packet that it was made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct SegmentPlan {
     family: Family,
     protocol: u8,
     /// Offset of the transport header.
@@ -73,7 +74,7 @@ impl std::error::Error for Unsegmentable {}
 ///
 /// # Errors
 /// [`Unsegmentable`] where it cannot be cut.
-pub fn plan(packet: &[u8], inner: &Inner, size: u16) -> Result<Plan, Unsegmentable> {
+pub fn plan(packet: &[u8], inner: &Inner, size: u16) -> Result<SegmentPlan, Unsegmentable> {
     if inner.fragment != Fragment::Whole {
         return Err(Unsegmentable::Fragment);
     }
@@ -91,7 +92,7 @@ pub fn plan(packet: &[u8], inner: &Inner, size: u16) -> Result<Plan, Unsegmentab
     if size == 0 {
         return Err(Unsegmentable::ZeroSize);
     }
-    let plan = Plan {
+    let plan = SegmentPlan {
         family: inner.family,
         protocol: inner.protocol,
         transport: inner.transport,
@@ -111,7 +112,7 @@ pub fn plan(packet: &[u8], inner: &Inner, size: u16) -> Result<Plan, Unsegmentab
     }
 }
 
-impl Plan {
+impl SegmentPlan {
     /// Segments, at least 1 and at most [`MAX_SEGMENTS`].
     pub fn count(&self) -> usize {
         (self.len - self.header).div_ceil(self.size.into()).max(1)
@@ -186,7 +187,7 @@ impl Plan {
 /// from.
 #[derive(Clone, Copy, Debug)]
 pub struct Headers {
-    plan: Plan,
+    plan: SegmentPlan,
     identification: u16,
     sequence: u32,
     /// The word that ends in the TCP flags.
@@ -200,7 +201,7 @@ pub struct Headers {
 impl Headers {
     /// Writes segment `i`'s complete header at the start of `out` and returns its length.
     ///
-    /// `None` where there is no such segment, `out` is shorter than [`Plan::header_len`], or `packet` is not the one
+    /// `None` where there is no such segment, `out` is shorter than [`SegmentPlan::header_len`], or `packet` is not the one
     /// that was planned.
     pub fn write(&self, packet: &[u8], i: usize, out: &mut [u8]) -> Option<usize> {
         let plan = &self.plan;
@@ -306,7 +307,7 @@ fn transport_header(protocol: u8, segment: &[u8]) -> Option<usize> {
     }
 }
 
-/// The longest header that is segmented, bytes: a buffer of this size always suffices for [`Plan::header`]. IPv4 and
+/// The longest header that is segmented, bytes: a buffer of this size always suffices for [`SegmentPlan::header`]. IPv4 and
 /// TCP with all their options come to 120; IPv6 keeps 156 for extension headers.
 pub const MAX_HEADER: usize = 256;
 

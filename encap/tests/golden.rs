@@ -7,13 +7,15 @@
     missing_docs
 )]
 
+use encap::protocol::{ICMP, TCP, UDP};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::net::IpAddr;
 
-use encap::checksum::{self, Transport};
+use encap::checksum;
 use encap::pull::{self, Outer, Vtep};
 use encap::push::{self, Path};
+use encap::transport::{self, ChecksumState};
 use encap::{Ecn, Family, Fragment, Inner, Mac, Vni};
 use pcap_file::pcap::PcapReader;
 
@@ -32,7 +34,7 @@ fn capture(name: &str) -> Vec<Vec<u8>> {
 
 /// The outer headers that we would make are the captured ones, but for IPv4 identification and DF.
 fn outer_is_ours(packet: &[u8], outer: &Outer<'_>, header: &push::Header, inner: &[u8]) {
-    assert_eq!(outer.checksum, Transport::Valid);
+    assert_eq!(outer.checksum, ChecksumState::Valid);
     assert_eq!(outer.payload, [header.as_slice(), inner].concat());
     let path = Path {
         source: outer.source,
@@ -56,7 +58,7 @@ fn outer_is_ours(packet: &[u8], outer: &Outer<'_>, header: &push::Header, inner:
 fn inner_is_as_described(inners: &[(Inner, Vec<u8>)]) {
     let pods: [IpAddr; 2] = ["10.244.1.2".parse().unwrap(), "10.244.2.2".parse().unwrap()];
     let protocols: BTreeSet<u8> = inners.iter().map(|(inner, _)| inner.protocol).collect();
-    assert_eq!(protocols, BTreeSet::from([1, 6, 17]));
+    assert_eq!(protocols, BTreeSet::from([ICMP, TCP, UDP]));
     assert!(
         inners
             .iter()
@@ -76,16 +78,20 @@ fn inner_is_as_described(inners: &[(Inner, Vec<u8>)]) {
         );
         let whole = inner.fragment == Fragment::Whole;
         let expected = if whole {
-            Transport::Valid
+            ChecksumState::Valid
         } else {
-            Transport::Unknown
+            ChecksumState::Unknown
         };
-        assert_eq!(checksum::transport(bytes, inner), expected, "{inner:?}");
+        assert_eq!(
+            transport::checksum_state(bytes, inner),
+            expected,
+            "{inner:?}"
+        );
         assert_eq!(
             checksum::ipv4_header(&bytes[..inner.transport]).to_be_bytes(),
             bytes[10..12]
         );
-        if inner.protocol == 6 && inner.destination == pods[1] {
+        if inner.protocol == TCP && inner.destination == pods[1] {
             tcp += inner.len - inner.transport - usize::from(bytes[inner.transport + 12] >> 4) * 4;
         }
     }

@@ -53,11 +53,28 @@ pub enum Reply {
     Error(String),
 }
 
+/// Something that is wrong: a row of `docs/problems.md`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// The stable name of this kind of problem.
+    pub code: String,
+    /// What it concerns: a path, an interface, an address, a node. Empty where the code says all.
+    pub subject: String,
+    /// When it appeared, in Unix seconds.
+    pub since: u64,
+    /// `error` or `warning`.
+    pub severity: String,
+    /// What is wrong and what it causes.
+    pub sentence: String,
+    /// What to do.
+    pub remedy: String,
+}
+
 /// The node at a glance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// What is wrong, in words with the remedy; empty when all is well.
-    pub problems: Vec<String>,
+    /// What is wrong; empty when all is well.
+    pub problems: Vec<Problem>,
     /// Tartan's version.
     pub version: String,
     /// The node's name.

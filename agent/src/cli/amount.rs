@@ -1,4 +1,4 @@
-//! Times and sizes as people say them.
+//! Formats times, sizes and rates for the tables.
 
 /// Seconds in the two largest units: `3 d 4 h`, `59 s`.
 pub(super) fn duration(seconds: u64) -> String {
@@ -25,7 +25,7 @@ pub(super) fn bytes(count: u64) -> String {
     let mut size = count as f64;
     let mut units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"].into_iter();
     let mut unit = "B";
-    // 1023.5 and more would be printed as 1024.
+    // 1023.5 and more would round to 1024.
     while size >= 1023.5 {
         let Some(larger) = units.next() else { break };
         size /= 1024.0;
@@ -61,19 +61,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_have_two_units() {
-        let said = [0, 59, 60, 3_599, 3_600, 90_061].map(duration);
+    fn durations_have_at_most_two_units() {
+        let message = [0, 59, 60, 3_599, 3_600, 90_061].map(duration);
         assert_eq!(
-            said,
+            message,
             ["0 s", "59 s", "1 min", "59 min 59 s", "1 h", "1 d 1 h"]
         );
     }
 
     #[test]
     fn sizes_have_three_figures() {
-        let said = [0, 1023, 1024, 10_240, 1_048_000, 1_300_000_000, u64::MAX].map(bytes);
+        let message = [0, 1023, 1024, 10_240, 1_048_000, 1_300_000_000, u64::MAX].map(bytes);
         assert_eq!(
-            said,
+            message,
             [
                 "0 B", "1023 B", "1.00 KiB", "10.0 KiB", "1023 KiB", "1.21 GiB", "16.0 EiB"
             ]
@@ -81,10 +81,10 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_told_as_networks_tell_them() {
-        let said = [1, 1_000, 1_500_000, 10_000_000, 2_500_000_000].map(bits);
+    fn rates_have_decimal_units() {
+        let message = [1, 1_000, 1_500_000, 10_000_000, 2_500_000_000].map(bits);
         assert_eq!(
-            said,
+            message,
             [
                 "1 bit/s",
                 "1 kbit/s",

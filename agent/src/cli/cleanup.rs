@@ -1,30 +1,31 @@
-//! `tartan cleanup`: what a stopped agent left is taken away.
+//! `tartan cleanup`: removes what a stopped agent left on the host.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
 use super::run::runtime;
-use super::{OK, PROBLEM, Place, complain_with_causes, print};
+use super::{OK, PROBLEM, RootArg, complain_with_causes, print};
 use crate::config::{NodeConfig, RunArgs};
 use crate::host::{Outcome, Traces, cleanup};
 use crate::keeper::LOCK_FILE;
 use crate::keeper::lock::{Lock, LockError};
+use crate::problems::HostProblem;
 use crate::service::take_service_lock;
 
 /// Arguments of `tartan cleanup`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct CleanupArgs {
     #[command(flatten)]
-    pub(super) place: Place,
-    /// Name of the tunnel device [default: device-name of tartan.toml, or tartan0]
+    pub(super) root_arg: RootArg,
+    /// Remove the tunnel device of this name [default: device-name of tartan.toml, or tartan0]
     #[arg(long, env = "TARTAN_DEVICE_NAME", value_name = "NAME")]
     device_name: Option<String>,
 }
 
 pub(super) fn execute(args: &CleanupArgs, root: Option<PathBuf>) -> u8 {
     let traces = traces(args, root);
-    // A running agent would put back what it misses. The locks are held meanwhile, so none starts.
+    // A running agent would restore what is removed. While this process holds the locks, no agent starts.
     let _locks = match lock(&traces) {
         Ok(locks) => locks,
         Err(error) => {
@@ -42,7 +43,7 @@ pub(super) fn execute(args: &CleanupArgs, root: Option<PathBuf>) -> u8 {
     let outcomes = runtime.block_on(cleanup(&traces));
     let text: String = outcomes
         .iter()
-        .map(|outcome| format!("{outcome}\n"))
+        .map(|outcome| format!("{}\n", line(outcome)))
         .collect();
     print(if outcomes.is_empty() {
         "nothing to clean up\n"
@@ -55,7 +56,15 @@ pub(super) fn execute(args: &CleanupArgs, root: Option<PathBuf>) -> u8 {
     if failed { PROBLEM } else { OK }
 }
 
-/// A broken configuration file must not keep anybody from cleaning up: then the flags and defaults count.
+/// What became of one trace, with the remedy where it could not be removed.
+fn line(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Failed { error, .. } => format!("{outcome}: {}", HostProblem::of(error).remedy),
+        Outcome::Removed(_) | Outcome::Kept { .. } => outcome.to_string(),
+    }
+}
+
+/// A broken configuration file must not prevent a cleanup: then the flags and the defaults apply.
 fn traces(args: &CleanupArgs, root: Option<PathBuf>) -> Traces {
     let given = RunArgs {
         root: root.clone(),
@@ -83,7 +92,7 @@ fn traces(args: &CleanupArgs, root: Option<PathBuf>) -> Traces {
     }
 }
 
-/// No run directory, no agent, and none is made for the lock's sake.
+/// Without a run directory no agent runs, and none is created for the locks.
 fn lock(traces: &Traces) -> Result<Option<(Lock, Lock)>, LockError> {
     let run_dir = traces.run_dir.path();
     if !run_dir.exists() {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use super::{OK, Output, PROBLEM, Place, complain_with_causes, json, print};
+use super::{OK, Output, PROBLEM, RootArg, complain_with_causes, json, print};
 use crate::cni::chain::CONF_DIR;
 use crate::cni::conf_dir::OUR_PLUGIN;
 use crate::cni::install::{CniError, Deed, Done, Plan, install};
@@ -29,7 +29,7 @@ enum Verb {
 #[derive(Args, Clone, Debug)]
 struct Common {
     #[command(flatten)]
-    place: Place,
+    root_arg: RootArg,
     /// Where runtimes look for plugins [default: ROOT/opt/cni/bin]
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
@@ -112,7 +112,7 @@ fn removal(args: UninstallArgs, before: Option<PathBuf>) -> Removal {
 
 impl Common {
     fn root(&self, before: Option<PathBuf>) -> PathBuf {
-        let root = super::root(before, self.place.root.clone());
+        let root = super::root(before, self.root_arg.root.clone());
         let root = root.unwrap_or_else(|| PathBuf::from("/"));
         // The plugin is run in other directories than this one.
         std::path::absolute(&root).unwrap_or(root)

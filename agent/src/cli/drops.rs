@@ -1,11 +1,11 @@
-//! `tartan drops`: every packet's fate, and whether the count of them agrees.
+//! `tartan drops`: the drop counters, and per worker whether every packet is accounted for.
 
 use dataplane::limits::{ICMP_BURST, ICMP_EVERY};
 
 use super::table::{Column, render as table};
 use crate::api::wire::{Drops, Flow};
 
-/// The counts as text; reasons that counted nothing are left out.
+/// The counters as text, without reasons that are zero.
 pub(super) fn render(drops: &Drops) -> String {
     let counted: Vec<_> = drops
         .reasons
@@ -41,7 +41,7 @@ pub(super) fn render(drops: &Drops) -> String {
     text
 }
 
-/// The senders who were not told of every drop.
+/// The ICMP errors that the rate limit suppressed.
 fn unanswered(drops: &Drops) -> String {
     let every = ICMP_EVERY.as_millis();
     let count: u64 = drops.workers.iter().map(|worker| worker.unanswered).sum();
@@ -51,7 +51,7 @@ fn unanswered(drops: &Drops) -> String {
         _ => "ICMP errors were",
     };
     format!(
-        "{count} {errors} not sent: a sender gets {ICMP_BURST} at once, then one every {every} ms\n"
+        "{count} {errors} not sent: Tartan sends a source {ICMP_BURST} at once, then one every {every} ms\n"
     )
 }
 
@@ -120,7 +120,7 @@ mod tests {
     use crate::api::wire::{KernelCounter, Reason, Worker};
 
     #[test]
-    fn reasons_law_and_kernel_counters() {
+    fn reasons_workers_and_kernel_counters_are_printed() {
         let reason = |name: &str, direction: &str, count| Reason {
             reason: name.into(),
             direction: direction.into(),
@@ -159,7 +159,7 @@ mod tests {
 REASON       DIRECTION  COUNT  MEANING
 UnknownPeer  inbound        2  why
 NotOurs      inbound        1  why
-7 ICMP errors were not sent: a sender gets 32 at once, then one every 10 ms
+7 ICMP errors were not sent: Tartan sends a source 32 at once, then one every 10 ms
 
 WORKER  DIRECTION  RECEIVED  ORIGINATED  SENT  DELIVERED  DROPPED  HELD  BALANCE
      0  outbound          0           0     0          0        0     0        0

@@ -1,8 +1,8 @@
 //! The command line: `tartan run` and the commands that ask a running agent.
 //!
-//! Exit codes: 0 ok, 1 a problem was found (printed, or the agent's refusal), 2 usage or configuration (what
-//! only an edit mends: not a file that may come yet, nor a list of nodes that may be right yet), 3 no agent
-//! answers.
+//! Exit codes: 0 ok; 1 a problem was found and printed, or the agent refused the request; 2 the command line or the
+//! configuration is wrong, and only an edit corrects it (a missing file or a refused list of nodes is 1, because it
+//! may still change); 3 no agent answers.
 
 mod amount;
 mod cleanup;
@@ -31,7 +31,7 @@ use crate::api::wire::Request;
 use crate::causes::causes;
 use crate::config::RunArgs;
 
-/// Everything is well.
+/// No problem was found.
 pub const OK: u8 = 0;
 /// A problem was found.
 pub const PROBLEM: u8 = 1;
@@ -40,7 +40,7 @@ pub const USAGE: u8 = 2;
 /// No agent answers.
 pub const UNREACHABLE: u8 = 3;
 
-/// Parses the process's arguments, does what they say, and returns the exit code.
+/// Parses the process's arguments, executes the command, and returns the exit code.
 pub fn main() -> ExitCode {
     ExitCode::from(execute(Cli::parse()))
 }
@@ -49,12 +49,12 @@ pub fn main() -> ExitCode {
 #[command(
     name = "tartan",
     version,
-    about = "Pod networks between nodes, in user space, in flannel's udp and vxlan formats",
+    about = "Carries pod packets between nodes in user space, in flannel's udp and vxlan formats",
     after_help = EXAMPLES,
     disable_help_subcommand = true,
 )]
 struct Cli {
-    /// Directory that every path hangs off, to have several nodes on one host [default: /]
+    /// Use the agent files below DIR; several agents can share a host [default: /]
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
     #[command(subcommand)]
@@ -63,25 +63,25 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Run the agent of this node in the foreground
+    /// Run this node's agent in the foreground
     #[command(after_help = RUN_EXAMPLES)]
     Run(Box<RunArgs>),
-    /// The node at a glance; problems first
+    /// Print the state of this node, problems first
     Status(Query),
-    /// The other nodes: format, addresses, path MTU, traffic, and who was refused
+    /// List the other nodes with format, addresses, path MTU and traffic, and refused sources
     Peers(Query),
-    /// Which node owns which prefix, and what bypasses the overlay
+    /// List which node owns which prefix, and kernel routes that bypass the overlay
     Routes(Query),
-    /// Who is delivered to on this node
+    /// List the pods and prefixes that this node delivers to
     Pods(Query),
-    /// Why packets were dropped, and whether every packet is accounted for
+    /// Print how many packets were dropped and why, and check that every packet is accounted for
     Drops(Query),
-    /// Install the CNI plugin for container runtimes, or take it away
+    /// Install or uninstall the CNI plugin for container runtimes
     Cni(cni::CniArgs),
-    /// Remove every trace of a stopped agent: device, routes, settings, files
+    /// Remove what a stopped agent left on the host: device, routes, settings, files
     #[command(after_help = CLEANUP_NOTE)]
     Cleanup(cleanup::CleanupArgs),
-    /// The child of `tartan run`, started by it alone
+    /// Run the service; `tartan run` starts it as its child
     #[command(hide = true)]
     Service {
         /// The arguments of `tartan run`, from its name on.
@@ -93,24 +93,24 @@ enum Command {
 #[derive(Args, Debug)]
 struct Query {
     #[command(flatten)]
-    place: Place,
-    /// How to print
+    root_arg: RootArg,
+    /// Select the output form
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
 }
 
 #[derive(Args, Clone, Debug)]
-struct Place {
-    /// Directory that every path of the agent hangs off [default: /]
+struct RootArg {
+    /// Use the agent files below DIR [default: /]
     #[arg(long, env = ROOT_VARIABLE, value_name = "DIR")]
     root: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// For people
+    /// Aligned columns for a terminal
     Table,
-    /// For scripts: field names are an interface, numbers are exact
+    /// JSON for scripts, with stable field names and exact numbers
     Json,
 }
 
@@ -144,17 +144,17 @@ fn execute(cli: Cli) -> u8 {
             let render = |pods: &_| pods::render(pods, unix_now());
             ask(&query, before, &Request::Pods, render, pods::problem)
         }
-        // A drop is a packet's rightful fate: no problem in itself.
+        // A drop alone is not a problem.
         Command::Drops(query) => ask(&query, before, &Request::Drops, drops::render, |_| false),
         Command::Cni(args) => cni::execute(args, before),
         Command::Cleanup(args) => {
-            let root = root(before, args.place.root.clone());
+            let root = root(before, args.root_arg.root.clone());
             cleanup::execute(&args, root)
         }
     }
 }
 
-/// The service parses what its keeper was given: one meaning of every argument.
+/// Parses the arguments that the keeper passed on: those of `tartan run`.
 fn service(arguments: Vec<OsString>) -> u8 {
     let own_name = OsString::from("tartan");
     match Cli::try_parse_from([own_name].into_iter().chain(arguments)) {
@@ -163,7 +163,7 @@ fn service(arguments: Vec<OsString>) -> u8 {
             command: Command::Run(args),
         }) => run::service(with_root(*args, root)),
         Ok(_) => {
-            complain("`tartan service` is started by `tartan run` alone; use `tartan run`");
+            complain("only `tartan run` starts `tartan service`; use `tartan run`");
             USAGE
         }
         Err(error) => {
@@ -180,7 +180,7 @@ fn ask<T: DeserializeOwned>(
     render: impl Fn(&T) -> String,
     problem: impl Fn(&T) -> bool,
 ) -> u8 {
-    let root = root(before, query.place.root.clone()).unwrap_or_else(|| PathBuf::from("/"));
+    let root = root(before, query.root_arg.root.clone()).unwrap_or_else(|| PathBuf::from("/"));
     let value = match call(&RunDir::under(&root).socket(), request) {
         Ok(value) => value,
         Err(error) => {
@@ -211,7 +211,7 @@ fn ask<T: DeserializeOwned>(
     if problem(&answer) { PROBLEM } else { OK }
 }
 
-/// `--root` stands before or after the command; a flag anywhere beats the variable.
+/// Accepts `--root` before or after the command. A flag overrides the variable.
 fn root(before: Option<PathBuf>, after: Option<PathBuf>) -> Option<PathBuf> {
     let variable = std::env::var_os(ROOT_VARIABLE).map(PathBuf::from);
     match (before, after) {
@@ -226,13 +226,13 @@ fn with_root(mut args: RunArgs, before: Option<PathBuf>) -> RunArgs {
 }
 
 fn json(value: &Value) -> String {
-    // A value that came as JSON goes as JSON.
+    // A value that was read from JSON can always be written as JSON.
     serde_json::to_string_pretty(value)
         .map(|text| text + "\n")
         .unwrap_or_default()
 }
 
-/// Writes to standard output; a reader that left (`| head`) is no error.
+/// Writes to standard output. A closed pipe (`| head`) is not an error.
 fn print(text: impl AsRef<str>) {
     let written = io::stdout().lock().write_all(text.as_ref().as_bytes());
     if let Err(error) = written.and_then(|()| io::stdout().flush())
@@ -243,7 +243,7 @@ fn print(text: impl AsRef<str>) {
 }
 
 fn complain(what: impl std::fmt::Display) {
-    // Nobody is left to be told when standard error is gone.
+    // If standard error is closed, the error cannot be reported.
     let _ = writeln!(io::stderr().lock(), "tartan: {what}");
 }
 
@@ -267,29 +267,31 @@ const ROOT_VARIABLE: &str = "TARTAN_ROOT";
 const EXAMPLES: &str = "\
 Examples:
   tartan run --net-conf net-conf.json --node-file nodes.toml   run this node
-  tartan status                                                is all well?
-  tartan peers -o json | jq '.peers[].path_mtu'                for scripts
-  tartan --root /srv/node2 status                              a second node on this host
+  tartan status                                                print the node's state
+  tartan peers -o json | jq '.peers[].path_mtu'                read one field in a script
+  tartan --root /srv/node2 status                              ask a second agent on this host
 
-Exit codes: 0 ok, 1 a problem was found, 2 usage or configuration, 3 no agent answers.";
+Exit codes: 0 ok, 1 a problem was found, 2 wrong command line or configuration, 3 no agent answers.";
 
 const RUN_EXAMPLES: &str = "\
 net-conf.json, as flannel reads it:
   {\"Network\": \"10.244.0.0/16\", \"Backend\": {\"Type\": \"vxlan\"}}
 
-nodes.toml, one entry per node, this one included; the same file on every node:
+nodes.toml, one entry for each node, including this one; the same file on every node:
   [[node]]
   name = \"node1\"
   subnets = [\"10.244.1.0/24\"]
   public-ip = \"192.0.2.1\"
 
 Each flag is also a key of ROOT/etc/tartan/tartan.toml and a TARTAN_* variable.
-A flag beats the variable, the variable beats the file. SIGTERM stops the
-agent; the next start adopts what it left, `tartan cleanup` removes it.";
+A flag overrides its variable, and a variable overrides the file. SIGTERM stops
+the agent. The next start adopts what it left on the host, and `tartan cleanup`
+removes it.";
 
 const CLEANUP_NOTE: &str = "\
-Stop the agent first. Works after a SIGKILL too. A setting that somebody
-changed after Tartan did is left as it is.";
+Stop the agent first. The command also cleans up after an agent that was killed.
+It does not restore a kernel setting that another program has changed since
+Tartan changed it.";
 
 #[cfg(test)]
 mod tests;

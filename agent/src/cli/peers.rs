@@ -1,4 +1,4 @@
-//! `tartan peers`: the other nodes, and who was refused that could be one.
+//! `tartan peers`: the other nodes, and refused sources that a change of the list of nodes would accept.
 
 use super::amount::bytes;
 use super::table::{Column, list, render as table};
@@ -35,7 +35,7 @@ pub(super) fn render(peers: &Peers) -> String {
         ]
     });
     let mut text = match peers.peers.len() {
-        0 => "no peers: the list of nodes holds only this one\n".to_owned(),
+        0 => "no peers: the list of nodes has only this node\n".to_owned(),
         _ => table(&columns, rows),
     };
     if !peers.refused_sources.is_empty() {
@@ -45,7 +45,7 @@ pub(super) fn render(peers: &Peers) -> String {
     text
 }
 
-/// Whether somebody is refused whom a setting would accept.
+/// Whether a source was refused that a change of the list of nodes would accept.
 pub(super) fn problem(peers: &Peers) -> bool {
     !peers.refused_sources.is_empty()
 }
@@ -56,7 +56,7 @@ fn macs(peer: &Peer) -> Vec<&String> {
     macs
 }
 
-/// In the order of the addresses.
+/// The path MTU to each address, in the order of the addresses.
 fn path_mtu(peer: &Peer) -> String {
     let one = |mtu: Option<u16>| mtu.map_or("-".to_owned(), |mtu| mtu.to_string());
     match peer.public_ipv6 {
@@ -67,10 +67,10 @@ fn path_mtu(peer: &Peer) -> String {
 
 fn refused(peers: &Peers) -> String {
     let columns = [
-        Column::Words("REFUSED FROM"),
-        Column::Words("SPEAKING AS"),
-        Column::Number("SEEN"),
-        Column::Words("WHAT TO DO"),
+        Column::Words("OUTER SOURCE"),
+        Column::Words("INNER SOURCE"),
+        Column::Number("REFUSED"),
+        Column::Words("REMEDY"),
     ];
     let rows = peers.refused_sources.iter().map(|source| {
         vec![
@@ -89,7 +89,7 @@ mod tests {
     use crate::api::wire::RefusedSource;
 
     #[test]
-    fn peers_and_refused_sources() {
+    fn peers_and_refused_sources_are_printed() {
         let peers = Peers {
             peers: vec![Peer {
                 name: "node2".into(),
@@ -123,8 +123,8 @@ mod tests {
 PEER   ADDRESS    FORMAT  SUBNETS                       VTEP MAC           PATH MTU  TX PACKETS  TX BYTES  RX PACKETS  RX BYTES  REFUSED
 node2  192.0.2.2  udp     10.244.2.0/24, 10.244.9.0/24  0a:74:c0:00:02:02      1500          12  4.00 KiB          11     999 B        1
 
-REFUSED FROM  SPEAKING AS  SEEN  WHAT TO DO
-192.0.2.77    10.244.2.5      3  do this
+OUTER SOURCE  INNER SOURCE  REFUSED  REMEDY
+192.0.2.77    10.244.2.5          3  do this
 "
         );
         let dual = Peer {

@@ -1,4 +1,4 @@
-//! `tartan pods`: who is delivered to on this node.
+//! `tartan pods`: the pods and prefixes that this node delivers to.
 
 use std::net::IpAddr;
 
@@ -35,17 +35,17 @@ pub(super) fn render(pods: &Pods, now: u64) -> String {
     text.push_str(&table(&columns, rows.chain(routed)));
     if !pods.kernel_prefixes.is_empty() {
         text.push_str(&format!(
-            "\n{KERNEL_ROUTED}: the kernel leads there, and so does Tartan; who is behind it another plugin knows\n"
+            "\n{KERNEL_ROUTED}: the kernel routes this prefix to another plugin's interface, and Tartan delivers to it\n"
         ));
     }
     if pods.pods.iter().any(|pod| pod.state == PodState::Leaving) {
         text.push_str(
-            "\nleaving: the interface is gone; if no runtime deletes the pod, its addresses are freed after a while (reclaim-after)\n",
+            "\nleaving: the interface is gone; if no runtime deletes the pod, Tartan frees its addresses after the time of reclaim-after\n",
         );
     }
     if pods.pods.iter().any(is_stranded) {
         text.push_str(
-            "\nstranded: the address lies in no subnet of this node any more, so peers send it elsewhere; delete and \
+            "\nstranded: the address is in no subnet of this node, so peers do not send packets for it here; delete and \
              recreate the pod\n",
         );
     }
@@ -56,7 +56,7 @@ pub(super) fn render(pods: &Pods, now: u64) -> String {
             .map(|refused| vec![refused.file.clone(), refused.reason.clone()]);
         text.push('\n');
         text.push_str(&table(
-            &[Column::Words("REFUSED RECORD"), Column::Words("WHY")],
+            &[Column::Words("REFUSED RECORD"), Column::Words("REASON")],
             rows,
         ));
     }
@@ -73,7 +73,7 @@ fn row(pod: &Pod, now: u64) -> Vec<String> {
     vec![
         pod.pod.clone().unwrap_or_else(|| "-".to_owned()),
         list(pod.addresses.iter().map(|net| address(pod, net.addr()))),
-        word(pod.state).to_owned(),
+        state_name(pod.state).to_owned(),
         pod.host_ifname.clone(),
         short(&pod.container),
         pod.ifname.clone(),
@@ -84,7 +84,7 @@ fn row(pod: &Pod, now: u64) -> Vec<String> {
     ]
 }
 
-fn word(state: PodState) -> &'static str {
+fn state_name(state: PodState) -> &'static str {
     match state {
         PodState::Reserved => "reserved",
         PodState::Attached => "attached",
@@ -118,12 +118,12 @@ fn is_stranded(pod: &Pod) -> bool {
     !pod.stranded.is_empty()
 }
 
-/// Container ids have 64 hexadecimal digits; twelve tell them apart, as every runtime's tools show them.
+/// The first twelve of a container id's 64 hexadecimal digits, as the runtimes' tools print them.
 fn short(container: &str) -> String {
     container.chars().take(12).collect()
 }
 
-/// The state of a prefix that no attachment of ours is.
+/// The state of a prefix that the kernel routes and no attachment of this node has.
 const KERNEL_ROUTED: &str = "kernel-routed";
 
 #[cfg(test)]
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_prefixes_and_refused_records() {
+    fn pods_prefixes_and_refused_records_are_printed() {
         let mut busy = pod(&["10.244.1.2/32"]);
         busy.traffic = Some(PodTraffic {
             sent_packets: 3,
@@ -179,9 +179,9 @@ POD            ADDRESSES        STATE          HOST INTERFACE  CONTAINER     INT
 default/web-0  10.244.1.2       attached       tt0123456789    0123456789ab  eth0       300 B  2.00 MiB  10 Mbit/s received  1 min 30 s
 -              10.244.1.128/25  kernel-routed  -               -             -              -         -  -                   -
 
-kernel-routed: the kernel leads there, and so does Tartan; who is behind it another plugin knows
+kernel-routed: the kernel routes this prefix to another plugin's interface, and Tartan delivers to it
 
-REFUSED RECORD  WHY
+REFUSED RECORD  REASON
 x:eth0.json     truncated
 "
         );
@@ -191,7 +191,7 @@ x:eth0.json     truncated
     }
 
     #[test]
-    fn a_stranded_address_is_marked_and_the_remedy_named() {
+    fn a_stranded_address_is_marked_and_its_remedy_named() {
         let mut pods = Pods {
             pods: vec![pod(&["10.244.9.2/32", "fd00:1::2/128"])],
             ..Pods::default()
@@ -202,7 +202,7 @@ x:eth0.json     truncated
         let text = render(&pods, 1001);
         assert!(text.contains("10.244.9.2 (stranded), fd00:1::2"), "{text}");
         assert!(
-            text.contains("\nstranded: the address lies in no subnet")
+            text.contains("\nstranded: the address is in no subnet")
                 && text.contains("recreate the pod"),
             "{text}"
         );
@@ -210,7 +210,7 @@ x:eth0.json     truncated
     }
 
     #[test]
-    fn what_leaves_is_told_what_becomes_of_it() {
+    fn a_leaving_pod_is_explained_and_no_problem() {
         let mut pods = Pods {
             pods: vec![pod(&["10.244.1.2/32"])],
             ..Pods::default()
@@ -218,9 +218,9 @@ x:eth0.json     truncated
         pods.pods[0].state = PodState::Leaving;
         let text = render(&pods, 1001);
         assert!(
-            text.contains(" leaving ") && text.contains("freed after a while"),
+            text.contains(" leaving ") && text.contains("frees its addresses after"),
             "{text}"
         );
-        assert!(!problem(&pods), "a runtime may be at it");
+        assert!(!problem(&pods), "a runtime may be deleting it");
     }
 }

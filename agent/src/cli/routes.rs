@@ -1,4 +1,4 @@
-//! `tartan routes`: which node owns which prefix, and what goes beside the overlay.
+//! `tartan routes`: which node owns which prefix, and which kernel routes bypass the overlay.
 
 use super::table::{Column, or_dash, render as table};
 use crate::api::wire::{RouteKind, Routes};
@@ -16,11 +16,11 @@ pub(super) fn render(routes: &Routes) -> String {
         let note = match route.kind {
             RouteKind::Peer => "",
             RouteKind::NoWay => {
-                "NO WAY: this node has no public address of that family; see public-ipv6"
+                "UNREACHABLE: this node has no public address of that family; see public-ipv6"
             }
             RouteKind::Own => "this node",
             RouteKind::Bypass => {
-                "BYPASS: a route of the kernel takes these past the overlay; remove it"
+                "BYPASS: a kernel route sends these packets around the overlay; remove it"
             }
         };
         vec![
@@ -34,7 +34,7 @@ pub(super) fn render(routes: &Routes) -> String {
     table(&columns, rows)
 }
 
-/// Whether something bypasses the overlay, or cannot be reached through it.
+/// Whether a kernel route bypasses the overlay, or a prefix cannot be reached through it.
 pub(super) fn problem(routes: &Routes) -> bool {
     let wrong = [RouteKind::Bypass, RouteKind::NoWay];
     routes
@@ -49,7 +49,7 @@ mod tests {
     use crate::api::wire::Route;
 
     #[test]
-    fn own_peers_and_bypassing_prefixes() {
+    fn own_peer_and_bypassed_prefixes_are_printed() {
         let route = |prefix: &str, kind, via: &str, format: &str, node: &str| Route {
             prefix: prefix.parse().unwrap(),
             kind,
@@ -92,8 +92,8 @@ mod tests {
 PREFIX         OWNER  VIA          FORMAT  NOTE
 10.244.1.0/24  node1  tartan0      -       this node
 10.244.2.0/24  node2  192.0.2.2    vxlan
-10.244.2.8/32  -      eth1         -       BYPASS: a route of the kernel takes these past the overlay; remove it
-10.244.3.0/24  node3  2001:db8::3  vxlan   NO WAY: this node has no public address of that family; see public-ipv6
+10.244.2.8/32  -      eth1         -       BYPASS: a kernel route sends these packets around the overlay; remove it
+10.244.3.0/24  node3  2001:db8::3  vxlan   UNREACHABLE: this node has no public address of that family; see public-ipv6
 "
         );
     }

@@ -1,4 +1,5 @@
-//! `tartan run`: configuration and log, then the keeper; and the hidden `tartan service`, its child.
+//! `tartan run`: reads the configuration, starts the log, runs the keeper. The keeper starts the hidden
+//! `tartan service` as its child.
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -19,16 +20,16 @@ use crate::keeper::child::Program;
 use crate::service;
 use crate::start_failure;
 
-/// Why nothing could be started at all.
+/// Why neither keeper nor service could start.
 #[derive(Debug, Error)]
 pub(super) enum RunError {
-    #[error("cannot start the event loop; check the limit of open descriptors (ulimit -n)")]
+    #[error("cannot start the event loop; raise the limit of open descriptors (ulimit -n)")]
     Runtime(#[source] io::Error),
-    #[error("cannot find the path of this binary; is /proc mounted?")]
+    #[error("cannot find the path of this program; check that /proc is mounted")]
     OwnPath(#[source] io::Error),
 }
 
-/// The keeper; its child gets the arguments that this process got.
+/// Runs the keeper. It passes the arguments of this process to its child.
 pub(super) fn keeper(args: RunArgs) -> u8 {
     let config = match configure(&args) {
         Ok(config) => config,
@@ -46,7 +47,7 @@ pub(super) fn keeper(args: RunArgs) -> u8 {
     }
 }
 
-/// The service. Its thread is the process's first, in whose network namespace everything is opened.
+/// Runs the service, on the process's first thread: everything is opened in that thread's network namespace.
 pub(super) fn service(args: RunArgs) -> u8 {
     let root = args.root.as_deref().unwrap_or(Path::new("/"));
     let run_dir = RunDir::under(root);

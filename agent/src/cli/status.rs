@@ -2,13 +2,20 @@
 
 use super::amount::duration;
 use super::table::{list, pairs, printable};
-use crate::api::wire::Status;
+use crate::api::wire::{Problem, Status};
 
 /// The node as text.
 pub(super) fn render(status: &Status) -> String {
     let mut text = String::new();
     for problem in &status.problems {
-        text.push_str(&format!("PROBLEM: {}\n", printable(problem)));
+        let Problem {
+            sentence, remedy, ..
+        } = problem;
+        text.push_str(&format!(
+            "PROBLEM: {}: {}\n",
+            printable(sentence),
+            printable(remedy)
+        ));
     }
     if !status.problems.is_empty() {
         text.push('\n');
@@ -208,6 +215,17 @@ pub(super) mod tests {
         }
     }
 
+    pub(in crate::cli) fn problem_of(sentence: &str) -> Problem {
+        Problem {
+            code: "api-socket".into(),
+            subject: String::new(),
+            since: 0,
+            severity: "error".into(),
+            sentence: sentence.into(),
+            remedy: "act".into(),
+        }
+    }
+
     #[test]
     fn a_healthy_node() {
         assert_eq!(
@@ -235,7 +253,7 @@ packets   10 sent, 9 delivered, 1 dropped
     #[test]
     fn what_is_wrong_comes_first_and_cannot_drive_the_terminal() {
         let status = Status {
-            problems: vec!["line 3: \u{1b}[1mno".into(), "two".into()],
+            problems: vec![problem_of("line 3: \u{1b}[1mno"), problem_of("two")],
             device_kind: "plain".into(),
             device_queue: None,
             fewer_workers: Some("the plain device has one queue".into()),
@@ -255,7 +273,7 @@ packets   10 sent, 9 delivered, 1 dropped
         };
         let text = render(&status);
         assert!(
-            text.starts_with("PROBLEM: line 3: \\u{1b}[1mno\nPROBLEM: two\n\nnode"),
+            text.starts_with("PROBLEM: line 3: \\u{1b}[1mno: act\nPROBLEM: two: act\n\nnode"),
             "{text}"
         );
         for part in [

@@ -1,17 +1,17 @@
-//! Tables for people: columns by width, no borders, nothing that a terminal would obey.
+//! Tables for the terminal: aligned columns, no borders, control characters escaped.
 
 use comfy_table::{Cell, CellAlignment, Table};
 
-/// A column's heading and side.
+/// A column's heading and alignment.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Column {
-    /// Words, left.
+    /// Text, aligned left.
     Words(&'static str),
-    /// Numbers, right.
+    /// Numbers, aligned right.
     Number(&'static str),
 }
 
-/// Renders rows under headings; one line each, ending in a line break. No rows, no text.
+/// Renders rows under headings, one line for each row. Without rows the text is empty.
 pub(super) fn render(columns: &[Column], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = plain();
     table.set_header(columns.iter().map(|column| match column {
@@ -28,7 +28,7 @@ pub(super) fn render(columns: &[Column], rows: impl IntoIterator<Item = Vec<Stri
     text(&table)
 }
 
-/// Renders names and what they stand for.
+/// Renders names and values in two columns without headings.
 pub(super) fn pairs(rows: impl IntoIterator<Item = (&'static str, String)>) -> String {
     let mut table = plain();
     for (name, value) in rows {
@@ -37,7 +37,8 @@ pub(super) fn pairs(rows: impl IntoIterator<Item = (&'static str, String)>) -> S
     text(&table)
 }
 
-/// Names of nodes and pods come from stores that others write: control characters are shown, not obeyed.
+/// Escapes control characters: names of nodes and pods come from files that other programs write, and a terminal must
+/// not execute them.
 pub(super) fn printable(text: &str) -> String {
     text.chars()
         .fold(String::with_capacity(text.len()), |mut shown, character| {
@@ -93,17 +94,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up_and_lines_end_where_their_text_ends() {
+    fn columns_are_aligned_and_lines_have_no_trailing_spaces() {
         let columns = [
             Column::Words("NAME"),
             Column::Number("COUNT"),
-            Column::Words("WHY"),
+            Column::Words("REASON"),
         ];
         let rows = [("a", "1", ""), ("longer", "1000", "because")];
         let rows = rows.map(|(a, b, c)| vec![a.to_owned(), b.to_owned(), c.to_owned()]);
         assert_eq!(
             render(&columns, rows),
-            "NAME    COUNT  WHY\n\
+            "NAME    COUNT  REASON\n\
              a           1\n\
              longer   1000  because\n"
         );
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_store_wrote_cannot_drive_the_terminal() {
+    fn control_characters_never_reach_the_terminal() {
         assert_eq!(
             printable("evil\u{1b}[2Jname\n\u{9b}"),
             "evil\\u{1b}[2Jname\\n\\u{9b}"

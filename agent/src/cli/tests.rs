@@ -7,7 +7,7 @@ fn parse(words: &[&str]) -> Cli {
     Cli::try_parse_from(words).unwrap()
 }
 
-/// An agent that gives every caller the same reply; its root.
+/// Starts an agent that sends every caller the same reply. Returns its root.
 fn agent(reply: Reply, callers: usize) -> (tempfile::TempDir, std::thread::JoinHandle<()>) {
     let root = tempfile::tempdir().unwrap();
     let run_dir = RunDir::under(root.path());
@@ -32,15 +32,15 @@ fn code(root: &std::path::Path, words: &[&str]) -> u8 {
 }
 
 #[test]
-fn the_command_line_is_well_formed() {
+fn the_command_line_definition_is_valid() {
     Cli::command().debug_assert();
 }
 
 #[test]
-fn a_healthy_node_is_0_and_a_problem_is_1() {
+fn status_exits_0_without_a_problem_and_1_with_one() {
     let healthy = status::tests::example();
     let sick = Status {
-        problems: vec!["no".into()],
+        problems: vec![status::tests::problem_of("no")],
         ..status::tests::example()
     };
     for (status, expected) in [(healthy, OK), (sick, PROBLEM)] {
@@ -52,7 +52,7 @@ fn a_healthy_node_is_0_and_a_problem_is_1() {
 }
 
 #[test]
-fn a_refusal_and_an_answer_of_another_version_are_1() {
+fn a_refused_request_and_an_unknown_answer_exit_1() {
     let (root, server) = agent(Reply::Error("no".into()), 1);
     assert_eq!(code(root.path(), &["peers"]), PROBLEM);
     server.join().unwrap();
@@ -62,7 +62,7 @@ fn a_refusal_and_an_answer_of_another_version_are_1() {
 }
 
 #[test]
-fn no_agent_is_3() {
+fn without_an_agent_commands_exit_3() {
     let root = tempfile::tempdir().unwrap();
     for command in ["status", "peers", "routes", "pods", "drops"] {
         assert_eq!(code(root.path(), &[command]), UNREACHABLE, "{command}");
@@ -70,7 +70,7 @@ fn no_agent_is_3() {
 }
 
 #[test]
-fn wrong_words_are_2() {
+fn a_wrong_command_line_exits_2() {
     for words in [
         &["tartan"][..],
         &["tartan", "fly"],
@@ -83,14 +83,14 @@ fn wrong_words_are_2() {
     assert_eq!(
         execute(service),
         USAGE,
-        "a service is started by `tartan run` alone"
+        "only `tartan run` starts a service"
     );
     let service = parse(&["tartan", "service", "run", "--no-such-flag"]);
     assert_eq!(execute(service), USAGE);
 }
 
 #[test]
-fn a_broken_configuration_is_2() {
+fn a_broken_configuration_exits_2() {
     let root = tempfile::tempdir().unwrap();
     let config = root.path().join("etc/tartan");
     std::fs::create_dir_all(&config).unwrap();
@@ -99,7 +99,7 @@ fn a_broken_configuration_is_2() {
 }
 
 #[test]
-fn the_root_may_stand_before_or_after_and_the_nearer_one_wins() {
+fn the_root_after_the_command_overrides_the_one_before() {
     let path = |text: &str| Some(PathBuf::from(text));
     assert_eq!(root(path("/a"), None), path("/a"));
     assert_eq!(root(None, path("/b")), path("/b"));
@@ -117,7 +117,7 @@ fn the_root_may_stand_before_or_after_and_the_nearer_one_wins() {
 }
 
 #[test]
-fn the_service_reads_its_keepers_words_whatever_they_are() {
+fn the_service_parses_the_arguments_of_its_keeper() {
     let words = [
         "tartan",
         "service",

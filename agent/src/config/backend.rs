@@ -20,19 +20,15 @@ pub enum Backend {
         vni: Vni,
         /// UDP port of every node, 1 to 65,535 (0 in the file is the kernel's default).
         port: u16,
-        /// Tolerate group-policy bits in received headers.
+        /// Accept group-policy bits in received headers.
         gbp: bool,
-        /// flannel's `Learning`: has no meaning here, kept for `tartan status`.
-        learning: bool,
-        /// flannel's `DirectRouting`: not done here, kept for `tartan status`.
-        direct_routing: bool,
-        /// MTU of the *underlay*, bytes of outer packet, where the file sets one.
+        /// MTU of the *underlay*, bytes of outer packet, if the file sets one.
         mtu: Option<u16>,
     },
 }
 
 impl Backend {
-    /// The format that nodes use unless their lease says otherwise.
+    /// The format of nodes whose lease names no other.
     pub fn format(&self) -> Format {
         match self {
             Backend::Udp { .. } => Format::Udp,
@@ -64,12 +60,12 @@ impl Backend {
         }
     }
 
-    /// Whether group-policy bits are tolerated.
+    /// Whether group-policy bits are accepted in received headers.
     pub fn gbp(&self) -> bool {
         matches!(self, Backend::Vxlan { gbp: true, .. })
     }
 
-    /// `mtu` of the underlay interface, lowered to what the file allows.
+    /// The lower of `mtu`, that of the underlay interface, and the `MTU` of the file.
     pub fn cap_underlay_mtu(&self, mtu: u16) -> u16 {
         match self {
             Backend::Vxlan { mtu: Some(cap), .. } => mtu.min(*cap),
@@ -77,10 +73,10 @@ impl Backend {
         }
     }
 
-    /// Reads the value of `Backend` and adds the keys it does not know to `unknown`.
+    /// Reads the value of `Backend` and adds unknown keys to `unknown`.
     ///
-    /// Absent is `udp`, as in flannel's code (not its documentation); null and `{}` have the type "", which no
-    /// backend has.
+    /// A missing value is `udp`, as in flannel's code (not its documentation). Null and `{}` have the type "",
+    /// which is an unknown backend.
     pub(super) fn parse(
         value: Option<&Json>,
         unknown: &mut Vec<UnknownKey>,
@@ -146,6 +142,9 @@ fn vxlan(fields: &Fields) -> Result<Backend, NetConfError> {
         0 => DEFAULT_VXLAN_PORT,
         port => in_range("Port", port, 1)?,
     };
+    // Checked as flannel checks them; neither has an effect here.
+    fields.flag("Learning")?;
+    fields.flag("DirectRouting")?;
     let mtu = match fields.whole("MTU")?.unwrap_or(0) {
         0 => None,
         mtu => Some(in_range("MTU", mtu, LEAST_MTU)?),
@@ -154,8 +153,6 @@ fn vxlan(fields: &Fields) -> Result<Backend, NetConfError> {
         vni,
         port,
         gbp: fields.flag("GBP")?.unwrap_or(false),
-        learning: fields.flag("Learning")?.unwrap_or(false),
-        direct_routing: fields.flag("DirectRouting")?.unwrap_or(false),
         mtu,
     })
 }
@@ -174,12 +171,12 @@ fn in_range(key: &'static str, value: i64, least: u16) -> Result<u16, NetConfErr
 
 /// flannel `pkg/backend/udp/udp_amd64.go`, `defaultPort`.
 const DEFAULT_UDP_PORT: u16 = 8285;
-/// The Linux kernel's own default, which flannel asks for with port 0.
+/// The Linux kernel's default, which flannel requests with port 0.
 const DEFAULT_VXLAN_PORT: u16 = 8472;
 /// flannel `pkg/backend/vxlan/vxlan.go`, `defaultVNI`.
 const DEFAULT_VNI: Vni = match Vni::new(1) {
     Some(vni) => vni,
     None => unreachable!(),
 };
-/// Room for the smallest packet every host takes (576 bytes, RFC 791 section 3.1) behind 50 bytes of headers.
+/// The packet that every host accepts (576 bytes, RFC 791 section 3.1) and 50 bytes of headers.
 const LEAST_MTU: u16 = 626;

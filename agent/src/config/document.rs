@@ -1,4 +1,4 @@
-//! A TOML document read key by key, so that every complaint has its line.
+//! Reads a TOML document key by key, so that every error names its line.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -9,82 +9,84 @@ use toml::de::{DeTable, DeValue};
 
 use super::subnet_range::parse_prefix;
 
-/// A table of a document, with the text it stands in.
+/// A table of a document, with the document's text.
 #[derive(Clone, Copy)]
-pub(crate) struct Table<'a> {
+pub(crate) struct TomlTable<'a> {
     text: &'a str,
     at: usize,
     entries: &'a DeTable<'a>,
 }
 
-/// A value and the key it stands under.
+/// A value and its key.
 #[derive(Clone, Copy)]
-pub(crate) struct Entry<'a> {
+pub(crate) struct TomlEntry<'a> {
     key: &'static str,
     text: &'a str,
     value: &'a Spanned<DeValue<'a>>,
 }
 
-/// What is wrong with a document, and where.
+/// A fault of a document and its line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {fault}")]
-pub struct Misread {
+pub struct TomlError {
     /// Line, counted from 1.
     pub line: usize,
-    /// What is wrong in it.
-    pub fault: Fault,
+    /// What is wrong there.
+    pub fault: TomlFault,
 }
 
-/// What can be wrong with the form of a document.
+/// The faults of a document's form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum TomlFault {
     /// Not TOML.
     #[error("not TOML: {0}")]
     Syntax(String),
-    /// A key that means nothing.
+    /// An unknown key.
     #[error("unknown key {key:?}{}", suggestion(.nearest, .known))]
     UnknownKey {
         /// The key.
         key: String,
-        /// The known key nearest to it, where one is near.
+        /// The most similar known key, if one is similar.
         nearest: Option<&'static str>,
         /// Every known key.
         known: &'static [&'static str],
     },
-    /// A value of another type than the key's.
+    /// A value of the wrong type.
     #[error("{key} must be {expected}, not {found}")]
     Type {
         /// The key.
         key: &'static str,
-        /// What its value must be.
+        /// The type it must have.
         expected: &'static str,
-        /// What it is.
+        /// The type it has.
         found: &'static str,
     },
-    /// Text that is no IP address.
+    /// Text that is not an IP address.
     #[error("{key} must be an IP address, not {value:?}")]
     Address {
         /// The key.
         key: &'static str,
-        /// What it says.
+        /// The value.
         value: String,
     },
-    /// Text that is no prefix.
+    /// Text that is not a prefix.
     #[error("{key} must be a prefix as in 10.244.1.0/24, not {value:?}")]
     Prefix {
         /// The key.
         key: &'static str,
-        /// What it says.
+        /// The value.
         value: String,
     },
-    /// A prefix that names an address inside itself: a slip of one of the two.
-    #[error("{key} {written} has bits set behind its length: write {meant} or a longer length")]
+    /// A prefix with host bits set: either the address or the length is a mistake.
+    #[error(
+        "{key} {written} has bits set after the prefix length: write {meant} or a longer length"
+    )]
     HostBits {
         /// The key.
         key: &'static str,
-        /// What it says.
+        /// The prefix as written.
         written: IpNet,
-        /// The prefix of that length.
+        /// The prefix of that length, host bits zero.
         meant: IpNet,
     },
     /// A number out of range.
@@ -92,49 +94,49 @@ pub enum Fault {
     Range {
         /// The key.
         key: &'static str,
-        /// Least value taken.
+        /// Least value accepted.
         least: u16,
-        /// Greatest value taken.
+        /// Greatest value accepted.
         most: u16,
     },
 }
 
-/// Parses `text` and hands its top-level table to `read`.
-pub(crate) fn parse<T, E: From<Misread>>(
+/// Parses `text` and passes its top-level table to `read`.
+pub(crate) fn parse<T, E: From<TomlError>>(
     text: &str,
-    read: impl FnOnce(Table<'_>) -> Result<T, E>,
+    read: impl FnOnce(TomlTable<'_>) -> Result<T, E>,
 ) -> Result<T, E> {
     let document = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
-        Misread {
+        TomlError {
             line: line(text, at),
-            fault: Fault::Syntax(one_line(error.message())),
+            fault: TomlFault::Syntax(one_line(error.message())),
         }
     })?;
-    read(Table {
+    read(TomlTable {
         text,
         at: 0,
         entries: document.get_ref(),
     })
 }
 
-impl<'a> Table<'a> {
-    /// Where the table begins, for [`line`].
+impl<'a> TomlTable<'a> {
+    /// Byte offset of the table, for [`line`].
     pub(crate) fn at(&self) -> usize {
         self.at
     }
 
-    /// Refuses every key that is none of `known`; of several, the first in the text.
-    pub(crate) fn only(&self, known: &'static [&'static str]) -> Result<(), Misread> {
-        let strangers = self
+    /// Refuses the first key in the text that is not in `known`.
+    pub(crate) fn only(&self, known: &'static [&'static str]) -> Result<(), TomlError> {
+        let unknown = self
             .entries
             .keys()
             .filter(|key| !known.contains(&key.get_ref().as_ref()));
-        match strangers.min_by_key(|key| key.span().start) {
+        match unknown.min_by_key(|key| key.span().start) {
             None => Ok(()),
-            Some(key) => Err(Misread {
+            Some(key) => Err(TomlError {
                 line: line(self.text, key.span().start),
-                fault: Fault::UnknownKey {
+                fault: TomlFault::UnknownKey {
                     key: key.get_ref().to_string(),
                     nearest: nearest(key.get_ref(), known.iter().copied()),
                     known,
@@ -143,8 +145,8 @@ impl<'a> Table<'a> {
         }
     }
 
-    pub(crate) fn entry(&self, key: &'static str) -> Option<Entry<'a>> {
-        self.entries.get(key).map(|value| Entry {
+    pub(crate) fn entry(&self, key: &'static str) -> Option<TomlEntry<'a>> {
+        self.entries.get(key).map(|value| TomlEntry {
             key,
             text: self.text,
             value,
@@ -152,27 +154,27 @@ impl<'a> Table<'a> {
     }
 }
 
-impl<'a> Entry<'a> {
-    /// Where the value begins, for [`line`].
+impl<'a> TomlEntry<'a> {
+    /// Byte offset of the value, for [`line`].
     pub(crate) fn at(&self) -> usize {
         self.value.span().start
     }
 
-    pub(crate) fn text(&self) -> Result<&'a str, Misread> {
+    pub(crate) fn text(&self) -> Result<&'a str, TomlError> {
         self.value
             .get_ref()
             .as_str()
             .ok_or_else(|| self.mismatch("text in quotes"))
     }
 
-    pub(crate) fn flag(&self) -> Result<bool, Misread> {
+    pub(crate) fn flag(&self) -> Result<bool, TomlError> {
         self.value
             .get_ref()
             .as_bool()
             .ok_or_else(|| self.mismatch("true or false"))
     }
 
-    pub(crate) fn whole(&self, range: Range<u16>) -> Result<u16, Misread> {
+    pub(crate) fn whole(&self, range: Range<u16>) -> Result<u16, TomlError> {
         let digits = self
             .value
             .get_ref()
@@ -183,7 +185,7 @@ impl<'a> Entry<'a> {
             .filter(|number| range.contains(number))
             .ok_or_else(|| {
                 let most = range.end.saturating_sub(1);
-                self.fault(Fault::Range {
+                self.fault(TomlFault::Range {
                     key: self.key,
                     least: range.start,
                     most,
@@ -191,18 +193,18 @@ impl<'a> Entry<'a> {
             })
     }
 
-    /// A word, or a number as it is written.
-    pub(crate) fn text_or_digits(&self) -> Result<String, Misread> {
+    /// Text, or a number as written.
+    pub(crate) fn text_or_digits(&self) -> Result<String, TomlError> {
         match self.value.get_ref().as_integer() {
             Some(digits) => Ok(digits.as_str().to_owned()),
             None => self.text().map(str::to_owned),
         }
     }
 
-    pub(crate) fn address(&self) -> Result<IpAddr, Misread> {
+    pub(crate) fn address(&self) -> Result<IpAddr, TomlError> {
         let text = self.text()?;
         text.parse().map_err(|_| {
-            self.fault(Fault::Address {
+            self.fault(TomlFault::Address {
                 key: self.key,
                 value: text.to_owned(),
             })
@@ -210,18 +212,18 @@ impl<'a> Entry<'a> {
     }
 
     /// A prefix whose host bits are zero.
-    pub(crate) fn prefix(&self) -> Result<IpNet, Misread> {
+    pub(crate) fn prefix(&self) -> Result<IpNet, TomlError> {
         let (key, text) = (self.key, self.text()?);
         let value = || text.to_owned();
         let written = parse_prefix(text).ok_or_else(|| {
-            self.fault(Fault::Prefix {
+            self.fault(TomlFault::Prefix {
                 key,
                 value: value(),
             })
         })?;
         match written.trunc() {
             meant if meant == written => Ok(written),
-            meant => Err(self.fault(Fault::HostBits {
+            meant => Err(self.fault(TomlFault::HostBits {
                 key,
                 written,
                 meant,
@@ -229,38 +231,38 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// The elements of a list, each with a line of its own.
-    pub(crate) fn list(&self) -> Result<impl Iterator<Item = Entry<'a>>, Misread> {
+    /// The elements of a list. Each has its own line.
+    pub(crate) fn list(&self) -> Result<impl Iterator<Item = TomlEntry<'a>>, TomlError> {
         let (key, text) = (self.key, self.text);
         let list = self
             .value
             .get_ref()
             .as_array()
             .ok_or_else(|| self.mismatch("a list in brackets"))?;
-        Ok(list.iter().map(move |value| Entry { key, text, value }))
+        Ok(list.iter().map(move |value| TomlEntry { key, text, value }))
     }
 
-    pub(crate) fn table(&self) -> Result<Table<'a>, Misread> {
+    pub(crate) fn table(&self) -> Result<TomlTable<'a>, TomlError> {
         let entries = self
             .value
             .get_ref()
             .as_table()
             .ok_or_else(|| self.mismatch("a table"))?;
-        Ok(Table {
+        Ok(TomlTable {
             text: self.text,
             at: self.value.span().start,
             entries,
         })
     }
 
-    fn fault(&self, fault: Fault) -> Misread {
-        Misread {
+    fn fault(&self, fault: TomlFault) -> TomlError {
+        TomlError {
             line: line(self.text, self.at()),
             fault,
         }
     }
 
-    fn mismatch(&self, expected: &'static str) -> Misread {
+    fn mismatch(&self, expected: &'static str) -> TomlError {
         let found = match self.value.get_ref() {
             DeValue::String(_) => "text",
             DeValue::Integer(_) | DeValue::Float(_) => "a number",
@@ -269,7 +271,7 @@ impl<'a> Entry<'a> {
             DeValue::Array(_) => "a list",
             DeValue::Table(_) => "a table",
         };
-        self.fault(Fault::Type {
+        self.fault(TomlFault::Type {
             key: self.key,
             expected,
             found,
@@ -277,12 +279,12 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The known key that was probably meant.
+/// The known key that is most similar to `key`, if it is similar enough to be a suggestion.
 pub(super) fn nearest(
     key: &str,
     known: impl Iterator<Item = &'static str>,
 ) -> Option<&'static str> {
-    // Comparing costs the product of the lengths, and the key is as long as its author likes.
+    // Comparing costs the product of the lengths, and an untrusted file may hold a key of any length.
     let key: String = key
         .chars()
         .take(64)
@@ -291,13 +293,13 @@ pub(super) fn nearest(
         .replace('_', "-");
     let scored = known.map(|name| (strsim::jaro_winkler(&key, &name.to_lowercase()), name));
     let best = scored.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
-    (best.0 >= NEAR).then_some(best.1)
+    (best.0 >= SIMILAR).then_some(best.1)
 }
 
 fn suggestion(nearest: &Option<&'static str>, known: &[&'static str]) -> String {
     match nearest {
         Some(nearest) => format!(", did you mean {nearest:?}?"),
-        None => format!("; there are {}", known.join(", ")),
+        None => format!(", the known keys are {}", known.join(", ")),
     }
 }
 
@@ -305,73 +307,74 @@ fn one_line(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The line, counted from 1, of the byte at `at`. Costs a walk over the text: for complaints only.
+/// The line, counted from 1, of the byte at offset `at`. Reads all text before it: for errors only.
 pub(crate) fn line(text: &str, at: usize) -> usize {
     text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
 }
 
-/// Jaro-Winkler similarity from which two keys are near: one slip in a short word is above, another word below.
-const NEAR: f64 = 0.8;
+/// Jaro-Winkler similarity at which a key becomes a suggestion: one typing error in a short word is above it,
+/// another word below.
+const SIMILAR: f64 = 0.8;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn misread(text: &str, read: impl FnOnce(Table<'_>) -> Result<(), Misread>) -> String {
+    fn error_of(text: &str, read: impl FnOnce(TomlTable<'_>) -> Result<(), TomlError>) -> String {
         parse(text, read).unwrap_err().to_string()
     }
 
     #[test]
-    fn what_is_no_toml_is_refused_with_its_line() {
-        let said = misread("a = 1\nb = \n", |_| Ok(()));
-        assert!(said.starts_with("line 2: not TOML: "), "{said}");
-        let said = misread("a = 1\n\na = 2\n", |_| Ok(()));
-        assert!(said.starts_with("line 3: not TOML: "), "{said}");
+    fn invalid_toml_is_refused_with_its_line() {
+        let message = error_of("a = 1\nb = \n", |_| Ok(()));
+        assert!(message.starts_with("line 2: not TOML: "), "{message}");
+        let message = error_of("a = 1\n\na = 2\n", |_| Ok(()));
+        assert!(message.starts_with("line 3: not TOML: "), "{message}");
     }
 
     #[test]
-    fn an_unknown_key_is_answered_with_the_nearest() {
-        let only = |table: Table<'_>| table.only(&["node-name", "root"]);
+    fn an_unknown_key_is_refused_with_the_most_similar_one() {
+        let only = |table: TomlTable<'_>| table.only(&["node-name", "root"]);
         assert_eq!(
-            misread("\nnode_nam = 1", only),
+            error_of("\nnode_nam = 1", only),
             "line 2: unknown key \"node_nam\", did you mean \"node-name\"?"
         );
         assert_eq!(
-            misread("zzz = 1", only),
-            "line 1: unknown key \"zzz\"; there are node-name, root"
+            error_of("zzz = 1", only),
+            "line 1: unknown key \"zzz\", the known keys are node-name, root"
         );
-        let said = misread("b = 1\na = 1", only);
+        let message = error_of("b = 1\na = 1", only);
         assert!(
-            said.starts_with("line 1: unknown key \"b\""),
-            "the first in the text: {said}"
+            message.starts_with("line 1: unknown key \"b\""),
+            "the first in the text: {message}"
         );
     }
 
     #[test]
     fn types_and_ranges_are_checked() {
-        let flag = |table: Table<'_>| table.entry("k").unwrap().flag().map(drop);
+        let flag = |table: TomlTable<'_>| table.entry("k").unwrap().flag().map(drop);
         assert_eq!(
-            misread("k = 1", flag),
+            error_of("k = 1", flag),
             "line 1: k must be true or false, not a number"
         );
-        let text = |table: Table<'_>| table.entry("k").unwrap().text().map(drop);
+        let text = |table: TomlTable<'_>| table.entry("k").unwrap().text().map(drop);
         assert_eq!(
-            misread("k = []", text),
+            error_of("k = []", text),
             "line 1: k must be text in quotes, not a list"
         );
-        let whole = |table: Table<'_>| table.entry("k").unwrap().whole(1..5).map(drop);
+        let whole = |table: TomlTable<'_>| table.entry("k").unwrap().whole(1..5).map(drop);
         for value in ["0", "5", "-1", "99999999999999999999"] {
             assert_eq!(
-                misread(&format!("k = {value}"), whole),
+                error_of(&format!("k = {value}"), whole),
                 "line 1: k must be 1 to 4"
             );
         }
         assert_eq!(
-            misread("k = 1.5", whole),
+            error_of("k = 1.5", whole),
             "line 1: k must be a whole number, not a number"
         );
         assert!(parse("k = 0x4", whole).is_ok());
-        let list = |table: Table<'_>| {
+        let list = |table: TomlTable<'_>| {
             table
                 .entry("k")
                 .unwrap()
@@ -379,11 +382,11 @@ mod tests {
                 .try_for_each(|item| item.table().map(drop))
         };
         assert_eq!(
-            misread("k = [\n {},\n 1]", list),
+            error_of("k = [\n {},\n 1]", list),
             "line 3: k must be a table, not a number"
         );
         assert_eq!(
-            misread("k = true", list),
+            error_of("k = true", list),
             "line 1: k must be a list in brackets, not true or false"
         );
     }

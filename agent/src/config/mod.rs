@@ -1,4 +1,4 @@
-//! Configuration: what holds for the cluster (`net_conf`) and what holds for this node (`node`).
+//! Configuration: of the cluster (`net_conf`) and of this node (`node`).
 
 mod backend;
 pub(crate) mod document;
@@ -13,11 +13,11 @@ mod unknown_key;
 pub mod workers;
 
 pub use backend::Backend;
-pub use document::{Fault, Misread};
+pub use document::{TomlError, TomlFault};
 pub use net_conf::NetConf;
 pub use net_conf_error::NetConfError;
-pub use node::{ConfigError, Device, NodeConfig, RunArgs};
-pub use spin::Spin;
+pub use node::{ConfigError, DeviceKind, NodeConfig, RunArgs};
+pub use spin::SpinSetting;
 pub use subnet_range::SubnetRange;
 pub use text_file::TextFileError;
 pub use unknown_key::UnknownKey;

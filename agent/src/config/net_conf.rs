@@ -1,8 +1,7 @@
 //! The cluster's configuration: flannel's `net-conf.json` (flannel `pkg/subnet/config.go`).
 //!
-//! Keys are matched as Go matches them (in any case, the last of several counts), defaults and checks are those
-//! of flannel's etcd mode, and so are the sentences that refuse a file, so that what people find on the net
-//! about them applies.
+//! Keys match as in Go: upper and lower case are equal, and the last of several counts. Defaults, checks and error
+//! sentences are those of flannel's etcd mode, so that flannel's documentation applies to them.
 
 use std::path::Path;
 
@@ -15,16 +14,16 @@ use super::subnet_range::{self, IPV4, IPV6, SubnetRange};
 use super::text_file;
 use super::unknown_key::UnknownKey;
 
-/// flannel's network configuration, read as flannel reads it and completed with its defaults.
+/// flannel's network configuration with flannel's defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetConf {
     /// `Network`: the IPv4 cluster network, host bits zero; `None` with `EnableIPv4: false`.
     pub network: Option<Ipv4Net>,
     /// `IPv6Network`: the IPv6 cluster network, host bits zero; `None` without `EnableIPv6: true`.
     pub ipv6_network: Option<Ipv6Net>,
-    /// `SubnetLen`, `SubnetMin`, `SubnetMax`: where IPv4 subnets are leased from; there with `network`.
+    /// `SubnetLen`, `SubnetMin`, `SubnetMax`: the range of IPv4 subnets to lease; present with `network`.
     pub subnets: Option<SubnetRange>,
-    /// `IPv6SubnetLen`, `IPv6SubnetMin`, `IPv6SubnetMax`: there with `ipv6_network`.
+    /// `IPv6SubnetLen`, `IPv6SubnetMin`, `IPv6SubnetMax`: present with `ipv6_network`.
     pub ipv6_subnets: Option<SubnetRange>,
     /// `Backend`.
     pub backend: Backend,
@@ -32,10 +31,10 @@ pub struct NetConf {
 }
 
 impl NetConf {
-    /// Reads the file at `path`; the text with it.
+    /// Reads the file at `path`. Returns its text too.
     ///
     /// # Errors
-    /// [`NetConfError`]: the file cannot be read, or the first thing that is wrong in it.
+    /// [`NetConfError`]: the file cannot be read, or its first fault.
     pub fn load(path: &Path) -> Result<(NetConf, String), NetConfError> {
         let text = text_file::read(path, MOST_BYTES)?;
         Ok((NetConf::parse(&text)?, text))
@@ -43,10 +42,10 @@ impl NetConf {
 
     /// Reads a `net-conf.json`.
     ///
-    /// A null is as good as no key, except under `Backend`. A bound of all zeros is as good as none.
+    /// A null counts as a missing key, except for `Backend`. A bound of all zeros counts as missing too.
     ///
     /// # Errors
-    /// [`NetConfError`] with the first thing that is wrong.
+    /// [`NetConfError`] with the first fault.
     pub fn parse(text: &str) -> Result<NetConf, NetConfError> {
         let fields = match serde_json::from_str(text).map_err(NetConfError::Json)? {
             Json::Object(fields) => fields,
@@ -57,7 +56,7 @@ impl NetConf {
             .map(|key| UnknownKey::new("", key, KEYS.into_iter()))
             .collect();
         let backend = Backend::parse(fields.last("Backend"), &mut unknown)?;
-        // Both families are read before the switches count: flannel refuses a malformed network that is off.
+        // Both families are read before the switches: flannel refuses a malformed network even if its family is off.
         let v4 = subnet_range::read(&fields, &IPV4)?;
         let v6 = subnet_range::read(&fields, &IPV6)?;
         fields.flag("EnableNFTables")?;
@@ -92,13 +91,13 @@ impl NetConf {
             .collect()
     }
 
-    /// Keys that flannel ignores, and we with it. Worth a warning: the author meant something by them.
+    /// Unknown keys. flannel ignores them, and so does Tartan; the caller warns of each.
     pub fn unknown_keys(&self) -> &[UnknownKey] {
         &self.unknown
     }
 }
 
-/// A thousand times what such a file holds.
+/// About a thousand times the size of such a file.
 const MOST_BYTES: u64 = 1 << 20;
 const KEYS: [&str; 12] = [
     "EnableIPv4",

@@ -1,4 +1,4 @@
-//! What can be wrong with a `net-conf.json`, in flannel's words where it has any.
+//! The faults of a `net-conf.json`. The sentences are flannel's where flannel has one.
 
 use std::net::IpAddr;
 
@@ -14,58 +14,56 @@ pub enum NetConfError {
     #[error(transparent)]
     File(#[from] TextFileError),
     /// Not JSON.
-    #[error("the network configuration is not JSON: correct it as the parser says")]
+    #[error("the network configuration is not JSON: correct the error that the parser names")]
     Json(#[source] serde_json::Error),
-    /// JSON, but no object.
+    /// JSON, but not an object.
     #[error(
         "the network configuration must be one JSON object, as in {{\"Network\": \"10.244.0.0/16\"}}"
     )]
     NotAnObject,
-    /// A value of another type than the key's.
+    /// A value of the wrong type.
     #[error("the value of {key} must be {expected}")]
     Type {
         /// The key.
         key: &'static str,
-        /// What its value must be.
+        /// The type it must have.
         expected: &'static str,
     },
-    /// A network that is no prefix of its family.
+    /// A network that is not a prefix of its family.
     #[error("{key}: invalid CIDR address: {value:?}; write it as in {example}")]
     Prefix {
         /// The key.
         key: &'static str,
-        /// What it says.
+        /// The value.
         value: String,
-        /// A right one.
+        /// A valid prefix.
         example: &'static str,
     },
-    /// A bound that is no address of its family.
+    /// A bound that is not an address of its family.
     #[error("{key}: invalid IP address: {value:?}; write the first address of a subnet")]
     Address {
         /// The key.
         key: &'static str,
-        /// What it says.
+        /// The value.
         value: String,
     },
-    /// Neither family is switched on.
+    /// Both families are off.
     #[error("none defined stack: set EnableIPv4 or EnableIPv6 to true")]
     NoFamily,
-    /// A family is switched on without a network.
+    /// A family is on but has no network.
     #[error("please define a correct {key} parameter in the flannel config")]
     MissingNetwork {
         /// `Network` or `IPv6Network`.
         key: &'static str,
     },
-    /// Addresses that never are pods'.
-    #[error(
-        "{key} {network} overlaps {reserved}, whose addresses cannot be pods': choose a private range"
-    )]
+    /// A network that pods cannot have.
+    #[error("{key} {network} overlaps {reserved}, which pods cannot use: choose a private range")]
     Reserved {
         /// `Network` or `IPv6Network`.
         key: &'static str,
-        /// What it says.
+        /// The value.
         network: IpNet,
-        /// What is in the way.
+        /// The reserved prefix.
         reserved: IpNet,
     },
     /// A subnet too small for a tunnel address, a bridge and a pod.
@@ -73,7 +71,7 @@ pub enum NetConfError {
     SubnetLen {
         /// `SubnetLen` or `IPv6SubnetLen`.
         key: &'static str,
-        /// The first length that is too long.
+        /// The shortest length that is too long.
         limit: u8,
     },
     /// Subnets too large for the network.
@@ -83,7 +81,7 @@ pub enum NetConfError {
     FourSubnets {
         /// `SubnetLen` or `IPv6SubnetLen`.
         key: &'static str,
-        /// The least length that works.
+        /// The least length accepted.
         least: u8,
     },
     /// A network that cannot be cut into four useful subnets.
@@ -91,7 +89,7 @@ pub enum NetConfError {
     TooSmall {
         /// `network` or `IPv6Network`.
         key: &'static str,
-        /// The longest prefix that works.
+        /// The longest prefix accepted.
         least: u8,
     },
     /// A bound outside the network.
@@ -107,22 +105,22 @@ pub enum NetConfError {
     Boundary {
         /// The bound.
         key: &'static str,
-        /// What it says.
+        /// The value.
         address: IpAddr,
     },
-    /// A backend that does not exist, or that only flannel has.
-    #[error("unknown backend type: {0}; this node speaks udp and vxlan")]
+    /// An unknown backend, or one that only flannel has.
+    #[error("unknown backend type: {0}; Tartan supports udp and vxlan")]
     UnknownBackend(String),
     /// A number out of range.
     #[error("{key} is {value}, but must be {least} to {most}")]
     Range {
         /// The key.
         key: &'static str,
-        /// What it says.
+        /// The value.
         value: i64,
-        /// Least value taken.
+        /// Least value accepted.
         least: i64,
-        /// Greatest value taken.
+        /// Greatest value accepted.
         most: i64,
     },
 }

@@ -1,4 +1,4 @@
-//! This node's configuration: one TOML file, `TARTAN_*` variables and flags, the later over the earlier.
+//! This node's configuration. A flag overrides its `TARTAN_*` variable, and a variable overrides `tartan.toml`.
 
 mod error;
 mod resolve;
@@ -11,8 +11,8 @@ use clap::Args;
 use dataplane::families::PublicAddresses;
 use encap::Family;
 
-use super::document::{self, Misread};
-use super::spin::Spin;
+use super::document::{self, TomlError};
+use super::spin::SpinSetting;
 use super::text_file;
 use super::workers::{CORES, MOST_WORKERS};
 
@@ -22,62 +22,62 @@ use resolve::resolve;
 /// The keys of `tartan.toml` as flags and environment variables.
 #[derive(Args, Clone, Debug, Default)]
 pub struct RunArgs {
-    /// Configuration file [default: ROOT/etc/tartan/tartan.toml, which may be missing]
+    /// Read this node's configuration from FILE [default: ROOT/etc/tartan/tartan.toml, if it exists]
     #[arg(long, env = "TARTAN_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Directory that every path hangs off: run directory, state, configuration, socket [default: /]
+    /// Keep all files of the agent below DIR: configuration, state, run directory, socket [default: /]
     #[arg(long, env = "TARTAN_ROOT", value_name = "DIR")]
     pub root: Option<PathBuf>,
-    /// Name of this node in the list of nodes [default: the host name]
+    /// Find this node under NAME in the list of nodes [default: the host name]
     #[arg(long, env = "TARTAN_NODE_NAME", value_name = "NAME")]
     pub node_name: Option<String>,
-    /// Cluster configuration, as flannel's [default: ROOT/etc/tartan/net-conf.json]
+    /// Read the cluster configuration, in flannel's form, from FILE [default: ROOT/etc/tartan/net-conf.json]
     #[arg(long, env = "TARTAN_NET_CONF", value_name = "FILE")]
     pub net_conf: Option<PathBuf>,
-    /// List of nodes [default: ROOT/etc/tartan/nodes.toml]
+    /// Read and watch the list of nodes in FILE [default: ROOT/etc/tartan/nodes.toml]
     #[arg(long, env = "TARTAN_NODE_FILE", value_name = "FILE")]
     pub node_file: Option<PathBuf>,
-    /// Local underlay address to send from and receive on [default: public-ip of our entry in the list of nodes]
+    /// Send from and receive on this local underlay address; needed behind NAT [default: public-ip of this node in the list of nodes]
     #[arg(long, env = "TARTAN_PUBLIC_IP", value_name = "ADDRESS")]
     pub public_ip: Option<IpAddr>,
-    /// Local underlay address of IPv6 beside an IPv4 one [default: public-ipv6 of our entry in the list of nodes]
+    /// Send from and receive on this local underlay address of IPv6; needed behind NAT [default: public-ipv6 of this node in the list of nodes]
     #[arg(
         long = "public-ipv6",
         env = "TARTAN_PUBLIC_IPV6",
         value_name = "ADDRESS"
     )]
     pub public_ipv6: Option<IpAddr>,
-    /// The tunnel device: auto, offload (super-packets, or no start) or plain (packet by packet) [default: auto]
+    /// Open the tunnel device with offloads if the kernel has them (auto), only with offloads (offload), or without (plain) [default: auto]
     #[arg(long, env = "TARTAN_DEVICE", value_name = "KIND")]
     pub device: Option<String>,
-    /// Name of the tunnel device [default: tartan0]
+    /// Name the tunnel device NAME [default: tartan0]
     #[arg(long, env = "TARTAN_DEVICE_NAME", value_name = "NAME")]
     pub device_name: Option<String>,
-    /// Serve only pods attached through tartan-cni, not whatever the kernel routes inside our subnets
+    /// Deliver only to pods attached through tartan-cni, not to other addresses that the kernel routes in this node's subnets [default: false]
     #[arg(long, env = "TARTAN_STRICT_PODS", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub strict_pods: Option<bool>,
-    /// Carry IPv6 in the udp format; stock flannel nodes parse only IPv4 there
+    /// Send IPv6 packets in the udp format; flannel nodes accept only IPv4 in that format [default: false]
     #[arg(long, env = "TARTAN_IPV6_OVER_UDP", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub ipv6_over_udp: Option<bool>,
-    /// Give packets from pods to the outside this node's address, as flannel's --ip-masq does [default: true]
+    /// Masquerade packets from pods to addresses outside the cluster network, as flannel's --ip-masq does [default: true]
     #[arg(long, env = "TARTAN_MASQUERADE", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub masquerade: Option<bool>,
-    /// Where flannel's subnet.env is written [default: ROOT/run/flannel/subnet.env]
+    /// Write flannel's subnet.env to FILE [default: ROOT/run/flannel/subnet.env]
     #[arg(long, env = "TARTAN_SUBNET_FILE", value_name = "FILE")]
     pub subnet_file: Option<PathBuf>,
-    /// What to log: a level, or directives as in info,tartan::host=debug [default: info]
+    /// Log messages of this level and above: off, error, warn, info, debug or trace; a directive sets the level of one part, as in info,tartan::host=debug [default: info]
     #[arg(long, env = "TARTAN_LOG", value_name = "FILTER")]
     pub log: Option<String>,
-    /// Number of packet workers, 1 to 32 [default: one for each of `cores`, else half the physical cores, 1 to 4]
+    /// Run N packet workers, 1 to 32 [default: one for each of --cores, else half the physical cores, 1 to 4]
     #[arg(long, env = "TARTAN_WORKERS", value_name = "N")]
     pub workers: Option<u16>,
-    /// Cores to pin the workers to, as in 2,3 [default: chosen, where the workers leave half of the cores to others]
+    /// Pin the workers to these cores, as in 2,3 [default: Tartan chooses cores if the workers leave half of them free, else does not pin]
     #[arg(long, env = "TARTAN_CORES", value_name = "LIST", value_delimiter = ',')]
     pub cores: Option<Vec<u16>>,
-    /// How long a worker without packets looks for more before it sleeps: auto, off or microseconds, 1 to 1000 [default: auto]
+    /// Let a worker without packets busy-poll this long before it sleeps: auto, off or microseconds, 1 to 1000 [default: auto]
     #[arg(long, env = "TARTAN_SPIN", value_name = "MICROSECONDS")]
     pub spin: Option<String>,
-    /// Seconds for which a pod's interface is gone before its address is freed without a DEL, 5 to 3600 [default: 60]
+    /// Free a pod's address this many seconds after its interface disappeared without a CNI DEL, 5 to 3600 [default: 60]
     #[arg(long, env = "TARTAN_RECLAIM_AFTER", value_name = "SECONDS")]
     pub reclaim_after: Option<u16>,
 }
@@ -85,7 +85,7 @@ pub struct RunArgs {
 /// This node's configuration, complete and checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeConfig {
-    /// Directory that every path hangs off.
+    /// Directory above all files of the agent.
     pub root: PathBuf,
     /// Name of this node in the list of nodes.
     pub node_name: String,
@@ -93,51 +93,51 @@ pub struct NodeConfig {
     pub net_conf: PathBuf,
     /// Path of the list of nodes.
     pub node_file: PathBuf,
-    /// Local underlay address of IPv4, where it is not the public one of our own lease.
+    /// Local underlay address of IPv4, if it differs from the public one of this node's lease.
     pub public_v4: Option<Ipv4Addr>,
-    /// Local underlay address of IPv6, where it is not the public one of our own lease.
+    /// Local underlay address of IPv6, if it differs from the public one of this node's lease.
     pub public_v6: Option<Ipv6Addr>,
-    /// How packets are taken from the kernel.
-    pub device: Device,
+    /// How the tunnel device exchanges packets with the kernel.
+    pub device: DeviceKind,
     /// Name of the tunnel device, 1 to 15 bytes.
     pub device_name: String,
-    /// Leave out the kernel's prefixes: only adopted attachments are local.
+    /// Ignore prefixes that the kernel routes: only adopted attachments are local.
     pub strict_pods: bool,
-    /// Carry inner IPv6 in the `udp` format.
+    /// Send inner IPv6 in the `udp` format.
     pub ipv6_over_udp: bool,
-    /// Give packets from pods to the outside this node's address.
+    /// Masquerade packets from pods to addresses outside the cluster network.
     pub masquerade: bool,
-    /// Where flannel's `subnet.env` is written; absolute.
+    /// Path of flannel's `subnet.env`; absolute.
     pub subnet_file: PathBuf,
-    /// What to log: directives of `tracing_subscriber::EnvFilter`, checked.
+    /// Log filter: directives of `tracing_subscriber::EnvFilter`, checked.
     pub log: String,
-    /// Number of packet workers, 1 to [`MOST_WORKERS`]; `None` leaves it to the machine.
+    /// Number of packet workers, 1 to [`MOST_WORKERS`]; `None` chooses by the machine.
     pub workers: Option<u16>,
-    /// Cores to pin them to, by the kernel's numbers, one for each worker at least; empty leaves it to the machine.
+    /// Cores to pin the workers to, by the kernel's numbers, at least one for each; empty chooses by the machine.
     pub cores: Vec<u16>,
-    /// How long a worker without packets looks for more before it sleeps.
-    pub spin: Spin,
-    /// How long the interface of an attachment is gone before the attachment is taken away, whole seconds.
+    /// How long a worker without packets busy-polls before it sleeps.
+    pub spin: SpinSetting,
+    /// How long the interface of an attachment must be gone before the attachment is removed, whole seconds.
     pub reclaim_after: Duration,
 }
 
-/// How packets are taken from the kernel.
+/// How the tunnel device exchanges packets with the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Device {
-    /// The best that the kernel offers.
+pub enum DeviceKind {
+    /// With offloads if the kernel has them, else plain.
     Auto,
-    /// Super-packets both ways, or no start.
+    /// With offloads in both directions; the start fails without.
     Offload,
-    /// One queue, one packet per read, no offloads.
+    /// One queue, one packet per read, without offloads.
     Plain,
 }
 
 impl NodeConfig {
-    /// Reads the file that `args` name and completes the two: flags and variables count before the file, the
-    /// file before the defaults. The default file may be missing, a named one may not.
+    /// Reads the file that `args` name. `args` override the file, and the file overrides the defaults. The default
+    /// file may be missing; a file that `args` name must exist.
     ///
     /// # Errors
-    /// [`ConfigError`] with the first thing that is wrong.
+    /// [`ConfigError`] with the first fault.
     pub fn load(args: &RunArgs) -> Result<NodeConfig, ConfigError> {
         let usual = || {
             args.root
@@ -151,14 +151,14 @@ impl NodeConfig {
             text => text?,
         };
         let directory = path.parent().unwrap_or(Path::new(""));
-        let file = from_file(&text, directory).map_err(|fault| ConfigError::Misread {
+        let file = from_file(&text, directory).map_err(|error| ConfigError::Toml {
             path: path.clone(),
-            fault,
+            error,
         })?;
         resolve(args, file)
     }
 
-    /// The addresses of this host to send from and receive on, where others know the node by `public`.
+    /// The local addresses to send from and receive on. `public` are the addresses that peers send to.
     pub fn underlay(&self, public: PublicAddresses) -> PublicAddresses {
         let v4 = |address| self.public_v4.unwrap_or(address);
         let v6 = |address| self.public_v6.unwrap_or(address);
@@ -169,7 +169,7 @@ impl NodeConfig {
         }
     }
 
-    /// Whether a local address of `family` is named, which is not the one that others know the node by.
+    /// Whether the configuration names a local address of `family`, which may differ from the public one.
     pub fn names_local(&self, family: Family) -> bool {
         match family {
             Family::V4 => self.public_v4.is_some(),
@@ -182,19 +182,19 @@ impl NodeConfig {
         cni_shim::RunDir::under(&self.root)
     }
 
-    /// State directory, `<root>/var/lib/tartan`: outlives a reboot.
+    /// State directory, `<root>/var/lib/tartan`: survives a reboot.
     pub fn state_dir(&self) -> PathBuf {
         self.root.join("var/lib/tartan")
     }
 }
 
-/// The keys of `tartan.toml`. Relative paths in it are relative to its own directory.
-fn from_file(text: &str, directory: &Path) -> Result<RunArgs, Misread> {
+/// Reads `tartan.toml`. Relative paths in it are relative to its directory.
+fn from_file(text: &str, directory: &Path) -> Result<RunArgs, TomlError> {
     document::parse(text, |table| {
         table.only(&KEYS)?;
         let text = |key| table.entry(key).map(|entry| entry.text()).transpose();
-        let owned = |key| Ok::<_, Misread>(text(key)?.map(str::to_owned));
-        let path = |key| Ok::<_, Misread>(text(key)?.map(|path| directory.join(path)));
+        let owned = |key| Ok::<_, TomlError>(text(key)?.map(str::to_owned));
+        let path = |key| Ok::<_, TomlError>(text(key)?.map(|path| directory.join(path)));
         let address = |key| table.entry(key).map(|entry| entry.address()).transpose();
         let flag = |key| table.entry(key).map(|entry| entry.flag()).transpose();
         Ok(RunArgs {
@@ -232,9 +232,9 @@ fn from_file(text: &str, directory: &Path) -> Result<RunArgs, Misread> {
     })
 }
 
-/// A thousand times what such a file holds.
+/// About a thousand times the size of such a file.
 const MOST_BYTES: u64 = 1 << 20;
-/// Seconds: many times what lies between the record of an attachment and its interface.
+/// Seconds: many times the pause between the record of an attachment and its interface.
 const LEAST_RECLAIM_AFTER: u16 = 5;
 const MOST_RECLAIM_AFTER: u16 = 3600;
 const KEYS: [&str; 17] = [

@@ -1,34 +1,36 @@
-//! `spin`: how long a worker that ran out of packets looks for more before it sleeps.
+//! The key `spin`: how long a worker without packets busy-polls before it sleeps.
 
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// How long workers look on before they sleep.
+/// How long a worker without packets busy-polls before it sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spin {
-    /// As long as pays, where this process may use a core more than it has workers.
+pub enum SpinSetting {
+    /// 50 microseconds if this process may use more cores than it has workers, else off.
     Auto,
     /// Not at all.
     Off,
-    /// So many microseconds at most, 1 to 1,000, whatever cores there are.
+    /// At most this many microseconds, 1 to 1,000, on any number of cores.
     Micros(u16),
 }
 
-impl Spin {
-    /// The value as written: `auto`, `off` or microseconds. `None` if it is none of these.
-    pub(super) fn read(written: &str) -> Option<Spin> {
-        match written {
-            "auto" => Some(Spin::Auto),
-            "off" => Some(Spin::Off),
+impl SpinSetting {
+    /// Parses `auto`, `off` or microseconds; `None` for anything else.
+    pub(super) fn parse(text: &str) -> Option<SpinSetting> {
+        match text {
+            "auto" => Some(SpinSetting::Auto),
+            "off" => Some(SpinSetting::Off),
             digits => {
                 let micros = digits.parse().ok()?;
-                MICROS.contains(&micros).then_some(Spin::Micros(micros))
+                MICROS
+                    .contains(&micros)
+                    .then_some(SpinSetting::Micros(micros))
             }
         }
     }
 
-    /// The limit for each of `workers` workers; zero does not look on at all.
+    /// The longest that each of `workers` workers busy-polls. Zero is off.
     pub fn limit(self, workers: usize) -> Duration {
         self.limit_on(
             std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
@@ -36,19 +38,18 @@ impl Spin {
         )
     }
 
-    /// See [`Spin::limit`]; `cores` are those that this process may use by its affinity mask and its cgroup's quota.
+    /// See [`SpinSetting::limit`]. `cores` is the number that the affinity mask and the cgroup's quota allow this process.
     fn limit_on(self, cores: usize, workers: usize) -> Duration {
         match self {
-            Spin::Auto if cores > workers => PAYS,
-            Spin::Auto | Spin::Off => Duration::ZERO,
-            Spin::Micros(micros) => Duration::from_micros(micros.into()),
+            SpinSetting::Auto if cores > workers => AUTO,
+            SpinSetting::Auto | SpinSetting::Off => Duration::ZERO,
+            SpinSetting::Micros(micros) => Duration::from_micros(micros.into()),
         }
     }
 }
 
-/// What `auto` is where cores are to spare: several times a wake-up of an idle core, and about a round trip to a
-/// neighbour.
-const PAYS: Duration = Duration::from_micros(50);
+/// The limit of `auto`: several times the wake-up of an idle core, and about one round trip to a neighbour node.
+const AUTO: Duration = Duration::from_micros(50);
 
 const MICROS: RangeInclusive<u16> = 1..=1_000;
 
@@ -57,16 +58,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn auto_spares_the_last_core() {
+    fn auto_is_off_without_a_spare_core() {
         for (cores, workers, limit) in [
             (1, 1, Duration::ZERO),
-            (2, 1, PAYS),
+            (2, 1, AUTO),
             (2, 2, Duration::ZERO),
-            (4, 2, PAYS),
+            (4, 2, AUTO),
             (4, 4, Duration::ZERO),
         ] {
             assert_eq!(
-                Spin::Auto.limit_on(cores, workers),
+                SpinSetting::Auto.limit_on(cores, workers),
                 limit,
                 "{cores} {workers}"
             );
@@ -74,18 +75,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_holds_on_any_number_of_cores() {
-        assert_eq!(Spin::Off.limit_on(64, 1), Duration::ZERO);
-        assert_eq!(Spin::Micros(7).limit_on(1, 4), Duration::from_micros(7));
+    fn a_configured_limit_applies_on_any_number_of_cores() {
+        assert_eq!(SpinSetting::Off.limit_on(64, 1), Duration::ZERO);
+        assert_eq!(
+            SpinSetting::Micros(7).limit_on(1, 4),
+            Duration::from_micros(7)
+        );
     }
 
     #[test]
     fn a_value_is_a_word_or_microseconds() {
-        let read = |written| Spin::read(written);
-        assert_eq!(read("auto"), Some(Spin::Auto));
-        assert_eq!(read("off"), Some(Spin::Off));
-        assert_eq!(read("1"), Some(Spin::Micros(1)));
-        assert_eq!(read("1000"), Some(Spin::Micros(1000)));
+        let read = |text| SpinSetting::parse(text);
+        assert_eq!(read("auto"), Some(SpinSetting::Auto));
+        assert_eq!(read("off"), Some(SpinSetting::Off));
+        assert_eq!(read("1"), Some(SpinSetting::Micros(1)));
+        assert_eq!(read("1000"), Some(SpinSetting::Micros(1000)));
         for wrong in ["", "0", "1001", "-5", "50us", "on", "Auto"] {
             assert_eq!(read(wrong), None, "{wrong}");
         }

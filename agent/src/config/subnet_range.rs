@@ -1,4 +1,4 @@
-//! A cluster network and the subnets it is cut into, for either family.
+//! The keys of one family in a `net-conf.json`: its cluster network and the subnets to lease from it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,7 +7,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::json::Fields;
 use super::net_conf_error::NetConfError;
 
-/// Where a registry that hands out subnets takes them from.
+/// The subnets that a registry may lease to nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubnetRange {
     /// Prefix length of each subnet.
@@ -18,103 +18,106 @@ pub struct SubnetRange {
     pub max: IpAddr,
 }
 
-/// What differs between the families.
-pub(super) struct Stack {
+/// The keys and limits of one family.
+pub(super) struct FamilyRules {
     bits: u8,
     network: &'static str,
     len: &'static str,
     min: &'static str,
     max: &'static str,
-    /// Subnets get this length where the network has room for four of them.
+    /// The default length, if the network has room for four subnets of it.
     usual_len: u8,
-    /// A subnet needs a tunnel address, a bridge and a pod.
+    /// The longest prefix with room for a tunnel address, a bridge and a pod.
     longest_len: u8,
     /// The longest network prefix with room for four subnets of `longest_len`.
     longest_network: u8,
     example: &'static str,
-    /// Prefixes whose addresses can never be pods'.
+    /// Prefixes that pods cannot use.
     reserved: &'static [IpNet],
 }
 
-/// What the file says of one family.
+/// The values of one family's keys.
 #[derive(Clone, Copy)]
-pub(super) struct Written {
+pub(super) struct FamilyKeys {
     network: Option<IpNet>,
     len: Option<i64>,
     min: Option<IpAddr>,
     max: Option<IpAddr>,
 }
 
-/// Reads the keys of one family; nothing is compared with anything yet.
-pub(super) fn read(fields: &Fields, stack: &Stack) -> Result<Written, NetConfError> {
-    Ok(Written {
-        network: read_network(fields, stack)?,
-        len: read_len(fields, stack)?,
-        min: read_bound(fields, stack.min, stack)?,
-        max: read_bound(fields, stack.max, stack)?,
+/// Reads the keys of one family. [`FamilyKeys::complete`] checks them against each other.
+pub(super) fn read(fields: &Fields, rules: &FamilyRules) -> Result<FamilyKeys, NetConfError> {
+    Ok(FamilyKeys {
+        network: read_network(fields, rules)?,
+        len: read_len(fields, rules)?,
+        min: read_bound(fields, rules.min, rules)?,
+        max: read_bound(fields, rules.max, rules)?,
     })
 }
 
-impl Written {
-    /// The network, and its subnets with flannel's defaults and checks (`CheckNetworkConfig`).
-    pub(super) fn complete(&self, stack: &Stack) -> Result<(IpNet, SubnetRange), NetConfError> {
-        // flannel takes a network of all zeros for none.
+impl FamilyKeys {
+    /// Applies flannel's checks and defaults (`CheckNetworkConfig`). Returns the network and its range of subnets.
+    pub(super) fn complete(
+        &self,
+        rules: &FamilyRules,
+    ) -> Result<(IpNet, SubnetRange), NetConfError> {
+        // flannel treats a network of all zeros as missing.
         let network = self
             .network
             .filter(|net| net.prefix_len() > 0)
-            .ok_or(NetConfError::MissingNetwork { key: stack.network })?;
-        for reserved in stack.reserved {
+            .ok_or(NetConfError::MissingNetwork { key: rules.network })?;
+        for reserved in rules.reserved {
             if reserved.contains(&network) || network.contains(reserved) {
                 return Err(NetConfError::Reserved {
-                    key: stack.network,
+                    key: rules.network,
                     network,
                     reserved: *reserved,
                 });
             }
         }
-        let len = self.subnet_len(network, stack)?;
-        let size = 1u128 << (stack.bits - len);
+        let len = self.subnet_len(network, rules)?;
+        let size = 1u128 << (rules.bits - len);
         let first = number(network.network());
-        let last = first | ((1u128 << (stack.bits - network.prefix_len())) - size);
+        let last = first | ((1u128 << (rules.bits - network.prefix_len())) - size);
         let bound = |written: Option<IpAddr>, key, default| match written {
             None => Ok(default),
             Some(address) if !network.contains(&address) => Err(NetConfError::Outside {
                 key,
-                network: stack.network,
+                network: rules.network,
             }),
             Some(address) if !number(address).is_multiple_of(size) => {
                 Err(NetConfError::Boundary { key, address })
             }
             Some(address) => Ok(address),
         };
-        // The first subnet is left out: its base is the network's own address.
-        let min = bound(self.min, stack.min, address(first + size, stack))?;
-        let max = bound(self.max, stack.max, address(last, stack))?;
+        // flannel skips the first subnet: its base is the network's own address.
+        let min = bound(self.min, rules.min, address(first + size, rules))?;
+        let max = bound(self.max, rules.max, address(last, rules))?;
         Ok((network, SubnetRange { len, min, max }))
     }
 
-    fn subnet_len(&self, network: IpNet, stack: &Stack) -> Result<u8, NetConfError> {
+    fn subnet_len(&self, network: IpNet, rules: &FamilyRules) -> Result<u8, NetConfError> {
         let least = network.prefix_len().saturating_add(2);
         let Some(written) = self.len else {
-            return if network.prefix_len() > stack.longest_network {
+            return if network.prefix_len() > rules.longest_network {
                 Err(NetConfError::TooSmall {
-                    key: stack.network,
-                    least: stack.longest_network,
+                    key: rules.network,
+                    least: rules.longest_network,
                 })
             } else {
-                Ok(least.max(stack.usual_len))
+                Ok(least.max(rules.usual_len))
             };
         };
         let len = u8::try_from(written)
             .ok()
-            .filter(|len| *len <= stack.longest_len)
+            .filter(|len| *len <= rules.longest_len)
             .ok_or(NetConfError::SubnetLen {
-                key: stack.len,
-                limit: stack.longest_len + 1,
+                key: rules.len,
+                limit: rules.longest_len + 1,
             })?;
         if len < least {
             Err(NetConfError::FourSubnets {
-                key: stack.len,
+                key: rules.len,
                 least,
             })
         } else {
@@ -123,26 +126,26 @@ impl Written {
     }
 }
 
-fn read_network(fields: &Fields, stack: &Stack) -> Result<Option<IpNet>, NetConfError> {
-    let Some(text) = fields.text(stack.network)? else {
+fn read_network(fields: &Fields, rules: &FamilyRules) -> Result<Option<IpNet>, NetConfError> {
+    let Some(text) = fields.text(rules.network)? else {
         return Ok(None);
     };
-    let prefix = parse_prefix(text).filter(|net| net.max_prefix_len() == stack.bits);
+    let prefix = parse_prefix(text).filter(|net| net.max_prefix_len() == rules.bits);
     match prefix {
         Some(net) => Ok(Some(net.trunc())),
         None => Err(NetConfError::Prefix {
-            key: stack.network,
+            key: rules.network,
             value: text.to_owned(),
-            example: stack.example,
+            example: rules.example,
         }),
     }
 }
 
-/// 0 is as good as absent, as in flannel; a negative length is no `uint`.
-fn read_len(fields: &Fields, stack: &Stack) -> Result<Option<i64>, NetConfError> {
-    match fields.whole(stack.len)? {
+/// As in flannel, 0 counts as missing, and a negative length is not a `uint`.
+fn read_len(fields: &Fields, rules: &FamilyRules) -> Result<Option<i64>, NetConfError> {
+    match fields.whole(rules.len)? {
         Some(len) if len < 0 => Err(NetConfError::Type {
-            key: stack.len,
+            key: rules.len,
             expected: "a whole number from 0",
         }),
         len => Ok(len.filter(|len| *len != 0)),
@@ -152,13 +155,13 @@ fn read_len(fields: &Fields, stack: &Stack) -> Result<Option<i64>, NetConfError>
 fn read_bound(
     fields: &Fields,
     key: &'static str,
-    stack: &Stack,
+    rules: &FamilyRules,
 ) -> Result<Option<IpAddr>, NetConfError> {
     let Some(text) = fields.text(key)? else {
         return Ok(None);
     };
     let address: Option<IpAddr> = text.parse().ok();
-    match address.filter(|address| address.is_ipv4() == (stack.bits == 32)) {
+    match address.filter(|address| address.is_ipv4() == (rules.bits == 32)) {
         Some(address) => Ok(Some(address).filter(|address| !address.is_unspecified())),
         None => Err(NetConfError::Address {
             key,
@@ -167,7 +170,7 @@ fn read_bound(
     }
 }
 
-/// `ADDRESS/LENGTH`, host bits as written. Stricter than `IpNet`'s own parser, which takes `010.1.1.1` for ten.
+/// Parses `ADDRESS/LENGTH` and keeps host bits. Stricter than `IpNet`'s parser, which accepts `010.1.1.1`.
 pub(crate) fn parse_prefix(text: &str) -> Option<IpNet> {
     let (address, len) = text.split_once('/')?;
     let digits = len.bytes().all(|b| b.is_ascii_digit());
@@ -181,14 +184,14 @@ fn number(address: IpAddr) -> u128 {
     }
 }
 
-fn address(number: u128, stack: &Stack) -> IpAddr {
-    match (stack.bits, u32::try_from(number)) {
+fn address(number: u128, rules: &FamilyRules) -> IpAddr {
+    match (rules.bits, u32::try_from(number)) {
         (32, Ok(number)) => IpAddr::V4(Ipv4Addr::from_bits(number)),
         _ => IpAddr::V6(Ipv6Addr::from_bits(number)),
     }
 }
 
-pub(super) const IPV4: Stack = Stack {
+pub(super) const IPV4: FamilyRules = FamilyRules {
     bits: 32,
     network: "Network",
     len: "SubnetLen",
@@ -207,7 +210,7 @@ pub(super) const IPV4: Stack = Stack {
     ],
 };
 
-pub(super) const IPV6: Stack = Stack {
+pub(super) const IPV6: FamilyRules = FamilyRules {
     bits: 128,
     network: "IPv6Network",
     len: "IPv6SubnetLen",

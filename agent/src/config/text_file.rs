@@ -1,4 +1,4 @@
-//! A text file that somebody else writes: read whole, within a bound, and only where it is a file.
+//! Reads a text file that another program writes: the whole file, up to a size limit, and regular files only.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -13,29 +13,29 @@ pub enum TextFileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A directory, a pipe or a device.
     #[error("{path} is not a regular file: name a file")]
     NotAFile {
-        /// What was named.
+        /// The path.
         path: PathBuf,
     },
-    /// More than anybody means to write there.
-    #[error("{path} is larger than {limit} bytes: is it the right file?")]
+    /// Larger than the limit.
+    #[error("{path} is larger than {limit} bytes: name the right file")]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// The most that is read, bytes.
+        /// The limit, bytes.
         limit: u64,
     },
-    /// Bytes that are no text.
-    #[error("{path} is not UTF-8 text in line {line}: is it the right file?")]
+    /// Not UTF-8 text.
+    #[error("{path} is not UTF-8 text in line {line}: name the right file, or save it as UTF-8")]
     NotText {
         /// The file.
         path: PathBuf,
-        /// Line of the first such byte, counted from 1.
+        /// Line of the first invalid byte, counted from 1.
         line: usize,
     },
 }
@@ -47,7 +47,7 @@ impl TextFileError {
     }
 }
 
-/// Reads the file at `path`, of at most `limit` bytes. Never waits: a pipe without a writer is refused.
+/// Reads the file at `path`, of at most `limit` bytes. Never blocks: a pipe is refused.
 pub(crate) fn read(path: &Path, limit: u64) -> Result<String, TextFileError> {
     let path = || path.to_path_buf();
     let failed = |source| TextFileError::Read {
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_regular_text_files_within_the_bound_are_read() {
+    fn only_regular_text_files_within_the_limit_are_read() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         assert!(read(&path, 4).unwrap_err().is_missing());

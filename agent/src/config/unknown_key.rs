@@ -1,26 +1,26 @@
-//! Keys that mean nothing to us.
+//! Unknown keys of a `net-conf.json`.
 
 use std::fmt;
 
 use super::document::nearest;
 
-/// A key that flannel ignores, and we with it. Its `Display` is the key, and the one that was probably meant.
+/// A key that flannel ignores, and so does Tartan. Its `Display` is the key and the most similar known key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownKey {
     /// As written; one inside `Backend` as `Backend.KEY`.
     pub key: String,
-    /// The known key nearest to it, where one is near.
+    /// The most similar known key, if one is similar.
     pub nearest: Option<&'static str>,
 }
 
 impl UnknownKey {
     pub(super) fn new(
-        place: &str,
+        prefix: &str,
         key: &str,
         known: impl Iterator<Item = &'static str>,
     ) -> UnknownKey {
         UnknownKey {
-            key: format!("{place}{key}"),
+            key: format!("{prefix}{key}"),
             nearest: nearest(key, known),
         }
     }

@@ -1,12 +1,12 @@
-//! How many packet workers there are to be, and on which cores.
+//! The keys `workers` and `cores`: how many packet workers run, and on which cores.
 
-/// Why the two keys cannot be used.
+/// Why `workers` or `cores` cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum WorkersError {
-    /// None, or more than the keeper can hold the descriptors of.
+    /// Zero, or more than the keeper has descriptors for.
     #[error("workers is {0}: use 1 to {MOST_WORKERS}, or leave it out for half the physical cores")]
     Workers(u16),
-    /// A number that the kernel gives no core.
+    /// A number beyond the kernel's range of cores.
     #[error("cores names {0}: cores are numbered from 0 to {most}", most = CORES - 1)]
     Core(u16),
     /// Two workers on one core.
@@ -22,19 +22,19 @@ pub enum WorkersError {
     },
 }
 
-/// The number of workers, if one is asked for, and their cores, if they are named.
+/// Checks both keys together. Returns the number of workers, if configured, and their cores, if configured.
 ///
 /// # Errors
-/// [`WorkersError`] with the first thing that is wrong.
+/// [`WorkersError`] with the first fault.
 pub(super) fn check(
     workers: Option<u16>,
     cores: Vec<u16>,
 ) -> Result<(Option<u16>, Vec<u16>), WorkersError> {
-    for (place, core) in cores.iter().enumerate() {
+    for (index, core) in cores.iter().enumerate() {
         if *core >= CORES {
             return Err(WorkersError::Core(*core));
         }
-        if cores.iter().take(place).any(|before| before == core) {
+        if cores.iter().take(index).any(|before| before == core) {
             return Err(WorkersError::Twice(*core));
         }
     }
@@ -52,9 +52,9 @@ pub(super) fn check(
     }
 }
 
-/// Workers of a node at most: the keeper holds fourteen descriptors for each.
+/// The most workers of a node: the keeper holds fourteen descriptors for each.
 pub const MOST_WORKERS: u16 = 32;
-/// Cores that an affinity mask has room for (`CPU_SETSIZE`).
+/// The number of cores in an affinity mask (`CPU_SETSIZE`).
 pub(super) const CORES: u16 = 1024;
 
 #[cfg(test)]
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workers_and_cores_go_together() {
+    fn workers_and_cores_are_checked_together() {
         for (workers, cores, expected) in [
             (None, vec![], Ok((None, vec![]))),
             (Some(32), vec![], Ok((Some(32), vec![]))),

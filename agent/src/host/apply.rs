@@ -1,39 +1,40 @@
-//! Making the kernel agree: check everything, then change what differs.
+//! Applies a [`HostState`] to the kernel: checks everything, then changes what differs.
 
 use std::mem;
 
-use netlink_packet_route::route::RouteType;
+use netlink_packet_route::route::{RouteProtocol, RouteType};
 
+use super::Host;
 use super::change::Change;
 use super::error::HostError;
-use super::inventory::Picture;
-use super::links::{self, Kind, Link};
-use super::prefixes::leads_to;
-use super::routes::{self, Route, Step, Target, Wanted};
-use super::setting::{Interface, Setting};
-use super::state::HostState;
-use super::sysctls;
-use super::{Host, addresses};
+use super::host_state::HostState;
+use super::net::addresses;
+use super::net::links::{self, Link, LinkKind};
+use super::net::prefixes::leads_to;
+use super::net::routes::{self, Route, RouteStep, Target, WantedRoute};
+use super::picture::Picture;
+use super::settings::setting::{Interface, Setting};
+use super::settings::sysctls;
 
 impl Host {
-    /// Whether [`apply`](Host::apply) leaves routes and addresses of ours in
-    /// place that are not wanted: while nobody knows whether they still are.
-    pub fn only_add(&mut self, only_adds: bool) {
-        self.only_adds = only_adds;
+    /// Whether [`apply`](Host::apply) only adds: routes and addresses of ours that are not wanted stay. Set while the
+    /// desired state comes from a cache, which may lack something that is still wanted.
+    pub fn set_add_only(&mut self, add_only: bool) {
+        self.add_only = add_only;
     }
 
-    /// Why the memory of changed settings is not on disk, which keeps
+    /// Why the record of changed settings is not on disk, which keeps
     /// [`cleanup()`](super::cleanup()) from restoring them after a crash.
-    pub fn unrecorded(&self) -> Option<&HostError> {
-        self.record.unwritten()
+    pub fn record_problem(&self) -> Option<&HostError> {
+        self.record.write_error()
     }
 
-    /// Makes the kernel agree with `desired`. Returns what had to be changed,
-    /// first set-up and repair alike; nothing when all was well. After a
-    /// failure the changes made so far are told by the next call that succeeds.
+    /// Applies `desired` to the kernel. Returns what had to be changed, at the
+    /// first set-up as at a repair; nothing when nothing differed. After a
+    /// failure the next call that succeeds reports the changes made so far.
     ///
     /// # Errors
-    /// The device missing or no TUN, a cluster network held by somebody else,
+    /// The device missing or no TUN, a cluster network routed by another program,
     /// IPv6 wanted where there is none, or the kernel's refusal of a step.
     pub async fn apply(&mut self, desired: &HostState) -> Result<Vec<Change>, HostError> {
         let picture = self.picture().await?;
@@ -54,28 +55,28 @@ impl Host {
         })?;
         let plan = check(&picture, desired)?;
         let v6 = desired.has_v6();
-        let before = self.untold.len();
+        let before = self.unreported.len();
         self.set_mtu(&plan.link, desired.mtu).await?;
         self.lengthen_queue(&plan.link).await?;
         // Before the device is up, or it makes itself a link-local address.
-        for altered in sysctls::assert_device(&name, v6)? {
-            self.untold.push(Change::Set(altered.into()));
+        for altered in sysctls::set_device_settings(&name, v6)? {
+            self.unreported.push(Change::Setting(altered));
         }
-        self.silence(&name, &plan.link).await?;
-        self.raise(&plan.link).await?;
-        if self.untold.len() != before {
+        self.disable_multicast(&name, &plan.link).await?;
+        self.set_up(&plan.link).await?;
+        if self.unreported.len() != before {
             // A device that comes up may give itself an address.
             picture.held = addresses::list(&self.netlink.handle).await?;
         }
-        self.agree_on_addresses(&plan, &picture, desired).await?;
-        self.agree_on_forwarding(desired, &picture, v6)?;
-        Ok(mem::take(&mut self.untold))
+        self.apply_addresses(&plan, &picture, desired).await?;
+        self.apply_forwarding(desired, &picture, v6)?;
+        Ok(mem::take(&mut self.unreported))
     }
 
     async fn set_mtu(&mut self, link: &Link, mtu: u16) -> Result<(), HostError> {
         if link.mtu != u32::from(mtu) {
             links::set_mtu(&self.netlink.handle, link, mtu).await?;
-            self.untold.push(Change::Mtu {
+            self.unreported.push(Change::Mtu {
                 device: link.name.clone(),
                 found: link.mtu,
                 set: mtu,
@@ -84,11 +85,11 @@ impl Host {
         Ok(())
     }
 
-    /// A TUN has no back-pressure: what finds its queue full is gone. Somebody who made it longer keeps that.
+    /// A TUN has no back-pressure: the kernel drops what finds its queue full. A longer queue is left as it is.
     async fn lengthen_queue(&mut self, link: &Link) -> Result<(), HostError> {
         if link.queue < QUEUE {
             links::set_queue(&self.netlink.handle, link, QUEUE).await?;
-            self.untold.push(Change::Queue {
+            self.unreported.push(Change::QueueLength {
                 device: link.name.clone(),
                 found: link.queue,
                 set: QUEUE,
@@ -99,33 +100,34 @@ impl Host {
 
     /// Nothing that is sent to a group crosses the overlay. As on a WireGuard device, the kernel is not to announce
     /// the routers' groups there (MLD reports, which would be counted as drops), nor a host's service itself.
-    async fn silence(&mut self, name: &Interface, link: &Link) -> Result<(), HostError> {
+    async fn disable_multicast(&mut self, name: &Interface, link: &Link) -> Result<(), HostError> {
         if link.multicast {
             let forwarding = sysctls::leave_routers_groups(name)?;
-            links::without_multicast(&self.netlink.handle, link).await?;
+            links::disable_multicast(&self.netlink.handle, link).await?;
             sysctls::restore_forwarding(name, forwarding)?;
-            self.untold.push(Change::Silenced(link.name.clone()));
+            self.unreported
+                .push(Change::MulticastDisabled(link.name.clone()));
         }
         Ok(())
     }
 
-    async fn raise(&mut self, link: &Link) -> Result<(), HostError> {
+    async fn set_up(&mut self, link: &Link) -> Result<(), HostError> {
         if !link.is_ours() {
             links::mark(&self.netlink.handle, link).await?;
-            self.untold.push(Change::Marked(link.name.clone()));
+            self.unreported.push(Change::AliasSet(link.name.clone()));
         }
         if !link.up {
-            links::raise(&self.netlink.handle, link).await?;
-            self.untold.push(Change::Raised(link.name.clone()));
+            links::set_up(&self.netlink.handle, link).await?;
+            self.unreported.push(Change::BroughtUp(link.name.clone()));
         }
         Ok(())
     }
 
     /// Addresses and routes, in an order in which no route ever names a source
     /// address that the device lacks: the kernel would take the route away.
-    async fn agree_on_addresses(
+    async fn apply_addresses(
         &mut self,
-        plan: &Plan,
+        plan: &DevicePlan,
         picture: &Picture,
         desired: &HostState,
     ) -> Result<(), HostError> {
@@ -136,34 +138,34 @@ impl Host {
             &desired.addresses,
             &desired.cluster_routes,
         );
-        let mut steps = routes::plan(&picture.routes, &plan.wanted, plan.link.index);
-        if self.only_adds {
-            steps.retain(|step| !matches!(step, Step::Remove(_)));
+        let mut steps = routes::plan(&picture.routes, &plan.routes, plan.link.index);
+        if self.add_only {
+            steps.retain(|step| !matches!(step, RouteStep::Remove(_)));
             surplus.clear();
         }
         for address in missing {
             addresses::add(handle, &plan.link, address).await?;
-            self.untold.push(Change::AddressAdded(address));
+            self.unreported.push(Change::AddressAdded(address));
         }
         for step in steps {
-            routes::take(handle, &step, plan.link.index).await?;
-            self.untold.push(told(&step, &plan.link.name));
+            routes::apply(handle, &step, plan.link.index).await?;
+            self.unreported.push(reported(&step, &plan.link.name));
         }
         for address in surplus {
             addresses::remove(handle, &plan.link, address).await?;
-            self.untold.push(Change::AddressRemoved(address));
+            self.unreported.push(Change::AddressRemoved(address));
         }
         Ok(())
     }
 
     /// Forwarding, for the families that the cluster network has.
-    fn agree_on_forwarding(
+    fn apply_forwarding(
         &mut self,
         desired: &HostState,
         picture: &Picture,
         v6: bool,
     ) -> Result<(), HostError> {
-        self.record.retry();
+        self.record.retry_write();
         let mut wanted = Vec::new();
         if desired
             .cluster_routes
@@ -180,9 +182,8 @@ impl Host {
             wanted.push((Setting::Forward6, 1));
         }
         for (setting, value) in wanted {
-            let altered = sysctls::assert_remembered(&setting, value, &mut self.record)?;
-            self.untold
-                .extend(altered.map(|altered| Change::Set(altered.into())));
+            let altered = sysctls::set_recorded(&setting, value, &mut self.record)?;
+            self.unreported.extend(altered.map(Change::Setting));
         }
         Ok(())
     }
@@ -203,14 +204,16 @@ impl Host {
             let learning: Vec<u32> = picture
                 .routes
                 .iter()
-                .filter(|route| is_uplinks(route))
+                .filter(|route| is_on_uplink(route))
                 .flat_map(|route| route.devices.iter().copied())
                 .collect();
             uplinks.extend(
                 picture
                     .links
                     .iter()
-                    .filter(|link| learning.contains(&link.index) && link.kind != Kind::Loopback)
+                    .filter(|link| {
+                        learning.contains(&link.index) && link.kind != LinkKind::Loopback
+                    })
                     .filter_map(|link| Interface::parse(&link.name))
                     .map(Setting::AcceptRa),
             );
@@ -226,18 +229,18 @@ impl Host {
 }
 
 /// What one call of [`Host::apply`] works from.
-struct Plan {
+struct DevicePlan {
     link: Link,
-    wanted: Vec<Wanted>,
+    routes: Vec<WantedRoute>,
 }
 
 /// Everything that may be refused, and what the rest works from.
-fn check(picture: &Picture, desired: &HostState) -> Result<Plan, HostError> {
+fn check(picture: &Picture, desired: &HostState) -> Result<DevicePlan, HostError> {
     let links = &picture.links;
     let link = links::find(links, &desired.device).ok_or_else(|| HostError::NoDevice {
         name: desired.device.clone(),
     })?;
-    if link.kind != Kind::Tun {
+    if link.kind != LinkKind::Tun {
         return Err(HostError::NotATun {
             name: link.name.clone(),
             found: describe(&link.kind),
@@ -259,37 +262,37 @@ fn check(picture: &Picture, desired: &HostState) -> Result<Plan, HostError> {
         &desired.unreachable,
         &desired.addresses,
     );
-    match routes::rival(&picture.routes, &wanted, link.index) {
-        Some(rival) => Err(held_by(rival, links)),
-        None => Ok(Plan {
+    match routes::conflict(&picture.routes, &wanted, link.index) {
+        Some(conflict) => Err(conflict_error(conflict, links)),
+        None => Ok(DevicePlan {
             link: link.clone(),
-            wanted,
+            routes: wanted,
         }),
     }
 }
 
 /// Whether a route shows that its interface faces a router.
-fn is_uplinks(route: &Route) -> bool {
+fn is_on_uplink(route: &Route) -> bool {
     route.prefix.addr().is_ipv6()
         && route.kind == RouteType::Unicast
-        && (route.prefix.prefix_len() == 0 || route.protocol == LEARNED_FROM_ROUTER)
+        && (route.prefix.prefix_len() == 0 || route.protocol == u8::from(RouteProtocol::Ra))
 }
 
-fn held_by(rival: &Route, links: &[Link]) -> HostError {
+fn conflict_error(conflict: &Route, links: &[Link]) -> HostError {
     HostError::NetworkHeld {
-        prefix: rival.prefix,
-        via: match (leads_to(rival, links), rival.gateway) {
+        prefix: conflict.prefix,
+        via: match (leads_to(conflict, links), conflict.gateway) {
             (Some(device), Some(gateway)) => format!("via {gateway} dev {device}"),
             (Some(device), None) => format!("to dev {device}"),
-            (None, _) => format!("nowhere ({})", routes::word(rival.kind)),
+            (None, _) => format!("nowhere ({})", routes::type_name(conflict.kind)),
         },
-        protocol: rival.protocol,
-        metric: rival.metric,
+        protocol: conflict.protocol,
+        metric: conflict.metric,
     }
 }
 
-fn told(step: &Step, device: &str) -> Change {
-    let target = |route: &Wanted| match route.target {
+fn reported(step: &RouteStep, device: &str) -> Change {
+    let target = |route: &WantedRoute| match route.target {
         Target::Device { source: None } => format!("{} dev {device}", route.prefix),
         Target::Device {
             source: Some(source),
@@ -297,25 +300,23 @@ fn told(step: &Step, device: &str) -> Change {
         Target::Unreachable => format!("unreachable {}", route.prefix),
     };
     match step {
-        Step::Add(route) => Change::RouteAdded(target(route)),
-        Step::Replace(route) => Change::RouteReplaced(target(route)),
-        Step::Remove(route) => Change::RouteRemoved(route.to_string()),
+        RouteStep::Add(route) => Change::RouteAdded(target(route)),
+        RouteStep::Replace(route) => Change::RouteReplaced(target(route)),
+        RouteStep::Remove(route) => Change::RouteRemoved(route.to_string()),
     }
 }
 
-fn describe(kind: &Kind) -> String {
+fn describe(kind: &LinkKind) -> String {
     match kind {
-        Kind::Tun => "a TUN".to_owned(),
-        Kind::Tap => "a TAP".to_owned(),
-        Kind::Loopback => "the loopback device".to_owned(),
-        Kind::Other(word) if word.is_empty() => "hardware".to_owned(),
-        Kind::Other(word) => format!("a {word} device"),
+        LinkKind::Tun => "a TUN".to_owned(),
+        LinkKind::Tap => "a TAP".to_owned(),
+        LinkKind::Loopback => "the loopback device".to_owned(),
+        LinkKind::Other(word) if word.is_empty() => "hardware".to_owned(),
+        LinkKind::Other(word) => format!("a {word} device"),
     }
 }
 
 /// Least MTU on which the kernel runs IPv6, in bytes (RFC 8200 section 5).
 const LEAST_V6_MTU: u16 = 1280;
-/// `RTPROT_RA`: routes learned from router advertisements.
-const LEARNED_FROM_ROUTER: u8 = 9;
 /// Packets that may wait in our device. With the kernel's 500 a single TCP flow loses its bursts there.
 const QUEUE: u32 = 2048;

@@ -5,20 +5,18 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 
-use super::sysctls::Altered;
-
 /// One thing that [`Host::apply`](super::Host::apply) had to change. Its
 /// `Display` is a phrase for the log and `tartan status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The device was marked as ours (its alias).
-    Marked(String),
+    /// The device was given the alias that marks it as ours.
+    AliasSet(String),
     /// The device was brought up.
-    Raised(String),
-    /// The device is no longer one to send multicast on.
-    Silenced(String),
-    /// The device's queue was made longer.
-    Queue {
+    BroughtUp(String),
+    /// Multicast was disabled on the device.
+    MulticastDisabled(String),
+    /// The device's queue length was raised.
+    QueueLength {
         /// The device.
         device: String,
         /// Packets that could wait before.
@@ -46,14 +44,14 @@ pub enum Change {
     /// A route of ours that is no longer wanted was removed.
     RouteRemoved(String),
     /// A kernel setting was changed.
-    Set(SettingChange),
-    /// Our nft table was written anew; its family and name.
+    Setting(SettingChange),
+    /// Our nft table was replaced; its family and name.
     TableWritten(String),
     /// Our accept rules were put into a chain of another table.
-    AcceptPlaced(String),
+    AcceptRulesAdded(String),
     /// Our accept rules were taken out of a chain of another table.
-    AcceptRemoved(String),
-    /// A pod's limit was put in force.
+    AcceptRulesRemoved(String),
+    /// A pod's limit was set.
     Limited {
         /// The host's end.
         host_ifname: String,
@@ -62,12 +60,12 @@ pub enum Change {
         /// Bits per second.
         rate: u64,
     },
-    /// What shaped a pod that is gone was removed; its name.
+    /// The limiter of a pod that is gone was removed; its name.
     LimiterRemoved(String),
     /// `subnet.env` was written; its path.
-    SubnetFile(PathBuf),
-    /// The memory of earlier changes was refused, and a new one begun; why.
-    MemoryRefused(String),
+    SubnetEnvWritten(PathBuf),
+    /// The record of earlier changes cannot be used, and a new one was started; why.
+    RecordRefused(String),
 }
 
 /// A kernel setting that was changed.
@@ -81,26 +79,16 @@ pub struct SettingChange {
     pub set: i32,
 }
 
-impl From<Altered> for SettingChange {
-    fn from(altered: Altered) -> SettingChange {
-        SettingChange {
-            key: altered.key,
-            found: altered.found,
-            set: altered.wrote,
-        }
-    }
-}
-
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Change::Marked(device) => write!(f, "marked {device} as ours"),
-            Change::Raised(device) => write!(f, "brought {device} up"),
-            Change::Silenced(device) => write!(f, "took multicast from {device}"),
-            Change::Queue { device, found, set } => {
+            Change::AliasSet(device) => write!(f, "set the alias of {device}"),
+            Change::BroughtUp(device) => write!(f, "brought {device} up"),
+            Change::MulticastDisabled(device) => write!(f, "disabled multicast on {device}"),
+            Change::QueueLength { device, found, set } => {
                 write!(
                     f,
-                    "made the queue of {device} longer, from {found} to {set} packets"
+                    "set the queue length of {device} from {found} to {set} packets"
                 )
             }
             Change::Mtu { device, found, set } => {
@@ -110,33 +98,36 @@ impl fmt::Display for Change {
                 host_ifname,
                 way,
                 rate,
-            } => write!(f, "limited {host_ifname} to {rate} bit/s {way} its pod"),
+            } => write!(
+                f,
+                "set a limit of {rate} bit/s {way} the pod of {host_ifname}"
+            ),
             Change::LimiterRemoved(name) => {
-                write!(f, "deleted {name}, which shaped a pod that is gone")
+                write!(f, "deleted {name}, the limiter of a pod that is gone")
             }
             Change::AddressAdded(address) => write!(f, "added the address {address}"),
             Change::AddressRemoved(address) => write!(f, "removed the address {address}"),
             Change::RouteAdded(route) => write!(f, "added the route {route}"),
-            Change::RouteReplaced(route) => write!(f, "put right the route {route}"),
+            Change::RouteReplaced(route) => write!(f, "replaced the route {route}"),
             Change::RouteRemoved(route) => write!(f, "removed the route {route}"),
-            Change::Set(setting) => write!(
+            Change::Setting(setting) => write!(
                 f,
                 "set {} from {} to {}",
                 setting.key, setting.found, setting.set
             ),
             Change::TableWritten(table) => write!(f, "wrote the nft table {table}"),
-            Change::AcceptPlaced(chain) => write!(
+            Change::AcceptRulesAdded(chain) => write!(
                 f,
-                "let pod traffic through the nft chain {chain}, which cut it off"
+                "added accept rules to the nft chain {chain}, which cut pods off"
             ),
-            Change::AcceptRemoved(chain) => write!(
+            Change::AcceptRulesRemoved(chain) => write!(
                 f,
-                "removed our accept rules from the nft chain {chain}, which no longer cuts pods off"
+                "removed the accept rules from the nft chain {chain}, which no longer cuts pods off"
             ),
-            Change::SubnetFile(path) => write!(f, "wrote {}", path.display()),
-            Change::MemoryRefused(reason) => write!(
+            Change::SubnetEnvWritten(path) => write!(f, "wrote {}", path.display()),
+            Change::RecordRefused(reason) => write!(
                 f,
-                "began a new memory of changed settings, the old one is refused: {reason}"
+                "started a new record of changed settings, the old one cannot be used: {reason}"
             ),
         }
     }

@@ -1,23 +1,25 @@
 //! Theory of operation
 //!
-//! Takes away what an agent left on the node, whether it was stopped, killed or
-//! removed long ago; no agent is needed. One that still runs would put back
-//! what it misses, so stop it first.
+//! Removes what an agent left on the node, whether it was stopped, killed or
+//! removed long ago; no agent is needed. An agent that still runs would put
+//! everything back, so stop it first.
 //!
 //! Order: the device (its addresses and routes go with it), routes that carry
-//! our protocol number, what shaped pods that are gone, nft rules, settings,
-//! files. Each step is tried whatever
-//! became of the others; the list returned says what became of each thing found.
+//! our protocol number, limiters of pods that are gone, nft rules, settings,
+//! files. Each step is tried even if others failed; the returned list has an
+//! outcome for each trace found.
 //!
 //! The record of settings names its network namespace. In another one nothing is
-//! touched, for what lies here may be another node's. It is removed only when
-//! every setting on it is settled, so that a clean-up that failed can be repeated.
+//! touched: the traces here may be another node's. The record is removed only
+//! when every setting on it is restored or left alone on purpose, so that a
+//! clean-up that failed can be repeated.
 //!
 //! Three things stay on purpose, and are listed with the reason. A setting that
-//! somebody changed after us is theirs. What shapes a pod that still runs goes
-//! with the pod, which would be cut off without it. Attachment records of pods stay, with
-//! the directory they lie in: they belong to pods that still run, and are what
-//! `tartan-cni` DEL, which works without an agent, frees the address by.
+//! another process changed after us is left as it is. The limiter of a pod that
+//! still runs goes with the pod, which would be cut off without it. Attachment
+//! records stay, with their directory: they belong to pods that still run, and
+//! `tartan-cni` DEL, which works without an agent, reads the address to free
+//! from them.
 
 use std::fmt;
 use std::fs;
@@ -29,10 +31,10 @@ use cni_shim::RunDir;
 use super::Netlink;
 use super::error::HostError;
 use super::firewall;
-use super::links;
-use super::pod_links::{self, remove_limiter_of_nobody};
-use super::record::{self, Changed, Found, Place, Record};
-use super::routes;
+use super::net::links;
+use super::net::pod_links::{self, remove_orphaned_limiter};
+use super::net::routes;
+use super::settings::record::{self, RecordOnDisk, RecordedChange, Scope, SettingsRecord};
 use super::subnet_env::{self, Cleared};
 
 /// Where an agent leaves traces.
@@ -46,7 +48,7 @@ pub struct Traces {
     pub state_dir: PathBuf,
 }
 
-/// What became of one trace. Its `Display` is a line for people.
+/// What became of one trace. Its `Display` is a line for people, without a remedy.
 #[derive(Debug)]
 pub enum Outcome {
     /// It is gone; a setting: it has its old value.
@@ -62,7 +64,7 @@ pub enum Outcome {
     Failed {
         /// The thing.
         what: String,
-        /// Why; the sentence names the remedy.
+        /// Why.
         error: HostError,
     },
 }
@@ -83,9 +85,9 @@ impl fmt::Display for Outcome {
 /// # Panics
 /// Outside a tokio runtime with I/O enabled.
 pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
-    let mut list = List::default();
-    let record = Place::here().and_then(|here| Record::read(&traces.state_dir, &here));
-    if let Ok(Found::Elsewhere(namespace)) = record {
+    let mut list = Outcomes::default();
+    let record = Scope::here().and_then(|here| SettingsRecord::read(&traces.state_dir, &here));
+    if let Ok(RecordOnDisk::OtherNamespace(namespace)) = record {
         let path = traces.state_dir.join(record::NAME);
         let error = HostError::OtherNamespace { path, namespace };
         list.failed("all of it", error);
@@ -93,35 +95,35 @@ pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
     }
     match Netlink::open() {
         Ok(netlink) => {
-            device(&netlink, &traces.device, &mut list).await;
-            refusals(&netlink, &traces.device, &mut list).await;
-            limiters(&netlink, &mut list).await;
+            remove_device(&netlink, &traces.device, &mut list).await;
+            remove_routes(&netlink, &traces.device, &mut list).await;
+            remove_limiters(&netlink, &mut list).await;
         }
         Err(error) => list.failed("the device and the routes", error),
     }
     for (what, gone) in firewall::clear().await {
         list.done(what, gone);
     }
-    let settled = settings(record, &mut list);
-    let cleared = subnet_file(&traces.state_dir, &mut list);
+    let settled = restore_settings(record, &mut list);
+    let cleared = remove_subnet_file(&traces.state_dir, &mut list);
     let keep = [(settled, record::NAME), (cleared, subnet_env::NOTE)];
     let keep: Vec<&str> = keep
         .iter()
         .filter_map(|(done, name)| (!done).then_some(*name))
         .collect();
-    directory(&traces.state_dir, &keep, &mut list);
-    attachments(&traces.run_dir, &mut list);
-    directory(traces.run_dir.path(), &[], &mut list);
+    remove_directory(&traces.state_dir, &keep, &mut list);
+    remove_attachments_directory(&traces.run_dir, &mut list);
+    remove_directory(traces.run_dir.path(), &[], &mut list);
     list.outcomes
 }
 
 /// What has been done so far.
 #[derive(Default)]
-struct List {
+struct Outcomes {
     outcomes: Vec<Outcome>,
 }
 
-impl List {
+impl Outcomes {
     fn done(&mut self, what: impl Into<String>, result: Result<(), HostError>) {
         match result {
             Ok(()) => self.outcomes.push(Outcome::Removed(what.into())),
@@ -140,7 +142,7 @@ impl List {
     }
 }
 
-async fn device(netlink: &Netlink, name: &str, list: &mut List) {
+async fn remove_device(netlink: &Netlink, name: &str, list: &mut Outcomes) {
     match links::named(&netlink.handle, name).await {
         Ok(Some(link)) if link.is_ours() => {
             let gone = links::delete(&netlink.handle, &link).await;
@@ -148,14 +150,14 @@ async fn device(netlink: &Netlink, name: &str, list: &mut List) {
         }
         Ok(Some(_)) => list.kept(
             format!("the device {name}"),
-            "no Tartan agent marked it as its own",
+            "it does not have the alias that Tartan sets",
         ),
         Ok(None) => {}
         Err(error) => list.failed(format!("the device {name}"), error),
     }
 }
 
-async fn refusals(netlink: &Netlink, device: &str, list: &mut List) {
+async fn remove_routes(netlink: &Netlink, device: &str, list: &mut Outcomes) {
     // The device may be there still, if its removal failed.
     let index = match links::named(&netlink.handle, device).await {
         Ok(link) => link.filter(links::Link::is_ours).map(|link| link.index),
@@ -172,47 +174,47 @@ async fn refusals(netlink: &Netlink, device: &str, list: &mut List) {
     }
 }
 
-/// What shapes the traffic of pods.
-async fn limiters(netlink: &Netlink, list: &mut List) {
+/// Limiters of pods that are gone.
+async fn remove_limiters(netlink: &Netlink, list: &mut Outcomes) {
     let found = match pod_links::list(&netlink.handle).await {
         Ok(found) => found,
-        Err(error) => return list.failed("what shapes pods", error),
+        Err(error) => return list.failed("the limiters of pods", error),
     };
     for name in found.limiters() {
         let what = format!("the device {name}");
-        match remove_limiter_of_nobody(&netlink.handle, name, &found).await {
+        match remove_orphaned_limiter(&netlink.handle, name, &found).await {
             Ok(true) => list.done(what, Ok(())),
             Ok(false) => list.kept(
                 what,
-                "its pod still runs, and goes through it; it goes when the pod does",
+                "its pod still runs and sends through it; it is removed with the pod",
             ),
             Err(error) => list.failed(what, error),
         }
     }
 }
 
-/// Whether the record has served its purpose.
-fn settings(record: Result<Found, HostError>, list: &mut List) -> bool {
+/// Returns whether the record is no longer needed.
+fn restore_settings(record: Result<RecordOnDisk, HostError>, list: &mut Outcomes) -> bool {
     match record {
-        Ok(Found::Current(record)) => {
+        Ok(RecordOnDisk::Current(record)) => {
             let mut changes = record.changes().to_vec();
             // Forwarding first: accept_ra=2 is harmless on a host, accept_ra=1
             // on a router loses its default route.
             changes.sort_by(|a, b| a.setting.cmp(&b.setting));
             let mut settled = true;
             for change in &changes {
-                settled &= restore(change, list);
+                settled &= restore_setting(change, list);
             }
             settled
         }
-        Ok(Found::EarlierBoot) => {
+        Ok(RecordOnDisk::EarlierBoot) => {
             list.kept(
                 "the kernel settings",
                 "those on record were changed before a reboot",
             );
             true
         }
-        Ok(Found::Nothing | Found::Elsewhere(_)) => true,
+        Ok(RecordOnDisk::Nothing | RecordOnDisk::OtherNamespace(_)) => true,
         Err(error) => {
             list.failed("the kernel settings", error);
             false
@@ -222,13 +224,13 @@ fn settings(record: Result<Found, HostError>, list: &mut List) -> bool {
 
 /// flannel's file, by the note that says where it is and what we wrote. Whether
 /// the note is of no more use.
-fn subnet_file(state_dir: &Path, list: &mut List) -> bool {
+fn remove_subnet_file(state_dir: &Path, list: &mut Outcomes) -> bool {
     match subnet_env::clear(state_dir) {
         Cleared::Nothing => {}
         Cleared::Removed(path) => list.done(path.display().to_string(), Ok(())),
         Cleared::Foreign(path) => list.kept(
             path.display().to_string(),
-            "somebody else has written it since",
+            "another process has written it since",
         ),
         Cleared::Failed(path, error) => {
             list.failed(path.display().to_string(), error);
@@ -238,8 +240,8 @@ fn subnet_file(state_dir: &Path, list: &mut List) -> bool {
     true
 }
 
-/// Whether the setting is as it was before us, or somebody else's by now.
-fn restore(change: &Changed, list: &mut List) -> bool {
+/// Returns whether the setting has its old value again, or one that another process set since.
+fn restore_setting(change: &RecordedChange, list: &mut Outcomes) -> bool {
     let what = format!("the change of {} to {}", change.setting, change.wrote);
     match change.setting.read() {
         Ok(Some(now)) if now == change.wrote => {
@@ -252,7 +254,7 @@ fn restore(change: &Changed, list: &mut List) -> bool {
         Ok(Some(now)) if now == change.found => true,
         Ok(None) => true,
         Ok(Some(now)) => {
-            list.kept(what, format!("somebody has set it to {now} since"));
+            list.kept(what, format!("another process has set it to {now} since"));
             true
         }
         Err(error) => {
@@ -264,7 +266,7 @@ fn restore(change: &Changed, list: &mut List) -> bool {
 
 /// Empties `attachments/` of the plugin's own files and removes it, unless a
 /// pod's record lies there.
-fn attachments(run_dir: &RunDir, list: &mut List) {
+fn remove_attachments_directory(run_dir: &RunDir, list: &mut Outcomes) {
     let path = run_dir.attachments();
     let records = entries(&path)
         .unwrap_or_default()
@@ -272,18 +274,18 @@ fn attachments(run_dir: &RunDir, list: &mut List) {
         .filter(|entry| !is_hidden(entry))
         .count();
     if records == 0 {
-        directory(&path, &[], list);
+        remove_directory(&path, &[], list);
     } else {
         list.kept(
             format!("{records} attachment record(s) in {}", path.display()),
-            "their pods still run; they go when the pods do (CNI DEL needs no agent)",
+            "their pods still run; CNI DEL removes them and needs no agent",
         );
     }
 }
 
 /// Removes the files that lie directly in a directory of ours, but the one of
 /// the names to `keep`, then the directory if nothing is left in it.
-fn directory(path: &Path, keep: &[&str], list: &mut List) {
+fn remove_directory(path: &Path, keep: &[&str], list: &mut Outcomes) {
     let found = match entries(path) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return,
@@ -319,7 +321,7 @@ fn directory(path: &Path, keep: &[&str], list: &mut List) {
     }
 }
 
-fn removed(path: PathBuf, gone: io::Result<()>, list: &mut List) {
+fn removed(path: PathBuf, gone: io::Result<()>, list: &mut Outcomes) {
     list.done(
         path.display().to_string(),
         gone.map_err(|source| HostError::RemoveFile { path, source }),

@@ -1,4 +1,4 @@
-//! Why the kernel could not be read or made to agree.
+//! Why the kernel could not be read or changed.
 
 use std::io;
 use std::net::IpAddr;
@@ -7,23 +7,21 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 use rustix::io::Errno;
 
-use super::nft::NftError;
+use super::firewall::nft::NftError;
 
-/// Why host set-up failed. Each sentence names the remedy.
+/// Why host set-up failed. [`crate::problems`] has the remedy of each.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     /// No rtnetlink socket could be opened.
-    #[error(
-        "cannot open a netlink socket: check that the sandbox (seccomp, AppArmor) allows AF_NETLINK"
-    )]
+    #[error("cannot open a netlink socket")]
     Socket {
         /// What the kernel said.
         source: io::Error,
     },
     /// The kernel refuses for want of a capability.
-    #[error("not permitted to {doing} {subject}: run as root, or with CAP_NET_ADMIN")]
+    #[error("not permitted to {doing} {subject}")]
     NotPermitted {
-        /// The deed, as a verb.
+        /// The action, as a verb.
         doing: &'static str,
         /// What it was to be done to.
         subject: String,
@@ -31,9 +29,9 @@ pub enum HostError {
         source: rtnetlink::Error,
     },
     /// The kernel refuses for any other reason.
-    #[error("cannot {doing} {subject}: {source}; the next repair tries again")]
+    #[error("cannot {doing} {subject}: {source}")]
     Netlink {
-        /// The deed, as a verb.
+        /// The action, as a verb.
         doing: &'static str,
         /// What it was to be done to.
         subject: String,
@@ -41,9 +39,7 @@ pub enum HostError {
         source: rtnetlink::Error,
     },
     /// A part of the kernel that limits of pods need is missing.
-    #[error(
-        "cannot limit a pod at {subject}: load the kernel's {module} (`modprobe -a {module}`), or take the bandwidth limit off the pod"
-    )]
+    #[error("cannot limit a pod at {subject}, for want of the kernel's {module}")]
     NoShaper {
         /// The interface that was to be limited.
         subject: String,
@@ -53,32 +49,28 @@ pub enum HostError {
         source: rtnetlink::Error,
     },
     /// A device name that no Linux interface can have.
-    #[error(
-        "{name:?} is no interface name: set `device-name` to 1 to 15 characters without '/', ':' or blanks"
-    )]
+    #[error("{name:?} is not an interface name")]
     DeviceName {
         /// The name asked for.
         name: String,
     },
     /// Our device does not exist.
-    #[error("there is no device {name}: restart Tartan, which creates it")]
+    #[error("there is no device {name}")]
     NoDevice {
         /// Its name.
         name: String,
     },
-    /// Something else bears our device's name.
-    #[error(
-        "{name} exists and is {found}, not a TUN: remove it (`ip link delete {name}`) or set `device-name` to another name"
-    )]
+    /// Another device has the name of ours.
+    #[error("{name} exists and is {found}, not a TUN")]
     NotATun {
         /// Its name.
         name: String,
         /// What it is, in words.
         found: String,
     },
-    /// Somebody else routes a cluster network with a metric no worse than ours.
+    /// Another program routes a cluster network with a metric no worse than ours.
     #[error(
-        "the cluster network {prefix} is already routed {via} (protocol {protocol}, metric {metric}): stop what set it up (flanneld?) and delete it (`ip route delete {prefix} metric {metric}`, or `ip link delete` of its device)"
+        "the cluster network {prefix} is already routed {via} (protocol {protocol}, metric {metric})"
     )]
     NetworkHeld {
         /// The cluster network.
@@ -92,7 +84,7 @@ pub enum HostError {
     },
     /// IPv6 needs a larger device MTU than we have.
     #[error(
-        "an MTU of {mtu} is too small for the IPv6 cluster network on {device}: IPv6 needs 1280 (RFC 8200 section 5), so raise the underlay's MTU or drop IPv6Network from the net-conf"
+        "an MTU of {mtu} is too small for the IPv6 cluster network on {device}, which needs 1280 (RFC 8200 section 5)"
     )]
     MtuBelowIpv6 {
         /// Our device.
@@ -101,12 +93,10 @@ pub enum HostError {
         mtu: u16,
     },
     /// An IPv6 cluster network on a kernel without IPv6.
-    #[error(
-        "this kernel runs without IPv6, and the cluster has an IPv6 network: boot without `ipv6.disable=1`, or drop IPv6Network from the net-conf"
-    )]
+    #[error("this kernel runs without IPv6, and the cluster has an IPv6 network")]
     NoIpv6,
     /// The public address is not on this node.
-    #[error("no interface of this node holds {address}: set `{key}` to one of {held}")]
+    #[error("no interface of this node holds {address}")]
     NoUnderlay {
         /// The key of the address looked for.
         key: &'static str,
@@ -116,7 +106,7 @@ pub enum HostError {
         held: String,
     },
     /// A kernel setting could not be read.
-    #[error("cannot read the setting {key}: check that /proc/sys is mounted")]
+    #[error("cannot read the setting {key}")]
     ReadSetting {
         /// Its name, as sysctl(8) writes it.
         key: String,
@@ -124,9 +114,7 @@ pub enum HostError {
         source: io::Error,
     },
     /// A kernel setting could not be changed.
-    #[error(
-        "cannot set {key} to {value}: make /proc/sys/net writable (in a container: privileged), or run `sysctl -w {key}={value}` on the host"
-    )]
+    #[error("cannot set {key} to {value}")]
     WriteSetting {
         /// Its name, as sysctl(8) writes it.
         key: String,
@@ -136,16 +124,16 @@ pub enum HostError {
         source: io::Error,
     },
     /// The identity of this boot or namespace could not be read.
-    #[error("cannot read {path}: check that /proc is mounted")]
+    #[error("cannot read {path}")]
     Identity {
         /// The file in question.
         path: &'static str,
         /// What the kernel said.
         source: io::Error,
     },
-    /// The memory of what was changed could not be written.
+    /// The record of changed settings could not be written.
     #[error(
-        "cannot write {path}, so after a crash `tartan cleanup` could not restore kernel settings: check that the state directory is writable by root and its disk not full"
+        "cannot write {path}, so after a crash `tartan cleanup` could not restore kernel settings"
     )]
     WriteRecord {
         /// The file in question.
@@ -156,53 +144,56 @@ pub enum HostError {
     /// The node's packet filter could not be read or changed.
     #[error("cannot {doing}: {source}")]
     Rules {
-        /// The deed, and what it was to be done to.
+        /// The action, and what it was to be done to.
         doing: String,
-        /// Why not, with the remedy.
+        /// Why not.
         source: NftError,
     },
-    /// Somebody else's packet filter cuts pods off from each other.
-    #[error("{rule} cuts pods off, and Tartan puts no accept rules before it ({why}): {remedy}")]
+    /// Another program's packet filter cuts pods off from each other.
+    #[error("{rule} cuts pods off, and Tartan cannot put accept rules before it ({why})")]
     CutOff {
         /// The rule, or the policy.
         rule: String,
         /// Why no accept rules stand before it.
         why: String,
-        /// What to do.
-        remedy: String,
+        /// The networks that must be let through.
+        networks: Vec<IpNet>,
+    },
+    /// A problem of the node's packet filter, on a node with tables of iptables-legacy.
+    #[error("{problem}; {legacy}")]
+    RulesBesideLegacy {
+        /// The problem.
+        #[source]
+        problem: Box<HostError>,
+        /// Which tables there are, and how to look at them.
+        legacy: String,
     },
     /// `subnet.env` could not be written.
-    #[error(
-        "cannot write {path}: make its directory writable by root, or set `subnet-file` to another path"
-    )]
+    #[error("cannot write {path}")]
     WriteSubnetFile {
         /// The file in question.
         path: PathBuf,
         /// What the kernel said.
         source: io::Error,
     },
-    /// The memory of changed settings could not be read.
-    #[error(
-        "cannot read {path}: {source}; delete it to forget which kernel settings Tartan changed"
-    )]
+    /// The record of changed settings could not be read.
+    #[error("cannot read {path}: {source}")]
     ReadRecord {
         /// The file in question.
         path: PathBuf,
         /// What the kernel said, or why the contents are refused.
         source: io::Error,
     },
-    /// The traces are another network namespace's.
-    #[error(
-        "{path} tells of the network namespace {namespace}: run this there (ip netns exec, nsenter), or delete that file if the namespace is no more"
-    )]
+    /// The traces belong to another network namespace.
+    #[error("{path} belongs to the network namespace {namespace}")]
     OtherNamespace {
-        /// The memory of changed settings.
+        /// The record of changed settings.
         path: PathBuf,
         /// The namespace, as `/proc` names it.
         namespace: String,
     },
     /// A file or directory of ours could not be removed.
-    #[error("cannot remove {path}: remove it by hand")]
+    #[error("cannot remove {path}")]
     RemoveFile {
         /// The file in question.
         path: PathBuf,
@@ -233,7 +224,7 @@ impl HostError {
         }
     }
 
-    /// The same of a request that needs a part of the kernel which may be missing.
+    /// The error of a request that needs a part of the kernel which may be missing.
     pub(super) fn shaping(
         doing: &'static str,
         subject: &str,

@@ -1,17 +1,17 @@
 //! Theory of operation
 //!
-//! Makes the kernel agree with a [`HostState`]: the tunnel device up, with its
-//! address and MTU; the routes of [`routes`]; the settings of [`sysctls`].
-//! Everything goes over rtnetlink, nfnetlink and `/proc/sys`; nothing is
-//! executed. [`Host::apply_beside`] does what forwarding between pods does not
-//! depend on: the packet filter ([`firewall`]) and flannel's file
-//! ([`subnet_env`]).
+//! Applies a [`HostState`] to the kernel: the tunnel device up, with its
+//! address and MTU; the routes of [`net::routes`]; the settings of
+//! [`settings::sysctls`]. Everything goes over rtnetlink, nfnetlink and
+//! `/proc/sys`; nothing is executed. [`Host::apply_firewall_and_subnet_env`]
+//! does what forwarding between pods does not depend on: the packet filter
+//! ([`firewall`]) and flannel's file ([`subnet_env`]).
 //!
 //! [`Host::apply`] is set-up and repair in one: it reads what is, does what is
-//! missing, and says what it did. Called again it does nothing, so the caller
-//! may call it at every hint from [`watch()`] and every few seconds besides. What
-//! the kernel announces to nobody (`accept_local` and its like, `subnet.env`,
-//! iptables-legacy) is looked at by [`Host::is_undisturbed`], which costs little.
+//! missing, and reports what it did. Called again it does nothing, so the caller
+//! may call it at every event of [`watch()`] and every few seconds besides.
+//! [`Host::passes_quick_check`], which costs little, reads what the kernel does
+//! not announce (`accept_local` and its like, `subnet.env`).
 //!
 //! Everything that can be refused is checked before the first change. A failure
 //! after that leaves what was done: each step is right by itself, forwarding
@@ -26,33 +26,20 @@
 //! All of it concerns the network namespace of the thread that calls
 //! [`Host::open`]; the runtime must poll on that thread (`current_thread`).
 
-mod addresses;
 mod apply;
-mod bridges;
 mod change;
 mod cleanup;
 mod error;
 mod firewall;
-mod inventory;
-mod legacy;
-mod links;
-mod masquerade;
-mod nft;
-mod others;
-mod ours;
-mod pod_links;
+mod host_state;
+mod kernel_reader;
+mod net;
+mod picture;
 mod port_holder;
-mod prefixes;
-mod record;
-mod routes;
-mod setting;
+mod quick_check;
+mod settings;
 mod shaping;
-mod source_check;
-mod state;
 mod subnet_env;
-mod sysctls;
-mod unannounced;
-mod verdict;
 mod watch;
 
 use std::path::Path;
@@ -63,40 +50,41 @@ use tokio::task::JoinHandle;
 pub use change::{Change, SettingChange};
 pub use cleanup::{Outcome, Traces, cleanup};
 pub use error::HostError;
-pub use inventory::{Picture, Underlay};
-pub use links::LinkStats;
-pub use nft::NftError;
-pub use pod_links::PodLinks;
+pub use firewall::nft::NftError;
+pub use host_state::HostState;
+pub use kernel_reader::KernelReader;
+pub use net::links::{LinkStats, OutOfService};
+pub use net::pod_links::PodLinks;
+pub use net::prefixes::Bypass;
+pub use net::routes::PROTOCOL;
+pub use picture::{Picture, Underlay};
 pub use port_holder::PortHolder;
-pub use prefixes::Bypass;
-pub use routes::PROTOCOL;
-pub use state::HostState;
-pub use subnet_env::SubnetEnv;
+pub use subnet_env::contents::SubnetEnv;
 pub use watch::{HostEvent, Watch, watch};
 
 use crate::file_state::FileState;
 use firewall::Firewall;
-use record::{Found, Place, Record};
+use settings::record::{RecordOnDisk, Scope, SettingsRecord};
 
-/// The kernel's side of the node, and the memory of what was changed there.
+/// The kernel's side of the node, and the record of what was changed there.
 #[derive(Debug)]
 pub struct Host {
     netlink: Netlink,
-    record: Record,
+    record: SettingsRecord,
     firewall: Firewall,
-    /// Changes made by calls that failed later on, not yet told.
-    untold: Vec<Change>,
-    /// Nothing is withdrawn.
-    only_adds: bool,
-    /// `subnet.env` when it was last as it should be.
+    /// Changes made by calls that failed later on, not yet reported.
+    unreported: Vec<Change>,
+    /// Routes and addresses are added, never removed.
+    add_only: bool,
+    /// `subnet.env` when it last had the contents wanted.
     subnet_file: Option<FileState>,
 }
 
 impl Host {
-    /// Opens netlink in the calling thread's namespace and reads the memory of
-    /// earlier changes from `state_dir`, which need not exist. A memory that
-    /// cannot be understood is set aside, and the first [`apply`](Host::apply)
-    /// says so.
+    /// Opens netlink in the calling thread's namespace and reads the record of
+    /// earlier changes from `state_dir`, which need not exist. A record that
+    /// cannot be parsed is not used, and the first [`apply`](Host::apply)
+    /// reports that.
     ///
     /// # Errors
     /// When no netlink socket can be had, or `/proc` not be read.
@@ -104,35 +92,38 @@ impl Host {
     /// # Panics
     /// Outside a tokio runtime with I/O enabled.
     pub async fn open(state_dir: &Path) -> Result<Host, HostError> {
-        let place = Place::here()?;
-        let mut untold = Vec::new();
-        let record = match Record::read(state_dir, &place) {
-            Ok(Found::Current(record)) => record,
-            Ok(Found::Nothing | Found::EarlierBoot | Found::Elsewhere(_)) => {
-                Record::new(state_dir, place)
-            }
+        let scope = Scope::here()?;
+        let mut unreported = Vec::new();
+        let record = match SettingsRecord::read(state_dir, &scope) {
+            Ok(RecordOnDisk::Current(record)) => record,
+            Ok(
+                RecordOnDisk::Nothing | RecordOnDisk::EarlierBoot | RecordOnDisk::OtherNamespace(_),
+            ) => SettingsRecord::new(state_dir, scope),
             Err(reason) => {
-                untold.push(Change::MemoryRefused(reason.to_string()));
-                Record::new(state_dir, place)
+                unreported.push(Change::RecordRefused(reason.to_string()));
+                SettingsRecord::new(state_dir, scope)
             }
         };
         Ok(Host {
             netlink: Netlink::open()?,
             record,
             firewall: Firewall::default(),
-            untold,
-            only_adds: false,
+            unreported,
+            add_only: false,
             subnet_file: None,
         })
     }
 
-    /// Packet filter and `subnet.env`, as [`apply_rules`](Host::apply_rules) and
+    /// Packet filter and `subnet.env`, as [`apply_firewall`](Host::apply_firewall) and
     /// [`write_subnet_env`](Host::write_subnet_env) make them; neither waits for
     /// the other. Returns what had to be changed, and the first refusal.
-    pub async fn apply_beside(&mut self, desired: &HostState) -> (Vec<Change>, Option<HostError>) {
+    pub async fn apply_firewall_and_subnet_env(
+        &mut self,
+        desired: &HostState,
+    ) -> (Vec<Change>, Option<HostError>) {
         let mut changes = Vec::new();
         let mut refused = None;
-        match self.apply_rules(desired).await {
+        match self.apply_firewall(desired).await {
             Ok(more) => changes = more,
             Err(error) => refused = Some(error),
         }

@@ -1,5 +1,5 @@
-//! Who holds a UDP port that we cannot have: a VXLAN device of the kernel, by
-//! rtnetlink, or a process, by `/proc`.
+//! The holder of a UDP port that we cannot bind: a VXLAN device of the kernel,
+//! found by rtnetlink, or a process, found in `/proc`.
 
 use std::fmt;
 use std::fs;
@@ -14,7 +14,7 @@ use netlink_packet_route::link::{
 use super::Host;
 use crate::config::text_file;
 
-/// Who holds a port. Its `Display` is a clause that names the remedy.
+/// Who holds a port. Its `Display` names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortHolder {
     /// A VXLAN device of the kernel, by name.
@@ -28,27 +28,30 @@ pub enum PortHolder {
     },
 }
 
+impl PortHolder {
+    /// Whether it is another agent.
+    pub fn is_tartan(&self) -> bool {
+        matches!(self, PortHolder::Process { name, .. } if name == OUR_NAME)
+    }
+}
+
 impl fmt::Display for PortHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PortHolder::VxlanDevice(device) => write!(
-                f,
-                "{device}, a VXLAN device of the kernel, holds it: stop what made {device} (flanneld?) and delete it with 'ip link delete {device}'"
-            ),
-            PortHolder::Process { pid, name } if name == OUR_NAME => write!(
-                f,
-                "another agent (process {pid}) holds it: stop that one, or run this one in a network namespace of its own"
-            ),
-            PortHolder::Process { pid, name } => {
-                write!(f, "process {pid} ({name}) holds it: stop that first")
+            PortHolder::VxlanDevice(device) => {
+                write!(f, "{device}, a VXLAN device of the kernel,")
             }
+            PortHolder::Process { pid, .. } if self.is_tartan() => {
+                write!(f, "another agent (process {pid})")
+            }
+            PortHolder::Process { pid, name } => write!(f, "process {pid} ({name})"),
         }
     }
 }
 
 impl Host {
-    /// Who keeps us from binding a UDP socket, as far as that can be found out:
-    /// a process shows only to who may look into it (root, CAP_SYS_PTRACE).
+    /// The holder of the port that keeps us from binding a UDP socket, if it can be found:
+    /// `/proc` shows a process's sockets only to root and with CAP_SYS_PTRACE.
     pub async fn port_holder(&self, wanted: SocketAddr) -> Option<PortHolder> {
         match self.vxlan_device(wanted).await {
             Some(device) => Some(PortHolder::VxlanDevice(device)),
@@ -117,7 +120,7 @@ fn inode(wanted: SocketAddr) -> Option<u64> {
         .map(|(_, inode)| inode)
 }
 
-/// What a line of `/proc/net/udp` says: where a socket is bound, and its inode.
+/// A line of `/proc/net/udp`: the address that a socket is bound to, and its inode.
 fn socket(line: &str) -> Option<(SocketAddr, u64)> {
     let mut fields = line.split_whitespace();
     let (address, port) = fields.nth(1)?.split_once(':')?;

@@ -3,10 +3,10 @@
 //! A netlink socket in the multicast groups that announce changes of links,
 //! addresses, routes, traffic control and the settings the kernel announces
 //! (`forwarding`, `rp_filter`, `proxy_arp`), and one in the group of nf_tables,
-//! where the kernel has it. Only the kind of each change is told: whoever listens reads
+//! where the kernel has it. Only the kind of each change is reported: the caller reads
 //! the state again, once for a whole burst. So nothing is queued here; the
-//! kernel's receive buffer is the bound, and when it overflows the kernel says
-//! so once ([`HostEvent::Overrun`]), which means the same as every other event:
+//! kernel's receive buffer is the bound, and when it overflows the kernel reports
+//! that once ([`HostEvent::Overrun`]), which means the same as every other event:
 //! read again.
 
 use std::io;
@@ -20,7 +20,7 @@ use rtnetlink::sys::{AsyncSocket, SocketAddr, TokioSocket};
 use rustix::io::Errno;
 
 use super::error::HostError;
-use super::nft;
+use super::firewall::nft;
 
 /// Something that changed in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,28 +37,28 @@ pub enum HostEvent {
     Shaping,
     /// A batch of nft rules was taken.
     Rules,
-    /// The kernel had more to tell than fitted: read everything again.
+    /// The receive buffer overflowed: read everything again.
     Overrun,
 }
 
 /// Changes of the kernel's tables, without end. It ends only when the socket
 /// fails, which calls for a new [`watch()`].
 pub struct Watch {
-    routing: Source,
+    routing: Subscription,
     /// None where the kernel has no netfilter.
-    filter: Option<Source>,
+    filter: Option<Subscription>,
 }
 
 /// One socket and what was read from it.
-struct Source {
+struct Subscription {
     socket: TokioSocket,
     buffer: Vec<u8>,
-    /// What of `buffer` is not yet told.
-    told: usize,
+    /// Bytes of `buffer` already reported.
+    reported: usize,
 }
 
 /// Starts to watch the calling thread's network namespace. Changes after the
-/// return are told; read the state after it, not before.
+/// return are reported; read the state after it, not before.
 ///
 /// # Errors
 /// When no netlink socket can be had.
@@ -70,16 +70,16 @@ pub fn watch() -> Result<Watch, HostError> {
         .iter()
         .fold(0, |mask, group| mask | 1_u32 << (*group as u32 - 1));
     Ok(Watch {
-        routing: Source::open(NETLINK_ROUTE, groups)
+        routing: Subscription::open(NETLINK_ROUTE, groups)
             .map_err(|source: io::Error| HostError::Socket { source })?,
-        // Whoever listens looks by itself then.
-        filter: Source::open(NETLINK_NETFILTER, 1 << (NFNLGRP_NFTABLES - 1)).ok(),
+        // Without it the caller has to read the rules regularly.
+        filter: Subscription::open(NETLINK_NETFILTER, 1 << (libc::NFNLGRP_NFTABLES - 1)).ok(),
     })
 }
 
 impl Watch {
-    /// Whether every kind of change is told: there is a group of nf_tables.
-    pub fn is_whole(&self) -> bool {
+    /// Whether every kind of change is reported: there is a group of nf_tables.
+    pub fn is_complete(&self) -> bool {
         self.filter.is_some()
     }
 }
@@ -91,7 +91,7 @@ impl Stream for Watch {
         let watch = self.get_mut();
         let filter = watch.filter.as_mut();
         match filter.map_or(Poll::Pending, |filter| filter.poll(context)) {
-            // An end of either is the end of both: half a watch would look like a whole one for ever.
+            // The end of either ends both: the caller could not tell half a watch from a complete one.
             Poll::Ready(event) => return Poll::Ready(event),
             Poll::Pending => {}
         }
@@ -99,30 +99,31 @@ impl Stream for Watch {
     }
 }
 
-impl Source {
-    fn open(protocol: isize, groups: u32) -> io::Result<Source> {
+impl Subscription {
+    fn open(protocol: isize, groups: u32) -> io::Result<Subscription> {
         let mut socket = TokioSocket::new(protocol)?;
         socket.socket_mut().bind(&SocketAddr::new(0, groups))?;
-        Ok(Source {
+        Ok(Subscription {
             socket,
             buffer: Vec::with_capacity(DATAGRAM),
-            told: 0,
+            reported: 0,
         })
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<HostEvent>> {
         loop {
-            while let Some((kind, length)) = self.buffer.get(self.told..).and_then(next_message) {
-                self.told += length;
+            while let Some((kind, length)) = self.buffer.get(self.reported..).and_then(next_message)
+            {
+                self.reported += length;
                 if let Some(event) = event(kind) {
                     return Poll::Ready(Some(event));
                 }
             }
             self.buffer.clear();
-            self.told = 0;
+            self.reported = 0;
             match self.socket.poll_recv_from(context, &mut self.buffer) {
                 Poll::Pending => return Poll::Pending,
-                // Port 0 is the kernel; nobody else has anything to tell us.
+                // Port 0 is the kernel; messages of other processes are ignored.
                 Poll::Ready(Ok(sender)) if sender.port_number() == 0 => {}
                 Poll::Ready(Ok(_)) => self.buffer.clear(),
                 Poll::Ready(Err(error)) => match Errno::from_io_error(&error) {
@@ -152,24 +153,22 @@ fn next_message(bytes: &[u8]) -> Option<(u16, usize)> {
 
 fn event(kind: u16) -> Option<HostEvent> {
     match kind {
-        16 | 17 => Some(HostEvent::Link),
-        20 | 21 => Some(HostEvent::Address),
-        24 | 25 => Some(HostEvent::Route),
-        36 | 37 | 44 | 45 => Some(HostEvent::Shaping),
-        80 | 81 => Some(HostEvent::Setting),
-        RULES_CHANGED => Some(HostEvent::Rules),
+        libc::RTM_NEWLINK | libc::RTM_DELLINK => Some(HostEvent::Link),
+        libc::RTM_NEWADDR | libc::RTM_DELADDR => Some(HostEvent::Address),
+        libc::RTM_NEWROUTE | libc::RTM_DELROUTE => Some(HostEvent::Route),
+        libc::RTM_NEWQDISC | libc::RTM_DELQDISC | libc::RTM_NEWTFILTER | libc::RTM_DELTFILTER => {
+            Some(HostEvent::Shaping)
+        }
+        libc::RTM_NEWNETCONF | libc::RTM_DELNETCONF => Some(HostEvent::Setting),
+        nft::RULES_CHANGED => Some(HostEvent::Rules),
         _ => None,
     }
 }
 
 /// Length of a netlink message header, in bytes.
-const HEADER: usize = 16;
+const HEADER: usize = size_of::<libc::nlmsghdr>();
 /// Longest part of a datagram looked at, in bytes.
 const DATAGRAM: usize = 32 * 1024;
-/// Said once for every batch.
-const RULES_CHANGED: u16 = (nft::SUBSYSTEM as u16) << 8 | nft::NEW_GENERATION as u16;
-/// The group of nf_tables (`include/uapi/linux/netfilter/nfnetlink.h`).
-const NFNLGRP_NFTABLES: u32 = 7;
 const GROUPS: [MulticastGroup; 8] = [
     MulticastGroup::Link,
     MulticastGroup::Ipv4Ifaddr,

@@ -30,6 +30,7 @@
 pub mod backoff;
 pub mod channel;
 pub mod child;
+pub mod descriptors;
 pub mod lock;
 pub mod table;
 pub mod watchdog;
@@ -53,8 +54,8 @@ use table::{Table, TableError};
 use watchdog::{LOOK_EVERY, Watchdog};
 
 use crate::causes::causes;
-use crate::pulse::Pulse;
 use crate::start_failure;
+use crate::ticker::Ticker;
 
 /// Name under which the service deposits its memfd of counters.
 pub const COUNTERS: &str = "counters";
@@ -185,7 +186,7 @@ struct Keeper {
 impl Keeper {
     async fn life(&mut self, program: &Program, stop: &mut Stop) -> Result<Outcome, KeeperError> {
         self.forwarding_since = None;
-        let mut looks = Pulse::every(LOOK_EVERY).map_err(KeeperError::Clock)?;
+        let mut looks = Ticker::every(LOOK_EVERY).map_err(KeeperError::Clock)?;
         let (channel, theirs) = Channel::pair().map_err(KeeperError::Channel)?;
         let mut service = Service::start(program, theirs).map_err(|source| KeeperError::Start {
             path: program.path.clone(),
@@ -214,7 +215,7 @@ impl Keeper {
         channel: &Channel,
         service: &mut Service,
         stop: &mut Stop,
-        looks: &mut Pulse,
+        looks: &mut Ticker,
     ) -> Verdict {
         if let Err(error) = self.hand_over(channel).await {
             return self.broken(&error, service).await;
@@ -242,7 +243,7 @@ impl Keeper {
                     Ok(None) => return self.broken(&"it closed the channel", service).await,
                     Err(error) => return self.broken(&error, service).await,
                 },
-                beat = looks.beat() => {
+                tick = looks.tick() => {
                     if self.forwarding_since.is_none() && started.elapsed() > START_PATIENCE {
                         let limit = START_PATIENCE.as_secs();
                         return Verdict::Kill(format!("it did not forward within {limit} s"));
@@ -251,7 +252,7 @@ impl Keeper {
                         return Verdict::Kill(reason);
                     }
                     let pause = watch.as_ref().map(|(watchdog, _)| watchdog.pause());
-                    if let Err(error) = beat.and_then(|()| looks.change(pause.unwrap_or(LOOK_EVERY))) {
+                    if let Err(error) = tick.and_then(|()| looks.change(pause.unwrap_or(LOOK_EVERY))) {
                         return Verdict::Kill(format!(
                             "nobody can watch it, for the keeper's timer fails ({error}); the next gets a new timer, and if that fails too see the kernel's log and restart tartan"
                         ));

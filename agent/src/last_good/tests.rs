@@ -114,7 +114,7 @@ fn a_forger_gets_no_further_than_the_files_would() {
             |file| {
                 file.nodes = [node(1, ""), node(2, "").replace("192.0.2.2", "192.0.2.1")].concat()
             },
-            "n2 has our own public-ip 192.0.2.1",
+            "n2 has this node's public-ip 192.0.2.1",
         ),
         (
             |file| file.nodes = file.nodes.replace("10.244.2.", "10.99.2."),

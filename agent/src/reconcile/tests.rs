@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use dataplane::families::PerFamily;
 
-use crate::config::{Device, Spin};
+use crate::config::{DeviceKind, SpinSetting};
 use crate::lease::default_vtep_mac;
 
 const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48","Backend":{"Type":"vxlan"}}"#;
@@ -27,7 +27,7 @@ fn config() -> NodeConfig {
         node_file: PathBuf::new(),
         public_v4: None,
         public_v6: None,
-        device: Device::Auto,
+        device: DeviceKind::Auto,
         device_name: "tartan0".to_owned(),
         strict_pods: false,
         ipv6_over_udp: false,
@@ -36,7 +36,7 @@ fn config() -> NodeConfig {
         log: "info".to_owned(),
         workers: None,
         cores: Vec::new(),
-        spin: Spin::Auto,
+        spin: SpinSetting::Auto,
         reclaim_after: Duration::from_secs(60),
     }
 }
@@ -69,8 +69,8 @@ fn own() -> Lease {
     lease("n1", "192.0.2.1", &["10.244.1.0/24"], Format::Vxlan)
 }
 
-fn attachment(held: &[&str]) -> Attachment {
-    Attachment {
+fn attachment(held: &[&str]) -> Arc<Attachment> {
+    Arc::new(Attachment {
         version: Attachment::VERSION,
         network: "tartan".to_owned(),
         container: "c".to_owned(),
@@ -84,7 +84,7 @@ fn attachment(held: &[&str]) -> Attachment {
         created: 0,
         state: State::Attached,
         ..Attachment::default()
-    }
+    })
 }
 
 /// Everything that decides, owned, so that a test can change one part.
@@ -93,7 +93,7 @@ struct World {
     config: NodeConfig,
     leases: Vec<Lease>,
     own: Lease,
-    attachments: Vec<Attachment>,
+    attachments: Vec<Arc<Attachment>>,
     kernel_prefixes: Vec<IpNet>,
     host_addresses: Vec<IpAddr>,
     underlay_mtu: u16,
@@ -490,9 +490,9 @@ fn shuffled() -> impl Strategy<Value = (Vec<Lease>, Vec<Lease>)> {
 fn what_a_served_pod_was_allowed_it_may_send_from() {
     let mut world = World::of(V4, own(), vec![own()]);
     let mut served = attachment(&["10.244.1.2/32"]);
-    served.allowed_sources = nets(&["203.0.113.0/24"]);
+    Arc::make_mut(&mut served).allowed_sources = nets(&["203.0.113.0/24"]);
     let mut stranded = attachment(&["10.244.9.2/32"]);
-    stranded.allowed_sources = nets(&["198.51.100.0/24"]);
+    Arc::make_mut(&mut stranded).allowed_sources = nets(&["198.51.100.0/24"]);
     world.attachments = vec![stranded, served.clone(), served];
     assert_eq!(
         world.desired().spec.allowed_sources,

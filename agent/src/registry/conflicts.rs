@@ -1,4 +1,4 @@
-//! What entries of one list must agree on, or must not share.
+//! Checks the entries of one list against each other: what they must agree on, and what only one may have.
 //!
 //! Every check sorts or hashes, so a list of any length costs little more than reading it.
 
@@ -7,11 +7,11 @@ use std::net::IpAddr;
 
 use encap::{Family, Mac};
 
-use super::fault::NodeFault;
-use super::placed::{FaultAt, Placed};
+use super::fault::NodeListFault;
+use super::parsed_node::{FaultAt, ParsedNode};
 
-/// Finds the first contradiction between entries.
-pub(super) fn check(nodes: &[Placed]) -> Result<(), FaultAt> {
+/// Returns the first conflict between entries.
+pub(super) fn check(nodes: &[ParsedNode]) -> Result<(), FaultAt> {
     names(nodes)?;
     subnets(nodes)?;
     let owners = addresses(nodes)?;
@@ -19,19 +19,19 @@ pub(super) fn check(nodes: &[Placed]) -> Result<(), FaultAt> {
     sources(nodes, owners)
 }
 
-fn names(nodes: &[Placed]) -> Result<(), FaultAt> {
+fn names(nodes: &[ParsedNode]) -> Result<(), FaultAt> {
     let mut seen = HashMap::new();
     for node in nodes {
         let name = &node.lease.name;
         if seen.insert(name, ()).is_some() {
-            return Err((node.name_at, NodeFault::SameName { name: name.clone() }));
+            return Err((node.name_at, NodeListFault::SameName { name: name.clone() }));
         }
     }
     Ok(())
 }
 
-/// Prefixes nest or are disjoint, so in the order of their bases two that overlap have two neighbours that do.
-fn subnets(nodes: &[Placed]) -> Result<(), FaultAt> {
+/// Two prefixes are nested or disjoint. So if any two overlap, two neighbours in the order of their base addresses do.
+fn subnets(nodes: &[ParsedNode]) -> Result<(), FaultAt> {
     let mut all = Vec::new();
     for node in nodes {
         let placed = node.lease.subnets.iter().zip(&node.subnets_at);
@@ -41,7 +41,7 @@ fn subnets(nodes: &[Placed]) -> Result<(), FaultAt> {
     for (a, b) in all.iter().zip(all.iter().skip(1)) {
         if a.0.contains(&b.0) {
             let (first, second) = if a.1 < b.1 { (a, b) } else { (b, a) };
-            let fault = NodeFault::Overlap {
+            let fault = NodeListFault::Overlap {
                 subnet: second.0,
                 node: second.2.clone(),
                 other_subnet: first.0,
@@ -53,15 +53,15 @@ fn subnets(nodes: &[Placed]) -> Result<(), FaultAt> {
     Ok(())
 }
 
-/// Entries with one public address are one peer, and have all of them in common. Yields the first entry of each.
-fn addresses(nodes: &[Placed]) -> Result<HashMap<IpAddr, &Placed>, FaultAt> {
-    let mut owners: HashMap<IpAddr, &Placed> = HashMap::new();
+/// Entries that share a public address are one peer and must agree. Returns the first entry of each address.
+fn addresses(nodes: &[ParsedNode]) -> Result<HashMap<IpAddr, &ParsedNode>, FaultAt> {
+    let mut owners: HashMap<IpAddr, &ParsedNode> = HashMap::new();
     for node in nodes {
         for address in node.lease.public.iter() {
             let first = *owners.entry(address).or_insert(node);
             let family = Family::of(address);
             agree(node, first).map_err(|(at, key)| {
-                let fault = NodeFault::Contradiction {
+                let fault = NodeListFault::Contradiction {
                     node: node.lease.name.clone(),
                     other: first.lease.name.clone(),
                     shared: node.address_key(family),
@@ -75,31 +75,31 @@ fn addresses(nodes: &[Placed]) -> Result<HashMap<IpAddr, &Placed>, FaultAt> {
     Ok(owners)
 }
 
-/// Whether two entries that are one peer agree; the place and the key where they do not.
-fn agree(node: &Placed, first: &Placed) -> Result<(), (Option<usize>, &'static str)> {
-    let (ours, theirs) = (&node.lease, &first.lease);
-    if ours.public != theirs.public {
+/// Checks that two entries of one peer agree. The error is the offset and the key in which they differ.
+fn agree(node: &ParsedNode, first: &ParsedNode) -> Result<(), (Option<usize>, &'static str)> {
+    let (lease, other) = (&node.lease, &first.lease);
+    if lease.public != other.public {
         return Err((None, "pair of public-ip and public-ipv6"));
     }
-    if ours.format != theirs.format {
+    if lease.format != other.format {
         return Err((None, "backend"));
     }
     for family in [Family::V4, Family::V6] {
-        if ours.vtep_mac.of(family) != theirs.vtep_mac.of(family) {
+        if lease.vtep_mac.of(family) != other.vtep_mac.of(family) {
             return Err((Some(*node.mac_at.of(family)), mac_key(family)));
         }
     }
     Ok(())
 }
 
-fn macs(nodes: &[Placed]) -> Result<(), FaultAt> {
-    let mut owners: HashMap<Mac, &Placed> = HashMap::new();
+fn macs(nodes: &[ParsedNode]) -> Result<(), FaultAt> {
+    let mut owners: HashMap<Mac, &ParsedNode> = HashMap::new();
     for node in nodes {
         for family in [Family::V4, Family::V6] {
             let mac = *node.lease.vtep_mac.of(family);
             let first = *owners.entry(mac).or_insert(node);
             if first.lease.public != node.lease.public {
-                let fault = NodeFault::SameMac {
+                let fault = NodeListFault::SameMac {
                     key: mac_key(family),
                     node: node.lease.name.clone(),
                     other: first.lease.name.clone(),
@@ -113,14 +113,14 @@ fn macs(nodes: &[Placed]) -> Result<(), FaultAt> {
 }
 
 fn sources<'a>(
-    nodes: &'a [Placed],
-    mut owners: HashMap<IpAddr, &'a Placed>,
+    nodes: &'a [ParsedNode],
+    mut owners: HashMap<IpAddr, &'a ParsedNode>,
 ) -> Result<(), FaultAt> {
     for node in nodes {
         for (address, at) in node.lease.underlay_sources.iter().zip(&node.sources_at) {
             let owner = *owners.entry(*address).or_insert(node);
             if owner.lease.public != node.lease.public {
-                let fault = NodeFault::SameSource {
+                let fault = NodeListFault::SameSource {
                     node: node.lease.name.clone(),
                     other: owner.lease.name.clone(),
                     address: *address,

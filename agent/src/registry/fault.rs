@@ -1,49 +1,49 @@
-//! What can be wrong with a list of nodes, in words.
+//! The faults of a list of nodes, and the sentences that report them.
 
 use std::net::IpAddr;
 
 use encap::Mac;
 use ipnet::IpNet;
 
-use crate::config::document::{Fault, Misread};
+use crate::config::document::{TomlError, TomlFault};
 
 /// Why a list of nodes cannot be used, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {fault}")]
-pub struct FileError {
+pub struct NodeListError {
     /// Line, counted from 1.
     pub line: usize,
-    /// What is wrong in it.
-    pub fault: NodeFault,
+    /// What is wrong there.
+    pub fault: NodeListFault,
 }
 
 /// What can be wrong with a list of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NodeFault {
-    /// Wrong in form.
+pub enum NodeListFault {
+    /// Not TOML, or a value of the wrong type.
     #[error(transparent)]
-    Form(#[from] Fault),
-    /// A node without something that has no default.
+    Form(#[from] TomlFault),
+    /// A node without a key that has no default.
     #[error("this node has no {key}: add it")]
     Missing {
         /// The key.
         key: &'static str,
     },
-    /// A name that no node can have.
-    #[error("{0:?} is no node's name: use 1 to 253 letters, digits, '.', '-' and '_'")]
+    /// An invalid node name.
+    #[error("{0:?} is not a valid node name: use 1 to 253 letters, digits, '.', '-' and '_'")]
     Name(String),
-    /// One name twice.
+    /// Two nodes of one name.
     #[error("a second node is named {name:?}: rename it, or give the first one all subnets")]
     SameName {
         /// The name.
         name: String,
     },
-    /// A subnet that pods of the cluster cannot be in.
+    /// A subnet outside the cluster networks.
     #[error("subnet {subnet} of {node} lies outside the cluster network {}", list(.cluster))]
     Outside {
         /// The subnet.
         subnet: IpNet,
-        /// The node that claims it.
+        /// The node that lists it.
         node: String,
         /// The cluster networks.
         cluster: Vec<IpNet>,
@@ -53,21 +53,21 @@ pub enum NodeFault {
     TooSmall {
         /// The subnet.
         subnet: IpNet,
-        /// The node that claims it.
+        /// The node that lists it.
         node: String,
-        /// The longest prefix taken.
+        /// The longest prefix accepted.
         longest: u8,
     },
-    /// One address in two subnets.
+    /// Two subnets that overlap.
     #[error("subnet {subnet} of {node} overlaps {other_subnet} of {other}: give each node its own")]
     Overlap {
         /// The subnet that comes later in the file.
         subnet: IpNet,
-        /// The node that claims it.
+        /// The node that lists it.
         node: String,
         /// The subnet that comes earlier.
         other_subnet: IpNet,
-        /// The node that claims that one.
+        /// The node that lists the earlier one.
         other: String,
     },
     /// An address that other nodes cannot send to.
@@ -82,7 +82,7 @@ pub enum NodeFault {
         /// What is wrong with it.
         fault: &'static str,
     },
-    /// An address under the other family's key.
+    /// An IPv4 address as `public-ipv6`.
     #[error("public-ipv6 {address} of {node} is an IPv4 address: name it as public-ip")]
     NotIpv6 {
         /// The address.
@@ -90,7 +90,7 @@ pub enum NodeFault {
         /// The node.
         node: String,
     },
-    /// Two addresses of one family.
+    /// Two IPv6 addresses.
     #[error(
         "public-ip {address} of {node} is an IPv6 address already: leave public-ipv6 out, or name an IPv4 address as public-ip"
     )]
@@ -100,7 +100,7 @@ pub enum NodeFault {
         /// The node.
         node: String,
     },
-    /// An underlay address that would be reached through the overlay.
+    /// An underlay address inside a cluster network, where packets to it would enter the tunnel.
     #[error(
         "{key} {address} of {node} lies inside the cluster network {network}: name its underlay address"
     )]
@@ -114,10 +114,10 @@ pub enum NodeFault {
         /// The cluster network.
         network: IpNet,
     },
-    /// A backend that does not exist.
+    /// An unknown backend.
     #[error("backend {0:?} does not exist: use \"udp\" or \"vxlan\"")]
     Backend(String),
-    /// Text that is no MAC address.
+    /// Text that is not a MAC address.
     #[error("{key} {text:?}: a MAC address is six pairs of hex digits, as in 2e:fd:04:c7:59:61")]
     NotAMac {
         /// The key.
@@ -125,15 +125,15 @@ pub enum NodeFault {
         /// The text.
         text: String,
     },
-    /// A MAC that is nobody's.
+    /// A MAC address that no device can have.
     #[error("{key} {mac} is zero or multicast: use a unicast address, as in 2e:fd:04:c7:59:61")]
-    NobodysMac {
+    NotUnicastMac {
         /// The key.
         key: &'static str,
         /// The MAC.
         mac: Mac,
     },
-    /// One MAC at two addresses.
+    /// One MAC address for two peers.
     #[error("{node} and {other} have the same {key} {mac}: give each node its own")]
     SameMac {
         /// The key of the node that comes later.
@@ -145,7 +145,7 @@ pub enum NodeFault {
         /// The MAC.
         mac: Mac,
     },
-    /// Two entries that are one peer to everybody else, and contradict each other.
+    /// Two entries of one peer that differ.
     #[error("{node} and {other} share {shared} {address}, so they are one peer and need one {key}")]
     Contradiction {
         /// The node that comes later in the file.
@@ -156,24 +156,24 @@ pub enum NodeFault {
         shared: &'static str,
         /// That address.
         address: IpAddr,
-        /// What they differ in.
+        /// The key in which they differ.
         key: &'static str,
     },
-    /// An underlay address that would be two peers'.
+    /// An underlay address of two peers.
     #[error(
-        "underlay-sources {address} of {node} is also an address of {other}: packets from it would be either's"
+        "underlay-sources {address} of {node} is also an address of {other}: list it for one of the two"
     )]
     SameSource {
         /// The node that lists it.
         node: String,
-        /// The node that has it too.
+        /// The other node that has it.
         other: String,
         /// The address.
         address: IpAddr,
     },
-    /// A node that could speak as another node's pods.
+    /// A prefix that would let a node send as pods of other nodes.
     #[error(
-        "accept-sources {prefix} of {node} overlaps the cluster network {network}, whose sources are settled by subnets: leave it out"
+        "accept-sources {prefix} of {node} overlaps the cluster network {network}, where subnets decide which sources are accepted: leave it out"
     )]
     AcceptsPods {
         /// The prefix.
@@ -185,11 +185,11 @@ pub enum NodeFault {
     },
 }
 
-impl From<Misread> for FileError {
-    fn from(misread: Misread) -> FileError {
-        FileError {
-            line: misread.line,
-            fault: NodeFault::Form(misread.fault),
+impl From<TomlError> for NodeListError {
+    fn from(error: TomlError) -> NodeListError {
+        NodeListError {
+            line: error.line,
+            fault: NodeListFault::Form(error.fault),
         }
     }
 }

@@ -1,41 +1,43 @@
 //! The `file` registry: a list of nodes in a file, read again whenever it changes.
 //!
-//! Theory of operation. inotify watches the *directory*, because editors and ConfigMap volumes do not write the
-//! file but put another in its place. A closed or replaced file of the file's own name, or of the first part of
-//! the path it links to (`..data` of a ConfigMap), starts a wait of 200 ms that each further event prolongs, to
-//! 2 s at most; then the file is read whole and the outcome is told if it is another than the last one told.
+//! Theory of operation. inotify watches the *directory*, because editors and ConfigMap volumes replace the file
+//! instead of writing to it. When a file is closed after writing or replaced, and its name is that of the list or
+//! the first part of the path that the list links to (`..data` of a ConfigMap), a wait of 200 ms starts. Each
+//! further event prolongs the wait, to 2 s at most. Then the registry reads the whole file, and reports the update
+//! if it differs from the last one reported.
 //!
-//! Half a list withdraws the peers of the other half, so nothing is read that somebody is writing: from a
-//! modification until the close that ends it a read that is due waits, without limit. A reading counts only if
-//! no event and no other state of the file shows up within 10 ms after it. A change of mode or owner is of
-//! interest only while the file cannot be read.
+//! A list read while it is being written lacks nodes, and the missing peers would be withdrawn. So from a
+//! modification until the writer closes the file, a due read waits, without limit. A reading counts only if within
+//! 10 ms after it no event arrives and the state of the file stays the same. A change of mode or owner counts only
+//! while the file cannot be read.
 //!
-//! A list that cannot be used, in form or because this node is not in it, is told as refused: it is for people,
-//! and nobody withdraws anything for it. A file that is gone is a refusal too, never an empty list.
+//! A list that is malformed or lacks this node is reported as refused. A file that was removed is refused too, and
+//! never read as an empty list.
 //!
-//! Where there is no watch (the directory is missing, was replaced, or the kernel's limit of watches is reached)
-//! the file is looked at once a second and the watch tried again; a reading counts when the file is the same a
-//! second later. The very first is told without that second: a start must not wait for it. A file that links
-//! into another directory is followed, but writes over there are not seen: replace the link instead.
+//! Without a watch (the directory is missing or was replaced, or the kernel's limit of watches is reached) the
+//! registry reads the file once a second and tries to set the watch again; a reading counts if the file is the
+//! same one second later. The first reading counts without that second, so that a start does not wait. If the
+//! file links into another directory, the link is followed, but writes in that directory are not noticed: replace
+//! the link instead.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use dataplane::families::PublicAddresses;
 use futures_util::StreamExt;
 use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask};
 use tokio::time::{Instant, sleep_until};
 
 use super::Update;
-pub use super::nodes::parse;
+use super::nodes::parse;
+use super::own::own;
+use super::place::RegistryPlace;
+use crate::causes::causes;
 use crate::config::NetConf;
 use crate::config::text_file::{self, TextFileError};
 use crate::file_state::FileState;
-use crate::lease::Lease;
 
 /// A list of nodes in a file, watched.
 #[derive(Debug)]
@@ -48,35 +50,35 @@ pub struct FileRegistry {
     events: EventStream<[u8; EVENT_BYTES]>,
     watch: Option<WatchDescriptor>,
     due: Option<Due>,
-    /// Modified since it was closed last: somebody is in the middle of it.
-    written_to: bool,
-    /// Read, and told once it has stood for a moment.
-    candidate: Option<Candidate>,
-    told: Option<Update>,
-    /// Whether the file could not even be read the last time.
+    /// Modified since it was last closed: another process is writing it.
+    being_written: bool,
+    /// A reading, reported once the file has stayed the same for a moment.
+    candidate: Option<Reading>,
+    reported: Option<Update>,
+    /// The last reading failed before it reached the content.
     unreadable: bool,
 }
 
-/// What one reading found.
+/// The result of one reading.
 #[derive(Debug)]
-struct Candidate {
+struct Reading {
     update: Update,
     unreadable: bool,
     state: Option<FileState>,
 }
 
-/// Why a file cannot be watched at all.
+/// Why the registry cannot watch a file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileRegistryError {
-    /// A path that ends in no name.
+    /// A path without a file name.
     #[error("{path} names no file: set node-file to the list of nodes")]
     NoFileName {
         /// The path.
         path: PathBuf,
     },
-    /// The kernel gives no more inotify instances.
+    /// The kernel refuses another inotify instance.
     #[error(
-        "cannot watch for changes of the list of nodes: raise the sysctl fs.inotify.max_user_instances"
+        "cannot watch the list of nodes for changes: raise the sysctl fs.inotify.max_user_instances"
     )]
     Inotify(#[source] io::Error),
 }
@@ -101,7 +103,7 @@ impl FileRegistry {
     /// Must be called within a tokio runtime with I/O and time.
     ///
     /// # Errors
-    /// [`FileRegistryError`]; a file that cannot be read is no error here but the first [`Update`].
+    /// [`FileRegistryError`]. A file that cannot be read is not an error here: the first [`Update`] reports it.
     pub fn watch(
         path: &Path,
         net_conf: &NetConf,
@@ -127,49 +129,54 @@ impl FileRegistry {
             events,
             watch: None,
             due: Some(Due::once(Duration::ZERO)),
-            written_to: false,
+            being_written: false,
             candidate: None,
-            told: None,
+            reported: None,
             unreadable: false,
         };
         registry.rewatch();
         Ok(registry)
     }
 
-    /// The next thing to know; the first comes at once. Nothing is lost when the future is dropped before it is
-    /// ready.
+    /// Waits for the next update; the first is ready at once. Dropping the future before it is ready loses nothing.
     pub async fn next(&mut self) -> Update {
         loop {
             let due = self.due.map(|due| due.at);
             tokio::select! {
-                // Events first: what they say decides whether the file may be read.
+                // Events first: they decide whether the file may be read.
                 biased;
                 Some(Ok(event)) = self.events.next() => self.take(&event),
-                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() && !self.written_to => {
-                    if let Some(update) = self.turn() {
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() && !self.being_written => {
+                    if let Some(update) = self.on_due() {
                         return update;
                     }
                 }
                 // Reading events failed and no read is due.
                 else => {
-                    self.written_to = false;
+                    self.being_written = false;
                     self.due = Some(Due::once(WITHOUT_WATCH));
                 }
             }
         }
     }
 
-    /// What the file says now under another `net_conf` than the one given to [`watch`](Self::watch).
-    /// [`next`](Self::next) goes on as if nobody had asked.
+    /// Reads the file now, under another `net_conf` than that of [`watch`](Self::watch). The updates of
+    /// [`next`](Self::next) stay the same.
     pub fn read_with(&self, net_conf: &NetConf) -> Update {
         match text_file::read(&self.path, MOST_BYTES) {
-            Ok(text) => self.understand(&text, net_conf),
-            Err(error) => unreadable(&error),
+            Ok(text) => self.interpret(&text, net_conf),
+            Err(error) => self.unreadable(&error),
         }
     }
 
-    /// What is due: a candidate that has stood is told, if it says anything new; else the file is read.
-    fn turn(&mut self) -> Option<Update> {
+    /// A line of the file, or the file as a whole.
+    pub(super) fn place(&self, line: Option<usize>) -> RegistryPlace {
+        let path = self.path.clone();
+        RegistryPlace::File { path, line }
+    }
+
+    /// Reports the candidate if the file is still the same, else reads the file.
+    fn on_due(&mut self) -> Option<Update> {
         let latest = self.due.take().map(|due| due.latest);
         let watched = self.watch.is_some();
         if !watched {
@@ -179,17 +186,17 @@ impl FileRegistry {
             && candidate.state == FileState::of(&self.path)
         {
             self.unreadable = candidate.unreadable;
-            self.told = Some(candidate.update.clone());
+            self.reported = Some(candidate.update.clone());
             return Some(candidate.update);
         }
         let candidate = self.read();
-        if self.told.as_ref() == Some(&candidate.update) {
+        if self.reported.as_ref() == Some(&candidate.update) {
             self.unreadable = candidate.unreadable;
             return None;
         }
         self.candidate = Some(candidate);
-        // Who began to write before there was a watch is not seen writing.
-        let settle = if watched || self.told.is_none() {
+        // Without a watch until now, the registry did not notice a writer that began earlier.
+        let settle = if watched || self.reported.is_none() {
             SETTLE
         } else {
             WITHOUT_WATCH
@@ -200,9 +207,13 @@ impl FileRegistry {
         None
     }
 
-    /// Without a watch the next read is due in a second, so that reading goes on.
+    /// Sets the watch. If that fails, the next read is due in one second.
     fn rewatch(&mut self) {
-        self.watch = self.events.watches().add(&self.directory, interest()).ok();
+        self.watch = self
+            .events
+            .watches()
+            .add(&self.directory, watched_events())
+            .ok();
         if self.watch.is_none() && self.due.is_none() {
             self.due = Some(Due::once(WITHOUT_WATCH));
         }
@@ -210,47 +221,47 @@ impl FileRegistry {
 
     fn take(&mut self, event: &EventOwned) {
         if event.mask.contains(EventMask::Q_OVERFLOW) {
-            // The close may be among what was lost.
+            // The lost events may include the close.
             self.changed();
         } else if Some(&event.wd) == self.watch.as_ref() {
             let lost = EventMask::IGNORED | EventMask::DELETE_SELF | EventMask::MOVE_SELF;
             if event.mask.intersects(lost) {
-                // A watch follows its directory's inode, we the path. The kernel may have removed it itself.
+                // A watch follows the directory's inode, this registry its path. The kernel may have removed the watch.
                 let _ = self.events.watches().remove(event.wd.clone());
                 self.watch = None;
                 self.changed();
             } else if event
                 .name
                 .as_deref()
-                .is_some_and(|name| self.concerns_us(name, event.mask))
+                .is_some_and(|name| self.is_relevant(name, event.mask))
             {
-                self.concerned(event.mask);
+                self.note_event(event.mask);
             }
         }
     }
 
-    fn concerned(&mut self, mask: EventMask) {
+    fn note_event(&mut self, mask: EventMask) {
         if mask.contains(EventMask::MODIFY) {
-            self.written_to = true;
+            self.being_written = true;
             self.candidate = None;
         } else if !mask.contains(EventMask::ATTRIB) || self.unreadable {
             self.changed();
         }
     }
 
-    fn concerns_us(&self, name: &OsStr, mask: EventMask) -> bool {
-        // What was created by opening it is closed after writing, and that is when it is whole. A link is whole.
-        let whole = |path: PathBuf| {
+    fn is_relevant(&self, name: &OsStr, mask: EventMask) -> bool {
+        // A file created by open() is complete once its writer closes it. A link is complete at once.
+        let is_complete = |path: PathBuf| {
             path.symlink_metadata()
                 .is_ok_and(|found| !found.is_file() || found.nlink() > 1)
         };
-        if mask.contains(EventMask::CREATE) && !whole(self.directory.join(name)) {
+        if mask.contains(EventMask::CREATE) && !is_complete(self.directory.join(name)) {
             return false;
         }
         name == self.file_name || self.linked_through().as_deref() == Some(name)
     }
 
-    /// The name in our directory through which the file is reached, where the file is a link.
+    /// If the file is a link: the first name of its target, in the watched directory.
     fn linked_through(&self) -> Option<OsString> {
         match self
             .path
@@ -264,9 +275,9 @@ impl FileRegistry {
         }
     }
 
-    /// The file is whole, or another one: it is read when all has been quiet.
+    /// The file was completed or replaced: it is read after a quiet period.
     fn changed(&mut self) {
-        self.written_to = false;
+        self.being_written = false;
         self.candidate = None;
         let now = Instant::now();
         let latest = self.due.map_or(now + LONGEST_WAIT, |due| due.latest);
@@ -276,34 +287,44 @@ impl FileRegistry {
         });
     }
 
-    fn read(&self) -> Candidate {
+    fn read(&self) -> Reading {
         let state = FileState::of(&self.path);
         let (update, unreadable) = match text_file::read(&self.path, MOST_BYTES) {
-            Ok(text) => (self.understand(&text, &self.net_conf), false),
-            Err(error) => (unreadable(&error), true),
+            Ok(text) => (self.interpret(&text, &self.net_conf), false),
+            Err(error) => (self.unreadable(&error), true),
         };
-        Candidate {
+        Reading {
             update,
             unreadable,
             state,
         }
     }
 
-    fn understand(&self, text: &str, net_conf: &NetConf) -> Update {
+    fn interpret(&self, text: &str, net_conf: &NetConf) -> Update {
         match parse(text, net_conf) {
-            Err(error) => Update::Refused {
-                line: Some(error.line),
-                reason: error.fault.to_string(),
-            },
+            Err(error) => self.refuse(Some(error.line), error.fault.to_string()),
             Ok(leases) => match own(&leases, &self.node_name) {
-                Err(reason) => Update::Refused { line: None, reason },
+                Err(reason) => self.refuse(None, reason),
                 Ok(_) => Update::Leases(leases),
             },
         }
     }
+
+    fn unreadable(&self, error: &TextFileError) -> Update {
+        let line = match error {
+            TextFileError::NotText { line, .. } => Some(*line),
+            _ => None,
+        };
+        self.refuse(line, causes(error))
+    }
+
+    fn refuse(&self, line: Option<usize>, reason: String) -> Update {
+        let place = self.place(line);
+        Update::Refused { place, reason }
+    }
 }
 
-fn interest() -> WatchMask {
+fn watched_events() -> WatchMask {
     WatchMask::CLOSE_WRITE
         | WatchMask::MODIFY
         | WatchMask::MOVED_TO
@@ -316,57 +337,11 @@ fn interest() -> WatchMask {
         | WatchMask::ONLYDIR
 }
 
-/// The lease of this node, which is `node_name`.
-///
-/// # Errors
-/// A sentence with the remedy, where a list that is right for the cluster is wrong for this node.
-pub fn own<'a>(leases: &'a [Lease], node_name: &str) -> Result<&'a Lease, String> {
-    let Some(own) = leases.iter().find(|lease| lease.name == node_name) else {
-        return Err(format!(
-            "no node is named {node_name:?}, which this node is: add its entry, or set node-name to its name here"
-        ));
-    };
-    let mut others = leases.iter().filter(|lease| lease.name != own.name);
-    let twin = others.find_map(|lease| {
-        let shared = lease.public.iter().find(|a| own.public.contains(*a))?;
-        Some((lease, shared))
-    });
-    if let Some((twin, shared)) = twin {
-        let key = match (twin.public, shared) {
-            (PublicAddresses::Dual(..), IpAddr::V6(_)) => "public-ipv6",
-            _ => "public-ip",
-        };
-        return Err(format!(
-            "{} has our own {key} {shared}, so packets for it would come back to us: give it its own, or give us its subnets",
-            twin.name
-        ));
-    }
-    if own.vtep_mac.v4 != own.vtep_mac.v6 {
-        return Err(format!(
-            "our own entry has vtep-mac-v6 {} beside vtep-mac {}, but a Tartan node has one VTEP MAC for both families: leave vtep-mac-v6 out",
-            own.vtep_mac.v6, own.vtep_mac.v4
-        ));
-    }
-    Ok(own)
-}
-
-fn unreadable(error: &TextFileError) -> Update {
-    let line = match error {
-        TextFileError::NotText { line, .. } => Some(*line),
-        _ => None,
-    };
-    let reason = match std::error::Error::source(error) {
-        Some(source) => format!("{error} ({source})"),
-        None => error.to_string(),
-    };
-    Update::Refused { line, reason }
-}
-
-/// An editor's several steps lie closer together than this.
+/// Longer than the pause between two steps of an editor that saves.
 const QUIET: Duration = Duration::from_millis(200);
-/// Somebody who never stops replacing it is read in between.
+/// The file is read after this time even if its writer never pauses.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
-/// Events of a write that a reading fell into have arrived by then.
+/// Events of a write that overlaps a reading arrive within this time.
 const SETTLE: Duration = Duration::from_millis(10);
 const WITHOUT_WATCH: Duration = Duration::from_secs(1);
 /// A list of 5,000 nodes is 0.6 MB.

@@ -1,19 +1,19 @@
-//! `nodes.toml`: every node of the cluster, written by people.
+//! `nodes.toml`: the list of nodes that an operator writes.
 //!
 //! ```toml
 //! [[node]]
 //! name = "n1"
 //! subnets = ["10.244.1.0/24"]
 //! public-ip = "192.0.2.1"
-//! public-ipv6 = "2001:db8::1"              # default: none; a second address, beside an IPv4 one
+//! public-ipv6 = "2001:db8::1"              # default: none; needs an IPv4 public-ip
 //! backend = "vxlan"                        # default: the Backend of the network configuration
 //! vtep-mac = "2e:fd:04:c7:59:61"           # default: lease::default_vtep_mac of public-ip
-//! vtep-mac-v6 = "2e:fd:04:c7:59:62"        # default: vtep-mac; of inner IPv6, where that has a device of its own
-//! accept-sources = ["10.9.0.0/16"]         # further pod-side sources accepted from it
-//! underlay-sources = ["198.51.100.7"]      # further underlay addresses it sends from
+//! vtep-mac-v6 = "2e:fd:04:c7:59:62"        # default: vtep-mac; for inner IPv6 of a node with two devices
+//! accept-sources = ["10.9.0.0/16"]         # further inner sources that peers accept from it
+//! underlay-sources = ["198.51.100.7"]      # further outer sources that peers accept from it
 //! ```
 //!
-//! The file is checked as a whole: a list that holds one contradiction is not used at all.
+//! The file is checked as a whole: one fault refuses the whole list.
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -23,23 +23,23 @@ use encap::{Format, Mac};
 use ipnet::IpNet;
 
 use super::conflicts;
-use super::fault::{FileError, NodeFault};
-use super::placed::Placed;
+use super::fault::{NodeListError, NodeListFault};
+use super::parsed_node::ParsedNode;
 use crate::config::NetConf;
-use crate::config::document::{self, Entry, Table};
+use crate::config::document::{self, TomlEntry, TomlTable};
 use crate::lease::{Lease, default_vtep_mac, unfit_for_underlay};
 
-/// Reads a `nodes.toml`, the leases in the order of the file.
+/// Reads a `nodes.toml`. The leases are in the order of the file.
 ///
 /// # Errors
-/// [`FileError`] with a line that must change and what is wrong in it.
-pub fn parse(text: &str, net_conf: &NetConf) -> Result<Vec<Lease>, FileError> {
+/// [`NodeListError`] with the first fault and its line.
+pub fn parse(text: &str, net_conf: &NetConf) -> Result<Vec<Lease>, NodeListError> {
     document::parse(text, |document| {
         document.only(&["node"])?;
         let mut placed = Vec::new();
         if let Some(nodes) = document.entry("node") {
             for node in nodes.list()? {
-                placed.push(Reader { text, net_conf }.node(node.table()?)?);
+                placed.push(NodeParser { text, net_conf }.node(node.table()?)?);
             }
         }
         conflicts::check(&placed).map_err(|(at, fault)| at_line(text, at, fault))?;
@@ -47,7 +47,7 @@ pub fn parse(text: &str, net_conf: &NetConf) -> Result<Vec<Lease>, FileError> {
     })
 }
 
-/// Writes leases as a `nodes.toml` that [`parse`] reads as the same leases, whatever the cluster's backend.
+/// Writes leases as a `nodes.toml`. [`parse`] reads the same leases from it under any backend of the cluster.
 pub fn render(leases: &[Lease]) -> String {
     leases.iter().map(entry).collect()
 }
@@ -83,17 +83,17 @@ fn quoted(values: &[impl Display]) -> String {
     format!("[{}]", values.join(", "))
 }
 
-/// Reads one entry and compares it with the cluster, not yet with other entries.
-struct Reader<'a> {
+/// Reads one entry and checks it against the cluster networks. `conflicts` checks the entries against each other.
+struct NodeParser<'a> {
     text: &'a str,
     net_conf: &'a NetConf,
 }
 
-impl Reader<'_> {
-    fn node(&self, table: Table<'_>) -> Result<Placed, FileError> {
+impl NodeParser<'_> {
+    fn node(&self, table: TomlTable<'_>) -> Result<ParsedNode, NodeListError> {
         table.only(&KEYS)?;
         let require = |key| {
-            let missing = || at_line(self.text, table.at(), NodeFault::Missing { key });
+            let missing = || at_line(self.text, table.at(), NodeListFault::Missing { key });
             table.entry(key).ok_or_else(missing)
         };
         let name_entry = require("name")?;
@@ -114,7 +114,7 @@ impl Reader<'_> {
             underlay_sources,
             name,
         };
-        Ok(Placed {
+        Ok(ParsedNode {
             lease,
             name_at: name_entry.at(),
             address_at,
@@ -124,7 +124,7 @@ impl Reader<'_> {
         })
     }
 
-    fn name(&self, entry: Entry<'_>) -> Result<String, FileError> {
+    fn name(&self, entry: TomlEntry<'_>) -> Result<String, NodeListError> {
         let name = entry.text()?;
         let plain = name
             .bytes()
@@ -132,16 +132,16 @@ impl Reader<'_> {
         if (1..=253).contains(&name.len()) && plain {
             Ok(name.to_owned())
         } else {
-            Err(self.refuse(entry, NodeFault::Name(name.to_owned())))
+            Err(self.refuse(entry, NodeListFault::Name(name.to_owned())))
         }
     }
 
     fn public(
         &self,
-        first: Entry<'_>,
-        second: Option<Entry<'_>>,
+        first: TomlEntry<'_>,
+        second: Option<TomlEntry<'_>>,
         node: &str,
-    ) -> Result<(PublicAddresses, PerFamily<usize>), FileError> {
+    ) -> Result<(PublicAddresses, PerFamily<usize>), NodeListError> {
         let address = self.underlay_address("public-ip", first, node)?;
         let Some(second) = second else {
             return Ok((address.into(), PerFamily::each(|_| first.at())));
@@ -159,18 +159,18 @@ impl Reader<'_> {
                 Ok((PublicAddresses::Dual(v4, v6), at))
             }
             (_, address @ IpAddr::V4(_)) => {
-                Err(self.refuse(second, NodeFault::NotIpv6 { address, node }))
+                Err(self.refuse(second, NodeListFault::NotIpv6 { address, node }))
             }
-            (address, _) => Err(self.refuse(first, NodeFault::TwoIpv6 { address, node })),
+            (address, _) => Err(self.refuse(first, NodeListFault::TwoIpv6 { address, node })),
         }
     }
 
     fn vtep_mac(
         &self,
-        (first, second): (Option<Entry<'_>>, Option<Entry<'_>>),
+        (first, second): (Option<TomlEntry<'_>>, Option<TomlEntry<'_>>),
         public: PublicAddresses,
         address_at: usize,
-    ) -> Result<(PerFamily<Mac>, PerFamily<usize>), FileError> {
+    ) -> Result<(PerFamily<Mac>, PerFamily<usize>), NodeListError> {
         let (v4, v4_at) = match first {
             Some(entry) => (self.mac("vtep-mac", entry)?, entry.at()),
             None => (default_vtep_mac(public.first()), address_at),
@@ -189,15 +189,15 @@ impl Reader<'_> {
     fn underlay_address(
         &self,
         key: &'static str,
-        entry: Entry<'_>,
+        entry: TomlEntry<'_>,
         node: &str,
-    ) -> Result<IpAddr, FileError> {
+    ) -> Result<IpAddr, NodeListError> {
         let address = entry.address()?;
         let node = || node.to_owned();
         if let Some(fault) = unfit_for_underlay(address) {
             return Err(self.refuse(
                 entry,
-                NodeFault::Unreachable {
+                NodeListFault::Unreachable {
                     key,
                     address,
                     node: node(),
@@ -213,7 +213,7 @@ impl Reader<'_> {
         {
             Some(network) => Err(self.refuse(
                 entry,
-                NodeFault::InsideCluster {
+                NodeListFault::InsideCluster {
                     key,
                     address,
                     node: node(),
@@ -224,7 +224,11 @@ impl Reader<'_> {
         }
     }
 
-    fn subnets(&self, entry: Entry<'_>, node: &str) -> Result<(Vec<IpNet>, Vec<usize>), FileError> {
+    fn subnets(
+        &self,
+        entry: TomlEntry<'_>,
+        node: &str,
+    ) -> Result<(Vec<IpNet>, Vec<usize>), NodeListError> {
         let cluster = self.net_conf.cluster();
         let node = || node.to_owned();
         let (mut subnets, mut places) = (Vec::new(), Vec::new());
@@ -233,7 +237,7 @@ impl Reader<'_> {
             if !cluster.iter().any(|network| network.contains(&subnet)) {
                 return Err(self.refuse(
                     item,
-                    NodeFault::Outside {
+                    NodeListFault::Outside {
                         subnet,
                         node: node(),
                         cluster,
@@ -244,7 +248,7 @@ impl Reader<'_> {
             if subnet.prefix_len() > longest {
                 return Err(self.refuse(
                     item,
-                    NodeFault::TooSmall {
+                    NodeListFault::TooSmall {
                         subnet,
                         node: node(),
                         longest,
@@ -255,40 +259,40 @@ impl Reader<'_> {
             places.push(item.at());
         }
         if subnets.is_empty() {
-            return Err(self.refuse(entry, NodeFault::Missing { key: "subnets" }));
+            return Err(self.refuse(entry, NodeListFault::Missing { key: "subnets" }));
         }
         Ok((subnets, places))
     }
 
-    fn format(&self, entry: Option<Entry<'_>>) -> Result<Format, FileError> {
+    fn format(&self, entry: Option<TomlEntry<'_>>) -> Result<Format, NodeListError> {
         let Some(entry) = entry else {
             return Ok(self.net_conf.backend.format());
         };
         match entry.text()? {
             "udp" => Ok(Format::Udp),
             "vxlan" => Ok(Format::Vxlan),
-            other => Err(self.refuse(entry, NodeFault::Backend(other.to_owned()))),
+            other => Err(self.refuse(entry, NodeListFault::Backend(other.to_owned()))),
         }
     }
 
-    fn mac(&self, key: &'static str, entry: Entry<'_>) -> Result<Mac, FileError> {
+    fn mac(&self, key: &'static str, entry: TomlEntry<'_>) -> Result<Mac, NodeListError> {
         let text = entry.text()?;
         let mac: Mac = text.parse().map_err(|_| {
             let text = text.to_owned();
-            self.refuse(entry, NodeFault::NotAMac { key, text })
+            self.refuse(entry, NodeListFault::NotAMac { key, text })
         })?;
         let Mac([first, ..]) = mac;
         if mac == Mac::default() || first & MULTICAST != 0 {
-            return Err(self.refuse(entry, NodeFault::NobodysMac { key, mac }));
+            return Err(self.refuse(entry, NodeListFault::NotUnicastMac { key, mac }));
         }
         Ok(mac)
     }
 
     fn accept_sources(
         &self,
-        entry: Option<Entry<'_>>,
+        entry: Option<TomlEntry<'_>>,
         node: &str,
-    ) -> Result<Vec<IpNet>, FileError> {
+    ) -> Result<Vec<IpNet>, NodeListError> {
         let Some(entry) = entry else {
             return Ok(Vec::new());
         };
@@ -300,7 +304,7 @@ impl Reader<'_> {
                 let node = node.to_owned();
                 return Err(self.refuse(
                     item,
-                    NodeFault::AcceptsPods {
+                    NodeListFault::AcceptsPods {
                         prefix,
                         node,
                         network,
@@ -314,9 +318,9 @@ impl Reader<'_> {
 
     fn underlay_sources(
         &self,
-        entry: Option<Entry<'_>>,
+        entry: Option<TomlEntry<'_>>,
         node: &str,
-    ) -> Result<(Vec<IpAddr>, Vec<usize>), FileError> {
+    ) -> Result<(Vec<IpAddr>, Vec<usize>), NodeListError> {
         let Some(entry) = entry else {
             return Ok((Vec::new(), Vec::new()));
         };
@@ -328,13 +332,13 @@ impl Reader<'_> {
         Ok((addresses, places))
     }
 
-    fn refuse(&self, entry: Entry<'_>, fault: NodeFault) -> FileError {
+    fn refuse(&self, entry: TomlEntry<'_>, fault: NodeListFault) -> NodeListError {
         at_line(self.text, entry.at(), fault)
     }
 }
 
-fn at_line(text: &str, at: usize, fault: NodeFault) -> FileError {
-    FileError {
+fn at_line(text: &str, at: usize, fault: NodeListFault) -> NodeListError {
+    NodeListError {
         line: document::line(text, at),
         fault,
     }

@@ -81,7 +81,7 @@ fn a_crashed_agent_is_cleaned_up_after() {
 }
 
 #[test]
-fn a_setting_somebody_changed_since_is_theirs() {
+fn a_setting_that_another_process_changed_since_is_kept() {
     let namespace = Namespace::with_tun();
     apply(&namespace, &v4()).unwrap();
     namespace.set("net/ipv4/ip_forward", "2");
@@ -95,7 +95,7 @@ fn a_setting_somebody_changed_since_is_theirs() {
     assert_eq!(namespace.setting("net/ipv4/ip_forward"), "2");
     assert_eq!(
         kept,
-        ["kept the change of net.ipv4.ip_forward to 1: somebody has set it to 2 since"]
+        ["kept the change of net.ipv4.ip_forward to 1: another process has set it to 2 since"]
     );
 }
 
@@ -199,12 +199,17 @@ fn in_another_namespace_nothing_is_touched() {
 }
 
 #[test]
-fn an_agent_started_over_a_broken_record_says_so_and_goes_on() {
+fn an_agent_started_over_a_broken_record_reports_it_and_goes_on() {
     let namespace = Namespace::with_tun();
     fs::create_dir_all(namespace.state_dir()).unwrap();
     fs::write(namespace.state_dir().join("host.json"), "{").unwrap();
     let changes = apply(&namespace, &v4()).unwrap();
-    assert!(changes[0].to_string().contains("is refused"), "{changes:?}");
+    assert!(
+        changes[0]
+            .to_string()
+            .contains("started a new record of changed settings"),
+        "{changes:?}"
+    );
     removed(&clean(&namespace));
     assert_eq!(namespace.setting("net/ipv4/ip_forward"), "0");
 }

@@ -5,7 +5,8 @@
 use tartan::host::Change;
 
 use crate::namespace::Namespace;
-use crate::rules::{apply_rules, nft, rules, ruleset};
+use crate::rules::{apply_firewall, nft, rules, ruleset};
+use crate::text;
 use crate::{dual, v4};
 
 /// A chain's rules as `nft` prints them, without counters; ours are marked.
@@ -213,15 +214,19 @@ fn what_cuts_pods_off_lets_them_through_whether_it_came_first_or_later() {
             let alone = Namespace::new();
             nft(&alone, shape.script);
             let before = ruleset(&alone);
-            apply_rules(&namespace, &dual()).unwrap();
+            apply_firewall(&namespace, &dual()).unwrap();
             if !first {
                 nft(&namespace, shape.script);
-                let changes = apply_rules(&namespace, &dual()).unwrap();
-                assert_eq!(changes, [Change::AcceptPlaced(chain.to_owned())], "{whose}");
+                let changes = apply_firewall(&namespace, &dual()).unwrap();
+                assert_eq!(
+                    changes,
+                    [Change::AcceptRulesAdded(chain.to_owned())],
+                    "{whose}"
+                );
             }
             let found = body(&namespace, chain);
             assert_eq!(found, shape.expected(), "{whose}, first: {first}");
-            assert_eq!(apply_rules(&namespace, &dual()).unwrap(), [], "{whose}");
+            assert_eq!(apply_firewall(&namespace, &dual()).unwrap(), [], "{whose}");
 
             crate::cleanup::clean(&namespace);
             assert_eq!(ruleset(&namespace), before, "{whose} after the clean-up");
@@ -232,7 +237,7 @@ fn what_cuts_pods_off_lets_them_through_whether_it_came_first_or_later() {
 #[test]
 fn accept_rules_taken_out_or_moved_behind_are_put_back_once_each() {
     let shape = &SHAPES[0];
-    let placed = [Change::AcceptPlaced(shape.chain.to_owned())];
+    let placed = [Change::AcceptRulesAdded(shape.chain.to_owned())];
     let ours_again = "ip saddr 10.244.0.0/16 counter accept comment \"tartan: pod traffic\"";
     for (damage, place) in [
         ("insert rule ip filter FORWARD counter drop", 0),
@@ -249,15 +254,19 @@ fn accept_rules_taken_out_or_moved_behind_are_put_back_once_each() {
     ] {
         let namespace = Namespace::new();
         nft(&namespace, shape.script);
-        apply_rules(&namespace, &v4()).unwrap();
+        apply_firewall(&namespace, &v4()).unwrap();
         nft(&namespace, damage);
-        assert_eq!(apply_rules(&namespace, &v4()).unwrap(), placed, "{damage}");
+        assert_eq!(
+            apply_firewall(&namespace, &v4()).unwrap(),
+            placed,
+            "{damage}"
+        );
         let found = body(&namespace, shape.chain);
         let ours = ours(shape.chain);
         assert_eq!(found[place..place + 2], ours, "{damage}: {found:?}");
         let count = found.iter().filter(|line| line.contains("# ours")).count();
         assert_eq!(count, 2, "{damage}: {found:?}");
-        assert_eq!(apply_rules(&namespace, &v4()).unwrap(), [], "{damage}");
+        assert_eq!(apply_firewall(&namespace, &v4()).unwrap(), [], "{damage}");
     }
 }
 
@@ -266,19 +275,19 @@ fn where_they_count_they_are_left_alone() {
     let namespace = Namespace::new();
     let shape = &SHAPES[0];
     nft(&namespace, shape.script);
-    apply_rules(&namespace, &v4()).unwrap();
+    apply_firewall(&namespace, &v4()).unwrap();
     for others in [
         "insert rule ip filter FORWARD ip saddr 10.244.1.7 drop",
         "add rule ip filter FORWARD ip saddr 10.244.1.8 drop",
         "add rule ip filter FORWARD drop",
     ] {
         nft(&namespace, others);
-        assert_eq!(apply_rules(&namespace, &v4()).unwrap(), [], "{others}");
+        assert_eq!(apply_firewall(&namespace, &v4()).unwrap(), [], "{others}");
     }
 }
 
 #[test]
-fn a_rule_of_somebody_who_only_mentions_us_is_theirs() {
+fn a_rule_of_another_program_that_mentions_tartan_is_kept() {
     let namespace = Namespace::new();
     nft(&namespace, SHAPES[0].script);
     nft(
@@ -286,7 +295,7 @@ fn a_rule_of_somebody_who_only_mentions_us_is_theirs() {
         "insert rule ip filter FORWARD udp dport 8472 counter accept comment \"tartan\"",
     );
     let before = ruleset(&namespace);
-    apply_rules(&namespace, &v4()).unwrap();
+    apply_firewall(&namespace, &v4()).unwrap();
     crate::cleanup::clean(&namespace);
     assert_eq!(ruleset(&namespace), before);
 }
@@ -307,10 +316,10 @@ fn what_no_longer_cuts_pods_off_needs_no_rules() {
     ] {
         let namespace = Namespace::new();
         nft(&namespace, SHAPES[whose].script);
-        apply_rules(&namespace, &v4()).unwrap();
+        apply_firewall(&namespace, &v4()).unwrap();
         nft(&namespace, mended);
-        let changes = apply_rules(&namespace, &v4()).unwrap();
-        let removed = Change::AcceptRemoved("ip filter FORWARD".to_owned());
+        let changes = apply_firewall(&namespace, &v4()).unwrap();
+        let removed = Change::AcceptRulesRemoved("ip filter FORWARD".to_owned());
         assert_eq!(changes, [removed], "{mended}");
         let text = ruleset(&namespace);
         assert_eq!(
@@ -351,11 +360,11 @@ fn chains_that_do_not_cut_pods_off_are_not_touched() {
          add chain inet u postrouting { type nat hook postrouting priority 100; policy drop; }",
     );
     let before = ruleset(&namespace);
-    apply_rules(&namespace, &v4()).unwrap();
+    apply_firewall(&namespace, &v4()).unwrap();
     nft(&namespace, "delete table inet tartan");
     assert_eq!(ruleset(&namespace), before);
     // The same for a node that has IPv6, but for the one that drops that.
-    apply_rules(&namespace, &dual()).unwrap();
+    apply_firewall(&namespace, &dual()).unwrap();
     let six = body(&namespace, "inet six forward");
     assert_eq!(six[..2], ours("ip6"), "{six:?}");
     nft(
@@ -378,7 +387,7 @@ fn iptables_goes_on_with_a_chain_that_holds_our_rules() {
             namespace.shell(&format!("iptables-nft {words}"));
         }
         let before = (ruleset(&namespace), namespace.shell("iptables-nft -S"));
-        apply_rules(&namespace, &v4()).unwrap();
+        apply_firewall(&namespace, &v4()).unwrap();
         let listed = namespace.shell("iptables-nft -S FORWARD");
         let lines: Vec<&str> = listed.lines().collect();
         for (line, start) in lines[place..].iter().zip(["-s", "-d"]) {
@@ -395,7 +404,7 @@ fn iptables_goes_on_with_a_chain_that_holds_our_rules() {
         namespace.shell("iptables-nft -I FORWARD 2 -s 192.0.2.9 -j DROP");
         namespace.shell("iptables-nft -D FORWARD -s 192.0.2.9 -j DROP");
         namespace.shell("iptables-nft -D FORWARD -s 192.0.2.9 -j DROP");
-        assert_eq!(apply_rules(&namespace, &v4()).unwrap(), []);
+        assert_eq!(apply_firewall(&namespace, &v4()).unwrap(), []);
         crate::cleanup::clean(&namespace);
         let after = (ruleset(&namespace), namespace.shell("iptables-nft -S"));
         assert_eq!(after, before);
@@ -408,12 +417,12 @@ fn rules_as_iptables_writes_them_are_understood() {
     let iptables = |words: &str| drop(namespace.shell(&format!("iptables-nft {words}")));
     iptables("-P FORWARD DROP");
     let changes = |what: &str| {
-        let changes = apply_rules(&namespace, &v4()).unwrap();
+        let changes = apply_firewall(&namespace, &v4()).unwrap();
         changes
             .iter()
             .map(|change| match change {
-                Change::AcceptPlaced(_) => "placed",
-                Change::AcceptRemoved(_) => "removed",
+                Change::AcceptRulesAdded(_) => "placed",
+                Change::AcceptRulesRemoved(_) => "removed",
                 Change::TableWritten(_) => "",
                 other => panic!("{what}: {other}"),
             })
@@ -448,7 +457,7 @@ fn rules_as_iptables_writes_them_are_understood() {
 }
 
 #[test]
-fn a_chain_that_may_not_be_changed_is_named_and_keeps_nobody_waiting() {
+fn a_chain_that_cannot_be_changed_is_named_and_the_others_are_changed() {
     let namespace = Namespace::new();
     // A table with an owner belongs to the process that made it, while it runs.
     let mut owner = namespace.spawn_nft(
@@ -457,7 +466,7 @@ fn a_chain_that_may_not_be_changed_is_named_and_keeps_nobody_waiting() {
          add chain ip owned zone",
     );
     nft(&namespace, SHAPES[8].script);
-    let refused = || apply_rules(&namespace, &v4()).unwrap_err().to_string();
+    let refused = || text(&apply_firewall(&namespace, &v4()).unwrap_err());
     let error = refused();
     for part in [
         "the policy drop of the nft chain ip owned f cuts pods off",
@@ -481,6 +490,6 @@ fn a_chain_that_may_not_be_changed_is_named_and_keeps_nobody_waiting() {
     // What the sentence asks for helps.
     owner.say("insert rule ip owned f ip saddr 10.244.0.0/16 accept");
     namespace.until("nft list ruleset", "saddr 10.244.0.0/16 accept");
-    assert_eq!(apply_rules(&namespace, &v4()).unwrap(), []);
+    assert_eq!(apply_firewall(&namespace, &v4()).unwrap(), []);
     drop(owner);
 }

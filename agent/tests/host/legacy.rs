@@ -1,114 +1,73 @@
-//! iptables-legacy beside us: it is read, never written, and named where it
-//! cuts pods off.
+//! Tables of iptables-legacy on the node: Tartan makes none and changes none, takes an existing one for no problem,
+//! and names it beside a firewall problem.
 
 use crate::namespace::Namespace;
-use crate::rules::apply_rules;
+use crate::rules::apply_firewall;
+use crate::text;
 use crate::{dual, v4};
 
 const NAMES: &str = "/proc/net/ip_tables_names";
 
-fn legacy(namespace: &Namespace, lines: &[&str]) {
-    for line in lines {
-        namespace.shell(line);
-    }
-}
-
-/// What is told of rules made by these commands.
-fn told(namespace: &Namespace) -> Option<String> {
-    let told = apply_rules(namespace, &dual()).err();
-    told.map(|error| error.to_string())
-}
-
 #[test]
-fn a_table_that_nobody_uses_is_not_made() {
+fn no_table_is_made() {
     let namespace = Namespace::new();
-    apply_rules(&namespace, &v4()).unwrap();
+    apply_firewall(&namespace, &v4()).unwrap();
     assert_eq!(namespace.shell(&format!("cat {NAMES}")), "");
 }
 
 #[test]
-fn what_cuts_pods_off_is_named_and_the_remedy_helps() {
-    for (making, named, remedy) in [
-        (
-            &["iptables-legacy -P FORWARD DROP"][..],
-            "the policy DROP of iptables-legacy's chain FORWARD (table filter) cuts pods off",
-            "filter",
-        ),
-        (
-            &[
-                "iptables-legacy -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
-                "iptables-legacy -A FORWARD -m comment --comment last -j REJECT --reject-with icmp-host-prohibited",
-            ],
-            "rule 2 (REJECT) of iptables-legacy's chain FORWARD",
-            "filter",
-        ),
-        (
-            &[
-                "iptables-legacy -N zone",
-                "iptables-legacy -N deny",
-                "iptables-legacy -A FORWARD",
-                "iptables-legacy -A FORWARD -j zone",
-                "iptables-legacy -A zone -p tcp --dport 25 -j ACCEPT",
-                "iptables-legacy -A zone -g deny",
-                "iptables-legacy -A deny -s 10.0.0.0/8 ! -d 192.0.2.0/24 -j DROP",
-            ],
-            "rule 2 (DROP) of iptables-legacy's chain FORWARD",
-            "filter",
-        ),
-        (
-            &["iptables-legacy -t mangle -A FORWARD -j DROP"],
-            "rule 1 (DROP) of iptables-legacy's chain FORWARD (table mangle)",
-            "mangle",
-        ),
-        (
-            &["ip6tables-legacy -P FORWARD DROP"],
-            "the policy DROP of ip6tables-legacy's chain FORWARD (table filter)",
-            "filter",
-        ),
+fn existing_tables_are_left_alone_and_are_no_problem() {
+    let namespace = Namespace::new();
+    for command in [
+        "iptables-legacy -P FORWARD DROP",
+        "iptables-legacy -t mangle -A FORWARD -s 10.244.0.0/16 -j DROP",
+        "ip6tables-legacy -A FORWARD -j REJECT",
     ] {
-        let namespace = Namespace::new();
-        legacy(&namespace, making);
-        let error = told(&namespace).unwrap_or_else(|| panic!("not told: {making:?}"));
-        assert!(error.contains(named), "{error}");
-        // Both commands of the remedy, as a reader copies them.
-        let commands: Vec<&str> = error
-            .split('`')
-            .filter(|part| part.contains("-I FORWARD"))
-            .collect();
-        assert_eq!(commands.len(), 2, "{error}");
-        for command in commands {
-            assert!(command.contains(&format!("-t {remedy} ")), "{error}");
-            namespace.shell(command);
-        }
-        assert_eq!(told(&namespace), None, "after {making:?} and its remedy");
+        namespace.shell(command);
     }
+    // Without the counters and the time.
+    let saved = || {
+        namespace.shell("(iptables-legacy-save; ip6tables-legacy-save) | sed 's/^#.*//; s/\\[.*//'")
+    };
+    let before = saved();
+    apply_firewall(&namespace, &dual()).unwrap();
+    assert_eq!(saved(), before);
 }
 
 #[test]
-fn what_leaves_pods_alone_is_not_told() {
+fn a_firewall_problem_names_the_tables_and_the_command_that_shows_their_rules() {
     let namespace = Namespace::new();
-    legacy(
-        &namespace,
-        &[
-            "iptables-legacy -N after",
-            "iptables-legacy -A FORWARD -s 10.244.3.0/24 -j DROP",
-            "iptables-legacy -A FORWARD -i eth7 -j DROP",
-            "iptables-legacy -A FORWARD -p tcp -j REJECT",
-            "iptables-legacy -A FORWARD -m conntrack --ctstate INVALID -j DROP",
-            "iptables-legacy -A FORWARD ! -s 10.244.0.0/16 -j DROP",
-            "iptables-legacy -A FORWARD -j after",
-            "iptables-legacy -A after -j RETURN",
-            "iptables-legacy -A after -j DROP",
-            "iptables-legacy -P INPUT DROP",
-            "iptables-legacy -t nat -A POSTROUTING -j MASQUERADE",
-            "iptables-legacy -t raw -A PREROUTING -p udp -j DROP",
-            "ip6tables-legacy -A FORWARD -s fd00:244:0:3::/64 -j DROP",
-            "ip6tables-legacy -A FORWARD -p udp -j DROP",
-        ],
+    let refused = || {
+        let error = text(&apply_firewall(&namespace, &v4()).unwrap_err());
+        assert!(
+            error.contains("the policy drop of the nft chain ip owned f cuts pods off"),
+            "{error}"
+        );
+        error
+    };
+    let _owner = namespace.spawn_nft(
+        "add table ip owned { flags owner; }
+         add chain ip owned f { type filter hook forward priority 0; policy drop; }",
     );
-    assert_eq!(told(&namespace), None);
-    // Of the network that there is not.
-    legacy(&namespace, &["ip6tables-legacy -A FORWARD -j DROP"]);
-    assert!(apply_rules(&namespace, &v4()).is_ok());
-    assert!(told(&namespace).is_some());
+    assert!(!refused().contains("legacy"), "there is no table");
+    namespace.shell("iptables-legacy -t nat -A POSTROUTING -j MASQUERADE");
+    assert!(
+        !refused().contains("legacy"),
+        "no table with a chain FORWARD"
+    );
+    namespace.shell("iptables-legacy -P FORWARD DROP");
+    let error = refused();
+    assert!(
+        error.contains("tables of iptables-legacy exist (iptables-legacy filter)"),
+        "{error}"
+    );
+    // The command, as a reader copies it.
+    let command = error
+        .split('`')
+        .find(|part| part.ends_with("-save"))
+        .unwrap();
+    assert!(
+        namespace.shell(command).contains(":FORWARD DROP"),
+        "{command}"
+    );
 }

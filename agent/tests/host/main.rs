@@ -14,18 +14,19 @@ mod legacy;
 mod namespace;
 mod pods;
 mod port_holder;
+mod quick_check;
 mod reading;
 mod refusals;
 mod repair;
 mod rules;
 mod setup;
 mod subnet_env;
-mod unannounced;
 mod watching;
 
 use ipnet::IpNet;
 use tartan::host::HostState;
 use tartan::host::{Change, Host, HostError, SubnetEnv};
+use tartan::problems::{HostProblem, Problem};
 
 use namespace::Namespace;
 
@@ -70,4 +71,9 @@ fn dual() -> HostState {
 fn apply(namespace: &Namespace, desired: &HostState) -> Result<Vec<Change>, HostError> {
     let state = namespace.state_dir();
     namespace.inside(|| async move { Host::open(&state).await?.apply(desired).await })
+}
+
+/// The error as the log shows it: the sentence and the remedy.
+fn text(error: &HostError) -> String {
+    Problem::Host(HostProblem::of(error)).to_string()
 }

@@ -47,7 +47,7 @@ fn traces(root: &Path) -> Traces {
 }
 
 #[test]
-fn a_limiter_is_nobodys_only_if_there_is_no_pod_at_the_second_look_either() {
+fn a_limiter_is_kept_where_its_pod_was_attached_since_the_list() {
     let namespace = Namespace::new();
     namespace.ip(&format!("link add {LIMITER} type ifb"));
     namespace.ip("link add tl9876543210 type bridge");
@@ -98,15 +98,16 @@ fn a_clean_up_takes_what_shaped_a_pod_that_is_gone() {
     let outcomes = clean();
     assert!(!has(&namespace, "tlaaaaaaaaaa"), "{outcomes:?}");
     assert!(has(&namespace, LIMITER), "a pod sends through it");
-    let told: Vec<String> = outcomes.iter().map(Outcome::to_string).collect();
+    let lines: Vec<String> = outcomes.iter().map(Outcome::to_string).collect();
     assert!(
-        told.contains(&"removed the device tlaaaaaaaaaa".to_owned()),
-        "{told:?}"
+        lines.contains(&"removed the device tlaaaaaaaaaa".to_owned()),
+        "{lines:?}"
     );
     assert!(
-        told.iter()
+        lines
+            .iter()
             .any(|line| line.starts_with("kept the device tl0123456789: its pod")),
-        "{told:?}"
+        "{lines:?}"
     );
     namespace.ip(&format!("link delete {END}"));
     clean();
@@ -125,7 +126,7 @@ fn a_bridge_is_answered_on_only_as_long_as_pods_of_ours_are_there() {
         namespace.inside(|| async move {
             let mut host = Host::open(&state).await.unwrap();
             let picture = host.picture().await.unwrap();
-            let (bridges, changes) = host.answer_on_bridges(&picture, own).unwrap();
+            let (bridges, changes) = host.set_proxy_arp_on_bridges(&picture, own).unwrap();
             (bridges.join(" "), changes.len())
         })
     };
@@ -139,7 +140,7 @@ fn a_bridge_is_answered_on_only_as_long_as_pods_of_ours_are_there() {
     answer(&own);
     assert_eq!(answer(&nets(&["10.244.9.0/24"])), (String::new(), 1));
     assert_eq!(namespace.setting(PROXY_ARP), "0");
-    // What somebody else has said stays said.
+    // A value that another process set stays.
     answer(&own);
     namespace.set(PROXY_ARP, "0");
     assert_eq!(answer(&[]), (String::new(), 0));

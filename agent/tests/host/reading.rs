@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use dataplane::families::PublicAddresses;
-use tartan::host::{Host, Picture, Underlay};
+use tartan::host::{Host, KernelReader, OutOfService, Picture, Underlay};
+use tartan::problems::Problem;
 
 use crate::namespace::Namespace;
 use crate::{apply, nets, v4};
@@ -52,10 +53,10 @@ fn the_underlay_is_the_interface_of_the_public_address() {
 }
 
 #[test]
-fn an_underlay_that_carries_nothing_is_told_with_the_remedy() {
+fn an_underlay_that_carries_nothing_is_reported_with_the_remedy() {
     let namespace = Namespace::with_tun();
     let state = namespace.state_dir();
-    let told = || {
+    let out_of_service = || {
         namespace.inside(|| async {
             let picture = picture(&state).await;
             picture
@@ -64,16 +65,19 @@ fn an_underlay_that_carries_nothing_is_told_with_the_remedy() {
                 .out_of_service
         })
     };
-    assert_eq!(told(), [""; 0]);
+    assert_eq!(out_of_service(), []);
+    let text = |interface: &OutOfService| Problem::UnderlayDown(interface.clone()).to_string();
     namespace.ip("link set wire0 down");
-    let [no_carrier] = &told()[..] else {
-        panic!("{:?}", told())
+    let [no_carrier] = &out_of_service()[..] else {
+        panic!("{:?}", out_of_service())
     };
+    let no_carrier = text(no_carrier);
     assert!(no_carrier.starts_with("eth0, which carries the overlay, has no carrier: check"));
     namespace.ip("link set eth0 down");
-    let [down] = &told()[..] else {
-        panic!("{:?}", told())
+    let [down] = &out_of_service()[..] else {
+        panic!("{:?}", out_of_service())
     };
+    let down = text(down);
     assert!(
         down.ends_with("is down: bring it up (`ip link set eth0 up`)"),
         "{down}"
@@ -179,15 +183,14 @@ fn routes_past_us_are_reported() {
 #[test]
 fn counters_are_those_of_iproute2() {
     let namespace = Namespace::with_tun();
-    let state = namespace.state_dir();
     // Carrier changes and packets of a pair of veths that has seen some.
     namespace.ip("link set wire0 down");
     namespace.ip("link set wire0 up");
     let stats = namespace.inside(|| async {
-        let host = Host::open(&state).await.unwrap();
-        let error = host.device_stats("none0").await.unwrap_err().to_string();
+        let kernel = KernelReader::open().unwrap();
+        let error = kernel.device_stats("none0").await.unwrap_err().to_string();
         assert!(error.contains("none0"), "{error}");
-        host.device_stats("eth0").await.unwrap()
+        kernel.device_stats("eth0").await.unwrap()
     });
     let shown = &namespace.list("-s -d link show dev eth0")[0];
     let kernel = &shown["stats64"];
@@ -210,15 +213,14 @@ fn counters_are_those_of_iproute2() {
 fn packets_dropped_at_a_tun_without_reader_are_counted() {
     let namespace = Namespace::with_tun();
     apply(&namespace, &v4()).unwrap();
-    let state = namespace.state_dir();
     let dropped = namespace.inside(|| async {
-        let host = Host::open(&state).await.unwrap();
-        let before = host.device_stats("tartan0").await.unwrap();
+        let kernel = KernelReader::open().unwrap();
+        let before = kernel.device_stats("tartan0").await.unwrap();
         let socket = std::net::UdpSocket::bind("10.244.1.0:0").unwrap();
         for _ in 0..7 {
             socket.send_to(b"x", "10.244.2.5:9").unwrap();
         }
-        let after = host.device_stats("tartan0").await.unwrap();
+        let after = kernel.device_stats("tartan0").await.unwrap();
         assert!(!after.carrier, "nobody holds a queue");
         after.tx_dropped - before.tx_dropped
     });

@@ -6,6 +6,7 @@ use tartan::host::HostState;
 use tartan::host::{Host, HostError};
 
 use crate::namespace::Namespace;
+use crate::text;
 use crate::{apply, dual, nets, v4};
 
 /// The sentence of the refusal; proves that nothing was changed.
@@ -13,7 +14,7 @@ fn refused(namespace: &Namespace, desired: &HostState) -> (HostError, String) {
     let before = namespace.census();
     let error = apply(namespace, desired).unwrap_err();
     namespace.census().must_be(&before, "after a refusal");
-    let sentence = error.to_string();
+    let sentence = text(&error);
     (error, sentence)
 }
 
@@ -47,7 +48,7 @@ fn a_device_of_our_name_that_is_no_tun() {
 }
 
 #[test]
-fn a_cluster_network_that_somebody_else_routes() {
+fn a_cluster_network_that_another_program_routes() {
     for (making, says) in [
         (
             &[
@@ -123,7 +124,7 @@ fn a_public_address_the_node_does_not_hold() {
             .unwrap_err()
     });
     assert_eq!(
-        error.to_string(),
+        text(&error),
         "no interface of this node holds 198.51.100.7: set `public-ip` to one of 192.0.2.1 (eth0)"
     );
 }
@@ -135,10 +136,7 @@ fn a_kernel_that_refuses_a_step() {
     let desired = HostState { mtu: 67, ..v4() };
     let error = apply(&namespace, &desired).unwrap_err();
     assert!(matches!(error, HostError::Netlink { .. }), "{error:?}");
-    assert!(
-        error.to_string().contains("set the MTU of tartan0"),
-        "{error}"
-    );
+    assert!(text(&error).contains("set the MTU of tartan0"), "{error}");
 }
 
 #[test]
@@ -164,5 +162,5 @@ fn a_caller_without_the_capability() {
         host.apply(&desired).await.unwrap_err()
     });
     assert!(matches!(error, HostError::NotPermitted { .. }), "{error:?}");
-    assert!(error.to_string().contains("CAP_NET_ADMIN"), "{error}");
+    assert!(text(&error).contains("CAP_NET_ADMIN"), "{error}");
 }

@@ -1,8 +1,9 @@
-//! What somebody takes away or changes is put back, and said so.
+//! What another process removes or changes is put back and reported.
 
 use tartan::host::{Change, Host};
 
 use crate::namespace::Namespace;
+use crate::text;
 use crate::{apply, dual, net, nets, v4};
 
 #[test]
@@ -42,7 +43,7 @@ fn each_thing_taken_away_is_put_back() {
         ),
         (
             "route replace 10.244.0.0/16 dev tartan0",
-            &["put right the route 10.244.0.0/16 dev tartan0 src 10.244.1.0"],
+            &["replaced the route 10.244.0.0/16 dev tartan0 src 10.244.1.0"],
         ),
         (
             "route delete unreachable 10.244.1.0/24 metric 4294967294",
@@ -50,7 +51,7 @@ fn each_thing_taken_away_is_put_back() {
         ),
         (
             "route replace blackhole 10.244.0.0/16 metric 4294967295",
-            &["put right the route unreachable 10.244.0.0/16"],
+            &["replaced the route unreachable 10.244.0.0/16"],
         ),
         (
             "-6 route delete unreachable fd00:244::/48 metric 4294967295",
@@ -62,7 +63,7 @@ fn each_thing_taken_away_is_put_back() {
         ),
         (
             "link set tartan0 txqueuelen 500",
-            &["made the queue of tartan0 longer, from 500 to 2048 packets"],
+            &["set the queue length of tartan0 from 500 to 2048 packets"],
         ),
         (
             // Routes go with the link, and so do IPv6 addresses.
@@ -80,9 +81,12 @@ fn each_thing_taken_away_is_put_back() {
         ),
         (
             "link set tartan0 multicast on",
-            &["took multicast from tartan0"],
+            &["disabled multicast on tartan0"],
         ),
-        ("link set tartan0 alias other", &["marked tartan0 as ours"]),
+        (
+            "link set tartan0 alias other",
+            &["set the alias of tartan0"],
+        ),
     ] {
         namespace.ip(damage);
         assert_ne!(namespace.census(), whole, "`ip {damage}` did nothing");
@@ -185,7 +189,7 @@ fn what_is_not_ours_is_left_alone() {
     let namespace = Namespace::with_tun();
     namespace.ip("link set tartan0 up");
     namespace.ip("address add 172.31.0.1/24 dev tartan0");
-    // A pod's route by somebody who picked the same protocol number.
+    // A pod's route of a program that picked the same protocol number.
     namespace.ip("route add 10.244.1.7/32 dev eth0 proto 116");
     namespace.ip("route add unreachable 10.66.0.0/16 metric 7");
     namespace.ip("route add 10.244.0.0/16 dev eth0 metric 500");
@@ -229,7 +233,7 @@ fn changes_of_a_call_that_failed_are_told_by_the_next() {
     refused.addresses = nets(&["10.244.1.0/32", "ff02::5/128"]);
     let changes = namespace.inside(|| async {
         let mut host = Host::open(&state).await.unwrap();
-        let error = host.apply(&refused).await.unwrap_err().to_string();
+        let error = text(&host.apply(&refused).await.unwrap_err());
         assert!(error.contains("ff02::5"), "{error}");
         host.apply(&dual()).await.unwrap()
     });
@@ -240,7 +244,7 @@ fn changes_of_a_call_that_failed_are_told_by_the_next() {
 }
 
 #[test]
-fn a_state_directory_that_cannot_be_written_keeps_nobody_from_forwarding() {
+fn forwarding_is_set_up_while_the_state_directory_cannot_be_written() {
     let namespace = Namespace::with_tun();
     let state = namespace.state_dir();
     std::fs::create_dir_all(state.parent().unwrap()).unwrap();
@@ -248,15 +252,15 @@ fn a_state_directory_that_cannot_be_written_keeps_nobody_from_forwarding() {
     namespace.inside(|| async {
         let mut host = Host::open(&state).await.unwrap();
         host.apply(&v4()).await.unwrap();
-        let told = host.unrecorded().unwrap().to_string();
+        let problem = host.record_problem().unwrap().to_string();
         assert!(
-            told.contains("host.json") && told.contains("writable"),
-            "{told}"
+            problem.contains("host.json") && problem.contains("writable"),
+            "{problem}"
         );
         assert_eq!(namespace.setting("net/ipv4/ip_forward"), "1");
         std::fs::remove_file(&state).unwrap();
         assert_eq!(host.apply(&v4()).await.unwrap(), []);
-        assert!(host.unrecorded().is_none());
+        assert!(host.record_problem().is_none());
     });
     let record = std::fs::read_to_string(state.join("host.json")).unwrap();
     assert!(record.contains("net/ipv4/ip_forward"), "{record}");
@@ -273,7 +277,7 @@ fn while_only_adding_nothing_is_withdrawn() {
     moved.unreachable = nets(&["10.244.7.0/24"]);
     namespace.inside(|| async {
         let mut host = Host::open(&state).await.unwrap();
-        host.only_add(true);
+        host.set_add_only(true);
         let changes = host.apply(&moved).await.unwrap();
         assert!(
             changes.contains(&Change::AddressAdded(net("10.244.7.0/32"))),
@@ -288,7 +292,7 @@ fn while_only_adding_nothing_is_withdrawn() {
             .collect();
         assert!(lost.is_empty(), "{lost:?}");
         assert_eq!(host.apply(&moved).await.unwrap(), []);
-        host.only_add(false);
+        host.set_add_only(false);
         let changes = host.apply(&moved).await.unwrap();
         for change in [
             Change::AddressRemoved(net("10.244.1.0/32")),

@@ -7,15 +7,16 @@ use tartan::host::HostState;
 use tartan::host::{Change, Host, HostError};
 
 use crate::namespace::Namespace;
+use crate::text;
 use crate::{dual, nets, v4};
 
 /// One call by an agent just started.
-pub(crate) fn apply_rules(
+pub(crate) fn apply_firewall(
     namespace: &Namespace,
     desired: &HostState,
 ) -> Result<Vec<Change>, HostError> {
     let state = namespace.state_dir();
-    namespace.inside(|| async move { Host::open(&state).await?.apply_rules(desired).await })
+    namespace.inside(|| async move { Host::open(&state).await?.apply_firewall(desired).await })
 }
 
 /// The rules of one chain as `nft` prints them, without counters and comments.
@@ -53,7 +54,7 @@ pub(crate) fn nft(namespace: &Namespace, script: &str) {
 #[test]
 fn the_rules_of_a_node_are_flannels_in_flannels_order_but_for_forged_sources() {
     let namespace = Namespace::new();
-    let changes = apply_rules(&namespace, &v4()).unwrap();
+    let changes = apply_firewall(&namespace, &v4()).unwrap();
     assert_eq!(changes, [Change::TableWritten("inet tartan".to_owned())]);
     assert_eq!(
         rules(&namespace, "inet tartan postrouting"),
@@ -99,7 +100,7 @@ fn two_families_and_several_subnets_have_all_rules() {
         unreachable: nets(&["10.244.1.0/24", "10.244.9.0/24", "fd00:244:0:1::/64"]),
         ..dual()
     };
-    apply_rules(&namespace, &desired).unwrap();
+    apply_firewall(&namespace, &desired).unwrap();
     assert_eq!(
         rules(&namespace, "inet tartan postrouting"),
         [
@@ -115,30 +116,30 @@ fn two_families_and_several_subnets_have_all_rules() {
             "ip6 saddr != fd00:244::/48 ip6 daddr fd00:244::/48 masquerade fully-random",
         ]
     );
-    assert_eq!(apply_rules(&namespace, &desired).unwrap(), []);
+    assert_eq!(apply_firewall(&namespace, &desired).unwrap(), []);
 }
 
 #[test]
 fn without_masquerade_nothing_is_translated() {
     let namespace = Namespace::new();
-    apply_rules(&namespace, &v4()).unwrap();
+    apply_firewall(&namespace, &v4()).unwrap();
     let plain = HostState {
         masquerade: false,
         ..v4()
     };
-    assert_eq!(apply_rules(&namespace, &plain).unwrap().len(), 1);
+    assert_eq!(apply_firewall(&namespace, &plain).unwrap().len(), 1);
     let text = ruleset(&namespace);
     assert!(!text.contains("nat"), "{text}");
     assert!(text.contains("fib saddr . iif oif missing"), "{text}");
-    assert_eq!(apply_rules(&namespace, &plain).unwrap(), []);
+    assert_eq!(apply_firewall(&namespace, &plain).unwrap(), []);
 }
 
 #[test]
 fn whatever_is_done_to_our_table_is_mended_and_a_sound_one_is_left_alone() {
     let namespace = Namespace::new();
-    apply_rules(&namespace, &dual()).unwrap();
+    apply_firewall(&namespace, &dual()).unwrap();
     let whole = ruleset(&namespace);
-    assert_eq!(apply_rules(&namespace, &dual()).unwrap(), []);
+    assert_eq!(apply_firewall(&namespace, &dual()).unwrap(), []);
     for damage in [
         "flush ruleset",
         "delete table inet tartan",
@@ -159,7 +160,7 @@ fn whatever_is_done_to_our_table_is_mended_and_a_sound_one_is_left_alone() {
     ] {
         nft(&namespace, damage);
         assert_ne!(ruleset(&namespace), whole, "{damage} does nothing");
-        let changes = apply_rules(&namespace, &dual()).unwrap();
+        let changes = apply_firewall(&namespace, &dual()).unwrap();
         assert_eq!(
             changes,
             [Change::TableWritten("inet tartan".to_owned())],
@@ -173,7 +174,7 @@ fn whatever_is_done_to_our_table_is_mended_and_a_sound_one_is_left_alone() {
 #[test]
 fn a_source_check_that_nft_wrote_is_ours_and_any_other_is_not() {
     let namespace = Namespace::new();
-    apply_rules(&namespace, &dual()).unwrap();
+    apply_firewall(&namespace, &dual()).unwrap();
     let check = |last: &str| {
         [
             "flush chain inet tartan prerouting",
@@ -185,7 +186,7 @@ fn a_source_check_that_nft_wrote_is_ours_and_any_other_is_not() {
     };
     let ours = "iifname \"tt*\" fib saddr . iif oif missing counter drop";
     nft(&namespace, &check(ours));
-    assert_eq!(apply_rules(&namespace, &dual()).unwrap(), []);
+    assert_eq!(apply_firewall(&namespace, &dual()).unwrap(), []);
     for (from, to) in [
         ("missing", "exists"),
         ("saddr . iif", "saddr"),
@@ -193,7 +194,11 @@ fn a_source_check_that_nft_wrote_is_ours_and_any_other_is_not() {
         ("drop", "accept"),
     ] {
         nft(&namespace, &check(&ours.replace(from, to)));
-        assert_eq!(apply_rules(&namespace, &dual()).unwrap().len(), 1, "{to}");
+        assert_eq!(
+            apply_firewall(&namespace, &dual()).unwrap().len(),
+            1,
+            "{to}"
+        );
     }
 }
 
@@ -205,11 +210,11 @@ fn an_agent_that_goes_on_sees_each_change_and_writes_no_more_than_twice_a_second
     namespace.inside(|| async {
         let mut host = Host::open(&state).await.unwrap();
         let started = Instant::now();
-        assert_eq!(host.apply_rules(&v4()).await.unwrap(), written);
+        assert_eq!(host.apply_firewall(&v4()).await.unwrap(), written);
         let whole = ruleset(&namespace);
         nft(&namespace, "flush ruleset");
         let mut calls = 0;
-        while host.apply_rules(&v4()).await.unwrap().is_empty() {
+        while host.apply_firewall(&v4()).await.unwrap().is_empty() {
             calls += 1;
             assert!(started.elapsed() < Duration::from_secs(20), "never mended");
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -220,14 +225,14 @@ fn an_agent_that_goes_on_sees_each_change_and_writes_no_more_than_twice_a_second
         );
         assert_eq!(ruleset(&namespace), whole);
         // Other wishes do not wait.
-        assert_eq!(host.apply_rules(&dual()).await.unwrap(), written);
+        assert_eq!(host.apply_firewall(&dual()).await.unwrap(), written);
         tokio::time::sleep(Duration::from_millis(600)).await;
         for _ in 0..2 {
-            assert_eq!(host.apply_rules(&dual()).await.unwrap(), []);
+            assert_eq!(host.apply_firewall(&dual()).await.unwrap(), []);
         }
         // What is found well is found wrong again after the next change.
         nft(&namespace, "delete table inet tartan");
-        assert_eq!(host.apply_rules(&dual()).await.unwrap(), written);
+        assert_eq!(host.apply_firewall(&dual()).await.unwrap(), written);
     });
 }
 
@@ -247,7 +252,7 @@ fn without_permission_the_sentence_says_what_is_missing() {
             },
         )
         .unwrap();
-        host.apply_rules(&desired).await.unwrap_err().to_string()
+        text(&host.apply_firewall(&desired).await.unwrap_err())
     });
     assert!(error.contains("CAP_NET_ADMIN"), "{error}");
 }

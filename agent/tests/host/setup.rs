@@ -70,7 +70,7 @@ fn an_ipv4_node_is_set_up_as_iproute2_sees_it() {
         assert_eq!(namespace.setting(path), value, "{path}");
     }
     for change in [
-        Change::Raised("tartan0".to_owned()),
+        Change::BroughtUp("tartan0".to_owned()),
         Change::AddressAdded(net("10.244.1.0/32")),
         Change::RouteAdded("10.244.0.0/16 dev tartan0 src 10.244.1.0".to_owned()),
         Change::RouteAdded("unreachable 10.244.1.0/24".to_owned()),
@@ -106,7 +106,7 @@ fn a_dual_stack_node_has_both_families_and_keeps_its_router() {
     assert!(addresses[0]["tentative"].is_null(), "{addresses}");
     for (path, value) in [
         ("net/ipv6/conf/all/forwarding", "1"),
-        // The uplink goes on listening to its router, nobody else begins to.
+        // The uplink goes on listening to its router, no other interface starts to.
         ("net/ipv6/conf/eth0/accept_ra", "2"),
         ("net/ipv6/conf/wire0/accept_ra", "1"),
         ("net/ipv6/conf/default/accept_ra", "1"),
@@ -138,7 +138,7 @@ fn a_default_route_learned_from_a_router_outlives_forwarding() {
     assert_eq!(namespace.setting("net/ipv6/conf/eth0/accept_ra"), "2");
     assert!(learned().contains("via fe80::ff"), "{}", learned());
 
-    // It goes on being learned: a route that somebody takes away comes back with the next word of the router.
+    // It goes on being learned: a removed route comes back with the router's next advertisement.
     namespace.ip("-6 route delete default dev eth0");
     assert_eq!(learned(), "");
     namespace.advertise("wire0");
@@ -192,8 +192,8 @@ fn the_kernel_then_routes_as_intended() {
     apply(&namespace, &v4()).unwrap();
     let remote = namespace.ip("route get 10.244.2.5");
     assert!(remote.contains("dev tartan0 src 10.244.1.0"), "{remote}");
-    let nobody = namespace.ip_fails("route get 10.244.1.77");
-    assert!(nobody.contains("No route to host"), "{nobody}");
+    let unused = namespace.ip_fails("route get 10.244.1.77");
+    assert!(unused.contains("No route to host"), "{unused}");
 
     namespace.ip("link delete tartan0");
     let leak = namespace.ip_fails("route get 10.244.2.5");

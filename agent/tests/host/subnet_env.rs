@@ -8,6 +8,7 @@ use tartan::host::{Change, Host, HostError};
 
 use crate::cleanup::clean;
 use crate::namespace::Namespace;
+use crate::text;
 use crate::v4;
 
 fn at(namespace: &Namespace, path: &str) -> (PathBuf, HostState) {
@@ -28,7 +29,7 @@ fn write(namespace: &Namespace, desired: &HostState) -> Result<Option<Change>, H
 fn the_file_is_written_once_followed_and_mended() {
     let namespace = Namespace::new();
     let (path, mut desired) = at(&namespace, "run/flannel/subnet.env");
-    let written = Some(Change::SubnetFile(path.clone()));
+    let written = Some(Change::SubnetEnvWritten(path.clone()));
     assert_eq!(write(&namespace, &desired).unwrap(), written);
     let text = fs::read_to_string(&path).unwrap();
     assert_eq!(text, desired.subnet_env.to_string());
@@ -76,7 +77,7 @@ fn what_flanneld_wrote_since_is_kept() {
     let outcomes = clean(&namespace);
     let words: Vec<String> = outcomes.iter().map(ToString::to_string).collect();
     assert!(
-        words[0].contains("somebody else has written it since"),
+        words[0].contains("another process has written it since"),
         "{words:?}"
     );
     assert!(path.exists());
@@ -87,7 +88,7 @@ fn a_place_that_cannot_be_written_is_named_with_the_key() {
     let namespace = Namespace::new();
     let (_, desired) = at(&namespace, "file/subnet.env");
     fs::write(namespace.root().join("file"), "in the way").unwrap();
-    let error = write(&namespace, &desired).unwrap_err().to_string();
+    let error = text(&write(&namespace, &desired).unwrap_err());
     assert!(
         error.contains("file/subnet.env") && error.contains("`subnet-file`"),
         "{error}"

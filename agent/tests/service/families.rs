@@ -131,7 +131,7 @@ fn nodes_without_a_family_in_common_are_named() {
     );
     let (code, routes) = node.tartan(&["routes"]);
     assert_eq!(code, 1, "{routes}");
-    assert!(routes.contains("NO WAY"), "{routes}");
+    assert!(routes.contains("UNREACHABLE"), "{routes}");
     assert!(!node.reaches("10.244.2.0") && !node.reaches("fd00:10:244:2::"));
     let drops = node.json("drops");
     let reasons = drops["reasons"].as_array().unwrap();

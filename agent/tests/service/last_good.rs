@@ -134,7 +134,7 @@ fn a_list_that_somebody_goes_on_writing_is_not_waited_for() {
     enough.send(()).unwrap();
     writer.join().unwrap();
     assert_eq!(code, 1, "{text}");
-    assert!(text.contains("it has not been whole yet"), "{text}");
+    assert!(text.contains("no complete list has arrived yet"), "{text}");
     let node = cluster.node(1);
     eventually("the list is adopted", || node.tartan(&["status"]).0 == 0);
     assert_eq!(restarts(node), 0);

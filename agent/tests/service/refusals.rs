@@ -195,7 +195,7 @@ fn keys_and_flags_that_nobody_knows() {
         &["--net-conf", &net_conf, "--device-name", "eth0"],
         1,
         &[
-            "unknown.json: a key without meaning, as in flannel: SubentLen (did you mean \"SubnetLen\"?)",
+            "unknown.json: unknown key, ignored as flannel does: SubentLen (did you mean \"SubnetLen\"?)",
             "Backend.Vnid (did you mean \"VNI\"?)",
         ],
     );

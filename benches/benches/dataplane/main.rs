@@ -13,10 +13,11 @@ mod workers;
 
 use std::time::Duration;
 
-use benches::packets::{Shape, TCP, UDP};
+use benches::packets::Shape;
 use criterion::{Criterion, criterion_group, criterion_main};
+use encap::protocol::{TCP, UDP};
 
-/// Datagrams one by one, datagrams in trains, and what a TCP stream becomes.
+/// Datagrams one by one, datagrams in GSO batches, and what a TCP stream becomes.
 const SHAPES: [Shape; 5] = [
     Shape::new("udp 64 B", UDP, 1, 64),
     Shape::new("udp 1400 B", UDP, 1, 1_400),

@@ -1,4 +1,4 @@
-//! Buffers handed from one worker's thread to another's, and home again.
+//! Buffers handed from one worker's thread to another's, and returned.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use crossbeam_queue::ArrayQueue;
 use dataplane::batch::Frame;
 use dataplane::limits::FRAME;
 
-/// One inbox and one way home, as each pair of workers has; handles alone move, never bytes.
+/// One inbox and one return queue, as each pair of workers has; handles alone move, never bytes.
 pub(super) fn hand_off(c: &mut Criterion) {
     let mut group = c.benchmark_group("ring");
     for handles in [1, 4, 16] {
@@ -30,14 +30,14 @@ pub(super) fn hand_off(c: &mut Criterion) {
 /// The time in which `batches` batches of `handles` went to another thread, and came back.
 fn there_and_back(handles: usize, batches: u64) -> Duration {
     let inbox: ArrayQueue<Batch> = ArrayQueue::new(BATCHES);
-    let home: ArrayQueue<Batch> = ArrayQueue::new(BATCHES);
+    let return_queue: ArrayQueue<Batch> = ArrayQueue::new(BATCHES);
     let mut idle: Vec<Batch> = (0..BATCHES).map(|_| batch(handles)).collect();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut done = 0;
             while done < batches {
-                // As many batches as there are fit in the ring home.
-                match inbox.pop().map(|batch| home.push(batch)) {
+                // The return queue has room for all batches.
+                match inbox.pop().map(|batch| return_queue.push(batch)) {
                     Some(_) => done += 1,
                     None => std::thread::yield_now(),
                 }
@@ -55,7 +55,7 @@ fn there_and_back(handles: usize, batches: u64) -> Duration {
                     Err(batch) => idle.push(batch),
                 }
             }
-            if let Some(batch) = home.pop() {
+            if let Some(batch) = return_queue.pop() {
                 idle.push(batch);
                 returned += 1;
             }

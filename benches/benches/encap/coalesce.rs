@@ -1,13 +1,14 @@
-//! One batch of wire packets in, super-packets out; checksums are judged before.
+//! One batch of wire packets in, super-packets out; checksums are checked before.
 
 use std::hint::black_box;
 
-use benches::packets::{IN, Shape, TCP, UDP};
+use benches::packets::{IN, Shape};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput};
-use encap::checksum;
-use encap::coalesce::{Coalescer, Place};
+use encap::coalesce::{Coalescer, FrameSlice};
 use encap::inner::Inner;
+use encap::protocol::{TCP, UDP};
+use encap::transport;
 
 use super::SHAPES;
 
@@ -30,19 +31,19 @@ pub(super) fn coalesce(c: &mut Criterion) {
 }
 
 fn batch(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, packets: &[Vec<u8>]) {
-    let judged: Vec<_> = packets
+    let checked: Vec<_> = packets
         .iter()
         .filter_map(|packet| {
             let inner = Inner::parse(packet).ok()?;
-            Some((packet, inner, checksum::transport(packet, &inner)))
+            Some((packet, inner, transport::checksum_state(packet, &inner)))
         })
         .collect();
     let mut coalescer = Coalescer::new(1_024, 256);
-    group.throughput(Throughput::Elements(judged.len() as u64));
+    group.throughput(Throughput::Elements(checked.len() as u64));
     group.bench_function(name, |b| {
         b.iter(|| {
-            for (packet, inner, verdict) in &judged {
-                let place = Place {
+            for (packet, inner, verdict) in &checked {
+                let place = FrameSlice {
                     frame: 0,
                     len: inner.len as u16,
                     start: 0,

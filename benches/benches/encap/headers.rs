@@ -3,9 +3,10 @@
 use std::hint::black_box;
 
 use benches::cluster::{MAC, PEERS_MAC, vni};
-use benches::packets::{IN, Shape, TCP};
+use benches::packets::{IN, Shape};
 use criterion::{BenchmarkId, Criterion};
 use encap::inner::Inner;
+use encap::protocol::TCP;
 use encap::pull::{self, Vtep};
 use encap::{Family, push as outer};
 

@@ -13,8 +13,9 @@ mod segment;
 
 use std::time::Duration;
 
-use benches::packets::{Shape, TCP, UDP};
+use benches::packets::Shape;
 use criterion::{Criterion, criterion_group, criterion_main};
+use encap::protocol::{TCP, UDP};
 
 /// Runs of one flow: what `gso_max_segs` lets pods send, half a congestion window, and datagrams long and short.
 const SHAPES: [Shape; 4] = [

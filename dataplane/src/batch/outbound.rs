@@ -1,10 +1,10 @@
 //! Packets read from the device, and the datagrams made of them that still wait for the underlay.
 //!
-//! Theory of operation: a packet is read into a frame and stays there. What we put in front of its payload, for each
-//! datagram, is written once into one run of bytes ([`Head`]s); a [`Datagram`] is such a head and a slice of a frame.
-//! Which transmit socket it waits for is kept by [`Queue`]s. All of it is empty again when everything went or was
-//! dropped, and nothing is read before that. Memory is taken once, for what one packet can become at most beside a full
-//! batch; pages that no packet ever needed stay with the kernel.
+//! Theory of operation: a packet is read into a frame and stays there. The headers in front of the payload of each
+//! datagram are written once into one buffer ([`Head`]s); a [`Datagram`] is such a head and a slice of a frame. It waits
+//! in the [`TxQueue`] of its transmit socket, as part of a *GSO batch*: datagrams that leave as one message. All of it
+//! is empty again when everything was sent or dropped, and nothing is read before that. Memory is allocated once, for
+//! the most that one packet can become beside a full batch; the kernel provides only pages that are written.
 
 mod messages;
 
@@ -14,11 +14,11 @@ use std::ops::Range;
 use encap::Ecn;
 use encap::segment::{MAX_HEADER, MAX_SEGMENTS};
 
-use super::queue::Queue;
+use super::tx_queue::TxQueue;
 use super::{Frame, frames};
 use crate::device::Read;
 use crate::limits::{FRAME, OUTBOUND_BYTES, OUTBOUND_PACKETS};
-use crate::underlay::Exit;
+use crate::underlay::TxSlot;
 
 pub use messages::Pieces;
 
@@ -29,9 +29,9 @@ pub(crate) struct OutboundBatch {
     reads: Vec<Read>,
     heads: Vec<u8>,
     datagrams: Vec<Datagram>,
-    /// By [`Exit::index`].
-    queues: Vec<Queue>,
-    /// Where the latest datagram of the packet read last waits, by [`Exit::index`], if it became any.
+    /// The queue of each transmit socket, by [`TxSlot::index`].
+    queues: Vec<TxQueue>,
+    /// The queue of the latest datagram of the packet read last, by [`TxSlot::index`], if the packet became any.
     latest: Option<usize>,
 }
 
@@ -39,27 +39,27 @@ pub(crate) struct OutboundBatch {
 #[derive(Clone, Copy)]
 pub(crate) struct Datagram {
     pub(crate) head: Head,
-    /// The packet that it is, or is a part of.
-    pub(crate) again: Again,
+    /// The packet to walk again if the datagram is too large.
+    pub(crate) retry: Retry,
     frame: u16,
     start: u32,
     len: u32,
-    /// The number of the next in its train, if it is not the last.
+    /// The number of the next datagram in its GSO batch, if it is not the last.
     next: u32,
 }
 
-/// Headers that stand ready.
+/// Headers in the heads buffer.
 #[derive(Clone, Copy)]
 pub(crate) struct Head {
     start: u32,
     len: u16,
-    /// Bytes of it that are not of the inner packet.
+    /// Bytes of it that do not belong to the inner packet.
     outer: u16,
 }
 
-/// What to walk again when a datagram proves too large.
+/// The packet to walk again when the kernel refuses a datagram as too large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Again {
+pub(crate) enum Retry {
     /// The packet in that frame, or the wire packet of that number that it stands for.
     Packet {
         /// The frame.
@@ -67,27 +67,27 @@ pub(crate) enum Again {
         /// The wire packet.
         segment: u16,
     },
-    /// Nothing: it is a fragment, or was tried before.
+    /// No retry: it is a fragment, or was tried before.
     Never,
 }
 
-/// What went, of one train.
+/// Datagrams of one GSO batch that were sent as one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sent {
-    /// Where to.
+    /// Outer destination.
     pub(crate) to: SocketAddr,
     /// Datagrams.
     pub(crate) count: usize,
     /// Inner bytes.
     pub(crate) bytes: usize,
-    /// The train was refused before and all of it went datagram by datagram.
-    pub(crate) proof: bool,
+    /// The kernel refused the batch as one message and took all of it datagram by datagram.
+    pub(crate) gso_failed: bool,
 }
 
 impl OutboundBatch {
     pub(crate) fn new() -> OutboundBatch {
         let mut queues = Vec::new();
-        queues.resize_with(Exit::COUNT, || Queue::new(DATAGRAMS));
+        queues.resize_with(TxSlot::COUNT, || TxQueue::new(DATAGRAMS));
         OutboundBatch {
             frames: frames(OUTBOUND_PACKETS + 1),
             reads: vec![Read::whole(0); OUTBOUND_PACKETS],
@@ -98,7 +98,7 @@ impl OutboundBatch {
         }
     }
 
-    /// Whether one more packet may be read, whatever becomes of it.
+    /// Whether one more packet may be read: there is room for the most datagrams that it can become.
     pub(crate) fn has_room(&self) -> bool {
         self.takes(MAX_SEGMENTS + AGAIN, MAX_HEAD)
     }
@@ -183,25 +183,25 @@ impl OutboundBatch {
         })
     }
 
-    /// Appends the datagram `[head][payload]`, whose payload lies in frame `frame`, to what waits for `exit`. Returns
-    /// whether there was room.
+    /// Appends the datagram `[head][payload]`, whose payload lies in frame `frame`, to the queue of `slot`. Returns whether
+    /// there was room.
     pub(crate) fn push(
         &mut self,
-        exit: Exit,
+        slot: TxSlot,
         (to, ecn): (SocketAddr, Ecn),
         head: Head,
         (frame, payload): (usize, Range<usize>),
-        again: Again,
+        retry: Retry,
     ) -> bool {
         let number = self.datagrams.len();
         let Some(queue) = self
             .queues
-            .get_mut(exit.index())
+            .get_mut(slot.index())
             .filter(|_| number < DATAGRAMS)
         else {
             return false;
         };
-        self.latest = Some(exit.index());
+        self.latest = Some(slot.index());
         let len = usize::from(head.len) + payload.len();
         let before = queue.push(number as u32, len, to, ecn);
         if let Some(before) = before.and_then(|number| self.datagrams.get_mut(number as usize)) {
@@ -209,7 +209,7 @@ impl OutboundBatch {
         }
         self.datagrams.push(Datagram {
             head,
-            again,
+            retry,
             frame: frame as u16,
             start: payload.start as u32,
             len: payload.len() as u32,
@@ -236,28 +236,28 @@ impl OutboundBatch {
         Some((OUTBOUND_PACKETS, 0..len))
     }
 
-    /// What waits for `exit`.
-    pub(crate) fn queue(&mut self, exit: Exit) -> Option<&mut Queue> {
-        self.queues.get_mut(exit.index())
+    /// The queue of `slot`.
+    pub(crate) fn queue(&mut self, slot: TxSlot) -> Option<&mut TxQueue> {
+        self.queues.get_mut(slot.index())
     }
 
-    /// Everything that waits, by [`Exit::index`].
-    pub(crate) fn queues(&self) -> &[Queue] {
+    /// All queues, by [`TxSlot::index`].
+    pub(crate) fn queues(&self) -> &[TxQueue] {
         &self.queues
     }
 
     /// Datagrams that wait.
     pub(crate) fn count(&self) -> usize {
-        self.queues.iter().map(Queue::count).sum()
+        self.queues.iter().map(TxQueue::count).sum()
     }
 
-    /// Whether the packet read last filled a train.
-    pub(crate) fn filled_a_train(&self) -> bool {
+    /// Whether the packet read last filled a GSO batch.
+    pub(crate) fn filled_gso_batch(&self) -> bool {
         let queue = self.latest.and_then(|index| self.queues.get(index));
-        queue.is_some_and(Queue::was_filled)
+        queue.is_some_and(TxQueue::was_filled)
     }
 
-    /// Forgets everything; the frames are free again.
+    /// Empties the batch; the frames are free again.
     pub(crate) fn clear(&mut self) {
         for queue in &mut self.queues {
             queue.discard();
@@ -266,21 +266,21 @@ impl OutboundBatch {
         self.datagrams.clear();
     }
 
-    /// The next message of those that wait for `exit` went.
-    pub(crate) fn went(&mut self, exit: Exit) -> Option<Sent> {
-        let queue = self.queues.get_mut(exit.index())?;
-        let train = queue.front()?;
-        let (to, suspect) = (train.to, train.suspect);
-        let count = if train.apart { 1 } else { train.count };
-        let (mut bytes, mut number) = (0, train.first);
+    /// Removes the front message of `slot`, which was sent.
+    pub(crate) fn mark_sent(&mut self, slot: TxSlot) -> Option<Sent> {
+        let queue = self.queues.get_mut(slot.index())?;
+        let batch = queue.front()?;
+        let (to, gso_suspect) = (batch.to, batch.gso_suspect);
+        let count = if batch.one_by_one { 1 } else { batch.count };
+        let (mut bytes, mut number) = (0, batch.first);
         for _ in 0..count {
             let datagram = self.datagrams.get(number as usize)?;
             bytes += datagram.inner();
             number = datagram.next;
         }
-        train.first = number;
-        train.count -= count;
-        let all = train.count == 0;
+        batch.first = number;
+        batch.count -= count;
+        let all = batch.count == 0;
         if all {
             queue.pop();
         }
@@ -288,37 +288,37 @@ impl OutboundBatch {
             to,
             count,
             bytes,
-            proof: all && suspect,
+            gso_failed: all && gso_suspect,
         })
     }
 
-    /// Takes the first datagram away that waits for `exit`: it was refused on its own account.
-    pub(crate) fn take_first(&mut self, exit: Exit) -> Option<Datagram> {
-        let queue = self.queues.get_mut(exit.index())?;
-        let train = queue.front()?;
-        let datagram = *self.datagrams.get(train.first as usize)?;
-        train.first = datagram.next;
-        train.count -= 1;
-        train.suspect = false;
-        if train.count == 0 {
+    /// Removes the first datagram that waits for `slot`: the kernel refused that very datagram.
+    pub(crate) fn take_first(&mut self, slot: TxSlot) -> Option<Datagram> {
+        let queue = self.queues.get_mut(slot.index())?;
+        let batch = queue.front()?;
+        let datagram = *self.datagrams.get(batch.first as usize)?;
+        batch.first = datagram.next;
+        batch.count -= 1;
+        batch.gso_suspect = false;
+        if batch.count == 0 {
             queue.pop();
         }
         Some(datagram)
     }
 
-    /// Appends what `push` pushes for `exit` in front of all that waits there, not behind it: the packets of a flow keep
+    /// Has `push` add datagrams for `slot` in front of those that wait there, not behind them: the packets of a flow keep
     /// their order when one of them is walked again.
     pub(crate) fn in_front<T>(
         &mut self,
-        exit: Exit,
+        slot: TxSlot,
         push: impl FnOnce(&mut OutboundBatch) -> T,
     ) -> T {
-        let before = self.queue(exit).map_or(0, |queue| {
+        let before = self.queue(slot).map_or(0, |queue| {
             queue.seal();
             queue.len()
         });
         let result = push(self);
-        if let Some(queue) = self.queue(exit) {
+        if let Some(queue) = self.queue(slot) {
             queue.bring_forward(before);
         }
         result
@@ -339,12 +339,12 @@ impl Datagram {
 /// Datagrams that packets can become when they are read: what one can become beside as many of others.
 const READ: usize = 2 * MAX_SEGMENTS;
 
-/// Datagrams that those can become when they prove too large and are walked again, once each: another for each, and
+/// Datagrams that those can become when the kernel refuses them as too large and they are walked again, once each: another for each, and
 /// fragments of 512 bytes and more (RFC 791 demands 576 of every path) of all that was read. Half of that allows for
 /// headers.
 const AGAIN: usize = READ + (OUTBOUND_BYTES + FRAME) / 256;
 
-/// Datagrams that there is memory for. There is always room for one more, then, until all went.
+/// Datagrams that there is memory for. So there is always room for one more until all were sent.
 const DATAGRAMS: usize = READ + AGAIN;
 
 /// Bytes of a head at most: VXLAN, Ethernet, and the inner packet's own headers.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::totals::{Flow, InUse};
+use super::totals::{Flow, OffloadsInUse};
 use super::word;
 use crate::drops::{Direction, DropReason};
 use crate::sys::page::Page;
@@ -22,7 +22,7 @@ impl Tally {
     }
 
     /// Notes which offloads are in use, and how many more were given up.
-    pub(crate) fn offloads(&self, in_use: InUse, given_up: u64) {
+    pub(crate) fn offloads(&self, in_use: OffloadsInUse, given_up: u64) {
         self.word(OFFLOADS).store(in_use.bits(), Relaxed);
         if given_up > 0 {
             self.add(GIVEN_UP, given_up);
@@ -66,7 +66,7 @@ impl Tally {
         self.receive(Direction::Inbound, packets);
     }
 
-    pub(crate) fn leave_unanswered(&self) {
+    pub(crate) fn suppress_icmp_error(&self) {
         self.add(UNANSWERED, 1);
     }
 

@@ -31,7 +31,7 @@ fn offloads_are_kept_as_they_are_and_what_was_given_up_adds_up() {
     let counters = Counters::create(1).unwrap();
     let tally = counters.worker(0);
     for bits in 0..16 {
-        let in_use = InUse::of_bits(bits);
+        let in_use = OffloadsInUse::of_bits(bits);
         tally.offloads(in_use, 2);
         assert_eq!(counters.read().workers[0].offloads, in_use);
         assert_eq!(in_use.bits(), bits);
@@ -43,14 +43,14 @@ fn offloads_are_kept_as_they_are_and_what_was_given_up_adds_up() {
 fn what_a_worker_counted_that_runs_no_more_stays_in_the_sum() {
     let counters = Counters::create(2).unwrap();
     counters.worker(1).receive(Direction::Inbound, 5);
-    counters.employ(1);
+    counters.set_workers(1);
     let next = Counters::adopt(counters.descriptor().try_clone_to_owned().unwrap()).unwrap();
     assert_eq!(next.workers(), 1);
     assert_eq!(next.book_lost(), 5);
     let totals = next.read();
     assert_eq!((totals.workers.len(), totals.of_running().count()), (2, 1));
     assert_eq!(totals.workers[1].inbound.received, 5);
-    next.employ(3);
+    next.set_workers(3);
     assert_eq!(next.read().of_running().count(), 3);
     assert_eq!(next.read().workers[1].inbound.received, 5);
 }

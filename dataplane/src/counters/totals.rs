@@ -18,14 +18,14 @@ pub struct Totals {
 /// The counters of one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerTotals {
-    /// Steps made; stands still when the worker hangs.
+    /// Steps made; does not change while the worker hangs.
     pub tick: u64,
     /// Version of the snapshot that the worker forwards by.
     pub snapshot: u64,
     /// ICMP errors that were not made because their receiver had drawn too many. They never were packets.
     pub unanswered: u64,
     /// Offloads in use at the last step.
-    pub offloads: InUse,
+    pub offloads: OffloadsInUse,
     /// How often an offload was given up because the kernel refused it.
     pub given_up: u64,
     /// Pod → peer.
@@ -36,25 +36,25 @@ pub struct WorkerTotals {
 
 /// Offloads that a worker uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InUse {
+pub struct OffloadsInUse {
     /// What is written to the device unfinished.
     pub device: Offloads,
     /// Several datagrams are sent as one message, through every socket.
-    pub trains: bool,
+    pub gso_sends: bool,
 }
 
 /// One direction's terms of the conservation law, in inner wire packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Came in.
+    /// Read from the device, or received from a peer.
     pub received: u64,
     /// Made by us: ICMP errors, fragments beyond the first.
     pub originated: u64,
-    /// Went to a peer.
+    /// Sent to a peer.
     pub sent: u64,
-    /// Went into the tunnel device.
+    /// Written to the tunnel device.
     pub delivered: u64,
-    /// Still in our hands.
+    /// Held by the worker.
     pub held: u64,
     /// Dropped, by the reason's number.
     pub drops: [u64; DropReason::COUNT],
@@ -67,10 +67,10 @@ impl Totals {
     }
 }
 
-impl InUse {
+impl OffloadsInUse {
     pub(super) fn bits(self) -> u64 {
-        let InUse { device, trains } = self;
-        let flags = [device.checksum, device.tcp, device.udp, trains];
+        let OffloadsInUse { device, gso_sends } = self;
+        let flags = [device.checksum, device.tcp, device.udp, gso_sends];
         flags
             .iter()
             .zip(0..)
@@ -78,10 +78,10 @@ impl InUse {
             .sum()
     }
 
-    pub(super) fn of_bits(bits: u64) -> InUse {
-        let [checksum, tcp, udp, trains] = [0, 1, 2, 3].map(|bit| bits >> bit & 1 != 0);
+    pub(super) fn of_bits(bits: u64) -> OffloadsInUse {
+        let [checksum, tcp, udp, gso_sends] = [0, 1, 2, 3].map(|bit| bits >> bit & 1 != 0);
         let device = Offloads { checksum, tcp, udp };
-        InUse { device, trains }
+        OffloadsInUse { device, gso_sends }
     }
 }
 

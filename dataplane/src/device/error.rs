@@ -1,8 +1,8 @@
-//! Why a tunnel device cannot be had; each sentence names the remedy.
+//! Errors of opening a tunnel device; each sentence names the remedy.
 
 use std::{fmt, io};
 
-/// Why the device cannot be had.
+/// Why the device cannot be opened or adopted.
 #[derive(Debug)]
 pub enum DeviceError {
     /// The name is empty, too long for the kernel (15 bytes), or holds a slash, a blank or a percent sign.
@@ -11,7 +11,7 @@ pub enum DeviceError {
     NoTun(io::Error),
     /// Not allowed to create the device.
     Denied(io::Error),
-    /// Somebody holds a device of this name.
+    /// Another process holds a device of this name.
     Busy(String),
     /// The descriptor is not what its name says.
     Foreign {
@@ -20,7 +20,7 @@ pub enum DeviceError {
         /// What the kernel says it is.
         found: String,
     },
-    /// The kernel knows no TUN device with offloads.
+    /// The kernel does not support TUN devices with offloads.
     NoOffloads(io::Error),
     /// Anything else the kernel says.
     Kernel(io::Error),

@@ -8,13 +8,15 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::RawFd;
 
-use encap::checksum::{self, Transport};
-use encap::coalesce::{Coalescer, Place};
+use encap::checksum;
+use encap::coalesce::{Coalescer, FrameSlice};
 use encap::inner::Inner;
 use encap::offload::{Cut, Unfinished};
+use encap::protocol::{TCP, UDP};
 use encap::segment::{self, MAX_HEADER};
+use encap::transport::{self, ChecksumState};
 
-use super::{Device, Kind, Offload, Offloads, Read};
+use super::{Device, GsoType, Offload, Offloads, Read};
 use crate::limits::FRAME;
 use crate::now::Now;
 use crate::probation::Probation;
@@ -30,13 +32,13 @@ pub struct Memory {
     pub down: bool,
     /// Hand over and take super-packets and unfinished checksums.
     pub offloads: bool,
-    /// Refuse every super-packet with `EINVAL`, as a kernel does that does not keep its word.
+    /// Refuse every super-packet with `EINVAL`, as a kernel that does not support the offload it granted.
     pub refuses_cuts: bool,
     /// Super-packets that the worker wrote.
     pub cuts: usize,
     /// Packets gathered and not handed over yet, and how many wire packets each is.
     gathered: VecDeque<(Offload, Vec<u8>, usize)>,
-    standing: Probation,
+    probation: Probation,
     given_up: u64,
 }
 
@@ -74,12 +76,12 @@ impl Memory {
                 continue;
             };
             let packet = bytes.get(..inner.len).unwrap_or_default();
-            let place = Place {
+            let place = FrameSlice {
                 frame,
                 len: inner.len as u16,
                 start: 0,
             };
-            let verdict = checksum::transport(packet, &inner);
+            let verdict = transport::checksum_state(packet, &inner);
             // There is room for all.
             let _ = coalescer.push(packet, &inner, verdict, place, 0);
         }
@@ -87,7 +89,7 @@ impl Memory {
     }
 
     fn hand_over(&mut self, coalescer: &mut Coalescer, packets: &[Vec<u8>]) {
-        let bytes = |place: Place| {
+        let bytes = |place: FrameSlice| {
             let start = place.start as usize;
             let packet = packets.get(usize::from(place.frame));
             packet
@@ -169,13 +171,13 @@ impl Device for Memory {
         self.delivered.extend(Memory::wire(offload, bytes)?);
         if offload.cut.is_some() {
             self.cuts += 1;
-            self.standing.took();
+            self.probation.note_success();
         }
         Ok(())
     }
 
     fn offloads(&mut self, now: Now) -> Offloads {
-        let cuts = self.offloads && self.standing.in_use(now);
+        let cuts = self.offloads && self.probation.in_use(now);
         Offloads {
             checksum: self.offloads,
             tcp: cuts,
@@ -183,8 +185,8 @@ impl Device for Memory {
         }
     }
 
-    fn proved(&mut self, refused: Offload, now: Now) {
-        if refused.cut.is_some() && self.standing.prove(now) {
+    fn offload_failed(&mut self, refused: Offload, now: Now) {
+        if refused.cut.is_some() && self.probation.note_failure(now) {
             self.given_up += 1;
         }
     }
@@ -198,7 +200,7 @@ impl Device for Memory {
     }
 }
 
-/// Takes the checksum of a wire packet back to where a sender leaves it that expects somebody else to finish it.
+/// Replaces the checksum of a wire packet by the pseudo-header's sum, as a sender with checksum offload leaves it.
 fn leave_unfinished(packet: &mut [u8]) -> Offload {
     let Ok(inner) = Inner::parse(packet) else {
         return Offload::NONE;
@@ -208,7 +210,7 @@ fn leave_unfinished(packet: &mut [u8]) -> Offload {
         UDP => 6,
         _ => return Offload::NONE,
     };
-    if checksum::transport(packet, &inner) != Transport::Valid {
+    if transport::checksum_state(packet, &inner) != ChecksumState::Valid {
         return Offload::NONE;
     }
     let len = inner.len - inner.transport;
@@ -229,17 +231,12 @@ fn leave_unfinished(packet: &mut [u8]) -> Offload {
 /// Whether a cut is of the kind and header length that the packet has.
 fn fits(cut: Cut, inner: &Inner, header: usize) -> bool {
     let kind = match (inner.protocol, inner.family) {
-        (TCP, encap::Family::V4) => Kind::Tcp4,
-        (TCP, encap::Family::V6) => Kind::Tcp6,
-        _ => Kind::Udp,
+        (TCP, encap::Family::V4) => GsoType::Tcp4,
+        (TCP, encap::Family::V6) => GsoType::Tcp6,
+        _ => GsoType::Udp,
     };
     cut.kind == kind && usize::from(cut.header) == header
 }
 
 /// Packets gathered at a time.
 const BATCH: u16 = 64;
-
-/// IANA protocol numbers.
-const TCP: u8 = 6;
-/// See [`TCP`].
-const UDP: u8 = 17;

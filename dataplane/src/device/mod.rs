@@ -14,7 +14,7 @@ pub mod tun;
 pub mod tunnel;
 mod vnet;
 
-pub use encap::offload::{Cut, Kind, Offload, Unfinished};
+pub use encap::offload::{Cut, GsoType, Offload, Unfinished};
 pub use error::DeviceError;
 pub use offload::Offloads;
 
@@ -31,7 +31,7 @@ pub trait Device {
     ///
     /// # Errors
     /// Whatever the device says; the packet is lost then. `EINVAL` and `EIO` for a packet with an offload may be about
-    /// the offload: the same bytes may be written once more, finished and cut ([`Device::proved`]).
+    /// the offload: the same bytes may be written once more, finished and cut ([`Device::offload_failed`]).
     fn write(&mut self, offload: Offload, parts: &[IoSlice<'_>]) -> io::Result<()>;
 
     /// What [`Device::write`] takes unfinished at present. Asked once a batch: an offload that was given up is tried
@@ -40,9 +40,9 @@ pub trait Device {
         Offloads::NONE
     }
 
-    /// A packet whose write with an offload was refused was then taken, finished and cut: proof that the offload, not
-    /// the packet, was at fault.
-    fn proved(&mut self, _refused: Offload, _now: Now) {}
+    /// Notes that a packet whose write with an offload was refused was then taken, finished and cut: the offload, not the
+    /// packet, was at fault.
+    fn offload_failed(&mut self, _refused: Offload, _now: Now) {}
 
     /// How often an offload was given up.
     fn given_up(&self) -> u64 {

@@ -1,6 +1,6 @@
 //! What the device takes from us unfinished. What one packet leaves undone is an [`Offload`](super::Offload).
 
-use super::Kind;
+use super::GsoType;
 
 /// What the device takes from us unfinished.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,10 +22,10 @@ impl Offloads {
     };
 
     /// Whether the device takes super-packets of `kind`.
-    pub fn takes(self, kind: Kind) -> bool {
+    pub fn takes(self, kind: GsoType) -> bool {
         match kind {
-            Kind::Tcp4 | Kind::Tcp6 => self.tcp,
-            Kind::Udp => self.udp,
+            GsoType::Tcp4 | GsoType::Tcp6 => self.tcp,
+            GsoType::Udp => self.udp,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The plain TUN device: a single queue, one packet per call, no offload. What every kernel and sandbox offers.
 //!
 //! Opened with the crate `tun-tap`. That crate can neither adopt a descriptor nor gather, so from then on the
-//! descriptor is ours. The device is not persistent: it lives as long as somebody, here the service and the keeper,
+//! descriptor is ours. The device is not persistent: it lives as long as the service or the keeper
 //! holds the queue.
 
 use std::io::{self, IoSlice};

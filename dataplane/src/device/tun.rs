@@ -9,16 +9,16 @@
 //! A small header beside each packet ([`Offload`]) says what is left to do: the kernel hands over up to 64 KB of one flow
 //! under one header and takes the same from us. How much it may hand over is a property of the device, set again at
 //! every take-over; packets that queued before came under the setting of the service before, so a reader takes what
-//! comes. What we may hand over is known from the same probe, and given up on proof ([`crate::probation`]).
+//! comes. What we may hand over is known from the same probe, and given up after failures ([`crate::probation`]).
 //!
-//! The device is not persistent: it lives as long as somebody, here the service and the keeper, holds a descriptor.
+//! The device is not persistent: it lives as long as the service or the keeper holds a descriptor.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use super::{Device, DeviceError, Kind, Offload, Offloads, Read, error, vnet};
+use super::{Device, DeviceError, GsoType, Offload, Offloads, Read, error, vnet};
 use crate::limits::{FRAME, PIECES};
 use crate::now::Now;
 use crate::probation::Probation;
@@ -75,7 +75,7 @@ pub fn open(name: &str, workers: usize) -> Result<Opened, DeviceError> {
     resize(name, first, workers)
 }
 
-/// Gives a device, of which somebody holds the descriptors `held` and nobody any other, as many queues and writers as
+/// Gives a device, whose only descriptors are `held` and their duplicates, as many queues and writers as
 /// `workers` need: what there are too many of is closed here, what is missing is attached. The device keeps its addresses,
 /// routes and carrier. Flows come to other queues from now on, and what waits in a queue that is closed is lost. So are,
 /// where a device that is up grows, the packets that the kernel puts into a writer in the moment before it is detached.
@@ -182,10 +182,10 @@ impl Tun {
 
     /// The offload that is to blame when a packet with `offload` is refused: the cut, before the checksum that every cut
     /// needs.
-    fn standing(&mut self, offload: Offload) -> &mut Probation {
+    fn probation(&mut self, offload: Offload) -> &mut Probation {
         match offload.cut.map(|cut| cut.kind) {
-            Some(Kind::Tcp4 | Kind::Tcp6) => &mut self.tcp,
-            Some(Kind::Udp) => &mut self.udp,
+            Some(GsoType::Tcp4 | GsoType::Tcp6) => &mut self.tcp,
+            Some(GsoType::Udp) => &mut self.udp,
             None => &mut self.checksum,
         }
     }
@@ -210,7 +210,7 @@ impl Device for Tun {
             gather::<{ 1 + PIECES }>(writer, &header, parts)?;
         }
         if offload != Offload::NONE {
-            self.standing(offload).took();
+            self.probation(offload).note_success();
         }
         Ok(())
     }
@@ -224,8 +224,8 @@ impl Device for Tun {
         }
     }
 
-    fn proved(&mut self, refused: Offload, now: Now) {
-        if refused != Offload::NONE && self.standing(refused).prove(now) {
+    fn offload_failed(&mut self, refused: Offload, now: Now) {
+        if refused != Offload::NONE && self.probation(refused).note_failure(now) {
             self.given_up += 1;
         }
     }

@@ -39,10 +39,10 @@ impl Device for Tunnel {
         }
     }
 
-    fn proved(&mut self, refused: Offload, now: Now) {
+    fn offload_failed(&mut self, refused: Offload, now: Now) {
         match self {
-            Tunnel::Fast(device) => device.proved(refused, now),
-            Tunnel::Plain(device) => device.proved(refused, now),
+            Tunnel::Fast(device) => device.offload_failed(refused, now),
+            Tunnel::Plain(device) => device.offload_failed(refused, now),
         }
     }
 

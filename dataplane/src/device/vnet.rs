@@ -1,23 +1,23 @@
 //! The header beside each packet of the fast device: `struct virtio_net_hdr` of `linux/virtio_net.h`, 10 bytes in the
-//! byte order of this machine (`tun_is_little_endian` of tun.c, as nobody here asks for another).
+//! byte order of this machine (`tun_is_little_endian` of tun.c, as Tartan never sets another).
 //!
 //! ```text
 //!   0      1         2        4         6           8
 //!   flags  gso_type  hdr_len  gso_size  csum_start  csum_offset
 //! ```
 
-use super::{Cut, Kind, Offload, Unfinished};
+use super::{Cut, GsoType, Offload, Unfinished};
 use crate::sys::tun::HEADER;
 
-/// What the header of a packet that was read leaves to do. What it says and we do not know is left out: such a packet
-/// is judged by its bytes alone.
+/// The offload in the header of a packet that was read. Values that we do not know are left out: such a packet is
+/// checked by its bytes alone.
 pub(super) fn read(header: &[u8; HEADER]) -> Offload {
     let [flags, kind, h0, h1, s0, s1, c0, c1, o0, o1] = *header;
     let size = u16::from_ne_bytes([s0, s1]);
     let kind = match kind & !GSO_ECN {
-        GSO_TCPV4 => Some(Kind::Tcp4),
-        GSO_TCPV6 => Some(Kind::Tcp6),
-        GSO_UDP_L4 => Some(Kind::Udp),
+        GSO_TCPV4 => Some(GsoType::Tcp4),
+        GSO_TCPV6 => Some(GsoType::Tcp6),
+        GSO_UDP_L4 => Some(GsoType::Udp),
         _ => None,
     };
     Offload {
@@ -39,9 +39,9 @@ pub(super) fn write(offload: Offload) -> [u8; HEADER] {
     let flags = if checksum.is_some() { NEEDS_CSUM } else { 0 };
     let kind = match cut.map(|cut| cut.kind) {
         None => GSO_NONE,
-        Some(Kind::Tcp4) => GSO_TCPV4,
-        Some(Kind::Tcp6) => GSO_TCPV6,
-        Some(Kind::Udp) => GSO_UDP_L4,
+        Some(GsoType::Tcp4) => GSO_TCPV4,
+        Some(GsoType::Tcp6) => GSO_TCPV6,
+        Some(GsoType::Udp) => GSO_UDP_L4,
     };
     let [h0, h1] = cut.map_or(0, |cut| cut.header).to_ne_bytes();
     let [s0, s1] = cut.map_or(0, |cut| cut.size).to_ne_bytes();
@@ -73,7 +73,7 @@ mod tests {
                 offset: 0x0304,
             }),
             cut: Some(Cut {
-                kind: Kind::Tcp6,
+                kind: GsoType::Tcp6,
                 size: 0x0506,
                 header: 0x0708,
             }),
@@ -92,7 +92,7 @@ mod tests {
         }
         let [s0, s1] = u16::to_ne_bytes(9);
         let marked = read(&[0, GSO_TCPV4 | GSO_ECN, 0, 0, s0, s1, 0, 0, 0, 0]);
-        assert_eq!(marked.cut.map(|cut| cut.kind), Some(Kind::Tcp4));
+        assert_eq!(marked.cut.map(|cut| cut.kind), Some(GsoType::Tcp4));
     }
 
     proptest! {

@@ -1,34 +1,34 @@
-//! Whether a worker that has emptied its sources leaves packets some time to gather before it looks again.
+//! Whether a worker that has emptied its sources pauses for packets to gather, as network cards moderate interrupts.
 //!
-//! Theory of operation: a worker is faster than most senders, so it follows a flood closely, and meets it in batches of a
-//! few packets. Each batch costs system calls, a whole way through both kernels and a wake-up at the other end; and the
-//! sender pays too, for waking the worker, or for the cache lines of a queue that is emptied while it is filled. Network
-//! cards know the same trouble and moderate their interrupts. So does a worker whose packets have gone only one way for
-//! several batches, by several small ones at a time: it sleeps a moment, and the core is free for whoever wants it. A packet
-//! that comes alone never waits, nor does bulk, whose batches are large by themselves, nor what is answered; but where
-//! another worker carries the answers, this one cannot know of them. What was learned of one flood says nothing of the
-//! next: after a quiet time it is forgotten.
+//! Theory of operation: a worker is faster than most senders, so it reads a flood in batches of a few packets. Each batch
+//! costs system calls, a pass through both kernels and a wake-up at the other end; the sender pays too, for waking the
+//! worker, or for the cache lines of a queue that is emptied while it is filled. So a worker pauses for a moment when its
+//! packets have gone only one way for several batches, several small packets at a time; other threads can use the core.
+//! A packet that comes alone never waits, nor does bulk, whose batches are large anyway, nor traffic with replies; but
+//! where another worker carries the replies, this one does not see them. After a quiet time the worker starts anew.
 
 use std::time::Duration;
 
-use crate::limits::{GATHER, GATHER_BYTES, GATHER_MEMORY, GATHER_PACKETS, GATHER_STEPS};
+use crate::limits::{
+    MODERATION_BYTES, MODERATION_MEMORY, MODERATION_PACKETS, MODERATION_PAUSE, MODERATION_STEPS,
+};
 use crate::now::Now;
 use crate::worker::{Amount, Work};
 
 /// What a worker has learned of its batches.
 #[derive(Debug, Default)]
 pub(super) struct Moderation {
-    /// The way that the latest packets went.
-    way: Way,
-    /// Batches in a row that went this way alone.
+    /// The direction of the latest packets.
+    way: Traffic,
+    /// Batches in a row with packets of this direction alone.
     steps: u32,
     /// When the latest of them was.
     latest: Now,
 }
 
-/// Where the packets of a batch went.
+/// The direction of the packets of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Way {
+enum Traffic {
     #[default]
     Both,
     Out,
@@ -40,20 +40,20 @@ impl Moderation {
     pub(super) fn learn(&mut self, work: Work, now: Now) -> Duration {
         let (way, amount) = match (work.outbound.packets, work.inbound.packets) {
             (0, 0) => return Duration::ZERO,
-            (_, 0) => (Way::Out, work.outbound),
-            (0, _) => (Way::In, work.inbound),
-            _ => (Way::Both, Amount::default()),
+            (_, 0) => (Traffic::Out, work.outbound),
+            (0, _) => (Traffic::In, work.inbound),
+            _ => (Traffic::Both, Amount::default()),
         };
-        let was_quiet = now.since(self.latest) > GATHER_MEMORY;
-        if was_quiet || way != self.way || way == Way::Both {
+        let was_quiet = now.since(self.latest) > MODERATION_MEMORY;
+        if was_quiet || way != self.way || way == Traffic::Both {
             self.steps = 0;
         }
         self.way = way;
         self.latest = now;
         self.steps = self.steps.saturating_add(1);
-        let gathers = amount.packets >= GATHER_PACKETS && amount.bytes <= GATHER_BYTES;
-        if gathers && self.steps > GATHER_STEPS {
-            GATHER
+        let gathers = amount.packets >= MODERATION_PACKETS && amount.bytes <= MODERATION_BYTES;
+        if gathers && self.steps > MODERATION_STEPS {
+            MODERATION_PAUSE
         } else {
             Duration::ZERO
         }
@@ -73,8 +73,8 @@ mod tests {
         bytes: 100,
     };
     const SEVERAL: Amount = Amount {
-        packets: GATHER_PACKETS,
-        bytes: GATHER_BYTES,
+        packets: MODERATION_PACKETS,
+        bytes: MODERATION_BYTES,
     };
 
     fn after(work: impl IntoIterator<Item = (Amount, Amount)>) -> Duration {
@@ -95,27 +95,27 @@ mod tests {
                 inbound: NONE,
             };
             let mut now = Now(0);
-            for _ in 0..=GATHER_STEPS {
-                now = now.after(GATHER_MEMORY);
+            for _ in 0..=MODERATION_STEPS {
+                now = now.after(MODERATION_MEMORY);
                 moderation.learn(work, now);
             }
             // Steps without packets, as of a worker that shows that it is alive, are quiet too.
             moderation.learn(Work::default(), now.after(quiet / 2));
             moderation.learn(work, now.after(quiet))
         };
-        assert_eq!(after_a_break(GATHER_MEMORY), GATHER);
+        assert_eq!(after_a_break(MODERATION_MEMORY), MODERATION_PAUSE);
         assert_eq!(
-            after_a_break(GATHER_MEMORY + Duration::from_nanos(1)),
+            after_a_break(MODERATION_MEMORY + Duration::from_nanos(1)),
             Duration::ZERO
         );
     }
 
     #[test]
     fn a_flood_gathers_either_way() {
-        let steps = GATHER_STEPS as usize;
+        let steps = MODERATION_STEPS as usize;
         assert_eq!(after(vec![(SEVERAL, NONE); steps]), Duration::ZERO);
-        assert_eq!(after(vec![(SEVERAL, NONE); steps + 1]), GATHER);
-        assert_eq!(after(vec![(NONE, SEVERAL); steps + 1]), GATHER);
+        assert_eq!(after(vec![(SEVERAL, NONE); steps + 1]), MODERATION_PAUSE);
+        assert_eq!(after(vec![(NONE, SEVERAL); steps + 1]), MODERATION_PAUSE);
     }
 
     #[test]
@@ -137,8 +137,8 @@ mod tests {
     #[test]
     fn bulk_never_waits() {
         let bulk = Amount {
-            packets: GATHER_PACKETS,
-            bytes: GATHER_BYTES + 1,
+            packets: MODERATION_PACKETS,
+            bytes: MODERATION_BYTES + 1,
         };
         assert_eq!(after([(bulk, NONE); 100]), Duration::ZERO);
     }
@@ -149,6 +149,6 @@ mod tests {
         let pause = [(NONE, NONE)];
         assert_eq!(after(flood.clone().chain(pause)), Duration::ZERO);
         let again = [(NONE, NONE), (SEVERAL, NONE)];
-        assert_eq!(after(flood.chain(again)), GATHER);
+        assert_eq!(after(flood.chain(again)), MODERATION_PAUSE);
     }
 }

@@ -1,11 +1,11 @@
-//! Whether a worker that has nothing to do looks on for a while before it sleeps.
+//! Whether an idle worker busy-polls before it sleeps.
 //!
-//! Theory of operation: waking a thread costs a context switch, and where its core has gone idle, and is a virtual one at
-//! that, several times as much. A worker that looks on pays neither, but looking costs the core. So every *gap* is
-//! measured, from running out of work to having some again, whether it was slept or looked through: only while most of
-//! the last gaps were shorter than the limit does it look on, and never longer than that. Nothing has to be tried out
-//! to learn it, and an idle node sleeps. Between two looks the worker leaves the core to whoever can run; what they
-//! run is part of the gap, so where the core is wanted by others, gaps are long and the worker sleeps at once.
+//! Theory of operation: waking a thread costs a context switch, and several times as much where its core is idle and
+//! virtual. A worker that busy-polls does not pay for a wake-up, but uses its core. So every *gap* is measured, from the
+//! end of work to the next packet, whether the worker slept or polled: it busy-polls only while most of the latest gaps
+//! were shorter than the limit, and never longer than the limit. An idle node sleeps. Between two polls the worker
+//! yields its core; the time that other threads run is part of the gap, so where others need the core, gaps are long
+//! and the worker sleeps at once.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ pub(super) struct Spin {
 }
 
 impl Spin {
-    /// Looks on for `limit` at most; zero never does.
+    /// Busy-polls for `limit` at most; zero disables it.
     pub(super) const fn new(limit: Duration) -> Spin {
         Spin { limit, short: 0 }
     }
 
-    /// How long to look on in this gap before sleeping.
+    /// How long to busy-poll in this gap before sleeping.
     pub(super) const fn time(&self) -> Duration {
         if self.short > WHOLE / 2 {
             self.limit
@@ -66,13 +66,13 @@ mod tests {
     }
 
     #[test]
-    fn short_gaps_make_it_look_on() {
+    fn it_busy_polls_after_short_gaps() {
         assert_eq!(after([SHORT; 3]), Duration::ZERO);
         assert_eq!(after([SHORT; 10]), LIMIT);
     }
 
     #[test]
-    fn it_looks_on_for_as_long_as_most_gaps_are_short() {
+    fn it_busy_polls_while_most_gaps_are_short() {
         let three_of_four = [SHORT, SHORT, SHORT, LONG].repeat(100);
         assert_eq!(after(three_of_four), LIMIT);
         let one_of_four = [SHORT, LONG, LONG, LONG].repeat(100);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_zero_never_looks_on() {
+    fn a_limit_of_zero_never_busy_polls() {
         let mut spin = Spin::new(Duration::ZERO);
         (0..100).for_each(|_| spin.learn(Duration::ZERO));
         assert_eq!(spin.time(), Duration::ZERO);

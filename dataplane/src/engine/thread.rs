@@ -16,7 +16,7 @@ use rustix::thread::set_current_timer_slack;
 
 use super::moderation::Moderation;
 use super::spin::Spin;
-use super::{Seat, Shared};
+use super::{Shared, WorkerSetup};
 use crate::counters::Counters;
 use crate::device::Device;
 use crate::device::tunnel::Tunnel;
@@ -25,7 +25,7 @@ use crate::limits::{DRAIN, EVENTS, TICK};
 use crate::now::Now;
 use crate::steer::Steering;
 use crate::underlay::socket::Sockets;
-use crate::underlay::{Exit, Port};
+use crate::underlay::{Port, TxSlot};
 use crate::worker::{Next, Source, Worker};
 
 pub(super) struct Thread {
@@ -36,38 +36,38 @@ pub(super) struct Thread {
     pub(super) unpinned: Arc<AtomicBool>,
     /// Of the worker's poll.
     registry: Registry,
-    /// Sockets that the worker is to take at its next wake-up, in the place of those it has.
-    arrival: Arc<ArrayQueue<Sockets>>,
+    /// Sockets that the worker adopts at its next wake-up, in place of its own.
+    pending_sockets: Arc<ArrayQueue<Sockets>>,
 }
 
 impl Thread {
     pub(super) fn start(
         (index, steering): (usize, Option<Steering>),
-        seat: Seat,
+        setup: WorkerSetup,
         counters: &Counters,
         shared: &Arc<Shared>,
     ) -> io::Result<Thread> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
-        let device = seat.device.descriptor().map(|queue| (DEVICE, queue));
-        for (token, descriptor) in descriptors(&seat.underlay).chain(device) {
+        let device = setup.device.descriptor().map(|queue| (DEVICE, queue));
+        for (token, descriptor) in descriptors(&setup.underlay).chain(device) {
             poll.registry()
                 .register(&mut SourceFd(&descriptor), token, Interest::READABLE)?;
         }
-        let mut worker = Worker::new(seat.device, seat.underlay, counters, index);
+        let mut worker = Worker::new(setup.device, setup.underlay, counters, index);
         if let Some(steering) = steering {
-            steering.wake_by(Arc::clone(&waker));
-            worker = worker.steered_by(steering);
+            steering.set_waker(Arc::clone(&waker));
+            worker = worker.with_steering(steering);
         }
         let refused = worker.refused();
         let registry = poll.registry().try_clone()?;
-        let arrival = Arc::new(ArrayQueue::new(1));
-        let arriving = Arc::clone(&arrival);
+        let pending_sockets = Arc::new(ArrayQueue::new(1));
+        let pending = Arc::clone(&pending_sockets);
         let (started, shared) = (shared, Arc::clone(shared));
         let unpinned = Arc::new(AtomicBool::new(false));
         let refused_core = Arc::clone(&unpinned);
         let run = move || {
-            if let Some(id) = seat.core {
+            if let Some(id) = setup.core {
                 let pinned = core_affinity::set_for_current(core_affinity::CoreId { id });
                 refused_core.store(!pinned, Ordering::Relaxed);
             }
@@ -75,10 +75,10 @@ impl Thread {
                 worker,
                 poll,
                 shared,
-                arrival: arriving,
-                watched: Vec::with_capacity(Exit::COUNT),
+                pending_sockets: pending,
+                watched: Vec::with_capacity(TxSlot::COUNT),
                 moderation: Moderation::default(),
-                spin: Spin::new(seat.spin),
+                spin: Spin::new(setup.spin),
             }
             .run();
         };
@@ -93,12 +93,12 @@ impl Thread {
             refused,
             unpinned,
             registry,
-            arrival,
+            pending_sockets,
         })
     }
 
-    /// Has the worker's poll watch further sockets: the worker cannot fail to take them then. Until it does, their
-    /// wake-ups only make it read those that it has.
+    /// Adds sockets to the worker's poll, so that adopting them cannot fail. Until the worker adopts them, their events
+    /// only make it read the sockets that it has.
     pub(super) fn watch(&self, sockets: &Sockets) -> io::Result<()> {
         for (token, descriptor) in descriptors(sockets) {
             let mut source = SourceFd(&descriptor);
@@ -118,9 +118,9 @@ impl Thread {
         unwatch(&self.registry, sockets);
     }
 
-    /// Hands over sockets that are watched. Others that the worker has not taken yet give way.
-    pub(super) fn reseat(&self, sockets: Sockets) {
-        if let Some(overtaken) = self.arrival.force_push(sockets) {
+    /// Hands over sockets that are watched. They replace earlier ones that the worker has not adopted yet.
+    pub(super) fn rebind(&self, sockets: Sockets) {
+        if let Some(overtaken) = self.pending_sockets.force_push(sockets) {
             unwatch(&self.registry, &overtaken);
         }
         self.wake();
@@ -140,7 +140,7 @@ fn unwatch(registry: &Registry, sockets: &Sockets) {
     }
 }
 
-/// What is read. Reports of what left through other sockets are looked for (`worker::reports`).
+/// The descriptors to read. Workers check the error queues of other sockets themselves (`worker::error_reports`).
 fn descriptors(sockets: &Sockets) -> impl Iterator<Item = (Token, RawFd)> {
     let all = sockets.descriptors();
     all.map(|(port, descriptor)| (token(port), descriptor))
@@ -151,8 +151,8 @@ struct Loop {
     worker: Worker<Tunnel, Sockets>,
     poll: Poll,
     shared: Arc<Shared>,
-    arrival: Arc<ArrayQueue<Sockets>>,
-    /// Sockets for which the poll also wakes when they take more.
+    pending_sockets: Arc<ArrayQueue<Sockets>>,
+    /// Full sockets, for which the poll also waits until they are writable.
     watched: Vec<(Port, RawFd)>,
     moderation: Moderation,
     spin: Spin,
@@ -184,7 +184,7 @@ impl Loop {
         }
         shared.senders.leave();
         loop {
-            // First the others, then what they left.
+            // Read this before the drain: then the drain finds all that the others pushed.
             let all_left = shared.senders.are_gone();
             let rest = self.worker.drain(snapshot.load(), self.shared.now());
             if all_left && !rest {
@@ -194,32 +194,32 @@ impl Loop {
         }
     }
 
-    /// Waits for something to do: lets packets gather or looks on for a while where that pays, then sleeps.
+    /// Waits for work: pauses while packets gather, busy-polls while gaps are short, then sleeps.
     fn idle(&mut self, events: &mut Events, pause: Duration) {
         if !pause.is_zero() {
             std::thread::sleep(pause);
         }
         let start = self.shared.now();
-        if !self.look_on(events, start) {
+        if !self.busy_poll(events, start) {
             self.rest(events, TICK);
         }
         self.spin.learn(self.shared.now().since(start));
     }
 
-    /// Polls without sleeping, since `start`. Returns whether there was something.
-    fn look_on(&mut self, events: &mut Events, start: Now) -> bool {
+    /// Polls without sleeping, since `start`. Returns whether there is work.
+    fn busy_poll(&mut self, events: &mut Events, start: Now) -> bool {
         let time = self.spin.time();
         while self.shared.now().since(start) < time {
             if self.worker.has_shares() || self.sleep(events, Duration::ZERO) {
                 return true;
             }
-            // Whoever else can run on this core runs now, perhaps the pod whose answer is waited for.
+            // Let other threads of this core run, perhaps the pod whose reply is awaited.
             std::thread::yield_now();
         }
         false
     }
 
-    /// Sleeps, unless something came from another worker at the last moment.
+    /// Sleeps, unless another worker pushed something at the last moment.
     fn rest(&mut self, events: &mut Events, timeout: Duration) {
         let timeout = if self.worker.may_sleep() {
             timeout
@@ -227,7 +227,7 @@ impl Loop {
             Duration::ZERO
         };
         self.sleep(events, timeout);
-        self.worker.awake();
+        self.worker.mark_awake();
     }
 
     /// Waits for an event for at most `timeout`. Returns whether there was one.
@@ -243,21 +243,21 @@ impl Loop {
             if let Some(port) = port(event.token()) {
                 self.worker.wake(Source::Port(port));
                 if event.is_error() {
-                    self.worker.wake(Source::Reports(port));
+                    self.worker.wake(Source::ErrorQueue(port));
                 }
             }
         }
         if events.iter().any(|event| event.token() == WAKER) {
-            self.move_in();
+            self.adopt_sockets();
         }
         !events.is_empty()
     }
 
-    /// Takes sockets that have come, if any have, and closes the old ones.
-    fn move_in(&mut self) {
-        if let Some(sockets) = self.arrival.pop() {
+    /// Adopts pending sockets, if there are any, and closes the old ones.
+    fn adopt_sockets(&mut self) {
+        if let Some(sockets) = self.pending_sockets.pop() {
             self.watch_room(false);
-            let old = self.worker.reseat(sockets);
+            let old = self.worker.rebind(sockets);
             unwatch(self.poll.registry(), &old);
         }
     }
@@ -278,8 +278,8 @@ impl Loop {
         }
     }
 
-    /// Whether the poll also wakes when the socket takes more. Refused only for lack of memory; then the hold ends by its
-    /// time.
+    /// Sets whether the poll also waits until the socket is writable. Refused only for lack of memory; then the hold ends
+    /// by time.
     fn watch(&self, (port, descriptor): (Port, RawFd), room: bool) {
         let mut source = SourceFd(&descriptor);
         let registry = self.poll.registry();

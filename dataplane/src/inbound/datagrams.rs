@@ -1,4 +1,4 @@
-//! Where in a received buffer datagrams begin.
+//! The ranges of the datagrams in a received buffer.
 
 use std::ops::Range;
 
@@ -16,8 +16,8 @@ pub(crate) struct Datagrams {
 }
 
 impl Datagrams {
-    /// Those of `buffer`, which the kernel says was cut at `segment` bytes. That may be the size of an inner cut: then
-    /// the first inner packet spans the buffer, which is one datagram.
+    /// The datagrams of `buffer`, for which the kernel reports the segment size `segment`. That may be the size of inner
+    /// segments: then the first inner packet spans the buffer, which is one datagram.
     pub(crate) fn of(format: Format, buffer: &[u8], segment: Option<u16>) -> Datagrams {
         let len = buffer.len();
         let whole = Datagrams {

@@ -1,20 +1,22 @@
-//! The last stage inbound: what came up the stairs goes to the device, as few packets as can be.
+//! The last stage inbound: writes accepted packets to the device, as few writes as possible.
 //!
 //! Theory of operation: a device without offloads gets each packet at once, finished and cut. One with offloads gets the
-//! packets of a batch at its end: those of a flow are gathered into super-packets, and a super-packet that came as one
-//! is written straight through. Payload stays where it was received. Whatever has to be written before the end of the
-//! batch, because it can only be cut here or because the room is full, goes behind what was gathered before it: a flow
+//! packets of a batch at its end: those of a flow are coalesced into super-packets, and a super-packet that came as one
+//! is written as it is. Payload stays where it was received. A packet that must be written before the end of the batch,
+//! because it can only be cut here or because the coalescer is full, is written after those coalesced before it: a flow
 //! keeps its order.
 //!
-//! Nothing is given a good checksum that did not come with one: only packets that were verified, or came unfinished from
-//! a sender on this host, are gathered or cut.
+//! No packet gets a good checksum that came with a bad one: only packets that were verified, or came unfinished from a
+//! sender on this host, are coalesced or cut.
 
 use encap::Family;
-use encap::checksum::{self, Transport};
-use encap::coalesce::{Coalescer, Place};
+use encap::checksum;
+use encap::coalesce::{Coalescer, FrameSlice};
 use encap::inner::Inner;
-use encap::offload::{Cut, Kind, Offload, Unfinished};
-use encap::segment::Plan;
+use encap::offload::{Cut, GsoType, Offload, Unfinished};
+use encap::protocol::{TCP, UDP};
+use encap::segment::SegmentPlan;
+use encap::transport::{self, ChecksumState};
 
 use super::writer::Writer;
 use crate::device::{Device, Offloads};
@@ -23,29 +25,35 @@ use crate::peers::PeerId;
 
 /// What the stage needs.
 pub(crate) struct Delivery<'a, D> {
-    /// What the device takes unfinished, in this batch.
+    /// The offloads of the device during this batch.
     pub(crate) offloads: Offloads,
     pub(crate) coalescer: &'a mut Coalescer,
     pub(crate) writer: Writer<'a, D>,
 }
 
 impl<D: Device> Delivery<'_, D> {
-    /// Takes the packet of peer `id` at `place`, which `inner` describes; `plan` says how it is cut if it is really many.
-    pub(super) fn deliver(&mut self, id: PeerId, place: Place, inner: &Inner, plan: Option<Plan>) {
-        let verdict = checksum::transport(self.writer.bytes(place), inner);
+    /// Delivers the packet of peer `id` at `place`, which `inner` describes; `plan` says how to cut a super-packet.
+    pub(super) fn deliver(
+        &mut self,
+        id: PeerId,
+        place: FrameSlice,
+        inner: &Inner,
+        plan: Option<SegmentPlan>,
+    ) {
+        let verdict = transport::checksum_state(self.writer.bytes(place), inner);
         match plan.filter(|plan| plan.count() > 1) {
             None => self.single(id, place, inner, verdict),
             Some(plan) => self.super_packet(id, place, inner, verdict, &plan),
         }
     }
 
-    /// Writes what was gathered.
+    /// Writes the coalesced packets.
     pub(crate) fn flush(&mut self) {
         let writer = &mut self.writer;
         self.coalescer.drain(|packet| writer.gathered(&packet));
     }
 
-    fn single(&mut self, id: PeerId, place: Place, inner: &Inner, verdict: Transport) {
+    fn single(&mut self, id: PeerId, place: FrameSlice, inner: &Inner, verdict: ChecksumState) {
         if !self.offloads.checksum {
             self.writer.finished(id, place, inner, verdict);
             return;
@@ -70,14 +78,14 @@ impl<D: Device> Delivery<'_, D> {
     fn super_packet(
         &mut self,
         id: PeerId,
-        place: Place,
+        place: FrameSlice,
         inner: &Inner,
-        verdict: Transport,
-        plan: &Plan,
+        verdict: ChecksumState,
+        plan: &SegmentPlan,
     ) {
-        let known = !matches!(verdict, Transport::Invalid | Transport::Unknown);
+        let known = !matches!(verdict, ChecksumState::Invalid | ChecksumState::Unknown);
         if !known || !header_is_sound(self.writer.bytes(place), inner) {
-            // Cutting it would give every piece a good checksum over bytes that are not what the sender sent.
+            // Cutting it would give every segment a good checksum over damaged bytes.
             let reason = DropReason::BadSuperPacket;
             return self.writer.drop(id, reason, plan.count());
         }
@@ -96,26 +104,28 @@ impl<D: Device> Delivery<'_, D> {
         }
     }
 
-    /// What the device is to do with a super-packet as it came; `None` where it must be cut here. Its checksum is
-    /// unfinished then.
+    /// The offload for writing a super-packet as it came, whose checksum is left unfinished; `None` where it must be cut
+    /// here.
     fn through(
         &mut self,
-        place: Place,
+        place: FrameSlice,
         inner: &Inner,
-        verdict: Transport,
-        plan: &Plan,
+        verdict: ChecksumState,
+        plan: &SegmentPlan,
     ) -> Option<Offload> {
         let kind = kind(inner).filter(|kind| self.offloads.takes(*kind))?;
         let packet = self.writer.bytes(place);
-        // CWR belongs to the first segment alone, which not every device that cuts knows.
-        if kind != Kind::Udp && packet.get(inner.transport + TCP_FLAGS)? & CWR != 0 {
+        // CWR belongs to the first segment alone, and some devices copy it to all.
+        if kind != GsoType::Udp && packet.get(inner.transport + TCP_FLAGS)? & CWR != 0 {
             return None;
         }
         let (start, offset) = match verdict {
-            Transport::Partial { start, offset } => (start, offset),
-            Transport::Valid => checksum::unfinish(self.writer.frames.at_mut(place)?, inner)?,
-            // A device cannot be told to make none.
-            Transport::Absent | Transport::Invalid | Transport::Unknown => return None,
+            ChecksumState::Partial { start, offset } => (start, offset),
+            ChecksumState::Valid => {
+                transport::unfinish_checksum(self.writer.frames.at_mut(place)?, inner)?
+            }
+            // A device that segments always writes a checksum.
+            ChecksumState::Absent | ChecksumState::Invalid | ChecksumState::Unknown => return None,
         };
         Some(Offload {
             checksum: numbers(start, offset),
@@ -128,19 +138,19 @@ impl<D: Device> Delivery<'_, D> {
     }
 }
 
-/// What a super-packet of this protocol is called.
-fn kind(inner: &Inner) -> Option<Kind> {
+/// The GSO type of a super-packet of this protocol.
+fn kind(inner: &Inner) -> Option<GsoType> {
     match (inner.protocol, inner.family) {
-        (TCP, Family::V4) => Some(Kind::Tcp4),
-        (TCP, Family::V6) => Some(Kind::Tcp6),
-        (UDP, _) => Some(Kind::Udp),
+        (TCP, Family::V4) => Some(GsoType::Tcp4),
+        (TCP, Family::V6) => Some(GsoType::Tcp6),
+        (UDP, _) => Some(GsoType::Udp),
         _ => None,
     }
 }
 
-fn unfinished(verdict: Transport) -> Offload {
+fn unfinished(verdict: ChecksumState) -> Offload {
     let checksum = match verdict {
-        Transport::Partial { start, offset } => numbers(start, offset),
+        ChecksumState::Partial { start, offset } => numbers(start, offset),
         _ => None,
     };
     Offload {
@@ -156,18 +166,13 @@ fn numbers(start: usize, offset: usize) -> Option<Unfinished> {
     })
 }
 
-/// Whether the IPv4 header is what its checksum says; IPv6 has none.
+/// Whether the IPv4 header checksum is right; IPv6 has none.
 fn header_is_sound(packet: &[u8], inner: &Inner) -> bool {
     let header = packet.get(..inner.transport).unwrap_or_default();
     inner.family == Family::V6 || checksum::sum(header) == 0xffff
 }
 
-/// IANA protocol numbers.
-const TCP: u8 = 6;
-/// See [`TCP`].
-const UDP: u8 = 17;
-
 /// Offset of the flags in a TCP header.
 const TCP_FLAGS: usize = 13;
-/// The flag that tells of a reduced congestion window (RFC 3168).
+/// The flag for a reduced congestion window (RFC 3168).
 const CWR: u8 = 0x80;

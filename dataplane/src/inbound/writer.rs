@@ -1,15 +1,16 @@
-//! The device's side of delivery: writes, what they prove, and who is told of it.
+//! Writes packets to the device, counts them, and detects offloads that fail.
 //!
-//! A write that leaves something undone can be refused because the packet is no good or because the device does not take
-//! what it said it would. So after `EINVAL` or `EIO` the same wire packets are written finished and one by one. If all
-//! are taken, the offload was at fault, and the device is told.
+//! The kernel can refuse a write with an offload because the packet is bad or because it does not support the offload
+//! that it granted. So after `EINVAL` or `EIO` the same wire packets are written finished and one by one. If the kernel
+//! takes all of them, the offload was at fault, and [`Device::offload_failed`] is called.
 
 use std::io::{self, IoSlice};
 
-use encap::checksum::{self, Transport};
-use encap::coalesce::{Packet, Place};
+use encap::checksum;
+use encap::coalesce::{FrameSlice, Packet};
 use encap::inner::Inner;
-use encap::segment::{self, MAX_HEADER, Plan};
+use encap::segment::{self, MAX_HEADER, SegmentPlan};
+use encap::transport::{self, ChecksumState};
 
 use super::frames::Frames;
 use crate::counters::Tally;
@@ -33,11 +34,11 @@ pub(crate) struct Writer<'a, D> {
 
 impl<D: Device> Writer<'_, D> {
     /// The bytes at `place`.
-    pub(super) fn bytes(&self, place: Place) -> &[u8] {
+    pub(super) fn bytes(&self, place: FrameSlice) -> &[u8] {
         self.frames.at(place)
     }
 
-    /// Writes a packet that the coalescer hands out.
+    /// Writes a packet of the coalescer.
     pub(super) fn gathered(&mut self, packet: &Packet<'_>) {
         let id = PeerId(packet.owner);
         match self.write_gathered(packet) {
@@ -51,13 +52,13 @@ impl<D: Device> Writer<'_, D> {
     pub(super) fn finished(
         &mut self,
         id: PeerId,
-        place: Place,
+        place: FrameSlice,
         inner: &Inner,
-        verdict: Transport,
+        verdict: ChecksumState,
     ) -> bool {
         let packet = self.frames.at(place);
         let written = match verdict {
-            Transport::Partial { start, offset } => {
+            ChecksumState::Partial { start, offset } => {
                 // The bytes stay as they are: other workers may be reading around them.
                 let (before, checksum, after) = finish(packet, start, offset);
                 let parts = [before, &checksum, after].map(IoSlice::new);
@@ -68,8 +69,8 @@ impl<D: Device> Writer<'_, D> {
         self.account(id, written, inner.len)
     }
 
-    /// Writes the packets that a super-packet is really, and returns how many were taken.
-    pub(super) fn cut(&mut self, id: PeerId, place: Place, plan: &Plan) -> usize {
+    /// Writes the wire packets of a super-packet, and returns how many the device took.
+    pub(super) fn cut(&mut self, id: PeerId, place: FrameSlice, plan: &SegmentPlan) -> usize {
         let Some(headers) = plan.headers(self.bytes(place)) else {
             self.drop(id, DropReason::BadSuperPacket, plan.count());
             return 0;
@@ -91,7 +92,7 @@ impl<D: Device> Writer<'_, D> {
         taken
     }
 
-    /// Notes the end of `packets` packets.
+    /// Counts `packets` dropped packets.
     pub(super) fn drop(&self, id: PeerId, reason: DropReason, packets: usize) {
         if let Some(peer) = self.snapshot.peers.peer(id) {
             peer.count_refused(packets);
@@ -123,7 +124,7 @@ impl<D: Device> Writer<'_, D> {
 
     /// Writes the wire packets of a refused packet one by one.
     fn replay(&mut self, id: PeerId, packet: &Packet<'_>) {
-        // A super-packet that came as one is cut here now; what was gathered here is wire packets already.
+        // A super-packet that came as one is cut now; coalesced packets are wire packets already.
         let size = packet.offload.cut.map(|cut| cut.size);
         let size = size.filter(|_| packet.header.is_empty());
         let mut taken = 0;
@@ -138,16 +139,16 @@ impl<D: Device> Writer<'_, D> {
             };
         }
         if taken == packet.count {
-            self.device.proved(packet.offload, self.now);
+            self.device.offload_failed(packet.offload, self.now);
         }
     }
 
-    /// Writes the packet at `place`, cut at `size` payload bytes if it is really many; returns how many were taken.
-    fn replay_at(&mut self, id: PeerId, place: Place, size: Option<u16>) -> Option<usize> {
+    /// Writes the packet at `place`, cut at `size` payload bytes if it is a super-packet; returns how many the device took.
+    fn replay_at(&mut self, id: PeerId, place: FrameSlice, size: Option<u16>) -> Option<usize> {
         let packet = self.bytes(place);
         let inner = Inner::parse(packet).ok()?;
         let Some(size) = size else {
-            let verdict = checksum::transport(packet, &inner);
+            let verdict = transport::checksum_state(packet, &inner);
             return Some(self.finished(id, place, &inner, verdict).into());
         };
         let plan = segment::plan(packet, &inner, size).ok()?;
@@ -177,7 +178,7 @@ impl<D: Device> Writer<'_, D> {
     }
 }
 
-/// `packet` without its unfinished checksum, and between the two halves what belongs there.
+/// `packet` in front of its unfinished checksum, the finished checksum, and the packet behind it.
 fn finish(packet: &[u8], start: usize, offset: usize) -> (&[u8], [u8; 2], &[u8]) {
     // They cannot be out of bounds: the field was found by reading there.
     let (before, rest) = packet
@@ -188,7 +189,7 @@ fn finish(packet: &[u8], start: usize, offset: usize) -> (&[u8], [u8; 2], &[u8])
     (before, checksum, after)
 }
 
-/// Whether `error` of a write may be about what it left undone.
+/// Whether `error` of a write may be due to its offload.
 fn may_be_offload(error: &io::Error, offload: Offload) -> bool {
     let reason = matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EIO));
     reason && offload != Offload::NONE

@@ -1,6 +1,6 @@
-//! System calls that fail on demand, so that tests meet a kernel which refuses what this one grants.
+//! System calls that fail on demand, so that tests can run against a kernel that refuses what this one grants.
 //!
-//! Theory of operation: a word of bits, one per [`Fault`], none set unless a test calls [`set`]. Each is looked at only
+//! Theory of operation: a word of bits, one per [`InjectedFault`], none set unless a test calls [`set`]. Each is looked at only
 //! where the call it spoils would be made with an offload, so the plain path never asks.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// What the kernel is to refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Fault {
+pub enum InjectedFault {
     /// Super-packets written to the tunnel device: `EINVAL`, as from kernels whose vendors broke them.
     GsoWrites = 1,
     /// Detached queues of the tunnel device: `EBADFD` for whatever is written through one.
@@ -19,28 +19,28 @@ pub enum Fault {
     FastDevice = 8,
 }
 
-impl Fault {
+impl InjectedFault {
     /// Every fault.
-    pub const ALL: [Fault; 4] = [
-        Fault::GsoWrites,
-        Fault::DetachedWrites,
-        Fault::GsoSends,
-        Fault::FastDevice,
+    pub const ALL: [InjectedFault; 4] = [
+        InjectedFault::GsoWrites,
+        InjectedFault::DetachedWrites,
+        InjectedFault::GsoSends,
+        InjectedFault::FastDevice,
     ];
 
-    /// The name, for people.
+    /// The name in `TARTAN_FAULTS`.
     pub const fn name(self) -> &'static str {
         match self {
-            Fault::GsoWrites => "gso-writes",
-            Fault::DetachedWrites => "detached-writes",
-            Fault::GsoSends => "gso-sends",
-            Fault::FastDevice => "fast-device",
+            InjectedFault::GsoWrites => "gso-writes",
+            InjectedFault::DetachedWrites => "detached-writes",
+            InjectedFault::GsoSends => "gso-sends",
+            InjectedFault::FastDevice => "fast-device",
         }
     }
 }
 
 /// Makes the kernel refuse, or lets it grant again, for the whole process.
-pub fn set(fault: Fault, on: bool) {
+pub fn set(fault: InjectedFault, on: bool) {
     if on {
         FAULTS.fetch_or(fault as u32, Relaxed);
     } else {
@@ -48,7 +48,7 @@ pub fn set(fault: Fault, on: bool) {
     }
 }
 
-pub(super) fn is_set(fault: Fault) -> bool {
+pub(super) fn is_set(fault: InjectedFault) -> bool {
     FAULTS.load(Relaxed) & fault as u32 != 0
 }
 

@@ -3,9 +3,9 @@
 
 mod cmsg;
 pub mod faults;
-pub(crate) mod mmsg;
-pub(crate) mod outbox;
 pub(crate) mod page;
+pub(crate) mod recvmmsg;
+pub(crate) mod sendmmsg;
 pub(crate) mod simd;
 pub(crate) mod sockopt;
 pub(crate) mod tun;

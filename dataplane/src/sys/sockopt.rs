@@ -24,9 +24,12 @@ pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> i
     }
 }
 
-/// Has a group of sockets (`SO_REUSEPORT`), one of which is `socket`, choose by a program: what it returns is the number
-/// of the one that gets the datagram (linux/net/core/sock_reuseport.c, `run_bpf_filter`).
-pub(crate) fn choose_by(socket: impl AsFd, program: &[libc::sock_filter]) -> io::Result<()> {
+/// Has a program select among a group of sockets (`SO_REUSEPORT`), one of which is `socket`: it returns the number of
+/// the one that gets the datagram (linux/net/core/sock_reuseport.c, `run_bpf_filter`).
+pub(crate) fn attach_reuseport_filter(
+    socket: impl AsFd,
+    program: &[libc::sock_filter],
+) -> io::Result<()> {
     let too_long = |_| io::Error::from(io::ErrorKind::InvalidInput);
     let program = libc::sock_fprog {
         len: program.len().try_into().map_err(too_long)?,
@@ -51,8 +54,8 @@ pub(crate) fn choose_by(socket: impl AsFd, program: &[libc::sock_filter]) -> io:
     }
 }
 
-/// Whether the kernel knows the option, an `int`.
-pub(crate) fn knows(socket: impl AsFd, level: i32, name: i32) -> bool {
+/// Whether the kernel supports the option, an `int`.
+pub(crate) fn is_supported(socket: impl AsFd, level: i32, name: i32) -> bool {
     words(socket, level, name, &mut [0]).is_ok()
 }
 
@@ -84,36 +87,10 @@ fn words(socket: impl AsFd, level: i32, name: i32, values: &mut [u32]) -> io::Re
     }
 }
 
-/// Reads a socket option that no crate wraps, into `value`; returns how many bytes the kernel wrote. Where the kernel
-/// reads `value` first (the options of iptables), it is the question too.
-///
-/// # Errors
-/// What getsockopt(2) says.
-pub fn read(socket: impl AsFd, level: i32, name: i32, value: &mut [u8]) -> io::Result<usize> {
-    let too_long = |_| io::Error::from(io::ErrorKind::InvalidInput);
-    let mut length = libc::socklen_t::try_from(value.len()).map_err(too_long)?;
-    // WHY: for options whose structures no crate knows.
-    // SAFETY: getsockopt(2) reads and writes at most `optlen` bytes at `optval`; both describe `value`, which may hold
-    // any bits.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            level,
-            name,
-            value.as_mut_ptr().cast(),
-            &raw mut length,
-        )
-    };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(length as usize)
-}
-
 /// `linux/udp.h`: receive several datagrams of one flow as one buffer.
 pub(crate) const UDP_GRO: i32 = 104;
 
-/// `linux/udp.h`: send several datagrams as one message. A kernel that answers what its default is knows it.
+/// `linux/udp.h`: send several datagrams as one message. A kernel that supports it returns its default.
 pub(crate) const UDP_SEGMENT: i32 = 103;
 
 /// `asm-generic/socket.h`

@@ -7,9 +7,9 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::faults::{self, Fault};
+use super::faults::{self, InjectedFault};
 
-/// What `TUNGETIFF` tells about a descriptor.
+/// What `TUNGETIFF` returns for a descriptor.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Interface {
     /// The device's name.
@@ -45,7 +45,7 @@ pub(crate) const HEADER: usize = 10;
 pub(crate) fn into_owned(interface: tun_tap::Iface) -> OwnedFd {
     let raw = interface.into_raw_fd();
     // WHY: tun-tap predates `OwnedFd`.
-    // SAFETY: `into_raw_fd` gives up ownership of an open descriptor, and nobody else has it.
+    // SAFETY: `into_raw_fd` gives up ownership of an open descriptor, and no other owner has it.
     unsafe { OwnedFd::from_raw_fd(raw) }
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn into_owned(interface: tun_tap::Iface) -> OwnedFd {
 /// What open(2) of `/dev/net/tun` gives; `EBUSY` with [`IFF_TUN_EXCL`] where the device exists, `EINVAL` where it has
 /// other flags or the kernel does not know these, `EPERM`.
 pub(crate) fn attach(name: &str, flags: i16) -> io::Result<OwnedFd> {
-    if flags & IFF_VNET_HDR != 0 && faults::is_set(Fault::FastDevice) {
+    if flags & IFF_VNET_HDR != 0 && faults::is_set(InjectedFault::FastDevice) {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
     let descriptor = rustix::fs::open(
@@ -94,7 +94,7 @@ pub(crate) fn detach(descriptor: impl AsFd) -> io::Result<()> {
 /// counter sees it (`tun_vnet_hdr_get`).
 pub(crate) fn writes_detached(descriptor: impl AsFd) -> bool {
     let refused = rustix::io::write(descriptor, &[0]).err();
-    refused != Some(rustix::io::Errno::BADFD) && !faults::is_set(Fault::DetachedWrites)
+    refused != Some(rustix::io::Errno::BADFD) && !faults::is_set(InjectedFault::DetachedWrites)
 }
 
 /// Sets what the kernel may leave undone in packets that are read, for all queues of the device (`TUN_F_*`).
@@ -178,7 +178,7 @@ pub(crate) fn write(queue: impl AsFd, parts: &[IoSlice<'_>]) -> io::Result<()> {
         .first()
         .and_then(|header| header.get(GSO_TYPE))
         .is_some_and(|kind| *kind != 0);
-    if cut && faults::is_set(Fault::GsoWrites) {
+    if cut && faults::is_set(InjectedFault::GsoWrites) {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
     Ok(rustix::io::writev(queue, parts).map(drop)?)

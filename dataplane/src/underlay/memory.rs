@@ -8,7 +8,7 @@ use std::os::fd::RawFd;
 
 use encap::{Ecn, Format};
 
-use super::{Exit, Failure, Outgoing, Port, Received, Underlay};
+use super::{ErrorReport, Outgoing, Port, Received, TxSlot, Underlay};
 use crate::batch::{InboundBatch, Meta};
 use crate::families::PublicAddresses;
 use crate::now::Now;
@@ -40,7 +40,7 @@ pub struct Memory {
     /// Datagrams that the worker sent, oldest first.
     pub sent: VecDeque<Datagram>,
     /// Reports that the worker has yet to read, each at the port towards the address that it speaks of.
-    pub failures: VecDeque<(Format, Failure)>,
+    pub error_reports: VecDeque<(Format, ErrorReport)>,
     /// Datagrams that still find room; `None` is without bound. A message goes as a whole while there is any.
     pub room: Option<usize>,
     /// This port has no room at all.
@@ -49,12 +49,12 @@ pub struct Memory {
     pub errors: VecDeque<i32>,
     /// Datagrams of more bytes of UDP payload meet `EMSGSIZE`.
     pub largest: Option<usize>,
-    /// Messages of several datagrams are said to be taken.
-    pub takes_trains: bool,
+    /// Whether the underlay says that it takes messages of several datagrams.
+    pub takes_gso: bool,
     /// The error that all of them meet, by `errno`.
-    pub train_refusal: Option<i32>,
-    /// How often it was proved that they are not taken.
-    pub proofs: usize,
+    pub gso_refusal: Option<i32>,
+    /// How often the worker noted that the offload failed.
+    pub offload_failures: usize,
     /// The outer source port of the first transmit socket for VXLAN, the others follow; without it all leaves from the
     /// port that it goes to.
     pub first_port: Option<u16>,
@@ -75,24 +75,24 @@ impl Memory {
             public,
             to_worker: VecDeque::new(),
             sent: VecDeque::new(),
-            failures: VecDeque::new(),
+            error_reports: VecDeque::new(),
             room: None,
             full: None,
             errors: VecDeque::new(),
             largest: None,
-            takes_trains: true,
-            train_refusal: None,
-            proofs: 0,
+            takes_gso: true,
+            gso_refusal: None,
+            offload_failures: 0,
             first_port: None,
         }
     }
 
     /// Why `message` is not taken.
-    fn refusal(&mut self, exit: Exit, message: &Outgoing<'_>) -> Option<io::Error> {
+    fn refusal(&mut self, slot: TxSlot, message: &Outgoing<'_>) -> Option<io::Error> {
         if let Some(errno) = self.errors.pop_front() {
             return Some(io::Error::from_raw_os_error(errno));
         }
-        if self.room == Some(0) || self.full == Some(exit.port) {
+        if self.room == Some(0) || self.full == Some(slot.port) {
             return Some(io::ErrorKind::WouldBlock.into());
         }
         let length = || message.pieces.clone().map(|piece| piece.len()).sum();
@@ -100,12 +100,12 @@ impl Memory {
         if self.largest.is_some_and(|largest| length > largest) {
             return Some(io::Error::from_raw_os_error(libc::EMSGSIZE));
         }
-        let train = self.train_refusal.filter(|_| message.segment.is_some());
-        train.map(io::Error::from_raw_os_error)
+        let batch = self.gso_refusal.filter(|_| message.segment.is_some());
+        batch.map(io::Error::from_raw_os_error)
     }
 
     /// What the wire sees of `message`: as many datagrams as it is cut into.
-    fn take(&mut self, from: SocketAddr, exit: Exit, message: Outgoing<'_>) {
+    fn take(&mut self, from: SocketAddr, slot: TxSlot, message: Outgoing<'_>) {
         let payload: Vec<u8> = message.pieces.flat_map(|piece| piece.to_vec()).collect();
         let size = message.segment.map_or(usize::MAX, usize::from);
         // A datagram without payload is one all the same.
@@ -115,7 +115,7 @@ impl Memory {
             Datagram {
                 from,
                 to: message.to,
-                format: exit.port.format,
+                format: slot.port.format,
                 ecn: message.ecn,
                 segment: None,
                 payload: payload
@@ -164,47 +164,48 @@ impl Underlay for Memory {
 
     fn send<'a>(
         &mut self,
-        exit: Exit,
+        slot: TxSlot,
         messages: impl Iterator<Item = Outgoing<'a>>,
     ) -> io::Result<usize> {
-        let Some(address) = self.public.of(exit.port.family) else {
+        let Some(address) = self.public.of(slot.port.family) else {
             return Err(io::ErrorKind::AddrNotAvailable.into());
         };
         let mut count = 0;
         for message in messages {
-            if let Some(error) = self.refusal(exit, &message) {
+            if let Some(error) = self.refusal(slot, &message) {
                 return if count == 0 { Err(error) } else { Ok(count) };
             }
-            let lane = |first| first + exit.lane as u16;
+            let lane = |first| first + slot.lane as u16;
             let own = self.first_port.map(lane);
-            let port = own.filter(|_| exit.port.format == Format::Vxlan);
+            let port = own.filter(|_| slot.port.format == Format::Vxlan);
             let source = SocketAddr::new(address, port.unwrap_or(message.to.port()));
-            self.take(source, exit, message);
+            self.take(source, slot, message);
             count += 1;
         }
         Ok(count)
     }
 
-    fn takes_trains(&mut self, _exit: Exit, _now: Now) -> bool {
-        self.takes_trains
+    fn takes_gso(&mut self, _slot: TxSlot, _now: Now) -> bool {
+        self.takes_gso
     }
 
-    fn proved(&mut self, _exit: Exit, _now: Now) {
-        self.proofs += 1;
+    fn offload_failed(&mut self, _slot: TxSlot, _now: Now) {
+        self.offload_failures += 1;
     }
 
-    fn failure(&mut self, port: Port) -> Option<Failure> {
-        let here =
-            |(format, failure): &(Format, Failure)| Port::towards(failure.to.ip(), *format) == port;
-        let place = self.failures.iter().position(here)?;
-        self.failures.remove(place).map(|(_, failure)| failure)
+    fn error_report(&mut self, port: Port) -> Option<ErrorReport> {
+        let here = |(format, failure): &(Format, ErrorReport)| {
+            Port::towards(failure.to.ip(), *format) == port
+        };
+        let place = self.error_reports.iter().position(here)?;
+        self.error_reports.remove(place).map(|(_, failure)| failure)
     }
 
     fn descriptor(&self, _port: Port) -> Option<RawFd> {
         None
     }
 
-    fn exit_descriptor(&self, _exit: Exit) -> Option<RawFd> {
+    fn tx_descriptor(&self, _slot: TxSlot) -> Option<RawFd> {
         None
     }
 }

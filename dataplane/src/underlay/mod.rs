@@ -13,7 +13,7 @@ use crate::now::Now;
 pub mod memory;
 pub mod socket;
 
-/// One of the ports of a node's underlay: what is spoken on it, over which IP version.
+/// One of the ports of a node's underlay: the wire format on it, and the IP version below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Port {
     /// The wire format.
@@ -36,12 +36,12 @@ impl Port {
         Port { format, family }
     }
 
-    /// The port through which datagrams of `format` go to `address`, and by which they come from there.
+    /// The port for datagrams of `format` to and from `address`.
     pub const fn towards(address: IpAddr, format: Format) -> Port {
         Port::new(format, Family::of(address))
     }
 
-    /// Its place in [`Port::ALL`].
+    /// Its index in [`Port::ALL`].
     pub const fn index(self) -> usize {
         match (self.format, self.family) {
             (Format::Vxlan, Family::V4) => 0,
@@ -52,35 +52,35 @@ impl Port {
     }
 }
 
-/// Where a datagram leaves: a port, and which of its transmit sockets.
+/// A transmit slot: a port, and the number of one of its transmit sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Exit {
+pub struct TxSlot {
     /// The port.
     pub port: Port,
     /// The transmit socket, below [`TRANSMIT_SOCKETS`]; the `udp` format has only number 0, the port itself.
     pub lane: usize,
 }
 
-impl Exit {
+impl TxSlot {
     /// How many there can be.
     pub const COUNT: usize = Port::ALL.len() * TRANSMIT_SOCKETS;
 
-    /// The exit of a flow, by its hash. flannel sends all of `udp` from one port.
-    pub const fn of_flow(port: Port, hash: u32) -> Exit {
+    /// The transmit slot of a flow, by its hash. flannel sends all of `udp` from one port.
+    pub(crate) const fn of_flow(port: Port, hash: u32) -> TxSlot {
         let lane = match port.format {
             Format::Udp => 0,
             Format::Vxlan => hash as usize % TRANSMIT_SOCKETS,
         };
-        Exit { port, lane }
+        TxSlot { port, lane }
     }
 
-    /// Every exit, in the order of [`Exit::index`].
-    pub fn all() -> impl Iterator<Item = Exit> {
-        let lanes = |port| (0..TRANSMIT_SOCKETS).map(move |lane| Exit { port, lane });
+    /// Every slot, in the order of [`TxSlot::index`].
+    pub fn all() -> impl Iterator<Item = TxSlot> {
+        let lanes = |port| (0..TRANSMIT_SOCKETS).map(move |lane| TxSlot { port, lane });
         Port::ALL.into_iter().flat_map(lanes)
     }
 
-    /// Its place among all.
+    /// Its index in [`TxSlot::all`].
     pub const fn index(self) -> usize {
         self.port.index() * TRANSMIT_SOCKETS + self.lane
     }
@@ -94,42 +94,42 @@ pub trait Underlay {
     /// `WouldBlock` when nothing is queued, or there is no such port. Any other error belongs to an earlier send.
     fn receive(&mut self, port: Port, batch: &mut InboundBatch) -> io::Result<Received>;
 
-    /// Sends messages through one exit in order until one is refused, and returns how many went. A message goes as a
-    /// whole or not at all.
+    /// Sends messages through one slot in order until one is refused, and returns how many were sent. A message is sent
+    /// as a whole or not at all.
     ///
     /// # Errors
     /// Only if the first was refused: `WouldBlock` or `ENOBUFS` when there is no room, `AddrNotAvailable` when there is
     /// no such port, else the kernel's reason, which may belong to an earlier send. `EINVAL`, `EIO` and `EMSGSIZE` for a
-    /// message of several datagrams may be about their going as one.
+    /// message of several datagrams may be due to `UDP_SEGMENT`.
     fn send<'a>(
         &mut self,
-        exit: Exit,
+        slot: TxSlot,
         messages: impl Iterator<Item = Outgoing<'a>>,
     ) -> io::Result<usize>;
 
     /// Whether [`Underlay::send`] takes messages of several datagrams at present. Asked once a batch: an offload that
     /// was given up is tried again after its time.
-    fn takes_trains(&mut self, _exit: Exit, _now: Now) -> bool {
+    fn takes_gso(&mut self, _slot: TxSlot, _now: Now) -> bool {
         false
     }
 
-    /// A message of several datagrams was refused, and each of them was then taken alone: proof that the offload, not
-    /// the datagrams, was at fault.
-    fn proved(&mut self, _exit: Exit, _now: Now) {}
+    /// Notes that a message of several datagrams was refused, and each of them was then taken alone: the offload, not the
+    /// datagrams, was at fault.
+    fn offload_failed(&mut self, _slot: TxSlot, _now: Now) {}
 
     /// How often an offload was given up.
     fn given_up(&self) -> u64 {
         0
     }
 
-    /// The next report about a datagram that we sent through any exit of `port` earlier, if there is one.
-    fn failure(&mut self, port: Port) -> Option<Failure>;
+    /// The next report about a datagram that we sent through any slot of `port` earlier, if there is one.
+    fn error_report(&mut self, port: Port) -> Option<ErrorReport>;
 
     /// The descriptor that `port` receives on, if there is one.
     fn descriptor(&self, port: Port) -> Option<RawFd>;
 
-    /// The descriptor that becomes writable when `exit` takes more, if there is one.
-    fn exit_descriptor(&self, exit: Exit) -> Option<RawFd>;
+    /// The descriptor that becomes writable when `slot` takes more, if there is one.
+    fn tx_descriptor(&self, slot: TxSlot) -> Option<RawFd>;
 }
 
 /// What was received at once.
@@ -137,8 +137,8 @@ pub trait Underlay {
 pub struct Received {
     /// Buffers of the batch that were filled, at least one.
     pub buffers: usize,
-    /// Fewer than were asked for, so these were all that there were, and whatever comes later is announced. Only the
-    /// underlay knows how many it asked for: it need not be the whole batch.
+    /// The kernel returned fewer than were asked for: the queue is empty, and the poll announces later datagrams. The
+    /// underlay may ask for fewer than the whole batch.
     pub emptied: bool,
 }
 
@@ -157,10 +157,10 @@ pub struct Outgoing<'a> {
 
 /// A report about a datagram that we sent: from our own kernel, or from a router by ICMP.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub struct ErrorReport {
     /// Where it was sent to.
     pub to: SocketAddr,
-    /// Our own kernel says so, no router: then there is no quote to judge by.
+    /// The report comes from our own kernel, not from a router; then there is no quote to check.
     pub local: bool,
     /// `errno` of the report; `EMSGSIZE` carries a path MTU.
     pub errno: i32,
@@ -172,7 +172,7 @@ pub struct Failure {
     pub quoted: usize,
 }
 
-impl Failure {
+impl ErrorReport {
     /// The bytes of the datagram that came back.
     pub fn quoted(&self) -> &[u8] {
         self.quote.get(..self.quoted.min(QUOTE)).unwrap_or_default()
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_port_has_its_place() {
+    fn every_port_has_its_index() {
         for (place, port) in Port::ALL.into_iter().enumerate() {
             assert_eq!(port.index(), place);
         }

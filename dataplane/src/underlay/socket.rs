@@ -2,54 +2,54 @@
 //!
 //! Theory of operation: flannel sends all of `udp` from its one port, so that port's socket does both. VXLAN wants the
 //! outer source port to vary with the flow, so it leaves through transmit sockets with ports of their own, which never
-//! receive. Each socket may send several datagrams as one message until the kernel proves that it does not take them
+//! receive. Each socket may send several datagrams as one message until the kernel refuses such messages
 //! ([`crate::probation`]).
 //!
 //! Where a node has several workers, each has a socket for every port, and those of one port are a group
-//! (`SO_REUSEPORT`): the kernel gives all datagrams from one outer address and port to one of them, to which
-//! [`mod@spread`] tells. The first is bound for itself alone, which fails if anybody holds the port; only then is it
-//! opened to others, which join it. So no other program can have been joined. Whoever comes later gets in only as the
-//! same user, in the same network namespace, and asking for it by the same option; a program of another user, or one
-//! that just binds the port, is refused. A single worker's socket is open to nobody. A group is complete before its
-//! first socket is read: one more would take its share of the flows away from the others.
+//! (`SO_REUSEPORT`): the kernel gives all datagrams from one outer address and port to one of them, which
+//! [`mod@reuseport`] selects. The first is bound alone, which fails if another process holds the port; only then the
+//! others join it. So the group has no socket of another program. A program can join later only as the same user, in the
+//! same network namespace, and with the same option; the kernel refuses a program of another user, or one that just
+//! binds the port. No socket can join a single worker's. A group is complete before its first socket is read: a socket
+//! that joins later would take flows from the others.
 
 mod bind;
 mod error;
 mod options;
+mod reuseport;
 mod spec;
-mod spread;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use socket2::Socket;
 
-use super::{Exit, Failure, Outgoing, Port, Received, Underlay};
+use super::{ErrorReport, Outgoing, Port, Received, TxSlot, Underlay};
 use crate::batch::InboundBatch;
 use crate::limits::{INBOUND_BUFFERS, INBOUND_BYTES, TRANSMIT_SOCKETS};
 use crate::now::Now;
 use crate::probation::Probation;
-use crate::sys::outbox::Outbox;
-use crate::sys::{mmsg, sockopt};
+use crate::sys::sendmmsg::SendBuffers;
+use crate::sys::{recvmmsg, sockopt};
 
-pub use bind::{bind, join, share, transmit};
+pub use bind::{bind, bind_in_group, bind_transmit, set_group_open};
 pub use error::UnderlayError;
-use options::{knows_trains, prepare, receive_nothing};
+use options::{prepare, receive_nothing, supports_gso};
+pub use reuseport::select_by_source_port;
 pub use spec::SocketSpec;
-pub use spread::spread;
 
 /// The sockets of one worker.
 pub struct Sockets {
     /// By [`Port::index`].
     receive: [Option<Socket>; Port::ALL.len()],
-    /// By [`Exit::index`]; where there is none, that of lane 0 sends, or else the port's own.
-    transmit: [Option<Socket>; Exit::COUNT],
-    /// Whether each exit sends several datagrams as one message, by [`Exit::index`].
-    trains: [Probation; Exit::COUNT],
-    /// The kernel knows of such messages at all.
-    knows_trains: bool,
+    /// By [`TxSlot::index`]; without one, the socket of lane 0 sends, or else the port's own.
+    transmit: [Option<Socket>; TxSlot::COUNT],
+    /// Whether each slot sends several datagrams as one message, by [`TxSlot::index`].
+    batches: [Probation; TxSlot::COUNT],
+    /// The kernel supports `UDP_SEGMENT`.
+    supports_gso: bool,
     given_up: u64,
-    outbox: Outbox,
+    outbox: SendBuffers,
     /// Buffers that the next receive call fills at most.
     buffers: usize,
 }
@@ -75,21 +75,21 @@ impl Sockets {
         let mut sockets = Sockets {
             receive: Default::default(),
             transmit: Default::default(),
-            trains: Default::default(),
-            knows_trains: true,
+            batches: Default::default(),
+            supports_gso: true,
             given_up: 0,
-            outbox: Outbox::new(),
+            outbox: SendBuffers::new(),
             buffers: INBOUND_BUFFERS,
         };
         for (descriptor, spec) in bound {
             let socket = prepare(descriptor, &spec)?;
-            sockets.knows_trains &= knows_trains(&socket);
+            sockets.supports_gso &= supports_gso(&socket);
             let port = spec.underlay_port();
             let place = match spec.lane {
                 None => sockets.receive.get_mut(port.index()),
                 Some(lane) => {
                     receive_nothing(&socket).map_err(|e| UnderlayError::Kernel(spec, e))?;
-                    sockets.transmit.get_mut(Exit { port, lane }.index())
+                    sockets.transmit.get_mut(TxSlot { port, lane }.index())
                 }
             };
             if let Some(place) = place {
@@ -109,8 +109,8 @@ impl Sockets {
         self.receive.get(port.index())?.as_ref()
     }
 
-    fn sending(&self, exit: Exit) -> Option<&Socket> {
-        sending(&self.receive, &self.transmit, exit)
+    fn sending(&self, slot: TxSlot) -> Option<&Socket> {
+        sending(&self.receive, &self.transmit, slot)
     }
 }
 
@@ -119,7 +119,7 @@ impl Underlay for Sockets {
         let socket = self.socket(port).ok_or(io::ErrorKind::WouldBlock)?;
         let most = self.buffers.min(batch.frames.len());
         let frames = batch.frames.get_mut(..most).unwrap_or_default();
-        let count = mmsg::receive(socket, frames, &mut batch.metas)?;
+        let count = recvmmsg::receive(socket, frames, &mut batch.metas)?;
         let bytes = batch.metas.iter().take(count).map(|meta| meta.len).sum();
         self.buffers = buffers_for(count, bytes);
         Ok(Received {
@@ -130,43 +130,43 @@ impl Underlay for Sockets {
 
     fn send<'a>(
         &mut self,
-        exit: Exit,
+        slot: TxSlot,
         messages: impl Iterator<Item = Outgoing<'a>>,
     ) -> io::Result<usize> {
         let Sockets {
             receive,
             transmit,
-            trains,
+            batches,
             outbox,
             ..
         } = self;
-        let socket = sending(receive, transmit, exit).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let mut train = None;
+        let socket = sending(receive, transmit, slot).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let mut batch = None;
         let count = outbox.send(
             socket,
             messages.enumerate().map(|(place, message)| {
-                if message.segment.is_some() && train.is_none() {
-                    train = Some(place);
+                if message.segment.is_some() && batch.is_none() {
+                    batch = Some(place);
                 }
                 message
             }),
         )?;
-        if train.is_some_and(|place| place < count)
-            && let Some(standing) = trains.get_mut(exit.index())
+        if batch.is_some_and(|place| place < count)
+            && let Some(probation) = batches.get_mut(slot.index())
         {
-            standing.took();
+            probation.note_success();
         }
         Ok(count)
     }
 
-    fn takes_trains(&mut self, exit: Exit, now: Now) -> bool {
-        let standing = self.trains.get_mut(exit.index());
-        self.knows_trains && standing.is_some_and(|standing| standing.in_use(now))
+    fn takes_gso(&mut self, slot: TxSlot, now: Now) -> bool {
+        let probation = self.batches.get_mut(slot.index());
+        self.supports_gso && probation.is_some_and(|probation| probation.in_use(now))
     }
 
-    fn proved(&mut self, exit: Exit, now: Now) {
-        let standing = self.trains.get_mut(exit.index());
-        if standing.is_some_and(|standing| standing.prove(now)) {
+    fn offload_failed(&mut self, slot: TxSlot, now: Now) {
+        let probation = self.batches.get_mut(slot.index());
+        if probation.is_some_and(|probation| probation.note_failure(now)) {
             self.given_up += 1;
         }
     }
@@ -175,33 +175,33 @@ impl Underlay for Sockets {
         self.given_up
     }
 
-    fn failure(&mut self, port: Port) -> Option<Failure> {
-        let lanes = (0..TRANSMIT_SOCKETS).map(|lane| Exit { port, lane }.index());
+    fn error_report(&mut self, port: Port) -> Option<ErrorReport> {
+        let lanes = (0..TRANSMIT_SOCKETS).map(|lane| TxSlot { port, lane }.index());
         let transmit = lanes.filter_map(|index| self.transmit.get(index)?.as_ref());
         let mut sockets = self.socket(port).into_iter().chain(transmit);
-        sockets.find_map(|socket| mmsg::failure(socket).ok())
+        sockets.find_map(|socket| recvmmsg::error_report(socket).ok())
     }
 
     fn descriptor(&self, port: Port) -> Option<RawFd> {
         Some(self.socket(port)?.as_fd().as_raw_fd())
     }
 
-    fn exit_descriptor(&self, exit: Exit) -> Option<RawFd> {
-        Some(self.sending(exit)?.as_fd().as_raw_fd())
+    fn tx_descriptor(&self, slot: TxSlot) -> Option<RawFd> {
+        Some(self.sending(slot)?.as_fd().as_raw_fd())
     }
 }
 
-/// The socket that sends for an exit. Flows of a lane without one share that of lane 0, so their outer port is still that
+/// The socket that sends for a slot. Flows of a lane without one share that of lane 0, so their outer port is still that
 /// of a transmit socket.
 fn sending<'a>(
     receive: &'a [Option<Socket>],
     transmit: &'a [Option<Socket>],
-    exit: Exit,
+    slot: TxSlot,
 ) -> Option<&'a Socket> {
-    let Exit { port, lane: _ } = exit;
-    let of = |exit: Exit| transmit.get(exit.index())?.as_ref();
-    let first = || of(Exit { port, lane: 0 });
-    of(exit)
+    let TxSlot { port, lane: _ } = slot;
+    let of = |slot: TxSlot| transmit.get(slot.index())?.as_ref();
+    let first = || of(TxSlot { port, lane: 0 });
+    of(slot)
         .or_else(first)
         .or_else(|| receive.get(port.index())?.as_ref())
 }

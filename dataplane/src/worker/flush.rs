@@ -1,32 +1,32 @@
-//! The last stage outbound: what waits goes to the underlay, exit by exit, in order.
+//! The last stage outbound: sends the datagrams that wait, transmit socket by transmit socket, in order.
 //!
-//! A send can fail for five reasons, told apart here. The socket is full: the tail is held. The error belongs to an
-//! earlier datagram, perhaps to another peer (an ICMP error that came back, or that somebody forged): its report waits
-//! in the error queue, and the send is repeated once the queue is read. The message is a train that the kernel does not
-//! take as one: its datagrams go one by one, which either meets the next reason, with the kernel's word on one datagram,
-//! or proves that the offload was at fault. The datagram is too large: its packet is walked again, now that the path MTU
-//! is known. Anything else is the kernel's word on this datagram, and it is dropped.
+//! A send can fail for five reasons, which are handled here. The socket is full: the tail is held. The error belongs to
+//! an earlier datagram, perhaps to another peer (an ICMP error that came back, or a forged one): its report waits in the
+//! error queue, and the send is repeated once the queue is read. The message is a GSO batch that the kernel refuses as
+//! one message: its datagrams are sent one by one, and either the kernel refuses one of them for one of the next two
+//! reasons, or the offload was at fault. The datagram is too large: its packet is walked again, now that the path MTU is
+//! known. Any other error concerns this datagram, and it is dropped.
 
 use std::io;
 
 use super::{Source, Worker};
 use crate::device::Device;
 use crate::drops::{Direction, DropReason};
-use crate::limits::{ERROR_ROUNDS, ERRORS, HOLD};
+use crate::limits::{ERROR_REPORTS, ERROR_ROUNDS, HOLD};
 use crate::mtu;
 use crate::now::Now;
 use crate::outbound::Outbound;
 use crate::snapshot::Snapshot;
-use crate::underlay::{Exit, Port, Underlay};
+use crate::underlay::{Port, TxSlot, Underlay};
 
 impl<D: Device, U: Underlay> Worker<D, U> {
-    /// Sends what waits. What the underlay does not take now stays, until it was held for too long.
+    /// Sends what waits. What the underlay does not take now is held, at most for [`HOLD`].
     pub(super) fn flush(&mut self, snapshot: &Snapshot, now: Now) {
-        let mut full = [false; Exit::COUNT];
-        // Each in turn; what is walked again may go elsewhere since, to one that had its turn.
-        while let Some(exit) = self.next_exit(&full) {
-            let taken = self.flush_exit(exit, snapshot, now);
-            if let Some(full) = full.get_mut(exit.index()) {
+        let mut full = [false; TxSlot::COUNT];
+        // A packet that is walked again may change to a slot that was already served, so search from the first each time.
+        while let Some(slot) = self.next_tx_slot(&full) {
+            let taken = self.flush_tx_slot(slot, snapshot, now);
+            if let Some(full) = full.get_mut(slot.index()) {
                 *full = !taken;
             }
         }
@@ -37,28 +37,28 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.tally.hold(Direction::Outbound, held);
     }
 
-    /// An exit that something waits for and that is not full.
-    fn next_exit(&self, full: &[bool; Exit::COUNT]) -> Option<Exit> {
+    /// A transmit slot whose queue is not empty and whose socket is not full.
+    fn next_tx_slot(&self, full: &[bool; TxSlot::COUNT]) -> Option<TxSlot> {
         let waiting = self.outbound.queues().iter().zip(full);
-        Exit::all()
+        TxSlot::all()
             .zip(waiting)
             .find(|(_, (queue, full))| !**full && !queue.waiting().is_empty())
-            .map(|(exit, _)| exit)
+            .map(|(slot, _)| slot)
     }
 
-    /// Returns whether all went or was dropped; otherwise the socket is full.
-    fn flush_exit(&mut self, exit: Exit, snapshot: &Snapshot, now: Now) -> bool {
-        if !self.underlay.takes_trains(exit, now)
-            && let Some(queue) = self.outbound.queue(exit)
+    /// Returns whether everything was sent or dropped; otherwise the socket is full.
+    fn flush_tx_slot(&mut self, slot: TxSlot, snapshot: &Snapshot, now: Now) -> bool {
+        if !self.underlay.takes_gso(slot, now)
+            && let Some(queue) = self.outbound.queue(slot)
         {
-            queue.take_apart();
+            queue.split_all();
         }
-        // Sends in a row that failed, and those of them that met another datagram's error.
+        // Failed sends in a row, and how many of them returned another datagram's error.
         let (mut failed, mut foreign) = (0, 0);
-        while self.waits(exit) {
-            let error = match self.underlay.send(exit, self.outbound.messages(exit)) {
+        while self.waits(slot) {
+            let error = match self.underlay.send(slot, self.outbound.messages(slot)) {
                 Ok(count) if count > 0 => {
-                    self.account(exit, count, snapshot, now);
+                    self.account(slot, count, snapshot, now);
                     (failed, foreign) = (0, 0);
                     continue;
                 }
@@ -66,33 +66,33 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                 Err(error) => error,
             };
             if is_full(&error) || foreign >= ERROR_ROUNDS {
-                if !self.is_held_for_long(exit, now) {
+                if !self.is_held_for_long(slot, now) {
                     return false;
                 }
-                self.drop_waiting(exit);
+                self.drop_waiting(slot);
                 continue;
             }
             failed += 1;
-            if self.failures(exit.port, snapshot, now) {
+            if self.read_error_reports(slot.port, snapshot, now) {
                 foreign += 1;
-            } else if self.part_train(exit, &error) {
+            } else if self.split_refused_batch(slot, &error) {
                 (failed, foreign) = (0, 0);
             } else if failed - foreign > 1 {
-                self.refuse_first(exit, &error, snapshot, now);
+                self.refuse_first(slot, &error, snapshot, now);
                 (failed, foreign) = (0, 0);
             }
         }
-        self.release(exit);
+        self.release(slot);
         true
     }
 
-    /// Reads reports of earlier datagrams and learns path MTUs from those that prove themselves. Returns whether one
-    /// came from the network: then the error just met need not be about the datagram just sent.
-    pub(super) fn failures(&mut self, port: Port, snapshot: &Snapshot, now: Now) -> bool {
+    /// Reads the error queue of `port` and learns path MTUs from reports that quote our headers. Returns whether a report
+    /// came from the network: then the send error may be about an earlier datagram.
+    pub(super) fn read_error_reports(&mut self, port: Port, snapshot: &Snapshot, now: Now) -> bool {
         let mut foreign = false;
-        for _ in 0..ERRORS {
-            let Some(failure) = self.underlay.failure(port) else {
-                self.ready.set(Source::Reports(port), false);
+        for _ in 0..ERROR_REPORTS {
+            let Some(failure) = self.underlay.error_report(port) else {
+                self.ready.set(Source::ErrorQueue(port), false);
                 break;
             };
             foreign |= !failure.local;
@@ -101,55 +101,55 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         foreign
     }
 
-    fn waits(&mut self, exit: Exit) -> bool {
+    fn waits(&mut self, slot: TxSlot) -> bool {
         self.outbound
-            .queue(exit)
+            .queue(slot)
             .is_some_and(|queue| queue.front().is_some())
     }
 
-    fn account(&mut self, exit: Exit, messages: usize, snapshot: &Snapshot, now: Now) {
-        self.reports.sent(exit.port, now);
-        for sent in (0..messages).map_while(|_| self.outbound.went(exit)) {
+    fn account(&mut self, slot: TxSlot, messages: usize, snapshot: &Snapshot, now: Now) {
+        self.error_reports.sent(slot.port, now);
+        for sent in (0..messages).map_while(|_| self.outbound.mark_sent(slot)) {
             self.tally.send(sent.count);
             if let Some((_, peer)) = snapshot.peers.by_source(sent.to.ip()) {
                 peer.count_sent(sent.count, sent.bytes);
             }
-            if sent.proof {
-                self.underlay.proved(exit, now);
+            if sent.gso_failed {
+                self.underlay.offload_failed(slot, now);
             }
         }
-        self.release(exit);
+        self.release(slot);
     }
 
-    /// The socket takes something, or nothing waits for it.
-    fn release(&mut self, exit: Exit) {
-        if let Some(queue) = self.outbound.queue(exit) {
+    /// Ends the hold: the socket took something, or its queue is empty.
+    fn release(&mut self, slot: TxSlot) {
+        if let Some(queue) = self.outbound.queue(slot) {
             queue.held_since = None;
         }
     }
 
-    /// Has the datagrams of the first train go one by one, if it was refused for a reason that may lie in its being one.
-    /// A path that became too small is such a reason, but says nothing against the offload.
-    fn part_train(&mut self, exit: Exit, error: &io::Error) -> bool {
-        let suspect = match error.raw_os_error() {
+    /// Has the datagrams of the front GSO batch sent one by one, if the error may be due to the batch being one message.
+    /// `EMSGSIZE` may be, but it says nothing against the offload.
+    fn split_refused_batch(&mut self, slot: TxSlot, error: &io::Error) -> bool {
+        let gso_suspect = match error.raw_os_error() {
             Some(libc::EINVAL | libc::EIO) => true,
             Some(libc::EMSGSIZE) => false,
             _ => return false,
         };
-        let Some(train) = self.outbound.queue(exit).and_then(|queue| queue.front()) else {
+        let Some(batch) = self.outbound.queue(slot).and_then(|queue| queue.front()) else {
             return false;
         };
-        let is_train = train.count > 1 && !train.apart;
+        let is_train = batch.count > 1 && !batch.one_by_one;
         if is_train {
-            train.apart = true;
-            train.suspect = suspect;
+            batch.one_by_one = true;
+            batch.gso_suspect = gso_suspect;
         }
         is_train
     }
 
-    /// The first waiting datagram was refused twice, on its own account.
-    fn refuse_first(&mut self, exit: Exit, error: &io::Error, snapshot: &Snapshot, now: Now) {
-        let Some(first) = self.outbound.take_first(exit) else {
+    /// Drops or walks again the first waiting datagram, which the kernel refused twice.
+    fn refuse_first(&mut self, slot: TxSlot, error: &io::Error, snapshot: &Snapshot, now: Now) {
+        let Some(first) = self.outbound.take_first(slot) else {
             return;
         };
         if error.raw_os_error() != Some(libc::EMSGSIZE) {
@@ -160,31 +160,31 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             device,
             tally,
             outbound,
-            answers,
+            icmp_errors,
             ..
         } = self;
-        outbound.in_front(exit, |batch| {
+        outbound.in_front(slot, |batch| {
             let mut stages = Outbound {
                 snapshot,
                 batch,
                 device,
-                answers,
+                icmp_errors,
                 tally,
                 now,
-                recent: None,
+                cached: None,
             };
-            stages.again(&first);
+            stages.retry(&first);
         });
     }
 
-    fn is_held_for_long(&mut self, exit: Exit, now: Now) -> bool {
-        let queue = self.outbound.queue(exit);
+    fn is_held_for_long(&mut self, slot: TxSlot, now: Now) -> bool {
+        let queue = self.outbound.queue(slot);
         queue.is_none_or(|queue| now.since(*queue.held_since.get_or_insert(now)) >= HOLD)
     }
 
-    /// Drops what waits for the socket that stayed full; what waits for others has sockets of its own.
-    fn drop_waiting(&mut self, exit: Exit) {
-        let dropped = self.outbound.queue(exit).map_or(0, |queue| queue.discard());
+    /// Drops what waits for a socket that stayed full. Other sockets are not affected.
+    fn drop_waiting(&mut self, slot: TxSlot) {
+        let dropped = self.outbound.queue(slot).map_or(0, |queue| queue.discard());
         self.tally.drop(
             Direction::Outbound,
             DropReason::UnderlayFull,

@@ -3,15 +3,15 @@
 use super::steered::is_steered;
 use crate::underlay::Port;
 
-/// Something that a worker reads from.
+/// A source that a worker reads from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The device queue.
     Device,
     /// A port of the underlay.
     Port(Port),
-    /// What the kernel reports of datagrams that a port sent.
-    Reports(Port),
+    /// The error queue of a port: the kernel's reports about datagrams that it sent.
+    ErrorQueue(Port),
 }
 
 /// Sources that may have something to read.
@@ -20,8 +20,8 @@ pub(super) struct Ready {
     pub(super) device: bool,
     /// By [`Port::index`].
     pub(super) ports: [bool; Port::ALL.len()],
-    /// Likewise, of the ports' error queues.
-    pub(super) reports: [bool; Port::ALL.len()],
+    /// The ports' error queues, by [`Port::index`].
+    pub(super) error_queues: [bool; Port::ALL.len()],
 }
 
 impl Ready {
@@ -29,7 +29,7 @@ impl Ready {
         match source {
             Source::Device => self.device,
             Source::Port(port) => self.ports.get(port.index()) == Some(&true),
-            Source::Reports(port) => self.reports.get(port.index()) == Some(&true),
+            Source::ErrorQueue(port) => self.error_queues.get(port.index()) == Some(&true),
         }
     }
 
@@ -37,17 +37,17 @@ impl Ready {
         let place = match source {
             Source::Device => Some(&mut self.device),
             Source::Port(port) => self.ports.get_mut(port.index()),
-            Source::Reports(port) => self.reports.get_mut(port.index()),
+            Source::ErrorQueue(port) => self.error_queues.get_mut(port.index()),
         };
         if let Some(place) = place {
             *place = ready;
         }
     }
 
-    /// Those whose flows are steered do not count while the worker waits for others.
+    /// Whether any port or error queue is ready. A steered port does not count while the worker waits for others (`wait`).
     pub(super) fn is_any_port(&self, wait: bool) -> bool {
         let mut ports = Port::ALL.into_iter().zip(self.ports);
         ports.any(|(port, ready)| ready && !(wait && is_steered(port)))
-            || self.reports.contains(&true)
+            || self.error_queues.contains(&true)
     }
 }

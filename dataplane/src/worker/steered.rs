@@ -2,26 +2,26 @@
 
 use encap::Format;
 
-use super::{Worker, stairs};
+use super::{Worker, inbound_stages};
 use crate::device::Device;
 use crate::drops::{Direction, DropReason};
-use crate::inbound::{Frames, wire_packets};
+use crate::inbound::{Frames, count_wire_packets};
 use crate::limits::TICK;
 use crate::now::Now;
 use crate::snapshot::Snapshot;
-use crate::steer::{Loan, Part, Sorted, SteeredBatch, Steering, sort};
+use crate::steer::{Assigned, Borrowed, SteeredBatch, SteeredDatagram, Steering, sort};
 use crate::underlay::{Port, Underlay};
 
 impl<D: Device, U: Underlay> Worker<D, U> {
-    /// Makes this one of several workers that take over flows from each other.
+    /// Makes this one of several workers that hand flows to each other.
     #[must_use]
-    pub fn steered_by(mut self, steering: Steering) -> Worker<D, U> {
+    pub fn with_steering(mut self, steering: Steering) -> Worker<D, U> {
         self.steering = Some(Box::new(steering));
         self
     }
 
-    /// Says that the worker is about to block, and returns whether it may: other workers that have something for it wake
-    /// it from now on. To be asked after a step, and followed by [`Worker::awake`].
+    /// Announces that the worker is about to block, and returns whether it may: from now on other workers wake it. Call
+    /// it after a step, and [`Worker::mark_awake`] after the block.
     pub fn may_sleep(&self) -> bool {
         let reads = Port::ALL
             .iter()
@@ -30,38 +30,38 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         steering.is_none_or(|steering| steering.may_sleep(reads))
     }
 
-    /// The worker blocks no more.
-    pub fn awake(&self) {
+    /// The worker no longer blocks.
+    pub fn mark_awake(&self) {
         if let Some(steering) = &self.steering {
-            steering.awake();
+            steering.mark_awake();
         }
     }
 
-    /// Until when at most nothing is to be received for others: all buffers for it are with them, or some of them have no
-    /// room for more, and that not for long yet.
+    /// The time until which nothing is received for others, because they have borrowed all batches or an inbox is full.
+    /// `None` if the worker may receive.
     pub(super) fn waits_for_others(&mut self, now: Now) -> Option<Now> {
         let steering = self.steering.as_mut()?;
-        let end = steering.patience(now);
-        // A buffer that comes home at the last moment must not find the worker asleep for longer than its patience.
+        let end = steering.full_inbox_deadline(now);
+        // If a batch is returned at the last moment, the worker must not sleep past this.
         end.or_else(|| steering.is_starved().then(|| now.after(TICK)))
     }
 
-    /// Whether others have something for this worker.
+    /// Whether shares from other workers wait.
     pub(crate) fn has_shares(&self) -> bool {
         let steering = self.steering.as_ref();
         steering.is_some_and(|steering| steering.has_shares())
     }
 
-    /// Delivers what others have received for this worker: the next share of each.
+    /// Delivers the next share that each other worker has received for this one.
     pub(super) fn take_shares(&mut self, snapshot: &Snapshot, now: Now) {
         let Some(steering) = self.steering.take() else {
             return;
         };
         for sender in 0..steering.workers() {
-            let Some(loan) = steering.share_from(sender) else {
+            let Some(borrowed) = steering.share_from(sender) else {
                 continue;
             };
-            if let Some(batch) = loan.batch() {
+            if let Some(batch) = borrowed.batch() {
                 let share = batch.shares.of(steering.index());
                 self.tally.take_over(share.len());
                 let bytes = share.iter().map(|part| part.range().len()).sum();
@@ -98,7 +98,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         let Some(count) = self.receive_batch(port, Some(received), snapshot, now) else {
             return;
         };
-        let Sorted {
+        let Assigned {
             datagrams,
             lost,
             bytes,
@@ -111,7 +111,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             |share| self.tally.hand_over(share.len()),
             |batch, share| self.refuse(batch, share, snapshot),
         );
-        if let Some(batch) = kept.as_ref().and_then(Loan::batch) {
+        if let Some(batch) = kept.as_ref().and_then(Borrowed::batch) {
             let share = batch.shares.of(own);
             self.tally.receive(Direction::Inbound, share.len());
             self.walk(batch, share, snapshot, now);
@@ -119,7 +119,13 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     }
 
     /// Walks a share, each datagram of which was counted as one received packet, into the device.
-    fn walk(&mut self, batch: &SteeredBatch, share: &[Part], snapshot: &Snapshot, now: Now) {
+    fn walk(
+        &mut self,
+        batch: &SteeredBatch,
+        share: &[SteeredDatagram],
+        snapshot: &Snapshot,
+        now: Now,
+    ) {
         let Worker {
             device,
             tally,
@@ -128,18 +134,18 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             ..
         } = self;
         let frames = Frames::Shared(&batch.received.frames);
-        let mut stairs = stairs(device, frames, (coalescer, refused), tally, snapshot, now);
+        let mut stages = inbound_stages(device, frames, (coalescer, refused), tally, snapshot, now);
         for part in share {
             if let Some(meta) = batch.meta(part.frame) {
-                stairs.part(part, meta);
+                stages.steered_datagram(part, meta);
             }
         }
-        stairs.delivery.flush();
-        self.device_lost |= stairs.delivery.writer.device_lost;
+        stages.delivery.flush();
+        self.device_lost |= stages.delivery.writer.device_lost;
     }
 
-    /// A share whose owner has no room for it ends here.
-    fn refuse(&self, batch: &SteeredBatch, share: &[Part], snapshot: &Snapshot) {
+    /// Drops a share whose owner's inbox is full.
+    fn refuse(&self, batch: &SteeredBatch, share: &[SteeredDatagram], snapshot: &Snapshot) {
         for part in share {
             let Some(meta) = batch.meta(part.frame) else {
                 continue;
@@ -147,7 +153,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             let frame = batch.received.frames.get(usize::from(part.frame));
             let datagram = frame.and_then(|frame| frame.get(part.range()));
             let datagram = datagram.unwrap_or_default();
-            let packets = wire_packets(datagram, part.inner_segment(), snapshot.device_mtu);
+            let packets = count_wire_packets(datagram, part.inner_segment(), snapshot.device_mtu);
             if let Some((_, peer)) = snapshot.peers.by_source(meta.source.ip()) {
                 peer.count_refused(packets);
             }

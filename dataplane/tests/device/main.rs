@@ -15,7 +15,7 @@
     unreachable_pub
 )]
 
-mod gathered;
+mod coalesced;
 mod offloads;
 mod packets;
 mod queues;

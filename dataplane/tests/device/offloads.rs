@@ -4,8 +4,8 @@ use std::sync::Mutex;
 
 use dataplane::device::plain::{self, Plain};
 use dataplane::device::tun::{self, Tun};
-use dataplane::device::{Device, Kind, Offload, Offloads};
-use dataplane::faults::{self, Fault};
+use dataplane::device::{Device, GsoType, Offload, Offloads};
+use dataplane::faults::{self, InjectedFault};
 use dataplane::limits::PROBATION;
 use dataplane::now::Now;
 
@@ -125,9 +125,9 @@ fn a_finished_packet_crosses_as_it_is() {
     }
 }
 
-/// A kernel that refuses super-packets: three proofs, and each kind of offload goes on its own and comes back.
+/// A kernel that refuses super-packets: three failures, and each kind of offload goes on its own and comes back.
 #[test]
-fn an_offload_goes_on_proof_and_comes_back() {
+fn an_offload_is_given_up_after_failures_and_tried_again() {
     let _faults = FAULTS.lock();
     let space = forwarding();
     let mut a = fast(&space, "ta");
@@ -136,9 +136,9 @@ fn an_offload_goes_on_proof_and_comes_back() {
     let [source, _] = addresses(1, 5);
     let [destination, _] = addresses(2, 6);
     let packet = tcp(source, destination, 14_000, 1400);
-    faults::set(Fault::GsoWrites, true);
-    for proof in 0..3 {
-        assert!(a.offloads(Now(proof)).tcp, "proof {proof}");
+    faults::set(InjectedFault::GsoWrites, true);
+    for failure in 0..3 {
+        assert!(a.offloads(Now(failure)).tcp, "failure {failure}");
         let refused = write(&mut a, &packet, 2).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc_einval()));
         for bytes in cut(&packet) {
@@ -148,9 +148,9 @@ fn an_offload_goes_on_proof_and_comes_back() {
             };
             write(&mut a, &whole, 1).unwrap();
         }
-        a.proved(packet.offload, Now(proof));
+        a.offload_failed(packet.offload, Now(failure));
     }
-    faults::set(Fault::GsoWrites, false);
+    faults::set(InjectedFault::GsoWrites, false);
     assert_eq!(
         a.offloads(Now(3)),
         Offloads {
@@ -165,7 +165,7 @@ fn an_offload_goes_on_proof_and_comes_back() {
     let later = Now(2).after(PROBATION);
     assert!(!a.offloads(Now(later.0 - 1)).tcp);
     assert!(a.offloads(later).tcp);
-    assert_eq!(packet.offload.cut.map(|cut| cut.kind), Some(Kind::Tcp4));
+    assert_eq!(packet.offload.cut.map(|cut| cut.kind), Some(GsoType::Tcp4));
 }
 
 fn libc_einval() -> i32 {

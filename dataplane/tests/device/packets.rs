@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use dataplane::device::{Cut, Kind, Offload, Unfinished};
+use dataplane::device::{Cut, GsoType, Offload, Unfinished};
 use encap::checksum;
 use encap::inner::Inner;
 use encap::segment;
@@ -48,9 +48,9 @@ pub fn tcp(source: IpAddr, destination: IpAddr, length: usize, size: u16) -> Sup
         .write_to_vec(&mut bytes, &pattern(length))
         .unwrap();
     let kind = if source.is_ipv4() {
-        Kind::Tcp4
+        GsoType::Tcp4
     } else {
-        Kind::Tcp6
+        GsoType::Tcp6
     };
     unfinished(bytes, kind, 32, size)
 }
@@ -62,7 +62,7 @@ pub fn udp(source: IpAddr, destination: IpAddr, length: usize, size: u16) -> Sup
         .udp(1000, 2000)
         .write_to_vec(&mut bytes, &pattern(length))
         .unwrap();
-    unfinished(bytes, Kind::Udp, 8, size)
+    unfinished(bytes, GsoType::Udp, 8, size)
 }
 
 /// `packet` with one hop less.
@@ -77,10 +77,10 @@ pub fn forwarded(mut packet: Vec<u8>) -> Vec<u8> {
     packet
 }
 
-fn unfinished(mut bytes: Vec<u8>, kind: Kind, transport: u16, size: u16) -> Super {
+fn unfinished(mut bytes: Vec<u8>, kind: GsoType, transport: u16, size: u16) -> Super {
     let inner = Inner::parse(&bytes).unwrap();
     let start = inner.transport;
-    let offset = if kind == Kind::Udp { 6 } else { 16 };
+    let offset = if kind == GsoType::Udp { 6 } else { 16 };
     let pseudo = checksum::pseudo(
         inner.source,
         inner.destination,

@@ -68,7 +68,7 @@ fn flow(port: u16, there: bool) -> Vec<u8> {
 
 /// Whichever writer a flow's other direction is written through, its queue stays the same; every packet is delivered.
 #[test]
-fn a_flow_keeps_its_queue_whoever_writes_its_other_direction() {
+fn a_flow_keeps_its_queue_whichever_worker_writes_its_other_direction() {
     let space = forwarding();
     let mut a = fast(&space, "ta");
     let mut b = several(&space, "tb", 4);
@@ -186,7 +186,7 @@ fn only_a_device_that_is_there_grows() {
     assert!(!left.contains("tb"), "{left}");
 }
 
-/// The kernel that lets nobody write through a detached queue gets one worker.
+/// On a kernel that refuses writes through a detached queue there is one worker.
 #[test]
 fn without_writers_there_is_one_queue() {
     // The fault is of the whole process: a process of its own.
@@ -207,7 +207,7 @@ fn without_writers_there_is_one_queue() {
 #[ignore = "run in a process of its own by without_writers_there_is_one_queue"]
 fn with_detached_writes_refused() {
     let space = forwarding();
-    dataplane::faults::set(dataplane::faults::Fault::DetachedWrites, true);
+    dataplane::faults::set(dataplane::faults::InjectedFault::DetachedWrites, true);
     let Opened {
         queues, writers, ..
     } = space.inside(|| tun::open("ta", 3)).unwrap();
@@ -216,7 +216,7 @@ fn with_detached_writes_refused() {
     assert!(details.contains(" numqueues 1 "), "{details}");
 }
 
-/// The first queue is opened for itself alone: whoever else holds a device of that name is named, not joined.
+/// The first queue is opened for itself alone: if another process holds a device of that name, the error names it.
 #[test]
 fn a_device_that_exists_is_not_joined() {
     let space = forwarding();
@@ -252,7 +252,7 @@ fn a_device_outlives_its_first_owner_with_all_that_is_queued() {
     offer_flows(&mut a);
     let places_before = places(&mut first);
     drop(first);
-    // Nobody reads now; the super-packets were offered under the old owner's offloads.
+    // No process reads now; the super-packets were offered under the old owner's offloads.
     let [near, _] = addresses(1, 5);
     let [far, _] = addresses(2, 6);
     let packet = tcp(near, far, 30_000, 1400);

@@ -1,5 +1,5 @@
 //! Everything changes while traffic flows: who the peers are, where they live, how they are spoken to, what the kernel
-//! takes; and strangers, peers and pods send noise. The law holds at every rest, and afterwards the traffic arrives.
+//! takes; and strangers, peers and pods send random traffic. The law holds at every rest, and afterwards the traffic arrives.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use dataplane::drops::DropReason;
 use dataplane::families::PublicAddresses;
 use encap::Format;
 
-use crate::noise;
+use crate::random_traffic;
 use crate::world::network::Faults;
-use crate::world::plan::{PODS, Plan, dual, v4};
+use crate::world::plan::{ClusterPlan, PODS, dual, v4};
 use crate::world::{Seed, World};
 
 #[test]
@@ -51,7 +51,7 @@ fn a_format_switch_loses_nothing() {
         for _ in 0..40 {
             world.pass(Duration::from_micros(random.u64(..3_000)));
             let node = random.usize(..world.nodes.len());
-            world.nodes[node].tell(|spec| {
+            world.nodes[node].configure(|spec| {
                 let peer = random.usize(..spec.peers.len());
                 let format = &mut spec.peers[peer].format;
                 *format = if *format == Format::Udp {
@@ -79,10 +79,10 @@ fn connections_survive_a_peer_that_leaves_and_moves() {
     let mut world = busy_world(Faults::NONE, 0xe000);
     world.pass(Duration::from_millis(2));
     let removed = world.nodes[0].spec.peers.remove(0);
-    world.nodes[0].tell(|_| {});
+    world.nodes[0].configure(|_| {});
     world.pass(Duration::from_secs(3));
     assert!(world.nodes[0].totals().outbound.dropped() > 0);
-    world.nodes[0].tell(|spec| spec.peers.insert(0, removed));
+    world.nodes[0].configure(|spec| spec.peers.insert(0, removed));
     world.pass(Duration::from_millis(2));
     move_node(&mut world, 1, v4(201));
     world.complete_transfers(LIMIT);
@@ -112,19 +112,19 @@ impl Chaos {
         }
     }
 
-    /// One change, or some noise.
+    /// One change, or some random traffic.
     fn act(&mut self) {
         let index = self.random.usize(..self.world.nodes.len());
         let random = &mut self.random;
         let node = &mut self.world.nodes[index];
         match random.u8(..13) {
-            0 => node.tell(|spec| {
+            0 => node.configure(|spec| {
                 if !spec.peers.is_empty() {
                     spec.peers.remove(random.usize(..spec.peers.len()));
                 }
             }),
             1 => self.heal_tables(),
-            2 => node.tell(|spec| {
+            2 => node.configure(|spec| {
                 for peer in &mut spec.peers {
                     peer.format = random.choice([Format::Udp, Format::Vxlan]).unwrap();
                 }
@@ -162,10 +162,10 @@ impl Chaos {
                 let faults = faults(random);
                 self.world.network.become_like(faults);
             }
-            9 => noise::report(node, random),
-            10 => noise::from_strangers(node, random),
-            11 => noise::from_peers(node, random),
-            _ => noise::from_pods(node, index as u8 + 1, random),
+            9 => random_traffic::report(node, random),
+            10 => random_traffic::from_strangers(node, random),
+            11 => random_traffic::from_peers(node, random),
+            _ => random_traffic::from_pods(node, index as u8 + 1, random),
         }
     }
 
@@ -194,7 +194,7 @@ impl Chaos {
         })
     }
 
-    /// Everybody knows everybody again, where they live now.
+    /// Every node is a peer of every other again, at its present addresses.
     fn heal_tables(&mut self) {
         let nodes = self.world.nodes.len() as u8;
         let addresses: Vec<_> = self
@@ -204,8 +204,8 @@ impl Chaos {
             .map(|n| n.spec.node.public)
             .collect();
         for (i, node) in (1..).zip(&mut self.world.nodes) {
-            let whole = Plan::new(nodes, Format::Vxlan).spec(i);
-            node.tell(|spec| {
+            let whole = ClusterPlan::new(nodes, Format::Vxlan).spec(i);
+            node.configure(|spec| {
                 spec.peers = whole.peers;
                 for (peer, j) in spec.peers.iter_mut().zip((1..=nodes).filter(|j| *j != i)) {
                     peer.public = addresses[usize::from(j - 1)];
@@ -228,13 +228,13 @@ impl Chaos {
 /// Three or four nodes with a connection between every two neighbours.
 fn busy_world(faults: Faults, seed: u64) -> World {
     let nodes = 3 + (seed % 2) as u8;
-    let mut plan = Plan::new(nodes, Format::Vxlan);
+    let mut plan = ClusterPlan::new(nodes, Format::Vxlan);
     if seed & 2 != 0 {
         plan = plan.over(dual);
     }
     let mut world = World::new(&plan, faults, seed);
     for node in &mut world.nodes {
-        node.tell(|spec| {
+        node.configure(|spec| {
             spec.node.ipv6_over_udp = true;
             // Who gets an IPv6 address later carries whole packets over it too.
             spec.node.underlay_mtu = 1_520;
@@ -252,12 +252,12 @@ fn busy_world(faults: Faults, seed: u64) -> World {
     world
 }
 
-/// Node number `index` gets other addresses on the underlay, and all that know it are told.
+/// Node number `index` gets other addresses on the underlay, and so does its entry at all its peers.
 fn move_node(world: &mut World, index: usize, new: PublicAddresses) {
     let old = world.nodes[index].spec.node.public;
     assert_ne!(new, old);
     for (i, node) in world.nodes.iter_mut().enumerate() {
-        node.tell(|spec| {
+        node.configure(|spec| {
             if i == index {
                 spec.node.public = new;
                 spec.node.addresses = new.iter().collect();
@@ -285,7 +285,7 @@ fn faults(random: &mut fastrand::Rng) -> Faults {
         corruption: some(0.1),
         truncation: some(0.1),
         congestion: some(0.1),
-        trains: some(1.0) > 0.0,
+        gro: some(1.0) > 0.0,
     }
 }
 

@@ -8,7 +8,7 @@ use smoltcp::socket::udp;
 use smoltcp::wire::{IpAddress, IpEndpoint};
 
 use crate::world::network::Faults;
-use crate::world::plan::{PODS, Plan, dual, v4, v6};
+use crate::world::plan::{ClusterPlan, PODS, dual, v4, v6};
 use crate::world::{Seed, World};
 
 #[test]
@@ -103,10 +103,10 @@ fn congestion_marks() {
 }
 
 #[test]
-fn trains() {
+fn gro() {
     run(
         Faults {
-            trains: true,
+            gro: true,
             ..Faults::NONE
         },
         2 * MIB,
@@ -124,7 +124,7 @@ fn everything_at_once() {
         corruption: 0.01,
         truncation: 0.01,
         congestion: 0.01,
-        trains: true,
+        gro: true,
     };
     run(faults, MIB, 0xa00..0xa10);
 }
@@ -132,18 +132,18 @@ fn everything_at_once() {
 /// A flow never reorders: where the network keeps the order, so does the dataplane, however its datagrams arrive.
 #[test]
 fn order() {
-    for trains in [false, true] {
-        let plan = Plan {
+    for gro in [false, true] {
+        let plan = ClusterPlan {
             formats: vec![
                 vec![Format::Udp, Format::Vxlan],
                 vec![Format::Udp, Format::Vxlan],
             ],
-            ..Plan::new(2, Format::Udp)
+            ..ClusterPlan::new(2, Format::Udp)
         };
         let mut world = World::new(
             &plan,
             Faults {
-                trains,
+                gro,
                 ..Faults::NONE
             },
             0,
@@ -174,7 +174,7 @@ fn order() {
             }
         }
         assert_eq!(world.audit(), [""; 0]);
-        assert_eq!(world.network.merged > NUMBERS as u64, trains);
+        assert_eq!(world.network.merged > NUMBERS as u64, gro);
     }
 }
 
@@ -197,7 +197,7 @@ fn run(faults: Faults, bytes: usize, seeds: std::ops::Range<u64>) {
     }
 }
 
-/// What people are shown of each peer adds up to what the worker counted.
+/// What `tartan` shows of each peer adds up to what the worker counted.
 fn peers_agree(world: &World) {
     for node in &world.nodes {
         let totals = node.totals();
@@ -213,7 +213,7 @@ fn peers_agree(world: &World) {
 fn cluster(faults: Faults, bytes: usize, seed: u64) -> World {
     let mut random = fastrand::Rng::with_seed(seed);
     let nodes = random.u8(2..=5);
-    let mut plan = Plan::new(nodes, Format::Vxlan);
+    let mut plan = ClusterPlan::new(nodes, Format::Vxlan);
     // Nodes of one family, of both, and a mixture of both kinds.
     let underlay = random.u8(..5);
     plan = plan.over(|i| match (underlay, i % 2) {
@@ -232,7 +232,7 @@ fn cluster(faults: Faults, bytes: usize, seed: u64) -> World {
     let mut world = World::new(&plan, faults, seed);
     let v6_everywhere = random.bool();
     for node in &mut world.nodes {
-        node.tell(|spec| spec.node.ipv6_over_udp = v6_everywhere);
+        node.configure(|spec| spec.node.ipv6_over_udp = v6_everywhere);
     }
     let flows = random.u8(1..=3);
     for _ in 0..flows {

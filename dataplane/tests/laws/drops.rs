@@ -162,7 +162,7 @@ fn reach(reason: DropReason) {
         );
         assert_eq!(sent, [], "{reason:?}");
         assert_eq!(totals.inbound.delivered, 0, "{reason:?}");
-        // Answers to the sender are all that may come back.
+        // ICMP errors to the sender are all that may come back.
         let answers = delivered
             .iter()
             .filter(|packet| matches!(packet[0], 0x45 if packet[9] == 1) || packet[6] == 58);

@@ -7,14 +7,14 @@ use dataplane::drops::DropReason;
 use dataplane::families::{PerFamily, PublicAddresses};
 use dataplane::limits::{HOLD, PATH_MTU_LIFE, QUOTE};
 use dataplane::now::Now;
-use dataplane::underlay::{Failure, Port};
+use dataplane::underlay::{ErrorReport, Port};
 use encap::{Family, Format, Mac};
 use libc::{ECONNREFUSED, EMSGSIZE};
 
 use crate::path_mtu::path_mtu_between;
 use crate::world::node::{Node, port};
 use crate::world::packets::{frame, udp, vxlan};
-use crate::world::plan::{Plan, dual, ip, mac, net, pod, pod6, v4, v6};
+use crate::world::plan::{ClusterPlan, dual, ip, mac, net, pod, pod6, v4, v6};
 
 #[test]
 fn each_family_rides_on_its_own() {
@@ -54,7 +54,7 @@ fn nodes_with_nothing_in_common_say_so() {
 fn each_family_has_its_own_mac() {
     let mut node = node(Format::Vxlan, dual(1), dual(2));
     let their_v6 = Mac([0x0a, 0, 0, 0, 0, 6]);
-    node.tell(|spec| spec.peers[0].vtep_mac.v6 = their_v6);
+    node.configure(|spec| spec.peers[0].vtep_mac.v6 = their_v6);
     for (packet, theirs) in [
         (udp(pod(1, 0), pod(2, 0), b"four"), mac(2)),
         (udp(pod6(1, 0), pod6(2, 0), b"six"), their_v6),
@@ -97,7 +97,7 @@ fn a_peer_is_known_by_both_addresses() {
 #[test]
 fn a_public_address_is_its_owners() {
     let mut node = node(Format::Vxlan, dual(1), dual(2));
-    node.tell(|spec| {
+    node.configure(|spec| {
         let mut other = spec.peers[0].clone();
         other.name = "node3".into();
         other.public = v4(3);
@@ -120,10 +120,12 @@ fn a_path_is_learned_for_the_address_that_it_leads_to() {
     learn(&mut node, report("192.0.2.2", 1_300), "192.0.2.2");
     assert_eq!(path_mtus(&mut node, Now(0)), [1_250, 1_330]);
     // Another IPv6 address is another path, the other one is what it was.
-    node.tell(|spec| spec.peers[0].public = PublicAddresses::Dual([192, 0, 2, 2].into(), V6_NINE));
+    node.configure(|spec| {
+        spec.peers[0].public = PublicAddresses::Dual([192, 0, 2, 2].into(), V6_NINE)
+    });
     assert_eq!(path_mtus(&mut node, Now(0)), [1_250, 1_450]);
     // Without it, both families go by the one that is left, and both are bound by its path.
-    node.tell(|spec| spec.peers[0].public = v4(2));
+    node.configure(|spec| spec.peers[0].public = v4(2));
     assert_eq!(path_mtus(&mut node, Now(0)), [1_250, 1_280]);
     assert_eq!(
         path_mtus(&mut node, Now(0).after(PATH_MTU_LIFE)),
@@ -189,16 +191,18 @@ fn a_port_that_is_not_there_refuses() {
     assert_eq!(node.audit(), [""; 0]);
 }
 
-/// What was counted about a peer goes on with either address, and is nobody's twice.
+/// The counts of a peer go on with either address, and are counted once.
 #[test]
 fn counts_go_on_with_either_address() {
     let mut node = node(Format::Vxlan, dual(1), dual(2));
     node.push(udp(pod(1, 0), pod(2, 0), b"out"));
     node.run(Now(0));
     let sent = |node: &Node| node.traffic().map(|t| t.sent_packets).collect::<Vec<_>>();
-    node.tell(|spec| spec.peers[0].public = PublicAddresses::Dual([192, 0, 2, 9].into(), V6_TWO));
+    node.configure(|spec| {
+        spec.peers[0].public = PublicAddresses::Dual([192, 0, 2, 9].into(), V6_TWO)
+    });
     assert_eq!(sent(&node), [1]);
-    node.tell(|spec| {
+    node.configure(|spec| {
         let mut other = spec.peers[0].clone();
         (other.name, other.subnets) = ("node3".into(), vec![]);
         other.public = PublicAddresses::V6(V6_TWO);
@@ -215,10 +219,10 @@ fn counts_go_on_with_the_name_of_a_node_that_moved() {
     node.push(udp(pod(1, 0), pod(2, 0), b"out"));
     node.run(Now(0));
     let sent = |node: &Node| node.traffic().map(|t| t.sent_packets).collect::<Vec<_>>();
-    node.tell(|spec| spec.peers[0].public = v4(9));
+    node.configure(|spec| spec.peers[0].public = v4(9));
     assert_eq!(sent(&node), [1]);
-    // Another node takes the name, a third the address: the address tells.
-    node.tell(|spec| {
+    // Another node takes the name, a third the address: the counts follow the address.
+    node.configure(|spec| {
         let mut other = spec.peers[0].clone();
         (other.name, other.subnets) = ("node3".into(), vec![]);
         spec.peers[0].public = v4(8);
@@ -248,7 +252,7 @@ fn ways(format: Format, ours: PublicAddresses, theirs: PublicAddresses) -> [Publ
 
 /// Node 1 at `ours`, with node 2 at `theirs`.
 fn node(format: Format, ours: PublicAddresses, theirs: PublicAddresses) -> Node {
-    let plan = Plan::new(2, format).over(|i| if i == 1 { ours } else { theirs });
+    let plan = ClusterPlan::new(2, format).over(|i| if i == 1 { ours } else { theirs });
     let mut spec = plan.spec(1);
     spec.node.ipv6_over_udp = true;
     spec.node.underlay_mtu = 1_520;
@@ -273,8 +277,8 @@ fn over(
 }
 
 /// A report of our own kernel about the path to `to`.
-fn report(to: &str, mtu: u32) -> Failure {
-    Failure {
+fn report(to: &str, mtu: u32) -> ErrorReport {
+    ErrorReport {
         to: SocketAddr::new(ip(to), 0),
         local: true,
         errno: EMSGSIZE,
@@ -285,16 +289,16 @@ fn report(to: &str, mtu: u32) -> Failure {
 }
 
 /// Has the node read a report at the port towards `to` while it sends something else there.
-fn learn(node: &mut Node, failure: Failure, to: &str) {
+fn learn(node: &mut Node, failure: ErrorReport, to: &str) {
     let underlay = node.worker.underlay_mut();
-    underlay.failures.push_back((Format::Vxlan, failure));
+    underlay.error_reports.push_back((Format::Vxlan, failure));
     underlay.errors.push_back(ECONNREFUSED);
     node.push(match ip(to) {
         IpAddr::V4(_) => udp(pod(1, 0), pod(2, 0), b"carrier"),
         IpAddr::V6(_) => udp(pod6(1, 0), pod6(2, 0), b"carrier"),
     });
     assert_eq!(node.run(Now(0)).0.len(), 1);
-    assert!(node.worker.underlay_mut().failures.is_empty());
+    assert!(node.worker.underlay_mut().error_reports.is_empty());
 }
 
 /// The largest inner packets of each family that go in one piece.

@@ -14,7 +14,7 @@ use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use pcap_file::pcap::PcapReader;
 
 use crate::world::node::Node;
-use crate::world::plan::{Plan, v4};
+use crate::world::plan::{ClusterPlan, v4};
 
 #[test]
 fn flannels_udp_format() {
@@ -75,9 +75,9 @@ fn replay(format: Format, file: &str) {
     }
 }
 
-/// What node `i` is told of the captured cluster. The captured nodes drew their MACs, so they are read off the wire.
+/// The spec of node `i` of the captured cluster. The captured nodes drew their MACs, so they are read off the wire.
 fn spec(i: u8, format: Format, wire: &[Datagram]) -> Spec {
-    let mut spec = Plan::new(2, format).spec(i);
+    let mut spec = ClusterPlan::new(2, format).spec(i);
     if format == Format::Vxlan {
         let ours = v4(i).first();
         let mac = |towards_us: bool| {

@@ -53,7 +53,7 @@ fn a_port_is_read_again_only_after_a_full_batch() {
 #[test]
 fn what_a_pod_was_allowed_takes_nothing_from_peers() {
     let mut node = node();
-    node.tell(|spec| spec.allowed_sources = vec![net("10.0.0.0/8"), net("fd00::/8")]);
+    node.configure(|spec| spec.allowed_sources = vec![net("10.0.0.0/8"), net("fd00::/8")]);
     let packets = [
         udp(pod(2, 0), pod(1, 0), b"four"),
         udp(pod6(2, 0), pod6(1, 0), b"six"),
@@ -96,7 +96,7 @@ fn an_unfinished_checksum_is_finished_in_the_udp_format_too() {
     assert_eq!(deliver(&mut node), [packet]);
 }
 
-/// The pod judges a single packet's checksum itself: it is neither repaired nor dropped.
+/// The pod checks a single packet's checksum itself: it is neither repaired nor dropped.
 #[test]
 fn a_wrong_or_absent_checksum_is_passed_on() {
     let mut wrong = tcp(pod(2, 0), pod(1, 0), b"data");
@@ -135,7 +135,7 @@ fn padding_is_cut_off() {
 
 /// Neighbours in a batch differ in one thing each: who sent them, from which pod, to which.
 #[test]
-fn every_datagram_of_a_batch_is_judged_by_itself() {
+fn every_datagram_of_a_batch_is_checked_by_itself() {
     let (ours, nobodys) = (pod(1, 0), ip("10.244.1.77"));
     let rows = [
         (2, pod(2, 0), ours, true),
@@ -214,7 +214,7 @@ fn the_udp_format_carries_no_congestion() {
 #[test]
 fn a_peers_own_sources_are_let_in() {
     let mut node = node();
-    node.tell(|spec| spec.peers[0].accept_sources.push(net("198.51.100.0/24")));
+    node.configure(|spec| spec.peers[0].accept_sources.push(net("198.51.100.0/24")));
     let sources = [
         "10.244.2.0",
         "10.244.2.1",
@@ -245,7 +245,7 @@ fn a_peers_further_addresses_are_let_in_where_listed() {
     };
     node.hand(from_elsewhere(), 1);
     assert_eq!(deliver(&mut node), [[0; 0]; 0]);
-    node.tell(|spec| spec.peers[0].underlay_sources.push(ip("203.0.113.5")));
+    node.configure(|spec| spec.peers[0].underlay_sources.push(ip("203.0.113.5")));
     node.hand(from_elsewhere(), 1);
     assert_eq!(deliver(&mut node), [packet]);
 }
@@ -253,13 +253,13 @@ fn a_peers_further_addresses_are_let_in_where_listed() {
 #[test]
 fn the_tunnel_address_is_ours_and_kernel_prefixes_are() {
     let mut node = node();
-    node.tell(|spec| spec.kernel_prefixes.push(net("10.244.1.64/26")));
+    node.configure(|spec| spec.kernel_prefixes.push(net("10.244.1.64/26")));
     let packets =
         ["10.244.1.0", "10.244.1.64", "10.244.1.126"].map(|to| udp(pod(2, 0), ip(to), b"in"));
     for packet in &packets {
         node.hand(vxlan(2, 1, packet), 1);
     }
-    // A prefix' broadcast address is nobody's.
+    // No pod has the broadcast address of a prefix.
     node.hand(vxlan(2, 1, &udp(pod(2, 0), ip("10.244.1.127"), b"in")), 1);
     assert_eq!(deliver(&mut node), packets);
 }
@@ -276,7 +276,7 @@ fn group_policy_bits_are_tolerated_where_the_cluster_says_so() {
     };
     node.hand(tagged(), 1);
     assert_eq!(deliver(&mut node), [[0; 0]; 0]);
-    node.tell(|spec| spec.node.gbp = true);
+    node.configure(|spec| spec.node.gbp = true);
     node.hand(tagged(), 1);
     assert_eq!(deliver(&mut node), [packet]);
 }
@@ -284,7 +284,7 @@ fn group_policy_bits_are_tolerated_where_the_cluster_says_so() {
 #[test]
 fn ipv6_in_the_udp_format_is_let_in_where_allowed() {
     let mut node = node();
-    node.tell(|spec| spec.node.ipv6_over_udp = true);
+    node.configure(|spec| spec.node.ipv6_over_udp = true);
     let packet = tcp(pod6(2, 0), pod6(1, 1), b"in");
     node.hand(plain(2, 1, &packet), 1);
     assert_eq!(deliver(&mut node), [packet]);
@@ -295,7 +295,7 @@ proptest! {
 
     /// Whatever a stranger sends, nothing of it gets in, and nothing is answered.
     #[test]
-    fn a_stranger_gets_nothing_in(
+    fn no_datagram_of_an_unknown_source_is_delivered(
         payloads in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 1..8),
         framed in any::<bool>(),
     ) {
@@ -330,7 +330,7 @@ fn one_damaged_bit_stays_one() {
             arrived += 1;
         }
     }
-    // At least the payload, the ports and the lengths of UDP are nobody's to judge but the pod's.
+    // At least the payload, the ports and the lengths of UDP are for the pod alone to check.
     assert!(arrived >= 48 * 8);
 }
 

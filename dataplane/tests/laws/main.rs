@@ -12,16 +12,16 @@
 
 mod chaos;
 mod cluster;
-mod departures;
+mod coalescing;
 mod drops;
 mod families;
-mod gathering;
 mod golden;
 mod inbound;
-mod noise;
 mod outbound;
+mod outbound_gso;
 mod path_mtu;
 mod path_reports;
+mod random_traffic;
 mod reasons;
 mod sabotage;
 mod steered;

@@ -1,13 +1,13 @@
-//! Pod → peer: what goes out is the pod's packet behind its headers, and who cannot be served is told.
+//! Pod → peer: the pod's packet leaves behind its headers, or its sender gets an ICMP error.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use dataplane::drops::DropReason;
-use dataplane::limits::{ERRORS, HOLD, ICMP_BURST, ICMP_EVERY, QUOTE};
+use dataplane::limits::{ERROR_REPORTS, HOLD, ICMP_BURST, ICMP_EVERY, QUOTE};
 use dataplane::now::Now;
 use dataplane::underlay::memory::{Datagram, Memory};
-use dataplane::underlay::{Failure, Port};
+use dataplane::underlay::{ErrorReport, Port};
 use encap::{Ecn, Family, Format};
 use libc::{ECONNREFUSED, ENETUNREACH, ENOBUFS, EPERM};
 use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, Ipv4Packet, Ipv6Packet};
@@ -52,7 +52,7 @@ fn the_peers_format_is_spoken_byte_for_byte() {
 
 /// Neighbours in a batch differ in one thing each: from which pod, and to which.
 #[test]
-fn every_packet_of_a_batch_is_judged_by_itself() {
+fn every_packet_of_a_batch_is_checked_by_itself() {
     let (ours, spoofed, nowhere) = (pod(1, 0), ip("10.244.1.77"), ip("10.244.77.1"));
     let rows = [
         (ours, pod(2, 0), Some("192.0.2.2")),
@@ -67,7 +67,7 @@ fn every_packet_of_a_batch_is_judged_by_itself() {
     for (source, destination, _) in rows {
         node.push(udp(source, destination, b"one"));
     }
-    // Whoever cannot be served is told, and that is another test's.
+    // ICMP errors to senders are the subject of another test.
     let (sent, _) = node.run(Now(0));
     let mut to: Vec<_> = sent.iter().map(|datagram| datagram.to.ip()).collect();
     to.sort();
@@ -115,7 +115,7 @@ fn packets_keep_their_order_across_formats_and_batches() {
 }
 
 #[test]
-fn without_a_route_the_sender_is_told() {
+fn without_a_route_the_sender_gets_an_icmp_error() {
     let mut node = node();
     let offender = udp(pod(1, 0), pod(77, 0), &pattern(900));
     let offender6 = udp(pod6(1, 0), ip("fd00:10:244:77::2"), &pattern(1_300));
@@ -134,7 +134,7 @@ fn without_a_route_the_sender_is_told() {
 
 /// RFC 1122 section 3.2.2: no error about an error, a later fragment, or a packet to many.
 #[test]
-fn what_must_not_be_answered_is_not() {
+fn no_icmp_error_where_rfc_1122_forbids_it() {
     let mut node = node();
     let to_nobody = udp(pod(1, 0), pod(77, 0), &pattern(64));
     let mut later = to_nobody.clone();
@@ -153,9 +153,9 @@ fn what_must_not_be_answered_is_not() {
     assert_eq!(node.audit(), [""; 0]);
 }
 
-/// Every packet is dropped and counted; the answers are bounded, per source.
+/// Every packet is dropped and counted; the ICMP errors are limited per source.
 #[test]
-fn answers_are_bounded_per_source() {
+fn icmp_errors_are_limited_per_source() {
     let mut node = node();
     let burst = ICMP_BURST as usize;
     let late = Now(0).after(Duration::from_secs(1));
@@ -184,7 +184,7 @@ fn a_full_underlay_loses_nothing_within_the_hold() {
     let packets: Vec<_> = (0..100u8)
         .map(|n| udp(pod(1, 0), pod(3, 0), &[n]))
         .collect();
-    node.worker.underlay_mut().takes_trains = false;
+    node.worker.underlay_mut().takes_gso = false;
     node.give_room(Some(10));
     packets.iter().for_each(|packet| node.push(packet.clone()));
     let mut arrived = sent(&mut node, Now(0));
@@ -234,7 +234,7 @@ fn a_full_underlay_drops_what_is_too_old_and_goes_on() {
 #[test]
 fn a_drain_sends_what_is_held_and_reads_nothing() {
     let mut node = node();
-    node.worker.underlay_mut().takes_trains = false;
+    node.worker.underlay_mut().takes_gso = false;
     node.give_room(Some(0));
     (0..3u8).for_each(|n| node.push(udp(pod(1, 0), pod(3, 0), &[n])));
     node.turn(Now(0));
@@ -255,7 +255,7 @@ fn a_drain_sends_what_is_held_and_reads_nothing() {
 fn what_is_held_leaves_through_the_sockets_of_a_new_address() {
     let mut node = node();
     let packets: Vec<_> = (0..5u8).map(|n| udp(pod(1, 0), pod(3, 0), &[n])).collect();
-    node.worker.underlay_mut().takes_trains = false;
+    node.worker.underlay_mut().takes_gso = false;
     node.give_room(Some(2));
     packets.iter().for_each(|packet| node.push(packet.clone()));
     let mut all = sent(&mut node, Now(0));
@@ -265,7 +265,7 @@ fn what_is_held_leaves_through_the_sockets_of_a_new_address() {
     let waiting = udp(pod(3, 0), pod(1, 0), b"waits");
     moved.to_worker.push_back(plain(3, 1, &waiting));
     node.outside.handed += 1;
-    let old = node.worker.reseat(moved);
+    let old = node.worker.rebind(moved);
     assert_eq!((old.public, old.sent.len()), (node.spec.node.public, 0));
     let (more, delivered) = node.run(Now(1));
     assert_eq!(delivered, [waiting]);
@@ -385,7 +385,7 @@ fn a_batch_of_large_packets_on_a_narrow_path_loses_nothing() {
     assert_eq!(node.audit(), [""; 0]);
 }
 
-/// ICMP errors about datagrams to somebody else, real or forged, cost a healthy peer nothing.
+/// ICMP errors about datagrams to another peer, real or forged, cost a healthy peer nothing.
 #[test]
 fn errors_of_other_datagrams_lose_nothing() {
     for foreign in [1, 3, 7, 20] {
@@ -394,8 +394,8 @@ fn errors_of_other_datagrams_lose_nothing() {
             let underlay = node.worker.underlay_mut();
             underlay.errors.push_back(ECONNREFUSED);
             underlay
-                .failures
-                .extend((0..ERRORS).map(|_| cannot_reach("192.0.2.77")));
+                .error_reports
+                .extend((0..ERROR_REPORTS).map(|_| cannot_reach("192.0.2.77")));
         }
         for _ in 0..5 {
             node.push(udp(pod(1, 0), pod(2, 0), b"out"));
@@ -415,8 +415,8 @@ fn errors_of_other_datagrams_lose_nothing() {
 }
 
 /// A router's word that `host` cannot be reached.
-fn cannot_reach(host: &str) -> (Format, Failure) {
-    let failure = Failure {
+fn cannot_reach(host: &str) -> (Format, ErrorReport) {
+    let failure = ErrorReport {
         to: SocketAddr::new(ip(host), 8472),
         local: false,
         errno: ECONNREFUSED,

@@ -1,4 +1,4 @@
-//! Path MTU is per peer and ours: learned when the kernel refuses a datagram, told to the sender or met by fragments,
+//! Path MTU is per peer and ours: learned when the kernel refuses a datagram, reported to the sender by ICMP or met by fragments,
 //! believed for ten minutes.
 
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +9,7 @@ use dataplane::limits::QUOTE;
 use dataplane::limits::{OUTBOUND_BYTES, PATH_MTU_LIFE};
 use dataplane::now::Now;
 use dataplane::spec::Spec;
-use dataplane::underlay::Failure;
+use dataplane::underlay::ErrorReport;
 use dataplane::underlay::memory::Datagram;
 use encap::Format;
 use etherparse::Ipv4Header;
@@ -22,7 +22,7 @@ use crate::world::packets::{checksums_hold, dont_fragment, pattern, udp};
 use crate::world::plan::{ip, pod, pod6};
 
 #[test]
-fn our_kernel_refuses_and_the_sender_is_told() {
+fn our_kernel_refuses_and_the_sender_gets_an_icmp_error() {
     for (peer, format, overhead) in [(2, Format::Vxlan, 50), (3, Format::Udp, 28)] {
         let mut node = node();
         let packet = dont_fragment(udp(pod(1, 0), pod(peer, 0), &pattern(1_400)));
@@ -31,7 +31,7 @@ fn our_kernel_refuses_and_the_sender_is_told() {
         let (sent, answers) = node.run(Now(0));
         assert_eq!(sent, []);
         assert_eq!(frag_needed(&answers), (1_400 - overhead, &packet[..548]));
-        // From now on nobody asks the kernel: no error is waiting, and the answer is the same.
+        // From now on the kernel is not asked: no error is waiting, and the ICMP error is the same.
         node.push(packet.clone());
         let (sent, answers) = node.run(Now(0));
         assert_eq!(sent, []);
@@ -46,7 +46,7 @@ fn our_kernel_refuses_and_the_sender_is_told() {
 }
 
 #[test]
-fn ipv6_senders_are_told_packet_too_big() {
+fn ipv6_senders_get_packet_too_big() {
     let mut node = node();
     let packet = udp(pod6(1, 0), pod6(2, 0), &pattern(1_390));
     refuse(&mut node, report(2, Format::Vxlan, 1_400));
@@ -92,7 +92,7 @@ fn without_df_the_inner_packet_is_fragmented() {
 #[test]
 fn fragments_keep_their_packets_place() {
     let mut node = node();
-    // Once as a train, twice alone.
+    // Once as a GSO batch, twice alone.
     refuse(&mut node, report(2, Format::Vxlan, 700));
     node.worker.underlay_mut().errors.push_back(EMSGSIZE);
     let large = udp(pod(1, 0), pod(2, 0), &pattern(1_400));
@@ -129,13 +129,15 @@ fn a_burst_of_large_packets_loses_nothing() {
 #[test]
 fn the_fragments_of_a_whole_batch_find_their_place() {
     let mut node = node();
-    node.tell(|spec| spec.node.underlay_mtu = 65_535);
+    node.configure(|spec| spec.node.underlay_mtu = 65_535);
     let packet = udp(pod(1, 0), pod(2, 0), &pattern(65_400));
     // The budget of bytes lets in no more of these.
     let count = OUTBOUND_BYTES.div_ceil(packet.len());
     (0..count).for_each(|_| node.push(packet.clone()));
     let underlay = node.worker.underlay_mut();
-    underlay.failures.push_back(report(2, Format::Vxlan, 626));
+    underlay
+        .error_reports
+        .push_back(report(2, Format::Vxlan, 626));
     let mut sent = Vec::new();
     let each = 65_408usize.div_ceil(552);
     for _ in 0..count {
@@ -187,12 +189,12 @@ fn it_is_the_peers_alone_and_outlives_a_snapshot() {
     learn(&mut node, report(2, Format::Vxlan, 1_000), Now(0));
     assert_eq!(path_mtu(&mut node, 3, Now(0)), 1_472);
     // Another peer comes before it, and it is spoken to in the other format.
-    node.tell(|spec| {
+    node.configure(|spec| {
         spec.peers.reverse();
         spec.peers[1].format = Format::Udp;
     });
     assert_eq!(path_mtu(&mut node, 2, Now(0)), 972);
-    node.tell(|spec| spec.peers[1].public = ip("192.0.2.9").into());
+    node.configure(|spec| spec.peers[1].public = ip("192.0.2.9").into());
     assert_eq!(path_mtu(&mut node, 2, Now(0)), 1_472);
 }
 
@@ -206,9 +208,9 @@ fn what_was_learned_starts_anew_when_our_own_end_changes() {
     for change in changes {
         let mut node = node();
         learn(&mut node, report(2, Format::Vxlan, 1_000), Now(0));
-        node.tell(|spec| spec.node.addresses.push(ip("192.0.2.98")));
+        node.configure(|spec| spec.node.addresses.push(ip("192.0.2.98")));
         assert_eq!(path_mtu(&mut node, 2, Now(0)), 950);
-        node.tell(change);
+        node.configure(change);
         assert!(path_mtu(&mut node, 2, Now(0)) >= 1_450);
     }
 }
@@ -227,7 +229,7 @@ fn no_report_makes_packets_smaller_than_every_host_must_take() {
     }
 }
 
-/// A path narrower than that: what our kernel refuses is dropped, and who may not be cut is told the least.
+/// A path narrower than that: what our kernel refuses is dropped, and the sender of a DF packet gets the least MTU.
 #[test]
 fn a_path_too_narrow_for_the_least_packets() {
     let least = dont_fragment(udp(pod(1, 0), pod(2, 0), &pattern(548)));
@@ -253,7 +255,7 @@ fn a_path_too_narrow_for_the_least_packets() {
     assert_eq!(node.audit(), [""; 0]);
 }
 
-/// IPv6 packets of 1,280 bytes are to be carried everywhere (RFC 8200 section 5); nobody needs to make smaller ones.
+/// IPv6 packets of 1,280 bytes are to be carried everywhere (RFC 8200 section 5); no sender needs to make smaller ones.
 #[test]
 fn a_path_too_narrow_for_the_least_ipv6_packets() {
     let mut node = node();
@@ -267,10 +269,10 @@ fn a_path_too_narrow_for_the_least_ipv6_packets() {
 }
 
 /// A report of our own kernel about a datagram to a peer.
-pub fn report(peer: u8, format: Format, mtu: u32) -> (Format, Failure) {
+pub fn report(peer: u8, format: Format, mtu: u32) -> (Format, ErrorReport) {
     // As Linux reports its own refusals on an unconnected IPv4 socket: without the port.
     let to = SocketAddr::new(ip(&format!("192.0.2.{peer}")), 0);
-    let failure = Failure {
+    let failure = ErrorReport {
         to,
         local: true,
         errno: EMSGSIZE,
@@ -282,22 +284,22 @@ pub fn report(peer: u8, format: Format, mtu: u32) -> (Format, Failure) {
 }
 
 /// The kernel refuses the next datagram, twice, and says why.
-fn refuse(node: &mut Node, report: (Format, Failure)) {
+fn refuse(node: &mut Node, report: (Format, ErrorReport)) {
     let underlay = node.worker.underlay_mut();
-    underlay.failures.push_back(report);
+    underlay.error_reports.push_back(report);
     underlay.errors.extend([EMSGSIZE; 2]);
 }
 
 /// Has the node read a report while it sends something else, which gets through.
-pub fn learn(node: &mut Node, report: (Format, Failure), now: Now) {
+pub fn learn(node: &mut Node, report: (Format, ErrorReport), now: Now) {
     let peer = if report.0 == Format::Vxlan { 2 } else { 3 };
     let underlay = node.worker.underlay_mut();
-    underlay.failures.push_back(report);
+    underlay.error_reports.push_back(report);
     underlay.errors.push_back(ECONNREFUSED);
     node.push(udp(pod(1, 0), pod(peer, 0), b"carrier"));
     let (sent, _) = node.run(now);
     assert_eq!(sent.len(), 1);
-    assert!(node.worker.underlay_mut().failures.is_empty());
+    assert!(node.worker.underlay_mut().error_reports.is_empty());
 }
 
 /// The largest inner packet that goes to pod 0 of a peer in one piece.

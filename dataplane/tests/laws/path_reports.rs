@@ -1,10 +1,10 @@
-//! Whom to believe about a path: a router that quotes our own headers towards a peer, and nobody else.
+//! Which reports about a path are believed: those that quote our own headers towards a peer, and no others.
 
 use std::net::SocketAddr;
 
-use dataplane::limits::{ERRORS, QUOTE, REPORTS};
+use dataplane::limits::{ERROR_QUEUE_CHECK, ERROR_REPORTS, QUOTE};
 use dataplane::now::Now;
-use dataplane::underlay::{Failure, Port};
+use dataplane::underlay::{ErrorReport, Port};
 use dataplane::worker::Source;
 use encap::{Family, Format};
 use libc::{ECONNREFUSED, EHOSTUNREACH, EMSGSIZE};
@@ -39,35 +39,35 @@ fn a_forged_report_changes_nothing() {
     let forged = [
         (
             "wrong port",
-            Failure {
+            ErrorReport {
                 to: SocketAddr::new(ip("192.0.2.2"), 9),
                 ..good()
             },
         ),
         (
             "other format's port",
-            Failure {
+            ErrorReport {
                 to: SocketAddr::new(ip("192.0.2.2"), 8285),
                 ..good()
             },
         ),
         (
             "unknown peer",
-            Failure {
+            ErrorReport {
                 to: SocketAddr::new(ip("192.0.2.99"), 8472),
                 ..good()
             },
         ),
         (
             "no quote",
-            Failure {
+            ErrorReport {
                 quoted: 0,
                 ..good()
             },
         ),
         (
             "short quote",
-            Failure {
+            ErrorReport {
                 quoted: 21,
                 ..good()
             },
@@ -79,14 +79,14 @@ fn a_forged_report_changes_nothing() {
         ),
         (
             "other error",
-            Failure {
+            ErrorReport {
                 errno: EHOSTUNREACH,
                 ..good()
             },
         ),
         (
             "other error",
-            Failure {
+            ErrorReport {
                 errno: ECONNREFUSED,
                 ..good()
             },
@@ -98,7 +98,7 @@ fn a_forged_report_changes_nothing() {
         assert_eq!(path_mtu(&mut node, 2, Now(0)), 1_450, "{lie}");
         assert_eq!(path_mtu(&mut node, 3, Now(0)), 1_472, "{lie}");
     }
-    // In the `udp` format the quote is the inner packet: to another peer's pod, to nobody's, or cut off.
+    // In the `udp` format the quote is the inner packet: to another peer's pod, to an address of no node, or cut off.
     let quotes = [
         udp(pod(1, 0), pod(2, 0), b""),
         udp(pod(1, 0), pod(77, 0), b""),
@@ -118,46 +118,48 @@ fn a_report_without_an_error_is_read() {
     let mut node = node();
     let ours = frame(mac(2), mac(1), &[0x45]);
     let (format, good) = quoting(2, Format::Vxlan, &ours);
-    let stranger = Failure {
+    let stranger = ErrorReport {
         to: SocketAddr::new(ip("192.0.2.99"), 8472),
         ..good.clone()
     };
     let underlay = node.worker.underlay_mut();
-    let strangers = (0..2 * ERRORS).map(|_| (format, stranger.clone()));
-    underlay.failures.extend(strangers.chain([(format, good)]));
+    let strangers = (0..2 * ERROR_REPORTS).map(|_| (format, stranger.clone()));
+    underlay
+        .error_reports
+        .extend(strangers.chain([(format, good)]));
     node.worker
-        .wake(Source::Reports(Port::new(format, Family::V4)));
+        .wake(Source::ErrorQueue(Port::new(format, Family::V4)));
     node.run(Now(0));
     assert_eq!(path_mtu(&mut node, 2, Now(0)), 950);
 }
 
-/// Nobody tells of a report that came to a socket that only sends.
+/// The poll does not announce a report that came to a socket that only sends.
 #[test]
-fn a_report_that_nobody_told_of_is_found() {
+fn a_report_without_an_event_is_read() {
     let mut node = node();
-    let sent = Now(0).after(REPORTS);
+    let sent = Now(0).after(ERROR_QUEUE_CHECK);
     assert_eq!(send_large(&mut node, sent), (1, 0));
     report_large(&mut node);
     // Not looked for at every packet, and before the packet that it matters to.
     assert_eq!(send_large(&mut node, sent), (1, 0));
-    assert_eq!(send_large(&mut node, sent.after(REPORTS)), (0, 1));
+    assert_eq!(send_large(&mut node, sent.after(ERROR_QUEUE_CHECK)), (0, 1));
     assert_eq!(path_mtu(&mut node, 2, sent), 950);
     assert_eq!(node.audit(), [""; 0]);
 }
 
 /// A report comes a round trip later, whatever the worker did since.
 #[test]
-fn a_report_that_comes_late_is_found() {
+fn a_late_report_is_read() {
     let mut node = node();
-    let sent = Now(0).after(REPORTS);
+    let sent = Now(0).after(ERROR_QUEUE_CHECK);
     assert_eq!(send_large(&mut node, sent), (1, 0));
     let round_trip = 50;
     for step in 1..=round_trip {
         node.hand(vxlan(2, 1, &udp(pod(2, 0), pod(1, 0), b"in")), 1);
-        assert_eq!(node.run(sent.after(REPORTS * step)).1.len(), 1);
+        assert_eq!(node.run(sent.after(ERROR_QUEUE_CHECK * step)).1.len(), 1);
     }
     report_large(&mut node);
-    let later = sent.after(REPORTS * (round_trip + 1));
+    let later = sent.after(ERROR_QUEUE_CHECK * (round_trip + 1));
     assert_eq!(send_large(&mut node, later), (0, 1));
     assert_eq!(path_mtu(&mut node, 2, later), 950);
     assert_eq!(node.audit(), [""; 0]);
@@ -170,16 +172,16 @@ fn send_large(node: &mut Node, now: Now) -> (usize, usize) {
     (sent.len(), answers.len())
 }
 
-/// A router's report waits that nobody tells of.
+/// A router's report waits without an event of the poll.
 fn report_large(node: &mut Node) {
     let report = quoting(2, Format::Vxlan, &frame(mac(2), mac(1), &[0x45]));
-    node.worker.underlay_mut().failures.push_back(report);
+    node.worker.underlay_mut().error_reports.push_back(report);
 }
 
 proptest! {
-    /// Whoever cannot quote our headers cannot change anything, whatever else is in the report.
+    /// A report that does not quote our headers changes nothing, whatever else is in it.
     #[test]
-    fn nobody_guesses_our_headers(
+    fn guessed_headers_are_refused(
         quote in proptest::collection::vec(any::<u8>(), 0..QUOTE),
         errno in prop_oneof![Just(EMSGSIZE), any::<i32>()],
         info in prop_oneof![68u32..1500, any::<u32>()],
@@ -189,14 +191,14 @@ proptest! {
         let mut node = node();
         let to = SocketAddr::new(ip(&format!("192.0.2.{peer}")), port);
         let mut failure = quoting(2, Format::Vxlan, &quote).1;
-        failure = Failure { to, errno, info, ..failure };
+        failure = ErrorReport { to, errno, info, ..failure };
         learn(&mut node, (Format::Vxlan, failure), Now(0));
         prop_assert_eq!(path_mtu(&mut node, 2, Now(0)), 1_450);
     }
 }
 
 /// A router's frag-needed with MTU 1000 that quotes the UDP payload `quote`.
-fn quoting(peer: u8, format: Format, quote: &[u8]) -> (Format, Failure) {
+fn quoting(peer: u8, format: Format, quote: &[u8]) -> (Format, ErrorReport) {
     let (format, mut failure) = report(peer, format, 1_000);
     failure.local = false;
     failure.to.set_port(port(format));

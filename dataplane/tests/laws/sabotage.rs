@@ -10,7 +10,7 @@ use crate::world::network::Faults;
 use crate::world::node::Node;
 use crate::world::oracle::{Outside, audit};
 use crate::world::packets::{udp, vxlan};
-use crate::world::plan::{PODS, Plan, pod};
+use crate::world::plan::{ClusterPlan, PODS, pod};
 use crate::world::{Seed, World};
 
 #[test]
@@ -23,7 +23,7 @@ fn no_counter_can_be_switched_off_unseen() {
         *counter = 0;
         assert!(
             !audit(&sabotaged, &outside).is_empty(),
-            "nobody misses {}",
+            "the oracle does not miss {}",
             term.name
         );
     }
@@ -39,7 +39,7 @@ fn no_counter_can_be_wrong_by_one_unseen() {
             *counter = wrong(*counter, 1);
             assert!(
                 !audit(&sabotaged, &outside).is_empty(),
-                "nobody misses one of {}",
+                "the oracle does not miss one of {}",
                 term.name
             );
         }
@@ -76,7 +76,7 @@ fn a_vanished_packet_is_missed_in_a_cluster() {
         corruption: 0.02,
         ..Faults::NONE
     };
-    let mut world = World::new(&Plan::new(3, Format::Vxlan), faults, 1);
+    let mut world = World::new(&ClusterPlan::new(3, Format::Vxlan), faults, 1);
     for i in 0..3 {
         let pod = |node: u8| usize::from(node % 3 * PODS);
         world.transfer(pod(i), pod(i + 1), false, 100_000);

@@ -1,8 +1,10 @@
-//! Several workers, and a peer whose flows all come to one of them: each flow has one owner, who delivers it whatever
+//! Several workers, and a peer whose flows all come to one of them: each flow has one owner, which delivers it whatever
 //! the others do.
 
 use dataplane::drops::DropReason;
-use dataplane::limits::{INBOUND_BUFFERS, INBOX, PATIENCE, STEERED_BATCHES, TICK, steered_batches};
+use dataplane::limits::{
+    FULL_INBOX_WAIT, INBOUND_BUFFERS, INBOX, STEERED_BATCHES, TICK, steered_batches,
+};
 use dataplane::now::Now;
 use dataplane::underlay::memory::{Datagram, member};
 use dataplane::worker::Next;
@@ -10,7 +12,7 @@ use encap::inner::Inner;
 
 use crate::world::node::Node;
 use crate::world::packets::{edit_v4, pattern, plain, tcp, udp, unfinished, vxlan};
-use crate::world::plan::{Plan, ip, pod};
+use crate::world::plan::{ClusterPlan, ip, pod};
 
 /// Which of `workers` workers delivers `packet` when it came in the `udp` format.
 pub fn owner(packet: &[u8], workers: usize) -> usize {
@@ -20,7 +22,7 @@ pub fn owner(packet: &[u8], workers: usize) -> usize {
 
 /// Node 1 of three, with `workers` workers.
 fn node(workers: usize) -> Node {
-    Node::with_workers(Plan::new(3, encap::Format::Udp).spec(1), workers)
+    Node::with_workers(ClusterPlan::new(3, encap::Format::Udp).spec(1), workers)
 }
 
 /// The worker that all datagrams of node 2 come to.
@@ -88,7 +90,7 @@ fn vxlan_stays_where_it_was_received() {
 
 /// One buffer with the datagrams of two flows by turns becomes one super-packet at each owner.
 #[test]
-fn shares_are_gathered_at_their_owners() {
+fn owners_coalesce_their_shares() {
     let mut node = node(2);
     for worker in 0..2 {
         node.worker_at(worker).device_mut().offloads = true;
@@ -112,11 +114,11 @@ fn shares_are_gathered_at_their_owners() {
         .zip(&flows[1])
         .flat_map(|(one, two)| [&one[..], two].concat())
         .collect();
-    let train = Datagram {
+    let merged = Datagram {
         segment: Some(size as u16),
         ..plain(2, 1, &payload)
     };
-    node.hand(train, 32);
+    node.hand(merged, 32);
     let (_, delivered) = node.run(Now(0));
     assert_eq!(node.audit(), [""; 0]);
     assert_eq!(delivered, flows.concat());
@@ -174,9 +176,9 @@ fn an_unfinished_checksum_is_finished_by_the_owner() {
     }
 }
 
-/// An owner that stands still for long loses what its ring has no room for, and nobody else loses anything.
+/// An owner that stalls for long loses what its ring has no room for; no other worker loses anything.
 #[test]
-fn a_full_ring_takes_nothing_of_others() {
+fn a_full_ring_costs_other_workers_nothing() {
     let (workers, receiver) = (4, receiver(4));
     let mut node = node(workers);
     let still = (receiver + 1) % workers;
@@ -190,8 +192,8 @@ fn a_full_ring_takes_nothing_of_others() {
         let waited = node.step(receiver, now);
         if round == INBOX as u64 {
             // The ring is full: for a while the socket keeps what has come.
-            assert_eq!(waited, Next::Held(PATIENCE));
-            now = now.after(PATIENCE);
+            assert_eq!(waited, Next::Held(FULL_INBOX_WAIT));
+            now = now.after(FULL_INBOX_WAIT);
             node.step(receiver, now);
         }
         node.step(moving, now);
@@ -209,9 +211,9 @@ fn a_full_ring_takes_nothing_of_others() {
     assert_eq!(delivered, INBOX as u64);
 }
 
-/// Six that stand still for long, with a batch for every share that they keep, take nothing from who moves.
+/// Six owners that stall for long, with a batch for every share that they keep, cost the others nothing.
 #[test]
-fn several_full_rings_take_nothing_of_others() {
+fn several_full_rings_cost_other_workers_nothing() {
     for workers in [2, 3, 4, 7, 8, 32] {
         let receiver = receiver(workers);
         let still: Vec<_> = (0..workers)
@@ -226,8 +228,8 @@ fn several_full_rings_take_nothing_of_others() {
                 node.step(receiver, now);
             }
             // Each is waited for by itself.
-            assert_eq!(node.step(receiver, now), Next::Held(PATIENCE));
-            now = now.after(PATIENCE);
+            assert_eq!(node.step(receiver, now), Next::Held(FULL_INBOX_WAIT));
+            now = now.after(FULL_INBOX_WAIT);
         }
         let kept = (still.len() * INBOX) as u64;
         assert_eq!(node.counters().in_rings, kept);
@@ -246,18 +248,18 @@ fn several_full_rings_take_nothing_of_others() {
     }
 }
 
-/// Nor does who stands still in the middle of a share.
+/// The same where they stall in the middle of a share.
 #[test]
-fn there_are_batches_for_all_that_six_keep() {
+fn six_stalled_workers_leave_batches_for_the_rest() {
     for workers in 2..=32 {
         let still = (workers - 1).min(6);
         assert!(steered_batches(workers) > still * (INBOX + 1));
     }
 }
 
-/// An owner that stands still for a moment loses nothing: what its ring has no room for waits in the socket.
+/// An owner that stalls for a moment loses nothing: what its ring has no room for waits in the socket.
 #[test]
-fn a_moment_loses_nothing() {
+fn a_short_stall_loses_nothing() {
     let receiver = receiver(2);
     let mut node = node(2);
     let sent = 10 * INBOX;
@@ -269,15 +271,15 @@ fn a_moment_loses_nothing() {
     node.step(1 - receiver, Now(1_000_000));
     // A place in the ring wakes it.
     assert!(!node.worker_at(receiver).may_sleep());
-    node.worker_at(receiver).awake();
+    node.worker_at(receiver).mark_awake();
     node.run(Now(1_000_000));
     assert_eq!(node.audit(), [""; 0]);
     assert_eq!(node.totals().inbound.delivered, sent as u64);
 }
 
-/// While one owner stands still for long, another that does so for a moment loses nothing.
+/// While one owner stalls for long, another that stalls for a moment loses nothing.
 #[test]
-fn each_owner_is_waited_for_by_itself() {
+fn the_wait_for_each_owner_is_independent() {
     let (workers, receiver) = (4, receiver(4));
     let mut node = node(workers);
     let [still, slow] = [1, 2].map(|next| (receiver + next) % workers);
@@ -292,15 +294,15 @@ fn each_owner_is_waited_for_by_itself() {
     for _ in 1..INBOX {
         send(&mut node, &[still, slow], Now(0));
     }
-    let late = Now(0).after(PATIENCE);
+    let late = Now(0).after(FULL_INBOX_WAIT);
     // The last that `slow` has room for; `still` has had none for too long.
     let next = send(&mut node, &[still, slow], late);
-    assert_eq!((lost(&node), next), (1, Next::Held(PATIENCE)));
+    assert_eq!((lost(&node), next), (1, Next::Held(FULL_INBOX_WAIT)));
 
     let sent = 3 * INBOX as u64;
     for _ in INBOX as u64..sent {
         let next = send(&mut node, &[slow], late);
-        assert_eq!((lost(&node), next), (1, Next::Held(PATIENCE)));
+        assert_eq!((lost(&node), next), (1, Next::Held(FULL_INBOX_WAIT)));
     }
     assert!(node.worker_at(receiver).may_sleep());
     // A place at the one that is waited for wakes it, whatever the other does.
@@ -316,7 +318,7 @@ fn each_owner_is_waited_for_by_itself() {
     assert_eq!(lost(&node), 1);
 }
 
-/// With all its batches lent a worker leaves its socket alone and may sleep; when one comes home it goes on.
+/// A worker whose batches are all borrowed does not read its socket and may sleep; when one is returned it goes on.
 #[test]
 fn a_worker_without_batches_waits_for_one() {
     // More than there are batches for.
@@ -332,7 +334,7 @@ fn a_worker_without_batches_waits_for_one() {
         );
         let next = node.step(receiver, Now(0));
         let may_sleep = node.worker_at(receiver).may_sleep();
-        node.worker_at(receiver).awake();
+        node.worker_at(receiver).mark_awake();
         let expected = if number + 1 < STEERED_BATCHES {
             // A short batch was all that the socket had.
             (Next::Idle, true)
@@ -349,9 +351,9 @@ fn a_worker_without_batches_waits_for_one() {
     assert_eq!(node.totals().inbound.delivered, sent as u64);
 }
 
-/// What lay between two workers when the service was killed is booked like all that it held.
+/// Packets in the rings when the service was killed are counted as lost, like all that it held.
 #[test]
-fn a_kill_loses_what_lies_between_workers() {
+fn a_kill_loses_what_is_in_the_rings() {
     let receiver = receiver(2);
     let mut node = node(2);
     for number in 0..INBOUND_BUFFERS {
@@ -366,7 +368,7 @@ fn a_kill_loses_what_lies_between_workers() {
 
 /// Before a stop nothing more is read, and what was read is delivered.
 #[test]
-fn a_drain_leaves_nothing_between_workers() {
+fn a_drain_leaves_nothing_in_the_rings() {
     let receiver = receiver(2);
     let mut node = node(2);
     for _ in 0..INBOX {
@@ -381,23 +383,23 @@ fn a_drain_leaves_nothing_between_workers() {
     assert_eq!(node.totals().inbound.delivered, INBOX as u64);
 }
 
-/// An owner goes by the tables that it has when it delivers.
+/// An owner uses the snapshot that it has when it delivers.
 #[test]
-fn an_owner_judges_by_its_own_tables() {
+fn an_owner_delivers_by_its_own_snapshot() {
     let receiver = receiver(2);
     let mut node = node(2);
     node.hand(plain(2, 1, &packet_of(1 - receiver, 2, 0)), 1);
     node.step(receiver, Now(0));
-    node.tell(|spec| spec.peers.retain(|peer| peer.name != "node2"));
+    node.configure(|spec| spec.peers.retain(|peer| peer.name != "node2"));
     node.run(Now(0));
     assert_eq!(node.audit(), [""; 0]);
     let inbound = node.counters().workers[1 - receiver].inbound;
     assert_eq!(inbound.drops_of(DropReason::UnknownPeer), 1);
 }
 
-/// A stranger's datagrams are nobody else's business: they do not enter the rings.
+/// Datagrams of no peer do not enter the rings.
 #[test]
-fn what_comes_from_a_stranger_stays() {
+fn datagrams_of_no_peer_stay_with_the_receiver() {
     let receiver = member(&stranger(b""), 2);
     let mut node = node(2);
     for number in 0..4 {

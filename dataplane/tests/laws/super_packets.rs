@@ -1,4 +1,4 @@
-//! Buffers that hold more than one packet: a kernel VXLAN sender's super-packets, and trains merged by `UDP_GRO`. The
+//! Buffers that hold more than one packet: a kernel VXLAN sender's super-packets, and GRO buffers merged by `UDP_GRO`. The
 //! mark beside a buffer means two different things, and pods control the bytes at the cuts.
 
 use dataplane::drops::DropReason;
@@ -20,7 +20,7 @@ fn a_tcp_super_packet_is_cut_to_the_device() {
                 let whole = tcp(from, to, &pattern(length));
                 for packet in [whole.clone(), unfinished(whole)] {
                     let mut node = node();
-                    node.tell(|spec| spec.node.device_mtu = mtu);
+                    node.configure(|spec| spec.node.device_mtu = mtu);
                     let weight = length.div_ceil(usize::from(mtu) - header);
                     node.hand(vxlan(2, 1, &packet), weight as u64);
                     let delivered = deliver(&mut node);
@@ -98,7 +98,7 @@ fn a_udp_super_packet_is_cut_where_its_sender_cut() {
     }
 }
 
-/// Without a mark nobody knows where it was cut, so it is not.
+/// Without a mark its segment size is unknown, so it is not cut.
 #[test]
 fn a_large_udp_packet_without_a_mark_stays_whole() {
     let packet = udp(pod(2, 0), pod(1, 0), &pattern(4_000));
@@ -151,23 +151,23 @@ fn forged_datagrams_inside_a_super_packet_deliver_nothing_else() {
     }
 }
 
-/// Each datagram of a train is judged for itself.
+/// Each datagram of a GRO buffer is checked by itself.
 #[test]
-fn a_train_carries_no_stranger_through() {
+fn a_gro_buffer_lets_no_other_source_through() {
     let mut node = node();
     let good = |byte: u8| udp(pod(2, 0), pod(1, 0), &[byte; 500]);
     let spoofed = udp(pod(3, 0), pod(1, 0), &[2; 500]);
     let astray = udp(pod(2, 0), pod(3, 0), &[3; 500]);
-    let train = [&good(0), &spoofed, &good(1), &astray, &good(4)];
+    let merged_buffer = [&good(0), &spoofed, &good(1), &astray, &good(4)];
     for framed in [true, false] {
-        node.hand(join(train, framed), 5);
+        node.hand(join(merged_buffer, framed), 5);
         assert_eq!(deliver(&mut node), [good(0), good(1), good(4)]);
     }
 }
 
-/// A first datagram that is no packet at all must not stop the rest from being told apart.
+/// A first datagram that is no packet at all must not stop the rest from being split.
 #[test]
-fn a_train_behind_noise_is_cut_all_the_same() {
+fn a_gro_buffer_that_begins_with_garbage_is_split() {
     let mut node = node();
     let good = udp(pod(2, 0), pod(1, 0), &[1; 500]);
     let noise = vec![0xff; good.len()];
@@ -196,7 +196,7 @@ proptest! {
 
     /// `UDP_GRO` merges datagrams of one size and a shorter one behind; they come apart again as they were.
     #[test]
-    fn a_train_comes_apart_as_it_was(
+    fn a_gro_buffer_is_split_into_its_datagrams(
         // Beside 52 bytes of headers, what fits the device: more would be a super-packet.
         size in 1usize..=1398,
         count in 2usize..20,
@@ -234,7 +234,7 @@ proptest! {
     }
 }
 
-/// A train of `packets` from node 2, as the kernel hands it over.
+/// A GRO buffer of `packets` from node 2, as the kernel hands it over.
 fn join<'a>(packets: impl IntoIterator<Item = &'a Vec<u8>>, framed: bool) -> Datagram {
     let frame = |packet: &Vec<u8>| {
         if framed {
@@ -244,10 +244,12 @@ fn join<'a>(packets: impl IntoIterator<Item = &'a Vec<u8>>, framed: bool) -> Dat
         }
     };
     let mut parts = packets.into_iter().map(frame);
-    let mut train = parts.next().unwrap();
-    train.segment = Some(train.payload.len() as u16);
-    train.payload.extend(parts.flat_map(|part| part.payload));
-    train
+    let mut merged_buffer = parts.next().unwrap();
+    merged_buffer.segment = Some(merged_buffer.payload.len() as u16);
+    merged_buffer
+        .payload
+        .extend(parts.flat_map(|part| part.payload));
+    merged_buffer
 }
 
 /// The bytes of a TCP stream in segments that follow each other, every one with right checksums.

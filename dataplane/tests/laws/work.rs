@@ -20,7 +20,7 @@ fn latest(node: &mut Node, worker: usize) -> Work {
 }
 
 #[test]
-fn a_step_tells_what_it_moved_each_way() {
+fn a_step_reports_what_it_moved_each_way() {
     let mut node = node();
     let out = udp(pod(1, 0), pod(2, 0), b"out");
     (0..3).for_each(|_| node.push(out.clone()));
@@ -35,12 +35,12 @@ fn a_step_tells_what_it_moved_each_way() {
     assert_eq!(latest(&mut node, 0), Work::default());
 }
 
-/// A train is as many datagrams as the kernel joined; a super-packet of a pod, marked alike, is one.
+/// A GRO buffer is as many datagrams as the kernel joined; a super-packet of a pod, marked alike, is one.
 #[test]
-fn a_train_is_many_and_a_super_packet_is_one() {
+fn a_gro_buffer_is_many_and_a_super_packet_is_one() {
     let mut node = node();
     let packet = vxlan(2, 1, &udp(pod(2, 0), pod(1, 0), &pattern(1_000)));
-    let train = Datagram {
+    let merged = Datagram {
         segment: Some(packet.payload.len() as u16),
         payload: packet.payload.repeat(5),
         ..packet
@@ -49,7 +49,7 @@ fn a_train_is_many_and_a_super_packet_is_one() {
         segment: Some(1_000),
         ..vxlan(2, 1, &udp(pod(2, 0), pod(1, 0), &pattern(5_000)))
     };
-    for (datagram, packets) in [(train, 5), (super_packet, 1)] {
+    for (datagram, packets) in [(merged, 5), (super_packet, 1)] {
         let bytes = datagram.payload.len();
         node.hand(datagram, 5);
         assert_eq!(latest(&mut node, 0).inbound, amount(packets, bytes));
@@ -58,9 +58,9 @@ fn a_train_is_many_and_a_super_packet_is_one() {
     }
 }
 
-/// What would begin another train is left to the next step, so that no few packets go apart.
+/// What would begin another GRO buffer is left to the next step, so that no few packets go apart.
 #[test]
-fn a_step_ends_with_a_full_train() {
+fn a_step_ends_with_a_full_gso_batch() {
     let floods = |length, steps: &[usize], peers: &[u8]| {
         let mut node = node();
         let to = peers.iter().cycle().take(steps.iter().sum());
@@ -75,17 +75,17 @@ fn a_step_ends_with_a_full_train() {
     floods(1_400, &[45, 45, 12], &[2]);
     floods(1_400, &[45, 45, 12], &[3]);
     floods(64, &[63, 63, 4], &[2]);
-    // Trains of two that grow side by side are filled by none of the packets of a step.
+    // GSO batches of two that grow side by side are filled by none of the packets of a step.
     floods(1_400, &[64, 6], &[2, 3]);
 }
 
 /// A packet that goes nowhere fills nothing, whatever was filled before it.
 #[test]
 fn refused_packets_end_no_step() {
-    // Trains that are filled by the last packet of a step, and by one that is too early to end it.
+    // GSO batches that are filled by the last packet of a step, and by one that is too early to end it.
     for (length, filling, steps) in [(1_400, 45, [45, 64, 36]), (3_000, 21, [64, 57, 0])] {
         let mut node = node();
-        node.tell(|spec| spec.node.underlay_mtu = 9_000);
+        node.configure(|spec| spec.node.underlay_mtu = 9_000);
         for _ in 0..filling {
             node.push(udp(pod(1, 0), pod(2, 0), &pattern(length)));
         }

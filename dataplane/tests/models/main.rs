@@ -7,17 +7,17 @@
 //! and takes longer.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, unreachable_pub)]
 
-mod batches;
-mod end;
-mod sleep;
-mod tables;
+mod pool_model;
+mod shutdown;
+mod snapshot;
+mod wakeup_model;
 
-#[path = "../../src/steer/bell.rs"]
-pub(crate) mod bell;
-#[path = "../../src/steer/leave.rs"]
-pub(crate) mod leave;
 #[path = "../../src/steer/pool.rs"]
 pub(crate) mod pool;
+#[path = "../../src/steer/senders.rs"]
+pub(crate) mod senders;
+#[path = "../../src/steer/wakeup.rs"]
+pub(crate) mod wakeup;
 
 /// What the sources are made of in place of the engine's own.
 mod sync;

@@ -66,12 +66,12 @@ impl Waker {
         self.0.0.notify();
     }
 
-    /// How often somebody woke it.
+    /// How often a thread woke it.
     pub(crate) fn wakes(&self) -> usize {
         self.0.1.load(Relaxed)
     }
 
-    /// Blocks until somebody wakes it. loom calls it a deadlock if nobody ever does.
+    /// Blocks until a thread wakes it. loom reports a deadlock if none ever does.
     pub(crate) fn sleep(&self) {
         self.0.0.wait();
     }

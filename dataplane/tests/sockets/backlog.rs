@@ -1,7 +1,7 @@
 //! What waits in a socket while its worker is busy elsewhere.
 //!
-//! A socket that is not read until it is empty announces nothing more once its buffer is full: its worker slept for
-//! ever, since it took a batch that was as long as it had asked for, but shorter than the longest, for all that there was.
+//! A socket that is not read until it is empty reports no further event once its buffer is full. A worker once slept for
+//! ever, because it took a batch that had as many buffers as it asked for, but not the most possible, for the last.
 
 use dataplane::limits::INBOUND_BUFFERS;
 use encap::{Family, Format};

@@ -16,11 +16,11 @@
 )]
 
 mod backlog;
-mod reseat;
+mod gso;
+mod rebind;
+mod reuseport;
 mod rig;
-mod room;
-mod spread;
-mod trains;
+mod writable;
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ use encap::{Family, Format};
 
 use rig::Rig;
 
-/// Our own kernel refuses what is larger than the link, and says how large that is: the sender of a DF packet is told,
+/// Our own kernel refuses what is larger than the link, and says how large that is: the sender of a DF packet gets an ICMP error,
 /// any other packet goes in fragments.
 #[test]
 fn a_link_smaller_than_we_thought_is_learned_from_our_own_kernel() {

@@ -53,7 +53,7 @@ impl Rig {
     fn with(format: Format, family: Family, underlay_mtu: u16, lanes: usize) -> Rig {
         let at = |number| node(family, number).to_string();
         let [near, far] = linked(&[&at(1)], &[&at(2), &at(3)]);
-        // Otherwise the far kernel answers only a few of the datagrams that nobody wants.
+        // Otherwise the far kernel answers only a few of the datagrams to closed ports.
         for limit in ["ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"] {
             far.inside(|| std::fs::write(format!("/proc/sys/net/{limit}"), "0").unwrap());
         }
@@ -146,7 +146,7 @@ impl Rig {
 
     /// Has the peer that listens send something to `to`.
     pub fn send_back(&self, to: SocketAddr) {
-        self.far.send_to(b"for nobody", to).unwrap();
+        self.far.send_to(b"for no one", to).unwrap();
     }
 
     pub fn totals(&self) -> WorkerTotals {

@@ -1,13 +1,15 @@
-//! What a packet is to the chains: something that may join one, and by which fields that is judged.
+//! A packet that may join a chain, and the fields that decide it.
 
-use crate::checksum::{self, TCP, Transport, UDP};
+use crate::checksum;
 use crate::inner::{Fragment, Inner};
-use crate::offload::Kind;
+use crate::offload::GsoType;
+use crate::protocol::{TCP, UDP};
+use crate::transport::ChecksumState;
 use crate::{Family, field, ipv4, ipv6, tcp, udp};
 
 /// A packet that may share one header with others of its flow.
 pub(super) struct Candidate<'a> {
-    pub(super) kind: Kind,
+    pub(super) kind: GsoType,
     /// Its IP and transport header.
     pub(super) header: &'a [u8],
     /// Offset of the transport header.
@@ -33,12 +35,12 @@ impl<'a> Candidate<'a> {
     pub(super) fn parse(
         packet: &'a [u8],
         inner: &Inner,
-        verdict: Transport,
+        verdict: ChecksumState,
     ) -> Option<Candidate<'a>> {
         let partial = match verdict {
-            Transport::Valid => false,
-            Transport::Partial { .. } => true,
-            Transport::Absent | Transport::Invalid | Transport::Unknown => return None,
+            ChecksumState::Valid => false,
+            ChecksumState::Partial { .. } => true,
+            ChecksumState::Absent | ChecksumState::Invalid | ChecksumState::Unknown => return None,
         };
         let transport = match inner.family {
             Family::V4 => ipv4::HEADER,
@@ -50,9 +52,9 @@ impl<'a> Candidate<'a> {
         let packet = packet.get(..inner.len)?;
         let (ip, segment) = packet.split_at_checked(transport)?;
         let (kind, len) = match (inner.protocol, inner.family) {
-            (TCP, Family::V4) => (Kind::Tcp4, tcp_header(segment)?),
-            (TCP, Family::V6) => (Kind::Tcp6, tcp_header(segment)?),
-            (UDP, _) => (Kind::Udp, udp_header(segment)?),
+            (TCP, Family::V4) => (GsoType::Tcp4, tcp_header(segment)?),
+            (TCP, Family::V6) => (GsoType::Tcp6, tcp_header(segment)?),
+            (UDP, _) => (GsoType::Udp, udp_header(segment)?),
             _ => return None,
         };
         let identification = match inner.family {
@@ -62,8 +64,8 @@ impl<'a> Candidate<'a> {
             Family::V6 => 0,
         };
         let (sequence, push) = match kind {
-            Kind::Udp => (0, false),
-            Kind::Tcp4 | Kind::Tcp6 => (
+            GsoType::Udp => (0, false),
+            GsoType::Tcp4 | GsoType::Tcp6 => (
                 u32::from_be_bytes(field::bytes(segment, tcp::SEQUENCE)?),
                 segment.get(tcp::FLAGS)? & tcp::PSH != 0,
             ),
@@ -95,8 +97,8 @@ impl<'a> Candidate<'a> {
             return false;
         };
         let transports = match self.kind {
-            Kind::Udp => same::<4>(transport, other_transport, 0),
-            Kind::Tcp4 | Kind::Tcp6 => same_tcp(transport, other_transport),
+            GsoType::Udp => same::<4>(transport, other_transport, 0),
+            GsoType::Tcp4 | GsoType::Tcp6 => same_tcp(transport, other_transport),
         };
         transports && same_ip(ip, other_ip)
     }

@@ -4,8 +4,9 @@ use std::net::IpAddr;
 
 use super::candidate::{Candidate, HEADER};
 use super::flows::Flow;
-use crate::checksum::{self, TCP, UDP};
-use crate::offload::{Cut, Kind, Offload, Unfinished};
+use crate::checksum;
+use crate::offload::{Cut, GsoType, Offload, Unfinished};
+use crate::protocol::{TCP, UDP};
 use crate::{field, ipv4, ipv6, tcp, udp};
 
 /// What one [`Packet`](super::Packet) is made of: packets that share a header, or one packet by itself.
@@ -14,7 +15,7 @@ pub(super) struct Chain {
     pub(super) growth: Option<Growth>,
     /// What each of its packets leaves undone as it came.
     pub(super) offload: Offload,
-    /// Who sent the packets.
+    /// The owner of the packets.
     pub(super) owner: u32,
     /// Wire packets.
     pub(super) count: usize,
@@ -30,7 +31,7 @@ pub(super) struct Chain {
 /// A chain that began with a packet that others may join.
 pub(super) struct Growth {
     flow: Flow,
-    kind: Kind,
+    kind: GsoType,
     /// The first packet's header.
     header: [u8; HEADER],
     header_len: usize,
@@ -90,8 +91,10 @@ impl Growth {
     /// Counts `candidate` in.
     fn join(&mut self, candidate: &Candidate<'_>) {
         self.sequence = match candidate.kind {
-            Kind::Tcp4 | Kind::Tcp6 => candidate.sequence.wrapping_add(candidate.payload as u32),
-            Kind::Udp => 0,
+            GsoType::Tcp4 | GsoType::Tcp6 => {
+                candidate.sequence.wrapping_add(candidate.payload as u32)
+            }
+            GsoType::Udp => 0,
         };
         self.identification = candidate.identification.wrapping_add(1);
         self.push |= candidate.push;
@@ -110,7 +113,7 @@ impl Growth {
         } else {
             field::put_u16(ip, ipv6::LENGTH, field::length(segment)?)?;
         }
-        let (protocol, offset) = if self.kind == Kind::Udp {
+        let (protocol, offset) = if self.kind == GsoType::Udp {
             field::put_u16(transport, udp::LENGTH, field::length(segment)?)?;
             (UDP, udp::CHECKSUM)
         } else {
@@ -167,7 +170,7 @@ impl Chain {
         growth.is_some_and(|g| g.flow.source == source && g.flow.destination == destination)
     }
 
-    /// Whether a pure acknowledgment with the header of `candidate` tells the receiver no more than the chain does:
+    /// Whether a pure acknowledgment with the header of `candidate` has no more information than the chain:
     /// later data that joins the chain may pass it by.
     pub(super) fn says_as_much(&self, candidate: &Candidate<'_>) -> bool {
         let growth = self.growth.as_ref();

@@ -31,7 +31,7 @@ pub(super) struct Flows {
 }
 
 /// The outcome of a search.
-pub(super) enum Found {
+pub(super) enum FlowSlot {
     /// The flow's latest chain, and its slot.
     Chain(u16, usize),
     /// The flow is new; this slot is free.
@@ -46,19 +46,19 @@ impl Flows {
         }
     }
 
-    /// Searches from the place that `hash` names; `is` tells whether a chain is of the flow sought.
-    pub(super) fn find(&self, hash: u32, is: impl Fn(u16) -> bool) -> Found {
+    /// Searches from the place that `hash` names; `is` returns whether a chain is of the flow sought.
+    pub(super) fn find(&self, hash: u32, is: impl Fn(u16) -> bool) -> FlowSlot {
         let mask = self.slots.len() - 1;
         let start = hash as usize & mask;
         for step in 0..self.slots.len() {
             let slot = (start + step) & mask;
             match self.slots.get(slot).copied().unwrap_or(FREE) {
-                FREE => return Found::Vacant(slot),
-                chain if is(chain) => return Found::Chain(chain, slot),
+                FREE => return FlowSlot::Vacant(slot),
+                chain if is(chain) => return FlowSlot::Chain(chain, slot),
                 _ => {}
             }
         }
-        Found::Vacant(start)
+        FlowSlot::Vacant(start)
     }
 
     /// Puts `chain` into `slot`.

@@ -114,7 +114,7 @@ fn the_span_is_the_first_packets_own_length() {
     let two = [packet_v4(), packet_v4()].concat();
     assert_eq!(inner_span(&two, Format::Udp), Some(21));
     assert_eq!(inner_span(&packet_v6(), Format::Udp), Some(41));
-    // A length beyond the datagram is reported, not judged.
+    // A length beyond the datagram is reported, not checked.
     assert_eq!(inner_span(&packet_v4()[..20], Format::Udp), Some(21));
     let framed = [&[0xee; 22], packet_v4().as_slice()].concat();
     assert_eq!(inner_span(&framed, Format::Vxlan), Some(43));
@@ -160,7 +160,10 @@ fn an_absent_outer_checksum_is_seen() {
         7,
     ];
     let read = outer(&packet).unwrap();
-    assert_eq!((read.checksum, read.payload), (Transport::Absent, &[7][..]));
+    assert_eq!(
+        (read.checksum, read.payload),
+        (ChecksumState::Absent, &[7][..])
+    );
     assert_eq!(
         (read.source.to_string(), read.destination.to_string()),
         ("10.0.0.1:1".into(), "10.0.0.2:2".into())

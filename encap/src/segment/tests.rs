@@ -14,7 +14,7 @@ fn tcp(payload: &[u8]) -> (Vec<u8>, Inner) {
     (packet, inner)
 }
 
-fn header(packet: &[u8], plan: &Plan, i: usize) -> [u8; 40] {
+fn header(packet: &[u8], plan: &SegmentPlan, i: usize) -> [u8; 40] {
     let mut out = [0; MAX_HEADER];
     assert_eq!(plan.header(packet, i, &mut out), Some(40));
     *out.first_chunk().unwrap()

@@ -1,8 +1,10 @@
 //! Checksums: against smoltcp's, incremental against full, unfinished against finished.
 
+use encap::protocol::{ICMP, UDP};
 use std::net::IpAddr;
 
-use encap::checksum::{self, Transport};
+use encap::checksum;
+use encap::transport::{self, ChecksumState};
 use encap::{Fragment, Inner};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -34,8 +36,8 @@ pub(crate) fn unfinished(made: &Made) -> Vec<u8> {
     bytes
 }
 
-fn judge(bytes: &[u8]) -> Transport {
-    checksum::transport(bytes, &Inner::parse(bytes).unwrap())
+fn state(bytes: &[u8]) -> ChecksumState {
+    transport::checksum_state(bytes, &Inner::parse(bytes).unwrap())
 }
 
 #[test]
@@ -95,7 +97,7 @@ proptest! {
 
     #[test]
     fn finished_is_valid(made in packets::any_packet()) {
-        prop_assert_eq!(judge(&made.bytes), Transport::Valid);
+        prop_assert_eq!(state(&made.bytes), ChecksumState::Valid);
     }
 
     #[test]
@@ -103,19 +105,19 @@ proptest! {
         let mut bytes = made.bytes.clone();
         let at = made.transport + at.index(bytes.len() - made.transport);
         bytes[at] ^= 1u8 << bit;
-        let zero_udp = made.protocol == 17 && bytes[made.transport + 6..made.transport + 8] == [0, 0];
+        let zero_udp = made.protocol == UDP && bytes[made.transport + 6..made.transport + 8] == [0, 0];
         prop_assume!(!zero_udp);
         // One damaged packet in 65,536 looks unfinished; then the field is the pseudo-header's sum.
         let looks_unfinished = bytes == unfinished(&Made { bytes: bytes.clone(), ..made });
         prop_assume!(!looks_unfinished);
-        prop_assert_eq!(judge(&bytes), Transport::Invalid);
+        prop_assert_eq!(state(&bytes), ChecksumState::Invalid);
     }
 
     #[test]
     fn unfinished_is_recognised_and_finished(made in packets::any_packet()) {
         let mut bytes = unfinished(&made);
-        if made.protocol == 1 {
-            prop_assert_ne!(judge(&bytes), Transport::Partial { start: made.transport, offset: 2 });
+        if made.protocol == ICMP {
+            prop_assert_ne!(state(&bytes), ChecksumState::Partial { start: made.transport, offset: 2 });
             return Ok(());
         }
         let (source, destination) = (made.source.into(), made.destination.into());
@@ -127,9 +129,9 @@ proptest! {
         let offset = field(made.protocol);
         // A sum that happens to be right is no unfinished one.
         prop_assume!(bytes != made.bytes);
-        prop_assert_eq!(judge(&bytes), Transport::Partial { start: made.transport, offset });
+        prop_assert_eq!(state(&bytes), ChecksumState::Partial { start: made.transport, offset });
         checksum::finish(&mut bytes, made.transport, offset).unwrap();
-        prop_assert_eq!(judge(&bytes), Transport::Valid);
+        prop_assert_eq!(state(&bytes), ChecksumState::Valid);
         let at = made.transport + offset;
         if made.bytes[at..at + 2] != [0, 0] {
             prop_assert_eq!(bytes, made.bytes);
@@ -140,15 +142,15 @@ proptest! {
     fn no_udp_checksum(made in packets::udp(300)) {
         let mut bytes = made.bytes.clone();
         bytes[made.transport + 6..made.transport + 8].fill(0);
-        let expected = if made.is_v4() { Transport::Absent } else { Transport::Invalid };
-        prop_assert_eq!(judge(&bytes), expected);
+        let expected = if made.is_v4() { ChecksumState::Absent } else { ChecksumState::Invalid };
+        prop_assert_eq!(state(&bytes), expected);
     }
 
     #[test]
-    fn fragments_are_not_judged(made in packets::any_packet()) {
+    fn fragments_are_unknown(made in packets::any_packet()) {
         let inner = Inner::parse(&made.bytes).unwrap();
         for fragment in [Fragment::First, Fragment::Later] {
-            prop_assert_eq!(checksum::transport(&made.bytes, &Inner { fragment, ..inner }), Transport::Unknown);
+            prop_assert_eq!(transport::checksum_state(&made.bytes, &Inner { fragment, ..inner }), ChecksumState::Unknown);
         }
     }
 
@@ -164,6 +166,6 @@ proptest! {
         let mut bytes = unfinished(&Made { bytes, ..made.clone() });
         checksum::finish(&mut bytes, made.transport, 6).unwrap();
         prop_assert_eq!(&bytes[made.transport + 6..made.transport + 8], &[0xff, 0xff]);
-        prop_assert_eq!(judge(&bytes), Transport::Valid);
+        prop_assert_eq!(state(&bytes), ChecksumState::Valid);
     }
 }

@@ -166,7 +166,7 @@ fn nothing_joins_a_chain_that_its_flow_left() {
 }
 
 #[test]
-fn an_acknowledgment_that_says_nothing_new_does_not_seal() {
+fn an_acknowledgment_without_new_information_does_not_seal() {
     // Flow 0 counts identifications, and the acknowledgment takes one.
     for flow in [1, 4, 5] {
         let data = [flow, DATA, 0, 0];
@@ -200,7 +200,7 @@ fn owners_are_kept_apart() {
     assert_eq!(counts(&[one, one, other, other]), [2, 2]);
 }
 
-/// Identifications that do not count up forbid joining, unless nobody may fragment.
+/// Identifications that do not count up forbid joining, unless DF is set.
 #[test]
 fn identifications_count_up() {
     let (data, skip) = ([0, DATA, 0, 0], [0, 2, 0, 1]);

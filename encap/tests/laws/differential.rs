@@ -1,5 +1,6 @@
 //! `Inner` against what the maker of a packet knows, and IPv6 chains against smoltcp's wire types.
 
+use encap::protocol::TCP;
 use encap::{Family, Fragment, Inner, Malformed};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -129,7 +130,7 @@ proptest! {
     fn ports_are_smoltcps(made in prop_oneof![packets::tcp(100), packets::udp(100)]) {
         let inner = Inner::parse(&made.bytes).unwrap();
         let segment = &made.bytes[inner.transport..inner.len];
-        let ports = if inner.protocol == 6 {
+        let ports = if inner.protocol == TCP {
             let tcp = TcpPacket::new_checked(segment).unwrap();
             (tcp.src_port(), tcp.dst_port())
         } else {

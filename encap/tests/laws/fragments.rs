@@ -89,7 +89,7 @@ proptest! {
     }
 
     #[test]
-    fn ipv6_is_its_sources_matter(made in packets::any_packet(), mtu in any::<u16>()) {
+    fn ipv6_is_fragmented_by_its_source_alone(made in packets::any_packet(), mtu in any::<u16>()) {
         prop_assume!(!made.is_v4());
         prop_assert_eq!(cut(&made.bytes, mtu), Err(Unfragmentable::NotIpv4));
     }

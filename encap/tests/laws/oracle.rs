@@ -1,8 +1,9 @@
 //! What must hold for any bytes whatever. Property tests, the corpus and the fuzz targets call the same functions.
 
-use encap::checksum::{self, Transport};
+use encap::checksum;
 use encap::pull::{self, Vtep};
 use encap::push::{self, Header};
+use encap::transport::{self, ChecksumState};
 use encap::{
     Ecn, Family, Format, Fragment, Inner, Mac, Malformed, Vni, ecn, fragment, icmp, segment,
 };
@@ -209,14 +210,17 @@ fn hash_is_symmetric(inner: &Inner) {
 
 fn unfinished_can_be_finished(packet: &[u8], inner: &Inner) {
     let mut copy = packet.to_vec();
-    match checksum::transport(packet, inner) {
-        Transport::Partial { start, offset } => {
+    match transport::checksum_state(packet, inner) {
+        ChecksumState::Partial { start, offset } => {
             assert_eq!(start, inner.transport);
             checksum::finish(&mut copy, start, offset).unwrap();
-            assert_eq!(checksum::transport(&copy, inner), Transport::Valid);
+            assert_eq!(
+                transport::checksum_state(&copy, inner),
+                ChecksumState::Valid
+            );
         }
-        Transport::Unknown => {}
-        Transport::Valid | Transport::Absent | Transport::Invalid => {
+        ChecksumState::Unknown => {}
+        ChecksumState::Valid | ChecksumState::Absent | ChecksumState::Invalid => {
             assert_eq!(inner.fragment, Fragment::Whole)
         }
     }
@@ -235,11 +239,11 @@ fn codepoint_alone_changes(packet: &[u8], inner: &Inner) {
     };
     for ecn in [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce] {
         let mut copy = packet.to_vec();
-        assert!(ecn::set(&mut copy, inner, ecn));
+        assert!(ecn::set(&mut copy, inner.family, ecn));
         assert_eq!(Inner::parse(&copy), Ok(Inner { ecn, ..*inner }));
         assert_eq!(
-            checksum::transport(&copy, inner),
-            checksum::transport(packet, inner)
+            transport::checksum_state(&copy, inner),
+            transport::checksum_state(packet, inner)
         );
         if inner.family == Family::V4 && right(packet) {
             assert!(right(&copy));
@@ -272,8 +276,8 @@ pub(crate) fn segments_hold(packet: &[u8], inner: &Inner, size: u16) {
             }
         );
         assert!(matches!(
-            checksum::transport(&segment, &parsed),
-            Transport::Valid | Transport::Absent
+            transport::checksum_state(&segment, &parsed),
+            ChecksumState::Valid | ChecksumState::Absent
         ));
     }
     assert_eq!(end, packet.len(), "all payload is cut");
@@ -345,7 +349,10 @@ fn errors_hold(packet: &[u8], inner: &Inner) {
         assert_eq!(error.len, len);
         assert!(len <= most);
         assert_eq!((error.source, error.destination), (source, inner.source));
-        assert_eq!(checksum::transport(&out[..len], &error), Transport::Valid);
+        assert_eq!(
+            transport::checksum_state(&out[..len], &error),
+            ChecksumState::Valid
+        );
         assert_eq!(
             out[error.transport + 8..len],
             packet[..packet.len().min(most - error.transport - 8)]

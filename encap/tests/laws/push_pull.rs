@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use encap::checksum::Transport;
 use encap::pull::{self, Vtep};
 use encap::push::{self, Path};
+use encap::transport::ChecksumState;
 use encap::{Ecn, Family, Format, Inner, Mac, Vni};
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use proptest::prelude::*;
@@ -82,7 +82,7 @@ proptest! {
 
         let read = pull::outer(&packet).unwrap();
         prop_assert_eq!((read.source, read.destination, read.ecn), (path.source, path.destination, path.ecn));
-        prop_assert_eq!(read.checksum, Transport::Valid);
+        prop_assert_eq!(read.checksum, ChecksumState::Valid);
         prop_assert_eq!(read.payload, &payload);
 
         let sliced = SlicedPacket::from_ip(&packet).unwrap();

@@ -1,7 +1,8 @@
 //! A cut super-packet: each segment is a packet that others accept, and together they are what went in.
 
-use encap::checksum::Transport;
+use encap::protocol::TCP;
 use encap::segment::{self, MAX_HEADER, Unsegmentable};
+use encap::transport::{self, ChecksumState};
 use encap::{Inner, checksum};
 use proptest::prelude::*;
 use smoltcp::wire::{Ipv4Packet, TcpPacket, UdpPacket};
@@ -55,7 +56,7 @@ proptest! {
                 prop_assert_eq!(ip.ident(), first.wrapping_add(i as u16));
             }
             let (was, is) = (&made.bytes[made.transport..], &segment[made.transport..]);
-            if made.protocol == 6 {
+            if made.protocol == TCP {
                 let (was, is) = (TcpPacket::new_checked(was).unwrap(), TcpPacket::new_checked(is).unwrap());
                 prop_assert!(is.verify_checksum(&source, &destination));
                 prop_assert_eq!(is.seq_number(), was.seq_number() + payload.len());
@@ -93,9 +94,9 @@ proptest! {
         let mut bytes = made.bytes.clone();
         bytes[made.transport + 6..made.transport + 8].fill(0);
         let Ok(segments) = cut(&bytes, size) else { return Ok(()) };
-        let expected = if made.is_v4() { Transport::Absent } else { Transport::Valid };
+        let expected = if made.is_v4() { ChecksumState::Absent } else { ChecksumState::Valid };
         for segment in segments {
-            prop_assert_eq!(checksum::transport(&segment, &Inner::parse(&segment).unwrap()), expected);
+            prop_assert_eq!(transport::checksum_state(&segment, &Inner::parse(&segment).unwrap()), expected);
         }
     }
 

@@ -1,9 +1,11 @@
 //! Flows made of a few bytes per packet, and what must hold when they are coalesced. Property tests, the corpus and the
 //! fuzz target call the same function.
 
-use encap::checksum::{self, Transport};
-use encap::coalesce::{Coalescer, Packet, Place};
-use encap::offload::{Cut, Kind, Unfinished};
+use encap::checksum;
+use encap::coalesce::{Coalescer, FrameSlice, Packet};
+use encap::offload::{Cut, GsoType, Unfinished};
+use encap::protocol::TCP;
+use encap::transport::{self, ChecksumState};
 use encap::{Family, Fragment, Inner, segment};
 use smoltcp::wire::checksum as smol;
 
@@ -40,8 +42,8 @@ pub(crate) fn pushed(coalescer: &mut Coalescer, sent: &[Sent]) -> Vec<Vec<Writte
     for (number, packet) in sent.iter().enumerate() {
         // The number of the packet is its buffer's; it begins at an offset of its own.
         let inner = Inner::parse(&packet.bytes).unwrap();
-        let verdict = checksum::transport(&packet.bytes, &inner);
-        let place = Place {
+        let verdict = transport::checksum_state(&packet.bytes, &inner);
+        let place = FrameSlice {
             frame: number as u16,
             start: number as u32 % 7,
             len: inner.len as u16,
@@ -68,7 +70,7 @@ fn drained(coalescer: &mut Coalescer, sent: &[Sent]) -> Vec<Written> {
 /// What the device would see, with everything checked that a [`Packet`] says of itself.
 fn gathered(packet: &Packet<'_>, sent: &[Sent]) -> Written {
     let of: Vec<usize> = packet.packets().map(|place| place.frame.into()).collect();
-    let whole = |place: Place| {
+    let whole = |place: FrameSlice| {
         assert_eq!(place.start, u32::from(place.frame) % 7);
         usize::from(place.len)
     };
@@ -91,8 +93,8 @@ fn gathered(packet: &Packet<'_>, sent: &[Sent]) -> Written {
             assert_eq!(field, pseudo_header(&bytes, &inner));
         }
         None => {
-            let verdict = checksum::transport(&bytes, &inner);
-            assert!(!matches!(verdict, Transport::Partial { .. }));
+            let verdict = transport::checksum_state(&bytes, &inner);
+            assert!(!matches!(verdict, ChecksumState::Partial { .. }));
         }
     }
     Written {
@@ -142,15 +144,15 @@ fn super_packet_holds(sent: &[Sent], written: &Written, cut: Cut) {
     let inner = Inner::parse(&written.bytes).unwrap();
     assert_eq!(inner.len, written.bytes.len());
     let kind = match (inner.protocol, inner.family) {
-        (6, Family::V4) => Kind::Tcp4,
-        (6, Family::V6) => Kind::Tcp6,
-        _ => Kind::Udp,
+        (6, Family::V4) => GsoType::Tcp4,
+        (6, Family::V6) => GsoType::Tcp6,
+        _ => GsoType::Udp,
     };
     assert_eq!(cut.kind, kind);
     let plan = segment::plan(&written.bytes, &inner, cut.size).unwrap();
     assert_eq!(plan.count(), written.of.len());
     assert_eq!(plan.header_len(), usize::from(cut.header));
-    let push_at = |bytes: &[u8]| kind != Kind::Udp && bytes[inner.transport + 13] & 8 != 0;
+    let push_at = |bytes: &[u8]| kind != GsoType::Udp && bytes[inner.transport + 13] & 8 != 0;
     let mut push = false;
     let mut header = [0; segment::MAX_HEADER];
     for (i, &number) in written.of.iter().enumerate() {
@@ -167,9 +169,9 @@ fn super_packet_holds(sent: &[Sent], written: &Written, cut: Cut) {
 fn finished(packet: &[u8]) -> Vec<u8> {
     let mut bytes = packet.to_vec();
     let inner = Inner::parse(packet).unwrap();
-    match checksum::transport(packet, &inner) {
-        Transport::Valid => {}
-        Transport::Partial { start, offset } => {
+    match transport::checksum_state(packet, &inner) {
+        ChecksumState::Valid => {}
+        ChecksumState::Partial { start, offset } => {
             checksum::finish(&mut bytes, start, offset).unwrap();
         }
         other => panic!("a packet with checksum {other:?} was joined"),
@@ -189,10 +191,13 @@ fn canonical(packet: &[u8]) -> Vec<u8> {
         }
         bytes[10..12].fill(0);
     }
-    if inner.protocol == 6 {
+    if inner.protocol == TCP {
         bytes[inner.transport + 13] &= !8;
         // The checksum covers PSH; what remains is proved right by the verdict.
-        assert_eq!(checksum::transport(packet, &inner), Transport::Valid);
+        assert_eq!(
+            transport::checksum_state(packet, &inner),
+            ChecksumState::Valid
+        );
         bytes[inner.transport + 16..inner.transport + 18].fill(0);
     }
     bytes
@@ -228,7 +233,7 @@ fn is_stale(ack: &[u8], data: &[u8]) -> bool {
     let inner = Inner::parse(ack).unwrap();
     let at = inner.transport;
     let header = usize::from(ack[at + 12] >> 4) * 4;
-    inner.protocol == 6
+    inner.protocol == TCP
         && at + header == inner.len
         && ack[at + 8..at + 13] == data[at + 8..at + 13]
         && ack[at + 14..at + 16] == data[at + 14..at + 16]

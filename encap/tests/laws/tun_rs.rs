@@ -6,7 +6,8 @@
 //! no bytes (passed there).
 
 use encap::coalesce::Coalescer;
-use encap::offload::Kind;
+use encap::offload::GsoType;
+use encap::protocol::UDP;
 use encap::{Family, Inner};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -66,7 +67,7 @@ fn is_kept_out(packet: &Sent) -> bool {
         _ => 8,
     };
     let counted = inner.family == Family::V4 && !inner.dont_fragment;
-    inner.transport + header == inner.len && (inner.protocol == 17 || counted)
+    inner.transport + header == inner.len && (inner.protocol == UDP || counted)
 }
 
 proptest! {
@@ -79,7 +80,7 @@ proptest! {
         for (ours, (header, bytes)) in ours.iter().zip(theirs) {
             prop_assert_eq!(&ours.bytes, &bytes);
             let gso = ours.cut.map_or((0, 0, 0), |cut| {
-                let kind = match cut.kind { Kind::Tcp4 => 1, Kind::Tcp6 => 4, Kind::Udp => 5 };
+                let kind = match cut.kind { GsoType::Tcp4 => 1, GsoType::Tcp6 => 4, GsoType::Udp => 5 };
                 (kind, cut.size, cut.header)
             });
             prop_assert_eq!((header.gso_type, header.gso_size, header.hdr_len), gso);

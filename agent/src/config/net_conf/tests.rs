@@ -21,7 +21,7 @@ fn range(len: u8, min: &str, max: &str) -> Option<SubnetRange> {
     })
 }
 
-/// What a real flanneld v0.20.2 was given.
+/// Files used with a real flanneld v0.20.2.
 #[test]
 fn flannels_own_files_parse() {
     let udp = parse(
@@ -65,19 +65,13 @@ fn defaults_are_flannels() {
             "fc00::/60".parse::<IpNet>().unwrap()
         ]
     );
-    let Backend::Vxlan {
-        vni,
-        port,
-        gbp,
-        learning,
-        direct_routing,
-        mtu,
-    } = both.backend
-    else {
-        panic!()
+    let vxlan = Backend::Vxlan {
+        vni: encap::Vni::new(1).unwrap(),
+        port: 8472,
+        gbp: false,
+        mtu: None,
     };
-    assert_eq!((vni.get(), port, mtu), (1, 8472, None));
-    assert!(!gbp && !learning && !direct_routing);
+    assert_eq!(both.backend, vxlan);
 }
 
 #[test]
@@ -105,19 +99,14 @@ fn a_vxlan_backend_is_read_in_full() {
     let conf = parse(
         r#"{"NETWORK":"10.3.0.0/16","backend":{"type":"Vxlan","vni":77,"PORT":4789,"Mtu":1400,"gbp":true,"LEARNING":true,"directrouting":true}}"#,
     );
-    let Backend::Vxlan {
-        vni,
-        port,
-        gbp,
-        learning,
-        direct_routing,
-        mtu,
-    } = conf.backend
-    else {
-        panic!()
+    let vxlan = Backend::Vxlan {
+        vni: encap::Vni::new(77).unwrap(),
+        port: 4789,
+        gbp: true,
+        mtu: Some(1400),
     };
-    assert_eq!((vni.get(), port, mtu), (77, 4789, Some(1400)));
-    assert!(gbp && learning && direct_routing);
+    assert_eq!(conf.backend, vxlan);
+    assert!(conf.unknown_keys().is_empty());
     assert_eq!(
         (
             conf.backend.cap_underlay_mtu(1500),
@@ -130,13 +119,13 @@ fn a_vxlan_backend_is_read_in_full() {
 #[test]
 fn keys_that_flannel_ignores_are_listed() {
     let conf = parse(r#"{"Network":"10.3.0.0/16","Networks":1,"Backend":{"Type":"udp","VNI":1}}"#);
-    let told: Vec<String> = conf
+    let shown: Vec<String> = conf
         .unknown_keys()
         .iter()
         .map(ToString::to_string)
         .collect();
     assert_eq!(
-        told,
+        shown,
         ["Networks (did you mean \"Network\"?)", "Backend.VNI"]
     );
     let vxlan = parse(
@@ -156,7 +145,7 @@ fn the_last_of_several_keys_counts() {
 }
 
 #[test]
-fn every_refusal_says_what_to_do() {
+fn every_refusal_names_its_remedy() {
     let network = |rest: &str| format!(r#"{{"Network":"10.3.0.0/16",{rest}}}"#);
     let backend = |rest: &str| network(&format!(r#""Backend":{{{rest}}}"#));
     let cases = [
@@ -272,7 +261,7 @@ fn every_refusal_says_what_to_do() {
         (network(r#""Backend":null"#), "unknown backend type: ;"),
         (
             backend(r#""Type":"host-gw""#),
-            "unknown backend type: host-gw; this node speaks udp and vxlan",
+            "unknown backend type: host-gw; Tartan supports udp and vxlan",
         ),
         (backend(r#""Type":7"#), "value of Type must be text"),
         (
@@ -293,10 +282,18 @@ fn every_refusal_says_what_to_do() {
             backend(r#""Type":"vxlan","GBP":1"#),
             "value of GBP must be true or false",
         ),
+        (
+            backend(r#""Type":"vxlan","Learning":1"#),
+            "value of Learning must be true or false",
+        ),
+        (
+            backend(r#""Type":"vxlan","DirectRouting":"yes""#),
+            "value of DirectRouting must be true or false",
+        ),
     ];
     for (text, expected) in cases {
-        let said = refusal(&text);
-        assert!(said.contains(expected), "{text}: {said}");
+        let message = refusal(&text);
+        assert!(message.contains(expected), "{text}: {message}");
     }
 }
 
@@ -332,7 +329,7 @@ proptest! {
     }
 
     #[test]
-    fn what_parses_is_coherent(text in nearly()) {
+    fn a_parsed_configuration_is_consistent(text in nearly()) {
         if let Ok(conf) = NetConf::parse(&text) {
             prop_assert!(!conf.cluster().is_empty());
             prop_assert_eq!(conf.network.is_some(), conf.subnets.is_some());

@@ -1,4 +1,4 @@
-//! One value for each key: flags and variables before the file, the file before the defaults; and each one checked.
+//! Chooses and checks one value for each key: of a flag or variable, else of the file, else the default.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
@@ -7,8 +7,10 @@ use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::{ConfigError, Device, LEAST_RECLAIM_AFTER, MOST_RECLAIM_AFTER, NodeConfig, RunArgs};
-use crate::config::spin::Spin;
+use super::{
+    ConfigError, DeviceKind, LEAST_RECLAIM_AFTER, MOST_RECLAIM_AFTER, NodeConfig, RunArgs,
+};
+use crate::config::spin::SpinSetting;
 use crate::config::workers;
 use crate::lease::unfit_for_underlay;
 
@@ -58,7 +60,7 @@ pub(super) fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, Confi
     })
 }
 
-/// A clean-up is run in another directory than the agent.
+/// `tartan cleanup` may run in another working directory than the agent.
 fn absolute(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
@@ -78,7 +80,7 @@ fn node_name(written: Option<String>) -> Result<String, ConfigError> {
     }
 }
 
-/// The address of each family, where one is named.
+/// The configured address of each family.
 fn public(
     first: Option<IpAddr>,
     second: Option<IpAddr>,
@@ -102,18 +104,18 @@ fn public(
     }
 }
 
-fn device(written: Option<String>) -> Result<Device, ConfigError> {
+fn device(written: Option<String>) -> Result<DeviceKind, ConfigError> {
     match written.as_deref() {
-        None | Some("auto") => Ok(Device::Auto),
-        Some("plain") => Ok(Device::Plain),
-        Some("offload") => Ok(Device::Offload),
+        None | Some("auto") => Ok(DeviceKind::Auto),
+        Some("plain") => Ok(DeviceKind::Plain),
+        Some("offload") => Ok(DeviceKind::Offload),
         Some(other) => Err(ConfigError::Device(other.to_owned())),
     }
 }
 
 fn device_name(written: Option<String>) -> Result<String, ConfigError> {
     let name = written.unwrap_or_else(|| "tartan0".to_owned());
-    // `all` and `default` are directories of /proc/sys/net beside those of interfaces.
+    // /proc/sys/net has directories `all` and `default` beside those of interfaces.
     let taken = ["lo", "all", "default", ".", ".."].contains(&name.as_str());
     if (1..=15).contains(&name.len()) && is_plain(&name) && !taken {
         Ok(name)
@@ -122,11 +124,11 @@ fn device_name(written: Option<String>) -> Result<String, ConfigError> {
     }
 }
 
-fn spin(written: Option<String>) -> Result<Spin, ConfigError> {
+fn spin(written: Option<String>) -> Result<SpinSetting, ConfigError> {
     let Some(written) = written else {
-        return Ok(Spin::Auto);
+        return Ok(SpinSetting::Auto);
     };
-    Spin::read(&written).ok_or(ConfigError::Spin(written))
+    SpinSetting::parse(&written).ok_or(ConfigError::Spin(written))
 }
 
 fn reclaim_after(written: Option<u16>) -> Result<Duration, ConfigError> {
@@ -138,7 +140,7 @@ fn reclaim_after(written: Option<u16>) -> Result<Duration, ConfigError> {
     }
 }
 
-/// A bare word must be a level: `EnvFilter` would take "inof" for a part of the program and log nothing else.
+/// A bare word must be a level: `EnvFilter` would read "inof" as the name of a module and log nothing else.
 fn log(written: Option<String>) -> Result<String, ConfigError> {
     let filter = written.unwrap_or_else(|| "info".to_owned());
     let level = |word: &str| word.parse::<LevelFilter>().is_ok() && word.parse::<u8>().is_err();

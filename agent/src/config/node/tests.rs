@@ -30,7 +30,7 @@ fn refusal(file: &str, words: &[&str]) -> String {
 }
 
 #[test]
-fn with_nothing_at_all_there_are_safe_defaults() {
+fn without_any_configuration_the_defaults_apply() {
     let root = tempfile::tempdir().unwrap();
     let args = RunArgs {
         root: Some(root.path().to_path_buf()),
@@ -45,7 +45,7 @@ fn with_nothing_at_all_there_are_safe_defaults() {
         node_file: root.path().join("etc/tartan/nodes.toml"),
         public_v4: None,
         public_v6: None,
-        device: Device::Auto,
+        device: DeviceKind::Auto,
         device_name: "tartan0".to_owned(),
         strict_pods: false,
         ipv6_over_udp: false,
@@ -54,7 +54,7 @@ fn with_nothing_at_all_there_are_safe_defaults() {
         log: "info".to_owned(),
         workers: None,
         cores: Vec::new(),
-        spin: Spin::Auto,
+        spin: SpinSetting::Auto,
         reclaim_after: Duration::from_secs(60),
     };
     assert_eq!(config, expected);
@@ -82,7 +82,7 @@ const EVERY_KEY: &str = r#"
 "#;
 
 #[test]
-fn a_file_says_everything() {
+fn a_file_sets_every_key() {
     let config = load(EVERY_KEY, &[]).unwrap();
     assert_eq!(config.node_name, "n1");
     assert_eq!(config.net_conf, PathBuf::from("/srv/net-conf.json"));
@@ -95,18 +95,18 @@ fn a_file_says_everything() {
     assert_eq!(config.public_v6, Some("2001:db8::1".parse().unwrap()));
     assert_eq!(
         (config.device, config.device_name.as_str()),
-        (Device::Plain, "tt0")
+        (DeviceKind::Plain, "tt0")
     );
     assert!(config.strict_pods && config.ipv6_over_udp && !config.masquerade);
     assert_eq!(config.subnet_file, PathBuf::from("/srv/subnet.env"));
     assert_eq!(config.log, "warn,tartan::host=debug");
     assert_eq!((config.workers, config.cores), (Some(2), vec![4, 6]));
-    assert_eq!(config.spin, Spin::Micros(20));
+    assert_eq!(config.spin, SpinSetting::Micros(20));
     assert_eq!(config.reclaim_after, Duration::from_secs(7));
 }
 
 #[test]
-fn a_flag_counts_before_the_file() {
+fn a_flag_overrides_the_file() {
     let words = [
         "--node-name=n2",
         "--net-conf=a",
@@ -130,7 +130,7 @@ fn a_flag_counts_before_the_file() {
         (config.workers, &config.cores[..]),
         (Some(3), &[1, 0, 5][..])
     );
-    assert_eq!(config.spin, Spin::Off);
+    assert_eq!(config.spin, SpinSetting::Off);
     assert_eq!(config.reclaim_after, Duration::from_secs(3600));
     assert_eq!(
         (config.node_name.as_str(), config.device_name.as_str()),
@@ -147,15 +147,15 @@ fn a_flag_counts_before_the_file() {
             Some("2001:db8::2".parse().unwrap())
         )
     );
-    assert_eq!(config.device, Device::Auto);
+    assert_eq!(config.device, DeviceKind::Auto);
     assert!(!config.strict_pods && !config.ipv6_over_udp && config.masquerade);
     assert_eq!(config.subnet_file, PathBuf::from("/tmp/s"));
     assert_eq!(config.log, "trace");
 }
 
-/// An address of the configuration stands for the public one of its family, and for no other.
+/// A configured address replaces the public one of its family, and no other.
 #[test]
-fn local_addresses_stand_for_public_ones_of_their_family() {
+fn a_local_address_replaces_the_public_one_of_its_family() {
     let (v4, v6) = (
         "198.51.100.1".parse().unwrap(),
         "2001:db8:a::1".parse().unwrap(),
@@ -184,11 +184,11 @@ fn v4_alone(v4: Ipv4Addr) -> PublicAddresses {
 }
 
 #[test]
-fn the_device_is_of_three_kinds() {
+fn the_device_has_three_kinds() {
     for (word, kind) in [
-        ("auto", Device::Auto),
-        ("offload", Device::Offload),
-        ("plain", Device::Plain),
+        ("auto", DeviceKind::Auto),
+        ("offload", DeviceKind::Offload),
+        ("plain", DeviceKind::Plain),
     ] {
         let config = load(&format!("device = {word:?}"), &[]).unwrap();
         assert_eq!(config.device, kind);
@@ -248,12 +248,15 @@ fn a_named_file_must_exist() {
         config: Some(PathBuf::from("/nowhere/tartan.toml")),
         ..RunArgs::default()
     };
-    let said = NodeConfig::load(&args).unwrap_err().to_string();
-    assert!(said.contains("cannot read /nowhere/tartan.toml"), "{said}");
+    let message = NodeConfig::load(&args).unwrap_err().to_string();
+    assert!(
+        message.contains("cannot read /nowhere/tartan.toml"),
+        "{message}"
+    );
 }
 
 #[test]
-fn every_refusal_says_what_to_do() {
+fn every_refusal_names_its_remedy() {
     let in_file = [
         (
             "\nnode_nmae = \"a\"",
@@ -282,9 +285,9 @@ fn every_refusal_says_what_to_do() {
         ("workers = 0", "line 1: workers must be 1 to 32"),
         (
             "spin = \"on\"",
-            "spin \"on\" is nothing to wait: use \"auto\"",
+            "spin \"on\" is not a valid time: use \"auto\"",
         ),
-        ("spin = 0", "spin \"0\" is nothing to wait"),
+        ("spin = 0", "spin \"0\" is not a valid time"),
         ("spin = true", "line 1: spin must be text"),
         (
             "reclaim-after = 4",
@@ -302,15 +305,15 @@ fn every_refusal_says_what_to_do() {
         ),
         (
             "log = \"inof\"",
-            "log \"inof\" is no filter: use off, error, warn",
+            "log \"inof\" is not a valid filter: use off, error, warn",
         ),
-        ("log = \"tartan=loud\"", "is no filter"),
-        ("log = \"3\"", "is no filter"),
+        ("log = \"tartan=loud\"", "is not a valid filter"),
+        ("log = \"3\"", "is not a valid filter"),
         ("= 1", "line 1: not TOML"),
     ];
     for (file, expected) in in_file {
-        let said = refusal(file, &[]);
-        assert!(said.contains(expected), "{file}: {said}");
+        let message = refusal(file, &[]);
+        assert!(message.contains(expected), "{file}: {message}");
     }
     for name in [
         "",
@@ -322,22 +325,25 @@ fn every_refusal_says_what_to_do() {
         "a b",
         "sixteen-letters-",
     ] {
-        let said = refusal(&format!("device-name = {name:?}"), &[]);
-        assert!(said.contains("cannot be an interface's"), "{name}: {said}");
+        let message = refusal(&format!("device-name = {name:?}"), &[]);
+        assert!(
+            message.contains("is not a valid interface name"),
+            "{name}: {message}"
+        );
     }
     for (name, expected) in [
         ("", "has no name"),
         ("(none)", "has no name"),
-        ("a b", "is no node's name"),
+        ("a b", "is not a valid node name"),
     ] {
-        let said = refusal("", &[&format!("--node-name={name}")]);
-        assert!(said.contains(expected), "{name}: {said}");
+        let message = refusal("", &[&format!("--node-name={name}")]);
+        assert!(message.contains(expected), "{name}: {message}");
     }
     for address in ["127.0.0.1", "0.0.0.0", "ff02::1", "fe80::1"] {
-        let said = refusal("", &[&format!("--public-ip={address}")]);
+        let message = refusal("", &[&format!("--public-ip={address}")]);
         assert!(
-            said.contains(address) && said.contains("that other nodes reach"),
-            "{said}"
+            message.contains(address) && message.contains("that other nodes reach"),
+            "{message}"
         );
     }
 }

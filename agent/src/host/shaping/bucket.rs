@@ -1,4 +1,4 @@
-//! The bucket of one direction: what a limit means for the kernel, and what the kernel tells of the buckets there are.
+//! The token bucket of one direction: its parameters for a limit, and the buckets that the kernel lists.
 
 use cni_shim::RateLimit;
 use futures_util::TryStreamExt;
@@ -21,15 +21,15 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    /// The bucket of a limit on an interface with this MTU. A burst that the runtime did not name, or named larger than
-    /// anyone means, is a fiftieth of a second.
+    /// The bucket of a limit on an interface with this MTU. Without a burst, or with one as large as
+    /// runtimes give where none was configured, it is what passes in a fiftieth of a second.
     pub(super) fn of(limit: RateLimit, mtu: u32) -> Bucket {
         let rate = (limit.rate / 8).max(1);
         let named = (1..UNNAMED_BURST).contains(&limit.burst);
         let burst = if named { limit.burst / 8 } else { rate / 50 };
         let least = u64::from(mtu) + ETHERNET_HEADER;
-        let burst = cut(burst.max(if named { least } else { least.max(LEAST_BURST) }));
-        let queue = cut(u64::from(burst) + (rate / 40).max(LEAST_QUEUE));
+        let burst = to_u32(burst.max(if named { least } else { least.max(LEAST_BURST) }));
+        let queue = to_u32(u64::from(burst) + (rate / 40).max(LEAST_QUEUE));
         Bucket { rate, burst, queue }
     }
 
@@ -38,7 +38,7 @@ impl Bucket {
         // struct tc_tbf_qopt: two struct tc_ratespec, limit, buffer, mtu.
         let mut parameters = Vec::with_capacity(36);
         parameters.extend([0, LINKLAYER_ETHERNET, 0, 0, 0, 0, 0, 0]);
-        parameters.extend(cut(self.rate).to_ne_bytes());
+        parameters.extend(to_u32(self.rate).to_ne_bytes());
         parameters.extend([0; 12]);
         parameters.extend(self.queue.to_ne_bytes());
         parameters.extend([0; 8]);
@@ -60,42 +60,44 @@ impl Bucket {
 
 /// The buckets at the roots of interfaces.
 #[derive(Debug, Default)]
-pub(super) struct Queues(Vec<(i32, Told)>);
+pub(super) struct Buckets(Vec<(i32, ListedBucket)>);
 
-/// What the kernel tells of a bucket, exactly; of the burst it tells a rounded time.
+/// The exact parameters that the kernel lists of a bucket; it lists the burst as a rounded time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Told {
+struct ListedBucket {
     rate: u64,
     queue: u32,
 }
 
-impl Queues {
-    pub(super) async fn list(handle: &Handle) -> Result<Queues, HostError> {
-        let mut found = Queues::default();
+impl Buckets {
+    pub(super) async fn list(handle: &Handle) -> Result<Buckets, HostError> {
+        let mut found = Buckets::default();
         let mut answer = Box::pin(handle.qdisc().get().execute());
-        let failed = |source| HostError::netlink("list", "the queues of interfaces", source);
+        let failed = |source| HostError::netlink("list", "the buckets of interfaces", source);
         while let Some(message) = answer.try_next().await.map_err(failed)? {
             if message.header.parent == TcHandle::ROOT {
                 found
                     .0
-                    .extend(told(&message).map(|told| (message.header.index, told)));
+                    .extend(parse_bucket(&message).map(|listed| (message.header.index, listed)));
             }
         }
         Ok(found)
     }
 
     pub(super) fn has(&self, index: u32, bucket: Bucket) -> bool {
-        let wanted = Told {
+        let wanted = ListedBucket {
             rate: bucket.rate,
             queue: bucket.queue,
         };
-        let is_it = |(at, told): &(i32, Told)| u32::try_from(*at) == Ok(index) && *told == wanted;
+        let is_it = |(at, listed): &(i32, ListedBucket)| {
+            u32::try_from(*at) == Ok(index) && *listed == wanted
+        };
         self.0.iter().any(is_it)
     }
 }
 
-/// The bucket that a message tells of, if it tells of one.
-fn told(message: &TcMessage) -> Option<Told> {
+/// The bucket that a message describes, if it describes one.
+fn parse_bucket(message: &TcMessage) -> Option<ListedBucket> {
     let mut is_bucket = false;
     let mut options = Vec::new();
     for attribute in &message.attributes {
@@ -129,10 +131,10 @@ fn told(message: &TcMessage) -> Option<Told> {
     }
     let (rate, queue) = found.filter(|_| is_bucket)?;
     let rate = large.unwrap_or(u64::from(rate));
-    Some(Told { rate, queue })
+    Some(ListedBucket { rate, queue })
 }
 
-fn cut(bytes: u64) -> u32 {
+fn to_u32(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
@@ -142,9 +144,9 @@ const TCA_TBF_RATE64: u16 = 4;
 const TCA_TBF_BURST: u16 = 6;
 /// `TC_LINKLAYER_ETHERNET`: the kernel asks for no table of rates then.
 const LINKLAYER_ETHERNET: u8 = 1;
-/// Runtimes give 2^31-1 or 2^32-1 bits where nobody named a burst.
+/// Runtimes give 2^31-1 or 2^32-1 bits where no burst was configured.
 const UNNAMED_BURST: u64 = i32::MAX as u64;
-/// Bytes of a burst that nobody named, at least.
+/// Least burst where none was configured, in bytes.
 const LEAST_BURST: u64 = 8 * 1024;
 /// Bytes that may wait beside a burst, at least: a super-packet, which is cut before it waits, or TCP loses the end of
 /// each. Above 21 Mbit/s it is what passes in 25 ms, as with the reference plugin.
@@ -192,7 +194,7 @@ mod tests {
                 TcAttribute::Kind(TBF.to_owned()),
                 TcAttribute::Options(vec![TcOption::Other(DefaultNla::new(2, bytes))]),
             ];
-            told(&message);
+            parse_bucket(&message);
         }
     }
 }

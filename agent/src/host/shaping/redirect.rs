@@ -8,7 +8,7 @@ use netlink_packet_route::tc::{
 };
 use rustix::io::Errno;
 
-use super::{signed, tell};
+use super::{send_request, signed};
 use crate::host::Host;
 use crate::host::error::{HostError, errno};
 
@@ -54,7 +54,7 @@ impl Host {
         queue.header.parent = TcHandle::INGRESS;
         queue.header.handle = TcHandle::from(INGRESS);
         // Whatever filters are there lead elsewhere. There may be none, and no queue.
-        let _ = tell(handle, RouteNetlinkMessage::DelQueueDiscipline(queue), 0).await;
+        let _ = send_request(handle, RouteNetlinkMessage::DelQueueDiscipline(queue), 0).await;
         let made = handle.qdisc().add(index).ingress().execute().await;
         made.map_err(|source| HostError::shaping("limit", name, "sch_ingress", source))?;
         let filter = handle
@@ -94,5 +94,4 @@ fn leads_to(filter: &TcMessage, index: u32) -> bool {
 
 /// `ffff:`, the ingress queue.
 const INGRESS: u32 = 0xffff_0000;
-/// `ETH_P_ALL`.
-const EVERY_PROTOCOL: u16 = 3;
+const EVERY_PROTOCOL: u16 = libc::ETH_P_ALL as u16;

@@ -24,7 +24,7 @@ fn refusal(text: &str) -> String {
 }
 
 #[test]
-fn a_short_entry_is_completed() {
+fn an_entry_of_needed_keys_alone_gets_defaults() {
     let leases = parse(&node("n1", 1, ""), &vxlan()).unwrap();
     let expected = Lease {
         name: "n1".to_owned(),
@@ -45,7 +45,7 @@ fn a_short_entry_is_completed() {
 }
 
 #[test]
-fn a_full_entry_is_taken_as_written() {
+fn an_entry_with_every_key_is_read_as_written() {
     let rest = r#"
         backend = "udp"
         vtep-mac = "2e:fd:04:c7:59:61"
@@ -64,7 +64,7 @@ fn a_full_entry_is_taken_as_written() {
 }
 
 #[test]
-fn both_families_are_taken() {
+fn subnets_of_both_families_are_read() {
     let both = conf(r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48"}"#);
     let text = r#"
         [[node]]
@@ -85,7 +85,7 @@ fn a_node_may_have_an_address_and_a_mac_per_family() {
     let dual = "public-ipv6 = \"2001:db8::1\"";
     let lease = parse(&node("n1", 1, dual), &vxlan()).unwrap().remove(0);
     assert_eq!(lease.public, PublicAddresses::Dual(v4, v6));
-    // Without a word on the matter one MAC serves both.
+    // Without vtep-mac-v6, one MAC serves both families.
     let default = "0a:74:c0:00:02:01".parse().unwrap();
     assert_eq!(lease.vtep_mac, PerFamily::each(|_| default));
     let own = "vtep-mac-v6 = \"2e:fd:04:c7:59:62\"";
@@ -100,7 +100,7 @@ fn a_node_may_have_an_address_and_a_mac_per_family() {
 }
 
 #[test]
-fn entries_with_one_public_address_may_agree() {
+fn entries_that_share_a_public_address_and_agree_are_accepted() {
     let second =
         "[[node]]\nname = \"b\"\nsubnets = [\"10.244.9.0/24\"]\npublic-ip = \"192.0.2.1\"\n";
     let leases = parse(
@@ -114,7 +114,7 @@ fn entries_with_one_public_address_may_agree() {
 }
 
 #[test]
-fn every_refusal_has_its_line_and_its_remedy() {
+fn every_refusal_names_its_line_and_its_remedy() {
     let one = |rest: &str| node("n1", 1, rest);
     let two = |rest: &str| format!("{}{}", node("n1", 1, ""), node("n2", 2, rest));
     let shared = |rest: &str| {
@@ -157,8 +157,14 @@ fn every_refusal_has_its_line_and_its_remedy() {
         ),
         ("[[node]]".to_owned(), "line 1: this node has no name"),
         (with("name", "7"), "line 2: name must be text in quotes"),
-        (with("name", "\"a b\""), "line 2: \"a b\" is no node's name"),
-        (with("name", "\"\""), "line 2: \"\" is no node's name"),
+        (
+            with("name", "\"a b\""),
+            "line 2: \"a b\" is not a valid node name",
+        ),
+        (
+            with("name", "\"\""),
+            "line 2: \"\" is not a valid node name",
+        ),
         (
             with("subnets", "[]"),
             "line 3: this node has no subnets: add it",
@@ -177,7 +183,7 @@ fn every_refusal_has_its_line_and_its_remedy() {
         ),
         (
             with("subnets", "[\"10.244.1.9/24\"]"),
-            "has bits set behind its length: write 10.244.1.0/24",
+            "has bits set after the prefix length: write 10.244.1.0/24",
         ),
         (
             with("subnets", "[\"10.245.1.0/24\"]"),
@@ -332,16 +338,16 @@ fn every_refusal_has_its_line_and_its_remedy() {
         ),
     ];
     for (text, expected) in cases {
-        let said = refusal(&text);
+        let message = refusal(&text);
         assert!(
-            said.contains(expected),
-            "{text}\nsaid: {said}\nnot:  {expected}"
+            message.contains(expected),
+            "{text}\nsaid: {message}\nnot:  {expected}"
         );
     }
 }
 
 #[test]
-fn an_overlap_is_found_wherever_it_hides() {
+fn an_overlap_is_found_between_any_two_entries() {
     // The wide subnet and the narrow one inside it are not neighbours in the file, nor in the order of bases.
     let subnets = [
         "10.244.64.0/18",
@@ -361,7 +367,7 @@ fn an_overlap_is_found_wherever_it_hides() {
 }
 
 #[test]
-fn five_thousand_nodes_are_read_quickly() {
+fn five_thousand_nodes_are_read() {
     let big = conf(r#"{"Network":"10.0.0.0/8"}"#);
     let text: String = (0..5000u32).map(|i| {
         let (b, c) = (i / 250, i % 250 + 1);
@@ -370,7 +376,7 @@ fn five_thousand_nodes_are_read_quickly() {
     assert_eq!(parse(&text, &big).unwrap().len(), 5000);
 }
 
-/// Files near enough to the format to get past the first check.
+/// Files close enough to the format to pass the first check.
 fn nearly() -> impl Strategy<Value = String> {
     let subnet =
         (0..6u8, 20..33u8).prop_map(|(c, len)| format!("subnets = [\"10.244.{c}.0/{len}\"]"));
@@ -387,7 +393,7 @@ fn nearly() -> impl Strategy<Value = String> {
     prop::collection::vec(line, 0..30).prop_map(|lines| lines.join("\n"))
 }
 
-/// Whole entries drawn from a small space, so that they often collide.
+/// Complete entries from a small range of values, so that they often conflict.
 fn entries() -> impl Strategy<Value = Vec<(u8, u8, u8, u8)>> {
     prop::collection::vec((0..5u8, 0..16u8, 22..27u8, 1..6u8), 0..5)
 }
@@ -399,9 +405,9 @@ proptest! {
         let _ = parse(&near, &vxlan());
     }
 
-    /// Independent oracle: every pair compared with every other.
+    /// Independent oracle: compares every pair of entries.
     #[test]
-    fn a_list_is_accepted_just_when_no_pair_conflicts(entries in entries()) {
+    fn a_list_is_accepted_if_and_only_if_no_pair_conflicts(entries in entries()) {
         let subnet = |c: u8, len: u8| IpNet::new(IpAddr::from([10, 244, c, 0]), len).unwrap().trunc();
         let text: String = entries.iter().map(|(name, c, len, host)| format!(
             "[[node]]\nname = \"n{name}\"\nsubnets = [\"{}\"]\npublic-ip = \"192.0.2.{host}\"\n", subnet(*c, *len)
@@ -415,7 +421,7 @@ proptest! {
     }
 
     #[test]
-    fn lines_are_lines_of_the_file(near in nearly()) {
+    fn an_error_names_a_line_of_the_file(near in nearly()) {
         if let Err(error) = parse(&near, &vxlan()) {
             prop_assert!((1..=near.lines().count().max(1)).contains(&error.line), "{}\n{}", error, near);
         }

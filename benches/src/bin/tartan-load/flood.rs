@@ -42,7 +42,7 @@ pub(crate) fn flood(
             );
             match taken {
                 Ok(results) => sent += results.count(),
-                // Nobody listens yet, or a buffer below us is full: the flood goes on.
+                // No process listens yet, or a buffer below us is full: the flood goes on.
                 Err(Errno::ECONNREFUSED | Errno::ENOBUFS | Errno::EAGAIN | Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
             }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// What the socket says.
 pub(crate) fn echo(listen: SocketAddr, time: Duration) -> io::Result<String> {
     let socket = UdpSocket::bind(listen)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(FULL_INBOX_WAIT))?;
     let mut buffer = vec![0; 65_535];
     let (start, mut answered) = (Instant::now(), 0);
     while start.elapsed() < time {
@@ -38,7 +38,7 @@ pub(crate) fn ping(to: SocketAddr, size: usize, time: Duration) -> io::Result<St
     };
     let socket = UdpSocket::bind(any)?;
     socket.connect(to)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(FULL_INBOX_WAIT))?;
     let (mut datagram, mut answer) = (vec![0; size], vec![0; 65_535]);
     let (start, mut number, mut lost) = (Instant::now(), 0_u64, 0);
     let mut trips = Vec::new();
@@ -97,4 +97,4 @@ fn is_patience(error: &io::Error) -> bool {
 }
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_millis(50);
+const FULL_INBOX_WAIT: Duration = Duration::from_millis(50);

@@ -14,7 +14,7 @@ use nix::sys::socket::{MsgFlags, MultiHeaders, recvmmsg, setsockopt, sockopt};
 /// What the socket says.
 pub(crate) fn sink(listen: SocketAddr, time: Duration) -> io::Result<String> {
     let socket = UdpSocket::bind(listen)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(FULL_INBOX_WAIT))?;
     setsockopt(&socket, sockopt::RcvBufForce, &BUFFER)?;
     let mut buffers = vec![[0_u8; LARGEST]; BATCH];
     let mut headers = MultiHeaders::<()>::preallocate(BATCH, None);
@@ -56,4 +56,4 @@ const LARGEST: usize = 2048;
 /// Bytes that may wait in the kernel.
 const BUFFER: usize = 8 << 20;
 /// A silent socket is left this often to look at the time.
-const PATIENCE: Duration = Duration::from_millis(50);
+const FULL_INBOX_WAIT: Duration = Duration::from_millis(50);

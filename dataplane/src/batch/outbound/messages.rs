@@ -1,10 +1,10 @@
-//! What waits for the underlay, as the messages that one system call each can take.
+//! The datagrams that wait for the underlay, as messages for `sendmmsg`.
 
 use std::io::IoSlice;
 
 use super::{Head, OutboundBatch};
-use crate::batch::queue::{Queue, Train};
-use crate::underlay::{Exit, Outgoing};
+use crate::batch::tx_queue::{GsoBatch, TxQueue};
+use crate::underlay::{Outgoing, TxSlot};
 
 /// The pieces of one message, in order.
 #[derive(Clone)]
@@ -16,33 +16,33 @@ pub struct Pieces<'a> {
 }
 
 impl OutboundBatch {
-    /// The messages that wait for `exit`, in order.
-    pub(crate) fn messages(&self, exit: Exit) -> impl Iterator<Item = Outgoing<'_>> {
-        let queue = self.queues.get(exit.index());
-        let mut trains = queue.map(Queue::waiting).unwrap_or_default().iter();
-        // What is left of a train that goes datagram by datagram.
-        let mut apart: Option<Train> = None;
+    /// The messages that wait for `slot`, in order.
+    pub(crate) fn messages(&self, slot: TxSlot) -> impl Iterator<Item = Outgoing<'_>> {
+        let queue = self.queues.get(slot.index());
+        let mut batches = queue.map(TxQueue::waiting).unwrap_or_default().iter();
+        // The rest of a GSO batch that is sent datagram by datagram.
+        let mut one_by_one: Option<GsoBatch> = None;
         std::iter::from_fn(move || {
-            let mut train = match apart.take() {
-                Some(train) => train,
-                None => *trains.next()?,
+            let mut batch = match one_by_one.take() {
+                Some(batch) => batch,
+                None => *batches.next()?,
             };
-            let count = if train.apart { 1 } else { train.count };
+            let count = if batch.one_by_one { 1 } else { batch.count };
             let message = Outgoing {
-                to: train.to,
-                ecn: train.ecn,
-                segment: (count > 1).then_some(train.size as u16),
+                to: batch.to,
+                ecn: batch.ecn,
+                segment: (count > 1).then_some(batch.size as u16),
                 pieces: Pieces {
                     batch: self,
-                    next: train.first,
+                    next: batch.first,
                     left: count,
                     payload: None,
                 },
             };
-            if train.count > count {
-                train.count -= count;
-                train.first = self.datagram(train.first)?.next;
-                apart = Some(train);
+            if batch.count > count {
+                batch.count -= count;
+                batch.first = self.datagram(batch.first)?.next;
+                one_by_one = Some(batch);
             }
             Some(message)
         })

@@ -1,4 +1,4 @@
-//! Opening a socket and binding it to its place, or joining the group that has it.
+//! Opens sockets and binds them, alone or in a group on one port.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,12 +8,12 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::error::UnderlayError;
 use super::options::receive_whole;
+use super::reuseport::{REMAINDERS, first_remainder, suits};
 use super::spec::SocketSpec;
-use super::spread::{TURNS, first_turn, suits};
 use crate::limits::TRANSMIT_SOCKETS;
 use crate::sys::sockopt;
 
-/// Opens and binds a socket. No address reuse of any kind: who holds the port must not be joined unknowingly.
+/// Opens and binds a socket, without address reuse of any kind: a port that another process holds is an error.
 ///
 /// # Errors
 /// See [`UnderlayError`]; each sentence names the remedy.
@@ -22,33 +22,35 @@ pub fn bind(spec: &SocketSpec) -> Result<OwnedFd, UnderlayError> {
     open(spec).map_err(kernel)?.bound(spec)
 }
 
-/// Opens another worker's socket beside those that [`share`] has opened to it. The host need not have the address at the
+/// Opens another worker's socket beside those that [`set_group_open`] has opened to it. The host need not have the address at the
 /// moment, as those that are there need not.
 ///
 /// # Errors
 /// As [`bind`].
-pub fn join(spec: &SocketSpec) -> Result<OwnedFd, UnderlayError> {
+pub fn bind_in_group(spec: &SocketSpec) -> Result<OwnedFd, UnderlayError> {
     let kernel = |error| UnderlayError::Kernel(*spec, error);
     let socket = open(spec).map_err(kernel)?;
     socket.0.set_reuse_port(true).map_err(kernel)?;
     socket.freely().bound(spec)
 }
 
-/// Opens a transmit socket of worker number `worker`, on a port of the kernel's choice that is its turn's
-/// ([`spread`](super::spread)), or on any if the kernel offers none. As with [`join`], the host need not have the
+/// Opens a transmit socket of worker number `worker`, on a port of the kernel's choice that has its remainder
+/// ([`select_by_source_port`](super::select_by_source_port)), or on any if the kernel offers none. As with [`bind_in_group`], the host need not have the
 /// address.
 ///
 /// # Errors
 /// As [`bind`].
-pub fn transmit(spec: &SocketSpec, worker: usize) -> Result<OwnedFd, UnderlayError> {
+pub fn bind_transmit(spec: &SocketSpec, worker: usize) -> Result<OwnedFd, UnderlayError> {
     let kernel = |error| UnderlayError::Kernel(*spec, error);
     let number = worker * TRANSMIT_SOCKETS + spec.lane.unwrap_or_default();
-    let turn = first_turn(spec.address) + number;
+    let remainder = first_remainder(spec.address) + number;
     let mut offered = 0;
     loop {
         let socket = open(spec).map_err(kernel)?.freely().bound(spec)?;
         let port = SockRef::from(&socket).local_addr().map_err(kernel)?;
-        let suited = port.as_socket().is_some_and(|at| suits(at.port(), turn));
+        let suited = port
+            .as_socket()
+            .is_some_and(|at| suits(at.port(), remainder));
         offered += 1;
         if suited || offered == OFFERS {
             return Ok(socket);
@@ -56,12 +58,12 @@ pub fn transmit(spec: &SocketSpec, worker: usize) -> Result<OwnedFd, UnderlayErr
     }
 }
 
-/// Opens a bound socket to those that [`join`] it, of any process of the same user; or closes it to them again.
+/// Lets sockets of any process of the same user join a bound socket ([`bind_in_group`]), or forbids it again.
 ///
 /// # Errors
 /// What setsockopt(2) gives.
-pub fn share(socket: BorrowedFd<'_>, shared: bool) -> io::Result<()> {
-    SockRef::from(&socket).set_reuse_port(shared)
+pub fn set_group_open(socket: BorrowedFd<'_>, open: bool) -> io::Result<()> {
+    SockRef::from(&socket).set_reuse_port(open)
 }
 
 /// A socket that has no address yet.
@@ -82,7 +84,7 @@ fn open(spec: &SocketSpec) -> io::Result<Unbound> {
 }
 
 impl Unbound {
-    /// Lets it have an address that the host has not.
+    /// Allows an address that the host does not have.
     fn freely(self) -> Unbound {
         let (level, freebind) = match self.0.domain() {
             Ok(Domain::IPV4) => (libc::SOL_IP, libc::IP_FREEBIND),
@@ -106,5 +108,5 @@ impl Unbound {
     }
 }
 
-/// The kernel offers ports at random: of 12 million times so many, one has none of a turn.
-const OFFERS: usize = 16 * TURNS;
+/// The kernel offers ports at random: one in 12 million runs of so many has no port of a given remainder.
+const OFFERS: usize = 16 * REMAINDERS;

@@ -1,13 +1,13 @@
-//! Why a socket cannot be had, in words.
+//! Errors of opening a socket; each sentence names the remedy.
 
 use std::io;
 
 use super::SocketSpec;
 
-/// Why a socket cannot be had.
+/// Why a socket cannot be opened or adopted.
 #[derive(Debug)]
 pub enum UnderlayError {
-    /// Somebody holds the port.
+    /// Another process, or a kernel device, holds the port.
     PortTaken(SocketSpec),
     /// No interface of this host has the address.
     NotOurAddress(SocketSpec),

@@ -1,4 +1,4 @@
-//! What every socket is asked for, whoever opened it.
+//! The options of every socket, whether this process opened it or adopted it.
 
 use std::io;
 use std::net::IpAddr;
@@ -8,8 +8,8 @@ use socket2::{SockFilter, Socket, Type};
 
 use super::error::UnderlayError;
 use super::spec::SocketSpec;
-use crate::limits::{ERRORS, RECEIVE_BUFFER, SEND_BUFFER};
-use crate::sys::{mmsg, sockopt};
+use crate::limits::{ERROR_REPORTS, RECEIVE_BUFFER, SEND_BUFFER};
+use crate::sys::{recvmmsg, sockopt};
 
 pub(super) fn prepare(descriptor: OwnedFd, spec: &SocketSpec) -> Result<Socket, UnderlayError> {
     let socket = Socket::from(descriptor);
@@ -29,8 +29,8 @@ pub(super) fn prepare(descriptor: OwnedFd, spec: &SocketSpec) -> Result<Socket, 
         });
     }
     options(&socket, spec).map_err(|error| UnderlayError::Kernel(*spec, error))?;
-    for _ in 0..ERRORS {
-        if mmsg::failure(&socket).is_err() {
+    for _ in 0..ERROR_REPORTS {
+        if recvmmsg::error_report(&socket).is_err() {
             break;
         }
     }
@@ -41,7 +41,7 @@ pub(super) fn prepare(descriptor: OwnedFd, spec: &SocketSpec) -> Result<Socket, 
 fn options(socket: &Socket, spec: &SocketSpec) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     match spec.address {
-        // PROBE: set DF, and never let the kernel judge sizes by a path MTU that anybody may have forged.
+        // PROBE: set DF, and keep the kernel from applying a path MTU, which a forged report may have set.
         IpAddr::V4(_) => {
             sockopt::set_int(
                 socket,
@@ -84,12 +84,12 @@ fn grow(socket: &Socket, force: i32, ask: i32, bytes: i32) -> io::Result<()> {
         .or_else(|_| sockopt::set_int(socket, libc::SOL_SOCKET, ask, bytes))
 }
 
-/// Whether the kernel knows messages of several datagrams (Linux 4.18).
-pub(super) fn knows_trains(socket: &Socket) -> bool {
-    sockopt::knows(socket, libc::SOL_UDP, sockopt::UDP_SEGMENT)
+/// Whether the kernel supports `UDP_SEGMENT` (Linux 4.18).
+pub(super) fn supports_gso(socket: &Socket) -> bool {
+    sockopt::is_supported(socket, libc::SOL_UDP, sockopt::UDP_SEGMENT)
 }
 
-/// Nobody reads a transmit socket, so nothing may come to it; reports of errors do.
+/// Workers do not read transmit sockets, so drop every datagram that comes to one. Error reports still arrive.
 pub(super) fn receive_nothing(socket: &Socket) -> io::Result<()> {
     let nothing = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
     socket.attach_filter(&[nothing])

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use dataplane::limits::{FRAME, INBOX, PATIENCE};
+use dataplane::limits::{FRAME, FULL_INBOX_WAIT, INBOX};
 use dataplane::underlay::memory::member;
 use encap::{Ecn, Format};
 
@@ -63,9 +63,9 @@ pub fn not_our_mac(node: &mut Node) -> u64 {
 pub fn bad_source_mac(node: &mut Node) -> u64 {
     // Ours, and a group.
     let altered = hand_altered(node, 19, &[1]) + hand_altered(node, 14, &[1, 0x33, 0xff]);
-    let mut nobody = vxlan(2, 1, &udp(pod(2, 0), pod(1, 0), b"in"));
-    nobody.payload[14..20].fill(0);
-    altered + hand(node, Format::Vxlan, [nobody.payload])
+    let mut zero_mac = vxlan(2, 1, &udp(pod(2, 0), pod(1, 0), b"in"));
+    zero_mac.payload[14..20].fill(0);
+    altered + hand(node, Format::Vxlan, [zero_mac.payload])
 }
 
 pub fn not_ip(node: &mut Node) -> u64 {
@@ -156,10 +156,10 @@ pub fn device_refused(node: &mut Node) -> u64 {
     5
 }
 
-/// Of two workers, one receives and the other, who owns the flow, stands still until its ring is full, and for long.
+/// Of two workers, one receives and the other, which owns the flow, stalls until its ring is full, and for long.
 pub fn ring_full(node: &mut Node) -> u64 {
     node.regroup(2);
-    let (nobody, somebody) = (ip("10.244.1.99"), pod(1, 0));
+    let (unused, pod) = (ip("10.244.1.99"), pod(1, 0));
     let receiver = member(&plain(2, 1, b""), 2);
     let foreign = |to, make: fn(IpAddr, IpAddr) -> Vec<u8>| {
         let flows = (2..).map(|host| make(ip(&format!("10.244.2.{host}")), to));
@@ -169,9 +169,9 @@ pub fn ring_full(node: &mut Node) -> u64 {
     let small = |from, to| udp(from, to, b"in");
     // Many wire packets, and counted so.
     let large = |from, to| tcp(from, to, &pattern(4_000));
-    let taken = std::iter::repeat_n((foreign(nobody, small), 1), INBOX);
-    let refused = [(foreign(somebody, small), 1), (foreign(somebody, large), 3)];
-    let late = START.after(PATIENCE);
+    let taken = std::iter::repeat_n((foreign(unused, small), 1), INBOX);
+    let refused = [(foreign(pod, small), 1), (foreign(pod, large), 3)];
+    let late = START.after(FULL_INBOX_WAIT);
     for (packet, weight) in taken.chain(refused) {
         node.hand(plain(2, 1, &packet), weight);
         node.step(receiver, START);

@@ -10,7 +10,7 @@ use encap::Format;
 
 use crate::world::node::Node;
 use crate::world::packets::udp;
-use crate::world::plan::{Plan, pod, pod6};
+use crate::world::plan::{ClusterPlan, pod, pod6};
 
 mod inbound;
 mod outbound;
@@ -69,7 +69,7 @@ pub const CASES: [Case; 30] = [
 
 /// Node 1 of the three.
 pub fn node() -> Node {
-    let mut plan = Plan::new(3, Format::Vxlan);
+    let mut plan = ClusterPlan::new(3, Format::Vxlan);
     plan.formats[0][2] = Format::Udp;
     Node::new(plan.spec(1))
 }

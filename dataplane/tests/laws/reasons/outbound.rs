@@ -1,6 +1,6 @@
 //! What a pod can send, and a kernel refuse, so that it is dropped.
 
-use dataplane::device::{Cut, Kind, Offload};
+use dataplane::device::{Cut, GsoType, Offload};
 use dataplane::limits::HOLD;
 use etherparse::IpNumber;
 use libc::EPERM;
@@ -48,7 +48,7 @@ pub fn no_route(node: &mut Node) -> u64 {
 }
 
 pub fn no_underlay(node: &mut Node) -> u64 {
-    node.tell(|spec| spec.peers[0].public = v6(2));
+    node.configure(|spec| spec.peers[0].public = v6(2));
     let count = push(
         node,
         [
@@ -56,7 +56,7 @@ pub fn no_underlay(node: &mut Node) -> u64 {
             udp(pod6(1, 0), pod6(2, 0), b"out"),
         ],
     );
-    node.tell(|spec| spec.peers[0].public = v4(2));
+    node.configure(|spec| spec.peers[0].public = v4(2));
     count
 }
 
@@ -94,7 +94,7 @@ pub fn underlay_refused(node: &mut Node) -> u64 {
     )
 }
 
-/// Neither cut nor sent as it is: a protocol that is not known to be cut, a fragment, more wire packets than anybody
+/// Neither cut nor sent as it is: a protocol that is not known to be cut, a fragment, more wire packets than a sender
 /// sends.
 pub fn bad_super_packet(node: &mut Node) -> u64 {
     let large = udp(pod(1, 0), pod(2, 0), &pattern(4_000));
@@ -104,7 +104,7 @@ pub fn bad_super_packet(node: &mut Node) -> u64 {
     edit_v4(&mut fragment, |ip| ip.more_fragments = true);
     for (packet, size) in [(other, 1_400), (fragment, 1_400), (large, 1)] {
         let cut = Cut {
-            kind: Kind::Udp,
+            kind: GsoType::Udp,
             size,
             header: 28,
         };

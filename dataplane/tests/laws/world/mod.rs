@@ -25,7 +25,7 @@ pub mod transfer;
 
 use network::{Faults, Network};
 use node::Node;
-use plan::{PODS, Plan};
+use plan::{ClusterPlan, PODS};
 use pod::Pod;
 use transfer::Transfer;
 
@@ -45,7 +45,7 @@ pub struct World {
 
 impl World {
     /// A cluster at rest.
-    pub fn new(plan: &Plan, faults: Faults, seed: u64) -> World {
+    pub fn new(plan: &ClusterPlan, faults: Faults, seed: u64) -> World {
         let pods = (1..=plan.nodes).flat_map(|i| (0..PODS).map(move |n| (i, n)));
         World {
             nodes: (1..=plan.nodes).map(|i| Node::new(plan.spec(i))).collect(),
@@ -87,7 +87,7 @@ impl World {
         }
     }
 
-    /// Lets time pass until nothing moves and nobody waits for anything.
+    /// Lets time pass until no packet moves and no node or pod waits for anything.
     pub fn settle(&mut self, limit: Duration) {
         let end = self.now.after(limit);
         while self.turn() {
@@ -160,7 +160,7 @@ impl World {
     fn arrive(&mut self) {
         for (datagram, weight) in self.network.arrive(self.now) {
             let to = datagram.to.ip();
-            // A datagram to an address that nobody has is the network's to lose.
+            // The network loses a datagram to an address that no node has.
             let node = self
                 .nodes
                 .iter_mut()

@@ -25,7 +25,7 @@ pub struct Faults {
     /// Probability that a router marks congestion, whether the sender understands it or not.
     pub congestion: f64,
     /// Neighbours of one size arrive as one buffer with a mark, as `UDP_GRO` hands them over.
-    pub trains: bool,
+    pub gro: bool,
 }
 
 impl Faults {
@@ -38,7 +38,7 @@ impl Faults {
         corruption: 0.0,
         truncation: 0.0,
         congestion: 0.0,
-        trains: false,
+        gro: false,
     };
 }
 
@@ -100,14 +100,14 @@ impl Network {
         {
             let Flight { datagram, intact } = first.remove();
             match buffers.last_mut() {
-                Some((train, count, open))
-                    if self.faults.trains && intact && *open && joins(train, &datagram) =>
+                Some((merged, count, open))
+                    if self.faults.gro && intact && *open && joins(merged, &datagram) =>
                 {
-                    let size = size(train);
-                    // A shorter one ends the train.
+                    let size = size(merged);
+                    // A shorter one ends the GRO buffer.
                     *open = datagram.payload.len() == size;
-                    train.segment = Some(size as u16);
-                    train.payload.extend(datagram.payload);
+                    merged.segment = Some(size as u16);
+                    merged.payload.extend(datagram.payload);
                     *count += 1;
                     self.merged += 1;
                 }
@@ -150,19 +150,19 @@ impl Network {
     }
 }
 
-/// Whether `next` may be merged into the train: one sender, one port, one mark, and not larger than the first.
-fn joins(train: &Datagram, next: &Datagram) -> bool {
-    let alike = (train.from, train.to, train.ecn) == (next.from, next.to, next.ecn);
-    let fits = train.payload.len() + next.payload.len() <= LONGEST_TRAIN;
-    alike && fits && (1..=size(train)).contains(&next.payload.len())
+/// Whether `next` may be merged into the GRO buffer: one sender, one port, one mark, and not larger than the first.
+fn joins(merged: &Datagram, next: &Datagram) -> bool {
+    let alike = (merged.from, merged.to, merged.ecn) == (next.from, next.to, next.ecn);
+    let fits = merged.payload.len() + next.payload.len() <= LONGEST_GRO_BUFFER;
+    alike && fits && (1..=size(merged)).contains(&next.payload.len())
 }
 
-/// Bytes of each datagram of a train but the last.
-fn size(train: &Datagram) -> usize {
-    train.segment.map_or(train.payload.len(), usize::from)
+/// Bytes of each datagram of a GRO buffer but the last.
+fn size(merged: &Datagram) -> usize {
+    merged.segment.map_or(merged.payload.len(), usize::from)
 }
 
 /// Nanoseconds between two looks at what has arrived.
 const TICK: u64 = 20_000;
 /// Bytes of a merged buffer at most.
-const LONGEST_TRAIN: usize = 60_000;
+const LONGEST_GRO_BUFFER: usize = 60_000;

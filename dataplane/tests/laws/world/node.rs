@@ -1,4 +1,4 @@
-//! One dataplane between two memories, with its doors watched.
+//! One dataplane between a device and an underlay of memory; the test counts what enters and leaves.
 
 use std::io;
 use std::time::Duration;
@@ -19,21 +19,21 @@ use encap::Format;
 
 use super::oracle::{Outside, audit};
 
-/// A node: its workers, what it is told, and what went through its doors.
+/// A node: its workers, its spec, and the packets that entered and left it.
 pub struct Node {
     /// The first worker, to break its memories.
     pub worker: MemoryWorker,
     /// Further workers, where a run has several.
     others: Vec<MemoryWorker>,
-    /// What it is told.
+    /// Its spec.
     pub spec: Spec,
-    /// What went through its doors.
+    /// The packets that entered and left it.
     pub outside: Outside,
     snapshot: Snapshot,
     counters: Counters,
-    /// When what it holds is to be looked at again.
+    /// The time at which held datagrams are to be tried again.
     deadline: Option<Now>,
-    /// Something came to one of its doors.
+    /// A packet or a change has come in.
     woken: bool,
 }
 
@@ -105,8 +105,8 @@ impl Node {
         std::iter::once(&mut self.worker).chain(&mut self.others)
     }
 
-    /// Changes what it is told, and has it adopt that.
-    pub fn tell(&mut self, change: impl FnOnce(&mut Spec)) {
+    /// Changes its spec, and has it adopt the new snapshot.
+    pub fn configure(&mut self, change: impl FnOnce(&mut Spec)) {
         change(&mut self.spec);
         self.spec.version += 1;
         self.snapshot = Snapshot::new(&self.spec, Some(&self.snapshot));
@@ -128,7 +128,7 @@ impl Node {
         self.woken || self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// When it wants to be looked at, if nothing comes to its doors before.
+    /// The time of its next step, if nothing comes in before.
     pub fn deadline(&self) -> Option<Now> {
         self.deadline
     }
@@ -155,10 +155,10 @@ impl Node {
                 Next::Idle => {}
             }
         }
-        // Whoever stepped first may have got something from the others since.
+        // A worker that stepped first may have got shares from the others since.
         for worker in self.workers() {
             busy |= !worker.may_sleep();
-            worker.awake();
+            worker.mark_awake();
         }
         (!busy).then_some(left)
     }
@@ -232,7 +232,7 @@ impl Node {
         rest.filter(|rest| *rest).count() > 0
     }
 
-    /// Packets to and from each peer, as people are shown them.
+    /// Packets to and from each peer, as `tartan` shows them.
     pub fn traffic(&self) -> impl Iterator<Item = PeerTraffic> {
         self.snapshot.peers.iter().map(Peer::traffic)
     }
@@ -301,7 +301,7 @@ fn workers(spec: &Spec, counters: &Counters, count: usize) -> (MemoryWorker, Vec
         return (worker(0), vec![]);
     }
     let group = Steering::group(count).into_iter().enumerate();
-    let mut all = group.map(|(index, steering)| worker(index).steered_by(steering));
+    let mut all = group.map(|(index, steering)| worker(index).with_steering(steering));
     (all.next().unwrap(), all.collect())
 }
 
@@ -326,7 +326,7 @@ impl Device for Deadly {
     }
 
     fn write(&mut self, _: Offload, _parts: &[io::IoSlice<'_>]) -> io::Result<()> {
-        // Not `panic!`: nobody is to read about a death that is part of the test.
+        // Not `panic!`: the message of a death that is part of the test would confuse.
         std::panic::resume_unwind(Box::new("killed"))
     }
 

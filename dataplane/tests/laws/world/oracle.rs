@@ -1,8 +1,8 @@
-//! The conservation law, judged from the worker's counters and from what was counted outside of it.
+//! Checks the conservation law by the worker's counters and by what the test counted outside of it.
 
 use dataplane::counters::{Flow, WorkerTotals};
 
-/// What passed a worker's doors, counted by the test in inner wire packets.
+/// The packets that entered and left a worker, counted by the test in inner wire packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outside {
     /// Packets put into the device queue.

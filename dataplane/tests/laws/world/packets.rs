@@ -1,6 +1,7 @@
-//! Packets built and judged without the code under test: `etherparse` makes them, `smoltcp` checks them, headers between
+//! Packets built and checked without the code under test: `etherparse` makes them, `smoltcp` checks them, headers between
 //! nodes are written by hand.
 
+use encap::protocol::TCP;
 use std::net::{IpAddr, SocketAddr};
 
 use dataplane::underlay::memory::Datagram;
@@ -68,7 +69,7 @@ pub fn unfinished(mut packet: Vec<u8>) -> Vec<u8> {
         4 => (packet[12..20].to_vec(), 20, packet[9]),
         _ => (packet[8..40].to_vec(), 40, packet[6]),
     };
-    let place = transport + if protocol == 6 { 16 } else { 6 };
+    let place = transport + if protocol == TCP { 16 } else { 6 };
     let mut sum = u32::from(protocol) + (packet.len() - transport) as u32;
     for word in addresses.chunks(2) {
         sum += u32::from(word[0]) << 8 | u32::from(word[1]);
@@ -80,7 +81,7 @@ pub fn unfinished(mut packet: Vec<u8>) -> Vec<u8> {
     packet
 }
 
-/// Whether every checksum of a TCP or UDP packet is right, judged by `smoltcp`.
+/// Whether every checksum of a TCP or UDP packet is right, checked by `smoltcp`.
 pub fn checksums_hold(packet: &[u8]) -> bool {
     let (source, destination, protocol, payload): (IpAddress, IpAddress, u8, &[u8]) =
         match packet[0] >> 4 {

@@ -1,4 +1,4 @@
-//! What the nodes of a test cluster are told: node `i` (from 1) is 192.0.2.i, 2001:db8::i or both outside, owns
+//! The specs of the nodes of a test cluster: node `i` (from 1) is 192.0.2.i, 2001:db8::i or both outside, owns
 //! 10.244.i.0/24 and fd00:10:244:i::/64, and has two pods, `.2` and `.3`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,9 +14,9 @@ pub const MTU: u16 = 1450;
 /// Pods of every node.
 pub const PODS: u8 = 2;
 
-/// A cluster in which every node knows every other.
+/// A cluster in which every node is a peer of every other.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct ClusterPlan {
     /// How many nodes.
     pub nodes: u8,
     /// `public[i - 1]`: node i's addresses on the underlay.
@@ -25,10 +25,10 @@ pub struct Plan {
     pub formats: Vec<Vec<Format>>,
 }
 
-impl Plan {
+impl ClusterPlan {
     /// `nodes` nodes over IPv4 that all send in `format`.
-    pub fn new(nodes: u8, format: Format) -> Plan {
-        Plan {
+    pub fn new(nodes: u8, format: Format) -> ClusterPlan {
+        ClusterPlan {
             nodes,
             public: (1..=nodes).map(v4).collect(),
             formats: vec![vec![format; usize::from(nodes)]; usize::from(nodes)],
@@ -36,12 +36,12 @@ impl Plan {
     }
 
     /// The same cluster over another underlay.
-    pub fn over(mut self, public: impl Fn(u8) -> PublicAddresses) -> Plan {
+    pub fn over(mut self, public: impl Fn(u8) -> PublicAddresses) -> ClusterPlan {
         self.public = (1..=self.nodes).map(public).collect();
         self
     }
 
-    /// What node `i` is told.
+    /// The spec of node `i`.
     pub fn spec(&self, i: u8) -> Spec {
         Spec {
             version: 1,

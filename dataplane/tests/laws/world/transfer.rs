@@ -70,7 +70,7 @@ impl Transfer {
         }
     }
 
-    /// How far it got, for people.
+    /// Its progress, for the messages of tests.
     pub fn progress(&self, pods: &[Pod]) -> String {
         let of = |end: &End| {
             let state = pods[end.pod].peek::<tcp::Socket>(end.socket).state();

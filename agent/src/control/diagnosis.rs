@@ -1,0 +1,97 @@
+//! Problems that the decision itself shows: pure functions of what is known and decided.
+
+use std::net::IpAddr;
+
+use encap::Family;
+
+use super::model::{Known, Model};
+use crate::attachments::pod_name;
+use crate::host::Bypass;
+use crate::problems::Problem;
+
+/// Every problem of the model. `bridges` are those of another plugin with pods beside ours.
+pub fn problems(model: &Model, bridges: &[String]) -> Vec<Problem> {
+    let known = &model.known;
+    let down = known.facts.underlay.out_of_service.iter().cloned();
+    let refused = model.records.refused().iter();
+    let refused = refused.map(|refused| Problem::RecordRefused {
+        file: refused.file.clone(),
+        reason: refused.reason.clone(),
+    });
+    down.map(Problem::UnderlayDown)
+        .chain(mixed(bridges))
+        .chain(unused_address(known))
+        .chain(narrow(model))
+        .chain(unreachable(model))
+        .chain(stranded(model))
+        .chain(bypassing(model))
+        .chain(refused)
+        .collect()
+}
+
+/// It works, but for IPv6 and for the check of sources, and is not meant to last.
+fn mixed(bridges: &[String]) -> Option<Problem> {
+    let bridges = bridges.to_vec();
+    (!bridges.is_empty()).then_some(Problem::MixedPods { bridges })
+}
+
+/// An address of the configuration is used in the place of one of our lease, and of no other.
+fn unused_address(known: &Known) -> Option<Problem> {
+    let (config, own) = (&known.config, known.own.public);
+    let written: [Option<IpAddr>; 2] = [
+        config.public_v4.map(IpAddr::from),
+        config.public_v6.map(IpAddr::from),
+    ];
+    let unused = |address: &IpAddr| own.of(Family::of(*address)).is_none();
+    let address = written.into_iter().flatten().find(unused)?;
+    Some(Problem::UnusedAddress { address })
+}
+
+/// No host needs to make packets smaller than the tunnel device's least MTU.
+fn narrow(model: &Model) -> Option<Problem> {
+    let desired = &model.desired;
+    let (carries, needs) = (desired.spec.node.underlay_mtu, desired.largest_datagram);
+    (carries < needs).then(|| Problem::UnderlayNarrow {
+        interface: model.known.facts.underlay.name.clone(),
+        carries,
+        needs,
+        device_mtu: desired.host.mtu,
+    })
+}
+
+/// One problem for all of them: a node without an address of some family reaches no node that has only that.
+fn unreachable(model: &Model) -> Option<Problem> {
+    let spec = &model.desired.spec;
+    let ours = spec.node.public;
+    let mut peers = spec.peers.iter().filter(|peer| {
+        let ways = [Family::V4, Family::V6].map(|inner| ours.way_to(peer.public, inner));
+        ways == [None, None]
+    });
+    let first = peers.next()?;
+    Some(Problem::PeersUnreachable {
+        first: first.name.clone(),
+        address: first.public,
+        more: peers.count(),
+        ours,
+    })
+}
+
+/// One problem for all of them: a change of subnets strands every pod of the node.
+fn stranded(model: &Model) -> Option<Problem> {
+    let pods: Vec<String> = model
+        .stranded()
+        .map(|pod| pod_name(pod).unwrap_or_else(|| format!("container {}", pod.container)))
+        .collect();
+    (!pods.is_empty()).then_some(Problem::PodsStranded { pods })
+}
+
+fn bypassing(model: &Model) -> impl Iterator<Item = Problem> {
+    // The route to a stranded pod goes with the pod.
+    let leads_to_stranded = |bypass: &&Bypass| {
+        let mut stranded = model.stranded();
+        stranded.any(|pod| bypass.device.as_deref() == Some(&*pod.host_ifname))
+    };
+    let bypassing = model.known.facts.bypassing.iter();
+    let bypassing = bypassing.filter(move |bypass| !leads_to_stranded(bypass));
+    bypassing.cloned().map(Problem::RouteBypasses)
+}

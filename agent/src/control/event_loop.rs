@@ -1,0 +1,464 @@
+//! The control loop: waits for the registry, the kernel, the API and the clock, and decides anew.
+//!
+//! Three things happen to the node:
+//!
+//! - a *refresh* reads everything, decides, publishes, and brings the kernel to the desired state. It follows every
+//!   announcement of a change, and comes every 10 s in any case;
+//! - a *quick check*, once a second, looks at what is announced nowhere, which costs a few dozen system calls. It becomes
+//!   a refresh where something is found, where the watch is not whole, and as long as anything is to be tried again;
+//! - a *call* of the plugin changes one attachment: its record is read, and the tables are published. The rest of the node
+//!   is not looked at.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant as Moment, sleep_until};
+use tracing::{info, warn};
+
+use super::diagnosis;
+use super::kernel::{Kernel, problems};
+use super::model::Model;
+use super::outcome::{End, Restart};
+use super::persistence::{SavedState, reread_net_conf};
+use super::pods::upkeep::{self, Report, Upkeep, Work};
+use super::records::{AttachmentKey, key};
+use super::run_files::RunFiles;
+use super::tables::Tables;
+use super::underlay::{self, sockets::UnderlaySockets};
+use super::view::{ServiceFacts, View};
+use super::workers::WorkerPlacement;
+use crate::api::server::Call;
+use crate::api::wire::{Reply, Request};
+use crate::attachments::stranded;
+use crate::causes::causes;
+use crate::keeper::descriptors::Descriptors;
+use crate::problems::{Board, Origin};
+use crate::registry::{Registry, Update};
+use crate::ticker::Ticker;
+
+/// The loop and the parts that it works with.
+pub struct Control {
+    /// What is known and decided.
+    pub model: Model,
+    /// The workers' tables.
+    pub tables: Tables,
+    /// The kernel's side of the node.
+    pub kernel: Kernel,
+    /// The underlay sockets.
+    pub sockets: UnderlaySockets,
+    /// The upkeep of pods.
+    pub upkeep: Upkeep,
+    /// What callers find in the run directory.
+    pub run_files: RunFiles,
+    /// The last good state on disk.
+    pub saved: SavedState,
+    /// Where leases come from.
+    pub registry: Registry,
+    /// What the keeper holds.
+    pub keeper: Descriptors,
+    /// What is wrong.
+    pub board: Board,
+    /// What stays the same.
+    pub service: Arc<ServiceFacts>,
+    /// Where views are published.
+    pub published: watch::Sender<Option<Arc<View>>>,
+    /// What the plugin asks for.
+    pub calls: mpsc::Receiver<Call>,
+    /// The clock of quick checks.
+    pub(crate) ticker: Ticker,
+    /// Everything else.
+    pub turn: Turn,
+}
+
+/// The memory of the loop itself, from turn to turn.
+#[derive(Debug)]
+pub struct Turn {
+    /// When everything was read last.
+    refreshed: Instant,
+    /// When the refresh after a burst of the kernel's announcements is due.
+    burst_ends: Option<Moment>,
+    /// Bridges of another plugin with pods beside ours.
+    bridges: Vec<String>,
+    /// Callers whose attachment waits for its limit.
+    waiting_for_limit: Vec<(AttachmentKey, oneshot::Sender<Reply>)>,
+}
+
+impl Default for Turn {
+    fn default() -> Turn {
+        Turn {
+            refreshed: Instant::now(),
+            burst_ends: None,
+            bridges: Vec::new(),
+            waiting_for_limit: Vec::new(),
+        }
+    }
+}
+
+impl Control {
+    /// Runs until something ends it.
+    pub async fn run(&mut self, stop: impl Future<Output = ()>) -> End {
+        tokio::pin!(stop);
+        // Once now: what changed before the watch was there was announced to nobody.
+        let mut outcome = self.refresh().await;
+        loop {
+            if let Err(Restart(reason)) = outcome {
+                return End::Restart(reason);
+            }
+            self.publish_view();
+            outcome = tokio::select! {
+                () = &mut stop => return End::Asked,
+                () = self.keeper.keeper_ended() => return End::KeeperEnded,
+                update = self.registry.next() => self.on_registry_update(update).await,
+                Some(call) = self.calls.recv() => {
+                    self.on_call(call);
+                    Ok(())
+                }
+                Some(report) = self.upkeep.report() => {
+                    self.on_upkeep(report);
+                    Ok(())
+                }
+                () = self.kernel.changed() => {
+                    let ends = || Moment::now() + BURST;
+                    self.turn.burst_ends.get_or_insert_with(ends);
+                    Ok(())
+                }
+                () = due(self.turn.burst_ends) => {
+                    self.turn.burst_ends = None;
+                    self.refresh().await
+                }
+                tick = self.ticker.tick() => match tick {
+                    Ok(()) => self.quick_check().await,
+                    Err(error) => Err(Restart(format!(
+                        "its timer fails ({error}); the next gets a new timer, and if that fails too see the kernel's log and restart tartan"
+                    ))),
+                },
+                () = self.tables.next_settle(), if self.tables.is_awaited() => {
+                    self.tables.settle();
+                    Ok(())
+                }
+            };
+        }
+    }
+
+    /// Ends the workers.
+    pub fn stop(self) {
+        self.tables.engine.stop();
+    }
+
+    /// A change of the leases: they are adopted or refused as a whole, and everything follows.
+    async fn on_registry_update(&mut self, update: Update) -> Result<(), Restart> {
+        if let Update::Leases(leases) = &update {
+            self.saved.outdate();
+            info!(nodes = leases.len(), "the list of nodes is adopted");
+        }
+        let refused = self.model.learn(update);
+        self.board.post(Origin::Registry, refused);
+        self.refresh().await
+    }
+
+    fn on_call(&mut self, call: Call) {
+        let Call { request, answer } = call;
+        match request {
+            Request::Adopt { container, ifname } => self.adopt(&container, &ifname, answer),
+            Request::Release { container, ifname } => self.release(&container, &ifname, answer),
+            _ => refuse(answer, "a query is answered elsewhere".to_owned()),
+        }
+    }
+
+    /// The directory of records is the database: the record is read again, whoever asks. A pod's limits are in force
+    /// before it is delivered to.
+    fn adopt(&mut self, container: &str, ifname: &str, answer: oneshot::Sender<Reply>) {
+        self.model.reread_record(container, ifname);
+        if let Some(reason) = self.why_not_adopted(container, ifname) {
+            return refuse(answer, reason);
+        }
+        self.publish();
+        let found = self.model.records.find(container, ifname).cloned();
+        match found.filter(|found| self.model.records.is_withheld(found)) {
+            Some(withheld) => {
+                self.turn.waiting_for_limit.push((key(&withheld), answer));
+                self.give_upkeep(None);
+            }
+            None => self.answer_when_adopted(answer),
+        }
+    }
+
+    fn release(&mut self, container: &str, ifname: &str, answer: oneshot::Sender<Reply>) {
+        self.model.reread_record(container, ifname);
+        self.publish();
+        if self.model.records.find(container, ifname).is_some() {
+            let reason = "its record is still there; remove the record before asking";
+            refuse(answer, reason.to_owned());
+        } else {
+            self.answer_when_adopted(answer);
+        }
+    }
+
+    fn why_not_adopted(&self, container: &str, ifname: &str) -> Option<String> {
+        let records = &self.model.records;
+        if let Some(found) = records.find(container, ifname) {
+            let outside = *stranded(found, &self.model.known.own.subnets).first()?;
+            return Some(format!(
+                "{outside} lies in no subnet of this node, as after a change of its subnets: delete and recreate its pod"
+            ));
+        }
+        match records.refusal(container, ifname) {
+            Some(refused) => Some(refused.reason.clone()),
+            None => {
+                let name = cni_shim::Attachment::file_name(container, ifname);
+                Some(format!("there is no record {name}; write it before asking"))
+            }
+        }
+    }
+
+    fn answer_when_adopted(&mut self, answer: oneshot::Sender<Reply>) {
+        let version = self.model.desired.spec.version;
+        self.tables.answer_when_adopted(version, answer);
+    }
+
+    /// Takes a report of the upkeep: limits that were tried let their pods be served.
+    fn on_upkeep(&mut self, report: Report) {
+        let Report {
+            tried,
+            repairs,
+            end,
+        } = report;
+        for (attachment, refused) in tried {
+            self.model.records.limit_was_tried(attachment.clone());
+            self.publish();
+            let waiting = std::mem::take(&mut self.turn.waiting_for_limit);
+            for (waits_for, answer) in waiting {
+                match &refused {
+                    _ if waits_for != attachment => {
+                        self.turn.waiting_for_limit.push((waits_for, answer));
+                    }
+                    Some(reason) => refuse(answer, reason.clone()),
+                    None => self.answer_when_adopted(answer),
+                }
+            }
+        }
+        self.kernel.note_repairs(&repairs);
+        if let Some(upkeep::End {
+            problem, reclaimed, ..
+        }) = end
+        {
+            self.board.post(Origin::Pods, problem);
+            if !reclaimed.is_empty() {
+                self.model.records.relist(&self.model.known.own.subnets);
+                self.publish();
+            }
+        }
+    }
+
+    /// Looks at what is announced nowhere, and at everything where that is not enough.
+    async fn quick_check(&mut self) -> Result<(), Restart> {
+        let is_quiet = self.is_settled()
+            && self.turn.refreshed.elapsed() < REFRESH_EVERY
+            && !self.tables.engine.device_lost()
+            && !self.model.records.have_changed()
+            && self.run_files.has_socket()
+            && self
+                .kernel
+                .host
+                .passes_quick_check(&self.model.desired.host);
+        if !is_quiet {
+            return self.refresh().await;
+        }
+        self.tables.take_notices();
+        self.post_adoption();
+        Ok(())
+    }
+
+    /// Whether the next refresh can wait for an announcement: every kind of them arrives, and nothing is to be tried again.
+    fn is_settled(&self) -> bool {
+        self.kernel.is_settled(&self.model.desired.host)
+            && self.saved.is_current()
+            && !self.model.cached.is_any()
+            && self.upkeep.is_settled(self.model.records.listed())
+            && !self.board.is_retry_due()
+    }
+
+    /// Reads the kernel, decides, publishes, brings the kernel to the desired state. What the kernel refuses is posted and
+    /// tried again at the next quick check.
+    async fn refresh(&mut self) -> Result<(), Restart> {
+        self.turn.refreshed = Instant::now();
+        self.kernel.keep_watching();
+        self.tables.take_notices();
+        let net_conf = reread_net_conf(&mut self.model, &self.registry)?;
+        self.board.post(Origin::NetConf, net_conf);
+        self.kernel.host.set_add_only(self.model.cached.is_any());
+        self.model.relist_changed_records();
+        let picture = self.kernel.host.picture().await;
+        let mut unread = picture.as_ref().ok().and_then(|p| self.model.known.see(p));
+        if self.follow_underlay().await {
+            unread = picture.as_ref().ok().and_then(|p| self.model.known.see(p));
+        }
+        self.publish();
+        self.give_upkeep(picture.as_ref().ok());
+        let desired = &self.model.desired.host;
+        let bridged = self.bridged_subnets();
+        let applied = self.kernel.apply(picture, desired, &bridged).await;
+        if self.tables.engine.device_lost() || applied.device_is_gone {
+            let device = &self.model.desired.host.device;
+            return Err(Restart(format!(
+                "another process deleted the device {device}"
+            )));
+        }
+        let refused = problems(&unread).into_iter().chain(applied.problems);
+        self.board.post(Origin::Kernel, refused);
+        self.turn.bridges = applied.bridges;
+        self.restore_run_files().await;
+        let state = self.saved.save(&self.model);
+        self.board.post(Origin::State, state);
+        let unrecorded = self.kernel.host.record_problem();
+        self.board.post(Origin::Settings, problems(unrecorded));
+        self.post_adoption();
+        self.post_decision();
+        Ok(())
+    }
+
+    /// Moves the sockets when the node's address has moved. Returns whether they have.
+    async fn follow_underlay(&mut self) -> bool {
+        let Control {
+            sockets,
+            model,
+            tables,
+            board,
+            ..
+        } = self;
+        let followed = underlay::follow(sockets, &model.known, &tables.engine);
+        board.post(Origin::Underlay, followed.problem);
+        let Some((before, bound)) = followed.moved else {
+            return false;
+        };
+        self.model.known.bound = bound;
+        // The tables follow at once: they hold the MAC that is ours.
+        self.publish();
+        if let Err(error) = self.sockets.deposit(&before, &self.keeper).await {
+            // The keeper has ended, and so will we.
+            warn!("{}", causes(&error));
+        }
+        // The last duplicates of the old sockets close here.
+        drop(before);
+        info!("packets leave from and arrive at {bound} now");
+        true
+    }
+
+    /// Decides and publishes tables that differ.
+    fn publish(&mut self) {
+        if let Some(spec) = self.model.decide() {
+            self.tables.publish(spec);
+        }
+    }
+
+    fn give_upkeep(&self, picture: Option<&crate::host::Picture>) {
+        let records = &self.model.records;
+        let with_novelty = |a: &Arc<_>| (Arc::clone(a), records.is_withheld(a));
+        self.upkeep.give(Work {
+            attachments: records.adopted().iter().map(with_novelty).collect(),
+            links: picture.map(|picture| picture.pod_links().clone()),
+            listed: records.listed(),
+        });
+    }
+
+    /// Subnets whose pods are answered for on bridges of other plugins: none without a pod of ours. A record that was
+    /// refused may be a living pod's.
+    fn bridged_subnets(&self) -> Vec<IpNet> {
+        let records = &self.model.records;
+        if records.adopted().is_empty() && records.refused().is_empty() {
+            return Vec::new();
+        }
+        self.model.known.own.subnets.clone()
+    }
+
+    async fn restore_run_files(&mut self) {
+        let (repaired, problem) = self.run_files.write_node_file(&self.model);
+        self.board.post(Origin::NodeFile, problem);
+        let (reopened, problem) = self.run_files.restore_socket(&self.keeper).await;
+        self.board.post(Origin::Api, problem);
+        self.board.post(Origin::Locks, self.run_files.check_locks());
+        for repair in repaired.iter().chain(&reopened) {
+            self.kernel.note_repair(repair);
+        }
+    }
+
+    fn post_adoption(&mut self) {
+        let behind = self.tables.behind(self.model.desired.spec.version);
+        self.board.post(Origin::Adoption, behind);
+    }
+
+    fn post_decision(&mut self) {
+        let placement = &self.service.workers;
+        let unusable = placement.unusable();
+        let unpinned = placement.unpinned(self.tables.engine.unpinned());
+        let workers = unusable.into_iter().chain(unpinned);
+        self.board.post(Origin::Workers, workers);
+        let decision = diagnosis::problems(&self.model, &self.turn.bridges);
+        self.board.post(Origin::Decision, decision);
+    }
+
+    fn publish_view(&self) {
+        self.published.send_replace(Some(Arc::new(view(self))));
+    }
+}
+
+/// What the loop knows now.
+fn view(control: &Control) -> View {
+    let model = &control.model;
+    let known = &model.known;
+    View {
+        service: Arc::clone(&control.service),
+        problems: control.board.list(),
+        own: Arc::new(known.own_in_force()),
+        underlay: known.facts.underlay.clone(),
+        bypassing: Arc::clone(&known.facts.bypassing),
+        spec: model.desired.spec.clone(),
+        snapshot: control.tables.engine.snapshot(),
+        device_mtu: model.desired.host.mtu,
+        cores: cores(&control.service.workers, control.tables.engine.unpinned()),
+        attachments: model.records.adopted().to_vec(),
+        stranded: model.stranded().count(),
+        leaving: Arc::clone(&control.upkeep.state.leaving),
+        refused_records: Arc::clone(model.records.refused()),
+        refused_sources: control.tables.refused_sources.list(),
+        leases_read: model.leases_read,
+        leases_cached: model.cached.leases,
+        repairs: control.kernel.repairs.count,
+        last_repair: control.kernel.repairs.last.clone(),
+        reclaimed: control.upkeep.state.reclaimed,
+        last_reclaimed: control.upkeep.state.last_reclaimed.clone(),
+        sockets: control.sockets.clone(),
+    }
+}
+
+/// For each worker the core that it is pinned to, if it is.
+fn cores(placement: &WorkerPlacement, unpinned: impl Iterator<Item = usize>) -> Vec<Option<usize>> {
+    let mut cores = placement.cores.clone();
+    for worker in unpinned {
+        if let Some(core) = cores.get_mut(worker) {
+            *core = None;
+        }
+    }
+    cores
+}
+
+fn refuse(answer: oneshot::Sender<Reply>, reason: String) {
+    // The caller may have disconnected.
+    let _ = answer.send(Reply::Error(reason));
+}
+
+async fn due(moment: Option<Moment>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Changes of the kernel come in bursts; one reading serves all of a burst.
+const BURST: Duration = Duration::from_millis(50);
+/// Some settings change without an announcement.
+pub const QUICK_CHECK_EVERY: Duration = Duration::from_secs(1);
+/// Not every way by which a kernel changes is known.
+const REFRESH_EVERY: Duration = Duration::from_secs(10);

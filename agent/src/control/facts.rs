@@ -1,0 +1,73 @@
+//! What the kernel says that decides the tables.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use cni_shim::NodeFile;
+use dataplane::families::PublicAddresses;
+use ipnet::IpNet;
+
+use crate::config::{NetConf, NodeConfig};
+use crate::host::{Bypass, HostError, Picture, Underlay};
+use crate::lease::Lease;
+use crate::reconcile::underlay_mtu;
+
+/// What the kernel says that decides the tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// The interface that carries the overlay.
+    pub underlay: Underlay,
+    /// Prefixes inside our subnets that the kernel serves on other devices.
+    pub prefixes: Vec<IpNet>,
+    /// Addresses the host holds on other devices.
+    pub addresses: Vec<IpAddr>,
+    /// Routes that take packets past the overlay.
+    pub bypassing: Arc<[Bypass]>,
+}
+
+impl Facts {
+    /// Before anything was read. The MTU is the one that a service before this one went by.
+    pub fn unread(config: &NodeConfig, own: &Lease, leases: &[Lease]) -> Facts {
+        let mtu = |file: NodeFile| underlay_mtu(file.mtu, config, own, leases);
+        Facts {
+            underlay: Underlay {
+                name: "no interface".to_owned(),
+                mtu: NodeFile::read(&config.run_dir()).map_or(ETHERNET_MTU, mtu),
+                out_of_service: Vec::new(),
+            },
+            prefixes: Vec::new(),
+            addresses: Vec::new(),
+            bypassing: Arc::default(),
+        }
+    }
+
+    /// Takes them from a picture; `bound` are the addresses of our sockets. Where no interface holds one of these, that
+    /// is returned: an interface that is gone hides no pod.
+    pub fn see(
+        &mut self,
+        picture: &Picture,
+        net_conf: &NetConf,
+        own: &Lease,
+        device: &str,
+        bound: PublicAddresses,
+    ) -> Option<HostError> {
+        self.prefixes = picture.kernel_prefixes(&own.subnets, device);
+        self.addresses = picture.addresses();
+        self.bypassing = picture
+            .bypassing(&net_conf.cluster(), &own.subnets, device)
+            .into();
+        match picture.underlay(bound) {
+            Ok(underlay) => {
+                self.underlay = underlay;
+                None
+            }
+            Err(error) => {
+                self.underlay.out_of_service.clear();
+                Some(error)
+            }
+        }
+    }
+}
+
+/// Where nobody ever wrote down another.
+const ETHERNET_MTU: u16 = 1500;

@@ -1,0 +1,153 @@
+//! The kernel's side of the node: watched, read, brought to the desired state, and repaired.
+//!
+//! [`Kernel::apply`] is set-up and repair in one. What it changes while the desired state is the one that it applied
+//! before was changed by another process, and is a repair; everything else is set-up.
+
+use std::future::pending;
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use ipnet::IpNet;
+use tracing::{info, warn};
+
+use crate::host::{self, Change, Host, HostError, HostEvent, HostState, Picture, Watch};
+use crate::problems::{HostProblem, Problem};
+
+/// The kernel, as the loop works on it.
+pub struct Kernel {
+    /// The host's interfaces, routes, rules and settings.
+    pub host: Host,
+    /// What was repaired.
+    pub repairs: Repairs,
+    watch: Option<Watch>,
+    /// The state that the kernel was brought to last.
+    applied: HostState,
+}
+
+/// Things that another process changed and that were put back.
+#[derive(Clone, Debug, Default)]
+pub struct Repairs {
+    /// How many since the service started.
+    pub count: u64,
+    /// The latest of them, as a sentence.
+    pub last: Option<Arc<str>>,
+}
+
+/// What one [`Kernel::apply`] came to.
+#[derive(Debug, Default)]
+pub struct Applied {
+    /// What was refused.
+    pub problems: Vec<Problem>,
+    /// Bridges of another plugin that the node answers on for pods of ours.
+    pub bridges: Vec<String>,
+    /// The tunnel device is gone.
+    pub device_is_gone: bool,
+}
+
+impl Kernel {
+    /// The kernel that was brought to `applied` before. Announces changes from here on; what came before is for the
+    /// caller to read. Without a watch the clock makes up for it, and each refresh tries again.
+    pub fn watched(host: Host, applied: HostState) -> Kernel {
+        Kernel {
+            host,
+            repairs: Repairs::default(),
+            watch: host::watch().ok(),
+            applied,
+        }
+    }
+
+    /// Waits for a change of the kernel's tables. Dropping the future loses nothing.
+    pub async fn changed(&mut self) {
+        let event: Option<HostEvent> = match &mut self.watch {
+            Some(watch) => watch.next().await,
+            None => pending().await,
+        };
+        if event.is_none() {
+            warn!("the watch on the kernel has ended and is started anew");
+            self.watch = None;
+        }
+    }
+
+    /// Starts the watch again if it has ended.
+    pub fn keep_watching(&mut self) {
+        if self.watch.is_none() {
+            self.watch = host::watch().ok();
+        }
+    }
+
+    /// Whether every kind of change is announced, and the kernel was brought to `desired`.
+    pub fn is_settled(&self, desired: &HostState) -> bool {
+        self.watch.as_ref().is_some_and(Watch::is_complete) && self.applied == *desired
+    }
+
+    /// Brings the kernel to `desired`, from a picture of it; `bridged` are the subnets whose pods are answered for on the
+    /// bridges of other plugins. What is refused keeps nothing else from being done.
+    pub async fn apply(
+        &mut self,
+        picture: Result<Picture, HostError>,
+        desired: &HostState,
+        bridged: &[IpNet],
+    ) -> Applied {
+        let mut outcome = Applied::default();
+        let mut changes = Vec::new();
+        let mut refused = Vec::new();
+        match picture {
+            Ok(picture) => {
+                let bridges = self.host.set_proxy_arp_on_bridges(&picture, bridged);
+                match bridges {
+                    Ok((bridges, made)) => {
+                        outcome.bridges = bridges;
+                        made.iter().for_each(set_up);
+                    }
+                    Err(error) => refused.push(error),
+                }
+                match self.host.apply_to(picture, desired).await {
+                    Ok(made) => changes = made,
+                    Err(error) => refused.insert(0, error),
+                }
+            }
+            Err(error) => refused.push(error),
+        }
+        let is_applied = refused.is_empty();
+        let (more, beside) = self.host.apply_firewall_and_subnet_env(desired).await;
+        changes.extend(more);
+        refused.extend(beside);
+        if self.applied == *desired {
+            self.note_repairs(&changes);
+        } else {
+            changes.iter().for_each(set_up);
+            if is_applied {
+                self.applied = desired.clone();
+            }
+        }
+        outcome.device_is_gone = refused
+            .iter()
+            .any(|error| matches!(error, HostError::NoDevice { .. }));
+        outcome.problems = problems(&refused);
+        outcome
+    }
+
+    /// Notes changes of the kernel that put something right.
+    pub fn note_repairs(&mut self, changes: &[Change]) {
+        for change in changes {
+            self.note_repair(&change.to_string());
+        }
+    }
+
+    /// Notes something that was put right.
+    pub fn note_repair(&mut self, what: &str) {
+        warn!("repaired: {what}");
+        self.repairs.count = self.repairs.count.saturating_add(1);
+        self.repairs.last = Some(what.into());
+    }
+}
+
+/// Each error as a problem.
+pub fn problems<'a>(errors: impl IntoIterator<Item = &'a HostError>) -> Vec<Problem> {
+    let problem = |error: &HostError| Problem::Host(HostProblem::of(error));
+    errors.into_iter().map(problem).collect()
+}
+
+fn set_up(change: &Change) {
+    info!("set up: {change}");
+}

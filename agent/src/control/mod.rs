@@ -1,0 +1,35 @@
+//! The control side of the service: what is known, what is decided, and what is brought about.
+//!
+//! Theory of operation. One loop ([`event_loop`]) waits for the registry, the kernel, the API and the clock. It owns the
+//! parts below and is the only one that knows them all; no part knows the loop. After each turn it posts problems on the
+//! [board](crate::problems), and publishes a [`view`] from which every query is answered without it.
+//!
+//! | question | file |
+//! |---|---|
+//! | what happens when a lease changes? | [`event_loop`], `on_registry_update` |
+//! | what is known and decided? | [`model`], from [`records`] and [`facts`] |
+//! | how do the workers get new tables? | [`tables`] |
+//! | how is the kernel brought to the desired state? | [`kernel`] |
+//! | where are the underlay sockets? | [`underlay`] |
+//! | how many workers, on which cores? | [`workers`] |
+//! | when is a pod gone, and who removes it? | [`pods`] |
+//! | what do callers find in the run directory? | [`run_files`] |
+//! | what survives a restart? | [`persistence`] |
+//! | what does the node itself show to be wrong? | [`diagnosis`] |
+//! | how is a query answered? | [`view`] |
+
+pub mod diagnosis;
+pub mod event_loop;
+pub mod facts;
+pub mod kernel;
+pub mod model;
+pub mod outcome;
+pub mod persistence;
+pub mod pods;
+pub mod records;
+pub mod refused_sources;
+pub mod run_files;
+pub mod tables;
+pub mod underlay;
+pub mod view;
+pub mod workers;

@@ -1,0 +1,237 @@
+//! What this node knows, and what it decided from it: the leases, the attachments, the kernel's facts.
+//!
+//! Every change goes through [`Model::decide`], which compares with what was decided last, so nothing is
+//! published or written without a difference.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use cni_shim::{Attachment, NodeFile};
+use dataplane::families::{PerFamily, PublicAddresses};
+use dataplane::spec::Spec;
+use encap::Family;
+
+use super::facts::Facts;
+use super::records::Records;
+use crate::attachments;
+use crate::config::{NetConf, NodeConfig};
+use crate::host::{Host, HostError, Picture};
+use crate::last_good::{self, LastGoodError};
+use crate::lease::{Lease, default_vtep_mac};
+use crate::problems::{LeasesInForce, Problem};
+use crate::reconcile::{Desired, Inputs, reconcile};
+use crate::registry::Update;
+
+/// What a decision is made from, beside the attachments.
+#[derive(Debug)]
+pub struct Known {
+    /// This node's configuration; fixed for the life of the service.
+    pub config: Arc<NodeConfig>,
+    /// The cluster's configuration; fixed for the life of the service.
+    pub net_conf: NetConf,
+    /// The text it was read from.
+    pub net_conf_text: String,
+    /// Every lease, ours among them.
+    pub leases: Vec<Lease>,
+    /// Our own, as the list has it.
+    pub own: Lease,
+    /// The addresses that our sockets have.
+    pub bound: PublicAddresses,
+    /// What the kernel says.
+    pub facts: Facts,
+}
+
+impl Known {
+    /// The addresses that we are to send from and receive on.
+    pub fn wanted(&self) -> PublicAddresses {
+        self.config.underlay(self.own.public)
+    }
+
+    /// Reads the kernel again; what it does not report stays as it was, and why is returned.
+    pub async fn refresh(&mut self, host: &Host) -> Option<HostError> {
+        match host.picture().await {
+            Ok(picture) => self.see(&picture),
+            Err(error) => Some(error),
+        }
+    }
+
+    /// Takes the kernel's facts from a picture; what it does not show stays as it was, and why is returned.
+    pub fn see(&mut self, picture: &Picture) -> Option<HostError> {
+        let device = &self.config.device_name;
+        let Known { facts, own, .. } = self;
+        facts.see(picture, &self.net_conf, own, device, self.bound)
+    }
+
+    /// Our own lease as peers can use it. An address that is listed and that our sockets do not have yet is not in it, but
+    /// the one that they have, and the VTEP MAC that follows from that: peers that have not learned of the new address go
+    /// on as before. Where the configuration names a local address, peers know us by the listed one, wherever our sockets
+    /// are.
+    pub fn own_in_force(&self) -> Lease {
+        let mut own = self.own.clone();
+        let listed = own.public;
+        let in_force = |family| {
+            let bound = self.bound.of(family)?;
+            let known_by_list = self.config.names_local(family);
+            listed.of(family).filter(|_| known_by_list).or(Some(bound))
+        };
+        let each = [Family::V4, Family::V6].into_iter().filter_map(in_force);
+        if let Some(public) = PublicAddresses::collect(each) {
+            own.public = public;
+        }
+        let first = listed.first();
+        let derived = PerFamily::each(|_| default_vtep_mac(first));
+        if let Some(address) = in_force(Family::of(first)).filter(|_| own.vtep_mac == derived) {
+            own.vtep_mac = PerFamily::each(|_| default_vtep_mac(address));
+        }
+        own
+    }
+
+    fn decide(&self, attachments: &[Arc<Attachment>], version: u64) -> Desired {
+        reconcile(&Inputs {
+            net_conf: &self.net_conf,
+            config: &self.config,
+            leases: &self.leases,
+            own: &self.own_in_force(),
+            bound: self.bound,
+            attachments,
+            kernel_prefixes: &self.facts.prefixes,
+            host_addresses: &self.facts.addresses,
+            underlay_mtu: self.facts.underlay.mtu,
+            version,
+        })
+    }
+}
+
+/// What is known from the last good state alone, because the source that should say it cannot be used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cached {
+    /// The leases: their age when they were read.
+    pub leases: Option<Duration>,
+    /// The net-conf.
+    pub net_conf: bool,
+}
+
+impl Cached {
+    /// Whether anything is, so that nothing may be withdrawn from the host.
+    pub fn is_any(&self) -> bool {
+        self.leases.is_some() || self.net_conf
+    }
+}
+
+/// The node's knowledge and its last decision.
+#[derive(Debug)]
+pub struct Model {
+    /// What is known.
+    pub known: Known,
+    /// The attachment records.
+    pub records: Records,
+    /// What was decided.
+    pub desired: Desired,
+    /// When the leases were read.
+    pub leases_read: Instant,
+    /// What comes from the last good state.
+    pub cached: Cached,
+}
+
+impl Model {
+    /// The first decision. Versions go on above `past`, which earlier services used up.
+    pub fn new(known: Known, past: u64) -> Model {
+        let records = Records::list(known.config.run_dir(), &known.own.subnets);
+        Model {
+            desired: known.decide(&records.served(), past.saturating_add(1)),
+            known,
+            records,
+            leases_read: Instant::now(),
+            cached: Cached::default(),
+        }
+    }
+
+    /// When the registry gave the leases in force; they may come from a service before this one.
+    pub fn leases_age(&self) -> Duration {
+        self.leases_read.elapsed() + self.cached.leases.unwrap_or_default()
+    }
+
+    /// Writes the last good state.
+    ///
+    /// # Errors
+    /// [`LastGoodError::Write`].
+    pub fn save(&self) -> Result<(), LastGoodError> {
+        let known = &self.known;
+        let now = SystemTime::now();
+        last_good::write(
+            &known.config.state_dir(),
+            &known.config.node_name,
+            &known.net_conf_text,
+            &known.leases,
+            now.checked_sub(self.leases_age()).unwrap_or(now),
+        )
+    }
+
+    /// Takes what the registry says. A refusal leaves everything as it is, and is returned.
+    pub fn learn(&mut self, update: Update) -> Option<Problem> {
+        match update {
+            Update::Refused { place, reason } => Some(Problem::LeasesRefused {
+                place: place.to_string(),
+                reason,
+                in_force: match self.cached.leases {
+                    Some(_) => LeasesInForce::Cache,
+                    None => LeasesInForce::Earlier,
+                },
+            }),
+            Update::Leases(leases) => {
+                let name = &self.known.config.node_name;
+                // A registry yields no list without our own entry.
+                if let Some(own) = leases.iter().find(|lease| lease.name == *name).cloned() {
+                    self.known.own = own;
+                    self.known.leases = leases;
+                    self.leases_read = Instant::now();
+                    self.cached.leases = None;
+                    self.records.relist(&self.known.own.subnets);
+                }
+                None
+            }
+        }
+    }
+
+    /// Lists the attachment records again if their directory has changed.
+    pub fn relist_changed_records(&mut self) {
+        self.records.relist_if_changed(&self.known.own.subnets);
+    }
+
+    /// Reads the record of one attachment again.
+    pub fn reread_record(&mut self, container: &str, ifname: &str) {
+        let subnets = &self.known.own.subnets;
+        self.records.reread(subnets, container, ifname);
+    }
+
+    /// Attachments with an address that lies in no subnet of ours.
+    pub fn stranded(&self) -> impl Iterator<Item = &Arc<Attachment>> {
+        let subnets = &self.known.own.subnets;
+        let is_stranded = |a: &&Arc<Attachment>| !attachments::stranded(a, subnets).is_empty();
+        self.records.adopted().iter().filter(is_stranded)
+    }
+
+    /// Decides anew. `Some` tables to publish when they differ from the last.
+    pub fn decide(&mut self) -> Option<&Spec> {
+        let version = self.desired.spec.version;
+        let mut desired = self.known.decide(&self.records.served(), version);
+        let differs = desired.spec != self.desired.spec;
+        if differs {
+            desired.spec.version = version.saturating_add(1);
+        }
+        self.desired = desired;
+        differs.then_some(&self.desired.spec)
+    }
+
+    /// What the plugin should know.
+    pub fn node_file(&self) -> NodeFile {
+        NodeFile {
+            subnets: self.known.own.subnets.clone(),
+            cluster: self.known.net_conf.cluster(),
+            mtu: self.desired.host.mtu,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,16 @@
+//! Why the control loop ends.
+
+/// Why the loop ended.
+#[derive(Debug)]
+pub enum End {
+    /// SIGTERM.
+    Asked,
+    /// The keeper is gone.
+    KeeperEnded,
+    /// Only a new start helps; why.
+    Restart(String),
+}
+
+/// Only a new start helps; why.
+#[derive(Debug)]
+pub struct Restart(pub String);

@@ -1,0 +1,112 @@
+//! What callers of the agent find in the run directory: the API socket, the node file for the plugin, and the locks. Another
+//! process that empties `/run` removes all of them; they are checked at every refresh.
+
+use std::os::fd::AsFd;
+
+use cni_shim::{NodeFile, RunDir};
+
+use super::model::Model;
+use crate::api::server;
+use crate::causes::causes;
+use crate::control::view::queries::{Queries, QueryService};
+use crate::keeper::LOCK_FILE;
+use crate::keeper::descriptors::{Descriptors, LISTENER};
+use crate::keeper::lock::Lock;
+use crate::problems::Problem;
+
+/// The files in the run directory.
+pub struct RunFiles {
+    run_dir: RunDir,
+    /// What keeps a second service out.
+    lock: Lock,
+    /// The node file as it was written last.
+    node_file: Option<NodeFile>,
+    /// Answers on the API socket.
+    service: QueryService,
+    queries: Queries,
+}
+
+impl RunFiles {
+    /// Those of a service that answers already.
+    pub fn new(
+        run_dir: RunDir,
+        lock: Lock,
+        node_file: Option<NodeFile>,
+        service: QueryService,
+        queries: Queries,
+    ) -> RunFiles {
+        RunFiles {
+            run_dir,
+            lock,
+            node_file,
+            service,
+            queries,
+        }
+    }
+
+    /// Whether callers find the API socket.
+    pub fn has_socket(&self) -> bool {
+        server::is_socket(&self.run_dir.socket())
+    }
+
+    /// Opens the API socket anew where its name is gone. Returns what was repaired, and why not all was.
+    pub async fn restore_socket(
+        &mut self,
+        keeper: &Descriptors,
+    ) -> (Option<String>, Option<Problem>) {
+        if self.has_socket() {
+            return (None, None);
+        }
+        let path = self.run_dir.socket();
+        let refused = |reason| Problem::ApiSocket {
+            path: path.clone(),
+            reason,
+        };
+        let listener = match server::bind(&path) {
+            Ok(listener) => listener,
+            Err(error) => return (None, Some(refused(causes(&error)))),
+        };
+        let deposited = keeper.deposit(LISTENER, listener.as_fd()).await;
+        let problem = deposited.err().map(|error| refused(causes(&error)));
+        let repair = format!("the socket {} was gone", path.display());
+        match QueryService::start(listener, self.queries.clone()) {
+            Ok(service) => {
+                self.service = service;
+                (Some(repair), problem)
+            }
+            Err(error) => (Some(repair), Some(refused(error.to_string()))),
+        }
+    }
+
+    /// Writes what the plugin should know, where the file does not hold it. Returns what was repaired, and why not.
+    pub fn write_node_file(&mut self, model: &Model) -> (Option<String>, Option<Problem>) {
+        let node_file = model.node_file();
+        let is_written = self.node_file.as_ref() == Some(&node_file);
+        if is_written && NodeFile::read(&self.run_dir).is_ok_and(|found| found == node_file) {
+            return (None, None);
+        }
+        let path = self.run_dir.node();
+        // Another process that empties /run removes the directory too.
+        let made = self.run_dir.make().map_err(|error| causes(&error));
+        let written = made.and_then(|()| {
+            let written = node_file.write(&self.run_dir);
+            written.map_err(|error| causes(&error))
+        });
+        if let Err(reason) = written {
+            return (None, Some(Problem::NodeFile { path, reason }));
+        }
+        self.node_file = Some(node_file);
+        let repair = is_written.then(|| format!("{} was not as written", path.display()));
+        (repair, None)
+    }
+
+    /// Checks the files of the locks, the keeper's and ours. The next process makes new ones; the keeper's cannot be taken
+    /// anew from here.
+    pub fn check_locks(&self) -> Option<Problem> {
+        let run_dir = self.run_dir.path();
+        let is_whole = self.lock.is_in_force() && run_dir.join(LOCK_FILE).exists();
+        (!is_whole).then(|| Problem::LocksRemoved {
+            run_dir: run_dir.to_owned(),
+        })
+    }
+}

@@ -1,0 +1,272 @@
+//! The underlay ports: sockets taken over or opened, and moved when the node's address moves.
+//!
+//! Theory of operation. A node has a socket for each worker and format at its address of each family, and beside that of
+//! VXLAN a few that only send: a flow leaves through one of them, so that its outer source port is its own. *Wanted* are
+//! the addresses that the configuration and the list of nodes say, *bound* those that the sockets have. The two differ only
+//! while a wanted address cannot be had: then the sockets of that family stay where they are, and the status says so. A
+//! take-over is the same step, from the sockets that the keeper held, for as many workers as there are now: those of
+//! further ones are closed, here and in the keeper, and missing ones join their group, even while the host has not its
+//! address. Both before anybody reads.
+//!
+//! A socket outlives its address: nothing leaves or arrives while no interface has it, and all goes on when one has it
+//! again. So only another address is a reason to move. The new sockets of a family are opened first, all of them. Then
+//! the workers get them, and the keeper, under the names of the old ones. With the last duplicate the old address is
+//! dead: the kernel refuses what comes there.
+
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use dataplane::families::PublicAddresses;
+use dataplane::underlay::socket::{self, SocketSpec, Sockets, UnderlayError};
+use encap::{Family, Format};
+use tracing::{info, warn};
+
+use super::slot::{SocketSlot, slots};
+use crate::config::Backend;
+use crate::keeper::descriptors::{Descriptors, DescriptorsError};
+
+pub(crate) use super::delay::Delay;
+
+/// The node's underlay sockets, a duplicate of each beside the worker's.
+#[derive(Clone, Debug)]
+pub struct UnderlaySockets {
+    /// How many workers share them.
+    workers: usize,
+    ports: Vec<Arc<OwnSocket>>,
+}
+
+#[derive(Debug)]
+struct OwnSocket {
+    spec: SocketSpec,
+    worker: usize,
+    socket: OwnedFd,
+}
+
+impl UnderlaySockets {
+    /// No sockets yet, of a node with so many workers.
+    pub(crate) fn none(workers: usize) -> UnderlaySockets {
+        UnderlaySockets {
+            workers,
+            ports: Vec::new(),
+        }
+    }
+
+    /// The sockets of the keeper's table for so many workers, whatever address they have. Those of further workers stay
+    /// in the table.
+    ///
+    /// # Errors
+    /// [`DescriptorsError`] when the keeper is gone.
+    pub(crate) async fn inherit(
+        table: &mut Descriptors,
+        backend: &Backend,
+        workers: usize,
+    ) -> Result<UnderlaySockets, DescriptorsError> {
+        let mut ports = UnderlaySockets::none(workers);
+        for slot in slots().flat_map(|port| port.slots(workers)) {
+            let name = slot.name();
+            let Some(socket) = table.take(&name) else {
+                continue;
+            };
+            match slot.bound(&socket, backend) {
+                Some(spec) => ports.ports.push(Arc::new(OwnSocket {
+                    spec,
+                    worker: slot.worker,
+                    socket,
+                })),
+                None => {
+                    warn!(name, "not taken over: it is bound to something else");
+                    table.withdraw(&name).await?;
+                }
+            }
+        }
+        Ok(ports)
+    }
+
+    /// The sockets as they should be at `wanted`, as far as they can be had: those that are there, others opened at an
+    /// address of `held`, the host's, and those of a family that cannot move yet as they are; why the first cannot.
+    pub(crate) fn follow(
+        &self,
+        wanted: PublicAddresses,
+        held: &[IpAddr],
+        backend: &Backend,
+    ) -> (UnderlaySockets, Option<Delay>) {
+        let (mut ports, mut delay) = (UnderlaySockets::none(self.workers), None);
+        for address in wanted.iter() {
+            match self.at(address, held, backend) {
+                Ok(there) => ports.ports.extend(there),
+                Err(error) => {
+                    let kept = self.kept(Family::of(address), held, backend);
+                    let at = kept.first().map(|port| port.spec.address);
+                    delay.get_or_insert(Delay { error, kept: at });
+                    ports.ports.extend(kept);
+                }
+            }
+        }
+        if ports.ports.is_empty() {
+            // Better at an address that nobody wants any more than nowhere.
+            for family in [Family::V4, Family::V6] {
+                ports.ports.extend(self.kept(family, held, backend));
+            }
+        }
+        (ports, delay)
+    }
+
+    /// The sockets of a family where they are, one for every worker, as far as they can be had.
+    fn kept(&self, family: Family, held: &[IpAddr], backend: &Backend) -> Vec<Arc<OwnSocket>> {
+        let there: Vec<_> = self.of_family(family).cloned().collect();
+        let address = there.first().map(|port| port.spec.address);
+        let whole = address.and_then(|address| self.at(address, held, backend).ok());
+        whole.unwrap_or(there)
+    }
+
+    /// All sockets at `address`, or none.
+    fn at(
+        &self,
+        address: IpAddr,
+        held: &[IpAddr],
+        backend: &Backend,
+    ) -> Result<Vec<Arc<OwnSocket>>, UnderlayError> {
+        let family = Family::of(address);
+        let mut there = Vec::new();
+        for group in slots().filter(|group| group.port.family == family) {
+            let spec = group.spec(address, backend);
+            let found = |worker| {
+                let mut ours = self.ports.iter();
+                ours.find(|port| port.worker == worker && port.spec == spec)
+            };
+            let mut group: Vec<_> = (0..self.workers).filter_map(found).cloned().collect();
+            for port in &group {
+                port.share(self.workers)?;
+            }
+            for worker in 0..self.workers {
+                if found(worker).is_some() {
+                    continue;
+                }
+                // A host may allow to bind what it does not have (net.ipv4.ip_nonlocal_bind). Beside one that was bound
+                // when the host had it, the others have their place all the same.
+                if group.is_empty() && !held.contains(&address) {
+                    return Err(UnderlayError::NotOurAddress(spec));
+                }
+                let socket = match (spec.lane, group.is_empty()) {
+                    (Some(_), _) => socket::bind_transmit(&spec, worker)?,
+                    (None, true) => socket::bind(&spec)?,
+                    (None, false) => socket::bind_in_group(&spec)?,
+                };
+                let port = OwnSocket {
+                    spec,
+                    worker,
+                    socket,
+                };
+                port.share(self.workers)?;
+                group.push(Arc::new(port));
+            }
+            there.extend(group);
+        }
+        Ok(there)
+    }
+
+    fn of_family(&self, family: Family) -> impl Iterator<Item = &Arc<OwnSocket>> {
+        let family = move |port: &&Arc<OwnSocket>| Family::of(port.spec.address) == family;
+        self.ports.iter().filter(family)
+    }
+
+    /// The addresses that the sockets have; `None` without any.
+    pub(crate) fn bound(&self) -> Option<PublicAddresses> {
+        PublicAddresses::collect(self.ports.iter().map(|port| port.spec.address))
+    }
+
+    /// Whether these are the same sockets.
+    pub(crate) fn are(&self, others: &UnderlaySockets) -> bool {
+        let (ours, theirs) = (&self.ports, &others.ports);
+        ours.len() == theirs.len() && ours.iter().all(|port| others.has(port))
+    }
+
+    fn has(&self, port: &Arc<OwnSocket>) -> bool {
+        self.ports.iter().any(|ours| Arc::ptr_eq(ours, port))
+    }
+
+    /// Duplicates for the workers, a set for each, which will share what comes as they should.
+    ///
+    /// # Errors
+    /// [`UnderlayError`] when the kernel refuses a descriptor or an option.
+    pub(crate) fn duplicates(&self) -> Result<Vec<Sockets>, UnderlayError> {
+        self.spread();
+        let duplicate = |port: &Arc<OwnSocket>| match port.socket.try_clone() {
+            Ok(socket) => Ok((socket, port.spec)),
+            Err(error) => Err(UnderlayError::Kernel(port.spec, error)),
+        };
+        let of = |worker| self.ports.iter().filter(move |port| port.worker == worker);
+        let set = |worker| {
+            let set: Result<Vec<_>, _> = of(worker).map(duplicate).collect();
+            Sockets::adopt(set?)
+        };
+        (0..self.workers).map(set).collect()
+    }
+
+    /// Has each worker get an equal share of what comes to VXLAN's ports.
+    fn spread(&self) {
+        let receives = |port: &&Arc<OwnSocket>| {
+            port.worker == 0 && port.spec.lane.is_none() && port.spec.format == Format::Vxlan
+        };
+        for port in self.ports.iter().filter(receives) {
+            let family = Family::of(port.spec.address);
+            let spread =
+                socket::select_by_source_port(port.socket.as_fd(), family, self.workers as u32);
+            // A single worker's socket is in no group.
+            if let Err(error) = spread
+                && self.workers > 1
+            {
+                let name = port.name();
+                warn!(name, %error, "the kernel alone chooses whose a flow is, not evenly");
+            }
+        }
+    }
+
+    /// Gives the keeper those that are not among `before`, which it has, and takes back what has no successor here.
+    ///
+    /// # Errors
+    /// [`DescriptorsError`] when the keeper is gone.
+    pub(crate) async fn deposit(
+        &self,
+        before: &UnderlaySockets,
+        table: &Descriptors,
+    ) -> Result<(), DescriptorsError> {
+        for port in self.ports.iter().filter(|port| !before.has(port)) {
+            // One of that name that the keeper has is closed there.
+            table.deposit(&port.name(), port.socket.as_fd()).await?;
+            info!(name = port.name(), address = %port.spec.address, "opened");
+        }
+        let names: Vec<String> = self.ports.iter().map(|port| port.name()).collect();
+        let gone = |port: &&Arc<OwnSocket>| !names.contains(&port.name());
+        for port in before.ports.iter().filter(gone) {
+            table.withdraw(&port.name()).await?;
+            info!(name = port.name(), "closed");
+        }
+        Ok(())
+    }
+
+    /// Each socket that receives, with its name.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (String, BorrowedFd<'_>)> {
+        let receiving = self.ports.iter().filter(|port| port.spec.lane.is_none());
+        receiving.map(|port| (port.name(), port.socket.as_fd()))
+    }
+}
+
+impl OwnSocket {
+    fn name(&self) -> String {
+        SocketSlot::of(&self.spec, self.worker).name()
+    }
+
+    /// One that receives is open to those of other workers where there are any, and to nobody's where there are none.
+    fn share(&self, workers: usize) -> Result<(), UnderlayError> {
+        if self.spec.lane.is_some() {
+            return Ok(());
+        }
+        let shared = socket::set_group_open(self.socket.as_fd(), workers > 1);
+        shared.map_err(|error| UnderlayError::Kernel(self.spec, error))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! `tartan drops`: every packet's fate, ours and the kernel's.
+
+use std::collections::BTreeMap;
+
+use dataplane::counters::{Flow, Totals};
+use dataplane::drops::{Direction, DropReason};
+use dataplane::underlay::socket::kernel_drops;
+
+use super::View;
+use crate::api::wire;
+use crate::host::LinkStats;
+
+/// What the kernel counts beside its sockets, as far as it reports.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KernelCounts {
+    /// The tunnel device.
+    pub device: Option<LinkStats>,
+    /// Packets dropped where they leave the pod: their source is not the pod's address.
+    pub forged_sources: Option<u64>,
+}
+
+impl View {
+    /// Every drop reason with its count, and every worker's balance.
+    pub fn drops(&self, totals: &Totals, kernel: KernelCounts) -> wire::Drops {
+        let directions = [Direction::Outbound, Direction::Inbound];
+        let reasons = DropReason::ALL.into_iter().flat_map(|reason| {
+            directions.map(|direction| wire::Reason {
+                reason: reason.name().to_owned(),
+                direction: name(direction).to_owned(),
+                count: totals
+                    .workers
+                    .iter()
+                    .map(|worker| match direction {
+                        Direction::Outbound => worker.outbound.drops_of(reason),
+                        Direction::Inbound => worker.inbound.drops_of(reason),
+                    })
+                    .sum(),
+                gloss: reason.gloss().to_owned(),
+            })
+        });
+        let workers = totals
+            .workers
+            .iter()
+            .enumerate()
+            .map(|(worker, totals)| wire::Worker {
+                worker,
+                outbound: flow(&totals.outbound),
+                inbound: flow(&totals.inbound),
+                unanswered: totals.unanswered,
+            });
+        wire::Drops {
+            reasons: reasons.collect(),
+            workers: workers.collect(),
+            in_rings: totals.in_rings,
+            kernel: self.kernel_counters(kernel),
+        }
+    }
+
+    fn kernel_counters(&self, kernel: KernelCounts) -> Vec<wire::KernelCounter> {
+        let mut counters = Vec::new();
+        for (name, socket) in self.sockets.each() {
+            match kernel_drops(socket) {
+                Ok(count) => counters.push(wire::KernelCounter {
+                    place: name,
+                    counter: "drops".to_owned(),
+                    count,
+                    gloss: SOCKET_DROPS.to_owned(),
+                }),
+                Err(error) => tracing::debug!(%error, "no drop counter of {name}"),
+            }
+        }
+        let device = kernel.device.into_iter().flat_map(device_counters);
+        counters.extend(device.map(|(counter, count, gloss)| wire::KernelCounter {
+            place: self.service.config.device_name.clone(),
+            counter: counter.to_owned(),
+            count,
+            gloss: gloss.to_owned(),
+        }));
+        counters.extend(kernel.forged_sources.map(|count| wire::KernelCounter {
+            place: "pods".to_owned(),
+            counter: "forged_sources".to_owned(),
+            count,
+            gloss: FORGED_SOURCES.to_owned(),
+        }));
+        counters
+    }
+}
+
+fn device_counters(stats: LinkStats) -> [(&'static str, u64, &'static str); 4] {
+    [
+        (
+            "tx_packets",
+            stats.tx_packets,
+            "packets the kernel gave to the device",
+        ),
+        (
+            "tx_dropped",
+            stats.tx_dropped,
+            "packets lost before we read them: the queue was full",
+        ),
+        (
+            "rx_packets",
+            stats.rx_packets,
+            "packets we wrote that the kernel took",
+        ),
+        (
+            "rx_dropped",
+            stats.rx_dropped,
+            "packets we wrote that the kernel dropped",
+        ),
+    ]
+}
+
+fn flow(flow: &Flow) -> wire::Flow {
+    let counted = DropReason::ALL
+        .into_iter()
+        .map(|reason| (reason.name(), flow.drops_of(reason)));
+    let dropped: BTreeMap<String, u64> = counted
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| (name.to_owned(), count))
+        .collect();
+    let balance = flow.balance();
+    wire::Flow {
+        received: flow.received,
+        originated: flow.originated,
+        sent: flow.sent,
+        delivered: flow.delivered,
+        dropped,
+        held: flow.held,
+        balance: i64::try_from(balance).unwrap_or(if balance < 0 { i64::MIN } else { i64::MAX }),
+    }
+}
+
+fn name(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Outbound => "outbound",
+        Direction::Inbound => "inbound",
+    }
+}
+
+const SOCKET_DROPS: &str =
+    "datagrams, or GRO buffers of them, lost before we read them: the socket's buffer was full";
+const FORGED_SOURCES: &str =
+    "packets dropped where they leave the pod: their source is not the pod's address";

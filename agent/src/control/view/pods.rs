@@ -1,0 +1,64 @@
+//! `tartan pods`: what is attached to this node.
+
+use cni_shim::{Attachment, State};
+use ipnet::IpNet;
+
+use super::View;
+use crate::api::wire::{self, PodState};
+use crate::attachments::{pod_name, stranded};
+use crate::control::records::key;
+use crate::host::{LinkStats, PodLinks};
+
+impl View {
+    /// What is attached. `links` are the interfaces of pods as the kernel lists them.
+    pub fn pods(&self, links: &PodLinks) -> wire::Pods {
+        let line = |attachment: &Attachment| wire::Pod {
+            state: self.state_of(attachment),
+            network: attachment.network.clone(),
+            traffic: links.stats(&attachment.host_ifname).map(traffic),
+            bandwidth: attachment.bandwidth,
+            pod: pod_name(attachment),
+            container: attachment.container.clone(),
+            ifname: attachment.ifname.clone(),
+            addresses: attachment.addresses.clone(),
+            stranded: stranded(attachment, &self.own.subnets),
+            mac: attachment.mac.clone(),
+            host_ifname: attachment.host_ifname.clone(),
+            created: attachment.created,
+        };
+        // tartan-cni gives each pod a host route, which would make it a kernel prefix too.
+        let attached = &self.spec.attachments;
+        let is_pod = |prefix: &&IpNet| {
+            prefix.prefix_len() == prefix.max_prefix_len() && attached.contains(&prefix.addr())
+        };
+        let prefixes = self.spec.kernel_prefixes.iter();
+        wire::Pods {
+            pods: self.attachments.iter().map(|a| line(a)).collect(),
+            kernel_prefixes: prefixes.filter(|prefix| !is_pod(prefix)).copied().collect(),
+            refused: self.refused_records.to_vec(),
+        }
+    }
+
+    fn state_of(&self, attachment: &Attachment) -> PodState {
+        if self.leaving.contains(&key(attachment)) {
+            return PodState::Leaving;
+        }
+        if !stranded(attachment, &self.own.subnets).is_empty() {
+            return PodState::Stranded;
+        }
+        match attachment.state {
+            State::Reserved => PodState::Reserved,
+            State::Attached => PodState::Attached,
+        }
+    }
+}
+
+/// The kernel counts from where it stands: what it received at the host's end the pod sent.
+fn traffic(stats: LinkStats) -> wire::PodTraffic {
+    wire::PodTraffic {
+        sent_packets: stats.rx_packets,
+        sent_bytes: stats.rx_bytes,
+        received_packets: stats.tx_packets,
+        received_bytes: stats.tx_bytes,
+    }
+}

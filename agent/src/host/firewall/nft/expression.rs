@@ -1,0 +1,325 @@
+//! Rules as nf_tables takes them: a list of expressions over one register.
+
+use ipnet::IpNet;
+
+use super::attribute::{Attribute, find, long, text, walk};
+use super::{ACCEPT, DROP};
+
+/// One rule: what must hold of a packet, and what then becomes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::host) struct Rule {
+    pub(in crate::host) terms: Vec<Term>,
+    pub(in crate::host) verdict: Verdict,
+}
+
+/// One thing that must hold of a packet. All prefixes of a rule are of one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::host) enum Term {
+    /// Kubernetes' mark of packets that kube-proxy masquerades itself: 0x4000
+    /// under the mask 0x4000.
+    Marked,
+    /// It came by an interface whose name begins so: ASCII, 1 to 15 bytes.
+    FromInterfaces(&'static str),
+    /// No route leads to its source by the interface it came by.
+    NotRoutedBack,
+    From(IpNet),
+    NotFrom(IpNet),
+    To(IpNet),
+    NotTo(IpNet),
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::host) enum Verdict {
+    Accept,
+    Drop,
+    /// Leave the chain.
+    Return,
+    /// Take the address of the interface the packet leaves by, and any port.
+    Masquerade,
+}
+
+impl Rule {
+    /// The elements of `NFTA_RULE_EXPRESSIONS`. `both_families`: the table is
+    /// of the family `inet`, whose chains see IPv4 and IPv6.
+    pub(super) fn expressions(&self, both_families: bool) -> Vec<Attribute> {
+        let mut list = Vec::new();
+        let mut family_known = !both_families;
+        for term in &self.terms {
+            if !family_known && let Some(prefix) = term.prefix() {
+                list.extend(of_family(prefix));
+                family_known = true;
+            }
+            match *term {
+                Term::Marked => list.extend(marked()),
+                Term::FromInterfaces(prefix) => {
+                    list.extend([meta(META_IIFNAME), compare(EQUAL, prefix.as_bytes())]);
+                }
+                Term::NotRoutedBack => list.extend(not_routed_back()),
+                Term::From(prefix) => list.extend(address(prefix, Side::Source, EQUAL)),
+                Term::NotFrom(prefix) => list.extend(address(prefix, Side::Source, NOT_EQUAL)),
+                Term::To(prefix) => list.extend(address(prefix, Side::Destination, EQUAL)),
+                Term::NotTo(prefix) => list.extend(address(prefix, Side::Destination, NOT_EQUAL)),
+            }
+        }
+        list.push(expression("counter", Vec::new()));
+        list.push(match self.verdict {
+            Verdict::Accept => verdict(ACCEPT),
+            Verdict::Drop => verdict(DROP),
+            Verdict::Return => verdict(RETURN),
+            Verdict::Masquerade => {
+                expression("masq", vec![Attribute::number(MASQ_FLAGS, RANDOM_FULLY)])
+            }
+        });
+        list
+    }
+
+    /// How many packets have met a rule, by the first counter in the kernel's
+    /// list of its expressions.
+    pub(super) fn packets(found: &[u8]) -> Option<u64> {
+        let mut elements = walk(found).map(|(_, element)| element);
+        let counter = elements.find(|e| text(e, EXPR_NAME).as_deref() == Some("counter"))?;
+        long(find(counter, EXPR_DATA)?, COUNTER_PACKETS)
+    }
+
+    /// Whether the kernel's list of expressions is that of this rule.
+    pub(super) fn matches(&self, found: &[u8], both_families: bool) -> bool {
+        let found: Vec<&[u8]> = walk(found).map(|(_, element)| element).collect();
+        let ours = self.expressions(both_families);
+        ours.len() == found.len()
+            && ours.iter().zip(found).all(|(ours, found)| {
+                let mut attributes = ours.inside().iter();
+                attributes.all(|attribute| attribute.is_in(found))
+            })
+    }
+}
+
+impl Term {
+    fn prefix(&self) -> Option<IpNet> {
+        match self {
+            Term::Marked | Term::FromInterfaces(_) | Term::NotRoutedBack => None,
+            Term::From(prefix) | Term::NotFrom(prefix) | Term::To(prefix) | Term::NotTo(prefix) => {
+                Some(*prefix)
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Side {
+    Source,
+    Destination,
+}
+
+fn of_family(prefix: IpNet) -> [Attribute; 2] {
+    let protocol = match prefix {
+        IpNet::V4(_) => super::IPV4,
+        IpNet::V6(_) => super::IPV6,
+    };
+    [meta(META_NFPROTO), compare(EQUAL, &[protocol])]
+}
+
+fn marked() -> [Attribute; 3] {
+    // A mark is a number of the machine, not of the network.
+    let bit = MASQUERADE_MARK.to_ne_bytes();
+    [meta(META_MARK), mask(&bit), compare(EQUAL, &bit)]
+}
+
+/// nft's `fib saddr . iif oif missing`.
+fn not_routed_back() -> [Attribute; 2] {
+    let data = vec![
+        Attribute::number(FIB_DREG, REGISTER),
+        Attribute::number(FIB_RESULT, FIB_RESULT_OIF),
+        Attribute::number(FIB_FLAGS, FIB_SADDR | FIB_IIF | FIB_PRESENT),
+    ];
+    [expression("fib", data), compare(EQUAL, &[0; 4])]
+}
+
+fn address(prefix: IpNet, side: Side, operator: u32) -> Vec<Attribute> {
+    let (network, mask_bytes, offset) = match (prefix.trunc(), side) {
+        (IpNet::V4(net), side) => (
+            net.network().octets().to_vec(),
+            net.netmask().octets().to_vec(),
+            match side {
+                Side::Source => 12,
+                Side::Destination => 16,
+            },
+        ),
+        (IpNet::V6(net), side) => (
+            net.network().octets().to_vec(),
+            net.netmask().octets().to_vec(),
+            match side {
+                Side::Source => 8,
+                Side::Destination => 24,
+            },
+        ),
+    };
+    let length = if network.len() == 4 { 4 } else { 16 };
+    let mut list = vec![expression(
+        "payload",
+        vec![
+            Attribute::number(PAYLOAD_DREG, REGISTER),
+            Attribute::number(PAYLOAD_BASE, NETWORK_HEADER),
+            Attribute::number(PAYLOAD_OFFSET, offset),
+            Attribute::number(PAYLOAD_LEN, length),
+        ],
+    )];
+    if prefix.prefix_len() < prefix.max_prefix_len() {
+        list.push(mask(&mask_bytes));
+    }
+    list.push(compare(operator, &network));
+    list
+}
+
+fn meta(key: u32) -> Attribute {
+    let data = vec![
+        Attribute::number(META_KEY, key),
+        Attribute::number(META_DREG, REGISTER),
+    ];
+    expression("meta", data)
+}
+
+fn mask(bits: &[u8]) -> Attribute {
+    let zeros = vec![0; bits.len()];
+    let data = vec![
+        Attribute::number(BITWISE_SREG, REGISTER),
+        Attribute::number(BITWISE_DREG, REGISTER),
+        Attribute::number(BITWISE_LEN, if bits.len() == 4 { 4 } else { 16 }),
+        Attribute::nest(BITWISE_MASK, vec![Attribute::bytes(DATA_VALUE, bits)]),
+        Attribute::nest(BITWISE_XOR, vec![Attribute::bytes(DATA_VALUE, &zeros)]),
+    ];
+    expression("bitwise", data)
+}
+
+fn compare(operator: u32, value: &[u8]) -> Attribute {
+    let data = vec![
+        Attribute::number(CMP_SREG, REGISTER),
+        Attribute::number(CMP_OP, operator),
+        Attribute::nest(CMP_DATA, vec![Attribute::bytes(DATA_VALUE, value)]),
+    ];
+    expression("cmp", data)
+}
+
+fn verdict(code: u32) -> Attribute {
+    let verdict = Attribute::nest(DATA_VERDICT, vec![Attribute::number(VERDICT_CODE, code)]);
+    let data = vec![
+        Attribute::number(IMMEDIATE_DREG, VERDICT_REGISTER),
+        Attribute::nest(IMMEDIATE_DATA, vec![verdict]),
+    ];
+    expression("immediate", data)
+}
+
+fn expression(name: &str, data: Vec<Attribute>) -> Attribute {
+    let mut inside = vec![Attribute::text(EXPR_NAME, name)];
+    if !data.is_empty() {
+        inside.push(Attribute::nest(EXPR_DATA, data));
+    }
+    Attribute::nest(LIST_ELEM, inside)
+}
+
+/// Kubernetes' `KUBE-MARK-MASQ`.
+const MASQUERADE_MARK: u32 = 0x4000;
+
+// Attributes (NFTA_*) and flags of include/uapi/linux/netfilter/nf_tables.h, which the libc crate lacks, and values.
+const LIST_ELEM: u16 = 1;
+pub(super) const EXPR_NAME: u16 = 1;
+pub(super) const EXPR_DATA: u16 = 2;
+pub(super) const DATA_VALUE: u16 = 1;
+pub(super) const DATA_VERDICT: u16 = 2;
+pub(super) const VERDICT_CODE: u16 = 1;
+pub(super) const VERDICT_REGISTER: u32 = libc::NFT_REG_VERDICT as u32;
+/// 16 bytes wide.
+const REGISTER: u32 = libc::NFT_REG_1 as u32;
+pub(super) const META_DREG: u16 = 1;
+pub(super) const META_KEY: u16 = 2;
+const META_MARK: u32 = libc::NFT_META_MARK as u32;
+const META_IIFNAME: u32 = libc::NFT_META_IIFNAME as u32;
+pub(super) const META_NFPROTO: u32 = libc::NFT_META_NFPROTO as u32;
+pub(super) const CMP_SREG: u16 = 1;
+pub(super) const CMP_OP: u16 = 2;
+pub(super) const CMP_DATA: u16 = 3;
+pub(super) const EQUAL: u32 = libc::NFT_CMP_EQ as u32;
+pub(super) const NOT_EQUAL: u32 = libc::NFT_CMP_NEQ as u32;
+pub(super) const PAYLOAD_DREG: u16 = 1;
+pub(super) const PAYLOAD_BASE: u16 = 2;
+pub(super) const PAYLOAD_OFFSET: u16 = 3;
+pub(super) const PAYLOAD_LEN: u16 = 4;
+pub(super) const NETWORK_HEADER: u32 = libc::NFT_PAYLOAD_NETWORK_HEADER as u32;
+pub(super) const BITWISE_SREG: u16 = 1;
+pub(super) const BITWISE_DREG: u16 = 2;
+const BITWISE_LEN: u16 = 3;
+pub(super) const BITWISE_MASK: u16 = 4;
+pub(super) const BITWISE_XOR: u16 = 5;
+pub(super) const IMMEDIATE_DREG: u16 = 1;
+pub(super) const IMMEDIATE_DATA: u16 = 2;
+const MASQ_FLAGS: u16 = 1;
+const FIB_DREG: u16 = 1;
+const FIB_RESULT: u16 = 2;
+const FIB_FLAGS: u16 = 3;
+/// `NFT_FIB_RESULT_OIF`
+const FIB_RESULT_OIF: u32 = 1;
+/// `NFTA_FIB_F_SADDR`: look up the source.
+const FIB_SADDR: u32 = 1;
+/// `NFTA_FIB_F_IIF`: only by the interface the packet came by.
+const FIB_IIF: u32 = 1 << 3;
+/// `NFTA_FIB_F_PRESENT`: 1 if there is a route, else 0.
+const FIB_PRESENT: u32 = 1 << 5;
+const COUNTER_PACKETS: u16 = 2;
+const RETURN: u32 = libc::NFT_RETURN as u32;
+/// `NF_NAT_RANGE_PROTO_RANDOM_FULLY`
+const RANDOM_FULLY: u32 = 1 << 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(terms: &[Term]) -> Rule {
+        Rule {
+            terms: terms.to_vec(),
+            verdict: Verdict::Accept,
+        }
+    }
+
+    fn listed(rule: &Rule, both_families: bool) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let list = rule.expressions(both_families);
+        list.iter().for_each(|element| element.write(&mut bytes));
+        bytes
+    }
+
+    #[test]
+    fn a_rule_is_known_again_and_every_difference_is_one() {
+        let net: IpNet = "10.244.0.0/16".parse().unwrap();
+        let other: IpNet = "10.244.0.0/17".parse().unwrap();
+        let ours = rule(&[Term::From(net)]);
+        let found = listed(&ours, true);
+        assert!(ours.matches(&found, true));
+        assert!(!ours.matches(&found, false), "the family is looked at");
+        for (what, different) in [
+            ("the prefix", rule(&[Term::From(other)])),
+            ("the side", rule(&[Term::To(net)])),
+            ("the sense", rule(&[Term::NotFrom(net)])),
+            ("a term more", rule(&[Term::From(net), Term::To(net)])),
+            ("another term", rule(&[Term::NotRoutedBack])),
+            ("a term less", rule(&[])),
+            (
+                "the verdict",
+                Rule {
+                    verdict: Verdict::Drop,
+                    ..ours.clone()
+                },
+            ),
+        ] {
+            assert!(!different.matches(&found, true), "{what}");
+            assert!(!ours.matches(&listed(&different, true), true), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_single_address_needs_no_mask() {
+        let host = rule(&[Term::To("192.0.2.1/32".parse().unwrap())]);
+        let subnet = rule(&[Term::To("192.0.2.0/31".parse().unwrap())]);
+        let count = |rule: &Rule| rule.expressions(false).len();
+        assert_eq!(count(&host) + 1, count(&subnet));
+    }
+}

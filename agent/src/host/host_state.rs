@@ -1,0 +1,36 @@
+//! The state that the kernel of a node is to have.
+
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+
+use super::subnet_env::contents::SubnetEnv;
+
+/// What the kernel must hold for packets to reach the tunnel device and leave it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostState {
+    /// Name of the tunnel device.
+    pub device: String,
+    /// Addresses of the tunnel device: the base of each own subnet, as /32 or /128.
+    pub addresses: Vec<IpNet>,
+    /// MTU of the tunnel device, bytes of inner packet.
+    pub mtu: u16,
+    /// Networks routed into the tunnel device.
+    pub cluster_routes: Vec<IpNet>,
+    /// Own subnets: the kernel answers for their unused addresses with an ICMP error (unreachable).
+    pub unreachable: Vec<IpNet>,
+    /// Packets from pods to the outside, and from the outside to pods of other nodes, take this node's address.
+    pub masquerade: bool,
+    /// Where flannel's `subnet.env` is written.
+    pub subnet_file: PathBuf,
+    /// Its contents.
+    pub subnet_env: SubnetEnv,
+}
+
+impl HostState {
+    /// Whether any network or address is of IPv6.
+    pub(crate) fn has_v6(&self) -> bool {
+        let mut networks = self.cluster_routes.iter().chain(&self.addresses);
+        networks.any(|net| net.addr().is_ipv6())
+    }
+}

@@ -1,0 +1,52 @@
+//! Counters and interfaces of the kernel, read without the right to change anything of ours: for queries.
+
+use super::error::HostError;
+use super::net::links::{self, LinkStats};
+use super::net::pod_links::{self, PodLinks};
+use super::{Netlink, firewall};
+
+/// A netlink socket of its own, so that a query waits for nothing else.
+#[derive(Debug)]
+pub struct KernelReader {
+    netlink: Netlink,
+}
+
+impl KernelReader {
+    /// Opens netlink in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// When no netlink socket can be had.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with I/O enabled.
+    pub fn open() -> Result<KernelReader, HostError> {
+        Ok(KernelReader {
+            netlink: Netlink::open()?,
+        })
+    }
+
+    /// The kernel's counters of one interface.
+    ///
+    /// # Errors
+    /// [`HostError::NoDevice`] when there is none of that name.
+    pub async fn device_stats(&self, device: &str) -> Result<LinkStats, HostError> {
+        links::stats(&self.netlink.handle, device).await
+    }
+
+    /// The host's ends of pods.
+    ///
+    /// # Errors
+    /// The kernel's refusal to list.
+    pub async fn pod_links(&self) -> Result<PodLinks, HostError> {
+        pod_links::list(&self.netlink.handle).await
+    }
+
+    /// How many packets were dropped where they leave a pod since their source was not the pod's; `None` where no rule
+    /// counts them.
+    ///
+    /// # Errors
+    /// [`HostError::Rules`]: nf_tables cannot be read.
+    pub async fn forged_sources(&self) -> Result<Option<u64>, HostError> {
+        firewall::forged_sources().await
+    }
+}

@@ -1,0 +1,345 @@
+//! What is wrong with the node, as data.
+//!
+//! Theory of operation. A [`Problem`] is one thing that is wrong: a stable code, what it concerns, how bad it is, a
+//! sentence and a remedy. Code and subject together are its identity. Every part of the control loop returns its problems
+//! as values; the loop posts them on the [`Board`], the only source for `tartan status`, the log, and exit codes.
+//!
+//! The same values decide a start. What [ends a first start](Problem::ends_first_start) is only posted when a service
+//! takes over from another one: packets depend on it by then.
+//!
+//! `code` stands in this file, the sentence in [`sentence`], the remedy in [`remedy`]. `docs/problems.md` has a row for
+//! each code; `docs/check` compares the two.
+
+mod board;
+mod host;
+mod remedy;
+mod sentence;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use dataplane::families::PublicAddresses;
+use dataplane::underlay::socket::SocketSpec;
+
+use crate::host::{Bypass, OutOfService, PortHolder};
+
+pub use board::{Board, Origin, Posted};
+pub use host::HostProblem;
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// The net-conf cannot be used.
+    NetConfRefused {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+        /// Whether the net-conf of the last good state is in force in its place.
+        cached: bool,
+    },
+    /// The net-conf cannot be read.
+    NetConfMissing {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        reason: String,
+        /// Whether the net-conf of the last good state is in force in its place.
+        cached: bool,
+    },
+    /// What the registry holds cannot be used.
+    LeasesRefused {
+        /// Where in the registry's content the fault is.
+        place: String,
+        /// What is wrong there, and what would correct it.
+        reason: String,
+        /// What is in force in its place.
+        in_force: LeasesInForce,
+    },
+    /// A worker does not forward by the latest tables.
+    WorkersBehind {
+        /// Version of those tables.
+        version: u64,
+    },
+    /// New callers cannot connect to the API.
+    ApiSocket {
+        /// The socket's path.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// The files of the locks are gone.
+    LocksRemoved {
+        /// The directory that they were in.
+        run_dir: PathBuf,
+    },
+    /// The last good state is not on disk.
+    StateNotSaved {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        reason: String,
+    },
+    /// An underlay socket cannot be where the configuration wants it.
+    UnderlaySocket {
+        /// What it was to be bound to.
+        wanted: SocketSpec,
+        /// Why it cannot be.
+        fault: UnderlayFault,
+        /// The address that the sockets of that family have meanwhile.
+        kept: Option<IpAddr>,
+        /// The node that `kept` belongs to now: it is not reached until the sockets move.
+        kept_is_of: Option<String>,
+    },
+    /// The workers cannot get the sockets of a new underlay address.
+    UnderlayMove {
+        /// What was refused.
+        reason: String,
+    },
+    /// `cores` names processors that the service cannot use.
+    CoresUnusable {
+        /// Their numbers.
+        cores: Vec<usize>,
+    },
+    /// The kernel refuses to pin workers.
+    WorkersNotPinned {
+        /// For each its number and the core.
+        workers: Vec<(usize, Option<usize>)>,
+    },
+    /// An underlay interface carries nothing.
+    UnderlayDown(OutOfService),
+    /// The kernel cannot be read or brought to the state that the node needs.
+    Host(HostProblem),
+    /// The node file for the CNI plugin is not as it should be.
+    NodeFile {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        reason: String,
+    },
+    /// The attachments of pods that are gone cannot be cleaned up.
+    PodUpkeep {
+        /// What was refused.
+        reason: String,
+    },
+    /// Pods of another plugin share the node with Tartan's.
+    MixedPods {
+        /// The bridges that they are on.
+        bridges: Vec<String>,
+    },
+    /// The configuration names an underlay address of a family that the node's lease has not.
+    UnusedAddress {
+        /// The address.
+        address: IpAddr,
+    },
+    /// The underlay's MTU is too small for the tunnel device's least MTU.
+    UnderlayNarrow {
+        /// The interface.
+        interface: String,
+        /// What it carries, bytes.
+        carries: u16,
+        /// What must cross it, bytes.
+        needs: u16,
+        /// MTU of the tunnel device, bytes.
+        device_mtu: u16,
+    },
+    /// Peers have no underlay address of a family that this node has.
+    PeersUnreachable {
+        /// One of them.
+        first: String,
+        /// Its addresses.
+        address: PublicAddresses,
+        /// How many others there are.
+        more: usize,
+        /// This node's addresses.
+        ours: PublicAddresses,
+    },
+    /// Attachments have addresses in no subnet of this node.
+    PodsStranded {
+        /// Their names.
+        pods: Vec<String>,
+    },
+    /// A route of another program takes packets past the overlay.
+    RouteBypasses(Bypass),
+    /// An attachment record cannot be used.
+    RecordRefused {
+        /// The record's file.
+        file: String,
+        /// Why not, and what would correct it.
+        reason: String,
+    },
+}
+
+/// How bad a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Packets are lost, or will be at the next restart of something.
+    Error,
+    /// Forwarding goes on, with less than was asked for.
+    Warning,
+}
+
+/// What serves in the place of leases that were refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeasesInForce {
+    /// Those of the last good state on disk.
+    Cache,
+    /// Those that the registry gave before.
+    Earlier,
+    /// None: the service cannot start.
+    Nothing,
+}
+
+/// Why an underlay socket cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UnderlayFault {
+    /// No interface of the host has the address.
+    NotOnHost,
+    /// Another process or device has the port: which one, where that is known.
+    PortTaken(Option<PortHolder>),
+    /// The kernel refused for another reason.
+    Refused(String),
+}
+
+impl Problem {
+    /// The stable name of this kind of problem, for scripts. Never changed, never used for another kind.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Problem::NetConfRefused { .. } => "net-conf-refused",
+            Problem::NetConfMissing { .. } => "net-conf-missing",
+            Problem::LeasesRefused { .. } => "leases-refused",
+            Problem::WorkersBehind { .. } => "workers-behind",
+            Problem::ApiSocket { .. } => "api-socket",
+            Problem::LocksRemoved { .. } => "locks-removed",
+            Problem::StateNotSaved { .. } => "state-not-saved",
+            Problem::UnderlaySocket { fault, .. } => match fault {
+                UnderlayFault::NotOnHost => "underlay-address-missing",
+                UnderlayFault::PortTaken(_) => "underlay-port-taken",
+                UnderlayFault::Refused(_) => "underlay-socket-refused",
+            },
+            Problem::UnderlayMove { .. } => "underlay-move-refused",
+            Problem::CoresUnusable { .. } => "cores-unusable",
+            Problem::WorkersNotPinned { .. } => "workers-not-pinned",
+            Problem::UnderlayDown(_) => "underlay-down",
+            Problem::Host(problem) => problem.code,
+            Problem::NodeFile { .. } => "node-file",
+            Problem::PodUpkeep { .. } => "pod-upkeep",
+            Problem::MixedPods { .. } => "mixed-pods",
+            Problem::UnusedAddress { .. } => "unused-address",
+            Problem::UnderlayNarrow { .. } => "underlay-narrow",
+            Problem::PeersUnreachable { .. } => "peers-unreachable",
+            Problem::PodsStranded { .. } => "pods-stranded",
+            Problem::RouteBypasses(_) => "route-bypasses",
+            Problem::RecordRefused { .. } => "record-refused",
+        }
+    }
+
+    /// What it concerns, in few words: a path, an interface, an address, a node. Empty where the code says all.
+    pub fn subject(&self) -> String {
+        match self {
+            Problem::NetConfRefused { path, .. }
+            | Problem::NetConfMissing { path, .. }
+            | Problem::ApiSocket { path, .. }
+            | Problem::StateNotSaved { path, .. }
+            | Problem::NodeFile { path, .. } => path.display().to_string(),
+            Problem::LocksRemoved { run_dir } => run_dir.display().to_string(),
+            Problem::LeasesRefused { place, .. } => place.clone(),
+            Problem::UnderlaySocket { wanted, .. } => wanted.address.to_string(),
+            Problem::UnderlayDown(interface) => interface.name.clone(),
+            Problem::UnderlayNarrow { interface, .. } => interface.clone(),
+            Problem::Host(problem) => problem.subject.clone(),
+            Problem::MixedPods { bridges } => bridges.join(", "),
+            Problem::UnusedAddress { address } => address.to_string(),
+            Problem::PeersUnreachable { first, .. } => first.clone(),
+            Problem::RouteBypasses(bypass) => bypass.prefix.to_string(),
+            Problem::RecordRefused { file, .. } => file.clone(),
+            Problem::WorkersBehind { .. }
+            | Problem::UnderlayMove { .. }
+            | Problem::CoresUnusable { .. }
+            | Problem::WorkersNotPinned { .. }
+            | Problem::PodUpkeep { .. }
+            | Problem::PodsStranded { .. } => String::new(),
+        }
+    }
+
+    /// How bad it is.
+    pub fn severity(&self) -> Severity {
+        match self {
+            Problem::NetConfRefused { .. }
+            | Problem::NetConfMissing { .. }
+            | Problem::LeasesRefused { .. }
+            | Problem::WorkersBehind { .. }
+            | Problem::ApiSocket { .. }
+            | Problem::LocksRemoved { .. }
+            | Problem::UnderlaySocket { .. }
+            | Problem::UnderlayMove { .. }
+            | Problem::UnderlayDown(_)
+            | Problem::NodeFile { .. }
+            | Problem::UnderlayNarrow { .. }
+            | Problem::PeersUnreachable { .. }
+            | Problem::PodsStranded { .. }
+            | Problem::RouteBypasses(_)
+            | Problem::RecordRefused { .. } => Severity::Error,
+            Problem::Host(problem) => problem.severity,
+            Problem::StateNotSaved { .. }
+            | Problem::CoresUnusable { .. }
+            | Problem::WorkersNotPinned { .. }
+            | Problem::PodUpkeep { .. }
+            | Problem::MixedPods { .. }
+            | Problem::UnusedAddress { .. } => Severity::Warning,
+        }
+    }
+
+    /// Whether it keeps a service from starting that takes over from no other: no packet depends on it yet, and an
+    /// operator is there to read the reason.
+    pub fn ends_first_start(&self) -> bool {
+        match self {
+            Problem::NetConfRefused { cached, .. } | Problem::NetConfMissing { cached, .. } => {
+                !cached
+            }
+            Problem::LeasesRefused { in_force, .. } => *in_force == LeasesInForce::Nothing,
+            Problem::UnderlaySocket { .. } | Problem::NodeFile { .. } => true,
+            Problem::Host(problem) => problem.ends_first_start,
+            _ => false,
+        }
+    }
+
+    /// Whether only an edit of this node's configuration corrects it, so that a further start is of no use.
+    pub fn is_misconfiguration(&self) -> bool {
+        matches!(self, Problem::NetConfRefused { cached: false, .. })
+    }
+
+    /// Whether the control loop tries again each second what was refused.
+    pub fn is_retried(&self) -> bool {
+        matches!(
+            self,
+            Problem::Host(_)
+                | Problem::UnderlaySocket { .. }
+                | Problem::UnderlayMove { .. }
+                | Problem::NodeFile { .. }
+                | Problem::ApiSocket { .. }
+                | Problem::StateNotSaved { .. }
+                | Problem::PodUpkeep { .. }
+        )
+    }
+}
+
+/// The sentence and the remedy, as they stand in a log.
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.sentence(), self.remedy())
+    }
+}
+
+impl std::error::Error for Problem {}
+
+impl Severity {
+    /// As `-o json` and `docs/problems.md` write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        }
+    }
+}

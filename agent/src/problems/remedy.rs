@@ -1,0 +1,136 @@
+//! What an operator can do, worded: the remedy of each problem. All of them stand here.
+
+use ipnet::IpNet;
+
+use super::{Problem, UnderlayFault};
+use crate::host::{HostError, NftError, PortHolder};
+
+impl Problem {
+    /// What to do, in one clause without its full stop.
+    pub fn remedy(&self) -> String {
+        match self {
+            Problem::NetConfRefused { .. } => "correct the file; Tartan reads it again by itself".to_owned(),
+            Problem::NetConfMissing { .. } => "write the file, readable by root; Tartan reads it again by itself".to_owned(),
+            Problem::LeasesRefused { .. } => "correct the list; Tartan adopts it as soon as it changes".to_owned(),
+            Problem::WorkersBehind { .. } => "look into the agent's log; if a worker hangs, its keeper restarts the service".to_owned(),
+            Problem::ApiSocket { path, .. } => format!("remove what is at {} if it is not Tartan's socket; Tartan tries again each second", path.display()),
+            Problem::LocksRemoved { .. } => "restart the agent (`systemctl restart tartan`)".to_owned(),
+            Problem::StateNotSaved { .. } => "check that the state directory is writable by root and its disk not full".to_owned(),
+            Problem::UnderlaySocket { wanted, fault, kept, .. } => match fault {
+                UnderlayFault::NotOnHost if kept.is_some() => format!("give {} to an interface, or correct this node's entry in the list of nodes", wanted.address),
+                UnderlayFault::NotOnHost => "correct public-ip of this node, or bring the interface up".to_owned(),
+                UnderlayFault::PortTaken(holder) => port_taken(wanted.port, holder.as_ref()),
+                UnderlayFault::Refused(_) => "look into the kernel's log (`dmesg`); Tartan tries again each second".to_owned(),
+            },
+            Problem::UnderlayMove { .. } => "check the limit of open descriptors (`ulimit -n`); Tartan tries again each second".to_owned(),
+            Problem::CoresUnusable { .. } => format!("name other cores, or widen the service's affinity (`taskset -p {}`)", std::process::id()),
+            Problem::WorkersNotPinned { .. } => "name cores that are online and in the service's cpuset, and restart the agent".to_owned(),
+            Problem::UnderlayDown(interface) if interface.up => "check its cable, or what its other end is attached to".to_owned(),
+            Problem::UnderlayDown(interface) => format!("bring it up (`ip link set {} up`)", interface.name),
+            Problem::Host(problem) => problem.remedy.clone(),
+            Problem::NodeFile { .. } => "check free space, and that the run directory is writable by root".to_owned(),
+            Problem::PodUpkeep { .. } => "correct what the reason names; Tartan tries again each second".to_owned(),
+            Problem::MixedPods { .. } => "drain the node, delete the bridge and uncordon: then all pods are Tartan's".to_owned(),
+            Problem::UnusedAddress { .. } => "add an address of that family to this node's entry in the list of nodes, or leave it out of the configuration".to_owned(),
+            Problem::UnderlayNarrow { interface, needs, .. } => format!("raise the MTU of {interface}, or Backend.MTU in the net-conf, to at least {needs}"),
+            Problem::PeersUnreachable { .. } => "give one of the two an address of the other's family, public-ipv6 beside public-ip".to_owned(),
+            Problem::PodsStranded { .. } => "delete and recreate them, see `tartan pods`".to_owned(),
+            Problem::RouteBypasses(bypass) => format!("if that is not meant, `ip route delete {}`", bypass.prefix),
+            Problem::RecordRefused { .. } => "delete and recreate the pod, see `tartan pods`".to_owned(),
+        }
+    }
+}
+
+/// What frees a UDP port that another process or device has.
+fn port_taken(port: u16, holder: Option<&PortHolder>) -> String {
+    match holder {
+        None => format!(
+            "'ss -lunp sport = :{port}' names the process; a kernel VXLAN device shows in 'ip -d link show type vxlan' and must be deleted first"
+        ),
+        Some(PortHolder::VxlanDevice(device)) => format!(
+            "stop what made {device} (flanneld?) and delete it with 'ip link delete {device}'"
+        ),
+        Some(holder @ PortHolder::Process { .. }) if holder.is_tartan() => {
+            "stop that one, or run this one in a network namespace of its own".to_owned()
+        }
+        Some(PortHolder::Process { .. }) => "stop that first".to_owned(),
+    }
+}
+
+/// What removes the cause of a kernel's refusal.
+pub(super) fn of_host(error: &HostError) -> String {
+    match error {
+        HostError::Socket { .. } => {
+            "check that the sandbox (seccomp, AppArmor) allows AF_NETLINK".to_owned()
+        }
+        HostError::NotPermitted { .. } => "run as root, or with CAP_NET_ADMIN".to_owned(),
+        HostError::Netlink { .. } => "look into the kernel's log (`dmesg`); Tartan tries again each second".to_owned(),
+        HostError::NoShaper { module, .. } => format!(
+            "load the kernel's {module} (`modprobe -a {module}`), or take the bandwidth limit off the pod"
+        ),
+        HostError::DeviceName { .. } => {
+            "set `device-name` to 1 to 15 characters without '/', ':' or blanks".to_owned()
+        }
+        HostError::NoDevice { .. } => "restart Tartan, which creates it".to_owned(),
+        HostError::NotATun { name, .. } => format!(
+            "remove it (`ip link delete {name}`) or set `device-name` to another name"
+        ),
+        HostError::NetworkHeld { prefix, metric, .. } => format!(
+            "stop what set it up (flanneld?) and delete it (`ip route delete {prefix} metric {metric}`, or `ip link delete` of its device)"
+        ),
+        HostError::MtuBelowIpv6 { .. } => {
+            "raise the underlay's MTU or drop IPv6Network from the net-conf".to_owned()
+        }
+        HostError::NoIpv6 => {
+            "boot without `ipv6.disable=1`, or drop IPv6Network from the net-conf".to_owned()
+        }
+        HostError::NoUnderlay { key, held, .. } => format!("set `{key}` to one of {held}"),
+        HostError::ReadSetting { .. } => "check that /proc/sys is mounted".to_owned(),
+        HostError::WriteSetting { key, value, .. } => format!(
+            "make /proc/sys/net writable (in a container: privileged), or run `sysctl -w {key}={value}` on the host"
+        ),
+        HostError::Identity { .. } => "check that /proc is mounted".to_owned(),
+        HostError::WriteRecord { .. } => {
+            "check that the state directory is writable by root and its disk not full".to_owned()
+        }
+        HostError::Rules { source, .. } => of_nft(source),
+        HostError::CutOff { networks, .. } => let_through(networks),
+        HostError::RulesBesideLegacy { problem, .. } => of_host(problem),
+        HostError::WriteSubnetFile { .. } => {
+            "make its directory writable by root, or set `subnet-file` to another path".to_owned()
+        }
+        HostError::ReadRecord { .. } => {
+            "delete it to forget which kernel settings Tartan changed".to_owned()
+        }
+        HostError::OtherNamespace { .. } => {
+            "run this command there (ip netns exec, nsenter), or delete the file if that namespace no longer exists".to_owned()
+        }
+        HostError::RemoveFile { .. } => "remove it by hand".to_owned(),
+    }
+}
+
+/// What removes the cause of a refusal of nf_tables.
+fn of_nft(error: &NftError) -> String {
+    match error {
+        NftError::Unsupported => "load or build in nf_tables and nft_fib_inet, and for masquerade nft_chain_nat and nft_masq",
+        NftError::Socket { .. } => "check that the sandbox (seccomp, AppArmor) allows AF_NETLINK",
+        NftError::NotPermitted => "run as root, or with CAP_NET_ADMIN",
+        NftError::Refused { .. } | NftError::Interrupted | NftError::NoAnswer => "Tartan tries again each second",
+        NftError::TooMany => "remove what made them",
+    }
+    .to_owned()
+}
+
+/// How another program's firewall lets pod traffic through.
+fn let_through(networks: &[IpNet]) -> String {
+    let networks: Vec<String> = networks.iter().map(ToString::to_string).collect();
+    let sources: Vec<String> = networks
+        .iter()
+        .map(|network| format!("--add-source={network}"))
+        .collect();
+    format!(
+        "accept packets from and to {} there (with firewalld: `firewall-cmd --permanent --zone=trusted {}`, then `firewall-cmd --reload`)",
+        networks.join(" and "),
+        sources.join(" ")
+    )
+}

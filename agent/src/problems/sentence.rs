@@ -1,0 +1,205 @@
+//! What is wrong, worded: the sentence of each problem.
+
+use std::fmt::Display;
+
+use super::{LeasesInForce, Problem, UnderlayFault};
+use crate::host::Bypass;
+
+impl Problem {
+    /// What is wrong and what it causes, in one sentence without its full stop.
+    pub fn sentence(&self) -> String {
+        match self {
+            Problem::NetConfRefused {
+                path,
+                reason,
+                cached,
+            } => format!(
+                "the net-conf {} is refused{}: {reason}",
+                path.display(),
+                net_conf_in_force(*cached)
+            ),
+            Problem::NetConfMissing {
+                path,
+                reason,
+                cached,
+            } => format!(
+                "the net-conf {} cannot be read{}: {reason}",
+                path.display(),
+                net_conf_in_force(*cached)
+            ),
+            Problem::LeasesRefused {
+                place,
+                reason,
+                in_force,
+            } => {
+                let in_force = match in_force {
+                    LeasesInForce::Cache => " and the leases from cache stay in force",
+                    LeasesInForce::Earlier => " and the old one stays in force",
+                    LeasesInForce::Nothing => "",
+                };
+                format!("the list of nodes is refused{in_force}: {place}: {reason}")
+            }
+            Problem::WorkersBehind { version } => {
+                format!("a worker has not adopted snapshot {version}")
+            }
+            Problem::ApiSocket { path, reason } => format!(
+                "no new caller can connect to the API socket {}: {reason}",
+                path.display()
+            ),
+            Problem::LocksRemoved { run_dir } => format!(
+                "another process has emptied {}, so no lock keeps a second agent or a clean-up from this node",
+                run_dir.display()
+            ),
+            Problem::StateNotSaved { path, reason } => format!(
+                "cannot write {}, so a restart without the list of nodes would not forward: {reason}",
+                path.display()
+            ),
+            Problem::UnderlaySocket { .. } => self.underlay_socket(),
+            Problem::UnderlayMove { reason } => {
+                format!("the workers cannot take the sockets of the new underlay address: {reason}")
+            }
+            Problem::CoresUnusable { cores } => format!(
+                "`cores` names {}, which this host does not have or this service may not use, so a worker is not pinned",
+                list(cores)
+            ),
+            Problem::WorkersNotPinned { workers } => {
+                let worker = |(worker, core): &(usize, Option<usize>)| match core {
+                    Some(core) => format!("worker {worker} to core {core}"),
+                    None => format!("worker {worker} to its core"),
+                };
+                let workers: Vec<String> = workers.iter().map(worker).collect();
+                format!(
+                    "the kernel refuses to pin {}, so it runs on any core",
+                    list(&workers)
+                )
+            }
+            Problem::UnderlayDown(interface) => {
+                let name = &interface.name;
+                let state = if interface.up {
+                    "has no carrier"
+                } else {
+                    "is down"
+                };
+                format!("{name}, which carries the overlay, {state}")
+            }
+            Problem::Host(problem) => problem.sentence.clone(),
+            Problem::NodeFile { path, reason } => format!(
+                "cannot write {}, so the CNI plugin does not learn of this node's subnets and MTU: {reason}",
+                path.display()
+            ),
+            Problem::PodUpkeep { reason } => {
+                format!("the upkeep of pods is incomplete: {reason}")
+            }
+            Problem::MixedPods { bridges } => format!(
+                "pods of another plugin on {} live beside Tartan's: they reach each other by proxy ARP, IPv4 alone",
+                list(bridges)
+            ),
+            Problem::UnusedAddress { address } => format!(
+                "the configuration names the local address {address}, and this node's lease has no address of that family"
+            ),
+            Problem::UnderlayNarrow {
+                interface,
+                carries,
+                needs,
+                device_mtu,
+            } => format!(
+                "{interface} carries {carries} bytes, but packets of {device_mtu} bytes must cross it and come to {needs}: larger packets than fit are lost"
+            ),
+            Problem::PeersUnreachable {
+                first,
+                address,
+                more,
+                ours,
+            } => {
+                let more = and_more(*more);
+                format!("no packet can go to {first} ({address}){more}: this node has only {ours}")
+            }
+            Problem::PodsStranded { pods } => {
+                let (shown, rest) = pods.split_at(pods.len().min(PODS_SHOWN));
+                format!(
+                    "stranded pods, with addresses in no subnet of this node: {}{}",
+                    list(shown),
+                    and_more(rest.len())
+                )
+            }
+            Problem::RouteBypasses(bypass) => route_bypasses(bypass),
+            Problem::RecordRefused { file, reason } => {
+                format!("the attachment record {file} is refused: {reason}")
+            }
+        }
+    }
+
+    fn underlay_socket(&self) -> String {
+        let Problem::UnderlaySocket {
+            wanted,
+            fault,
+            kept,
+            kept_is_of,
+        } = self
+        else {
+            return String::new();
+        };
+        let (address, port, format) = (wanted.address, wanted.port, wanted.format);
+        let fault = match fault {
+            UnderlayFault::NotOnHost => {
+                format!("no interface of this host has the address {address}")
+            }
+            UnderlayFault::PortTaken(None) => {
+                format!("UDP port {port} of {address} (format {format}) is taken")
+            }
+            UnderlayFault::PortTaken(Some(holder)) => {
+                format!(
+                    "UDP port {port} of {address} (format {format}) is taken: {holder} holds it"
+                )
+            }
+            UnderlayFault::Refused(reason) => {
+                format!("the kernel refuses the UDP socket {address}:{port}: {reason}")
+            }
+        };
+        let Some(kept) = kept else {
+            return fault;
+        };
+        let unreached = match kept_is_of {
+            Some(node) => {
+                format!("; until then {node} is not reached, which {kept} belongs to now")
+            }
+            None => String::new(),
+        };
+        format!(
+            "this node's underlay address is {address} now, and packets still leave from and arrive at {kept}: {fault}{unreached}"
+        )
+    }
+}
+
+const fn net_conf_in_force(cached: bool) -> &'static str {
+    if cached {
+        " and the one from cache stays in force"
+    } else {
+        ""
+    }
+}
+
+fn route_bypasses(bypass: &Bypass) -> String {
+    let way = match (&bypass.device, bypass.gateway) {
+        (Some(device), Some(gateway)) => format!("via {gateway} dev {device}"),
+        (Some(device), None) => format!("dev {device}"),
+        (None, _) => "refused or discarded".to_owned(),
+    };
+    let (prefix, protocol) = (bypass.prefix, bypass.protocol);
+    format!("{prefix} bypasses Tartan: {way} (protocol {protocol})")
+}
+
+fn and_more(more: usize) -> String {
+    match more {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    }
+}
+
+fn list(items: &[impl Display]) -> String {
+    let items: Vec<String> = items.iter().map(ToString::to_string).collect();
+    items.join(", ")
+}
+
+/// A change of subnets strands every pod of the node; a sentence names the first.
+const PODS_SHOWN: usize = 3;

@@ -1,0 +1,28 @@
+//! Where in a registry's content something is wrong.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// A place in a registry's content, in the terms of that registry. Its `Display` is what an operator looks up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RegistryPlace {
+    /// In the file of the `file` registry: `/etc/tartan/nodes.toml line 3`.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Line, counted from 1; `None` for the file as a whole.
+        line: Option<usize>,
+    },
+}
+
+impl fmt::Display for RegistryPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RegistryPlace::File { path, line: None } => write!(f, "{}", path.display()),
+            RegistryPlace::File {
+                path,
+                line: Some(line),
+            } => write!(f, "{} line {line}", path.display()),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The service: everything that the keeper does not do, in one process that may die.
+//!
+//! Theory of operation. One thread runs the control loop ([`control`]); the engine's threads forward. Start-up
+//! is a take-over ([`takeover`]), with an empty table too:
+//!
+//! 1. receive the keeper's table ([`descriptors`]);
+//! 2. read configuration, registry and kernel: what the entries must be;
+//! 3. check and adopt each entry, options set again, or open and deposit it; close here and in the keeper
+//!    what will not be read;
+//! 4. read the attachments, decide ([`node`]), make the kernel agree;
+//! 5. start the workers: nothing is read yet;
+//! 6. write the node file for the plugin and say *ready*;
+//! 7. on *go* read the first packet and say *forwarding*.
+//!
+//! From then on the loop waits for the registry, the kernel, the API and the clock; whatever changes, it
+//! decides anew, publishes tables that differ, and makes the kernel agree. What cannot be used (a broken list,
+//! a garbled record) is refused with a reason in `tartan status`, and what was in force stays. Data never
+//! waits for control, control waits for data only to answer `adopt`.
+//!
+//! What a running service only reports (a route of somebody else in the way of ours, a full run directory, an
+//! underlay address that is gone) does not end a take-over either: it goes on and reports it. On a first start,
+//! when no packet depends on it yet, the same things are final.
+//!
+//! It ends on SIGTERM and when its keeper ends (code 0), and when only a new start can help: the device was
+//! deleted, a net-conf came back otherwise (code 1; the keeper starts the next at once). Another underlay address
+//! is followed while the workers run ([`ports`]).
+//!
+//! A net-conf or a list of nodes that cannot be used at the start is stood in for by the last good state
+//! ([`crate::last_good`]; `sources` decides, `fallback` takes it back). Until the registry has answered completely once, nothing is withdrawn
+//! from the host. The leases give way to the first list; a net-conf that can be read again and differs needs
+//! a new start, which is made once the list of nodes can be used with it.
+//!
+//! Not done here yet: taking a changed net-conf without a restart.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use cni_shim::atomic_file;
+use dataplane::faults::{self, InjectedFault};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use thiserror::Error;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{info, warn};
+
+use crate::config::NodeConfig;
+use crate::control::outcome::End;
+use crate::keeper::lock::{Lock, LockError};
+use crate::takeover::start_error::StartError;
+
+/// Why the service could not start.
+#[derive(Debug, Error)]
+pub enum ServiceError {
+    /// Standard input cannot be taken.
+    #[error("cannot take the channel to the keeper; start `tartan run` instead")]
+    Input(#[source] io::Error),
+    /// An earlier service still runs.
+    #[error("an earlier service does not end; kill the process that its sentence names")]
+    Lock(#[from] LockError),
+    /// No signal handler.
+    #[error("cannot listen for signals; check the limit of open descriptors (ulimit -n)")]
+    Signals(#[source] io::Error),
+    /// A step of the take-over failed.
+    #[error(transparent)]
+    Start(#[from] StartError),
+}
+
+impl ServiceError {
+    /// Whether only a person mends it, by editing this node's configuration. A file that is not there yet, and
+    /// a list of nodes that cannot be used yet, come from others and may be right at the next try.
+    pub fn is_misconfiguration(&self) -> bool {
+        matches!(self, ServiceError::Start(StartError::Problem(problem)) if problem.is_misconfiguration())
+    }
+}
+
+/// Serves until told to stop; returns the exit code. Standard input is the channel to the keeper.
+///
+/// # Errors
+/// [`ServiceError`] before the first packet; nothing after it.
+pub async fn run(config: NodeConfig) -> Result<u8, ServiceError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(ServiceError::Signals)?;
+    inject_faults();
+    raise_descriptor_limit();
+    let channel = take_input().map_err(ServiceError::Input)?;
+    let run_dir = config.run_dir();
+    run_dir.make().map_err(StartError::RunDir)?;
+    let lock = take_service_lock(run_dir.path())?;
+    sweep(&config.state_dir());
+    sweep(run_dir.path());
+    let mut control = tokio::select! {
+        started = crate::takeover::start(config, channel, lock) => match started? {
+            Some(control) => control,
+            None => return Ok(0),
+        },
+        _ = terminate.recv() => return Ok(0),
+    };
+    let end = control.run(async {
+        terminate.recv().await;
+    });
+    let end = end.await;
+    control.stop();
+    Ok(match end {
+        End::Asked => {
+            info!("stopped: asked to");
+            0
+        }
+        End::KeeperEnded => {
+            info!("stopped: the keeper has ended");
+            0
+        }
+        End::Restart(reason) => {
+            tracing::error!("stopped to be started anew: {reason}");
+            1
+        }
+    })
+}
+
+/// Each worker has many descriptors, twice as many while the underlay moves. Of the usual limits the lower one is a guard
+/// of programs that use select(2).
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    );
+    if let Err(error) = raised {
+        warn!(%error, "the limit of open descriptors stays at {:?}", limit.current);
+    }
+}
+
+/// Tests of whole nodes meet a kernel that refuses what this one grants, by names of [`InjectedFault`] between commas.
+fn inject_faults() {
+    let names = std::env::var("TARTAN_FAULTS").unwrap_or_default();
+    for name in names.split(',').filter(|name| !name.is_empty()) {
+        match InjectedFault::ALL
+            .into_iter()
+            .find(|fault| fault.name() == name)
+        {
+            Some(fault) => {
+                warn!("TARTAN_FAULTS: the kernel is taken to refuse {name}");
+                faults::set(fault, true);
+            }
+            None => warn!("TARTAN_FAULTS: there is no fault {name}"),
+        }
+    }
+}
+
+/// The lock that each service holds: a keeper that died leaves a service that ends a moment later, and two
+/// services never read one descriptor. Waits for that moment.
+///
+/// # Errors
+/// As [`Lock::take`], after 5 s.
+pub fn take_service_lock(run_dir: &Path) -> Result<Lock, LockError> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match Lock::take(&run_dir.join("service.lock")) {
+            Err(LockError::Held { .. }) if Instant::now() < deadline => {
+                std::thread::sleep(LOCK_STEP);
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Removes what services before left in a directory that were killed in the middle of a file. Nobody else writes there
+/// while the lock is held.
+fn sweep(directory: &Path) {
+    let problem = match atomic_file::sweep(directory, Duration::ZERO) {
+        Ok(0) => return,
+        Ok(left) => format!("{left} unfinished files of earlier services stay"),
+        Err(error) => format!("unfinished files of earlier services stay ({error})"),
+    };
+    warn!(
+        "{problem} in {}: check that it is writable by root",
+        directory.display()
+    );
+}
+
+/// Takes the channel and puts `/dev/null` in its place, so that nothing else reads it by accident.
+fn take_input() -> io::Result<OwnedFd> {
+    let channel = io::stdin().as_fd().try_clone_to_owned()?;
+    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    Ok(channel)
+}
+
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_STEP: Duration = Duration::from_millis(20);

@@ -1,0 +1,331 @@
+//! The tunnel device: taken over from the service before, or made anew.
+//!
+//! Theory of operation: whoever takes a device over takes all of its descriptors, a queue for each worker and, where there
+//! are several, a writer for each ([`tun`]). With another number of workers than before, queues are attached to the
+//! device or closed, before anybody reads: it keeps addresses, routes and carrier, and a flow that runs comes to its new
+//! queue. What has no place in that, after a service that died halfway, is closed; where there is no first queue of the
+//! right kind, the device goes as a whole. The old device goes with the last of its descriptors, here and in
+//! the keeper, and only then is its name free.
+//!
+//! A plain device has one queue. Where the kernel refuses writers, a fast one has one too: written through a queue that
+//! is read, packets of one direction would move the other to another queue, and two nodes would chase each other.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use dataplane::device::DeviceError;
+use dataplane::device::plain::{self, Plain};
+use dataplane::device::tun::{self, Fewer, Opened, Tun};
+use dataplane::device::tunnel::Tunnel;
+use rustix::io::Errno;
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use crate::config::{DeviceKind, NodeConfig};
+use crate::keeper::descriptors::{Descriptors, DescriptorsError};
+
+/// The device as its workers get it.
+pub(crate) struct Obtained {
+    /// A share for each worker.
+    pub(crate) tunnels: Vec<Tunnel>,
+    /// What it is: `offload` or `plain`.
+    pub(crate) kind: &'static str,
+    /// Why there are fewer than was asked for, in words.
+    pub(crate) fewer: Option<String>,
+}
+
+/// Why there is no device.
+#[derive(Debug, thiserror::Error)]
+pub enum ObtainError {
+    /// The keeper is gone.
+    #[error(transparent)]
+    Keeper(#[from] DescriptorsError),
+    /// It cannot be opened.
+    #[error("{QUEUE}0: {0}")]
+    Device(DeviceError),
+}
+
+/// The device that the configuration asks for, with a share for each of `workers` if it can be had.
+///
+/// # Errors
+/// See [`ObtainError`].
+pub(crate) async fn obtain(
+    table: &mut Descriptors,
+    config: &NodeConfig,
+    workers: usize,
+) -> Result<Obtained, ObtainError> {
+    let name = &config.device_name;
+    let inherited: BTreeMap<_, _> = table
+        .take_all(|entry| entry.starts_with("tun-"))
+        .into_iter()
+        .collect();
+    let held: Vec<String> = inherited.keys().cloned().collect();
+    let mut shares = None;
+    if !held.is_empty() {
+        match adopt(inherited, config, workers) {
+            Ok(adopted) => shares = Some(adopted),
+            Err(reason) => {
+                warn!("the device is not taken over but made anew: {reason}");
+                for name in last_first(&held) {
+                    table.withdraw(name).await?;
+                }
+            }
+        }
+    }
+    let (before, shares) = match shares {
+        Some(shares) => (held, shares),
+        None => {
+            let patience = if held.is_empty() {
+                Duration::ZERO
+            } else {
+                PATIENCE
+            };
+            let opened = open(config, workers, Instant::now() + patience).await;
+            let shares = opened.map_err(ObtainError::Device)?;
+            match &shares {
+                Shares::Fast(_) => info!(name, "opened"),
+                Shares::Plain(_) => info!(name, "opened without offloads: packet by packet"),
+            }
+            (Vec::new(), shares)
+        }
+    };
+    tell(&shares, &before, table).await?;
+    let tunnels = shares.tunnels(name).map_err(ObtainError::Device)?;
+    let fewer = shares.fewer(workers);
+    if let Some(reason) = &fewer {
+        info!(
+            name,
+            asked = workers,
+            workers = tunnels.len(),
+            "fewer workers: {reason}"
+        );
+    }
+    let kind = match shares {
+        Shares::Fast(_) => "offload",
+        Shares::Plain(_) => "plain",
+    };
+    Ok(Obtained {
+        tunnels,
+        kind,
+        fewer,
+    })
+}
+
+/// Gives the keeper what it has not, and takes back what is used no more: the last of a kind first, so that whenever
+/// this ends, what the keeper has is numbered without a gap.
+async fn tell(
+    shares: &Shares,
+    before: &[String],
+    table: &Descriptors,
+) -> Result<(), DescriptorsError> {
+    let named = shares.named();
+    for (name, descriptor) in &named {
+        if !before.contains(name) {
+            table.deposit(name, *descriptor).await?;
+        }
+    }
+    for name in last_first(before) {
+        if !named.iter().any(|(used, _)| used == name) {
+            info!(name, "closed");
+            table.withdraw(name).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The names of the keeper's table by falling numbers.
+fn last_first(names: &[String]) -> Vec<&String> {
+    let number = |name: &str| -> Option<usize> { name.rsplit('-').next()?.parse().ok() };
+    let mut names: Vec<&String> = names.iter().collect();
+    names.sort_by_key(|name| Reverse(number(name)));
+    names
+}
+
+/// The descriptors of a device.
+enum Shares {
+    Fast(Opened),
+    Plain(OwnedFd),
+}
+
+impl Shares {
+    /// Each with its name in the keeper's table.
+    fn named(&self) -> Vec<(String, BorrowedFd<'_>)> {
+        fn numbered<'a>(
+            kind: &str,
+            descriptors: &'a [OwnedFd],
+        ) -> impl Iterator<Item = (String, BorrowedFd<'a>)> {
+            let name = move |(i, fd): (usize, &'a OwnedFd)| (format!("{kind}{i}"), fd.as_fd());
+            descriptors.iter().enumerate().map(name)
+        }
+        match self {
+            Shares::Fast(opened) => numbered(QUEUE, &opened.queues)
+                .chain(numbered(WRITER, &opened.writers))
+                .collect(),
+            Shares::Plain(queue) => numbered(QUEUE, std::slice::from_ref(queue)).collect(),
+        }
+    }
+
+    fn tunnels(&self, name: &str) -> Result<Vec<Tunnel>, DeviceError> {
+        let duplicate = |fd: &OwnedFd| fd.try_clone().map_err(DeviceError::Kernel);
+        match self {
+            Shares::Plain(queue) => Ok(vec![Tunnel::Plain(Plain::adopt(duplicate(queue)?, name)?)]),
+            Shares::Fast(opened) => {
+                let mut writers = opened.writers.iter();
+                let share = |queue| {
+                    let writer = writers.next().map(duplicate).transpose()?;
+                    Tun::adopt(duplicate(queue)?, writer, name).map(Tunnel::Fast)
+                };
+                opened.queues.iter().map(share).collect()
+            }
+        }
+    }
+
+    /// Why there are fewer than `workers`.
+    fn fewer(&self, workers: usize) -> Option<String> {
+        match self {
+            Shares::Plain(_) if workers > 1 => Some("the plain device has one queue".to_owned()),
+            Shares::Plain(_) => None,
+            Shares::Fast(opened) => opened.fewer.as_ref().map(|fewer| match fewer {
+                Fewer::Writes => {
+                    "this kernel refuses writes through a detached queue of the device".to_owned()
+                }
+                Fewer::Growth(error) => {
+                    format!("the kernel refuses further queues of the device: {error}")
+                }
+            }),
+        }
+    }
+}
+
+/// Makes a device of what an earlier service left.
+fn adopt(
+    mut inherited: BTreeMap<String, OwnedFd>,
+    config: &NodeConfig,
+    workers: usize,
+) -> Result<Shares, String> {
+    let mut numbered = |kind: &str| -> Vec<OwnedFd> {
+        let names = (0..).map(|i| format!("{kind}{i}"));
+        names.map_while(|name| inherited.remove(&name)).collect()
+    };
+    let (queues, writers) = (numbered(QUEUE), numbered(WRITER));
+    for name in inherited.into_keys() {
+        warn!(name, "does not follow from the others and is closed");
+    }
+    let name = &config.device_name;
+    let is_plain = |queue: &OwnedFd| {
+        queue
+            .try_clone()
+            .is_ok_and(|q| Plain::adopt(q, name).is_ok())
+    };
+    let plain = queues.len() == 1 && queues.iter().all(is_plain);
+    let shares = match config.device {
+        // A service before may have found no other than the plain one.
+        DeviceKind::Plain | DeviceKind::Auto if plain => {
+            queues.into_iter().next().map(Shares::Plain)
+        }
+        DeviceKind::Plain => None,
+        DeviceKind::Auto | DeviceKind::Offload => {
+            let held = Opened {
+                queues,
+                writers,
+                fewer: None,
+            };
+            Some(grown(name, held, workers).map_err(|error| error.to_string())?)
+        }
+    };
+    let shares = shares.ok_or("it is none without offloads")?;
+    // Asked for once more when all is told to the keeper; here it may still be given up.
+    shares.tunnels(name).map_err(|error| error.to_string())?;
+    Ok(shares)
+}
+
+/// The device `name` for `workers`, or for as many as it served, where there are no descriptors left for more to be used.
+fn grown(name: &str, held: Opened, workers: usize) -> Result<Shares, DeviceError> {
+    let served = held.queues.len();
+    let opened = tun::resize(name, held, workers)?;
+    let larger = opened.queues.len() > served;
+    let shares = Shares::Fast(opened);
+    match (shares.tunnels(name), shares) {
+        (Err(DeviceError::Kernel(error)), Shares::Fast(opened)) if larger => {
+            let mut opened = tun::resize(name, opened, served)?;
+            opened.fewer = Some(Fewer::Growth(error));
+            Ok(Shares::Fast(opened))
+        }
+        (_, shares) => Ok(shares),
+    }
+}
+
+/// A new device. Until `deadline` it waits for an old one of that name to go.
+async fn open(
+    config: &NodeConfig,
+    workers: usize,
+    deadline: Instant,
+) -> Result<Shares, DeviceError> {
+    loop {
+        match open_now(&config.device_name, config.device, workers) {
+            Err(DeviceError::Busy(_)) if Instant::now() < deadline => sleep(STEP).await,
+            result => return result,
+        }
+    }
+}
+
+fn open_now(name: &str, wanted: DeviceKind, workers: usize) -> Result<Shares, DeviceError> {
+    let open_plain = || plain::open(name).map(Shares::Plain);
+    let open_fast = || tun::open(name, workers).map(Shares::Fast);
+    match wanted {
+        DeviceKind::Plain => open_plain(),
+        DeviceKind::Auto => match open_fast() {
+            Err(DeviceError::NoOffloads(error)) => {
+                info!("this kernel offers no TUN device with offloads: {error}");
+                open_plain()
+            }
+            result => result,
+        },
+        DeviceKind::Offload => {
+            let shares = open_fast()?;
+            let tunnels = shares.tunnels(name)?;
+            let offloads =
+                |tunnel: &Tunnel| matches!(tunnel, Tunnel::Fast(device) if device.granted().tcp);
+            if tunnels.iter().all(offloads) {
+                Ok(shares)
+            } else {
+                Err(DeviceError::NoOffloads(Errno::OPNOTSUPP.into()))
+            }
+        }
+    }
+}
+
+/// The keeper's names, before the worker's number.
+const QUEUE: &str = "tun-queue-";
+const WRITER: &str = "tun-writer-";
+/// The keeper closes its duplicate of an old device's queue when it reads so, a moment later.
+const PATIENCE: Duration = Duration::from_secs(1);
+const STEP: Duration = Duration::from_millis(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Wherever a service dies that closes what it needs no more, its successor finds numbers without a gap.
+    #[test]
+    fn what_is_taken_back_leaves_no_gap() {
+        let kinds = [QUEUE, WRITER];
+        let mut left: Vec<String> = kinds
+            .iter()
+            .flat_map(|kind| (0..12).map(move |i| format!("{kind}{i}")))
+            .collect();
+        // As the keeper's table lists them: 10 and 11 before 2.
+        left.sort();
+        for name in last_first(&left.clone()) {
+            left.retain(|other| other != name);
+            for kind in kinds {
+                let count = left.iter().filter(|name| name.starts_with(kind)).count();
+                let follows = |i: usize| left.contains(&format!("{kind}{i}"));
+                assert!((0..count).all(follows), "{left:?}");
+            }
+        }
+        assert!(left.is_empty());
+    }
+}

@@ -1,0 +1,409 @@
+//! Start-up, which is always a take-over: steps 1 to 7 of the service's theory of operation.
+
+pub mod device;
+mod sources;
+pub mod start_error;
+
+use std::fmt::Display;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::time::Instant;
+
+use cni_shim::NodeFile;
+use dataplane::counters::Counters;
+use dataplane::device::tunnel::Tunnel;
+use dataplane::engine::{Engine, WorkerSetup};
+use tokio::sync::{mpsc, watch};
+use tracing::{info, warn};
+
+use crate::api::server;
+use crate::causes::causes;
+use crate::config::NodeConfig;
+use crate::control::event_loop::{Control, QUICK_CHECK_EVERY, Turn};
+use crate::control::facts::Facts;
+use crate::control::kernel::Kernel;
+use crate::control::model::{Cached, Known, Model};
+use crate::control::persistence::SavedState;
+use crate::control::pods::upkeep::Upkeep;
+use crate::control::run_files::RunFiles;
+use crate::control::tables::Tables;
+use crate::control::underlay::sockets::UnderlaySockets;
+use crate::control::view::ServiceFacts;
+use crate::control::view::queries::{Queries, QueryService};
+use crate::control::workers::{Machine, WorkerPlacement};
+use crate::host::{Change, Host, HostError};
+use crate::keeper::COUNTERS;
+use crate::keeper::descriptors::{Descriptors, LISTENER, Obtain};
+use crate::keeper::lock::Lock;
+use crate::problems::{Board, HostProblem, Origin, Problem};
+use crate::registry::Registry;
+use crate::start_failure;
+use crate::ticker::Ticker;
+use sources::Sources;
+use start_error::StartError;
+
+/// Starts everything; `None` when the keeper ended before it said *go*.
+///
+/// # Errors
+/// [`StartError`]. What was deposited by then stays with the keeper; what was set up on the host stays for the
+/// next start.
+pub async fn start(
+    config: NodeConfig,
+    channel: OwnedFd,
+    lock: Lock,
+) -> Result<Option<Control>, StartError> {
+    let mut table = Descriptors::receive(channel).await?;
+    let mut found = Found {
+        take_over: table.is_take_over(),
+        problems: Vec::new(),
+    };
+    let Start {
+        mut known,
+        mut host,
+        registry,
+        cached,
+    } = read(config, &mut found).await?;
+    let upkeep_host = Host::open(&known.config.state_dir()).await?;
+
+    let (opened, tunnels) = Opened::obtain(&mut table, &known, &host, &mut found).await?;
+    table.discard_rest().await?;
+    if let Some(bound) = opened.sockets.bound().filter(|bound| *bound != known.bound) {
+        known.bound = bound;
+        let unread = known.refresh(&host).await;
+        found.report(Origin::Kernel, unread.as_ref().map(host_problem));
+    }
+    let lost = opened.counters.book_lost();
+    if lost > 0 {
+        warn!(
+            lost,
+            "packets that the service before this one held are booked as LostInCrash"
+        );
+    }
+    let past = versions_used(&opened.counters);
+    let mut model = Model::new(known, past);
+    model.cached = cached;
+
+    let repairs = set_up_host(&mut host, &model, &mut found).await?;
+    let node_file = ensure_node_file(&model, &mut found)?;
+    let engine = start_workers(&model, &opened, tunnels)?;
+    let begun = Begun {
+        registry,
+        table,
+        lock,
+        host,
+        upkeep_host,
+        node_file,
+        repairs,
+    };
+    begin(model, engine, opened, begun, found).await
+}
+
+/// Problems that were found on the way, and whether they end the start.
+struct Found {
+    take_over: bool,
+    problems: Vec<(Origin, Problem)>,
+}
+
+impl Found {
+    /// Notes a problem, or ends a first start with it. What a running service only reports must not end a take-over, or a
+    /// crash would turn it into an outage.
+    fn accept(&mut self, origin: Origin, problem: Option<Problem>) -> Result<(), StartError> {
+        match problem {
+            Some(problem) if problem.ends_first_start() && !self.take_over => Err(problem.into()),
+            problem => {
+                self.report(origin, problem);
+                Ok(())
+            }
+        }
+    }
+
+    /// Notes a problem that ends no start.
+    fn report(&mut self, origin: Origin, problem: Option<Problem>) {
+        self.problems
+            .extend(problem.map(|problem| (origin, problem)));
+    }
+}
+
+/// What a start begins from.
+struct Start {
+    known: Known,
+    host: Host,
+    registry: Registry,
+    cached: Cached,
+}
+
+/// Step 2: everything that is known before the first decision.
+async fn read(config: NodeConfig, found: &mut Found) -> Result<Start, StartError> {
+    let Sources {
+        net_conf,
+        net_conf_text,
+        leases,
+        own,
+        registry,
+        cache,
+    } = Sources::read(&config).await?;
+    found.problems.extend(cache.problems);
+    let mut host = Host::open(&config.state_dir()).await?;
+    host.set_add_only(cache.cached.is_any());
+    let mut known = Known {
+        facts: Facts::unread(&config, &own, &leases),
+        bound: config.underlay(own.public),
+        config: Arc::new(config),
+        net_conf,
+        net_conf_text,
+        leases,
+        own,
+    };
+    let unread = known.refresh(&host).await;
+    found.accept(Origin::Kernel, unread.as_ref().map(host_problem))?;
+    Ok(Start {
+        known,
+        host,
+        registry,
+        cached: cache.cached,
+    })
+}
+
+/// Versions that earlier services used up: the words of the page are what their workers wrote last.
+fn versions_used(counters: &Counters) -> u64 {
+    let totals = counters.read();
+    let versions = totals.workers.iter().map(|worker| worker.snapshot);
+    versions.max().unwrap_or(0)
+}
+
+/// Step 4: the kernel's state. Returns what a take-over had to repair.
+async fn set_up_host(
+    host: &mut Host,
+    model: &Model,
+    found: &mut Found,
+) -> Result<Vec<Change>, StartError> {
+    let mut changes = Vec::new();
+    match host.apply(&model.desired.host).await {
+        Ok(made) => changes = made,
+        Err(error) => found.accept(Origin::Kernel, Some(host_problem(&error)))?,
+    }
+    // A refusal here keeps no pod from talking to another, so it ends no start either.
+    let (more, refused) = host
+        .apply_firewall_and_subnet_env(&model.desired.host)
+        .await;
+    changes.extend(more);
+    found.report(Origin::Kernel, refused.as_ref().map(host_problem));
+    if found.take_over {
+        return Ok(changes);
+    }
+    changes.iter().for_each(|change| info!("set up: {change}"));
+    Ok(Vec::new())
+}
+
+/// Step 6: the node file with what was decided. It is not written over an equal one: the directory may be full.
+fn ensure_node_file(model: &Model, found: &mut Found) -> Result<Option<NodeFile>, StartError> {
+    let run_dir = model.known.config.run_dir();
+    let node_file = model.node_file();
+    if NodeFile::read(&run_dir).is_ok_and(|read| read == node_file) {
+        return Ok(Some(node_file));
+    }
+    match node_file.write(&run_dir) {
+        Ok(()) => Ok(Some(node_file)),
+        Err(error) => {
+            let (path, reason) = (run_dir.node(), causes(&error));
+            let problem = Problem::NodeFile { path, reason };
+            found.accept(Origin::NodeFile, Some(problem))?;
+            Ok(None)
+        }
+    }
+}
+
+/// Step 5: the workers, which read nothing yet.
+fn start_workers(
+    model: &Model,
+    opened: &Opened,
+    tunnels: Vec<Tunnel>,
+) -> Result<Engine, StartError> {
+    let sockets = opened.sockets.duplicates().map_err(StartError::Underlay)?;
+    let cores = &opened.placement.cores;
+    let spin = model.known.config.spin.limit(cores.len());
+    let seats = tunnels.into_iter().zip(sockets).zip(cores);
+    let seats = seats.map(|((device, underlay), core)| WorkerSetup {
+        device,
+        underlay,
+        core: *core,
+        spin,
+    });
+    let counters = opened.counters.clone();
+    Engine::start(seats.collect(), counters, &model.desired.spec).map_err(StartError::Engine)
+}
+
+/// What the loop gets beside the model, the engine and the descriptors.
+struct Begun {
+    registry: Registry,
+    table: Descriptors,
+    lock: Lock,
+    host: Host,
+    upkeep_host: Host,
+    node_file: Option<NodeFile>,
+    repairs: Vec<Change>,
+}
+
+/// Step 7: says *ready*, waits for *go*, lets the workers read; `None` when the keeper ended instead.
+async fn begin(
+    model: Model,
+    engine: Engine,
+    opened: Opened,
+    begun: Begun,
+    found: Found,
+) -> Result<Option<Control>, StartError> {
+    let Begun {
+        registry,
+        table,
+        lock,
+        host,
+        upkeep_host,
+        node_file,
+        repairs,
+    } = begun;
+    // Changes of the kernel from here on are announced; what came before is read once more by the loop.
+    let mut kernel = Kernel::watched(host, model.desired.host.clone());
+    let ticker = Ticker::every(QUICK_CHECK_EVERY).map_err(StartError::Clock)?;
+    if !table.ready().await? {
+        engine.stop();
+        return Ok(None);
+    }
+    engine.go();
+    table.forwarding().await?;
+    let config = Arc::clone(&model.known.config);
+    start_failure::forget(config.run_dir().path());
+    kernel.note_repairs(&repairs);
+    let mut board = Board::default();
+    board.post_all(found.problems);
+    let (changes, calls) = mpsc::channel(CALLS);
+    let (published, view) = watch::channel(None);
+    let queries = Queries {
+        view,
+        counters: opened.counters.clone(),
+        clock: engine.clock(),
+        changes,
+    };
+    let answering = QueryService::start(opened.listener, queries.clone());
+    let answering = answering.map_err(StartError::Api)?;
+    let service = Arc::new(ServiceFacts {
+        config: Arc::clone(&config),
+        cluster: model.known.net_conf.cluster(),
+        workers: opened.placement,
+        registry: registry.describe(),
+        started: Instant::now(),
+        restarts: table.restarts,
+        last_end: table.last_end.clone(),
+    });
+    info!(node = model.known.own.name, "forwarding");
+    Ok(Some(Control {
+        saved: SavedState::new(model.cached.leases.is_some()),
+        run_files: RunFiles::new(config.run_dir(), lock, node_file, answering, queries),
+        upkeep: Upkeep::start(upkeep_host, config),
+        tables: Tables::new(engine, opened.counters),
+        model,
+        kernel,
+        sockets: opened.sockets,
+        registry,
+        keeper: table,
+        board,
+        service,
+        published,
+        calls,
+        ticker,
+        turn: Turn::default(),
+    }))
+}
+
+fn host_problem(error: &HostError) -> Problem {
+    Problem::Host(HostProblem::of(error))
+}
+
+/// Every descriptor of the service, adopted or opened.
+struct Opened {
+    placement: WorkerPlacement,
+    sockets: UnderlaySockets,
+    counters: Counters,
+    listener: UnixListener,
+}
+
+impl Opened {
+    /// Step 3. Returns the workers' shares of the device beside it.
+    async fn obtain(
+        table: &mut Descriptors,
+        known: &Known,
+        host: &Host,
+        found: &mut Found,
+    ) -> Result<(Opened, Vec<Tunnel>), StartError> {
+        let counters = table
+            .adopt_or_open(COUNTERS, Counters::adopt, || {
+                Counters::create(1)?.descriptor().try_clone_to_owned()
+            })
+            .await
+            .map_err(|error| refused(COUNTERS, error))?;
+        let machine = Machine::read();
+        let device = device::obtain(table, &known.config, machine.workers(&known.config)).await?;
+        let workers = device.tunnels.len();
+        counters.set_workers(workers);
+        let sockets = obtain_sockets(table, known, host, workers, found).await?;
+        let path = known.config.run_dir().socket();
+        let listener = table
+            .adopt_or_open(
+                LISTENER,
+                |listener| server::adopt(listener, &path),
+                || server::bind(&path).map(OwnedFd::from),
+            )
+            .await
+            .map_err(|error| refused(LISTENER, error))?;
+        let kind = (device.kind, device.fewer);
+        let opened = Opened {
+            placement: WorkerPlacement::place(workers, kind, &machine, &known.config),
+            sockets,
+            counters,
+            listener,
+        };
+        Ok((opened, device.tunnels))
+    }
+}
+
+/// The underlay sockets, where they should be or where they are.
+async fn obtain_sockets(
+    table: &mut Descriptors,
+    known: &Known,
+    host: &Host,
+    workers: usize,
+    found: &mut Found,
+) -> Result<UnderlaySockets, StartError> {
+    let backend = &known.net_conf.backend;
+    let inherited = UnderlaySockets::inherit(table, backend, workers).await?;
+    let (sockets, delay) = inherited.follow(known.wanted(), &known.facts.addresses, backend);
+    if let Some(delay) = delay {
+        let ends_start = !found.take_over || sockets.bound().is_none();
+        let holder = match ends_start {
+            true => delay.holder(host).await,
+            false => None,
+        };
+        let problem = delay.problem(&known.leases, &known.own.name, holder);
+        if ends_start {
+            return Err(problem.into());
+        }
+        found.report(Origin::Underlay, Some(problem));
+    }
+    sockets.deposit(&inherited, table).await?;
+    Ok(sockets)
+}
+
+fn refused<A: Display, O: Display>(name: &str, error: Obtain<A, O>) -> StartError {
+    let reason = match error {
+        Obtain::Adopt(reason) => reason.to_string(),
+        Obtain::Open(reason) => reason.to_string(),
+        Obtain::Keeper(error) => return error.into(),
+    };
+    StartError::Descriptor {
+        name: name.to_owned(),
+        reason,
+    }
+}
+
+/// Calls that wait for the control loop, at most.
+const CALLS: usize = 32;

@@ -1,0 +1,69 @@
+//! Why a start ends before it has begun to forward.
+
+use std::io;
+
+use dataplane::engine::EngineError;
+use dataplane::underlay::socket::UnderlayError;
+use thiserror::Error;
+
+use super::device::ObtainError;
+use crate::api::server::ServerError;
+use crate::host::HostError;
+use crate::keeper::descriptors::DescriptorsError;
+use crate::problems::{HostProblem, Problem};
+use crate::registry::RegistryError;
+
+/// Why the service could not start. Each sentence names the remedy.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// What a running service would only report: see [`Problem::ends_first_start`].
+    #[error("{0}")]
+    Problem(Box<Problem>),
+    /// The keeper's table.
+    #[error(transparent)]
+    Descriptors(#[from] DescriptorsError),
+    /// The run directory.
+    #[error(transparent)]
+    RunDir(#[from] cni_shim::run_dir::Error),
+    /// The registry cannot be opened.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// A descriptor could not be opened, or is not what it should be.
+    #[error("{name}: {reason}")]
+    Descriptor {
+        /// Its name in the keeper's table.
+        name: String,
+        /// Why, with the remedy.
+        reason: String,
+    },
+    /// The tunnel device.
+    #[error(transparent)]
+    Device(#[from] ObtainError),
+    /// The sockets.
+    #[error("{0}")]
+    Underlay(UnderlayError),
+    /// The API.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// The control loop's clock.
+    #[error("cannot have a timer; check the limit of open descriptors (ulimit -n)")]
+    Clock(#[source] io::Error),
+    /// The thread that answers queries.
+    #[error("cannot start the thread of the API; check the limit of threads (ulimit -u)")]
+    Api(#[source] io::Error),
+    /// The workers.
+    #[error("{0}")]
+    Engine(EngineError),
+}
+
+impl From<Problem> for StartError {
+    fn from(problem: Problem) -> StartError {
+        StartError::Problem(Box::new(problem))
+    }
+}
+
+impl From<HostError> for StartError {
+    fn from(error: HostError) -> StartError {
+        Problem::Host(HostProblem::of(&error)).into()
+    }
+}
