@@ -24,22 +24,23 @@ mod moved;
 mod outside;
 #[path = "service/refusals.rs"]
 mod refusals;
-#[path = "service/rig.rs"]
-mod rig;
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use cni_shim::attachment::State;
 use cni_shim::{Attachment, NodeFile, RunDir};
-use rig::{Cluster, eventually};
 use rustix::process::Signal;
 use tartan::keeper::lock::{Lock, LockError};
+use testbed::{Cluster, Mount, eventually};
+
+/// The program under test.
+const TARTAN: &str = env!("CARGO_BIN_EXE_tartan");
 
 #[test]
 fn two_nodes_talk_and_every_packet_is_accounted_for() {
     for backend in ["udp", "vxlan"] {
-        let cluster = Cluster::up(backend);
+        let cluster = Cluster::up(TARTAN, backend);
         cluster.node(1).ping("10.244.2.0", 20);
         cluster.node(2).ping("10.244.1.0", 20);
         for number in [1, 2] {
@@ -62,40 +63,10 @@ fn two_nodes_talk_and_every_packet_is_accounted_for() {
     }
 }
 
-#[test]
-fn a_killed_service_is_missed_by_nobody() {
-    let cluster = Cluster::up("vxlan");
-    let node = cluster.node(1);
-    let carrier = || node.ip(&["-d", "-j", "link", "show", "tartan0"]);
-    let kernel = || [node.ip(&["-j", "route"]), node.ip(&["-j", "address"])];
-    let (before, before_carrier) = (kernel(), carrier());
-    let pinging = node.start_ping("10.244.2.0", 200, "0.01");
-    std::thread::sleep(Duration::from_millis(500));
-    node.kill_service(Signal::KILL);
-    eventually("the next service answers", || {
-        node.json("status")["restarts"] == 1
-    });
-    let answered = rig::answered(pinging);
-    // What the service had in hand when it was killed is lost; what came after it waited.
-    assert!(answered >= 198, "{answered} of 200 answered");
-    assert_eq!(kernel(), before);
-    assert_eq!(carrier(), before_carrier, "carrier_changes among them");
-    let status = node.json("status");
-    assert!(
-        status["last_end"].as_str().unwrap().contains("SIGKILL"),
-        "{status:#}"
-    );
-    assert_eq!(status["repairs"], 0, "{status:#}");
-    let drops = node.json("drops");
-    for direction in ["outbound", "inbound"] {
-        assert_eq!(drops["workers"][0][direction]["balance"], 0, "{drops:#}");
-    }
-}
-
 /// The device is remade when another kind is asked for, and taken over when it is not; either way pods go on.
 #[test]
 fn a_device_of_another_kind_is_made_anew() {
-    let cluster = Cluster::up("vxlan");
+    let cluster = Cluster::up(TARTAN, "vxlan");
     let node = cluster.node(1);
     let routes = || node.ip(&["-j", "route"]);
     let index = || node.ip(&["-o", "link", "show", "tartan0"])[..4].to_owned();
@@ -132,7 +103,7 @@ fn a_device_of_another_kind_is_made_anew() {
 
 #[test]
 fn a_take_over_goes_on_over_what_a_running_service_only_reports() {
-    let cluster = Cluster::up("vxlan");
+    let cluster = Cluster::up(TARTAN, "vxlan");
     let node = cluster.node(1);
     let reports = |part: &str| {
         let (code, text) = node.tartan(&["status"]);
@@ -170,9 +141,9 @@ fn a_take_over_goes_on_over_what_a_running_service_only_reports() {
 
 #[test]
 fn a_full_run_directory_keeps_no_service_down() {
-    let mut cluster = Cluster::empty("udp");
+    let mut cluster = Cluster::empty(TARTAN, "udp");
     let directory = cluster.node(1).root.join("run/tartan");
-    let small = rig::Mount::tmpfs(&directory, "size=64k,nr_inodes=64,mode=0700");
+    let small = Mount::tmpfs(&directory, "size=64k,nr_inodes=64,mode=0700");
     cluster.start();
     let node = cluster.node(1);
     let next_life = |number: u64| {
@@ -192,7 +163,7 @@ fn a_full_run_directory_keeps_no_service_down() {
 #[test]
 fn a_read_only_lock_is_had_all_the_same() {
     let directory = tempfile::tempdir().unwrap();
-    let small = rig::Mount::tmpfs(directory.path(), "size=64k");
+    let small = Mount::tmpfs(directory.path(), "size=64k");
     let lock = directory.path().join("lock");
     std::fs::write(&lock, "").unwrap();
     small.make_read_only();
@@ -203,7 +174,7 @@ fn a_read_only_lock_is_had_all_the_same() {
 
 #[test]
 fn a_service_that_cannot_start_again_tells_why_to_who_asks() {
-    let mut cluster = Cluster::up("udp");
+    let mut cluster = Cluster::up(TARTAN, "udp");
     let node = cluster.node(1);
     let configuration = node.root.join("etc/tartan/tartan.toml");
     std::fs::create_dir_all(configuration.parent().unwrap()).unwrap();
@@ -225,17 +196,9 @@ fn a_service_that_cannot_start_again_tells_why_to_who_asks() {
 }
 
 #[test]
-fn what_somebody_removes_is_put_back() {
-    let cluster = Cluster::up("vxlan");
+fn a_deleted_device_is_back_with_the_next_service() {
+    let cluster = Cluster::up(TARTAN, "vxlan");
     let node = cluster.node(1);
-    let route = || node.ip(&["route", "show", "10.244.0.0/16", "dev", "tartan0"]);
-    let before = route();
-    node.ip(&["route", "delete", "10.244.0.0/16", "dev", "tartan0"]);
-    node.ip(&["address", "delete", "10.244.1.0/32", "dev", "tartan0"]);
-    eventually("the route is back", || route() == before);
-    node.ping("10.244.2.0", 3);
-    let status = node.json("status");
-    assert!(status["repairs"].as_u64().unwrap() >= 2, "{status:#}");
     node.ip(&["link", "delete", "tartan0"]);
     eventually("the device is back", || {
         node.json("status")["restarts"] == 1
@@ -245,7 +208,7 @@ fn what_somebody_removes_is_put_back() {
 
 #[test]
 fn a_socket_that_somebody_removed_is_opened_again() {
-    let cluster = Cluster::up("udp");
+    let cluster = Cluster::up(TARTAN, "udp");
     let node = cluster.node(1);
     let pid = node.json("status")["service_pid"].clone();
     let socket = RunDir::under(&node.root).socket();
@@ -263,7 +226,7 @@ fn a_socket_that_somebody_removed_is_opened_again() {
 
 #[test]
 fn a_run_directory_that_somebody_emptied_is_filled_again() {
-    let mut cluster = Cluster::up("udp");
+    let mut cluster = Cluster::up(TARTAN, "udp");
     let node = cluster.node(1);
     let run = RunDir::under(&node.root);
     let before = NodeFile::read(&run).unwrap();
@@ -295,7 +258,7 @@ fn a_run_directory_that_somebody_emptied_is_filled_again() {
 
 #[test]
 fn a_killed_keeper_is_followed_by_a_fresh_start() {
-    let mut cluster = Cluster::up("vxlan");
+    let mut cluster = Cluster::up(TARTAN, "vxlan");
     cluster.kill_keeper(1);
     cluster.start_node(1);
     let node = cluster.node(1);
@@ -304,41 +267,8 @@ fn a_killed_keeper_is_followed_by_a_fresh_start() {
 }
 
 #[test]
-fn a_broken_list_is_refused_by_line_and_a_mended_one_adopted() {
-    let cluster = Cluster::up("udp");
-    let node = cluster.node(1);
-    let list = std::fs::read_to_string(node.nodes()).unwrap();
-    std::fs::write(
-        node.nodes(),
-        format!("{list}\n[[node]]\nname = \"node3\"\nsubnet = []\n"),
-    )
-    .unwrap();
-    eventually("the edit is refused", || node.tartan(&["status"]).0 == 1);
-    let (_, status) = node.tartan(&["status"]);
-    let first = status.lines().next().unwrap();
-    assert!(
-        first.starts_with("PROBLEM: ") && first.contains("line "),
-        "{status}"
-    );
-    assert!(first.contains("subnet"), "{status}");
-    node.ping("10.244.2.0", 3);
-    let third =
-        "\n[[node]]\nname = \"node3\"\nsubnets = [\"10.244.3.0/24\"]\npublic-ip = \"192.0.2.3\"\n";
-    std::fs::write(node.nodes(), format!("{list}{third}")).unwrap();
-    eventually("the mended list is adopted", || {
-        node.tartan(&["status"]).0 == 0 && node.json("status")["peers"] == 2
-    });
-    let (code, routes) = node.tartan(&["routes"]);
-    assert_eq!(code, 0);
-    assert!(
-        routes.contains("10.244.3.0/24  node3  192.0.2.3"),
-        "{routes}"
-    );
-}
-
-#[test]
 fn attachments_are_adopted_released_and_refused() {
-    let cluster = Cluster::up("udp");
+    let cluster = Cluster::up(TARTAN, "udp");
     let node = cluster.node(1);
     let run = RunDir::under(&node.root);
     let adopt = |container: &str| {
@@ -401,21 +331,12 @@ fn attachments_are_adopted_released_and_refused() {
 
 #[test]
 fn a_stranger_who_speaks_as_a_node_is_shown_with_the_setting() {
-    let cluster = Cluster::up("udp");
+    let cluster = Cluster::up(TARTAN, "udp");
     cluster
         .node(2)
         .ip(&["address", "add", "192.0.2.77/24", "dev", "eth0"]);
-    // IPv4, 20 + 8 bytes, UDP, 10.244.2.5 to 10.244.1.0.
-    let mut inner = [0u8; 28];
-    inner[..12].copy_from_slice(&[0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
-    inner[12..20].copy_from_slice(&[10, 244, 2, 5, 10, 244, 1, 0]);
-    inner[25] = 8;
-    let sum: u32 = inner[..20]
-        .chunks(2)
-        .map(|w| u32::from(w[0]) << 8 | u32::from(w[1]))
-        .sum();
-    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-    inner[10..12].copy_from_slice(&sum.to_be_bytes());
+    let [source, destination] = ["10.244.2.5", "10.244.1.0"].map(|text| text.parse().unwrap());
+    let inner = testbed::packets::udp(source, destination, 28, false);
     cluster.node(2).inside(move || {
         let socket = UdpSocket::bind("192.0.2.77:0").unwrap();
         socket.send_to(&inner, "192.0.2.1:8285").unwrap();
@@ -436,7 +357,7 @@ fn a_stranger_who_speaks_as_a_node_is_shown_with_the_setting() {
 
 #[test]
 fn a_start_that_cannot_work_ends_with_its_reason() {
-    let cluster = Cluster::empty("vxlan");
+    let cluster = Cluster::empty(TARTAN, "vxlan");
     let node = cluster.node(1);
     let refused = |words: &[&str], code: i32, part: &str| {
         let (found, text) = node.run_to_end(words);
@@ -468,7 +389,7 @@ fn a_start_that_cannot_work_ends_with_its_reason() {
 
 #[test]
 fn a_stop_is_clean_keeps_packets_from_leaking_and_cleanup_takes_the_rest() {
-    let mut cluster = Cluster::empty("vxlan");
+    let mut cluster = Cluster::empty(TARTAN, "vxlan");
     let census = |cluster: &Cluster| {
         let node = cluster.node(1);
         [

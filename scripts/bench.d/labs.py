@@ -21,9 +21,7 @@ OPTIONS = {
 def programs(directory):
     """The directory of the programs to measure; builds the optimised ones if none is named."""
     if directory is None:
-        load = ["cargo", "build", "--target-dir", "target", "--release", "--locked", "--quiet", "-p", "benches", "--bins"]
-        for build in (["scripts/build", "--release"], load):
-            subprocess.run(build, cwd=REPOSITORY, check=True)
+        subprocess.run(["scripts/build", "--release", "--load"], cwd=REPOSITORY, check=True)
         directory = os.path.join(REPOSITORY, "target", "release")
     missing = [name for name in NAMES if not os.access(os.path.join(directory, name), os.X_OK)]
     if missing:
@@ -54,7 +52,7 @@ class Path:
         return done.stdout
 
     def start(self, pod, command):
-        """Starts a command there; its output is read by whoever waits for it."""
+        """Starts a command there; the caller that waits for it reads its output."""
         return subprocess.Popen(self.inside(pod, command), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
     def inside(self, pod, command):
@@ -64,7 +62,7 @@ class Path:
         return self.pods[pod][1]
 
     def serve(self):
-        # Nobody reads what a server says; a pipe would be full after some dozens of measurements, and the server wait.
+        # No program reads what a server prints; a pipe would be full after some dozens of measurements, and the server wait.
         self.server = subprocess.Popen(self.inside(1, ["iperf3", "--server", "--bind", self.address(1)]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def stop_serving(self):

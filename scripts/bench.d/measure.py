@@ -1,10 +1,10 @@
 """One measurement at a time. Each returns its figure and what came with it: retransmits, CPU time, losses."""
 
 import json
-import os
 import time
 
-TICKS = os.sysconf("SC_CLK_TCK")
+import cores
+
 FIGURES = ("tcp1", "tcp1-back", "tcp8", "tcp8-back", "udp64", "udp1400", "latency")
 
 
@@ -12,15 +12,13 @@ def take(figure, path, seconds, tries=1):
     """Measures `figure` on `path` for about `seconds`; a dictionary of values, the figure itself among them.
 
     On a virtual machine it is measured again when the host gave the processors to others meanwhile, up to `tries` times;
-    the first calm one counts, or the calmest, whatever it found. What was taken is told as a share of what the machine
-    wanted, or a path that keeps more cores busy would seem disturbed more often. What did not count is kept beside it.
+    the first calm one counts, or the calmest, whatever it found. What did not count is kept beside it.
     """
     found = []
-    while len(found) < tries and (not found or found[-1][0] > CALM):
-        worked_before, stolen_before = busy(), stolen()
+    while len(found) < tries and (not found or found[-1][0] > cores.CALM):
+        before = cores.now()
         values = once(figure, path, seconds)
-        taken = stolen() - stolen_before
-        found.append((100 * taken / max(busy() - worked_before + taken, 1 / TICKS), values))
+        found.append((cores.taken_since(before), values))
     share, values = min(found, key=lambda one: one[0])
     left = [other[figure] for _, other in found if other is not values]
     return values | {"stolen": share, figure + "-stolen": share, figure + "-not-counted": left}
@@ -39,9 +37,9 @@ def once(figure, path, seconds):
 def tcp(figure, path, seconds, flows, back):
     """Gb/s received by the far end, retransmits and CPU seconds of the whole machine per GB."""
     command = ["iperf3", "--client", path.address(1), "--time", "%g" % max(1, round(seconds)), "--parallel", str(flows), "--json"]
-    before = busy()
+    before = cores.now()[0]
     told = json.loads(path.run(0, command + (["--reverse"] if back else []), seconds))
-    used = busy() - before
+    used = cores.now()[0] - before
     gigabytes = told["end"]["sum_received"]["bytes"] / 1e9
     return {
         figure: told["end"]["sum_received"]["bits_per_second"] / 1e9,
@@ -54,9 +52,9 @@ def udp(figure, path, seconds, size):
     """Thousands of packets per second that the far end received of a flood, and the share of those sent."""
     sink = path.start(1, [path.load, "sink", "--listen", "%s:9000" % path.address(1), "--seconds", "%g" % (seconds + 0.6)])
     time.sleep(0.2)
-    before = busy()
+    before = cores.now()[0]
     sent = json.loads(path.run(0, [path.load, "flood", "--to", "%s:9000" % path.address(1), "--size", str(size), "--seconds", "%g" % seconds], seconds))
-    used = busy() - before
+    used = cores.now()[0] - before
     received = json.loads(sink.communicate(timeout=seconds + 20)[0])["received"]
     gigabytes = received * size / 1e9
     return {
@@ -75,19 +73,6 @@ def latency(path, seconds):
     return {"latency": told["p50_us"], "latency-p99": told["p99_us"], "latency-lost": told["lost"]}
 
 
-def busy():
-    """Seconds that all cores together have worked since the start of the machine (proc(5), /proc/stat)."""
-    with open("/proc/stat", encoding="ascii") as file:
-        user, nice, system, _idle, _wait, irq, softirq = (int(word) for word in file.readline().split()[1:8])
-    return (user + nice + system + irq + softirq) / TICKS
-
-
-def stolen():
-    """Seconds that the host of a virtual machine gave to others while a core here had work, of all cores together."""
-    with open("/proc/stat", encoding="ascii") as file:
-        return int(file.readline().split()[8]) / TICKS
-
-
 def resident(process):
     """Resident memory of a process, MiB."""
     with open("/proc/%d/status" % process, encoding="ascii") as file:
@@ -101,7 +86,7 @@ def worked(processes):
         with open("/proc/%d/stat" % process, encoding="ascii") as file:
             words = file.read().rpartition(")")[2].split()
         total += int(words[11]) + int(words[12])
-    return total / TICKS
+    return total / cores.TICKS
 
 
 def footprint(path):
@@ -110,14 +95,12 @@ def footprint(path):
     if not nodes:
         return {}
     memory = max(sum(resident(process) for process in node) for node in nodes)
-    everybody = [process for node in nodes for process in node]
-    before, start = worked(everybody), time.monotonic()
+    agents = [process for node in nodes for process in node]
+    before, start = worked(agents), time.monotonic()
     time.sleep(IDLE)
-    idle = (worked(everybody) - before) / (time.monotonic() - start) / len(nodes)
+    idle = (worked(agents) - before) / (time.monotonic() - start) / len(nodes)
     return {"rss": memory, "idle": idle * 100}
 
 
-# Up to so much of what the machine wanted may be taken away, per cent: with a fifth gone floods arrive at a tenth.
-CALM = 5
 # Seconds of idleness that are watched: one clock tick of 10 ms is 0.1 % of a core then.
 IDLE = 10

@@ -126,7 +126,7 @@ $(tail -n 25 "$root/log")
 Take the lab away with: scripts/lab down --prefix $PREFIX"
 }
 
-# Asks every keeper to stop and waits for it; whoever does not listen is ended with its namespace.
+# Asks every keeper to stop and waits for it; one that does not end is ended with its namespace.
 nodes_down() {
     local file pid wait keepers=''
     for file in "$STATE"/node*/pid; do
@@ -145,7 +145,7 @@ nodes_down() {
     done
 }
 
-# A zombie that nobody has collected yet no longer lives, and has no namespace.
+# A zombie that its parent has not collected no longer lives, and has no namespace.
 lives() {
     readlink "/proc/$1/ns/net" >/dev/null
 }

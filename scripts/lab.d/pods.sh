@@ -18,7 +18,7 @@ pods_up() {
 # $1 node, $2 pod
 pod_up() {
     add_namespace "pod$2"
-    # Neighbour discovery and multicast reports would be packets that nobody sent on purpose.
+    # Neighbour discovery and multicast reports would be packets that no test sent.
     [ "$INSIDE" != v4 ] || without_ipv6 "pod$2"
     case $(node_kind "$1") in
     tartan) pod_by_cni "$1" "$2" ;;

@@ -64,8 +64,8 @@ add_namespace() {
     ip -n "$PREFIX-$1" link set lo up
 }
 
-# What an IPv6 host says by itself would be counted with what a test sends. Nobody here is asked for a router or
-# about a duplicate, or believed to be one; group reports, which nothing switches off, are sent at once.
+# What an IPv6 host says by itself would be counted with what a test sends. No host here asks for a router or
+# about a duplicate, or believes another to be a router; group reports, which nothing switches off, are sent at once.
 quiet_ipv6() {
     local key settings=()
     for key in accept_ra=0 autoconf=0 accept_dad=0 dad_transmits=0 router_solicitations=0 \

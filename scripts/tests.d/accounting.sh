@@ -8,10 +8,12 @@
 # accounting.sh BACKEND [INSIDE OUTSIDE UNDERLAY], where INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and
 # of the underlay. UNDERLAY is `wire`, where each datagram travels alone, so that what a socket dropped is a number of
 # datagrams; with `offload` it is a number of trains of them (UDP_SEGMENT), and tells only between what bounds.
+# alone: its floods fill the kernel's backlog of each core, which all namespaces share
 # case: udp
 # case: vxlan v4 v4 offload
-# case: vxlan v6 v6 workers=2
-# case: vxlan dual dual
+# case: vxlan dual dual workers=2
+# full: vxlan v6 v6 workers=2
+# full: vxlan dual dual
 # full: udp workers=2
 # full: udp v4 v4 offload workers=2
 # full: vxlan v4 v4 offload workers=2
@@ -21,8 +23,8 @@
 # full: udp v6 v6
 # full: udp v6 v6 offload
 # full: vxlan v6 v4
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 BACKEND=$1
 INSIDE=${2:-v4}
@@ -50,7 +52,7 @@ devices() {
 # One count of every station on the way. A device counts a super-packet as one packet; with its bytes it tells how
 # many datagrams it was.
 stations() {
-    jq -nc --argjson one "$(told node1 drops)" --argjson two "$(told node2 drops)" \
+    jq -nc --argjson one "$(agent_json node1 drops)" --argjson two "$(agent_json node2 drops)" \
         --argjson pod1 "$(devices pod1)" --argjson node1 "$(devices node1)" --argjson net "$(devices net)" \
         --argjson node2 "$(devices node2)" --argjson pod2 "$(devices pod2)" --argjson queue_lost "$(queue_drops)" \
         --arg veth1 "$VETH1" --arg veth2 "$VETH2" '
@@ -90,7 +92,7 @@ account() {
 # flood COUNT SIZE
 flood() {
     local report
-    report=$(in_ns pod1 python3 "$TOOLS/flood.py" "$(address_of pod2 "$FAMILY")" "$PORT" "$2" "$1") || fail "the flood"
+    report=$(in_ns pod1 "$LOAD" send --to "$(socket_address "$(address_of pod2 "$FAMILY")" "$PORT")" --size "$2" --count "$1") || fail "the flood"
     SENT=$((SENT + $(jq .sent <<<"$report")))
     say "flood of IPv$FAMILY, $1 of $2 bytes: $report"
 }
@@ -130,7 +132,7 @@ if [ "$UNDERLAY" = wire ]; then in_ns node2 ethtool -K eth0 gro off >/dev/null; 
 read -ra FAMILIES < <(families "$INSIDE")
 FAMILY=${FAMILIES[0]}
 VETH1=$(host_end node1 "$(address_of pod1)") VETH2=$(host_end node2 "$(address_of pod2)")
-start_in pod2 python3 "$TOOLS/sink.py" "$PORT" >"$SCRATCH/sink"
+start_in pod2 "$LOAD" count "$PORT" >"$SCRATCH/sink"
 SINK=$PID
 until_true 5 "the sink listens" in_ns pod2 sh -c "ss -Hlun | grep -q :$PORT"
 quiet

@@ -7,7 +7,7 @@
 # TCP sends on whichever core the program or the last acknowledgment is, and a veth puts what it carries into that core's
 # backlog: a sender that changes cores overtakes itself before anything of ours has seen its packets, with one worker, with
 # the kernel's VXLAN device and with no overlay at all. So here the kernel is told to keep a flow on one core from where it
-# enters the node (receive packet steering), by a hash that TCP does not draw anew when it sends again; then whoever still
+# enters the node (receive packet steering), by a hash that TCP does not draw anew when it sends again; then what still
 # reorders is Tartan.
 #
 # A machine whose host takes the cores away does not say what Tartan does: a worker that stands still changes cores when it
@@ -16,12 +16,13 @@
 # what a calm run finds, or the last, counts.
 #
 # affinity.sh BACKEND workers=N
+# alone: it measures whether TCP finds segments out of order, which a busy machine does to it
 # case: vxlan workers=2
 # case: udp workers=2
 # full: vxlan workers=4
 # full: udp workers=4
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 BACKEND=$1
 WORKERS=${AGENTS[1]}
@@ -56,7 +57,7 @@ reordered() {
 in_calm() {
     local before
     for _ in 1 2; do
-        before=$(ticks)
+        before=$(cores_now)
         "$@"
         if [ -z "$FOUND" ] || ! disturbed "$before"; then return; fi
         say "made again, for the machine's cores were taken away: $FOUND"
@@ -105,7 +106,7 @@ equal "changes of worker per flow and direction" 0 "$(jq .changes <<<"$WATCH")"
 equal "turns in which more or less than one worker carried a flow" 0 "$(jq .unclear <<<"$WATCH")"
 equal "workers without a flow" '{}' "$(jq -c .idle <<<"$WATCH")"
 equal "segments out of order" 0 "$REORDERED"
-equal "workers of the nodes" "$WORKERS $WORKERS" "$(told node1 status | jq .workers) $(told node2 status | jq .workers)"
+equal "workers of the nodes" "$WORKERS $WORKERS" "$(agent_json node1 status | jq .workers) $(agent_json node2 status | jq .workers)"
 equal "dropped on either node" '0 0' "$DROPPED"
 law_one node1
 law_one node2

@@ -6,19 +6,20 @@
 #                                            mallory: an outside host
 #
 # limits   pod1 is limited both ways: towards and from a pod beside it, a pod of the other node and an outside host the
-#          rate is that, within 15 %; what somebody removes is put back, a killed service changes nothing, and with the
+#          rate is that, within 15 %; limits that are removed are put back, a killed service changes nothing, and with the
 #          pod all of it goes; a second limiter in the chain is refused by name
 # leaks    a pod whose namespace ends without DEL is taken away within two minutes, and no sooner than after one; a
 #          living pod whose path leads nowhere is not
 # churn    the plugin is exchanged 16 times under loops of ADD and DEL: none fails; uninstalled, nothing of it is left
 # mixed    on one node a pod on the bridge of the stock plugin and a pod of tartan-cni reach each other, both ways, and
 #          the node says that it is mixed; tartan cleanup takes the setting back
+# alone limits: it measures rates
 # case: limits
 # case: mixed
 # case: churn
 # full: leaks
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 # Bits per second.
 TO_POD=20000000
@@ -36,14 +37,14 @@ call() {
             CNI_NETNS="/var/run/netns/$PREFIX-$3" CNI_IFNAME=eth0 CNI_PATH="$BIN" "$BIN/tartan-cni"
 }
 
-# The limits as containerd gives them: nobody named a burst.
+# The limits as containerd gives them: no burst is named.
 limited() {
     jq -nc --argjson to "$TO_POD" --argjson from "$FROM_POD" '{runtimeConfig: {bandwidth:
         {IngressRate: $to, IngressBurst: 4294967295, EgressRate: $from, EgressBurst: 4294967295}}}'
 }
 
 pod_of() {
-    told node1 pods | jq -c --arg container "$PREFIX-$1" '.pods[] | select(.container == $container)'
+    agent_json node1 pods | jq -c --arg container "$PREFIX-$1" '.pods[] | select(.container == $container)'
 }
 
 host_ifname() {
@@ -87,7 +88,7 @@ both_ways() {
     local try began end buckets before
     end=$(host_ifname pod1)
     for try in 1 2 3; do
-        before=$(ticks)
+        before=$(cores_now)
         start_in node1 python3 "$TOOLS/bucket.py" "$end" "tl${end#tt}" >"$SCRATCH/buckets"
         buckets=$PID
         began=yes
@@ -130,7 +131,7 @@ send_both() {
 one_by_one() {
     local try before
     for try in 1 2 3; do
-        before=$(ticks)
+        before=$(cores_now)
         serve "$1" $((5400 + 10 * try))
         pull "$2" $((5400 + 10 * try)) "$SCRATCH/sent" --time 5 --omit 1 || fail "TCP of pod1 to $1"
         serve "$1" $((5401 + 10 * try))
@@ -141,7 +142,7 @@ one_by_one() {
     near "$1 to pod1 over TCP" "$TO_POD" "$SCRATCH/received"
 }
 
-# Without -q, grep reads to the end: tc would die of a pipe that nobody reads.
+# Without -q, grep reads to the end: tc would end by SIGPIPE.
 # in_force END: whether both buckets of pod1 are there, and what comes from it goes through one.
 in_force() {
     local limiter=tl${1#tt}
@@ -165,18 +166,18 @@ limits() {
     call ADD node1 pod1 "$(limited)" >"$SCRATCH/result" || die "ADD with limits: $(cat "$SCRATCH/result")"
     end=$(host_ifname pod1)
     in_force "$end" || fail "the limits are not in force when ADD returns"
-    equal "limits as told" "$FROM_POD $TO_POD" "$(pod_of pod1 | jq -r '"\(.bandwidth.egress.rate) \(.bandwidth.ingress.rate)"')"
+    equal "limits that the agent reports" "$FROM_POD $TO_POD" "$(pod_of pod1 | jq -r '"\(.bandwidth.egress.rate) \(.bandwidth.ingress.rate)"')"
     both_ways pod2 "$(address_of pod2)"
     both_ways pod3 "$(address_of pod3)"
     both_ways mallory "$OUTSIDE"
     one_by_one pod3 "$(address_of pod3)"
-    [ "$(pod_of pod1 | jq .traffic.received_bytes)" -gt 1000000 ] || fail "the traffic of pod1 is not told"
-    say "what somebody removes"
-    repairs=$(told node1 status | jq .repairs)
+    [ "$(pod_of pod1 | jq .traffic.received_bytes)" -gt 1000000 ] || fail "the agent reports no traffic of pod1"
+    say "limits that are removed"
+    repairs=$(agent_json node1 status | jq .repairs)
     tc -n "$PREFIX-node1" qdisc delete dev "$end" ingress
     tc -n "$PREFIX-node1" qdisc delete dev "$end" root
     until_true 5 "the limits are back" in_force "$end"
-    equal "of that repaired" 2 "$(($(told node1 status | jq .repairs) - repairs))"
+    equal "of that repaired" 2 "$(($(agent_json node1 status | jq .repairs) - repairs))"
     ip -n "$PREFIX-node1" link delete "tl${end#tt}"
     until_true 5 "the limiter is back" in_force "$end"
     say "the service is killed"
@@ -225,9 +226,9 @@ leaks() {
     state_is pod1 leaving || fail "pod1 was taken away within a minute"
     until_true 60 "pod1 is taken away" test ! -e "$RECORDS/$PREFIX-pod1:eth0.json"
     at_most "seconds until it was" 120 $((SECONDS - started))
-    equal "reclaimed" 1 "$(told node1 status | jq .reclaimed)"
-    told node1 status | jq -r .last_reclaimed | grep "$address of .* no runtime deleted" >/dev/null ||
-        fail "status does not tell whom: $(told node1 status | jq .last_reclaimed)"
+    equal "reclaimed" 1 "$(agent_json node1 status | jq .reclaimed)"
+    agent_json node1 status | jq -r .last_reclaimed | grep "$address of .* no runtime deleted" >/dev/null ||
+        fail "status does not tell whom: $(agent_json node1 status | jq .last_reclaimed)"
     equal "the state of pod2, whose path leads nowhere" attached "$(pod_of pod2 | jq -r .state)"
     in_ns pod2 ping -n -q -c 3 -i 0.2 -W 1 10.244.1.0 >/dev/null || fail "pod2 does not live any more"
     end=$(host_ifname pod2)
@@ -248,15 +249,15 @@ mixed() {
     [ "$old" != "$new" ] || die "both pods have $old"
     until_true 5 "the bridge answers for the new pod" \
         in_ns node1 grep -q 1 /proc/sys/net/ipv4/conf/cni0/proxy_arp
-    # The kernel takes its time, up to 0.8 s, to answer for somebody else.
+    # The kernel takes its time, up to 0.8 s, to answer for another host.
     until_true 5 "the old pod reaches the new one" in_ns pod1 ping -n -q -c 1 -W 1 "$new" || true
     equal "ping of the old pod" "5 received" "$(in_ns pod1 python3 "$TOOLS/pings.py" "$new" 5 0.05 2)"
     equal "ping of the new pod" "5 received" "$(in_ns pod2 python3 "$TOOLS/pings.py" "$old" 5 0.05 2)"
     equal "drops" 0 "$(($(dropped node1 outbound) + $(dropped node1 inbound)))"
-    told node1 status | jq -r '.problems[]' | grep 'cni0 live beside' >/dev/null || fail "status does not say that the node is mixed"
+    agent_json node1 status | jq -r '.problems[]' | grep 'cni0 live beside' >/dev/null || fail "status does not say that the node is mixed"
     equal "rows of the bridge's prefix and address" 2 "$(tartan node1 pods | grep -c '^- .* kernel-routed .*$')"
     call DEL node1 pod2 || fail "DEL of the new pod"
-    until_true 5 "the bridge answers for nobody, once the last new pod is gone" \
+    until_true 5 "the bridge answers for no pod, once the last new pod is gone" \
         in_ns node1 grep -q 0 /proc/sys/net/ipv4/conf/cni0/proxy_arp
     call ADD node1 pod2 >/dev/null || fail "ADD of a new pod"
     until_true 5 "the bridge answers again" in_ns node1 grep -q 1 /proc/sys/net/ipv4/conf/cni0/proxy_arp
@@ -268,7 +269,7 @@ mixed() {
     stock DEL node1 pod1 >/dev/null 2>&1 || true
 }
 
-# Attaches and detaches a pod until told to stop; what failed is in a file.
+# Attaches and detaches a pod until the test ends it; calls that failed are in a file.
 churn_pod() {
     local count=0 answer
     while [ ! -e "$SCRATCH/enough" ]; do
@@ -319,8 +320,8 @@ churn() {
     fi
     grep -q 'drain the node' <<<"$answer" || fail "the refusal does not say what to do: $answer"
     call DEL node1 pod1 || fail "DEL by the installed plugin"
-    tartan node1 cni uninstall --bin-dir "$installed" --conf-dir "$conf_dir" >"$SCRATCH/told" || fail "uninstall"
-    equal "first removed" "removed $conf_dir/10-tartan.conflist" "$(head -n 1 "$SCRATCH/told")"
+    tartan node1 cni uninstall --bin-dir "$installed" --conf-dir "$conf_dir" >"$SCRATCH/uninstalled" || fail "uninstall"
+    equal "first removed" "removed $conf_dir/10-tartan.conflist" "$(head -n 1 "$SCRATCH/uninstalled")"
     equal "left of the installation" "$foreign" "$(find "$installed" "$SCRATCH/net" -type f)"
 }
 

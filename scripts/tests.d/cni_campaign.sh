@@ -4,18 +4,19 @@
 #
 #   pod1 … pod50 ── node1: keeper, service (killed every second), tartan-cni (a third of its calls killed)
 #
-# What is there in the end is compared with what the runtime believes: nothing is swept by the test, what nobody deleted
+# What is there in the end is compared with what the runtime believes: nothing is swept by the test, what no runtime deleted
 # the agent takes away. The seed is in the output; TARTAN_CNI_SEED repeats the choices of a run.
 #
 # cni_campaign.sh OPERATIONS
+# alone: it measures how long STATUS takes
 # case: 1000
 # full: 10000
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 OPERATIONS=${1:?how many operations}
 BIN=${LAB_BIN:-$SCRIPTS/../target/fast}
-# Seconds until the agent takes away what has no interface any more; a minute where nobody says otherwise.
+# Seconds until the agent takes away what has no interface any more; its default is a minute.
 export TARTAN_RECLAIM_AFTER=5
 
 lab_up --nodes 1 --pods 0 --inside dual

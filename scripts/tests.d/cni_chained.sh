@@ -3,8 +3,8 @@
 # result what it needs, does its work on our interfaces, and takes it back before we take them.
 #
 # case:
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 # shellcheck source=scripts/tests.d/tools/runtimes.sh
 . "$TOOLS/runtimes.sh"
 
@@ -29,7 +29,7 @@ accepted() {
 
 lab_up --pods 0
 for node in node1 node2; do
-    world_up "$node"
+    runtime_host_up "$node"
     conflist "$node" "$TUNING" "$BANDWIDTH" "$PORTMAP" "$FIREWALL"
     containerd_up "$node"
     remember "$node"

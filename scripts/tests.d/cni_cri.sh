@@ -8,8 +8,8 @@
 # case: run
 # full: run dual
 # full: refusals
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 # shellcheck source=scripts/tests.d/tools/runtimes.sh
 . "$TOOLS/runtimes.sh"
 
@@ -39,7 +39,7 @@ run() {
     cri_run node2 pod2
     equal "what the CRI says of pod1" "ready $(jq -r '[.addresses[] | split("/")[0]] | join(" ")' <<<"${POD_RECORD[pod1]}")" \
         "$(cri node1 podstatus "${POD_ID[pod1]}")"
-    equal "what the agent says of pod1" 'default/pod1 attached' "$(told node1 pods |
+    equal "what the agent says of pod1" 'default/pod1 attached' "$(agent_json node1 pods |
         jq -r --arg container "${POD_ID[pod1]}" '.pods[] | select(.container == $container) | "\(.pod) \(.state)"')"
     exchange pod1 pod2
     hairpin pod1
@@ -73,26 +73,26 @@ refusals() {
     reaches pod1 10.244.2.0
 
     say "a broken configuration sorts first"
-    world node1 sh -c 'echo "{broken" >/etc/cni/net.d/05-broken.conflist'
+    in_runtime_host node1 sh -c 'echo "{broken" >/etc/cni/net.d/05-broken.conflist'
     until_true 5 "node1 is not ready" network_is false || true
-    world node1 rm /etc/cni/net.d/05-broken.conflist
+    in_runtime_host node1 rm /etc/cni/net.d/05-broken.conflist
     until_true 5 "node1 is ready" network_is true || true
 
     say "configuration and program gone, one after the other: a pod cannot be stopped, until they are back"
-    world node1 mv "$CONF" /tmp/
+    in_runtime_host node1 mv "$CONF" /tmp/
     until_true 5 "node1 is not ready" network_is false || true
     contains "StopPodSandbox" 'cni plugin not initialized' "$(cri node1 stop "${POD_ID[pod1]}" 2>&1 || true)"
     conflist node1 "$PORTMAP"
     until_true 5 "node1 is ready" network_is true || true
-    world node1 mv /opt/cni/bin/tartan-cni /opt/cni/bin/away
+    in_runtime_host node1 mv /opt/cni/bin/tartan-cni /opt/cni/bin/away
     contains "StopPodSandbox" 'failed to find plugin "tartan-cni"' "$(cri node1 stop "${POD_ID[pod1]}" 2>&1 || true)"
-    world node1 mv /opt/cni/bin/away /opt/cni/bin/tartan-cni
+    in_runtime_host node1 mv /opt/cni/bin/away /opt/cni/bin/tartan-cni
     end_pod pod1
 }
 
 lab_up --pods 0 --inside "${2:-v4}"
 for node in node1 node2; do
-    world_up "$node"
+    runtime_host_up "$node"
     conflist "$node" "$PORTMAP"
     containerd_up "$node"
     remember "$node"

@@ -9,8 +9,8 @@
 # case: dual
 # case: killed
 # full: leak
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 # shellcheck source=scripts/tests.d/tools/runtimes.sh
 . "$TOOLS/runtimes.sh"
 
@@ -25,9 +25,9 @@ run_and_end() {
 # What a runtime would call for a container: no namespace, no prevResult.
 detach() {
     jq -n --arg root "$LAB_STATE/$1" '{cniVersion: "1.0.0", name: "tartan", type: "tartan-cni", $root}' |
-        world "$1" env CNI_COMMAND=DEL CNI_CONTAINERID="$PREFIX-runtimes-$2" CNI_NETNS= CNI_IFNAME=eth0 \
+        in_runtime_host "$1" env CNI_COMMAND=DEL CNI_CONTAINERID="$PREFIX-runtimes-$2" CNI_NETNS= CNI_IFNAME=eth0 \
             CNI_PATH=/opt/cni/bin /opt/cni/bin/tartan-cni || fail "DEL of $2 on $1"
-    world "$1" rm -f "/var/lib/cni/results/tartan-$PREFIX-runtimes-$2-eth0"
+    in_runtime_host "$1" rm -f "/var/lib/cni/results/tartan-$PREFIX-runtimes-$2-eth0"
 }
 
 recorded() {
@@ -43,7 +43,7 @@ leak() {
     say "the living pod is left alone"
     recorded web3 || fail "the record of web3, which lives, is gone"
     exchange web3 web2
-    world node1 rm -f "/var/lib/cni/results/tartan-$PREFIX-runtimes-web1-eth0"
+    in_runtime_host node1 rm -f "/var/lib/cni/results/tartan-$PREFIX-runtimes-web1-eth0"
     ctr_kill node1 web3
     detach node1 web3
 }
@@ -68,18 +68,18 @@ killed() {
     say "the task: ctr detaches it"
     ctr_wait_for web3
     exchange web3 web2
-    world node1 kill -KILL "$(ctr_in node1 task ls | awk '$1 == "web3" { print $2 }')"
+    in_runtime_host node1 kill -KILL "$(ctr_in node1 task ls | awk '$1 == "web3" { print $2 }')"
     wait "$CTR" || true
     if recorded web3; then fail "a container that was killed is still attached"; fi
     forgotten node1
 
-    say "ctr: nobody detaches it, and the agent sees that it is gone"
+    say "ctr: no program detaches it, and the agent sees that it is gone"
     ctr_wait_for web3
     kill_inside "$CTR" ctr
     exchange web3 web2
     ctr_kill node1 web3
     reclaimed node1 "$PREFIX-runtimes-web3"
-    world node1 rm -f "/var/lib/cni/results/tartan-$PREFIX-runtimes-web3-eth0"
+    in_runtime_host node1 rm -f "/var/lib/cni/results/tartan-$PREFIX-runtimes-web3-eth0"
     forgotten node1
 }
 
@@ -87,12 +87,12 @@ PART=${1:-run}
 INSIDE=v4
 case $PART in
 dual) INSIDE=dual ;;
-# Seconds until the agent takes away what has no interface any more; a minute where nobody says otherwise.
+# Seconds until the agent takes away what has no interface any more; its default is a minute.
 killed) export TARTAN_RECLAIM_AFTER=5 ;;
 esac
 lab_up --pods 0 --inside "$INSIDE"
 for node in node1 node2; do
-    world_up "$node"
+    runtime_host_up "$node"
     conflist "$node"
     containerd_up "$node"
     remember "$node"

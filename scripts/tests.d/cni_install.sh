@@ -4,8 +4,8 @@
 # files alone.
 #
 # case:
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 # shellcheck source=scripts/tests.d/tools/runtimes.sh
 . "$TOOLS/runtimes.sh"
 
@@ -17,7 +17,7 @@ ROUNDS=6
 
 # What an operator calls on the node.
 cni() {
-    world node1 "$(dirname "$(plugin)")/tartan" --root "$LAB_STATE/node1" cni "$@" \
+    in_runtime_host node1 "$(dirname "$(plugin)")/tartan" --root "$LAB_STATE/node1" cni "$@" \
         --bin-dir "${PROGRAM%/*}" --conf-dir "${CONF%/*}" 2>&1
 }
 
@@ -27,10 +27,10 @@ network_is() {
 
 # files: which of ours are there.
 ours() {
-    world node1 find "${CONF%/*}" "${PROGRAM%/*}" -name '*tartan*' | sort | paste -sd ' '
+    in_runtime_host node1 find "${CONF%/*}" "${PROGRAM%/*}" -name '*tartan*' | sort | paste -sd ' '
 }
 
-# come_and_go: pods of containerd, one after the other, until somebody has put an end to it.
+# come_and_go: pods of containerd, one after the other, ROUNDS times.
 come_and_go() {
     local round id failed=0
     for ((round = 0; round < ROUNDS; round++)); do
@@ -59,8 +59,8 @@ exchange_programs() {
 }
 
 lab_up --pods 0
-world_up node1
-world node1 rm "$PROGRAM"
+runtime_host_up node1
+in_runtime_host node1 rm "$PROGRAM"
 containerd_up node1
 podman_up node1
 remember node1
@@ -76,7 +76,7 @@ reaches pod1 10.244.2.0
 exchange_programs
 
 say "uninstall"
-world node1 sh -c "echo '{\"cniVersion\": \"1.0.0\", \"name\": \"other\", \"plugins\": [{\"type\": \"bridge\"}]}' >$THEIRS"
+in_runtime_host node1 sh -c "echo '{\"cniVersion\": \"1.0.0\", \"name\": \"other\", \"plugins\": [{\"type\": \"bridge\"}]}' >$THEIRS"
 if cni uninstall; then fail "a pod was stranded"; fi
 equal "ours, while a pod is attached" "$CONF $PROGRAM" "$(ours)"
 cri node1 stop "${POD_ID[pod1]}"
@@ -84,8 +84,8 @@ cri node1 rm "${POD_ID[pod1]}"
 equal "what was removed, in this order" "$CONF $PROGRAM" \
     "$(cni uninstall -o json | jq -r '[.steps[] | select(.deed == "removed") | .file] | join(" ")')"
 equal "ours" '' "$(ours)"
-world node1 test -e "$THEIRS" || fail "$THEIRS, which is somebody else's, is gone"
-world node1 rm "$THEIRS"
+in_runtime_host node1 test -e "$THEIRS" || fail "$THEIRS, a file of another program, is gone"
+in_runtime_host node1 rm "$THEIRS"
 until_true 5 "containerd has no network" network_is false || true
 cni uninstall || fail "a second uninstall"
 forgotten node1

@@ -3,8 +3,8 @@
 # pod has and what is recorded, and they get it back.
 #
 # case:
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 # shellcheck source=scripts/tests.d/tools/runtimes.sh
 . "$TOOLS/runtimes.sh"
 
@@ -13,7 +13,7 @@ STATIC='{"type": "static", "addresses": [{"address": "10.244.1.77/24"}]}'
 
 # What host-local has given away.
 reserved() {
-    world node1 find /var/lib/cni/networks/tartan -type f -name '10.*' -printf '%f\n' 2>/dev/null | sort | paste -sd ' '
+    in_runtime_host node1 find /var/lib/cni/networks/tartan -type f -name '10.*' -printf '%f\n' 2>/dev/null | sort | paste -sd ' '
 }
 
 refused_run() {
@@ -24,7 +24,7 @@ refused_run() {
 
 lab_up --pods 0
 for node in node1 node2; do
-    world_up "$node"
+    runtime_host_up "$node"
     conflist "$node"
     podman_up "$node"
     remember "$node"

@@ -8,8 +8,8 @@
 # case: run
 # case: dual
 # case: killed
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 # shellcheck source=scripts/tests.d/tools/runtimes.sh
 . "$TOOLS/runtimes.sh"
 
@@ -96,7 +96,7 @@ dual() {
 # podman ends while its container runs, the container's keeper, or the container: what is left podman removes, or has removed.
 killed() {
     say "podman, of a container in its foreground"
-    world node1 podman run --name web1 --cgroup-parent "/$PREFIX-runtimes" --rootfs "$SCRATCH/node1/rootfs" /bin/sleep 600 &
+    in_runtime_host node1 podman run --name web1 --cgroup-parent "/$PREFIX-runtimes" --rootfs "$SCRATCH/node1/rootfs" /bin/sleep 600 &
     PODMAN=$!
     until_true 15 "web1 runs" is_running web1 || die "podman does not start it"
     note_pod web1 node1 "$(podman node1 inspect web1 --format '{{.Id}}')"
@@ -122,9 +122,9 @@ killed() {
     podman node1 pod rm -f -t 0 pod1 >/dev/null
     forgotten node1
 
-    say "the container: conmon has it detached, and nobody else need"
+    say "the container: conmon has it detached, without podman"
     podman_run node1 web1
-    world node1 kill -KILL "$(podman node1 inspect web1 --format '{{.State.Pid}}')"
+    in_runtime_host node1 kill -KILL "$(podman node1 inspect web1 --format '{{.State.Pid}}')"
     until_true 10 "web1 is detached" detached web1 || true
     podman node1 rm -f -t 0 web1 >/dev/null
 }
@@ -135,9 +135,9 @@ is_running() {
 
 kill_conmon() {
     local keeper
-    keeper=$(world node1 cat "$(podman node1 inspect "$1" --format '{{.ConmonPidFile}}')")
-    equal "the keeper of $1" conmon "$(world node1 cat "/proc/$keeper/comm")"
-    world node1 kill -KILL "$keeper"
+    keeper=$(in_runtime_host node1 cat "$(podman node1 inspect "$1" --format '{{.ConmonPidFile}}')")
+    equal "the keeper of $1" conmon "$(in_runtime_host node1 cat "/proc/$keeper/comm")"
+    in_runtime_host node1 kill -KILL "$keeper"
 }
 
 detached() {
@@ -147,7 +147,7 @@ detached() {
 say "podman"
 lab_up --pods 0 --inside "$([ "$PART" = dual ] && echo dual || echo v4)"
 for node in node1 node2; do
-    world_up "$node"
+    runtime_host_up "$node"
     conflist "$node" '{"type": "portmap", "capabilities": {"portMappings": true}}'
     podman_up "$node"
     equal "podman's networks and their drivers on $node" 'tartan tartan-cni' "$(networks "$node")"

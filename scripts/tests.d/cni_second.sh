@@ -6,8 +6,8 @@
 # cni_second.sh PART: both, or lost
 # case: both
 # full: lost
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 # shellcheck source=scripts/tests.d/tools/runtimes.sh
 . "$TOOLS/runtimes.sh"
 
@@ -19,7 +19,7 @@ multus() {
     local pod=$2 conf answer
     conf=$(jq -n --arg root "$LAB_STATE/node1" '{cniVersion: "1.0.0", name: "second", type: "tartan-cni", $root}')
     if [ "$1" != ADD ]; then conf=$(jq --slurpfile prev "$CACHE/$pod" '.prevResult = $prev[0]' <<<"$conf"); fi
-    answer=$(world node1 env CNI_COMMAND="$1" CNI_CONTAINERID="${POD_ID[$pod]}" CNI_IFNAME=net1 CNI_PATH=/opt/cni/bin \
+    answer=$(in_runtime_host node1 env CNI_COMMAND="$1" CNI_CONTAINERID="${POD_ID[$pod]}" CNI_IFNAME=net1 CNI_PATH=/opt/cni/bin \
         CNI_NETNS="$(jq -r .netns <<<"${POD_RECORD[$pod]}")" CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAME=$pod" \
         /opt/cni/bin/tartan-cni <<<"$conf") || {
         fail "$1 of net1 for $pod: $answer"
@@ -67,7 +67,7 @@ lost() {
 mkdir "$CACHE"
 lab_up --pods 0
 for node in node1 node2; do
-    world_up "$node"
+    runtime_host_up "$node"
     conflist "$node"
     containerd_up "$node"
     remember "$node"

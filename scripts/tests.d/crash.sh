@@ -7,18 +7,19 @@
 #
 # crash.sh BACKEND [INSIDE OUTSIDE], where INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and of the
 # underlay.
+# alone: it measures pauses
 # case: udp
-# case: vxlan
+# full: vxlan
 # case: vxlan dual dual workers=2
 # full: udp workers=2
 # full: vxlan workers=4
 # full: vxlan device=plain
 # full: udp v6 v6
 # full: vxlan dual v4
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
-# shellcheck source=scripts/tests.d/tools/kills.sh
-. "$TOOLS/kills.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
+# shellcheck source=scripts/tests.d/tools/kill_service.sh
+. "$TOOLS/kill_service.sh"
 
 BACKEND=$1
 INSIDE=${2:-v4}
@@ -70,8 +71,8 @@ say "SIGKILL of the service: backend $BACKEND, inside $INSIDE, outside $OUTSIDE"
 lab_up --backend "$BACKEND" --inside "$INSIDE" --outside "$OUTSIDE"
 read -ra FAMILIES < <(families "$INSIDE")
 PINGERS=() RECEIVERS=() SENDERS=()
-BEFORE1=$(standing node1)
-BEFORE2=$(standing node2)
+BEFORE1=$(kernel_state node1)
+BEFORE2=$(kernel_state node2)
 for FAMILY in "${FAMILIES[@]}"; do start_load "$FAMILY"; done
 sleep 0.5
 for node in node1 node2 node1; do
@@ -80,10 +81,12 @@ for node in node1 node2 node1; do
     sleep 1
 done
 for FAMILY in "${FAMILIES[@]}"; do load_survived "$FAMILY"; done
-same "addresses, routes and carrier changes of node1" "$BEFORE1" "$(standing node1)"
-same "addresses, routes and carrier changes of node2" "$BEFORE2" "$(standing node2)"
+same "addresses, routes and carrier changes of node1" "$BEFORE1" "$(kernel_state node1)"
+same "addresses, routes and carrier changes of node2" "$BEFORE2" "$(kernel_state node2)"
 for node in node1 node2; do
     law_one "$node"
-    say "$node lost in the crash: $(told "$node" drops |
+    equal "repairs on $node" 0 "$(agent_json "$node" status | jq .repairs)"
+    equal "how the last service of $node ended" 1 "$(agent_json "$node" status | jq -r .last_end | grep -c SIGKILL)"
+    say "$node lost in the crash: $(agent_json "$node" drops |
         jq -c '[.reasons[] | select(.reason == "LostInCrash") | {(.direction): .count}] | add')"
 done

@@ -9,11 +9,12 @@
 # device.sh writers: no writes through a detached queue: one worker.
 # device.sh refused BACKEND PEER: super-packets are refused by the device and the underlay; TCP and sends are given up by
 #   at least one worker, and every flow goes on. Which worker, and whether UDP was, depends on where the flows come.
-# device.sh switched BACKEND PEER: whoever administers the node switches every offload off and on while flows run.
+# device.sh switched BACKEND PEER: an administrator switches every offload off and on while flows run.
 # device.sh provoked: a peer sends broken super-packets; that turns no offload off. What reaches the kernel has a header
 #   that Tartan made itself from a packet that it has read through, and no packet is known that passes this and that the
 #   kernel refuses: the case proves what becomes of broken packets, not what becomes of a refusal ("refused" does).
 # PEER is tartan or kernel-vxlan.
+# alone provoked: 2,000 datagrams at once have to fit the buffers of one socket
 # case: none
 # case: writers
 # case: refused vxlan tartan workers=2
@@ -24,8 +25,8 @@
 # full: switched udp tartan workers=2
 # full: switched vxlan tartan workers=1
 # full: switched vxlan tartan device=plain
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 CASE=$1
 BACKEND=${2:-vxlan}
@@ -42,7 +43,7 @@ fi
 
 # What the status says of the device, as JSON.
 device() {
-    told "$1" status | jq -c '[.device_kind, .workers, .fewer_workers]'
+    agent_json "$1" status | jq -c '[.device_kind, .workers, .fewer_workers]'
 }
 
 # transfers RATE: two flows each way at once; in the background with their ends in PIDS.
@@ -94,7 +95,7 @@ no_fast_device() {
     done
     unset TARTAN_FAULTS
     lab start node1
-    equal "device, workers and why, of a kernel that has it" '["offload",'"$(told node1 status | jq .workers)"',null]' "$(device node1)"
+    equal "device, workers and why, of a kernel that has it" '["offload",'"$(agent_json node1 status | jq .workers)"',null]' "$(device node1)"
 }
 
 no_writers() {
@@ -115,9 +116,9 @@ refused() {
     segments pod2 pod1
     arrived
     for node in "${NODES[@]}"; do
-        [ "$(told "$node" status | jq .offloads_given_up)" -gt 0 ] || fail "$node gave nothing up"
+        [ "$(agent_json "$node" status | jq .offloads_given_up)" -gt 0 ] || fail "$node gave nothing up"
         equal "offloads of TCP and of sends that no worker of $node has given up" '[]' \
-            "$(told "$node" status | jq -c '.offloads - ["checksum", "udp"]')"
+            "$(agent_json "$node" status | jq -c '.offloads - ["checksum", "udp"]')"
     done
 }
 
@@ -135,7 +136,7 @@ switch() {
 switched() {
     local before node
     lab_up --backend "$BACKEND" "${OPTIONS[@]}"
-    before=$(told node1 status | jq -c .offloads)
+    before=$(agent_json node1 status | jq -c .offloads)
     transfers $((BYTES / LASTS))
     sleep 1
     for _ in 1 2; do
@@ -147,28 +148,28 @@ switched() {
     done
     arrived
     # What the administrator switches is what we read; what we write is between the kernel and us.
-    equal "offloads of node1" "$before" "$(told node1 status | jq -c .offloads)"
+    equal "offloads of node1" "$before" "$(agent_json node1 status | jq -c .offloads)"
     for node in "${NODES[@]}"; do
-        equal "offloads of $node given up" 0 "$(told "$node" status | jq .offloads_given_up)"
+        equal "offloads of $node given up" 0 "$(agent_json "$node" status | jq .offloads_given_up)"
     done
 }
 
 provoked() {
     local before pid order seed=${FULL:+$RANDOM} count=2000
     lab_up --backend "$BACKEND" "${OPTIONS[@]}"
-    before=$(told node1 status | jq -c .offloads)
+    before=$(agent_json node1 status | jq -c .offloads)
     pid=$(service_pid node1)
-    # From the peer's own address: whoever is no peer is not heard at all.
+    # From the peer's own address: packets of any other host are dropped first.
     order=$(jq -nc --arg to "$(underlay_of node1 4)" --arg source "$(address_of pod2)" --arg destination "$(address_of pod1)" \
         --arg from "$(vtep_mac_of node2 4)" --arg mine "$(vtep_mac_of node1 4)" --argjson seed "${seed:-1}" --argjson count "$count" \
         '{$to, $source, $destination, source_mac: $from, destination_mac: $mine, $count, $seed}')
     say "$order"
     equal "datagrams sent" "$count" "$(in_ns node2 python3 "$TOOLS/provoke.py" <<<"$order")"
-    say "what became of them: $(told node1 drops | jq -c '[.workers[].inbound] | {received: (map(.received) | add), delivered: (map(.delivered) | add)}
+    say "what became of them: $(agent_json node1 drops | jq -c '[.workers[].inbound] | {received: (map(.received) | add), delivered: (map(.delivered) | add)}
         + (reduce (.[].dropped | to_entries[]) as $drop ({}; .[$drop.key] += $drop.value))')"
     [ "$(flow node1 inbound received)" -ge "$count" ] || fail "not all were received"
-    equal "offloads of node1" "$before" "$(told node1 status | jq -c .offloads)"
-    equal "offloads of node1 given up" 0 "$(told node1 status | jq .offloads_given_up)"
+    equal "offloads of node1" "$before" "$(agent_json node1 status | jq -c .offloads)"
+    equal "offloads of node1 given up" 0 "$(agent_json node1 status | jq .offloads_given_up)"
     equal "the service of node1" "$pid" "$(service_pid node1)"
     transfers
     arrived

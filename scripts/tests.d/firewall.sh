@@ -7,11 +7,12 @@
 #   pod1, pod2 ── node1: tartan, and a firewall ══ underlay ══ tartan node2 ── pod3, pod4
 #
 # firewall.sh FAMILIES FIREWALL...: FAMILIES, of the pods, is v4, v6 or dual
+# alone: it measures gaps
 # case: dual docker ufw firewalld
 # full: dual redhat legacy
 # full: v4 docker ufw redhat firewalld legacy
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 # shellcheck source=scripts/tests.d/tools/firewalls.sh
 . "$TOOLS/firewalls.sh"
 
@@ -44,7 +45,7 @@ listens() {
 }
 
 # Pods of both nodes and of one, and the firewall's node itself, reach each other by new flows of TCP and UDP.
-everybody_talks() {
+all_talk() {
     local pair from to family expected askers=()
     local pairs=("pod1 pod3" "pod3 pod1" "pod1 pod2" "node1 pod3")
     for pair in "${pairs[@]}"; do
@@ -62,8 +63,8 @@ everybody_talks() {
     done
 }
 
-# nobody_answers FROM TO WHY [FAMILIES]
-nobody_answers() {
+# no_answers FROM TO WHY [FAMILIES]
+no_answers() {
     local family askers=()
     for family in ${4:-${NUMBERS[$INSIDE]}}; do
         start_in "$1" python3 "$TOOLS/probe.py" ask "$(address_of "$2" "$family")" "$ECHO" 5 0.02 >"$SCRATCH/probe$family"
@@ -92,9 +93,9 @@ appears() {
 
 # The rules of a host, without what they have counted. (To nft the tables of iptables-nft are worth a warning.)
 rules() {
-    local told
-    told=$(ip netns exec "$PREFIX-$1" nft -s list ruleset 2>"$SCRATCH/nft") || die "nft on $1: $(cat "$SCRATCH/nft")"
-    sed -E 's/ packets [0-9]+ bytes [0-9]+//' <<<"$told"
+    local ruleset
+    ruleset=$(ip netns exec "$PREFIX-$1" nft -s list ruleset 2>"$SCRATCH/nft") || die "nft on $1: $(cat "$SCRATCH/nft")"
+    sed -E 's/ packets [0-9]+ bytes [0-9]+//' <<<"$ruleset"
 }
 
 count_ours() {
@@ -108,7 +109,7 @@ as_it_was() {
     tartan node1 cleanup >"$SCRATCH/cleanup" || fail "tartan cleanup ended with code $?: $(cat "$SCRATCH/cleanup")"
     same "rules on node1 after cleanup, $1" "$(rules mallory)" "$(rules node1)"
     ip netns exec "$PREFIX-node1" sysctl -q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
-    nobody_answers pod1 pod2 "with the firewall alone"
+    no_answers pod1 pod2 "with the firewall alone"
     ip netns exec "$PREFIX-node1" sysctl -q -w net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0
 }
 
@@ -121,7 +122,7 @@ some_are_refused() {
         ip netns exec "$PREFIX-node1" "$command" -A "$1" \
             -s "$(address_of pod2 "$family")" -d "$(address_of pod3 "$family")" -j DROP
     done
-    nobody_answers pod2 pod3 "which $1 drops"
+    no_answers pod2 pod3 "which $1 drops"
     for family in ${NUMBERS[$INSIDE]}; do
         command=iptables-nft
         [ "$family" = 4 ] || command=ip6tables-nft
@@ -130,7 +131,7 @@ some_are_refused() {
 }
 
 no_problem() {
-    [ "$(told node1 status | jq '.problems | length')" = 0 ]
+    [ "$(agent_json node1 status | jq '.problems | length')" = 0 ]
 }
 
 # One firewall, from its appearance to the last trace of Tartan, and again with the firewall there first.
@@ -139,7 +140,7 @@ round() {
     say "$name"
     firewall "$name" mallory
     appears "$name"
-    everybody_talks "$name's rules there"
+    all_talk "$name's rules there"
     case $name in
     docker) some_are_refused DOCKER-USER ;;
     ufw) some_are_refused ufw-user-forward ;;
@@ -147,8 +148,8 @@ round() {
     as_it_was "$name"
     lab start node1
     [ "$(count_ours)" -gt 0 ] || fail "no rule of ours stands in $name's"
-    everybody_talks "$name's rules there first"
-    no_problem || fail "with $name's rules there is a problem: $(told node1 status | jq -c .problems)"
+    all_talk "$name's rules there first"
+    no_problem || fail "with $name's rules there is a problem: $(agent_json node1 status | jq -c .problems)"
     lab stop node1
     tartan node1 cleanup >/dev/null || fail "tartan cleanup ended with code $?"
     same "rules on node1 after another cleanup, $name" "$(rules mallory)" "$(rules node1)"
@@ -174,12 +175,12 @@ legacy() {
         until_true 15 "the tables of $command are logged" logged "$command" || return 0
         logged "$command" | grep -q "\`$command-save\`" || fail "the log does not name $command-save"
         ip netns exec "$PREFIX-node1" "$command-save" | grep -q ':FORWARD DROP' || fail "$command-save shows no policy"
-        nobody_answers pod1 pod3 "with $command's policy" "$family"
-        no_problem || fail "existing tables of $command are a problem: $(told node1 status | jq -c .problems)"
+        no_answers pod1 pod3 "with $command's policy" "$family"
+        no_problem || fail "existing tables of $command are a problem: $(agent_json node1 status | jq -c .problems)"
         ip netns exec "$PREFIX-node1" "$command" -I FORWARD -s "$network" -j ACCEPT
         ip netns exec "$PREFIX-node1" "$command" -I FORWARD -d "$network" -j ACCEPT
     done
-    everybody_talks "iptables-legacy's policy remedied"
+    all_talk "iptables-legacy's policy remedied"
 }
 
 say "firewalls: ${FIREWALLS[*]}, families $INSIDE"

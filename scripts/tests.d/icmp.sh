@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Senders are told, by Tartan itself and not by a kernel on the way: nobody owns the destination, or the packet is too
+# Senders are told, by Tartan itself and not by a kernel on the way: no node owns the destination, or the packet is too
 # large for the path to this one peer. Read from the sockets' error queues, by pods and by processes of the node.
 #
 #   pod1, process ── node1 ══ underlay ═══ router, MTU 1400 ═══ node2 ── pod2
@@ -13,8 +13,8 @@
 # full: vxlan dual v4
 # full: vxlan dual v6
 # full: udp dual dual
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 # shellcheck source=scripts/tests.d/tools/router.sh
 . "$TOOLS/router.sh"
 
@@ -30,19 +30,19 @@ NARROWER=1360
 LARGE=1472
 declare -A RECEIVER EXPECTED KNOWN
 
-# What is told to senders of a family, and how large things are.
+# The errors that senders of a family get, and sizes.
 setting() {
     local family
     FAMILY=$1
     case $FAMILY in
     4)
-        NOBODY=10.244.77.2 TUNNEL=10.244.1.0
+        UNOWNED=10.244.77.2 TUNNEL=10.244.1.0
         UNREACHABLE="ENETUNREACH icmp 3/0" TOO_BIG="EMSGSIZE icmp 3/4"
         # IP and UDP headers, bytes. An error has at most 576 (RFC 1812 section 4.3.2.3), of them 28 its own.
         HEADERS=28 QUOTE=$((576 - 28 - 28))
         ;;
     6)
-        NOBODY=fd00:10:244:77::2 TUNNEL=fd00:10:244:1::
+        UNOWNED=fd00:10:244:77::2 TUNNEL=fd00:10:244:1::
         UNREACHABLE="ENETUNREACH icmp6 1/0" TOO_BIG="EMSGSIZE icmp6 2/0"
         # An error has at most 1,280 bytes (RFC 4443 section 2.4), of them 48 its own.
         HEADERS=48 QUOTE=$((1280 - 48 - 48))
@@ -77,10 +77,10 @@ growth() {
 # counted WHAT NODE EXPECTED CMD...: runs the command; just what is expected must be counted at the node meanwhile.
 counted() {
     local what=$1 node=$2 expected=$3 before found wait
-    before=$(told "$node" drops)
+    before=$(agent_json "$node" drops)
     "${@:4}"
     for ((wait = 0; wait < 20; wait++)); do
-        found=$(growth "$before" "$(told "$node" drops)")
+        found=$(growth "$before" "$(agent_json "$node" drops)")
         [ "$found" != "$expected" ] || break
         sleep 0.1
     done
@@ -90,16 +90,16 @@ counted() {
 # sends FROM ADDRESS SIZE [OPTION...]: keeps in TOLD what the sender was told, and in LASTED the milliseconds until the
 # last of it came.
 sends() {
-    TOLD=$(in_ns "$1" python3 "$TOOLS/told.py" send "${@:2}") || fail "sending from $1 to $2"
+    TOLD=$(in_ns "$1" python3 "$TOOLS/icmp_errors.py" send "${@:2}") || fail "sending from $1 to $2"
     LASTED=${TOLD%% *}
     TOLD=$(tail -n +2 <<<"$TOLD")
 }
 
 # unreachable WHO FROM [OPTION...]: a datagram to an address of the cluster that no node owns.
 unreachable() {
-    local what="$1 to nobody" from=$2
-    counted "$what" node1 '{"NoRoute":1,"delivered":1,"originated":1,"received":1}' sends "$from" "$NOBODY" 100 "${@:3}"
-    equal "$what: the sender is told" "$UNREACHABLE mtu 0 from $TUNNEL about $NOBODY, quotes 100 right" "$TOLD"
+    local what="$1 to an address of no node" from=$2
+    counted "$what" node1 '{"NoRoute":1,"delivered":1,"originated":1,"received":1}' sends "$from" "$UNOWNED" 100 "${@:3}"
+    equal "$what: the sender is told" "$UNREACHABLE mtu 0 from $TUNNEL about $UNOWNED, quotes 100 right" "$TOLD"
 }
 
 # too_big POD PATH WHO FROM [OPTION...]: the largest datagram that the device takes, with DF, to a pod behind a path
@@ -113,7 +113,7 @@ too_big() {
         "$TOO_BIG mtu $((path - OVERHEAD)) from $TUNNEL about $to, quotes $QUOTE right" "$TOLD"
 }
 
-# fits POD INNER WHO FROM [OPTION...]: a datagram, a packet of INNER bytes with DF, crosses, and nobody complains.
+# fits POD INNER WHO FROM [OPTION...]: a datagram, a packet of INNER bytes with DF, crosses, and no error comes back.
 fits() {
     local pod=$1 size=$(($2 - HEADERS)) what="$3 to $1, a packet of $2 bytes" from=$4
     counted "$what" node1 '{"received":1,"sent":1}' sends "$from" "$(address_of "$pod" "$FAMILY")" "$size" --wait 0.2 "${@:5}"
@@ -169,12 +169,12 @@ forget_paths() {
 path_mtu() {
     local field=path_mtu
     if [ "$OUTSIDE$FAMILY" = dual6 ]; then field=path_mtu_v6; fi
-    told "$1" peers | jq --arg peer "$2" --arg field "$field" '.peers[] | select(.name == $peer) | .[$field]'
+    agent_json "$1" peers | jq --arg peer "$2" --arg field "$field" '.peers[] | select(.name == $peer) | .[$field]'
 }
 
 receive_at() {
     local pod=$1
-    start_in "$pod" python3 "$TOOLS/told.py" receive "$(address_of "$pod" "$FAMILY")" >"$SCRATCH/$pod"
+    start_in "$pod" python3 "$TOOLS/icmp_errors.py" receive "$(address_of "$pod" "$FAMILY")" >"$SCRATCH/$pod"
     RECEIVER[$pod]=$PID
     EXPECTED[$pod]=
     until_true 5 "the receiver in $pod" in_ns "$pod" sh -c 'ss -Hlun | grep -q :5004'
@@ -199,7 +199,7 @@ in_pieces() {
     EXPECTED[$pod]+="$LARGE right"$'\n'
     stop "$wire" INT
     stop "$device" INT
-    equal "$what: what came out of the tunnel" "$(pieces)" "$(python3 "$TOOLS/told.py" fragments "$SCRATCH/device.pcap" | xargs)"
+    equal "$what: what came out of the tunnel" "$(pieces)" "$(python3 "$TOOLS/icmp_errors.py" fragments "$SCRATCH/device.pcap" | xargs)"
     equal "$what: fragments on the underlay" 0 "$(frames 'ip[6:2] & 0x3fff != 0 or ip6[6] = 44')"
     [ "$(frames udp)" -gt 0 ] || fail "$what: nothing was captured on the underlay"
 }
@@ -230,9 +230,9 @@ frames() {
 flood() {
     local before after answers
     sleep 0.4
-    before=$(told node1 drops)
-    sends pod1 "$NOBODY" 100 --count 300 --wait 0.5
-    after=$(told node1 drops)
+    before=$(agent_json node1 drops)
+    sends pod1 "$UNOWNED" 100 --count 300 --wait 0.5
+    after=$(agent_json node1 drops)
     answers=$(grep -c "^$UNREACHABLE" <<<"$TOLD")
     at_most "answers to a flood" $((33 + LASTED / 10)) "$answers"
     [ "$answers" -ge 32 ] || fail "a flood draws 32 answers at once, not $answers"
@@ -296,7 +296,7 @@ prove_second_link() {
 }
 
 say "what senders are told: backend $BACKEND, $INSIDE inside, $OUTSIDE outside"
-# What leaves as one message is cut before anybody looks at it.
+# What leaves as one message is cut before it is captured.
 lab_up --nodes 3 --backend "$BACKEND" --inside "$INSIDE" --outside "$OUTSIDE" --underlay wire
 # shellcheck disable=SC2046
 router_before node2 "$NARROW" $(families "$OUTSIDE")
@@ -306,5 +306,5 @@ for family in $(families "$INSIDE"); do prove_second_link "$family"; done
 for node in node1 node2 node3; do
     law_one "$node"
     # What the kernels learned of the paths is nothing to be repaired.
-    equal "repairs on $node" 0 "$(told "$node" status | jq .repairs)"
+    equal "repairs on $node" 0 "$(agent_json "$node" status | jq .repairs)"
 done

@@ -7,10 +7,10 @@
 # lab_census.sh BACKEND [INSIDE OUTSIDE], where INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and of the
 # underlay.
 # case: udp
-# case: vxlan
+# full: vxlan
 # case: vxlan dual v6
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 BACKEND=$1
 INSIDE=${2:-v4}
@@ -54,7 +54,7 @@ agent_gone() {
     [ -z "$(ip netns pids "$PREFIX-$1")" ]
 }
 
-# Every process of the lab, told by ip and not by the lab itself.
+# Every process of the lab, as ip lists them and not the lab itself.
 residents() {
     local space
     for space in $(ip netns list | awk -v prefix="$PREFIX-" 'index($1, prefix) == 1 { print $1 }'); do

@@ -7,13 +7,14 @@
 #   pod1 ── node1 192.0.2.1, then .101, then .102 ══ underlay ══ node2 ── pod2
 #                                                        ╚═ node3 ── pod3: its list of nodes stays the old one
 #
+# alone: it measures pauses
 # case: vxlan dual
 # full: vxlan dual workers=2
 # full: udp v4
 # full: vxlan v4
 # full: vxlan v6
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 BACKEND=$1
 INSIDE=$2
@@ -70,12 +71,12 @@ tell_move() {
     tell "$1" $(paste -d' ' <(each "$2") <(each "$3"))
 }
 
-problem_told() {
-    told node1 status | jq -e --arg text "$1" '.problems | any(contains($text))'
+problem_reported() {
+    agent_json node1 status | jq -e --arg text "$1" '.problems | any(contains($text))'
 }
 
 all_well() {
-    told node1 status | jq -e '.problems == []'
+    agent_json node1 status | jq -e '.problems == []'
 }
 
 # What the sockets of node1 are bound to, one address a line.
@@ -89,7 +90,7 @@ bound_to() {
 
 # count NODE DIRECTION REASON
 count() {
-    told "$1" drops | jq --arg direction "$2" --arg reason "$3" \
+    agent_json "$1" drops | jq --arg direction "$2" --arg reason "$3" \
         '[.reasons[] | select(.direction == $direction and .reason == $reason) | .count] | add'
 }
 
@@ -120,7 +121,7 @@ back() {
     kill -0 "$SENDER" 2>/dev/null || fail "the TCP connection did not survive: $1"
 }
 
-# silent POD ADDRESS: nobody answers.
+# silent POD ADDRESS: no answer comes.
 silent() {
     in_ns "$1" ping -n -q -c 10 -i 0.02 -W 0.3 "$2" >"$SCRATCH/talk" && fail "$1 reaches $2"
     return 0
@@ -158,7 +159,7 @@ the_old_address_is_refused() {
     equal "datagrams from the old address" 0 "$(tcpdump -nr "$SCRATCH/old.pcap" 2>/dev/null | wc -l)"
     equal "datagrams from the new address that node3 refuses" $((unknown + 10)) "$(count node3 inbound UnknownPeer)"
     equal "packets that node1 took from node3" 0 \
-        "$(told node1 peers | jq '[.peers[] | select(.name == "node3")][0].received_packets')"
+        "$(agent_json node1 peers | jq '[.peers[] | select(.name == "node3")][0].received_packets')"
     addresses delete 0
 }
 
@@ -167,7 +168,7 @@ an_address_to_come() {
     local moment
     moment=$(now)
     tell_move node1 1 2
-    until_true 3 "the address to come is a problem" problem_told "$(underlay "$FAMILY" 2)"
+    until_true 3 "the address to come is a problem" problem_reported "$(underlay "$FAMILY" 2)"
     same "addresses of the sockets meanwhile" "$(each 1)" "$(bound)"
     sleep 0.5
     at_most "longest pause of the ping meanwhile, ms" "$LARGEST_GAP" "$(longest_gap "$moment")"
@@ -193,11 +194,11 @@ cable() {
 gone() {
     local what=$1 word=$2 refused
     "${@:3}"
-    until_true 3 "the status tells of $what" problem_told "$word" || tartan node1 status || true
+    until_true 3 "the status tells of $what" problem_reported "$word" || tartan node1 status || true
     refused=$(count node1 outbound UnderlayRefused)
     sleep 0.5
     [ "$(count node1 outbound UnderlayRefused)" -gt "$refused" ] || fail "$what: nothing is dropped as UnderlayRefused"
-    say "$what: $(told node1 status | jq -c .problems)"
+    say "$what: $(agent_json node1 status | jq -c .problems)"
 }
 
 interface_gone_and_back() {
@@ -258,7 +259,7 @@ a_start_without_the_list() {
     moment=$(stat -c %.9Y "$LAB_STATE/node1/pid")
     until_true 5 "pods talk by the last good state" answered_since "$moment"
     at_most "ms from the start of the agent until pods talk, without a list" 1000 "$(answered_after "$moment")"
-    until_true 3 "the missing list is a problem" problem_told "leases from cache stay in force"
+    until_true 3 "the missing list is a problem" problem_reported "leases from cache stay in force"
     mv "$list.gone" "$list"
     wait "$starting"
     stop "$PINGER" INT
@@ -294,11 +295,11 @@ another_subnet() {
     for family in $(families "$INSIDE"); do changes+=("$(subnet_of "$family" 1)" "$(subnet_of "$family" 17)"); done
     tell_move node3 0 2
     for node in node1 node2 node3; do tell "$node" "${changes[@]}"; done
-    until_true 3 "the old pods are told as stranded" problem_told "stranded pods"
+    until_true 3 "the old pods are reported as stranded" problem_reported "stranded pods"
     same "the tunnel's addresses and subnets of node1" "$(expected_of 17)" "$(held)"
     grep -q "^FLANNEL.*SUBNET=$(subnet_of "$FAMILY" 17 | sed 's|0/|1/|; s|::/|::1/|')" "$LAB_STATE/node1/run/flannel/subnet.env" ||
         fail "subnet.env did not follow: $(cat "$LAB_STATE/node1/run/flannel/subnet.env")"
-    equal "stranded addresses in JSON" true "$(told node1 pods | jq --arg pod "$POD1" '.pods | any(.stranded | contains([$pod]))')"
+    equal "stranded addresses in JSON" true "$(agent_json node1 pods | jq --arg pod "$POD1" '.pods | any(.stranded | contains([$pod]))')"
     tartan node1 pods >"$SCRATCH/pods" || code=$?
     equal "exit code of pods" 1 "$code"
     grep -qF "$POD1 (stranded)" "$SCRATCH/pods" || fail "the table does not mark $POD1: $(cat "$SCRATCH/pods")"
@@ -320,7 +321,7 @@ another_subnet() {
 forge_to() {
     jq -nc --arg to "$(underlay "$FAMILY" 2)" --arg source "$POD2" --arg destination "$1" --argjson count "$2" \
         --arg from "$(vtep_mac_of node2 "$FAMILY")" \
-        --arg mac "$(told node2 peers | jq -r '.peers[] | select(.name == "node1") | .vtep_mac')" \
+        --arg mac "$(agent_json node2 peers | jq -r '.peers[] | select(.name == "node1") | .vtep_mac')" \
         '{$to, formats: ["vxlan"], $count, $source, $destination, port: 7000, source_mac: $from, destination_mac: $mac}' |
         in_ns node2 python3 "$TOOLS/forge.py"
     sleep 0.3

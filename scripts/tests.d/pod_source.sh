@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A pod speaks as itself and as nobody else: with any other source its packets end at its own interface, whichever way
+# A pod sends with its own source address only: with any other its packets end at its own interface, whichever way
 # they are bound and whatever the node's rp_filter is, and each is counted. With its own source all arrive.
 #
 #   pod1 ── node1: tartan ══ underlay ══ tartan node2 ── pod3
@@ -7,8 +7,8 @@
 #
 # pod_source.sh INSIDE: the families of the pods, v4, v6 or dual
 # case: dual
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 INSIDE=$1
 PORT=7000
@@ -22,11 +22,11 @@ ARRIVING=0
 speak() {
     SENT=$(jq -nc --argjson port "$PORT" --argjson count "$COUNT" --argjson destinations "$DESTINATIONS" \
         '{$port, $count, $destinations, sources: $ARGS.positional}' --args "$@" |
-        in_ns pod1 python3 "$TOOLS/speak_as.py")
+        in_ns pod1 python3 "$TOOLS/send_as.py")
 }
 
 forged_sources() {
-    told node1 drops | jq '[.kernel[] | select(.counter == "forged_sources").count] | add // 0'
+    agent_json node1 drops | jq '[.kernel[] | select(.counter == "forged_sources").count] | add // 0'
 }
 
 # counted WHAT BEFORE EXPECTED: the growth of the kernel's counter. A busy kernel takes the last packets a moment after
@@ -96,7 +96,7 @@ every_source() {
 say "sources of pods: inside $INSIDE"
 lab_up --nodes 2 --pods 2 --inside "$INSIDE" --outside "$INSIDE"
 for name in node1 node2 pod2 pod3; do
-    start_in "$name" python3 "$TOOLS/sink.py" "$PORT" >"$SCRATCH/sink $name"
+    start_in "$name" "$LOAD" count "$PORT" >"$SCRATCH/sink $name"
     SINKS+=("$PID")
     until_true 5 "the sink of $name listens" in_ns "$name" sh -c "ss -Hlun | grep -q :$PORT"
 done

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# What somebody removes is put back, and what somebody breaks is refused: the tunnel's address, its route
-# and its sysctls return within two seconds; a broken list of nodes is refused with line and reason while
-# traffic goes on by the old one; a mended list is adopted.
+# Host state that another program removes is repaired: the tunnel's address, its route and its sysctls are back within two
+# seconds. A broken list of nodes is refused with line and reason while traffic goes on by the old one; a repaired list is
+# adopted.
 #
 #   pod1 ── node1 (meddled with) ══ underlay ══ node2 ── pod2
 #
 # repair.sh BACKEND [INSIDE], where INSIDE, v4 or dual, is the families of pods.
+# alone: it measures how long a repair takes
 # case: vxlan dual
 # full: vxlan
 # full: udp
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 BACKEND=$1
 INSIDE=${2:-v4}
@@ -41,10 +42,10 @@ as_before() {
 meddle() {
     local what=$1 repairs
     shift
-    repairs=$(told node1 status | jq .repairs)
+    repairs=$(agent_json node1 status | jq .repairs)
     "$@"
     until_true "$SECONDS_TO_REPAIR" "$what is put back" as_before || diff <(echo "$BEFORE") <(facts) || true
-    [ "$(told node1 status | jq .repairs)" -gt "$repairs" ] || fail "$what: the repair is not told by status"
+    [ "$(agent_json node1 status | jq .repairs)" -gt "$repairs" ] || fail "$what: the status does not count the repair"
     traffic "after: $what"
 }
 
@@ -58,25 +59,26 @@ traffic() {
 
 # How often the problems of node1 mention something.
 problems() {
-    told node1 status | jq --arg text "$1" '[.problems[] | select(contains($text))] | length'
+    agent_json node1 status | jq --arg text "$1" '[.problems[] | select(contains($text))] | length'
 }
 
-problem_told() {
+problem_reported() {
     [ "$(problems "$1")" -gt 0 ]
 }
 
 no_problem() {
-    [ "$(told node1 status | jq '.problems | length')" = 0 ]
+    [ "$(agent_json node1 status | jq '.problems | length')" = 0 ]
 }
 
 # refused WHAT LINE WORD: the list in place is refused, with its line and a word of the reason.
 refused() {
-    until_true 3 "$1 is refused" problem_told "$3" || tartan node1 status || true
-    problem_told "line $2" || fail "$1: the status does not name line $2: $(told node1 status | jq -c .problems)"
+    until_true 3 "$1 is refused" problem_reported "$3" || tartan node1 status || true
+    problem_reported "line $2" || fail "$1: the status does not name line $2: $(agent_json node1 status | jq -c .problems)"
     local code=0
-    tartan node1 status >/dev/null || code=$?
+    tartan node1 status >"$SCRATCH/status" || code=$?
     equal "exit code of status: $1" 1 "$code"
-    equal "peers: $1" 1 "$(told node1 peers | jq '.peers | length')"
+    [[ $(head -n 1 "$SCRATCH/status") == "PROBLEM: "*"line $2"* ]] || fail "$1: the problem is not the first line: $(cat "$SCRATCH/status")"
+    equal "peers: $1" 1 "$(agent_json node1 peers | jq '.peers | length')"
     traffic "with $1"
 }
 
@@ -106,7 +108,8 @@ printf '%s\n[[node]]\nname = "node9"\nsubnets = ["10.244.2.0/24"]\npublic-ip = "
 mv "$NODES_FILE.new" "$NODES_FILE"
 refused "a subnet of two nodes" "$(($(grep -n 'node9' "$NODES_FILE" | cut -d: -f1) + 1))" node2
 printf '%s\n[[node]]\nname = "node9"\nsubnets = ["10.244.9.0/24"]\npublic-ip = "192.0.2.9"\n' "$GOOD" >"$NODES_FILE"
-until_true 3 "the mended list is adopted" no_problem
-equal "peers after the mended list" 2 "$(told node1 peers | jq '.peers | length')"
-traffic "with the mended list"
+until_true 3 "the repaired list is adopted" no_problem
+equal "peers after the repaired list" 2 "$(agent_json node1 peers | jq '.peers | length')"
+equal "routes of the new peer" 1 "$(tartan node1 routes | grep -cE '10\.244\.9\.0/24 +node9 +192\.0\.2\.9')"
+traffic "with the repaired list"
 law_one node1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Kubernetes Services, by the rules of kube-proxy's iptables mode: whoever may reach a pod, a Service or a node port
-# does, by TCP and UDP, the server sees whom it should, and no packet is dropped.
+# Kubernetes Services, by the rules of kube-proxy's iptables mode: every path to a pod, a Service or a node port
+# works, by TCP and UDP, the server sees the right source, and no packet is dropped.
 #
 #   pod1, pod2 ── node1 tartan ══ underlay ══ node2: tartan, or a kernel node with flannel's rules ── pod3, pod4
 #                                    └── client, no node of the cluster
@@ -24,8 +24,8 @@
 # full: vxlan kernel-vxlan wire dual off on
 # full: vxlan kernel-vxlan no-tunnel v4 on off
 # full: vxlan kernel-vxlan offload v6 on off on
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 BACKEND=$1
 PEER=$2
@@ -155,7 +155,7 @@ balanced() {
 paths() {
     local masquerade=$1 here=$2 there=$3 pod=$4 neighbour=$5 remote=$6 outside bound host probe
     local tunnel=tunnel${here#node} own="$here tunnel${here#node}" others="$there tunnel${there#node}"
-    # What somebody outside the pods sees of a pod, and a remote pod of a host process bound to the node's address.
+    # The address of a pod that a host outside the pods sees, and a remote pod of a host process bound to the node's address.
     case $masquerade in
     on) outside=$here ;;
     off) outside=$pod ;;
@@ -212,7 +212,7 @@ strictness() {
 
 # Nothing dropped, by Tartan for whatever reason or by the kernel at its sockets and its device.
 no_drops() {
-    equal "drops on $1" '{}' "$(told "$1" drops | jq -c '
+    equal "drops on $1" '{}' "$(agent_json "$1" drops | jq -c '
         [(.workers[] | .outbound, .inbound | .dropped | to_entries[]),
          (.kernel[] | select(.counter | test("drop")) | {key: "\(.place) \(.counter)", value: .count})]
         | map(select(.value != 0)) | group_by(.key) | map({key: .[0].key, value: (map(.value) | add)}) | from_entries')"
@@ -237,6 +237,6 @@ for ROUND in "${ROUNDS[@]}"; do
     for NODE in $(tartan_nodes); do
         law_one "$NODE"
         no_drops "$NODE"
-        equal "problems of $NODE" '[]' "$(told "$NODE" status | jq -c .problems)"
+        equal "problems of $NODE" '[]' "$(agent_json "$NODE" status | jq -c .problems)"
     done
 done

@@ -10,7 +10,7 @@
 # spoof.sh BACKEND [INSIDE OUTSIDE], where INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and of the
 # underlay.
 # case: udp
-# case: vxlan
+# full: vxlan
 # case: udp v6 v6
 # case: vxlan dual dual workers=2
 # full: udp workers=2
@@ -19,8 +19,8 @@
 # full: vxlan v6 v6
 # full: vxlan v6 v4
 # full: vxlan v4 v6
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 BACKEND=$1
 INSIDE=${2:-v4}
@@ -36,7 +36,7 @@ INBOUND='[.workers[].inbound]
 
 # Every count of node1's inbound direction that is not zero: {"received": n, "NotOurs": n, ...}
 inbound() {
-    told node1 drops | jq -c "$INBOUND"
+    agent_json node1 drops | jq -c "$INBOUND"
 }
 
 # The numbers of $2 that differ from those of $1, and by how much.
@@ -75,12 +75,12 @@ forge_as() {
     FORMATS='["udp", "vxlan"]'
     case $1 in
     4)
-        SUBNET=10.244. TUNNEL=.0 NOBODY=203.0.113.7 MALLORY=192.0.2.250
+        SUBNET=10.244. TUNNEL=.0 UNASSIGNED=203.0.113.7 MALLORY=192.0.2.250
         BEYOND=("loopback 127.0.0.1" "link-local 169.254.1.1" "multicast 224.0.0.1" "broadcast 255.255.255.255")
         BAD_PACKET=00112233445566778899aabbccddeeff00112233
         ;;
     6)
-        SUBNET=fd00:10:244: TUNNEL=:: NOBODY=2001:db8:ffff::7 MALLORY=2001:db8:192::250
+        SUBNET=fd00:10:244: TUNNEL=:: UNASSIGNED=2001:db8:ffff::7 MALLORY=2001:db8:192::250
         BEYOND=("loopback ::1" "link-local fe80::1" "multicast ff02::1" "unspecified ::" "an IPv4 pod mapped ::ffff:10.244.1.2")
         BAD_PACKET=60000000001011400011223344556677
         # Where IPv6 does not go by udp nothing more is asked of it.
@@ -107,7 +107,7 @@ inner_source_of_a_peer() {
     mapfile -t others < <(node_address 3 "another node's address" && node_address 1 "our node address")
     for who in "${others[@]}" "another node's pod $POD5" "another node's tunnel ${SUBNET}3$TUNNEL" \
         "our own pod $POD2" "the pod itself $POD1" "our tunnel address ${SUBNET}1$TUNNEL" "${BEYOND[@]}" \
-        "nobody's address $NOBODY" "a pod of no node ${SUBNET}77${TUNNEL%0}2"; do
+        "an unassigned address $UNASSIGNED" "a pod of no node ${SUBNET}77${TUNNEL%0}2"; do
         forged "a peer speaks as $who" node2 NotPeersSource "{\"source\": \"${who##* }\"}"
     done
 }
@@ -116,7 +116,7 @@ inner_destination() {
     local what others
     mapfile -t others < <(node_address 1 "our node address")
     for what in "${others[@]}" "no pod of ours ${SUBNET}1${TUNNEL%0}99" "another node's pod $POD5" "${BEYOND[@]}" \
-        "nobody's address $NOBODY"; do
+        "an unassigned address $UNASSIGNED"; do
         forged "a peer speaks to $what" node2 NotOurs "{\"destination\": \"${what##* }\"}"
     done
 }
@@ -167,7 +167,7 @@ OPTIONS=()
 if [ "$INSIDE" = "$OUTSIDE" ]; then OPTIONS=(--peer kernel-vxlan); fi
 lab_up --nodes 3 --pods 2 --backend "$BACKEND" --inside "$INSIDE" --outside "$OUTSIDE" "${OPTIONS[@]}"
 RIGHTFUL=0
-start_in pod1 python3 "$TOOLS/sink.py" "$SINK_PORT" >"$SCRATCH/sink"
+start_in pod1 "$LOAD" count "$SINK_PORT" >"$SCRATCH/sink"
 SINK=$PID
 until_true 5 "the sink listens" in_ns pod1 sh -c "ss -Hlun | grep -q :$SINK_PORT"
 # Whatever node1 says meanwhile, but ARP, neighbour discovery and group reports, would be an answer to a forger.

@@ -11,8 +11,8 @@
 # full: udp
 # full: vxlan v6 v6
 # full: vxlan dual dual
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 # shellcheck source=scripts/tests.d/tools/stock.sh
 . "$TOOLS/stock.sh"
 
@@ -49,7 +49,7 @@ stock_pod() {
         *) family=4 ;;
         esac
         ADDRESS["$1 $family"]=$address
-        # The kernel makes sure that nobody else has an IPv6 address before it uses it.
+        # The kernel makes sure that no other host has an IPv6 address before it uses it.
         until_true 5 "$address answers" in_ns node2 ping -n -q -c 1 -W 1 "$address" || true
     done
 }
@@ -88,7 +88,7 @@ nothing_dropped() {
 
 # What a node dropped: {"outbound SpoofedSource": n, ...}
 drops() {
-    told "$1" drops | jq -c '[.reasons[] | select(.count > 0) | {"\(.direction) \(.reason)": .count}] | add // {}'
+    agent_json "$1" drops | jq -c '[.reasons[] | select(.count > 0) | {"\(.direction) \(.reason)": .count}] | add // {}'
 }
 
 everybody_talks() {

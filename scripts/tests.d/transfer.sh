@@ -5,6 +5,7 @@
 #      └────────────────── eight TCP connections ─────────────────────────────────┘
 #
 # transfer.sh BACKEND PEER UNDERLAY, where PEER is tartan or kernel-vxlan. 1 GiB each way, with --full 10 GiB.
+# alone: eight flows at once fill the kernel's backlog of each core, which all namespaces share
 # case: vxlan kernel-vxlan offload workers=2
 # case: udp tartan wire workers=2
 # full: vxlan kernel-vxlan offload workers=1
@@ -13,8 +14,8 @@
 # full: vxlan kernel-vxlan wire device=plain
 # full: udp tartan offload workers=2
 # full: vxlan tartan wire workers=4
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 BACKEND=$1
 PEER=$2
@@ -44,7 +45,7 @@ all_flows() {
         "$(cut -d ' ' -f 1 "$SCRATCH"/received* | jq -s add)"
 }
 
-# spread FROM TO: a datagram of each of many flows, to a port where nobody listens.
+# spread FROM TO: a datagram of each of many flows, to a port without a listener.
 spread() {
     in_ns "$1" python3 - "$(address_of "$2")" "$SPREAD" <<'PYTHON'
 import socket, sys
@@ -68,8 +69,8 @@ NODES=(node1)
 if [ "$PEER" = tartan ]; then NODES+=(node2); fi
 for NODE in "${NODES[@]}"; do
     law_one "$NODE"
-    WORK=$(told "$NODE" drops | jq -c '[.workers[] | .outbound.sent, .inbound.delivered | . > 0]')
+    WORK=$(agent_json "$NODE" drops | jq -c '[.workers[] | .outbound.sent, .inbound.delivered | . > 0]')
     equal "each worker of $NODE sent and delivered" "$(jq -c 'map(true)' <<<"$WORK")" "$WORK"
-    equal "offloads of $NODE given up" 0 "$(told "$NODE" status | jq .offloads_given_up)"
+    equal "offloads of $NODE given up" 0 "$(agent_json "$NODE" status | jq .offloads_given_up)"
     say "$NODE: keeper and service take $(resident "$NODE") KiB"
 done

@@ -5,32 +5,28 @@
 #
 #   pod1 ── node1 tartan ══ underlay ══ flannel.1 node2 ── pod2
 #
-# udp_segment.sh PEER UNDERLAY [FAMILY], where PEER is kernel-vxlan or control (no Tartan: is the test right?), and
-# FAMILY, v4 or v6, is that of pods and underlay.
-# case: kernel-vxlan offload
-# case: kernel-vxlan no-tunnel
-# case: kernel-vxlan wire
-# case: kernel-vxlan offload v6
-# case: kernel-vxlan no-tunnel v6
-# case: kernel-vxlan wire v6
-# full: control offload
-# full: control offload v6
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# udp_segment.sh PEER UNDERLAY [FAMILIES], where PEER is kernel-vxlan or control (no Tartan: is the test right?), and
+# FAMILIES, v4, v6 or dual, are those of pods and underlay.
+# case: kernel-vxlan offload dual
+# case: kernel-vxlan no-tunnel dual
+# case: kernel-vxlan wire dual
+# full: kernel-vxlan offload
+# full: kernel-vxlan offload v6
+# full: control offload dual
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 PEER=$1
 UNDERLAY=$2
-FAMILY=${3:-v4}
+FAMILIES=${3:-v4}
 SIZE=1200
 COUNT=10
 GOOD_PORT=7000
 FORGED_PORT=7001
 # A cut at every 1,200 bytes of the whole datagram falls 50 bytes of headers earlier in the payload:
 # VXLAN 8, Ethernet 14, IP 20, UDP 8. Without the VXLAN header it is 42, in the other format 28. IPv6 has 20 more.
-case $FAMILY in
-v4) OFFSETS=(0 1150 1158 1172) ;;
-v6) OFFSETS=(0 1130 1138 1152) ;;
-esac
+# By family.
+declare -A OFFSETS=([4]="0 1150 1158 1172" [6]="0 1130 1138 1152")
 
 # What the pod's kernel counts, of both families.
 udp_counter() {
@@ -42,36 +38,38 @@ reached() {
     [ "$(udp_counter "$1" InDatagrams)" -ge "$2" ]
 }
 
-# Sends from $1 to the pod $2 and proves what arrives: a plain super-packet, then the forged ones.
+# prove FROM TO FAMILY: sends from one pod to the other and proves what arrives: a plain super-packet, then the forged ones.
 prove() {
-    local from=$1 to=$2 address source offset sink sends=1 before
-    address=$(address_of "$to")
-    source=$(address_of "$from")
+    local from=$1 to=$2 family=$3 address source offset sink sends=1 before mac1 mac2
+    address=$(address_of "$to" "$family")
+    source=$(address_of "$from" "$family")
+    mac1=$(vtep_mac_of node1 "$family")
+    mac2=$(vtep_mac_of node2 "$family")
     before=$(udp_counter "$to" InDatagrams)
-    start_in "$to" python3 "$TOOLS/sink.py" "$GOOD_PORT" "$FORGED_PORT" >"$SCRATCH/sink"
+    start_in "$to" "$LOAD" count "$GOOD_PORT" "$FORGED_PORT" >"$SCRATCH/sink"
     sink=$PID
     until_true 5 "the sink listens" in_ns "$to" sh -c "ss -Hlun | grep -q :$FORGED_PORT"
     in_ns "$from" python3 "$TOOLS/segments.py" "$address" "$GOOD_PORT" "$SIZE" "$COUNT"
-    for offset in "${OFFSETS[@]}"; do
+    for offset in ${OFFSETS[$family]}; do
         in_ns "$from" python3 "$TOOLS/segments.py" "$address" "$GOOD_PORT" "$SIZE" "$COUNT" \
-            "$offset" "$source" "$MAC2" "$MAC1" "$FORGED_PORT"
+            "$offset" "$source" "$mac2" "$mac1" "$FORGED_PORT"
         sends=$((sends + 1))
     done
     until_true 5 "all datagrams reach $to" reached "$to" $((before + sends * COUNT)) || true
-    # What nobody sent would come now.
+    # A datagram that no program sent would come now.
     sleep 0.5
     stop "$sink"
-    equal "datagrams of $SIZE bytes from $from at $to" "{\"$SIZE\":$((sends * COUNT))}" "$(jq -c ".\"$GOOD_PORT\".sizes" "$SCRATCH/sink")"
-    equal "forged datagrams from $from at $to" 0 "$(jq ".\"$FORGED_PORT\".count" "$SCRATCH/sink")"
+    equal "IPv$family datagrams of $SIZE bytes from $from at $to" "{\"$SIZE\":$((sends * COUNT))}" "$(jq -c ".\"$GOOD_PORT\".sizes" "$SCRATCH/sink")"
+    equal "forged IPv$family datagrams from $from at $to" 0 "$(jq ".\"$FORGED_PORT\".count" "$SCRATCH/sink")"
     equal "all datagrams that reached $to" $((sends * COUNT)) $(($(udp_counter "$to" InDatagrams) - before))
-    equal "datagrams for nobody at $to" 0 "$(udp_counter "$to" NoPorts)"
+    equal "datagrams for no socket at $to" 0 "$(udp_counter "$to" NoPorts)"
 }
 
-say "UDP_SEGMENT: peer $PEER, underlay $UNDERLAY, $FAMILY"
+say "UDP_SEGMENT: peer $PEER, underlay $UNDERLAY, $FAMILIES"
 OPTIONS=(--peer kernel-vxlan)
 if [ "$PEER" = control ]; then OPTIONS=(--control); fi
-lab_up "${OPTIONS[@]}" --underlay "$UNDERLAY" --inside "$FAMILY" --outside "$FAMILY"
-MAC1=$(vtep_mac_of node1 "${FAMILY#v}")
-MAC2=$(vtep_mac_of node2 "${FAMILY#v}")
-prove pod2 pod1
-prove pod1 pod2
+lab_up "${OPTIONS[@]}" --underlay "$UNDERLAY" --inside "$FAMILIES" --outside "$FAMILIES"
+for FAMILY in $(families "$FAMILIES"); do
+    prove pod2 pod1 "$FAMILY"
+    prove pod1 pod2 "$FAMILY"
+done

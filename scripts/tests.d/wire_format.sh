@@ -8,7 +8,7 @@
 # wire_format.sh BACKEND PEER [INSIDE OUTSIDE], where PEER is tartan or control (the kernel alone: is the oracle
 # right?), and INSIDE and OUTSIDE are v4, v6 or dual.
 # case: udp tartan
-# case: vxlan tartan
+# full: vxlan tartan
 # case: udp tartan v6 v6
 # case: vxlan tartan dual dual
 # full: udp tartan dual dual
@@ -17,8 +17,8 @@
 # full: vxlan tartan dual v6
 # full: vxlan control
 # full: vxlan control dual dual
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 BACKEND=$1
 PEER=$2
@@ -28,7 +28,7 @@ BYTES=$((8 << 20))
 # Sizes 0 to 4000 over both protocols, asked and answered: more datagrams than this each way.
 LEAST=20000
 
-# What wire.py is told of inner packets of family $1.
+# The argument of wire.py about inner packets of family $1.
 way() {
     local outer
     outer=$(carrier "$1" "$OUTSIDE")

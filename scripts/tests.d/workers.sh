@@ -7,13 +7,14 @@
 #
 # workers.sh BACKEND [INSIDE OUTSIDE], where INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and of the
 # underlay.
+# alone: it measures pauses
 # case: vxlan
 # full: udp
 # full: vxlan dual dual
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/tools/law.sh"
-# shellcheck source=scripts/tests.d/tools/kills.sh
-. "$TOOLS/kills.sh"
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
+# shellcheck source=scripts/tests.d/tools/kill_service.sh
+. "$TOOLS/kill_service.sh"
 
 BACKEND=$1
 INSIDE=${2:-v4}
@@ -44,7 +45,7 @@ configure() {
 }
 
 # How many queues the device has, how many writers beside them, and how many sockets each port of the first family:
-# as the kernel counts them, whoever holds them.
+# as the kernel counts them, whichever process holds them.
 held() {
     local sockets port
     sockets=
@@ -69,7 +70,7 @@ FAMILY=4
 if [ "$OUTSIDE" = v6 ]; then FAMILY=6; fi
 configure node1 1
 kill_service node1
-BEFORE=$(standing node1)
+BEFORE=$(kernel_state node1)
 SENDERS=() RECEIVERS=() PORTS=()
 start_in pod1 ping -n -D -i 0.01 -c "$PINGS" -W 1 "$(address_of pod2)" >"$SCRATCH/ping"
 PINGER=$PID
@@ -84,7 +85,7 @@ for WORKERS in "${NUMBERS[@]}"; do
     done
     configure node1 "$WORKERS"
     kill_service node1
-    equal "workers" "$WORKERS" "$(told node1 status | jq .workers)"
+    equal "workers" "$WORKERS" "$(agent_json node1 status | jq .workers)"
     equal "queues, writers, sockets of udp and of vxlan" "$(expected "$WORKERS")" "$(held node1)"
     sleep 1
 done
@@ -97,7 +98,7 @@ wait "$PINGER" || true
 read -r GAP ANSWERS < <(gaps "$SCRATCH/ping")
 at_most "longest pause of the ping, ms" "$LARGEST_GAP" "$GAP"
 [ "$ANSWERS" -gt $((PINGS * 3 / 4)) ] || fail "only $ANSWERS of $PINGS pings were answered"
-same "addresses, routes and carrier changes of node1" "$BEFORE" "$(standing node1)"
-equal "problems of node1" '[]' "$(told node1 status | jq -c .problems)"
+same "addresses, routes and carrier changes of node1" "$BEFORE" "$(kernel_state node1)"
+equal "problems of node1" '[]' "$(agent_json node1 status | jq -c .problems)"
 law_one node1
 law_one node2

@@ -2,8 +2,9 @@
 
 use rustix::process::Signal;
 
+use crate::TARTAN;
 use crate::moved::{edit, ports};
-use crate::rig::{Cluster, Node, eventually};
+use testbed::{Cluster, Node, eventually};
 
 #[test]
 fn a_second_address_carries_ipv6_is_taken_over_and_goes_again() {
@@ -145,7 +146,7 @@ fn nodes_without_a_family_in_common_are_named() {
 /// An address of a family that our entry does not have is told, and not used.
 #[test]
 fn a_local_address_that_stands_for_none_is_told() {
-    let mut cluster = Cluster::empty("vxlan");
+    let mut cluster = Cluster::empty(TARTAN, "vxlan");
     let file = cluster.node(1).root.join("etc/tartan/tartan.toml");
     std::fs::create_dir_all(file.parent().unwrap()).unwrap();
     std::fs::write(&file, "public-ipv6 = \"2001:db8::1\"\n").unwrap();
@@ -163,7 +164,7 @@ fn a_local_address_that_stands_for_none_is_told() {
 
 /// Two nodes with both families inside and outside; no agent yet.
 fn dual() -> Cluster {
-    let cluster = Cluster::empty("vxlan");
+    let cluster = Cluster::empty(TARTAN, "vxlan");
     for i in 1..=2 {
         let node = cluster.node(i);
         node.ip_words(&format!("address add 2001:db8::{i}/64 dev eth0 nodad"));

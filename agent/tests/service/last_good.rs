@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::rig::{self, Cluster, Node, eventually};
+use crate::TARTAN;
+use testbed::{Cluster, Node, answered, eventually};
 
 #[test]
 fn a_service_killed_while_the_list_is_gone_goes_on_by_the_last_good_state() {
-    let cluster = Cluster::up("vxlan");
+    let cluster = Cluster::up(TARTAN, "vxlan");
     let node = cluster.node(1);
     let list = fs::read_to_string(node.nodes()).unwrap();
     let kernel = || [node.ip(&["-j", "route"]), node.ip(&["-j", "address"])];
@@ -24,7 +25,7 @@ fn a_service_killed_while_the_list_is_gone_goes_on_by_the_last_good_state() {
     std::thread::sleep(Duration::from_millis(500));
     node.kill_service(Signal::KILL);
     eventually("the next service answers", || restarts(node) == 1);
-    let answered = rig::answered(pinging);
+    let answered = answered(pinging);
     assert!(answered >= 198, "{answered} of 200 answered");
     assert_eq!(kernel(), before);
     let (code, text) = node.tartan(&["status"]);
@@ -61,7 +62,7 @@ fn a_service_killed_while_the_list_is_gone_goes_on_by_the_last_good_state() {
 
 #[test]
 fn an_agent_started_without_its_files_forwards_within_a_second() {
-    let mut cluster = Cluster::up("udp");
+    let mut cluster = Cluster::up(TARTAN, "udp");
     let (nodes, net_conf) = (cluster.node(1).nodes(), cluster.node(1).net_conf());
     /// A file, and what is in it instead; `None`: it is gone.
     type Damage<'a> = (&'a Path, Option<&'a str>);
@@ -116,7 +117,7 @@ fn an_agent_started_without_its_files_forwards_within_a_second() {
 
 #[test]
 fn a_list_that_somebody_goes_on_writing_is_not_waited_for() {
-    let mut cluster = Cluster::up("udp");
+    let mut cluster = Cluster::up(TARTAN, "udp");
     cluster.stop(1);
     let path = cluster.node(1).nodes();
     let list = fs::read(&path).unwrap();
@@ -141,7 +142,7 @@ fn a_list_that_somebody_goes_on_writing_is_not_waited_for() {
 
 #[test]
 fn a_net_conf_that_comes_back_otherwise_is_taken_when_the_list_fits() {
-    let mut cluster = Cluster::up("vxlan");
+    let mut cluster = Cluster::up(TARTAN, "vxlan");
     cluster.stop(1);
     fs::remove_file(cluster.node(1).net_conf()).unwrap();
     cluster.launch(1);
@@ -166,7 +167,7 @@ fn a_net_conf_that_comes_back_otherwise_is_taken_when_the_list_fits() {
 
 #[test]
 fn a_state_that_cannot_be_trusted_is_as_good_as_none() {
-    let mut cluster = Cluster::up("vxlan");
+    let mut cluster = Cluster::up(TARTAN, "vxlan");
     for number in [1, 2] {
         cluster.stop(number);
     }
@@ -226,7 +227,7 @@ fn a_state_that_cannot_be_trusted_is_as_good_as_none() {
 
 #[test]
 fn without_a_state_a_missing_file_is_named_as_ever() {
-    let cluster = Cluster::empty("vxlan");
+    let cluster = Cluster::empty(TARTAN, "vxlan");
     let node = cluster.node(1);
     for path in [node.nodes(), node.net_conf()] {
         fs::remove_file(&path).unwrap();
@@ -239,7 +240,7 @@ fn without_a_state_a_missing_file_is_named_as_ever() {
 
 #[test]
 fn a_disk_that_takes_nothing_is_told_and_forwarding_goes_on() {
-    let mut cluster = Cluster::empty("vxlan");
+    let mut cluster = Cluster::empty(TARTAN, "vxlan");
     let disk = Disk::mount(cluster.node(1).state_dir());
     disk.fill();
     for number in [1, 2] {

@@ -7,11 +7,12 @@ use cni_shim::RunDir;
 use rustix::process::Signal;
 
 use super::attachment;
-use super::rig::{Cluster, Mount, eventually};
+use crate::TARTAN;
+use testbed::{Cluster, Mount, eventually};
 
 #[test]
 fn a_record_that_cannot_go_keeps_no_other() {
-    let mut cluster = Cluster::empty("udp");
+    let mut cluster = Cluster::empty(TARTAN, "udp");
     let node = cluster.node(1);
     let configuration = node.root.join("etc/tartan/tartan.toml");
     fs::create_dir_all(configuration.parent().unwrap()).unwrap();
@@ -52,7 +53,7 @@ fn a_record_that_cannot_go_keeps_no_other() {
 
 #[test]
 fn a_service_sweeps_what_one_before_it_left_unfinished() {
-    let cluster = Cluster::up("udp");
+    let cluster = Cluster::up(TARTAN, "udp");
     let node = cluster.node(1);
     let run = RunDir::under(&node.root);
     let unfinished = [
@@ -79,7 +80,7 @@ fn a_service_sweeps_what_one_before_it_left_unfinished() {
 
 #[test]
 fn the_locks_of_killed_plugins_are_swept_and_no_other() {
-    let cluster = Cluster::up("udp");
+    let cluster = Cluster::up(TARTAN, "udp");
     let run = RunDir::under(&cluster.node(1).root);
     let lock = |container: &str| run.attachments().join(format!(".lock-{container}:eth0"));
     // A plugin is at work on the first, one was killed at the second.

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use cni_shim::{NodeFile, RunDir};
 use rustix::process::Signal;
 
+use crate::TARTAN;
 use crate::attachment;
-use crate::rig::{Cluster, Node, eventually};
+use testbed::{Cluster, Node, eventually};
 
 #[test]
 fn a_moved_address_is_followed_and_the_old_one_is_dead() {
-    let cluster = Cluster::up("vxlan");
+    let cluster = Cluster::up(TARTAN, "vxlan");
     let (node, peer) = (cluster.node(1), cluster.node(2));
     node.ping("10.244.2.0", 10);
     let service = node.json("status")["service_pid"].clone();
@@ -62,7 +63,7 @@ fn a_moved_address_is_followed_and_the_old_one_is_dead() {
 
 #[test]
 fn an_address_that_is_not_there_yet_is_waited_for_also_by_a_take_over() {
-    let cluster = Cluster::up("vxlan");
+    let cluster = Cluster::up(TARTAN, "vxlan");
     let (node, peer) = (cluster.node(1), cluster.node(2));
     edit(node, "\"192.0.2.1\"", "\"192.0.2.9\"");
     let waits = || {
@@ -104,7 +105,7 @@ fn an_address_that_is_not_there_yet_is_waited_for_also_by_a_take_over() {
 
 #[test]
 fn another_subnet_strands_the_pods_of_the_old_one() {
-    let cluster = Cluster::up("udp");
+    let cluster = Cluster::up(TARTAN, "udp");
     let (node, peer) = (cluster.node(1), cluster.node(2));
     let run = RunDir::under(&node.root);
     attachment("c1", "10.244.1.2/32").write(&run).unwrap();

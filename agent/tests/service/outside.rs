@@ -7,28 +7,23 @@
 //! To node1's pod the address of node2 is the outside: no address of the
 //! cluster network.
 
-use std::fs::File;
 use std::io;
 use std::net::{IpAddr, UdpSocket};
-use std::os::fd::AsFd;
 use std::time::Duration;
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-
-use crate::rig::{Cluster, Node, command, eventually};
+use crate::TARTAN;
+use testbed::{Cluster, Namespace, Node, eventually, ping};
 
 /// A pod without a plugin: a namespace, a veth pair and a route.
 struct Pod {
-    space: String,
+    space: Namespace,
 }
 
 impl Pod {
     fn on(node: &Node, address: &str) -> Pod {
-        let space = format!("mq-{}", node.space());
-        command("ip", &["netns", "add", &space]);
-        let pod = Pod { space };
+        let space = Namespace::new("pod");
         let pair = "link add pod0 type veth peer name eth0 netns";
-        node.ip_words(&format!("{pair} {}", pod.space));
+        node.ip_words(&format!("{pair} {}", space.name()));
         node.ip_words("link set pod0 addrgenmode none up");
         node.ip_words("address add 169.254.1.1/32 dev pod0");
         node.ip_words(&format!("route add {address}/32 dev pod0"));
@@ -39,48 +34,31 @@ impl Pod {
             "route add 169.254.1.1 dev eth0",
             "route add default via 169.254.1.1",
         ] {
-            let words: Vec<&str> = words.split(' ').collect();
-            command("ip", &[&["-n", &pod.space], &words[..]].concat());
+            space.ip(words);
         }
-        pod
+        Pod { space }
     }
 
     fn reaches(&self, address: &str) -> bool {
-        let words = ["netns", "exec", &self.space, "ping", "-q", "-c1", "-W1"];
-        let mut ping = std::process::Command::new("ip");
-        let output = ping.args(words).arg(address).output();
-        output.unwrap().status.success()
-    }
-}
-
-impl Drop for Pod {
-    fn drop(&mut self) {
-        // No unwrap in a drop that may run while a test fails.
-        let _ = std::process::Command::new("ip")
-            .args(["netns", "delete", &self.space])
-            .status();
+        ping(self.space.name(), address)
     }
 }
 
 /// A socket of a namespace, to be used from anywhere.
-fn socket(space: &str, address: &str) -> UdpSocket {
-    let space = File::open(format!("/run/netns/{space}")).unwrap();
-    let address = address.to_owned();
-    let opened = std::thread::spawn(move || {
-        move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+fn socket(space: &Namespace, address: &str) -> UdpSocket {
+    space.inside(|| {
         // A program that another test is just starting holds our sockets until its exec, those that we closed too.
         let mut tries = (0..500).map(|_| {
             std::thread::sleep(Duration::from_millis(10));
-            UdpSocket::bind(&address)
+            UdpSocket::bind(address)
         });
         let in_use = |bound: &io::Result<_>| matches!(bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse);
         tries.find(|bound| !in_use(bound)).unwrap().unwrap()
-    });
-    opened.join().unwrap()
+    })
 }
 
 /// The source under which a datagram arrives, if it does.
-fn source_seen(from: (&str, &str), to: (&str, &str)) -> Option<IpAddr> {
+fn source_seen(from: (&Namespace, &str), to: (&Namespace, &str)) -> Option<IpAddr> {
     let receiver = socket(to.0, "0.0.0.0:7777");
     receiver
         .set_read_timeout(Some(Duration::from_millis(700)))
@@ -101,13 +79,13 @@ fn address(text: &str) -> Option<IpAddr> {
 
 #[test]
 fn pods_meet_the_outside_as_their_node_and_each_other_as_themselves() {
-    let cluster = Cluster::up("vxlan");
+    let cluster = Cluster::up(TARTAN, "vxlan");
     let (node1, node2) = (cluster.node(1), cluster.node(2));
     let pods = [Pod::on(node1, "10.244.1.5"), Pod::on(node2, "10.244.2.5")];
     eventually("the pods talk", || pods[0].reaches("10.244.2.5"));
-    let pod = (&pods[0].space[..], "0.0.0.0:0");
+    let pod = (&pods[0].space, "0.0.0.0:0");
     let outside = (node2.space(), "192.0.2.2");
-    let remote = (&pods[1].space[..], "10.244.2.5");
+    let remote = (&pods[1].space, "10.244.2.5");
 
     assert_eq!(source_seen(pod, outside), address("192.0.2.1"));
     assert_eq!(source_seen(pod, remote), address("10.244.1.5"));
@@ -118,7 +96,7 @@ fn pods_meet_the_outside_as_their_node_and_each_other_as_themselves() {
     // A client from outside keeps its address towards a pod of this node.
     node2.ip_words("route add 10.244.1.5/32 via 192.0.2.1");
     let client = (node2.space(), "192.0.2.2:0");
-    let local = (&pods[0].space[..], "10.244.1.5");
+    let local = (&pods[0].space, "10.244.1.5");
     assert_eq!(source_seen(client, local), address("192.0.2.2"));
 
     // What kube-proxy marked it masquerades itself; other marks mean nothing.
@@ -141,7 +119,7 @@ fn pods_meet_the_outside_as_their_node_and_each_other_as_themselves() {
 
 #[test]
 fn a_firewall_that_drops_is_opened_for_pods_and_left_as_it_was() {
-    let mut cluster = Cluster::empty("udp");
+    let mut cluster = Cluster::empty(TARTAN, "udp");
     // ufw's shape before the start, Docker's after it.
     let early = "table inet ufw";
     cluster.node(1).nft(&format!("add {early}"));
@@ -203,7 +181,7 @@ fn a_firewall_that_drops_is_opened_for_pods_and_left_as_it_was() {
 
 #[test]
 fn flannels_file_is_there_follows_and_goes() {
-    let mut cluster = Cluster::up("udp");
+    let mut cluster = Cluster::up(TARTAN, "udp");
     let path = cluster.node(1).root.join("run/flannel/subnet.env");
     let read = || std::fs::read_to_string(&path).unwrap_or_default();
     // What a real flanneld writes on such a node.
@@ -225,7 +203,7 @@ fn flannels_file_is_there_follows_and_goes() {
 
 #[test]
 fn an_underlay_too_narrow_for_the_least_packets_is_a_problem() {
-    let cluster = Cluster::up("vxlan");
+    let cluster = Cluster::up(TARTAN, "vxlan");
     let node = cluster.node(1);
     let problems = || node.json("status")["problems"].to_string();
     node.ip_words("link set eth0 mtu 600");

@@ -2,7 +2,8 @@
 
 use std::net::UdpSocket;
 
-use crate::rig::{Cluster, Node, eventually};
+use crate::TARTAN;
+use testbed::{Cluster, Node, eventually};
 
 /// Starts the first node, which must end with `code` and say every part.
 fn refused(node: &Node, words: &[&str], code: i32, parts: &[&str]) {
@@ -19,7 +20,7 @@ fn told(text: &str, parts: &[&str]) {
 
 #[test]
 fn no_tun_device_in_the_machine() {
-    let cluster = Cluster::empty("vxlan");
+    let cluster = Cluster::empty(TARTAN, "vxlan");
     // `ip netns exec` gives the mounts a namespace of their own.
     let hidden = "mount -t tmpfs none /dev/net && exec";
     let (code, text) = cluster
@@ -38,7 +39,7 @@ fn no_tun_device_in_the_machine() {
 
 #[test]
 fn a_capability_is_missing() {
-    let cluster = Cluster::empty("vxlan");
+    let cluster = Cluster::empty(TARTAN, "vxlan");
     let without = [
         "setpriv",
         "--bounding-set=-net_admin",
@@ -54,7 +55,7 @@ fn a_capability_is_missing() {
 
 #[test]
 fn a_port_that_a_vxlan_device_of_the_kernel_holds() {
-    let cluster = Cluster::empty("vxlan");
+    let cluster = Cluster::empty(TARTAN, "vxlan");
     let node = cluster.node(1);
     let device =
         "link add flannel.1 type vxlan id 1 local 192.0.2.1 dev eth0 dstport 8472 nolearning";
@@ -79,7 +80,7 @@ fn a_port_that_a_vxlan_device_of_the_kernel_holds() {
 
 #[test]
 fn a_port_that_a_process_holds() {
-    let cluster = Cluster::empty("vxlan");
+    let cluster = Cluster::empty(TARTAN, "vxlan");
     let node = cluster.node(1);
     let ours = std::process::id();
     for (address, port) in [("192.0.2.1", 8472), ("0.0.0.0", 8285)] {
@@ -94,7 +95,7 @@ fn a_port_that_a_process_holds() {
 
 #[test]
 fn a_second_agent_on_the_node() {
-    let cluster = Cluster::up("vxlan");
+    let cluster = Cluster::up(TARTAN, "vxlan");
     let node = cluster.node(1);
     refused(node, &[], 1, &["another agent (process ", "--root"]);
     // With a run directory of its own it meets the first one's device, then its ports.
@@ -122,7 +123,7 @@ fn a_second_agent_on_the_node() {
 
 #[test]
 fn keys_and_flags_that_nobody_knows() {
-    let cluster = Cluster::empty("vxlan");
+    let cluster = Cluster::empty(TARTAN, "vxlan");
     let node = cluster.node(1);
     let write = |name: &str, text: &str| {
         let path = node.root.join(name);
@@ -202,7 +203,7 @@ fn keys_and_flags_that_nobody_knows() {
 
 #[test]
 fn a_list_of_nodes_that_contradicts_itself() {
-    let cluster = Cluster::empty("vxlan");
+    let cluster = Cluster::empty(TARTAN, "vxlan");
     let node = cluster.node(1);
     let list = std::fs::read_to_string(node.nodes()).unwrap();
     let write = |text: &str| std::fs::write(node.nodes(), text).unwrap();
@@ -228,7 +229,7 @@ fn a_list_of_nodes_that_contradicts_itself() {
 
 #[test]
 fn a_route_past_us_is_told_until_it_is_gone() {
-    let cluster = Cluster::up("vxlan");
+    let cluster = Cluster::up(TARTAN, "vxlan");
     let node = cluster.node(1);
     for (route, says) in [
         ("10.244.2.0/24 via 192.0.2.2", "via 192.0.2.2 dev eth0"),

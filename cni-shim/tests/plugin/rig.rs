@@ -4,19 +4,22 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cni_shim::{Attachment, NodeFile, RunDir};
 use serde_json::{Value, json};
+use testbed::Namespace;
+pub(crate) use testbed::{ip, ping};
 
 /// A node with its namespaces and run directory, all gone when dropped.
 pub(crate) struct Rig {
+    /// The name of the node's namespace.
     pub(crate) node: String,
-    prefix: String,
-    pods: Vec<String>,
+    space: Namespace,
+    pods: Vec<Namespace>,
     root: tempfile::TempDir,
     agent: Option<FakeAgent>,
 }
@@ -52,22 +55,15 @@ pub(crate) struct Census {
 impl Rig {
     /// A node with these subnets, its tunnel address, and a willing agent.
     pub(crate) fn new(subnets: &[&str]) -> Rig {
-        assert!(
-            rustix::process::geteuid().is_root(),
-            "these tests make network namespaces: run them as root"
-        );
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let prefix = format!("cs-{}-{count}", std::process::id());
+        let space = Namespace::new("cni");
+        space.ip("link set lo up");
         let mut rig = Rig {
-            node: format!("{prefix}-n"),
-            prefix,
+            node: space.name().to_owned(),
+            space,
             pods: Vec::new(),
             root: tempfile::tempdir().unwrap(),
             agent: None,
         };
-        ip(&["netns", "add", &rig.node]);
-        ip(&["-n", &rig.node, "link", "set", "lo", "up"]);
         rig.run().make().unwrap();
         rig.lease(subnets);
         rig.start_agent(Mood::Adopt);
@@ -97,10 +93,9 @@ impl Rig {
 
     /// Makes a pod's namespace and returns its path.
     pub(crate) fn pod(&mut self) -> String {
-        let name = format!("{}-p{}", self.prefix, self.pods.len());
-        ip(&["netns", "add", &name]);
-        let path = format!("/run/netns/{name}");
-        self.pods.push(name);
+        let pod = Namespace::new("pod");
+        let path = pod.path().into_os_string().into_string().unwrap();
+        self.pods.push(pod);
         path
     }
 
@@ -253,8 +248,8 @@ impl Rig {
             .collect();
         records.sort();
         Census {
-            node: describe(&self.node),
-            pods: self.pods.iter().map(|pod| describe(pod)).collect(),
+            node: describe(&self.space),
+            pods: self.pods.iter().map(describe).collect(),
             records,
         }
     }
@@ -270,9 +265,6 @@ impl Census {
 impl Drop for Rig {
     fn drop(&mut self) {
         self.stop_agent();
-        for name in self.pods.iter().chain([&self.node]) {
-            let _ = Command::new("ip").args(["netns", "del", name]).output();
-        }
     }
 }
 
@@ -358,35 +350,20 @@ fn feed(mut command: Command, stdin: impl AsRef<[u8]>) -> Child {
     child
 }
 
-/// Runs `ip` and returns what it says.
-pub(crate) fn ip(arguments: &[&str]) -> String {
-    let output = Command::new("ip").args(arguments).output().unwrap();
-    assert!(output.status.success(), "ip {arguments:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// Whether one ping from `netns` to `address` is answered.
-pub(crate) fn ping(netns: &str, address: &str) -> bool {
-    let name = netns.trim_start_matches("/run/netns/");
-    let arguments = ["netns", "exec", name, "ping", "-c1", "-W2", "-q", address];
-    let output = Command::new("ip").args(arguments).output().unwrap();
-    output.status.success()
-}
-
 /// What is configured in a namespace. The state of links and link-local
 /// addresses are left out: the kernel may take a second to come by them.
-fn describe(name: &str) -> String {
+fn describe(space: &Namespace) -> String {
     let mut text = String::new();
     for what in [
-        &["-br", "link", "show", "type", "veth"][..],
-        &["-br", "addr", "show", "type", "veth"],
-        &["-4", "route", "show", "table", "main"],
-        &["-6", "route", "show", "table", "main"],
-        &["neigh", "show", "nud", "permanent"],
-        &["-4", "rule", "show"],
-        &["-6", "rule", "show"],
+        "-br link show type veth",
+        "-br addr show type veth",
+        "-4 route show table main",
+        "-6 route show table main",
+        "neigh show nud permanent",
+        "-4 rule show",
+        "-6 rule show",
     ] {
-        let said = ip(&[&["-n", name], what].concat());
+        let said = space.ip(what);
         let mut lines: Vec<&str> = said.lines().collect();
         lines.sort_unstable();
         for line in lines {

@@ -22,7 +22,9 @@ use encap::{Ecn, Family, Format, Mac, Vni};
 
 use crate::offloads::{FAULTS, all_kinds, fast};
 use crate::packets::{cut, forwarded, tcp, udp};
-use crate::rig::{Namespace, addresses, read};
+use testbed::Namespace;
+
+use crate::rig::{addresses, forwarding, raise, read};
 
 struct Node {
     worker: Worker<Tun, Memory>,
@@ -120,8 +122,8 @@ fn ends(space: &Namespace) -> (Node, Plain) {
     let node = Node::new(fast(space, "ta"));
     let b = space.inside(|| plain::open("tb")).unwrap();
     let b = Plain::adopt(b, "tb").unwrap();
-    space.raise("ta", 1);
-    space.raise("tb", 2);
+    raise(space, "ta", 1);
+    raise(space, "tb", 2);
     (node, b)
 }
 
@@ -152,7 +154,7 @@ fn check(
 #[test]
 fn what_arrives_together_is_one_packet_to_the_kernel() {
     let _faults = FAULTS.lock();
-    let space = Namespace::new();
+    let space = forwarding();
     let mut ends = ends(&space);
     for (length, size) in [
         (2_000, 1_400),
@@ -175,7 +177,7 @@ fn what_arrives_together_is_one_packet_to_the_kernel() {
 #[test]
 fn a_kernel_peers_super_packet_is_one_packet_to_the_kernel() {
     let _faults = FAULTS.lock();
-    let space = Namespace::new();
+    let space = forwarding();
     let mut ends = ends(&space);
     for (source, destination) in addresses(1, 5).into_iter().zip(addresses(2, 6)) {
         // TCP is cut to the device: 1,500 bytes without its headers.
@@ -194,7 +196,7 @@ fn a_kernel_peers_super_packet_is_one_packet_to_the_kernel() {
 #[test]
 fn a_device_that_is_down_proves_nothing() {
     let _faults = FAULTS.lock();
-    let space = Namespace::new();
+    let space = forwarding();
     let mut node = Node::new(fast(&space, "ta"));
     let everything = node.worker.device_mut().granted();
     for packet in all_kinds(20_000, 1_400) {

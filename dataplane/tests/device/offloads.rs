@@ -10,7 +10,9 @@ use dataplane::limits::PROBATION;
 use dataplane::now::Now;
 
 use crate::packets::{Super, cut, forwarded, tcp, udp};
-use crate::rig::{NOTHING_LEFT, Namespace, addresses, read, read_all, write};
+use testbed::Namespace;
+
+use crate::rig::{NOTHING_LEFT, addresses, forwarding, raise, read, read_all, write};
 
 /// Faults are of the whole process.
 pub static FAULTS: Mutex<()> = Mutex::new(());
@@ -49,12 +51,12 @@ const CUTS: [(usize, u16); 7] = [
 #[test]
 fn the_kernel_cuts_what_we_write_as_we_would() {
     let _faults = FAULTS.lock();
-    let space = Namespace::new();
+    let space = forwarding();
     let mut a = fast(&space, "ta");
     let b = space.inside(|| plain::open("tb")).unwrap();
     let mut b = Plain::adopt(b, "tb").unwrap();
-    space.raise("ta", 1);
-    space.raise("tb", 2);
+    raise(&space, "ta", 1);
+    raise(&space, "tb", 2);
     let everything = Offloads {
         checksum: true,
         tcp: true,
@@ -83,10 +85,10 @@ fn the_kernel_cuts_what_we_write_as_we_would() {
 #[test]
 fn a_super_packet_is_read_as_one() {
     let _faults = FAULTS.lock();
-    let space = Namespace::new();
+    let space = forwarding();
     let (mut a, mut b) = (fast(&space, "ta"), fast(&space, "tb"));
-    space.raise("ta", 1);
-    space.raise("tb", 2);
+    raise(&space, "ta", 1);
+    raise(&space, "tb", 2);
     for (length, size) in CUTS {
         for packet in all_kinds(length, size) {
             let wire: Vec<_> = cut(&packet).into_iter().map(forwarded).collect();
@@ -106,10 +108,10 @@ fn a_super_packet_is_read_as_one() {
 #[test]
 fn a_finished_packet_crosses_as_it_is() {
     let _faults = FAULTS.lock();
-    let space = Namespace::new();
+    let space = forwarding();
     let (mut a, mut b) = (fast(&space, "ta"), fast(&space, "tb"));
-    space.raise("ta", 1);
-    space.raise("tb", 2);
+    raise(&space, "ta", 1);
+    raise(&space, "tb", 2);
     for packet in all_kinds(100, 1400) {
         let [bytes] = cut(&packet).try_into().unwrap();
         let finished = Super {
@@ -127,10 +129,10 @@ fn a_finished_packet_crosses_as_it_is() {
 #[test]
 fn an_offload_is_given_up_after_failures_and_tried_again() {
     let _faults = FAULTS.lock();
-    let space = Namespace::new();
+    let space = forwarding();
     let mut a = fast(&space, "ta");
-    space.raise("ta", 1);
-    space.raise("ta", 2);
+    raise(&space, "ta", 1);
+    raise(&space, "ta", 2);
     let [source, _] = addresses(1, 5);
     let [destination, _] = addresses(2, 6);
     let packet = tcp(source, destination, 14_000, 1400);

@@ -6,7 +6,8 @@ use dataplane::device::{Cut, GsoType, Offload, Unfinished};
 use encap::checksum;
 use encap::inner::Inner;
 use encap::segment;
-use etherparse::{IpHeaders, IpNumber, Ipv4Header, Ipv6Header, PacketBuilder, TcpHeader};
+use etherparse::{IpHeaders, PacketBuilder, TcpHeader};
+use testbed::packets::pattern;
 
 /// A packet and what is left to do for it.
 pub struct Super {
@@ -105,28 +106,11 @@ fn unfinished(mut bytes: Vec<u8>, kind: GsoType, transport: u16, size: u16) -> S
     }
 }
 
-/// Bytes that repeat only after 251: a cut at the wrong place shows.
-fn pattern(length: usize) -> Vec<u8> {
-    (0..length).map(|i| (i % 251) as u8).collect()
-}
-
+/// Those of the shared packets, with DF.
 fn headers(source: IpAddr, destination: IpAddr) -> IpHeaders {
-    match (source, destination) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let (source, destination) = (source.octets(), destination.octets());
-            let mut header = Ipv4Header::new(0, 64, IpNumber::UDP, source, destination).unwrap();
-            (header.identification, header.dont_fragment) = (0x4321, true);
-            IpHeaders::Ipv4(header, Default::default())
-        }
-        (IpAddr::V6(source), IpAddr::V6(destination)) => IpHeaders::Ipv6(
-            Ipv6Header {
-                hop_limit: 64,
-                source: source.octets(),
-                destination: destination.octets(),
-                ..Default::default()
-            },
-            Default::default(),
-        ),
-        _ => panic!("two families"),
+    let mut headers = testbed::packets::headers(source, destination);
+    if let IpHeaders::Ipv4(header, _) = &mut headers {
+        header.dont_fragment = true;
     }
+    headers
 }

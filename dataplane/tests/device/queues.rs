@@ -16,7 +16,9 @@ use rustix::net::{
 
 use crate::offloads::fast;
 use crate::packets::{Super, cut, tcp, udp};
-use crate::rig::{NOTHING_LEFT, Namespace, addresses, read, read_all, write};
+use testbed::Namespace;
+
+use crate::rig::{NOTHING_LEFT, addresses, forwarding, raise, read, read_all, write};
 
 /// A device of several queues, ready to use.
 fn several(space: &Namespace, name: &str, workers: usize) -> Vec<Tun> {
@@ -67,11 +69,11 @@ fn flow(port: u16, there: bool) -> Vec<u8> {
 /// Whichever writer a flow's other direction is written through, its queue stays the same; every packet is delivered.
 #[test]
 fn a_flow_keeps_its_queue_whichever_worker_writes_its_other_direction() {
-    let space = Namespace::new();
+    let space = forwarding();
     let mut a = fast(&space, "ta");
     let mut b = several(&space, "tb", 4);
-    space.raise("ta", 1);
-    space.raise("tb", 2);
+    raise(&space, "ta", 1);
+    raise(&space, "tb", 2);
     offer_flows(&mut a);
     let first = places(&mut b);
     assert_eq!(first.len(), 64);
@@ -93,11 +95,11 @@ fn a_flow_keeps_its_queue_whichever_worker_writes_its_other_direction() {
 /// With another number of workers the same device goes on, and all flows come to the queues that there are.
 #[test]
 fn a_device_grows_and_shrinks_under_its_addresses() {
-    let space = Namespace::new();
+    let space = forwarding();
     let mut a = fast(&space, "ta");
     let mut held = space.inside(|| tun::open("tb", 1)).unwrap();
-    space.raise("ta", 1);
-    space.raise("tb", 2);
+    raise(&space, "ta", 1);
+    raise(&space, "tb", 2);
     let place = || {
         (
             space.ip("route"),
@@ -143,7 +145,7 @@ fn a_device_grows_and_shrinks_under_its_addresses() {
 /// The kernel has places for 256 queues: a device that cannot grow goes on with those that it has, and can grow by less.
 #[test]
 fn a_device_that_cannot_grow_goes_on_as_it_is() {
-    let space = Namespace::new();
+    let space = forwarding();
     // A name each: a command that another test starts may hold a duplicate of the first one's queue until it is run.
     for (workers, name) in [(1, "tb"), (2, "tc")] {
         let held = space.inside(|| tun::open(name, workers)).unwrap();
@@ -164,7 +166,7 @@ fn a_device_that_cannot_grow_goes_on_as_it_is() {
 /// What is no descriptor of the device, or of one that is gone, is not resized, and no other device is made.
 #[test]
 fn only_a_device_that_is_there_grows() {
-    let space = Namespace::new();
+    let space = forwarding();
     let a = space.inside(|| tun::open("ta", 2)).unwrap();
     let b = space.inside(|| tun::open("tb", 1)).unwrap();
     let resize = |held: Opened| {
@@ -204,7 +206,7 @@ fn without_writers_there_is_one_queue() {
 #[test]
 #[ignore = "run in a process of its own by without_writers_there_is_one_queue"]
 fn with_detached_writes_refused() {
-    let space = Namespace::new();
+    let space = forwarding();
     dataplane::faults::set(dataplane::faults::InjectedFault::DetachedWrites, true);
     let Opened {
         queues, writers, ..
@@ -217,7 +219,7 @@ fn with_detached_writes_refused() {
 /// The first queue is opened for itself alone: if another process holds a device of that name, the error names it.
 #[test]
 fn a_device_that_exists_is_not_joined() {
-    let space = Namespace::new();
+    let space = forwarding();
     let held = fast(&space, "ta");
     let again = space.inside(|| tun::open("ta", 1).map(|_| ()));
     assert!(matches!(again, Err(DeviceError::Busy(name)) if name == "ta"));
@@ -232,7 +234,7 @@ fn a_device_that_exists_is_not_joined() {
 /// Descriptors go to another process over a socket, the first owner ends, and what was queued meanwhile is read.
 #[test]
 fn a_device_outlives_its_first_owner_with_all_that_is_queued() {
-    let space = Namespace::new();
+    let space = forwarding();
     let mut a = fast(&space, "ta");
     let Opened {
         queues, writers, ..
@@ -245,8 +247,8 @@ fn a_device_outlives_its_first_owner_with_all_that_is_queued() {
     };
     let passed: Vec<_> = queues.iter().chain(&writers).map(pass).collect();
     let mut first = adopt(queues, writers);
-    space.raise("ta", 1);
-    space.raise("tb", 2);
+    raise(&space, "ta", 1);
+    raise(&space, "tb", 2);
     offer_flows(&mut a);
     let places_before = places(&mut first);
     drop(first);
@@ -289,7 +291,7 @@ fn a_device_outlives_its_first_owner_with_all_that_is_queued() {
 /// What is not the queue or writer that its name says is refused.
 #[test]
 fn foreign_descriptors_are_refused() {
-    let space = Namespace::new();
+    let space = forwarding();
     let open =
         |name: &'static str, workers| space.inside(move || tun::open(name, workers)).unwrap();
     let again = |fd: &OwnedFd| fd.try_clone().unwrap();

@@ -1,81 +1,41 @@
 //! A namespace whose kernel forwards between two TUN devices.
 
 use std::net::IpAddr;
-use std::os::fd::AsFd;
-use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use dataplane::device::{Device, Offload};
 use dataplane::limits::FRAME;
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use testbed::Namespace;
 
 use super::packets::Super;
 
-/// A network namespace; it goes, with its devices, when it is dropped.
-pub struct Namespace(String);
-
-impl Namespace {
-    pub fn new() -> Namespace {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let space = Namespace(format!("dp-device-{}-{number}", std::process::id()));
-        run("ip", &format!("netns add {}", space.0));
-        space.inside(|| {
-            for setting in [
-                "ipv4/ip_forward",
-                "ipv6/conf/all/forwarding",
-                "ipv6/conf/default/forwarding",
-            ] {
-                std::fs::write(format!("/proc/sys/net/{setting}"), "1").unwrap();
-            }
-            // No router solicitations, no duplicate address detection: only our packets are to be seen.
-            for setting in [
-                "ipv4/conf/all/rp_filter",
-                "ipv4/conf/default/rp_filter",
-                "ipv6/conf/default/accept_dad",
-                "ipv6/conf/default/router_solicitations",
-            ] {
-                std::fs::write(format!("/proc/sys/net/{setting}"), "0").unwrap();
-            }
-        });
-        space
+/// A namespace whose kernel forwards.
+pub fn forwarding() -> Namespace {
+    let space = Namespace::new("device");
+    for setting in [
+        "ipv4/ip_forward",
+        "ipv6/conf/all/forwarding",
+        "ipv6/conf/default/forwarding",
+    ] {
+        space.set(&format!("net/{setting}"), "1");
     }
-
-    /// Brings the device up, with `10.9.N.0/24` and `fd00:N::/64` behind it.
-    pub fn raise(&self, device: &str, number: u8) {
-        let name = &self.0;
-        run("ip", &format!("-n {name} link set {device} mtu 1500 up"));
-        run(
-            "ip",
-            &format!("-n {name} route add 10.9.{number}.0/24 dev {device}"),
-        );
-        run(
-            "ip",
-            &format!("-n {name} -6 route add fd00:{number}::/64 dev {device}"),
-        );
+    // No router solicitations, no duplicate address detection: only our packets are to be seen.
+    for setting in [
+        "ipv4/conf/all/rp_filter",
+        "ipv4/conf/default/rp_filter",
+        "ipv6/conf/default/accept_dad",
+        "ipv6/conf/default/router_solicitations",
+    ] {
+        space.set(&format!("net/{setting}"), "0");
     }
-
-    /// What `ip ARGUMENTS` prints about the namespace.
-    pub fn ip(&self, arguments: &str) -> String {
-        run("ip", &format!("-n {} {arguments}", self.0))
-    }
-
-    /// Runs `body` on a thread of its own inside the namespace.
-    pub fn inside<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
-        let file = std::fs::File::open(format!("/run/netns/{}", self.0)).unwrap();
-        let enter = move || {
-            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-            body()
-        };
-        std::thread::scope(|scope| scope.spawn(enter).join().unwrap())
-    }
+    space
 }
 
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        run("ip", &format!("netns delete {}", self.0));
-    }
+/// Brings a device up, with `10.9.N.0/24` and `fd00:N::/64` behind it.
+pub fn raise(space: &Namespace, device: &str, number: u8) {
+    space.ip(&format!("link set {device} mtu 1500 up"));
+    space.ip(&format!("route add 10.9.{number}.0/24 dev {device}"));
+    space.ip(&format!("-6 route add fd00:{number}::/64 dev {device}"));
 }
 
 /// Writes a packet in pieces, as a chain is gathered.
@@ -137,16 +97,3 @@ pub fn addresses(number: u8, host: u8) -> [IpAddr; 2] {
 
 /// What is finished and whole.
 pub const NOTHING_LEFT: Offload = Offload::NONE;
-
-fn run(command: &str, arguments: &str) -> String {
-    let output = Command::new(command)
-        .args(arguments.split_whitespace())
-        .output()
-        .expect("run as root, with iproute2");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{command} {arguments}: {said}; these tests need root"
-    );
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}

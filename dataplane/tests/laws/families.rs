@@ -86,7 +86,7 @@ fn a_peer_is_known_by_both_addresses() {
     node.hand(stranger, 1);
     let forged = udp(ip("2001:db8::3"), pod6(1, 0), b"in");
     node.hand(over(Family::V6, vxlan(2, 1, &forged)), 1);
-    assert_eq!(node.run(Now(0)).1, [[]; 0]);
+    assert_eq!(node.run(Now(0)).1, [[0; 0]; 0]);
     let flow = node.totals().inbound;
     assert_eq!(flow.drops_of(DropReason::UnknownPeer), 1);
     assert_eq!(flow.drops_of(DropReason::NotPeersSource), 1);

@@ -360,7 +360,7 @@ fn unreachable(answer: &[u8]) -> &[u8] {
 
 fn sent(node: &mut Node, now: Now) -> Vec<Datagram> {
     let (sent, delivered) = node.run(now);
-    assert_eq!(delivered, [[]; 0]);
+    assert_eq!(delivered, [[0; 0]; 0]);
     sent
 }
 

@@ -87,7 +87,7 @@ fn a_super_packet_leaves_as_its_wire_packets() {
                 let mut node = with_every_offload();
                 push(&mut node, &packets);
                 let (sent, answers) = node.run(Now(0));
-                assert_eq!(answers, [[]; 0]);
+                assert_eq!(answers, [[0; 0]; 0]);
                 assert!(inner(&sent) == packets, "{count} of {length} to {peer}");
                 assert_eq!(node.audit(), [""; 0]);
                 assert_eq!(node.totals().outbound.received, u64::from(count));
@@ -207,7 +207,7 @@ fn udp_that_may_be_fragmented_is() {
         learn(&mut node, report(2, Format::Vxlan, 700), Now(0));
         push(&mut node, &packets);
         let (sent, answers) = node.run(Now(0));
-        assert_eq!(answers, [[]; 0]);
+        assert_eq!(answers, [[0; 0]; 0]);
         let arrived: Vec<_> = inner(&sent).chunks(3).map(reassemble).collect();
         assert!(arrived == packets);
         let flow = node.totals().outbound;

@@ -76,7 +76,7 @@ fn without_df_the_inner_packet_is_fragmented() {
         for _ in 0..2 {
             node.push(packet.clone());
             let (sent, answers) = node.run(Now(0));
-            assert_eq!(answers, [[]; 0]);
+            assert_eq!(answers, [[0; 0]; 0]);
             assert_eq!(sent.len(), 3);
             let fragments = inner(&sent);
             assert!(fragments.iter().all(|f| f.len() <= 700 - overhead));

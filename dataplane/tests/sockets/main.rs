@@ -5,6 +5,7 @@
 //! ```
 //!
 //! Needs root, `ip` and `tc`; fails, never skips, without them.
+// alone: it measures how soon a worker hears that a socket has room
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -10,7 +10,9 @@ use dataplane::engine::{Engine, EngineError, WorkerSetup};
 use dataplane::underlay::socket::{SocketSpec, Sockets};
 use encap::{Family, Format};
 
-use crate::rig::{Namespace, bound, linked, packet, port, spec, tunnel};
+use testbed::{Namespace, linked};
+
+use crate::rig::{bound, packet, port, spec, tunnel};
 
 /// A running engine at 192.0.2.1, on a host that has 192.0.2.9 too, and its peer.
 struct Moving {

@@ -6,11 +6,14 @@ use std::time::{Duration, Instant};
 
 use dataplane::limits::TRANSMIT_SOCKETS;
 use dataplane::underlay::socket::{
-    SocketSpec, bind, bind_in_group, bind_transmit, select_by_source_port, set_group_open,
+    SocketSpec, UnderlayError, bind, bind_in_group, bind_transmit, select_by_source_port,
+    set_group_open,
 };
 use encap::{Family, Format};
 
-use crate::rig::{await_link, linked, node};
+use testbed::{await_link, linked};
+
+use crate::rig::node;
 
 /// By the kernel's own hash a sixth of these would be uneven at the least.
 #[test]
@@ -73,7 +76,13 @@ fn send(sockets: &[UdpSocket]) {
 /// The group of a node that has so many workers.
 fn group(family: Family, workers: usize) -> Vec<UdpSocket> {
     let spec = spec(family, 1, None);
-    let first = bind(&spec).unwrap();
+    // A program that another test is just starting holds our sockets until its exec, those that we closed too.
+    let mut tries = (0..500).map(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        bind(&spec)
+    });
+    let is_taken = |bound: &Result<_, _>| matches!(bound, Err(UnderlayError::PortTaken(_)));
+    let first = tries.find(|bound| !is_taken(bound)).unwrap().unwrap();
     set_group_open(first.as_fd(), true).unwrap();
     let others = (1..workers).map(|_| bind_in_group(&spec).unwrap());
     let group: Vec<_> = [first].into_iter().chain(others).collect();

@@ -2,9 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
-use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use dataplane::counters::{Counters, Flow, WorkerTotals};
@@ -21,7 +19,7 @@ use dataplane::underlay::socket::{SocketSpec, Sockets, bind};
 use dataplane::worker::{Next, Source, Worker};
 use encap::{Family, Format, Mac, Vni};
 use ipnet::IpNet;
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use testbed::{Namespace, await_link, linked};
 
 /// A worker at 192.0.2.1 or 2001:db8::1 with two peers behind one link: the one at `2` listens, the one at `3` (the same
 /// host) does not. Pods have addresses of the underlay's family.
@@ -35,8 +33,6 @@ pub struct Rig {
     family: Family,
     _namespaces: [Namespace; 2],
 }
-
-pub struct Namespace(String);
 
 impl Rig {
     /// Peers are sent to in `format` over `family`; the worker believes in an underlay of `underlay_mtu` bytes.
@@ -172,40 +168,6 @@ impl Rig {
     }
 }
 
-/// A link that has just come up is not one of IPv6 yet: sends until something arrives.
-pub fn await_link(near: &Namespace, listener: &UdpSocket) {
-    let to = listener.local_addr().unwrap();
-    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let sender = near.inside(|| UdpSocket::bind(any).unwrap());
-    let arrives = |_| {
-        // Without a route yet the send itself fails.
-        let _ = sender.send_to(b"up?", to);
-        listener.recv(&mut [0; 16]).is_ok()
-    };
-    assert!((0..500).any(arrives), "no link to {to}");
-    while listener.recv(&mut [0; 16]).is_ok() {}
-}
-
-/// Two namespaces and the link between them.
-pub fn linked(near_addresses: &[&str], far_addresses: &[&str]) -> [Namespace; 2] {
-    let [near, far] = ["near", "far"].map(Namespace::new);
-    near.ip(&format!(
-        "link add u0 type veth peer name u0 netns {}",
-        far.0
-    ));
-    for (space, addresses) in [(&near, near_addresses), (&far, far_addresses)] {
-        for address in addresses {
-            if address.contains(':') {
-                space.ip(&format!("addr add {address}/64 dev u0 nodad"));
-            } else {
-                space.ip(&format!("addr add {address}/24 dev u0"));
-            }
-        }
-        space.ip("link set u0 up");
-    }
-    [near, far]
-}
-
 /// A device whose route has the pods of the peer at `2`, in the node's namespace.
 pub fn tunnel(space: &Namespace) -> Tunnel {
     let device = space.inside(|| Plain::adopt(plain::open("t0").unwrap(), "t0").unwrap());
@@ -230,40 +192,6 @@ pub fn bound(space: &Namespace, at: &str) -> [(OwnedFd, SocketSpec); 2] {
     })
 }
 
-impl Namespace {
-    pub fn new(role: &str) -> Namespace {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let space = Namespace(format!("dp-{role}-{}-{number}", std::process::id()));
-        ip(&format!("netns add {}", space.0));
-        space
-    }
-
-    pub fn ip(&self, arguments: &str) {
-        ip(&format!("-n {} {arguments}", self.0));
-    }
-
-    pub fn tc(&self, arguments: &str) {
-        run("tc", &format!("-n {} {arguments}", self.0));
-    }
-
-    /// Runs `body` on a thread of its own inside the namespace.
-    pub fn inside<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
-        let file = std::fs::File::open(format!("/run/netns/{}", self.0)).unwrap();
-        let enter = move || {
-            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-            body()
-        };
-        std::thread::scope(|scope| scope.spawn(enter).join().unwrap())
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        ip(&format!("netns delete {}", self.0));
-    }
-}
-
 /// A UDP packet of `length` bytes from our pod to one of 192.0.2.2's.
 pub fn packet(length: u16, dont_fragment: bool) -> Vec<u8> {
     packet_to([10, 244, 2, 2], length, dont_fragment)
@@ -271,30 +199,17 @@ pub fn packet(length: u16, dont_fragment: bool) -> Vec<u8> {
 
 /// A UDP packet of `length` bytes from our pod.
 pub fn packet_to(destination: [u8; 4], length: u16, dont_fragment: bool) -> Vec<u8> {
-    let flags = if dont_fragment { 0x40 } else { 0 };
-    let mut header = vec![0x45, 0];
-    header.extend(length.to_be_bytes());
-    header.extend([0, 7, flags, 0, 64, 17, 0, 0, 10, 244, 1, 2]);
-    header.extend(destination);
-    let checksum = encap::checksum::ipv4_header(&header);
-    header[10..12].copy_from_slice(&checksum.to_be_bytes());
-    header.extend([0x30, 0x39, 0x27, 0x0f]);
-    header.extend((length - 20).to_be_bytes());
-    header.resize(usize::from(length), 0);
-    header
+    testbed::packets::udp(
+        address("10.244.1.2"),
+        destination.into(),
+        length,
+        dont_fragment,
+    )
 }
 
 /// An IPv6 UDP packet of `length` bytes from our pod to that of node `number`.
 pub fn packet6_to(number: u8, length: u16) -> Vec<u8> {
-    let mut packet = vec![0x60, 0, 0, 0];
-    packet.extend((length - 40).to_be_bytes());
-    packet.extend([17, 64]);
-    packet.extend(pod6(1).octets());
-    packet.extend(pod6(number).octets());
-    packet.extend([0x30, 0x39, 0x27, 0x0f]);
-    packet.extend((length - 40).to_be_bytes());
-    packet.resize(usize::from(length), 0);
-    packet
+    testbed::packets::udp(pod6(1).into(), pod6(number).into(), length, true)
 }
 
 /// Node 1 on an underlay of `family`.
@@ -362,20 +277,4 @@ pub fn port(format: Format) -> u16 {
         Format::Udp => 8285,
         Format::Vxlan => 8472,
     }
-}
-
-fn ip(arguments: &str) {
-    run("ip", arguments);
-}
-
-fn run(program: &str, arguments: &str) {
-    let output = Command::new(program)
-        .args(arguments.split_whitespace())
-        .output()
-        .expect("run as root, with iproute2");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{program} {arguments}: {said}; these tests need root"
-    );
 }

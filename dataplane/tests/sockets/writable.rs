@@ -14,7 +14,9 @@ use encap::{Family, Format};
 use rustix::fs::fstat;
 use socket2::SockRef;
 
-use crate::rig::{Namespace, address, bound, linked, spec, tunnel};
+use testbed::{Namespace, linked};
+
+use crate::rig::{address, bound, spec, tunnel};
 
 /// A slow link and a socket that takes one GSO batch at a time: each waits until the one before has left, a millisecond.
 /// The worker does not poll the socket before it is full. Without the poll it would wait for the end of each hold.

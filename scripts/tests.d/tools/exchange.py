@@ -104,7 +104,7 @@ def ask(own, address, port):
                 client.connect((address, port))
                 print(name, exchange(client), flush=True)
         except (OSError, ValueError) as error:
-            print(name, f"nobody ({error})", flush=True)
+            print(name, f"none ({error})", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Firewalls that cut forwarded traffic off, in the shapes in which Docker, ufw, Red Hat's iptables service and
-# firewalld leave them on a host, and by the tools that they use. Sourced after law.sh.
+# firewalld leave them on a host, and by the tools that they use. Sourced after test_case.sh.
 
 # firewall NAME HOST: puts one up on a host of the lab.
 firewall() {

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # A router between the underlay and one node of a lab, for a path that is narrower than the rest. Sourced by tests
-# after law.sh.
+# after test_case.sh.
 #
 #   PREFIX-net br0 ── outside  PREFIX-router  inside ── eth0 PREFIX-nodeN
 #
@@ -59,7 +59,7 @@ router_routes() {
     done <"$LAB_STATE/nodes"
 }
 
-# Whoever spoke with the other side before still knows its own link address.
+# A node that spoke with the other side before still knows that one's own link address.
 forget_neighbours() {
     local node
     while read -r node _; do

@@ -1,13 +1,13 @@
 # shellcheck shell=bash
 # Container runtimes on the nodes of a lab, as Debian has them: podman with its CNI backend, containerd with
-# `ctr` and with its CRI. Each node's live in a world of their own (world.sh); no image comes from anywhere:
-# a container is a busybox. Sourced after law.sh.
+# `ctr` and with its CRI. Each node's have directories, mounts and processes of their own (runtime_host.sh); no image comes from anywhere:
+# a container is a busybox. Sourced after test_case.sh.
 #
-#   PREFIX-node1  ──  world of node1: /etc/cni/net.d, /opt/cni/bin, /run, /var/lib/cni ...  ──  containers
+#   PREFIX-node1  ──  runtime host of node1: /etc/cni/net.d, /opt/cni/bin, /run, /var/lib/cni ...  ──  containers
 #   the agent is outside of it: it knows pods by their records alone, as a DaemonSet does
 
-# The processes that hold the worlds, by node, and those of containerd.
-declare -A WORLD CONTAINERD
+# The first process of each node's runtime host, and those of containerd.
+declare -A RUNTIME_HOST CONTAINERD
 # What is known of a pod by its name here: its node, and its attachment record as it was when it came.
 declare -A POD_NODE POD_RECORD POD_ID
 BYTES=$((16 << 20))
@@ -21,8 +21,8 @@ DEBIAN_PLUGINS=/usr/lib/cni
 # Debian's python3 alone has Debian's python3-grpcio.
 PYTHON_WITH_GRPC=/usr/bin/python3
 
-# What the worlds leave outside of themselves: the empty directories of their control groups.
-worlds_down() {
+# What the runtime hosts leave on the machine: the empty directories of their control groups.
+runtime_hosts_down() {
     local code=$? pid
     set +e
     for pid in "${STARTED[@]}"; do stop "$pid" KILL; done
@@ -30,7 +30,7 @@ worlds_down() {
     (exit "$code")
     finish
 }
-trap worlds_down EXIT
+trap runtime_hosts_down EXIT
 
 remove_cgroups() {
     cgroups | sort -r | xargs -r rmdir
@@ -40,30 +40,30 @@ cgroups() {
     find /sys/fs/cgroup -type d -path "*/$PREFIX-runtimes*"
 }
 
-# world_up NODE: makes its world, with the plugin, as `world NODE CMD...` will find it.
-world_up() {
+# runtime_host_up NODE: makes its runtime host, with the plugin, as `in_runtime_host NODE CMD...` will find it.
+runtime_host_up() {
     local base=$SCRATCH/$1 parent
     mkdir "$base"
     nsenter --net="/run/netns/$PREFIX-$1" unshare --mount --pid --fork --kill-child --mount-proc \
-        "$TOOLS/world.sh" "$base" "$LAB_STATE" &
+        "$TOOLS/runtime_host.sh" "$base" "$LAB_STATE" &
     parent=$!
     STARTED+=("$parent")
-    until_true 10 "the world of $1" world_stands "$parent" || die "no world for $1"
-    WORLD[$1]=$(pgrep -P "$parent")
+    until_true 10 "the runtime host of $1" runtime_host_stands "$parent" || die "no runtime host for $1"
+    RUNTIME_HOST[$1]=$(pgrep -P "$parent")
     busybox_root "$1"
     install_plugin "$1"
 }
 
-world_stands() {
+runtime_host_stands() {
     [ "$(cat "/proc/$(pgrep -P "$1")/comm")" = catatonit ]
 }
 
-# Runs a command in the world of a node, and in its network namespace.
-world() {
-    nsenter --target "${WORLD[$1]}" --mount --pid --net -- "${@:2}"
+# Runs a command in the runtime host of a node, and in its network namespace.
+in_runtime_host() {
+    nsenter --target "${RUNTIME_HOST[$1]}" --mount --pid --net -- "${@:2}"
 }
 
-# kill_inside PID NAME: ends the program NAME that `world NODE NAME ... &` runs, PID being the shell that waits for it.
+# kill_inside PID NAME: ends the program NAME that `in_runtime_host NODE NAME ... &` runs, PID being the shell that waits for it.
 kill_inside() {
     kill -KILL "$(pgrep -P "$(pgrep -P "$1" -x nsenter)" -x "$2")"
     wait "$1" 2>/dev/null || true
@@ -72,7 +72,7 @@ kill_inside() {
 busybox_root() {
     local root=$SCRATCH/$1/rootfs
     # shellcheck disable=SC2016
-    world "$1" sh -c '
+    in_runtime_host "$1" sh -c '
         mkdir -p "$0/bin" "$0/proc" "$0/sys" "$0/dev" "$0/tmp" "$0/etc" "$0/run" "$0/root"
         cp "$1" "$0/bin/busybox"
         for name in sh ip ping sleep cat ls nc httpd wget true; do ln -s busybox "$0/bin/$name"; done
@@ -80,7 +80,7 @@ busybox_root() {
 }
 
 install_plugin() {
-    world "$1" install -m 755 "$(plugin)" /opt/cni/bin/tartan-cni
+    in_runtime_host "$1" install -m 755 "$(plugin)" /opt/cni/bin/tartan-cni
 }
 
 plugin() {
@@ -97,7 +97,7 @@ conflist() {
         plugins: [{type: "tartan-cni", $root, $ipam, capabilities: {ips: true, mac: true,
                    bandwidth: all($ARGS.positional[]; .type != "bandwidth"), "io.kubernetes.cri.pod-annotations": true}},
                   $ARGS.positional[]]}' --jsonargs "$@" |
-        world "$node" dd of=/etc/cni/net.d/10-tartan.conflist status=none
+        in_runtime_host "$node" dd of=/etc/cni/net.d/10-tartan.conflist status=none
 }
 
 # note_pod POD NODE CONTAINER: notes what its attachment record says; a container is named as in CNI_CONTAINERID.
@@ -139,7 +139,7 @@ pod_address() {
 # Runs a tool of ours in the network namespace of a pod.
 in_pod() {
     local node=${POD_NODE[$1]}
-    world "$node" nsenter --net="$(jq -r .netns <<<"${POD_RECORD[$1]}")" -- "${@:2}"
+    in_runtime_host "$node" nsenter --net="$(jq -r .netns <<<"${POD_RECORD[$1]}")" -- "${@:2}"
 }
 
 # reaches FROM ADDRESS [COUNT]: every ping of a pod is answered, however late a busy machine lets it be, or COUNT are.
@@ -200,8 +200,8 @@ exchange() {
 
 # podman_up NODE: podman with its CNI backend, its network `tartan` by default.
 podman_up() {
-    world "$1" mkdir -p /etc/containers
-    world "$1" dd of=/etc/containers/containers.conf status=none <<'TOML'
+    in_runtime_host "$1" mkdir -p /etc/containers
+    in_runtime_host "$1" dd of=/etc/containers/containers.conf status=none <<'TOML'
 [network]
 network_backend = "cni"
 cni_plugin_dirs = ["/opt/cni/bin", "/usr/lib/cni"]
@@ -213,7 +213,7 @@ cgroup_manager = "cgroupfs"
 events_logger = "file"
 runtime = "runc"
 TOML
-    world "$1" dd of=/etc/containers/storage.conf status=none <<TOML
+    in_runtime_host "$1" dd of=/etc/containers/storage.conf status=none <<TOML
 [storage]
 driver = "vfs"
 graphroot = "$SCRATCH/$1/podman"
@@ -222,7 +222,7 @@ TOML
 }
 
 podman() {
-    world "$1" podman "${@:2}"
+    in_runtime_host "$1" podman "${@:2}"
 }
 
 # podman_run NODE NAME OPTION...: a container that sleeps, noted as a pod.
@@ -235,7 +235,7 @@ podman_run() {
 
 # containerd_up NODE: containerd with its CRI, which `ctr` and `cri` speak to, and the image that sandboxes are made of.
 containerd_up() {
-    world "$1" dd of=/etc/containerd/config.toml status=none <<TOML
+    in_runtime_host "$1" dd of=/etc/containerd/config.toml status=none <<TOML
 version = 2
 root = "$SCRATCH/$1/containerd"
 disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.v1.aufs",
@@ -249,19 +249,19 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
     conf_dir = "/etc/cni/net.d"
 TOML
     # It looks nowhere else for plugins, and brings `lo` up by one of them.
-    world "$1" cp -r "$DEBIAN_PLUGINS/." /opt/cni/bin/
+    in_runtime_host "$1" cp -r "$DEBIAN_PLUGINS/." /opt/cni/bin/
     containerd_start "$1"
-    python3 "$TOOLS/oci_image.py" "/proc/${WORLD[$1]}/root$SCRATCH/$1/rootfs" "$SCRATCH/pause.tar" localhost/pause:1 /bin/sleep 2147483647
-    world "$1" ctr -n k8s.io images import "$SCRATCH/pause.tar" >/dev/null || die "containerd on $1 refuses the image"
+    python3 "$TOOLS/oci_image.py" "/proc/${RUNTIME_HOST[$1]}/root$SCRATCH/$1/rootfs" "$SCRATCH/pause.tar" localhost/pause:1 /bin/sleep 2147483647
+    in_runtime_host "$1" ctr -n k8s.io images import "$SCRATCH/pause.tar" >/dev/null || die "containerd on $1 refuses the image"
 }
 
 # Its process, as the host sees it, is in CONTAINERD[NODE].
 containerd_start() {
     local entered
-    nsenter --target "${WORLD[$1]}" --mount --pid --net -- containerd -l info >>"$SCRATCH/containerd-$1.log" 2>&1 &
+    nsenter --target "${RUNTIME_HOST[$1]}" --mount --pid --net -- containerd -l info >>"$SCRATCH/containerd-$1.log" 2>&1 &
     entered=$!
     disown "$entered"
-    until_true 15 "containerd on $1 answers" world "$1" ctr version || die "$(tail -n 20 "$SCRATCH/containerd-$1.log")"
+    until_true 15 "containerd on $1 answers" in_runtime_host "$1" ctr version || die "$(tail -n 20 "$SCRATCH/containerd-$1.log")"
     CONTAINERD[$1]=$(pgrep -P "$entered" -x containerd)
 }
 
@@ -277,7 +277,7 @@ containerd_gone() {
 
 # ctr_in NODE ARG...; a container's cgroup is /NAMESPACE/ID.
 ctr_in() {
-    world "$1" ctr -n "$PREFIX-runtimes" "${@:2}"
+    in_runtime_host "$1" ctr -n "$PREFIX-runtimes" "${@:2}"
 }
 
 # ctr_run NODE NAME OPTION...: a detached container with a network, noted as a pod.
@@ -299,7 +299,7 @@ ctr_stopped() {
 
 # cri NODE VERB ARG...
 cri() {
-    world "$1" "$PYTHON_WITH_GRPC" "$TOOLS/cri.py" /run/containerd/containerd.sock "${@:2}"
+    in_runtime_host "$1" "$PYTHON_WITH_GRPC" "$TOOLS/cri.py" /run/containerd/containerd.sock "${@:2}"
 }
 
 # cri_run NODE NAME OPTION...: a sandbox, noted as a pod; its id is in POD_ID[NAME].
@@ -335,7 +335,7 @@ forgotten() {
 
 # nothing_dropped NODE: whatever pods exchanged has arrived, and has one fate.
 nothing_dropped() {
-    equal "drops on $1" '{}' "$(told "$1" drops |
+    equal "drops on $1" '{}' "$(agent_json "$1" drops |
         jq -c '[.reasons[] | select(.count > 0) | {"\(.direction) \(.reason)": .count}] | add // {}')"
     law_one "$1"
 }
@@ -350,7 +350,7 @@ holdings() {
     ip netns exec "$space" nft list ruleset 2>/dev/null | sed -E 's/counter packets [0-9]+ bytes [0-9]+//' |
         { grep -E '10\.244\.[0-9]+\.[0-9]+[^/0-9]|fd00:10:244:|CNI-(DN-)?[0-9a-f]{10}|tt[0-9a-f]{8}' || true; } | sed 's/^/nft /'
     records "$1" | sed 's/^/record /'
-    world "$1" find /run/netns /var/lib/cni -type f ! -name 'last_reserved_ip*' ! -name lock -printf 'file %p\n' 2>/dev/null || true
-    world "$1" findmnt -rno TARGET,FSTYPE | sed 's/^/mount /'
-    world "$1" ps -e -o comm= | { grep -vxE 'ps|catatonit' || true; } | sort | sed 's/^/process /'
+    in_runtime_host "$1" find /run/netns /var/lib/cni -type f ! -name 'last_reserved_ip*' ! -name lock -printf 'file %p\n' 2>/dev/null || true
+    in_runtime_host "$1" findmnt -rno TARGET,FSTYPE | sed 's/^/mount /'
+    in_runtime_host "$1" ps -e -o comm= | { grep -vxE 'ps|catatonit' || true; } | sort | sed 's/^/process /'
 }

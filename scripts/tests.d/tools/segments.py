@@ -4,7 +4,7 @@
     segments.py ADDRESS PORT SIZE COUNT OFFSET SRC MAC MAC FORGED    content that holds, from OFFSET on and
         then every SIZE bytes, what a VXLAN datagram carries: an inner packet from SRC to ADDRESS, port FORGED
 
-Whoever cuts the received datagram at the mark instead of at its own headers sees those as datagrams.
+A receiver that cuts the datagram at the mark instead of at its own headers sees those as datagrams.
 """
 
 import socket

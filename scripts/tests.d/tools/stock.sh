@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The stock flannel contract: a node's pods on the bridge cni0, made by Debian's `bridge` and `host-local`
 # as flannel's CNI plugin delegates to them (flannel-io/cni-plugin, flannel.go and flannel_linux.go). All
-# that the plugin knows of the node it reads from subnet.env. Sourced after law.sh.
+# that the plugin knows of the node it reads from subnet.env. Sourced after test_case.sh.
 
 STOCK_PLUGINS=/usr/lib/cni
 

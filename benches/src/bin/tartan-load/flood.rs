@@ -54,7 +54,11 @@ pub(crate) fn flood(
     ))
 }
 
-fn connected(to: SocketAddr) -> io::Result<UdpSocket> {
+/// A socket connected to `to`, from any port.
+///
+/// # Errors
+/// What the socket says.
+pub(crate) fn connected(to: SocketAddr) -> io::Result<UdpSocket> {
     let any: SocketAddr = if to.is_ipv4() {
         ([0; 4], 0).into()
     } else {

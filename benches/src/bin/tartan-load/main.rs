@@ -1,9 +1,12 @@
-//! The load that `scripts/bench` puts on a pod network: UDP floods and their sink, and a ping-pong for latency.
+//! The load that `scripts/bench` and the tests put on a pod network: UDP floods and their sink, a ping-pong for latency,
+//! and numbered datagrams that are accounted for one by one.
 //!
-//! Every mode ends by itself and prints one line of JSON.
+//! Every mode but `count` ends by itself; each prints one line of JSON.
 
+mod count;
 mod flood;
 mod ping;
+mod send;
 mod sink;
 
 use std::io;
@@ -13,7 +16,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-/// UDP load for benches. Every mode ends by itself and prints one line of JSON.
+/// UDP load for benches and tests. Prints one line of JSON.
 #[derive(Parser)]
 #[command(name = "tartan-load", version)]
 struct Arguments {
@@ -46,6 +49,24 @@ enum Mode {
         /// How long, from the start.
         #[arg(long, default_value = "3")]
         seconds: Seconds,
+    },
+    /// Sends numbered datagrams, one call each.
+    Send {
+        /// Where to.
+        #[arg(long)]
+        to: SocketAddr,
+        /// Payload bytes of a datagram, 10 to 65507.
+        #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(10..=65507))]
+        size: u16,
+        /// How many.
+        #[arg(long)]
+        count: u32,
+    },
+    /// Counts datagrams by port until SIGTERM: their sizes, and which numbers are doubled or late.
+    Count {
+        /// Where to listen, in both families.
+        #[arg(required = true)]
+        ports: Vec<u16>,
     },
     /// Sends every datagram back.
     Echo {
@@ -110,6 +131,8 @@ fn run(mode: Mode) -> io::Result<String> {
             seconds,
         } => flood::flood(to, size.into(), flows.into(), seconds.0),
         Mode::Sink { listen, seconds } => sink::sink(listen, seconds.0),
+        Mode::Send { to, size, count } => send::send(to, size.into(), count.into()),
+        Mode::Count { ports } => count::count(&ports),
         Mode::Echo { listen, seconds } => ping::echo(listen, seconds.0),
         Mode::Ping { to, size, seconds } => ping::ping(to, size.into(), seconds.0),
     }

@@ -6,8 +6,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use dataplane::underlay::memory::Datagram;
 use encap::{Ecn, Format, Mac};
-use etherparse::{IpEcn, IpHeaders, IpNumber, Ipv4Header, Ipv6Header, PacketBuilder, TcpHeader};
+use etherparse::{IpEcn, Ipv4Header, PacketBuilder, TcpHeader};
 use smoltcp::wire::{IpAddress, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket};
+use testbed::packets::headers;
+pub use testbed::packets::pattern;
 
 use super::node::port;
 use super::plan;
@@ -156,34 +158,4 @@ pub fn frame(to: Mac, from: Mac, packet: &[u8]) -> [u8; 22] {
     };
     header[20..].copy_from_slice(&ether_type);
     header
-}
-
-/// Bytes that repeat only after 251: a cut at the wrong place shows.
-pub fn pattern(length: usize) -> Vec<u8> {
-    (0..length).map(|i| (i % 251) as u8).collect()
-}
-
-fn headers(source: IpAddr, destination: IpAddr) -> IpHeaders {
-    match (source, destination) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let (source, destination) = (source.octets(), destination.octets());
-            let header = Ipv4Header::new(0, 64, IpNumber::UDP, source, destination).unwrap();
-            let header = Ipv4Header {
-                identification: 0x4321,
-                dont_fragment: false,
-                ..header
-            };
-            IpHeaders::Ipv4(header, Default::default())
-        }
-        (IpAddr::V6(source), IpAddr::V6(destination)) => IpHeaders::Ipv6(
-            Ipv6Header {
-                hop_limit: 64,
-                source: source.octets(),
-                destination: destination.octets(),
-                ..Default::default()
-            },
-            Default::default(),
-        ),
-        _ => panic!("two families"),
-    }
 }

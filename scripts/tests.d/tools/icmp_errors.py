@@ -1,15 +1,15 @@
 """What a sender of UDP datagrams is told: the ICMP errors in its socket's error queue, which ip(7) calls IP_RECVERR.
 
-    told.py send ADDRESS SIZE [--from ADDRESS] [--cut] [--count N] [--wait SECONDS]
+    icmp_errors.py send ADDRESS SIZE [--from ADDRESS] [--cut] [--count N] [--wait SECONDS]
         sends datagrams of SIZE bytes, waits for as many errors or SECONDS (2), then prints how long it took until the
         last of them came, a line for each that the kernel refused, and a line for each error: errno, origin,
         type/code, MTU, from whom, about what, how much of the payload it quotes. With DF: the kernel judges no size
         by a path MTU that it learned, anything up to the device's goes out. With --cut without DF, in fragments
         where larger: than the device's MTU, or, over IPv6, where none but the sender may cut, than what it learned
         of the path.
-    told.py receive ADDRESS
+    icmp_errors.py receive ADDRESS
         until SIGTERM, then prints for each datagram that came its size and whether its content is right
-    told.py fragments FILE
+    icmp_errors.py fragments FILE
         the packets of a capture on a tunnel device: length@offset, + where more fragments follow
 """
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The world of one node's container runtimes: they find their usual directories, and nobody else's. Becomes
+# A host for one node's container runtimes: they find their usual directories, which no other program uses. Becomes
 # the first process of a mount and a process namespace of its own, so that with it ends all that ran there.
 #
-#   nsenter --net=NODE unshare --mount --pid --fork --mount-proc world.sh BASE STATE
+#   nsenter --net=NODE unshare --mount --pid --fork --mount-proc runtime_host.sh BASE STATE
 #
 # BASE is an empty directory, which takes what is written; STATE, below /run, stays visible: the agents' files.
 set -euo pipefail
@@ -10,15 +10,15 @@ set -euo pipefail
 BASE=$1
 STATE=$2
 
-# Readable as on the host; what is written there is this world's.
+# Readable as on the machine; what is written there stays in BASE.
 changeable() {
     mkdir -p "$BASE$1/upper" "$BASE$1/work"
-    mount -t overlay -o "lowerdir=$1,upperdir=$BASE$1/upper,workdir=$BASE$1/work" world "$1"
+    mount -t overlay -o "lowerdir=$1,upperdir=$BASE$1/upper,workdir=$BASE$1/work" runtime-host "$1"
 }
 
 # Sockets of shims, states of containers, bound network namespaces: nothing of it is the host's.
 private_run() {
-    mount -t tmpfs -o mode=755 world "$BASE/run"
+    mount -t tmpfs -o mode=755 runtime-host "$BASE/run"
     mkdir -p "$BASE$STATE" "$BASE/run/netns"
     mount --bind "$STATE" "$BASE$STATE"
     mount --rbind "$BASE/run" /run
@@ -29,11 +29,11 @@ private_run() {
 
 # The namespaces of others are not to live longer for being seen from here.
 if mountpoint -q /run/netns; then umount --recursive --lazy /run/netns; fi
-mount -t tmpfs -o mode=711 world "$BASE"
+mount -t tmpfs -o mode=711 runtime-host "$BASE"
 mkdir -p "$BASE/run" "$BASE/rootfs"
 for directory in /etc /opt /var/lib; do changeable "$directory"; done
 private_run
-mount -t tmpfs -o mode=1777 world /dev/shm
+mount -t tmpfs -o mode=1777 runtime-host /dev/shm
 rm -rf /etc/cni /opt/cni /etc/containers/containers.conf /etc/containers/storage.conf
 mkdir -p /etc/cni/net.d /opt/cni/bin
 # It waits for children whose parents are gone, as the first process has to.

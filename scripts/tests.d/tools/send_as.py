@@ -16,7 +16,7 @@ def main():
     order = json.load(sys.stdin)
     sent = 0
     for source in order["sources"]:
-        # Of both families: the packet comes with its IP header (raw(7), ipv6 likewise).
+        # Of both families: the packet comes with its IP header (raw(7), and ipv6 the same way).
         with socket.socket(family(source), socket.SOCK_RAW, socket.IPPROTO_RAW) as sender:
             for destination in order["destinations"]:
                 if family(destination) != family(source):

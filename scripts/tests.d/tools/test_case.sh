@@ -5,6 +5,9 @@ set -euo pipefail
 
 TOOLS=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 SCRIPTS=$(readlink -f "$TOOLS/../..")
+# The load that benches and tests share.
+LOAD=$(realpath -m "${LAB_BIN:-$SCRIPTS/../target/fast}")/tartan-load
+if [ ! -x "$LOAD" ] && [ -z "${LAB_BIN:-}" ]; then "$SCRIPTS/build" --load; fi
 PREFIX=${LAB_PREFIX:-test}
 LAB_STATE=/run/tartan-lab/$PREFIX
 SCRATCH=$(mktemp -d "/tmp/tartan-test-XXXXXX")
@@ -70,6 +73,14 @@ address_of() {
     }' "$LAB_STATE/pods"
 }
 
+# socket_address ADDRESS PORT: as one word.
+socket_address() {
+    case $1 in
+    *:*) echo "[$1]:$2" ;;
+    *) echo "$1:$2" ;;
+    esac
+}
+
 # underlay_of NODE FAMILY: its address on the underlay.
 underlay_of() {
     awk -v node="$1" -v family="$2" '$1 == node { print family == 6 ? $5 : $3 }' "$LAB_STATE/nodes"
@@ -127,31 +138,29 @@ clock() {
 
 # flow NODE DIRECTION FIELD: a count of all workers together.
 flow() {
-    told "$1" drops | jq "[.workers[].$2.$3] | add"
+    agent_json "$1" drops | jq "[.workers[].$2.$3] | add"
 }
 
 # dropped NODE DIRECTION: what the dataplane dropped, for whatever reason.
 dropped() {
-    told "$1" drops | jq "[.workers[].$2.dropped | add // 0] | add"
+    agent_json "$1" drops | jq "[.workers[].$2.dropped | add // 0] | add"
 }
 
-# What the machine wanted of its cores so far, and how much of that its host took, in ticks (proc(5), /proc/stat).
-ticks() {
-    awk '$1 == "cpu" { print $2 + $3 + $4 + $7 + $8 + $9, $9 }' /proc/stat
+# What the machine's cores did so far, for disturbed.
+cores_now() {
+    python3 "$SCRIPTS/bench.d/cores.py" now
 }
 
-# Whether more than 5 % was taken since `ticks` said that.
+# Whether the machine's host took too much of its cores since `cores_now` said that.
 disturbed() {
-    awk -v before="$1" -v now="$(ticks)" 'BEGIN {
-        split(before, b); split(now, n)
-        exit !(n[2] - b[2] > 0.05 * (n[1] - b[1]))
-    }'
+    # shellcheck disable=SC2086
+    python3 "$SCRIPTS/bench.d/cores.py" taken $1
 }
 
 # How far every worker and direction of a node is from law 1, computed here from the parts, what is held, and at the
 # end what lies between the workers.
 balances() {
-    told "$1" drops | jq -c '[(.workers[] | .outbound, .inbound
+    agent_json "$1" drops | jq -c '[(.workers[] | .outbound, .inbound
         | .received + .originated - .sent - .delivered - (.dropped | add // 0) - .held, .held), .in_rings]'
 }
 
@@ -168,7 +177,7 @@ law_one() {
 }
 
 service_pid() {
-    told "$1" status | jq .service_pid
+    agent_json "$1" status | jq .service_pid
 }
 
 # What keeper and service of a node keep in memory together, KiB.
@@ -183,8 +192,8 @@ device_count() {
     ip -n "$PREFIX-$1" -s -j link show dev "$2" | jq ".[0].stats64.${3%%_*}.${3#*_}"
 }
 
-# told NODE COMMAND: what the agent says, as JSON; that it also found a problem is no error here.
-told() {
+# agent_json NODE COMMAND: what the command prints as JSON; exit code 1, which means that there is a problem, is no error.
+agent_json() {
     tartan "$1" "$2" -o json || [ $? = 1 ]
 }
 

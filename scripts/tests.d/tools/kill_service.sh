@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Services that are killed, and what must survive it. Sourced after law.sh.
+# Services that are killed, and what must survive it. Sourced after test_case.sh.
 
 # What the host shows and must not change; on the underlay IPv6 does some things by itself.
-standing() {
+kernel_state() {
     ip -n "$PREFIX-$1" -j address show |
         jq -r '.[] | select(.ifname != "eth0") | "\(.ifindex) \(.ifname) \(.mtu) \(.flags)", (.addr_info[] | "  \(.local)/\(.prefixlen) \(.scope)")'
     ip -n "$PREFIX-$1" address show dev eth0 scope global | grep -wE "inet6?"
@@ -15,11 +15,11 @@ standing() {
 kill_service() {
     local pid restarts
     pid=$(service_pid "$1")
-    restarts=$(told "$1" status | jq .restarts)
+    restarts=$(agent_json "$1" status | jq .restarts)
     say "SIGKILL of the service of $1, process $pid"
     kill -KILL "$pid"
     until_true 5 "a new service on $1" another_service "$1" "$pid"
-    equal "restarts on $1" $((restarts + 1)) "$(told "$1" status | jq .restarts)"
+    equal "restarts on $1" $((restarts + 1)) "$(agent_json "$1" status | jq .restarts)"
 }
 
 another_service() {
