@@ -254,7 +254,7 @@ mixed() {
     equal "ping of the old pod" "5 received" "$(in_ns pod1 python3 "$TOOLS/pings.py" "$new" 5 0.05 2)"
     equal "ping of the new pod" "5 received" "$(in_ns pod2 python3 "$TOOLS/pings.py" "$old" 5 0.05 2)"
     equal "drops" 0 "$(($(dropped node1 outbound) + $(dropped node1 inbound)))"
-    agent_json node1 status | jq -r '.problems[]' | grep 'cni0 live beside' >/dev/null || fail "status does not say that the node is mixed"
+    agent_json node1 status | jq -r '.problems[].sentence' | grep 'cni0 live beside' >/dev/null || fail "status does not say that the node is mixed"
     equal "rows of the bridge's prefix and address" 2 "$(tartan node1 pods | grep -c '^- .* kernel-routed .*$')"
     call DEL node1 pod2 || fail "DEL of the new pod"
     until_true 5 "the bridge answers for no pod, once the last new pod is gone" \

@@ -72,7 +72,7 @@ tell_move() {
 }
 
 problem_reported() {
-    agent_json node1 status | jq -e --arg text "$1" '.problems | any(contains($text))'
+    agent_json node1 status | jq -e --arg text "$1" '.problems | any((.sentence + ": " + .remedy) | contains($text))'
 }
 
 all_well() {

@@ -59,7 +59,7 @@ traffic() {
 
 # How often the problems of node1 mention something.
 problems() {
-    agent_json node1 status | jq --arg text "$1" '[.problems[] | select(contains($text))] | length'
+    agent_json node1 status | jq --arg text "$1" '[.problems[] | select((.sentence + ": " + .remedy) | contains($text))] | length'
 }
 
 problem_reported() {
