@@ -11,7 +11,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use prefix_trie::PrefixMap;
 
 use crate::limits::DIRECT_SLOTS;
-use crate::peers::PeerId;
+use crate::peer_id::PeerId;
 
 /// The forwarding table of one snapshot.
 #[derive(Default)]

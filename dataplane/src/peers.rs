@@ -12,12 +12,9 @@ use ipnet::IpNet;
 use crate::families::{PerFamily, PublicAddresses};
 use crate::mtu::{PathMtu, inner_mtu};
 use crate::now::Now;
+pub use crate::peer_id::PeerId;
 use crate::spec::{NodeSpec, PeerSpec};
 use crate::underlay::Port;
-
-/// A peer's place in its snapshot. Means nothing in another snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PeerId(pub u32);
 
 /// All peers of one snapshot.
 #[derive(Default)]

@@ -13,7 +13,7 @@ use super::{Source, Worker};
 use crate::device::Device;
 use crate::drops::{Direction, DropReason};
 use crate::limits::{ERROR_ROUNDS, ERRORS, HOLD};
-use crate::mtu;
+use crate::mtu_reports;
 use crate::now::Now;
 use crate::outbound::Outbound;
 use crate::snapshot::Snapshot;
@@ -96,7 +96,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                 break;
             };
             foreign |= !failure.local;
-            mtu::learn(&failure, port, snapshot, now);
+            mtu_reports::learn(&failure, port, snapshot, now);
         }
         foreign
     }
