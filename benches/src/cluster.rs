@@ -1,9 +1,10 @@
 //! A cluster as its first node sees it.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use dataplane::families::PerFamily;
-use dataplane::spec::{NodeSpec, PeerSpec, Spec};
+use dataplane::spec::{ClusterSpec, LocalSpec, NodeSpec, PeerSpec, Spec};
 use encap::{Format, Mac, Vni};
 use ipnet::{IpNet, Ipv4Net};
 
@@ -12,35 +13,43 @@ pub fn spec(peers: u32, format: Format) -> Spec {
     let subnet = |node: u32| Ipv4Net::new_assert((0x0a00_0000 + (node << 8)).into(), 24);
     Spec {
         version: 1,
-        node: NodeSpec {
-            cluster: vec![IpNet::V4(Ipv4Net::new_assert([10, 0, 0, 0].into(), 8))],
+        cluster: Arc::new(ClusterSpec {
+            node: NodeSpec {
+                networks: vec![IpNet::V4(Ipv4Net::new_assert([10, 0, 0, 0].into(), 8))],
+
+                public: public(1).into(),
+
+                vtep_mac: MAC,
+                vni: vni(),
+                gbp: false,
+                ipv6_over_udp: false,
+                device_mtu: 1450,
+                underlay_mtu: 1500,
+                udp_port: port(Format::Udp),
+                vxlan_port: port(Format::Vxlan),
+            },
+            peers: (2..peers + 2)
+                .map(|node| {
+                    Arc::new(PeerSpec {
+                        name: format!("node{node}"),
+                        public: public(node).into(),
+                        underlay_sources: vec![],
+                        subnets: vec![IpNet::V4(subnet(node))],
+                        accept_sources: vec![],
+                        format,
+                        vtep_mac: PerFamily::each(|_| PEERS_MAC),
+                    })
+                })
+                .collect(),
+        }),
+        local: Arc::new(LocalSpec {
             subnets: vec![IpNet::V4(subnet(1))],
             tunnel: vec![IpAddr::V4(subnet(1).network())],
-            public: public(1).into(),
             addresses: vec![public(1)],
-            vtep_mac: MAC,
-            vni: vni(),
-            gbp: false,
-            ipv6_over_udp: false,
-            device_mtu: 1450,
-            underlay_mtu: 1500,
-            udp_port: port(Format::Udp),
-            vxlan_port: port(Format::Vxlan),
-        },
-        peers: (2..peers + 2)
-            .map(|node| PeerSpec {
-                name: format!("node{node}"),
-                public: public(node).into(),
-                underlay_sources: vec![],
-                subnets: vec![IpNet::V4(subnet(node))],
-                accept_sources: vec![],
-                format,
-                vtep_mac: PerFamily::each(|_| PEERS_MAC),
-            })
-            .collect(),
-        attachments: vec![IpAddr::from([10, 0, 1, 2])],
-        kernel_prefixes: vec![],
-        allowed_sources: vec![],
+            attachments: vec![IpAddr::from([10, 0, 1, 2])],
+            kernel_prefixes: vec![],
+            allowed_sources: vec![],
+        }),
     }
 }
 

@@ -2,7 +2,7 @@
 //! every packet.
 //!
 //! A packet's way out is [`device`] → `outbound` → [`underlay`], its way in [`underlay`] → `inbound` → [`device`]. A
-//! [`worker`] drives both by the tables of one immutable [`snapshot`] ([`fib`], [`peers`], [`pods`]), which control
+//! [`worker`] drives both by the tables of one immutable [`snapshot`] ([`cluster`] with [`fib`] and [`peers`], [`pods`]), which control
 //! builds of a [`spec`]. Whatever is not forwarded has a [`drops::DropReason`] and a place in [`counters`].
 //!
 //! Time is an argument ([`now`]), descriptors are handed in, and [`device::memory`] with [`underlay::memory`] let whole
@@ -10,6 +10,7 @@
 
 mod answers;
 pub mod batch;
+pub mod cluster;
 pub mod counters;
 pub mod device;
 pub mod drops;
@@ -26,6 +27,7 @@ mod peer_id;
 pub mod peers;
 pub mod pods;
 mod probation;
+pub mod publication;
 pub mod snapshot;
 pub mod spec;
 pub mod steer;

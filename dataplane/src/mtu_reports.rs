@@ -13,7 +13,7 @@ use crate::underlay::{Failure, Port};
 /// Believes a report of a path MTU if it speaks of a datagram that we could have sent: to a peer's address and port,
 /// and, when a router says it, quoting our own headers towards that peer. Anything else changes nothing.
 pub(crate) fn learn(failure: &Failure, port: Port, snapshot: &Snapshot, now: Now) {
-    let Some((id, peer)) = snapshot.peers.by_source(failure.to.ip()) else {
+    let Some((id, peer)) = snapshot.cluster.peers.by_source(failure.to.ip()) else {
         return;
     };
     let least = match port.family {
@@ -50,7 +50,7 @@ fn quotes(failure: &Failure, id: PeerId, way: &Way, inner: Family, snapshot: &Sn
         Format::Vxlan => quote.starts_with(way.header.as_slice()),
         // The inner packet itself: its destination must be the peer's.
         Format::Udp => quoted_destination(quote).is_some_and(|address| {
-            Family::of(address) == inner && snapshot.fib.lookup(address) == Some(id)
+            Family::of(address) == inner && snapshot.cluster.fib.lookup(address) == Some(id)
         }),
     }
 }

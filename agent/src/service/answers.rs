@@ -7,7 +7,6 @@ use cni_shim::{Attachment, State};
 use dataplane::counters::Flow;
 use dataplane::families::PublicAddresses;
 use encap::Family;
-use ipnet::IpNet;
 use serde::Serialize;
 use tokio::sync::oneshot;
 
@@ -156,7 +155,7 @@ impl Control {
             workers: totals.running,
             fewer_workers: self.workforce.fewer.clone(),
             cores: self.cores(),
-            peers: spec.peers.len(),
+            peers: spec.cluster.peers.len(),
             attachments: known.attachments.len(),
             stranded: known.stranded().count(),
             registry: format!("file {}", known.config.node_file.display()),
@@ -200,7 +199,7 @@ impl Control {
                 refused: traffic.refused,
             }
         };
-        let mut peers: Vec<_> = snapshot.peers.iter().map(line).collect();
+        let mut peers: Vec<_> = snapshot.cluster.peers.iter().map(line).collect();
         peers.sort_by(|a, b| a.name.cmp(&b.name));
         wire::Peers {
             peers,
@@ -218,10 +217,10 @@ impl Control {
             node: known.own.name.clone(),
         });
         let spec = &self.node.desired.spec;
-        let peers = spec.peers.iter().flat_map(|peer| {
+        let peers = spec.cluster.peers.iter().flat_map(|peer| {
             peer.subnets.iter().map(|prefix| {
                 let inner = Family::of(prefix.addr());
-                let way = spec.node.public.way_to(peer.public, inner);
+                let way = spec.cluster.node.public.way_to(peer.public, inner);
                 wire::Route {
                     prefix: *prefix,
                     kind: way.map_or(RouteKind::NoWay, |_| RouteKind::Peer),
@@ -263,15 +262,9 @@ impl Control {
             host_ifname: attachment.host_ifname.clone(),
             created: attachment.created,
         };
-        // tartan-cni gives each pod a host route, which would make it a kernel prefix too.
-        let attached = &self.node.desired.spec.attachments;
-        let is_pod = |prefix: &&IpNet| {
-            prefix.prefix_len() == prefix.max_prefix_len() && attached.contains(&prefix.addr())
-        };
-        let prefixes = self.node.desired.spec.kernel_prefixes.iter();
         wire::Pods {
             pods: self.node.known.attachments.iter().map(line).collect(),
-            kernel_prefixes: prefixes.filter(|prefix| !is_pod(prefix)).copied().collect(),
+            kernel_prefixes: self.node.desired.spec.local.kernel_prefixes.clone(),
             refused: self.node.refused_records.clone(),
         }
     }

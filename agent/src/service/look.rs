@@ -118,7 +118,7 @@ impl Control {
             self.published = Instant::now();
             info!(
                 version = spec.version,
-                peers = spec.peers.len(),
+                peers = spec.cluster.peers.len(),
                 "tables published"
             );
         }
@@ -133,9 +133,10 @@ impl Control {
         {
             self.refused.note(outer, inner, owner);
         }
+        self.engine.free_retired();
         let snapshot = self.engine.snapshot();
         self.refused
-            .forget(|source| snapshot.peers.by_source(source).is_some());
+            .forget(|source| snapshot.cluster.peers.by_source(source).is_some());
     }
 
     pub(super) fn note_repairs(&mut self, changes: &[Change]) {

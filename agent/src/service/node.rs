@@ -3,6 +3,8 @@
 //! Every change goes through [`Node::decide`], which compares with what was decided last, so nothing is
 //! published or written without a difference.
 
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use cni_shim::{Attachment, NodeFile};
@@ -30,7 +32,7 @@ pub struct Known {
     /// The text it was read from.
     pub net_conf_text: String,
     /// Every lease, ours among them.
-    pub leases: Vec<Lease>,
+    pub leases: Arc<[Lease]>,
     /// Our own, as the list has it.
     pub own: Lease,
     /// The addresses that our sockets have.
@@ -91,8 +93,8 @@ impl Known {
         self.attachments.iter().filter(is_stranded)
     }
 
-    fn decide(&self, version: u64) -> Desired {
-        reconcile(&Inputs {
+    fn decide(&self, version: u64, previous: Option<&Desired>) -> Desired {
+        let inputs = Inputs {
             net_conf: &self.net_conf,
             config: &self.config,
             leases: &self.leases,
@@ -100,10 +102,12 @@ impl Known {
             bound: self.bound,
             attachments: &self.attachments,
             kernel_prefixes: &self.facts.prefixes,
+            released: &self.facts.released,
             host_addresses: &self.facts.addresses,
             underlay_mtu: self.facts.underlay.mtu,
             version,
-        })
+        };
+        reconcile(&inputs, previous)
     }
 }
 
@@ -149,7 +153,7 @@ impl Node {
         let records_of = settled_change(&known);
         let refused_records = adopt_records(&mut known);
         Node {
-            desired: known.decide(past.saturating_add(1)),
+            desired: known.decide(past.saturating_add(1), None),
             known,
             leases_read: Instant::now(),
             cached: Cached::default(),
@@ -193,7 +197,7 @@ impl Node {
                     return;
                 };
                 self.known.own = own;
-                self.known.leases = leases;
+                self.known.leases = leases.into();
                 self.leases_read = Instant::now();
                 self.cached.leases = None;
                 self.refused_leases = None;
@@ -242,11 +246,29 @@ impl Node {
 
     /// Decides anew. `Some` tables to publish when they differ from the last.
     pub fn decide(&mut self) -> Option<&Spec> {
-        let version = self.desired.spec.version;
-        let mut desired = self.known.decide(version);
-        let differs = desired.spec != self.desired.spec;
+        let before = &self.desired.spec;
+        let mut desired = self.known.decide(before.version, Some(&self.desired));
+        let mut released = before.local.attachments.iter().copied();
+        let gone = |address: &IpAddr| {
+            desired
+                .spec
+                .local
+                .attachments
+                .binary_search(address)
+                .is_err()
+        };
+        if let Some(first) = released.find(gone) {
+            let further = released.filter(gone);
+            self.known
+                .facts
+                .released
+                .extend(std::iter::once(first).chain(further));
+            desired = self.known.decide(before.version, Some(&self.desired));
+        }
+        let differs = !Arc::ptr_eq(&desired.spec.cluster, &before.cluster)
+            || !Arc::ptr_eq(&desired.spec.local, &before.local);
         if differs {
-            desired.spec.version = version.saturating_add(1);
+            desired.spec.version = before.version.saturating_add(1);
         }
         self.desired = desired;
         differs.then_some(&self.desired.spec)

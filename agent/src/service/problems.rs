@@ -72,8 +72,8 @@ impl Control {
     /// One sentence for all of them: a node without an address of some family reaches no node that has only that.
     fn unreachable(&self) -> Option<String> {
         let spec = &self.node.desired.spec;
-        let ours = spec.node.public;
-        let mut peers = spec.peers.iter().filter(|peer| {
+        let ours = spec.cluster.node.public;
+        let mut peers = spec.cluster.peers.iter().filter(|peer| {
             let ways = [Family::V4, Family::V6].map(|inner| ours.way_to(peer.public, inner));
             ways == [None, None]
         });
@@ -102,7 +102,10 @@ impl Control {
     /// No host needs to make packets smaller than the tunnel device's least MTU.
     fn narrow(&self) -> Option<String> {
         let desired = &self.node.desired;
-        let (carries, needs) = (desired.spec.node.underlay_mtu, desired.largest_datagram);
+        let (carries, needs) = (
+            desired.spec.cluster.node.underlay_mtu,
+            desired.largest_datagram,
+        );
         (carries < needs).then(|| {
             format!(
                 "the underlay carries {carries} bytes, but packets of {} bytes must cross it and come to {needs}: larger ones than fit are lost; raise the MTU of {}, or Backend.MTU in the net-conf, to at least {needs}",

@@ -151,6 +151,7 @@ async fn read(
     } = Sources::read(&config).await?;
     let mut host = Host::open(&config.state_dir()).await?;
     host.only_add(origin.cached.is_any());
+    let leases = leases.into();
     let mut known = Known {
         facts: Facts::unread(&config, &own, &leases),
         bound: config.underlay(own.public),

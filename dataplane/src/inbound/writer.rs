@@ -93,7 +93,7 @@ impl<D: Device> Writer<'_, D> {
 
     /// Notes the end of `packets` packets.
     pub(super) fn drop(&self, id: PeerId, reason: DropReason, packets: usize) {
-        if let Some(peer) = self.snapshot.peers.peer(id) {
+        if let Some(peer) = self.snapshot.cluster.peers.peer(id) {
             peer.count_refused(packets);
         }
         self.tally.drop(Direction::Inbound, reason, packets as u64);
@@ -167,7 +167,7 @@ impl<D: Device> Writer<'_, D> {
 
     fn delivered(&self, id: PeerId, packets: usize, bytes: usize) {
         self.tally.deliver(Direction::Inbound, packets);
-        if let Some(peer) = self.snapshot.peers.peer(id) {
+        if let Some(peer) = self.snapshot.cluster.peers.peer(id) {
             peer.count_received(packets, bytes);
         }
     }

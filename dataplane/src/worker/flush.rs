@@ -111,7 +111,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.reports.sent(exit.port, now);
         for sent in (0..messages).map_while(|_| self.outbound.went(exit)) {
             self.tally.send(sent.count);
-            if let Some((_, peer)) = snapshot.peers.by_source(sent.to.ip()) {
+            if let Some((_, peer)) = snapshot.cluster.peers.by_source(sent.to.ip()) {
                 peer.count_sent(sent.count, sent.bytes);
             }
             if sent.proof {

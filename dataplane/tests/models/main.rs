@@ -18,6 +18,8 @@ pub(crate) mod bell;
 pub(crate) mod leave;
 #[path = "../../src/steer/pool.rs"]
 pub(crate) mod pool;
+#[path = "../../src/publication/retired.rs"]
+pub(crate) mod retired;
 
 /// What the sources are made of in place of the engine's own.
 mod sync;

@@ -1,3 +1,5 @@
+use ipnet::IpNet;
+
 use super::*;
 use crate::config::RunArgs;
 use crate::host::Underlay;
@@ -32,6 +34,7 @@ fn node(root: &std::path::Path, past: u64) -> Node {
     let facts = Facts {
         underlay,
         prefixes: Vec::new(),
+        released: Vec::new(),
         addresses: Vec::new(),
         bypassing: Vec::new(),
     };
@@ -41,7 +44,7 @@ fn node(root: &std::path::Path, past: u64) -> Node {
             config,
             net_conf,
             net_conf_text: NET_CONF.into(),
-            leases,
+            leases: leases.into(),
             bound: own.public,
             own,
             attachments: Vec::new(),
@@ -87,7 +90,7 @@ fn a_refusal_changes_nothing_but_its_reason_and_a_list_takes_it_back() {
     let list = leases(&node.known.net_conf, &[1, 2, 3]);
     node.learn(Update::Leases(list));
     assert_eq!(node.refused_leases, None);
-    assert_eq!(node.decide().map(|spec| spec.peers.len()), Some(2));
+    assert_eq!(node.decide().map(|spec| spec.cluster.peers.len()), Some(2));
 }
 
 #[test]
@@ -103,7 +106,7 @@ fn leases_from_the_last_good_state_are_told_as_such_until_a_list_is_adopted() {
     };
     node.learn(refused);
     assert_eq!(node.cached.leases, Some(hour));
-    node.learn(Update::Leases(node.known.leases.clone()));
+    node.learn(Update::Leases(node.known.leases.to_vec()));
     assert!(!node.cached.is_any() && node.leases_age() < hour);
 }
 
@@ -116,7 +119,7 @@ fn what_is_saved_is_what_is_in_force_at_its_age() {
     let (config, now) = (&node.known.config, SystemTime::now());
     let saved = LastGood::read(&config.state_dir(), "n1", now);
     let saved = saved.unwrap().unwrap();
-    assert_eq!(saved.leases, node.known.leases);
+    assert_eq!(saved.leases, *node.known.leases);
     assert_eq!(
         (saved.own, saved.net_conf),
         (node.known.own.clone(), node.known.net_conf.clone())
@@ -169,6 +172,46 @@ fn a_record_that_was_refused_is_served_once_what_was_in_its_way_is_gone() {
     assert!(served(&node).is_empty());
 }
 
+/// The kernel's route of a pod may be seen before its record goes and after, and by a look that is out of date.
+#[test]
+fn a_pods_route_is_published_with_its_record_and_no_longer() {
+    let root = tempfile::tempdir().unwrap();
+    let mut node = node(root.path(), 0);
+    let pod: IpAddr = [10, 244, 1, 2].into();
+    let prefixes = |node: &Node| node.desired.spec.local.kernel_prefixes.clone();
+    let looked = |node: &mut Node, routed: bool| {
+        let prefixes = routed.then(|| pod.into());
+        node.known.facts.prefixes = prefixes.into_iter().collect();
+        node.known.facts.forget_released();
+    };
+    let record = Attachment {
+        version: Attachment::VERSION,
+        addresses: vec![pod.into()],
+        ..Attachment::default()
+    };
+    for routed_before in [true, false] {
+        node.known.attachments = vec![record.clone()];
+        assert!(node.decide().is_some());
+        looked(&mut node, routed_before);
+        assert!(node.decide().is_none(), "its route changes nothing");
+        node.known.attachments.clear();
+        let spec = node.decide().unwrap();
+        assert_eq!(
+            (&spec.local.attachments, &spec.local.kernel_prefixes),
+            (&vec![], &vec![])
+        );
+        // Its interface is still there, and then it is gone.
+        for routed in [true, true, false] {
+            looked(&mut node, routed);
+            assert!(node.decide().is_none() && prefixes(&node).is_empty());
+        }
+    }
+    // A pod of another plugin has the address now.
+    looked(&mut node, true);
+    assert!(node.decide().is_some());
+    assert_eq!(prefixes(&node), [IpNet::from(pod)]);
+}
+
 #[test]
 fn a_list_without_us_is_ignored() {
     let root = tempfile::tempdir().unwrap();
@@ -189,7 +232,7 @@ fn until_the_sockets_move_nothing_of_ours_changes() {
         Update::Leases(parse(&text, &NetConf::parse(NET_CONF).unwrap()).unwrap())
     };
     let mac = |text: &str| -> encap::Mac { text.parse().unwrap() };
-    let before = node.desired.spec.node.clone();
+    let before = node.desired.spec.cluster.node.clone();
     assert_eq!(before.vtep_mac, mac("0a:74:c0:00:02:01"));
     node.learn(list("192.0.2.9", ""));
     assert_eq!(node.known.wanted(), v4(9));
@@ -198,14 +241,14 @@ fn until_the_sockets_move_nothing_of_ours_changes() {
     node.learn(list("192.0.2.9", "vtep-mac = \"02:00:00:00:00:09\"\n"));
     let spec = node.decide().unwrap();
     assert_eq!(
-        (spec.node.public, spec.node.vtep_mac),
+        (spec.cluster.node.public, spec.cluster.node.vtep_mac),
         (before.public, mac("02:00:00:00:00:09"))
     );
     node.learn(list("192.0.2.9", ""));
     node.known.bound = v4(9);
     let spec = node.decide().unwrap();
     assert_eq!(
-        (spec.node.public, spec.node.vtep_mac),
+        (spec.cluster.node.public, spec.cluster.node.vtep_mac),
         (v4(9), mac("0a:74:c0:00:02:09"))
     );
 }
@@ -221,8 +264,8 @@ fn behind_a_translator_the_listed_address_stays_in_force() {
     node.known.config.public_v4 = Some([10, 0, 0, 2].into());
     assert_eq!(node.known.own_in_force(), node.known.own);
     let spec = node.decide().unwrap().clone();
-    assert_eq!(spec.node.public, node.known.bound);
-    assert_eq!(spec.node.vtep_mac, node.known.own.vtep_mac.v4);
+    assert_eq!(spec.cluster.node.public, node.known.bound);
+    assert_eq!(spec.cluster.node.vtep_mac, node.known.own.vtep_mac.v4);
 }
 
 #[test]
