@@ -262,16 +262,26 @@ impl<'a> Places<'a> {
         let rest = (old.iter().skip(head), new.iter().skip(head));
         let tail = rest.0.rev().zip(rest.1.rev()).take_while(same).count();
         let middle = |all: &[_]| head..all.len() - tail;
+        // Where as many came as went, most of those between two that changed stand in their old places.
+        let aligned = old.len() == new.len();
+        let stands = |index: usize| {
+            let pair = old.get(index).zip(new.get(index));
+            aligned && pair.is_some_and(|pair| same(&pair))
+        };
         let mut left: HashMap<&str, Placed<'_>> = HashMap::new();
         let mut change = Change::default();
-        for (peer, id) in old.iter().zip(old_ids).take(middle(old).end).skip(head) {
-            if let Some(namesake) = left.insert(&peer.name, (*id, peer)) {
-                change.removed.push(namesake);
-            }
+        for index in middle(old).filter(|index| !stands(*index)) {
+            let placed = old_ids.get(index).copied().zip(old.get(index));
+            let namesake = placed.and_then(|(id, peer)| left.insert(&peer.name, (id, peer)));
+            change.removed.extend(namesake);
         }
         let mut ids: Vec<Option<PeerId>> = Vec::with_capacity(new.len());
         ids.extend(old_ids.iter().take(head).copied().map(Some));
-        for peer in new.iter().take(middle(new).end).skip(head) {
+        for (index, peer) in new.iter().enumerate().take(middle(new).end).skip(head) {
+            if stands(index) {
+                ids.push(old_ids.get(index).copied());
+                continue;
+            }
             let kept = left
                 .get(&*peer.name)
                 .filter(|(_, before)| same(&(before, peer)));
