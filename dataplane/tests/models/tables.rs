@@ -47,15 +47,15 @@ fn a_sleeper_adopts_the_latest_snapshot_and_frees_none() {
             let waker = waker.clone();
             thread::spawn(move || {
                 let mut cache = Arc::clone(&published.lock().unwrap());
-                while cache.version < LATEST {
+                loop {
                     let next = Arc::clone(&published.lock().unwrap());
                     assert!(next.version >= cache.version && next.tenfold == next.version * 10);
-                    let replaced = next.version > cache.version;
                     cache = next;
                     adopted.store(cache.version, Ordering::Release);
-                    if !replaced {
-                        waker.sleep();
+                    if cache.version == LATEST {
+                        break;
                     }
+                    waker.sleep();
                 }
                 // A worker that goes on would hold it until there is a next.
                 cache
