@@ -22,6 +22,9 @@ use tartan::reconcile::{Desired, Inputs, reconcile};
 
 const NET_CONF: &str = r#"{"Network":"10.0.0.0/8","EnableIPv6":true,"IPv6Network":"fd00::/48","Backend":{"Type":"vxlan"}}"#;
 
+/// A change of what decides.
+type Change = fn(&mut World);
+
 /// What decides, and how often it changed.
 struct World {
     net_conf: NetConf,
@@ -53,7 +56,7 @@ impl World {
 
     /// A pod comes, or goes.
     fn change_pod(&mut self) {
-        if self.round % 2 == 0 {
+        if self.round.is_multiple_of(2) {
             self.attachments.push(attachment(200));
         } else {
             self.attachments.pop();
@@ -94,7 +97,7 @@ fn main() {
     let first = world.desired(None);
     let publication = Publication::new(&first.spec);
     println!("the first decision and tables: {:?}", start.elapsed());
-    let changes: [(&str, fn(&mut World)); 3] = [
+    let changes: [(&str, Change); 3] = [
         ("nothing", |_| {}),
         ("one ADD or DEL", World::change_pod),
         ("one lease", World::change_lease),

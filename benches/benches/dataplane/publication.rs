@@ -64,7 +64,7 @@ fn bench(c: &mut Criterion, name: &str, measured: fn(&Publication, &Spec) -> Dur
 /// A pod comes, or goes.
 fn pod(spec: &mut Spec, round: u64) {
     let mut local = (*spec.local).clone();
-    if round % 2 == 0 {
+    if round.is_multiple_of(2) {
         local.attachments.push([10, 0, 1, 200].into());
     } else {
         local.attachments.pop();
@@ -94,7 +94,7 @@ fn own(spec: &mut Spec, round: u64) {
 fn change_peer(spec: &mut Spec, index: usize, round: u64) {
     let mut cluster = (*spec.cluster).clone();
     let mut peer = PeerSpec::clone(&cluster.peers[index]);
-    peer.format = if round % 2 == 0 {
+    peer.format = if round.is_multiple_of(2) {
         Format::Udp
     } else {
         Format::Vxlan
