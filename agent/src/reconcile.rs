@@ -1,18 +1,25 @@
 //! From what is known to what should be: a pure function, the same result for the same facts in any order.
+//!
+//! Theory of operation: what should be is decided in two parts, as the spec has two. The cluster's depends on the leases
+//! and on this node's place among them, the local one on pods and on the kernel. The decision before this one is looked
+//! at to save work, and changes no result: while the leases are the same allocation their peers stand, changed leases
+//! cost what they share addresses with ([`others`]), and a part that comes out equal is the same allocation as before,
+//! so that the dataplane keeps its tables without a look.
 
-use std::collections::BTreeMap;
+mod others;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use cni_shim::Attachment;
 use dataplane::families::PublicAddresses;
-use dataplane::spec::{NodeSpec, PeerSpec, Spec};
-use encap::{Family, Format};
+use dataplane::spec::{ClusterSpec, LocalSpec, NodeSpec, Spec};
 use ipnet::IpNet;
 
 use crate::config::{NetConf, NodeConfig};
 use crate::host::{HostState, SubnetEnv};
 use crate::lease::Lease;
+use others::{Near, Others};
 
 /// Everything that decides what this node does.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +29,7 @@ pub struct Inputs<'a> {
     /// This node's configuration.
     pub config: &'a NodeConfig,
     /// Every lease known, our own among them or not.
-    pub leases: &'a [Lease],
+    pub leases: &'a Arc<[Lease]>,
     /// Our own lease.
     pub own: &'a Lease,
     /// The addresses that our sockets have.
@@ -31,6 +38,9 @@ pub struct Inputs<'a> {
     pub attachments: &'a [Arc<Attachment>],
     /// What the kernel routes to, or holds on, devices other than ours.
     pub kernel_prefixes: &'a [IpNet],
+    /// Addresses of attachments that are gone, as long as the kernel may still route to them. The record decides what is
+    /// delivered to a pod, so these are no kernel prefixes.
+    pub released: &'a [IpAddr],
     /// Every address the host holds on devices other than ours.
     pub host_addresses: &'a [IpAddr],
     /// MTU of the interface that carries the overlay, bytes of outer packet.
@@ -40,7 +50,7 @@ pub struct Inputs<'a> {
 }
 
 /// What should be.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Desired {
     /// For the workers.
     pub spec: Spec,
@@ -49,109 +59,122 @@ pub struct Desired {
     /// What the largest packets of the tunnel device come to on the underlay, bytes. More than the underlay's MTU where
     /// that leaves less than the least MTU there may be: then they are lost.
     pub largest_datagram: u16,
+    /// What the peers were merged from, for the next decision.
+    others: Arc<Others>,
 }
 
-/// Decides what workers and kernel should hold. Order and repetition of the inputs do not matter.
-pub fn reconcile(inputs: &Inputs<'_>) -> Desired {
-    let peers = peers(inputs.leases, inputs.own);
-    let public = inputs.bound;
+impl PartialEq for Desired {
+    fn eq(&self, other: &Desired) -> bool {
+        (&self.spec, &self.host, self.largest_datagram)
+            == (&other.spec, &other.host, other.largest_datagram)
+    }
+}
+
+/// Decides what workers and kernel should hold. Order and repetition of the inputs do not matter, nor does `previous`,
+/// the decision before this one: it saves work. A part of the spec that comes out as it was is the same allocation.
+pub fn reconcile(inputs: &Inputs<'_>, previous: Option<&Desired>) -> Desired {
     let subnets = sorted(inputs.own.subnets.iter().copied());
-    let underlay_mtu = inputs
-        .net_conf
-        .backend
-        .cap_underlay_mtu(inputs.underlay_mtu);
-    let tunnel: Vec<IpAddr> = sorted(subnets.iter().map(IpNet::network));
-    let cluster: Vec<IpNet> = inputs.net_conf.cluster();
-    let overhead = overhead(inputs.config, inputs.own, &peers);
-    let device_mtu = device_mtu(underlay_mtu, overhead, &cluster);
+    let (cluster, others) = reconcile_cluster(inputs, previous);
+    let local = reconcile_local(inputs, &subnets, previous);
+    let (networks, device_mtu) = (&cluster.node.networks, cluster.node.device_mtu);
     let host = HostState {
         device: inputs.config.device_name.clone(),
-        addresses: tunnel.iter().copied().map(IpNet::from).collect(),
+        addresses: local.tunnel.iter().copied().map(IpNet::from).collect(),
         mtu: device_mtu,
-        cluster_routes: cluster
+        cluster_routes: networks
             .iter()
             .copied()
             .filter(|net| has_family(&subnets, *net))
             .collect(),
-        unreachable: subnets.clone(),
         masquerade: inputs.config.masquerade,
         subnet_file: inputs.config.subnet_file.clone(),
-        subnet_env: subnet_env(inputs.config, &cluster, &subnets, device_mtu),
-    };
-    let node = NodeSpec {
-        cluster,
-        subnets: subnets.clone(),
-        public,
-        addresses: sorted(
-            inputs
-                .host_addresses
-                .iter()
-                .copied()
-                .filter(|a| !tunnel.contains(a)),
-        ),
-        tunnel,
-        // One for both families: `registry::own` takes no other.
-        vtep_mac: inputs.own.vtep_mac.v4,
-        vni: inputs.net_conf.backend.vni(),
-        gbp: inputs.net_conf.backend.gbp(),
-        ipv6_over_udp: inputs.config.ipv6_over_udp,
-        device_mtu,
-        underlay_mtu,
-        udp_port: inputs.net_conf.backend.udp_port(),
-        vxlan_port: inputs.net_conf.backend.vxlan_port(),
-    };
-    let spec = Spec {
-        version: inputs.version,
-        attachments: attached(inputs.attachments, &node),
-        kernel_prefixes: local_prefixes(inputs, &subnets),
-        allowed_sources: allowed_sources(inputs.attachments, &node),
-        node,
-        peers,
+        subnet_env: subnet_env(inputs.config, networks, &subnets, device_mtu),
+        unreachable: subnets,
     };
     Desired {
-        spec,
+        largest_datagram: device_mtu.saturating_add(others.overhead()),
+        spec: Spec {
+            version: inputs.version,
+            cluster,
+            local,
+        },
         host,
-        largest_datagram: device_mtu.saturating_add(overhead),
+        others,
     }
 }
 
-/// Leases that share a public address are one peer. Where they differ in what only one can say, the first by name
-/// speaks; a further public address is an address that the peer is known by.
-fn peers(leases: &[Lease], own: &Lease) -> Vec<PeerSpec> {
-    let mut others: Vec<&Lease> = leases
-        .iter()
-        .filter(|l| l.name != own.name && !l.public.iter().any(|a| own.public.contains(a)))
-        .collect();
-    others.sort_by(|a, b| a.name.cmp(&b.name));
-    let mut merged: BTreeMap<PublicAddresses, PeerSpec> = BTreeMap::new();
-    let mut owners: BTreeMap<IpAddr, PublicAddresses> = BTreeMap::new();
-    for lease in others {
-        let known = lease.public.iter().find_map(|a| owners.get(&a).copied());
-        let public = known.unwrap_or(lease.public);
-        let peer = merged.entry(public).or_insert_with(|| PeerSpec {
-            name: lease.name.clone(),
-            public,
-            underlay_sources: Vec::new(),
-            subnets: Vec::new(),
-            accept_sources: Vec::new(),
-            format: lease.format,
-            vtep_mac: lease.vtep_mac,
-        });
-        for address in lease.public.iter() {
-            if *owners.entry(address).or_insert(public) == public && !public.contains(address) {
-                peer.underlay_sources.push(address);
-            }
+/// The other nodes, and what reaching them depends on.
+fn reconcile_cluster(
+    inputs: &Inputs<'_>,
+    previous: Option<&Desired>,
+) -> (Arc<ClusterSpec>, Arc<Others>) {
+    let near = Near::of(inputs.config, inputs.own);
+    let before = previous.map(|previous| (&previous.others, &previous.spec.cluster));
+    let (others, peers) = match before {
+        Some((others, _)) if others.are_of(&near, inputs.leases) => (Arc::clone(others), None),
+        Some((others, cluster)) => {
+            let (others, peers) = others.follow(near, inputs.leases, &cluster.peers);
+            (Arc::new(others), Some(peers))
         }
-        peer.underlay_sources.extend(&lease.underlay_sources);
-        peer.subnets.extend(&lease.subnets);
-        peer.accept_sources.extend(&lease.accept_sources);
+        None => {
+            let (others, peers) = Others::new(near, inputs.leases);
+            (Arc::new(others), Some(peers))
+        }
+    };
+    let backend = &inputs.net_conf.backend;
+    let networks = inputs.net_conf.cluster();
+    let underlay_mtu = backend.cap_underlay_mtu(inputs.underlay_mtu);
+    let node = NodeSpec {
+        device_mtu: device_mtu(underlay_mtu, others.overhead(), &networks),
+        networks,
+        public: inputs.bound,
+        // One for both families: `registry::own` takes no other.
+        vtep_mac: inputs.own.vtep_mac.v4,
+        vni: backend.vni(),
+        gbp: backend.gbp(),
+        ipv6_over_udp: inputs.config.ipv6_over_udp,
+        underlay_mtu,
+        udp_port: backend.udp_port(),
+        vxlan_port: backend.vxlan_port(),
+    };
+    let same_peers = |before: &ClusterSpec| {
+        peers.as_ref().is_none_or(|peers| {
+            let mut pairs = peers.iter().zip(&before.peers);
+            peers.len() == before.peers.len() && pairs.all(|(a, b)| Arc::ptr_eq(a, b))
+        })
+    };
+    let cluster = match before.map(|(_, cluster)| cluster) {
+        Some(same) if same.node == node && same_peers(same) => Arc::clone(same),
+        before => {
+            let kept = || before.map_or_else(Vec::new, |before| before.peers.clone());
+            let peers = peers.unwrap_or_else(kept);
+            Arc::new(ClusterSpec { node, peers })
+        }
+    };
+    (cluster, others)
+}
+
+/// The addresses of this node and of its pods.
+fn reconcile_local(
+    inputs: &Inputs<'_>,
+    subnets: &[IpNet],
+    previous: Option<&Desired>,
+) -> Arc<LocalSpec> {
+    let tunnel: Vec<IpAddr> = sorted(subnets.iter().map(IpNet::network));
+    let held = inputs.host_addresses.iter().copied();
+    let mut local = LocalSpec {
+        subnets: subnets.to_vec(),
+        addresses: sorted(held.filter(|address| !tunnel.contains(address))),
+        tunnel,
+        ..LocalSpec::default()
+    };
+    local.attachments = sorted(inputs.attachments.iter().flat_map(|a| served(a, &local)));
+    local.kernel_prefixes = kernel_prefixes(inputs, &local);
+    local.allowed_sources = allowed_sources(inputs.attachments, &local);
+    match previous.map(|previous| &previous.spec.local) {
+        Some(same) if **same == local => Arc::clone(same),
+        _ => Arc::new(local),
     }
-    for peer in merged.values_mut() {
-        peer.underlay_sources = sorted(peer.underlay_sources.drain(..));
-        peer.subnets = sorted(peer.subnets.drain(..));
-        peer.accept_sources = sorted(peer.accept_sources.drain(..));
-    }
-    merged.into_values().collect()
 }
 
 /// The largest inner packet that every peer can send us and we can send every peer without a cut.
@@ -163,36 +186,6 @@ fn device_mtu(underlay_mtu: u16, overhead: u16, cluster: &[IpNet]) -> u16 {
         LEAST_MTU_V4
     };
     underlay_mtu.saturating_sub(overhead).max(least)
-}
-
-/// The widest outer headers in use: in the formats of both ends, for the inner families that both have, over the family
-/// that each rides on. Ours counts without any peer, towards a node like us.
-fn overhead(config: &NodeConfig, own: &Lease, peers: &[PeerSpec]) -> u16 {
-    let public = config.underlay(own.public);
-    let carries =
-        |format, inner| inner == Family::V4 || format == Format::Vxlan || config.ipv6_over_udp;
-    let widest = |to: PublicAddresses, subnets: &[IpNet], format: Format| {
-        let inner = [Family::V4, Family::V6].into_iter().filter(|inner| {
-            let has = |subnets: &[IpNet]| subnets.iter().any(|net| family(net) == *inner);
-            has(&own.subnets) && has(subnets)
-        });
-        inner
-            .filter_map(|inner| Some((inner, Family::of(public.way_to(to, inner)?))))
-            .flat_map(|(inner, outer)| {
-                let formats = [own.format, format].into_iter();
-                formats
-                    .filter(move |format| carries(*format, inner))
-                    .map(move |format| format.overhead(outer))
-            })
-            .max()
-    };
-    let ours = widest(public, &own.subnets, own.format);
-    let theirs = peers
-        .iter()
-        .filter_map(|peer| widest(peer.public, &peer.subnets, peer.format));
-    // With nothing to carry yet, as with the first that there could be.
-    let least = own.format.overhead(Family::of(public.first()));
-    theirs.chain(ours).max().unwrap_or(least)
 }
 
 /// One subnet of each family, the lowest: flannel's file has room for one.
@@ -212,46 +205,46 @@ fn subnet_env(config: &NodeConfig, cluster: &[IpNet], subnets: &[IpNet], mtu: u1
 }
 
 /// The underlay MTU behind a device MTU that was decided from these leases.
-pub fn underlay_mtu(device_mtu: u16, config: &NodeConfig, own: &Lease, leases: &[Lease]) -> u16 {
-    device_mtu.saturating_add(overhead(config, own, &peers(leases, own)))
+pub fn underlay_mtu(
+    device_mtu: u16,
+    config: &NodeConfig,
+    own: &Lease,
+    leases: &Arc<[Lease]>,
+) -> u16 {
+    let (others, _) = Others::new(Near::of(config, own), leases);
+    device_mtu.saturating_add(others.overhead())
 }
 
-const fn family(net: &IpNet) -> Family {
-    match net {
-        IpNet::V4(_) => Family::V4,
-        IpNet::V6(_) => Family::V6,
-    }
-}
-
-fn attached(attachments: &[Arc<Attachment>], node: &NodeSpec) -> Vec<IpAddr> {
-    let ours = |address: &IpAddr| node.subnets.iter().any(|net| net.contains(address));
-    let addresses = attachments
-        .iter()
-        .flat_map(|attachment| &attachment.addresses)
-        .map(IpNet::addr);
-    sorted(addresses.filter(|address| ours(address) && !node.tunnel.contains(address)))
+/// Addresses of an attachment that lie in our subnets.
+fn served(attachment: &Attachment, local: &LocalSpec) -> impl Iterator<Item = IpAddr> {
+    let ours = |address: &IpAddr| local.subnets.iter().any(|net| net.contains(address));
+    let addresses = attachment.addresses.iter().map(IpNet::addr);
+    addresses.filter(move |address| ours(address) && !local.tunnel.contains(address))
 }
 
 /// Those of attachments that are served: a stranded pod is not heard, whatever it speaks as.
-fn allowed_sources(attachments: &[Arc<Attachment>], node: &NodeSpec) -> Vec<IpNet> {
-    let served = |a: &&Arc<Attachment>| !attached(std::slice::from_ref(a), node).is_empty();
+fn allowed_sources(attachments: &[Arc<Attachment>], local: &LocalSpec) -> Vec<IpNet> {
+    let served =
+        |a: &&Arc<Attachment>| !a.allowed_sources.is_empty() && served(a, local).count() > 0;
     let served = attachments.iter().filter(served);
     sorted(served.flat_map(|attachment| attachment.allowed_sources.iter().copied()))
 }
 
-/// Only what lies inside a subnet of ours can be local: a wider prefix would claim other nodes' pods.
-fn local_prefixes(inputs: &Inputs<'_>, subnets: &[IpNet]) -> Vec<IpNet> {
+/// Only what lies inside a subnet of ours can be local: a wider prefix would claim other nodes' pods. The host route of
+/// an attachment is none, before and after its record goes: it adds nothing to the record, and would outlive it.
+fn kernel_prefixes(inputs: &Inputs<'_>, local: &LocalSpec) -> Vec<IpNet> {
     if inputs.config.strict_pods {
         return Vec::new();
     }
-    let inside = |prefix: &IpNet| subnets.iter().any(|net| net.contains(prefix));
-    sorted(
-        inputs
-            .kernel_prefixes
-            .iter()
-            .map(IpNet::trunc)
-            .filter(inside),
-    )
+    let inside = |prefix: &IpNet| local.subnets.iter().any(|net| net.contains(prefix));
+    let is_attachments = |prefix: &IpNet| {
+        let address = prefix.addr();
+        prefix.prefix_len() == prefix.max_prefix_len()
+            && (local.attachments.binary_search(&address).is_ok()
+                || inputs.released.contains(&address))
+    };
+    let prefixes = inputs.kernel_prefixes.iter().map(IpNet::trunc);
+    sorted(prefixes.filter(|prefix| inside(prefix) && !is_attachments(prefix)))
 }
 
 fn has_family(subnets: &[IpNet], network: IpNet) -> bool {

@@ -1,47 +1,86 @@
 //! A cluster as its first node sees it.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 
-use dataplane::families::PerFamily;
-use dataplane::spec::{NodeSpec, PeerSpec, Spec};
+use dataplane::families::{PerFamily, PublicAddresses};
+use dataplane::spec::{ClusterSpec, LocalSpec, NodeSpec, PeerSpec, Spec};
 use encap::{Format, Mac, Vni};
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// Node 1 of a cluster with `peers` other nodes, each with a /24 of 10.0.0.0/8; its only pod is 10.0.1.2.
 pub fn spec(peers: u32, format: Format) -> Spec {
     let subnet = |node: u32| Ipv4Net::new_assert((0x0a00_0000 + (node << 8)).into(), 24);
     Spec {
         version: 1,
-        node: NodeSpec {
-            cluster: vec![IpNet::V4(Ipv4Net::new_assert([10, 0, 0, 0].into(), 8))],
+        cluster: Arc::new(ClusterSpec {
+            node: NodeSpec {
+                networks: vec![IpNet::V4(Ipv4Net::new_assert([10, 0, 0, 0].into(), 8))],
+
+                public: public(1).into(),
+
+                vtep_mac: MAC,
+                vni: vni(),
+                gbp: false,
+                ipv6_over_udp: false,
+                device_mtu: 1450,
+                underlay_mtu: 1500,
+                udp_port: port(Format::Udp),
+                vxlan_port: port(Format::Vxlan),
+            },
+            peers: (2..peers + 2)
+                .map(|node| {
+                    Arc::new(PeerSpec {
+                        name: format!("node{node}"),
+                        public: public(node).into(),
+                        underlay_sources: vec![],
+                        subnets: vec![IpNet::V4(subnet(node))],
+                        accept_sources: vec![],
+                        format,
+                        vtep_mac: PerFamily::each(|_| PEERS_MAC),
+                    })
+                })
+                .collect(),
+        }),
+        local: Arc::new(LocalSpec {
             subnets: vec![IpNet::V4(subnet(1))],
             tunnel: vec![IpAddr::V4(subnet(1).network())],
-            public: public(1).into(),
             addresses: vec![public(1)],
-            vtep_mac: MAC,
-            vni: vni(),
-            gbp: false,
-            ipv6_over_udp: false,
-            device_mtu: 1450,
-            underlay_mtu: 1500,
-            udp_port: port(Format::Udp),
-            vxlan_port: port(Format::Vxlan),
-        },
-        peers: (2..peers + 2)
-            .map(|node| PeerSpec {
-                name: format!("node{node}"),
-                public: public(node).into(),
-                underlay_sources: vec![],
-                subnets: vec![IpNet::V4(subnet(node))],
-                accept_sources: vec![],
-                format,
-                vtep_mac: PerFamily::each(|_| PEERS_MAC),
-            })
-            .collect(),
-        attachments: vec![IpAddr::from([10, 0, 1, 2])],
-        kernel_prefixes: vec![],
-        allowed_sources: vec![],
+            attachments: vec![IpAddr::from([10, 0, 1, 2])],
+            kernel_prefixes: vec![],
+            allowed_sources: vec![],
+        }),
     }
+}
+
+/// The same of both families, inside and outside: each node has a /64 of fd00:10::/48 too. 110 pods are on node 1.
+pub fn dual_stack(peers: u32) -> Spec {
+    let v6 = |node: u32| Ipv6Addr::from([0xfd00, 0x10, 0, node as u16, 0, 0, 0, 0]);
+    let outside = |node: u32| Ipv6Addr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, node as u16]);
+    let subnet = |node| IpNet::V6(Ipv6Net::new_assert(v6(node), 64));
+    let both = |public: PublicAddresses, node| match public {
+        PublicAddresses::V4(v4) => PublicAddresses::Dual(v4, outside(node)),
+        other => other,
+    };
+    let mut spec = spec(peers, Format::Vxlan);
+    let cluster = Arc::make_mut(&mut spec.cluster);
+    cluster
+        .node
+        .networks
+        .push(IpNet::V6(Ipv6Net::new_assert(v6(0), 48)));
+    cluster.node.public = both(cluster.node.public, 1);
+    for (peer, node) in cluster.peers.iter_mut().zip(2..) {
+        let peer = Arc::make_mut(peer);
+        peer.public = both(peer.public, node);
+        peer.subnets.push(subnet(node));
+    }
+    let local = Arc::make_mut(&mut spec.local);
+    local.subnets.push(subnet(1));
+    local.tunnel.push(v6(1).into());
+    local.addresses.push(outside(1).into());
+    let pods = (2..112u8).map(|pod| IpAddr::from([10, 0, 1, pod]));
+    local.attachments = pods.collect();
+    spec
 }
 
 /// The address of a node in the underlay.

@@ -2,6 +2,8 @@
 //! among several that hand flows to each other.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
@@ -11,6 +13,7 @@ use benches::packets::Shape;
 use benches::repeat::{Worker, carry, receiver, sender};
 use dataplane::counters::Counters;
 use dataplane::now::Now;
+use dataplane::publication::Publication;
 use dataplane::snapshot::Snapshot;
 use dataplane::steer::Steering;
 use dataplane::underlay::Port;
@@ -149,6 +152,69 @@ fn steering_between_threads_allocates_nothing() {
     assert!(totals.workers[1].inbound.delivered > 0);
 }
 
+/// Tables that change under a worker that forwards cost it nothing: control makes them, and frees what they replace once
+/// the worker has noted that it has the next.
+#[test]
+fn adopting_tables_allocates_and_frees_nothing() {
+    let (mine, all) = adopted_under_way(true);
+    assert_eq!((mine.count_total, mine.count_current), (0, 0));
+    assert_eq!(all, PUBLISHED);
+    // The measure sees what there is to see: without control's share, the worker's is the last.
+    let (mine, _) = adopted_under_way(false);
+    assert!(mine.count_current < 0, "{mine:?}");
+}
+
+/// What a worker allocates and frees while tables are published, and how many snapshots were freed by control, which
+/// keeps a share of them if it is `kept` until the worker has adopted the next.
+fn adopted_under_way(kept: bool) -> (allocation_counter::AllocationInfo, u64) {
+    let counters = Counters::create(1).unwrap();
+    let mut spec = cluster::dual_stack(10);
+    let publication = Publication::new(&spec);
+    let mut worker = receiver(SHAPES[2], 8, Format::Vxlan, &counters, 0);
+    let (warm, done) = (AtomicBool::new(false), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let forwarding = scope.spawn(|| {
+            let mut adopted = publication.adopt();
+            (0..WARM_UP).for_each(|_| carry(&mut worker, adopted.load(), 10));
+            warm.store(true, Relaxed);
+            measure(|| {
+                while !done.load(Relaxed) {
+                    carry(&mut worker, adopted.load(), 10);
+                }
+            })
+        });
+        while !warm.load(Relaxed) {
+            thread::yield_now();
+        }
+        let mut freed = 0;
+        for round in 0..PUBLISHED {
+            spec.version += 1;
+            let mut changed = (*spec.cluster).clone();
+            changed.node.device_mtu = 1_400 + (round % 2) as u16;
+            changed.peers.rotate_left(1);
+            spec.cluster = Arc::new(changed);
+            let mut local = (*spec.local).clone();
+            let allowed = IpAddr::from([10, 9, 9, round as u8]);
+            local.allowed_sources = vec![allowed.into()];
+            spec.local = Arc::new(local);
+            publication.publish(&spec);
+            if !kept {
+                publication.free(spec.version);
+            }
+            while counters.read().workers[0].snapshot < spec.version {
+                thread::yield_now();
+            }
+            freed += publication.waiting() as u64;
+            publication.free(spec.version);
+            assert_eq!(publication.waiting(), 0);
+        }
+        done.store(true, Relaxed);
+        (forwarding.join().unwrap(), freed)
+    })
+}
+
+/// Tables published to a worker on its way.
+const PUBLISHED: u64 = 200;
 /// Rounds of the threads: enough for them to meet.
 const LONG: usize = 2_000;
 const WORKERS: usize = 4;

@@ -19,7 +19,7 @@ mod totals;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 
 use crate::drops::{Direction, DropReason};
 use crate::limits::MAX_WORKERS;
@@ -123,7 +123,7 @@ impl Counters {
             let tally = self.worker(index);
             WorkerTotals {
                 tick: tally.word(TICK).load(Relaxed),
-                snapshot: tally.word(SNAPSHOT).load(Relaxed),
+                snapshot: tally.word(SNAPSHOT).load(Acquire),
                 unanswered: tally.word(UNANSWERED).load(Relaxed),
                 offloads: OffloadsInUse::of_bits(tally.word(OFFLOADS).load(Relaxed)),
                 given_up: tally.word(GIVEN_UP).load(Relaxed),

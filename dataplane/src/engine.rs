@@ -3,7 +3,7 @@
 //! Theory of operation: [`Engine::start`] makes one thread per seat; each pins itself, registers its descriptors with a
 //! poll of its own, and waits. Nothing is read before [`Engine::go`], so that two services never read one descriptor.
 //! [`Engine::publish`] builds a snapshot beside the old one, swaps a pointer and wakes the workers; each adopts it
-//! before its next step. [`Engine::rebind`] gives each worker other sockets in the same way, when the node's underlay
+//! before its next step, and what it had is freed by control afterwards ([`publication`](crate::publication)). [`Engine::rebind`] gives each worker other sockets in the same way, when the node's underlay
 //! address has moved: what was read is finished, what is held leaves through the new ones, and nothing that came for the
 //! old address is read any more. Control never waits for a worker, a worker never waits for control.
 //!
@@ -21,12 +21,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
-
 use crate::counters::Counters;
 use crate::device::tunnel::Tunnel;
 use crate::inbound::RefusedSource;
 use crate::now::Now;
+use crate::publication::Publication;
 use crate::snapshot::Snapshot;
 use crate::spec::Spec;
 use crate::steer::{Senders, Steering};
@@ -100,7 +99,7 @@ pub enum EngineError {
 }
 
 struct Shared {
-    snapshot: ArcSwap<Snapshot>,
+    publication: Publication,
     go: AtomicBool,
     stop: AtomicBool,
     device_lost: AtomicBool,
@@ -127,7 +126,7 @@ impl Engine {
             });
         }
         let shared = Arc::new(Shared {
-            snapshot: ArcSwap::from_pointee(Snapshot::new(spec, None)),
+            publication: Publication::new(spec),
             go: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             device_lost: AtomicBool::new(false),
@@ -162,11 +161,22 @@ impl Engine {
         self.wake();
     }
 
-    /// Builds the snapshot of `spec` and hands it to the workers.
+    /// Builds the snapshot of `spec` from the one before and hands it to the workers.
     pub fn publish(&self, spec: &Spec) {
-        let next = Snapshot::new(spec, Some(&self.shared.snapshot.load()));
-        self.shared.snapshot.store(Arc::new(next));
+        self.shared.publication.publish(spec);
         self.wake();
+        self.free_retired();
+    }
+
+    /// Frees the snapshots that every worker has replaced by a later one. Workers free none, so this is to be called
+    /// some time after [`Engine::publish`].
+    pub fn free_retired(&self) {
+        let publication = &self.shared.publication;
+        if publication.waiting() > 0 {
+            let totals = self.counters.read();
+            let adopted = totals.of_running().map(|worker| worker.snapshot).min();
+            publication.free(adopted.unwrap_or(u64::MAX));
+        }
     }
 
     /// Gives each worker other sockets, in the order of their seats, in the place of those it has, and lets it close
@@ -197,7 +207,7 @@ impl Engine {
 
     /// The snapshot published last.
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.shared.snapshot.load_full()
+        self.shared.publication.latest()
     }
 
     /// Whether every worker forwards by a snapshot at least as new as `version`.
@@ -222,8 +232,8 @@ impl Engine {
     pub fn notices(&self) -> Vec<Notice> {
         let snapshot = self.snapshot();
         let owner = |inner| {
-            let id = snapshot.fib.lookup(inner)?;
-            Some(snapshot.peers.peer(id)?.name.clone())
+            let id = snapshot.cluster.fib.lookup(inner)?;
+            Some(snapshot.cluster.peers.peer(id)?.name.clone())
         };
         let seen = self
             .threads

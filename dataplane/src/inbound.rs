@@ -110,8 +110,8 @@ impl<D: Device> Inbound<'_, D> {
         let frames = &mut self.delivery.writer.frames;
         let bytes = frames.bytes(datagram.frame, datagram.range.clone());
         let pulled = match format {
-            Format::Udp => pull::udp(bytes, self.snapshot.ipv6_over_udp),
-            Format::Vxlan => pull::vxlan(bytes, &self.snapshot.vtep),
+            Format::Udp => pull::udp(bytes, self.snapshot.cluster.ipv6_over_udp),
+            Format::Vxlan => pull::vxlan(bytes, &self.snapshot.cluster.vtep),
         };
         let peer = self.peer_cache.sender(self.snapshot, datagram.source.ip());
         let Some((id, peer)) = peer else {
@@ -135,7 +135,7 @@ impl<D: Device> Inbound<'_, D> {
             packet,
             inner,
             datagram.inner_segment,
-            self.snapshot.device_mtu,
+            self.snapshot.cluster.device_mtu,
         );
         let count = plan
             .as_ref()
@@ -178,7 +178,7 @@ impl<D: Device> Inbound<'_, D> {
     }
 
     fn notice(&self, outer: IpAddr, inner: IpAddr) {
-        if self.snapshot.fib.lookup(inner).is_some() {
+        if self.snapshot.cluster.fib.lookup(inner).is_some() {
             // A full ring forgets the notice; the packet is counted all the same.
             let _ = self.refused.push(RefusedSource { outer, inner });
         }

@@ -2,13 +2,14 @@
 //! every packet.
 //!
 //! A packet's way out is [`device`] → `outbound` → [`underlay`], its way in [`underlay`] → `inbound` → [`device`]. A
-//! [`worker`] drives both by the tables of one immutable [`snapshot`] ([`fib`], [`peers`], [`pods`]), which control
+//! [`worker`] drives both by the tables of one immutable [`snapshot`] ([`cluster`] with [`fib`] and [`peers`], [`pods`]), which control
 //! builds of a [`spec`]. Whatever is not forwarded has a [`drops::DropReason`] and a place in [`counters`].
 //!
 //! Time is an argument ([`now`]), descriptors are handed in, and [`device::memory`] with [`underlay::memory`] let whole
 //! clusters run inside one process. `unsafe` is confined to `sys`.
 
 pub mod batch;
+pub mod cluster;
 pub mod counters;
 pub mod device;
 pub mod drops;
@@ -19,11 +20,14 @@ mod icmp_errors;
 mod inbound;
 pub mod limits;
 pub mod mtu;
+mod mtu_reports;
 pub mod now;
 mod outbound;
+mod peer_id;
 pub mod peers;
 pub mod pods;
 mod probation;
+pub mod publication;
 pub mod snapshot;
 pub mod spec;
 pub mod steer;

@@ -103,6 +103,9 @@ pub const NOTICES: usize = 256;
 
 /// Slots of the direct route table (4 bytes each); a cluster that needs more falls back to longest-prefix match.
 pub const DIRECT_SLOTS: u32 = 1 << 20;
+/// Slots of that table for each route, on average: sixteen routes pay for 65,536 slots, and fewer are found by
+/// longest-prefix match in as many steps as their number has bits.
+pub const DIRECT_SLOTS_PER_ROUTE: u32 = 1 << 12;
 
 /// Workers that a counters page has room for.
 pub const MAX_WORKERS: usize = 64;

@@ -6,26 +6,38 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use encap::push::{self, Header};
-use encap::{Family, Format, Mac};
+use encap::{Family, Format, Mac, Vni};
 use ipnet::IpNet;
 
 use crate::families::{PerFamily, PublicAddresses};
 use crate::mtu::{PathMtu, inner_mtu};
 use crate::now::Now;
-use crate::spec::{NodeSpec, PeerSpec};
+pub use crate::peer_id::PeerId;
+use crate::spec::{ClusterSpec, NodeSpec, PeerSpec};
 use crate::underlay::Port;
-
-/// A peer's place in its snapshot. Means nothing in another snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PeerId(pub u32);
 
 /// All peers of one snapshot.
 #[derive(Default)]
 pub struct Peers {
-    list: Vec<Peer>,
-    /// Our own end of every path: our public addresses, and the MTU of the underlay interface.
-    near_end: Option<(PublicAddresses, u16)>,
+    /// By number; a number whose peer went is given to the next that comes.
+    list: Vec<Option<Arc<Peer>>>,
+    /// The number of each, in the order of their specs.
+    ids: Vec<PeerId>,
     by_source: HashMap<IpAddr, PeerId>,
+    /// Some outer source has two peers: one stands, and the other is forgotten.
+    contested: bool,
+}
+
+/// A peer and its number.
+pub(crate) type Placed<'a> = (PeerId, &'a Arc<PeerSpec>);
+
+/// What differs from the peers before.
+#[derive(Default)]
+pub(crate) struct Change<'a> {
+    /// Peers that went, or are others now, by their old numbers.
+    pub(crate) removed: Vec<Placed<'a>>,
+    /// Peers that came, or were others before, by their new numbers.
+    pub(crate) added: Vec<Placed<'a>>,
 }
 
 /// One other node.
@@ -91,34 +103,115 @@ struct Tally {
 }
 
 impl Peers {
-    /// The peers of `specs`. What was counted about `previous` peers lives on with either of their public addresses, or
+    /// The peers of `spec`. What was counted about `previous` peers lives on with either of their public addresses, or
     /// with their name where the node has moved. What was learned of the path to an address lives on with that address,
-    /// as long as our own end of it stays.
-    pub(crate) fn new(node: &NodeSpec, specs: &[PeerSpec], previous: Option<&Peers>) -> Peers {
+    /// as long as our own end of it stays. Peers whose spec is the same keep their numbers, and are the same in memory
+    /// as long as what we send them stays.
+    pub(crate) fn new<'a>(
+        spec: &'a ClusterSpec,
+        previous: Option<(&'a ClusterSpec, &Peers)>,
+    ) -> (Peers, Change<'a>) {
+        let before = previous.map(|(_, peers)| peers);
+        let places = Places::of(spec, previous);
         let mut peers = Peers {
-            near_end: Some((node.public, node.underlay_mtu)),
+            list: before.map_or(vec![], |before| before.list.clone()),
+            ids: places.ids,
             ..Peers::default()
         };
-        let paths_stand = previous.is_some_and(|before| before.near_end == peers.near_end);
-        let known = |address| previous.and_then(|peers| peers.by_public(address));
-        let states = continued_states(specs, previous);
-        for ((spec, state), id) in specs.iter().zip(states).zip(0u32..) {
-            let path = |address| {
-                let (_, peer) = known(address).filter(|_| paths_stand)?;
-                peer.path(address)
-            };
-            peers.list.push(Peer::new(node, spec, state, path));
-            for source in &spec.underlay_sources {
-                peers.by_source.insert(*source, PeerId(id));
+        let node_before = previous.map(|(spec, _)| &spec.node);
+        let paths_stand =
+            node_before.is_some_and(|before| near_end(before) == near_end(&spec.node));
+        let stand =
+            paths_stand && node_before.is_some_and(|before| sent(before) == sent(&spec.node));
+        let path = |address| {
+            let (_, peer) = before?.by_public(address).filter(|_| paths_stand)?;
+            peer.path(address)
+        };
+        let states = continued_states(&places.change, before);
+        for (id, _) in &places.change.removed {
+            peers.place(*id, None);
+        }
+        for ((id, of), state) in places.change.added.iter().zip(states) {
+            peers.place(*id, Some(Arc::new(Peer::new(&spec.node, of, state, path))));
+        }
+        if !stand {
+            let is_new: HashSet<PeerId> = places.change.added.iter().map(|(id, _)| *id).collect();
+            for (id, of) in peers.ids.clone().into_iter().zip(&spec.peers) {
+                let kept = before
+                    .and_then(|before| before.peer(id))
+                    .filter(|_| !is_new.contains(&id));
+                if let Some(kept) = kept {
+                    let state = Arc::clone(&kept.state);
+                    peers.place(id, Some(Arc::new(Peer::new(&spec.node, of, state, path))));
+                }
+            }
+        }
+        peers.index(spec, before, &places.change);
+        (peers, places.change)
+    }
+
+    fn place(&mut self, id: PeerId, peer: Option<Arc<Peer>>) {
+        let index = id.0 as usize;
+        if index >= self.list.len() {
+            self.list.resize(index + 1, None);
+        }
+        if let Some(place) = self.list.get_mut(index) {
+            *place = peer;
+        }
+    }
+
+    /// Learns which outer sources the peers have: from those before, or anew where that cannot be exact.
+    fn index(&mut self, spec: &ClusterSpec, before: Option<&Peers>, change: &Change<'_>) {
+        if let Some(before) = before.filter(|before| !before.contested) {
+            self.by_source.clone_from(&before.by_source);
+            for (_, peer) in &change.removed {
+                for source in peer
+                    .underlay_sources
+                    .iter()
+                    .copied()
+                    .chain(peer.public.iter())
+                {
+                    self.by_source.remove(&source);
+                }
+            }
+            for (id, peer) in &change.added {
+                for source in peer
+                    .underlay_sources
+                    .iter()
+                    .copied()
+                    .chain(peer.public.iter())
+                {
+                    self.claim(source, *id);
+                }
+            }
+            if !self.contested {
+                return;
+            }
+        }
+        self.by_source.clear();
+        self.contested = false;
+        let ids = self.ids.clone();
+        for (id, peer) in ids.iter().zip(&spec.peers) {
+            for source in &peer.underlay_sources {
+                self.claim(*source, *id);
             }
         }
         // A public address is its owner's, whatever another node lists as further source.
-        for (spec, id) in specs.iter().zip(0u32..) {
-            for address in spec.public.iter() {
-                peers.by_source.insert(address, PeerId(id));
+        for (id, peer) in ids.iter().zip(&spec.peers) {
+            for address in peer.public.iter() {
+                self.claim(address, *id);
             }
         }
-        peers
+    }
+
+    fn claim(&mut self, source: IpAddr, id: PeerId) {
+        let other = self.by_source.insert(source, id);
+        self.contested |= other.is_some_and(|other| other != id);
+    }
+
+    /// The number of each peer, in the order of their specs.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = PeerId> {
+        self.ids.iter().copied()
     }
 
     /// The peer whose public address `address` is.
@@ -135,36 +228,125 @@ impl Peers {
 
     /// The peer with that number.
     pub fn peer(&self, id: PeerId) -> Option<&Peer> {
-        self.list.get(id.0 as usize)
+        self.list.get(id.0 as usize)?.as_deref()
+    }
+
+    /// Numbers that no peer has.
+    fn holes(&self) -> impl Iterator<Item = PeerId> {
+        let empty = (0u32..).zip(&self.list).filter(|(_, peer)| peer.is_none());
+        empty.map(|(id, _)| PeerId(id))
     }
 
     /// Every peer, in the order of its number.
     pub fn iter(&self) -> impl Iterator<Item = &Peer> {
-        self.list.iter()
+        self.list.iter().flatten().map(|peer| &**peer)
     }
 }
 
-/// The state with which each of `specs` counts on. Addresses of one peer that are two peers' now do not both count on.
-fn continued_states(specs: &[PeerSpec], previous: Option<&Peers>) -> Vec<Arc<PeerState>> {
-    let mut continued = HashSet::new();
-    let mut continue_as = |(id, peer): (PeerId, &Peer)| {
-        let first = continued.insert(id);
-        first.then(|| Arc::clone(&peer.state))
+/// Where the peers of a spec stand.
+struct Places<'a> {
+    /// The number of each.
+    ids: Vec<PeerId>,
+    change: Change<'a>,
+}
+
+impl<'a> Places<'a> {
+    fn of(spec: &'a ClusterSpec, previous: Option<(&'a ClusterSpec, &Peers)>) -> Places<'a> {
+        let new = &spec.peers;
+        let (old, old_ids, list) = previous.map_or((&[][..], &[][..], 0), |(spec, peers)| {
+            (&spec.peers[..], &peers.ids[..], peers.list.len())
+        });
+        let same = |(a, b): &(&Arc<PeerSpec>, &Arc<PeerSpec>)| Arc::ptr_eq(a, b) || a == b;
+        // Mostly all but a few in one place are the same.
+        let head = old.iter().zip(new).take_while(same).count();
+        let rest = (old.iter().skip(head), new.iter().skip(head));
+        let tail = rest.0.rev().zip(rest.1.rev()).take_while(same).count();
+        let middle = |all: &[_]| head..all.len() - tail;
+        // Where as many came as went, most of those between two that changed stand in their old places.
+        let aligned = old.len() == new.len();
+        let stands = |index: usize| {
+            let pair = old.get(index).zip(new.get(index));
+            aligned && pair.is_some_and(|pair| same(&pair))
+        };
+        let mut left: HashMap<&str, Placed<'_>> = HashMap::new();
+        let mut change = Change::default();
+        for index in middle(old).filter(|index| !stands(*index)) {
+            let placed = old_ids.get(index).copied().zip(old.get(index));
+            let namesake = placed.and_then(|(id, peer)| left.insert(&peer.name, (id, peer)));
+            change.removed.extend(namesake);
+        }
+        let mut ids: Vec<Option<PeerId>> = Vec::with_capacity(new.len());
+        ids.extend(old_ids.iter().take(head).copied().map(Some));
+        for (index, peer) in new.iter().enumerate().take(middle(new).end).skip(head) {
+            if stands(index) {
+                ids.push(old_ids.get(index).copied());
+                continue;
+            }
+            let kept = left
+                .get(&*peer.name)
+                .filter(|(_, before)| same(&(before, peer)));
+            ids.push(kept.map(|(id, _)| *id));
+            if kept.is_some() {
+                left.remove(&*peer.name);
+            }
+        }
+        ids.extend(old_ids.iter().skip(old.len() - tail).copied().map(Some));
+        change.removed.extend(left.into_values());
+        change.removed.sort_unstable_by_key(|(id, _)| id.0);
+        // Numbers of those that went, then holes, then new ones.
+        let went = change.removed.iter().map(|(id, _)| *id);
+        let holes = previous.into_iter().flat_map(|(_, peers)| peers.holes());
+        let further = (u32::try_from(list).unwrap_or(u32::MAX)..).map(PeerId);
+        let mut free = went.chain(holes).chain(further);
+        let placed = ids.into_iter().zip(new).filter_map(|(id, peer)| {
+            let kept = id.is_some();
+            let id = id.or_else(|| free.next())?;
+            if !kept {
+                change.added.push((id, peer));
+            }
+            Some(id)
+        });
+        Places {
+            ids: placed.collect(),
+            change,
+        }
+    }
+}
+
+/// The state with which each peer that came counts on. Addresses of one peer that are two peers' now do not both count on.
+fn continued_states(change: &Change<'_>, before: Option<&Peers>) -> Vec<Arc<PeerState>> {
+    let mut left: HashSet<PeerId> = change.removed.iter().map(|(id, _)| *id).collect();
+    let by_name: HashMap<&str, PeerId> = change
+        .removed
+        .iter()
+        .rev()
+        .map(|(id, peer)| (&*peer.name, *id))
+        .collect();
+    let mut continue_as = |id: PeerId| {
+        let peer = before?.peer(id).filter(|_| left.remove(&id))?;
+        Some(Arc::clone(&peer.state))
     };
-    let known = |address| previous.and_then(|peers| peers.by_public(address));
-    let by_address = |spec: &PeerSpec| {
+    let known = |address| Some(before?.by_public(address)?.0);
+    let by_address = |(_, spec): &Placed<'_>| {
         let mut known = spec.public.iter().filter_map(known);
         known.find_map(&mut continue_as)
     };
-    let states: Vec<_> = specs.iter().map(by_address).collect();
-    let by_name = |name: &str| {
-        let mut peers = (0u32..).map(PeerId).zip(previous?.iter());
-        peers.find(|(_, peer)| peer.name == name)
+    let states: Vec<_> = change.added.iter().map(by_address).collect();
+    let or_by_name = |(state, (_, spec)): (Option<_>, &Placed<'_>)| {
+        state.or_else(|| continue_as(*by_name.get(&*spec.name)?))
     };
-    let or_by_name =
-        |(state, spec): (Option<_>, &PeerSpec)| state.or_else(|| continue_as(by_name(&spec.name)?));
-    let states = states.into_iter().zip(specs).map(or_by_name);
+    let states = states.into_iter().zip(&change.added).map(or_by_name);
     states.map(Option::unwrap_or_default).collect()
+}
+
+/// Our own end of every path: our public addresses, and the MTU of the underlay interface.
+fn near_end(node: &NodeSpec) -> (PublicAddresses, u16) {
+    (node.public, node.underlay_mtu)
+}
+
+/// What else of this node is in the headers that we send.
+fn sent(node: &NodeSpec) -> (Mac, Vni, u16, u16) {
+    (node.vtep_mac, node.vni, node.udp_port, node.vxlan_port)
 }
 
 impl Peer {

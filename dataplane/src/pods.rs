@@ -2,14 +2,16 @@
 
 use std::collections::HashSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::spec::Spec;
+use crate::spec::LocalSpec;
 
 /// Who may speak from this node and who is reached on it.
-#[derive(Default)]
 pub struct Pods {
+    /// What they were made of.
+    spec: Arc<LocalSpec>,
     attachments: HashSet<IpAddr>,
     kernel_prefixes: Vec<IpNet>,
     allowed_sources: Vec<IpNet>,
@@ -19,15 +21,21 @@ pub struct Pods {
 }
 
 impl Pods {
-    pub(crate) fn new(spec: &Spec) -> Pods {
+    pub(crate) fn new(spec: &Arc<LocalSpec>) -> Pods {
         Pods {
+            spec: Arc::clone(spec),
             attachments: spec.attachments.iter().copied().collect(),
             kernel_prefixes: spec.kernel_prefixes.clone(),
             allowed_sources: spec.allowed_sources.clone(),
-            subnets: spec.node.subnets.clone(),
-            tunnel: spec.node.tunnel.clone(),
-            node: spec.node.addresses.iter().copied().collect(),
+            subnets: spec.subnets.clone(),
+            tunnel: spec.tunnel.clone(),
+            node: spec.addresses.iter().copied().collect(),
         }
+    }
+
+    /// Whether they were made of this very spec.
+    pub(crate) fn are_of(&self, spec: &Arc<LocalSpec>) -> bool {
+        Arc::ptr_eq(&self.spec, spec)
     }
 
     /// Whether a packet from this node may carry `source`: a pod's, our tunnel's or the node's own address, or one that
@@ -86,33 +94,37 @@ mod tests {
     use super::*;
     use crate::spec::tests::spec;
 
+    fn local() -> LocalSpec {
+        LocalSpec::clone(&spec().local)
+    }
+
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
     }
 
     #[test]
     fn what_a_pod_was_allowed_it_may_send_from_and_is_not_reached_at() {
-        let mut allowed = spec();
+        let mut allowed = local();
         allowed
             .allowed_sources
             .push("203.0.113.0/24".parse().unwrap());
-        let pods = Pods::new(&allowed);
+        let pods = Pods::new(&Arc::new(allowed));
         assert!(pods.may_speak(ip("203.0.113.7")));
         assert!(!pods.may_speak(ip("203.0.114.7")));
         assert!(!pods.is_local(ip("203.0.113.7")));
-        assert!(!Pods::new(&spec()).may_speak(ip("203.0.113.7")));
+        assert!(!Pods::new(&Arc::new(local())).may_speak(ip("203.0.113.7")));
     }
 
     #[test]
     fn the_local_set_is_pods_and_tunnel_and_nothing_of_the_host() {
-        let mut spec = spec();
+        let mut spec = local();
         spec.attachments.push(ip("127.0.0.1"));
         spec.attachments.push(ip("10.244.9.9"));
         spec.kernel_prefixes.push("10.244.1.64/26".parse().unwrap());
         spec.kernel_prefixes.push("10.244.1.96/27".parse().unwrap());
         spec.kernel_prefixes
             .push("10.244.1.112/28".parse().unwrap());
-        let pods = Pods::new(&spec);
+        let pods = Pods::new(&Arc::new(spec));
         for local in ["10.244.1.2", "10.244.1.0", "10.244.1.65"] {
             assert!(
                 pods.is_local(ip(local)) && pods.may_speak(ip(local)),
@@ -136,11 +148,11 @@ mod tests {
     }
     #[test]
     fn a_broadcast_address_of_any_prefix_is_no_pod() {
-        let mut spec = spec();
+        let mut spec = local();
         for prefix in ["10.244.1.0/24", "10.244.1.64/26"] {
             spec.kernel_prefixes.push(prefix.parse().unwrap());
         }
-        let pods = Pods::new(&spec);
+        let pods = Pods::new(&Arc::new(spec));
         assert!(pods.is_local(ip("10.244.1.126")) && pods.is_local(ip("10.244.1.128")));
         assert!(!pods.is_local(ip("10.244.1.127")) && !pods.is_local(ip("10.244.1.255")));
     }

@@ -1,8 +1,10 @@
 //! What control asks of the dataplane, in full: one `Spec` makes one [`Snapshot`](crate::snapshot::Snapshot).
 //!
-//! A spec is plain data, already typed and range-checked by whoever read it from a store.
+//! A spec is plain data, already typed and range-checked by whoever read it from a store. It is two shared parts, as the
+//! snapshot is: a part that is the same allocation as in the spec before is not looked into, and its tables stay.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use encap::{Format, Mac, Vni};
 use ipnet::IpNet;
@@ -14,33 +16,48 @@ use crate::families::{PerFamily, PublicAddresses};
 pub struct Spec {
     /// Counts published specs; shown beside the tables so that people can tell two states apart.
     pub version: u64,
-    /// This node.
+    /// What changes with the cluster's nodes.
+    pub cluster: Arc<ClusterSpec>,
+    /// What changes with the pods of this node.
+    pub local: Arc<LocalSpec>,
+}
+
+/// The other nodes, and what reaching them depends on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClusterSpec {
+    /// This node as the others reach it.
     pub node: NodeSpec,
-    /// The other nodes; no public address in two entries.
-    pub peers: Vec<PeerSpec>,
+    /// The other nodes; no public address in two entries. One that is the same allocation as in the spec before is not
+    /// looked into.
+    pub peers: Vec<Arc<PeerSpec>>,
+}
+
+/// The addresses of this node and of its pods.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LocalSpec {
+    /// Subnets leased to this node.
+    pub subnets: Vec<IpNet>,
+    /// Addresses of our tunnel device: the base address of each subnet.
+    pub tunnel: Vec<IpAddr>,
+    /// Every address the host holds on other devices. A host process may speak from one of them.
+    pub addresses: Vec<IpAddr>,
     /// Addresses of adopted attachments on this node.
     pub attachments: Vec<IpAddr>,
     /// Prefixes inside our own subnets that the kernel routes to, or holds on, a device other than ours
-    /// (design: the local set, part b). Empty with `strict-pods`.
+    /// (design: the local set, part b), but for the attachments' own addresses. Empty with `strict-pods`.
     pub kernel_prefixes: Vec<IpNet>,
     /// What pods may send from beside their own addresses (virtual addresses): the kernel has seen at the pod's
     /// interface that it is the right one. Nothing is delivered to them.
     pub allowed_sources: Vec<IpNet>,
 }
 
-/// This node as the dataplane sees it.
+/// This node as other nodes reach it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeSpec {
     /// The cluster networks, one per family in use.
-    pub cluster: Vec<IpNet>,
-    /// Subnets leased to this node.
-    pub subnets: Vec<IpNet>,
-    /// Addresses of our tunnel device: the base address of each subnet.
-    pub tunnel: Vec<IpAddr>,
+    pub networks: Vec<IpNet>,
     /// Our public addresses: we have an underlay port of each format at each of them.
     pub public: PublicAddresses,
-    /// Every address the host holds on other devices. A host process may speak from one of them.
-    pub addresses: Vec<IpAddr>,
     /// Our VTEP MAC, for both families: the only inner destination MAC accepted.
     pub vtep_mac: Mac,
     /// VXLAN network identifier sent and accepted.
@@ -90,33 +107,37 @@ pub(crate) mod tests {
         let net = |text: &str| text.parse::<IpNet>().unwrap();
         Spec {
             version: 1,
-            node: NodeSpec {
-                cluster: vec![net("10.244.0.0/16")],
+            cluster: Arc::new(ClusterSpec {
+                node: NodeSpec {
+                    networks: vec![net("10.244.0.0/16")],
+                    public: ip("192.0.2.1").into(),
+                    vtep_mac: Mac([2, 0, 0, 0, 0, 1]),
+                    vni: Vni::new(1).unwrap(),
+                    gbp: false,
+                    ipv6_over_udp: false,
+                    device_mtu: 1450,
+                    underlay_mtu: 1500,
+                    udp_port: 8285,
+                    vxlan_port: 8472,
+                },
+                peers: vec![Arc::new(PeerSpec {
+                    name: "node2".into(),
+                    public: ip("192.0.2.2").into(),
+                    underlay_sources: vec![],
+                    subnets: vec![net("10.244.2.0/24")],
+                    accept_sources: vec![],
+                    format: Format::Vxlan,
+                    vtep_mac: PerFamily::each(|_| Mac([2, 0, 0, 0, 0, 2])),
+                })],
+            }),
+            local: Arc::new(LocalSpec {
                 subnets: vec![net("10.244.1.0/24")],
                 tunnel: vec![ip("10.244.1.0")],
-                public: ip("192.0.2.1").into(),
                 addresses: vec![ip("192.0.2.1")],
-                vtep_mac: Mac([2, 0, 0, 0, 0, 1]),
-                vni: Vni::new(1).unwrap(),
-                gbp: false,
-                ipv6_over_udp: false,
-                device_mtu: 1450,
-                underlay_mtu: 1500,
-                udp_port: 8285,
-                vxlan_port: 8472,
-            },
-            peers: vec![PeerSpec {
-                name: "node2".into(),
-                public: ip("192.0.2.2").into(),
-                underlay_sources: vec![],
-                subnets: vec![net("10.244.2.0/24")],
-                accept_sources: vec![],
-                format: Format::Vxlan,
-                vtep_mac: PerFamily::each(|_| Mac([2, 0, 0, 0, 0, 2])),
-            }],
-            attachments: vec![ip("10.244.1.2")],
-            kernel_prefixes: vec![],
-            allowed_sources: vec![],
+                attachments: vec![ip("10.244.1.2")],
+                kernel_prefixes: vec![],
+                allowed_sources: vec![],
+            }),
         }
     }
 }

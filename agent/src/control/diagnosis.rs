@@ -50,7 +50,10 @@ fn unused_address(known: &Known) -> Option<Problem> {
 /// No host needs to make packets smaller than the tunnel device's least MTU.
 fn narrow(model: &Model) -> Option<Problem> {
     let desired = &model.desired;
-    let (carries, needs) = (desired.spec.node.underlay_mtu, desired.largest_datagram);
+    let (carries, needs) = (
+        desired.spec.cluster.node.underlay_mtu,
+        desired.largest_datagram,
+    );
     (carries < needs).then(|| Problem::UnderlayNarrow {
         interface: model.known.facts.underlay.name.clone(),
         carries,
@@ -62,8 +65,8 @@ fn narrow(model: &Model) -> Option<Problem> {
 /// One problem for all of them: a node without an address of some family reaches no node that has only that.
 fn unreachable(model: &Model) -> Option<Problem> {
     let spec = &model.desired.spec;
-    let ours = spec.node.public;
-    let mut peers = spec.peers.iter().filter(|peer| {
+    let ours = spec.cluster.node.public;
+    let mut peers = spec.cluster.peers.iter().filter(|peer| {
         let ways = [Family::V4, Family::V6].map(|inner| ours.way_to(peer.public, inner));
         ways == [None, None]
     });

@@ -19,6 +19,8 @@ pub struct Facts {
     pub underlay: Underlay,
     /// Prefixes inside our subnets that the kernel serves on other devices.
     pub prefixes: Vec<IpNet>,
+    /// Addresses of attachments that are gone, as long as the kernel may still route to them.
+    pub released: Vec<IpAddr>,
     /// Addresses the host holds on other devices.
     pub addresses: Vec<IpAddr>,
     /// Routes that take packets past the overlay.
@@ -27,7 +29,7 @@ pub struct Facts {
 
 impl Facts {
     /// Before anything was read. The MTU is the one that a service before this one went by.
-    pub fn unread(config: &NodeConfig, own: &Lease, leases: &[Lease]) -> Facts {
+    pub fn unread(config: &NodeConfig, own: &Lease, leases: &Arc<[Lease]>) -> Facts {
         let mtu = |file: NodeFile| underlay_mtu(file.mtu, config, own, leases);
         Facts {
             underlay: Underlay {
@@ -36,6 +38,7 @@ impl Facts {
                 out_of_service: Vec::new(),
             },
             prefixes: Vec::new(),
+            released: Vec::new(),
             addresses: Vec::new(),
             bypassing: Arc::default(),
         }
@@ -52,6 +55,7 @@ impl Facts {
         bound: PublicAddresses,
     ) -> Option<HostError> {
         self.prefixes = picture.kernel_prefixes(&own.subnets, device);
+        self.forget_released();
         self.addresses = picture.addresses();
         self.bypassing = picture
             .bypassing(&net_conf.cluster(), &own.subnets, device)
@@ -66,6 +70,12 @@ impl Facts {
                 Some(error)
             }
         }
+    }
+
+    /// Forgets released addresses that the kernel no longer routes to: a pod that has one next is another one.
+    pub fn forget_released(&mut self) {
+        let routed = |address: &IpAddr| self.prefixes.contains(&IpNet::from(*address));
+        self.released.retain(routed);
     }
 }
 

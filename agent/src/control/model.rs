@@ -3,6 +3,7 @@
 //! Every change goes through [`Model::decide`], which compares with what was decided last, so nothing is
 //! published or written without a difference.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -32,7 +33,7 @@ pub struct Known {
     /// The text it was read from.
     pub net_conf_text: String,
     /// Every lease, ours among them.
-    pub leases: Vec<Lease>,
+    pub leases: Arc<[Lease]>,
     /// Our own, as the list has it.
     pub own: Lease,
     /// The addresses that our sockets have.
@@ -86,8 +87,13 @@ impl Known {
         own
     }
 
-    fn decide(&self, attachments: &[Arc<Attachment>], version: u64) -> Desired {
-        reconcile(&Inputs {
+    fn decide(
+        &self,
+        attachments: &[Arc<Attachment>],
+        version: u64,
+        previous: Option<&Desired>,
+    ) -> Desired {
+        let inputs = Inputs {
             net_conf: &self.net_conf,
             config: &self.config,
             leases: &self.leases,
@@ -95,10 +101,12 @@ impl Known {
             bound: self.bound,
             attachments,
             kernel_prefixes: &self.facts.prefixes,
+            released: &self.facts.released,
             host_addresses: &self.facts.addresses,
             underlay_mtu: self.facts.underlay.mtu,
             version,
-        })
+        };
+        reconcile(&inputs, previous)
     }
 }
 
@@ -138,7 +146,7 @@ impl Model {
     pub fn new(known: Known, past: u64) -> Model {
         let records = Records::list(known.config.run_dir(), &known.own.subnets);
         Model {
-            desired: known.decide(&records.served(), past.saturating_add(1)),
+            desired: known.decide(&records.served(), past.saturating_add(1), None),
             known,
             records,
             leases_read: Instant::now(),
@@ -183,7 +191,7 @@ impl Model {
                 // A registry yields no list without our own entry.
                 if let Some(own) = leases.iter().find(|lease| lease.name == *name).cloned() {
                     self.known.own = own;
-                    self.known.leases = leases;
+                    self.known.leases = leases.into();
                     self.leases_read = Instant::now();
                     self.cached.leases = None;
                     self.records.relist(&self.known.own.subnets);
@@ -213,11 +221,23 @@ impl Model {
 
     /// Decides anew. `Some` tables to publish when they differ from the last.
     pub fn decide(&mut self) -> Option<&Spec> {
-        let version = self.desired.spec.version;
-        let mut desired = self.known.decide(&self.records.served(), version);
-        let differs = desired.spec != self.desired.spec;
+        let served = self.records.served();
+        let before = &self.desired.spec;
+        let mut desired = (self.known).decide(&served, before.version, Some(&self.desired));
+        let is_gone = |address: &&IpAddr| {
+            let now = &desired.spec.local.attachments;
+            now.binary_search(address).is_err()
+        };
+        let gone = before.local.attachments.iter().filter(is_gone);
+        let gone: Vec<IpAddr> = gone.copied().collect();
+        if !gone.is_empty() {
+            self.known.facts.released.extend(gone);
+            desired = (self.known).decide(&served, before.version, Some(&self.desired));
+        }
+        let differs = !Arc::ptr_eq(&desired.spec.cluster, &before.cluster)
+            || !Arc::ptr_eq(&desired.spec.local, &before.local);
         if differs {
-            desired.spec.version = version.saturating_add(1);
+            desired.spec.version = before.version.saturating_add(1);
         }
         self.desired = desired;
         differs.then_some(&self.desired.spec)

@@ -60,7 +60,7 @@ impl Tables {
         self.published = Instant::now();
         info!(
             version = spec.version,
-            peers = spec.peers.len(),
+            peers = spec.cluster.peers.len(),
             "tables published"
         );
     }
@@ -111,8 +111,10 @@ impl Tables {
         is_late.then_some(Problem::WorkersBehind { version })
     }
 
-    /// Takes note of what the workers noticed: refused sources, and offloads that the kernel refused.
+    /// Takes note of what the workers noticed: refused sources, and offloads that the kernel refused. Frees the tables that
+    /// no worker uses any more.
     pub fn take_notices(&mut self) {
+        self.engine.free_retired();
         for Notice::RefusedSource {
             outer,
             inner,
@@ -123,7 +125,7 @@ impl Tables {
         }
         let snapshot = self.engine.snapshot();
         self.refused_sources
-            .forget(|source| snapshot.peers.by_source(source).is_some());
+            .forget(|source| snapshot.cluster.peers.by_source(source).is_some());
         let totals = self.counters.read();
         let times = given_up(&totals);
         if times > self.offloads_given_up {

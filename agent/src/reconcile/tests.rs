@@ -7,6 +7,8 @@ use proptest::prelude::*;
 
 use super::*;
 use dataplane::families::PerFamily;
+use dataplane::spec::PeerSpec;
+use encap::Format;
 
 use crate::config::{DeviceKind, SpinSetting};
 use crate::lease::default_vtep_mac;
@@ -91,10 +93,11 @@ fn attachment(held: &[&str]) -> Arc<Attachment> {
 struct World {
     net_conf: NetConf,
     config: NodeConfig,
-    leases: Vec<Lease>,
+    leases: Arc<[Lease]>,
     own: Lease,
     attachments: Vec<Arc<Attachment>>,
     kernel_prefixes: Vec<IpNet>,
+    released: Vec<IpAddr>,
     host_addresses: Vec<IpAddr>,
     underlay_mtu: u16,
 }
@@ -104,17 +107,23 @@ impl World {
         World {
             net_conf: conf(net_conf),
             config: config(),
-            leases,
+            leases: leases.into(),
             own,
             attachments: vec![],
             kernel_prefixes: vec![],
+            released: vec![],
             host_addresses: vec![],
             underlay_mtu: 1500,
         }
     }
 
     fn desired(&self) -> Desired {
-        reconcile(&Inputs {
+        self.after(None)
+    }
+
+    /// What is desired after something else was.
+    fn after(&self, previous: Option<&Desired>) -> Desired {
+        let inputs = Inputs {
             net_conf: &self.net_conf,
             config: &self.config,
             leases: &self.leases,
@@ -122,10 +131,12 @@ impl World {
             bound: self.config.underlay(self.own.public),
             attachments: &self.attachments,
             kernel_prefixes: &self.kernel_prefixes,
+            released: &self.released,
             host_addresses: &self.host_addresses,
             underlay_mtu: self.underlay_mtu,
             version: 3,
-        })
+        };
+        reconcile(&inputs, previous)
     }
 }
 
@@ -139,15 +150,12 @@ fn a_small_cluster_in_full() {
     ];
     world.kernel_prefixes = nets(&["10.244.1.1/24"]);
     world.host_addresses = addresses(&["192.0.2.1", "10.244.1.1", "10.244.1.0"]);
-    let expected = Desired {
-        spec: Spec {
-            version: 3,
+    let spec = Spec {
+        version: 3,
+        cluster: Arc::new(ClusterSpec {
             node: NodeSpec {
-                cluster: nets(&["10.244.0.0/16"]),
-                subnets: nets(&["10.244.1.0/24"]),
-                tunnel: addresses(&["10.244.1.0"]),
+                networks: nets(&["10.244.0.0/16"]),
                 public: own().public,
-                addresses: addresses(&["10.244.1.1", "192.0.2.1"]),
                 vtep_mac: own().vtep_mac.v4,
                 vni: encap::Vni::new(7).unwrap(),
                 gbp: true,
@@ -157,7 +165,7 @@ fn a_small_cluster_in_full() {
                 udp_port: 8285,
                 vxlan_port: 4789,
             },
-            peers: vec![PeerSpec {
+            peers: vec![Arc::new(PeerSpec {
                 name: "n2".to_owned(),
                 public: peer.public,
                 underlay_sources: vec![],
@@ -165,12 +173,20 @@ fn a_small_cluster_in_full() {
                 accept_sources: vec![],
                 format: Format::Udp,
                 vtep_mac: peer.vtep_mac,
-            }],
+            })],
+        }),
+        local: Arc::new(LocalSpec {
+            subnets: nets(&["10.244.1.0/24"]),
+            tunnel: addresses(&["10.244.1.0"]),
+            addresses: addresses(&["10.244.1.1", "192.0.2.1"]),
             attachments: addresses(&["10.244.1.2", "10.244.1.7"]),
             kernel_prefixes: nets(&["10.244.1.0/24"]),
             allowed_sources: vec![],
-        },
-        host: HostState {
+        }),
+    };
+    let expected = (
+        spec,
+        HostState {
             device: "tartan0".to_owned(),
             addresses: nets(&["10.244.1.0/32"]),
             mtu: 1450,
@@ -188,9 +204,13 @@ fn a_small_cluster_in_full() {
                 masquerade: true,
             },
         },
-        largest_datagram: 1500,
-    };
-    assert_eq!(world.desired(), expected);
+        1500,
+    );
+    let desired = world.desired();
+    assert_eq!(
+        (desired.spec, desired.host, desired.largest_datagram),
+        expected
+    );
 }
 
 #[test]
@@ -201,8 +221,8 @@ fn leases_with_one_public_address_are_one_peer() {
     b.underlay_sources = addresses(&["198.51.100.1"]);
     b.accept_sources = nets(&["10.9.0.0/16"]);
     let spec = World::of(V4, own(), vec![b, a, own()]).desired().spec;
-    let [peer] = &spec.peers[..] else {
-        panic!("{:?}", spec.peers)
+    let [peer] = &spec.cluster.peers[..] else {
+        panic!("{:?}", spec.cluster.peers)
     };
     assert_eq!(
         (peer.name.as_str(), &peer.subnets),
@@ -224,7 +244,11 @@ fn we_are_never_our_own_peer() {
     let renumbered = lease("n1", "192.0.2.77", &["10.244.1.0/24"], Format::Vxlan);
     for stranger in [twin, half, renumbered, own()] {
         assert_eq!(
-            World::of(V4, own(), vec![stranger]).desired().spec.peers,
+            World::of(V4, own(), vec![stranger])
+                .desired()
+                .spec
+                .cluster
+                .peers,
             []
         );
     }
@@ -340,7 +364,7 @@ fn local_addresses_are_those_of_the_configuration() {
     );
     let mut world = World::of(V4, own, vec![]);
     world.config.public_v4 = Some([192, 0, 2, 1].into());
-    let public = world.desired().spec.node.public;
+    let public = world.desired().spec.cluster.node.public;
     assert_eq!(public.to_string(), "192.0.2.1, 2001:db8::1");
 }
 
@@ -356,8 +380,8 @@ fn leases_that_share_one_address_are_one_peer() {
     );
     let c = lease("c", "2001:db8::9", &["10.244.7.0/24"], Format::Vxlan);
     let spec = World::of(V4, own(), vec![c, b, a]).desired().spec;
-    let [peer] = &spec.peers[..] else {
-        panic!("{:?}", spec.peers)
+    let [peer] = &spec.cluster.peers[..] else {
+        panic!("{:?}", spec.cluster.peers)
     };
     assert_eq!((peer.name.as_str(), peer.subnets.len()), ("a", 3));
     assert_eq!(peer.public, PublicAddresses::V4([192, 0, 2, 9].into()));
@@ -370,10 +394,10 @@ fn the_mtu_of_the_file_is_the_underlays() {
     let mut world = World::of(capped, own(), vec![]);
     let desired = world.desired();
     assert_eq!(
-        (desired.host.mtu, desired.spec.node.underlay_mtu),
+        (desired.host.mtu, desired.spec.cluster.node.underlay_mtu),
         (1350, 1400)
     );
-    assert_eq!(desired.spec.node.device_mtu, desired.host.mtu);
+    assert_eq!(desired.spec.cluster.node.device_mtu, desired.host.mtu);
     world.underlay_mtu = 1300;
     assert_eq!(world.desired().host.mtu, 1250);
 }
@@ -407,7 +431,7 @@ fn both_families_are_carried() {
         nets(&["10.244.0.0/16", "fd00::/48"])
     );
     assert_eq!(
-        desired.spec.node.tunnel,
+        desired.spec.local.tunnel,
         addresses(&["10.244.1.0", "fd00:0:0:1::"])
     );
 }
@@ -417,7 +441,7 @@ fn a_family_in_which_we_have_no_subnet_is_not_routed() {
     let desired = World::of(DUAL, own(), vec![]).desired();
     assert_eq!(desired.host.cluster_routes, nets(&["10.244.0.0/16"]));
     assert_eq!(
-        desired.spec.node.cluster.len(),
+        desired.spec.cluster.node.networks.len(),
         2,
         "and yet part of the cluster"
     );
@@ -438,13 +462,16 @@ fn only_what_lies_in_our_subnets_is_local() {
         "10.244.1.0/32",
     ])];
     let spec = world.desired().spec;
-    assert_eq!(spec.kernel_prefixes, nets(&["10.244.1.5/32"]));
-    assert_eq!(spec.attachments, addresses(&["10.244.1.9"]));
+    assert_eq!(spec.local.kernel_prefixes, nets(&["10.244.1.5/32"]));
+    assert_eq!(spec.local.attachments, addresses(&["10.244.1.9"]));
     world.config.strict_pods = true;
     let strict = world.desired().spec;
     assert_eq!(
-        (strict.kernel_prefixes.len(), strict.attachments),
-        (0, spec.attachments)
+        (
+            strict.local.kernel_prefixes.len(),
+            &strict.local.attachments
+        ),
+        (0, &spec.local.attachments)
     );
 }
 
@@ -495,9 +522,103 @@ fn what_a_served_pod_was_allowed_it_may_send_from() {
     Arc::make_mut(&mut stranded).allowed_sources = nets(&["198.51.100.0/24"]);
     world.attachments = vec![stranded, served.clone(), served];
     assert_eq!(
-        world.desired().spec.allowed_sources,
+        world.desired().spec.local.allowed_sources,
         nets(&["203.0.113.0/24"])
     );
+}
+
+/// The record alone decides whether a pod is delivered to. Its host route neither adds to it nor outlives it.
+#[test]
+fn an_attachments_own_address_is_no_kernel_prefix() {
+    let mut world = World::of(V4, own(), vec![own()]);
+    let prefixes = |desired: &Desired| desired.spec.local.kernel_prefixes.clone();
+    world.attachments = vec![attachment(&["10.244.1.2/32"])];
+    world.kernel_prefixes = nets(&["10.244.1.9/32"]);
+    let added = world.desired();
+    world.kernel_prefixes = nets(&["10.244.1.2/32", "10.244.1.9/32"]);
+    let routed = world.after(Some(&added));
+    assert!(
+        Arc::ptr_eq(&added.spec.local, &routed.spec.local),
+        "nothing to publish"
+    );
+    world.attachments.clear();
+    world.released = addresses(&["10.244.1.2"]);
+    assert_eq!(
+        prefixes(&world.after(Some(&routed))),
+        nets(&["10.244.1.9/32"])
+    );
+    // A wider prefix is of another, whatever pods lie in it.
+    world.kernel_prefixes = nets(&["10.244.1.2/31"]);
+    assert_eq!(prefixes(&world.desired()), nets(&["10.244.1.2/31"]));
+}
+
+#[test]
+fn what_did_not_change_is_the_same_allocation() {
+    let leases = |third: &str| {
+        let one = |n: u8, name: &str| {
+            let (public, subnet) = (format!("192.0.2.{n}"), format!("10.244.{n}.0/24"));
+            lease(name, &public, &[&subnet], Format::Vxlan)
+        };
+        vec![own(), one(2, "n2"), one(3, third), one(4, "n4")]
+    };
+    let mut world = World::of(V4, own(), leases("n3"));
+    let first = world.desired();
+    world.attachments = vec![attachment(&["10.244.1.2/32"])];
+    let added = world.after(Some(&first));
+    assert!(Arc::ptr_eq(&added.spec.cluster, &first.spec.cluster));
+    assert!(!Arc::ptr_eq(&added.spec.local, &first.spec.local));
+    world.leases = leases("n3").into();
+    let read = world.after(Some(&added));
+    assert!(
+        Arc::ptr_eq(&read.spec.cluster, &added.spec.cluster),
+        "equal leases"
+    );
+    world.leases = leases("renamed").into();
+    let renamed = world.after(Some(&read));
+    assert!(Arc::ptr_eq(&renamed.spec.local, &read.spec.local));
+    let pairs = renamed
+        .spec
+        .cluster
+        .peers
+        .iter()
+        .zip(&read.spec.cluster.peers);
+    let same: Vec<bool> = pairs.map(|(a, b)| Arc::ptr_eq(a, b)).collect();
+    assert_eq!(same, [true, false, true]);
+    // From nothing, because we are another: and still.
+    world.own.format = Format::Udp;
+    let other = world.after(Some(&renamed));
+    let mut pairs = other
+        .spec
+        .cluster
+        .peers
+        .iter()
+        .zip(&renamed.spec.cluster.peers);
+    assert!(pairs.all(|(a, b)| Arc::ptr_eq(a, b)));
+}
+
+/// More leases change than are followed one by one.
+#[test]
+fn a_great_change_is_decided_as_from_nothing() {
+    let many = |range: std::ops::Range<u8>| {
+        let one = |n| {
+            let (name, public) = (format!("m{n}"), format!("192.0.2.{n}"));
+            lease(
+                &name,
+                &public,
+                &[&format!("10.244.{n}.0/24")],
+                Format::Vxlan,
+            )
+        };
+        range.map(one).collect::<Vec<_>>()
+    };
+    let mut world = World::of(V4, own(), many(2..120));
+    let mut before = world.desired();
+    for leases in [many(60..250), many(2..250), many(250..250), many(2..5)] {
+        world.leases = leases.into();
+        let after = world.after(Some(&before));
+        assert_eq!(after, world.desired());
+        before = after;
+    }
 }
 
 proptest! {
@@ -514,14 +635,37 @@ proptest! {
         world.attachments = hosts.iter().map(|n| attachment(&[&format!("10.244.1.{n}/32")])).collect();
         let first = world.desired();
         prop_assert_eq!(&first, &world.desired());
-        world.leases = others;
-        let again: Vec<Lease> = world.leases.clone();
-        world.leases.extend(again);
+        world.leases = [others.clone(), others].concat().into();
         world.host_addresses.reverse();
         world.kernel_prefixes.reverse();
         world.attachments.reverse();
         world.attachments.extend(world.attachments.clone());
         prop_assert_eq!(first, world.desired());
+    }
+
+    /// However leases came about, one by one and in whatever order, what is desired is what they alone decide.
+    #[test]
+    fn the_decision_before_makes_no_difference(
+        lists in prop::collection::vec(shuffled(), 1..6),
+        mtu in prop::option::of(1300..1500u16),
+        others in prop::collection::vec(0..4u8, 1..6),
+    ) {
+        let mut world = World::of(DUAL, own(), vec![]);
+        let mut before = world.desired();
+        for ((leases, shuffled), other) in lists.into_iter().zip(others) {
+            for leases in [leases.clone(), leases.iter().rev().skip(1).cloned().collect(), shuffled] {
+                world.leases = leases.into();
+                match other {
+                    0 => world.own.subnets = nets(&["10.244.1.0/24", "fd00:0:0:1::/64"]),
+                    1 => world.config.ipv6_over_udp = !world.config.ipv6_over_udp,
+                    2 => world.underlay_mtu = mtu.unwrap_or(1500),
+                    _ => {}
+                }
+                let after = world.after(Some(&before));
+                prop_assert_eq!(&after, &world.desired());
+                before = after;
+            }
+        }
     }
 
     /// No subnet of another node is lost, none is invented, each stays with an address of its node, and no public
@@ -534,19 +678,19 @@ proptest! {
             .iter()
             .filter(|lease| lease.name != own.name && !lease.public.iter().any(|a| own.public.contains(a)))
             .collect();
-        let stays = |lease: &Lease, subnet: &IpNet| spec.peers.iter().any(|peer| {
+        let stays = |lease: &Lease, subnet: &IpNet| spec.cluster.peers.iter().any(|peer| {
             let known = |address: IpAddr| peer.public.contains(address) || peer.underlay_sources.contains(&address);
             peer.subnets.contains(subnet) && lease.public.iter().any(known)
         });
         for lease in &others {
-            prop_assert!(lease.subnets.iter().all(|subnet| stays(lease, subnet)), "{lease:?}: {:?}", spec.peers);
+            prop_assert!(lease.subnets.iter().all(|subnet| stays(lease, subnet)), "{lease:?}: {:?}", spec.cluster.peers);
         }
-        for peer in &spec.peers {
+        for peer in &spec.cluster.peers {
             for subnet in &peer.subnets {
                 prop_assert!(others.iter().any(|lease| lease.subnets.contains(subnet)), "invented: {peer:?}");
             }
         }
-        let mut publics: Vec<IpAddr> = spec.peers.iter().flat_map(|peer| peer.public.iter()).collect();
+        let mut publics: Vec<IpAddr> = spec.cluster.peers.iter().flat_map(|peer| peer.public.iter()).collect();
         let count = publics.len();
         publics.sort_unstable();
         publics.dedup();

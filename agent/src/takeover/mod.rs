@@ -36,6 +36,7 @@ use crate::host::{Change, Host, HostError};
 use crate::keeper::COUNTERS;
 use crate::keeper::descriptors::{Descriptors, LISTENER, Obtain};
 use crate::keeper::lock::Lock;
+use crate::lease::Lease;
 use crate::problems::{Board, HostProblem, Origin, Problem};
 use crate::registry::Registry;
 use crate::start_failure;
@@ -146,6 +147,7 @@ async fn read(config: NodeConfig, found: &mut Found) -> Result<Start, StartError
     found.problems.extend(cache.problems);
     let mut host = Host::open(&config.state_dir()).await?;
     host.set_add_only(cache.cached.is_any());
+    let leases: Arc<[Lease]> = leases.into();
     let mut known = Known {
         facts: Facts::unread(&config, &own, &leases),
         bound: config.underlay(own.public),

@@ -7,6 +7,7 @@
 )]
 
 mod fib;
+mod publication;
 mod ring;
 mod step;
 mod workers;
@@ -32,6 +33,8 @@ criterion_group! {
     targets =
         fib::lookup,
         fib::build,
+        publication::publish,
+        publication::free,
         ring::hand_off,
         step::outbound,
         step::inbound,

@@ -1,7 +1,7 @@
 //! What one worker writes on the page.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
 use super::totals::{Flow, OffloadsInUse};
 use super::word;
@@ -16,9 +16,11 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
+    /// Ends a step by the snapshot of that version. A reader of the version knows that the worker has given up the
+    /// snapshots before it, hence the order.
     pub(crate) fn tick(&self, snapshot: u64) {
         self.add(TICK, 1);
-        self.word(SNAPSHOT).store(snapshot, Relaxed);
+        self.word(SNAPSHOT).store(snapshot, Release);
     }
 
     /// Notes which offloads are in use, and how many more were given up.

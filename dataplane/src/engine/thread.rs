@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use arc_swap::Cache;
 use crossbeam_queue::ArrayQueue;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
@@ -161,7 +160,7 @@ struct Loop {
 impl Loop {
     fn run(mut self) {
         let shared = Arc::clone(&self.shared);
-        let mut snapshot = Cache::new(&shared.snapshot);
+        let mut snapshot = shared.publication.adopt();
         let mut events = Events::with_capacity(EVENTS);
         // Sleeps of a few microseconds are to last that long, not up to 50 more (prctl(2)).
         let _ = set_current_timer_slack(NonZeroU64::new(1));

@@ -34,7 +34,7 @@ impl<'a> PeerCache<'a> {
         match self.sender {
             Some((known, sender)) if known == address => sender,
             _ => {
-                let sender = snapshot.peers.by_source(address);
+                let sender = snapshot.cluster.peers.by_source(address);
                 self.sender = Some((address, sender));
                 sender
             }

@@ -94,7 +94,7 @@ impl<D: Device> Writer<'_, D> {
 
     /// Counts `packets` dropped packets.
     pub(super) fn drop(&self, id: PeerId, reason: DropReason, packets: usize) {
-        if let Some(peer) = self.snapshot.peers.peer(id) {
+        if let Some(peer) = self.snapshot.cluster.peers.peer(id) {
             peer.count_refused(packets);
         }
         self.tally.drop(Direction::Inbound, reason, packets as u64);
@@ -168,7 +168,7 @@ impl<D: Device> Writer<'_, D> {
 
     fn delivered(&self, id: PeerId, packets: usize, bytes: usize) {
         self.tally.deliver(Direction::Inbound, packets);
-        if let Some(peer) = self.snapshot.peers.peer(id) {
+        if let Some(peer) = self.snapshot.cluster.peers.peer(id) {
             peer.count_received(packets, bytes);
         }
     }

@@ -108,13 +108,14 @@ fn route<'a>(snapshot: &'a Snapshot, inner: &Inner) -> Result<&'a Way, Refusal> 
         return Err(Refusal(DropReason::OwnSubnet, None));
     }
     let Some(peer) = snapshot
+        .cluster
         .fib
         .lookup(inner.destination)
-        .and_then(|id| snapshot.peers.peer(id))
+        .and_then(|id| snapshot.cluster.peers.peer(id))
     else {
         return Err(Refusal(DropReason::NoRoute, Some(IcmpError::Unreachable)));
     };
-    if inner.family == Family::V6 && peer.format == Format::Udp && !snapshot.ipv6_over_udp {
+    if inner.family == Family::V6 && peer.format == Format::Udp && !snapshot.cluster.ipv6_over_udp {
         return Err(Refusal(DropReason::Ipv6InUdp, Some(IcmpError::Unreachable)));
     }
     peer.way(inner.family).ok_or(Refusal(

@@ -37,12 +37,17 @@ pub(crate) fn sort(
         let datagrams = Datagrams::of(Format::Udp, bytes, meta.segment);
         sorted.datagrams += datagrams.count();
         sorted.bytes += meta.len;
-        let is_peers = snapshot.peers.by_source(meta.source.ip()).is_some();
+        let is_peers = snapshot.cluster.peers.by_source(meta.source.ip()).is_some();
         for range in datagrams.ranges() {
             let bytes = frame.get_mut(range.clone()).unwrap_or_default();
             let flow = Inner::parse(bytes).ok().filter(|_| is_peers);
             if let Some(inner) = &flow {
-                prepare(bytes, inner, datagrams.inner_segment, snapshot.device_mtu);
+                prepare(
+                    bytes,
+                    inner,
+                    datagrams.inner_segment,
+                    snapshot.cluster.device_mtu,
+                );
             }
             let owner = flow.map_or(own, |inner| owner(inner.flow_hash(), shares.owners()));
             let part = SteeredDatagram::new(number, range, datagrams.inner_segment);

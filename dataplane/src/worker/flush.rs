@@ -13,7 +13,7 @@ use super::{Source, Worker};
 use crate::device::Device;
 use crate::drops::{Direction, DropReason};
 use crate::limits::{ERROR_REPORTS, ERROR_ROUNDS, HOLD};
-use crate::mtu;
+use crate::mtu_reports;
 use crate::now::Now;
 use crate::outbound::Outbound;
 use crate::snapshot::Snapshot;
@@ -96,7 +96,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                 break;
             };
             foreign |= !failure.local;
-            mtu::learn(&failure, port, snapshot, now);
+            mtu_reports::learn(&failure, port, snapshot, now);
         }
         foreign
     }
@@ -111,7 +111,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.error_reports.sent(slot.port, now);
         for sent in (0..messages).map_while(|_| self.outbound.mark_sent(slot)) {
             self.tally.send(sent.count);
-            if let Some((_, peer)) = snapshot.peers.by_source(sent.to.ip()) {
+            if let Some((_, peer)) = snapshot.cluster.peers.by_source(sent.to.ip()) {
                 peer.count_sent(sent.count, sent.bytes);
             }
             if sent.gso_failed {

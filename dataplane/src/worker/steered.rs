@@ -153,8 +153,9 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             let frame = batch.received.frames.get(usize::from(part.frame));
             let datagram = frame.and_then(|frame| frame.get(part.range()));
             let datagram = datagram.unwrap_or_default();
-            let packets = count_wire_packets(datagram, part.inner_segment(), snapshot.device_mtu);
-            if let Some((_, peer)) = snapshot.peers.by_source(meta.source.ip()) {
+            let packets =
+                count_wire_packets(datagram, part.inner_segment(), snapshot.cluster.device_mtu);
+            if let Some((_, peer)) = snapshot.cluster.peers.by_source(meta.source.ip()) {
                 peer.count_refused(packets);
             }
             self.tally.receive(Direction::Inbound, packets);

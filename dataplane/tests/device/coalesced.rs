@@ -5,6 +5,7 @@
 //! ```
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use dataplane::counters::Counters;
 use dataplane::device::Device;
@@ -15,7 +16,7 @@ use dataplane::families::PerFamily;
 use dataplane::limits::INBOUND_BUFFERS;
 use dataplane::now::Now;
 use dataplane::snapshot::Snapshot;
-use dataplane::spec::{NodeSpec, PeerSpec, Spec};
+use dataplane::spec::{ClusterSpec, LocalSpec, NodeSpec, PeerSpec, Spec};
 use dataplane::underlay::memory::{Datagram, Memory};
 use dataplane::worker::{Source, Worker};
 use encap::{Ecn, Family, Format, Mac, Vni};
@@ -37,7 +38,7 @@ impl Node {
         let spec = spec();
         let counters = Counters::create(1).unwrap();
         Node {
-            worker: Worker::new(device, Memory::new(spec.node.public), &counters, 0),
+            worker: Worker::new(device, Memory::new(spec.cluster.node.public), &counters, 0),
             snapshot: Snapshot::new(&spec, None),
             counters,
         }
@@ -74,33 +75,39 @@ fn spec() -> Spec {
     let address = |text: &str| text.parse::<IpAddr>().unwrap();
     Spec {
         version: 1,
-        node: NodeSpec {
-            cluster: vec![net("10.9.0.0/16"), net("fd00::/16")],
+        cluster: Arc::new(ClusterSpec {
+            node: NodeSpec {
+                networks: vec![net("10.9.0.0/16"), net("fd00::/16")],
+
+                public: address("192.0.2.2").into(),
+
+                vtep_mac: Mac([2, 0, 0, 0, 0, 2]),
+                vni: Vni::new(1).unwrap(),
+                gbp: false,
+                ipv6_over_udp: true,
+                device_mtu: 1500,
+                underlay_mtu: 1528,
+                udp_port: 8285,
+                vxlan_port: 8472,
+            },
+            peers: vec![Arc::new(PeerSpec {
+                name: "node1".into(),
+                public: address("192.0.2.1").into(),
+                underlay_sources: vec![],
+                subnets: subnets(1),
+                accept_sources: vec![],
+                format: Format::Udp,
+                vtep_mac: PerFamily::each(|_| Mac([2, 0, 0, 0, 0, 1])),
+            })],
+        }),
+        local: Arc::new(LocalSpec {
             subnets: subnets(2),
             tunnel: vec![],
-            public: address("192.0.2.2").into(),
             addresses: vec![address("192.0.2.2")],
-            vtep_mac: Mac([2, 0, 0, 0, 0, 2]),
-            vni: Vni::new(1).unwrap(),
-            gbp: false,
-            ipv6_over_udp: true,
-            device_mtu: 1500,
-            underlay_mtu: 1528,
-            udp_port: 8285,
-            vxlan_port: 8472,
-        },
-        peers: vec![PeerSpec {
-            name: "node1".into(),
-            public: address("192.0.2.1").into(),
-            underlay_sources: vec![],
-            subnets: subnets(1),
-            accept_sources: vec![],
-            format: Format::Udp,
-            vtep_mac: PerFamily::each(|_| Mac([2, 0, 0, 0, 0, 1])),
-        }],
-        attachments: addresses(2, 6).to_vec(),
-        kernel_prefixes: vec![],
-        allowed_sources: vec![],
+            attachments: addresses(2, 6).to_vec(),
+            kernel_prefixes: vec![],
+            allowed_sources: vec![],
+        }),
     }
 }
 

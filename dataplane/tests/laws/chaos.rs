@@ -2,6 +2,7 @@
 //! takes; and strangers, peers and pods send random traffic. The law holds at every rest, and afterwards the traffic arrives.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dataplane::counters::WorkerTotals;
@@ -11,6 +12,7 @@ use encap::Format;
 
 use crate::random_traffic;
 use crate::world::network::Faults;
+use crate::world::plan;
 use crate::world::plan::{ClusterPlan, PODS, dual, v4};
 use crate::world::{Seed, World};
 
@@ -52,8 +54,8 @@ fn a_format_switch_loses_nothing() {
             world.pass(Duration::from_micros(random.u64(..3_000)));
             let node = random.usize(..world.nodes.len());
             world.nodes[node].configure(|spec| {
-                let peer = random.usize(..spec.peers.len());
-                let format = &mut spec.peers[peer].format;
+                let index = random.usize(..spec.cluster.peers.len());
+                let format = &mut plan::peer(spec, index).format;
                 *format = if *format == Format::Udp {
                     Format::Vxlan
                 } else {
@@ -78,11 +80,11 @@ fn connections_survive_a_peer_that_leaves_and_moves() {
     let _told = Seed(0xe000);
     let mut world = busy_world(Faults::NONE, 0xe000);
     world.pass(Duration::from_millis(2));
-    let removed = world.nodes[0].spec.peers.remove(0);
-    world.nodes[0].configure(|_| {});
+    let removed = Arc::clone(&world.nodes[0].spec.cluster.peers[0]);
+    world.nodes[0].configure(|spec| drop(plan::cluster(spec).peers.remove(0)));
     world.pass(Duration::from_secs(3));
     assert!(world.nodes[0].totals().outbound.dropped() > 0);
-    world.nodes[0].configure(|spec| spec.peers.insert(0, removed));
+    world.nodes[0].configure(|spec| plan::cluster(spec).peers.insert(0, removed));
     world.pass(Duration::from_millis(2));
     move_node(&mut world, 1, v4(201));
     world.complete_transfers(LIMIT);
@@ -119,14 +121,16 @@ impl Chaos {
         let node = &mut self.world.nodes[index];
         match random.u8(..13) {
             0 => node.configure(|spec| {
-                if !spec.peers.is_empty() {
-                    spec.peers.remove(random.usize(..spec.peers.len()));
+                let peers = &mut plan::cluster(spec).peers;
+                if !peers.is_empty() {
+                    peers.remove(random.usize(..peers.len()));
                 }
             }),
             1 => self.heal_tables(),
             2 => node.configure(|spec| {
-                for peer in &mut spec.peers {
-                    peer.format = random.choice([Format::Udp, Format::Vxlan]).unwrap();
+                for peer in &mut plan::cluster(spec).peers {
+                    Arc::make_mut(peer).format =
+                        random.choice([Format::Udp, Format::Vxlan]).unwrap();
                 }
             }),
             3 if self.moves < 100 => {
@@ -134,7 +138,7 @@ impl Chaos {
                 let to = match (
                     random.u8(..3),
                     dual(100 + self.moves),
-                    node.spec.node.public,
+                    node.spec.cluster.node.public,
                 ) {
                     (0, ..) => v4(100 + self.moves),
                     (1, PublicAddresses::Dual(new, _), PublicAddresses::Dual(_, kept)) => {
@@ -201,14 +205,15 @@ impl Chaos {
             .world
             .nodes
             .iter()
-            .map(|n| n.spec.node.public)
+            .map(|n| n.spec.cluster.node.public)
             .collect();
         for (i, node) in (1..).zip(&mut self.world.nodes) {
             let whole = ClusterPlan::new(nodes, Format::Vxlan).spec(i);
             node.configure(|spec| {
-                spec.peers = whole.peers;
-                for (peer, j) in spec.peers.iter_mut().zip((1..=nodes).filter(|j| *j != i)) {
-                    peer.public = addresses[usize::from(j - 1)];
+                let peers = &mut plan::cluster(spec).peers;
+                peers.clone_from(&whole.cluster.peers);
+                for (peer, j) in peers.iter_mut().zip((1..=nodes).filter(|j| *j != i)) {
+                    Arc::make_mut(peer).public = addresses[usize::from(j - 1)];
                 }
             });
         }
@@ -235,9 +240,9 @@ fn busy_world(faults: Faults, seed: u64) -> World {
     let mut world = World::new(&plan, faults, seed);
     for node in &mut world.nodes {
         node.configure(|spec| {
-            spec.node.ipv6_over_udp = true;
+            plan::cluster(spec).node.ipv6_over_udp = true;
             // Who gets an IPv6 address later carries whole packets over it too.
-            spec.node.underlay_mtu = 1_520;
+            plan::cluster(spec).node.underlay_mtu = 1_520;
         });
     }
     for i in 0..nodes {
@@ -254,16 +259,17 @@ fn busy_world(faults: Faults, seed: u64) -> World {
 
 /// Node number `index` gets other addresses on the underlay, and so does its entry at all its peers.
 fn move_node(world: &mut World, index: usize, new: PublicAddresses) {
-    let old = world.nodes[index].spec.node.public;
+    let old = world.nodes[index].spec.cluster.node.public;
     assert_ne!(new, old);
     for (i, node) in world.nodes.iter_mut().enumerate() {
         node.configure(|spec| {
             if i == index {
-                spec.node.public = new;
-                spec.node.addresses = new.iter().collect();
+                plan::cluster(spec).node.public = new;
+                plan::local(spec).addresses = new.iter().collect();
             }
-            for peer in spec.peers.iter_mut().filter(|peer| peer.public == old) {
-                peer.public = new;
+            let peers = plan::cluster(spec).peers.iter_mut();
+            for peer in peers.filter(|peer| peer.public == old) {
+                Arc::make_mut(peer).public = new;
             }
         });
     }

@@ -8,6 +8,7 @@ use smoltcp::socket::udp;
 use smoltcp::wire::{IpAddress, IpEndpoint};
 
 use crate::world::network::Faults;
+use crate::world::plan;
 use crate::world::plan::{ClusterPlan, PODS, dual, v4, v6};
 use crate::world::{Seed, World};
 
@@ -232,7 +233,7 @@ fn cluster(faults: Faults, bytes: usize, seed: u64) -> World {
     let mut world = World::new(&plan, faults, seed);
     let v6_everywhere = random.bool();
     for node in &mut world.nodes {
-        node.configure(|spec| spec.node.ipv6_over_udp = v6_everywhere);
+        node.configure(|spec| plan::cluster(spec).node.ipv6_over_udp = v6_everywhere);
     }
     let flows = random.u8(1..=3);
     for _ in 0..flows {

@@ -2,11 +2,13 @@
 //! nodes have only one family in common, both ride on that one.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use dataplane::drops::DropReason;
 use dataplane::families::{PerFamily, PublicAddresses};
 use dataplane::limits::{HOLD, PATH_MTU_LIFE, QUOTE};
 use dataplane::now::Now;
+use dataplane::spec::PeerSpec;
 use dataplane::underlay::{ErrorReport, Port};
 use encap::{Family, Format, Mac};
 use libc::{ECONNREFUSED, EMSGSIZE};
@@ -14,6 +16,7 @@ use libc::{ECONNREFUSED, EMSGSIZE};
 use crate::path_mtu::path_mtu_between;
 use crate::world::node::{Node, port};
 use crate::world::packets::{frame, udp, vxlan};
+use crate::world::plan;
 use crate::world::plan::{ClusterPlan, dual, ip, mac, net, pod, pod6, v4, v6};
 
 #[test]
@@ -54,7 +57,7 @@ fn nodes_with_nothing_in_common_say_so() {
 fn each_family_has_its_own_mac() {
     let mut node = node(Format::Vxlan, dual(1), dual(2));
     let their_v6 = Mac([0x0a, 0, 0, 0, 0, 6]);
-    node.configure(|spec| spec.peers[0].vtep_mac.v6 = their_v6);
+    node.configure(|spec| plan::peer(spec, 0).vtep_mac.v6 = their_v6);
     for (packet, theirs) in [
         (udp(pod(1, 0), pod(2, 0), b"four"), mac(2)),
         (udp(pod6(1, 0), pod6(2, 0), b"six"), their_v6),
@@ -98,12 +101,12 @@ fn a_peer_is_known_by_both_addresses() {
 fn a_public_address_is_its_owners() {
     let mut node = node(Format::Vxlan, dual(1), dual(2));
     node.configure(|spec| {
-        let mut other = spec.peers[0].clone();
+        let mut other = PeerSpec::clone(&spec.cluster.peers[0]);
         other.name = "node3".into();
         other.public = v4(3);
         other.subnets = vec![net("10.244.3.0/24")];
         other.underlay_sources = vec![ip("192.0.2.2"), ip("2001:db8::2"), ip("2001:db8::3")];
-        spec.peers.push(other);
+        plan::cluster(spec).peers.push(Arc::new(other));
     });
     let packet = udp(pod6(2, 0), pod6(1, 0), b"in");
     node.hand(over(Family::V6, vxlan(2, 1, &packet)), 1);
@@ -121,11 +124,11 @@ fn a_path_is_learned_for_the_address_that_it_leads_to() {
     assert_eq!(path_mtus(&mut node, Now(0)), [1_250, 1_330]);
     // Another IPv6 address is another path, the other one is what it was.
     node.configure(|spec| {
-        spec.peers[0].public = PublicAddresses::Dual([192, 0, 2, 2].into(), V6_NINE)
+        plan::peer(spec, 0).public = PublicAddresses::Dual([192, 0, 2, 2].into(), V6_NINE)
     });
     assert_eq!(path_mtus(&mut node, Now(0)), [1_250, 1_450]);
     // Without it, both families go by the one that is left, and both are bound by its path.
-    node.configure(|spec| spec.peers[0].public = v4(2));
+    node.configure(|spec| plan::peer(spec, 0).public = v4(2));
     assert_eq!(path_mtus(&mut node, Now(0)), [1_250, 1_280]);
     assert_eq!(
         path_mtus(&mut node, Now(0).after(PATH_MTU_LIFE)),
@@ -199,15 +202,15 @@ fn counts_go_on_with_either_address() {
     node.run(Now(0));
     let sent = |node: &Node| node.traffic().map(|t| t.sent_packets).collect::<Vec<_>>();
     node.configure(|spec| {
-        spec.peers[0].public = PublicAddresses::Dual([192, 0, 2, 9].into(), V6_TWO)
+        plan::peer(spec, 0).public = PublicAddresses::Dual([192, 0, 2, 9].into(), V6_TWO)
     });
     assert_eq!(sent(&node), [1]);
     node.configure(|spec| {
-        let mut other = spec.peers[0].clone();
+        let mut other = PeerSpec::clone(&spec.cluster.peers[0]);
         (other.name, other.subnets) = ("node3".into(), vec![]);
         other.public = PublicAddresses::V6(V6_TWO);
-        spec.peers[0].public = v4(9);
-        spec.peers.push(other);
+        plan::peer(spec, 0).public = v4(9);
+        plan::cluster(spec).peers.push(Arc::new(other));
     });
     assert_eq!(sent(&node), [1, 0]);
 }
@@ -219,14 +222,14 @@ fn counts_go_on_with_the_name_of_a_node_that_moved() {
     node.push(udp(pod(1, 0), pod(2, 0), b"out"));
     node.run(Now(0));
     let sent = |node: &Node| node.traffic().map(|t| t.sent_packets).collect::<Vec<_>>();
-    node.configure(|spec| spec.peers[0].public = v4(9));
+    node.configure(|spec| plan::peer(spec, 0).public = v4(9));
     assert_eq!(sent(&node), [1]);
-    // Another node takes the name, a third the address: the counts follow the address.
+    // Another node takes the name, a third the address: the address tells.
     node.configure(|spec| {
-        let mut other = spec.peers[0].clone();
+        let mut other = PeerSpec::clone(&spec.cluster.peers[0]);
         (other.name, other.subnets) = ("node3".into(), vec![]);
-        spec.peers[0].public = v4(8);
-        spec.peers.push(other);
+        plan::peer(spec, 0).public = v4(8);
+        plan::cluster(spec).peers.push(Arc::new(other));
     });
     assert_eq!(sent(&node), [0, 1]);
 }
@@ -254,9 +257,9 @@ fn ways(format: Format, ours: PublicAddresses, theirs: PublicAddresses) -> [Publ
 fn node(format: Format, ours: PublicAddresses, theirs: PublicAddresses) -> Node {
     let plan = ClusterPlan::new(2, format).over(|i| if i == 1 { ours } else { theirs });
     let mut spec = plan.spec(1);
-    spec.node.ipv6_over_udp = true;
-    spec.node.underlay_mtu = 1_520;
-    assert_eq!(spec.peers[0].vtep_mac, PerFamily::each(|_| mac(2)));
+    plan::cluster(&mut spec).node.ipv6_over_udp = true;
+    plan::cluster(&mut spec).node.underlay_mtu = 1_520;
+    assert_eq!(spec.cluster.peers[0].vtep_mac, PerFamily::each(|_| mac(2)));
     Node::new(spec)
 }
 

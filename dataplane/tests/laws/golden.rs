@@ -14,6 +14,7 @@ use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use pcap_file::pcap::PcapReader;
 
 use crate::world::node::Node;
+use crate::world::plan;
 use crate::world::plan::{ClusterPlan, v4};
 
 #[test]
@@ -87,8 +88,8 @@ fn spec(i: u8, format: Format, wire: &[Datagram]) -> Spec {
                 .unwrap();
             Mac(datagram.payload[8..14].try_into().unwrap())
         };
-        spec.node.vtep_mac = mac(true);
-        spec.peers[0].vtep_mac = PerFamily::each(|_| mac(false));
+        plan::cluster(&mut spec).node.vtep_mac = mac(true);
+        plan::peer(&mut spec, 0).vtep_mac = PerFamily::each(|_| mac(false));
     }
     spec
 }

@@ -11,6 +11,7 @@ use crate::world::node::Node;
 use crate::world::packets::{
     checksums_hold, edit_v4, pattern, plain, tcp, udp, unfinished, vxlan, with_ecn,
 };
+use crate::world::plan;
 use crate::world::plan::{ip, net, pod, pod6};
 
 #[test]
@@ -53,7 +54,9 @@ fn a_port_is_read_again_only_after_a_full_batch() {
 #[test]
 fn what_a_pod_was_allowed_takes_nothing_from_peers() {
     let mut node = node();
-    node.configure(|spec| spec.allowed_sources = vec![net("10.0.0.0/8"), net("fd00::/8")]);
+    node.configure(|spec| {
+        plan::local(spec).allowed_sources = vec![net("10.0.0.0/8"), net("fd00::/8")]
+    });
     let packets = [
         udp(pod(2, 0), pod(1, 0), b"four"),
         udp(pod6(2, 0), pod6(1, 0), b"six"),
@@ -214,7 +217,11 @@ fn the_udp_format_carries_no_congestion() {
 #[test]
 fn a_peers_own_sources_are_let_in() {
     let mut node = node();
-    node.configure(|spec| spec.peers[0].accept_sources.push(net("198.51.100.0/24")));
+    node.configure(|spec| {
+        plan::peer(spec, 0)
+            .accept_sources
+            .push(net("198.51.100.0/24"))
+    });
     let sources = [
         "10.244.2.0",
         "10.244.2.1",
@@ -245,7 +252,7 @@ fn a_peers_further_addresses_are_let_in_where_listed() {
     };
     node.hand(from_elsewhere(), 1);
     assert_eq!(deliver(&mut node), [[0; 0]; 0]);
-    node.configure(|spec| spec.peers[0].underlay_sources.push(ip("203.0.113.5")));
+    node.configure(|spec| plan::peer(spec, 0).underlay_sources.push(ip("203.0.113.5")));
     node.hand(from_elsewhere(), 1);
     assert_eq!(deliver(&mut node), [packet]);
 }
@@ -253,7 +260,11 @@ fn a_peers_further_addresses_are_let_in_where_listed() {
 #[test]
 fn the_tunnel_address_is_ours_and_kernel_prefixes_are() {
     let mut node = node();
-    node.configure(|spec| spec.kernel_prefixes.push(net("10.244.1.64/26")));
+    node.configure(|spec| {
+        plan::local(spec)
+            .kernel_prefixes
+            .push(net("10.244.1.64/26"))
+    });
     let packets =
         ["10.244.1.0", "10.244.1.64", "10.244.1.126"].map(|to| udp(pod(2, 0), ip(to), b"in"));
     for packet in &packets {
@@ -276,7 +287,7 @@ fn group_policy_bits_are_tolerated_where_the_cluster_says_so() {
     };
     node.hand(tagged(), 1);
     assert_eq!(deliver(&mut node), [[0; 0]; 0]);
-    node.configure(|spec| spec.node.gbp = true);
+    node.configure(|spec| plan::cluster(spec).node.gbp = true);
     node.hand(tagged(), 1);
     assert_eq!(deliver(&mut node), [packet]);
 }
@@ -284,7 +295,7 @@ fn group_policy_bits_are_tolerated_where_the_cluster_says_so() {
 #[test]
 fn ipv6_in_the_udp_format_is_let_in_where_allowed() {
     let mut node = node();
-    node.configure(|spec| spec.node.ipv6_over_udp = true);
+    node.configure(|spec| plan::cluster(spec).node.ipv6_over_udp = true);
     let packet = tcp(pod6(2, 0), pod6(1, 1), b"in");
     node.hand(plain(2, 1, &packet), 1);
     assert_eq!(deliver(&mut node), [packet]);

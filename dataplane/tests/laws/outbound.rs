@@ -266,7 +266,10 @@ fn what_is_held_leaves_through_the_sockets_of_a_new_address() {
     moved.to_worker.push_back(plain(3, 1, &waiting));
     node.outside.handed += 1;
     let old = node.worker.rebind(moved);
-    assert_eq!((old.public, old.sent.len()), (node.spec.node.public, 0));
+    assert_eq!(
+        (old.public, old.sent.len()),
+        (node.spec.cluster.node.public, 0)
+    );
     let (more, delivered) = node.run(Now(1));
     assert_eq!(delivered, [waiting]);
     all.extend(more);

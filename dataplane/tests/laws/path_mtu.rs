@@ -19,6 +19,7 @@ use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, Ipv6Packet};
 use crate::reasons::node;
 use crate::world::node::Node;
 use crate::world::packets::{checksums_hold, dont_fragment, pattern, udp};
+use crate::world::plan;
 use crate::world::plan::{ip, pod, pod6};
 
 #[test]
@@ -129,7 +130,7 @@ fn a_burst_of_large_packets_loses_nothing() {
 #[test]
 fn the_fragments_of_a_whole_batch_find_their_place() {
     let mut node = node();
-    node.configure(|spec| spec.node.underlay_mtu = 65_535);
+    node.configure(|spec| plan::cluster(spec).node.underlay_mtu = 65_535);
     let packet = udp(pod(1, 0), pod(2, 0), &pattern(65_400));
     // The budget of bytes lets in no more of these.
     let count = OUTBOUND_BYTES.div_ceil(packet.len());
@@ -190,11 +191,11 @@ fn it_is_the_peers_alone_and_outlives_a_snapshot() {
     assert_eq!(path_mtu(&mut node, 3, Now(0)), 1_472);
     // Another peer comes before it, and it is spoken to in the other format.
     node.configure(|spec| {
-        spec.peers.reverse();
-        spec.peers[1].format = Format::Udp;
+        plan::cluster(spec).peers.reverse();
+        plan::peer(spec, 1).format = Format::Udp;
     });
     assert_eq!(path_mtu(&mut node, 2, Now(0)), 972);
-    node.configure(|spec| spec.peers[1].public = ip("192.0.2.9").into());
+    node.configure(|spec| plan::peer(spec, 1).public = ip("192.0.2.9").into());
     assert_eq!(path_mtu(&mut node, 2, Now(0)), 1_472);
 }
 
@@ -202,13 +203,13 @@ fn it_is_the_peers_alone_and_outlives_a_snapshot() {
 #[test]
 fn what_was_learned_starts_anew_when_our_own_end_changes() {
     let changes: [fn(&mut Spec); 2] = [
-        |spec| spec.node.public = ip("192.0.2.99").into(),
-        |spec| spec.node.underlay_mtu = 1_501,
+        |spec| plan::cluster(spec).node.public = ip("192.0.2.99").into(),
+        |spec| plan::cluster(spec).node.underlay_mtu = 1_501,
     ];
     for change in changes {
         let mut node = node();
         learn(&mut node, report(2, Format::Vxlan, 1_000), Now(0));
-        node.configure(|spec| spec.node.addresses.push(ip("192.0.2.98")));
+        node.configure(|spec| plan::local(spec).addresses.push(ip("192.0.2.98")));
         assert_eq!(path_mtu(&mut node, 2, Now(0)), 950);
         node.configure(change);
         assert!(path_mtu(&mut node, 2, Now(0)) >= 1_450);

@@ -35,11 +35,11 @@ pub fn from_strangers(node: &mut Node, random: &mut fastrand::Rng) {
 
 /// Datagrams from a peer's address: noise, damaged packets, super-packets, GRO buffers.
 pub fn from_peers(node: &mut Node, random: &mut fastrand::Rng) {
-    let Some(peer) = random.choice(node.spec.peers.clone()) else {
+    let Some(peer) = random.choice(node.spec.cluster.peers.clone()) else {
         return;
     };
     let (i, j) = (
-        number(node.spec.node.vtep_mac.0),
+        number(node.spec.cluster.node.vtep_mac.0),
         number(peer.vtep_mac.v4.0),
     );
     for _ in 0..random.u8(1..20) {
@@ -88,7 +88,7 @@ pub fn from_peers(node: &mut Node, random: &mut fastrand::Rng) {
         };
         let from = any_of(random, peer.public);
         datagram.from.set_ip(from);
-        if let Some(to) = node.spec.node.public.of(Family::of(from)) {
+        if let Some(to) = node.spec.cluster.node.public.of(Family::of(from)) {
             datagram.to.set_ip(to);
         }
         datagram.ecn = Ecn::of(random.u8(..));
@@ -117,7 +117,7 @@ pub fn from_pods(node: &mut Node, i: u8, random: &mut fastrand::Rng) {
 /// A report about a path, true or not, and an error that makes the node read it.
 pub fn report(node: &mut Node, random: &mut fastrand::Rng) {
     let format = format(random);
-    let peer = random.choice(&node.spec.peers);
+    let peer = random.choice(&node.spec.cluster.peers);
     let to = peer.map_or(ip("203.0.113.1"), |peer| any_of(random, peer.public));
     let mut quote = [0; QUOTE];
     random.fill(&mut quote);

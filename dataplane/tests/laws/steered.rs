@@ -12,6 +12,7 @@ use encap::inner::Inner;
 
 use crate::world::node::Node;
 use crate::world::packets::{edit_v4, pattern, plain, tcp, udp, unfinished, vxlan};
+use crate::world::plan;
 use crate::world::plan::{ClusterPlan, ip, pod};
 
 /// Which of `workers` workers delivers `packet` when it came in the `udp` format.
@@ -390,7 +391,11 @@ fn an_owner_delivers_by_its_own_snapshot() {
     let mut node = node(2);
     node.hand(plain(2, 1, &packet_of(1 - receiver, 2, 0)), 1);
     node.step(receiver, Now(0));
-    node.configure(|spec| spec.peers.retain(|peer| peer.name != "node2"));
+    node.configure(|spec| {
+        plan::cluster(spec)
+            .peers
+            .retain(|peer| peer.name != "node2")
+    });
     node.run(Now(0));
     assert_eq!(node.audit(), [""; 0]);
     let inbound = node.counters().workers[1 - receiver].inbound;

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use crate::reasons::node;
 use crate::world::node::Node;
 use crate::world::packets::{checksums_hold, pattern, plain, tcp, udp, unfinished, vxlan};
+use crate::world::plan;
 use crate::world::plan::{pod, pod6};
 
 #[test]
@@ -20,7 +21,7 @@ fn a_tcp_super_packet_is_cut_to_the_device() {
                 let whole = tcp(from, to, &pattern(length));
                 for packet in [whole.clone(), unfinished(whole)] {
                     let mut node = node();
-                    node.configure(|spec| spec.node.device_mtu = mtu);
+                    node.configure(|spec| plan::cluster(spec).node.device_mtu = mtu);
                     let weight = length.div_ceil(usize::from(mtu) - header);
                     node.hand(vxlan(2, 1, &packet), weight as u64);
                     let delivered = deliver(&mut node);

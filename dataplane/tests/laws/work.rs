@@ -8,6 +8,7 @@ use dataplane::underlay::memory::Datagram;
 use crate::reasons::node;
 use crate::world::node::Node;
 use crate::world::packets::{pattern, udp, vxlan};
+use crate::world::plan;
 use crate::world::plan::pod;
 
 fn amount(packets: usize, bytes: usize) -> Amount {
@@ -85,7 +86,7 @@ fn refused_packets_end_no_step() {
     // GSO batches that are filled by the last packet of a step, and by one that is too early to end it.
     for (length, filling, steps) in [(1_400, 45, [45, 64, 36]), (3_000, 21, [64, 57, 0])] {
         let mut node = node();
-        node.configure(|spec| spec.node.underlay_mtu = 9_000);
+        node.configure(|spec| plan::cluster(spec).node.underlay_mtu = 9_000);
         for _ in 0..filling {
             node.push(udp(pod(1, 0), pod(2, 0), &pattern(length)));
         }

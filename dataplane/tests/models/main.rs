@@ -14,6 +14,8 @@ mod wakeup_model;
 
 #[path = "../../src/steer/pool.rs"]
 pub(crate) mod pool;
+#[path = "../../src/publication/retired.rs"]
+pub(crate) mod retired;
 #[path = "../../src/steer/senders.rs"]
 pub(crate) mod senders;
 #[path = "../../src/steer/wakeup.rs"]

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dataplane::counters::{Counters, Flow, WorkerTotals};
@@ -13,7 +14,7 @@ use dataplane::families::PerFamily;
 use dataplane::limits::TRANSMIT_SOCKETS;
 use dataplane::now::Now;
 use dataplane::snapshot::Snapshot;
-use dataplane::spec::{NodeSpec, PeerSpec, Spec};
+use dataplane::spec::{ClusterSpec, LocalSpec, NodeSpec, PeerSpec, Spec};
 use dataplane::underlay::Port;
 use dataplane::underlay::socket::{SocketSpec, Sockets, bind};
 use dataplane::worker::{Next, Source, Worker};
@@ -159,6 +160,7 @@ impl Rig {
 
     pub fn path_mtu(&self) -> u16 {
         self.snapshot
+            .cluster
             .peers
             .iter()
             .next()
@@ -214,39 +216,47 @@ pub fn packet6_to(number: u8, length: u16) -> Vec<u8> {
 
 /// Node 1 on an underlay of `family`.
 pub fn spec(format: Format, family: Family, underlay_mtu: u16) -> Spec {
-    let peer = |number: u8| PeerSpec {
-        name: format!("node{number}"),
-        public: node(family, number).into(),
-        underlay_sources: vec![],
-        subnets: subnets(number),
-        accept_sources: vec![],
-        format,
-        vtep_mac: PerFamily::each(|_| Mac([2, 0, 0, 0, 0, number])),
+    let peer = |number: u8| {
+        Arc::new(PeerSpec {
+            name: format!("node{number}"),
+            public: node(family, number).into(),
+            underlay_sources: vec![],
+            subnets: subnets(number),
+            accept_sources: vec![],
+            format,
+            vtep_mac: PerFamily::each(|_| Mac([2, 0, 0, 0, 0, number])),
+        })
     };
     Spec {
         version: 1,
-        node: NodeSpec {
-            cluster: vec![
-                "10.244.0.0/16".parse().unwrap(),
-                "fd00:10:244::/48".parse().unwrap(),
-            ],
+        cluster: Arc::new(ClusterSpec {
+            node: NodeSpec {
+                networks: vec![
+                    "10.244.0.0/16".parse().unwrap(),
+                    "fd00:10:244::/48".parse().unwrap(),
+                ],
+
+                public: node(family, 1).into(),
+
+                vtep_mac: Mac([2, 0, 0, 0, 0, 1]),
+                vni: Vni::new(1).unwrap(),
+                gbp: false,
+                ipv6_over_udp: true,
+                device_mtu: 1450,
+                underlay_mtu,
+                udp_port: 8285,
+                vxlan_port: 8472,
+            },
+            peers: vec![peer(2), peer(3)],
+        }),
+        local: Arc::new(LocalSpec {
             subnets: subnets(1),
             tunnel: subnets(1).iter().map(IpNet::network).collect(),
-            public: node(family, 1).into(),
             addresses: vec![node(family, 1)],
-            vtep_mac: Mac([2, 0, 0, 0, 0, 1]),
-            vni: Vni::new(1).unwrap(),
-            gbp: false,
-            ipv6_over_udp: true,
-            device_mtu: 1450,
-            underlay_mtu,
-            udp_port: 8285,
-            vxlan_port: 8472,
-        },
-        peers: vec![peer(2), peer(3)],
-        attachments: vec![address("10.244.1.2"), pod6(1).into()],
-        kernel_prefixes: vec![],
-        allowed_sources: vec![],
+            attachments: vec![address("10.244.1.2"), pod6(1).into()],
+            kernel_prefixes: vec![],
+            allowed_sources: vec![],
+        }),
     }
 }
 

@@ -1,3 +1,5 @@
+use ipnet::IpNet;
+
 use super::*;
 use crate::config::RunArgs;
 use crate::host::Underlay;
@@ -33,6 +35,7 @@ fn model(root: &std::path::Path, past: u64) -> Model {
         underlay,
         prefixes: Vec::new(),
         addresses: Vec::new(),
+        released: Vec::new(),
         bypassing: Arc::default(),
     };
     let config = Arc::new(NodeConfig::load(&args).unwrap());
@@ -41,7 +44,7 @@ fn model(root: &std::path::Path, past: u64) -> Model {
             config,
             net_conf,
             net_conf_text: NET_CONF.into(),
-            leases,
+            leases: leases.into(),
             bound: own.public,
             own,
             facts,
@@ -88,7 +91,7 @@ fn a_refusal_changes_nothing_but_its_reason_and_a_list_takes_it_back() {
     );
     let list = leases(&model.known.net_conf, &[1, 2, 3]);
     assert_eq!(model.learn(Update::Leases(list)), None);
-    assert_eq!(model.decide().map(|spec| spec.peers.len()), Some(2));
+    assert_eq!(model.decide().map(|spec| spec.cluster.peers.len()), Some(2));
 }
 
 #[test]
@@ -112,7 +115,7 @@ fn leases_from_the_last_good_state_are_told_as_such_until_a_list_is_adopted() {
             .contains("leases from cache stay in force")
     );
     assert_eq!(model.cached.leases, Some(hour));
-    model.learn(Update::Leases(model.known.leases.clone()));
+    model.learn(Update::Leases(model.known.leases.to_vec()));
     assert!(!model.cached.is_any() && model.leases_age() < hour);
 }
 
@@ -125,7 +128,7 @@ fn what_is_saved_is_what_is_in_force_at_its_age() {
     let (config, now) = (&model.known.config, SystemTime::now());
     let saved = LastGood::read(&config.state_dir(), "n1", now);
     let saved = saved.unwrap().unwrap();
-    assert_eq!(saved.leases, model.known.leases);
+    assert_eq!(saved.leases, *model.known.leases);
     assert_eq!(
         (saved.own, saved.net_conf),
         (model.known.own.clone(), model.known.net_conf.clone())
@@ -135,6 +138,52 @@ fn what_is_saved_is_what_is_in_force_at_its_age() {
         "{:?}",
         saved.age
     );
+}
+
+/// The kernel's route of a pod may be seen before its record goes and after, and by a look that is out of date.
+#[test]
+fn a_pods_route_is_published_with_its_record_and_no_longer() {
+    let root = tempfile::tempdir().unwrap();
+    let mut model = model(root.path(), 0);
+    let run = model.known.config.run_dir();
+    run.make().unwrap();
+    let pod: IpAddr = [10, 244, 1, 2].into();
+    let prefixes = |model: &Model| model.desired.spec.local.kernel_prefixes.clone();
+    let looked = |model: &mut Model, routed: bool| {
+        let prefixes = routed.then(|| pod.into());
+        model.known.facts.prefixes = prefixes.into_iter().collect();
+        model.known.facts.forget_released();
+    };
+    let record = Attachment {
+        version: Attachment::VERSION,
+        container: "a".into(),
+        ifname: "eth0".into(),
+        addresses: vec![pod.into()],
+        ..Attachment::default()
+    };
+    for routed_before in [true, false] {
+        record.write(&run).unwrap();
+        model.reread_record("a", "eth0");
+        assert!(model.decide().is_some());
+        looked(&mut model, routed_before);
+        assert!(model.decide().is_none(), "its route changes nothing");
+        record.remove(&run).unwrap();
+        model.reread_record("a", "eth0");
+        let spec = model.decide().unwrap();
+        assert_eq!(
+            (&spec.local.attachments, &spec.local.kernel_prefixes),
+            (&vec![], &vec![])
+        );
+        // Its interface is still there, and then it is gone.
+        for routed in [true, true, false] {
+            looked(&mut model, routed);
+            assert!(model.decide().is_none() && prefixes(&model).is_empty());
+        }
+    }
+    // A pod of another plugin has the address now.
+    looked(&mut model, true);
+    assert!(model.decide().is_some());
+    assert_eq!(prefixes(&model), [IpNet::from(pod)]);
 }
 
 #[test]
@@ -157,7 +206,7 @@ fn until_the_sockets_move_nothing_of_ours_changes() {
         Update::Leases(parse(&text, &NetConf::parse(NET_CONF).unwrap()).unwrap())
     };
     let mac = |text: &str| -> encap::Mac { text.parse().unwrap() };
-    let before = model.desired.spec.node.clone();
+    let before = model.desired.spec.cluster.node.clone();
     assert_eq!(before.vtep_mac, mac("0a:74:c0:00:02:01"));
     model.learn(list("192.0.2.9", ""));
     assert_eq!(model.known.wanted(), v4(9));
@@ -166,14 +215,14 @@ fn until_the_sockets_move_nothing_of_ours_changes() {
     model.learn(list("192.0.2.9", "vtep-mac = \"02:00:00:00:00:09\"\n"));
     let spec = model.decide().unwrap();
     assert_eq!(
-        (spec.node.public, spec.node.vtep_mac),
+        (spec.cluster.node.public, spec.cluster.node.vtep_mac),
         (before.public, mac("02:00:00:00:00:09"))
     );
     model.learn(list("192.0.2.9", ""));
     model.known.bound = v4(9);
     let spec = model.decide().unwrap();
     assert_eq!(
-        (spec.node.public, spec.node.vtep_mac),
+        (spec.cluster.node.public, spec.cluster.node.vtep_mac),
         (v4(9), mac("0a:74:c0:00:02:09"))
     );
 }
@@ -189,8 +238,8 @@ fn behind_a_translator_the_listed_address_stays_in_force() {
     Arc::make_mut(&mut model.known.config).public_v4 = Some([10, 0, 0, 2].into());
     assert_eq!(model.known.own_in_force(), model.known.own);
     let spec = model.decide().unwrap().clone();
-    assert_eq!(spec.node.public, model.known.bound);
-    assert_eq!(spec.node.vtep_mac, model.known.own.vtep_mac.v4);
+    assert_eq!(spec.cluster.node.public, model.known.bound);
+    assert_eq!(spec.cluster.node.vtep_mac, model.known.own.vtep_mac.v4);
 }
 
 #[test]

@@ -29,7 +29,7 @@ impl View {
                 refused: traffic.refused,
             }
         };
-        let mut peers: Vec<_> = self.snapshot.peers.iter().map(line).collect();
+        let mut peers: Vec<_> = self.snapshot.cluster.peers.iter().map(line).collect();
         peers.sort_by(|a, b| a.name.cmp(&b.name));
         wire::Peers {
             peers,

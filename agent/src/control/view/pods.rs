@@ -1,7 +1,6 @@
 //! `tartan pods`: what is attached to this node.
 
 use cni_shim::{Attachment, State};
-use ipnet::IpNet;
 
 use super::View;
 use crate::api::wire::{self, PodState};
@@ -26,15 +25,9 @@ impl View {
             host_ifname: attachment.host_ifname.clone(),
             created: attachment.created,
         };
-        // tartan-cni gives each pod a host route, which would make it a kernel prefix too.
-        let attached = &self.spec.attachments;
-        let is_pod = |prefix: &&IpNet| {
-            prefix.prefix_len() == prefix.max_prefix_len() && attached.contains(&prefix.addr())
-        };
-        let prefixes = self.spec.kernel_prefixes.iter();
         wire::Pods {
             pods: self.attachments.iter().map(|a| line(a)).collect(),
-            kernel_prefixes: prefixes.filter(|prefix| !is_pod(prefix)).copied().collect(),
+            kernel_prefixes: self.spec.local.kernel_prefixes.clone(),
             refused: self.refused_records.to_vec(),
         }
     }

@@ -15,10 +15,10 @@ impl View {
             format: String::new(),
             node: self.own.name.clone(),
         });
-        let peers = self.spec.peers.iter().flat_map(|peer| {
+        let peers = self.spec.cluster.peers.iter().flat_map(|peer| {
             peer.subnets.iter().map(|prefix| {
                 let inner = Family::of(prefix.addr());
-                let way = self.spec.node.public.way_to(peer.public, inner);
+                let way = self.spec.cluster.node.public.way_to(peer.public, inner);
                 wire::Route {
                     prefix: *prefix,
                     kind: way.map_or(RouteKind::NoWay, |_| RouteKind::Peer),

@@ -41,7 +41,7 @@ impl View {
             workers: totals.running,
             fewer_workers: service.workers.fewer.clone(),
             cores: self.cores.clone(),
-            peers: self.spec.peers.len(),
+            peers: self.spec.cluster.peers.len(),
             attachments: self.attachments.len(),
             stranded: self.stranded,
             registry: service.registry.clone(),

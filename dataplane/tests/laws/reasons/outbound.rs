@@ -8,6 +8,7 @@ use libc::EPERM;
 use super::{START, not_packets};
 use crate::world::node::Node;
 use crate::world::packets::{dont_fragment, edit_v4, pattern, udp};
+use crate::world::plan;
 use crate::world::plan::{MTU, ip, pod, pod6, v4, v6};
 
 pub fn malformed(node: &mut Node) -> u64 {
@@ -48,7 +49,7 @@ pub fn no_route(node: &mut Node) -> u64 {
 }
 
 pub fn no_underlay(node: &mut Node) -> u64 {
-    node.configure(|spec| spec.peers[0].public = v6(2));
+    node.configure(|spec| plan::peer(spec, 0).public = v6(2));
     let count = push(
         node,
         [
@@ -56,7 +57,7 @@ pub fn no_underlay(node: &mut Node) -> u64 {
             udp(pod6(1, 0), pod6(2, 0), b"out"),
         ],
     );
-    node.configure(|spec| spec.peers[0].public = v4(2));
+    node.configure(|spec| plan::peer(spec, 0).public = v4(2));
     count
 }
 

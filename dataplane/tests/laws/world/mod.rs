@@ -164,7 +164,7 @@ impl World {
             let node = self
                 .nodes
                 .iter_mut()
-                .find(|node| node.spec.node.addresses.contains(&to));
+                .find(|node| node.spec.local.addresses.contains(&to));
             if let Some(node) = node {
                 node.hand(datagram, weight);
             }

@@ -110,7 +110,7 @@ impl Node {
         change(&mut self.spec);
         self.spec.version += 1;
         self.snapshot = Snapshot::new(&self.spec, Some(&self.snapshot));
-        let public = self.spec.node.public;
+        let public = self.spec.cluster.node.public;
         self.workers()
             .for_each(|worker| worker.underlay_mut().public = public);
         self.woken = true;
@@ -234,7 +234,7 @@ impl Node {
 
     /// Packets to and from each peer, as `tartan` shows them.
     pub fn traffic(&self) -> impl Iterator<Item = PeerTraffic> {
-        self.snapshot.peers.iter().map(Peer::traffic)
+        self.snapshot.cluster.peers.iter().map(Peer::traffic)
     }
 
     /// What breaks the law at this quiet moment.
@@ -277,7 +277,7 @@ impl Node {
     /// The worker dies while it writes the packet of `datagram` to the device.
     pub fn die_delivering(&mut self, datagram: Datagram) {
         self.outside.handed += 1;
-        let mut underlay = Memory::new(self.spec.node.public);
+        let mut underlay = Memory::new(self.spec.cluster.node.public);
         underlay.to_worker.push_back(datagram);
         let mut worker = Worker::new(Deadly, underlay, &self.counters, 0);
         let step = std::panic::AssertUnwindSafe(|| worker.step(&self.snapshot, Now(0)));
@@ -288,7 +288,7 @@ impl Node {
 /// The workers of a node, the first of them apart.
 fn workers(spec: &Spec, counters: &Counters, count: usize) -> (MemoryWorker, Vec<MemoryWorker>) {
     let worker = |index: usize| {
-        let mut underlay = Memory::new(spec.node.public);
+        let mut underlay = Memory::new(spec.cluster.node.public);
         if count > 1 {
             // Each has transmit sockets of its own.
             underlay.first_port = Some(50_000 + 100 * index as u16);

@@ -2,9 +2,10 @@
 //! 10.244.i.0/24 and fd00:10:244:i::/64, and has two pods, `.2` and `.3`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use dataplane::families::{PerFamily, PublicAddresses};
-use dataplane::spec::{NodeSpec, PeerSpec, Spec};
+use dataplane::spec::{ClusterSpec, LocalSpec, NodeSpec, PeerSpec, Spec};
 use encap::{Format, Mac, Vni};
 use ipnet::IpNet;
 
@@ -43,26 +44,31 @@ impl ClusterPlan {
 
     /// The spec of node `i`.
     pub fn spec(&self, i: u8) -> Spec {
+        let node = self.node(i);
         Spec {
             version: 1,
-            node: self.node(i),
-            peers: (1..=self.nodes)
-                .filter(|j| *j != i)
-                .map(|j| self.peer(i, j))
-                .collect(),
-            attachments: (0..PODS).flat_map(|n| [pod(i, n), pod6(i, n)]).collect(),
-            kernel_prefixes: vec![],
-            allowed_sources: vec![],
+            local: Arc::new(LocalSpec {
+                subnets: subnets(i),
+                tunnel: subnets(i).iter().map(IpNet::network).collect(),
+                addresses: node.public.iter().collect(),
+                attachments: (0..PODS).flat_map(|n| [pod(i, n), pod6(i, n)]).collect(),
+                kernel_prefixes: vec![],
+                allowed_sources: vec![],
+            }),
+            cluster: Arc::new(ClusterSpec {
+                node,
+                peers: (1..=self.nodes)
+                    .filter(|j| *j != i)
+                    .map(|j| Arc::new(self.peer(i, j)))
+                    .collect(),
+            }),
         }
     }
 
     fn node(&self, i: u8) -> NodeSpec {
         NodeSpec {
-            cluster: vec![net("10.244.0.0/16"), net("fd00:10:244::/56")],
-            subnets: subnets(i),
-            tunnel: subnets(i).iter().map(IpNet::network).collect(),
+            networks: vec![net("10.244.0.0/16"), net("fd00:10:244::/56")],
             public: self.public(i),
-            addresses: self.public(i).iter().collect(),
             vtep_mac: mac(i),
             vni: Vni::new(1).unwrap(),
             gbp: false,
@@ -93,6 +99,21 @@ impl ClusterPlan {
     fn public(&self, i: u8) -> PublicAddresses {
         self.public[usize::from(i - 1)]
     }
+}
+
+/// The cluster's part of `spec`, to change it.
+pub fn cluster(spec: &mut Spec) -> &mut ClusterSpec {
+    Arc::make_mut(&mut spec.cluster)
+}
+
+/// This node's part of `spec`, to change it.
+pub fn local(spec: &mut Spec) -> &mut LocalSpec {
+    Arc::make_mut(&mut spec.local)
+}
+
+/// The peer at `index` in `spec`, to change it.
+pub fn peer(spec: &mut Spec, index: usize) -> &mut PeerSpec {
+    Arc::make_mut(&mut cluster(spec).peers[index])
 }
 
 /// Node `i` with an IPv4 address outside.
