@@ -142,8 +142,9 @@ impl Control {
         }
     }
 
-    /// Ends the workers.
-    pub fn stop(self) {
+    /// Ends the answers, and then the workers: what is asked from here on is the next service's.
+    pub fn stop(mut self) {
+        self.run_files.stop_answering();
         self.tables.engine.stop();
     }
 

@@ -21,8 +21,8 @@ pub struct RunFiles {
     lock: Lock,
     /// The node file as it was written last.
     node_file: Option<NodeFile>,
-    /// Answers on the API socket.
-    service: QueryService,
+    /// Answers on the API socket; none once the service stops.
+    service: Option<QueryService>,
     queries: Queries,
 }
 
@@ -39,9 +39,14 @@ impl RunFiles {
             run_dir,
             lock,
             node_file,
-            service,
+            service: Some(service),
             queries,
         }
+    }
+
+    /// Ends the answers. The locks stay.
+    pub fn stop_answering(&mut self) {
+        self.service = None;
     }
 
     /// Whether callers find the API socket.
@@ -71,7 +76,7 @@ impl RunFiles {
         let repair = format!("the socket {} was gone", path.display());
         match QueryService::start(listener, self.queries.clone()) {
             Ok(service) => {
-                self.service = service;
+                self.service = Some(service);
                 (Some(repair), problem)
             }
             Err(error) => (Some(repair), Some(refused(error.to_string()))),

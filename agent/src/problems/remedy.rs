@@ -2,16 +2,26 @@
 
 use ipnet::IpNet;
 
-use super::{Problem, UnderlayFault};
+use super::{LeasesInForce, Problem, UnderlayFault};
 use crate::host::{HostError, NftError, PortHolder};
 
 impl Problem {
     /// What to do, in one clause without its full stop.
     pub fn remedy(&self) -> String {
         match self {
-            Problem::NetConfRefused { .. } => "correct the file; Tartan reads it again by itself".to_owned(),
-            Problem::NetConfMissing { .. } => "write the file, readable by root; Tartan reads it again by itself".to_owned(),
-            Problem::LeasesRefused { .. } => "correct the list; Tartan adopts it as soon as it changes".to_owned(),
+            Problem::NetConfRefused { cached: true, .. } => {
+                "correct the file; Tartan reads it again by itself".to_owned()
+            }
+            Problem::NetConfRefused { cached: false, .. } => {
+                "correct the file and start Tartan".to_owned()
+            }
+            Problem::NetConfMissing { .. } => "write the file, readable by root".to_owned(),
+            Problem::LeasesRefused { in_force, .. } => match in_force {
+                LeasesInForce::Nothing => "correct the list and start Tartan".to_owned(),
+                LeasesInForce::Cache | LeasesInForce::Earlier => {
+                    "correct the list; Tartan adopts it as soon as it changes".to_owned()
+                }
+            },
             Problem::WorkersBehind { .. } => "look into the agent's log; if a worker hangs, its keeper restarts the service".to_owned(),
             Problem::ApiSocket { path, .. } => format!("remove what is at {} if it is not Tartan's socket; Tartan tries again each second", path.display()),
             Problem::LocksRemoved { .. } => "restart the agent (`systemctl restart tartan`)".to_owned(),

@@ -14,17 +14,12 @@ impl Problem {
                 reason,
                 cached,
             } => format!(
-                "the net-conf {} is refused{}: {reason}",
-                path.display(),
-                net_conf_in_force(*cached)
+                "the net-conf is refused{}: {}: {reason}",
+                net_conf_in_force(*cached),
+                path.display()
             ),
-            Problem::NetConfMissing {
-                path,
-                reason,
-                cached,
-            } => format!(
-                "the net-conf {} cannot be read{}: {reason}",
-                path.display(),
+            Problem::NetConfMissing { reason, cached, .. } => format!(
+                "the net-conf is refused{}: {reason}",
                 net_conf_in_force(*cached)
             ),
             Problem::LeasesRefused {

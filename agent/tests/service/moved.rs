@@ -69,7 +69,7 @@ fn an_address_that_is_not_there_yet_is_waited_for_also_by_a_take_over() {
     let waits = || {
         let (code, text) = node.tartan(&["status"]);
         let first = text.lines().next().unwrap_or_default();
-        code == 1 && first.contains("192.0.2.9") && first.contains("arrive at 192.0.2.1;")
+        code == 1 && first.contains("192.0.2.9") && first.contains("arrive at 192.0.2.1:")
     };
     eventually("the address is missed", waits);
     // node2 has not heard of it, and goes on: with the MAC that follows from the old address.
