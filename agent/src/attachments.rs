@@ -26,6 +26,8 @@ pub struct RecordScan {
     pub adopted: Vec<Arc<Attachment>>,
     /// Records that cannot be served.
     pub refused: Vec<UnservedRecord>,
+    /// Whether the directory could not be listed: then no record is known to be gone.
+    pub is_unlisted: bool,
 }
 
 /// A record that cannot be served.
@@ -84,6 +86,7 @@ pub fn scan(run: &RunDir, subnets: &[IpNet]) -> RecordScan {
     let records = match cni_shim::list(run) {
         Ok(records) => records,
         Err(error) => {
+            scan.is_unlisted = true;
             scan.refuse(run.attachments(), causes(&error));
             return scan;
         }

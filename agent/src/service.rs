@@ -1,34 +1,34 @@
 //! The service: everything that the keeper does not do, in one process that may die.
 //!
-//! Theory of operation. One thread runs the control loop ([`control`]); the engine's threads forward. Start-up
-//! is a take-over ([`takeover`]), with an empty table too:
+//! Theory of operation. One thread runs the control loop ([`crate::control`]); the engine's threads forward. Start-up
+//! is a take-over ([`crate::takeover`]), with an empty table too:
 //!
-//! 1. receive the keeper's table ([`descriptors`]);
+//! 1. receive the keeper's table ([`crate::keeper::descriptors`]);
 //! 2. read configuration, registry and kernel: what the entries must be;
 //! 3. check and adopt each entry, options set again, or open and deposit it; close here and in the keeper
 //!    what will not be read;
-//! 4. read the attachments, decide ([`node`]), make the kernel agree;
+//! 4. read the attachments, decide, bring the kernel to the desired state;
 //! 5. start the workers: nothing is read yet;
 //! 6. write the node file for the plugin and say *ready*;
 //! 7. on *go* read the first packet and say *forwarding*.
 //!
-//! From then on the loop waits for the registry, the kernel, the API and the clock; whatever changes, it
-//! decides anew, publishes tables that differ, and makes the kernel agree. What cannot be used (a broken list,
-//! a garbled record) is refused with a reason in `tartan status`, and what was in force stays. Data never
-//! waits for control, control waits for data only to answer `adopt`.
+//! From then on the loop waits for the registry, the kernel, the API and the clock. At each change it decides anew,
+//! publishes tables that differ, and brings the kernel to the desired state. What cannot be used (a broken list, a
+//! garbled record) is refused with a reason in `tartan status`, and what was in force stays. Data never waits for
+//! control; control waits for data only to answer `adopt`.
 //!
-//! What a running service only reports (a route of somebody else in the way of ours, a full run directory, an
-//! underlay address that is gone) does not end a take-over either: it goes on and reports it. On a first start,
-//! when no packet depends on it yet, the same things are final.
+//! What a running service only reports (a route of another program that conflicts with ours, a full run directory, an
+//! underlay address that is gone) does not end a take-over either: it goes on and reports it. On a first start, when no
+//! packet depends on it yet, the same things are final ([`crate::problems::Problem::ends_first_start`]).
 //!
-//! It ends on SIGTERM and when its keeper ends (code 0), and when only a new start can help: the device was
-//! deleted, a net-conf came back otherwise (code 1; the keeper starts the next at once). Another underlay address
-//! is followed while the workers run ([`ports`]).
+//! It ends on SIGTERM and when its keeper ends (code 0), and when only a new start can help: the device was deleted, or
+//! the net-conf can be read again and differs (code 1; the keeper starts the next at once). Another underlay address is
+//! followed while the workers run ([`crate::control::underlay`]).
 //!
-//! A net-conf or a list of nodes that cannot be used at the start is stood in for by the last good state
-//! ([`crate::last_good`]; `sources` decides, `fallback` takes it back). Until the registry has answered completely once, nothing is withdrawn
-//! from the host. The leases give way to the first list; a net-conf that can be read again and differs needs
-//! a new start, which is made once the list of nodes can be used with it.
+//! The last good state ([`crate::last_good`]) takes the place of a net-conf or a list of nodes that cannot be used at the
+//! start. Until the registry has answered completely once, nothing is withdrawn from the host. The leases give way to the
+//! first list. A net-conf that can be read again and differs needs a new start, which is made once the list of nodes can
+//! be used with it.
 //!
 //! Not done here yet: taking a changed net-conf without a restart.
 
@@ -56,7 +56,7 @@ pub enum ServiceError {
     #[error("cannot take the channel to the keeper; start `tartan run` instead")]
     Input(#[source] io::Error),
     /// An earlier service still runs.
-    #[error("an earlier service does not end; kill the process that its sentence names")]
+    #[error("an earlier service does not end; kill the process whose id follows")]
     Lock(#[from] LockError),
     /// No signal handler.
     #[error("cannot listen for signals; check the limit of open descriptors (ulimit -n)")]
@@ -67,8 +67,8 @@ pub enum ServiceError {
 }
 
 impl ServiceError {
-    /// Whether only a person mends it, by editing this node's configuration. A file that is not there yet, and
-    /// a list of nodes that cannot be used yet, come from others and may be right at the next try.
+    /// Whether only an edit of this node's configuration corrects it. A file that is not there yet, and a list of nodes
+    /// that cannot be used yet, come from others and may be right at the next try.
     pub fn is_misconfiguration(&self) -> bool {
         matches!(self, ServiceError::Start(StartError::Problem(problem)) if problem.is_misconfiguration())
     }
@@ -141,7 +141,7 @@ fn inject_faults() {
             .find(|fault| fault.name() == name)
         {
             Some(fault) => {
-                warn!("TARTAN_FAULTS: the kernel is taken to refuse {name}");
+                warn!("TARTAN_FAULTS: treating {name} as refused by the kernel");
                 faults::set(fault, true);
             }
             None => warn!("TARTAN_FAULTS: there is no fault {name}"),
@@ -166,7 +166,7 @@ pub fn take_service_lock(run_dir: &Path) -> Result<Lock, LockError> {
     }
 }
 
-/// Removes what services before left in a directory that were killed in the middle of a file. Nobody else writes there
+/// Removes what services before left in a directory that were killed in the middle of a file. No other process writes there
 /// while the lock is held.
 fn sweep(directory: &Path) {
     let problem = match atomic_file::sweep(directory, Duration::ZERO) {

@@ -397,7 +397,7 @@ mod tests {
             routes in proptest::collection::vec(route(), 0..60),
             low in any::<[u8; 2]>(), net in any::<u16>(), outside in any::<u32>(),
         ) {
-            // A prefix that two peers claim never reaches the table: the last insert wins here as in the scan.
+            // Of a prefix that two peers claim the last insert wins, here as in the scan.
             let networks = ["10.244.0.0/16".parse().unwrap(), "fd00::/48".parse().unwrap()];
             let fib = Fib::new(&networks, &routes);
             let probes = [

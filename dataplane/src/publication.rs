@@ -15,7 +15,7 @@ use crate::spec::Spec;
 use retired::Retired;
 use sync::Arc;
 
-/// What the protocol is made of; its model puts another in the place of this.
+/// What the protocol is made of; the loom model replaces it.
 mod sync {
     pub(super) use std::sync::Arc;
 }
@@ -41,10 +41,12 @@ impl Publication {
         }
     }
 
-    /// Builds the snapshot of `spec` from the one in force and puts it in its place. Its version must be higher.
+    /// Builds the snapshot of `spec` from the one in force and puts it in its place. Its version must be higher: workers
+    /// report by it which snapshots they have left.
     pub fn publish(&self, spec: &Spec) {
         let mut retired = self.retired();
         let current = self.current.load_full();
+        debug_assert!(spec.version > current.version);
         let next = Arc::new(Snapshot::new(spec, Some(&current)));
         retired.retire(current, next.version);
         self.current.store(next);

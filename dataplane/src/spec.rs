@@ -70,9 +70,9 @@ pub struct NodeSpec {
     pub device_mtu: u16,
     /// MTU of the underlay interface, bytes of outer packet.
     pub underlay_mtu: u16,
-    /// UDP port of the `udp` format, ours and everybody's (flannel: 8285).
+    /// UDP port of the `udp` format, of every node (flannel: 8285).
     pub udp_port: u16,
-    /// UDP port of the `vxlan` format, ours and everybody's (flannel: 8472).
+    /// UDP port of the `vxlan` format, of every node (flannel: 8472).
     pub vxlan_port: u16,
 }
 

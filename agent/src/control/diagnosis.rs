@@ -1,5 +1,6 @@
 //! Problems that the decision itself shows: pure functions of what is known and decided.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use encap::Family;
@@ -9,24 +10,43 @@ use crate::attachments::pod_name;
 use crate::host::Bypass;
 use crate::problems::Problem;
 
-/// Every problem of the model. `bridges` are those of another plugin with pods beside ours.
+/// Every problem of the decision. `bridges` are those of another plugin with pods beside ours.
 pub fn problems(model: &Model, bridges: &[String]) -> Vec<Problem> {
     let known = &model.known;
     let down = known.facts.underlay.out_of_service.iter().cloned();
-    let refused = model.records.refused().iter();
-    let refused = refused.map(|refused| Problem::RecordRefused {
-        file: refused.file.clone(),
-        reason: refused.reason.clone(),
-    });
     down.map(Problem::UnderlayDown)
         .chain(mixed(bridges))
         .chain(unused_address(known))
         .chain(narrow(model))
         .chain(unreachable(model))
-        .chain(stranded(model))
         .chain(bypassing(model))
-        .chain(refused)
         .collect()
+}
+
+/// Every problem of the attachment records.
+pub fn of_records(model: &Model) -> Vec<Problem> {
+    let refused = model.records.refused();
+    let shown = refused.iter().take(MOST_OF_A_KIND);
+    let shown = shown.map(|refused| Problem::RecordRefused {
+        file: refused.file.clone(),
+        reason: refused.reason.clone(),
+    });
+    let more = more(refused.len(), "records are refused", "tartan pods");
+    stranded(model)
+        .into_iter()
+        .chain(shown)
+        .chain(more)
+        .collect()
+}
+
+/// That there are more problems of a kind than are shown.
+fn more(count: usize, what: &'static str, command: &'static str) -> Option<Problem> {
+    let more = count.saturating_sub(MOST_OF_A_KIND);
+    (more > 0).then_some(Problem::MoreOfAKind {
+        more,
+        what,
+        command,
+    })
 }
 
 /// It works, but for IPv6 and for the check of sources, and is not meant to last.
@@ -88,13 +108,19 @@ fn stranded(model: &Model) -> Option<Problem> {
     (!pods.is_empty()).then_some(Problem::PodsStranded { pods })
 }
 
-fn bypassing(model: &Model) -> impl Iterator<Item = Problem> {
+fn bypassing(model: &Model) -> Vec<Problem> {
     // The route to a stranded pod goes with the pod.
-    let leads_to_stranded = |bypass: &&Bypass| {
-        let mut stranded = model.stranded();
-        stranded.any(|pod| bypass.device.as_deref() == Some(&*pod.host_ifname))
+    let stranded: HashSet<&str> = model.stranded().map(|pod| &*pod.host_ifname).collect();
+    let leads_to_stranded = |bypass: &Bypass| {
+        let device = bypass.device.as_deref();
+        device.is_some_and(|device| stranded.contains(device))
     };
     let bypassing = model.known.facts.bypassing.iter();
-    let bypassing = bypassing.filter(move |bypass| !leads_to_stranded(bypass));
-    bypassing.cloned().map(Problem::RouteBypasses)
+    let bypassing: Vec<&Bypass> = bypassing.filter(|b| !leads_to_stranded(b)).collect();
+    let more = more(bypassing.len(), "routes bypass Tartan", "tartan routes");
+    let shown = bypassing.into_iter().take(MOST_OF_A_KIND).cloned();
+    shown.map(Problem::RouteBypasses).chain(more).collect()
 }
+
+/// A node with thousands of foreign routes or garbled records still has a status of one screen.
+const MOST_OF_A_KIND: usize = 20;

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ipnet::IpNet;
+use cni_shim::Attachment;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant as Moment, sleep_until};
 use tracing::{info, warn};
@@ -28,11 +28,10 @@ use super::run_files::RunFiles;
 use super::tables::Tables;
 use super::underlay::{self, sockets::UnderlaySockets};
 use super::view::{ServiceFacts, View};
-use super::workers::WorkerPlacement;
 use crate::api::server::Call;
 use crate::api::wire::{Reply, Request};
-use crate::attachments::stranded;
 use crate::causes::causes;
+use crate::host::Picture;
 use crate::keeper::descriptors::Descriptors;
 use crate::problems::{Board, Origin};
 use crate::registry::{Registry, Update};
@@ -100,13 +99,17 @@ impl Control {
     /// Runs until something ends it.
     pub async fn run(&mut self, stop: impl Future<Output = ()>) -> End {
         tokio::pin!(stop);
-        // Once now: what changed before the watch was there was announced to nobody.
+        // Once now: the kernel announced nothing of what changed before the watch was there.
         let mut outcome = self.refresh().await;
+        let mut is_view_current = false;
         loop {
             if let Err(Restart(reason)) = outcome {
                 return End::Restart(reason);
             }
-            self.publish_view();
+            if !is_view_current {
+                self.publish_view();
+            }
+            is_view_current = false;
             outcome = tokio::select! {
                 () = &mut stop => return End::Asked,
                 () = self.keeper.keeper_ended() => return End::KeeperEnded,
@@ -122,6 +125,7 @@ impl Control {
                 () = self.kernel.changed() => {
                     let ends = || Moment::now() + BURST;
                     self.turn.burst_ends.get_or_insert_with(ends);
+                    is_view_current = true;
                     Ok(())
                 }
                 () = due(self.turn.burst_ends) => {
@@ -136,6 +140,7 @@ impl Control {
                 },
                 () = self.tables.next_settle(), if self.tables.is_awaited() => {
                     self.tables.settle();
+                    is_view_current = true;
                     Ok(())
                 }
             };
@@ -172,14 +177,18 @@ impl Control {
     /// before it is delivered to.
     fn adopt(&mut self, container: &str, ifname: &str, answer: oneshot::Sender<Reply>) {
         self.model.reread_record(container, ifname);
-        if let Some(reason) = self.why_not_adopted(container, ifname) {
+        if let Some(reason) = self.model.why_not_served(container, ifname) {
             return refuse(answer, reason);
         }
         self.publish();
-        let found = self.model.records.find(container, ifname).cloned();
-        match found.filter(|found| self.model.records.is_withheld(found)) {
-            Some(withheld) => {
-                self.turn.waiting_for_limit.push((key(&withheld), answer));
+        let found = self.model.records.find(container, ifname);
+        match found
+            .filter(|found| found.bandwidth.is_some())
+            .map(|a| key(a))
+        {
+            // Whether it is in force is asked of the kernel each time: a CHECK is to find what another process removed.
+            Some(limited) => {
+                self.turn.waiting_for_limit.push((limited, answer));
                 self.give_upkeep(None);
             }
             None => self.answer_when_adopted(answer),
@@ -197,29 +206,15 @@ impl Control {
         }
     }
 
-    fn why_not_adopted(&self, container: &str, ifname: &str) -> Option<String> {
-        let records = &self.model.records;
-        if let Some(found) = records.find(container, ifname) {
-            let outside = *stranded(found, &self.model.known.own.subnets).first()?;
-            return Some(format!(
-                "{outside} lies in no subnet of this node, as after a change of its subnets: delete and recreate its pod"
-            ));
-        }
-        match records.refusal(container, ifname) {
-            Some(refused) => Some(refused.reason.clone()),
-            None => {
-                let name = cni_shim::Attachment::file_name(container, ifname);
-                Some(format!("there is no record {name}; write it before asking"))
-            }
-        }
-    }
-
+    /// Answers once the workers use the latest tables. The view shows them by then.
     fn answer_when_adopted(&mut self, answer: oneshot::Sender<Reply>) {
+        self.post_records();
+        self.publish_view();
         let version = self.model.desired.spec.version;
         self.tables.answer_when_adopted(version, answer);
     }
 
-    /// Takes a report of the upkeep: limits that were tried let their pods be served.
+    /// Takes a report of the upkeep: a limit that is in force lets its pod be served.
     fn on_upkeep(&mut self, report: Report) {
         let Report {
             tried,
@@ -227,8 +222,10 @@ impl Control {
             end,
         } = report;
         for (attachment, refused) in tried {
-            self.model.records.limit_was_tried(attachment.clone());
-            self.publish();
+            if refused.is_none() {
+                self.model.records.limit_is_in_force(attachment.clone());
+                self.publish();
+            }
             let waiting = std::mem::take(&mut self.turn.waiting_for_limit);
             for (waits_for, answer) in waiting {
                 match &refused {
@@ -259,7 +256,7 @@ impl Control {
             && self.turn.refreshed.elapsed() < REFRESH_EVERY
             && !self.tables.engine.device_lost()
             && !self.model.records.have_changed()
-            && self.run_files.has_socket()
+            && self.run_files.is_answering()
             && self
                 .kernel
                 .host
@@ -269,6 +266,7 @@ impl Control {
         }
         self.tables.take_notices();
         self.post_adoption();
+        self.post_workers();
         Ok(())
     }
 
@@ -290,8 +288,9 @@ impl Control {
         let net_conf = reread_net_conf(&mut self.model, &self.registry)?;
         self.board.post(Origin::NetConf, net_conf);
         self.kernel.host.set_add_only(self.model.cached.is_any());
-        self.model.relist_changed_records();
         let picture = self.kernel.host.picture().await;
+        // After the picture: a record is written before its route and removed after it, so no route is without its record.
+        self.model.relist_changed_records();
         let mut unread = picture.as_ref().ok().and_then(|p| self.model.known.see(p));
         if self.follow_underlay().await {
             unread = picture.as_ref().ok().and_then(|p| self.model.known.see(p));
@@ -299,7 +298,7 @@ impl Control {
         self.publish();
         self.give_upkeep(picture.as_ref().ok());
         let desired = &self.model.desired.host;
-        let bridged = self.bridged_subnets();
+        let bridged = self.model.bridged_subnets();
         let applied = self.kernel.apply(picture, desired, &bridged).await;
         if self.tables.engine.device_lost() || applied.device_is_gone {
             let device = &self.model.desired.host.device;
@@ -309,7 +308,9 @@ impl Control {
         }
         let refused = problems(&unread).into_iter().chain(applied.problems);
         self.board.post(Origin::Kernel, refused);
-        self.turn.bridges = applied.bridges;
+        if let Some(bridges) = applied.bridges {
+            self.turn.bridges = bridges;
+        }
         self.restore_run_files().await;
         let state = self.saved.save(&self.model);
         self.board.post(Origin::State, state);
@@ -341,7 +342,8 @@ impl Control {
             // The keeper has ended, and so will we.
             warn!("{}", causes(&error));
         }
-        // The last duplicates of the old sockets close here.
+        // The last duplicates of the old sockets close here: the view has the new ones.
+        self.publish_view();
         drop(before);
         info!("packets leave from and arrive at {bound} now");
         true
@@ -354,24 +356,26 @@ impl Control {
         }
     }
 
-    fn give_upkeep(&self, picture: Option<&crate::host::Picture>) {
+    fn give_upkeep(&mut self, picture: Option<&Picture>) {
         let records = &self.model.records;
-        let with_novelty = |a: &Arc<_>| (Arc::clone(a), records.is_withheld(a));
+        let waiting = std::mem::take(&mut self.turn.waiting_for_limit);
+        for (attachment, answer) in waiting {
+            if records.has(&attachment) {
+                self.turn.waiting_for_limit.push((attachment, answer));
+            } else {
+                refuse(answer, "its record is gone".to_owned());
+            }
+        }
+        let waiting = &self.turn.waiting_for_limit;
+        let is_awaited = |a: &Arc<Attachment>| {
+            records.is_withheld(a) || waiting.iter().any(|(waits_for, _)| *waits_for == key(a))
+        };
+        let with_waiting = |a: &Arc<_>| (Arc::clone(a), is_awaited(a));
         self.upkeep.give(Work {
-            attachments: records.adopted().iter().map(with_novelty).collect(),
+            attachments: records.adopted().iter().map(with_waiting).collect(),
             links: picture.map(|picture| picture.pod_links().clone()),
             listed: records.listed(),
         });
-    }
-
-    /// Subnets whose pods are answered for on bridges of other plugins: none without a pod of ours. A record that was
-    /// refused may be a living pod's.
-    fn bridged_subnets(&self) -> Vec<IpNet> {
-        let records = &self.model.records;
-        if records.adopted().is_empty() && records.refused().is_empty() {
-            return Vec::new();
-        }
-        self.model.known.own.subnets.clone()
     }
 
     async fn restore_run_files(&mut self) {
@@ -391,13 +395,23 @@ impl Control {
     }
 
     fn post_decision(&mut self) {
+        self.post_workers();
+        self.post_records();
+        let decision = diagnosis::problems(&self.model, &self.turn.bridges);
+        self.board.post(Origin::Decision, decision);
+    }
+
+    fn post_workers(&mut self) {
         let placement = &self.service.workers;
         let unusable = placement.unusable();
         let unpinned = placement.unpinned(self.tables.engine.unpinned());
         let workers = unusable.into_iter().chain(unpinned);
         self.board.post(Origin::Workers, workers);
-        let decision = diagnosis::problems(&self.model, &self.turn.bridges);
-        self.board.post(Origin::Decision, decision);
+    }
+
+    fn post_records(&mut self) {
+        let records = diagnosis::of_records(&self.model);
+        self.board.post(Origin::Records, records);
     }
 
     fn publish_view(&self) {
@@ -418,7 +432,7 @@ fn view(control: &Control) -> View {
         spec: model.desired.spec.clone(),
         snapshot: control.tables.engine.snapshot(),
         device_mtu: model.desired.host.mtu,
-        cores: cores(&control.service.workers, control.tables.engine.unpinned()),
+        cores: (control.service.workers).pinned_cores(control.tables.engine.unpinned()),
         attachments: model.records.adopted().to_vec(),
         stranded: model.stranded().count(),
         leaving: Arc::clone(&control.upkeep.state.leaving),
@@ -432,17 +446,6 @@ fn view(control: &Control) -> View {
         last_reclaimed: control.upkeep.state.last_reclaimed.clone(),
         sockets: control.sockets.clone(),
     }
-}
-
-/// For each worker the core that it is pinned to, if it is.
-fn cores(placement: &WorkerPlacement, unpinned: impl Iterator<Item = usize>) -> Vec<Option<usize>> {
-    let mut cores = placement.cores.clone();
-    for worker in unpinned {
-        if let Some(core) = cores.get_mut(worker) {
-            *core = None;
-        }
-    }
-    cores
 }
 
 fn refuse(answer: oneshot::Sender<Reply>, reason: String) {

@@ -72,6 +72,15 @@ impl Facts {
         }
     }
 
+    /// Notes addresses of attachments that are gone.
+    pub fn release(&mut self, addresses: Vec<IpAddr>) {
+        for address in addresses {
+            if !self.released.contains(&address) {
+                self.released.push(address);
+            }
+        }
+    }
+
     /// Forgets released addresses that the kernel no longer routes to: a pod that has one next is another one.
     pub fn forget_released(&mut self) {
         let routed = |address: &IpAddr| self.prefixes.contains(&IpNet::from(*address));
@@ -79,5 +88,5 @@ impl Facts {
     }
 }
 
-/// Where nobody ever wrote down another.
+/// Where no service has written another into the node file.
 const ETHERNET_MTU: u16 = 1500;

@@ -38,8 +38,8 @@ pub struct Repairs {
 pub struct Applied {
     /// What was refused.
     pub problems: Vec<Problem>,
-    /// Bridges of another plugin that the node answers on for pods of ours.
-    pub bridges: Vec<String>,
+    /// Bridges of another plugin that the node answers on for pods of ours; `None` where the kernel did not report.
+    pub bridges: Option<Vec<String>>,
     /// The tunnel device is gone.
     pub device_is_gone: bool,
 }
@@ -91,24 +91,27 @@ impl Kernel {
         let mut outcome = Applied::default();
         let mut changes = Vec::new();
         let mut refused = Vec::new();
+        let mut is_applied = false;
         match picture {
             Ok(picture) => {
                 let bridges = self.host.set_proxy_arp_on_bridges(&picture, bridged);
                 match bridges {
                     Ok((bridges, made)) => {
-                        outcome.bridges = bridges;
+                        outcome.bridges = Some(bridges);
                         made.iter().for_each(set_up);
                     }
                     Err(error) => refused.push(error),
                 }
                 match self.host.apply_to(picture, desired).await {
-                    Ok(made) => changes = made,
+                    Ok(made) => {
+                        changes = made;
+                        is_applied = true;
+                    }
                     Err(error) => refused.insert(0, error),
                 }
             }
             Err(error) => refused.push(error),
         }
-        let is_applied = refused.is_empty();
         let (more, beside) = self.host.apply_firewall_and_subnet_env(desired).await;
         changes.extend(more);
         refused.extend(beside);

@@ -11,6 +11,7 @@ use cni_shim::{Attachment, NodeFile};
 use dataplane::families::{PerFamily, PublicAddresses};
 use dataplane::spec::Spec;
 use encap::Family;
+use ipnet::IpNet;
 
 use super::facts::Facts;
 use super::records::Records;
@@ -87,21 +88,19 @@ impl Known {
         own
     }
 
-    fn decide(
-        &self,
-        attachments: &[Arc<Attachment>],
-        version: u64,
-        previous: Option<&Desired>,
-    ) -> Desired {
+    fn decide(&self, records: &Records, version: u64, previous: Option<&Desired>) -> Desired {
+        // An attachment that waits for its limit is not delivered to by way of its route either.
+        let released = self.facts.released.iter().copied();
+        let released: Vec<IpAddr> = released.chain(records.withheld_addresses()).collect();
         let inputs = Inputs {
             net_conf: &self.net_conf,
             config: &self.config,
             leases: &self.leases,
             own: &self.own_in_force(),
             bound: self.bound,
-            attachments,
+            attachments: &records.served(),
             kernel_prefixes: &self.facts.prefixes,
-            released: &self.facts.released,
+            released: &released,
             host_addresses: &self.facts.addresses,
             underlay_mtu: self.facts.underlay.mtu,
             version,
@@ -146,7 +145,7 @@ impl Model {
     pub fn new(known: Known, past: u64) -> Model {
         let records = Records::list(known.config.run_dir(), &known.own.subnets);
         Model {
-            desired: known.decide(&records.served(), past.saturating_add(1), None),
+            desired: known.decide(&records, past.saturating_add(1), None),
             known,
             records,
             leases_read: Instant::now(),
@@ -212,6 +211,32 @@ impl Model {
         self.records.reread(subnets, container, ifname);
     }
 
+    /// Why an attachment is not delivered to, if it is not.
+    pub fn why_not_served(&self, container: &str, ifname: &str) -> Option<String> {
+        if let Some(found) = self.records.find(container, ifname) {
+            let outside = *attachments::stranded(found, &self.known.own.subnets).first()?;
+            return Some(format!(
+                "{outside} lies in no subnet of this node, as after a change of its subnets: delete and recreate its pod"
+            ));
+        }
+        match self.records.refusal(container, ifname) {
+            Some(refused) => Some(refused.reason.clone()),
+            None => {
+                let name = Attachment::file_name(container, ifname);
+                Some(format!("there is no record {name}; write it before asking"))
+            }
+        }
+    }
+
+    /// Subnets whose pods are answered for on bridges of other plugins: none without a pod of ours. A record that was
+    /// refused may be a living pod's.
+    pub fn bridged_subnets(&self) -> Vec<IpNet> {
+        if self.records.adopted().is_empty() && self.records.refused().is_empty() {
+            return Vec::new();
+        }
+        self.known.own.subnets.clone()
+    }
+
     /// Attachments with an address that lies in no subnet of ours.
     pub fn stranded(&self) -> impl Iterator<Item = &Arc<Attachment>> {
         let subnets = &self.known.own.subnets;
@@ -221,19 +246,9 @@ impl Model {
 
     /// Decides anew. `Some` tables to publish when they differ from the last.
     pub fn decide(&mut self) -> Option<&Spec> {
-        let served = self.records.served();
+        self.known.facts.release(self.records.take_gone());
         let before = &self.desired.spec;
-        let mut desired = (self.known).decide(&served, before.version, Some(&self.desired));
-        let is_gone = |address: &&IpAddr| {
-            let now = &desired.spec.local.attachments;
-            now.binary_search(address).is_err()
-        };
-        let gone = before.local.attachments.iter().filter(is_gone);
-        let gone: Vec<IpAddr> = gone.copied().collect();
-        if !gone.is_empty() {
-            self.known.facts.released.extend(gone);
-            desired = (self.known).decide(&served, before.version, Some(&self.desired));
-        }
+        let mut desired = (self.known).decide(&self.records, before.version, Some(&self.desired));
         let differs = !Arc::ptr_eq(&desired.spec.cluster, &before.cluster)
             || !Arc::ptr_eq(&desired.spec.local, &before.local);
         if differs {

@@ -2,10 +2,11 @@
 //!
 //! Theory of operation. The directory of records is the database; this is what the last listing found. A record is read
 //! again when its plugin says so, and all of them when the directory changes. An attachment with a bandwidth limit is
-//! *withheld*, neither delivered to nor heard, until its limit was tried once: a pod is never served faster than it may
-//! be. Records that were there at the start are not withheld, since packets already flow by the service before.
+//! *withheld*, neither delivered to nor heard, until its limit is in force: a pod is never served faster than it may be.
+//! Records that were there at the start are not withheld, since packets already flow by the service before.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -27,8 +28,10 @@ pub struct Records {
     refused: Arc<[RefusedRecord]>,
     /// When the directory had changed, as of the last listing; unknown while it may change again within the clock's grain.
     listed: Option<SystemTime>,
-    /// Attachments with a limit that was tried.
-    tried: HashSet<RecordKey>,
+    /// Attachments whose limit has been in force, or that a service before this one served.
+    limited: HashSet<RecordKey>,
+    /// Addresses of attachments whose records were removed since they were taken last.
+    gone: Vec<IpAddr>,
 }
 
 impl Records {
@@ -39,18 +42,25 @@ impl Records {
             adopted: Vec::new(),
             refused: Arc::default(),
             listed: None,
-            tried: HashSet::new(),
+            limited: HashSet::new(),
+            gone: Vec::new(),
         };
         records.relist(subnets);
-        records.tried = records.limited().map(|a| key(a)).collect();
+        records.limited = records.with_limit().map(|a| key(a)).collect();
         records
     }
 
-    /// Lists the directory again.
+    /// Lists the directory again. Where it cannot be listed, the attachments stay as they were.
     pub fn relist(&mut self, subnets: &[IpNet]) {
         self.listed = settled_change(&self.run);
         let scan = attachments::scan(&self.run, subnets);
-        self.adopted = scan.adopted;
+        let before = std::mem::take(&mut self.adopted);
+        self.adopted = if scan.is_unlisted {
+            self.listed = None;
+            before.clone()
+        } else {
+            scan.adopted
+        };
         self.refused = scan
             .refused
             .into_iter()
@@ -59,7 +69,7 @@ impl Records {
                 reason: refused.reason,
             })
             .collect();
-        self.forget_gone();
+        self.note_gone(&before);
     }
 
     /// Lists the directory again if it has changed since the last listing.
@@ -73,10 +83,11 @@ impl Records {
     /// changed records are found by the next check of the directory.
     pub fn reread(&mut self, subnets: &[IpNet], container: &str, ifname: &str) {
         // A record that was refused may be served once another is gone.
+        let before = self.adopted.clone();
         let alone = self.refused.is_empty()
             && attachments::rescan(&self.run, subnets, container, ifname, &mut self.adopted);
         if alone {
-            self.forget_gone();
+            self.note_gone(&before);
         } else {
             self.relist(subnets);
         }
@@ -109,15 +120,27 @@ impl Records {
         served.cloned().collect()
     }
 
-    /// Whether the attachment waits for its limit.
-    pub fn is_withheld(&self, attachment: &Attachment) -> bool {
-        attachment.bandwidth.is_some() && !self.tried.contains(&key(attachment))
+    /// The addresses of attachments that wait for their limit.
+    pub fn withheld_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let withheld = self.with_limit().filter(|a| self.is_withheld(a));
+        withheld.flat_map(|a| a.addresses.iter().map(IpNet::addr))
     }
 
-    /// Notes that an attachment's limit was tried, with whatever result. Returns whether that changes what is served.
-    pub fn limit_was_tried(&mut self, tried: RecordKey) -> bool {
-        let is_known = self.limited().any(|a| key(a) == tried);
-        is_known && self.tried.insert(tried)
+    /// Whether the attachment waits for its limit.
+    pub fn is_withheld(&self, attachment: &Attachment) -> bool {
+        attachment.bandwidth.is_some() && !self.limited.contains(&key(attachment))
+    }
+
+    /// Notes that an attachment's limit is in force.
+    pub fn limit_is_in_force(&mut self, attachment: RecordKey) {
+        if self.with_limit().any(|a| key(a) == attachment) {
+            self.limited.insert(attachment);
+        }
+    }
+
+    /// Whether a record of that identity is adopted.
+    pub fn has(&self, attachment: &RecordKey) -> bool {
+        self.adopted.iter().any(|a| key(a) == *attachment)
     }
 
     /// The adopted attachment of that container and interface.
@@ -133,14 +156,29 @@ impl Records {
         refused.find(|refused| Path::new(&refused.file).ends_with(&name))
     }
 
-    fn limited(&self) -> impl Iterator<Item = &Arc<Attachment>> {
+    fn with_limit(&self) -> impl Iterator<Item = &Arc<Attachment>> {
         self.adopted.iter().filter(|a| a.bandwidth.is_some())
     }
 
-    fn forget_gone(&mut self) {
-        if !self.tried.is_empty() {
-            let there: HashSet<RecordKey> = self.limited().map(|a| key(a)).collect();
-            self.tried.retain(|tried| there.contains(tried));
+    /// Takes the addresses of attachments whose records were removed since the last call.
+    pub fn take_gone(&mut self) -> Vec<IpAddr> {
+        std::mem::take(&mut self.gone)
+    }
+
+    /// Compares with the attachments `before`. One whose record is there and refused is not gone: its pod may live.
+    fn note_gone(&mut self, before: &[Arc<Attachment>]) {
+        let is_gone = |a: &&Arc<Attachment>| {
+            let (container, ifname) = (&a.container, &a.ifname);
+            self.find(container, ifname).is_none() && self.refusal(container, ifname).is_none()
+        };
+        let gone = before.iter().filter(is_gone);
+        let gone: Vec<IpAddr> = gone
+            .flat_map(|a| a.addresses.iter().map(IpNet::addr))
+            .collect();
+        self.gone.extend(gone);
+        if !self.limited.is_empty() {
+            let there: HashSet<RecordKey> = self.with_limit().map(|a| key(a)).collect();
+            self.limited.retain(|limited| there.contains(limited));
         }
     }
 }

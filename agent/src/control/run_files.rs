@@ -21,25 +21,25 @@ pub struct RunFiles {
     lock: Lock,
     /// The node file as it was written last.
     node_file: Option<NodeFile>,
-    /// Answers on the API socket; none once the service stops.
+    /// Answers on the API socket; none where it could not be started, and once the service stops.
     service: Option<QueryService>,
     queries: Queries,
 }
 
 impl RunFiles {
-    /// Those of a service that answers already.
+    /// Those of a service that answers already; `service` is none where that cannot start yet.
     pub fn new(
         run_dir: RunDir,
         lock: Lock,
         node_file: Option<NodeFile>,
-        service: QueryService,
+        service: Option<QueryService>,
         queries: Queries,
     ) -> RunFiles {
         RunFiles {
             run_dir,
             lock,
             node_file,
-            service: Some(service),
+            service,
             queries,
         }
     }
@@ -49,17 +49,18 @@ impl RunFiles {
         self.service = None;
     }
 
-    /// Whether callers find the API socket.
-    pub fn has_socket(&self) -> bool {
-        server::is_socket(&self.run_dir.socket())
+    /// Whether callers find the API socket and are answered.
+    pub fn is_answering(&self) -> bool {
+        let is_running = self.service.as_ref().is_some_and(QueryService::is_running);
+        is_running && server::is_socket(&self.run_dir.socket())
     }
 
-    /// Opens the API socket anew where its name is gone. Returns what was repaired, and why not all was.
+    /// Opens the API socket anew where its name is gone or no thread answers. Returns what was repaired, and why not.
     pub async fn restore_socket(
         &mut self,
         keeper: &Descriptors,
     ) -> (Option<String>, Option<Problem>) {
-        if self.has_socket() {
+        if self.is_answering() {
             return (None, None);
         }
         let path = self.run_dir.socket();
@@ -71,15 +72,21 @@ impl RunFiles {
             Ok(listener) => listener,
             Err(error) => return (None, Some(refused(causes(&error)))),
         };
-        let deposited = keeper.deposit(LISTENER, listener.as_fd()).await;
-        let problem = deposited.err().map(|error| refused(causes(&error)));
-        let repair = format!("the socket {} was gone", path.display());
+        if let Err(error) = keeper.deposit(LISTENER, listener.as_fd()).await {
+            // The keeper has ended, and so will we.
+            return (None, Some(refused(causes(&error))));
+        }
         match QueryService::start(listener, self.queries.clone()) {
             Ok(service) => {
                 self.service = Some(service);
-                (Some(repair), problem)
+                let repair = format!("the socket {} was not answered", path.display());
+                (Some(repair), None)
             }
-            Err(error) => (Some(repair), Some(refused(error.to_string()))),
+            Err(error) => {
+                self.service = None;
+                let reason = error.to_string();
+                (None, Some(Problem::ApiThread { reason }))
+            }
         }
     }
 

@@ -52,6 +52,17 @@ impl WorkerPlacement {
         }
     }
 
+    /// For each worker the core that it is pinned to, if it is; the kernel refused that to the `unpinned`.
+    pub(crate) fn pinned_cores(&self, unpinned: impl Iterator<Item = usize>) -> Vec<Option<usize>> {
+        let mut cores = self.cores.clone();
+        for worker in unpinned {
+            if let Some(core) = cores.get_mut(worker) {
+                *core = None;
+            }
+        }
+        cores
+    }
+
     /// What of the configuration cannot be used.
     pub(crate) fn unusable(&self) -> Option<Problem> {
         let cores = self.unusable.clone();

@@ -1,11 +1,12 @@
 //! The board: every problem that there is now, since when, and one line of the log for each that comes or goes.
 //!
 //! Each part of the control loop is an [`Origin`] and posts all of its problems at once. What it posted before and does
-//! not post again is solved. A problem that stays keeps its time, whatever its sentence says now.
+//! not post again is solved. A problem that stays keeps its time. It is logged again where its sentence has changed, at
+//! most once a second.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use tracing::{error, info, warn};
 
@@ -40,6 +41,8 @@ pub enum Origin {
     Pods,
     /// What the decision itself shows.
     Decision,
+    /// The attachment records.
+    Records,
 }
 
 /// A problem on the board.
@@ -54,41 +57,53 @@ pub struct Posted {
 /// All problems.
 #[derive(Debug, Default)]
 pub struct Board {
-    posted: BTreeMap<Origin, Vec<Posted>>,
-    /// The same in one list, shared with whoever shows it.
+    entries: BTreeMap<Origin, Vec<Entry>>,
+    /// The same in one list, shared with the code that shows it.
     list: Arc<[Posted]>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    posted: Posted,
+    /// The sentence as it was logged last, and when.
+    logged: (String, Instant),
 }
 
 impl Board {
     /// Replaces what `origin` posted before.
     pub fn post(&mut self, origin: Origin, problems: impl IntoIterator<Item = Problem>) {
-        let before = self.posted.remove(&origin).unwrap_or_default();
-        let mut now: Vec<Posted> = Vec::new();
+        let mut before = self.entries.remove(&origin).unwrap_or_default();
+        let mut now: Vec<Entry> = Vec::new();
+        let mut is_changed = false;
         for problem in problems {
-            if now.iter().any(|posted| is_same(&posted.problem, &problem)) {
+            if now.iter().any(|entry| entry.is_of(&problem)) {
                 continue;
             }
-            let known = before.iter().find(|old| is_same(&old.problem, &problem));
-            let since = known.map_or_else(
-                || {
-                    log(&problem);
-                    SystemTime::now()
-                },
-                |known| known.since,
-            );
-            now.push(Posted { problem, since });
+            let known = before.iter().position(|entry| entry.is_of(&problem));
+            let entry = match known.map(|known| before.swap_remove(known)) {
+                None => {
+                    is_changed = true;
+                    Entry::new(problem)
+                }
+                Some(mut known) => {
+                    is_changed |= known.posted.problem != problem;
+                    known.say(problem);
+                    known
+                }
+            };
+            now.push(entry);
         }
-        let is_gone = |old: &&Posted| !now.iter().any(|new| is_same(&new.problem, &old.problem));
-        for old in before.iter().filter(is_gone) {
-            let (code, sentence) = (old.problem.code(), old.problem.sentence());
-            info!(code, "solved: {sentence}");
+        is_changed |= !before.is_empty();
+        for gone in before {
+            let problem = gone.posted.problem;
+            info!(code = problem.code(), "solved: {}", problem.sentence());
         }
-        let is_changed = before != now;
         if !now.is_empty() {
-            self.posted.insert(origin, now);
+            self.entries.insert(origin, now);
         }
         if is_changed {
-            self.list = self.posted.values().flatten().cloned().collect();
+            let entries = self.entries.values().flatten();
+            self.list = entries.map(|entry| entry.posted.clone()).collect();
         }
     }
 
@@ -108,20 +123,41 @@ impl Board {
         Arc::clone(&self.list)
     }
 
-    /// The problems of one origin.
-    pub fn of(&self, origin: Origin) -> &[Posted] {
-        self.posted.get(&origin).map_or(&[], Vec::as_slice)
-    }
-
     /// Whether anything on the board calls for another try.
     pub fn is_retry_due(&self) -> bool {
         self.list.iter().any(|posted| posted.problem.is_retried())
     }
 }
 
-/// Whether two values are one problem, whatever their sentences.
-fn is_same(one: &Problem, other: &Problem) -> bool {
-    one == other || (one.code(), one.subject()) == (other.code(), other.subject())
+impl Entry {
+    fn new(problem: Problem) -> Entry {
+        log(&problem);
+        let logged = (problem.sentence(), Instant::now());
+        let since = SystemTime::now();
+        Entry {
+            posted: Posted { problem, since },
+            logged,
+        }
+    }
+
+    /// Whether it is this problem, whatever its sentence.
+    fn is_of(&self, problem: &Problem) -> bool {
+        let own = &self.posted.problem;
+        own == problem || (own.code() == problem.code() && own.subject() == problem.subject())
+    }
+
+    /// Takes the problem as it is now.
+    fn say(&mut self, problem: Problem) {
+        let (sentence, logged) = &self.logged;
+        if self.posted.problem != problem
+            && logged.elapsed() >= LOG_AGAIN
+            && *sentence != problem.sentence()
+        {
+            log(&problem);
+            self.logged = (problem.sentence(), Instant::now());
+        }
+        self.posted.problem = problem;
+    }
 }
 
 fn log(problem: &Problem) {
@@ -131,6 +167,9 @@ fn log(problem: &Problem) {
         Severity::Warning => warn!(code, "{problem}"),
     }
 }
+
+/// A sentence that changes all the time is not logged all the time.
+const LOG_AGAIN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -172,6 +211,5 @@ mod tests {
         assert!(board.is_retry_due());
         board.post(Origin::Api, []);
         assert_eq!(codes(&board), ["pod-upkeep"]);
-        assert_eq!(board.of(Origin::Pods).len(), 1);
     }
 }

@@ -162,6 +162,20 @@ pub enum Problem {
     },
     /// A route of another program takes packets past the overlay.
     RouteBypasses(Bypass),
+    /// There are more problems of a kind than are shown one by one.
+    MoreOfAKind {
+        /// How many more.
+        more: usize,
+        /// What they are, as the rest of a sentence.
+        what: &'static str,
+        /// The command that shows all of them.
+        command: &'static str,
+    },
+    /// The thread that answers the API cannot run.
+    ApiThread {
+        /// Why not.
+        reason: String,
+    },
     /// An attachment record cannot be used.
     RecordRefused {
         /// The record's file.
@@ -231,6 +245,8 @@ impl Problem {
             Problem::PeersUnreachable { .. } => "peers-unreachable",
             Problem::PodsStranded { .. } => "pods-stranded",
             Problem::RouteBypasses(_) => "route-bypasses",
+            Problem::MoreOfAKind { .. } => "more-of-a-kind",
+            Problem::ApiThread { .. } => "api-thread",
             Problem::RecordRefused { .. } => "record-refused",
         }
     }
@@ -253,13 +269,15 @@ impl Problem {
             Problem::UnusedAddress { address } => address.to_string(),
             Problem::PeersUnreachable { first, .. } => first.clone(),
             Problem::RouteBypasses(bypass) => bypass.prefix.to_string(),
+            Problem::MoreOfAKind { what, .. } => (*what).to_owned(),
             Problem::RecordRefused { file, .. } => file.clone(),
             Problem::WorkersBehind { .. }
             | Problem::UnderlayMove { .. }
             | Problem::CoresUnusable { .. }
             | Problem::WorkersNotPinned { .. }
             | Problem::PodUpkeep { .. }
-            | Problem::PodsStranded { .. } => String::new(),
+            | Problem::PodsStranded { .. }
+            | Problem::ApiThread { .. } => String::new(),
         }
     }
 
@@ -280,6 +298,8 @@ impl Problem {
             | Problem::PeersUnreachable { .. }
             | Problem::PodsStranded { .. }
             | Problem::RouteBypasses(_)
+            | Problem::MoreOfAKind { .. }
+            | Problem::ApiThread { .. }
             | Problem::RecordRefused { .. } => Severity::Error,
             Problem::Host(problem) => problem.severity,
             Problem::StateNotSaved { .. }
@@ -299,7 +319,9 @@ impl Problem {
                 !cached
             }
             Problem::LeasesRefused { in_force, .. } => *in_force == LeasesInForce::Nothing,
-            Problem::UnderlaySocket { .. } | Problem::NodeFile { .. } => true,
+            Problem::UnderlaySocket { .. }
+            | Problem::NodeFile { .. }
+            | Problem::ApiThread { .. } => true,
             Problem::Host(problem) => problem.ends_first_start,
             _ => false,
         }
@@ -319,6 +341,7 @@ impl Problem {
                 | Problem::UnderlayMove { .. }
                 | Problem::NodeFile { .. }
                 | Problem::ApiSocket { .. }
+                | Problem::ApiThread { .. }
                 | Problem::StateNotSaved { .. }
                 | Problem::PodUpkeep { .. }
         )

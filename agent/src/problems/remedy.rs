@@ -46,6 +46,10 @@ impl Problem {
             Problem::PeersUnreachable { .. } => "give one of the two an address of the other's family, public-ipv6 beside public-ip".to_owned(),
             Problem::PodsStranded { .. } => "delete and recreate them, see `tartan pods`".to_owned(),
             Problem::RouteBypasses(bypass) => format!("if that is not meant, `ip route delete {}`", bypass.prefix),
+            Problem::MoreOfAKind { command, .. } => format!("see `{command}`"),
+            Problem::ApiThread { .. } => {
+                "raise the limit of threads (`ulimit -u`, pids.max of the control group); Tartan tries again each second".to_owned()
+            }
             Problem::RecordRefused { .. } => "delete and recreate the pod, see `tartan pods`".to_owned(),
         }
     }

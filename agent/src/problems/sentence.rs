@@ -118,6 +118,10 @@ impl Problem {
                 )
             }
             Problem::RouteBypasses(bypass) => route_bypasses(bypass),
+            Problem::MoreOfAKind { more, what, .. } => format!("{more} more {what}"),
+            Problem::ApiThread { reason } => {
+                format!("the thread that answers the API does not run: {reason}")
+            }
             Problem::RecordRefused { file, reason } => {
                 format!("the attachment record {file} is refused: {reason}")
             }

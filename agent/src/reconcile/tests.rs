@@ -597,6 +597,27 @@ fn what_did_not_change_is_the_same_allocation() {
 }
 
 /// More leases change than are followed one by one.
+/// The last peer that needs as many bytes in front takes the lower MTU with it.
+#[test]
+fn the_mtu_rises_when_the_last_peer_of_the_widest_format_goes() {
+    let own = lease("n1", "192.0.2.1", &["10.244.1.0/24"], Format::Udp);
+    let peer = |n: u8, format| {
+        let (name, public) = (format!("m{n}"), format!("192.0.2.{n}"));
+        lease(&name, &public, &[&format!("10.244.{n}.0/24")], format)
+    };
+    let [narrow, wide, other] =
+        [(2, Format::Udp), (3, Format::Vxlan), (4, Format::Vxlan)].map(|(n, f)| peer(n, f));
+    let mut world = World::of(V4, own, vec![narrow.clone(), wide.clone(), other]);
+    let both = world.desired();
+    world.leases = vec![narrow.clone(), wide].into();
+    let one = world.after(Some(&both));
+    world.leases = vec![narrow].into();
+    let none = world.after(Some(&one));
+    let mtu = |desired: &Desired| desired.host.mtu;
+    assert_eq!((mtu(&both), mtu(&one), mtu(&none)), (1450, 1450, 1472));
+    assert_eq!(none, world.desired());
+}
+
 #[test]
 fn a_great_change_is_decided_as_from_nothing() {
     let many = |range: std::ops::Range<u8>| {
@@ -650,7 +671,9 @@ proptest! {
         mtu in prop::option::of(1300..1500u16),
         others in prop::collection::vec(0..4u8, 1..6),
     ) {
-        let mut world = World::of(DUAL, own(), vec![]);
+        // In the format and by the family with the fewest bytes in front, so that each peer's count decides the MTU.
+        let own = lease("n1", "192.0.2.1", &["10.244.1.0/24"], Format::Udp);
+        let mut world = World::of(DUAL, own, vec![]);
         let mut before = world.desired();
         for ((leases, shuffled), other) in lists.into_iter().zip(others) {
             for leases in [leases.clone(), leases.iter().rev().skip(1).cloned().collect(), shuffled] {

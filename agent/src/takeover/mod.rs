@@ -253,7 +253,7 @@ async fn begin(
     engine: Engine,
     opened: Opened,
     begun: Begun,
-    found: Found,
+    mut found: Found,
 ) -> Result<Option<Control>, StartError> {
     let Begun {
         registry,
@@ -267,6 +267,20 @@ async fn begin(
     // Changes of the kernel from here on are announced; what came before is read once more by the loop.
     let mut kernel = Kernel::watched(host, model.desired.host.clone());
     let ticker = Ticker::every(QUICK_CHECK_EVERY).map_err(StartError::Clock)?;
+    let (changes, calls) = mpsc::channel(CALLS);
+    let (published, view) = watch::channel(None);
+    let queries = Queries {
+        view,
+        counters: opened.counters.clone(),
+        clock: engine.clock(),
+        changes,
+    };
+    // It waits for the first view.
+    let answering = QueryService::start(opened.listener, queries.clone());
+    let refused = answering.as_ref().err().map(|error| Problem::ApiThread {
+        reason: error.to_string(),
+    });
+    found.accept(Origin::Api, refused)?;
     if !table.ready().await? {
         engine.stop();
         return Ok(None);
@@ -278,16 +292,6 @@ async fn begin(
     kernel.note_repairs(&repairs);
     let mut board = Board::default();
     board.post_all(found.problems);
-    let (changes, calls) = mpsc::channel(CALLS);
-    let (published, view) = watch::channel(None);
-    let queries = Queries {
-        view,
-        counters: opened.counters.clone(),
-        clock: engine.clock(),
-        changes,
-    };
-    let answering = QueryService::start(opened.listener, queries.clone());
-    let answering = answering.map_err(StartError::Api)?;
     let service = Arc::new(ServiceFacts {
         config: Arc::clone(&config),
         cluster: model.known.net_conf.cluster(),
@@ -300,7 +304,7 @@ async fn begin(
     info!(node = model.known.own.name, "forwarding");
     Ok(Some(Control {
         saved: SavedState::new(model.cached.leases.is_some()),
-        run_files: RunFiles::new(config.run_dir(), lock, node_file, answering, queries),
+        run_files: RunFiles::new(config.run_dir(), lock, node_file, answering.ok(), queries),
         upkeep: Upkeep::start(upkeep_host, config),
         tables: Tables::new(engine, opened.counters),
         model,

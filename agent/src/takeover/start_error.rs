@@ -48,9 +48,6 @@ pub enum StartError {
     /// The control loop's clock.
     #[error("cannot have a timer; check the limit of open descriptors (ulimit -n)")]
     Clock(#[source] io::Error),
-    /// The thread that answers queries.
-    #[error("cannot start the thread of the API; check the limit of threads (ulimit -u)")]
-    Api(#[source] io::Error),
     /// The workers.
     #[error("{0}")]
     Engine(EngineError),

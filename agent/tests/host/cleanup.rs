@@ -8,6 +8,7 @@ use cni_shim::RunDir;
 use tartan::host::{Outcome, Traces, cleanup};
 
 use crate::namespace::Namespace;
+use crate::text;
 use crate::{apply, dual, v4};
 
 fn traces(namespace: &Namespace) -> Traces {
@@ -244,8 +245,10 @@ fn a_trace_that_cannot_be_removed_is_named_and_the_rest_goes() {
     let outcomes = clean(&namespace);
     let failed: Vec<String> = outcomes
         .iter()
-        .filter(|outcome| matches!(outcome, Outcome::Failed { .. }))
-        .map(ToString::to_string)
+        .filter_map(|outcome| match outcome {
+            Outcome::Failed { error, .. } => Some(text(error)),
+            _ => None,
+        })
         .collect();
     // The run directory, and the attachments below it.
     assert_eq!(failed.len(), 2, "{outcomes:?}");

@@ -8,6 +8,8 @@ use dataplane::families::PublicAddresses;
 use tartan::host::{Host, KernelReader, OutOfService, Picture, Underlay};
 use tartan::problems::Problem;
 
+use crate::text;
+
 use crate::namespace::Namespace;
 use crate::{apply, nets, v4};
 
@@ -102,7 +104,7 @@ fn the_addresses_of_two_families_may_be_on_two_interfaces() {
     });
     assert_eq!((one.name.as_str(), one.mtu), ("eth0", 9000));
     assert_eq!((two.name.as_str(), two.mtu), ("eth0, wire0", 1500));
-    let said = none.to_string();
+    let said = text(&none);
     assert!(
         said.contains("no interface of this node holds 2001:db8::3: set `public-ipv6` to one of"),
         "{said}"

@@ -252,7 +252,7 @@ fn forwarding_is_set_up_while_the_state_directory_cannot_be_written() {
     namespace.inside(|| async {
         let mut host = Host::open(&state).await.unwrap();
         host.apply(&v4()).await.unwrap();
-        let problem = host.record_problem().unwrap().to_string();
+        let problem = text(host.record_problem().unwrap());
         assert!(
             problem.contains("host.json") && problem.contains("writable"),
             "{problem}"

@@ -186,6 +186,42 @@ fn a_pods_route_is_published_with_its_record_and_no_longer() {
     assert_eq!(prefixes(&model), [IpNet::from(pod)]);
 }
 
+/// The kernel announces the pod's route before its plugin asks, and long before a limit is in force.
+#[test]
+fn an_attachment_that_waits_for_its_limit_is_not_served_by_its_route() {
+    let root = tempfile::tempdir().unwrap();
+    let mut model = model(root.path(), 0);
+    let run = model.known.config.run_dir();
+    run.make().unwrap();
+    let pod: IpAddr = [10, 244, 1, 2].into();
+    let limit = cni_shim::RateLimit {
+        rate: 1_000_000,
+        burst: 100_000,
+    };
+    let record = Attachment {
+        version: Attachment::VERSION,
+        container: "a".into(),
+        ifname: "eth0".into(),
+        addresses: vec![pod.into()],
+        bandwidth: Some(cni_shim::Bandwidth {
+            ingress: Some(limit),
+            egress: None,
+        }),
+        ..Attachment::default()
+    };
+    record.write(&run).unwrap();
+    model.reread_record("a", "eth0");
+    model.known.facts.prefixes = vec![pod.into()];
+    assert!(model.decide().is_none());
+    let key = super::super::records::key(&record);
+    model.records.limit_is_in_force(key);
+    let spec = model.decide().unwrap();
+    assert_eq!(
+        (&spec.local.attachments, spec.local.kernel_prefixes.len()),
+        (&vec![pod], 0)
+    );
+}
+
 #[test]
 fn a_list_without_us_is_ignored() {
     let root = tempfile::tempdir().unwrap();

@@ -4,7 +4,7 @@
 //! *work*, the latest attachments and interfaces; what was given before and not begun is overtaken. It answers with
 //! *reports*. One piece of work is, in this order:
 //!
-//! 1. limits of attachments are put in force, those that were never tried first: their callers wait;
+//! 1. limits of attachments are put in force; each that is waited for is reported by itself, and first;
 //! 2. attachments whose interface is gone are observed, and removed after the grace ([`super::orphans`]);
 //! 3. files that killed plugins left in the middle of a record, and locks that no process holds, are removed.
 //!
@@ -30,7 +30,7 @@ use crate::cni::chain;
 use crate::config::NodeConfig;
 use crate::control::records::{RecordKey, key};
 use crate::host::{Change, Host, HostError, PodLinks};
-use crate::problems::Problem;
+use crate::problems::{HostProblem, Problem};
 
 /// The upkeep, as the loop sees it.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub struct UpkeepState {
 /// What the upkeep works on.
 #[derive(Clone, Debug, Default)]
 pub struct Work {
-    /// Every adopted attachment, and whether its limit was never tried.
+    /// Every adopted attachment, and whether its limit is waited for.
     pub attachments: Vec<(Arc<Attachment>, bool)>,
     /// The interfaces of pods; read anew where they are not known.
     pub links: Option<PodLinks>,
@@ -68,7 +68,7 @@ pub struct Work {
 /// What the upkeep did.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Attachments whose limits were tried for the first time: why the limit is not in force, if it is not.
+    /// Attachments whose limits are waited for: why the limit is not in force, if it is not.
     pub tried: Vec<(RecordKey, Option<String>)>,
     /// What another process had changed and was put right.
     pub repairs: Vec<Change>,
@@ -190,7 +190,10 @@ impl Task {
             Ok(())
         } else {
             match self.links(work.links).await {
-                Err(error) => Err(error.into()),
+                Err(error) => {
+                    report_all(&work.attachments, &causes(&error), reports).await?;
+                    Err(error.into())
+                }
                 Ok(links) => {
                     let shaped = self.limit(&work.attachments, &links, reports).await?;
                     let removed = self
@@ -233,7 +236,7 @@ impl Task {
         }
     }
 
-    /// Puts every limit in force and reports it, new ones first. Returns the first refusal.
+    /// Puts every limit in force, and reports those that are waited for first. Returns the first refusal.
     async fn limit(
         &mut self,
         attachments: &[(Arc<Attachment>, bool)],
@@ -241,12 +244,12 @@ impl Task {
         reports: &mpsc::Sender<Report>,
     ) -> Result<Result<(), HostError>, mpsc::error::SendError<Report>> {
         let mut report = Report::default();
-        // An interface that is not there yet is waited for.
-        for (attachment, is_new) in attachments {
-            if !is_new || !links.has(&attachment.host_ifname) {
-                continue;
-            }
-            let refused = self.limit_new(attachment, links).await;
+        for (attachment, _) in attachments.iter().filter(|(_, is_awaited)| *is_awaited) {
+            let refused = if links.has(&attachment.host_ifname) {
+                self.limit_one(attachment, links, &mut report.repairs).await
+            } else {
+                Some(format!("there is no interface {}", attachment.host_ifname))
+            };
             report.tried.push((key(attachment), refused));
         }
         if !report.tried.is_empty() {
@@ -254,13 +257,41 @@ impl Task {
         }
         let known: Vec<Attachment> = attachments
             .iter()
-            .filter(|(a, is_new)| !is_new && a.bandwidth.is_some())
+            .filter(|(a, is_awaited)| !is_awaited && a.bandwidth.is_some())
             .map(|(a, _)| Attachment::clone(a))
             .collect();
         let (changes, refused) = self.host.shape(&known, links).await;
         let ends: HashSet<&str> = attachments.iter().map(|(a, _)| &*a.host_ifname).collect();
         self.limited.retain(|end| ends.contains(&**end));
-        // A limit that is in force for the first time is set up, later it is repaired.
+        self.note_limits(changes, &mut report.repairs);
+        if !report.repairs.is_empty() {
+            reports.send(report).await?;
+        }
+        Ok(refused.map_or(Ok(()), Err))
+    }
+
+    /// Puts the limits of one attachment in force; why that cannot be.
+    async fn limit_one(
+        &mut self,
+        attachment: &Attachment,
+        links: &PodLinks,
+        repairs: &mut Vec<Change>,
+    ) -> Option<String> {
+        let conf_dir = self.config.root.join(chain::CONF_DIR);
+        if let Some(twice) = chain::limited_twice(&conf_dir, &attachment.network) {
+            return Some(twice.to_string());
+        }
+        let one = std::slice::from_ref(attachment);
+        let (changes, refused) = self.host.apply_limits(one, links).await;
+        self.note_limits(changes, repairs);
+        if refused.is_none() {
+            self.limited.insert(attachment.host_ifname.clone());
+        }
+        refused.map(|error| Problem::Host(HostProblem::of(&error)).to_string())
+    }
+
+    /// A limit that is in force for the first time is set up, later it is repaired.
+    fn note_limits(&mut self, changes: Vec<Change>, repairs: &mut Vec<Change>) {
         let before = self.limited.clone();
         for change in changes {
             match &change {
@@ -269,30 +300,9 @@ impl Task {
                     self.limited.insert(host_ifname.clone());
                 }
                 Change::LimiterRemoved(_) => info!("{change}"),
-                _ => report.repairs.push(change),
+                _ => repairs.push(change),
             }
         }
-        if !report.repairs.is_empty() {
-            reports.send(report).await?;
-        }
-        Ok(refused.map_or(Ok(()), Err))
-    }
-
-    /// Puts the limits of an attachment in force for the first time; why that cannot be.
-    async fn limit_new(&mut self, attachment: &Attachment, links: &PodLinks) -> Option<String> {
-        let conf_dir = self.config.root.join(chain::CONF_DIR);
-        if let Some(twice) = chain::limited_twice(&conf_dir, &attachment.network) {
-            return Some(twice.to_string());
-        }
-        let one = std::slice::from_ref(attachment);
-        let (changes, refused) = self.host.apply_limits(one, links).await;
-        for change in changes {
-            info!("set up: {change}");
-        }
-        if refused.is_none() {
-            self.limited.insert(attachment.host_ifname.clone());
-        }
-        refused.map(|error| causes(&error))
     }
 
     /// Removes the attachments that have been without an interface for the grace.
@@ -350,6 +360,25 @@ impl Task {
         self.swept = listed.filter(|_| left == 0);
         Ok(())
     }
+}
+
+/// Reports one reason for every limit that is waited for.
+async fn report_all(
+    attachments: &[(Arc<Attachment>, bool)],
+    reason: &str,
+    reports: &mpsc::Sender<Report>,
+) -> Result<(), mpsc::error::SendError<Report>> {
+    let awaited = attachments.iter().filter(|(_, is_awaited)| *is_awaited);
+    let tried = awaited.map(|(a, _)| (key(a), Some(reason.to_owned())));
+    let tried: Vec<_> = tried.collect();
+    if tried.is_empty() {
+        return Ok(());
+    }
+    let report = Report {
+        tried,
+        ..Report::default()
+    };
+    reports.send(report).await
 }
 
 /// Whether the record is still the one that was seen.

@@ -35,7 +35,7 @@ pub struct Queries {
     pub view: watch::Receiver<Option<Arc<View>>>,
     /// The workers' counters.
     pub counters: Counters,
-    /// The time that the workers reckon by.
+    /// The workers' clock.
     pub clock: Clock,
     /// Calls that change something, for the control loop.
     pub changes: mpsc::Sender<Call>,
@@ -44,7 +44,7 @@ pub struct Queries {
 /// The thread that answers. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct QueryService {
-    _stop: oneshot::Sender<()>,
+    stop: oneshot::Sender<()>,
 }
 
 impl QueryService {
@@ -72,7 +72,12 @@ impl QueryService {
             runtime.shutdown_background();
         };
         thread::Builder::new().name("api".to_owned()).spawn(serve)?;
-        Ok(QueryService { _stop: stop })
+        Ok(QueryService { stop })
+    }
+
+    /// Whether the thread still answers.
+    pub fn is_running(&self) -> bool {
+        !self.stop.is_closed()
     }
 }
 

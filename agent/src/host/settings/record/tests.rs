@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::host::settings::setting::Interface;
+use crate::problems::{HostProblem, Problem};
 
 fn current(dir: &Path) -> Vec<RecordedChange> {
     match SettingsRecord::read(dir, &Scope::here().unwrap()).unwrap() {
@@ -91,9 +92,8 @@ fn hostile_contents_are_refused_with_the_reason() {
         (&*long, "longer"),
     ] {
         fs::write(dir.path().join(NAME), contents).unwrap();
-        let error = SettingsRecord::read(dir.path(), &here)
-            .unwrap_err()
-            .to_string();
+        let error = SettingsRecord::read(dir.path(), &here).unwrap_err();
+        let error = Problem::Host(HostProblem::of(&error)).to_string();
         assert!(error.contains(reason), "{error}");
         assert!(error.contains("delete it"), "{error}");
     }
