@@ -342,8 +342,7 @@ impl Control {
             // The keeper has ended, and so will we.
             warn!("{}", causes(&error));
         }
-        // The last duplicates of the old sockets close here: the view has the new ones.
-        self.publish_view();
+        // The last duplicates of the old sockets close here.
         drop(before);
         info!("packets leave from and arrive at {bound} now");
         true
@@ -444,7 +443,7 @@ fn view(control: &Control) -> View {
         last_repair: control.kernel.repairs.last.clone(),
         reclaimed: control.upkeep.state.reclaimed,
         last_reclaimed: control.upkeep.state.last_reclaimed.clone(),
-        sockets: control.sockets.clone(),
+        sockets: control.sockets.receiving(),
     }
 }
 

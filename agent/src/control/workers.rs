@@ -43,7 +43,7 @@ impl WorkerPlacement {
         config: &NodeConfig,
     ) -> WorkerPlacement {
         let (cores, unusable) = machine.places(workers, config);
-        info!(workers, ?cores, "placed");
+        info!(workers, ?cores, "workers placed");
         WorkerPlacement {
             device,
             cores,
@@ -156,7 +156,7 @@ fn physical(topology: &Path, usable: impl Iterator<Item = usize>) -> Vec<Vec<usi
 }
 
 const TOPOLOGY: &str = "/sys/devices/system/cpu";
-/// Workers that nobody asked for.
+/// The most workers without a configured number.
 const DEFAULT_MOST: usize = 4;
 
 #[cfg(test)]

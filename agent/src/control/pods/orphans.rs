@@ -1,8 +1,8 @@
 //! Attachments that no runtime will ever delete.
 //!
 //! Theory of operation. A runtime may forget a pod: `ctr run -d` calls no DEL, one that was killed may not either. The
-//! record then holds an address that nobody has. What is looked at is the host's end of the pod's veth alone: the
-//! kernel deletes a veth with the namespace of its other end, so an end that is there has a living namespace behind it,
+//! record then holds an address that no pod has. The agent examines only the host end of the pod's veth: the kernel
+//! deletes a veth with the namespace of its other end, so an end that is there has a living namespace behind it,
 //! whatever became of the path that the runtime gave; paths are reused, and may be invisible to us. An end that is not
 //! there can carry nothing.
 //!

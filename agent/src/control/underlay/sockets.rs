@@ -13,12 +13,13 @@
 //! the workers get them, and the keeper, under the names of the old ones. With the last duplicate the old address is
 //! dead: the kernel refuses what comes there.
 
+use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
 
 use dataplane::families::PublicAddresses;
-use dataplane::underlay::socket::{self, SocketSpec, Sockets, UnderlayError};
+use dataplane::underlay::socket::{self, SocketSpec, Sockets, UnderlayError, kernel_drops};
 use encap::{Family, Format};
 use tracing::{info, warn};
 
@@ -35,6 +36,10 @@ pub struct UnderlaySockets {
     workers: usize,
     ports: Vec<Arc<OwnSocket>>,
 }
+
+/// Sockets that receive, without a share in them.
+#[derive(Clone, Debug)]
+pub struct ReceivingSockets(Vec<Weak<OwnSocket>>);
 
 #[derive(Debug)]
 struct OwnSocket {
@@ -104,7 +109,7 @@ impl UnderlaySockets {
             }
         }
         if ports.ports.is_empty() {
-            // Better at an address that nobody wants any more than nowhere.
+            // An address that is no longer configured is better than none.
             for family in [Family::V4, Family::V6] {
                 ports.ports.extend(self.kept(family, held, backend));
             }
@@ -218,7 +223,7 @@ impl UnderlaySockets {
                 && self.workers > 1
             {
                 let name = port.name();
-                warn!(name, %error, "the kernel alone chooses whose a flow is, not evenly");
+                warn!(name, %error, "cannot set the flow distribution; the kernel distributes flows, unevenly");
             }
         }
     }
@@ -246,10 +251,18 @@ impl UnderlaySockets {
         Ok(())
     }
 
-    /// Each socket that receives, with its name.
-    pub(crate) fn each(&self) -> impl Iterator<Item = (String, BorrowedFd<'_>)> {
+    /// Those that receive, for counters of them: a socket closes with its last owner, whoever reads its counters.
+    pub(crate) fn receiving(&self) -> ReceivingSockets {
         let receiving = self.ports.iter().filter(|port| port.spec.lane.is_none());
-        receiving.map(|port| (port.name(), port.socket.as_fd()))
+        ReceivingSockets(receiving.map(Arc::downgrade).collect())
+    }
+}
+
+impl ReceivingSockets {
+    /// The kernel's drop counter of each, with its name.
+    pub(crate) fn drops(&self) -> impl Iterator<Item = (String, io::Result<u64>)> {
+        let open = self.0.iter().filter_map(Weak::upgrade);
+        open.map(|socket| (socket.name(), kernel_drops(socket.socket.as_fd())))
     }
 }
 
@@ -258,7 +271,7 @@ impl OwnSocket {
         SocketSlot::of(&self.spec, self.worker).name()
     }
 
-    /// One that receives is open to those of other workers where there are any, and to nobody's where there are none.
+    /// A receive socket may be shared with other workers' sockets if there are several workers, otherwise with none.
     fn share(&self, workers: usize) -> Result<(), UnderlayError> {
         if self.spec.lane.is_some() {
             return Ok(());

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use dataplane::counters::{Flow, Totals};
 use dataplane::drops::{Direction, DropReason};
-use dataplane::underlay::socket::kernel_drops;
 
 use super::View;
 use crate::api::wire;
@@ -58,8 +57,8 @@ impl View {
 
     fn kernel_counters(&self, kernel: KernelCounts) -> Vec<wire::KernelCounter> {
         let mut counters = Vec::new();
-        for (name, socket) in self.sockets.each() {
-            match kernel_drops(socket) {
+        for (name, drops) in self.sockets.drops() {
+            match drops {
                 Ok(count) => counters.push(wire::KernelCounter {
                     place: name,
                     counter: "drops".to_owned(),

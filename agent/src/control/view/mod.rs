@@ -27,7 +27,7 @@ use ipnet::IpNet;
 use crate::api::wire::{RefusedRecord, RefusedSource};
 use crate::config::NodeConfig;
 use crate::control::records::RecordKey;
-use crate::control::underlay::sockets::UnderlaySockets;
+use crate::control::underlay::sockets::ReceivingSockets;
 use crate::control::workers::WorkerPlacement;
 use crate::host::{Bypass, Underlay};
 use crate::lease::Lease;
@@ -76,8 +76,8 @@ pub struct View {
     pub reclaimed: u64,
     /// The latest of them.
     pub last_reclaimed: Option<Arc<str>>,
-    /// The underlay sockets, for the kernel's counters of them.
-    pub sockets: UnderlaySockets,
+    /// The underlay sockets that receive, for the kernel's counters of them.
+    pub sockets: ReceivingSockets,
 }
 
 /// What stays the same for the life of the service.

@@ -34,7 +34,7 @@ fn followed(ports: &UnderlaySockets, to: IpAddr) -> (UnderlaySockets, Option<Str
 fn sockets_are_opened_stay_and_move() {
     let (first, delay) = followed(&UnderlaySockets::none(1), address(1));
     assert_eq!((first.bound(), delay), (Some(address(1).into()), None));
-    let names: Vec<_> = first.each().map(|(name, _)| name).collect();
+    let names: Vec<_> = first.receiving().drops().map(|(name, _)| name).collect();
     assert_eq!(names, ["receive-udp-v4-0", "receive-vxlan-v4-0"]);
     let (again, delay) = followed(&first, address(1));
     assert!(again.are(&first) && delay.is_none());
