@@ -1,4 +1,4 @@
-//! Why the service does not start, for whoever asks while it cannot answer.
+//! Why the service does not start, kept for commands that run while it cannot answer.
 //!
 //! The keeper holds the API's listener, so callers of an agent whose service fails at every start connect and
 //! hear nothing. The last reason therefore lies in words in the run directory. It is there from a failed start

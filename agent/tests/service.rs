@@ -4,6 +4,7 @@
 //!   node1 (namespace) eth0 192.0.2.1 ═══ veth ═══ eth0 192.0.2.2 (namespace) node2
 //!   tartan0 10.244.1.0                                          tartan0 10.244.2.0
 //! ```
+// alone: it measures how soon a service forwards
 
 #![allow(
     clippy::unwrap_used,

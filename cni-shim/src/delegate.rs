@@ -186,7 +186,7 @@ impl<'a> Delegate<'a> {
     }
 
     fn execute(&self, verb: Verb, key: Option<&AttachmentKey>, lock: &Lock) -> io::Result<Ended> {
-        let _lent = lock.lend()?;
+        let _inherited = lock.pass_to_child()?;
         let mut command = Command::new(&self.program);
         if let Some(key) = key {
             command.env("CNI_CONTAINERID", &key.container);

@@ -40,7 +40,7 @@ pub(crate) enum Error {
     Foreign { address: IpAddr, subnets: String },
     #[error("an MTU of {mtu} is too small for IPv6: set \"mtu\" to 1280 or more")]
     SmallMtu { mtu: u16 },
-    #[error("allowedSources has {prefix} and the pod no address of that family")]
+    #[error("allowedSources has {prefix}, and the pod has no address of that family")]
     SourceFamily { prefix: ipnet::IpNet },
     /// Its route would attract traffic of other pods.
     #[error(

@@ -83,7 +83,7 @@ pub(crate) struct Made {
 pub(crate) enum Error {
     #[error("cannot set up the pod's network namespace")]
     Netns { source: netns::Error },
-    #[error("cannot set up the pod's interface: see `dmesg` and the kernel's words below")]
+    #[error("cannot set up the pod's interface: see the kernel's error below, and dmesg")]
     Netlink { source: netlink::Error },
     #[error("the pod already has an interface {ifname}: delete that attachment first")]
     Exists { ifname: String },

@@ -1,11 +1,12 @@
-//! The workers as threads: started, told to go, given snapshots, watched and stopped.
+//! The workers as threads: started, released, given snapshots, watched and stopped.
 //!
-//! Theory of operation: [`Engine::start`] makes one thread per seat; each pins itself, registers its descriptors with a
-//! poll of its own, and waits. Nothing is read before [`Engine::go`], so that two services never read one descriptor.
+//! Theory of operation: [`Engine::start`] makes one thread per worker; each pins itself, registers its descriptors with
+//! a poll of its own, and waits. Nothing is read before [`Engine::go`], so that two services never read one descriptor.
 //! [`Engine::publish`] builds a snapshot beside the old one, swaps a pointer and wakes the workers; each adopts it
-//! before its next step, and what it had is freed by control afterwards ([`publication`](crate::publication)). [`Engine::rebind`] gives each worker other sockets in the same way, when the node's underlay
-//! address has moved: what was read is finished, what is held leaves through the new ones, and nothing that came for the
-//! old address is read any more. Control never waits for a worker, a worker never waits for control.
+//! before its next step, and control frees what it had afterwards ([`publication`](crate::publication)).
+//! [`Engine::rebind`] gives each worker other sockets in the same way, when the node's underlay address has moved: what
+//! was read is finished, what is held leaves through the new ones, and nothing that came for the old address is read
+//! any more. Control never waits for a worker, a worker never waits for control.
 //!
 //! Several workers share the flows that the kernel does not spread ([`crate::steer`]), and wake each other for it. At the
 //! end each reads no more, says that it gives the others nothing more, and goes on delivering until all have said so:
@@ -51,7 +52,7 @@ pub struct Engine {
     threads: Vec<Thread>,
 }
 
-/// The time that an engine's workers reckon by, for those who read what they learned.
+/// The clock of an engine's workers, for readers of what they learned.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(Instant);
 
@@ -82,8 +83,8 @@ pub enum Notice {
 pub enum EngineError {
     /// The counters page was made for another number of workers.
     Counters {
-        /// Seats given.
-        seats: usize,
+        /// Workers to start.
+        workers: usize,
         /// Workers of the page.
         page: usize,
     },
@@ -110,18 +111,18 @@ struct Shared {
 }
 
 impl Engine {
-    /// Starts one thread per seat with the snapshot of `spec`. Nothing is read before [`Engine::go`].
+    /// Starts one thread per worker with the snapshot of `spec`. Nothing is read before [`Engine::go`].
     ///
     /// # Errors
     /// See [`EngineError`].
     pub fn start(
-        seats: Vec<WorkerSetup>,
+        setups: Vec<WorkerSetup>,
         counters: Counters,
         spec: &Spec,
     ) -> Result<Engine, EngineError> {
-        if seats.len() != counters.workers() {
+        if setups.len() != counters.workers() {
             return Err(EngineError::Counters {
-                seats: seats.len(),
+                workers: setups.len(),
                 page: counters.workers(),
             });
         }
@@ -136,14 +137,14 @@ impl Engine {
         let mut engine = Engine {
             shared,
             counters,
-            threads: Vec::with_capacity(seats.len()),
+            threads: Vec::with_capacity(setups.len()),
         };
-        // A single worker has nobody to share with.
-        let several = Some(seats.len()).filter(|workers| *workers > 1);
+        // A single worker shares with no other.
+        let several = Some(setups.len()).filter(|workers| *workers > 1);
         let mut group = several.map_or(vec![], Steering::group).into_iter();
-        for (index, seat) in seats.into_iter().enumerate() {
+        for (index, setup) in setups.into_iter().enumerate() {
             let place = (index, group.next());
-            match Thread::start(place, seat, &engine.counters, &engine.shared) {
+            match Thread::start(place, setup, &engine.counters, &engine.shared) {
                 Ok(thread) => engine.threads.push(thread),
                 Err(error) => {
                     // Those already started would sit on their queues and sockets for ever.
@@ -179,7 +180,7 @@ impl Engine {
         }
     }
 
-    /// Gives each worker other sockets, in the order of their seats, in the place of those it has, and lets it close
+    /// Gives each worker other sockets, in the order of the workers, in the place of those it has, and lets it close
     /// those. A socket of both sets, as its duplicate, loses nothing.
     ///
     /// # Errors
@@ -221,7 +222,7 @@ impl Engine {
         self.shared.device_lost.load(Ordering::Relaxed)
     }
 
-    /// The workers that the kernel refused to pin to the core of their seat, by their numbers.
+    /// The workers that the kernel refused to pin to their core, by their numbers.
     pub fn unpinned(&self) -> impl Iterator<Item = usize> {
         let threads = self.threads.iter().enumerate();
         let unpinned = threads.filter(|(_, thread)| thread.unpinned.load(Ordering::Relaxed));
@@ -247,7 +248,7 @@ impl Engine {
         .collect()
     }
 
-    /// The time that the workers reckon by.
+    /// The workers' clock.
     pub fn clock(&self) -> Clock {
         Clock(self.shared.start)
     }
@@ -278,10 +279,10 @@ impl Shared {
 impl std::fmt::Display for EngineError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            EngineError::Counters { seats, page } => {
+            EngineError::Counters { workers, page } => {
                 write!(
                     f,
-                    "{seats} workers cannot count on a page made for {page}: stop the agent and start it anew"
+                    "{workers} workers cannot use a counters page made for {page}: stop the agent and start it again"
                 )
             }
             EngineError::Sockets { given, workers } => {

@@ -93,14 +93,14 @@ mod tests {
 
     #[test]
     fn a_replaced_snapshot_lives_until_every_worker_has_adopted_a_later_one() {
-        let mut told = spec();
-        let publication = Publication::new(&told);
+        let mut spec = spec();
+        let publication = Publication::new(&spec);
         let mut adopted = publication.adopt();
         let first = Arc::downgrade(&publication.latest());
         assert_eq!(adopted.load().version, 1);
         for _ in 0..2 {
-            told.version += 1;
-            publication.publish(&told);
+            spec.version += 1;
+            publication.publish(&spec);
         }
         publication.free(1);
         assert_eq!((publication.waiting(), first.strong_count()), (2, 2));
@@ -114,19 +114,19 @@ mod tests {
 
     #[test]
     fn what_did_not_change_is_shared() {
-        let mut told = spec();
-        let publication = Publication::new(&told);
+        let mut spec = spec();
+        let publication = Publication::new(&spec);
         let first = publication.latest();
-        told.version += 1;
-        let local = Arc::make_mut(&mut told.local);
+        spec.version += 1;
+        let local = Arc::make_mut(&mut spec.local);
         local.attachments.push([10, 244, 1, 3].into());
-        publication.publish(&told);
+        publication.publish(&spec);
         let second = publication.latest();
         assert!(Arc::ptr_eq(&first.cluster, &second.cluster));
         assert!(second.pods.is_local([10, 244, 1, 3].into()));
-        told.version += 1;
-        Arc::make_mut(&mut told.cluster).node.device_mtu = 1400;
-        publication.publish(&told);
+        spec.version += 1;
+        Arc::make_mut(&mut spec.cluster).node.device_mtu = 1400;
+        publication.publish(&spec);
         let third = publication.latest();
         assert!(Arc::ptr_eq(&second.pods, &third.pods));
         assert_eq!(third.cluster.device_mtu, 1400);

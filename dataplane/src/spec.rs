@@ -1,7 +1,8 @@
 //! What control asks of the dataplane, in full: one `Spec` makes one [`Snapshot`](crate::snapshot::Snapshot).
 //!
-//! A spec is plain data, already typed and range-checked by whoever read it from a store. It is two shared parts, as the
-//! snapshot is: a part that is the same allocation as in the spec before is not looked into, and its tables stay.
+//! A spec is plain data, already typed and range-checked by the code that read it from a store. It is two shared parts,
+//! as the snapshot is: a part that is the same allocation as in the spec before is not looked into, and its tables
+//! stay.
 
 use std::net::IpAddr;
 use std::sync::Arc;

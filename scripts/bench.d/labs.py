@@ -132,8 +132,8 @@ class Lab(Path):
             return None
         total = 0
         for node in ("node1", "node2"):
-            told = json.loads(self.lab("exec", node, "--", "tartan", "drops", "-o", "json"))
-            for worker in told["workers"]:
+            counts = json.loads(self.lab("exec", node, "--", "tartan", "drops", "-o", "json"))
+            for worker in counts["workers"]:
                 for direction in ("inbound", "outbound"):
                     total += sum(worker[direction]["dropped"].values())
         return total
@@ -147,10 +147,10 @@ class Other(Path):
         self.command = shlex.split(command)
 
     def up(self, underlay):
-        told = subprocess.run(self.command + ["up", underlay], stdout=subprocess.PIPE, text=True, check=True).stdout
-        self.pods = [tuple(line.split()[:2]) for line in told.splitlines() if len(line.split()) >= 2][:2]
+        printed = subprocess.run(self.command + ["up", underlay], stdout=subprocess.PIPE, text=True, check=True).stdout
+        self.pods = [tuple(line.split()[:2]) for line in printed.splitlines() if len(line.split()) >= 2][:2]
         if len(self.pods) != 2:
-            sys.exit("scripts/bench: '%s up' must print two lines 'NAMESPACE ADDRESS'; it printed:\n%s" % (shlex.join(self.command), told))
+            sys.exit("scripts/bench: '%s up' must print two lines 'NAMESPACE ADDRESS'; it printed:\n%s" % (shlex.join(self.command), printed))
         self.serve()
 
     def down(self):

@@ -38,12 +38,12 @@ def tcp(figure, path, seconds, flows, back):
     """Gb/s received by the far end, retransmits and CPU seconds of the whole machine per GB."""
     command = ["iperf3", "--client", path.address(1), "--time", "%g" % max(1, round(seconds)), "--parallel", str(flows), "--json"]
     before = cores.now()[0]
-    told = json.loads(path.run(0, command + (["--reverse"] if back else []), seconds))
+    report = json.loads(path.run(0, command + (["--reverse"] if back else []), seconds))
     used = cores.now()[0] - before
-    gigabytes = told["end"]["sum_received"]["bytes"] / 1e9
+    gigabytes = report["end"]["sum_received"]["bytes"] / 1e9
     return {
-        figure: told["end"]["sum_received"]["bits_per_second"] / 1e9,
-        figure + "-retransmits": told["end"]["sum_sent"].get("retransmits", 0) / max(gigabytes, 1e-9),
+        figure: report["end"]["sum_received"]["bits_per_second"] / 1e9,
+        figure + "-retransmits": report["end"]["sum_sent"].get("retransmits", 0) / max(gigabytes, 1e-9),
         figure + "-cpu": used / max(gigabytes, 1e-9),
     }
 
@@ -68,9 +68,9 @@ def latency(path, seconds):
     """Half a round trip of 64 bytes, microseconds: the median and the 99th percentile."""
     echo = path.start(1, [path.load, "echo", "--listen", "%s:9001" % path.address(1), "--seconds", "%g" % (seconds + 0.6)])
     time.sleep(0.2)
-    told = json.loads(path.run(0, [path.load, "ping", "--to", "%s:9001" % path.address(1), "--seconds", "%g" % seconds], seconds))
+    report = json.loads(path.run(0, [path.load, "ping", "--to", "%s:9001" % path.address(1), "--seconds", "%g" % seconds], seconds))
     echo.communicate(timeout=seconds + 20)
-    return {"latency": told["p50_us"], "latency-p99": told["p99_us"], "latency-lost": told["lost"]}
+    return {"latency": report["p50_us"], "latency-p99": report["p99_us"], "latency-lost": report["lost"]}
 
 
 def resident(process):

@@ -2,7 +2,7 @@
 # The nodes: their configuration, the agent of each, and how it ends. Sourced by scripts/lab.
 #
 #   /run/tartan-lab/PREFIX/nodeI/          the agent's --root
-#       net-conf.json  nodes.toml          what it is told; nodes.toml may be edited, it is watched
+#       net-conf.json  nodes.toml          its configuration; nodes.toml may be edited, it is watched
 #       log  pid                           its log and the process id of the keeper
 #       run/tartan/  var/lib/tartan/       its own
 #

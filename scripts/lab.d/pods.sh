@@ -93,7 +93,7 @@ pod_down() {
     esac
 }
 
-# Takes every pod off its node. A failure is told and does not stop the rest: with the namespaces, whatever
+# Takes every pod off its node. A failure is reported and does not stop the rest: with the namespaces, whatever
 # is left ends.
 pods_down() {
     local name node

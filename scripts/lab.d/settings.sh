@@ -193,7 +193,7 @@ lab_namespaces() {
 }
 
 # Runs a command in the namespace of node, pod, mallory or net. The variables make `tartan`
-# speak to the agent of a node without being told where it lives.
+# reach a node's agent without --root.
 exec_in() {
     local name=$1
     shift

@@ -79,8 +79,8 @@ without_ipv6() {
     sysctl_in "$1" net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
 }
 
-# Where the host's kernel has br_netfilter, a bridge takes what it forwards through IP's firewall hooks unless it is
-# told not to (net.bridge.bridge-nf-call-iptables is 1 in every new namespace). No switch does.
+# Where the host's kernel has br_netfilter, a bridge takes what it forwards through IP's firewall hooks unless a
+# setting turns it off (net.bridge.bridge-nf-call-iptables is 1 in every new namespace). No switch does.
 without_bridge_firewall() {
     local key
     for key in arptables iptables ip6tables; do

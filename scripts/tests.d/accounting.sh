@@ -7,7 +7,7 @@
 #
 # accounting.sh BACKEND [INSIDE OUTSIDE UNDERLAY], where INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and
 # of the underlay. UNDERLAY is `wire`, where each datagram travels alone, so that what a socket dropped is a number of
-# datagrams; with `offload` it is a number of trains of them (UDP_SEGMENT), and tells only between what bounds.
+# datagrams; with `offload` it is a number of GSO batches of them (UDP_SEGMENT), and tells only between what bounds.
 # alone: its floods fill the kernel's backlog of each core, which all namespaces share
 # case: udp
 # case: vxlan v4 v4 offload
@@ -36,8 +36,8 @@ OVERLOAD=${OVERLOAD:-200000}
 # Bytes: no datagram may be cut on the way.
 SMALL=64
 LARGE=1300
-# The longest train of datagrams (the kernel's UDP_MAX_SEGMENTS, before 6.9).
-TRAIN=64
+# The longest GSO batch of datagrams (the kernel's UDP_MAX_SEGMENTS, before 6.9).
+GSO_BATCH=64
 SENT=0
 TOTAL='{}'
 
@@ -156,8 +156,8 @@ LOST=$(($(total socket_lost) + $(total wire_lost)))
 if [ "$UNDERLAY" = wire ]; then
     equal "what node1 sent and node2 did not receive was dropped on the way or at the socket" "$UNSEEN" "$LOST"
 else
-    at_most "trains dropped on the way or at the socket, of datagrams sent and not received" "$UNSEEN" "$LOST"
-    at_most "datagrams sent and not received, of trains dropped" $((LOST * TRAIN)) "$UNSEEN"
+    at_most "GSO batches dropped on the way or at the socket, of datagrams sent and not received" "$UNSEEN" "$LOST"
+    at_most "datagrams sent and not received, of GSO batches dropped" $((LOST * GSO_BATCH)) "$UNSEEN"
 fi
 equal "node2 delivered it or dropped it" "$(total in_received)" $(($(total delivered) + $(total in_dropped)))
 equal "tartan0 of node2 took what was delivered" "$(total delivered)" "$(total tun_written)"

@@ -303,7 +303,7 @@ churn() {
     for ((round = 0; round < 8; round++)); do
         for file in two one; do
             answer=$(install_from "$SCRATCH/$file" -o json) || fail "round $round: $answer"
-            equal "round $round" replaced "$(jq -r '.steps[0].deed' <<<"$answer")" >/dev/null
+            equal "round $round" replaced "$(jq -r '.steps[0].action' <<<"$answer")" >/dev/null
             jq -e '.cniVersion' "$conf_dir/10-tartan.conflist" >/dev/null || fail "no configuration in round $round"
         done
     done

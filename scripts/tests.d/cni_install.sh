@@ -82,7 +82,7 @@ equal "ours, while a pod is attached" "$CONF $PROGRAM" "$(ours)"
 cri node1 stop "${POD_ID[pod1]}"
 cri node1 rm "${POD_ID[pod1]}"
 equal "what was removed, in this order" "$CONF $PROGRAM" \
-    "$(cni uninstall -o json | jq -r '[.steps[] | select(.deed == "removed") | .file] | join(" ")')"
+    "$(cni uninstall -o json | jq -r '[.steps[] | select(.action == "removed") | .file] | join(" ")')"
 equal "ours" '' "$(ours)"
 in_runtime_host node1 test -e "$THEIRS" || fail "$THEIRS, a file of another program, is gone"
 in_runtime_host node1 rm "$THEIRS"

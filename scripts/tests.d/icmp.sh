@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Senders are told, by Tartan itself and not by a kernel on the way: no node owns the destination, or the packet is too
+# Tartan itself, not a kernel on the way, reports errors to senders: no node owns the destination, or the packet is too
 # large for the path to this one peer. Read from the sockets' error queues, by pods and by processes of the node.
 #
 #   pod1, process ── node1 ══ underlay ═══ router, MTU 1400 ═══ node2 ── pod2
@@ -7,6 +7,7 @@
 #                          ╚═ at the end: a second link, MTU 1360 ═══╝
 #
 # icmp.sh BACKEND INSIDE OUTSIDE, the last two as in scripts/lab up
+# alone: it measures the rate of ICMP errors
 # case: udp v4 v4
 # case: vxlan dual dual
 # full: vxlan v4 v4
@@ -87,19 +88,19 @@ counted() {
     equal "$what: counts of $node" "$expected" "$found"
 }
 
-# sends FROM ADDRESS SIZE [OPTION...]: keeps in TOLD what the sender was told, and in LASTED the milliseconds until the
-# last of it came.
+# sends FROM ADDRESS SIZE [OPTION...]: keeps in ERRORS what was reported to the sender, and in SEND_MS the milliseconds
+# until the last of it came.
 sends() {
-    TOLD=$(in_ns "$1" python3 "$TOOLS/icmp_errors.py" send "${@:2}") || fail "sending from $1 to $2"
-    LASTED=${TOLD%% *}
-    TOLD=$(tail -n +2 <<<"$TOLD")
+    ERRORS=$(in_ns "$1" python3 "$TOOLS/icmp_errors.py" send "${@:2}") || fail "sending from $1 to $2"
+    SEND_MS=${ERRORS%% *}
+    ERRORS=$(tail -n +2 <<<"$ERRORS")
 }
 
 # unreachable WHO FROM [OPTION...]: a datagram to an address of the cluster that no node owns.
 unreachable() {
     local what="$1 to an address of no node" from=$2
     counted "$what" node1 '{"NoRoute":1,"delivered":1,"originated":1,"received":1}' sends "$from" "$UNOWNED" 100 "${@:3}"
-    equal "$what: the sender is told" "$UNREACHABLE mtu 0 from $TUNNEL about $UNOWNED, quotes 100 right" "$TOLD"
+    equal "$what: reported to the sender" "$UNREACHABLE mtu 0 from $TUNNEL about $UNOWNED, quotes 100 right" "$ERRORS"
 }
 
 # too_big POD PATH WHO FROM [OPTION...]: the largest datagram that the device takes, with DF, to a pod behind a path
@@ -109,15 +110,15 @@ too_big() {
     to=$(address_of "$1" "$FAMILY")
     counted "$what" node1 '{"TooBig":1,"delivered":1,"originated":1,"received":1}' \
         sends "$from" "$to" $((DEVICE - HEADERS)) "${@:5}"
-    equal "$what: the sender is told" \
-        "$TOO_BIG mtu $((path - OVERHEAD)) from $TUNNEL about $to, quotes $QUOTE right" "$TOLD"
+    equal "$what: reported to the sender" \
+        "$TOO_BIG mtu $((path - OVERHEAD)) from $TUNNEL about $to, quotes $QUOTE right" "$ERRORS"
 }
 
 # fits POD INNER WHO FROM [OPTION...]: a datagram, a packet of INNER bytes with DF, crosses, and no error comes back.
 fits() {
     local pod=$1 size=$(($2 - HEADERS)) what="$3 to $1, a packet of $2 bytes" from=$4
     counted "$what" node1 '{"received":1,"sent":1}' sends "$from" "$(address_of "$pod" "$FAMILY")" "$size" --wait 0.2 "${@:5}"
-    equal "$what: the sender is told" "" "$TOLD"
+    equal "$what: reported to the sender" "" "$ERRORS"
     EXPECTED[$pod]+="$size right"$'\n'
 }
 
@@ -128,8 +129,8 @@ all_senders() {
     if [ "$NODE_ADDRESS" != - ]; then "$@" "a process with the node's address" node1 --from "$NODE_ADDRESS"; fi
 }
 
-# The first datagram over an unknown path is lost at the router, whose word is believed. The next is cut by Tartan;
-# over IPv6, where none but the sender may cut, its sender is told, and what follows is cut by the sender's kernel.
+# The first datagram over an unknown path is lost at the router, whose word is believed. The next is cut by Tartan; over
+# IPv6, where none but the sender may cut, it is reported to its sender, and what follows is cut by the sender's kernel.
 unknown_path() {
     local what="a pod to pod2, $LARGE bytes without DF" to carrier
     to=$(address_of pod2 "$FAMILY")
@@ -195,7 +196,7 @@ in_pieces() {
     capture "$far" tartan0 "$SCRATCH/device.pcap" -Q in
     device=$PID
     counted "$what" "$node" "$(piece_counts)" sends "$from" "$(address_of "$pod" "$FAMILY")" "$LARGE" --cut --wait 0.2
-    equal "$what: the sender is told" "" "$TOLD"
+    equal "$what: reported to the sender" "" "$ERRORS"
     EXPECTED[$pod]+="$LARGE right"$'\n'
     stop "$wire" INT
     stop "$device" INT
@@ -233,8 +234,8 @@ flood() {
     before=$(agent_json node1 drops)
     sends pod1 "$UNOWNED" 100 --count 300 --wait 0.5
     after=$(agent_json node1 drops)
-    answers=$(grep -c "^$UNREACHABLE" <<<"$TOLD")
-    at_most "answers to a flood" $((33 + LASTED / 10)) "$answers"
+    answers=$(grep -c "^$UNREACHABLE" <<<"$ERRORS")
+    at_most "answers to a flood" $((33 + SEND_MS / 10)) "$answers"
     [ "$answers" -ge 32 ] || fail "a flood draws 32 answers at once, not $answers"
     equal "a flood: counts of node1" \
         "{\"NoRoute\":300,\"delivered\":$answers,\"originated\":$answers,\"received\":300}" "$(growth "$before" "$after")"
@@ -295,7 +296,7 @@ prove_second_link() {
     for pod in pod2 pod3; do received_at "$pod"; done
 }
 
-say "what senders are told: backend $BACKEND, $INSIDE inside, $OUTSIDE outside"
+say "what is reported to senders: backend $BACKEND, $INSIDE inside, $OUTSIDE outside"
 # What leaves as one message is cut before it is captured.
 lab_up --nodes 3 --backend "$BACKEND" --inside "$INSIDE" --outside "$OUTSIDE" --underlay wire
 # shellcheck disable=SC2046

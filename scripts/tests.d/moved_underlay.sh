@@ -194,7 +194,7 @@ cable() {
 gone() {
     local what=$1 word=$2 refused
     "${@:3}"
-    until_true 3 "the status tells of $what" problem_reported "$word" || tartan node1 status || true
+    until_true 3 "the status reports $what" problem_reported "$word" || tartan node1 status || true
     refused=$(count node1 outbound UnderlayRefused)
     sleep 0.5
     [ "$(count node1 outbound UnderlayRefused)" -gt "$refused" ] || fail "$what: nothing is dropped as UnderlayRefused"

@@ -6,9 +6,9 @@
 //! share a fault with the code that it tests; a test passes in the path of a program that it runs
 //! (`CARGO_BIN_EXE_...`).
 //!
-//! Everything ends when it is dropped, also while a test fails: no `Drop` here panics. Everything else panics on the
-//! first failure, with what the command printed: these are tests. They need root, `ip`, `tc` and `nft`; without them
-//! they fail, and are never skipped.
+//! Everything ends when it is dropped, also while a test fails; a killed test program leaves its namespaces
+//! (`tb-ROLE-PID-N`) behind. No `Drop` here panics. Everything else panics on the first failure, with what the command
+//! printed: these are tests. They need root, `ip`, `tc` and `nft`; without them they fail, and are never skipped.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

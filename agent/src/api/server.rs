@@ -48,12 +48,12 @@ pub enum ServerError {
 pub struct Call {
     /// What was asked.
     pub request: Request,
-    /// Where the answer goes; a caller that has left does not mind.
+    /// Where the answer goes; the caller may have disconnected.
     pub answer: oneshot::Sender<Reply>,
 }
 
 /// Binds the path, mode 0600, in place of a socket that an earlier agent left. The caller holds the run
-/// directory's lock, so nobody answers there.
+/// directory's lock, so no other agent answers there.
 ///
 /// # Errors
 /// `Bind`, also when something that is no socket is in the way.
@@ -66,7 +66,7 @@ pub fn bind(path: &Path) -> Result<StdListener, ServerError> {
         std::fs::remove_file(path).map_err(failed)?;
     }
     let listener = StdListener::bind(path).map_err(failed)?;
-    // The directory is 0700, so nobody else reaches the socket in between.
+    // The directory is 0700, so no other user reaches the socket in between.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
     Ok(listener)
 }
@@ -125,8 +125,8 @@ pub async fn serve(listener: StdListener, calls: mpsc::Sender<Call>) -> Result<(
 async fn converse(mut stream: UnixStream, calls: mpsc::Sender<Call>) -> io::Result<()> {
     let caller = stream.peer_cred()?;
     let reply = if may_call(caller.uid(), rustix::process::geteuid().as_raw()) {
-        // Who says nothing is told nothing: the plugin connects before it works and speaks after, and takes
-        // a closed connection as a reason to call again, but an error as a refusal.
+        // A caller that sends nothing gets no reply: the plugin connects before it has work and sends its request
+        // later. It retries after a closed connection and takes an error as a refusal.
         match timeout(LINE_PATIENCE, read_request(&mut stream)).await? {
             Ok(request) => ask(request, &calls).await,
             Err(reason) => Reply::Error(reason),

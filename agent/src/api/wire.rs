@@ -95,7 +95,7 @@ pub struct Status {
     pub restarts: u64,
     /// How the service before this one ended.
     pub last_end: Option<String>,
-    /// Things in the kernel that somebody changed and the agent put back.
+    /// Kernel state that another program changed and the agent put back.
     pub repairs: u64,
     /// The latest of them, in words.
     pub last_repair: Option<String>,

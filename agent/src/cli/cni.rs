@@ -57,7 +57,7 @@ struct InstallArgs {
     /// Name of the network
     #[arg(long, value_name = "NAME", default_value = "tartan")]
     network: String,
-    /// Overwrite a configuration of that name, whatever it says
+    /// Overwrite a configuration of that name, whatever its content
     #[arg(long)]
     replace_conf: bool,
 }
@@ -66,7 +66,7 @@ struct InstallArgs {
 struct UninstallArgs {
     #[command(flatten)]
     common: Common,
-    /// Although pods are attached, which no runtime can delete any more then
+    /// Remove the plugin even while pods are attached; no runtime can delete those pods afterwards
     #[arg(long)]
     force: bool,
 }

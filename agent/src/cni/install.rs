@@ -48,7 +48,6 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FileStep {
     /// What was done.
-    #[serde(rename = "deed")]
     pub action: Action,
     /// To which.
     pub file: PathBuf,

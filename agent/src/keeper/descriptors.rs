@@ -1,6 +1,6 @@
 //! What the keeper held for us: checked, taken over one by one, and the rest closed on both sides.
 //!
-//! A queue or socket that nobody reads swallows its share of the flows, so nothing inherited is kept without
+//! A queue or socket that no worker reads swallows its share of the flows, so nothing inherited is kept without
 //! a use: whatever was not taken is withdrawn from the keeper too.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ pub enum DescriptorsError {
     #[error("the keeper did not hand over its table; install keeper and service from one build")]
     Protocol,
     /// The keeper is gone.
-    #[error("the keeper cannot be told of a descriptor; restart tartan")]
+    #[error("cannot report a descriptor to the keeper; restart tartan")]
     Channel(#[source] ChannelError),
 }
 
@@ -107,7 +107,7 @@ impl Descriptors {
         adopt(descriptor).map_err(Obtain::Adopt)
     }
 
-    /// The inherited descriptor of that name. Whoever does not use it withdraws it or deposits another.
+    /// The inherited descriptor of that name. A caller that does not use it withdraws it or deposits another.
     pub fn take(&mut self, name: &str) -> Option<OwnedFd> {
         self.inherited.remove(name)
     }

@@ -1,11 +1,11 @@
 //! The tunnel device: taken over from the service before, or made anew.
 //!
-//! Theory of operation: whoever takes a device over takes all of its descriptors, a queue for each worker and, where there
-//! are several, a writer for each ([`tun`]). With another number of workers than before, queues are attached to the
-//! device or closed, before anybody reads: it keeps addresses, routes and carrier, and a flow that runs comes to its new
-//! queue. What has no place in that, after a service that died halfway, is closed; where there is no first queue of the
-//! right kind, the device goes as a whole. The old device goes with the last of its descriptors, here and in
-//! the keeper, and only then is its name free.
+//! Theory of operation: a service that takes a device over takes all of its descriptors, a queue for each worker and,
+//! where there are several, a writer for each ([`tun`]). With another number of workers than before, queues are
+//! attached to the device or closed, before any worker reads: it keeps addresses, routes and carrier, and a flow that
+//! runs comes to its new queue. What has no place in that, after a service that died halfway, is closed; where there is
+//! no first queue of the right kind, the device goes as a whole. The old device goes with the last of its descriptors,
+//! here and in the keeper, and only then is its name free.
 //!
 //! A plain device has one queue. Where the kernel refuses writers, a fast one has one too: written through a queue that
 //! is read, packets of one direction would move the other to another queue, and two nodes would chase each other.
@@ -32,7 +32,7 @@ pub(crate) struct Obtained {
     pub(crate) tunnels: Vec<Tunnel>,
     /// What it is: `offload` or `plain`.
     pub(crate) kind: &'static str,
-    /// Why there are fewer than was asked for, in words.
+    /// The reason why there are fewer than were asked for.
     pub(crate) fewer: Option<String>,
 }
 
@@ -91,7 +91,7 @@ pub(crate) async fn obtain(
             (Vec::new(), shares)
         }
     };
-    tell(&shares, &before, table).await?;
+    report(&shares, &before, table).await?;
     let tunnels = shares.tunnels(name).map_err(ObtainError::Device)?;
     let fewer = shares.fewer(workers);
     if let Some(reason) = &fewer {
@@ -115,7 +115,7 @@ pub(crate) async fn obtain(
 
 /// Gives the keeper what it has not, and takes back what is used no more: the last of a kind first, so that whenever
 /// this ends, what the keeper has is numbered without a gap.
-async fn tell(
+async fn report(
     shares: &Shares,
     before: &[String],
     table: &Descriptors,
@@ -211,7 +211,10 @@ fn adopt(
     };
     let (queues, writers) = (numbered(QUEUE), numbered(WRITER));
     for name in inherited.into_keys() {
-        warn!(name, "does not follow from the others and is closed");
+        warn!(
+            name,
+            "inherited descriptor does not belong to this device; closed"
+        );
     }
     let name = &config.device_name;
     let is_plain = |queue: &OwnedFd| {
@@ -236,7 +239,7 @@ fn adopt(
         }
     };
     let shares = shares.ok_or("it is none without offloads")?;
-    // Asked for once more when all is told to the keeper; here it may still be given up.
+    // Queried again when the descriptors are deposited with the keeper; here it may still be given up.
     shares.tunnels(name).map_err(|error| error.to_string())?;
     Ok(shares)
 }

@@ -46,7 +46,7 @@ pub enum Error {
     },
     /// Another call for the same attachment does not end.
     #[error(
-        "another call for this attachment is at work and has not ended within {} s: {}",
+        "another call for this attachment has not ended within {} s: {}",
         waited.as_secs(),
         holder_and_remedy(holder.as_deref(), path)
     )]

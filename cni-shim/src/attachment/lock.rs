@@ -7,7 +7,7 @@
 //! the next, while the IPAM plugin that the first one ran lives on.
 //!
 //! The kernel releases the lock when the last process that has the file open ends: a killed process
-//! holds nothing, unless it has lent the lock to a child ([`Lock::lend`]).
+//! holds nothing, unless a child has inherited the lock ([`Lock::pass_to_child`]).
 //!
 //! The file exists only while a call is at work: the holder removes it. So a
 //! process that got the lock checks whether the file is still the one of that name.
@@ -94,13 +94,13 @@ impl Lock {
     ///
     /// # Errors
     /// What the system calls give.
-    pub fn lend(&self) -> io::Result<Option<File>> {
+    pub fn pass_to_child(&self) -> io::Result<Option<File>> {
         let Some((_, file)) = &self.held else {
             return Ok(None);
         };
-        let lent = file.try_clone()?;
-        rustix::io::fcntl_setfd(&lent, FdFlags::empty())?;
-        Ok(Some(lent))
+        let inherited = file.try_clone()?;
+        rustix::io::fcntl_setfd(&inherited, FdFlags::empty())?;
+        Ok(Some(inherited))
     }
 }
 

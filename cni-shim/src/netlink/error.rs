@@ -12,7 +12,7 @@ pub(crate) enum Error {
         source: io::Error,
     },
     /// The kernel's answer was not read to its end.
-    #[error("the netlink exchange broke off while we were to {doing}")]
+    #[error("the netlink exchange ended early; the request was to {doing}")]
     Exchange {
         /// What was asked for.
         doing: &'static str,
@@ -20,7 +20,7 @@ pub(crate) enum Error {
         source: io::Error,
     },
     /// The kernel's answer is malformed.
-    #[error("the kernel's netlink answer makes no sense while we were to {doing}: {what}")]
+    #[error("cannot parse the kernel's netlink answer; the request was to {doing}: {what}")]
     Nonsense {
         /// What was asked for.
         doing: &'static str,
@@ -28,7 +28,7 @@ pub(crate) enum Error {
         what: &'static str,
     },
     /// The list changed at each try while the kernel sent it.
-    #[error("what was there changed all the while we were to {doing}: try again")]
+    #[error("the kernel's list kept changing; the request was to {doing}: try again")]
     Interrupted {
         /// What was asked for.
         doing: &'static str,

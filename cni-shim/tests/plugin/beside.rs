@@ -270,6 +270,6 @@ fn c7_a_del_waits_half_a_minute_for_a_stopped_add() {
     assert!(message.contains("was removed"), "{message}");
     let del = ended(del);
     del.silent();
-    assert!(del.stderr.contains("is at work"), "{del:?}");
+    assert!(del.stderr.contains("has not ended"), "{del:?}");
     beside.nothing_stands("seized");
 }

@@ -139,12 +139,12 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         let Some(batch) = self.outbound.queue(slot).and_then(|queue| queue.front()) else {
             return false;
         };
-        let is_train = batch.count > 1 && !batch.one_by_one;
-        if is_train {
+        let is_gso_batch = batch.count > 1 && !batch.one_by_one;
+        if is_gso_batch {
             batch.one_by_one = true;
             batch.gso_suspect = gso_suspect;
         }
-        is_train
+        is_gso_batch
     }
 
     /// Drops or walks again the first waiting datagram, which the kernel refused twice.

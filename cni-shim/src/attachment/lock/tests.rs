@@ -22,9 +22,9 @@ fn files(run: &RunDir) -> usize {
 
 /// A child that has inherited the lock.
 fn heir(lock: &Lock) -> Child {
-    let lent = lock.lend().unwrap();
+    let inherited = lock.pass_to_child().unwrap();
     let child = Command::new("sleep").arg("60").spawn().unwrap();
-    drop(lent);
+    drop(inherited);
     child
 }
 
@@ -70,7 +70,7 @@ fn of_many_one_holds_it_at_a_time() {
 }
 
 #[test]
-fn a_child_holds_what_was_lent_to_it_and_no_other() {
+fn a_child_holds_what_was_inherited_to_it_and_no_other() {
     let (_root, run) = node();
     // As if we were killed: the file is closed and nothing is done.
     let killed = |mut lock: Lock| drop(lock.held.take());
