@@ -3,10 +3,10 @@
 //! Theory of operation: what should be is decided in two parts, as the spec has two. The cluster's depends on the leases
 //! and on this node's place among them, the local one on pods and on the kernel. The decision before this one is looked
 //! at to save work, and changes no result: while the leases are the same allocation their peers stand, changed leases
-//! cost what they share addresses with ([`others`]), and a part that comes out equal is the same allocation as before,
+//! cost what they share addresses with ([`lease_change`]), and a part that comes out equal is the same allocation as before,
 //! so that the dataplane keeps its tables without a look.
 
-mod others;
+mod lease_change;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use ipnet::IpNet;
 use crate::config::{NetConf, NodeConfig};
 use crate::host::{HostState, SubnetEnv};
 use crate::lease::Lease;
-use others::{Near, Others};
+use lease_change::{Near, Others};
 
 /// Everything that decides what this node does.
 #[derive(Clone, Copy, Debug)]

@@ -173,7 +173,7 @@ impl Control {
         }
     }
 
-    /// The directory of records is the database: the record is read again, whoever asks. A pod's limits are in force
+    /// The directory of records is the database: the record is read again, whichever caller asks. A pod's limits are in force
     /// before it is delivered to.
     fn adopt(&mut self, container: &str, ifname: &str, answer: oneshot::Sender<Reply>) {
         self.model.reread_record(container, ifname);

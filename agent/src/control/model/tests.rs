@@ -285,7 +285,7 @@ fn a_family_without_sockets_is_not_in_force() {
     let v6 = "2001:db8::1".parse().unwrap();
     model.known.own.public = PublicAddresses::Dual([192, 0, 2, 1].into(), v6);
     assert_eq!(model.known.own_in_force().public, v4(1));
-    // Whoever reads the list computes the MAC from the IPv4 address.
+    // A peer that reads the list computes the MAC from the IPv4 address.
     model.known.bound = PublicAddresses::V6(v6);
     let own = model.known.own_in_force();
     assert_eq!(own.public, PublicAddresses::V6(v6));

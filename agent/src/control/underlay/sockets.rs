@@ -251,7 +251,7 @@ impl UnderlaySockets {
         Ok(())
     }
 
-    /// Those that receive, for counters of them: a socket closes with its last owner, whoever reads its counters.
+    /// Those that receive, for counters of them: a reader of counters keeps no socket open.
     pub(crate) fn receiving(&self) -> ReceivingSockets {
         let receiving = self.ports.iter().filter(|port| port.spec.lane.is_none());
         ReceivingSockets(receiving.map(Arc::downgrade).collect())

@@ -1,4 +1,4 @@
-//! The other nodes: peers merged from leases.
+//! What a changed lease changes: the other nodes, as peers merged from leases.
 //!
 //! Theory of operation: leases that share a public address are one peer, and which peer a lease joins depends on the
 //! leases that share addresses with it, directly or by way of others, and on no further ones. So when leases change, the
