@@ -19,6 +19,7 @@ mod beside;
 mod check;
 mod checklist;
 mod corpus;
+mod damaged;
 mod disk;
 mod faults;
 mod interface;

@@ -224,6 +224,11 @@ impl Rig {
         Answer::of(child.wait_with_output().unwrap())
     }
 
+    /// `ip` in the node's namespace.
+    pub(crate) fn ip(&self, arguments: &str) -> String {
+        self.space.ip(arguments)
+    }
+
     /// The record of an attachment.
     pub(crate) fn record(&self, container: &str, ifname: &str) -> Attachment {
         Attachment::read(&Attachment::path(&self.run(), container, ifname).unwrap()).unwrap()
