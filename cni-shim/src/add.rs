@@ -33,7 +33,6 @@ use crate::agent::{self, Agent};
 use crate::delegate::{Delegate, PATIENCE};
 use crate::error::Error;
 use crate::failpoint;
-use crate::link_name::mac_text;
 use crate::netlink::Netlink;
 use crate::netns::Netns;
 use crate::owner::{self, Owner, expect_ours};
@@ -41,6 +40,7 @@ use crate::requested::requested;
 use crate::reserve::{Reservation, route_destinations};
 use crate::teardown;
 use crate::veth::{self, Made, PairSpec};
+use cni_shim::link_name::mac_text;
 
 /// Serves ADD and returns its result. On error nothing is left.
 pub(crate) fn add(target: &Target, conf: &NetConf) -> Result<Value, Error> {

@@ -21,9 +21,9 @@ use crate::check_error::CheckError;
 use crate::delegate::Delegate;
 use crate::error::Error;
 use crate::inventory::{self, MAIN_TABLE};
-use crate::link_name::mac_text;
 use crate::netlink::{Link, Netlink};
 use crate::netns::Netns;
+use cni_shim::link_name::mac_text;
 
 /// Serves CHECK.
 pub(crate) fn check(target: &Target, conf: &NetConf) -> Result<(), Error> {

@@ -2,8 +2,9 @@
 //!
 //! Whatever is missing (the namespace, the record, the link, the agent, a
 //! usable configuration) is success; DEL may come twice, late, or without any
-//! ADD. The link is found by the name of its host's end, so a namespace path
-//! that was given to another pod since does no harm.
+//! ADD. The link is found by its host's end, so a namespace path that was given
+//! to another pod since does no harm; and by that one's own name and alias, so
+//! neither does a damaged record ([`crate::end`]).
 //!
 //! DEL waits for an ADD of the same attachment that is still at work, and removes
 //! what that ADD made.
@@ -12,14 +13,14 @@ use cni_shim::api::Request;
 use cni_shim::attachment::Lock;
 use cni_shim::protocol::request::Target;
 use cni_shim::protocol::{AttachmentKey, NetConf};
-use cni_shim::{Attachment, RunDir, attachment};
+use cni_shim::{Attachment, RunDir, attachment, link_name};
 
 use crate::agent;
 use crate::delegate::Delegate;
+use crate::end;
 use crate::error::Error;
 use crate::failpoint;
-use crate::link_name;
-use crate::netlink::{LinkId, Netlink};
+use crate::netlink::Netlink;
 use crate::owner;
 use crate::teardown;
 
@@ -47,25 +48,31 @@ pub(crate) fn delete(target: &Target, conf: &NetConf) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes the link that an ADD would have made, unless another attachment's
-/// record names it.
+/// Removes what an ADD of this attachment made, by name and alias.
 fn remove_unrecorded(
     host: &mut Netlink,
     run: &RunDir,
     key: &AttachmentKey,
     conf: &NetConf,
 ) -> Result<(), Error> {
-    let name = link_name::host_ifname(&conf.name, key, 0);
-    let records = attachment::list(run).unwrap_or_default();
-    let claimed = records.iter().any(|(_, record)| {
-        let record = record.as_ref();
-        record.is_ok_and(|record| record.host_ifname == name)
-    });
-    if claimed {
-        return Ok(());
+    let mut ends = end::find(host, key, &[&conf.name], None)?;
+    if ends.iter().any(|end| end.alias.is_empty()) {
+        // Of those only the name says whose they are, and names can collide.
+        let records = attachment::list(run).unwrap_or_default();
+        let records = records
+            .iter()
+            .filter_map(|(_, record)| record.as_ref().ok());
+        let claimed: Vec<&str> = records.map(|record| &*record.host_ifname).collect();
+        ends.retain(|end| !end.alias.is_empty() || !claimed.contains(&&*end.name));
     }
-    host.remove_link(LinkId::Name(&name))?;
-    Ok(host.remove_link(LinkId::Name(&attachment::limiter_ifname(&name)))?)
+    end::remove_at_once(host, &ends)?;
+    if ends.is_empty() {
+        let name = link_name::host_ifname(&conf.name, key, 0);
+        if host.link(&name)?.is_none() {
+            end::remove_limiter(host, &name)?;
+        }
+    }
+    Ok(())
 }
 
 /// Asks the IPAM plugin to free what it may hold although no record says so: the

@@ -12,14 +12,14 @@ use std::time::{Duration, Instant, SystemTime};
 use cni_shim::api::Request;
 use cni_shim::protocol::request::SearchPath;
 use cni_shim::protocol::{AttachmentKey, NetConf, Verb, net_conf};
-use cni_shim::{Attachment, RunDir, State, attachment};
+use cni_shim::{Attachment, RunDir, State, attachment, pod_end};
 
 use crate::agent;
 use crate::delegate::{Delegate, PATIENCE};
+use crate::end;
 use crate::error::Error;
 use crate::failpoint;
-use crate::link_name;
-use crate::netlink::{LinkId, Netlink};
+use crate::netlink::Netlink;
 use crate::owner;
 use crate::teardown;
 
@@ -120,14 +120,14 @@ fn remove_damaged(
     file: &Path,
     error: &attachment::Error,
 ) -> Result<(), Error> {
-    let name = link_name::host_ifname(&conf.name, key, 0);
-    let found = host.link(&name)?;
+    let mut ends = end::find(host, key, &[&conf.name], None)?;
+    // The alias does not name the network; the name is made from it.
+    ends.retain(|end| pod_end::is_named_for(&end.name, key, &conf.name));
     failpoint::after("link-looked-up")?;
-    if found.is_none() {
+    if ends.is_empty() {
         return Ok(());
     }
-    host.remove_link(LinkId::Name(&name))?;
-    host.remove_link(LinkId::Name(&attachment::limiter_ifname(&name)))?;
+    end::remove_at_once(host, &ends)?;
     set_aside(file, error)
 }
 
@@ -151,11 +151,12 @@ fn unclaimed(host: &mut Netlink, records: &[attachment::Listed]) -> Result<bool,
         .filter_map(|(_, record)| record.as_ref().ok())
         .map(|record| record.host_ifname.as_str())
         .collect();
-    let mut names = host.link_names()?.into_iter();
+    let links = host.links()?;
     failpoint::after("links-listed")?;
-    Ok(names.any(|name| {
-        name.starts_with(attachment::HOST_IFNAME_PREFIX) && !claimed.contains(name.as_str())
-    }))
+    let mut ends = links
+        .iter()
+        .filter(|link| pod_end::is_ours_by_kind(link.seen()));
+    Ok(ends.any(|end| !claimed.contains(end.name.as_str())))
 }
 
 fn set_aside(file: &Path, error: &attachment::Error) -> Result<(), Error> {

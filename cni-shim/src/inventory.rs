@@ -49,6 +49,8 @@ pub(crate) struct SeenRule {
     pub(crate) source: IpAddr,
     /// The table.
     pub(crate) table: u32,
+    /// Its place among the rules.
+    pub(crate) priority: u32,
 }
 
 /// Every route of a family, in any table.
@@ -99,21 +101,31 @@ pub(crate) fn neighbours(netlink: &mut Netlink, v4: bool) -> Result<Vec<SeenNeig
 
 /// Every address of one interface.
 pub(crate) fn addresses(netlink: &mut Netlink, index: u32) -> Result<Vec<IpAddr>, Error> {
+    let all = all_addresses(netlink)?.into_iter();
+    Ok(all
+        .filter(|(of, _)| *of == index)
+        .map(|(_, address)| address)
+        .collect())
+}
+
+/// Every address, and the index of the interface that has it.
+pub(crate) fn all_addresses(netlink: &mut Netlink) -> Result<Vec<(u32, IpAddr)>, Error> {
     let question = RouteNetlinkMessage::GetAddress(AddressMessage::default());
     netlink.dump("list the addresses", &question, |answer| match answer {
-        RouteNetlinkMessage::NewAddress(address) if address.header.index == index => {
+        RouteNetlinkMessage::NewAddress(address) => {
             let attributes = address.attributes.iter();
             // IFA_LOCAL is the address; IFA_ADDRESS alone is there with IPv6.
             let local = attributes.clone().find_map(|attribute| match attribute {
                 AddressAttribute::Local(address) => Some(*address),
                 _ => None,
             });
-            local.or_else(|| {
+            let found = local.or_else(|| {
                 attributes.clone().find_map(|attribute| match attribute {
                     AddressAttribute::Address(address) => Some(*address),
                     _ => None,
                 })
-            })
+            });
+            Some((address.header.index, found?))
         }
         _ => None,
     })
@@ -130,8 +142,10 @@ pub(crate) fn source_rules(netlink: &mut Netlink, v4: bool) -> Result<Vec<SeenRu
         };
         let mut table = u32::from(message.header.table);
         let mut source = None;
+        let mut priority = 0;
         for attribute in &message.attributes {
             match attribute {
+                RuleAttribute::Priority(place) => priority = *place,
                 RuleAttribute::Table(wide) => table = *wide,
                 RuleAttribute::Source(address) => source = Some(*address),
                 _ => {}
@@ -141,6 +155,7 @@ pub(crate) fn source_rules(netlink: &mut Netlink, v4: bool) -> Result<Vec<SeenRu
             message: message.clone(),
             source: source?,
             table,
+            priority,
         })
     })
 }

@@ -10,27 +10,27 @@
 //! The hash is FNV-1a, 64 bits, finished by SplitMix64's mixer. It must never
 //! change: records of an older plugin would name other links.
 
-use cni_shim::attachment::HOST_IFNAME_PREFIX;
-use cni_shim::protocol::AttachmentKey;
+use crate::attachment::HOST_IFNAME_PREFIX;
+use crate::protocol::AttachmentKey;
 
 /// MAC of every host end. Locally administered, and the same for all: each
 /// pod sees one neighbour, its gateway, whichever node it is on.
-pub(crate) const HOST_MAC: [u8; 6] = [0xee; 6];
+pub const HOST_MAC: [u8; 6] = [0xee; 6];
 
 /// Name of the host end.
-pub(crate) fn host_ifname(network: &str, key: &AttachmentKey, attempt: u8) -> String {
+pub fn host_ifname(network: &str, key: &AttachmentKey, attempt: u8) -> String {
     let hash = hash(network, key, attempt);
     format!("{HOST_IFNAME_PREFIX}{:010x}", hash >> 24)
 }
 
 /// MAC of the pod's end: locally administered, unicast, the rest from the hash.
-pub(crate) fn pod_mac(network: &str, key: &AttachmentKey) -> [u8; 6] {
+pub fn pod_mac(network: &str, key: &AttachmentKey) -> [u8; 6] {
     let [a, b, c, d, e, ..] = hash(network, key, 0).to_le_bytes();
     [0x02, a, b, c, d, e]
 }
 
 /// `xx:xx:xx:xx:xx:xx`.
-pub(crate) fn mac_text(mac: &[u8]) -> String {
+pub fn mac_text(mac: &[u8]) -> String {
     let bytes: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
     bytes.join(":")
 }

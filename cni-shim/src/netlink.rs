@@ -41,21 +41,20 @@ pub(crate) struct Netlink<S = Socket> {
 pub(crate) struct Link {
     /// Its index in its namespace.
     pub(crate) index: u32,
+    /// Its name.
+    pub(crate) name: String,
+    /// The kernel's word for what it is (`veth`); empty for hardware.
+    pub(crate) kind: String,
+    /// Its alias; empty for none.
+    pub(crate) alias: String,
+    /// Of a veth: the index of its other end, in that one's namespace.
+    pub(crate) peer: Option<u32>,
     /// Its hardware address.
     pub(crate) mac: Vec<u8>,
     /// The largest packet it takes, in bytes.
     pub(crate) mtu: u32,
     /// Whether it is set up.
     pub(crate) up: bool,
-}
-
-/// Which interface is meant.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum LinkId<'a> {
-    /// Whichever has this name.
-    Name(&'a str),
-    /// The one of this index, which no later one gets.
-    Index(u32),
 }
 
 impl Netlink {
@@ -162,25 +161,21 @@ impl<S: AsFd> Netlink<S> {
         done
     }
 
-    /// The name of every interface: what one takes away because no interface
-    /// has it must not be judged by half a list.
+    /// Every interface: what one takes away because no interface has it must not be judged by half a list.
     ///
     /// # Errors
     /// As of [`Netlink::change`], and [`Error::Interrupted`].
-    pub(crate) fn link_names(&mut self) -> Result<Vec<String>, Error> {
+    pub(crate) fn links(&mut self) -> Result<Vec<Link>, Error> {
         let question = RouteNetlinkMessage::GetLink(LinkMessage::default());
         let doing = "list the interfaces";
-        let (names, whole) = self.look(doing, &question, |answer| match answer {
-            RouteNetlinkMessage::NewLink(link) => link.attributes.iter().find_map(|a| match a {
-                LinkAttribute::IfName(name) => Some(name.clone()),
-                _ => None,
-            }),
+        let (links, whole) = self.look(doing, &question, |answer| match answer {
+            RouteNetlinkMessage::NewLink(link) => Some(describe(link)),
             _ => None,
         })?;
-        whole.then_some(names).ok_or(Error::Interrupted { doing })
+        whole.then_some(links).ok_or(Error::Interrupted { doing })
     }
 
-    /// Removes an interface, and with a veth its other end. It is gone from the
+    /// Removes the interface of that index, which no later one gets, and with a veth its other end. It is gone from the
     /// kernel's tables, with its addresses and routes, a millisecond after the
     /// call; the call itself returns only when no CPU reads it any more, which
     /// takes two RCU grace periods (net/core/dev.c, `netdev_run_todo`). One
@@ -188,14 +183,9 @@ impl<S: AsFd> Netlink<S> {
     ///
     /// # Errors
     /// As of [`Netlink::change`].
-    pub(crate) fn remove_link(&mut self, link: LinkId<'_>) -> Result<(), Error> {
+    pub(crate) fn remove_link(&mut self, index: u32) -> Result<(), Error> {
         let mut message = LinkMessage::default();
-        match link {
-            LinkId::Name(name) => message
-                .attributes
-                .push(LinkAttribute::IfName(name.to_owned())),
-            LinkId::Index(index) => message.header.index = index,
-        }
+        message.header.index = index;
         let message = RouteNetlinkMessage::DelLink(message);
         match self.change("remove the pod's interface", message, 0) {
             Err(error) if error.is(rustix::io::Errno::NODEV) => Ok(()),

@@ -26,28 +26,19 @@ use std::time::{Duration, Instant};
 
 use crate::error::Error;
 use crate::failpoint;
-use crate::netlink::{self, LinkId, Netlink};
+use crate::netlink::{self, Link, Netlink};
 
-/// Removes the interface of that name, which is gone afterwards with its
-/// addresses and routes. One that is not there is success.
-pub(crate) fn remove(host: &mut Netlink, name: &str) -> Result<(), Error> {
-    if !is_a_core_free() && !failpoint::is_set(BEGUN) {
-        return Ok(host.remove_link(LinkId::Name(name))?);
-    }
-    let link = match host.link(name) {
-        Ok(Some(link)) => link,
-        // Asked and removed under the same lock of the kernel (net/core/rtnetlink.c, `rtnetlink_rcv_msg`, Linux 6.8):
-        // what is not found has no address and no route any more.
-        Ok(None) => return Ok(()),
-        // We know nothing then; what cannot be looked up may well be removed.
-        Err(_) => return Ok(host.remove_link(LinkId::Name(name))?),
-    };
-    if let Ok(mut child) = begin(link.index, name) {
+/// Removes the interface, which is gone afterwards with its addresses and routes. One that is gone is success, and another
+/// of its name stays.
+pub(crate) fn remove(host: &mut Netlink, link: &Link) -> Result<(), Error> {
+    if (is_a_core_free() || failpoint::is_set(BEGUN))
+        && let Ok(mut child) = begin(link.index, &link.name)
+    {
         failpoint::after(BEGUN)?;
-        wait_until_gone(host, name, link.index, &mut child);
+        wait_until_gone(host, &link.name, link.index, &mut child);
     }
     // By its index: a later interface may have the name by now, but none has the index.
-    Ok(host.remove_link(LinkId::Index(link.index))?)
+    Ok(host.remove_link(link.index)?)
 }
 
 /// Serves as the process that waits; none where the arguments do not say so.
@@ -74,7 +65,7 @@ pub(crate) fn serve(mut arguments: impl Iterator<Item = OsString>) -> Option<Exi
 fn remove_if_named(index: u32, name: &str) -> Result<(), netlink::Error> {
     let mut host = Netlink::open()?;
     match host.link(name)? {
-        Some(link) if link.index == index => host.remove_link(LinkId::Index(index)),
+        Some(link) if link.index == index => host.remove_link(index),
         _ => Ok(()),
     }
 }

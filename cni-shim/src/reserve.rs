@@ -14,16 +14,17 @@ use cni_shim::{Attachment, NodeFile, RunDir, State, attachment};
 use ipnet::IpNet;
 
 use crate::delegate::Delegate;
+use crate::end;
 use crate::error::Error;
 use crate::failpoint;
 use crate::inventory;
-use crate::link_name::{self, mac_text};
 use crate::netlink::Netlink;
 use crate::netns::Netns;
 use crate::owner::expect_ours;
 use crate::taken::Taken;
 use crate::teardown;
 use crate::veth;
+use cni_shim::link_name::{self, mac_text};
 
 /// What a reservation depends on.
 pub(crate) struct Reservation<'a> {
@@ -118,14 +119,20 @@ impl Reservation<'_> {
         };
         let complete = record.state == State::Attached
             && record.netns_inode == self.netns.inode()
-            && host.link(&record.host_ifname)?.is_some();
+            && !end::find(
+                host,
+                key,
+                &[&self.conf.name, &record.network],
+                Some(&record.host_ifname),
+            )?
+            .is_empty();
         if complete {
             return Err(veth::Error::Exists {
                 ifname: key.ifname.clone(),
             }
             .into());
         }
-        teardown::remove_links(host, &record)?;
+        teardown::remove_links(host, &record, &self.conf.name)?;
         Ok(Some(record))
     }
 

@@ -10,12 +10,13 @@
 use cni_shim::attachment::Lock;
 use cni_shim::protocol::request::SearchPath;
 use cni_shim::protocol::{AttachmentKey, NetConf};
-use cni_shim::{Attachment, RunDir, range};
+use cni_shim::{Attachment, RunDir, pod_end, range};
 
 use crate::delegate::Delegate;
+use crate::end;
 use crate::error::Error;
 use crate::failpoint;
-use crate::netlink::Netlink;
+use crate::netlink::{Link, Netlink};
 use crate::netns::Netns;
 use crate::owner::{Owner, owner};
 use crate::removal;
@@ -30,7 +31,7 @@ pub(crate) fn remove(
     conf: &NetConf,
     lock: &Lock,
 ) -> Result<(), Error> {
-    remove_links(host, record)?;
+    remove_links(host, record, &conf.name)?;
     failpoint::after("link-removed")?;
     if is_of_another_add(run, record) {
         return Ok(());
@@ -62,25 +63,47 @@ pub(crate) fn remove(
 
 /// Removes the rules in a pod that lives on, the interface, and what shapes its
 /// traffic. What is not there is success; an error stops
-/// nothing, and the first one is returned.
-pub(crate) fn remove_links(host: &mut Netlink, record: &Attachment) -> Result<(), Error> {
+/// nothing, and the first one is returned. A record may be damaged: what it names and is not the attachment's stays.
+pub(crate) fn remove_links(
+    host: &mut Netlink,
+    record: &Attachment,
+    network: &str,
+) -> Result<(), Error> {
+    let (container, ifname) = (record.container.clone(), record.ifname.clone());
+    let key = AttachmentKey { container, ifname };
+    let networks = [network, &record.network];
+    let ends = end::find(host, &key, &networks, Some(&record.host_ifname))?;
     // Before the interface: while that exists the agent does not remove the record, which alone names the rules.
-    let rules = remove_rules(record);
-    let interface = removal::remove(host, &record.host_ifname);
-    let limiter = match &record.bandwidth {
-        Some(_) => removal::remove(host, &record.limiter_ifname()),
-        None => Ok(()),
-    };
-    rules.and(interface).and(limiter)
+    let mut done = remove_rules(record, &ends);
+    for end in &ends {
+        done = done.and(removal::remove(host, end));
+    }
+    if record.bandwidth.is_some() {
+        let mut limited: Vec<&str> = ends.iter().map(|end| &*end.name).collect();
+        // The interface may be gone already; a name that is no other attachment's names its limiter.
+        let of = |network: &&str| pod_end::is_named_for(&record.host_ifname, &key, network);
+        if ends.is_empty() && networks.iter().any(of) {
+            limited.push(&record.host_ifname);
+        }
+        for end in limited {
+            done = done.and(end::remove_limiter(host, end));
+        }
+    }
+    done
 }
 
 /// A pod that is gone, or another pod at that path, has no rule of ours.
-fn remove_rules(record: &Attachment) -> Result<(), Error> {
+fn remove_rules(record: &Attachment, ends: &[Link]) -> Result<(), Error> {
     if record.table.is_some()
         && let Ok((netns, mut pod)) = Netns::open(&record.netns)
         && netns.inode() == record.netns_inode
     {
-        veth::remove_rules(&mut pod, record)?;
+        let interface = pod.links()?.into_iter().find(|link| {
+            let is_other_end =
+                |end: &Link| end.peer == Some(link.index) && link.peer == Some(end.index);
+            link.name == record.ifname && ends.iter().any(is_other_end)
+        });
+        veth::remove_rules(&mut pod, record, interface.map(|link| link.index))?;
         failpoint::after("rules-removed")?;
     }
     Ok(())

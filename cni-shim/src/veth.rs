@@ -29,6 +29,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use cni_shim::Attachment;
+use cni_shim::pod_end;
+use cni_shim::protocol::AttachmentKey;
 use cni_shim::protocol::request::parse_mac;
 use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
@@ -39,12 +41,13 @@ use netlink_packet_route::link::{
 use rustix::io::Errno;
 
 use crate::announce;
+use crate::end;
 use crate::failpoint;
 use crate::inventory;
-use crate::link_name::HOST_MAC;
-use crate::netlink::{self, ChangeRequest, LOOPBACK, Link, LinkId, Netlink};
+use crate::netlink::{self, ChangeRequest, LOOPBACK, Link, Netlink};
 use crate::netns::{self, Netns};
 use crate::sysctl;
+use cni_shim::link_name::HOST_MAC;
 use messages::{
     ACCEPT_REDIRECTS, ACCEPT_SOURCE_ROUTE, ARP_IGNORE, ARP_NOTIFY, FORWARDING, RP_FILTER,
     SEND_REDIRECTS, Setting, add_address, add_route, add_source_rule, everything, in_table,
@@ -165,7 +168,13 @@ pub(crate) fn make(
         .map_err(|source| Error::Netns { source })??;
     failpoint::after("set-up")?;
     // Nothing comes in before the pod's end is up too.
-    let host_up = up_and_set("bring the host's end up", host_link.index, &HOST_SETTINGS);
+    let name = pod_end::alias(&key(record));
+    let host_up = up_and_set(
+        "bring the host's end up",
+        host_link.index,
+        &HOST_SETTINGS,
+        name,
+    );
     host.change_all(vec![host_up])?;
     let routes = equip_pod(pod, pod_link.index, spec)?;
     failpoint::after("pod-equipped")?;
@@ -186,11 +195,26 @@ pub(crate) fn make(
 }
 
 /// Removes the rules of the attachment's own table from the pod, which the
-/// kernel leaves behind when the interface goes.
-pub(crate) fn remove_rules(pod: &mut Netlink, record: &Attachment) -> Result<(), Error> {
+/// kernel leaves behind when the interface goes. `interface` is the index of the attachment's interface in the pod. A rule
+/// for an address that another interface has is another attachment's.
+pub(crate) fn remove_rules(
+    pod: &mut Netlink,
+    record: &Attachment,
+    interface: Option<u32>,
+) -> Result<(), Error> {
+    let held: Vec<(u32, IpAddr)> = inventory::all_addresses(pod)?;
+    let is_own = |source: &IpAddr| {
+        let mut given = record.addresses.iter().map(IpNet::addr);
+        let is_on_another =
+            |(index, address): &(u32, IpAddr)| address == source && Some(*index) != interface;
+        given.any(|address| address == *source) && !held.iter().any(is_on_another)
+    };
     for v4 in [true, false] {
         for rule in inventory::source_rules(pod, v4)? {
-            if Some(rule.table) == record.table {
+            if Some(rule.table) == record.table
+                && rule.priority == messages::RULE_PRIORITY
+                && is_own(&rule.source)
+            {
                 let message = RouteNetlinkMessage::DelRule(rule.message);
                 match pod.change("remove the rule of the pod's interface", message, 0) {
                     Err(error) if error.is(Errno::NOENT) => {}
@@ -218,7 +242,12 @@ fn create(host: &mut Netlink, spec: &PairSpec<'_>, mac: [u8; 6]) -> Result<(), E
             host_ifname: host_ifname.clone(),
         });
     }
-    host.remove_link(LinkId::Name(host_ifname))?;
+    let record = spec.record;
+    let left = host.link(host_ifname)?;
+    let is_left = |left: &Link| end::is_end(left, &key(record), &[&record.network]);
+    if let Some(left) = left.filter(is_left) {
+        host.remove_link(left.index)?;
+    }
     match host.change(create, veth_message(spec, mac), flags) {
         Err(error) if error.is(Errno::EXIST) => Err(Error::HostExists {
             host_ifname: host_ifname.clone(),
@@ -350,6 +379,11 @@ fn route_to_pod(
         }),
         None => Ok(()),
     }
+}
+
+fn key(record: &Attachment) -> AttachmentKey {
+    let (container, ifname) = (record.container.clone(), record.ifname.clone());
+    AttachmentKey { container, ifname }
 }
 
 fn expect_link(netlink: &mut Netlink, name: &str) -> Result<Link, Error> {

@@ -4,7 +4,7 @@ use std::io;
 
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 
 use super::{Error, Link};
 
@@ -74,6 +74,10 @@ pub(super) fn kernel_words(message: &[u8]) -> String {
 pub(super) fn describe(message: &LinkMessage) -> Link {
     let mut link = Link {
         index: message.header.index,
+        name: String::new(),
+        kind: String::new(),
+        alias: String::new(),
+        peer: None,
         mac: Vec::new(),
         mtu: 0,
         up: message.header.flags.contains(LinkFlags::Up),
@@ -82,6 +86,16 @@ pub(super) fn describe(message: &LinkMessage) -> Link {
         match attribute {
             LinkAttribute::Address(bytes) => link.mac.clone_from(bytes),
             LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::IfName(name) => link.name.clone_from(name),
+            LinkAttribute::IfAlias(alias) => link.alias.clone_from(alias),
+            LinkAttribute::Link(peer) => link.peer = Some(*peer),
+            LinkAttribute::LinkInfo(infos) => {
+                let kind = infos.iter().find_map(|info| match info {
+                    LinkInfo::Kind(kind) => Some(kind.to_string()),
+                    _ => None,
+                });
+                link.kind = kind.unwrap_or_default();
+            }
             _ => {}
         }
     }

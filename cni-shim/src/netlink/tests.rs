@@ -191,12 +191,14 @@ fn a_list_of_interfaces_is_whole_or_an_error() {
     let interrupted = || vec![link("tt1", NLM_F_DUMP_INTR), end(DONE, 0)];
     let whole = vec![link("tt2", 0), link("tt3", 0), end(DONE, 0)];
     let (mut netlink, kernel) = before(vec![interrupted(), interrupted(), whole]);
-    assert_eq!(netlink.link_names().unwrap(), ["tt2", "tt3"]);
+    let links = netlink.links().unwrap();
+    let names: Vec<&str> = links.iter().map(|link| &*link.name).collect();
+    assert_eq!(names, ["tt2", "tt3"]);
     assert_eq!(kernel.join().unwrap(), 3);
 
     let always = || (0..9).map(|_| interrupted()).collect();
     let (mut netlink, kernel) = before(always());
-    let error = netlink.link_names().unwrap_err();
+    let error = netlink.links().unwrap_err();
     assert!(matches!(error, Error::Interrupted { .. }), "{error}");
     drop(netlink);
     assert_eq!(kernel.join().unwrap(), DUMP_ATTEMPTS as usize);
@@ -206,12 +208,12 @@ fn a_list_of_interfaces_is_whole_or_an_error() {
         vec![link("tt1", 0), end(DONE, 105)],
     ] {
         let (mut netlink, _) = before(vec![broken]);
-        let error = netlink.link_names().unwrap_err();
+        let error = netlink.links().unwrap_err();
         assert!(error.is(rustix::io::Errno::NOBUFS), "{error}");
     }
     // It falls silent in the middle.
     let (mut netlink, _) = before(vec![vec![link("tt1", 0)]]);
-    assert!(netlink.link_names().is_err());
+    assert!(netlink.links().is_err());
 }
 
 #[test]

@@ -33,9 +33,16 @@ pub(super) fn set(doing: &'static str, index: u32, settings: &[Setting]) -> Chan
     link_change(doing, message)
 }
 
-/// Sets an interface up and makes settings of its IPv4, in this order (net/core/rtnetlink.c, `do_setlink`, Linux 6.8).
-pub(super) fn up_and_set(doing: &'static str, index: u32, settings: &[Setting]) -> ChangeRequest {
+/// Sets an interface up, gives it an alias, and makes settings of its IPv4 (net/core/rtnetlink.c, `do_setlink`, Linux 6.8;
+/// an alias at the making of an interface is ignored there).
+pub(super) fn up_and_set(
+    doing: &'static str,
+    index: u32,
+    settings: &[Setting],
+    alias: String,
+) -> ChangeRequest {
     let mut message = up_message(index);
+    message.attributes.push(LinkAttribute::IfAlias(alias));
     message.attributes.push(attribute(settings));
     link_change(doing, message)
 }
@@ -224,7 +231,7 @@ fn full_length(address: IpAddr) -> u8 {
 }
 
 /// Behind `local` (0), far before `main` (32766).
-const RULE_PRIORITY: u32 = 20_000;
+pub(super) const RULE_PRIORITY: u32 = 20_000;
 
 /// linux/if_link.h.
 const IFLA_INET_CONF: u16 = 1;
