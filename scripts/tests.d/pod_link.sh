@@ -1,0 +1,147 @@
+#!/usr/bin/env bash
+# The host's side of a pod's link is put back like the rest of the node: routes, neighbour entries, settings, MTU, alias and
+# whatever else another program removes are there again within two seconds, and each is counted. A pod that goes on sending
+# as itself meanwhile is never counted as forging. What cannot be put back is shown by `tartan pods` and the status.
+#
+#   pod1 ── node1 (meddled with) ══ underlay ══ node2 ── pod3
+#   pod2 ──┘
+#
+# pod_link.sh INSIDE: the families of the pods, v4, v6 or dual
+# alone: it measures how long a repair takes
+# case: dual
+# full: v4
+# full: v6
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
+
+INSIDE=$1
+SPACE=$PREFIX-node1
+SECONDS_TO_REPAIR=2
+
+facts() {
+    local family key
+    for family in $(families "$INSIDE"); do
+        ip -n "$SPACE" "-$family" route show table all dev "$VETH" proto static
+        ip -n "$SPACE" "-$family" neigh show dev "$VETH" nud permanent
+    done | sort
+    ip -n "$SPACE" -j link show dev "$VETH" | jq -c '.[0] | {mtu, address, ifalias, up: (.flags | index("UP") != null)}'
+    for key in forwarding accept_redirects send_redirects accept_source_route arp_ignore rp_filter; do
+        ip netns exec "$SPACE" sysctl -n "net.ipv4.conf.$VETH.$key"
+    done
+    for key in accept_ra accept_redirects forwarding disable_ipv6; do
+        ip netns exec "$SPACE" sysctl -n "net.ipv6.conf.$VETH.$key"
+    done
+}
+
+as_before() {
+    [ "$(facts)" = "$BEFORE" ]
+}
+
+repairs() {
+    agent_json node1 status | jq .repairs
+}
+
+counted_repair() {
+    [ "$(repairs)" -gt "$1" ]
+}
+
+# meddle WHAT CMD...: the command does damage; the agent repairs it.
+meddle() {
+    local what=$1 before
+    shift
+    before=$(repairs)
+    "$@"
+    until_true "$SECONDS_TO_REPAIR" "$what is put back" as_before || diff <(echo "$BEFORE") <(facts) || true
+    until_true 2 "$what: the status counts the repair" counted_repair "$before" || true
+    reached "after: $what"
+}
+
+reached() {
+    local family
+    for family in $(families "$INSIDE"); do
+        in_ns pod1 ping -n -q -c 3 -i 0.02 -W 1 "$(address_of pod3 "$family")" >"$SCRATCH/ping" || fail "ping $1, IPv$family"
+    done
+}
+
+# kernel_count COUNTER
+kernel_count() {
+    agent_json node1 drops | jq --arg counter "$1" '[.kernel[] | select(.counter == $counter).count] | add // 0'
+}
+
+forged_sources() {
+    kernel_count forged_sources
+}
+
+# As itself, for as long as the test needs.
+speak() {
+    local family
+    for family in $(families "$INSIDE"); do
+        start_in pod1 ping -n -q -i 0.005 -W 1 "$(address_of pod2 "$family")" >/dev/null
+        SPEAKERS+=("$PID")
+    done
+}
+
+# The fate of a pod's link is told, by its end.
+told() {
+    agent_json node1 pods | jq -e --arg end "$VETH" '.pods[] | select(.host_ifname == $end) | .fault != null' &&
+        agent_json node1 status | jq -e '[.problems[] | select(.code == "pod-link")] | length == 1'
+}
+
+untold() {
+    ! told && agent_json node1 status | jq -e '[.problems[] | select(.code == "pod-link")] | length == 0'
+}
+
+say "links of pods: inside $INSIDE"
+lab_up --nodes 2 --pods 2 --inside "$INSIDE"
+VETH=$(agent_json node1 pods | jq -r --arg address "$(address_of pod1)" \
+    '.pods[] | select(any(.addresses[]; startswith($address + "/"))).host_ifname')
+SPEAKERS=()
+BEFORE=$(facts)
+reached before
+for FAMILY in $(families "$INSIDE"); do
+    ADDRESS=$(address_of pod1 "$FAMILY")
+    meddle "the route of IPv$FAMILY" ip -n "$SPACE" "-$FAMILY" route delete "$ADDRESS" dev "$VETH"
+    meddle "the route of IPv$FAMILY, led elsewhere" ip -n "$SPACE" "-$FAMILY" route replace "$ADDRESS" dev tartan0
+    meddle "the neighbour of IPv$FAMILY" ip -n "$SPACE" neigh delete "$ADDRESS" dev "$VETH"
+    meddle "the neighbour of IPv$FAMILY, another's" ip -n "$SPACE" neigh replace "$ADDRESS" lladdr 02:00:00:00:00:66 dev "$VETH" nud permanent
+done
+meddle "the link, taken down" ip -n "$SPACE" link set "$VETH" down
+meddle "the link's MTU" ip -n "$SPACE" link set "$VETH" mtu 1300
+meddle "the link's MAC" ip -n "$SPACE" link set "$VETH" address 02:00:00:00:00:67
+meddle "the link's alias" ip -n "$SPACE" link set "$VETH" alias another
+meddle "rp_filter" ip netns exec "$SPACE" sysctl -qw "net.ipv4.conf.$VETH.rp_filter=2"
+meddle "forwarding" ip netns exec "$SPACE" sysctl -qw "net.ipv4.conf.$VETH.forwarding=0"
+meddle "accept_redirects" ip netns exec "$SPACE" sysctl -qw "net.ipv4.conf.$VETH.accept_redirects=1"
+if [ "$INSIDE" != v4 ]; then
+    meddle "accept_ra" ip netns exec "$SPACE" sysctl -qw "net.ipv6.conf.$VETH.accept_ra=2"
+    meddle "IPv6, switched off" ip netns exec "$SPACE" sysctl -qw "net.ipv6.conf.$VETH.disable_ipv6=1"
+fi
+
+# Its own packets, while the way back is gone.
+BOOKED=$(forged_sources)
+speak
+for ((TURN = 0; TURN < 10; TURN++)); do
+    for FAMILY in $(families "$INSIDE"); do
+        ip -n "$SPACE" "-$FAMILY" route delete "$(address_of pod1 "$FAMILY")" dev "$VETH"
+    done
+    until_true "$SECONDS_TO_REPAIR" "the routes, turn $TURN" as_before || true
+done
+for SPEAKER in "${SPEAKERS[@]}"; do stop "$SPEAKER" INT; done
+equal "a pod's own packets, booked as forged" 0 "$(($(forged_sources) - BOOKED))"
+[ "$(kernel_count lost_routes)" -gt 0 ] || fail "packets that were dropped for want of a route are counted nowhere"
+
+# A route that comes before ours is another program's: it stays, and is told.
+if [ "$INSIDE" != v4 ]; then
+    ADDRESS=$(address_of pod1 6)
+    ip -n "$SPACE" -6 route add "$ADDRESS" dev tartan0 metric 1
+    until_true 3 "a route in front of a pod's is told" told || tartan node1 pods || true
+    code=0
+    tartan node1 pods >"$SCRATCH/pods" || code=$?
+    equal "exit code of pods" 1 "$code"
+    grep -q faulty "$SCRATCH/pods" || fail "pods does not say faulty: $(cat "$SCRATCH/pods")"
+    [ -n "$(ip -n "$SPACE" -6 route show "$ADDRESS" metric 1)" ] || fail "another program's route was removed"
+    ip -n "$SPACE" -6 route delete "$ADDRESS" dev tartan0 metric 1
+    until_true 3 "it is told no longer" untold || true
+fi
+reached "at the end"
+law_one node1
