@@ -12,8 +12,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use cni_shim::Attachment;
-use dataplane::families::PublicAddresses;
+use dataplane::families::{PerFamily, PublicAddresses};
 use dataplane::spec::{ClusterSpec, LocalSpec, NodeSpec, Spec};
+use encap::Family;
 use ipnet::IpNet;
 
 use crate::config::{NetConf, NodeConfig};
@@ -76,11 +77,13 @@ pub fn reconcile(inputs: &Inputs<'_>, previous: Option<&Desired>) -> Desired {
     let subnets = sorted(inputs.own.subnets.iter().copied());
     let (cluster, others) = reconcile_cluster(inputs, previous);
     let local = reconcile_local(inputs, &subnets, previous);
-    let (networks, device_mtu) = (&cluster.node.networks, cluster.node.device_mtu);
+    let (networks, inner_mtu) = (&cluster.node.networks, cluster.node.inner_mtu);
+    let device_mtu = inner_mtu.v4.max(inner_mtu.v6);
     let host = HostState {
         device: inputs.config.device_name.clone(),
         addresses: local.tunnel.iter().copied().map(IpNet::from).collect(),
         mtu: device_mtu,
+        inner_mtu,
         cluster_routes: networks
             .iter()
             .copied()
@@ -92,7 +95,7 @@ pub fn reconcile(inputs: &Inputs<'_>, previous: Option<&Desired>) -> Desired {
         unreachable: subnets,
     };
     Desired {
-        largest_datagram: device_mtu.saturating_add(others.overhead()),
+        largest_datagram: largest_datagram(inner_mtu, others.overhead()),
         spec: Spec {
             version: inputs.version,
             cluster,
@@ -125,7 +128,7 @@ fn reconcile_cluster(
     let networks = inputs.net_conf.cluster();
     let underlay_mtu = backend.cap_underlay_mtu(inputs.underlay_mtu);
     let node = NodeSpec {
-        device_mtu: device_mtu(underlay_mtu, others.overhead(), &networks),
+        inner_mtu: inner_mtu(underlay_mtu, others.overhead(), &networks),
         networks,
         public: inputs.bound,
         // One for both families: `registry::own` takes no other.
@@ -177,15 +180,30 @@ fn reconcile_local(
     }
 }
 
-/// The largest inner packet that every peer can send us and we can send every peer without a cut.
-fn device_mtu(underlay_mtu: u16, overhead: u16, cluster: &[IpNet]) -> u16 {
-    let carries_v6 = cluster.iter().any(|net| matches!(net, IpNet::V6(_)));
-    let least = if carries_v6 {
-        LEAST_MTU_V6
-    } else {
-        LEAST_MTU_V4
+/// The largest inner packet of each family that every peer can send us and we can send every peer without a cut. A family
+/// that the cluster does not have has the other's.
+fn inner_mtu(underlay_mtu: u16, overhead: PerFamily<u16>, cluster: &[IpNet]) -> PerFamily<u16> {
+    let of = |inner| {
+        let is_in_use = cluster.iter().any(|net| Family::of(net.addr()) == inner);
+        let least = match inner {
+            Family::V4 => LEAST_MTU_V4,
+            Family::V6 => LEAST_MTU_V6,
+        };
+        let left = underlay_mtu.saturating_sub(*overhead.of(inner));
+        is_in_use.then_some(left.max(least))
     };
-    underlay_mtu.saturating_sub(overhead).max(least)
+    let (v4, v6) = (of(Family::V4), of(Family::V6));
+    // A net-conf names one network at least.
+    PerFamily {
+        v4: v4.or(v6).unwrap_or(LEAST_MTU_V4),
+        v6: v6.or(v4).unwrap_or(LEAST_MTU_V6),
+    }
+}
+
+/// What the largest inner packets come to on the underlay, bytes.
+fn largest_datagram(inner_mtu: PerFamily<u16>, overhead: PerFamily<u16>) -> u16 {
+    let v4 = inner_mtu.v4.saturating_add(overhead.v4);
+    v4.max(inner_mtu.v6.saturating_add(overhead.v6))
 }
 
 /// One subnet of each family, the lowest: flannel's file has room for one.
@@ -212,7 +230,8 @@ pub fn underlay_mtu(
     leases: &Arc<[Lease]>,
 ) -> u16 {
     let (others, _) = Others::new(Near::of(config, own), leases);
-    device_mtu.saturating_add(others.overhead())
+    let overhead = others.overhead();
+    device_mtu.saturating_add(overhead.v4.min(overhead.v6))
 }
 
 /// Addresses of an attachment that lie in our subnets.

@@ -23,7 +23,7 @@ pub fn spec(peers: u32, format: Format) -> Spec {
                 vni: vni(),
                 gbp: false,
                 ipv6_over_udp: false,
-                device_mtu: 1450,
+                inner_mtu: PerFamily::each(|_| 1450),
                 underlay_mtu: 1500,
                 udp_port: port(Format::Udp),
                 vxlan_port: port(Format::Vxlan),

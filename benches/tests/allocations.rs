@@ -190,7 +190,7 @@ fn adopted_under_way(kept: bool) -> (allocation_counter::AllocationInfo, u64) {
         for round in 0..PUBLISHED {
             spec.version += 1;
             let mut changed = (*spec.cluster).clone();
-            changed.node.device_mtu = 1_400 + (round % 2) as u16;
+            changed.node.inner_mtu.v4 = 1_400 + (round % 2) as u16;
             changed.peers.rotate_left(1);
             spec.cluster = Arc::new(changed);
             let mut local = (*spec.local).clone();

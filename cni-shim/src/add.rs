@@ -102,6 +102,7 @@ pub(crate) fn add(target: &Target, conf: &NetConf) -> Result<Value, Error> {
                 netns: &netns,
                 record: &record,
                 routes: &route_destinations(&given.routes),
+                mtu_v6: reservation.mtu_v6(&record),
                 is_ours: &|| expect_ours(&run, &record, &lock).is_ok(),
             },
         )?;

@@ -22,6 +22,9 @@ pub struct NodeFile {
     pub cluster: Vec<IpNet>,
     /// The MTU of the pods' interfaces, in bytes of an IP packet.
     pub mtu: u16,
+    /// The MTU of their IPv6 routes, where it is less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu_v6: Option<u16>,
 }
 
 /// Why the node file could not be read or written.
@@ -88,6 +91,7 @@ mod tests {
             subnets: vec!["10.244.1.0/24".parse().unwrap()],
             cluster: vec!["10.244.0.0/16".parse().unwrap()],
             mtu: 1450,
+            mtu_v6: Some(1430),
         }
     }
 

@@ -282,6 +282,11 @@ impl Reservation<'_> {
         }
     }
 
+    /// The MTU of the pod's IPv6 routes, where it is less than the interface's.
+    pub(crate) fn mtu_v6(&self, record: &Attachment) -> Option<u16> {
+        self.node.mtu_v6.filter(|mtu| *mtu < record.mtu)
+    }
+
     /// Refuses what the kernel would refuse with a less useful message.
     fn check(&self, record: &Attachment) -> Result<(), Error> {
         let has = |v4| {

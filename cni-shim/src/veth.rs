@@ -12,6 +12,9 @@
 //! that a third host could answer falsely. The gateway's address exists on no interface; it
 //! is the same in every pod. IPv6 works the same way, with `fe80::1`.
 //!
+//! Where the overlay carries IPv6 packets only smaller than the interface, the
+//! pod's IPv6 routes have that MTU, and its kernel makes no larger ones.
+//!
 //! Another interface of the same pod keeps the default route it had. So that
 //! replies leave where requests came in, what leaves from the addresses of the
 //! later one is looked up in a table of its own:
@@ -51,7 +54,7 @@ use cni_shim::link_name::HOST_MAC;
 use messages::{
     ACCEPT_REDIRECTS, ACCEPT_SOURCE_ROUTE, ARP_IGNORE, ARP_NOTIFY, FORWARDING, RP_FILTER,
     SEND_REDIRECTS, Setting, add_address, add_route, add_source_rule, everything, in_table,
-    link_route, route_via, set, set_neighbour, up, up_and_set,
+    link_route, route_via, set, set_neighbour, up, up_and_set, with_mtu,
 };
 
 mod messages;
@@ -65,6 +68,8 @@ pub(crate) struct PairSpec<'a> {
     pub(crate) record: &'a Attachment,
     /// Where the pod's routes lead; none: everywhere.
     pub(crate) routes: &'a [IpNet],
+    /// The MTU of the pod's IPv6 routes, where it is less than the interface's.
+    pub(crate) mtu_v6: Option<u16>,
     /// Whether the attachment is still ours to make.
     pub(crate) is_ours: &'a dyn Fn() -> bool,
 }
@@ -308,7 +313,7 @@ fn equip_pod(pod: &mut Netlink, index: u32, spec: &PairSpec<'_>) -> Result<Vec<I
         changes.push(set_neighbour(index, gateway, HOST_MAC));
         for destination in destinations(spec.routes, gateway) {
             wanted.push((changes.len(), destination, gateway));
-            let route = route_via(index, destination, gateway);
+            let route = with_mtu(route_via(index, destination, gateway), spec.mtu_v6);
             changes.push(add_route("set the pod's route", route));
         }
     }
@@ -317,7 +322,7 @@ fn equip_pod(pod: &mut Netlink, index: u32, spec: &PairSpec<'_>) -> Result<Vec<I
             changes.push(add_source_rule(address, table));
             let route = route_via(index, everything(address), gateway(address));
             // It may exist already, for an earlier address of the family.
-            let route = in_table(route, table);
+            let route = in_table(with_mtu(route, spec.mtu_v6), table);
             changes.push(add_route("set the route of its table", route));
         }
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use encap::pull::Vtep;
 use ipnet::IpNet;
 
+use crate::families::PerFamily;
 use crate::fib::Fib;
 use crate::peer_id::PeerId;
 use crate::peers::{Peers, Placed};
@@ -26,8 +27,8 @@ pub struct Cluster {
     pub(crate) vtep: Vtep,
     /// Carry inner IPv6 in the `udp` format.
     pub(crate) ipv6_over_udp: bool,
-    /// MTU of the tunnel device, bytes.
-    pub(crate) device_mtu: u16,
+    /// The largest packet of each family that the cluster sends, bytes.
+    pub(crate) inner_mtu: PerFamily<u16>,
     /// What the tables were made of.
     spec: Arc<ClusterSpec>,
 }
@@ -57,7 +58,7 @@ impl Cluster {
                 gbp: spec.node.gbp,
             },
             ipv6_over_udp: spec.node.ipv6_over_udp,
-            device_mtu: spec.node.device_mtu,
+            inner_mtu: spec.node.inner_mtu,
             peers,
             spec: Arc::clone(spec),
         }

@@ -29,6 +29,7 @@ use crate::batch::Meta;
 use crate::counters::Tally;
 use crate::device::Device;
 use crate::drops::{Direction, DropReason};
+use crate::families::PerFamily;
 use crate::snapshot::Snapshot;
 use crate::steer::SteeredDatagram;
 
@@ -135,7 +136,7 @@ impl<D: Device> Inbound<'_, D> {
             packet,
             inner,
             datagram.inner_segment,
-            self.snapshot.cluster.device_mtu,
+            self.snapshot.cluster.inner_mtu,
         );
         let count = plan
             .as_ref()
@@ -197,22 +198,22 @@ fn congestion_mark(inner: &Inner, outer: Option<Ecn>) -> Result<Option<Ecn>, Dro
     })
 }
 
-/// How a super-packet is to be cut: UDP only at the size its sender chose, TCP to fit our device. `None` for a single
+/// How a super-packet is to be cut: UDP only at the size its sender chose, TCP as its sender's kernel would have, to fit the
+/// cluster's MTU of its family. `None` for a single
 /// packet.
 pub(crate) fn super_packet(
     packet: &[u8],
     inner: &Inner,
     inner_segment: Option<u16>,
-    device_mtu: u16,
+    inner_mtu: PerFamily<u16>,
 ) -> Option<Result<SegmentPlan, DropReason>> {
+    let mtu = *inner_mtu.of(inner.family);
     let size = match (inner.protocol, inner_segment) {
         (UDP, Some(_)) if !udp_length_covers_all(packet, inner) => {
             return Some(Err(DropReason::BadSuperPacket));
         }
         (UDP, Some(size)) => size,
-        (TCP, _) if inner.len > usize::from(device_mtu) => {
-            segment::tcp_size(inner, packet, device_mtu)?
-        }
+        (TCP, _) if inner.len > usize::from(mtu) => segment::tcp_size(inner, packet, mtu)?,
         _ => return None,
     };
     Some(segment::plan(packet, inner, size).map_err(|_| DropReason::BadSuperPacket))
@@ -222,13 +223,13 @@ pub(crate) fn super_packet(
 pub(crate) fn count_wire_packets(
     datagram: &[u8],
     inner_segment: Option<u16>,
-    device_mtu: u16,
+    inner_mtu: PerFamily<u16>,
 ) -> usize {
     let Ok(inner) = Inner::parse(datagram) else {
         return 1;
     };
     let packet = datagram.get(..inner.len).unwrap_or_default();
-    let plan = super_packet(packet, &inner, inner_segment, device_mtu);
+    let plan = super_packet(packet, &inner, inner_segment, inner_mtu);
     plan.map_or(1, |plan| plan.as_ref().map_or(1, SegmentPlan::count))
 }
 

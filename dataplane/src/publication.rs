@@ -125,10 +125,10 @@ mod tests {
         assert!(Arc::ptr_eq(&first.cluster, &second.cluster));
         assert!(second.pods.is_local([10, 244, 1, 3].into()));
         spec.version += 1;
-        Arc::make_mut(&mut spec.cluster).node.device_mtu = 1400;
+        Arc::make_mut(&mut spec.cluster).node.inner_mtu.v4 = 1400;
         publication.publish(&spec);
         let third = publication.latest();
         assert!(Arc::ptr_eq(&second.pods, &third.pods));
-        assert_eq!(third.cluster.device_mtu, 1400);
+        assert_eq!(third.cluster.inner_mtu.v4, 1400);
     }
 }

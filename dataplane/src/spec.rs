@@ -67,8 +67,9 @@ pub struct NodeSpec {
     pub gbp: bool,
     /// Carry inner IPv6 in the `udp` format between Tartan nodes. Off by default: stock peers parse only IPv4.
     pub ipv6_over_udp: bool,
-    /// MTU of our tunnel device, bytes of inner packet.
-    pub device_mtu: u16,
+    /// The largest packet of each family that the cluster sends, bytes of inner packet: our tunnel device's MTU for the
+    /// one, that of our route through it for the other where it is smaller.
+    pub inner_mtu: PerFamily<u16>,
     /// MTU of the underlay interface, bytes of outer packet.
     pub underlay_mtu: u16,
     /// UDP port of the `udp` format, of every node (flannel: 8285).
@@ -116,7 +117,7 @@ pub(crate) mod tests {
                     vni: Vni::new(1).unwrap(),
                     gbp: false,
                     ipv6_over_udp: false,
-                    device_mtu: 1450,
+                    inner_mtu: PerFamily::each(|_| 1450),
                     underlay_mtu: 1500,
                     udp_port: 8285,
                     vxlan_port: 8472,

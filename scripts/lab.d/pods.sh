@@ -44,10 +44,11 @@ cni() {
 
 pod_by_hand() {
     local node=$1 pod=$2 space=$PREFIX-pod$2 host=$PREFIX-node$1 mtu address addresses='' family
-    # What a pod sends must fit the narrower of its two ways.
+    # As flannel's FLANNEL_MTU where there is IPv4; the kernel reports what is too large for its IPv6 device.
     mtu=$UNDERLAY_MTU
     if [ "$(node_kind "$node")" = kernel-vxlan ]; then
-        for family in $(inside); do mtu=$((UNDERLAY_MTU - $(vxlan_overhead "$family"))); done
+        family=$(inside)
+        mtu=$((UNDERLAY_MTU - $(vxlan_overhead "${family%% *}")))
     fi
     ip -n "$host" link add "pod$pod" mtu "$mtu" type veth peer name eth0 mtu "$mtu" netns "$space"
     # No link-local address: the gateway's exists on no interface.

@@ -51,8 +51,8 @@ setting() {
     esac
     OVERHEAD=$(overhead "$(carrier "$FAMILY" "$OUTSIDE")")
     NODE_ADDRESS=$(underlay_of node1 "$FAMILY")
-    # The tunnel device has room for the larger overhead.
-    DEVICE=$((WIDE - $(for family in $(families "$OUTSIDE"); do overhead "$family"; done | sort -n | tail -n 1)))
+    # The largest packet of the family where the path is wide: the tunnel device's MTU, or that of the route.
+    DEVICE=$((WIDE - OVERHEAD))
 }
 
 # IP 20 or 40 bytes, UDP 8, and in vxlan 22 more.

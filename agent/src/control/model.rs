@@ -264,6 +264,7 @@ impl Model {
             subnets: self.known.own.subnets.clone(),
             cluster: self.known.net_conf.cluster(),
             mtu: self.desired.host.mtu,
+            mtu_v6: Some(self.desired.host.inner_mtu.v6).filter(|v6| *v6 < self.desired.host.mtu),
         }
     }
 }

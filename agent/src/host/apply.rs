@@ -2,6 +2,7 @@
 
 use std::mem;
 
+use dataplane::families::PerFamily;
 use netlink_packet_route::route::{RouteProtocol, RouteType};
 
 use super::Host;
@@ -65,8 +66,9 @@ impl Host {
         self.disable_multicast(&name, &plan.link).await?;
         self.set_up(&plan.link).await?;
         if self.unreported.len() != before {
-            // A device that comes up may give itself an address.
+            // A device that comes up may give itself an address; a new MTU may change that of routes.
             picture.held = addresses::list(&self.netlink.handle).await?;
+            picture.routes = routes::list(&self.netlink.handle).await?;
         }
         self.apply_addresses(&plan, &picture, desired).await?;
         self.apply_forwarding(desired, &picture, v6)?;
@@ -261,6 +263,10 @@ fn check(picture: &Picture, desired: &HostState) -> Result<DevicePlan, HostError
         &desired.cluster_routes,
         &desired.unreachable,
         &desired.addresses,
+        PerFamily::each(|family| {
+            let mtu = *desired.inner_mtu.of(family);
+            (mtu < desired.mtu).then_some(mtu)
+        }),
     );
     match routes::conflict(&picture.routes, &wanted, link.index) {
         Some(conflict) => Err(conflict_error(conflict, links)),
@@ -293,10 +299,11 @@ fn conflict_error(conflict: &Route, links: &[Link]) -> HostError {
 
 fn reported(step: &RouteStep, device: &str) -> Change {
     let target = |route: &WantedRoute| match route.target {
-        Target::Device { source: None } => format!("{} dev {device}", route.prefix),
-        Target::Device {
-            source: Some(source),
-        } => format!("{} dev {device} src {source}", route.prefix),
+        Target::Device { source, mtu } => {
+            let source = source.map_or(String::new(), |source| format!(" src {source}"));
+            let mtu = mtu.map_or(String::new(), |mtu| format!(" mtu {mtu}"));
+            format!("{} dev {device}{source}{mtu}", route.prefix)
+        }
         Target::Unreachable => format!("unreachable {}", route.prefix),
     };
     match step {

@@ -14,8 +14,10 @@
 //! when every setting on it is restored or left alone on purpose, so that a
 //! clean-up that failed can be repeated.
 //!
-//! Three things stay on purpose, and are listed with the reason. A setting that
-//! another process changed after us is left as it is. The limiter of a pod that
+//! Four things stay on purpose, and are listed with the reason. A setting that
+//! another process changed after us is left as it is. Where another process, a
+//! flanneld, has written `subnet.env` since, pods of its own depend on that file
+//! and on forwarding, which both stay. The limiter of a pod that
 //! still runs goes with the pod, which would be cut off without it. Attachment
 //! records stay, with their directory: they belong to pods that still run, and
 //! `tartan-cni` DEL, which works without an agent, reads the address to free
@@ -104,8 +106,13 @@ pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
     for (what, gone) in firewall::clear().await {
         list.done(what, gone);
     }
-    let settled = restore_settings(record, &mut list);
-    let cleared = remove_subnet_file(&traces.state_dir, &mut list);
+    let subnet_file = subnet_env::clear(&traces.state_dir);
+    let successor = match &subnet_file {
+        Cleared::Foreign(path) => Some(path.clone()),
+        _ => None,
+    };
+    let settled = restore_settings(record, successor.as_deref(), &mut list);
+    let cleared = report_subnet_file(subnet_file, &mut list);
     let keep = [(settled, record::NAME), (cleared, subnet_env::NOTE)];
     let keep: Vec<&str> = keep
         .iter()
@@ -193,8 +200,12 @@ async fn remove_limiters(netlink: &Netlink, list: &mut Outcomes) {
     }
 }
 
-/// Returns whether the record is no longer needed.
-fn restore_settings(record: Result<RecordOnDisk, HostError>, list: &mut Outcomes) -> bool {
+/// Returns whether the record is no longer needed. `successor` is a `subnet.env` that another process has written.
+fn restore_settings(
+    record: Result<RecordOnDisk, HostError>,
+    successor: Option<&Path>,
+    list: &mut Outcomes,
+) -> bool {
     match record {
         Ok(RecordOnDisk::Current(record)) => {
             let mut changes = record.changes().to_vec();
@@ -203,6 +214,13 @@ fn restore_settings(record: Result<RecordOnDisk, HostError>, list: &mut Outcomes
             changes.sort_by(|a, b| a.setting.cmp(&b.setting));
             let mut settled = true;
             for change in &changes {
+                if let Some(path) = successor.filter(|_| change.setting.is_of_forwarding()) {
+                    list.kept(
+                        format!("{} at {}", change.setting, change.wrote),
+                        format!("pods of the process that wrote {} need it", path.display()),
+                    );
+                    continue;
+                }
                 settled &= restore_setting(change, list);
             }
             settled
@@ -224,8 +242,8 @@ fn restore_settings(record: Result<RecordOnDisk, HostError>, list: &mut Outcomes
 
 /// flannel's file, by the note that says where it is and what we wrote. Whether
 /// the note is of no more use.
-fn remove_subnet_file(state_dir: &Path, list: &mut Outcomes) -> bool {
-    match subnet_env::clear(state_dir) {
+fn report_subnet_file(cleared: Cleared, list: &mut Outcomes) -> bool {
+    match cleared {
         Cleared::Nothing => {}
         Cleared::Removed(path) => list.done(path.display().to_string(), Ok(())),
         Cleared::Foreign(path) => list.kept(

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use dataplane::families::PerFamily;
 use ipnet::IpNet;
 
 use super::subnet_env::contents::SubnetEnv;
@@ -15,6 +16,9 @@ pub struct HostState {
     pub addresses: Vec<IpNet>,
     /// MTU of the tunnel device, bytes of inner packet.
     pub mtu: u16,
+    /// The largest packet of each family that fits the underlay: the MTU of the cluster routes, where it is smaller than
+    /// the device's.
+    pub inner_mtu: PerFamily<u16>,
     /// Networks routed into the tunnel device.
     pub cluster_routes: Vec<IpNet>,
     /// Own subnets: the kernel answers for their unused addresses with an ICMP error (unreachable).

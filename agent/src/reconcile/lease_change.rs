@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use dataplane::families::PublicAddresses;
+use dataplane::families::{PerFamily, PublicAddresses};
 use dataplane::spec::PeerSpec;
 use encap::{Family, Format};
 use ipnet::IpNet;
@@ -24,8 +24,8 @@ use crate::lease::Lease;
 pub(super) struct Others {
     leases: Arc<[Lease]>,
     near: Near,
-    /// Bytes of outer headers, and how many peers need as many.
-    overheads: BTreeMap<u16, usize>,
+    /// By inner family: bytes of outer headers, and how many peers need as many.
+    overheads: PerFamily<BTreeMap<u16, usize>>,
 }
 
 /// What of this node decides who is another, and which headers there are between the two.
@@ -48,24 +48,25 @@ impl Near {
         }
     }
 
-    /// Bytes of the widest outer headers between this node and one at `to`: in the formats of both ends, for the inner
-    /// families that both have, over the family that each rides on.
-    fn overhead(&self, to: PublicAddresses, subnets: &[IpNet], format: Format) -> Option<u16> {
+    /// Bytes of the widest outer headers of `inner` packets between this node and one at `to`, over the family that
+    /// these ride on, in those formats of the two ends that carry them; `None` where one end lacks the family inside, or
+    /// nothing carries it.
+    fn overhead(
+        &self,
+        inner: Family,
+        to: PublicAddresses,
+        subnets: &[IpNet],
+        format: Format,
+    ) -> Option<u16> {
+        let has = |subnets: &[IpNet]| subnets.iter().any(|net| family(net) == inner);
+        if !has(&self.own.subnets) || !has(subnets) {
+            return None;
+        }
+        let outer = Family::of(self.underlay.way_to(to, inner)?);
         let carries =
-            |format, inner| inner == Family::V4 || format == Format::Vxlan || self.ipv6_over_udp;
-        let inner = [Family::V4, Family::V6].into_iter().filter(|inner| {
-            let has = |subnets: &[IpNet]| subnets.iter().any(|net| family(net) == *inner);
-            has(&self.own.subnets) && has(subnets)
-        });
-        inner
-            .filter_map(|inner| Some((inner, Family::of(self.underlay.way_to(to, inner)?))))
-            .flat_map(|(inner, outer)| {
-                let formats = [self.own.format, format].into_iter();
-                formats
-                    .filter(move |format| carries(*format, inner))
-                    .map(move |format| format.overhead(outer))
-            })
-            .max()
+            |format: &Format| inner == Family::V4 || *format == Format::Vxlan || self.ipv6_over_udp;
+        let formats = [self.own.format, format].into_iter().filter(carries);
+        formats.map(|format| format.overhead(outer)).max()
     }
 
     fn is_other(&self, lease: &Lease) -> bool {
@@ -83,7 +84,7 @@ impl Others {
         let mut others = Others {
             leases: Arc::clone(leases),
             near,
-            overheads: BTreeMap::new(),
+            overheads: PerFamily::default(),
         };
         peers.iter().for_each(|peer| others.count(peer));
         (others, peers)
@@ -146,34 +147,40 @@ impl Others {
         (others, peers)
     }
 
-    /// The widest outer headers in use. Ours count without any peer, towards a node like us.
-    pub(super) fn overhead(&self) -> u16 {
-        let own = &self.near.own;
-        let ours = self
-            .near
-            .overhead(self.near.underlay, &own.subnets, own.format);
-        let theirs = self.overheads.last_key_value().map(|(bytes, _)| *bytes);
+    /// The widest outer headers in use around packets of each family. Ours count without any peer, towards a node like
+    /// us. A family that nothing carries has the other's.
+    pub(super) fn overhead(&self) -> PerFamily<u16> {
+        let (near, own) = (&self.near, &self.near.own);
+        let in_use = PerFamily::each(|inner| {
+            let ours = near.overhead(inner, near.underlay, &own.subnets, own.format);
+            let theirs = self.overheads.of(inner).last_key_value();
+            theirs.map(|(bytes, _)| *bytes).max(ours)
+        });
         // With nothing to carry yet, as with the first that there could be.
-        let least = own.format.overhead(Family::of(self.near.underlay.first()));
-        theirs.max(ours).unwrap_or(least)
+        let least = own.format.overhead(Family::of(near.underlay.first()));
+        let either = in_use.v4.or(in_use.v6).unwrap_or(least);
+        PerFamily::each(|inner| in_use.of(inner).unwrap_or(either))
     }
 
     fn count(&mut self, peer: &PeerSpec) {
         let near = &self.near;
-        if let Some(bytes) = near.overhead(peer.public, &peer.subnets, peer.format) {
-            *self.overheads.entry(bytes).or_default() += 1;
+        for (inner, counts) in each_family(&mut self.overheads) {
+            if let Some(bytes) = near.overhead(inner, peer.public, &peer.subnets, peer.format) {
+                *counts.entry(bytes).or_default() += 1;
+            }
         }
     }
 
     fn discount(&mut self, peer: &PeerSpec) {
         let near = &self.near;
-        let Some(bytes) = near.overhead(peer.public, &peer.subnets, peer.format) else {
-            return;
-        };
-        if let Some(count) = self.overheads.get_mut(&bytes) {
-            *count -= 1;
-            if *count == 0 {
-                self.overheads.remove(&bytes);
+        for (inner, counts) in each_family(&mut self.overheads) {
+            let bytes = near.overhead(inner, peer.public, &peer.subnets, peer.format);
+            let Some(bytes) = bytes else { continue };
+            if let Some(count) = counts.get_mut(&bytes) {
+                *count -= 1;
+                if *count == 0 {
+                    counts.remove(&bytes);
+                }
             }
         }
     }
@@ -264,6 +271,10 @@ fn sharing(changed: &[&Lease], leases: &[Lease]) -> Vec<IpAddr> {
         }
         shared = sorted(shared.into_iter().chain(more));
     }
+}
+
+fn each_family<T>(of: &mut PerFamily<T>) -> [(Family, &mut T); 2] {
+    [(Family::V4, &mut of.v4), (Family::V6, &mut of.v6)]
 }
 
 const fn family(net: &IpNet) -> Family {

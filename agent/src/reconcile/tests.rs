@@ -160,7 +160,7 @@ fn a_small_cluster_in_full() {
                 vni: encap::Vni::new(7).unwrap(),
                 gbp: true,
                 ipv6_over_udp: false,
-                device_mtu: 1450,
+                inner_mtu: PerFamily::each(|_| 1450),
                 underlay_mtu: 1500,
                 udp_port: 8285,
                 vxlan_port: 4789,
@@ -190,6 +190,7 @@ fn a_small_cluster_in_full() {
             device: "tartan0".to_owned(),
             addresses: nets(&["10.244.1.0/32"]),
             mtu: 1450,
+            inner_mtu: PerFamily::each(|_| 1450),
             cluster_routes: nets(&["10.244.0.0/16"]),
             unreachable: nets(&["10.244.1.0/24"]),
             masquerade: true,
@@ -303,40 +304,47 @@ fn the_device_mtu_of_a_dual_stack_cluster() {
     );
     let (outside4, outside6) = ("192.0.2.1", "2001:db8::1");
     let dual = "192.0.2.1 and 2001:db8::1";
-    let mtu = |inside: &[&str], public: &str, peers: Vec<Lease>, format| {
+    let each = |inside: &[&str], public: &str, peers: Vec<Lease>, format| {
         let own = lease("n1", public, inside, format);
-        World::of(DUAL, own, peers).desired().host.mtu
+        let desired = World::of(DUAL, own, peers).desired();
+        let PerFamily { v4, v6 } = desired.host.inner_mtu;
+        assert_eq!(desired.spec.cluster.node.inner_mtu, desired.host.inner_mtu);
+        assert_eq!(desired.host.mtu, v4.max(v6));
+        assert_eq!(desired.host.subnet_env.mtu, desired.host.mtu);
+        (1500 - v4, 1500 - v6)
     };
     let (udp, vxlan) = (Format::Udp, Format::Vxlan);
     // Without any peer, as towards a node like us.
-    assert_eq!(mtu(both, dual, vec![], vxlan), 1500 - 70);
-    assert_eq!(mtu(both, outside4, vec![], vxlan), 1500 - 50);
-    assert_eq!(mtu(both, outside6, vec![], vxlan), 1500 - 70);
-    assert_eq!(mtu(v4, dual, vec![], vxlan), 1500 - 50);
-    assert_eq!(mtu(v4, dual, vec![], udp), 1500 - 28);
+    assert_eq!(each(both, dual, vec![], vxlan), (50, 70));
+    assert_eq!(each(both, outside4, vec![], vxlan), (50, 50));
+    assert_eq!(each(both, outside6, vec![], vxlan), (70, 70));
+    assert_eq!(each(v4, dual, vec![], vxlan), (50, 50));
+    assert_eq!(each(v4, dual, vec![], udp), (28, 28));
     // The udp format carries no IPv6 unless it is told to.
-    assert_eq!(mtu(both, dual, vec![], udp), 1500 - 28);
+    assert_eq!(each(both, dual, vec![], udp), (28, 28));
     let mut world = World::of(DUAL, lease("n1", dual, both, udp), vec![]);
     world.config.ipv6_over_udp = true;
-    assert_eq!(world.desired().host.mtu, 1500 - 48);
+    assert_eq!(world.desired().host.mtu, 1500 - 28);
+    assert_eq!(world.desired().host.inner_mtu.v6, 1500 - 48);
     let peer = |public, inside: &[&str], format| vec![lease("n2", public, inside, format)];
     // What rides by another family than its own is bound by that.
     let narrow = peer("2001:db8::2", &["10.244.2.0/24"], vxlan);
-    assert_eq!(mtu(v4, dual, narrow, vxlan), 1500 - 70);
+    assert_eq!(each(v4, dual, narrow, vxlan), (70, 70));
     let wide = peer("192.0.2.2", &["10.244.2.0/24", "fd00:0:0:2::/64"], udp);
-    assert_eq!(mtu(both, outside4, wide, udp), 1500 - 28);
+    assert_eq!(each(both, outside4, wide, udp), (28, 28));
     // A family that one of the two does not have inside is not in use between them.
     let v4_alone = peer("192.0.2.2 and 2001:db8::2", &["10.244.2.0/24"], vxlan);
-    assert_eq!(mtu(both, dual, v4_alone, udp), 1500 - 50);
+    assert_eq!(each(both, dual, v4_alone, udp), (50, 50));
     let theirs = peer(
         "192.0.2.2 and 2001:db8::2",
         &["10.244.2.0/24", "fd00:0:0:2::/64"],
         vxlan,
     );
-    assert_eq!(mtu(v4, dual, theirs, udp), 1500 - 50);
+    assert_eq!(each(v4, dual, theirs.clone(), udp), (50, 50));
+    assert_eq!(each(both, dual, theirs, udp), (50, 70));
     // Nothing goes to a node without an address of a family of ours.
     let apart = peer("2001:db8::2", &["10.244.2.0/24"], vxlan);
-    assert_eq!(mtu(v4, outside4, apart, udp), 1500 - 28);
+    assert_eq!(each(v4, outside4, apart, udp), (28, 28));
 }
 
 #[test]
@@ -397,7 +405,7 @@ fn the_mtu_of_the_file_is_the_underlays() {
         (desired.host.mtu, desired.spec.cluster.node.underlay_mtu),
         (1350, 1400)
     );
-    assert_eq!(desired.spec.cluster.node.device_mtu, desired.host.mtu);
+    assert_eq!(desired.spec.cluster.node.inner_mtu.v4, desired.host.mtu);
     world.underlay_mtu = 1300;
     assert_eq!(world.desired().host.mtu, 1250);
 }

@@ -23,6 +23,7 @@ mod setup;
 mod subnet_env;
 mod watching;
 
+use dataplane::families::PerFamily;
 use ipnet::IpNet;
 use tartan::host::HostState;
 use tartan::host::{Change, Host, HostError, SubnetEnv};
@@ -44,6 +45,7 @@ fn v4() -> HostState {
         device: "tartan0".to_owned(),
         addresses: nets(&["10.244.1.0/32"]),
         mtu: 1450,
+        inner_mtu: PerFamily { v4: 1450, v6: 1430 },
         cluster_routes: nets(&["10.244.0.0/16"]),
         unreachable: nets(&["10.244.1.0/24"]),
         masquerade: true,

@@ -39,7 +39,7 @@ fn each_thing_taken_away_is_put_back() {
         ),
         (
             "-6 route delete fd00:244::/48 dev tartan0",
-            &["added the route fd00:244::/48 dev tartan0 src fd00:244:0:1::"],
+            &["added the route fd00:244::/48 dev tartan0 src fd00:244:0:1:: mtu 1430"],
         ),
         (
             "route replace 10.244.0.0/16 dev tartan0",
@@ -54,12 +54,20 @@ fn each_thing_taken_away_is_put_back() {
             &["replaced the route unreachable 10.244.0.0/16"],
         ),
         (
+            "-6 route change fd00:244::/48 dev tartan0 src fd00:244:0:1:: proto 116 metric 1024 mtu 1300",
+            &["replaced the route fd00:244::/48 dev tartan0 src fd00:244:0:1:: mtu 1430"],
+        ),
+        (
             "-6 route delete unreachable fd00:244::/48 metric 4294967295",
             &["added the route unreachable fd00:244::/48"],
         ),
         (
             "link set tartan0 mtu 1300",
-            &["set the MTU of tartan0 from 1300 to 1450"],
+            // The kernel lowers the MTU of the device's IPv6 routes, too.
+            &[
+                "set the MTU of tartan0 from 1300 to 1450",
+                "replaced the route fd00:244::/48 dev tartan0 src fd00:244:0:1:: mtu 1430",
+            ],
         ),
         (
             "link set tartan0 txqueuelen 500",
@@ -72,7 +80,7 @@ fn each_thing_taken_away_is_put_back() {
                 "brought tartan0 up",
                 "added the address fd00:244:0:1::/128",
                 "added the route 10.244.0.0/16 dev tartan0 src 10.244.1.0",
-                "added the route fd00:244::/48 dev tartan0 src fd00:244:0:1::",
+                "added the route fd00:244::/48 dev tartan0 src fd00:244:0:1:: mtu 1430",
             ],
         ),
         (

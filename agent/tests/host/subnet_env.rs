@@ -94,3 +94,42 @@ fn a_place_that_cannot_be_written_is_named_with_the_key() {
         "{error}"
     );
 }
+
+/// As by a flanneld on the same node: the same bytes, by a temporary file and a rename. Pods need the file, and forwarding
+/// to get out.
+#[test]
+fn the_same_bytes_of_another_process_are_kept_and_so_is_forwarding() {
+    let namespace = Namespace::with_tun();
+    let (path, desired) = at(&namespace, "run/flannel/subnet.env");
+    crate::apply(&namespace, &desired).unwrap();
+    write(&namespace, &desired).unwrap();
+    let temporary = path.with_file_name(".subnet.env");
+    fs::copy(&path, &temporary).unwrap();
+    fs::rename(&temporary, &path).unwrap();
+    let outcomes = clean(&namespace);
+    let words: Vec<String> = outcomes.iter().map(ToString::to_string).collect();
+    assert!(path.exists(), "{words:?}");
+    let kept = format!(
+        "kept {}: another process has written it since",
+        path.display()
+    );
+    assert!(words.contains(&kept), "{words:?}");
+    assert_eq!(namespace.setting("net/ipv4/ip_forward"), "1", "{words:?}");
+}
+
+/// What was written over in its place has another time, and what Tartan itself finds right it does not take for its own.
+#[test]
+fn a_file_that_another_process_wrote_in_place_is_kept() {
+    let namespace = Namespace::new();
+    let (path, desired) = at(&namespace, "run/flannel/subnet.env");
+    write(&namespace, &desired).unwrap();
+    let contents = fs::read(&path).unwrap();
+    let written = path.metadata().unwrap().modified().unwrap();
+    // The clock of a file system has ticks of some milliseconds.
+    while path.metadata().unwrap().modified().unwrap() == written {
+        fs::write(&path, &contents).unwrap();
+    }
+    assert_eq!(write(&namespace, &desired).unwrap(), None);
+    clean(&namespace);
+    assert!(path.exists());
+}

@@ -12,8 +12,8 @@ use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
-    RouteType,
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric,
+    RouteProtocol, RouteScope, RouteType,
 };
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
@@ -164,6 +164,16 @@ pub(super) fn route_via(index: u32, destination: IpNet, gateway: IpAddr) -> Rout
     route
         .attributes
         .push(RouteAttribute::Gateway(RouteAddress::from(gateway)));
+    route
+}
+
+/// The same route, with that MTU if it is an IPv6 route.
+pub(super) fn with_mtu(mut route: RouteMessage, mtu_v6: Option<u16>) -> RouteMessage {
+    let mtu = mtu_v6.filter(|_| route.header.address_family == AddressFamily::Inet6);
+    let metrics = mtu.map(|mtu| vec![RouteMetric::Mtu(u32::from(mtu))]);
+    route
+        .attributes
+        .extend(metrics.map(RouteAttribute::Metrics));
     route
 }
 

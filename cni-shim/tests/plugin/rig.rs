@@ -79,6 +79,7 @@ impl Rig {
                 "fd00::/16".parse().unwrap(),
             ],
             mtu: 1450,
+            mtu_v6: Some(1430),
         };
         for subnet in &node.subnets {
             let tunnel = subnet.network().to_string();

@@ -118,7 +118,7 @@ fn change(told: &mut Spec, step: Step) {
             };
         }
         Step::UnderlayMtu(mtu) => cluster.node.underlay_mtu = mtu,
-        Step::DeviceMtu(mtu) => cluster.node.device_mtu = mtu,
+        Step::DeviceMtu(mtu) => cluster.node.inner_mtu = PerFamily::each(|_| mtu),
         Step::Headers(n) => {
             cluster.node.vtep_mac = Mac([2, 0, 0, 0, 9, n]);
             cluster.node.vni = Vni::new(u32::from(n) + 1).unwrap();
@@ -208,8 +208,8 @@ proptest! {
             prop_assert_eq!(names(&snapshot), names(&new));
             let (cluster, new) = (&snapshot.cluster, &new.cluster);
             prop_assert_eq!(
-                (cluster.vtep, cluster.ipv6_over_udp, cluster.device_mtu),
-                (new.vtep, new.ipv6_over_udp, new.device_mtu)
+                (cluster.vtep, cluster.ipv6_over_udp, cluster.inner_mtu),
+                (new.vtep, new.ipv6_over_udp, new.inner_mtu)
             );
         }
     }
@@ -260,7 +260,7 @@ fn a_peer_that_did_not_change_is_the_same_in_memory() {
         of(a) == of(b)
     };
     assert!(same(&first, &second));
-    Arc::make_mut(&mut told.cluster).node.device_mtu -= 1;
+    Arc::make_mut(&mut told.cluster).node.inner_mtu.v6 -= 1;
     let third = Snapshot::new(&told, Some(&second));
     assert!(same(&second, &third), "no header has the MTU");
     Arc::make_mut(&mut told.cluster).node.underlay_mtu -= 1;

@@ -5,6 +5,7 @@ use encap::inner::Inner;
 use encap::transport::{self, ChecksumState};
 
 use super::steered_batch::{SteeredBatch, SteeredDatagram};
+use crate::families::PerFamily;
 use crate::inbound::{Datagrams, super_packet};
 use crate::snapshot::Snapshot;
 
@@ -46,7 +47,7 @@ pub(crate) fn sort(
                     bytes,
                     inner,
                     datagrams.inner_segment,
-                    snapshot.cluster.device_mtu,
+                    snapshot.cluster.inner_mtu,
                 );
             }
             let owner = flow.map_or(own, |inner| owner(inner.flow_hash(), shares.owners()));
@@ -65,9 +66,14 @@ fn owner(hash: u32, workers: usize) -> usize {
 
 /// Leaves the checksum of a super-packet unfinished, if it is right: the device requires that, and an owner must not
 /// write to a batch that others read.
-fn prepare(datagram: &mut [u8], inner: &Inner, inner_segment: Option<u16>, device_mtu: u16) {
+fn prepare(
+    datagram: &mut [u8],
+    inner: &Inner,
+    inner_segment: Option<u16>,
+    inner_mtu: PerFamily<u16>,
+) {
     let packet = datagram.get_mut(..inner.len).unwrap_or_default();
-    let plan = super_packet(packet, inner, inner_segment, device_mtu);
+    let plan = super_packet(packet, inner, inner_segment, inner_mtu);
     let is_cut = matches!(plan, Some(Ok(plan)) if plan.count() > 1);
     if is_cut && transport::checksum_state(packet, inner) == ChecksumState::Valid {
         let _ = transport::unfinish_checksum(packet, inner);

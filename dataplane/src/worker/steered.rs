@@ -154,7 +154,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             let datagram = frame.and_then(|frame| frame.get(part.range()));
             let datagram = datagram.unwrap_or_default();
             let packets =
-                count_wire_packets(datagram, part.inner_segment(), snapshot.cluster.device_mtu);
+                count_wire_packets(datagram, part.inner_segment(), snapshot.cluster.inner_mtu);
             if let Some((_, peer)) = snapshot.cluster.peers.by_source(meta.source.ip()) {
                 peer.count_refused(packets);
             }

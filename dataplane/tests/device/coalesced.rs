@@ -85,7 +85,7 @@ fn spec() -> Spec {
                 vni: Vni::new(1).unwrap(),
                 gbp: false,
                 ipv6_over_udp: true,
-                device_mtu: 1500,
+                inner_mtu: PerFamily::each(|_| 1500),
                 underlay_mtu: 1528,
                 udp_port: 8285,
                 vxlan_port: 8472,

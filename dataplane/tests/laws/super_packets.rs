@@ -2,6 +2,7 @@
 //! mark beside a buffer means two different things, and pods control the bytes at the cuts.
 
 use dataplane::drops::DropReason;
+use dataplane::families::PerFamily;
 use dataplane::now::Now;
 use dataplane::underlay::memory::Datagram;
 use etherparse::{SlicedPacket, TransportSlice};
@@ -21,7 +22,9 @@ fn a_tcp_super_packet_is_cut_to_the_device() {
                 let whole = tcp(from, to, &pattern(length));
                 for packet in [whole.clone(), unfinished(whole)] {
                     let mut node = node();
-                    node.configure(|spec| plan::cluster(spec).node.device_mtu = mtu);
+                    node.configure(|spec| {
+                        plan::cluster(spec).node.inner_mtu = PerFamily::each(|_| mtu)
+                    });
                     let weight = length.div_ceil(usize::from(mtu) - header);
                     node.hand(vxlan(2, 1, &packet), weight as u64);
                     let delivered = deliver(&mut node);

@@ -242,7 +242,7 @@ pub fn spec(format: Format, family: Family, underlay_mtu: u16) -> Spec {
                 vni: Vni::new(1).unwrap(),
                 gbp: false,
                 ipv6_over_udp: true,
-                device_mtu: 1450,
+                inner_mtu: PerFamily::each(|_| 1450),
                 underlay_mtu,
                 udp_port: 8285,
                 vxlan_port: 8472,

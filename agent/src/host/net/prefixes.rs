@@ -122,6 +122,7 @@ mod tests {
             devices: vec![device],
             gateway: None,
             source: None,
+            mtu: None,
             narrowed: false,
         }
     }

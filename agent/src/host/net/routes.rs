@@ -11,7 +11,13 @@
 //! A bridge's connected route or a pod's /32 beats the second by metric or
 //! length; the third speaks when the device, and with it the first, is gone,
 //! so that pod traffic does not leave through the default route unencapsulated.
-//! For IPv6 the first has metric 1024, since the kernel makes that of 0.
+//! For IPv6 the first has metric 1024, since the kernel makes that of 0. A
+//! family whose packets the underlay carries only smaller than the device has
+//! an MTU at its first route (`mtu 1430` for IPv6 in VXLAN of both families):
+//! what this node sends keeps to it. What it forwards does not, unless such an
+//! MTU is locked (include/net/ip6_route.h, `ip6_dst_mtu_maybe_forward`, Linux
+//! 6.8), which would make the node deaf to a path's MTU: there the dataplane
+//! answers.
 //!
 //! All three carry route protocol [`PROTOCOL`], a number that neither the
 //! kernel's `rtnetlink.h` nor iproute2's `rt_protos` assigns. A route is *ours*
@@ -25,12 +31,14 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use dataplane::families::PerFamily;
+use encap::Family;
 use futures_util::TryStreamExt;
 use ipnet::IpNet;
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
-    RouteType,
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric,
+    RouteProtocol, RouteScope, RouteType,
 };
 use rtnetlink::Handle;
 use rustix::io::Errno;
@@ -53,6 +61,8 @@ pub(in crate::host) struct Route {
     pub(in crate::host) gateway: Option<IpAddr>,
     /// The source address it gives packets of this host.
     pub(in crate::host) source: Option<IpAddr>,
+    /// The MTU it has of its own.
+    pub(in crate::host) mtu: Option<u32>,
     /// Whether a type of service or a source prefix narrows it.
     pub(in crate::host) narrowed: bool,
 }
@@ -94,8 +104,12 @@ pub(in crate::host) struct WantedRoute {
 /// Where a wanted route leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::host) enum Target {
-    /// Into our device; packets of this host get that source address.
-    Device { source: Option<IpAddr> },
+    /// Into our device; packets of this host get that source address and are no larger than `mtu`, if that is less than
+    /// the device's.
+    Device {
+        source: Option<IpAddr>,
+        mtu: Option<u16>,
+    },
     /// Nowhere: answered with an ICMP error.
     Unreachable,
 }
@@ -123,10 +137,12 @@ pub(in crate::host) fn type_name(kind: RouteType) -> &'static str {
 
 /// The routes wanted for these networks, in the order in which to make them:
 /// refusals first, so that no packet leaks while the device route is missing.
+/// `mtu` is what each family's packets may have where that is less than the device's.
 pub(in crate::host) fn wanted(
     cluster: &[IpNet],
     unreachable: &[IpNet],
     addresses: &[IpNet],
+    mtu: PerFamily<Option<u16>>,
 ) -> Vec<WantedRoute> {
     let mut routes: Vec<WantedRoute> = Vec::new();
     let refuse = |prefix: &IpNet, metric| WantedRoute {
@@ -152,6 +168,7 @@ pub(in crate::host) fn wanted(
                     .iter()
                     .map(IpNet::addr)
                     .find(|address| address.is_ipv4() == prefix.addr().is_ipv4()),
+                mtu: *mtu.of(Family::of(prefix.addr())),
             },
         }
     }));
@@ -278,10 +295,11 @@ fn occupies(found: &Route, wanted: &WantedRoute) -> bool {
 fn satisfies(found: &Route, wanted: &WantedRoute, device: u32) -> bool {
     match wanted.target {
         Target::Unreachable => found.kind == RouteType::Unreachable && found.protocol == PROTOCOL,
-        Target::Device { source } => {
+        Target::Device { source, mtu } => {
             found.is_ours(Some(device))
                 && found.kind == RouteType::Unicast
                 && found.source == source
+                && found.mtu == mtu.map(u32::from)
         }
     }
 }
@@ -294,7 +312,7 @@ fn message(route: &WantedRoute, device: u32) -> RouteMessage {
         .push(RouteAttribute::Priority(route.metric));
     match route.target {
         Target::Unreachable => message.header.kind = RouteType::Unreachable,
-        Target::Device { source } => {
+        Target::Device { source, mtu } => {
             message.header.kind = RouteType::Unicast;
             message.header.scope = match route.prefix {
                 IpNet::V4(_) => RouteScope::Link,
@@ -305,6 +323,10 @@ fn message(route: &WantedRoute, device: u32) -> RouteMessage {
                 message
                     .attributes
                     .push(RouteAttribute::PrefSource(source.into()));
+            }
+            if let Some(mtu) = mtu {
+                let mtu = RouteMetric::Mtu(u32::from(mtu));
+                message.attributes.push(RouteAttribute::Metrics(vec![mtu]));
             }
         }
     }
@@ -347,6 +369,7 @@ fn parse(message: &RouteMessage) -> Option<Route> {
         devices: Vec::new(),
         gateway: None,
         source: None,
+        mtu: None,
         narrowed: header.tos != 0 || header.source_prefix_length != 0,
     };
     for attribute in &message.attributes {
@@ -357,6 +380,7 @@ fn parse(message: &RouteMessage) -> Option<Route> {
             RouteAttribute::Oif(device) => route.devices.push(*device),
             RouteAttribute::Gateway(address) => route.gateway = ip(address),
             RouteAttribute::PrefSource(address) => route.source = ip(address),
+            RouteAttribute::Metrics(metrics) => route.mtu = metrics.iter().find_map(own_mtu),
             RouteAttribute::MultiPath(hops) => {
                 route
                     .devices
@@ -367,6 +391,13 @@ fn parse(message: &RouteMessage) -> Option<Route> {
     }
     route.prefix = IpNet::new(destination, header.destination_prefix_length).ok()?;
     Some(route)
+}
+
+fn own_mtu(metric: &RouteMetric) -> Option<u32> {
+    match metric {
+        RouteMetric::Mtu(mtu) => Some(*mtu),
+        _ => None,
+    }
 }
 
 fn ip(address: &RouteAddress) -> Option<IpAddr> {

@@ -73,6 +73,14 @@ impl Setting {
         }
     }
 
+    /// Whether it makes the node a router, or keeps one its default route.
+    pub(in crate::host) fn is_of_forwarding(&self) -> bool {
+        match self {
+            Setting::Forward4 | Setting::Forward6 | Setting::AcceptRa(_) => true,
+            Setting::ProxyArp(_) => false,
+        }
+    }
+
     /// Its value; none where the kernel has no such setting.
     pub(in crate::host) fn read(&self) -> Result<Option<i32>, HostError> {
         read(&self.path())

@@ -2,18 +2,22 @@
 //!
 //! flannel's `subnet.env`, from which the stock CNI plugin learns this node's
 //! subnet and MTU (flannel `pkg/subnet/subnet.go`, WriteSubnetFile). Its bytes
-//! are flannel's, so nothing in it can mark it as ours: a note in the state
-//! directory names the path and the contents that were written there. It is
-//! written before the file, and holds the contents before the last too, so
-//! that a crash between the two leaves nothing that is not on record.
+//! are flannel's, so nothing in it can mark it as ours, and a flanneld on this
+//! node writes the same: a note in the state directory names the path, the
+//! contents that were written there, and which file that made (device, inode,
+//! time of the last write). The note is written when the new file is complete
+//! and before it is renamed, and holds the one before the last too, so that a
+//! crash at any point leaves nothing that is not on record.
 //!
-//! A file with other contents is replaced while Tartan runs, and left alone by
-//! a clean-up: then another process, a flanneld perhaps, has written it since.
+//! A file with other contents is replaced while Tartan runs. One with the right
+//! contents that another process wrote stays, and is not ours. A clean-up leaves
+//! alone every file but the one on record.
 
 pub(super) mod contents;
 
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use cni_shim::atomic_file::{self, Replacement};
@@ -51,27 +55,35 @@ fn write_noted(state_dir: &Path, desired: &HostState) -> Result<Option<Change>, 
     if note.path != *path {
         remove(&note)?;
     }
-    if note.path == *path && note.written.last() == Some(&contents) && has_contents(path, &contents)
-    {
+    if has_contents(path, &contents) {
         return Ok(None);
     }
     let before = (note.path == *path).then_some(note);
     let absent = path.parent().is_some_and(|directory| !directory.exists());
-    let note = Note {
+    let mut note = Note {
         path: path.clone(),
         made_directory: before.as_ref().is_some_and(|note| note.made_directory) || absent,
         written: before
             .and_then(|note| note.written.into_iter().last())
             .into_iter()
-            .chain([contents.clone()])
             .collect(),
     };
-    note.write(state_dir)?;
-    write(path, &contents).map_err(|source| HostError::WriteSubnetFile {
-        path: path.clone(),
-        source,
-    })?;
-    Ok(Some(Change::SubnetEnvWritten(path.clone())))
+    let mut refused = None;
+    let written = write(path, &contents, |file| {
+        note.written.push(file);
+        note.write(state_dir).map_err(|error| {
+            refused = Some(error);
+            io::Error::other("the note of it cannot be written")
+        })
+    });
+    match (refused, written) {
+        (Some(error), _) => Err(error),
+        (None, Err(source)) => Err(HostError::WriteSubnetFile {
+            path: path.clone(),
+            source,
+        }),
+        (None, Ok(())) => Ok(Some(Change::SubnetEnvWritten(path.clone()))),
+    }
 }
 
 /// What became of the file on record.
@@ -105,11 +117,7 @@ fn remove(note: &Note) -> Result<bool, HostError> {
     {
         atomic_file::remove_temporaries(&note.path, directory);
     }
-    if !note
-        .written
-        .iter()
-        .any(|contents| has_contents(&note.path, contents))
-    {
+    if !note.written.iter().any(|written| written.is_at(&note.path)) {
         return Ok(false);
     }
     fs::remove_file(&note.path).map_err(|source| HostError::RemoveFile {
@@ -127,11 +135,18 @@ fn has_contents(path: &Path, contents: &str) -> bool {
     atomic_file::read(path, LONGEST).is_ok_and(|found| found == contents.as_bytes())
 }
 
-/// flannel's modes, 0755 and 0644, whatever the umask: plugins of any user may read it.
-fn write(path: &Path, contents: &str) -> io::Result<()> {
+/// flannel's modes, 0755 and 0644, whatever the umask: plugins of any user may read it. `note` is told of the file that it
+/// is going to be; its refusal leaves the one before.
+fn write(
+    path: &Path,
+    contents: &str,
+    note: impl FnOnce(Written) -> io::Result<()>,
+) -> io::Result<()> {
     atomic_file::make_directory(path, 0o755)?;
     let replacement = Replacement::of(path).mode(0o644).synced();
-    replacement.write(contents.as_bytes())
+    replacement.write_checked(contents.as_bytes(), |complete| {
+        note(Written::of(contents, &complete.symlink_metadata()?))
+    })
 }
 
 /// What is on record.
@@ -139,10 +154,39 @@ fn write(path: &Path, contents: &str) -> io::Result<()> {
 #[serde(deny_unknown_fields)]
 struct Note {
     path: PathBuf,
-    /// Contents written there: the last, and the one before it.
-    written: Vec<String>,
+    /// What was written there: the last, and the one before it.
+    written: Vec<Written>,
     /// Its directory was not there before us.
     made_directory: bool,
+}
+
+/// One file that we wrote. Another process that writes the same contents makes another file, or writes it at another time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    contents: String,
+    device: u64,
+    inode: u64,
+    /// Time of the last write: seconds and nanoseconds since 1970.
+    modified: (i64, i64),
+}
+
+impl Written {
+    fn of(contents: &str, file: &Metadata) -> Written {
+        Written {
+            contents: contents.to_owned(),
+            device: file.dev(),
+            inode: file.ino(),
+            modified: (file.mtime(), file.mtime_nsec()),
+        }
+    }
+
+    /// Whether the file at `path` is this one, as it was written.
+    fn is_at(&self, path: &Path) -> bool {
+        let found = path.symlink_metadata();
+        found.is_ok_and(|found| Written::of(&self.contents, &found) == *self)
+            && has_contents(path, &self.contents)
+    }
 }
 
 impl Note {

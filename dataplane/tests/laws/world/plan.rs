@@ -73,7 +73,7 @@ impl ClusterPlan {
             vni: Vni::new(1).unwrap(),
             gbp: false,
             ipv6_over_udp: false,
-            device_mtu: MTU,
+            inner_mtu: PerFamily::each(|_| MTU),
             underlay_mtu: if self.public.iter().all(|p| p.iter().all(|a| a.is_ipv4())) {
                 1500
             } else {

@@ -13,14 +13,18 @@ fn wants() -> Vec<WantedRoute> {
         &[net("10.244.0.0/16"), net("fd00:244::/48")],
         &[net("10.244.1.0/24"), net("fd00:244:0:1::/64")],
         &[net("10.244.1.0/32"), net("fd00:244:0:1::/128")],
+        PerFamily {
+            v4: None,
+            v6: Some(1430),
+        },
     )
 }
 
 /// The route the kernel would list after adding `wanted`.
 fn made(wanted: &WantedRoute) -> Route {
-    let (kind, devices, source) = match wanted.target {
-        Target::Unreachable => (RouteType::Unreachable, vec![], None),
-        Target::Device { source } => (RouteType::Unicast, vec![OURS], source),
+    let (kind, devices, source, mtu) = match wanted.target {
+        Target::Unreachable => (RouteType::Unreachable, vec![], None, None),
+        Target::Device { source, mtu } => (RouteType::Unicast, vec![OURS], source, mtu),
     };
     Route {
         prefix: wanted.prefix,
@@ -31,6 +35,7 @@ fn made(wanted: &WantedRoute) -> Route {
         devices,
         gateway: None,
         source,
+        mtu: mtu.map(u32::from),
         narrowed: false,
     }
 }
@@ -45,6 +50,7 @@ fn foreign(prefix: &str, metric: u32, device: u32) -> Route {
         devices: vec![device],
         gateway: None,
         source: None,
+        mtu: None,
         narrowed: false,
     }
 }
@@ -89,14 +95,16 @@ fn refusals_come_first_and_each_family_has_its_own_source() {
     assert_eq!(
         devices[0].target,
         Target::Device {
-            source: Some("10.244.1.0".parse().unwrap())
+            source: Some("10.244.1.0".parse().unwrap()),
+            mtu: None
         }
     );
     assert_eq!((devices[0].metric, devices[1].metric), (0, 1024));
     assert_eq!(
         devices[1].target,
         Target::Device {
-            source: Some("fd00:244:0:1::".parse().unwrap())
+            source: Some("fd00:244:0:1::".parse().unwrap()),
+            mtu: Some(1430)
         }
     );
 }
@@ -182,9 +190,15 @@ fn another_holder_of_the_cluster_network_is_seen() {
 #[test]
 fn a_network_of_one_node_keeps_all_three_routes() {
     let whole = [net("10.244.0.0/16")];
-    let routes = wanted(&whole, &whole, &[]);
+    let routes = wanted(&whole, &whole, &[], PerFamily::default());
     assert_eq!(routes.len(), 3);
-    assert_eq!(routes[2].target, Target::Device { source: None });
+    assert_eq!(
+        routes[2].target,
+        Target::Device {
+            source: None,
+            mtu: None
+        }
+    );
 }
 
 fn any_route() -> impl Strategy<Value = Route> {
