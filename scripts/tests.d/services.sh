@@ -88,6 +88,13 @@ address() {
     esac
 }
 
+tunnel_of() {
+    case $2 in
+    4) echo "10.244.${1#node}.0" ;;
+    6) echo "fd00:10:244:${1#node}::" ;;
+    esac
+}
+
 learn_services() {
     local name key value
     while read -r name key value; do
@@ -95,7 +102,8 @@ learn_services() {
     done < <(jq -r '.[] | .name as $name | to_entries[] | "\($name) \(.key) \(.value)"' "$LAB_STATE/services.$FAMILY")
 }
 
-# A target in words, as an address and a port: pod NAME, node NAME, service NAME, port NODE SERVICE.
+# A target in words, as an address and a port: pod NAME, node NAME, service NAME, port NODE SERVICE, tunnel NODE SERVICE:
+# the Service's node port at the node's address on the underlay, or at its tunnel address.
 target() {
     local kind place name
     read -r kind place name <<<"$1"
@@ -103,6 +111,7 @@ target() {
     pod | node) echo "$(address "$place" "$FAMILY") $PORT" ;;
     service) echo "${SERVICE["$place address"]} ${SERVICE["$place port"]}" ;;
     port) echo "$(address "$place" "$FAMILY") ${SERVICE["$name node_port"]}" ;;
+    tunnel) echo "$(tunnel_of "$place" "$FAMILY") ${SERVICE["$name node_port"]}" ;;
     esac
 }
 
@@ -178,6 +187,14 @@ paths() {
     path "$pod" any "port $there $neighbour" "$neighbour" "tunnel${there#node}"
     path "$pod" any "port $there $pod" "$pod" "tunnel${there#node}"
     path "$pod" any "port $there $remote-local" "$remote" "$outside"
+    # The tunnel address is one of the cluster network, so kube-proxy takes the pod for a client inside: it chooses among
+    # all endpoints, and leaves the source alone. From the pod's own node the endpoint would answer past the translation.
+    path "$pod" any "tunnel $there $remote" "$remote" "$others"
+    path "$pod" any "tunnel $there $remote-local" "$remote" "$pod"
+    if [ "$masquerade" = on ]; then
+        path "$pod" any "tunnel $there $neighbour-local" "$neighbour" "tunnel${there#node}"
+        path "$pod" any "tunnel $there $pod-local" "$pod" "tunnel${there#node}"
+    fi
 
     # A process of the host, or a pod with the host's network: unbound, then bound to the node's address.
     for bound in any "$here"; do

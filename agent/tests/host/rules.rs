@@ -60,6 +60,8 @@ fn the_rules_of_a_node_are_flannels_in_flannels_order_but_for_forged_sources() {
         rules(&namespace, "inet tartan postrouting"),
         [
             "meta mark & 0x00004000 == 0x00004000 return",
+            "iifname \"tartan0\" ct status dnat ip saddr 10.244.0.0/16 ip saddr != 10.244.1.0/24 \
+             ip daddr 10.244.0.0/16 ip daddr != 10.244.1.0/24 masquerade fully-random",
             "ip saddr 10.244.0.0/16 ip daddr 10.244.0.0/16 return",
             "ip saddr != 10.244.0.0/16 ip daddr 10.244.1.0/24 return",
             "ip saddr 10.244.0.0/16 ip daddr != 224.0.0.0/4 masquerade fully-random",
@@ -105,11 +107,16 @@ fn two_families_and_several_subnets_have_all_rules() {
         rules(&namespace, "inet tartan postrouting"),
         [
             "meta mark & 0x00004000 == 0x00004000 return",
+            "iifname \"tartan0\" ct status dnat ip saddr 10.244.0.0/16 ip saddr != 10.244.1.0/24 \
+             ip saddr != 10.244.9.0/24 ip daddr 10.244.0.0/16 ip daddr != 10.244.1.0/24 \
+             ip daddr != 10.244.9.0/24 masquerade fully-random",
             "ip saddr 10.244.0.0/16 ip daddr 10.244.0.0/16 return",
             "ip saddr != 10.244.0.0/16 ip daddr 10.244.1.0/24 return",
             "ip saddr != 10.244.0.0/16 ip daddr 10.244.9.0/24 return",
             "ip saddr 10.244.0.0/16 ip daddr != 224.0.0.0/4 masquerade fully-random",
             "ip saddr != 10.244.0.0/16 ip daddr 10.244.0.0/16 masquerade fully-random",
+            "iifname \"tartan0\" ct status dnat ip6 saddr fd00:244::/48 ip6 saddr != fd00:244:0:1::/64 \
+             ip6 daddr fd00:244::/48 ip6 daddr != fd00:244:0:1::/64 masquerade fully-random",
             "ip6 saddr fd00:244::/48 ip6 daddr fd00:244::/48 return",
             "ip6 saddr != fd00:244::/48 ip6 daddr fd00:244:0:1::/64 return",
             "ip6 saddr fd00:244::/48 ip6 daddr != ff00::/8 masquerade fully-random",

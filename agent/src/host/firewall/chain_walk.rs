@@ -71,7 +71,11 @@ impl Packets {
     /// what holds of some.
     fn are(&self, term: &Term) -> Option<bool> {
         match *term {
-            Term::Marked | Term::FromInterfaces(_) | Term::NotRoutedBack => None,
+            Term::Marked
+            | Term::FromInterfaces(_)
+            | Term::FromInterface(_)
+            | Term::NotRoutedBack
+            | Term::Redirected => None,
             Term::From(prefix) => self.are_in(prefix, self.from),
             Term::NotFrom(prefix) => self.are_in(prefix, self.from).map(|are| !are),
             Term::To(prefix) => self.are_in(prefix, self.to),
@@ -302,7 +306,7 @@ mod tests {
             Term::NotFrom(p) => !inside(p, from),
             Term::To(p) => inside(p, to),
             Term::NotTo(p) => !inside(p, to),
-            Term::Marked | Term::FromInterfaces(_) | Term::NotRoutedBack => more,
+            _ => more,
         };
         for rule in rules {
             if rule.terms.iter().all(holds) && (!rule.has_unknown || more) {

@@ -20,12 +20,34 @@ pub(in crate::host) enum Term {
     Marked,
     /// It came by an interface whose name begins so: ASCII, 1 to 15 bytes.
     FromInterfaces(&'static str),
+    /// It came by the interface of this name. In `postrouting` no packet does
+    /// before Linux 5.7.
+    FromInterface(InterfaceName),
     /// No route leads to its source by the interface it came by.
     NotRoutedBack,
+    /// Its connection has another destination than its first packet asked for.
+    Redirected,
     From(IpNet),
     NotFrom(IpNet),
     To(IpNet),
     NotTo(IpNet),
+}
+
+/// A whole name, as the kernel holds it: filled up with zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::host) struct InterfaceName([u8; libc::IFNAMSIZ]);
+
+impl InterfaceName {
+    /// `None`: no interface can have this name.
+    pub(in crate::host) fn new(name: &str) -> Option<InterfaceName> {
+        let mut whole = [0; libc::IFNAMSIZ];
+        // The last is always zero.
+        let (_, place) = whole.split_last_mut()?;
+        place
+            .get_mut(..name.len())?
+            .copy_from_slice(name.as_bytes());
+        Some(InterfaceName(whole))
+    }
 }
 
 /// What becomes of a packet.
@@ -55,7 +77,11 @@ impl Rule {
                 Term::FromInterfaces(prefix) => {
                     list.extend([meta(META_IIFNAME), compare(EQUAL, prefix.as_bytes())]);
                 }
+                Term::FromInterface(InterfaceName(name)) => {
+                    list.extend([meta(META_IIFNAME), compare(EQUAL, &name)]);
+                }
                 Term::NotRoutedBack => list.extend(not_routed_back()),
+                Term::Redirected => list.extend(redirected()),
                 Term::From(prefix) => list.extend(address(prefix, Side::Source, EQUAL)),
                 Term::NotFrom(prefix) => list.extend(address(prefix, Side::Source, NOT_EQUAL)),
                 Term::To(prefix) => list.extend(address(prefix, Side::Destination, EQUAL)),
@@ -97,7 +123,11 @@ impl Rule {
 impl Term {
     fn prefix(&self) -> Option<IpNet> {
         match self {
-            Term::Marked | Term::FromInterfaces(_) | Term::NotRoutedBack => None,
+            Term::Marked
+            | Term::FromInterfaces(_)
+            | Term::FromInterface(_)
+            | Term::NotRoutedBack
+            | Term::Redirected => None,
             Term::From(prefix) | Term::NotFrom(prefix) | Term::To(prefix) | Term::NotTo(prefix) => {
                 Some(*prefix)
             }
@@ -133,6 +163,20 @@ fn not_routed_back() -> [Attribute; 2] {
         Attribute::number(FIB_FLAGS, FIB_SADDR | FIB_IIF | FIB_PRESENT),
     ];
     [expression("fib", data), compare(EQUAL, &[0; 4])]
+}
+
+/// nft's `ct status dnat`.
+fn redirected() -> [Attribute; 3] {
+    let status = vec![
+        Attribute::number(CT_DREG, REGISTER),
+        Attribute::number(CT_KEY, libc::NFT_CT_STATUS as u32),
+    ];
+    let bit = IPS_DST_NAT.to_ne_bytes();
+    [
+        expression("ct", status),
+        mask(&bit),
+        compare(NOT_EQUAL, &[0; 4]),
+    ]
 }
 
 fn address(prefix: IpNet, side: Side, operator: u32) -> Vec<Attribute> {
@@ -253,6 +297,10 @@ pub(super) const BITWISE_XOR: u16 = 5;
 pub(super) const IMMEDIATE_DREG: u16 = 1;
 pub(super) const IMMEDIATE_DATA: u16 = 2;
 const MASQ_FLAGS: u16 = 1;
+const CT_DREG: u16 = 1;
+const CT_KEY: u16 = 2;
+/// `IPS_DST_NAT` of include/uapi/linux/netfilter/nf_conntrack_common.h
+const IPS_DST_NAT: u32 = 1 << 5;
 const FIB_DREG: u16 = 1;
 const FIB_RESULT: u16 = 2;
 const FIB_FLAGS: u16 = 3;
@@ -301,6 +349,10 @@ mod tests {
             ("the sense", rule(&[Term::NotFrom(net)])),
             ("a term more", rule(&[Term::From(net), Term::To(net)])),
             ("another term", rule(&[Term::NotRoutedBack])),
+            (
+                "one more about the connection",
+                rule(&[Term::Redirected, Term::From(net)]),
+            ),
             ("a term less", rule(&[])),
             (
                 "the verdict",

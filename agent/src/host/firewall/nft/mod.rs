@@ -28,7 +28,7 @@ use comment::{comment, userdata};
 use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE};
 
 pub use error::NftError;
-pub(in crate::host) use expression::{Rule, Term, Verdict};
+pub(in crate::host) use expression::{InterfaceName, Rule, Term, Verdict};
 pub(in crate::host) use message::BatchStep;
 pub(in crate::host) use parsed_rule::{Action, ParsedRule};
 pub(in crate::host) use socket::Socket;
