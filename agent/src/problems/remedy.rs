@@ -148,3 +148,6 @@ fn let_through(networks: &[IpNet]) -> String {
         sources.join(" ")
     )
 }
+
+#[cfg(test)]
+mod tests;
