@@ -120,7 +120,7 @@ fn configurations(options: &UninstallOptions, done: &mut Report) -> Result<Vec<P
             Some(conf) if conf.is_ours() => ours.push(file.path),
             Some(_) => {}
             None => done.warnings.push(format!(
-                "{} cannot be read as JSON and is left: if it was Tartan's, delete it",
+                "{} cannot be read as JSON and is left: see whether it was Tartan's",
                 file.path.display()
             )),
         }

@@ -41,9 +41,9 @@ fn a_device_of_our_name_that_is_no_tun() {
         let namespace = Namespace::new();
         namespace.ip(making);
         let (error, sentence) = refused(&namespace, &v4());
-        assert!(matches!(error, HostError::NotATun { .. }));
+        assert!(matches!(error, HostError::ForeignDevice { .. }));
         assert!(sentence.contains(is), "{sentence}");
-        assert!(sentence.contains("ip link delete tartan0"), "{sentence}");
+        assert!(sentence.contains("set `device-name`"), "{sentence}");
     }
 }
 

@@ -102,7 +102,6 @@ fn a_device_name_that_another_interface_has() {
     node.ip(&["tuntap", "add", "vpn0", "mode", "tun"]);
     for (name, is) in [
         ("eth0", "a veth device"),
-        ("lo", "the loopback device"),
         ("br0", "a bridge device"),
         ("vpn0", "a TUN of another program"),
     ] {
@@ -274,7 +273,7 @@ fn a_route_past_us_is_told_until_it_is_gone() {
         eventually("the route is told", || node.tartan(&["status"]).0 == 1);
         let (_, status) = node.tartan(&["status"]);
         let problem = status.lines().next().unwrap();
-        let remedy = format!("`ip route delete {prefix}`");
+        let remedy = format!("(`ip route show {prefix} proto ");
         told(
             problem,
             &["PROBLEM: ", prefix, "bypasses Tartan", says, &remedy],
@@ -282,7 +281,6 @@ fn a_route_past_us_is_told_until_it_is_gone() {
         let (code, routes) = node.tartan(&["routes"]);
         assert_eq!(code, 1, "{routes}");
         told(&routes, &["BYPASS", prefix]);
-        // As the reader runs it.
         node.ip_words(&format!("route delete {prefix}"));
         eventually("all is well", || node.tartan(&["status"]).0 == 0);
         assert_eq!(node.tartan(&["routes"]).0, 0);
