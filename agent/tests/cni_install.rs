@@ -118,7 +118,7 @@ fn what_the_list_before_had_and_the_new_one_has_not_is_named() {
     assert_eq!(code, 1, "{text}");
     said(
         &text,
-        &["PROBLEM: ", "lost the plugin portmap", "portMappings"],
+        &["PROBLEM: ", "have lost the plugin portmap", "portMappings"],
     );
 
     // A list that people wrote, given up on purpose.
@@ -130,7 +130,7 @@ fn what_the_list_before_had_and_the_new_one_has_not_is_named() {
     fs::write(host.list(), theirs.to_string()).unwrap();
     let (code, text) = host.cni("install", &["--replace-conf"]);
     assert_eq!(code, 1, "{text}");
-    said(&text, &["lost the plugin tuning"]);
+    said(&text, &["have lost the plugin tuning"]);
     assert!(!text.contains("plugin bandwidth"), "ours limits: {text}");
 }
 
