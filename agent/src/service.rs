@@ -56,7 +56,7 @@ pub enum ServiceError {
     #[error("cannot take the channel to the keeper; start `tartan run` instead")]
     Input(#[source] io::Error),
     /// An earlier service still runs.
-    #[error("an earlier service does not end; kill the process whose id follows")]
+    #[error("an earlier service does not end")]
     Lock(#[from] LockError),
     /// No signal handler.
     #[error("cannot listen for signals; check the limit of open descriptors (ulimit -n)")]

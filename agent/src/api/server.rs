@@ -22,7 +22,7 @@ use super::wire::{Reply, Request};
 pub enum ServerError {
     /// The path cannot be bound.
     #[error(
-        "cannot listen on {path}; remove what is there, or choose another directory with --root"
+        "cannot listen on {path}; move what is there elsewhere, or choose another directory with --root"
     )]
     Bind {
         /// The socket's path.

@@ -1,13 +1,14 @@
 //! `tartan cni install` and `tartan cni uninstall`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
 use super::{OK, Output, PROBLEM, RootArg, complain_with_causes, json, print};
-use crate::cni::chain::CONF_DIR;
+use crate::cni::chain::{BIN_DIR, CONF_DIR};
 use crate::cni::conf_dir::OUR_PLUGIN;
 use crate::cni::install::{Action, CniError, InstallOptions, Report, install};
+use crate::cni::installed::{Installed, InstalledList};
 use crate::cni::uninstall::{UninstallOptions, uninstall};
 
 /// Arguments of `tartan cni`.
@@ -30,10 +31,10 @@ enum Verb {
 struct Common {
     #[command(flatten)]
     root_arg: RootArg,
-    /// Where runtimes look for plugins [default: ROOT/opt/cni/bin]
+    /// Where runtimes look for plugins [default: where it was installed last, or ROOT/opt/cni/bin]
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
-    /// Where runtimes look for configurations [default: ROOT/etc/cni/net.d]
+    /// Where runtimes look for configurations [default: where it was installed last, or ROOT/etc/cni/net.d]
     #[arg(long, value_name = "DIR")]
     conf_dir: Option<PathBuf>,
     /// Print what would be done, and do nothing
@@ -51,12 +52,12 @@ struct InstallArgs {
     /// The plugin's program [default: tartan-cni beside this program]
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// Name of the configuration; runtimes take the first by name
-    #[arg(long, value_name = "NAME", default_value = "10-tartan.conflist")]
-    conf_name: String,
-    /// Name of the network
-    #[arg(long, value_name = "NAME", default_value = "tartan")]
-    network: String,
+    /// Name of the configuration; runtimes take the first by name [default: as installed last, or 10-tartan.conflist]
+    #[arg(long, value_name = "NAME")]
+    conf_name: Option<String>,
+    /// Name of the network [default: as installed last, or tartan]
+    #[arg(long, value_name = "NAME")]
+    network: Option<String>,
     /// Overwrite a configuration of that name, whatever its content
     #[arg(long)]
     replace_conf: bool,
@@ -87,12 +88,31 @@ pub(super) fn execute(args: CniArgs, before: Option<PathBuf>) -> u8 {
 
 fn install_options(args: InstallArgs, before: Option<PathBuf>) -> InstallOptions {
     let root = args.common.root(before);
+    // One that cannot be read is reported by the installation.
+    let installed = Installed::read(&root).unwrap_or_default();
+    let list = installed.lists.last();
+    let known_dir = list.and_then(InstalledList::directory);
+    let known_name = list.and_then(|list| Some(list.path.file_name()?.to_str()?.to_owned()));
+    let known_network = list.map(|list| list.network.clone());
+    let or = |known: Option<PathBuf>, default: &str| known.unwrap_or_else(|| root.join(default));
     InstallOptions {
         program: args.from.unwrap_or_else(beside_us),
-        bin_dir: args.common.bin_dir(&root),
-        conf_dir: args.common.conf_dir(&root),
-        conf_name: args.conf_name,
-        network: args.network,
+        bin_dir: args
+            .common
+            .bin_dir
+            .unwrap_or_else(|| or(installed.bin_dirs.last().cloned(), BIN_DIR)),
+        conf_dir: args
+            .common
+            .conf_dir
+            .unwrap_or_else(|| or(known_dir, CONF_DIR)),
+        conf_name: args
+            .conf_name
+            .or(known_name)
+            .unwrap_or_else(|| "10-tartan.conflist".to_owned()),
+        network: args
+            .network
+            .or(known_network)
+            .unwrap_or_else(|| "tartan".to_owned()),
         replace_conf: args.replace_conf,
         dry_run: args.common.dry_run,
         root,
@@ -102,8 +122,8 @@ fn install_options(args: InstallArgs, before: Option<PathBuf>) -> InstallOptions
 fn uninstall_options(args: UninstallArgs, before: Option<PathBuf>) -> UninstallOptions {
     let root = args.common.root(before);
     UninstallOptions {
-        bin_dir: args.common.bin_dir(&root),
-        conf_dir: args.common.conf_dir(&root),
+        bin_dir: args.common.bin_dir,
+        conf_dir: args.common.conf_dir,
         force: args.force,
         dry_run: args.common.dry_run,
         root,
@@ -116,16 +136,6 @@ impl Common {
         let root = root.unwrap_or_else(|| PathBuf::from("/"));
         // The plugin is run in other directories than this one.
         std::path::absolute(&root).unwrap_or(root)
-    }
-
-    fn bin_dir(&self, root: &Path) -> PathBuf {
-        let named = self.bin_dir.clone();
-        named.unwrap_or_else(|| root.join("opt/cni/bin"))
-    }
-
-    fn conf_dir(&self, root: &Path) -> PathBuf {
-        let named = self.conf_dir.clone();
-        named.unwrap_or_else(|| root.join(CONF_DIR))
     }
 }
 
@@ -154,10 +164,13 @@ fn report(output: Output, done: Result<Report, CniError>) -> u8 {
 }
 
 fn render(done: &Report) -> String {
-    let steps = done
-        .steps
-        .iter()
-        .map(|step| format!("{} {}\n", word(step.action), step.file.display()));
+    let steps = done.steps.iter().map(|step| {
+        format!(
+            "{} {}\n",
+            word(step.action, done.dry_run),
+            step.file.display()
+        )
+    });
     let warnings = done
         .warnings
         .iter()
@@ -165,15 +178,21 @@ fn render(done: &Report) -> String {
     steps.chain(warnings).collect()
 }
 
-fn word(action: Action) -> &'static str {
-    match action {
-        Action::Installed => "installed",
-        Action::Replaced => "replaced",
-        Action::Unchanged => "unchanged",
-        Action::Kept => "kept, because it was edited (--replace-conf overwrites it):",
-        Action::Removed => "removed",
-        Action::SetAside => "set aside, because it was edited, as",
-        Action::Absent => "there is no",
+fn word(action: Action, would: bool) -> &'static str {
+    match (action, would) {
+        (Action::Installed, false) => "installed",
+        (Action::Installed, true) => "would install",
+        (Action::Replaced, false) => "replaced",
+        (Action::Replaced, true) => "would replace",
+        (Action::Unchanged, false) => "unchanged",
+        (Action::Unchanged, true) => "would leave unchanged",
+        (Action::Kept, false) => "kept, because it was edited (--replace-conf overwrites it):",
+        (Action::Kept, true) => "would keep, because it was edited (--replace-conf overwrites it):",
+        (Action::Removed, false) => "removed",
+        (Action::Removed, true) => "would remove",
+        (Action::SetAside, false) => "set aside, because it was edited, as",
+        (Action::SetAside, true) => "would set aside, because it was edited, as",
+        (Action::Absent, _) => "there is no",
     }
 }
 
@@ -182,7 +201,8 @@ Examples:
   tartan cni install                                     for containerd and CRI-O
   tartan cni install --bin-dir /usr/lib/cni              for Debian's containerd and podman
   tartan cni install --conf-name 00-tartan.conflist      to come before others
-  tartan cni uninstall --dry-run                         what would go
+  tartan cni uninstall --dry-run                         print what would be removed
 
-Install again to upgrade: the program is exchanged under running pods and runtimes.
+Install again to upgrade: the program is exchanged under running pods and runtimes, where it was installed.
+Uninstall looks where it was installed too.
 Drain the node before you uninstall: runtimes delete pods through the plugin.";

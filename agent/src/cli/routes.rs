@@ -19,9 +19,7 @@ pub(super) fn render(routes: &Routes) -> String {
                 "UNREACHABLE: this node has no public address of that family; see public-ipv6"
             }
             RouteKind::Own => "this node",
-            RouteKind::Bypass => {
-                "BYPASS: a kernel route sends these packets around the overlay; remove it"
-            }
+            RouteKind::Bypass => "BYPASS: a kernel route sends these packets around the overlay",
         };
         vec![
             route.prefix.to_string(),
@@ -92,7 +90,7 @@ mod tests {
 PREFIX         OWNER  VIA          FORMAT  NOTE
 10.244.1.0/24  node1  tartan0      -       this node
 10.244.2.0/24  node2  192.0.2.2    vxlan
-10.244.2.8/32  -      eth1         -       BYPASS: a kernel route sends these packets around the overlay; remove it
+10.244.2.8/32  -      eth1         -       BYPASS: a kernel route sends these packets around the overlay
 10.244.3.0/24  node3  2001:db8::3  vxlan   UNREACHABLE: this node has no public address of that family; see public-ipv6
 "
         );

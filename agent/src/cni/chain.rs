@@ -7,6 +7,8 @@ use super::conf_dir::{self, Conf, OUR_PLUGIN};
 
 /// Where runtimes look for configurations, below the root.
 pub const CONF_DIR: &str = "etc/cni/net.d";
+/// Where they look for plugins, below the root.
+pub const BIN_DIR: &str = "opt/cni/bin";
 
 /// A network whose pods two plugins would limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,12 +51,13 @@ pub fn limited_twice(conf_dir: &Path, network: &str) -> Option<LimitedTwice> {
 pub fn is_limited_twice(conf: &Conf) -> bool {
     let given = |kind| {
         let mut plugins = conf.plugins.iter();
-        plugins.any(|plugin| plugin.kind == kind && plugin.bandwidth)
+        plugins.any(|plugin| plugin.kind == kind && plugin.asks_for(CAPABILITY))
     };
     given(OUR_PLUGIN) && given(CHAINED)
 }
 
 const CHAINED: &str = "bandwidth";
+const CAPABILITY: &str = "bandwidth";
 
 #[cfg(test)]
 mod tests {

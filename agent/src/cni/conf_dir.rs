@@ -36,8 +36,15 @@ pub struct Conf {
 pub struct Plugin {
     /// The name of its program.
     pub kind: String,
-    /// Whether it asks the runtime for the pod's bandwidth.
-    pub bandwidth: bool,
+    /// What it asks the runtime for.
+    pub capabilities: Vec<String>,
+}
+
+impl Plugin {
+    /// Whether it asks the runtime for that.
+    pub fn asks_for(&self, capability: &str) -> bool {
+        self.capabilities.iter().any(|asked| asked == capability)
+    }
 }
 
 impl Conf {
@@ -127,11 +134,17 @@ pub fn write(path: &Path, text: &str) -> io::Result<()> {
 fn plugin(conf: &Json) -> Plugin {
     let capabilities = conf.object("capabilities").unwrap_or_default();
     // A map of Go's: its keys are exact.
-    let mut named = capabilities.members().unwrap_or_default().iter().rev();
-    let bandwidth = named.find(|(name, _)| name == "bandwidth");
+    let members = capabilities.members().unwrap_or_default();
+    let mut asked: Vec<String> = Vec::new();
+    for (at, (name, wanted)) in members.iter().enumerate() {
+        let mut later = members.iter().skip(at + 1);
+        if *wanted == Json::Bool(true) && !later.any(|(other, _)| other == name) {
+            asked.push(name.clone());
+        }
+    }
     Plugin {
         kind: word(conf, "type"),
-        bandwidth: bandwidth.is_some_and(|(_, asked)| *asked == Json::Bool(true)),
+        capabilities: asked,
     }
 }
 

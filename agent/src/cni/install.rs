@@ -12,6 +12,8 @@ use serde::Serialize;
 use super::chain;
 use super::conf_dir::{self, Conf, ConfFile, OUR_PLUGIN};
 use super::conf_list::{self, ConfList, PORTMAP, VERSIONS};
+use super::installed::Installed;
+use super::lost;
 use super::version;
 
 /// What is to be installed, and where.
@@ -38,6 +40,8 @@ pub struct InstallOptions {
 /// What was done, or would be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
+    /// Nothing was done: the steps are those that would be.
+    pub dry_run: bool,
     /// In order.
     pub steps: Vec<FileStep>,
     /// What will not work as it is, each with its remedy.
@@ -143,7 +147,11 @@ pub enum CniError {
 /// [`CniError`]; what was done before stays, and a second call goes on from there.
 pub fn install(options: &InstallOptions) -> Result<Report, CniError> {
     check_names(options)?;
-    let mut done = Report::default();
+    let mut installed = Installed::read(&options.root)?;
+    let mut done = Report {
+        dry_run: options.dry_run,
+        ..Report::default()
+    };
     let bytes = fs::read(&options.program).map_err(|source| CniError::NoProgram {
         path: options.program.clone(),
         source,
@@ -152,8 +160,13 @@ pub fn install(options: &InstallOptions) -> Result<Report, CniError> {
     let conf = options.conf_dir.join(&options.conf_name);
     let portmap = portmap(options, &mut done.warnings);
     let text = text(options, portmap.as_deref());
-    let conf_step = conf_step(options, &conf, &text)?;
+    let conf_step = conf_step(options, &installed, &conf, &text)?;
+    if conf_step != Action::Kept {
+        done.warnings.extend(lost_by(options, &text)?);
+    }
     if !options.dry_run {
+        installed.note(&options.bin_dir, &conf, &options.network, &text);
+        installed.write(&options.root)?;
         for directory in [&options.bin_dir, &options.conf_dir] {
             fs::create_dir_all(directory).map_err(FileAction::UseDirectory.failed(directory))?;
         }
@@ -209,12 +222,22 @@ fn answers_version(file: &Path) -> io::Result<()> {
     version::supported(file).map(|_| ()).map_err(invalid)
 }
 
-fn conf_step(options: &InstallOptions, conf: &Path, text: &str) -> Result<Action, CniError> {
+/// What becomes of the file at `conf`. A list that nobody changed is renewed, whichever options or release it was written
+/// with.
+fn conf_step(
+    options: &InstallOptions,
+    installed: &Installed,
+    conf: &Path,
+    text: &str,
+) -> Result<Action, CniError> {
     let Ok(old) = fs::read(conf) else {
         return Ok(Action::Installed);
     };
     if old == text.as_bytes() {
         return Ok(Action::Unchanged);
+    }
+    if installed.wrote(conf, &old) || conf_list::is_as_installed(&old) {
+        return Ok(Action::Replaced);
     }
     let is_ours = Conf::parse(&old).is_some_and(|conf| conf.is_ours());
     match (is_ours, options.replace_conf) {
@@ -254,6 +277,19 @@ fn portmap(options: &InstallOptions, warnings: &mut Vec<String>) -> Option<Vec<&
         program.display()
     ));
     None
+}
+
+/// What pods lose by the new list against the one that runtimes took so far: the first of the directory, where the new one
+/// takes its place.
+fn lost_by(options: &InstallOptions, text: &str) -> Result<Vec<String>, CniError> {
+    let files = conf_dir::read(&options.conf_dir)
+        .map_err(FileAction::UseDirectory.failed(&options.conf_dir))?;
+    let before = files.first().filter(|file| file.name >= options.conf_name);
+    let before = before.and_then(|file| Some((&file.path, file.content.as_ref()?)));
+    let (Some((path, old)), Some(new)) = (before, Conf::parse(text.as_bytes())) else {
+        return Ok(Vec::new());
+    };
+    Ok(lost::lost(path, old, &new, options.dry_run))
 }
 
 /// The configuration, with `portmap` where its versions are given.

@@ -4,5 +4,7 @@ pub mod chain;
 pub mod conf_dir;
 pub mod conf_list;
 pub mod install;
+pub mod installed;
+pub mod lost;
 pub mod uninstall;
 pub mod version;

@@ -14,19 +14,22 @@ use std::time::{Duration, Instant};
 
 use cni_shim::{FileAction, RunDir, atomic_file};
 
+use super::chain::{BIN_DIR, CONF_DIR};
 use super::conf_dir::{self, OUR_PLUGIN};
 use super::conf_list;
 use super::install::{Action, CniError, FileStep, Report};
+use super::installed::{Installed, InstalledList};
+use crate::causes::causes;
 
 /// What is to be removed, and from where.
 #[derive(Clone, Debug)]
 pub struct UninstallOptions {
     /// What the agent's paths hang off.
     pub root: PathBuf,
-    /// Where runtimes look for programs.
-    pub bin_dir: PathBuf,
-    /// Where they look for configurations.
-    pub conf_dir: PathBuf,
+    /// Where runtimes look for programs; none: where installations put it, or in the default directory.
+    pub bin_dir: Option<PathBuf>,
+    /// Where they look for configurations; none: likewise.
+    pub conf_dir: Option<PathBuf>,
     /// Although pods are attached.
     pub force: bool,
     /// Do nothing, only report.
@@ -39,14 +42,59 @@ struct SetAside {
     to: PathBuf,
 }
 
-/// Removes every configuration of ours that the directory holds, and the program.
+/// Where to look.
+struct Places {
+    bin_dirs: Vec<PathBuf>,
+    conf_dirs: Vec<PathBuf>,
+}
+
+impl Places {
+    fn of(options: &UninstallOptions, installed: &Installed) -> Places {
+        let lists = installed.lists.iter().filter_map(InstalledList::directory);
+        let known = |named: &Option<PathBuf>, mut known: Vec<PathBuf>, default: &str| {
+            known.dedup();
+            match named {
+                Some(named) => vec![named.clone()],
+                None if known.is_empty() => vec![options.root.join(default)],
+                None => known,
+            }
+        };
+        let mut conf_dirs: Vec<PathBuf> = lists.collect();
+        conf_dirs.sort();
+        Places {
+            bin_dirs: known(&options.bin_dir, installed.bin_dirs.clone(), BIN_DIR),
+            conf_dirs: known(&options.conf_dir, conf_dirs, CONF_DIR),
+        }
+    }
+
+    fn programs(&self) -> impl Iterator<Item = PathBuf> {
+        self.bin_dirs
+            .iter()
+            .map(|directory| directory.join(OUR_PLUGIN))
+    }
+}
+
+/// Removes every configuration of ours that the directories hold, and the programs.
 ///
 /// # Errors
 /// [`CniError`]; with pods attached, or where their records cannot be read, everything is as it was, unless forced.
 pub fn uninstall(options: &UninstallOptions) -> Result<Report, CniError> {
-    let mut done = Report::default();
-    let program = options.bin_dir.join(OUR_PLUGIN);
-    let mut away = interrupted(options)?;
+    let mut done = Report {
+        dry_run: options.dry_run,
+        ..Report::default()
+    };
+    let mut installed = Installed::read(&options.root).unwrap_or_else(|error| {
+        done.warnings.push(format!(
+            "{}, so only the default directories, or those named, are looked through",
+            causes(&error)
+        ));
+        Installed::default()
+    });
+    let places = Places::of(options, &installed);
+    let mut away = Vec::new();
+    for directory in &places.conf_dirs {
+        away.extend(interrupted(directory)?);
+    }
     if !options.force
         && let Err(error) = expect_no_pods(options)
     {
@@ -55,7 +103,11 @@ pub fn uninstall(options: &UninstallOptions) -> Result<Report, CniError> {
         }
         return Err(error);
     }
-    for path in configurations(options, &mut done)? {
+    let mut ours = Vec::new();
+    for directory in &places.conf_dirs {
+        ours.extend(configurations(directory, &mut done)?);
+    }
+    for path in ours {
         let to = set_aside_name(&path);
         if !options.dry_run
             && let Err(source) = fs::rename(&path, &to)
@@ -66,35 +118,46 @@ pub fn uninstall(options: &UninstallOptions) -> Result<Report, CniError> {
         away.push(SetAside { from: path, to });
     }
     if !options.force && !options.dry_run {
-        let idle = wait_until_idle(&program).and_then(|()| expect_no_pods(options));
+        let mut programs = places.programs();
+        let idle = programs
+            .try_for_each(|program| wait_until_idle(&program))
+            .and_then(|()| expect_no_pods(options));
         if let Err(error) = idle {
             put_back(&away)?;
             return Err(error);
         }
     }
     for SetAside { from, to } in away {
-        let above = options.conf_dir.parent().unwrap_or(Path::new("/"));
-        for directory in [options.conf_dir.as_path(), above] {
+        let within = from.ancestors().skip(1).take(2);
+        for directory in within {
             remove_leftovers(options, &from, directory, &mut done)?;
         }
         let now = if to.exists() { &to } else { &from };
-        let as_installed = fs::read(now).is_ok_and(|bytes| conf_list::is_as_installed(&bytes));
+        let as_installed = fs::read(now).is_ok_and(|bytes| {
+            conf_list::is_as_installed(&bytes) || installed.wrote(&from, &bytes)
+        });
         let (action, file) = match as_installed {
             true => (remove(options, now)?.action, from),
             false => (Action::SetAside, to),
         };
         done.steps.push(FileStep { action, file });
     }
-    remove_leftovers(options, &program, &options.bin_dir, &mut done)?;
-    done.steps.push(remove(options, &program)?);
+    for (program, directory) in places.programs().zip(&places.bin_dirs) {
+        remove_leftovers(options, &program, directory, &mut done)?;
+        done.steps.push(remove(options, &program)?);
+    }
+    if !options.dry_run && installed != Installed::default() {
+        installed.forget(&places.bin_dirs, &places.conf_dirs);
+        installed.write(&options.root)?;
+    }
     Ok(done)
 }
 
 /// What a removal that was killed renamed, and neither removed nor put back. Lists that people edited stay
 /// set aside for good.
-fn interrupted(options: &UninstallOptions) -> Result<Vec<SetAside>, CniError> {
-    let unusable = || FileAction::UseDirectory.failed(&options.conf_dir);
-    let entries = match fs::read_dir(&options.conf_dir) {
+fn interrupted(conf_dir: &Path) -> Result<Vec<SetAside>, CniError> {
+    let unusable = || FileAction::UseDirectory.failed(conf_dir);
+    let entries = match fs::read_dir(conf_dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(unusable())?,
     };
@@ -111,16 +174,15 @@ fn interrupted(options: &UninstallOptions) -> Result<Vec<SetAside>, CniError> {
 }
 
 /// Those with our plugin in them. Warns of what cannot be read.
-fn configurations(options: &UninstallOptions, done: &mut Report) -> Result<Vec<PathBuf>, CniError> {
-    let files = conf_dir::read(&options.conf_dir)
-        .map_err(FileAction::UseDirectory.failed(&options.conf_dir))?;
+fn configurations(directory: &Path, done: &mut Report) -> Result<Vec<PathBuf>, CniError> {
+    let files = conf_dir::read(directory).map_err(FileAction::UseDirectory.failed(directory))?;
     let mut ours = Vec::new();
     for file in files {
         match file.content {
             Some(conf) if conf.is_ours() => ours.push(file.path),
             Some(_) => {}
             None => done.warnings.push(format!(
-                "{} cannot be read as JSON and is left: if it was Tartan's, delete it",
+                "{} cannot be read as JSON and is left: see whether it was Tartan's",
                 file.path.display()
             )),
         }

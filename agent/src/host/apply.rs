@@ -236,6 +236,26 @@ struct DevicePlan {
     routes: Vec<WantedRoute>,
 }
 
+impl Host {
+    /// Why no device of that name can be made: an interface has it, of another program or another agent.
+    pub async fn name_taken(&self, name: &str) -> Option<HostError> {
+        // Where the kernel cannot be asked, the attempt to make the device says more.
+        let link = links::named(&self.netlink.handle, name).await.ok()??;
+        let name = link.name.clone();
+        Some(match &link.kind {
+            _ if link.is_ours() => HostError::DeviceInUse { name },
+            LinkKind::Tun => HostError::ForeignDevice {
+                name,
+                found: "a TUN of another program".to_owned(),
+            },
+            kind => HostError::ForeignDevice {
+                name,
+                found: describe(kind),
+            },
+        })
+    }
+}
+
 /// Everything that may be refused, and what the rest works from.
 fn check(picture: &Picture, desired: &HostState) -> Result<DevicePlan, HostError> {
     let links = &picture.links;
@@ -243,7 +263,7 @@ fn check(picture: &Picture, desired: &HostState) -> Result<DevicePlan, HostError
         name: desired.device.clone(),
     })?;
     if link.kind != LinkKind::Tun {
-        return Err(HostError::NotATun {
+        return Err(HostError::ForeignDevice {
             name: link.name.clone(),
             found: describe(&link.kind),
         });

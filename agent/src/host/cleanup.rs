@@ -38,6 +38,7 @@ use super::net::pod_links::{self, remove_orphaned_limiter};
 use super::net::routes;
 use super::settings::record::{self, RecordOnDisk, RecordedChange, Scope, SettingsRecord};
 use super::subnet_env::{self, Cleared};
+use crate::cni;
 
 /// Where an agent leaves traces.
 #[derive(Clone, Debug)]
@@ -114,9 +115,11 @@ pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
     let settled = restore_settings(record, successor.as_deref(), &mut list);
     let cleared = report_subnet_file(subnet_file, &mut list);
     let keep = [(settled, record::NAME), (cleared, subnet_env::NOTE)];
+    // The plugin stays until `tartan cni uninstall`, which finds it by this record.
     let keep: Vec<&str> = keep
         .iter()
         .filter_map(|(done, name)| (!done).then_some(*name))
+        .chain([cni::installed::NAME])
         .collect();
     remove_directory(&traces.state_dir, &keep, &mut list);
     remove_attachments_directory(&traces.run_dir, &mut list);

@@ -60,13 +60,19 @@ pub enum HostError {
         /// Its name.
         name: String,
     },
-    /// Another device has the name of ours.
-    #[error("{name} exists and is {found}, not a TUN")]
-    NotATun {
+    /// Another program's device has the name of ours.
+    #[error("{name} exists already and is {found}")]
+    ForeignDevice {
         /// Its name.
         name: String,
         /// What it is, in words.
         found: String,
+    },
+    /// Another agent's device has the name of ours.
+    #[error("{name} is the device of another agent in this network namespace")]
+    DeviceInUse {
+        /// Its name.
+        name: String,
     },
     /// Another program routes a cluster network with a metric no worse than ours.
     #[error(

@@ -1,6 +1,6 @@
 //! One agent per run directory: a second `TUNSETIFF` or `SO_REUSEPORT` bind would silently take half the flows.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -115,9 +115,22 @@ fn holder(file: &mut File) -> String {
     let mut text = String::new();
     let read = file.take(HOLDER_LIMIT).read_to_string(&mut text);
     match text.trim() {
-        pid if read.is_ok() && !pid.is_empty() => pid.to_owned(),
+        pid if read.is_ok() && is_agent(pid) => pid.to_owned(),
         _ => "unknown".to_owned(),
     }
+}
+
+/// Whether the process runs a program of our name. The file may tell of an earlier holder that could not write its id into
+/// it, and the kernel may have given that id to another process since, which nobody must be told to stop.
+fn is_agent(pid: &str) -> bool {
+    let program = |process: &str| fs::read_link(Path::new("/proc").join(process).join("exe")).ok();
+    let name = |path: PathBuf| {
+        let name = path.file_name()?.to_string_lossy().into_owned();
+        // So the kernel names a program that was replaced since it started (proc_pid_exe(5)).
+        Some(name.trim_end_matches(" (deleted)").to_owned())
+    };
+    let ours = program("self").and_then(name);
+    pid.parse::<u32>().is_ok() && ours.is_some() && program(pid).and_then(name) == ours
 }
 
 const HOLDER_LIMIT: u64 = 32;

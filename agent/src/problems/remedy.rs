@@ -1,4 +1,8 @@
 //! What an operator can do, worded: the remedy of each problem. All of them stand here.
+//!
+//! A remedy is typed as it stands, by somebody in a hurry. So none deletes, flushes or kills what is not known to be ours:
+//! where something of another program is in the way, the remedy is another name, port or network, or to ask that
+//! program. The test of this module reads all of them with that eye.
 
 use ipnet::IpNet;
 
@@ -23,7 +27,7 @@ impl Problem {
                 }
             },
             Problem::WorkersBehind { .. } => "look into the agent's log; if a worker hangs, its keeper restarts the service".to_owned(),
-            Problem::ApiSocket { path, .. } => format!("remove what is at {} if it is not Tartan's socket; Tartan tries again each second", path.display()),
+            Problem::ApiSocket { path, .. } => format!("if something else is at {}, move it elsewhere; Tartan tries again each second", path.display()),
             Problem::LocksRemoved { .. } => "restart the agent (`systemctl restart tartan`)".to_owned(),
             Problem::StateNotSaved { .. } => "check that the state directory is writable by root and its disk not full".to_owned(),
             Problem::UnderlaySocket { wanted, fault, kept, .. } => match fault {
@@ -40,12 +44,12 @@ impl Problem {
             Problem::Host(problem) => problem.remedy.clone(),
             Problem::NodeFile { .. } => "check free space, and that the run directory is writable by root".to_owned(),
             Problem::PodUpkeep { .. } => "correct what the reason names; Tartan tries again each second".to_owned(),
-            Problem::MixedPods { .. } => "drain the node, delete the bridge and uncordon: then all pods are Tartan's".to_owned(),
+            Problem::MixedPods { .. } => "drain the node, end the other plugin's network (docs/migrate.md) and uncordon: then all pods are Tartan's".to_owned(),
             Problem::UnusedAddress { .. } => "add an address of that family to this node's entry in the list of nodes, or leave it out of the configuration".to_owned(),
             Problem::UnderlayNarrow { interface, needs, .. } => format!("raise the MTU of {interface}, or Backend.MTU in the net-conf, to at least {needs}"),
             Problem::PeersUnreachable { .. } => "give one of the two an address of the other's family, public-ipv6 beside public-ip".to_owned(),
             Problem::PodsStranded { .. } => "delete and recreate them, see `tartan pods`".to_owned(),
-            Problem::RouteBypasses(bypass) => format!("if that is not meant, `ip route delete {}`", bypass.prefix),
+            Problem::RouteBypasses(bypass) => format!("if that is not meant, have the program that set the route (`ip route show {} proto {}`) take it back", bypass.prefix, bypass.protocol),
             Problem::MoreOfAKind { command, .. } => format!("see `{command}`"),
             Problem::ApiThread { .. } => {
                 "raise the limit of threads (`ulimit -u`, pids.max of the control group); Tartan tries again each second".to_owned()
@@ -59,15 +63,18 @@ impl Problem {
 fn port_taken(port: u16, holder: Option<&PortHolder>) -> String {
     match holder {
         None => format!(
-            "'ss -lunp sport = :{port}' names the process; a kernel VXLAN device shows in 'ip -d link show type vxlan' and must be deleted first"
+            "see who has it (`ss -lunp sport = :{port}`, or `ip -d link show type vxlan` for a device of the kernel) and have it give the port up, or set Backend.Port of all nodes to another port"
         ),
         Some(PortHolder::VxlanDevice(device)) => format!(
-            "stop what made {device} (flanneld?) and delete it with 'ip link delete {device}'"
+            "have what made {device} (flanneld?) give the port up (docs/migrate.md), or set Backend.Port of all nodes to another port"
         ),
         Some(holder @ PortHolder::Process { .. }) if holder.is_tartan() => {
             "stop that one, or run this one in a network namespace of its own".to_owned()
         }
-        Some(PortHolder::Process { .. }) => "stop that first".to_owned(),
+        Some(PortHolder::Process { .. }) => {
+            "give that process another port, or set Backend.Port of all nodes to another one"
+                .to_owned()
+        }
     }
 }
 
@@ -86,11 +93,14 @@ pub(super) fn of_host(error: &HostError) -> String {
             "set `device-name` to 1 to 15 characters without '/', ':' or blanks".to_owned()
         }
         HostError::NoDevice { .. } => "restart Tartan, which creates it".to_owned(),
-        HostError::NotATun { name, .. } => format!(
-            "remove it (`ip link delete {name}`) or set `device-name` to another name"
-        ),
-        HostError::NetworkHeld { prefix, metric, .. } => format!(
-            "stop what set it up (flanneld?) and delete it (`ip route delete {prefix} metric {metric}`, or `ip link delete` of its device)"
+        HostError::ForeignDevice { .. } => {
+            "set `device-name` to a name that no interface has".to_owned()
+        }
+        HostError::DeviceInUse { .. } => {
+            "stop that one, or set `device-name` to another name".to_owned()
+        }
+        HostError::NetworkHeld { prefix, protocol, .. } => format!(
+            "stop what set it up (flanneld?), see `ip route show {prefix} proto {protocol}` and docs/migrate.md; or give the cluster another network"
         ),
         HostError::MtuBelowIpv6 { .. } => {
             "raise the underlay's MTU or drop IPv6Network from the net-conf".to_owned()
@@ -114,7 +124,7 @@ pub(super) fn of_host(error: &HostError) -> String {
             "make its directory writable by root, or set `subnet-file` to another path".to_owned()
         }
         HostError::ReadRecord { .. } => {
-            "delete it to forget which kernel settings Tartan changed".to_owned()
+            "move it elsewhere: Tartan then forgets which kernel settings it changed".to_owned()
         }
         HostError::OtherNamespace { .. } => {
             "run this command there (ip netns exec, nsenter), or delete the file if that namespace no longer exists".to_owned()
@@ -130,7 +140,7 @@ fn of_nft(error: &NftError) -> String {
         NftError::Socket { .. } => "check that the sandbox (seccomp, AppArmor) allows AF_NETLINK",
         NftError::NotPermitted => "run as root, or with CAP_NET_ADMIN",
         NftError::Refused { .. } | NftError::Interrupted | NftError::NoAnswer => "Tartan tries again each second",
-        NftError::TooMany => "remove what made them",
+        NftError::TooMany => "find the program that makes them (`nft list ruleset`) and end that",
     }
     .to_owned()
 }
@@ -148,3 +158,6 @@ fn let_through(networks: &[IpNet]) -> String {
         sources.join(" ")
     )
 }
+
+#[cfg(test)]
+mod tests;

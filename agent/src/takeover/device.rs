@@ -24,7 +24,9 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::config::{DeviceKind, NodeConfig};
+use crate::host::Host;
 use crate::keeper::descriptors::{Descriptors, DescriptorsError};
+use crate::problems::{HostProblem, Problem};
 
 /// The device as its workers get it.
 pub(crate) struct Obtained {
@@ -42,6 +44,9 @@ pub enum ObtainError {
     /// The keeper is gone.
     #[error(transparent)]
     Keeper(#[from] DescriptorsError),
+    /// Another interface has its name.
+    #[error("{0}")]
+    Name(Box<Problem>),
     /// It cannot be opened.
     #[error("{QUEUE}0: {0}")]
     Device(DeviceError),
@@ -53,6 +58,7 @@ pub enum ObtainError {
 /// See [`ObtainError`].
 pub(crate) async fn obtain(
     table: &mut Descriptors,
+    host: &Host,
     config: &NodeConfig,
     workers: usize,
 ) -> Result<Obtained, ObtainError> {
@@ -82,8 +88,8 @@ pub(crate) async fn obtain(
             } else {
                 PATIENCE
             };
-            let opened = open(config, workers, Instant::now() + patience).await;
-            let shares = opened.map_err(ObtainError::Device)?;
+            let opened = open(host, config, workers, Instant::now() + patience).await;
+            let shares = opened?;
             match &shares {
                 Shares::Fast(_) => info!(name, "opened"),
                 Shares::Plain(_) => info!(name, "opened without offloads: packet by packet"),
@@ -261,16 +267,28 @@ fn grown(name: &str, held: Opened, workers: usize) -> Result<Shares, DeviceError
 }
 
 /// A new device. Until `deadline` it waits for an old one of that name to go.
+///
+/// An interface that has the name already is looked at before anything is opened: the kernel would give us a persistent
+/// device of another program that no process has open at the moment.
 async fn open(
+    host: &Host,
     config: &NodeConfig,
     workers: usize,
     deadline: Instant,
-) -> Result<Shares, DeviceError> {
+) -> Result<Shares, ObtainError> {
+    let name = &config.device_name;
     loop {
-        match open_now(&config.device_name, config.device, workers) {
-            Err(DeviceError::Busy(_)) if Instant::now() < deadline => sleep(STEP).await,
-            result => return result,
+        let refused = match host.name_taken(name).await {
+            Some(taken) => ObtainError::Name(Box::new(Problem::Host(HostProblem::of(&taken)))),
+            None => match open_now(name, config.device, workers) {
+                Err(error @ DeviceError::Busy(_)) => ObtainError::Device(error),
+                result => return result.map_err(ObtainError::Device),
+            },
+        };
+        if Instant::now() >= deadline {
+            return Err(refused);
         }
+        sleep(STEP).await;
     }
 }
 

@@ -348,7 +348,8 @@ impl Opened {
             .await
             .map_err(|error| refused(COUNTERS, error))?;
         let machine = Machine::read();
-        let device = device::obtain(table, &known.config, machine.workers(&known.config)).await?;
+        let device =
+            device::obtain(table, host, &known.config, machine.workers(&known.config)).await?;
         let workers = device.tunnels.len();
         counters.set_workers(workers);
         let sockets = obtain_sockets(table, known, host, workers, found).await?;

@@ -68,7 +68,7 @@ fn a_port_that_a_vxlan_device_of_the_kernel_holds() {
         &[
             "UDP port 8472 of 192.0.2.1",
             "flannel.1, a VXLAN device of the kernel, holds it",
-            "'ip link delete flannel.1'",
+            "Backend.Port",
         ],
     );
     // What the sentence asks for helps; a device that is down holds nothing.
@@ -88,8 +88,37 @@ fn a_port_that_a_process_holds() {
         let socket = node.inside(move || UdpSocket::bind(bound).unwrap());
         let sentence = format!("UDP port {port} of 192.0.2.1");
         let process = format!("process {ours} (");
-        refused(node, &[], 1, &[&sentence, &process, "stop that first"]);
+        refused(node, &[], 1, &[&sentence, &process, "Backend.Port"]);
         drop(socket);
+    }
+}
+
+/// Interfaces of others: the uplink, a bridge, another program's TUN. None is advised to be removed.
+#[test]
+fn a_device_name_that_another_interface_has() {
+    let cluster = Cluster::empty(TARTAN, "vxlan");
+    let node = cluster.node(1);
+    node.ip(&["link", "add", "br0", "type", "bridge"]);
+    node.ip(&["tuntap", "add", "vpn0", "mode", "tun"]);
+    for (name, is) in [
+        ("eth0", "a veth device"),
+        ("br0", "a bridge device"),
+        ("vpn0", "a TUN of another program"),
+    ] {
+        for device in ["auto", "plain"] {
+            let (code, text) = node.run_to_end(&["--device-name", name, "--device", device]);
+            assert_eq!(code, Some(1), "{text}");
+            for part in [
+                &format!("{name} exists already and is {is}"),
+                "set `device-name` to a name that no interface has",
+            ] {
+                assert!(text.contains(part), "{part} is not in:\n{text}");
+            }
+            for word in ["delete", "remove", " del "] {
+                assert!(!text.contains(word), "{word} is in:\n{text}");
+            }
+            assert!(node.ip(&["link"]).contains(name), "{name} is gone");
+        }
     }
 }
 
@@ -105,7 +134,10 @@ fn a_second_agent_on_the_node() {
         node,
         &["--root", root],
         1,
-        &["an interface tartan0 exists already", "another agent"],
+        &[
+            "tartan0 is the device of another agent",
+            "stop that one, or set `device-name` to another name",
+        ],
     );
     refused(
         node,
@@ -241,7 +273,7 @@ fn a_route_past_us_is_told_until_it_is_gone() {
         eventually("the route is told", || node.tartan(&["status"]).0 == 1);
         let (_, status) = node.tartan(&["status"]);
         let problem = status.lines().next().unwrap();
-        let remedy = format!("`ip route delete {prefix}`");
+        let remedy = format!("(`ip route show {prefix} proto ");
         told(
             problem,
             &["PROBLEM: ", prefix, "bypasses Tartan", says, &remedy],
@@ -249,7 +281,6 @@ fn a_route_past_us_is_told_until_it_is_gone() {
         let (code, routes) = node.tartan(&["routes"]);
         assert_eq!(code, 1, "{routes}");
         told(&routes, &["BYPASS", prefix]);
-        // As the reader runs it.
         node.ip_words(&format!("route delete {prefix}"));
         eventually("all is well", || node.tartan(&["status"]).0 == 0);
         assert_eq!(node.tartan(&["routes"]).0, 0);

@@ -68,8 +68,7 @@ impl fmt::Display for DeviceError {
             ),
             DeviceError::Busy(name) => write!(
                 f,
-                "an interface {name} exists already: another agent runs in this network namespace, or 'ip link del \
-                 {name}' removes what is left"
+                "an interface {name} exists already: set device-name to a name that no interface has"
             ),
             DeviceError::Foreign { wanted, found } => {
                 write!(

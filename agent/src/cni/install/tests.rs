@@ -39,6 +39,13 @@ impl Rig {
         serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
     }
 
+    /// Changes our list as a person would.
+    fn edit(&self) {
+        let path = self.at("etc/cni/net.d/10-tartan.conflist");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text + "\n").unwrap();
+    }
+
     fn plan(&self) -> InstallOptions {
         InstallOptions {
             root: self.root.path().to_owned(),
@@ -55,8 +62,8 @@ impl Rig {
     fn removal(&self) -> UninstallOptions {
         UninstallOptions {
             root: self.root.path().to_owned(),
-            bin_dir: self.at("opt/cni/bin"),
-            conf_dir: self.at("etc/cni/net.d"),
+            bin_dir: None,
+            conf_dir: None,
             force: false,
             dry_run: false,
         }
@@ -182,6 +189,7 @@ fn host_ports_are_served_where_portmap_is_and_what_is_missing_is_named() {
     let conf = fs::read_to_string(rig.at("etc/cni/net.d/10-tartan.conflist")).unwrap();
     assert!(conf.contains("portmap"), "{conf}");
     fs::remove_file(rig.at("opt/cni/bin/portmap")).unwrap();
+    rig.edit();
     let warnings = install(&rig.plan()).unwrap().warnings;
     assert!(
         warnings[0].contains("the plugin portmap, which is not in"),
@@ -201,14 +209,11 @@ fn runtimes_are_offered_what_every_plugin_of_the_list_speaks() {
     );
     // A newer one is as good a reason to install again as a newer plugin of ours.
     rig.chained("portmap", &["0.4.0", "1.0.0", "1.1.0"]);
-    let plan = InstallOptions {
-        replace_conf: true,
-        ..rig.plan()
-    };
-    install(&plan).unwrap();
+    install(&rig.plan()).unwrap();
     assert_eq!(rig.installed()["cniVersions"], serde_json::json!(VERSIONS));
-    // An older one makes a list of that kind one that fails pods.
+    // An older one makes a list of that kind one that fails pods, where it stays because somebody changed it.
     rig.chained("portmap", &["0.4.0", "1.0.0"]);
+    rig.edit();
     let warnings = install(&rig.plan()).unwrap().warnings;
     assert!(
         warnings[0]

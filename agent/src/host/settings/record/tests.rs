@@ -95,7 +95,7 @@ fn hostile_contents_are_refused_with_the_reason() {
         let error = SettingsRecord::read(dir.path(), &here).unwrap_err();
         let error = Problem::Host(HostProblem::of(&error)).to_string();
         assert!(error.contains(reason), "{error}");
-        assert!(error.contains("delete it"), "{error}");
+        assert!(error.contains("move it elsewhere"), "{error}");
     }
 }
 
