@@ -25,6 +25,8 @@ mod moved;
 mod outside;
 #[path = "service/refusals.rs"]
 mod refusals;
+#[path = "service/signals.rs"]
+mod signals;
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
