@@ -13,6 +13,8 @@
     clippy::indexing_slicing
 )]
 
+#[path = "service/broken_configuration.rs"]
+mod broken_configuration;
 #[path = "service/families.rs"]
 mod families;
 #[path = "service/last_good.rs"]
