@@ -32,7 +32,7 @@ impl Signals {
     pub fn listen() -> io::Result<Signals> {
         for number in WITHOUT_EFFECT {
             // The handler stays when this is dropped.
-            signal(SignalKind::from_raw(number.as_raw()))?;
+            drop(signal(SignalKind::from_raw(number.as_raw()))?);
         }
         for number in REAL_TIME {
             // The C library may keep the first few for itself.
@@ -71,7 +71,7 @@ impl Signals {
 }
 
 /// What ends a process that does not catch it, and says nothing about the process itself.
-const WITHOUT_EFFECT: [Number; 14] = [
+const WITHOUT_EFFECT: [Number; 12] = [
     Number::QUIT,
     Number::USR1,
     Number::USR2,
@@ -84,8 +84,6 @@ const WITHOUT_EFFECT: [Number; 14] = [
     Number::STKFLT,
     Number::XCPU,
     Number::XFSZ,
-    Number::URG,
-    Number::WINCH,
 ];
 /// From SIGRTMIN of the GNU C library to SIGRTMAX.
 const REAL_TIME: std::ops::RangeInclusive<i32> = 34..=64;

@@ -184,6 +184,9 @@ fn a_service_that_cannot_start_again_tells_why_to_who_asks() {
     let configuration = node.root.join("etc/tartan/tartan.toml");
     std::fs::create_dir_all(configuration.parent().unwrap()).unwrap();
     std::fs::write(&configuration, "no-such-key = 1\n").unwrap();
+    // Nothing stands in for it.
+    let kept = node.state_dir().join("last-good-configuration.json");
+    std::fs::remove_file(kept).unwrap();
     node.kill_service(Signal::KILL);
     eventually("the reason is told", || {
         let asked = Instant::now();
