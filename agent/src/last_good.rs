@@ -10,6 +10,8 @@
 //! ours, and a digest shows damage and edits; it is no signature, because only root can write the directory.
 //! Bound: 64 MiB, more than the longest list that is read becomes.
 
+pub mod configuration;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -185,15 +187,20 @@ struct StateFile {
 impl StateFile {
     fn digest_of_rest(&self) -> String {
         let adopted = self.adopted.to_string();
-        let mut hash = FNV_OFFSET;
-        for field in [&self.node, &adopted, &self.net_conf, &self.nodes] {
-            // The length keeps a byte that moves from one field to the next from going unseen.
-            for byte in field.len().to_be_bytes().iter().chain(field.as_bytes()) {
-                hash = (hash ^ u64::from(*byte)).wrapping_mul(FNV_PRIME);
-            }
-        }
-        format!("{hash:016x}")
+        digest([&self.node, &adopted, &self.net_conf, &self.nodes])
     }
+}
+
+/// 64-bit FNV-1a of the fields.
+fn digest<const N: usize>(fields: [&str; N]) -> String {
+    let mut hash = FNV_OFFSET;
+    for field in fields {
+        // The length keeps a byte that moves from one field to the next from going unseen.
+        for byte in field.len().to_be_bytes().iter().chain(field.as_bytes()) {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(FNV_PRIME);
+        }
+    }
+    format!("{hash:016x}")
 }
 
 fn parse(bytes: &[u8], node_name: &str, now: SystemTime) -> Result<LastGood, Refusal> {

@@ -6,6 +6,7 @@ mod causes;
 pub mod cli;
 pub mod cni;
 pub mod config;
+mod configuration;
 pub mod control;
 mod file_state;
 pub mod host;
@@ -16,6 +17,7 @@ pub mod problems;
 pub mod reconcile;
 pub mod registry;
 pub mod service;
+mod signals;
 pub mod start_failure;
 pub mod takeover;
 #[cfg(test)]

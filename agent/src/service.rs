@@ -21,16 +21,15 @@
 //! underlay address that is gone) does not end a take-over either: it goes on and reports it. On a first start, when no
 //! packet depends on it yet, the same things are final ([`crate::problems::Problem::ends_first_start`]).
 //!
-//! It ends on SIGTERM and when its keeper ends (code 0), and when only a new start can help: the device was deleted, or
-//! the net-conf can be read again and differs (code 1; the keeper starts the next at once). Another underlay address is
-//! followed while the workers run ([`crate::control::underlay`]).
+//! It ends on SIGTERM or SIGINT, when its keeper ends, and to have its changed files taken by a new start
+//! ([`crate::control::reload`]): code 0. It ends when only a new start can help, because the device was deleted: code 1. The
+//! keeper starts the next at once. Another underlay address is followed while the workers run
+//! ([`crate::control::underlay`]).
 //!
-//! The last good state ([`crate::last_good`]) takes the place of a net-conf or a list of nodes that cannot be used at the
-//! start. Until the registry has answered completely once, nothing is withdrawn from the host. The leases give way to the
+//! The last good state ([`crate::last_good`]) takes the place of a net-conf, a `tartan.toml` or a list of nodes that cannot
+//! be used at the start. Until the registry has answered completely once, nothing is withdrawn from the host. The leases give way to the
 //! first list. A net-conf that can be read again and differs needs a new start, which is made once the list of nodes can
 //! be used with it.
-//!
-//! Not done here yet: taking a changed net-conf without a restart.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -41,12 +40,12 @@ use cni_shim::atomic_file;
 use dataplane::faults::{self, InjectedFault};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
-use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
-use crate::config::NodeConfig;
+use crate::configuration::Configuration;
 use crate::control::outcome::End;
 use crate::keeper::lock::{Lock, LockError};
+use crate::signals::Signals;
 use crate::takeover::start_error::StartError;
 
 /// Why the service could not start.
@@ -78,8 +77,9 @@ impl ServiceError {
 ///
 /// # Errors
 /// [`ServiceError`] before the first packet; nothing after it.
-pub async fn run(config: NodeConfig) -> Result<u8, ServiceError> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(ServiceError::Signals)?;
+pub async fn run(configuration: Configuration) -> Result<u8, ServiceError> {
+    let mut signals = Signals::listen().map_err(ServiceError::Signals)?;
+    let config = &configuration.config;
     inject_faults();
     raise_descriptor_limit();
     let channel = take_input().map_err(ServiceError::Input)?;
@@ -89,16 +89,13 @@ pub async fn run(config: NodeConfig) -> Result<u8, ServiceError> {
     sweep(&config.state_dir());
     sweep(run_dir.path());
     let mut control = tokio::select! {
-        started = crate::takeover::start(config, channel, lock) => match started? {
+        started = crate::takeover::start(configuration, channel, lock) => match started? {
             Some(control) => control,
             None => return Ok(0),
         },
-        _ = terminate.recv() => return Ok(0),
+        () = signals.stop() => return Ok(0),
     };
-    let end = control.run(async {
-        terminate.recv().await;
-    });
-    let end = end.await;
+    let end = control.run(&mut signals).await;
     control.stop();
     Ok(match end {
         End::Asked => {
@@ -107,6 +104,10 @@ pub async fn run(config: NodeConfig) -> Result<u8, ServiceError> {
         }
         End::KeeperEnded => {
             info!("stopped: the keeper has ended");
+            0
+        }
+        End::Reload => {
+            info!("stopped: the next service takes the changed files");
             0
         }
         End::Restart(reason) => {

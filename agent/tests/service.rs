@@ -13,6 +13,8 @@
     clippy::indexing_slicing
 )]
 
+#[path = "service/broken_configuration.rs"]
+mod broken_configuration;
 #[path = "service/families.rs"]
 mod families;
 #[path = "service/last_good.rs"]
@@ -27,6 +29,8 @@ mod outside;
 mod refusals;
 #[path = "service/shrink.rs"]
 mod shrink;
+#[path = "service/signals.rs"]
+mod signals;
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -182,6 +186,9 @@ fn a_service_that_cannot_start_again_tells_why_to_who_asks() {
     let configuration = node.root.join("etc/tartan/tartan.toml");
     std::fs::create_dir_all(configuration.parent().unwrap()).unwrap();
     std::fs::write(&configuration, "no-such-key = 1\n").unwrap();
+    // Nothing stands in for it.
+    let kept = node.state_dir().join("last-good-configuration.json");
+    std::fs::remove_file(kept).unwrap();
     node.kill_service(Signal::KILL);
     eventually("the reason is told", || {
         let asked = Instant::now();

@@ -17,7 +17,7 @@ mod table;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
 
@@ -84,6 +84,9 @@ enum Command {
     /// Run the service; `tartan run` starts it as its child
     #[command(hide = true)]
     Service {
+        /// What the keeper goes by as `root`.
+        #[arg(long, value_name = "DIR")]
+        agent_root: PathBuf,
         /// The arguments of `tartan run`, from its name on.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
@@ -118,7 +121,10 @@ fn execute(cli: Cli) -> u8 {
     let before = cli.root;
     match cli.command {
         Command::Run(args) => run::keeper(with_root(*args, before)),
-        Command::Service { arguments } => service(arguments),
+        Command::Service {
+            agent_root,
+            arguments,
+        } => service(&agent_root, arguments),
         Command::Status(query) => ask(
             &query,
             before,
@@ -155,13 +161,13 @@ fn execute(cli: Cli) -> u8 {
 }
 
 /// Parses the arguments that the keeper passed on: those of `tartan run`.
-fn service(arguments: Vec<OsString>) -> u8 {
+fn service(agent_root: &Path, arguments: Vec<OsString>) -> u8 {
     let own_name = OsString::from("tartan");
     match Cli::try_parse_from([own_name].into_iter().chain(arguments)) {
         Ok(Cli {
             root,
             command: Command::Run(args),
-        }) => run::service(with_root(*args, root)),
+        }) => run::service(with_root(*args, root), agent_root),
         Ok(_) => {
             complain("only `tartan run` starts `tartan service`; use `tartan run`");
             USAGE
@@ -286,7 +292,7 @@ nodes.toml, one entry for each node, including this one; the same file on every 
 Each flag is also a key of ROOT/etc/tartan/tartan.toml and a TARTAN_* variable.
 A flag overrides its variable, and a variable overrides the file. SIGTERM stops
 the agent. The next start adopts what it left on the host, and `tartan cleanup`
-removes it.";
+removes it. SIGHUP has the agent read its files again.";
 
 const CLEANUP_NOTE: &str = "\
 Stop the agent first. The command also cleans up after an agent that was killed.

@@ -14,7 +14,8 @@ use tracing_subscriber::EnvFilter;
 
 use super::{PROBLEM, USAGE, complain_with_causes, own_arguments};
 use crate::causes::causes;
-use crate::config::{ConfigError, NodeConfig, RunArgs};
+use crate::config::{ConfigError, RunArgs};
+use crate::configuration::Configuration;
 use crate::keeper;
 use crate::keeper::child::Program;
 use crate::service;
@@ -31,11 +32,11 @@ pub(super) enum RunError {
 
 /// Runs the keeper. It passes the arguments of this process to its child.
 pub(super) fn keeper(args: RunArgs) -> u8 {
-    let config = match configure(&args) {
-        Ok(config) => config,
+    let config = match configure(&args, None) {
+        Ok(configuration) => configuration.config,
         Err(error) => return misconfigured(&error),
     };
-    let prepared = runtime().and_then(|runtime| Ok((runtime, program()?)));
+    let prepared = runtime().and_then(|runtime| Ok((runtime, program(&config.root)?)));
     let (runtime, program) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => return failed(&error),
@@ -48,17 +49,18 @@ pub(super) fn keeper(args: RunArgs) -> u8 {
 }
 
 /// Runs the service, on the process's first thread: everything is opened in that thread's network namespace.
-pub(super) fn service(args: RunArgs) -> u8 {
-    let root = args.root.as_deref().unwrap_or(Path::new("/"));
+///
+/// `root` is the directory above all files of the agent that the keeper goes by.
+pub(super) fn service(args: RunArgs, root: &Path) -> u8 {
     let run_dir = RunDir::under(root);
-    let config = match configure(&args) {
-        Ok(config) => config,
+    let configuration = match configure(&args, Some(root)) {
+        Ok(configuration) => configuration,
         Err(error) => {
             start_failure::note(run_dir.path(), &causes(&error));
             return misconfigured(&error);
         }
     };
-    let ended = runtime().map(|runtime| runtime.block_on(service::run(config)));
+    let ended = runtime().map(|runtime| runtime.block_on(service::run(configuration)));
     let (error, code): (Box<dyn Error>, u8) = match ended {
         Ok(Ok(code)) => return code,
         Ok(Err(error)) if error.is_misconfiguration() => (error.into(), USAGE),
@@ -77,25 +79,28 @@ pub(super) fn runtime() -> Result<Runtime, RunError> {
         .map_err(RunError::Runtime)
 }
 
-fn program() -> Result<Program, RunError> {
+fn program(root: &Path) -> Result<Program, RunError> {
     Ok(Program {
         path: std::env::current_exe().map_err(RunError::OwnPath)?,
-        arguments: [OsString::from("service")]
+        arguments: ["service", "--agent-root"]
             .into_iter()
+            .map(OsString::from)
+            .chain([root.as_os_str().to_owned()])
             .chain(own_arguments())
             .collect(),
     })
 }
 
-fn configure(args: &RunArgs) -> Result<NodeConfig, ConfigError> {
-    let config = NodeConfig::load(args)?;
-    let filter = EnvFilter::try_new(&config.log).unwrap_or_else(|_| EnvFilter::new("info"));
+fn configure(args: &RunArgs, root: Option<&Path>) -> Result<Configuration, ConfigError> {
+    let configuration = Configuration::load(args, root)?;
+    let filter =
+        EnvFilter::try_new(&configuration.config.log).unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         .init();
-    Ok(config)
+    Ok(configuration)
 }
 
 fn misconfigured(error: &ConfigError) -> u8 {

@@ -79,13 +79,28 @@ fn a_wrong_command_line_exits_2() {
         let error = Cli::try_parse_from(words).unwrap_err();
         assert_eq!(error.exit_code(), i32::from(USAGE), "{words:?}");
     }
-    let service = parse(&["tartan", "service", "status", "--root", "/x"]);
+    let service = parse(&[
+        "tartan",
+        "service",
+        "--agent-root",
+        "/",
+        "status",
+        "--root",
+        "/x",
+    ]);
     assert_eq!(
         execute(service),
         USAGE,
         "only `tartan run` starts a service"
     );
-    let service = parse(&["tartan", "service", "run", "--no-such-flag"]);
+    let service = parse(&[
+        "tartan",
+        "service",
+        "--agent-root",
+        "/",
+        "run",
+        "--no-such-flag",
+    ]);
     assert_eq!(execute(service), USAGE);
 }
 
@@ -121,13 +136,15 @@ fn the_service_parses_the_arguments_of_its_keeper() {
     let words = [
         "tartan",
         "service",
+        "--agent-root",
+        "/",
         "--root",
         "/a",
         "run",
         "--strict-pods",
         "--net-conf=n",
     ];
-    let Command::Service { arguments } = parse(&words).command else {
+    let Command::Service { arguments, .. } = parse(&words).command else {
         panic!("not service")
     };
     let inner =

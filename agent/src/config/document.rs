@@ -120,6 +120,13 @@ pub(crate) fn parse<T, E: From<TomlError>>(
     })
 }
 
+/// The text of a top-level key of a document that may have faults elsewhere.
+pub(crate) fn text_despite_faults(text: &str, key: &str) -> Option<String> {
+    let (document, _) = DeTable::parse_recoverable(text);
+    let value = document.get_ref().get(key)?;
+    value.get_ref().as_str().map(str::to_owned)
+}
+
 impl<'a> TomlTable<'a> {
     /// Byte offset of the table, for [`line`].
     pub(crate) fn at(&self) -> usize {

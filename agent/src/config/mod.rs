@@ -1,6 +1,7 @@
 //! Configuration: of the cluster (`net_conf`) and of this node (`node`).
 
 mod backend;
+pub mod difference;
 pub(crate) mod document;
 pub mod net_conf;
 mod net_conf_error;
@@ -12,10 +13,11 @@ mod unknown_key;
 pub mod workers;
 
 pub use backend::Backend;
+pub use difference::Difference;
 pub use document::{TomlError, TomlFault};
 pub use net_conf::NetConf;
 pub use net_conf_error::NetConfError;
-pub use node::{ConfigError, DeviceKind, NodeConfig, RunArgs};
+pub use node::{ConfigError, ConfigFile, DeviceKind, NodeConfig, RunArgs};
 pub use spin::SpinSetting;
 pub use subnet_range::SubnetRange;
 pub use text_file::TextFileError;

@@ -1,6 +1,7 @@
 //! This node's configuration. A flag overrides its `TARTAN_*` variable, and a variable overrides `tartan.toml`.
 
 mod error;
+mod file;
 mod resolve;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,11 +14,10 @@ use encap::Family;
 
 use super::document::{self, TomlError};
 use super::spin::SpinSetting;
-use super::text_file;
 use super::workers::{CORES, MOST_WORKERS};
 
 pub use error::ConfigError;
-use resolve::resolve;
+pub use file::ConfigFile;
 
 /// The keys of `tartan.toml` as flags and environment variables.
 #[derive(Args, Clone, Debug, Default)]
@@ -139,23 +139,8 @@ impl NodeConfig {
     /// # Errors
     /// [`ConfigError`] with the first fault.
     pub fn load(args: &RunArgs) -> Result<NodeConfig, ConfigError> {
-        let usual = || {
-            args.root
-                .as_deref()
-                .unwrap_or(Path::new("/"))
-                .join("etc/tartan/tartan.toml")
-        };
-        let path = args.config.clone().unwrap_or_else(usual);
-        let text = match text_file::read(&path, MOST_BYTES) {
-            Err(error) if error.is_missing() && args.config.is_none() => String::new(),
-            text => text?,
-        };
-        let directory = path.parent().unwrap_or(Path::new(""));
-        let file = from_file(&text, directory).map_err(|error| ConfigError::Toml {
-            path: path.clone(),
-            error,
-        })?;
-        resolve(args, file)
+        let file = ConfigFile::of(args);
+        file.interpret(&file.text()?)
     }
 
     /// The local addresses to send from and receive on. `public` are the addresses that peers send to.
@@ -232,8 +217,6 @@ fn from_file(text: &str, directory: &Path) -> Result<RunArgs, TomlError> {
     })
 }
 
-/// About a thousand times the size of such a file.
-const MOST_BYTES: u64 = 1 << 20;
 /// Seconds: many times the pause between the record of an attachment and its interface.
 const LEAST_RECLAIM_AFTER: u16 = 5;
 const MOST_RECLAIM_AFTER: u16 = 3600;

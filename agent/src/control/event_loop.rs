@@ -21,9 +21,10 @@ use super::diagnosis;
 use super::kernel::{Kernel, problems};
 use super::model::Model;
 use super::outcome::{End, Restart};
-use super::persistence::{SavedState, reread_net_conf};
+use super::persistence::SavedState;
 use super::pods::upkeep::{self, Report, Upkeep, Work};
 use super::records::{RecordKey, key};
+use super::reload::Reload;
 use super::run_files::RunFiles;
 use super::tables::Tables;
 use super::underlay::{self, sockets::UnderlaySockets};
@@ -35,6 +36,7 @@ use crate::host::Picture;
 use crate::keeper::descriptors::Descriptors;
 use crate::problems::{Board, Origin};
 use crate::registry::{Registry, Update};
+use crate::signals::Signals;
 use crate::ticker::Ticker;
 
 /// The loop and the parts that it works with.
@@ -53,6 +55,8 @@ pub struct Control {
     pub run_files: RunFiles,
     /// The last good state on disk.
     pub saved: SavedState,
+    /// Files that are to be read again.
+    pub reload: Reload,
     /// Where leases come from.
     pub registry: Registry,
     /// What the keeper holds.
@@ -97,21 +101,31 @@ impl Default for Turn {
 
 impl Control {
     /// Runs until something ends it.
-    pub async fn run(&mut self, stop: impl Future<Output = ()>) -> End {
-        tokio::pin!(stop);
+    pub async fn run(&mut self, signals: &mut Signals) -> End {
         // Once now: the kernel announced nothing of what changed before the watch was there.
         let mut outcome = self.refresh().await;
         let mut is_view_current = false;
         loop {
             if let Err(Restart(reason)) = outcome {
-                return End::Restart(reason);
+                return match self.reload.is_taken {
+                    true => End::Reload,
+                    false => End::Restart(reason),
+                };
             }
             if !is_view_current {
                 self.publish_view();
             }
             is_view_current = false;
             outcome = tokio::select! {
-                () = &mut stop => return End::Asked,
+                is_stop = signals.stop_or_reload() => match is_stop {
+                    true => return End::Asked,
+                    false => {
+                        info!("reload: SIGHUP, the files are read again");
+                        self.reload.ask();
+                        self.registry.reread();
+                        self.refresh().await
+                    }
+                },
                 () = self.keeper.keeper_ended() => return End::KeeperEnded,
                 update = self.registry.next() => self.on_registry_update(update).await,
                 Some(call) = self.calls.recv() => {
@@ -277,6 +291,7 @@ impl Control {
             && !self.model.cached.is_any()
             && self.upkeep.is_settled(self.model.records.listed())
             && !self.board.is_retry_due()
+            && !self.reload.is_waiting()
     }
 
     /// Reads the kernel, decides, publishes, brings the kernel to the desired state. What the kernel refuses is posted and
@@ -285,8 +300,10 @@ impl Control {
         self.turn.refreshed = Instant::now();
         self.kernel.keep_watching();
         self.tables.take_notices();
-        let net_conf = reread_net_conf(&mut self.model, &self.registry)?;
-        self.board.post(Origin::NetConf, net_conf);
+        let refused = self.reload.follow(&mut self.model)?;
+        self.board.post(Origin::NetConf, refused.net_conf);
+        self.board
+            .post(Origin::Configuration, refused.configuration);
         self.kernel.host.set_add_only(self.model.cached.is_any());
         let picture = self.kernel.host.picture().await;
         // After the picture: a record is written before its route and removed after it, so no route is without its record.
@@ -313,7 +330,9 @@ impl Control {
         }
         self.restore_run_files().await;
         let state = self.saved.save(&self.model);
-        self.board.post(Origin::State, state);
+        let configuration = self.reload.save(self.model.known.config.state_dir());
+        self.board
+            .post(Origin::State, state.into_iter().chain(configuration));
         let unrecorded = self.kernel.host.record_problem();
         self.board.post(Origin::Settings, problems(unrecorded));
         self.post_adoption();

@@ -15,6 +15,7 @@
 //! | when is a pod gone, and who removes it? | [`pods`] |
 //! | what do callers find in the run directory? | [`run_files`] |
 //! | what survives a restart? | [`persistence`] |
+//! | how is a changed file taken? | [`reload`] |
 //! | what does the node itself show to be wrong? | [`diagnosis`] |
 //! | how is a query answered? | [`view`] |
 
@@ -28,6 +29,7 @@ pub mod persistence;
 pub mod pods;
 pub mod records;
 pub mod refused_sources;
+pub mod reload;
 pub mod run_files;
 pub mod tables;
 pub mod underlay;

@@ -1,15 +1,10 @@
-//! The last good state while the service runs: when it is written, and when the net-conf that it stands in for is taken
-//! back.
-
-use tracing::info;
+//! The last good state while the service runs: when it is written.
 
 use super::model::Model;
-use super::outcome::Restart;
 use crate::causes::causes;
-use crate::config::{NetConf, NetConfError, NodeConfig};
+use crate::config::{NetConfError, NodeConfig};
 use crate::last_good::LastGoodError;
 use crate::problems::Problem;
-use crate::registry::{Registry, Update};
 
 /// Whether the last good state on disk is the one in force, or what is in force was read from it.
 #[derive(Debug)]
@@ -51,40 +46,6 @@ impl SavedState {
                 reason: causes(&error),
             },
         })
-    }
-}
-
-/// Reads the net-conf again where the one in force is the last good state's. One that differs decides sockets and tables,
-/// so it is taken by a new start, and only by one that would succeed.
-///
-/// # Errors
-/// [`Restart`] when that is due.
-pub fn reread_net_conf(model: &mut Model, registry: &Registry) -> Result<Option<Problem>, Restart> {
-    if !model.cached.net_conf {
-        return Ok(None);
-    }
-    let known = &mut model.known;
-    let (net_conf, text) = match NetConf::load(&known.config.net_conf) {
-        Ok(read) => read,
-        Err(error) => return Ok(Some(net_conf_problem(&known.config, &error, true))),
-    };
-    if net_conf == known.net_conf {
-        info!("the net-conf can be read again");
-        known.net_conf_text = text;
-        model.cached.net_conf = false;
-        return Ok(None);
-    }
-    match registry.read_with(&net_conf) {
-        Update::Leases(_) => Err(Restart(
-            "the net-conf can be read again, and differs from the one in force".to_owned(),
-        )),
-        Update::Refused { place, reason } => Ok(Some(Problem::NetConfRefused {
-            path: known.config.net_conf.clone(),
-            reason: format!(
-                "it differs from the one in force, and the list of nodes cannot be used with it: {place}: {reason}"
-            ),
-            cached: true,
-        })),
     }
 }
 

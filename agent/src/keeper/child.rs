@@ -98,6 +98,14 @@ impl Service {
         })
     }
 
+    /// Has it read its files again.
+    ///
+    /// # Errors
+    /// When the kernel refuses to signal.
+    pub fn reload(&self) -> io::Result<()> {
+        self.signal(Signal::HUP)
+    }
+
     /// Asks it to stop, waits, and kills it when it does not.
     ///
     /// # Errors

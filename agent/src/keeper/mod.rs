@@ -23,6 +23,8 @@
 //! Limits: 512 descriptors, one keeper per run directory (`flock`). What it never does: read a packet,
 //! a configuration or a store record. The one thing it reads is the ticks in the memfd of counters.
 //!
+//! SIGHUP goes on to the service once that forwards. Other signals have no effect ([`crate::signals`]).
+//!
 //! On SIGTERM or SIGINT the keeper sends the service SIGTERM, kills it after 5 s, and ends with code 0. The
 //! tunnel device vanishes with its descriptors; the `unreachable` cluster route stays, so pod traffic is
 //! refused and does not leak, until the next start adopts it or `tartan cleanup` removes it. A service whose
@@ -43,7 +45,6 @@ use std::time::{Duration, Instant};
 use dataplane::counters::Counters;
 use rustix::io::fcntl_dupfd_cloexec;
 use thiserror::Error;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
@@ -55,6 +56,7 @@ use table::{DescriptorTable, TableError};
 use watchdog::{CHECK_EVERY, Watchdog};
 
 use crate::causes::causes;
+use crate::signals::Signals;
 use crate::start_failure;
 use crate::ticker::Ticker;
 
@@ -122,11 +124,11 @@ pub async fn run(run_dir: PathBuf, program: Program) -> Result<u8, KeeperError> 
 }
 
 async fn keep(run_dir: &Path, program: &Program) -> Result<u8, KeeperError> {
-    let mut stop = Stop::listen().map_err(KeeperError::Signals)?;
+    let mut signals = Signals::listen().map_err(KeeperError::Signals)?;
     let mut keeper = Keeper::default();
     let mut backoff = Backoff::default();
     loop {
-        let reason = match keeper.run_service(program, &mut stop).await {
+        let reason = match keeper.run_service(program, &mut signals).await {
             Ok(Outcome::Stopped(ending)) => {
                 info!("stopped: the service {}", ending.words());
                 return Ok(0);
@@ -162,7 +164,7 @@ async fn keep(run_dir: &Path, program: &Program) -> Result<u8, KeeperError> {
         );
         tokio::select! {
             biased;
-            () = stop.asked() => return Ok(0),
+            () = signals.stop() => return Ok(0),
             () = sleep(wait) => {}
         }
     }
@@ -188,7 +190,7 @@ impl Keeper {
     async fn run_service(
         &mut self,
         program: &Program,
-        stop: &mut Stop,
+        signals: &mut Signals,
     ) -> Result<Outcome, KeeperError> {
         self.forwarding_since = None;
         let mut ticker = Ticker::every(CHECK_EVERY).map_err(KeeperError::Clock)?;
@@ -198,7 +200,10 @@ impl Keeper {
             source,
         })?;
         info!(pid = service.id(), "the service is started");
-        let outcome = match self.serve(&channel, &mut service, stop, &mut ticker).await {
+        let outcome = match self
+            .serve(&channel, &mut service, signals, &mut ticker)
+            .await
+        {
             Verdict::Died(ending) => Outcome::Died(ending.map_err(KeeperError::Wait)?),
             Verdict::Stop => Outcome::Stopped(
                 service
@@ -219,7 +224,7 @@ impl Keeper {
         &mut self,
         channel: &Channel,
         service: &mut Service,
-        stop: &mut Stop,
+        signals: &mut Signals,
         ticker: &mut Ticker,
     ) -> Verdict {
         if let Err(error) = self.hand_over(channel).await {
@@ -227,10 +232,16 @@ impl Keeper {
         }
         let mut watch: Option<(Watchdog, Counters)> = None;
         let started = Instant::now();
+        let mut is_reload_due = false;
         loop {
             tokio::select! {
                 biased;
-                () = stop.asked() => return Verdict::Stop,
+                is_stop = signals.stop_or_reload() => match is_stop {
+                    true => return Verdict::Stop,
+                    // A service that starts reads its files, or has read them already.
+                    false if self.forwarding_since.is_none() => is_reload_due = true,
+                    false => reload(service),
+                },
                 ending = service.ended() => return Verdict::Died(ending),
                 message = channel.receive() => match message {
                     Ok(Some((FromService::Ready, _))) => {
@@ -243,6 +254,9 @@ impl Keeper {
                         self.forwarding_since = Some(Instant::now());
                         watch = self.counters().map(|counters| (Watchdog::default(), counters));
                         info!(pid = service.id(), "the service forwards");
+                        if std::mem::take(&mut is_reload_due) {
+                            reload(service);
+                        }
                     }
                     Ok(Some((message, descriptors))) => self.store(message, descriptors),
                     Ok(None) => return self.broken(&"it closed the channel", service).await,
@@ -354,25 +368,10 @@ fn check((watchdog, counters): &mut (Watchdog, Counters)) -> Option<String> {
     ))
 }
 
-/// SIGTERM and SIGINT.
-struct Stop {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Stop {
-    fn listen() -> io::Result<Stop> {
-        Ok(Stop {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn asked(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
+/// Has the service read its files again.
+fn reload(service: &Service) {
+    if let Err(error) = service.reload() {
+        warn!(%error, "the service cannot be asked to read its files again");
     }
 }
 

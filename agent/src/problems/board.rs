@@ -17,6 +17,8 @@ use super::{Problem, Severity};
 pub enum Origin {
     /// The cluster's configuration.
     NetConf,
+    /// This node's configuration.
+    Configuration,
     /// The registry.
     Registry,
     /// The adoption of tables by the workers.

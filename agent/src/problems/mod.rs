@@ -48,6 +48,13 @@ pub enum Problem {
         /// Whether the net-conf of the last good state is in force in its place.
         cached: bool,
     },
+    /// This node's configuration file cannot be used; the one by which a service forwarded last is in force.
+    ConfigurationRefused {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// What the registry holds cannot be used.
     LeasesRefused {
         /// Where in the registry's content the fault is.
@@ -222,6 +229,7 @@ impl Problem {
         match self {
             Problem::NetConfRefused { .. } => "net-conf-refused",
             Problem::NetConfMissing { .. } => "net-conf-missing",
+            Problem::ConfigurationRefused { .. } => "configuration-refused",
             Problem::LeasesRefused { .. } => "leases-refused",
             Problem::WorkersBehind { .. } => "workers-behind",
             Problem::ApiSocket { .. } => "api-socket",
@@ -256,6 +264,7 @@ impl Problem {
         match self {
             Problem::NetConfRefused { path, .. }
             | Problem::NetConfMissing { path, .. }
+            | Problem::ConfigurationRefused { path, .. }
             | Problem::ApiSocket { path, .. }
             | Problem::StateNotSaved { path, .. }
             | Problem::NodeFile { path, .. } => path.display().to_string(),
@@ -286,6 +295,7 @@ impl Problem {
         match self {
             Problem::NetConfRefused { .. }
             | Problem::NetConfMissing { .. }
+            | Problem::ConfigurationRefused { .. }
             | Problem::LeasesRefused { .. }
             | Problem::WorkersBehind { .. }
             | Problem::ApiSocket { .. }

@@ -19,6 +19,9 @@ impl Problem {
             Problem::NetConfRefused { cached: false, .. } => {
                 "correct the file and start Tartan".to_owned()
             }
+            Problem::ConfigurationRefused { .. } => {
+                "correct the file (`tartan check` judges it); Tartan reads it again by itself".to_owned()
+            }
             Problem::NetConfMissing { .. } => "write the file, readable by root".to_owned(),
             Problem::LeasesRefused { in_force, .. } => match in_force {
                 LeasesInForce::Nothing => "correct the list and start Tartan".to_owned(),

@@ -22,6 +22,17 @@ impl Problem {
                 "the net-conf is refused{}: {reason}",
                 net_conf_in_force(*cached)
             ),
+            Problem::ConfigurationRefused { path, reason } => {
+                let path = path.display().to_string();
+                // Most reasons name the file and the line.
+                let place = match reason.contains(&path) {
+                    true => String::new(),
+                    false => format!("{path}: "),
+                };
+                format!(
+                    "the configuration is refused and the last one that was good stays in force: {place}{reason}"
+                )
+            }
             Problem::LeasesRefused {
                 place,
                 reason,

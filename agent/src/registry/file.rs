@@ -35,8 +35,8 @@ use super::nodes::parse;
 use super::own::own;
 use super::place::RegistryPlace;
 use crate::causes::causes;
-use crate::config::NetConf;
 use crate::config::text_file::{self, TextFileError};
+use crate::config::{NetConf, NodeConfig};
 use crate::file_state::FileState;
 
 /// A list of nodes in a file, watched.
@@ -160,13 +160,9 @@ impl FileRegistry {
         }
     }
 
-    /// Reads the file now, under another `net_conf` than that of [`watch`](Self::watch). The updates of
-    /// [`next`](Self::next) stay the same.
-    pub fn read_with(&self, net_conf: &NetConf) -> Update {
-        match text_file::read(&self.path, MOST_BYTES) {
-            Ok(text) => self.interpret(&text, net_conf),
-            Err(error) => self.unreadable(&error),
-        }
+    /// Reads the file soon, whether it has changed or not.
+    pub fn reread(&mut self) {
+        self.changed();
     }
 
     /// A line of the file, or the file as a whole.
@@ -290,8 +286,14 @@ impl FileRegistry {
     fn read(&self) -> Reading {
         let state = FileState::of(&self.path);
         let (update, unreadable) = match text_file::read(&self.path, MOST_BYTES) {
-            Ok(text) => (self.interpret(&text, &self.net_conf), false),
-            Err(error) => (self.unreadable(&error), true),
+            Ok(text) => {
+                let content = Content {
+                    path: &self.path,
+                    node_name: &self.node_name,
+                };
+                (content.interpret(&text, &self.net_conf), false)
+            }
+            Err(error) => (unreadable(&self.path, &error), true),
         };
         Reading {
             update,
@@ -299,29 +301,51 @@ impl FileRegistry {
             state,
         }
     }
+}
 
+/// What a file holds at this moment, for the node and the files that `config` names, under `net_conf`.
+pub fn read_once(config: &NodeConfig, net_conf: &NetConf) -> Update {
+    let path = &config.node_file;
+    let content = Content {
+        path,
+        node_name: &config.node_name,
+    };
+    match text_file::read(path, MOST_BYTES) {
+        Ok(text) => content.interpret(&text, net_conf),
+        Err(error) => unreadable(path, &error),
+    }
+}
+
+/// A text that was read from `path` for the node `node_name`.
+struct Content<'a> {
+    path: &'a Path,
+    node_name: &'a str,
+}
+
+impl Content<'_> {
     fn interpret(&self, text: &str, net_conf: &NetConf) -> Update {
         match parse(text, net_conf) {
-            Err(error) => self.refuse(Some(error.line), error.fault.to_string()),
-            Ok(leases) => match own(&leases, &self.node_name) {
-                Err(reason) => self.refuse(None, reason),
+            Err(error) => refuse(self.path, Some(error.line), error.fault.to_string()),
+            Ok(leases) => match own(&leases, self.node_name) {
+                Err(reason) => refuse(self.path, None, reason),
                 Ok(_) => Update::Leases(leases),
             },
         }
     }
+}
 
-    fn unreadable(&self, error: &TextFileError) -> Update {
-        let line = match error {
-            TextFileError::NotText { line, .. } => Some(*line),
-            _ => None,
-        };
-        self.refuse(line, causes(error))
-    }
+fn unreadable(path: &Path, error: &TextFileError) -> Update {
+    let line = match error {
+        TextFileError::NotText { line, .. } => Some(*line),
+        _ => None,
+    };
+    refuse(path, line, causes(error))
+}
 
-    fn refuse(&self, line: Option<usize>, reason: String) -> Update {
-        let place = self.place(line);
-        Update::Refused { place, reason }
-    }
+fn refuse(path: &Path, line: Option<usize>, reason: String) -> Update {
+    let path = path.to_path_buf();
+    let place = RegistryPlace::File { path, line };
+    Update::Refused { place, reason }
 }
 
 fn watched_events() -> WatchMask {

@@ -19,7 +19,7 @@ mod parsed_node;
 mod place;
 
 pub use fault::{NodeListError, NodeListFault};
-pub use file::{FileRegistry, FileRegistryError};
+pub use file::{FileRegistry, FileRegistryError, read_once};
 pub use nodes::{parse, render};
 pub use own::own;
 pub use place::RegistryPlace;
@@ -73,10 +73,10 @@ impl Registry {
         }
     }
 
-    /// Checks the present content under another `net_conf`. The updates of [`next`](Self::next) stay the same.
-    pub fn read_with(&self, net_conf: &NetConf) -> Update {
+    /// Reads the content soon, whether it has changed or not.
+    pub fn reread(&mut self) {
         match self {
-            Registry::File(file) => file.read_with(net_conf),
+            Registry::File(file) => file.reread(),
         }
     }
 

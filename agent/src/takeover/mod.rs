@@ -20,12 +20,14 @@ use tracing::{info, warn};
 use crate::api::server;
 use crate::causes::causes;
 use crate::config::NodeConfig;
+use crate::configuration::Configuration;
 use crate::control::event_loop::{Control, QUICK_CHECK_EVERY, Turn};
 use crate::control::facts::Facts;
 use crate::control::kernel::Kernel;
 use crate::control::model::{Cached, Known, Model};
 use crate::control::persistence::SavedState;
 use crate::control::pods::upkeep::Upkeep;
+use crate::control::reload::Reload;
 use crate::control::run_files::RunFiles;
 use crate::control::tables::Tables;
 use crate::control::underlay::sockets::UnderlaySockets;
@@ -50,15 +52,24 @@ use start_error::StartError;
 /// [`StartError`]. What was deposited by then stays with the keeper; what was set up on the host stays for the
 /// next start.
 pub async fn start(
-    config: NodeConfig,
+    configuration: Configuration,
     channel: OwnedFd,
     lock: Lock,
 ) -> Result<Option<Control>, StartError> {
+    let reload = Reload::of(&configuration);
+    let config = configuration.config;
     let mut table = Descriptors::receive(channel).await?;
     let mut found = Found {
         take_over: table.is_take_over(),
         problems: Vec::new(),
     };
+    let refused = configuration
+        .refused
+        .map(|error| Problem::ConfigurationRefused {
+            path: configuration.file.path().to_owned(),
+            reason: causes(&error),
+        });
+    found.report(Origin::Configuration, refused);
     let Start {
         mut known,
         mut host,
@@ -92,6 +103,7 @@ pub async fn start(
         registry,
         table,
         lock,
+        reload,
         host,
         upkeep_host,
         node_file,
@@ -241,6 +253,7 @@ struct Begun {
     registry: Registry,
     table: Descriptors,
     lock: Lock,
+    reload: Reload,
     host: Host,
     upkeep_host: Host,
     node_file: Option<NodeFile>,
@@ -259,6 +272,7 @@ async fn begin(
         registry,
         table,
         lock,
+        reload,
         host,
         upkeep_host,
         node_file,
@@ -310,6 +324,7 @@ async fn begin(
         model,
         kernel,
         sockets: opened.sockets,
+        reload,
         registry,
         keeper: table,
         board,

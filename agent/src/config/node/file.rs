@@ -1,0 +1,80 @@
+//! `tartan.toml`: where it is, what is in it, and the configuration that it gives with flags and variables.
+
+use std::path::{Path, PathBuf};
+
+use super::resolve::resolve;
+use super::{ConfigError, NodeConfig, RunArgs, from_file};
+use crate::config::{document, text_file};
+
+/// The file that flags and variables are completed by.
+#[derive(Clone, Debug)]
+pub struct ConfigFile {
+    args: RunArgs,
+    path: PathBuf,
+    may_be_missing: bool,
+}
+
+impl ConfigFile {
+    /// The file that `args` name, or the usual one, which may be missing.
+    pub fn of(args: &RunArgs) -> ConfigFile {
+        let usual = || {
+            let root = args.root.as_deref().unwrap_or(Path::new("/"));
+            root.join("etc/tartan/tartan.toml")
+        };
+        ConfigFile {
+            path: args.config.clone().unwrap_or_else(usual),
+            may_be_missing: args.config.is_none(),
+            args: args.clone(),
+        }
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The same file, in an agent whose files are below `root` whatever the file says.
+    pub fn below(mut self, root: &Path) -> ConfigFile {
+        self.args.root = Some(root.to_owned());
+        self
+    }
+
+    /// Its text; empty where it is missing and may be.
+    ///
+    /// # Errors
+    /// [`ConfigError::File`].
+    pub fn text(&self) -> Result<String, ConfigError> {
+        match text_file::read(&self.path, MOST_BYTES) {
+            Err(error) if error.is_missing() && self.may_be_missing => Ok(String::new()),
+            text => Ok(text?),
+        }
+    }
+
+    /// The configuration that a file of this text gives. Flags and variables override the text, and the text overrides
+    /// the defaults.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with the first fault.
+    pub fn interpret(&self, text: &str) -> Result<NodeConfig, ConfigError> {
+        let directory = self.path.parent().unwrap_or(Path::new(""));
+        let file = from_file(text, directory).map_err(|error| ConfigError::Toml {
+            path: self.path.clone(),
+            error,
+        })?;
+        resolve(&self.args, file)
+    }
+
+    /// The directory above all files of the agent, as far as it can be told from a file with faults.
+    pub fn root_despite_faults(&self) -> PathBuf {
+        let in_file = || {
+            let text = self.text().ok()?;
+            let written = document::text_despite_faults(&text, "root")?;
+            Some(self.path.parent()?.join(written))
+        };
+        let flag = self.args.root.clone();
+        flag.or_else(in_file).unwrap_or_else(|| PathBuf::from("/"))
+    }
+}
+
+/// About a thousand times the size of such a file.
+const MOST_BYTES: u64 = 1 << 20;
