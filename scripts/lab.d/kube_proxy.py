@@ -5,7 +5,13 @@
 CLUSTER is the cluster network, SERVICES a JSON list of Services:
     {"name": "lab/pod1", "address": "10.96.0.1", "port": 80, "node_port": 30001, "local": false,
      "endpoints": [{"address": "10.244.1.2", "port": 8080, "node": "node1"}]}
-where "local" is externalTrafficPolicy Local. Prints what goes to `iptables-restore --noflush`. FIRST also
+where "local" is externalTrafficPolicy Local. A node port of 0 is none. What else a Service may have:
+    "inside_local": true                      internalTrafficPolicy Local
+    "affinity": true                          session affinity ClientIP
+    "external": ["203.0.113.4"]               external IPs
+    "balancer": ["203.0.113.6"]               addresses of a load balancer
+    "ranges": ["192.0.2.0/24"]                loadBalancerSourceRanges
+Prints what goes to `iptables-restore --noflush`. FIRST also
 hooks the chains into those of the kernel; AGAIN replaces their rules alone, as kube-proxy does.
 
 Every Service is there for TCP and for UDP. Chains, their names, their order and what each decides follow
@@ -21,6 +27,8 @@ import sys
 # The bit that kube-proxy sets on what it is going to masquerade.
 MARK = "0x4000"
 PROTOCOLS = ("tcp", "udp")
+# Seconds that a client stays with its endpoint.
+AFFINITY = 10800
 
 
 def chain(kind, *parts):
@@ -44,12 +52,20 @@ class Port:
         self.balanced = chain("SVC", self.name, protocol)
         self.balanced_here = chain("SVL", self.name, protocol)
         self.external = chain("EXT", self.name, protocol)
+        self.firewall = chain("FW", self.name, protocol)
+        self.inside_local = service.get("inside_local", False)
+        self.addresses = service.get("external", [])
+        self.balancers = service.get("balancer", [])
+        self.ranges = service.get("ranges", [])
 
     def match(self):
         return f"-m {self.protocol} -p {self.protocol}"
 
     def to_cluster_ip(self):
-        return f'{self.match()} -d {self.service["address"]} --dport {self.service["port"]}'
+        return self.to_address(self.service["address"])
+
+    def to_address(self, address):
+        return f'{self.match()} -d {address} --dport {self.service["port"]}'
 
     def to_node_port(self):
         return f'{self.match()} --dport {self.service["node_port"]}'
@@ -57,19 +73,37 @@ class Port:
     def endpoint_chain(self, endpoint):
         return chain("SEP", self.name, self.protocol, place(endpoint))
 
+    def inside(self):
+        """The endpoints of the ClusterIP on this node, and the chain that chooses one."""
+        return (self.here, self.balanced_here) if self.inside_local else (self.all, self.balanced)
+
     def nat(self):
-        yield f'-A KUBE-SERVICES {remark(self.name + " cluster IP")} {self.to_cluster_ip()} -j {self.balanced}'
-        yield f"-A KUBE-NODEPORTS {remark(self.name)} {self.to_node_port()} -j {self.external}"
+        if not self.all:
+            return
+        endpoints, inside = self.inside()
+        if endpoints:
+            note = remark(self.name + " cluster IP")
+            yield f"-A KUBE-SERVICES {note} {self.to_cluster_ip()} -j {inside}"
+            yield f"-A {inside} {note} {self.to_cluster_ip()} ! -s {self.cluster} -j KUBE-MARK-MASQ"
+        for address in self.addresses:
+            yield f'-A KUBE-SERVICES {remark(self.name + " external IP")} {self.to_address(address)} -j {self.external}'
+        for address in self.balancers:
+            target = self.firewall if self.ranges else self.external
+            yield f'-A KUBE-SERVICES {remark(self.name + " loadbalancer IP")} {self.to_address(address)} -j {target}'
+        if self.service["node_port"]:
+            yield f"-A KUBE-NODEPORTS {remark(self.name)} {self.to_node_port()} -j {self.external}"
+        for source in self.ranges:
+            # What is not translated here is dropped by KUBE-PROXY-FIREWALL.
+            yield f'-A {self.firewall} {remark(self.name + " loadbalancer IP")} -s {source} -j {self.external}'
         yield from self.from_outside()
-        yield (
-            f'-A {self.balanced} {remark(self.name + " cluster IP")} {self.to_cluster_ip()} '
-            f"! -s {self.cluster} -j KUBE-MARK-MASQ"
-        )
         yield from self.choice(self.balanced, self.all)
-        if self.service["local"]:
+        if self.uses_here():
             yield from self.choice(self.balanced_here, self.here)
         for endpoint in self.all:
             yield from self.destination(endpoint)
+
+    def uses_here(self):
+        return self.here and (self.service["local"] or self.inside_local)
 
     def from_outside(self):
         """What came to a node's port. Policy Local leaves a client's address alone and stays on the node."""
@@ -86,7 +120,11 @@ class Port:
             yield f"-A {self.external} -j {self.balanced_here}"
 
     def choice(self, from_chain, endpoints):
-        """One of the endpoints, each as likely as every other."""
+        """One of the endpoints, each as likely as every other; with affinity the one of before."""
+        for endpoint in endpoints if self.service.get("affinity") else []:
+            name = self.endpoint_chain(endpoint)
+            seen = f"-m recent --name {name} --rcheck --seconds {AFFINITY} --reap"
+            yield f'-A {from_chain} {remark(f"{self.name} -> {place(endpoint)}")} {seen} -j {name}'
         for index, endpoint in enumerate(endpoints):
             left = len(endpoints) - index
             chance = f"-m statistic --mode random --probability {1 / left:.10f} " if left > 1 else ""
@@ -97,12 +135,36 @@ class Port:
         """An endpoint that reaches itself is masqueraded, or it would answer itself past the translation."""
         name = self.endpoint_chain(endpoint)
         yield f'-A {name} {remark(self.name)} -s {endpoint["address"]} -j KUBE-MARK-MASQ'
-        yield f"-A {name} {remark(self.name)} {self.match()} -j DNAT --to-destination {place(endpoint)}"
+        seen = f"-m recent --name {name} --set " if self.service.get("affinity") else ""
+        yield f"-A {name} {remark(self.name)} {seen}{self.match()} -j DNAT --to-destination {place(endpoint)}"
+
+    def filter(self):
+        """What no endpoint can answer, and what the source ranges exclude."""
+        outside = self.here if self.service["local"] else self.all
+        if not self.inside()[0]:
+            yield f"-A KUBE-SERVICES {self.refusal()} {self.to_cluster_ip()} {self.refused()}"
+        if not outside:
+            for address in (*self.addresses, *self.balancers):
+                yield f"-A KUBE-EXTERNAL-SERVICES {self.refusal()} {self.to_address(address)} {self.refused()}"
+            if self.service["node_port"]:
+                to_node = f"-m addrtype --dst-type LOCAL {self.to_node_port()}"
+                yield f"-A KUBE-EXTERNAL-SERVICES {self.refusal()} {to_node} {self.refused()}"
+        for address in self.balancers if self.ranges else []:
+            note = remark(f"{self.name} traffic not accepted by {self.firewall}")
+            yield f"-A KUBE-PROXY-FIREWALL {note} {self.to_address(address)} -j DROP"
+
+    def refusal(self):
+        return remark(f"{self.name} has no {'local ' if self.all else ''}endpoints")
+
+    def refused(self):
+        return "-j DROP" if self.all else "-j REJECT"
 
     def chains(self):
         yield from (self.balanced, self.external)
-        if self.service["local"]:
+        if self.uses_here():
             yield self.balanced_here
+        if self.ranges:
+            yield self.firewall
         yield from (self.endpoint_chain(endpoint) for endpoint in self.all)
 
 
@@ -134,12 +196,7 @@ def nat(ports):
 
 def filtering(ports):
     chains = [f"KUBE-{name}" for name in ("SERVICES", "EXTERNAL-SERVICES", "NODEPORTS", "FORWARD", "PROXY-FIREWALL")]
-    rules = [
-        f'-A KUBE-EXTERNAL-SERVICES {remark(port.name + " has no local endpoints")} -m addrtype --dst-type LOCAL '
-        f"{port.to_node_port()} -j DROP"
-        for port in ports
-        if port.service["local"] and not port.here
-    ]
+    rules = [rule for port in ports for rule in port.filter()]
     rules += [
         "-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP",
         f'-A KUBE-FORWARD {remark("kubernetes forwarding rules")} -m mark --mark {MARK}/{MARK} -j ACCEPT',

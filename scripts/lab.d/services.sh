@@ -1,16 +1,31 @@
 # shellcheck shell=bash
-# Kubernetes Services in a lab: on every node the rules that kube-proxy would keep there (kube_proxy.py), one
-# host outside the cluster, and masquerade.sh. Sourced by scripts/lab.
+# Kubernetes Services in a lab: on every node the rules that kube-proxy would keep there in its iptables mode
+# (kube_proxy.py) or its nftables mode (kube_proxy_nft.py), one host outside the cluster, and masquerade.sh. Sourced by
+# scripts/lab.
 #
 #   PREFIX-client   192.0.2.251   2001:db8:192::251    no node; the nodes' default route leads to it
 #
-#   name         address                          node port   leads to
-#     podK        10.96.0.K    fd00:10:96::K        30000+K   podK
-#     podK-local  10.96.1.K    fd00:10:96::1:K      31000+K   podK, with externalTrafficPolicy Local
-#     all         10.96.2.1    fd00:10:96::2:1      32001     every pod
-#     nodeI       10.96.3.I    fd00:10:96::3:I      32100+I   nodeI itself, as a pod with the host's network
+#   name           address                          node port   leads to
+#     podK          10.96.0.K    fd00:10:96::K        30000+K   podK
+#     podK-local    10.96.1.K    fd00:10:96::1:K      31000+K   podK, with externalTrafficPolicy Local
+#     all           10.96.2.1    fd00:10:96::2:1      32001     every pod
+#     nodeI         10.96.3.I    fd00:10:96::3:I      32100+I   nodeI itself, as a pod with the host's network
 #
-# Each from port 80 to port 8080, by TCP and by UDP. STATE/services.4 and services.6 have them as JSON.
+# A is the first pod of the first node, B that of the last one:
+#     inner         10.96.4.1    fd00:10:96::4:1                A and B, with internalTrafficPolicy Local
+#     inner-far     10.96.4.2    fd00:10:96::4:2                B, with internalTrafficPolicy Local
+#     sticky        10.96.4.3    fd00:10:96::4:3      32303     every pod, with affinity ClientIP
+#     outer         10.96.4.4    fd00:10:96::4:4                B, also at its external IPs
+#     outer-local   10.96.4.5    fd00:10:96::4:5                A, the same, with externalTrafficPolicy Local
+#     ranged        10.96.4.6    fd00:10:96::4:6                A, also at its load balancer's for client and pods alone
+#     ranged-none   10.96.4.7    fd00:10:96::4:7                A, the same for somebody else alone
+#     ranged-local  10.96.4.8    fd00:10:96::4:8                B, as ranged, with externalTrafficPolicy Local
+#     moving        10.96.4.9    fd00:10:96::4:9      32309     A, after `services --moved` B
+#     nobody        10.96.4.10   fd00:10:96::4:10     32310     no endpoint
+#
+# Each from port 80 to port 8080, by TCP and by UDP. The external IPs and load balancers' of 10.96.4.N are 203.0.113.N
+# and 2001:db8:f00::N, to which the client's route leads by the first node, and 203.0.113.(64+N) and
+# 2001:db8:f00:1::N, by the last one. STATE/services.4 and services.6 have them all as JSON.
 
 CLIENT=251
 # The digits of K in an address.
@@ -20,7 +35,7 @@ services() {
     local node family
     parse_services "$@"
     load_settings
-    need_tools iptables-nft-restore ip6tables-nft-restore python3 jq
+    need_tools iptables-nft-restore ip6tables-nft-restore nft python3 jq
     [ -n "$(served)" ] || die "a Service of a family needs pods and nodes of it: the lab '$PREFIX' has $INSIDE inside and $OUTSIDE outside"
     [ $((NODES * PODS)) -le "$MOST_SERVED_PODS" ] || die "at most $MOST_SERVED_PODS pods can have a Service each, not $((NODES * PODS))"
     [ -e "/run/netns/$PREFIX-client" ] || underlay_host client "$CLIENT"
@@ -31,18 +46,54 @@ services() {
             ip -n "$PREFIX-node$node" "-$family" route replace default via "$(underlay_address "$CLIENT" "$family")" dev eth0
             kube_proxy "$node" "$family"
         done
+        client_routes "$family"
     done
     service_list
 }
 
+# The client reaches ClusterIPs by the first node, as a static route would have it, and external IPs by both ends.
+client_routes() {
+    local first last
+    first=$(underlay_address 1 "$1")
+    last=$(underlay_address "$NODES" "$1")
+    case $1 in
+    4)
+        client_route 4 10.96.0.0/16 "$first"
+        client_route 4 203.0.113.0/26 "$first"
+        client_route 4 203.0.113.64/26 "$last"
+        ;;
+    6)
+        client_route 6 fd00:10:96::/112 "$first"
+        client_route 6 2001:db8:f00::/64 "$first"
+        client_route 6 2001:db8:f00:1::/64 "$last"
+        ;;
+    esac
+}
+
+client_route() {
+    ip -n "$PREFIX-client" "-$1" route replace "$2" via "$3" dev eth0
+}
+
 parse_services() {
     MASQUERADE=on
+    KUBE_PROXY=iptables
+    MOVED=false
     parse_prefix "$@"
     set -- "${REST[@]}"
     while [ $# -gt 0 ]; do
-        [ "$1" = --masquerade ] || wrong "services does not know '$1': see 'scripts/lab help'"
-        [ $# -ge 2 ] || wrong "$1 needs a value"
-        MASQUERADE=$(one_of "$1" "$2" on off)
+        case $1 in
+        --moved)
+            MOVED=true
+            shift
+            continue
+            ;;
+        --masquerade | --kube-proxy) [ $# -ge 2 ] || wrong "$1 needs a value" ;;
+        *) wrong "services does not know '$1': see 'scripts/lab help'" ;;
+        esac
+        case $1 in
+        --masquerade) MASQUERADE=$(one_of "$1" "$2" on off) ;;
+        --kube-proxy) KUBE_PROXY=$(one_of "$1" "$2" iptables nftables) ;;
+        esac
         shift 2
     done
 }
@@ -56,7 +107,9 @@ served() {
 }
 
 service_plan() {
-    jq -nR --argjson six "$((${1} == 6))" --rawfile nodes "$STATE/nodes" '
+    jq -nR --argjson six "$((${1} == 6))" --argjson moved "$MOVED" --arg last "node$NODES" \
+        --arg client "$(underlay_address "$CLIENT" "$1")/$(host_length "$1")" --arg pods "$(cluster_network "$1")" \
+        --rawfile nodes "$STATE/nodes" '
         def address($group; $number):
             if $six == 0 then "10.96.\($group).\($number)"
             elif $group == 0 then "fd00:10:96::\($number)"
@@ -66,22 +119,55 @@ service_plan() {
              local: $local, endpoints: $endpoints};
         def endpoint($node; $addresses):
             {address: ($addresses | map(select(contains(":") == ($six == 1)))[0]), port: 8080, node: $node};
+        # The addresses outside the cluster of Service $number of group 4.
+        def outside($number):
+            if $six == 0 then ["203.0.113.\($number)", "203.0.113.\(64 + $number)"]
+            else ["2001:db8:f00::\($number)", "2001:db8:f00:1::\($number)"] end;
+        def somebody: if $six == 0 then "198.51.100.0/24" else "2001:db8:51::/64" end;
         [inputs | split(" ") | {pod: .[0]} + endpoint(.[1]; .[2:])]
+        | (map(select(.node == "node1"))[0]) as $a
+        | (map(select(.node == $last))[0]) as $b
         | [ (.[] | (.pod[3:] | tonumber) as $number
                 | service(.pod; 0; $number; 30000 + $number; false; [.]),
                   service("\(.pod)-local"; 1; $number; 31000 + $number; true; [.])),
             service("all"; 2; 1; 32001; false; .),
             ($nodes | split("\n")[] | select(. != "") | split(" ")
                 | (.[0][4:] | tonumber) as $number
-                | service(.[0]; 3; $number; 32100 + $number; false; [endpoint(.[0]; [.[2], .[4]])])) ]' "$STATE/pods"
+                | service(.[0]; 3; $number; 32100 + $number; false; [endpoint(.[0]; [.[2], .[4]])])),
+            service("inner"; 4; 1; 0; false; [$a, $b | values]) + {inside_local: true},
+            service("inner-far"; 4; 2; 0; false; [$b | values]) + {inside_local: true},
+            service("sticky"; 4; 3; 32303; false; .) + {affinity: true},
+            service("outer"; 4; 4; 0; false; [$b | values]) + {external: outside(4)},
+            service("outer-local"; 4; 5; 0; true; [$a | values]) + {external: outside(5)},
+            service("ranged"; 4; 6; 0; false; [$a | values]) + {balancer: outside(6), ranges: [$client, $pods]},
+            service("ranged-none"; 4; 7; 0; false; [$a | values]) + {balancer: outside(7), ranges: [somebody]},
+            service("ranged-local"; 4; 8; 0; true; [$b | values]) + {balancer: outside(8), ranges: [$client, $pods]},
+            service("moving"; 4; 9; 32309; false; [if $moved then $b else $a end | values]),
+            service("nobody"; 4; 10; 32310; false; []) ]' "$STATE/pods"
 }
 
 # $1 node, $2 family
 kube_proxy() {
-    local order=AGAIN
-    hooked "$1" "$2" KUBE-POSTROUTING || order=FIRST
-    python3 "$LAB_HOME/lab.d/kube_proxy.py" "$order" "node$1" "$(cluster_network "$2")" <"$STATE/services.$2" |
-        ip netns exec "$PREFIX-node$1" "$(restore "$2")" --noflush
+    local order=AGAIN space=$PREFIX-node$1 plan=$STATE/services.$2
+    case $KUBE_PROXY in
+    iptables)
+        hooked "$1" "$2" KUBE-POSTROUTING || order=FIRST
+        python3 "$LAB_HOME/lab.d/kube_proxy.py" "$order" "node$1" "$(cluster_network "$2")" <"$plan" |
+            ip netns exec "$space" "$(restore "$2")" --noflush
+        ;;
+    nftables)
+        python3 "$LAB_HOME/lab.d/kube_proxy_nft.py" "node$1" "$(underlay_address "$1" "$2")" "$(cluster_network "$2")" \
+            "$(service_network "$2")" <"$plan" | ip netns exec "$space" nft -f -
+        ;;
+    esac
+    ip netns exec "$space" python3 "$LAB_HOME/lab.d/stale_flows.py" <"$plan"
+}
+
+service_network() {
+    case $1 in
+    4) echo 10.96.0.0/16 ;;
+    6) echo fd00:10:96::/112 ;;
+    esac
 }
 
 # The program that writes iptables rules of a family, as nftables ones.
@@ -101,11 +187,11 @@ hooked() {
 
 service_list() {
     local family
-    echo "lab '$PREFIX': Services, masquerade $MASQUERADE"
+    echo "lab '$PREFIX': Services, masquerade $MASQUERADE, kube-proxy's $KUBE_PROXY mode"
     for family in $(served); do
         printf '  %-12s %s, outside the cluster\n' "$PREFIX-client" "$(underlay_address "$CLIENT" "$family")"
         jq -r '.[] | "\(.name[4:])\t\(.address)\t\(.port)\t\(.node_port)\t\(if .local then "Local" else "Cluster" end)\t\(
             [.endpoints[].address] | join(" "))"' "$STATE/services.$family" |
-            awk -F '\t' '{ printf "    %-12s %-18s port %s, node port %s, policy %-8s to %s\n", $1, $2, $3, $4, $5, $6 }'
+            awk -F '\t' '{ printf "    %-12s %-18s port %s, node port %-5s policy %-8s to %s\n", $1, $2, $3, $4 ? $4 "," : "-,", $5, $6 }'
     done
 }

@@ -1,0 +1,268 @@
+"""The rules that kube-proxy keeps on one node for one address family, in its nftables mode.
+
+    kube_proxy_nft.py NODE NODE_ADDRESS CLUSTER SERVICE_NETWORK <SERVICES
+
+CLUSTER is the pods' network, SERVICES a JSON list as kube_proxy.py describes it. Prints what goes to `nft -f`: it
+makes the table, or replaces its rules and keeps what affinity has remembered, as kube-proxy does.
+
+Every Service is there for TCP and for UDP, and node ports are open at every address of the node
+(--nodeport-addresses 0.0.0.0/0 and ::/0; without it they are at the node's primary address alone). Chains, maps, sets,
+their names, priorities and order follow Kubernetes 1.36, pkg/proxy/nftables/proxier.go (setupNFTables, syncProxyRules,
+writeServiceToEndpointRules): a hairpin is known by a set of connections, not by kube-proxy's mark, and an endpoint has
+a chain of its own only for the sake of affinity.
+"""
+
+import base64
+import hashlib
+import ipaddress
+import json
+import sys
+
+# The bit that kube-proxy sets on what it is going to masquerade.
+MARK = "0x4000"
+MARKED = f"mark set mark or {MARK}"
+PROTOCOLS = ("tcp", "udp")
+# Seconds that a client stays with its endpoint.
+AFFINITY = 10800
+# name, type, hook, priority
+BASE_CHAINS = (
+    ("filter-prerouting-pre-dnat", "filter", "prerouting", -110),
+    ("filter-output-pre-dnat", "filter", "output", -110),
+    ("filter-input", "filter", "input", 0),
+    ("filter-forward", "filter", "forward", 0),
+    ("filter-output", "filter", "output", 0),
+    ("nat-prerouting", "nat", "prerouting", -100),
+    ("nat-output", "nat", "output", -100),
+    ("nat-postrouting", "nat", "postrouting", 100),
+)
+JUMPS = (
+    ("filter-input", "ct state new", "nodeport-endpoints-check"),
+    ("filter-input", "ct state new", "service-endpoints-check"),
+    ("filter-forward", "ct state new", "service-endpoints-check"),
+    ("filter-output", "ct state new", "service-endpoints-check"),
+    ("filter-prerouting-pre-dnat", "ct state new", "firewall-check"),
+    ("filter-output-pre-dnat", "ct state new", "firewall-check"),
+    ("nat-output", "", "services"),
+    ("nat-prerouting", "", "services"),
+    ("nat-postrouting", "", "masquerading"),
+    ("filter-forward", "ct state new", "cluster-ips-check"),
+    ("filter-output", "ct state new", "cluster-ips-check"),
+)
+# Maps to verdicts, by the address and port or the port alone.
+BY_ADDRESS = ("service-ips", "no-endpoint-services", "firewall-ips")
+BY_PORT = ("service-nodeports", "no-endpoint-nodeports")
+
+
+def base_name(name):
+    """The name, behind a hash of it."""
+    digest = base64.b32encode(hashlib.sha256(name.encode()).digest()).decode()
+    return f"{digest[:8]}-{name}"
+
+
+def socket_address(endpoint):
+    if ipaddress.ip_address(endpoint["address"]).version == 6:
+        return f'[{endpoint["address"]}]:{endpoint["port"]}'
+    return f'{endpoint["address"]}:{endpoint["port"]}'
+
+
+class Table:
+    """What is printed, in the order in which nft takes it: everything is made before it is named."""
+
+    def __init__(self, v6):
+        self.table = "ip6 kube-proxy" if v6 else "ip kube-proxy"
+        self.ip = "ip6" if v6 else "ip"
+        self.address = "ipv6_addr" if v6 else "ipv4_addr"
+        self.made = [f'add table {self.table} {{ comment "rules for kube-proxy" ; }}']
+        self.filled = []
+
+    def chain(self, name, base=""):
+        self.made += [f"add chain {self.table} {name} {base}", f"flush chain {self.table} {name}"]
+
+    def container(self, kind, name, what):
+        self.made.append(f"add {kind} {self.table} {name} {{ {what} ; }}")
+
+    def emptied(self, kind, name, what):
+        self.container(kind, name, what)
+        self.made.append(f"flush {kind} {self.table} {name}")
+
+    def rule(self, chain, text):
+        self.filled.append(f"add rule {self.table} {chain} {text}")
+
+    def element(self, container, text):
+        self.filled.append(f"add element {self.table} {container} {{ {text} }}")
+
+    def __str__(self):
+        return "\n".join(self.made + self.filled)
+
+
+def setup(table, cluster, services):
+    """What does not depend on any Service."""
+    ip, v6 = table.ip, table.ip == "ip6"
+    for name, kind, hook, priority in BASE_CHAINS:
+        table.chain(name, f"{{ type {kind} hook {hook} priority {priority} ; }}")
+    for name in dict.fromkeys(target for _, _, target in JUMPS):
+        table.chain(name)
+    table.chain("reject-chain")
+    table.emptied("set", "cluster-ips", f"type {table.address}")
+    table.emptied("set", "hairpin-connections", f"type {table.address} . {table.address} . inet_proto . inet_service")
+    for name in BY_ADDRESS:
+        table.emptied("map", name, f"type {table.address} . inet_proto . inet_service : verdict")
+    for name in BY_PORT:
+        table.emptied("map", name, "type inet_proto . inet_service : verdict")
+    for chain, condition, target in JUMPS:
+        table.rule(chain, f"{condition} jump {target}")
+    table.rule("masquerading", f"mark and {MARK} != 0 mark set mark xor {MARK} masquerade fully-random")
+    hairpin = f"{ip} saddr . {ip} daddr . meta l4proto . th dport @hairpin-connections"
+    table.rule("masquerading", f"ct status dnat {hairpin} masquerade fully-random")
+    table.rule("cluster-ips-check", f"{ip} daddr @cluster-ips reject")
+    table.rule("cluster-ips-check", f"{ip} daddr {{ {services} }} drop")
+    table.rule("reject-chain", "reject")
+    by_address = f"{ip} daddr . meta l4proto . th dport vmap"
+    not_loopback = "ip6 daddr != ::1" if v6 else "ip daddr != 127.0.0.0/8"
+    by_port = f"{not_loopback} meta l4proto . th dport vmap"
+    table.rule("service-endpoints-check", f"{by_address} @no-endpoint-services")
+    table.rule("nodeport-endpoints-check", f"{by_port} @no-endpoint-nodeports")
+    table.rule("firewall-check", f"{by_address} @firewall-ips")
+    table.rule("services", f"{ip} daddr @cluster-ips {ip} saddr != {cluster} {MARKED}")
+    table.rule("services", f"{by_address} @service-ips")
+    table.rule("services", f"fib daddr type local {by_port} @service-nodeports")
+
+
+class Port:
+    """One Service and protocol."""
+
+    def __init__(self, table, service, protocol, node, node_address, cluster):
+        self.table, self.service, self.protocol = table, service, protocol
+        self.node_address, self.cluster = node_address, cluster
+        self.name = f'{service["name"]}/{protocol}/p{service["port"]}'
+        self.all = service["endpoints"]
+        self.here = [endpoint for endpoint in self.all if endpoint["node"] == node]
+        self.inside = self.here if service.get("inside_local") else self.all
+        self.outside = self.here if service["local"] else self.all
+        self.affinity = bool(service.get("affinity"))
+        base = base_name(self.name)
+        self.balanced, self.balanced_here = f"service-{base}", f"local-{base}"
+        self.external, self.firewall = f"external-{base}", f"firewall-{base}"
+
+    def endpoint_name(self, kind, endpoint):
+        place = f'{endpoint["address"].replace(":", ".")}/{endpoint["port"]}'
+        return f"{kind}-{base_name(self.name + '__' + place)}"
+
+    def frontends(self):
+        """The addresses beside the ClusterIP."""
+        return [*self.service.get("external", []), *self.service.get("balancer", [])]
+
+    def write(self):
+        if self.all:
+            self.chains()
+        self.cluster_ip()
+        for address in self.frontends():
+            key = f'{address} . {self.protocol} . {self.service["port"]}'
+            self.from_outside("service-ips", "no-endpoint-services", key)
+        if self.service["node_port"]:
+            key = f'{self.protocol} . {self.service["node_port"]}'
+            self.from_outside("service-nodeports", "no-endpoint-nodeports", key)
+        if self.service.get("ranges"):
+            self.source_ranges()
+        for endpoint in self.here:
+            address, port = endpoint["address"], endpoint["port"]
+            self.table.element("hairpin-connections", f"{address} . {address} . {self.protocol} . {port}")
+
+    def refusal(self, endpoints):
+        """What becomes of a packet that none of these can answer."""
+        return "drop" if self.all and not endpoints else "goto reject-chain"
+
+    def cluster_ip(self):
+        self.table.element("cluster-ips", self.service["address"])
+        key = f'{self.service["address"]} . {self.protocol} . {self.service["port"]}'
+        if self.inside:
+            chain = self.balanced_here if self.service.get("inside_local") else self.balanced
+            self.table.element("service-ips", f"{key} : goto {chain}")
+        else:
+            self.table.element("no-endpoint-services", f"{key} : {self.refusal(self.inside)}")
+
+    def from_outside(self, served, refused, key):
+        if self.all:
+            self.table.element(served, f"{key} : goto {self.external}")
+        if not self.outside:
+            self.table.element(refused, f"{key} : {self.refusal(self.outside)}")
+
+    def chains(self):
+        uses_external = bool(self.frontends() or self.service["node_port"])
+        # All endpoints serve policy Cluster, and what the node itself and its pods send to external addresses.
+        uses_all = not self.service.get("inside_local") or uses_external
+        uses_here = self.here and (self.service.get("inside_local") or self.service["local"])
+        if self.affinity:
+            for endpoint in self.all if uses_all else self.here:
+                self.endpoint_chain(endpoint)
+        if uses_all:
+            self.table.chain(self.balanced)
+        if uses_here:
+            self.table.chain(self.balanced_here)
+        if uses_external:
+            self.table.chain(self.external)
+            self.external_rules()
+        if uses_all:
+            self.choice(self.balanced, self.all)
+        if uses_here:
+            self.choice(self.balanced_here, self.here)
+
+    def external_rules(self):
+        """What came to a node's port or an external address. Policy Local leaves a client's address alone."""
+        if not self.service["local"]:
+            self.table.rule(self.external, MARKED)
+            self.table.rule(self.external, f"goto {self.balanced}")
+            return
+        self.table.rule(self.external, f"{self.table.ip} saddr {self.cluster} goto {self.balanced}")
+        self.table.rule(self.external, f"fib saddr type local {MARKED}")
+        self.table.rule(self.external, f"fib saddr type local goto {self.balanced}")
+        if self.here:
+            self.table.rule(self.external, f"goto {self.balanced_here}")
+
+    def choice(self, chain, endpoints):
+        """One of the endpoints, each as likely as every other."""
+        ip = self.table.ip
+        if self.affinity:
+            for endpoint in endpoints:
+                remembered = f"{ip} saddr @{self.endpoint_name('affinity', endpoint)}"
+                self.table.rule(chain, f"{remembered} goto {self.endpoint_name('endpoint', endpoint)}")
+            numbered = enumerate(endpoints)
+            parts = [f"{number} : goto {self.endpoint_name('endpoint', endpoint)}" for number, endpoint in numbered]
+            self.table.rule(chain, f"numgen random mod {len(endpoints)} vmap {{ {', '.join(parts)} }}")
+        elif len(endpoints) == 1:
+            self.table.rule(chain, f"meta l4proto {self.protocol} dnat to {socket_address(endpoints[0])}")
+        else:
+            parts = [f'{number} : {one["address"]} . {one["port"]}' for number, one in enumerate(endpoints)]
+            choice = f"numgen random mod {len(endpoints)} map {{ {', '.join(parts)} }}"
+            self.table.rule(chain, f"meta l4proto {self.protocol} dnat {ip} addr . port to {choice}")
+
+    def endpoint_chain(self, endpoint):
+        name, remembered = self.endpoint_name("endpoint", endpoint), self.endpoint_name("affinity", endpoint)
+        self.table.container("set", remembered, f"type {self.table.address} ; flags dynamic,timeout ; timeout {AFFINITY}s")
+        self.table.chain(name)
+        self.table.rule(name, f"update @{remembered} {{ {self.table.ip} saddr }}")
+        self.table.rule(name, f"meta l4proto {self.protocol} dnat to {socket_address(endpoint)}")
+
+    def source_ranges(self):
+        """Who may speak to the load balancer's addresses; whoever may, also as such an address, if the node may."""
+        ranges = list(self.service["ranges"])
+        if any(ipaddress.ip_address(self.node_address) in ipaddress.ip_network(one) for one in ranges):
+            ranges += self.service["balancer"]
+        self.table.chain(self.firewall)
+        self.table.rule(self.firewall, f"{self.table.ip} saddr != {{ {', '.join(ranges)} }} drop")
+        for address in self.service["balancer"]:
+            key = f'{address} . {self.protocol} . {self.service["port"]}'
+            self.table.element("firewall-ips", f"{key} : goto {self.firewall}")
+
+
+def main(node, node_address, cluster, services):
+    table = Table(ipaddress.ip_address(node_address).version == 6)
+    setup(table, cluster, services)
+    for service in json.load(sys.stdin):
+        for protocol in PROTOCOLS:
+            Port(table, service, protocol, node, node_address, cluster).write()
+    print(table)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
