@@ -14,6 +14,7 @@ use dataplane::counters::Counters;
 use dataplane::device::{self, Offload, Offloads, Read};
 use dataplane::limits::{FRAME, INBOUND_BUFFERS};
 use dataplane::now::Now;
+use dataplane::sent::SentDatagrams;
 use dataplane::snapshot::Snapshot;
 use dataplane::underlay::{self, ErrorReport, Outgoing, Port, Received, TxSlot};
 use dataplane::worker::{Next, Source};
@@ -67,7 +68,8 @@ pub type Worker = dataplane::worker::Worker<Device, Underlay>;
 pub fn sender(shape: Shape, counters: &Counters, index: usize) -> Worker {
     let (offload, bytes) = shape.handed_over(OUT);
     let underlay = Underlay::new(Format::Udp, None, Vec::new());
-    Worker::new(Device::new(offload, bytes), underlay, counters, index)
+    let device = Device::new(offload, bytes);
+    Worker::new(device, underlay, counters, index, remembered())
 }
 
 /// Worker `index` on `counters` to which node 2 sends `flows` flows of `shape` in turn, in buffers as `UDP_GRO` makes them:
@@ -97,7 +99,13 @@ pub fn receiver(
         underlay,
         counters,
         index,
+        remembered(),
     )
+}
+
+/// What a worker alone remembers of what it sent.
+fn remembered() -> SentDatagrams {
+    SentDatagrams::group(1, 0).remove(0)
 }
 
 /// Has a [`sender`] or [`receiver`] carry what it repeats `times` times, until it rests.

@@ -16,6 +16,7 @@ mod moderation;
 mod spin;
 mod thread;
 
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use crate::device::tunnel::Tunnel;
 use crate::inbound::RefusedSource;
 use crate::now::Now;
 use crate::publication::Publication;
+use crate::sent::SentDatagrams;
 use crate::snapshot::Snapshot;
 use crate::spec::Spec;
 use crate::steer::{Senders, Steering};
@@ -142,8 +144,10 @@ impl Engine {
         // A single worker shares with no other.
         let several = Some(setups.len()).filter(|workers| *workers > 1);
         let mut group = several.map_or(vec![], Steering::group).into_iter();
-        for (index, setup) in setups.into_iter().enumerate() {
-            let place = (index, group.next());
+        let key = RandomState::new().hash_one(0);
+        let sent = SentDatagrams::group(setups.len(), key);
+        for ((index, setup), sent) in setups.into_iter().enumerate().zip(sent) {
+            let place = (index, group.next(), sent);
             match Thread::start(place, setup, &engine.counters, &engine.shared) {
                 Ok(thread) => engine.threads.push(thread),
                 Err(error) => {

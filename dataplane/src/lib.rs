@@ -28,6 +28,7 @@ pub mod peers;
 pub mod pods;
 mod probation;
 pub mod publication;
+pub mod sent;
 pub mod snapshot;
 pub mod spec;
 pub mod steer;

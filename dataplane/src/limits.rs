@@ -82,8 +82,33 @@ pub const TICK: Duration = Duration::from_millis(500);
 /// A worker that shuts down checks this often whether all have left.
 pub const DRAIN: Duration = Duration::from_millis(1);
 
-/// How long a learned path MTU is believed (RFC 1191 section 6.3).
+/// How long a learned path MTU is believed (RFC 1191 section 6.3), unless it is shown to be wrong before.
 pub const PATH_MTU_LIFE: Duration = Duration::from_secs(600);
+
+/// A router's report counts only if a second one about another datagram follows within this time. Linux reports every
+/// datagram (`icmpv4_mask_allow`), other routers about two a second; a TCP sender without an answer sends again within a
+/// few seconds.
+pub const REPORT_CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
+
+/// What routers reported of a path is tried after this time for the first time, and each time after twice as long ...
+pub const FIRST_PATH_TRIAL: Duration = Duration::from_secs(10);
+/// ... but at least this often, so that a path that stays narrow is confirmed before it is forgotten.
+pub const PATH_TRIAL_AT_LEAST_EVERY: Duration = Duration::from_secs(320);
+/// A trial that no router answers in this time shows that the path carries more: as long as a report takes at most, and
+/// a few times as long as a worker sleeps ([`TICK`]).
+pub const PATH_TRIAL_WAIT: Duration = Duration::from_secs(2);
+
+/// Bytes of an inner packet that a report must quote: IP and TCP headers, or what an application put in front of its
+/// data. With the headers in front of it a router quotes it that quotes 128 bytes (RFC 4884) or all that an ICMP error
+/// holds (RFC 1812, RFC 4443).
+pub const INNER_START: usize = 64;
+/// Datagrams of each message that a report may quote: the first. Most messages have no more. Of the others a router that
+/// reports anything at all reports the first ones too.
+pub const REMEMBERED_OF_MESSAGE: usize = 4;
+/// Datagrams that a worker remembers, 8 bytes each: of full messages those of 100 ms at 10 Gb/s.
+pub const REMEMBERED_DATAGRAMS: usize = 8_192;
+/// How long it remembers them at most; a report comes within a round trip.
+pub const REMEMBERED_FOR: Duration = Duration::from_secs(4);
 
 /// No path MTU makes inner IPv4 packets smaller than this (RFC 791).
 pub const MIN_INNER_V4: u16 = 576;
@@ -154,7 +179,7 @@ pub const TRANSMIT_SOCKETS: usize = 4;
 /// of its reporter.
 pub const CONTROL: usize = 128;
 
-/// Bytes kept of a quoted datagram: both headers and the addresses behind them.
+/// Bytes kept of a quoted datagram: the VXLAN and Ethernet headers, and more than [`INNER_START`] bytes behind them.
 pub const QUOTE: usize = 96;
 
 /// An offload is given up after so many failures ...

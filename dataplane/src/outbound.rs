@@ -14,8 +14,9 @@ use std::ops::Range;
 
 use encap::checksum;
 use encap::fragment;
-use encap::inner::Inner;
+use encap::inner::{Fragment, Inner};
 use encap::offload::Unfinished;
+use encap::protocol::TCP;
 use encap::segment::{self, Headers, SegmentPlan};
 
 use crate::batch::{Datagram, Head, OutboundBatch, Retry};
@@ -84,6 +85,9 @@ impl<D: Device> Outbound<'_, D> {
                 // The ICMP error quotes the packet with its checksum finished.
                 let unfinished = offload.checksum.filter(|_| plan.is_none());
                 self.finish(frame, inner.len, unfinished);
+                if refusal.0 == DropReason::TooBig {
+                    self.try_path(&inner, frame, plan.as_ref());
+                }
                 self.refuse(refusal, (frame, 0), plan, count);
             }
         }
@@ -259,6 +263,27 @@ impl<D: Device> Outbound<'_, D> {
         let (slot, to) = (target.slot, target.to());
         if !head.is_some_and(|head| self.batch.push(slot, to, head, payload, retry)) {
             self.drop(DropReason::UnderlayFull, 1);
+        }
+    }
+
+    /// Tries whether the path carries more than routers reported, if that is due: sends a copy of the first wire packet
+    /// of a TCP packet that is refused as too large. A receiver takes the same bytes twice, from the copy and from what
+    /// the sender sends again in smaller segments, so neither the copy nor its loss costs the connection anything. Of
+    /// other protocols a datagram would arrive twice, so they make no trial.
+    fn try_path(&mut self, inner: &Inner, frame: usize, plan: Option<&SegmentPlan>) {
+        if inner.protocol != TCP || inner.fragment != Fragment::Whole {
+            return;
+        }
+        let Some(target) = self.trial_target(inner, wire_length(inner, plan)) else {
+            return;
+        };
+        self.tally.originate(Direction::Outbound, 1);
+        match plan {
+            Some(plan) => {
+                let headers = plan.headers(self.batch.bytes(frame, 0..FRAME));
+                self.segment(&target, frame, (plan, headers), 0, Retry::Never);
+            }
+            None => self.single(&target, frame, inner, Fit::Whole, Retry::Never),
         }
     }
 

@@ -459,6 +459,13 @@ impl Way {
         length + usize::from(overhead) <= usize::from(self.mtu(now))
     }
 
+    /// Whether an inner packet of `length` bytes is to be let out now as a trial of what routers reported of the path.
+    pub(crate) fn begin_trial(&self, length: usize, now: Now) -> bool {
+        let overhead = self.port.format.overhead(self.port.family);
+        let leaves = length + usize::from(overhead) <= usize::from(self.underlay_mtu);
+        leaves && self.path.begin_trial(now)
+    }
+
     /// The largest inner packet of family `inner`, bytes; never less than every host must accept, even where the path
     /// carries less.
     pub(crate) fn inner_mtu(&self, inner: Family, now: Now) -> u16 {

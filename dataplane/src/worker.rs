@@ -37,6 +37,7 @@ use crate::limits::{
 };
 use crate::now::Now;
 use crate::outbound::Outbound;
+use crate::sent::SentDatagrams;
 use crate::snapshot::Snapshot;
 use crate::steer::Steering;
 use crate::sys::simd;
@@ -58,6 +59,8 @@ pub struct Worker<D, U> {
     icmp_errors: IcmpErrors,
     ready: Ready,
     error_reports: ErrorReports,
+    /// What it sent lately, by which reports are judged.
+    sent: SentDatagrams,
     /// What the latest step moved.
     work: Work,
     /// Offloads given up that are counted already.
@@ -107,8 +110,15 @@ impl Amount {
 }
 
 impl<D: Device, U: Underlay> Worker<D, U> {
-    /// Worker number `index` of a node, counting on its block of `counters`. Every source counts as ready at first.
-    pub fn new(device: D, underlay: U, counters: &Counters, index: usize) -> Worker<D, U> {
+    /// Worker number `index` of a node, counting on its block of `counters`. It judges reports by what it notes in `sent`.
+    /// Every source counts as ready at first.
+    pub fn new(
+        device: D,
+        underlay: U,
+        counters: &Counters,
+        index: usize,
+        sent: SentDatagrams,
+    ) -> Worker<D, U> {
         simd::sum_checksums();
         Worker {
             device,
@@ -125,6 +135,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                 error_queues: [false; Port::ALL.len()],
             },
             error_reports: ErrorReports::default(),
+            sent,
             work: Work::default(),
             given_up: 0,
             device_lost: false,

@@ -129,14 +129,15 @@ all_senders() {
     if [ "$NODE_ADDRESS" != - ]; then "$@" "a process with the node's address" node1 --from "$NODE_ADDRESS"; fi
 }
 
-# The first datagram over an unknown path is lost at the router, whose word is believed. The next is cut by Tartan; over
-# IPv6, where none but the sender may cut, it is reported to its sender, and what follows is cut by the sender's kernel.
+# The first two datagrams over an unknown path are lost at the router, whose second report confirms the first. The next
+# is cut by Tartan; over IPv6, where none but the sender may cut, it is reported to its sender, and what follows is cut by the sender's kernel.
 unknown_path() {
     local what="a pod to pod2, $LARGE bytes without DF" to carrier
     to=$(address_of pod2 "$FAMILY")
     carrier=$(carrier "$FAMILY" "$OUTSIDE")
     if [ -z "${KNOWN[$carrier]:-}" ]; then
-        counted "$what, too large for the router" node1 '{"received":2,"sent":2}' sends pod1 "$to" "$LARGE" --cut --wait 0.2
+        counted "$what, too large for the router" node1 '{"received":4,"sent":4}' \
+            sends pod1 "$to" "$LARGE" --cut --count 2 --wait 0.2
         KNOWN[$carrier]=1
     fi
     if [ "$FAMILY" = 6 ]; then

@@ -17,7 +17,8 @@ use encap::segment::{MAX_HEADER, MAX_SEGMENTS};
 use super::tx_queue::TxQueue;
 use super::{Frame, frames};
 use crate::device::Read;
-use crate::limits::{FRAME, OUTBOUND_BYTES, OUTBOUND_PACKETS};
+use crate::limits::{FRAME, INNER_START, OUTBOUND_BYTES, OUTBOUND_PACKETS, REMEMBERED_OF_MESSAGE};
+use crate::sent::InnerStart;
 use crate::underlay::TxSlot;
 
 pub use messages::Pieces;
@@ -266,16 +267,28 @@ impl OutboundBatch {
         self.datagrams.clear();
     }
 
-    /// Removes the front message of `slot`, which was sent.
-    pub(crate) fn mark_sent(&mut self, slot: TxSlot) -> Option<Sent> {
+    /// Removes the front message of `slot`, which was sent. Gives `note` the destination of its first datagrams, and how
+    /// their inner packets begin, if these have more than `least` bytes.
+    pub(crate) fn mark_sent(
+        &mut self,
+        slot: TxSlot,
+        least: usize,
+        mut note: impl FnMut(SocketAddr, &InnerStart),
+    ) -> Option<Sent> {
         let queue = self.queues.get_mut(slot.index())?;
         let batch = queue.front()?;
         let (to, gso_suspect) = (batch.to, batch.gso_suspect);
         let count = if batch.one_by_one { 1 } else { batch.count };
         let (mut bytes, mut number) = (0, batch.first);
-        for _ in 0..count {
+        for place in 0..count {
             let datagram = self.datagrams.get(number as usize)?;
             bytes += datagram.inner();
+            if place < REMEMBERED_OF_MESSAGE
+                && datagram.inner() > least
+                && let Some(start) = datagram.inner_start(&self.heads, &self.frames)
+            {
+                note(to, &start);
+            }
             number = datagram.next;
         }
         batch.first = number;
@@ -333,6 +346,26 @@ impl Datagram {
     /// Bytes of the inner packet.
     fn inner(&self) -> usize {
         usize::from(self.head.len - self.head.outer) + self.len as usize
+    }
+
+    /// The first bytes of the inner packet, from the head on into the frame; `None` of a packet that has fewer.
+    fn inner_start(&self, heads: &[u8], frames: &[Frame]) -> Option<InnerStart> {
+        let Head { start, len, outer } = self.head;
+        let (start, end) = (start as usize, start as usize + usize::from(len));
+        let head = heads.get(start + usize::from(outer)..end)?;
+        let frame = frames.get(usize::from(self.frame))?;
+        let payload = frame.get(self.start as usize..(self.start + self.len) as usize)?;
+        let mut bytes = [0; INNER_START];
+        if let Some(head) = head.first_chunk() {
+            bytes = *head;
+        } else if head.is_empty() {
+            bytes = *payload.first_chunk()?;
+        } else {
+            let (front, back) = bytes.split_at_mut_checked(head.len())?;
+            front.copy_from_slice(head);
+            back.copy_from_slice(payload.get(..back.len())?);
+        }
+        Some(bytes)
     }
 }
 

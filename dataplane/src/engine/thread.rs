@@ -22,6 +22,7 @@ use crate::device::tunnel::Tunnel;
 use crate::inbound::RefusedSource;
 use crate::limits::{DRAIN, EVENTS, TICK};
 use crate::now::Now;
+use crate::sent::SentDatagrams;
 use crate::steer::Steering;
 use crate::underlay::socket::Sockets;
 use crate::underlay::{Port, TxSlot};
@@ -41,7 +42,7 @@ pub(super) struct Thread {
 
 impl Thread {
     pub(super) fn start(
-        (index, steering): (usize, Option<Steering>),
+        (index, steering, sent): (usize, Option<Steering>, SentDatagrams),
         setup: WorkerSetup,
         counters: &Counters,
         shared: &Arc<Shared>,
@@ -53,7 +54,7 @@ impl Thread {
             poll.registry()
                 .register(&mut SourceFd(&descriptor), token, Interest::READABLE)?;
         }
-        let mut worker = Worker::new(setup.device, setup.underlay, counters, index);
+        let mut worker = Worker::new(setup.device, setup.underlay, counters, index, sent);
         if let Some(steering) = steering {
             steering.set_waker(Arc::clone(&waker));
             worker = worker.with_steering(steering);

@@ -28,7 +28,17 @@ pub(super) enum Fit {
     Fragments(u16),
 }
 
-impl Target<'_> {
+impl<'a> Target<'a> {
+    fn new(way: &'a Way, inner: &Inner) -> Target<'a> {
+        // Stock peers of the `udp` format do not decapsulate ECN: there the outer header is Not-ECT.
+        let ecn = match way.port.format {
+            Format::Udp => Ecn::NotEct,
+            Format::Vxlan => ecn::encapsulate(inner.ecn),
+        };
+        let slot = TxSlot::of_flow(way.port, inner.flow_hash());
+        Target { way, slot, ecn }
+    }
+
     /// The bytes in front of the inner packet.
     pub(super) fn outer(&self) -> &[u8] {
         self.way.header.as_slice()
@@ -49,13 +59,15 @@ impl<'a, D> Outbound<'a, D> {
     ) -> Result<(Target<'a>, Fit), Refusal> {
         let way = self.way(inner)?;
         let fit = fit(way, inner, length, self.now)?;
-        // Stock peers of the `udp` format do not decapsulate ECN: there the outer header is Not-ECT.
-        let ecn = match way.port.format {
-            Format::Udp => Ecn::NotEct,
-            Format::Vxlan => ecn::encapsulate(inner.ecn),
-        };
-        let slot = TxSlot::of_flow(way.port, inner.flow_hash());
-        Ok((Target { way, slot, ecn }, fit))
+        Ok((Target::new(way, inner), fit))
+    }
+
+    /// Where to send a wire packet of `length` bytes that is larger than what routers reported of the path, if that is
+    /// to be tried now.
+    pub(super) fn trial_target(&mut self, inner: &Inner, length: usize) -> Option<Target<'a>> {
+        let way = self.way(inner).ok()?;
+        way.begin_trial(length, self.now)
+            .then(|| Target::new(way, inner))
     }
 
     fn way(&mut self, inner: &Inner) -> Result<&'a Way, Refusal> {

@@ -81,7 +81,8 @@ pub(crate) fn receive(
     Ok(received as usize)
 }
 
-/// Takes one entry from the socket's error queue (`IP_RECVERR`), with the start of the datagram that it speaks of.
+/// Takes one entry from the socket's error queue (`IP_RECVERR`), with the start of the datagram that it speaks of. Which
+/// socket it is, the caller knows.
 ///
 /// # Errors
 /// `WouldBlock` when the queue is empty.
@@ -133,6 +134,7 @@ pub(crate) fn error_report(socket: impl AsFd) -> io::Result<ErrorReport> {
     let [e0, e1, e2, e3, origin, _type, _code, _pad, i0, i1, i2, i3] = error.unwrap_or_default();
     Ok(ErrorReport {
         to: describe(&message, name, &[]).source,
+        socket: 0,
         local: origin == SO_EE_ORIGIN_LOCAL,
         errno: i32::from_ne_bytes([e0, e1, e2, e3]),
         info: u32::from_ne_bytes([i0, i1, i2, i3]),

@@ -122,6 +122,15 @@ pub trait Underlay {
         0
     }
 
+    /// The number of the socket of its port that `slot` sends through: 0 is the port's own, which also receives. Slots that
+    /// share a socket have one number.
+    fn socket(&self, slot: TxSlot) -> usize {
+        match slot.port.format {
+            Format::Udp => 0,
+            Format::Vxlan => 1 + slot.lane,
+        }
+    }
+
     /// The next report about a datagram that we sent through any slot of `port` earlier, if there is one.
     fn error_report(&mut self, port: Port) -> Option<ErrorReport>;
 
@@ -160,6 +169,8 @@ pub struct Outgoing<'a> {
 pub struct ErrorReport {
     /// Where it was sent to.
     pub to: SocketAddr,
+    /// The number of the socket that the report came to, as in [`Underlay::socket`].
+    pub socket: usize,
     /// The report comes from our own kernel, not from a router; then there is no quote to check.
     pub local: bool,
     /// `errno` of the report; `EMSGSIZE` carries a path MTU.

@@ -105,7 +105,7 @@ impl Sockets {
         receive.filter_map(|(port, socket)| Some((port, socket.as_ref()?.as_raw_fd())))
     }
 
-    fn socket(&self, port: Port) -> Option<&Socket> {
+    fn receiving(&self, port: Port) -> Option<&Socket> {
         self.receive.get(port.index())?.as_ref()
     }
 
@@ -116,7 +116,7 @@ impl Sockets {
 
 impl Underlay for Sockets {
     fn receive(&mut self, port: Port, batch: &mut InboundBatch) -> io::Result<Received> {
-        let socket = self.socket(port).ok_or(io::ErrorKind::WouldBlock)?;
+        let socket = self.receiving(port).ok_or(io::ErrorKind::WouldBlock)?;
         let most = self.buffers.min(batch.frames.len());
         let frames = batch.frames.get_mut(..most).unwrap_or_default();
         let count = recvmmsg::receive(socket, frames, &mut batch.metas)?;
@@ -175,15 +175,32 @@ impl Underlay for Sockets {
         self.given_up
     }
 
+    fn socket(&self, slot: TxSlot) -> usize {
+        let TxSlot { port, lane } = slot;
+        let has = |lane| {
+            let place = self.transmit.get(TxSlot { port, lane }.index());
+            place.is_some_and(Option::is_some)
+        };
+        // As in `sending`.
+        let first = if has(0) { 1 } else { 0 };
+        if has(lane) { 1 + lane } else { first }
+    }
+
     fn error_report(&mut self, port: Port) -> Option<ErrorReport> {
         let lanes = (0..TRANSMIT_SOCKETS).map(|lane| TxSlot { port, lane }.index());
-        let transmit = lanes.filter_map(|index| self.transmit.get(index)?.as_ref());
-        let mut sockets = self.socket(port).into_iter().chain(transmit);
-        sockets.find_map(|socket| recvmmsg::error_report(socket).ok())
+        let transmit = lanes.map(|index| self.transmit.get(index)?.as_ref());
+        let sockets = std::iter::once(self.receiving(port)).chain(transmit);
+        sockets.enumerate().find_map(|(number, socket)| {
+            let report = recvmmsg::error_report(socket?).ok()?;
+            Some(ErrorReport {
+                socket: number,
+                ..report
+            })
+        })
     }
 
     fn descriptor(&self, port: Port) -> Option<RawFd> {
-        Some(self.socket(port)?.as_fd().as_raw_fd())
+        Some(self.receiving(port)?.as_fd().as_raw_fd())
     }
 
     fn tx_descriptor(&self, slot: TxSlot) -> Option<RawFd> {

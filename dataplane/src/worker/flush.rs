@@ -13,9 +13,11 @@ use super::{Source, Worker};
 use crate::device::Device;
 use crate::drops::{Direction, DropReason};
 use crate::limits::{ERROR_REPORTS, ERROR_ROUNDS, HOLD};
+use crate::mtu::min_inner;
 use crate::mtu_reports;
 use crate::now::Now;
 use crate::outbound::Outbound;
+use crate::sent::Route;
 use crate::snapshot::Snapshot;
 use crate::underlay::{Port, TxSlot, Underlay};
 
@@ -96,7 +98,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                 break;
             };
             foreign |= !failure.local;
-            mtu_reports::learn(&failure, port, snapshot, now);
+            mtu_reports::learn(&failure, port, snapshot, &self.sent, now);
         }
         foreign
     }
@@ -109,7 +111,16 @@ impl<D: Device, U: Underlay> Worker<D, U> {
 
     fn account(&mut self, slot: TxSlot, messages: usize, snapshot: &Snapshot, now: Now) {
         self.error_reports.sent(slot.port, now);
-        for sent in (0..messages).map_while(|_| self.outbound.mark_sent(slot)) {
+        let (port, socket) = (slot.port, self.underlay.socket(slot));
+        let least = usize::from(min_inner(port.family));
+        let remembered = &self.sent;
+        let mut mark = |_| {
+            self.outbound.mark_sent(slot, least, |to, start| {
+                let to = to.ip();
+                remembered.note(start, Route { to, port, socket }, now);
+            })
+        };
+        for sent in (0..messages).map_while(&mut mark) {
             self.tally.send(sent.count);
             if let Some((_, peer)) = snapshot.cluster.peers.by_source(sent.to.ip()) {
                 peer.count_sent(sent.count, sent.bytes);

@@ -15,6 +15,7 @@ use dataplane::drops::DropReason;
 use dataplane::families::PerFamily;
 use dataplane::limits::INBOUND_BUFFERS;
 use dataplane::now::Now;
+use dataplane::sent::SentDatagrams;
 use dataplane::snapshot::Snapshot;
 use dataplane::spec::{ClusterSpec, LocalSpec, NodeSpec, PeerSpec, Spec};
 use dataplane::underlay::memory::{Datagram, Memory};
@@ -38,7 +39,13 @@ impl Node {
         let spec = spec();
         let counters = Counters::create(1).unwrap();
         Node {
-            worker: Worker::new(device, Memory::new(spec.cluster.node.public), &counters, 0),
+            worker: Worker::new(
+                device,
+                Memory::new(spec.cluster.node.public),
+                &counters,
+                0,
+                SentDatagrams::group(1, 0).remove(0),
+            ),
             snapshot: Snapshot::new(&spec, None),
             counters,
         }

@@ -283,6 +283,7 @@ fn over(
 fn report(to: &str, mtu: u32) -> ErrorReport {
     ErrorReport {
         to: SocketAddr::new(ip(to), 0),
+        socket: 0,
         local: true,
         errno: EMSGSIZE,
         info: mtu,

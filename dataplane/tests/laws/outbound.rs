@@ -421,6 +421,7 @@ fn errors_of_other_datagrams_lose_nothing() {
 fn cannot_reach(host: &str) -> (Format, ErrorReport) {
     let failure = ErrorReport {
         to: SocketAddr::new(ip(host), 8472),
+        socket: 0,
         local: false,
         errno: ECONNREFUSED,
         info: 0,

@@ -275,6 +275,7 @@ pub fn report(peer: u8, format: Format, mtu: u32) -> (Format, ErrorReport) {
     let to = SocketAddr::new(ip(&format!("192.0.2.{peer}")), 0);
     let failure = ErrorReport {
         to,
+        socket: 0,
         local: true,
         errno: EMSGSIZE,
         info: mtu,

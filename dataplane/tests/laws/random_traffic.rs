@@ -123,6 +123,7 @@ pub fn report(node: &mut Node, random: &mut fastrand::Rng) {
     random.fill(&mut quote);
     let failure = ErrorReport {
         to: SocketAddr::new(to, port(format)),
+        socket: 0,
         local: random.bool(),
         errno: random.choice([libc::EMSGSIZE, libc::ECONNREFUSED]).unwrap(),
         info: random.u32(..2_000),

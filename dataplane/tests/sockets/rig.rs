@@ -13,6 +13,7 @@ use dataplane::device::tunnel::Tunnel;
 use dataplane::families::PerFamily;
 use dataplane::limits::TRANSMIT_SOCKETS;
 use dataplane::now::Now;
+use dataplane::sent::SentDatagrams;
 use dataplane::snapshot::Snapshot;
 use dataplane::spec::{ClusterSpec, LocalSpec, NodeSpec, PeerSpec, Spec};
 use dataplane::underlay::Port;
@@ -80,7 +81,13 @@ impl Rig {
         let sockets = Sockets::adopt(sockets).unwrap();
         let counters = Counters::create(1).unwrap();
         Rig {
-            worker: Worker::new(Memory::default(), sockets, &counters, 0),
+            worker: Worker::new(
+                Memory::default(),
+                sockets,
+                &counters,
+                0,
+                SentDatagrams::group(1, 0).remove(0),
+            ),
             counters,
             snapshot: Snapshot::new(&spec(format, family, underlay_mtu), None),
             far: listener,

@@ -9,13 +9,14 @@ use dataplane::device::{self, Device, Offload, Read};
 use dataplane::limits::FRAME;
 use dataplane::now::Now;
 use dataplane::peers::{Peer, PeerTraffic};
+use dataplane::sent::SentDatagrams;
 use dataplane::snapshot::Snapshot;
 use dataplane::spec::Spec;
 use dataplane::steer::Steering;
 use dataplane::underlay::Port;
 use dataplane::underlay::memory::{Datagram, Memory, member};
 use dataplane::worker::{Next, Source, Worker};
-use encap::Format;
+use encap::{Family, Format};
 
 use super::oracle::{Outside, audit};
 
@@ -237,6 +238,14 @@ impl Node {
         self.snapshot.cluster.peers.iter().map(Peer::traffic)
     }
 
+    /// What it knows of the path to each address of a peer.
+    pub fn path_mtus_of(&self, peer: u8) -> [Option<u16>; 2] {
+        let name = format!("node{peer}");
+        let mut peers = self.snapshot.cluster.peers.iter();
+        let peer = peers.find(|peer| peer.name == name).unwrap();
+        [Family::V4, Family::V6].map(|family| peer.path_mtu(family, Now(0)))
+    }
+
     /// What breaks the law at this quiet moment.
     pub fn audit(&mut self) -> Vec<String> {
         let mut outside = self.outside;
@@ -279,7 +288,7 @@ impl Node {
         self.outside.handed += 1;
         let mut underlay = Memory::new(self.spec.cluster.node.public);
         underlay.to_worker.push_back(datagram);
-        let mut worker = Worker::new(Deadly, underlay, &self.counters, 0);
+        let mut worker = Worker::new(Deadly, underlay, &self.counters, 0, remembered(1).remove(0));
         let step = std::panic::AssertUnwindSafe(|| worker.step(&self.snapshot, Now(0)));
         assert!(std::panic::catch_unwind(step).is_err());
     }
@@ -287,7 +296,8 @@ impl Node {
 
 /// The workers of a node, the first of them apart.
 fn workers(spec: &Spec, counters: &Counters, count: usize) -> (MemoryWorker, Vec<MemoryWorker>) {
-    let worker = |index: usize| {
+    let mut sent = remembered(count).into_iter();
+    let mut worker = |index: usize| {
         let mut underlay = Memory::new(spec.cluster.node.public);
         if count > 1 {
             // Each has transmit sockets of its own.
@@ -295,7 +305,7 @@ fn workers(spec: &Spec, counters: &Counters, count: usize) -> (MemoryWorker, Vec
         }
         let mut device = device::memory::Memory::default();
         device.offloads = crate::with_offloads();
-        Worker::new(device, underlay, counters, index)
+        Worker::new(device, underlay, counters, index, sent.next().unwrap())
     };
     if count == 1 {
         return (worker(0), vec![]);
@@ -303,6 +313,11 @@ fn workers(spec: &Spec, counters: &Counters, count: usize) -> (MemoryWorker, Vec
     let group = Steering::group(count).into_iter().enumerate();
     let mut all = group.map(|(index, steering)| worker(index).with_steering(steering));
     (all.next().unwrap(), all.collect())
+}
+
+/// What each of `count` workers remembers of what it sent.
+fn remembered(count: usize) -> Vec<SentDatagrams> {
+    SentDatagrams::group(count, 0x5eed)
 }
 
 /// The sum of two workers' counters of one direction.
