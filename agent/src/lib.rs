@@ -3,6 +3,7 @@
 pub mod api;
 pub mod attachments;
 mod causes;
+pub mod check;
 pub mod cli;
 pub mod cni;
 pub mod config;
