@@ -14,6 +14,7 @@ pub mod host;
 pub mod keeper;
 pub mod last_good;
 pub mod lease;
+mod log;
 pub mod problems;
 pub mod reconcile;
 pub mod registry;
