@@ -3,6 +3,7 @@
 pub mod api;
 pub mod attachments;
 mod causes;
+pub mod check;
 pub mod cli;
 pub mod cni;
 pub mod config;
@@ -13,6 +14,7 @@ pub mod host;
 pub mod keeper;
 pub mod last_good;
 pub mod lease;
+mod log;
 pub mod problems;
 pub mod reconcile;
 pub mod registry;

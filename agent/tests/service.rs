@@ -21,6 +21,8 @@ mod families;
 mod last_good;
 #[path = "service/leftovers.rs"]
 mod leftovers;
+#[path = "service/logs.rs"]
+mod logs;
 #[path = "service/moved.rs"]
 mod moved;
 #[path = "service/outside.rs"]

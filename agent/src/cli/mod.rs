@@ -5,6 +5,7 @@
 //! may still change); 3 no agent answers.
 
 mod amount;
+mod check;
 mod cleanup;
 mod cni;
 mod drops;
@@ -78,6 +79,9 @@ enum Command {
     Drops(Query),
     /// Install or uninstall the CNI plugin for container runtimes
     Cni(cni::CniArgs),
+    /// Judge configuration files before they are used, and print what they would change
+    #[command(after_help = CHECK_EXAMPLES)]
+    Check(Box<check::CheckArgs>),
     /// Remove what a stopped agent left on the host: device, routes, settings, files
     #[command(after_help = CLEANUP_NOTE)]
     Cleanup(cleanup::CleanupArgs),
@@ -153,6 +157,7 @@ fn execute(cli: Cli) -> u8 {
         // A drop alone is not a problem.
         Command::Drops(query) => ask(&query, before, &Request::Drops, drops::render, |_| false),
         Command::Cni(args) => cni::execute(args, before),
+        Command::Check(args) => check::execute(*args, before),
         Command::Cleanup(args) => {
             let root = root(before, args.root_arg.root.clone());
             cleanup::execute(&args, root)
@@ -293,6 +298,15 @@ Each flag is also a key of ROOT/etc/tartan/tartan.toml and a TARTAN_* variable.
 A flag overrides its variable, and a variable overrides the file. SIGTERM stops
 the agent. The next start adopts what it left on the host, and `tartan cleanup`
 removes it. SIGHUP has the agent read its files again.";
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  tartan check                    judge the files in /etc/tartan
+  tartan check /tmp/nodes.toml    judge a list of nodes before it is copied there
+
+The files are compared with what this node forwarded by last. No agent needs to run.
+Give the flags of `tartan run` if the agent is started with any.
+Exit codes: 0 no fault, 1 a fault was found.";
 
 const CLEANUP_NOTE: &str = "\
 Stop the agent first. The command also cleans up after an agent that was killed.

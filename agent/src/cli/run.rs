@@ -3,21 +3,21 @@
 
 use std::error::Error;
 use std::ffi::OsString;
-use std::io::{self, IsTerminal};
+use std::io::{self, Write};
 use std::path::Path;
 
 use cni_shim::RunDir;
 use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
 use tracing::error;
-use tracing_subscriber::EnvFilter;
 
-use super::{PROBLEM, USAGE, complain_with_causes, own_arguments};
+use super::{PROBLEM, USAGE, own_arguments};
 use crate::causes::causes;
 use crate::config::{ConfigError, RunArgs};
 use crate::configuration::Configuration;
 use crate::keeper;
 use crate::keeper::child::Program;
+use crate::log;
 use crate::service;
 use crate::start_failure;
 
@@ -93,18 +93,14 @@ fn program(root: &Path) -> Result<Program, RunError> {
 
 fn configure(args: &RunArgs, root: Option<&Path>) -> Result<Configuration, ConfigError> {
     let configuration = Configuration::load(args, root)?;
-    let filter =
-        EnvFilter::try_new(&configuration.config.log).unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .init();
+    log::start(&configuration.config.log);
     Ok(configuration)
 }
 
 fn misconfigured(error: &ConfigError) -> u8 {
-    complain_with_causes(error);
+    let line = super::table::printable(&causes(error));
+    // If standard error is closed, the error cannot be reported.
+    let _ = writeln!(io::stderr().lock(), "{}tartan: {line}", log::error_prefix());
     USAGE
 }
 

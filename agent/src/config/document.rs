@@ -127,6 +127,12 @@ pub(crate) fn text_despite_faults(text: &str, key: &str) -> Option<String> {
     value.get_ref().as_str().map(str::to_owned)
 }
 
+/// Whether a document that may have faults has this top-level key.
+pub(crate) fn has_key_despite_faults(text: &str, key: &str) -> bool {
+    let (document, _) = DeTable::parse_recoverable(text);
+    document.get_ref().contains_key(key)
+}
+
 impl<'a> TomlTable<'a> {
     /// Byte offset of the table, for [`line`].
     pub(crate) fn at(&self) -> usize {

@@ -35,7 +35,7 @@ use crate::causes::causes;
 use crate::host::Picture;
 use crate::keeper::descriptors::Descriptors;
 use crate::problems::{Board, Origin};
-use crate::registry::{Registry, Update};
+use crate::registry::{ListDifference, Registry, Update};
 use crate::signals::Signals;
 use crate::ticker::Ticker;
 
@@ -171,7 +171,11 @@ impl Control {
     async fn on_registry_update(&mut self, update: Update) -> Result<(), Restart> {
         if let Update::Leases(leases) = &update {
             self.saved.outdate();
-            info!(nodes = leases.len(), "the list of nodes is adopted");
+            let changed = ListDifference::between(&self.model.known.leases, leases);
+            info!(
+                "the list of nodes is adopted: {} nodes, {changed}",
+                leases.len()
+            );
         }
         let refused = self.model.learn(update);
         self.board.post(Origin::Registry, refused);
@@ -266,6 +270,7 @@ impl Control {
 
     /// Looks at what is announced nowhere, and at everything where that is not enough.
     async fn quick_check(&mut self) -> Result<(), Restart> {
+        self.kernel.tell_repeats();
         let is_quiet = self.is_settled()
             && self.turn.refreshed.elapsed() < REFRESH_EVERY
             && !self.tables.engine.device_lost()

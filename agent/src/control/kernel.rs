@@ -5,11 +5,13 @@
 
 use std::future::pending;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::StreamExt;
 use ipnet::IpNet;
 use tracing::{info, warn};
 
+use super::repair_log::RepairLog;
 use crate::host::{self, Change, Host, HostError, HostEvent, HostState, Picture, Watch};
 use crate::problems::{HostProblem, Problem};
 
@@ -19,6 +21,7 @@ pub struct Kernel {
     pub host: Host,
     /// What was repaired.
     pub repairs: Repairs,
+    log: RepairLog,
     watch: Option<Watch>,
     /// The state that the kernel was brought to last.
     applied: HostState,
@@ -51,6 +54,7 @@ impl Kernel {
         Kernel {
             host,
             repairs: Repairs::default(),
+            log: RepairLog::default(),
             watch: host::watch().ok(),
             applied,
         }
@@ -139,9 +143,20 @@ impl Kernel {
 
     /// Notes something that was put right.
     pub fn note_repair(&mut self, what: &str) {
-        warn!("repaired: {what}");
+        if let Some(line) = self.log.note(what, Instant::now()) {
+            warn!("{line}");
+        }
         self.repairs.count = self.repairs.count.saturating_add(1);
         self.repairs.last = Some(what.into());
+    }
+}
+
+impl Kernel {
+    /// Logs how often things were repaired again that the log has told of already.
+    pub fn tell_repeats(&mut self) {
+        for line in self.log.due(Instant::now()) {
+            warn!("{line}");
+        }
     }
 }
 

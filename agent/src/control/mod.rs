@@ -30,6 +30,7 @@ pub mod pods;
 pub mod records;
 pub mod refused_sources;
 pub mod reload;
+pub mod repair_log;
 pub mod run_files;
 pub mod tables;
 pub mod underlay;

@@ -11,6 +11,7 @@
 //! - Dropping the future of [`Registry::next`] loses nothing: the control loop waits for other events beside it.
 
 mod conflicts;
+mod difference;
 mod fault;
 mod file;
 mod nodes;
@@ -18,6 +19,7 @@ mod own;
 mod parsed_node;
 mod place;
 
+pub use difference::{ChangedNode, ListDifference, few};
 pub use fault::{NodeListError, NodeListFault};
 pub use file::{FileRegistry, FileRegistryError, read_once};
 pub use nodes::{parse, render};

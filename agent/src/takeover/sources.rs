@@ -4,10 +4,10 @@
 use std::time::{Duration, SystemTime};
 
 use tokio::time::timeout;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::causes::causes;
-use crate::config::{NetConf, NodeConfig};
+use crate::config::{NetConf, NodeConfig, difference};
 use crate::control::model::Cached;
 use crate::control::persistence::net_conf_problem;
 use crate::last_good::LastGood;
@@ -60,6 +60,12 @@ impl Sources {
         for key in net_conf.unknown_keys() {
             let file = config.net_conf.display();
             warn!("{file}: unknown key, ignored as flannel does: {key}");
+        }
+        for change in kept
+            .iter()
+            .flat_map(|kept| difference::of_net_conf(&kept.net_conf, &net_conf))
+        {
+            info!("the net-conf differs from the one before: {change}");
         }
         let kept =
             kept.filter(|kept| usable(kept.belongs_to(&net_conf, &config.state_dir())).is_some());

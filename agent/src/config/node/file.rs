@@ -11,6 +11,8 @@ use crate::config::{document, text_file};
 pub struct ConfigFile {
     args: RunArgs,
     path: PathBuf,
+    /// Relative paths in it are relative to this.
+    directory: PathBuf,
     may_be_missing: bool,
 }
 
@@ -21,8 +23,10 @@ impl ConfigFile {
             let root = args.root.as_deref().unwrap_or(Path::new("/"));
             root.join("etc/tartan/tartan.toml")
         };
+        let path = args.config.clone().unwrap_or_else(usual);
         ConfigFile {
-            path: args.config.clone().unwrap_or_else(usual),
+            directory: path.parent().unwrap_or(Path::new("")).to_owned(),
+            path,
             may_be_missing: args.config.is_none(),
             args: args.clone(),
         }
@@ -36,6 +40,13 @@ impl ConfigFile {
     /// The same file, in an agent whose files are below `root` whatever the file says.
     pub fn below(mut self, root: &Path) -> ConfigFile {
         self.args.root = Some(root.to_owned());
+        self
+    }
+
+    /// A file at another path that is to be put in the place of this one.
+    pub fn written_to(mut self, path: &Path) -> ConfigFile {
+        self.may_be_missing &= path == self.path;
+        self.path = path.to_owned();
         self
     }
 
@@ -56,8 +67,7 @@ impl ConfigFile {
     /// # Errors
     /// [`ConfigError`] with the first fault.
     pub fn interpret(&self, text: &str) -> Result<NodeConfig, ConfigError> {
-        let directory = self.path.parent().unwrap_or(Path::new(""));
-        let file = from_file(text, directory).map_err(|error| ConfigError::Toml {
+        let file = from_file(text, &self.directory).map_err(|error| ConfigError::Toml {
             path: self.path.clone(),
             error,
         })?;
@@ -69,7 +79,7 @@ impl ConfigFile {
         let in_file = || {
             let text = self.text().ok()?;
             let written = document::text_despite_faults(&text, "root")?;
-            Some(self.path.parent()?.join(written))
+            Some(self.directory.join(written))
         };
         let flag = self.args.root.clone();
         flag.or_else(in_file).unwrap_or_else(|| PathBuf::from("/"))
