@@ -188,8 +188,31 @@ has_tartan() {
     [ "$(node_kind 1)" = tartan ]
 }
 
+# The names of the namespaces that this lab made and that still are the same: by the record of their numbers, not by the
+# prefix alone. Whoever else has one of such a name keeps it.
 lab_namespaces() {
-    ip netns list | awk -v prefix="$PREFIX-" 'index($1, prefix) == 1 { print $1 }'
+    local name inode
+    if [ -e "$STATE/namespaces" ]; then LAB_NAMESPACES=$(cat "$STATE/namespaces"); fi
+    while read -r name inode; do
+        if [ -n "$name" ] && is_namespace "$name" "$inode"; then echo "$name"; fi
+    done <<<"${LAB_NAMESPACES:-}" | sort -u
+}
+
+# is_namespace NAME INODE: without a number, whether it exists: `up` ended between making it and noting its number.
+is_namespace() {
+    local now
+    now=$(stat -L -c %i "/run/netns/$1" 2>/dev/null) || return 1
+    [ -z "$2" ] || [ "$2" = "$now" ]
+}
+
+# make_namespace NAME: with its line in the record, which `down` goes by. An existing one is somebody else's.
+make_namespace() {
+    if [ -e "/run/netns/$1" ]; then
+        die "the namespace $1 exists, and this lab did not make it: choose another --prefix"
+    fi
+    echo "$1" >>"$STATE/namespaces"
+    ip netns add "$1"
+    sed -i "s/^$1\$/$1 $(stat -L -c %i "/run/netns/$1")/" "$STATE/namespaces"
 }
 
 # Runs a command in the namespace of node, pod, mallory or net. The variables make `tartan`

@@ -59,7 +59,7 @@ quiet_ethtool() {
 }
 
 add_namespace() {
-    ip netns add "$PREFIX-$1"
+    make_namespace "$PREFIX-$1"
     quiet_ipv6 "$1"
     ip -n "$PREFIX-$1" link set lo up
 }
@@ -92,6 +92,7 @@ without_bridge_firewall() {
 # gone is found by them.
 note_namespaces() {
     local space
+    if [ -e "$STATE/namespaces" ]; then LAB_NAMESPACES=$(cat "$STATE/namespaces"); fi
     NAMESPACE_INODES=$(for space in $(lab_namespaces); do stat -L -c %i "/run/netns/$space"; done)
 }
 

@@ -233,7 +233,7 @@ leaks() {
     in_ns pod2 ping -n -q -c 3 -i 0.2 -W 1 10.244.1.0 >/dev/null || fail "pod2 does not live any more"
     end=$(host_ifname pod2)
     ip -n "$PREFIX-node1" link show "$end" >/dev/null || fail "the interface of pod2 is gone"
-    ip netns add "$PREFIX-pod1"
+    make_namespace pod1
     call DEL node1 pod1 || fail "DEL of a pod that was reclaimed"
     call ADD node1 pod1 >/dev/null || fail "ADD after it"
 }

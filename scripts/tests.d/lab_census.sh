@@ -2,6 +2,8 @@
 # What comes up goes down without a trace: a lab up and down, a lab whose every process was killed, a lab
 # half way up, and `tartan cleanup` on a node whose agent is gone.
 #
+# It takes nothing else with it: a namespace that `up` did not make stays, whatever its name.
+#
 # `lab down` compares links, addresses, routes, rules, nftables, sysctls, namespaces, processes and files
 # of the host with those before `up`; here it must do so after every kind of end.
 # lab_census.sh BACKEND [INSIDE OUTSIDE], where INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and of the
@@ -82,6 +84,33 @@ for round in 1 2; do
     down_ends_all
 done
 lab down
+
+say "what up did not make stays"
+lab_up --backend "$BACKEND" --inside "$INSIDE" --outside "$OUTSIDE"
+# Of somebody else, by a name of this prefix; and one that has taken the name of one of the lab's.
+# (An interrupted run of this test left it.)
+ip netns delete "$PREFIX-other" 2>/dev/null || true
+ip netns add "$PREFIX-other"
+ip -n "$PREFIX-other" link add theirs type bridge
+ip netns delete "$PREFIX-mallory"
+ip netns add "$PREFIX-mallory"
+ip netns exec "$PREFIX-other" sleep 1000 &
+THEIRS=$!
+STARTED+=("$THEIRS")
+lab down
+for space in other mallory; do
+    [ -e "/run/netns/$PREFIX-$space" ] || fail "down has removed $PREFIX-$space, which up did not make"
+done
+ip -n "$PREFIX-other" link show theirs >/dev/null || fail "the device of $PREFIX-other is gone"
+kill -0 "$THEIRS" || fail "down has ended a process in $PREFIX-other"
+# Neither is it in the way of a next lab, but where it has the name of a namespace that up makes.
+if "$SCRIPTS/lab" up --prefix "$PREFIX" >"$SCRATCH/refused" 2>&1; then fail "up took over $PREFIX-mallory"; fi
+grep -q "$PREFIX-mallory exists" "$SCRATCH/refused" || fail "up does not say what is in its way: $(cat "$SCRATCH/refused")"
+[ -e "/run/netns/$PREFIX-mallory" ] || fail "up has removed $PREFIX-mallory"
+ip netns delete "$PREFIX-mallory"
+lab down
+kill "$THEIRS"
+ip netns delete "$PREFIX-other"
 
 say "every process killed"
 lab_up --backend "$BACKEND" --inside "$INSIDE" --outside "$OUTSIDE"

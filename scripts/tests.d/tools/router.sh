@@ -12,7 +12,7 @@
 router_before() {
     local node=$1 mtu=$2 router=$PREFIX-router family
     shift 2
-    ip netns add "$router"
+    make_namespace router
     ip -n "$router" link set lo up
     ip -n "$PREFIX-net" link set "$node" netns "$router" name inside
     ip -n "$router" link add outside mtu 1500 type veth peer name router mtu 1500 netns "$PREFIX-net"

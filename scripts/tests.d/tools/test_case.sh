@@ -37,6 +37,12 @@ lab_up() {
     lab up "${AGENTS[@]}" "$@"
 }
 
+# make_namespace NAME: one more, or again, which goes with the lab: `lab down` takes away what is on its record alone.
+make_namespace() {
+    ip netns add "$PREFIX-$1"
+    echo "$PREFIX-$1 $(stat -L -c %i "/run/netns/$PREFIX-$1")" >>"$LAB_STATE/namespaces"
+}
+
 # Runs a command in a namespace of the lab and waits for it.
 in_ns() {
     lab exec "$1" -- "${@:2}"
