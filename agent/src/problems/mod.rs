@@ -18,6 +18,7 @@ mod sentence;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use dataplane::families::PublicAddresses;
 use dataplane::underlay::socket::SocketSpec;
@@ -56,6 +57,17 @@ pub enum Problem {
         reason: String,
         /// What is in force in its place.
         in_force: LeasesInForce,
+    },
+    /// The list of nodes is held back, because it loses most of them at once.
+    ListShrinks {
+        /// Where the list is.
+        place: String,
+        /// Names of the nodes in force that it lacks.
+        lost: Vec<String>,
+        /// How many are in force.
+        in_force: usize,
+        /// When it is adopted.
+        due: SystemTime,
     },
     /// A worker does not forward by the latest tables.
     WorkersBehind {
@@ -223,6 +235,7 @@ impl Problem {
             Problem::NetConfRefused { .. } => "net-conf-refused",
             Problem::NetConfMissing { .. } => "net-conf-missing",
             Problem::LeasesRefused { .. } => "leases-refused",
+            Problem::ListShrinks { .. } => "list-shrinks",
             Problem::WorkersBehind { .. } => "workers-behind",
             Problem::ApiSocket { .. } => "api-socket",
             Problem::LocksRemoved { .. } => "locks-removed",
@@ -260,7 +273,9 @@ impl Problem {
             | Problem::StateNotSaved { path, .. }
             | Problem::NodeFile { path, .. } => path.display().to_string(),
             Problem::LocksRemoved { run_dir } => run_dir.display().to_string(),
-            Problem::LeasesRefused { place, .. } => place.clone(),
+            Problem::LeasesRefused { place, .. } | Problem::ListShrinks { place, .. } => {
+                place.clone()
+            }
             Problem::UnderlaySocket { wanted, .. } => wanted.address.to_string(),
             Problem::UnderlayDown(interface) => interface.name.clone(),
             Problem::UnderlayNarrow { interface, .. } => interface.clone(),
@@ -287,6 +302,7 @@ impl Problem {
             Problem::NetConfRefused { .. }
             | Problem::NetConfMissing { .. }
             | Problem::LeasesRefused { .. }
+            | Problem::ListShrinks { .. }
             | Problem::WorkersBehind { .. }
             | Problem::ApiSocket { .. }
             | Problem::LocksRemoved { .. }

@@ -22,6 +22,7 @@ use crate::causes::causes;
 use crate::config::NodeConfig;
 use crate::control::event_loop::{Control, QUICK_CHECK_EVERY, Turn};
 use crate::control::facts::Facts;
+use crate::control::held_list::HeldList;
 use crate::control::kernel::Kernel;
 use crate::control::model::{Cached, Known, Model};
 use crate::control::persistence::SavedState;
@@ -63,6 +64,7 @@ pub async fn start(
         mut known,
         mut host,
         registry,
+        held,
         cached,
     } = read(config, &mut found).await?;
     let upkeep_host = Host::open(&known.config.state_dir()).await?;
@@ -90,6 +92,7 @@ pub async fn start(
     let engine = start_workers(&model, &opened, tunnels)?;
     let begun = Begun {
         registry,
+        held,
         table,
         lock,
         host,
@@ -131,6 +134,7 @@ struct Start {
     known: Known,
     host: Host,
     registry: Registry,
+    held: Option<HeldList>,
     cached: Cached,
 }
 
@@ -142,6 +146,7 @@ async fn read(config: NodeConfig, found: &mut Found) -> Result<Start, StartError
         leases,
         own,
         registry,
+        held,
         cache,
     } = Sources::read(&config).await?;
     found.problems.extend(cache.problems);
@@ -163,6 +168,7 @@ async fn read(config: NodeConfig, found: &mut Found) -> Result<Start, StartError
         known,
         host,
         registry,
+        held,
         cached: cache.cached,
     })
 }
@@ -239,6 +245,7 @@ fn start_workers(
 /// What the loop gets beside the model, the engine and the descriptors.
 struct Begun {
     registry: Registry,
+    held: Option<HeldList>,
     table: Descriptors,
     lock: Lock,
     host: Host,
@@ -257,6 +264,7 @@ async fn begin(
 ) -> Result<Option<Control>, StartError> {
     let Begun {
         registry,
+        held,
         table,
         lock,
         host,
@@ -311,6 +319,7 @@ async fn begin(
         kernel,
         sockets: opened.sockets,
         registry,
+        held,
         keeper: table,
         board,
         service,
