@@ -28,6 +28,8 @@ pub enum Request {
         /// Name of the interface inside the pod.
         ifname: String,
     },
+    /// Adopt the list of nodes that is held back, if one is.
+    AdoptList,
     /// Forget an attachment whose record is removed.
     Release {
         /// The runtime's container id.

@@ -111,6 +111,17 @@ pub struct Status {
     pub dropped: u64,
 }
 
+/// The answer to `adopt`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Adopted {
+    /// A list was held back, and is in force now.
+    pub adopted: bool,
+    /// Nodes in the list in force, this one among them.
+    pub nodes: usize,
+    /// Names of the nodes that were in the list before and are not in this one.
+    pub lost: Vec<String>,
+}
+
 /// The other nodes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Peers {

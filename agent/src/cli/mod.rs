@@ -4,6 +4,7 @@
 //! configuration is wrong, and only an edit corrects it (a missing file or a refused list of nodes is 1, because it
 //! may still change); 3 no agent answers.
 
+mod adopt;
 mod amount;
 mod check;
 mod cleanup;
@@ -77,6 +78,8 @@ enum Command {
     Pods(Query),
     /// Print how many packets were dropped and why, and check that every packet is accounted for
     Drops(Query),
+    /// Adopt a list of nodes that is held back because it loses most of them
+    Adopt(Query),
     /// Install or uninstall the CNI plugin for container runtimes
     Cni(cni::CniArgs),
     /// Judge configuration files before they are used, and print what they would change
@@ -156,6 +159,9 @@ fn execute(cli: Cli) -> u8 {
         }
         // A drop alone is not a problem.
         Command::Drops(query) => ask(&query, before, &Request::Drops, drops::render, |_| false),
+        Command::Adopt(query) => ask(&query, before, &Request::AdoptList, adopt::render, |_| {
+            false
+        }),
         Command::Cni(args) => cni::execute(args, before),
         Command::Check(args) => check::execute(*args, before),
         Command::Cleanup(args) => {

@@ -80,6 +80,9 @@ pub struct RunArgs {
     /// Free a pod's address this many seconds after its interface disappeared without a CNI DEL, 5 to 3600 [default: 60]
     #[arg(long, env = "TARTAN_RECLAIM_AFTER", value_name = "SECONDS")]
     pub reclaim_after: Option<u16>,
+    /// Hold a list that loses more than half of the nodes back for this many seconds, unless `tartan adopt` confirms it, 0 to 3600 [default: 600]
+    #[arg(long, env = "TARTAN_SHRINK_GRACE", value_name = "SECONDS")]
+    pub shrink_grace: Option<u16>,
 }
 
 /// This node's configuration, complete and checked.
@@ -119,6 +122,8 @@ pub struct NodeConfig {
     pub spin: SpinSetting,
     /// How long the interface of an attachment must be gone before the attachment is removed, whole seconds.
     pub reclaim_after: Duration,
+    /// How long a list that loses most of the nodes is held back, whole seconds; 0: not at all.
+    pub shrink_grace: Duration,
 }
 
 /// How the tunnel device exchanges packets with the kernel.
@@ -213,6 +218,10 @@ fn from_file(text: &str, directory: &Path) -> Result<RunArgs, TomlError> {
                 .entry("reclaim-after")
                 .map(|entry| entry.whole(LEAST_RECLAIM_AFTER..MOST_RECLAIM_AFTER + 1))
                 .transpose()?,
+            shrink_grace: table
+                .entry("shrink-grace")
+                .map(|entry| entry.whole(0..MOST_SHRINK_GRACE + 1))
+                .transpose()?,
         })
     })
 }
@@ -220,7 +229,9 @@ fn from_file(text: &str, directory: &Path) -> Result<RunArgs, TomlError> {
 /// Seconds: many times the pause between the record of an attachment and its interface.
 const LEAST_RECLAIM_AFTER: u16 = 5;
 const MOST_RECLAIM_AFTER: u16 = 3600;
-const KEYS: [&str; 17] = [
+/// Seconds.
+const MOST_SHRINK_GRACE: u16 = 3600;
+const KEYS: [&str; 18] = [
     "root",
     "node-name",
     "net-conf",
@@ -238,6 +249,7 @@ const KEYS: [&str; 17] = [
     "cores",
     "spin",
     "reclaim-after",
+    "shrink-grace",
 ];
 
 #[cfg(test)]

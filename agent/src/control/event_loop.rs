@@ -18,6 +18,7 @@ use tokio::time::{Instant as Moment, sleep_until};
 use tracing::{info, warn};
 
 use super::diagnosis;
+use super::held_list::{HeldList, Time};
 use super::kernel::{Kernel, problems};
 use super::model::Model;
 use super::outcome::{End, Restart};
@@ -30,7 +31,7 @@ use super::tables::Tables;
 use super::underlay::{self, sockets::UnderlaySockets};
 use super::view::{ServiceFacts, View};
 use crate::api::server::Call;
-use crate::api::wire::{Reply, Request};
+use crate::api::wire::{Adopted, Reply, Request};
 use crate::causes::causes;
 use crate::host::Picture;
 use crate::keeper::descriptors::Descriptors;
@@ -59,6 +60,8 @@ pub struct Control {
     pub reload: Reload,
     /// Where leases come from.
     pub registry: Registry,
+    /// What it reports and is not adopted yet.
+    pub held: Option<HeldList>,
     /// What the keeper holds.
     pub keeper: Descriptors,
     /// What is wrong.
@@ -128,9 +131,10 @@ impl Control {
                 },
                 () = self.keeper.keeper_ended() => return End::KeeperEnded,
                 update = self.registry.next() => self.on_registry_update(update).await,
-                Some(call) = self.calls.recv() => {
-                    self.on_call(call);
-                    Ok(())
+                Some(call) = self.calls.recv() => self.on_call(call).await,
+                () = due(self.held.as_ref().map(|held| held.due().into())) => {
+                    warn!("the list of nodes that was held back is adopted: its time has passed");
+                    self.adopt_held().await
                 }
                 Some(report) = self.upkeep.report() => {
                     self.on_upkeep(report);
@@ -167,8 +171,33 @@ impl Control {
         self.tables.engine.stop();
     }
 
-    /// A change of the leases: they are adopted or refused as a whole, and everything follows.
+    /// A change of the leases: they are adopted, held back or refused as a whole, and everything follows.
     async fn on_registry_update(&mut self, update: Update) -> Result<(), Restart> {
+        let earlier = self.held.take();
+        let Update::Leases(leases) = update else {
+            return self.learn(update).await;
+        };
+        let known = &self.model.known;
+        let (in_force, grace) = (&known.leases, known.config.shrink_grace);
+        match HeldList::check(leases, in_force, earlier.as_ref(), grace, Time::read()) {
+            Ok(leases) => self.learn(Update::Leases(leases)).await,
+            Err(held) => {
+                let problem = held.problem(self.registry.place().to_string());
+                self.board.post(Origin::Registry, Some(problem));
+                self.held = Some(held);
+                Ok(())
+            }
+        }
+    }
+
+    async fn adopt_held(&mut self) -> Result<(), Restart> {
+        match self.held.take() {
+            Some(held) => self.learn(Update::Leases(held.leases().to_vec())).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn learn(&mut self, update: Update) -> Result<(), Restart> {
         if let Update::Leases(leases) = &update {
             self.saved.outdate();
             let changed = ListDifference::between(&self.model.known.leases, leases);
@@ -182,13 +211,34 @@ impl Control {
         self.refresh().await
     }
 
-    fn on_call(&mut self, call: Call) {
+    async fn on_call(&mut self, call: Call) -> Result<(), Restart> {
         let Call { request, answer } = call;
         match request {
             Request::Adopt { container, ifname } => self.adopt(&container, &ifname, answer),
             Request::Release { container, ifname } => self.release(&container, &ifname, answer),
+            Request::AdoptList => return self.confirm(answer).await,
             _ => refuse(answer, "a query is answered elsewhere".to_owned()),
         }
+        Ok(())
+    }
+
+    /// The operator confirms the list that is held back. Answered once it is in force.
+    async fn confirm(&mut self, answer: oneshot::Sender<Reply>) -> Result<(), Restart> {
+        let lost = self.held.as_ref().map(|held| held.lost().to_vec());
+        let adopted = self.adopt_held().await;
+        let said = Adopted {
+            adopted: lost.is_some(),
+            nodes: self.model.known.leases.len(),
+            lost: lost.unwrap_or_default(),
+        };
+        self.publish_view();
+        let reply = serde_json::to_value(said).map_or_else(
+            |error| Reply::Error(format!("the answer cannot be written as JSON: {error}")),
+            Reply::Ok,
+        );
+        // The caller may have disconnected.
+        let _ = answer.send(reply);
+        adopted
     }
 
     /// The directory of records is the database: the record is read again, whichever caller asks. A pod's limits are in force

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | what happens when a lease changes? | [`event_loop`], `on_registry_update` |
 //! | what is known and decided? | [`model`], from [`records`] and [`facts`] |
+//! | which list of nodes is not adopted at once? | [`held_list`] |
 //! | how do the workers get new tables? | [`tables`] |
 //! | how is the kernel brought to the desired state? | [`kernel`] |
 //! | where are the underlay sockets? | [`underlay`] |
@@ -22,6 +23,7 @@
 pub mod diagnosis;
 pub mod event_loop;
 pub mod facts;
+pub mod held_list;
 pub mod kernel;
 pub mod model;
 pub mod outcome;

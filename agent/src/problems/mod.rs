@@ -18,6 +18,7 @@ mod sentence;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use dataplane::families::PublicAddresses;
 use dataplane::underlay::socket::SocketSpec;
@@ -63,6 +64,17 @@ pub enum Problem {
         reason: String,
         /// What is in force in its place.
         in_force: LeasesInForce,
+    },
+    /// The list of nodes is held back, because it loses most of them at once.
+    ListShrinks {
+        /// Where the list is.
+        place: String,
+        /// Names of the nodes in force that it lacks.
+        lost: Vec<String>,
+        /// How many are in force.
+        in_force: usize,
+        /// When it is adopted.
+        due: SystemTime,
     },
     /// A worker does not forward by the latest tables.
     WorkersBehind {
@@ -231,6 +243,7 @@ impl Problem {
             Problem::NetConfMissing { .. } => "net-conf-missing",
             Problem::ConfigurationRefused { .. } => "configuration-refused",
             Problem::LeasesRefused { .. } => "leases-refused",
+            Problem::ListShrinks { .. } => "list-shrinks",
             Problem::WorkersBehind { .. } => "workers-behind",
             Problem::ApiSocket { .. } => "api-socket",
             Problem::LocksRemoved { .. } => "locks-removed",
@@ -269,7 +282,9 @@ impl Problem {
             | Problem::StateNotSaved { path, .. }
             | Problem::NodeFile { path, .. } => path.display().to_string(),
             Problem::LocksRemoved { run_dir } => run_dir.display().to_string(),
-            Problem::LeasesRefused { place, .. } => place.clone(),
+            Problem::LeasesRefused { place, .. } | Problem::ListShrinks { place, .. } => {
+                place.clone()
+            }
             Problem::UnderlaySocket { wanted, .. } => wanted.address.to_string(),
             Problem::UnderlayDown(interface) => interface.name.clone(),
             Problem::UnderlayNarrow { interface, .. } => interface.clone(),
@@ -297,6 +312,7 @@ impl Problem {
             | Problem::NetConfMissing { .. }
             | Problem::ConfigurationRefused { .. }
             | Problem::LeasesRefused { .. }
+            | Problem::ListShrinks { .. }
             | Problem::WorkersBehind { .. }
             | Problem::ApiSocket { .. }
             | Problem::LocksRemoved { .. }

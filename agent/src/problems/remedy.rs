@@ -29,6 +29,7 @@ impl Problem {
                     "correct the list; Tartan adopts it as soon as it changes".to_owned()
                 }
             },
+            Problem::ListShrinks { .. } => "put the missing entries back, or run `tartan adopt` if these nodes are gone".to_owned(),
             Problem::WorkersBehind { .. } => "look into the agent's log; if a worker hangs, its keeper restarts the service".to_owned(),
             Problem::ApiSocket { path, .. } => format!("if something else is at {}, move it elsewhere; Tartan tries again each second", path.display()),
             Problem::LocksRemoved { .. } => "restart the agent (`systemctl restart tartan`)".to_owned(),

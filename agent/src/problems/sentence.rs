@@ -1,6 +1,7 @@
 //! What is wrong, worded: the sentence of each problem.
 
 use std::fmt::Display;
+use std::time::SystemTime;
 
 use super::{LeasesInForce, Problem, UnderlayFault};
 use crate::host::Bypass;
@@ -44,6 +45,21 @@ impl Problem {
                     LeasesInForce::Nothing => "",
                 };
                 format!("the list of nodes is refused{in_force}: {place}: {reason}")
+            }
+            Problem::ListShrinks {
+                place,
+                lost,
+                in_force,
+                due,
+            } => {
+                let (shown, rest) = lost.split_at(lost.len().min(NODES_SHOWN));
+                format!(
+                    "the list of nodes lacks {} of {in_force} nodes at once ({}{}): {place} is held back until {}, and the old list stays in force",
+                    lost.len(),
+                    list(shown),
+                    and_more(rest.len()),
+                    time_of_day(*due)
+                )
             }
             Problem::WorkersBehind { version } => {
                 format!("a worker has not adopted snapshot {version}")
@@ -211,5 +227,15 @@ fn list(items: &[impl Display]) -> String {
     items.join(", ")
 }
 
+/// As `22:40:05 UTC`.
+fn time_of_day(time: SystemTime) -> String {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    let seconds = since.map_or(0, |since| since.as_secs()) % (24 * 60 * 60);
+    let (minutes, second) = (seconds / 60, seconds % 60);
+    format!("{:02}:{:02}:{second:02} UTC", minutes / 60, minutes % 60)
+}
+
+/// Of the nodes that a list lacks, a sentence names the first.
+const NODES_SHOWN: usize = 3;
 /// A change of subnets strands every pod of the node; a sentence names the first.
 const PODS_SHOWN: usize = 3;

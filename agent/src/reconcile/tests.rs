@@ -40,6 +40,7 @@ fn config() -> NodeConfig {
         cores: Vec::new(),
         spin: SpinSetting::Auto,
         reclaim_after: Duration::from_secs(60),
+        shrink_grace: Duration::from_secs(600),
     }
 }
 

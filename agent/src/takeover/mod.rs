@@ -23,6 +23,7 @@ use crate::config::NodeConfig;
 use crate::configuration::Configuration;
 use crate::control::event_loop::{Control, QUICK_CHECK_EVERY, Turn};
 use crate::control::facts::Facts;
+use crate::control::held_list::HeldList;
 use crate::control::kernel::Kernel;
 use crate::control::model::{Cached, Known, Model};
 use crate::control::persistence::SavedState;
@@ -74,6 +75,7 @@ pub async fn start(
         mut known,
         mut host,
         registry,
+        held,
         cached,
     } = read(config, &mut found).await?;
     let upkeep_host = Host::open(&known.config.state_dir()).await?;
@@ -101,6 +103,7 @@ pub async fn start(
     let engine = start_workers(&model, &opened, tunnels)?;
     let begun = Begun {
         registry,
+        held,
         table,
         lock,
         reload,
@@ -143,6 +146,7 @@ struct Start {
     known: Known,
     host: Host,
     registry: Registry,
+    held: Option<HeldList>,
     cached: Cached,
 }
 
@@ -154,6 +158,7 @@ async fn read(config: NodeConfig, found: &mut Found) -> Result<Start, StartError
         leases,
         own,
         registry,
+        held,
         cache,
     } = Sources::read(&config).await?;
     found.problems.extend(cache.problems);
@@ -175,6 +180,7 @@ async fn read(config: NodeConfig, found: &mut Found) -> Result<Start, StartError
         known,
         host,
         registry,
+        held,
         cached: cache.cached,
     })
 }
@@ -251,6 +257,7 @@ fn start_workers(
 /// What the loop gets beside the model, the engine and the descriptors.
 struct Begun {
     registry: Registry,
+    held: Option<HeldList>,
     table: Descriptors,
     lock: Lock,
     reload: Reload,
@@ -270,6 +277,7 @@ async fn begin(
 ) -> Result<Option<Control>, StartError> {
     let Begun {
         registry,
+        held,
         table,
         lock,
         reload,
@@ -326,6 +334,7 @@ async fn begin(
         sockets: opened.sockets,
         reload,
         registry,
+        held,
         keeper: table,
         board,
         service,

@@ -8,6 +8,7 @@ use tracing::{info, warn};
 
 use crate::causes::causes;
 use crate::config::{NetConf, NodeConfig, difference};
+use crate::control::held_list::{HeldList, Time};
 use crate::control::model::Cached;
 use crate::control::persistence::net_conf_problem;
 use crate::last_good::LastGood;
@@ -23,6 +24,8 @@ pub(crate) struct Sources {
     pub(crate) leases: Vec<Lease>,
     pub(crate) own: Lease,
     pub(crate) registry: Registry,
+    /// What the registry says, where that is not what the first decision is made from.
+    pub(crate) held: Option<HeldList>,
     pub(crate) cache: Cache,
 }
 
@@ -70,12 +73,25 @@ impl Sources {
         let kept =
             kept.filter(|kept| usable(kept.belongs_to(&net_conf, &config.state_dir())).is_some());
         let mut registry = Registry::open(config, &net_conf)?;
+        let mut held = None;
         let (leases, own) = match (first(&mut registry, kept.is_some()).await, kept) {
-            (Update::Leases(leases), _) => {
+            (Update::Leases(leases), kept) => {
                 let own = registry::own(&leases, &config.node_name).cloned();
                 let nothing = LeasesInForce::Nothing;
                 let own = own.map_err(|reason| refused(registry.place(), reason, nothing))?;
-                (leases, own)
+                match kept {
+                    None => (leases, own),
+                    Some(kept) => match check(leases, &own, &kept, config) {
+                        Ok(leases) => (leases, own),
+                        Err(list) => {
+                            let problem = list.problem(registry.place().to_string());
+                            cache.cached.leases = Some(kept.age);
+                            cache.problems.push((Origin::Registry, problem));
+                            held = Some(list);
+                            (kept.leases, kept.own)
+                        }
+                    },
+                }
             }
             (Update::Refused { place, reason }, None) => {
                 return Err(refused(place, reason, LeasesInForce::Nothing).into());
@@ -93,9 +109,21 @@ impl Sources {
             leases,
             own,
             registry,
+            held,
             cache,
         })
     }
+}
+
+/// A list that loses most nodes of the last good state is held back.
+fn check(
+    leases: Vec<Lease>,
+    own: &Lease,
+    kept: &LastGood,
+    config: &NodeConfig,
+) -> Result<Vec<Lease>, HeldList> {
+    let (grace, time) = (config.shrink_grace, Time::read());
+    HeldList::check_at_start(leases, own, &kept.leases, &kept.own, grace, time)
 }
 
 /// What the registry says first. Where there is another source, it is not waited for without end.

@@ -69,4 +69,7 @@ pub enum ConfigError {
     /// A time shorter than an ADD may take, or uselessly long.
     #[error("reclaim-after is {0}: use 5 to 3600 seconds, or leave it out for 60")]
     ReclaimAfter(u16),
+    /// Longer than a mistake needs to be found.
+    #[error("shrink-grace is {0}: use 0 to 3600 seconds, or leave it out for 600")]
+    ShrinkGrace(u16),
 }

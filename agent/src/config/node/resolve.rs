@@ -8,7 +8,8 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::{
-    ConfigError, DeviceKind, LEAST_RECLAIM_AFTER, MOST_RECLAIM_AFTER, NodeConfig, RunArgs,
+    ConfigError, DeviceKind, LEAST_RECLAIM_AFTER, MOST_RECLAIM_AFTER, MOST_SHRINK_GRACE,
+    NodeConfig, RunArgs,
 };
 use crate::config::spin::SpinSetting;
 use crate::config::workers;
@@ -56,6 +57,7 @@ pub(super) fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, Confi
         cores,
         spin: spin(args.spin.or(file.spin))?,
         reclaim_after: reclaim_after(args.reclaim_after.or(file.reclaim_after))?,
+        shrink_grace: shrink_grace(args.shrink_grace.or(file.shrink_grace))?,
         root,
     })
 }
@@ -137,6 +139,16 @@ fn reclaim_after(written: Option<u16>) -> Result<Duration, ConfigError> {
         Ok(Duration::from_secs(seconds.into()))
     } else {
         Err(ConfigError::ReclaimAfter(seconds))
+    }
+}
+
+/// Ten minutes: an operator who reads an alert can put a file back in that time.
+fn shrink_grace(written: Option<u16>) -> Result<Duration, ConfigError> {
+    let seconds = written.unwrap_or(600);
+    if seconds <= MOST_SHRINK_GRACE {
+        Ok(Duration::from_secs(seconds.into()))
+    } else {
+        Err(ConfigError::ShrinkGrace(seconds))
     }
 }
 

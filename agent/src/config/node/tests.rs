@@ -56,6 +56,7 @@ fn without_any_configuration_the_defaults_apply() {
         cores: Vec::new(),
         spin: SpinSetting::Auto,
         reclaim_after: Duration::from_secs(60),
+        shrink_grace: Duration::from_secs(600),
     };
     assert_eq!(config, expected);
     assert_eq!(config.run_dir().path(), root.path().join("run/tartan"));
@@ -79,6 +80,7 @@ const EVERY_KEY: &str = r#"
     cores = [4, 6]
     spin = 20
     reclaim-after = 7
+    shrink-grace = 9
 "#;
 
 #[test]
@@ -103,6 +105,7 @@ fn a_file_sets_every_key() {
     assert_eq!((config.workers, config.cores), (Some(2), vec![4, 6]));
     assert_eq!(config.spin, SpinSetting::Micros(20));
     assert_eq!(config.reclaim_after, Duration::from_secs(7));
+    assert_eq!(config.shrink_grace, Duration::from_secs(9));
 }
 
 #[test]
@@ -124,6 +127,7 @@ fn a_flag_overrides_the_file() {
         "--cores=1,0,5",
         "--spin=off",
         "--reclaim-after=3600",
+        "--shrink-grace=0",
     ];
     let config = load(EVERY_KEY, &words).unwrap();
     assert_eq!(
@@ -132,6 +136,7 @@ fn a_flag_overrides_the_file() {
     );
     assert_eq!(config.spin, SpinSetting::Off);
     assert_eq!(config.reclaim_after, Duration::from_secs(3600));
+    assert_eq!(config.shrink_grace, Duration::ZERO);
     assert_eq!(
         (config.node_name.as_str(), config.device_name.as_str()),
         ("n2", "tt1")

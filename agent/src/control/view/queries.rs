@@ -151,7 +151,7 @@ impl Queries {
                 compute(move || view.drops(&totals, counts)).await
             }
             Request::Ready => readiness(&view),
-            Request::Adopt { .. } | Request::Release { .. } => {
+            Request::Adopt { .. } | Request::Release { .. } | Request::AdoptList => {
                 Reply::Error("a change is no query".to_owned())
             }
         }
@@ -176,7 +176,10 @@ impl Queries {
 
 /// Whether a request changes something, and so is the control loop's.
 const fn is_change(request: &Request) -> bool {
-    matches!(request, Request::Adopt { .. } | Request::Release { .. })
+    matches!(
+        request,
+        Request::Adopt { .. } | Request::Release { .. } | Request::AdoptList
+    )
 }
 
 /// Whether an attachment would be delivered to.
