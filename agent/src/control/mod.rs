@@ -28,6 +28,7 @@ pub mod persistence;
 pub mod pods;
 pub mod records;
 pub mod refused_sources;
+pub(crate) mod retry;
 pub mod run_files;
 pub mod tables;
 pub mod underlay;

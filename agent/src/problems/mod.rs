@@ -123,6 +123,15 @@ pub enum Problem {
         /// What was refused.
         reason: String,
     },
+    /// The host's side of a pod's link is not as it should be, and cannot be put right.
+    PodLink {
+        /// The pod, or its container.
+        pod: String,
+        /// The host's end.
+        host_ifname: String,
+        /// Why not.
+        reason: String,
+    },
     /// Pods of another plugin share the node with Tartan's.
     MixedPods {
         /// The bridges that they are on.
@@ -239,6 +248,7 @@ impl Problem {
             Problem::Host(problem) => problem.code,
             Problem::NodeFile { .. } => "node-file",
             Problem::PodUpkeep { .. } => "pod-upkeep",
+            Problem::PodLink { .. } => "pod-link",
             Problem::MixedPods { .. } => "mixed-pods",
             Problem::UnusedAddress { .. } => "unused-address",
             Problem::UnderlayNarrow { .. } => "underlay-narrow",
@@ -271,6 +281,7 @@ impl Problem {
             Problem::RouteBypasses(bypass) => bypass.prefix.to_string(),
             Problem::MoreOfAKind { what, .. } => (*what).to_owned(),
             Problem::RecordRefused { file, .. } => file.clone(),
+            Problem::PodLink { pod, .. } => pod.clone(),
             Problem::WorkersBehind { .. }
             | Problem::UnderlayMove { .. }
             | Problem::CoresUnusable { .. }
@@ -297,6 +308,7 @@ impl Problem {
             | Problem::UnderlayNarrow { .. }
             | Problem::PeersUnreachable { .. }
             | Problem::PodsStranded { .. }
+            | Problem::PodLink { .. }
             | Problem::RouteBypasses(_)
             | Problem::MoreOfAKind { .. }
             | Problem::ApiThread { .. }
@@ -332,7 +344,7 @@ impl Problem {
         matches!(self, Problem::NetConfRefused { cached: false, .. })
     }
 
-    /// Whether the control loop tries again each second what was refused.
+    /// Whether the control loop tries again by itself what was refused.
     pub fn is_retried(&self) -> bool {
         matches!(
             self,
@@ -344,6 +356,7 @@ impl Problem {
                 | Problem::ApiThread { .. }
                 | Problem::StateNotSaved { .. }
                 | Problem::PodUpkeep { .. }
+                | Problem::PodLink { .. }
         )
     }
 }
