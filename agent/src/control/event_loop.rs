@@ -368,9 +368,11 @@ impl Control {
         let faults = faults.filter_map(|(place, reason)| Some((adopted.get(place)?, reason)));
         let faulty: HashMap<RecordKey, String> =
             faults.map(|(a, reason)| (key(a), reason)).collect();
-        let problems = diagnosis::of_links(adopted, &faulty);
+        let links = diagnosis::of_links(adopted, &faulty);
         self.turn.faulty = Arc::new(faulty);
-        self.board.post(Origin::Links, problems);
+        let uncounted = problems(&mended.uncounted);
+        self.board
+            .post(Origin::Links, links.into_iter().chain(uncounted));
     }
 
     /// Moves the sockets when the node's address has moved. Returns whether they have.

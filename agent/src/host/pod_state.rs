@@ -46,6 +46,8 @@ pub struct MendedPods {
     pub is_busy: bool,
     /// The neighbour entries that pods need, by interface and address.
     pub neighbours: HashSet<(u32, IpAddr)>,
+    /// Why packets of a pod without a route may be counted as forged.
+    pub uncounted: Option<HostError>,
 }
 
 /// What one attachment needs and the kernel does not have.
@@ -83,7 +85,7 @@ impl Missing {
 impl Host {
     /// Compares the links of all attachments with the kernel's lists, and repairs what differs.
     pub async fn mend_pods(
-        &self,
+        &mut self,
         picture: &Picture,
         run: &RunDir,
         attachments: &[impl AsRef<Attachment>],
@@ -97,6 +99,18 @@ impl Host {
                 Some((place, attachment, name, end))
             })
             .collect();
+        let sources = complete.iter().map(|(_, attachment, name, _)| {
+            let prefixes = wanted_routes(attachment)
+                .into_iter()
+                .map(|route| route.prefix);
+            ((*name).to_owned(), prefixes.collect())
+        });
+        let mut sources: Vec<(String, Vec<IpNet>)> = sources.collect();
+        sources.sort();
+        match self.apply_pod_rules(sources).await {
+            Ok(changes) => mended.repairs.extend(changes),
+            Err(error) => mended.uncounted = Some(error),
+        }
         if complete.is_empty() {
             return mended;
         }

@@ -71,7 +71,11 @@ impl Packets {
     /// what holds of some.
     fn are(&self, term: &Term) -> Option<bool> {
         match *term {
-            Term::Marked | Term::FromInterfaces(_) | Term::NotRoutedBack => None,
+            Term::Marked
+            | Term::FromInterfaces(_)
+            | Term::FromInterface(_)
+            | Term::NotRoutedBack
+            | Term::RoutedBack => None,
             Term::From(prefix) => self.are_in(prefix, self.from),
             Term::NotFrom(prefix) => self.are_in(prefix, self.from).map(|are| !are),
             Term::To(prefix) => self.are_in(prefix, self.to),

@@ -20,8 +20,12 @@ pub(in crate::host) enum Term {
     Marked,
     /// It came by an interface whose name begins so: ASCII, 1 to 15 bytes.
     FromInterfaces(&'static str),
+    /// It came by the interface of that name, filled up with zeros.
+    FromInterface([u8; 16]),
     /// No route leads to its source by the interface it came by.
     NotRoutedBack,
+    /// A route leads to its source by the interface it came by.
+    RoutedBack,
     From(IpNet),
     NotFrom(IpNet),
     To(IpNet),
@@ -55,7 +59,11 @@ impl Rule {
                 Term::FromInterfaces(prefix) => {
                     list.extend([meta(META_IIFNAME), compare(EQUAL, prefix.as_bytes())]);
                 }
-                Term::NotRoutedBack => list.extend(not_routed_back()),
+                Term::FromInterface(name) => {
+                    list.extend([meta(META_IIFNAME), compare(EQUAL, &name)]);
+                }
+                Term::NotRoutedBack => list.extend(routed_back(EQUAL)),
+                Term::RoutedBack => list.extend(routed_back(NOT_EQUAL)),
                 Term::From(prefix) => list.extend(address(prefix, Side::Source, EQUAL)),
                 Term::NotFrom(prefix) => list.extend(address(prefix, Side::Source, NOT_EQUAL)),
                 Term::To(prefix) => list.extend(address(prefix, Side::Destination, EQUAL)),
@@ -97,7 +105,11 @@ impl Rule {
 impl Term {
     fn prefix(&self) -> Option<IpNet> {
         match self {
-            Term::Marked | Term::FromInterfaces(_) | Term::NotRoutedBack => None,
+            Term::Marked
+            | Term::FromInterfaces(_)
+            | Term::FromInterface(_)
+            | Term::NotRoutedBack
+            | Term::RoutedBack => None,
             Term::From(prefix) | Term::NotFrom(prefix) | Term::To(prefix) | Term::NotTo(prefix) => {
                 Some(*prefix)
             }
@@ -125,14 +137,14 @@ fn marked() -> [Attribute; 3] {
     [meta(META_MARK), mask(&bit), compare(EQUAL, &bit)]
 }
 
-/// nft's `fib saddr . iif oif missing`.
-fn not_routed_back() -> [Attribute; 2] {
+/// nft's `fib saddr . iif oif missing`, or `exists`: whether there is a route is equal to 0, or not.
+fn routed_back(operator: u32) -> [Attribute; 2] {
     let data = vec![
         Attribute::number(FIB_DREG, REGISTER),
         Attribute::number(FIB_RESULT, FIB_RESULT_OIF),
         Attribute::number(FIB_FLAGS, FIB_SADDR | FIB_IIF | FIB_PRESENT),
     ];
-    [expression("fib", data), compare(EQUAL, &[0; 4])]
+    [expression("fib", data), compare(operator, &[0; 4])]
 }
 
 fn address(prefix: IpNet, side: Side, operator: u32) -> Vec<Attribute> {
