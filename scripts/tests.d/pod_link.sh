@@ -85,7 +85,7 @@ speak() {
 fault() {
     local pods
     pods=$(agent_json node1 pods) || true
-    jq -r --arg end "$VETH" '.pods[] | select(.host_ifname == $end) | .fault // "none"' <<<"$pods"
+    jq -r --arg veth "$VETH" '.pods[] | select(.host_ifname == $veth) | .fault // "none"' <<<"$pods"
 }
 
 link_problems() {
