@@ -26,7 +26,7 @@ pub struct SeenInterface<'a> {
 
 /// The alias of an attachment's end. At most 227 bytes; the kernel takes 255.
 pub fn alias(key: &AttachmentKey) -> String {
-    format!("Tartan pod {}:{}", key.container, key.ifname)
+    format!("{ALIAS}{}:{}", key.container, key.ifname)
 }
 
 /// Whether the interface is the end of the attachment `key`, of one of these networks.
@@ -56,6 +56,9 @@ pub fn has_form(name: &str) -> bool {
     let is_digit = |digit: u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit);
     digits.is_some_and(|digits| digits.len() == DIGITS && digits.bytes().all(is_digit))
 }
+
+/// How the alias of every attachment's end begins.
+pub const ALIAS: &str = "Tartan pod ";
 
 /// The kernel's word for a veth.
 pub const VETH: &str = "veth";

@@ -81,14 +81,25 @@ speak() {
     done
 }
 
-# The fate of a pod's link is told, by its end.
+# What `pods` and `status` say of the link.
+fault() {
+    local pods
+    pods=$(agent_json node1 pods) || true
+    jq -r --arg veth "$VETH" '.pods[] | select(.host_ifname == $veth) | .fault // "none"' <<<"$pods"
+}
+
+link_problems() {
+    local status
+    status=$(agent_json node1 status) || true
+    jq '[.problems[] | select(.code == "pod-link")] | length' <<<"$status"
+}
+
 told() {
-    agent_json node1 pods | jq -e --arg end "$VETH" '.pods[] | select(.host_ifname == $end) | .fault != null' &&
-        agent_json node1 status | jq -e '[.problems[] | select(.code == "pod-link")] | length == 1'
+    [ "$(fault)" != none ] && [ "$(link_problems)" = 1 ]
 }
 
 untold() {
-    ! told && agent_json node1 status | jq -e '[.problems[] | select(.code == "pod-link")] | length == 0'
+    [ "$(fault)" = none ] && [ "$(link_problems)" = 0 ]
 }
 
 say "links of pods: inside $INSIDE"

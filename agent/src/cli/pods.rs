@@ -43,6 +43,13 @@ pub(super) fn render(pods: &Pods, now: u64) -> String {
             "\nleaving: the interface is gone; if no runtime deletes the pod, Tartan frees its addresses after the time of reclaim-after\n",
         );
     }
+    for pod in pods.pods.iter().filter(|pod| pod.state == PodState::Faulty) {
+        let fault = pod
+            .fault
+            .as_deref()
+            .unwrap_or("its link is not as it should be");
+        text.push_str(&format!("\nfaulty: {}: {fault}\n", pod.host_ifname));
+    }
     if pods.pods.iter().any(is_stranded) {
         text.push_str(
             "\nstranded: the address is in no subnet of this node, so peers do not send packets for it here; delete and \
@@ -63,9 +70,10 @@ pub(super) fn render(pods: &Pods, now: u64) -> String {
     text
 }
 
-/// Whether a record was refused or a pod is stranded.
+/// Whether a record was refused, or a pod is stranded or faulty.
 pub(super) fn problem(pods: &Pods) -> bool {
-    !pods.refused.is_empty() || pods.pods.iter().any(is_stranded)
+    let is_lost = |pod: &Pod| is_stranded(pod) || pod.state == PodState::Faulty;
+    !pods.refused.is_empty() || pods.pods.iter().any(is_lost)
 }
 
 fn row(pod: &Pod, now: u64) -> Vec<String> {
@@ -90,6 +98,7 @@ fn state_name(state: PodState) -> &'static str {
         PodState::Attached => "attached",
         PodState::Stranded => "stranded",
         PodState::Leaving => "leaving",
+        PodState::Faulty => "faulty",
     }
 }
 
@@ -145,6 +154,7 @@ mod tests {
             mac: "ee:ee:ee:00:00:01".into(),
             host_ifname: "tt0123456789".into(),
             created: 1000,
+            fault: None,
         }
     }
 
@@ -204,6 +214,23 @@ x:eth0.json     truncated
         assert!(
             text.contains("\nstranded: the address is in no subnet")
                 && text.contains("recreate the pod"),
+            "{text}"
+        );
+        assert!(problem(&pods));
+    }
+
+    #[test]
+    fn a_faulty_pod_is_a_problem_and_says_why() {
+        let mut pods = Pods {
+            pods: vec![pod(&["10.244.1.2/32"])],
+            ..Pods::default()
+        };
+        pods.pods[0].state = PodState::Faulty;
+        pods.pods[0].fault = Some("the kernel refuses".to_owned());
+        let text = render(&pods, 1001);
+        assert!(
+            text.contains(" faulty ")
+                && text.contains("\nfaulty: tt0123456789: the kernel refuses\n"),
             "{text}"
         );
         assert!(problem(&pods));

@@ -1,12 +1,15 @@
 //! Problems that the decision itself shows: pure functions of what is known and decided.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use cni_shim::Attachment;
 use encap::Family;
 
 use super::model::{Known, Model};
 use crate::attachments::pod_name;
+use crate::control::records::{RecordKey, key};
 use crate::host::Bypass;
 use crate::problems::Problem;
 
@@ -106,6 +109,21 @@ fn stranded(model: &Model) -> Option<Problem> {
         .map(|pod| pod_name(pod).unwrap_or_else(|| format!("container {}", pod.container)))
         .collect();
     (!pods.is_empty()).then_some(Problem::PodsStranded { pods })
+}
+
+/// Pods whose links are not as they should be.
+pub fn of_links(adopted: &[Arc<Attachment>], faulty: &HashMap<RecordKey, String>) -> Vec<Problem> {
+    let more = more(faulty.len(), "pods have faulty links", "tartan pods");
+    let problem = |attachment: &Arc<Attachment>| {
+        Some(Problem::PodLink {
+            pod: pod_name(attachment)
+                .unwrap_or_else(|| format!("container {}", attachment.container)),
+            host_ifname: attachment.host_ifname.clone(),
+            reason: faulty.get(&key(attachment))?.clone(),
+        })
+    };
+    let shown = adopted.iter().filter_map(problem).take(MOST_OF_A_KIND);
+    shown.chain(more).collect()
 }
 
 fn bypassing(model: &Model) -> Vec<Problem> {

@@ -9,6 +9,7 @@
 //! - a *call* of the plugin changes one attachment: its record is read, and the tables are published. The rest of the node
 //!   is not looked at.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,7 @@ use super::persistence::SavedState;
 use super::pods::upkeep::{self, Report, Upkeep, Work};
 use super::records::{RecordKey, key};
 use super::reload::Reload;
+use super::retry::Retry;
 use super::run_files::RunFiles;
 use super::tables::Tables;
 use super::underlay::{self, sockets::UnderlaySockets};
@@ -89,6 +91,12 @@ pub struct Turn {
     bridges: Vec<String>,
     /// Callers whose attachment waits for its limit.
     waiting_for_limit: Vec<(RecordKey, oneshot::Sender<Reply>)>,
+    /// Attachments whose link is not as it should be, and why.
+    faulty: Arc<HashMap<RecordKey, String>>,
+    /// When what was refused is tried again.
+    retry: Retry,
+    /// What the quick check said right after everything was read.
+    passed: bool,
 }
 
 impl Default for Turn {
@@ -98,6 +106,9 @@ impl Default for Turn {
             burst_ends: None,
             bridges: Vec::new(),
             waiting_for_limit: Vec::new(),
+            faulty: Arc::default(),
+            retry: Retry::default(),
+            passed: true,
         }
     }
 }
@@ -148,6 +159,7 @@ impl Control {
                 }
                 () = due(self.turn.burst_ends) => {
                     self.turn.burst_ends = None;
+                    self.turn.retry.start_over();
                     self.refresh().await
                 }
                 tick = self.ticker.tick() => match tick {
@@ -206,6 +218,7 @@ impl Control {
                 leases.len()
             );
         }
+        self.turn.retry.start_over();
         let refused = self.model.learn(update);
         self.board.post(Origin::Registry, refused);
         self.refresh().await
@@ -321,16 +334,11 @@ impl Control {
     /// Looks at what is announced nowhere, and at everything where that is not enough.
     async fn quick_check(&mut self) -> Result<(), Restart> {
         self.kernel.tell_repeats();
-        let is_quiet = self.is_settled()
-            && self.turn.refreshed.elapsed() < REFRESH_EVERY
-            && !self.tables.engine.device_lost()
-            && !self.model.records.have_changed()
-            && self.run_files.is_answering()
-            && self
-                .kernel
-                .host
-                .passes_quick_check(&self.model.desired.host);
-        if !is_quiet {
+        let is_due = self.turn.refreshed.elapsed() >= REFRESH_EVERY || !self.is_settled();
+        let has_changed = self.tables.engine.device_lost() || self.model.records.have_changed();
+        // What is refused makes the check fail until it is granted: that is no news.
+        let is_waiting = self.turn.retry.is_waiting() && !self.turn.passed;
+        if is_due || has_changed || !is_waiting && !self.passes_quick_check().await {
             return self.refresh().await;
         }
         self.tables.take_notices();
@@ -339,18 +347,33 @@ impl Control {
         Ok(())
     }
 
-    /// Whether the next refresh can wait for an announcement: every kind of them arrives, and nothing is to be tried again.
+    async fn passes_quick_check(&self) -> bool {
+        let host = &self.kernel.host;
+        // Of a link that cannot be put right another look is no use.
+        let is_sound = |a: &&Arc<Attachment>| !self.turn.faulty.contains_key(&key(a));
+        let sound = self.model.records.adopted().iter().filter(is_sound);
+        self.run_files.is_answering()
+            && host.passes_quick_check(&self.model.desired.host)
+            && host.pods_pass_quick_check(sound.map(|a| &**a)).await
+    }
+
+    /// Whether the next refresh can wait for an announcement: every kind of them arrives, and nothing is to be tried again
+    /// yet.
     fn is_settled(&self) -> bool {
-        self.kernel.is_settled(&self.model.desired.host)
-            && self.saved.is_current()
+        let is_done = || {
+            self.kernel.is_applied(&self.model.desired.host)
+                && self.saved.is_current()
+                && self.upkeep.is_settled(self.model.records.listed())
+                && !self.board.is_retry_due()
+        };
+        self.kernel.is_watched()
             && !self.model.cached.is_any()
-            && self.upkeep.is_settled(self.model.records.listed())
-            && !self.board.is_retry_due()
             && !self.reload.is_waiting()
+            && (self.turn.retry.is_waiting() || is_done())
     }
 
     /// Reads the kernel, decides, publishes, brings the kernel to the desired state. What the kernel refuses is posted and
-    /// tried again at the next quick check.
+    /// tried again ([`Retry`]).
     async fn refresh(&mut self) -> Result<(), Restart> {
         self.turn.refreshed = Instant::now();
         self.kernel.keep_watching();
@@ -369,6 +392,9 @@ impl Control {
         }
         self.publish();
         self.give_upkeep(picture.as_ref().ok());
+        if let Ok(picture) = &picture {
+            self.mend_pods(picture).await;
+        }
         let desired = &self.model.desired.host;
         let bridged = self.model.bridged_subnets();
         let applied = self.kernel.apply(picture, desired, &bridged).await;
@@ -392,7 +418,35 @@ impl Control {
         self.board.post(Origin::Settings, problems(unrecorded));
         self.post_adoption();
         self.post_decision();
+        self.turn.passed = self.passes_quick_check().await;
+        if self.board.is_retry_due() {
+            self.turn.retry.tried();
+        } else {
+            self.turn.retry.start_over();
+        }
         Ok(())
+    }
+
+    /// Repairs the links of pods.
+    async fn mend_pods(&mut self, picture: &Picture) {
+        let run = self.service.config.run_dir();
+        let adopted = self.model.records.adopted();
+        let mended = self.kernel.mend_pods(picture, &run, adopted).await;
+        if mended.is_busy {
+            // The plugin's call ends soon, and may announce nothing more.
+            self.turn
+                .burst_ends
+                .get_or_insert_with(|| Moment::now() + BUSY);
+        }
+        let faults = mended.faults.into_iter();
+        let faults = faults.filter_map(|(place, reason)| Some((adopted.get(place)?, reason)));
+        let faulty: HashMap<RecordKey, String> =
+            faults.map(|(a, reason)| (key(a), reason)).collect();
+        let links = diagnosis::of_links(adopted, &faulty);
+        self.turn.faulty = Arc::new(faulty);
+        let uncounted = problems(&mended.uncounted);
+        self.board
+            .post(Origin::Links, links.into_iter().chain(uncounted));
     }
 
     /// Moves the sockets when the node's address has moved. Returns whether they have.
@@ -509,6 +563,7 @@ fn view(control: &Control) -> View {
         attachments: model.records.adopted().to_vec(),
         stranded: model.stranded().count(),
         leaving: Arc::clone(&control.upkeep.state.leaving),
+        faulty: Arc::clone(&control.turn.faulty),
         refused_records: Arc::clone(model.records.refused()),
         refused_sources: control.tables.refused_sources.list(),
         leases_read: model.leases_read,
@@ -533,6 +588,8 @@ async fn due(moment: Option<Moment>) {
     }
 }
 
+/// A call of the plugin takes less.
+const BUSY: Duration = Duration::from_millis(200);
 /// Changes of the kernel come in bursts; one reading serves all of a burst.
 const BURST: Duration = Duration::from_millis(50);
 /// Some settings change without an announcement.

@@ -7,12 +7,15 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Instant;
 
+use cni_shim::{Attachment, RunDir};
 use futures_util::StreamExt;
 use ipnet::IpNet;
 use tracing::{info, warn};
 
 use super::repair_log::RepairLog;
-use crate::host::{self, Change, Host, HostError, HostEvent, HostState, Picture, Watch};
+use crate::host::{
+    self, Change, Host, HostError, HostEvent, HostState, MendedPods, Picture, Watch,
+};
 use crate::problems::{HostProblem, Problem};
 
 /// The kernel, as the loop works on it.
@@ -79,9 +82,30 @@ impl Kernel {
         }
     }
 
-    /// Whether every kind of change is announced, and the kernel was brought to `desired`.
-    pub fn is_settled(&self, desired: &HostState) -> bool {
-        self.watch.as_ref().is_some_and(Watch::is_complete) && self.applied == *desired
+    /// Whether every kind of change is announced.
+    pub fn is_watched(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::is_complete)
+    }
+
+    /// Whether the kernel was brought to `desired`.
+    pub fn is_applied(&self, desired: &HostState) -> bool {
+        self.applied == *desired
+    }
+
+    /// Repairs the links of complete attachments.
+    pub async fn mend_pods(
+        &mut self,
+        picture: &Picture,
+        run: &RunDir,
+        attachments: &[Arc<Attachment>],
+    ) -> MendedPods {
+        let mut mended = self.host.mend_pods(picture, run, attachments).await;
+        mended.set_up.iter().for_each(set_up);
+        self.note_repairs(&mended.repairs);
+        if let Some(watch) = &mut self.watch {
+            watch.set_neighbours(std::mem::take(&mut mended.neighbours));
+        }
+        mended
     }
 
     /// Brings the kernel to `desired`, from a picture of it; `bridged` are the subnets whose pods are answered for on the

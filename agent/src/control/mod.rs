@@ -33,6 +33,7 @@ pub mod records;
 pub mod refused_sources;
 pub mod reload;
 pub mod repair_log;
+pub(crate) mod retry;
 pub mod run_files;
 pub mod tables;
 pub mod underlay;

@@ -1,6 +1,7 @@
 //! What was changed on the host, in words.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
@@ -32,6 +33,15 @@ pub enum Change {
         found: u32,
         /// Its MTU now, in bytes.
         set: u16,
+    },
+    /// The host's end of a pod was given its hardware address.
+    MacSet(String),
+    /// A permanent neighbour entry was set.
+    NeighbourSet {
+        /// The pod's address.
+        address: IpAddr,
+        /// The host's end.
+        device: String,
     },
     /// An address was put on the device.
     AddressAdded(IpNet),
@@ -104,6 +114,10 @@ impl fmt::Display for Change {
             ),
             Change::LimiterRemoved(name) => {
                 write!(f, "deleted {name}, the limiter of a pod that is gone")
+            }
+            Change::MacSet(device) => write!(f, "set the hardware address of {device}"),
+            Change::NeighbourSet { address, device } => {
+                write!(f, "set the neighbour {address} on {device}")
             }
             Change::AddressAdded(address) => write!(f, "added the address {address}"),
             Change::AddressRemoved(address) => write!(f, "removed the address {address}"),

@@ -49,4 +49,13 @@ impl KernelReader {
     pub async fn forged_sources(&self) -> Result<Option<u64>, HostError> {
         firewall::forged_sources().await
     }
+
+    /// How many packets were dropped where they leave a pod while the pod's own route was missing; `None` where no rule
+    /// counts them.
+    ///
+    /// # Errors
+    /// [`HostError::Rules`]: nf_tables cannot be read.
+    pub async fn lost_routes(&self) -> Result<Option<u64>, HostError> {
+        firewall::pod_routes::lost_routes().await
+    }
 }

@@ -1,15 +1,20 @@
 //! Theory of operation
 //!
 //! A netlink socket in the multicast groups that announce changes of links,
-//! addresses, routes, traffic control and the settings the kernel announces
+//! addresses, routes, neighbours, traffic control and the settings the kernel announces
 //! (`forwarding`, `rp_filter`, `proxy_arp`), and one in the group of nf_tables,
 //! where the kernel has it. Only the kind of each change is reported: the caller reads
 //! the state again, once for a whole burst. So nothing is queued here; the
 //! kernel's receive buffer is the bound, and when it overflows the kernel reports
 //! that once ([`HostEvent::Overrun`]), which means the same as every other event:
 //! read again.
+//!
+//! Neighbours come and go all the time, and a pod can make them do so. Only changes of those that the caller named
+//! ([`Watch::set_neighbours`]) are reported: permanent entries, which no packet changes.
 
+use std::collections::HashSet;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -33,6 +38,8 @@ pub enum HostEvent {
     Route,
     /// A setting that is announced changed: `forwarding`, `rp_filter`, `proxy_arp`.
     Setting,
+    /// The entry of a pod's neighbour was removed or changed.
+    Neighbour,
     /// A queue discipline or a filter came, went or changed.
     Shaping,
     /// A batch of nft rules was taken.
@@ -47,6 +54,7 @@ pub struct Watch {
     routing: Subscription,
     /// None where the kernel has no netfilter.
     filter: Option<Subscription>,
+    neighbours: HashSet<(u32, IpAddr)>,
 }
 
 /// One socket and what was read from it.
@@ -74,6 +82,7 @@ pub fn watch() -> Result<Watch, HostError> {
             .map_err(|source: io::Error| HostError::Socket { source })?,
         // Without it the caller has to read the rules regularly.
         filter: Subscription::open(NETLINK_NETFILTER, 1 << (libc::NFNLGRP_NFTABLES - 1)).ok(),
+        neighbours: HashSet::new(),
     })
 }
 
@@ -81,6 +90,11 @@ impl Watch {
     /// Whether every kind of change is reported: there is a group of nf_tables.
     pub fn is_complete(&self) -> bool {
         self.filter.is_some()
+    }
+
+    /// From here on changes of these neighbours, by interface and address, are reported.
+    pub fn set_neighbours(&mut self, neighbours: HashSet<(u32, IpAddr)>) {
+        self.neighbours = neighbours;
     }
 }
 
@@ -90,12 +104,14 @@ impl Stream for Watch {
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<HostEvent>> {
         let watch = self.get_mut();
         let filter = watch.filter.as_mut();
-        match filter.map_or(Poll::Pending, |filter| filter.poll(context)) {
+        match filter.map_or(Poll::Pending, |filter| {
+            filter.poll(context, &watch.neighbours)
+        }) {
             // The end of either ends both: the caller could not tell half a watch from a complete one.
             Poll::Ready(event) => return Poll::Ready(event),
             Poll::Pending => {}
         }
-        watch.routing.poll(context)
+        watch.routing.poll(context, &watch.neighbours)
     }
 }
 
@@ -110,12 +126,18 @@ impl Subscription {
         })
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<HostEvent>> {
+    fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        neighbours: &HashSet<(u32, IpAddr)>,
+    ) -> Poll<Option<HostEvent>> {
         loop {
             while let Some((kind, length)) = self.buffer.get(self.reported..).and_then(next_message)
             {
+                let message = self.buffer.get(self.reported..self.reported + length);
+                let found = event(kind, message.unwrap_or_default(), neighbours);
                 self.reported += length;
-                if let Some(event) = event(kind) {
+                if let Some(event) = found {
                     return Poll::Ready(Some(event));
                 }
             }
@@ -151,8 +173,13 @@ fn next_message(bytes: &[u8]) -> Option<(u16, usize)> {
     })
 }
 
-fn event(kind: u16) -> Option<HostEvent> {
+fn event(kind: u16, message: &[u8], neighbours: &HashSet<(u32, IpAddr)>) -> Option<HostEvent> {
     match kind {
+        libc::RTM_NEWNEIGH | libc::RTM_DELNEIGH => {
+            // One that cannot be read is no reason to look: the next regular look will do.
+            let named = neighbour(message.get(HEADER..)?)?;
+            neighbours.contains(&named).then_some(HostEvent::Neighbour)
+        }
         libc::RTM_NEWLINK | libc::RTM_DELLINK => Some(HostEvent::Link),
         libc::RTM_NEWADDR | libc::RTM_DELADDR => Some(HostEvent::Address),
         libc::RTM_NEWROUTE | libc::RTM_DELROUTE => Some(HostEvent::Route),
@@ -165,12 +192,34 @@ fn event(kind: u16) -> Option<HostEvent> {
     }
 }
 
+/// Interface and address of a `struct ndmsg` and its attributes (linux/neighbour.h).
+fn neighbour(body: &[u8]) -> Option<(u32, IpAddr)> {
+    let index = u32::from_ne_bytes(*body.get(4..)?.first_chunk()?);
+    let mut attributes = body.get(NDMSG..)?;
+    loop {
+        let length = usize::from(u16::from_ne_bytes(*attributes.first_chunk()?));
+        let kind = u16::from_ne_bytes(*attributes.get(2..)?.first_chunk()?);
+        let value = attributes.get(4..length)?;
+        if kind == NDA_DST {
+            let v4 = <[u8; 4]>::try_from(value).map(IpAddr::from);
+            let v6 = <[u8; 16]>::try_from(value).map(IpAddr::from);
+            return Some((index, v4.or(v6).ok()?));
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..)?;
+    }
+}
+
+/// Length of a `struct ndmsg`, in bytes.
+const NDMSG: usize = 12;
+/// The neighbour's address (linux/neighbour.h).
+const NDA_DST: u16 = 1;
 /// Length of a netlink message header, in bytes.
 const HEADER: usize = size_of::<libc::nlmsghdr>();
 /// Longest part of a datagram looked at, in bytes.
 const DATAGRAM: usize = 32 * 1024;
-const GROUPS: [MulticastGroup; 8] = [
+const GROUPS: [MulticastGroup; 9] = [
     MulticastGroup::Link,
+    MulticastGroup::Neigh,
     MulticastGroup::Ipv4Ifaddr,
     MulticastGroup::Ipv6Ifaddr,
     MulticastGroup::Ipv4Route,
@@ -220,16 +269,48 @@ mod tests {
         assert_eq!(walk(&datagram[..15]), [] as [u16; 0]);
     }
 
+    fn of_neighbour(index: u32, address: &[u8]) -> Vec<u8> {
+        let mut body = vec![2, 0, 0, 0];
+        body.extend(index.to_ne_bytes());
+        body.extend([0x80, 0, 0, 1]);
+        // A hardware address before it: NDA_LLADDR, 6 bytes and 2 of padding.
+        body.extend([10, 0, 2, 0, 2, 0, 0, 0, 0, 1, 0, 0]);
+        body.extend(u16::try_from(4 + address.len()).unwrap().to_ne_bytes());
+        body.extend([1, 0]);
+        body.extend(address);
+        message(libc::RTM_DELNEIGH, &body)
+    }
+
+    #[test]
+    fn only_neighbours_that_were_named_are_events() {
+        let named = HashSet::from([(7, "10.244.1.2".parse().unwrap())]);
+        let of = |message: &[u8]| event(libc::RTM_DELNEIGH, message, &named);
+        assert_eq!(
+            of(&of_neighbour(7, &[10, 244, 1, 2])),
+            Some(HostEvent::Neighbour)
+        );
+        for other in [
+            of_neighbour(8, &[10, 244, 1, 2]),
+            of_neighbour(7, &[10, 244, 1, 3]),
+            of_neighbour(7, &[0; 16]),
+            of_neighbour(7, &[1; 5]),
+        ] {
+            assert_eq!(of(&other), None);
+        }
+    }
+
     #[test]
     fn other_announcements_are_not_events() {
-        assert_eq!(event(28), None);
-        assert_eq!(event(80), Some(HostEvent::Setting));
+        let none = HashSet::new();
+        assert_eq!(event(32, &[], &none), None);
+        assert_eq!(event(80, &[], &none), Some(HostEvent::Setting));
     }
 
     proptest! {
         #[test]
         fn any_bytes_end(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             prop_assert!(walk(&bytes).len() <= bytes.len() / 4);
+            neighbour(&bytes);
         }
     }
 }

@@ -41,6 +41,8 @@ pub enum Origin {
     NodeFile,
     /// The upkeep of pods.
     Pods,
+    /// The links of pods.
+    Links,
     /// What the decision itself shows.
     Decision,
     /// The attachment records.

@@ -142,6 +142,15 @@ pub enum Problem {
         /// What was refused.
         reason: String,
     },
+    /// The host's side of a pod's link is not as it should be, and cannot be put right.
+    PodLink {
+        /// The pod, or its container.
+        pod: String,
+        /// The host's end.
+        host_ifname: String,
+        /// Why not.
+        reason: String,
+    },
     /// Pods of another plugin share the node with Tartan's.
     MixedPods {
         /// The bridges that they are on.
@@ -260,6 +269,7 @@ impl Problem {
             Problem::Host(problem) => problem.code,
             Problem::NodeFile { .. } => "node-file",
             Problem::PodUpkeep { .. } => "pod-upkeep",
+            Problem::PodLink { .. } => "pod-link",
             Problem::MixedPods { .. } => "mixed-pods",
             Problem::UnusedAddress { .. } => "unused-address",
             Problem::UnderlayNarrow { .. } => "underlay-narrow",
@@ -295,6 +305,7 @@ impl Problem {
             Problem::RouteBypasses(bypass) => bypass.prefix.to_string(),
             Problem::MoreOfAKind { what, .. } => (*what).to_owned(),
             Problem::RecordRefused { file, .. } => file.clone(),
+            Problem::PodLink { pod, .. } => pod.clone(),
             Problem::WorkersBehind { .. }
             | Problem::UnderlayMove { .. }
             | Problem::CoresUnusable { .. }
@@ -323,6 +334,7 @@ impl Problem {
             | Problem::UnderlayNarrow { .. }
             | Problem::PeersUnreachable { .. }
             | Problem::PodsStranded { .. }
+            | Problem::PodLink { .. }
             | Problem::RouteBypasses(_)
             | Problem::MoreOfAKind { .. }
             | Problem::ApiThread { .. }
@@ -358,7 +370,7 @@ impl Problem {
         matches!(self, Problem::NetConfRefused { cached: false, .. })
     }
 
-    /// Whether the control loop tries again each second what was refused.
+    /// Whether the control loop tries again by itself what was refused.
     pub fn is_retried(&self) -> bool {
         matches!(
             self,
@@ -370,6 +382,7 @@ impl Problem {
                 | Problem::ApiThread { .. }
                 | Problem::StateNotSaved { .. }
                 | Problem::PodUpkeep { .. }
+                | Problem::PodLink { .. }
         )
     }
 }

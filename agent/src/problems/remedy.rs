@@ -48,6 +48,7 @@ impl Problem {
             Problem::Host(problem) => problem.remedy.clone(),
             Problem::NodeFile { .. } => "check free space, and that the run directory is writable by root".to_owned(),
             Problem::PodUpkeep { .. } => "correct what the reason names; Tartan tries again each second".to_owned(),
+            Problem::PodLink { .. } => "find the program that changes it, or delete and recreate the pod, see `tartan pods`".to_owned(),
             Problem::MixedPods { .. } => "drain the node, end the other plugin's network (docs/migrate.md) and uncordon: then all pods are Tartan's".to_owned(),
             Problem::UnusedAddress { .. } => "add an address of that family to this node's entry in the list of nodes, or leave it out of the configuration".to_owned(),
             Problem::UnderlayNarrow { interface, needs, .. } => format!("raise the MTU of {interface}, or Backend.MTU in the net-conf, to at least {needs}"),

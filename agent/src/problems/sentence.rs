@@ -112,6 +112,11 @@ impl Problem {
             Problem::PodUpkeep { reason } => {
                 format!("the upkeep of pods is incomplete: {reason}")
             }
+            Problem::PodLink {
+                pod,
+                host_ifname,
+                reason,
+            } => format!("packets of {pod}, by {host_ifname}, may be lost: {reason}"),
             Problem::MixedPods { bridges } => format!(
                 "pods of another plugin on {} live beside Tartan's: they reach each other by proxy ARP, IPv4 alone",
                 list(bridges)

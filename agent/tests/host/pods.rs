@@ -19,6 +19,8 @@ fn has(namespace: &Namespace, name: &str) -> bool {
 
 fn attach(namespace: &Namespace) {
     namespace.ip(&format!("link add {END} type veth peer name eth9"));
+    let alias = ["link", "set", END, "alias", "Tartan pod c1:eth0"];
+    testbed::run(namespace.program("ip").args(alias));
 }
 
 /// What was changed, where nothing was refused.

@@ -34,6 +34,8 @@ pub enum PodState {
     Attached,
     /// With an address that lies in no subnet of this node.
     Stranded,
+    /// The host's side of its link is not as it should be, and cannot be put right.
+    Faulty,
     /// Its interface is gone. A runtime deletes it now, or the agent does after a while (`reclaim-after`).
     Leaving,
 }
@@ -79,6 +81,9 @@ pub struct Pod {
     pub host_ifname: String,
     /// When it was attached, in Unix seconds.
     pub created: u64,
+    /// What is wrong with the host's side of its link; absent where nothing is.
+    #[serde(default)]
+    pub fault: Option<String>,
 }
 
 /// A record that was not adopted.

@@ -245,7 +245,7 @@ impl Task {
     ) -> Result<Result<(), HostError>, mpsc::error::SendError<Report>> {
         let mut report = Report::default();
         for (attachment, _) in attachments.iter().filter(|(_, is_awaited)| *is_awaited) {
-            let refused = if links.has(&attachment.host_ifname) {
+            let refused = if links.has_end_of(attachment) {
                 self.limit_one(attachment, links, &mut report.repairs).await
             } else {
                 Some(format!("there is no interface {}", attachment.host_ifname))
@@ -312,7 +312,8 @@ impl Task {
         links: &PodLinks,
         reclaimed: &mut Vec<String>,
     ) -> Result<(), UpkeepError> {
-        let is_there = |a: &Attachment| links.has(&a.host_ifname);
+        // The record may name another interface than its own; and what bears its name may be its own, altered.
+        let is_there = |a: &Attachment| links.has(&a.host_ifname) || links.has_end_of(a);
         let attachments = attachments.iter().map(|(a, _)| a);
         let grace = self.config.reclaim_after;
         let due = self
@@ -335,7 +336,10 @@ impl Task {
             return Ok(None);
         };
         let links = self.host.pod_links().await?;
-        if links.has(&record.host_ifname) || !is_unchanged(&run, record)? {
+        if links.has(&record.host_ifname)
+            || links.has_end_of(record)
+            || !is_unchanged(&run, record)?
+        {
             return Ok(None);
         }
         range::release(&run, &record.addresses);

@@ -16,6 +16,8 @@ pub struct KernelCounts {
     pub device: Option<LinkStats>,
     /// Packets dropped where they leave the pod: their source is not the pod's address.
     pub forged_sources: Option<u64>,
+    /// Packets dropped where they leave the pod: another program has removed the pod's route.
+    pub lost_routes: Option<u64>,
 }
 
 impl View {
@@ -81,6 +83,12 @@ impl View {
             count,
             gloss: FORGED_SOURCES.to_owned(),
         }));
+        counters.extend(kernel.lost_routes.map(|count| wire::KernelCounter {
+            place: "pods".to_owned(),
+            counter: "lost_routes".to_owned(),
+            count,
+            gloss: LOST_ROUTES.to_owned(),
+        }));
         counters
     }
 }
@@ -139,5 +147,6 @@ fn name(direction: Direction) -> &'static str {
 
 const SOCKET_DROPS: &str =
     "datagrams, or GRO buffers of them, lost before we read them: the socket's buffer was full";
+const LOST_ROUTES: &str = "sent by pods that run here, as themselves, while another program had removed the pod's route; since the rule for the pod was written";
 const FORGED_SOURCES: &str =
     "packets dropped where they leave the pod: their source is not the pod's address";

@@ -13,7 +13,7 @@ pub mod queries;
 mod routes;
 mod status;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -60,6 +60,8 @@ pub struct View {
     pub stranded: usize,
     /// Those of them whose interface is gone.
     pub leaving: Arc<HashSet<RecordKey>>,
+    /// Those of them whose link is not as it should be, and why.
+    pub faulty: Arc<HashMap<RecordKey, String>>,
     /// Records that were not adopted.
     pub refused_records: Arc<[RefusedRecord]>,
     /// Outer sources that were refused and could be accepted.

@@ -14,7 +14,7 @@ impl View {
         let line = |attachment: &Attachment| wire::Pod {
             state: self.state_of(attachment),
             network: attachment.network.clone(),
-            traffic: links.stats(&attachment.host_ifname).map(traffic),
+            traffic: links.stats(attachment).map(traffic),
             bandwidth: attachment.bandwidth,
             pod: pod_name(attachment),
             container: attachment.container.clone(),
@@ -24,6 +24,7 @@ impl View {
             mac: attachment.mac.clone(),
             host_ifname: attachment.host_ifname.clone(),
             created: attachment.created,
+            fault: self.faulty.get(&key(attachment)).cloned(),
         };
         wire::Pods {
             pods: self.attachments.iter().map(|a| line(a)).collect(),
@@ -38,6 +39,9 @@ impl View {
         }
         if !stranded(attachment, &self.own.subnets).is_empty() {
             return PodState::Stranded;
+        }
+        if self.faulty.contains_key(&key(attachment)) {
+            return PodState::Faulty;
         }
         match attachment.state {
             State::Reserved => PodState::Reserved,

@@ -147,6 +147,7 @@ impl Queries {
                 let counts = KernelCounts {
                     device: device_stats(&view, kernel).await,
                     forged_sources: forged_sources(kernel).await,
+                    lost_routes: lost_routes(kernel).await,
                 };
                 compute(move || view.drops(&totals, counts)).await
             }
@@ -219,6 +220,14 @@ async fn forged_sources(kernel: Option<&KernelReader>) -> Option<u64> {
     let count = kernel?.forged_sources().await;
     count
         .inspect_err(|error| debug!("no counter of forged sources: {}", causes(error)))
+        .ok()
+        .flatten()
+}
+
+async fn lost_routes(kernel: Option<&KernelReader>) -> Option<u64> {
+    let count = kernel?.lost_routes().await;
+    count
+        .inspect_err(|error| debug!("no counter of lost routes: {}", causes(error)))
         .ok()
         .flatten()
 }

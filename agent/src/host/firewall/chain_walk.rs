@@ -75,6 +75,7 @@ impl Packets {
             | Term::FromInterfaces(_)
             | Term::FromInterface(_)
             | Term::NotRoutedBack
+            | Term::RoutedBack
             | Term::Redirected => None,
             Term::From(prefix) => self.are_in(prefix, self.from),
             Term::NotFrom(prefix) => self.are_in(prefix, self.from).map(|are| !are),

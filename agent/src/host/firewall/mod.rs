@@ -28,6 +28,7 @@ mod legacy;
 mod masquerade;
 pub(super) mod nft;
 mod own_table;
+pub(super) mod pod_routes;
 mod source_check;
 
 use std::mem;
@@ -57,6 +58,8 @@ pub(super) struct Firewall {
     last_write: Option<(Instant, FirewallRules)>,
     /// Tables of iptables-legacy, as last logged.
     legacy: LegacyTables,
+    /// Rules for pods whose routes are lost.
+    pods: pod_routes::Applied,
 }
 
 impl Host {
@@ -310,6 +313,16 @@ pub(super) async fn clear() -> Vec<(String, Result<(), HostError>)> {
     if tables.iter().any(is_own) {
         let what = format!("the nft table inet {TABLE}");
         let gone = socket.commit(&[nft::delete_table(INET, TABLE)]).await;
+        let gone = gone.map_err(|source| HostError::Rules {
+            doing: format!("delete {what}"),
+            source,
+        });
+        outcomes.push((what, gone));
+    }
+    if tables.iter().any(pod_routes::is_own) {
+        let what = format!("the nft table inet {}", pod_routes::TABLE);
+        let step = nft::delete_table(INET, pod_routes::TABLE);
+        let gone = socket.commit(&[step]).await;
         let gone = gone.map_err(|source| HostError::Rules {
             doing: format!("delete {what}"),
             source,

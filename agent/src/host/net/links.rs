@@ -139,11 +139,31 @@ pub(in crate::host) async fn set_queue(
 
 /// Marks the device as ours, so that a later clean-up knows it.
 pub(in crate::host) async fn mark(handle: &Handle, link: &Link) -> Result<(), HostError> {
+    set_alias(handle, link, MARK.to_owned()).await
+}
+
+/// Sets the alias.
+pub(in crate::host) async fn set_alias(
+    handle: &Handle,
+    link: &Link,
+    alias: String,
+) -> Result<(), HostError> {
+    let mut message = addressed_to(link);
+    message.attributes.push(LinkAttribute::IfAlias(alias));
+    set(handle, message, "set the alias of", link).await
+}
+
+/// Sets the hardware address.
+pub(in crate::host) async fn set_mac(
+    handle: &Handle,
+    link: &Link,
+    mac: &[u8],
+) -> Result<(), HostError> {
     let mut message = addressed_to(link);
     message
         .attributes
-        .push(LinkAttribute::IfAlias(MARK.to_owned()));
-    set(handle, message, "set the alias of", link).await
+        .push(LinkAttribute::Address(mac.to_vec()));
+    set(handle, message, "set the hardware address of", link).await
 }
 
 /// Brings the device up.

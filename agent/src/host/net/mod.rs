@@ -3,6 +3,7 @@
 
 pub(super) mod addresses;
 pub(super) mod links;
+pub(super) mod neighbours;
 pub(super) mod pod_links;
 pub(super) mod prefixes;
 pub(super) mod routes;

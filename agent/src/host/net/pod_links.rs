@@ -2,16 +2,21 @@
 
 use std::collections::BTreeMap;
 
+use cni_shim::Attachment;
 use cni_shim::attachment::{HOST_IFNAME_PREFIX, LIMITER_IFNAME_PREFIX};
-use netlink_packet_route::link::LinkMessage;
+use cni_shim::pod_end::{self, SeenInterface};
+use netlink_packet_route::link::{
+    AfSpecInet, AfSpecInet6, AfSpecUnspec, LinkAttribute, LinkMessage,
+};
 use rtnetlink::Handle;
 use rustix::io::Errno;
 
 use super::links::{self, Link, LinkKind, LinkStats};
 use crate::host::Host;
 use crate::host::error::{HostError, errno};
+use crate::host::settings::sysctls;
 
-/// Interfaces whose names are those of pods' ends and limiters.
+/// Interfaces that are pods' ends and limiters by kind and name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodLinks {
     ends: BTreeMap<String, PodLink>,
@@ -25,6 +30,86 @@ pub(in crate::host) struct PodLink {
     pub(in crate::host) mtu: u32,
     pub(in crate::host) up: bool,
     pub(in crate::host) stats: LinkStats,
+    pub(in crate::host) alias: String,
+    pub(in crate::host) mac: Vec<u8>,
+    pub(in crate::host) settings: PodSettings,
+}
+
+/// Settings of a host's end, in the order of [`sysctls::POD4`] and [`sysctls::POD6`]; none where the kernel reports none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::host) struct PodSettings {
+    v4: Option<[i32; 6]>,
+    v6: Option<[i32; 5]>,
+}
+
+impl PodSettings {
+    /// Whether they are as the plugin makes them.
+    pub(in crate::host) fn are_of_a_pod(&self, speaks_v6: bool) -> bool {
+        let v6 = |v6: [i32; 5]| {
+            if speaks_v6 {
+                v6 == sysctls::POD6.map(|(_, value)| value)
+            } else {
+                v6.last() != Some(&0)
+            }
+        };
+        self.v4
+            .is_none_or(|v4| v4 == sysctls::POD4.map(|(_, value)| value))
+            && self.v6.is_none_or(v6)
+    }
+
+    fn of(message: &LinkMessage) -> PodSettings {
+        let mut settings = PodSettings::default();
+        let specs = message
+            .attributes
+            .iter()
+            .filter_map(|attribute| match attribute {
+                LinkAttribute::AfSpecUnspec(specs) => Some(specs),
+                _ => None,
+            });
+        for spec in specs.flatten() {
+            match spec {
+                AfSpecUnspec::Inet(list) => {
+                    settings.v4 = list.iter().find_map(|entry| match entry {
+                        AfSpecInet::DevConf(conf) => Some([
+                            conf.forwarding,
+                            conf.rp_filter,
+                            conf.accept_redirects,
+                            conf.send_redirects,
+                            conf.accept_source_route,
+                            conf.arp_ignore,
+                        ]),
+                        _ => None,
+                    });
+                }
+                AfSpecUnspec::Inet6(list) => {
+                    settings.v6 = list.iter().find_map(|entry| match entry {
+                        AfSpecInet6::DevConf(conf) => Some([
+                            conf.accept_ra,
+                            conf.accept_redirects,
+                            conf.addr_gen_mode,
+                            conf.forwarding,
+                            conf.disable_ipv6,
+                        ]),
+                        _ => None,
+                    });
+                }
+                _ => {}
+            }
+        }
+        settings
+    }
+}
+
+impl PodLink {
+    /// What decides whose it is.
+    pub(in crate::host) fn seen<'a>(&'a self, name: &'a str) -> SeenInterface<'a> {
+        SeenInterface {
+            name,
+            kind: pod_end::VETH,
+            alias: &self.alias,
+            mac: &self.mac,
+        }
+    }
 }
 
 impl PodLinks {
@@ -43,9 +128,19 @@ impl PodLinks {
         self.ends.contains_key(host_ifname)
     }
 
-    /// What the kernel counts on a host's end: `rx` came from the pod, `tx` went to it.
-    pub fn stats(&self, host_ifname: &str) -> Option<LinkStats> {
-        self.ends.get(host_ifname).map(|end| end.stats)
+    /// What the kernel counts on an attachment's end: `rx` came from the pod, `tx` went to it.
+    pub fn stats(&self, attachment: &Attachment) -> Option<LinkStats> {
+        self.end_of(attachment).map(|(_, end)| end.stats)
+    }
+
+    pub(in crate::host) fn ends(&self) -> impl Iterator<Item = (&str, &PodLink)> {
+        self.ends.iter().map(|(name, end)| (&**name, end))
+    }
+
+    pub(in crate::host) fn named_end(&self, name: &str) -> Option<(&str, &PodLink)> {
+        self.ends
+            .get_key_value(name)
+            .map(|(name, end)| (&**name, end))
     }
 
     pub(in crate::host) fn end(&self, host_ifname: &str) -> Option<&PodLink> {
@@ -68,6 +163,7 @@ impl PodLinks {
             kind: LinkKind::Other(kind),
             mtu,
             up,
+            alias,
             ..
         } = links::parse(message)
         else {
@@ -78,13 +174,25 @@ impl PodLinks {
             mtu,
             up,
             stats: links::parse_stats(message),
+            alias,
+            mac: hardware_address(message),
+            settings: PodSettings::of(message),
         };
-        if name.starts_with(HOST_IFNAME_PREFIX) {
+        if kind == pod_end::VETH && pod_end::has_form(&name) {
             self.ends.insert(name, link);
         } else if is_limiter(&name) && kind == LIMITER_KIND {
             self.limiters.insert(name, link);
         }
     }
+}
+
+fn hardware_address(message: &LinkMessage) -> Vec<u8> {
+    let mut attributes = message.attributes.iter();
+    let found = attributes.find_map(|attribute| match attribute {
+        LinkAttribute::Address(bytes) => Some(bytes.clone()),
+        _ => None,
+    });
+    found.unwrap_or_default()
 }
 
 /// Whether a name has the form that the plugin gives a limiter; other names with that prefix are not ours.

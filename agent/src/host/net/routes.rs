@@ -75,6 +75,11 @@ impl Route {
             && (self.kind == RouteType::Unreachable
                 || device.is_some_and(|ours| self.devices == [ours]))
     }
+
+    /// Whether it leads to that interface and nowhere else.
+    pub(in crate::host) fn leads_to(&self, device: u32) -> bool {
+        self.kind == RouteType::Unicast && self.devices == [device]
+    }
 }
 
 impl fmt::Display for Route {
@@ -262,6 +267,34 @@ pub(in crate::host) async fn apply(
         }
         RouteStep::Remove(route) => remove(handle, route).await,
     }
+}
+
+/// Sets a route to a pod as the plugin makes it, in the place of another program's of the same metric.
+pub(in crate::host) async fn set_to_pod(
+    handle: &Handle,
+    prefix: IpNet,
+    gateway: Option<IpAddr>,
+    device: u32,
+) -> Result<(), HostError> {
+    let mut message = empty_message(prefix);
+    message.header.protocol = RouteProtocol::Static;
+    message.header.kind = RouteType::Unicast;
+    message.header.scope = match (prefix, gateway) {
+        (IpNet::V4(_), None) => RouteScope::Link,
+        _ => RouteScope::Universe,
+    };
+    if let Some(gateway) = gateway {
+        message.header.flags = RouteFlags::Onlink;
+        message
+            .attributes
+            .push(RouteAttribute::Gateway(gateway.into()));
+    }
+    message.attributes.push(RouteAttribute::Oif(device));
+    let request = handle.route().add(message).replace();
+    request
+        .execute()
+        .await
+        .map_err(|source| HostError::netlink("set the route to", prefix.to_string(), source))
 }
 
 /// Removes a route as it was listed. One that is gone already is no error.

@@ -52,7 +52,9 @@ impl Host {
     ) -> (Vec<Change>, Option<HostError>) {
         let mut limited: Vec<(&Attachment, &PodLink)> = Vec::new();
         for attachment in attachments {
-            if let Some(end) = links.end(&attachment.host_ifname)
+            if let Some((_, end)) = links
+                .end_of(attachment)
+                .filter(|(name, _)| *name == attachment.host_ifname)
                 && attachment.bandwidth.is_some()
             {
                 limited.push((attachment, end));

@@ -25,6 +25,8 @@ pub(in crate::host) enum Term {
     FromInterface(InterfaceName),
     /// No route leads to its source by the interface it came by.
     NotRoutedBack,
+    /// A route leads to its source by the interface it came by.
+    RoutedBack,
     /// Its connection has another destination than its first packet asked for.
     Redirected,
     From(IpNet),
@@ -80,7 +82,8 @@ impl Rule {
                 Term::FromInterface(InterfaceName(name)) => {
                     list.extend([meta(META_IIFNAME), compare(EQUAL, &name)]);
                 }
-                Term::NotRoutedBack => list.extend(not_routed_back()),
+                Term::NotRoutedBack => list.extend(routed_back(EQUAL)),
+                Term::RoutedBack => list.extend(routed_back(NOT_EQUAL)),
                 Term::Redirected => list.extend(redirected()),
                 Term::From(prefix) => list.extend(address(prefix, Side::Source, EQUAL)),
                 Term::NotFrom(prefix) => list.extend(address(prefix, Side::Source, NOT_EQUAL)),
@@ -127,6 +130,7 @@ impl Term {
             | Term::FromInterfaces(_)
             | Term::FromInterface(_)
             | Term::NotRoutedBack
+            | Term::RoutedBack
             | Term::Redirected => None,
             Term::From(prefix) | Term::NotFrom(prefix) | Term::To(prefix) | Term::NotTo(prefix) => {
                 Some(*prefix)
@@ -155,14 +159,14 @@ fn marked() -> [Attribute; 3] {
     [meta(META_MARK), mask(&bit), compare(EQUAL, &bit)]
 }
 
-/// nft's `fib saddr . iif oif missing`.
-fn not_routed_back() -> [Attribute; 2] {
+/// nft's `fib saddr . iif oif missing`, or `exists`: whether there is a route is equal to 0, or not.
+fn routed_back(operator: u32) -> [Attribute; 2] {
     let data = vec![
         Attribute::number(FIB_DREG, REGISTER),
         Attribute::number(FIB_RESULT, FIB_RESULT_OIF),
         Attribute::number(FIB_FLAGS, FIB_SADDR | FIB_IIF | FIB_PRESENT),
     ];
-    [expression("fib", data), compare(EQUAL, &[0; 4])]
+    [expression("fib", data), compare(operator, &[0; 4])]
 }
 
 /// nft's `ct status dnat`.
