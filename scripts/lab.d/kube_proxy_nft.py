@@ -238,7 +238,8 @@ class Port:
 
     def endpoint_chain(self, endpoint):
         name, remembered = self.endpoint_name("endpoint", endpoint), self.endpoint_name("affinity", endpoint)
-        self.table.container("set", remembered, f"type {self.table.address} ; flags dynamic,timeout ; timeout {AFFINITY}s")
+        what = f"type {self.table.address} ; flags dynamic,timeout ; timeout {AFFINITY}s"
+        self.table.container("set", remembered, what)
         self.table.chain(name)
         self.table.rule(name, f"update @{remembered} {{ {self.table.ip} saddr }}")
         self.table.rule(name, f"meta l4proto {self.protocol} dnat to {socket_address(endpoint)}")

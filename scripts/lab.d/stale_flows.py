@@ -94,7 +94,7 @@ def main():
                 for kind, answer in ask(sock, CONNTRACK_DELETE, ACKNOWLEDGE, family, name):
                     code = -struct.unpack_from("=i", answer)[0]
                     if kind == ERROR and code not in (0, ENOENT):
-                        sys.exit(f"stale_flows.py: the kernel refuses to forget a flow to {to} port {port}: error {code}")
+                        sys.exit(f"stale_flows.py: the kernel keeps a flow to {to} port {port}: error {code}")
 
 
 if __name__ == "__main__":

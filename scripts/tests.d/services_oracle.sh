@@ -121,10 +121,10 @@ listens() {
 frontends() {
     local node kind places=''
     for node in node1 node2; do
-        for kind in underlay tunnel bridge; do places+="$node/$kind $(node_address "$node" "$kind" "$1") "; done
+        for kind in underlay tunnel bridge; do places+="$node/$kind $(node_address "$node" "$kind" "$1")"$'\n'; done
     done
     jq -r --arg places "$places" '
-        ($places | split(" ") | [.[range(0; length - 1; 2)], .[range(1; length; 2)]] | [.[:length / 2], .[length / 2:]] | transpose) as $places
+        ($places | split("\n") | map(select(. != "") | split(" "))) as $places
         | .[] | (.name | split("/")[1]) as $name
         | select($name != "all")
         | (if .affinity then "same" else "one" end) as $kind
@@ -200,7 +200,9 @@ flows() {
         flow_of client "$(underlay_of node2 "$family")" "$node" node2 "$family"
         flow_of pod4 "$(node_address node1 tunnel "$family")" "$node" node1/tunnel "$family"
     done
-    for flow in "$SCRATCH"/flow.*; do until_true "$LATEST" "${flow##*/flow.}: the first answer" grep -q '^pod1 ' "$flow" || true; done
+    for flow in "$SCRATCH"/flow.*; do
+        until_true "$LATEST" "${flow##*/flow.}: the first answer" grep -q '^pod1 ' "$flow" || true
+    done
     services --moved
     for flow in "$SCRATCH"/flow.*; do
         until_true "$LATEST" "${flow##*/flow.}: an answer of the new endpoint" grep -q '^pod3 ' "$flow" || true

@@ -4,7 +4,7 @@
     reach.py ask                            asks for every line of its input
     reach.py flow ADDRESS PORT              one UDP socket, a datagram every 20 ms, until it is killed
 
-A line for `ask` is "KIND FROM ADDRESS PORT LABEL...": FROM is the address to be bound to, or "any". For each there are
+A line for `ask` is "KIND FROM ADDRESS PORT LABEL...": FROM is the address to be bound to, or "any". For each are
 two lines of output, "tcp|NAME PEER|LABEL" and "udp|...", or the reason for no answer in place of NAME and PEER. What is
 not answered in time is asked once more. KIND is "one" or "same": "same" asks several times, and tells whether one server
 answered all.
