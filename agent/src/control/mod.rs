@@ -22,6 +22,7 @@
 pub mod diagnosis;
 pub mod event_loop;
 pub mod facts;
+pub mod families;
 pub mod kernel;
 pub mod model;
 pub mod outcome;

@@ -41,6 +41,8 @@ pub enum Origin {
     NodeFile,
     /// The upkeep of pods.
     Pods,
+    /// What arrives from peers and is refused.
+    Peers,
     /// What the decision itself shows.
     Decision,
     /// The attachment records.
