@@ -27,6 +27,8 @@ mod logs;
 mod moved;
 #[path = "service/outside.rs"]
 mod outside;
+#[path = "service/peers_at_odds.rs"]
+mod peers_at_odds;
 #[path = "service/refusals.rs"]
 mod refusals;
 #[path = "service/shrink.rs"]

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use crate::counters::Counters;
 use crate::device::tunnel::Tunnel;
-use crate::inbound::RefusedSource;
+use crate::inbound::Refused;
 use crate::now::Now;
 use crate::publication::Publication;
 use crate::sent::SentDatagrams;
@@ -77,6 +77,13 @@ pub enum Notice {
         inner: IpAddr,
         /// The name of the peer that owns the inner source.
         owner: Option<String>,
+    },
+    /// A peer's datagram of another VXLAN network.
+    OtherVni {
+        /// The peer's name.
+        peer: String,
+        /// The network.
+        vni: u32,
     },
 }
 
@@ -244,10 +251,17 @@ impl Engine {
             .threads
             .iter()
             .flat_map(|thread| std::iter::from_fn(|| thread.refused.pop()));
-        seen.map(|RefusedSource { outer, inner }| Notice::RefusedSource {
-            outer,
-            inner,
-            owner: owner(inner),
+        let peer = |outer| Some((snapshot.cluster.peers.by_source(outer)?.1).name.clone());
+        seen.filter_map(|refused| match refused {
+            Refused::Source { outer, inner } => Some(Notice::RefusedSource {
+                outer,
+                inner,
+                owner: owner(inner),
+            }),
+            Refused::Vni { outer, vni } => Some(Notice::OtherVni {
+                peer: peer(outer)?,
+                vni,
+            }),
         })
         .collect()
     }

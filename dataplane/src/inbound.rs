@@ -39,18 +39,20 @@ pub(crate) use frames::Frames;
 pub(crate) use peer_cache::PeerCache;
 pub(crate) use writer::Writer;
 
-/// An outer source of no peer, with an inner source of one: reported to the operator.
+/// What is refused and reported to the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RefusedSource {
-    pub(crate) outer: IpAddr,
-    pub(crate) inner: IpAddr,
+pub(crate) enum Refused {
+    /// An outer source of no peer, with an inner source of one.
+    Source { outer: IpAddr, inner: IpAddr },
+    /// A peer's datagram of another VXLAN network.
+    Vni { outer: IpAddr, vni: u32 },
 }
 
 /// What the stages need.
 pub(crate) struct Inbound<'a, D> {
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) tally: &'a Tally,
-    pub(crate) refused: &'a ArrayQueue<RefusedSource>,
+    pub(crate) refused: &'a ArrayQueue<Refused>,
     pub(crate) peer_cache: PeerCache<'a>,
     pub(crate) delivery: Delivery<'a, D>,
 }
@@ -121,6 +123,11 @@ impl<D: Device> Inbound<'_, D> {
         let Pulled { offset, inner } = match &pulled {
             Ok(pulled) => pulled,
             Err(refusal) => {
+                if let (pull::Refusal::Vni, Some(vni)) = (refusal, other_vni(bytes)) {
+                    let outer = datagram.source.ip();
+                    // As for sources, a full ring forgets it.
+                    let _ = self.refused.push(Refused::Vni { outer, vni });
+                }
                 peer.count_refused(1);
                 return self.drop(reason(*refusal), 1);
             }
@@ -181,7 +188,7 @@ impl<D: Device> Inbound<'_, D> {
     fn notice(&self, outer: IpAddr, inner: IpAddr) {
         if self.snapshot.cluster.fib.lookup(inner).is_some() {
             // A full ring forgets the notice; the packet is counted all the same.
-            let _ = self.refused.push(RefusedSource { outer, inner });
+            let _ = self.refused.push(Refused::Source { outer, inner });
         }
     }
 
@@ -254,6 +261,12 @@ fn reason(refusal: pull::Refusal) -> DropReason {
         pull::Refusal::Malformed(_) => DropReason::Malformed,
         pull::Refusal::Family => DropReason::Ipv6InUdp,
     }
+}
+
+/// The network of a VXLAN header (RFC 7348 section 5).
+fn other_vni(datagram: &[u8]) -> Option<u32> {
+    let word = datagram.get(4..)?.first_chunk()?;
+    Some(u32::from_be_bytes(*word) >> 8)
 }
 
 /// Offset of the length in a UDP header.

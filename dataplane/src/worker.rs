@@ -30,7 +30,7 @@ use crate::counters::{Counters, OffloadsInUse, Tally};
 use crate::device::Device;
 use crate::drops::Direction;
 use crate::icmp_errors::IcmpErrors;
-use crate::inbound::{Delivery, Frames, Inbound, PeerCache, RefusedSource, Writer};
+use crate::inbound::{Delivery, Frames, Inbound, PeerCache, Refused, Writer};
 use crate::limits::{
     COALESCED_CHAINS, COALESCED_PACKETS, ERROR_ROUNDS, FULL_GSO_BATCH_ENDS_FROM, HOLD, NOTICES,
     OUTBOUND_BYTES, OUTBOUND_PACKETS,
@@ -66,7 +66,7 @@ pub struct Worker<D, U> {
     /// Offloads given up that are counted already.
     given_up: u64,
     device_lost: bool,
-    refused: Arc<ArrayQueue<RefusedSource>>,
+    refused: Arc<ArrayQueue<Refused>>,
     /// Set where there are several workers.
     steering: Option<Box<Steering>>,
 }
@@ -229,7 +229,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         &mut self.underlay
     }
 
-    pub(crate) fn refused(&self) -> Arc<ArrayQueue<RefusedSource>> {
+    pub(crate) fn refused(&self) -> Arc<ArrayQueue<Refused>> {
         Arc::clone(&self.refused)
     }
 
@@ -369,7 +369,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
 fn inbound_stages<'a, D: Device>(
     device: &'a mut D,
     frames: Frames<'a>,
-    (coalescer, refused): (&'a mut Coalescer, &'a ArrayQueue<RefusedSource>),
+    (coalescer, refused): (&'a mut Coalescer, &'a ArrayQueue<Refused>),
     tally: &'a Tally,
     snapshot: &'a Snapshot,
     now: Now,

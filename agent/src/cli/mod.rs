@@ -32,6 +32,7 @@ use crate::api::client::{ClientError, call};
 use crate::api::wire::Request;
 use crate::causes::causes;
 use crate::config::RunArgs;
+use crate::config::node::{check_variables, is_flag, variable};
 
 /// No problem was found.
 pub const OK: u8 = 0;
@@ -44,7 +45,29 @@ pub const UNREACHABLE: u8 = 3;
 
 /// Parses the process's arguments, executes the command, and returns the exit code.
 pub fn main() -> ExitCode {
-    ExitCode::from(execute(Cli::parse()))
+    ExitCode::from(match Cli::try_parse() {
+        Ok(cli) => execute(cli),
+        Err(error) => match of_variable(&error) {
+            Some(sentence) => {
+                complain(sentence);
+                USAGE
+            }
+            None => error.exit(),
+        },
+    })
+}
+
+/// The sentence of a value that cannot be read, where it is that of a variable: the parser names the flag.
+fn of_variable(error: &clap::Error) -> Option<String> {
+    let invalid = error.get(clap::error::ContextKind::InvalidArg)?.to_string();
+    let key = invalid.strip_prefix("--")?.split([' ', '=', '[']).next()?;
+    let variable = variable(key);
+    if is_flag(key) || std::env::var_os(&variable).is_none() {
+        return None;
+    }
+    let text = error.to_string();
+    let sentence = text.lines().next()?.trim_start_matches("error: ");
+    Some(sentence.replace(&format!("'{invalid}'"), &variable))
 }
 
 #[derive(Parser, Debug)]
@@ -127,6 +150,7 @@ enum Output {
 fn execute(cli: Cli) -> u8 {
     let before = cli.root;
     match cli.command {
+        Command::Run(_) | Command::Check(_) if unknown_variable() => USAGE,
         Command::Run(args) => run::keeper(with_root(*args, before)),
         Command::Service {
             agent_root,
@@ -169,6 +193,15 @@ fn execute(cli: Cli) -> u8 {
             cleanup::execute(&args, root)
         }
     }
+}
+
+/// Complains of a variable that looks like one of ours and is none.
+fn unknown_variable() -> bool {
+    let checked = check_variables();
+    if let Err(sentence) = &checked {
+        complain(sentence);
+    }
+    checked.is_err()
 }
 
 /// Parses the arguments that the keeper passed on: those of `tartan run`.

@@ -52,6 +52,23 @@ impl Backend {
         }
     }
 
+    /// Every node receives both formats, each on its port.
+    pub(super) fn check_ports(&self) -> Result<(), NetConfError> {
+        if self.udp_port() != self.vxlan_port() {
+            return Ok(());
+        }
+        let (format, other) = match self {
+            Backend::Udp { .. } => (Format::Udp, Format::Vxlan),
+            Backend::Vxlan { .. } => (Format::Vxlan, Format::Udp),
+        };
+        let port = self.udp_port();
+        Err(NetConfError::PortOfOther {
+            port,
+            format,
+            other,
+        })
+    }
+
     /// The VXLAN network identifier: as configured, or flannel's default in a cluster of another backend.
     pub fn vni(&self) -> Vni {
         match self {

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::plain_words;
 use super::subnet_range::parse_prefix;
 
 /// A table of a document, with the document's text.
@@ -110,7 +111,7 @@ pub(crate) fn parse<T, E: From<TomlError>>(
         let at = error.span().map_or(0, |span| span.start);
         TomlError {
             line: line(text, at),
-            fault: TomlFault::Syntax(one_line(error.message())),
+            fault: TomlFault::Syntax(syntax(text, at, error.message())),
         }
     })?;
     read(TomlTable {
@@ -316,8 +317,32 @@ fn suggestion(nearest: &Option<&'static str>, known: &[&'static str]) -> String 
     }
 }
 
-fn one_line(message: &str) -> String {
-    message.split_whitespace().collect::<Vec<_>>().join(" ")
+/// What is wrong at the byte at offset `at`, with its column, counted from 1 in characters, and the line itself.
+fn syntax(text: &str, at: usize, message: &str) -> String {
+    let before: Vec<u8> = text.bytes().take(at).collect();
+    let before = String::from_utf8_lossy(&before);
+    let column = before.lines().last().map_or(0, |line| line.chars().count());
+    let column = if before.ends_with('\n') { 0 } else { column };
+    let number = line(text, at);
+    let shown = text
+        .lines()
+        .nth(number.saturating_sub(1))
+        .unwrap_or_default();
+    let shown: String = shown.trim().chars().take(LONGEST_SHOWN).collect();
+    let rest = text.get(at..).and_then(|rest| rest.lines().next());
+    let words = match rest.unwrap_or_default().trim().is_empty() {
+        // The parser misses the quotes of a value that is not there.
+        true if message.contains("must be quoted") => "the value is missing",
+        _ => plain_words::of(message),
+    };
+    format!("{words}, at column {}: {shown}", column + 1)
+}
+
+/// The line of a top-level key's value.
+pub(super) fn line_of(text: &str, key: &str) -> Option<usize> {
+    let (document, _) = DeTable::parse_recoverable(text);
+    let at = document.get_ref().get(key)?.span().start;
+    Some(line(text, at))
 }
 
 /// The line, counted from 1, of the byte at offset `at`. Reads all text before it: for errors only.
@@ -328,6 +353,8 @@ pub(crate) fn line(text: &str, at: usize) -> usize {
 /// Jaro-Winkler similarity at which a key becomes a suggestion: one typing error in a short word is above it,
 /// another word below.
 const SIMILAR: f64 = 0.8;
+/// Characters of a line that a message repeats.
+const LONGEST_SHOWN: usize = 80;
 
 #[cfg(test)]
 mod tests {

@@ -6,6 +6,7 @@ pub(crate) mod document;
 pub mod net_conf;
 mod net_conf_error;
 pub mod node;
+mod plain_words;
 mod spin;
 pub(crate) mod subnet_range;
 pub(crate) mod text_file;

@@ -65,8 +65,18 @@ impl NetConf {
         if v4.is_none() && v6.is_none() {
             return Err(NetConfError::NoFamily);
         }
-        let v4 = v4.map(|written| written.complete(&IPV4)).transpose()?;
-        let v6 = v6.map(|written| written.complete(&IPV6)).transpose()?;
+        let meant = |error| match error {
+            NetConfError::MissingNetwork { key, .. } => {
+                let similar = unknown.iter().find(|found| found.nearest == Some(key));
+                let written = similar.map(|found| found.key.clone());
+                NetConfError::MissingNetwork { key, written }
+            }
+            error => error,
+        };
+        let v4 = v4.map(|written| written.complete(&IPV4)).transpose();
+        let v6 = v6.map(|written| written.complete(&IPV6)).transpose();
+        let (v4, v6) = (v4.map_err(meant)?, v6.map_err(meant)?);
+        backend.check_ports()?;
         Ok(NetConf {
             network: v4.and_then(|(network, _)| match network {
                 IpNet::V4(network) => Some(network),

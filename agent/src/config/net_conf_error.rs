@@ -51,10 +51,24 @@ pub enum NetConfError {
     #[error("none defined stack: set EnableIPv4 or EnableIPv6 to true")]
     NoFamily,
     /// A family is on but has no network.
-    #[error("please define a correct {key} parameter in the flannel config")]
+    #[error("please define a correct {key} parameter in the flannel config{}", meant(.written, .key))]
     MissingNetwork {
         /// `Network` or `IPv6Network`.
         key: &'static str,
+        /// A key that is none, and is similar to this one.
+        written: Option<String>,
+    },
+    /// A port that the other format has on every node.
+    #[error(
+        "Backend.Port {port} of {format} is taken on every node by Backend.Port of {other}, the other format, which is received too ({port} by default): choose another port"
+    )]
+    PortOfOther {
+        /// The port.
+        port: u16,
+        /// The format of the backend.
+        format: encap::Format,
+        /// The other one.
+        other: encap::Format,
     },
     /// A network that pods cannot have.
     #[error("{key} {network} overlaps {reserved}, which pods cannot use: choose a private range")]
@@ -123,6 +137,13 @@ pub enum NetConfError {
         /// Greatest value accepted.
         most: i64,
     },
+}
+
+fn meant(written: &Option<String>, key: &str) -> String {
+    match written {
+        Some(written) => format!(": {written:?} is no key, did you mean {key:?}?"),
+        None => String::new(),
+    }
 }
 
 impl From<Mismatch> for NetConfError {

@@ -2,6 +2,7 @@
 
 mod error;
 mod file;
+mod place;
 mod resolve;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -18,6 +19,7 @@ use super::workers::{CORES, MOST_WORKERS};
 
 pub use error::ConfigError;
 pub use file::ConfigFile;
+pub use place::{check_variables, is_flag, variable};
 
 /// The keys of `tartan.toml` as flags and environment variables.
 #[derive(Args, Clone, Debug, Default)]

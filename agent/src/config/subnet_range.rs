@@ -62,10 +62,12 @@ impl FamilyKeys {
         rules: &FamilyRules,
     ) -> Result<(IpNet, SubnetRange), NetConfError> {
         // flannel treats a network of all zeros as missing.
-        let network = self
-            .network
-            .filter(|net| net.prefix_len() > 0)
-            .ok_or(NetConfError::MissingNetwork { key: rules.network })?;
+        let network = self.network.filter(|net| net.prefix_len() > 0).ok_or(
+            NetConfError::MissingNetwork {
+                key: rules.network,
+                written: None,
+            },
+        )?;
         for reserved in rules.reserved {
             if reserved.contains(&network) || network.contains(reserved) {
                 return Err(NetConfError::Reserved {

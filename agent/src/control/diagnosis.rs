@@ -7,6 +7,7 @@ use std::sync::Arc;
 use cni_shim::Attachment;
 use encap::Family;
 
+use super::families;
 use super::model::{Known, Model};
 use crate::attachments::pod_name;
 use crate::control::records::{RecordKey, key};
@@ -22,6 +23,8 @@ pub fn problems(model: &Model, bridges: &[String]) -> Vec<Problem> {
         .chain(unused_address(known))
         .chain(narrow(model))
         .chain(unreachable(model))
+        .chain(without_subnets(known))
+        .chain(lost_family(model))
         .chain(bypassing(model))
         .collect()
 }
@@ -99,6 +102,27 @@ fn unreachable(model: &Model) -> Option<Problem> {
         address: first.public,
         more: peers.count(),
         ours,
+    })
+}
+
+/// One problem for all of them: the switch of a family concerns every node.
+fn without_subnets(known: &Known) -> Option<Problem> {
+    let cluster = known.net_conf.cluster();
+    let (family, lacking) = families::without_subnets(&cluster, &known.leases)?;
+    let (first, rest) = lacking.split_first()?;
+    Some(Problem::FamilyWithoutSubnets {
+        family,
+        first: (*first).to_owned(),
+        more: rest.len(),
+    })
+}
+
+/// One problem for all of them: a list that is cut loses a family of many nodes.
+fn lost_family(model: &Model) -> Option<Problem> {
+    let (first, rest) = model.lost_families.split_first()?;
+    Some(Problem::PeerLostFamily {
+        lost: first.clone(),
+        more: rest.len(),
     })
 }
 

@@ -344,6 +344,7 @@ impl Control {
         self.tables.take_notices();
         self.post_adoption();
         self.post_workers();
+        self.post_peers();
         Ok(())
     }
 
@@ -521,7 +522,15 @@ impl Control {
         self.board.post(Origin::Adoption, behind);
     }
 
+    fn post_peers(&mut self) {
+        let (known, refused) = (&self.model.known, &mut self.tables.refused_sources);
+        let ours = known.net_conf.backend.vni().get();
+        let peers = refused.problems(&known.leases, ours);
+        self.board.post(Origin::Peers, peers);
+    }
+
     fn post_decision(&mut self) {
+        self.post_peers();
         self.post_workers();
         self.post_records();
         let decision = diagnosis::problems(&self.model, &self.turn.bridges);

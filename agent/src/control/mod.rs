@@ -23,6 +23,7 @@
 pub mod diagnosis;
 pub mod event_loop;
 pub mod facts;
+pub mod families;
 pub mod held_list;
 pub mod kernel;
 pub mod model;

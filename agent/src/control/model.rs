@@ -14,6 +14,7 @@ use encap::Family;
 use ipnet::IpNet;
 
 use super::facts::Facts;
+use super::families::{self, LostFamily};
 use super::records::Records;
 use crate::attachments;
 use crate::config::{NetConf, NodeConfig};
@@ -138,6 +139,8 @@ pub struct Model {
     pub leases_read: Instant,
     /// What comes from the last good state.
     pub cached: Cached,
+    /// What peers have lost since the service started.
+    pub lost_families: Vec<LostFamily>,
 }
 
 impl Model {
@@ -150,6 +153,7 @@ impl Model {
             records,
             leases_read: Instant::now(),
             cached: Cached::default(),
+            lost_families: Vec::new(),
         }
     }
 
@@ -189,6 +193,8 @@ impl Model {
                 let name = &self.known.config.node_name;
                 // A registry yields no list without our own entry.
                 if let Some(own) = leases.iter().find(|lease| lease.name == *name).cloned() {
+                    self.lost_families =
+                        families::lost(&self.known.leases, &leases, &self.lost_families);
                     self.known.own = own;
                     self.known.leases = leases.into();
                     self.leases_read = Instant::now();

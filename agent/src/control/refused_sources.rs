@@ -2,19 +2,25 @@
 //!
 //! Anyone who can send us a datagram fills it, so it is bounded: the newest pairs push out the oldest.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use crate::api::wire::RefusedSource;
+use crate::lease::Lease;
+use crate::problems::Problem;
 
 /// Pairs of outer and inner source, newest last.
 #[derive(Debug, Default)]
 pub struct RefusedSources {
     pairs: VecDeque<Pair>,
+    /// VXLAN networks that peers send beside ours, by their names.
+    networks: BTreeMap<String, (u32, Instant)>,
 }
 
 #[derive(Debug)]
 struct Pair {
+    last: Instant,
     outer: IpAddr,
     inner: IpAddr,
     owner: Option<String>,
@@ -31,17 +37,48 @@ impl RefusedSources {
         if let Some(pair) = known {
             pair.seen = pair.seen.saturating_add(1);
             pair.owner = owner;
+            pair.last = Instant::now();
             return;
         }
         if self.pairs.len() >= MEMORY {
             self.pairs.pop_front();
         }
         self.pairs.push_back(Pair {
+            last: Instant::now(),
             outer,
             inner,
             owner,
             seen: 1,
         });
+    }
+
+    /// Remembers a datagram of another VXLAN network. Peers are nodes of the list, so they are as few.
+    pub fn note_vni(&mut self, peer: String, vni: u32) {
+        self.networks.insert(peer, (vni, Instant::now()));
+    }
+
+    /// What was refused of nodes of `leases` in the last minute; `ours` is our VXLAN network.
+    pub fn problems(&mut self, leases: &[Lease], ours: u32) -> Vec<Problem> {
+        let is_recent = |last: &Instant| last.elapsed() < RECENT;
+        self.networks.retain(|_, (_, last)| is_recent(last));
+        let networks = self.networks.iter().take(SHOWN);
+        let networks = networks.map(|(node, (vni, _))| Problem::PeerOtherVni {
+            node: node.clone(),
+            vni: *vni,
+            ours,
+        });
+        let addresses = self.pairs.iter().filter(|pair| is_recent(&pair.last));
+        let addresses = addresses.filter_map(|pair| {
+            let owner = pair.owner.as_ref()?;
+            let lease = leases.iter().find(|lease| lease.name == *owner)?;
+            let listed: Vec<String> = lease.public.iter().map(|a| a.to_string()).collect();
+            Some(Problem::PeerUnknownAddress {
+                node: owner.clone(),
+                outer: pair.outer,
+                listed: listed.join(" and "),
+            })
+        });
+        networks.chain(addresses.take(SHOWN)).collect()
     }
 
     /// Forgets pairs that are accepted now.
@@ -80,6 +117,10 @@ fn remedy(pair: &Pair) -> String {
 }
 
 const MEMORY: usize = 64;
+/// A peer that is corrected sends no more of them.
+const RECENT: Duration = Duration::from_secs(60);
+/// Problems of each kind.
+const SHOWN: usize = 20;
 
 #[cfg(test)]
 mod tests {

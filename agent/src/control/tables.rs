@@ -115,13 +115,15 @@ impl Tables {
     /// no worker uses any more.
     pub fn take_notices(&mut self) {
         self.engine.free_retired();
-        for Notice::RefusedSource {
-            outer,
-            inner,
-            owner,
-        } in self.engine.notices()
-        {
-            self.refused_sources.note(outer, inner, owner);
+        for notice in self.engine.notices() {
+            match notice {
+                Notice::RefusedSource {
+                    outer,
+                    inner,
+                    owner,
+                } => self.refused_sources.note(outer, inner, owner),
+                Notice::OtherVni { peer, vni } => self.refused_sources.note_vni(peer, vni),
+            }
         }
         let snapshot = self.engine.snapshot();
         self.refused_sources

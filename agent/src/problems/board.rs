@@ -43,6 +43,8 @@ pub enum Origin {
     Pods,
     /// The links of pods.
     Links,
+    /// What arrives from peers and is refused.
+    Peers,
     /// What the decision itself shows.
     Decision,
     /// The attachment records.

@@ -22,7 +22,9 @@ use std::time::SystemTime;
 
 use dataplane::families::PublicAddresses;
 use dataplane::underlay::socket::SocketSpec;
+use encap::Family;
 
+use crate::control::families::LostFamily;
 use crate::host::{Bypass, OutOfService, PortHolder};
 
 pub use board::{Board, Origin, Posted};
@@ -183,6 +185,40 @@ pub enum Problem {
         /// This node's addresses.
         ours: PublicAddresses,
     },
+    /// A peer sends datagrams of another VXLAN network.
+    PeerOtherVni {
+        /// Its name.
+        node: String,
+        /// The network that they are of.
+        vni: u32,
+        /// This node's.
+        ours: u32,
+    },
+    /// Packets of a peer's pods arrive from an address that is none of its own.
+    PeerUnknownAddress {
+        /// The name of the node that the inner source belongs to.
+        node: String,
+        /// The outer source.
+        outer: IpAddr,
+        /// The addresses that its entry names.
+        listed: String,
+    },
+    /// Nodes have no subnet of a family that the cluster has a network of.
+    FamilyWithoutSubnets {
+        /// The family.
+        family: Family,
+        /// One of them.
+        first: String,
+        /// How many others there are.
+        more: usize,
+    },
+    /// A peer had both families and has one.
+    PeerLostFamily {
+        /// What it has lost.
+        lost: LostFamily,
+        /// How many other losses there are.
+        more: usize,
+    },
     /// Attachments have addresses in no subnet of this node.
     PodsStranded {
         /// Their names.
@@ -274,6 +310,10 @@ impl Problem {
             Problem::UnusedAddress { .. } => "unused-address",
             Problem::UnderlayNarrow { .. } => "underlay-narrow",
             Problem::PeersUnreachable { .. } => "peers-unreachable",
+            Problem::PeerOtherVni { .. } => "peer-other-vni",
+            Problem::PeerUnknownAddress { .. } => "peer-unknown-address",
+            Problem::FamilyWithoutSubnets { .. } => "family-without-subnets",
+            Problem::PeerLostFamily { .. } => "peer-lost-family",
             Problem::PodsStranded { .. } => "pods-stranded",
             Problem::RouteBypasses(_) => "route-bypasses",
             Problem::MoreOfAKind { .. } => "more-of-a-kind",
@@ -302,6 +342,11 @@ impl Problem {
             Problem::MixedPods { bridges } => bridges.join(", "),
             Problem::UnusedAddress { address } => address.to_string(),
             Problem::PeersUnreachable { first, .. } => first.clone(),
+            Problem::PeerOtherVni { node, .. } | Problem::PeerUnknownAddress { node, .. } => {
+                node.clone()
+            }
+            Problem::FamilyWithoutSubnets { family, .. } => family_name(*family).to_owned(),
+            Problem::PeerLostFamily { lost, .. } => lost.node.clone(),
             Problem::RouteBypasses(bypass) => bypass.prefix.to_string(),
             Problem::MoreOfAKind { what, .. } => (*what).to_owned(),
             Problem::RecordRefused { file, .. } => file.clone(),
@@ -333,6 +378,7 @@ impl Problem {
             | Problem::NodeFile { .. }
             | Problem::UnderlayNarrow { .. }
             | Problem::PeersUnreachable { .. }
+            | Problem::PeerOtherVni { .. }
             | Problem::PodsStranded { .. }
             | Problem::PodLink { .. }
             | Problem::RouteBypasses(_)
@@ -345,6 +391,9 @@ impl Problem {
             | Problem::WorkersNotPinned { .. }
             | Problem::PodUpkeep { .. }
             | Problem::MixedPods { .. }
+            | Problem::PeerUnknownAddress { .. }
+            | Problem::FamilyWithoutSubnets { .. }
+            | Problem::PeerLostFamily { .. }
             | Problem::UnusedAddress { .. } => Severity::Warning,
         }
     }
@@ -384,6 +433,14 @@ impl Problem {
                 | Problem::PodUpkeep { .. }
                 | Problem::PodLink { .. }
         )
+    }
+}
+
+/// As operators write it.
+const fn family_name(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
     }
 }
 

@@ -4,6 +4,7 @@
 //! where something of another program is in the way, the remedy is another name, port or network, or to ask that
 //! program. The test of this module reads all of them with that eye.
 
+use encap::Family;
 use ipnet::IpNet;
 
 use super::{LeasesInForce, Problem, UnderlayFault};
@@ -53,6 +54,11 @@ impl Problem {
             Problem::UnusedAddress { .. } => "add an address of that family to this node's entry in the list of nodes, or leave it out of the configuration".to_owned(),
             Problem::UnderlayNarrow { interface, needs, .. } => format!("raise the MTU of {interface}, or Backend.MTU in the net-conf, to at least {needs}"),
             Problem::PeersUnreachable { .. } => "give one of the two an address of the other's family, public-ipv6 beside public-ip".to_owned(),
+            Problem::PeerOtherVni { .. } => "give both the same Backend.VNI in net-conf.json".to_owned(),
+            Problem::PeerUnknownAddress { node, outer, .. } => format!("if that is {node}, correct its public-ip, or list {outer} under its underlay-sources; if not, find the sender"),
+            Problem::FamilyWithoutSubnets { family: Family::V6, .. } => "add one to its entry in the list of nodes, or switch EnableIPv6 off in net-conf.json".to_owned(),
+            Problem::FamilyWithoutSubnets { .. } => "add one to its entry in the list of nodes, or switch EnableIPv4 off in net-conf.json".to_owned(),
+            Problem::PeerLostFamily { lost, .. } => format!("if it is not meant, give {} its entry back; the next start of the service takes it as meant", lost.node),
             Problem::PodsStranded { .. } => "delete and recreate them, see `tartan pods`".to_owned(),
             Problem::RouteBypasses(bypass) => format!("if that is not meant, have the program that set the route (`ip route show {} proto {}`) take it back", bypass.prefix, bypass.protocol),
             Problem::MoreOfAKind { command, .. } => format!("see `{command}`"),

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::time::SystemTime;
 
-use super::{LeasesInForce, Problem, UnderlayFault};
+use super::{LeasesInForce, Problem, UnderlayFault, family_name};
 use crate::host::Bypass;
 
 impl Problem {
@@ -140,6 +140,37 @@ impl Problem {
             } => {
                 let more = and_more(*more);
                 format!("no packet can go to {first} ({address}){more}: this node has only {ours}")
+            }
+            Problem::PeerOtherVni { node, vni, ours } => format!(
+                "{node} sends datagrams of VXLAN network {vni}, and this node's is {ours}: all of them are dropped (WrongVni)"
+            ),
+            Problem::PeerUnknownAddress {
+                node,
+                outer,
+                listed,
+            } => format!(
+                "packets of pods of {node} arrive from {outer}, and its entry has {listed}: they are dropped (UnknownPeer)"
+            ),
+            Problem::FamilyWithoutSubnets {
+                family,
+                first,
+                more,
+            } => {
+                let (family, more) = (family_name(*family), and_more(*more));
+                format!(
+                    "the cluster has an {family} network, and {first}{more} has no subnet of it: its pods have no {family} address"
+                )
+            }
+            Problem::PeerLostFamily { lost, more } => {
+                let what = match lost.is_of_address {
+                    true => "underlay address",
+                    false => "subnet",
+                };
+                let (family, more) = (family_name(lost.family), and_more(*more));
+                format!(
+                    "{} had an {family} {what} beside the other family's and has none any more{more}",
+                    lost.node
+                )
             }
             Problem::PodsStranded { pods } => {
                 let (shown, rest) = pods.split_at(pods.len().min(PODS_SHOWN));

@@ -19,7 +19,7 @@ use super::{Shared, WorkerSetup};
 use crate::counters::Counters;
 use crate::device::Device;
 use crate::device::tunnel::Tunnel;
-use crate::inbound::RefusedSource;
+use crate::inbound::Refused;
 use crate::limits::{DRAIN, EVENTS, TICK};
 use crate::now::Now;
 use crate::sent::SentDatagrams;
@@ -31,7 +31,7 @@ use crate::worker::{Next, Source, Worker};
 pub(super) struct Thread {
     pub(super) handle: JoinHandle<()>,
     waker: Arc<Waker>,
-    pub(super) refused: Arc<ArrayQueue<RefusedSource>>,
+    pub(super) refused: Arc<ArrayQueue<Refused>>,
     /// The kernel refused to pin the worker to its core.
     pub(super) unpinned: Arc<AtomicBool>,
     /// Of the worker's poll.

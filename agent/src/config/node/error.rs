@@ -21,6 +21,14 @@ pub enum ConfigError {
         /// The fault and its line.
         error: TomlError,
     },
+    /// A value has a fault, and this is where it stands.
+    #[error("{place}: {error}")]
+    Placed {
+        /// The flag, the variable, or the file and its line.
+        place: String,
+        /// The fault.
+        error: Box<ConfigError>,
+    },
     /// Neither the configuration nor the host has a name.
     #[error("this host has no name: set node-name to the name of its entry in the list of nodes")]
     NoNodeName,

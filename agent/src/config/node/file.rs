@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::resolve::resolve;
-use super::{ConfigError, NodeConfig, RunArgs, from_file};
+use super::{ConfigError, NodeConfig, RunArgs, from_file, is_flag, variable};
 use crate::config::{document, text_file};
 
 /// The file that flags and variables are completed by.
@@ -71,7 +71,29 @@ impl ConfigFile {
             path: self.path.clone(),
             error,
         })?;
-        resolve(&self.args, file)
+        resolve(&self.args, file).map_err(|error| self.placed(error, text))
+    }
+
+    /// The fault, with where its value stands.
+    fn placed(&self, error: ConfigError, text: &str) -> ConfigError {
+        let Some(key) = error.key() else {
+            return error;
+        };
+        let place = if self.args.sets(key) {
+            let variable = variable(key);
+            match std::env::var_os(&variable).is_some() && !is_flag(key) {
+                true => variable,
+                false => format!("--{key}"),
+            }
+        } else if let Some(line) = document::line_of(text, key) {
+            format!("{}: line {line}", self.path.display())
+        } else {
+            return error;
+        };
+        ConfigError::Placed {
+            place,
+            error: Box::new(error),
+        }
     }
 
     /// The directory above all files of the agent, as far as it can be told from a file with faults.

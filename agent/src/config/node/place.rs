@@ -1,0 +1,93 @@
+//! Where a value of this node's configuration stands: as a flag, in a variable, or on a line of the file.
+
+use super::{ConfigError, KEYS, RunArgs};
+use crate::config::document::nearest;
+use crate::config::workers::WorkersError;
+
+/// The variable of a key.
+pub fn variable(key: &str) -> String {
+    format!("TARTAN_{}", key.to_uppercase().replace('-', "_"))
+}
+
+/// Whether a key is set by a word of this process's command line.
+pub fn is_flag(key: &str) -> bool {
+    let flag = format!("--{key}");
+    std::env::args().any(|word| {
+        let rest = word.strip_prefix(&flag);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    })
+}
+
+/// What is wrong with the first variable that looks like one of ours and is none.
+///
+/// # Errors
+/// A sentence that names it, and the one that is probably meant.
+pub fn check_variables() -> Result<(), String> {
+    let mut names: Vec<String> = std::env::vars_os()
+        .filter_map(|(name, _)| name.into_string().ok())
+        .collect();
+    names.sort_unstable();
+    for name in names {
+        let Some(rest) = name.strip_prefix("TARTAN_") else {
+            continue;
+        };
+        let key = rest.to_lowercase().replace('_', "-");
+        let is_other = OTHERS.iter().any(|other| rest.starts_with(other)) || rest == "PORT";
+        if is_other || key == "config" || KEYS.contains(&key.as_str()) {
+            continue;
+        }
+        let meant = match nearest(&key, KEYS.into_iter().chain(["config"])) {
+            Some(meant) => format!(", did you mean {}?", variable(meant)),
+            None => ", see `tartan run --help` for all".to_owned(),
+        };
+        return Err(format!("{name} is no variable of Tartan{meant}"));
+    }
+    Ok(())
+}
+
+impl ConfigError {
+    /// The key whose value is wrong; where there are several, the one that `args` and the text are asked for first.
+    pub(super) fn key(&self) -> Option<&'static str> {
+        Some(match self {
+            ConfigError::NodeName(_) => "node-name",
+            ConfigError::PublicIp { key, .. } => key,
+            ConfigError::NotIpv6(_) => "public-ipv6",
+            ConfigError::TwoIpv6(_) => "public-ip",
+            ConfigError::Device(_) => "device",
+            ConfigError::DeviceName(_) => "device-name",
+            ConfigError::Log(_) => "log",
+            ConfigError::Workers(WorkersError::Workers(_) | WorkersError::TooFew { .. }) => {
+                "workers"
+            }
+            ConfigError::Workers(_) => "cores",
+            ConfigError::Spin(_) => "spin",
+            ConfigError::ReclaimAfter(_) => "reclaim-after",
+            ConfigError::File(_)
+            | ConfigError::Toml { .. }
+            | ConfigError::NoNodeName
+            | ConfigError::Placed { .. } => return None,
+        })
+    }
+}
+
+impl RunArgs {
+    /// Whether a flag or a variable sets the key.
+    pub(super) fn sets(&self, key: &str) -> bool {
+        match key {
+            "node-name" => self.node_name.is_some(),
+            "public-ip" => self.public_ip.is_some(),
+            "public-ipv6" => self.public_ipv6.is_some(),
+            "device" => self.device.is_some(),
+            "device-name" => self.device_name.is_some(),
+            "log" => self.log.is_some(),
+            "workers" => self.workers.is_some(),
+            "cores" => self.cores.is_some(),
+            "spin" => self.spin.is_some(),
+            "reclaim-after" => self.reclaim_after.is_some(),
+            _ => false,
+        }
+    }
+}
+
+/// Variables of tests and of the plugin, and those that Kubernetes sets in a container beside a Service named `tartan`.
+const OTHERS: [&str; 5] = ["FAULTS", "CNI_", "TEST_", "SERVICE_", "PORT_"];
