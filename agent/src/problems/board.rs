@@ -41,6 +41,8 @@ pub enum Origin {
     Pods,
     /// What the decision itself shows.
     Decision,
+    /// What peers' packets say about their leases.
+    Leases,
     /// The attachment records.
     Records,
 }

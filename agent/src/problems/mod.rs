@@ -21,6 +21,7 @@ use std::path::PathBuf;
 
 use dataplane::families::PublicAddresses;
 use dataplane::underlay::socket::SocketSpec;
+use encap::{Family, Mac};
 
 use crate::host::{Bypass, OutOfService, PortHolder};
 
@@ -155,6 +156,13 @@ pub enum Problem {
         /// This node's addresses.
         ours: PublicAddresses,
     },
+    /// The frames of a peer come from another VTEP MAC than its lease has.
+    VtepMacChanged {
+        /// The peer's name.
+        peer: String,
+        /// Its MAC of each family of inner packets that is another one.
+        changed: Vec<ChangedMac>,
+    },
     /// Attachments have addresses in no subnet of this node.
     PodsStranded {
         /// Their names.
@@ -183,6 +191,17 @@ pub enum Problem {
         /// Why not, and what would correct it.
         reason: String,
     },
+}
+
+/// A VTEP MAC that is not the lease's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChangedMac {
+    /// The family of the inner packets.
+    pub inner: Family,
+    /// The MAC of the lease.
+    pub lease: Mac,
+    /// The MAC that the frames come from.
+    pub seen: Mac,
 }
 
 /// How bad a problem is.
@@ -243,6 +262,7 @@ impl Problem {
             Problem::UnusedAddress { .. } => "unused-address",
             Problem::UnderlayNarrow { .. } => "underlay-narrow",
             Problem::PeersUnreachable { .. } => "peers-unreachable",
+            Problem::VtepMacChanged { .. } => "vtep-mac-changed",
             Problem::PodsStranded { .. } => "pods-stranded",
             Problem::RouteBypasses(_) => "route-bypasses",
             Problem::MoreOfAKind { .. } => "more-of-a-kind",
@@ -268,6 +288,7 @@ impl Problem {
             Problem::MixedPods { bridges } => bridges.join(", "),
             Problem::UnusedAddress { address } => address.to_string(),
             Problem::PeersUnreachable { first, .. } => first.clone(),
+            Problem::VtepMacChanged { peer, .. } => peer.clone(),
             Problem::RouteBypasses(bypass) => bypass.prefix.to_string(),
             Problem::MoreOfAKind { what, .. } => (*what).to_owned(),
             Problem::RecordRefused { file, .. } => file.clone(),
@@ -296,6 +317,7 @@ impl Problem {
             | Problem::NodeFile { .. }
             | Problem::UnderlayNarrow { .. }
             | Problem::PeersUnreachable { .. }
+            | Problem::VtepMacChanged { .. }
             | Problem::PodsStranded { .. }
             | Problem::RouteBypasses(_)
             | Problem::MoreOfAKind { .. }

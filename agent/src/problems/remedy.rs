@@ -1,8 +1,9 @@
 //! What an operator can do, worded: the remedy of each problem. All of them stand here.
 
+use encap::Family;
 use ipnet::IpNet;
 
-use super::{LeasesInForce, Problem, UnderlayFault};
+use super::{ChangedMac, LeasesInForce, Problem, UnderlayFault};
 use crate::host::{HostError, NftError, PortHolder};
 
 impl Problem {
@@ -44,6 +45,7 @@ impl Problem {
             Problem::UnusedAddress { .. } => "add an address of that family to this node's entry in the list of nodes, or leave it out of the configuration".to_owned(),
             Problem::UnderlayNarrow { interface, needs, .. } => format!("raise the MTU of {interface}, or Backend.MTU in the net-conf, to at least {needs}"),
             Problem::PeersUnreachable { .. } => "give one of the two an address of the other's family, public-ipv6 beside public-ip".to_owned(),
+            Problem::VtepMacChanged { peer, changed } => vtep_mac_changed(peer, changed),
             Problem::PodsStranded { .. } => "delete and recreate them, see `tartan pods`".to_owned(),
             Problem::RouteBypasses(bypass) => format!("if that is not meant, `ip route delete {}`", bypass.prefix),
             Problem::MoreOfAKind { command, .. } => format!("see `{command}`"),
@@ -53,6 +55,22 @@ impl Problem {
             Problem::RecordRefused { .. } => "delete and recreate the pod, see `tartan pods`".to_owned(),
         }
     }
+}
+
+/// What brings a lease and the device of its node together again.
+fn vtep_mac_changed(peer: &str, changed: &[ChangedMac]) -> String {
+    let entry = |changed: &ChangedMac| {
+        let key = match changed.inner {
+            Family::V4 => "vtep-mac",
+            Family::V6 => "vtep-mac-v6",
+        };
+        format!("{key} = \"{}\"", changed.seen)
+    };
+    let entries: Vec<String> = changed.iter().map(entry).collect();
+    format!(
+        "set {} in {peer}'s entry of the list of nodes (flannel prints the MAC as VtepMAC in the node's lease), or give the node's VXLAN device its old MAC back",
+        entries.join(" and ")
+    )
 }
 
 /// What frees a UDP port that another process or device has.

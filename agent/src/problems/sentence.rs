@@ -2,7 +2,9 @@
 
 use std::fmt::Display;
 
-use super::{LeasesInForce, Problem, UnderlayFault};
+use encap::Family;
+
+use super::{ChangedMac, LeasesInForce, Problem, UnderlayFault};
 use crate::host::Bypass;
 
 impl Problem {
@@ -109,6 +111,13 @@ impl Problem {
                 let more = and_more(*more);
                 format!("no packet can go to {first} ({address}){more}: this node has only {ours}")
             }
+            Problem::VtepMacChanged { peer, changed } => {
+                let macs: Vec<String> = changed.iter().map(changed_mac).collect();
+                format!(
+                    "{peer} has another VTEP MAC than its lease, and discards what is sent to the old one: {}",
+                    list(&macs)
+                )
+            }
             Problem::PodsStranded { pods } => {
                 let (shown, rest) = pods.split_at(pods.len().min(PODS_SHOWN));
                 format!(
@@ -186,6 +195,15 @@ fn route_bypasses(bypass: &Bypass) -> String {
     };
     let (prefix, protocol) = (bypass.prefix, bypass.protocol);
     format!("{prefix} bypasses Tartan: {way} (protocol {protocol})")
+}
+
+fn changed_mac(changed: &ChangedMac) -> String {
+    let ChangedMac { inner, lease, seen } = changed;
+    let family = match inner {
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
+    };
+    format!("{family} comes from {seen}, the lease says {lease}")
 }
 
 fn and_more(more: usize) -> String {
