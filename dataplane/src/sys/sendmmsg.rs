@@ -133,6 +133,9 @@ impl SendBuffers {
 
     /// Makes the kernel's structures of the rows; from here on neither they nor the pieces may move.
     fn point(&mut self) {
+        // All pointers into the pieces come from this one: to borrow the array once more for a later message would
+        // invalidate those of the messages before.
+        let pieces = self.pieces.as_mut_ptr();
         for row in &mut self.rows {
             // WHY: libc's structs have private padding, so they cannot be written as literals.
             // SAFETY: all-zero is a valid value of this plain C struct: null pointers and zero lengths.
@@ -141,10 +144,9 @@ impl SendBuffers {
             header.msg_name = row.to.as_ptr().cast_mut().cast();
             header.msg_namelen = row.to.len();
             let (first, count) = row.pieces;
-            if let Some(pieces) = self.pieces.get_mut(first..first + count) {
-                header.msg_iov = pieces.as_mut_ptr();
-                header.msg_iovlen = count;
-            }
+            // `fill` put them there, so the range lies in the array.
+            header.msg_iov = pieces.wrapping_add(first);
+            header.msg_iovlen = count;
             if row.control_len > 0 {
                 header.msg_control = row.control.0.as_mut_ptr().cast();
                 header.msg_controllen = row.control_len;
