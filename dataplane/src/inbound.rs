@@ -120,7 +120,11 @@ impl<D: Device> Inbound<'_, D> {
         let Some((id, peer)) = peer else {
             return self.drop_unknown_peer(datagram.source.ip(), &pulled);
         };
-        let Pulled { offset, inner } = match &pulled {
+        let Pulled {
+            offset,
+            inner,
+            source_mac,
+        } = match &pulled {
             Ok(pulled) => pulled,
             Err(refusal) => {
                 if let (pull::Refusal::Vni, Some(vni)) = (refusal, other_vni(bytes)) {
@@ -136,6 +140,9 @@ impl<D: Device> Inbound<'_, D> {
         let allowed = self
             .peer_cache
             .check_addresses(self.snapshot, (id, peer), inner);
+        if let (Ok(()), Some(mac)) = (allowed, source_mac) {
+            peer.note_source_mac(inner.family, *mac);
+        }
         let start = datagram.range.start + offset;
         let place = start..start + inner.len;
         let packet = frames.bytes(datagram.frame, place.clone());

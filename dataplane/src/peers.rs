@@ -79,6 +79,8 @@ struct PeerState {
     sent: Tally,
     received: Tally,
     refused: AtomicU64,
+    /// The source MAC of the latest frame with an inner packet of each family, if it was not the lease's; 0 = it was.
+    other_mac: PerFamily<AtomicU64>,
 }
 
 /// Traffic with one peer since the service started. Packets are inner wire packets, bytes are inner bytes.
@@ -405,6 +407,28 @@ impl Peer {
             received_packets: self.state.received.packets.load(Relaxed),
             received_bytes: self.state.received.bytes.load(Relaxed),
             refused: self.state.refused.load(Relaxed),
+        }
+    }
+
+    /// The MAC that its frames with inner packets of family `inner` come from, if that is not the one of its lease. The
+    /// peer then discards what we send it: its VXLAN device was made anew, with another MAC, and its lease not.
+    pub fn other_mac(&self, inner: Family) -> Option<Mac> {
+        let [_, _, bytes @ ..] = self.state.other_mac.of(inner).load(Relaxed).to_be_bytes();
+        let mac = Some(Mac(bytes)).filter(|mac| mac.is_unicast());
+        mac.filter(|mac| self.format == Format::Vxlan && mac != self.vtep_mac.of(inner))
+    }
+
+    /// Notes the source MAC of a frame from it. Writes only when something has changed.
+    pub(crate) fn note_source_mac(&self, inner: Family, mac: Mac) {
+        let [a, b, c, d, e, g] = mac.0;
+        let other = if mac == *self.vtep_mac.of(inner) {
+            0
+        } else {
+            u64::from_be_bytes([0, 0, a, b, c, d, e, g])
+        };
+        let noted = self.state.other_mac.of(inner);
+        if noted.load(Relaxed) != other {
+            noted.store(other, Relaxed);
         }
     }
 

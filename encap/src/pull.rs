@@ -78,6 +78,8 @@ pub struct Pulled {
     pub offset: usize,
     /// What it is.
     pub inner: Inner,
+    /// The MAC of the VTEP that the frame around it comes from; none in the `udp` format.
+    pub source_mac: Option<Mac>,
 }
 
 /// Pulls a flannel `udp` datagram: the payload is the inner packet. Stock peers carry only IPv4 in it.
@@ -89,7 +91,11 @@ pub fn udp(datagram: &[u8], allow_v6: bool) -> Result<Pulled, Refusal> {
     if inner.family == Family::V6 && !allow_v6 {
         return Err(Refusal::Family);
     }
-    Ok(Pulled { offset: 0, inner })
+    Ok(Pulled {
+        offset: 0,
+        inner,
+        source_mac: None,
+    })
 }
 
 /// Pulls a VXLAN datagram addressed to `vtep`.
@@ -125,6 +131,7 @@ pub fn vxlan(datagram: &[u8], vtep: &Vtep) -> Result<Pulled, Refusal> {
     Ok(Pulled {
         offset: Format::Vxlan.header_len(),
         inner,
+        source_mac: Some(frame.source),
     })
 }
 

@@ -52,9 +52,29 @@ answers() {
     in_ns pod1 ping "-$1" -q -c 1 -W 1 "$(address_of pod2 "$1")"
 }
 
-# The kernel of node2 takes on another MAC, in place of a device made anew: the rest stays as flannel sets it up.
-change_mac() {
-    ip -n "$PREFIX-node2" link set "$(device_of "$1")" address "$2"
+# renew FAMILY MAC: node2's device is made anew with that MAC, as flannel does it (scripts/lab.d/kernel_vxlan.sh).
+renew() {
+    local family=$1 mac=$2 space=$PREFIX-node2 device near far gateway subnet mtu options='' no_dad=''
+    device=$(device_of "$family")
+    case $family in
+    4) near=10.244.2.0/32 gateway=10.244.1.0 subnet=10.244.1.0/24 ;;
+    6)
+        near=fd00:10:244:2::/128 gateway=fd00:10:244:1:: subnet=fd00:10:244:1::/64 no_dad=nodad
+        options='noudp6zerocsumtx noudp6zerocsumrx'
+        ;;
+    esac
+    mtu=$(ip -n "$space" -j link show dev "$device" | jq '.[0].mtu')
+    far=$(vtep_mac_of node1 "$family")
+    ip -n "$space" link delete "$device"
+    # shellcheck disable=SC2086
+    ip -n "$space" link add "$device" address "$mac" mtu "$mtu" type vxlan id 1 dev eth0 \
+        local "$(underlay_of node2 "$family")" dstport 8472 nolearning $options
+    # shellcheck disable=SC2086
+    ip -n "$space" address add "$near" dev "$device" $no_dad
+    ip -n "$space" link set "$device" up
+    ip -n "$space" neighbour replace "$gateway" lladdr "$far" dev "$device" nud permanent
+    bridge -n "$space" fdb replace "$far" dev "$device" dst "$(underlay_of node1 "$family")" self permanent
+    ip -n "$space" route replace "$subnet" via "$gateway" dev "$device" onlink
 }
 
 # lease FROM TO: the list of nodes says so.
@@ -70,7 +90,7 @@ prove() {
     until_true 5 "an answer from pod2" answers "$family"
     equal "problem beforehand" "" "$(problem)"
     equal "MAC beforehand" null "$(seen_mac "$family")"
-    change_mac "$family" "$NEW_MAC"
+    renew "$family" "$NEW_MAC"
     speak "$family"
     until_true 5 "the problem shows" shows_problem || return 0
     said=$(problem)
@@ -88,15 +108,15 @@ prove() {
     until_true 5 "an answer from pod2 under the new MAC" answers "$family"
     equal "MAC afterwards" null "$(seen_mac "$family")"
     # Or when the node is as the list says.
-    change_mac "$family" "$old"
+    renew "$family" "$old"
     speak "$family"
     until_true 5 "the problem shows again" shows_problem
     lease "$NEW_MAC" "$old"
     until_true 5 "the problem goes" shows_none
-    change_mac "$family" "$NEW_MAC"
+    renew "$family" "$NEW_MAC"
     speak "$family"
     until_true 5 "the problem shows once more" shows_problem
-    change_mac "$family" "$old"
+    renew "$family" "$old"
     speak "$family"
     until_true 5 "the problem goes with the node" shows_none
     until_true 5 "an answer from pod2 in the end" answers "$family"

@@ -148,6 +148,12 @@ pub struct Peer {
     pub vtep_mac: String,
     /// Its VTEP MAC of inner IPv6.
     pub vtep_mac_v6: String,
+    /// The MAC that its frames with inner IPv4 come from, if it is another.
+    #[serde(default)]
+    pub seen_vtep_mac: Option<String>,
+    /// The MAC that its frames with inner IPv6 come from, if it is another.
+    #[serde(default)]
+    pub seen_vtep_mac_v6: Option<String>,
     /// The largest outer packet we send to `public_ip`, bytes; none where we send nothing there.
     pub path_mtu: Option<u16>,
     /// The largest outer packet we send to `public_ipv6`, bytes; none where we send nothing there.

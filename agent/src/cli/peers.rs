@@ -102,6 +102,8 @@ mod tests {
                 ],
                 vtep_mac: "0a:74:c0:00:02:02".into(),
                 vtep_mac_v6: "0a:74:c0:00:02:02".into(),
+                seen_vtep_mac: None,
+                seen_vtep_mac_v6: None,
                 path_mtu: Some(1500),
                 path_mtu_v6: None,
                 sent_packets: 12,

@@ -345,6 +345,7 @@ impl Control {
         self.post_adoption();
         self.post_workers();
         self.post_peers();
+        self.post_leases();
         Ok(())
     }
 
@@ -533,6 +534,7 @@ impl Control {
         self.post_peers();
         self.post_workers();
         self.post_records();
+        self.post_leases();
         let decision = diagnosis::problems(&self.model, &self.turn.bridges);
         self.board.post(Origin::Decision, decision);
     }
@@ -543,6 +545,12 @@ impl Control {
         let unpinned = placement.unpinned(self.tables.engine.unpinned());
         let workers = unusable.into_iter().chain(unpinned);
         self.board.post(Origin::Workers, workers);
+    }
+
+    fn post_leases(&mut self) {
+        let snapshot = self.tables.engine.snapshot();
+        let leases = diagnosis::of_leases(snapshot.cluster.peers.iter());
+        self.board.post(Origin::Leases, leases);
     }
 
     fn post_records(&mut self) {

@@ -47,6 +47,8 @@ pub enum Origin {
     Peers,
     /// What the decision itself shows.
     Decision,
+    /// What peers' packets say about their leases.
+    Leases,
     /// The attachment records.
     Records,
 }

@@ -22,7 +22,7 @@ use std::time::SystemTime;
 
 use dataplane::families::PublicAddresses;
 use dataplane::underlay::socket::SocketSpec;
-use encap::Family;
+use encap::{Family, Mac};
 
 use crate::control::families::LostFamily;
 use crate::host::{Bypass, OutOfService, PortHolder};
@@ -219,6 +219,13 @@ pub enum Problem {
         /// How many other losses there are.
         more: usize,
     },
+    /// The frames of a peer come from another VTEP MAC than its lease has.
+    VtepMacChanged {
+        /// The peer's name.
+        peer: String,
+        /// Its MAC of each family of inner packets that is another one.
+        changed: Vec<ChangedMac>,
+    },
     /// Attachments have addresses in no subnet of this node.
     PodsStranded {
         /// Their names.
@@ -247,6 +254,17 @@ pub enum Problem {
         /// Why not, and what would correct it.
         reason: String,
     },
+}
+
+/// A VTEP MAC that is not the lease's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChangedMac {
+    /// The family of the inner packets.
+    pub inner: Family,
+    /// The MAC of the lease.
+    pub lease: Mac,
+    /// The MAC that the frames come from.
+    pub seen: Mac,
 }
 
 /// How bad a problem is.
@@ -314,6 +332,7 @@ impl Problem {
             Problem::PeerUnknownAddress { .. } => "peer-unknown-address",
             Problem::FamilyWithoutSubnets { .. } => "family-without-subnets",
             Problem::PeerLostFamily { .. } => "peer-lost-family",
+            Problem::VtepMacChanged { .. } => "vtep-mac-changed",
             Problem::PodsStranded { .. } => "pods-stranded",
             Problem::RouteBypasses(_) => "route-bypasses",
             Problem::MoreOfAKind { .. } => "more-of-a-kind",
@@ -347,6 +366,7 @@ impl Problem {
             }
             Problem::FamilyWithoutSubnets { family, .. } => family_name(*family).to_owned(),
             Problem::PeerLostFamily { lost, .. } => lost.node.clone(),
+            Problem::VtepMacChanged { peer, .. } => peer.clone(),
             Problem::RouteBypasses(bypass) => bypass.prefix.to_string(),
             Problem::MoreOfAKind { what, .. } => (*what).to_owned(),
             Problem::RecordRefused { file, .. } => file.clone(),
@@ -379,6 +399,7 @@ impl Problem {
             | Problem::UnderlayNarrow { .. }
             | Problem::PeersUnreachable { .. }
             | Problem::PeerOtherVni { .. }
+            | Problem::VtepMacChanged { .. }
             | Problem::PodsStranded { .. }
             | Problem::PodLink { .. }
             | Problem::RouteBypasses(_)

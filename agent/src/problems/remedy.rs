@@ -7,7 +7,7 @@
 use encap::Family;
 use ipnet::IpNet;
 
-use super::{LeasesInForce, Problem, UnderlayFault};
+use super::{ChangedMac, LeasesInForce, Problem, UnderlayFault};
 use crate::host::{HostError, NftError, PortHolder};
 
 impl Problem {
@@ -59,6 +59,7 @@ impl Problem {
             Problem::FamilyWithoutSubnets { family: Family::V6, .. } => "add one to its entry in the list of nodes, or switch EnableIPv6 off in net-conf.json".to_owned(),
             Problem::FamilyWithoutSubnets { .. } => "add one to its entry in the list of nodes, or switch EnableIPv4 off in net-conf.json".to_owned(),
             Problem::PeerLostFamily { lost, .. } => format!("if it is not meant, give {} its entry back; the next start of the service takes it as meant", lost.node),
+            Problem::VtepMacChanged { peer, changed } => vtep_mac_changed(peer, changed),
             Problem::PodsStranded { .. } => "delete and recreate them, see `tartan pods`".to_owned(),
             Problem::RouteBypasses(bypass) => format!("if that is not meant, have the program that set the route (`ip route show {} proto {}`) take it back", bypass.prefix, bypass.protocol),
             Problem::MoreOfAKind { command, .. } => format!("see `{command}`"),
@@ -68,6 +69,22 @@ impl Problem {
             Problem::RecordRefused { .. } => "delete and recreate the pod, see `tartan pods`".to_owned(),
         }
     }
+}
+
+/// What brings a lease and the device of its node together again.
+fn vtep_mac_changed(peer: &str, changed: &[ChangedMac]) -> String {
+    let entry = |changed: &ChangedMac| {
+        let key = match changed.inner {
+            Family::V4 => "vtep-mac",
+            Family::V6 => "vtep-mac-v6",
+        };
+        format!("{key} = \"{}\"", changed.seen)
+    };
+    let entries: Vec<String> = changed.iter().map(entry).collect();
+    format!(
+        "set {} in {peer}'s entry of the list of nodes (flannel prints the MAC as VtepMAC in the node's lease), or give the node's VXLAN device its old MAC back",
+        entries.join(" and ")
+    )
 }
 
 /// What frees a UDP port that another process or device has.

@@ -3,7 +3,9 @@
 use std::fmt::Display;
 use std::time::SystemTime;
 
-use super::{LeasesInForce, Problem, UnderlayFault, family_name};
+use encap::Family;
+
+use super::{ChangedMac, LeasesInForce, Problem, UnderlayFault, family_name};
 use crate::host::Bypass;
 
 impl Problem {
@@ -172,6 +174,13 @@ impl Problem {
                     lost.node
                 )
             }
+            Problem::VtepMacChanged { peer, changed } => {
+                let macs: Vec<String> = changed.iter().map(changed_mac).collect();
+                format!(
+                    "{peer} has another VTEP MAC than its lease, and discards what is sent to the old one: {}",
+                    list(&macs)
+                )
+            }
             Problem::PodsStranded { pods } => {
                 let (shown, rest) = pods.split_at(pods.len().min(PODS_SHOWN));
                 format!(
@@ -249,6 +258,15 @@ fn route_bypasses(bypass: &Bypass) -> String {
     };
     let (prefix, protocol) = (bypass.prefix, bypass.protocol);
     format!("{prefix} bypasses Tartan: {way} (protocol {protocol})")
+}
+
+fn changed_mac(changed: &ChangedMac) -> String {
+    let ChangedMac { inner, lease, seen } = changed;
+    let family = match inner {
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
+    };
+    format!("{family} comes from {seen}, the lease says {lease}")
 }
 
 fn and_more(more: usize) -> String {

@@ -59,23 +59,7 @@ impl SendBuffers {
         socket: impl AsFd,
         messages: impl Iterator<Item = Outgoing<'a>>,
     ) -> io::Result<usize> {
-        self.rows.clear();
-        self.pieces.clear();
-        self.messages.clear();
-        for message in messages {
-            if message.segment.is_some() && faults::is_set(InjectedFault::GsoSends) {
-                if self.rows.is_empty() {
-                    return Err(io::Error::from_raw_os_error(libc::EINVAL));
-                }
-                break;
-            }
-            self.fill(message);
-            let full = self.pieces.len() + 2 * GSO_SEGMENTS > SEND_PIECES;
-            if full || self.rows.len() == SEND_MESSAGES {
-                break;
-            }
-        }
-        self.point();
+        self.gather(messages)?;
         // WHY: no crate gives sendmmsg with control messages into memory that it does not allocate.
         // SAFETY: each of the messages was filled by `point` with a name, control and pieces that lie in `rows` and
         // `pieces`, untouched since, or in the slices of `messages`, which are borrowed for longer than this call. The
@@ -93,6 +77,28 @@ impl SendBuffers {
         } else {
             Ok(sent as usize)
         }
+    }
+
+    /// Makes the kernel's structures of as many messages as fit one call.
+    fn gather<'a>(&mut self, messages: impl Iterator<Item = Outgoing<'a>>) -> io::Result<()> {
+        self.rows.clear();
+        self.pieces.clear();
+        self.messages.clear();
+        for message in messages {
+            if message.segment.is_some() && faults::is_set(InjectedFault::GsoSends) {
+                if self.rows.is_empty() {
+                    return Err(io::Error::from_raw_os_error(libc::EINVAL));
+                }
+                break;
+            }
+            self.fill(message);
+            let full = self.pieces.len() + 2 * GSO_SEGMENTS > SEND_PIECES;
+            if full || self.rows.len() == SEND_MESSAGES {
+                break;
+            }
+        }
+        self.point();
+        Ok(())
     }
 
     fn fill(&mut self, message: Outgoing<'_>) {
@@ -127,6 +133,9 @@ impl SendBuffers {
 
     /// Makes the kernel's structures of the rows; from here on neither they nor the pieces may move.
     fn point(&mut self) {
+        // All pointers into the pieces come from this one: to borrow the array once more for a later message would
+        // invalidate those of the messages before.
+        let pieces = self.pieces.as_mut_ptr();
         for row in &mut self.rows {
             // WHY: libc's structs have private padding, so they cannot be written as literals.
             // SAFETY: all-zero is a valid value of this plain C struct: null pointers and zero lengths.
@@ -135,10 +144,9 @@ impl SendBuffers {
             header.msg_name = row.to.as_ptr().cast_mut().cast();
             header.msg_namelen = row.to.len();
             let (first, count) = row.pieces;
-            if let Some(pieces) = self.pieces.get_mut(first..first + count) {
-                header.msg_iov = pieces.as_mut_ptr();
-                header.msg_iovlen = count;
-            }
+            // `fill` put them there, so the range lies in the array.
+            header.msg_iov = pieces.wrapping_add(first);
+            header.msg_iovlen = count;
             if row.control_len > 0 {
                 header.msg_control = row.control.0.as_mut_ptr().cast();
                 header.msg_controllen = row.control_len;
@@ -152,5 +160,77 @@ fn ecn_control(to: SocketAddr, ecn: Ecn) -> [u8; cmsg::INT_SPACE] {
     match to {
         SocketAddr::V4(_) => cmsg::with_int(libc::SOL_IP, libc::IP_TOS, ecn as i32),
         SocketAddr::V6(_) => cmsg::with_int(libc::SOL_IPV6, libc::IPV6_TCLASS, ecn as i32),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::{OutboundBatch, Retry};
+    use crate::underlay::{Port, TxSlot};
+    use encap::{Family, Format};
+
+    /// What a message says, read as the kernel does: through the pointers.
+    fn read(message: &libc::mmsghdr) -> (usize, Vec<u8>, usize) {
+        let header = &message.msg_hdr;
+        // WHY: that the pointers are good is what is to be shown; Miri checks it.
+        // SAFETY: they point into the buffers' arrays and a batch's frames, which live and are not written meanwhile.
+        let pieces = unsafe { std::slice::from_raw_parts(header.msg_iov, header.msg_iovlen) };
+        let bytes = pieces.iter().flat_map(|piece| {
+            // WHY: as above.
+            // SAFETY: as above.
+            unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) }
+        });
+        let bytes: Vec<u8> = bytes.copied().collect();
+        // WHY: as above.
+        // SAFETY: as above.
+        let name = unsafe {
+            std::slice::from_raw_parts(header.msg_name.cast::<u8>(), header.msg_namelen as usize)
+        };
+        let control = match header.msg_controllen {
+            0 => 0,
+            length => {
+                // WHY: as above.
+                // SAFETY: as above.
+                let control =
+                    unsafe { std::slice::from_raw_parts(header.msg_control.cast::<u8>(), length) };
+                cmsg::walk(control).count()
+            }
+        };
+        (name.len(), bytes, control)
+    }
+
+    #[test]
+    fn every_message_can_be_read_through_its_pointers() {
+        let port = Port::new(Format::Vxlan, Family::V4);
+        let slot = TxSlot { port, lane: 0 };
+        let mut batch = OutboundBatch::new();
+        let mut expected = Vec::new();
+        for (number, ecn, datagrams) in [(1, Ecn::NotEct, 1), (2, Ecn::Ect0, 3), (3, Ecn::Ce, 2)] {
+            let to = SocketAddr::from(([192, 0, 2, number], 8472));
+            let mut bytes = Vec::new();
+            for place in 0..datagrams {
+                let head = batch.head(&[number; 22], 1, |_, inner| {
+                    inner.fill(place);
+                    Some(1)
+                });
+                batch.bytes_mut(usize::from(number), 0..4).fill(number);
+                let payload = (usize::from(number), 0..4);
+                assert!(batch.push(slot, (to, ecn), head.unwrap(), payload, Retry::Never));
+                bytes.extend([number; 22]);
+                bytes.push(place);
+                bytes.extend([number; 4]);
+            }
+            let control = usize::from(ecn != Ecn::NotEct) + usize::from(datagrams > 1);
+            let name = size_of::<libc::sockaddr_in>();
+            expected.push((name, bytes, control));
+        }
+        let mut buffers = SendBuffers::new();
+        // The second time everything is in place already.
+        for _ in 0..2 {
+            buffers.gather(batch.messages(slot)).unwrap();
+            let said: Vec<_> = buffers.messages.iter().map(read).collect();
+            assert_eq!(said, expected);
+        }
     }
 }

@@ -62,6 +62,7 @@ impl ConfigError {
             ConfigError::Workers(_) => "cores",
             ConfigError::Spin(_) => "spin",
             ConfigError::ReclaimAfter(_) => "reclaim-after",
+            ConfigError::ShrinkGrace(_) => "shrink-grace",
             ConfigError::File(_)
             | ConfigError::Toml { .. }
             | ConfigError::NoNodeName
@@ -84,6 +85,7 @@ impl RunArgs {
             "cores" => self.cores.is_some(),
             "spin" => self.spin.is_some(),
             "reclaim-after" => self.reclaim_after.is_some(),
+            "shrink-grace" => self.shrink_grace.is_some(),
             _ => false,
         }
     }

@@ -20,6 +20,8 @@ impl View {
                 subnets: peer.subnets.clone(),
                 vtep_mac: peer.vtep_mac.v4.to_string(),
                 vtep_mac_v6: peer.vtep_mac.v6.to_string(),
+                seen_vtep_mac: peer.other_mac(Family::V4).map(|mac| mac.to_string()),
+                seen_vtep_mac_v6: peer.other_mac(Family::V6).map(|mac| mac.to_string()),
                 path_mtu: peer.path_mtu(Family::of(peer.public.first()), now),
                 path_mtu_v6: second(peer.public).and_then(|_| peer.path_mtu(Family::V6, now)),
                 sent_packets: traffic.sent_packets,
