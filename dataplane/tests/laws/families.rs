@@ -14,6 +14,7 @@ use encap::{Family, Format, Mac};
 use libc::{ECONNREFUSED, EMSGSIZE};
 
 use crate::path_mtu::path_mtu_between;
+use crate::path_reports::{about, send, tell, with_sockets};
 use crate::world::node::{Node, port};
 use crate::world::packets::{frame, udp, vxlan};
 use crate::world::plan;
@@ -149,17 +150,17 @@ fn a_path_below_ipv6s_least_is_not_believed() {
 /// A router on the IPv6 path quotes what went that way: inner IPv6.
 #[test]
 fn a_quote_of_the_other_family_is_forged() {
-    for (quote, believed) in [
-        (frame(mac(2), mac(1), &[0x60]), true),
-        (frame(mac(2), mac(1), &[0x45]), false),
+    for (from, to, believed) in [
+        (pod6(1, 0), pod6(2, 0), true),
+        (pod(1, 0), pod(2, 0), false),
     ] {
-        let mut node = node(Format::Vxlan, dual(1), dual(2));
-        let mut failure = report("2001:db8::2", 1_400);
-        failure.local = false;
-        failure.to.set_port(8472);
-        failure.quote[..quote.len()].copy_from_slice(&quote);
-        failure.quoted = quote.len();
-        learn(&mut node, failure, "2001:db8::2");
+        let mut node = with_sockets(node(Format::Vxlan, dual(1), dual(2)));
+        let sent = [1, 2].map(|n| send(&mut node, udp(from, to, &[n; 1_370]), Now(0)));
+        for datagram in &sent {
+            let (format, mut report) = about(datagram, 1_400);
+            report.to.set_ip(ip("2001:db8::2"));
+            tell(&mut node, (format, report), Now(0));
+        }
         let expected = if believed { 1_330 } else { 1_450 };
         assert_eq!(path_mtus(&mut node, Now(0)), [1_470, expected]);
     }

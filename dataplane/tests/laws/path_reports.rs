@@ -352,7 +352,8 @@ fn node() -> Node {
     with_sockets(reasons_node())
 }
 
-fn with_sockets(mut node: Node) -> Node {
+/// A node whose transmit sockets have ports of their own.
+pub fn with_sockets(mut node: Node) -> Node {
     node.worker.underlay_mut().first_port = Some(FIRST_PORT);
     node
 }
@@ -373,7 +374,8 @@ fn send_two(node: &mut Node, peer: u8, now: Now) -> [Datagram; 2] {
     [1, 2].map(|number| send(node, udp(pod(1, 0), pod(peer, 0), &[number; 1_372]), now))
 }
 
-fn send(node: &mut Node, packet: Vec<u8>, now: Now) -> Datagram {
+/// A pod sends a packet, which leaves as one datagram.
+pub fn send(node: &mut Node, packet: Vec<u8>, now: Now) -> Datagram {
     node.push(packet);
     let (mut sent, _) = node.run(now);
     assert_eq!(sent.len(), 1);
@@ -381,7 +383,7 @@ fn send(node: &mut Node, packet: Vec<u8>, now: Now) -> Datagram {
 }
 
 /// A router's report about a datagram that was sent.
-fn about(datagram: &Datagram, mtu: u32) -> (Format, ErrorReport) {
+pub fn about(datagram: &Datagram, mtu: u32) -> (Format, ErrorReport) {
     let quoted = datagram.payload.len().min(QUOTE);
     let mut quote = [0; QUOTE];
     quote[..quoted].copy_from_slice(&datagram.payload[..quoted]);
@@ -402,7 +404,7 @@ fn about(datagram: &Datagram, mtu: u32) -> (Format, ErrorReport) {
 }
 
 /// Has the node read a report.
-fn tell(node: &mut Node, (format, report): (Format, ErrorReport), now: Now) {
+pub fn tell(node: &mut Node, (format, report): (Format, ErrorReport), now: Now) {
     let port = Port::towards(report.to.ip(), format);
     let underlay = node.worker.underlay_mut();
     underlay.error_reports.push_back((format, report));
