@@ -1,6 +1,7 @@
 //! Pod → peer: the stages in the order a packet meets them.
 //!
-//! inner packet → unicast → its own source → not our subnet → route → way → fits the path → cut → headers in front.
+//! inner packet → unicast → its own source → not our subnet → route → way → fits the path → its pod's share → cut →
+//! headers in front.
 //! An accepted packet waits in the batch, as one datagram for each wire packet; payload bytes stay in the frame.
 //!
 //! A super-packet is checked once for all its wire packets, by the size of the largest. Where that is too large for the
@@ -22,6 +23,7 @@ use crate::batch::{Datagram, Head, OutboundBatch, Retry};
 use crate::counters::Tally;
 use crate::device::{Device, Read};
 use crate::drops::{Direction, DropReason};
+use crate::fair_shares::FairShares;
 use crate::icmp_errors::{IcmpError, IcmpErrors};
 use crate::limits::FRAME;
 use crate::now::Now;
@@ -38,6 +40,7 @@ pub(crate) struct Outbound<'a, D> {
     pub(crate) icmp_errors: &'a mut IcmpErrors,
     pub(crate) tally: &'a Tally,
     pub(crate) now: Now,
+    pub(crate) shares: &'a mut FairShares,
     /// The route of the packet before, which the next one mostly shares.
     pub(crate) cached: Option<RouteCache<'a>>,
 }
@@ -64,10 +67,11 @@ impl<D: Device> Outbound<'_, D> {
         };
         let count = plan.as_ref().map_or(1, SegmentPlan::count);
         self.tally.receive(Direction::Outbound, count);
-        match (
-            self.target(&inner, wire_length(&inner, plan.as_ref())),
-            plan,
-        ) {
+        let target = self.target(&inner, wire_length(&inner, plan.as_ref()));
+        if target.is_ok() && !self.shares.charge(inner.source, count, inner.len, self.now) {
+            return self.drop(DropReason::OverShare, count);
+        }
+        match (target, plan) {
             (Ok((target, Fit::Whole)), Some(plan)) => self.segments(&target, frame, &plan),
             (Ok((target, Fit::Fragments(mtu))), Some(plan)) => {
                 self.cut_smaller(&target, frame, &inner, &plan, mtu)

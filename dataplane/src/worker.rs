@@ -29,11 +29,12 @@ use crate::batch::{InboundBatch, OutboundBatch};
 use crate::counters::{Counters, OffloadsInUse, Tally};
 use crate::device::Device;
 use crate::drops::Direction;
+use crate::fair_shares::FairShares;
 use crate::icmp_errors::IcmpErrors;
 use crate::inbound::{Delivery, Frames, Inbound, PeerCache, RefusedSource, Writer};
 use crate::limits::{
     COALESCED_CHAINS, COALESCED_PACKETS, ERROR_ROUNDS, FULL_GSO_BATCH_ENDS_FROM, HOLD, NOTICES,
-    OUTBOUND_BYTES, OUTBOUND_PACKETS,
+    OUTBOUND_BYTES, OUTBOUND_SEGMENTS, OVER_SHARE_PACKETS,
 };
 use crate::now::Now;
 use crate::outbound::Outbound;
@@ -56,6 +57,8 @@ pub struct Worker<D, U> {
     coalescer: Coalescer,
     outbound: OutboundBatch,
     icmp_errors: IcmpErrors,
+    outbound_shares: FairShares,
+    inbound_shares: FairShares,
     ready: Ready,
     error_reports: ErrorReports,
     /// What the latest step moved.
@@ -118,6 +121,8 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             coalescer: Coalescer::new(COALESCED_PACKETS, COALESCED_CHAINS),
             outbound: OutboundBatch::new(),
             icmp_errors: IcmpErrors::new(),
+            outbound_shares: FairShares::new(),
+            inbound_shares: FairShares::new(),
             ready: Ready {
                 device: true,
                 // A port that does not exist is found empty at its first read.
@@ -155,6 +160,9 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                 self.read_error_reports(port, snapshot, now);
             }
             self.receive(port, snapshot, now);
+        }
+        if !self.ready.is_any_port(false) && !self.has_shares() {
+            self.inbound_shares.end_round(now);
         }
         self.transmit(snapshot, now);
         self.account_offloads(now);
@@ -250,12 +258,14 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             inbound,
             coalescer,
             refused,
+            inbound_shares,
             work,
             ..
         } = self;
         let InboundBatch { frames, metas } = inbound;
         let frames = Frames::Own(frames);
-        let mut stages = inbound_stages(device, frames, (coalescer, refused), tally, snapshot, now);
+        let gathering = (coalescer, &**refused, inbound_shares);
+        let mut stages = inbound_stages(device, frames, gathering, tally, snapshot, now);
         for (frame, meta) in metas.iter().enumerate().take(count) {
             let datagrams = stages.buffer(port.format, frame, meta);
             work.inbound.add([(datagrams, meta.len)]);
@@ -312,6 +322,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             tally,
             outbound,
             icmp_errors,
+            outbound_shares,
             ..
         } = self;
         let mut stages = Outbound {
@@ -321,11 +332,16 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             icmp_errors,
             tally,
             now,
+            shares: outbound_shares,
             cached: None,
         };
-        let mut bytes = 0;
-        for index in 0..OUTBOUND_PACKETS {
-            if bytes >= OUTBOUND_BYTES || !stages.batch.has_room() {
+        // The frame for the next packet, and how many packets became nothing that needs theirs.
+        let (mut index, mut dropped, mut bytes) = (0, 0, 0);
+        while dropped < OVER_SHARE_PACKETS {
+            if bytes >= OUTBOUND_BYTES
+                || stages.batch.count() >= OUTBOUND_SEGMENTS
+                || !stages.batch.has_room()
+            {
                 break;
             }
             let Some(frame) = stages.batch.frame(index) else {
@@ -337,8 +353,13 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                     self.work.outbound.add([(1, read.len)]);
                     stages.batch.note(index, read);
                     stages.packet(index);
+                    if !stages.batch.keeps_frame() {
+                        dropped += 1;
+                        continue;
+                    }
+                    index += 1;
                     // The next packet would begin another GSO batch: leave it to the next step.
-                    if index + 1 >= FULL_GSO_BATCH_ENDS_FROM && stages.batch.filled_gso_batch() {
+                    if index >= FULL_GSO_BATCH_ENDS_FROM && stages.batch.filled_gso_batch() {
                         break;
                     }
                 }
@@ -347,6 +368,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                         matches!(error.raw_os_error(), Some(libc::EBADFD | libc::EIO));
                     // The poll announces the next packet only of an empty queue.
                     self.ready.device = !would_block(&error) && !self.device_lost;
+                    stages.shares.end_round(now);
                     break;
                 }
             }
@@ -354,11 +376,18 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     }
 }
 
+/// What the inbound stages keep from batch to batch.
+type Gathering<'a> = (
+    &'a mut Coalescer,
+    &'a ArrayQueue<RefusedSource>,
+    &'a mut FairShares,
+);
+
 /// The inbound stages for a batch whose packets lie in `frames`.
 fn inbound_stages<'a, D: Device>(
     device: &'a mut D,
     frames: Frames<'a>,
-    (coalescer, refused): (&'a mut Coalescer, &'a ArrayQueue<RefusedSource>),
+    (coalescer, refused, shares): Gathering<'a>,
     tally: &'a Tally,
     snapshot: &'a Snapshot,
     now: Now,
@@ -367,6 +396,8 @@ fn inbound_stages<'a, D: Device>(
         snapshot,
         tally,
         refused,
+        shares,
+        now,
         peer_cache: PeerCache::default(),
         delivery: Delivery {
             offloads: device.offloads(now),
