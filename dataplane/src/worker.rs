@@ -14,6 +14,7 @@
 
 mod error_reports;
 mod flush;
+mod read;
 mod ready;
 mod steered;
 
@@ -32,12 +33,8 @@ use crate::drops::Direction;
 use crate::fair_shares::FairShares;
 use crate::icmp_errors::IcmpErrors;
 use crate::inbound::{Delivery, Frames, Inbound, PeerCache, RefusedSource, Writer};
-use crate::limits::{
-    COALESCED_CHAINS, COALESCED_PACKETS, ERROR_ROUNDS, FULL_GSO_BATCH_ENDS_FROM, HOLD, NOTICES,
-    OUTBOUND_BYTES, OUTBOUND_SEGMENTS, OVER_SHARE_PACKETS,
-};
+use crate::limits::{COALESCED_CHAINS, COALESCED_PACKETS, ERROR_ROUNDS, HOLD, NOTICES};
 use crate::now::Now;
-use crate::outbound::Outbound;
 use crate::snapshot::Snapshot;
 use crate::steer::Steering;
 use crate::sys::simd;
@@ -164,7 +161,10 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         if !self.ready.is_any_port(false) && !self.has_shares() {
             self.inbound_shares.end_round(now);
         }
-        self.transmit(snapshot, now);
+        if self.hold_ends().is_none() && self.ready.device {
+            self.read(snapshot, now);
+        }
+        self.flush(snapshot, now);
         self.account_offloads(now);
         self.tally.tick(snapshot.version);
         let waits = self.waits_for_others(now);
@@ -302,77 +302,11 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         None
     }
 
-    fn transmit(&mut self, snapshot: &Snapshot, now: Now) {
-        if self.hold_ends().is_none() && self.ready.device {
-            self.read(snapshot, now);
-        }
-        self.flush(snapshot, now);
-    }
-
     /// The time at which the oldest held datagrams are dropped; `None` while nothing is held.
     fn hold_ends(&self) -> Option<Now> {
         let held = self.outbound.queues().iter();
         let since = held.filter_map(|queue| queue.held_since).min()?;
         Some(since.after(HOLD))
-    }
-
-    fn read(&mut self, snapshot: &Snapshot, now: Now) {
-        let Worker {
-            device,
-            tally,
-            outbound,
-            icmp_errors,
-            outbound_shares,
-            ..
-        } = self;
-        let mut stages = Outbound {
-            snapshot,
-            batch: outbound,
-            device,
-            icmp_errors,
-            tally,
-            now,
-            shares: outbound_shares,
-            cached: None,
-        };
-        // The frame for the next packet, and how many packets became nothing that needs theirs.
-        let (mut index, mut dropped, mut bytes) = (0, 0, 0);
-        while dropped < OVER_SHARE_PACKETS {
-            if bytes >= OUTBOUND_BYTES
-                || stages.batch.count() >= OUTBOUND_SEGMENTS
-                || !stages.batch.has_room()
-            {
-                break;
-            }
-            let Some(frame) = stages.batch.frame(index) else {
-                break;
-            };
-            match stages.device.read(frame) {
-                Ok(read) => {
-                    bytes += read.len;
-                    self.work.outbound.add([(1, read.len)]);
-                    stages.batch.note(index, read);
-                    stages.packet(index);
-                    if !stages.batch.keeps_frame() {
-                        dropped += 1;
-                        continue;
-                    }
-                    index += 1;
-                    // The next packet would begin another GSO batch: leave it to the next step.
-                    if index >= FULL_GSO_BATCH_ENDS_FROM && stages.batch.filled_gso_batch() {
-                        break;
-                    }
-                }
-                Err(error) => {
-                    self.device_lost |=
-                        matches!(error.raw_os_error(), Some(libc::EBADFD | libc::EIO));
-                    // The poll announces the next packet only of an empty queue.
-                    self.ready.device = !would_block(&error) && !self.device_lost;
-                    stages.shares.end_round(now);
-                    break;
-                }
-            }
-        }
     }
 }
 
