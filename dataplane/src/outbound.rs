@@ -52,24 +52,28 @@ struct Refusal(DropReason, Option<IcmpError>);
 type FrameRange = (usize, Range<usize>);
 
 impl<D: Device> Outbound<'_, D> {
-    /// Walks the packet that was read into frame number `frame` to its datagrams or its drop.
-    pub(crate) fn packet(&mut self, frame: usize) {
+    /// Walks the packet that was read into frame number `frame` to its datagrams or its drop. Returns whether it was within
+    /// its pod's share: of the rest a step reads on, because it was no work.
+    pub(crate) fn packet(&mut self, frame: usize) -> bool {
         let Read { len, offload } = self.batch.read(frame);
         let bytes = self.batch.bytes(frame, 0..len);
         let inner = Inner::parse(bytes).ok();
         let Some(inner) = inner.filter(|inner| lies_behind(inner, offload.checksum)) else {
             self.tally.receive(Direction::Outbound, 1);
-            return self.drop(DropReason::Malformed, 1);
+            self.drop(DropReason::Malformed, 1);
+            return true;
         };
         let Ok(plan) = plan(bytes, &inner, &self.batch.read(frame)) else {
             self.tally.receive(Direction::Outbound, 1);
-            return self.drop(DropReason::BadSuperPacket, 1);
+            self.drop(DropReason::BadSuperPacket, 1);
+            return true;
         };
         let count = plan.as_ref().map_or(1, SegmentPlan::count);
         self.tally.receive(Direction::Outbound, count);
         let target = self.target(&inner, wire_length(&inner, plan.as_ref()));
         if target.is_ok() && !self.shares.charge(inner.source, count, inner.len, self.now) {
-            return self.drop(DropReason::OverShare, count);
+            self.drop(DropReason::OverShare, count);
+            return false;
         }
         match (target, plan) {
             (Ok((target, Fit::Whole)), Some(plan)) => self.segments(&target, frame, &plan),
@@ -91,6 +95,7 @@ impl<D: Device> Outbound<'_, D> {
                 self.refuse(refusal, (frame, 0), plan, count);
             }
         }
+        true
     }
 
     /// Walks the packet of a datagram again that the kernel refused as too large. It was counted as received before.

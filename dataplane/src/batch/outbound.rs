@@ -251,11 +251,6 @@ impl OutboundBatch {
         self.queues.iter().map(TxQueue::count).sum()
     }
 
-    /// Whether the packet read last became datagrams, which need its frame.
-    pub(crate) fn keeps_frame(&self) -> bool {
-        self.latest.is_some()
-    }
-
     /// Whether the packet read last filled a GSO batch.
     pub(crate) fn filled_gso_batch(&self) -> bool {
         let queue = self.latest.and_then(|index| self.queues.get(index));

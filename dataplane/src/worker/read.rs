@@ -31,7 +31,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             shares: outbound_shares,
             cached: None,
         };
-        // The frame for the next packet, and how many packets became nothing that needs theirs.
+        // The frame for the next packet, and how many packets were over their pods' shares.
         let (mut index, mut dropped, mut bytes) = (0, 0, 0);
         while dropped < OVER_SHARE_PACKETS {
             if bytes >= OUTBOUND_BYTES
@@ -48,8 +48,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                     bytes += read.len;
                     self.work.outbound.add([(1, read.len)]);
                     stages.batch.note(index, read);
-                    stages.packet(index);
-                    if !stages.batch.keeps_frame() {
+                    if !stages.packet(index) {
                         dropped += 1;
                         continue;
                     }
