@@ -4,7 +4,8 @@
 //! that full, whoever sent it. The only way to keep a queue short for one pod is to empty it fast. So a worker counts in
 //! *rounds*: a round ends when the worker has found its sources empty, or after [`ROUND`]. In each, a pod has a *quantum*
 //! of packets and bytes ([`QUANTUM_PACKETS`], [`QUANTUM_BYTES`]), as in deficit round robin (Shreedhar and Varghese,
-//! 1995); what it has waiting beyond that is read and dropped, which costs a fraction of its forwarding. A pod that sends
+//! 1995); what it has waiting beyond that is read and dropped, which costs a fraction of its forwarding. A worker that
+//! others keep from its core forwards less than that in a round: in the second half quanta are smaller ([`LATE_SHARE`]). A pod that sends
 //! little never comes near its quantum, and waits at most for the quanta of the others. Where several pods take all of
 //! theirs, they share one.
 //!
@@ -17,7 +18,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::limits::{
-    ALONE_AFTER, ALONE_QUANTA, FAIR_PROBES, FAIR_SOURCES, QUANTUM_BYTES, QUANTUM_PACKETS, ROUND,
+    ALONE_AFTER, ALONE_QUANTA, FAIR_PROBES, FAIR_SOURCES, LATE_SHARE, QUANTUM_BYTES,
+    QUANTUM_PACKETS, ROUND,
 };
 use crate::now::Now;
 
@@ -85,7 +87,10 @@ impl FairShares {
         if now.since(self.began) >= ROUND * quanta {
             self.end_round(now);
         }
-        let (quanta, sources) = (quanta as usize, self.heavy_before.max(1));
+        // What a slow worker takes in half a round is no longer a burst, though it is less than a quantum.
+        let is_late = now.since(self.began) >= ROUND * quanta / 2;
+        let shrunk = if is_late { LATE_SHARE } else { 1 };
+        let (quanta, sources) = (quanta as usize, self.heavy_before.max(1) * shrunk);
         let Some(place) = self.place(source) else {
             return true;
         };
@@ -200,6 +205,17 @@ mod tests {
         taken(&mut shares, pod(1), QUANTUM_PACKETS, START);
         assert!(!shares.charge(pod(1), 1, 100, START));
         assert!(shares.charge(pod(1), 1, 100, START.after(ROUND)));
+    }
+
+    #[test]
+    fn in_the_second_half_of_a_round_quanta_are_smaller() {
+        let mut shares = FairShares::new();
+        assert!(shares.charge(pod(2), 1, 100, START));
+        let early = QUANTUM_PACKETS / LATE_SHARE;
+        assert_eq!(taken(&mut shares, pod(1), early, START), early);
+        let late = START.after(ROUND / 2);
+        assert!(!shares.charge(pod(1), 1, 100, late));
+        assert_eq!(taken(&mut shares, pod(2), 100, late), 100);
     }
 
     #[test]

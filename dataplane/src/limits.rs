@@ -45,7 +45,9 @@ pub const QUANTUM_PACKETS: usize = 2_048;
 /// Bytes of a source in one round.
 pub const QUANTUM_BYTES: usize = 4 << 20;
 /// The longest round, for a worker that never finds its sources empty.
-pub const ROUND: Duration = Duration::from_millis(5);
+pub const ROUND: Duration = Duration::from_millis(20);
+/// In the second half of a round a quantum is so many times smaller.
+pub const LATE_SHARE: usize = 8;
 /// A source is the only one when no other was seen for so long.
 pub const ALONE_AFTER: Duration = Duration::from_secs(10);
 /// Quanta of the only source: more than TCP lets wait, and work of a few milliseconds for a worker.
