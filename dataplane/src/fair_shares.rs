@@ -83,12 +83,13 @@ impl FairShares {
         now: Now,
     ) -> bool {
         self.see(source, now);
-        let quanta = if self.is_alone(now) { ALONE_QUANTA } else { 1 };
-        if now.since(self.began) >= ROUND * quanta {
+        let is_alone = self.is_alone(now);
+        let quanta = if is_alone { ALONE_QUANTA } else { 1 };
+        if now.since(self.began) >= ROUND {
             self.end_round(now);
         }
         // What a slow worker takes in half a round is no longer a burst, though it is less than a quantum.
-        let is_late = now.since(self.began) >= ROUND * quanta / 2;
+        let is_late = !is_alone && now.since(self.began) >= ROUND / 2;
         let shrunk = if is_late { LATE_SHARE } else { 1 };
         let (quanta, sources) = (quanta as usize, self.heavy_before.max(1) * shrunk);
         let Some(place) = self.place(source) else {
