@@ -64,11 +64,13 @@ pub enum DropReason {
     NoUnderlay = 23,
     /// The worker that the flow belongs to does not keep up: the ring towards it was full.
     RingFull = 24,
+    /// A pod had more waiting than its share, while others wanted theirs.
+    OverShare = 25,
 }
 
 impl DropReason {
     /// How many reasons there are.
-    pub const COUNT: usize = 25;
+    pub const COUNT: usize = 26;
 
     /// Every reason, in the order of its number.
     pub const ALL: [DropReason; DropReason::COUNT] = [
@@ -97,6 +99,7 @@ impl DropReason {
         DropReason::LostInCrash,
         DropReason::NoUnderlay,
         DropReason::RingFull,
+        DropReason::OverShare,
     ];
 
     /// The name, as tables and metrics show it.
@@ -127,6 +130,7 @@ impl DropReason {
             DropReason::LostInCrash => "LostInCrash",
             DropReason::NoUnderlay => "NoUnderlay",
             DropReason::RingFull => "RingFull",
+            DropReason::OverShare => "OverShare",
         }
     }
 
@@ -183,6 +187,9 @@ impl DropReason {
             }
             DropReason::RingFull => {
                 "the worker that delivers the flow is slower than the worker that receives it"
+            }
+            DropReason::OverShare => {
+                "a pod sends more than the worker can carry, and others are not to wait for it"
             }
         }
     }

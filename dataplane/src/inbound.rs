@@ -1,6 +1,7 @@
 //! Peer → pod: the inbound stages. Each can refuse the packet, and each refusal has its own counter.
 //!
-//! length → format → known peer → inner packet → its source is the peer's → its destination is ours → ECN → delivery.
+//! length → format → known peer → inner packet → its source is the peer's → its destination is ours → its pod's share →
+//! ECN → delivery.
 //!
 //! Two properties of kernel VXLAN senders are handled here. A sender on this host hands over packets with an unfinished checksum (only
 //! the pseudo-header sum), and super-packets far larger than any MTU. And the `UDP_GRO` mark of such a buffer is the
@@ -29,7 +30,9 @@ use crate::batch::Meta;
 use crate::counters::Tally;
 use crate::device::Device;
 use crate::drops::{Direction, DropReason};
+use crate::fair_shares::FairShares;
 use crate::families::PerFamily;
+use crate::now::Now;
 use crate::snapshot::Snapshot;
 use crate::steer::SteeredDatagram;
 
@@ -53,6 +56,8 @@ pub(crate) struct Inbound<'a, D> {
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) tally: &'a Tally,
     pub(crate) refused: &'a ArrayQueue<Refused>,
+    pub(crate) shares: &'a mut FairShares,
+    pub(crate) now: Now,
     pub(crate) peer_cache: PeerCache<'a>,
     pub(crate) delivery: Delivery<'a, D>,
 }
@@ -156,6 +161,14 @@ impl<D: Device> Inbound<'_, D> {
             .as_ref()
             .map_or(1, |plan| plan.as_ref().map_or(1, SegmentPlan::count));
         self.tally.receive(Direction::Inbound, count - 1);
+        let allowed = allowed.and_then(|()| {
+            let within = self.shares.charge(inner.source, count, inner.len, self.now);
+            if within {
+                Ok(())
+            } else {
+                Err(DropReason::OverShare)
+            }
+        });
         let marked = allowed.and_then(|()| congestion_mark(inner, outer_ecn));
         match marked.and_then(|marked| Ok((marked, plan.transpose()?))) {
             Ok((marked, plan)) => {

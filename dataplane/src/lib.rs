@@ -14,6 +14,7 @@ pub mod counters;
 pub mod device;
 pub mod drops;
 pub mod engine;
+mod fair_shares;
 pub mod families;
 pub mod fib;
 mod icmp_errors;

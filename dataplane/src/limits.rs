@@ -33,6 +33,30 @@ pub const MODERATION_MEMORY: Duration = Duration::from_millis(10);
 /// the processor's cache on the way.
 pub const OUTBOUND_BYTES: usize = 256 * 1024;
 
+/// Wire packets from which on a step reads no more from the device: a super-packet may have thousands.
+pub const OUTBOUND_SEGMENTS: usize = 1_024;
+/// Packets that a step drops, at most, because their pods are over their shares: about as long a work as forwarding
+/// [`OUTBOUND_PACKETS`].
+pub const OVER_SHARE_PACKETS: usize = 256;
+
+/// Wire packets of a source in one round, a burst of which a worker forwards within about a millisecond
+/// ([`crate::fair_shares`]).
+pub const QUANTUM_PACKETS: usize = 2_048;
+/// Bytes of a source in one round.
+pub const QUANTUM_BYTES: usize = 4 << 20;
+/// The longest round, for a worker that never finds its sources empty.
+pub const ROUND: Duration = Duration::from_millis(20);
+/// In the second half of a round a quantum is so many times smaller.
+pub const LATE_SHARE: usize = 8;
+/// A source is the only one when no other was seen for so long.
+pub const ALONE_AFTER: Duration = Duration::from_secs(10);
+/// Quanta of the only source: more than TCP lets wait, and work of a few milliseconds for a worker.
+pub const ALONE_QUANTA: u32 = 8;
+/// Sources that have a quantum of their own in one round; beyond it, some share one.
+pub const FAIR_SOURCES: usize = 1_024;
+/// Places of the table that a source can have.
+pub const FAIR_PROBES: usize = 8;
+
 /// Buffers received from each socket in one step.
 pub const INBOUND_BUFFERS: usize = 16;
 

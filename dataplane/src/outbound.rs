@@ -1,6 +1,7 @@
 //! Pod → peer: the stages in the order a packet meets them.
 //!
-//! inner packet → unicast → its own source → not our subnet → route → way → fits the path → cut → headers in front.
+//! inner packet → unicast → its own source → not our subnet → route → way → fits the path → its pod's share → cut →
+//! headers in front.
 //! An accepted packet waits in the batch, as one datagram for each wire packet; payload bytes stay in the frame.
 //!
 //! A super-packet is checked once for all its wire packets, by the size of the largest. Where that is too large for the
@@ -23,6 +24,7 @@ use crate::batch::{Datagram, Head, OutboundBatch, Retry};
 use crate::counters::Tally;
 use crate::device::{Device, Read};
 use crate::drops::{Direction, DropReason};
+use crate::fair_shares::FairShares;
 use crate::icmp_errors::{IcmpError, IcmpErrors};
 use crate::limits::FRAME;
 use crate::now::Now;
@@ -39,6 +41,7 @@ pub(crate) struct Outbound<'a, D> {
     pub(crate) icmp_errors: &'a mut IcmpErrors,
     pub(crate) tally: &'a Tally,
     pub(crate) now: Now,
+    pub(crate) shares: &'a mut FairShares,
     /// The route of the packet before, which the next one mostly shares.
     pub(crate) cached: Option<RouteCache<'a>>,
 }
@@ -50,25 +53,30 @@ struct Refusal(DropReason, Option<IcmpError>);
 type FrameRange = (usize, Range<usize>);
 
 impl<D: Device> Outbound<'_, D> {
-    /// Walks the packet that was read into frame number `frame` to its datagrams or its drop.
-    pub(crate) fn packet(&mut self, frame: usize) {
+    /// Walks the packet that was read into frame number `frame` to its datagrams or its drop. Returns whether it was within
+    /// its pod's share: of the rest a step reads on, because it was no work.
+    pub(crate) fn packet(&mut self, frame: usize) -> bool {
         let Read { len, offload } = self.batch.read(frame);
         let bytes = self.batch.bytes(frame, 0..len);
         let inner = Inner::parse(bytes).ok();
         let Some(inner) = inner.filter(|inner| lies_behind(inner, offload.checksum)) else {
             self.tally.receive(Direction::Outbound, 1);
-            return self.drop(DropReason::Malformed, 1);
+            self.drop(DropReason::Malformed, 1);
+            return true;
         };
         let Ok(plan) = plan(bytes, &inner, &self.batch.read(frame)) else {
             self.tally.receive(Direction::Outbound, 1);
-            return self.drop(DropReason::BadSuperPacket, 1);
+            self.drop(DropReason::BadSuperPacket, 1);
+            return true;
         };
         let count = plan.as_ref().map_or(1, SegmentPlan::count);
         self.tally.receive(Direction::Outbound, count);
-        match (
-            self.target(&inner, wire_length(&inner, plan.as_ref())),
-            plan,
-        ) {
+        let target = self.target(&inner, wire_length(&inner, plan.as_ref()));
+        if target.is_ok() && !self.shares.charge(inner.source, count, inner.len, self.now) {
+            self.drop(DropReason::OverShare, count);
+            return false;
+        }
+        match (target, plan) {
             (Ok((target, Fit::Whole)), Some(plan)) => self.segments(&target, frame, &plan),
             (Ok((target, Fit::Fragments(mtu))), Some(plan)) => {
                 self.cut_smaller(&target, frame, &inner, &plan, mtu)
@@ -91,6 +99,7 @@ impl<D: Device> Outbound<'_, D> {
                 self.refuse(refusal, (frame, 0), plan, count);
             }
         }
+        true
     }
 
     /// Walks the packet of a datagram again that the kernel refused as too large. It was counted as received before.

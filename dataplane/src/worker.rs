@@ -14,6 +14,7 @@
 
 mod error_reports;
 mod flush;
+mod read;
 mod ready;
 mod steered;
 
@@ -29,14 +30,11 @@ use crate::batch::{InboundBatch, OutboundBatch};
 use crate::counters::{Counters, OffloadsInUse, Tally};
 use crate::device::Device;
 use crate::drops::Direction;
+use crate::fair_shares::FairShares;
 use crate::icmp_errors::IcmpErrors;
 use crate::inbound::{Delivery, Frames, Inbound, PeerCache, Refused, Writer};
-use crate::limits::{
-    COALESCED_CHAINS, COALESCED_PACKETS, ERROR_ROUNDS, FULL_GSO_BATCH_ENDS_FROM, HOLD, NOTICES,
-    OUTBOUND_BYTES, OUTBOUND_PACKETS,
-};
+use crate::limits::{COALESCED_CHAINS, COALESCED_PACKETS, ERROR_ROUNDS, HOLD, NOTICES};
 use crate::now::Now;
-use crate::outbound::Outbound;
 use crate::sent::SentDatagrams;
 use crate::snapshot::Snapshot;
 use crate::steer::Steering;
@@ -57,6 +55,8 @@ pub struct Worker<D, U> {
     coalescer: Coalescer,
     outbound: OutboundBatch,
     icmp_errors: IcmpErrors,
+    outbound_shares: FairShares,
+    inbound_shares: FairShares,
     ready: Ready,
     error_reports: ErrorReports,
     /// What it sent lately, by which reports are judged.
@@ -128,6 +128,8 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             coalescer: Coalescer::new(COALESCED_PACKETS, COALESCED_CHAINS),
             outbound: OutboundBatch::new(),
             icmp_errors: IcmpErrors::new(),
+            outbound_shares: FairShares::new(),
+            inbound_shares: FairShares::new(),
             ready: Ready {
                 device: true,
                 // A port that does not exist is found empty at its first read.
@@ -167,7 +169,13 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             }
             self.receive(port, snapshot, now);
         }
-        self.transmit(snapshot, now);
+        if !self.ready.is_any_port(false) && !self.has_shares() {
+            self.inbound_shares.end_round(now);
+        }
+        if self.hold_ends().is_none() && self.ready.device {
+            self.read(snapshot, now);
+        }
+        self.flush(snapshot, now);
         self.account_offloads(now);
         self.tally.tick(snapshot.version);
         let waits = self.waits_for_others(now);
@@ -261,12 +269,14 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             inbound,
             coalescer,
             refused,
+            inbound_shares,
             work,
             ..
         } = self;
         let InboundBatch { frames, metas } = inbound;
         let frames = Frames::Own(frames);
-        let mut stages = inbound_stages(device, frames, (coalescer, refused), tally, snapshot, now);
+        let gathering = (coalescer, &**refused, inbound_shares);
+        let mut stages = inbound_stages(device, frames, gathering, tally, snapshot, now);
         for (frame, meta) in metas.iter().enumerate().take(count) {
             let datagrams = stages.buffer(port.format, frame, meta);
             work.inbound.add([(datagrams, meta.len)]);
@@ -303,73 +313,26 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         None
     }
 
-    fn transmit(&mut self, snapshot: &Snapshot, now: Now) {
-        if self.hold_ends().is_none() && self.ready.device {
-            self.read(snapshot, now);
-        }
-        self.flush(snapshot, now);
-    }
-
     /// The time at which the oldest held datagrams are dropped; `None` while nothing is held.
     fn hold_ends(&self) -> Option<Now> {
         let held = self.outbound.queues().iter();
         let since = held.filter_map(|queue| queue.held_since).min()?;
         Some(since.after(HOLD))
     }
-
-    fn read(&mut self, snapshot: &Snapshot, now: Now) {
-        let Worker {
-            device,
-            tally,
-            outbound,
-            icmp_errors,
-            ..
-        } = self;
-        let mut stages = Outbound {
-            snapshot,
-            batch: outbound,
-            device,
-            icmp_errors,
-            tally,
-            now,
-            cached: None,
-        };
-        let mut bytes = 0;
-        for index in 0..OUTBOUND_PACKETS {
-            if bytes >= OUTBOUND_BYTES || !stages.batch.has_room() {
-                break;
-            }
-            let Some(frame) = stages.batch.frame(index) else {
-                break;
-            };
-            match stages.device.read(frame) {
-                Ok(read) => {
-                    bytes += read.len;
-                    self.work.outbound.add([(1, read.len)]);
-                    stages.batch.note(index, read);
-                    stages.packet(index);
-                    // The next packet would begin another GSO batch: leave it to the next step.
-                    if index + 1 >= FULL_GSO_BATCH_ENDS_FROM && stages.batch.filled_gso_batch() {
-                        break;
-                    }
-                }
-                Err(error) => {
-                    self.device_lost |=
-                        matches!(error.raw_os_error(), Some(libc::EBADFD | libc::EIO));
-                    // The poll announces the next packet only of an empty queue.
-                    self.ready.device = !would_block(&error) && !self.device_lost;
-                    break;
-                }
-            }
-        }
-    }
 }
+
+/// What the inbound stages keep from batch to batch.
+type Gathering<'a> = (
+    &'a mut Coalescer,
+    &'a ArrayQueue<Refused>,
+    &'a mut FairShares,
+);
 
 /// The inbound stages for a batch whose packets lie in `frames`.
 fn inbound_stages<'a, D: Device>(
     device: &'a mut D,
     frames: Frames<'a>,
-    (coalescer, refused): (&'a mut Coalescer, &'a ArrayQueue<Refused>),
+    (coalescer, refused, shares): Gathering<'a>,
     tally: &'a Tally,
     snapshot: &'a Snapshot,
     now: Now,
@@ -378,6 +341,8 @@ fn inbound_stages<'a, D: Device>(
         snapshot,
         tally,
         refused,
+        shares,
+        now,
         peer_cache: PeerCache::default(),
         delivery: Delivery {
             offloads: device.offloads(now),

@@ -172,6 +172,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             tally,
             outbound,
             icmp_errors,
+            outbound_shares,
             ..
         } = self;
         outbound.in_front(slot, |batch| {
@@ -182,6 +183,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                 icmp_errors,
                 tally,
                 now,
+                shares: outbound_shares,
                 cached: None,
             };
             stages.retry(&first);

@@ -131,10 +131,12 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             tally,
             coalescer,
             refused,
+            inbound_shares,
             ..
         } = self;
         let frames = Frames::Shared(&batch.received.frames);
-        let mut stages = inbound_stages(device, frames, (coalescer, refused), tally, snapshot, now);
+        let gathering = (coalescer, &**refused, inbound_shares);
+        let mut stages = inbound_stages(device, frames, gathering, tally, snapshot, now);
         for part in share {
             if let Some(meta) = batch.meta(part.frame) {
                 stages.steered_datagram(part, meta);

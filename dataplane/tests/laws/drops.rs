@@ -121,6 +121,11 @@ fn ring_full() {
 }
 
 #[test]
+fn over_share() {
+    reach(DropReason::OverShare);
+}
+
+#[test]
 fn device_refused() {
     reach(DropReason::DeviceRefused);
 }

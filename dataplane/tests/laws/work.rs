@@ -1,5 +1,7 @@
 //! What a step says that it has moved, by which the worker's thread decides whether packets gather.
 
+use dataplane::drops::DropReason;
+use dataplane::limits::{OVER_SHARE_PACKETS, QUANTUM_PACKETS};
 use dataplane::now::Now;
 use dataplane::worker::{Amount, Work};
 
@@ -99,4 +101,31 @@ fn refused_packets_end_no_step() {
         assert_eq!(node.run(Now(0)).0.len(), filling);
         assert_eq!(node.audit(), [""; 0]);
     }
+}
+
+/// Beyond the share of a pod a step reads on, to the packet of another, which leaves.
+#[test]
+fn a_flood_ends_no_step_and_holds_up_nobody() {
+    let mut node = node();
+    let light = udp(pod(1, 1), pod(2, 0), b"light");
+    node.push(light.clone());
+    for _ in 0..QUANTUM_PACKETS + 3 * OVER_SHARE_PACKETS {
+        node.push(udp(pod(1, 0), pod(2, 0), b"flood"));
+    }
+    node.push(light.clone());
+    let steps: Vec<_> = std::iter::repeat_with(|| latest(&mut node, 0).outbound.packets)
+        .take_while(|packets| *packets > 0)
+        .collect();
+    assert!(
+        steps
+            .iter()
+            .all(|packets| *packets <= 64 + OVER_SHARE_PACKETS)
+    );
+    assert!(steps.contains(&OVER_SHARE_PACKETS), "{steps:?}");
+    let sent = node.take_sent();
+    let of_light = sent.iter().filter(|sent| sent.payload.ends_with(&light));
+    assert_eq!((of_light.count(), sent.len()), (2, 2 + QUANTUM_PACKETS));
+    let dropped = node.totals().outbound.drops_of(DropReason::OverShare);
+    assert_eq!(dropped, 3 * OVER_SHARE_PACKETS as u64);
+    assert_eq!(node.audit(), [""; 0]);
 }

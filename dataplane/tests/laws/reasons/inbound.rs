@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use dataplane::limits::{FRAME, FULL_INBOX_WAIT, INBOX};
+use dataplane::limits::{ALONE_QUANTA, FRAME, FULL_INBOX_WAIT, INBOX, QUANTUM_PACKETS};
 use dataplane::underlay::memory::member;
 use encap::{Ecn, Format};
 
@@ -180,6 +180,19 @@ pub fn ring_full(node: &mut Node) -> u64 {
     node.turn(late);
     node.regroup(1);
     INBOX as u64
+}
+
+/// Twice what a pod may have waiting that no other waits beside.
+pub fn over_share(node: &mut Node) -> u64 {
+    let share = QUANTUM_PACKETS * ALONE_QUANTA as usize;
+    let packet = with_ecn(udp(pod(2, 0), pod(1, 0), b"in"), Ecn::NotEct);
+    let mut marked = vxlan(2, 1, &packet);
+    marked.ecn = Ecn::Ce;
+    for _ in 0..2 * share {
+        node.hand(marked.clone(), 1);
+    }
+    node.turn(START);
+    share as u64
 }
 
 pub fn lost_in_crash(node: &mut Node) -> u64 {

@@ -28,7 +28,7 @@ pub struct Case {
 }
 
 /// Every reason, in each direction in which a packet can meet it.
-pub const CASES: [Case; 30] = [
+pub const CASES: [Case; 32] = [
     out(DropReason::Malformed, outbound::malformed),
     out(DropReason::NotUnicast, outbound::not_unicast),
     out(DropReason::SpoofedSource, outbound::spoofed_source),
@@ -44,6 +44,7 @@ pub const CASES: [Case; 30] = [
         beside: Some(DropReason::NoRoute),
         ..out(DropReason::DeviceRefused, outbound::device_refused)
     },
+    out(DropReason::OverShare, outbound::over_share),
     out(DropReason::LostInCrash, outbound::lost_in_crash),
     inb(DropReason::Malformed, inbound::malformed),
     inb(DropReason::Ipv6InUdp, inbound::ipv6_in_udp),
@@ -63,6 +64,10 @@ pub const CASES: [Case; 30] = [
     Case {
         beside: Some(DropReason::NotOurs),
         ..inb(DropReason::RingFull, inbound::ring_full)
+    },
+    Case {
+        beside: Some(DropReason::EcnMismatch),
+        ..inb(DropReason::OverShare, inbound::over_share)
     },
     inb(DropReason::LostInCrash, inbound::lost_in_crash),
 ];

@@ -1,7 +1,7 @@
 //! What a pod can send, and a kernel refuse, so that it is dropped.
 
 use dataplane::device::{Cut, GsoType, Offload};
-use dataplane::limits::HOLD;
+use dataplane::limits::{ALONE_QUANTA, HOLD, QUANTUM_PACKETS};
 use etherparse::IpNumber;
 use libc::EPERM;
 
@@ -124,6 +124,15 @@ pub fn device_refused(node: &mut Node) -> u64 {
     let count = push_to(node, &["10.244.77.1", "203.0.113.9"]);
     node.worker.device_mut().down = false;
     count
+}
+
+/// Beyond all that a pod may have waiting that no other waits beside.
+pub fn over_share(node: &mut Node) -> u64 {
+    let share = QUANTUM_PACKETS * ALONE_QUANTA as usize;
+    let packet = udp(pod(1, 0), pod(2, 0), b"out");
+    push(node, std::iter::repeat_n(packet, share + 5));
+    assert_eq!(node.take_sent().len(), share);
+    5
 }
 
 pub fn lost_in_crash(node: &mut Node) -> u64 {
