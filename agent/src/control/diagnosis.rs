@@ -20,6 +20,7 @@ pub fn problems(model: &Model, bridges: &[String]) -> Vec<Problem> {
         .chain(narrow(model))
         .chain(unreachable(model))
         .chain(bypassing(model))
+        .chain(direct_senders(known))
         .collect()
 }
 
@@ -106,6 +107,16 @@ fn stranded(model: &Model) -> Option<Problem> {
         .map(|pod| pod_name(pod).unwrap_or_else(|| format!("container {}", pod.container)))
         .collect();
     (!pods.is_empty()).then_some(Problem::PodsStranded { pods })
+}
+
+fn direct_senders(known: &Known) -> impl Iterator<Item = Problem> {
+    known.facts.direct.iter().cloned().map(|senders| {
+        if senders.is_filtered() {
+            Problem::DirectRoutingFiltered(senders)
+        } else {
+            Problem::DirectRouting(senders)
+        }
+    })
 }
 
 fn bypassing(model: &Model) -> Vec<Problem> {

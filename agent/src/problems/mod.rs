@@ -23,6 +23,7 @@ use std::time::SystemTime;
 use dataplane::families::PublicAddresses;
 use dataplane::underlay::socket::SocketSpec;
 
+use crate::control::direct_routing::DirectSenders;
 use crate::host::{Bypass, OutOfService, PortHolder};
 
 pub use board::{Board, Origin, Posted};
@@ -167,6 +168,10 @@ pub enum Problem {
         /// This node's addresses.
         ours: PublicAddresses,
     },
+    /// Peers send unencapsulated: their packets are not checked here.
+    DirectRouting(DirectSenders),
+    /// Peers send unencapsulated, and a strict reverse-path filter drops it.
+    DirectRoutingFiltered(DirectSenders),
     /// Attachments have addresses in no subnet of this node.
     PodsStranded {
         /// Their names.
@@ -256,6 +261,8 @@ impl Problem {
             Problem::UnusedAddress { .. } => "unused-address",
             Problem::UnderlayNarrow { .. } => "underlay-narrow",
             Problem::PeersUnreachable { .. } => "peers-unreachable",
+            Problem::DirectRouting(_) => "direct-routing",
+            Problem::DirectRoutingFiltered(_) => "direct-routing-filtered",
             Problem::PodsStranded { .. } => "pods-stranded",
             Problem::RouteBypasses(_) => "route-bypasses",
             Problem::MoreOfAKind { .. } => "more-of-a-kind",
@@ -283,6 +290,9 @@ impl Problem {
             Problem::MixedPods { bridges } => bridges.join(", "),
             Problem::UnusedAddress { address } => address.to_string(),
             Problem::PeersUnreachable { first, .. } => first.clone(),
+            Problem::DirectRouting(senders) | Problem::DirectRoutingFiltered(senders) => {
+                senders.interface.clone()
+            }
             Problem::RouteBypasses(bypass) => bypass.prefix.to_string(),
             Problem::MoreOfAKind { what, .. } => (*what).to_owned(),
             Problem::RecordRefused { file, .. } => file.clone(),
@@ -313,6 +323,7 @@ impl Problem {
             | Problem::UnderlayNarrow { .. }
             | Problem::PeersUnreachable { .. }
             | Problem::PodsStranded { .. }
+            | Problem::DirectRoutingFiltered(_)
             | Problem::RouteBypasses(_)
             | Problem::MoreOfAKind { .. }
             | Problem::ApiThread { .. }
@@ -323,6 +334,7 @@ impl Problem {
             | Problem::WorkersNotPinned { .. }
             | Problem::PodUpkeep { .. }
             | Problem::MixedPods { .. }
+            | Problem::DirectRouting(_)
             | Problem::UnusedAddress { .. } => Severity::Warning,
         }
     }

@@ -46,6 +46,11 @@ impl Problem {
             Problem::UnderlayNarrow { interface, needs, .. } => format!("raise the MTU of {interface}, or Backend.MTU in the net-conf, to at least {needs}"),
             Problem::PeersUnreachable { .. } => "give one of the two an address of the other's family, public-ipv6 beside public-ip".to_owned(),
             Problem::PodsStranded { .. } => "delete and recreate them, see `tartan pods`".to_owned(),
+            Problem::DirectRouting(_) => "take DirectRouting out of the net-conf of all nodes, or trust what sends on that link".to_owned(),
+            Problem::DirectRoutingFiltered(senders) => format!(
+                "run `sysctl -w net.ipv4.conf.{}.rp_filter=2`, and the same for flannel.1 on those nodes; or take DirectRouting out of the net-conf of all nodes",
+                sysctl_word(&senders.interface)
+            ),
             Problem::RouteBypasses(bypass) => format!("if that is not meant, `ip route delete {}`", bypass.prefix),
             Problem::MoreOfAKind { command, .. } => format!("see `{command}`"),
             Problem::ApiThread { .. } => {
@@ -54,6 +59,11 @@ impl Problem {
             Problem::RecordRefused { .. } => "delete and recreate the pod, see `tartan pods`".to_owned(),
         }
     }
+}
+
+/// The name of an interface within that of a setting, where sysctl(8) takes a dot for a separator.
+fn sysctl_word(interface: &str) -> String {
+    interface.replace('.', "/")
 }
 
 /// What frees a UDP port that another process or device has.
