@@ -24,6 +24,8 @@ pub enum Backend {
         gbp: bool,
         /// MTU of the *underlay*, bytes of outer packet, if the file sets one.
         mtu: Option<u16>,
+        /// flannel nodes send to nodes on their own link without outer headers. Tartan itself does not.
+        direct_routing: bool,
     },
 }
 
@@ -80,6 +82,17 @@ impl Backend {
     /// Whether group-policy bits are accepted in received headers.
     pub fn gbp(&self) -> bool {
         matches!(self, Backend::Vxlan { gbp: true, .. })
+    }
+
+    /// Whether flannel nodes send to nodes on their own link past the overlay.
+    pub fn direct_routing(&self) -> bool {
+        matches!(
+            self,
+            Backend::Vxlan {
+                direct_routing: true,
+                ..
+            }
+        )
     }
 
     /// The lower of `mtu`, that of the underlay interface, and the `MTU` of the file.
@@ -161,9 +174,8 @@ fn vxlan(fields: &Json) -> Result<Backend, NetConfError> {
         0 => DEFAULT_VXLAN_PORT,
         port => in_range("Port", port, 1)?,
     };
-    // Checked as flannel checks them; neither has an effect here.
+    // Checked as flannel checks it; it has no effect here.
     fields.flag_of("Learning")?;
-    fields.flag_of("DirectRouting")?;
     let mtu = match fields.whole_of("MTU")?.unwrap_or(0) {
         0 => None,
         mtu => Some(in_range("MTU", mtu, LEAST_MTU)?),
@@ -173,6 +185,7 @@ fn vxlan(fields: &Json) -> Result<Backend, NetConfError> {
         port,
         gbp: fields.flag_of("GBP")?.unwrap_or(false),
         mtu,
+        direct_routing: fields.flag_of("DirectRouting")?.unwrap_or(false),
     })
 }
 

@@ -27,6 +27,7 @@ pub fn problems(model: &Model, bridges: &[String]) -> Vec<Problem> {
         .chain(without_subnets(known))
         .chain(lost_family(model))
         .chain(bypassing(model))
+        .chain(direct_senders(known))
         .collect()
 }
 
@@ -180,6 +181,16 @@ pub fn of_links(adopted: &[Arc<Attachment>], faulty: &HashMap<RecordKey, String>
     };
     let shown = adopted.iter().filter_map(problem).take(MOST_OF_A_KIND);
     shown.chain(more).collect()
+}
+
+fn direct_senders(known: &Known) -> impl Iterator<Item = Problem> {
+    known.facts.direct.iter().cloned().map(|senders| {
+        if senders.is_filtered() {
+            Problem::DirectRoutingFiltered(senders)
+        } else {
+            Problem::DirectRouting(senders)
+        }
+    })
 }
 
 fn bypassing(model: &Model) -> Vec<Problem> {

@@ -7,6 +7,7 @@ use cni_shim::NodeFile;
 use dataplane::families::PublicAddresses;
 use ipnet::IpNet;
 
+use super::direct_routing::{self, DirectSenders};
 use crate::config::{NetConf, NodeConfig};
 use crate::host::{Bypass, HostError, Picture, Underlay};
 use crate::lease::Lease;
@@ -25,6 +26,8 @@ pub struct Facts {
     pub addresses: Vec<IpAddr>,
     /// Routes that take packets past the overlay.
     pub bypassing: Arc<[Bypass]>,
+    /// Peers that send past the overlay.
+    pub direct: Arc<[DirectSenders]>,
 }
 
 impl Facts {
@@ -41,6 +44,7 @@ impl Facts {
             released: Vec::new(),
             addresses: Vec::new(),
             bypassing: Arc::default(),
+            direct: Arc::default(),
         }
     }
 
@@ -50,7 +54,7 @@ impl Facts {
         &mut self,
         picture: &Picture,
         net_conf: &NetConf,
-        own: &Lease,
+        (own, leases): (&Lease, &[Lease]),
         device: &str,
         bound: PublicAddresses,
     ) -> Option<HostError> {
@@ -60,6 +64,11 @@ impl Facts {
         self.bypassing = picture
             .bypassing(&net_conf.cluster(), &own.subnets, device)
             .into();
+        self.direct = if net_conf.backend.direct_routing() {
+            direct_routing::senders(own, leases, |address| picture.on_link(address, device)).into()
+        } else {
+            Arc::default()
+        };
         match picture.underlay(bound) {
             Ok(underlay) => {
                 self.underlay = underlay;

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | what happens when a lease changes? | [`event_loop`], `on_registry_update` |
 //! | what is known and decided? | [`model`], from [`records`] and [`facts`] |
+//! | which peers send past the overlay? | [`direct_routing`] |
 //! | which list of nodes is not adopted at once? | [`held_list`] |
 //! | how do the workers get new tables? | [`tables`] |
 //! | how is the kernel brought to the desired state? | [`kernel`] |
@@ -21,6 +22,7 @@
 //! | how is a query answered? | [`view`] |
 
 pub mod diagnosis;
+pub mod direct_routing;
 pub mod event_loop;
 pub mod facts;
 pub mod families;

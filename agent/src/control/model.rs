@@ -61,8 +61,10 @@ impl Known {
     /// Takes the kernel's facts from a picture; what it does not show stays as it was, and why is returned.
     pub fn see(&mut self, picture: &Picture) -> Option<HostError> {
         let device = &self.config.device_name;
-        let Known { facts, own, .. } = self;
-        facts.see(picture, &self.net_conf, own, device, self.bound)
+        let Known {
+            facts, own, leases, ..
+        } = self;
+        facts.see(picture, &self.net_conf, (own, leases), device, self.bound)
     }
 
     /// Our own lease as peers can use it. An address that is listed and that our sockets do not have yet is not in it, but

@@ -29,6 +29,7 @@
 mod apply;
 mod change;
 mod cleanup;
+mod direct;
 mod error;
 mod firewall;
 mod host_state;
@@ -50,6 +51,7 @@ use tokio::task::JoinHandle;
 
 pub use change::{Change, SettingChange};
 pub use cleanup::{Outcome, Traces, cleanup};
+pub use direct::reverse_path_filter;
 pub use error::HostError;
 pub use firewall::nft::NftError;
 pub use host_state::HostState;

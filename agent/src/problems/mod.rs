@@ -24,6 +24,7 @@ use dataplane::families::PublicAddresses;
 use dataplane::underlay::socket::SocketSpec;
 use encap::{Family, Mac};
 
+use crate::control::direct_routing::DirectSenders;
 use crate::control::families::LostFamily;
 use crate::host::{Bypass, OutOfService, PortHolder};
 
@@ -226,6 +227,10 @@ pub enum Problem {
         /// Its MAC of each family of inner packets that is another one.
         changed: Vec<ChangedMac>,
     },
+    /// Peers send unencapsulated: their packets are not checked here.
+    DirectRouting(DirectSenders),
+    /// Peers send unencapsulated, and a strict reverse-path filter drops it.
+    DirectRoutingFiltered(DirectSenders),
     /// Attachments have addresses in no subnet of this node.
     PodsStranded {
         /// Their names.
@@ -333,6 +338,8 @@ impl Problem {
             Problem::FamilyWithoutSubnets { .. } => "family-without-subnets",
             Problem::PeerLostFamily { .. } => "peer-lost-family",
             Problem::VtepMacChanged { .. } => "vtep-mac-changed",
+            Problem::DirectRouting(_) => "direct-routing",
+            Problem::DirectRoutingFiltered(_) => "direct-routing-filtered",
             Problem::PodsStranded { .. } => "pods-stranded",
             Problem::RouteBypasses(_) => "route-bypasses",
             Problem::MoreOfAKind { .. } => "more-of-a-kind",
@@ -367,6 +374,9 @@ impl Problem {
             Problem::FamilyWithoutSubnets { family, .. } => family_name(*family).to_owned(),
             Problem::PeerLostFamily { lost, .. } => lost.node.clone(),
             Problem::VtepMacChanged { peer, .. } => peer.clone(),
+            Problem::DirectRouting(senders) | Problem::DirectRoutingFiltered(senders) => {
+                senders.interface.clone()
+            }
             Problem::RouteBypasses(bypass) => bypass.prefix.to_string(),
             Problem::MoreOfAKind { what, .. } => (*what).to_owned(),
             Problem::RecordRefused { file, .. } => file.clone(),
@@ -402,6 +412,7 @@ impl Problem {
             | Problem::VtepMacChanged { .. }
             | Problem::PodsStranded { .. }
             | Problem::PodLink { .. }
+            | Problem::DirectRoutingFiltered(_)
             | Problem::RouteBypasses(_)
             | Problem::MoreOfAKind { .. }
             | Problem::ApiThread { .. }
@@ -415,6 +426,7 @@ impl Problem {
             | Problem::PeerUnknownAddress { .. }
             | Problem::FamilyWithoutSubnets { .. }
             | Problem::PeerLostFamily { .. }
+            | Problem::DirectRouting(_)
             | Problem::UnusedAddress { .. } => Severity::Warning,
         }
     }

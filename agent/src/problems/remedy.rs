@@ -61,6 +61,11 @@ impl Problem {
             Problem::PeerLostFamily { lost, .. } => format!("if it is not meant, give {} its entry back; the next start of the service takes it as meant", lost.node),
             Problem::VtepMacChanged { peer, changed } => vtep_mac_changed(peer, changed),
             Problem::PodsStranded { .. } => "delete and recreate them, see `tartan pods`".to_owned(),
+            Problem::DirectRouting(_) => "take DirectRouting out of the net-conf of all nodes, or trust what sends on that link".to_owned(),
+            Problem::DirectRoutingFiltered(senders) => format!(
+                "run `sysctl -w net.ipv4.conf.{}.rp_filter=2`, and the same for flannel.1 on those nodes; or take DirectRouting out of the net-conf of all nodes",
+                sysctl_word(&senders.interface)
+            ),
             Problem::RouteBypasses(bypass) => format!("if that is not meant, have the program that set the route (`ip route show {} proto {}`) take it back", bypass.prefix, bypass.protocol),
             Problem::MoreOfAKind { command, .. } => format!("see `{command}`"),
             Problem::ApiThread { .. } => {
@@ -85,6 +90,11 @@ fn vtep_mac_changed(peer: &str, changed: &[ChangedMac]) -> String {
         "set {} in {peer}'s entry of the list of nodes (flannel prints the MAC as VtepMAC in the node's lease), or give the node's VXLAN device its old MAC back",
         entries.join(" and ")
     )
+}
+
+/// The name of an interface within that of a setting, where sysctl(8) takes a dot for a separator.
+fn sysctl_word(interface: &str) -> String {
+    interface.replace('.', "/")
 }
 
 /// What frees a UDP port that another process or device has.

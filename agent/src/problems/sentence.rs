@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use encap::Family;
 
 use super::{ChangedMac, LeasesInForce, Problem, UnderlayFault, family_name};
+use crate::control::direct_routing::DirectSenders;
 use crate::host::Bypass;
 
 impl Problem {
@@ -189,6 +190,15 @@ impl Problem {
                     and_more(rest.len())
                 )
             }
+            Problem::DirectRouting(senders) => format!(
+                "{}; what arrives so is not checked by Tartan, neither its source nor its destination",
+                direct_senders(senders)
+            ),
+            Problem::DirectRoutingFiltered(senders) => format!(
+                "{}, and the kernel drops the IPv4 packets: rp_filter of {} is 1, and the route back leads into the tunnel",
+                direct_senders(senders),
+                senders.interface
+            ),
             Problem::RouteBypasses(bypass) => route_bypasses(bypass),
             Problem::MoreOfAKind { more, what, .. } => format!("{more} more {what}"),
             Problem::ApiThread { reason } => {
@@ -279,6 +289,21 @@ fn and_more(more: usize) -> String {
 fn list(items: &[impl Display]) -> String {
     let items: Vec<String> = items.iter().map(ToString::to_string).collect();
     items.join(", ")
+}
+
+fn direct_senders(senders: &DirectSenders) -> String {
+    let families = match (senders.filter_v4.is_some(), senders.v6) {
+        (true, true) => "IPv4 and IPv6",
+        (false, true) => "IPv6",
+        (_, false) => "IPv4",
+    };
+    let (shown, rest) = senders.peers.split_at(senders.peers.len().min(NODES_SHOWN));
+    format!(
+        "with DirectRouting {}{}, on the link of {}, may send {families} packets unencapsulated",
+        list(shown),
+        and_more(rest.len()),
+        senders.interface
+    )
 }
 
 /// As `22:40:05 UTC`.

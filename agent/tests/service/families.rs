@@ -25,7 +25,9 @@ fn a_second_address_carries_ipv6_is_taken_over_and_goes_again() {
         (&status["public_ip"], &status["public_ipv6"]),
         (&"192.0.2.1".into(), &"2001:db8::1".into())
     );
-    assert_eq!(status["device_mtu"], 1500 - 70);
+    assert_eq!(status["device_mtu"], 1500 - 50);
+    let route = node.ip(&["-6", "route", "show", "fd00:10:244::/48"]);
+    assert!(route.contains("mtu 1430"), "{route}");
     let peers = node.json("peers");
     let shown = &peers["peers"][0];
     assert_eq!(shown["public_ipv6"], "2001:db8::2");
@@ -39,7 +41,7 @@ fn a_second_address_carries_ipv6_is_taken_over_and_goes_again() {
     node.ping("fd00:10:244:2::", 10);
     assert!(sent6(node) - before >= 20, "{}", sent6(node) - before);
     let env = std::fs::read_to_string(node.root.join("run/flannel/subnet.env")).unwrap();
-    let lines = "FLANNEL_IPV6_NETWORK=fd00:10:244::/48\nFLANNEL_IPV6_SUBNET=fd00:10:244:1::1/64\nFLANNEL_MTU=1430\n";
+    let lines = "FLANNEL_IPV6_NETWORK=fd00:10:244::/48\nFLANNEL_IPV6_SUBNET=fd00:10:244:1::1/64\nFLANNEL_MTU=1450\n";
     assert!(env.contains(lines), "{env}");
 
     node.kill_service(Signal::KILL);

@@ -70,6 +70,7 @@ fn defaults_are_flannels() {
         port: 8472,
         gbp: false,
         mtu: None,
+        direct_routing: false,
     };
     assert_eq!(both.backend, vxlan);
 }
@@ -104,6 +105,7 @@ fn a_vxlan_backend_is_read_in_full() {
         port: 4789,
         gbp: true,
         mtu: Some(1400),
+        direct_routing: true,
     };
     assert_eq!(conf.backend, vxlan);
     assert!(conf.unknown_keys().is_empty());

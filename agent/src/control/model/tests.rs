@@ -37,6 +37,7 @@ fn model(root: &std::path::Path, past: u64) -> Model {
         addresses: Vec::new(),
         released: Vec::new(),
         bypassing: Arc::default(),
+        direct: Arc::default(),
     };
     let config = Arc::new(NodeConfig::load(&args).unwrap());
     Model::new(

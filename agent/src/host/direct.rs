@@ -1,0 +1,40 @@
+//! Peers that flannel's `DirectRouting` lets send past the overlay, and the reverse-path filter that they meet.
+//!
+//! A flannel node with `DirectRouting` routes packets to a peer's pods by way of the peer's public address, without outer
+//! headers, where that address needs no gateway (flannel `pkg/backend/vxlan/vxlan_network.go`). Whether it needs one is
+//! asked of this node's own routes: the two ends of a link see the same.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use netlink_packet_route::route::RouteType;
+
+use super::net::prefixes::leads_to;
+use super::net::routes::MAIN;
+use super::picture::Picture;
+use super::settings::setting::{CONF4, Interface, read};
+
+impl Picture {
+    /// The interface that leads to `address` without a gateway; `None` where there is none, or a gateway is needed.
+    /// `device` is the tunnel device.
+    pub fn on_link(&self, address: IpAddr, device: &str) -> Option<String> {
+        let matching = self.routes.iter().filter(|route| {
+            route.table == MAIN && !route.narrowed && route.prefix.contains(&IpNet::from(address))
+        });
+        // The longest prefix, of these the lowest metric.
+        let best =
+            matching.max_by_key(|route| (route.prefix.prefix_len(), u32::MAX - route.metric))?;
+        if best.kind != RouteType::Unicast || best.gateway.is_some() || best.devices.len() != 1 {
+            return None;
+        }
+        leads_to(best, &self.links).filter(|name| name != device)
+    }
+}
+
+/// The reverse-path filter in force for IPv4 packets that arrive at an interface: the larger of its own and that of `all`
+/// (Linux `Documentation/networking/ip-sysctl.rst`). 1 is strict. `None` where it cannot be read.
+pub fn reverse_path_filter(interface: &str) -> Option<i32> {
+    let of = |name: &str| read(&format!("{CONF4}{name}/rp_filter")).ok().flatten();
+    let own = of(Interface::parse(interface)?.name())?;
+    Some(own.max(of("all")?))
+}
