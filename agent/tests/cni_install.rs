@@ -1,7 +1,7 @@
 //! `tartan cni install` and `uninstall` as an operator calls them: what was installed before is found again, and what is
 //! lost on the way is said.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -84,6 +84,34 @@ impl ClientError {
         }
     }
 
+    /// A stable name for scripts.
+    pub fn code(&self) -> &'static str {
+        match self {
+            ClientError::Unreachable { .. }
+            | ClientError::NotStarted { .. }
+            | ClientError::Silent { .. } => "no-agent",
+            ClientError::NotAllowed { .. } => "not-allowed",
+            ClientError::Answer(_) => "not-understood",
+            ClientError::Refused(_) => "refused",
+        }
+    }
+
+    /// What to do, in one clause.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            ClientError::Unreachable { .. } => {
+                "start it with `tartan run`, or name its directory with --root"
+            }
+            ClientError::NotStarted { .. } => {
+                "correct the reason; where `tartan run` runs, it then tries again by itself"
+            }
+            ClientError::NotAllowed { .. } => "run as root (sudo)",
+            ClientError::Silent { .. } => "see its log",
+            ClientError::Answer(_) => "use the `tartan` of the agent's version",
+            ClientError::Refused(_) => "correct what the error names",
+        }
+    }
+
     fn of_connecting(path: &Path, source: io::Error) -> ClientError {
         let path = path.to_owned();
         // EACCES and EPERM: the directory is root's.

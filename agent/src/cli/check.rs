@@ -57,7 +57,7 @@ fn render(verdict: &Verdict) -> String {
     let nodes = &verdict.nodes;
     if verdict.shrinks {
         line(format!(
-            "WARNING: the list loses {} of {} nodes",
+            "WARNING: the list loses {} of {} nodes: it is held back for a time (shrink-grace), or until `tartan adopt`",
             nodes.removed.len(),
             verdict.nodes_in_force
         ));
@@ -73,17 +73,18 @@ fn render(verdict: &Verdict) -> String {
     if nodes.is_empty() && verdict.settings.is_empty() {
         line("nothing would change".to_owned());
     }
+    let when = match verdict.shrinks {
+        true => "not before the list is adopted",
+        false => "adopted at once",
+    };
     for (what, names) in [("added", &nodes.added), ("removed", &nodes.removed)] {
         if !names.is_empty() {
-            line(format!("  {} {what}: adopted at once", few(names)));
+            line(format!("  {} {what}: {when}", few(names)));
         }
     }
     for changed in nodes.changed.iter().take(CHANGED_SHOWN) {
         let keys = changed.keys.join(", ");
-        line(format!(
-            "  {} changed: {keys}: adopted at once",
-            changed.name
-        ));
+        line(format!("  {} changed: {keys}: {when}", changed.name));
     }
     if let Some(more @ 1..) = nodes.changed.len().checked_sub(CHANGED_SHOWN) {
         line(format!("  and {more} more changed"));

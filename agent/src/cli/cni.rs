@@ -22,8 +22,10 @@ pub(super) struct CniArgs {
 #[derive(Subcommand, Clone, Debug)]
 enum Verb {
     /// Put the plugin and its configuration where container runtimes look, or renew them
+    #[command(after_help = INSTALL_EXAMPLES)]
     Install(InstallArgs),
     /// Remove both, the configuration first
+    #[command(after_help = UNINSTALL_EXAMPLES)]
     Uninstall(UninstallArgs),
 }
 
@@ -155,7 +157,7 @@ fn report(output: Output, done: Result<Report, CniError>) -> u8 {
     match (output, serde_json::to_value(&done)) {
         (Output::Json, Ok(value)) => print(json(&value)),
         _ => print(render(&done)),
-    }
+    };
     if done.warnings.is_empty() {
         OK
     } else {
@@ -206,3 +208,18 @@ Examples:
 Install again to upgrade: the program is exchanged under running pods and runtimes, where it was installed.
 Uninstall looks where it was installed too.
 Drain the node before you uninstall: runtimes delete pods through the plugin.";
+
+const INSTALL_EXAMPLES: &str = "\
+Examples:
+  tartan cni install                                     for containerd and CRI-O, or where it was installed last
+  tartan cni install --bin-dir /usr/lib/cni              for Debian's containerd and podman
+  tartan cni install --dry-run                           print what would be done
+
+Exit code 1: it is installed, and something will not work as it is; the lines with PROBLEM say what.";
+
+const UNINSTALL_EXAMPLES: &str = "\
+Examples:
+  tartan cni uninstall --dry-run                         print what would be removed
+  tartan cni uninstall                                   wherever it was installed
+
+Drain the node first: runtimes delete pods through the plugin.";

@@ -2,41 +2,47 @@
 
 use dataplane::limits::{ICMP_BURST, ICMP_EVERY};
 
-use super::table::{Column, render as table};
-use crate::api::wire::{Drops, Flow};
+use super::table::Column;
+use super::view::View;
+use crate::api::wire::{Drops, Flow, Reason};
 
 /// The counters as text, without reasons that are zero.
-pub(super) fn render(drops: &Drops) -> String {
+pub(super) fn render(drops: &Drops, view: &View) -> String {
     let counted: Vec<_> = drops
         .reasons
         .iter()
         .filter(|reason| reason.count > 0)
         .collect();
+    let row = |reason: &&Reason| {
+        vec![
+            reason.reason.clone(),
+            reason.direction.clone(),
+            reason.count.to_string(),
+            reason.gloss.clone(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = counted.iter().map(row).collect();
+    let picked = view.pick(&rows, None);
+    let shown = picked
+        .iter()
+        .filter_map(|number| rows.get(*number).cloned());
+    let counts = picked.iter().filter_map(|number| counted.get(*number));
+    let sum = counts
+        .map(|reason| reason.count)
+        .fold(0, u64::saturating_add);
     let mut text = match counted.len() {
         0 => "nothing was dropped\n".to_owned(),
-        _ => table(
-            &[
-                Column::Words("REASON"),
-                Column::Words("DIRECTION"),
-                Column::Number("COUNT"),
-                Column::Words("MEANING"),
-            ],
-            counted.into_iter().map(|reason| {
-                vec![
-                    reason.reason.clone(),
-                    reason.direction.clone(),
-                    reason.count.to_string(),
-                    reason.gloss.clone(),
-                ]
-            }),
-        ),
+        _ => {
+            let packets = if sum == 1 { "packet" } else { "packets" };
+            view.table(&COLUMNS, shown) + &format!("{sum} {packets} dropped\n")
+        }
     };
     text.push_str(&unanswered(drops));
     text.push('\n');
-    text.push_str(&flows(drops));
+    text.push_str(&flows(drops, view));
     if !drops.kernel.is_empty() {
         text.push('\n');
-        text.push_str(&kernel(drops));
+        text.push_str(&kernel(drops, view));
     }
     text
 }
@@ -55,7 +61,7 @@ fn unanswered(drops: &Drops) -> String {
     )
 }
 
-fn flows(drops: &Drops) -> String {
+fn flows(drops: &Drops, view: &View) -> String {
     let columns = [
         Column::Number("WORKER"),
         Column::Words("DIRECTION"),
@@ -83,7 +89,7 @@ fn flows(drops: &Drops) -> String {
             flow.balance.to_string(),
         ]
     };
-    table(
+    view.table(
         &columns,
         drops.workers.iter().flat_map(|worker| {
             [
@@ -94,7 +100,7 @@ fn flows(drops: &Drops) -> String {
     )
 }
 
-fn kernel(drops: &Drops) -> String {
+fn kernel(drops: &Drops, view: &View) -> String {
     let columns = [
         Column::Words("KERNEL"),
         Column::Words("COUNTER"),
@@ -109,15 +115,23 @@ fn kernel(drops: &Drops) -> String {
             counter.gloss.clone(),
         ]
     });
-    table(&columns, rows)
+    view.table(&columns, rows)
 }
+
+/// What `--sort` and `--filter` know.
+pub(super) const COLUMNS: [Column; 4] = [
+    Column::Words("REASON"),
+    Column::Words("DIRECTION"),
+    Column::Number("COUNT"),
+    Column::Words("MEANING"),
+];
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::api::wire::{KernelCounter, Reason, Worker};
+    use crate::api::wire::{KernelCounter, Worker};
 
     #[test]
     fn reasons_workers_and_kernel_counters_are_printed() {
@@ -154,11 +168,12 @@ mod tests {
             }],
         };
         assert_eq!(
-            render(&drops),
+            render(&drops, &View::default()),
             "\
 REASON       DIRECTION  COUNT  MEANING
 UnknownPeer  inbound        2  why
 NotOurs      inbound        1  why
+3 packets dropped
 7 ICMP errors were not sent: Tartan sends a source 32 at once, then one every 10 ms
 
 WORKER  DIRECTION  RECEIVED  ORIGINATED  SENT  DELIVERED  DROPPED  HELD  BALANCE
@@ -169,6 +184,6 @@ KERNEL   COUNTER     COUNT  MEANING
 tartan0  tx_dropped      5  queue full
 "
         );
-        assert!(render(&Drops::default()).starts_with("nothing was dropped\n"));
+        assert!(render(&Drops::default(), &View::default()).starts_with("nothing was dropped\n"));
     }
 }

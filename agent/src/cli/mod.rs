@@ -10,12 +10,15 @@ mod check;
 mod cleanup;
 mod cni;
 mod drops;
+mod order;
 mod peers;
 mod pods;
+mod query;
 mod routes;
 mod run;
 mod status;
 mod table;
+mod view;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -24,15 +27,14 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use cni_shim::RunDir;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::api::client::{ClientError, call};
 use crate::api::wire::Request;
 use crate::causes::causes;
 use crate::config::RunArgs;
 use crate::config::node::{check_variables, is_flag, variable};
+use query::{Asked, Query, RowQuery, Target, ask, order};
+use view::RowArgs;
 
 /// No problem was found.
 pub const OK: u8 = 0;
@@ -76,7 +78,6 @@ fn of_variable(error: &clap::Error) -> Option<String> {
     version,
     about = "Carries pod packets between nodes in user space, in flannel's udp and vxlan formats",
     after_help = EXAMPLES,
-    disable_help_subcommand = true,
 )]
 struct Cli {
     /// Use the agent files below DIR; several agents can share a host [default: /]
@@ -92,17 +93,23 @@ enum Command {
     #[command(after_help = RUN_EXAMPLES)]
     Run(Box<RunArgs>),
     /// Print the state of this node, problems first
+    #[command(after_help = STATUS_EXAMPLES)]
     Status(Query),
     /// List the other nodes with format, addresses, path MTU and traffic, and refused sources
-    Peers(Query),
+    #[command(after_help = PEERS_EXAMPLES)]
+    Peers(RowQuery),
     /// List which node owns which prefix, and kernel routes that bypass the overlay
-    Routes(Query),
+    #[command(after_help = ROUTES_EXAMPLES)]
+    Routes(RowQuery),
     /// List the pods and prefixes that this node delivers to
-    Pods(Query),
+    #[command(after_help = PODS_EXAMPLES)]
+    Pods(RowQuery),
     /// Print how many packets were dropped and why, and check that every packet is accounted for
-    Drops(Query),
+    #[command(after_help = DROPS_EXAMPLES)]
+    Drops(RowQuery),
     /// Adopt a list of nodes that is held back because it loses most of them
-    Adopt(Query),
+    #[command(after_help = ADOPT_EXAMPLES)]
+    Adopt(Target),
     /// Install or uninstall the CNI plugin for container runtimes
     Cni(cni::CniArgs),
     /// Judge configuration files before they are used, and print what they would change
@@ -111,6 +118,9 @@ enum Command {
     /// Remove what a stopped agent left on the host: device, routes, settings, files
     #[command(after_help = CLEANUP_NOTE)]
     Cleanup(cleanup::CleanupArgs),
+    /// Print the version of this program
+    #[command(after_help = VERSION_EXAMPLES)]
+    Version(VersionArgs),
     /// Run the service; `tartan run` starts it as its child
     #[command(hide = true)]
     Service {
@@ -123,20 +133,18 @@ enum Command {
     },
 }
 
-#[derive(Args, Debug)]
-struct Query {
-    #[command(flatten)]
-    root_arg: RootArg,
-    /// Select the output form
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    output: Output,
-}
-
 #[derive(Args, Clone, Debug)]
 struct RootArg {
     /// Use the agent files below DIR [default: /]
     #[arg(long, env = ROOT_VARIABLE, value_name = "DIR")]
     root: Option<PathBuf>,
+}
+
+#[derive(Args, Clone, Debug)]
+struct VersionArgs {
+    /// Select the output form
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -156,36 +164,54 @@ fn execute(cli: Cli) -> u8 {
             agent_root,
             arguments,
         } => service(&agent_root, arguments),
-        Command::Status(query) => ask(
-            &query,
-            before,
-            &Request::Status,
-            status::render,
-            status::problem,
-        ),
-        Command::Peers(query) => ask(
-            &query,
-            before,
-            &Request::Peers,
-            peers::render,
-            peers::problem,
-        ),
-        Command::Routes(query) => ask(
-            &query,
-            before,
-            &Request::Routes,
-            routes::render,
-            routes::problem,
-        ),
-        Command::Pods(query) => {
-            let render = |pods: &_| pods::render(pods, unix_now());
-            ask(&query, before, &Request::Pods, render, pods::problem)
+        Command::Status(query) => {
+            let asked = Asked {
+                request: Request::Status,
+                columns: &[],
+                render: status::render,
+                problem: status::problem,
+            };
+            ask(&query, &RowArgs::default(), before, &asked)
         }
-        // A drop alone is not a problem.
-        Command::Drops(query) => ask(&query, before, &Request::Drops, drops::render, |_| false),
-        Command::Adopt(query) => ask(&query, before, &Request::AdoptList, adopt::render, |_| {
-            false
-        }),
+        Command::Peers(RowQuery { query, rows }) => {
+            let asked = Asked {
+                request: Request::Peers,
+                columns: &peers::COLUMNS,
+                render: peers::render,
+                problem: peers::problem,
+            };
+            ask(&query, &rows, before, &asked)
+        }
+        Command::Routes(RowQuery { query, rows }) => {
+            let asked = Asked {
+                request: Request::Routes,
+                columns: &routes::COLUMNS,
+                render: routes::render,
+                problem: routes::problem,
+            };
+            ask(&query, &rows, before, &asked)
+        }
+        Command::Pods(RowQuery { query, rows }) => {
+            let asked = Asked {
+                request: Request::Pods,
+                columns: &pods::COLUMNS,
+                render: |answer, view| pods::render(answer, unix_now(), view),
+                problem: pods::problem,
+            };
+            ask(&query, &rows, before, &asked)
+        }
+        Command::Drops(RowQuery { query, rows }) => {
+            let asked = Asked {
+                request: Request::Drops,
+                columns: &drops::COLUMNS,
+                render: drops::render,
+                // A drop alone is not a problem.
+                problem: |_| false,
+            };
+            ask(&query, &rows, before, &asked)
+        }
+        Command::Adopt(target) => order(&target, before, &Request::AdoptList, adopt::render),
+        Command::Version(args) => version(&args),
         Command::Cni(args) => cni::execute(args, before),
         Command::Check(args) => check::execute(*args, before),
         Command::Cleanup(args) => {
@@ -223,44 +249,6 @@ fn service(agent_root: &Path, arguments: Vec<OsString>) -> u8 {
     }
 }
 
-fn ask<T: DeserializeOwned>(
-    query: &Query,
-    before: Option<PathBuf>,
-    request: &Request,
-    render: impl Fn(&T) -> String,
-    problem: impl Fn(&T) -> bool,
-) -> u8 {
-    let root = root(before, query.root_arg.root.clone()).unwrap_or_else(|| PathBuf::from("/"));
-    let value = match call(&RunDir::under(&root).socket(), request) {
-        Ok(value) => value,
-        Err(error) => {
-            complain_with_causes(&error);
-            return if error.is_no_answer() {
-                UNREACHABLE
-            } else {
-                PROBLEM
-            };
-        }
-    };
-    let text = match query.output {
-        Output::Json => json(&value),
-        Output::Table => String::new(),
-    };
-    let answer: T = match serde_json::from_value(value) {
-        Ok(answer) => answer,
-        Err(error) => {
-            complain_with_causes(&ClientError::Answer(error));
-            return PROBLEM;
-        }
-    };
-    print(if query.output == Output::Table {
-        render(&answer)
-    } else {
-        text
-    });
-    if problem(&answer) { PROBLEM } else { OK }
-}
-
 /// Accepts `--root` before or after the command. A flag overrides the variable.
 fn root(before: Option<PathBuf>, after: Option<PathBuf>) -> Option<PathBuf> {
     let variable = std::env::var_os(ROOT_VARIABLE).map(PathBuf::from);
@@ -275,21 +263,37 @@ fn with_root(mut args: RunArgs, before: Option<PathBuf>) -> RunArgs {
     args
 }
 
+fn version(args: &VersionArgs) -> u8 {
+    let version = env!("CARGO_PKG_VERSION");
+    print(match args.output {
+        Output::Table => format!("tartan {version}\n"),
+        Output::Json => json(&serde_json::json!({ "version": version })),
+    });
+    OK
+}
+
+/// A document: docs/json.md lists the keys. The number of the schema changes when a key goes or gets another meaning.
 fn json(value: &Value) -> String {
+    let mut document = value.clone();
+    if let Value::Object(keys) = &mut document {
+        keys.insert("schema".to_owned(), Value::from(SCHEMA));
+    }
     // A value that was read from JSON can always be written as JSON.
-    serde_json::to_string_pretty(value)
+    serde_json::to_string_pretty(&document)
         .map(|text| text + "\n")
         .unwrap_or_default()
 }
 
-/// Writes to standard output. A closed pipe (`| head`) is not an error.
-fn print(text: impl AsRef<str>) {
+/// Writes to standard output. A closed pipe (`| head`) is not an error; whether anybody still reads.
+fn print(text: impl AsRef<str>) -> bool {
     let written = io::stdout().lock().write_all(text.as_ref().as_bytes());
-    if let Err(error) = written.and_then(|()| io::stdout().flush())
+    let written = written.and_then(|()| io::stdout().flush());
+    if let Err(error) = &written
         && error.kind() != io::ErrorKind::BrokenPipe
     {
-        complain(&error);
+        complain(error);
     }
+    written.is_ok()
 }
 
 fn complain(what: impl std::fmt::Display) {
@@ -313,6 +317,53 @@ fn own_arguments() -> impl Iterator<Item = OsString> {
 }
 
 const ROOT_VARIABLE: &str = "TARTAN_ROOT";
+/// Of every document of `-o json`.
+const SCHEMA: u64 = 1;
+
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  tartan status                                        the problems first, then the node
+  tartan status --watch                                again every 2 seconds
+  tartan status -o json | jq -r '.problems[].code'     the codes of the problems, for a script
+
+Exit code 1: something is wrong. docs/problems.md lists all problems.";
+
+const PEERS_EXAMPLES: &str = "\
+Examples:
+  tartan peers --sort -tx-bytes                        who gets most
+  tartan peers --filter node7                          rows with node7 in any column
+  tartan peers --filter address=192.0.2.7              the peer with that address
+  tartan peers -o json | jq '.peers[].path_mtu'        one field of each, for a script
+
+Exit code 1: a source is refused that the list of nodes could name.";
+
+const ROUTES_EXAMPLES: &str = "\
+Examples:
+  tartan routes                                        who owns which prefix
+  tartan routes --filter owner=node2                   the prefixes of node2
+
+Exit code 1: a kernel route bypasses the overlay, or a prefix cannot be reached.";
+
+const PODS_EXAMPLES: &str = "\
+Examples:
+  tartan pods --sort age                               the newest first
+  tartan pods --filter kube-system/                    the pods of a namespace
+  tartan pods --filter addresses=10.244.1.7            who has this address
+
+Exit code 1: a pod is stranded, or its record is refused.";
+
+const DROPS_EXAMPLES: &str = "\
+Examples:
+  tartan drops --watch                                 what is dropped right now
+  tartan drops --filter direction=inbound              of what came from peers
+  tartan drops -o json | jq '.reasons[] | select(.count > 0)'
+
+docs/drops.md says for each reason what to do.";
+
+const VERSION_EXAMPLES: &str = "\
+Examples:
+  tartan version
+  tartan version -o json | jq -r .version";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -324,6 +375,11 @@ Examples:
 Exit codes: 0 ok, 1 a problem was found, 2 wrong command line or configuration, 3 no agent answers.";
 
 const RUN_EXAMPLES: &str = "\
+Examples:
+  tartan run                                           with the files below /etc and /run
+  tartan run --net-conf net-conf.json --node-file nodes.toml
+  tartan --root /srv/node2 run --device-name tartan2   a second agent, in its own network namespace
+
 net-conf.json, as flannel reads it:
   {\"Network\": \"10.244.0.0/16\", \"Backend\": {\"Type\": \"vxlan\"}}
 
@@ -338,6 +394,14 @@ A flag overrides its variable, and a variable overrides the file. SIGTERM stops
 the agent. The next start adopts what it left on the host, and `tartan cleanup`
 removes it. SIGHUP has the agent read its files again.";
 
+const ADOPT_EXAMPLES: &str = "\
+Examples:
+  tartan adopt                    the nodes that are missing in the list are gone for good
+  tartan adopt -o json            the same, with the names of the missing nodes
+
+Put the entries back in the list to keep the nodes. `tartan status` names the nodes that
+are missing and the time at which the list is adopted by itself.";
+
 const CHECK_EXAMPLES: &str = "\
 Examples:
   tartan check                    judge the files in /etc/tartan
@@ -348,6 +412,10 @@ Give the flags of `tartan run` if the agent is started with any.
 Exit codes: 0 no fault, 1 a fault was found.";
 
 const CLEANUP_NOTE: &str = "\
+Examples:
+  tartan cleanup                                       what the agent of this host left
+  tartan --root /srv/node2 cleanup                     what a second agent left
+
 Stop the agent first. The command also cleans up after an agent that was killed.
 It does not restore a kernel setting that another program has changed since
 Tartan changed it.";

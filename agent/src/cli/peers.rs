@@ -1,24 +1,12 @@
 //! `tartan peers`: the other nodes, and refused sources that a change of the list of nodes would accept.
 
 use super::amount::bytes;
-use super::table::{Column, list, render as table};
+use super::table::{Column, list};
+use super::view::{View, total};
 use crate::api::wire::{Peer, Peers};
 
 /// The peers as text.
-pub(super) fn render(peers: &Peers) -> String {
-    let columns = [
-        Column::Words("PEER"),
-        Column::Words("ADDRESS"),
-        Column::Words("FORMAT"),
-        Column::Words("SUBNETS"),
-        Column::Words("VTEP MAC"),
-        Column::Number("PATH MTU"),
-        Column::Number("TX PACKETS"),
-        Column::Number("TX BYTES"),
-        Column::Number("RX PACKETS"),
-        Column::Number("RX BYTES"),
-        Column::Number("REFUSED"),
-    ];
+pub(super) fn render(peers: &Peers, view: &View) -> String {
     let rows = peers.peers.iter().map(|peer| {
         vec![
             peer.name.clone(),
@@ -34,13 +22,18 @@ pub(super) fn render(peers: &Peers) -> String {
             peer.refused.to_string(),
         ]
     });
+    let rows: Vec<Vec<String>> = rows.collect();
+    let picked = view.pick(&rows, Some(0));
+    let shown = picked
+        .iter()
+        .filter_map(|number| rows.get(*number).cloned());
     let mut text = match peers.peers.len() {
         0 => "no peers: the list of nodes has only this node\n".to_owned(),
-        _ => table(&columns, rows),
+        _ => view.table(&COLUMNS, shown) + &totals(peers, &picked),
     };
     if !peers.refused_sources.is_empty() {
         text.push('\n');
-        text.push_str(&refused(peers));
+        text.push_str(&refused(peers, view));
     }
     text
 }
@@ -65,7 +58,22 @@ fn path_mtu(peer: &Peer) -> String {
     }
 }
 
-fn refused(peers: &Peers) -> String {
+/// How many peers, and their traffic.
+fn totals(peers: &Peers, picked: &[usize]) -> String {
+    let shown = || picked.iter().filter_map(|number| peers.peers.get(*number));
+    let sum = |count: fn(&Peer) -> u64| shown().map(count).fold(0, u64::saturating_add);
+    format!(
+        "{}: {} packets ({}) sent, {} ({}) received, {} refused\n",
+        total(picked.len(), peers.peers.len(), "peer", "peers"),
+        sum(|peer| peer.sent_packets),
+        bytes(sum(|peer| peer.sent_bytes)),
+        sum(|peer| peer.received_packets),
+        bytes(sum(|peer| peer.received_bytes)),
+        sum(|peer| peer.refused),
+    )
+}
+
+fn refused(peers: &Peers, view: &View) -> String {
     let columns = [
         Column::Words("OUTER SOURCE"),
         Column::Words("INNER SOURCE"),
@@ -80,8 +88,23 @@ fn refused(peers: &Peers) -> String {
             source.remedy.clone(),
         ]
     });
-    table(&columns, rows)
+    view.table(&columns, rows)
 }
+
+/// What `--sort` and `--filter` know.
+pub(super) const COLUMNS: [Column; 11] = [
+    Column::Words("PEER"),
+    Column::Words("ADDRESS"),
+    Column::Words("FORMAT"),
+    Column::Words("SUBNETS"),
+    Column::Words("VTEP MAC"),
+    Column::Number("PATH MTU"),
+    Column::Number("TX PACKETS"),
+    Column::Number("TX BYTES"),
+    Column::Number("RX PACKETS"),
+    Column::Number("RX BYTES"),
+    Column::Number("REFUSED"),
+];
 
 #[cfg(test)]
 mod tests {
@@ -120,10 +143,11 @@ mod tests {
             }],
         };
         assert_eq!(
-            render(&peers),
+            render(&peers, &View::default()),
             "\
 PEER   ADDRESS    FORMAT  SUBNETS                       VTEP MAC           PATH MTU  TX PACKETS  TX BYTES  RX PACKETS  RX BYTES  REFUSED
 node2  192.0.2.2  udp     10.244.2.0/24, 10.244.9.0/24  0a:74:c0:00:02:02      1500          12  4.00 KiB          11     999 B        1
+1 peer: 12 packets (4.00 KiB) sent, 11 (999 B) received, 1 refused
 
 OUTER SOURCE  INNER SOURCE  REFUSED  REMEDY
 192.0.2.77    10.244.2.5          3  do this
@@ -135,10 +159,13 @@ OUTER SOURCE  INNER SOURCE  REFUSED  REMEDY
             path_mtu_v6: Some(1400),
             ..peers.peers[0].clone()
         };
-        let text = render(&Peers {
-            peers: vec![dual],
-            refused_sources: vec![],
-        });
+        let text = render(
+            &Peers {
+                peers: vec![dual],
+                refused_sources: vec![],
+            },
+            &View::default(),
+        );
         for part in [
             "  192.0.2.2, 2001:db8::2  ",
             "  0a:74:c0:00:02:02, 0a:74:c0:00:02:06  ",
@@ -148,6 +175,6 @@ OUTER SOURCE  INNER SOURCE  REFUSED  REMEDY
         }
         assert!(problem(&peers));
         assert!(!problem(&Peers::default()));
-        assert!(render(&Peers::default()).starts_with("no peers"));
+        assert!(render(&Peers::default(), &View::default()).starts_with("no peers"));
     }
 }

@@ -5,26 +5,15 @@ use std::net::IpAddr;
 use cni_shim::{Bandwidth, RateLimit};
 
 use super::amount::{bits, bytes, duration};
-use super::table::{Column, list, render as table};
+use super::table::{Column, list};
+use super::view::{View, total};
 use crate::api::wire::{Pod, PodState, Pods};
 
 /// The pods as text; `now` in Unix seconds.
-pub(super) fn render(pods: &Pods, now: u64) -> String {
-    let columns = [
-        Column::Words("POD"),
-        Column::Words("ADDRESSES"),
-        Column::Words("STATE"),
-        Column::Words("HOST INTERFACE"),
-        Column::Words("CONTAINER"),
-        Column::Words("INTERFACE"),
-        Column::Number("SENT"),
-        Column::Number("RECEIVED"),
-        Column::Words("LIMITS"),
-        Column::Words("AGE"),
-    ];
+pub(super) fn render(pods: &Pods, now: u64, view: &View) -> String {
     let rows = pods.pods.iter().map(|pod| row(pod, now));
     let routed = pods.kernel_prefixes.iter().map(|prefix| {
-        let mut row = vec!["-".to_owned(); columns.len()];
+        let mut row = vec!["-".to_owned(); COLUMNS.len()];
         row.splice(1..3, [prefix.to_string(), KERNEL_ROUTED.to_owned()]);
         row
     });
@@ -32,7 +21,19 @@ pub(super) fn render(pods: &Pods, now: u64) -> String {
         0 => "no pods are attached\n".to_owned(),
         _ => String::new(),
     };
-    text.push_str(&table(&columns, rows.chain(routed)));
+    let rows: Vec<Vec<String>> = rows.chain(routed).collect();
+    let picked = view.pick(&rows, Some(0));
+    let shown = picked
+        .iter()
+        .filter_map(|number| rows.get(*number).cloned());
+    text.push_str(&view.table(&COLUMNS, shown));
+    let (all, is_pod) = (pods.pods.len(), |number: &&usize| {
+        **number < pods.pods.len()
+    });
+    if all > 0 {
+        let shown = picked.iter().filter(is_pod).count();
+        text.push_str(&format!("{}\n", total(shown, all, "pod", "pods")));
+    }
     if !pods.kernel_prefixes.is_empty() {
         text.push_str(&format!(
             "\n{KERNEL_ROUTED}: the kernel routes this prefix to another plugin's interface, and Tartan delivers to it\n"
@@ -62,7 +63,7 @@ pub(super) fn render(pods: &Pods, now: u64) -> String {
             .iter()
             .map(|refused| vec![refused.file.clone(), refused.reason.clone()]);
         text.push('\n');
-        text.push_str(&table(
+        text.push_str(&view.table(
             &[Column::Words("REFUSED RECORD"), Column::Words("REASON")],
             rows,
         ));
@@ -135,6 +136,20 @@ fn short(container: &str) -> String {
 /// The state of a prefix that the kernel routes and no attachment of this node has.
 const KERNEL_ROUTED: &str = "kernel-routed";
 
+/// What `--sort` and `--filter` know.
+pub(super) const COLUMNS: [Column; 10] = [
+    Column::Words("POD"),
+    Column::Words("ADDRESSES"),
+    Column::Words("STATE"),
+    Column::Words("HOST INTERFACE"),
+    Column::Words("CONTAINER"),
+    Column::Words("INTERFACE"),
+    Column::Number("SENT"),
+    Column::Number("RECEIVED"),
+    Column::Words("LIMITS"),
+    Column::Words("AGE"),
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,11 +198,12 @@ mod tests {
             }],
         };
         assert_eq!(
-            render(&pods, 1090),
+            render(&pods, 1090, &View::default()),
             "\
 POD            ADDRESSES        STATE          HOST INTERFACE  CONTAINER     INTERFACE   SENT  RECEIVED  LIMITS              AGE
 default/web-0  10.244.1.2       attached       tt0123456789    0123456789ab  eth0       300 B  2.00 MiB  10 Mbit/s received  1 min 30 s
 -              10.244.1.128/25  kernel-routed  -               -             -              -         -  -                   -
+1 pod
 
 kernel-routed: the kernel routes this prefix to another plugin's interface, and Tartan delivers to it
 
@@ -196,7 +212,10 @@ x:eth0.json     truncated
 "
         );
         assert!(problem(&pods));
-        assert_eq!(render(&Pods::default(), 0), "no pods are attached\n");
+        assert_eq!(
+            render(&Pods::default(), 0, &View::default()),
+            "no pods are attached\n"
+        );
         assert!(!problem(&Pods::default()));
     }
 
@@ -209,7 +228,7 @@ x:eth0.json     truncated
         assert!(!problem(&pods));
         pods.pods[0].stranded = vec!["10.244.9.2".parse().unwrap()];
         pods.pods[0].state = PodState::Stranded;
-        let text = render(&pods, 1001);
+        let text = render(&pods, 1001, &View::default());
         assert!(text.contains("10.244.9.2 (stranded), fd00:1::2"), "{text}");
         assert!(
             text.contains("\nstranded: the address is in no subnet")
@@ -227,7 +246,7 @@ x:eth0.json     truncated
         };
         pods.pods[0].state = PodState::Faulty;
         pods.pods[0].fault = Some("the kernel refuses".to_owned());
-        let text = render(&pods, 1001);
+        let text = render(&pods, 1001, &View::default());
         assert!(
             text.contains(" faulty ")
                 && text.contains("\nfaulty: tt0123456789: the kernel refuses\n"),
@@ -243,7 +262,7 @@ x:eth0.json     truncated
             ..Pods::default()
         };
         pods.pods[0].state = PodState::Leaving;
-        let text = render(&pods, 1001);
+        let text = render(&pods, 1001, &View::default());
         assert!(
             text.contains(" leaving ") && text.contains("frees its addresses after"),
             "{text}"

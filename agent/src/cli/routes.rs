@@ -1,17 +1,11 @@
 //! `tartan routes`: which node owns which prefix, and which kernel routes bypass the overlay.
 
-use super::table::{Column, or_dash, render as table};
+use super::table::{Column, or_dash};
+use super::view::{View, total};
 use crate::api::wire::{RouteKind, Routes};
 
 /// The routes as text.
-pub(super) fn render(routes: &Routes) -> String {
-    let columns = [
-        Column::Words("PREFIX"),
-        Column::Words("OWNER"),
-        Column::Words("VIA"),
-        Column::Words("FORMAT"),
-        Column::Words("NOTE"),
-    ];
+pub(super) fn render(routes: &Routes, view: &View) -> String {
     let rows = routes.routes.iter().map(|route| {
         let note = match route.kind {
             RouteKind::Peer => "",
@@ -29,7 +23,13 @@ pub(super) fn render(routes: &Routes) -> String {
             note.to_owned(),
         ]
     });
-    table(&columns, rows)
+    let rows: Vec<Vec<String>> = rows.collect();
+    let picked = view.pick(&rows, None);
+    let shown = picked
+        .iter()
+        .filter_map(|number| rows.get(*number).cloned());
+    let text = view.table(&COLUMNS, shown);
+    text + &total(picked.len(), rows.len(), "prefix", "prefixes") + "\n"
 }
 
 /// Whether a kernel route bypasses the overlay, or a prefix cannot be reached through it.
@@ -40,6 +40,15 @@ pub(super) fn problem(routes: &Routes) -> bool {
         .iter()
         .any(|route| wrong.contains(&route.kind))
 }
+
+/// What `--sort` and `--filter` know.
+pub(super) const COLUMNS: [Column; 5] = [
+    Column::Words("PREFIX"),
+    Column::Words("OWNER"),
+    Column::Words("VIA"),
+    Column::Words("FORMAT"),
+    Column::Words("NOTE"),
+];
 
 #[cfg(test)]
 mod tests {
@@ -85,13 +94,14 @@ mod tests {
         }
         routes.routes.extend(wrong);
         assert_eq!(
-            render(&routes),
+            render(&routes, &View::default()),
             "\
 PREFIX         OWNER  VIA          FORMAT  NOTE
 10.244.1.0/24  node1  tartan0      -       this node
 10.244.2.0/24  node2  192.0.2.2    vxlan
 10.244.2.8/32  -      eth1         -       BYPASS: a kernel route sends these packets around the overlay
 10.244.3.0/24  node3  2001:db8::3  vxlan   UNREACHABLE: this node has no public address of that family; see public-ipv6
+4 prefixes
 "
         );
     }

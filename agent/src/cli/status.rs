@@ -1,18 +1,23 @@
 //! `tartan status`: the node at a glance, what is wrong first.
 
 use super::amount::duration;
-use super::table::{list, pairs, printable};
+use super::table::{list, printable};
+use super::view::View;
 use crate::api::wire::{Problem, Status};
 
 /// The node as text.
-pub(super) fn render(status: &Status) -> String {
+pub(super) fn render(status: &Status, view: &View) -> String {
     let mut text = String::new();
     for problem in &status.problems {
         let Problem {
             sentence, remedy, ..
         } = problem;
+        let mark = match &problem.severity[..] {
+            "warning" => view.warning("PROBLEM:"),
+            _ => view.alarming("PROBLEM:"),
+        };
         text.push_str(&format!(
-            "PROBLEM: {}: {}\n",
+            "{mark} {}: {}\n",
             printable(sentence),
             printable(remedy)
         ));
@@ -20,7 +25,7 @@ pub(super) fn render(status: &Status) -> String {
     if !status.problems.is_empty() {
         text.push('\n');
     }
-    text.push_str(&pairs([
+    text.push_str(&view.pairs([
         (
             "node",
             format!("{}, tartan {}", status.node, status.version),
@@ -229,7 +234,7 @@ pub(super) mod tests {
     #[test]
     fn a_healthy_node() {
         assert_eq!(
-            render(&example()),
+            render(&example(), &View::default()),
             "\
 node      node1, tartan 0.1.0
 service   process 4242, up 1 h 1 min, never restarted
@@ -271,7 +276,7 @@ packets   10 sent, 9 delivered, 1 dropped
             registry_cached: true,
             ..example()
         };
-        let text = render(&status);
+        let text = render(&status, &View::default());
         assert!(
             text.starts_with("PROBLEM: line 3: \\u{1b}[1mno: act\nPROBLEM: two: act\n\nnode"),
             "{text}"

@@ -1,6 +1,6 @@
 //! Tables for the terminal: aligned columns, no borders, control characters escaped.
 
-use comfy_table::{Cell, CellAlignment, Table};
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
 
 /// A column's heading and alignment.
 #[derive(Clone, Copy, Debug)]
@@ -11,9 +11,22 @@ pub(super) enum Column {
     Number(&'static str),
 }
 
-/// Renders rows under headings, one line for each row. Without rows the text is empty.
-pub(super) fn render(columns: &[Column], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let mut table = plain();
+impl Column {
+    /// The heading as one word in small letters, as options name it.
+    pub(super) fn name(&self) -> String {
+        let (Column::Words(heading) | Column::Number(heading)) = self;
+        heading.to_lowercase().replace(' ', "-")
+    }
+}
+
+/// Renders rows under headings, one line for each row, or several where `width` is too small for it. Without rows the
+/// text is empty.
+pub(super) fn render(
+    columns: &[Column],
+    rows: impl IntoIterator<Item = Vec<String>>,
+    width: Option<u16>,
+) -> String {
+    let mut table = plain(width);
     table.set_header(columns.iter().map(|column| match column {
         Column::Words(heading) | Column::Number(heading) => Cell::new(heading),
     }));
@@ -29,8 +42,11 @@ pub(super) fn render(columns: &[Column], rows: impl IntoIterator<Item = Vec<Stri
 }
 
 /// Renders names and values in two columns without headings.
-pub(super) fn pairs(rows: impl IntoIterator<Item = (&'static str, String)>) -> String {
-    let mut table = plain();
+pub(super) fn pairs(
+    rows: impl IntoIterator<Item = (&'static str, String)>,
+    width: Option<u16>,
+) -> String {
+    let mut table = plain(width);
     for (name, value) in rows {
         table.add_row([Cell::new(name), Cell::new(printable(&value))]);
     }
@@ -70,9 +86,14 @@ pub(super) fn or_dash(text: &str) -> String {
     }
 }
 
-fn plain() -> Table {
+fn plain(width: Option<u16>) -> Table {
     let mut table = Table::new();
     table.load_style(comfy_table::presets::NOTHING);
+    if let Some(width) = width {
+        // The blank before the first cell is not printed.
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(width.saturating_add(1));
+    }
     table
 }
 
@@ -103,12 +124,12 @@ mod tests {
         let rows = [("a", "1", ""), ("longer", "1000", "because")];
         let rows = rows.map(|(a, b, c)| vec![a.to_owned(), b.to_owned(), c.to_owned()]);
         assert_eq!(
-            render(&columns, rows),
+            render(&columns, rows, None),
             "NAME    COUNT  REASON\n\
              a           1\n\
              longer   1000  because\n"
         );
-        assert_eq!(render(&columns, []), "");
+        assert_eq!(render(&columns, [], None), "");
     }
 
     #[test]
@@ -118,7 +139,7 @@ mod tests {
             "evil\\u{1b}[2Jname\\n\\u{9b}"
         );
         assert_eq!(printable("nœud-1"), "nœud-1");
-        let text = render(&[Column::Words("NODE")], [vec!["a\nb".to_owned()]]);
+        let text = render(&[Column::Words("NODE")], [vec!["a\nb".to_owned()]], None);
         assert_eq!(text.lines().count(), 2);
     }
 }

@@ -1,5 +1,7 @@
 use clap::CommandFactory;
 
+use cni_shim::RunDir;
+
 use super::*;
 use crate::api::wire::{Reply, Status};
 

@@ -133,7 +133,7 @@ pub enum CniError {
     },
     /// Pods are attached.
     #[error(
-        "{count} pods are attached, and without the plugin no runtime can delete them: drain the node first (`tartan pods` lists them), or use --force"
+        "pods are attached ({count}), and without the plugin no runtime can delete them: drain the node first (`tartan pods` lists them), or use --force"
     )]
     Attached {
         /// How many.

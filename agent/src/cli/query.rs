@@ -1,0 +1,161 @@
+//! Commands that ask a running agent and show what it answers.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use clap::Args;
+use cni_shim::RunDir;
+use serde::de::DeserializeOwned;
+
+use super::table::Column;
+use super::view::{RowArgs, ShowArgs, View};
+use super::{OK, Output, PROBLEM, RootArg, UNREACHABLE, USAGE};
+use super::{complain, complain_with_causes, json, print, root};
+use crate::api::client::{ClientError, call};
+use crate::api::wire::Request;
+use crate::causes::causes;
+
+/// Which agent is asked, and in which form its answer is shown.
+#[derive(Args, Debug)]
+pub(super) struct Target {
+    #[command(flatten)]
+    root_arg: RootArg,
+    /// Select the output form
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+/// Arguments of a command that shows one answer.
+#[derive(Args, Debug)]
+pub(super) struct Query {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    show: ShowArgs,
+}
+
+/// Arguments of a command that shows an answer of many rows.
+#[derive(Args, Debug)]
+pub(super) struct RowQuery {
+    #[command(flatten)]
+    pub(super) query: Query,
+    #[command(flatten)]
+    pub(super) rows: RowArgs,
+}
+
+/// What a command asks, and how its answer is shown.
+pub(super) struct Asked<T> {
+    /// The question.
+    pub(super) request: Request,
+    /// Columns of its rows; none where it has none.
+    pub(super) columns: &'static [Column],
+    /// The answer as text.
+    pub(super) render: fn(&T, &View) -> String,
+    /// Whether it is a problem.
+    pub(super) problem: fn(&T) -> bool,
+}
+
+/// Asks and shows, once or until interrupted. Returns the exit code, of a watch that of the last answer.
+pub(super) fn ask<T: DeserializeOwned>(
+    query: &Query,
+    rows: &RowArgs,
+    before: Option<PathBuf>,
+    asked: &Asked<T>,
+) -> u8 {
+    let view = match View::new(&query.show, rows, asked.columns) {
+        Ok(view) => view,
+        Err(misuse) => {
+            complain(misuse);
+            return USAGE;
+        }
+    };
+    let socket = query.target.socket(before);
+    loop {
+        let render = |answer: &T| (asked.render)(answer, &view);
+        let (text, code) = answer(
+            &query.target,
+            &socket,
+            &asked.request,
+            render,
+            asked.problem,
+        );
+        let Some(pause) = query.show.watch else {
+            print(text);
+            return code;
+        };
+        if !print(view.again(&text)) {
+            return OK;
+        }
+        thread::sleep(pause);
+    }
+}
+
+/// Has the agent do something, and shows what became of it. Returns the exit code.
+pub(super) fn order<T: DeserializeOwned>(
+    target: &Target,
+    before: Option<PathBuf>,
+    request: &Request,
+    render: fn(&T) -> String,
+) -> u8 {
+    let socket = target.socket(before);
+    let (text, code) = answer(target, &socket, request, render, |_| false);
+    print(text);
+    code
+}
+
+/// What the agent answers, as text or JSON, and the exit code.
+fn answer<T: DeserializeOwned>(
+    target: &Target,
+    socket: &Path,
+    request: &Request,
+    render: impl Fn(&T) -> String,
+    problem: fn(&T) -> bool,
+) -> (String, u8) {
+    let answer = call(socket, request).and_then(|value| {
+        let text = match target.output {
+            Output::Json => json(&value),
+            Output::Table => String::new(),
+        };
+        let answer: T = serde_json::from_value(value).map_err(ClientError::Answer)?;
+        let text = match target.output {
+            Output::Json => text,
+            Output::Table => render(&answer),
+        };
+        Ok((text, problem(&answer)))
+    });
+    match answer {
+        Ok((text, problem)) => (text, if problem { PROBLEM } else { OK }),
+        Err(error) => (failure(target.output, &error), code_of(&error)),
+    }
+}
+
+impl Target {
+    fn socket(&self, before: Option<PathBuf>) -> PathBuf {
+        let root = root(before, self.root_arg.root.clone()).unwrap_or_else(|| PathBuf::from("/"));
+        RunDir::under(&root).socket()
+    }
+}
+
+/// An error is said on standard error; as JSON it is a document on standard output, so that a script finds one there
+/// whatever happened.
+fn failure(output: Output, error: &ClientError) -> String {
+    match output {
+        Output::Table => {
+            complain_with_causes(error);
+            String::new()
+        }
+        Output::Json => json(&serde_json::json!({
+            "error": causes(error),
+            "remedy": error.remedy(),
+            "code": error.code(),
+        })),
+    }
+}
+
+fn code_of(error: &ClientError) -> u8 {
+    if error.is_no_answer() {
+        UNREACHABLE
+    } else {
+        PROBLEM
+    }
+}
