@@ -306,7 +306,11 @@ mod tests {
             Term::NotFrom(p) => !inside(p, from),
             Term::To(p) => inside(p, to),
             Term::NotTo(p) => !inside(p, to),
-            Term::Marked | Term::FromInterfaces(_) | Term::NotRoutedBack => more,
+            Term::Marked
+            | Term::FromInterfaces(_)
+            | Term::FromInterface(_)
+            | Term::NotRoutedBack
+            | Term::RoutedBack => more,
         };
         for rule in rules {
             if rule.terms.iter().all(holds) && (!rule.has_unknown || more) {

@@ -127,7 +127,10 @@ mod tests {
     fn judge(rules: &[Rule], mark: u32, from: IpAddr, to: IpAddr) -> Verdict {
         let holds = |term: &Term| match term {
             Term::Marked => mark & 0x4000 != 0,
-            Term::FromInterfaces(_) | Term::NotRoutedBack => false,
+            Term::FromInterfaces(_)
+            | Term::FromInterface(_)
+            | Term::NotRoutedBack
+            | Term::RoutedBack => false,
             Term::From(net) => net.contains(&from),
             Term::NotFrom(net) => net.addr().is_ipv4() == from.is_ipv4() && !net.contains(&from),
             Term::To(net) => net.contains(&to),
