@@ -286,6 +286,12 @@ fn remove_attachments_directory(run_dir: &RunDir, list: &mut Outcomes) {
 /// Removes the files that lie directly in a directory of ours, but the one of
 /// the names to `keep`, then the directory if nothing is left in it.
 fn remove_directory(path: &Path, keep: &[&str], list: &mut Outcomes) {
+    if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink()) {
+        return list.kept(
+            path.display().to_string(),
+            "it is a symbolic link, and what lies where it leads need not be Tartan's",
+        );
+    }
     let found = match entries(path) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return,
