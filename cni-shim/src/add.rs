@@ -54,7 +54,7 @@ pub(crate) fn add(target: &Target, conf: &NetConf) -> Result<Value, Error> {
     let (netns, mut pod) = Netns::open(&target.netns)?;
     let mut host = Netlink::open()?;
     let deadline = Instant::now() + AGENT_WAIT;
-    let agent = Agent::connect(&run.socket(), deadline)?;
+    let agent = Agent::connect(&run, deadline)?;
     let node = wait_for_node(&run, deadline)?;
     run.make()
         .map_err(|source| range::Error::Directory { source })?;
@@ -166,7 +166,7 @@ fn undo(
         // Standard error is the plugin's log; the caller reports the first error.
         eprintln!("tartan-cni: cannot remove everything that this ADD made, a DEL will: {error}");
     }
-    agent::notify(&run.socket(), &Request::release(&target.key));
+    agent::notify(run, &Request::release(&target.key));
 }
 
 /// The earlier plugins' result, followed by what this ADD made.

@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use cni_shim::RunDir;
 use cni_shim::api::{Reply, Request};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -18,7 +19,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 /// A connected agent.
 #[derive(Debug)]
 pub(crate) struct Agent {
-    socket: PathBuf,
+    run: RunDir,
     stream: UnixStream,
 }
 
@@ -36,16 +37,16 @@ pub(crate) enum Error {
 
 impl Agent {
     /// Connects, trying again until `deadline`.
-    pub(crate) fn connect(socket: &Path, deadline: Instant) -> Result<Agent, Error> {
+    pub(crate) fn connect(run: &RunDir, deadline: Instant) -> Result<Agent, Error> {
         loop {
-            match connect_once(socket, deadline) {
+            match connect_once(run, deadline) {
                 Ok(stream) => {
                     return Ok(Agent {
-                        socket: socket.to_path_buf(),
+                        run: run.clone(),
                         stream,
                     });
                 }
-                Err(source) => pause(socket, deadline, source)?,
+                Err(source) => pause(run, deadline, source)?,
             }
         }
     }
@@ -56,19 +57,19 @@ impl Agent {
         loop {
             match exchange(&mut self.stream, request, deadline) {
                 Ok(answer) => return answer,
-                Err(source) => pause(&self.socket, deadline, source)?,
+                Err(source) => pause(&self.run, deadline, source)?,
             }
-            self = Agent::connect(&self.socket, deadline)?;
+            self = Agent::connect(&self.run, deadline)?;
         }
     }
 }
 
 /// Tries once to notify the agent, for at most [`NOTIFY_WAIT`]. An agent that
 /// is down finds the record missing when it starts.
-pub(crate) fn notify(socket: &Path, request: &Request) {
+pub(crate) fn notify(run: &RunDir, request: &Request) {
     let deadline = Instant::now() + NOTIFY_WAIT;
-    let notified = connect_once(socket, deadline)
-        .and_then(|mut stream| exchange(&mut stream, request, deadline));
+    let notified =
+        connect_once(run, deadline).and_then(|mut stream| exchange(&mut stream, request, deadline));
     if let Ok(Err(refused)) = notified {
         eprintln!("tartan-cni: {refused}");
     }
@@ -100,9 +101,25 @@ fn exchange(
     })
 }
 
+/// By the plugin's own socket, or where no agent listens there (an older one, or another process removed the name) by the
+/// one for all callers.
+fn connect_once(run: &RunDir, deadline: Instant) -> io::Result<UnixStream> {
+    match connect_to(&run.plugin_socket(), deadline) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+            ) =>
+        {
+            connect_to(&run.socket(), deadline)
+        }
+        connected => connected,
+    }
+}
+
 /// connect(2) blocks while the listener's backlog is full; SO_SNDTIMEO bounds
 /// that, and has to be set before.
-fn connect_once(socket: &Path, deadline: Instant) -> io::Result<UnixStream> {
+fn connect_to(socket: &Path, deadline: Instant) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(socket)?;
     let kind = SocketType::STREAM;
     let fd = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
@@ -112,13 +129,13 @@ fn connect_once(socket: &Path, deadline: Instant) -> io::Result<UnixStream> {
 }
 
 /// Waits a little before the next try, or gives up with the last error.
-fn pause(socket: &Path, deadline: Instant, source: io::Error) -> Result<(), Error> {
+fn pause(run: &RunDir, deadline: Instant, source: io::Error) -> Result<(), Error> {
     if left(deadline).is_ok_and(|left| left > RETRY_EVERY) {
         std::thread::sleep(RETRY_EVERY);
         return Ok(());
     }
     Err(Error::Unreachable {
-        socket: socket.to_path_buf(),
+        socket: run.socket(),
         source,
     })
 }
@@ -155,6 +172,28 @@ mod tests {
         Instant::now() + Duration::from_secs(5)
     }
 
+    fn run_dir() -> (tempfile::TempDir, RunDir) {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::under(root.path());
+        run.make().unwrap();
+        (root, run)
+    }
+
+    #[test]
+    fn an_agent_that_has_no_socket_for_the_plugin_is_asked_by_the_other() {
+        let (_root, run) = run_dir();
+        let server = serve(run.socket(), vec![Some("{\"ok\":{}}\n"); 2]);
+        let ask = || {
+            let agent = Agent::connect(&run, soon()).unwrap();
+            agent.call(&Request::adopt(&key()), soon()).unwrap();
+        };
+        ask();
+        // One that nobody listens on: the agent was replaced by an older one.
+        drop(UnixListener::bind(run.plugin_socket()).unwrap());
+        ask();
+        assert_eq!(server.join().unwrap().len(), 2);
+    }
+
     /// Answers one connection after the other, `None` by closing it, and
     /// returns what it was asked.
     fn serve(
@@ -178,10 +217,11 @@ mod tests {
     }
 
     fn ask(answers: Vec<Option<&'static str>>) -> (Result<(), Error>, Vec<String>) {
-        let dir = tempfile::tempdir().unwrap();
-        let socket = dir.path().join("s");
-        let server = serve(socket.clone(), answers);
-        let agent = Agent::connect(&socket, soon()).unwrap();
+        let (_root, run) = run_dir();
+        let server = serve(run.plugin_socket(), answers);
+        // What others do there is of no concern.
+        let _general = UnixListener::bind(run.socket()).unwrap();
+        let agent = Agent::connect(&run, soon()).unwrap();
         let answer = agent.call(&Request::adopt(&key()), soon());
         (answer, server.join().unwrap())
     }
@@ -221,15 +261,14 @@ mod tests {
 
     #[test]
     fn a_silent_or_absent_agent_is_given_up_in_time() {
-        let dir = tempfile::tempdir().unwrap();
-        let socket = dir.path().join("s");
+        let (_root, run) = run_dir();
         let start = Instant::now();
         let deadline = start + Duration::from_millis(200);
-        let absent = Agent::connect(&socket, deadline);
+        let absent = Agent::connect(&run, deadline);
         assert!(matches!(absent, Err(Error::Unreachable { .. })));
-        let _silent = UnixListener::bind(&socket).unwrap();
+        let _silent = UnixListener::bind(run.plugin_socket()).unwrap();
         let deadline = Instant::now() + Duration::from_millis(200);
-        let agent = Agent::connect(&socket, deadline).unwrap();
+        let agent = Agent::connect(&run, deadline).unwrap();
         let silent = agent.call(&Request::adopt(&key()), deadline);
         assert!(matches!(silent, Err(Error::Unreachable { .. })));
         assert!(start.elapsed() < Duration::from_secs(2));

@@ -42,7 +42,7 @@ pub(crate) fn check(target: &Target, conf: &NetConf) -> Result<(), Error> {
     }
     // The agent answers once it would deliver; asking again changes nothing.
     let deadline = Instant::now() + AGENT_WAIT;
-    let agent = Agent::connect(&run.socket(), deadline)?;
+    let agent = Agent::connect(&run, deadline)?;
     Ok(agent.call(&Request::adopt(&target.key), deadline)?)
 }
 

@@ -44,7 +44,7 @@ pub(crate) fn delete(target: &Target, conf: &NetConf) -> Result<(), Error> {
             attachment::remove(&path)?;
         }
     }
-    agent::notify(&run.socket(), &Request::release(key));
+    agent::notify(&run, &Request::release(key));
     Ok(())
 }
 

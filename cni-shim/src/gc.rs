@@ -81,7 +81,7 @@ pub(crate) fn gc(path: &SearchPath, conf: &NetConf) -> Result<(), Error> {
             _ => continue,
         };
         match removed {
-            Ok(()) => agent::notify(&run.socket(), &Request::release(&key)),
+            Ok(()) => agent::notify(&run, &Request::release(&key)),
             Err(error) => errors.push(format!("{key}: {error}")),
         }
     }

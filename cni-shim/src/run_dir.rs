@@ -33,6 +33,12 @@ impl RunDir {
         self.path.join("tartan.sock")
     }
 
+    /// The agent's stream socket for the plugin alone, `cni.sock`: what other callers do on the other delays no pod. An agent
+    /// that is older has none.
+    pub fn plugin_socket(&self) -> PathBuf {
+        self.path.join("cni.sock")
+    }
+
     /// The directory of attachment records, `attachments/`.
     pub fn attachments(&self) -> PathBuf {
         self.path.join("attachments")
@@ -78,7 +84,12 @@ mod tests {
     fn every_path_hangs_off_the_root() {
         let run = RunDir::under(Path::new("/srv/n1"));
         assert_eq!(run.path(), Path::new("/srv/n1/run/tartan"));
-        for path in [run.socket(), run.attachments(), run.node()] {
+        for path in [
+            run.socket(),
+            run.plugin_socket(),
+            run.attachments(),
+            run.node(),
+        ] {
             assert_eq!(path.parent(), Some(run.path()));
         }
     }

@@ -20,7 +20,7 @@ pub(crate) fn status(path: &SearchPath, conf: &NetConf) -> Result<(), Error> {
     let run = RunDir::under(&conf.root);
     let connected = conf.check().map_err(Error::from).and_then(|()| {
         let deadline = Instant::now() + PATIENCE;
-        Ok(Agent::connect(&run.socket(), deadline)?)
+        Ok(Agent::connect(&run, deadline)?)
     });
     let agent = connected.map_err(not_available)?;
     // Pods may be cut off where an agent listens and does not answer, or answers

@@ -46,7 +46,6 @@ use rustix::io::Errno;
 use crate::announce;
 use crate::end;
 use crate::failpoint;
-use crate::inventory;
 use crate::netlink::{self, ChangeRequest, LOOPBACK, Link, Netlink};
 use crate::netns::{self, Netns};
 use crate::sysctl;
@@ -57,7 +56,10 @@ use messages::{
     link_route, route_via, set, set_neighbour, up, up_and_set, with_mtu,
 };
 
+pub(crate) use rules::remove_rules;
+
 mod messages;
+mod rules;
 mod settled;
 
 /// What to make.
@@ -197,38 +199,6 @@ pub(crate) fn make(
         pod_mac: pod_link.mac,
         routes,
     })
-}
-
-/// Removes the rules of the attachment's own table from the pod, which the
-/// kernel leaves behind when the interface goes. `interface` is the index of the attachment's interface in the pod. A rule
-/// for an address that another interface has is another attachment's.
-pub(crate) fn remove_rules(
-    pod: &mut Netlink,
-    record: &Attachment,
-    interface: Option<u32>,
-) -> Result<(), Error> {
-    let held: Vec<(u32, IpAddr)> = inventory::all_addresses(pod)?;
-    let is_own = |source: &IpAddr| {
-        let mut given = record.addresses.iter().map(IpNet::addr);
-        let is_on_another =
-            |(index, address): &(u32, IpAddr)| address == source && Some(*index) != interface;
-        given.any(|address| address == *source) && !held.iter().any(is_on_another)
-    };
-    for v4 in [true, false] {
-        for rule in inventory::source_rules(pod, v4)? {
-            if Some(rule.table) == record.table
-                && rule.priority == messages::RULE_PRIORITY
-                && is_own(&rule.source)
-            {
-                let message = RouteNetlinkMessage::DelRule(rule.message);
-                match pod.change("remove the rule of the pod's interface", message, 0) {
-                    Err(error) if error.is(Errno::NOENT) => {}
-                    result => result?,
-                }
-            }
-        }
-    }
-    Ok(())
 }
 
 fn create(host: &mut Netlink, spec: &PairSpec<'_>, mac: [u8; 6]) -> Result<(), Error> {

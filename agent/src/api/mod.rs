@@ -6,10 +6,13 @@
 //! sisters and `tartan-cni` are the callers. The server only reads and writes lines; the control loop
 //! of the service answers, so a reply is one consistent view.
 //!
-//! Limits: a request of 4 KiB, 32 connections at a time (more wait in the backlog), 10 s for the request to
+//! `<root>/run/tartan/cni.sock` is the same for `tartan-cni`, which uses the other where this one is missing.
+//!
+//! Limits, of each of the two: a request of 4 KiB, 32 answers at a time, 256 connections whose request is not whole (the one
+//! that waits longest is closed for the next), 2 s for the first byte (10 s on the plugin's), 10 s for the request to
 //! arrive and for the reply to be taken, 30 s for the control loop to answer.
 //!
-//! The listener is one of the descriptors that the keeper holds: while the service is restarted, callers
+//! The listeners are among the descriptors that the keeper holds: while the service is restarted, callers
 //! wait in the backlog instead of being refused.
 
 pub mod client;

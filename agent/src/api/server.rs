@@ -1,12 +1,18 @@
 //! The listening side: bounded connections, checked callers, one request each.
+//!
+//! Theory of operation. Two sockets are served alike, and share nothing but the loop that answers: one for all callers, one
+//! for the plugin. A connection is first *waiting*, until its request is whole, and then takes a seat for the answer. Any
+//! process of root can connect and say nothing, so nobody waits long for his first byte, and where too many wait the one that
+//! waits longest is closed for who comes next. The plugin, which connects before it has anything to ask, connects again.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -89,28 +95,57 @@ pub fn adopt(descriptor: OwnedFd, path: &Path) -> Result<StdListener, ServerErro
     }
 }
 
-/// Answers callers for as long as the control loop takes calls.
+/// The two sockets that callers reach the agent by.
+#[derive(Debug)]
+pub struct Listeners {
+    /// For all callers.
+    pub general: StdListener,
+    /// For the plugin.
+    pub plugin: StdListener,
+}
+
+/// Answers callers of both sockets for as long as the control loop takes calls.
+///
+/// # Errors
+/// `Register` when a listener cannot be watched.
+pub async fn serve_both(
+    listeners: Listeners,
+    calls: mpsc::Sender<Call>,
+) -> Result<(), ServerError> {
+    let Listeners { general, plugin } = listeners;
+    tokio::select! {
+        served = serve(general, FIRST_BYTE, calls.clone()) => served,
+        served = serve(plugin, LINE_PATIENCE, calls) => served,
+    }
+}
+
+/// Answers callers for as long as the control loop takes calls. Each has so long for his first byte.
 ///
 /// # Errors
 /// `Register` when the listener cannot be watched.
-pub async fn serve(listener: StdListener, calls: mpsc::Sender<Call>) -> Result<(), ServerError> {
+async fn serve(
+    listener: StdListener,
+    first_byte: Duration,
+    calls: mpsc::Sender<Call>,
+) -> Result<(), ServerError> {
     listener
         .set_nonblocking(true)
         .map_err(ServerError::Register)?;
     let listener = UnixListener::from_std(listener).map_err(ServerError::Register)?;
     let seats = Arc::new(Semaphore::new(CONNECTIONS));
+    // Oldest first. One whose request is whole has dropped its receiver.
+    let mut waiting: VecDeque<(Instant, oneshot::Sender<()>)> = VecDeque::new();
     loop {
-        let Ok(seat) = Arc::clone(&seats).acquire_owned().await else {
-            return Ok(());
-        };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let calls = calls.clone();
+                make_room(&mut waiting).await;
+                let (wait, ended) = oneshot::channel();
+                waiting.push_back((Instant::now(), wait));
+                let (calls, seats) = (calls.clone(), Arc::clone(&seats));
                 tokio::spawn(async move {
-                    if let Err(error) = converse(stream, calls).await {
+                    if let Err(error) = converse(stream, first_byte, ended, &seats, calls).await {
                         debug!(%error, "a caller of the API left early");
                     }
-                    drop(seat);
                 });
             }
             Err(error) => {
@@ -122,12 +157,40 @@ pub async fn serve(listener: StdListener, calls: mpsc::Sender<Call>) -> Result<(
     }
 }
 
-async fn converse(mut stream: UnixStream, calls: mpsc::Sender<Call>) -> io::Result<()> {
+/// Closes the connection that has waited longest where too many wait. None is closed at once: its request may be on its way.
+async fn make_room(waiting: &mut VecDeque<(Instant, oneshot::Sender<()>)>) {
+    if waiting.len() >= WAITING {
+        waiting.retain(|(_, wait)| !wait.is_closed());
+    }
+    if waiting.len() >= WAITING
+        && let Some((since, _)) = waiting.front()
+    {
+        tokio::time::sleep(LEAST_WAIT.saturating_sub(since.elapsed())).await;
+        waiting.pop_front();
+    }
+}
+
+async fn converse(
+    mut stream: UnixStream,
+    first_byte: Duration,
+    ended: oneshot::Receiver<()>,
+    seats: &Semaphore,
+    calls: mpsc::Sender<Call>,
+) -> io::Result<()> {
     let caller = stream.peer_cred()?;
     let reply = if may_call(caller.uid(), rustix::process::geteuid().as_raw()) {
         // A caller that sends nothing gets no reply: the plugin connects before it has work and sends its request
         // later. It retries after a closed connection and takes an error as a refusal.
-        match timeout(LINE_PATIENCE, read_request(&mut stream)).await? {
+        let read = async {
+            timeout(first_byte, stream.readable()).await??;
+            Ok::<_, io::Error>(timeout(LINE_PATIENCE, read_request(&mut stream)).await?)
+        };
+        let request = tokio::select! {
+            request = read => request?,
+            _ = ended => return Ok(()),
+        };
+        let _seat = seats.acquire().await.map_err(io::Error::other)?;
+        match request {
             Ok(request) => ask(request, &calls).await,
             Err(reason) => Reply::Error(reason),
         }
@@ -179,7 +242,14 @@ pub fn is_socket(path: &Path) -> bool {
         .is_ok_and(|metadata| metadata.file_type().is_socket())
 }
 
+/// Requests of one socket that are answered at a time.
 const CONNECTIONS: usize = 32;
+/// Connections of one socket whose request is not whole.
+const WAITING: usize = 256;
+/// How long a caller of the socket for all may say nothing.
+const FIRST_BYTE: Duration = Duration::from_secs(2);
+/// How long the connection that is closed for another has waited at least.
+const LEAST_WAIT: Duration = Duration::from_millis(50);
 const REQUEST_LIMIT: u64 = 4096;
 const LINE_PATIENCE: Duration = Duration::from_secs(10);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);

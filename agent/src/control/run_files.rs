@@ -2,15 +2,17 @@
 //! process that empties `/run` removes all of them; they are checked at every refresh.
 
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 
 use cni_shim::{NodeFile, RunDir};
 
 use super::model::Model;
-use crate::api::server;
+use crate::api::server::{self, Listeners};
 use crate::causes::causes;
 use crate::control::view::queries::{Queries, QueryService};
 use crate::keeper::LOCK_FILE;
-use crate::keeper::descriptors::{Descriptors, LISTENER};
+use crate::keeper::descriptors::{Descriptors, LISTENER, PLUGIN_LISTENER};
 use crate::keeper::lock::Lock;
 use crate::problems::Problem;
 
@@ -52,10 +54,11 @@ impl RunFiles {
     /// Whether callers find the API socket and are answered.
     pub fn is_answering(&self) -> bool {
         let is_running = self.service.as_ref().is_some_and(QueryService::is_running);
-        is_running && server::is_socket(&self.run_dir.socket())
+        let sockets = [self.run_dir.socket(), self.run_dir.plugin_socket()];
+        is_running && sockets.iter().all(|path| server::is_socket(path))
     }
 
-    /// Opens the API socket anew where its name is gone or no thread answers. Returns what was repaired, and why not.
+    /// Opens the API sockets anew where a name is gone or no thread answers. Returns what was repaired, and why not.
     pub async fn restore_socket(
         &mut self,
         keeper: &Descriptors,
@@ -63,23 +66,17 @@ impl RunFiles {
         if self.is_answering() {
             return (None, None);
         }
-        let path = self.run_dir.socket();
-        let refused = |reason| Problem::ApiSocket {
-            path: path.clone(),
-            reason,
+        let general = open(keeper, LISTENER, self.run_dir.socket()).await;
+        let plugin = open(keeper, PLUGIN_LISTENER, self.run_dir.plugin_socket()).await;
+        let (general, plugin) = match (general, plugin) {
+            (Ok(general), Ok(plugin)) => (general, plugin),
+            (Err(problem), _) | (_, Err(problem)) => return (None, Some(problem)),
         };
-        let listener = match server::bind(&path) {
-            Ok(listener) => listener,
-            Err(error) => return (None, Some(refused(causes(&error)))),
-        };
-        if let Err(error) = keeper.deposit(LISTENER, listener.as_fd()).await {
-            // The keeper has ended, and so will we.
-            return (None, Some(refused(causes(&error))));
-        }
-        match QueryService::start(listener, self.queries.clone()) {
+        let path = self.run_dir.path();
+        match QueryService::start(Listeners { general, plugin }, self.queries.clone()) {
             Ok(service) => {
                 self.service = Some(service);
-                let repair = format!("the socket {} was not answered", path.display());
+                let repair = format!("a socket in {} was not answered", path.display());
                 (Some(repair), None)
             }
             Err(error) => {
@@ -121,4 +118,17 @@ impl RunFiles {
             run_dir: run_dir.to_owned(),
         })
     }
+}
+
+/// Opens a socket and deposits it with the keeper.
+async fn open(keeper: &Descriptors, name: &str, path: PathBuf) -> Result<UnixListener, Problem> {
+    let opened = match server::bind(&path) {
+        Err(error) => Err(causes(&error)),
+        // Where this fails the keeper has ended, and so will we.
+        Ok(listener) => match keeper.deposit(name, listener.as_fd()).await {
+            Ok(()) => Ok(listener),
+            Err(error) => Err(causes(&error)),
+        },
+    };
+    opened.map_err(|reason| Problem::ApiSocket { path, reason })
 }

@@ -307,6 +307,9 @@ fn remove_attachments_directory(run_dir: &RunDir, list: &mut Outcomes) {
 /// Removes the files that lie directly in a directory of ours, but the one of
 /// the names to `keep`, then the directory if nothing is left in it.
 fn remove_directory(path: &Path, keep: &[&str], list: &mut Outcomes) {
+    if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink()) {
+        return list.kept(path.display().to_string(), SYMBOLIC_LINK);
+    }
     let found = match entries(path) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return,
@@ -328,6 +331,16 @@ fn remove_directory(path: &Path, keep: &[&str], list: &mut Outcomes) {
         let gone = match fs::symlink_metadata(&file) {
             Ok(metadata) if metadata.is_dir() => {
                 left += 1;
+                continue;
+            }
+            // None is ours; the one in the place of a directory is listed already.
+            Ok(metadata) if metadata.is_symlink() => {
+                left += 1;
+                let what = file.display().to_string();
+                let is_same = |outcome: &Outcome| matches!(outcome, Outcome::Kept { what: kept, .. } if kept.contains(&what));
+                if !list.outcomes.iter().any(is_same) {
+                    list.kept(what, SYMBOLIC_LINK);
+                }
                 continue;
             }
             _ => fs::remove_file(&file),
@@ -359,3 +372,6 @@ fn is_hidden(path: &Path) -> bool {
     path.file_name()
         .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }
+
+const SYMBOLIC_LINK: &str =
+    "it is a symbolic link, and what lies where it leads need not be Tartan's";

@@ -220,6 +220,9 @@ const PARTS: usize = 64;
 /// Name of the API listener in the keeper's table.
 pub(crate) const LISTENER: &str = "api";
 
+/// Name of the plugin's listener in the keeper's table.
+pub(crate) const PLUGIN_LISTENER: &str = "api-cni";
+
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;

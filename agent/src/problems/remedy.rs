@@ -32,23 +32,23 @@ impl Problem {
             },
             Problem::ListShrinks { .. } => "put the missing entries back, or run `tartan adopt` if these nodes are gone".to_owned(),
             Problem::WorkersBehind { .. } => "look into the agent's log; if a worker hangs, its keeper restarts the service".to_owned(),
-            Problem::ApiSocket { path, .. } => format!("if something else is at {}, move it elsewhere; Tartan tries again each second", path.display()),
+            Problem::ApiSocket { path, .. } => format!("if something else is at {}, move it elsewhere; Tartan tries again by itself", path.display()),
             Problem::LocksRemoved { .. } => "restart the agent (`systemctl restart tartan`)".to_owned(),
             Problem::StateNotSaved { .. } => "check that the state directory is writable by root and its disk not full".to_owned(),
             Problem::UnderlaySocket { wanted, fault, kept, .. } => match fault {
                 UnderlayFault::NotOnHost if kept.is_some() => format!("give {} to an interface, or correct this node's entry in the list of nodes", wanted.address),
                 UnderlayFault::NotOnHost => "correct public-ip of this node, or bring the interface up".to_owned(),
                 UnderlayFault::PortTaken(holder) => port_taken(wanted.port, holder.as_ref()),
-                UnderlayFault::Refused(_) => "look into the kernel's log (`dmesg`); Tartan tries again each second".to_owned(),
+                UnderlayFault::Refused(_) => "look into the kernel's log (`dmesg`); Tartan tries again by itself".to_owned(),
             },
-            Problem::UnderlayMove { .. } => "check the limit of open descriptors (`ulimit -n`); Tartan tries again each second".to_owned(),
+            Problem::UnderlayMove { .. } => "check the limit of open descriptors (`ulimit -n`); Tartan tries again by itself".to_owned(),
             Problem::CoresUnusable { .. } => format!("name other cores, or widen the service's affinity (`taskset -p {}`)", std::process::id()),
             Problem::WorkersNotPinned { .. } => "name cores that are online and in the service's cpuset, and restart the agent".to_owned(),
             Problem::UnderlayDown(interface) if interface.up => "check its cable, or what its other end is attached to".to_owned(),
             Problem::UnderlayDown(interface) => format!("bring it up (`ip link set {} up`)", interface.name),
             Problem::Host(problem) => problem.remedy.clone(),
             Problem::NodeFile { .. } => "check free space, and that the run directory is writable by root".to_owned(),
-            Problem::PodUpkeep { .. } => "correct what the reason names; Tartan tries again each second".to_owned(),
+            Problem::PodUpkeep { .. } => "correct what the reason names; Tartan tries again by itself".to_owned(),
             Problem::PodLink { .. } => "find the program that changes it, or delete and recreate the pod, see `tartan pods`".to_owned(),
             Problem::MixedPods { .. } => "drain the node, end the other plugin's network (docs/migrate.md) and uncordon: then all pods are Tartan's".to_owned(),
             Problem::UnusedAddress { .. } => "add an address of that family to this node's entry in the list of nodes, or leave it out of the configuration".to_owned(),
@@ -69,7 +69,7 @@ impl Problem {
             Problem::RouteBypasses(bypass) => format!("if that is not meant, have the program that set the route (`ip route show {} proto {}`) take it back", bypass.prefix, bypass.protocol),
             Problem::MoreOfAKind { command, .. } => format!("see `{command}`"),
             Problem::ApiThread { .. } => {
-                "raise the limit of threads (`ulimit -u`, pids.max of the control group); Tartan tries again each second".to_owned()
+                "raise the limit of threads (`ulimit -u`, pids.max of the control group); Tartan tries again by itself".to_owned()
             }
             Problem::RecordRefused { .. } => "delete and recreate the pod, see `tartan pods`".to_owned(),
         }
@@ -123,7 +123,7 @@ pub(super) fn of_host(error: &HostError) -> String {
             "check that the sandbox (seccomp, AppArmor) allows AF_NETLINK".to_owned()
         }
         HostError::NotPermitted { .. } => "run as root, or with CAP_NET_ADMIN".to_owned(),
-        HostError::Netlink { .. } => "look into the kernel's log (`dmesg`); Tartan tries again each second".to_owned(),
+        HostError::Netlink { .. } => "look into the kernel's log (`dmesg`); Tartan tries again by itself".to_owned(),
         HostError::NoShaper { module, .. } => format!(
             "load the kernel's {module} (`modprobe -a {module}`), or take the bandwidth limit off the pod"
         ),
@@ -177,7 +177,7 @@ fn of_nft(error: &NftError) -> String {
         NftError::Unsupported => "load or build in nf_tables and nft_fib_inet, and for masquerade nft_chain_nat and nft_masq",
         NftError::Socket { .. } => "check that the sandbox (seccomp, AppArmor) allows AF_NETLINK",
         NftError::NotPermitted => "run as root, or with CAP_NET_ADMIN",
-        NftError::Refused { .. } | NftError::Interrupted | NftError::NoAnswer => "Tartan tries again each second",
+        NftError::Refused { .. } | NftError::Interrupted | NftError::NoAnswer => "Tartan tries again by itself",
         NftError::TooMany => "find the program that makes them (`nft list ruleset`) and end that",
     }
     .to_owned()

@@ -7,6 +7,7 @@ pub mod start_error;
 use std::fmt::Display;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,7 +18,7 @@ use dataplane::engine::{Engine, WorkerSetup};
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
-use crate::api::server;
+use crate::api::server::{self, Listeners};
 use crate::causes::causes;
 use crate::config::NodeConfig;
 use crate::configuration::Configuration;
@@ -37,7 +38,7 @@ use crate::control::view::queries::{Queries, QueryService};
 use crate::control::workers::{Machine, WorkerPlacement};
 use crate::host::{Change, Host, HostError};
 use crate::keeper::COUNTERS;
-use crate::keeper::descriptors::{Descriptors, LISTENER, Obtain};
+use crate::keeper::descriptors::{Descriptors, LISTENER, Obtain, PLUGIN_LISTENER};
 use crate::keeper::lock::Lock;
 use crate::lease::Lease;
 use crate::problems::{Board, HostProblem, Origin, Problem};
@@ -298,7 +299,7 @@ async fn begin(
         changes,
     };
     // It waits for the first view.
-    let answering = QueryService::start(opened.listener, queries.clone());
+    let answering = QueryService::start(opened.listeners, queries.clone());
     let refused = answering.as_ref().err().map(|error| Problem::ApiThread {
         reason: error.to_string(),
     });
@@ -354,7 +355,7 @@ struct Opened {
     placement: WorkerPlacement,
     sockets: UnderlaySockets,
     counters: Counters,
-    listener: UnixListener,
+    listeners: Listeners,
 }
 
 impl Opened {
@@ -377,24 +378,31 @@ impl Opened {
         let workers = device.tunnels.len();
         counters.set_workers(workers);
         let sockets = obtain_sockets(table, known, host, workers, found).await?;
-        let path = known.config.run_dir().socket();
-        let listener = table
-            .adopt_or_open(
-                LISTENER,
-                |listener| server::adopt(listener, &path),
-                || server::bind(&path).map(OwnedFd::from),
-            )
-            .await
-            .map_err(|error| refused(LISTENER, error))?;
+        let run = known.config.run_dir();
+        let listeners = Listeners {
+            general: obtain_listener(table, LISTENER, &run.socket()).await?,
+            plugin: obtain_listener(table, PLUGIN_LISTENER, &run.plugin_socket()).await?,
+        };
         let kind = (device.kind, device.fewer);
         let opened = Opened {
             placement: WorkerPlacement::place(workers, kind, &machine, &known.config),
             sockets,
             counters,
-            listener,
+            listeners,
         };
         Ok((opened, device.tunnels))
     }
+}
+
+async fn obtain_listener(
+    table: &mut Descriptors,
+    name: &str,
+    path: &Path,
+) -> Result<UnixListener, StartError> {
+    let adopt = |listener| server::adopt(listener, path);
+    let open = || server::bind(path).map(OwnedFd::from);
+    let obtained = table.adopt_or_open(name, adopt, open).await;
+    obtained.map_err(|error| refused(name, error))
 }
 
 /// The underlay sockets, where they should be or where they are.

@@ -258,3 +258,32 @@ fn a_trace_that_cannot_be_removed_is_named_and_the_rest_goes() {
     assert_eq!(namespace.setting("net/ipv4/ip_forward"), "0");
     assert!(!namespace.state_dir().exists());
 }
+
+#[test]
+fn a_link_in_the_place_of_a_directory_is_not_followed() {
+    let namespace = Namespace::new();
+    let elsewhere = namespace.root().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    fs::write(elsewhere.join(".hidden"), "another's").unwrap();
+    fs::write(elsewhere.join("file"), "another's").unwrap();
+    let run = RunDir::under(namespace.root());
+    let attachments = run.attachments();
+    let state = namespace.state_dir();
+    for link in [run.path(), attachments.as_path(), state.as_path()] {
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, link).unwrap();
+        let words: Vec<String> = clean(&namespace).iter().map(Outcome::to_string).collect();
+        let kept = format!("kept {}: it is a symbolic link", link.display());
+        let records = format!("attachment record(s) in {}", link.display());
+        let says = |word: &String| word.starts_with(&kept) || word.contains(&records);
+        assert!(words.iter().any(says), "{words:?}");
+        for file in [".hidden", "file"] {
+            assert!(elsewhere.join(file).exists(), "{} {file}", link.display());
+        }
+        fs::remove_file(link).unwrap();
+        if link == run.path() {
+            run.make().unwrap();
+            fs::remove_dir(&attachments).unwrap();
+        }
+    }
+}

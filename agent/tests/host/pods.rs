@@ -71,6 +71,31 @@ fn a_limiter_is_kept_where_its_pod_was_attached_since_the_list() {
     assert!(has(&namespace, "tl9876543210") && has(&namespace, "tlx"));
 }
 
+/// A record that names another interface: the pod's own counts, by its alias.
+#[test]
+fn a_damaged_record_neither_hides_its_pod_nor_shapes_another() {
+    let namespace = Namespace::new();
+    attach(&namespace);
+    let state = namespace.state_dir();
+    namespace.inside(|| async {
+        let host = Host::open(&state).await.unwrap();
+        let links = host.pod_links().await.unwrap();
+        for name in ["eth0", "lo", "tt9999999999", ""] {
+            let mut damaged = limited();
+            damaged.host_ifname = name.to_owned();
+            assert!(links.has_end_of(&damaged), "{name:?}");
+        }
+        let mut other = limited();
+        other.container = "c2".to_owned();
+        assert!(!links.has_end_of(&other), "it names the end of c1");
+        assert_eq!(changed(host.apply_limits(&[other], &links).await), []);
+        assert_eq!(
+            changed(host.apply_limits(&[limited()], &links).await).len(),
+            1
+        );
+    });
+}
+
 #[test]
 fn a_limit_that_is_refused_hides_nothing_that_was_done() {
     let namespace = Namespace::new();

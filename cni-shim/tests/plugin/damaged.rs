@@ -98,7 +98,7 @@ impl Node {
     }
 
     /// Each call that takes c1 away.
-    fn calls(&self) -> [(&'static str, Box<dyn Fn() -> Answer + '_>); 3] {
+    fn calls(&self) -> [(&'static str, Call<'_>); 3] {
         let del = || self.rig.del("c1", "eth0", &self.pod);
         let add_again = || {
             // Of a record whose namespace is gone, ADD removes what it names.
@@ -116,6 +116,8 @@ impl Node {
         ]
     }
 }
+
+type Call<'a> = Box<dyn Fn() -> Answer + 'a>;
 
 /// What shapes what comes from the pod of that interface.
 fn limiter(host_ifname: &str) -> String {

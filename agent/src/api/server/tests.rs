@@ -19,7 +19,7 @@ fn while_serving(
     runtime.block_on(async move {
         let listener = bind(&path).unwrap();
         let (sender, mut calls) = mpsc::channel(4);
-        tokio::spawn(serve(listener, sender));
+        tokio::spawn(serve(listener, FIRST_BYTE, sender));
         tokio::spawn(async move {
             while let Some(call) = calls.recv().await {
                 if let Some(reply) = answer(call.request) {
@@ -91,6 +91,30 @@ fn more_callers_than_seats_are_served_in_turn() {
                     scope.spawn(|| call(path, &Request::Status).unwrap());
                 }
             });
+        },
+    );
+}
+
+#[test]
+fn who_says_nothing_keeps_nobody_waiting() {
+    while_serving(
+        |_| Some(Reply::Ok(serde_json::Value::Null)),
+        |path| {
+            let mut idle: Vec<Caller> = Vec::new();
+            for _ in 0..WAITING + 50 {
+                idle.push(Caller::connect(path).unwrap());
+            }
+            // Half a request is no request.
+            for caller in &mut idle[WAITING..] {
+                caller.write_all(b"{").unwrap();
+            }
+            let began = Instant::now();
+            call(path, &Request::Status).unwrap();
+            assert!(began.elapsed() < FIRST_BYTE, "{:?}", began.elapsed());
+            // The first to come is the first to go, without an answer.
+            let mut reply = Vec::new();
+            idle[0].read_to_end(&mut reply).unwrap();
+            assert!(reply.is_empty());
         },
     );
 }

@@ -6,7 +6,6 @@
 //! in between is passed on at once. Only [changes](is_change) go to the control loop.
 
 use std::io;
-use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -22,7 +21,7 @@ use tracing::{debug, error};
 
 use super::View;
 use super::drops::KernelCounts;
-use crate::api::server::{self, Call};
+use crate::api::server::{self, Call, Listeners};
 use crate::api::wire::{Readiness, Reply, Request};
 use crate::causes::causes;
 use crate::host::KernelReader;
@@ -48,11 +47,11 @@ pub struct QueryService {
 }
 
 impl QueryService {
-    /// Starts to answer the callers of `listener`, in the calling thread's network namespace.
+    /// Starts to answer the callers of both sockets, in the calling thread's network namespace.
     ///
     /// # Errors
     /// When the kernel refuses a thread or an event loop.
-    pub fn start(listener: UnixListener, queries: Queries) -> io::Result<QueryService> {
+    pub fn start(listeners: Listeners, queries: Queries) -> io::Result<QueryService> {
         let runtime = Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(ANSWERING_THREADS)
@@ -61,7 +60,7 @@ impl QueryService {
         let serve = move || {
             let serving = runtime.block_on(async {
                 tokio::select! {
-                    served = queries.serve(listener) => served,
+                    served = queries.serve(listeners) => served,
                     _ = stopped => Ok(()),
                 }
             });
@@ -82,7 +81,7 @@ impl QueryService {
 }
 
 impl Queries {
-    async fn serve(self, listener: UnixListener) -> Result<(), server::ServerError> {
+    async fn serve(self, listeners: Listeners) -> Result<(), server::ServerError> {
         let kernel = match KernelReader::open() {
             Ok(kernel) => Some(Arc::new(kernel)),
             Err(error) => {
@@ -109,7 +108,7 @@ impl Queries {
             Ok(())
         };
         tokio::select! {
-            served = server::serve(listener, sender) => served,
+            served = server::serve_both(listeners, sender) => served,
             done = dispatch => done,
         }
     }
