@@ -18,6 +18,7 @@ def main():
     for source in order["sources"]:
         # Of both families: the packet comes with its IP header (raw(7), and ipv6 the same way).
         with socket.socket(family(source), socket.SOCK_RAW, socket.IPPROTO_RAW) as sender:
+            sender.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
             for destination in order["destinations"]:
                 if family(destination) != family(source):
                     continue
