@@ -7,15 +7,15 @@ use dataplane::drops::{Direction, DropReason};
 
 use super::View;
 use crate::api::wire;
-use crate::host::LinkStats;
+use crate::host::{LinkStats, PodDrops};
 
 /// What the kernel counts beside its sockets, as far as it reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelCounts {
     /// The tunnel device.
     pub device: Option<LinkStats>,
-    /// Packets dropped where they leave the pod: their source is not the pod's address.
-    pub forged_sources: Option<u64>,
+    /// Packets dropped where they leave the pod.
+    pub pods: Option<PodDrops>,
 }
 
 impl View {
@@ -75,11 +75,12 @@ impl View {
             count,
             gloss: gloss.to_owned(),
         }));
-        counters.extend(kernel.forged_sources.map(|count| wire::KernelCounter {
+        let pods = kernel.pods.into_iter().flat_map(pod_counters);
+        counters.extend(pods.map(|(counter, count, gloss)| wire::KernelCounter {
             place: "pods".to_owned(),
-            counter: "forged_sources".to_owned(),
+            counter: counter.to_owned(),
             count,
-            gloss: FORGED_SOURCES.to_owned(),
+            gloss: gloss.to_owned(),
         }));
         counters
     }
@@ -106,6 +107,17 @@ fn device_counters(stats: LinkStats) -> [(&'static str, u64, &'static str); 4] {
             "rx_dropped",
             stats.rx_dropped,
             "packets we wrote that the kernel dropped",
+        ),
+    ]
+}
+
+fn pod_counters(drops: PodDrops) -> [(&'static str, u64, &'static str); 2] {
+    [
+        ("forged_sources", drops.forged_sources, FORGED_SOURCES),
+        (
+            "forged_encapsulation",
+            drops.forged_encapsulation,
+            FORGED_ENCAPSULATION,
         ),
     ]
 }
@@ -141,3 +153,5 @@ const SOCKET_DROPS: &str =
     "datagrams, or GRO buffers of them, lost before we read them: the socket's buffer was full";
 const FORGED_SOURCES: &str =
     "packets dropped where they leave the pod: their source is not the pod's address";
+const FORGED_ENCAPSULATION: &str =
+    "packets dropped where they leave the pod: they go to a port of the overlay at a node";

@@ -71,7 +71,7 @@ impl Packets {
     /// what holds of some.
     fn are(&self, term: &Term) -> Option<bool> {
         match *term {
-            Term::Marked | Term::FromInterfaces(_) | Term::NotRoutedBack => None,
+            Term::Marked | Term::FromInterfaces(_) | Term::NotRoutedBack | Term::Packet(_) => None,
             Term::From(prefix) => self.are_in(prefix, self.from),
             Term::NotFrom(prefix) => self.are_in(prefix, self.from).map(|are| !are),
             Term::To(prefix) => self.are_in(prefix, self.to),
@@ -302,7 +302,7 @@ mod tests {
             Term::NotFrom(p) => !inside(p, from),
             Term::To(p) => inside(p, to),
             Term::NotTo(p) => !inside(p, to),
-            Term::Marked | Term::FromInterfaces(_) | Term::NotRoutedBack => more,
+            Term::Marked | Term::FromInterfaces(_) | Term::NotRoutedBack | Term::Packet(_) => more,
         };
         for rule in rules {
             if rule.terms.iter().all(holds) && (!rule.has_unknown || more) {

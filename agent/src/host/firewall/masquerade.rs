@@ -21,6 +21,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use super::encapsulation::EncapsulationRules;
 use super::nft::{Rule, Term, Verdict};
 use super::source_check;
 use crate::host::host_state::HostState;
@@ -32,6 +33,8 @@ pub(super) struct FirewallRules {
     pub(super) prerouting: Vec<Rule>,
     /// In the order in which packets meet them; none: no masquerade.
     pub(super) postrouting: Vec<Rule>,
+    /// The guard of the encapsulation ports.
+    pub(super) encapsulation: EncapsulationRules,
     networks: Vec<IpNet>,
 }
 
@@ -45,6 +48,7 @@ impl FirewallRules {
             } else {
                 Vec::new()
             },
+            encapsulation: EncapsulationRules::of(&desired.encapsulation),
             networks,
         }
     }
@@ -127,7 +131,7 @@ mod tests {
     fn judge(rules: &[Rule], mark: u32, from: IpAddr, to: IpAddr) -> Verdict {
         let holds = |term: &Term| match term {
             Term::Marked => mark & 0x4000 != 0,
-            Term::FromInterfaces(_) | Term::NotRoutedBack => false,
+            Term::FromInterfaces(_) | Term::NotRoutedBack | Term::Packet(_) => false,
             Term::From(net) => net.contains(&from),
             Term::NotFrom(net) => net.addr().is_ipv4() == from.is_ipv4() && !net.contains(&from),
             Term::To(net) => net.contains(&to),
@@ -181,6 +185,7 @@ mod tests {
         let wanted = FirewallRules {
             prerouting: Vec::new(),
             postrouting: Vec::new(),
+            encapsulation: EncapsulationRules::default(),
             networks: nets(&["10.244.0.0/16", "fd00:244::/48"]),
         };
         assert_eq!(wanted.networks(true, false), nets(&["10.244.0.0/16"]));
