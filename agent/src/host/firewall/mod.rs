@@ -30,7 +30,11 @@ mod legacy;
 mod masquerade;
 pub(super) mod nft;
 mod own_table;
+mod pod_drops;
 mod source_check;
+
+pub use pod_drops::PodDrops;
+pub(super) use pod_drops::pod_drops;
 
 use std::mem;
 use std::time::{Duration, Instant};
@@ -47,9 +51,7 @@ use foreign_chain::{ForeignChain, is_foreign};
 use legacy::LegacyTables;
 use masquerade::FirewallRules;
 use nft::set::{self, Set, SetContent};
-use nft::{
-    Action, BaseChain, BatchStep, FoundRule, INET, IPV4, IPV6, NftError, NftTable, Rule, Socket,
-};
+use nft::{BaseChain, BatchStep, FoundRule, INET, IPV4, IPV6, NftError, NftTable, Rule, Socket};
 use own_table::{COMMENT, TABLE, is_in_own_table, is_own};
 
 /// What is kept between calls.
@@ -104,39 +106,6 @@ impl Host {
             }),
         }
     }
-}
-
-/// Packets of pods dropped by our rules since our table was last written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PodDrops {
-    /// Their source was not the pod's.
-    pub forged_sources: u64,
-    /// They went to an encapsulation port of a node.
-    pub forged_encapsulation: u64,
-}
-
-/// The counters of our rules; `None` while our table is not there.
-///
-/// # Errors
-/// [`HostError::Rules`]: nf_tables cannot be read.
-pub(super) async fn pod_drops() -> Result<Option<PodDrops>, HostError> {
-    let mut socket = Socket::open().map_err(read_error)?;
-    let chains = socket.base_chains().await.map_err(read_error)?;
-    let mut drops = None;
-    for chain in chains.iter().filter(|chain| is_in_own_table(chain)) {
-        let rules = socket.rules(chain).await.map_err(read_error)?;
-        let dropping = rules
-            .iter()
-            .filter(|rule| matches!(rule.parsed(INET).action, Action::Drop(_)));
-        let count: u64 = dropping.filter_map(FoundRule::packets).sum();
-        let drops = drops.get_or_insert(PodDrops::default());
-        match chain.name.as_str() {
-            SOURCE_CHECK => drops.forged_sources += count,
-            GUARD | TRANSLATED => drops.forged_encapsulation += count,
-            _ => {}
-        }
-    }
-    Ok(drops)
 }
 
 impl Firewall {
