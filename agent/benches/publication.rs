@@ -46,6 +46,7 @@ impl World {
             bound: own.public,
             attachments: &self.attachments,
             kernel_prefixes: &[],
+            pod_links: &[],
             released: &[],
             host_addresses: &[],
             underlay_mtu: 1500,

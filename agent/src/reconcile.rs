@@ -8,17 +8,17 @@
 
 mod lease_change;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use cni_shim::Attachment;
 use dataplane::families::{PerFamily, PublicAddresses};
-use dataplane::spec::{ClusterSpec, LocalSpec, NodeSpec, Spec};
+use dataplane::spec::{ClusterSpec, LocalSpec, NodeSpec, PeerSpec, Spec};
 use encap::Family;
 use ipnet::IpNet;
 
 use crate::config::{NetConf, NodeConfig};
-use crate::host::{HostState, SubnetEnv};
+use crate::host::{Encapsulation, HostState, SubnetEnv};
 use crate::lease::Lease;
 use lease_change::{Near, Others};
 
@@ -39,6 +39,8 @@ pub struct Inputs<'a> {
     pub attachments: &'a [Arc<Attachment>],
     /// What the kernel routes to, or holds on, devices other than ours.
     pub kernel_prefixes: &'a [IpNet],
+    /// Interfaces that lead there.
+    pub pod_links: &'a [String],
     /// Addresses of attachments that are gone, as long as the kernel may still route to them. The record decides what is
     /// delivered to a pod, so these are no kernel prefixes.
     pub released: &'a [IpAddr],
@@ -90,6 +92,7 @@ pub fn reconcile(inputs: &Inputs<'_>, previous: Option<&Desired>) -> Desired {
             .filter(|net| has_family(&subnets, *net))
             .collect(),
         masquerade: inputs.config.masquerade,
+        encapsulation: encapsulation(inputs, &cluster, previous),
         subnet_file: inputs.config.subnet_file.clone(),
         subnet_env: subnet_env(inputs.config, networks, &subnets, device_mtu),
         unreachable: subnets,
@@ -155,6 +158,49 @@ fn reconcile_cluster(
         }
     };
     (cluster, others)
+}
+
+/// What the guard of the encapsulation ports goes by.
+fn encapsulation(
+    inputs: &Inputs<'_>,
+    cluster: &Arc<ClusterSpec>,
+    previous: Option<&Desired>,
+) -> Encapsulation {
+    let own: Vec<IpAddr> = cluster.node.public.iter().collect();
+    let same = previous.filter(|previous| Arc::ptr_eq(&previous.spec.cluster, cluster));
+    let nodes = match same {
+        Some(same) => Arc::clone(&same.host.encapsulation.nodes),
+        None => {
+            let addresses = cluster.peers.iter().flat_map(|peer| heard_at(peer));
+            sorted(addresses.filter(|address| !own.contains(address))).into()
+        }
+    };
+    Encapsulation {
+        ports: [cluster.node.udp_port, cluster.node.vxlan_port],
+        own,
+        nodes,
+        pod_links: inputs.pod_links.to_vec(),
+    }
+}
+
+/// The addresses at which a node may receive encapsulated packets, or from which it sends them. A kernel VXLAN device
+/// receives at every address: its own, which is the first of a subnet, and the next, its bridge's, are reached through
+/// the overlay.
+fn heard_at(peer: &PeerSpec) -> impl Iterator<Item = IpAddr> {
+    let networks = peer.subnets.iter().map(IpNet::network);
+    let bridges = networks.clone().map(next_address);
+    let outside = peer
+        .public
+        .iter()
+        .chain(peer.underlay_sources.iter().copied());
+    outside.chain(networks).chain(bridges)
+}
+
+fn next_address(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits().saturating_add(1)).into(),
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits().saturating_add(1)).into(),
+    }
 }
 
 /// The addresses of this node and of its pods.

@@ -93,6 +93,40 @@ every_source() {
     equal "of that read by tartan, $1" 0 "$(($(flow node1 outbound received) - received))"
 }
 
+# Sources that belong to no host: they would reach every socket of the node that listens at all addresses.
+nowhere() {
+    local before sources=(0.0.0.0 169.254.7.7)
+    [ "$INSIDE" = v4 ] || sources+=(fe80::1:77 ::)
+    before=$(forged_sources)
+    speak "${sources[@]}"
+    counted "pod1 from ${sources[*]}" "$before" "$SENT"
+    before=$(forged_sources)
+    DESTINATIONS='["255.255.255.255"]' speak 0.0.0.0
+    counted "pod1 from 0.0.0.0 to everyone" "$before" "$SENT"
+}
+
+# icmp6 TYPE...: pod1 sends $COUNT of each from its link-local address to the node.
+icmp6() {
+    in_ns pod1 python3 -c "import socket, sys
+s = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, 255)
+for kind in sys.argv[2:]:
+    for _ in range(int(sys.argv[1])):
+        s.sendto(bytes([int(kind)]) + bytes(23), ('fe80::1', 0, 0, socket.if_nametoindex('eth0')))" "$COUNT" "$@"
+}
+
+# Neighbour discovery and reports of multicast listeners (MLD) pass from a link-local address. What only routers say, and
+# everything else, does not.
+neighbour_discovery() {
+    local before
+    until_true 5 "pod1 has a link-local address" in_ns pod1 sh -c 'ip -6 address show dev eth0 scope link -tentative | grep -q fe80'
+    before=$(forged_sources)
+    icmp6 131 132 133 135 136 143
+    counted "neighbour discovery and listener reports" "$before" 0
+    icmp6 128 134 137
+    counted "an echo, a router's advertisement, a redirect" "$before" $((3 * COUNT))
+}
+
 say "sources of pods: inside $INSIDE"
 lab_up --nodes 2 --pods 2 --inside "$INSIDE" --outside "$INSIDE"
 for name in node1 node2 pod2 pod3; do
@@ -108,13 +142,8 @@ for value in 0 1 2; do
     rp_filter "$value"
     every_source "rp_filter $value"
 done
-if [ "$INSIDE" != v4 ]; then
-    # The kernel forwards no link-local source: it needs no rule, and neighbour discovery lives by it.
-    before=$(forged_sources)
-    DESTINATIONS=$(jq -nc '$ARGS.positional' --args "$(address_of pod2 6)" "$(address_of pod3 6)" "$(underlay_of node2 6)")
-    speak fe80::1:77
-    counted "$SENT from a link-local address" "$before" 0
-fi
+nowhere
+if [ "$INSIDE" != v4 ]; then neighbour_discovery; fi
 sleep 0.5
 for sink in "${SINKS[@]}"; do stop "$sink"; done
 law_one node1

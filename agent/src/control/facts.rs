@@ -20,6 +20,8 @@ pub struct Facts {
     pub underlay: Underlay,
     /// Prefixes inside our subnets that the kernel serves on other devices.
     pub prefixes: Vec<IpNet>,
+    /// Interfaces that lead to them.
+    pub pod_links: Vec<String>,
     /// Addresses of attachments that are gone, as long as the kernel may still route to them.
     pub released: Vec<IpAddr>,
     /// Addresses the host holds on other devices.
@@ -41,6 +43,7 @@ impl Facts {
                 out_of_service: Vec::new(),
             },
             prefixes: Vec::new(),
+            pod_links: Vec::new(),
             released: Vec::new(),
             addresses: Vec::new(),
             bypassing: Arc::default(),
@@ -59,6 +62,7 @@ impl Facts {
         bound: PublicAddresses,
     ) -> Option<HostError> {
         self.prefixes = picture.kernel_prefixes(&own.subnets, device);
+        self.pod_links = picture.pod_interfaces(&own.subnets, device);
         self.forget_released();
         self.addresses = picture.addresses();
         self.bypassing = picture

@@ -103,6 +103,7 @@ impl Known {
             bound: self.bound,
             attachments: &records.served(),
             kernel_prefixes: &self.facts.prefixes,
+            pod_links: &self.facts.pod_links,
             released: &released,
             host_addresses: &self.facts.addresses,
             underlay_mtu: self.facts.underlay.mtu,

@@ -57,6 +57,15 @@ pub enum Change {
     Setting(SettingChange),
     /// Our nft table was replaced; its family and name.
     TableWritten(String),
+    /// Elements of a set of our nft table were changed.
+    SetChanged {
+        /// Its family, table and name.
+        set: String,
+        /// How many elements are new.
+        added: usize,
+        /// How many went.
+        removed: usize,
+    },
     /// Our accept rules were put into a chain of another table.
     AcceptRulesAdded(String),
     /// Our accept rules were taken out of a chain of another table.
@@ -130,6 +139,14 @@ impl fmt::Display for Change {
                 setting.key, setting.found, setting.set
             ),
             Change::TableWritten(table) => write!(f, "wrote the nft table {table}"),
+            Change::SetChanged {
+                set,
+                added,
+                removed,
+            } => write!(
+                f,
+                "changed the nft set {set}: {added} elements added, {removed} removed"
+            ),
             Change::AcceptRulesAdded(chain) => write!(
                 f,
                 "added accept rules to the nft chain {chain}, which cut pods off"

@@ -1,6 +1,8 @@
 //! The state that the kernel of a node is to have.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use dataplane::families::PerFamily;
 use ipnet::IpNet;
@@ -25,10 +27,25 @@ pub struct HostState {
     pub unreachable: Vec<IpNet>,
     /// Packets from pods to the outside, and from the outside to pods of other nodes, take this node's address.
     pub masquerade: bool,
+    /// What keeps pods from the ports of the overlay.
+    pub encapsulation: Encapsulation,
     /// Where flannel's `subnet.env` is written.
     pub subnet_file: PathBuf,
     /// Its contents.
     pub subnet_env: SubnetEnv,
+}
+
+/// The ports of the overlay, and who may send there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encapsulation {
+    /// The UDP port of each format, the same on every node; that of `udp` first.
+    pub ports: [u16; 2],
+    /// The addresses of our own sockets: at most one of each family.
+    pub own: Vec<IpAddr>,
+    /// Every address at which another node receives, and every one that it sends from. Sorted, each once.
+    pub nodes: Arc<[IpAddr]>,
+    /// Interfaces that lead to pods which another plugin attached. Sorted, each once.
+    pub pod_links: Vec<String>,
 }
 
 impl HostState {

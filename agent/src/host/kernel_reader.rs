@@ -3,7 +3,7 @@
 use super::error::HostError;
 use super::net::links::{self, LinkStats};
 use super::net::pod_links::{self, PodLinks};
-use super::{Netlink, firewall};
+use super::{Netlink, PodDrops, firewall};
 
 /// A netlink socket of its own, so that a query waits for nothing else.
 #[derive(Debug)]
@@ -41,13 +41,12 @@ impl KernelReader {
         pod_links::list(&self.netlink.handle).await
     }
 
-    /// How many packets were dropped where they leave a pod since their source was not the pod's; `None` where no rule
-    /// counts them.
+    /// How many packets were dropped where they leave a pod; `None` where no rule counts them.
     ///
     /// # Errors
     /// [`HostError::Rules`]: nf_tables cannot be read.
-    pub async fn forged_sources(&self) -> Result<Option<u64>, HostError> {
-        firewall::forged_sources().await
+    pub async fn pod_drops(&self) -> Result<Option<PodDrops>, HostError> {
+        firewall::pod_drops().await
     }
 
     /// How many packets were dropped where they leave a pod while the pod's own route was missing; `None` where no rule

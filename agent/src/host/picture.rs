@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use cni_shim::attachment::HOST_IFNAME_PREFIX;
 use dataplane::families::PublicAddresses;
 use ipnet::IpNet;
 
@@ -105,6 +106,20 @@ impl Picture {
     /// /128. Sorted, each once.
     pub fn kernel_prefixes(&self, own: &[IpNet], device: &str) -> Vec<IpNet> {
         prefixes::kernel_prefixes(&self.routes, &self.held, own, self.index(device))
+    }
+
+    /// Interfaces other than `device` that the prefixes of [`kernel_prefixes`](Picture::kernel_prefixes) lead to or are
+    /// held on, without the host's ends of `tartan-cni`. Sorted, each once.
+    pub fn pod_interfaces(&self, own: &[IpNet], device: &str) -> Vec<String> {
+        let indices = prefixes::pod_interfaces(&self.routes, &self.held, own, self.index(device));
+        let named = self
+            .links
+            .iter()
+            .filter(|link| indices.contains(&link.index));
+        let mut names: Vec<String> = named.map(|link| link.name.clone()).collect();
+        names.retain(|name| !name.starts_with(HOST_IFNAME_PREFIX) && name != "lo");
+        names.sort_unstable();
+        names
     }
 
     /// Routes more specific than a `cluster` network that are neither ours nor

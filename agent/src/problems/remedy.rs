@@ -174,7 +174,7 @@ pub(super) fn of_host(error: &HostError) -> String {
 /// What removes the cause of a refusal of nf_tables.
 fn of_nft(error: &NftError) -> String {
     match error {
-        NftError::Unsupported => "load or build in nf_tables and nft_fib_inet, and for masquerade nft_chain_nat and nft_masq",
+        NftError::Unsupported => "load or build in nf_tables, nft_fib_inet and nft_ct, and for masquerade nft_chain_nat and nft_masq",
         NftError::Socket { .. } => "check that the sandbox (seccomp, AppArmor) allows AF_NETLINK",
         NftError::NotPermitted => "run as root, or with CAP_NET_ADMIN",
         NftError::Refused { .. } | NftError::Interrupted | NftError::NoAnswer => "Tartan tries again by itself",

@@ -98,6 +98,7 @@ struct World {
     own: Lease,
     attachments: Vec<Arc<Attachment>>,
     kernel_prefixes: Vec<IpNet>,
+    pod_links: Vec<String>,
     released: Vec<IpAddr>,
     host_addresses: Vec<IpAddr>,
     underlay_mtu: u16,
@@ -112,6 +113,7 @@ impl World {
             own,
             attachments: vec![],
             kernel_prefixes: vec![],
+            pod_links: vec!["cni0".to_owned()],
             released: vec![],
             host_addresses: vec![],
             underlay_mtu: 1500,
@@ -132,6 +134,7 @@ impl World {
             bound: self.config.underlay(self.own.public),
             attachments: &self.attachments,
             kernel_prefixes: &self.kernel_prefixes,
+            pod_links: &self.pod_links,
             released: &self.released,
             host_addresses: &self.host_addresses,
             underlay_mtu: self.underlay_mtu,
@@ -195,6 +198,12 @@ fn a_small_cluster_in_full() {
             cluster_routes: nets(&["10.244.0.0/16"]),
             unreachable: nets(&["10.244.1.0/24"]),
             masquerade: true,
+            encapsulation: Encapsulation {
+                ports: [8285, 4789],
+                own: addresses(&["192.0.2.1"]),
+                nodes: addresses(&["10.244.2.0", "10.244.2.1", "192.0.2.2"]).into(),
+                pod_links: vec!["cni0".to_owned()],
+            },
             subnet_file: PathBuf::from("/run/flannel/subnet.env"),
             subnet_env: SubnetEnv {
                 v4: Some((

@@ -324,7 +324,7 @@ fn what_no_longer_cuts_pods_off_needs_no_rules() {
         let text = ruleset(&namespace);
         assert_eq!(
             text.matches("tartan: pod").count(),
-            9,
+            44,
             "in our table: {text}"
         );
     }
@@ -477,7 +477,7 @@ fn a_chain_that_cannot_be_changed_is_named_and_the_others_are_changed() {
         assert!(error.contains(part), "{part} is not in: {error}");
     }
     assert_eq!(body(&namespace, "ip bare f"), ours("ip"));
-    assert_eq!(rules(&namespace, "inet tartan prerouting").len(), 3);
+    assert_eq!(rules(&namespace, "inet tartan prerouting").len(), 9);
 
     owner.say("add rule ip owned zone tcp dport 25 accept");
     owner.say("add rule ip owned zone reject");

@@ -26,7 +26,7 @@ mod watching;
 use dataplane::families::PerFamily;
 use ipnet::IpNet;
 use tartan::host::HostState;
-use tartan::host::{Change, Host, HostError, SubnetEnv};
+use tartan::host::{Change, Encapsulation, Host, HostError, SubnetEnv};
 use tartan::problems::{HostProblem, Problem};
 
 use namespace::Namespace;
@@ -49,6 +49,14 @@ fn v4() -> HostState {
         cluster_routes: nets(&["10.244.0.0/16"]),
         unreachable: nets(&["10.244.1.0/24"]),
         masquerade: true,
+        encapsulation: Encapsulation {
+            ports: [8285, 8472],
+            own: vec!["192.0.2.1".parse().unwrap()],
+            nodes: ["10.244.2.0", "10.244.2.1", "192.0.2.2", "2001:db8::2"]
+                .map(|address| address.parse().unwrap())
+                .into(),
+            pod_links: vec!["cni0".to_owned()],
+        },
         subnet_file: "/run/flannel/subnet.env".into(),
         subnet_env: SubnetEnv {
             v4: Some((net("10.244.0.0/16"), net("10.244.1.0/24"))),

@@ -71,9 +71,59 @@ fn the_rules_of_a_node_are_flannels_in_flannels_order_but_for_forged_sources() {
     assert_eq!(
         rules(&namespace, "inet tartan prerouting"),
         [
-            "iifname \"tt*\" ip6 saddr fe80::/10 return",
-            "iifname \"tt*\" ip6 saddr :: return",
-            "iifname \"tt*\" fib saddr . iif oif missing drop",
+            "iifname != \"tt*\" return",
+            "ip6 saddr fe80::/10 icmpv6 type 131-133 return",
+            "ip6 saddr fe80::/10 icmpv6 type 135-136 return",
+            "ip6 saddr fe80::/10 icmpv6 type mld2-listener-report return",
+            "ip6 saddr :: icmpv6 type 131-133 return",
+            "ip6 saddr :: icmpv6 type nd-neighbor-solicit return",
+            "ip6 saddr :: icmpv6 type mld2-listener-report return",
+            "ip saddr 0.0.0.0 drop",
+            "fib saddr . iif oif missing drop",
+        ]
+    );
+    assert_eq!(
+        rules(&namespace, "inet tartan guard"),
+        [
+            "meta l4proto != udp return",
+            "udp dport != 8285 udp dport != 8472 return",
+            "ip frag-off & 8191 != 0 return",
+            "frag frag-off != 0 return",
+            "iifname \"tt*\" ip daddr 192.0.2.1 drop",
+            "iifname @pod_links ip daddr 192.0.2.1 drop",
+            "ip daddr != @nodes4 return",
+            "ip6 daddr != @nodes6 return",
+            "ip saddr @nodes4 fib saddr . iif oif != missing return",
+            "ip6 saddr @nodes6 fib saddr . iif oif != missing return",
+            "counter drop",
+        ]
+    );
+    assert_eq!(
+        rules(&namespace, "inet tartan translated"),
+        [
+            "meta l4proto != udp return",
+            "udp dport != 8285 udp dport != 8472 return",
+            "iif 0 return",
+            "ip daddr != @nodes4 return",
+            "ip6 daddr != @nodes6 return",
+            "fib saddr type != local return",
+            "counter drop",
+        ]
+    );
+    assert_eq!(
+        rules(&namespace, "inet tartan tracking"),
+        [
+            "meta l4proto != udp return",
+            "udp dport != 8285 udp dport != 8472 return",
+            "ip daddr != 192.0.2.1 return",
+            "meta nfproto ipv6 return",
+            "ip saddr @nodes4 udp sport 8285 return",
+            "ip saddr @nodes4 update @peers4 { ip saddr . th sport } return",
+            "ip saddr != @nodes4 update @strangers4 { ip saddr . th sport } return",
+            "ip6 saddr @nodes6 udp sport 8285 return",
+            "ip6 saddr @nodes6 update @peers6 { ip6 saddr . th sport } return",
+            "ip6 saddr != @nodes6 update @strangers6 { ip6 saddr . th sport } return",
+            "counter notrack",
         ]
     );
     let found = json(&namespace);
@@ -90,6 +140,9 @@ fn the_rules_of_a_node_are_flannels_in_flannels_order_but_for_forged_sources() {
         chains,
         [
             "inet tartan prerouting filter prerouting accept -300",
+            "inet tartan tracking filter prerouting accept -300",
+            "inet tartan guard filter prerouting accept -90",
+            "inet tartan translated filter postrouting accept 110",
             "inet tartan postrouting nat postrouting accept 100"
         ]
     );
@@ -136,7 +189,7 @@ fn without_masquerade_nothing_is_translated() {
     };
     assert_eq!(apply_firewall(&namespace, &plain).unwrap().len(), 1);
     let text = ruleset(&namespace);
-    assert!(!text.contains("nat"), "{text}");
+    assert!(!text.contains("type nat"), "{text}");
     assert!(text.contains("fib saddr . iif oif missing"), "{text}");
     assert_eq!(apply_firewall(&namespace, &plain).unwrap(), []);
 }
@@ -154,6 +207,10 @@ fn whatever_is_done_to_our_table_is_mended_and_a_sound_one_is_left_alone() {
         "flush table inet tartan",
         "flush chain inet tartan prerouting",
         "insert rule inet tartan prerouting accept",
+        "flush chain inet tartan guard",
+        "delete chain inet tartan translated",
+        "insert rule inet tartan guard accept",
+        "insert rule inet tartan tracking notrack",
         "add rule inet tartan prerouting drop",
         "insert rule inet tartan postrouting accept",
         "add chain inet tartan other { type filter hook input priority 0; }",
@@ -177,6 +234,71 @@ fn whatever_is_done_to_our_table_is_mended_and_a_sound_one_is_left_alone() {
     }
 }
 
+#[test]
+fn a_node_that_moves_costs_an_element_and_a_changed_set_is_repaired() {
+    let namespace = Namespace::new();
+    apply_firewall(&namespace, &dual()).unwrap();
+    let whole = ruleset(&namespace);
+    let mut moved = dual();
+    let nodes = ["10.244.2.0", "10.244.2.1", "192.0.2.77", "2001:db8::2"];
+    moved.encapsulation.nodes = nodes.map(|address| address.parse().unwrap()).into();
+    moved.encapsulation.pod_links = vec!["cni0".to_owned(), "cali1".to_owned()];
+    let changed = |set: &str, added, removed| Change::SetChanged {
+        set: format!("inet tartan {set}"),
+        added,
+        removed,
+    };
+    assert_eq!(
+        apply_firewall(&namespace, &moved).unwrap(),
+        [changed("nodes4", 1, 1), changed("pod_links", 1, 0)]
+    );
+    let text = ruleset(&namespace);
+    assert!(
+        text.contains("192.0.2.77") && !text.contains("192.0.2.2,"),
+        "{text}"
+    );
+    assert_eq!(apply_firewall(&namespace, &moved).unwrap(), []);
+    apply_firewall(&namespace, &dual()).unwrap();
+    assert_eq!(ruleset(&namespace), whole);
+    for (damage, change) in [
+        ("flush set inet tartan nodes6", changed("nodes6", 1, 0)),
+        (
+            "add element inet tartan nodes4 { 198.51.100.7 }",
+            changed("nodes4", 0, 1),
+        ),
+        (
+            "delete element inet tartan pod_links { \"cni0\" }",
+            changed("pod_links", 1, 0),
+        ),
+    ] {
+        nft(&namespace, damage);
+        assert_eq!(
+            apply_firewall(&namespace, &dual()).unwrap(),
+            [change],
+            "{damage}"
+        );
+        assert_eq!(ruleset(&namespace), whole, "after {damage}");
+    }
+}
+
+#[test]
+fn five_thousand_nodes_are_one_batch() {
+    let namespace = Namespace::new();
+    let mut many = dual();
+    let node = |number: u32| {
+        let v4 = std::net::Ipv4Addr::from_bits(0x0a00_0000 + number);
+        let v6 = std::net::Ipv6Addr::from_bits(0x2001_0db8 << 96 | u128::from(number));
+        [v4.into(), v6.into()]
+    };
+    many.encapsulation.nodes = (0..15_000).flat_map(node).collect();
+    let written = [Change::TableWritten("inet tartan".to_owned())];
+    assert_eq!(apply_firewall(&namespace, &many).unwrap(), written);
+    assert_eq!(apply_firewall(&namespace, &many).unwrap(), []);
+    let mut fewer = many.clone();
+    fewer.encapsulation.nodes = (0..14_999).flat_map(node).collect();
+    assert_eq!(apply_firewall(&namespace, &fewer).unwrap().len(), 2);
+}
+
 /// nft is the oracle byte for byte: what it writes is what we would write.
 #[test]
 fn a_source_check_that_nft_wrote_is_ours_and_any_other_is_not() {
@@ -185,19 +307,24 @@ fn a_source_check_that_nft_wrote_is_ours_and_any_other_is_not() {
     let check = |last: &str| {
         [
             "flush chain inet tartan prerouting",
-            "add rule inet tartan prerouting iifname \"tt*\" ip6 saddr fe80::/10 counter return",
-            "add rule inet tartan prerouting iifname \"tt*\" ip6 saddr :: counter return",
+            "add rule inet tartan prerouting iifname != \"tt*\" counter return",
+            "add rule inet tartan prerouting ip6 saddr fe80::/10 icmpv6 type 131-133 counter return",
+            "add rule inet tartan prerouting ip6 saddr fe80::/10 icmpv6 type 135-136 counter return",
+            "add rule inet tartan prerouting ip6 saddr fe80::/10 icmpv6 type 143 counter return",
+            "add rule inet tartan prerouting ip6 saddr :: icmpv6 type 131-133 counter return",
+            "add rule inet tartan prerouting ip6 saddr :: icmpv6 type 135 counter return",
+            "add rule inet tartan prerouting ip6 saddr :: icmpv6 type 143 counter return",
+            "add rule inet tartan prerouting ip saddr 0.0.0.0 counter drop",
             &format!("add rule inet tartan prerouting {last}"),
         ]
         .join("\n")
     };
-    let ours = "iifname \"tt*\" fib saddr . iif oif missing counter drop";
+    let ours = "fib saddr . iif oif missing counter drop";
     nft(&namespace, &check(ours));
     assert_eq!(apply_firewall(&namespace, &dual()).unwrap(), []);
     for (from, to) in [
         ("missing", "exists"),
         ("saddr . iif", "saddr"),
-        ("tt*", "tu*"),
         ("drop", "accept"),
     ] {
         nft(&namespace, &check(&ours.replace(from, to)));

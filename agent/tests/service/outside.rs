@@ -151,7 +151,7 @@ fn a_firewall_that_drops_is_opened_for_pods_and_left_as_it_was() {
     node.nft("delete table inet tartan");
     eventually("rules flushed are back", || {
         let all = node.nft("list ruleset");
-        all.matches("comment \"tartan: pod traffic\"").count() == 13
+        all.matches("comment \"tartan: pod traffic\"").count() == 48
     });
     assert!(pods[0].reaches("192.0.2.2"));
     let status = node.json("status");

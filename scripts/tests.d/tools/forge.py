@@ -3,7 +3,8 @@
     {"to": "192.0.2.1", "formats": ["udp", "vxlan"], "count": 50,
      "source": inner source, "destination": inner destination, "port": inner port,
      "source_mac": ..., "destination_mac": ..., and what vxlan() of packets.py takes: vni, flags, ...
-     "cut": keep only so many bytes of the payload, "raw": hex bytes instead of an inner packet}
+     "cut": keep only so many bytes of the payload, "raw": hex bytes instead of an inner packet,
+     "data": so many bytes of inner payload instead of a word, "outer_port": a port instead of the format's}
 """
 
 import json
@@ -22,7 +23,7 @@ def main():
     if "raw" in order:
         inner = bytes.fromhex(order["raw"])
     else:
-        inner = udp_packet(order["source"], order["destination"], 4000, order["port"], b"forged")
+        inner = udp_packet(order["source"], order["destination"], 4000, order["port"], b"forged" + bytes(order.get("data", 0)))
     header = {key: order[key] for key in ("vni", "flags", "ethertype", "reserved") if key in order}
     payloads = {
         FLANNEL_UDP_PORT: inner,
@@ -31,8 +32,8 @@ def main():
     ports = {"udp": FLANNEL_UDP_PORT, "vxlan": VXLAN_PORT}
     sender = socket.socket(family(order["to"]), socket.SOCK_DGRAM)
     for form in order["formats"]:
-        port = ports[form]
-        payload = payloads[port][: order.get("cut", 65536)]
+        port = order.get("outer_port", ports[form])
+        payload = payloads[ports[form]][: order.get("cut", 65536)]
         for number in range(order["count"]):
             if number % BURST == 0:
                 time.sleep(0.01)

@@ -34,6 +34,7 @@ fn model(root: &std::path::Path, past: u64) -> Model {
     let facts = Facts {
         underlay,
         prefixes: Vec::new(),
+        pod_links: Vec::new(),
         addresses: Vec::new(),
         released: Vec::new(),
         bypassing: Arc::default(),

@@ -7,15 +7,15 @@ use dataplane::drops::{Direction, DropReason};
 
 use super::View;
 use crate::api::wire;
-use crate::host::LinkStats;
+use crate::host::{LinkStats, PodDrops};
 
 /// What the kernel counts beside its sockets, as far as it reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelCounts {
     /// The tunnel device.
     pub device: Option<LinkStats>,
-    /// Packets dropped where they leave the pod: their source is not the pod's address.
-    pub forged_sources: Option<u64>,
+    /// Packets dropped where they leave the pod.
+    pub pods: Option<PodDrops>,
     /// Packets dropped where they leave the pod: another program has removed the pod's route.
     pub lost_routes: Option<u64>,
 }
@@ -77,11 +77,12 @@ impl View {
             count,
             gloss: gloss.to_owned(),
         }));
-        counters.extend(kernel.forged_sources.map(|count| wire::KernelCounter {
+        let pods = kernel.pods.into_iter().flat_map(pod_counters);
+        counters.extend(pods.map(|(counter, count, gloss)| wire::KernelCounter {
             place: "pods".to_owned(),
-            counter: "forged_sources".to_owned(),
+            counter: counter.to_owned(),
             count,
-            gloss: FORGED_SOURCES.to_owned(),
+            gloss: gloss.to_owned(),
         }));
         counters.extend(kernel.lost_routes.map(|count| wire::KernelCounter {
             place: "pods".to_owned(),
@@ -118,6 +119,17 @@ fn device_counters(stats: LinkStats) -> [(&'static str, u64, &'static str); 4] {
     ]
 }
 
+fn pod_counters(drops: PodDrops) -> [(&'static str, u64, &'static str); 2] {
+    [
+        ("forged_sources", drops.forged_sources, FORGED_SOURCES),
+        (
+            "forged_encapsulation",
+            drops.forged_encapsulation,
+            FORGED_ENCAPSULATION,
+        ),
+    ]
+}
+
 fn flow(flow: &Flow) -> wire::Flow {
     let counted = DropReason::ALL
         .into_iter()
@@ -150,3 +162,5 @@ const SOCKET_DROPS: &str =
 const LOST_ROUTES: &str = "sent by pods that run here, as themselves, while another program had removed the pod's route; since the rule for the pod was written";
 const FORGED_SOURCES: &str =
     "packets dropped where they leave the pod: their source is not the pod's address";
+const FORGED_ENCAPSULATION: &str =
+    "packets dropped where they leave the pod: they go to a port of the overlay at a node";

@@ -24,7 +24,7 @@ use super::drops::KernelCounts;
 use crate::api::server::{self, Call, Listeners};
 use crate::api::wire::{Readiness, Reply, Request};
 use crate::causes::causes;
-use crate::host::KernelReader;
+use crate::host::{KernelReader, PodDrops};
 use crate::problems::Problem;
 
 /// What queries are answered from, and where changes go.
@@ -145,7 +145,7 @@ impl Queries {
                 let totals = self.quiet_totals().await;
                 let counts = KernelCounts {
                     device: device_stats(&view, kernel).await,
-                    forged_sources: forged_sources(kernel).await,
+                    pods: pod_drops(kernel).await,
                     lost_routes: lost_routes(kernel).await,
                 };
                 compute(move || view.drops(&totals, counts)).await
@@ -215,10 +215,10 @@ async fn device_stats(
         .ok()
 }
 
-async fn forged_sources(kernel: Option<&KernelReader>) -> Option<u64> {
-    let count = kernel?.forged_sources().await;
+async fn pod_drops(kernel: Option<&KernelReader>) -> Option<PodDrops> {
+    let count = kernel?.pod_drops().await;
     count
-        .inspect_err(|error| debug!("no counter of forged sources: {}", causes(error)))
+        .inspect_err(|error| debug!("no counters of what pods forge: {}", causes(error)))
         .ok()
         .flatten()
 }

@@ -76,7 +76,8 @@ impl Packets {
             | Term::FromInterface(_)
             | Term::NotRoutedBack
             | Term::RoutedBack
-            | Term::Redirected => None,
+            | Term::Redirected
+            | Term::Packet(_) => None,
             Term::From(prefix) => self.are_in(prefix, self.from),
             Term::NotFrom(prefix) => self.are_in(prefix, self.from).map(|are| !are),
             Term::To(prefix) => self.are_in(prefix, self.to),

@@ -28,6 +28,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use super::encapsulation::EncapsulationRules;
 use super::nft::{InterfaceName, Rule, Term, Verdict};
 use super::source_check;
 use crate::host::host_state::HostState;
@@ -39,6 +40,8 @@ pub(super) struct FirewallRules {
     pub(super) prerouting: Vec<Rule>,
     /// In the order in which packets meet them; none: no masquerade.
     pub(super) postrouting: Vec<Rule>,
+    /// The guard of the encapsulation ports.
+    pub(super) encapsulation: EncapsulationRules,
     networks: Vec<IpNet>,
 }
 
@@ -53,6 +56,7 @@ impl FirewallRules {
             } else {
                 Vec::new()
             },
+            encapsulation: EncapsulationRules::of(&desired.encapsulation),
             networks,
         }
     }
@@ -237,6 +241,7 @@ mod tests {
         let wanted = FirewallRules {
             prerouting: Vec::new(),
             postrouting: Vec::new(),
+            encapsulation: EncapsulationRules::default(),
             networks: nets(&["10.244.0.0/16", "fd00:244::/48"]),
         };
         assert_eq!(wanted.networks(true, false), nets(&["10.244.0.0/16"]));

@@ -1,7 +1,7 @@
 //! Theory of operation
 //!
 //! The node's packet filter: a table of our own, `inet tartan`, with the rules
-//! of [`masquerade`] and [`source_check`], and accept rules in chains of other
+//! of [`masquerade`], [`source_check`] and [`encapsulation`], and accept rules in chains of other
 //! programs. An accept in our own table would not override a drop in another:
 //! a packet passes every chain of a hook. So our table has no forward chain, and
 //! our accept rules stand in those chains of other tables on that hook that
@@ -15,7 +15,8 @@
 //! pod packets to; never all rules of a node.
 //!
 //! Our own table is replaced as a whole in one batch, so packets meet the old
-//! rules or the new ones. Each foreign chain is a batch of its own: one that
+//! rules or the new ones. Where only elements of its sets differ, those are
+//! added and deleted in place: of 5,000 nodes one that moved costs one element. Each foreign chain is a batch of its own: one that
 //! cannot be changed does not hold up the others, and is named in the error.
 //! Where another program keeps putting its rules in front of ours, ours are
 //! moved twice a second at most.
@@ -23,13 +24,18 @@
 //! Not checked: rules for some packets only, of an interface or a port.
 
 mod chain_walk;
+mod encapsulation;
 mod foreign_chain;
 mod legacy;
 mod masquerade;
 pub(super) mod nft;
 mod own_table;
+mod pod_drops;
 pub(super) mod pod_routes;
 mod source_check;
+
+pub use pod_drops::PodDrops;
+pub(super) use pod_drops::pod_drops;
 
 use std::mem;
 use std::time::{Duration, Instant};
@@ -45,7 +51,8 @@ use super::host_state::HostState;
 use foreign_chain::{ForeignChain, is_foreign};
 use legacy::LegacyTables;
 use masquerade::FirewallRules;
-use nft::{BaseChain, FoundRule, INET, IPV4, IPV6, NftError, NftTable, Rule, Socket};
+use nft::set::{self, Set, SetContent};
+use nft::{BaseChain, BatchStep, FoundRule, INET, IPV4, IPV6, NftError, NftTable, Rule, Socket};
 use own_table::{COMMENT, TABLE, is_in_own_table, is_own};
 
 /// What is kept between calls.
@@ -102,24 +109,6 @@ impl Host {
             }),
         }
     }
-}
-
-/// How many packets of pods were dropped for a forged source since our table
-/// was last written; `None` while it is not there.
-///
-/// # Errors
-/// [`HostError::Rules`]: nf_tables cannot be read.
-pub(super) async fn forged_sources() -> Result<Option<u64>, HostError> {
-    let mut socket = Socket::open().map_err(read_error)?;
-    let chains = socket.base_chains().await.map_err(read_error)?;
-    let is_check = |chain: &&BaseChain| is_in_own_table(chain) && chain.hook == nft::PREROUTING;
-    let Some(chain) = chains.iter().find(is_check) else {
-        return Ok(None);
-    };
-    let rules = socket.rules(chain).await.map_err(read_error)?;
-    let drop = source_check::drop();
-    let counting = rules.iter().find(|rule| rule.matches(&drop, INET));
-    Ok(counting.and_then(FoundRule::packets))
 }
 
 impl Firewall {
@@ -189,8 +178,12 @@ async fn repair(
         .await
         .map_err(read_error)?
     {
-        write_own(socket, &own).await?;
+        write_own(socket, &own, &wanted.encapsulation.sets).await?;
         changes.push(Change::TableWritten(format!("inet {TABLE}")));
+    } else {
+        for set in &wanted.encapsulation.sets {
+            changes.extend(follow(socket, set).await?);
+        }
     }
     let mut first_error = None;
     for chain in chains.iter().filter(|chain| is_foreign(chain)) {
@@ -231,14 +224,25 @@ fn own_chains(wanted: &FirewallRules) -> Vec<(BaseChain, &[Rule])> {
         priority,
         drops: false,
     };
-    let prerouting = chain("prerouting", "filter", nft::PREROUTING, libc::NF_IP_PRI_RAW);
+    let filter = |name, hook, priority| chain(name, "filter", hook, priority);
+    let source_check = filter(SOURCE_CHECK, nft::PREROUTING, libc::NF_IP_PRI_RAW);
+    let tracking = filter(TRACKING, nft::PREROUTING, libc::NF_IP_PRI_RAW);
+    // Behind the translation of destinations, and of sources.
+    let guard = filter(GUARD, nft::PREROUTING, libc::NF_IP_PRI_NAT_DST + 10);
+    let translated = filter(TRANSLATED, nft::POSTROUTING, libc::NF_IP_PRI_NAT_SRC + 10);
     let postrouting = chain(
         "postrouting",
         "nat",
         nft::POSTROUTING,
         libc::NF_IP_PRI_NAT_SRC,
     );
-    let mut chains = vec![(prerouting, &wanted.prerouting[..])];
+    let encapsulation = &wanted.encapsulation;
+    let mut chains = vec![
+        (source_check, &wanted.prerouting[..]),
+        (tracking, &encapsulation.tracking[..]),
+        (guard, &encapsulation.guard[..]),
+        (translated, &encapsulation.translated[..]),
+    ];
     if !wanted.postrouting.is_empty() {
         chains.push((postrouting, &wanted.postrouting[..]));
     }
@@ -271,13 +275,20 @@ async fn own_table_matches(
 }
 
 /// The table anew, in one batch.
-async fn write_own(socket: &mut Socket, own: &[(BaseChain, &[Rule])]) -> Result<(), HostError> {
+async fn write_own(
+    socket: &mut Socket,
+    own: &[(BaseChain, &[Rule])],
+    sets: &[Set],
+) -> Result<(), HostError> {
     // Made first, so that there is one to delete.
     let mut steps = vec![
         nft::add_table(INET, TABLE),
         nft::delete_table(INET, TABLE),
         nft::add_table(INET, TABLE),
     ];
+    for (set, number) in sets.iter().zip(1..) {
+        steps.extend(set::add_set(TABLE, set, number));
+    }
     for (chain, rules) in own {
         steps.push(nft::add_chain(chain));
         steps.extend(rules.iter().map(|rule| nft::append(chain, rule, COMMENT)));
@@ -292,6 +303,31 @@ async fn write_own(socket: &mut Socket, own: &[(BaseChain, &[Rule])]) -> Result<
         doing: format!("write the nft table inet {TABLE}"),
         source,
     })
+}
+
+/// Changes the elements of a set that differ.
+async fn follow(socket: &mut Socket, set: &Set) -> Result<Option<Change>, HostError> {
+    let SetContent::Fixed(wanted) = &set.content else {
+        return Ok(None);
+    };
+    let found = socket.elements(TABLE, set.name).await.map_err(read_error)?;
+    let gone: Vec<_> = found.difference(wanted).collect();
+    let new: Vec<_> = wanted.difference(&found).collect();
+    let mut steps: Vec<BatchStep> = set::add_elements(TABLE, set.name, new.iter().copied());
+    steps.extend(set::delete_elements(TABLE, set.name, gone.iter().copied()));
+    if steps.is_empty() {
+        return Ok(None);
+    }
+    let done = socket.commit(&steps).await;
+    done.map_err(|source| HostError::Rules {
+        doing: format!("change the nft set {} of inet {TABLE}", set.name),
+        source,
+    })?;
+    Ok(Some(Change::SetChanged {
+        set: format!("inet {TABLE} {}", set.name),
+        added: new.len(),
+        removed: gone.len(),
+    }))
 }
 
 /// Takes away our table and our rules in chains of others. Each with what
@@ -360,6 +396,11 @@ fn is_interrupted(result: &Result<(), HostError>) -> bool {
     )
 }
 
+// The names of our chains. `postrouting` masquerades.
+const SOURCE_CHECK: &str = "prerouting";
+const TRACKING: &str = "tracking";
+const GUARD: &str = "guard";
+const TRANSLATED: &str = "translated";
 /// How often the rules are read again when another process changes them meanwhile.
 const ATTEMPTS: usize = 3;
 /// Least time between two writings of the same rules.

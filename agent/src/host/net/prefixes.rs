@@ -1,6 +1,7 @@
 //! Routes and addresses in the cluster network that are not ours: prefixes that
 //! the kernel serves itself, and prefixes that bypass Tartan.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -63,6 +64,27 @@ pub(in crate::host) fn kernel_prefixes(
     prefixes.sort_unstable();
     prefixes.dedup();
     prefixes
+}
+
+/// The indices of the interfaces that these prefixes lead to or are held on.
+pub(in crate::host) fn pod_interfaces(
+    routes: &[Route],
+    held: &[InterfaceAddress],
+    own: &[IpNet],
+    device: Option<u32>,
+) -> BTreeSet<u32> {
+    let inside = |prefix: &IpNet| own.iter().any(|subnet| subnet.contains(prefix));
+    let routed = routes
+        .iter()
+        .filter(|route| route.table != LOCAL && route.kind == RouteType::Unicast)
+        .filter(|route| inside(&route.prefix))
+        .flat_map(|route| route.devices.iter().copied());
+    let holding = held
+        .iter()
+        .filter(|held| inside(&IpNet::from(held.address.addr())))
+        .map(|held| held.index);
+    let elsewhere = |index: &u32| Some(*index) != device;
+    routed.chain(holding).filter(elsewhere).collect()
 }
 
 /// Routes of the main table more specific than a cluster network that are

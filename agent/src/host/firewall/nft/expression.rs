@@ -2,6 +2,7 @@
 
 use ipnet::IpNet;
 
+use super::PacketTerm;
 use super::attribute::{Attribute, find, long, text, walk};
 use super::{ACCEPT, DROP};
 
@@ -33,6 +34,7 @@ pub(in crate::host) enum Term {
     NotFrom(IpNet),
     To(IpNet),
     NotTo(IpNet),
+    Packet(PacketTerm),
 }
 
 /// A whole name, as the kernel holds it: filled up with zeros.
@@ -61,6 +63,8 @@ pub(in crate::host) enum Verdict {
     Return,
     /// Take the address of the interface the packet leaves by, and any port.
     Masquerade,
+    /// Connection tracking does not see it; on to the next rule.
+    Untracked,
 }
 
 impl Rule {
@@ -70,8 +74,8 @@ impl Rule {
         let mut list = Vec::new();
         let mut family_known = !both_families;
         for term in &self.terms {
-            if !family_known && let Some(prefix) = term.prefix() {
-                list.extend(of_family(prefix));
+            if !family_known && let Some(family) = term.family() {
+                list.extend(of_family(family));
                 family_known = true;
             }
             match *term {
@@ -89,6 +93,7 @@ impl Rule {
                 Term::NotFrom(prefix) => list.extend(address(prefix, Side::Source, NOT_EQUAL)),
                 Term::To(prefix) => list.extend(address(prefix, Side::Destination, EQUAL)),
                 Term::NotTo(prefix) => list.extend(address(prefix, Side::Destination, NOT_EQUAL)),
+                Term::Packet(term) => list.extend(term.expressions()),
             }
         }
         list.push(expression("counter", Vec::new()));
@@ -99,6 +104,7 @@ impl Rule {
             Verdict::Masquerade => {
                 expression("masq", vec![Attribute::number(MASQ_FLAGS, RANDOM_FULLY)])
             }
+            Verdict::Untracked => expression("notrack", Vec::new()),
         });
         list
     }
@@ -124,7 +130,8 @@ impl Rule {
 }
 
 impl Term {
-    fn prefix(&self) -> Option<IpNet> {
+    /// The family of the packets that it holds for, if that is one.
+    fn family(&self) -> Option<u8> {
         match self {
             Term::Marked
             | Term::FromInterfaces(_)
@@ -133,8 +140,12 @@ impl Term {
             | Term::RoutedBack
             | Term::Redirected => None,
             Term::From(prefix) | Term::NotFrom(prefix) | Term::To(prefix) | Term::NotTo(prefix) => {
-                Some(*prefix)
+                Some(match prefix {
+                    IpNet::V4(_) => super::IPV4,
+                    IpNet::V6(_) => super::IPV6,
+                })
             }
+            Term::Packet(term) => term.family(),
         }
     }
 }
@@ -145,12 +156,8 @@ enum Side {
     Destination,
 }
 
-fn of_family(prefix: IpNet) -> [Attribute; 2] {
-    let protocol = match prefix {
-        IpNet::V4(_) => super::IPV4,
-        IpNet::V6(_) => super::IPV6,
-    };
-    [meta(META_NFPROTO), compare(EQUAL, &[protocol])]
+fn of_family(family: u8) -> [Attribute; 2] {
+    [meta(META_NFPROTO), compare(EQUAL, &[family])]
 }
 
 fn marked() -> [Attribute; 3] {
@@ -219,7 +226,7 @@ fn address(prefix: IpNet, side: Side, operator: u32) -> Vec<Attribute> {
     list
 }
 
-fn meta(key: u32) -> Attribute {
+pub(super) fn meta(key: u32) -> Attribute {
     let data = vec![
         Attribute::number(META_KEY, key),
         Attribute::number(META_DREG, REGISTER),
@@ -239,7 +246,7 @@ fn mask(bits: &[u8]) -> Attribute {
     expression("bitwise", data)
 }
 
-fn compare(operator: u32, value: &[u8]) -> Attribute {
+pub(super) fn compare(operator: u32, value: &[u8]) -> Attribute {
     let data = vec![
         Attribute::number(CMP_SREG, REGISTER),
         Attribute::number(CMP_OP, operator),
@@ -257,7 +264,7 @@ fn verdict(code: u32) -> Attribute {
     expression("immediate", data)
 }
 
-fn expression(name: &str, data: Vec<Attribute>) -> Attribute {
+pub(super) fn expression(name: &str, data: Vec<Attribute>) -> Attribute {
     let mut inside = vec![Attribute::text(EXPR_NAME, name)];
     if !data.is_empty() {
         inside.push(Attribute::nest(EXPR_DATA, data));
@@ -277,11 +284,11 @@ pub(super) const DATA_VERDICT: u16 = 2;
 pub(super) const VERDICT_CODE: u16 = 1;
 pub(super) const VERDICT_REGISTER: u32 = libc::NFT_REG_VERDICT as u32;
 /// 16 bytes wide.
-const REGISTER: u32 = libc::NFT_REG_1 as u32;
+pub(super) const REGISTER: u32 = libc::NFT_REG_1 as u32;
 pub(super) const META_DREG: u16 = 1;
 pub(super) const META_KEY: u16 = 2;
 const META_MARK: u32 = libc::NFT_META_MARK as u32;
-const META_IIFNAME: u32 = libc::NFT_META_IIFNAME as u32;
+pub(super) const META_IIFNAME: u32 = libc::NFT_META_IIFNAME as u32;
 pub(super) const META_NFPROTO: u32 = libc::NFT_META_NFPROTO as u32;
 pub(super) const CMP_SREG: u16 = 1;
 pub(super) const CMP_OP: u16 = 2;
@@ -295,7 +302,7 @@ pub(super) const PAYLOAD_LEN: u16 = 4;
 pub(super) const NETWORK_HEADER: u32 = libc::NFT_PAYLOAD_NETWORK_HEADER as u32;
 pub(super) const BITWISE_SREG: u16 = 1;
 pub(super) const BITWISE_DREG: u16 = 2;
-const BITWISE_LEN: u16 = 3;
+pub(super) const BITWISE_LEN: u16 = 3;
 pub(super) const BITWISE_MASK: u16 = 4;
 pub(super) const BITWISE_XOR: u16 = 5;
 pub(super) const IMMEDIATE_DREG: u16 = 1;
@@ -305,17 +312,17 @@ const CT_DREG: u16 = 1;
 const CT_KEY: u16 = 2;
 /// `IPS_DST_NAT` of include/uapi/linux/netfilter/nf_conntrack_common.h
 const IPS_DST_NAT: u32 = 1 << 5;
-const FIB_DREG: u16 = 1;
-const FIB_RESULT: u16 = 2;
-const FIB_FLAGS: u16 = 3;
+pub(super) const FIB_DREG: u16 = 1;
+pub(super) const FIB_RESULT: u16 = 2;
+pub(super) const FIB_FLAGS: u16 = 3;
 /// `NFT_FIB_RESULT_OIF`
-const FIB_RESULT_OIF: u32 = 1;
+pub(super) const FIB_RESULT_OIF: u32 = 1;
 /// `NFTA_FIB_F_SADDR`: look up the source.
-const FIB_SADDR: u32 = 1;
+pub(super) const FIB_SADDR: u32 = 1;
 /// `NFTA_FIB_F_IIF`: only by the interface the packet came by.
-const FIB_IIF: u32 = 1 << 3;
+pub(super) const FIB_IIF: u32 = 1 << 3;
 /// `NFTA_FIB_F_PRESENT`: 1 if there is a route, else 0.
-const FIB_PRESENT: u32 = 1 << 5;
+pub(super) const FIB_PRESENT: u32 = 1 << 5;
 const COUNTER_PACKETS: u16 = 2;
 const RETURN: u32 = libc::NFT_RETURN as u32;
 /// `NF_NAT_RANGE_PROTO_RANDOM_FULLY`

@@ -17,8 +17,10 @@ mod comment;
 mod error;
 mod expression;
 mod message;
+mod packet_term;
 mod parse;
 mod parsed_rule;
+pub(in crate::host) mod set;
 mod socket;
 
 use std::fmt;
@@ -30,6 +32,7 @@ use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE};
 pub use error::NftError;
 pub(in crate::host) use expression::{InterfaceName, Rule, Term, Verdict};
 pub(in crate::host) use message::BatchStep;
+pub(in crate::host) use packet_term::PacketTerm;
 pub(in crate::host) use parsed_rule::{Action, ParsedRule};
 pub(in crate::host) use socket::Socket;
 

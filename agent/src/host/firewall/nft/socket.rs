@@ -9,6 +9,7 @@ use netlink_packet_core::NLM_F_DUMP;
 use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 use rtnetlink::sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket};
 use rustix::io::Errno;
+use rustix::net::sockopt::set_socket_send_buffer_size_force;
 use tokio::time::timeout;
 
 use super::NftError;
@@ -47,6 +48,8 @@ impl Socket {
         let open = || {
             let mut socket = TokioSocket::new(NETLINK_NETFILTER)?;
             socket.socket_mut().bind(&SocketAddr::new(0, 0))?;
+            // A batch is one message: 20,000 elements are 600 KB. Without the right to it the kernel's limit holds.
+            let _ = set_socket_send_buffer_size_force(socket.socket_ref(), SEND_BUFFER);
             Ok(socket)
         };
         let socket = open().map_err(|source: io::Error| match Errno::from_io_error(&source) {
@@ -192,6 +195,8 @@ fn listed(family: u8, attributes: &[u8]) -> Listed {
     }
 }
 
+/// Room for the largest batch, in bytes.
+const SEND_BUFFER: usize = 4 << 20;
 /// The kernel's lists come in parts of at most 32 KiB.
 const DATAGRAM: usize = 64 * 1024;
 /// More chains, or rules of one chain, than any node has.

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# A flood with forged sources, of strangers and of a peer's own address, does not fill the connection-tracking table, and
+# pods go on talking behind a firewall that knows connections by their state alone.
+#
+#   mallory .250 ── underlay ── node1 tartan, input: policy drop ── pod1
+#                      └──────── node2 tartan ── pod2
+#
+# tracking.sh BACKEND
+# alone: it floods a node
+# case: vxlan
+# full: udp
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
+
+BACKEND=$1
+FLOOD=24000
+# Of peers, of strangers, and what else a node has.
+BOUND=$((16384 + 1024 + 256))
+PINGS=100
+
+# What a node has without a rule for the udp format, whose two ports are the same: answers are let in. A new connection
+# is let in to the port of the vxlan format, by name.
+state_firewall() {
+    ip netns exec "$PREFIX-node1" nft -f - <<'RULES'
+table inet firewall {
+    chain input {
+        type filter hook input priority filter; policy drop;
+        iif lo accept
+        ct state established,related accept
+        ct state invalid drop
+        meta l4proto { icmp, ipv6-icmp } accept
+        ct state new udp dport 8472 counter accept
+    }
+}
+RULES
+}
+
+tracked() {
+    ip netns exec "$PREFIX-node1" sysctl -n net.netfilter.nf_conntrack_count
+}
+
+talk() {
+    equal "$1: pings of pod1 to pod2" "$PINGS received" \
+        "$(in_ns pod1 python3 "$TOOLS/pings.py" "$(address_of pod2)" "$PINGS" 0.02 2)"
+}
+
+say "connection tracking under a flood: backend $BACKEND"
+lab_up --backend "$BACKEND"
+state_firewall
+talk "a firewall that matches on state"
+mapfile -t STRANGERS < <(seq -f 192.0.2.%g 10 240)
+in_ns mallory python3 "$TOOLS/flood.py" 192.0.2.1 8472 "$FLOOD" "${STRANGERS[@]}"
+at_most "tracked after a flood of strangers" 1300 "$(tracked)"
+start_in mallory python3 "$TOOLS/flood.py" 192.0.2.1 8472 "$FLOOD" 192.0.2.2
+talk "under a flood from a peer's address"
+wait "$PID"
+at_most "tracked after a flood from a peer's address" "$BOUND" "$(tracked)"
+talk "after both floods"
+law_one node1
