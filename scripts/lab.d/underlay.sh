@@ -92,6 +92,7 @@ without_bridge_firewall() {
 # gone is found by them.
 note_namespaces() {
     local space
+    # shellcheck disable=SC2034 # lab_namespaces reads it
     if [ -e "$STATE/namespaces" ]; then LAB_NAMESPACES=$(cat "$STATE/namespaces"); fi
     NAMESPACE_INODES=$(for space in $(lab_namespaces); do stat -L -c %i "/run/netns/$space"; done)
 }

@@ -23,7 +23,7 @@ const OURS: [(&str, &str); 4] = [
         "attachments of ours, known by their records",
     ),
     (
-        "\"delete and recreate the pod, see `tartan pods`\"",
+        "delete and recreate the pod, see `tartan pods`\"",
         "an attachment of ours, known by its record",
     ),
     (
