@@ -44,7 +44,7 @@ while True:
 slowest_add() {
     local turn began took slowest=0
     for ((turn = 0; turn < TURNS; turn++)); do
-        ip netns add "$PREFIX-s$turn"
+        make_namespace "s$turn"
         began=$(date +%s%N)
         plugin ADD "s$turn" >/dev/null || fail "an ADD fails"
         took=$((($(date +%s%N) - began) / 1000000))

@@ -20,7 +20,7 @@ COUNT=19
 # A pod as a bridge plugin makes it: its node knows it by the subnet on the bridge.
 bridged_pod() {
     local family length
-    ip netns add "$PREFIX-bridged"
+    make_namespace bridged
     ip -n "$PREFIX-node1" link add cni0 type bridge
     ip -n "$PREFIX-node1" link add port type veth peer name eth0 netns "$PREFIX-bridged"
     ip -n "$PREFIX-node1" link set port master cni0 up

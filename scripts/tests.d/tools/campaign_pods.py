@@ -8,6 +8,8 @@ import subprocess
 import threading
 import time
 
+from lab_namespace import make_namespace
+
 
 class Wrong(Exception):
     """What must not be."""
@@ -87,7 +89,7 @@ class Pod:
         self.life += 1
         self.container = f"{self.runtime.prefix}-{self.number}.{self.life}"
         self.interfaces = [Interface(self, "eth0"), Interface(self, "net1")]
-        run("ip", "netns", "add", self.space)
+        make_namespace(self.runtime.prefix, self.space)
 
     def end(self):
         run("ip", "netns", "delete", self.space)

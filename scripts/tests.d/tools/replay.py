@@ -16,6 +16,8 @@ import subprocess
 import sys
 from collections import Counter
 
+from lab_namespace import make_namespace
+
 PATIENCE = 30
 SINCE_1_1 = ("mtu", "socketPath", "pciID")
 # Kept alive only by their first call's netns: what ctr calls for is /proc/PID/ns/net.
@@ -45,7 +47,7 @@ class Namespaces:
     def path(self, theirs):
         if theirs not in self.paths:
             name = f"{self.prefix}-called{len(self.paths) + 1}"
-            subprocess.run(["ip", "netns", "add", name], check=True)
+            make_namespace(self.prefix, name)
             self.paths[theirs] = f"/run/netns/{name}"
         return self.paths[theirs]
 

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Only packets without a way back meet more than the first rule. The rules stand in a table of their own, and are added and
-//! deleted one by one as pods come and go, so that counters of those that stay go on. Each is known by its comment.
+//! deleted one by one as pods come and go, so that counters of those that stay go on. Each is known by its comment. Without
+//! pods there is no table.
 
 use std::collections::HashMap;
 
@@ -113,7 +114,14 @@ async fn steps(socket: &mut Socket, pods: &[PodSources]) -> Result<Vec<nft::Batc
     }
     let chain = chain();
     let tables = socket.tables().await?;
-    let is_there = tables.iter().any(|table| is_own(table) && !table.dormant);
+    let found = tables.iter().find(|table| is_own(table));
+    if wanted.is_empty() {
+        return Ok(found
+            .map(|_| nft::delete_table(INET, TABLE))
+            .into_iter()
+            .collect());
+    }
+    let is_there = found.is_some_and(|table| !table.dormant);
     let is_whole = is_there && socket.base_chains().await?.contains(&chain);
     let found = if is_whole {
         socket.rules(&chain).await?
@@ -125,9 +133,6 @@ async fn steps(socket: &mut Socket, pods: &[PodSources]) -> Result<Vec<nft::Batc
         .is_some_and(|first| first.matches(&passes(), INET));
     let mut steps = Vec::new();
     if !is_headed {
-        if wanted.is_empty() && !is_there {
-            return Ok(steps);
-        }
         // Made first, so that there is one to delete.
         steps.push(nft::add_table(INET, TABLE));
         steps.push(nft::delete_table(INET, TABLE));
