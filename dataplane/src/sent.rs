@@ -50,7 +50,7 @@ pub(crate) struct Route {
 }
 
 impl SentDatagrams {
-    /// One for each of `workers` workers, in their order. `key` is random: nobody else can compute a fingerprint.
+    /// One for each of `workers` workers, in their order. `key` is random: no one else can compute a fingerprint.
     pub fn group(workers: usize, key: u64) -> Vec<SentDatagrams> {
         let tables: Arc<[Table]> = (0..workers).map(|_| Table::new()).collect();
         let part = |index| SentDatagrams {
@@ -59,6 +59,11 @@ impl SentDatagrams {
             tables: Arc::clone(&tables),
         };
         (0..workers).map(part).collect()
+    }
+
+    /// A random key for another hash of this worker.
+    pub(crate) fn another_key(&self) -> u64 {
+        mix(self.key ^ THIRD, SECOND ^ self.index as u64)
     }
 
     /// Remembers a datagram that the kernel took.
@@ -132,7 +137,7 @@ fn time(now: Now) -> u32 {
 }
 
 /// A folded multiplication, as in wyhash.
-fn mix(one: u64, two: u64) -> u64 {
+pub(crate) fn mix(one: u64, two: u64) -> u64 {
     let product = u128::from(one) * u128::from(two);
     product as u64 ^ (product >> 64) as u64
 }
