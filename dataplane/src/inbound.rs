@@ -186,7 +186,10 @@ impl<D: Device> Inbound<'_, D> {
                 self.delivery.deliver(id, place, inner, plan);
             }
             Err(reason) => {
-                peer.count_refused(count);
+                // Of what is over a share nothing is wrong, neither with the peer nor with the list of nodes.
+                if reason != DropReason::OverShare {
+                    peer.count_refused(count);
+                }
                 self.drop(reason, count);
             }
         }
@@ -225,9 +228,8 @@ fn congestion_mark(inner: &Inner, outer: Option<Ecn>) -> Result<Option<Ecn>, Dro
     })
 }
 
-/// How a super-packet is to be cut: UDP only at the size its sender chose, TCP as its sender's kernel would have, to fit the
-/// cluster's MTU of its family. `None` for a single
-/// packet.
+/// How a super-packet is to be cut: UDP only at the size its sender chose, TCP as its sender's kernel would have, to fit
+/// the cluster's MTU of its family. `None` for a single packet.
 pub(crate) fn super_packet(
     packet: &[u8],
     inner: &Inner,

@@ -94,7 +94,7 @@ pub struct PeerTraffic {
     pub received_packets: u64,
     /// Bytes of those.
     pub received_bytes: u64,
-    /// Packets from it that were dropped, for whatever reason.
+    /// Packets from it that were dropped, for whatever reason but [`OverShare`](crate::drops::DropReason::OverShare).
     pub refused: u64,
 }
 

@@ -59,7 +59,7 @@ pub struct Worker<D, U> {
     inbound_shares: FairShares,
     ready: Ready,
     error_reports: ErrorReports,
-    /// What it sent lately, by which reports are judged.
+    /// What it sent lately, which a report must quote.
     sent: SentDatagrams,
     /// What the latest step moved.
     work: Work,
@@ -110,7 +110,7 @@ impl Amount {
 }
 
 impl<D: Device, U: Underlay> Worker<D, U> {
-    /// Worker number `index` of a node, counting on its block of `counters`. It judges reports by what it notes in `sent`.
+    /// Worker number `index` of a node, counting on its block of `counters`. A report of a path MTU must quote what it notes in `sent`.
     /// Every source counts as ready at first.
     pub fn new(
         device: D,
@@ -128,8 +128,8 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             coalescer: Coalescer::new(COALESCED_PACKETS, COALESCED_CHAINS),
             outbound: OutboundBatch::new(),
             icmp_errors: IcmpErrors::new(),
-            outbound_shares: FairShares::new(),
-            inbound_shares: FairShares::new(),
+            outbound_shares: FairShares::new(sent.another_key()),
+            inbound_shares: FairShares::new(sent.another_key()),
             ready: Ready {
                 device: true,
                 // A port that does not exist is found empty at its first read.

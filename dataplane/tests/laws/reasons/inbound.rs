@@ -182,16 +182,20 @@ pub fn ring_full(node: &mut Node) -> u64 {
     INBOX as u64
 }
 
-/// Twice what a pod may have waiting that no other waits beside.
+/// Twice what a pod may have waiting that no other waits beside. Nothing is wrong with the peer.
 pub fn over_share(node: &mut Node) -> u64 {
     let share = QUANTUM_PACKETS * ALONE_QUANTA as usize;
     let packet = with_ecn(udp(pod(2, 0), pod(1, 0), b"in"), Ecn::NotEct);
     let mut marked = vxlan(2, 1, &packet);
     marked.ecn = Ecn::Ce;
+    let refused = |node: &Node| node.traffic().map(|peer| peer.refused).sum::<u64>();
+    let before = refused(node);
     for _ in 0..2 * share {
         node.hand(marked.clone(), 1);
     }
     node.turn(START);
+    // What is within the share has a congestion mark that it must not have.
+    assert_eq!(refused(node) - before, share as u64);
     share as u64
 }
 
