@@ -23,6 +23,11 @@ PINGS=100
 state_firewall() {
     ip netns exec "$PREFIX-node1" nft -f - <<'RULES'
 table inet firewall {
+    counter flood {}
+    chain arriving {
+        type filter hook prerouting priority -400;
+        udp dport 8472 udp length 13 counter name flood
+    }
     chain input {
         type filter hook input priority filter; policy drop;
         iif lo accept
@@ -39,6 +44,15 @@ tracked() {
     ip netns exec "$PREFIX-node1" sysctl -n net.netfilter.nf_conntrack_count
 }
 
+# Datagrams of a flood that node1 received so far: real ones are longer.
+arrived() {
+    ip netns exec "$PREFIX-node1" nft -j list counter inet firewall flood | jq '[.nftables[].counter? // empty] | .[0].packets'
+}
+
+at_least() {
+    if [ "$3" -ge "$2" ]; then say "$1: $3 (at least $2)"; else fail "$1: at least $2 expected, found $3"; fi
+}
+
 talk() {
     equal "$1: pings of pod1 to pod2" "$PINGS received" \
         "$(in_ns pod1 python3 "$TOOLS/pings.py" "$(address_of pod2)" "$PINGS" 0.02 2)"
@@ -50,10 +64,14 @@ state_firewall
 talk "a firewall that matches on state"
 mapfile -t STRANGERS < <(seq -f 192.0.2.%g 10 240)
 in_ns mallory python3 "$TOOLS/flood.py" 192.0.2.1 8472 "$FLOOD" "${STRANGERS[@]}"
+equal "datagrams of strangers that arrived" "$FLOOD" "$(arrived)"
+at_least "tracked after a flood of strangers" 1000 "$(tracked)"
 at_most "tracked after a flood of strangers" 1300 "$(tracked)"
 start_in mallory python3 "$TOOLS/flood.py" 192.0.2.1 8472 "$FLOOD" 192.0.2.2
 talk "under a flood from a peer's address"
 wait "$PID"
+equal "datagrams of both floods that arrived" $((2 * FLOOD)) "$(arrived)"
+at_least "tracked after a flood from a peer's address" 16000 "$(tracked)"
 at_most "tracked after a flood from a peer's address" "$BOUND" "$(tracked)"
 talk "after both floods"
 law_one node1
