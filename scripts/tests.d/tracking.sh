@@ -5,14 +5,16 @@
 #   mallory .250 ── underlay ── node1 tartan, input: policy drop ── pod1
 #                      └──────── node2 tartan ── pod2
 #
-# tracking.sh BACKEND
+# tracking.sh BACKEND OUTSIDE: the family of pods and of the underlay, v4 or v6
 # alone: it floods a node
-# case: vxlan
-# full: udp
+# case: vxlan v4
+# full: vxlan v6
+# full: udp v4
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 BACKEND=$1
+OUTSIDE=$2
 FLOOD=24000
 # Of peers, of strangers, and what else a node has.
 BOUND=$((16384 + 1024 + 256))
@@ -59,15 +61,18 @@ talk() {
 }
 
 say "connection tracking under a flood: backend $BACKEND"
-lab_up --backend "$BACKEND"
+lab_up --backend "$BACKEND" --inside "$OUTSIDE" --outside "$OUTSIDE"
+FAMILY=$(families "$OUTSIDE")
+NODE1=$(underlay_of node1 "$FAMILY")
+NODE2=$(underlay_of node2 "$FAMILY")
 state_firewall
 talk "a firewall that matches on state"
-mapfile -t STRANGERS < <(seq -f 192.0.2.%g 10 240)
-in_ns mallory python3 "$TOOLS/flood.py" 192.0.2.1 8472 "$FLOOD" "${STRANGERS[@]}"
+mapfile -t STRANGERS < <(seq -f "${NODE1%1}%g" 10 240)
+in_ns mallory python3 "$TOOLS/flood.py" "$NODE1" 8472 "$FLOOD" "${STRANGERS[@]}"
 equal "datagrams of strangers that arrived" "$FLOOD" "$(arrived)"
 at_least "tracked after a flood of strangers" 1000 "$(tracked)"
 at_most "tracked after a flood of strangers" 1300 "$(tracked)"
-start_in mallory python3 "$TOOLS/flood.py" 192.0.2.1 8472 "$FLOOD" 192.0.2.2
+start_in mallory python3 "$TOOLS/flood.py" "$NODE1" 8472 "$FLOOD" "$NODE2"
 talk "under a flood from a peer's address"
 wait "$PID"
 equal "datagrams of both floods that arrived" $((2 * FLOOD)) "$(arrived)"
