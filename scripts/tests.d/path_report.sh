@@ -43,16 +43,21 @@ ports() {
     in_ns node1 ss -Hlun | awk '{ print $4 }' | sed 's/.*://' | sort -un | jq -cs .
 }
 
-# forge INNER OUTER MTU...: one report of each MTU for each port, quoting inner packets of a family.
+# What node1 dropped where it left a pod.
+from_pods() {
+    agent_json node1 drops | jq '[.kernel[] | select(.counter == "forged_encapsulation").count] | add // 0'
+}
+
+# forge WHO INNER OUTER MTU...: one report of each MTU for each port, quoting inner packets of a family.
 forge() {
-    local inner=$1 outer=$2 mtus
-    mtus=$(jq -cs . <<<"${*:3}")
+    local who=$1 inner=$2 outer=$3 mtus
+    mtus=$(jq -cs . <<<"${*:4}")
     jq -nc --arg format "$BACKEND" --argjson mtus "$mtus" --argjson ports "$(ports)" \
         --arg node "$(underlay_of node1 "$outer")" --arg peer "$(underlay_of node2 "$outer")" \
         --arg source "$(address_of pod1 "$inner")" --arg destination "$(address_of pod2 "$inner")" \
         --arg from "$(vtep_mac_of node1 "$inner")" --arg to "$(vtep_mac_of node2 "$inner")" \
         '{$format, $mtus, $ports, $node, $peer, $source, $destination, source_mac: $from, destination_mac: $to}' |
-        in_ns mallory python3 "$TOOLS/forge_report.py"
+        in_ns "$who" python3 "$TOOLS/forge_report.py"
 }
 
 # pings INNER: large packets with DF between the pods; prints how many were answered.
@@ -62,7 +67,7 @@ pings() {
 }
 
 prove() {
-    local inner=$1 outer before sent arrived wait
+    local inner=$1 outer before sent arrived wait dropped
     outer=$(carrier "$inner" "$OUTSIDE")
     local mtus=(68 576 626 1000 1400)
     if [ "$outer" = 6 ]; then mtus=(1280 1350 1400); fi
@@ -70,9 +75,9 @@ prove() {
     equal "pings beforehand" 50 "$(pings "$inner")"
     before=$(errors_in "$outer")
     # Twice: a second report is what a first one is confirmed by.
-    sent=$(forge "$inner" "$outer" "${mtus[@]}")
+    sent=$(forge mallory "$inner" "$outer" "${mtus[@]}")
     equal "pings in between" 50 "$(pings "$inner")"
-    sent=$((sent + $(forge "$inner" "$outer" "${mtus[@]}")))
+    sent=$((sent + $(forge mallory "$inner" "$outer" "${mtus[@]}")))
     for ((wait = 0; wait < 50; wait++)); do
         arrived=$(($(errors_in "$outer") - before))
         [ "$arrived" -lt "$sent" ] || break
@@ -80,6 +85,11 @@ prove() {
     done
     equal "forged errors that node1's kernel took" "$sent" "$arrived"
     [ "$sent" -gt 0 ] || fail "nothing was forged"
+    # What a pod of node1 says of it does not get that far.
+    dropped=$(from_pods)
+    sent=$(forge pod1 "$inner" "$outer" "${mtus[@]}")
+    equal "counted: forged errors from a pod" "$sent" "$(($(from_pods) - dropped))"
+    equal "forged errors that node1's kernel took then" "$((before + arrived))" "$(errors_in "$outer")"
     equal "pings afterwards" 50 "$(pings "$inner")"
     equal "path MTU to node2 over IPv$outer" "$WIDE" "$(path_mtu "$outer")"
 }

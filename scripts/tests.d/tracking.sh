@@ -5,14 +5,16 @@
 #   mallory .250 ── underlay ── node1 tartan, input: policy drop ── pod1
 #                      └──────── node2 tartan ── pod2
 #
-# tracking.sh BACKEND
+# tracking.sh BACKEND OUTSIDE: the family of pods and of the underlay, v4 or v6
 # alone: it floods a node
-# case: vxlan
-# full: udp
+# case: vxlan v4
+# full: vxlan v6
+# full: udp v4
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 BACKEND=$1
+OUTSIDE=$2
 FLOOD=24000
 # Of peers, of strangers, and what else a node has.
 BOUND=$((16384 + 1024 + 256))
@@ -23,6 +25,11 @@ PINGS=100
 state_firewall() {
     ip netns exec "$PREFIX-node1" nft -f - <<'RULES'
 table inet firewall {
+    counter flood {}
+    chain arriving {
+        type filter hook prerouting priority -400;
+        udp dport 8472 udp length 13 counter name flood
+    }
     chain input {
         type filter hook input priority filter; policy drop;
         iif lo accept
@@ -39,21 +46,37 @@ tracked() {
     ip netns exec "$PREFIX-node1" sysctl -n net.netfilter.nf_conntrack_count
 }
 
+# Datagrams of a flood that node1 received so far: real ones are longer.
+arrived() {
+    ip netns exec "$PREFIX-node1" nft -j list counter inet firewall flood | jq '[.nftables[].counter? // empty] | .[0].packets'
+}
+
+at_least() {
+    if [ "$3" -ge "$2" ]; then say "$1: $3 (at least $2)"; else fail "$1: at least $2 expected, found $3"; fi
+}
+
 talk() {
     equal "$1: pings of pod1 to pod2" "$PINGS received" \
         "$(in_ns pod1 python3 "$TOOLS/pings.py" "$(address_of pod2)" "$PINGS" 0.02 2)"
 }
 
 say "connection tracking under a flood: backend $BACKEND"
-lab_up --backend "$BACKEND"
+lab_up --backend "$BACKEND" --inside "$OUTSIDE" --outside "$OUTSIDE"
+FAMILY=$(families "$OUTSIDE")
+NODE1=$(underlay_of node1 "$FAMILY")
+NODE2=$(underlay_of node2 "$FAMILY")
 state_firewall
 talk "a firewall that matches on state"
-mapfile -t STRANGERS < <(seq -f 192.0.2.%g 10 240)
-in_ns mallory python3 "$TOOLS/flood.py" 192.0.2.1 8472 "$FLOOD" "${STRANGERS[@]}"
+mapfile -t STRANGERS < <(seq -f "${NODE1%1}%g" 10 240)
+in_ns mallory python3 "$TOOLS/flood.py" "$NODE1" 8472 "$FLOOD" "${STRANGERS[@]}"
+equal "datagrams of strangers that arrived" "$FLOOD" "$(arrived)"
+at_least "tracked after a flood of strangers" 1000 "$(tracked)"
 at_most "tracked after a flood of strangers" 1300 "$(tracked)"
-start_in mallory python3 "$TOOLS/flood.py" 192.0.2.1 8472 "$FLOOD" 192.0.2.2
+start_in mallory python3 "$TOOLS/flood.py" "$NODE1" 8472 "$FLOOD" "$NODE2"
 talk "under a flood from a peer's address"
 wait "$PID"
+equal "datagrams of both floods that arrived" $((2 * FLOOD)) "$(arrived)"
+at_least "tracked after a flood from a peer's address" 16000 "$(tracked)"
 at_most "tracked after a flood from a peer's address" "$BOUND" "$(tracked)"
 talk "after both floods"
 law_one node1

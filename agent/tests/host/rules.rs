@@ -85,12 +85,25 @@ fn the_rules_of_a_node_are_flannels_in_flannels_order_but_for_forged_sources() {
     assert_eq!(
         rules(&namespace, "inet tartan guard"),
         [
+            "meta l4proto != udp meta l4proto != icmp meta l4proto != ipv6-icmp return",
+            "iifname \"tt*\" icmp type destination-unreachable icmp code frag-needed @th,136,8 0x11 \
+             ip daddr 192.0.2.1 drop",
+            "iifname @pod_links icmp type destination-unreachable icmp code frag-needed @th,136,8 0x11 \
+             ip daddr 192.0.2.1 drop",
+            "iifname \"tt*\" icmp type destination-unreachable icmp code frag-needed @th,136,8 0x11 \
+             ip daddr @nodes4 drop",
+            "iifname @pod_links icmp type destination-unreachable icmp code frag-needed @th,136,8 0x11 \
+             ip daddr @nodes4 drop",
+            "iifname \"tt*\" icmpv6 type packet-too-big @th,112,8 != 0x6 ip6 daddr @nodes6 drop",
+            "iifname @pod_links icmpv6 type packet-too-big @th,112,8 != 0x6 ip6 daddr @nodes6 drop",
             "meta l4proto != udp return",
             "udp dport != 8285 udp dport != 8472 return",
             "ip frag-off & 8191 != 0 return",
             "frag frag-off != 0 return",
             "iifname \"tt*\" ip daddr 192.0.2.1 drop",
             "iifname @pod_links ip daddr 192.0.2.1 drop",
+            "ip daddr 192.0.2.1 ip saddr @nodes4 fib saddr . iif oif missing \
+             fib daddr . iif type != local drop",
             "ip daddr != @nodes4 return",
             "ip6 daddr != @nodes6 return",
             "ip saddr @nodes4 fib saddr . iif oif != missing return",
@@ -104,6 +117,7 @@ fn the_rules_of_a_node_are_flannels_in_flannels_order_but_for_forged_sources() {
             "meta l4proto != udp return",
             "udp dport != 8285 udp dport != 8472 return",
             "iif 0 return",
+            "meta iifkind \"vxlan\" return",
             "ip daddr != @nodes4 return",
             "ip6 daddr != @nodes6 return",
             "fib saddr type != local return",

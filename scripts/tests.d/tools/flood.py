@@ -2,7 +2,8 @@
 
     flood.py DESTINATION PORT COUNT SOURCE...
 
-Sends COUNT datagrams, each from another pair of a source and a port. Needs CAP_NET_RAW. IPv4.
+Sends COUNT datagrams, each from another pair of a source and a port, of the family of DESTINATION.
+Needs CAP_NET_RAW.
 """
 
 import itertools
@@ -10,7 +11,7 @@ import socket
 import sys
 import time
 
-from packets import udp_packet
+from packets import family, udp_packet
 
 # What the receiver takes in one go.
 BURST = 500
@@ -18,7 +19,7 @@ BURST = 500
 
 def main():
     destination, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    sender = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+    sender = socket.socket(family(destination), socket.SOCK_RAW, socket.IPPROTO_RAW)
     pairs = itertools.product(range(1024, 65536), sys.argv[4:])
     for number, (sport, source) in enumerate(itertools.islice(pairs, count)):
         if number % BURST == 0:

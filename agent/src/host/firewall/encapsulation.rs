@@ -6,17 +6,24 @@
 //! destinations (a Service may lead there) and before that of sources:
 //!
 //! ```text
-//! guard        not UDP, or to another port, or a later fragment                return
+//! guard        neither UDP nor ICMP                                            return
+//!              from a pod's interface, to a node, ICMP "too large" about UDP   drop
+//!              not UDP, or to another port, or a later fragment                return
 //!              from a pod's interface, to our own address                      drop
+//!              to our own address, from a node, by an interface by which no
+//!              route leads back to it and which does not hold our address      drop
 //!              to no node                                                      return
 //!              from a node, by the interface that leads back to it             return   a router between nodes
 //!              (what is left, and what cannot be read)                         drop
-//! translated   not UDP, or to another port, or made on this node, or to no node, or source not ours   return
+//! translated   not UDP, or to another port                                     return
+//!              made on this node, or by its kernel VXLAN device                return
+//!              to no node, or source not ours                                  return
 //!              (what is left: forwarded, with our address)                     drop
 //! ```
 //!
 //! `translated` comes after the translation of sources. It sees what `guard` passes and another program then
-//! translates, and what IPVS leads to a node behind `guard`. Kernels before 5.7 do not tell it what was forwarded.
+//! translates, and what IPVS leads to a node behind `guard`. Kernels before 5.7 do not tell it what was forwarded. What a kernel VXLAN
+//! device sends, such as flanneld's beside the table that a stopped agent left, comes by that device as if forwarded.
 //!
 //! A node's addresses are those of its underlay, and `.0` and `.1` of its subnets: a kernel VXLAN device hears at every
 //! address of its node, and these can be reached through the overlay.
@@ -24,6 +31,12 @@
 //! A fragment that is not the first has no ports; without the first, it is nothing. Where connection tracking is on,
 //! the kernel has put fragments together before. The first one has the ports: IPv4 fragments count 8 bytes, the length
 //! of the UDP header, and an IPv6 one without them cannot be read (RFC 7112).
+//!
+//! A node that comes to our own address may come by any interface that has some route to it, however little preferred,
+//! or that holds our address: paths of several uplinks need not be the same both ways. A container's bridge has neither.
+//!
+//! "Too large" is said by routers, and a pod knows enough of what its node carries for it to say so too: only by where
+//! it comes from can it be told. So a pod that is a router cannot tell a node either, for UDP.
 //!
 //! A process in the node's own network namespace is the node: it meets neither chain.
 //!
@@ -71,18 +84,14 @@ impl EncapsulationRules {
 }
 
 fn guard(desired: &Encapsulation) -> Vec<Rule> {
-    use PacketTerm::{FromLinksIn, FromSet, LaterFragment, RoutedBack};
-    let mut rules = to_another_port(desired.ports);
+    use PacketTerm::{FromSet, LaterFragment, NotUdpNorIcmp, RoutedBack};
+    let mut rules = vec![packet(&[NotUdpNorIcmp], Verdict::Return)];
+    rules.extend(false_reports(desired));
+    rules.extend(to_another_port(desired.ports));
     rules.extend([IPV4, IPV6].map(|family| packet(&[LaterFragment(family)], Verdict::Return)));
     for own in &desired.own {
-        let links = [
-            Term::FromInterfaces(HOST_IFNAME_PREFIX),
-            Term::Packet(FromLinksIn(POD_LINKS)),
-        ];
-        rules.extend(links.map(|link| Rule {
-            terms: vec![link, Term::To(IpNet::from(*own))],
-            verdict: Verdict::Drop,
-        }));
+        rules.extend(from_pods(&[Term::To(IpNet::from(*own))]));
+        rules.push(as_a_node(*own));
     }
     rules.extend(to_no_node());
     rules.extend(
@@ -92,9 +101,56 @@ fn guard(desired: &Encapsulation) -> Vec<Rule> {
     rules
 }
 
+/// Pods that tell a node's sockets that their datagrams are too large for the path.
+fn false_reports(desired: &Encapsulation) -> Vec<Rule> {
+    use PacketTerm::{ToSet, TooLarge};
+    let too_large = |family| Term::Packet(TooLarge(family));
+    let own = desired.own.iter().map(|own| {
+        let family = if own.is_ipv6() { IPV6 } else { IPV4 };
+        [too_large(family), Term::To(IpNet::from(*own))]
+    });
+    let nodes = NODES.map(|(family, set)| [too_large(family), Term::Packet(ToSet(family, set))]);
+    own.chain(nodes)
+        .flat_map(|terms| from_pods(&terms))
+        .collect()
+}
+
+fn from_pods(terms: &[Term]) -> [Rule; 2] {
+    let links = [
+        Term::FromInterfaces(HOST_IFNAME_PREFIX),
+        Term::Packet(PacketTerm::FromLinksIn(POD_LINKS)),
+    ];
+    links.map(|link| Rule {
+        terms: [&[link], terms].concat(),
+        verdict: Verdict::Drop,
+    })
+}
+
+/// To our own address, as a node, by an interface that leads to no such node and does not hold the address: a container
+/// of another program.
+fn as_a_node(own: IpAddr) -> Rule {
+    use PacketTerm::{FromSet, NotHeldByLink};
+    let [(_, nodes4), (_, nodes6)] = NODES;
+    let from_node = match own {
+        IpAddr::V4(_) => FromSet(IPV4, nodes4),
+        IpAddr::V6(_) => FromSet(IPV6, nodes6),
+    };
+    Rule {
+        terms: vec![
+            Term::To(IpNet::from(own)),
+            Term::Packet(from_node),
+            Term::NotRoutedBack,
+            Term::Packet(NotHeldByLink),
+        ],
+        verdict: Verdict::Drop,
+    }
+}
+
 fn translated(desired: &Encapsulation) -> Vec<Rule> {
     let mut rules = to_another_port(desired.ports);
-    rules.push(packet(&[PacketTerm::MadeHere], Verdict::Return));
+    for made_here in [PacketTerm::MadeHere, PacketTerm::FromVxlanDevice] {
+        rules.push(packet(&[made_here], Verdict::Return));
+    }
     rules.extend(to_no_node());
     rules.push(packet(&[PacketTerm::NotFromHere], Verdict::Return));
     rules.push(packet(&[], Verdict::Drop));

@@ -346,19 +346,14 @@ pub(super) async fn clear() -> Vec<(String, Result<(), HostError>)> {
         Ok(read) => read,
     };
     let mut outcomes = Vec::new();
-    if tables.iter().any(is_own) {
-        let what = format!("the nft table inet {TABLE}");
-        let gone = socket.commit(&[nft::delete_table(INET, TABLE)]).await;
-        let gone = gone.map_err(|source| HostError::Rules {
-            doing: format!("delete {what}"),
-            source,
-        });
-        outcomes.push((what, gone));
-    }
-    if tables.iter().any(pod_routes::is_own) {
-        let what = format!("the nft table inet {}", pod_routes::TABLE);
-        let step = nft::delete_table(INET, pod_routes::TABLE);
-        let gone = socket.commit(&[step]).await;
+    let own_tables: [(_, fn(&NftTable) -> bool); 2] =
+        [(TABLE, is_own), (pod_routes::TABLE, pod_routes::is_own)];
+    for (name, is_ours) in own_tables {
+        if !tables.iter().any(is_ours) {
+            continue;
+        }
+        let what = format!("the nft table inet {name}");
+        let gone = socket.commit(&[nft::delete_table(INET, name)]).await;
         let gone = gone.map_err(|source| HostError::Rules {
             doing: format!("delete {what}"),
             source,

@@ -1,16 +1,17 @@
-//! What our rules dropped where it left a pod, by the counters of the rules.
+//! What our rules dropped of pods, and of what is forwarded to encapsulation ports, by the counters of the rules.
 
 use super::nft::{Action, FoundRule, INET, Socket};
 use super::own_table::is_in_own_table;
 use super::{GUARD, SOURCE_CHECK, TRANSLATED, read_error};
 use crate::host::error::HostError;
 
-/// Packets of pods dropped by our rules since our table was last written.
+/// Packets dropped by our rules since our table was last written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PodDrops {
-    /// Their source was not the pod's.
+    /// Packets of pods whose source was not the pod's.
     pub forged_sources: u64,
-    /// They went to an encapsulation port of a node.
+    /// Packets from pods, or forwarded for containers and other hosts, to an encapsulation port of a node; and pods'
+    /// ICMP errors to a node that say "too large".
     pub forged_encapsulation: u64,
 }
 

@@ -319,6 +319,8 @@ pub(super) const FIB_FLAGS: u16 = 3;
 pub(super) const FIB_RESULT_OIF: u32 = 1;
 /// `NFTA_FIB_F_SADDR`: look up the source.
 pub(super) const FIB_SADDR: u32 = 1;
+/// `NFTA_FIB_F_DADDR`: look up the destination.
+pub(super) const FIB_DADDR: u32 = 1 << 1;
 /// `NFTA_FIB_F_IIF`: only by the interface the packet came by.
 pub(super) const FIB_IIF: u32 = 1 << 3;
 /// `NFTA_FIB_F_PRESENT`: 1 if there is a route, else 0.

@@ -3,9 +3,9 @@
 use super::attribute::Attribute;
 use super::expression::{
     BITWISE_DREG, BITWISE_LEN, BITWISE_MASK, BITWISE_SREG, BITWISE_XOR, DATA_VALUE, EQUAL,
-    FIB_DREG, FIB_FLAGS, FIB_IIF, FIB_PRESENT, FIB_RESULT, FIB_RESULT_OIF, FIB_SADDR, META_IIFNAME,
-    NETWORK_HEADER, NOT_EQUAL, PAYLOAD_BASE, PAYLOAD_DREG, PAYLOAD_LEN, PAYLOAD_OFFSET, REGISTER,
-    compare, expression, meta,
+    FIB_DADDR, FIB_DREG, FIB_FLAGS, FIB_IIF, FIB_PRESENT, FIB_RESULT, FIB_RESULT_OIF, FIB_SADDR,
+    META_IIFNAME, NETWORK_HEADER, NOT_EQUAL, PAYLOAD_BASE, PAYLOAD_DREG, PAYLOAD_LEN,
+    PAYLOAD_OFFSET, REGISTER, compare, expression, meta,
 };
 use super::{IPV4, IPV6};
 
@@ -18,10 +18,14 @@ pub(in crate::host) enum PacketTerm {
     FromLinksIn(&'static str),
     /// It was made on this node: it came by no interface.
     MadeHere,
+    /// It came by a kernel VXLAN device. Behind routing: that device made it, around another packet.
+    FromVxlanDevice,
     /// Of this family, `NFPROTO_IPV4` or `NFPROTO_IPV6`.
     Family(u8),
     /// Not UDP. Neither this nor the next holds where the header chain cannot be read.
     NotUdp,
+    /// Neither UDP nor ICMP nor ICMPv6; as [`NotUdp`](PacketTerm::NotUdp) otherwise.
+    NotUdpNorIcmp,
     /// UDP to neither port.
     NotToPorts([u16; 2]),
     /// From this UDP port.
@@ -32,10 +36,17 @@ pub(in crate::host) enum PacketTerm {
     FromSet(u8, &'static str),
     /// Its source, of this family, is not in the set.
     NotFromSet(u8, &'static str),
+    /// Its destination, of this family, is in the set.
+    ToSet(u8, &'static str),
     /// Its destination, of this family, is not in the set.
     NotToSet(u8, &'static str),
     /// A route leads to its source by the interface it came by.
     RoutedBack,
+    /// The interface it came by does not hold its destination.
+    NotHeldByLink,
+    /// An ICMP error of this family that says "too large" of what may be a UDP datagram. In IPv6 that is whatever does
+    /// not begin with TCP: headers may stand in between.
+    TooLarge(u8),
     /// Its source is not an address of this node.
     NotFromHere,
     /// ICMPv6 of these types, both included.
@@ -50,8 +61,10 @@ impl PacketTerm {
         match self {
             PacketTerm::Family(family)
             | PacketTerm::LaterFragment(family)
+            | PacketTerm::TooLarge(family)
             | PacketTerm::FromSet(family, _)
             | PacketTerm::NotFromSet(family, _)
+            | PacketTerm::ToSet(family, _)
             | PacketTerm::NotToSet(family, _)
             | PacketTerm::Remembered(family, _) => Some(family),
             PacketTerm::Icmp6(..) => Some(IPV6),
@@ -67,8 +80,15 @@ impl PacketTerm {
             }
             PacketTerm::FromLinksIn(set) => vec![meta(META_IIFNAME), lookup(set, 0)],
             PacketTerm::MadeHere => vec![meta(META_IIF), compare(EQUAL, &[0; 4])],
+            PacketTerm::FromVxlanDevice => vec![meta(META_IIFKIND), compare(EQUAL, &VXLAN)],
             PacketTerm::Family(_) => Vec::new(),
             PacketTerm::NotUdp => vec![meta(META_L4PROTO), compare(NOT_EQUAL, &[UDP])],
+            PacketTerm::NotUdpNorIcmp => vec![
+                meta(META_L4PROTO),
+                compare(NOT_EQUAL, &[UDP]),
+                compare(NOT_EQUAL, &[ICMP]),
+                compare(NOT_EQUAL, &[ICMPV6]),
+            ],
             PacketTerm::NotToPorts([one, other]) => vec![
                 meta(META_L4PROTO),
                 compare(EQUAL, &[UDP]),
@@ -95,11 +115,32 @@ impl PacketTerm {
             ],
             PacketTerm::FromSet(family, set) => vec![source(family), lookup(set, 0)],
             PacketTerm::NotFromSet(family, set) => vec![source(family), lookup(set, INVERTED)],
+            PacketTerm::ToSet(family, set) => vec![destination(family), lookup(set, 0)],
             PacketTerm::NotToSet(family, set) => vec![destination(family), lookup(set, INVERTED)],
             PacketTerm::RoutedBack => {
                 let flags = FIB_SADDR | FIB_IIF | FIB_PRESENT;
                 vec![fib(FIB_RESULT_OIF, flags), compare(NOT_EQUAL, &[0; 4])]
             }
+            PacketTerm::NotHeldByLink => vec![
+                fib(FIB_RESULT_ADDRESS_TYPE, FIB_DADDR | FIB_IIF),
+                compare(NOT_EQUAL, &LOCAL.to_ne_bytes()),
+            ],
+            PacketTerm::TooLarge(IPV4) => vec![
+                meta(META_L4PROTO),
+                compare(EQUAL, &[ICMP]),
+                load(TRANSPORT_HEADER, 0, 2, REGISTER),
+                compare(EQUAL, &FRAGMENTATION_NEEDED),
+                load(TRANSPORT_HEADER, QUOTE + 9, 1, REGISTER),
+                compare(EQUAL, &[UDP]),
+            ],
+            PacketTerm::TooLarge(_) => vec![
+                meta(META_L4PROTO),
+                compare(EQUAL, &[ICMPV6]),
+                load(TRANSPORT_HEADER, 0, 1, REGISTER),
+                compare(EQUAL, &[PACKET_TOO_BIG]),
+                load(TRANSPORT_HEADER, QUOTE + 6, 1, REGISTER),
+                compare(NOT_EQUAL, &[TCP]),
+            ],
             PacketTerm::NotFromHere => vec![
                 fib(FIB_RESULT_ADDRESS_TYPE, FIB_SADDR),
                 compare(NOT_EQUAL, &LOCAL.to_ne_bytes()),
@@ -211,15 +252,27 @@ fn fib(result: u32, flags: u32) -> Attribute {
 }
 
 const UDP: u8 = libc::IPPROTO_UDP as u8;
+const TCP: u8 = libc::IPPROTO_TCP as u8;
+const ICMP: u8 = libc::IPPROTO_ICMP as u8;
 const ICMPV6: u8 = libc::IPPROTO_ICMPV6 as u8;
 const FRAGMENT: u8 = libc::IPPROTO_FRAGMENT as u8;
 const FRAGMENT_OFFSET4: u16 = 0x1fff;
 const FRAGMENT_OFFSET6: u16 = 0xfff8;
+/// The kind of a kernel VXLAN device, as long as an interface's name.
+const VXLAN: [u8; libc::IFNAMSIZ] = *b"vxlan\0\0\0\0\0\0\0\0\0\0\0";
+/// Type and code, RFC 792.
+const FRAGMENTATION_NEEDED: [u8; 2] = [3, 4];
+/// The type, RFC 4443.
+const PACKET_TOO_BIG: u8 = 2;
+/// Where an ICMP error of either family quotes the packet that it is about.
+const QUOTE: u32 = 8;
 /// `RTN_LOCAL`, a number of the machine.
 const LOCAL: u32 = libc::RTN_LOCAL as u32;
 
 // As in `expression`, of include/uapi/linux/netfilter/nf_tables.h.
 const META_IIF: u32 = libc::NFT_META_IIF as u32;
+/// `NFT_META_IIFKIND`, since Linux 5.1.
+const META_IIFKIND: u32 = 26;
 const META_L4PROTO: u32 = libc::NFT_META_L4PROTO as u32;
 const TRANSPORT_HEADER: u32 = libc::NFT_PAYLOAD_TRANSPORT_HEADER as u32;
 const NOT_LESS: u32 = libc::NFT_CMP_GTE as u32;
