@@ -44,8 +44,9 @@ pub struct MendedPods {
     pub faults: Vec<(usize, String)>,
     /// The plugin is at work on an attachment whose link differs.
     pub is_busy: bool,
-    /// The neighbour entries that pods need, by interface and address.
-    pub neighbours: HashSet<(u32, IpAddr)>,
+    /// The neighbour entries that pods need, by interface and address; `None` where the kernel's could not be listed, so
+    /// that nothing is known of them.
+    pub neighbours: Option<HashSet<(u32, IpAddr)>>,
     /// Why packets of a pod without a route may be counted as forged.
     pub uncounted: Option<HostError>,
 }
@@ -112,6 +113,7 @@ impl Host {
             Err(error) => mended.uncounted = Some(error),
         }
         if complete.is_empty() {
+            mended.neighbours = Some(HashSet::new());
             return mended;
         }
         let handle = &self.netlink.handle;
@@ -133,11 +135,10 @@ impl Host {
                 routed.entry(route.prefix).or_default().push(route);
             }
         }
+        let mut needed = HashSet::new();
         for (place, attachment, name, end) in complete {
             let wanted = wanted_neighbours(attachment, end.index);
-            mended
-                .neighbours
-                .extend(wanted.iter().map(|wanted| (wanted.index, wanted.address)));
+            needed.extend(wanted.iter().map(|wanted| (wanted.index, wanted.address)));
             let is_missing = |wanted: &Neighbour| {
                 neighbours.get(&(wanted.index, wanted.address)) != Some(&wanted.mac)
             };
@@ -160,6 +161,7 @@ impl Host {
                 Err(error) => mended.faults.push((place, crate::causes::causes(&error))),
             }
         }
+        mended.neighbours = Some(needed);
         mended
     }
 
