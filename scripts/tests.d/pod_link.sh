@@ -200,13 +200,13 @@ stranded() {
 
 ROUTES=$(routes)
 for FAMILY in $(families "$INSIDE"); do
-    EVERYTHING=0.0.0.0/0 ROUTER=192.0.2.254/32
+    ADDRESS=$(address_of pod1 "$FAMILY") EVERYTHING=0.0.0.0/0 ROUTER=192.0.2.254/32
     [ "$FAMILY" = 4 ] || EVERYTHING=::/0 ROUTER=2001:db8::fe/128
     damage ".allowed_sources = [\"$EVERYTHING\"]"
     until_true 3 "a record that allows everything is told" told || tartan node1 pods || true
     meddle_mac
     equal "routes, with a record that allows $EVERYTHING" "$ROUTES" "$(routes)"
-    damage ".addresses = [\"$ROUTER\"]"
+    damage ".addresses |= map(if startswith(\"$ADDRESS/\") then \"$ROUTER\" else . end)"
     until_true 3 "a pod with the address of a router is stranded" stranded || tartan node1 pods || true
     meddle_mac
     equal "routes, with a record that has $ROUTER" "$ROUTES" "$(routes)"

@@ -131,7 +131,7 @@ impl Host {
             .collect();
         let mut needed = HashSet::new();
         for (place, attachment, name, end) in complete {
-            let wanted = wanted_neighbours(attachment, end.index);
+            let wanted = wanted_neighbours(attachment, end.index, &networks);
             needed.extend(wanted.iter().map(|wanted| (wanted.index, wanted.address)));
             let is_missing = |wanted: &Neighbour| {
                 neighbours.get(&(wanted.index, wanted.address)) != Some(&wanted.mac)
@@ -325,7 +325,12 @@ fn link_faults(attachment: &Attachment, end: &PodLink) -> Vec<LinkFault> {
     faults
 }
 
-fn wanted_neighbours(attachment: &Attachment, index: u32) -> Vec<Neighbour> {
+/// Of addresses that are routed to the pod.
+fn wanted_neighbours(
+    attachment: &Attachment,
+    index: u32,
+    networks: &PodNetworks,
+) -> Vec<Neighbour> {
     let Some(mac) = parse_mac(&attachment.mac) else {
         return Vec::new();
     };
@@ -335,5 +340,8 @@ fn wanted_neighbours(attachment: &Attachment, index: u32) -> Vec<Neighbour> {
         address,
         mac: mac.to_vec(),
     };
-    addresses.map(neighbour).collect()
+    addresses
+        .filter(|address| networks.has_for_pod(*address))
+        .map(neighbour)
+        .collect()
 }
