@@ -23,6 +23,7 @@ pub mod json;
 pub mod link_name;
 pub mod node_file;
 pub mod pod_end;
+pub mod pod_link;
 pub mod protocol;
 pub mod range;
 pub mod run_dir;

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cni_shim::attachment::Lock;
+use cni_shim::pod_link::PodNetworks;
 use cni_shim::protocol::net_conf::Requested;
 use cni_shim::protocol::request::Target;
 use cni_shim::protocol::{NetConf, result::Route};
@@ -296,12 +297,11 @@ impl Reservation<'_> {
         if has(false) && record.mtu < SMALLEST_V6_MTU {
             return Err(Error::SmallMtu { mtu: record.mtu });
         }
-        let pods = self.node.cluster.iter().chain(&self.node.subnets);
-        let pods: Vec<_> = pods.collect();
-        let of_pods = |prefix: &&IpNet| {
-            let overlaps = |net: &&IpNet| net.contains(*prefix) || prefix.contains(*net);
-            pods.iter().any(overlaps)
+        let networks = PodNetworks {
+            own: self.node.subnets.clone(),
+            cluster: self.node.cluster.clone(),
         };
+        let of_pods = |prefix: &&IpNet| networks.may_hold_pods(prefix);
         if let Some(prefix) = record.allowed_sources.iter().find(of_pods) {
             return Err(Error::SourceOfPods { prefix: *prefix });
         }

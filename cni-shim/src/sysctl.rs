@@ -5,6 +5,8 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use cni_shim::pod_link::{self, Setting6};
+
 use crate::netlink::Netlink;
 
 /// Why a setting could not be made.
@@ -13,23 +15,18 @@ pub(crate) enum Error {
     #[error("cannot set {path} to {value}")]
     Set {
         path: PathBuf,
-        value: &'static str,
+        value: u8,
         source: io::Error,
     },
 }
 
-/// The settings of IPv6, as `veth` makes those of IPv4: forward for pods, trust nothing they advertise.
+/// The settings of IPv6, as `veth` makes those of IPv4.
 pub(crate) fn set_host_side(
     netlink: &mut Netlink,
     ifname: &str,
     speaks_v6: bool,
 ) -> Result<(), Error> {
-    let values = [
-        ("accept_ra", "0"),
-        ("accept_redirects", "0"),
-        ("addr_gen_mode", "1"),
-        ("forwarding", "1"),
-    ];
+    let values = pod_link::SETTINGS6.map(|setting| (setting.name, setting.value));
     set_all(netlink, ifname, speaks_v6, &values)
 }
 
@@ -39,7 +36,11 @@ pub(crate) fn set_pod_side(
     ifname: &str,
     speaks_v6: bool,
 ) -> Result<(), Error> {
-    let values = [("accept_ra", "0"), ("accept_redirects", "0")];
+    let values = [
+        ("accept_ra", 0),
+        ("accept_redirects", 0),
+        ("disable_ipv6", 0),
+    ];
     set_all(netlink, ifname, speaks_v6, &values)
 }
 
@@ -49,13 +50,13 @@ fn set_all(
     netlink: &mut Netlink,
     ifname: &str,
     speaks_v6: bool,
-    values: &[(&str, &'static str)],
+    values: &[(&str, u8)],
 ) -> Result<(), Error> {
     if speaks_v6 {
-        set(netlink, ifname, values)?;
-        return set(netlink, ifname, &[("disable_ipv6", "0")]);
+        return set(netlink, ifname, values);
     }
-    match set(netlink, ifname, &[("disable_ipv6", "1")]) {
+    let Setting6 { name, value } = pod_link::WITHOUT6;
+    match set(netlink, ifname, &[(name, value)]) {
         // A kernel without IPv6 speaks none.
         Err(Error::Set { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,
@@ -64,12 +65,13 @@ fn set_all(
 
 /// /proc/sys may be read-only and right already. One that is read-only and
 /// wrong stops nothing that works without the setting.
-fn set(netlink: &mut Netlink, ifname: &str, values: &[(&str, &'static str)]) -> Result<(), Error> {
-    for (key, value) in values {
+fn set(netlink: &mut Netlink, ifname: &str, values: &[(&str, u8)]) -> Result<(), Error> {
+    for &(key, value) in values {
         // Path components, not dots: an interface name may hold a dot.
         let path: PathBuf = ["/proc/sys/net/ipv6/conf", ifname, key].iter().collect();
-        match write(netlink, key, &path, value) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound && is(&path, value) => {}
+        let text = value.to_string();
+        match write(netlink, key, &path, &text) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound && is(&path, &text) => {}
             Err(source)
                 if source.kind() == io::ErrorKind::ReadOnlyFilesystem && !needed(key, value) =>
             {
@@ -114,8 +116,8 @@ fn is(path: &Path, value: &str) -> bool {
 
 /// Whether no packet passes without it; the others make the pod's interface
 /// harder to deceive.
-fn needed(key: &str, value: &str) -> bool {
-    matches!((key, value), ("forwarding", "1") | ("disable_ipv6", "0"))
+fn needed(key: &str, value: u8) -> bool {
+    matches!((key, value), ("forwarding", 1) | ("disable_ipv6", 0))
 }
 
 #[cfg(test)]
@@ -125,7 +127,7 @@ mod tests {
     #[test]
     fn a_sysctl_that_cannot_be_set_is_named() {
         let mut netlink = Netlink::open().unwrap();
-        let refused = set(&mut netlink, "cs-none", &[("forwarding", "1")]).unwrap_err();
+        let refused = set(&mut netlink, "cs-none", &[("forwarding", 1)]).unwrap_err();
         assert!(
             refused.to_string().contains("/cs-none/forwarding"),
             "{refused}"

@@ -33,6 +33,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use cni_shim::Attachment;
 use cni_shim::pod_end;
+use cni_shim::pod_link::{self, PodRoute};
 use cni_shim::protocol::AttachmentKey;
 use cni_shim::protocol::request::parse_mac;
 use ipnet::IpNet;
@@ -51,9 +52,8 @@ use crate::netns::{self, Netns};
 use crate::sysctl;
 use cni_shim::link_name::HOST_MAC;
 use messages::{
-    ACCEPT_REDIRECTS, ACCEPT_SOURCE_ROUTE, ARP_IGNORE, ARP_NOTIFY, FORWARDING, RP_FILTER,
-    SEND_REDIRECTS, Setting, add_address, add_route, add_source_rule, everything, in_table,
-    link_route, route_via, set, set_neighbour, up, up_and_set, with_mtu,
+    ARP_NOTIFY, Setting, add_address, add_route, add_source_rule, everything, in_table, link_route,
+    route_via, set, set_neighbour, up, up_and_set, with_mtu,
 };
 
 pub(crate) use rules::remove_rules;
@@ -179,7 +179,7 @@ pub(crate) fn make(
     let host_up = up_and_set(
         "bring the host's end up",
         host_link.index,
-        &HOST_SETTINGS,
+        &host_settings(),
         name,
     );
     host.change_all(vec![host_up])?;
@@ -317,8 +317,7 @@ fn destinations(routes: &[IpNet], gateway: IpAddr) -> Vec<IpNet> {
     routes.iter().filter(of_family).copied().collect()
 }
 
-/// The node's way to the pod's addresses, and by them to what else the pod may
-/// send from: the check of sources asks these routes.
+/// The routes to the pod, and the neighbour entries that they need.
 fn route_to_pod(
     host: &mut Netlink,
     index: u32,
@@ -329,19 +328,13 @@ fn route_to_pod(
     let mut changes: Vec<ChangeRequest> = addresses()
         .map(|address| set_neighbour(index, address, mac))
         .collect();
-    let mut routes = Vec::new();
-    for address in addresses() {
-        routes.push((IpNet::from(address), link_route(index, address)));
-    }
-    for source in &record.allowed_sources {
-        let of_family = |a: &IpAddr| a.is_ipv4() == source.addr().is_ipv4();
-        if let Some(address) = addresses().find(of_family) {
-            routes.push((*source, route_via(index, *source, address)));
-        }
-    }
     let mut added = Vec::new();
-    for (destination, route) in routes {
-        added.push((changes.len(), destination));
+    for PodRoute { prefix, gateway } in pod_link::routes_of(record) {
+        let route = match gateway {
+            None => link_route(index, prefix.addr()),
+            Some(gateway) => route_via(index, prefix, gateway),
+        };
+        added.push((changes.len(), prefix));
         changes.push(add_route("route the pod's address", route));
     }
     let made = host.change_all(changes)?;
@@ -367,16 +360,9 @@ fn expect_link(netlink: &mut Netlink, name: &str) -> Result<Link, Error> {
     })
 }
 
-/// Forward for pods, trust nothing they advertise, send them nothing but packets.
-const HOST_SETTINGS: [Setting; 6] = [
-    (FORWARDING, 1),
-    // Only a first line: the kernel takes the larger of this and `all`.
-    (RP_FILTER, 1),
-    (ACCEPT_REDIRECTS, 0),
-    (SEND_REDIRECTS, 0),
-    (ACCEPT_SOURCE_ROUTE, 0),
-    (ARP_IGNORE, 1),
-];
+fn host_settings() -> [Setting; pod_link::SETTINGS4.len()] {
+    pod_link::SETTINGS4.map(|setting| (setting.number, u32::from(setting.value)))
+}
 
 const POD_SETTINGS: [Setting; 1] = [(ARP_NOTIFY, 1)];
 

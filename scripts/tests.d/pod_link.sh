@@ -112,7 +112,6 @@ reached before
 for FAMILY in $(families "$INSIDE"); do
     ADDRESS=$(address_of pod1 "$FAMILY")
     meddle "the route of IPv$FAMILY" ip -n "$SPACE" "-$FAMILY" route delete "$ADDRESS" dev "$VETH"
-    meddle "the route of IPv$FAMILY, led elsewhere" ip -n "$SPACE" "-$FAMILY" route replace "$ADDRESS" dev tartan0
     meddle "the neighbour of IPv$FAMILY" ip -n "$SPACE" neigh delete "$ADDRESS" dev "$VETH"
     meddle "the neighbour of IPv$FAMILY, another's" ip -n "$SPACE" neigh replace "$ADDRESS" lladdr 02:00:00:00:00:66 dev "$VETH" nud permanent
 done
@@ -141,18 +140,78 @@ for SPEAKER in "${SPEAKERS[@]}"; do stop "$SPEAKER" INT; done
 equal "a pod's own packets, booked as forged" 0 "$(($(forged_sources) - BOOKED))"
 [ "$(kernel_count lost_routes)" -gt 0 ] || fail "packets that were dropped for want of a route are counted nowhere"
 
-# A route that comes before ours is another program's: it stays, and is told.
-if [ "$INSIDE" != v4 ]; then
-    ADDRESS=$(address_of pod1 6)
-    ip -n "$SPACE" -6 route add "$ADDRESS" dev tartan0 metric 1
-    until_true 3 "a route in front of a pod's is told" told || tartan node1 pods || true
-    code=0
+# A route in the place of ours, or before it, is another program's: it stays, and is told. Once it is gone, ours is back.
+# stays_and_is_told WHAT FAMILY ACTION ROUTE...
+stays_and_is_told() {
+    local what=$1 family=$2 action=$3 code=0
+    shift 3
+    ip -n "$SPACE" "-$family" route "$action" "$@"
+    until_true 3 "$what is told" told || tartan node1 pods || true
     tartan node1 pods >"$SCRATCH/pods" || code=$?
     equal "exit code of pods" 1 "$code"
     grep -q faulty "$SCRATCH/pods" || fail "pods does not say faulty: $(cat "$SCRATCH/pods")"
-    [ -n "$(ip -n "$SPACE" -6 route show "$ADDRESS" metric 1)" ] || fail "another program's route was removed"
-    ip -n "$SPACE" -6 route delete "$ADDRESS" dev tartan0 metric 1
-    until_true 3 "it is told no longer" untold || true
-fi
+    # Each refresh looks again, and so does one that another damage brings.
+    meddle_mac
+    [ -n "$(ip -n "$SPACE" "-$family" route show "$@")" ] || fail "$what was removed"
+    ip -n "$SPACE" "-$family" route delete "$@"
+    until_true 3 "$what is told no longer" untold || true
+    until_true "$SECONDS_TO_REPAIR" "the pod's route is back after $what" as_before || diff <(echo "$BEFORE") <(facts) || true
+}
+
+has_mac() {
+    ip -n "$SPACE" link show dev "$VETH" | grep -q "ether $1"
+}
+
+meddle_mac() {
+    local mac
+    mac=$(ip -n "$SPACE" -j link show dev "$VETH" | jq -r '.[0].address')
+    ip -n "$SPACE" link set "$VETH" address 02:00:00:00:00:68
+    until_true "$SECONDS_TO_REPAIR" "the MAC is put back" has_mac "$mac" || true
+}
+
+for FAMILY in $(families "$INSIDE"); do
+    ADDRESS=$(address_of pod1 "$FAMILY")
+    stays_and_is_told "a route in the place of a pod's, IPv$FAMILY" "$FAMILY" replace "$ADDRESS" dev tartan0
+    # The least metric of IPv4 is that of ours.
+    [ "$FAMILY" = 4 ] || stays_and_is_told "a route in front of a pod's, IPv$FAMILY" "$FAMILY" add "$ADDRESS" dev tartan0 metric 1
+done
+reached "after other programs' routes"
+
+# A damaged record leads nothing to its pod that is not a pod's.
+RECORD=$(grep -l "\"$VETH\"" "$LAB_STATE"/node1/run/tartan/attachments/*.json)
+cp "$RECORD" "$SCRATCH/record"
+
+routes() {
+    ip -n "$SPACE" route show table main | sort
+    ip -n "$SPACE" -6 route show table main | sort
+}
+
+# damage FILTER: in the record. The agent sees a file that takes its place.
+damage() {
+    jq -c "$1" "$SCRATCH/record" >"$SCRATCH/damaged"
+    mv "$SCRATCH/damaged" "$RECORD"
+}
+
+stranded() {
+    local pods
+    pods=$(agent_json node1 pods) || true
+    jq -e --arg veth "$VETH" 'any(.pods[]; .host_ifname == $veth and .state == "stranded")' <<<"$pods" >/dev/null
+}
+
+ROUTES=$(routes)
+for FAMILY in $(families "$INSIDE"); do
+    ADDRESS=$(address_of pod1 "$FAMILY") EVERYTHING=0.0.0.0/0 ROUTER=192.0.2.254/32
+    [ "$FAMILY" = 4 ] || EVERYTHING=::/0 ROUTER=2001:db8::fe/128
+    damage ".allowed_sources = [\"$EVERYTHING\"]"
+    until_true 3 "a record that allows everything is told" told || tartan node1 pods || true
+    meddle_mac
+    equal "routes, with a record that allows $EVERYTHING" "$ROUTES" "$(routes)"
+    damage ".addresses |= map(if startswith(\"$ADDRESS/\") then \"$ROUTER\" else . end)"
+    until_true 3 "a pod with the address of a router is stranded" stranded || tartan node1 pods || true
+    meddle_mac
+    equal "routes, with a record that has $ROUTER" "$ROUTES" "$(routes)"
+done
+damage .
+until_true 3 "a whole record is told no longer" untold || true
 reached "at the end"
 law_one node1

@@ -393,6 +393,8 @@ impl Control {
             unread = picture.as_ref().ok().and_then(|p| self.model.known.see(p));
         }
         self.publish();
+        let networks = self.model.pod_networks();
+        self.kernel.host.set_pod_networks(networks);
         self.give_upkeep(picture.as_ref().ok());
         if let Ok(picture) = &picture {
             self.mend_pods(picture).await;

@@ -102,8 +102,9 @@ impl Kernel {
         let mut mended = self.host.mend_pods(picture, run, attachments).await;
         mended.set_up.iter().for_each(set_up);
         self.note_repairs(&mended.repairs);
-        if let Some(watch) = &mut self.watch {
-            watch.set_neighbours(std::mem::take(&mut mended.neighbours));
+        // Those of before stay watched where it is not known which are needed now.
+        if let (Some(watch), Some(needed)) = (&mut self.watch, mended.neighbours.take()) {
+            watch.set_neighbours(needed);
         }
         mended
     }

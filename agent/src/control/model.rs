@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use cni_shim::pod_link::PodNetworks;
 use cni_shim::{Attachment, NodeFile};
 use dataplane::families::{PerFamily, PublicAddresses};
 use dataplane::spec::Spec;
@@ -206,6 +207,14 @@ impl Model {
                 }
                 None
             }
+        }
+    }
+
+    /// Where pods of this node and of the cluster live.
+    pub fn pod_networks(&self) -> PodNetworks {
+        PodNetworks {
+            own: self.known.own.subnets.clone(),
+            cluster: self.known.net_conf.cluster(),
         }
     }
 

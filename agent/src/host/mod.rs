@@ -39,6 +39,7 @@ mod picture;
 mod pod_state;
 mod port_holder;
 mod quick_check;
+mod routes_to_pods;
 mod settings;
 mod shaping;
 mod subnet_env;
@@ -46,6 +47,7 @@ mod watch;
 
 use std::path::Path;
 
+use cni_shim::pod_link::PodNetworks;
 use rtnetlink::Handle;
 use tokio::task::JoinHandle;
 
@@ -81,6 +83,8 @@ pub struct Host {
     unreported: Vec<Change>,
     /// Routes and addresses are added, never removed.
     add_only: bool,
+    /// Where pods live, as far as the agent has said.
+    pod_networks: PodNetworks,
     /// `subnet.env` when it last had the contents wanted.
     subnet_file: Option<FileState>,
 }
@@ -115,6 +119,7 @@ impl Host {
             firewall: Firewall::default(),
             unreported,
             add_only: false,
+            pod_networks: PodNetworks::default(),
             subnet_file: None,
         })
     }

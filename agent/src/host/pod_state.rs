@@ -9,7 +9,7 @@
 //! nor a DEL at work is crossed. One that is at work brings announcements of its own, and the next refresh looks again.
 //!
 //! An attachment whose end is missing is not made anew: the kernel deletes a veth with its other end, in the pod.
-//! A route of another program that comes before ours is not removed; it is reported.
+//! A route of another program in the place of ours, or before it, stays and is told ([`super::routes_to_pods`]).
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use cni_shim::attachment::Lock;
 use cni_shim::link_name::HOST_MAC;
+use cni_shim::pod_link::{PodNetworks, PodRoute};
 use cni_shim::protocol::AttachmentKey;
 use cni_shim::protocol::request::parse_mac;
 use cni_shim::{Attachment, RunDir, State, pod_end};
@@ -28,8 +29,9 @@ use super::error::HostError;
 use super::net::links;
 use super::net::neighbours::{self, Neighbour};
 use super::net::pod_links::{self, PodLink, PodLinks};
-use super::net::routes::{self, Route};
+use super::net::routes;
 use super::picture::Picture;
+use super::routes_to_pods::RoutesToPods;
 use super::settings::setting::Interface;
 use super::settings::sysctls;
 
@@ -44,8 +46,9 @@ pub struct MendedPods {
     pub faults: Vec<(usize, String)>,
     /// The plugin is at work on an attachment whose link differs.
     pub is_busy: bool,
-    /// The neighbour entries that pods need, by interface and address.
-    pub neighbours: HashSet<(u32, IpAddr)>,
+    /// The neighbour entries that pods need, by interface and address; `None` where the kernel's could not be listed, so
+    /// that nothing is known of them.
+    pub neighbours: Option<HashSet<(u32, IpAddr)>>,
     /// Why packets of a pod without a route may be counted as forged.
     pub uncounted: Option<HostError>,
 }
@@ -54,7 +57,7 @@ pub struct MendedPods {
 #[derive(Debug, Default)]
 struct Missing {
     link: Vec<LinkFault>,
-    routes: Vec<WantedRoute>,
+    routes: Vec<PodRoute>,
     neighbours: Vec<Neighbour>,
 }
 
@@ -68,14 +71,6 @@ enum LinkFault {
     Down,
 }
 
-/// A route to a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct WantedRoute {
-    prefix: IpNet,
-    /// The pod's address, where the destination is another.
-    gateway: Option<IpAddr>,
-}
-
 impl Missing {
     fn is_nothing(&self) -> bool {
         self.link.is_empty() && self.routes.is_empty() && self.neighbours.is_empty()
@@ -83,6 +78,11 @@ impl Missing {
 }
 
 impl Host {
+    /// Where pods live. Until this is set, no route to a pod is made.
+    pub fn set_pod_networks(&mut self, networks: PodNetworks) {
+        self.pod_networks = networks;
+    }
+
     /// Compares the links of all attachments with the kernel's lists, and repairs what differs.
     pub async fn mend_pods(
         &mut self,
@@ -99,10 +99,11 @@ impl Host {
                 Some((place, attachment, name, end))
             })
             .collect();
+        let networks = self.pod_networks.clone();
+        let routes = RoutesToPods::of(picture, &networks);
         let sources = complete.iter().map(|(_, attachment, name, _)| {
-            let prefixes = wanted_routes(attachment)
-                .into_iter()
-                .map(|route| route.prefix);
+            let wanted = routes.wanted(attachment).into_iter();
+            let prefixes = wanted.map(|route| route.prefix);
             ((*name).to_owned(), prefixes.collect())
         });
         let mut sources: Vec<(String, Vec<IpNet>)> = sources.collect();
@@ -112,6 +113,7 @@ impl Host {
             Err(error) => mended.uncounted = Some(error),
         }
         if complete.is_empty() {
+            mended.neighbours = Some(HashSet::new());
             return mended;
         }
         let handle = &self.netlink.handle;
@@ -127,26 +129,20 @@ impl Host {
             .into_iter()
             .map(|found| ((found.index, found.address), found.mac))
             .collect();
-        let mut routed: HashMap<IpNet, Vec<&Route>> = HashMap::new();
-        for route in &picture.routes {
-            if route.table == routes::MAIN && !route.narrowed {
-                routed.entry(route.prefix).or_default().push(route);
-            }
-        }
+        let mut needed = HashSet::new();
         for (place, attachment, name, end) in complete {
-            let wanted = wanted_neighbours(attachment, end.index);
-            mended
-                .neighbours
-                .extend(wanted.iter().map(|wanted| (wanted.index, wanted.address)));
+            let wanted = wanted_neighbours(attachment, end.index, &networks);
+            needed.extend(wanted.iter().map(|wanted| (wanted.index, wanted.address)));
             let is_missing = |wanted: &Neighbour| {
                 neighbours.get(&(wanted.index, wanted.address)) != Some(&wanted.mac)
             };
+            let found = routes.faults(attachment, end.index);
             let missing = Missing {
                 link: link_faults(attachment, end),
-                routes: missing_routes(attachment, end.index, &routed),
+                routes: found.missing,
                 neighbours: wanted.into_iter().filter(is_missing).collect(),
             };
-            if let Some(reason) = overtaken(attachment, end.index, &routed, picture) {
+            if let Some(reason) = found.reason {
                 mended.faults.push((place, reason));
             }
             if missing.is_nothing() {
@@ -160,6 +156,7 @@ impl Host {
                 Err(error) => mended.faults.push((place, crate::causes::causes(&error))),
             }
         }
+        mended.neighbours = Some(needed);
         mended
     }
 
@@ -253,7 +250,10 @@ impl Host {
                 .push(Change::NeighbourSet { address, device });
         }
         for route in &missing.routes {
-            routes::set_to_pod(handle, route.prefix, route.gateway, end.index).await?;
+            if !routes::add_to_pod(handle, route, end.index).await? {
+                // Something came there since the picture; the next one shows what.
+                continue;
+            }
             let words = match route.gateway {
                 Some(gateway) => format!("{} via {gateway} dev {name}", route.prefix),
                 None => format!("{} dev {name}", route.prefix.addr()),
@@ -325,60 +325,12 @@ fn link_faults(attachment: &Attachment, end: &PodLink) -> Vec<LinkFault> {
     faults
 }
 
-fn wanted_routes(attachment: &Attachment) -> Vec<WantedRoute> {
-    let addresses = || attachment.addresses.iter().map(IpNet::addr);
-    let own = addresses().map(|address| WantedRoute {
-        prefix: IpNet::from(address),
-        gateway: None,
-    });
-    let sources = attachment.allowed_sources.iter().filter_map(|source| {
-        let of_family = |address: &IpAddr| address.is_ipv4() == source.addr().is_ipv4();
-        Some(WantedRoute {
-            prefix: source.trunc(),
-            gateway: Some(addresses().find(of_family)?),
-        })
-    });
-    own.chain(sources).collect()
-}
-
-fn missing_routes(
+/// Of addresses that are routed to the pod.
+fn wanted_neighbours(
     attachment: &Attachment,
     index: u32,
-    routed: &HashMap<IpNet, Vec<&Route>>,
-) -> Vec<WantedRoute> {
-    let mut wanted = wanted_routes(attachment);
-    wanted.retain(|wanted| {
-        let found = routed.get(&wanted.prefix).map_or(&[][..], Vec::as_slice);
-        !found.iter().any(|route| route.leads_to(index))
-    });
-    wanted
-}
-
-/// What another program routes elsewhere before our route, in words.
-fn overtaken(
-    attachment: &Attachment,
-    index: u32,
-    routed: &HashMap<IpNet, Vec<&Route>>,
-    picture: &Picture,
-) -> Option<String> {
-    let wanted = wanted_routes(attachment);
-    wanted.iter().find_map(|wanted| {
-        let found = routed.get(&wanted.prefix)?;
-        let ours = found.iter().filter(|route| route.leads_to(index));
-        let ours = ours.map(|route| route.metric).min()?;
-        let first = found
-            .iter()
-            .find(|route| route.metric < ours && !route.leads_to(index))?;
-        let device = super::net::prefixes::leads_to(first, &picture.links);
-        let to = device.unwrap_or_else(|| "nowhere".to_owned());
-        Some(format!(
-            "another program routes {} to {to} (metric {})",
-            wanted.prefix, first.metric
-        ))
-    })
-}
-
-fn wanted_neighbours(attachment: &Attachment, index: u32) -> Vec<Neighbour> {
+    networks: &PodNetworks,
+) -> Vec<Neighbour> {
     let Some(mac) = parse_mac(&attachment.mac) else {
         return Vec::new();
     };
@@ -388,5 +340,8 @@ fn wanted_neighbours(attachment: &Attachment, index: u32) -> Vec<Neighbour> {
         address,
         mac: mac.to_vec(),
     };
-    addresses.map(neighbour).collect()
+    addresses
+        .filter(|address| networks.has_for_pod(*address))
+        .map(neighbour)
+        .collect()
 }

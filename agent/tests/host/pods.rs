@@ -1,8 +1,10 @@
 //! What is done for pods beside delivering to them, and taken back when they are gone.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use cni_shim::{Attachment, RunDir};
+use cni_shim::pod_link::PodNetworks;
+use cni_shim::{Attachment, RunDir, State};
 use tartan::host::{Change, Host, HostError, Outcome, Traces, cleanup};
 
 use super::namespace::Namespace;
@@ -94,6 +96,60 @@ fn a_damaged_record_neither_hides_its_pod_nor_shapes_another() {
             1
         );
     });
+}
+
+/// Routes of IPv4, each in a line.
+fn routes(namespace: &Namespace) -> String {
+    testbed::run(namespace.program("ip").args(["route", "show"]))
+}
+
+#[test]
+fn a_damaged_record_takes_no_route_of_the_node() {
+    let namespace = Namespace::new();
+    attach(&namespace);
+    namespace.ip("route add default via 192.0.2.254");
+    let (state, run) = (namespace.state_dir(), RunDir::under(namespace.root()));
+    run.make().unwrap();
+    let repaired = |record: Attachment| {
+        record.write(&run).unwrap();
+        let (state, run) = (&state, &run);
+        namespace.inside(|| async move {
+            let mut host = Host::open(state).await.unwrap();
+            host.set_pod_networks(PodNetworks {
+                own: nets(&["10.244.1.0/24"]),
+                cluster: nets(&["10.244.0.0/16"]),
+            });
+            let picture = host.picture().await.unwrap();
+            let records = [Arc::new(record)];
+            host.mend_pods(&picture, run, &records).await.faults.len()
+        })
+    };
+    let mut whole = limited();
+    whole.state = State::Attached;
+    assert_eq!(repaired(whole.clone()), 0);
+    let before = routes(&namespace);
+    assert!(
+        before.contains(&format!("10.244.1.7 dev {END}")),
+        "{before}"
+    );
+    for source in ["0.0.0.0/0", "192.0.2.254/32", "192.0.2.0/24"] {
+        let mut damaged = whole.clone();
+        damaged.allowed_sources = nets(&[source]);
+        assert_eq!(repaired(damaged), 1, "{source} is told");
+        assert_eq!(routes(&namespace), before, "{source}");
+    }
+    let mut damaged = whole.clone();
+    damaged.addresses = nets(&["192.0.2.254/32"]);
+    repaired(damaged);
+    assert_eq!(routes(&namespace), before);
+    // A route of another program in the place of ours stays until it is gone.
+    namespace.ip("route replace 10.244.1.7 dev eth0");
+    let taken = routes(&namespace);
+    assert_eq!(repaired(whole.clone()), 1);
+    assert_eq!(routes(&namespace), taken);
+    namespace.ip("route delete 10.244.1.7 dev eth0");
+    assert_eq!(repaired(whole), 0);
+    assert_eq!(routes(&namespace), before);
 }
 
 #[test]

@@ -53,12 +53,6 @@ pub(super) fn up_and_set(
 /// interface has none.
 pub(super) type Setting = (u16, u32);
 
-pub(super) const FORWARDING: u16 = 1;
-pub(super) const ACCEPT_REDIRECTS: u16 = 4;
-pub(super) const SEND_REDIRECTS: u16 = 6;
-pub(super) const RP_FILTER: u16 = 8;
-pub(super) const ACCEPT_SOURCE_ROUTE: u16 = 9;
-pub(super) const ARP_IGNORE: u16 = 19;
 pub(super) const ARP_NOTIFY: u16 = 22;
 
 /// IFLA_AF_SPEC with AF_INET's IFLA_INET_CONF, in which each setting is an attribute of its own.

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use cni_shim::Attachment;
 use cni_shim::attachment::{HOST_IFNAME_PREFIX, LIMITER_IFNAME_PREFIX};
 use cni_shim::pod_end::{self, SeenInterface};
+use cni_shim::pod_link::{SETTINGS4, SETTINGS6, WITHOUT6};
 use netlink_packet_route::link::{
-    AfSpecInet, AfSpecInet6, AfSpecUnspec, LinkAttribute, LinkMessage,
+    AfSpecInet, AfSpecInet6, AfSpecUnspec, Inet6DevConf, InetDevConf, LinkAttribute, LinkMessage,
 };
 use rtnetlink::Handle;
 use rustix::io::Errno;
@@ -14,7 +15,6 @@ use rustix::io::Errno;
 use super::links::{self, Link, LinkKind, LinkStats};
 use crate::host::Host;
 use crate::host::error::{HostError, errno};
-use crate::host::settings::sysctls;
 
 /// Interfaces that are pods' ends and limiters by kind and name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,25 +35,28 @@ pub(in crate::host) struct PodLink {
     pub(in crate::host) settings: PodSettings,
 }
 
-/// Settings of a host's end, in the order of [`sysctls::POD4`] and [`sysctls::POD6`]; none where the kernel reports none.
+/// Settings of a host's end, in the order of [`SETTINGS4`] and [`SETTINGS6`]; none where the kernel reports none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::host) struct PodSettings {
-    v4: Option<[i32; 6]>,
-    v6: Option<[i32; 5]>,
+    v4: Option<[i32; SETTINGS4.len()]>,
+    v6: Option<[i32; SETTINGS6.len()]>,
 }
 
 impl PodSettings {
     /// Whether they are as the plugin makes them.
     pub(in crate::host) fn are_of_a_pod(&self, speaks_v6: bool) -> bool {
-        let v6 = |v6: [i32; 5]| {
+        let v6 = |v6: [i32; SETTINGS6.len()]| {
+            let mut found = SETTINGS6.into_iter().zip(v6);
             if speaks_v6 {
-                v6 == sysctls::POD6.map(|(_, value)| value)
+                found.all(|(setting, value)| value == i32::from(setting.value))
             } else {
-                v6.last() != Some(&0)
+                found.all(|(setting, value)| {
+                    setting.name != WITHOUT6.name || value == i32::from(WITHOUT6.value)
+                })
             }
         };
         self.v4
-            .is_none_or(|v4| v4 == sysctls::POD4.map(|(_, value)| value))
+            .is_none_or(|v4| v4 == SETTINGS4.map(|setting| i32::from(setting.value)))
             && self.v6.is_none_or(v6)
     }
 
@@ -70,26 +73,17 @@ impl PodSettings {
             match spec {
                 AfSpecUnspec::Inet(list) => {
                     settings.v4 = list.iter().find_map(|entry| match entry {
-                        AfSpecInet::DevConf(conf) => Some([
-                            conf.forwarding,
-                            conf.rp_filter,
-                            conf.accept_redirects,
-                            conf.send_redirects,
-                            conf.accept_source_route,
-                            conf.arp_ignore,
-                        ]),
+                        AfSpecInet::DevConf(conf) => {
+                            Some(SETTINGS4.map(|setting| value4(conf, setting.name)))
+                        }
                         _ => None,
                     });
                 }
                 AfSpecUnspec::Inet6(list) => {
                     settings.v6 = list.iter().find_map(|entry| match entry {
-                        AfSpecInet6::DevConf(conf) => Some([
-                            conf.accept_ra,
-                            conf.accept_redirects,
-                            conf.addr_gen_mode,
-                            conf.forwarding,
-                            conf.disable_ipv6,
-                        ]),
+                        AfSpecInet6::DevConf(conf) => {
+                            Some(SETTINGS6.map(|setting| value6(conf, setting.name)))
+                        }
                         _ => None,
                     });
                 }
@@ -186,6 +180,32 @@ impl PodLinks {
     }
 }
 
+fn value4(conf: &InetDevConf, name: &str) -> i32 {
+    match name {
+        "forwarding" => conf.forwarding,
+        "rp_filter" => conf.rp_filter,
+        "accept_redirects" => conf.accept_redirects,
+        "send_redirects" => conf.send_redirects,
+        "accept_source_route" => conf.accept_source_route,
+        "arp_ignore" => conf.arp_ignore,
+        _ => UNREAD,
+    }
+}
+
+fn value6(conf: &Inet6DevConf, name: &str) -> i32 {
+    match name {
+        "accept_ra" => conf.accept_ra,
+        "accept_redirects" => conf.accept_redirects,
+        "addr_gen_mode" => conf.addr_gen_mode,
+        "forwarding" => conf.forwarding,
+        "disable_ipv6" => conf.disable_ipv6,
+        _ => UNREAD,
+    }
+}
+
+/// A setting of the table that is not read here: no value of any.
+const UNREAD: i32 = i32::MIN;
+
 fn hardware_address(message: &LinkMessage) -> Vec<u8> {
     let mut attributes = message.attributes.iter();
     let found = attributes.find_map(|attribute| match attribute {
@@ -248,3 +268,19 @@ const LIMITER_KIND: &str = "ifb";
 
 /// Digits of a limiter's name behind its prefix, as of an end's (`cni-shim/src/link_name.rs`).
 const DIGITS: usize = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_that_the_plugin_makes_is_read() {
+        let (v4, v6) = (InetDevConf::default(), Inet6DevConf::default());
+        for setting in SETTINGS4 {
+            assert_ne!(value4(&v4, setting.name), UNREAD, "{}", setting.name);
+        }
+        for setting in SETTINGS6 {
+            assert_ne!(value6(&v6, setting.name), UNREAD, "{}", setting.name);
+        }
+    }
+}

@@ -31,6 +31,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use cni_shim::pod_link::PodRoute;
 use dataplane::families::PerFamily;
 use encap::Family;
 use futures_util::TryStreamExt;
@@ -269,13 +270,21 @@ pub(in crate::host) async fn apply(
     }
 }
 
-/// Sets a route to a pod as the plugin makes it, in the place of another program's of the same metric.
-pub(in crate::host) async fn set_to_pod(
+/// The metric that the kernel gives a route to a pod, which names none.
+pub(in crate::host) fn metric_to_pod(prefix: &IpNet) -> u32 {
+    match prefix {
+        IpNet::V4(_) => 0,
+        IpNet::V6(_) => DEFAULT_V6,
+    }
+}
+
+/// Adds a route to a pod as the plugin makes it. Returns false where there is one of the same metric, which stays.
+pub(in crate::host) async fn add_to_pod(
     handle: &Handle,
-    prefix: IpNet,
-    gateway: Option<IpAddr>,
+    route: &PodRoute,
     device: u32,
-) -> Result<(), HostError> {
+) -> Result<bool, HostError> {
+    let PodRoute { prefix, gateway } = *route;
     let mut message = empty_message(prefix);
     message.header.protocol = RouteProtocol::Static;
     message.header.kind = RouteType::Unicast;
@@ -290,11 +299,15 @@ pub(in crate::host) async fn set_to_pod(
             .push(RouteAttribute::Gateway(gateway.into()));
     }
     message.attributes.push(RouteAttribute::Oif(device));
-    let request = handle.route().add(message).replace();
-    request
-        .execute()
-        .await
-        .map_err(|source| HostError::netlink("set the route to", prefix.to_string(), source))
+    match handle.route().add(message).execute().await {
+        Err(error) if errno(&error) == Some(Errno::EXIST) => Ok(false),
+        done => {
+            done.map_err(|source| {
+                HostError::netlink("add the route to", prefix.to_string(), source)
+            })?;
+            Ok(true)
+        }
+    }
 }
 
 /// Removes a route as it was listed. One that is gone already is no error.

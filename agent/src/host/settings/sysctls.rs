@@ -7,6 +7,8 @@
 
 use std::path::Path;
 
+use cni_shim::pod_link::{SETTINGS4, SETTINGS6, WITHOUT6};
+
 use super::record::{RecordedChange, SettingsRecord};
 use super::setting::{CONF4, CONF6, Interface, ROOT, Setting, dotted, read, write};
 use crate::host::change::SettingChange;
@@ -27,15 +29,12 @@ pub(in crate::host) fn set_pod_settings(
     ipv6: bool,
 ) -> Result<Vec<SettingChange>, HostError> {
     let name = end.name();
-    let path = |conf: &'static str| {
-        move |(key, value): &(&str, i32)| (format!("{conf}{name}/{key}"), *value)
-    };
-    let v6 = if ipv6 { &POD6[..] } else { &POD_WITHOUT6[..] };
-    set_all(
-        POD4.iter()
-            .map(path(CONF4))
-            .chain(v6.iter().map(path(CONF6))),
-    )
+    let v4 = SETTINGS4.map(|set| (format!("{CONF4}{name}/{}", set.name), i32::from(set.value)));
+    let v6 = if ipv6 { &SETTINGS6[..] } else { &[WITHOUT6] };
+    let v6 = v6
+        .iter()
+        .map(|set| (format!("{CONF6}{name}/{}", set.name), i32::from(set.value)));
+    set_all(v4.into_iter().chain(v6))
 }
 
 fn set_all(wanted: impl Iterator<Item = (String, i32)>) -> Result<Vec<SettingChange>, HostError> {
@@ -160,28 +159,6 @@ const DEVICE4: [(&str, i32); 4] = [
     ("send_redirects", 0),
     ("accept_redirects", 0),
 ];
-
-/// IPv4 settings of the host's end of a pod (`cni-shim/src/veth.rs`).
-pub(in crate::host) const POD4: [(&str, i32); 6] = [
-    ("forwarding", 1),
-    ("rp_filter", 1),
-    ("accept_redirects", 0),
-    ("send_redirects", 0),
-    ("accept_source_route", 0),
-    ("arp_ignore", 1),
-];
-
-/// IPv6 settings of the host's end of a pod (`cni-shim/src/sysctl.rs`).
-pub(in crate::host) const POD6: [(&str, i32); 5] = [
-    ("accept_ra", 0),
-    ("accept_redirects", 0),
-    ("addr_gen_mode", 1),
-    ("forwarding", 1),
-    ("disable_ipv6", 0),
-];
-
-/// Those where the pod has no IPv6 address.
-pub(in crate::host) const POD_WITHOUT6: [(&str, i32); 1] = [("disable_ipv6", 1)];
 
 /// IPv6 settings of our device: it is no link to configure oneself on.
 const DEVICE6: [(&str, i32); 4] = [

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 
 use super::Requested;
+use crate::pod_link::SHORTEST_SOURCE;
 use crate::protocol::request::{MAC_RULE, address, parse_mac};
 use crate::protocol::result::Dns;
 use crate::{Bandwidth, Json, RateLimit};
@@ -154,9 +155,6 @@ fn source(text: &str) -> Option<IpNet> {
 
 /// Entries of `allowedSources` at most: each is a route.
 const SOURCES: usize = 64;
-
-/// Bits of the shortest prefix in `allowedSources`.
-const SHORTEST_SOURCE: u8 = 8;
 
 const DNS_RULE: &str = "nameservers (addresses), domain, search, options";
 const BANDWIDTH_RULE: &str = "whole numbers of bits (per second)";
