@@ -93,6 +93,10 @@ fn an_unknown_variable_is_an_error_with_the_nearest_known_one() {
         ("TARTAN_CNI_FAULT", "x"),
         ("TARTAN_SERVICE_HOST", "10.96.0.9"),
         ("TARTAN_PORT_80_TCP_ADDR", "10.96.0.9"),
+        ("TARTAN_METRICS_SERVICE_HOST", "10.96.0.9"),
+        ("TARTAN_METRICS_SERVICE_PORT_HTTP", "9090"),
+        ("TARTAN_METRICS_PORT", "tcp://10.96.0.9:9090"),
+        ("TARTAN_METRICS_PORT_9090_TCP_PROTO", "tcp"),
     ];
     refused("device = \"fast\"\n", &foreign, &[], &["device \"fast\""]);
 }

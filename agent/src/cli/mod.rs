@@ -33,6 +33,7 @@ use crate::api::wire::Request;
 use crate::causes::causes;
 use crate::config::RunArgs;
 use crate::config::node::{check_variables, is_flag, variable};
+use crate::log;
 use query::{Asked, Query, RowQuery, Target, ask, order};
 use view::RowArgs;
 
@@ -298,7 +299,8 @@ fn print(text: impl AsRef<str>) -> bool {
 
 fn complain(what: impl std::fmt::Display) {
     // If standard error is closed, the error cannot be reported.
-    let _ = writeln!(io::stderr().lock(), "tartan: {what}");
+    let prefix = log::error_prefix();
+    let _ = writeln!(io::stderr().lock(), "{prefix}tartan: {what}");
 }
 
 fn complain_with_causes(error: &dyn std::error::Error) {

@@ -9,12 +9,12 @@ use std::path::Path;
 use cni_shim::RunDir;
 use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
-use tracing::error;
+use tracing::{error, warn};
 
 use super::{PROBLEM, USAGE, own_arguments};
 use crate::causes::causes;
-use crate::config::{ConfigError, RunArgs};
-use crate::configuration::Configuration;
+use crate::config::RunArgs;
+use crate::configuration::{Configuration, Unusable};
 use crate::keeper;
 use crate::keeper::child::Program;
 use crate::log;
@@ -91,13 +91,19 @@ fn program(root: &Path) -> Result<Program, RunError> {
     })
 }
 
-fn configure(args: &RunArgs, root: Option<&Path>) -> Result<Configuration, ConfigError> {
+fn configure(args: &RunArgs, root: Option<&Path>) -> Result<Configuration, Unusable> {
     let configuration = Configuration::load(args, root)?;
     log::start(&configuration.config.log);
+    if let Some(refused) = &configuration.refused {
+        warn!(
+            "{}; the text by which a service forwarded last stands in for it",
+            causes(refused)
+        );
+    }
     Ok(configuration)
 }
 
-fn misconfigured(error: &ConfigError) -> u8 {
+fn misconfigured(error: &Unusable) -> u8 {
     let line = super::table::printable(&causes(error));
     // If standard error is closed, the error cannot be reported.
     let _ = writeln!(io::stderr().lock(), "{}tartan: {line}", log::error_prefix());

@@ -25,20 +25,36 @@ impl fmt::Display for Difference {
 /// The keys that have an effect and differ between two net-confs.
 pub fn of_net_conf(before: &NetConf, after: &NetConf) -> Vec<Difference> {
     let values = |net_conf: &NetConf| {
-        let backend = &net_conf.backend;
-        let mtu = match backend {
-            Backend::Vxlan { mtu, .. } => *mtu,
-            Backend::Udp { .. } => None,
+        // Each field by name, so that a new one is not forgotten here.
+        let NetConf {
+            network,
+            ipv6_network,
+            // The list of nodes says who has which subnet.
+            subnets: _,
+            ipv6_subnets: _,
+            backend,
+            unknown: _,
+        } = net_conf;
+        let (mtu, direct_routing) = match backend {
+            Backend::Vxlan {
+                vni: _,
+                port: _,
+                gbp: _,
+                mtu,
+                direct_routing,
+            } => (*mtu, *direct_routing),
+            Backend::Udp { port: _ } => (None, false),
         };
         [
-            ("Network", or_none(net_conf.network)),
-            ("IPv6Network", or_none(net_conf.ipv6_network)),
+            ("Network", or_none(*network)),
+            ("IPv6Network", or_none(*ipv6_network)),
             ("Backend.Type", backend.format().to_string()),
             ("Backend.Port (udp)", backend.udp_port().to_string()),
             ("Backend.Port (vxlan)", backend.vxlan_port().to_string()),
             ("Backend.VNI", backend.vni().get().to_string()),
             ("Backend.GBP", backend.gbp().to_string()),
             ("Backend.MTU", or_none(mtu)),
+            ("Backend.DirectRouting", direct_routing.to_string()),
         ]
     };
     differing(values(before), values(after))
@@ -48,38 +64,60 @@ pub fn of_net_conf(before: &NetConf, after: &NetConf) -> Vec<Difference> {
 pub fn of_node(before: &NodeConfig, after: &NodeConfig) -> Vec<Difference> {
     let values = |config: &NodeConfig| {
         let path = |path: &Path| path.display().to_string();
-        let device = match config.device {
+        // Each field by name, so that a new one is not forgotten here.
+        let NodeConfig {
+            root,
+            node_name,
+            net_conf,
+            node_file,
+            public_v4,
+            public_v6,
+            device,
+            device_name,
+            strict_pods,
+            ipv6_over_udp,
+            masquerade,
+            subnet_file,
+            log,
+            workers,
+            cores,
+            spin,
+            reclaim_after,
+            shrink_grace,
+        } = config;
+        let device = match device {
             DeviceKind::Auto => "auto",
             DeviceKind::Offload => "offload",
             DeviceKind::Plain => "plain",
         };
-        let spin = match config.spin {
+        let spin = match spin {
             SpinSetting::Auto => "auto".to_owned(),
             SpinSetting::Off => "off".to_owned(),
             SpinSetting::Micros(micros) => micros.to_string(),
         };
-        let cores: Vec<String> = config.cores.iter().map(u16::to_string).collect();
+        let cores: Vec<String> = cores.iter().map(u16::to_string).collect();
         [
-            ("root", path(&config.root)),
-            ("node-name", config.node_name.clone()),
-            ("net-conf", path(&config.net_conf)),
-            ("node-file", path(&config.node_file)),
-            ("public-ip", or_none(config.public_v4)),
-            ("public-ipv6", or_none(config.public_v6)),
+            ("root", path(root)),
+            ("node-name", node_name.clone()),
+            ("net-conf", path(net_conf)),
+            ("node-file", path(node_file)),
+            ("public-ip", or_none(*public_v4)),
+            ("public-ipv6", or_none(*public_v6)),
             ("device", device.to_owned()),
-            ("device-name", config.device_name.clone()),
-            ("strict-pods", config.strict_pods.to_string()),
-            ("ipv6-over-udp", config.ipv6_over_udp.to_string()),
-            ("masquerade", config.masquerade.to_string()),
-            ("subnet-file", path(&config.subnet_file)),
-            ("log", config.log.clone()),
-            ("workers", or_none(config.workers)),
+            ("device-name", device_name.clone()),
+            ("strict-pods", strict_pods.to_string()),
+            ("ipv6-over-udp", ipv6_over_udp.to_string()),
+            ("masquerade", masquerade.to_string()),
+            ("subnet-file", path(subnet_file)),
+            ("log", log.clone()),
+            ("workers", or_none(*workers)),
             (
                 "cores",
                 or_none((!cores.is_empty()).then(|| cores.join(","))),
             ),
             ("spin", spin),
-            ("reclaim-after", config.reclaim_after.as_secs().to_string()),
+            ("reclaim-after", reclaim_after.as_secs().to_string()),
+            ("shrink-grace", shrink_grace.as_secs().to_string()),
         ]
     };
     differing(values(before), values(after))
@@ -103,6 +141,7 @@ fn or_none(value: Option<impl ToString>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{ConfigFile, RunArgs};
 
     #[test]
     fn only_what_differs_and_has_an_effect_is_listed() {
@@ -117,5 +156,31 @@ mod tests {
             .map(Difference::to_string)
             .collect();
         assert_eq!(listed, ["Backend.VNI: 1 -> 7", "Backend.MTU: - -> 1400"]);
+    }
+    #[test]
+    fn every_key_of_a_file_is_listed() {
+        let read = |text: &str| {
+            let args = RunArgs {
+                node_name: Some("node1".to_owned()),
+                ..RunArgs::default()
+            };
+            ConfigFile::of(&args).interpret(text).unwrap()
+        };
+        let listed: Vec<String> = of_node(&read("shrink-grace = 5\n"), &read("log = \"warn\"\n"))
+            .iter()
+            .map(Difference::to_string)
+            .collect();
+        assert_eq!(listed, ["log: info -> warn", "shrink-grace: 5 -> 600"]);
+        let read = |backend| {
+            let text = format!("{{\"Network\":\"10.244.0.0/16\",\"Backend\":{backend}}}");
+            NetConf::parse(&text).unwrap()
+        };
+        let plain = read("{\"Type\":\"vxlan\"}");
+        let direct = read("{\"Type\":\"vxlan\",\"DirectRouting\":true}");
+        let listed = of_net_conf(&plain, &direct);
+        let [listed] = &listed[..] else {
+            panic!("{listed:?}");
+        };
+        assert_eq!(listed.to_string(), "Backend.DirectRouting: false -> true");
     }
 }

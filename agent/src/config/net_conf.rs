@@ -27,7 +27,7 @@ pub struct NetConf {
     pub ipv6_subnets: Option<SubnetRange>,
     /// `Backend`.
     pub backend: Backend,
-    unknown: Vec<UnknownKey>,
+    pub(super) unknown: Vec<UnknownKey>,
 }
 
 impl NetConf {

@@ -365,12 +365,13 @@ impl Control {
         let is_done = || {
             self.kernel.is_applied(&self.model.desired.host)
                 && self.saved.is_current()
+                && self.reload.is_saved()
                 && self.upkeep.is_settled(self.model.records.listed())
                 && !self.board.is_retry_due()
         };
         self.kernel.is_watched()
             && !self.model.cached.is_any()
-            && !self.reload.is_waiting()
+            && !self.reload.is_to_read()
             && (self.turn.retry.is_waiting() || is_done())
     }
 
@@ -380,7 +381,10 @@ impl Control {
         self.turn.refreshed = Instant::now();
         self.kernel.keep_watching();
         self.tables.take_notices();
-        let refused = self.reload.follow(&mut self.model)?;
+        let refused = self
+            .reload
+            .follow(&mut self.model, &self.kernel.host)
+            .await?;
         self.board.post(Origin::NetConf, refused.net_conf);
         self.board
             .post(Origin::Configuration, refused.configuration);

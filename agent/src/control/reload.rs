@@ -1,8 +1,12 @@
 //! Taking a changed net-conf or `tartan.toml` while the service runs.
 //!
 //! Theory of operation. Both decide sockets, workers and tables, so what has changed is taken by a new start of the
-//! service, during which packets wait and none is lost. That start is made only where it would succeed: where the files can be read
-//! and the list of nodes can be used with them. Until then they are problems, and are read again with each refresh.
+//! service, during which packets wait and none is lost. That start is made only where the files can be read, the list of nodes
+//! can be used with them, and no other interface has the device's name. Until then they are problems, and are read again with
+//! each refresh. What else the next service may be refused, as a kind of device that the kernel lacks, is seen by its start alone.
+//!
+//! A broken configuration is replaced by the text in force, in the next service by that on disk: as long as it is not there, nothing
+//! asks for a start.
 //!
 //! A file is read again when a signal asked for it, and as long as another text stands in for it: the last good one.
 //! The keeper's own part of the configuration, `root` and its log filter, needs a restart of the agent.
@@ -17,6 +21,7 @@ use super::persistence::net_conf_problem;
 use crate::causes::causes;
 use crate::config::{ConfigFile, Difference, NetConf, NodeConfig, difference};
 use crate::configuration::Configuration;
+use crate::host::Host;
 use crate::last_good::{self, LastGoodError};
 use crate::problems::Problem;
 use crate::registry::{self, Update};
@@ -63,26 +68,34 @@ impl Reload {
         self.is_asked = true;
     }
 
-    /// Whether the next refresh has something to read or to write.
-    pub fn is_waiting(&self) -> bool {
-        self.is_asked || self.is_cached || self.is_unsaved
+    /// Whether the next refresh has something to read.
+    pub fn is_to_read(&self) -> bool {
+        self.is_asked || self.is_cached
+    }
+
+    /// Whether the next refresh has nothing to write.
+    pub fn is_saved(&self) -> bool {
+        !self.is_unsaved
     }
 
     /// Reads what is to be read.
     ///
     /// # Errors
     /// [`Restart`], where something has changed and the next service can start with it.
-    pub fn follow(&mut self, model: &mut Model) -> Result<Refused, Restart> {
+    pub async fn follow(&mut self, model: &mut Model, host: &Host) -> Result<Refused, Restart> {
         let mut refused = Refused::default();
         let mut changes: Vec<Difference> = Vec::new();
         let in_force = std::sync::Arc::clone(&model.known.config);
         let mut config = NodeConfig::clone(&in_force);
-        if self.is_asked || self.is_cached {
+        let mut new_text = None;
+        if self.is_to_read() {
             match self.read() {
                 Ok((read, text)) => {
                     changes.extend(difference::of_node(&in_force, &read));
                     if changes.is_empty() {
                         self.take(text);
+                    } else {
+                        new_text = Some(text);
                     }
                     config = read;
                 }
@@ -95,7 +108,8 @@ impl Reload {
                 Err(problem) => refused.net_conf = Some(problem),
             }
         }
-        if changes.is_empty() || refused.net_conf.is_some() {
+        let has_nothing_kept = refused.configuration.is_some() && self.is_unsaved;
+        if changes.is_empty() || refused.net_conf.is_some() || has_nothing_kept {
             if self.is_asked && refused.net_conf.is_none() && refused.configuration.is_none() {
                 info!("reload: nothing has changed that the service goes by");
                 self.is_asked = false;
@@ -105,17 +119,24 @@ impl Reload {
         if config.node_name != in_force.node_name || config.node_file != in_force.node_file {
             let list = registry::read_once(&config, &model.known.net_conf);
             if let Update::Refused { place, reason } = list {
-                refused.configuration = Some(Problem::ConfigurationRefused {
-                    path: self.file.path().to_owned(),
-                    reason: format!(
-                        "it differs from the one in force, and the list of nodes cannot be used with it: {place}: {reason}"
-                    ),
-                });
+                refused.configuration = Some(self.unfit(&format!(
+                    "the list of nodes cannot be used with it: {place}: {reason}"
+                )));
                 return Ok(refused);
             }
         }
+        if config.device_name != in_force.device_name
+            && let Some(taken) = host.name_taken(&config.device_name).await
+        {
+            refused.configuration =
+                Some(self.unfit(&format!("device-name is taken: {}", causes(&taken))));
+            return Ok(refused);
+        }
         for change in &changes {
             info!("reload: {change}");
+        }
+        if let Some(text) = new_text {
+            self.tell_root(&text);
         }
         if changes.iter().any(|change| change.key == "log") {
             info!("reload: the keeper takes another log filter with a restart of the agent alone");
@@ -154,6 +175,21 @@ impl Reload {
         })
     }
 
+    /// That the file is sound, and that a service could not start with it.
+    fn unfit(&self, why: &str) -> Problem {
+        Problem::ConfigurationRefused {
+            path: self.file.path().to_owned(),
+            reason: format!("it differs from the one in force, and {why}"),
+        }
+    }
+
+    /// No service takes another `root`.
+    fn tell_root(&self, text: &str) {
+        if let Some(remark) = self.file.root_remark(&self.text, text) {
+            info!("reload: {remark}");
+        }
+    }
+
     /// The file gives what is in force.
     fn take(&mut self, text: String) {
         if self.is_cached {
@@ -161,6 +197,7 @@ impl Reload {
         }
         self.is_cached = false;
         if self.text != text {
+            self.tell_root(&text);
             self.text = text;
             self.is_unsaved = true;
         }
@@ -191,5 +228,32 @@ impl Reload {
                 cached: true,
             }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::RunArgs;
+
+    #[test]
+    fn a_text_that_cannot_be_written_is_nothing_to_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let args = RunArgs {
+            root: Some(directory.path().to_owned()),
+            node_name: Some("node1".to_owned()),
+            ..RunArgs::default()
+        };
+        let mut reload = Reload::of(&Configuration::load(&args, None).unwrap());
+        assert!(!reload.is_saved() && !reload.is_to_read());
+        let state_dir = directory.path().join("state");
+        std::fs::write(&state_dir, "no directory").unwrap();
+        assert!(reload.save(state_dir.clone()).is_some());
+        assert!(!reload.is_saved() && !reload.is_to_read());
+        std::fs::remove_file(&state_dir).unwrap();
+        assert!(reload.save(state_dir).is_none());
+        assert!(reload.is_saved() && !reload.is_to_read());
+        reload.ask();
+        assert!(reload.is_to_read());
     }
 }

@@ -15,16 +15,16 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use dataplane::device::DeviceError;
 use dataplane::device::plain::{self, Plain};
 use dataplane::device::tun::{self, Fewer, Opened, Tun};
 use dataplane::device::tunnel::Tunnel;
+use dataplane::device::{self, DeviceError};
 use rustix::io::Errno;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::config::{DeviceKind, NodeConfig};
-use crate::host::Host;
+use crate::host::{Host, HostError};
 use crate::keeper::descriptors::{Descriptors, DescriptorsError};
 use crate::problems::{HostProblem, Problem};
 
@@ -68,11 +68,18 @@ pub(crate) async fn obtain(
         .into_iter()
         .collect();
     let held: Vec<String> = inherited.keys().cloned().collect();
+    let held_name = inherited.values().find_map(device::name_of);
     let mut shares = None;
     if !held.is_empty() {
         match adopt(inherited, config, workers) {
             Ok(adopted) => shares = Some(adopted),
             Err(reason) => {
+                // The device that is held goes only where another can come: until then packets wait in it.
+                if held_name.is_some_and(|held| held != *name)
+                    && let Some(taken) = host.name_taken(name).await
+                {
+                    return Err(of_name(&taken));
+                }
                 warn!("the device is not taken over but made anew: {reason}");
                 for name in last_first(&held) {
                     table.withdraw(name).await?;
@@ -279,7 +286,7 @@ async fn open(
     let name = &config.device_name;
     loop {
         let refused = match host.name_taken(name).await {
-            Some(taken) => ObtainError::Name(Box::new(Problem::Host(HostProblem::of(&taken)))),
+            Some(taken) => of_name(&taken),
             None => match open_now(name, config.device, workers) {
                 Err(error @ DeviceError::Busy(_)) => ObtainError::Device(error),
                 result => return result.map_err(ObtainError::Device),
@@ -290,6 +297,10 @@ async fn open(
         }
         sleep(STEP).await;
     }
+}
+
+fn of_name(taken: &HostError) -> ObtainError {
+    ObtainError::Name(Box::new(Problem::Host(HostProblem::of(taken))))
 }
 
 fn open_now(name: &str, wanted: DeviceKind, workers: usize) -> Result<Shares, DeviceError> {

@@ -81,6 +81,46 @@ fn a_service_killed_while_its_configuration_is_broken_goes_on_by_the_last_good_o
     assert_eq!(cluster.node(1).run_to_end(&[]).0, Some(2));
 }
 
+#[test]
+fn no_reload_begins_a_start_that_would_find_no_configuration() {
+    let mut cluster = Cluster::empty(TARTAN, "vxlan");
+    let file = configuration(cluster.node(1));
+    fs::write(&file, "masquerade = false\n").unwrap();
+    // What is in force cannot be written.
+    let kept = cluster
+        .node(1)
+        .state_dir()
+        .join("last-good-configuration.json");
+    fs::create_dir_all(&kept).unwrap();
+    cluster.launch(1);
+    cluster.launch(2);
+    for number in [1, 2] {
+        eventually("it answers", || {
+            cluster.node(number).tartan(&["status"]).0 < 2
+        });
+    }
+    let node = cluster.node(1);
+    let service = node.json("status")["service_pid"].as_u64().unwrap();
+    let net_conf = fs::read_to_string(node.net_conf()).unwrap();
+    let lower = net_conf.replace("\"vxlan\"", "\"vxlan\",\"MTU\":1400");
+    fs::write(node.net_conf(), lower).unwrap();
+    fs::write(&file, "= 1\n").unwrap();
+    let reload = rustix::process::Pid::from_raw(service.try_into().unwrap()).unwrap();
+    rustix::process::kill_process(reload, Signal::HUP).unwrap();
+    eventually("both are problems", || {
+        let text = node.tartan(&["status"]).1;
+        text.contains("not TOML") && text.contains("last-good-configuration.json")
+    });
+    assert_eq!(node.json("status")["service_pid"], service);
+    node.ping("10.244.2.0", 3);
+    // Once it can be written, the net-conf is taken.
+    fs::remove_dir(&kept).unwrap();
+    eventually("the next service forwards by the net-conf", || {
+        let status = node.json("status");
+        status["restarts"] == 1 && status["device_mtu"] == 1350
+    });
+}
+
 fn configuration(node: &Node) -> PathBuf {
     let file = node.root.join("etc/tartan/tartan.toml");
     fs::create_dir_all(file.parent().unwrap()).unwrap();

@@ -39,6 +39,12 @@ fn under_journald_each_line_has_its_level_and_no_time_of_its_own() {
     let (code, text) = node.run_to_end_by(&journal, &[]);
     assert_eq!(code, Some(2), "{text}");
     assert!(text.starts_with("<3>"), "{text}");
+    // So is a variable that is none.
+    let [shell, option, script] = journal;
+    let script = format!("export TARTAN_WORKRES=2; {script}");
+    let (code, text) = node.run_to_end_by(&[shell, option, &script], &[]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.starts_with("<3>tartan: TARTAN_WORKRES"), "{text}");
 }
 
 #[test]

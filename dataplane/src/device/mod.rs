@@ -1,7 +1,7 @@
 //! Where pod packets come from and go to.
 
 use std::io::{self, IoSlice};
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 
 use crate::limits::FRAME;
 use crate::now::Now;
@@ -17,6 +17,12 @@ mod vnet;
 pub use encap::offload::{Cut, GsoType, Offload, Unfinished};
 pub use error::DeviceError;
 pub use offload::Offloads;
+
+/// Name of the interface that a TUN descriptor is a queue of; `None` where it is gone or was never one.
+pub fn name_of(queue: &OwnedFd) -> Option<String> {
+    let interface = crate::sys::tun::interface(queue).ok()?;
+    Some(interface.name)
+}
 
 /// A layer-3 device: one IP packet per read and write, or a super-packet where the device has offloads. Never blocks.
 pub trait Device {

@@ -14,6 +14,8 @@ pub struct ConfigFile {
     /// Relative paths in it are relative to this.
     directory: PathBuf,
     may_be_missing: bool,
+    /// A flag or a variable says where the files are.
+    root_is_given: bool,
 }
 
 impl ConfigFile {
@@ -28,6 +30,7 @@ impl ConfigFile {
             directory: path.parent().unwrap_or(Path::new("")).to_owned(),
             path,
             may_be_missing: args.config.is_none(),
+            root_is_given: args.root.is_some(),
             args: args.clone(),
         }
     }
@@ -74,6 +77,26 @@ impl ConfigFile {
         resolve(&self.args, file).map_err(|error| self.placed(error, text))
     }
 
+    /// What becomes of another `root` in the text `after` than in the one `before`, where that differs: an agent that runs
+    /// stays where its files are.
+    pub fn root_remark(&self, before: &str, after: &str) -> Option<String> {
+        let root = |text| document::text_despite_faults(text, "root");
+        let (before, after) = (root(before), root(after));
+        if before == after {
+            return None;
+        }
+        let shown = |root: Option<String>| root.unwrap_or_else(|| "-".to_owned());
+        let effect = match self.root_is_given {
+            true => "without effect, --root or TARTAN_ROOT overrides it",
+            false => "needs a restart of the agent",
+        };
+        Some(format!(
+            "root: {} -> {}: {effect}",
+            shown(before),
+            shown(after)
+        ))
+    }
+
     /// The fault, with where its value stands.
     fn placed(&self, error: ConfigError, text: &str) -> ConfigError {
         let Some(key) = error.key() else {
@@ -110,3 +133,25 @@ impl ConfigFile {
 
 /// About a thousand times the size of such a file.
 const MOST_BYTES: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_root_is_told_with_its_effect() {
+        let mut args = RunArgs::default();
+        let file = ConfigFile::of(&args).below(Path::new("/"));
+        assert_eq!(file.root_remark("", "workers = 2\n"), None);
+        let remark = file.root_remark("", "root = \"/b\"\n").unwrap();
+        assert_eq!(remark, "root: - -> /b: needs a restart of the agent");
+        args.root = Some(PathBuf::from("/a"));
+        let remark = ConfigFile::of(&args)
+            .root_remark("root = \"/b\"\n", "")
+            .unwrap();
+        assert!(
+            remark.starts_with("root: /b -> -: without effect"),
+            "{remark}"
+        );
+    }
+}

@@ -32,8 +32,8 @@ pub fn check_variables() -> Result<(), String> {
             continue;
         };
         let key = rest.to_lowercase().replace('_', "-");
-        let is_other = OTHERS.iter().any(|other| rest.starts_with(other)) || rest == "PORT";
-        if is_other || key == "config" || KEYS.contains(&key.as_str()) {
+        let is_other = OTHERS.iter().any(|other| rest.starts_with(other));
+        if is_other || is_service_link(rest) || key == "config" || KEYS.contains(&key.as_str()) {
             continue;
         }
         let meant = match nearest(&key, KEYS.into_iter().chain(["config"])) {
@@ -43,6 +43,24 @@ pub fn check_variables() -> Result<(), String> {
         return Err(format!("{name} is no variable of Tartan{meant}"));
     }
     Ok(())
+}
+
+/// Whether Kubernetes sets the variable `TARTAN_` and `rest` in a container for a Service named `tartan` or `tartan-...`.
+fn is_service_link(rest: &str) -> bool {
+    let words: Vec<&str> = rest.split('_').collect();
+    let service = |tail: &[&str]| words.ends_with(tail);
+    // NAME_PORT_9090_TCP, and the same with _ADDR and others behind.
+    let is_of_port = |at: &[&str]| match at {
+        ["PORT", number, "TCP" | "UDP" | "SCTP", rest @ ..] => {
+            number.parse::<u16>().is_ok() && matches!(rest, [] | ["ADDR" | "PORT" | "PROTO"])
+        }
+        _ => false,
+    };
+    service(&["SERVICE", "HOST"])
+        || service(&["PORT"])
+        // NAME_SERVICE_PORT, and NAME_SERVICE_PORT_METRICS for a port with a name.
+        || words.windows(2).any(|pair| pair == ["SERVICE", "PORT"])
+        || (0..words.len()).any(|at| words.get(at..).is_some_and(is_of_port))
 }
 
 impl ConfigError {
@@ -91,5 +109,43 @@ impl RunArgs {
     }
 }
 
-/// Variables of tests and of the plugin, and those that Kubernetes sets in a container beside a Service named `tartan`.
-const OTHERS: [&str; 5] = ["FAULTS", "CNI_", "TEST_", "SERVICE_", "PORT_"];
+/// Variables of tests and of the plugin.
+const OTHERS: [&str; 3] = ["FAULTS", "CNI_", "TEST_"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_of_services_are_told_from_ours() {
+        for service in ["", "METRICS_", "MY_LOG_", "PORT_"] {
+            for rest in [
+                "SERVICE_HOST",
+                "SERVICE_PORT",
+                "SERVICE_PORT_METRICS",
+                "PORT",
+                "PORT_9090_TCP",
+                "PORT_9090_TCP_ADDR",
+                "PORT_9090_UDP_PORT",
+                "PORT_9090_SCTP_PROTO",
+            ] {
+                assert!(
+                    is_service_link(&format!("{service}{rest}")),
+                    "{service}{rest}"
+                );
+            }
+        }
+        let keys = KEYS.map(|key| variable(key)["TARTAN_".len()..].to_owned());
+        for other in keys.iter().map(String::as_str).chain([
+            "WORKRES",
+            "SERVICE",
+            "PORTS",
+            "PORT_X_TCP",
+            "PORT_9090",
+            "PORT_9090_TCP_X",
+            "SERVICEHOST",
+        ]) {
+            assert!(!is_service_link(other), "{other}");
+        }
+    }
+}
