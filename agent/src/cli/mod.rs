@@ -350,7 +350,7 @@ Examples:
   tartan pods --filter kube-system/                    the pods of a namespace
   tartan pods --filter addresses=10.244.1.7            who has this address
 
-Exit code 1: a pod is stranded, or its record is refused.";
+Exit code 1: a pod is stranded or faulty, or its record is refused.";
 
 const DROPS_EXAMPLES: &str = "\
 Examples:
