@@ -196,6 +196,7 @@ impl Control {
             Err(held) => {
                 let problem = held.problem(self.registry.place().to_string());
                 self.board.post(Origin::Registry, Some(problem));
+                self.model.cached.is_held = true;
                 self.held = Some(held);
                 Ok(())
             }
@@ -585,6 +586,7 @@ fn view(control: &Control) -> View {
         refused_sources: control.tables.refused_sources.list(),
         leases_read: model.leases_read,
         leases_cached: model.cached.leases,
+        is_registry_cached: model.cached.are_leases(),
         repairs: control.kernel.repairs.count,
         last_repair: control.kernel.repairs.last.clone(),
         reclaimed: control.upkeep.state.reclaimed,
