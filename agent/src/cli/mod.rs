@@ -112,7 +112,7 @@ enum Command {
     Adopt(Target),
     /// Install or uninstall the CNI plugin for container runtimes
     Cni(cni::CniArgs),
-    /// Judge configuration files before they are used, and print what they would change
+    /// Check configuration files before they are used, and print what they would change
     #[command(after_help = CHECK_EXAMPLES)]
     Check(Box<check::CheckArgs>),
     /// Remove what a stopped agent left on the host: device, routes, settings, files
@@ -404,8 +404,8 @@ are missing and the time at which the list is adopted by itself.";
 
 const CHECK_EXAMPLES: &str = "\
 Examples:
-  tartan check                    judge the files in /etc/tartan
-  tartan check /tmp/nodes.toml    judge a list of nodes before it is copied there
+  tartan check                    check the files in /etc/tartan
+  tartan check /tmp/nodes.toml    check a list of nodes before it is copied there
 
 The files are compared with what this node forwarded by last. No agent needs to run.
 Give the flags of `tartan run` if the agent is started with any.

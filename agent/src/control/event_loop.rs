@@ -334,7 +334,7 @@ impl Control {
 
     /// Looks at what is announced nowhere, and at everything where that is not enough.
     async fn quick_check(&mut self) -> Result<(), Restart> {
-        self.kernel.tell_repeats();
+        self.kernel.log_repeats();
         let is_due = self.turn.refreshed.elapsed() >= REFRESH_EVERY || !self.is_settled();
         let has_changed = self.tables.engine.device_lost() || self.model.records.have_changed();
         // What is refused makes the check fail until it is granted: that is no news.
@@ -396,7 +396,7 @@ impl Control {
         self.publish();
         self.give_upkeep(picture.as_ref().ok());
         if let Ok(picture) = &picture {
-            self.mend_pods(picture).await;
+            self.repair_pods(picture).await;
         }
         let desired = &self.model.desired.host;
         let bridged = self.model.bridged_subnets();
@@ -431,23 +431,23 @@ impl Control {
     }
 
     /// Repairs the links of pods.
-    async fn mend_pods(&mut self, picture: &Picture) {
+    async fn repair_pods(&mut self, picture: &Picture) {
         let run = self.service.config.run_dir();
         let adopted = self.model.records.adopted();
-        let mended = self.kernel.mend_pods(picture, &run, adopted).await;
-        if mended.is_busy {
+        let repaired = self.kernel.repair_pods(picture, &run, adopted).await;
+        if repaired.is_busy {
             // The plugin's call ends soon, and may announce nothing more.
             self.turn
                 .burst_ends
                 .get_or_insert_with(|| Moment::now() + BUSY);
         }
-        let faults = mended.faults.into_iter();
+        let faults = repaired.faults.into_iter();
         let faults = faults.filter_map(|(place, reason)| Some((adopted.get(place)?, reason)));
         let faulty: HashMap<RecordKey, String> =
             faults.map(|(a, reason)| (key(a), reason)).collect();
         let links = diagnosis::of_links(adopted, &faulty);
         self.turn.faulty = Arc::new(faulty);
-        let uncounted = problems(&mended.uncounted);
+        let uncounted = problems(&repaired.uncounted);
         self.board
             .post(Origin::Links, links.into_iter().chain(uncounted));
     }

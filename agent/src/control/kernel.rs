@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use super::repair_log::RepairLog;
 use crate::host::{
-    self, Change, Host, HostError, HostEvent, HostState, MendedPods, Picture, Watch,
+    self, Change, Host, HostError, HostEvent, HostState, RepairedPods, Picture, Watch,
 };
 use crate::problems::{HostProblem, Problem};
 
@@ -93,19 +93,19 @@ impl Kernel {
     }
 
     /// Repairs the links of complete attachments.
-    pub async fn mend_pods(
+    pub async fn repair_pods(
         &mut self,
         picture: &Picture,
         run: &RunDir,
         attachments: &[Arc<Attachment>],
-    ) -> MendedPods {
-        let mut mended = self.host.mend_pods(picture, run, attachments).await;
-        mended.set_up.iter().for_each(set_up);
-        self.note_repairs(&mended.repairs);
+    ) -> RepairedPods {
+        let mut repaired = self.host.repair_pods(picture, run, attachments).await;
+        repaired.set_up.iter().for_each(set_up);
+        self.note_repairs(&repaired.repairs);
         if let Some(watch) = &mut self.watch {
-            watch.set_neighbours(std::mem::take(&mut mended.neighbours));
+            watch.set_neighbours(std::mem::take(&mut repaired.neighbours));
         }
-        mended
+        repaired
     }
 
     /// Brings the kernel to `desired`, from a picture of it; `bridged` are the subnets whose pods are answered for on the
@@ -173,11 +173,9 @@ impl Kernel {
         self.repairs.count = self.repairs.count.saturating_add(1);
         self.repairs.last = Some(what.into());
     }
-}
 
-impl Kernel {
-    /// Logs how often things were repaired again that the log has told of already.
-    pub fn tell_repeats(&mut self) {
+    /// Logs how often things were repaired again since their line in the log.
+    pub fn log_repeats(&mut self) {
         for line in self.log.due(Instant::now()) {
             warn!("{line}");
         }

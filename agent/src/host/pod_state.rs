@@ -35,7 +35,7 @@ use super::settings::sysctls;
 
 /// What became of the links of pods.
 #[derive(Debug, Default)]
-pub struct MendedPods {
+pub struct RepairedPods {
     /// What another process had changed and was put right.
     pub repairs: Vec<Change>,
     /// What was never as it is now: the aliases of pods that an older plugin attached.
@@ -84,13 +84,13 @@ impl Missing {
 
 impl Host {
     /// Compares the links of all attachments with the kernel's lists, and repairs what differs.
-    pub async fn mend_pods(
+    pub async fn repair_pods(
         &mut self,
         picture: &Picture,
         run: &RunDir,
         attachments: &[impl AsRef<Attachment>],
-    ) -> MendedPods {
-        let mut mended = MendedPods::default();
+    ) -> RepairedPods {
+        let mut repaired = RepairedPods::default();
         let complete = attachments.iter().map(AsRef::as_ref).enumerate();
         let complete: Vec<(usize, &Attachment, &str, &PodLink)> = complete
             .filter(|(_, attachment)| attachment.state == State::Attached)
@@ -108,19 +108,19 @@ impl Host {
         let mut sources: Vec<(String, Vec<IpNet>)> = sources.collect();
         sources.sort();
         match self.apply_pod_rules(sources).await {
-            Ok(changes) => mended.repairs.extend(changes),
-            Err(error) => mended.uncounted = Some(error),
+            Ok(changes) => repaired.repairs.extend(changes),
+            Err(error) => repaired.uncounted = Some(error),
         }
         if complete.is_empty() {
-            return mended;
+            return repaired;
         }
         let handle = &self.netlink.handle;
         let neighbours = match neighbours::list(handle).await {
             Ok(neighbours) => neighbours,
             Err(error) => {
                 let reason = crate::causes::causes(&error);
-                mended.faults = complete.iter().map(|c| (c.0, reason.clone())).collect();
-                return mended;
+                repaired.faults = complete.iter().map(|c| (c.0, reason.clone())).collect();
+                return repaired;
             }
         };
         let neighbours: HashMap<(u32, IpAddr), Vec<u8>> = neighbours
@@ -135,7 +135,7 @@ impl Host {
         }
         for (place, attachment, name, end) in complete {
             let wanted = wanted_neighbours(attachment, end.index);
-            mended
+            repaired
                 .neighbours
                 .extend(wanted.iter().map(|wanted| (wanted.index, wanted.address)));
             let is_missing = |wanted: &Neighbour| {
@@ -147,20 +147,20 @@ impl Host {
                 neighbours: wanted.into_iter().filter(is_missing).collect(),
             };
             if let Some(reason) = overtaken(attachment, end.index, &routed, picture) {
-                mended.faults.push((place, reason));
+                repaired.faults.push((place, reason));
             }
             if missing.is_nothing() {
                 continue;
             }
             match self
-                .mend(run, attachment, name, end, missing, &mut mended)
+                .repair_link(run, attachment, name, end, missing, &mut repaired)
                 .await
             {
                 Ok(()) => {}
-                Err(error) => mended.faults.push((place, crate::causes::causes(&error))),
+                Err(error) => repaired.faults.push((place, crate::causes::causes(&error))),
             }
         }
-        mended
+        repaired
     }
 
     /// Whether what is announced nowhere is right: the settings of the hosts' ends of these attachments.
@@ -185,18 +185,18 @@ impl Host {
     }
 
     /// Repairs one link, unless the plugin is at work on it.
-    async fn mend(
+    async fn repair_link(
         &self,
         run: &RunDir,
         attachment: &Attachment,
         name: &str,
         end: &PodLink,
         missing: Missing,
-        mended: &mut MendedPods,
+        repaired: &mut RepairedPods,
     ) -> Result<(), HostError> {
         let (container, ifname) = (&attachment.container, &attachment.ifname);
         let Ok(_lock) = Lock::take(run, container, ifname, Duration::ZERO) else {
-            mended.is_busy = true;
+            repaired.is_busy = true;
             return Ok(());
         };
         let path = Attachment::path(run, container, ifname);
@@ -213,19 +213,19 @@ impl Host {
                     links::set_alias(handle, &link, pod_end::alias(&key(attachment))).await?;
                     let change = Change::AliasSet(name.to_owned());
                     let list = if is_new {
-                        &mut mended.set_up
+                        &mut repaired.set_up
                     } else {
-                        &mut mended.repairs
+                        &mut repaired.repairs
                     };
                     list.push(change);
                 }
                 LinkFault::Mac => {
                     links::set_mac(handle, &link, &HOST_MAC).await?;
-                    mended.repairs.push(Change::MacSet(name.to_owned()));
+                    repaired.repairs.push(Change::MacSet(name.to_owned()));
                 }
                 LinkFault::Mtu { found } => {
                     links::set_mtu(handle, &link, attachment.mtu).await?;
-                    mended.repairs.push(Change::Mtu {
+                    repaired.repairs.push(Change::Mtu {
                         device: name.to_owned(),
                         found,
                         set: attachment.mtu,
@@ -234,21 +234,21 @@ impl Host {
                 LinkFault::Settings => {
                     if let Some(interface) = Interface::parse(name) {
                         let altered = sysctls::set_pod_settings(&interface, has_v6(attachment))?;
-                        mended
+                        repaired
                             .repairs
                             .extend(altered.into_iter().map(Change::Setting));
                     }
                 }
                 LinkFault::Down => {
                     links::set_up(handle, &link).await?;
-                    mended.repairs.push(Change::BroughtUp(name.to_owned()));
+                    repaired.repairs.push(Change::BroughtUp(name.to_owned()));
                 }
             }
         }
         for neighbour in &missing.neighbours {
             neighbours::set(handle, neighbour).await?;
             let (address, device) = (neighbour.address, name.to_owned());
-            mended
+            repaired
                 .repairs
                 .push(Change::NeighbourSet { address, device });
         }
@@ -258,7 +258,7 @@ impl Host {
                 Some(gateway) => format!("{} via {gateway} dev {name}", route.prefix),
                 None => format!("{} dev {name}", route.prefix.addr()),
             };
-            mended.repairs.push(Change::RouteAdded(words));
+            repaired.repairs.push(Change::RouteAdded(words));
         }
         Ok(())
     }
