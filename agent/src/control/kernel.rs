@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use super::repair_log::RepairLog;
 use crate::host::{
-    self, Change, Host, HostError, HostEvent, HostState, RepairedPods, Picture, Watch,
+    self, Change, Host, HostError, HostEvent, HostState, Picture, RepairedPods, Watch,
 };
 use crate::problems::{HostProblem, Problem};
 
