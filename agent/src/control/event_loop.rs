@@ -407,7 +407,7 @@ impl Control {
         self.publish();
         self.give_upkeep(picture.as_ref().ok());
         if let Ok(picture) = &picture {
-            self.repair_pods(picture).await;
+            self.mend_pods(picture).await;
         }
         let desired = &self.model.desired.host;
         let bridged = self.model.bridged_subnets();
@@ -442,23 +442,23 @@ impl Control {
     }
 
     /// Repairs the links of pods.
-    async fn repair_pods(&mut self, picture: &Picture) {
+    async fn mend_pods(&mut self, picture: &Picture) {
         let run = self.service.config.run_dir();
         let adopted = self.model.records.adopted();
-        let repaired = self.kernel.repair_pods(picture, &run, adopted).await;
-        if repaired.is_busy {
+        let mended = self.kernel.mend_pods(picture, &run, adopted).await;
+        if mended.is_busy {
             // The plugin's call ends soon, and may announce nothing more.
             self.turn
                 .burst_ends
                 .get_or_insert_with(|| Moment::now() + BUSY);
         }
-        let faults = repaired.faults.into_iter();
+        let faults = mended.faults.into_iter();
         let faults = faults.filter_map(|(place, reason)| Some((adopted.get(place)?, reason)));
         let faulty: HashMap<RecordKey, String> =
             faults.map(|(a, reason)| (key(a), reason)).collect();
         let links = diagnosis::of_links(adopted, &faulty);
         self.turn.faulty = Arc::new(faulty);
-        let uncounted = problems(&repaired.uncounted);
+        let uncounted = problems(&mended.uncounted);
         self.board
             .post(Origin::Links, links.into_iter().chain(uncounted));
     }

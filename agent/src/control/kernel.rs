@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use super::repair_log::RepairLog;
 use crate::host::{
-    self, Change, Host, HostError, HostEvent, HostState, Picture, RepairedPods, Watch,
+    self, Change, Host, HostError, HostEvent, HostState, Picture, MendedPods, Watch,
 };
 use crate::problems::{HostProblem, Problem};
 
@@ -93,19 +93,19 @@ impl Kernel {
     }
 
     /// Repairs the links of complete attachments.
-    pub async fn repair_pods(
+    pub async fn mend_pods(
         &mut self,
         picture: &Picture,
         run: &RunDir,
         attachments: &[Arc<Attachment>],
-    ) -> RepairedPods {
-        let mut repaired = self.host.repair_pods(picture, run, attachments).await;
-        repaired.set_up.iter().for_each(set_up);
-        self.note_repairs(&repaired.repairs);
+    ) -> MendedPods {
+        let mut mended = self.host.mend_pods(picture, run, attachments).await;
+        mended.set_up.iter().for_each(set_up);
+        self.note_repairs(&mended.repairs);
         if let Some(watch) = &mut self.watch {
-            watch.set_neighbours(std::mem::take(&mut repaired.neighbours));
+            watch.set_neighbours(std::mem::take(&mut mended.neighbours));
         }
-        repaired
+        mended
     }
 
     /// Brings the kernel to `desired`, from a picture of it; `bridged` are the subnets whose pods are answered for on the

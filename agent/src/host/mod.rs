@@ -62,7 +62,7 @@ pub use net::pod_links::PodLinks;
 pub use net::prefixes::Bypass;
 pub use net::routes::PROTOCOL;
 pub use picture::{Picture, Underlay};
-pub use pod_state::RepairedPods;
+pub use pod_state::MendedPods;
 pub use port_holder::PortHolder;
 pub use quick_check::QuickFault;
 pub use subnet_env::contents::SubnetEnv;

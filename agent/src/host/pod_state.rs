@@ -35,7 +35,7 @@ use super::settings::sysctls;
 
 /// What became of the links of pods.
 #[derive(Debug, Default)]
-pub struct RepairedPods {
+pub struct MendedPods {
     /// What another process had changed and was put right.
     pub repairs: Vec<Change>,
     /// What was never as it is now: the aliases of pods that an older plugin attached.
@@ -84,13 +84,13 @@ impl Missing {
 
 impl Host {
     /// Compares the links of all attachments with the kernel's lists, and repairs what differs.
-    pub async fn repair_pods(
+    pub async fn mend_pods(
         &mut self,
         picture: &Picture,
         run: &RunDir,
         attachments: &[impl AsRef<Attachment>],
-    ) -> RepairedPods {
-        let mut repaired = RepairedPods::default();
+    ) -> MendedPods {
+        let mut mended = MendedPods::default();
         let complete = attachments.iter().map(AsRef::as_ref).enumerate();
         let complete: Vec<(usize, &Attachment, &str, &PodLink)> = complete
             .filter(|(_, attachment)| attachment.state == State::Attached)
@@ -108,19 +108,19 @@ impl Host {
         let mut sources: Vec<(String, Vec<IpNet>)> = sources.collect();
         sources.sort();
         match self.apply_pod_rules(sources).await {
-            Ok(changes) => repaired.repairs.extend(changes),
-            Err(error) => repaired.uncounted = Some(error),
+            Ok(changes) => mended.repairs.extend(changes),
+            Err(error) => mended.uncounted = Some(error),
         }
         if complete.is_empty() {
-            return repaired;
+            return mended;
         }
         let handle = &self.netlink.handle;
         let neighbours = match neighbours::list(handle).await {
             Ok(neighbours) => neighbours,
             Err(error) => {
                 let reason = crate::causes::causes(&error);
-                repaired.faults = complete.iter().map(|c| (c.0, reason.clone())).collect();
-                return repaired;
+                mended.faults = complete.iter().map(|c| (c.0, reason.clone())).collect();
+                return mended;
             }
         };
         let neighbours: HashMap<(u32, IpAddr), Vec<u8>> = neighbours
@@ -135,7 +135,7 @@ impl Host {
         }
         for (place, attachment, name, end) in complete {
             let wanted = wanted_neighbours(attachment, end.index);
-            repaired
+            mended
                 .neighbours
                 .extend(wanted.iter().map(|wanted| (wanted.index, wanted.address)));
             let is_missing = |wanted: &Neighbour| {
@@ -147,20 +147,20 @@ impl Host {
                 neighbours: wanted.into_iter().filter(is_missing).collect(),
             };
             if let Some(reason) = overtaken(attachment, end.index, &routed, picture) {
-                repaired.faults.push((place, reason));
+                mended.faults.push((place, reason));
             }
             if missing.is_nothing() {
                 continue;
             }
             match self
-                .repair_link(run, attachment, name, end, missing, &mut repaired)
+                .mend(run, attachment, name, end, missing, &mut mended)
                 .await
             {
                 Ok(()) => {}
-                Err(error) => repaired.faults.push((place, crate::causes::causes(&error))),
+                Err(error) => mended.faults.push((place, crate::causes::causes(&error))),
             }
         }
-        repaired
+        mended
     }
 
     /// Whether what is announced nowhere is right: the settings of the hosts' ends of these attachments.
@@ -185,18 +185,18 @@ impl Host {
     }
 
     /// Repairs one link, unless the plugin is at work on it.
-    async fn repair_link(
+    async fn mend(
         &self,
         run: &RunDir,
         attachment: &Attachment,
         name: &str,
         end: &PodLink,
         missing: Missing,
-        repaired: &mut RepairedPods,
+        mended: &mut MendedPods,
     ) -> Result<(), HostError> {
         let (container, ifname) = (&attachment.container, &attachment.ifname);
         let Ok(_lock) = Lock::take(run, container, ifname, Duration::ZERO) else {
-            repaired.is_busy = true;
+            mended.is_busy = true;
             return Ok(());
         };
         let path = Attachment::path(run, container, ifname);
@@ -213,19 +213,19 @@ impl Host {
                     links::set_alias(handle, &link, pod_end::alias(&key(attachment))).await?;
                     let change = Change::AliasSet(name.to_owned());
                     let list = if is_new {
-                        &mut repaired.set_up
+                        &mut mended.set_up
                     } else {
-                        &mut repaired.repairs
+                        &mut mended.repairs
                     };
                     list.push(change);
                 }
                 LinkFault::Mac => {
                     links::set_mac(handle, &link, &HOST_MAC).await?;
-                    repaired.repairs.push(Change::MacSet(name.to_owned()));
+                    mended.repairs.push(Change::MacSet(name.to_owned()));
                 }
                 LinkFault::Mtu { found } => {
                     links::set_mtu(handle, &link, attachment.mtu).await?;
-                    repaired.repairs.push(Change::Mtu {
+                    mended.repairs.push(Change::Mtu {
                         device: name.to_owned(),
                         found,
                         set: attachment.mtu,
@@ -234,21 +234,21 @@ impl Host {
                 LinkFault::Settings => {
                     if let Some(interface) = Interface::parse(name) {
                         let altered = sysctls::set_pod_settings(&interface, has_v6(attachment))?;
-                        repaired
+                        mended
                             .repairs
                             .extend(altered.into_iter().map(Change::Setting));
                     }
                 }
                 LinkFault::Down => {
                     links::set_up(handle, &link).await?;
-                    repaired.repairs.push(Change::BroughtUp(name.to_owned()));
+                    mended.repairs.push(Change::BroughtUp(name.to_owned()));
                 }
             }
         }
         for neighbour in &missing.neighbours {
             neighbours::set(handle, neighbour).await?;
             let (address, device) = (neighbour.address, name.to_owned());
-            repaired
+            mended
                 .repairs
                 .push(Change::NeighbourSet { address, device });
         }
@@ -258,7 +258,7 @@ impl Host {
                 Some(gateway) => format!("{} via {gateway} dev {name}", route.prefix),
                 None => format!("{} dev {name}", route.prefix.addr()),
             };
-            repaired.repairs.push(Change::RouteAdded(words));
+            mended.repairs.push(Change::RouteAdded(words));
         }
         Ok(())
     }
