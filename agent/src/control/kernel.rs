@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use super::repair_log::RepairLog;
 use crate::host::{
-    self, Change, Host, HostError, HostEvent, HostState, Picture, MendedPods, Watch,
+    self, Change, Host, HostError, HostEvent, HostState, MendedPods, Picture, Watch,
 };
 use crate::problems::{HostProblem, Problem};
 
