@@ -207,6 +207,68 @@ fn two_places_are_both_removed_the_lists_first() {
     }
 }
 
+/// A container installs into the host's file system by another name of it.
+#[test]
+fn what_was_installed_under_another_name_of_the_root_is_removed() {
+    let host = HostRoot::new();
+    let mounted = HostRoot::new();
+    let bin = host.at("usr/lib/cni");
+    assert_eq!(
+        host.cni("install", &["--bin-dir", bin.to_str().unwrap()]).0,
+        0
+    );
+    for directory in ["etc", "usr", "var"] {
+        fs::rename(host.at(directory), mounted.at(directory)).unwrap();
+    }
+    let (code, text) = mounted.cni("uninstall", &[]);
+    assert_eq!(code, 0, "{text}");
+    for path in [
+        mounted.list(),
+        mounted.at("usr/lib/cni/tartan-cni"),
+        mounted.at("var/lib/tartan/cni-installed.json"),
+    ] {
+        assert!(!path.exists(), "{} is still there:\n{text}", path.display());
+    }
+}
+
+/// Whatever the record names, the plugin may be in the default directories too.
+#[test]
+fn the_default_directories_are_looked_through_beside_the_record() {
+    let host = HostRoot::new();
+    host.cni("install", &[]);
+    fs::remove_file(host.at("var/lib/tartan/cni-installed.json")).unwrap();
+    let (bin, conf) = (host.at("usr/lib/cni"), host.at("etc/containers/net.d"));
+    let places = [
+        "--bin-dir",
+        bin.to_str().unwrap(),
+        "--conf-dir",
+        conf.to_str().unwrap(),
+    ];
+    assert_eq!(host.cni("install", &places).0, 0);
+    let (code, text) = host.cni("uninstall", &[]);
+    assert_eq!(code, 0, "{text}");
+    for path in [
+        host.list(),
+        host.at("opt/cni/bin/tartan-cni"),
+        bin.join("tartan-cni"),
+    ] {
+        assert!(!path.exists(), "{} is still there:\n{text}", path.display());
+    }
+}
+
+#[test]
+fn a_damaged_record_is_named_and_written_anew() {
+    let host = HostRoot::new();
+    host.cni("install", &[]);
+    let record = host.at("var/lib/tartan/cni-installed.json");
+    fs::write(&record, "{").unwrap();
+    let (code, text) = host.cni("install", &[]);
+    assert_eq!(code, 1, "{text}");
+    said(&text, &["PROBLEM: ", "cni-installed.json", "unchanged "]);
+    let (code, text) = host.cni("install", &[]);
+    assert_eq!(code, 0, "{text}");
+}
+
 #[test]
 fn dry_it_speaks_of_what_it_would_do() {
     let host = HostRoot::new();

@@ -145,6 +145,26 @@ fn a_watch_prints_again_and_again() {
     assert!(watch.wait().unwrap().success());
 }
 
+/// The next screen would be printed over an error on standard error.
+#[test]
+fn a_watch_shows_why_there_is_no_answer() {
+    let nowhere = tempfile::tempdir().unwrap();
+    let mut watch = Command::new(env!("CARGO_BIN_EXE_tartan"))
+        .arg("--root")
+        .arg(nowhere.path())
+        .args(["status", "--watch", "0.1"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    for _ in 0..2 {
+        let again = lines.find(|line| line.as_ref().unwrap().starts_with("tartan: "));
+        assert!(again.is_some());
+    }
+    drop(lines);
+    assert!(watch.wait().unwrap().success());
+}
+
 #[test]
 fn every_document_has_a_schema_and_so_have_errors() {
     let root = peers();

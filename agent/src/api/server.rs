@@ -1,9 +1,9 @@
 //! The listening side: bounded connections, checked callers, one request each.
 //!
 //! Theory of operation. Two sockets are served alike, and share nothing but the loop that answers: one for all callers, one
-//! for the plugin. A connection is first *waiting*, until its request is whole, and then takes a seat for the answer. Any
-//! process of root can connect and say nothing, so nobody waits long for his first byte, and where too many wait the one that
-//! waits longest is closed for who comes next. The plugin, which connects before it has anything to ask, connects again.
+//! for the plugin. A connection is first *waiting*, until its request is whole and a seat for the answer is free. Any
+//! process of root can connect and say nothing, so no caller has long for the first byte, and where too many wait the one that
+//! waits longest is closed for the next. The plugin, which connects before it has anything to ask, connects again.
 
 use std::collections::VecDeque;
 use std::io;
@@ -119,7 +119,7 @@ pub async fn serve_both(
     }
 }
 
-/// Answers callers for as long as the control loop takes calls. Each has so long for his first byte.
+/// Answers callers for as long as the control loop takes calls. Each has so long for its first byte.
 ///
 /// # Errors
 /// `Register` when the listener cannot be watched.
@@ -133,7 +133,7 @@ async fn serve(
         .map_err(ServerError::Register)?;
     let listener = UnixListener::from_std(listener).map_err(ServerError::Register)?;
     let seats = Arc::new(Semaphore::new(CONNECTIONS));
-    // Oldest first. One whose request is whole has dropped its receiver.
+    // Oldest first. One that has a seat has dropped its receiver.
     let mut waiting: VecDeque<(Instant, oneshot::Sender<()>)> = VecDeque::new();
     loop {
         match listener.accept().await {
@@ -183,13 +183,14 @@ async fn converse(
         // later. It retries after a closed connection and takes an error as a refusal.
         let read = async {
             timeout(first_byte, stream.readable()).await??;
-            Ok::<_, io::Error>(timeout(LINE_PATIENCE, read_request(&mut stream)).await?)
+            let request = timeout(LINE_PATIENCE, read_request(&mut stream)).await?;
+            let seat = seats.acquire().await.map_err(io::Error::other)?;
+            Ok::<_, io::Error>((request, seat))
         };
-        let request = tokio::select! {
-            request = read => request?,
+        let (request, _seat) = tokio::select! {
+            seated = read => seated?,
             _ = ended => return Ok(()),
         };
-        let _seat = seats.acquire().await.map_err(io::Error::other)?;
         match request {
             Ok(request) => ask(request, &calls).await,
             Err(reason) => Reply::Error(reason),
@@ -223,12 +224,14 @@ async fn read_request(stream: &mut UnixStream) -> Result<Request, String> {
 async fn ask(request: Request, calls: &mpsc::Sender<Call>) -> Reply {
     let (answer, answered) = oneshot::channel();
     let stopping = || Reply::Error("the agent is stopping; try again".to_owned());
-    if calls.send(Call { request, answer }).await.is_err() {
-        return stopping();
-    }
-    match timeout(ANSWER_PATIENCE, answered).await {
-        Ok(Ok(reply)) => reply,
-        Ok(Err(_dropped)) => stopping(),
+    // A loop that hangs takes no call either.
+    let asked = async {
+        calls.send(Call { request, answer }).await.ok()?;
+        answered.await.ok()
+    };
+    match timeout(ANSWER_PATIENCE, asked).await {
+        Ok(Some(reply)) => reply,
+        Ok(None) => stopping(),
         Err(_elapsed) => Reply::Error(format!(
             "no answer within {} s; see the agent's log",
             ANSWER_PATIENCE.as_secs()
@@ -244,7 +247,7 @@ pub fn is_socket(path: &Path) -> bool {
 
 /// Requests of one socket that are answered at a time.
 const CONNECTIONS: usize = 32;
-/// Connections of one socket whose request is not whole.
+/// Connections of one socket that have no seat yet.
 const WAITING: usize = 256;
 /// How long a caller of the socket for all may say nothing.
 const FIRST_BYTE: Duration = Duration::from_secs(2);

@@ -81,7 +81,7 @@ pub struct Status {
     pub registry: String,
     /// Seconds since the registry last gave a list that was adopted.
     pub registry_age: u64,
-    /// The leases are those of the last good state: the registry has given no list yet that was adopted.
+    /// The leases are those of the last good state, because the registry gives no list that can be used.
     pub registry_cached: bool,
     /// Version of the tables last published.
     pub snapshot: u64,

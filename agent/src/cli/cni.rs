@@ -34,10 +34,10 @@ struct Common {
     #[command(flatten)]
     root_arg: RootArg,
     /// Where runtimes look for plugins [default: where it was installed last, or ROOT/opt/cni/bin]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = absolute)]
     bin_dir: Option<PathBuf>,
     /// Where runtimes look for configurations [default: where it was installed last, or ROOT/etc/cni/net.d]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = absolute)]
     conf_dir: Option<PathBuf>,
     /// Print what would be done, and do nothing
     #[arg(long)]
@@ -139,6 +139,11 @@ impl Common {
         // The plugin is run in other directories than this one.
         std::path::absolute(&root).unwrap_or(root)
     }
+}
+
+/// The record names directories for calls from anywhere.
+fn absolute(path: &str) -> Result<PathBuf, String> {
+    std::path::absolute(path).map_err(|error| error.to_string())
 }
 
 fn beside_us() -> PathBuf {

@@ -113,7 +113,7 @@ enum Command {
     Adopt(Target),
     /// Install or uninstall the CNI plugin for container runtimes
     Cni(cni::CniArgs),
-    /// Judge configuration files before they are used, and print what they would change
+    /// Check configuration files before they are used, and print what they would change
     #[command(after_help = CHECK_EXAMPLES)]
     Check(Box<check::CheckArgs>),
     /// Remove what a stopped agent left on the host: device, routes, settings, files
@@ -352,7 +352,7 @@ Examples:
   tartan pods --filter kube-system/                    the pods of a namespace
   tartan pods --filter addresses=10.244.1.7            who has this address
 
-Exit code 1: a pod is stranded, or its record is refused.";
+Exit code 1: a pod is stranded or faulty, or its record is refused.";
 
 const DROPS_EXAMPLES: &str = "\
 Examples:
@@ -406,8 +406,8 @@ are missing and the time at which the list is adopted by itself.";
 
 const CHECK_EXAMPLES: &str = "\
 Examples:
-  tartan check                    judge the files in /etc/tartan
-  tartan check /tmp/nodes.toml    judge a list of nodes before it is copied there
+  tartan check                    check the files in /etc/tartan
+  tartan check /tmp/nodes.toml    check a list of nodes before it is copied there
 
 The files are compared with what this node forwarded by last. No agent needs to run.
 Give the flags of `tartan run` if the agent is started with any.

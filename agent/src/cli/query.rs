@@ -7,7 +7,7 @@ use clap::Args;
 use cni_shim::RunDir;
 use serde::de::DeserializeOwned;
 
-use super::table::Column;
+use super::table::{self, Column};
 use super::view::{RowArgs, ShowArgs, View};
 use super::{OK, Output, PROBLEM, RootArg, UNREACHABLE, USAGE};
 use super::{complain, complain_with_causes, json, print, root};
@@ -55,7 +55,7 @@ pub(super) struct Asked<T> {
     pub(super) problem: fn(&T) -> bool,
 }
 
-/// Asks and shows, once or until interrupted. Returns the exit code, of a watch that of the last answer.
+/// Asks and shows, once or until interrupted. Returns the exit code; a watch returns once nothing reads its output.
 pub(super) fn ask<T: DeserializeOwned>(
     query: &Query,
     rows: &RowArgs,
@@ -72,7 +72,7 @@ pub(super) fn ask<T: DeserializeOwned>(
     let socket = query.target.socket(before);
     loop {
         let render = |answer: &T| (asked.render)(answer, &view);
-        let (text, code) = answer(
+        let answer = answer(
             &query.target,
             &socket,
             &asked.request,
@@ -80,9 +80,13 @@ pub(super) fn ask<T: DeserializeOwned>(
             asked.problem,
         );
         let Some(pause) = query.show.watch else {
-            print(text);
-            return code;
+            return show(query.target.output, answer);
         };
+        // In the text, which would otherwise be printed over it.
+        let text = answer.map_or_else(
+            |error| failure(query.target.output, &error),
+            |(text, _)| text,
+        );
         if !print(view.again(&text)) {
             return OK;
         }
@@ -98,20 +102,19 @@ pub(super) fn order<T: DeserializeOwned>(
     render: fn(&T) -> String,
 ) -> u8 {
     let socket = target.socket(before);
-    let (text, code) = answer(target, &socket, request, render, |_| false);
-    print(text);
-    code
+    let answer = answer(target, &socket, request, render, |_| false);
+    show(target.output, answer)
 }
 
-/// What the agent answers, as text or JSON, and the exit code.
+/// What the agent answers, as text or JSON, and whether it is a problem.
 fn answer<T: DeserializeOwned>(
     target: &Target,
     socket: &Path,
     request: &Request,
     render: impl Fn(&T) -> String,
     problem: fn(&T) -> bool,
-) -> (String, u8) {
-    let answer = call(socket, request).and_then(|value| {
+) -> Result<(String, bool), ClientError> {
+    call(socket, request).and_then(|value| {
         let text = match target.output {
             Output::Json => json(&value),
             Output::Table => String::new(),
@@ -122,10 +125,25 @@ fn answer<T: DeserializeOwned>(
             Output::Table => render(&answer),
         };
         Ok((text, problem(&answer)))
-    });
-    match answer {
-        Ok((text, problem)) => (text, if problem { PROBLEM } else { OK }),
-        Err(error) => (failure(target.output, &error), code_of(&error)),
+    })
+}
+
+/// Prints an answer, or on standard error why there is none; as JSON that is a document on standard output, so that a
+/// script finds one there whatever happened. Returns the exit code.
+fn show(output: Output, answer: Result<(String, bool), ClientError>) -> u8 {
+    match (answer, output) {
+        (Ok((text, problem)), _) => {
+            print(text);
+            if problem { PROBLEM } else { OK }
+        }
+        (Err(error), Output::Table) => {
+            complain_with_causes(&error);
+            code_of(&error)
+        }
+        (Err(error), Output::Json) => {
+            print(failure(output, &error));
+            code_of(&error)
+        }
     }
 }
 
@@ -136,14 +154,10 @@ impl Target {
     }
 }
 
-/// An error is said on standard error; as JSON it is a document on standard output, so that a script finds one there
-/// whatever happened.
+/// Why there is no answer, in place of one.
 fn failure(output: Output, error: &ClientError) -> String {
     match output {
-        Output::Table => {
-            complain_with_causes(error);
-            String::new()
-        }
+        Output::Table => format!("tartan: {}\n", table::printable(&causes(error))),
         Output::Json => json(&serde_json::json!({
             "error": causes(error),
             "remedy": error.remedy(),

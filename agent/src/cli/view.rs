@@ -87,7 +87,7 @@ impl View {
         })
     }
 
-    /// The numbers of the rows to show, in their order. `by` sorts where nobody asked for another order.
+    /// The numbers of the rows to show, in their order. `by` sorts where no other order is asked for.
     pub(super) fn pick(&self, rows: &[Vec<String>], by: Option<usize>) -> Vec<usize> {
         let all = rows.iter().enumerate();
         let held = all.filter(|(_, row)| self.filters.iter().all(|filter| filter.holds(row)));
@@ -214,5 +214,5 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Below it nothing fits: the terminal is none that somebody reads.
+/// Below it nothing fits: no terminal that is read is so narrow.
 const LEAST_WIDTH: u16 = 40;

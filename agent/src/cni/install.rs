@@ -15,6 +15,7 @@ use super::conf_list::{self, ConfList, PORTMAP, VERSIONS};
 use super::installed::Installed;
 use super::lost;
 use super::version;
+use crate::causes::causes;
 
 /// What is to be installed, and where.
 #[derive(Clone, Debug)]
@@ -147,11 +148,17 @@ pub enum CniError {
 /// [`CniError`]; what was done before stays, and a second call goes on from there.
 pub fn install(options: &InstallOptions) -> Result<Report, CniError> {
     check_names(options)?;
-    let mut installed = Installed::read(&options.root)?;
     let mut done = Report {
         dry_run: options.dry_run,
         ..Report::default()
     };
+    let mut installed = Installed::read(&options.root).unwrap_or_else(|error| {
+        done.warnings.push(format!(
+            "{}, so it begins anew: name the directories with --bin-dir and --conf-dir if an earlier installation did",
+            causes(&error)
+        ));
+        Installed::default()
+    });
     let bytes = fs::read(&options.program).map_err(|source| CniError::NoProgram {
         path: options.program.clone(),
         source,

@@ -4,6 +4,9 @@
 //! a removal knows the places of an installation that was killed halfway. For each list it keeps the last texts that were
 //! written there: a file with one of them was changed by nobody since, whichever release of Tartan wrote it. The record
 //! goes when all that it names is removed; `tartan cleanup` leaves it, because it leaves the plugin too.
+//!
+//! In the file, paths below the root are relative to it: a container that installs with `--root /host` and the host itself
+//! have the same record under two names. A path outside the root is absolute there.
 
 use std::fs;
 use std::io;
@@ -20,7 +23,7 @@ pub const NAME: &str = "cni-installed.json";
 pub struct Installed {
     /// Of this record's form.
     version: u32,
-    /// Directories with our program in them.
+    /// Directories with our program in them, absolute.
     pub bin_dirs: Vec<PathBuf>,
     /// Our configurations.
     pub lists: Vec<InstalledList>,
@@ -29,7 +32,7 @@ pub struct Installed {
 /// A configuration that was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstalledList {
-    /// The file.
+    /// The file, absolute.
     pub path: PathBuf,
     /// The network's name.
     pub network: String,
@@ -55,12 +58,14 @@ impl Installed {
             return Err(failed()(io::ErrorKind::FileTooLarge.into()));
         }
         let bytes = fs::read(&path).map_err(failed())?;
-        let read: Installed =
+        let mut read: Installed =
             serde_json::from_slice(&bytes).map_err(|error| failed()(error.into()))?;
         if read.version != VERSION {
             let reason = format!("it has version {}, not {VERSION}", read.version);
             return Err(failed()(io::Error::new(io::ErrorKind::InvalidData, reason)));
         }
+        // An absolute one stays as it is.
+        read.map_paths(|path| root.join(path));
         Ok(read)
     }
 
@@ -115,9 +120,18 @@ impl Installed {
             };
         }
         self.version = VERSION;
-        let text = serde_json::to_vec_pretty(self).map_err(io::Error::from);
+        let mut kept = self.clone();
+        kept.map_paths(|path| path.strip_prefix(root).unwrap_or(path).to_owned());
+        let text = serde_json::to_vec_pretty(&kept).map_err(io::Error::from);
         text.and_then(|text| atomic_file::replace_for_good(&path, &text))
             .map_err(FileAction::Write.failed(&path))
+    }
+
+    fn map_paths(&mut self, map: impl Fn(&Path) -> PathBuf) {
+        let lists = self.lists.iter_mut().map(|list| &mut list.path);
+        for path in self.bin_dirs.iter_mut().chain(lists) {
+            *path = map(path);
+        }
     }
 }
 

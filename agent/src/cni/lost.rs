@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::conf_dir::{Conf, OUR_PLUGIN, Plugin};
 
-/// A sentence for each plugin of `old`, the list at `path`, whose work nobody does in `new`. A main plugin, the first,
+/// A sentence for each plugin of `old`, the list at `path`, whose work no plugin of `new` does. A main plugin, the first,
 /// is what ours replaces. `would`: whether it has not happened yet.
 pub fn lost(path: &Path, old: &Conf, new: &Conf, would: bool) -> Vec<String> {
     let chained = old.plugins.iter().skip(1);

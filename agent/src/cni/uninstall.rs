@@ -26,9 +26,9 @@ use crate::causes::causes;
 pub struct UninstallOptions {
     /// What the agent's paths hang off.
     pub root: PathBuf,
-    /// Where runtimes look for programs; none: where installations put it, or in the default directory.
+    /// Where runtimes look for programs; none: where installations put it, and in the default directory.
     pub bin_dir: Option<PathBuf>,
-    /// Where they look for configurations; none: likewise.
+    /// Where they look for configurations; none: where installations put ours, and in the default directory.
     pub conf_dir: Option<PathBuf>,
     /// Although pods are attached.
     pub force: bool,
@@ -52,15 +52,18 @@ impl Places {
     fn of(options: &UninstallOptions, installed: &Installed) -> Places {
         let lists = installed.lists.iter().filter_map(InstalledList::directory);
         let known = |named: &Option<PathBuf>, mut known: Vec<PathBuf>, default: &str| {
-            known.dedup();
-            match named {
-                Some(named) => vec![named.clone()],
-                None if known.is_empty() => vec![options.root.join(default)],
-                None => known,
+            if let Some(named) = named {
+                return vec![named.clone()];
             }
+            let default = options.root.join(default);
+            if !known.contains(&default) {
+                known.push(default);
+            }
+            known
         };
         let mut conf_dirs: Vec<PathBuf> = lists.collect();
         conf_dirs.sort();
+        conf_dirs.dedup();
         Places {
             bin_dirs: known(&options.bin_dir, installed.bin_dirs.clone(), BIN_DIR),
             conf_dirs: known(&options.conf_dir, conf_dirs, CONF_DIR),

@@ -1,4 +1,4 @@
-//! A TOML parser's message in the words of somebody who writes a configuration.
+//! A TOML parser's message in the words of a person who writes a configuration.
 
 /// What is wrong, without the parser's terms.
 pub(super) fn of(message: &str) -> &'static str {

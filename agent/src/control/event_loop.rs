@@ -25,6 +25,7 @@ use super::model::Model;
 use super::outcome::{End, Restart};
 use super::persistence::SavedState;
 use super::pods::upkeep::{self, Report, Upkeep, Work};
+use super::quick_faults::QuickFaults;
 use super::records::{RecordKey, key};
 use super::reload::Reload;
 use super::retry::Retry;
@@ -95,8 +96,8 @@ pub struct Turn {
     faulty: Arc<HashMap<RecordKey, String>>,
     /// When what was refused is tried again.
     retry: Retry,
-    /// What the quick check said right after everything was read.
-    passed: bool,
+    /// What the quick check found right after everything was read and done.
+    left: QuickFaults,
 }
 
 impl Default for Turn {
@@ -108,7 +109,7 @@ impl Default for Turn {
             waiting_for_limit: Vec::new(),
             faulty: Arc::default(),
             retry: Retry::default(),
-            passed: true,
+            left: QuickFaults::default(),
         }
     }
 }
@@ -196,6 +197,7 @@ impl Control {
             Err(held) => {
                 let problem = held.problem(self.registry.place().to_string());
                 self.board.post(Origin::Registry, Some(problem));
+                self.model.cached.is_held = true;
                 self.held = Some(held);
                 Ok(())
             }
@@ -333,12 +335,10 @@ impl Control {
 
     /// Looks at what is announced nowhere, and at everything where that is not enough.
     async fn quick_check(&mut self) -> Result<(), Restart> {
-        self.kernel.tell_repeats();
+        self.kernel.log_repeats();
         let is_due = self.turn.refreshed.elapsed() >= REFRESH_EVERY || !self.is_settled();
         let has_changed = self.tables.engine.device_lost() || self.model.records.have_changed();
-        // What is refused makes the check fail until it is granted: that is no news.
-        let is_waiting = self.turn.retry.is_waiting() && !self.turn.passed;
-        if is_due || has_changed || !is_waiting && !self.passes_quick_check().await {
+        if is_due || has_changed || self.has_quick_news().await {
             return self.refresh().await;
         }
         self.tables.take_notices();
@@ -349,14 +349,26 @@ impl Control {
         Ok(())
     }
 
-    async fn passes_quick_check(&self) -> bool {
+    async fn has_quick_news(&self) -> bool {
+        let nothing = QuickFaults::default();
+        // What is refused makes its part of the check fail until it is granted: that is no news before its next try.
+        let known = match self.turn.retry.is_waiting() {
+            true => &self.turn.left,
+            false => &nothing,
+        };
+        self.quick_faults().await.exceed(known)
+    }
+
+    async fn quick_faults(&self) -> QuickFaults {
         let host = &self.kernel.host;
         // Of a link that cannot be put right another look is no use.
         let is_sound = |a: &&Arc<Attachment>| !self.turn.faulty.contains_key(&key(a));
         let sound = self.model.records.adopted().iter().filter(is_sound);
-        self.run_files.is_answering()
-            && host.passes_quick_check(&self.model.desired.host)
-            && host.pods_pass_quick_check(sound.map(|a| &**a)).await
+        QuickFaults {
+            host: host.quick_faults(&self.model.desired.host),
+            api: !self.run_files.is_answering(),
+            pods: !host.pods_pass_quick_check(sound.map(|a| &**a)).await,
+        }
     }
 
     /// Whether the next refresh can wait for an announcement: every kind of them arrives, and nothing is to be tried again
@@ -426,7 +438,7 @@ impl Control {
         self.board.post(Origin::Settings, problems(unrecorded));
         self.post_adoption();
         self.post_decision();
-        self.turn.passed = self.passes_quick_check().await;
+        self.turn.left = self.quick_faults().await;
         if self.board.is_retry_due() {
             self.turn.retry.tried();
         } else {
@@ -591,6 +603,7 @@ fn view(control: &Control) -> View {
         refused_sources: control.tables.refused_sources.list(),
         leases_read: model.leases_read,
         leases_cached: model.cached.leases,
+        is_registry_cached: model.cached.are_leases(),
         repairs: control.kernel.repairs.count,
         last_repair: control.kernel.repairs.last.clone(),
         reclaimed: control.upkeep.state.reclaimed,
@@ -618,4 +631,4 @@ const BURST: Duration = Duration::from_millis(50);
 /// Some settings change without an announcement.
 pub const QUICK_CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Not every way by which a kernel changes is known.
-const REFRESH_EVERY: Duration = Duration::from_secs(10);
+pub(crate) const REFRESH_EVERY: Duration = Duration::from_secs(10);

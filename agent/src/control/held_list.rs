@@ -8,8 +8,9 @@
 //! list that is written again and again is adopted in the end.
 //!
 //! A service that starts compares with the last good state. The time is not kept on disk: each start begins it anew, so
-//! that no clock and no series of crashes adopts a list early. A list in which this node's own entry differs is no cut
-//! one there, but that of another set-up, and the old one would bind addresses that the node no longer has.
+//! that no clock and no series of crashes adopts a list early. A list that gives this node's own entry a new address
+//! or subnet is no cut one there, but that of another set-up, and the old one would bind addresses that the node no longer
+//! has. An entry that only lacks something may itself be cut.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant, SystemTime};
@@ -96,7 +97,7 @@ impl HeldList {
         grace: Duration,
         time: Time,
     ) -> Result<Vec<Lease>, HeldList> {
-        if own != kept_own {
+        if is_of_another_set_up(own, kept_own) {
             return Ok(leases);
         }
         HeldList::check(leases, kept, None, grace, time)
@@ -126,6 +127,14 @@ impl HeldList {
             due: self.due_at,
         }
     }
+}
+
+/// Whether an entry has a public address or a subnet that the `kept` one lacks.
+fn is_of_another_set_up(own: &Lease, kept: &Lease) -> bool {
+    let mut public = own.public.iter();
+    let mut subnets = own.subnets.iter();
+    public.any(|address| !kept.public.contains(address))
+        || subnets.any(|subnet| !kept.subnets.contains(subnet))
 }
 
 /// The nodes of `old` that `new` lacks: neither their name is in it, nor any of their subnets under another name.

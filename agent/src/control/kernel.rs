@@ -174,11 +174,9 @@ impl Kernel {
         self.repairs.count = self.repairs.count.saturating_add(1);
         self.repairs.last = Some(what.into());
     }
-}
 
-impl Kernel {
-    /// Logs how often things were repaired again that the log has told of already.
-    pub fn tell_repeats(&mut self) {
+    /// Logs how often things were repaired again since their line in the log.
+    pub fn log_repeats(&mut self) {
         for line in self.log.due(Instant::now()) {
             warn!("{line}");
         }

@@ -32,6 +32,7 @@ pub mod model;
 pub mod outcome;
 pub mod persistence;
 pub mod pods;
+pub(crate) mod quick_faults;
 pub mod records;
 pub mod refused_sources;
 pub mod reload;

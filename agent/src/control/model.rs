@@ -121,12 +121,19 @@ pub struct Cached {
     pub leases: Option<Duration>,
     /// The net-conf.
     pub net_conf: bool,
+    /// The registry has given a list, which is held back: these leases are in force as in a service that ran all the time.
+    pub is_held: bool,
 }
 
 impl Cached {
     /// Whether anything is, so that nothing may be withdrawn from the host.
     pub fn is_any(&self) -> bool {
-        self.leases.is_some() || self.net_conf
+        self.are_leases() || self.net_conf
+    }
+
+    /// Whether the leases are, because the registry gives no list that can be used.
+    pub fn are_leases(&self) -> bool {
+        self.leases.is_some() && !self.is_held
     }
 }
 
@@ -185,14 +192,17 @@ impl Model {
     /// Takes what the registry says. A refusal leaves everything as it is, and is returned.
     pub fn learn(&mut self, update: Update) -> Option<Problem> {
         match update {
-            Update::Refused { place, reason } => Some(Problem::LeasesRefused {
-                place: place.to_string(),
-                reason,
-                in_force: match self.cached.leases {
-                    Some(_) => LeasesInForce::Cache,
-                    None => LeasesInForce::Earlier,
-                },
-            }),
+            Update::Refused { place, reason } => {
+                self.cached.is_held = false;
+                Some(Problem::LeasesRefused {
+                    place: place.to_string(),
+                    reason,
+                    in_force: match self.cached.leases {
+                        Some(_) => LeasesInForce::Cache,
+                        None => LeasesInForce::Earlier,
+                    },
+                })
+            }
             Update::Leases(leases) => {
                 let name = &self.known.config.node_name;
                 // A registry yields no list without our own entry.
@@ -203,6 +213,7 @@ impl Model {
                     self.known.leases = leases.into();
                     self.leases_read = Instant::now();
                     self.cached.leases = None;
+                    self.cached.is_held = false;
                     self.records.relist(&self.known.own.subnets);
                 }
                 None

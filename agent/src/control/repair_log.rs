@@ -10,32 +10,42 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Default)]
 pub struct RepairLog {
     recent: BTreeMap<String, Recent>,
+    /// Of things beyond [`MOST_THINGS`].
+    others: Option<Recent>,
 }
 
 #[derive(Debug)]
 struct Recent {
     since: Instant,
-    /// Repairs that no line has told of.
-    untold: u64,
+    /// Repairs after the one that was logged.
+    unlogged: u64,
+    /// What was repaired last.
+    last: String,
 }
 
 impl RepairLog {
     /// Notes a repair. Returns the line to log, if it is the first of its kind within a minute.
     pub fn note(&mut self, what: &str, now: Instant) -> Option<String> {
-        if let Some(recent) = self.recent.get_mut(what) {
-            recent.untold = recent.untold.saturating_add(1);
-            return None;
-        }
         let is_full = self.recent.len() >= MOST_THINGS;
-        let what = if is_full { OTHERS } else { what };
-        if is_full && self.recent.contains_key(what) {
-            return self.note(what, now);
+        let known = match self.recent.get_mut(what) {
+            None if is_full => self.others.as_mut(),
+            known => known,
+        };
+        if let Some(recent) = known {
+            recent.unlogged = recent.unlogged.saturating_add(1);
+            what.clone_into(&mut recent.last);
+            return None;
         }
         let recent = Recent {
             since: now,
-            untold: 0,
+            unlogged: 0,
+            last: what.to_owned(),
         };
-        self.recent.insert(what.to_owned(), recent);
+        if is_full {
+            self.others = Some(recent);
+        } else {
+            self.recent.insert(what.to_owned(), recent);
+        }
         Some(format!("repaired: {what}"))
     }
 
@@ -43,26 +53,52 @@ impl RepairLog {
     pub fn due(&mut self, now: Instant) -> Vec<String> {
         let mut lines = Vec::new();
         self.recent.retain(|what, recent| {
-            if now.saturating_duration_since(recent.since) < MINUTE {
+            let Some(unlogged) = recent.due(now) else {
                 return true;
+            };
+            if unlogged > 0 {
+                let again = again(unlogged);
+                lines.push(format!("repaired {again} in the last minute: {what}"));
             }
-            let untold = std::mem::take(&mut recent.untold);
-            recent.since = now;
-            if untold > 0 {
-                lines.push(format!(
-                    "repaired {untold} more times in the last minute: {what}; another process keeps changing it"
-                ));
-            }
-            untold > 0
+            unlogged > 0
         });
+        let others = self.others.as_mut();
+        if let Some((others, unlogged)) = others.and_then(|o| o.due(now).map(|due| (o, due))) {
+            if unlogged > 0 {
+                lines.push(format!(
+                    "repaired {} in the last minute: things without a line of their own, the last: {}",
+                    again(unlogged),
+                    others.last
+                ));
+            } else {
+                self.others = None;
+            }
+        }
         lines
+    }
+}
+
+impl Recent {
+    /// Once a minute, the number of repairs that no line has counted.
+    fn due(&mut self, now: Instant) -> Option<u64> {
+        if now.saturating_duration_since(self.since) < MINUTE {
+            return None;
+        }
+        self.since = now;
+        Some(std::mem::take(&mut self.unlogged))
+    }
+}
+
+fn again(times: u64) -> String {
+    match times {
+        1 => "once more".to_owned(),
+        times => format!("{times} more times"),
     }
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// More things than a node has beside its pods.
 const MOST_THINGS: usize = 64;
-const OTHERS: &str = "other things";
 
 #[cfg(test)]
 mod tests {
@@ -71,7 +107,7 @@ mod tests {
     const TABLE: &str = "wrote the nft table inet tartan";
 
     #[test]
-    fn repeats_are_told_once_a_minute_and_a_quiet_minute_ends_it() {
+    fn repeats_are_logged_once_a_minute_and_a_quiet_minute_ends_it() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut log = RepairLog::default();
@@ -84,7 +120,7 @@ mod tests {
         assert_eq!(
             log.due(at(60)),
             [format!(
-                "repaired 59 more times in the last minute: {TABLE}; another process keeps changing it"
+                "repaired 59 more times in the last minute: {TABLE}"
             )]
         );
         assert_eq!(
@@ -92,7 +128,10 @@ mod tests {
             None,
             "the next line is due at 120 s"
         );
-        assert_eq!(log.due(at(120)).len(), 1);
+        assert_eq!(
+            log.due(at(120)),
+            [format!("repaired once more in the last minute: {TABLE}")]
+        );
         assert!(log.due(at(180)).is_empty());
         assert_eq!(log.note(TABLE, at(181)), Some(first));
     }
@@ -106,5 +145,7 @@ mod tests {
         let due = log.due(start + MINUTE);
         assert_eq!(due.len(), 1, "{due:?}");
         assert!(due[0].contains("935 more times"), "{due:?}");
+        assert!(due[0].ends_with("the last: thing 999"), "{due:?}");
+        assert!(log.due(start + MINUTE * 2).is_empty());
     }
 }

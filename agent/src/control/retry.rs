@@ -5,6 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::event_loop::REFRESH_EVERY;
+
 /// The wait for the next try.
 #[derive(Debug, Default)]
 pub(crate) struct Retry {
@@ -34,7 +36,8 @@ impl Retry {
 
 /// Just less than the time between two quick checks, so that the next one tries.
 const FIRST: Duration = Duration::from_millis(900);
-const LONGEST: Duration = Duration::from_secs(30);
+/// Everything is read and tried again as often in any case.
+const LONGEST: Duration = REFRESH_EVERY;
 
 #[cfg(test)]
 mod tests {
@@ -50,8 +53,12 @@ mod tests {
             assert!(retry.is_waiting());
             waits.push(retry.wait);
         }
-        assert_eq!(waits[..3], [FIRST, FIRST * 2, FIRST * 4]);
-        assert_eq!(waits[7], LONGEST);
+        assert_eq!(waits[..4], [FIRST, FIRST * 2, FIRST * 4, FIRST * 8]);
+        assert!(
+            waits[4..]
+                .iter()
+                .all(|wait| *wait == Duration::from_secs(10))
+        );
         retry.start_over();
         assert!(!retry.is_waiting());
         retry.tried();

@@ -120,8 +120,8 @@ fn holder(file: &mut File) -> String {
     }
 }
 
-/// Whether the process runs a program of our name. The file may tell of an earlier holder that could not write its id into
-/// it, and the kernel may have given that id to another process since, which nobody must be told to stop.
+/// Whether the process runs a program of our name. The file may hold the id of an earlier holder, where the present one
+/// could not write its own, and the kernel may have given that id to another process since, which must not be stopped.
 fn is_agent(pid: &str) -> bool {
     let program = |process: &str| fs::read_link(Path::new("/proc").join(process).join("exe")).ok();
     let name = |path: PathBuf| {

@@ -1,6 +1,6 @@
 //! What an operator can do, worded: the remedy of each problem. All of them stand here.
 //!
-//! A remedy is typed as it stands, by somebody in a hurry. So none deletes, flushes or kills what is not known to be ours:
+//! A remedy is typed as it stands, by a person in a hurry. So none deletes, flushes or kills what is not known to be ours:
 //! where something of another program is in the way, the remedy is another name, port or network, or to ask that
 //! program. The test of this module reads all of them with that eye.
 
@@ -21,7 +21,7 @@ impl Problem {
                 "correct the file and start Tartan".to_owned()
             }
             Problem::ConfigurationRefused { .. } => {
-                "correct the file (`tartan check` judges it); Tartan reads it again by itself".to_owned()
+                "correct the file (`tartan check` names its faults); Tartan reads it again by itself".to_owned()
             }
             Problem::NetConfMissing { .. } => "write the file, readable by root".to_owned(),
             Problem::LeasesRefused { in_force, .. } => match in_force {

@@ -86,6 +86,7 @@ impl Sources {
                         Err(list) => {
                             let problem = list.problem(registry.place().to_string());
                             cache.cached.leases = Some(kept.age);
+                            cache.cached.is_held = true;
                             cache.problems.push((Origin::Registry, problem));
                             held = Some(list);
                             (kept.leases, kept.own)

@@ -120,6 +120,43 @@ fn who_says_nothing_keeps_nobody_waiting() {
 }
 
 #[test]
+fn callers_that_wait_for_a_seat_are_bounded_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("api.sock");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async move {
+        // No call is taken, so no seat becomes free.
+        let (sender, _calls) = mpsc::channel(1);
+        tokio::spawn(serve(bind(&path).unwrap(), FIRST_BYTE, sender));
+        let beyond = 50;
+        let closed = tokio::task::spawn_blocking(move || {
+            let callers = (0..CONNECTIONS + WAITING + beyond).map(|_| {
+                let mut caller = Caller::connect(&path).unwrap();
+                caller.write_all(b"{\"call\":\"status\"}\n").unwrap();
+                caller.set_nonblocking(true).unwrap();
+                caller
+            });
+            let mut callers: Vec<Caller> = callers.collect();
+            let all = callers.len();
+            let is_open = |caller: &mut Caller| {
+                let read = caller.read(&mut [0]);
+                matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+            };
+            let began = Instant::now();
+            while all - callers.len() < beyond && began.elapsed() < LINE_PATIENCE {
+                callers.retain_mut(is_open);
+                thread::sleep(Duration::from_millis(10));
+            }
+            all - callers.len()
+        });
+        assert_eq!(closed.await.unwrap(), beyond);
+    });
+}
+
+#[test]
 fn root_and_the_agents_own_user_may_call_and_nobody_else() {
     assert!(may_call(0, 1000));
     assert!(may_call(1000, 1000));

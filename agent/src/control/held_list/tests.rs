@@ -85,16 +85,23 @@ fn a_list_that_loses_no_other_nodes_keeps_the_time() {
 }
 
 #[test]
-fn a_start_with_another_own_entry_holds_nothing_back() {
-    let (old, new) = (list(1..=10), list(1..=1));
+fn a_start_at_another_address_or_subnet_holds_nothing_back_and_one_that_lost_a_line_does() {
+    let (mut old, new) = (list(1..=10), list(1..=1));
+    let (v4, v6) = ("192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
+    old[0].public = dataplane::families::PublicAddresses::Dual(v4, v6);
+    old[0].vtep_mac.v4 = encap::Mac([2; 6]);
     let time = Time::read();
     let check = |own: &Lease| {
         HeldList::check_at_start(new.clone(), own, &old, &old[0], GRACE, time).is_err()
     };
-    assert!(check(&new[0]));
+    assert!(check(&old[0]));
+    assert!(check(&new[0]), "without public-ipv6 and vtep-mac");
     let mut moved = new[0].clone();
     moved.public = "192.0.2.77".parse::<std::net::IpAddr>().unwrap().into();
     assert!(!check(&moved));
+    let mut renumbered = new[0].clone();
+    renumbered.subnets = list(11..=11)[0].subnets.clone();
+    assert!(!check(&renumbered));
 }
 
 proptest! {

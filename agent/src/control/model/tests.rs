@@ -117,6 +117,17 @@ fn leases_from_the_last_good_state_are_told_as_such_until_a_list_is_adopted() {
             .contains("leases from cache stay in force")
     );
     assert_eq!(model.cached.leases, Some(hour));
+    model.cached.is_held = true;
+    assert!(!model.cached.is_any() && model.leases_age() >= hour);
+    let refused = Update::Refused {
+        place: RegistryPlace::File {
+            path: "/etc/tartan/nodes.toml".into(),
+            line: None,
+        },
+        reason: "no".into(),
+    };
+    model.learn(refused);
+    assert!(model.cached.is_any(), "the list that was held back is gone");
     model.learn(Update::Leases(model.known.leases.to_vec()));
     assert!(!model.cached.is_any() && model.leases_age() < hour);
 }

@@ -70,6 +70,8 @@ pub struct View {
     pub leases_read: Instant,
     /// Their age at that time, where they come from the last good state.
     pub leases_cached: Option<Duration>,
+    /// They do, because the registry gives no list that can be used.
+    pub is_registry_cached: bool,
     /// Repairs of the kernel's state since the start.
     pub repairs: u64,
     /// The latest of them.

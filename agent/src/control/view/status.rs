@@ -46,7 +46,7 @@ impl View {
             stranded: self.stranded,
             registry: service.registry.clone(),
             registry_age: leases_age.as_secs(),
-            registry_cached: self.leases_cached.is_some(),
+            registry_cached: self.is_registry_cached,
             snapshot: self.spec.version,
             snapshot_adopted: totals
                 .of_running()

@@ -135,7 +135,7 @@ fn has_contents(path: &Path, contents: &str) -> bool {
     atomic_file::read(path, LONGEST).is_ok_and(|found| found == contents.as_bytes())
 }
 
-/// flannel's modes, 0755 and 0644, whatever the umask: plugins of any user may read it. `note` is told of the file that it
+/// flannel's modes, 0755 and 0644, whatever the umask: plugins of any user may read it. `note` gets the file that it
 /// is going to be; its refusal leaves the one before.
 fn write(
     path: &Path,
