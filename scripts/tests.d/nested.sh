@@ -78,6 +78,7 @@ every_target() {
     nests "to its own node" pod3 node2 "$(underlay_of node2 "$outer")" "$(peer_inside node2 pod3)"
     nests "to a bridge" pod1 node1 "${BRIDGE2[$FAMILY]}" "$(peer_inside node2 pod3)"
     service "$outer" "$to"
+    service_elsewhere "$outer"
     if [ "$KERNEL" = yes ] && [ "$outer" = "$FAMILY" ]; then
         FORMATS='["vxlan"]'
         everyone_else pod1 node1 "$(underlay_of node3 "$outer")" "$(address_of pod5 "$FAMILY")" node3 \
@@ -103,6 +104,26 @@ add rule inet services to_node $family daddr $address udp dport 9472 dnat $famil
 RULES
     FORMATS='["vxlan"]' nests "by a Service" pod1 node1 "$address" "$(peer_inside node2 pod3 | jq -c '. + {outer_port: 9472}')"
     ip netns exec "$PREFIX-node1" nft delete table inet services
+}
+
+# A Service of another node, which takes what the first node has masqueraded, and whose endpoint is a node's port.
+service_elsewhere() {
+    local outer=$1 at family=ip
+    [ "$outer" = 4 ] || family=ip6
+    at=$(underlay_of node2 "$outer")
+    ip netns exec "$PREFIX-node2" nft -f - <<RULES
+table inet services { chain to_node { type nat hook prerouting priority dstnat; }; }
+add rule inet services to_node $family daddr $at udp dport 9472 dnat $family to $(socket_address "$at" 8472)
+RULES
+    FORMATS='["vxlan"]' nests "by a Service of its peer" pod1 node2 "$at" \
+        "$(peer_inside node2 pod3 | jq -c '. + {outer_port: 9472}')"
+    if [ "$KERNEL" = yes ] && [ "$outer" = "$FAMILY" ]; then
+        ip netns exec "$PREFIX-node2" nft add rule inet services to_node "$family" daddr "$at" udp dport 9473 \
+            dnat "$family" to "$(socket_address "$(underlay_of node3 "$outer")" 8472)"
+        FORMATS='["vxlan"]' nests "by a Service of its peer, to a third node" pod1 node2 "$at" \
+            "$(peer_inside node3 pod5 | jq -c '. + {outer_port: 9473}')"
+    fi
+    ip netns exec "$PREFIX-node2" nft delete table inet services
 }
 
 # says FROM TO ADDRESS: a plain datagram, and one that looks like an overlay between pods, which pods may have.
