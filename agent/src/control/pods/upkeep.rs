@@ -248,7 +248,7 @@ impl Task {
             let refused = if links.has_end_of(attachment) {
                 self.limit_one(attachment, links, &mut report.repairs).await
             } else {
-                Some(format!("there is no interface {}", attachment.host_ifname))
+                self.limit_unseen(attachment, &mut report.repairs).await
             };
             report.tried.push((key(attachment), refused));
         }
@@ -268,6 +268,22 @@ impl Task {
             reports.send(report).await?;
         }
         Ok(refused.map_or(Ok(()), Err))
+    }
+
+    /// The same for one whose end is not in the list. The plugin made it before it asked; but the kernel may leave an
+    /// interface out of a list while others come and go (`NLM_F_DUMP_INTR`). So it is looked for once more.
+    async fn limit_unseen(
+        &mut self,
+        attachment: &Attachment,
+        repairs: &mut Vec<Change>,
+    ) -> Option<String> {
+        match self.host.pod_links().await {
+            Err(error) => Some(causes(&error)),
+            Ok(links) if links.has_end_of(attachment) => {
+                self.limit_one(attachment, &links, repairs).await
+            }
+            Ok(_) => Some(format!("there is no interface {}", attachment.host_ifname)),
+        }
     }
 
     /// Puts the limits of one attachment in force; why that cannot be.

@@ -9,6 +9,7 @@
 //! guard        neither UDP nor ICMP                                            return
 //!              from a pod's interface, to a node, ICMP "too large" about UDP   drop
 //!              not UDP, or to another port, or a later fragment                return
+//!              to a node or to our own address, by a translation (DNAT)        drop
 //!              from a pod's interface, to our own address                      drop
 //!              to our own address, from a node, by an interface by which no
 //!              route leads back to it and which does not hold our address      drop
@@ -22,11 +23,15 @@
 //! ```
 //!
 //! `translated` comes after the translation of sources. It sees what `guard` passes and another program then
-//! translates, and what IPVS leads to a node behind `guard`. Kernels before 5.7 do not tell it what was forwarded. What a kernel VXLAN
-//! device sends, such as flanneld's beside the table that a stopped agent left, comes by that device as if forwarded.
+//! translates, and what IPVS leads to a node behind `guard`. Kernels before 5.7 do not tell it what was forwarded. What a
+//! kernel VXLAN device sends, such as flanneld's beside the table that a stopped agent left, comes by that device as if
+//! forwarded.
 //!
 //! A node's addresses are those of its underlay, and `.0` and `.1` of its subnets: a kernel VXLAN device hears at every
 //! address of its node, and these can be reached through the overlay.
+//!
+//! A Service may lead from another port to one of these. Its first node may have given the datagram its own address
+//! before, so that it seems to come from a node: no translation to these ports is rightful.
 //!
 //! A fragment that is not the first has no ports; without the first, it is nothing. Where connection tracking is on,
 //! the kernel has put fragments together before. The first one has the ports: IPv4 fragments count 8 bytes, the length
@@ -89,6 +94,7 @@ fn guard(desired: &Encapsulation) -> Vec<Rule> {
     rules.extend(false_reports(desired));
     rules.extend(to_another_port(desired.ports));
     rules.extend([IPV4, IPV6].map(|family| packet(&[LaterFragment(family)], Verdict::Return)));
+    rules.extend(redirected(desired));
     for own in &desired.own {
         rules.extend(from_pods(&[Term::To(IpNet::from(*own))]));
         rules.push(as_a_node(*own));
@@ -99,6 +105,17 @@ fn guard(desired: &Encapsulation) -> Vec<Rule> {
     );
     rules.push(packet(&[], Verdict::Drop));
     rules
+}
+
+/// What was sent elsewhere: a Service of this node whose endpoint is a node's port. Another node's pod may have sent it,
+/// and that node has given it its address.
+fn redirected(desired: &Encapsulation) -> impl Iterator<Item = Rule> {
+    let own = desired.own.iter().map(|own| Term::To(IpNet::from(*own)));
+    let nodes = NODES.map(|(family, set)| Term::Packet(PacketTerm::ToSet(family, set)));
+    own.chain(nodes).map(|to| Rule {
+        terms: vec![to, Term::Redirected],
+        verdict: Verdict::Drop,
+    })
 }
 
 /// Pods that tell a node's sockets that their datagrams are too large for the path.
