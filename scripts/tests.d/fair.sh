@@ -19,10 +19,10 @@
 # cores with a load of five to ten: pings lost of 100, p50 and p99 of the others, ms:
 #
 #   super-packets, segments of 36      18 to 56   155 to 2,241   260 to 3,929      0 to 2   1 to 23   21 to 144
-#   super-packets, 400 and 1,300       13 to 16   245 to 436     348 to 775        0        2 to 5    19 to 45
-#   datagrams of 8,000                  5 to 11   101 to 126     158 to 259        0        3 to 4    21 to 25
-#   bulk                                0         10 to 12       40                0        4 to 5    13
-#   datagrams of 18, 400 and 1,400      0         0 to 4         13 to 36          0        0 to 1    6 to 12
+#   super-packets, 400 and 1,300       13 to 16   245 to 436     348 to 775        0        2 to 7    17 to 67
+#   datagrams of 8,000                  5 to 11   101 to 126     158 to 259        0 to 2   3 to 9    21 to 66
+#   bulk                                0         10 to 12       40                0        4 to 5    13 to 21
+#   datagrams of 18, 400 and 1,400      0         0 to 4         13 to 36          0        0 to 4    6 to 16
 #
 # Of the last row the bars only say that no neighbour stalls. Of super-packets more must come than fit a share: those over
 # it are counted.

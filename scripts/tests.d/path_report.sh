@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # A stranger's ICMP errors change nothing. They quote datagrams from node1 to node2 in which all that is public is right:
 # addresses, every UDP port that node1 has, VNI, MACs and the pods inside. Meanwhile the pods exchange large packets.
-# The path MTU that node1 shows stays, and no packet is lost.
+# The path MTU that node1 shows stays, and no packet is lost. No such datagram was sent: the payload that they quote is made
+# up. That real routers' reports are believed icmp.sh shows; what a single one that quotes what was sent does, the law
+# path_reports.
 #
 #   mallory .250 ─── underlay ─── node1 ── pod1
 #                        ╚═══════ node2 ── pod2
