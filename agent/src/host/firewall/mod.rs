@@ -1,9 +1,8 @@
 //! Theory of operation
 //!
-//! The node's packet filter: a table of our own, `inet tartan`, with the rules
-//! of [`masquerade`], [`source_check`] and [`encapsulation`], and accept rules in chains of other
-//! programs. An accept in our own table would not override a drop in another:
-//! a packet passes every chain of a hook. So our table has no forward chain, and
+//! The node's packet filter: a table of our own, `inet tartan`, with the rules of [`masquerade`], [`source_check`] and
+//! [`encapsulation`], and accept rules in chains of other programs. An accept in our own table would not override a
+//! drop in another: a packet passes every chain of a hook. So our table has no forward chain, and
 //! our accept rules stand in those chains of other tables on that hook that
 //! would cut pods off ([`foreign_chain`]), marked by their comment. Rules of
 //! iptables-legacy, which the kernel keeps elsewhere, are not read ([`legacy`]).
@@ -346,12 +345,11 @@ pub(super) async fn clear() -> Vec<(String, Result<(), HostError>)> {
         Ok(read) => read,
     };
     let mut outcomes = Vec::new();
-    let own_tables: [(_, fn(&NftTable) -> bool); 2] =
-        [(TABLE, is_own), (pod_routes::TABLE, pod_routes::is_own)];
-    for (name, is_ours) in own_tables {
-        if !tables.iter().any(is_ours) {
-            continue;
-        }
+    let own_tables = [
+        (TABLE, tables.iter().any(is_own)),
+        (pod_routes::TABLE, tables.iter().any(pod_routes::is_own)),
+    ];
+    for (name, _) in own_tables.into_iter().filter(|(_, there)| *there) {
         let what = format!("the nft table inet {name}");
         let gone = socket.commit(&[nft::delete_table(INET, name)]).await;
         let gone = gone.map_err(|source| HostError::Rules {
