@@ -4,6 +4,8 @@
 //! taken from where the configuration has it: a list is judged for this node and under its net-conf. What is in force is
 //! the last good state on disk, which a service writes with each change that it adopts; no agent needs to run.
 
+mod comparison;
+
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -13,7 +15,8 @@ use crate::causes::causes;
 use crate::config::{ConfigFile, Difference, NetConf, NodeConfig, RunArgs, TextFileError};
 use crate::config::{difference, document, text_file};
 use crate::configuration::Configuration;
-use crate::last_good::{self, LastGood};
+use crate::control::held_list::{HeldList, Time};
+use crate::last_good::LastGood;
 use crate::registry::{self, ListDifference, Update};
 
 /// What a check found.
@@ -25,14 +28,21 @@ pub struct Verdict {
     pub faults: Vec<Remark>,
     /// What has no effect, or not the one that may be meant.
     pub notes: Vec<Remark>,
-    /// What the changes are changes of; `None` where nothing is remembered.
+    /// What the changes are changes of; `None` where nothing was compared.
     pub compared_with: Option<PathBuf>,
+    /// The files that were compared with it.
+    pub compared: Vec<Kind>,
+    /// Something is remembered, though it may be unusable: a note says why then.
+    #[serde(skip)]
+    pub is_remembered: bool,
     /// Nodes that the list adds, removes and changes.
     pub nodes: ListDifference,
     /// Number of nodes in force, where it is known.
     pub nodes_in_force: usize,
-    /// The list loses more than half of the nodes, and more than two.
+    /// A service that runs would hold the list back, because it loses most nodes.
     pub shrinks: bool,
+    /// In that case the names of the nodes whose name and subnets it lacks.
+    pub lost: Vec<String>,
     /// Keys of the net-conf and of `tartan.toml` that change.
     pub settings: Vec<Setting>,
 }
@@ -83,27 +93,63 @@ pub struct Setting {
 }
 
 /// The files to judge.
+#[derive(Default)]
 struct Files {
     configuration: Option<PathBuf>,
     net_conf: Option<PathBuf>,
     nodes: Option<PathBuf>,
 }
 
+impl Files {
+    fn add(&mut self, kind: Kind, path: &Path) -> Result<(), TwoOfAKind> {
+        let place = match kind {
+            Kind::Configuration => &mut self.configuration,
+            Kind::NetConf => &mut self.net_conf,
+            Kind::Nodes => &mut self.nodes,
+        };
+        match place.replace(path.to_owned()) {
+            None => Ok(()),
+            Some(first) => Err(TwoOfAKind {
+                first,
+                second: path.to_owned(),
+                kind,
+            }),
+        }
+    }
+}
+
+/// Two files stand for the same one.
+#[derive(Debug, thiserror::Error)]
+#[error("{first} and {second} are both taken for {}: check one file of a kind at a time", .kind.name())]
+pub struct TwoOfAKind {
+    first: PathBuf,
+    second: PathBuf,
+    kind: Kind,
+}
+
+impl Kind {
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::NetConf => "net-conf",
+            Kind::Configuration => "tartan.toml",
+            Kind::Nodes => "list of nodes",
+        }
+    }
+}
+
 /// Judges `files`, or those that the configuration names, for the node that `args` describe.
-pub fn check(args: &RunArgs, files: &[PathBuf]) -> Verdict {
+///
+/// # Errors
+/// [`TwoOfAKind`], where one of them would go unjudged.
+pub fn check(args: &RunArgs, files: &[PathBuf]) -> Result<Verdict, TwoOfAKind> {
     let mut verdict = Verdict::default();
     let usual = ConfigFile::of(args);
     let in_force = Configuration::load(args, None).ok();
-    let mut given = Files {
-        configuration: None,
-        net_conf: None,
-        nodes: None,
-    };
+    let mut given = Files::default();
     for path in files {
         match kind(path, &usual, in_force.as_ref()) {
-            Ok(Kind::Configuration) => given.configuration = Some(path.clone()),
-            Ok(Kind::NetConf) => given.net_conf = Some(path.clone()),
-            Ok(Kind::Nodes) => given.nodes = Some(path.clone()),
+            Ok(kind) => given.add(kind, path)?,
             Err(error) => verdict.fault(path, causes(&error)),
         }
     }
@@ -118,14 +164,15 @@ pub fn check(args: &RunArgs, files: &[PathBuf]) -> Verdict {
     let config = config.or_else(|| in_force.map(|in_force| in_force.config));
     let config = config.or_else(|| usual.interpret("").ok());
     let Some(config) = config else {
-        return verdict;
+        return Ok(verdict);
     };
     if files.is_empty() {
         given.net_conf = Some(config.net_conf.clone());
         given.nodes = Some(config.node_file.clone());
     }
-    let kept = LastGood::read(&config.state_dir(), &config.node_name, SystemTime::now());
-    let kept = kept.ok().flatten();
+    let state_dir = config.state_dir();
+    let kept = LastGood::read(&state_dir, &config.node_name, SystemTime::now());
+    let kept = verdict.remembered(&state_dir, kept);
     let net_conf = match &given.net_conf {
         Some(path) => verdict.net_conf(path),
         None => NetConf::load(&config.net_conf).ok().map(|(read, _)| read),
@@ -145,13 +192,30 @@ pub fn check(args: &RunArgs, files: &[PathBuf]) -> Verdict {
         }),
         (None, None) => {}
     }
-    verdict.compare(&usual, &given, &config, net_conf.as_ref(), kept.as_ref());
-    verdict
+    if let (Some(_), Some(net_conf), Some(kept)) = (&given.net_conf, &net_conf, &kept) {
+        verdict.compared.push(Kind::NetConf);
+        let changes = difference::of_net_conf(&kept.net_conf, net_conf);
+        verdict
+            .settings
+            .extend(changes.into_iter().map(Setting::of));
+    }
+    if let Some(path) = &given.configuration {
+        verdict.compare_configuration(&usual, path, &config);
+    }
+    verdict.compared_with = (!verdict.compared.is_empty()).then_some(state_dir);
+    Ok(verdict)
 }
 
 impl Verdict {
     fn fault(&mut self, path: &Path, sentence: String) {
         self.faults.push(Remark {
+            path: path.to_owned(),
+            sentence,
+        });
+    }
+
+    fn note(&mut self, path: &Path, sentence: String) {
+        self.notes.push(Remark {
             path: path.to_owned(),
             sentence,
         });
@@ -211,6 +275,7 @@ impl Verdict {
         if let Some(path) = &given.nodes {
             config.node_file.clone_from(path);
         }
+        let grace = config.shrink_grace;
         let read = registry::read_once(&config, net_conf);
         let path = config.node_file.clone();
         if given.nodes.is_some() {
@@ -219,10 +284,23 @@ impl Verdict {
         match (read, &given.nodes, &given.net_conf) {
             (Update::Leases(leases), Some(_), _) => {
                 if let Some(kept) = kept {
+                    self.compared.push(Kind::Nodes);
                     self.nodes = ListDifference::between(&kept.leases, &leases);
-                    let (lost, of) = (self.nodes.removed.len(), kept.leases.len());
-                    self.nodes_in_force = of;
-                    self.shrinks = lost > 2 && lost > of / 2;
+                    self.nodes_in_force = kept.leases.len();
+                    let own = registry::own(&leases, &config.node_name).ok().cloned();
+                    if let Err(held) =
+                        HeldList::check(leases, &kept.leases, None, grace, Time::read())
+                    {
+                        self.shrinks = true;
+                        self.lost = held.lost().to_vec();
+                        if own.is_some_and(|own| own != kept.own) {
+                            let file = path.display();
+                            self.note(
+                                &path,
+                                format!("{file}: this node's own entry differs: a service that starts adopts the list at once"),
+                            );
+                        }
+                    }
                 }
             }
             (Update::Refused { place, reason }, Some(_), _) => {
@@ -236,31 +314,6 @@ impl Verdict {
                 self.fault(&net_conf, sentence);
             }
             _ => {}
-        }
-    }
-
-    fn compare(
-        &mut self,
-        usual: &ConfigFile,
-        given: &Files,
-        config: &NodeConfig,
-        net_conf: Option<&NetConf>,
-        kept: Option<&LastGood>,
-    ) {
-        let Some(kept) = kept else {
-            return;
-        };
-        self.compared_with = Some(config.state_dir());
-        if let (Some(_), Some(net_conf)) = (&given.net_conf, net_conf) {
-            let changes = difference::of_net_conf(&kept.net_conf, net_conf);
-            self.settings.extend(changes.into_iter().map(Setting::of));
-        }
-        let text = last_good::configuration::read(&config.state_dir(), usual.path());
-        let before = text.ok().flatten();
-        let before = before.and_then(|text| usual.interpret(&text).ok());
-        if let (Some(_), Some(before)) = (&given.configuration, before) {
-            let changes = difference::of_node(&before, config);
-            self.settings.extend(changes.into_iter().map(Setting::of));
         }
     }
 }

@@ -185,3 +185,80 @@ fn a_list_that_loses_most_of_its_nodes_is_called_out() {
     assert_eq!(json["shrinks"], true);
     assert_eq!(json["nodes"]["removed"].as_array().unwrap().len(), 199);
 }
+
+#[test]
+fn no_file_goes_unjudged_beside_another_of_its_kind() {
+    let place = Place::of(3);
+    let (broken, sound) = (place.write("a", "workers = 0\n"), place.write("b", ""));
+    told(
+        place.check(&[&broken, &sound]),
+        2,
+        &["a and ", "b are both taken for tartan.toml"],
+    );
+}
+
+#[test]
+fn what_is_not_compared_is_told_with_the_reason() {
+    let place = Place::of(3).in_force();
+    let state = |name: &str| format!("var/lib/tartan/{name}");
+    fs::remove_file(place.path(&state("last-good-configuration.json"))).unwrap();
+    told(
+        place.check(&[]),
+        0,
+        &[
+            "tartan.toml: not compared: no text of",
+            "): list of nodes, net-conf\n",
+        ],
+    );
+    let file = place.path("etc/tartan/tartan.toml");
+    last_good::configuration::write(&place.path("var/lib/tartan"), &file, "workers = 0\n").unwrap();
+    told(
+        place.check(&[]),
+        0,
+        &[
+            "not compared: the text that is remembered has a fault",
+            "workers must be",
+        ],
+    );
+    place.write(&state("last-good.json"), "{");
+    place.write(&state("last-good-configuration.json"), "{");
+    let found = place.check(&[]);
+    assert!(!found.1.contains("nothing would change"), "{}", found.1);
+    told(
+        found,
+        0,
+        &[
+            "last-good.json is refused",
+            "last-good-configuration.json is refused",
+            "it is damaged",
+            "compared with nothing: a note says why",
+        ],
+    );
+    let (_, text) = place.check(&["-o", "json"]);
+    let json: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["compared_with"], Value::Null);
+    assert_eq!(json["compared"], serde_json::json!([]));
+}
+
+#[test]
+fn a_list_is_held_back_here_as_by_the_service() {
+    let place = Place::of(6).in_force();
+    let shrinks = |place: &Place, list: &str| {
+        let list = place.write("list.toml", list);
+        let (_, text) = place.check(&["-o", "json", &list]);
+        let json: Value = serde_json::from_str(&text).unwrap();
+        (json["shrinks"] == true, json["notes"].to_string())
+    };
+    assert!(shrinks(&place, &list(1..=2)).0);
+    assert!(!shrinks(&place, &list(1..=3)).0);
+    // The nodes have other names, and the subnets that they had.
+    let renamed = list(2..=6).replace("\"node", "\"host");
+    assert!(!shrinks(&place, &(list(1..=1) + &renamed)).0);
+    let (held, notes) = shrinks(&place, &list(1..=1).replace("192.0.2.1", "192.0.2.9"));
+    assert!(held && notes.contains("own entry differs"), "{notes}");
+    place.write(
+        "etc/tartan/tartan.toml",
+        "node-name = \"node1\"\nshrink-grace = 0\n",
+    );
+    assert!(!shrinks(&place, &list(1..=2)).0);
+}

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::table::printable;
-use super::{OK, Output, PROBLEM, print, with_root};
+use super::{OK, Output, PROBLEM, USAGE, complain_with_causes, print, with_root};
 use crate::check::{self, Verdict};
 use crate::config::RunArgs;
 use crate::registry::few;
@@ -24,7 +24,13 @@ pub(super) struct CheckArgs {
 }
 
 pub(super) fn execute(args: CheckArgs, root: Option<PathBuf>) -> u8 {
-    let verdict = check::check(&with_root(args.run, root), &args.files);
+    let verdict = match check::check(&with_root(args.run, root), &args.files) {
+        Ok(verdict) => verdict,
+        Err(error) => {
+            complain_with_causes(&error);
+            return USAGE;
+        }
+    };
     print(match args.output {
         Output::Table => render(&verdict),
         // It has neither maps with other keys than text nor numbers that JSON lacks.
@@ -58,17 +64,26 @@ fn render(verdict: &Verdict) -> String {
     if verdict.shrinks {
         line(format!(
             "WARNING: the list loses {} of {} nodes: it is held back for a time (shrink-grace), or until `tartan adopt`",
-            nodes.removed.len(),
+            verdict.lost.len(),
             verdict.nodes_in_force
         ));
     }
     let Some(compared_with) = &verdict.compared_with else {
-        line("compared with nothing: no service of this node has forwarded yet".to_owned());
+        line(format!(
+            "compared with nothing: {}",
+            match verdict {
+                _ if !verdict.is_remembered => "no service of this node has forwarded yet",
+                _ if verdict.faults.is_empty() => "a note says why",
+                _ => "the faults and notes say why",
+            }
+        ));
         return text;
     };
+    let compared: Vec<&str> = verdict.compared.iter().map(|kind| kind.name()).collect();
     line(format!(
-        "compared with what this node forwarded by last ({})",
-        compared_with.display()
+        "compared with what this node forwarded by last ({}): {}",
+        compared_with.display(),
+        compared.join(", ")
     ));
     if nodes.is_empty() && verdict.settings.is_empty() {
         line("nothing would change".to_owned());
