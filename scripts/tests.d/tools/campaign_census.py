@@ -88,6 +88,7 @@ class Census:
         for address in addresses:
             yield f"route {address} dev {end}"
             yield f"neighbour {address} dev {end}"
+            yield f"pod rule {end} {ipaddress.ip_network(address)}"
             yield f"{space} address {address} dev {interface.name}"
             if "table" in record:
                 yield f"{space} rule from {address} lookup {record['table']}"
@@ -105,7 +106,13 @@ class Census:
             if queue["kind"] in ("tbf", "ingress"):
                 yield f"queue {queue['kind']} of {queue['dev']}"
         ruleset = text("ip", "netns", "exec", self.space, "nft", "list", "ruleset")
-        yield from (f"nft {line}" for line in re.sub(r"packets \d+ bytes \d+", "", ruleset).splitlines() if line.strip())
+        # The table of pods comes and goes with them: of it only the rules of pods are facts.
+        tables = re.split(r"^(?=table )", re.sub(r"packets \d+ bytes \d+", "", ruleset), flags=re.MULTILINE)
+        for table in tables:
+            if table.startswith("table inet tartan-pods "):
+                yield from (f"pod rule {of}" for of in re.findall(r'comment "(tt[0-9a-f]{10} \S+)"', table))
+            else:
+                yield from (f"nft {line}" for line in table.splitlines() if line.strip())
         yield from self.files()
         yield from self.records()
         yield from (f"reservation {address} of {key}" for address, key in self.runtime.node.reserved())
