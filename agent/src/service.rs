@@ -40,7 +40,7 @@ use cni_shim::atomic_file;
 use dataplane::faults::{self, InjectedFault};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::configuration::Configuration;
 use crate::control::outcome::End;
@@ -103,7 +103,7 @@ pub async fn run(configuration: Configuration) -> Result<u8, ServiceError> {
             0
         }
         End::KeeperEnded => {
-            info!("stopped: the keeper has ended");
+            error!("stopped: the keeper has ended, and was not asked to");
             0
         }
         End::Reload => {

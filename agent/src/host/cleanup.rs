@@ -2,7 +2,8 @@
 //!
 //! Removes what an agent left on the node, whether it was stopped, killed or
 //! removed long ago; no agent is needed. An agent that still runs would put
-//! everything back, so stop it first.
+//! everything back, so stop it first. While a process holds the device, nothing
+//! is touched: an agent with another root may run here.
 //!
 //! Order: the device (its addresses and routes go with it), routes that carry
 //! our protocol number, limiters of pods that are gone, nft rules, settings,
@@ -98,6 +99,10 @@ pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
     }
     match Netlink::open() {
         Ok(netlink) => {
+            if let Some(error) = held_by_an_agent(&netlink, &traces.device).await {
+                list.failed("all of it", error);
+                return list.outcomes;
+            }
             remove_device(&netlink, &traces.device, &mut list).await;
             remove_routes(&netlink, &traces.device, &mut list).await;
             remove_limiters(&netlink, &mut list).await;
@@ -150,6 +155,15 @@ impl Outcomes {
         let (what, why) = (what.into(), why.into());
         self.outcomes.push(Outcome::Kept { what, why });
     }
+}
+
+/// The device of ours that a process holds: a TUN has a carrier while one of its queues is open. The caller has the locks
+/// below its own root, so that is an agent with another one.
+async fn held_by_an_agent(netlink: &Netlink, name: &str) -> Option<HostError> {
+    let link = links::named(&netlink.handle, name).await.ok()??;
+    (link.is_ours() && link.carrier).then(|| HostError::DeviceInUse {
+        name: name.to_owned(),
+    })
 }
 
 async fn remove_device(netlink: &Netlink, name: &str, list: &mut Outcomes) {

@@ -159,9 +159,14 @@ impl Problem {
                 first,
                 more,
             } => {
-                let (family, more) = (family_name(*family), and_more(*more));
+                let family = family_name(*family);
+                let (has, pods) = match more {
+                    0 => ("has", "its pods"),
+                    _ => ("have", "their pods"),
+                };
+                let more = and_more(*more);
                 format!(
-                    "the cluster has an {family} network, and {first}{more} has no subnet of it: its pods have no {family} address"
+                    "the cluster has an {family} network, and {first}{more} {has} no subnet of it: {pods} have no {family} address"
                 )
             }
             Problem::PeerLostFamily { lost, more } => {

@@ -324,7 +324,7 @@ fn what_no_longer_cuts_pods_off_needs_no_rules() {
         let text = ruleset(&namespace);
         assert_eq!(
             text.matches("tartan: pod").count(),
-            53,
+            56,
             "in our table: {text}"
         );
     }

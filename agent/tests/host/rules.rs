@@ -100,6 +100,9 @@ fn the_rules_of_a_node_are_flannels_in_flannels_order_but_for_forged_sources() {
             "udp dport != 8285 udp dport != 8472 return",
             "ip frag-off & 8191 != 0 return",
             "frag frag-off != 0 return",
+            "ip daddr 192.0.2.1 ct status dnat drop",
+            "ip daddr @nodes4 ct status dnat drop",
+            "ip6 daddr @nodes6 ct status dnat drop",
             "iifname \"tt*\" ip daddr 192.0.2.1 drop",
             "iifname @pod_links ip daddr 192.0.2.1 drop",
             "ip daddr 192.0.2.1 ip saddr @nodes4 fib saddr . iif oif missing \

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use cni_shim::RunDir;
 use rustix::process::Signal;
@@ -93,4 +94,31 @@ fn the_locks_of_killed_plugins_are_swept_and_no_other() {
     eventually("the other's as well, when it is killed", || {
         !lock("c1").exists()
     });
+}
+
+#[test]
+fn a_cleanup_below_another_root_leaves_a_running_agent_alone() {
+    let mut cluster = Cluster::up(TARTAN, "udp");
+    let elsewhere = cluster.node(1).root.join("elsewhere");
+    let cleanup = |cluster: &Cluster| {
+        let mut command = Command::new(TARTAN);
+        command.arg("--root").arg(&elsewhere).arg("cleanup");
+        let output = cluster.node(1).inside(|| command.output().unwrap());
+        (
+            output.status.code(),
+            String::from_utf8(output.stdout).unwrap(),
+        )
+    };
+    let (code, text) = cleanup(&cluster);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("tartan0 is the device of another agent"),
+        "{text}"
+    );
+    let node = cluster.node(1);
+    node.ping("10.244.2.0", 1);
+    assert_eq!(node.json("status")["repairs"], 0);
+    // Without the agent nobody holds the device.
+    cluster.kill_keeper(1);
+    eventually("what is left is removed", || cleanup(&cluster).0 == Some(0));
 }
