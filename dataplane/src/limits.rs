@@ -48,8 +48,8 @@ pub const QUANTUM_BYTES: usize = 4 << 20;
 pub const ROUND: Duration = Duration::from_millis(20);
 /// In the second half of a round a quantum is so many times smaller.
 pub const LATE_SHARE: usize = 8;
-/// A source is the only one when no other was seen for so long.
-pub const ALONE_AFTER: Duration = Duration::from_secs(10);
+/// A source is the only one when no other was seen for so long: a flow of some packets a second is no flow to wait for it.
+pub const ALONE_AFTER: Duration = Duration::from_secs(1);
 /// Quanta of the only source: more than TCP lets wait, and work of a few milliseconds for a worker.
 pub const ALONE_QUANTA: u32 = 8;
 /// Sources that have a quantum of their own in one round; beyond it, some share one.

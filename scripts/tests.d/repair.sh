@@ -101,13 +101,16 @@ if [ "$INSIDE" = dual ]; then
 fi
 
 GOOD=$(cat "$NODES_FILE")
+# A node without a subnet of IPv6 is a problem of its own in a cluster of both families.
+SUBNETS='"10.244.9.0/24"'
+if [ "$INSIDE" = dual ]; then SUBNETS+=', "fd00:10:244:9::/64"'; fi
 printf '%s\n[[node]]\nname = "node9"\nsubnet = ["10.244.9.0/24"]\npublic-ip = "192.0.2.9"\n' "$GOOD" >"$NODES_FILE"
 LINES=$(($(grep -n 'subnet = ' "$NODES_FILE" | cut -d: -f1)))
 refused "an unknown key" "$LINES" subnet
 printf '%s\n[[node]]\nname = "node9"\nsubnets = ["10.244.2.0/24"]\npublic-ip = "192.0.2.9"\n' "$GOOD" >"$NODES_FILE.new"
 mv "$NODES_FILE.new" "$NODES_FILE"
 refused "a subnet of two nodes" "$(($(grep -n 'node9' "$NODES_FILE" | cut -d: -f1) + 1))" node2
-printf '%s\n[[node]]\nname = "node9"\nsubnets = ["10.244.9.0/24"]\npublic-ip = "192.0.2.9"\n' "$GOOD" >"$NODES_FILE"
+printf '%s\n[[node]]\nname = "node9"\nsubnets = [%s]\npublic-ip = "192.0.2.9"\n' "$GOOD" "$SUBNETS" >"$NODES_FILE"
 until_true 3 "the repaired list is adopted" no_problem
 equal "peers after the repaired list" 2 "$(agent_json node1 peers | jq '.peers | length')"
 equal "routes of the new peer" 1 "$(tartan node1 routes | grep -cE '10\.244\.9\.0/24 +node9 +192\.0\.2\.9')"

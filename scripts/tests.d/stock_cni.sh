@@ -6,6 +6,7 @@
 #   pod1, pod2 ── node1 tartan ══ underlay ══ tartan node2 ── cni0 ── pod3 (older than Tartan), pod4
 #   tartan-cni: a veth and a host route each        bridge and host-local, fed from subnet.env
 #
+# alone: a worker that others keep from its core drops what is over a pod's share of it
 # stock_cni.sh BACKEND [INSIDE OUTSIDE]: the families of pods and of the underlay are v4, v6 or dual
 # case: vxlan dual v4
 # full: udp
