@@ -20,7 +20,7 @@
 # case: udp tartan offload v6 v6 device=plain
 # case: vxlan tartan offload dual dual workers=2
 # case: vxlan kernel-vxlan offload dual dual
-# case: vxlan kernel-vxlan no-tunnel dual dual workers=2
+# full: vxlan kernel-vxlan no-tunnel dual dual workers=2
 # case: vxlan kernel-vxlan wire dual dual
 # full: udp tartan offload workers=1
 # full: udp tartan no-tunnel workers=1
