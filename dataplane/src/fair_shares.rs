@@ -3,10 +3,10 @@
 //! Theory of operation: device and sockets hold the packets of all pods in one queue, and the kernel drops what finds
 //! that full, whoever sent it. The only way to keep a queue short for one pod is to empty it fast. So a worker counts in
 //! *rounds*: a round begins with the first packet, and ends when the worker has found its sources empty, or after
-//! [`ROUND`]. In each, a source has a *quantum* of packets and bytes ([`QUANTUM_PACKETS`], [`QUANTUM_BYTES`]), as in
+//! [`ROUND`]. In each, a source has a *quantum* of small packets and of bytes ([`QUANTUM_PACKETS`], [`QUANTUM_BYTES`]), as in
 //! deficit round robin (Shreedhar and Varghese, 1995); what it has waiting beyond that is read and dropped, which costs a
 //! fraction of its forwarding. A worker that others keep from its core forwards less than that in a round: in the second
-//! half quanta are smaller ([`LATE_SHARE`]). A pod that sends little never comes near its quantum, and waits at most for
+//! half quanta of small packets are smaller ([`LATE_SHARE`]). A pod that sends little never comes near its quantum, and waits at most for
 //! the quanta of the others. Where several take all of theirs, in the next round all share one.
 //!
 //! A source that is the only one, because no other was seen for [`ALONE_AFTER`], has [`ALONE_QUANTA`]. Without that bound
@@ -22,7 +22,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use crate::limits::{
     ALONE_AFTER, ALONE_QUANTA, FAIR_PROBES, FAIR_SOURCES, LATE_SHARE, QUANTUM_BYTES,
-    QUANTUM_PACKETS, ROUND,
+    QUANTUM_PACKETS, ROUND, SMALL_PACKET,
 };
 use crate::now::Now;
 use crate::sent::mix;
@@ -115,12 +115,18 @@ impl FairShares {
         // What a slow worker takes in half a round is no longer a burst, though it is less than a quantum.
         let is_late = !is_alone && now.since(began) >= ROUND / 2;
         let shrunk = if is_late { LATE_SHARE } else { 1 };
-        let (quanta, sources) = (quanta as usize, self.heavy_before.max(1) * shrunk);
+        let (quanta, sources) = (quanta as usize, self.heavy_before.max(1));
+        // Packets of an ordinary size cost by their bytes: TCP in bulk is no flood.
+        let packets = if bytes < packets * SMALL_PACKET {
+            packets
+        } else {
+            0
+        };
         let Some(place) = self.place(source) else {
             return true;
         };
         let is_within = |place: &Place| {
-            place.packets * sources < QUANTUM_PACKETS * quanta
+            place.packets * sources * shrunk < QUANTUM_PACKETS * quanta
                 && place.bytes * sources < QUANTUM_BYTES * quanta
         };
         let was_within = is_within(place);

@@ -39,14 +39,16 @@ pub const OUTBOUND_SEGMENTS: usize = 1_024;
 /// [`OUTBOUND_PACKETS`].
 pub const OVER_SHARE_PACKETS: usize = 256;
 
-/// Wire packets of a source in one round, a burst of which a worker forwards within about a millisecond
+/// Small wire packets of a source in one round, a burst of which a worker forwards within about a millisecond
 /// ([`crate::fair_shares`]).
 pub const QUANTUM_PACKETS: usize = 2_048;
-/// Bytes of a source in one round.
-pub const QUANTUM_BYTES: usize = 4 << 20;
+/// Bytes of a source in one round: more than the windows of a few TCP flows let wait.
+pub const QUANTUM_BYTES: usize = 32 << 20;
+/// Wire packets below this size, in bytes, on average in a super-packet, count as packets.
+pub const SMALL_PACKET: usize = 512;
 /// The longest round, for a worker that never finds its sources empty.
 pub const ROUND: Duration = Duration::from_millis(20);
-/// In the second half of a round a quantum is so many times smaller.
+/// In the second half of a round the quantum of small packets is so many times smaller.
 pub const LATE_SHARE: usize = 8;
 /// A source is the only one when no other was seen for so long: a flow of some packets a second is no flow to wait for it.
 pub const ALONE_AFTER: Duration = Duration::from_secs(1);
