@@ -141,7 +141,7 @@ fn a_watch_prints_again_and_again() {
     }
     assert!(begun.elapsed() > Duration::from_millis(150));
     drop(lines);
-    // Whoever reads is gone, as with `| head`.
+    // The reader is gone, as with `| head`.
     assert!(watch.wait().unwrap().success());
 }
 

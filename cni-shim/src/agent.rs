@@ -188,7 +188,7 @@ mod tests {
             agent.call(&Request::adopt(&key()), soon()).unwrap();
         };
         ask();
-        // One that nobody listens on: the agent was replaced by an older one.
+        // One without a listener: the agent was replaced by an older one.
         drop(UnixListener::bind(run.plugin_socket()).unwrap());
         ask();
         assert_eq!(server.join().unwrap().len(), 2);

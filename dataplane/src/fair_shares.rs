@@ -1,7 +1,7 @@
 //! What each source may take of a worker while others wait: one flooding pod is not to stall its neighbours.
 //!
 //! Theory of operation: device and sockets hold the packets of all pods in one queue, and the kernel drops what finds
-//! that full, whoever sent it. The only way to keep a queue short for one pod is to empty it fast. So a worker counts in
+//! that full, from any pod. The only way to keep a queue short for one pod is to empty it fast. So a worker counts in
 //! *rounds*: a round begins with the first packet, and ends when the worker has found its sources empty, or after
 //! [`ROUND`]. In each, a source has a *quantum* of small packets and of bytes ([`QUANTUM_PACKETS`], [`QUANTUM_BYTES`]), as in
 //! deficit round robin (Shreedhar and Varghese, 1995); what it has waiting beyond that is read and dropped, which costs a

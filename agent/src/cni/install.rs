@@ -229,7 +229,7 @@ fn answers_version(file: &Path) -> io::Result<()> {
     version::supported(file).map(|_| ()).map_err(invalid)
 }
 
-/// What becomes of the file at `conf`. A list that nobody changed is renewed, whichever options or release it was written
+/// What becomes of the file at `conf`. An unchanged list is renewed, whichever options or release it was written
 /// with.
 fn conf_step(
     options: &InstallOptions,

@@ -2,7 +2,7 @@
 //!
 //! Theory of operation. The record, `var/lib/tartan/cni-installed.json`, is written before the files that it names, so that
 //! a removal knows the places of an installation that was killed halfway. For each list it keeps the last texts that were
-//! written there: a file with one of them was changed by nobody since, whichever release of Tartan wrote it. The record
+//! written there: a file with one of them was not changed since, whichever release of Tartan wrote it. The record
 //! goes when all that it names is removed; `tartan cleanup` leaves it, because it leaves the plugin too.
 //!
 //! In the file, paths below the root are relative to it: a container that installs with `--root /host` and the host itself

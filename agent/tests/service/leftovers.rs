@@ -118,7 +118,7 @@ fn a_cleanup_below_another_root_leaves_a_running_agent_alone() {
     let node = cluster.node(1);
     node.ping("10.244.2.0", 1);
     assert_eq!(node.json("status")["repairs"], 0);
-    // Without the agent nobody holds the device.
+    // Without the agent no process holds the device.
     cluster.kill_keeper(1);
     eventually("what is left is removed", || cleanup(&cluster).0 == Some(0));
 }

@@ -215,7 +215,7 @@ fn any_worker_learns_of_the_udp_format() {
     assert_eq!(node.path_mtus_of(3), [Some(1_000), None]);
 }
 
-/// A path that was narrow is tried, and found wide when nobody reports the copy of a segment that was let out.
+/// A path that was narrow is tried, and found wide when no report comes of the copy of a segment that was let out.
 #[test]
 fn a_trial_that_nobody_answers_raises_the_path() {
     for (peer, overhead) in PEERS_AND_OVERHEADS {

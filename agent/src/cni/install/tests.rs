@@ -211,7 +211,7 @@ fn runtimes_are_offered_what_every_plugin_of_the_list_speaks() {
     rig.chained("portmap", &["0.4.0", "1.0.0", "1.1.0"]);
     install(&rig.plan()).unwrap();
     assert_eq!(rig.installed()["cniVersions"], serde_json::json!(VERSIONS));
-    // An older one makes a list of that kind one that fails pods, where it stays because somebody changed it.
+    // An older one makes a list of that kind one that fails pods, where it stays because it was changed.
     rig.chained("portmap", &["0.4.0", "1.0.0"]);
     rig.edit();
     let warnings = install(&rig.plan()).unwrap().warnings;

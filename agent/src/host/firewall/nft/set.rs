@@ -38,7 +38,7 @@ pub(in crate::host) enum SetContent {
 }
 
 impl SetKey {
-    /// nft's number of the type, for whoever lists it, and its length in bytes.
+    /// nft's number of the type, for listings, and its length in bytes.
     fn of_kernel(self) -> (u32, u32) {
         match self {
             SetKey::Ipv4 => (7, 4),
