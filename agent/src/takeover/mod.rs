@@ -152,7 +152,7 @@ struct Start {
 }
 
 /// Step 2: everything that is known before the first decision.
-async fn read(config: NodeConfig, found: &mut Found) -> Result<Start, StartError> {
+async fn read(mut config: NodeConfig, found: &mut Found) -> Result<Start, StartError> {
     let Sources {
         net_conf,
         net_conf_text,
@@ -162,6 +162,7 @@ async fn read(config: NodeConfig, found: &mut Found) -> Result<Start, StartError
         held,
         cache,
     } = Sources::read(&config).await?;
+    config.name_device(&net_conf.backend);
     found.problems.extend(cache.problems);
     let mut host = Host::open(&config.state_dir()).await?;
     host.set_add_only(cache.cached.is_any());

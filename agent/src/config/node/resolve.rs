@@ -8,8 +8,8 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::{
-    ConfigError, DeviceKind, LEAST_RECLAIM_AFTER, MOST_RECLAIM_AFTER, MOST_SHRINK_GRACE,
-    NodeConfig, RunArgs, registry,
+    ConfigError, DEVICE_AS_FLANNEL, DEVICE_OF_FLANNEL, DeviceKind, LEAST_RECLAIM_AFTER,
+    MOST_RECLAIM_AFTER, MOST_SHRINK_GRACE, NodeConfig, RunArgs, registry,
 };
 use crate::config::spin::SpinSetting;
 use crate::config::workers;
@@ -31,6 +31,8 @@ pub(super) fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, Confi
         args.workers.or(file.workers),
         args.cores.or(file.cores).unwrap_or_default(),
     )?;
+    let (device_name, names_device_as_flannel) =
+        device_name(args.device_name.or(file.device_name))?;
     Ok(NodeConfig {
         node_name: node_name(args.node_name.or(file.node_name))?,
         net_conf: args
@@ -45,7 +47,8 @@ pub(super) fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, Confi
         local_v4,
         local_v6,
         device: device(args.device.or(file.device))?,
-        device_name: device_name(args.device_name.or(file.device_name))?,
+        device_name,
+        names_device_as_flannel,
         strict_pods: args.strict_pods.or(file.strict_pods).unwrap_or(false),
         ipv6_over_udp: args.ipv6_over_udp.or(file.ipv6_over_udp).unwrap_or(false),
         masquerade: args.masquerade.or(file.masquerade).unwrap_or(true),
@@ -160,12 +163,16 @@ fn device(written: Option<String>) -> Result<DeviceKind, ConfigError> {
     }
 }
 
-fn device_name(written: Option<String>) -> Result<String, ConfigError> {
+/// The name, and whether it follows the cluster's backend.
+fn device_name(written: Option<String>) -> Result<(String, bool), ConfigError> {
     let name = written.unwrap_or_else(|| "tartan0".to_owned());
+    if name == DEVICE_AS_FLANNEL {
+        return Ok((DEVICE_OF_FLANNEL.to_owned(), true));
+    }
     // /proc/sys/net has directories `all` and `default` beside those of interfaces.
     let taken = ["lo", "all", "default", ".", ".."].contains(&name.as_str());
     if (1..=15).contains(&name.len()) && is_plain(&name) && !taken {
-        Ok(name)
+        Ok((name, false))
     } else {
         Err(ConfigError::DeviceName(name))
     }
