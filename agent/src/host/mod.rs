@@ -31,6 +31,7 @@ mod change;
 mod cleanup;
 mod direct;
 mod error;
+pub mod external_interface;
 mod firewall;
 mod host_state;
 mod kernel_reader;
