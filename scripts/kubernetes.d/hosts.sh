@@ -53,7 +53,8 @@ in_host() {
         env PATH="${LAB_BIN:+$LAB_BIN:}$KUBERNETES_BIN:$PATH" TARTAN_ROOT="$STATE/$1" "${@:2}"
 }
 
-# host_run NAME PROGRAM OPTION...: in the background, with a session of its own.
+# host_run NAME PROGRAM OPTION...: in the background, with a session of its own. A kubelet would wait for the answer of a
+# cloud that is not there.
 host_run() {
     local name=$1 program=$2 folder=$STATE/host-$1 path entered wait
     shift 2
@@ -61,7 +62,8 @@ host_run() {
     [ -x "$path" ] || path=$(command -v "$program")
     (
         cd "$folder" || exit
-        exec setsid nsenter --target "$(cat "$folder/catatonit.pid")" --mount --pid --net -- env PATH="$PATH" "$path" "$@"
+        exec setsid nsenter --target "$(cat "$folder/catatonit.pid")" --mount --pid --net -- \
+            env AWS_EC2_METADATA_DISABLED=true "$path" "$@"
     ) </dev/null >>"$folder/$program.log" 2>&1 &
     entered=$!
     disown
