@@ -9,8 +9,10 @@ note_member() {
     echo "node$1 tartan $(underlay_address "$1" 4) $(default_vtep_mac "$1") - -" >>"$STATE/nodes"
 }
 
-# member_up NUMBER: in a namespace that is on the underlay.
+# member_up NUMBER: in a namespace that is on the underlay. Its own packets to a Service have to have a route before
+# kube-proxy's rules give them another destination; nothing lies behind the gateway.
 member_up() {
+    ip -n "$PREFIX-node$1" route add default via "$CONTROL_ADDRESS"
     host_up "$1"
     images
     member_files "$1"
