@@ -63,9 +63,12 @@ impl Bench {
         match update {
             Update::Leases(leases) => Ok(leases.into_iter().map(|lease| lease.name).collect()),
             Update::Refused { place, reason } => {
-                let RegistryPlace::File { line, .. } = place;
+                let RegistryPlace::File { line, .. } = place else {
+                    panic!("{place}");
+                };
                 Err((line, reason))
             }
+            other => panic!("{other:?}"),
         }
     }
 

@@ -389,7 +389,7 @@ fn a_start_that_cannot_work_ends_with_its_reason() {
         2,
         "broken.json: Network",
     );
-    refused(&["--public-ip", "192.0.2.99"], 1, "192.0.2.99");
+    refused(&["--local-ip", "192.0.2.99"], 1, "192.0.2.99");
     refused(&["--workers", "33"], 2, "workers is 33: use 1 to 32");
     refused(&["--device-name", "eth0"], 1, "eth0");
     let ip = node.inside(|| UdpSocket::bind("192.0.2.1:8472").unwrap());

@@ -1,8 +1,10 @@
 //! What differs between two configurations, key by key, for the log and `tartan check`.
 
 use std::fmt;
-use std::path::Path;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
 
+use super::node::registry::{EtcdConfig, RegistryConfig, Secret};
 use super::{Backend, DeviceKind, NetConf, NodeConfig, SpinSetting};
 
 /// A key whose value differs. Its `Display` is `key: before -> after`.
@@ -70,8 +72,9 @@ pub fn of_node(before: &NodeConfig, after: &NodeConfig) -> Vec<Difference> {
             node_name,
             net_conf,
             node_file,
-            public_v4,
-            public_v6,
+            registry,
+            local_v4,
+            local_v6,
             device,
             device_name,
             strict_pods,
@@ -84,7 +87,17 @@ pub fn of_node(before: &NodeConfig, after: &NodeConfig) -> Vec<Difference> {
             spin,
             reclaim_after,
             shrink_grace,
+            replace_flannel,
+            forward_rules,
+            healthz,
         } = config;
+        let RegistryConfig {
+            kind,
+            etcd,
+            kubernetes,
+            underlay,
+        } = registry;
+        let file = |path: &Option<PathBuf>| or_none(path.as_ref().map(|path| path.display()));
         let device = match device {
             DeviceKind::Auto => "auto",
             DeviceKind::Offload => "offload",
@@ -101,8 +114,44 @@ pub fn of_node(before: &NodeConfig, after: &NodeConfig) -> Vec<Difference> {
             ("node-name", node_name.clone()),
             ("net-conf", path(net_conf)),
             ("node-file", path(node_file)),
-            ("public-ip", or_none(*public_v4)),
-            ("public-ipv6", or_none(*public_v6)),
+            ("registry", kind.to_string()),
+            ("etcd-endpoints", etcd.endpoints.join(",")),
+            ("etcd-prefix", etcd.prefix.clone()),
+            ("etcd-cafile", file(&etcd.cafile)),
+            (
+                "etcd-certfile",
+                or_none(etcd.identity.as_ref().map(|(cert, _)| cert.display())),
+            ),
+            (
+                "etcd-keyfile",
+                or_none(etcd.identity.as_ref().map(|(_, key)| key.display())),
+            ),
+            (
+                "etcd-username",
+                or_none(etcd.user.as_ref().map(|(name, _)| name)),
+            ),
+            ("etcd-password", fingerprint(etcd)),
+            (
+                "subnet-lease-renew-margin",
+                (etcd.renew_margin.as_secs() / 60).to_string(),
+            ),
+            ("kubeconfig", file(&kubernetes.kubeconfig)),
+            ("kube-api-url", or_none(kubernetes.api_url.as_ref())),
+            (
+                "kube-annotation-prefix",
+                kubernetes.annotation_prefix.clone(),
+            ),
+            (
+                "set-node-network-unavailable",
+                kubernetes.set_network_unavailable.to_string(),
+            ),
+            ("iface", underlay.ifaces.join(",")),
+            ("iface-regex", underlay.regexes.join(" ")),
+            ("iface-can-reach", or_none(underlay.can_reach)),
+            ("public-ip", or_none(underlay.public_v4)),
+            ("public-ipv6", or_none(underlay.public_v6)),
+            ("local-ip", or_none(*local_v4)),
+            ("local-ipv6", or_none(*local_v6)),
             ("device", device.to_owned()),
             ("device-name", device_name.clone()),
             ("strict-pods", strict_pods.to_string()),
@@ -118,9 +167,26 @@ pub fn of_node(before: &NodeConfig, after: &NodeConfig) -> Vec<Difference> {
             ("spin", spin),
             ("reclaim-after", reclaim_after.as_secs().to_string()),
             ("shrink-grace", shrink_grace.as_secs().to_string()),
+            ("replace-flannel", replace_flannel.to_string()),
+            ("forward-rules", forward_rules.to_string()),
+            ("healthz-ip", or_none(healthz.map(|healthz| healthz.ip()))),
+            (
+                "healthz-port",
+                or_none(healthz.map(|healthz| healthz.port())),
+            ),
         ]
     };
     differing(values(before), values(after))
+}
+
+/// That a password differs, without the password.
+fn fingerprint(etcd: &EtcdConfig) -> String {
+    let hash = |secret: &Secret| {
+        let mut hasher = DefaultHasher::new();
+        secret.0.hash(&mut hasher);
+        format!("({:04x})", hasher.finish() & 0xffff)
+    };
+    or_none(etcd.user.as_ref().map(|(_, secret)| hash(secret)))
 }
 
 fn differing<const N: usize>(

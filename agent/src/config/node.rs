@@ -3,9 +3,10 @@
 mod error;
 mod file;
 mod place;
+pub mod registry;
 mod resolve;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use encap::Family;
 use super::document::{self, TomlError};
 use super::spin::SpinSetting;
 use super::workers::{CORES, MOST_WORKERS};
+use registry::{MOST_RENEW_MARGIN, RegistryArgs, RegistryConfig};
 
 pub use error::ConfigError;
 pub use file::ConfigFile;
@@ -39,16 +41,15 @@ pub struct RunArgs {
     /// Read and watch the list of nodes in FILE [default: ROOT/etc/tartan/nodes.toml]
     #[arg(long, env = "TARTAN_NODE_FILE", value_name = "FILE")]
     pub node_file: Option<PathBuf>,
-    /// Send from and receive on this local underlay address; needed behind NAT [default: public-ip of this node in the list of nodes]
-    #[arg(long, env = "TARTAN_PUBLIC_IP", value_name = "ADDRESS")]
-    pub public_ip: Option<IpAddr>,
-    /// Send from and receive on this local underlay address of IPv6; needed behind NAT [default: public-ipv6 of this node in the list of nodes]
-    #[arg(
-        long = "public-ipv6",
-        env = "TARTAN_PUBLIC_IPV6",
-        value_name = "ADDRESS"
-    )]
-    pub public_ipv6: Option<IpAddr>,
+    /// Where leases come from, and what this node publishes.
+    #[command(flatten)]
+    pub registry: RegistryArgs,
+    /// Send from and receive on this local underlay address; needed behind NAT [default: the public address of this node]
+    #[arg(long, env = "TARTAN_LOCAL_IP", value_name = "ADDRESS")]
+    pub local_ip: Option<IpAddr>,
+    /// Send from and receive on this local underlay address of IPv6; needed behind NAT [default: the public IPv6 address of this node]
+    #[arg(long = "local-ipv6", env = "TARTAN_LOCAL_IPV6", value_name = "ADDRESS")]
+    pub local_ipv6: Option<IpAddr>,
     /// Open the tunnel device with offloads if the kernel has them (auto), only with offloads (offload), or without (plain) [default: auto]
     #[arg(long, env = "TARTAN_DEVICE", value_name = "KIND")]
     pub device: Option<String>,
@@ -85,6 +86,18 @@ pub struct RunArgs {
     /// Hold a list that loses more than half of the nodes back for this many seconds, unless `tartan adopt` confirms it, 0 to 3600 [default: 600]
     #[arg(long, env = "TARTAN_SHRINK_GRACE", value_name = "SECONDS")]
     pub shrink_grace: Option<u16>,
+    /// Take the place of flannel on this node: remove the kernel device of the name --device-name that a stopped flanneld left, with its routes, and keep its VTEP MAC [default: false]
+    #[arg(long, env = "TARTAN_REPLACE_FLANNEL", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub replace_flannel: Option<bool>,
+    /// Accept forwarded packets of the cluster network in firewall chains of other programs that drop what they do not know [default: true]
+    #[arg(long, env = "TARTAN_FORWARD_RULES", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub forward_rules: Option<bool>,
+    /// Answer /healthz and /readyz over HTTP on this address [default: 0.0.0.0]
+    #[arg(long, env = "TARTAN_HEALTHZ_IP", value_name = "ADDRESS")]
+    pub healthz_ip: Option<IpAddr>,
+    /// Answer them on this port, 0 for not at all [default: 0]
+    #[arg(long, env = "TARTAN_HEALTHZ_PORT", value_name = "PORT")]
+    pub healthz_port: Option<u16>,
 }
 
 /// This node's configuration, complete and checked.
@@ -98,10 +111,12 @@ pub struct NodeConfig {
     pub net_conf: PathBuf,
     /// Path of the list of nodes.
     pub node_file: PathBuf,
+    /// Where leases come from, and what this node publishes of itself.
+    pub registry: RegistryConfig,
     /// Local underlay address of IPv4, if it differs from the public one of this node's lease.
-    pub public_v4: Option<Ipv4Addr>,
+    pub local_v4: Option<Ipv4Addr>,
     /// Local underlay address of IPv6, if it differs from the public one of this node's lease.
-    pub public_v6: Option<Ipv6Addr>,
+    pub local_v6: Option<Ipv6Addr>,
     /// How the tunnel device exchanges packets with the kernel.
     pub device: DeviceKind,
     /// Name of the tunnel device, 1 to 15 bytes.
@@ -126,6 +141,12 @@ pub struct NodeConfig {
     pub reclaim_after: Duration,
     /// How long a list that loses most of the nodes is held back, whole seconds; 0: not at all.
     pub shrink_grace: Duration,
+    /// Remove what a stopped flanneld left under the device's name, and keep its VTEP MAC.
+    pub replace_flannel: bool,
+    /// Accept the cluster's packets in other programs' firewall chains.
+    pub forward_rules: bool,
+    /// Where `/healthz` and `/readyz` are answered, if at all.
+    pub healthz: Option<SocketAddr>,
 }
 
 /// How the tunnel device exchanges packets with the kernel.
@@ -152,8 +173,8 @@ impl NodeConfig {
 
     /// The local addresses to send from and receive on. `public` are the addresses that peers send to.
     pub fn underlay(&self, public: PublicAddresses) -> PublicAddresses {
-        let v4 = |address| self.public_v4.unwrap_or(address);
-        let v6 = |address| self.public_v6.unwrap_or(address);
+        let v4 = |address| self.local_v4.unwrap_or(address);
+        let v6 = |address| self.local_v6.unwrap_or(address);
         match public {
             PublicAddresses::V4(a) => PublicAddresses::V4(v4(a)),
             PublicAddresses::V6(b) => PublicAddresses::V6(v6(b)),
@@ -164,8 +185,8 @@ impl NodeConfig {
     /// Whether the configuration names a local address of `family`, which may differ from the public one.
     pub fn names_local(&self, family: Family) -> bool {
         match family {
-            Family::V4 => self.public_v4.is_some(),
-            Family::V6 => self.public_v6.is_some(),
+            Family::V4 => self.local_v4.is_some(),
+            Family::V6 => self.local_v6.is_some(),
         }
     }
 
@@ -189,14 +210,47 @@ fn from_file(text: &str, directory: &Path) -> Result<RunArgs, TomlError> {
         let path = |key| Ok::<_, TomlError>(text(key)?.map(|path| directory.join(path)));
         let address = |key| table.entry(key).map(|entry| entry.address()).transpose();
         let flag = |key| table.entry(key).map(|entry| entry.flag()).transpose();
+        let words = |key| -> Result<Option<Vec<String>>, TomlError> {
+            let Some(entry) = table.entry(key) else {
+                return Ok(None);
+            };
+            let mut words = Vec::new();
+            for item in entry.list()? {
+                words.push(item.text()?.to_owned());
+            }
+            Ok(Some(words))
+        };
         Ok(RunArgs {
             config: None,
             root: path("root")?,
             node_name: owned("node-name")?,
             net_conf: path("net-conf")?,
             node_file: path("node-file")?,
-            public_ip: address("public-ip")?,
-            public_ipv6: address("public-ipv6")?,
+            registry: RegistryArgs {
+                registry: owned("registry")?,
+                etcd_endpoints: words("etcd-endpoints")?,
+                etcd_prefix: owned("etcd-prefix")?,
+                etcd_cafile: path("etcd-cafile")?,
+                etcd_certfile: path("etcd-certfile")?,
+                etcd_keyfile: path("etcd-keyfile")?,
+                etcd_username: owned("etcd-username")?,
+                etcd_password: owned("etcd-password")?,
+                subnet_lease_renew_margin: table
+                    .entry("subnet-lease-renew-margin")
+                    .map(|entry| entry.whole(1..MOST_RENEW_MARGIN + 1))
+                    .transpose()?,
+                kubeconfig: path("kubeconfig")?,
+                kube_api_url: owned("kube-api-url")?,
+                kube_annotation_prefix: owned("kube-annotation-prefix")?,
+                set_node_network_unavailable: flag("set-node-network-unavailable")?,
+                iface: words("iface")?,
+                iface_regex: words("iface-regex")?,
+                iface_can_reach: address("iface-can-reach")?,
+                public_ip: address("public-ip")?,
+                public_ipv6: address("public-ipv6")?,
+            },
+            local_ip: address("local-ip")?,
+            local_ipv6: address("local-ipv6")?,
             device: owned("device")?,
             device_name: owned("device-name")?,
             strict_pods: flag("strict-pods")?,
@@ -224,6 +278,13 @@ fn from_file(text: &str, directory: &Path) -> Result<RunArgs, TomlError> {
                 .entry("shrink-grace")
                 .map(|entry| entry.whole(0..MOST_SHRINK_GRACE + 1))
                 .transpose()?,
+            replace_flannel: flag("replace-flannel")?,
+            forward_rules: flag("forward-rules")?,
+            healthz_ip: address("healthz-ip")?,
+            healthz_port: table
+                .entry("healthz-port")
+                .map(|entry| entry.whole(0..u16::MAX))
+                .transpose()?,
         })
     })
 }
@@ -233,13 +294,31 @@ const LEAST_RECLAIM_AFTER: u16 = 5;
 const MOST_RECLAIM_AFTER: u16 = 3600;
 /// Seconds.
 const MOST_SHRINK_GRACE: u16 = 3600;
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 40] = [
     "root",
     "node-name",
     "net-conf",
     "node-file",
+    "registry",
+    "etcd-endpoints",
+    "etcd-prefix",
+    "etcd-cafile",
+    "etcd-certfile",
+    "etcd-keyfile",
+    "etcd-username",
+    "etcd-password",
+    "subnet-lease-renew-margin",
+    "kubeconfig",
+    "kube-api-url",
+    "kube-annotation-prefix",
+    "set-node-network-unavailable",
+    "iface",
+    "iface-regex",
+    "iface-can-reach",
     "public-ip",
     "public-ipv6",
+    "local-ip",
+    "local-ipv6",
     "device",
     "device-name",
     "strict-pods",
@@ -252,6 +331,10 @@ const KEYS: [&str; 18] = [
     "spin",
     "reclaim-after",
     "shrink-grace",
+    "replace-flannel",
+    "forward-rules",
+    "healthz-ip",
+    "healthz-port",
 ];
 
 #[cfg(test)]

@@ -98,8 +98,8 @@ fn mixed(bridges: &[String]) -> Option<Problem> {
 fn unused_address(known: &Known) -> Option<Problem> {
     let (config, own) = (&known.config, known.own.public);
     let written: [Option<IpAddr>; 2] = [
-        config.public_v4.map(IpAddr::from),
-        config.public_v6.map(IpAddr::from),
+        config.local_v4.map(IpAddr::from),
+        config.local_v6.map(IpAddr::from),
     ];
     let unused = |address: &IpAddr| own.of(Family::of(*address)).is_none();
     let address = written.into_iter().flatten().find(unused)?;

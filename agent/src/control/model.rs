@@ -218,6 +218,7 @@ impl Model {
                 }
                 None
             }
+            Update::Settings(_) | Update::RefusedRecords(_) | Update::Contact(_) => None,
         }
     }
 

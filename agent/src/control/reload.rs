@@ -219,7 +219,10 @@ impl Reload {
             return Ok(changes);
         }
         match registry::read_once(config, &net_conf) {
-            Update::Leases(_) => Ok(changes),
+            Update::Leases(_)
+            | Update::Settings(_)
+            | Update::RefusedRecords(_)
+            | Update::Contact(_) => Ok(changes),
             Update::Refused { place, reason } => Err(Problem::NetConfRefused {
                 path: config.net_conf.clone(),
                 reason: format!(

@@ -1,3 +1,4 @@
+use crate::config::node::registry::RegistryConfig;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -27,8 +28,9 @@ fn config() -> NodeConfig {
         node_name: "n1".to_owned(),
         net_conf: PathBuf::new(),
         node_file: PathBuf::new(),
-        public_v4: None,
-        public_v6: None,
+        registry: RegistryConfig::default(),
+        local_v4: None,
+        local_v6: None,
         device: DeviceKind::Auto,
         device_name: "tartan0".to_owned(),
         strict_pods: false,
@@ -41,6 +43,9 @@ fn config() -> NodeConfig {
         spin: SpinSetting::Auto,
         reclaim_after: Duration::from_secs(60),
         shrink_grace: Duration::from_secs(600),
+        replace_flannel: false,
+        forward_rules: true,
+        healthz: None,
     }
 }
 
@@ -381,7 +386,7 @@ fn local_addresses_are_those_of_the_configuration() {
         Format::Vxlan,
     );
     let mut world = World::of(V4, own, vec![]);
-    world.config.public_v4 = Some([192, 0, 2, 1].into());
+    world.config.local_v4 = Some([192, 0, 2, 1].into());
     let public = world.desired().spec.cluster.node.public;
     assert_eq!(public.to_string(), "192.0.2.1, 2001:db8::1");
 }

@@ -13,6 +13,16 @@ pub enum RegistryPlace {
         /// Line, counted from 1; `None` for the file as a whole.
         line: Option<usize>,
     },
+    /// A key of etcd, or the prefix of all: `etcd key /coreos.com/network/subnets/10.244.1.0-24`.
+    Etcd {
+        /// The key.
+        key: String,
+    },
+    /// A Node of Kubernetes, or all of them: `Kubernetes node worker-1`.
+    Kubernetes {
+        /// Its name; `None` for all.
+        node: Option<String>,
+    },
 }
 
 impl fmt::Display for RegistryPlace {
@@ -23,6 +33,9 @@ impl fmt::Display for RegistryPlace {
                 path,
                 line: Some(line),
             } => write!(f, "{} line {line}", path.display()),
+            RegistryPlace::Etcd { key } => write!(f, "etcd key {key}"),
+            RegistryPlace::Kubernetes { node: None } => f.write_str("the nodes of Kubernetes"),
+            RegistryPlace::Kubernetes { node: Some(node) } => write!(f, "Kubernetes node {node}"),
         }
     }
 }

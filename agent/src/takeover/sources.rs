@@ -72,7 +72,7 @@ impl Sources {
         }
         let kept =
             kept.filter(|kept| usable(kept.belongs_to(&net_conf, &config.state_dir())).is_some());
-        let mut registry = Registry::open(config, &net_conf)?;
+        let mut registry = Registry::open_file(config, &net_conf)?;
         let mut held = None;
         let (leases, own) = match (first(&mut registry, kept.is_some()).await, kept) {
             (Update::Leases(leases), kept) => {
@@ -101,6 +101,14 @@ impl Sources {
                 let problem = refused(place, reason, LeasesInForce::Cache);
                 cache.cached.leases = Some(kept.age);
                 cache.problems.push((Origin::Registry, problem));
+                (kept.leases, kept.own)
+            }
+            (_, None) => {
+                let reason = "the registry gives no list".to_owned();
+                return Err(refused(registry.place(), reason, LeasesInForce::Nothing).into());
+            }
+            (_, Some(kept)) => {
+                cache.cached.leases = Some(kept.age);
                 (kept.leases, kept.own)
             }
         };

@@ -38,8 +38,8 @@ pub enum ConfigError {
     )]
     NodeName(String),
     /// An address that peers cannot send to.
-    #[error("{key} {address} is {fault}: name an address of this host that other nodes reach")]
-    PublicIp {
+    #[error("{key} {address} is {fault}: name an address that other nodes reach")]
+    UnfitAddress {
         /// The key.
         key: &'static str,
         /// The address.
@@ -47,14 +47,68 @@ pub enum ConfigError {
         /// What is wrong with it.
         fault: &'static str,
     },
-    /// An IPv4 address as `public-ipv6`.
-    #[error("public-ipv6 {0} is an IPv4 address: name it as public-ip")]
-    NotIpv6(IpAddr),
+    /// An IPv4 address under the key of IPv6.
+    #[error("{key} {address} is an IPv4 address: name it as {other}")]
+    NotIpv6 {
+        /// The key.
+        key: &'static str,
+        /// The key for it.
+        other: &'static str,
+        /// The address.
+        address: IpAddr,
+    },
     /// Two IPv6 addresses.
     #[error(
-        "public-ip {0} is an IPv6 address already: leave public-ipv6 out, or name an IPv4 address as public-ip"
+        "{key} {address} is an IPv6 address already: leave {other} out, or name an IPv4 address as {key}"
     )]
-    TwoIpv6(IpAddr),
+    TwoIpv6 {
+        /// The key.
+        key: &'static str,
+        /// The key of the second address.
+        other: &'static str,
+        /// The first address.
+        address: IpAddr,
+    },
+    /// A public address where the list of nodes has it.
+    #[error(
+        "public-ip has no effect with registry \"file\", where the list of nodes names it: leave it out, or name the local address behind a NAT as local-ip"
+    )]
+    PublicOfFile,
+    /// An unknown registry.
+    #[error("registry {0:?} does not exist: use \"file\", \"etcd\" or \"kubernetes\"")]
+    Registry(String),
+    /// A URL that is none.
+    #[error(
+        "etcd-endpoints {0:?} is not the address of a server: use http:// or https://, host and port, as in http://127.0.0.1:2379"
+    )]
+    Endpoint(String),
+    /// An empty prefix.
+    #[error("etcd-prefix {0:?} is empty: use a path, as in /coreos.com/network")]
+    EtcdPrefix(String),
+    /// Longer than the lease, or nothing.
+    #[error("subnet-lease-renew-margin is {0}: use 1 to 1439 minutes, or leave it out for 60")]
+    RenewMargin(u16),
+    /// No prefix of annotations.
+    #[error(
+        "kube-annotation-prefix {0:?} is not a prefix of annotations: use a domain, and behind a slash lower-case letters, digits, '-' and '_', as in flannel.alpha.coreos.com"
+    )]
+    AnnotationPrefix(String),
+    /// No regular expression.
+    #[error("iface-regex {regex:?} is not a regular expression: {reason}")]
+    IfaceRegex {
+        /// The text.
+        regex: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A key without another that it needs.
+    #[error("{key} needs {lacks}: set both, or neither")]
+    Lacks {
+        /// The key.
+        key: &'static str,
+        /// The other.
+        lacks: &'static str,
+    },
     /// An unknown kind of device.
     #[error("device {0:?} does not exist: use \"auto\", \"offload\" or \"plain\"")]
     Device(String),

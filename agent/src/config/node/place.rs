@@ -68,9 +68,17 @@ impl ConfigError {
     pub(super) fn key(&self) -> Option<&'static str> {
         Some(match self {
             ConfigError::NodeName(_) => "node-name",
-            ConfigError::PublicIp { key, .. } => key,
-            ConfigError::NotIpv6(_) => "public-ipv6",
-            ConfigError::TwoIpv6(_) => "public-ip",
+            ConfigError::UnfitAddress { key, .. }
+            | ConfigError::NotIpv6 { key, .. }
+            | ConfigError::TwoIpv6 { key, .. }
+            | ConfigError::Lacks { key, .. } => key,
+            ConfigError::PublicOfFile => "public-ip",
+            ConfigError::Registry(_) => "registry",
+            ConfigError::Endpoint(_) => "etcd-endpoints",
+            ConfigError::EtcdPrefix(_) => "etcd-prefix",
+            ConfigError::RenewMargin(_) => "subnet-lease-renew-margin",
+            ConfigError::AnnotationPrefix(_) => "kube-annotation-prefix",
+            ConfigError::IfaceRegex { .. } => "iface-regex",
             ConfigError::Device(_) => "device",
             ConfigError::DeviceName(_) => "device-name",
             ConfigError::Log(_) => "log",
@@ -94,8 +102,20 @@ impl RunArgs {
     pub(super) fn sets(&self, key: &str) -> bool {
         match key {
             "node-name" => self.node_name.is_some(),
-            "public-ip" => self.public_ip.is_some(),
-            "public-ipv6" => self.public_ipv6.is_some(),
+            "registry" => self.registry.registry.is_some(),
+            "etcd-endpoints" => self.registry.etcd_endpoints.is_some(),
+            "etcd-prefix" => self.registry.etcd_prefix.is_some(),
+            "etcd-certfile" => self.registry.etcd_certfile.is_some(),
+            "etcd-keyfile" => self.registry.etcd_keyfile.is_some(),
+            "etcd-username" => self.registry.etcd_username.is_some(),
+            "etcd-password" => self.registry.etcd_password.is_some(),
+            "subnet-lease-renew-margin" => self.registry.subnet_lease_renew_margin.is_some(),
+            "kube-annotation-prefix" => self.registry.kube_annotation_prefix.is_some(),
+            "iface-regex" => self.registry.iface_regex.is_some(),
+            "public-ip" => self.registry.public_ip.is_some(),
+            "public-ipv6" => self.registry.public_ipv6.is_some(),
+            "local-ip" => self.local_ip.is_some(),
+            "local-ipv6" => self.local_ipv6.is_some(),
             "device" => self.device.is_some(),
             "device-name" => self.device_name.is_some(),
             "log" => self.log.is_some(),

@@ -1,6 +1,6 @@
 //! Chooses and checks one value for each key: of a flag or variable, else of the file, else the default.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use super::{
     ConfigError, DeviceKind, LEAST_RECLAIM_AFTER, MOST_RECLAIM_AFTER, MOST_SHRINK_GRACE,
-    NodeConfig, RunArgs,
+    NodeConfig, RunArgs, registry,
 };
 use crate::config::spin::SpinSetting;
 use crate::config::workers;
@@ -22,9 +22,10 @@ pub(super) fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, Confi
         .or(file.root)
         .unwrap_or_else(|| PathBuf::from("/"));
     let within = |path: &str| root.join("etc/tartan").join(path);
-    let (public_v4, public_v6) = public(
-        args.public_ip.or(file.public_ip),
-        args.public_ipv6.or(file.public_ipv6),
+    let (local_v4, local_v6) = addresses(
+        Addresses::Local,
+        args.local_ip.or(file.local_ip),
+        args.local_ipv6.or(file.local_ipv6),
     )?;
     let (workers, cores) = workers::check(
         args.workers.or(file.workers),
@@ -40,8 +41,9 @@ pub(super) fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, Confi
             .node_file
             .or(file.node_file)
             .unwrap_or_else(|| within("nodes.toml")),
-        public_v4,
-        public_v6,
+        registry: registry::resolve(args.registry, file.registry)?,
+        local_v4,
+        local_v6,
         device: device(args.device.or(file.device))?,
         device_name: device_name(args.device_name.or(file.device_name))?,
         strict_pods: args.strict_pods.or(file.strict_pods).unwrap_or(false),
@@ -58,6 +60,15 @@ pub(super) fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, Confi
         spin: spin(args.spin.or(file.spin))?,
         reclaim_after: reclaim_after(args.reclaim_after.or(file.reclaim_after))?,
         shrink_grace: shrink_grace(args.shrink_grace.or(file.shrink_grace))?,
+        replace_flannel: args
+            .replace_flannel
+            .or(file.replace_flannel)
+            .unwrap_or(false),
+        forward_rules: args.forward_rules.or(file.forward_rules).unwrap_or(true),
+        healthz: healthz(
+            args.healthz_ip.or(file.healthz_ip),
+            args.healthz_port.or(file.healthz_port),
+        ),
         root,
     })
 }
@@ -82,14 +93,34 @@ fn node_name(written: Option<String>) -> Result<String, ConfigError> {
     }
 }
 
+/// Two keys that name an address of each family.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Addresses {
+    /// `local-ip` and `local-ipv6`.
+    Local,
+    /// `public-ip` and `public-ipv6`.
+    Public,
+}
+
+impl Addresses {
+    fn keys(self) -> (&'static str, &'static str) {
+        match self {
+            Addresses::Local => ("local-ip", "local-ipv6"),
+            Addresses::Public => ("public-ip", "public-ipv6"),
+        }
+    }
+}
+
 /// The configured address of each family.
-fn public(
+pub(super) fn addresses(
+    which: Addresses,
     first: Option<IpAddr>,
     second: Option<IpAddr>,
 ) -> Result<(Option<Ipv4Addr>, Option<Ipv6Addr>), ConfigError> {
-    for (key, written) in [("public-ip", first), ("public-ipv6", second)] {
+    let (key, key_v6) = which.keys();
+    for (key, written) in [(key, first), (key_v6, second)] {
         if let Some((address, fault)) = written.and_then(|a| Some((a, unfit_for_underlay(a)?))) {
-            return Err(ConfigError::PublicIp {
+            return Err(ConfigError::UnfitAddress {
                 key,
                 address,
                 fault,
@@ -97,13 +128,27 @@ fn public(
         }
     }
     match (first, second) {
-        (_, Some(address @ IpAddr::V4(_))) => Err(ConfigError::NotIpv6(address)),
-        (Some(address @ IpAddr::V6(_)), Some(_)) => Err(ConfigError::TwoIpv6(address)),
+        (_, Some(address @ IpAddr::V4(_))) => Err(ConfigError::NotIpv6 {
+            key: key_v6,
+            other: key,
+            address,
+        }),
+        (Some(address @ IpAddr::V6(_)), Some(_)) => Err(ConfigError::TwoIpv6 {
+            key,
+            other: key_v6,
+            address,
+        }),
         (Some(IpAddr::V6(v6)), None) | (None, Some(IpAddr::V6(v6))) => Ok((None, Some(v6))),
         (Some(IpAddr::V4(v4)), None) => Ok((Some(v4), None)),
         (Some(IpAddr::V4(v4)), Some(IpAddr::V6(v6))) => Ok((Some(v4), Some(v6))),
         (None, None) => Ok((None, None)),
     }
+}
+
+fn healthz(address: Option<IpAddr>, port: Option<u16>) -> Option<SocketAddr> {
+    let port = port.filter(|port| *port != 0)?;
+    let everywhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    Some(SocketAddr::new(address.unwrap_or(everywhere), port))
 }
 
 fn device(written: Option<String>) -> Result<DeviceKind, ConfigError> {

@@ -1,3 +1,4 @@
+use crate::config::node::registry::RegistryConfig;
 use clap::Parser;
 
 use super::*;
@@ -43,8 +44,9 @@ fn without_any_configuration_the_defaults_apply() {
         node_name: hostname.trim().to_owned(),
         net_conf: root.path().join("etc/tartan/net-conf.json"),
         node_file: root.path().join("etc/tartan/nodes.toml"),
-        public_v4: None,
-        public_v6: None,
+        registry: RegistryConfig::default(),
+        local_v4: None,
+        local_v6: None,
         device: DeviceKind::Auto,
         device_name: "tartan0".to_owned(),
         strict_pods: false,
@@ -57,6 +59,9 @@ fn without_any_configuration_the_defaults_apply() {
         spin: SpinSetting::Auto,
         reclaim_after: Duration::from_secs(60),
         shrink_grace: Duration::from_secs(600),
+        replace_flannel: false,
+        forward_rules: true,
+        healthz: None,
     };
     assert_eq!(config, expected);
     assert_eq!(config.run_dir().path(), root.path().join("run/tartan"));
@@ -67,8 +72,8 @@ const EVERY_KEY: &str = r#"
     node-name = "n1"
     net-conf = "/srv/net-conf.json"
     node-file = "beside.toml"
-    public-ip = "192.0.2.1"
-    public-ipv6 = "2001:db8::1"
+    local-ip = "192.0.2.1"
+    local-ipv6 = "2001:db8::1"
     device = "plain"
     device-name = "tt0"
     strict-pods = true
@@ -93,8 +98,8 @@ fn a_file_sets_every_key() {
         config.root.join("etc/tartan/beside.toml"),
         "relative to the file"
     );
-    assert_eq!(config.public_v4, Some([192, 0, 2, 1].into()));
-    assert_eq!(config.public_v6, Some("2001:db8::1".parse().unwrap()));
+    assert_eq!(config.local_v4, Some([192, 0, 2, 1].into()));
+    assert_eq!(config.local_v6, Some("2001:db8::1".parse().unwrap()));
     assert_eq!(
         (config.device, config.device_name.as_str()),
         (DeviceKind::Plain, "tt0")
@@ -114,8 +119,8 @@ fn a_flag_overrides_the_file() {
         "--node-name=n2",
         "--net-conf=a",
         "--node-file=b",
-        "--public-ip=192.0.2.2",
-        "--public-ipv6=2001:db8::2",
+        "--local-ip=192.0.2.2",
+        "--local-ipv6=2001:db8::2",
         "--device=auto",
         "--device-name=tt1",
         "--strict-pods=false",
@@ -146,7 +151,7 @@ fn a_flag_overrides_the_file() {
         (PathBuf::from("a"), PathBuf::from("b"))
     );
     assert_eq!(
-        (config.public_v4, config.public_v6),
+        (config.local_v4, config.local_v6),
         (
             Some([192, 0, 2, 2].into()),
             Some("2001:db8::2".parse().unwrap())
@@ -170,10 +175,10 @@ fn a_local_address_replaces_the_public_one_of_its_family() {
     let underlay = |words: &[&str], public| load("", words).unwrap().underlay(public);
     assert_eq!(underlay(&[], dual), dual);
     assert_eq!(
-        underlay(&["--public-ip=192.0.2.1"], dual),
+        underlay(&["--local-ip=192.0.2.1"], dual),
         PublicAddresses::Dual([192, 0, 2, 1].into(), v6)
     );
-    for words in ["--public-ip=2001:db8::1", "--public-ipv6=2001:db8::1"] {
+    for words in ["--local-ip=2001:db8::1", "--local-ipv6=2001:db8::1"] {
         let expected = PublicAddresses::Dual(v4, "2001:db8::1".parse().unwrap());
         assert_eq!(underlay(&[words], dual), expected);
         assert_eq!(underlay(&[words], v4_alone(v4)), v4_alone(v4));
@@ -272,20 +277,20 @@ fn every_refusal_names_its_remedy() {
             "line 1: strict-pods must be true or false, not a number",
         ),
         (
-            "public-ip = \"here\"",
-            "line 1: public-ip must be an IP address, not \"here\"",
+            "local-ip = \"here\"",
+            "line 1: local-ip must be an IP address, not \"here\"",
         ),
         (
-            "public-ipv6 = \"192.0.2.1\"",
-            "public-ipv6 192.0.2.1 is an IPv4 address: name it as public-ip",
+            "local-ipv6 = \"192.0.2.1\"",
+            "local-ipv6 192.0.2.1 is an IPv4 address: name it as local-ip",
         ),
         (
-            "public-ip = \"2001:db8::1\"\npublic-ipv6 = \"2001:db8::2\"",
-            "public-ip 2001:db8::1 is an IPv6 address already: leave public-ipv6 out",
+            "local-ip = \"2001:db8::1\"\nlocal-ipv6 = \"2001:db8::2\"",
+            "local-ip 2001:db8::1 is an IPv6 address already: leave local-ipv6 out",
         ),
         (
-            "public-ipv6 = \"fe80::1\"",
-            "public-ipv6 fe80::1 is link-local: name an address of this host",
+            "local-ipv6 = \"fe80::1\"",
+            "local-ipv6 fe80::1 is link-local: name an address of this host",
         ),
         ("workers = 0", "line 1: workers must be 1 to 32"),
         (
@@ -345,7 +350,7 @@ fn every_refusal_names_its_remedy() {
         assert!(message.contains(expected), "{name}: {message}");
     }
     for address in ["127.0.0.1", "0.0.0.0", "ff02::1", "fe80::1"] {
-        let message = refusal("", &[&format!("--public-ip={address}")]);
+        let message = refusal("", &[&format!("--local-ip={address}")]);
         assert!(
             message.contains(address) && message.contains("that other nodes reach"),
             "{message}"

@@ -280,11 +280,11 @@ fn until_the_sockets_move_nothing_of_ours_changes() {
 fn behind_a_translator_the_listed_address_stays_in_force() {
     let root = tempfile::tempdir().unwrap();
     let mut model = model(root.path(), 0);
-    Arc::make_mut(&mut model.known.config).public_v4 = Some([10, 0, 0, 1].into());
+    Arc::make_mut(&mut model.known.config).local_v4 = Some([10, 0, 0, 1].into());
     model.known.bound = PublicAddresses::V4([10, 0, 0, 1].into());
     assert_eq!(model.known.own_in_force(), model.known.own);
     // Another local address that the host does not have yet: peers go on by the list, and our sockets are where they are.
-    Arc::make_mut(&mut model.known.config).public_v4 = Some([10, 0, 0, 2].into());
+    Arc::make_mut(&mut model.known.config).local_v4 = Some([10, 0, 0, 2].into());
     assert_eq!(model.known.own_in_force(), model.known.own);
     let spec = model.decide().unwrap().clone();
     assert_eq!(spec.cluster.node.public, model.known.bound);
