@@ -38,6 +38,7 @@ build() {
     fi
     [ "$(uname -m)" = x86_64 ] || die "the Go toolchain is taken for x86_64 alone: build on such a machine"
     need_tools apt-get dpkg-source python3 sha256sum unzip
+    python3 -m pip --version >/dev/null 2>&1 || die "python3 has no pip: install python3-pip"
     mkdir -p "$KUBERNETES_BIN" "$home/build"
     # One build at a time: a second one waits, and then finds everything there.
     exec {BUILD_LOCK}>"$home/build/lock"

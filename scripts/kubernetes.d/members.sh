@@ -9,10 +9,21 @@ note_member() {
     echo "node$1 tartan $(underlay_address "$1" 4) $(default_vtep_mac "$1") - -" >>"$STATE/nodes"
 }
 
-# member_up NUMBER: in a namespace that is on the underlay. Its own packets to a Service have to have a route before
-# kube-proxy's rules give them another destination; nothing lies behind the gateway.
+# member_up NUMBER: in a namespace that is on the underlay: its Node object with a pod subnet, and its programs.
 member_up() {
+    default_route "$1"
+    node_certificates "$1"
+    if [ -n "$CONTROL_ONLY" ]; then member_object "$1"; else member_programs "$1"; fi
+    member_registered "$1"
+}
+
+# A node's own packet to a Service needs a route before kube-proxy's rules give it another destination, and Tartan takes
+# the interface of this route. Nothing lies behind the gateway.
+default_route() {
     ip -n "$PREFIX-node$1" route add default via "$CONTROL_ADDRESS"
+}
+
+member_programs() {
     host_up "$1"
     images
     member_files "$1"
@@ -131,9 +142,7 @@ join() {
     [ "$node" -le 200 ] || die "no node number above 200"
     note_member "$node"
     underlay_host "node$node" "$node"
-    node_certificates "$node"
-    if [ -n "$CONTROL_ONLY" ]; then member_object "$node"; else member_up "$node"; fi
-    member_registered "$node"
+    member_up "$node"
     if [ -n "$TARTAN" ]; then member_network "$node"; fi
     echo "node$node $(pod_cidr "$node")"
 }

@@ -24,11 +24,12 @@ network_without() {
     for node in $(node_numbers); do tartan_files "$node"; done
 }
 
-# The list of nodes is watched: written beside it, and put in its place whole.
+# The list of nodes, for the registry `file`, is watched: written beside it, and put in its place whole.
 tartan_files() {
     local root=$STATE/node$1 other
     mkdir -p "$root"
     printf '{ "Network": "10.244.0.0/16", "Backend": { "Type": "vxlan" } }\n' >"$root/net-conf.json"
+    [ "$REGISTRY" = file ] || return 0
     for other in $(node_numbers); do
         printf '[[node]]\nname = "node%s"\nsubnets = ["%s"]\npublic-ip = "%s"\n\n' "$other" "$(pod_cidr "$other")" \
             "$(underlay_address "$other" 4)"
@@ -37,11 +38,15 @@ tartan_files() {
 }
 
 tartan_start() {
-    local root=$STATE/node$1
+    local root=$STATE/node$1 source
+    case $REGISTRY in
+    file) source=(--node-file "$root/nodes.toml") ;;
+    kubernetes) source=(--registry kubernetes --kubeconfig "$STATE/control/tartan.kubeconfig") ;;
+    esac
     (
         cd "$root" || exit
         exec setsid ip netns exec "$PREFIX-node$1" "$LAB_BIN/tartan" --root "$root" run \
-            --net-conf "$root/net-conf.json" --node-file "$root/nodes.toml" --node-name "node$1"
+            --net-conf "$root/net-conf.json" --node-name "node$1" "${source[@]}"
     ) </dev/null >>"$root/log" 2>&1 &
     echo $! >"$root/pid"
     disown
