@@ -107,7 +107,7 @@ pub struct NodeConfig {
     pub root: PathBuf,
     /// Name of this node in the list of nodes.
     pub node_name: String,
-    /// Path of the cluster configuration.
+    /// Path of the cluster configuration; with etcd of the copy that the service keeps of it.
     pub net_conf: PathBuf,
     /// Path of the list of nodes.
     pub node_file: PathBuf,

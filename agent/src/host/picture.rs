@@ -31,7 +31,7 @@ pub struct Picture {
     pub(super) links: Vec<Link>,
     pub(super) held: Vec<InterfaceAddress>,
     pub(super) routes: Vec<Route>,
-    pod_links: PodLinks,
+    pub(super) pod_links: PodLinks,
 }
 
 impl Host {

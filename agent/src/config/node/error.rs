@@ -74,6 +74,11 @@ pub enum ConfigError {
         "public-ip has no effect with registry \"file\", where the list of nodes names it: leave it out, or name the local address behind a NAT as local-ip"
     )]
     PublicOfFile,
+    /// A file in the place of a key of etcd.
+    #[error(
+        "net-conf has no effect with registry \"etcd\", whose key PREFIX/config has the cluster's configuration: leave it out"
+    )]
+    NetConfOfEtcd,
     /// An unknown registry.
     #[error("registry {0:?} does not exist: use \"file\", \"etcd\" or \"kubernetes\"")]
     Registry(String),
