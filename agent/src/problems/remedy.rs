@@ -31,7 +31,7 @@ impl Problem {
                 }
             },
             Problem::RegistryLost { .. } => "bring the registry back; Tartan tries again by itself, and adopts what it has missed".to_owned(),
-            Problem::LeaseRefused { .. } => "correct or remove the record; Tartan adopts it as soon as it changes".to_owned(),
+            Problem::LeaseRefused { .. } => "correct the record; Tartan adopts it as soon as it changes".to_owned(),
             Problem::NoExternalInterface { .. } => "bring the interface up, or name another with iface; Tartan tries again by itself".to_owned(),
             Problem::ListShrinks { .. } => "put the missing entries back, or run `tartan adopt` if these nodes are gone".to_owned(),
             Problem::WorkersBehind { .. } => "look into the agent's log; if a worker hangs, its keeper restarts the service".to_owned(),

@@ -69,10 +69,7 @@ pub(super) fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, Confi
             .or(file.replace_flannel)
             .unwrap_or(false),
         forward_rules: args.forward_rules.or(file.forward_rules).unwrap_or(true),
-        healthz: healthz(
-            args.healthz_ip.or(file.healthz_ip),
-            args.healthz_port.or(file.healthz_port),
-        ),
+        healthz: healthz(args.healthz.or(file.healthz))?,
         root,
     })
 }
@@ -152,10 +149,14 @@ pub(super) fn addresses(
     }
 }
 
-fn healthz(address: Option<IpAddr>, port: Option<u16>) -> Option<SocketAddr> {
-    let port = port.filter(|port| *port != 0)?;
-    let everywhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-    Some(SocketAddr::new(address.unwrap_or(everywhere), port))
+fn healthz(written: Option<String>) -> Result<Option<SocketAddr>, ConfigError> {
+    match written.as_deref() {
+        None | Some("off") => Ok(None),
+        Some(text) => match text.parse::<SocketAddr>() {
+            Ok(address) if address.port() != 0 => Ok(Some(address)),
+            _ => Err(ConfigError::Healthz(text.to_owned())),
+        },
+    }
 }
 
 fn device(written: Option<String>) -> Result<DeviceKind, ConfigError> {
