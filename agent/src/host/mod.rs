@@ -43,7 +43,7 @@ mod quick_check;
 mod routes_to_pods;
 mod settings;
 mod shaping;
-mod subnet_env;
+pub mod subnet_env;
 mod watch;
 
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! What flanneld's flags and variables mean in keys of Tartan's own.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use super::go_flags::Given;
@@ -56,8 +56,7 @@ pub(super) fn run_args(given: &Given, own: RunArgs) -> Result<RunArgs, ArgumentE
     }
     keys.replace_flannel.get_or_insert(true);
     keys.forward_rules = given.flag("iptables-forward-rules").or(keys.forward_rules);
-    keys.healthz_ip = address(given, "healthz-ip")?.or(keys.healthz_ip);
-    keys.healthz_port = healthz_port(given)?.or(keys.healthz_port);
+    keys.healthz = healthz(given)?.or(keys.healthz);
     Ok(keys)
 }
 
@@ -116,11 +115,20 @@ fn renew_margin(given: &Given) -> Result<Option<u16>, ArgumentError> {
     }
 }
 
-/// A negative port is 0 to flannel.
-fn healthz_port(given: &Given) -> Result<Option<u16>, ArgumentError> {
-    let port = given.number("healthz-port");
-    let port = port.map(|port| u16::try_from(port.max(0)).map_err(|_| port));
-    port.transpose().map_err(ArgumentError::HealthzPort)
+/// Where the health endpoints are answered; a port that is not positive stands for not at all.
+fn healthz(given: &Given) -> Result<Option<String>, ArgumentError> {
+    let ip = address(given, "healthz-ip")?;
+    let Some(port) = given.number("healthz-port") else {
+        return Ok(None);
+    };
+    match u16::try_from(port.max(0)) {
+        Ok(0) => Ok(Some("off".to_owned())),
+        Ok(port) => {
+            let ip = ip.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+            Ok(Some(SocketAddr::new(ip, port).to_string()))
+        }
+        Err(_) => Err(ArgumentError::HealthzPort(port)),
+    }
 }
 
 fn address(given: &Given, flag: &'static str) -> Result<Option<IpAddr>, ArgumentError> {
@@ -269,7 +277,15 @@ mod tests {
             let error = run_args(&given(line), own()).unwrap_err().to_string();
             assert!(error.contains(part), "{line}: {error}");
         }
-        assert_eq!(args("-healthz-port=-1").healthz_port, Some(0));
+        for (line, expected) in [
+            ("-healthz-port=-1", Some("off")),
+            ("-healthz-port=0 -healthz-ip=::1", Some("off")),
+            ("-healthz-port=81 -healthz-ip=::1", Some("[::1]:81")),
+            ("-healthz-port=81 -healthz-ip=", Some("0.0.0.0:81")),
+            ("-healthz-ip=::1", None),
+        ] {
+            assert_eq!(args(line).healthz.as_deref(), expected, "{line}");
+        }
     }
 
     #[test]
