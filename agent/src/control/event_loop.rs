@@ -28,6 +28,7 @@ use super::pods::upkeep::{self, Report, Upkeep, Work};
 use super::quick_faults::QuickFaults;
 use super::records::{RecordKey, key};
 use super::reload::Reload;
+use super::replaced_flannel;
 use super::retry::Retry;
 use super::run_files::RunFiles;
 use super::tables::Tables;
@@ -41,6 +42,7 @@ use crate::keeper::descriptors::Descriptors;
 use crate::problems::{Board, Origin};
 use crate::registry::{ListDifference, Registry, Update};
 use crate::signals::Signals;
+use crate::takeover::flannel;
 use crate::ticker::Ticker;
 
 /// The loop and the parts that it works with.
@@ -86,6 +88,8 @@ pub struct Control {
 pub struct Turn {
     /// When everything was read last.
     refreshed: Instant,
+    /// When a flanneld was looked for last.
+    flanneld_sought: Instant,
     /// When the refresh after a burst of the kernel's announcements is due.
     burst_ends: Option<Moment>,
     /// Bridges of another plugin with pods beside ours.
@@ -104,6 +108,7 @@ impl Default for Turn {
     fn default() -> Turn {
         Turn {
             refreshed: Instant::now(),
+            flanneld_sought: Instant::now(),
             burst_ends: None,
             bridges: Vec::new(),
             waiting_for_limit: Vec::new(),
@@ -415,6 +420,9 @@ impl Control {
         if let Ok(picture) = &picture {
             self.mend_pods(picture).await;
         }
+        let past_overlay = picture.as_ref().ok();
+        let past_overlay =
+            past_overlay.map_or_else(Vec::new, |p| replaced_flannel::routes(&self.model, p));
         let desired = &self.model.desired.host;
         let bridged = self.model.bridged_subnets();
         let applied = self.kernel.apply(picture, desired, &bridged).await;
@@ -424,8 +432,10 @@ impl Control {
                 "another process deleted the device {device}"
             )));
         }
+        let unremoved = replaced_flannel::remove(&self.kernel, &self.model, &past_overlay).await;
         let refused = problems(&unread).into_iter().chain(applied.problems);
-        self.board.post(Origin::Kernel, refused);
+        self.board.post(Origin::Kernel, refused.chain(unremoved));
+        self.look_for_flanneld();
         if let Some(bridges) = applied.bridges {
             self.turn.bridges = bridges;
         }
@@ -445,6 +455,15 @@ impl Control {
             self.turn.retry.start_over();
         }
         Ok(())
+    }
+
+    /// Posts a flanneld that was started beside this service. Every process is looked at, so not at every refresh.
+    fn look_for_flanneld(&mut self) {
+        if self.turn.flanneld_sought.elapsed() >= FLANNELD_EVERY {
+            self.turn.flanneld_sought = Instant::now();
+            let running = flannel::running(&self.model.known.config);
+            self.board.post(Origin::Flanneld, running);
+        }
     }
 
     /// Repairs the links of pods.
@@ -630,5 +649,7 @@ const BUSY: Duration = Duration::from_millis(200);
 const BURST: Duration = Duration::from_millis(50);
 /// Some settings change without an announcement.
 pub const QUICK_CHECK_EVERY: Duration = Duration::from_secs(1);
+/// Least time between two looks at all processes.
+const FLANNELD_EVERY: Duration = Duration::from_secs(5);
 /// Not every way by which a kernel changes is known.
 pub(crate) const REFRESH_EVERY: Duration = Duration::from_secs(10);

@@ -37,6 +37,7 @@ pub mod records;
 pub mod refused_sources;
 pub mod reload;
 pub mod repair_log;
+mod replaced_flannel;
 pub(crate) mod retry;
 pub mod run_files;
 pub mod tables;

@@ -41,15 +41,15 @@ fn only_what_we_wrote_is_removed() {
     let root = tempfile::tempdir().unwrap();
     let state = root.path().join("state");
     let path = root.path().join("flannel/subnet.env");
-    assert!(matches!(clear(&state), Cleared::Nothing));
+    assert!(matches!(clear(&state, false), Cleared::Nothing));
     put(&state, &path, "x");
-    assert!(matches!(clear(&state), Cleared::Removed(_)));
+    assert!(matches!(clear(&state, false), Cleared::Removed(_)));
     assert!(!path.parent().unwrap().exists());
-    assert!(matches!(clear(&state), Cleared::Nothing));
+    assert!(matches!(clear(&state, false), Cleared::Nothing));
     for contents in ["x", "another process wrote this"] {
         put(&state, &path, "x");
         write_by_another(&path, contents);
-        assert!(matches!(clear(&state), Cleared::Foreign(_)), "{contents}");
+        assert!(matches!(clear(&state, false), Cleared::Foreign(_)), "{contents}");
         assert!(path.exists());
     }
 }
@@ -69,7 +69,7 @@ fn a_crash_between_note_and_file_leaves_one_that_is_on_record() {
     })
     .unwrap_err();
     assert_eq!(fs::read_to_string(&path).unwrap(), "old");
-    assert!(matches!(clear(&state), Cleared::Removed(_)));
+    assert!(matches!(clear(&state, false), Cleared::Removed(_)));
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_directory_with_other_files_or_that_we_did_not_make_stays() {
     let beside = root.path().join("flannel/other");
     put(&state, &path, "x");
     fs::write(&beside, "").unwrap();
-    assert!(matches!(clear(&state), Cleared::Removed(_)));
+    assert!(matches!(clear(&state, false), Cleared::Removed(_)));
     assert!(beside.exists());
     fs::remove_file(&beside).unwrap();
     put(&state, &path, "x");
@@ -89,7 +89,7 @@ fn a_directory_with_other_files_or_that_we_did_not_make_stays() {
         ..Note::read(&state).unwrap()
     };
     theirs.write(&state).unwrap();
-    assert!(matches!(clear(&state), Cleared::Removed(_)));
+    assert!(matches!(clear(&state, false), Cleared::Removed(_)));
     assert!(path.parent().unwrap().exists());
 }
 
