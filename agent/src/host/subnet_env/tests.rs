@@ -97,14 +97,14 @@ fn a_directory_with_other_files_or_that_we_did_not_make_stays() {
 fn a_note_that_is_none_removes_nothing() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join(NOTE), r#"{"path":"/etc/passwd"}"#).unwrap();
-    assert!(matches!(clear(root.path()), Cleared::Nothing));
+    assert!(matches!(clear(root.path(), false), Cleared::Nothing));
     // A link is not followed: what it leads to is not what we wrote.
     let target = root.path().join("target");
     let link = root.path().join("link");
     put(root.path(), &link, "x");
     fs::rename(&link, &target).unwrap();
     std::os::unix::fs::symlink(&target, &link).unwrap();
-    assert!(matches!(clear(root.path()), Cleared::Foreign(_)));
+    assert!(matches!(clear(root.path(), false), Cleared::Foreign(_)));
     assert!(target.exists());
 }
 
