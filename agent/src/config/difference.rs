@@ -169,11 +169,7 @@ pub fn of_node(before: &NodeConfig, after: &NodeConfig) -> Vec<Difference> {
             ("shrink-grace", shrink_grace.as_secs().to_string()),
             ("replace-flannel", replace_flannel.to_string()),
             ("forward-rules", forward_rules.to_string()),
-            ("healthz-ip", or_none(healthz.map(|healthz| healthz.ip()))),
-            (
-                "healthz-port",
-                or_none(healthz.map(|healthz| healthz.port())),
-            ),
+            ("healthz", or_none(*healthz)),
         ]
     };
     differing(values(before), values(after))

@@ -92,12 +92,9 @@ pub struct RunArgs {
     /// Accept forwarded packets of the cluster network in firewall chains of other programs that drop what they do not know [default: true]
     #[arg(long, env = "TARTAN_FORWARD_RULES", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub forward_rules: Option<bool>,
-    /// Answer /healthz and /readyz over HTTP on this address [default: 0.0.0.0]
-    #[arg(long, env = "TARTAN_HEALTHZ_IP", value_name = "ADDRESS")]
-    pub healthz_ip: Option<IpAddr>,
-    /// Answer them on this port, 0 for not at all [default: 0]
-    #[arg(long, env = "TARTAN_HEALTHZ_PORT", value_name = "PORT")]
-    pub healthz_port: Option<u16>,
+    /// Answer /healthz and /readyz over HTTP on this address and port, or not at all (off) [default: off]
+    #[arg(long, env = "TARTAN_HEALTHZ", value_name = "ADDRESS:PORT")]
+    pub healthz: Option<String>,
 }
 
 /// This node's configuration, complete and checked.
@@ -107,7 +104,7 @@ pub struct NodeConfig {
     pub root: PathBuf,
     /// Name of this node in the list of nodes.
     pub node_name: String,
-    /// Path of the cluster configuration.
+    /// Path of the cluster configuration; with etcd of the copy that the service keeps of it.
     pub net_conf: PathBuf,
     /// Path of the list of nodes.
     pub node_file: PathBuf,
@@ -280,11 +277,7 @@ fn from_file(text: &str, directory: &Path) -> Result<RunArgs, TomlError> {
                 .transpose()?,
             replace_flannel: flag("replace-flannel")?,
             forward_rules: flag("forward-rules")?,
-            healthz_ip: address("healthz-ip")?,
-            healthz_port: table
-                .entry("healthz-port")
-                .map(|entry| entry.whole(0..u16::MAX))
-                .transpose()?,
+            healthz: owned("healthz")?,
         })
     })
 }
@@ -294,7 +287,7 @@ const LEAST_RECLAIM_AFTER: u16 = 5;
 const MOST_RECLAIM_AFTER: u16 = 3600;
 /// Seconds.
 const MOST_SHRINK_GRACE: u16 = 3600;
-const KEYS: [&str; 40] = [
+const KEYS: [&str; 39] = [
     "root",
     "node-name",
     "net-conf",
@@ -333,8 +326,7 @@ const KEYS: [&str; 40] = [
     "shrink-grace",
     "replace-flannel",
     "forward-rules",
-    "healthz-ip",
-    "healthz-port",
+    "healthz",
 ];
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ mod change;
 mod cleanup;
 mod direct;
 mod error;
+pub mod external_interface;
 mod firewall;
 mod host_state;
 mod kernel_reader;
@@ -42,7 +43,7 @@ mod quick_check;
 mod routes_to_pods;
 mod settings;
 mod shaping;
-mod subnet_env;
+pub mod subnet_env;
 mod watch;
 
 use std::path::Path;

@@ -15,6 +15,7 @@ use cni_shim::NodeFile;
 use dataplane::counters::Counters;
 use dataplane::device::tunnel::Tunnel;
 use dataplane::engine::{Engine, WorkerSetup};
+use dataplane::families::PerFamily;
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
@@ -29,6 +30,7 @@ use crate::control::kernel::Kernel;
 use crate::control::model::{Cached, Known, Model};
 use crate::control::persistence::SavedState;
 use crate::control::pods::upkeep::Upkeep;
+use crate::control::registry_state::RegistryState;
 use crate::control::reload::Reload;
 use crate::control::run_files::RunFiles;
 use crate::control::tables::Tables;
@@ -78,7 +80,8 @@ pub async fn start(
         registry,
         held,
         cached,
-    } = read(config, &mut found).await?;
+        registry_state,
+    } = read(config, &table, &mut found).await?;
     let upkeep_host = Host::open(&known.config.state_dir()).await?;
 
     let (opened, tunnels) = Opened::obtain(&mut table, &known, &host, &mut found).await?;
@@ -104,6 +107,7 @@ pub async fn start(
     let engine = start_workers(&model, &opened, tunnels)?;
     let begun = Begun {
         registry,
+        registry_state,
         held,
         table,
         lock,
@@ -147,28 +151,40 @@ struct Start {
     known: Known,
     host: Host,
     registry: Registry,
+    registry_state: RegistryState,
     held: Option<HeldList>,
     cached: Cached,
 }
 
 /// Step 2: everything that is known before the first decision.
-async fn read(config: NodeConfig, found: &mut Found) -> Result<Start, StartError> {
+async fn read(
+    config: NodeConfig,
+    table: &Descriptors,
+    found: &mut Found,
+) -> Result<Start, StartError> {
+    let mut host = Host::open(&config.state_dir()).await?;
     let Sources {
         net_conf,
         net_conf_text,
         leases,
         own,
+        external,
         registry,
+        registry_state,
         held,
         cache,
-    } = Sources::read(&config).await?;
+    } = Sources::read(&config, &host, table, PerFamily::each(|_| None)).await?;
     found.problems.extend(cache.problems);
-    let mut host = Host::open(&config.state_dir()).await?;
     host.set_add_only(cache.cached.is_any());
     let leases: Arc<[Lease]> = leases.into();
     let mut known = Known {
         facts: Facts::unread(&config, &own, &leases),
-        bound: config.underlay(own.public),
+        bound: config.underlay(
+            external
+                .as_ref()
+                .map_or(own.public, |external| external.local),
+        ),
+        external,
         config: Arc::new(config),
         net_conf,
         net_conf_text,
@@ -181,6 +197,7 @@ async fn read(config: NodeConfig, found: &mut Found) -> Result<Start, StartError
         known,
         host,
         registry,
+        registry_state,
         held,
         cached: cache.cached,
     })
@@ -258,6 +275,7 @@ fn start_workers(
 /// What the loop gets beside the model, the engine and the descriptors.
 struct Begun {
     registry: Registry,
+    registry_state: RegistryState,
     held: Option<HeldList>,
     table: Descriptors,
     lock: Lock,
@@ -278,6 +296,7 @@ async fn begin(
 ) -> Result<Option<Control>, StartError> {
     let Begun {
         registry,
+        registry_state,
         held,
         table,
         lock,
@@ -315,6 +334,7 @@ async fn begin(
     kernel.note_repairs(&repairs);
     let mut board = Board::default();
     board.post_all(found.problems);
+    board.post(Origin::Contact, registry_state.problems());
     let service = Arc::new(ServiceFacts {
         config: Arc::clone(&config),
         cluster: model.known.net_conf.cluster(),
@@ -335,6 +355,7 @@ async fn begin(
         sockets: opened.sockets,
         reload,
         registry,
+        registry_state,
         held,
         keeper: table,
         board,
@@ -415,7 +436,12 @@ async fn obtain_sockets(
 ) -> Result<UnderlaySockets, StartError> {
     let backend = &known.net_conf.backend;
     let inherited = UnderlaySockets::inherit(table, backend, workers).await?;
-    let (sockets, delay) = inherited.follow(known.wanted(), &known.facts.addresses, backend);
+    // Where the registry has not said yet which address it wants, sockets that work stay.
+    let wanted = match known.is_announced() {
+        true => inherited.bound().unwrap_or_else(|| known.wanted()),
+        false => known.wanted(),
+    };
+    let (sockets, delay) = inherited.follow(wanted, &known.facts.addresses, backend);
     if let Some(delay) = delay {
         let ends_start = !found.take_over || sockets.bound().is_none();
         let holder = match ends_start {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
+use super::registry::RegistryKind;
 use super::{
     ConfigError, DeviceKind, LEAST_RECLAIM_AFTER, MOST_RECLAIM_AFTER, MOST_SHRINK_GRACE,
     NodeConfig, RunArgs, registry,
@@ -31,17 +32,20 @@ pub(super) fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, Confi
         args.workers.or(file.workers),
         args.cores.or(file.cores).unwrap_or_default(),
     )?;
+    let registry = registry::resolve(args.registry, file.registry)?;
+    let net_conf = args.net_conf.or(file.net_conf);
     Ok(NodeConfig {
         node_name: node_name(args.node_name.or(file.node_name))?,
-        net_conf: args
-            .net_conf
-            .or(file.net_conf)
-            .unwrap_or_else(|| within("net-conf.json")),
+        net_conf: match (registry.kind, net_conf) {
+            (RegistryKind::Etcd, Some(_)) => return Err(ConfigError::NetConfOfEtcd),
+            (RegistryKind::Etcd, None) => root.join(NET_CONF_COPY),
+            (_, net_conf) => net_conf.unwrap_or_else(|| within("net-conf.json")),
+        },
         node_file: args
             .node_file
             .or(file.node_file)
             .unwrap_or_else(|| within("nodes.toml")),
-        registry: registry::resolve(args.registry, file.registry)?,
+        registry,
         local_v4,
         local_v6,
         device: device(args.device.or(file.device))?,
@@ -65,13 +69,13 @@ pub(super) fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, Confi
             .or(file.replace_flannel)
             .unwrap_or(false),
         forward_rules: args.forward_rules.or(file.forward_rules).unwrap_or(true),
-        healthz: healthz(
-            args.healthz_ip.or(file.healthz_ip),
-            args.healthz_port.or(file.healthz_port),
-        ),
+        healthz: healthz(args.healthz.or(file.healthz))?,
         root,
     })
 }
+
+/// Where a service keeps the net-conf of etcd, below the root.
+const NET_CONF_COPY: &str = "var/lib/tartan/registry-net-conf.json";
 
 /// `tartan cleanup` may run in another working directory than the agent.
 fn absolute(path: PathBuf) -> PathBuf {
@@ -145,10 +149,14 @@ pub(super) fn addresses(
     }
 }
 
-fn healthz(address: Option<IpAddr>, port: Option<u16>) -> Option<SocketAddr> {
-    let port = port.filter(|port| *port != 0)?;
-    let everywhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-    Some(SocketAddr::new(address.unwrap_or(everywhere), port))
+fn healthz(written: Option<String>) -> Result<Option<SocketAddr>, ConfigError> {
+    match written.as_deref() {
+        None | Some("off") => Ok(None),
+        Some(text) => match text.parse::<SocketAddr>() {
+            Ok(address) if address.port() != 0 => Ok(Some(address)),
+            _ => Err(ConfigError::Healthz(text.to_owned())),
+        },
+    }
 }
 
 fn device(written: Option<String>) -> Result<DeviceKind, ConfigError> {
