@@ -23,8 +23,7 @@ BYTES=$((16 << 20))
 
 # What flanneld writes of a node with the address of node1 and a MAC: flannel's pkg/lease/lease.go, and pkg/subnet/kube.
 expected() {
-    local four six=$1
-    four=$1
+    local four=$1 six=$1
     case $REGISTRY-$INSIDE in
     etcd-v4) printf '{"PublicIP":"192.0.2.1","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"%s"}}\n' "$four" ;;
     etcd-dual) printf '{"PublicIP":"192.0.2.1","PublicIPv6":"2001:db8:192::1","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"%s"},"BackendV6Data":{"VNI":1,"VtepMAC":"%s"}}\n' "$four" "$six" ;;
