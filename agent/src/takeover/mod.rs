@@ -158,7 +158,7 @@ struct Start {
 
 /// Step 2: everything that is known before the first decision.
 async fn read(
-    config: NodeConfig,
+    mut config: NodeConfig,
     table: &Descriptors,
     found: &mut Found,
 ) -> Result<Start, StartError> {
@@ -174,6 +174,7 @@ async fn read(
         held,
         cache,
     } = Sources::read(&config, &host, table, PerFamily::each(|_| None)).await?;
+    config.name_device(&net_conf.backend);
     found.problems.extend(cache.problems);
     host.set_add_only(cache.cached.is_any());
     let leases: Arc<[Lease]> = leases.into();
