@@ -177,7 +177,7 @@ crash() {
     until_true 5 "another service on node2" another_service "$pid"
     until_true 5 "an answer from pod2" came_since answer crashed "$(now)"
     at_most "ms: longest pause of the ping" "$LARGEST_GAP" "$(longest_gap crashed "$moment")"
-    grep -q Unreachable "$SCRATCH/path-crashed" && fail "node2 was withdrawn: $(grep -m1 Unreachable "$SCRATCH/path-crashed")"
+    grep -qi unreachable "$SCRATCH/path-crashed" && fail "node2 was withdrawn: $(grep -im1 unreachable "$SCRATCH/path-crashed")"
     sleep 1
     same "what the registry holds of node2, and its revision" "$before" "$(written)"
     unwatch crashed

@@ -153,7 +153,11 @@ impl Node {
 
     /// The key of its lease in a cluster of one family.
     pub fn own_key(&self) -> String {
-        let subnets: Vec<_> = self.own_subnets().iter().map(|net| net.replace('/', "-")).collect();
+        let subnets: Vec<_> = self
+            .own_subnets()
+            .iter()
+            .map(|net| net.replace('/', "-"))
+            .collect();
         format!("subnets/{}", subnets.join("&"))
     }
 
@@ -164,7 +168,10 @@ impl Node {
     }
 
     pub fn names(&self) -> Vec<&str> {
-        self.leases.iter().map(|lease| lease.name.as_str()).collect()
+        self.leases
+            .iter()
+            .map(|lease| lease.name.as_str())
+            .collect()
     }
 
     pub fn is_lost(&self) -> bool {

@@ -136,7 +136,11 @@ impl Server {
     }
 
     pub async fn put(&self, key: &str, value: &str) {
-        self.client().await.put(path(key), value, None).await.unwrap();
+        self.client()
+            .await
+            .put(path(key), value, None)
+            .await
+            .unwrap();
     }
 
     /// Puts a key that ends after `ttl` seconds. Returns its etcd lease.
@@ -172,7 +176,11 @@ impl Server {
     /// Keys of leases and their values.
     pub async fn leases(&self) -> Vec<(String, String)> {
         let options = GetOptions::new().with_prefix();
-        let answer = self.client().await.get(path("subnets/"), Some(options)).await;
+        let answer = self
+            .client()
+            .await
+            .get(path("subnets/"), Some(options))
+            .await;
         let answer = answer.unwrap();
         let pair = |kv: &etcd_client::KeyValue| {
             let key = kv.key_str().unwrap();
@@ -185,7 +193,13 @@ impl Server {
     /// Forgets all revisions before this one.
     pub async fn compact(&self) {
         let mut client = self.client().await;
-        let revision = client.get("x", None).await.unwrap().header().unwrap().revision();
+        let revision = client
+            .get("x", None)
+            .await
+            .unwrap()
+            .header()
+            .unwrap()
+            .revision();
         let physical = Some(CompactionOptions::new().with_physical());
         client.compact(revision, physical).await.unwrap();
     }
