@@ -30,6 +30,7 @@ use super::quick_faults::QuickFaults;
 use super::records::{RecordKey, key};
 use super::registry_state::RegistryState;
 use super::reload::Reload;
+use super::replaced_flannel;
 use super::retry::Retry;
 use super::run_files::RunFiles;
 use super::tables::Tables;
@@ -44,6 +45,7 @@ use crate::lease::Lease;
 use crate::problems::{Board, Origin, Problem};
 use crate::registry::{Contact, ListDifference, Registry, Update};
 use crate::signals::Signals;
+use crate::takeover::flannel;
 use crate::ticker::Ticker;
 
 /// The loop and the parts that it works with.
@@ -91,6 +93,8 @@ pub struct Control {
 pub struct Turn {
     /// When everything was read last.
     refreshed: Instant,
+    /// When a flanneld was looked for last.
+    flanneld_sought: Instant,
     /// When the refresh after a burst of the kernel's announcements is due.
     burst_ends: Option<Moment>,
     /// Bridges of another plugin with pods beside ours.
@@ -109,6 +113,7 @@ impl Default for Turn {
     fn default() -> Turn {
         Turn {
             refreshed: Instant::now(),
+            flanneld_sought: Instant::now(),
             burst_ends: None,
             bridges: Vec::new(),
             waiting_for_limit: Vec::new(),
@@ -468,6 +473,9 @@ impl Control {
         if let Ok(picture) = &picture {
             self.mend_pods(picture).await;
         }
+        let past_overlay = picture.as_ref().ok();
+        let past_overlay =
+            past_overlay.map_or_else(Vec::new, |p| replaced_flannel::routes(&self.model, p));
         let desired = &self.model.desired.host;
         let bridged = self.model.bridged_subnets();
         let applied = self.kernel.apply(picture, desired, &bridged).await;
@@ -477,8 +485,10 @@ impl Control {
                 "another process deleted the device {device}"
             )));
         }
+        let unremoved = replaced_flannel::remove(&self.kernel, &self.model, &past_overlay).await;
         let refused = problems(&unread).into_iter().chain(applied.problems);
-        self.board.post(Origin::Kernel, refused);
+        self.board.post(Origin::Kernel, refused.chain(unremoved));
+        self.look_for_flanneld();
         if let Some(bridges) = applied.bridges {
             self.turn.bridges = bridges;
         }
@@ -498,6 +508,15 @@ impl Control {
             self.turn.retry.start_over();
         }
         Ok(())
+    }
+
+    /// Posts a flanneld that was started beside this service. Every process is looked at, so not at every refresh.
+    fn look_for_flanneld(&mut self) {
+        if self.turn.flanneld_sought.elapsed() >= FLANNELD_EVERY {
+            self.turn.flanneld_sought = Instant::now();
+            let running = flannel::running(&self.model.known.config);
+            self.board.post(Origin::Flanneld, running);
+        }
     }
 
     /// Repairs the links of pods.
@@ -708,5 +727,7 @@ const BUSY: Duration = Duration::from_millis(200);
 const BURST: Duration = Duration::from_millis(50);
 /// Some settings change without an announcement.
 pub const QUICK_CHECK_EVERY: Duration = Duration::from_secs(1);
+/// Least time between two looks at all processes.
+const FLANNELD_EVERY: Duration = Duration::from_secs(5);
 /// Not every way by which a kernel changes is known.
 pub(crate) const REFRESH_EVERY: Duration = Duration::from_secs(10);

@@ -60,16 +60,23 @@ impl Host {
     }
 
     async fn vxlan_device(&self, wanted: SocketAddr) -> Option<String> {
+        self.vxlan_devices(wanted).await?.into_iter().next()
+    }
+
+    /// Names of the VXLAN devices with a socket on that port: several share one. `None` where the kernel cannot be asked.
+    pub(super) async fn vxlan_devices(&self, wanted: SocketAddr) -> Option<Vec<String>> {
         let handle = &self.netlink.handle;
         let links: Vec<LinkMessage> = handle.link().get().execute().try_collect().await.ok()?;
-        let holder = links.iter().find(|link| is_vxlan_on(link, wanted))?;
-        holder.attributes.iter().find_map(|attribute| {
-            if let LinkAttribute::IfName(name) = attribute {
-                Some(name.clone())
-            } else {
-                None
-            }
-        })
+        let holders = links.iter().filter(|link| is_vxlan_on(link, wanted));
+        let name = |link: &LinkMessage| {
+            link.attributes
+                .iter()
+                .find_map(|attribute| match attribute {
+                    LinkAttribute::IfName(name) => Some(name.clone()),
+                    _ => None,
+                })
+        };
+        Some(holders.filter_map(name).collect())
     }
 }
 

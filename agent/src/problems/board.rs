@@ -35,6 +35,8 @@ pub enum Origin {
     State,
     /// The record of changed kernel settings.
     Settings,
+    /// flannel's daemon beside this one.
+    Flanneld,
     /// The underlay sockets.
     Underlay,
     /// The workers' places.

@@ -26,7 +26,7 @@ use encap::{Family, Mac};
 
 use crate::control::direct_routing::DirectSenders;
 use crate::control::families::LostFamily;
-use crate::host::{Bypass, OutOfService, PortHolder};
+use crate::host::{Bypass, Flanneld, OutOfService, PortHolder};
 
 pub use board::{Board, Origin, Posted};
 pub use host::HostProblem;
@@ -250,6 +250,8 @@ pub enum Problem {
     DirectRouting(DirectSenders),
     /// Peers send unencapsulated, and a strict reverse-path filter drops it.
     DirectRoutingFiltered(DirectSenders),
+    /// flannel's daemon runs on this node too.
+    FlanneldRunning(Flanneld),
     /// Attachments have addresses in no subnet of this node.
     PodsStranded {
         /// Their names.
@@ -362,6 +364,7 @@ impl Problem {
             Problem::VtepMacChanged { .. } => "vtep-mac-changed",
             Problem::DirectRouting(_) => "direct-routing",
             Problem::DirectRoutingFiltered(_) => "direct-routing-filtered",
+            Problem::FlanneldRunning(_) => "flanneld-running",
             Problem::PodsStranded { .. } => "pods-stranded",
             Problem::RouteBypasses(_) => "route-bypasses",
             Problem::MoreOfAKind { .. } => "more-of-a-kind",
@@ -400,6 +403,7 @@ impl Problem {
             Problem::DirectRouting(senders) | Problem::DirectRoutingFiltered(senders) => {
                 senders.interface.clone()
             }
+            Problem::FlanneldRunning(flanneld) => flanneld.pid.to_string(),
             Problem::RouteBypasses(bypass) => bypass.prefix.to_string(),
             Problem::MoreOfAKind { what, .. } => (*what).to_owned(),
             Problem::RecordRefused { file, .. } => file.clone(),
@@ -436,6 +440,7 @@ impl Problem {
             | Problem::PeersUnreachable { .. }
             | Problem::PeerOtherVni { .. }
             | Problem::VtepMacChanged { .. }
+            | Problem::FlanneldRunning(_)
             | Problem::PodsStranded { .. }
             | Problem::PodLink { .. }
             | Problem::DirectRoutingFiltered(_)
@@ -468,6 +473,7 @@ impl Problem {
             Problem::LeasesRefused { in_force, .. } => *in_force == LeasesInForce::Nothing,
             Problem::UnderlaySocket { .. }
             | Problem::NodeFile { .. }
+            | Problem::FlanneldRunning(_)
             | Problem::ApiThread { .. } => true,
             Problem::Host(problem) => problem.ends_first_start,
             _ => false,

@@ -63,6 +63,7 @@ impl Problem {
             Problem::FamilyWithoutSubnets { .. } => "add one to its entry in the list of nodes, or switch EnableIPv4 off in net-conf.json".to_owned(),
             Problem::PeerLostFamily { lost, .. } => format!("if it is not meant, give {} its entry back; the next start of the service takes it as meant", lost.node),
             Problem::VtepMacChanged { peer, changed } => vtep_mac_changed(peer, changed),
+            Problem::FlanneldRunning(_) => "stop it for good: `systemctl disable --now flanneld`, or take the node out of flannel's DaemonSet (docs/migrate.md); Tartan goes on by itself".to_owned(),
             Problem::PodsStranded { .. } => "delete and recreate them, see `tartan pods`".to_owned(),
             Problem::DirectRouting(_) => "take DirectRouting out of the net-conf of all nodes, or trust what sends on that link".to_owned(),
             Problem::DirectRoutingFiltered(senders) => format!(
@@ -107,7 +108,8 @@ fn port_taken(port: u16, holder: Option<&PortHolder>) -> String {
             "see who has it (`ss -lunp sport = :{port}`, or `ip -d link show type vxlan` for a device of the kernel) and have it give the port up, or set Backend.Port of all nodes to another port"
         ),
         Some(PortHolder::VxlanDevice(device)) => format!(
-            "have what made {device} (flanneld?) give the port up (docs/migrate.md), or set Backend.Port of all nodes to another port"
+            "{}; or set Backend.Port of all nodes to another port",
+            take_flannels_place(device)
         ),
         Some(holder @ PortHolder::Process { .. }) if holder.is_tartan() => {
             "stop that one, or run this one in a network namespace of its own".to_owned()
@@ -117,6 +119,14 @@ fn port_taken(port: u16, holder: Option<&PortHolder>) -> String {
                 .to_owned()
         }
     }
+}
+
+/// How Tartan takes the place of a VXLAN device that is flannel's.
+fn take_flannels_place(device: &str) -> String {
+    let name = device.replacen("flannel-v6.", "flannel.", 1);
+    format!(
+        "if flannel left {device}, set `replace-flannel = true` and `device-name = \"{name}\"` (docs/migrate.md); if not, have what made it give it up"
+    )
 }
 
 /// What removes the cause of a kernel's refusal.
@@ -134,6 +144,10 @@ pub(super) fn of_host(error: &HostError) -> String {
             "set `device-name` to 1 to 15 characters without '/', ':' or blanks".to_owned()
         }
         HostError::NoDevice { .. } => "restart Tartan, which creates it".to_owned(),
+        HostError::ForeignDevice { name, found } if found.ends_with(VXLAN) => format!(
+            "{}; or set `device-name` to a name that no interface has",
+            take_flannels_place(name)
+        ),
         HostError::ForeignDevice { .. } => {
             "set `device-name` to a name that no interface has".to_owned()
         }
@@ -187,6 +201,9 @@ fn of_nft(error: &NftError) -> String {
     }
     .to_owned()
 }
+
+/// How [`HostError::ForeignDevice`] names a VXLAN device of the kernel.
+const VXLAN: &str = "vxlan device";
 
 /// How another program's firewall lets pod traffic through.
 fn let_through(networks: &[IpNet]) -> String {

@@ -196,6 +196,9 @@ impl Problem {
                     list(&macs)
                 )
             }
+            Problem::FlanneldRunning(flanneld) => format!(
+                "flanneld runs beside Tartan, and takes this node's device, port and lease from it: {flanneld}"
+            ),
             Problem::PodsStranded { pods } => {
                 let (shown, rest) = pods.split_at(pods.len().min(PODS_SHOWN));
                 format!(

@@ -1,6 +1,7 @@
 //! Start-up, which is always a take-over: steps 1 to 7 of the service's theory of operation.
 
 pub mod device;
+pub(crate) mod flannel;
 mod sources;
 pub mod start_error;
 
@@ -9,14 +10,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cni_shim::NodeFile;
 use dataplane::counters::Counters;
 use dataplane::device::tunnel::Tunnel;
 use dataplane::engine::{Engine, WorkerSetup};
-use dataplane::families::PerFamily;
 use tokio::sync::{mpsc, watch};
+use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::api::server::{self, Listeners};
@@ -38,7 +39,7 @@ use crate::control::underlay::sockets::UnderlaySockets;
 use crate::control::view::ServiceFacts;
 use crate::control::view::queries::{Queries, QueryService};
 use crate::control::workers::{Machine, WorkerPlacement};
-use crate::host::{Change, Host, HostError};
+use crate::host::{Change, Host, HostError, Leftovers};
 use crate::keeper::COUNTERS;
 use crate::keeper::descriptors::{Descriptors, LISTENER, Obtain, PLUGIN_LISTENER};
 use crate::keeper::lock::Lock;
@@ -74,6 +75,7 @@ pub async fn start(
             reason: causes(&error),
         });
     found.report(Origin::Configuration, refused);
+    found.accept(Origin::Flanneld, flannel::running(&config))?;
     let Start {
         mut known,
         mut host,
@@ -81,10 +83,13 @@ pub async fn start(
         held,
         cached,
         registry_state,
+        leftovers,
     } = read(config, &table, &mut found).await?;
     let upkeep_host = Host::open(&known.config.state_dir()).await?;
+    flannel::check(&known, &host, &leftovers).await?;
 
-    let (opened, tunnels) = Opened::obtain(&mut table, &known, &host, &mut found).await?;
+    let (opened, tunnels) =
+        Opened::obtain(&mut table, &known, &host, &leftovers, &mut found).await?;
     table.discard_rest().await?;
     if let Some(bound) = opened.sockets.bound().filter(|bound| *bound != known.bound) {
         known.bound = bound;
@@ -154,11 +159,12 @@ struct Start {
     registry_state: RegistryState,
     held: Option<HeldList>,
     cached: Cached,
+    leftovers: Leftovers,
 }
 
 /// Step 2: everything that is known before the first decision.
 async fn read(
-    config: NodeConfig,
+    mut config: NodeConfig,
     table: &Descriptors,
     found: &mut Found,
 ) -> Result<Start, StartError> {
@@ -173,7 +179,9 @@ async fn read(
         registry_state,
         held,
         cache,
-    } = Sources::read(&config, &host, table, PerFamily::each(|_| None)).await?;
+        leftovers,
+    } = Sources::read(&config, &host, table).await?;
+    config.name_device(&net_conf.backend);
     found.problems.extend(cache.problems);
     host.set_add_only(cache.cached.is_any());
     let leases: Arc<[Lease]> = leases.into();
@@ -200,6 +208,7 @@ async fn read(
         registry_state,
         held,
         cached: cache.cached,
+        leftovers,
     })
 }
 
@@ -227,6 +236,13 @@ async fn set_up_host(
         .await;
     changes.extend(more);
     found.report(Origin::Kernel, refused.as_ref().map(host_problem));
+    // Flannel's masquerade goes when Tartan's is there.
+    if model.known.config.replace_flannel && refused.is_none() {
+        match host.remove_tables_of_flannel().await {
+            Ok(more) => changes.extend(more),
+            Err(error) => found.report(Origin::Kernel, Some(host_problem(&error))),
+        }
+    }
     if found.take_over {
         return Ok(changes);
     }
@@ -385,6 +401,7 @@ impl Opened {
         table: &mut Descriptors,
         known: &Known,
         host: &Host,
+        leftovers: &Leftovers,
         found: &mut Found,
     ) -> Result<(Opened, Vec<Tunnel>), StartError> {
         let counters = table
@@ -394,16 +411,17 @@ impl Opened {
             .await
             .map_err(|error| refused(COUNTERS, error))?;
         let machine = Machine::read();
-        let device =
-            device::obtain(table, host, &known.config, machine.workers(&known.config)).await?;
-        let workers = device.tunnels.len();
-        counters.set_workers(workers);
-        let sockets = obtain_sockets(table, known, host, workers, found).await?;
         let run = known.config.run_dir();
         let listeners = Listeners {
             general: obtain_listener(table, LISTENER, &run.socket()).await?,
             plugin: obtain_listener(table, PLUGIN_LISTENER, &run.plugin_socket()).await?,
         };
+        flannel::take_place(known, host, leftovers).await?;
+        let device =
+            device::obtain(table, host, &known.config, machine.workers(&known.config)).await?;
+        let workers = device.tunnels.len();
+        counters.set_workers(workers);
+        let sockets = obtain_sockets(table, known, host, workers, leftovers, found).await?;
         let kind = (device.kind, device.fewer);
         let opened = Opened {
             placement: WorkerPlacement::place(workers, kind, &machine, &known.config),
@@ -432,6 +450,7 @@ async fn obtain_sockets(
     known: &Known,
     host: &Host,
     workers: usize,
+    leftovers: &Leftovers,
     found: &mut Found,
 ) -> Result<UnderlaySockets, StartError> {
     let backend = &known.net_conf.backend;
@@ -441,7 +460,14 @@ async fn obtain_sockets(
         true => inherited.bound().unwrap_or_else(|| known.wanted()),
         false => known.wanted(),
     };
-    let (sockets, delay) = inherited.follow(wanted, &known.facts.addresses, backend);
+    let follow = || inherited.follow(wanted, &known.facts.addresses, backend);
+    let (mut sockets, mut delay) = follow();
+    let deadline = Instant::now() + PORT_PATIENCE;
+    while !leftovers.is_empty() && delay.is_some() && Instant::now() < deadline {
+        // The kernel closes the port of a deleted device a moment later.
+        sleep(PORT_STEP).await;
+        (sockets, delay) = follow();
+    }
     if let Some(delay) = delay {
         let ends_start = !found.take_over || sockets.bound().is_none();
         let holder = match ends_start {
@@ -470,5 +496,8 @@ fn refused<A: Display, O: Display>(name: &str, error: Obtain<A, O>) -> StartErro
     }
 }
 
+/// How long the port of a deleted VXLAN device is waited for.
+const PORT_PATIENCE: Duration = Duration::from_secs(1);
+const PORT_STEP: Duration = Duration::from_millis(2);
 /// Calls that wait for the control loop, at most.
 const CALLS: usize = 32;

@@ -1,5 +1,6 @@
 //! Network interfaces as the kernel lists them, and the few changes made to ours.
 
+use encap::Mac;
 use futures_util::TryStreamExt;
 use netlink_packet_route::link::{
     InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
@@ -103,6 +104,23 @@ pub(in crate::host) fn find<'a>(links: &'a [Link], name: &str) -> Option<&'a Lin
 /// The interface of that name, if there is one.
 pub(in crate::host) async fn named(handle: &Handle, name: &str) -> Result<Option<Link>, HostError> {
     Ok(message(handle, name).await?.as_ref().map(parse))
+}
+
+/// The interface of that name with its Ethernet address, if there is one.
+pub(in crate::host) async fn named_with_mac(
+    handle: &Handle,
+    name: &str,
+) -> Result<Option<(Link, Option<Mac>)>, HostError> {
+    let found = message(handle, name).await?;
+    Ok(found.map(|message| {
+        let mac = message.attributes.iter().find_map(|attribute| {
+            let LinkAttribute::Address(bytes) = attribute else {
+                return None;
+            };
+            bytes.as_slice().try_into().ok().map(Mac)
+        });
+        (parse(&message), mac)
+    }))
 }
 
 /// The kernel's counters of one interface.
