@@ -118,13 +118,13 @@ everybody_talks() {
 
 # across WHAT CMD...: pings and a connection in each direction and family run while the command does its work.
 across() {
-    local what=$1 family peer name lost began
+    local what=$1 family peer name lost began server servers=()
     local -A ping=() stream=()
     shift
     for family in "${FAMILIES[@]}"; do
         for peer in pod2 pod3; do
             start_in "$peer" python3 "$TOOLS/stream.py" serve "$(address_of "$peer" "$family")" "500$family"
-            sleep 0.3
+            servers+=("$PID")
             start_in pod1 python3 "$TOOLS/stream.py" talk "$(address_of "$peer" "$family")" "500$family" 6 \
                 >"$SCRATCH/stream $peer $family" 2>&1
             stream["$peer $family"]=$PID
@@ -152,6 +152,7 @@ across() {
             fail "$what: connection of pod1 to $name: $(cat "$SCRATCH/stream $name")"
         fi
     done
+    for server in "${servers[@]}"; do stop "$server"; done
 }
 
 # kind_of NODE DEVICE: the kernel's word.
@@ -170,8 +171,9 @@ place_is_taken() {
     equal "nft tables of node1" 'table ip operators-own' "$(tables_of)"
     same "subnet.env" "$(cat "$SCRATCH/subnet.env")" "$(cat "$ENV_FILE")"
     same "what peers know" "$BEFORE" "$(known_to_peers)"
-    grep -q "deleted the VXLAN device flannel.1 that flannel left, VTEP MAC $(vtep_mac 1 4)" "$LAB_STATE/node1/log" ||
-        fail "the log does not say what was deleted"
+    grep -q "took the place of the VXLAN device flannel.1 that flannel left, VTEP MAC $(vtep_mac 1 4)" "$LAB_STATE/node1/log" ||
+        fail "the log does not say what was taken"
+    equal "VXLAN devices of node1" '' "$(ip -n "$PREFIX-node1" link show type vxlan)"
 }
 
 # bypasses PREFIX: the routes of node1 to it that do not lead to Tartan's device.

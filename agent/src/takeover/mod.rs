@@ -118,6 +118,7 @@ pub async fn start(
         upkeep_host,
         node_file,
         repairs,
+        leftovers,
     };
     begin(model, engine, opened, begun, found).await
 }
@@ -282,6 +283,7 @@ struct Begun {
     upkeep_host: Host,
     node_file: Option<NodeFile>,
     repairs: Vec<Change>,
+    leftovers: Leftovers,
 }
 
 /// Step 7: says *ready*, waits for *go*, lets the workers read; `None` when the keeper ended instead.
@@ -302,6 +304,7 @@ async fn begin(
         upkeep_host,
         node_file,
         repairs,
+        leftovers,
     } = begun;
     // Changes of the kernel from here on are announced; what came before is read once more by the loop.
     let mut kernel = Kernel::watched(host, model.desired.host.clone());
@@ -329,6 +332,8 @@ async fn begin(
     let config = Arc::clone(&model.known.config);
     start_failure::forget(config.run_dir().path());
     kernel.note_repairs(&repairs);
+    let undeleted = flannel::finish(&config, &kernel.host, &leftovers).await;
+    found.report(Origin::Kernel, undeleted.as_ref().map(host_problem));
     let mut board = Board::default();
     board.post_all(found.problems);
     let service = Arc::new(ServiceFacts {

@@ -47,8 +47,20 @@ def send(connection, seconds):
     connection.shutdown(socket.SHUT_WR)
 
 
+def connect(address, port):
+    """The server may still be starting."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return socket.create_connection((address, port), timeout=PATIENCE)
+        except ConnectionRefusedError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+
+
 def talk(address, port, seconds):
-    with socket.create_connection((address, port), timeout=PATIENCE) as connection:
+    with connect(address, port) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sender = threading.Thread(target=send, args=(connection, seconds), daemon=True)
         sender.start()

@@ -49,7 +49,10 @@ fn only_what_we_wrote_is_removed() {
     for contents in ["x", "another process wrote this"] {
         put(&state, &path, "x");
         write_by_another(&path, contents);
-        assert!(matches!(clear(&state, false), Cleared::Foreign(_)), "{contents}");
+        assert!(
+            matches!(clear(&state, false), Cleared::Foreign(_)),
+            "{contents}"
+        );
         assert!(path.exists());
     }
 }
