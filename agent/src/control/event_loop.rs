@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant as Moment, sleep_until};
 use tracing::{info, warn};
 
+use super::announcing;
 use super::diagnosis;
 use super::held_list::{HeldList, Time};
 use super::kernel::{Kernel, problems};
@@ -27,6 +28,7 @@ use super::persistence::SavedState;
 use super::pods::upkeep::{self, Report, Upkeep, Work};
 use super::quick_faults::QuickFaults;
 use super::records::{RecordKey, key};
+use super::registry_state::RegistryState;
 use super::reload::Reload;
 use super::replaced_flannel;
 use super::retry::Retry;
@@ -39,8 +41,9 @@ use crate::api::wire::{Adopted, Reply, Request};
 use crate::causes::causes;
 use crate::host::Picture;
 use crate::keeper::descriptors::Descriptors;
-use crate::problems::{Board, Origin};
-use crate::registry::{ListDifference, Registry, Update};
+use crate::lease::Lease;
+use crate::problems::{Board, Origin, Problem};
+use crate::registry::{Contact, ListDifference, Registry, Update};
 use crate::signals::Signals;
 use crate::takeover::flannel;
 use crate::ticker::Ticker;
@@ -65,6 +68,8 @@ pub struct Control {
     pub reload: Reload,
     /// Where leases come from.
     pub registry: Registry,
+    /// What it reports beside the leases.
+    pub registry_state: RegistryState,
     /// What it reports and is not adopted yet.
     pub held: Option<HeldList>,
     /// What the keeper holds.
@@ -189,15 +194,60 @@ impl Control {
         self.tables.engine.stop();
     }
 
-    /// A change of the leases: they are adopted, held back or refused as a whole, and everything follows.
+    /// What the registry says: leases are adopted, held back or refused as a whole, and everything follows.
     async fn on_registry_update(&mut self, update: Update) -> Result<(), Restart> {
+        match update {
+            Update::Leases(leases) => self.on_leases(leases).await,
+            Update::Refused { place, reason } => {
+                self.held = None;
+                self.registry_state
+                    .note_refused(&format!("{place}: {reason}"));
+                self.learn(Update::Refused { place, reason }).await
+            }
+            Update::Settings(settings) => {
+                let copy = &self.model.known.config.net_conf;
+                let place = self.registry.place();
+                if self.registry_state.learn(settings, &place, copy) {
+                    self.reload.ask();
+                }
+                self.post_contact();
+                self.refresh().await
+            }
+            Update::Contact(contact) => {
+                match &contact {
+                    Contact::InTouch => info!("the registry answers"),
+                    Contact::Lost { reason } => warn!("the registry does not answer: {reason}"),
+                }
+                self.registry_state.contact(contact);
+                self.post_contact();
+                Ok(())
+            }
+            Update::RefusedRecords(records) => {
+                self.registry_state.pass_over(records);
+                self.post_contact();
+                Ok(())
+            }
+        }
+    }
+
+    fn post_contact(&mut self) {
+        let problems = self.registry_state.problems();
+        self.board.post(Origin::Contact, problems);
+    }
+
+    async fn on_leases(&mut self, leases: Vec<Lease>) -> Result<(), Restart> {
         let earlier = self.held.take();
-        let Update::Leases(leases) = update else {
-            return self.learn(update).await;
-        };
         let known = &self.model.known;
         let (in_force, grace) = (&known.leases, known.config.shrink_grace);
-        match HeldList::check(leases, in_force, earlier.as_ref(), grace, Time::read()) {
+        let own = leases.iter().find(|lease| lease.name == known.own.name);
+        let checked = match own.cloned() {
+            // As at a start that waited for the registry.
+            Some(own) if self.model.cached.are_leases() && earlier.is_none() => {
+                HeldList::check_at_start(leases, &own, in_force, &known.own, grace, Time::read())
+            }
+            _ => HeldList::check(leases, in_force, earlier.as_ref(), grace, Time::read()),
+        };
+        match checked {
             Ok(leases) => self.learn(Update::Leases(leases)).await,
             Err(held) => {
                 let problem = held.problem(self.registry.place().to_string());
@@ -410,6 +460,9 @@ impl Control {
         // After the picture: a record is written before its route and removed after it, so no route is without its record.
         self.model.relist_changed_records();
         let mut unread = picture.as_ref().ok().and_then(|p| self.model.known.see(p));
+        if let Ok(picture) = &picture {
+            self.follow_interface(picture);
+        }
         if self.follow_underlay().await {
             unread = picture.as_ref().ok().and_then(|p| self.model.known.see(p));
         }
@@ -486,6 +539,29 @@ impl Control {
         let uncounted = problems(&mended.uncounted);
         self.board
             .post(Origin::Links, links.into_iter().chain(uncounted));
+    }
+
+    /// Announces the interface by which this node is reached, once the registry has said what it wants of that.
+    fn follow_interface(&mut self, picture: &Picture) {
+        let Some(settings) = &self.registry_state.settings else {
+            return;
+        };
+        let known = &mut self.model.known;
+        let problem = match announcing::choose(&known.config, &known.net_conf, settings, picture) {
+            Ok(external) => {
+                let announcement = announcing::running(known, &external);
+                self.registry.announce(announcement);
+                if known.external.as_ref() != Some(&external) {
+                    info!("this node is reached by {external}");
+                    known.external = Some(external);
+                }
+                None
+            }
+            Err(error) => Some(Problem::NoExternalInterface {
+                reason: causes(&error),
+            }),
+        };
+        self.board.post(Origin::Interface, problem);
     }
 
     /// Moves the sockets when the node's address has moved. Returns whether they have.
@@ -623,6 +699,8 @@ fn view(control: &Control) -> View {
         leases_read: model.leases_read,
         leases_cached: model.cached.leases,
         is_registry_cached: model.cached.are_leases(),
+        in_touch: control.registry_state.in_touch(),
+        refused_leases: Arc::clone(&control.registry_state.refused_records),
         repairs: control.kernel.repairs.count,
         last_repair: control.kernel.repairs.last.clone(),
         reclaimed: control.upkeep.state.reclaimed,

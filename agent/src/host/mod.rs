@@ -32,6 +32,7 @@ mod change;
 mod cleanup;
 mod direct;
 mod error;
+pub mod external_interface;
 mod firewall;
 mod flanneld;
 mod host_state;
@@ -45,7 +46,7 @@ mod quick_check;
 mod routes_to_pods;
 mod settings;
 mod shaping;
-mod subnet_env;
+pub mod subnet_env;
 mod watch;
 
 use std::path::Path;

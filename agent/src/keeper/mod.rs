@@ -231,7 +231,7 @@ impl Keeper {
             return self.broken(&error, service).await;
         }
         let mut watch: Option<(Watchdog, Counters)> = None;
-        let started = Instant::now();
+        let mut started = Instant::now();
         let mut is_reload_due = false;
         loop {
             tokio::select! {
@@ -249,6 +249,7 @@ impl Keeper {
                             return self.broken(&error, service).await;
                         }
                     }
+                    Ok(Some((FromService::Waiting, _))) => started = Instant::now(),
                     Ok(Some((FromService::Forwarding, _))) => {
                         self.has_forwarded = true;
                         self.forwarding_since = Some(Instant::now());
@@ -313,7 +314,7 @@ impl Keeper {
                 }
                 Ok(())
             }
-            FromService::Ready | FromService::Forwarding => Ok(()),
+            FromService::Waiting | FromService::Ready | FromService::Forwarding => Ok(()),
         };
         if let Err(error) = stored {
             error!(%error, "a deposit is refused; a restart will open that descriptor anew");

@@ -19,8 +19,12 @@ pub enum Origin {
     NetConf,
     /// This node's configuration.
     Configuration,
-    /// The registry.
+    /// The list of nodes that the registry gives.
     Registry,
+    /// The registry beside that: whether it answers, and what was passed over.
+    Contact,
+    /// The interface that this node announces.
+    Interface,
     /// The adoption of tables by the workers.
     Adoption,
     /// The API socket.

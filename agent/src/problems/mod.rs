@@ -68,6 +68,25 @@ pub enum Problem {
         /// What is in force in its place.
         in_force: LeasesInForce,
     },
+    /// The registry does not answer, or refuses this node.
+    RegistryLost {
+        /// Its kind and what it reads.
+        registry: String,
+        /// Why, and what would correct it.
+        reason: String,
+    },
+    /// The record of one node cannot be used.
+    LeaseRefused {
+        /// Where it is.
+        place: String,
+        /// What is wrong with it, and what would correct it.
+        reason: String,
+    },
+    /// The interface that is to carry the overlay cannot be told, so that this node cannot announce itself.
+    NoExternalInterface {
+        /// Why not, and what would correct it.
+        reason: String,
+    },
     /// The list of nodes is held back, because it loses most of them at once.
     ListShrinks {
         /// Where the list is.
@@ -313,6 +332,9 @@ impl Problem {
             Problem::NetConfMissing { .. } => "net-conf-missing",
             Problem::ConfigurationRefused { .. } => "configuration-refused",
             Problem::LeasesRefused { .. } => "leases-refused",
+            Problem::RegistryLost { .. } => "registry-lost",
+            Problem::LeaseRefused { .. } => "lease-refused",
+            Problem::NoExternalInterface { .. } => "interface-not-found",
             Problem::ListShrinks { .. } => "list-shrinks",
             Problem::WorkersBehind { .. } => "workers-behind",
             Problem::ApiSocket { .. } => "api-socket",
@@ -361,9 +383,10 @@ impl Problem {
             | Problem::StateNotSaved { path, .. }
             | Problem::NodeFile { path, .. } => path.display().to_string(),
             Problem::LocksRemoved { run_dir } => run_dir.display().to_string(),
-            Problem::LeasesRefused { place, .. } | Problem::ListShrinks { place, .. } => {
-                place.clone()
-            }
+            Problem::LeasesRefused { place, .. }
+            | Problem::LeaseRefused { place, .. }
+            | Problem::ListShrinks { place, .. } => place.clone(),
+            Problem::RegistryLost { registry, .. } => registry.clone(),
             Problem::UnderlaySocket { wanted, .. } => wanted.address.to_string(),
             Problem::UnderlayDown(interface) => interface.name.clone(),
             Problem::UnderlayNarrow { interface, .. } => interface.clone(),
@@ -385,7 +408,8 @@ impl Problem {
             Problem::MoreOfAKind { what, .. } => (*what).to_owned(),
             Problem::RecordRefused { file, .. } => file.clone(),
             Problem::PodLink { pod, .. } => pod.clone(),
-            Problem::WorkersBehind { .. }
+            Problem::NoExternalInterface { .. }
+            | Problem::WorkersBehind { .. }
             | Problem::UnderlayMove { .. }
             | Problem::CoresUnusable { .. }
             | Problem::WorkersNotPinned { .. }
@@ -402,6 +426,8 @@ impl Problem {
             | Problem::NetConfMissing { .. }
             | Problem::ConfigurationRefused { .. }
             | Problem::LeasesRefused { .. }
+            | Problem::LeaseRefused { .. }
+            | Problem::NoExternalInterface { .. }
             | Problem::ListShrinks { .. }
             | Problem::WorkersBehind { .. }
             | Problem::ApiSocket { .. }
@@ -423,7 +449,8 @@ impl Problem {
             | Problem::ApiThread { .. }
             | Problem::RecordRefused { .. } => Severity::Error,
             Problem::Host(problem) => problem.severity,
-            Problem::StateNotSaved { .. }
+            Problem::RegistryLost { .. }
+            | Problem::StateNotSaved { .. }
             | Problem::CoresUnusable { .. }
             | Problem::WorkersNotPinned { .. }
             | Problem::PodUpkeep { .. }

@@ -30,6 +30,9 @@ impl Problem {
                     "correct the list; Tartan adopts it as soon as it changes".to_owned()
                 }
             },
+            Problem::RegistryLost { .. } => "bring the registry back; Tartan tries again by itself, and adopts what it has missed".to_owned(),
+            Problem::LeaseRefused { .. } => "correct the record; Tartan adopts it as soon as it changes".to_owned(),
+            Problem::NoExternalInterface { .. } => "bring the interface up, or name another with iface; Tartan tries again by itself".to_owned(),
             Problem::ListShrinks { .. } => "put the missing entries back, or run `tartan adopt` if these nodes are gone".to_owned(),
             Problem::WorkersBehind { .. } => "look into the agent's log; if a worker hangs, its keeper restarts the service".to_owned(),
             Problem::ApiSocket { path, .. } => format!("if something else is at {}, move it elsewhere; Tartan tries again by itself", path.display()),
@@ -37,7 +40,7 @@ impl Problem {
             Problem::StateNotSaved { .. } => "check that the state directory is writable by root and its disk not full".to_owned(),
             Problem::UnderlaySocket { wanted, fault, kept, .. } => match fault {
                 UnderlayFault::NotOnHost if kept.is_some() => format!("give {} to an interface, or correct this node's entry in the list of nodes", wanted.address),
-                UnderlayFault::NotOnHost => "correct public-ip of this node, or bring the interface up".to_owned(),
+                UnderlayFault::NotOnHost => "correct this node's public address, or bring the interface up".to_owned(),
                 UnderlayFault::PortTaken(holder) => port_taken(wanted.port, holder.as_ref()),
                 UnderlayFault::Refused(_) => "look into the kernel's log (`dmesg`); Tartan tries again by itself".to_owned(),
             },
@@ -160,7 +163,9 @@ pub(super) fn of_host(error: &HostError) -> String {
         HostError::NoIpv6 => {
             "boot without `ipv6.disable=1`, or drop IPv6Network from the net-conf".to_owned()
         }
-        HostError::NoUnderlay { key, held, .. } => format!("set `{key}` to one of {held}"),
+        HostError::NoUnderlay { key, held, .. } => format!(
+            "correct this node's public address, or set `{key}`, where that is not the local one, to one of {held}"
+        ),
         HostError::ReadSetting { .. } => "check that /proc/sys is mounted".to_owned(),
         HostError::WriteSetting { key, value, .. } => format!(
             "make /proc/sys/net writable (in a container: privileged), or run `sysctl -w {key}={value}` on the host"

@@ -49,6 +49,15 @@ impl Problem {
                 };
                 format!("the list of nodes is refused{in_force}: {place}: {reason}")
             }
+            Problem::RegistryLost { registry, reason } => format!(
+                "the registry does not answer, and the leases in force stay: {registry}: {reason}"
+            ),
+            Problem::LeaseRefused { place, reason } => {
+                format!("a lease is refused, and its node is not reached by it: {place}: {reason}")
+            }
+            Problem::NoExternalInterface { reason } => {
+                format!("this node cannot tell its peers an address: {reason}")
+            }
             Problem::ListShrinks {
                 place,
                 lost,

@@ -21,6 +21,8 @@ mod nodes;
 mod own;
 mod parsed_node;
 mod place;
+mod record_fault;
+pub mod records;
 mod refused_record;
 pub mod remote;
 

@@ -29,12 +29,26 @@ pub(crate) fn running(config: &NodeConfig) -> Option<Problem> {
     running.map(Problem::FlanneldRunning)
 }
 
-/// What flannel left of devices; nothing where the configuration does not ask for flannel's place.
+/// What flannel left of devices, where their name may follow a VNI that is not known yet.
 pub(super) async fn leftovers(config: &NodeConfig, host: &Host) -> Result<Leftovers, StartError> {
+    let found = match config.replace_flannel && config.names_device_as_flannel {
+        true => host.device_of_flannel().await?,
+        false => None,
+    };
+    let device = found.as_ref().unwrap_or(&config.device_name);
+    leftovers_of(config, host, device).await
+}
+
+/// What flannel left of devices if ours is `device`; nothing where the configuration does not ask for flannel's place.
+pub(super) async fn leftovers_of(
+    config: &NodeConfig,
+    host: &Host,
+    device: &str,
+) -> Result<Leftovers, StartError> {
     if !config.replace_flannel {
         return Ok(Leftovers::default());
     }
-    let found = host.leftovers(&config.device_name).await?;
+    let found = host.leftovers(device).await?;
     if found.is_empty() {
         return Ok(found);
     }

@@ -31,6 +31,7 @@ use crate::control::kernel::Kernel;
 use crate::control::model::{Cached, Known, Model};
 use crate::control::persistence::SavedState;
 use crate::control::pods::upkeep::Upkeep;
+use crate::control::registry_state::RegistryState;
 use crate::control::reload::Reload;
 use crate::control::run_files::RunFiles;
 use crate::control::tables::Tables;
@@ -82,7 +83,8 @@ pub async fn start(
         held,
         cached,
         leftovers,
-    } = read(config, &mut found).await?;
+        registry_state,
+    } = read(config, &table, &mut found).await?;
     let upkeep_host = Host::open(&known.config.state_dir()).await?;
     flannel::check(&known, &host, &leftovers).await?;
 
@@ -110,6 +112,7 @@ pub async fn start(
     let engine = start_workers(&model, &opened, tunnels)?;
     let begun = Begun {
         registry,
+        registry_state,
         held,
         table,
         lock,
@@ -154,13 +157,18 @@ struct Start {
     known: Known,
     host: Host,
     registry: Registry,
+    registry_state: RegistryState,
     held: Option<HeldList>,
     cached: Cached,
     leftovers: Leftovers,
 }
 
 /// Step 2: everything that is known before the first decision.
-async fn read(config: NodeConfig, found: &mut Found) -> Result<Start, StartError> {
+async fn read(
+    mut config: NodeConfig,
+    table: &Descriptors,
+    found: &mut Found,
+) -> Result<Start, StartError> {
     let mut host = Host::open(&config.state_dir()).await?;
     let leftovers = flannel::leftovers(&config, &host).await?;
     let Sources {
@@ -168,16 +176,26 @@ async fn read(config: NodeConfig, found: &mut Found) -> Result<Start, StartError
         net_conf_text,
         leases,
         own,
+        external,
         registry,
+        registry_state,
         held,
         cache,
-    } = Sources::read(&config).await?;
+    } = Sources::read(&config, &host, table, leftovers.vtep_mac).await?;
+    config.name_device(&net_conf.backend);
+    // Now the name is certain; and a registry may have been waited for, for long.
+    let leftovers = flannel::leftovers_of(&config, &host, &config.device_name).await?;
     found.problems.extend(cache.problems);
     host.set_add_only(cache.cached.is_any());
     let leases: Arc<[Lease]> = leases.into();
     let mut known = Known {
         facts: Facts::unread(&config, &own, &leases),
-        bound: config.underlay(own.public),
+        bound: config.underlay(
+            external
+                .as_ref()
+                .map_or(own.public, |external| external.local),
+        ),
+        external,
         config: Arc::new(config),
         net_conf,
         net_conf_text,
@@ -190,6 +208,7 @@ async fn read(config: NodeConfig, found: &mut Found) -> Result<Start, StartError
         known,
         host,
         registry,
+        registry_state,
         held,
         cached: cache.cached,
         leftovers,
@@ -275,6 +294,7 @@ fn start_workers(
 /// What the loop gets beside the model, the engine and the descriptors.
 struct Begun {
     registry: Registry,
+    registry_state: RegistryState,
     held: Option<HeldList>,
     table: Descriptors,
     lock: Lock,
@@ -296,6 +316,7 @@ async fn begin(
 ) -> Result<Option<Control>, StartError> {
     let Begun {
         registry,
+        registry_state,
         held,
         table,
         lock,
@@ -336,6 +357,7 @@ async fn begin(
     found.report(Origin::Kernel, undeleted.as_ref().map(host_problem));
     let mut board = Board::default();
     board.post_all(found.problems);
+    board.post(Origin::Contact, registry_state.problems());
     let service = Arc::new(ServiceFacts {
         config: Arc::clone(&config),
         cluster: model.known.net_conf.cluster(),
@@ -356,6 +378,7 @@ async fn begin(
         sockets: opened.sockets,
         reload,
         registry,
+        registry_state,
         held,
         keeper: table,
         board,
@@ -439,11 +462,16 @@ async fn obtain_sockets(
 ) -> Result<UnderlaySockets, StartError> {
     let backend = &known.net_conf.backend;
     let inherited = UnderlaySockets::inherit(table, backend, workers).await?;
-    let follow = || inherited.follow(known.wanted(), &known.facts.addresses, backend);
+    // Where the registry has not said yet which address it wants, sockets that work stay.
+    let wanted = match known.is_announced() {
+        true => inherited.bound().unwrap_or_else(|| known.wanted()),
+        false => known.wanted(),
+    };
+    let follow = || inherited.follow(wanted, &known.facts.addresses, backend);
     let (mut sockets, mut delay) = follow();
     let deadline = Instant::now() + PORT_PATIENCE;
     while !leftovers.is_empty() && delay.is_some() && Instant::now() < deadline {
-        // The kernel closes the port of a deleted device a moment later.
+        // The kernel closes the port of a device that goes down a moment later.
         sleep(PORT_STEP).await;
         (sockets, delay) = follow();
     }

@@ -47,6 +47,7 @@ fn model(root: &std::path::Path, past: u64) -> Model {
             net_conf,
             net_conf_text: NET_CONF.into(),
             leases: leases.into(),
+            external: None,
             bound: own.public,
             own,
             facts,

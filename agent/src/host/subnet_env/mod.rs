@@ -15,6 +15,8 @@
 
 pub(super) mod contents;
 
+pub use contents::subnets;
+
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
