@@ -3,7 +3,7 @@
     stream.py serve ADDRESS PORT            sends back what it gets, of one connection, until that ends
     stream.py talk ADDRESS PORT SECONDS     a message of 512 bytes every 5 ms, and the whole of every answer compared
 
-`talk` prints 'N intact, longest silence M ms', or ends with an error: the connection was reset, an answer differed, or
+`talk` prints 'connected', and in the end 'N intact, longest silence M ms', or ends with an error: the connection was reset, an answer differed, or
 one did not come within 10 s.
 """
 
@@ -61,6 +61,7 @@ def connect(address, port):
 
 def talk(address, port, seconds):
     with connect(address, port) as connection:
+        print("connected", flush=True)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sender = threading.Thread(target=send, args=(connection, seconds), daemon=True)
         sender.start()
