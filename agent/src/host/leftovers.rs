@@ -103,17 +103,6 @@ impl Host {
         Ok(found)
     }
 
-    /// The name of flannel's VXLAN device for IPv4, whatever its VNI, if there is exactly one.
-    ///
-    /// # Errors
-    /// The kernel's refusal to list.
-    pub async fn device_of_flannel(&self) -> Result<Option<String>, HostError> {
-        let messages = links::messages(&self.netlink.handle).await?;
-        let all = messages.iter().map(links::parse).filter(is_vxlan);
-        let mut named = all.map(|link| link.name).filter(|name| vni(name).is_some());
-        Ok(named.next().filter(|_| named.next().is_none()))
-    }
-
     /// Why Tartan could not forward in the place of these devices, as far as that can be told while they are there: another
     /// program routes a cluster network.
     ///
@@ -314,17 +303,10 @@ fn names(device: &str) -> Vec<(Family, String)> {
         (Family::V4, device.to_owned()),
         (Family::V4, SET_ASIDE.to_owned()),
     ];
-    if let Some(vni) = vni(device) {
+    if let Some(vni) = device.strip_prefix("flannel.") {
         names.push((Family::V6, format!("flannel-v6.{vni}")));
     }
     names
-}
-
-/// The digits behind `flannel.`.
-fn vni(device: &str) -> Option<&str> {
-    let digits = device.strip_prefix("flannel.")?;
-    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    is_number.then_some(digits)
 }
 
 pub(super) fn is_vxlan(link: &Link) -> bool {

@@ -107,10 +107,6 @@ impl Accepted {
                 return Err(RecordFault::NotUnicast { family, mac });
             }
         }
-        if candidate.is_own && lease.vtep_mac.v4 != lease.vtep_mac.v6 {
-            let PerFamily { v4, v6 } = lease.vtep_mac;
-            return Err(RecordFault::TwoOwnMacs { v4, v6 });
-        }
         if let Some(other) = self.names.get(&lease.name) {
             return Err(RecordFault::SameName(self.other(*other)));
         }

@@ -29,32 +29,21 @@ pub(crate) fn running(config: &NodeConfig) -> Option<Problem> {
     running.map(Problem::FlanneldRunning)
 }
 
-/// What flannel left of devices, where their name may follow a VNI that is not known yet.
+/// What flannel left of devices; nothing where the configuration does not ask for flannel's place.
 pub(super) async fn leftovers(config: &NodeConfig, host: &Host) -> Result<Leftovers, StartError> {
-    let found = match config.replace_flannel && config.names_device_as_flannel {
-        true => host.device_of_flannel().await?,
-        false => None,
-    };
-    let device = found.as_ref().unwrap_or(&config.device_name);
-    leftovers_of(config, host, device).await
-}
-
-/// What flannel left of devices if ours is `device`; nothing where the configuration does not ask for flannel's place.
-pub(super) async fn leftovers_of(
-    config: &NodeConfig,
-    host: &Host,
-    device: &str,
-) -> Result<Leftovers, StartError> {
     if !config.replace_flannel {
         return Ok(Leftovers::default());
     }
-    let found = host.leftovers(device).await?;
-    if found.is_empty() {
-        return Ok(found);
-    }
-    match running(config) {
+    let found = host.leftovers(&config.device_name).await?;
+    unless_flanneld_runs(config, &found)?;
+    Ok(found)
+}
+
+/// A flanneld would make the devices anew.
+fn unless_flanneld_runs(config: &NodeConfig, leftovers: &Leftovers) -> Result<(), StartError> {
+    match running(config).filter(|_| !leftovers.is_empty()) {
         Some(problem) => Err(problem.into()),
-        None => Ok(found),
+        None => Ok(()),
     }
 }
 
@@ -67,6 +56,8 @@ pub(super) async fn check(
     if leftovers.is_empty() {
         return Ok(());
     }
+    // The registry may have been waited for, for long.
+    unless_flanneld_runs(&known.config, leftovers)?;
     let (cluster, subnets) = (known.net_conf.cluster(), &known.own.subnets);
     host.check_replacement(&cluster, subnets).await?;
     let tun = OpenOptions::new().read(true).write(true).open(TUN);

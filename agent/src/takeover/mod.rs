@@ -82,8 +82,8 @@ pub async fn start(
         registry,
         held,
         cached,
-        leftovers,
         registry_state,
+        leftovers,
     } = read(config, &table, &mut found).await?;
     let upkeep_host = Host::open(&known.config.state_dir()).await?;
     flannel::check(&known, &host, &leftovers).await?;
@@ -170,7 +170,6 @@ async fn read(
     found: &mut Found,
 ) -> Result<Start, StartError> {
     let mut host = Host::open(&config.state_dir()).await?;
-    let leftovers = flannel::leftovers(&config, &host).await?;
     let Sources {
         net_conf,
         net_conf_text,
@@ -181,10 +180,9 @@ async fn read(
         registry_state,
         held,
         cache,
-    } = Sources::read(&config, &host, table, leftovers.vtep_mac).await?;
+        leftovers,
+    } = Sources::read(&config, &host, table).await?;
     config.name_device(&net_conf.backend);
-    // Now the name is certain; and a registry may have been waited for, for long.
-    let leftovers = flannel::leftovers_of(&config, &host, &config.device_name).await?;
     found.problems.extend(cache.problems);
     host.set_add_only(cache.cached.is_any());
     let leases: Arc<[Lease]> = leases.into();
