@@ -12,6 +12,7 @@ use std::time::SystemTime;
 use serde::Serialize;
 
 use crate::causes::causes;
+use crate::config::node::registry::RegistryKind;
 use crate::config::{ConfigFile, Difference, NetConf, NodeConfig, RunArgs, TextFileError};
 use crate::config::{difference, document, text_file};
 use crate::configuration::Configuration;
@@ -167,8 +168,10 @@ pub fn check(args: &RunArgs, files: &[PathBuf]) -> Result<Verdict, TwoOfAKind> {
         return Ok(verdict);
     };
     if files.is_empty() {
-        given.net_conf = Some(config.net_conf.clone());
-        given.nodes = Some(config.node_file.clone());
+        // What a registry holds is not judged here: the service says of it what it refuses.
+        let kind = config.registry.kind;
+        given.net_conf = (kind != RegistryKind::Etcd).then(|| config.net_conf.clone());
+        given.nodes = (kind == RegistryKind::File).then(|| config.node_file.clone());
     }
     let state_dir = config.state_dir();
     let kept = LastGood::read(&state_dir, &config.node_name, SystemTime::now());
@@ -271,6 +274,9 @@ impl Verdict {
         net_conf: &NetConf,
         kept: Option<&LastGood>,
     ) {
+        if given.nodes.is_none() && config.registry.kind != RegistryKind::File {
+            return;
+        }
         let mut config = config.clone();
         if let Some(path) = &given.nodes {
             config.node_file.clone_from(path);

@@ -134,8 +134,7 @@ fn reconcile_cluster(
         inner_mtu: inner_mtu(underlay_mtu, others.overhead(), &networks),
         networks,
         public: inputs.bound,
-        // One for both families: `registry::own` takes no other.
-        vtep_mac: inputs.own.vtep_mac.v4,
+        vtep_mac: inputs.own.vtep_mac,
         vni: backend.vni(),
         gbp: backend.gbp(),
         ipv6_over_udp: inputs.config.ipv6_over_udp,

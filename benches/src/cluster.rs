@@ -19,7 +19,7 @@ pub fn spec(peers: u32, format: Format) -> Spec {
 
                 public: public(1).into(),
 
-                vtep_mac: MAC,
+                vtep_mac: PerFamily::each(|_| MAC),
                 vni: vni(),
                 gbp: false,
                 ipv6_over_udp: false,

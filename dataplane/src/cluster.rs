@@ -53,7 +53,8 @@ impl Cluster {
         Cluster {
             fib: fib.unwrap_or_else(all),
             vtep: Vtep {
-                mac: spec.node.vtep_mac,
+                mac: spec.node.vtep_mac.v4,
+                mac_v6: spec.node.vtep_mac.v6,
                 vni: spec.node.vni,
                 gbp: spec.node.gbp,
             },

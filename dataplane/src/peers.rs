@@ -347,7 +347,7 @@ fn near_end(node: &NodeSpec) -> (PublicAddresses, u16) {
 }
 
 /// What else of this node is in the headers that we send.
-fn sent(node: &NodeSpec) -> (Mac, Vni, u16, u16) {
+fn sent(node: &NodeSpec) -> (PerFamily<Mac>, Vni, u16, u16) {
     (node.vtep_mac, node.vni, node.udp_port, node.vxlan_port)
 }
 
@@ -456,8 +456,8 @@ impl Way {
         let (header, udp_port) = match spec.format {
             Format::Udp => (push::udp(), node.udp_port),
             Format::Vxlan => {
-                let mac = *spec.vtep_mac.of(inner);
-                let header = push::vxlan(node.vni, node.vtep_mac, mac, inner);
+                let (ours, theirs) = (*node.vtep_mac.of(inner), *spec.vtep_mac.of(inner));
+                let header = push::vxlan(node.vni, ours, theirs, inner);
                 (header, node.vxlan_port)
             }
         };

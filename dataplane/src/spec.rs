@@ -59,8 +59,9 @@ pub struct NodeSpec {
     pub networks: Vec<IpNet>,
     /// Our public addresses: we have an underlay port of each format at each of them.
     pub public: PublicAddresses,
-    /// Our VTEP MAC, for both families: the only inner destination MAC accepted.
-    pub vtep_mac: Mac,
+    /// Our VTEP MACs: the only inner destination MAC accepted of the packets of each family, and the inner source MAC of
+    /// those that we send. One that took over flannel's two devices has two.
+    pub vtep_mac: PerFamily<Mac>,
     /// VXLAN network identifier sent and accepted.
     pub vni: Vni,
     /// Tolerate group-policy bits in received VXLAN headers (`GBP` in net-conf).
@@ -113,7 +114,7 @@ pub(crate) mod tests {
                 node: NodeSpec {
                     networks: vec![net("10.244.0.0/16")],
                     public: ip("192.0.2.1").into(),
-                    vtep_mac: Mac([2, 0, 0, 0, 0, 1]),
+                    vtep_mac: PerFamily::each(|_| Mac([2, 0, 0, 0, 0, 1])),
                     vni: Vni::new(1).unwrap(),
                     gbp: false,
                     ipv6_over_udp: false,

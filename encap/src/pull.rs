@@ -16,12 +16,24 @@ use crate::{
 /// Our end of the VXLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vtep {
-    /// The only inner destination accepted.
+    /// The only inner destination accepted of frames with IPv4.
     pub mac: Mac,
+    /// The only one of frames with IPv6. A flannel node has a device, and so a MAC, per family.
+    pub mac_v6: Mac,
     /// The only network accepted.
     pub vni: Vni,
     /// Tolerate group policy bits, as a kernel device with `gbp` does.
     pub gbp: bool,
+}
+
+impl Vtep {
+    /// Our MAC for inner packets of `family`.
+    pub const fn mac_of(&self, family: Family) -> Mac {
+        match family {
+            Family::V4 => self.mac,
+            Family::V6 => self.mac_v6,
+        }
+    }
 }
 
 /// Why a datagram has no inner packet for us.
@@ -117,13 +129,16 @@ pub fn vxlan(datagram: &[u8], vtep: &Vtep) -> Result<Pulled, Refusal> {
         return Err(Refusal::Vni);
     }
     let frame = ether::Header::parse(frame);
-    if frame.destination != vtep.mac {
+    let family = ether::family(frame.ether_type);
+    // What is no IP (ARP) belongs to the device for IPv4.
+    let ours = vtep.mac_of(family.unwrap_or(Family::V4));
+    if frame.destination != ours {
         return Err(Refusal::DestinationMac);
     }
-    if !frame.source.is_unicast() || frame.source == vtep.mac {
+    if !frame.source.is_unicast() || frame.source == ours {
         return Err(Refusal::SourceMac);
     }
-    let family = ether::family(frame.ether_type).ok_or(Refusal::EtherType)?;
+    let family = family.ok_or(Refusal::EtherType)?;
     let inner = Inner::parse(packet).map_err(Refusal::Malformed)?;
     if inner.family != family {
         return Err(Refusal::EtherType);

@@ -133,6 +133,7 @@ fn vxlan() {
             outer.payload,
             &Vtep {
                 mac: destination,
+                mac_v6: destination,
                 vni,
                 gbp: false,
             },

@@ -5,6 +5,7 @@
 #   node i     192.0.2.i             10.244.i.0/24          02:00:5e:10:00:i   flannel.1
 #              2001:db8:192::i       fd00:10:244:i::/64     02:00:5e:16:00:i   flannel-v6.1
 #   mallory    192.0.2.250, 2001:db8:192::250
+#   registry   192.0.2.252, 2001:db8:192::252      with --registry etcd or kubernetes (registry.sh)
 #   client     192.0.2.251, 2001:db8:192::251      with `services` (services.sh), which has its own addresses
 #
 # The digits of i are those of its IPv4 address in the underlay's addresses of both families, and hexadecimal in

@@ -31,7 +31,7 @@ lab_leftovers() {
     done
     { grep -slF "$STATE/" /proc/[0-9]*/cmdline || true; } | while IFS= read -r file; do
         case $(readlink "${file%/cmdline}/exe") in
-        */tartan | */tartan-cni | */tartan\ * | */tartan-cni\ *) echo "process $file: $(tr '\0' ' ' <"$file" 2>/dev/null)" ;;
+        */tartan | */tartan-cni | */tartan-test-apiserver | */etcd | */tartan\ * | */tartan-cni\ *) echo "process $file: $(tr '\0' ' ' <"$file" 2>/dev/null)" ;;
         esac
     done
 }
@@ -42,13 +42,14 @@ forget_numbers_of_others() {
     NAMESPACE_INODES=$(comm -23 <(sort <<<"$NAMESPACE_INODES") <({ stat -L -c %i /run/netns/* 2>/dev/null || true; } | sort))
 }
 
-# $1 the census before `up`; empty when the lab never came that far. Leftovers may take a moment to go
-# (the kernel removes a namespace in the background), so a difference counts when it stays.
+# $1 the census before `up`, empty when the lab never came that far; $2 the function that takes it, if not `census`.
+# Leftovers may take a moment to go (the kernel removes a namespace in the background), so a difference counts when it
+# stays.
 census_compare() {
     local before=$1 after wait difference=''
     for ((wait = 0; wait < 25; wait++)); do
         forget_numbers_of_others
-        after=$(census)
+        after=$("${2:-census}")
         if [ -n "$before" ]; then
             difference=$(diff <(sort <<<"$before") <(sort <<<"$after") | grep '^[<>]') || true
         else

@@ -10,8 +10,32 @@ kernel_vxlan_up() {
     sysctl_in "node$node" net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
     for family in $(inside); do
         kernel_vxlan_device "$node" "$family"
+        [ "$REGISTRY" = file ] || continue
         for other in $(node_numbers); do
-            [ "$other" = "$node" ] || kernel_vxlan_peer "$node" "$other" "$family"
+            [ "$other" = "$node" ] || kernel_vxlan_peer "$node" "$(pod_subnet "$other" "$family")" \
+                "$(vtep_mac "$other" "$family")" "$(underlay_address "$other" "$family")" "$family"
+        done
+    done
+}
+
+# Makes a kernel node agree with the registry, as flanneld would by its watch: what it learns of a node is set, the
+# routes to those that are gone go.
+kernel_vxlan_follow() {
+    local node=$1 space=$PREFIX-node$1 family device leases subnet mac public gone
+    leases=$(registry_leases)
+    for family in $(inside); do
+        device=$(kernel_vxlan_name "$family")
+        gone=$(ip -n "$space" "-$family" -j route show dev "$device" proto boot | jq -r '.[].dst')
+        while read -r subnet mac public; do
+            if [ "$subnet" = "$(pod_subnet "$node" "$family")" ]; then continue; fi
+            kernel_vxlan_peer "$node" "$subnet" "$mac" "$public" "$family"
+            gone=$(grep -vxF "$subnet" <<<"$gone") || true
+        done < <(jq -r --arg family "$family" 'select(.type == "vxlan") | .["mac" + $family] as $mac
+            | .["public" + $family] as $public | .subnets[] | select(contains(":") == ($family == "6"))
+            | "\(.) \($mac // empty) \($public // empty)"' <<<"$leases")
+        for subnet in $gone; do
+            ip -n "$space" "-$family" route delete "$subnet" dev "$device"
+            ip -n "$space" neighbour delete "${subnet%/*}" dev "$device"
         done
     done
 }
@@ -38,13 +62,12 @@ kernel_vxlan_name() {
     esac
 }
 
-# One remote lease: neighbour, forwarding entry, route, in flannel's order.
+# One remote lease: neighbour, forwarding entry, route, in flannel's order. $1 node, $2 subnet, $3 MAC, $4 public
+# address, $5 family.
 kernel_vxlan_peer() {
-    local space=$PREFIX-node$1 other=$2 family=$3 device mac gateway
-    device=$(kernel_vxlan_name "$family")
-    mac=$(vtep_mac "$other" "$family")
-    gateway=$(tunnel_address "$other" "$family")
+    local space=$PREFIX-node$1 subnet=$2 mac=$3 public=$4 device gateway=${2%/*}
+    device=$(kernel_vxlan_name "$5")
     ip -n "$space" neighbour replace "$gateway" lladdr "$mac" dev "$device" nud permanent
-    bridge -n "$space" fdb replace "$mac" dev "$device" dst "$(underlay_address "$other" "$family")" self permanent
-    ip -n "$space" route replace "$(pod_subnet "$other" "$family")" via "$gateway" dev "$device" onlink
+    bridge -n "$space" fdb replace "$mac" dev "$device" dst "$public" self permanent
+    ip -n "$space" route replace "$subnet" via "$gateway" dev "$device" onlink
 }

@@ -2,7 +2,8 @@
 # The nodes: their configuration, the agent of each, and how it ends. Sourced by scripts/lab.
 #
 #   /run/tartan-lab/PREFIX/nodeI/          the agent's --root
-#       net-conf.json  nodes.toml          its configuration; nodes.toml may be edited, it is watched
+#       net-conf.json  nodes.toml          its configuration; nodes.toml may be edited, it is watched (with
+#                                          --registry etcd neither, with kubernetes no nodes.toml)
 #       log  pid                           its log and the process id of the keeper
 #       run/tartan/  var/lib/tartan/       its own
 #
@@ -36,12 +37,15 @@ nodes_up() {
     for node in $(node_numbers); do
         [ "$(node_kind "$node")" != tartan ] || node_ready "$node"
     done
+    [ "$REGISTRY" = file ] || [ -z "$KERNEL" ] || kernel_vxlan_follow "$KERNEL"
 }
 
 node_files() {
     local node=$1 root=$STATE/node$1 other
     mkdir -p "$root"
-    net_conf >"$root/net-conf.json"
+    # With etcd it is there, with a list of nodes in files these are.
+    [ "$REGISTRY" = etcd ] || net_conf >"$root/net-conf.json"
+    [ "$REGISTRY" = file ] || return 0
     for other in $(node_numbers); do
         node_entry "$other"
     done >"$root/nodes.toml"
@@ -79,15 +83,21 @@ node_entry() {
 }
 
 node_start() {
-    local root=$STATE/node$1 options=()
+    local root=$STATE/node$1 options
+    if [ "$REGISTRY" = file ]; then
+        options=(--net-conf "$root/net-conf.json" --node-file "$root/nodes.toml")
+    else
+        mapfile -t options < <(registry_options "$1")
+    fi
     # Stock flannel cannot carry it: an option, which every node of the cluster must have.
     if [ "$BACKEND" = udp ] && has 6 "$(inside)"; then options+=(--ipv6-over-udp); fi
     if [ -n "$WORKERS" ]; then options+=(--workers "$WORKERS"); fi
     if [ -n "$DEVICE" ]; then options+=(--device "$DEVICE"); fi
     (
         cd "$root" || exit
+        if [ -n "$SECURE" ]; then export TARTAN_ETCD_PASSWORD=$ETCD_PASSWORD; fi
         exec setsid ip netns exec "$PREFIX-node$1" "$LAB_BIN/tartan" --root "$root" run \
-            --net-conf "$root/net-conf.json" --node-file "$root/nodes.toml" --node-name "node$1" "${options[@]}"
+            --node-name "node$1" "${options[@]}"
     ) </dev/null >>"$root/log" 2>&1 &
     echo $! >"$root/pid"
     disown
@@ -124,6 +134,46 @@ $answer
 Its log ends:
 $(tail -n 25 "$root/log")
 Take the lab away with: scripts/lab down --prefix $PREFIX"
+}
+
+# Adds node $1 to a lab that is up, with its pods.
+node_join() {
+    local node=$1 pod
+    underlay_host "node$node" "$node"
+    note_nodes
+    if [ "$REGISTRY" = file ]; then lists_of_nodes; else "${REGISTRY}_node" "$node"; fi
+    node_files "$node"
+    node_start "$node"
+    node_ready "$node"
+    [ "$REGISTRY" = file ] || [ -z "$KERNEL" ] || kernel_vxlan_follow "$KERNEL"
+    for pod in $(pod_numbers "$node"); do pod_up "$node" "$pod"; done
+}
+
+# Takes node $1 away with its pods, and what the registry holds of it.
+node_leave() {
+    local node=$1 name names
+    mapfile -t names < <(awk -v node="node$node" '$2 == node { print $1 }' "$STATE/pods")
+    for name in "${names[@]}"; do
+        pod_down "$name" "node$node"
+        ip netns delete "$PREFIX-$name"
+    done
+    sed -i "/ node$node /d" "$STATE/pods"
+    if [ -e "$STATE/node$node/pid" ]; then node_stop "$node"; fi
+    ip netns delete "$PREFIX-node$node"
+    rm -rf "$STATE/node$node"
+    note_nodes
+    if [ "$REGISTRY" = file ]; then lists_of_nodes; else "${REGISTRY}_node_gone" "$node"; fi
+    [ "$REGISTRY" = file ] || [ -z "$KERNEL" ] || [ "$node" = "$KERNEL" ] || kernel_vxlan_follow "$KERNEL"
+}
+
+# Writes the list of nodes anew on every node that has one; as a whole, as an editor does.
+lists_of_nodes() {
+    local node other
+    for node in $(node_numbers); do
+        [ -e "$STATE/node$node/nodes.toml" ] || continue
+        for other in $(node_numbers); do node_entry "$other"; done >"$STATE/node$node/nodes.toml.new"
+        mv "$STATE/node$node/nodes.toml.new" "$STATE/node$node/nodes.toml"
+    done
 }
 
 # Asks every keeper to stop and waits for it; one that does not end is ended with its namespace.

@@ -13,6 +13,12 @@ DEVICE=
 UNDERLAY_MTU=1500
 INSIDE=v4
 OUTSIDE=v4
+REGISTRY='file'
+ACQUIRE=
+SECURE=
+# The number of the kernel node, if there is one; the numbers of nodes that have left.
+KERNEL=
+LEFT=' '
 STATE=/run/tartan-lab/tt
 REST=()
 
@@ -34,7 +40,17 @@ parse_up() {
             shift
             continue
             ;;
-        --nodes | --pods | --backend | --peer | --workers | --device | --underlay | --underlay-mtu | --inside | --outside | --prefix)
+        --acquire)
+            ACQUIRE=1
+            shift
+            continue
+            ;;
+        --secure)
+            SECURE=1
+            shift
+            continue
+            ;;
+        --nodes | --pods | --backend | --peer | --workers | --device | --underlay | --underlay-mtu | --inside | --outside | --registry | --prefix)
             [ $# -ge 2 ] || wrong "$1 needs a value"
             ;;
         *) wrong "up does not know '$1': see 'scripts/lab help'" ;;
@@ -50,10 +66,12 @@ parse_up() {
         --underlay-mtu) UNDERLAY_MTU=$(number "$1" "$2" 576 9000) ;;
         --inside) INSIDE=$(one_of "$1" "$2" v4 v6 dual) ;;
         --outside) OUTSIDE=$(one_of "$1" "$2" v4 v6 dual) ;;
+        --registry) REGISTRY=$(one_of "$1" "$2" file etcd kubernetes) ;;
         --prefix) set_prefix "$2" ;;
         esac
         shift 2
     done
+    [ -z "$PEER" ] || KERNEL=$NODES
     refuse_impossible
 }
 
@@ -66,6 +84,18 @@ refuse_impossible() {
     fi
     if [ "$CONTROL" = direct ] && [ -n "$PEER" ]; then
         wrong "--direct is every node without an overlay: it goes with no --peer"
+    fi
+    if [ "$REGISTRY" != etcd ] && [ -n "$ACQUIRE$SECURE" ]; then
+        wrong "--acquire and --secure go with --registry etcd"
+    fi
+    if [ "$REGISTRY" != file ]; then
+        [ -z "$CONTROL" ] || wrong "--control and --direct have no agent that reads a registry: they go with no --registry $REGISTRY"
+        for family in $(inside); do
+            has "$family" "$(outside)" || wrong "in a registry a node has a public address of each family that its pods have: --inside $INSIDE needs --outside $INSIDE${others} there"
+        done
+    fi
+    if [ "$REGISTRY" = etcd ] && [ "$INSIDE" = v6 ]; then
+        wrong "flannel's keys in etcd have no place for a node without IPv4 pods: --registry etcd goes with --inside v4 or dual"
     fi
     for family in $(inside); do
         if [ -n "$CONTROL$PEER" ] && ! has "$family" "$(outside)"; then
@@ -152,7 +182,8 @@ have_binaries() {
 }
 
 save_settings() {
-    declare -p NODES PODS BACKEND PEER CONTROL WORKERS DEVICE UNDERLAY UNDERLAY_MTU INSIDE OUTSIDE |
+    declare -p NODES PODS BACKEND PEER CONTROL WORKERS DEVICE UNDERLAY UNDERLAY_MTU INSIDE OUTSIDE \
+        REGISTRY ACQUIRE SECURE KERNEL LEFT |
         sed 's/^declare --/declare -g --/' >"$STATE/settings"
     echo "declare -g -- LAB_BIN=\"${LAB_BIN:-}\"" >>"$STATE/settings"
 }
@@ -163,8 +194,12 @@ load_settings() {
     . "$STATE/settings"
 }
 
+# Of the nodes that are there.
 node_numbers() {
-    seq 1 "$NODES"
+    local node
+    for node in $(seq 1 "$NODES"); do
+        [[ $LEFT == *" $node "* ]] || echo "$node"
+    done
 }
 
 # Pods are numbered through: node i holds (i-1)*P+1 to i*P.
@@ -176,7 +211,7 @@ pod_numbers() {
 node_kind() {
     if [ "$CONTROL" = direct ]; then
         echo direct
-    elif [ -n "$CONTROL" ] || { [ -n "$PEER" ] && [ "$1" = "$NODES" ]; }; then
+    elif [ -n "$CONTROL" ] || [ "$1" = "$KERNEL" ]; then
         echo kernel-vxlan
     else
         echo tartan
@@ -215,14 +250,18 @@ make_namespace() {
     sed -i "s/^$1\$/$1 $(stat -L -c %i "/run/netns/$1")/" "$STATE/namespaces"
 }
 
-# Runs a command in the namespace of node, pod, mallory or net. The variables make `tartan`
-# reach a node's agent without --root.
+# Runs a command in the namespace of node, pod, mallory, registry or net. The variables make `tartan` reach a node's
+# agent without --root, and etcdctl or kubectl the registry.
 exec_in() {
-    local name=$1
+    local name=$1 variables
     shift
     if [ -n "${LAB_BIN:-}" ]; then PATH=$LAB_BIN:$PATH; fi
     case $name in
     node*) ip netns exec "$PREFIX-$name" env TARTAN_ROOT="$STATE/$name" "$@" ;;
+    registry)
+        mapfile -t variables <"$STATE/registry/environment"
+        ip netns exec "$PREFIX-$name" env "${variables[@]}" "$@"
+        ;;
     *) ip netns exec "$PREFIX-$name" "$@" ;;
     esac
 }

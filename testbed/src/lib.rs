@@ -2,7 +2,7 @@
 //!
 //! Theory of operation. A test makes a [`Namespace`] and runs iproute2 in it, which is the independent oracle of what
 //! the code under test did to the kernel. [`linked`] joins two of them by a veth pair, [`Cluster`] also runs an agent in
-//! each. [`packets`] builds packets with `etherparse` alone. The crate depends on nothing of ours, so none of it can
+//! each. [`apiserver`] is a Kubernetes API server for Nodes. [`packets`] builds packets with `etherparse` alone. The crate depends on nothing of ours, so none of it can
 //! share a fault with the code that it tests; a test passes in the path of a program that it runs
 //! (`CARGO_BIN_EXE_...`).
 //!
@@ -16,6 +16,7 @@
     clippy::indexing_slicing
 )]
 
+pub mod apiserver;
 mod census;
 mod cluster;
 mod mount;

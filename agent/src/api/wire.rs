@@ -83,6 +83,15 @@ pub struct Status {
     pub registry_age: u64,
     /// The leases are those of the last good state, because the registry gives no list that can be used.
     pub registry_cached: bool,
+    /// The registry answers; a file always does.
+    #[serde(default)]
+    pub registry_answers: bool,
+    /// Seconds since when it answers or does not; absent before its first word.
+    #[serde(default)]
+    pub registry_since: Option<u64>,
+    /// What was refused last of what it said, since the service started.
+    #[serde(default)]
+    pub registry_last_refused: Option<LastRefused>,
     /// Version of the tables last published.
     pub snapshot: u64,
     /// Every worker forwards by those tables.
@@ -111,6 +120,15 @@ pub struct Status {
     pub dropped: u64,
 }
 
+/// Something of a registry that was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastRefused {
+    /// Where it is and why.
+    pub reason: String,
+    /// Seconds since then.
+    pub age: u64,
+}
+
 /// The answer to `adopt`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Adopted {
@@ -129,6 +147,24 @@ pub struct Peers {
     pub peers: Vec<Peer>,
     /// Sources that were refused and could be accepted.
     pub refused_sources: Vec<RefusedSource>,
+    /// Records of the registry that are passed over: their nodes are not reached.
+    #[serde(default)]
+    pub refused_leases: Vec<RefusedLease>,
+}
+
+/// A record of the registry that is passed over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedLease {
+    /// The name that its node would have.
+    pub name: String,
+    /// Where the record is.
+    pub place: String,
+    /// The address that it gives, if one can be read.
+    pub public_ip: Option<IpAddr>,
+    /// The subnets that it claims, as far as they can be read.
+    pub subnets: Vec<IpNet>,
+    /// What is wrong with it, and how to correct it.
+    pub reason: String,
 }
 
 /// Another node. Traffic is counted in inner packets and bytes since the service started.

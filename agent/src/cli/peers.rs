@@ -35,12 +35,16 @@ pub(super) fn render(peers: &Peers, view: &View) -> String {
         text.push('\n');
         text.push_str(&refused(peers, view));
     }
+    if !peers.refused_leases.is_empty() {
+        text.push('\n');
+        text.push_str(&refused_leases(peers, view));
+    }
     text
 }
 
-/// Whether a source was refused that a change of the list of nodes would accept.
+/// Whether a source was refused that a change of the list of nodes would accept, or a node's lease.
 pub(super) fn problem(peers: &Peers) -> bool {
-    !peers.refused_sources.is_empty()
+    !peers.refused_sources.is_empty() || !peers.refused_leases.is_empty()
 }
 
 fn macs(peer: &Peer) -> Vec<&String> {
@@ -71,6 +75,26 @@ fn totals(peers: &Peers, picked: &[usize]) -> String {
         bytes(sum(|peer| peer.received_bytes)),
         sum(|peer| peer.refused),
     )
+}
+
+fn refused_leases(peers: &Peers, view: &View) -> String {
+    let columns = [
+        Column::Words("REFUSED LEASE"),
+        Column::Words("ADDRESS"),
+        Column::Words("SUBNETS"),
+        Column::Words("REASON"),
+    ];
+    let rows = peers.refused_leases.iter().map(|lease| {
+        vec![
+            lease.place.clone(),
+            lease
+                .public_ip
+                .map_or_else(|| "-".to_owned(), |address| address.to_string()),
+            list(&lease.subnets),
+            lease.reason.clone(),
+        ]
+    });
+    view.table(&columns, rows)
 }
 
 fn refused(peers: &Peers, view: &View) -> String {
@@ -109,7 +133,7 @@ pub(super) const COLUMNS: [Column; 11] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::wire::RefusedSource;
+    use crate::api::wire::{RefusedLease, RefusedSource};
 
     #[test]
     fn peers_and_refused_sources_are_printed() {
@@ -141,6 +165,13 @@ mod tests {
                 seen: 3,
                 remedy: "do this".into(),
             }],
+            refused_leases: vec![RefusedLease {
+                name: "10.244.3.0-24".into(),
+                place: "etcd key /coreos.com/network/subnets/10.244.3.0-24".into(),
+                public_ip: Some("127.0.0.1".parse().unwrap()),
+                subnets: vec!["10.244.3.0/24".parse().unwrap()],
+                reason: "its address is loopback".into(),
+            }],
         };
         assert_eq!(
             render(&peers, &View::default()),
@@ -151,6 +182,9 @@ node2  192.0.2.2  udp     10.244.2.0/24, 10.244.9.0/24  0a:74:c0:00:02:02      1
 
 OUTER SOURCE  INNER SOURCE  REFUSED  REMEDY
 192.0.2.77    10.244.2.5          3  do this
+
+REFUSED LEASE                                       ADDRESS    SUBNETS        REASON
+etcd key /coreos.com/network/subnets/10.244.3.0-24  127.0.0.1  10.244.3.0/24  its address is loopback
 "
         );
         let dual = Peer {
@@ -163,6 +197,7 @@ OUTER SOURCE  INNER SOURCE  REFUSED  REMEDY
             &Peers {
                 peers: vec![dual],
                 refused_sources: vec![],
+                refused_leases: vec![],
             },
             &View::default(),
         );

@@ -138,13 +138,31 @@ fn offloads(status: &Status) -> String {
 
 fn leases(status: &Status) -> String {
     let age = duration(status.registry_age);
-    if status.registry_cached {
-        format!(
+    let source = match status.registry_cached {
+        true => format!(
             "from cache, {age} old; no list yet from {}",
             status.registry
-        )
-    } else {
-        format!("{}, {age} old", status.registry)
+        ),
+        false => format!("{}, {age} old", status.registry),
+    };
+    let source = match status.registry_since {
+        _ if status.registry.starts_with("file ") => source,
+        None => format!("{source}; not asked yet"),
+        Some(since) => {
+            let since = duration(since);
+            match status.registry_answers {
+                true => format!("{source}; in touch for {since}"),
+                false => format!("{source}; out of touch for {since}"),
+            }
+        }
+    };
+    match &status.registry_last_refused {
+        None => source,
+        Some(last) => format!(
+            "{source}; refused last, {} ago: {}",
+            duration(last.age),
+            printable(&last.reason)
+        ),
     }
 }
 
@@ -204,6 +222,9 @@ pub(super) mod tests {
             registry: "file /etc/tartan/nodes.toml".into(),
             registry_age: 12,
             registry_cached: false,
+            registry_answers: true,
+            registry_since: Some(60),
+            registry_last_refused: None,
             snapshot: 7,
             snapshot_adopted: true,
             service_pid: 4242,

@@ -77,6 +77,8 @@ pub fn of_node(before: &NodeConfig, after: &NodeConfig) -> Vec<Difference> {
             local_v6,
             device,
             device_name,
+            // The name shows it.
+            names_device_as_flannel: _,
             strict_pods,
             ipv6_over_udp,
             masquerade,
@@ -169,11 +171,7 @@ pub fn of_node(before: &NodeConfig, after: &NodeConfig) -> Vec<Difference> {
             ("shrink-grace", shrink_grace.as_secs().to_string()),
             ("replace-flannel", replace_flannel.to_string()),
             ("forward-rules", forward_rules.to_string()),
-            ("healthz-ip", or_none(healthz.map(|healthz| healthz.ip()))),
-            (
-                "healthz-port",
-                or_none(healthz.map(|healthz| healthz.port())),
-            ),
+            ("healthz", or_none(*healthz)),
         ]
     };
     differing(values(before), values(after))

@@ -79,7 +79,7 @@ pub fn of_records(model: &Model) -> Vec<Problem> {
 }
 
 /// That there are more problems of a kind than are shown.
-fn more(count: usize, what: &'static str, command: &'static str) -> Option<Problem> {
+pub(super) fn more(count: usize, what: &'static str, command: &'static str) -> Option<Problem> {
     let more = count.saturating_sub(MOST_OF_A_KIND);
     (more > 0).then_some(Problem::MoreOfAKind {
         more,
@@ -208,4 +208,4 @@ fn bypassing(model: &Model) -> Vec<Problem> {
 }
 
 /// A node with thousands of foreign routes or garbled records still has a status of one screen.
-const MOST_OF_A_KIND: usize = 20;
+pub(super) const MOST_OF_A_KIND: usize = 20;

@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant as Moment, sleep_until};
 use tracing::{info, warn};
 
+use super::announcing;
 use super::diagnosis;
 use super::held_list::{HeldList, Time};
 use super::kernel::{Kernel, problems};
@@ -27,7 +28,9 @@ use super::persistence::SavedState;
 use super::pods::upkeep::{self, Report, Upkeep, Work};
 use super::quick_faults::QuickFaults;
 use super::records::{RecordKey, key};
+use super::registry_state::RegistryState;
 use super::reload::Reload;
+use super::replaced_flannel;
 use super::retry::Retry;
 use super::run_files::RunFiles;
 use super::tables::Tables;
@@ -36,11 +39,14 @@ use super::view::{ServiceFacts, View};
 use crate::api::server::Call;
 use crate::api::wire::{Adopted, Reply, Request};
 use crate::causes::causes;
+use crate::health::Health;
 use crate::host::Picture;
 use crate::keeper::descriptors::Descriptors;
-use crate::problems::{Board, Origin};
-use crate::registry::{ListDifference, Registry, Update};
+use crate::lease::Lease;
+use crate::problems::{Board, Origin, Problem};
+use crate::registry::{Contact, ListDifference, Registry, Update};
 use crate::signals::Signals;
+use crate::takeover::flannel;
 use crate::ticker::Ticker;
 
 /// The loop and the parts that it works with.
@@ -63,6 +69,8 @@ pub struct Control {
     pub reload: Reload,
     /// Where leases come from.
     pub registry: Registry,
+    /// What it reports beside the leases.
+    pub registry_state: RegistryState,
     /// What it reports and is not adopted yet.
     pub held: Option<HeldList>,
     /// What the keeper holds.
@@ -73,6 +81,8 @@ pub struct Control {
     pub service: Arc<ServiceFacts>,
     /// Where views are published.
     pub published: watch::Sender<Option<Arc<View>>>,
+    /// The health endpoints; none where the configuration names none.
+    pub health: Option<Health>,
     /// What the plugin asks for.
     pub calls: mpsc::Receiver<Call>,
     /// The clock of quick checks.
@@ -86,6 +96,8 @@ pub struct Control {
 pub struct Turn {
     /// When everything was read last.
     refreshed: Instant,
+    /// When a flanneld was looked for last.
+    flanneld_sought: Instant,
     /// When the refresh after a burst of the kernel's announcements is due.
     burst_ends: Option<Moment>,
     /// Bridges of another plugin with pods beside ours.
@@ -104,6 +116,7 @@ impl Default for Turn {
     fn default() -> Turn {
         Turn {
             refreshed: Instant::now(),
+            flanneld_sought: Instant::now(),
             burst_ends: None,
             bridges: Vec::new(),
             waiting_for_limit: Vec::new(),
@@ -184,15 +197,60 @@ impl Control {
         self.tables.engine.stop();
     }
 
-    /// A change of the leases: they are adopted, held back or refused as a whole, and everything follows.
+    /// What the registry says: leases are adopted, held back or refused as a whole, and everything follows.
     async fn on_registry_update(&mut self, update: Update) -> Result<(), Restart> {
+        match update {
+            Update::Leases(leases) => self.on_leases(leases).await,
+            Update::Refused { place, reason } => {
+                self.held = None;
+                self.registry_state
+                    .note_refused(&format!("{place}: {reason}"));
+                self.learn(Update::Refused { place, reason }).await
+            }
+            Update::Settings(settings) => {
+                let copy = &self.model.known.config.net_conf;
+                let place = self.registry.place();
+                if self.registry_state.learn(settings, &place, copy) {
+                    self.reload.ask();
+                }
+                self.post_contact();
+                self.refresh().await
+            }
+            Update::Contact(contact) => {
+                match &contact {
+                    Contact::InTouch => info!("the registry answers"),
+                    Contact::Lost { reason } => warn!("the registry does not answer: {reason}"),
+                }
+                self.registry_state.contact(contact);
+                self.post_contact();
+                Ok(())
+            }
+            Update::RefusedRecords(records) => {
+                self.registry_state.pass_over(records);
+                self.post_contact();
+                Ok(())
+            }
+        }
+    }
+
+    fn post_contact(&mut self) {
+        let problems = self.registry_state.problems();
+        self.board.post(Origin::Contact, problems);
+    }
+
+    async fn on_leases(&mut self, leases: Vec<Lease>) -> Result<(), Restart> {
         let earlier = self.held.take();
-        let Update::Leases(leases) = update else {
-            return self.learn(update).await;
-        };
         let known = &self.model.known;
         let (in_force, grace) = (&known.leases, known.config.shrink_grace);
-        match HeldList::check(leases, in_force, earlier.as_ref(), grace, Time::read()) {
+        let own = leases.iter().find(|lease| lease.name == known.own.name);
+        let checked = match own.cloned() {
+            // As at a start that waited for the registry.
+            Some(own) if self.model.cached.are_leases() && earlier.is_none() => {
+                HeldList::check_at_start(leases, &own, in_force, &known.own, grace, Time::read())
+            }
+            _ => HeldList::check(leases, in_force, earlier.as_ref(), grace, Time::read()),
+        };
+        match checked {
             Ok(leases) => self.learn(Update::Leases(leases)).await,
             Err(held) => {
                 let problem = held.problem(self.registry.place().to_string());
@@ -343,6 +401,7 @@ impl Control {
         }
         self.tables.take_notices();
         self.post_adoption();
+        self.post_health();
         self.post_workers();
         self.post_peers();
         self.post_leases();
@@ -405,6 +464,9 @@ impl Control {
         // After the picture: a record is written before its route and removed after it, so no route is without its record.
         self.model.relist_changed_records();
         let mut unread = picture.as_ref().ok().and_then(|p| self.model.known.see(p));
+        if let Ok(picture) = &picture {
+            self.follow_interface(picture);
+        }
         if self.follow_underlay().await {
             unread = picture.as_ref().ok().and_then(|p| self.model.known.see(p));
         }
@@ -415,6 +477,9 @@ impl Control {
         if let Ok(picture) = &picture {
             self.mend_pods(picture).await;
         }
+        let past_overlay = picture.as_ref().ok();
+        let past_overlay =
+            past_overlay.map_or_else(Vec::new, |p| replaced_flannel::routes(&self.model, p));
         let desired = &self.model.desired.host;
         let bridged = self.model.bridged_subnets();
         let applied = self.kernel.apply(picture, desired, &bridged).await;
@@ -424,8 +489,10 @@ impl Control {
                 "another process deleted the device {device}"
             )));
         }
+        let unremoved = replaced_flannel::remove(&self.kernel, &self.model, &past_overlay).await;
         let refused = problems(&unread).into_iter().chain(applied.problems);
-        self.board.post(Origin::Kernel, refused);
+        self.board.post(Origin::Kernel, refused.chain(unremoved));
+        self.look_for_flanneld();
         if let Some(bridges) = applied.bridges {
             self.turn.bridges = bridges;
         }
@@ -445,6 +512,15 @@ impl Control {
             self.turn.retry.start_over();
         }
         Ok(())
+    }
+
+    /// Posts a flanneld that was started beside this service. Every process is looked at, so not at every refresh.
+    fn look_for_flanneld(&mut self) {
+        if self.turn.flanneld_sought.elapsed() >= FLANNELD_EVERY {
+            self.turn.flanneld_sought = Instant::now();
+            let running = flannel::running(&self.model.known.config);
+            self.board.post(Origin::Flanneld, running);
+        }
     }
 
     /// Repairs the links of pods.
@@ -467,6 +543,29 @@ impl Control {
         let uncounted = problems(&mended.uncounted);
         self.board
             .post(Origin::Links, links.into_iter().chain(uncounted));
+    }
+
+    /// Announces the interface by which this node is reached, once the registry has said what it wants of that.
+    fn follow_interface(&mut self, picture: &Picture) {
+        let Some(settings) = &self.registry_state.settings else {
+            return;
+        };
+        let known = &mut self.model.known;
+        let problem = match announcing::choose(&known.config, &known.net_conf, settings, picture) {
+            Ok(external) => {
+                let announcement = announcing::running(known, &external);
+                self.registry.announce(announcement);
+                if known.external.as_ref() != Some(&external) {
+                    info!("this node is reached by {external}");
+                    known.external = Some(external);
+                }
+                None
+            }
+            Err(error) => Some(Problem::NoExternalInterface {
+                reason: causes(&error),
+            }),
+        };
+        self.board.post(Origin::Interface, problem);
     }
 
     /// Moves the sockets when the node's address has moved. Returns whether they have.
@@ -530,6 +629,7 @@ impl Control {
         self.board.post(Origin::NodeFile, problem);
         let (reopened, problem) = self.run_files.restore_socket(&self.keeper).await;
         self.board.post(Origin::Api, problem);
+        self.post_health();
         self.board.post(Origin::Locks, self.run_files.check_locks());
         for repair in repaired.iter().chain(&reopened) {
             self.kernel.note_repair(repair);
@@ -539,6 +639,11 @@ impl Control {
     fn post_adoption(&mut self) {
         let behind = self.tables.behind(self.model.desired.spec.version);
         self.board.post(Origin::Adoption, behind);
+    }
+
+    fn post_health(&mut self) {
+        let problem = self.health.as_ref().and_then(Health::problem);
+        self.board.post(Origin::Health, problem);
     }
 
     fn post_peers(&mut self) {
@@ -604,6 +709,8 @@ fn view(control: &Control) -> View {
         leases_read: model.leases_read,
         leases_cached: model.cached.leases,
         is_registry_cached: model.cached.are_leases(),
+        in_touch: control.registry_state.in_touch(),
+        refused_leases: Arc::clone(&control.registry_state.refused_records),
         repairs: control.kernel.repairs.count,
         last_repair: control.kernel.repairs.last.clone(),
         reclaimed: control.upkeep.state.reclaimed,
@@ -630,5 +737,7 @@ const BUSY: Duration = Duration::from_millis(200);
 const BURST: Duration = Duration::from_millis(50);
 /// Some settings change without an announcement.
 pub const QUICK_CHECK_EVERY: Duration = Duration::from_secs(1);
+/// Least time between two looks at all processes.
+const FLANNELD_EVERY: Duration = Duration::from_secs(5);
 /// Not every way by which a kernel changes is known.
 pub(crate) const REFRESH_EVERY: Duration = Duration::from_secs(10);

@@ -8,6 +8,8 @@
 //! |---|---|
 //! | what happens when a lease changes? | [`event_loop`], `on_registry_update` |
 //! | what is known and decided? | [`model`], from [`records`] and [`facts`] |
+//! | what does this node publish of itself? | [`announcing`] |
+//! | does the registry answer, and what was refused of it? | [`registry_state`] |
 //! | which peers send past the overlay? | [`direct_routing`] |
 //! | which list of nodes is not adopted at once? | [`held_list`] |
 //! | how do the workers get new tables? | [`tables`] |
@@ -21,6 +23,7 @@
 //! | what does the node itself show to be wrong? | [`diagnosis`] |
 //! | how is a query answered? | [`view`] |
 
+pub mod announcing;
 pub mod diagnosis;
 pub mod direct_routing;
 pub mod event_loop;
@@ -35,8 +38,10 @@ pub mod pods;
 pub(crate) mod quick_faults;
 pub mod records;
 pub mod refused_sources;
+pub mod registry_state;
 pub mod reload;
 pub mod repair_log;
+mod replaced_flannel;
 pub(crate) mod retry;
 pub mod run_files;
 pub mod tables;

@@ -18,7 +18,9 @@ use super::facts::Facts;
 use super::families::{self, LostFamily};
 use super::records::Records;
 use crate::attachments;
+use crate::config::node::registry::RegistryKind;
 use crate::config::{NetConf, NodeConfig};
+use crate::host::external_interface::ExternalInterface;
 use crate::host::{Host, HostError, Picture};
 use crate::last_good::{self, LastGoodError};
 use crate::lease::{Lease, default_vtep_mac};
@@ -39,6 +41,9 @@ pub struct Known {
     pub leases: Arc<[Lease]>,
     /// Our own, as the list has it.
     pub own: Lease,
+    /// The interface by which this node is reached, where it announces itself to a remote registry; `None` until that has
+    /// said what it wants of it.
+    pub external: Option<ExternalInterface>,
     /// The addresses that our sockets have.
     pub bound: PublicAddresses,
     /// What the kernel says.
@@ -48,7 +53,16 @@ pub struct Known {
 impl Known {
     /// The addresses that we are to send from and receive on.
     pub fn wanted(&self) -> PublicAddresses {
-        self.config.underlay(self.own.public)
+        match &self.external {
+            Some(external) => self.config.underlay(external.local),
+            None if self.is_announced() => self.bound,
+            None => self.config.underlay(self.own.public),
+        }
+    }
+
+    /// Whether this node announces itself, so that no operator writes its addresses into a list.
+    pub fn is_announced(&self) -> bool {
+        self.config.registry.kind != RegistryKind::File
     }
 
     /// Reads the kernel again; what it does not report stays as it was, and why is returned.
@@ -77,7 +91,7 @@ impl Known {
         let listed = own.public;
         let in_force = |family| {
             let bound = self.bound.of(family)?;
-            let known_by_list = self.config.names_local(family);
+            let known_by_list = self.is_announced() || self.config.names_local(family);
             listed.of(family).filter(|_| known_by_list).or(Some(bound))
         };
         let each = [Family::V4, Family::V6].into_iter().filter_map(in_force);

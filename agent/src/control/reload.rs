@@ -19,6 +19,7 @@ use super::model::Model;
 use super::outcome::Restart;
 use super::persistence::net_conf_problem;
 use crate::causes::causes;
+use crate::config::node::registry::RegistryKind;
 use crate::config::{ConfigFile, Difference, NetConf, NodeConfig, difference};
 use crate::configuration::Configuration;
 use crate::host::Host;
@@ -90,7 +91,8 @@ impl Reload {
         let mut new_text = None;
         if self.is_to_read() {
             match self.read() {
-                Ok((read, text)) => {
+                Ok((mut read, text)) => {
+                    read.name_device(&model.known.net_conf.backend);
                     changes.extend(difference::of_node(&in_force, &read));
                     if changes.is_empty() {
                         self.take(text);
@@ -116,7 +118,10 @@ impl Reload {
             }
             return Ok(refused);
         }
-        if config.node_name != in_force.node_name || config.node_file != in_force.node_file {
+        let is_file = config.registry.kind == RegistryKind::File;
+        let other_list =
+            config.node_name != in_force.node_name || config.node_file != in_force.node_file;
+        if is_file && other_list {
             let list = registry::read_once(&config, &model.known.net_conf);
             if let Update::Refused { place, reason } = list {
                 refused.configuration = Some(self.unfit(&format!(
@@ -216,6 +221,9 @@ impl Reload {
             known.net_conf = net_conf;
             known.net_conf_text = text;
             model.cached.net_conf = false;
+            return Ok(changes);
+        }
+        if config.registry.kind != RegistryKind::File {
             return Ok(changes);
         }
         match registry::read_once(config, &net_conf) {

@@ -104,7 +104,7 @@ pub enum HostError {
     /// The public address is not on this node.
     #[error("no interface of this node holds {address}")]
     NoUnderlay {
-        /// The key of the address looked for.
+        /// The key that names another local address.
         key: &'static str,
         /// The public address looked for.
         address: IpAddr,

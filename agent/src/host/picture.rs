@@ -31,7 +31,7 @@ pub struct Picture {
     pub(super) links: Vec<Link>,
     pub(super) held: Vec<InterfaceAddress>,
     pub(super) routes: Vec<Route>,
-    pod_links: PodLinks,
+    pub(super) pod_links: PodLinks,
 }
 
 impl Host {
@@ -80,8 +80,8 @@ impl Picture {
             let Some((_, link)) = held.find(|(held, _)| held.address.addr() == address) else {
                 return Err(HostError::NoUnderlay {
                     key: match (public, address) {
-                        (PublicAddresses::Dual(..), IpAddr::V6(_)) => "public-ipv6",
-                        _ => "public-ip",
+                        (PublicAddresses::Dual(..), IpAddr::V6(_)) => "local-ipv6",
+                        _ => "local-ip",
                     },
                     address,
                     held: in_words(self.held_elsewhere()),

@@ -28,6 +28,8 @@ pub enum FromService {
     Deposit(String),
     /// Close the keeper's copy of this name.
     Withdraw(String),
+    /// It goes on waiting for what it starts from: the registry's answer.
+    Waiting,
     /// Everything is set up; nothing has been read yet.
     Ready,
     /// Packets are being read.

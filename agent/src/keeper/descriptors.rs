@@ -131,6 +131,14 @@ impl Descriptors {
         Ok(())
     }
 
+    /// Says that the service goes on waiting for what it starts from.
+    ///
+    /// # Errors
+    /// `Channel` when the keeper is gone.
+    pub async fn waiting(&self) -> Result<(), DescriptorsError> {
+        self.say(&FromService::Waiting, &[]).await
+    }
+
     /// Says *ready* and waits for *go*; `false` when the keeper ended instead.
     ///
     /// # Errors

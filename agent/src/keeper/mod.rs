@@ -35,6 +35,7 @@ pub mod channel;
 pub mod child;
 pub mod descriptors;
 pub mod lock;
+mod notify;
 pub mod table;
 pub mod watchdog;
 
@@ -231,7 +232,7 @@ impl Keeper {
             return self.broken(&error, service).await;
         }
         let mut watch: Option<(Watchdog, Counters)> = None;
-        let started = Instant::now();
+        let mut started = Instant::now();
         let mut is_reload_due = false;
         loop {
             tokio::select! {
@@ -249,9 +250,13 @@ impl Keeper {
                             return self.broken(&error, service).await;
                         }
                     }
+                    Ok(Some((FromService::Waiting, _))) => started = Instant::now(),
                     Ok(Some((FromService::Forwarding, _))) => {
                         self.has_forwarded = true;
                         self.forwarding_since = Some(Instant::now());
+                        if !self.has_forwarded {
+                            notify::ready();
+                        }
                         watch = self.counters().map(|counters| (Watchdog::default(), counters));
                         info!(pid = service.id(), "the service forwards");
                         if std::mem::take(&mut is_reload_due) {
@@ -313,7 +318,7 @@ impl Keeper {
                 }
                 Ok(())
             }
-            FromService::Ready | FromService::Forwarding => Ok(()),
+            FromService::Waiting | FromService::Ready | FromService::Forwarding => Ok(()),
         };
         if let Err(error) = stored {
             error!(%error, "a deposit is refused; a restart will open that descriptor anew");

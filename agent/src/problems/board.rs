@@ -19,18 +19,26 @@ pub enum Origin {
     NetConf,
     /// This node's configuration.
     Configuration,
-    /// The registry.
+    /// The list of nodes that the registry gives.
     Registry,
+    /// The registry beside that: whether it answers, and what was passed over.
+    Contact,
+    /// The interface that this node announces.
+    Interface,
     /// The adoption of tables by the workers.
     Adoption,
     /// The API socket.
     Api,
+    /// The health endpoints.
+    Health,
     /// The locks in the run directory.
     Locks,
     /// The last good state on disk.
     State,
     /// The record of changed kernel settings.
     Settings,
+    /// flannel's daemon beside this one.
+    Flanneld,
     /// The underlay sockets.
     Underlay,
     /// The workers' places.

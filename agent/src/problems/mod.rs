@@ -16,7 +16,7 @@ mod remedy;
 mod sentence;
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -26,7 +26,7 @@ use encap::{Family, Mac};
 
 use crate::control::direct_routing::DirectSenders;
 use crate::control::families::LostFamily;
-use crate::host::{Bypass, OutOfService, PortHolder};
+use crate::host::{Bypass, Flanneld, OutOfService, PortHolder};
 
 pub use board::{Board, Origin, Posted};
 pub use host::HostProblem;
@@ -68,6 +68,25 @@ pub enum Problem {
         /// What is in force in its place.
         in_force: LeasesInForce,
     },
+    /// The registry does not answer, or refuses this node.
+    RegistryLost {
+        /// Its kind and what it reads.
+        registry: String,
+        /// Why, and what would correct it.
+        reason: String,
+    },
+    /// The record of one node cannot be used.
+    LeaseRefused {
+        /// Where it is.
+        place: String,
+        /// What is wrong with it, and what would correct it.
+        reason: String,
+    },
+    /// The interface that is to carry the overlay cannot be told, so that this node cannot announce itself.
+    NoExternalInterface {
+        /// Why not, and what would correct it.
+        reason: String,
+    },
     /// The list of nodes is held back, because it loses most of them at once.
     ListShrinks {
         /// Where the list is.
@@ -89,6 +108,15 @@ pub enum Problem {
         /// The socket's path.
         path: PathBuf,
         /// Why not.
+        reason: String,
+    },
+    /// The health endpoints are not answered.
+    HealthPort {
+        /// Where they are to be answered.
+        address: SocketAddr,
+        /// Which process has the port, where that is known.
+        holder: Option<PortHolder>,
+        /// What the kernel said.
         reason: String,
     },
     /// The files of the locks are gone.
@@ -231,6 +259,8 @@ pub enum Problem {
     DirectRouting(DirectSenders),
     /// Peers send unencapsulated, and a strict reverse-path filter drops it.
     DirectRoutingFiltered(DirectSenders),
+    /// flannel's daemon runs on this node too.
+    FlanneldRunning(Flanneld),
     /// Attachments have addresses in no subnet of this node.
     PodsStranded {
         /// Their names.
@@ -311,9 +341,13 @@ impl Problem {
             Problem::NetConfMissing { .. } => "net-conf-missing",
             Problem::ConfigurationRefused { .. } => "configuration-refused",
             Problem::LeasesRefused { .. } => "leases-refused",
+            Problem::RegistryLost { .. } => "registry-lost",
+            Problem::LeaseRefused { .. } => "lease-refused",
+            Problem::NoExternalInterface { .. } => "interface-not-found",
             Problem::ListShrinks { .. } => "list-shrinks",
             Problem::WorkersBehind { .. } => "workers-behind",
             Problem::ApiSocket { .. } => "api-socket",
+            Problem::HealthPort { .. } => "health-port",
             Problem::LocksRemoved { .. } => "locks-removed",
             Problem::StateNotSaved { .. } => "state-not-saved",
             Problem::UnderlaySocket { fault, .. } => match fault {
@@ -340,6 +374,7 @@ impl Problem {
             Problem::VtepMacChanged { .. } => "vtep-mac-changed",
             Problem::DirectRouting(_) => "direct-routing",
             Problem::DirectRoutingFiltered(_) => "direct-routing-filtered",
+            Problem::FlanneldRunning(_) => "flanneld-running",
             Problem::PodsStranded { .. } => "pods-stranded",
             Problem::RouteBypasses(_) => "route-bypasses",
             Problem::MoreOfAKind { .. } => "more-of-a-kind",
@@ -358,9 +393,11 @@ impl Problem {
             | Problem::StateNotSaved { path, .. }
             | Problem::NodeFile { path, .. } => path.display().to_string(),
             Problem::LocksRemoved { run_dir } => run_dir.display().to_string(),
-            Problem::LeasesRefused { place, .. } | Problem::ListShrinks { place, .. } => {
-                place.clone()
-            }
+            Problem::HealthPort { address, .. } => address.to_string(),
+            Problem::LeasesRefused { place, .. }
+            | Problem::LeaseRefused { place, .. }
+            | Problem::ListShrinks { place, .. } => place.clone(),
+            Problem::RegistryLost { registry, .. } => registry.clone(),
             Problem::UnderlaySocket { wanted, .. } => wanted.address.to_string(),
             Problem::UnderlayDown(interface) => interface.name.clone(),
             Problem::UnderlayNarrow { interface, .. } => interface.clone(),
@@ -377,11 +414,13 @@ impl Problem {
             Problem::DirectRouting(senders) | Problem::DirectRoutingFiltered(senders) => {
                 senders.interface.clone()
             }
+            Problem::FlanneldRunning(flanneld) => flanneld.pid.to_string(),
             Problem::RouteBypasses(bypass) => bypass.prefix.to_string(),
             Problem::MoreOfAKind { what, .. } => (*what).to_owned(),
             Problem::RecordRefused { file, .. } => file.clone(),
             Problem::PodLink { pod, .. } => pod.clone(),
-            Problem::WorkersBehind { .. }
+            Problem::NoExternalInterface { .. }
+            | Problem::WorkersBehind { .. }
             | Problem::UnderlayMove { .. }
             | Problem::CoresUnusable { .. }
             | Problem::WorkersNotPinned { .. }
@@ -398,9 +437,12 @@ impl Problem {
             | Problem::NetConfMissing { .. }
             | Problem::ConfigurationRefused { .. }
             | Problem::LeasesRefused { .. }
+            | Problem::LeaseRefused { .. }
+            | Problem::NoExternalInterface { .. }
             | Problem::ListShrinks { .. }
             | Problem::WorkersBehind { .. }
             | Problem::ApiSocket { .. }
+            | Problem::HealthPort { .. }
             | Problem::LocksRemoved { .. }
             | Problem::UnderlaySocket { .. }
             | Problem::UnderlayMove { .. }
@@ -410,6 +452,7 @@ impl Problem {
             | Problem::PeersUnreachable { .. }
             | Problem::PeerOtherVni { .. }
             | Problem::VtepMacChanged { .. }
+            | Problem::FlanneldRunning(_)
             | Problem::PodsStranded { .. }
             | Problem::PodLink { .. }
             | Problem::DirectRoutingFiltered(_)
@@ -418,7 +461,8 @@ impl Problem {
             | Problem::ApiThread { .. }
             | Problem::RecordRefused { .. } => Severity::Error,
             Problem::Host(problem) => problem.severity,
-            Problem::StateNotSaved { .. }
+            Problem::RegistryLost { .. }
+            | Problem::StateNotSaved { .. }
             | Problem::CoresUnusable { .. }
             | Problem::WorkersNotPinned { .. }
             | Problem::PodUpkeep { .. }
@@ -441,6 +485,7 @@ impl Problem {
             Problem::LeasesRefused { in_force, .. } => *in_force == LeasesInForce::Nothing,
             Problem::UnderlaySocket { .. }
             | Problem::NodeFile { .. }
+            | Problem::FlanneldRunning(_)
             | Problem::ApiThread { .. } => true,
             Problem::Host(problem) => problem.ends_first_start,
             _ => false,

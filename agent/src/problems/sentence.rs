@@ -49,6 +49,15 @@ impl Problem {
                 };
                 format!("the list of nodes is refused{in_force}: {place}: {reason}")
             }
+            Problem::RegistryLost { registry, reason } => format!(
+                "the registry does not answer, and the leases in force stay: {registry}: {reason}"
+            ),
+            Problem::LeaseRefused { place, reason } => {
+                format!("a lease is refused, and its node is not reached by it: {place}: {reason}")
+            }
+            Problem::NoExternalInterface { reason } => {
+                format!("this node cannot tell its peers an address: {reason}")
+            }
             Problem::ListShrinks {
                 place,
                 lost,
@@ -70,6 +79,17 @@ impl Problem {
             Problem::ApiSocket { path, reason } => format!(
                 "no new caller can connect to the API socket {}: {reason}",
                 path.display()
+            ),
+            Problem::HealthPort {
+                address,
+                holder,
+                reason,
+            } => format!(
+                "/healthz and /readyz are not answered on {address}, so probes fail: {}",
+                match holder {
+                    Some(holder) => format!("{holder} has the port"),
+                    None => reason.clone(),
+                }
             ),
             Problem::LocksRemoved { run_dir } => format!(
                 "another process has emptied {}, so no lock keeps a second agent or a clean-up from this node",
@@ -187,6 +207,9 @@ impl Problem {
                     list(&macs)
                 )
             }
+            Problem::FlanneldRunning(flanneld) => format!(
+                "flanneld runs beside Tartan, and takes this node's device, port and lease from it: {flanneld}"
+            ),
             Problem::PodsStranded { pods } => {
                 let (shown, rest) = pods.split_at(pods.len().min(PODS_SHOWN));
                 format!(

@@ -33,6 +33,7 @@ fn config() -> NodeConfig {
         local_v6: None,
         device: DeviceKind::Auto,
         device_name: "tartan0".to_owned(),
+        names_device_as_flannel: false,
         strict_pods: false,
         ipv6_over_udp: false,
         masquerade: true,
@@ -165,7 +166,7 @@ fn a_small_cluster_in_full() {
             node: NodeSpec {
                 networks: nets(&["10.244.0.0/16"]),
                 public: own().public,
-                vtep_mac: own().vtep_mac.v4,
+                vtep_mac: own().vtep_mac,
                 vni: encap::Vni::new(7).unwrap(),
                 gbp: true,
                 ipv6_over_udp: false,

@@ -31,11 +31,5 @@ pub fn own<'a>(leases: &'a [Lease], node_name: &str) -> Result<&'a Lease, String
             twin.name
         ));
     }
-    if own.vtep_mac.v4 != own.vtep_mac.v6 {
-        return Err(format!(
-            "this node's entry has vtep-mac-v6 {} and vtep-mac {}, but a Tartan node has one VTEP MAC for both families: leave vtep-mac-v6 out",
-            own.vtep_mac.v6, own.vtep_mac.v4
-        ));
-    }
     Ok(own)
 }

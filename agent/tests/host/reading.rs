@@ -106,7 +106,7 @@ fn the_addresses_of_two_families_may_be_on_two_interfaces() {
     assert_eq!((two.name.as_str(), two.mtu), ("eth0, wire0", 1500));
     let said = text(&none);
     assert!(
-        said.contains("no interface of this node holds 2001:db8::3: set `public-ipv6` to one of"),
+        said.contains("no interface of this node holds 2001:db8::3: correct this node's public address, or set `local-ipv6`, where"),
         "{said}"
     );
 }

@@ -123,7 +123,7 @@ fn a_public_address_the_node_does_not_hold() {
     });
     assert_eq!(
         text(&error),
-        "no interface of this node holds 198.51.100.7: set `public-ip` to one of 192.0.2.1 (eth0)"
+        "no interface of this node holds 198.51.100.7: correct this node's public address, or set `local-ip`, where that is not the local one, to one of 192.0.2.1 (eth0)"
     );
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use benches::cluster::dual_stack;
 use criterion::{BenchmarkId, Criterion};
+use dataplane::families::PerFamily;
 use dataplane::publication::Publication;
 use dataplane::spec::{PeerSpec, Spec};
 use encap::{Format, Mac};
@@ -87,7 +88,7 @@ fn two_leases(spec: &mut Spec, round: u64) {
 /// Every header changes.
 fn own(spec: &mut Spec, round: u64) {
     let mut cluster = (*spec.cluster).clone();
-    cluster.node.vtep_mac = Mac([2, 0, 0, 0, 1, round as u8]);
+    cluster.node.vtep_mac = PerFamily::each(|_| Mac([2, 0, 0, 0, 1, round as u8]));
     spec.cluster = Arc::new(cluster);
 }
 

@@ -27,6 +27,7 @@ pub(super) fn pull(c: &mut Criterion) {
     let datagram = [header.as_slice(), &inner].concat();
     let vtep = Vtep {
         mac: MAC,
+        mac_v6: MAC,
         vni: vni(),
         gbp: false,
     };

@@ -120,7 +120,10 @@ fn change(told: &mut Spec, step: Step) {
         Step::UnderlayMtu(mtu) => cluster.node.underlay_mtu = mtu,
         Step::DeviceMtu(mtu) => cluster.node.inner_mtu = PerFamily::each(|_| mtu),
         Step::Headers(n) => {
-            cluster.node.vtep_mac = Mac([2, 0, 0, 0, 9, n]);
+            cluster.node.vtep_mac = PerFamily {
+                v4: Mac([2, 0, 0, 0, 9, n]),
+                v6: Mac([2, 0, 0, 0, 9, n % 3]),
+            };
             cluster.node.vni = Vni::new(u32::from(n) + 1).unwrap();
             (cluster.node.udp_port, cluster.node.vxlan_port) = (8000 + u16::from(n), 9000);
             cluster.node.ipv6_over_udp = n % 2 == 0;

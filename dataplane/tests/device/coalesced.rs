@@ -88,7 +88,7 @@ fn spec() -> Spec {
 
                 public: address("192.0.2.2").into(),
 
-                vtep_mac: Mac([2, 0, 0, 0, 0, 2]),
+                vtep_mac: PerFamily::each(|_| Mac([2, 0, 0, 0, 0, 2])),
                 vni: Vni::new(1).unwrap(),
                 gbp: false,
                 ipv6_over_udp: true,

@@ -9,6 +9,7 @@ use dataplane::families::{PerFamily, PublicAddresses};
 use dataplane::limits::{HOLD, PATH_MTU_LIFE, QUOTE};
 use dataplane::now::Now;
 use dataplane::spec::PeerSpec;
+use dataplane::underlay::memory::Datagram;
 use dataplane::underlay::{ErrorReport, Port};
 use encap::{Family, Format, Mac};
 use libc::{ECONNREFUSED, EMSGSIZE};
@@ -68,6 +69,39 @@ fn each_family_has_its_own_mac() {
         let head = frame(theirs, mac(1), &packet);
         assert_eq!(sent[0].payload, [&head[..], &packet].concat());
     }
+}
+
+/// A node that took over flannel's two devices sends from two MACs, and takes only the packets of its family for each.
+#[test]
+fn a_node_has_a_mac_for_each_family() {
+    let mut node = node(Format::Vxlan, dual(1), dual(2));
+    let our_v6 = Mac([0x0a, 0, 0, 0, 0, 0x61]);
+    node.configure(|spec| plan::cluster(spec).node.vtep_mac.v6 = our_v6);
+    for (ours, from, to) in [
+        (mac(1), pod(1, 0), pod(2, 0)),
+        (our_v6, pod6(1, 0), pod6(2, 0)),
+    ] {
+        let packet = udp(from, to, b"out");
+        node.push(packet.clone());
+        let (sent, _) = node.run(Now(0));
+        let head = frame(mac(2), ours, &packet);
+        assert_eq!(sent[0].payload, [&head[..], &packet].concat());
+    }
+    let with_mac = |packet: &[u8], ours| Datagram {
+        payload: [&frame(ours, mac(2), packet)[..], packet].concat(),
+        ..vxlan(2, 1, packet)
+    };
+    let four = udp(pod(2, 0), pod(1, 0), b"in");
+    let six = udp(pod6(2, 0), pod6(1, 0), b"in");
+    for (packet, ours, other) in [(four, mac(1), our_v6), (six, our_v6, mac(1))] {
+        node.hand(with_mac(&packet, other), 1);
+        assert_eq!(node.run(Now(0)).1, [[0; 0]; 0]);
+        node.hand(with_mac(&packet, ours), 1);
+        assert_eq!(node.run(Now(0)).1, [packet]);
+    }
+    let refused = node.totals().inbound.drops_of(DropReason::NotOurMac);
+    assert_eq!(refused, 2);
+    assert_eq!(node.audit(), [""; 0]);
 }
 
 /// Whichever of its public addresses it speaks from, a peer is itself; and it may speak for both of them inside.

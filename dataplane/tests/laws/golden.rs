@@ -88,7 +88,7 @@ fn spec(i: u8, format: Format, wire: &[Datagram]) -> Spec {
                 .unwrap();
             Mac(datagram.payload[8..14].try_into().unwrap())
         };
-        plan::cluster(&mut spec).node.vtep_mac = mac(true);
+        plan::cluster(&mut spec).node.vtep_mac = PerFamily::each(|_| mac(true));
         plan::peer(&mut spec, 0).vtep_mac = PerFamily::each(|_| mac(false));
     }
     spec

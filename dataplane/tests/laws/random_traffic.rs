@@ -39,7 +39,7 @@ pub fn from_peers(node: &mut Node, random: &mut fastrand::Rng) {
         return;
     };
     let (i, j) = (
-        number(node.spec.cluster.node.vtep_mac.0),
+        number(node.spec.cluster.node.vtep_mac.v4.0),
         number(peer.vtep_mac.v4.0),
     );
     for _ in 0..random.u8(1..20) {

@@ -245,7 +245,7 @@ pub fn spec(format: Format, family: Family, underlay_mtu: u16) -> Spec {
 
                 public: node(family, 1).into(),
 
-                vtep_mac: Mac([2, 0, 0, 0, 0, 1]),
+                vtep_mac: PerFamily::each(|_| Mac([2, 0, 0, 0, 0, 1])),
                 vni: Vni::new(1).unwrap(),
                 gbp: false,
                 ipv6_over_udp: true,

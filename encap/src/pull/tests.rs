@@ -19,6 +19,7 @@ fn packet_v6() -> Vec<u8> {
 fn vtep(gbp: bool) -> Vtep {
     Vtep {
         mac: OURS,
+        mac_v6: OURS,
         vni: Vni::new(1).unwrap(),
         gbp,
     }
@@ -91,6 +92,30 @@ fn every_refusal() {
     assert_eq!(
         vxlan_after(put(25, &[99]), false),
         Err(Refusal::Malformed(Malformed::TotalLength))
+    );
+}
+
+/// Each of flannel's two devices refuses frames for the other.
+#[test]
+fn each_family_has_its_own_mac() {
+    let ours_v6 = Mac([0x0a, 0, 0, 0, 0, 6]);
+    let vtep = Vtep {
+        mac_v6: ours_v6,
+        ..vtep(false)
+    };
+    let to = |source, destination, packet: &[u8], family| {
+        let header = crate::push::vxlan(vtep.vni, source, destination, family);
+        vxlan(&[header.as_slice(), packet].concat(), &vtep).map(|pulled| pulled.offset)
+    };
+    let (v4, v6) = (packet_v4(), packet_v6());
+    assert_eq!(to(THEIRS, OURS, &v4, Family::V4), Ok(22));
+    assert_eq!(to(THEIRS, ours_v6, &v6, Family::V6), Ok(22));
+    let refused = Err(Refusal::DestinationMac);
+    assert_eq!(to(THEIRS, ours_v6, &v4, Family::V4), refused);
+    assert_eq!(to(THEIRS, OURS, &v6, Family::V6), refused);
+    assert_eq!(
+        to(ours_v6, ours_v6, &v6, Family::V6),
+        Err(Refusal::SourceMac)
     );
 }
 

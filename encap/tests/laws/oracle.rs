@@ -45,12 +45,13 @@ pub(crate) fn pull(input: &[u8]) {
         return;
     };
     let named = datagram.len() >= 22 && choice & 4 != 0;
+    let mac = |own: u8| match named {
+        true => Mac(datagram[8..14].try_into().unwrap()),
+        false => Mac([2, 0, 0, 0, 0, own]),
+    };
     let vtep = Vtep {
-        mac: if named {
-            Mac(datagram[8..14].try_into().unwrap())
-        } else {
-            Mac([2, 0, 0, 0, 0, 1])
-        },
+        mac: mac(1),
+        mac_v6: mac(6),
         vni: Vni::new(if named {
             u32::from_be_bytes([0, datagram[4], datagram[5], datagram[6]])
         } else {
@@ -77,10 +78,11 @@ fn vxlan_holds(datagram: &[u8], vtep: &Vtep) {
     };
     assert_eq!(datagram[0] & !0x80, 8);
     assert_eq!(datagram[7], 0);
-    assert_eq!(datagram[8..14], vtep.mac.0);
+    let ours = vtep.mac_of(pulled.inner.family);
+    assert_eq!(datagram[8..14], ours.0);
     assert_ne!(datagram[8..14], datagram[14..20]);
     let source = Mac(datagram[14..20].try_into().unwrap());
-    let header = push::vxlan(vtep.vni, source, vtep.mac, pulled.inner.family);
+    let header = push::vxlan(vtep.vni, source, ours, pulled.inner.family);
     assert_eq!(
         header.as_slice()[4..],
         datagram[4..22],

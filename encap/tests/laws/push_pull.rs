@@ -47,7 +47,7 @@ fn path() -> impl Strategy<Value = Path> {
 
 proptest! {
     #[test]
-    fn vxlan(made in packets::any_packet(), ours in mac(), theirs in mac(), vni in vni(), gbp in any::<bool>(), padding in 0..40usize) {
+    fn vxlan(made in packets::any_packet(), ours in mac(), other in mac(), theirs in mac(), vni in vni(), gbp in any::<bool>(), padding in 0..40usize) {
         prop_assume!(ours != theirs);
         let header = push::vxlan(vni, theirs, ours, family(&made));
         let mut datagram = [header.as_slice(), &made.bytes].concat();
@@ -55,7 +55,8 @@ proptest! {
         prop_assert_eq!(pull::inner_span(&datagram, Format::Vxlan), Some(datagram.len()));
         // Ethernet padding is not part of the packet.
         datagram.resize(datagram.len() + padding, 0);
-        let pulled = pull::vxlan(&datagram, &Vtep { mac: ours, vni, gbp }).unwrap();
+        let (mac, mac_v6) = if made.is_v4() { (ours, other) } else { (other, ours) };
+        let pulled = pull::vxlan(&datagram, &Vtep { mac, mac_v6, vni, gbp }).unwrap();
         prop_assert_eq!(&datagram[pulled.offset..pulled.offset + pulled.inner.len], &made.bytes);
         prop_assert_eq!(pulled.inner, Inner::parse(&made.bytes).unwrap());
     }

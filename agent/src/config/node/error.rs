@@ -38,7 +38,7 @@ pub enum ConfigError {
     )]
     NodeName(String),
     /// An address that peers cannot send to.
-    #[error("{key} {address} is {fault}: name an address that other nodes reach")]
+    #[error("{key} {address} is {fault}: name an address{} that other nodes reach", of_whom(.key))]
     UnfitAddress {
         /// The key.
         key: &'static str,
@@ -74,6 +74,11 @@ pub enum ConfigError {
         "public-ip has no effect with registry \"file\", where the list of nodes names it: leave it out, or name the local address behind a NAT as local-ip"
     )]
     PublicOfFile,
+    /// A file in the place of a key of etcd.
+    #[error(
+        "net-conf has no effect with registry \"etcd\", whose key PREFIX/config has the cluster's configuration: leave it out"
+    )]
+    NetConfOfEtcd,
     /// An unknown registry.
     #[error("registry {0:?} does not exist: use \"file\", \"etcd\" or \"kubernetes\"")]
     Registry(String),
@@ -109,6 +114,11 @@ pub enum ConfigError {
         /// The other.
         lacks: &'static str,
     },
+    /// No address and port to answer on.
+    #[error(
+        "healthz {0:?} is not an address and a port: use ADDRESS:PORT, as in 0.0.0.0:8081, or \"off\""
+    )]
+    Healthz(String),
     /// An unknown kind of device.
     #[error("device {0:?} does not exist: use \"auto\", \"offload\" or \"plain\"")]
     Device(String),
@@ -134,4 +144,12 @@ pub enum ConfigError {
     /// Longer than a mistake needs to be found.
     #[error("shrink-grace is {0}: use 0 to 3600 seconds, or leave it out for 600")]
     ShrinkGrace(u16),
+}
+
+/// Packets leave from a local address; a public one may be that of a NAT box.
+fn of_whom(key: &str) -> &'static str {
+    match key.starts_with("local-") {
+        true => " of this host",
+        false => "",
+    }
 }

@@ -73,6 +73,8 @@ impl ConfigError {
             | ConfigError::TwoIpv6 { key, .. }
             | ConfigError::Lacks { key, .. } => key,
             ConfigError::PublicOfFile => "public-ip",
+            ConfigError::NetConfOfEtcd => "net-conf",
+            ConfigError::Healthz(_) => "healthz",
             ConfigError::Registry(_) => "registry",
             ConfigError::Endpoint(_) => "etcd-endpoints",
             ConfigError::EtcdPrefix(_) => "etcd-prefix",
@@ -102,6 +104,8 @@ impl RunArgs {
     pub(super) fn sets(&self, key: &str) -> bool {
         match key {
             "node-name" => self.node_name.is_some(),
+            "healthz" => self.healthz.is_some(),
+            "net-conf" => self.net_conf.is_some(),
             "registry" => self.registry.registry.is_some(),
             "etcd-endpoints" => self.registry.etcd_endpoints.is_some(),
             "etcd-prefix" => self.registry.etcd_prefix.is_some(),

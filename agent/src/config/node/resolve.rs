@@ -7,9 +7,10 @@ use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
+use super::registry::RegistryKind;
 use super::{
-    ConfigError, DeviceKind, LEAST_RECLAIM_AFTER, MOST_RECLAIM_AFTER, MOST_SHRINK_GRACE,
-    NodeConfig, RunArgs, registry,
+    ConfigError, DEVICE_AS_FLANNEL, DEVICE_OF_FLANNEL, DeviceKind, LEAST_RECLAIM_AFTER,
+    MOST_RECLAIM_AFTER, MOST_SHRINK_GRACE, NodeConfig, RunArgs, registry,
 };
 use crate::config::spin::SpinSetting;
 use crate::config::workers;
@@ -31,21 +32,27 @@ pub(super) fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, Confi
         args.workers.or(file.workers),
         args.cores.or(file.cores).unwrap_or_default(),
     )?;
+    let (device_name, names_device_as_flannel) =
+        device_name(args.device_name.or(file.device_name))?;
+    let registry = registry::resolve(args.registry, file.registry)?;
+    let net_conf = args.net_conf.or(file.net_conf);
     Ok(NodeConfig {
         node_name: node_name(args.node_name.or(file.node_name))?,
-        net_conf: args
-            .net_conf
-            .or(file.net_conf)
-            .unwrap_or_else(|| within("net-conf.json")),
+        net_conf: match (registry.kind, net_conf) {
+            (RegistryKind::Etcd, Some(_)) => return Err(ConfigError::NetConfOfEtcd),
+            (RegistryKind::Etcd, None) => root.join(NET_CONF_COPY),
+            (_, net_conf) => net_conf.unwrap_or_else(|| within("net-conf.json")),
+        },
         node_file: args
             .node_file
             .or(file.node_file)
             .unwrap_or_else(|| within("nodes.toml")),
-        registry: registry::resolve(args.registry, file.registry)?,
+        registry,
         local_v4,
         local_v6,
         device: device(args.device.or(file.device))?,
-        device_name: device_name(args.device_name.or(file.device_name))?,
+        device_name,
+        names_device_as_flannel,
         strict_pods: args.strict_pods.or(file.strict_pods).unwrap_or(false),
         ipv6_over_udp: args.ipv6_over_udp.or(file.ipv6_over_udp).unwrap_or(false),
         masquerade: args.masquerade.or(file.masquerade).unwrap_or(true),
@@ -65,13 +72,13 @@ pub(super) fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, Confi
             .or(file.replace_flannel)
             .unwrap_or(false),
         forward_rules: args.forward_rules.or(file.forward_rules).unwrap_or(true),
-        healthz: healthz(
-            args.healthz_ip.or(file.healthz_ip),
-            args.healthz_port.or(file.healthz_port),
-        ),
+        healthz: healthz(args.healthz.or(file.healthz))?,
         root,
     })
 }
+
+/// Where a service keeps the net-conf of etcd, below the root.
+const NET_CONF_COPY: &str = "var/lib/tartan/registry-net-conf.json";
 
 /// `tartan cleanup` may run in another working directory than the agent.
 fn absolute(path: PathBuf) -> PathBuf {
@@ -145,10 +152,14 @@ pub(super) fn addresses(
     }
 }
 
-fn healthz(address: Option<IpAddr>, port: Option<u16>) -> Option<SocketAddr> {
-    let port = port.filter(|port| *port != 0)?;
-    let everywhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-    Some(SocketAddr::new(address.unwrap_or(everywhere), port))
+fn healthz(written: Option<String>) -> Result<Option<SocketAddr>, ConfigError> {
+    match written.as_deref() {
+        None | Some("off") => Ok(None),
+        Some(text) => match text.parse::<SocketAddr>() {
+            Ok(address) if address.port() != 0 => Ok(Some(address)),
+            _ => Err(ConfigError::Healthz(text.to_owned())),
+        },
+    }
 }
 
 fn device(written: Option<String>) -> Result<DeviceKind, ConfigError> {
@@ -160,12 +171,16 @@ fn device(written: Option<String>) -> Result<DeviceKind, ConfigError> {
     }
 }
 
-fn device_name(written: Option<String>) -> Result<String, ConfigError> {
+/// The name, and whether it follows the cluster's backend.
+fn device_name(written: Option<String>) -> Result<(String, bool), ConfigError> {
     let name = written.unwrap_or_else(|| "tartan0".to_owned());
+    if name == DEVICE_AS_FLANNEL {
+        return Ok((DEVICE_OF_FLANNEL.to_owned(), true));
+    }
     // /proc/sys/net has directories `all` and `default` beside those of interfaces.
     let taken = ["lo", "all", "default", ".", ".."].contains(&name.as_str());
     if (1..=15).contains(&name.len()) && is_plain(&name) && !taken {
-        Ok(name)
+        Ok((name, false))
     } else {
         Err(ConfigError::DeviceName(name))
     }

@@ -47,6 +47,7 @@ fn model(root: &std::path::Path, past: u64) -> Model {
             net_conf,
             net_conf_text: NET_CONF.into(),
             leases: leases.into(),
+            external: None,
             bound: own.public,
             own,
             facts,
@@ -256,7 +257,7 @@ fn until_the_sockets_move_nothing_of_ours_changes() {
     };
     let mac = |text: &str| -> encap::Mac { text.parse().unwrap() };
     let before = model.desired.spec.cluster.node.clone();
-    assert_eq!(before.vtep_mac, mac("0a:74:c0:00:02:01"));
+    assert_eq!(before.vtep_mac.v4, mac("0a:74:c0:00:02:01"));
     model.learn(list("192.0.2.9", ""));
     assert_eq!(model.known.wanted(), v4(9));
     assert!(model.decide().is_none());
@@ -264,14 +265,14 @@ fn until_the_sockets_move_nothing_of_ours_changes() {
     model.learn(list("192.0.2.9", "vtep-mac = \"02:00:00:00:00:09\"\n"));
     let spec = model.decide().unwrap();
     assert_eq!(
-        (spec.cluster.node.public, spec.cluster.node.vtep_mac),
+        (spec.cluster.node.public, spec.cluster.node.vtep_mac.v4),
         (before.public, mac("02:00:00:00:00:09"))
     );
     model.learn(list("192.0.2.9", ""));
     model.known.bound = v4(9);
     let spec = model.decide().unwrap();
     assert_eq!(
-        (spec.cluster.node.public, spec.cluster.node.vtep_mac),
+        (spec.cluster.node.public, spec.cluster.node.vtep_mac.v4),
         (v4(9), mac("0a:74:c0:00:02:09"))
     );
 }
@@ -288,7 +289,7 @@ fn behind_a_translator_the_listed_address_stays_in_force() {
     assert_eq!(model.known.own_in_force(), model.known.own);
     let spec = model.decide().unwrap().clone();
     assert_eq!(spec.cluster.node.public, model.known.bound);
-    assert_eq!(spec.cluster.node.vtep_mac, model.known.own.vtep_mac.v4);
+    assert_eq!(spec.cluster.node.vtep_mac, model.known.own.vtep_mac);
 }
 
 #[test]

@@ -27,11 +27,13 @@ use ipnet::IpNet;
 use crate::api::wire::{RefusedRecord, RefusedSource};
 use crate::config::NodeConfig;
 use crate::control::records::RecordKey;
+use crate::control::registry_state::InTouch;
 use crate::control::underlay::sockets::ReceivingSockets;
 use crate::control::workers::WorkerPlacement;
 use crate::host::{Bypass, Underlay};
 use crate::lease::Lease;
 use crate::problems::Posted;
+use crate::registry;
 
 /// What the control loop knows, at one moment.
 #[derive(Clone)]
@@ -72,6 +74,10 @@ pub struct View {
     pub leases_cached: Option<Duration>,
     /// They do, because the registry gives no list that can be used.
     pub is_registry_cached: bool,
+    /// Whether the registry answers.
+    pub in_touch: InTouch,
+    /// Records of the registry that are passed over.
+    pub refused_leases: Arc<[registry::RefusedRecord]>,
     /// Repairs of the kernel's state since the start.
     pub repairs: u64,
     /// The latest of them.

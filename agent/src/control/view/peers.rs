@@ -6,6 +6,7 @@ use encap::Family;
 
 use super::{View, second};
 use crate::api::wire;
+use crate::registry::RefusedRecord;
 
 impl View {
     /// The other nodes, with the path MTUs as of `now`, the engine's time.
@@ -36,6 +37,17 @@ impl View {
         wire::Peers {
             peers,
             refused_sources: self.refused_sources.clone(),
+            refused_leases: self.refused_leases.iter().map(refused_lease).collect(),
         }
+    }
+}
+
+fn refused_lease(record: &RefusedRecord) -> wire::RefusedLease {
+    wire::RefusedLease {
+        name: record.name.clone(),
+        place: record.place.to_string(),
+        public_ip: record.public,
+        subnets: record.subnets.clone(),
+        reason: record.reason.clone(),
     }
 }

@@ -47,6 +47,14 @@ impl View {
             registry: service.registry.clone(),
             registry_age: leases_age.as_secs(),
             registry_cached: self.is_registry_cached,
+            registry_answers: self.in_touch.answers,
+            registry_since: self.in_touch.since.map(|since| since.elapsed().as_secs()),
+            registry_last_refused: self.in_touch.last_refused.as_ref().map(|(reason, at)| {
+                wire::LastRefused {
+                    reason: reason.to_string(),
+                    age: at.elapsed().as_secs(),
+                }
+            }),
             snapshot: self.spec.version,
             snapshot_adopted: totals
                 .of_running()

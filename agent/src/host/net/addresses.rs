@@ -13,12 +13,14 @@ use super::links::Link;
 use crate::host::error::{HostError, errno};
 
 /// One address of one interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::host) struct InterfaceAddress {
     /// The interface.
     pub(in crate::host) index: u32,
     /// The address, with the prefix length it was given.
     pub(in crate::host) address: IpNet,
+    /// What the kernel says of it (`IFA_FLAGS`).
+    pub(in crate::host) flags: AddressFlags,
 }
 
 impl InterfaceAddress {
@@ -29,6 +31,27 @@ impl InterfaceAddress {
             IpAddr::V4(v4) => !v4.is_loopback(),
             IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
         }
+    }
+
+    /// Whether new connections are to use the address: its preferred lifetime has not ended, and no other host of the
+    /// link was found to have it (RFC 4862).
+    pub(in crate::host) fn is_lasting(&self) -> bool {
+        let flags = AddressFlags::Deprecated | AddressFlags::Dadfailed;
+        !self.flags.intersects(flags)
+    }
+
+    /// flannel's order of the addresses of an interface (`pkg/ip/iface.go`, compareAddrs); the least comes first. The
+    /// flag that says temporary in IPv6 says secondary in IPv4.
+    pub(in crate::host) fn preference(&self) -> (bool, bool, bool) {
+        let link_local = match self.address.addr() {
+            IpAddr::V4(v4) => v4.is_link_local(),
+            IpAddr::V6(v6) => v6.is_unicast_link_local(),
+        };
+        (
+            link_local,
+            !self.flags.contains(AddressFlags::Permanent),
+            self.flags.contains(AddressFlags::Secondary),
+        )
     }
 }
 
@@ -143,8 +166,11 @@ fn is_link_local6(address: IpAddr) -> bool {
 fn parse(message: &AddressMessage) -> Option<InterfaceAddress> {
     let mut local = None;
     let mut address = None;
+    let mut flags = AddressFlags::from_bits_retain(u32::from(message.header.flags.bits()));
     for attribute in &message.attributes {
         match attribute {
+            // Has all of them, and the header the lowest eight.
+            AddressAttribute::Flags(all) => flags = *all,
             AddressAttribute::Local(found) => local = Some(*found),
             AddressAttribute::Address(found) => address = Some(*found),
             _ => {}
@@ -156,6 +182,7 @@ fn parse(message: &AddressMessage) -> Option<InterfaceAddress> {
     Some(InterfaceAddress {
         index: message.header.index,
         address: IpNet::new(ours, message.header.prefix_len).ok()?,
+        flags,
     })
 }
 
@@ -171,6 +198,7 @@ mod tests {
         InterfaceAddress {
             index,
             address: net(text),
+            flags: AddressFlags::Permanent,
         }
     }
 

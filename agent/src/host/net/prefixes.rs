@@ -121,6 +121,8 @@ pub(in crate::host) fn leads_to(route: &Route, links: &[Link]) -> Option<String>
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_route::address::AddressFlags;
+
     use super::*;
     use crate::host::net::routes::PROTOCOL;
 
@@ -167,14 +169,17 @@ mod tests {
             InterfaceAddress {
                 index: 5,
                 address: net("10.244.1.1/24"),
+                flags: AddressFlags::Permanent,
             },
             InterfaceAddress {
                 index: OURS,
                 address: net("10.244.1.0/32"),
+                flags: AddressFlags::Permanent,
             },
             InterfaceAddress {
                 index: 2,
                 address: net("192.0.2.1/24"),
+                flags: AddressFlags::Permanent,
             },
         ];
         assert_eq!(

@@ -80,6 +80,8 @@ fn within(links: &[Link], held: &[InterfaceAddress], own: &[IpNet]) -> Vec<Strin
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_route::address::AddressFlags;
+
     use super::*;
 
     fn link(index: u32, name: &str, kind: &str) -> Link {
@@ -115,6 +117,7 @@ mod tests {
         let held = held.map(|(index, address)| InterfaceAddress {
             index,
             address: address.parse().unwrap(),
+            flags: AddressFlags::Permanent,
         });
         let own = ["10.244.1.0/24", "fd00:10:244:1::/64"].map(|net| net.parse().unwrap());
         assert_eq!(within(&links, &held, &own), ["cni0"]);

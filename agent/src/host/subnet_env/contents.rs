@@ -31,6 +31,18 @@ impl fmt::Display for SubnetEnv {
     }
 }
 
+/// The own subnets that a `subnet.env` names. Lists and lines that cannot be read are passed over, as flannel does
+/// (flannel `pkg/subnet/subnet.go`, ReadCIDRFromSubnetFile).
+pub fn subnets(text: &str) -> Vec<IpNet> {
+    let keys = ["FLANNEL_SUBNET=", "FLANNEL_IPV6_SUBNET="];
+    let value = |line: &'_ str| -> Option<IpNet> {
+        let value = keys.iter().find_map(|key| line.strip_prefix(key))?;
+        let subnet: IpNet = value.trim().parse().ok()?;
+        Some(subnet.trunc())
+    };
+    text.lines().filter_map(value).collect()
+}
+
 /// A subnet by its first host's address, which the bridge of the stock plugin takes.
 fn with_gateway(subnet: IpNet) -> String {
     let length = subnet.prefix_len();
@@ -63,6 +75,16 @@ mod tests {
             mtu,
             masquerade: true,
         }
+    }
+
+    #[test]
+    fn own_subnets_are_read_back() {
+        let both = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.7.1/24\nFLANNEL_IPV6_SUBNET=fd00:7::1/64\nFLANNEL_MTU=1450\n";
+        let expected: Vec<IpNet> = ["10.244.7.0/24", "fd00:7::/64"]
+            .map(|net| net.parse().unwrap())
+            .into();
+        assert_eq!(subnets(both), expected);
+        assert!(subnets("FLANNEL_SUBNET=\nFLANNEL_SUBNET=10.1.1.1/33\n#").is_empty());
     }
 
     #[test]

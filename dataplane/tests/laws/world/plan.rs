@@ -69,7 +69,7 @@ impl ClusterPlan {
         NodeSpec {
             networks: vec![net("10.244.0.0/16"), net("fd00:10:244::/56")],
             public: self.public(i),
-            vtep_mac: mac(i),
+            vtep_mac: PerFamily::each(|_| mac(i)),
             vni: Vni::new(1).unwrap(),
             gbp: false,
             ipv6_over_udp: false,

@@ -1,0 +1,100 @@
+//! What this node publishes of itself in a remote registry.
+//!
+//! Its addresses are those of the interface that flannel's rules choose ([`external_interface`]), anew whenever the kernel's
+//! addresses or routes change. Its VTEP MAC never changes with them: peers have it in their tables.
+
+use std::fs;
+
+use dataplane::families::PerFamily;
+use encap::Mac;
+use ipnet::IpNet;
+
+use super::model::Known;
+use crate::config::node::registry::UnderlayChoice;
+use crate::config::{NetConf, NodeConfig};
+use crate::host::Picture;
+use crate::host::external_interface::{self, ChoiceError, ExternalInterface};
+use crate::host::subnet_env;
+use crate::lease::{Lease, default_vtep_mac};
+use crate::registry::{Announcement, RegistrySettings};
+
+/// What a node had before, so that its peers notice no change.
+#[derive(Clone, Debug, Default)]
+pub struct Before {
+    /// The subnets that it had last, those of the last good state first.
+    subnets: Vec<IpNet>,
+    /// Its VTEP MACs.
+    vtep_mac: PerFamily<Option<Mac>>,
+}
+
+impl Before {
+    /// What a node had by the last good state (`kept`), by devices that flannel left (`found`), and by `subnet.env`.
+    pub fn of(kept: Option<&Lease>, found: PerFamily<Option<Mac>>, config: &NodeConfig) -> Before {
+        let kept_mac = |family| kept.map(|own| *own.vtep_mac.of(family));
+        let written = fs::read_to_string(&config.subnet_file).unwrap_or_default();
+        let subnets = kept.map(|own| own.subnets.clone()).unwrap_or_default();
+        Before {
+            subnets: match subnets.is_empty() {
+                true => subnet_env::subnets(&written),
+                false => subnets,
+            },
+            vtep_mac: PerFamily::each(|family| found.of(family).or_else(|| kept_mac(family))),
+        }
+    }
+}
+
+/// The interface by which this node is reached.
+///
+/// # Errors
+/// [`ChoiceError`] with what was looked at.
+pub fn choose(
+    config: &NodeConfig,
+    net_conf: &NetConf,
+    settings: &RegistrySettings,
+    picture: &Picture,
+) -> Result<ExternalInterface, ChoiceError> {
+    let choice = &config.registry.underlay;
+    let choice = UnderlayChoice {
+        public_v4: settings.public_v4.or(choice.public_v4),
+        public_v6: settings.public_v6.or(choice.public_v6),
+        ..choice.clone()
+    };
+    let needed = PerFamily {
+        v4: net_conf.network.is_some(),
+        v6: net_conf.ipv6_network.is_some(),
+    };
+    external_interface::choose(
+        picture,
+        &choice,
+        needed,
+        &net_conf.cluster(),
+        &config.device_name,
+    )
+}
+
+/// What this node publishes when it is reached by `external`.
+pub fn announcement(
+    config: &NodeConfig,
+    net_conf: &NetConf,
+    before: &Before,
+    external: &ExternalInterface,
+) -> Announcement {
+    let derived = default_vtep_mac(external.public.first());
+    Announcement {
+        node_name: config.node_name.clone(),
+        public: external.public,
+        vtep_mac: PerFamily::each(|family| before.vtep_mac.of(family).unwrap_or(derived)),
+        previous: before.subnets.clone(),
+        net_conf: net_conf.clone(),
+    }
+}
+
+/// The same while the service runs: the node keeps what it has.
+pub fn running(known: &Known, external: &ExternalInterface) -> Announcement {
+    let own = &known.own;
+    let before = Before {
+        subnets: own.subnets.clone(),
+        vtep_mac: PerFamily::each(|family| Some(*own.vtep_mac.of(family))),
+    };
+    announcement(&known.config, &known.net_conf, &before, external)
+}

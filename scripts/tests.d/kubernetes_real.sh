@@ -1,0 +1,271 @@
+#!/usr/bin/env bash
+# A Kubernetes cluster (scripts/kubernetes): nodes work with the subnets that it gives them; pods of a Deployment reach
+# each other, and a Service reaches all of them from every node; a rollout, a node that joins and one that leaves change
+# nothing of that; and while API server and etcd are dead, packets are forwarded as before, also by a service that starts
+# then. With the registry kubernetes, the nodes' annotations are flannel's to the byte.
+#
+#   control: etcd, API server ...   (killed)
+#      ║ underlay
+#   node1: kubelet, kube-proxy, tartan ══ node2: ... ══ node3, which joins and leaves
+#     └ pods of `web`                       └ pods of `web`          └ pods of `web`
+#
+# kubernetes_real.sh REGISTRY: file or kubernetes, where Tartan's leases come from. Needs scripts/kubernetes build.
+# alone: a kubelet on a busy machine misses what it has to do in time
+# full: file
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
+# shellcheck source=scripts/tests.d/tools/kill_service.sh
+. "$TOOLS/kill_service.sh"
+
+REGISTRY=$1
+SERVICE=10.96.1.1
+NODE_PORT=30080
+# Seconds: for Kubernetes' own work on a slow machine.
+PATIENCE=120
+# Requests to a Service until every one of its pods has answered: the chance that one of six has not is below 1e-9.
+REQUESTS=140
+# Of the pings over the death of the API server: seconds between two.
+INTERVAL=0.05
+
+cluster() {
+    "$SCRIPTS/kubernetes" "$1" --prefix "$PREFIX" "${@:2}"
+}
+
+kubectl() {
+    cluster exec control -- kubectl --request-timeout 20s "$@"
+}
+
+# In a node's network namespace and among its programs.
+on() {
+    cluster exec "$1" -- "${@:2}"
+}
+
+cluster_down() {
+    local code=$? log
+    set +e
+    for log in "${STARTED[@]}"; do stop "$log" KILL; done
+    if [ "$code" != 0 ] || [ "$FAILURES" != 0 ]; then
+        kubectl get pods -o wide
+        kubectl get events | tail -n 30
+        for log in "$LAB_STATE"/node*/log "$LAB_STATE"/control/*.log "$LAB_STATE"/host-*/*.log; do
+            [ -s "$log" ] && echo "--- the end of $log" && tail -n 15 "$log"
+        done
+    fi
+    cluster down || fail "the census after 'kubernetes down'"
+    (exit "$code")
+    finish
+}
+trap cluster_down EXIT
+
+nodes() {
+    kubectl get nodes -o 'jsonpath={range .items[*]}{.metadata.name}{"\n"}{end}'
+}
+
+# What flanneld would write of a node with the same VTEP, and nothing else below its prefix (flannel
+# pkg/subnet/kube/kube.go, AcquireLease).
+annotations_are_flannels() {
+    local node address expected
+    for node in $(nodes); do
+        address=$(underlay_of "$node" 4)
+        expected=$(jq -n -S -c --arg address "$address" --arg data "{\"VNI\":1,\"VtepMAC\":\"$(vtep_mac_of "$node" 4)\"}" \
+            '{"backend-data": $data, "backend-type": "vxlan", "kube-subnet-manager": "true", "public-ip": $address}')
+        equal "annotations of $node" "$expected" "$(kubectl get node "$node" -o json | jq -S -c '.metadata.annotations
+            | with_entries(select(.key | startswith("flannel.alpha.coreos.com/")) | .key |= ltrimstr("flannel.alpha.coreos.com/"))')"
+        equal "NetworkUnavailable of $node" '["False"]' "$(kubectl get node "$node" -o json |
+            jq -c '[.status.conditions[] | select(.type == "NetworkUnavailable") | .status]')"
+    done
+}
+
+# A line for each pod of `web` that is not on its way out: its name, node and address.
+pods() {
+    kubectl get pods -l app=web -o json | jq -r '.items[] | select(.metadata.deletionTimestamp == null)
+        | "\(.metadata.name) \(.spec.nodeName) \(.status.podIP)"' | sort
+}
+
+# What Kubernetes has given a node is what Tartan works with, and no other has it.
+subnets_agree() {
+    local node given all=
+    for node in $(nodes); do
+        given=$(kubectl get node "$node" -o 'jsonpath={.spec.podCIDR}')
+        equal "subnet of $node in Tartan" "[\"$given\"]" "$(agent_json "$node" status | jq -c .subnets)"
+        [[ $given =~ ^10\.244\.[0-9]+\.0/24$ ]] || fail "the subnet of $node is no /24 of 10.244.0.0/16: $given"
+        all+="$given"$'\n'
+    done
+    equal "subnets that two nodes have" '' "$(sort <<<"$all" | uniq -d)"
+}
+
+# spread COUNTS: the number of pods of each node, in the nodes' order.
+spread() {
+    equal "pods on node1, node2 ..." "$1" "$(for node in $(nodes); do pods | grep -c " $node "; done | paste -sd ' ')"
+}
+
+# Every pod pings every other, whichever node has it.
+pods_reach_each_other() {
+    local from to address all
+    all=$(pods)
+    while read -r from _ <&3; do
+        while read -r to _ address <&4; do
+            [ "$from" != "$to" ] || continue
+            kubectl exec "$from" -- ping -c 3 -i 0.2 -W 3 "$address" >"$SCRATCH/ping" </dev/null ||
+                fail "$from does not reach $to at $address: $(cat "$SCRATCH/ping")"
+        done 4<<<"$all"
+    done 3<<<"$all"
+    say "pings between $(wc -l <<<"$all") pods: all answered"
+}
+
+# service NAME ADDRESS:PORT: asks from there until every pod of `web` has answered, and with its version.
+service() {
+    local request answers='' answer expected version
+    version=$(kubectl get deployment web -o 'jsonpath={.spec.template.spec.containers[0].env[0].value}')
+    expected=$(pods | awk -v version="$version" '{ print $1, version }')
+    for ((request = 0; request < REQUESTS; request++)); do
+        if ! answer=$(on "$1" timeout 10 busybox wget -q -O - "http://$2/" 2>&1); then
+            fail "$2 from $1: $answer"
+            return
+        fi
+        answers=$(sort -u <<<"$answers"$'\n'"$answer" | sed '/^$/d')
+        if [ "$answers" = "$expected" ]; then break; fi
+    done
+    same "pods that answered $1 at $2" "$expected" "$answers"
+}
+
+services() {
+    local node
+    for node in $(nodes); do service "$node" "$SERVICE:80"; done
+    service mallory "192.0.2.1:$NODE_PORT"
+    service mallory "192.0.2.2:$NODE_PORT"
+}
+
+rolled_out() {
+    kubectl rollout status deployment/web --timeout "${PATIENCE}s" --request-timeout 0 >/dev/null || fail "the rollout does not complete"
+    # A pod on its way out answers for a while.
+    until_true "$PATIENCE" "old pods are gone" no_old_pods || true
+}
+
+no_old_pods() {
+    [ "$(kubectl get pods -l app=web -o name | wc -l)" = "$(pods | wc -l)" ] && [ "$(endpoints)" = "$(pods | awk '{ print $3 }' | sort)" ]
+}
+
+endpoints() {
+    kubectl get endpoints web -o json | jq -r '.subsets[]?.addresses[]?.ip' | sort
+}
+
+everything_works() {
+    local node
+    subnets_agree
+    if [ "$REGISTRY" = kubernetes ]; then annotations_are_flannels; fi
+    for node in $(nodes); do
+        pods | grep -q " $node " || fail "$node has no pod"
+    done
+    pods_reach_each_other
+    services
+}
+
+# pod_pings FROM ADDRESS COUNT: in the background, in the network namespace that the record of FROM, a line of `pods`, names.
+pod_pings() {
+    local pod node netns
+    read -r pod node _ <<<"$1"
+    netns=$(cat "$LAB_STATE/$node"/run/tartan/attachments/*.json | jq -r --arg pod "$pod" 'select(.pod.name == $pod) | .netns')
+    [ -n "$netns" ] || die "$node has no record of $pod"
+    on "$node" nsenter --net="$netns" python3 -B "$TOOLS/pings.py" "$2" "$3" "$INTERVAL" 3 >"$SCRATCH/pings.$pod" &
+    STARTED+=("$!")
+    PINGERS+=("$pod $!")
+}
+
+kill_api() {
+    say "SIGKILL of the API server and etcd"
+    cluster stop --kill control kube-apiserver
+    cluster stop --kill control etcd
+}
+
+start_api() {
+    cluster start control etcd
+    cluster start control kube-apiserver
+    say "both are back"
+}
+
+# ping_both_ways FIRST SECOND COUNT: two lines of `pods`. Nothing here needs the API.
+ping_both_ways() {
+    PINGERS=()
+    pod_pings "$1" "${2##* }" "$3"
+    pod_pings "$2" "${1##* }" "$3"
+}
+
+all_answered() {
+    local pinger
+    for pinger in "${PINGERS[@]}"; do
+        wait "${pinger##* }" || fail "pings.py of ${pinger%% *}"
+        equal "pings of ${pinger%% *}" "$1 received" "$(cat "$SCRATCH/pings.${pinger%% *}")"
+    done
+}
+
+# The API server and etcd die, and come back 15 seconds later: of 40 seconds' pings between pods of two nodes, both ways,
+# none is lost. They die again, and a service of Tartan is killed: the next one, which has nobody to ask, forwards. The
+# cluster works on afterwards.
+api_dies() {
+    local first second
+    first=$(pods | awk '$2 == "node1" { print; exit }')
+    second=$(pods | awk '$2 == "node2" { print; exit }')
+    ping_both_ways "$first" "$second" 800
+    sleep 3
+    kill_api
+    sleep 15
+    start_api
+    all_answered 800
+    kill_api
+    kill_service node1
+    ping_both_ways "$first" "$second" 100
+    all_answered 100
+    start_api
+    until_true "$PATIENCE" "every node is ready" all_ready || true
+    kubectl set env deployment/web VERSION=three >/dev/null
+    rolled_out
+    everything_works
+}
+
+all_ready() {
+    [ "$(kubectl get nodes -o json | jq -c '[.items[].status.conditions[] | select(.type == "Ready") | .status] | unique')" = '["True"]' ]
+}
+
+node_joins_and_leaves() {
+    say "node3 joins"
+    cluster join
+    kubectl scale deployment web --replicas 6 >/dev/null
+    rolled_out
+    everything_works
+    peers 2
+    say "node3 leaves"
+    # Four pods are two for each of those that stay: the others have no room by the rule of the Deployment.
+    kubectl scale deployment web --replicas 4 >/dev/null
+    cluster leave node3
+    rolled_out
+    peers 1
+    subnets_agree
+    pods_reach_each_other
+    services
+}
+
+# peers COUNT: how many every node has, which may take a moment to get there.
+peers() {
+    local node
+    for node in $(nodes); do until_true 10 "$node has $1 peers" peers_are "$node" "$1" || true; done
+}
+
+peers_are() {
+    [ "$(agent_json "$1" status | jq .peers)" = "$2" ]
+}
+
+cluster down >/dev/null
+cluster up --nodes 2 --tartan --registry "$REGISTRY"
+kubectl apply -f - >/dev/null <"$TOOLS/web.yaml"
+rolled_out
+spread '2 2'
+everything_works
+say "another version is rolled out"
+kubectl set env deployment/web VERSION=two >/dev/null
+rolled_out
+everything_works
+api_dies
+node_joins_and_leaves
+for NODE in $(nodes); do law_one "$NODE"; done
+kubectl delete deployment,service web >/dev/null
