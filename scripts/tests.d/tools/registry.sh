@@ -2,10 +2,28 @@
 # What the tests of registries share: changes of what a registry holds, by the hand of others, and how soon nodes follow.
 # Sourced after test_case.sh; REGISTRY and INSIDE are those of the lab.
 
-# Of what nodes are to see, seconds.
+# Seconds within which a node follows a change.
 FOLLOWED_WITHIN=2
-BACK_WITHIN=5
-NOTICED_WITHIN=30
+
+# The lab; the processes of its first agents are in $BEFORE1 and $BEFORE2.
+registry_lab() {
+    local node
+    lab_up --nodes 3 --registry "$REGISTRY" --inside "$INSIDE" --outside "$INSIDE" "$@"
+    for node in node1 node2; do until_true 5 "all is well on $node" all_well "$node"; done
+    BEFORE1=$(agent_pids node1)
+    BEFORE2=$(agent_pids node2)
+}
+
+# No daemon was started anew.
+same_daemons() {
+    equal "keeper and service of node1" "$BEFORE1" "$(agent_pids node1)"
+    equal "keeper and service of node2" "$BEFORE2" "$(agent_pids node2)"
+}
+
+# What the registry holds of the node with that IPv4 address.
+record_of() {
+    registry leases | jq -c --arg address "192.0.2.$1" 'select(.public4 == $address)'
+}
 
 registry() {
     lab registry "$@"
@@ -20,29 +38,36 @@ kube() {
     in_ns registry python3 "$SCRIPTS/lab.d/kube_nodes.py" http://192.0.2.252:6443 "$@"
 }
 
-# A node that nobody is, to see that the registry is read: its name in lists is in $FOREIGN.
+# A node that nobody is, to see that the registry is read: its name in lists is in $FOREIGN. $1 is its number, of two
+# digits.
 foreign_joins() {
+    local key value data="{\"VNI\":1,\"VtepMAC\":\"02:00:5e:10:00:$1\"}" ranges=("10.244.$1.0/24")
     case $REGISTRY in
     etcd)
         FOREIGN=10.244.$1.0-24
-        etcdctl put "/coreos.com/network/subnets/10.244.$1.0-24" "{\"PublicIP\":\"192.0.2.$1\",\"PublicIPv6\":null,\"BackendType\":\"vxlan\",\"BackendData\":{\"VNI\":1,\"VtepMAC\":\"02:00:5e:10:00:$1\"}}" >/dev/null
+        key=$FOREIGN
+        value="{\"PublicIP\":\"192.0.2.$1\",\"PublicIPv6\":null,\"BackendType\":\"vxlan\",\"BackendData\":$data}"
+        if [ "$INSIDE" = dual ]; then
+            key+="&fd00:10:244:$1::-64"
+            value="{\"PublicIP\":\"192.0.2.$1\",\"PublicIPv6\":\"2001:db8:192::$1\",\"BackendType\":\"vxlan\",\"BackendData\":$data,\"BackendV6Data\":$data}"
+        fi
+        etcdctl put "/coreos.com/network/subnets/$key" "$value" >/dev/null
         ;;
     kubernetes)
         FOREIGN=node$1
-        kube add "$FOREIGN" "10.244.$1.0/24"
-        kube annotate "$FOREIGN" <<TEXT
-kube-subnet-manager true
-backend-type vxlan
-backend-data {"VNI":1,"VtepMAC":"02:00:5e:10:00:$1"}
-public-ip 192.0.2.$1
-TEXT
+        [ "$INSIDE" = v4 ] || ranges+=("fd00:10:244:$1::/64")
+        kube add "$FOREIGN" "${ranges[@]}"
+        {
+            printf '%s\n' 'kube-subnet-manager true' 'backend-type vxlan' "backend-data $data" "public-ip 192.0.2.$1"
+            [ "$INSIDE" = v4 ] || printf '%s\n' "backend-v6-data $data" "public-ipv6 2001:db8:192::$1"
+        } | kube annotate "$FOREIGN"
         ;;
     esac
 }
 
 foreign_leaves() {
     case $REGISTRY in
-    etcd) etcdctl del "/coreos.com/network/subnets/10.244.$1.0-24" >/dev/null ;;
+    etcd) etcdctl del --prefix "/coreos.com/network/subnets/10.244.$1.0-24" >/dev/null ;;
     kubernetes) kube delete "node$1" ;;
     esac
 }
@@ -115,7 +140,7 @@ now() {
 # since WHAT NAME MOMENT: ms after the moment, of the first answer (WHAT is answer) or error of a router (refusal) on a path.
 since() {
     local pattern='bytes from'
-    [ "$1" = answer ] || pattern='Unreachable'
+    [ "$1" = answer ] || pattern='[Uu]nreachable'
     awk -F'[][ ]' -v moment="$3" -v pattern="$pattern" '$0 ~ pattern && $2 > moment { printf "%d\n", ($2 - moment) * 1000; exit }' "$SCRATCH/path-$2"
 }
 
