@@ -41,6 +41,8 @@ pub(super) struct Sync {
     /// `uid` of the Node whose condition was set.
     condition_set: Option<String>,
     attempts: Backoff,
+    /// Of watches that ended soon.
+    short_watches: Backoff,
     writes: Backoff,
 }
 
@@ -73,6 +75,7 @@ impl Sync {
             not_before: Instant::now(),
             condition_set: None,
             attempts: Backoff::default(),
+            short_watches: Backoff::default(),
             writes: Backoff::default(),
         }
     }
@@ -138,22 +141,30 @@ impl Sync {
         let client = session::begin(&self.config).await.map_err(Stop::Session)?;
         let api = Api::new(client);
         loop {
-            if self.version.is_none() {
+            let lists = self.version.is_none();
+            if lists {
                 let listing = api.list().await.map_err(Stop::Api)?;
                 self.table.replace(listing.nodes);
                 self.version = Some(listing.version);
             }
             let version = self.version.clone().unwrap_or_default();
-            let watch = api.watch(&version).await.map_err(Stop::Api)?;
+            let watch = match api.watch(&version).await {
+                Err(error) if error.code() == Some(GONE) && !lists => {
+                    self.version = None;
+                    continue;
+                }
+                opened => opened.map_err(Stop::Api)?,
+            };
             self.reports.contact(Contact::InTouch).await?;
+            self.attempts.reset();
             // A refusal may be that of the last session.
             self.make_due(Duration::ZERO);
             let opened = Instant::now();
             self.follow(&api, watch).await?;
             if opened.elapsed() < STEADY {
-                sleep(self.attempts.next()).await;
+                sleep(self.short_watches.next()).await;
             } else {
-                self.attempts.reset();
+                self.short_watches.reset();
             }
         }
     }
