@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use dataplane::families::PublicAddresses;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -51,6 +52,8 @@ enum Stop {
     Ended,
     Session(SessionError),
     Api(ApiError),
+    /// This node has another address: nothing arrives any more on connections from the one that it had.
+    Moved,
 }
 
 impl From<Ended> for Stop {
@@ -85,6 +88,9 @@ impl Sync {
         loop {
             let began = Instant::now();
             let Err(stop) = self.session().await;
+            if matches!(stop, Stop::Moved) {
+                continue;
+            }
             let Ok(asked_to_wait) = self.report(&stop).await else {
                 return Ended;
             };
@@ -101,6 +107,7 @@ impl Sync {
     async fn report(&mut self, stop: &Stop) -> Result<Option<Duration>, Ended> {
         let error = match stop {
             Stop::Ended => return Err(Ended),
+            Stop::Moved => return Ok(None),
             Stop::Session(error) => {
                 let reason = causes(error).replace('\n', " ");
                 self.reports.contact(Contact::Lost { reason }).await?;
@@ -199,13 +206,22 @@ impl Sync {
                 }
                 () = sleep_until(due.unwrap_or(heard)), if due.is_some() => self.evaluate(api).await?,
                 asked = self.reports.asked() => {
+                    let before = self.public();
                     self.take_request(asked?).await?;
+                    if before.is_some() && before != self.public() {
+                        return Err(Stop::Moved);
+                    }
                     if self.version.is_none() {
                         return Ok(());
                     }
                 }
             }
         }
+    }
+
+    /// The addresses that are announced.
+    fn public(&self) -> Option<PublicAddresses> {
+        self.announced.as_ref().map(|announced| announced.public)
     }
 
     async fn take_request(&mut self, asked: Asked) -> Result<(), Ended> {
