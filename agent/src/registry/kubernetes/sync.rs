@@ -3,6 +3,7 @@
 //! Whatever fails is reported and tried again for ever. What the server does not answer is [`Contact::Lost`]; what it
 //! answers and is of no use is a refusal. Neither withdraws anything.
 
+use std::mem;
 use std::time::Duration;
 
 use dataplane::families::PublicAddresses;
@@ -33,6 +34,8 @@ pub(super) struct Sync {
     own: OwnNode,
     /// Of the last list or event; `None`: list everything.
     version: Option<String>,
+    /// The server may have been another one since, or started from an older copy of its data.
+    interrupted: bool,
     /// Watches in a row without any event.
     silent_watches: u32,
     /// When the list of leases is made again.
@@ -73,6 +76,7 @@ impl Sync {
             table: NodeTable::default(),
             own: OwnNode::default(),
             version: None,
+            interrupted: false,
             silent_watches: 0,
             due: None,
             not_before: Instant::now(),
@@ -88,6 +92,7 @@ impl Sync {
         loop {
             let began = Instant::now();
             let Err(stop) = self.session().await;
+            self.interrupted = true;
             if matches!(stop, Stop::Moved) {
                 continue;
             }
@@ -148,6 +153,15 @@ impl Sync {
         let client = session::begin(&self.config).await.map_err(Stop::Session)?;
         let api = Api::new(client);
         loop {
+            if mem::take(&mut self.interrupted)
+                && let Some(seen) = &self.version
+                && went_back(seen, &api.newest().await.map_err(Stop::Api)?)
+            {
+                tracing::info!(
+                    "listing all Nodes again: the API server's data are older than before"
+                );
+                self.version = None;
+            }
             let lists = self.version.is_none();
             if lists {
                 let listing = api.list().await.map_err(Stop::Api)?;
@@ -188,7 +202,10 @@ impl Sync {
                         Ok(WatchEvent::Ended) => return Ok(()),
                         Ok(event) => self.take_event(event),
                         // The last version seen is still right.
-                        Err(ApiError::Broken(_)) => return Ok(()),
+                        Err(ApiError::Broken(_)) => {
+                            self.interrupted = true;
+                            return Ok(());
+                        }
                         Err(error) => {
                             tracing::info!("listing all Nodes again: {error}");
                             self.version = None;
@@ -420,6 +437,15 @@ impl Sync {
             Err(error) => return Err(Stop::Api(error)),
         }
         Ok(())
+    }
+}
+
+/// Whether a server that is at version `newest` cannot have said `seen` before: it waits for ever with what a watch from
+/// there is to be told, and never tells what it was told meanwhile. Versions are numbers that grow (Kubernetes, KEP-5504).
+fn went_back(seen: &str, newest: &str) -> bool {
+    match (seen.parse::<u64>(), newest.parse::<u64>()) {
+        (Ok(seen), Ok(newest)) => newest < seen,
+        _ => false,
     }
 }
 
