@@ -44,7 +44,7 @@ control_start() {
             --controllers "$CONTROLLERS" --allocate-node-cidrs --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24 \
             --service-cluster-ip-range "$SERVICE_RANGE" --use-service-account-credentials --leader-elect=false \
             --root-ca-file "$control/ca.crt" --service-account-private-key-file "$control/service-account.key" \
-            --node-monitor-grace-period 20s --bind-address 127.0.0.1 --port 0
+            --bind-address 127.0.0.1 --port 0
         program_answers control kube-controller-manager 30 in_control kubectl get serviceaccount default
         ;;
     kube-scheduler)

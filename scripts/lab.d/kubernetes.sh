@@ -20,20 +20,27 @@ current-context: lab
 TEXT
 }
 
+# Nobody is to see it before it has all that it held.
 kubernetes_start() {
-    registry_process "$LAB_BIN/tartan-test-apiserver" --listen "$(registry_host):$KUBERNETES_PORT" "$@"
+    local saved=$STATE/registry/data/nodes.json options=()
+    if [ -s "$saved" ]; then
+        options=(--load "$saved")
+        registry_in nft "table inet starting { chain input { type filter hook input priority 0; iif != lo tcp dport $KUBERNETES_PORT reject with tcp reset; }; }"
+    fi
+    registry_process "$LAB_BIN/tartan-test-apiserver" --listen "$(registry_host):$KUBERNETES_PORT" "${options[@]}" "$@"
 }
 
+# It says its address once it has everything.
 kubernetes_answers() {
-    kubernetes_nodes list
+    tail -n 1 "$STATE/registry/log" | grep -q '^http://' && kubernetes_nodes list
 }
 
 kubernetes_started() {
-    if [ -s "$STATE/registry/data/nodes.json" ]; then kubernetes_nodes load <"$STATE/registry/data/nodes.json"; fi
+    [ ! -s "$STATE/registry/data/nodes.json" ] || registry_in nft delete table inet starting
 }
 
 kubernetes_stopping() {
-    kubernetes_save "$STATE/registry/data/nodes.json.new" && mv "$STATE/registry/data/nodes.json.new" "$STATE/registry/data/nodes.json"
+    kubernetes_save "$STATE/registry/data/nodes.json"
 }
 
 kubernetes_fill() {
@@ -81,10 +88,11 @@ kubernetes_leases() {
 }
 
 kubernetes_save() {
-    kubernetes_nodes list >"$1"
+    kubernetes_nodes list | jq .items >"$1.new"
+    mv "$1.new" "$1"
 }
 
-# The server has not started yet: kubernetes_started loads it.
+# The server has not started yet, and loads it then.
 kubernetes_restore() {
     cp "$1" "$STATE/registry/data/nodes.json"
 }

@@ -24,6 +24,7 @@ registry_up() {
 # The server with further arguments of its own; waits until it answers.
 registry_start() {
     local wait pid
+    echo '--- a start' >>"$STATE/registry/log"
     "${REGISTRY}_start" "$@"
     pid=$(cat "$STATE/registry/pid")
     for ((wait = 0; wait < 200; wait++)); do

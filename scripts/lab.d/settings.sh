@@ -13,7 +13,7 @@ DEVICE=
 UNDERLAY_MTU=1500
 INSIDE=v4
 OUTSIDE=v4
-REGISTRY=file
+REGISTRY='file'
 ACQUIRE=
 SECURE=
 # The number of the kernel node, if there is one; the numbers of nodes that have left.

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A Kubernetes cluster (scripts/kubernetes): nodes work with the subnets that it gives them; pods of a Deployment reach
 # each other, and a Service reaches all of them from every node; a rollout, a node that joins and one that leaves change
-# nothing of that; and while API server and etcd are dead, packets are forwarded as before.
+# nothing of that; and while API server and etcd are dead, packets are forwarded as before, also by a service that starts
+# then. With the registry kubernetes, the nodes' annotations are flannel's to the byte.
 #
 #   control: etcd, API server ...   (killed)
 #      ║ underlay
@@ -13,6 +14,8 @@
 # full: file
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
+# shellcheck source=scripts/tests.d/tools/kill_service.sh
+. "$TOOLS/kill_service.sh"
 
 REGISTRY=$1
 SERVICE=10.96.1.1
@@ -56,6 +59,21 @@ trap cluster_down EXIT
 
 nodes() {
     kubectl get nodes -o 'jsonpath={range .items[*]}{.metadata.name}{"\n"}{end}'
+}
+
+# What flanneld would write of a node with the same VTEP, and nothing else below its prefix (flannel
+# pkg/subnet/kube/kube.go, AcquireLease).
+annotations_are_flannels() {
+    local node address expected
+    for node in $(nodes); do
+        address=$(underlay_of "$node" 4)
+        expected=$(jq -n -S -c --arg address "$address" --arg data "{\"VNI\":1,\"VtepMAC\":\"$(vtep_mac_of "$node" 4)\"}" \
+            '{"backend-data": $data, "backend-type": "vxlan", "kube-subnet-manager": "true", "public-ip": $address}')
+        equal "annotations of $node" "$expected" "$(kubectl get node "$node" -o json | jq -S -c '.metadata.annotations
+            | with_entries(select(.key | startswith("flannel.alpha.coreos.com/")) | .key |= ltrimstr("flannel.alpha.coreos.com/"))')"
+        equal "NetworkUnavailable of $node" '["False"]' "$(kubectl get node "$node" -o json |
+            jq -c '[.status.conditions[] | select(.type == "NetworkUnavailable") | .status]')"
+    done
 }
 
 # A line for each pod of `web` that is not on its way out: its name, node and address.
@@ -135,6 +153,7 @@ endpoints() {
 everything_works() {
     local node
     subnets_agree
+    if [ "$REGISTRY" = kubernetes ]; then annotations_are_flannels; fi
     for node in $(nodes); do
         pods | grep -q " $node " || fail "$node has no pod"
     done
@@ -142,38 +161,62 @@ everything_works() {
     services
 }
 
-# pod_pings FROM ADDRESS COUNT: in the background, without the API: in the network namespace that FROM's record names.
+# pod_pings FROM ADDRESS COUNT: in the background, in the network namespace that the record of FROM, a line of `pods`, names.
 pod_pings() {
-    local node netns
-    node=$(pods | awk -v pod="$1" '$1 == pod { print $2 }')
-    netns=$(cat "$LAB_STATE/$node"/run/tartan/attachments/*.json | jq -r --arg pod "$1" 'select(.pod.name == $pod) | .netns')
-    [ -n "$netns" ] || die "$node has no record of $1"
-    on "$node" nsenter --net="$netns" python3 -B "$TOOLS/pings.py" "$2" "$3" "$INTERVAL" 3 >"$SCRATCH/pings.$1" &
+    local pod node netns
+    read -r pod node _ <<<"$1"
+    netns=$(cat "$LAB_STATE/$node"/run/tartan/attachments/*.json | jq -r --arg pod "$pod" 'select(.pod.name == $pod) | .netns')
+    [ -n "$netns" ] || die "$node has no record of $pod"
+    on "$node" nsenter --net="$netns" python3 -B "$TOOLS/pings.py" "$2" "$3" "$INTERVAL" 3 >"$SCRATCH/pings.$pod" &
     STARTED+=("$!")
-    PINGERS+=("$1 $!")
+    PINGERS+=("$pod $!")
 }
 
-# The API server and etcd die, and come back 15 seconds later: of 40 seconds' pings between pods of two nodes, both ways, none
-# is lost. The cluster works on afterwards.
-api_dies() {
-    local first second count=800 pinger
-    PINGERS=()
-    first=$(pods | awk '$2 == "node1" { print; exit }')
-    second=$(pods | awk '$2 == "node2" { print; exit }')
-    pod_pings "${first%% *}" "${second##* }" "$count"
-    pod_pings "${second%% *}" "${first##* }" "$count"
-    sleep 3
+kill_api() {
     say "SIGKILL of the API server and etcd"
     cluster stop --kill control kube-apiserver
     cluster stop --kill control etcd
-    sleep 15
+}
+
+start_api() {
     cluster start control etcd
     cluster start control kube-apiserver
     say "both are back"
+}
+
+# ping_both_ways FIRST SECOND COUNT: two lines of `pods`. Nothing here needs the API.
+ping_both_ways() {
+    PINGERS=()
+    pod_pings "$1" "${2##* }" "$3"
+    pod_pings "$2" "${1##* }" "$3"
+}
+
+all_answered() {
+    local pinger
     for pinger in "${PINGERS[@]}"; do
         wait "${pinger##* }" || fail "pings.py of ${pinger%% *}"
-        equal "pings of ${pinger%% *}" "$count received" "$(cat "$SCRATCH/pings.${pinger%% *}")"
+        equal "pings of ${pinger%% *}" "$1 received" "$(cat "$SCRATCH/pings.${pinger%% *}")"
     done
+}
+
+# The API server and etcd die, and come back 15 seconds later: of 40 seconds' pings between pods of two nodes, both ways,
+# none is lost. They die again, and a service of Tartan is killed: the next one, which has nobody to ask, forwards. The
+# cluster works on afterwards.
+api_dies() {
+    local first second
+    first=$(pods | awk '$2 == "node1" { print; exit }')
+    second=$(pods | awk '$2 == "node2" { print; exit }')
+    ping_both_ways "$first" "$second" 800
+    sleep 3
+    kill_api
+    sleep 15
+    start_api
+    all_answered 800
+    kill_api
+    kill_service node1
+    ping_both_ways "$first" "$second" 100
+    all_answered 100
+    start_api
     until_true "$PATIENCE" "every node is ready" all_ready || true
     kubectl set env deployment/web VERSION=three >/dev/null
     rolled_out

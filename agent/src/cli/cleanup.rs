@@ -75,6 +75,7 @@ fn traces(args: &CleanupArgs, root: Option<PathBuf>) -> Traces {
         Ok(config) => Traces {
             run_dir: config.run_dir(),
             state_dir: config.state_dir(),
+            for_flannel: config.replace_flannel,
             device: config.device_name,
         },
         Err(error) => {
@@ -83,6 +84,7 @@ fn traces(args: &CleanupArgs, root: Option<PathBuf>) -> Traces {
             Traces {
                 run_dir: cni_shim::RunDir::under(&root),
                 state_dir: root.join("var/lib/tartan"),
+                for_flannel: false,
                 device: args
                     .device_name
                     .clone()

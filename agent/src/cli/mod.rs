@@ -10,6 +10,7 @@ mod check;
 mod cleanup;
 mod cni;
 mod drops;
+mod flanneld;
 mod order;
 mod peers;
 mod pods;
@@ -48,6 +49,9 @@ pub const UNREACHABLE: u8 = 3;
 
 /// Parses the process's arguments, executes the command, and returns the exit code.
 pub fn main() -> ExitCode {
+    if flanneld::is_own_name() {
+        return ExitCode::from(flanneld::keeper(own_arguments().collect()));
+    }
     ExitCode::from(match Cli::try_parse() {
         Ok(cli) => execute(cli),
         Err(error) => match of_variable(&error) {
@@ -128,6 +132,9 @@ enum Command {
         /// What the keeper goes by as `root`.
         #[arg(long, value_name = "DIR")]
         agent_root: PathBuf,
+        /// The arguments are those of flanneld.
+        #[arg(long)]
+        as_flanneld: bool,
         /// The arguments of `tartan run`, from its name on.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
@@ -160,9 +167,15 @@ fn execute(cli: Cli) -> u8 {
     let before = cli.root;
     match cli.command {
         Command::Run(_) | Command::Check(_) if unknown_variable() => USAGE,
-        Command::Run(args) => run::keeper(with_root(*args, before)),
+        Command::Run(args) => run::keeper(with_root(*args, before), own_arguments().collect()),
         Command::Service {
             agent_root,
+            as_flanneld: true,
+            arguments,
+        } => flanneld::service(&agent_root, arguments),
+        Command::Service {
+            agent_root,
+            as_flanneld: false,
             arguments,
         } => service(&agent_root, arguments),
         Command::Status(query) => {

@@ -11,7 +11,7 @@ use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
 use tracing::{error, warn};
 
-use super::{PROBLEM, USAGE, own_arguments};
+use super::{PROBLEM, USAGE};
 use crate::causes::causes;
 use crate::config::RunArgs;
 use crate::configuration::{Configuration, Unusable};
@@ -30,13 +30,13 @@ pub(super) enum RunError {
     OwnPath(#[source] io::Error),
 }
 
-/// Runs the keeper. It passes the arguments of this process to its child.
-pub(super) fn keeper(args: RunArgs) -> u8 {
+/// Runs the keeper. It passes `arguments` to its child, which makes the same of them as the caller has.
+pub(super) fn keeper(args: RunArgs, arguments: Vec<OsString>) -> u8 {
     let config = match configure(&args, None) {
         Ok(configuration) => configuration.config,
         Err(error) => return misconfigured(&error),
     };
-    let prepared = runtime().and_then(|runtime| Ok((runtime, program(&config.root)?)));
+    let prepared = runtime().and_then(|runtime| Ok((runtime, program(&config.root, arguments)?)));
     let (runtime, program) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => return failed(&error),
@@ -79,14 +79,14 @@ pub(super) fn runtime() -> Result<Runtime, RunError> {
         .map_err(RunError::Runtime)
 }
 
-fn program(root: &Path) -> Result<Program, RunError> {
+fn program(root: &Path, arguments: Vec<OsString>) -> Result<Program, RunError> {
     Ok(Program {
         path: std::env::current_exe().map_err(RunError::OwnPath)?,
         arguments: ["service", "--agent-root"]
             .into_iter()
             .map(OsString::from)
             .chain([root.as_os_str().to_owned()])
-            .chain(own_arguments())
+            .chain(arguments)
             .collect(),
     })
 }

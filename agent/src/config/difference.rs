@@ -77,6 +77,8 @@ pub fn of_node(before: &NodeConfig, after: &NodeConfig) -> Vec<Difference> {
             local_v6,
             device,
             device_name,
+            // The name shows it.
+            names_device_as_flannel: _,
             strict_pods,
             ipv6_over_udp,
             masquerade,

@@ -14,6 +14,7 @@ use clap::Args;
 use dataplane::families::PublicAddresses;
 use encap::Family;
 
+use super::backend::Backend;
 use super::document::{self, TomlError};
 use super::spin::SpinSetting;
 use super::workers::{CORES, MOST_WORKERS};
@@ -53,7 +54,7 @@ pub struct RunArgs {
     /// Open the tunnel device with offloads if the kernel has them (auto), only with offloads (offload), or without (plain) [default: auto]
     #[arg(long, env = "TARTAN_DEVICE", value_name = "KIND")]
     pub device: Option<String>,
-    /// Name the tunnel device NAME [default: tartan0]
+    /// Name the tunnel device NAME, or with as-flannel as flannel names its own: flannel.VNI for vxlan, flannel0 for udp [default: tartan0]
     #[arg(long, env = "TARTAN_DEVICE_NAME", value_name = "NAME")]
     pub device_name: Option<String>,
     /// Deliver only to pods attached through tartan-cni, not to other addresses that the kernel routes in this node's subnets [default: false]
@@ -118,6 +119,8 @@ pub struct NodeConfig {
     pub device: DeviceKind,
     /// Name of the tunnel device, 1 to 15 bytes.
     pub device_name: String,
+    /// That name is flannel's for the backend of the cluster: see [`name_device`](NodeConfig::name_device).
+    pub names_device_as_flannel: bool,
     /// Ignore prefixes that the kernel routes: only adopted attachments are local.
     pub strict_pods: bool,
     /// Send inner IPv6 in the `udp` format.
@@ -184,6 +187,17 @@ impl NodeConfig {
         match family {
             Family::V4 => self.local_v4.is_some(),
             Family::V6 => self.local_v6.is_some(),
+        }
+    }
+
+    /// Gives the device its name, where that follows the cluster's backend: flannel's `flannel.<VNI>` for `vxlan`
+    /// (flannel `pkg/backend/vxlan/vxlan.go`) and `flannel0` for `udp` (`pkg/backend/udp/udp_amd64.go`).
+    pub fn name_device(&mut self, backend: &Backend) {
+        if self.names_device_as_flannel {
+            self.device_name = match backend {
+                Backend::Vxlan { vni, .. } => format!("flannel.{}", vni.get()),
+                Backend::Udp { .. } => "flannel0".to_owned(),
+            };
         }
     }
 
@@ -282,6 +296,10 @@ fn from_file(text: &str, directory: &Path) -> Result<RunArgs, TomlError> {
     })
 }
 
+/// The value of `device-name` that makes the name follow the cluster's backend.
+pub const DEVICE_AS_FLANNEL: &str = "as-flannel";
+/// The name until the backend is known: that of flannel's default VNI.
+const DEVICE_OF_FLANNEL: &str = "flannel.1";
 /// Seconds: many times the pause between the record of an attachment and its interface.
 const LEAST_RECLAIM_AFTER: u16 = 5;
 const MOST_RECLAIM_AFTER: u16 = 3600;

@@ -30,6 +30,7 @@ use super::quick_faults::QuickFaults;
 use super::records::{RecordKey, key};
 use super::registry_state::RegistryState;
 use super::reload::Reload;
+use super::replaced_flannel;
 use super::retry::Retry;
 use super::run_files::RunFiles;
 use super::tables::Tables;
@@ -38,12 +39,14 @@ use super::view::{ServiceFacts, View};
 use crate::api::server::Call;
 use crate::api::wire::{Adopted, Reply, Request};
 use crate::causes::causes;
+use crate::health::Health;
 use crate::host::Picture;
 use crate::keeper::descriptors::Descriptors;
 use crate::lease::Lease;
 use crate::problems::{Board, Origin, Problem};
 use crate::registry::{Contact, ListDifference, Registry, Update};
 use crate::signals::Signals;
+use crate::takeover::flannel;
 use crate::ticker::Ticker;
 
 /// The loop and the parts that it works with.
@@ -78,6 +81,8 @@ pub struct Control {
     pub service: Arc<ServiceFacts>,
     /// Where views are published.
     pub published: watch::Sender<Option<Arc<View>>>,
+    /// The health endpoints; none where the configuration names none.
+    pub health: Option<Health>,
     /// What the plugin asks for.
     pub calls: mpsc::Receiver<Call>,
     /// The clock of quick checks.
@@ -91,6 +96,8 @@ pub struct Control {
 pub struct Turn {
     /// When everything was read last.
     refreshed: Instant,
+    /// When a flanneld was looked for last.
+    flanneld_sought: Instant,
     /// When the refresh after a burst of the kernel's announcements is due.
     burst_ends: Option<Moment>,
     /// Bridges of another plugin with pods beside ours.
@@ -109,6 +116,7 @@ impl Default for Turn {
     fn default() -> Turn {
         Turn {
             refreshed: Instant::now(),
+            flanneld_sought: Instant::now(),
             burst_ends: None,
             bridges: Vec::new(),
             waiting_for_limit: Vec::new(),
@@ -393,6 +401,7 @@ impl Control {
         }
         self.tables.take_notices();
         self.post_adoption();
+        self.post_health();
         self.post_workers();
         self.post_peers();
         self.post_leases();
@@ -468,6 +477,9 @@ impl Control {
         if let Ok(picture) = &picture {
             self.mend_pods(picture).await;
         }
+        let past_overlay = picture.as_ref().ok();
+        let past_overlay =
+            past_overlay.map_or_else(Vec::new, |p| replaced_flannel::routes(&self.model, p));
         let desired = &self.model.desired.host;
         let bridged = self.model.bridged_subnets();
         let applied = self.kernel.apply(picture, desired, &bridged).await;
@@ -477,8 +489,10 @@ impl Control {
                 "another process deleted the device {device}"
             )));
         }
+        let unremoved = replaced_flannel::remove(&self.kernel, &self.model, &past_overlay).await;
         let refused = problems(&unread).into_iter().chain(applied.problems);
-        self.board.post(Origin::Kernel, refused);
+        self.board.post(Origin::Kernel, refused.chain(unremoved));
+        self.look_for_flanneld();
         if let Some(bridges) = applied.bridges {
             self.turn.bridges = bridges;
         }
@@ -498,6 +512,15 @@ impl Control {
             self.turn.retry.start_over();
         }
         Ok(())
+    }
+
+    /// Posts a flanneld that was started beside this service. Every process is looked at, so not at every refresh.
+    fn look_for_flanneld(&mut self) {
+        if self.turn.flanneld_sought.elapsed() >= FLANNELD_EVERY {
+            self.turn.flanneld_sought = Instant::now();
+            let running = flannel::running(&self.model.known.config);
+            self.board.post(Origin::Flanneld, running);
+        }
     }
 
     /// Repairs the links of pods.
@@ -606,6 +629,7 @@ impl Control {
         self.board.post(Origin::NodeFile, problem);
         let (reopened, problem) = self.run_files.restore_socket(&self.keeper).await;
         self.board.post(Origin::Api, problem);
+        self.post_health();
         self.board.post(Origin::Locks, self.run_files.check_locks());
         for repair in repaired.iter().chain(&reopened) {
             self.kernel.note_repair(repair);
@@ -615,6 +639,11 @@ impl Control {
     fn post_adoption(&mut self) {
         let behind = self.tables.behind(self.model.desired.spec.version);
         self.board.post(Origin::Adoption, behind);
+    }
+
+    fn post_health(&mut self) {
+        let problem = self.health.as_ref().and_then(Health::problem);
+        self.board.post(Origin::Health, problem);
     }
 
     fn post_peers(&mut self) {
@@ -708,5 +737,7 @@ const BUSY: Duration = Duration::from_millis(200);
 const BURST: Duration = Duration::from_millis(50);
 /// Some settings change without an announcement.
 pub const QUICK_CHECK_EVERY: Duration = Duration::from_secs(1);
+/// Least time between two looks at all processes.
+const FLANNELD_EVERY: Duration = Duration::from_secs(5);
 /// Not every way by which a kernel changes is known.
 pub(crate) const REFRESH_EVERY: Duration = Duration::from_secs(10);

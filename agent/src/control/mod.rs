@@ -41,6 +41,7 @@ pub mod refused_sources;
 pub mod registry_state;
 pub mod reload;
 pub mod repair_log;
+mod replaced_flannel;
 pub(crate) mod retry;
 pub mod run_files;
 pub mod tables;

@@ -91,7 +91,8 @@ impl Reload {
         let mut new_text = None;
         if self.is_to_read() {
             match self.read() {
-                Ok((read, text)) => {
+                Ok((mut read, text)) => {
+                    read.name_device(&model.known.net_conf.backend);
                     changes.extend(difference::of_node(&in_force, &read));
                     if changes.is_empty() {
                         self.take(text);

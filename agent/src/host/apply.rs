@@ -304,7 +304,7 @@ fn is_on_uplink(route: &Route) -> bool {
         && (route.prefix.prefix_len() == 0 || route.protocol == u8::from(RouteProtocol::Ra))
 }
 
-fn conflict_error(conflict: &Route, links: &[Link]) -> HostError {
+pub(super) fn conflict_error(conflict: &Route, links: &[Link]) -> HostError {
     HostError::NetworkHeld {
         prefix: conflict.prefix,
         via: match (leads_to(conflict, links), conflict.gateway) {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use encap::Mac;
 use ipnet::IpNet;
 
 /// One thing that [`Host::apply`](super::Host::apply) had to change. Its
@@ -83,6 +84,19 @@ pub enum Change {
     LimiterRemoved(String),
     /// `subnet.env` was written; its path.
     SubnetEnvWritten(PathBuf),
+    /// A VXLAN device that a stopped flanneld left was brought down.
+    LeftoverDown {
+        /// The device.
+        device: String,
+        /// Its MAC.
+        mac: Option<Mac>,
+    },
+    /// A VXLAN device that a stopped flanneld left was deleted; its name then.
+    LeftoverDeleted(String),
+    /// A route past the overlay that flannel had set was removed; as ip-route(8) writes it.
+    FlannelRouteRemoved(String),
+    /// An nft table of flannel's was deleted; its family and name.
+    FlannelTableDeleted(String),
     /// The record of earlier changes cannot be used, and a new one was started; why.
     RecordRefused(String),
 }
@@ -156,6 +170,25 @@ impl fmt::Display for Change {
                 "removed the accept rules from the nft chain {chain}, which no longer cuts pods off"
             ),
             Change::SubnetEnvWritten(path) => write!(f, "wrote {}", path.display()),
+            Change::LeftoverDeleted(device) => {
+                write!(f, "deleted the VXLAN device {device}, which flannel left")
+            }
+            Change::LeftoverDown { device, mac } => {
+                write!(
+                    f,
+                    "took the place of the VXLAN device {device} that flannel left"
+                )?;
+                match mac {
+                    Some(mac) => write!(f, ", VTEP MAC {mac}"),
+                    None => Ok(()),
+                }
+            }
+            Change::FlannelRouteRemoved(route) => {
+                write!(f, "removed the route {route}, which flannel left")
+            }
+            Change::FlannelTableDeleted(table) => {
+                write!(f, "deleted the nft table {table}, which flannel left")
+            }
             Change::RecordRefused(reason) => write!(
                 f,
                 "started a new record of changed settings, the old one cannot be used: {reason}"

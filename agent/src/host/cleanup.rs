@@ -18,7 +18,8 @@
 //! Four things stay on purpose, and are listed with the reason. A setting that
 //! another process changed after us is left as it is. Where another process, a
 //! flanneld, has written `subnet.env` since, pods of its own depend on that file
-//! and on forwarding, which both stay. The limiter of a pod that
+//! and on forwarding, which both stay; so they do where Tartan gives flannel's place
+//! back. The limiter of a pod that
 //! still runs goes with the pod, which would be cut off without it. Attachment
 //! records stay, with their directory: they belong to pods that still run, and
 //! `tartan-cni` DEL, which works without an agent, reads the address to free
@@ -34,6 +35,7 @@ use cni_shim::RunDir;
 use super::Netlink;
 use super::error::HostError;
 use super::firewall;
+use super::leftovers::{SET_ASIDE, is_vxlan};
 use super::net::links;
 use super::net::pod_links::{self, remove_orphaned_limiter};
 use super::net::routes;
@@ -50,6 +52,8 @@ pub struct Traces {
     pub run_dir: RunDir,
     /// Its state directory.
     pub state_dir: PathBuf,
+    /// It took flannel's place, and gives it back: `subnet.env` stays, and forwarding.
+    pub for_flannel: bool,
 }
 
 /// What became of one trace. Its `Display` is a line for people, without a remedy.
@@ -104,6 +108,7 @@ pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
                 return list.outcomes;
             }
             remove_device(&netlink, &traces.device, &mut list).await;
+            remove_set_aside(&netlink, &mut list).await;
             remove_routes(&netlink, &traces.device, &mut list).await;
             remove_limiters(&netlink, &mut list).await;
         }
@@ -112,9 +117,9 @@ pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
     for (what, gone) in firewall::clear().await {
         list.done(what, gone);
     }
-    let subnet_file = subnet_env::clear(&traces.state_dir);
+    let subnet_file = subnet_env::clear(&traces.state_dir, traces.for_flannel);
     let successor = match &subnet_file {
-        Cleared::Foreign(path) => Some(path.clone()),
+        Cleared::Foreign(path) | Cleared::KeptForFlannel(path) => Some(path.clone()),
         _ => None,
     };
     let settled = restore_settings(record, successor.as_deref(), &mut list);
@@ -181,6 +186,19 @@ async fn remove_device(netlink: &Netlink, name: &str, list: &mut Outcomes) {
     }
 }
 
+/// A device of flannel's that a start which ended halfway has set aside: flanneld could not make another of its VNI.
+async fn remove_set_aside(netlink: &Netlink, list: &mut Outcomes) {
+    let what = format!("the device {SET_ASIDE}, which was flannel's");
+    match links::named(&netlink.handle, SET_ASIDE).await {
+        Ok(Some(link)) if is_vxlan(&link) => {
+            let gone = links::delete(&netlink.handle, &link).await;
+            list.done(what, gone);
+        }
+        Ok(_) => {}
+        Err(error) => list.failed(what, error),
+    }
+}
+
 async fn remove_routes(netlink: &Netlink, device: &str, list: &mut Outcomes) {
     // The device may be there still, if its removal failed.
     let index = match links::named(&netlink.handle, device).await {
@@ -234,7 +252,7 @@ fn restore_settings(
                 if let Some(path) = successor.filter(|_| change.setting.is_of_forwarding()) {
                     list.kept(
                         format!("{} at {}", change.setting, change.wrote),
-                        format!("pods of the process that wrote {} need it", path.display()),
+                        format!("pods that depend on {} need it", path.display()),
                     );
                     continue;
                 }
@@ -266,6 +284,10 @@ fn report_subnet_file(cleared: Cleared, list: &mut Outcomes) -> bool {
         Cleared::Foreign(path) => list.kept(
             path.display().to_string(),
             "another process has written it since",
+        ),
+        Cleared::KeptForFlannel(path) => list.kept(
+            path.display().to_string(),
+            "flannel's CNI plugin and flanneld read it (replace-flannel)",
         ),
         Cleared::Failed(path, error) => {
             list.failed(path.display().to_string(), error);

@@ -21,7 +21,8 @@
 //! How each trace is recognised as ours: the device by its alias, routes by
 //! their protocol number [`PROTOCOL`], nft rules by table name or comment,
 //! settings and `subnet.env` by the records in the state directory. Nothing else
-//! is ever removed.
+//! is ever removed, but what a stopped flanneld left where the operator asks for
+//! that ([`leftovers`]).
 //!
 //! All of it concerns the network namespace of the thread that calls
 //! [`Host::open`]; the runtime must poll on that thread (`current_thread`).
@@ -33,8 +34,10 @@ mod direct;
 mod error;
 pub mod external_interface;
 mod firewall;
+mod flanneld;
 mod host_state;
 mod kernel_reader;
+mod leftovers;
 mod net;
 mod picture;
 mod pod_state;
@@ -58,15 +61,17 @@ pub use direct::reverse_path_filter;
 pub use error::HostError;
 pub use firewall::PodDrops;
 pub use firewall::nft::NftError;
+pub use flanneld::Flanneld;
 pub use host_state::{Encapsulation, HostState};
 pub use kernel_reader::KernelReader;
+pub use leftovers::{Leftovers, RouteOfFlannel};
 pub use net::links::{LinkStats, OutOfService};
 pub use net::pod_links::PodLinks;
 pub use net::prefixes::Bypass;
 pub use net::routes::PROTOCOL;
 pub use picture::{Picture, Underlay};
 pub use pod_state::MendedPods;
-pub use port_holder::PortHolder;
+pub use port_holder::{PortHolder, tcp_port_holder};
 pub use quick_check::QuickFault;
 pub use subnet_env::contents::SubnetEnv;
 pub use watch::{HostEvent, Watch, watch};

@@ -70,6 +70,8 @@ impl Service {
     /// When the file cannot be executed or the kernel has no process or descriptor left.
     pub fn start(program: &Program, channel: OwnedFd) -> io::Result<Service> {
         let child = Command::new(&program.path)
+            // By its own name it would read the arguments as flanneld's, where the file is a copy of that name.
+            .arg0("tartan")
             .args(&program.arguments)
             .stdin(Stdio::from(channel))
             .process_group(0)

@@ -29,12 +29,16 @@ pub enum Origin {
     Adoption,
     /// The API socket.
     Api,
+    /// The health endpoints.
+    Health,
     /// The locks in the run directory.
     Locks,
     /// The last good state on disk.
     State,
     /// The record of changed kernel settings.
     Settings,
+    /// flannel's daemon beside this one.
+    Flanneld,
     /// The underlay sockets.
     Underlay,
     /// The workers' places.

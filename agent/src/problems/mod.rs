@@ -16,7 +16,7 @@ mod remedy;
 mod sentence;
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -26,7 +26,7 @@ use encap::{Family, Mac};
 
 use crate::control::direct_routing::DirectSenders;
 use crate::control::families::LostFamily;
-use crate::host::{Bypass, OutOfService, PortHolder};
+use crate::host::{Bypass, Flanneld, OutOfService, PortHolder};
 
 pub use board::{Board, Origin, Posted};
 pub use host::HostProblem;
@@ -108,6 +108,15 @@ pub enum Problem {
         /// The socket's path.
         path: PathBuf,
         /// Why not.
+        reason: String,
+    },
+    /// The health endpoints are not answered.
+    HealthPort {
+        /// Where they are to be answered.
+        address: SocketAddr,
+        /// Which process has the port, where that is known.
+        holder: Option<PortHolder>,
+        /// What the kernel said.
         reason: String,
     },
     /// The files of the locks are gone.
@@ -250,6 +259,8 @@ pub enum Problem {
     DirectRouting(DirectSenders),
     /// Peers send unencapsulated, and a strict reverse-path filter drops it.
     DirectRoutingFiltered(DirectSenders),
+    /// flannel's daemon runs on this node too.
+    FlanneldRunning(Flanneld),
     /// Attachments have addresses in no subnet of this node.
     PodsStranded {
         /// Their names.
@@ -336,6 +347,7 @@ impl Problem {
             Problem::ListShrinks { .. } => "list-shrinks",
             Problem::WorkersBehind { .. } => "workers-behind",
             Problem::ApiSocket { .. } => "api-socket",
+            Problem::HealthPort { .. } => "health-port",
             Problem::LocksRemoved { .. } => "locks-removed",
             Problem::StateNotSaved { .. } => "state-not-saved",
             Problem::UnderlaySocket { fault, .. } => match fault {
@@ -362,6 +374,7 @@ impl Problem {
             Problem::VtepMacChanged { .. } => "vtep-mac-changed",
             Problem::DirectRouting(_) => "direct-routing",
             Problem::DirectRoutingFiltered(_) => "direct-routing-filtered",
+            Problem::FlanneldRunning(_) => "flanneld-running",
             Problem::PodsStranded { .. } => "pods-stranded",
             Problem::RouteBypasses(_) => "route-bypasses",
             Problem::MoreOfAKind { .. } => "more-of-a-kind",
@@ -380,6 +393,7 @@ impl Problem {
             | Problem::StateNotSaved { path, .. }
             | Problem::NodeFile { path, .. } => path.display().to_string(),
             Problem::LocksRemoved { run_dir } => run_dir.display().to_string(),
+            Problem::HealthPort { address, .. } => address.to_string(),
             Problem::LeasesRefused { place, .. }
             | Problem::LeaseRefused { place, .. }
             | Problem::ListShrinks { place, .. } => place.clone(),
@@ -400,6 +414,7 @@ impl Problem {
             Problem::DirectRouting(senders) | Problem::DirectRoutingFiltered(senders) => {
                 senders.interface.clone()
             }
+            Problem::FlanneldRunning(flanneld) => flanneld.pid.to_string(),
             Problem::RouteBypasses(bypass) => bypass.prefix.to_string(),
             Problem::MoreOfAKind { what, .. } => (*what).to_owned(),
             Problem::RecordRefused { file, .. } => file.clone(),
@@ -427,6 +442,7 @@ impl Problem {
             | Problem::ListShrinks { .. }
             | Problem::WorkersBehind { .. }
             | Problem::ApiSocket { .. }
+            | Problem::HealthPort { .. }
             | Problem::LocksRemoved { .. }
             | Problem::UnderlaySocket { .. }
             | Problem::UnderlayMove { .. }
@@ -436,6 +452,7 @@ impl Problem {
             | Problem::PeersUnreachable { .. }
             | Problem::PeerOtherVni { .. }
             | Problem::VtepMacChanged { .. }
+            | Problem::FlanneldRunning(_)
             | Problem::PodsStranded { .. }
             | Problem::PodLink { .. }
             | Problem::DirectRoutingFiltered(_)
@@ -468,6 +485,7 @@ impl Problem {
             Problem::LeasesRefused { in_force, .. } => *in_force == LeasesInForce::Nothing,
             Problem::UnderlaySocket { .. }
             | Problem::NodeFile { .. }
+            | Problem::FlanneldRunning(_)
             | Problem::ApiThread { .. } => true,
             Problem::Host(problem) => problem.ends_first_start,
             _ => false,

@@ -36,6 +36,7 @@ impl Problem {
             Problem::ListShrinks { .. } => "put the missing entries back, or run `tartan adopt` if these nodes are gone".to_owned(),
             Problem::WorkersBehind { .. } => "look into the agent's log; if a worker hangs, its keeper restarts the service".to_owned(),
             Problem::ApiSocket { path, .. } => format!("if something else is at {}, move it elsewhere; Tartan tries again by itself", path.display()),
+            Problem::HealthPort { .. } => "set healthz (flanneld: -healthz-port) to a free port of this host; Tartan tries again by itself".to_owned(),
             Problem::LocksRemoved { .. } => "restart the agent (`systemctl restart tartan`)".to_owned(),
             Problem::StateNotSaved { .. } => "check that the state directory is writable by root and its disk not full".to_owned(),
             Problem::UnderlaySocket { wanted, fault, kept, .. } => match fault {
@@ -63,6 +64,7 @@ impl Problem {
             Problem::FamilyWithoutSubnets { .. } => "add one to its entry in the list of nodes, or switch EnableIPv4 off in net-conf.json".to_owned(),
             Problem::PeerLostFamily { lost, .. } => format!("if it is not meant, give {} its entry back; the next start of the service takes it as meant", lost.node),
             Problem::VtepMacChanged { peer, changed } => vtep_mac_changed(peer, changed),
+            Problem::FlanneldRunning(_) => "stop it for good: `systemctl disable --now flanneld`, or take the node out of flannel's DaemonSet (docs/migrate.md)".to_owned(),
             Problem::PodsStranded { .. } => "delete and recreate them, see `tartan pods`".to_owned(),
             Problem::DirectRouting(_) => "take DirectRouting out of the net-conf of all nodes, or trust what sends on that link".to_owned(),
             Problem::DirectRoutingFiltered(senders) => format!(
@@ -107,7 +109,8 @@ fn port_taken(port: u16, holder: Option<&PortHolder>) -> String {
             "see who has it (`ss -lunp sport = :{port}`, or `ip -d link show type vxlan` for a device of the kernel) and have it give the port up, or set Backend.Port of all nodes to another port"
         ),
         Some(PortHolder::VxlanDevice(device)) => format!(
-            "have what made {device} (flanneld?) give the port up (docs/migrate.md), or set Backend.Port of all nodes to another port"
+            "{}; or set Backend.Port of all nodes to another port",
+            take_flannels_place(device)
         ),
         Some(holder @ PortHolder::Process { .. }) if holder.is_tartan() => {
             "stop that one, or run this one in a network namespace of its own".to_owned()
@@ -117,6 +120,14 @@ fn port_taken(port: u16, holder: Option<&PortHolder>) -> String {
                 .to_owned()
         }
     }
+}
+
+/// How Tartan takes the place of a VXLAN device that is flannel's.
+fn take_flannels_place(device: &str) -> String {
+    let name = device.replacen("flannel-v6.", "flannel.", 1);
+    format!(
+        "if flannel left {device}, set `replace-flannel = true` and `device-name = \"{name}\"` (docs/migrate.md); if not, have what made it give it up"
+    )
 }
 
 /// What removes the cause of a kernel's refusal.
@@ -134,6 +145,10 @@ pub(super) fn of_host(error: &HostError) -> String {
             "set `device-name` to 1 to 15 characters without '/', ':' or blanks".to_owned()
         }
         HostError::NoDevice { .. } => "restart Tartan, which creates it".to_owned(),
+        HostError::ForeignDevice { name, found } if found.ends_with(VXLAN) => format!(
+            "{}; or set `device-name` to a name that no interface has",
+            take_flannels_place(name)
+        ),
         HostError::ForeignDevice { .. } => {
             "set `device-name` to a name that no interface has".to_owned()
         }
@@ -187,6 +202,9 @@ fn of_nft(error: &NftError) -> String {
     }
     .to_owned()
 }
+
+/// How [`HostError::ForeignDevice`] names a VXLAN device of the kernel.
+const VXLAN: &str = "vxlan device";
 
 /// How another program's firewall lets pod traffic through.
 fn let_through(networks: &[IpNet]) -> String {

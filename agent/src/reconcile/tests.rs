@@ -33,6 +33,7 @@ fn config() -> NodeConfig {
         local_v6: None,
         device: DeviceKind::Auto,
         device_name: "tartan0".to_owned(),
+        names_device_as_flannel: false,
         strict_pods: false,
         ipv6_over_udp: false,
         masquerade: true,

@@ -1,6 +1,7 @@
 //! Start-up, which is always a take-over: steps 1 to 7 of the service's theory of operation.
 
 pub mod device;
+pub(crate) mod flannel;
 mod sources;
 pub mod start_error;
 
@@ -9,14 +10,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cni_shim::NodeFile;
 use dataplane::counters::Counters;
 use dataplane::device::tunnel::Tunnel;
 use dataplane::engine::{Engine, WorkerSetup};
-use dataplane::families::PerFamily;
 use tokio::sync::{mpsc, watch};
+use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::api::server::{self, Listeners};
@@ -35,10 +36,11 @@ use crate::control::reload::Reload;
 use crate::control::run_files::RunFiles;
 use crate::control::tables::Tables;
 use crate::control::underlay::sockets::UnderlaySockets;
-use crate::control::view::ServiceFacts;
 use crate::control::view::queries::{Queries, QueryService};
+use crate::control::view::{ServiceFacts, View};
 use crate::control::workers::{Machine, WorkerPlacement};
-use crate::host::{Change, Host, HostError};
+use crate::health::Health;
+use crate::host::{Change, Host, HostError, Leftovers};
 use crate::keeper::COUNTERS;
 use crate::keeper::descriptors::{Descriptors, LISTENER, Obtain, PLUGIN_LISTENER};
 use crate::keeper::lock::Lock;
@@ -59,6 +61,8 @@ pub async fn start(
     configuration: Configuration,
     channel: OwnedFd,
     lock: Lock,
+    published: watch::Sender<Option<Arc<View>>>,
+    health: Option<Health>,
 ) -> Result<Option<Control>, StartError> {
     let reload = Reload::of(&configuration);
     let config = configuration.config;
@@ -74,6 +78,7 @@ pub async fn start(
             reason: causes(&error),
         });
     found.report(Origin::Configuration, refused);
+    found.accept(Origin::Flanneld, flannel::running(&config))?;
     let Start {
         mut known,
         mut host,
@@ -81,10 +86,13 @@ pub async fn start(
         held,
         cached,
         registry_state,
+        leftovers,
     } = read(config, &table, &mut found).await?;
     let upkeep_host = Host::open(&known.config.state_dir()).await?;
+    flannel::check(&known, &host, &leftovers).await?;
 
-    let (opened, tunnels) = Opened::obtain(&mut table, &known, &host, &mut found).await?;
+    let (opened, tunnels) =
+        Opened::obtain(&mut table, &known, &host, &leftovers, &mut found).await?;
     table.discard_rest().await?;
     if let Some(bound) = opened.sockets.bound().filter(|bound| *bound != known.bound) {
         known.bound = bound;
@@ -116,6 +124,9 @@ pub async fn start(
         upkeep_host,
         node_file,
         repairs,
+        published,
+        health,
+        leftovers,
     };
     begin(model, engine, opened, begun, found).await
 }
@@ -154,11 +165,12 @@ struct Start {
     registry_state: RegistryState,
     held: Option<HeldList>,
     cached: Cached,
+    leftovers: Leftovers,
 }
 
 /// Step 2: everything that is known before the first decision.
 async fn read(
-    config: NodeConfig,
+    mut config: NodeConfig,
     table: &Descriptors,
     found: &mut Found,
 ) -> Result<Start, StartError> {
@@ -173,7 +185,9 @@ async fn read(
         registry_state,
         held,
         cache,
-    } = Sources::read(&config, &host, table, PerFamily::each(|_| None)).await?;
+        leftovers,
+    } = Sources::read(&config, &host, table).await?;
+    config.name_device(&net_conf.backend);
     found.problems.extend(cache.problems);
     host.set_add_only(cache.cached.is_any());
     let leases: Arc<[Lease]> = leases.into();
@@ -200,6 +214,7 @@ async fn read(
         registry_state,
         held,
         cached: cache.cached,
+        leftovers,
     })
 }
 
@@ -227,6 +242,13 @@ async fn set_up_host(
         .await;
     changes.extend(more);
     found.report(Origin::Kernel, refused.as_ref().map(host_problem));
+    // Flannel's masquerade goes when Tartan's is there.
+    if model.known.config.replace_flannel && refused.is_none() {
+        match host.remove_tables_of_flannel().await {
+            Ok(more) => changes.extend(more),
+            Err(error) => found.report(Origin::Kernel, Some(host_problem(&error))),
+        }
+    }
     if found.take_over {
         return Ok(changes);
     }
@@ -284,6 +306,9 @@ struct Begun {
     upkeep_host: Host,
     node_file: Option<NodeFile>,
     repairs: Vec<Change>,
+    published: watch::Sender<Option<Arc<View>>>,
+    health: Option<Health>,
+    leftovers: Leftovers,
 }
 
 /// Step 7: says *ready*, waits for *go*, lets the workers read; `None` when the keeper ended instead.
@@ -305,14 +330,16 @@ async fn begin(
         upkeep_host,
         node_file,
         repairs,
+        published,
+        health,
+        leftovers,
     } = begun;
     // Changes of the kernel from here on are announced; what came before is read once more by the loop.
     let mut kernel = Kernel::watched(host, model.desired.host.clone());
     let ticker = Ticker::every(QUICK_CHECK_EVERY).map_err(StartError::Clock)?;
     let (changes, calls) = mpsc::channel(CALLS);
-    let (published, view) = watch::channel(None);
     let queries = Queries {
-        view,
+        view: published.subscribe(),
         counters: opened.counters.clone(),
         clock: engine.clock(),
         changes,
@@ -332,6 +359,8 @@ async fn begin(
     let config = Arc::clone(&model.known.config);
     start_failure::forget(config.run_dir().path());
     kernel.note_repairs(&repairs);
+    let undeleted = flannel::finish(&config, &kernel.host, &leftovers).await;
+    found.report(Origin::Kernel, undeleted.as_ref().map(host_problem));
     let mut board = Board::default();
     board.post_all(found.problems);
     board.post(Origin::Contact, registry_state.problems());
@@ -361,6 +390,7 @@ async fn begin(
         board,
         service,
         published,
+        health,
         calls,
         ticker,
         turn: Turn::default(),
@@ -385,6 +415,7 @@ impl Opened {
         table: &mut Descriptors,
         known: &Known,
         host: &Host,
+        leftovers: &Leftovers,
         found: &mut Found,
     ) -> Result<(Opened, Vec<Tunnel>), StartError> {
         let counters = table
@@ -394,16 +425,17 @@ impl Opened {
             .await
             .map_err(|error| refused(COUNTERS, error))?;
         let machine = Machine::read();
-        let device =
-            device::obtain(table, host, &known.config, machine.workers(&known.config)).await?;
-        let workers = device.tunnels.len();
-        counters.set_workers(workers);
-        let sockets = obtain_sockets(table, known, host, workers, found).await?;
         let run = known.config.run_dir();
         let listeners = Listeners {
             general: obtain_listener(table, LISTENER, &run.socket()).await?,
             plugin: obtain_listener(table, PLUGIN_LISTENER, &run.plugin_socket()).await?,
         };
+        flannel::take_place(known, host, leftovers).await?;
+        let device =
+            device::obtain(table, host, &known.config, machine.workers(&known.config)).await?;
+        let workers = device.tunnels.len();
+        counters.set_workers(workers);
+        let sockets = obtain_sockets(table, known, host, workers, leftovers, found).await?;
         let kind = (device.kind, device.fewer);
         let opened = Opened {
             placement: WorkerPlacement::place(workers, kind, &machine, &known.config),
@@ -432,6 +464,7 @@ async fn obtain_sockets(
     known: &Known,
     host: &Host,
     workers: usize,
+    leftovers: &Leftovers,
     found: &mut Found,
 ) -> Result<UnderlaySockets, StartError> {
     let backend = &known.net_conf.backend;
@@ -441,7 +474,14 @@ async fn obtain_sockets(
         true => inherited.bound().unwrap_or_else(|| known.wanted()),
         false => known.wanted(),
     };
-    let (sockets, delay) = inherited.follow(wanted, &known.facts.addresses, backend);
+    let follow = || inherited.follow(wanted, &known.facts.addresses, backend);
+    let (mut sockets, mut delay) = follow();
+    let deadline = Instant::now() + PORT_PATIENCE;
+    while !leftovers.is_empty() && delay.is_some() && Instant::now() < deadline {
+        // The kernel closes the port of a device that goes down a moment later.
+        sleep(PORT_STEP).await;
+        (sockets, delay) = follow();
+    }
     if let Some(delay) = delay {
         let ends_start = !found.take_over || sockets.bound().is_none();
         let holder = match ends_start {
@@ -470,5 +510,8 @@ fn refused<A: Display, O: Display>(name: &str, error: Obtain<A, O>) -> StartErro
     }
 }
 
+/// How long the port of a deleted VXLAN device is waited for.
+const PORT_PATIENCE: Duration = Duration::from_secs(1);
+const PORT_STEP: Duration = Duration::from_millis(2);
 /// Calls that wait for the control loop, at most.
 const CALLS: usize = 32;

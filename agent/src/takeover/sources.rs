@@ -8,8 +8,6 @@ mod remote;
 
 use std::time::{Duration, SystemTime};
 
-use dataplane::families::PerFamily;
-use encap::Mac;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -19,13 +17,14 @@ use crate::control::held_list::{HeldList, Time};
 use crate::control::model::Cached;
 use crate::control::persistence::net_conf_problem;
 use crate::control::registry_state::RegistryState;
-use crate::host::Host;
 use crate::host::external_interface::ExternalInterface;
+use crate::host::{Host, Leftovers};
 use crate::keeper::descriptors::Descriptors;
 use crate::last_good::LastGood;
 use crate::lease::Lease;
 use crate::problems::{LeasesInForce, Origin, Problem};
 use crate::registry::{self, Registry, RegistryPlace, Update};
+use crate::takeover::flannel;
 use crate::takeover::start_error::StartError;
 use remote::{Awaited, of_cache};
 
@@ -42,6 +41,8 @@ pub(crate) struct Sources {
     /// What the registry says, where that is not what the first decision is made from.
     pub(crate) held: Option<HeldList>,
     pub(crate) cache: Cache,
+    /// What flannel left on the host, where this node takes its place.
+    pub(crate) leftovers: Leftovers,
 }
 
 /// What of it comes from the last good state, and why.
@@ -61,7 +62,6 @@ impl Sources {
         config: &NodeConfig,
         host: &Host,
         table: &Descriptors,
-        found: PerFamily<Option<Mac>>,
     ) -> Result<Sources, StartError> {
         let kept = usable(LastGood::read(
             &config.state_dir(),
@@ -70,15 +70,15 @@ impl Sources {
         ))
         .flatten();
         match Registry::open_remote(config)? {
-            None => Sources::of_file(config, kept).await,
-            Some(registry) => match of_cache(config, host, &registry, kept, found).await? {
+            None => Sources::of_file(config, host, kept).await,
+            Some(registry) => match of_cache(config, host, &registry, kept).await? {
                 Ok(parts) => Ok(parts.with(registry)),
-                Err(before) => {
+                Err(kept_own) => {
                     let awaited = Awaited {
                         config,
                         host,
                         table,
-                        before,
+                        kept_own,
                     };
                     awaited.first(registry).await
                 }
@@ -86,11 +86,16 @@ impl Sources {
         }
     }
 
-    async fn of_file(config: &NodeConfig, kept: Option<LastGood>) -> Result<Sources, StartError> {
+    async fn of_file(
+        config: &NodeConfig,
+        host: &Host,
+        kept: Option<LastGood>,
+    ) -> Result<Sources, StartError> {
         let mut cache = Cache::default();
         let (net_conf, net_conf_text) = net_conf(config, kept.as_ref(), &mut cache)?;
         let kept =
             kept.filter(|kept| usable(kept.belongs_to(&net_conf, &config.state_dir())).is_some());
+        let (_, leftovers) = named(config, &net_conf, host).await?;
         let mut registry = Registry::open_file(config, &net_conf)?;
         let mut held = None;
         let (leases, own) = match (first(&mut registry, kept.is_some()).await, kept) {
@@ -133,8 +138,21 @@ impl Sources {
             registry,
             held,
             cache,
+            leftovers,
         })
     }
+}
+
+/// The configuration with the device's name under this net-conf, and what flannel left of devices of that name.
+async fn named(
+    config: &NodeConfig,
+    net_conf: &NetConf,
+    host: &Host,
+) -> Result<(NodeConfig, Leftovers), StartError> {
+    let mut config = config.clone();
+    config.name_device(&net_conf.backend);
+    let leftovers = flannel::leftovers(&config, host).await?;
+    Ok((config, leftovers))
 }
 
 /// The net-conf of the file, or of the last good state where the file cannot be used.

@@ -9,6 +9,7 @@
 )]
 
 mod cleanup;
+mod external_interface;
 mod firewalls;
 mod legacy;
 mod namespace;

@@ -9,8 +9,8 @@ use tracing_subscriber::filter::LevelFilter;
 
 use super::registry::RegistryKind;
 use super::{
-    ConfigError, DeviceKind, LEAST_RECLAIM_AFTER, MOST_RECLAIM_AFTER, MOST_SHRINK_GRACE,
-    NodeConfig, RunArgs, registry,
+    ConfigError, DEVICE_AS_FLANNEL, DEVICE_OF_FLANNEL, DeviceKind, LEAST_RECLAIM_AFTER,
+    MOST_RECLAIM_AFTER, MOST_SHRINK_GRACE, NodeConfig, RunArgs, registry,
 };
 use crate::config::spin::SpinSetting;
 use crate::config::workers;
@@ -32,6 +32,8 @@ pub(super) fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, Confi
         args.workers.or(file.workers),
         args.cores.or(file.cores).unwrap_or_default(),
     )?;
+    let (device_name, names_device_as_flannel) =
+        device_name(args.device_name.or(file.device_name))?;
     let registry = registry::resolve(args.registry, file.registry)?;
     let net_conf = args.net_conf.or(file.net_conf);
     Ok(NodeConfig {
@@ -49,7 +51,8 @@ pub(super) fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, Confi
         local_v4,
         local_v6,
         device: device(args.device.or(file.device))?,
-        device_name: device_name(args.device_name.or(file.device_name))?,
+        device_name,
+        names_device_as_flannel,
         strict_pods: args.strict_pods.or(file.strict_pods).unwrap_or(false),
         ipv6_over_udp: args.ipv6_over_udp.or(file.ipv6_over_udp).unwrap_or(false),
         masquerade: args.masquerade.or(file.masquerade).unwrap_or(true),
@@ -168,12 +171,16 @@ fn device(written: Option<String>) -> Result<DeviceKind, ConfigError> {
     }
 }
 
-fn device_name(written: Option<String>) -> Result<String, ConfigError> {
+/// The name, and whether it follows the cluster's backend.
+fn device_name(written: Option<String>) -> Result<(String, bool), ConfigError> {
     let name = written.unwrap_or_else(|| "tartan0".to_owned());
+    if name == DEVICE_AS_FLANNEL {
+        return Ok((DEVICE_OF_FLANNEL.to_owned(), true));
+    }
     // /proc/sys/net has directories `all` and `default` beside those of interfaces.
     let taken = ["lo", "all", "default", ".", ".."].contains(&name.as_str());
     if (1..=15).contains(&name.len()) && is_plain(&name) && !taken {
-        Ok(name)
+        Ok((name, false))
     } else {
         Err(ConfigError::DeviceName(name))
     }

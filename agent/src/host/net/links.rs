@@ -1,5 +1,6 @@
 //! Network interfaces as the kernel lists them, and the few changes made to ours.
 
+use encap::Mac;
 use futures_util::TryStreamExt;
 use netlink_packet_route::link::{
     InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
@@ -105,6 +106,23 @@ pub(in crate::host) async fn named(handle: &Handle, name: &str) -> Result<Option
     Ok(message(handle, name).await?.as_ref().map(parse))
 }
 
+/// The interface of that name with its Ethernet address, if there is one.
+pub(in crate::host) async fn named_with_mac(
+    handle: &Handle,
+    name: &str,
+) -> Result<Option<(Link, Option<Mac>)>, HostError> {
+    let found = message(handle, name).await?;
+    Ok(found.map(|message| {
+        let mac = message.attributes.iter().find_map(|attribute| {
+            let LinkAttribute::Address(bytes) = attribute else {
+                return None;
+            };
+            bytes.as_slice().try_into().ok().map(Mac)
+        });
+        (parse(&message), mac)
+    }))
+}
+
 /// The kernel's counters of one interface.
 pub(in crate::host) async fn stats(handle: &Handle, name: &str) -> Result<LinkStats, HostError> {
     match message(handle, name).await? {
@@ -172,6 +190,26 @@ pub(in crate::host) async fn set_up(handle: &Handle, link: &Link) -> Result<(), 
     message.header.flags = LinkFlags::Up;
     message.header.change_mask = LinkFlags::Up;
     set(handle, message, "bring up", link).await
+}
+
+/// Brings the device down.
+pub(in crate::host) async fn set_down(handle: &Handle, link: &Link) -> Result<(), HostError> {
+    let mut message = addressed_to(link);
+    message.header.change_mask = LinkFlags::Up;
+    set(handle, message, "bring down", link).await
+}
+
+/// Renames the device, which must be down.
+pub(in crate::host) async fn rename(
+    handle: &Handle,
+    link: &Link,
+    name: &str,
+) -> Result<(), HostError> {
+    let mut message = addressed_to(link);
+    message
+        .attributes
+        .push(LinkAttribute::IfName(name.to_owned()));
+    set(handle, message, "rename", link).await
 }
 
 /// Clears `IFF_MULTICAST`.

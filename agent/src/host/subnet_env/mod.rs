@@ -95,14 +95,20 @@ pub(super) enum Cleared {
     Removed(PathBuf),
     /// Another process has written it since.
     Foreign(PathBuf),
+    /// It stays for flannel, whose place is given back.
+    KeptForFlannel(PathBuf),
     Failed(PathBuf, HostError),
 }
 
-/// Removes the file on record in `state_dir`, if it is still as we wrote it.
-pub(super) fn clear(state_dir: &Path) -> Cleared {
+/// Removes the file on record in `state_dir`, if it is still as we wrote it, or leaves it to flannel: its CNI plugin reads
+/// it at every pod, and flanneld takes the subnet from it (flannel `main.go`, ReadCIDRFromSubnetFile).
+pub(super) fn clear(state_dir: &Path, keep_for_flannel: bool) -> Cleared {
     let Some(note) = Note::read(state_dir) else {
         return Cleared::Nothing;
     };
+    if keep_for_flannel && note.path.exists() {
+        return Cleared::KeptForFlannel(note.path);
+    }
     match remove(&note) {
         Ok(true) => Cleared::Removed(note.path),
         Ok(false) if note.path.exists() => Cleared::Foreign(note.path),

@@ -41,15 +41,18 @@ fn only_what_we_wrote_is_removed() {
     let root = tempfile::tempdir().unwrap();
     let state = root.path().join("state");
     let path = root.path().join("flannel/subnet.env");
-    assert!(matches!(clear(&state), Cleared::Nothing));
+    assert!(matches!(clear(&state, false), Cleared::Nothing));
     put(&state, &path, "x");
-    assert!(matches!(clear(&state), Cleared::Removed(_)));
+    assert!(matches!(clear(&state, false), Cleared::Removed(_)));
     assert!(!path.parent().unwrap().exists());
-    assert!(matches!(clear(&state), Cleared::Nothing));
+    assert!(matches!(clear(&state, false), Cleared::Nothing));
     for contents in ["x", "another process wrote this"] {
         put(&state, &path, "x");
         write_by_another(&path, contents);
-        assert!(matches!(clear(&state), Cleared::Foreign(_)), "{contents}");
+        assert!(
+            matches!(clear(&state, false), Cleared::Foreign(_)),
+            "{contents}"
+        );
         assert!(path.exists());
     }
 }
@@ -69,7 +72,7 @@ fn a_crash_between_note_and_file_leaves_one_that_is_on_record() {
     })
     .unwrap_err();
     assert_eq!(fs::read_to_string(&path).unwrap(), "old");
-    assert!(matches!(clear(&state), Cleared::Removed(_)));
+    assert!(matches!(clear(&state, false), Cleared::Removed(_)));
 }
 
 #[test]
@@ -80,7 +83,7 @@ fn a_directory_with_other_files_or_that_we_did_not_make_stays() {
     let beside = root.path().join("flannel/other");
     put(&state, &path, "x");
     fs::write(&beside, "").unwrap();
-    assert!(matches!(clear(&state), Cleared::Removed(_)));
+    assert!(matches!(clear(&state, false), Cleared::Removed(_)));
     assert!(beside.exists());
     fs::remove_file(&beside).unwrap();
     put(&state, &path, "x");
@@ -89,7 +92,7 @@ fn a_directory_with_other_files_or_that_we_did_not_make_stays() {
         ..Note::read(&state).unwrap()
     };
     theirs.write(&state).unwrap();
-    assert!(matches!(clear(&state), Cleared::Removed(_)));
+    assert!(matches!(clear(&state, false), Cleared::Removed(_)));
     assert!(path.parent().unwrap().exists());
 }
 
@@ -97,14 +100,14 @@ fn a_directory_with_other_files_or_that_we_did_not_make_stays() {
 fn a_note_that_is_none_removes_nothing() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join(NOTE), r#"{"path":"/etc/passwd"}"#).unwrap();
-    assert!(matches!(clear(root.path()), Cleared::Nothing));
+    assert!(matches!(clear(root.path(), false), Cleared::Nothing));
     // A link is not followed: what it leads to is not what we wrote.
     let target = root.path().join("target");
     let link = root.path().join("link");
     put(root.path(), &link, "x");
     fs::rename(&link, &target).unwrap();
     std::os::unix::fs::symlink(&target, &link).unwrap();
-    assert!(matches!(clear(root.path()), Cleared::Foreign(_)));
+    assert!(matches!(clear(root.path(), false), Cleared::Foreign(_)));
     assert!(target.exists());
 }
 

@@ -3,19 +3,17 @@
 use std::time::Duration;
 
 use cni_shim::atomic_file;
-use dataplane::families::PerFamily;
-use encap::Mac;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::{Cache, Sources, net_conf, usable};
+use super::{Cache, Sources, named, net_conf, usable};
 use crate::causes::causes;
 use crate::config::node::registry::RegistryKind;
 use crate::config::{NetConf, NodeConfig};
 use crate::control::announcing::{self, Before};
 use crate::control::registry_state::RegistryState;
-use crate::host::Host;
 use crate::host::external_interface::ExternalInterface;
+use crate::host::{Host, Leftovers};
 use crate::keeper::descriptors::Descriptors;
 use crate::last_good::LastGood;
 use crate::lease::Lease;
@@ -32,6 +30,7 @@ pub(super) struct Parts {
     external: Option<ExternalInterface>,
     registry_state: RegistryState,
     cache: Cache,
+    leftovers: Leftovers,
 }
 
 impl Parts {
@@ -47,34 +46,33 @@ impl Parts {
             registry_state: self.registry_state,
             held: None,
             cache: self.cache,
+            leftovers: self.leftovers,
         }
     }
 }
 
-/// A start from the last good state, where that is of this cluster. Otherwise what the node had before, as far as it
-/// counts elsewhere.
+/// A start from the last good state, where that is of this cluster. Otherwise what that says of this node.
 pub(super) async fn of_cache(
     config: &NodeConfig,
     host: &Host,
     registry: &Registry,
     kept: Option<LastGood>,
-    found: PerFamily<Option<Mac>>,
-) -> Result<Result<Parts, Before>, StartError> {
-    let before = Before::of(kept.as_ref().map(|kept| &kept.own), found, config);
+) -> Result<Result<Parts, Option<Lease>>, StartError> {
     let Some(kept) = kept else {
-        return Ok(Err(before));
+        return Ok(Err(None));
     };
     keep_net_conf(config, &kept);
     let mut cache = Cache::default();
     let (net_conf, net_conf_text) = net_conf(config, Some(&kept), &mut cache)?;
     if usable(kept.belongs_to(&net_conf, &config.state_dir())).is_none() {
-        return Ok(Err(before));
+        return Ok(Err(Some(kept.own)));
     }
+    let (config, leftovers) = named(config, &net_conf, host).await?;
     cache.cached.leases = Some(kept.age);
     // What the registry wants of the address it says later.
     let settings = RegistrySettings::default();
     let external = match host.picture().await {
-        Ok(picture) => announcing::choose(config, &net_conf, &settings, &picture)
+        Ok(picture) => announcing::choose(&config, &net_conf, &settings, &picture)
             .map_err(|error| warn!("{}", causes(&error)))
             .ok(),
         Err(_) => None,
@@ -87,6 +85,7 @@ pub(super) async fn of_cache(
         external,
         registry_state: RegistryState::new(&registry.describe(), false),
         cache,
+        leftovers,
     }))
 }
 
@@ -106,7 +105,16 @@ pub(super) struct Awaited<'a> {
     pub(super) config: &'a NodeConfig,
     pub(super) host: &'a Host,
     pub(super) table: &'a Descriptors,
-    pub(super) before: Before,
+    /// This node's lease in a last good state that cannot be used.
+    pub(super) kept_own: Option<Lease>,
+}
+
+/// What was announced, and by what.
+struct Announced {
+    net_conf: NetConf,
+    net_conf_text: String,
+    external: ExternalInterface,
+    leftovers: Leftovers,
 }
 
 impl Awaited<'_> {
@@ -116,7 +124,7 @@ impl Awaited<'_> {
     /// [`StartError`]: the keeper has ended, or a net-conf in a file cannot be used.
     pub(super) async fn first(self, mut registry: Registry) -> Result<Sources, StartError> {
         let mut state = RegistryState::new(&registry.describe(), false);
-        let mut ready: Option<(NetConf, String, ExternalInterface)> = None;
+        let mut ready: Option<Announced> = None;
         info!("waiting for the registry: {}", registry.describe());
         self.note(&format!(
             "it waits for the registry, {}",
@@ -127,6 +135,7 @@ impl Awaited<'_> {
                 update = registry.next() => Some(update),
                 () = sleep(LOOK_AGAIN) => None,
             };
+            let is_new = matches!(update, Some(Update::Settings(_)));
             // The keeper takes a service that is silent for one that hangs.
             self.table.waiting().await?;
             match update {
@@ -152,15 +161,16 @@ impl Awaited<'_> {
                 Some(Update::Leases(leases)) => {
                     let own = registry::own(&leases, &self.config.node_name).cloned();
                     match (own, ready.take()) {
-                        (Ok(own), Some((net_conf, net_conf_text, external))) => {
+                        (Ok(own), Some(announced)) => {
                             let parts = Parts {
-                                net_conf,
-                                net_conf_text,
+                                net_conf: announced.net_conf,
+                                net_conf_text: announced.net_conf_text,
                                 leases,
                                 own,
-                                external: Some(external),
+                                external: Some(announced.external),
                                 registry_state: state,
                                 cache: Cache::default(),
+                                leftovers: announced.leftovers,
                             };
                             return Ok(parts.with(registry));
                         }
@@ -169,7 +179,8 @@ impl Awaited<'_> {
                     }
                 }
             }
-            if let Some(settings) = &state.settings {
+            let is_due = ready.is_none() || is_new;
+            if let Some(settings) = state.settings.as_ref().filter(|_| is_due) {
                 ready = self.announce(settings, &registry).await?.or(ready);
             }
         }
@@ -180,23 +191,29 @@ impl Awaited<'_> {
         &self,
         settings: &RegistrySettings,
         registry: &Registry,
-    ) -> Result<Option<(NetConf, String, ExternalInterface)>, StartError> {
+    ) -> Result<Option<Announced>, StartError> {
         let is_copy = self.config.registry.kind == RegistryKind::Etcd;
         if is_copy && !self.config.net_conf.exists() {
             return Ok(None);
         }
-        let (net_conf, text) = net_conf(self.config, None, &mut Cache::default())?;
+        let (net_conf, net_conf_text) = net_conf(self.config, None, &mut Cache::default())?;
+        let (config, leftovers) = named(self.config, &net_conf, self.host).await?;
         let external = match self.host.picture().await {
-            Ok(picture) => announcing::choose(self.config, &net_conf, settings, &picture)
+            Ok(picture) => announcing::choose(&config, &net_conf, settings, &picture)
                 .map_err(|error| causes(&error)),
             Err(error) => Err(causes(&error)),
         };
         match external {
             Ok(external) => {
-                let announcement =
-                    announcing::announcement(self.config, &net_conf, &self.before, &external);
+                let before = Before::of(self.kept_own.as_ref(), leftovers.vtep_mac, &config);
+                let announcement = announcing::announcement(&config, &net_conf, &before, &external);
                 registry.announce(announcement);
-                Ok(Some((net_conf, text, external)))
+                Ok(Some(Announced {
+                    net_conf,
+                    net_conf_text,
+                    external,
+                    leftovers,
+                }))
             }
             Err(reason) => {
                 self.wait_for(&reason);

@@ -1,0 +1,87 @@
+//! What was reported to the control loop, so that nothing is reported twice.
+//!
+//! A refusal is followed by what is in force again once it is over, even where that is what it was before: the control
+//! loop takes it as the end of the refusal.
+
+use super::super::announcement::RegistrySettings;
+use super::super::place::RegistryPlace;
+use super::super::refused_record::RefusedRecord;
+use super::super::remote::{Ended, Seat};
+use super::super::{Contact, Update};
+use crate::lease::Lease;
+
+/// What was reported last.
+#[derive(Debug, Default)]
+pub(super) struct Reports {
+    settings: Option<RegistrySettings>,
+    leases: Option<Vec<Lease>>,
+    refused_records: Vec<RefusedRecord>,
+    contact: Option<Contact>,
+    refusal: Option<(RegistryPlace, String)>,
+}
+
+impl Reports {
+    pub(super) async fn settings(
+        &mut self,
+        seat: &Seat,
+        settings: RegistrySettings,
+    ) -> Result<(), Ended> {
+        if self.settings.as_ref() == Some(&settings) {
+            return Ok(());
+        }
+        self.settings = Some(settings.clone());
+        self.refusal = None;
+        seat.report(Update::Settings(settings)).await
+    }
+
+    pub(super) async fn leases(&mut self, seat: &Seat, leases: Vec<Lease>) -> Result<(), Ended> {
+        self.refusal = None;
+        if self.leases.as_ref() == Some(&leases) {
+            return Ok(());
+        }
+        self.leases = Some(leases.clone());
+        seat.report(Update::Leases(leases)).await
+    }
+
+    pub(super) async fn refused_records(
+        &mut self,
+        seat: &Seat,
+        records: Vec<RefusedRecord>,
+    ) -> Result<(), Ended> {
+        if self.refused_records == records {
+            return Ok(());
+        }
+        self.refused_records.clone_from(&records);
+        seat.report(Update::RefusedRecords(records)).await
+    }
+
+    /// The reason of a loss is that at its beginning.
+    pub(super) async fn contact(&mut self, seat: &Seat, contact: Contact) -> Result<(), Ended> {
+        let is_lost = |contact: &Contact| matches!(contact, Contact::Lost { .. });
+        if self.contact.as_ref().map(is_lost) == Some(is_lost(&contact)) {
+            return Ok(());
+        }
+        self.contact = Some(contact.clone());
+        seat.report(Update::Contact(contact)).await
+    }
+
+    /// `is_config`: the configuration is refused, not only the leases.
+    pub(super) async fn refused(
+        &mut self,
+        seat: &Seat,
+        (place, reason): (RegistryPlace, String),
+        is_config: bool,
+    ) -> Result<(), Ended> {
+        self.leases = None;
+        if is_config {
+            self.settings = None;
+        }
+        let refusal = (place, reason);
+        if self.refusal.as_ref() == Some(&refusal) {
+            return Ok(());
+        }
+        self.refusal = Some(refusal.clone());
+        let (place, reason) = refusal;
+        seat.report(Update::Refused { place, reason }).await
+    }
+}

@@ -1,0 +1,262 @@
+//! A visit to one server: list, watch, keep this node's own key, report.
+
+use std::convert::Infallible;
+
+use dataplane::families::{PerFamily, PublicAddresses};
+use encap::Mac;
+use tokio::time::{Instant, sleep_until};
+
+use super::super::announcement::{Announcement, RegistrySettings};
+use super::super::place::RegistryPlace;
+use super::super::records::{self, Candidate};
+use super::super::remote::{Asked, Ended, Seat};
+use super::super::{Contact, own};
+use super::DEBOUNCE;
+use super::key::SubnetKey;
+use super::own_lease::{OwnLease, Standing};
+use super::report::Reports;
+use super::session::{Failure, Session};
+use super::table::{MOST_KEYS, Table};
+use super::watch::{Change, Interruption, Watch};
+use crate::config::NetConf;
+use crate::config::node::registry::EtcdConfig;
+use crate::lease::Lease;
+
+/// What stays from one visit to the next.
+pub(super) struct Visitor {
+    config: EtcdConfig,
+    /// `<prefix>/config`.
+    config_key: String,
+    table: Table,
+    own: OwnLease,
+    reports: Reports,
+    announcement: Option<Announcement>,
+    /// The cluster's configuration can be used.
+    is_configured: bool,
+}
+
+/// Why a visit has ended.
+pub(super) enum End {
+    /// The control loop is gone.
+    Ended,
+    /// Everything is to be read again.
+    Relist,
+    /// The server does not answer, or refuses us.
+    Lost(String),
+}
+
+impl From<Ended> for End {
+    fn from(_: Ended) -> End {
+        End::Ended
+    }
+}
+
+impl From<Failure> for End {
+    fn from(failure: Failure) -> End {
+        End::Lost(failure.reason())
+    }
+}
+
+impl From<Interruption> for End {
+    fn from(interruption: Interruption) -> End {
+        match interruption {
+            Interruption::Compacted => End::Relist,
+            Interruption::Failed(failure) => failure.into(),
+        }
+    }
+}
+
+impl Visitor {
+    pub(super) fn new(config: &EtcdConfig) -> Visitor {
+        Visitor {
+            config_key: format!("{}/config", config.prefix),
+            table: Table::new(&config.prefix),
+            own: OwnLease::new(config.renew_margin),
+            reports: Reports::default(),
+            announcement: None,
+            is_configured: false,
+            config: config.clone(),
+        }
+    }
+
+    /// Takes over the latest announcement.
+    pub(super) async fn announced(&mut self, seat: &mut Seat) -> Result<(), Ended> {
+        self.announcement = Some(seat.announcement().await?);
+        self.own.retry();
+        Ok(())
+    }
+
+    fn announced_address(&self) -> Option<PublicAddresses> {
+        self.announcement.as_ref().map(|latest| latest.public)
+    }
+
+    pub(super) async fn report_lost(&mut self, seat: &Seat, reason: String) -> Result<(), Ended> {
+        self.reports.contact(seat, Contact::Lost { reason }).await
+    }
+
+    /// Visits the server at `endpoint` until something ends the visit.
+    pub(super) async fn visit(&mut self, endpoint: &str, seat: &mut Seat) -> End {
+        let Err(end) = self.stay(endpoint, seat).await;
+        end
+    }
+
+    async fn stay(&mut self, endpoint: &str, seat: &mut Seat) -> Result<Infallible, End> {
+        let mut session = Session::open(&self.config, endpoint).await?;
+        let config = session.get(self.config_key.as_bytes()).await?;
+        let below = self.table.below().to_owned();
+        let list = session.list(&below, config.revision, MOST_KEYS).await?;
+        let from = config.revision.saturating_add(1);
+        let mut watch = Watch::open(&mut session, &below, &self.config_key, from).await?;
+        self.table.replace(list);
+        let text = config.found.map(|found| found.value);
+        self.configure(seat, text.as_deref()).await?;
+        self.reports.contact(seat, Contact::InTouch).await?;
+        self.own.retry();
+        let mut report_at = Some(Instant::now());
+        loop {
+            let due = [report_at, self.due()].into_iter().flatten().min();
+            tokio::select! {
+                asked = seat.asked() => match asked? {
+                    Asked::Announcement => {
+                        let before = self.announced_address();
+                        self.announced(seat).await?;
+                        // This node has moved: nothing arrives any more on a connection from the address that it had.
+                        if before.is_some_and(|before| Some(before) != self.announced_address()) {
+                            return Err(End::Relist);
+                        }
+                        report_at = Some(Instant::now());
+                    }
+                    Asked::Reread => return Err(End::Relist),
+                },
+                changes = watch.next(&session) => {
+                    for change in changes? {
+                        self.enter(seat, change).await?;
+                    }
+                    report_at.get_or_insert(Instant::now() + DEBOUNCE);
+                }
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                    report_at = None;
+                    self.settle(&mut session, seat).await?;
+                }
+            }
+        }
+    }
+
+    /// When this node's own key needs something, whatever etcd says.
+    fn due(&self) -> Option<Instant> {
+        self.announcement.as_ref().and_then(|_| self.own.due())
+    }
+
+    async fn enter(&mut self, seat: &Seat, change: Change) -> Result<(), Ended> {
+        match change {
+            Change::Put(written) => self.table.put(written),
+            Change::Deleted { key, revision } => self.table.delete(&key, revision),
+            Change::Config(text) => self.configure(seat, text.as_deref()).await?,
+        }
+        Ok(())
+    }
+
+    /// Reports the configuration, or why it cannot be used.
+    async fn configure(&mut self, seat: &Seat, text: Option<&[u8]>) -> Result<(), Ended> {
+        let read = read_config(text, &self.config_key);
+        self.is_configured = read.is_ok();
+        match read {
+            Ok(text) => {
+                let settings = RegistrySettings {
+                    net_conf: Some(text),
+                    ..RegistrySettings::default()
+                };
+                self.reports.settings(seat, settings).await
+            }
+            Err(reason) => {
+                let place = RegistryPlace::Etcd {
+                    key: self.config_key.clone(),
+                };
+                self.reports.refused(seat, (place, reason), true).await
+            }
+        }
+    }
+
+    /// Makes this node's own key what is announced, and reports the list.
+    async fn settle(&mut self, session: &mut Session, seat: &Seat) -> Result<(), End> {
+        let Some(announcement) = &self.announcement else {
+            return Ok(());
+        };
+        if !self.is_configured {
+            // No subnet is taken then, and none is lost.
+            self.own.retry();
+            return Ok(self.own.renew(session, &mut self.table).await?);
+        }
+        let settled = self.own.settle(session, &mut self.table, announcement);
+        match settled.await? {
+            Standing::Relist => Err(End::Relist),
+            Standing::Refused { place, reason } => {
+                Ok(self.reports.refused(seat, (place, reason), false).await?)
+            }
+            Standing::Ours { subnet, mac } => Ok(self.report(seat, subnet, mac).await?),
+        }
+    }
+
+    async fn report(&mut self, seat: &Seat, subnet: SubnetKey, mac: Mac) -> Result<(), Ended> {
+        let Some(announcement) = &self.announcement else {
+            return Ok(());
+        };
+        let own_key = self.table.key(&subnet);
+        let own_place = Table::place(&own_key);
+        let this_node = Candidate {
+            place: own_place.clone(),
+            lease: Lease {
+                name: announcement.node_name.clone(),
+                subnets: subnet.subnets(),
+                public: announcement.public,
+                format: announcement.net_conf.backend.format(),
+                vtep_mac: PerFamily::each(|_| mac),
+                accept_sources: Vec::new(),
+                underlay_sources: Vec::new(),
+            },
+            is_own: true,
+        };
+        let (others, mut refused) = self.table.candidates(&own_key);
+        let candidates = std::iter::once(this_node).chain(others).collect();
+        let (leases, unfit) = records::check(candidates, &announcement.net_conf);
+        refused.extend(unfit);
+        match own(&leases, &announcement.node_name) {
+            Ok(_) => self.reports.leases(seat, leases).await?,
+            Err(reason) => {
+                let found = refused.iter().find(|record| record.place == own_place);
+                let reason = found.map_or(reason, |record| record.reason.clone());
+                let refusal = (own_place, reason);
+                self.reports.refused(seat, refusal, false).await?;
+            }
+        }
+        self.reports.refused_records(seat, refused).await
+    }
+}
+
+/// The text of the configuration, checked; or why it cannot be used.
+fn read_config(value: Option<&[u8]>, key: &str) -> Result<String, String> {
+    let Some(value) = value else {
+        return Err(format!(
+            "the cluster's configuration is missing: write it, as in etcdctl put {key} '{EXAMPLE}'"
+        ));
+    };
+    let usable = match std::str::from_utf8(value) {
+        _ if value.len() > MOST_CONFIG_BYTES => {
+            Err(format!("it has more than {MOST_CONFIG_BYTES} bytes"))
+        }
+        Err(_) => Err("it is not UTF-8 text".to_owned()),
+        Ok(text) => match NetConf::parse(text) {
+            Ok(_) => Ok(text.to_owned()),
+            Err(error) => Err(error.to_string()),
+        },
+    };
+    usable.map_err(|why| {
+        format!(
+            "the cluster's configuration cannot be used: {why}; correct it, as in etcdctl put {key} '{EXAMPLE}'"
+        )
+    })
+}
+
+const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
+/// As of a file with it.
+const MOST_CONFIG_BYTES: usize = 1 << 20;
