@@ -48,6 +48,7 @@ def say(name, answer):
 def lines(text):
     """Without other Nodes than ours, and the warnings of a kubectl of another version."""
     found = [re.sub(r"\d{4,}", "N", line) for line in text.splitlines()]
+    found = [line for line in found if not re.match(r"[EIW]N ", line) and not line.startswith("Warning:")]
     return [line for line in found if "kubectl-" in line or "node/" not in line]
 
 
