@@ -64,7 +64,7 @@ impl Problem {
             Problem::FamilyWithoutSubnets { .. } => "add one to its entry in the list of nodes, or switch EnableIPv4 off in net-conf.json".to_owned(),
             Problem::PeerLostFamily { lost, .. } => format!("if it is not meant, give {} its entry back; the next start of the service takes it as meant", lost.node),
             Problem::VtepMacChanged { peer, changed } => vtep_mac_changed(peer, changed),
-            Problem::FlanneldRunning(_) => "stop it for good: `systemctl disable --now flanneld`, or take the node out of flannel's DaemonSet (docs/migrate.md); Tartan goes on by itself".to_owned(),
+            Problem::FlanneldRunning(_) => "stop it for good: `systemctl disable --now flanneld`, or take the node out of flannel's DaemonSet (docs/migrate.md)".to_owned(),
             Problem::PodsStranded { .. } => "delete and recreate them, see `tartan pods`".to_owned(),
             Problem::DirectRouting(_) => "take DirectRouting out of the net-conf of all nodes, or trust what sends on that link".to_owned(),
             Problem::DirectRoutingFiltered(senders) => format!(

@@ -47,10 +47,6 @@ pub(super) enum RecordFault {
     OwnAddress { address: IpAddr },
     #[error("VTEP MAC {mac} of {family:?} is zero or multicast: give the node a unicast address")]
     NotUnicast { family: Family, mac: Mac },
-    #[error(
-        "this node's record has the VTEP MACs {v4} and {v6}, but a Tartan node has one for both families"
-    )]
-    TwoOwnMacs { v4: Mac, v6: Mac },
     #[error("{0} has the same name: rename one of the two nodes")]
     SameName(Other),
     #[error(

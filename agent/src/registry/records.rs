@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
-use dataplane::families::{PerFamily, PublicAddresses};
+use dataplane::families::PublicAddresses;
 use encap::{Family, Mac};
 use ipnet::IpNet;
 
@@ -106,10 +106,6 @@ impl Accepted {
             if !mac.is_unicast() {
                 return Err(RecordFault::NotUnicast { family, mac });
             }
-        }
-        if candidate.is_own && lease.vtep_mac.v4 != lease.vtep_mac.v6 {
-            let PerFamily { v4, v6 } = lease.vtep_mac;
-            return Err(RecordFault::TwoOwnMacs { v4, v6 });
         }
         if let Some(other) = self.names.get(&lease.name) {
             return Err(RecordFault::SameName(self.other(*other)));

@@ -126,6 +126,7 @@ pub async fn start(
         repairs,
         published,
         health,
+        leftovers,
     };
     begin(model, engine, opened, begun, found).await
 }
@@ -307,6 +308,7 @@ struct Begun {
     repairs: Vec<Change>,
     published: watch::Sender<Option<Arc<View>>>,
     health: Option<Health>,
+    leftovers: Leftovers,
 }
 
 /// Step 7: says *ready*, waits for *go*, lets the workers read; `None` when the keeper ended instead.
@@ -330,6 +332,7 @@ async fn begin(
         repairs,
         published,
         health,
+        leftovers,
     } = begun;
     // Changes of the kernel from here on are announced; what came before is read once more by the loop.
     let mut kernel = Kernel::watched(host, model.desired.host.clone());
@@ -356,6 +359,8 @@ async fn begin(
     let config = Arc::clone(&model.known.config);
     start_failure::forget(config.run_dir().path());
     kernel.note_repairs(&repairs);
+    let undeleted = flannel::finish(&config, &kernel.host, &leftovers).await;
+    found.report(Origin::Kernel, undeleted.as_ref().map(host_problem));
     let mut board = Board::default();
     board.post_all(found.problems);
     board.post(Origin::Contact, registry_state.problems());
@@ -473,7 +478,7 @@ async fn obtain_sockets(
     let (mut sockets, mut delay) = follow();
     let deadline = Instant::now() + PORT_PATIENCE;
     while !leftovers.is_empty() && delay.is_some() && Instant::now() < deadline {
-        // The kernel closes the port of a deleted device a moment later.
+        // The kernel closes the port of a device that goes down a moment later.
         sleep(PORT_STEP).await;
         (sockets, delay) = follow();
     }
