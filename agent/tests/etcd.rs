@@ -8,14 +8,14 @@
     missing_docs
 )]
 
-#[path = "etcd/acquire.rs"]
-mod acquire;
 #[path = "etcd/access.rs"]
 mod access;
-#[path = "etcd/content.rs"]
-mod content;
+#[path = "etcd/acquire.rs"]
+mod acquire;
 #[path = "etcd/contact.rs"]
 mod contact;
+#[path = "etcd/content.rs"]
+mod content;
 #[path = "etcd/node.rs"]
 mod node;
 #[path = "etcd/own_key.rs"]

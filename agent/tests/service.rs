@@ -13,6 +13,8 @@
     clippy::indexing_slicing
 )]
 
+#[path = "service/beside_flanneld.rs"]
+mod beside_flanneld;
 #[path = "service/broken_configuration.rs"]
 mod broken_configuration;
 #[path = "service/families.rs"]

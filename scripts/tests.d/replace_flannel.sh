@@ -6,10 +6,14 @@
 #   pod1 ── cni0 ── node1 kernel, then tartan, then kernel ══ vxlan ══╦══ node2 tartan ── pod2
 #                                                                     ╚══ node3 kernel ── pod3
 #
-# replace_flannel.sh INSIDE, as in scripts/lab up
+# replace_flannel.sh INSIDE REGISTRY, as in scripts/lab up; etcd and kubernetes have the node's record as flanneld wrote it
 # alone: a gap of packets is measured
-# case: v4
-# full: dual
+# case: v4 file
+# case: dual etcd
+# case: v4 kubernetes
+# full: dual file
+# full: v4 etcd
+# full: dual kubernetes
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 # shellcheck source=scripts/tests.d/tools/stock.sh
@@ -18,11 +22,21 @@
 . "$SCRIPTS/lab.d/addresses.sh"
 # shellcheck source=scripts/lab.d/kernel_vxlan.sh
 . "$SCRIPTS/lab.d/kernel_vxlan.sh"
+# shellcheck source=scripts/lab.d/registry.sh
+. "$SCRIPTS/lab.d/registry.sh"
+# shellcheck source=scripts/lab.d/etcd.sh
+. "$SCRIPTS/lab.d/etcd.sh"
+# shellcheck source=scripts/lab.d/kubernetes.sh
+. "$SCRIPTS/lab.d/kubernetes.sh"
 
 INSIDE=$1
+KIND=$2
 OUTSIDE=$INSIDE
-# Of the lab's functions those that the two files above need.
+# Of the lab's functions those that these files need. The test says itself what the kernel nodes know.
+REGISTRY=file
 UNDERLAY_MTU=1500
+LAB_HOME=$SCRIPTS
+registry_in() { in_ns registry "$@"; }
 node_numbers() { echo 1 2 3; }
 node_kind() { if [ "$1" = 2 ]; then echo tartan; else echo kernel-vxlan; fi; }
 sysctl_in() { ip netns exec "$PREFIX-$1" sysctl -q -w "${@:2}"; }
@@ -52,9 +66,7 @@ flannel_node() {
         esac
     done
     kernel_vxlan_up 1
-    for family in "${FAMILIES[@]}"; do kernel_vxlan_peer 3 1 "$family"; done
-    entry_of_node1 1
-    entry_of_node1 2
+    record_of_flannel
     in_ns node1 nft -f - <<'NFT'
 table ip flannel-ipv4 {
     chain postrtg {
@@ -71,6 +83,44 @@ table ip operators-own {
     chain postrtg { }
 }
 NFT
+}
+
+# What flanneld has written of node1, with the MACs of its devices.
+record_of_flannel() {
+    local lease family
+    case $KIND in
+    file)
+        entry_of_node1 1
+        entry_of_node1 2
+        for family in "${FAMILIES[@]}"; do
+            kernel_vxlan_peer 3 "$(pod_subnet 1 "$family")" "$(vtep_mac 1 "$family")" "$(underlay_address 1 "$family")" "$family"
+        done
+        ;;
+    etcd)
+        lease=$(etcdctl lease grant 86400 | awk '{ print $2 }')
+        etcdctl put --lease="$lease" "$(etcd_key 1)" "$(etcd_kernel_lease 1)" >/dev/null
+        ;;
+    kubernetes) kubernetes_kernel_annotations 1 | kubernetes_nodes annotate node1 ;;
+    esac
+    follow
+}
+
+# The kernel node learns what the registry says.
+follow() {
+    [ "$KIND" = file ] || lab registry follow
+}
+
+# The record of node1 byte by byte, where the registry has one.
+record() {
+    case $KIND in
+    file) ;;
+    etcd) etcdctl get "$(etcd_key 1)" --print-value-only ;;
+    kubernetes)
+        kubernetes_nodes list |
+            jq -S '.items[] | select(.metadata.name == "node1").metadata.annotations
+                | with_entries(select(.key | startswith("flannel.")))'
+        ;;
+    esac
 }
 
 # entry_of_node1 NODE: its list of nodes has node1's MACs.
@@ -92,6 +142,8 @@ configure() {
 # What a peer's kernel knows of the other nodes, and a Tartan peer of node1.
 known_to_peers() {
     local family device
+    record
+    follow
     for family in "${FAMILIES[@]}"; do
         device=$(kernel_vxlan_name "$family")
         ip -n "$PREFIX-node3" neighbour show dev "$device"
@@ -99,7 +151,7 @@ known_to_peers() {
         ip -n "$PREFIX-node3" "-$family" route show
         ip -n "$PREFIX-node2" "-$family" route show
     done
-    agent_json node2 peers | jq -c '.peers[] | select(.name == "node1") | {public_ip, public_ipv6, vtep_mac, vtep_mac_v6, seen_vtep_mac, seen_vtep_mac_v6}'
+    agent_json node2 peers | jq -c '.peers[] | select(.public_ip == "192.0.2.1") | {name, public_ip, public_ipv6, vtep_mac, vtep_mac_v6, seen_vtep_mac, seen_vtep_mac_v6}'
 }
 
 talks() {
@@ -118,13 +170,13 @@ everybody_talks() {
 
 # across WHAT CMD...: pings and a connection in each direction and family run while the command does its work.
 across() {
-    local what=$1 family peer name lost began
+    local what=$1 family peer name lost began server servers=()
     local -A ping=() stream=()
     shift
     for family in "${FAMILIES[@]}"; do
         for peer in pod2 pod3; do
             start_in "$peer" python3 "$TOOLS/stream.py" serve "$(address_of "$peer" "$family")" "500$family"
-            sleep 0.3
+            servers+=("$PID")
             start_in pod1 python3 "$TOOLS/stream.py" talk "$(address_of "$peer" "$family")" "500$family" 6 \
                 >"$SCRATCH/stream $peer $family" 2>&1
             stream["$peer $family"]=$PID
@@ -136,7 +188,8 @@ across() {
             ping["$peer to pod1, IPv$family"]=$PID
         done
     done
-    sleep 1
+    for name in "${!stream[@]}"; do until_true 10 "a connection to $name" grep -q connected "$SCRATCH/stream $name"; done
+    sleep 0.5
     began=$(clock)
     "$@"
     say "$what: took $((($(clock) - began) * 10)) ms until ready"
@@ -147,11 +200,12 @@ across() {
     done
     for name in "${!stream[@]}"; do
         if wait "${stream[$name]}"; then
-            say "$what: connection of pod1 to $name: $(cat "$SCRATCH/stream $name")"
+            say "$what: connection of pod1 to $name: $(tail -n 1 "$SCRATCH/stream $name")"
         else
-            fail "$what: connection of pod1 to $name: $(cat "$SCRATCH/stream $name")"
+            fail "$what: connection of pod1 to $name: $(tail -n 1 "$SCRATCH/stream $name")"
         fi
     done
+    for server in "${servers[@]}"; do stop "$server"; done
 }
 
 # kind_of NODE DEVICE: the kernel's word.
@@ -170,8 +224,9 @@ place_is_taken() {
     equal "nft tables of node1" 'table ip operators-own' "$(tables_of)"
     same "subnet.env" "$(cat "$SCRATCH/subnet.env")" "$(cat "$ENV_FILE")"
     same "what peers know" "$BEFORE" "$(known_to_peers)"
-    grep -q "deleted the VXLAN device flannel.1 that flannel left, VTEP MAC $(vtep_mac 1 4)" "$LAB_STATE/node1/log" ||
-        fail "the log does not say what was deleted"
+    grep -q "took the place of the VXLAN device flannel.1 that flannel left, VTEP MAC $(vtep_mac 1 4)" "$LAB_STATE/node1/log" ||
+        fail "the log does not say what was taken"
+    equal "VXLAN devices of node1" '' "$(ip -n "$PREFIX-node1" link show type vxlan)"
 }
 
 # bypasses PREFIX: the routes of node1 to it that do not lead to Tartan's device.
@@ -231,8 +286,8 @@ give_back() {
     kernel_vxlan_up 1
 }
 
-say "Tartan in flannel's place: $INSIDE"
-lab_up --nodes 3 --backend vxlan --inside "$INSIDE" --outside "$OUTSIDE" --peer kernel-vxlan
+say "Tartan in flannel's place: $INSIDE, registry $KIND"
+lab_up --nodes 3 --backend vxlan --registry "$KIND" --inside "$INSIDE" --outside "$OUTSIDE" --peer kernel-vxlan
 flannel_node
 everybody_talks
 BEFORE=$(known_to_peers)

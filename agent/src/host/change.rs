@@ -84,13 +84,15 @@ pub enum Change {
     LimiterRemoved(String),
     /// `subnet.env` was written; its path.
     SubnetEnvWritten(PathBuf),
-    /// A VXLAN device that a stopped flanneld left was deleted.
-    LeftoverDeleted {
+    /// A VXLAN device that a stopped flanneld left was brought down.
+    LeftoverDown {
         /// The device.
         device: String,
         /// Its MAC.
         mac: Option<Mac>,
     },
+    /// A VXLAN device that a stopped flanneld left was deleted; its name then.
+    LeftoverDeleted(String),
     /// A route past the overlay that flannel had set was removed; as ip-route(8) writes it.
     FlannelRouteRemoved(String),
     /// An nft table of flannel's was deleted; its family and name.
@@ -168,8 +170,14 @@ impl fmt::Display for Change {
                 "removed the accept rules from the nft chain {chain}, which no longer cuts pods off"
             ),
             Change::SubnetEnvWritten(path) => write!(f, "wrote {}", path.display()),
-            Change::LeftoverDeleted { device, mac } => {
-                write!(f, "deleted the VXLAN device {device} that flannel left")?;
+            Change::LeftoverDeleted(device) => {
+                write!(f, "deleted the VXLAN device {device}, which flannel left")
+            }
+            Change::LeftoverDown { device, mac } => {
+                write!(
+                    f,
+                    "took the place of the VXLAN device {device} that flannel left"
+                )?;
                 match mac {
                     Some(mac) => write!(f, ", VTEP MAC {mac}"),
                     None => Ok(()),

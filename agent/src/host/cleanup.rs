@@ -35,6 +35,7 @@ use cni_shim::RunDir;
 use super::Netlink;
 use super::error::HostError;
 use super::firewall;
+use super::leftovers::{SET_ASIDE, is_vxlan};
 use super::net::links;
 use super::net::pod_links::{self, remove_orphaned_limiter};
 use super::net::routes;
@@ -107,6 +108,7 @@ pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
                 return list.outcomes;
             }
             remove_device(&netlink, &traces.device, &mut list).await;
+            remove_set_aside(&netlink, &mut list).await;
             remove_routes(&netlink, &traces.device, &mut list).await;
             remove_limiters(&netlink, &mut list).await;
         }
@@ -181,6 +183,19 @@ async fn remove_device(netlink: &Netlink, name: &str, list: &mut Outcomes) {
         ),
         Ok(None) => {}
         Err(error) => list.failed(format!("the device {name}"), error),
+    }
+}
+
+/// A device of flannel's that a start which ended halfway has set aside: flanneld could not make another of its VNI.
+async fn remove_set_aside(netlink: &Netlink, list: &mut Outcomes) {
+    let what = format!("the device {SET_ASIDE}, which was flannel's");
+    match links::named(&netlink.handle, SET_ASIDE).await {
+        Ok(Some(link)) if is_vxlan(&link) => {
+            let gone = links::delete(&netlink.handle, &link).await;
+            list.done(what, gone);
+        }
+        Ok(_) => {}
+        Err(error) => list.failed(what, error),
     }
 }
 

@@ -5,8 +5,10 @@
 //!
 //! - the kernel's VXLAN devices, `flannel.<VNI>` for IPv4 and `flannel-v6.<VNI>` for IPv6 (flannel
 //!   `pkg/backend/vxlan/vxlan.go`), with the neighbours, forwarding entries and routes on them. [`Host::leftovers`]
-//!   notes their MACs, which peers know this node by; [`Host::remove_leftovers`] deletes them, last of all before
-//!   Tartan takes name and port, since from then on nothing is forwarded;
+//!   notes their MACs, which peers know this node by. [`Host::set_leftovers_aside`] takes port and name from them, last of
+//!   all before Tartan takes both, since from then on nothing is forwarded: it brings them down, which takes the kernel
+//!   half as long as to delete them, and renames the first to [`SET_ASIDE`]. [`Host::delete_leftovers`] deletes them when
+//!   Tartan forwards. Where a start ends in between, the next one finds them;
 //! - routes of `host-gw` and of `DirectRouting`, past any overlay: `10.244.2.0/24 via 192.0.2.2 dev eth0`. They are
 //!   recognised by protocol `boot`, which netlink libraries give without being asked, a gateway, and a peer's whole
 //!   subnet as destination ([`Picture::routes_of_flannel`]). [`Host::remove_routes_of_flannel`] removes them once
@@ -90,10 +92,11 @@ impl Host {
                 continue;
             };
             if is_vxlan(&link) {
-                match family {
-                    Family::V4 => found.vtep_mac.v4 = mac,
-                    Family::V6 => found.vtep_mac.v6 = mac,
-                }
+                let noted = match family {
+                    Family::V4 => &mut found.vtep_mac.v4,
+                    Family::V6 => &mut found.vtep_mac.v6,
+                };
+                *noted = noted.or(mac);
                 found.devices.push(name);
             }
         }
@@ -130,21 +133,52 @@ impl Host {
         Some(PortHolder::VxlanDevice(device))
     }
 
-    /// Deletes the devices; neighbours, forwarding entries and routes go with them. First it has the kernel refuse packets
-    /// to the cluster networks that have no other route, so that none leaves the node unencapsulated meanwhile.
+    /// Takes the port and the name of our `device` from the leftovers; neighbours and routes on them go. First it has the
+    /// kernel refuse packets to the cluster networks that have no other route, so that none leaves the node unencapsulated
+    /// meanwhile. Returns what was brought down.
     ///
     /// # Errors
     /// The kernel's refusal of a step.
-    pub async fn remove_leftovers(
+    pub async fn set_leftovers_aside(
         &self,
         leftovers: &Leftovers,
+        device: &str,
         cluster: &[IpNet],
         subnets: &[IpNet],
     ) -> Result<Vec<Change>, HostError> {
         let handle = &self.netlink.handle;
-        if leftovers.is_empty() {
-            return Ok(Vec::new());
+        let mut changes = Vec::new();
+        let mut found = Vec::new();
+        for name in &leftovers.devices {
+            let link = links::named_with_mac(handle, name).await?;
+            // Another process may have put something else there meanwhile.
+            found.extend(link.filter(|(link, _)| is_vxlan(link)));
         }
+        if found.iter().any(|(link, _)| link.name == device) {
+            // Of an earlier start that ended halfway.
+            for (old, _) in found.extract_if(.., |(link, _)| link.name == SET_ASIDE) {
+                links::delete(handle, &old).await?;
+            }
+        }
+        if !found.is_empty() {
+            self.refuse_unrouted(cluster, subnets).await?;
+        }
+        for (link, mac) in found {
+            if link.up {
+                links::set_down(handle, &link).await?;
+                let device = link.name.clone();
+                changes.push(Change::LeftoverDown { device, mac });
+            }
+            if link.name == device {
+                links::rename(handle, &link, SET_ASIDE).await?;
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Adds the routes of last resort for these networks, as [`apply`](Host::apply) does before any other.
+    async fn refuse_unrouted(&self, cluster: &[IpNet], subnets: &[IpNet]) -> Result<(), HostError> {
+        let handle = &self.netlink.handle;
         let now = routes::list(handle).await?;
         let mut wanted = routes::wanted(cluster, subnets, &[], PerFamily::default());
         wanted.retain(|route| route.target == Target::Unreachable);
@@ -153,16 +187,29 @@ impl Host {
                 routes::apply(handle, &step, NO_DEVICE).await?;
             }
         }
+        Ok(())
+    }
+
+    /// Deletes the leftovers that were set aside, with their forwarding entries.
+    ///
+    /// # Errors
+    /// The kernel's first refusal.
+    pub async fn delete_leftovers(
+        &self,
+        leftovers: &Leftovers,
+        device: &str,
+    ) -> Result<Vec<Change>, HostError> {
+        let handle = &self.netlink.handle;
         let mut changes = Vec::new();
-        for name in &leftovers.devices {
-            let Some((link, mac)) = links::named_with_mac(handle, name).await? else {
-                continue;
-            };
-            // Another process may have put something else there meanwhile.
-            if is_vxlan(&link) {
+        let first = [SET_ASIDE.to_owned()];
+        let others = leftovers
+            .devices
+            .iter()
+            .filter(|name| *name != device && *name != SET_ASIDE);
+        for name in first.iter().chain(others) {
+            if let Some(link) = links::named(handle, name).await?.filter(is_vxlan) {
                 links::delete(handle, &link).await?;
-                let device = name.clone();
-                changes.push(Change::LeftoverDeleted { device, mac });
+                changes.push(Change::LeftoverDeleted(name.clone()));
             }
         }
         Ok(changes)
@@ -252,17 +299,22 @@ impl Picture {
 
 /// The devices that flannel would have, with the family of the packets that each carries.
 fn names(device: &str) -> Vec<(Family, String)> {
-    let mut names = vec![(Family::V4, device.to_owned())];
+    let mut names = vec![
+        (Family::V4, device.to_owned()),
+        (Family::V4, SET_ASIDE.to_owned()),
+    ];
     if let Some(vni) = device.strip_prefix("flannel.") {
         names.push((Family::V6, format!("flannel-v6.{vni}")));
     }
     names
 }
 
-fn is_vxlan(link: &Link) -> bool {
+pub(super) fn is_vxlan(link: &Link) -> bool {
     link.kind == LinkKind::Other("vxlan".to_owned())
 }
 
+/// The name of a device that was brought down and is to be deleted.
+pub(super) const SET_ASIDE: &str = "flannel-old";
 /// No interface has this index.
 const NO_DEVICE: u32 = 0;
 /// flannel `pkg/trafficmngr/nftables/nftables.go`.
@@ -276,8 +328,11 @@ mod tests {
     fn the_sibling_for_ipv6_has_the_same_vni() {
         let of =
             |device| -> Vec<String> { names(device).into_iter().map(|(_, name)| name).collect() };
-        assert_eq!(of("flannel.1"), ["flannel.1", "flannel-v6.1"]);
-        assert_eq!(of("flannel.4096"), ["flannel.4096", "flannel-v6.4096"]);
-        assert_eq!(of("tartan0"), ["tartan0"]);
+        assert_eq!(of("flannel.1"), ["flannel.1", SET_ASIDE, "flannel-v6.1"]);
+        assert_eq!(
+            of("flannel.4096"),
+            ["flannel.4096", SET_ASIDE, "flannel-v6.4096"]
+        );
+        assert_eq!(of("tartan0"), ["tartan0", SET_ASIDE]);
     }
 }

@@ -36,6 +36,7 @@ impl Problem {
             Problem::ListShrinks { .. } => "put the missing entries back, or run `tartan adopt` if these nodes are gone".to_owned(),
             Problem::WorkersBehind { .. } => "look into the agent's log; if a worker hangs, its keeper restarts the service".to_owned(),
             Problem::ApiSocket { path, .. } => format!("if something else is at {}, move it elsewhere; Tartan tries again by itself", path.display()),
+            Problem::HealthPort { .. } => "set healthz (flanneld: -healthz-port) to a free port of this host; Tartan tries again by itself".to_owned(),
             Problem::LocksRemoved { .. } => "restart the agent (`systemctl restart tartan`)".to_owned(),
             Problem::StateNotSaved { .. } => "check that the state directory is writable by root and its disk not full".to_owned(),
             Problem::UnderlaySocket { wanted, fault, kept, .. } => match fault {
@@ -63,7 +64,7 @@ impl Problem {
             Problem::FamilyWithoutSubnets { .. } => "add one to its entry in the list of nodes, or switch EnableIPv4 off in net-conf.json".to_owned(),
             Problem::PeerLostFamily { lost, .. } => format!("if it is not meant, give {} its entry back; the next start of the service takes it as meant", lost.node),
             Problem::VtepMacChanged { peer, changed } => vtep_mac_changed(peer, changed),
-            Problem::FlanneldRunning(_) => "stop it for good: `systemctl disable --now flanneld`, or take the node out of flannel's DaemonSet (docs/migrate.md); Tartan goes on by itself".to_owned(),
+            Problem::FlanneldRunning(_) => "stop it for good: `systemctl disable --now flanneld`, or take the node out of flannel's DaemonSet (docs/migrate.md)".to_owned(),
             Problem::PodsStranded { .. } => "delete and recreate them, see `tartan pods`".to_owned(),
             Problem::DirectRouting(_) => "take DirectRouting out of the net-conf of all nodes, or trust what sends on that link".to_owned(),
             Problem::DirectRoutingFiltered(senders) => format!(

@@ -1,9 +1,10 @@
 //! Taking the place of a stopped flanneld, as far as a start does it (`replace-flannel`).
 //!
-//! Theory of operation. The kernel's VXLAN devices forward until they are deleted, and Tartan can take their name and port
-//! only then. So everything that may be refused is checked while they are there ([`check`]), and they are deleted right
-//! before the device and the sockets are opened ([`take_place`]): packets are lost from there until the kernel has the
-//! route to the new device. What arrives once the sockets are bound waits in them until the workers read.
+//! Theory of operation. The kernel's VXLAN devices forward until they are brought down, and Tartan can take their name and
+//! port only then. So everything that may be refused is checked while they forward ([`check`]), and they are set aside
+//! right before the device and the sockets are opened ([`take_place`]): packets are lost from there until the kernel has
+//! the route to the new device. What arrives once the sockets are bound waits in them until the workers read. The devices
+//! are deleted when these do ([`finish`]).
 //!
 //! Nothing is touched while a flanneld runs: it would make its devices anew.
 
@@ -18,7 +19,7 @@ use super::start_error::StartError;
 use crate::config::NodeConfig;
 use crate::config::node::registry::RegistryKind;
 use crate::control::model::Known;
-use crate::host::{Flanneld, Host, Leftovers};
+use crate::host::{Flanneld, Host, HostError, Leftovers};
 use crate::problems::{Problem, UnderlayFault};
 
 /// A flanneld that this node's configuration cannot live beside: both would have the same device, or the same lease.
@@ -34,12 +35,15 @@ pub(super) async fn leftovers(config: &NodeConfig, host: &Host) -> Result<Leftov
         return Ok(Leftovers::default());
     }
     let found = host.leftovers(&config.device_name).await?;
-    if found.is_empty() {
-        return Ok(found);
-    }
-    match running(config) {
+    unless_flanneld_runs(config, &found)?;
+    Ok(found)
+}
+
+/// A flanneld would make the devices anew.
+fn unless_flanneld_runs(config: &NodeConfig, leftovers: &Leftovers) -> Result<(), StartError> {
+    match running(config).filter(|_| !leftovers.is_empty()) {
         Some(problem) => Err(problem.into()),
-        None => Ok(found),
+        None => Ok(()),
     }
 }
 
@@ -52,6 +56,8 @@ pub(super) async fn check(
     if leftovers.is_empty() {
         return Ok(());
     }
+    // The registry may have been waited for, for long.
+    unless_flanneld_runs(&known.config, leftovers)?;
     let (cluster, subnets) = (known.net_conf.cluster(), &known.own.subnets);
     host.check_replacement(&cluster, subnets).await?;
     let tun = OpenOptions::new().read(true).write(true).open(TUN);
@@ -99,16 +105,37 @@ pub(super) async fn check(
     Ok(())
 }
 
-/// Deletes the devices. From here on nothing is forwarded until Tartan does it.
+/// Takes name and port from the devices. From here on nothing is forwarded until Tartan does it.
 pub(super) async fn take_place(
     known: &Known,
     host: &Host,
     leftovers: &Leftovers,
 ) -> Result<(), StartError> {
     let (cluster, subnets) = (known.net_conf.cluster(), &known.own.subnets);
-    let changes = host.remove_leftovers(leftovers, &cluster, subnets).await?;
+    let device = &known.config.device_name;
+    let changes = host
+        .set_leftovers_aside(leftovers, device, &cluster, subnets)
+        .await?;
     changes.iter().for_each(|change| info!("set up: {change}"));
     Ok(())
+}
+
+/// Deletes the devices, once the workers forward.
+pub(super) async fn finish(
+    config: &NodeConfig,
+    host: &Host,
+    leftovers: &Leftovers,
+) -> Option<HostError> {
+    if leftovers.is_empty() {
+        return None;
+    }
+    match host.delete_leftovers(leftovers, &config.device_name).await {
+        Ok(changes) => {
+            changes.iter().for_each(|change| info!("set up: {change}"));
+            None
+        }
+        Err(error) => Some(error),
+    }
 }
 
 const TUN: &str = "/dev/net/tun";

@@ -3,7 +3,7 @@
     stream.py serve ADDRESS PORT            sends back what it gets, of one connection, until that ends
     stream.py talk ADDRESS PORT SECONDS     a message of 512 bytes every 5 ms, and the whole of every answer compared
 
-`talk` prints 'N intact, longest silence M ms', or ends with an error: the connection was reset, an answer differed, or
+`talk` prints 'connected', and in the end 'N intact, longest silence M ms', or ends with an error: the connection was reset, an answer differed, or
 one did not come within 10 s.
 """
 
@@ -47,8 +47,21 @@ def send(connection, seconds):
     connection.shutdown(socket.SHUT_WR)
 
 
+def connect(address, port):
+    """The server may still be starting."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return socket.create_connection((address, port), timeout=PATIENCE)
+        except ConnectionRefusedError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+
+
 def talk(address, port, seconds):
-    with socket.create_connection((address, port), timeout=PATIENCE) as connection:
+    with connect(address, port) as connection:
+        print("connected", flush=True)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sender = threading.Thread(target=send, args=(connection, seconds), daemon=True)
         sender.start()

@@ -192,6 +192,26 @@ pub(in crate::host) async fn set_up(handle: &Handle, link: &Link) -> Result<(), 
     set(handle, message, "bring up", link).await
 }
 
+/// Brings the device down.
+pub(in crate::host) async fn set_down(handle: &Handle, link: &Link) -> Result<(), HostError> {
+    let mut message = addressed_to(link);
+    message.header.change_mask = LinkFlags::Up;
+    set(handle, message, "bring down", link).await
+}
+
+/// Renames the device, which must be down.
+pub(in crate::host) async fn rename(
+    handle: &Handle,
+    link: &Link,
+    name: &str,
+) -> Result<(), HostError> {
+    let mut message = addressed_to(link);
+    message
+        .attributes
+        .push(LinkAttribute::IfName(name.to_owned()));
+    set(handle, message, "rename", link).await
+}
+
 /// Clears `IFF_MULTICAST`.
 pub(in crate::host) async fn disable_multicast(
     handle: &Handle,
