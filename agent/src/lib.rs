@@ -10,6 +10,7 @@ pub mod config;
 mod configuration;
 pub mod control;
 mod file_state;
+pub mod health;
 pub mod host;
 pub mod keeper;
 pub mod last_good;

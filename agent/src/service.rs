@@ -34,16 +34,21 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cni_shim::atomic_file;
 use dataplane::faults::{self, InjectedFault};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
+use tokio::sync::watch;
 use tracing::{error, info, warn};
 
+use crate::config::NodeConfig;
 use crate::configuration::Configuration;
 use crate::control::outcome::End;
+use crate::control::view::View;
+use crate::health::{self, Health};
 use crate::keeper::lock::{Lock, LockError};
 use crate::signals::Signals;
 use crate::takeover::start_error::StartError;
@@ -88,8 +93,10 @@ pub async fn run(configuration: Configuration) -> Result<u8, ServiceError> {
     let lock = take_service_lock(run_dir.path())?;
     sweep(&config.state_dir());
     sweep(run_dir.path());
+    let (published, view) = watch::channel(None);
+    let health = start_health(config, view);
     let mut control = tokio::select! {
-        started = crate::takeover::start(configuration, channel, lock) => match started? {
+        started = crate::takeover::start(configuration, channel, lock, published, health) => match started? {
             Some(control) => control,
             None => return Ok(0),
         },
@@ -115,6 +122,19 @@ pub async fn run(configuration: Configuration) -> Result<u8, ServiceError> {
             1
         }
     })
+}
+
+/// The endpoints are answered from here on: a probe must not wait for a registry that does not answer.
+fn start_health(config: &NodeConfig, view: watch::Receiver<Option<Arc<View>>>) -> Option<Health> {
+    let sources = health::Sources {
+        view,
+        run_dir: config.run_dir().path().to_owned(),
+    };
+    Health::start(config.healthz?, sources)
+        .inspect_err(|error| {
+            warn!(%error, "/healthz and /readyz are not answered: raise the limit of threads (ulimit -u) and restart the agent");
+        })
+        .ok()
 }
 
 /// Each worker has many descriptors, twice as many while the underlay moves. Of the usual limits the lower one is a guard

@@ -136,7 +136,7 @@ join() {
     local node
     parse_prefix "$@"
     [ ${#REST[@]} -eq 0 ] || wrong "join does not know '${REST[0]}'"
-    load_settings
+    load_cluster
     find_kubernetes
     node=$(($(node_numbers | sort -n | tail -n 1) + 1))
     [ "$node" -le 200 ] || die "no node number above 200"
@@ -152,7 +152,7 @@ leave() {
     local node number
     parse_prefix "$@"
     [ ${#REST[@]} -eq 1 ] || wrong "leave needs a node: scripts/kubernetes leave node2"
-    load_settings
+    load_cluster
     number=${REST[0]##*node}
     node=node$number
     node_numbers | grep -qx "$number" || die "there is no '$node' in '$PREFIX': see 'scripts/kubernetes list --prefix $PREFIX'"

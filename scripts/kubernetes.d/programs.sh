@@ -30,10 +30,18 @@ folder_of() {
     esac
 }
 
+# pid_file NAME PROGRAM: Tartan's keeper has its own, as in a lab.
+pid_file() {
+    case $2 in
+    tartan) echo "$STATE/$1/pid" ;;
+    *) echo "$(folder_of "$1")/$2.pid" ;;
+    esac
+}
+
 # program_lives NAME PROGRAM: not one that has ended and is not collected, nor another that has its number now.
 program_lives() {
     local pid
-    pid=$(cat "$(folder_of "$1")/$2.pid" 2>/dev/null) || return 1
+    pid=$(cat "$(pid_file "$1" "$2")" 2>/dev/null) || return 1
     case $(readlink "/proc/$pid/exe") in
     */"$2" | */"$2 (deleted)") ;;
     *) return 1 ;;
@@ -43,17 +51,8 @@ program_lives() {
 # program_stop NAME PROGRAM SIGNAL: waits for its end, at most 20 seconds.
 program_stop() {
     local wait pid
-    if [ "$2" = tartan ]; then
-        pid=$(cat "$STATE/$1/pid" 2>/dev/null) || die "$1 runs no tartan"
-        kill -"$3" "$pid" 2>/dev/null || true
-        for ((wait = 0; wait < 200; wait++)); do
-            lives "$pid" || return 0
-            sleep 0.1
-        done
-        die "tartan of $1 (process $pid) does not end"
-    fi
     program_lives "$1" "$2" || die "$1 runs no $2: see 'scripts/kubernetes list --prefix $PREFIX'"
-    pid=$(cat "$(folder_of "$1")/$2.pid")
+    pid=$(cat "$(pid_file "$1" "$2")")
     kill -"$3" "$pid"
     for ((wait = 0; wait < 200; wait++)); do
         program_lives "$1" "$2" || return 0

@@ -39,6 +39,7 @@ use super::view::{ServiceFacts, View};
 use crate::api::server::Call;
 use crate::api::wire::{Adopted, Reply, Request};
 use crate::causes::causes;
+use crate::health::Health;
 use crate::host::Picture;
 use crate::keeper::descriptors::Descriptors;
 use crate::lease::Lease;
@@ -80,6 +81,8 @@ pub struct Control {
     pub service: Arc<ServiceFacts>,
     /// Where views are published.
     pub published: watch::Sender<Option<Arc<View>>>,
+    /// The health endpoints; none where the configuration names none.
+    pub health: Option<Health>,
     /// What the plugin asks for.
     pub calls: mpsc::Receiver<Call>,
     /// The clock of quick checks.
@@ -398,6 +401,7 @@ impl Control {
         }
         self.tables.take_notices();
         self.post_adoption();
+        self.post_health();
         self.post_workers();
         self.post_peers();
         self.post_leases();
@@ -625,6 +629,7 @@ impl Control {
         self.board.post(Origin::NodeFile, problem);
         let (reopened, problem) = self.run_files.restore_socket(&self.keeper).await;
         self.board.post(Origin::Api, problem);
+        self.post_health();
         self.board.post(Origin::Locks, self.run_files.check_locks());
         for repair in repaired.iter().chain(&reopened) {
             self.kernel.note_repair(repair);
@@ -634,6 +639,11 @@ impl Control {
     fn post_adoption(&mut self) {
         let behind = self.tables.behind(self.model.desired.spec.version);
         self.board.post(Origin::Adoption, behind);
+    }
+
+    fn post_health(&mut self) {
+        let problem = self.health.as_ref().and_then(Health::problem);
+        self.board.post(Origin::Health, problem);
     }
 
     fn post_peers(&mut self) {

@@ -71,7 +71,7 @@ pub use net::prefixes::Bypass;
 pub use net::routes::PROTOCOL;
 pub use picture::{Picture, Underlay};
 pub use pod_state::MendedPods;
-pub use port_holder::PortHolder;
+pub use port_holder::{PortHolder, tcp_port_holder};
 pub use quick_check::QuickFault;
 pub use subnet_env::contents::SubnetEnv;
 pub use watch::{HostEvent, Watch, watch};

@@ -55,7 +55,7 @@ impl Host {
     pub async fn port_holder(&self, wanted: SocketAddr) -> Option<PortHolder> {
         match self.vxlan_device(wanted).await {
             Some(device) => Some(PortHolder::VxlanDevice(device)),
-            None => process(inode(wanted)?),
+            None => process(inode(wanted, UDP)?),
         }
     }
 
@@ -106,12 +106,18 @@ fn is_vxlan_on(link: &LinkMessage, wanted: SocketAddr) -> bool {
     options.contains(&InfoVxlan::Port(wanted.port())) && (both || v6 == wanted.is_ipv6())
 }
 
-/// The inode of the socket that is bound there, or to all addresses.
-fn inode(wanted: SocketAddr) -> Option<u64> {
+/// The process that listens on the TCP port, if it can be found. Reads `/proc` of the calling thread's network namespace.
+pub fn tcp_port_holder(wanted: SocketAddr) -> Option<PortHolder> {
+    process(inode(wanted, TCP)?)
+}
+
+/// The inode of the socket that is bound there, or to all addresses. `tables` are the kernel's of IPv4 and IPv6.
+fn inode(wanted: SocketAddr, tables: [&str; 2]) -> Option<u64> {
+    let [v4, v6] = tables;
     // A socket of IPv6 may hold the port of IPv4 as well.
     let paths = match wanted {
-        SocketAddr::V4(_) => &[UDP4, UDP6][..],
-        SocketAddr::V6(_) => &[UDP6],
+        SocketAddr::V4(_) => &[v4, v6][..],
+        SocketAddr::V6(_) => &[v6],
     };
     let tables = paths
         .iter()
@@ -120,9 +126,11 @@ fn inode(wanted: SocketAddr) -> Option<u64> {
     tables
         .iter()
         .flat_map(|table| table.lines().filter_map(socket))
-        .find(|(bound, _)| {
-            let address = bound.ip();
-            bound.port() == wanted.port() && (address.is_unspecified() || address == wanted.ip())
+        .find(|(bound, inode)| {
+            let (address, port) = (bound.ip(), bound.port());
+            let is_same = address.is_unspecified() || wanted.ip().is_unspecified();
+            // A connection of TCP that waits for its end has no socket, and no inode.
+            *inode != 0 && port == wanted.port() && (is_same || address == wanted.ip())
         })
         .map(|(_, inode)| inode)
 }
@@ -180,8 +188,8 @@ fn name(process: &Path) -> String {
 /// The agent's own binary.
 const OUR_NAME: &str = "tartan";
 /// The sockets of this thread's network namespace.
-const UDP4: &str = "/proc/thread-self/net/udp";
-const UDP6: &str = "/proc/thread-self/net/udp6";
+const UDP: [&str; 2] = ["/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"];
+const TCP: [&str; 2] = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
 const LONGEST_TABLE: u64 = 64 << 20;
 const LONGEST_NAME: u64 = 64;
 

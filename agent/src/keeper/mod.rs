@@ -35,6 +35,7 @@ pub mod channel;
 pub mod child;
 pub mod descriptors;
 pub mod lock;
+mod notify;
 pub mod table;
 pub mod watchdog;
 
@@ -253,6 +254,9 @@ impl Keeper {
                     Ok(Some((FromService::Forwarding, _))) => {
                         self.has_forwarded = true;
                         self.forwarding_since = Some(Instant::now());
+                        if !self.has_forwarded {
+                            notify::ready();
+                        }
                         watch = self.counters().map(|counters| (Watchdog::default(), counters));
                         info!(pid = service.id(), "the service forwards");
                         if std::mem::take(&mut is_reload_due) {

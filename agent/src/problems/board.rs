@@ -29,6 +29,8 @@ pub enum Origin {
     Adoption,
     /// The API socket.
     Api,
+    /// The health endpoints.
+    Health,
     /// The locks in the run directory.
     Locks,
     /// The last good state on disk.

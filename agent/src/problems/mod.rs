@@ -16,7 +16,7 @@ mod remedy;
 mod sentence;
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -108,6 +108,15 @@ pub enum Problem {
         /// The socket's path.
         path: PathBuf,
         /// Why not.
+        reason: String,
+    },
+    /// The health endpoints are not answered.
+    HealthPort {
+        /// Where they are to be answered.
+        address: SocketAddr,
+        /// Which process has the port, where that is known.
+        holder: Option<PortHolder>,
+        /// What the kernel said.
         reason: String,
     },
     /// The files of the locks are gone.
@@ -338,6 +347,7 @@ impl Problem {
             Problem::ListShrinks { .. } => "list-shrinks",
             Problem::WorkersBehind { .. } => "workers-behind",
             Problem::ApiSocket { .. } => "api-socket",
+            Problem::HealthPort { .. } => "health-port",
             Problem::LocksRemoved { .. } => "locks-removed",
             Problem::StateNotSaved { .. } => "state-not-saved",
             Problem::UnderlaySocket { fault, .. } => match fault {
@@ -383,6 +393,7 @@ impl Problem {
             | Problem::StateNotSaved { path, .. }
             | Problem::NodeFile { path, .. } => path.display().to_string(),
             Problem::LocksRemoved { run_dir } => run_dir.display().to_string(),
+            Problem::HealthPort { address, .. } => address.to_string(),
             Problem::LeasesRefused { place, .. }
             | Problem::LeaseRefused { place, .. }
             | Problem::ListShrinks { place, .. } => place.clone(),
@@ -431,6 +442,7 @@ impl Problem {
             | Problem::ListShrinks { .. }
             | Problem::WorkersBehind { .. }
             | Problem::ApiSocket { .. }
+            | Problem::HealthPort { .. }
             | Problem::LocksRemoved { .. }
             | Problem::UnderlaySocket { .. }
             | Problem::UnderlayMove { .. }

@@ -80,6 +80,17 @@ impl Problem {
                 "no new caller can connect to the API socket {}: {reason}",
                 path.display()
             ),
+            Problem::HealthPort {
+                address,
+                holder,
+                reason,
+            } => format!(
+                "/healthz and /readyz are not answered on {address}, so probes fail: {}",
+                match holder {
+                    Some(holder) => format!("{holder} has the port"),
+                    None => reason.clone(),
+                }
+            ),
             Problem::LocksRemoved { run_dir } => format!(
                 "another process has emptied {}, so no lock keeps a second agent or a clean-up from this node",
                 run_dir.display()

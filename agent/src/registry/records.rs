@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
-use dataplane::families::{PerFamily, PublicAddresses};
+use dataplane::families::PublicAddresses;
 use encap::{Family, Mac};
 use ipnet::IpNet;
 

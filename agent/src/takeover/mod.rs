@@ -36,9 +36,10 @@ use crate::control::reload::Reload;
 use crate::control::run_files::RunFiles;
 use crate::control::tables::Tables;
 use crate::control::underlay::sockets::UnderlaySockets;
-use crate::control::view::ServiceFacts;
 use crate::control::view::queries::{Queries, QueryService};
+use crate::control::view::{ServiceFacts, View};
 use crate::control::workers::{Machine, WorkerPlacement};
+use crate::health::Health;
 use crate::host::{Change, Host, HostError, Leftovers};
 use crate::keeper::COUNTERS;
 use crate::keeper::descriptors::{Descriptors, LISTENER, Obtain, PLUGIN_LISTENER};
@@ -60,6 +61,8 @@ pub async fn start(
     configuration: Configuration,
     channel: OwnedFd,
     lock: Lock,
+    published: watch::Sender<Option<Arc<View>>>,
+    health: Option<Health>,
 ) -> Result<Option<Control>, StartError> {
     let reload = Reload::of(&configuration);
     let config = configuration.config;
@@ -121,6 +124,8 @@ pub async fn start(
         upkeep_host,
         node_file,
         repairs,
+        published,
+        health,
         leftovers,
     };
     begin(model, engine, opened, begun, found).await
@@ -301,6 +306,8 @@ struct Begun {
     upkeep_host: Host,
     node_file: Option<NodeFile>,
     repairs: Vec<Change>,
+    published: watch::Sender<Option<Arc<View>>>,
+    health: Option<Health>,
     leftovers: Leftovers,
 }
 
@@ -323,15 +330,16 @@ async fn begin(
         upkeep_host,
         node_file,
         repairs,
+        published,
+        health,
         leftovers,
     } = begun;
     // Changes of the kernel from here on are announced; what came before is read once more by the loop.
     let mut kernel = Kernel::watched(host, model.desired.host.clone());
     let ticker = Ticker::every(QUICK_CHECK_EVERY).map_err(StartError::Clock)?;
     let (changes, calls) = mpsc::channel(CALLS);
-    let (published, view) = watch::channel(None);
     let queries = Queries {
-        view,
+        view: published.subscribe(),
         counters: opened.counters.clone(),
         clock: engine.clock(),
         changes,
@@ -382,6 +390,7 @@ async fn begin(
         board,
         service,
         published,
+        health,
         calls,
         ticker,
         turn: Turn::default(),

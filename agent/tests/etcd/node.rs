@@ -15,26 +15,26 @@ use tokio::time::{Instant, timeout_at};
 
 use super::server::{PREFIX, Server};
 
-pub const UDP: &str = r#"{"Network":"10.244.0.0/16"}"#;
-pub const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
-pub const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:244::/48","Backend":{"Type":"vxlan"}}"#;
+pub(crate) const UDP: &str = r#"{"Network":"10.244.0.0/16"}"#;
+pub(crate) const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
+pub(crate) const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:244::/48","Backend":{"Type":"vxlan"}}"#;
 
 /// What the registry reported last of each kind.
-pub struct Node {
+pub(crate) struct Node {
     registry: RemoteRegistry,
-    pub number: u8,
-    pub settings: Option<String>,
-    pub leases: Vec<Lease>,
-    pub refused_records: Vec<RefusedRecord>,
-    pub contact: Option<Contact>,
-    pub refused: Option<(RegistryPlace, String)>,
+    pub(crate) number: u8,
+    pub(crate) settings: Option<String>,
+    pub(crate) leases: Vec<Lease>,
+    pub(crate) refused_records: Vec<RefusedRecord>,
+    pub(crate) contact: Option<Contact>,
+    pub(crate) refused: Option<(RegistryPlace, String)>,
     /// Updates so far.
-    pub updates: usize,
+    pub(crate) updates: usize,
     /// Lists so far.
-    pub lists: usize,
+    pub(crate) lists: usize,
 }
 
-pub fn config(server: &Server) -> EtcdConfig {
+pub(crate) fn config(server: &Server) -> EtcdConfig {
     EtcdConfig {
         endpoints: vec![server.url()],
         prefix: PREFIX.to_owned(),
@@ -43,7 +43,7 @@ pub fn config(server: &Server) -> EtcdConfig {
 }
 
 /// The announcement of the node at 192.0.2.`number` with the VTEP MAC 02:00:00:00:00:`number`.
-pub fn announcement(number: u8, net_conf: &str) -> Announcement {
+pub(crate) fn announcement(number: u8, net_conf: &str) -> Announcement {
     Announcement {
         node_name: format!("n{number}"),
         public: PublicAddresses::V4([192, 0, 2, number].into()),
@@ -55,7 +55,7 @@ pub fn announcement(number: u8, net_conf: &str) -> Announcement {
 
 impl Node {
     /// Opens the registry and announces nothing.
-    pub fn open(config: &EtcdConfig) -> Node {
+    pub(crate) fn open(config: &EtcdConfig) -> Node {
         Node {
             registry: etcd::open(config).unwrap(),
             number: 0,
@@ -70,18 +70,18 @@ impl Node {
     }
 
     /// Opens it, announces the node of this number and waits for a list.
-    pub async fn start(server: &Server, number: u8, net_conf: &str) -> Node {
+    pub(crate) async fn start(server: &Server, number: u8, net_conf: &str) -> Node {
         Node::start_with(server, announcement(number, net_conf)).await
     }
 
-    pub async fn start_with(server: &Server, announcement: Announcement) -> Node {
+    pub(crate) async fn start_with(server: &Server, announcement: Announcement) -> Node {
         let mut node = Node::open(&config(server));
         node.announce(announcement);
         node.until("a list", |node| !node.leases.is_empty()).await;
         node
     }
 
-    pub fn announce(&mut self, announcement: Announcement) {
+    pub(crate) fn announce(&mut self, announcement: Announcement) {
         let PublicAddresses::V4(v4) = announcement.public else {
             self.registry.announce(announcement);
             return;
@@ -90,16 +90,21 @@ impl Node {
         self.registry.announce(announcement);
     }
 
-    pub fn reread(&self) {
+    pub(crate) fn reread(&self) {
         self.registry.reread();
     }
 
     /// Takes updates until `done`, at most 10 seconds.
-    pub async fn until(&mut self, what: &str, done: impl Fn(&Node) -> bool) {
+    pub(crate) async fn until(&mut self, what: &str, done: impl Fn(&Node) -> bool) {
         self.within(Duration::from_secs(10), what, done).await;
     }
 
-    pub async fn within(&mut self, most: Duration, what: &str, done: impl Fn(&Node) -> bool) {
+    pub(crate) async fn within(
+        &mut self,
+        most: Duration,
+        what: &str,
+        done: impl Fn(&Node) -> bool,
+    ) {
         let end = Instant::now() + most;
         while !done(self) {
             let Ok(update) = timeout_at(end, self.registry.next()).await else {
@@ -116,7 +121,7 @@ impl Node {
     }
 
     /// Takes updates for this long.
-    pub async fn pause(&mut self, long: Duration) {
+    pub(crate) async fn pause(&mut self, long: Duration) {
         let end = Instant::now() + long;
         while let Ok(update) = timeout_at(end, self.registry.next()).await {
             self.take(update);
@@ -146,13 +151,13 @@ impl Node {
     }
 
     /// This node's own subnets.
-    pub fn own_subnets(&self) -> Vec<String> {
+    pub(crate) fn own_subnets(&self) -> Vec<String> {
         let own = self.leases.first().expect("a list");
         own.subnets.iter().map(ToString::to_string).collect()
     }
 
     /// The key of its lease in a cluster of one family.
-    pub fn own_key(&self) -> String {
+    pub(crate) fn own_key(&self) -> String {
         let subnets: Vec<_> = self
             .own_subnets()
             .iter()
@@ -162,24 +167,24 @@ impl Node {
     }
 
     /// Names and subnets of the list.
-    pub fn subnets(&self) -> Vec<(String, String)> {
+    pub(crate) fn subnets(&self) -> Vec<(String, String)> {
         let row = |lease: &Lease| (lease.name.clone(), format!("{:?}", lease.subnets));
         self.leases.iter().map(row).collect()
     }
 
-    pub fn names(&self) -> Vec<&str> {
+    pub(crate) fn names(&self) -> Vec<&str> {
         self.leases
             .iter()
             .map(|lease| lease.name.as_str())
             .collect()
     }
 
-    pub fn is_lost(&self) -> bool {
+    pub(crate) fn is_lost(&self) -> bool {
         matches!(self.contact, Some(Contact::Lost { .. }))
     }
 }
 
-pub fn run(test: impl Future<Output = ()>) {
+pub(crate) fn run(test: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

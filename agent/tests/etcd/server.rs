@@ -12,28 +12,28 @@ use etcd_client::{
 use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
 
-pub const PREFIX: &str = "/coreos.com/network";
+pub(crate) const PREFIX: &str = "/coreos.com/network";
 
-pub struct Server {
+pub(crate) struct Server {
     directory: TempDir,
     ports: (u16, u16),
     scheme: &'static str,
     arguments: Vec<String>,
     /// How the test itself connects.
-    pub options: ConnectOptions,
+    pub(crate) options: ConnectOptions,
     child: Option<Child>,
 }
 
 impl Server {
     /// Starts one without TLS, and waits until it answers.
-    pub async fn start() -> Server {
+    pub(crate) async fn start() -> Server {
         let mut server = Server::new("http", Vec::new(), ConnectOptions::new());
         server.run().await;
         server
     }
 
     /// One with certificates: the directory has `ca.pem`, `server.pem`, `server.key`, `client.pem` and `client.key`.
-    pub async fn start_tls(certificates: &TempDir) -> Server {
+    pub(crate) async fn start_tls(certificates: &TempDir) -> Server {
         let path = |name: &str| certificates.path().join(name);
         let argument = |flag: &str, name: &str| format!("--{flag}={}", path(name).display());
         let arguments = vec![
@@ -52,7 +52,11 @@ impl Server {
     }
 
     /// One that does not run yet.
-    pub fn new(scheme: &'static str, arguments: Vec<String>, options: ConnectOptions) -> Server {
+    pub(crate) fn new(
+        scheme: &'static str,
+        arguments: Vec<String>,
+        options: ConnectOptions,
+    ) -> Server {
         Server {
             directory: tempfile::tempdir().unwrap(),
             ports: (free_port(), free_port()),
@@ -63,7 +67,7 @@ impl Server {
         }
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("{}://127.0.0.1:{}", self.scheme, self.ports.0)
     }
 
@@ -71,7 +75,7 @@ impl Server {
         self.directory.path().join("data")
     }
 
-    pub async fn run(&mut self) {
+    pub(crate) async fn run(&mut self) {
         let peer = format!("http://127.0.0.1:{}", self.ports.1);
         let log = std::fs::File::create(self.directory.path().join("log")).unwrap();
         let child = Command::new("/usr/bin/etcd")
@@ -107,7 +111,7 @@ impl Server {
         }
     }
 
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
             child.wait().unwrap();
@@ -115,12 +119,12 @@ impl Server {
     }
 
     /// Deletes what a server that does not run has stored.
-    pub fn wipe(&mut self) {
+    pub(crate) fn wipe(&mut self) {
         assert!(self.child.is_none());
         std::fs::remove_dir_all(self.data()).unwrap();
     }
 
-    pub fn signal(&self, signal: &str) {
+    pub(crate) fn signal(&self, signal: &str) {
         let id = self.child.as_ref().unwrap().id().to_string();
         let status = Command::new("kill").args([signal, &id]).status().unwrap();
         assert!(status.success());
@@ -131,11 +135,11 @@ impl Server {
         timeout(Duration::from_secs(1), connect).await.ok()?.ok()
     }
 
-    pub async fn client(&self) -> Client {
+    pub(crate) async fn client(&self) -> Client {
         self.connect().await.expect("a connection to etcd")
     }
 
-    pub async fn put(&self, key: &str, value: &str) {
+    pub(crate) async fn put(&self, key: &str, value: &str) {
         self.client()
             .await
             .put(path(key), value, None)
@@ -144,7 +148,7 @@ impl Server {
     }
 
     /// Puts a key that ends after `ttl` seconds. Returns its etcd lease.
-    pub async fn put_for(&self, key: &str, value: &str, ttl: i64) -> i64 {
+    pub(crate) async fn put_for(&self, key: &str, value: &str, ttl: i64) -> i64 {
         let mut client = self.client().await;
         let lease = client.lease_grant(ttl, None).await.unwrap().id();
         let options = PutOptions::new().with_lease(lease);
@@ -152,29 +156,29 @@ impl Server {
         lease
     }
 
-    pub async fn delete(&self, key: &str) {
+    pub(crate) async fn delete(&self, key: &str) {
         self.client().await.delete(path(key), None).await.unwrap();
     }
 
-    pub async fn configure(&self, net_conf: &str) {
+    pub(crate) async fn configure(&self, net_conf: &str) {
         self.put("config", net_conf).await;
     }
 
     /// Value, etcd lease and revision of the last change.
-    pub async fn get(&self, key: &str) -> Option<(String, i64, i64)> {
+    pub(crate) async fn get(&self, key: &str) -> Option<(String, i64, i64)> {
         let answer = self.client().await.get(path(key), None).await.unwrap();
         let kv = answer.kvs().first()?;
         let value = kv.value_str().unwrap().to_owned();
         Some((value, kv.lease(), kv.mod_revision()))
     }
 
-    pub async fn time_to_live(&self, lease: i64) -> i64 {
+    pub(crate) async fn time_to_live(&self, lease: i64) -> i64 {
         let answer = self.client().await.lease_time_to_live(lease, None).await;
         answer.unwrap().ttl()
     }
 
     /// Keys of leases and their values.
-    pub async fn leases(&self) -> Vec<(String, String)> {
+    pub(crate) async fn leases(&self) -> Vec<(String, String)> {
         let options = GetOptions::new().with_prefix();
         let answer = self
             .client()
@@ -191,7 +195,7 @@ impl Server {
     }
 
     /// Forgets all revisions before this one.
-    pub async fn compact(&self) {
+    pub(crate) async fn compact(&self) {
         let mut client = self.client().await;
         let revision = client
             .get("x", None)

@@ -140,7 +140,7 @@ now() {
 # since WHAT NAME MOMENT: ms after the moment, of the first answer (WHAT is answer) or error of a router (refusal) on a path.
 since() {
     local pattern='bytes from'
-    [ "$1" = answer ] || pattern='Unreachable'
+    [ "$1" = answer ] || pattern='[Uu]nreachable'
     awk -F'[][ ]' -v moment="$3" -v pattern="$pattern" '$0 ~ pattern && $2 > moment { printf "%d\n", ($2 - moment) * 1000; exit }' "$SCRATCH/path-$2"
 }
 

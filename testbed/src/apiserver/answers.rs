@@ -151,12 +151,9 @@ impl Call<'_> {
         for (field, label) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
             let wanted = &options["preconditions"][field];
             if !wanted.is_null() && *wanted != metadata[field] {
-                let why = format!(
-                    "Precondition failed: {label} in precondition: {}, {label} in object meta: {}",
-                    wanted.as_str().unwrap_or_default(),
-                    metadata[field].as_str().unwrap_or_default()
-                );
-                return Err(Refusal::conflict(name, &why));
+                let wanted = wanted.as_str().unwrap_or_default();
+                let found = metadata[field].as_str().unwrap_or_default();
+                return Err(Refusal::precondition(name, label, wanted, found));
             }
         }
         let status = json!({

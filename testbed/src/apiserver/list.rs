@@ -33,8 +33,10 @@ pub(super) async fn list(shared: &Shared, options: &Options) -> Result<Response,
 /// Where a page begins: of which revision the list is, and after which Node.
 fn start(store: &Store, options: &Options, asked: u64) -> Result<(u64, String), Refusal> {
     if options.go_on.is_empty() {
-        // Without a page's limit a revision is the oldest that will do; with one it is the one that is meant.
-        let meant = asked > 0 && (options.exact || (options.limit > 0 && !options.not_older));
+        // Without a page's limit a revision is the oldest that will do; with one it is the one that is meant. What can be
+        // of one Node only has no pages.
+        let paged = options.limit > 0 && options.only().is_none();
+        let meant = asked > 0 && (options.exact || (paged && !options.not_older));
         let revision = if meant { asked } else { store.revision() };
         return Ok((revision, String::new()));
     }

@@ -120,6 +120,18 @@ fn normal(mut node: Value) -> Value {
     for field in ["annotations", "labels", "finalizers", "ownerReferences"] {
         drop_empty(&mut node["metadata"], field);
     }
+    // Go's zero times are null.
+    for condition in node["status"]["conditions"]
+        .as_array_mut()
+        .into_iter()
+        .flatten()
+    {
+        for time in ["lastHeartbeatTime", "lastTransitionTime"] {
+            if condition.get(time).is_none() {
+                condition[time] = Value::Null;
+            }
+        }
+    }
     let spec = &mut node["spec"];
     drop_empty(spec, "podCIDR");
     drop_empty(spec, "podCIDRs");

@@ -53,6 +53,7 @@ fn patched(target: &mut Value, patch: &Value, path: &str) -> Result<(), String> 
         Some(_) => return Err("unknown patch type found in strategic merge patch".to_owned()),
     }
     let target = object(target);
+    let before = target.clone();
     if let Some(Value::Array(kept)) = patch.get("$retainKeys") {
         target.retain(|key, _| kept.iter().any(|kept| kept == key));
     }
@@ -89,13 +90,14 @@ fn patched(target: &mut Value, patch: &Value, path: &str) -> Result<(), String> 
             continue;
         };
         let merge_key = merged(&format!("{path}.{list}"));
+        let old = before.get(list).and_then(Value::as_array);
         if let (Some(Value::Array(list)), Some(merge_key)) = (target.get_mut(list), merge_key) {
-            let place = |item: &Value| {
-                order
-                    .iter()
-                    .position(|one| identity(one, merge_key) == identity(item, merge_key))
-            };
-            list.sort_by_key(|item| place(item).unwrap_or(usize::MAX));
+            *list = ordered(
+                std::mem::take(list),
+                order,
+                old.map_or(&[], Vec::as_slice),
+                merge_key,
+            );
         }
     }
     Ok(())
@@ -127,6 +129,7 @@ fn merge_list(list: &mut Value, items: &[Value], key: &str, path: &str) -> Resul
             .collect();
         return Ok(());
     }
+    let before = list.clone();
     for item in items {
         let wanted = identity(item, key);
         if wanted.is_none() {
@@ -151,7 +154,32 @@ fn merge_list(list: &mut Value, items: &[Value], key: &str, path: &str) -> Resul
             }
         }
     }
+    *list = ordered(std::mem::take(list), items, &before, key);
     Ok(())
+}
+
+/// The order of a merged list (`normalizeElementOrder` of `strategicpatch`): the items that `wanted` names in its order,
+/// and among them the others, each before the first that was behind it in `before`.
+fn ordered(list: Vec<Value>, wanted: &[Value], before: &[Value], key: &str) -> Vec<Value> {
+    let place = |among: &[Value], item: &Value| {
+        let same = |one: &Value| identity(one, key) == identity(item, key);
+        among.iter().position(same)
+    };
+    let (mut named, others): (Vec<_>, Vec<_>) = list
+        .into_iter()
+        .partition(|item| place(wanted, item).is_some());
+    named.sort_by_key(|item| place(wanted, item));
+    let (mut named, mut others) = (named.into_iter().peekable(), others.into_iter().peekable());
+    let mut all = Vec::new();
+    while let (Some(one), Some(other)) = (named.peek(), others.peek()) {
+        let first = match (place(before, other), place(before, one)) {
+            (Some(other), Some(one)) if other < one => others.next(),
+            _ => named.next(),
+        };
+        all.extend(first);
+    }
+    all.extend(named.chain(others));
+    all
 }
 
 /// What makes an item of a merged list the same as another one.

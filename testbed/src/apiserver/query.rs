@@ -139,10 +139,8 @@ fn selector(whole: &str, term: &str) -> Result<Selector, Refusal> {
         return Err(Refusal::bad_request(message));
     };
     if !matches!(field, "metadata.name" | "spec.unschedulable") {
-        return Err(Refusal::bad_request(format!(
-            "Unable to find \"/v1, Resource=nodes\" that match label selector \"\", field selector {whole:?}: \
-                field label not supported: {field}"
-        )));
+        let message = format!("field label not supported: {field}");
+        return Err(Refusal::bad_request(message));
     }
     Ok(Selector {
         field: field.to_owned(),

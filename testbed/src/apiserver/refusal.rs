@@ -78,6 +78,20 @@ impl Refusal {
         .details(json!({}))
     }
 
+    /// 409 to a deletion whose precondition `label` does not hold.
+    pub(super) fn precondition(name: &str, label: &str, wanted: &str, found: &str) -> Self {
+        let since = if label == "UID" {
+            "deleted and then recreated"
+        } else {
+            "modified"
+        };
+        let message = format!(
+            "Operation cannot be fulfilled on Node {name:?}: the {label} in the precondition ({wanted}) does not match the \
+                {label} in record ({found}). The object might have been {since}"
+        );
+        Refusal::new(409, "Conflict", message).details(json!({"name": name, "kind": "Node"}))
+    }
+
     pub(super) fn conflict(name: &str, why: &str) -> Self {
         let message = format!("Operation cannot be fulfilled on nodes {name:?}: {why}");
         Refusal::new(409, "Conflict", message).details(node(name))

@@ -85,7 +85,10 @@ fn load(server: &ApiServer, file: &PathBuf) -> Result<(), String> {
         node => vec![node],
     };
     for node in nodes {
-        if !node["metadata"]["name"].is_string() {
+        if !node
+            .pointer("/metadata/name")
+            .is_some_and(|name| name.is_string())
+        {
             return Err("a Node without metadata.name".to_owned());
         }
         server.put_node(node);

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use dataplane::families::PerFamily;
+use dataplane::families::{PerFamily, PublicAddresses};
 use encap::Mac;
 use tokio::time::{Instant, sleep_until};
 
@@ -86,6 +86,10 @@ impl Visitor {
         Ok(())
     }
 
+    fn announced_address(&self) -> Option<PublicAddresses> {
+        self.announcement.as_ref().map(|latest| latest.public)
+    }
+
     pub(super) async fn report_lost(&mut self, seat: &Seat, reason: String) -> Result<(), Ended> {
         self.reports.contact(seat, Contact::Lost { reason }).await
     }
@@ -114,7 +118,12 @@ impl Visitor {
             tokio::select! {
                 asked = seat.asked() => match asked? {
                     Asked::Announcement => {
+                        let before = self.announced_address();
                         self.announced(seat).await?;
+                        // This node has moved: nothing arrives any more on a connection from the address that it had.
+                        if before.is_some_and(|before| Some(before) != self.announced_address()) {
+                            return Err(End::Relist);
+                        }
                         report_at = Some(Instant::now());
                     }
                     Asked::Reread => return Err(End::Relist),

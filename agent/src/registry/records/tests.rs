@@ -1,5 +1,6 @@
 use std::time::Instant;
 
+use dataplane::families::PerFamily;
 use encap::Format;
 use proptest::prelude::*;
 

@@ -1,0 +1,140 @@
+//! Connections of callers, bounded in number, time and size.
+//!
+//! Anyone in the network can connect and say nothing. Every connection ends after [`LIFETIME`] and [`MOST_READ`] bytes; when
+//! there are [`CONNECTIONS`], the oldest is closed for the next, so that a probe is always accepted.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::serve::Listener;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::time::{Sleep, sleep};
+use tracing::warn;
+
+/// A listener of such connections.
+pub(super) struct Connections {
+    listener: TcpListener,
+    /// Oldest first. Dropping one ends the connection; one that has ended has dropped its receiver.
+    open: VecDeque<oneshot::Sender<()>>,
+}
+
+/// One connection.
+pub(super) struct Connection {
+    stream: TcpStream,
+    /// When it ends.
+    end: Pin<Box<Sleep>>,
+    /// Ready when it gives way to another.
+    ended: oneshot::Receiver<()>,
+    /// Bytes that it may still send.
+    left: usize,
+}
+
+impl Connections {
+    /// Those that `listener` accepts.
+    pub(super) fn of(listener: TcpListener) -> Connections {
+        Connections {
+            listener,
+            open: VecDeque::new(),
+        }
+    }
+}
+
+impl Listener for Connections {
+    type Io = Connection;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Connection, SocketAddr) {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, caller)) => {
+                    self.open.retain(|connection| !connection.is_closed());
+                    if self.open.len() >= CONNECTIONS {
+                        self.open.pop_front();
+                    }
+                    let (open, ended) = oneshot::channel();
+                    self.open.push_back(open);
+                    let connection = Connection {
+                        stream,
+                        end: Box::pin(sleep(LIFETIME)),
+                        ended,
+                        left: MOST_READ,
+                    };
+                    return (connection, caller);
+                }
+                Err(error) => {
+                    // Out of descriptors, most likely: without a pause this would spin.
+                    warn!(%error, "cannot accept a caller of the health endpoints");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+impl Connection {
+    /// Fails once the connection is over; the task is woken then.
+    fn poll_end(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let is_over = self.end.as_mut().poll(context).is_ready();
+        if is_over || Pin::new(&mut self.ended).poll(context).is_ready() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(())
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.poll_end(context)?;
+        if self.left == 0 {
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        }
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let more = buffer.filled().len().saturating_sub(before);
+        self.left = self.left.saturating_sub(more);
+        read
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_end(context)?;
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_end(context)?;
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// Open at a time.
+pub(super) const CONNECTIONS: usize = 64;
+/// Longer than the kubelet waits for a probe by default (1 s).
+const LIFETIME: Duration = Duration::from_secs(5);
+/// Many times the size of a probe's request.
+pub(super) const MOST_READ: usize = 16 * 1024;
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
