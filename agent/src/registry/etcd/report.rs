@@ -3,6 +3,10 @@
 //! A refusal is followed by what is in force again once it is over, even where that is what it was before: the control
 //! loop takes it as the end of the refusal.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use super::super::announcement::RegistrySettings;
 use super::super::place::RegistryPlace;
 use super::super::refused_record::RefusedRecord;
@@ -17,6 +21,7 @@ pub(super) struct Reports {
     leases: Option<Vec<Lease>>,
     refused_records: Vec<RefusedRecord>,
     contact: Option<Contact>,
+    contact_at: Option<Instant>,
     refusal: Option<(RegistryPlace, String)>,
 }
 
@@ -55,13 +60,16 @@ impl Reports {
         seat.report(Update::RefusedRecords(records)).await
     }
 
-    /// The reason of a loss is that at its beginning.
+    /// Another reason of the same loss is reported after a minute: those of several servers may alternate.
     pub(super) async fn contact(&mut self, seat: &Seat, contact: Contact) -> Result<(), Ended> {
         let is_lost = |contact: &Contact| matches!(contact, Contact::Lost { .. });
-        if self.contact.as_ref().map(is_lost) == Some(is_lost(&contact)) {
+        let is_same_way = self.contact.as_ref().map(is_lost) == Some(is_lost(&contact));
+        let is_recent = self.contact_at.is_some_and(|at| at.elapsed() < SAME_LOSS);
+        if self.contact.as_ref() == Some(&contact) || (is_same_way && is_recent) {
             return Ok(());
         }
         self.contact = Some(contact.clone());
+        self.contact_at = Some(Instant::now());
         seat.report(Update::Contact(contact)).await
     }
 
@@ -85,3 +93,5 @@ impl Reports {
         seat.report(Update::Refused { place, reason }).await
     }
 }
+
+const SAME_LOSS: Duration = Duration::from_secs(60);

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use encap::Mac;
 use tracing::debug;
 
 use super::key::SubnetKey;
@@ -13,7 +12,6 @@ use super::value::LeaseAttrs;
 /// What is to be written, and when.
 pub(super) struct Write {
     pub(super) subnet: SubnetKey,
-    pub(super) mac: Mac,
     pub(super) attrs: LeaseAttrs,
     pub(super) condition: Condition,
     pub(super) ends: Ends,
@@ -40,7 +38,7 @@ pub(super) struct Made {
 
 impl Write {
     /// Over a record that is known: a reservation stays one.
-    pub(super) fn over(record: &Record, subnet: SubnetKey, mac: Mac, attrs: LeaseAttrs) -> Write {
+    pub(super) fn over(record: &Record, subnet: SubnetKey, attrs: LeaseAttrs) -> Write {
         let ends = match record.lease {
             0 => Ends::Never,
             lease => Ends::WithANewLease {
@@ -49,7 +47,6 @@ impl Write {
         };
         Write {
             subnet,
-            mac,
             attrs,
             condition: Condition::Unchanged(record.mod_revision),
             ends,
