@@ -284,7 +284,7 @@ fn five_thousand_leases_are_listed_within_two_seconds() {
         server.configure(conf).await;
         let mut client = server.client().await;
         for first in (0..5000u32).step_by(100) {
-            let puts: Vec<_> = (first..first + 100).map(|number| peer(number)).collect();
+            let puts: Vec<_> = (first..first + 100).map(peer).collect();
             let txn = etcd_client::Txn::new().and_then(puts);
             client.txn(txn).await.unwrap();
         }
