@@ -120,6 +120,17 @@ impl Api {
         Err(ApiError::TooLong(MOST_PAGE))
     }
 
+    /// The version of the list that is the latest now, for little.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub(super) async fn newest(&self) -> Result<String, ApiError> {
+        let params = ListParams::default().limit(1);
+        let request = self.nodes.list(&params).map_err(unbuildable)?;
+        let page: NodePage = within(SHORT, self.answer(request, MOST_PAGE)).await?;
+        Ok(page.metadata.resource_version)
+    }
+
     /// The changes after `version`, which must not be empty: the server would begin with any state it has.
     ///
     /// # Errors

@@ -3,8 +3,10 @@
 //! Whatever fails is reported and tried again for ever. What the server does not answer is [`Contact::Lost`]; what it
 //! answers and is of no use is a refusal. Neither withdraws anything.
 
+use std::mem;
 use std::time::Duration;
 
+use dataplane::families::PublicAddresses;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -34,6 +36,8 @@ pub(super) struct Sync {
     own: OwnNode,
     /// Of the last list or event; `None`: list everything.
     version: Option<String>,
+    /// The server may have been another one since, or started from an older copy of its data.
+    interrupted: bool,
     /// Watches in a row without any event.
     silent_watches: u32,
     /// When the list of leases is made again.
@@ -53,6 +57,8 @@ enum Stop {
     Ended,
     Session(SessionError),
     Api(ApiError),
+    /// This node has another address: nothing arrives any more on connections from the one that it had.
+    Moved,
 }
 
 impl From<Ended> for Stop {
@@ -73,6 +79,7 @@ impl Sync {
             table: NodeTable::default(),
             own: OwnNode::default(),
             version: None,
+            interrupted: false,
             silent_watches: 0,
             due: None,
             not_before: Instant::now(),
@@ -88,6 +95,10 @@ impl Sync {
         loop {
             let began = Instant::now();
             let Err(stop) = self.session().await;
+            self.interrupted = true;
+            if matches!(stop, Stop::Moved) {
+                continue;
+            }
             let Ok(asked_to_wait) = self.report(&stop).await else {
                 return Ended;
             };
@@ -104,6 +115,7 @@ impl Sync {
     async fn report(&mut self, stop: &Stop) -> Result<Option<Duration>, Ended> {
         let error = match stop {
             Stop::Ended => return Err(Ended),
+            Stop::Moved => return Ok(None),
             Stop::Session(error) => {
                 let reason = causes(error).replace('\n', " ");
                 self.reports.contact(Contact::Lost { reason }).await?;
@@ -152,6 +164,15 @@ impl Sync {
         self.server = server;
         let api = Api::new(client);
         loop {
+            if mem::take(&mut self.interrupted)
+                && let Some(seen) = &self.version
+                && went_back(seen, &api.newest().await.map_err(Stop::Api)?)
+            {
+                tracing::info!(
+                    "listing all Nodes again: the API server's data are older than before"
+                );
+                self.version = None;
+            }
             let lists = self.version.is_none();
             if lists {
                 let listing = api.list().await.map_err(Stop::Api)?;
@@ -192,7 +213,10 @@ impl Sync {
                         Ok(WatchEvent::Ended) => return Ok(()),
                         Ok(event) => self.take_event(event),
                         // The last version seen is still right.
-                        Err(ApiError::Broken(_)) => return Ok(()),
+                        Err(ApiError::Broken(_)) => {
+                            self.interrupted = true;
+                            return Ok(());
+                        }
                         Err(error) => {
                             tracing::info!("listing all Nodes again: {error}");
                             self.version = None;
@@ -210,13 +234,22 @@ impl Sync {
                 }
                 () = sleep_until(due.unwrap_or(heard)), if due.is_some() => self.evaluate(api).await?,
                 asked = self.reports.asked() => {
+                    let before = self.public();
                     self.take_request(asked?).await?;
+                    if before.is_some() && before != self.public() {
+                        return Err(Stop::Moved);
+                    }
                     if self.version.is_none() {
                         return Ok(());
                     }
                 }
             }
         }
+    }
+
+    /// The addresses that are announced.
+    fn public(&self) -> Option<PublicAddresses> {
+        self.announced.as_ref().map(|announced| announced.public)
     }
 
     async fn take_request(&mut self, asked: Asked) -> Result<(), Ended> {
@@ -415,6 +448,15 @@ impl Sync {
             Err(error) => return Err(Stop::Api(error)),
         }
         Ok(())
+    }
+}
+
+/// Whether a server that is at version `newest` cannot have said `seen` before: it waits for ever with what a watch from
+/// there is to be told, and never tells what it was told meanwhile. Versions are numbers that grow (Kubernetes, KEP-5504).
+fn went_back(seen: &str, newest: &str) -> bool {
+    match (seen.parse::<u64>(), newest.parse::<u64>()) {
+        (Ok(seen), Ok(newest)) => newest < seen,
+        _ => false,
     }
 }
 
