@@ -151,6 +151,27 @@ async fn node_public_ip_is_a_setting() {
     assert_eq!(n1.settings.unwrap().net_conf, None);
 }
 
+/// It is refused until it is corrected, and not in turn with a list.
+#[tokio::test]
+async fn a_malformed_setting_is_refused() {
+    let cluster = Cluster::start().await;
+    cluster.create(bare("n1", &["10.244.1.0/24"])).await;
+    let mut n1 = Observed::joined(&cluster, V4).await;
+    cluster
+        .annotate("n1", &[("node-public-ip", json!("eth0"))])
+        .await;
+    n1.until("refusal", |now| now.reason().contains("node-public-ip"))
+        .await;
+    cluster.create(flannel_node(2)).await;
+    n1.for_a_while(Duration::from_millis(500)).await;
+    assert!(n1.reason().contains("node-public-ip"), "{}", n1.reason());
+    assert_eq!(n1.names(), ["n1"], "the last list is in force");
+    cluster
+        .annotate("n1", &[("node-public-ip", json!(null))])
+        .await;
+    n1.until("list", |now| now.names() == ["n1", "n2"]).await;
+}
+
 #[tokio::test]
 async fn a_pod_cidr_may_come_later() {
     let cluster = Cluster::start().await;
