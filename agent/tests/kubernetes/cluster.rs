@@ -166,7 +166,8 @@ impl Cluster {
             .iter()
             .filter(|r| r.method == "GET" && r.path == "/api/v1/nodes");
         let watches = all.clone().filter(|r| r.query.contains("watch="));
-        (all.count() - watches.clone().count(), watches.count())
+        let pages = all.clone().filter(|r| r.query.contains("limit=500"));
+        (pages.count(), watches.count())
     }
 }
 
