@@ -28,7 +28,7 @@ pub(super) type Body = Pin<Box<dyn AsyncBufRead + Send>>;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ApiError {
     /// The request could not be made, or the server not be reached.
-    #[error("{}", causes(.0).replace('\n', " "))]
+    #[error("{}", unwrapped(.0))]
     Request(kube::Error),
     /// The server refuses it.
     #[error("the API answers {code}: {message}")]
@@ -230,6 +230,15 @@ async fn within<T>(
         Ok(answer) => answer,
         Err(_) => Err(ApiError::Timeout(limit)),
     }
+}
+
+/// What kube wraps in names of its own.
+fn unwrapped(error: &kube::Error) -> String {
+    let text = match error {
+        kube::Error::Service(source) => causes(source.as_ref()),
+        other => causes(other),
+    };
+    text.replace('\n', " ")
 }
 
 fn unbuildable(error: kube::core::request::Error) -> ApiError {

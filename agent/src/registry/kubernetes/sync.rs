@@ -26,6 +26,8 @@ use crate::registry::{Announcement, Contact, RegistryPlace, RegistrySettings, ow
 /// The registry's state, in its thread.
 pub(super) struct Sync {
     config: KubernetesConfig,
+    /// The server's address, for sentences.
+    server: String,
     node_name: String,
     names: Names,
     reports: Reports,
@@ -70,6 +72,7 @@ impl Sync {
         Sync {
             names: Names::below(&config.annotation_prefix),
             config,
+            server: String::new(),
             node_name,
             reports: Reports::to(seat),
             announced: None,
@@ -128,10 +131,16 @@ impl Sync {
                 self.reports.refuse(place, forbidden(error)).await?;
             }
             code => {
-                let mut reason = error.to_string();
-                if code == Some(UNAUTHORIZED) {
-                    reason.push_str(": make a kubeconfig with a valid token by deploy/kubernetes/make-kubeconfig");
-                }
+                let server = &self.server;
+                let reason = match code {
+                    Some(UNAUTHORIZED) => format!(
+                        "{error}: make a kubeconfig with a valid token by deploy/kubernetes/make-kubeconfig"
+                    ),
+                    Some(_) => format!("{error} ({server})"),
+                    None => format!(
+                        "{error}: check that a Kubernetes API server runs at {server} and that this node reaches it"
+                    ),
+                };
                 self.reports.contact(Contact::Lost { reason }).await?;
             }
         }
@@ -150,7 +159,9 @@ impl Sync {
 
     /// Reads the credentials, then lists and watches until that fails.
     async fn session(&mut self) -> Result<std::convert::Infallible, Stop> {
-        let client = session::begin(&self.config).await.map_err(Stop::Session)?;
+        let begun = session::begin(&self.config).await;
+        let (client, server) = begun.map_err(Stop::Session)?;
+        self.server = server;
         let api = Api::new(client);
         loop {
             if mem::take(&mut self.interrupted)
@@ -452,7 +463,7 @@ fn went_back(seen: &str, newest: &str) -> bool {
 /// The rights that this registry needs are those of flannel's ClusterRole.
 fn forbidden(error: &ApiError) -> String {
     format!(
-        "{error}; the credentials need the rights to list and watch all nodes and to patch nodes/status, which those of a kubelet do not have: use the ServiceAccount of deploy/kubernetes/rbac.yaml, with a kubeconfig made by deploy/kubernetes/make-kubeconfig"
+        "{error}; the credentials need the rights to list and watch all nodes and to patch nodes/status, which those of a kubelet lack in many clusters: use the ServiceAccount of deploy/kubernetes/rbac.yaml, with a kubeconfig made by deploy/kubernetes/make-kubeconfig"
     )
 }
 
