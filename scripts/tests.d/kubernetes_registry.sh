@@ -14,6 +14,14 @@ cluster() {
     "$SCRIPTS/kubernetes" "$1" --prefix "$PREFIX" "${@:2}"
 }
 
+cluster_down() {
+    local code=$?
+    cluster down || fail "the census after 'kubernetes down'"
+    (exit "$code")
+    finish
+}
+trap cluster_down EXIT
+
 # The build that the agents are of.
 case ${LAB_BIN:-fast} in
 */debug) PROFILE=dev ;;
