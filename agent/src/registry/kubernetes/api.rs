@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::{AsyncBufRead, AsyncBufReadExt};
 use kube::Client;
-use kube::api::{ListParams, Patch, PatchParams, WatchParams};
+use kube::api::{GetParams, ListParams, Patch, PatchParams, WatchParams};
 use kube::core::Request;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -150,6 +150,32 @@ impl Api {
         let body = self.client.request_stream(request.map_err(unbuildable)?);
         within(SHORT, answer(body, MOST_NODE)).await
     }
+
+    /// One pod.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub(super) async fn pod(&self, namespace: &str, name: &str) -> Result<Pod, ApiError> {
+        let pods = Request::new(format!("/api/v1/namespaces/{namespace}/pods"));
+        let request = pods.get(name, &GetParams::default()).map_err(unbuildable)?;
+        let body = self.client.request_stream(request);
+        within(SHORT, answer(body, MOST_NODE)).await
+    }
+}
+
+/// The part of a pod that is read (Kubernetes API, `core/v1 Pod`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(default)]
+pub(super) struct Pod {
+    pub(super) spec: PodSpec,
+}
+
+/// The kept part of `spec`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct PodSpec {
+    /// The Node that it runs on, empty until it is scheduled.
+    pub(super) node_name: String,
 }
 
 /// Reads one answer as JSON.

@@ -24,10 +24,13 @@ mod backoff;
 mod node;
 mod node_table;
 mod own_node;
+mod pod_node;
 mod reports;
 mod session;
 mod sync;
 mod watch;
+
+pub use pod_node::{PodNodeError, node_of_pod};
 
 use super::remote::RemoteRegistry;
 use super::{RegistryError, RegistryPlace};
