@@ -15,7 +15,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use dataplane::families::PublicAddresses;
+use dataplane::families::{PerFamily, PublicAddresses};
 use encap::{Family, Mac};
 use ipnet::IpNet;
 use tokio::time::{Instant, sleep};
@@ -37,7 +37,7 @@ pub(super) struct OwnLease {
     holding: Option<Holding>,
     /// What it had last, held or not.
     last: Vec<IpNet>,
-    mac: Option<Mac>,
+    mac: Option<PerFamily<Mac>>,
     renew_margin: Duration,
     /// When another process overwrote the key with this node's address.
     overwritten: VecDeque<Instant>,
@@ -62,8 +62,8 @@ pub(super) enum Standing {
     Ours {
         /// Its subnets.
         subnet: SubnetKey,
-        /// The VTEP MAC in it.
-        mac: Mac,
+        /// The VTEP MACs in it.
+        mac: PerFamily<Mac>,
     },
     /// Whether it is shows in a new list.
     Relist,
@@ -157,7 +157,7 @@ impl OwnLease {
                 self.delete(session, table, subnet).await
             }
             Step::Create(subnet) => {
-                let mac = self.mac.unwrap_or(announcement.vtep_mac.v4);
+                let mac = self.mac.unwrap_or(announcement.vtep_mac);
                 let attrs = LeaseAttrs::of(public, mac, net_conf);
                 self.create(session, table, subnet, mac, attrs).await
             }
@@ -204,9 +204,12 @@ impl OwnLease {
             warn!(%subnet, "another node took a part of these subnets first; taking others");
             return self.delete(session, table, subnet).await;
         }
-        let written = || record.attrs.as_ref().and_then(LeaseAttrs::vtep_mac);
-        let mac = self.mac.or_else(written);
-        let mac = mac.unwrap_or(announcement.vtep_mac.v4);
+        let written = record.attrs.as_ref().map(LeaseAttrs::vtep_mac);
+        let written = written.unwrap_or_default();
+        let announced = &announcement.vtep_mac;
+        let found =
+            || PerFamily::each(|family| written.of(family).unwrap_or(*announced.of(family)));
+        let mac = self.mac.unwrap_or_else(found);
         let wanted = LeaseAttrs::of(announcement.public, mac, &announcement.net_conf);
         let is_foreign =
             holding.is_some_and(|holding| holding.held.mod_revision != record.mod_revision);
@@ -330,7 +333,7 @@ impl OwnLease {
         session: &mut Session,
         table: &mut Table,
         subnet: SubnetKey,
-        mac: Mac,
+        mac: PerFamily<Mac>,
         attrs: LeaseAttrs,
     ) -> Result<Option<Standing>, Stop> {
         let write = Write {
@@ -411,7 +414,7 @@ impl OwnLease {
         &mut self,
         subnet: SubnetKey,
         mod_revision: i64,
-        mac: Mac,
+        mac: PerFamily<Mac>,
         renew_at: Option<Instant>,
         unproven: bool,
     ) {

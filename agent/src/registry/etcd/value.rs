@@ -63,7 +63,11 @@ pub(super) enum ValueFault {
 
 impl LeaseAttrs {
     /// What a node at `public` writes in the cluster of `net_conf`.
-    pub(super) fn of(public: PublicAddresses, mac: Mac, net_conf: &NetConf) -> LeaseAttrs {
+    pub(super) fn of(
+        public: PublicAddresses,
+        mac: PerFamily<Mac>,
+        net_conf: &NetConf,
+    ) -> LeaseAttrs {
         let (public_ip, public_ipv6) = match public {
             PublicAddresses::V4(v4) => (v4, None),
             PublicAddresses::V6(v6) => (Ipv4Addr::UNSPECIFIED, Some(v6)),
@@ -78,16 +82,18 @@ impl LeaseAttrs {
                 backend_v6_data: None,
             };
         };
-        let data = Json::Object(vec![
-            (VNI.to_owned(), Json::Number(vni.get().into())),
-            (VTEP_MAC.to_owned(), Json::Text(mac.to_string())),
-        ]);
+        let data = |mac: Mac| {
+            Json::Object(vec![
+                (VNI.to_owned(), Json::Number(vni.get().into())),
+                (VTEP_MAC.to_owned(), Json::Text(mac.to_string())),
+            ])
+        };
         LeaseAttrs {
             public_ip,
             public_ipv6,
             backend_type: VXLAN.to_owned(),
-            backend_data: net_conf.network.map(|_| data.clone()),
-            backend_v6_data: net_conf.ipv6_network.map(|_| data),
+            backend_data: net_conf.network.map(|_| data(mac.v4)),
+            backend_v6_data: net_conf.ipv6_network.map(|_| data(mac.v6)),
         }
     }
 
@@ -166,9 +172,12 @@ impl LeaseAttrs {
         }
     }
 
-    /// The VTEP MAC that it gives, IPv4's before IPv6's.
-    pub(super) fn vtep_mac(&self) -> Option<Mac> {
-        mac_in(self.backend_data.as_ref()).or_else(|| mac_in(self.backend_v6_data.as_ref()))
+    /// The VTEP MAC that it gives of each family.
+    pub(super) fn vtep_mac(&self) -> PerFamily<Option<Mac>> {
+        PerFamily {
+            v4: mac_in(self.backend_data.as_ref()),
+            v6: mac_in(self.backend_v6_data.as_ref()),
+        }
     }
 
     /// The lease of the node that wrote it.
@@ -191,8 +200,7 @@ impl LeaseAttrs {
     }
 
     fn macs(&self) -> Option<PerFamily<Mac>> {
-        let v4 = mac_in(self.backend_data.as_ref());
-        let v6 = mac_in(self.backend_v6_data.as_ref());
+        let PerFamily { v4, v6 } = self.vtep_mac();
         Some(PerFamily {
             v4: v4.or(v6)?,
             v6: v6.or(v4)?,

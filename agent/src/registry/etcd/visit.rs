@@ -197,7 +197,12 @@ impl Visitor {
         }
     }
 
-    async fn report(&mut self, seat: &Seat, subnet: SubnetKey, mac: Mac) -> Result<(), Ended> {
+    async fn report(
+        &mut self,
+        seat: &Seat,
+        subnet: SubnetKey,
+        mac: PerFamily<Mac>,
+    ) -> Result<(), Ended> {
         let Some(announcement) = &self.announcement else {
             return Ok(());
         };
@@ -210,7 +215,7 @@ impl Visitor {
                 subnets: subnet.subnets(),
                 public: announcement.public,
                 format: announcement.net_conf.backend.format(),
-                vtep_mac: PerFamily::each(|_| mac),
+                vtep_mac: mac,
                 accept_sources: Vec::new(),
                 underlay_sources: Vec::new(),
             },

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dataplane::families::PerFamily;
 use encap::Mac;
 use tracing::debug;
 
@@ -13,7 +14,7 @@ use super::value::LeaseAttrs;
 /// What is to be written, and when.
 pub(super) struct Write {
     pub(super) subnet: SubnetKey,
-    pub(super) mac: Mac,
+    pub(super) mac: PerFamily<Mac>,
     pub(super) attrs: LeaseAttrs,
     pub(super) condition: Condition,
     pub(super) ends: Ends,
@@ -40,7 +41,12 @@ pub(super) struct Made {
 
 impl Write {
     /// Over a record that is known: a reservation stays one.
-    pub(super) fn over(record: &Record, subnet: SubnetKey, mac: Mac, attrs: LeaseAttrs) -> Write {
+    pub(super) fn over(
+        record: &Record,
+        subnet: SubnetKey,
+        mac: PerFamily<Mac>,
+        attrs: LeaseAttrs,
+    ) -> Write {
         let ends = match record.lease {
             0 => Ends::Never,
             lease => Ends::WithANewLease {

@@ -35,10 +35,17 @@ fn what_flanneld_wrote_is_read_and_written_back_byte_for_byte() {
             assert_eq!(attrs.render(), pair[1]);
             let lease = attrs.lease(parsed.name(), parsed.subnets()).unwrap();
             assert_eq!(lease.format, net_conf.backend.format());
-            let own = LeaseAttrs::of(lease.public, lease.vtep_mac.v4, &net_conf);
+            let own = LeaseAttrs::of(lease.public, lease.vtep_mac, &net_conf);
             assert_eq!(own.render(), pair[1], "a node of ours writes the same");
             assert_eq!(own, attrs);
         }
+    }
+}
+
+fn macs(v4: u8, v6: u8) -> PerFamily<Mac> {
+    PerFamily {
+        v4: Mac([2, 0, 0, 0, 0, v4]),
+        v6: Mac([2, 0, 0, 0, 0, v6]),
     }
 }
 
@@ -47,10 +54,10 @@ fn both_families_have_their_own_data() {
     let both =
         conf(r#","EnableIPv6":true,"IPv6Network":"fd00::/48","Backend":{"Type":"vxlan","VNI":7}"#);
     let public = PublicAddresses::Dual([192, 0, 2, 1].into(), "2001:db8::1".parse().unwrap());
-    let text = LeaseAttrs::of(public, Mac([2, 0, 0, 0, 0, 1]), &both).render();
+    let text = LeaseAttrs::of(public, macs(1, 2), &both).render();
     assert_eq!(
         text,
-        r#"{"PublicIP":"192.0.2.1","PublicIPv6":"2001:db8::1","BackendType":"vxlan","BackendData":{"VNI":7,"VtepMAC":"02:00:00:00:00:01"},"BackendV6Data":{"VNI":7,"VtepMAC":"02:00:00:00:00:01"}}"#
+        r#"{"PublicIP":"192.0.2.1","PublicIPv6":"2001:db8::1","BackendType":"vxlan","BackendData":{"VNI":7,"VtepMAC":"02:00:00:00:00:01"},"BackendV6Data":{"VNI":7,"VtepMAC":"02:00:00:00:00:02"}}"#
     );
     let peer = lease(
         r#"{"PublicIP":"192.0.2.1","PublicIPv6":"2001:db8::1","BackendType":"vxlan","BackendData":{"VtepMAC":"02:00:00:00:00:01"},"BackendV6Data":{"VtepMAC":"02:00:00:00:00:02"}}"#,
@@ -63,13 +70,14 @@ fn both_families_have_their_own_data() {
 fn a_node_without_ipv4_has_zeros_in_its_place() {
     let v6 = NetConf::parse(r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00::/48","Backend":{"Type":"vxlan"}}"#).unwrap();
     let public = PublicAddresses::V6("2001:db8::1".parse().unwrap());
-    let attrs = LeaseAttrs::of(public, Mac([2, 0, 0, 0, 0, 1]), &v6);
+    let attrs = LeaseAttrs::of(public, macs(9, 1), &v6);
     assert_eq!(
         attrs.render(),
         r#"{"PublicIP":"0.0.0.0","PublicIPv6":"2001:db8::1","BackendType":"vxlan","BackendV6Data":{"VNI":1,"VtepMAC":"02:00:00:00:00:01"}}"#
     );
     assert_eq!(attrs.public(), public);
-    assert_eq!(attrs.vtep_mac(), Some(Mac([2, 0, 0, 0, 0, 1])));
+    let PerFamily { v4, v6 } = attrs.vtep_mac();
+    assert_eq!((v4, v6), (None, Some(Mac([2, 0, 0, 0, 0, 1]))));
 }
 
 #[test]
@@ -145,7 +153,7 @@ proptest! {
             None => PublicAddresses::V4(v4),
         };
         let conf = conf(if vxlan { r#","Backend":{"Type":"vxlan"}"# } else { "" });
-        let attrs = LeaseAttrs::of(public, Mac(mac), &conf);
+        let attrs = LeaseAttrs::of(public, PerFamily::each(|_| Mac(mac)), &conf);
         prop_assert_eq!(parse(&attrs.render()), Ok(attrs));
     }
 
