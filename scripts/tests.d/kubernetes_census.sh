@@ -4,7 +4,7 @@
 #
 # `kubernetes down` compares links, addresses, routes, nftables, sysctls, control groups, mounts, processes and files of the
 # machine with those before `up`. Here it must do so after every kind of end, and what this test sees by itself is added.
-# Needs scripts/kubernetes build.
+# needs: scripts/kubernetes
 # alone: a kubelet on a busy machine misses what it has to do in time
 # full: ends
 # shellcheck source=scripts/tests.d/tools/test_case.sh

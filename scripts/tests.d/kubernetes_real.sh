@@ -9,7 +9,8 @@
 #   node1: kubelet, kube-proxy, tartan ══ node2: ... ══ node3, which joins and leaves
 #     └ pods of `web`                       └ pods of `web`          └ pods of `web`
 #
-# kubernetes_real.sh REGISTRY: file or kubernetes, where Tartan's leases come from. Needs scripts/kubernetes build.
+# kubernetes_real.sh REGISTRY: file or kubernetes, where Tartan's leases come from.
+# needs: scripts/kubernetes
 # alone: a kubelet on a busy machine misses what it has to do in time
 # full: kubernetes
 # full: file
