@@ -77,6 +77,15 @@ fn a_flanneld_that_runs_ends_a_first_start_before_anything_is_changed() {
         assert!(text.contains(part), "{part:?} is not in:\n{text}");
     }
     assert_eq!(kind(node, "flannel.1"), "vxlan");
+    // The unit's capabilities are enough to see it.
+    let by = [
+        "setpriv",
+        "--bounding-set=-all,+net_admin",
+        "--inh-caps=-all",
+    ];
+    let (code, text) = node.run_to_end_by(&by, &[]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("systemctl disable --now flanneld"), "{text}");
     // The same in another namespace is no concern of this node.
     drop(fake);
     let _elsewhere = Fake::start(cluster.node(2), program);
