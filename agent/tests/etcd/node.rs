@@ -136,8 +136,8 @@ impl Node {
                 self.settings = settings.net_conf;
             }
             Update::Leases(leases) => {
-                let both = NetConf::parse(DUAL).unwrap();
-                assert_eq!(parse(&render(&leases), &both).unwrap(), leases);
+                let net_conf = NetConf::parse(self.settings.as_ref().unwrap()).unwrap();
+                assert_eq!(parse(&render(&leases), &net_conf).unwrap(), leases);
                 let own_name = leases[0].name.clone();
                 assert!(own(&leases, &own_name).is_ok());
                 self.refused = None;

@@ -32,23 +32,31 @@ impl Server {
         server
     }
 
-    /// One with certificates: the directory has `ca.pem`, `server.pem`, `server.key`, `client.pem` and `client.key`.
+    /// Starts one that asks for certificates.
     pub(crate) async fn start_tls(certificates: &TempDir) -> Server {
+        let mut server = Server::new_tls(certificates, true);
+        server.run().await;
+        server
+    }
+
+    /// One with a certificate, which may ask for them: the directory has `ca.pem`, `server.pem`, `server.key`,
+    /// `client.pem` and `client.key`.
+    pub(crate) fn new_tls(certificates: &TempDir, asks: bool) -> Server {
         let path = |name: &str| certificates.path().join(name);
         let argument = |flag: &str, name: &str| format!("--{flag}={}", path(name).display());
-        let arguments = vec![
+        let mut arguments = vec![
             argument("cert-file", "server.pem"),
             argument("key-file", "server.key"),
-            argument("trusted-ca-file", "ca.pem"),
-            "--client-cert-auth=true".to_owned(),
         ];
+        if asks {
+            arguments.push(argument("trusted-ca-file", "ca.pem"));
+            arguments.push("--client-cert-auth=true".to_owned());
+        }
         let read = |name: &str| std::fs::read(path(name)).unwrap();
         let tls = TlsOptions::new()
             .ca_certificate(Certificate::from_pem(read("ca.pem")))
             .identity(Identity::from_pem(read("client.pem"), read("client.key")));
-        let mut server = Server::new("https", arguments, ConnectOptions::new().with_tls(tls));
-        server.run().await;
-        server
+        Server::new("https", arguments, ConnectOptions::new().with_tls(tls))
     }
 
     /// One that does not run yet.
@@ -116,6 +124,15 @@ impl Server {
             child.kill().unwrap();
             child.wait().unwrap();
         }
+    }
+
+    /// Lets the server run at other ports meanwhile: a node that knows the usual one does not see what is done.
+    pub(crate) async fn elsewhere(&mut self, what: impl AsyncFnOnce(&Server)) {
+        let usual = std::mem::replace(&mut self.ports, (free_port(), free_port()));
+        self.run().await;
+        what(self).await;
+        self.kill();
+        self.ports = usual;
     }
 
     /// Deletes what a server that does not run has stored.

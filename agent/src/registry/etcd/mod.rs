@@ -68,6 +68,7 @@ async fn serve(config: EtcdConfig, mut seat: Seat) -> Ended {
                 // What ends a long visit is the first failure of none: another server is tried before anything is said.
                 let is_first = start.elapsed() > LONG_VISIT;
                 failures += usize::from(!is_first);
+                let reason = format!("{endpoint}: {reason}");
                 if failures >= config.endpoints.len()
                     && visitor.report_lost(&seat, reason).await.is_err()
                 {

@@ -17,6 +17,8 @@ pub(super) struct Reports {
     leases: Option<Vec<Lease>>,
     refused_records: Vec<RefusedRecord>,
     contact: Option<Contact>,
+    /// The reason of the last attempt that failed.
+    failed: Option<String>,
     refusal: Option<(RegistryPlace, String)>,
 }
 
@@ -55,10 +57,22 @@ impl Reports {
         seat.report(Update::RefusedRecords(records)).await
     }
 
-    /// The reason of a loss is that at its beginning.
+    /// Another reason takes the place of that at the beginning of a loss when two attempts have failed by it in a row: a
+    /// connection that broke may be followed by a password that is wrong. Of several servers that fail each in its way,
+    /// the reason does not alternate.
     pub(super) async fn contact(&mut self, seat: &Seat, contact: Contact) -> Result<(), Ended> {
-        let is_lost = |contact: &Contact| matches!(contact, Contact::Lost { .. });
-        if self.contact.as_ref().map(is_lost) == Some(is_lost(&contact)) {
+        let before = match &contact {
+            Contact::Lost { reason } => self.failed.replace(reason.clone()),
+            Contact::InTouch => self.failed.take(),
+        };
+        let repeats = match (&self.contact, &contact) {
+            (Some(Contact::InTouch), Contact::InTouch) => true,
+            (Some(Contact::Lost { reason: said }), Contact::Lost { reason }) => {
+                said == reason || before.as_ref() != Some(reason)
+            }
+            _ => false,
+        };
+        if repeats {
             return Ok(());
         }
         self.contact = Some(contact.clone());

@@ -91,10 +91,8 @@ impl Session {
             Err(Failure::Denied(reason)) if reason.contains(NO_AUTH) => connect(options).await,
             outcome => outcome,
         };
-        match client {
-            Ok(client) => Ok(Session { client, permission }),
-            Err(failure) => Err(at(endpoint, failure)),
-        }
+        let client = client?;
+        Ok(Session { client, permission })
     }
 
     /// Reads one key.
@@ -292,13 +290,6 @@ fn causes(error: &Error) -> String {
         source = cause.source();
     }
     words.chars().take(LONGEST_REASON).collect()
-}
-
-fn at(endpoint: &str, failure: Failure) -> Failure {
-    match failure {
-        Failure::Lost(reason) => Failure::Lost(format!("{endpoint}: {reason}")),
-        Failure::Denied(reason) => Failure::Denied(format!("{endpoint}: {reason}")),
-    }
 }
 
 fn tls(config: &EtcdConfig) -> Result<TlsOptions, String> {
