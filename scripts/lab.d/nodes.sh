@@ -96,6 +96,8 @@ node_start() {
     (
         cd "$root" || exit
         if [ -n "$SECURE" ]; then export TARTAN_ETCD_PASSWORD=$ETCD_PASSWORD; fi
+        # The lab's addresses are behind no proxy, whatever the shell has set.
+        unset http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY
         exec setsid ip netns exec "$PREFIX-node$1" "$LAB_BIN/tartan" --root "$root" run \
             --node-name "node$1" "${options[@]}"
     ) </dev/null >>"$root/log" 2>&1 &

@@ -11,11 +11,10 @@
 #
 # kubernetes_real.sh REGISTRY: file or kubernetes, where Tartan's leases come from. Needs scripts/kubernetes build.
 # alone: a kubelet on a busy machine misses what it has to do in time
+# full: kubernetes
 # full: file
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
-# shellcheck source=scripts/tests.d/tools/kill_service.sh
-. "$TOOLS/kill_service.sh"
 
 REGISTRY=$1
 SERVICE=10.96.1.1
@@ -199,11 +198,30 @@ all_answered() {
     done
 }
 
+# kill_service NODE: another service follows, whatever it then says of itself.
+kill_service() {
+    local pid
+    pid=$(service_pid "$1")
+    say "SIGKILL of the service of $1, process $pid"
+    kill -KILL "$pid"
+    until_true 5 "a new service on $1" another_service "$1" "$pid" || true
+}
+
+another_service() {
+    local pid
+    pid=$(service_pid "$1") && [ -n "$pid" ] && [ "$pid" != "$2" ]
+}
+
+# Nothing comes from the registry, and the node says so.
+registry_is_lost() {
+    agent_json "$1" status | jq -e 'any(.problems[]; .code == "registry-lost")'
+}
+
 # The API server and etcd die, and come back 15 seconds later: of 40 seconds' pings between pods of two nodes, both ways,
 # none is lost. They die again, and a service of Tartan is killed: the next one, which has nobody to ask, forwards. The
 # cluster works on afterwards.
 api_dies() {
-    local first second
+    local first second node
     first=$(pods | awk '$2 == "node1" { print; exit }')
     second=$(pods | awk '$2 == "node2" { print; exit }')
     ping_both_ways "$first" "$second" 800
@@ -214,9 +232,13 @@ api_dies() {
     all_answered 800
     kill_api
     kill_service node1
+    if [ "$REGISTRY" = kubernetes ]; then
+        for node in node1 node2; do until_true 10 "$node misses its registry" registry_is_lost "$node" || true; done
+    fi
     ping_both_ways "$first" "$second" 100
     all_answered 100
     start_api
+    for node in node1 node2; do until_true "$PATIENCE" "$node has no problem" tartan "$node" status || true; done
     until_true "$PATIENCE" "every node is ready" all_ready || true
     kubectl set env deployment/web VERSION=three >/dev/null
     rolled_out

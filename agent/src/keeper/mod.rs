@@ -252,11 +252,11 @@ impl Keeper {
                     }
                     Ok(Some((FromService::Waiting, _))) => started = Instant::now(),
                     Ok(Some((FromService::Forwarding, _))) => {
-                        self.has_forwarded = true;
-                        self.forwarding_since = Some(Instant::now());
                         if !self.has_forwarded {
                             notify::ready();
                         }
+                        self.has_forwarded = true;
+                        self.forwarding_since = Some(Instant::now());
                         watch = self.counters().map(|counters| (Watchdog::default(), counters));
                         info!(pid = service.id(), "the service forwards");
                         if std::mem::take(&mut is_reload_due) {

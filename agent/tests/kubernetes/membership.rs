@@ -81,6 +81,13 @@ async fn udp_nodes_have_no_data() {
     let n1 = Observed::joined(&cluster, UDP).await;
     assert!(n1.leases.iter().all(|lease| lease.format == Format::Udp));
     assert_eq!(n1.names(), ["n1", "n2"]);
+    let expected = [
+        "backend-data=null",
+        "backend-type=",
+        "kube-subnet-manager=true",
+        "public-ip=192.0.2.1",
+    ];
+    assert_eq!(cluster.annotations("n1").await, expected);
 }
 
 #[tokio::test]

@@ -47,8 +47,6 @@ async fn annotations_are_flannels_byte_for_byte() {
     assert_eq!(lease.vtep_mac, announcement(1, DUAL).vtep_mac);
 
     n1.registry.announce(announcement(1, UDP));
-    cluster.wait_for("n1", "backend-type", "").await;
-    cluster.wait_for("n1", "backend-data", "null").await;
     n1.until("refusal of the IPv6 podCIDR", |now| {
         now.reason().contains("IPv6Network")
     })

@@ -127,10 +127,14 @@ def shape(value):
         "kind": value.get("kind"), "apiVersion": value.get("apiVersion"), "name": metadata.get("name"),
         "uid": bool(re.fullmatch(r"[0-9a-f-]{36}", metadata.get("uid", ""))), "revision": revision(metadata),
         "created": bool(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", metadata.get("creationTimestamp") or "")),
-        "annotations": metadata.get("annotations"), "labels": metadata.get("labels"),
-        "spec": {key: spec.get(key) for key in ("podCIDR", "podCIDRs", "unschedulable")},
-        "status": {key: status.get(key) for key in ("addresses", "conditions")},
+        **some(metadata, "annotations", "labels"), "spec": some(spec, "podCIDR", "podCIDRs", "unschedulable"),
+        "status": some(status, "addresses", "conditions"),
     }
+
+
+def some(found, *keys):
+    """What is not there and what is null are not the same to every client."""
+    return {key: found[key] for key in keys if key in found}
 
 
 def plain(message):

@@ -25,6 +25,14 @@ record_of() {
     registry leases | jq -c --arg address "192.0.2.$1" 'select(.public4 == $address)'
 }
 
+# within SECONDS WHAT CMD...: as until_true, and says how long it took.
+within() {
+    local began
+    began=$(clock)
+    until_true "$@" || return 0
+    say "$2: after $((($(clock) - began) * 10)) ms"
+}
+
 registry() {
     lab registry "$@"
 }

@@ -20,7 +20,7 @@ struct Token {
 
 impl Access {
     /// Adds a token, or changes what it may: each right is `VERB RESOURCE`, as in `get nodes` or `patch nodes/status`, or
-    /// `*` for everything.
+    /// `*` for everything. The empty token is that of requests without one.
     pub(super) fn allow(&mut self, token: &str, user: &str, rights: &[&str]) {
         self.tokens.retain(|known| known.token != token);
         self.tokens.push(Token {
@@ -35,24 +35,31 @@ impl Access {
         if self.tokens.is_empty() {
             return Ok(());
         }
-        let given = headers
-            .get(header::AUTHORIZATION)
-            .and_then(|value| value.to_str().ok())
-            .and_then(|value| value.strip_prefix("Bearer "));
-        let (user, rights) = match given {
-            None => ("system:anonymous", &[] as &[String]),
-            Some(given) => {
-                let known = self.tokens.iter().find(|known| known.token == given);
-                let known = known.ok_or_else(Refusal::unauthorized)?;
-                (known.user.as_str(), known.rights.as_slice())
-            }
+        let token = text(headers, header::AUTHORIZATION.as_str())
+            .and_then(|value| value.strip_prefix("Bearer "))
+            .unwrap_or_default();
+        let known = self.tokens.iter().find(|known| known.token == token);
+        let (mut user, mut rights) = match known {
+            Some(known) => (known.user.as_str(), known.rights.as_slice()),
+            None if token.is_empty() => ("system:anonymous", &[] as &[String]),
+            None => return Err(Refusal::unauthorized()),
         };
+        if let Some(other) = text(headers, "impersonate-user") {
+            if !rights.iter().any(|right| right == "*") {
+                return Err(no_impersonation(user, other));
+            }
+            let known = self.tokens.iter().find(|known| known.user == other);
+            (user, rights) = (
+                other,
+                known.map_or(&[] as &[String], |known| known.rights.as_slice()),
+            );
+        }
         let allowed = |right: &str| rights.iter().any(|known| known == right || known == "*");
         let resource = asked.target.resource();
         let open = match &asked.target {
             Target::Open => true,
             // Who is known may read what there is.
-            Target::Discovery => given.is_some(),
+            Target::Discovery => user != "system:anonymous",
             _ => false,
         };
         if open || allowed(&format!("{} {resource}", asked.verb)) {
@@ -60,6 +67,17 @@ impl Access {
         }
         Err(forbidden(user, asked))
     }
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+fn no_impersonation(user: &str, other: &str) -> Refusal {
+    let message = format!(
+        "users {other:?} is forbidden: User {user:?} cannot impersonate resource \"users\" in API group \"\" at the cluster scope"
+    );
+    Refusal::forbidden(message, json!({"name": other, "kind": "users"}))
 }
 
 fn forbidden(user: &str, asked: &Asked) -> Refusal {

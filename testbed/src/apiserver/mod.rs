@@ -127,6 +127,14 @@ impl ApiServer {
         self.write_kubeconfig(folder, "kubeconfig-token", &format!("{{token: {token:?}}}"))
     }
 
+    /// The same in the name of a user, in a file of another name: Go's clients send tokens over TLS alone.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    pub fn kubeconfig_as(&self, folder: &Path, user: &str) -> PathBuf {
+        self.write_kubeconfig(folder, "kubeconfig-as", &format!("{{as: {user:?}}}"))
+    }
+
     fn write_kubeconfig(&self, folder: &Path, name: &str, user: &str) -> PathBuf {
         let path = folder.join(name);
         let text = format!(
@@ -222,7 +230,8 @@ impl ApiServer {
     }
 
     /// Allows a bearer token of a user some rights, each `VERB RESOURCE` as in `list nodes` or `patch nodes/status`, or `*`.
-    /// From the first token on, what no token allows is refused: 401 to unknown tokens, 403 else.
+    /// From the first token on, what no token allows is refused: 401 to unknown tokens, 403 else. The empty token is that of
+    /// requests without one. Who may everything may ask in the name of another user (`Impersonate-User`).
     pub fn allow(&self, token: &str, user: &str, rights: &[&str]) {
         self.shared.access().allow(token, user, rights);
     }

@@ -121,11 +121,10 @@ fn normal(mut node: Value) -> Value {
         drop_empty(&mut node["metadata"], field);
     }
     // Go's zero times are null.
-    for condition in node["status"]["conditions"]
-        .as_array_mut()
-        .into_iter()
-        .flatten()
-    {
+    let conditions = node
+        .pointer_mut("/status/conditions")
+        .and_then(Value::as_array_mut);
+    for condition in conditions.into_iter().flatten() {
         for time in ["lastHeartbeatTime", "lastTransitionTime"] {
             if condition.get(time).is_none() {
                 condition[time] = Value::Null;
@@ -136,7 +135,7 @@ fn normal(mut node: Value) -> Value {
     drop_empty(spec, "podCIDR");
     drop_empty(spec, "podCIDRs");
     if let Some(first) = spec.get("podCIDR").cloned() {
-        if spec["podCIDRs"][0] != first {
+        if spec.pointer("/podCIDRs/0") != Some(&first) {
             spec["podCIDRs"] = json!([first]);
         }
     } else if let Some(first) = spec.get("podCIDRs").map(|all| all[0].clone()) {

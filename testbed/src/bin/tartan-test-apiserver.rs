@@ -19,13 +19,15 @@ struct Arguments {
     /// Where it listens; port 0 is a free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Writes the file `kubeconfig` into this folder, and with --token `kubeconfig-token`, with the first of them
+    /// Writes the file `kubeconfig` into this folder, and of the first --token `kubeconfig-token`, with the token, and
+    /// `kubeconfig-as`, in the name of its user
     #[arg(long, value_name = "FOLDER")]
     kubeconfig: Option<PathBuf>,
     /// Generates so many Nodes of 10 KB
     #[arg(long, value_name = "N", default_value_t = 0)]
     nodes: u32,
-    /// A bearer token, its user and its rights, as in `secret=alice:get nodes,list nodes`, or `secret=admin:*`
+    /// A bearer token, its user and its rights, as in `secret=alice:get nodes,list nodes`, or `=anonymous:*` for requests
+    /// without a token
     #[arg(long = "token", value_name = "TOKEN=USER:RIGHTS")]
     tokens: Vec<String>,
     /// Creates the Nodes of this file: a JSON object, or a list of them
@@ -50,12 +52,13 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         let (token, user, rights) =
             token(text).ok_or_else(|| format!("--token {text}: TOKEN=USER:RIGHTS is expected"))?;
         server.allow(token, user, &rights.split(',').collect::<Vec<_>>());
-        first.get_or_insert(token);
+        first.get_or_insert((token, user));
     }
     if let Some(folder) = &arguments.kubeconfig {
         server.kubeconfig(folder);
-        if let Some(token) = first {
+        if let Some((token, user)) = first {
             server.kubeconfig_with(folder, token);
+            server.kubeconfig_as(folder, user);
         }
     }
     if let Some(file) = &arguments.load {

@@ -52,7 +52,7 @@ pub(super) fn run_args(given: &Given, own: RunArgs) -> Result<RunArgs, ArgumentE
     keys.masquerade = Some(given.flag("ip-masq").unwrap_or(false));
     keys.subnet_file = path("subnet-file").or(keys.subnet_file);
     if debug {
-        keys.log.get_or_insert_with(|| "debug".to_owned());
+        keys.log.get_or_insert_with(|| DEBUG.to_owned());
     }
     keys.replace_flannel.get_or_insert(true);
     keys.forward_rules = given.flag("iptables-forward-rules").or(keys.forward_rules);
@@ -145,6 +145,8 @@ fn address(given: &Given, flag: &'static str) -> Result<Option<IpAddr>, Argument
 const NET_CONFIG_PATH: &str = "/etc/kube-flannel/net-conf.json";
 /// What Kubernetes calls the level of debug messages (klog's conventions).
 const DEBUG_FROM: i64 = 4;
+/// Of Tartan's own parts: libraries log each poll.
+const DEBUG: &str = "info,tartan=debug,dataplane=debug";
 
 #[cfg(test)]
 mod tests {
@@ -198,7 +200,7 @@ mod tests {
             "--etcd-cafile=/c/ca.pem --etcd-certfile=/c/client.pem --etcd-keyfile=/c/key.pem \
              --etcd-endpoints=https://192.0.2.9:2379 -v 10 -etcd-prefix=/other -subnet-file /x/env",
         );
-        assert_eq!(args.log.as_deref(), Some("debug"));
+        assert_eq!(args.log.as_deref(), Some(DEBUG));
         let config = config(&args);
         assert_eq!(config.registry.kind, RegistryKind::Etcd);
         assert_eq!(config.registry.etcd.endpoints, ["https://192.0.2.9:2379"]);

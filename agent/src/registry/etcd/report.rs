@@ -3,10 +3,6 @@
 //! A refusal is followed by what is in force again once it is over, even where that is what it was before: the control
 //! loop takes it as the end of the refusal.
 
-use std::time::Duration;
-
-use tokio::time::Instant;
-
 use super::super::announcement::RegistrySettings;
 use super::super::place::RegistryPlace;
 use super::super::refused_record::RefusedRecord;
@@ -21,7 +17,8 @@ pub(super) struct Reports {
     leases: Option<Vec<Lease>>,
     refused_records: Vec<RefusedRecord>,
     contact: Option<Contact>,
-    contact_at: Option<Instant>,
+    /// The reason of the last attempt that failed.
+    failed: Option<String>,
     refusal: Option<(RegistryPlace, String)>,
 }
 
@@ -60,16 +57,25 @@ impl Reports {
         seat.report(Update::RefusedRecords(records)).await
     }
 
-    /// Another reason of the same loss is reported after a minute: those of several servers may alternate.
+    /// Another reason takes the place of that at the beginning of a loss when two attempts have failed by it in a row: a
+    /// connection that broke may be followed by a password that is wrong. Of several servers that fail each in its way,
+    /// the reason does not alternate.
     pub(super) async fn contact(&mut self, seat: &Seat, contact: Contact) -> Result<(), Ended> {
-        let is_lost = |contact: &Contact| matches!(contact, Contact::Lost { .. });
-        let is_same_way = self.contact.as_ref().map(is_lost) == Some(is_lost(&contact));
-        let is_recent = self.contact_at.is_some_and(|at| at.elapsed() < SAME_LOSS);
-        if self.contact.as_ref() == Some(&contact) || (is_same_way && is_recent) {
+        let before = match &contact {
+            Contact::Lost { reason } => self.failed.replace(reason.clone()),
+            Contact::InTouch => self.failed.take(),
+        };
+        let repeats = match (&self.contact, &contact) {
+            (Some(Contact::InTouch), Contact::InTouch) => true,
+            (Some(Contact::Lost { reason: said }), Contact::Lost { reason }) => {
+                said == reason || before.as_ref() != Some(reason)
+            }
+            _ => false,
+        };
+        if repeats {
             return Ok(());
         }
         self.contact = Some(contact.clone());
-        self.contact_at = Some(Instant::now());
         seat.report(Update::Contact(contact)).await
     }
 
@@ -93,5 +99,3 @@ impl Reports {
         seat.report(Update::Refused { place, reason }).await
     }
 }
-
-const SAME_LOSS: Duration = Duration::from_secs(60);

@@ -4,19 +4,22 @@
 //! time does not grow with the cluster.
 
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::time::Duration;
 
-use futures_util::{AsyncBufRead, AsyncBufReadExt};
+use futures_util::{AsyncBufRead, AsyncBufReadExt, TryStreamExt};
+use http::header::RETRY_AFTER;
+use http::{Request, Response};
+use http_body_util::{BodyDataStream, BodyExt, Limited};
 use kube::Client;
 use kube::api::{ListParams, Patch, PatchParams, WatchParams};
-use kube::core::Request;
+use kube::core::Status;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::node::{Node, NodePage, PageMetadata};
-use super::session::sentence;
 use super::watch::Watch;
+use crate::causes::causes;
 
 /// A body as it arrives.
 pub(super) type Body = Pin<Box<dyn AsyncBufRead + Send>>;
@@ -24,9 +27,17 @@ pub(super) type Body = Pin<Box<dyn AsyncBufRead + Send>>;
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ApiError {
-    /// The server refused it, or could not be reached.
-    #[error("{}", sentence(.0))]
+    /// The request could not be made, or the server not be reached.
+    #[error("{}", causes(.0).replace('\n', " "))]
     Request(kube::Error),
+    /// The server refuses it.
+    #[error("the API answers {code}: {message}")]
+    Answer {
+        code: u16,
+        message: String,
+        /// `Retry-After`.
+        wait: Option<Duration>,
+    },
     /// An error that came as an event of a watch.
     #[error("the API ends the watch with {code}: {message}")]
     Event { code: u16, message: String },
@@ -51,20 +62,17 @@ impl ApiError {
     /// The HTTP status code of the answer, where there was one.
     pub(super) fn code(&self) -> Option<u16> {
         match self {
-            ApiError::Request(kube::Error::Api(status)) => Some(status.code),
-            ApiError::Event { code, .. } => Some(*code),
+            ApiError::Answer { code, .. } | ApiError::Event { code, .. } => Some(*code),
             _ => None,
         }
     }
 
     /// How long the server asks to wait before another request, at most [`LONGEST_ASKED`].
     pub(super) fn asked_to_wait(&self) -> Option<Duration> {
-        let ApiError::Request(kube::Error::Api(status)) = self else {
-            return None;
-        };
-        let seconds = status.details.as_ref()?.retry_after_seconds;
-        let asked = Duration::from_secs(seconds.into()).min(LONGEST_ASKED);
-        (seconds > 0).then_some(asked)
+        match self {
+            ApiError::Answer { wait, .. } => wait.map(|wait| wait.min(LONGEST_ASKED)),
+            _ => None,
+        }
     }
 }
 
@@ -79,12 +87,12 @@ pub(super) struct Listing {
 #[derive(Clone)]
 pub(super) struct Api {
     client: Client,
-    nodes: Request,
+    nodes: kube::core::Request,
 }
 
 impl Api {
     pub(super) fn new(client: Client) -> Api {
-        let nodes = Request::new("/api/v1/nodes");
+        let nodes = kube::core::Request::new("/api/v1/nodes");
         Api { client, nodes }
     }
 
@@ -97,8 +105,7 @@ impl Api {
         let mut params = ListParams::default().limit(PAGE);
         for _ in 0..MOST_PAGES {
             let request = self.nodes.list(&params).map_err(unbuildable)?;
-            let body = self.client.request_stream(request);
-            let page: NodePage = within(LIST_PAGE, answer(body, MOST_PAGE)).await?;
+            let page: NodePage = within(LIST_PAGE, self.answer(request, MOST_PAGE)).await?;
             nodes.extend(page.items);
             let PageMetadata {
                 resource_version: version,
@@ -113,6 +120,17 @@ impl Api {
         Err(ApiError::TooLong(MOST_PAGE))
     }
 
+    /// The version of the list that is the latest now, for little.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub(super) async fn newest(&self) -> Result<String, ApiError> {
+        let params = ListParams::default().limit(1);
+        let request = self.nodes.list(&params).map_err(unbuildable)?;
+        let page: NodePage = within(SHORT, self.answer(request, MOST_PAGE)).await?;
+        Ok(page.metadata.resource_version)
+    }
+
     /// The changes after `version`, which must not be empty: the server would begin with any state it has.
     ///
     /// # Errors
@@ -123,11 +141,7 @@ impl Api {
         }
         let params = WatchParams::default().timeout(WATCH_SECONDS);
         let request = self.nodes.watch(&params, version).map_err(unbuildable)?;
-        let body = within(SHORT, async {
-            let body = self.client.request_stream(request).await;
-            body.map_err(ApiError::Request)
-        });
-        Ok(Watch::over(Box::pin(body.await?)))
+        Ok(Watch::over(within(SHORT, self.open(request)).await?))
     }
 
     /// Applies a strategic merge patch to the status of the Node `name`. Returns the Node after it.
@@ -147,29 +161,64 @@ impl Api {
         let request = self
             .nodes
             .patch_subresource("status", name, &params, &patch);
-        let body = self.client.request_stream(request.map_err(unbuildable)?);
-        within(SHORT, answer(body, MOST_NODE)).await
+        let request = request.map_err(unbuildable)?;
+        within(SHORT, self.answer(request, MOST_NODE)).await
+    }
+
+    /// Reads one answer as JSON.
+    async fn answer<T: DeserializeOwned>(
+        &self,
+        request: Request<Vec<u8>>,
+        most: usize,
+    ) -> Result<T, ApiError> {
+        let mut body = self.open(request).await?;
+        let mut text = Vec::new();
+        loop {
+            let chunk = body.fill_buf().await.map_err(ApiError::Broken)?;
+            if chunk.is_empty() {
+                return serde_json::from_slice(&text).map_err(ApiError::Json);
+            }
+            if chunk.len() > most.saturating_sub(text.len()) {
+                return Err(ApiError::TooLong(most));
+            }
+            text.extend_from_slice(chunk);
+            let read = chunk.len();
+            body.consume_unpin(read);
+        }
+    }
+
+    /// Sends a request. Returns the body of an answer that is no error.
+    async fn open(&self, request: Request<Vec<u8>>) -> Result<Body, ApiError> {
+        let sent = self.client.send(request.map(kube::client::Body::from));
+        let answer = sent.await.map_err(ApiError::Request)?;
+        if !answer.status().is_success() {
+            return Err(refusal(answer).await);
+        }
+        let body = BodyDataStream::new(answer.into_body());
+        Ok(Box::pin(body.map_err(io::Error::other).into_async_read()))
     }
 }
 
-/// Reads one answer as JSON.
-async fn answer<T: DeserializeOwned>(
-    body: impl Future<Output = Result<impl AsyncBufRead, kube::Error>>,
-    most: usize,
-) -> Result<T, ApiError> {
-    let mut body = pin!(body.await.map_err(ApiError::Request)?);
-    let mut text = Vec::new();
-    loop {
-        let chunk = body.fill_buf().await.map_err(ApiError::Broken)?;
-        if chunk.is_empty() {
-            return serde_json::from_slice(&text).map_err(ApiError::Json);
-        }
-        if chunk.len() > most.saturating_sub(text.len()) {
-            return Err(ApiError::TooLong(most));
-        }
-        text.extend_from_slice(chunk);
-        let read = chunk.len();
-        body.consume_unpin(read);
+/// Reads an error: a Status, or what a proxy or an overloaded server writes instead.
+async fn refusal(answer: Response<kube::client::Body>) -> ApiError {
+    let code = answer.status().as_u16();
+    let wait = answer.headers().get(RETRY_AFTER);
+    let wait = wait.and_then(|value| value.to_str().ok()?.parse().ok());
+    let body = Limited::new(answer.into_body(), MOST_REFUSAL)
+        .collect()
+        .await;
+    let text = body.map(|body| body.to_bytes()).unwrap_or_default();
+    let message = match serde_json::from_slice::<Status>(&text) {
+        Ok(status) if !status.message.is_empty() => status.message,
+        _ => String::from_utf8_lossy(&text).into_owned(),
+    };
+    let plain = message
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c });
+    ApiError::Answer {
+        code,
+        message: plain.take(MOST_SHOWN).collect::<String>().trim().to_owned(),
+        wait: wait.map(Duration::from_secs),
     }
 }
 
@@ -194,6 +243,9 @@ const MOST_PAGES: usize = 200;
 /// Bytes. etcd holds no object above 1.5 MiB.
 const MOST_PAGE: usize = 128 << 20;
 const MOST_NODE: usize = 4 << 20;
+const MOST_REFUSAL: usize = 64 << 10;
+/// Characters; the API's sentences are shorter.
+const MOST_SHOWN: usize = 400;
 /// Of connecting and the first answer, or of a small answer as a whole.
 const SHORT: Duration = Duration::from_secs(5);
 /// Of a page of the list.

@@ -20,7 +20,6 @@ use kube::{Client, Config};
 use tower::BoxError;
 use tower::util::MapErrLayer;
 
-use crate::causes::causes;
 use crate::config::node::registry::KubernetesConfig;
 
 /// Why no session can begin.
@@ -138,25 +137,6 @@ fn client(config: &Config) -> Result<Client, kube::Error> {
     })
 }
 
-/// Why a request failed, as a sentence for the operator.
-pub(super) fn sentence(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => {
-            let message = match status.message.is_empty() {
-                true => status.reason.as_str(),
-                false => status.message.as_str(),
-            };
-            format!("the API answers {}: {}", status.code, excerpt(message))
-        }
-        other => causes(other).replace('\n', " "),
-    }
-}
-
-fn excerpt(text: &str) -> String {
-    let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    plain.take(MOST_SHOWN).collect()
-}
-
 /// `User-Agent` of every request: the API server's audit log shows it.
 const AGENT: &str = concat!("tartan/", env!("CARGO_PKG_VERSION"));
 /// Of a handshake on the underlay; a server that is slower than that is not in touch.
@@ -167,5 +147,3 @@ const PROBE: Duration = Duration::from_secs(4);
 const PROBES: u32 = 3;
 /// Connections idle for longer are closed: a firewall between may have forgotten them.
 const IDLE: Duration = Duration::from_secs(10);
-/// Characters; the API's sentences are shorter.
-const MOST_SHOWN: usize = 400;

@@ -3,8 +3,10 @@
 //! Whatever fails is reported and tried again for ever. What the server does not answer is [`Contact::Lost`]; what it
 //! answers and is of no use is a refusal. Neither withdraws anything.
 
+use std::mem;
 use std::time::Duration;
 
+use dataplane::families::PublicAddresses;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -32,6 +34,8 @@ pub(super) struct Sync {
     own: OwnNode,
     /// Of the last list or event; `None`: list everything.
     version: Option<String>,
+    /// The server may have been another one since, or started from an older copy of its data.
+    interrupted: bool,
     /// Watches in a row without any event.
     silent_watches: u32,
     /// When the list of leases is made again.
@@ -41,6 +45,8 @@ pub(super) struct Sync {
     /// `uid` of the Node whose condition was set.
     condition_set: Option<String>,
     attempts: Backoff,
+    /// Of watches that ended soon.
+    short_watches: Backoff,
     writes: Backoff,
 }
 
@@ -49,6 +55,8 @@ enum Stop {
     Ended,
     Session(SessionError),
     Api(ApiError),
+    /// This node has another address: nothing arrives any more on connections from the one that it had.
+    Moved,
 }
 
 impl From<Ended> for Stop {
@@ -68,11 +76,13 @@ impl Sync {
             table: NodeTable::default(),
             own: OwnNode::default(),
             version: None,
+            interrupted: false,
             silent_watches: 0,
             due: None,
             not_before: Instant::now(),
             condition_set: None,
             attempts: Backoff::default(),
+            short_watches: Backoff::default(),
             writes: Backoff::default(),
         }
     }
@@ -82,6 +92,10 @@ impl Sync {
         loop {
             let began = Instant::now();
             let Err(stop) = self.session().await;
+            self.interrupted = true;
+            if matches!(stop, Stop::Moved) {
+                continue;
+            }
             let Ok(asked_to_wait) = self.report(&stop).await else {
                 return Ended;
             };
@@ -98,6 +112,7 @@ impl Sync {
     async fn report(&mut self, stop: &Stop) -> Result<Option<Duration>, Ended> {
         let error = match stop {
             Stop::Ended => return Err(Ended),
+            Stop::Moved => return Ok(None),
             Stop::Session(error) => {
                 let reason = causes(error).replace('\n', " ");
                 self.reports.contact(Contact::Lost { reason }).await?;
@@ -138,22 +153,39 @@ impl Sync {
         let client = session::begin(&self.config).await.map_err(Stop::Session)?;
         let api = Api::new(client);
         loop {
-            if self.version.is_none() {
+            if mem::take(&mut self.interrupted)
+                && let Some(seen) = &self.version
+                && went_back(seen, &api.newest().await.map_err(Stop::Api)?)
+            {
+                tracing::info!(
+                    "listing all Nodes again: the API server's data are older than before"
+                );
+                self.version = None;
+            }
+            let lists = self.version.is_none();
+            if lists {
                 let listing = api.list().await.map_err(Stop::Api)?;
                 self.table.replace(listing.nodes);
                 self.version = Some(listing.version);
             }
             let version = self.version.clone().unwrap_or_default();
-            let watch = api.watch(&version).await.map_err(Stop::Api)?;
+            let watch = match api.watch(&version).await {
+                Err(error) if error.code() == Some(GONE) && !lists => {
+                    self.version = None;
+                    continue;
+                }
+                opened => opened.map_err(Stop::Api)?,
+            };
             self.reports.contact(Contact::InTouch).await?;
+            self.attempts.reset();
             // A refusal may be that of the last session.
             self.make_due(Duration::ZERO);
             let opened = Instant::now();
             self.follow(&api, watch).await?;
             if opened.elapsed() < STEADY {
-                sleep(self.attempts.next()).await;
+                sleep(self.short_watches.next()).await;
             } else {
-                self.attempts.reset();
+                self.short_watches.reset();
             }
         }
     }
@@ -170,7 +202,10 @@ impl Sync {
                         Ok(WatchEvent::Ended) => return Ok(()),
                         Ok(event) => self.take_event(event),
                         // The last version seen is still right.
-                        Err(ApiError::Broken(_)) => return Ok(()),
+                        Err(ApiError::Broken(_)) => {
+                            self.interrupted = true;
+                            return Ok(());
+                        }
                         Err(error) => {
                             tracing::info!("listing all Nodes again: {error}");
                             self.version = None;
@@ -188,13 +223,22 @@ impl Sync {
                 }
                 () = sleep_until(due.unwrap_or(heard)), if due.is_some() => self.evaluate(api).await?,
                 asked = self.reports.asked() => {
+                    let before = self.public();
                     self.take_request(asked?).await?;
+                    if before.is_some() && before != self.public() {
+                        return Err(Stop::Moved);
+                    }
                     if self.version.is_none() {
                         return Ok(());
                     }
                 }
             }
         }
+    }
+
+    /// The addresses that are announced.
+    fn public(&self) -> Option<PublicAddresses> {
+        self.announced.as_ref().map(|announced| announced.public)
     }
 
     async fn take_request(&mut self, asked: Asked) -> Result<(), Ended> {
@@ -393,6 +437,15 @@ impl Sync {
             Err(error) => return Err(Stop::Api(error)),
         }
         Ok(())
+    }
+}
+
+/// Whether a server that is at version `newest` cannot have said `seen` before: it waits for ever with what a watch from
+/// there is to be told, and never tells what it was told meanwhile. Versions are numbers that grow (Kubernetes, KEP-5504).
+fn went_back(seen: &str, newest: &str) -> bool {
+    match (seen.parse::<u64>(), newest.parse::<u64>()) {
+        (Ok(seen), Ok(newest)) => newest < seen,
+        _ => false,
     }
 }
 

@@ -1,0 +1,81 @@
+# shellcheck shell=bash
+# Kubernetes API servers for tests: the testbed's own, and the real one of scripts/kubernetes with Tartan's service account.
+# Sourced after test_case.sh.
+
+TEST_SERVER=$(dirname "$LOAD")/tartan-test-apiserver
+DEPLOY=$(readlink -f "$SCRIPTS/../deploy/kubernetes")
+# Whom rbac.yaml gives rights to.
+ACCOUNT=system:serviceaccount:tartan-system:tartan
+RIGHTS="get pods,get nodes,list nodes,watch nodes,patch nodes/status"
+# Python with Kubernetes' client, of this version.
+CLIENT=37.0.2
+VENV=$(realpath -m "$SCRIPTS/../target/oracle/venv")
+
+# Makes $VENV, once.
+python_client() {
+    mkdir -p "$(dirname "$VENV")"
+    (
+        flock 9
+        [ "$(cat "$VENV/version" 2>/dev/null)" != "$CLIENT" ] || exit 0
+        python3 -m venv "$VENV"
+        "$VENV/bin/pip" install --quiet --disable-pip-version-check "kubernetes==$CLIENT"
+        echo "$CLIENT" >"$VENV/version"
+    ) 9>"$VENV.lock" || die "Kubernetes' Python client cannot be installed: is PyPI within reach?"
+}
+
+# The testbed's server, with a user of flannel's rights: $SCRATCH/url, and kubeconfig, kubeconfig-token, kubeconfig-as.
+test_server() {
+    if [ ! -x "$TEST_SERVER" ]; then "$SCRIPTS/build" --load; fi
+    "$TEST_SERVER" --kubeconfig "$SCRATCH" --token "restricted=$ACCOUNT:$RIGHTS" --token "=system:admin:*" >"$SCRATCH/url" &
+    STARTED+=("$!")
+    until_true 5 "the test server's URL" test -s "$SCRATCH/url" || die "no test server"
+    cat >"$SCRATCH/compact" <<TEXT
+#!/usr/bin/env python3
+import urllib.request
+urllib.request.urlopen(urllib.request.Request("$(cat "$SCRATCH/url")/test/compact", method="POST"), timeout=10)
+TEXT
+    chmod +x "$SCRATCH/compact"
+}
+
+cluster() {
+    "$SCRIPTS/kubernetes" "$1" --prefix "$PREFIX" "${@:2}"
+}
+
+# A control plane, whose Nodes nobody changes by himself.
+real_server() {
+    cluster down >/dev/null
+    trap cluster_down EXIT
+    cluster up --control-plane-only --nodes 1 >/dev/null || die "no control plane"
+    REAL_CONFIG=$LAB_STATE/control/admin.kubeconfig
+    cat >"$SCRATCH/compact-real" <<TEXT
+#!/usr/bin/env bash
+set -e
+"$SCRIPTS/kubernetes" exec --prefix "$PREFIX" control -- env ETCDCTL_API=3 etcdctl compact "\$1"
+"$SCRIPTS/kubernetes" stop --prefix "$PREFIX" control kube-apiserver
+"$SCRIPTS/kubernetes" start --prefix "$PREFIX" control kube-apiserver
+TEXT
+    chmod +x "$SCRATCH/compact-real"
+}
+
+# Where the real server is within reach, and as its administrator: the namespace of its own cluster, or here.
+real() {
+    if [ -n "${TARTAN_TEST_KUBECONFIG:-}" ]; then
+        KUBECONFIG=$TARTAN_TEST_KUBECONFIG "$@"
+    else
+        ip netns exec "$PREFIX-control" env KUBECONFIG="$REAL_CONFIG" "$@"
+    fi
+}
+
+cluster_down() {
+    local code=$? log
+    set +e
+    if [ "$code" != 0 ] || [ "$FAILURES" != 0 ]; then
+        for log in "$LAB_STATE"/control/kube-apiserver.log; do
+            [ -s "$log" ] && echo "--- the end of $log" && tail -n 15 "$log"
+        done
+    fi
+    cluster down || fail "the census after 'kubernetes down'"
+    # `finish` takes the exit code of what was before.
+    (exit "$code")
+    finish
+}
