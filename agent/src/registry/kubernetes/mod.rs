@@ -25,9 +25,12 @@ mod node;
 mod node_sync;
 mod node_table;
 mod own_node;
+mod pod_node;
 mod reports;
 mod session;
 mod watch;
+
+pub use pod_node::{PodNodeError, node_of_pod};
 
 use super::remote::RemoteRegistry;
 use super::{RegistryError, RegistryPlace};
