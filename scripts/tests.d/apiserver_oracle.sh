@@ -6,6 +6,7 @@
 # (tools/apiserver_*.answers); `real` asks the real server itself, that of scripts/kubernetes, or the one that
 # TARTAN_TEST_KUBECONFIG names, which is asked nothing of compacted revisions and whose Nodes no controller may give subnets
 # to. With `record` it writes the answers anew.
+# needs: scripts/kubernetes
 # case: recorded
 # full: real
 # shellcheck source=scripts/tests.d/tools/test_case.sh

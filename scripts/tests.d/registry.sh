@@ -104,7 +104,7 @@ wiped() {
 
 silent() {
     registry_lab
-    steady there pod1 pod2 100
+    steady there pod1 pod2 70
     say "the registry's process is stopped"
     registry pause
     within "$NOTICED_WITHIN" "node1 says that the registry is lost" has_problem node1 registry-lost
@@ -130,7 +130,7 @@ returned() {
 
 cut() {
     registry_lab
-    steady there pod1 pod2 25
+    steady there pod1 pod2 35
     say "node1 does not reach the registry"
     registry cut node1
     foreign_joins 98

@@ -305,7 +305,10 @@ fn annotation_prefix(written: Option<String>) -> Result<String, ConfigError> {
         !label.is_empty() && label.bytes().all(plain)
     };
     let in_name = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
-    let is_sound = domain.split('.').all(label) && name.bytes().all(in_name) && prefix.len() <= 200;
+    let is_sound = domain.contains('.')
+        && domain.split('.').all(label)
+        && name.bytes().all(in_name)
+        && prefix.len() <= 200;
     match is_sound {
         true => Ok(prefix),
         false => Err(ConfigError::AnnotationPrefix(prefix)),

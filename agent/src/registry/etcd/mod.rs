@@ -17,6 +17,7 @@
 
 mod acquire;
 mod key;
+mod overwritten;
 mod own_lease;
 mod report;
 mod session;

@@ -131,7 +131,8 @@ impl Session {
                 }
                 outcome => outcome?,
             };
-            found.extend(answer.kvs().iter().map(Written::from));
+            let written = answer.kvs().iter().map(Written::from);
+            found.extend(written.map(Written::bounded));
             let Some(last) = answer
                 .kvs()
                 .last()

@@ -68,6 +68,17 @@ impl From<&KeyValue> for Written {
     }
 }
 
+impl Written {
+    /// Without what is longer than any lease: enough is left to see that it is none.
+    pub(super) fn bounded(mut self) -> Written {
+        self.key.truncate(MOST_KEY_BYTES);
+        self.value.truncate(LeaseAttrs::MOST_BYTES + 1);
+        self.key.shrink_to_fit();
+        self.value.shrink_to_fit();
+        self
+    }
+}
+
 impl Record {
     /// Whether its value is one that could be read.
     pub(super) fn is_sound(&self) -> bool {
@@ -121,6 +132,7 @@ impl Table {
 
     /// Enters a key and its value.
     pub(super) fn put(&mut self, written: Written) {
+        let written = written.bounded();
         let Some(suffix) = written.key.strip_prefix(self.below.as_bytes()) else {
             return;
         };
@@ -159,6 +171,7 @@ impl Table {
 
     /// Removes a key that was deleted or has ended at `revision`.
     pub(super) fn delete(&mut self, key: &[u8], revision: i64) {
+        let key = key.get(..MOST_KEY_BYTES).unwrap_or(key);
         let known = self.records.get(key);
         if known.is_some_and(|known| known.mod_revision < revision) {
             self.records.remove(key);
@@ -271,6 +284,8 @@ fn plain(key: &[u8]) -> String {
 
 /// Twice as many as there may be records in a list of nodes: this node's own has to be found among them.
 pub(super) const MOST_KEYS: usize = 40_000;
+/// A prefix of an operator's and two subnets have about 100.
+const MOST_KEY_BYTES: usize = 1024;
 /// Characters of a key that a message shows.
 const LONGEST_SHOWN: usize = 200;
 

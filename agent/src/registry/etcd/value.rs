@@ -35,11 +35,11 @@ pub(super) struct LeaseAttrs {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ValueFault {
     /// Longer than any lease.
-    #[error("the value has {bytes} bytes, more than {MOST_BYTES}: let its node write it anew")]
-    Long {
-        /// Its length.
-        bytes: usize,
-    },
+    #[error(
+        "the value has more than {} bytes: let its node write it anew",
+        LeaseAttrs::MOST_BYTES
+    )]
+    Long,
     /// Not JSON.
     #[error("the value is not JSON ({0}): let its node write it anew, or delete the key")]
     Json(String),
@@ -62,10 +62,13 @@ pub(super) enum ValueFault {
 }
 
 impl LeaseAttrs {
+    /// The longest value that is read. A lease of flannel's has about 200.
+    pub(super) const MOST_BYTES: usize = 4096;
+
     /// What a node at `public` writes in the cluster of `net_conf`.
     pub(super) fn of(
         public: PublicAddresses,
-        mac: PerFamily<Mac>,
+        vtep_mac: PerFamily<Mac>,
         net_conf: &NetConf,
     ) -> LeaseAttrs {
         let (public_ip, public_ipv6) = match public {
@@ -92,15 +95,15 @@ impl LeaseAttrs {
             public_ip,
             public_ipv6,
             backend_type: VXLAN.to_owned(),
-            backend_data: net_conf.network.map(|_| data(mac.v4)),
-            backend_v6_data: net_conf.ipv6_network.map(|_| data(mac.v6)),
+            backend_data: net_conf.network.map(|_| data(vtep_mac.v4)),
+            backend_v6_data: net_conf.ipv6_network.map(|_| data(vtep_mac.v6)),
         }
     }
 
     /// Reads a value.
     pub(super) fn parse(bytes: &[u8]) -> Result<LeaseAttrs, ValueFault> {
-        if bytes.len() > MOST_BYTES {
-            return Err(ValueFault::Long { bytes: bytes.len() });
+        if bytes.len() > LeaseAttrs::MOST_BYTES {
+            return Err(ValueFault::Long);
         }
         let fields = Json::parse(bytes).map_err(|error| ValueFault::Json(error.to_string()))?;
         if !matches!(fields, Json::Object(_)) {
@@ -172,7 +175,7 @@ impl LeaseAttrs {
         }
     }
 
-    /// The VTEP MAC that it gives of each family.
+    /// The VTEP MACs that it gives.
     pub(super) fn vtep_mac(&self) -> PerFamily<Option<Mac>> {
         PerFamily {
             v4: mac_in(self.backend_data.as_ref()),
@@ -199,6 +202,7 @@ impl LeaseAttrs {
         })
     }
 
+    /// That of one family serves for both where the other is missing.
     fn macs(&self) -> Option<PerFamily<Mac>> {
         let PerFamily { v4, v6 } = self.vtep_mac();
         Some(PerFamily {
@@ -233,8 +237,6 @@ const VXLAN: &str = "vxlan";
 const UDP: &str = "udp";
 const IPV4: &str = "an IPv4 address";
 const IPV6: &str = "an IPv6 address or null";
-/// A lease of flannel's has about 120; an `extension` backend may write more.
-const MOST_BYTES: usize = 64 << 10;
 /// Characters of an unknown word that a message repeats.
 const LONGEST_SHOWN: usize = 40;
 
