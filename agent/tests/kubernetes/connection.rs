@@ -164,26 +164,6 @@ async fn a_server_that_stops_withdraws_nothing_and_is_caught_up_with() {
     assert!(n1.is_in_touch());
 }
 
-/// As after a backup is restored: a watch from the version that was seen last would be told nothing.
-#[tokio::test]
-async fn a_server_with_older_data_is_listed_again() {
-    let (cluster, mut n1) = joined().await;
-    for _ in 0..100 {
-        cluster.server().write_elsewhere();
-    }
-    cluster.server().bookmark();
-    n1.for_a_while(Duration::from_millis(300)).await;
-    let address = cluster.server().address();
-    cluster.server().stop();
-    let restored = outside(|| ApiServer::start_on(address));
-    restored.put_node(bare("n1", &["10.244.1.0/24"]));
-    restored.put_node(flannel_node(3));
-    n1.until("n3", |now| now.names() == ["n1", "n3"]).await;
-    let annotations = &restored.node("n1").unwrap()["metadata"]["annotations"];
-    let manager = &annotations["flannel.alpha.coreos.com/kube-subnet-manager"];
-    assert_eq!(manager, "true");
-}
-
 /// Connections stay open and nothing is answered.
 #[tokio::test]
 async fn a_black_hole_is_noticed_within_30_seconds() {
