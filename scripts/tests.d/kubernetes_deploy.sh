@@ -4,6 +4,7 @@
 # revoked, and flannel's DaemonSet stays off migrated nodes.
 #
 # kubernetes_deploy.sh PART: manifests or real
+# needs: scripts/kubernetes
 # case: manifests
 # full: real
 # shellcheck source=scripts/tests.d/tools/test_case.sh
