@@ -374,7 +374,8 @@ fn the_device_is_named_as_flannel_names_its_own() {
     };
     for (backend, name) in [
         (r#"{"Type":"vxlan"}"#, "flannel.1"),
-        (r#"{"Type":"vxlan","VNI":16777215}"#, "flannel.16777215"),
+        (r#"{"Type":"vxlan","VNI":9999999}"#, "flannel.9999999"),
+        (r#"{"Type":"vxlan","VNI":16777215}"#, "tartan0"),
         (r#"{"Type":"udp"}"#, "flannel0"),
     ] {
         assert_eq!(named(DEVICE_AS_FLANNEL, backend), name);
