@@ -74,7 +74,7 @@ enum Failure {
 }
 
 async fn ask(config: &KubernetesConfig, namespace: &str, name: &str) -> Result<String, Failure> {
-    let client = session::begin(config).await.map_err(Failure::Session)?;
+    let (client, _) = session::begin(config).await.map_err(Failure::Session)?;
     let pod = Api::new(client).pod(namespace, name).await;
     let node = pod.map_err(Failure::Api)?.spec.node_name;
     (!node.is_empty())
