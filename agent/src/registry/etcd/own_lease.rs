@@ -10,7 +10,9 @@
 //! no other key hangs on it.
 //!
 //! Another process that writes this node's address into the key, a flanneld that was left running beside us, is
-//! overwritten [`MOST_REWRITES`] times in [`REWRITES_WITHIN`], and then left alone and reported.
+//! overwritten [`MOST_REWRITES`] times in [`REWRITES_WITHIN`], and then left alone and reported. A key that was lost, deleted
+//! or overwritten with another address, is as often replaced at once: after that one that was deleted is written again after
+//! a pause, and of one that was overwritten nothing more is tried, since each other subnet strands the pods of the last.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -41,6 +43,10 @@ pub(super) struct OwnLease {
     renew_margin: Duration,
     /// When another process overwrote the key with this node's address.
     overwritten: VecDeque<Instant>,
+    /// When the key was lost.
+    losses: VecDeque<Instant>,
+    /// The address with which it was overwritten at the last loss; `None` where it was deleted.
+    lost_to: Option<PublicAddresses>,
     /// Nothing is tried before.
     not_before: Option<Instant>,
 }
@@ -91,6 +97,8 @@ impl OwnLease {
             mac: None,
             renew_margin,
             overwritten: VecDeque::new(),
+            losses: VecDeque::new(),
+            lost_to: None,
             not_before: None,
         }
     }
@@ -157,6 +165,7 @@ impl OwnLease {
                 self.delete(session, table, subnet).await
             }
             Step::Create(subnet) => {
+                self.check_losses(table)?;
                 let mac = self.mac.unwrap_or(announcement.vtep_mac);
                 let attrs = LeaseAttrs::of(public, mac, net_conf);
                 self.create(session, table, subnet, mac, attrs).await
@@ -175,7 +184,7 @@ impl OwnLease {
         };
         let Some(record) = table.get(&table.key(&held.subnet)) else {
             warn!(key = %held.subnet, "this node's lease was deleted or has ended; taking the subnet again");
-            self.holding = None;
+            self.lose(None);
             return;
         };
         let public = record.attrs.as_ref().map(LeaseAttrs::public);
@@ -184,8 +193,38 @@ impl OwnLease {
             && let Some(public) = public.filter(is_other)
         {
             warn!(key = %held.subnet, %public, "another node has overwritten this node's lease; taking another subnet");
-            self.holding = None;
+            self.lose(Some(public));
         }
+    }
+
+    fn lose(&mut self, to: Option<PublicAddresses>) {
+        self.holding = None;
+        self.lost_to = to;
+        self.losses.push_back(Instant::now());
+    }
+
+    /// Refuses to replace a key that was lost too often.
+    fn check_losses(&mut self, table: &Table) -> Result<(), Stop> {
+        let now = Instant::now();
+        let is_old = |at: &Instant| now.duration_since(*at) > REWRITES_WITHIN;
+        while self.losses.front().is_some_and(is_old) {
+            self.losses.pop_front();
+        }
+        let has_paused = |at: &Instant| now.duration_since(*at) >= RETRY_AFTER;
+        let reason = match self.lost_to {
+            _ if self.losses.len() <= MOST_REWRITES => return Ok(()),
+            None if self.losses.back().is_none_or(has_paused) => return Ok(()),
+            None => "another program keeps deleting this node's lease, which is written again in a while: stop it"
+                .to_owned(),
+            Some(public) => format!(
+                "another node, at {public}, overwrites each lease that this node takes: stop the program that does it; the subnet in force is kept"
+            ),
+        };
+        let last = SubnetKey::of(&self.last).map(|subnet| Table::place(&table.key(&subnet)));
+        Err(Stop::Refused(
+            last.unwrap_or_else(|| place_of(table)),
+            reason,
+        ))
     }
 
     async fn keep(
@@ -224,6 +263,9 @@ impl OwnLease {
         }
         if is_foreign {
             self.count_overwriting(&key, &record, &wanted)?;
+        }
+        if holding.is_none() {
+            self.check_losses(table)?;
         }
         let write = Write::over(&record, subnet, mac, wanted);
         let written = self.write(session, table, write).await?;

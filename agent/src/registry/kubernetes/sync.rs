@@ -20,6 +20,7 @@ use super::session::{self, SessionError};
 use super::watch::{Watch, WatchEvent};
 use crate::causes::causes;
 use crate::config::node::registry::KubernetesConfig;
+use crate::registry::pace::Pace;
 use crate::registry::remote::{Asked, Ended, Seat};
 use crate::registry::{Announcement, Contact, RegistryPlace, RegistrySettings, own, records};
 
@@ -48,6 +49,8 @@ pub(super) struct Sync {
     /// Of watches that ended soon.
     short_watches: Backoff,
     writes: Backoff,
+    /// Of lists that are made because of events.
+    pace: Pace,
 }
 
 /// Why a session, or the work on one, cannot go on.
@@ -84,6 +87,7 @@ impl Sync {
             attempts: Backoff::default(),
             short_watches: Backoff::default(),
             writes: Backoff::default(),
+            pace: Pace::starting_with(DEBOUNCE),
         }
     }
 
@@ -270,7 +274,7 @@ impl Sync {
             self.version = Some(version);
         }
         if differs {
-            self.make_due(DEBOUNCE);
+            self.make_due(self.pace.wait(Instant::now()));
         }
     }
 
@@ -284,6 +288,7 @@ impl Sync {
     async fn evaluate(&mut self, api: &Api) -> Result<(), Stop> {
         self.due = None;
         let began = Instant::now();
+        self.pace.made(began);
         self.report_settings().await?;
         let Some(plan) = self.own_record(api).await? else {
             return Ok(());
