@@ -132,7 +132,7 @@ impl Session {
                 }
                 outcome => outcome?,
             };
-            found.extend(answer.kvs().iter().map(Written::from));
+            found.extend(answer.kvs().iter().map(Written::lease));
             let Some(last) = answer
                 .kvs()
                 .last()

@@ -17,7 +17,7 @@ use super::super::place::RegistryPlace;
 use super::super::records::Candidate;
 use super::super::refused_record::RefusedRecord;
 use super::key::{NotASubnetKey, SubnetKey};
-use super::value::LeaseAttrs;
+use super::value::{self, LeaseAttrs};
 
 /// All leases of a cluster.
 #[derive(Debug)]
@@ -61,6 +61,19 @@ impl From<&KeyValue> for Written {
         Written {
             key: kv.key().to_vec(),
             value: kv.value().to_vec(),
+            create_revision: kv.create_revision(),
+            mod_revision: kv.mod_revision(),
+            lease: kv.lease(),
+        }
+    }
+}
+
+impl Written {
+    /// A lease: of its value no more than any lease has.
+    pub(super) fn lease(kv: &KeyValue) -> Written {
+        Written {
+            key: kv.key().to_vec(),
+            value: value::kept(kv.value()),
             create_revision: kv.create_revision(),
             mod_revision: kv.mod_revision(),
             lease: kv.lease(),

@@ -35,11 +35,8 @@ pub(super) struct LeaseAttrs {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ValueFault {
     /// Longer than any lease.
-    #[error("the value has {bytes} bytes, more than {MOST_BYTES}: let its node write it anew")]
-    Long {
-        /// Its length.
-        bytes: usize,
-    },
+    #[error("the value has more than {MOST_BYTES} bytes: let its node write it anew")]
+    Long,
     /// Not JSON.
     #[error("the value is not JSON ({0}): let its node write it anew, or delete the key")]
     Json(String),
@@ -100,7 +97,7 @@ impl LeaseAttrs {
     /// Reads a value.
     pub(super) fn parse(bytes: &[u8]) -> Result<LeaseAttrs, ValueFault> {
         if bytes.len() > MOST_BYTES {
-            return Err(ValueFault::Long { bytes: bytes.len() });
+            return Err(ValueFault::Long);
         }
         let fields = Json::parse(bytes).map_err(|error| ValueFault::Json(error.to_string()))?;
         if !matches!(fields, Json::Object(_)) {
@@ -131,8 +128,8 @@ impl LeaseAttrs {
                 expected: IPV6,
             })?,
             backend_type: backend_type?.unwrap_or_default().to_owned(),
-            backend_data: fields.last(BACKEND_DATA).cloned(),
-            backend_v6_data: fields.last(BACKEND_V6_DATA).cloned(),
+            backend_data: fields.last(BACKEND_DATA).map(scalars),
+            backend_v6_data: fields.last(BACKEND_V6_DATA).map(scalars),
         })
     }
 
@@ -213,6 +210,22 @@ fn default_of(public: PublicAddresses) -> Mac {
     default_vtep_mac(public.first())
 }
 
+/// What is kept of a value in memory: one that is too long stays so.
+pub(super) fn kept(value: &[u8]) -> Vec<u8> {
+    value.iter().take(MOST_BYTES + 1).copied().collect()
+}
+
+/// What is kept of a backend's data. Lists and objects in them take many times the memory of their text.
+fn scalars(data: &Json) -> Json {
+    let Json::Object(members) = data else {
+        return Json::Null;
+    };
+    let is_scalar =
+        |(_, value): &&(String, Json)| !matches!(value, Json::List(_) | Json::Object(_));
+    let kept = members.iter().filter(is_scalar).take(MOST_MEMBERS);
+    Json::Object(kept.cloned().collect())
+}
+
 fn mac_in(data: Option<&Json>) -> Option<Mac> {
     let text = data?.text_of(VTEP_MAC).ok()??;
     text.parse().ok().filter(|mac: &Mac| mac.is_unicast())
@@ -233,8 +246,10 @@ const VXLAN: &str = "vxlan";
 const UDP: &str = "udp";
 const IPV4: &str = "an IPv4 address";
 const IPV6: &str = "an IPv6 address or null";
-/// A lease of flannel's has about 120; an `extension` backend may write more.
-const MOST_BYTES: usize = 64 << 10;
+/// A lease of flannel's has about 120, and there may be tens of thousands.
+const MOST_BYTES: usize = 4 << 10;
+/// Of the data of a backend; flannel's have three at most.
+const MOST_MEMBERS: usize = 16;
 /// Characters of an unknown word that a message repeats.
 const LONGEST_SHOWN: usize = 40;
 
