@@ -7,6 +7,12 @@ use std::process::Command;
 
 /// Runs a link named flanneld below an empty root; its exit code, and what it wrote to standard error.
 fn flanneld(words: &[&str], variables: &[(&str, &str)]) -> (i32, String) {
+    let named = [&[("TARTAN_NODE_NAME", "node1")], variables].concat();
+    unnamed(words, &named)
+}
+
+/// The same where nothing says the node's name.
+fn unnamed(words: &[&str], variables: &[(&str, &str)]) -> (i32, String) {
     let root = tempfile::tempdir().unwrap();
     let link = root.path().join("flanneld");
     symlink(env!("CARGO_BIN_EXE_tartan"), &link).unwrap();
@@ -14,7 +20,6 @@ fn flanneld(words: &[&str], variables: &[(&str, &str)]) -> (i32, String) {
         .args(words)
         .env_clear()
         .env("TARTAN_ROOT", root.path())
-        .env("TARTAN_NODE_NAME", "node1")
         .envs(variables.iter().copied())
         .output()
         .unwrap();
@@ -111,4 +116,16 @@ fn a_variable_counts_where_the_flag_is_missing() {
     let ignored = [("FLANNELD_IP_MASQ", "hunter2")];
     let (_, text) = flanneld(&["-public-ip=x"], &ignored);
     assert!(!text.contains("hunter2"), "{text}");
+}
+
+/// In Kubernetes the name of the node is that of a Node: the host's name may be another.
+#[test]
+fn in_kubernetes_the_node_must_be_known() {
+    let (code, text) = unnamed(&["-kube-subnet-mgr"], &[]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("set the variable NODE_NAME"), "{text}");
+    let pod = [("POD_NAME", "p/../q"), ("POD_NAMESPACE", "kube-flannel")];
+    let (code, text) = unnamed(&["-kube-subnet-mgr"], &pod);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("\"p/../q\" is no name of a pod"), "{text}");
 }

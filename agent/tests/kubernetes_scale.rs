@@ -130,11 +130,9 @@ async fn five_thousand_nodes() {
     assert!(grown < MOST_MEMORY, "{grown} KiB");
 
     server.stop();
-    let lost = loop {
-        match registry.next().await {
-            Update::Contact(Contact::Lost { reason }) => break reason,
-            other => panic!("{other:?}"),
-        }
+    let lost = match registry.next().await {
+        Update::Contact(Contact::Lost { reason }) => reason,
+        other => panic!("{other:?}"),
     };
     let (cpu_before, began) = (cpu(), Instant::now());
     tokio::time::sleep(Duration::from_secs(10)).await;

@@ -41,7 +41,7 @@ impl Bench {
         let file = FileRegistry::watch(&directory.path().join(name), &net_conf, "n1").unwrap();
         Bench {
             directory,
-            registry: Registry::File(file),
+            registry: Registry::File(Box::new(file)),
         }
     }
 

@@ -4,7 +4,9 @@
 #
 # apiserver_oracle.sh PART [record]: `recorded` compares with what the real server of Kubernetes 1.20 answered once
 # (tools/apiserver_*.answers); `real` asks the real server itself, that of scripts/kubernetes, or the one that
-# TARTAN_TEST_KUBECONFIG names, which is asked nothing of compacted revisions. With `record` it writes the answers anew.
+# TARTAN_TEST_KUBECONFIG names, which is asked nothing of compacted revisions and whose Nodes no controller may give subnets
+# to. With `record` it writes the answers anew.
+# needs: scripts/kubernetes
 # case: recorded
 # full: real
 # shellcheck source=scripts/tests.d/tools/test_case.sh

@@ -5,14 +5,17 @@
 #   pod1 ── node1 (flanneld) ══ underlay ══ node2 (tartan run) ── pod2
 #                                  ╚═══════ registry
 #
-# flanneld.sh [secure]: etcd with TLS, certificates of clients, and as a user with a password
-# case:
+# flanneld.sh REGISTRY, one of
+#   etcd         as it comes
+#   secure       etcd with TLS, certificates of clients, and as a user with a password
+#   kubernetes   the API, with the name of the node in NODE_NAME
+# case: etcd
 # case: secure
+# case: kubernetes
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
-SECURE=()
-[ "${1:-}" != secure ] || SECURE=(--secure)
+REGISTRY=$1
 PORT=8081
 PASSWORD=
 ROOT=$LAB_STATE/node1
@@ -26,7 +29,7 @@ flanneld() {
         shift
     done
     shift
-    env -i PATH="$PATH" TARTAN_ROOT="$ROOT" TARTAN_NODE_NAME=node1 "${variables[@]}" \
+    env -i PATH="$PATH" TARTAN_ROOT="$ROOT" NODE_NAME=node1 "${variables[@]}" \
         setsid ip netns exec "$PREFIX-node1" "$LINK" "$@" </dev/null >>"$ROOT/log" 2>&1 &
     PID=$!
     STARTED+=("$PID")
@@ -70,21 +73,31 @@ ended_with() {
     equal "the exit code $1" "$2" "$code"
 }
 
-lab_up --nodes 2 --registry etcd "${SECURE[@]}"
+case $REGISTRY in
+secure) lab_up --nodes 2 --registry etcd --secure ;;
+*) lab_up --nodes 2 --registry "$REGISTRY" ;;
+esac
 ln -s "$(readlink -f "${LAB_BIN:-$SCRIPTS/../target/fast}")/tartan" "$LINK"
 SUBNET=$(agent_json node1 status | jq -r '.subnets[0]')
 FLAGS=(-iface=eth0 -healthz-port "$PORT" -v=4)
 VARIABLES=()
-if [ ${#SECURE[@]} -gt 0 ]; then
+case $REGISTRY in
+etcd)
+    # The flag counts, and the variable is not looked at.
+    VARIABLES+=(FLANNELD_ETCD_ENDPOINTS=192.0.2.252:2379 FLANNELD_HEALTHZ_PORT=1)
+    ;;
+secure)
     TLS=$LAB_STATE/registry/tls
     PASSWORD=$(sed -n 's/^ETCD_PASSWORD=//p' "$SCRIPTS/lab.d/etcd.sh")
     FLAGS+=(--etcd-cafile="$TLS/ca.pem" --etcd-certfile "$TLS/client.pem" --etcd-keyfile "$TLS/client.key" --etcd-username tartan)
     FLAGS+=(--etcd-endpoints=https://192.0.2.252:2379)
     VARIABLES+=("FLANNELD_ETCD_PASSWORD=$PASSWORD")
-else
-    # The flag counts, and the variable is not looked at.
-    VARIABLES+=(FLANNELD_ETCD_ENDPOINTS=192.0.2.252:2379 FLANNELD_HEALTHZ_PORT=1)
-fi
+    ;;
+kubernetes)
+    FLAGS+=(--kube-subnet-mgr --net-config-path "$ROOT/net-conf.json")
+    VARIABLES+=(FLANNELD_KUBECONFIG_FILE="$LAB_STATE/registry/kubeconfig")
+    ;;
+esac
 
 say "in the place of tartan run, with its lease"
 lab stop node1
@@ -140,6 +153,7 @@ say "a rule that cuts pods off"
 # A table that belongs to a process takes no accept rules of others.
 mkfifo "$SCRATCH/nft"
 exec 9<>"$SCRATCH/nft"
+# shellcheck disable=SC2016
 start_in node1 sh -c 'exec nft -i <"$1" >/dev/null' sh "$SCRATCH/nft"
 RULES=$PID
 cat >&9 <<'NFT'

@@ -9,56 +9,23 @@
 #   node1: kubelet, kube-proxy, tartan ══ node2: ... ══ node3, which joins and leaves
 #     └ pods of `web`                       └ pods of `web`          └ pods of `web`
 #
-# kubernetes_real.sh REGISTRY: file or kubernetes, where Tartan's leases come from. Needs scripts/kubernetes build.
+# kubernetes_real.sh REGISTRY: file or kubernetes, where Tartan's leases come from.
+# needs: scripts/kubernetes
 # alone: a kubelet on a busy machine misses what it has to do in time
 # full: kubernetes
 # full: file
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
+# shellcheck source=scripts/tests.d/tools/cluster.sh
+. "$TOOLS/cluster.sh"
 
 REGISTRY=$1
 SERVICE=10.96.1.1
 NODE_PORT=30080
-# Seconds: for Kubernetes' own work on a slow machine.
-PATIENCE=120
 # Requests to a Service until every one of its pods has answered: the chance that one of six has not is below 1e-9.
 REQUESTS=140
 # Of the pings over the death of the API server: seconds between two.
 INTERVAL=0.05
-
-cluster() {
-    "$SCRIPTS/kubernetes" "$1" --prefix "$PREFIX" "${@:2}"
-}
-
-kubectl() {
-    cluster exec control -- kubectl --request-timeout 20s "$@"
-}
-
-# In a node's network namespace and among its programs.
-on() {
-    cluster exec "$1" -- "${@:2}"
-}
-
-cluster_down() {
-    local code=$? log
-    set +e
-    for log in "${STARTED[@]}"; do stop "$log" KILL; done
-    if [ "$code" != 0 ] || [ "$FAILURES" != 0 ]; then
-        kubectl get pods -o wide
-        kubectl get events | tail -n 30
-        for log in "$LAB_STATE"/node*/log "$LAB_STATE"/control/*.log "$LAB_STATE"/host-*/*.log; do
-            [ -s "$log" ] && echo "--- the end of $log" && tail -n 15 "$log"
-        done
-    fi
-    cluster down || fail "the census after 'kubernetes down'"
-    (exit "$code")
-    finish
-}
-trap cluster_down EXIT
-
-nodes() {
-    kubectl get nodes -o 'jsonpath={range .items[*]}{.metadata.name}{"\n"}{end}'
-}
 
 # What flanneld would write of a node with the same VTEP, and nothing else below its prefix (flannel
 # pkg/subnet/kube/kube.go, AcquireLease).
@@ -73,12 +40,6 @@ annotations_are_flannels() {
         equal "NetworkUnavailable of $node" '["False"]' "$(kubectl get node "$node" -o json |
             jq -c '[.status.conditions[] | select(.type == "NetworkUnavailable") | .status]')"
     done
-}
-
-# A line for each pod of `web` that is not on its way out: its name, node and address.
-pods() {
-    kubectl get pods -l app=web -o json | jq -r '.items[] | select(.metadata.deletionTimestamp == null)
-        | "\(.metadata.name) \(.spec.nodeName) \(.status.podIP)"' | sort
 }
 
 # What Kubernetes has given a node is what Tartan works with, and no other has it.
@@ -102,6 +63,7 @@ spread() {
 pods_reach_each_other() {
     local from to address all
     all=$(pods)
+    [ "$(wc -l <<<"$all")" -ge 4 ] || fail "of four pods or more these are left: $all"
     while read -r from _ <&3; do
         while read -r to _ address <&4; do
             [ "$from" != "$to" ] || continue
@@ -135,20 +97,6 @@ services() {
     service mallory "192.0.2.2:$NODE_PORT"
 }
 
-rolled_out() {
-    kubectl rollout status deployment/web --timeout "${PATIENCE}s" --request-timeout 0 >/dev/null || fail "the rollout does not complete"
-    # A pod on its way out answers for a while.
-    until_true "$PATIENCE" "old pods are gone" no_old_pods || true
-}
-
-no_old_pods() {
-    [ "$(kubectl get pods -l app=web -o name | wc -l)" = "$(pods | wc -l)" ] && [ "$(endpoints)" = "$(pods | awk '{ print $3 }' | sort)" ]
-}
-
-endpoints() {
-    kubectl get endpoints web -o json | jq -r '.subsets[]?.addresses[]?.ip' | sort
-}
-
 everything_works() {
     local node
     subnets_agree
@@ -160,7 +108,8 @@ everything_works() {
     services
 }
 
-# pod_pings FROM ADDRESS COUNT: in the background, in the network namespace that the record of FROM, a line of `pods`, names.
+# pod_pings FROM ADDRESS COUNT: in the background, in the network namespace that the record of FROM, a line of `pods`,
+# names.
 pod_pings() {
     local pod node netns
     read -r pod node _ <<<"$1"
@@ -257,7 +206,6 @@ node_joins_and_leaves() {
     everything_works
     peers 2
     say "node3 leaves"
-    # Four pods are two for each of those that stay: the others have no room by the rule of the Deployment.
     kubectl scale deployment web --replicas 4 >/dev/null
     cluster leave node3
     rolled_out
@@ -279,8 +227,7 @@ peers_are() {
 
 cluster down >/dev/null
 cluster up --nodes 2 --tartan --registry "$REGISTRY"
-kubectl apply -f - >/dev/null <"$TOOLS/web.yaml"
-rolled_out
+web
 spread '2 2'
 everything_works
 say "another version is rolled out"

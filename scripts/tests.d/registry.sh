@@ -9,6 +9,7 @@
 # registry.sh WHAT REGISTRY INSIDE [SECONDS], where INSIDE is v4 or dual, of both pods and underlay
 #   away       the registry is stopped for SECONDS, and comes back
 #   wiped      it comes back empty, then as it was
+#   emptied    it comes back empty for good, and the cluster's configuration is written again (etcd)
 #   silent     it does not answer any more: its process is stopped, then its network
 #   cut        one node does not reach it, and what it has missed is compacted (etcd)
 #   full       etcd has no space left and refuses what is written
@@ -20,6 +21,7 @@
 # full: away kubernetes v4 300
 # full: wiped etcd v4
 # full: wiped kubernetes v4
+# full: emptied etcd v4
 # full: silent etcd v4
 # full: silent kubernetes v4
 # full: cut etcd v4
@@ -102,9 +104,30 @@ wiped() {
     same_daemons
 }
 
+# Nodes that took any subnet have them again. A list that lacks most of the nodes is held back; one that lacks few of them,
+# because these are the last to write again, is not.
+emptied() {
+    local before node nodes=(node1 node2 node3 node4 node5)
+    registry_lab --nodes 5 --acquire
+    before=$(for node in "${nodes[@]}"; do own_addresses "$node"; done)
+    steady there pod1 pod2 12
+    steady back pod3 pod1 12
+    registry wipe
+    sleep 2
+    equal "records in the registry" "" "$(registry leases)"
+    etcdctl put /coreos.com/network/config '{ "Network": "10.244.0.0/16", "Backend": { "Type": "vxlan" } }' >/dev/null
+    for node in 1 2 3 4 5; do within "$BACK_WITHIN" "the record of node$node is there again" has_record "$node"; done
+    for node in "${nodes[@]}"; do within "$BACK_WITHIN" "all is well on $node" all_well "$node"; done
+    few_lost there
+    few_lost back
+    for node in "${nodes[@]}"; do equal "peers of $node" 4 "$(agent_json "$node" peers | jq '.peers | length')"; done
+    same "addresses of all nodes" "$before" "$(for node in "${nodes[@]}"; do own_addresses "$node"; done)"
+    same_daemons
+}
+
 silent() {
     registry_lab
-    steady there pod1 pod2 100
+    steady there pod1 pod2 70
     say "the registry's process is stopped"
     registry pause
     within "$NOTICED_WITHIN" "node1 says that the registry is lost" has_problem node1 registry-lost
@@ -130,7 +153,7 @@ returned() {
 
 cut() {
     registry_lab
-    steady there pod1 pod2 25
+    steady there pod1 pod2 35
     say "node1 does not reach the registry"
     registry cut node1
     foreign_joins 98

@@ -147,10 +147,6 @@ gone_and_back() {
     until_true 5 "all is well on node2" all_well node2
 }
 
-has_record() {
-    [ -n "$(record_of "$1")" ]
-}
-
 # The longest pause in ms between the answers on a path since a moment.
 longest_gap() {
     awk -F'[][ ]' -v last="$2" '/bytes from/ && $2 >= last { if ($2 - last > longest) longest = $2 - last; last = $2 }

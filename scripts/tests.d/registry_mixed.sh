@@ -8,9 +8,9 @@
 #
 # registry_mixed.sh REGISTRY INSIDE, where INSIDE is v4 or dual, of both pods and underlay
 # case: etcd dual
-# case: kubernetes dual
+# case: kubernetes v4
 # full: etcd v4
-# full: kubernetes v4
+# full: kubernetes dual
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 # shellcheck source=scripts/tests.d/tools/registry.sh
@@ -18,8 +18,8 @@
 
 REGISTRY=$1
 INSIDE=$2
-PINGS=100
-BYTES=$((16 << 20))
+PINGS=50
+BYTES=$((4 << 20))
 
 # What flanneld writes of a node with the address of node1 and a MAC: flannel's pkg/lease/lease.go, and pkg/subnet/kube.
 expected() {

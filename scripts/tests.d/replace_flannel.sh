@@ -33,7 +33,7 @@ INSIDE=$1
 KIND=$2
 OUTSIDE=$INSIDE
 # Of the lab's functions those that these files need. The test says itself what the kernel nodes know.
-REGISTRY=file
+REGISTRY='file'
 UNDERLAY_MTU=1500
 LAB_HOME=$SCRIPTS
 registry_in() { in_ns registry "$@"; }
@@ -125,13 +125,13 @@ record() {
 
 # entry_of_node1 NODE: its list of nodes has node1's MACs.
 entry_of_node1() {
-    local nodes=$LAB_STATE/node$1/nodes.toml lines=$SCRATCH/lines family key=vtep-mac
+    local list=$LAB_STATE/node$1/nodes.toml lines=$SCRATCH/lines family key=vtep-mac
     for family in "${FAMILIES[@]}"; do
         printf '%s = "%s"\n' "$key" "$(vtep_mac 1 "$family")"
         key=vtep-mac-v6
     done >"$lines"
-    sed "/^name = \"node1\"$/r $lines" "$nodes" >"$SCRATCH/nodes.toml"
-    cat "$SCRATCH/nodes.toml" >"$nodes"
+    sed "/^name = \"node1\"$/r $lines" "$list" >"$SCRATCH/nodes.toml"
+    cat "$SCRATCH/nodes.toml" >"$list"
 }
 
 configure() {
@@ -309,7 +309,7 @@ same "what peers know in the end" "$BEFORE" "$(known_to_peers)"
 equal "routes with Tartan's protocol number" '' "$(ip -n "$PREFIX-node1" route show proto 116)"
 everybody_talks
 
-say "once more, without an error in between"
+say "once more"
 across "the second swap" lab start node1
 everybody_talks
 law_one node1

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{Kind, Setting, Verdict};
 use crate::causes::causes;
-use crate::config::{ConfigFile, NodeConfig, difference};
+use crate::config::{ConfigFile, NodeConfig, difference, text_file};
 use crate::last_good::{self, LastGoodError};
 
 impl Verdict {
@@ -58,7 +58,9 @@ impl Verdict {
         }
         let name = &config.device_name;
         let before = before.as_ref().map(|before| &*before.device_name);
-        if is_name_taken(Path::new("/sys/class/net"), name, before) {
+        let interfaces = Path::new("/sys/class/net");
+        let is_flannels = config.replace_flannel && is_vxlan(interfaces, name);
+        if !is_flannels && is_name_taken(interfaces, name, before) {
             let sentence = format!("{file}: device-name is taken: another interface is {name}");
             self.fault(path, sentence);
             for file in self.files.iter_mut().filter(|file| file.path == path) {
@@ -77,6 +79,15 @@ fn is_name_taken(interfaces: &Path, name: &str, before: Option<&str>) -> bool {
     };
     !may_be_ours && interface.join("ifindex").exists()
 }
+
+/// Whether the interface is a VXLAN device of the kernel, which a start that takes flannel's place replaces.
+fn is_vxlan(interfaces: &Path, name: &str) -> bool {
+    let described = text_file::read(&interfaces.join(name).join("uevent"), LONGEST_EVENT);
+    described.is_ok_and(|text| text.lines().any(|line| line == "DEVTYPE=vxlan"))
+}
+
+/// The kernel has a page for it.
+const LONGEST_EVENT: u64 = 4096;
 
 #[cfg(test)]
 mod tests {

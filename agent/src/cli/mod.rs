@@ -135,6 +135,9 @@ enum Command {
         /// The arguments are those of flanneld.
         #[arg(long)]
         as_flanneld: bool,
+        /// The name of the Node that flanneld's keeper has asked the API for.
+        #[arg(long)]
+        node_name: Option<String>,
         /// The arguments of `tartan run`, from its name on.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
@@ -171,12 +174,14 @@ fn execute(cli: Cli) -> u8 {
         Command::Service {
             agent_root,
             as_flanneld: true,
+            node_name,
             arguments,
-        } => flanneld::service(&agent_root, arguments),
+        } => flanneld::service(&agent_root, node_name, arguments),
         Command::Service {
             agent_root,
             as_flanneld: false,
             arguments,
+            ..
         } => service(&agent_root, arguments),
         Command::Status(query) => {
             let asked = Asked {

@@ -195,6 +195,8 @@ impl NodeConfig {
     pub fn name_device(&mut self, backend: &Backend) {
         if self.names_device_as_flannel {
             self.device_name = match backend {
+                // A longer name is that of no interface, and flannel's device cannot have it either.
+                Backend::Vxlan { vni, .. } if vni.get() > LONGEST_VNI => DEVICE.to_owned(),
                 Backend::Vxlan { vni, .. } => format!("flannel.{}", vni.get()),
                 Backend::Udp { .. } => "flannel0".to_owned(),
             };
@@ -298,6 +300,10 @@ fn from_file(text: &str, directory: &Path) -> Result<RunArgs, TomlError> {
 
 /// The value of `device-name` that makes the name follow the cluster's backend.
 pub const DEVICE_AS_FLANNEL: &str = "as-flannel";
+/// The name by default.
+const DEVICE: &str = "tartan0";
+/// Of seven digits: an interface's name has 15 bytes at most.
+const LONGEST_VNI: u32 = 9_999_999;
 /// The name until the backend is known: that of flannel's default VNI.
 const DEVICE_OF_FLANNEL: &str = "flannel.1";
 /// Seconds: many times the pause between the record of an attachment and its interface.

@@ -4,6 +4,9 @@
 //! name that is none of its own, and overwrites the node's lease before it notices that its port is taken. Only processes
 //! of this network namespace count, and only those that this process may see: in a container without the host's process
 //! ids, `/proc` shows none of them.
+//!
+//! With CAP_NET_ADMIN alone the program and the namespace of a process with more capabilities cannot be read (ptrace(2)).
+//! Its name and its network's statistics can: the file `net/dev` is one in a namespace, whichever process it is reached by.
 
 use std::fmt;
 use std::fs::{self, File, Metadata};
@@ -30,7 +33,7 @@ impl Flanneld {
     /// The first in this network namespace. Never this program itself, which may be run by the name `flanneld`, nor the
     /// keeper that started this service.
     pub fn running() -> Option<Flanneld> {
-        let here = identity(fs::metadata("/proc/thread-self/ns/net").ok()?);
+        let here = identity(fs::metadata("/proc/thread-self/net/dev").ok()?);
         let ourselves = identity(fs::metadata("/proc/self/exe").ok()?);
         let keeper = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
         let entries = fs::read_dir("/proc").ok()?.flatten();
@@ -43,10 +46,11 @@ impl Flanneld {
             // The kernel marks a program whose file was replaced since.
             let is_file = file.is_some_and(|file| file == NAME || file == DELETED);
             let is_flanneld = is_file || name.trim_end() == NAME;
-            if !is_flanneld || i32::try_from(pid).ok() == keeper {
+            let is_ours = pid == std::process::id() || i32::try_from(pid).ok() == keeper;
+            if !is_flanneld || is_ours {
                 return None;
             }
-            let space = identity(fs::metadata(process.join("ns/net")).ok()?);
+            let space = identity(fs::metadata(process.join("net/dev")).ok()?);
             let is_our_program = fs::metadata(process.join("exe"))
                 .is_ok_and(|program| identity(program) == ourselves);
             (space == here && !is_our_program).then(|| Flanneld {

@@ -48,7 +48,7 @@ use crate::lease::Lease;
 #[derive(Debug)]
 pub enum Registry {
     /// A list of nodes in a file.
-    File(FileRegistry),
+    File(Box<FileRegistry>),
     /// etcd or the Kubernetes API.
     Remote(RemoteRegistry),
 }
@@ -105,7 +105,7 @@ impl Registry {
     /// [`RegistryError`]. Content that cannot be read is not an error here: the first [`Update`] reports it.
     pub fn open_file(config: &NodeConfig, net_conf: &NetConf) -> Result<Registry, RegistryError> {
         let file = FileRegistry::watch(&config.node_file, net_conf, &config.node_name)?;
-        Ok(Registry::File(file))
+        Ok(Registry::File(Box::new(file)))
     }
 
     /// Opens the remote registry that `config` names; `None` where it names the file.

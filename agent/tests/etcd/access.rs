@@ -86,6 +86,46 @@ fn what_etcd_denies_is_reported_with_the_remedy() {
     });
 }
 
+/// A user that may read alone: the refusal is reported, and etcd is not asked at each change of a peer's lease.
+#[test]
+fn a_write_that_etcd_denies_is_not_repeated_at_every_change() {
+    run(async {
+        let server = guarded().await;
+        let mut root = server.client().await;
+        root.role_add("readers").await.unwrap();
+        let below = Permission::read(format!("{PREFIX}/")).with_prefix();
+        root.role_grant_permission("readers", below).await.unwrap();
+        root.user_grant_role("stranger", "readers").await.unwrap();
+        let mut node = Node::open(&with_user(&server, "stranger", "secret"));
+        node.announce(announcement(1, UDP));
+        node.until("a refusal", |node| node.refused.is_some()).await;
+        let (_, reason) = node.refused.clone().unwrap();
+        assert!(reason.contains("grant-permission"), "{reason}");
+        let before = root.get("x", None).await.unwrap();
+        let asked =
+            async |root: &mut etcd_client::Client| root.leases().await.unwrap().leases().len();
+        let granted = asked(&mut root).await;
+        for octet in 100..120 {
+            let peer = format!(r#"{{"PublicIP":"192.0.2.{octet}"}}"#);
+            server
+                .put(&format!("subnets/10.244.{octet}.0-24"), &peer)
+                .await;
+            node.pause(std::time::Duration::from_millis(40)).await;
+        }
+        assert_eq!(asked(&mut root).await, granted);
+        let after = root.get("x", None).await.unwrap();
+        let revision = |answer: &etcd_client::GetResponse| answer.header().unwrap().revision();
+        assert_eq!(
+            revision(&after) - revision(&before),
+            20,
+            "the peers' writes alone"
+        );
+        root.user_grant_role("stranger", "pods").await.unwrap();
+        node.reread();
+        node.until("a list", |node| node.leases.len() == 21).await;
+    });
+}
+
 /// As etcd's own client, so that flannel's options keep working.
 #[test]
 fn a_user_where_etcd_asks_for_none_is_no_fault() {

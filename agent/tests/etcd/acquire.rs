@@ -234,6 +234,24 @@ fn a_node_of_both_families_has_one_key() {
     });
 }
 
+/// flannel has a device, and so a MAC, for each family.
+#[test]
+fn a_node_that_flanneld_served_in_both_families_keeps_both_macs() {
+    run(async {
+        let server = Server::start().await;
+        server.configure(DUAL).await;
+        let value = r#"{"PublicIP":"192.0.2.1","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"2e:00:00:00:00:04"},"BackendV6Data":{"VNI":1,"VtepMAC":"2e:00:00:00:00:06"}}"#;
+        let key = "subnets/10.244.7.0-24&fd00:10:244:7::-64";
+        server.put_for(key, value, 86_400).await;
+        let before = server.get(key).await;
+        let node = Node::start(&server, 1, DUAL).await;
+        assert_eq!(server.get(key).await, before, "no write");
+        let macs = node.leases[0].vtep_mac;
+        assert_eq!(macs.v4.to_string(), "2e:00:00:00:00:04");
+        assert_eq!(macs.v6.to_string(), "2e:00:00:00:00:06");
+    });
+}
+
 /// Keys of two families differ where their IPv4 subnets are the same: the first writer keeps it.
 #[test]
 fn nodes_of_both_families_never_share_one_subnet() {
@@ -266,7 +284,7 @@ fn five_thousand_leases_are_listed_within_two_seconds() {
         server.configure(conf).await;
         let mut client = server.client().await;
         for first in (0..5000u32).step_by(100) {
-            let puts: Vec<_> = (first..first + 100).map(|number| peer(number)).collect();
+            let puts: Vec<_> = (first..first + 100).map(peer).collect();
             let txn = etcd_client::Txn::new().and_then(puts);
             client.txn(txn).await.unwrap();
         }

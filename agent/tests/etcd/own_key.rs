@@ -144,9 +144,28 @@ fn an_own_value_that_is_spoilt_is_written_back() {
         let (ours, ..) = server.get(&key).await.unwrap();
         server.put(&key, "hi").await;
         node.pause(Duration::from_millis(500)).await;
-        let (value, ..) = server.get(&key).await.unwrap();
+        let (value, lease, _) = server.get(&key).await.unwrap();
         assert_eq!(value, ours);
+        assert!(
+            server.time_to_live(lease).await > 86_000,
+            "it has an end again"
+        );
         assert!(node.refused_records.is_empty() && node.refused.is_none());
+    });
+}
+
+/// As flannel documents it: the key with the address alone, without an etcd lease.
+#[test]
+fn a_reservation_made_while_the_node_runs_stays_one() {
+    run(async {
+        let (server, mut node) = cluster().await;
+        let key = node.own_key();
+        let (ours, ..) = server.get(&key).await.unwrap();
+        server.put(&key, r#"{"PublicIP":"192.0.2.1"}"#).await;
+        node.pause(Duration::from_millis(500)).await;
+        let (value, lease, _) = server.get(&key).await.unwrap();
+        assert_eq!((value, lease), (ours, 0));
+        assert!(node.refused.is_none());
     });
 }
 

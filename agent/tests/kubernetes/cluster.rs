@@ -159,14 +159,16 @@ impl Cluster {
         }
     }
 
-    /// How often a page of the list was asked for, and how often a watch.
+    /// How often a page of the list was asked for, and how often a watch. (A page of one Node tells the latest version.)
     pub(crate) fn lists_and_watches(&self) -> (usize, usize) {
         let requests = self.server().requests();
         let all = requests
             .iter()
-            .filter(|r| r.method == "GET" && r.path == "/api/v1/nodes");
+            .filter(|r| r.method == "GET" && r.path == "/api/v1/nodes")
+            .filter(|r| !r.query.split('&').any(|part| part == "limit=1"));
         let watches = all.clone().filter(|r| r.query.contains("watch="));
-        (all.count() - watches.clone().count(), watches.count())
+        let pages = all.clone().filter(|r| r.query.contains("limit=500"));
+        (pages.count(), watches.count())
     }
 }
 

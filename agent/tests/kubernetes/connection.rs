@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use testbed::apiserver::ApiServer;
+
 use super::cluster::{Cluster, Observed, V4, bare, flannel_node, outside};
 
 /// A change is seen within this time.
@@ -67,6 +69,29 @@ async fn a_bookmark_spares_the_list() {
     cluster.create(flannel_node(3)).await;
     n1.within(SEEN, "n3", |now| now.lease("n3").is_some()).await;
     assert_eq!(cluster.lists_and_watches().0, lists);
+}
+
+/// The server comes back with an older copy of its data. A watch from the version seen last would say nothing.
+#[tokio::test]
+async fn a_server_with_older_data_is_listed_again() {
+    let (cluster, mut n1) = joined().await;
+    let server = cluster.server();
+    for _ in 0..20 {
+        server.write_elsewhere();
+    }
+    server.bookmark();
+    n1.for_a_while(Duration::from_millis(300)).await;
+    let (address, own) = (server.address(), server.node("n1").unwrap());
+    outside(|| server.stop());
+    let older = outside(|| ApiServer::start_on(address));
+    older.put_node(own);
+    older.put_node(flannel_node(3));
+    assert!(older.revision() < server.revision());
+    n1.within(Duration::from_secs(5), "n3", |now| {
+        now.names() == ["n1", "n3"]
+    })
+    .await;
+    outside(|| older.stop());
 }
 
 #[tokio::test]

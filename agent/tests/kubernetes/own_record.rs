@@ -32,7 +32,7 @@ async fn annotations_are_flannels_byte_for_byte() {
     cluster
         .create(bare("n1", &["10.244.1.0/24", "fd00:244:0:1::/64"]))
         .await;
-    let mut n1 = Observed::joined(&cluster, DUAL).await;
+    let n1 = Observed::joined(&cluster, DUAL).await;
     let expected = [
         r#"backend-data={"VNI":1,"VtepMAC":"02:00:00:00:04:01"}"#,
         "backend-type=vxlan",
@@ -43,14 +43,10 @@ async fn annotations_are_flannels_byte_for_byte() {
     ];
     assert_eq!(cluster.annotations("n1").await, expected);
     let lease = n1.lease("n1").unwrap();
-    assert_eq!(lease.subnets.len(), 2);
+    // An old API server keeps one podCIDR alone.
+    let assigned = cluster.node("n1").await.spec.unwrap().pod_cidrs.unwrap();
+    assert_eq!(lease.subnets.len(), assigned.len());
     assert_eq!(lease.vtep_mac, announcement(1, DUAL).vtep_mac);
-
-    n1.registry.announce(announcement(1, UDP));
-    n1.until("refusal of the IPv6 podCIDR", |now| {
-        now.reason().contains("IPv6Network")
-    })
-    .await;
 }
 
 #[tokio::test]
@@ -155,6 +151,27 @@ async fn node_public_ip_is_a_setting() {
     assert_eq!(n1.settings.unwrap().net_conf, None);
 }
 
+/// It is refused until it is corrected, and not in turn with a list.
+#[tokio::test]
+async fn a_malformed_setting_is_refused() {
+    let cluster = Cluster::start().await;
+    cluster.create(bare("n1", &["10.244.1.0/24"])).await;
+    let mut n1 = Observed::joined(&cluster, V4).await;
+    cluster
+        .annotate("n1", &[("node-public-ip", json!("eth0"))])
+        .await;
+    n1.until("refusal", |now| now.reason().contains("node-public-ip"))
+        .await;
+    cluster.create(flannel_node(2)).await;
+    n1.for_a_while(Duration::from_millis(500)).await;
+    assert!(n1.reason().contains("node-public-ip"), "{}", n1.reason());
+    assert_eq!(n1.names(), ["n1"], "the last list is in force");
+    cluster
+        .annotate("n1", &[("node-public-ip", json!(null))])
+        .await;
+    n1.until("list", |now| now.names() == ["n1", "n2"]).await;
+}
+
 #[tokio::test]
 async fn a_pod_cidr_may_come_later() {
     let cluster = Cluster::start().await;
@@ -186,6 +203,17 @@ async fn a_pod_cidr_outside_the_network_names_both() {
         now.reason().contains("10.42.1.0/24") && now.reason().contains("10.244.0.0/16")
     })
     .await;
+}
+
+#[tokio::test]
+async fn an_ipv6_pod_cidr_needs_an_ipv6_network() {
+    let cluster = Cluster::start().await;
+    cluster.create(bare("n1", &["fd00:244:0:1::/64"])).await;
+    let mut n1 = cluster.open("n1");
+    n1.until("settings", |now| now.settings.is_some()).await;
+    n1.registry.announce(announcement(1, UDP));
+    n1.until("refusal", |now| now.reason().contains("IPv6Network"))
+        .await;
 }
 
 #[tokio::test]

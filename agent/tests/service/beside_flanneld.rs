@@ -46,6 +46,23 @@ fn take_its_place(node: &Node) {
     fs::write(path, text).unwrap();
 }
 
+/// `tartan check` finds nothing wrong with the name, which flannel's device still has.
+fn checks_out(node: &Node) {
+    let path = node.root.join("etc/tartan/tartan.toml");
+    let places = format!(
+        "device-name = \"flannel.1\"\nnode-name = \"node1\"\nnet-conf = {:?}\nnode-file = {:?}\n",
+        node.net_conf(),
+        node.nodes()
+    );
+    for (key, code) in [("replace-flannel = true\n", 0), ("", 1)] {
+        fs::write(&path, format!("{key}{places}")).unwrap();
+        let (found, text) = node.tartan(&["check"]);
+        assert_eq!(found, code, "{text}");
+        assert_eq!(text.contains("device-name is taken"), code == 1, "{text}");
+    }
+    take_its_place(node);
+}
+
 fn leave_device(node: &Node) {
     node.ip_words(
         "link add flannel.1 address 02:00:5e:10:00:01 type vxlan id 1 dev eth0 local 192.0.2.1 dstport 8472 nolearning",
@@ -66,6 +83,7 @@ fn a_flanneld_that_runs_ends_a_first_start_before_anything_is_changed() {
     let node = cluster.node(1);
     take_its_place(node);
     leave_device(node);
+    checks_out(node);
     let fake = Fake::start(node, program.clone());
     let (code, text) = node.run_to_end(&[]);
     assert_eq!(code, Some(1), "{text}");
@@ -77,6 +95,15 @@ fn a_flanneld_that_runs_ends_a_first_start_before_anything_is_changed() {
         assert!(text.contains(part), "{part:?} is not in:\n{text}");
     }
     assert_eq!(kind(node, "flannel.1"), "vxlan");
+    // The unit's capabilities are enough to see it.
+    let by = [
+        "setpriv",
+        "--bounding-set=-all,+net_admin",
+        "--inh-caps=-all",
+    ];
+    let (code, text) = node.run_to_end_by(&by, &[]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("systemctl disable --now flanneld"), "{text}");
     // The same in another namespace is no concern of this node.
     drop(fake);
     let _elsewhere = Fake::start(cluster.node(2), program);

@@ -3,6 +3,7 @@
 # Sourced after test_case.sh.
 
 TEST_SERVER=$(dirname "$LOAD")/tartan-test-apiserver
+# shellcheck disable=SC2034 # The tests use it.
 DEPLOY=$(readlink -f "$SCRIPTS/../deploy/kubernetes")
 # Whom rbac.yaml gives rights to.
 ACCOUNT=system:serviceaccount:tartan-system:tartan
@@ -67,12 +68,11 @@ real() {
 }
 
 cluster_down() {
-    local code=$? log
+    local code=$? log=$LAB_STATE/control/kube-apiserver.log
     set +e
-    if [ "$code" != 0 ] || [ "$FAILURES" != 0 ]; then
-        for log in "$LAB_STATE"/control/kube-apiserver.log; do
-            [ -s "$log" ] && echo "--- the end of $log" && tail -n 15 "$log"
-        done
+    if [ -s "$log" ] && { [ "$code" != 0 ] || [ "$FAILURES" != 0 ]; }; then
+        echo "--- the end of $log"
+        tail -n 15 "$log"
     fi
     cluster down || fail "the census after 'kubernetes down'"
     # `finish` takes the exit code of what was before.

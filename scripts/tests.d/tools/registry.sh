@@ -25,6 +25,10 @@ record_of() {
     registry leases | jq -c --arg address "192.0.2.$1" 'select(.public4 == $address)'
 }
 
+has_record() {
+    [ -n "$(record_of "$1")" ]
+}
+
 # within SECONDS WHAT CMD...: as until_true, and says how long it took.
 within() {
     local began
@@ -172,6 +176,12 @@ steady() {
 all_answered() {
     wait "${STEADY_PIDS[$1]}" || true
     equal "answers on the path $1, of ${STEADY[$1]}" "${STEADY[$1]} received" "$(cat "$SCRATCH/steady-$1")"
+}
+
+# The same, where a moment is allowed for: 100 ms.
+few_lost() {
+    wait "${STEADY_PIDS[$1]}" || true
+    at_most "pings lost on the path $1, of ${STEADY[$1]}" 5 $((STEADY[$1] - $(sed -n 's/ received.*//p' "$SCRATCH/steady-$1")))
 }
 
 declare -A PATHS=() STEADY=() STEADY_PIDS=()

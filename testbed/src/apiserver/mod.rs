@@ -6,8 +6,9 @@
 //! server. Lists, gets, watches, creations, updates, merge patches, strategic merge patches and deletions answer with
 //! the status codes and objects of the real one. `scripts/tests.d/apiserver_oracle.sh` compares the two.
 //!
-//! It serves no TLS, no protobuf, no label selectors, no server-side apply and no JSON patches (RFC 6902), and of what the
-//! real server refuses in a Node it knows only the name and the change of `podCIDRs`.
+//! It serves no TLS, no protobuf, no label selectors, no server-side apply, no JSON patches (RFC 6902) and no deletion of
+//! all Nodes at once, and of what the real server refuses in a Node it knows only the name and the change of `podCIDRs`.
+//! It adds no taints and no `managedFields`.
 //!
 //! The faults are calls here, and `POST /test/...` for programs in other languages: `compact`, `bookmark`, `drop-watches`,
 //! `cut-watches`, `black-hole?seconds=N`, `fail?code=CODE&times=N&retry-after=SECONDS`, `nodes?count=N`.

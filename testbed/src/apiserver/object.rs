@@ -230,3 +230,45 @@ pub(super) fn timestamp(seconds: u64) -> String {
     let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `date -u -d @SECONDS +%FT%TZ` says.
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_709_251_199, "2024-02-29T23:59:59Z"),
+            (1_735_689_600, "2025-01-01T00:00:00Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(timestamp(seconds), text);
+        }
+    }
+
+    #[test]
+    fn a_status_without_conditions_gets_none() {
+        let node = normal(json!({"metadata": {"name": "n1"}, "spec": null}));
+        assert_eq!(
+            node,
+            json!({"metadata": {"name": "n1"}, "spec": {}, "status": {}})
+        );
+    }
+
+    #[test]
+    fn names_are_subdomains() {
+        for (name, right) in [
+            ("n1", true),
+            ("a.b-c.d", true),
+            ("", false),
+            ("A", false),
+            ("-a", false),
+            ("a..b", false),
+        ] {
+            assert_eq!(is_subdomain(name), right, "{name}");
+        }
+    }
+}

@@ -198,3 +198,63 @@ fn object(value: &mut Value) -> &mut Map<String, Value> {
     }
     value.as_object_mut().unwrap()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// The example of RFC 7396, section 3.
+    #[test]
+    fn a_merge_patch_is_that_of_the_rfc() {
+        let mut document = json!({
+            "title": "Goodbye!", "author": {"givenName": "John", "familyName": "Doe"},
+            "tags": ["example", "sample"], "content": "This will be unchanged",
+        });
+        merge(
+            &mut document,
+            &json!({
+                "title": "Hello!", "phoneNumber": "+01-123-456-7890", "author": {"familyName": null},
+                "tags": ["example"],
+            }),
+        );
+        let expected = json!({
+            "title": "Hello!", "author": {"givenName": "John"}, "tags": ["example"],
+            "content": "This will be unchanged", "phoneNumber": "+01-123-456-7890",
+        });
+        assert_eq!(document, expected);
+    }
+
+    #[test]
+    fn values_are_a_set_and_leave_it_by_a_directive() {
+        let mut node = json!({"metadata": {"finalizers": ["a", "b"]}});
+        let patch = json!({"metadata": {"finalizers": ["b", "c"]}});
+        strategic(&mut node, &patch).unwrap();
+        assert_eq!(node, json!({"metadata": {"finalizers": ["a", "b", "c"]}}));
+        let patch = json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["a"]}});
+        strategic(&mut node, &patch).unwrap();
+        assert_eq!(node, json!({"metadata": {"finalizers": ["b", "c"]}}));
+    }
+
+    #[test]
+    fn keys_that_are_not_retained_go() {
+        let mut node = json!({"spec": {"a": 1, "b": 2, "c": 3}});
+        strategic(
+            &mut node,
+            &json!({"spec": {"$retainKeys": ["a", "d"], "d": 4}}),
+        )
+        .unwrap();
+        assert_eq!(node, json!({"spec": {"a": 1, "d": 4}}));
+    }
+
+    #[test]
+    fn an_item_without_its_key_and_an_unknown_directive_are_refused() {
+        let mut node = json!({"status": {"conditions": [{"type": "Ready"}]}});
+        for patch in [
+            json!({"status": {"conditions": [{"status": "True"}]}}),
+            json!({"status": {"$patch": "other"}}),
+        ] {
+            strategic(&mut node, &patch).unwrap_err();
+        }
+    }
+}

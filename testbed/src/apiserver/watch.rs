@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::response::Response;
-use futures_util::stream;
+use futures_util::stream::{self, Stream};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -30,7 +30,8 @@ pub(super) fn watch(shared: &Arc<Shared>, options: Options) -> Result<Response, 
         lines.extend(selected.map(|(_, node)| line("ADDED", node)));
     } else if asked < store.compacted() {
         let refusal = Refusal::too_old(asked, store.compacted());
-        return Ok(answer(200, object_line("ERROR", &refusal.status())));
+        let line = object_line("ERROR", &refusal.status());
+        return Ok(streamed(stream::iter([Ok(line)])));
     } else {
         let missed = store.since(asked);
         let selected = missed.filter(|event| options.select(&event.name, &event.node));
@@ -49,10 +50,13 @@ pub(super) fn watch(shared: &Arc<Shared>, options: Options) -> Result<Response, 
         options,
     };
     drop(store);
-    let body = Body::from_stream(stream::unfold(watch, |mut watch| async move {
+    Ok(streamed(stream::unfold(watch, |mut watch| async move {
         Some((watch.next().await?, watch))
-    }));
-    Ok(answer(200, body))
+    })))
+}
+
+fn streamed(lines: impl Stream<Item = io::Result<Bytes>> + Send + 'static) -> Response {
+    answer(200, Body::from_stream(lines))
 }
 
 struct Watch {
@@ -76,13 +80,13 @@ impl Watch {
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
         loop {
             self.shared.faults.answering().await;
+            if let Some(line) = self.lines.pop_front() {
+                return Some(Ok(line));
+            }
             if self.broken {
                 // What was sent shall be on its way: the break discards what the server still holds.
                 sleep(FLUSH).await;
                 return Some(Err(io::Error::other("the connection is broken for a test")));
-            }
-            if let Some(line) = self.lines.pop_front() {
-                return Some(Ok(line));
             }
             tokio::select! {
                 // Writes first: a bookmark may not overtake one.

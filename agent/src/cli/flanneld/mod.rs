@@ -11,6 +11,7 @@
 mod arguments;
 mod flags;
 mod go_flags;
+mod own_node;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -18,7 +19,9 @@ use std::path::Path;
 
 use clap::Parser;
 
-use super::{Cli, Command, OK, PROBLEM, USAGE, complain, run, unknown_variable};
+use super::{
+    Cli, Command, OK, PROBLEM, USAGE, complain, complain_with_causes, run, unknown_variable,
+};
 use crate::config::RunArgs;
 use arguments::run_args;
 use flags::FLAGS;
@@ -41,23 +44,36 @@ pub(super) fn keeper(words: Vec<OsString>) -> u8 {
         say(&format!("tartan {}\n", env!("CARGO_PKG_VERSION")));
         return OK;
     }
-    let Ok((args, ignored)) = read(given) else {
+    let Ok((mut args, ignored)) = read(given, None) else {
         return PROBLEM;
     };
     for sentence in ignored {
         complain(sentence);
     }
-    let passed = ["--as-flanneld", "--"].into_iter().map(OsString::from);
-    as_flanneld(run::keeper(args, passed.chain(words).collect()))
+    let mut passed = vec!["--as-flanneld".into()];
+    if is_kubernetes(&args) && args.node_name.is_none() {
+        let name = match own_node::name(&args) {
+            Ok(name) => name,
+            Err(error) => {
+                complain_with_causes(&error);
+                return PROBLEM;
+            }
+        };
+        passed.extend(["--node-name".into(), name.clone().into()]);
+        args.node_name = Some(name);
+    }
+    passed.push("--".into());
+    passed.extend(words);
+    as_flanneld(run::keeper(args, passed))
 }
 
-/// Runs the service that a keeper of [`keeper`] starts with the same words.
-pub(super) fn service(agent_root: &Path, words: Vec<OsString>) -> u8 {
+/// Runs the service that a keeper of [`keeper`] starts with the same words. `node_name` is what it has learned of the API.
+pub(super) fn service(agent_root: &Path, node_name: Option<String>, words: Vec<OsString>) -> u8 {
     let given = match Given::parse(&in_unicode(&words), &FLAGS) {
         Ok(given) => given,
         Err(stop) => return stopped(&stop),
     };
-    match read(given) {
+    match read(given, node_name) {
         Ok((args, _)) => run::service(args, agent_root),
         Err(Complained) => PROBLEM,
     }
@@ -67,7 +83,7 @@ pub(super) fn service(agent_root: &Path, words: Vec<OsString>) -> u8 {
 struct Complained;
 
 /// The keys, and what of the variables is ignored.
-fn read(mut given: Given) -> Result<(RunArgs, Vec<String>), Complained> {
+fn read(mut given: Given, node_name: Option<String>) -> Result<(RunArgs, Vec<String>), Complained> {
     let variable = |name: &str| std::env::var(name).ok();
     let ignored = given.complete(&FLAGS, PREFIX, variable);
     if unknown_variable() {
@@ -75,12 +91,17 @@ fn read(mut given: Given) -> Result<(RunArgs, Vec<String>), Complained> {
     }
     let mut own = own_variables()?;
     // As flannel, which asks the API for the name of a pod's node only where this is not set.
-    own.node_name = own.node_name.or_else(|| variable(NODE_NAME));
+    let named = || variable(NODE_NAME).filter(|name| !name.is_empty());
+    own.node_name = own.node_name.or_else(named).or(node_name);
     let args = run_args(&given, own).map_err(|error| {
         complain(error);
         Complained
     })?;
     Ok((args, ignored))
+}
+
+fn is_kubernetes(args: &RunArgs) -> bool {
+    args.registry.registry.as_deref() == Some("kubernetes")
 }
 
 /// What `TARTAN_*` variables set.

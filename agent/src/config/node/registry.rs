@@ -309,7 +309,10 @@ fn annotation_prefix(written: Option<String>) -> Result<String, ConfigError> {
         !label.is_empty() && label.bytes().all(plain)
     };
     let in_name = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
-    let is_sound = domain.split('.').all(label) && name.bytes().all(in_name) && prefix.len() <= 200;
+    let is_sound = domain.contains('.')
+        && domain.split('.').all(label)
+        && name.bytes().all(in_name)
+        && prefix.len() <= 200;
     match is_sound {
         true => Ok(prefix),
         false => Err(ConfigError::AnnotationPrefix(prefix)),
@@ -358,3 +361,35 @@ const ANNOTATION_PREFIX: &str = "flannel.alpha.coreos.com";
 const RENEW_MARGIN: Duration = Duration::from_secs(3600);
 /// Minutes; the lease lasts a day.
 pub(super) const MOST_RENEW_MARGIN: u16 = 1439;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table of flannel's `annotations_test.go`.
+    #[test]
+    fn an_annotation_prefix_is_a_domain_and_perhaps_a_name() {
+        let is_sound = |prefix: &str| annotation_prefix(Some(prefix.to_owned())).is_ok();
+        for prefix in [
+            "flannel.alpha.coreos.com",
+            "flannel.alpha.coreos.com/",
+            "flannel.alpha.coreos.com/prefix",
+            "flannel.alpha.coreos.com/prefix-",
+            "org.com",
+            "org9.com",
+            "org.com/9",
+        ] {
+            assert!(is_sound(prefix), "{prefix}");
+        }
+        for prefix in [
+            "org",
+            "org/",
+            "org/prefix",
+            "org.COM",
+            "org.com/PREFIX",
+            "org.com/a/b",
+        ] {
+            assert!(!is_sound(prefix), "{prefix}");
+        }
+    }
+}

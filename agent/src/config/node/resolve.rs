@@ -9,7 +9,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use super::registry::RegistryKind;
 use super::{
-    ConfigError, DEVICE_AS_FLANNEL, DEVICE_OF_FLANNEL, DeviceKind, LEAST_RECLAIM_AFTER,
+    ConfigError, DEVICE, DEVICE_AS_FLANNEL, DEVICE_OF_FLANNEL, DeviceKind, LEAST_RECLAIM_AFTER,
     MOST_RECLAIM_AFTER, MOST_SHRINK_GRACE, NodeConfig, RunArgs, registry,
 };
 use crate::config::spin::SpinSetting;
@@ -173,7 +173,7 @@ fn device(written: Option<String>) -> Result<DeviceKind, ConfigError> {
 
 /// The name, and whether it follows the cluster's backend.
 fn device_name(written: Option<String>) -> Result<(String, bool), ConfigError> {
-    let name = written.unwrap_or_else(|| "tartan0".to_owned());
+    let name = written.unwrap_or_else(|| DEVICE.to_owned());
     if name == DEVICE_AS_FLANNEL {
         return Ok((DEVICE_OF_FLANNEL.to_owned(), true));
     }

@@ -367,3 +367,27 @@ fn a_password_in_the_address_of_etcd_is_refused_and_not_repeated() {
     assert!(refused.contains("etcd-password"), "{refused}");
     assert!(!refused.contains("secret"), "{refused}");
 }
+
+#[test]
+fn the_device_is_named_as_flannel_names_its_own() {
+    let named = |device_name: &str, backend: &str| {
+        let args = RunArgs {
+            node_name: Some("node1".to_owned()),
+            device_name: Some(device_name.to_owned()),
+            ..RunArgs::default()
+        };
+        let mut config = ConfigFile::of(&args).interpret("").unwrap();
+        let net_conf = format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#);
+        config.name_device(&crate::config::NetConf::parse(&net_conf).unwrap().backend);
+        config.device_name
+    };
+    for (backend, name) in [
+        (r#"{"Type":"vxlan"}"#, "flannel.1"),
+        (r#"{"Type":"vxlan","VNI":9999999}"#, "flannel.9999999"),
+        (r#"{"Type":"vxlan","VNI":16777215}"#, "tartan0"),
+        (r#"{"Type":"udp"}"#, "flannel0"),
+    ] {
+        assert_eq!(named(DEVICE_AS_FLANNEL, backend), name);
+        assert_eq!(named("tartan7", backend), "tartan7");
+    }
+}

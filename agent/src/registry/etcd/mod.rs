@@ -17,6 +17,8 @@
 
 mod acquire;
 mod key;
+mod losses;
+mod overwritten;
 mod own_lease;
 mod report;
 mod session;

@@ -9,12 +9,11 @@
 //! without one (a reservation that an operator made) stays without. The end of the old etcd lease is hastened only where
 //! no other key hangs on it.
 //!
-//! Another process that writes this node's address into the key, a flanneld that was left running beside us, is
-//! overwritten [`MOST_REWRITES`] times in [`REWRITES_WITHIN`], and then left alone and reported. A key that was lost, deleted
-//! or overwritten with another address, is as often replaced at once: after that one that was deleted is written again after
-//! a pause, and of one that was overwritten nothing more is tried, since each other subnet strands the pods of the last.
+//! What another process writes there with this node's address is undone, a few times ([`Overwritten`]). A key that is lost
+//! is replaced, a few times at once ([`Losses`]).
 
-use std::collections::VecDeque;
+mod writing;
+
 use std::time::Duration;
 
 use dataplane::families::{PerFamily, PublicAddresses};
@@ -27,8 +26,10 @@ use super::super::announcement::Announcement;
 use super::super::place::RegistryPlace;
 use super::acquire::{Held, Step, decide, same_node};
 use super::key::SubnetKey;
+use super::losses::Losses;
+use super::overwritten::Overwritten;
 use super::random;
-use super::session::{Condition, Failure, Session};
+use super::session::{Failure, Session};
 use super::table::{Record, Table};
 use super::value::LeaseAttrs;
 use super::write::{Ends, Write};
@@ -39,16 +40,12 @@ pub(super) struct OwnLease {
     holding: Option<Holding>,
     /// What it had last, held or not.
     last: Vec<IpNet>,
-    mac: Option<PerFamily<Mac>>,
+    /// The VTEP MACs that it has written or found, of the families that the cluster has.
+    vtep_mac: PerFamily<Option<Mac>>,
     renew_margin: Duration,
-    /// When another process overwrote the key with this node's address.
-    overwritten: VecDeque<Instant>,
-    /// When the key was lost.
-    losses: VecDeque<Instant>,
-    /// The address with which it was overwritten at the last loss; `None` where it was deleted.
-    lost_to: Option<PublicAddresses>,
-    /// Nothing is tried before.
-    not_before: Option<Instant>,
+    overwritten: Overwritten,
+    losses: Losses,
+    wait: Option<Wait>,
 }
 
 /// The key that this process holds.
@@ -61,6 +58,14 @@ struct Holding {
     unproven: bool,
 }
 
+/// It was refused and is to be tried again.
+#[derive(Clone, Debug)]
+struct Wait {
+    until: Instant,
+    /// What etcd answered, which is not asked again before, whatever changes.
+    denied: Option<Standing>,
+}
+
 /// What became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
@@ -68,8 +73,8 @@ pub(super) enum Standing {
     Ours {
         /// Its subnets.
         subnet: SubnetKey,
-        /// The VTEP MACs in it.
-        mac: PerFamily<Mac>,
+        /// This node's VTEP MACs.
+        vtep_mac: PerFamily<Mac>,
     },
     /// Whether it is shows in a new list.
     Relist,
@@ -84,7 +89,11 @@ pub(super) enum Standing {
 
 /// Why a step did not lead on.
 enum Stop {
+    /// The session is lost.
     Lost(Failure),
+    /// etcd does not do it.
+    Denied(RegistryPlace, String),
+    /// What the table has does not allow it.
     Refused(RegistryPlace, String),
 }
 
@@ -94,26 +103,25 @@ impl OwnLease {
         OwnLease {
             holding: None,
             last: Vec::new(),
-            mac: None,
+            vtep_mac: PerFamily::default(),
             renew_margin,
-            overwritten: VecDeque::new(),
-            losses: VecDeque::new(),
-            lost_to: None,
-            not_before: None,
+            overwritten: Overwritten::default(),
+            losses: Losses::default(),
+            wait: None,
         }
     }
 
     /// When [`OwnLease::settle`] or [`OwnLease::renew`] has something to do, whatever etcd says.
     pub(super) fn due(&self) -> Option<Instant> {
-        match self.not_before {
-            Some(at) => Some(at),
+        match &self.wait {
+            Some(wait) => Some(wait.until),
             None => self.holding.and_then(|holding| holding.renew_at),
         }
     }
 
-    /// Something changed: what failed is tried again now.
+    /// What was refused is tried again at the next occasion.
     pub(super) fn retry(&mut self) {
-        self.not_before = None;
+        self.wait = None;
     }
 
     /// Makes this node's key what `announcement` says.
@@ -126,26 +134,35 @@ impl OwnLease {
         table: &mut Table,
         announcement: &Announcement,
     ) -> Result<Standing, Failure> {
-        self.not_before = None;
+        let now = Instant::now();
+        let waiting = self.wait.as_ref().filter(|wait| wait.until > now);
+        if let Some(denied) = waiting.and_then(|wait| wait.denied.clone()) {
+            return Ok(denied);
+        }
+        self.wait = None;
         for _ in 0..MOST_TRIES {
             match self.step(session, table, announcement).await {
                 Ok(Some(standing)) => return Ok(standing),
                 // Another node was faster.
                 Ok(None) => sleep(Duration::from_millis(20 + random() % 80)).await,
                 Err(Stop::Lost(failure)) => return Err(failure),
-                Err(Stop::Refused(place, reason)) => {
-                    self.not_before = Some(Instant::now() + RETRY_AFTER);
-                    return Ok(Standing::Refused { place, reason });
-                }
+                Err(Stop::Denied(place, reason)) => return Ok(self.refuse(place, reason, true)),
+                Err(Stop::Refused(place, reason)) => return Ok(self.refuse(place, reason, false)),
             }
         }
-        self.not_before = Some(Instant::now() + RETRY_AFTER);
-        Ok(Standing::Refused {
-            place: place_of(table),
-            reason: format!(
-                "other nodes were faster {MOST_TRIES} times at taking a subnet; it is tried again: if this stays, look for a program that writes these keys"
-            ),
-        })
+        let reason = format!(
+            "other nodes were faster {MOST_TRIES} times at taking a subnet; it is tried again: if this stays, look for a program that writes these keys"
+        );
+        Ok(self.refuse(place_of(table), reason, true))
+    }
+
+    fn refuse(&mut self, place: RegistryPlace, reason: String, is_denied: bool) -> Standing {
+        let standing = Standing::Refused { place, reason };
+        self.wait = Some(Wait {
+            until: Instant::now() + RETRY_AFTER,
+            denied: is_denied.then(|| standing.clone()),
+        });
+        standing
     }
 
     async fn step(
@@ -166,9 +183,9 @@ impl OwnLease {
             }
             Step::Create(subnet) => {
                 self.check_losses(table)?;
-                let mac = self.mac.unwrap_or(announcement.vtep_mac);
-                let attrs = LeaseAttrs::of(public, mac, net_conf);
-                self.create(session, table, subnet, mac, attrs).await
+                let vtep_mac = self.own_macs(None, announcement);
+                let attrs = LeaseAttrs::of(public, vtep_mac, net_conf);
+                self.create(session, table, subnet, vtep_mac, attrs).await
             }
             Step::Exhausted(family) => Err(Stop::Refused(
                 place_of(table),
@@ -184,7 +201,8 @@ impl OwnLease {
         };
         let Some(record) = table.get(&table.key(&held.subnet)) else {
             warn!(key = %held.subnet, "this node's lease was deleted or has ended; taking the subnet again");
-            self.lose(None);
+            self.losses.note(Instant::now(), None);
+            self.holding = None;
             return;
         };
         let public = record.attrs.as_ref().map(LeaseAttrs::public);
@@ -193,38 +211,16 @@ impl OwnLease {
             && let Some(public) = public.filter(is_other)
         {
             warn!(key = %held.subnet, %public, "another node has overwritten this node's lease; taking another subnet");
-            self.lose(Some(public));
+            self.losses.note(Instant::now(), Some(public));
+            self.holding = None;
         }
-    }
-
-    fn lose(&mut self, to: Option<PublicAddresses>) {
-        self.holding = None;
-        self.lost_to = to;
-        self.losses.push_back(Instant::now());
     }
 
     /// Refuses to replace a key that was lost too often.
     fn check_losses(&mut self, table: &Table) -> Result<(), Stop> {
-        let now = Instant::now();
-        let is_old = |at: &Instant| now.duration_since(*at) > REWRITES_WITHIN;
-        while self.losses.front().is_some_and(is_old) {
-            self.losses.pop_front();
-        }
-        let has_paused = |at: &Instant| now.duration_since(*at) >= RETRY_AFTER;
-        let reason = match self.lost_to {
-            _ if self.losses.len() <= MOST_REWRITES => return Ok(()),
-            None if self.losses.back().is_none_or(has_paused) => return Ok(()),
-            None => "another program keeps deleting this node's lease, which is written again in a while: stop it"
-                .to_owned(),
-            Some(public) => format!(
-                "another node, at {public}, overwrites each lease that this node takes: stop the program that does it; the subnet in force is kept"
-            ),
-        };
         let last = SubnetKey::of(&self.last).map(|subnet| Table::place(&table.key(&subnet)));
-        Err(Stop::Refused(
-            last.unwrap_or_else(|| place_of(table)),
-            reason,
-        ))
+        let refuse = |reason| Stop::Refused(last.unwrap_or_else(|| place_of(table)), reason);
+        self.losses.check(Instant::now()).map_err(refuse)
     }
 
     async fn keep(
@@ -243,13 +239,8 @@ impl OwnLease {
             warn!(%subnet, "another node took a part of these subnets first; taking others");
             return self.delete(session, table, subnet).await;
         }
-        let written = record.attrs.as_ref().map(LeaseAttrs::vtep_mac);
-        let written = written.unwrap_or_default();
-        let announced = &announcement.vtep_mac;
-        let found =
-            || PerFamily::each(|family| written.of(family).unwrap_or(*announced.of(family)));
-        let mac = self.mac.unwrap_or_else(found);
-        let wanted = LeaseAttrs::of(announcement.public, mac, &announcement.net_conf);
+        let vtep_mac = self.own_macs(record.attrs.as_ref(), announcement);
+        let wanted = LeaseAttrs::of(announcement.public, vtep_mac, &announcement.net_conf);
         let is_foreign =
             holding.is_some_and(|holding| holding.held.mod_revision != record.mod_revision);
         if record.is_sound() && record.attrs.as_ref() == Some(&wanted) {
@@ -257,19 +248,29 @@ impl OwnLease {
                 Some(holding) => holding.renew_at,
                 None => self.renewal_of(session, &record).await?,
             };
-            self.hold(subnet, record.mod_revision, mac, renew_at, false);
+            self.hold(subnet, record.mod_revision, renew_at);
+            self.keep_macs(&wanted);
             self.renew(session, table).await.map_err(Stop::Lost)?;
-            return Ok(Some(Standing::Ours { subnet, mac }));
+            return Ok(Some(Standing::Ours { subnet, vtep_mac }));
         }
         if is_foreign {
-            self.count_overwriting(&key, &record, &wanted)?;
+            let place = Table::place(&key);
+            let counted = self
+                .overwritten
+                .count(Instant::now(), &place, &record, &wanted);
+            counted.map_err(|reason| Stop::Refused(place, reason))?;
         }
         if holding.is_none() {
             self.check_losses(table)?;
         }
-        let write = Write::over(&record, subnet, mac, wanted);
+        let mut write = Write::over(&record, subnet, wanted);
+        let had_an_end = holding.is_some_and(|holding| holding.renew_at.is_some());
+        if write.ends == Ends::Never && had_an_end && !record.is_sound() {
+            // Rubbish without an end, where this node's lease had one, is no reservation.
+            write.ends = Ends::WithANewLease { replaces: None };
+        }
         let written = self.write(session, table, write).await?;
-        Ok(written.then_some(Standing::Ours { subnet, mac }))
+        Ok(written.then_some(Standing::Ours { subnet, vtep_mac }))
     }
 
     /// When the etcd lease of a key that was found is to be replaced.
@@ -312,7 +313,7 @@ impl OwnLease {
         let record = record.filter(|record| record.mod_revision == holding.held.mod_revision);
         let write = record.and_then(|record| {
             let attrs = record.attrs.clone()?;
-            Some(Write::over(record, subnet, self.mac?, attrs))
+            Some(Write::over(record, subnet, attrs))
         });
         let outcome = match write {
             Some(write) => self.write(session, table, write).await,
@@ -323,7 +324,7 @@ impl OwnLease {
             Ok(true) => info!(%subnet, "this node's lease is renewed"),
             Ok(false) => {}
             Err(Stop::Lost(failure)) => return Err(failure),
-            Err(Stop::Refused(_, reason)) => {
+            Err(Stop::Denied(_, reason) | Stop::Refused(_, reason)) => {
                 warn!(%subnet, reason, "this node's lease cannot be renewed; trying again in a minute");
             }
         }
@@ -336,158 +337,24 @@ impl OwnLease {
         Ok(())
     }
 
-    fn count_overwriting(
-        &mut self,
-        key: &[u8],
-        record: &Record,
-        wanted: &LeaseAttrs,
-    ) -> Result<(), Stop> {
-        let now = Instant::now();
-        let is_old = |at: &Instant| now.duration_since(*at) > REWRITES_WITHIN;
-        while self.overwritten.front().is_some_and(is_old) {
-            self.overwritten.pop_front();
-        }
-        let found = match &record.attrs {
-            Some(attrs) if record.is_sound() => attrs.render(),
-            _ => "text that is no lease".to_owned(),
+    /// The MACs that this process has written, else those found in `written`, else those announced. A family that the
+    /// cluster does not have shares that of the other, as peers see it.
+    fn own_macs(
+        &self,
+        written: Option<&LeaseAttrs>,
+        announcement: &Announcement,
+    ) -> PerFamily<Mac> {
+        let written = written.map(LeaseAttrs::vtep_mac).unwrap_or_default();
+        let of = |family| {
+            let known = self.vtep_mac.of(family).or(*written.of(family));
+            known.unwrap_or(*announcement.vtep_mac.of(family))
         };
-        if self.overwritten.len() >= MOST_REWRITES {
-            return Err(Stop::Refused(
-                Table::place(key),
-                format!(
-                    "another process keeps writing {found} where this node announces {}: stop flanneld on this node",
-                    wanted.render()
-                ),
-            ));
+        let conf = &announcement.net_conf;
+        match (conf.network, conf.ipv6_network) {
+            (Some(_), None) => PerFamily::each(|_| of(Family::V4)),
+            (None, Some(_)) => PerFamily::each(|_| of(Family::V6)),
+            _ => PerFamily::each(of),
         }
-        self.overwritten.push_back(now);
-        warn!(
-            place = %Table::place(key),
-            found,
-            wanted = wanted.render(),
-            "another process has overwritten this node's lease; writing it back: stop flanneld if it runs on this node"
-        );
-        Ok(())
-    }
-
-    async fn create(
-        &mut self,
-        session: &mut Session,
-        table: &mut Table,
-        subnet: SubnetKey,
-        mac: PerFamily<Mac>,
-        attrs: LeaseAttrs,
-    ) -> Result<Option<Standing>, Stop> {
-        let write = Write {
-            subnet,
-            mac,
-            attrs,
-            condition: Condition::Absent,
-            ends: Ends::WithANewLease { replaces: None },
-        };
-        if !self.write(session, table, write).await? {
-            return Ok(None);
-        }
-        info!(%subnet, "this node has a lease");
-        // Keys of two families differ where one subnet is the same, so the condition does not prove that both are free.
-        if subnet.subnets().len() > 1 {
-            if let Some(holding) = &mut self.holding {
-                holding.unproven = true;
-            }
-            return Ok(Some(Standing::Relist));
-        }
-        Ok(Some(Standing::Ours { subnet, mac }))
-    }
-
-    /// Makes a write. False: the key is not as it was thought to be.
-    async fn write(
-        &mut self,
-        session: &mut Session,
-        table: &mut Table,
-        write: Write,
-    ) -> Result<bool, Stop> {
-        let key = table.key(&write.subnet);
-        let outcome = write.make(session, &key).await;
-        match outcome.map_err(|failure| stop(failure, &key))? {
-            Some(made) => {
-                table.put(made.written.clone());
-                let pause = |ttl: Duration| ttl.saturating_sub(self.renew_margin);
-                let renew_at = made
-                    .ttl
-                    .map(|ttl| Instant::now() + pause(ttl).max(RENEW_AGAIN_AFTER));
-                self.hold(
-                    write.subnet,
-                    made.written.mod_revision,
-                    write.mac,
-                    renew_at,
-                    false,
-                );
-                Ok(true)
-            }
-            None => {
-                look_again(session, table, &key).await?;
-                Ok(false)
-            }
-        }
-    }
-
-    async fn delete(
-        &mut self,
-        session: &mut Session,
-        table: &mut Table,
-        subnet: SubnetKey,
-    ) -> Result<Option<Standing>, Stop> {
-        let key = table.key(&subnet);
-        let Some(record) = table.get(&key) else {
-            return Ok(None);
-        };
-        let condition = Condition::Unchanged(record.mod_revision);
-        let outcome = session.delete(&key, condition).await;
-        match outcome.map_err(|failure| stop(failure, &key))? {
-            Some(revision) => table.delete(&key, revision),
-            None => look_again(session, table, &key).await?,
-        }
-        // Not lost: given up.
-        self.holding = None;
-        Ok(None)
-    }
-
-    fn hold(
-        &mut self,
-        subnet: SubnetKey,
-        mod_revision: i64,
-        mac: PerFamily<Mac>,
-        renew_at: Option<Instant>,
-        unproven: bool,
-    ) {
-        self.last = subnet.subnets();
-        self.mac = Some(mac);
-        self.holding = Some(Holding {
-            held: Held {
-                subnet,
-                mod_revision,
-            },
-            renew_at,
-            unproven,
-        });
-    }
-}
-
-/// Reads a key that is not as the table has it.
-async fn look_again(session: &mut Session, table: &mut Table, key: &[u8]) -> Result<(), Stop> {
-    let read = session.get(key).await;
-    let read = read.map_err(|failure| stop(failure, key))?;
-    match read.found {
-        Some(written) => table.put(written),
-        None => table.delete(key, read.revision),
-    }
-    Ok(())
-}
-
-fn stop(failure: Failure, key: &[u8]) -> Stop {
-    match failure {
-        Failure::Denied(reason) => Stop::Refused(Table::place(key), reason),
-        lost @ Failure::Lost(_) => Stop::Lost(lost),
     }
 }
 
@@ -516,6 +383,3 @@ const MOST_TRIES: usize = 10;
 const RETRY_AFTER: Duration = Duration::from_secs(15);
 /// flannel `pkg/subnet/etcd/local_manager.go` (`renewLease`): pause after a renewal that failed.
 const RENEW_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// How often another process's write is undone, and within which time.
-const MOST_REWRITES: usize = 3;
-const REWRITES_WITHIN: Duration = Duration::from_secs(600);

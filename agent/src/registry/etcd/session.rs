@@ -132,7 +132,8 @@ impl Session {
                 }
                 outcome => outcome?,
             };
-            found.extend(answer.kvs().iter().map(Written::lease));
+            let written = answer.kvs().iter().map(Written::from);
+            found.extend(written.map(Written::bounded));
             let Some(last) = answer
                 .kvs()
                 .last()

@@ -17,7 +17,7 @@ use super::super::place::RegistryPlace;
 use super::super::records::Candidate;
 use super::super::refused_record::RefusedRecord;
 use super::key::{NotASubnetKey, SubnetKey};
-use super::value::{self, LeaseAttrs};
+use super::value::LeaseAttrs;
 
 /// All leases of a cluster.
 #[derive(Debug)]
@@ -69,15 +69,13 @@ impl From<&KeyValue> for Written {
 }
 
 impl Written {
-    /// A lease: of its value no more than any lease has.
-    pub(super) fn lease(kv: &KeyValue) -> Written {
-        Written {
-            key: kv.key().to_vec(),
-            value: value::kept(kv.value()),
-            create_revision: kv.create_revision(),
-            mod_revision: kv.mod_revision(),
-            lease: kv.lease(),
-        }
+    /// Without what is longer than any lease: enough is left to see that it is none.
+    pub(super) fn bounded(mut self) -> Written {
+        self.key.truncate(MOST_KEY_BYTES);
+        self.value.truncate(LeaseAttrs::MOST_BYTES + 1);
+        self.key.shrink_to_fit();
+        self.value.shrink_to_fit();
+        self
     }
 }
 
@@ -134,6 +132,7 @@ impl Table {
 
     /// Enters a key and its value.
     pub(super) fn put(&mut self, written: Written) {
+        let written = written.bounded();
         let Some(suffix) = written.key.strip_prefix(self.below.as_bytes()) else {
             return;
         };
@@ -172,6 +171,7 @@ impl Table {
 
     /// Removes a key that was deleted or has ended at `revision`.
     pub(super) fn delete(&mut self, key: &[u8], revision: i64) {
+        let key = key.get(..MOST_KEY_BYTES).unwrap_or(key);
         let known = self.records.get(key);
         if known.is_some_and(|known| known.mod_revision < revision) {
             self.records.remove(key);
@@ -284,6 +284,8 @@ fn plain(key: &[u8]) -> String {
 
 /// Twice as many as there may be records in a list of nodes: this node's own has to be found among them.
 pub(super) const MOST_KEYS: usize = 40_000;
+/// A prefix of an operator's and two subnets have about 100.
+const MOST_KEY_BYTES: usize = 1024;
 /// Characters of a key that a message shows.
 const LONGEST_SHOWN: usize = 200;
 

@@ -35,7 +35,10 @@ pub(super) struct LeaseAttrs {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ValueFault {
     /// Longer than any lease.
-    #[error("the value has more than {MOST_BYTES} bytes: let its node write it anew")]
+    #[error(
+        "the value has more than {} bytes: let its node write it anew",
+        LeaseAttrs::MOST_BYTES
+    )]
     Long,
     /// Not JSON.
     #[error("the value is not JSON ({0}): let its node write it anew, or delete the key")]
@@ -59,10 +62,13 @@ pub(super) enum ValueFault {
 }
 
 impl LeaseAttrs {
+    /// The longest value that is read. A lease of flannel's has about 200.
+    pub(super) const MOST_BYTES: usize = 4096;
+
     /// What a node at `public` writes in the cluster of `net_conf`.
     pub(super) fn of(
         public: PublicAddresses,
-        mac: PerFamily<Mac>,
+        vtep_mac: PerFamily<Mac>,
         net_conf: &NetConf,
     ) -> LeaseAttrs {
         let (public_ip, public_ipv6) = match public {
@@ -89,14 +95,14 @@ impl LeaseAttrs {
             public_ip,
             public_ipv6,
             backend_type: VXLAN.to_owned(),
-            backend_data: net_conf.network.map(|_| data(mac.v4)),
-            backend_v6_data: net_conf.ipv6_network.map(|_| data(mac.v6)),
+            backend_data: net_conf.network.map(|_| data(vtep_mac.v4)),
+            backend_v6_data: net_conf.ipv6_network.map(|_| data(vtep_mac.v6)),
         }
     }
 
     /// Reads a value.
     pub(super) fn parse(bytes: &[u8]) -> Result<LeaseAttrs, ValueFault> {
-        if bytes.len() > MOST_BYTES {
+        if bytes.len() > LeaseAttrs::MOST_BYTES {
             return Err(ValueFault::Long);
         }
         let fields = Json::parse(bytes).map_err(|error| ValueFault::Json(error.to_string()))?;
@@ -169,7 +175,7 @@ impl LeaseAttrs {
         }
     }
 
-    /// The VTEP MAC that it gives of each family.
+    /// The VTEP MACs that it gives.
     pub(super) fn vtep_mac(&self) -> PerFamily<Option<Mac>> {
         PerFamily {
             v4: mac_in(self.backend_data.as_ref()),
@@ -196,6 +202,7 @@ impl LeaseAttrs {
         })
     }
 
+    /// That of one family serves for both where the other is missing.
     fn macs(&self) -> Option<PerFamily<Mac>> {
         let PerFamily { v4, v6 } = self.vtep_mac();
         Some(PerFamily {
@@ -210,12 +217,8 @@ fn default_of(public: PublicAddresses) -> Mac {
     default_vtep_mac(public.first())
 }
 
-/// What is kept of a value in memory: one that is too long stays so.
-pub(super) fn kept(value: &[u8]) -> Vec<u8> {
-    value.iter().take(MOST_BYTES + 1).copied().collect()
-}
-
-/// What is kept of a backend's data. Lists and objects in them take many times the memory of their text.
+/// What is kept of a backend's data: there may be tens of thousands of records, and a list takes many times the memory of
+/// its text.
 fn scalars(data: &Json) -> Json {
     let Json::Object(members) = data else {
         return Json::Null;
@@ -246,8 +249,6 @@ const VXLAN: &str = "vxlan";
 const UDP: &str = "udp";
 const IPV4: &str = "an IPv4 address";
 const IPV6: &str = "an IPv6 address or null";
-/// A lease of flannel's has about 120, and there may be tens of thousands.
-const MOST_BYTES: usize = 4 << 10;
 /// Of the data of a backend; flannel's have three at most.
 const MOST_MEMBERS: usize = 16;
 /// Characters of an unknown word that a message repeats.

@@ -107,7 +107,7 @@ impl Visitor {
         let mut session = Session::open(&self.config, endpoint).await?;
         let config = session.get(self.config_key.as_bytes()).await?;
         let below = self.table.below().to_owned();
-        let list = session.list(&below, config.revision, MOST_KEYS).await?;
+        let list = session.list(&below, config.revision, MOST_KEYS + 1).await?;
         let from = config.revision.saturating_add(1);
         let mut watch = Watch::open(&mut session, &below, &self.config_key, from).await?;
         self.table.replace(list);
@@ -199,7 +199,7 @@ impl Visitor {
             Standing::Refused { place, reason } => {
                 Ok(self.reports.refused(seat, (place, reason), false).await?)
             }
-            Standing::Ours { subnet, mac } => Ok(self.report(seat, subnet, mac).await?),
+            Standing::Ours { subnet, vtep_mac } => Ok(self.report(seat, subnet, vtep_mac).await?),
         }
     }
 
@@ -207,7 +207,7 @@ impl Visitor {
         &mut self,
         seat: &Seat,
         subnet: SubnetKey,
-        mac: PerFamily<Mac>,
+        vtep_mac: PerFamily<Mac>,
     ) -> Result<(), Ended> {
         let Some(announcement) = &self.announcement else {
             return Ok(());
@@ -221,7 +221,7 @@ impl Visitor {
                 subnets: subnet.subnets(),
                 public: announcement.public,
                 format: announcement.net_conf.backend.format(),
-                vtep_mac: mac,
+                vtep_mac,
                 accept_sources: Vec::new(),
                 underlay_sources: Vec::new(),
             },

@@ -111,7 +111,7 @@ fn changes(answer: &WatchResponse, is_config: bool) -> Result<Vec<Change>, Inter
                 key: kv.key().to_vec(),
                 revision: kv.mod_revision(),
             },
-            (false, false) => Change::Put(Written::lease(kv)),
+            (false, false) => Change::Put(Written::from(kv)),
         }
     };
     let events = answer.events().iter();

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use dataplane::families::PerFamily;
-use encap::Mac;
 use tracing::debug;
 
 use super::key::SubnetKey;
@@ -14,7 +12,6 @@ use super::value::LeaseAttrs;
 /// What is to be written, and when.
 pub(super) struct Write {
     pub(super) subnet: SubnetKey,
-    pub(super) mac: PerFamily<Mac>,
     pub(super) attrs: LeaseAttrs,
     pub(super) condition: Condition,
     pub(super) ends: Ends,
@@ -41,12 +38,7 @@ pub(super) struct Made {
 
 impl Write {
     /// Over a record that is known: a reservation stays one.
-    pub(super) fn over(
-        record: &Record,
-        subnet: SubnetKey,
-        mac: PerFamily<Mac>,
-        attrs: LeaseAttrs,
-    ) -> Write {
+    pub(super) fn over(record: &Record, subnet: SubnetKey, attrs: LeaseAttrs) -> Write {
         let ends = match record.lease {
             0 => Ends::Never,
             lease => Ends::WithANewLease {
@@ -55,7 +47,6 @@ impl Write {
         };
         Write {
             subnet,
-            mac,
             attrs,
             condition: Condition::Unchanged(record.mod_revision),
             ends,

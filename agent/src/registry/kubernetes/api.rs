@@ -12,7 +12,7 @@ use http::header::RETRY_AFTER;
 use http::{Request, Response};
 use http_body_util::{BodyDataStream, BodyExt, Limited};
 use kube::Client;
-use kube::api::{ListParams, Patch, PatchParams, WatchParams};
+use kube::api::{GetParams, ListParams, Patch, PatchParams, WatchParams};
 use kube::core::Status;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -29,7 +29,7 @@ pub(super) type Body = Pin<Box<dyn AsyncBufRead + Send>>;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ApiError {
     /// The request could not be made, or the server not be reached.
-    #[error("{}", excerpt(&causes(.0), MOST_SHOWN))]
+    #[error("{}", unwrapped(.0))]
     Request(kube::Error),
     /// The server refuses it.
     #[error("the API answers {code}: {message}")]
@@ -166,6 +166,16 @@ impl Api {
         within(SHORT, self.answer(request, MOST_NODE)).await
     }
 
+    /// One pod.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub(super) async fn pod(&self, namespace: &str, name: &str) -> Result<Pod, ApiError> {
+        let pods = kube::core::Request::new(format!("/api/v1/namespaces/{namespace}/pods"));
+        let request = pods.get(name, &GetParams::default()).map_err(unbuildable)?;
+        within(SHORT, self.answer(request, MOST_NODE)).await
+    }
+
     /// Reads one answer as JSON.
     async fn answer<T: DeserializeOwned>(
         &self,
@@ -200,6 +210,21 @@ impl Api {
     }
 }
 
+/// The part of a pod that is read (Kubernetes API, `core/v1 Pod`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(default)]
+pub(super) struct Pod {
+    pub(super) spec: PodSpec,
+}
+
+/// The kept part of `spec`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct PodSpec {
+    /// The Node that it runs on, empty until it is scheduled.
+    pub(super) node_name: String,
+}
+
 /// Reads an error: a Status, or what a proxy or an overloaded server writes instead.
 async fn refusal(answer: Response<kube::client::Body>) -> ApiError {
     let code = answer.status().as_u16();
@@ -229,6 +254,15 @@ async fn within<T>(
         Ok(answer) => answer,
         Err(_) => Err(ApiError::Timeout(limit)),
     }
+}
+
+/// What kube wraps in names of its own.
+fn unwrapped(error: &kube::Error) -> String {
+    let text = match error {
+        kube::Error::Service(source) => causes(source.as_ref()),
+        other => causes(other),
+    };
+    excerpt(&text, MOST_SHOWN)
 }
 
 fn unbuildable(error: kube::core::request::Error) -> ApiError {

@@ -22,12 +22,15 @@ mod annotations;
 mod api;
 mod backoff;
 mod node;
+mod node_sync;
 mod node_table;
 mod own_node;
+mod pod_node;
 mod reports;
 mod session;
-mod sync;
 mod watch;
+
+pub use pod_node::{PodNodeError, node_of_pod};
 
 use super::remote::RemoteRegistry;
 use super::{RegistryError, RegistryPlace};
@@ -42,6 +45,6 @@ pub fn open(config: &KubernetesConfig, node_name: &str) -> Result<RemoteRegistry
     let description = format!("kubernetes node {node_name}");
     let (config, node_name) = (config.clone(), node_name.to_owned());
     RemoteRegistry::start(description, place, move |seat| {
-        sync::Sync::new(config, node_name, seat).serve()
+        node_sync::NodeSync::new(config, node_name, seat).serve()
     })
 }

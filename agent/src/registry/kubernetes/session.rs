@@ -60,11 +60,12 @@ pub(super) enum SessionError {
     Client(#[source] kube::Error),
 }
 
-/// A client with the credentials that `config` names, read anew. Must be called within a tokio runtime.
+/// A client with the credentials that `config` names, read anew, and the server's address. Must be called within a tokio
+/// runtime.
 ///
 /// # Errors
 /// [`SessionError`]. A server that does not answer is not an error here.
-pub(super) async fn begin(config: &KubernetesConfig) -> Result<Client, SessionError> {
+pub(super) async fn begin(config: &KubernetesConfig) -> Result<(Client, String), SessionError> {
     let mut found = credentials(config).await?;
     if let Some(url) = &config.api_url {
         found.cluster_url = url
@@ -82,7 +83,8 @@ pub(super) async fn begin(config: &KubernetesConfig) -> Result<Client, SessionEr
     if let (Ok(name), Ok(value)) = ("user-agent".parse(), AGENT.parse()) {
         found.headers.push((name, value));
     }
-    client(&found).map_err(SessionError::Client)
+    let client = client(&found).map_err(SessionError::Client)?;
+    Ok((client, found.cluster_url.to_string()))
 }
 
 /// As flannel: the file of the configuration, else those of `KUBECONFIG`, else a pod's own; a server that is named alone

@@ -169,3 +169,21 @@ fn of_two_keys_that_overlap_the_later_one_is_late() {
     assert!(!table.is_late(&key(1)));
     assert!(!table.is_late(&key(3)), "unknown");
 }
+
+#[test]
+fn the_length_of_keys_and_values_is_bounded() {
+    let mut table = table(&[]);
+    let long = "x".repeat(1 << 20);
+    table.put(written("10.244.1.0-24", &long, 1));
+    table.put(written(&long, N1, 1));
+    assert!(table.records.keys().all(|key| key.len() <= MOST_KEY_BYTES));
+    let (_, refused) = table.candidates(b"");
+    assert!(
+        refused[0].reason.contains("more than 4096 bytes"),
+        "{}",
+        refused[0].reason
+    );
+    assert_eq!(refused.len(), 2);
+    table.delete(format!("{BELOW}{long}").as_bytes(), 2);
+    assert_eq!(table.records.len(), 1);
+}

@@ -42,19 +42,16 @@ fn what_flanneld_wrote_is_read_and_written_back_byte_for_byte() {
     }
 }
 
-fn macs(v4: u8, v6: u8) -> PerFamily<Mac> {
-    PerFamily {
-        v4: Mac([2, 0, 0, 0, 0, v4]),
-        v6: Mac([2, 0, 0, 0, 0, v6]),
-    }
-}
-
 #[test]
 fn both_families_have_their_own_data() {
     let both =
         conf(r#","EnableIPv6":true,"IPv6Network":"fd00::/48","Backend":{"Type":"vxlan","VNI":7}"#);
     let public = PublicAddresses::Dual([192, 0, 2, 1].into(), "2001:db8::1".parse().unwrap());
-    let text = LeaseAttrs::of(public, macs(1, 2), &both).render();
+    let macs = PerFamily {
+        v4: Mac([2, 0, 0, 0, 0, 1]),
+        v6: Mac([2, 0, 0, 0, 0, 2]),
+    };
+    let text = LeaseAttrs::of(public, macs, &both).render();
     assert_eq!(
         text,
         r#"{"PublicIP":"192.0.2.1","PublicIPv6":"2001:db8::1","BackendType":"vxlan","BackendData":{"VNI":7,"VtepMAC":"02:00:00:00:00:01"},"BackendV6Data":{"VNI":7,"VtepMAC":"02:00:00:00:00:02"}}"#
@@ -70,14 +67,14 @@ fn both_families_have_their_own_data() {
 fn a_node_without_ipv4_has_zeros_in_its_place() {
     let v6 = NetConf::parse(r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00::/48","Backend":{"Type":"vxlan"}}"#).unwrap();
     let public = PublicAddresses::V6("2001:db8::1".parse().unwrap());
-    let attrs = LeaseAttrs::of(public, macs(9, 1), &v6);
+    let attrs = LeaseAttrs::of(public, PerFamily::each(|_| Mac([2, 0, 0, 0, 0, 1])), &v6);
     assert_eq!(
         attrs.render(),
         r#"{"PublicIP":"0.0.0.0","PublicIPv6":"2001:db8::1","BackendType":"vxlan","BackendV6Data":{"VNI":1,"VtepMAC":"02:00:00:00:00:01"}}"#
     );
     assert_eq!(attrs.public(), public);
-    let PerFamily { v4, v6 } = attrs.vtep_mac();
-    assert_eq!((v4, v6), (None, Some(Mac([2, 0, 0, 0, 0, 1]))));
+    assert_eq!(attrs.vtep_mac().v6, Some(Mac([2, 0, 0, 0, 0, 1])));
+    assert_eq!(attrs.vtep_mac().v4, None);
 }
 
 #[test]
@@ -122,7 +119,7 @@ fn values_that_flannel_refuses_are_refused() {
     }
     let long = format!(
         r#"{{"PublicIP":"192.0.2.1","x":"{}"}}"#,
-        "x".repeat(MOST_BYTES)
+        "x".repeat(LeaseAttrs::MOST_BYTES)
     );
     assert!(matches!(parse(&long), Err(ValueFault::Long)));
 }
@@ -172,12 +169,8 @@ proptest! {
     }
 }
 
-/// 40,000 of them must fit into memory.
 #[test]
-fn of_a_hostile_value_little_is_kept() {
-    let long = kept(&vec![b' '; 1 << 20]);
-    assert!(long.len() <= MOST_BYTES + 1, "{}", long.len());
-    assert_eq!(LeaseAttrs::parse(&long), Err(ValueFault::Long));
+fn of_a_backends_data_little_is_kept() {
     let zeros = vec!["0"; 900].join(",");
     let text = format!(
         r#"{{"PublicIP":"192.0.2.5","BackendType":"vxlan","BackendData":{{"a":[{zeros}],"VtepMAC":"02:00:00:00:00:05"}},"BackendV6Data":[{zeros}]}}"#

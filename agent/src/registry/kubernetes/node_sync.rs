@@ -3,18 +3,19 @@
 //! Whatever fails is reported and tried again for ever. What the server does not answer is [`Contact::Lost`]; what it
 //! answers and is of no use is a refusal. Neither withdraws anything.
 
+mod publish;
+
 use std::mem;
 use std::time::Duration;
 
 use dataplane::families::PublicAddresses;
-use k8s_openapi::jiff::Timestamp;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::annotations::{self, Names};
+use super::annotations::Names;
 use super::api::{Api, ApiError};
 use super::backoff::Backoff;
-use super::node_table::{NodeTable, place};
-use super::own_node::{self, OwnNode, OwnNodeFault, Plan};
+use super::node_table::NodeTable;
+use super::own_node::OwnNode;
 use super::reports::Reports;
 use super::session::{self, SessionError};
 use super::watch::{Watch, WatchEvent};
@@ -22,11 +23,13 @@ use crate::causes::causes;
 use crate::config::node::registry::KubernetesConfig;
 use crate::registry::pace::Pace;
 use crate::registry::remote::{Asked, Ended, Seat};
-use crate::registry::{Announcement, Contact, RegistryPlace, RegistrySettings, own, records};
+use crate::registry::{Announcement, Contact, RegistryPlace};
 
 /// The registry's state, in its thread.
-pub(super) struct Sync {
+pub(super) struct NodeSync {
     config: KubernetesConfig,
+    /// The server's address, for sentences.
+    server: String,
     node_name: String,
     names: Names,
     reports: Reports,
@@ -68,11 +71,12 @@ impl From<Ended> for Stop {
     }
 }
 
-impl Sync {
-    pub(super) fn new(config: KubernetesConfig, node_name: String, seat: Seat) -> Sync {
-        Sync {
+impl NodeSync {
+    pub(super) fn new(config: KubernetesConfig, node_name: String, seat: Seat) -> NodeSync {
+        NodeSync {
             names: Names::below(&config.annotation_prefix),
             config,
+            server: String::new(),
             node_name,
             reports: Reports::to(seat),
             announced: None,
@@ -129,13 +133,21 @@ impl Sync {
             Some(FORBIDDEN) => {
                 self.reports.contact(Contact::InTouch).await?;
                 let place = RegistryPlace::Kubernetes { node: None };
-                self.reports.refuse(place, forbidden(error)).await?;
+                self.reports
+                    .refuse(place, publish::forbidden(error))
+                    .await?;
             }
             code => {
-                let mut reason = error.to_string();
-                if code == Some(UNAUTHORIZED) {
-                    reason.push_str(": make a kubeconfig with a valid token by deploy/kubernetes/make-kubeconfig");
-                }
+                let server = &self.server;
+                let reason = match code {
+                    Some(UNAUTHORIZED) => format!(
+                        "{error}: make a kubeconfig with a valid token by deploy/kubernetes/make-kubeconfig"
+                    ),
+                    Some(_) => format!("{error} ({server})"),
+                    None => format!(
+                        "{error}: check that a Kubernetes API server runs at {server} and that this node reaches it"
+                    ),
+                };
                 self.reports.contact(Contact::Lost { reason }).await?;
             }
         }
@@ -154,7 +166,9 @@ impl Sync {
 
     /// Reads the credentials, then lists and watches until that fails.
     async fn session(&mut self) -> Result<std::convert::Infallible, Stop> {
-        let client = session::begin(&self.config).await.map_err(Stop::Session)?;
+        let begun = session::begin(&self.config).await;
+        let (client, server) = begun.map_err(Stop::Session)?;
+        self.server = server;
         let api = Api::new(client);
         loop {
             if mem::take(&mut self.interrupted)
@@ -283,166 +297,6 @@ impl Sync {
         let at = Instant::now() + wait;
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
-
-    /// Makes this node's record what is announced, and reports the list.
-    async fn evaluate(&mut self, api: &Api) -> Result<(), Stop> {
-        self.due = None;
-        let began = Instant::now();
-        self.pace.made(began);
-        self.report_settings().await?;
-        let Some(plan) = self.own_record(api).await? else {
-            return Ok(());
-        };
-        self.report_leases(plan).await?;
-        let took = began.elapsed().saturating_mul(IDLE_SHARE);
-        self.not_before = Instant::now() + took.min(LONGEST_DEBOUNCE);
-        if !self.reports.is_refused() {
-            self.set_condition(api).await?;
-        }
-        Ok(())
-    }
-
-    /// Reports what the own Node says, or that there is none of that name.
-    async fn report_settings(&mut self) -> Result<(), Stop> {
-        let Some(node) = self.table.get(&self.node_name) else {
-            let name = &self.node_name;
-            let reason = format!(
-                "no Node is named {name:?}: start the kubelet of this node, or set node-name to the name that kubectl get nodes shows for it"
-            );
-            return Ok(self.reports.refuse(place(name), reason).await?);
-        };
-        match annotations::pair(&node.metadata.annotations, &self.names.node_public) {
-            Ok((public_v4, public_v6)) => {
-                let settings = RegistrySettings {
-                    net_conf: None,
-                    public_v4,
-                    public_v6,
-                };
-                Ok(self.reports.settings(settings).await?)
-            }
-            Err(fault) => {
-                let place = place(&self.node_name);
-                Ok(self.reports.refuse(place, fault.to_string()).await?)
-            }
-        }
-    }
-
-    /// Makes the own Node's annotations what is announced. `None` while nothing is announced or it cannot be done.
-    async fn own_record(&mut self, api: &Api) -> Result<Option<Plan>, Stop> {
-        let (Some(announced), Some(node)) = (&self.announced, self.table.get(&self.node_name))
-        else {
-            return Ok(None);
-        };
-        let now = Instant::now();
-        let plan = match self.own.plan(node, &self.names, announced, now) {
-            Ok(plan) => plan,
-            Err(fault) => {
-                if let OwnNodeFault::Contested { .. } = fault {
-                    self.due = self.own.next_write_back();
-                }
-                let place = place(&self.node_name);
-                self.reports.refuse(place, fault.to_string()).await?;
-                return Ok(None);
-            }
-        };
-        if plan.differing.is_empty() {
-            return Ok(Some(plan));
-        }
-        if plan.by_others {
-            let found = own_node::found(&node.metadata.annotations, &plan.differing);
-            tracing::warn!(
-                "another program changed this node's annotations, which are written back: {found}"
-            );
-        }
-        let patch = own_node::annotation_patch(&plan.differing);
-        match api.patch_status(&self.node_name, &patch).await {
-            Ok(node) => {
-                self.writes.reset();
-                self.own.written(&plan, now);
-                self.table.apply(node);
-                Ok(Some(plan))
-            }
-            Err(error) => {
-                self.cannot_write(error).await?;
-                Ok(None)
-            }
-        }
-    }
-
-    /// A patch failed: it is tried again after a pause. What is refused for good, or often, is reported.
-    async fn cannot_write(&mut self, error: ApiError) -> Result<(), Stop> {
-        let reason = match error.code() {
-            None | Some(UNAUTHORIZED) => return Err(Stop::Api(error)),
-            Some(FORBIDDEN) => Some(forbidden(&error)),
-            Some(_) if self.writes.failures() >= SILENT_FAILURES => Some(format!(
-                "cannot write this node's annotations, which is tried again: {error}"
-            )),
-            Some(_) => None,
-        };
-        let pause = self.writes.next();
-        self.make_due(pause.max(error.asked_to_wait().unwrap_or_default()));
-        if let Some(reason) = reason {
-            self.reports.refuse(place(&self.node_name), reason).await?;
-        }
-        Ok(())
-    }
-
-    /// Makes the list of leases and reports it, if this node's own lease is among them.
-    async fn report_leases(&mut self, plan: Plan) -> Result<(), Stop> {
-        let Some(announced) = &self.announced else {
-            return Ok(());
-        };
-        let net_conf = &announced.net_conf;
-        let (candidates, mut refused) = self.table.candidates(plan.lease, &self.names, net_conf);
-        let (leases, conflicting) = records::check(candidates, net_conf);
-        refused.extend(conflicting);
-        let own_place = place(&self.node_name);
-        let own_fault = match refused.iter().find(|record| record.place == own_place) {
-            Some(record) => Some(record.reason.clone()),
-            None => own(&leases, &announced.node_name).err(),
-        };
-        match own_fault {
-            Some(reason) => Ok(self.reports.refuse(own_place, reason).await?),
-            None => {
-                self.reports.refused_records(refused).await?;
-                Ok(self.reports.leases(leases).await?)
-            }
-        }
-    }
-
-    /// Says once that pods of this node have a network, if that is wanted.
-    async fn set_condition(&mut self, api: &Api) -> Result<(), Stop> {
-        let Some(node) = self.table.get(&self.node_name) else {
-            return Ok(());
-        };
-        let uid = node.metadata.uid.clone();
-        if !self.config.set_network_unavailable || self.condition_set.as_ref() == Some(&uid) {
-            return Ok(());
-        }
-        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let patch = own_node::condition_patch(&now);
-        match api.patch_status(&self.node_name, &patch).await {
-            Ok(node) => {
-                self.condition_set = Some(uid);
-                if self.table.apply(node) {
-                    self.make_due(DEBOUNCE);
-                }
-            }
-            Err(error) if error.code() == Some(FORBIDDEN) => {
-                self.condition_set = Some(uid);
-                tracing::warn!(
-                    "cannot set the condition NetworkUnavailable: {}",
-                    forbidden(&error)
-                );
-            }
-            Err(error) if error.code().is_some() => {
-                let pause = self.writes.next();
-                self.make_due(pause);
-            }
-            Err(error) => return Err(Stop::Api(error)),
-        }
-        Ok(())
-    }
 }
 
 /// Whether a server that is at version `newest` cannot have said `seen` before: it waits for ever with what a watch from
@@ -452,13 +306,6 @@ fn went_back(seen: &str, newest: &str) -> bool {
         (Ok(seen), Ok(newest)) => newest < seen,
         _ => false,
     }
-}
-
-/// The rights that this registry needs are those of flannel's ClusterRole.
-fn forbidden(error: &ApiError) -> String {
-    format!(
-        "{error}; the credentials need the rights to list and watch all nodes and to patch nodes/status, which those of a kubelet do not have: use the ServiceAccount of deploy/kubernetes/rbac.yaml, with a kubeconfig made by deploy/kubernetes/make-kubeconfig"
-    )
 }
 
 const UNAUTHORIZED: u16 = 401;
@@ -474,8 +321,3 @@ const STEADY: Duration = Duration::from_secs(5);
 const LEAST_PAUSE: Duration = Duration::from_millis(60);
 /// Events of one cause arrive together.
 const DEBOUNCE: Duration = Duration::from_millis(50);
-/// The thread is idle this many times as long as it takes to make the list, but not longer than:
-const IDLE_SHARE: u32 = 9;
-const LONGEST_DEBOUNCE: Duration = Duration::from_secs(1);
-/// A conflict or an overloaded server is nothing to report; these many in a row are.
-const SILENT_FAILURES: u32 = 3;

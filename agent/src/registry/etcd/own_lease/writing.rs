@@ -1,0 +1,129 @@
+//! The writes of this node's own key, and what they change of what is held.
+
+use std::time::Duration;
+
+use dataplane::families::PerFamily;
+use encap::Mac;
+use tokio::time::Instant;
+use tracing::info;
+
+use super::super::acquire::Held;
+use super::super::key::SubnetKey;
+use super::super::session::{Condition, Failure, Session};
+use super::super::table::Table;
+use super::super::value::LeaseAttrs;
+use super::super::write::{Ends, Write};
+use super::{Holding, OwnLease, RENEW_AGAIN_AFTER, Standing, Stop};
+
+impl OwnLease {
+    pub(super) async fn create(
+        &mut self,
+        session: &mut Session,
+        table: &mut Table,
+        subnet: SubnetKey,
+        vtep_mac: PerFamily<Mac>,
+        attrs: LeaseAttrs,
+    ) -> Result<Option<Standing>, Stop> {
+        let write = Write {
+            subnet,
+            attrs,
+            condition: Condition::Absent,
+            ends: Ends::WithANewLease { replaces: None },
+        };
+        if !self.write(session, table, write).await? {
+            return Ok(None);
+        }
+        info!(%subnet, "this node has a lease");
+        // Keys of two families differ where one subnet is the same, so the condition does not prove that both are free.
+        if subnet.subnets().len() > 1 {
+            if let Some(holding) = &mut self.holding {
+                holding.unproven = true;
+            }
+            return Ok(Some(Standing::Relist));
+        }
+        Ok(Some(Standing::Ours { subnet, vtep_mac }))
+    }
+
+    /// Makes a write. False: the key is not as it was thought to be.
+    pub(super) async fn write(
+        &mut self,
+        session: &mut Session,
+        table: &mut Table,
+        write: Write,
+    ) -> Result<bool, Stop> {
+        let key = table.key(&write.subnet);
+        let outcome = write.make(session, &key).await;
+        match outcome.map_err(|failure| stop(failure, &key))? {
+            Some(made) => {
+                table.put(made.written.clone());
+                let pause = |ttl: Duration| ttl.saturating_sub(self.renew_margin);
+                let renew_at = made
+                    .ttl
+                    .map(|ttl| Instant::now() + pause(ttl).max(RENEW_AGAIN_AFTER));
+                self.hold(write.subnet, made.written.mod_revision, renew_at);
+                self.keep_macs(&write.attrs);
+                Ok(true)
+            }
+            None => {
+                look_again(session, table, &key).await?;
+                Ok(false)
+            }
+        }
+    }
+
+    pub(super) async fn delete(
+        &mut self,
+        session: &mut Session,
+        table: &mut Table,
+        subnet: SubnetKey,
+    ) -> Result<Option<Standing>, Stop> {
+        let key = table.key(&subnet);
+        let Some(record) = table.get(&key) else {
+            return Ok(None);
+        };
+        let condition = Condition::Unchanged(record.mod_revision);
+        let outcome = session.delete(&key, condition).await;
+        match outcome.map_err(|failure| stop(failure, &key))? {
+            Some(revision) => table.delete(&key, revision),
+            None => look_again(session, table, &key).await?,
+        }
+        // Not lost: given up.
+        self.holding = None;
+        Ok(None)
+    }
+
+    pub(super) fn hold(&mut self, subnet: SubnetKey, mod_revision: i64, renew_at: Option<Instant>) {
+        self.last = subnet.subnets();
+        self.holding = Some(Holding {
+            held: Held {
+                subnet,
+                mod_revision,
+            },
+            renew_at,
+            unproven: false,
+        });
+    }
+
+    pub(super) fn keep_macs(&mut self, attrs: &LeaseAttrs) {
+        let written = attrs.vtep_mac();
+        self.vtep_mac = PerFamily::each(|family| written.of(family).or(*self.vtep_mac.of(family)));
+    }
+}
+
+/// Reads a key that is not as the table has it.
+async fn look_again(session: &mut Session, table: &mut Table, key: &[u8]) -> Result<(), Stop> {
+    let read = session.get(key).await;
+    let read = read.map_err(|failure| stop(failure, key))?;
+    match read.found {
+        Some(written) => table.put(written),
+        None => table.delete(key, read.revision),
+    }
+    Ok(())
+}
+
+fn stop(failure: Failure, key: &[u8]) -> Stop {
+    match failure {
+        Failure::Denied(reason) => Stop::Denied(Table::place(key), reason),
+        lost @ Failure::Lost(_) => Stop::Lost(lost),
+    }
+}

@@ -1,0 +1,154 @@
+#!/usr/bin/env bash
+# deploy/kubernetes: the manifests say what they should, and with a real control plane (scripts/kubernetes): the API server
+# takes them, the service account may do what flannel may and nothing else, make-kubeconfig's tokens work, end and are
+# revoked, and flannel's DaemonSet stays off migrated nodes.
+#
+# kubernetes_deploy.sh PART: manifests or real
+# needs: scripts/kubernetes
+# case: manifests
+# full: real
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
+# shellcheck source=scripts/tests.d/tools/apiserver.sh
+. "$TOOLS/apiserver.sh"
+
+# flannel's DaemonSet, as far as it says where its pods run.
+daemonset() {
+    cat <<'TEXT'
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: kube-flannel-ds, namespace: kube-flannel, labels: {app: flannel}}
+spec:
+  selector: {matchLabels: {app: flannel}}
+  template:
+    metadata: {labels: {app: flannel}}
+    spec:
+      affinity:
+        nodeAffinity:
+          requiredDuringSchedulingIgnoredDuringExecution:
+            nodeSelectorTerms:
+              - matchExpressions: [{key: kubernetes.io/os, operator: In, values: [linux]}]
+      tolerations: [{operator: Exists}]
+      containers: [{name: kube-flannel, image: example.org/flannel, command: [/opt/bin/flanneld]}]
+TEXT
+}
+
+TERMS='jsonpath={range .spec.template.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[*].matchExpressions[*]}{.key} {.operator} {.values[*]}{"\n"}{end}'
+
+manifests() {
+    equal "the manifests" "as they should be" \
+        "$("$VENV/bin/python" "$TOOLS/deploy_manifests.py" "$DEPLOY/rbac.yaml" "$DEPLOY/flannel-affinity.yaml" 2>&1)"
+    daemonset >"$SCRATCH/daemonset.yaml"
+    equal "flannel's DaemonSet, patched" $'kubernetes.io/os In linux\ntartan.io/dataplane NotIn tartan' \
+        "$(kubectl patch --local -f "$SCRATCH/daemonset.yaml" --patch "$(cat "$DEPLOY/flannel-affinity.yaml")" -o "$TERMS")"
+    test_server
+    refused_by_option
+}
+
+# What it is told wrongly, and what it cannot do, it says.
+refused_by_option() {
+    local words
+    for words in "--duration 60" "--duration x" "--output" "--other"; do
+        # shellcheck disable=SC2086
+        equal "make-kubeconfig $words ends with" 2 "$("$DEPLOY/make-kubeconfig" $words >/dev/null 2>&1 && echo 0 || echo $?)"
+    done
+    contains "make-kubeconfig without the service account" "is rbac.yaml applied" \
+        "$(KUBECONFIG=$SCRATCH/kubeconfig "$DEPLOY/make-kubeconfig" 2>&1)"
+}
+
+contains() {
+    case $3 in
+    *"$2"*) say "$1: says $2" ;;
+    *) fail "$1: expected $2, found $3" ;;
+    esac
+}
+
+# Every verb of every resource that is near flannel's.
+rights() {
+    local verb resource
+    for resource in pods nodes nodes/status nodes/proxy secrets configmaps serviceaccounts/token; do
+        for verb in get list watch create update patch delete; do
+            [ "$(real kubectl auth can-i "$verb" "${resource%%/*}" --subresource "$(subresource "$resource")" \
+                --as "$ACCOUNT" --all-namespaces 2>/dev/null)" = yes ] && echo "$verb $resource"
+        done
+    done
+    true
+}
+
+subresource() {
+    case $1 in
+    */*) echo "${1#*/}" ;;
+    esac
+}
+
+# try FILE VERB...: the exit code and what kubectl says with a kubeconfig.
+try() {
+    timeout 20 ip netns exec "$PREFIX-control" kubectl --kubeconfig "$1" --request-timeout 10s "${@:2}" 2>&1
+}
+
+# The answer to a token that is no longer one: a cached one may be taken for some seconds more.
+unauthorized() {
+    [[ $(try "$1" get nodes) == *Unauthorized* ]]
+}
+
+tokens() {
+    local ends
+    real "$DEPLOY/make-kubeconfig" --duration 3600 --output "$SCRATCH/account" 2>"$SCRATCH/said"
+    cat "$SCRATCH/said"
+    ends=$(date -d "$(sed -nE 's/.*valid until (.*)/\1/p' "$SCRATCH/said")" +%s)
+    at_most "seconds that the token is valid" 3600 $((ends - $(date +%s)))
+    equal "the file's mode" 600 "$(stat -c %a "$SCRATCH/account")"
+    equal "nodes, with it" node/node1 "$(try "$SCRATCH/account" get nodes -o name)"
+    contains "a Secret, with it" Forbidden "$(try "$SCRATCH/account" -n kube-system get secrets)"
+    contains "a label of a node, with it" Forbidden "$(try "$SCRATCH/account" label node node1 x=y)"
+    real "$DEPLOY/make-kubeconfig" --long-lived >"$SCRATCH/long" 2>"$SCRATCH/said"
+    cat "$SCRATCH/said"
+    equal "nodes, with the long-lived token" node/node1 "$(try "$SCRATCH/long" get nodes -o name)"
+    real kubectl -n tartan-system delete secret tartan-token >/dev/null
+    until_true 30 "the long-lived token is revoked" unauthorized "$SCRATCH/long" && say "the long-lived token is revoked"
+    equal "nodes, with the other one" node/node1 "$(try "$SCRATCH/account" get nodes -o name)"
+    real "$DEPLOY/make-kubeconfig" --server https://127.0.0.1:6443 2>/dev/null >"$SCRATCH/other"
+    contains "another address of the server" "server: https://127.0.0.1:6443" "$(cat "$SCRATCH/other")"
+}
+
+# Which nodes flannel's pods are made for: the controller asks the same as the scheduler.
+affinity() {
+    real kubectl create namespace kube-flannel >/dev/null
+    # As its kubelet would, which does not run here.
+    real kubectl label node node1 kubernetes.io/os=linux >/dev/null
+    daemonset | real kubectl apply -f - >/dev/null
+    until_true 20 "flannel is to run on node1" daemonset_wants 1 && say "flannel is to run on node1"
+    real kubectl -n kube-flannel patch daemonset kube-flannel-ds --patch-file "$DEPLOY/flannel-affinity.yaml" >/dev/null
+    until_true 20 "flannel is to run on node1 still" daemonset_wants 1 && say "flannel is to run on node1 still"
+    real kubectl label node node1 tartan.io/dataplane=tartan >/dev/null
+    until_true 20 "flannel is not to run on node1" daemonset_wants 0 && say "flannel is not to run on node1 once it is labelled"
+    real kubectl label node node1 tartan.io/dataplane- >/dev/null
+    until_true 20 "flannel is to run on node1 again" daemonset_wants 1 && say "flannel is to run on node1 again"
+}
+
+# Nodes it is to run on, as of its present template.
+daemonset_wants() {
+    [ "$(real kubectl -n kube-flannel get daemonset kube-flannel-ds -o \
+        'jsonpath={.status.desiredNumberScheduled} {.metadata.generation}')" = \
+        "$1 $(real kubectl -n kube-flannel get daemonset kube-flannel-ds -o 'jsonpath={.status.observedGeneration}')" ]
+}
+
+in_cluster() {
+    real_server
+    # The rights of the cluster's own tests are out of the way.
+    real kubectl delete clusterrolebinding tartan >/dev/null
+    real kubectl apply -f "$DEPLOY/rbac.yaml"
+    equal "a second time, what changes" 4 "$(real kubectl apply --dry-run=server -f "$DEPLOY/rbac.yaml" | grep -c unchanged)"
+    equal "the account's rights" $'get pods\nget nodes\nlist nodes\nwatch nodes\npatch nodes/status' "$(rights)"
+    tokens
+    affinity
+    real kubectl delete -f "$DEPLOY/rbac.yaml" >/dev/null
+    until_true 30 "the account's tokens are revoked" unauthorized "$SCRATCH/account" && say "the account's tokens are revoked"
+}
+
+python_client
+case ${1:-} in
+manifests) manifests ;;
+real) in_cluster ;;
+*) die "manifests or real?" ;;
+esac
