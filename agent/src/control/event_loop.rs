@@ -100,6 +100,8 @@ pub struct Turn {
     flanneld_sought: Instant,
     /// When the refresh after a burst of the kernel's announcements is due.
     burst_ends: Option<Moment>,
+    /// When a net-conf of the registry's that differs is taken.
+    net_conf_due: Option<Moment>,
     /// Bridges of another plugin with pods beside ours.
     bridges: Vec<String>,
     /// Callers whose attachment waits for its limit.
@@ -118,6 +120,7 @@ impl Default for Turn {
             refreshed: Instant::now(),
             flanneld_sought: Instant::now(),
             burst_ends: None,
+            net_conf_due: None,
             bridges: Vec::new(),
             waiting_for_limit: Vec::new(),
             faulty: Arc::default(),
@@ -171,6 +174,11 @@ impl Control {
                     is_view_current = true;
                     Ok(())
                 }
+                () = due(self.turn.net_conf_due) => {
+                    self.turn.net_conf_due = None;
+                    self.reload.ask();
+                    self.refresh().await
+                }
                 () = due(self.turn.burst_ends) => {
                     self.turn.burst_ends = None;
                     self.turn.retry.start_over();
@@ -215,7 +223,11 @@ impl Control {
                 let (own, copy) = (&known.own.subnets, &known.config.net_conf);
                 let place = self.registry.place();
                 if self.registry_state.learn(settings, own, &place, copy) {
-                    self.reload.ask();
+                    let (started, restarts) = (self.service.started, self.service.restarts);
+                    match net_conf_due(started, restarts, Instant::now()) {
+                        None => self.reload.ask(),
+                        due => self.turn.net_conf_due = due.map(Moment::from),
+                    }
                 }
                 self.post_contact();
                 self.refresh().await
@@ -741,6 +753,13 @@ fn refuse(answer: oneshot::Sender<Reply>, reason: String) {
     let _ = answer.send(Reply::Error(reason));
 }
 
+/// When a service that began at `started`, after so many `restarts`, takes a net-conf that the registry changes at `now`;
+/// `None`: at once. Each is taken by a new start, so one that keeps changing would keep packets waiting most of the time.
+fn net_conf_due(started: Instant, restarts: u64, now: Instant) -> Option<Instant> {
+    let soonest = started + LEAST_SERVICE;
+    (restarts > 0 && soonest > now).then_some(soonest)
+}
+
 async fn due(moment: Option<Moment>) {
     match moment {
         Some(moment) => sleep_until(moment).await,
@@ -748,6 +767,8 @@ async fn due(moment: Option<Moment>) {
     }
 }
 
+/// Longer than many times what a start takes.
+const LEAST_SERVICE: Duration = Duration::from_secs(2);
 /// A call of the plugin takes less.
 const BUSY: Duration = Duration::from_millis(200);
 /// Changes of the kernel come in bursts; one reading serves all of a burst.
@@ -758,3 +779,18 @@ pub const QUICK_CHECK_EVERY: Duration = Duration::from_secs(1);
 const FLANNELD_EVERY: Duration = Duration::from_secs(5);
 /// Not every way by which a kernel changes is known.
 pub(crate) const REFRESH_EVERY: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_net_conf_that_keeps_changing_does_not_keep_the_service_starting() {
+        let started = Instant::now();
+        let soon = started + Duration::from_millis(100);
+        assert_eq!(net_conf_due(started, 0, soon), None, "the first start");
+        let due = net_conf_due(started, 1, soon);
+        assert_eq!(due, Some(started + LEAST_SERVICE));
+        assert_eq!(net_conf_due(started, 1, started + LEAST_SERVICE), None);
+    }
+}

@@ -221,3 +221,25 @@ fn a_changed_configuration_is_reported_and_a_broken_one_changes_nothing() {
         .await;
     });
 }
+
+/// Each list that is reported is written to the disk and to the log.
+#[test]
+fn a_record_that_changes_all_the_time_is_reported_now_and_then() {
+    run(async {
+        let (server, mut node) = cluster().await;
+        let before = node.updates;
+        for number in 0..300u32 {
+            let address = 100 + number % 97;
+            let value = format!(r#"{{"PublicIP":"192.0.2.{address}"}}"#);
+            server.put("subnets/10.244.99.0-24", &value).await;
+            node.pause(Duration::from_millis(10)).await;
+        }
+        let reported = node.updates - before;
+        assert!((2..=12).contains(&reported), "{reported} lists in 3 s");
+        server.delete("subnets/10.244.99.0-24").await;
+        node.within(Duration::from_secs(2), "the last change", |node| {
+            !node.names().contains(&"10.244.99.0-24")
+        })
+        .await;
+    });
+}

@@ -249,3 +249,48 @@ fn an_own_lease_that_ended_unseen_is_taken_again() {
         assert!(server.time_to_live(lease).await > 86_000);
     });
 }
+
+/// A program that cleans up keys: each time that the key is written anew an etcd lease of a day is granted.
+#[test]
+fn a_key_that_is_deleted_again_and_again_is_not_written_as_often() {
+    run(async {
+        let (server, mut node) = cluster().await;
+        let key = node.own_key();
+        let mut written = 0;
+        for _ in 0..12 {
+            if server.get(&key).await.is_some() {
+                written += 1;
+                server.delete(&key).await;
+            }
+            node.pause(Duration::from_millis(200)).await;
+        }
+        assert!(written <= 4, "written {written} times in 2.4 s");
+        let (place, reason) = node.refused.clone().unwrap();
+        assert_eq!(place.to_string(), format!("etcd key {PREFIX}/{key}"));
+        assert!(reason.contains("keeps deleting"), "{reason}");
+        assert_eq!(node.own_key(), key, "the list stays in force");
+    });
+}
+
+/// A program that writes another address into whichever key is ours would have this node leave subnet after subnet, and
+/// strand its pods each time.
+#[test]
+fn a_node_is_not_driven_through_all_subnets() {
+    run(async {
+        let (server, mut node) = cluster().await;
+        let (ours, ..) = server.get(&node.own_key()).await.unwrap();
+        let theirs = ours.replace("192.0.2.1\"", "192.0.2.77\"");
+        assert_ne!(ours, theirs);
+        let mut taken = std::collections::BTreeSet::new();
+        for _ in 0..14 {
+            let key = node.own_key();
+            server.put_for(&key, &theirs, 86_400).await;
+            taken.insert(key);
+            node.pause(Duration::from_millis(250)).await;
+        }
+        assert!(taken.len() <= 4, "{taken:?}");
+        let (_, reason) = node.refused.clone().unwrap();
+        assert!(reason.contains("192.0.2.77"), "{reason}");
+        assert!(taken.contains(&node.own_key()), "the list stays in force");
+    });
+}

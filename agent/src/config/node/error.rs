@@ -87,6 +87,11 @@ pub enum ConfigError {
         "etcd-endpoints {0:?} is not the address of a server: use http:// or https://, host and port, as in http://127.0.0.1:2379"
     )]
     Endpoint(String),
+    /// A URL with a user in it. It is not repeated: a password may stand there.
+    #[error(
+        "an address of etcd-endpoints names a user: leave it out, and set etcd-username and etcd-password"
+    )]
+    EndpointUser,
     /// An empty prefix.
     #[error("etcd-prefix {0:?} is empty: use a path, as in /coreos.com/network")]
     EtcdPrefix(String),

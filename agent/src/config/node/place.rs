@@ -76,7 +76,7 @@ impl ConfigError {
             ConfigError::NetConfOfEtcd => "net-conf",
             ConfigError::Healthz(_) => "healthz",
             ConfigError::Registry(_) => "registry",
-            ConfigError::Endpoint(_) => "etcd-endpoints",
+            ConfigError::Endpoint(_) | ConfigError::EndpointUser => "etcd-endpoints",
             ConfigError::EtcdPrefix(_) => "etcd-prefix",
             ConfigError::RenewMargin(_) => "subnet-lease-renew-margin",
             ConfigError::AnnotationPrefix(_) => "kube-annotation-prefix",

@@ -269,6 +269,10 @@ fn endpoints(written: Option<Vec<String>>) -> Result<Vec<String>, ConfigError> {
             .or_else(|| url.strip_prefix("https://"));
         rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(char::is_whitespace))
     };
+    // It would be in the log and in `tartan status`, and etcd does not take it from there.
+    if endpoints.iter().any(|url| url.contains('@')) {
+        return Err(ConfigError::EndpointUser);
+    }
     match endpoints.iter().find(|url| !is_url(url)) {
         Some(wrong) => Err(ConfigError::Endpoint(wrong.clone())),
         None if endpoints.is_empty() => Err(ConfigError::Endpoint(String::new())),

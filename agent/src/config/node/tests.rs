@@ -359,6 +359,15 @@ fn every_refusal_names_its_remedy() {
     }
 }
 
+/// What stands there is in the log and in `tartan status`.
+#[test]
+fn a_password_in_the_address_of_etcd_is_refused_and_not_repeated() {
+    let endpoints = "http://root:secret@192.0.2.1:2379";
+    let refused = refusal("", &["--registry", "etcd", "--etcd-endpoints", endpoints]);
+    assert!(refused.contains("etcd-password"), "{refused}");
+    assert!(!refused.contains("secret"), "{refused}");
+}
+
 #[test]
 fn the_device_is_named_as_flannel_names_its_own() {
     let named = |device_name: &str, backend: &str| {

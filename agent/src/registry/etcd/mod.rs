@@ -11,12 +11,13 @@
 //! visit lists everything anew. Pauses between visits grow from [`FIRST_PAUSE`] to [`LONGEST_PAUSE`]. One visit that ends
 //! is no loss of the registry: the loss is reported when no server can be visited after it, or when visits keep ending.
 //!
-//! Each change is entered in the [`table`] and reported within [`DEBOUNCE`], with those that come in that time. A key or
+//! Each change is entered in the [`table`] and reported soon, at the latest within a second ([`Pace`](super::pace::Pace)). A key or
 //! value that cannot be read or used is passed over, and the others are in force. The list is not reported while the
 //! configuration is missing or cannot be used, or while this node has no key of its own.
 
 mod acquire;
 mod key;
+mod losses;
 mod overwritten;
 mod own_lease;
 mod report;
@@ -123,5 +124,5 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 /// A visit that lasts longer has been of use.
 const LONG_VISIT: Duration = Duration::from_secs(30);
-/// How long changes wait for further ones before they are reported.
+/// How long changes wait for further ones before they are reported, after a quiet time.
 const DEBOUNCE: Duration = Duration::from_millis(20);

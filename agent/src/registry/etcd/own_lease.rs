@@ -9,7 +9,8 @@
 //! without one (a reservation that an operator made) stays without. The end of the old etcd lease is hastened only where
 //! no other key hangs on it.
 //!
-//! What another process writes there with this node's address is undone, a few times ([`Overwritten`]).
+//! What another process writes there with this node's address is undone, a few times ([`Overwritten`]). A key that is lost
+//! is replaced, a few times at once ([`Losses`]).
 
 mod writing;
 
@@ -25,6 +26,7 @@ use super::super::announcement::Announcement;
 use super::super::place::RegistryPlace;
 use super::acquire::{Held, Step, decide, same_node};
 use super::key::SubnetKey;
+use super::losses::Losses;
 use super::overwritten::Overwritten;
 use super::random;
 use super::session::{Failure, Session};
@@ -42,6 +44,7 @@ pub(super) struct OwnLease {
     vtep_mac: PerFamily<Option<Mac>>,
     renew_margin: Duration,
     overwritten: Overwritten,
+    losses: Losses,
     wait: Option<Wait>,
 }
 
@@ -103,6 +106,7 @@ impl OwnLease {
             vtep_mac: PerFamily::default(),
             renew_margin,
             overwritten: Overwritten::default(),
+            losses: Losses::default(),
             wait: None,
         }
     }
@@ -178,6 +182,7 @@ impl OwnLease {
                 self.delete(session, table, subnet).await
             }
             Step::Create(subnet) => {
+                self.check_losses(table)?;
                 let vtep_mac = self.own_macs(None, announcement);
                 let attrs = LeaseAttrs::of(public, vtep_mac, net_conf);
                 self.create(session, table, subnet, vtep_mac, attrs).await
@@ -196,6 +201,7 @@ impl OwnLease {
         };
         let Some(record) = table.get(&table.key(&held.subnet)) else {
             warn!(key = %held.subnet, "this node's lease was deleted or has ended; taking the subnet again");
+            self.losses.note(Instant::now(), None);
             self.holding = None;
             return;
         };
@@ -205,8 +211,16 @@ impl OwnLease {
             && let Some(public) = public.filter(is_other)
         {
             warn!(key = %held.subnet, %public, "another node has overwritten this node's lease; taking another subnet");
+            self.losses.note(Instant::now(), Some(public));
             self.holding = None;
         }
+    }
+
+    /// Refuses to replace a key that was lost too often.
+    fn check_losses(&mut self, table: &Table) -> Result<(), Stop> {
+        let last = SubnetKey::of(&self.last).map(|subnet| Table::place(&table.key(&subnet)));
+        let refuse = |reason| Stop::Refused(last.unwrap_or_else(|| place_of(table)), reason);
+        self.losses.check(Instant::now()).map_err(refuse)
     }
 
     async fn keep(
@@ -245,6 +259,9 @@ impl OwnLease {
                 .overwritten
                 .count(Instant::now(), &place, &record, &wanted);
             counted.map_err(|reason| Stop::Refused(place, reason))?;
+        }
+        if holding.is_none() {
+            self.check_losses(table)?;
         }
         let mut write = Write::over(&record, subnet, wanted);
         let had_an_end = holding.is_some_and(|holding| holding.renew_at.is_some());

@@ -15,6 +15,7 @@ use etcd_client::{
 };
 use tokio::time::timeout;
 
+use super::super::foreign_text::excerpt;
 use super::table::Written;
 use crate::config::node::registry::EtcdConfig;
 
@@ -258,7 +259,7 @@ fn failure(error: &Error, permission: &str) -> Failure {
         }
         source = cause.source();
     }
-    let words: String = words.chars().take(LONGEST_REASON).collect();
+    let words = excerpt(&words, LONGEST_REASON);
     let remedy = if message.contains("permission denied") {
         permission
     } else if message.contains("user name is empty") {
@@ -290,7 +291,7 @@ fn causes(error: &Error) -> String {
         words = format!("{words}: {cause}");
         source = cause.source();
     }
-    words.chars().take(LONGEST_REASON).collect()
+    excerpt(&words, LONGEST_REASON)
 }
 
 fn tls(config: &EtcdConfig) -> Result<TlsOptions, String> {

@@ -134,8 +134,8 @@ impl LeaseAttrs {
                 expected: IPV6,
             })?,
             backend_type: backend_type?.unwrap_or_default().to_owned(),
-            backend_data: fields.last(BACKEND_DATA).cloned(),
-            backend_v6_data: fields.last(BACKEND_V6_DATA).cloned(),
+            backend_data: fields.last(BACKEND_DATA).map(scalars),
+            backend_v6_data: fields.last(BACKEND_V6_DATA).map(scalars),
         })
     }
 
@@ -217,6 +217,18 @@ fn default_of(public: PublicAddresses) -> Mac {
     default_vtep_mac(public.first())
 }
 
+/// What is kept of a backend's data: there may be tens of thousands of records, and a list takes many times the memory of
+/// its text.
+fn scalars(data: &Json) -> Json {
+    let Json::Object(members) = data else {
+        return Json::Null;
+    };
+    let is_scalar =
+        |(_, value): &&(String, Json)| !matches!(value, Json::List(_) | Json::Object(_));
+    let kept = members.iter().filter(is_scalar).take(MOST_MEMBERS);
+    Json::Object(kept.cloned().collect())
+}
+
 fn mac_in(data: Option<&Json>) -> Option<Mac> {
     let text = data?.text_of(VTEP_MAC).ok()??;
     text.parse().ok().filter(|mac: &Mac| mac.is_unicast())
@@ -237,6 +249,8 @@ const VXLAN: &str = "vxlan";
 const UDP: &str = "udp";
 const IPV4: &str = "an IPv4 address";
 const IPV6: &str = "an IPv6 address or null";
+/// Of the data of a backend; flannel's have three at most.
+const MOST_MEMBERS: usize = 16;
 /// Characters of an unknown word that a message repeats.
 const LONGEST_SHOWN: usize = 40;
 

@@ -7,6 +7,7 @@ use encap::Mac;
 use tokio::time::{Instant, sleep_until};
 
 use super::super::announcement::{Announcement, RegistrySettings};
+use super::super::pace::Pace;
 use super::super::place::RegistryPlace;
 use super::super::records::{self, Candidate};
 use super::super::remote::{Asked, Ended, Seat};
@@ -31,6 +32,7 @@ pub(super) struct Visitor {
     own: OwnLease,
     reports: Reports,
     announcement: Option<Announcement>,
+    pace: Pace,
     /// The cluster's configuration can be used.
     is_configured: bool,
 }
@@ -74,6 +76,7 @@ impl Visitor {
             own: OwnLease::new(config.renew_margin),
             reports: Reports::default(),
             announcement: None,
+            pace: Pace::starting_with(DEBOUNCE),
             is_configured: false,
             config: config.clone(),
         }
@@ -132,10 +135,13 @@ impl Visitor {
                     for change in changes? {
                         self.enter(seat, change).await?;
                     }
-                    report_at.get_or_insert(Instant::now() + DEBOUNCE);
+                    let now = Instant::now();
+                    report_at.get_or_insert(now + self.pace.wait(now));
                 }
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
-                    report_at = None;
+                    if report_at.take().is_some() {
+                        self.pace.made(Instant::now());
+                    }
                     self.settle(&mut session, seat).await?;
                 }
             }

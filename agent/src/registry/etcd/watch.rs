@@ -2,6 +2,7 @@
 
 use etcd_client::{WatchOptions, WatchResponse, WatchStream};
 
+use super::super::foreign_text::excerpt;
 use super::session::{Failure, Session};
 use super::table::Written;
 
@@ -118,11 +119,7 @@ fn changes(answer: &WatchResponse, is_config: bool) -> Result<Vec<Change>, Inter
 }
 
 fn canceled(answer: &WatchResponse) -> Failure {
-    let why: String = answer
-        .cancel_reason()
-        .chars()
-        .take(LONGEST_REASON)
-        .collect();
+    let why = excerpt(answer.cancel_reason(), LONGEST_REASON);
     Failure::Lost(format!(
         "etcd ended the watch ({why}): check that the user may read the keys"
     ))

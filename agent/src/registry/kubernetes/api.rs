@@ -20,6 +20,7 @@ use tokio::time::timeout;
 use super::node::{Node, NodePage, PageMetadata};
 use super::watch::Watch;
 use crate::causes::causes;
+use crate::registry::foreign_text::excerpt;
 
 /// A body as it arrives.
 pub(super) type Body = Pin<Box<dyn AsyncBufRead + Send>>;
@@ -39,19 +40,19 @@ pub(super) enum ApiError {
         wait: Option<Duration>,
     },
     /// An error that came as an event of a watch.
-    #[error("the API ends the watch with {code}: {message}")]
+    #[error("the API ends the watch with {code}: {}", excerpt(message, MOST_SHOWN))]
     Event { code: u16, message: String },
     /// No complete answer in time.
     #[error("the API does not answer within {} s", .0.as_secs())]
     Timeout(Duration),
     /// The connection ended within an answer.
-    #[error("the connection to the API broke: {0}")]
+    #[error("the connection to the API broke: {}", excerpt(&.0.to_string(), MOST_SHOWN))]
     Broken(io::Error),
     /// An answer that no cluster gives.
     #[error("the API's answer is longer than {0} bytes")]
     TooLong(usize),
     /// An answer of another kind.
-    #[error("the API's answer is not what a Kubernetes API server answers: {0}")]
+    #[error("the API's answer is not what a Kubernetes API server answers: {}", excerpt(&.0.to_string(), MOST_SHOWN))]
     Json(serde_json::Error),
     /// A list or an object without version cannot be watched.
     #[error("the API's answer has no resourceVersion")]
@@ -234,15 +235,13 @@ async fn refusal(answer: Response<kube::client::Body>) -> ApiError {
         .await;
     let text = body.map(|body| body.to_bytes()).unwrap_or_default();
     let message = match serde_json::from_slice::<Status>(&text) {
+        _ if (300..400).contains(&code) => REDIRECTS.to_owned(),
         Ok(status) if !status.message.is_empty() => status.message,
         _ => String::from_utf8_lossy(&text).into_owned(),
     };
-    let plain = message
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c });
     ApiError::Answer {
         code,
-        message: plain.take(MOST_SHOWN).collect::<String>().trim().to_owned(),
+        message: excerpt(message.trim(), MOST_SHOWN),
         wait: wait.map(Duration::from_secs),
     }
 }
@@ -263,7 +262,7 @@ fn unwrapped(error: &kube::Error) -> String {
         kube::Error::Service(source) => causes(source.as_ref()),
         other => causes(other),
     };
-    text.replace('\n', " ")
+    excerpt(&text, MOST_SHOWN)
 }
 
 fn unbuildable(error: kube::core::request::Error) -> ApiError {
@@ -278,6 +277,9 @@ const MOST_PAGES: usize = 200;
 const MOST_PAGE: usize = 128 << 20;
 const MOST_NODE: usize = 4 << 20;
 const MOST_REFUSAL: usize = 64 << 10;
+/// Credentials go to the server that the configuration names, and to no other.
+const REDIRECTS: &str =
+    "it redirects elsewhere, which is not followed: set kube-api-url to the API server itself";
 /// Characters; the API's sentences are shorter.
 const MOST_SHOWN: usize = 400;
 /// Of connecting and the first answer, or of a small answer as a whole.
@@ -289,3 +291,24 @@ const WATCH_SECONDS: u32 = 290;
 const LONGEST_ASKED: Duration = Duration::from_secs(30);
 /// Of the fields that are patched, in `managedFields`.
 const MANAGER: &str = "tartan";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// serde names the text that it found, whatever its length.
+    #[test]
+    fn an_answer_of_another_kind_is_repeated_in_part() {
+        let text = format!("{{\"items\":\"\\u001b[31m\\n{}\"}}", "x".repeat(1 << 20));
+        let fault = serde_json::from_str::<NodePage>(&text).unwrap_err();
+        let sentence = ApiError::Json(fault).to_string();
+        assert!(sentence.len() < 600, "{}", sentence.len());
+        assert!(!sentence.contains(char::is_control), "{sentence:?}");
+        let message = "too old\nERROR \u{1b}[31m".to_owned();
+        let event = ApiError::Event { code: 410, message };
+        assert_eq!(
+            event.to_string(),
+            "the API ends the watch with 410: too old ERROR  [31m"
+        );
+    }
+}

@@ -14,6 +14,7 @@ use super::annotations;
 #[serde(default)]
 pub(super) struct Node {
     /// `metadata`.
+    #[serde(deserialize_with = "or_default")]
     pub(super) metadata: Metadata,
     /// `spec`.
     #[serde(deserialize_with = "or_default")]
@@ -25,10 +26,13 @@ pub(super) struct Node {
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Metadata {
     /// Name, unique in the cluster.
+    #[serde(deserialize_with = "or_default")]
     pub(super) name: String,
     /// Differs when a Node is deleted and created again under the same name.
+    #[serde(deserialize_with = "or_default")]
     pub(super) uid: String,
     /// Version of this state of the object.
+    #[serde(deserialize_with = "or_default")]
     pub(super) resource_version: String,
     /// RFC 3339 in UTC with whole seconds: texts compare as the times do.
     #[serde(deserialize_with = "or_default")]
@@ -218,6 +222,17 @@ mod tests {
             let node: Node = serde_json::from_str(&text).unwrap();
             assert_eq!(node.metadata.annotations, Annotations::default());
             assert!(node.spec.pod_cidrs().is_empty());
+        }
+    }
+
+    /// One of them must not cost the list of all.
+    #[test]
+    fn null_is_no_fault_of_a_node() {
+        for node in [
+            r#"{"metadata":null}"#,
+            r#"{"metadata":{"name":null,"uid":null,"resourceVersion":null}}"#,
+        ] {
+            assert_eq!(serde_json::from_str::<Node>(node).unwrap(), Node::default());
         }
     }
 

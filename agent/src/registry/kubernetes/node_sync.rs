@@ -21,6 +21,7 @@ use super::session::{self, SessionError};
 use super::watch::{Watch, WatchEvent};
 use crate::causes::causes;
 use crate::config::node::registry::KubernetesConfig;
+use crate::registry::pace::Pace;
 use crate::registry::remote::{Asked, Ended, Seat};
 use crate::registry::{Announcement, Contact, RegistryPlace};
 
@@ -51,6 +52,8 @@ pub(super) struct NodeSync {
     /// Of watches that ended soon.
     short_watches: Backoff,
     writes: Backoff,
+    /// Of lists that are made because of events.
+    pace: Pace,
 }
 
 /// Why a session, or the work on one, cannot go on.
@@ -88,6 +91,7 @@ impl NodeSync {
             attempts: Backoff::default(),
             short_watches: Backoff::default(),
             writes: Backoff::default(),
+            pace: Pace::starting_with(DEBOUNCE),
         }
     }
 
@@ -284,7 +288,7 @@ impl NodeSync {
             self.version = Some(version);
         }
         if differs {
-            self.make_due(DEBOUNCE);
+            self.make_due(self.pace.wait(Instant::now()));
         }
     }
 

@@ -168,3 +168,15 @@ proptest! {
         prop_assert_eq!(parse(&text).unwrap().render().parse::<serde_json::Value>().is_ok(), true);
     }
 }
+
+#[test]
+fn of_a_backends_data_little_is_kept() {
+    let zeros = vec!["0"; 900].join(",");
+    let text = format!(
+        r#"{{"PublicIP":"192.0.2.5","BackendType":"vxlan","BackendData":{{"a":[{zeros}],"VtepMAC":"02:00:00:00:00:05"}},"BackendV6Data":[{zeros}]}}"#
+    );
+    let attrs = LeaseAttrs::parse(text.as_bytes()).unwrap();
+    assert!(attrs.render().len() < 200, "{}", attrs.render());
+    let mac = attrs.vtep_mac().v4.map(|mac| mac.to_string());
+    assert_eq!(mac.as_deref(), Some("02:00:00:00:00:05"));
+}

@@ -17,6 +17,7 @@ impl NodeSync {
     pub(super) async fn evaluate(&mut self, api: &Api) -> Result<(), Stop> {
         self.due = None;
         let began = Instant::now();
+        self.pace.made(began);
         if !self.report_settings().await? {
             return Ok(());
         }
