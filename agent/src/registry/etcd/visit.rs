@@ -191,7 +191,8 @@ impl Visitor {
         if !self.is_configured {
             // No subnet is taken then, and none is lost.
             self.own.retry();
-            return Ok(self.own.renew(session, &mut self.table).await?);
+            let renewed = self.own.renew(session, &mut self.table, announcement);
+            return Ok(renewed.await?);
         }
         let settled = self.own.settle(session, &mut self.table, announcement);
         match settled.await? {
@@ -199,15 +200,19 @@ impl Visitor {
             Standing::Refused { place, reason } => {
                 Ok(self.reports.refused(seat, (place, reason), false).await?)
             }
-            Standing::Ours { subnet, vtep_mac } => Ok(self.report(seat, subnet, vtep_mac).await?),
+            Standing::Ours {
+                subnet,
+                vtep_mac,
+                trouble,
+            } => Ok(self.report(seat, (subnet, vtep_mac), trouble).await?),
         }
     }
 
     async fn report(
         &mut self,
         seat: &Seat,
-        subnet: SubnetKey,
-        vtep_mac: PerFamily<Mac>,
+        (subnet, vtep_mac): (SubnetKey, PerFamily<Mac>),
+        trouble: Option<(RegistryPlace, String)>,
     ) -> Result<(), Ended> {
         let Some(announcement) = &self.announcement else {
             return Ok(());
@@ -232,7 +237,7 @@ impl Visitor {
         let (leases, unfit) = records::check(candidates, &announcement.net_conf);
         refused.extend(unfit);
         match own(&leases, &announcement.node_name) {
-            Ok(_) => self.reports.leases(seat, leases).await?,
+            Ok(_) => self.reports.leases(seat, leases, trouble).await?,
             Err(reason) => {
                 let found = refused.iter().find(|record| record.place == own_place);
                 let reason = found.map_or(reason, |record| record.reason.clone());
