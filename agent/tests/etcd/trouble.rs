@@ -116,3 +116,24 @@ fn peers_are_followed_while_the_own_key_is_deleted_again_and_again() {
         assert_eq!(node.own_key(), key);
     });
 }
+
+/// Another node has its subnet, and there is no other.
+#[test]
+fn a_subnet_that_is_no_longer_owned_is_named() {
+    run(async {
+        let server = Server::start().await;
+        let conf =
+            r#"{"Network":"10.244.0.0/16","SubnetMin":"10.244.1.0","SubnetMax":"10.244.1.0"}"#;
+        server.configure(conf).await;
+        let mut node = Node::start(&server, 1, conf).await;
+        server.put(&node.own_key(), PEER).await;
+        node.until("a refusal", |node| node.refused.is_some()).await;
+        let (_, reason) = node.refused.clone().unwrap();
+        assert!(reason.starts_with("out of subnets"), "{reason}");
+        assert!(reason.contains("no longer owns 10.244.1.0/24"), "{reason}");
+        server.delete(&node.own_key()).await;
+        node.until("the subnet", |node| node.refused.is_none())
+            .await;
+        assert_eq!(node.own_subnets(), ["10.244.1.0/24"]);
+    });
+}

@@ -25,7 +25,7 @@ pub(super) use self::standing::Standing;
 use std::time::Duration;
 
 use dataplane::families::{PerFamily, PublicAddresses};
-use encap::{Family, Mac};
+use encap::Mac;
 use ipnet::IpNet;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};

@@ -191,6 +191,11 @@ impl Table {
         }
     }
 
+    /// Whether there are keys that found no room.
+    pub(super) fn is_incomplete(&self) -> bool {
+        self.surplus.is_some()
+    }
+
     /// The record of `key`.
     pub(super) fn get(&self, key: &[u8]) -> Option<&Record> {
         self.records.get(key)
