@@ -50,6 +50,7 @@ pub(crate) fn announcement(number: u8, net_conf: &str) -> Announcement {
         vtep_mac: PerFamily::each(|_| Mac([2, 0, 0, 0, 0, number])),
         previous: vec![],
         net_conf: NetConf::parse(net_conf).unwrap(),
+        forwarding: true,
     }
 }
 
