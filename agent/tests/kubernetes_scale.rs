@@ -149,5 +149,6 @@ fn announcement() -> Announcement {
         vtep_mac: PerFamily { v4: mac, v6: mac },
         previous: Vec::new(),
         net_conf: NetConf::parse(r#"{"Network":"10.0.0.0/8","Backend":{"Type":"vxlan"}}"#).unwrap(),
+        forwarding: true,
     }
 }

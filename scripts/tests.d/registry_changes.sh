@@ -153,12 +153,11 @@ longest_gap() {
         END { printf "%d\n", longest * 1000 }' "$SCRATCH/path-$1"
 }
 
-# What is in the registry of node2; of etcd's key with the revision of its last change. (Of a Node the service sets a
-# condition when it starts, as flanneld does.)
+# What is in the registry of node2, with the revision of its last change.
 written() {
     case $REGISTRY in
     etcd) etcdctl get "$(record_of 2 | jq -r .key)" -w json | jq -c '.kvs[0]' ;;
-    kubernetes) kube list | jq -c '.items[] | select(.metadata.name == "node2") | .metadata.annotations' ;;
+    kubernetes) kube list | jq -c '.items[] | select(.metadata.name == "node2") | [.metadata, .status]' ;;
     esac
 }
 

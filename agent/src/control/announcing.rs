@@ -94,7 +94,7 @@ pub fn keep(
     }
 }
 
-/// What this node publishes when it is reached by `external`.
+/// What this node publishes when it is reached by `external`, before it forwards.
 pub fn announcement(
     config: &NodeConfig,
     net_conf: &NetConf,
@@ -108,15 +108,19 @@ pub fn announcement(
         vtep_mac: PerFamily::each(|family| before.vtep_mac.of(family).unwrap_or(derived)),
         previous: before.subnets.clone(),
         net_conf: net_conf.clone(),
+        forwarding: false,
     }
 }
 
-/// The same while the service runs: the node keeps what it has.
+/// The same while the service runs: the node keeps what it has, and forwards.
 pub fn running(known: &Known, external: &ExternalInterface) -> Announcement {
     let own = &known.own;
     let before = Before {
         subnets: own.subnets.clone(),
         vtep_mac: PerFamily::each(|family| Some(*own.vtep_mac.of(family))),
     };
-    announcement(&known.config, &known.net_conf, &before, external)
+    Announcement {
+        forwarding: true,
+        ..announcement(&known.config, &known.net_conf, &before, external)
+    }
 }

@@ -22,6 +22,9 @@ pub struct Announcement {
     pub previous: Vec<IpNet>,
     /// The cluster's configuration: format, VNI, networks and the range of subnets.
     pub net_conf: NetConf,
+    /// This node forwards what its peers send: its tables are in force. Before that no program may be told that its pods
+    /// have a network (`kubernetes`: condition `NetworkUnavailable`).
+    pub forwarding: bool,
 }
 
 /// What the registry says beside the leases, before this node can announce itself.

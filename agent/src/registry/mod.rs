@@ -24,9 +24,9 @@ mod pace;
 mod parsed_node;
 mod place;
 mod record_fault;
-pub mod records;
+mod records;
 mod refused_record;
-pub mod remote;
+mod remote;
 
 pub use announcement::{Announcement, RegistrySettings};
 pub use difference::{ChangedNode, ListDifference, few};

@@ -58,19 +58,21 @@ pub(super) enum RecordFault {
         other: Other,
     },
     #[error(
-        "public address {address} is also that of {other}, so the two are one peer and need one {differs}: give each node its own address, or delete the record that is out of date"
+        "public address {address} is also that of {other}, which is in force, so the two are one peer and need one {differs}: give each node its own address, or delete the record that is out of date"
     )]
     Contradiction {
         address: IpAddr,
         differs: &'static str,
         other: Other,
     },
-    #[error("VTEP MAC {mac} is also that of {other}: give each node its own")]
+    #[error(
+        "VTEP MAC {mac} is also that of {other}, which is in force: give each node its own, or delete the record that is out of date"
+    )]
     SameMac { mac: Mac, other: Other },
 }
 
 /// The record that is in force.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Other {
     pub(super) name: String,
     pub(super) place: String,

@@ -2,16 +2,20 @@
 //!
 //! Theory of operation. A list of nodes that an operator writes is refused as a whole for one fault ([`super::nodes`]). The
 //! records of `etcd` and `kubernetes` have many writers, and one writer's fault must not cost the others their routes. So
-//! each record is checked alone, then against those accepted before it; one that fails is passed over and reported. The
-//! order of the candidates is their precedence: of two records that claim the same thing the earlier one is in force.
-//! What is accepted passes every check of [`super::parse`], and of [`super::own`] where this node's record is among it.
+//! each record is checked alone, then against the others; one that fails is passed over and reported.
 //!
-//! At most [`MOST_RECORDS`] candidates are looked at. Each costs the logarithm of their number.
+//! Of two records that claim the same thing one is in force. This node's own always is. Between others it depends on what
+//! they claim: a subnet or a name stays with the first, whose pods live in it. A public address or a VTEP MAC goes to the
+//! last: the record of a node that died, or that had another record before, still names them, and nobody but the machine
+//! that has them now could write them anew. So all records are checked for subnets in their order, those that pass for
+//! addresses in the reverse order. A record that lost its subnet to one that has lost its address then gets it.
+//!
+//! What is accepted passes every check of [`super::parse`], and of [`super::own`] where this node's record is among it. At
+//! most [`MOST_RECORDS`] candidates are looked at. Each costs the logarithm of their number.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
-use dataplane::families::PublicAddresses;
 use encap::{Family, Mac};
 use ipnet::IpNet;
 
@@ -23,28 +27,32 @@ use crate::lease::{Lease, unfit_for_underlay};
 
 /// A record that can be read, before it is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub(super) struct Candidate {
     /// Where it is.
-    pub place: RegistryPlace,
+    pub(super) place: RegistryPlace,
     /// What it says. Its name is the one under which the node is listed.
-    pub lease: Lease,
+    pub(super) lease: Lease,
     /// It is this node's own.
-    pub is_own: bool,
+    pub(super) is_own: bool,
 }
 
 /// The leases of the candidates that can be used, in their order, and the candidates that cannot.
 ///
-/// `candidates` are in order of precedence: this node's own record first, then those of others, the first writer first.
-/// Records of others that name an address of this node's own record are refused. Two records with one public address are
+/// `candidates` are this node's own record, then those of others, the first writer first. Of others that claim one subnet
+/// the first is accepted, of others that claim one public address or VTEP MAC the last. Records of others that name an
+/// address of this node's own record are refused. Two records with one public address that agree in all but the subnets are
 /// one peer with the subnets of both.
-pub fn check(candidates: Vec<Candidate>, net_conf: &NetConf) -> (Vec<Lease>, Vec<RefusedRecord>) {
+pub(super) fn check(
+    candidates: Vec<Candidate>,
+    net_conf: &NetConf,
+) -> (Vec<Lease>, Vec<RefusedRecord>) {
     let own = candidates.iter().filter(|candidate| candidate.is_own);
     let own: Vec<IpAddr> = own.flat_map(|own| own.lease.public.iter()).collect();
-    let mut accepted = Accepted {
+    let rules = Rules {
         own,
         cluster: net_conf.cluster(),
-        ..Accepted::default()
     };
+    let (mut of_subnets, mut late) = (Accepted::default(), Vec::new());
     let (mut refused, mut surplus) = (Vec::new(), 0);
     for (number, candidate) in candidates.into_iter().enumerate() {
         if number > MOST_RECORDS {
@@ -53,17 +61,37 @@ pub fn check(candidates: Vec<Candidate>, net_conf: &NetConf) -> (Vec<Lease>, Vec
         }
         let fault = match number {
             MOST_RECORDS => Err(RecordFault::TooMany { most: MOST_RECORDS }),
-            _ => accepted.check(&candidate),
+            _ => rules.check(&candidate),
         };
         match fault {
-            Ok(()) => accepted.add(candidate),
-            Err(fault) => refused.push(refuse(candidate, &fault)),
+            Err(fault) => refused.push((number, refuse(candidate, &fault))),
+            Ok(()) if of_subnets.check_subnets(&candidate.lease).is_ok() => {
+                of_subnets.add(number, candidate);
+            }
+            Ok(()) => late.push((number, candidate)),
         }
     }
+    let mut accepted = Accepted::default();
+    let passed = of_subnets.records.into_iter();
+    let (own, others): (Vec<_>, Vec<_>) = passed.partition(|(_, candidate)| candidate.is_own);
+    for (number, candidate) in own.into_iter().chain(others.into_iter().rev()) {
+        match accepted.check_peer(&candidate.lease) {
+            Ok(()) => accepted.add(number, candidate),
+            Err(fault) => refused.push((number, refuse(candidate, &fault))),
+        }
+    }
+    for (number, candidate) in late {
+        match accepted.check(&candidate.lease) {
+            Ok(()) => accepted.add(number, candidate),
+            Err(fault) => refused.push((number, refuse(candidate, &fault))),
+        }
+    }
+    refused.sort_unstable_by_key(|(number, _)| *number);
+    let mut refused: Vec<_> = refused.into_iter().map(|(_, record)| record).collect();
     if let Some(last) = refused.last_mut().filter(|_| surplus > 0) {
         last.reason.push_str(&format!("; so are {surplus} more"));
     }
-    (accepted.leases, refused)
+    (accepted.into_leases(), refused)
 }
 
 fn refuse(candidate: Candidate, fault: &RecordFault) -> RefusedRecord {
@@ -76,22 +104,14 @@ fn refuse(candidate: Candidate, fault: &RecordFault) -> RefusedRecord {
     }
 }
 
-/// The records accepted so far, and who has what.
-#[derive(Default)]
-struct Accepted {
-    cluster: Vec<IpNet>,
+/// What a record must be whatever other records say, except this node's own.
+struct Rules {
+    /// Public addresses of this node.
     own: Vec<IpAddr>,
-    leases: Vec<Lease>,
-    /// Of `leases`, in the same order.
-    places: Vec<RegistryPlace>,
-    /// Each maps to an index of `leases`. Subnets are disjoint, so a base address stands for one.
-    names: HashMap<String, usize>,
-    subnets: BTreeMap<IpAddr, (IpNet, usize)>,
-    addresses: HashMap<IpAddr, usize>,
-    macs: HashMap<Mac, usize>,
+    cluster: Vec<IpNet>,
 }
 
-impl Accepted {
+impl Rules {
     fn check(&self, candidate: &Candidate) -> Result<(), RecordFault> {
         let lease = &candidate.lease;
         is_name(&lease.name)?;
@@ -107,14 +127,9 @@ impl Accepted {
                 return Err(RecordFault::NotUnicast { family, mac });
             }
         }
-        if let Some(other) = self.names.get(&lease.name) {
-            return Err(RecordFault::SameName(self.other(*other)));
-        }
-        self.check_overlaps(&lease.subnets)?;
-        self.check_peer(lease)
+        Ok(())
     }
 
-    /// What a record's subnets must be whatever other records say.
     fn check_subnets(&self, subnets: &[IpNet]) -> Result<(), RecordFault> {
         if subnets.is_empty() {
             return Err(RecordFault::NoSubnet);
@@ -163,11 +178,35 @@ impl Accepted {
             false => Ok(()),
         }
     }
+}
 
+/// Records that were accepted, and who has what.
+#[derive(Default)]
+struct Accepted {
+    /// Each with its number among the candidates.
+    records: Vec<(usize, Candidate)>,
+    /// Each maps to an index of `records`. Subnets are disjoint, so a base address stands for one.
+    names: HashMap<String, usize>,
+    subnets: BTreeMap<IpAddr, (IpNet, usize)>,
+    addresses: HashMap<IpAddr, usize>,
+    macs: HashMap<Mac, usize>,
+}
+
+impl Accepted {
+    fn check(&self, lease: &Lease) -> Result<(), RecordFault> {
+        self.check_subnets(lease)?;
+        self.check_peer(lease)
+    }
+
+    /// Only one record has a name or a subnet.
+    ///
     /// Accepted subnets are disjoint. So one that overlaps `subnet` either is the last whose base is not above that of
     /// `subnet`, or the first one above it.
-    fn check_overlaps(&self, subnets: &[IpNet]) -> Result<(), RecordFault> {
-        for subnet in subnets {
+    fn check_subnets(&self, lease: &Lease) -> Result<(), RecordFault> {
+        if let Some(other) = self.names.get(&lease.name) {
+            return Err(RecordFault::SameName(self.other(*other)));
+        }
+        for subnet in &lease.subnets {
             let base = subnet.network();
             let below = self.subnets.range(..=base).next_back();
             let above = self.subnets.range(base..).next();
@@ -189,11 +228,8 @@ impl Accepted {
             let Some(index) = self.addresses.get(&address) else {
                 continue;
             };
-            if let Some(differs) = self
-                .leases
-                .get(*index)
-                .and_then(|first| differs(lease, first))
-            {
+            let other = self.lease(*index);
+            if let Some(differs) = other.and_then(|other| differs(lease, other)) {
                 return Err(RecordFault::Contradiction {
                     address,
                     differs,
@@ -205,7 +241,7 @@ impl Accepted {
             let Some(index) = self.macs.get(&mac) else {
                 continue;
             };
-            if self.public(*index) != Some(lease.public) {
+            if self.lease(*index).map(|other| other.public) != Some(lease.public) {
                 return Err(RecordFault::SameMac {
                     mac,
                     other: self.other(*index),
@@ -215,8 +251,8 @@ impl Accepted {
         Ok(())
     }
 
-    fn add(&mut self, candidate: Candidate) {
-        let (lease, index) = (candidate.lease, self.leases.len());
+    fn add(&mut self, number: usize, candidate: Candidate) {
+        let (lease, index) = (&candidate.lease, self.records.len());
         self.names.insert(lease.name.clone(), index);
         for subnet in &lease.subnets {
             self.subnets.insert(subnet.network(), (*subnet, index));
@@ -224,24 +260,31 @@ impl Accepted {
         for address in lease.public.iter() {
             self.addresses.entry(address).or_insert(index);
         }
-        for (_, mac) in macs(&lease) {
+        for (_, mac) in macs(lease) {
             self.macs.entry(mac).or_insert(index);
         }
-        self.leases.push(lease);
-        self.places.push(candidate.place);
+        self.records.push((number, candidate));
     }
 
-    fn public(&self, index: usize) -> Option<PublicAddresses> {
-        self.leases.get(index).map(|lease| lease.public)
+    fn lease(&self, index: usize) -> Option<&Lease> {
+        let record = self.records.get(index);
+        record.map(|(_, candidate)| &candidate.lease)
     }
 
     fn other(&self, index: usize) -> Other {
-        let name = self.leases.get(index).map(|lease| lease.name.clone());
-        let place = self.places.get(index).map(ToString::to_string);
-        Other {
-            name: name.unwrap_or_default(),
-            place: place.unwrap_or_default(),
-        }
+        let found = self.records.get(index);
+        let found = found.map(|(_, candidate)| Other {
+            name: candidate.lease.name.clone(),
+            place: candidate.place.to_string(),
+        });
+        found.unwrap_or_default()
+    }
+
+    /// In the order of the candidates.
+    fn into_leases(mut self) -> Vec<Lease> {
+        self.records.sort_unstable_by_key(|(number, _)| *number);
+        let records = self.records.into_iter();
+        records.map(|(_, candidate)| candidate.lease).collect()
     }
 }
 
@@ -263,12 +306,12 @@ fn overlap(a: IpNet, b: IpNet) -> bool {
 }
 
 /// In what two records of one peer differ.
-fn differs(lease: &Lease, first: &Lease) -> Option<&'static str> {
-    if lease.public != first.public {
+fn differs(lease: &Lease, other: &Lease) -> Option<&'static str> {
+    if lease.public != other.public {
         Some("pair of public addresses")
-    } else if lease.format != first.format {
+    } else if lease.format != other.format {
         Some("backend")
-    } else if lease.vtep_mac != first.vtep_mac {
+    } else if lease.vtep_mac != other.vtep_mac {
         Some("VTEP MAC")
     } else {
         None
@@ -276,7 +319,7 @@ fn differs(lease: &Lease, first: &Lease) -> Option<&'static str> {
 }
 
 /// Four times the largest cluster that Kubernetes supports.
-pub const MOST_RECORDS: usize = 20_000;
+const MOST_RECORDS: usize = 20_000;
 /// Of one record. `etcd` and `kubernetes` have one for each family.
 const MOST_SUBNETS: usize = 8;
 /// Octets of a node's name, as of a DNS name.

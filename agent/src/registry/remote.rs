@@ -27,13 +27,13 @@ pub struct RemoteRegistry {
     updates: mpsc::Receiver<Update>,
     announced: watch::Sender<Option<Announcement>>,
     reread: mpsc::Sender<()>,
-    /// Its own word on the end of its thread was given.
+    /// The end of its thread was reported.
     ended: bool,
 }
 
 /// What a registry's thread works with.
 #[derive(Debug)]
-pub struct Seat {
+pub(super) struct Seat {
     updates: mpsc::Sender<Update>,
     announced: watch::Receiver<Option<Announcement>>,
     reread: mpsc::Receiver<()>,
@@ -41,14 +41,14 @@ pub struct Seat {
 
 /// The other end is gone: the thread is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended;
+pub(super) struct Ended;
 
 impl Seat {
     /// Reports an update. Waits while the control loop is far behind.
     ///
     /// # Errors
     /// [`Ended`].
-    pub async fn report(&self, update: Update) -> Result<(), Ended> {
+    pub(super) async fn report(&self, update: Update) -> Result<(), Ended> {
         self.updates.send(update).await.map_err(|_| Ended)
     }
 
@@ -56,7 +56,7 @@ impl Seat {
     ///
     /// # Errors
     /// [`Ended`].
-    pub async fn announcement(&mut self) -> Result<Announcement, Ended> {
+    pub(super) async fn announcement(&mut self) -> Result<Announcement, Ended> {
         loop {
             if let Some(announced) = self.announced.borrow_and_update().clone() {
                 return Ok(announced);
@@ -70,22 +70,17 @@ impl Seat {
     ///
     /// # Errors
     /// [`Ended`].
-    pub async fn asked(&mut self) -> Result<Asked, Ended> {
+    pub(super) async fn asked(&mut self) -> Result<Asked, Ended> {
         tokio::select! {
             changed = self.announced.changed() => changed.map(|()| Asked::Announcement).map_err(|_| Ended),
             asked = self.reread.recv() => asked.map(|()| Asked::Reread).ok_or(Ended),
         }
     }
-
-    /// Waits until the other end is gone.
-    pub async fn ended(&self) {
-        self.updates.closed().await;
-    }
 }
 
 /// What the control loop asks of a registry's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub(super) enum Asked {
     /// This node announces something else of itself.
     Announcement,
     /// Everything is to be read again.
@@ -97,7 +92,7 @@ impl RemoteRegistry {
     ///
     /// # Errors
     /// The kernel gives no thread.
-    pub fn start<F, S>(
+    pub(super) fn start<F, S>(
         description: String,
         place: RegistryPlace,
         serve: F,

@@ -50,6 +50,7 @@ pub(crate) fn announcement(number: u8, net_conf: &str) -> Announcement {
         vtep_mac: PerFamily::each(|_| Mac([2, 0, 0, 0, 0, number])),
         previous: vec![],
         net_conf: NetConf::parse(net_conf).unwrap(),
+        forwarding: true,
     }
 }
 
@@ -112,7 +113,7 @@ impl Node {
                     "no {what} within {most:?}: leases {:?}, refused {:?}, records {:?}, contact {:?}",
                     self.subnets(),
                     self.refused,
-                    self.refused_records,
+                    self.refused_records.iter().take(5).collect::<Vec<_>>(),
                     self.contact
                 );
             };

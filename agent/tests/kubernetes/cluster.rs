@@ -132,6 +132,13 @@ impl Cluster {
         self.nodes.patch(name, &params, &patch).await.unwrap();
     }
 
+    pub(crate) async fn patch_status(&self, name: &str, patch: Value) {
+        let params = PatchParams::default();
+        let patch = Patch::Strategic(patch);
+        let patched = self.nodes.patch_status(name, &params, &patch).await;
+        patched.unwrap();
+    }
+
     pub(crate) async fn node(&self, name: &str) -> Node {
         self.nodes.get(name).await.unwrap()
     }
@@ -230,6 +237,7 @@ pub(crate) fn announcement(i: u8, net_conf: &str) -> Announcement {
         },
         previous: Vec::new(),
         net_conf,
+        forwarding: true,
     }
 }
 

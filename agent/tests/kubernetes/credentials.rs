@@ -59,7 +59,10 @@ async fn a_node_that_may_not_be_patched_is_refused() {
     n1.until("refusal", |now| now.reason().contains("nodes/status"))
         .await;
     server.allow("reader", "reader", &FLANNELS);
-    n1.until("leases", |now| now.names() == ["n1"]).await;
+    n1.until("leases", |now| {
+        now.names() == ["n1"] && now.refusal.is_none()
+    })
+    .await;
 }
 
 /// A token that is renewed in the file is in force without a restart.

@@ -14,3 +14,4 @@ mod connection;
 mod credentials;
 mod membership;
 mod own_record;
+mod own_trouble;

@@ -151,7 +151,7 @@ async fn the_older_node_keeps_its_subnet() {
 
 /// flannel compares the IPv4 annotations, then the IPv6 ones, and keeps the second result alone.
 #[tokio::test]
-async fn dual_stack_partial_update_missed() {
+async fn a_dual_stack_partial_update_is_not_missed() {
     let cluster = Cluster::start().await;
     cluster
         .create(bare("n1", &["10.244.1.0/24", "fd00:244:0:1::/64"]))

@@ -5,6 +5,7 @@ use std::time::Duration;
 use dataplane::families::PublicAddresses;
 use serde_json::json;
 use tartan::config::node::registry::KubernetesConfig;
+use tartan::registry::Announcement;
 
 use super::cluster::{
     Cluster, DUAL, Observed, PREFIX, UDP, V4, announcement, bare, data, flannel_node,
@@ -12,7 +13,7 @@ use super::cluster::{
 
 /// flannel assigns to the nil map of a Node without annotations, and panics.
 #[tokio::test]
-async fn nil_annotations_panic() {
+async fn nil_annotations_do_not_panic() {
     let cluster = Cluster::start().await;
     cluster.create(bare("n1", &["10.244.1.0/24"])).await;
     let n1 = Observed::joined(&cluster, V4).await;
@@ -151,7 +152,7 @@ async fn node_public_ip_is_a_setting() {
     assert_eq!(n1.settings.unwrap().net_conf, None);
 }
 
-/// It is refused until it is corrected, and not in turn with a list.
+/// It is refused until it is corrected, beside the list.
 #[tokio::test]
 async fn a_malformed_setting_is_refused() {
     let cluster = Cluster::start().await;
@@ -165,11 +166,12 @@ async fn a_malformed_setting_is_refused() {
     cluster.create(flannel_node(2)).await;
     n1.for_a_while(Duration::from_millis(500)).await;
     assert!(n1.reason().contains("node-public-ip"), "{}", n1.reason());
-    assert_eq!(n1.names(), ["n1"], "the last list is in force");
+    assert_eq!(n1.names(), ["n1", "n2"]);
     cluster
         .annotate("n1", &[("node-public-ip", json!(null))])
         .await;
-    n1.until("list", |now| now.names() == ["n1", "n2"]).await;
+    n1.until("list", |now| now.refusal.is_none()).await;
+    assert_eq!(n1.names(), ["n1", "n2"]);
 }
 
 #[tokio::test]
@@ -283,6 +285,30 @@ async fn the_condition_is_flannels() {
     assert_eq!(condition.reason.as_deref(), Some("FlannelIsUp"));
     let message = condition.message.as_deref();
     assert_eq!(message, Some("Flannel is running on this node"));
+}
+
+/// Before that the scheduler would place pods that have no network.
+#[tokio::test]
+async fn the_condition_is_set_once_this_node_forwards() {
+    let cluster = Cluster::start().await;
+    cluster.create(bare("n1", &["10.244.1.0/24"])).await;
+    let mut n1 = cluster.open("n1");
+    n1.until("settings", |now| now.settings.is_some()).await;
+    n1.registry.announce(Announcement {
+        forwarding: false,
+        ..announcement(1, V4)
+    });
+    n1.until("leases", |now| now.names() == ["n1"]).await;
+    n1.for_a_while(Duration::from_millis(500)).await;
+    let conditions = async || {
+        let status = cluster.node("n1").await.status;
+        let conditions = status.and_then(|status| status.conditions);
+        conditions.unwrap_or_default()
+    };
+    assert_eq!(conditions().await, []);
+    n1.registry.announce(announcement(1, V4));
+    assert_eq!(n1.for_a_while(Duration::from_millis(500)).await, 0);
+    assert_eq!(conditions().await[0].status, "False");
 }
 
 #[tokio::test]

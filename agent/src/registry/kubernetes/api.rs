@@ -17,7 +17,7 @@ use kube::core::Status;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::node::{Node, NodePage, PageMetadata};
+use super::node::{Node, NodeConditions, NodePage, NodeStatus, PageMetadata};
 use super::watch::Watch;
 use crate::causes::causes;
 use crate::registry::foreign_text::excerpt;
@@ -164,6 +164,17 @@ impl Api {
             .patch_subresource("status", name, &params, &patch);
         let request = request.map_err(unbuildable)?;
         within(SHORT, self.answer(request, MOST_NODE)).await
+    }
+
+    /// The conditions of the Node `name`.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub(super) async fn conditions(&self, name: &str) -> Result<NodeConditions, ApiError> {
+        let request = self.nodes.get(name, &GetParams::default());
+        let request = request.map_err(unbuildable)?;
+        let node: NodeStatus = within(SHORT, self.answer(request, MOST_NODE)).await?;
+        Ok(node.status)
     }
 
     /// One pod.

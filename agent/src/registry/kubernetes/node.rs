@@ -112,6 +112,45 @@ impl<'de> Visitor<'de> for OfFlannel {
     }
 }
 
+/// A Node that is read for its conditions. (Those of all Nodes are never kept.)
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub(super) struct NodeStatus {
+    /// `status`.
+    #[serde(deserialize_with = "or_default")]
+    pub(super) status: NodeConditions,
+}
+
+/// The kept part of `status`.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub(super) struct NodeConditions {
+    /// The condition of type `NetworkUnavailable`, where there is one.
+    #[serde(rename = "conditions", deserialize_with = "network_unavailable")]
+    pub(super) network_unavailable: Option<Condition>,
+}
+
+/// The kept part of a condition.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub(super) struct Condition {
+    #[serde(rename = "type", deserialize_with = "or_default")]
+    kind: String,
+    /// `True`, `False` or `Unknown`.
+    #[serde(deserialize_with = "or_default")]
+    pub(super) status: String,
+    /// One word for programs.
+    #[serde(deserialize_with = "or_default")]
+    pub(super) reason: String,
+}
+
+fn network_unavailable<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Condition>, D::Error> {
+    let all: Vec<Condition> = or_default(deserializer)?;
+    Ok(all.into_iter().find(|one| one.kind == "NetworkUnavailable"))
+}
+
 /// One page of a list of Nodes.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default)]
@@ -216,7 +255,7 @@ mod tests {
 
     /// flannel assigns to the nil map of a Node that has no annotations, and panics.
     #[test]
-    fn nil_annotations_panic() {
+    fn nil_annotations_do_not_panic() {
         for metadata in [r#"{"name":"n1"}"#, r#"{"name":"n1","annotations":null}"#] {
             let text = format!(r#"{{"metadata":{metadata},"spec":null}}"#);
             let node: Node = serde_json::from_str(&text).unwrap();
@@ -258,6 +297,28 @@ mod tests {
         let text = format!("{{{}}}", many.join(","));
         let kept: Annotations = serde_json::from_str(&text).unwrap();
         assert_eq!(kept.0.len(), MOST_KEPT);
+    }
+
+    #[test]
+    fn of_the_conditions_that_of_the_network_is_kept() {
+        let read = |text: &str| serde_json::from_str::<NodeStatus>(text).unwrap().status;
+        let found = read(
+            r#"{"metadata":{"name":"n1"},"status":{"conditions":[{"type":"Ready","status":"True"},
+                {"type":"NetworkUnavailable","status":"False","reason":"FlannelIsUp","message":"m"}]}}"#,
+        );
+        let network = found.network_unavailable.unwrap();
+        assert_eq!(
+            (&*network.status, &*network.reason),
+            ("False", "FlannelIsUp")
+        );
+        for none in [
+            r#"{"metadata":{"name":"n1"}}"#,
+            r#"{"status":null}"#,
+            r#"{"status":{"conditions":null}}"#,
+            r#"{"status":{"conditions":[{"type":"Ready","status":null}]}}"#,
+        ] {
+            assert!(read(none).network_unavailable.is_none(), "{none}");
+        }
     }
 
     #[test]

@@ -50,12 +50,16 @@ pub(super) struct NodeSync {
     was_allowed: bool,
     /// Since when they are not.
     forbidden_since: Option<Instant>,
-    /// `uid` of the Node whose condition was set.
+    /// `uid` of the Node whose condition was found or set.
     condition_set: Option<String>,
     attempts: Backoff,
     /// Of watches that ended soon.
     short_watches: Backoff,
     writes: Backoff,
+    /// The own annotations are not written before this moment.
+    next_write: Option<Instant>,
+    /// Why they cannot be written.
+    write_fault: Option<String>,
     /// Of lists that are made because of events.
     pace: Pace,
 }
@@ -97,6 +101,8 @@ impl NodeSync {
             attempts: Backoff::default(),
             short_watches: Backoff::default(),
             writes: Backoff::default(),
+            next_write: None,
+            write_fault: None,
             pace: Pace::starting_with(DEBOUNCE),
         }
     }

@@ -4,8 +4,12 @@
 //! learn another; after that it is ours, like the other annotations. They are written once. If they differ later although
 //! nothing else is announced, another program changed them: a flanneld beside us, or a person. They are written back, but
 //! only so often: two programs that overwrite each other's record for ever are worse than one that is refused.
+//!
+//! What this node is to its peers is certain as soon as its podCIDR is. So a record that is contested, or whose overwrites
+//! cannot be read, is a fault beside the plan ([`Plan::fault`]), and the other Nodes are followed all the same.
 
 use std::collections::VecDeque;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use dataplane::families::{PerFamily, PublicAddresses};
@@ -15,7 +19,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::annotations::{self, AnnotationFault, Names, Published};
-use super::node::{Annotations, Node};
+use super::node::{Annotations, Node, NodeConditions};
 use super::node_table::{PodCidrFault, pod_cidrs};
 use crate::config::NetConf;
 use crate::lease::Lease;
@@ -30,15 +34,22 @@ pub(super) struct OwnNode {
     settled: Option<(String, Vec<(String, String)>)>,
     /// When changes of others were written back.
     written_back: VecDeque<Instant>,
+    /// The addresses that an operator set, as far as they could be read.
+    overwrite: Option<Overwrite>,
 }
+
+/// The addresses of `public-ip-overwrite` and `public-ipv6-overwrite`.
+type Overwrite = (Option<Ipv4Addr>, Option<Ipv6Addr>);
 
 /// What is to be done, and what holds afterwards.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     /// This node's lease.
     pub(super) lease: Lease,
-    /// The annotations to write; empty if the Node has them.
+    /// The annotations to write now; empty if the Node has them, or they are contested.
     pub(super) differing: Vec<(String, String)>,
+    /// What the operator must mend, although the lease is certain.
+    pub(super) fault: Option<OwnNodeFault>,
     /// They were as they should be before: another program changed them.
     pub(super) by_others: bool,
     /// All annotations that the Node is to have.
@@ -46,7 +57,7 @@ pub(super) struct Plan {
     uid: String,
 }
 
-/// Why this node has no lease.
+/// Why this node has no lease, or one that its Node does not name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum OwnNodeFault {
     #[error(transparent)]
@@ -79,7 +90,7 @@ impl OwnNode {
     /// Compares this node's Node with what it announces.
     ///
     /// # Errors
-    /// [`OwnNodeFault`].
+    /// [`OwnNodeFault`]: this node has no lease.
     pub(super) fn plan(
         &mut self,
         node: &Node,
@@ -89,7 +100,15 @@ impl OwnNode {
     ) -> Result<Plan, OwnNodeFault> {
         let subnets = own_subnets(node, &announced.net_conf)?;
         let found = &node.metadata.annotations;
-        let overwrite = annotations::pair(found, &names.overwrite)?;
+        let mut fault = None;
+        let overwrite = match (annotations::pair(found, &names.overwrite), self.overwrite) {
+            (Ok(read), _) => *self.overwrite.insert(read),
+            (Err(unreadable), Some(last)) => {
+                fault = Some(unreadable.into());
+                last
+            }
+            (Err(unreadable), None) => return Err(unreadable.into()),
+        };
         let public = overwritten(announced.public, overwrite);
         let vtep_mac = *self.vtep_mac.get_or_insert_with(|| {
             let kept = |name| annotations::mac(found, name).ok().flatten();
@@ -108,12 +127,15 @@ impl OwnNode {
         let vni = announced.net_conf.backend.vni();
         let target = annotations::write(&published, names, vni, &announced.net_conf);
         let differs = |(name, value): &&(String, String)| found.get(name) != Some(value);
-        let differing: Vec<_> = target.iter().filter(differs).cloned().collect();
+        let mut differing: Vec<_> = target.iter().filter(differs).cloned().collect();
         let uid = node.metadata.uid.clone();
         let settled = (uid, target);
         let by_others = !differing.is_empty() && self.settled.as_ref() == Some(&settled);
         if by_others {
-            self.check_contest(&differing, now)?;
+            if let Err(contested) = self.check_contest(&differing, now) {
+                fault = Some(contested);
+                differing.clear();
+            }
         } else if differing.is_empty() {
             self.settled = Some(settled.clone());
         }
@@ -129,6 +151,7 @@ impl OwnNode {
                 underlay_sources: Vec::new(),
             },
             differing,
+            fault,
             by_others,
             target,
             uid,
@@ -198,10 +221,7 @@ fn own_subnets(node: &Node, net_conf: &NetConf) -> Result<Vec<IpNet>, OwnNodeFau
 }
 
 /// `announced`, with the addresses that an operator wrote in place of those of the same family.
-fn overwritten(
-    announced: PublicAddresses,
-    (v4, v6): (Option<std::net::Ipv4Addr>, Option<std::net::Ipv6Addr>),
-) -> PublicAddresses {
+fn overwritten(announced: PublicAddresses, (v4, v6): Overwrite) -> PublicAddresses {
     match announced {
         PublicAddresses::V4(own) => PublicAddresses::V4(v4.unwrap_or(own)),
         PublicAddresses::V6(own) => PublicAddresses::V6(v6.unwrap_or(own)),
@@ -230,6 +250,12 @@ pub(super) fn annotation_patch(annotations: &[(String, String)]) -> Value {
     json!({"metadata": {"annotations": pairs.collect::<Map<_, _>>()}})
 }
 
+/// Whether a Node with these conditions says already what [`condition_patch`] says.
+pub(super) fn has_condition(conditions: &NodeConditions) -> bool {
+    let network = conditions.network_unavailable.as_ref();
+    network.is_some_and(|found| found.status == "False" && found.reason == REASON)
+}
+
 /// The patch that says that pods of this node have a network, in flannel's words, which programs look for. `now` is a
 /// time in RFC 3339 with whole seconds.
 pub(super) fn condition_patch(now: &str) -> Value {
@@ -238,11 +264,13 @@ pub(super) fn condition_patch(now: &str) -> Value {
         "status": "False",
         "lastHeartbeatTime": now,
         "lastTransitionTime": now,
-        "reason": "FlannelIsUp",
+        "reason": REASON,
         "message": "Flannel is running on this node",
     }]}})
 }
 
+/// flannel's.
+const REASON: &str = "FlannelIsUp";
 /// So often in [`CONTEST`] are changes of others written back.
 const MOST_WRITE_BACKS: usize = 3;
 const CONTEST: Duration = Duration::from_secs(600);

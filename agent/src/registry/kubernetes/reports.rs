@@ -1,4 +1,7 @@
 //! What was reported last, so that nothing is reported twice.
+//!
+//! The control loop takes a list as the end of a refusal. So what is wrong beside a list is reported after it, and again
+//! after each other list.
 
 use crate::lease::Lease;
 use crate::registry::remote::{Asked, Ended, Seat};
@@ -6,14 +9,14 @@ use crate::registry::{
     Announcement, Contact, RefusedRecord, RegistryPlace, RegistrySettings, Update,
 };
 
-/// The control loop's ear.
+/// Reports to the control loop.
 pub(super) struct Reports {
     seat: Seat,
     settings: Option<RegistrySettings>,
     leases: Option<Vec<Lease>>,
     refused_records: Vec<RefusedRecord>,
     contact: Option<Contact>,
-    /// The refusal that no list has followed.
+    /// The refusal in force: no list has followed it.
     refusal: Option<(RegistryPlace, String)>,
 }
 
@@ -29,9 +32,9 @@ impl Reports {
         }
     }
 
-    /// Whether a refusal is in force.
-    pub(super) fn is_refused(&self) -> bool {
-        self.refusal.is_some()
+    /// Whether any list was reported.
+    pub(super) fn has_listed(&self) -> bool {
+        self.leases.is_some()
     }
 
     /// Waits for what the control loop asks. Dropping the future loses nothing.
@@ -52,14 +55,22 @@ impl Reports {
         self.seat.report(Update::Settings(settings)).await
     }
 
-    /// A complete list; it ends a refusal.
-    pub(super) async fn leases(&mut self, leases: Vec<Lease>) -> Result<(), Ended> {
-        let refused = self.refusal.take().is_some();
-        if !refused && self.leases.as_ref() == Some(&leases) {
-            return Ok(());
+    /// A complete list, and what is wrong although the list is in force. Where nothing is, it ends a refusal.
+    pub(super) async fn leases(
+        &mut self,
+        leases: Vec<Lease>,
+        fault: Option<(RegistryPlace, String)>,
+    ) -> Result<(), Ended> {
+        let ends_refusal = fault.is_none() && self.refusal.is_some();
+        if ends_refusal || self.leases.as_ref() != Some(&leases) {
+            self.refusal = None;
+            self.leases = Some(leases.clone());
+            self.seat.report(Update::Leases(leases)).await?;
         }
-        self.leases = Some(leases.clone());
-        self.seat.report(Update::Leases(leases)).await
+        match fault {
+            Some((place, reason)) => self.refuse(place, reason).await,
+            None => Ok(()),
+        }
     }
 
     pub(super) async fn refused_records(

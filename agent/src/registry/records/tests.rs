@@ -1,6 +1,6 @@
 use std::time::Instant;
 
-use dataplane::families::PerFamily;
+use dataplane::families::{PerFamily, PublicAddresses};
 use encap::Format;
 use proptest::prelude::*;
 
@@ -47,13 +47,33 @@ fn with(name: &str, change: impl FnOnce(&mut Lease)) -> Candidate {
     candidate
 }
 
+/// The names of the leases, and the one record that is refused, if these follow this node's own.
+fn only_refused(mut candidates: Vec<Candidate>) -> (Vec<String>, RefusedRecord) {
+    candidates.insert(0, own_record());
+    let (leases, mut refused) = check(candidates, &conf());
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert_eq!(parse(&render(&leases), &conf()), Ok(leases.clone()));
+    let names = leases.into_iter().map(|lease| lease.name).collect();
+    (names, refused.remove(0))
+}
+
 /// Why `candidate` is refused behind this node's own record and that of `a`.
 fn refusal(candidate: Candidate) -> String {
     let a = record("a", &["10.244.2.0/24"], "192.0.2.2");
-    let (leases, refused) = check(vec![own_record(), a, candidate], &conf());
-    let names: Vec<_> = leases.iter().map(|lease| lease.name.as_str()).collect();
-    assert_eq!((names, refused.len()), (vec!["own", "a"], 1), "{refused:?}");
-    refused[0].reason.clone()
+    let (names, refused) = only_refused(vec![a, candidate]);
+    assert_eq!(names, ["own", "a"]);
+    refused.reason
+}
+
+/// Why that of `a` is refused if `candidate` follows.
+fn displaced(candidate: Candidate) -> String {
+    let (a, name) = (
+        record("a", &["10.244.2.0/24"], "192.0.2.2"),
+        candidate.lease.name.clone(),
+    );
+    let (names, refused) = only_refused(vec![a, candidate]);
+    assert_eq!((names, &*refused.name), (vec!["own".to_owned(), name], "a"));
+    refused.reason
 }
 
 fn subnets(list: &[&str]) -> String {
@@ -116,7 +136,15 @@ fn a_vtep_mac_is_unicast_and_of_one_peer() {
     };
     assert!(mac("00:00:00:00:00:00").contains("zero or multicast"));
     assert!(mac("01:00:5e:00:00:01").contains("zero or multicast"));
-    assert!(mac("0a:74:c0:00:02:02").contains("also that of a"));
+    let latest = displaced(with("b", |lease| {
+        lease.vtep_mac = PerFamily::each(|_| "0a:74:c0:00:02:02".parse().unwrap());
+    }));
+    assert!(
+        latest.contains("also that of b (etcd key /k/b)"),
+        "{latest}"
+    );
+    let own = mac("0a:74:c0:00:02:01");
+    assert!(own.contains("also that of own"), "{own}");
     let v6 = refusal(with("b", |lease| {
         lease.vtep_mac.v6 = "0a:74:c0:00:02:01".parse().unwrap();
     }));
@@ -132,7 +160,7 @@ fn records_of_one_address_are_one_peer_and_must_agree() {
     let change = |change: fn(&mut Lease)| {
         let mut changed = second.clone();
         change(&mut changed.lease);
-        refusal(changed)
+        displaced(changed)
     };
     assert!(change(|lease| lease.format = Format::Udp).contains("one backend"));
     let reason = change(|lease| lease.vtep_mac.v6 = Mac([2, 0, 0, 0, 0, 9]));
@@ -141,6 +169,47 @@ fn records_of_one_address_are_one_peer_and_must_agree() {
         lease.public = PublicAddresses::Dual([192, 0, 2, 2].into(), "2001:db8::2".parse().unwrap());
     });
     assert!(reason.contains("pair of public addresses"), "{reason}");
+}
+
+/// A node that was made anew has the address of a dead one whose record still stands, or the MAC of its own past.
+#[test]
+fn of_one_address_the_last_writer_is_in_force_and_of_one_subnet_the_first() {
+    let dead = record("dead", &["10.244.9.0/24"], "192.0.2.9");
+    let mac = Mac([2, 0, 0, 0, 0, 9]);
+    let mut anew = record("anew", &["10.244.10.0/24"], "192.0.2.9");
+    anew.lease.vtep_mac = PerFamily::each(|_| mac);
+    let (names, refused) = only_refused(vec![dead.clone(), anew.clone()]);
+    assert_eq!(
+        (names, &*refused.name),
+        (vec!["own".to_owned(), "anew".to_owned()], "dead")
+    );
+    assert!(
+        refused.reason.contains("anew (etcd key /k/anew)"),
+        "{refused:?}"
+    );
+    // One that claims a subnet of the dead node's too has neither.
+    anew.lease.subnets = dead.lease.subnets.clone();
+    let (names, refused) = only_refused(vec![dead, anew]);
+    assert_eq!(
+        (names, &*refused.name),
+        (vec!["own".to_owned(), "dead".to_owned()], "anew")
+    );
+}
+
+/// Else the subnet would belong to nobody.
+#[test]
+fn a_record_that_lost_its_address_no_longer_keeps_its_subnet() {
+    let dead = record("dead", &["10.244.9.0/24"], "192.0.2.9");
+    let second = record("second", &["10.244.9.0/25"], "192.0.2.8");
+    let third = record("third", &["10.244.9.0/26"], "192.0.2.7");
+    let mut anew = record("anew", &["10.244.10.0/24"], "192.0.2.9");
+    anew.lease.vtep_mac = PerFamily::each(|_| Mac([2, 0, 0, 0, 0, 9]));
+    let (leases, refused) = check(vec![dead, second, third, anew], &conf());
+    let names: Vec<_> = leases.iter().map(|lease| lease.name.as_str()).collect();
+    assert_eq!(names, ["second", "anew"]);
+    let names: Vec<_> = refused.iter().map(|record| record.name.as_str()).collect();
+    assert_eq!(names, ["dead", "third"]);
+    assert!(refused[1].reason.contains("of second"), "{refused:?}");
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn a_record_that_cannot_be_read_costs_no_other() {
 
 /// flannel's second comparison, of the IPv6 annotations, replaces the result of the first.
 #[test]
-fn dual_stack_partial_update_missed() {
+fn a_dual_stack_partial_update_is_not_missed() {
     let mut table = table([node(2, 1, AS_IT_IS)]);
     let mac = r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:99"}"#;
     for (version, change) in [

@@ -24,6 +24,7 @@ fn announcement(net_conf: &str) -> Announcement {
         },
         previous: Vec::new(),
         net_conf,
+        forwarding: true,
     }
 }
 
@@ -147,6 +148,16 @@ fn an_overwrite_is_published_and_followed() {
     let bad = annotated(&[("public-ip-overwrite", "nat.example.com")]);
     let fault = first_plan(&node(&both, &bad), DUAL).unwrap_err();
     assert!(fault.to_string().contains("public-ip-overwrite"), "{fault}");
+    // The last one that could be read stays in force.
+    let (mut own, now) = (OwnNode::default(), Instant::now());
+    let good = annotated(&[("public-ip-overwrite", "198.51.100.1")]);
+    let mut plan = |annotations: &[(String, String)]| {
+        let node = node(&both, annotations);
+        own.plan(&node, &names(), &announcement(DUAL), now).unwrap()
+    };
+    let (before, after) = (plan(&good), plan(&bad));
+    assert_eq!((before.fault, after.fault), (None, Some(fault)));
+    assert_eq!(before.lease, after.lease);
 }
 
 #[test]
@@ -184,11 +195,14 @@ fn changes_of_others_are_written_back_three_times_in_ten_minutes() {
             &announced,
             now,
         );
-        if let Ok(plan) = &plan {
-            own.written(plan, now);
-            *annotations = after(annotations, plan);
+        let plan = plan.unwrap();
+        if let Some(fault) = plan.fault {
+            assert_eq!(plan.differing, []);
+            return Err(fault);
         }
-        plan.map(|plan| plan.by_others)
+        own.written(&plan, now);
+        *annotations = after(annotations, &plan);
+        Ok(plan.by_others)
     };
     let intrude = |annotations: &mut Vec<(String, String)>| {
         for (name, value) in annotations.iter_mut() {
