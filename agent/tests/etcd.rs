@@ -16,9 +16,15 @@ mod acquire;
 mod contact;
 #[path = "etcd/content.rs"]
 mod content;
+#[path = "etcd/identity.rs"]
+mod identity;
 #[path = "etcd/node.rs"]
 mod node;
 #[path = "etcd/own_key.rs"]
 mod own_key;
+#[path = "etcd/owner.rs"]
+mod owner;
 #[path = "etcd/server.rs"]
 mod server;
+#[path = "etcd/trouble.rs"]
+mod trouble;

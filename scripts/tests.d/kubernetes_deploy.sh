@@ -136,7 +136,7 @@ daemonset_wants() {
 in_cluster() {
     real_server
     # The rights of the cluster's own tests are out of the way.
-    real kubectl delete clusterrolebinding tartan >/dev/null
+    real kubectl delete clusterrolebinding tartan-lab >/dev/null
     real kubectl apply -f "$DEPLOY/rbac.yaml"
     equal "a second time, what changes" 4 "$(real kubectl apply --dry-run=server -f "$DEPLOY/rbac.yaml" | grep -c unchanged)"
     equal "the account's rights" $'get pods\nget nodes\nlist nodes\nwatch nodes\npatch nodes/status' "$(rights)"

@@ -5,7 +5,8 @@
 #
 #   control: etcd, API server  <──  the tests, in the same namespace
 #
-# kubernetes_registry.sh: no arguments. Needs scripts/kubernetes build.
+# kubernetes_registry.sh: no arguments.
+# needs: scripts/kubernetes
 # full:
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"

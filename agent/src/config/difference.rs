@@ -1,7 +1,6 @@
 //! What differs between two configurations, key by key, for the log and `tartan check`.
 
 use std::fmt;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use super::node::registry::{EtcdConfig, RegistryConfig, Secret};
@@ -132,7 +131,6 @@ pub fn of_node(before: &NodeConfig, after: &NodeConfig) -> Vec<Difference> {
                 "etcd-username",
                 or_none(etcd.user.as_ref().map(|(name, _)| name)),
             ),
-            ("etcd-password", fingerprint(etcd)),
             (
                 "subnet-lease-renew-margin",
                 (etcd.renew_margin.as_secs() / 60).to_string(),
@@ -174,17 +172,21 @@ pub fn of_node(before: &NodeConfig, after: &NodeConfig) -> Vec<Difference> {
             ("healthz", or_none(*healthz)),
         ]
     };
-    differing(values(before), values(after))
+    let mut differing = differing(values(before), values(after));
+    differing.extend(of_password(&before.registry.etcd, &after.registry.etcd));
+    differing
 }
 
 /// That a password differs, without the password.
-fn fingerprint(etcd: &EtcdConfig) -> String {
-    let hash = |secret: &Secret| {
-        let mut hasher = DefaultHasher::new();
-        secret.0.hash(&mut hasher);
-        format!("({:04x})", hasher.finish() & 0xffff)
-    };
-    or_none(etcd.user.as_ref().map(|(_, secret)| hash(secret)))
+fn of_password(before: &EtcdConfig, after: &EtcdConfig) -> Option<Difference> {
+    let secret = |config: &EtcdConfig| config.user.as_ref().map(|(_, secret)| secret.clone());
+    let (before, after) = (secret(before), secret(after));
+    let shown = |secret: &Option<Secret>, what: &str| or_none(secret.as_ref().map(|_| what));
+    (before != after).then(|| Difference {
+        key: "etcd-password",
+        before: shown(&before, "(secret)"),
+        after: shown(&after, "(another secret)"),
+    })
 }
 
 fn differing<const N: usize>(
@@ -221,6 +223,27 @@ mod tests {
             .collect();
         assert_eq!(listed, ["Backend.VNI: 1 -> 7", "Backend.MTU: - -> 1400"]);
     }
+    #[test]
+    fn a_password_that_differs_is_told_without_it() {
+        let read = |password: &str| {
+            let args = RunArgs {
+                node_name: Some("node1".to_owned()),
+                ..RunArgs::default()
+            };
+            let text = format!("etcd-username = \"u\"\netcd-password = \"{password}\"\n");
+            ConfigFile::of(&args).interpret(&text).unwrap()
+        };
+        let listed = of_node(&read("first"), &read("second"));
+        let [listed] = &listed[..] else {
+            panic!("{listed:?}");
+        };
+        assert_eq!(
+            listed.to_string(),
+            "etcd-password: (secret) -> (another secret)"
+        );
+        assert!(of_node(&read("first"), &read("first")).is_empty());
+    }
+
     #[test]
     fn every_key_of_a_file_is_listed() {
         let read = |text: &str| {

@@ -13,7 +13,7 @@ use super::model::Known;
 use crate::config::node::registry::UnderlayChoice;
 use crate::config::{NetConf, NodeConfig};
 use crate::host::Picture;
-use crate::host::external_interface::{self, ChoiceError, ExternalInterface};
+use crate::host::external_interface::{self, ChoiceError, ExternalInterface, Selector};
 use crate::host::subnet_env;
 use crate::lease::{Lease, default_vtep_mac};
 use crate::registry::{Announcement, RegistrySettings};
@@ -70,6 +70,28 @@ pub fn choose(
         &net_conf.cluster(),
         &config.device_name,
     )
+}
+
+/// The interface in force, where the default route alone says otherwise: as long as it has its addresses, a route that
+/// comes and goes moves no node. (flannel chooses once, at its start.)
+///
+/// # Errors
+/// Those of the choice.
+pub fn keep(
+    in_force: Option<&ExternalInterface>,
+    chosen: Result<ExternalInterface, ChoiceError>,
+    picture: &Picture,
+) -> Result<ExternalInterface, ChoiceError> {
+    let is_by_route = |external: &ExternalInterface| external.chosen_by == Selector::DefaultRoute;
+    let is_free = chosen.as_ref().map_or(true, is_by_route);
+    let stays = in_force.filter(|external| {
+        let has_addresses = || picture.underlay(external.local).is_ok();
+        is_free && is_by_route(external) && has_addresses()
+    });
+    match stays {
+        Some(external) => Ok(external.clone()),
+        None => chosen,
+    }
 }
 
 /// What this node publishes when it is reached by `external`, before it forwards.

@@ -210,15 +210,19 @@ impl Control {
         match update {
             Update::Leases(leases) => self.on_leases(leases).await,
             Update::Refused { place, reason } => {
-                self.held = None;
                 self.registry_state
                     .note_refused(&format!("{place}: {reason}"));
+                // What a remote registry said before it holds on, also a list that is held back.
+                if !self.model.known.is_announced() {
+                    self.held = None;
+                }
                 self.learn(Update::Refused { place, reason }).await
             }
             Update::Settings(settings) => {
-                let copy = &self.model.known.config.net_conf;
+                let known = &self.model.known;
+                let (own, copy) = (&known.own.subnets, &known.config.net_conf);
                 let place = self.registry.place();
-                if self.registry_state.learn(settings, &place, copy) {
+                if self.registry_state.learn(settings, own, &place, copy) {
                     let (started, restarts) = (self.service.started, self.service.restarts);
                     match net_conf_due(started, restarts, Instant::now()) {
                         None => self.reload.ask(),
@@ -265,13 +269,25 @@ impl Control {
         match checked {
             Ok(leases) => self.learn(Update::Leases(leases)).await,
             Err(held) => {
-                let problem = held.problem(self.registry.place().to_string());
-                self.board.post(Origin::Registry, Some(problem));
-                self.model.cached.is_held = true;
+                let meanwhile = held.meanwhile(in_force);
+                let is_announced = known.is_announced();
                 self.held = Some(held);
+                if is_announced {
+                    return self.learn(Update::Leases(meanwhile)).await;
+                }
+                self.model.cached.is_held = true;
+                self.post_registry(None);
                 Ok(())
             }
         }
+    }
+
+    /// Posts what is refused of the list of nodes, and that one is held back.
+    fn post_registry(&mut self, refused: Option<Problem>) {
+        let held = self.held.as_ref();
+        let held = held.map(|held| held.problem(self.registry.place().to_string()));
+        let problems = held.into_iter().chain(refused);
+        self.board.post(Origin::Registry, problems);
     }
 
     async fn adopt_held(&mut self) -> Result<(), Restart> {
@@ -292,7 +308,7 @@ impl Control {
         }
         self.turn.retry.start_over();
         let refused = self.model.learn(update);
-        self.board.post(Origin::Registry, refused);
+        self.post_registry(refused);
         self.refresh().await
     }
 
@@ -563,7 +579,8 @@ impl Control {
             return;
         };
         let known = &mut self.model.known;
-        let problem = match announcing::choose(&known.config, &known.net_conf, settings, picture) {
+        let chosen = announcing::choose(&known.config, &known.net_conf, settings, picture);
+        let problem = match announcing::keep(known.external.as_ref(), chosen, picture) {
             Ok(external) => {
                 let announcement = announcing::running(known, &external);
                 self.registry.announce(announcement);

@@ -11,6 +11,10 @@
 //! that no clock and no series of crashes adopts a list early. A list that gives this node's own entry a new address
 //! or subnet is no cut one there, but that of another set-up, and the old one would bind addresses that the node no longer
 //! has. An entry that only lacks something may itself be cut.
+//!
+//! In etcd and Kubernetes each node writes its own record, so none is cut. There only the loss is held back: what else the
+//! list says is in force at once ([`HeldList::meanwhile`]), above all this node's own subnets, which another node may have
+//! by now.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant, SystemTime};
@@ -113,6 +117,16 @@ impl HeldList {
         &self.leases
     }
 
+    /// What may be in force while it is held back, where each node writes its own record: what it has, and the nodes of
+    /// the list `in_force` that it lacks, but for those that are at odds with it.
+    pub fn meanwhile(&self, in_force: &[Lease]) -> Vec<Lease> {
+        let lacking = in_force.iter().filter(|lease| {
+            self.lost.contains(&lease.name)
+                && !self.leases.iter().any(|held| are_at_odds(held, lease))
+        });
+        self.leases.iter().chain(lacking).cloned().collect()
+    }
+
     /// Names of the nodes in force that it lacks.
     pub fn lost(&self) -> &[String] {
         &self.lost
@@ -127,6 +141,17 @@ impl HeldList {
             due: self.due_at,
         }
     }
+}
+
+/// Whether two nodes have a subnet, an address or a VTEP MAC in common.
+fn are_at_odds(one: &Lease, other: &Lease) -> bool {
+    let overlap = |a: &IpNet, b: &IpNet| a.contains(b) || b.contains(a);
+    let macs = |lease: &Lease| [lease.vtep_mac.v4, lease.vtep_mac.v6];
+    one.subnets
+        .iter()
+        .any(|a| other.subnets.iter().any(|b| overlap(a, b)))
+        || one.public.iter().any(|a| other.public.contains(a))
+        || macs(one).iter().any(|mac| macs(other).contains(mac))
 }
 
 /// Whether an entry has a public address or a subnet that the `kept` one lacks.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cni_shim::atomic_file;
+use ipnet::IpNet;
 
 use super::diagnosis::{MOST_OF_A_KIND, more};
 use crate::causes::causes;
@@ -56,11 +57,12 @@ impl RegistryState {
         }
     }
 
-    /// Takes its settings. A net-conf that can be used replaces the copy at `copy`, which the service reads as any other
-    /// net-conf; returns whether it differs from the one before.
+    /// Takes its settings. A net-conf that can be used, and that leaves this node its subnets `own`, replaces the copy at
+    /// `copy`, which the service reads as any other net-conf; returns whether it differs from the one before.
     pub fn learn(
         &mut self,
         settings: RegistrySettings,
+        own: &[IpNet],
         place: &RegistryPlace,
         copy: &Path,
     ) -> bool {
@@ -70,7 +72,7 @@ impl RegistryState {
         let Some(text) = text else {
             return false;
         };
-        match keep(&text, copy) {
+        match keep(&text, own, copy) {
             Ok(differs) => differs,
             Err(reason) => {
                 let reason = format!("{place}: {reason}");
@@ -147,8 +149,15 @@ impl RegistryState {
 }
 
 /// Makes the file at `copy` hold `text`; returns whether it held another.
-fn keep(text: &str, copy: &Path) -> Result<bool, String> {
-    NetConf::parse(text).map_err(|error| causes(&error))?;
+fn keep(text: &str, own: &[IpNet], copy: &Path) -> Result<bool, String> {
+    let net_conf = NetConf::parse(text).map_err(|error| causes(&error))?;
+    let cluster = net_conf.cluster();
+    let is_inside = |subnet: &&IpNet| cluster.iter().any(|network| network.contains(*subnet));
+    if let Some(subnet) = own.iter().find(|subnet| !is_inside(subnet)) {
+        return Err(format!(
+            "this node's subnet {subnet} lies outside of its networks, and its pods would lose their addresses: change it back; a node takes another network when it is drained, its agent stopped, `tartan cleanup` run, and the agent started"
+        ));
+    }
     if std::fs::read_to_string(copy).is_ok_and(|found| found == text) {
         return Ok(false);
     }

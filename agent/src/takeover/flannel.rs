@@ -30,13 +30,22 @@ pub(crate) fn running(config: &NodeConfig) -> Option<Problem> {
 }
 
 /// What flannel left of devices; nothing where the configuration does not ask for flannel's place.
-pub(super) async fn leftovers(config: &NodeConfig, host: &Host) -> Result<Leftovers, StartError> {
+///
+/// A start that takes over from another service leaves them where a flanneld runs: it goes on and reports that.
+pub(super) async fn leftovers(
+    config: &NodeConfig,
+    host: &Host,
+    is_take_over: bool,
+) -> Result<Leftovers, StartError> {
     if !config.replace_flannel {
         return Ok(Leftovers::default());
     }
     let found = host.leftovers(&config.device_name).await?;
-    unless_flanneld_runs(config, &found)?;
-    Ok(found)
+    match unless_flanneld_runs(config, &found) {
+        Ok(()) => Ok(found),
+        Err(_) if is_take_over => Ok(Leftovers::default()),
+        Err(error) => Err(error),
+    }
 }
 
 /// A flanneld would make the devices anew.

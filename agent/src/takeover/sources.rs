@@ -70,8 +70,8 @@ impl Sources {
         ))
         .flatten();
         match Registry::open_remote(config)? {
-            None => Sources::of_file(config, host, kept).await,
-            Some(registry) => match of_cache(config, host, &registry, kept).await? {
+            None => Sources::of_file(config, host, table.is_take_over(), kept).await,
+            Some(registry) => match of_cache(config, host, table, &registry, kept).await? {
                 Ok(parts) => Ok(parts.with(registry)),
                 Err(kept_own) => {
                     let awaited = Awaited {
@@ -89,13 +89,14 @@ impl Sources {
     async fn of_file(
         config: &NodeConfig,
         host: &Host,
+        is_take_over: bool,
         kept: Option<LastGood>,
     ) -> Result<Sources, StartError> {
         let mut cache = Cache::default();
         let (net_conf, net_conf_text) = net_conf(config, kept.as_ref(), &mut cache)?;
         let kept =
             kept.filter(|kept| usable(kept.belongs_to(&net_conf, &config.state_dir())).is_some());
-        let (_, leftovers) = named(config, &net_conf, host).await?;
+        let (_, leftovers) = named(config, &net_conf, host, is_take_over).await?;
         let mut registry = Registry::open_file(config, &net_conf)?;
         let mut held = None;
         let (leases, own) = match (first(&mut registry, kept.is_some()).await, kept) {
@@ -148,10 +149,11 @@ async fn named(
     config: &NodeConfig,
     net_conf: &NetConf,
     host: &Host,
+    is_take_over: bool,
 ) -> Result<(NodeConfig, Leftovers), StartError> {
     let mut config = config.clone();
     config.name_device(&net_conf.backend);
-    let leftovers = flannel::leftovers(&config, host).await?;
+    let leftovers = flannel::leftovers(&config, host, is_take_over).await?;
     Ok((config, leftovers))
 }
 

@@ -25,14 +25,14 @@ async fn loss(config: &EtcdConfig) -> String {
     reason(&node).to_owned()
 }
 
-fn with_user(server: &Server, name: &str, password: &str) -> EtcdConfig {
+pub(crate) fn with_user(server: &Server, name: &str, password: &str) -> EtcdConfig {
     let mut config = config(server);
     config.user = Some((name.to_owned(), Secret(password.to_owned())));
     config
 }
 
 /// A server that asks for users: `root`, and `pods` who may use the keys below the prefix alone.
-async fn guarded() -> Server {
+pub(crate) async fn guarded() -> Server {
     let mut server = Server::start().await;
     server.configure(UDP).await;
     let mut client = server.client().await;

@@ -127,11 +127,17 @@ fn another_server_is_used_before_a_loss_is_reported() {
     });
 }
 
-/// The process stops without closing anything, as behind a path that drops every packet.
+/// The processes stop without closing anything, as behind a path that drops every packet. Asked in turn they take longer.
 #[test]
 fn a_silent_etcd_is_noticed_within_thirty_seconds() {
     run(async {
-        let (server, mut node) = cluster().await;
+        let (server, node) = cluster().await;
+        drop(node);
+        let mut many = config(&server);
+        many.endpoints = vec![server.url(); 8];
+        let mut node = Node::open(&many);
+        node.announce(announcement(1, UDP));
+        node.until("a list", |node| node.leases.len() == 2).await;
         server.signal("-STOP");
         let start = Instant::now();
         node.within(Duration::from_secs(30), "the loss", Node::is_lost)

@@ -243,3 +243,39 @@ fn a_record_that_changes_all_the_time_is_reported_now_and_then() {
         .await;
     });
 }
+
+/// Of more keys than are read, the first deletion makes room for one that was passed over.
+#[test]
+fn a_key_that_found_no_room_is_read_when_there_is_some() {
+    run(async {
+        let (server, mut node) = cluster().await;
+        let mut client = server.client().await;
+        let own_and_peers = server.leases().await.len();
+        let surplus: Vec<_> = (own_and_peers..40_000)
+            .map(|number| format!("{PREFIX}/subnets/x{number}"))
+            .collect();
+        for keys in surplus.chunks(120) {
+            let puts: Vec<_> = keys
+                .iter()
+                .map(|key| etcd_client::TxnOp::put(key.as_str(), "", None))
+                .collect();
+            client
+                .txn(etcd_client::Txn::new().and_then(puts))
+                .await
+                .unwrap();
+        }
+        let passed_over = "10.244.206.0-24";
+        let peer = r#"{"PublicIP":"192.0.2.6"}"#;
+        server.put(&format!("subnets/{passed_over}"), peer).await;
+        let long = Duration::from_secs(60);
+        node.within(long, "the fault", |node| {
+            let mut records = node.refused_records.iter();
+            records.any(|record| record.reason.contains("more than 40000 keys"))
+        })
+        .await;
+        assert!(!node.names().contains(&passed_over));
+        client.delete(surplus[0].as_str(), None).await.unwrap();
+        node.within(long, "the key", |node| node.names().contains(&passed_over))
+            .await;
+    });
+}

@@ -113,7 +113,7 @@ impl Node {
                     "no {what} within {most:?}: leases {:?}, refused {:?}, records {:?}, contact {:?}",
                     self.subnets(),
                     self.refused,
-                    self.refused_records,
+                    self.refused_records.iter().take(5).collect::<Vec<_>>(),
                     self.contact
                 );
             };

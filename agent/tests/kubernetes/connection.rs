@@ -207,6 +207,25 @@ async fn errors_are_lost_contact_and_tried_again() {
     n1.until("settings", |now| now.settings.is_some()).await;
 }
 
+/// kube-apiserver refuses everybody until it has read its roles.
+#[tokio::test]
+async fn a_server_that_has_just_started_is_not_said_to_refuse() {
+    let (cluster, mut n1) = joined().await;
+    cluster.server().fail(403, 3, None);
+    cluster.server().drop_watches();
+    n1.until("loss", |now| now.lost().contains("403")).await;
+    n1.until("contact", |now| now.is_in_touch()).await;
+    n1.for_a_while(Duration::from_secs(1)).await;
+    assert_eq!(n1.reason(), "");
+    // It does not get better: the rights are gone.
+    cluster.server().fail(403, 1000, None);
+    cluster.server().drop_watches();
+    n1.until("loss", |now| now.lost().contains("403")).await;
+    let limit = Duration::from_secs(40);
+    let took = n1.within(limit, "refusal", |now| now.reason().contains("403"));
+    assert!(took.await > Duration::from_secs(10), "it says so too early");
+}
+
 #[tokio::test]
 async fn a_server_that_asks_to_wait_is_not_asked_again_before() {
     let cluster = Cluster::of_testbed().await;

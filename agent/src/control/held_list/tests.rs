@@ -116,3 +116,16 @@ proptest! {
         prop_assert_eq!(checked.is_err(), gone > 2 && 2 * gone > old.len());
     }
 }
+
+#[test]
+fn where_each_node_writes_its_own_record_only_the_loss_is_held_back() {
+    let old = list(1..=9);
+    // Five are gone; the second has the subnet that was the eighth's.
+    let mut new = list(1..=3);
+    new[1].subnets = old[7].subnets.clone();
+    let held = HeldList::check(new.clone(), &old, None, GRACE, Time::read()).unwrap_err();
+    let meanwhile = held.meanwhile(&old);
+    let names: Vec<&str> = meanwhile.iter().map(|lease| &*lease.name).collect();
+    assert_eq!(names, ["n1", "n2", "n3", "n4", "n5", "n6", "n7", "n9"]);
+    assert_eq!(meanwhile[1].subnets, old[7].subnets);
+}

@@ -13,16 +13,34 @@ fn settings(net_conf: &str) -> RegistrySettings {
     }
 }
 
+fn own() -> Vec<IpNet> {
+    vec!["10.244.1.0/24".parse().unwrap()]
+}
+
+#[test]
+fn a_net_conf_that_would_take_this_nodes_subnets_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let copy = directory.path().join("registry-net-conf.json");
+    let mut state = RegistryState::new("etcd", false);
+    let good = "{\"Network\":\"10.244.0.0/16\"}";
+    assert!(state.learn(settings(good), &own(), &etcd(), &copy));
+    let other = "{\"Network\":\"10.245.0.0/16\"}";
+    assert!(!state.learn(settings(other), &own(), &etcd(), &copy));
+    assert!(state.problems()[0].sentence().contains("10.244.1.0/24"));
+    assert_eq!(std::fs::read_to_string(&copy).unwrap(), good);
+    assert!(state.learn(settings(other), &[], &etcd(), &copy));
+}
+
 #[test]
 fn a_net_conf_that_cannot_be_used_leaves_the_copy_as_it_is() {
     let directory = tempfile::tempdir().unwrap();
     let copy = directory.path().join("state/registry-net-conf.json");
     let mut state = RegistryState::new("etcd", false);
     let good = "{\"Network\":\"10.244.0.0/16\"}";
-    assert!(state.learn(settings(good), &etcd(), &copy));
-    assert!(!state.learn(settings(good), &etcd(), &copy));
+    assert!(state.learn(settings(good), &own(), &etcd(), &copy));
+    assert!(!state.learn(settings(good), &own(), &etcd(), &copy));
     assert!(state.problems().is_empty());
-    assert!(!state.learn(settings("{\"Network\":\"x\"}"), &etcd(), &copy));
+    assert!(!state.learn(settings("{\"Network\":\"x\"}"), &own(), &etcd(), &copy));
     let problems = state.problems();
     assert_eq!(problems.len(), 1);
     assert!(
@@ -32,7 +50,7 @@ fn a_net_conf_that_cannot_be_used_leaves_the_copy_as_it_is() {
     );
     assert!(state.in_touch().last_refused.is_some());
     assert_eq!(std::fs::read_to_string(&copy).unwrap(), good);
-    assert!(!state.learn(settings(good), &etcd(), &copy));
+    assert!(!state.learn(settings(good), &own(), &etcd(), &copy));
     assert!(state.problems().is_empty());
 }
 

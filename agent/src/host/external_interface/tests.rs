@@ -202,7 +202,8 @@ fn flannels_own_cases() {
 fn the_preferred_address_of_an_interface() {
     use AddressFlags as Flags;
     let permanent = Flags::Permanent;
-    let rows: [(&[(&str, Flags)], Option<&str>); 9] = [
+    type Row<'a> = (&'a [(&'a str, Flags)], Option<&'a str>);
+    let rows: [Row<'_>; 9] = [
         (
             &[
                 ("169.254.1.1/16", permanent),

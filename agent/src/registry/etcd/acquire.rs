@@ -1,22 +1,28 @@
 //! Which key this node writes: flannel's rules (flannel `pkg/subnet/etcd/local_manager.go`, `tryAcquireLease`), as a pure
 //! function of the table.
 //!
-//! 1. The lease that has this node's address is its own. Its subnet is kept where the cluster's configuration allows it;
-//!    otherwise the key is deleted and the next rule applies.
+//! 1. The lease that has this node's address is its own. Its subnet is kept where the cluster's configuration allows it.
 //! 2. The subnet that this node had last, where it is allowed and free.
 //! 3. One of the first [`CHOICE`] free subnets, drawn at random, so that nodes that start together seldom meet.
 //!
 //! The families are decided alone. What flannel does not know: a lease that this process holds is its own by its revision,
-//! whatever the address in it, so a node whose address changes keeps its subnet.
+//! whatever the address in it, and so is one of a subnet that this node had last with this node's VTEP MAC, or with a value
+//! that cannot be read. So a node whose address changes keeps its subnet, running or not.
+//!
+//! Pods have addresses of the subnet, so a change of the configuration takes none away that is in use. A lease of this
+//! node's that the configuration does not allow is deleted in one case only: a process that holds none yet finds it, and
+//! the last good state does not name it. A key of other families than the configuration has is replaced then too, by one
+//! with the same subnets.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use dataplane::families::PublicAddresses;
-use encap::Family;
+use dataplane::families::{PerFamily, PublicAddresses};
+use encap::{Family, Mac};
 use ipnet::IpNet;
 
 use super::key::SubnetKey;
 use super::table::{Record, Table};
+use super::value::LeaseAttrs;
 use crate::config::{NetConf, SubnetRange};
 
 /// What to do next.
@@ -39,22 +45,93 @@ pub(super) struct Held {
     pub(super) mod_revision: i64,
 }
 
-/// Decides for the node at `public` that had the subnets `previous` last. `random` is drawn anew for each decision.
-pub(super) fn decide(
-    table: &Table,
-    held: Option<Held>,
-    public: PublicAddresses,
-    previous: &[IpNet],
-    net_conf: &NetConf,
-    random: u64,
-) -> Step {
-    let own = own(table, held, public, previous);
-    let allowed = own.iter().find(|key| is_allowed(&key.subnets(), net_conf));
-    if let Some(key) = allowed {
-        return Step::Keep(*key);
+/// What this node knows of itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ThisNode<'a> {
+    pub(super) held: Option<Held>,
+    pub(super) public: PublicAddresses,
+    /// The MACs that it has written, else those announced.
+    pub(super) vtep_mac: PerFamily<Mac>,
+    /// The subnets that this process had last; empty where it had none yet.
+    pub(super) last: &'a [IpNet],
+    /// Those of services before.
+    pub(super) previous: &'a [IpNet],
+}
+
+impl ThisNode<'_> {
+    fn is_held(&self, key: &SubnetKey) -> bool {
+        self.held.is_some_and(|held| held.subnet == *key)
     }
-    if let Some(wrong) = own.first() {
-        return Step::Delete(*wrong);
+
+    /// Whether it had the subnets of `key` last.
+    fn had(&self, key: &SubnetKey) -> bool {
+        let mut subnets = key.subnets().into_iter();
+        subnets.all(|subnet| self.last.contains(&subnet) || self.previous.contains(&subnet))
+    }
+
+    /// Whether `record` is this node's by what it had last: written before it got its address, or no lease at all.
+    pub(super) fn remembers(&self, key: &SubnetKey, record: &Record) -> bool {
+        let is_ours = |attrs: &LeaseAttrs| {
+            let found = attrs.vtep_mac();
+            let same = |family| {
+                let mac: Option<Mac> = *found.of(family);
+                mac.is_none_or(|mac| mac == *self.vtep_mac.of(family))
+            };
+            found != PerFamily::default() && same(Family::V4) && same(Family::V6)
+        };
+        self.had(key) && record.attrs.as_ref().is_none_or(is_ours)
+    }
+
+    /// Its keys: the one that it holds first, then the one that it had last.
+    fn keys(&self, table: &Table) -> Vec<SubnetKey> {
+        let is_same = |key: &SubnetKey, record: &Record| {
+            let held = self.held.filter(|held| held.subnet == *key);
+            held.is_some_and(|held| held.mod_revision == record.mod_revision)
+        };
+        let has_address = |record: &Record| {
+            let theirs = record.attrs.as_ref().map(LeaseAttrs::public);
+            theirs.is_some_and(|theirs| same_node(theirs, self.public))
+        };
+        let leased = table.leased().into_iter();
+        let found = leased.filter(|(_, key, record)| {
+            is_same(key, record) || has_address(record) || self.remembers(key, record)
+        });
+        let mut found: Vec<_> = found.map(|(_, key, _)| key).collect();
+        found.sort_by_key(|key| (!self.is_held(key), !self.had(key)));
+        found
+    }
+
+    /// What to do with its keys; `None` where it has none that is of use.
+    fn choose(&self, table: &Table, net_conf: &NetConf) -> Option<Step> {
+        let keys = self.keys(table);
+        let find = |fits: &dyn Fn(&SubnetKey) -> bool| keys.iter().find(|key| fits(key)).copied();
+        let is_first = self.last.is_empty();
+        if let Some(held) = find(&|key| self.is_held(key)) {
+            return Some(Step::Keep(held));
+        }
+        let had = find(&|key| self.had(key));
+        if let Some(outgrown) = had.filter(|key| is_first && is_outgrown(&key.subnets(), net_conf))
+        {
+            return Some(Step::Delete(outgrown));
+        }
+        let is_in_use = |key: &SubnetKey| !is_first && is_inside(&key.subnets(), net_conf);
+        let kept = had
+            .or_else(|| find(&|key| is_allowed(&key.subnets(), net_conf)))
+            .or_else(|| find(&is_in_use));
+        match kept {
+            Some(key) => Some(Step::Keep(key)),
+            None => {
+                let wrong = keys.first().filter(|_| is_first);
+                wrong.map(|wrong| Step::Delete(*wrong))
+            }
+        }
+    }
+}
+
+/// Decides for `node`. `random` is drawn anew for each decision.
+pub(super) fn decide(table: &Table, node: &ThisNode<'_>, net_conf: &NetConf, random: u64) -> Step {
+    if let Some(step) = node.choose(table, net_conf) {
+        return step;
     }
     let leased = table.leased();
     let leased = leased.iter().flat_map(|(_, key, _)| key.subnets());
@@ -62,12 +139,19 @@ pub(super) fn decide(
     let mut chosen = Vec::new();
     for (family, range) in ranges(net_conf) {
         let taken = Taken::new(&leased, family);
-        let last = previous.iter().find(|subnet| {
-            Family::of(subnet.network()) == family
-                && is_in(**subnet, range)
-                && taken.is_free(block(**subnet))
-        });
-        let subnet = match last {
+        let is_free = |subnet: &IpNet| {
+            Family::of(subnet.network()) == family && taken.is_free(block(*subnet))
+        };
+        // Its pods have addresses of it, whatever the range is now.
+        let used = node
+            .last
+            .iter()
+            .find(|subnet| is_free(subnet) && is_inside(std::slice::from_ref(*subnet), net_conf));
+        let had = || {
+            let mut previous = node.previous.iter();
+            previous.find(|subnet| is_free(subnet) && is_in(**subnet, range))
+        };
+        let subnet = match used.or_else(had) {
             Some(last) => Some(*last),
             None => draw(&taken.free(range), random),
         };
@@ -83,28 +167,6 @@ pub(super) fn decide(
     }
 }
 
-/// This node's keys: the one that it holds first, then the one that it had last.
-fn own(
-    table: &Table,
-    held: Option<Held>,
-    public: PublicAddresses,
-    previous: &[IpNet],
-) -> Vec<SubnetKey> {
-    let is_held = |key: &SubnetKey, record: &Record| {
-        held.is_some_and(|held| held.subnet == *key && held.mod_revision == record.mod_revision)
-    };
-    let is_ours = |record: &Record| {
-        let theirs = record.attrs.as_ref().map(|attrs| attrs.public());
-        theirs.is_some_and(|theirs| same_node(theirs, public))
-    };
-    let leased = table.leased().into_iter();
-    let found = leased.filter(|(_, key, record)| is_held(key, record) || is_ours(record));
-    let mut found: Vec<_> = found.map(|(_, key, _)| key).collect();
-    let is_last = |key: &SubnetKey| key.subnets().iter().all(|subnet| previous.contains(subnet));
-    found.sort_by_key(|key| (held.is_none_or(|held| held.subnet != *key), !is_last(key)));
-    found
-}
-
 /// flannel compares the IPv4 addresses; a node without one is told by its IPv6 address.
 pub(super) fn same_node(a: PublicAddresses, b: PublicAddresses) -> bool {
     a.first() == b.first()
@@ -117,6 +179,32 @@ fn is_allowed(subnets: &[IpNet], net_conf: &NetConf) -> bool {
         && ranges
             .iter()
             .all(|(_, range)| subnets.iter().any(|subnet| is_in(*subnet, *range)))
+}
+
+/// Whether the cluster has these subnets.
+fn is_inside(subnets: &[IpNet], net_conf: &NetConf) -> bool {
+    let cluster = net_conf.cluster();
+    let mut subnets = subnets.iter();
+    subnets.all(|subnet| cluster.iter().any(|network| network.contains(subnet)))
+}
+
+/// Whether nothing is wrong with a lease of `subnets` but that the configuration has a family more or less.
+fn is_outgrown(subnets: &[IpNet], net_conf: &NetConf) -> bool {
+    let ranges = ranges(net_conf);
+    let range_of = |subnet: &IpNet| {
+        let family = Family::of(subnet.network());
+        let mut ranges = ranges.iter();
+        ranges.find(|(of, _)| *of == family)
+    };
+    let stay: Vec<_> = subnets
+        .iter()
+        .filter_map(|s| Some((s, range_of(s)?)))
+        .collect();
+    let are_right = stay
+        .iter()
+        .all(|(subnet, (_, range))| is_in(**subnet, *range));
+    let changed = stay.len() < subnets.len() || stay.len() < ranges.len();
+    are_right && changed && !stay.is_empty()
 }
 
 fn ranges(net_conf: &NetConf) -> Vec<(Family, SubnetRange)> {

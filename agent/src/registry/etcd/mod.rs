@@ -3,6 +3,7 @@
 //! ```text
 //! <prefix>/config                      the cluster's configuration, flannel's net-conf.json
 //! <prefix>/subnets/10.244.1.0-24       one lease, written by its node
+//! <prefix>/tartan/owners/10.244.1.0-24 its node's name, where that is Tartan's
 //! ```
 //!
 //! Theory of operation. The thread visits one server at a time: it reads the configuration and all leases of one revision,
@@ -20,6 +21,7 @@ mod key;
 mod losses;
 mod overwritten;
 mod own_lease;
+mod owner;
 mod report;
 mod session;
 mod table;

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::super::place::RegistryPlace;
+use super::acquire::same_node;
 use super::table::Record;
 use super::value::LeaseAttrs;
 
@@ -35,10 +36,17 @@ impl Overwritten {
             Some(attrs) if record.is_sound() => attrs.render(),
             _ => "text that is no lease".to_owned(),
         };
+        let wanted_public = wanted.public();
         let wanted = wanted.render();
         if self.at.len() >= MOST {
+            let remedy = match &record.attrs {
+                Some(attrs) if !same_node(attrs.public(), wanted_public) => {
+                    "look for a node that was made as a copy of this one, and give it a state directory of its own"
+                }
+                _ => "stop flanneld on this node",
+            };
             return Err(format!(
-                "another process keeps writing {found} where this node announces {wanted}: stop flanneld on this node"
+                "another process keeps writing {found} where this node announces {wanted}: {remedy}"
             ));
         }
         self.at.push_back(now);

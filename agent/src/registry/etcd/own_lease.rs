@@ -9,25 +9,34 @@
 //! without one (a reservation that an operator made) stays without. The end of the old etcd lease is hastened only where
 //! no other key hangs on it.
 //!
+//! Beside the key is the name of its owner ([`Owner`]). Where that is another node, nothing is written.
+//!
 //! What another process writes there with this node's address is undone, a few times ([`Overwritten`]). A key that is lost
 //! is replaced, a few times at once ([`Losses`]).
+//!
+//! Trouble with the key does not hold up what is learned of peers: while nobody else has the subnet it is this node's, as it
+//! was written last, and the trouble is reported beside it.
 
+mod standing;
 mod writing;
+
+pub(super) use self::standing::Standing;
 
 use std::time::Duration;
 
 use dataplane::families::{PerFamily, PublicAddresses};
-use encap::{Family, Mac};
+use encap::Mac;
 use ipnet::IpNet;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::super::announcement::Announcement;
 use super::super::place::RegistryPlace;
-use super::acquire::{Held, Step, decide, same_node};
+use super::acquire::{Held, Step, ThisNode, decide, same_node};
 use super::key::SubnetKey;
 use super::losses::Losses;
 use super::overwritten::Overwritten;
+use super::owner::Owner;
 use super::random;
 use super::session::{Failure, Session};
 use super::table::{Record, Table};
@@ -45,6 +54,9 @@ pub(super) struct OwnLease {
     renew_margin: Duration,
     overwritten: Overwritten,
     losses: Losses,
+    owner: Owner,
+    /// Etcd leases on which its key does not hang any more.
+    spent: Vec<i64>,
     wait: Option<Wait>,
 }
 
@@ -52,6 +64,8 @@ pub(super) struct OwnLease {
 #[derive(Clone, Copy, Debug)]
 struct Holding {
     held: Held,
+    /// The etcd lease on which it hangs; 0 for a reservation.
+    lease: i64,
     /// `None` for a reservation.
     renew_at: Option<Instant>,
     /// It was created by this process, and what was created at the same time is not known yet.
@@ -64,27 +78,6 @@ struct Wait {
     until: Instant,
     /// What etcd answered, which is not asked again before, whatever changes.
     denied: Option<Standing>,
-}
-
-/// What became of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// This key is this node's.
-    Ours {
-        /// Its subnets.
-        subnet: SubnetKey,
-        /// This node's VTEP MACs.
-        vtep_mac: PerFamily<Mac>,
-    },
-    /// Whether it is shows in a new list.
-    Relist,
-    /// It cannot be had now; it will be tried again.
-    Refused {
-        /// Where.
-        place: RegistryPlace,
-        /// One sentence for the operator.
-        reason: String,
-    },
 }
 
 /// Why a step did not lead on.
@@ -107,6 +100,8 @@ impl OwnLease {
             renew_margin,
             overwritten: Overwritten::default(),
             losses: Losses::default(),
+            owner: Owner::default(),
+            spent: Vec::new(),
             wait: None,
         }
     }
@@ -122,6 +117,7 @@ impl OwnLease {
     /// What was refused is tried again at the next occasion.
     pub(super) fn retry(&mut self) {
         self.wait = None;
+        self.owner.forget();
     }
 
     /// Makes this node's key what `announcement` says.
@@ -134,15 +130,31 @@ impl OwnLease {
         table: &mut Table,
         announcement: &Announcement,
     ) -> Result<Standing, Failure> {
+        let standing = self.strive(session, table, announcement).await?;
+        self.revoke_spent(session, table).await?;
+        Ok(self.despite(standing, table, announcement))
+    }
+
+    async fn strive(
+        &mut self,
+        session: &mut Session,
+        table: &mut Table,
+        announcement: &Announcement,
+    ) -> Result<Standing, Failure> {
         let now = Instant::now();
         let waiting = self.wait.as_ref().filter(|wait| wait.until > now);
         if let Some(denied) = waiting.and_then(|wait| wait.denied.clone()) {
             return Ok(denied);
         }
-        self.wait = None;
+        if self.wait.take_if(|wait| wait.until <= now).is_some() {
+            self.owner.forget();
+        }
         for _ in 0..MOST_TRIES {
             match self.step(session, table, announcement).await {
-                Ok(Some(standing)) => return Ok(standing),
+                Ok(Some(standing)) => {
+                    self.wait = None;
+                    return Ok(standing);
+                }
                 // Another node was faster.
                 Ok(None) => sleep(Duration::from_millis(20 + random() % 80)).await,
                 Err(Stop::Lost(failure)) => return Err(failure),
@@ -158,8 +170,10 @@ impl OwnLease {
 
     fn refuse(&mut self, place: RegistryPlace, reason: String, is_denied: bool) -> Standing {
         let standing = Standing::Refused { place, reason };
+        // Changes of other keys do not put the next try off.
+        let until = self.wait.take().map(|wait| wait.until);
         self.wait = Some(Wait {
-            until: Instant::now() + RETRY_AFTER,
+            until: until.unwrap_or_else(|| Instant::now() + RETRY_AFTER),
             denied: is_denied.then(|| standing.clone()),
         });
         standing
@@ -172,10 +186,8 @@ impl OwnLease {
         announcement: &Announcement,
     ) -> Result<Option<Standing>, Stop> {
         self.notice_loss(table, announcement);
-        let previous = [self.last.as_slice(), &announcement.previous].concat();
-        let held = self.holding.map(|holding| holding.held);
         let (public, net_conf) = (announcement.public, &announcement.net_conf);
-        match decide(table, held, public, &previous, net_conf, random()) {
+        match decide(table, &self.this_node(announcement), net_conf, random()) {
             Step::Keep(subnet) => self.keep(session, table, announcement, subnet).await,
             Step::Delete(subnet) => {
                 warn!(key = %subnet, "this node's lease has a subnet that the cluster's configuration does not allow; deleting it");
@@ -185,12 +197,24 @@ impl OwnLease {
                 self.check_losses(table)?;
                 let vtep_mac = self.own_macs(None, announcement);
                 let attrs = LeaseAttrs::of(public, vtep_mac, net_conf);
-                self.create(session, table, subnet, vtep_mac, attrs).await
+                let node = &announcement.node_name;
+                self.create(session, table, subnet, vtep_mac, attrs, node)
+                    .await
             }
             Step::Exhausted(family) => Err(Stop::Refused(
                 place_of(table),
-                exhausted(family, announcement),
+                standing::exhausted(family, announcement),
             )),
+        }
+    }
+
+    fn this_node<'a>(&'a self, announcement: &'a Announcement) -> ThisNode<'a> {
+        ThisNode {
+            held: self.holding.map(|holding| holding.held),
+            public: announcement.public,
+            vtep_mac: self.own_macs(None, announcement),
+            last: &self.last,
+            previous: &announcement.previous,
         }
     }
 
@@ -202,17 +226,18 @@ impl OwnLease {
         let Some(record) = table.get(&table.key(&held.subnet)) else {
             warn!(key = %held.subnet, "this node's lease was deleted or has ended; taking the subnet again");
             self.losses.note(Instant::now(), None);
-            self.holding = None;
+            self.let_go();
             return;
         };
         let public = record.attrs.as_ref().map(LeaseAttrs::public);
         let is_other = |public: &PublicAddresses| !same_node(*public, announcement.public);
         if record.mod_revision != held.mod_revision
             && let Some(public) = public.filter(is_other)
+            && !self.this_node(announcement).remembers(&held.subnet, record)
         {
             warn!(key = %held.subnet, %public, "another node has overwritten this node's lease; taking another subnet");
             self.losses.note(Instant::now(), Some(public));
-            self.holding = None;
+            self.let_go();
         }
     }
 
@@ -239,6 +264,8 @@ impl OwnLease {
             warn!(%subnet, "another node took a part of these subnets first; taking others");
             return self.delete(session, table, subnet).await;
         }
+        self.check_owner(session, table, announcement, subnet, record.lease)
+            .await?;
         let vtep_mac = self.own_macs(record.attrs.as_ref(), announcement);
         let wanted = LeaseAttrs::of(announcement.public, vtep_mac, &announcement.net_conf);
         let is_foreign =
@@ -248,10 +275,16 @@ impl OwnLease {
                 Some(holding) => holding.renew_at,
                 None => self.renewal_of(session, &record).await?,
             };
-            self.hold(subnet, record.mod_revision, renew_at);
+            self.hold(subnet, record.mod_revision, record.lease, renew_at);
             self.keep_macs(&wanted);
-            self.renew(session, table).await.map_err(Stop::Lost)?;
-            return Ok(Some(Standing::Ours { subnet, vtep_mac }));
+            self.renew(session, table, announcement)
+                .await
+                .map_err(Stop::Lost)?;
+            return Ok(Some(Standing::Ours {
+                subnet,
+                vtep_mac,
+                trouble: None,
+            }));
         }
         if is_foreign {
             let place = Table::place(&key);
@@ -264,13 +297,18 @@ impl OwnLease {
             self.check_losses(table)?;
         }
         let mut write = Write::over(&record, subnet, wanted);
-        let had_an_end = holding.is_some_and(|holding| holding.renew_at.is_some());
-        if write.ends == Ends::Never && had_an_end && !record.is_sound() {
-            // Rubbish without an end, where this node's lease had one, is no reservation.
+        let is_reserved = holding.is_some_and(|holding| holding.renew_at.is_none());
+        if write.ends == Ends::Never && !is_reserved && !record.is_sound() {
+            // Rubbish without an end, where this node had no reservation, is none.
             write.ends = Ends::WithANewLease { replaces: None };
         }
-        let written = self.write(session, table, write).await?;
-        Ok(written.then_some(Standing::Ours { subnet, vtep_mac }))
+        let node = &announcement.node_name;
+        let written = self.write(session, table, write, node).await?;
+        Ok(written.then_some(Standing::Ours {
+            subnet,
+            vtep_mac,
+            trouble: None,
+        }))
     }
 
     /// When the etcd lease of a key that was found is to be replaced.
@@ -301,6 +339,7 @@ impl OwnLease {
         &mut self,
         session: &mut Session,
         table: &mut Table,
+        announcement: &Announcement,
     ) -> Result<(), Failure> {
         let Some(holding) = self.holding else {
             return Ok(());
@@ -316,7 +355,10 @@ impl OwnLease {
             Some(Write::over(record, subnet, attrs))
         });
         let outcome = match write {
-            Some(write) => self.write(session, table, write).await,
+            Some(write) => {
+                let node = &announcement.node_name;
+                self.write(session, table, write, node).await
+            }
             // Changed meanwhile: that is settled first.
             None => Ok(false),
         };
@@ -336,45 +378,12 @@ impl OwnLease {
         }
         Ok(())
     }
-
-    /// The MACs that this process has written, else those found in `written`, else those announced. A family that the
-    /// cluster does not have shares that of the other, as peers see it.
-    fn own_macs(
-        &self,
-        written: Option<&LeaseAttrs>,
-        announcement: &Announcement,
-    ) -> PerFamily<Mac> {
-        let written = written.map(LeaseAttrs::vtep_mac).unwrap_or_default();
-        let of = |family| {
-            let known = self.vtep_mac.of(family).or(*written.of(family));
-            known.unwrap_or(*announcement.vtep_mac.of(family))
-        };
-        let conf = &announcement.net_conf;
-        match (conf.network, conf.ipv6_network) {
-            (Some(_), None) => PerFamily::each(|_| of(Family::V4)),
-            (None, Some(_)) => PerFamily::each(|_| of(Family::V6)),
-            _ => PerFamily::each(of),
-        }
-    }
 }
 
 fn place_of(table: &Table) -> RegistryPlace {
     RegistryPlace::Etcd {
         key: table.below().to_owned(),
     }
-}
-
-fn exhausted(family: Family, announcement: &Announcement) -> String {
-    let conf = &announcement.net_conf;
-    let (key, range) = match family {
-        Family::V4 => ("SubnetMin to SubnetMax", conf.subnets),
-        Family::V6 => ("IPv6SubnetMin to IPv6SubnetMax", conf.ipv6_subnets),
-    };
-    let bounds = range.map(|range| format!(", {} to {} of /{}", range.min, range.max, range.len));
-    format!(
-        "out of subnets: every one from {key}{} is leased: delete the keys of nodes that no longer exist (etcdctl del), or widen the range in the configuration",
-        bounds.unwrap_or_default()
-    )
 }
 
 /// Tries at taking a subnet before it is reported.

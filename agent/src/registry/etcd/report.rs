@@ -36,13 +36,23 @@ impl Reports {
         seat.report(Update::Settings(settings)).await
     }
 
-    pub(super) async fn leases(&mut self, seat: &Seat, leases: Vec<Lease>) -> Result<(), Ended> {
-        self.refusal = None;
-        if self.leases.as_ref() == Some(&leases) {
-            return Ok(());
+    /// The list, and what is wrong beside it. The list ends a refusal for the control loop, so the one that stands follows.
+    pub(super) async fn leases(
+        &mut self,
+        seat: &Seat,
+        leases: Vec<Lease>,
+        trouble: Option<(RegistryPlace, String)>,
+    ) -> Result<(), Ended> {
+        let is_over = self.refusal.is_some() && trouble.is_none();
+        if is_over || self.leases.as_ref() != Some(&leases) {
+            self.refusal = None;
+            self.leases = Some(leases.clone());
+            seat.report(Update::Leases(leases)).await?;
         }
-        self.leases = Some(leases.clone());
-        seat.report(Update::Leases(leases)).await
+        match trouble {
+            Some(trouble) => self.refuse(seat, trouble).await,
+            None => Ok(()),
+        }
     }
 
     pub(super) async fn refused_records(
@@ -83,14 +93,17 @@ impl Reports {
     pub(super) async fn refused(
         &mut self,
         seat: &Seat,
-        (place, reason): (RegistryPlace, String),
+        refusal: (RegistryPlace, String),
         is_config: bool,
     ) -> Result<(), Ended> {
         self.leases = None;
         if is_config {
             self.settings = None;
         }
-        let refusal = (place, reason);
+        self.refuse(seat, refusal).await
+    }
+
+    async fn refuse(&mut self, seat: &Seat, refusal: (RegistryPlace, String)) -> Result<(), Ended> {
         if self.refusal.as_ref() == Some(&refusal) {
             return Ok(());
         }

@@ -202,12 +202,21 @@ impl Session {
         Ok((seconds_of(answer.ttl()), answer.keys().to_vec()))
     }
 
-    /// Ends the etcd lease `id` where no key depends on it.
-    pub(super) async fn revoke_unused(&mut self, id: i64) -> Result<(), Failure> {
+    /// Ends the etcd lease `id` where no key depends on it but such as begin with `companions`.
+    pub(super) async fn revoke_unused(&mut self, id: i64, companions: &str) -> Result<(), Failure> {
         let (_, keys) = self.time_to_live(id).await?;
-        if keys.is_empty() {
-            call(&self.permission, self.client.lease_revoke(id)).await?;
+        if keys
+            .iter()
+            .all(|key| key.starts_with(companions.as_bytes()))
+        {
+            self.revoke(id).await?;
         }
+        Ok(())
+    }
+
+    /// Ends the etcd lease `id`.
+    pub(super) async fn revoke(&mut self, id: i64) -> Result<(), Failure> {
+        call(&self.permission, self.client.lease_revoke(id)).await?;
         Ok(())
     }
 }

@@ -24,6 +24,8 @@ use super::value::LeaseAttrs;
 pub(super) struct Table {
     /// `<prefix>/subnets/`.
     below: String,
+    /// `<prefix>/tartan/owners/`.
+    owners: String,
     records: BTreeMap<Vec<u8>, Record>,
     /// A key that found no room.
     surplus: Option<Vec<u8>>,
@@ -91,6 +93,7 @@ impl Table {
     pub(super) fn new(prefix: &str) -> Table {
         Table {
             below: format!("{prefix}/subnets/"),
+            owners: format!("{prefix}/tartan/owners/"),
             records: BTreeMap::new(),
             surplus: None,
         }
@@ -104,6 +107,16 @@ impl Table {
     /// The key of `subnet`.
     pub(super) fn key(&self, subnet: &SubnetKey) -> Vec<u8> {
         format!("{}{subnet}", self.below).into_bytes()
+    }
+
+    /// `<prefix>/tartan/owners/`.
+    pub(super) fn owners(&self) -> &str {
+        &self.owners
+    }
+
+    /// The key that says which node wrote the key of `subnet`.
+    pub(super) fn owner_key(&self, subnet: &SubnetKey) -> Vec<u8> {
+        format!("{}{subnet}", self.owners).into_bytes()
     }
 
     /// Where `key` is, as an operator looks it up.
@@ -176,6 +189,11 @@ impl Table {
         if known.is_some_and(|known| known.mod_revision < revision) {
             self.records.remove(key);
         }
+    }
+
+    /// Whether there are keys that found no room.
+    pub(super) fn is_incomplete(&self) -> bool {
+        self.surplus.is_some()
     }
 
     /// The record of `key`.

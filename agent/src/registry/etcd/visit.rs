@@ -1,6 +1,7 @@
 //! A visit to one server: list, watch, keep this node's own key, report.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use dataplane::families::{PerFamily, PublicAddresses};
 use encap::Mac;
@@ -17,7 +18,7 @@ use super::key::SubnetKey;
 use super::own_lease::{OwnLease, Standing};
 use super::report::Reports;
 use super::session::{Failure, Session};
-use super::table::{MOST_KEYS, Table};
+use super::table::{MOST_KEYS, Table, Written};
 use super::watch::{Change, Interruption, Watch};
 use crate::config::NetConf;
 use crate::config::node::registry::EtcdConfig;
@@ -33,6 +34,10 @@ pub(super) struct Visitor {
     reports: Reports,
     announcement: Option<Announcement>,
     pace: Pace,
+    /// Why the last attempt failed.
+    reason: String,
+    /// When the loss is reported if no server has answered by then.
+    lost_at: Option<Instant>,
     /// The cluster's configuration can be used.
     is_configured: bool,
 }
@@ -68,6 +73,35 @@ impl From<Interruption> for End {
     }
 }
 
+/// A server that answers.
+struct Arrival {
+    session: Session,
+    config: Option<Written>,
+    list: Vec<Written>,
+    watch: Watch,
+}
+
+impl Arrival {
+    async fn at(
+        config: &EtcdConfig,
+        endpoint: &str,
+        below: &str,
+        config_key: &str,
+    ) -> Result<Arrival, End> {
+        let mut session = Session::open(config, endpoint).await?;
+        let config = session.get(config_key.as_bytes()).await?;
+        let list = session.list(below, config.revision, MOST_KEYS + 1).await?;
+        let from = config.revision.saturating_add(1);
+        let watch = Watch::open(&mut session, below, config_key, from).await?;
+        Ok(Arrival {
+            session,
+            config: config.found,
+            list,
+            watch,
+        })
+    }
+}
+
 impl Visitor {
     pub(super) fn new(config: &EtcdConfig) -> Visitor {
         Visitor {
@@ -77,6 +111,8 @@ impl Visitor {
             reports: Reports::default(),
             announcement: None,
             pace: Pace::starting_with(DEBOUNCE),
+            reason: "no server answers".to_owned(),
+            lost_at: Some(Instant::now() + SILENCE),
             is_configured: false,
             config: config.clone(),
         }
@@ -100,24 +136,64 @@ impl Visitor {
     /// Visits the server at `endpoint` until something ends the visit.
     pub(super) async fn visit(&mut self, endpoint: &str, seat: &mut Seat) -> End {
         let Err(end) = self.stay(endpoint, seat).await;
+        if let End::Lost(reason) = &end {
+            self.reason = format!("{endpoint}: {reason}");
+        }
         end
     }
 
-    async fn stay(&mut self, endpoint: &str, seat: &mut Seat) -> Result<Infallible, End> {
-        let mut session = Session::open(&self.config, endpoint).await?;
-        let config = session.get(self.config_key.as_bytes()).await?;
+    /// Connects, and reads everything. The loss is reported meanwhile when it takes long.
+    async fn arrive(&mut self, endpoint: &str, seat: &Seat) -> Result<Arrival, End> {
         let below = self.table.below().to_owned();
-        let list = session.list(&below, config.revision, MOST_KEYS + 1).await?;
-        let from = config.revision.saturating_add(1);
-        let mut watch = Watch::open(&mut session, &below, &self.config_key, from).await?;
+        let config_key = self.config_key.clone();
+        let arrival = Arrival::at(&self.config, endpoint, &below, &config_key);
+        tokio::pin!(arrival);
+        loop {
+            let lost_at = self.lost_at;
+            tokio::select! {
+                arrival = &mut arrival => return arrival,
+                () = sleep_until(lost_at.unwrap_or_else(Instant::now)), if lost_at.is_some() => {
+                    self.lost_at = None;
+                    let reason = self.reason.clone();
+                    self.reports.contact(seat, Contact::Lost { reason }).await?;
+                }
+            }
+        }
+    }
+
+    async fn stay(&mut self, endpoint: &str, seat: &mut Seat) -> Result<Infallible, End> {
+        let Arrival {
+            mut session,
+            config,
+            list,
+            mut watch,
+        } = self.arrive(endpoint, seat).await?;
+        let visited = self.dwell(&mut session, (config, list), &mut watch, seat);
+        let Err(end) = visited.await;
+        // The connection may have been dead for as long as it takes to notice.
+        self.lost_at = Some(Instant::now() + SILENCE);
+        Err(end)
+    }
+
+    async fn dwell(
+        &mut self,
+        session: &mut Session,
+        (config, list): (Option<Written>, Vec<Written>),
+        watch: &mut Watch,
+        seat: &mut Seat,
+    ) -> Result<Infallible, End> {
         self.table.replace(list);
-        let text = config.found.map(|found| found.value);
+        let text = config.map(|found| found.value);
         self.configure(seat, text.as_deref()).await?;
         self.reports.contact(seat, Contact::InTouch).await?;
         self.own.retry();
         let mut report_at = Some(Instant::now());
+        let mut relist_at = None;
         loop {
-            let due = [report_at, self.due()].into_iter().flatten().min();
+            let due = [report_at, relist_at, self.due()]
+                .into_iter()
+                .flatten()
+                .min();
             tokio::select! {
                 asked = seat.asked() => match asked? {
                     Asked::Announcement => {
@@ -131,18 +207,25 @@ impl Visitor {
                     }
                     Asked::Reread => return Err(End::Relist),
                 },
-                changes = watch.next(&session) => {
+                changes = watch.next(session) => {
+                    let now = Instant::now();
                     for change in changes? {
+                        // There may be room now for a key that had none.
+                        if matches!(change, Change::Deleted { .. }) && self.table.is_incomplete() {
+                            relist_at.get_or_insert(now + RELIST_AFTER);
+                        }
                         self.enter(seat, change).await?;
                     }
-                    let now = Instant::now();
                     report_at.get_or_insert(now + self.pace.wait(now));
                 }
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                    if relist_at.is_some_and(|at| at <= Instant::now()) {
+                        return Err(End::Relist);
+                    }
                     if report_at.take().is_some() {
                         self.pace.made(Instant::now());
                     }
-                    self.settle(&mut session, seat).await?;
+                    self.settle(session, seat).await?;
                 }
             }
         }
@@ -191,7 +274,8 @@ impl Visitor {
         if !self.is_configured {
             // No subnet is taken then, and none is lost.
             self.own.retry();
-            return Ok(self.own.renew(session, &mut self.table).await?);
+            let renewed = self.own.renew(session, &mut self.table, announcement);
+            return Ok(renewed.await?);
         }
         let settled = self.own.settle(session, &mut self.table, announcement);
         match settled.await? {
@@ -199,15 +283,19 @@ impl Visitor {
             Standing::Refused { place, reason } => {
                 Ok(self.reports.refused(seat, (place, reason), false).await?)
             }
-            Standing::Ours { subnet, vtep_mac } => Ok(self.report(seat, subnet, vtep_mac).await?),
+            Standing::Ours {
+                subnet,
+                vtep_mac,
+                trouble,
+            } => Ok(self.report(seat, (subnet, vtep_mac), trouble).await?),
         }
     }
 
     async fn report(
         &mut self,
         seat: &Seat,
-        subnet: SubnetKey,
-        vtep_mac: PerFamily<Mac>,
+        (subnet, vtep_mac): (SubnetKey, PerFamily<Mac>),
+        trouble: Option<(RegistryPlace, String)>,
     ) -> Result<(), Ended> {
         let Some(announcement) = &self.announcement else {
             return Ok(());
@@ -232,7 +320,7 @@ impl Visitor {
         let (leases, unfit) = records::check(candidates, &announcement.net_conf);
         refused.extend(unfit);
         match own(&leases, &announcement.node_name) {
-            Ok(_) => self.reports.leases(seat, leases).await?,
+            Ok(_) => self.reports.leases(seat, leases, trouble).await?,
             Err(reason) => {
                 let found = refused.iter().find(|record| record.place == own_place);
                 let reason = found.map_or(reason, |record| record.reason.clone());
@@ -269,5 +357,10 @@ fn read_config(value: Option<&[u8]>, key: &str) -> Result<String, String> {
 }
 
 const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
+/// A connection is found dead within 15 s, and a pause between two visits lasts up to 4 s: the loss is reported 25 s after
+/// the last answer, however many servers there are that do not answer.
+const SILENCE: Duration = Duration::from_secs(6);
+/// Of keys that are deleted where not all are read: each list has all keys that there is room for.
+const RELIST_AFTER: Duration = Duration::from_secs(5);
 /// As of a file with it.
 const MOST_CONFIG_BYTES: usize = 1 << 20;

@@ -34,6 +34,8 @@ pub(super) struct Made {
     pub(super) written: Written,
     /// How long the key lasts; `None`: for ever.
     pub(super) ttl: Option<Duration>,
+    /// The etcd lease that is of no use any more.
+    pub(super) replaced: Option<i64>,
 }
 
 impl Write {
@@ -69,12 +71,11 @@ impl Write {
         let value = self.attrs.render();
         let outcome = session.put(key, &value, lease, self.condition).await;
         let unused = match outcome {
-            Ok(Some(_)) => replaced,
             Ok(None) | Err(Failure::Denied(_)) => Some(lease).filter(|lease| *lease != 0),
-            Err(Failure::Lost(_)) => None,
+            Ok(Some(_)) | Err(Failure::Lost(_)) => None,
         };
         if let Some(unused) = unused
-            && let Err(failure) = session.revoke_unused(unused).await
+            && let Err(failure) = session.revoke(unused).await
         {
             // It ends by itself.
             debug!(lease = unused, ?failure, "an etcd lease is left over");
@@ -88,6 +89,7 @@ impl Write {
                 lease,
             },
             ttl,
+            replaced,
         }))
     }
 }

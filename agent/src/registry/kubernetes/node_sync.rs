@@ -46,6 +46,10 @@ pub(super) struct NodeSync {
     due: Option<Instant>,
     /// It is not made before this moment.
     not_before: Instant,
+    /// Whether these rights were enough once.
+    was_allowed: bool,
+    /// Since when they are not.
+    forbidden_since: Option<Instant>,
     /// `uid` of the Node whose condition was found or set.
     condition_set: Option<String>,
     attempts: Backoff,
@@ -91,6 +95,8 @@ impl NodeSync {
             silent_watches: 0,
             due: None,
             not_before: Instant::now(),
+            was_allowed: false,
+            forbidden_since: None,
             condition_set: None,
             attempts: Backoff::default(),
             short_watches: Backoff::default(),
@@ -136,6 +142,12 @@ impl NodeSync {
         };
         match error.code() {
             Some(GONE) => self.version = None,
+            Some(FORBIDDEN) if self.may_have_just_started() => {
+                let reason = format!(
+                    "{error}; a server that has just started refuses until it has read its roles"
+                );
+                self.reports.contact(Contact::Lost { reason }).await?;
+            }
             Some(FORBIDDEN) => {
                 self.reports.contact(Contact::InTouch).await?;
                 let place = RegistryPlace::Kubernetes { node: None };
@@ -158,6 +170,14 @@ impl NodeSync {
             }
         }
         Ok(error.asked_to_wait())
+    }
+
+    /// Whether a server that gave an answer before may refuse the rights only because it has started anew: until
+    /// kube-apiserver has read its roles, it refuses everybody (its check `poststarthook/rbac/bootstrap-roles`).
+    fn may_have_just_started(&mut self) -> bool {
+        let now = Instant::now();
+        let since = *self.forbidden_since.get_or_insert(now);
+        self.was_allowed && now.duration_since(since) < STARTING
     }
 
     /// Waits, and takes what is announced meanwhile.
@@ -200,6 +220,8 @@ impl NodeSync {
                 }
                 opened => opened.map_err(Stop::Api)?,
             };
+            self.was_allowed = true;
+            self.forbidden_since = None;
             self.reports.contact(Contact::InTouch).await?;
             self.attempts.reset();
             // A refusal may be that of the last session.
@@ -316,6 +338,8 @@ fn went_back(seen: &str, newest: &str) -> bool {
 
 const UNAUTHORIZED: u16 = 401;
 const FORBIDDEN: u16 = 403;
+/// A server that has just started has read its roles by then; on a quiet machine that takes a second.
+const STARTING: Duration = Duration::from_secs(15);
 const GONE: u16 = 410;
 /// A watch that said nothing for this long is replaced. With the time limit of the next one it stays below 30 s.
 const SILENCE: Duration = Duration::from_secs(20);

@@ -55,6 +55,7 @@ impl Parts {
 pub(super) async fn of_cache(
     config: &NodeConfig,
     host: &Host,
+    table: &Descriptors,
     registry: &Registry,
     kept: Option<LastGood>,
 ) -> Result<Result<Parts, Option<Lease>>, StartError> {
@@ -67,7 +68,7 @@ pub(super) async fn of_cache(
     if usable(kept.belongs_to(&net_conf, &config.state_dir())).is_none() {
         return Ok(Err(Some(kept.own)));
     }
-    let (config, leftovers) = named(config, &net_conf, host).await?;
+    let (config, leftovers) = named(config, &net_conf, host, table.is_take_over()).await?;
     cache.cached.leases = Some(kept.age);
     // What the registry wants of the address it says later.
     let settings = RegistrySettings::default();
@@ -148,7 +149,7 @@ impl Awaited<'_> {
                 }
                 Some(Update::RefusedRecords(records)) => state.pass_over(records),
                 Some(Update::Settings(settings)) => {
-                    state.learn(settings, &registry.place(), &self.config.net_conf);
+                    state.learn(settings, &[], &registry.place(), &self.config.net_conf);
                     for problem in state.problems() {
                         self.wait_for(&problem.to_string());
                     }
@@ -197,7 +198,8 @@ impl Awaited<'_> {
             return Ok(None);
         }
         let (net_conf, net_conf_text) = net_conf(self.config, None, &mut Cache::default())?;
-        let (config, leftovers) = named(self.config, &net_conf, self.host).await?;
+        let (config, leftovers) =
+            named(self.config, &net_conf, self.host, self.table.is_take_over()).await?;
         let external = match self.host.picture().await {
             Ok(picture) => announcing::choose(&config, &net_conf, settings, &picture)
                 .map_err(|error| causes(&error)),

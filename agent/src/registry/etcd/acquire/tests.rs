@@ -40,14 +40,21 @@ fn ours() -> PublicAddresses {
 
 fn step(records: &[(&str, u8)], previous: &[&str], net_conf: &str, random: u64) -> Step {
     let previous: Vec<IpNet> = previous.iter().map(|text| text.parse().unwrap()).collect();
-    decide(
-        &table(records),
-        None,
-        ours(),
-        &previous,
-        &conf(net_conf),
-        random,
-    )
+    let node = ThisNode {
+        previous: &previous,
+        ..this_node(ours())
+    };
+    decide(&table(records), &node, &conf(net_conf), random)
+}
+
+fn this_node(public: PublicAddresses) -> ThisNode<'static> {
+    ThisNode {
+        held: None,
+        public,
+        vtep_mac: PerFamily::each(|_| Mac([2, 0, 0, 0, 0, 1])),
+        last: &[],
+        previous: &[],
+    }
 }
 
 #[test]
@@ -94,6 +101,86 @@ fn an_own_lease_of_a_wrong_range_or_length_is_deleted() {
         Step::Keep(key(v4)),
         "one of them is right"
     );
+}
+
+#[test]
+fn a_lease_in_use_is_kept_whatever_the_configuration_says() {
+    for wrong in ["10.244.7.0-25", "10.245.7.0-24", "10.244.0.0-24"] {
+        let subnets = key(wrong).subnets();
+        let table = table(&[(wrong, 1)]);
+        let decide = |node: &ThisNode<'_>| decide(&table, node, &conf(V4), 0);
+        let held = Some(Held {
+            subnet: key(wrong),
+            mod_revision: 1,
+        });
+        let (this, last) = (this_node(ours()), &subnets);
+        let kept = Step::Keep(key(wrong));
+        assert_eq!(decide(&ThisNode { held, last, ..this }), kept, "held");
+        let previous = &subnets;
+        assert_eq!(decide(&ThisNode { previous, ..this }), kept, "a restart");
+        let other = ["10.244.9.0/24".parse().unwrap()];
+        let later = decide(&ThisNode {
+            last: &other,
+            ..this
+        });
+        assert!(!matches!(later, Step::Delete(_)), "{later:?}");
+    }
+    let had = ["10.244.7.0/24"];
+    let key_v4 = "10.244.7.0-24";
+    let expected = Step::Delete(key(key_v4));
+    assert_eq!(step(&[(key_v4, 1)], &had, DUAL, 0), expected, "outgrown");
+}
+
+#[test]
+fn a_subnet_that_was_in_use_is_taken_again_whatever_the_range() {
+    let narrow = r#"{"Network":"10.244.0.0/16","SubnetLen":26,"SubnetMin":"10.244.128.0"}"#;
+    let last = ["10.244.7.0/24".parse().unwrap()];
+    let node = ThisNode {
+        last: &last,
+        ..this_node(ours())
+    };
+    let decide = |records, text| decide(&table(records), &node, &conf(text), 0);
+    assert_eq!(decide(&[], narrow), Step::Create(key("10.244.7.0-24")));
+    let taken = decide(&[("10.244.7.0-25", 5)], narrow);
+    assert_eq!(taken, Step::Create(key("10.244.128.0-26")));
+    let elsewhere = decide(&[], r#"{"Network":"10.99.0.0/16"}"#);
+    assert_eq!(elsewhere, Step::Create(key("10.99.1.0-24")));
+}
+
+/// The address in it is the one that it had.
+#[test]
+fn a_lease_that_this_node_had_is_its_own_by_its_mac() {
+    let value = |mac: &str| {
+        format!(
+            r#"{{"PublicIP":"192.0.2.5","BackendType":"vxlan","BackendData":{{"VNI":1,"VtepMAC":"{mac}"}}}}"#
+        )
+    };
+    let decide = |value: String, previous: &[IpNet]| {
+        let mut table = table(&[]);
+        table.put(Written {
+            key: b"/p/subnets/10.244.7.0-24".to_vec(),
+            value: value.into_bytes(),
+            create_revision: 1,
+            mod_revision: 1,
+            lease: 7,
+        });
+        let node = ThisNode {
+            previous,
+            ..this_node(ours())
+        };
+        decide(&table, &node, &conf(V4), 0)
+    };
+    let had = ["10.244.7.0/24".parse().unwrap()];
+    let (ours, other) = ("02:00:00:00:00:01", "02:00:00:00:00:05");
+    let kept = Step::Keep(key("10.244.7.0-24"));
+    let drawn = Step::Create(key("10.244.1.0-24"));
+    assert_eq!(decide(value(ours), &had), kept);
+    assert_eq!(decide(value(ours), &[]), drawn, "not one that it had");
+    assert_eq!(decide(value(other), &had), drawn, "another node's MAC");
+    let udp = r#"{"PublicIP":"192.0.2.5"}"#.to_owned();
+    assert_eq!(decide(udp, &had), drawn, "no MAC");
+    assert_eq!(decide("hi".to_owned(), &had), kept, "no lease at all");
+    assert_eq!(decide("hi".to_owned(), &[]), drawn);
 }
 
 #[test]
@@ -171,7 +258,13 @@ fn a_lease_that_is_held_is_this_nodes_whatever_the_address_in_it() {
         subnet: key("10.244.5.0-24"),
         mod_revision: 1,
     };
-    let decide = |held| decide(&table, Some(held), ours(), &[], &conf(V4), 0);
+    let decide = |held| {
+        let node = ThisNode {
+            held: Some(held),
+            ..this_node(ours())
+        };
+        decide(&table, &node, &conf(V4), 0)
+    };
     assert_eq!(decide(held), Step::Keep(key("10.244.5.0-24")));
     held.mod_revision = 9;
     assert_eq!(
@@ -197,7 +290,7 @@ fn a_node_without_ipv4_is_known_by_its_ipv6_address() {
     }
     let of = |number: u16| {
         let public = PublicAddresses::V6([0x2001, 0xdb8, 0, 0, 0, 0, 0, number].into());
-        decide(&table, None, public, &[], &v6, 0)
+        decide(&table, &this_node(public), &v6, 0)
     };
     assert_eq!(of(1), Step::Keep(key("0.0.0.0-0&fd00:10:244:1::-64")));
     assert_eq!(of(9), Step::Create(key("0.0.0.0-0&fd00:10:244:2::-64")));

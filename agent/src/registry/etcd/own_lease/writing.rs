@@ -5,10 +5,12 @@ use std::time::Duration;
 use dataplane::families::PerFamily;
 use encap::Mac;
 use tokio::time::Instant;
-use tracing::info;
+use tracing::{debug, info};
 
+use super::super::super::announcement::Announcement;
 use super::super::acquire::Held;
 use super::super::key::SubnetKey;
+use super::super::owner::conflict;
 use super::super::session::{Condition, Failure, Session};
 use super::super::table::Table;
 use super::super::value::LeaseAttrs;
@@ -23,6 +25,7 @@ impl OwnLease {
         subnet: SubnetKey,
         vtep_mac: PerFamily<Mac>,
         attrs: LeaseAttrs,
+        node: &str,
     ) -> Result<Option<Standing>, Stop> {
         let write = Write {
             subnet,
@@ -30,7 +33,7 @@ impl OwnLease {
             condition: Condition::Absent,
             ends: Ends::WithANewLease { replaces: None },
         };
-        if !self.write(session, table, write).await? {
+        if !self.write(session, table, write, node).await? {
             return Ok(None);
         }
         info!(%subnet, "this node has a lease");
@@ -41,15 +44,20 @@ impl OwnLease {
             }
             return Ok(Some(Standing::Relist));
         }
-        Ok(Some(Standing::Ours { subnet, vtep_mac }))
+        Ok(Some(Standing::Ours {
+            subnet,
+            vtep_mac,
+            trouble: None,
+        }))
     }
 
-    /// Makes a write. False: the key is not as it was thought to be.
+    /// Makes a write in the name of `node`. False: the key is not as it was thought to be.
     pub(super) async fn write(
         &mut self,
         session: &mut Session,
         table: &mut Table,
         write: Write,
+        node: &str,
     ) -> Result<bool, Stop> {
         let key = table.key(&write.subnet);
         let outcome = write.make(session, &key).await;
@@ -60,8 +68,15 @@ impl OwnLease {
                 let renew_at = made
                     .ttl
                     .map(|ttl| Instant::now() + pause(ttl).max(RENEW_AGAIN_AFTER));
-                self.hold(write.subnet, made.written.mod_revision, renew_at);
+                let lease = made.written.lease;
+                self.hold(write.subnet, made.written.mod_revision, lease, renew_at);
                 self.keep_macs(&write.attrs);
+                self.spent.extend(made.replaced);
+                // That one is still beside the old key. What it says is looked at with the key.
+                self.owner.forget();
+                let owner = table.owner_key(&write.subnet);
+                let said = self.owner.check(session, &owner, lease, node).await;
+                said.map_err(|failure| stop(failure, &owner))?;
                 Ok(true)
             }
             None => {
@@ -81,27 +96,79 @@ impl OwnLease {
         let Some(record) = table.get(&key) else {
             return Ok(None);
         };
-        let condition = Condition::Unchanged(record.mod_revision);
+        let (lease, condition) = (record.lease, Condition::Unchanged(record.mod_revision));
         let outcome = session.delete(&key, condition).await;
         match outcome.map_err(|failure| stop(failure, &key))? {
             Some(revision) => table.delete(&key, revision),
             None => look_again(session, table, &key).await?,
         }
         // Not lost: given up.
-        self.holding = None;
+        self.spent.extend(Some(lease).filter(|lease| *lease != 0));
+        self.let_go();
         Ok(None)
     }
 
-    pub(super) fn hold(&mut self, subnet: SubnetKey, mod_revision: i64, renew_at: Option<Instant>) {
+    pub(super) fn hold(
+        &mut self,
+        subnet: SubnetKey,
+        mod_revision: i64,
+        lease: i64,
+        renew_at: Option<Instant>,
+    ) {
+        self.let_go();
+        self.spent.retain(|spent| *spent != lease);
         self.last = subnet.subnets();
         self.holding = Some(Holding {
             held: Held {
                 subnet,
                 mod_revision,
             },
+            lease,
             renew_at,
             unproven: false,
         });
+    }
+
+    /// No key is held any more.
+    pub(super) fn let_go(&mut self) {
+        let before = self.holding.take().map(|holding| holding.lease);
+        self.spent.extend(before.filter(|lease| *lease != 0));
+    }
+
+    /// Ends the etcd leases that are of no use any more. One that cannot be ended now ends by itself.
+    pub(super) async fn revoke_spent(
+        &mut self,
+        session: &mut Session,
+        table: &Table,
+    ) -> Result<(), Failure> {
+        while let Some(lease) = self.spent.pop() {
+            match session.revoke_unused(lease, table.owners()).await {
+                Ok(()) => {}
+                Err(Failure::Denied(reason)) => {
+                    debug!(lease, reason, "an etcd lease is left over");
+                }
+                Err(lost) => return Err(lost),
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses to touch a key that another node has written with this node's address.
+    pub(super) async fn check_owner(
+        &mut self,
+        session: &mut Session,
+        table: &Table,
+        announcement: &Announcement,
+        subnet: SubnetKey,
+        lease: i64,
+    ) -> Result<(), Stop> {
+        let (node, owner) = (&announcement.node_name, table.owner_key(&subnet));
+        let said = self.owner.check(session, &owner, lease, node).await;
+        let Some(other) = said.map_err(|failure| stop(failure, &owner))? else {
+            return Ok(());
+        };
+        let reason = conflict(node, &other, &subnet.name(), announcement.public, &owner);
+        Err(Stop::Refused(Table::place(&owner), reason))
     }
 
     pub(super) fn keep_macs(&mut self, attrs: &LeaseAttrs) {

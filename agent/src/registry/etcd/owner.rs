@@ -1,0 +1,122 @@
+//! Who wrote this node's key: nodes that are given one public address by mistake have one key, and none would notice.
+//!
+//! ```text
+//! <prefix>/tartan/owners/10.244.1.0-24     {"node":"n1"}
+//! ```
+//!
+//! It is beside flannel's keys, which do not say it, and flannel does not read it. It hangs on the same etcd lease as the
+//! key that it belongs to, so it ends with it; one that hangs on another is left over from an earlier owner. A user that may
+//! not write it goes on without.
+
+use cni_shim::Json;
+use dataplane::families::PublicAddresses;
+use tracing::warn;
+
+use super::super::foreign_text::excerpt;
+use super::session::{Condition, Failure, Session};
+use super::table::{Table, Written};
+
+/// What is known of the owner of this node's key.
+#[derive(Debug, Default)]
+pub(super) struct Owner {
+    state: State,
+    is_denied: bool,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Unknown,
+    Ours,
+    /// Another node of this name.
+    Other(String),
+}
+
+impl Owner {
+    /// It is read again at the next occasion.
+    pub(super) fn forget(&mut self) {
+        self.state = State::Unknown;
+    }
+
+    /// Whether `node` owns the key whose owner is told at `key` and which hangs on the etcd lease `lease`; says so there
+    /// where nobody does. Returns the name of another owner.
+    ///
+    /// # Errors
+    /// The session is lost.
+    pub(super) async fn check(
+        &mut self,
+        session: &mut Session,
+        key: &[u8],
+        lease: i64,
+        node: &str,
+    ) -> Result<Option<String>, Failure> {
+        if let State::Unknown = self.state
+            && !self.is_denied
+        {
+            match find(session, key, lease, node).await {
+                Ok(state) => self.state = state,
+                Err(Failure::Denied(reason)) => {
+                    self.is_denied = true;
+                    let key = Table::place(key);
+                    warn!(%key, reason, "this node cannot say that its lease is its own, so another node with the same public address is not noticed");
+                }
+                Err(lost) => return Err(lost),
+            }
+        }
+        Ok(match &self.state {
+            State::Other(name) => Some(name.clone()),
+            State::Unknown | State::Ours => None,
+        })
+    }
+}
+
+async fn find(session: &mut Session, key: &[u8], lease: i64, node: &str) -> Result<State, Failure> {
+    let found = session.get(key).await?.found;
+    let name = found.as_ref().and_then(name_in);
+    let is_of_this_key = found.as_ref().is_some_and(|found| found.lease == lease);
+    match name {
+        Some(name) if name == node && is_of_this_key => return Ok(State::Ours),
+        Some(name) if name != node && is_of_this_key => {
+            return Ok(State::Other(excerpt(&name, LONGEST_NAME)));
+        }
+        _ => {}
+    }
+    let condition = match &found {
+        Some(found) => Condition::Unchanged(found.mod_revision),
+        None => Condition::Absent,
+    };
+    let name = Json::Text(node.to_owned());
+    let value = Json::Object(vec![(NODE.to_owned(), name)]).to_string();
+    // Who is faster is read at the next occasion.
+    match session.put(key, &value, lease, condition).await? {
+        Some(_) => Ok(State::Ours),
+        None => Ok(State::Unknown),
+    }
+}
+
+fn name_in(written: &Written) -> Option<String> {
+    if written.value.len() > MOST_BYTES {
+        return None;
+    }
+    let value = Json::parse(&written.value).ok()?;
+    Some(value.text_of(NODE).ok()??.to_owned())
+}
+
+/// One sentence for the operator.
+pub(super) fn conflict(
+    node: &str,
+    other: &str,
+    lease: &str,
+    public: PublicAddresses,
+    owner: &[u8],
+) -> String {
+    let owner = String::from_utf8_lossy(owner);
+    format!(
+        "the nodes {node} and {other} claim one lease, {lease}, because both have the public address {public}: give each node its own (--public-ip or --iface); if {other} no longer exists, delete the key that names it (etcdctl del '{owner}')"
+    )
+}
+
+const NODE: &str = "node";
+const MOST_BYTES: usize = 4096;
+/// Octets of a node's name, as of a DNS name.
+const LONGEST_NAME: usize = 253;
