@@ -21,14 +21,13 @@ use tartan::registry::{Announcement, Contact, Update, kubernetes};
 use testbed::apiserver::ApiServer;
 
 const NODES: u32 = 5000;
-/// A build without optimisation takes several times as long.
-const SLOWNESS: u32 = if cfg!(debug_assertions) { 10 } else { 1 };
-/// From the request for the list until the leases are reported.
-const LONGEST: Duration = Duration::from_secs(2);
+/// CPU time from the request for the list until the leases are reported, in every build: other programs of a busy machine do
+/// not count, and one without optimisation needs a tenth of it.
+const MOST_CPU_TIME: Duration = Duration::from_secs(2);
 /// Growth of the process's memory at its highest, KiB.
 const MOST_MEMORY: u64 = 64 << 10;
 /// Of a core, while the server is gone, percent.
-const MOST_CPU: f64 = 2.0;
+const MOST_CPU_SHARE: f64 = 2.0;
 const SERVES: &str = "TARTAN_TEST_SERVES";
 
 /// The server's half: no test unless started by the other.
@@ -118,15 +117,14 @@ async fn five_thousand_nodes() {
             other => panic!("{other:?}"),
         }
     };
-    let took = began.elapsed();
+    let (took, worked) = (began.elapsed(), cpu() - cpu_before);
     let grown = memory("VmHWM") - before;
     println!(
-        "{NODES} nodes: {took:?}, {:?} CPU, {grown} KiB at the highest, {} KiB afterwards",
-        cpu() - cpu_before,
+        "{NODES} nodes: {took:?}, {worked:?} CPU, {grown} KiB at the highest, {} KiB afterwards",
         memory("VmRSS").saturating_sub(before)
     );
     assert_eq!(leases.len(), NODES as usize);
-    assert!(took < LONGEST * SLOWNESS, "{took:?}");
+    assert!(worked < MOST_CPU_TIME, "{worked:?} CPU");
     assert!(grown < MOST_MEMORY, "{grown} KiB");
 
     server.stop();
@@ -138,7 +136,7 @@ async fn five_thousand_nodes() {
     tokio::time::sleep(Duration::from_secs(10)).await;
     let share = 100.0 * (cpu() - cpu_before).as_secs_f64() / began.elapsed().as_secs_f64();
     println!("without the server ({lost}): {share:.2} % of a core");
-    assert!(share < MOST_CPU, "{share} %");
+    assert!(share < MOST_CPU_SHARE, "{share} %");
 }
 
 fn announcement() -> Announcement {

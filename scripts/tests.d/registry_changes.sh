@@ -164,6 +164,8 @@ written() {
 crash() {
     local pid before moment
     say "the service of node2 is killed"
+    [ "$REGISTRY" != kubernetes ] || equal "NetworkUnavailable of node2" '["False"]' "$(kube list | jq -c '[.items[]
+        | select(.metadata.name == "node2") | .status.conditions[] | select(.type == "NetworkUnavailable") | .status]')"
     before=$(written)
     watch_path crashed pod1 pod2
     sleep 0.3

@@ -5,7 +5,7 @@ use std::time::Duration;
 use etcd_client::Permission;
 
 use super::access::{guarded, with_user};
-use super::node::{Node, UDP, VXLAN, announcement, run};
+use super::node::{Node, UDP, VXLAN, announcement, config, run};
 use super::server::{PREFIX, Server};
 
 fn owner_key(node: &Node) -> String {
@@ -93,5 +93,33 @@ fn a_node_that_may_not_say_its_name_carries_on() {
         assert!(node.refused.is_none());
         assert!(server.get(&node.own_key()).await.is_some());
         assert!(server.get(&owner_key(&node)).await.is_none());
+    });
+}
+
+/// A key that cannot be read is not this node's where it is said to be another's.
+#[test]
+fn a_spoilt_key_of_another_node_is_left_alone() {
+    run(async {
+        let server = Server::start().await;
+        server.configure(UDP).await;
+        server.put("subnets/10.244.7.0-24", "hi").await;
+        let owner = r#"{"node":"n9"}"#;
+        server
+            .put_for("tartan/owners/10.244.7.0-24", owner, 600)
+            .await;
+        let mut announced = announcement(1, UDP);
+        announced.previous = vec!["10.244.7.0/24".parse().unwrap()];
+        let mut node = Node::open(&config(&server));
+        node.announce(announced);
+        node.until("a refusal", |node| node.refused.is_some()).await;
+        let (_, reason) = node.refused.clone().unwrap();
+        assert!(reason.contains("n9"), "{reason}");
+        assert!(node.leases.is_empty());
+        let (value, ..) = server.get("subnets/10.244.7.0-24").await.unwrap();
+        assert_eq!(value, "hi");
+        // An operator removes what is left of it.
+        server.delete("subnets/10.244.7.0-24").await;
+        node.until("a list", |node| !node.leases.is_empty()).await;
+        assert_eq!(node.own_subnets(), ["10.244.7.0/24"]);
     });
 }

@@ -264,7 +264,7 @@ impl OwnLease {
             warn!(%subnet, "another node took a part of these subnets first; taking others");
             return self.delete(session, table, subnet).await;
         }
-        self.check_owner(session, table, announcement, subnet, record.lease)
+        self.check_owner(session, table, announcement, subnet, &record)
             .await?;
         let vtep_mac = self.own_macs(record.attrs.as_ref(), announcement);
         let wanted = LeaseAttrs::of(announcement.public, vtep_mac, &announcement.net_conf);

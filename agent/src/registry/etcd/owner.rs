@@ -20,7 +20,8 @@ use super::table::{Table, Written};
 #[derive(Debug, Default)]
 pub(super) struct Owner {
     state: State,
-    is_denied: bool,
+    /// That it cannot be read or written was said.
+    is_said: bool,
 }
 
 #[derive(Debug, Default)]
@@ -28,6 +29,8 @@ enum State {
     #[default]
     Unknown,
     Ours,
+    /// etcd does not let it be known.
+    Denied,
     /// Another node of this name.
     Other(String),
 }
@@ -38,8 +41,17 @@ impl Owner {
         self.state = State::Unknown;
     }
 
+    /// The name of another owner, as it was read last.
+    pub(super) fn other(&self) -> Option<&str> {
+        match &self.state {
+            State::Other(name) => Some(name),
+            State::Unknown | State::Ours | State::Denied => None,
+        }
+    }
+
     /// Whether `node` owns the key whose owner is told at `key` and which hangs on the etcd lease `lease`; says so there
-    /// where nobody does. Returns the name of another owner.
+    /// where nobody does. Without `lease` nothing is written, and who is named there is the owner: the key was overwritten
+    /// with text that is no lease. Returns the name of another owner.
     ///
     /// # Errors
     /// The session is lost.
@@ -47,33 +59,37 @@ impl Owner {
         &mut self,
         session: &mut Session,
         key: &[u8],
-        lease: i64,
+        lease: Option<i64>,
         node: &str,
-    ) -> Result<Option<String>, Failure> {
-        if let State::Unknown = self.state
-            && !self.is_denied
-        {
+    ) -> Result<Option<&str>, Failure> {
+        if let State::Unknown = self.state {
             match find(session, key, lease, node).await {
                 Ok(state) => self.state = state,
                 Err(Failure::Denied(reason)) => {
-                    self.is_denied = true;
-                    let key = Table::place(key);
-                    warn!(%key, reason, "this node cannot say that its lease is its own, so another node with the same public address is not noticed");
+                    self.state = State::Denied;
+                    if !std::mem::replace(&mut self.is_said, true) {
+                        let key = Table::place(key);
+                        warn!(%key, reason, "this node cannot say that its lease is its own, so another node with the same public address is not noticed");
+                    }
                 }
                 Err(lost) => return Err(lost),
             }
         }
-        Ok(match &self.state {
-            State::Other(name) => Some(name.clone()),
-            State::Unknown | State::Ours => None,
-        })
+        Ok(self.other())
     }
 }
 
-async fn find(session: &mut Session, key: &[u8], lease: i64, node: &str) -> Result<State, Failure> {
+async fn find(
+    session: &mut Session,
+    key: &[u8],
+    lease: Option<i64>,
+    node: &str,
+) -> Result<State, Failure> {
     let found = session.get(key).await?.found;
     let name = found.as_ref().and_then(name_in);
-    let is_of_this_key = found.as_ref().is_some_and(|found| found.lease == lease);
+    let is_of_this_key = found
+        .as_ref()
+        .is_some_and(|found| lease.is_none_or(|lease| found.lease == lease));
     match name {
         Some(name) if name == node && is_of_this_key => return Ok(State::Ours),
         Some(name) if name != node && is_of_this_key => {
@@ -81,6 +97,9 @@ async fn find(session: &mut Session, key: &[u8], lease: i64, node: &str) -> Resu
         }
         _ => {}
     }
+    let Some(lease) = lease else {
+        return Ok(State::Unknown);
+    };
     let condition = match &found {
         Some(found) => Condition::Unchanged(found.mod_revision),
         None => Condition::Absent,
@@ -112,7 +131,7 @@ pub(super) fn conflict(
 ) -> String {
     let owner = String::from_utf8_lossy(owner);
     format!(
-        "the nodes {node} and {other} claim one lease, {lease}, because both have the public address {public}: give each node its own (--public-ip or --iface); if {other} no longer exists, delete the key that names it (etcdctl del '{owner}')"
+        "the nodes {node} and {other} claim one lease, {lease} (public address {public}): give each node a public address of its own (--public-ip or --iface); if {other} no longer exists, delete the key that names it (etcdctl del '{owner}')"
     )
 }
 

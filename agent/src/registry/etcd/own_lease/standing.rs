@@ -87,7 +87,10 @@ impl OwnLease {
             Step::Keep(subnet) => {
                 let record = table.get(&table.key(&subnet))?;
                 let public = record.attrs.as_ref().map(|attrs| attrs.public());
-                let is_ours = public.is_none_or(|public| same_node(public, announcement.public));
+                let is_ours = match public {
+                    Some(public) => same_node(public, announcement.public),
+                    None => self.owner.other().is_none(),
+                };
                 let is_unchanged = node
                     .held
                     .is_some_and(|held| held.mod_revision == record.mod_revision);

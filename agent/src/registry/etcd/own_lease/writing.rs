@@ -12,7 +12,7 @@ use super::super::acquire::Held;
 use super::super::key::SubnetKey;
 use super::super::owner::conflict;
 use super::super::session::{Condition, Failure, Session};
-use super::super::table::Table;
+use super::super::table::{Record, Table};
 use super::super::value::LeaseAttrs;
 use super::super::write::{Ends, Write};
 use super::{Holding, OwnLease, RENEW_AGAIN_AFTER, Standing, Stop};
@@ -75,7 +75,7 @@ impl OwnLease {
                 // That one is still beside the old key. What it says is looked at with the key.
                 self.owner.forget();
                 let owner = table.owner_key(&write.subnet);
-                let said = self.owner.check(session, &owner, lease, node).await;
+                let said = self.owner.check(session, &owner, Some(lease), node).await;
                 said.map_err(|failure| stop(failure, &owner))?;
                 Ok(true)
             }
@@ -160,14 +160,15 @@ impl OwnLease {
         table: &Table,
         announcement: &Announcement,
         subnet: SubnetKey,
-        lease: i64,
+        record: &Record,
     ) -> Result<(), Stop> {
         let (node, owner) = (&announcement.node_name, table.owner_key(&subnet));
+        let lease = Some(record.lease).filter(|_| record.is_sound());
         let said = self.owner.check(session, &owner, lease, node).await;
         let Some(other) = said.map_err(|failure| stop(failure, &owner))? else {
             return Ok(());
         };
-        let reason = conflict(node, &other, &subnet.name(), announcement.public, &owner);
+        let reason = conflict(node, other, &subnet.name(), announcement.public, &owner);
         Err(Stop::Refused(Table::place(&owner), reason))
     }
 
