@@ -32,7 +32,6 @@ impl Reports {
             return Ok(());
         }
         self.settings = Some(settings.clone());
-        self.refusal = None;
         seat.report(Update::Settings(settings)).await
     }
 
