@@ -27,6 +27,7 @@ mod record_fault;
 pub mod records;
 mod refused_record;
 pub mod remote;
+mod transport;
 
 pub use announcement::{Announcement, RegistrySettings};
 pub use difference::{ChangedNode, ListDifference, few};
