@@ -41,6 +41,14 @@ pub fn read(run_dir: &Path) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
+/// The part of `reason` that says what a service waits for; none where it is no such reason.
+pub fn awaited(reason: &str) -> Option<&str> {
+    let rest = reason.strip_prefix(WAITS)?;
+    Some(rest.trim_start_matches([':', ',', ' ']))
+}
+
+/// The beginning of the reason of a service that waits for its registry, and starts as soon as that answers.
+pub const WAITS: &str = "it waits for the registry";
 const NAME: &str = "start-failure";
 /// Longest reason read, in bytes.
 const LONGEST: u64 = 64 * 1024;

@@ -8,6 +8,8 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::wire::{Reply, Request};
+use crate::keeper::LOCK_FILE;
+use crate::keeper::lock::is_signed_by_an_agent;
 use crate::start_failure;
 
 /// Why a call brought no answer.
@@ -31,6 +33,12 @@ pub enum ClientError {
         /// The socket's path.
         path: PathBuf,
         /// Why not, with the remedy, as the service wrote it down.
+        reason: String,
+    },
+    /// The agent runs, and its service does not answer before its registry does.
+    #[error("the agent runs and waits for its registry: {reason}")]
+    Waiting {
+        /// What it waits for, with the remedy, as the service wrote it down.
         reason: String,
     },
     /// The caller may not ask.
@@ -62,13 +70,28 @@ pub enum ClientError {
 /// # Errors
 /// [`ClientError`]; its [`is_no_answer`](ClientError::is_no_answer) means "no agent".
 pub fn call(path: &Path, request: &Request) -> Result<serde_json::Value, ClientError> {
-    ask(path, request).map_err(|error| match path.parent().and_then(start_failure::read) {
-        Some(reason) if error.is_no_answer() => ClientError::NotStarted {
+    ask(path, request).map_err(|error| match path.parent() {
+        Some(run_dir) if error.is_no_answer() => explained(error, path, run_dir),
+        _ => error,
+    })
+}
+
+/// Why there is no answer, by what the service has written down.
+fn explained(error: ClientError, path: &Path, run_dir: &Path) -> ClientError {
+    let Some(reason) = start_failure::read(run_dir) else {
+        return error;
+    };
+    match start_failure::awaited(&reason) {
+        None => ClientError::NotStarted {
             path: path.to_owned(),
             reason,
         },
-        _ => error,
-    })
+        Some(awaited) if is_signed_by_an_agent(&run_dir.join(LOCK_FILE)) => ClientError::Waiting {
+            reason: awaited.to_owned(),
+        },
+        // It was killed while it waited.
+        Some(_) => error,
+    }
 }
 
 impl ClientError {
@@ -77,6 +100,7 @@ impl ClientError {
         match self {
             ClientError::Unreachable { .. }
             | ClientError::NotStarted { .. }
+            | ClientError::Waiting { .. }
             | ClientError::Silent { .. } => true,
             ClientError::NotAllowed { .. } | ClientError::Answer(_) | ClientError::Refused(_) => {
                 false
@@ -90,6 +114,7 @@ impl ClientError {
             ClientError::Unreachable { .. }
             | ClientError::NotStarted { .. }
             | ClientError::Silent { .. } => "no-agent",
+            ClientError::Waiting { .. } => "waiting",
             ClientError::NotAllowed { .. } => "not-allowed",
             ClientError::Answer(_) => "not-understood",
             ClientError::Refused(_) => "refused",
@@ -104,6 +129,9 @@ impl ClientError {
             }
             ClientError::NotStarted { .. } => {
                 "correct the reason; where `tartan run` runs, it then tries again by itself"
+            }
+            ClientError::Waiting { .. } => {
+                "bring the registry back, or correct the reason: the agent then goes on by itself"
             }
             ClientError::NotAllowed { .. } => "run as root (sudo)",
             ClientError::Silent { .. } => "see its log",
@@ -173,6 +201,26 @@ mod tests {
             error.to_string().contains("line 3 is wrong: correct it"),
             "{error}"
         );
+    }
+
+    /// The lock file holds the id of a process of this program, or of one that is gone.
+    #[test]
+    fn an_agent_that_waits_for_its_registry_is_no_failed_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("api.sock");
+        let lock = directory.path().join(LOCK_FILE);
+        let reason = format!("{}: etcd: refused; check it", start_failure::WAITS);
+        start_failure::note(directory.path(), &reason);
+        std::fs::write(&lock, format!("{}\n", std::process::id())).unwrap();
+        let error = call(&path, &Request::Status).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the agent runs and waits for its registry: etcd: refused; check it"
+        );
+        assert_eq!((error.code(), error.is_no_answer()), ("waiting", true));
+        std::fs::write(&lock, "4294967295\n").unwrap();
+        let error = call(&path, &Request::Status).unwrap_err();
+        assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use clap::Args;
 use super::run::runtime;
 use super::{OK, PROBLEM, RootArg, complain_with_causes, print};
 use crate::config::{NodeConfig, RunArgs};
-use crate::host::{Outcome, Traces, cleanup};
+use crate::host::{Outcome, Traces, cleanup, takes_flannel_place};
 use crate::keeper::LOCK_FILE;
 use crate::keeper::lock::{Lock, LockError};
 use crate::problems::HostProblem;
@@ -21,6 +21,9 @@ pub(super) struct CleanupArgs {
     /// Remove the tunnel device of this name [default: device-name of tartan.toml, or tartan0]
     #[arg(long, env = "TARTAN_DEVICE_NAME", value_name = "NAME")]
     device_name: Option<String>,
+    /// Leave flannel's subnet.env and forwarding to flannel, whose place the agent took [default: as the agent ran last]
+    #[arg(long, env = "TARTAN_REPLACE_FLANNEL", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    replace_flannel: Option<bool>,
 }
 
 pub(super) fn execute(args: &CleanupArgs, root: Option<PathBuf>) -> u8 {
@@ -69,9 +72,10 @@ fn traces(args: &CleanupArgs, root: Option<PathBuf>) -> Traces {
     let given = RunArgs {
         root: root.clone(),
         device_name: args.device_name.clone(),
+        replace_flannel: args.replace_flannel,
         ..RunArgs::default()
     };
-    match NodeConfig::load(&given) {
+    let mut traces = match NodeConfig::load(&given) {
         Ok(config) => Traces {
             run_dir: config.run_dir(),
             state_dir: config.state_dir(),
@@ -84,14 +88,20 @@ fn traces(args: &CleanupArgs, root: Option<PathBuf>) -> Traces {
             Traces {
                 run_dir: cni_shim::RunDir::under(&root),
                 state_dir: root.join("var/lib/tartan"),
-                for_flannel: false,
+                // In doubt flannel's plugin keeps what it reads at every pod.
+                for_flannel: args.replace_flannel.unwrap_or(true),
                 device: args
                     .device_name
                     .clone()
                     .unwrap_or_else(|| "tartan0".to_owned()),
             }
         }
+    };
+    let noted = takes_flannel_place(&traces.state_dir);
+    if let (None, Some(is_taken)) = (args.replace_flannel, noted) {
+        traces.for_flannel = is_taken;
     }
+    traces
 }
 
 /// Without a run directory no agent runs, and none is created for the locks.
@@ -102,4 +112,44 @@ fn lock(traces: &Traces) -> Result<Option<(Lock, Lock)>, LockError> {
     }
     let keeper = Lock::take(&run_dir.join(LOCK_FILE))?;
     Ok(Some((keeper, take_service_lock(run_dir)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::note_flannel_place;
+
+    fn is_for_flannel(root: &std::path::Path, flag: Option<bool>) -> bool {
+        let args = CleanupArgs {
+            root_arg: RootArg { root: None },
+            device_name: None,
+            replace_flannel: flag,
+        };
+        traces(&args, Some(root.to_owned())).for_flannel
+    }
+
+    /// It was given by a flag, a variable or the name flanneld, or the file is broken by now.
+    #[test]
+    fn subnet_env_stays_by_the_note_of_the_service() {
+        let root = tempfile::tempdir().unwrap();
+        let state = root.path().join("var/lib/tartan");
+        let file = root.path().join("etc/tartan/tartan.toml");
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        assert!(!is_for_flannel(root.path(), None));
+        assert!(is_for_flannel(root.path(), Some(true)));
+        std::fs::write(&file, "replace-flannel = true\n").unwrap();
+        assert!(is_for_flannel(root.path(), None));
+        for text in ["", "broken", "replace-flannel = true\n"] {
+            std::fs::write(&file, text).unwrap();
+            for is_taken in [true, false] {
+                note_flannel_place(&state, is_taken).unwrap();
+                assert_eq!(is_for_flannel(root.path(), None), is_taken, "{text}");
+                assert!(is_for_flannel(root.path(), Some(true)), "{text}");
+                assert!(!is_for_flannel(root.path(), Some(false)), "{text}");
+            }
+        }
+        std::fs::write(&file, "broken").unwrap();
+        std::fs::remove_dir_all(&state).unwrap();
+        assert!(is_for_flannel(root.path(), None), "in doubt it stays");
+    }
 }

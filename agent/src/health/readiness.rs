@@ -18,6 +18,8 @@ fn cuts_pods_off(problem: &Problem) -> bool {
         | Problem::UnderlayMove { .. }
         | Problem::UnderlayDown(_)
         | Problem::NodeFile { .. }
+        // It takes device, port and lease away.
+        | Problem::FlanneldRunning(_)
         | Problem::ApiThread { .. } => true,
         // Among them: subnet.env is not written, a rule of another program cuts pods off, the device or a route is missing.
         Problem::Host(problem) => {

@@ -102,9 +102,13 @@ fn a_node_is_ready_unless_pods_are_cut_off() {
         host("settings-record-unwritable", Severity::Warning),
         Problem::WorkersBehind { version: 7 },
         Problem::PodsStranded { pods: Vec::new() },
+        Problem::FlanneldRunning(crate::host::Flanneld {
+            pid: 7,
+            command: "/opt/bin/flanneld".to_owned(),
+        }),
     ];
     let found = reasons(problems.iter());
-    assert_eq!(found.len(), 2, "{found:?}");
+    assert_eq!(found.len(), 3, "{found:?}");
     assert_eq!(found[0], "a rule drops all: change it");
     assert!(
         found[1].starts_with("a worker has not adopted snapshot 7: "),

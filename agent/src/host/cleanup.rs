@@ -35,6 +35,7 @@ use cni_shim::RunDir;
 use super::Netlink;
 use super::error::HostError;
 use super::firewall;
+use super::flannel_place;
 use super::leftovers::{SET_ASIDE, is_vxlan};
 use super::net::links;
 use super::net::pod_links::{self, remove_orphaned_limiter};
@@ -124,7 +125,12 @@ pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
     };
     let settled = restore_settings(record, successor.as_deref(), &mut list);
     let cleared = report_subnet_file(subnet_file, &mut list);
-    let keep = [(settled, record::NAME), (cleared, subnet_env::NOTE)];
+    let keep = [
+        (settled, record::NAME),
+        (cleared, subnet_env::NOTE),
+        // A repeated clean-up goes by it again.
+        (settled && cleared, flannel_place::NAME),
+    ];
     // The plugin stays until `tartan cni uninstall`, which finds it by this record.
     let keep: Vec<&str> = keep
         .iter()

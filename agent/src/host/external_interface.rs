@@ -173,6 +173,8 @@ struct Node<'a> {
 struct Interface<'a> {
     link: &'a Link,
     addresses: Vec<IpAddr>,
+    /// Addresses that would be usable if the cluster network did not contain them.
+    inside: Vec<(IpAddr, IpNet)>,
 }
 
 /// Name, local and public addresses.
@@ -193,7 +195,8 @@ impl<'a> Node<'a> {
                 let held = picture.held.iter().filter(|held| held.index == link.index);
                 Interface {
                     link,
-                    addresses: usable(held, cluster),
+                    addresses: usable(held.clone(), cluster),
+                    inside: inside(held, cluster),
                 }
             })
             .collect();
@@ -244,7 +247,11 @@ impl<'a> Node<'a> {
     fn holder(&self, address: IpAddr) -> Result<&Interface<'a>, Refusal> {
         let mut interfaces = self.interfaces.iter();
         let found = interfaces.find(|interface| interface.addresses.contains(&address));
-        found.ok_or(Refusal::NotHeld)
+        found.ok_or_else(|| {
+            let mut interfaces = self.interfaces.iter();
+            let inside = interfaces.find_map(|interface| interface.refused(|it| it == address));
+            inside.unwrap_or(Refusal::NotHeld)
+        })
     }
 
     /// flannel tries the addresses of all interfaces before it tries a name. Of a dual-stack node both must match.
@@ -315,9 +322,12 @@ impl<'a> Node<'a> {
             let preferred = preferred.filter(|address| Family::of(*address) == family);
             preferred.or_else(|| first(&interface.addresses, family))
         });
-        let local = local.map_err(|family| Refusal::NoAddress {
-            interface: interface.link.name.clone(),
-            family,
+        let local = local.map_err(|family| {
+            let inside = interface.refused(|address| Family::of(address) == family);
+            inside.unwrap_or_else(|| Refusal::NoAddress {
+                interface: interface.link.name.clone(),
+                family,
+            })
         })?;
         self.publish(interface, local)
     }
@@ -380,6 +390,33 @@ impl<'a> Node<'a> {
             _ => shown.join(", "),
         }
     }
+}
+
+impl Interface<'_> {
+    /// The first address inside the cluster network that `is_wanted`, as a refusal.
+    fn refused(&self, is_wanted: impl Fn(IpAddr) -> bool) -> Option<Refusal> {
+        let mut inside = self.inside.iter();
+        let (address, network) = inside.find(|(address, _)| is_wanted(*address))?;
+        Some(Refusal::InsideCluster {
+            interface: self.link.name.clone(),
+            address: *address,
+            network: *network,
+        })
+    }
+}
+
+/// Addresses inside a cluster network, and that network.
+fn inside<'a>(
+    held: impl Iterator<Item = &'a InterfaceAddress>,
+    cluster: &[IpNet],
+) -> Vec<(IpAddr, IpNet)> {
+    let lasting = held.filter(|held| held.is_routable() && held.is_lasting());
+    let in_cluster = lasting.filter_map(|held| {
+        let address = held.address.addr();
+        let network = cluster.iter().find(|network| network.contains(&address))?;
+        Some((address, *network))
+    });
+    in_cluster.collect()
 }
 
 /// Addresses that packets of other nodes can carry, in flannel's order of preference.

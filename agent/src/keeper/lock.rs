@@ -76,6 +76,12 @@ impl Lock {
     }
 }
 
+/// Whether the process that has signed the file at `path` last runs, and is an agent. It takes no lock, so that it keeps no
+/// agent from starting.
+pub fn is_signed_by_an_agent(path: &Path) -> bool {
+    File::open(path).is_ok_and(|mut file| holder(&mut file) != UNKNOWN)
+}
+
 fn open(path: &Path) -> io::Result<File> {
     if let Some(directory) = path.parent() {
         DirBuilder::new()
@@ -116,7 +122,7 @@ fn holder(file: &mut File) -> String {
     let read = file.take(HOLDER_LIMIT).read_to_string(&mut text);
     match text.trim() {
         pid if read.is_ok() && is_agent(pid) => pid.to_owned(),
-        _ => "unknown".to_owned(),
+        _ => UNKNOWN.to_owned(),
     }
 }
 
@@ -130,9 +136,14 @@ fn is_agent(pid: &str) -> bool {
         Some(name.trim_end_matches(" (deleted)").to_owned())
     };
     let ours = program("self").and_then(name);
-    pid.parse::<u32>().is_ok() && ours.is_some() && program(pid).and_then(name) == ours
+    let theirs = || program(pid).and_then(name);
+    // A copy of the program may have flannel's name.
+    let is_ours = |name: String| Some(&name) == ours.as_ref() || name == "flanneld";
+    pid.parse::<u32>().is_ok() && ours.is_some() && theirs().is_some_and(is_ours)
 }
 
+/// In place of a process id.
+const UNKNOWN: &str = "unknown";
 const HOLDER_LIMIT: u64 = 32;
 /// Each removal takes a whole clean-up: even two in a row are unlikely.
 const TRIES: usize = 16;

@@ -27,6 +27,7 @@ mod record_fault;
 mod records;
 mod refused_record;
 mod remote;
+mod transport;
 
 pub use announcement::{Announcement, RegistrySettings};
 pub use difference::{ChangedNode, ListDifference, few};

@@ -40,7 +40,7 @@ use crate::control::view::queries::{Queries, QueryService};
 use crate::control::view::{ServiceFacts, View};
 use crate::control::workers::{Machine, WorkerPlacement};
 use crate::health::Health;
-use crate::host::{Change, Host, HostError, Leftovers};
+use crate::host::{Change, Host, HostError, Leftovers, note_flannel_place};
 use crate::keeper::COUNTERS;
 use crate::keeper::descriptors::{Descriptors, LISTENER, Obtain, PLUGIN_LISTENER};
 use crate::keeper::lock::Lock;
@@ -232,6 +232,12 @@ async fn set_up_host(
     found: &mut Found,
 ) -> Result<Vec<Change>, StartError> {
     let mut changes = Vec::new();
+    let config = &model.known.config;
+    // Before subnet.env is written, of which a clean-up must know whether it stays.
+    if let Err(error) = note_flannel_place(&config.state_dir(), config.replace_flannel) {
+        // Neither can the record of settings be written, which is a problem of its own.
+        warn!("{}", causes(&error));
+    }
     match host.apply(&model.desired.host).await {
         Ok(made) => changes = made,
         Err(error) => found.accept(Origin::Kernel, Some(host_problem(&error)))?,

@@ -70,6 +70,7 @@ fn what_etcd_denies_is_reported_with_the_remedy() {
         let server = guarded().await;
         let anonymous = loss(&config(&server)).await;
         assert!(anonymous.contains("set etcd-username"), "{anonymous}");
+        assert!(!anonymous.contains("everyone"), "{anonymous}");
         let wrong = loss(&with_user(&server, "pods", "wrong")).await;
         assert!(
             wrong.contains("check etcd-username and etcd-password"),
@@ -81,6 +82,10 @@ fn what_etcd_denies_is_reported_with_the_remedy() {
             stranger.contains(
                 "allow the user stranger to read and write the keys below /coreos.com/network/"
             ),
+            "{stranger}"
+        );
+        assert!(
+            stranger.contains("etcdctl user grant-role stranger ROLE"),
             "{stranger}"
         );
     });
@@ -247,5 +252,23 @@ fn a_certificate_authority_alone_is_enough_where_etcd_asks_for_no_certificate() 
         let mut node = Node::open(&trusting);
         node.announce(announcement(1, UDP));
         node.until("a list", |node| node.leases.len() == 1).await;
+    });
+}
+
+/// https:// for a server without TLS.
+#[test]
+fn a_server_without_tls_is_named() {
+    run(async {
+        let server = Server::start().await;
+        let mut config = config(&server);
+        let http = |server: &String| server.replace("http://", "https://");
+        config.endpoints = config.endpoints.iter().map(http).collect();
+        let reason = loss(&config).await;
+        assert!(
+            reason.ends_with(
+                ": it answers no TLS handshake: if it has no TLS, use http:// in etcd-endpoints"
+            ),
+            "{reason}"
+        );
     });
 }

@@ -36,6 +36,8 @@ pub(super) enum Kind {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Given {
     values: BTreeMap<&'static str, Vec<String>>,
+    /// The words behind the last flag.
+    rest: Vec<String>,
 }
 
 /// Why the words give no values.
@@ -57,9 +59,11 @@ impl Given {
         let mut words = words.iter();
         while let Some(word) = words.next() {
             let Some(written) = word.strip_prefix('-').filter(|rest| !rest.is_empty()) else {
+                given.rest = std::iter::once(word).chain(words).cloned().collect();
                 break;
             };
             if word == "--" {
+                given.rest = words.cloned().collect();
                 break;
             }
             let written = written.strip_prefix('-').unwrap_or(written);
@@ -100,6 +104,14 @@ impl Given {
             given.values.entry(flag.name).or_default().push(value);
         }
         Ok(given)
+    }
+
+    /// A sentence on the words that are no flags, which Go ignores without a word; none where there are none.
+    pub(super) fn ignored_words(&self) -> Option<String> {
+        let first = self.rest.first()?;
+        Some(format!(
+            "ignored from {first:?} on: flags end at the first word that is none; give a boolean flag its value as in -ip-masq=true"
+        ))
     }
 
     /// Takes the values of variables for the flags that were not given. `variable` gives the value of one, if it is set.
@@ -255,6 +267,26 @@ mod tests {
     fn parse(line: &str) -> Result<Given, Stop> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         Given::parse(&words, &FLAGS)
+    }
+
+    #[test]
+    fn words_that_go_ignores_are_named() {
+        for (line, first) in [
+            ("-masq", None),
+            ("-masq -- ", None),
+            ("status", Some("status")),
+            ("-masq true -masq", Some("true")),
+            ("-masq -- -x", Some("-x")),
+            ("-", Some("-")),
+        ] {
+            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            let said = Given::parse(&words, &FLAGS).unwrap().ignored_words();
+            let expected = first.map(|first| format!("ignored from {first:?} on: "));
+            match (said, expected) {
+                (Some(said), Some(expected)) => assert!(said.starts_with(&expected), "{said}"),
+                (said, expected) => assert_eq!(said, expected, "{line}"),
+            }
+        }
     }
 
     #[test]

@@ -82,10 +82,11 @@ pub(super) fn service(agent_root: &Path, node_name: Option<String>, words: Vec<O
 /// A sentence for the operator was printed.
 struct Complained;
 
-/// The keys, and what of the variables is ignored.
+/// The keys, and a sentence on each variable or word that is ignored.
 fn read(mut given: Given, node_name: Option<String>) -> Result<(RunArgs, Vec<String>), Complained> {
     let variable = |name: &str| std::env::var(name).ok();
-    let ignored = given.complete(&FLAGS, PREFIX, variable);
+    let mut ignored = given.complete(&FLAGS, PREFIX, variable);
+    ignored.extend(given.ignored_words());
     if unknown_variable() {
         return Err(Complained);
     }

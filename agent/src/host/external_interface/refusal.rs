@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use encap::Family;
+use ipnet::IpNet;
 
 use super::Selector;
 
@@ -53,6 +54,19 @@ pub enum Refusal {
         /// The family.
         family: Family,
     },
+    /// The only addresses are inside the cluster network, where packets to them would enter the tunnel.
+    #[error("{address} of {interface} lies inside {key} {network}: choose another {key}, or an address outside it", key = match network {
+        IpNet::V4(_) => "Network",
+        IpNet::V6(_) => "IPv6Network",
+    })]
+    InsideCluster {
+        /// The interface.
+        interface: String,
+        /// The address.
+        address: IpAddr,
+        /// The cluster network.
+        network: IpNet,
+    },
     /// IPv4 and IPv6 would be on two interfaces.
     #[error("it is {v4} for IPv4 and {v6} for IPv6, and both must be the same")]
     TwoInterfaces {
@@ -77,7 +91,12 @@ impl fmt::Display for ChoiceError {
         for (selector, refusal) in self.tried.iter().take(MOST_IN_A_SENTENCE) {
             write!(f, "{selector}: {refusal}; ")?;
         }
-        write!(f, "this node has {}: ", self.held)?;
+        write!(f, "this node has {}", self.held)?;
+        f.write_str(match self.tried.last() {
+            // The refusal names the remedy.
+            Some((_, Refusal::InsideCluster { .. })) => return Ok(()),
+            _ => ": ",
+        })?;
         f.write_str(match self.tried.last() {
             Some((Selector::Public(_), _)) => {
                 "correct the public address, or set iface if it is that of a NAT box"

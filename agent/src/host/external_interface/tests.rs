@@ -197,6 +197,29 @@ fn flannels_own_cases() {
     );
 }
 
+/// A Network that contains the nodes themselves is the fault, not the interface.
+#[test]
+fn an_address_inside_the_cluster_network_is_named_with_the_network() {
+    let node = nothing()
+        .with("eth0", &["10.244.7.2/24"])
+        .routing("0.0.0.0/0", "eth0", 0);
+    for choice in [
+        UnderlayChoice::default(),
+        ifaces(&["eth0"]),
+        ifaces(&["10.244.7.2"]),
+        published(&["10.244.7.2"], UnderlayChoice::default()),
+    ] {
+        let sentence = chosen(&node, &choice, V4).unwrap_err().to_string();
+        assert!(
+            sentence.ends_with(
+                ": 10.244.7.2 of eth0 lies inside Network 10.244.0.0/16: choose another Network, or an address outside it; \
+                 this node has no interface with a usable address"
+            ),
+            "{sentence}"
+        );
+    }
+}
+
 /// flannel `pkg/ip/iface.go`, compareAddrs and what is left out before.
 #[test]
 fn the_preferred_address_of_an_interface() {
@@ -346,8 +369,16 @@ fn a_public_address_selects_the_interface_that_holds_it() {
             "public-ipv6 2001:db8:7::1: no interface",
         ),
         // The bridge of pods, the device of flannel's and our own.
-        (of(&["10.244.1.1"]), V4, "public-ip 10.244.1.1: no"),
-        (of(&["10.244.1.0"]), V4, "public-ip 10.244.1.0: no"),
+        (
+            of(&["10.244.1.1"]),
+            V4,
+            "public-ip 10.244.1.1: 10.244.1.1 of ",
+        ),
+        (
+            of(&["10.244.1.0"]),
+            V4,
+            "public-ip 10.244.1.0: 10.244.1.0 of ",
+        ),
         (of(&["203.0.113.9"]), V4, "public-ip 203.0.113.9: no"),
     ];
     for (choice, needed, part) in rows {

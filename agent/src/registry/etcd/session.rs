@@ -16,14 +16,38 @@ use etcd_client::{
 use tokio::time::timeout;
 
 use super::super::foreign_text::excerpt;
+use super::super::transport::{Remedies, in_words, no_answer};
 use super::table::Written;
 use crate::config::node::registry::EtcdConfig;
 
 /// A connection.
 pub(super) struct Session {
     pub(super) client: Client,
+    hints: Hints,
+}
+
+/// What the sentence on a fault goes by.
+struct Hints {
     /// How to allow what etcd denies.
     permission: String,
+    /// The connection is for TLS.
+    is_tls: bool,
+}
+
+impl Hints {
+    fn of(config: &EtcdConfig, endpoint: &str) -> Hints {
+        let prefix = &config.prefix;
+        let permission = match &config.user {
+            Some((name, _)) => format!(
+                "allow the user {name} to read and write the keys below {prefix}/ (etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}/; etcdctl user grant-role {name} ROLE)"
+            ),
+            None => ASKS_FOR_USER.to_owned(),
+        };
+        Hints {
+            permission,
+            is_tls: endpoint.starts_with("https://"),
+        }
+    }
 }
 
 /// Why a call failed.
@@ -68,20 +92,13 @@ impl Session {
             .with_keep_alive_while_idle(true)
             .with_require_leader(true)
             .with_auto_token_refresh(true);
-        if endpoint.starts_with("https://") {
+        let hints = Hints::of(config, endpoint);
+        if hints.is_tls {
             options = options.with_tls(tls(config).map_err(Failure::Lost)?);
         }
-        let who = match &config.user {
-            Some((name, _)) => format!("the user {name}"),
-            None => "everyone".to_owned(),
-        };
-        let permission = format!(
-            "allow {who} to read and write the keys below {}/ (etcdctl role grant-permission ROLE --prefix=true readwrite {}/)",
-            config.prefix, config.prefix
-        );
         let connect = |options| async {
             let connect = Client::connect([endpoint], Some(options));
-            call(&permission, connect).await
+            call(&hints, connect).await
         };
         let with_user = match &config.user {
             Some((name, password)) => options.clone().with_user(name, &password.0),
@@ -93,12 +110,12 @@ impl Session {
             outcome => outcome,
         };
         let client = client?;
-        Ok(Session { client, permission })
+        Ok(Session { client, hints })
     }
 
     /// Reads one key.
     pub(super) async fn get(&mut self, key: &[u8]) -> Result<Read, Failure> {
-        let answer = call(&self.permission, self.client.get(key, None)).await?;
+        let answer = call(&self.hints, self.client.get(key, None)).await?;
         Ok(Read {
             found: answer.kvs().first().map(Written::from),
             revision: answer.header().map_or(0, |header| header.revision()),
@@ -120,10 +137,7 @@ impl Session {
                 .with_range(end.as_slice())
                 .with_revision(revision)
                 .with_limit(page);
-            let answer = call(
-                &self.permission,
-                self.client.get(from.as_slice(), Some(options)),
-            );
+            let answer = call(&self.hints, self.client.get(from.as_slice(), Some(options)));
             let answer = match answer.await {
                 // Huge values: fewer at a time. The largest that etcd takes fits into one answer.
                 Err(failure) if page > 1 && failure.clone().reason().contains(TOO_LARGE) => {
@@ -179,7 +193,7 @@ impl Session {
             }
         };
         let txn = Txn::new().when([compare]).and_then([operation]);
-        let answer = call(&self.permission, self.client.txn(txn)).await?;
+        let answer = call(&self.hints, self.client.txn(txn)).await?;
         let revision = answer.header().map_or(0, |header| header.revision());
         Ok(answer.succeeded().then_some(revision))
     }
@@ -187,7 +201,7 @@ impl Session {
     /// Grants an etcd lease of `ttl`. Returns its number and what was granted.
     pub(super) async fn grant(&mut self, ttl: Duration) -> Result<(i64, Duration), Failure> {
         let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
-        let answer = call(&self.permission, self.client.lease_grant(seconds, None)).await?;
+        let answer = call(&self.hints, self.client.lease_grant(seconds, None)).await?;
         Ok((answer.id(), seconds_of(answer.ttl())))
     }
 
@@ -198,7 +212,7 @@ impl Session {
     ) -> Result<(Duration, Vec<Vec<u8>>), Failure> {
         let options = LeaseTimeToLiveOptions::new().with_keys();
         let asked = self.client.lease_time_to_live(id, Some(options));
-        let answer = call(&self.permission, asked).await?;
+        let answer = call(&self.hints, asked).await?;
         Ok((seconds_of(answer.ttl()), answer.keys().to_vec()))
     }
 
@@ -216,23 +230,20 @@ impl Session {
 
     /// Ends the etcd lease `id`.
     pub(super) async fn revoke(&mut self, id: i64) -> Result<(), Failure> {
-        call(&self.permission, self.client.lease_revoke(id)).await?;
+        call(&self.hints, self.client.lease_revoke(id)).await?;
         Ok(())
     }
 }
 
 /// Makes a call, within [`PATIENCE`].
 async fn call<T>(
-    permission: &str,
+    hints: &Hints,
     call: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Failure> {
     match timeout(PATIENCE, call).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => Err(failure(&error, permission)),
-        Err(_) => Err(Failure::Lost(format!(
-            "no answer within {} s: check the server and the network to it",
-            PATIENCE.as_secs()
-        ))),
+        Ok(Err(error)) => Err(failure(&error, hints)),
+        Err(_) => Err(Failure::Lost(no_answer(PATIENCE.as_secs()))),
     }
 }
 
@@ -242,18 +253,20 @@ impl Session {
         &self,
         made: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Failure> {
-        call(&self.permission, made).await
+        call(&self.hints, made).await
     }
 
     /// What failed, for a stream.
     pub(super) fn failure(&self, error: &Error) -> Failure {
-        failure(error, &self.permission)
+        failure(error, &self.hints)
     }
 }
 
-fn failure(error: &Error, permission: &str) -> Failure {
+fn failure(error: &Error, hints: &Hints) -> Failure {
+    let known = |words: &str| in_words(words, hints.is_tls, CONNECT_PATIENCE.as_secs(), &REMEDIES);
     let Error::GRpcStatus(status) = error else {
-        return Failure::Lost(format!("{}; {CHECK_ALL}", causes(error)));
+        let words = causes(error);
+        return Failure::Lost(known(&words).unwrap_or_else(|| format!("{words}; {CHECK_ALL}")));
     };
     let message = status.message();
     let mut words = match message.is_empty() {
@@ -268,11 +281,15 @@ fn failure(error: &Error, permission: &str) -> Failure {
         }
         source = cause.source();
     }
+    // Without a cause the words are etcd's own.
+    if let Some(known) = status.source().and_then(|_| known(&words)) {
+        return Failure::Lost(known);
+    }
     let words = excerpt(&words, LONGEST_REASON);
     let remedy = if message.contains("permission denied") {
-        permission
+        &hints.permission
     } else if message.contains("user name is empty") {
-        "etcd asks for a user: set etcd-username and etcd-password"
+        ASKS_FOR_USER
     } else if message.contains("authentication failed") || message.contains("auth token") {
         "check etcd-username and etcd-password"
     } else if message.contains("database space exceeded") {
@@ -352,4 +369,10 @@ const TOO_LARGE: &str = "message length too large";
 const NO_AUTH: &str = "authentication is not enabled";
 /// Characters of an error that a message repeats.
 const LONGEST_REASON: usize = 400;
+const ASKS_FOR_USER: &str = "etcd asks for a user: set etcd-username and etcd-password";
+const REMEDIES: Remedies = Remedies {
+    trust: "etcd-cafile",
+    identity: "etcd-certfile and etcd-keyfile",
+    server: "etcd-endpoints",
+};
 const CHECK_ALL: &str = "check that etcd runs and that etcd-endpoints, and for https etcd-cafile, etcd-certfile and etcd-keyfile, are right";

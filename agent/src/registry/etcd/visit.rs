@@ -20,8 +20,9 @@ use super::report::Reports;
 use super::session::{Failure, Session};
 use super::table::{MOST_KEYS, Table, Written};
 use super::watch::{Change, Interruption, Watch};
-use crate::config::NetConf;
+use crate::causes::causes;
 use crate::config::node::registry::EtcdConfig;
+use crate::config::{NetConf, NetConfError};
 use crate::lease::Lease;
 
 /// What stays from one visit to the next.
@@ -332,28 +333,34 @@ impl Visitor {
     }
 }
 
-/// The text of the configuration, checked; or why it cannot be used.
+/// The text of the configuration, checked; or why it cannot be used. What is there may be in use by other nodes: no command
+/// that writes it anew is offered then.
 fn read_config(value: Option<&[u8]>, key: &str) -> Result<String, String> {
     let Some(value) = value else {
         return Err(format!(
-            "the cluster's configuration is missing: write it, as in etcdctl put {key} '{EXAMPLE}'"
+            "the cluster's configuration is missing: check etcd-prefix (flanneld: -etcd-prefix), or for a new cluster write it, as in etcdctl put {key} '{EXAMPLE}'"
         ));
     };
-    let usable = match std::str::from_utf8(value) {
+    let fault = match std::str::from_utf8(value) {
         _ if value.len() > MOST_CONFIG_BYTES => {
-            Err(format!("it has more than {MOST_CONFIG_BYTES} bytes"))
+            format!("it has more than {MOST_CONFIG_BYTES} bytes")
         }
-        Err(_) => Err("it is not UTF-8 text".to_owned()),
+        Err(_) => "it is not UTF-8 text".to_owned(),
+        Ok(text) if text.trim().is_empty() => "it is empty".to_owned(),
         Ok(text) => match NetConf::parse(text) {
-            Ok(_) => Ok(text.to_owned()),
-            Err(error) => Err(error.to_string()),
+            Ok(_) => return Ok(text.to_owned()),
+            Err(NetConfError::Json(error)) => format!("it is not JSON: {error}"),
+            Err(NetConfError::UnknownBackend(name)) => {
+                return Err(format!(
+                    "the cluster's configuration names the backend {name}, and Tartan speaks udp and vxlan: change the backend with flannel first (docs/migrate.md)"
+                ));
+            }
+            Err(error) => causes(&error),
         },
     };
-    usable.map_err(|why| {
-        format!(
-            "the cluster's configuration cannot be used: {why}; correct it, as in etcdctl put {key} '{EXAMPLE}'"
-        )
-    })
+    Err(format!(
+        "the cluster's configuration cannot be used: {fault}; correct the value of {key}, which every node reads"
+    ))
 }
 
 const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
@@ -364,3 +371,41 @@ const SILENCE: Duration = Duration::from_secs(6);
 const RELIST_AFTER: Duration = Duration::from_secs(5);
 /// As of a file with it.
 const MOST_CONFIG_BYTES: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(value: &str) -> String {
+        read_config(Some(value.as_bytes()), "/n/config").unwrap_err()
+    }
+
+    #[test]
+    fn a_configuration_that_is_there_is_never_to_be_written_over() {
+        for (value, part) in [
+            (
+                "",
+                "cannot be used: it is empty; correct the value of /n/config",
+            ),
+            (" \n", "it is empty"),
+            (
+                "{",
+                "it is not JSON: EOF while parsing an object at line 1 column 1;",
+            ),
+            ("{\"Network\":7}", "the value of Network must be"),
+            (
+                r#"{"Network":"10.0.0.0/8","Backend":{"Type":"host-gw"}}"#,
+                "names the backend host-gw, and Tartan speaks udp and vxlan: change the backend with flannel first",
+            ),
+        ] {
+            let reason = refusal(value);
+            assert!(reason.contains(part), "{reason}");
+            assert!(!reason.contains("etcdctl"), "{reason}");
+        }
+        let missing = read_config(None, "/n/config").unwrap_err();
+        let place = |part: &str| missing.find(part).unwrap();
+        assert!(
+            place("check etcd-prefix (flanneld: -etcd-prefix)") < place("etcdctl put /n/config")
+        );
+    }
+}

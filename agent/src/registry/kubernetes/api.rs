@@ -18,9 +18,11 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::node::{Node, NodeConditions, NodePage, NodeStatus, PageMetadata};
+use super::session::CONNECT;
 use super::watch::Watch;
 use crate::causes::causes;
 use crate::registry::foreign_text::excerpt;
+use crate::registry::transport::{Remedies, in_words};
 
 /// A body as it arrives.
 pub(super) type Body = Pin<Box<dyn AsyncBufRead + Send>>;
@@ -248,7 +250,10 @@ async fn refusal(answer: Response<kube::client::Body>) -> ApiError {
     let message = match serde_json::from_slice::<Status>(&text) {
         _ if (300..400).contains(&code) => REDIRECTS.to_owned(),
         Ok(status) if !status.message.is_empty() => status.message,
-        _ => String::from_utf8_lossy(&text).into_owned(),
+        _ => {
+            let text = String::from_utf8_lossy(&text).into_owned();
+            in_words(&text, false, CONNECT.as_secs(), &REMEDIES).unwrap_or(text)
+        }
     };
     ApiError::Answer {
         code,
@@ -273,7 +278,12 @@ fn unwrapped(error: &kube::Error) -> String {
         kube::Error::Service(source) => causes(source.as_ref()),
         other => causes(other),
     };
-    excerpt(&text, MOST_SHOWN)
+    // A URL of http:// gets an answer of HTTP where TLS is expected, and none of TLS's words.
+    let known = in_words(&text, true, CONNECT.as_secs(), &REMEDIES);
+    known.map_or_else(
+        || excerpt(&text, MOST_SHOWN),
+        |known| format!("the API server cannot be reached: {known}"),
+    )
 }
 
 fn unbuildable(error: kube::core::request::Error) -> ApiError {
@@ -288,6 +298,11 @@ const MOST_PAGES: usize = 200;
 const MOST_PAGE: usize = 128 << 20;
 const MOST_NODE: usize = 4 << 20;
 const MOST_REFUSAL: usize = 64 << 10;
+const REMEDIES: Remedies = Remedies {
+    trust: "certificate-authority of the kubeconfig",
+    identity: "client-certificate and client-key of the kubeconfig",
+    server: "kube-api-url or the kubeconfig",
+};
 /// Credentials go to the server that the configuration names, and to no other.
 const REDIRECTS: &str =
     "it redirects elsewhere, which is not followed: set kube-api-url to the API server itself";

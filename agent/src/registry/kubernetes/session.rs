@@ -142,7 +142,7 @@ fn client(config: &Config) -> Result<Client, kube::Error> {
 /// `User-Agent` of every request: the API server's audit log shows it.
 const AGENT: &str = concat!("tartan/", env!("CARGO_PKG_VERSION"));
 /// Of a handshake on the underlay; a server that is slower than that is not in touch.
-const CONNECT: Duration = Duration::from_secs(4);
+pub(super) const CONNECT: Duration = Duration::from_secs(4);
 /// After this time without traffic the kernel probes a connection; it ends after as long without an answer.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const PROBE: Duration = Duration::from_secs(4);

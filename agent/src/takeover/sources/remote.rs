@@ -18,7 +18,7 @@ use crate::keeper::descriptors::Descriptors;
 use crate::last_good::LastGood;
 use crate::lease::Lease;
 use crate::registry::{self, Contact, Registry, RegistrySettings, Update};
-use crate::start_failure;
+use crate::start_failure::{self, WAITS};
 use crate::takeover::start_error::StartError;
 
 /// What the first decision is made from, but for the registry.
@@ -127,10 +127,7 @@ impl Awaited<'_> {
         let mut state = RegistryState::new(&registry.describe(), false);
         let mut ready: Option<Announced> = None;
         info!("waiting for the registry: {}", registry.describe());
-        self.note(&format!(
-            "it waits for the registry, {}",
-            registry.describe()
-        ));
+        self.note(&format!("{WAITS}, {}", registry.describe()));
         loop {
             let update = tokio::select! {
                 update = registry.next() => Some(update),
@@ -226,7 +223,7 @@ impl Awaited<'_> {
 
     /// Says what is waited for, in the log and to `tartan status`.
     fn wait_for(&self, reason: &str) {
-        let reason = format!("it waits for the registry: {reason}");
+        let reason = format!("{WAITS}: {reason}");
         let run_dir = self.config.run_dir();
         if start_failure::read(run_dir.path()).as_deref() != Some(&reason) {
             warn!("not forwarding yet: {reason}");
