@@ -151,7 +151,7 @@ fn a_local_address_that_stands_for_none_is_told() {
     let mut cluster = Cluster::empty(TARTAN, "vxlan");
     let file = cluster.node(1).root.join("etc/tartan/tartan.toml");
     std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-    std::fs::write(&file, "public-ipv6 = \"2001:db8::1\"\n").unwrap();
+    std::fs::write(&file, "local-ipv6 = \"2001:db8::1\"\n").unwrap();
     cluster.launch(1);
     let node = cluster.node(1);
     let problem = || node.json("status")["problems"][0].clone();
