@@ -35,15 +35,12 @@ def serve(address, port):
             connection.sendall(data)
 
 
-def send(connection, seconds):
-    due = time.monotonic()
-    end = due + seconds
-    number = 0
-    while due < end:
-        time.sleep(max(0, due - time.monotonic()))
+def send(connection, messages):
+    begin = time.monotonic()
+    for number in range(messages):
+        # Not by adding up intervals: the sum of their errors is one message more or less.
+        time.sleep(max(0, begin + number * INTERVAL - time.monotonic()))
         connection.sendall(message(number))
-        number += 1
-        due += INTERVAL
     connection.shutdown(socket.SHUT_WR)
 
 
@@ -60,10 +57,11 @@ def connect(address, port):
 
 
 def talk(address, port, seconds):
+    messages = round(seconds / INTERVAL)
     with connect(address, port) as connection:
         print("connected", flush=True)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sender = threading.Thread(target=send, args=(connection, seconds), daemon=True)
+        sender = threading.Thread(target=send, args=(connection, messages), daemon=True)
         sender.start()
         number, silence, before, rest = 0, 0.0, time.monotonic(), b""
         while data := connection.recv(65536):
@@ -75,8 +73,8 @@ def talk(address, port, seconds):
                     sys.exit(f"answer {number} differs from its message")
                 number, rest = number + 1, rest[SIZE:]
         sender.join()
-    if rest or number != int(seconds / INTERVAL):
-        sys.exit(f"only {number} whole answers of {int(seconds / INTERVAL)}")
+    if rest or number != messages:
+        sys.exit(f"{number} whole answers to {messages} messages")
     print(f"{number} intact, longest silence {silence * 1000:.0f} ms")
 
 
