@@ -20,7 +20,7 @@ current-context: lab
 TEXT
 }
 
-# Nobody is to see it before it has all that it held.
+# No client is to see it before it has all that it held.
 kubernetes_start() {
     local saved=$STATE/registry/data/nodes.json options=()
     if [ -s "$saved" ]; then

@@ -127,7 +127,7 @@ registry_in() {
     exec_in registry "$@"
 }
 
-# What it says of nodes, whoever wrote it: a lease on a line of JSON.
+# What it says of nodes, whichever program wrote it: a lease on a line of JSON.
 registry_leases() {
     "${REGISTRY}_leases"
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What scripts/kubernetes brings up goes down without a trace: with pods running, half way up, with every process killed;
-# and what is left by somebody else is told.
+# and what another process left is told.
 #
 # `kubernetes down` compares links, addresses, routes, nftables, sysctls, control groups, mounts, processes and files of the
 # machine with those before `up`. Here it must do so after every kind of end, and what this test sees by itself is added.
@@ -59,7 +59,7 @@ for NAME in control node1 node2; do
 done
 down_leaves_nothing "every process was killed"
 
-say "somebody else's process in a control group of the cluster"
+say "another program's process in a control group of the cluster"
 cluster up --nodes 1
 sleep 1000 &
 THEIRS=$!

@@ -30,7 +30,7 @@ pub fn of_net_conf(before: &NetConf, after: &NetConf) -> Vec<Difference> {
         let NetConf {
             network,
             ipv6_network,
-            // The list of nodes says who has which subnet.
+            // They are for new leases: a node keeps the subnet that it has.
             subnets: _,
             ipv6_subnets: _,
             backend,

@@ -6,7 +6,7 @@
 //!
 //! Of two records that claim the same thing one is in force. This node's own always is. Between others it depends on what
 //! they claim: a subnet or a name stays with the first, whose pods live in it. A public address or a VTEP MAC goes to the
-//! last: the record of a node that died, or that had another record before, still names them, and nobody but the machine
+//! last: the record of a node that died, or that had another record before, still names them, and only the machine
 //! that has them now could write them anew. So all records are checked for subnets in their order, those that pass for
 //! addresses in the reverse order. A record that lost its subnet to one that has lost its address then gets it.
 //!

@@ -14,7 +14,7 @@
 //! What another process writes there with this node's address is undone, a few times ([`Overwritten`]). A key that is lost
 //! is replaced, a few times at once ([`Losses`]).
 //!
-//! Trouble with the key does not hold up what is learned of peers: while nobody else has the subnet it is this node's, as it
+//! Trouble with the key does not hold up what is learned of peers: while no other node has the subnet it is this node's, as it
 //! was written last, and the trouble is reported beside it.
 
 mod standing;

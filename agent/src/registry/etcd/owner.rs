@@ -50,7 +50,7 @@ impl Owner {
     }
 
     /// Whether `node` owns the key whose owner is told at `key` and which hangs on the etcd lease `lease`; says so there
-    /// where nobody does. Without `lease` nothing is written, and who is named there is the owner: the key was overwritten
+    /// where no node does. Without `lease` nothing is written, and the node named there is the owner: the key was overwritten
     /// with text that is no lease. Returns the name of another owner.
     ///
     /// # Errors

@@ -196,7 +196,7 @@ fn of_one_address_the_last_writer_is_in_force_and_of_one_subnet_the_first() {
     );
 }
 
-/// Else the subnet would belong to nobody.
+/// Otherwise no node would have the subnet.
 #[test]
 fn a_record_that_lost_its_address_no_longer_keeps_its_subnet() {
     let dead = record("dead", &["10.244.9.0/24"], "192.0.2.9");
