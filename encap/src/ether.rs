@@ -107,6 +107,9 @@ pub(crate) const fn family(ether_type: u16) -> Option<Family> {
     }
 }
 
+/// The EtherType of a probe: local experimental 1 (IEEE Std 802).
+pub(crate) const PROBE: u16 = 0x88b5;
+
 /// Bytes of an Ethernet header without a VLAN tag.
 pub(crate) const HEADER: usize = 14;
 

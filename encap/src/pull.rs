@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use crate::inner::{Fragment, Inner, Malformed};
 use crate::transport::ChecksumState;
 use crate::{
-    Ecn, Family, Format, Mac, Vni, ether, field, ipv4, ipv6, parse, protocol, transport,
+    Ecn, Family, Format, Mac, Vni, ether, field, ipv4, ipv6, parse, probe, protocol, transport,
     udp as udp_header, vxlan as vxlan_header,
 };
 
@@ -55,6 +55,8 @@ pub enum Refusal {
     Malformed(Malformed),
     /// IPv6 in the `udp` format, where it is not allowed.
     Family,
+    /// A probe ([`crate::probe`]) stands in the place of the inner packet, in a frame that is ours.
+    Probe,
 }
 
 impl Refusal {
@@ -71,6 +73,7 @@ impl Refusal {
             }
             Refusal::Malformed(malformed) => malformed.gloss(),
             Refusal::Family => "IPv6 in the udp format is not allowed here",
+            Refusal::Probe => "the datagram is a probe of peer health, and holds no packet",
         }
     }
 }
@@ -97,9 +100,15 @@ pub struct Pulled {
 /// Pulls a flannel `udp` datagram: the payload is the inner packet. Stock peers carry only IPv4 in it.
 ///
 /// # Errors
-/// [`Refusal::Malformed`], and [`Refusal::Family`] of IPv6 unless `allow_v6`.
+/// [`Refusal::Malformed`], [`Refusal::Family`] of IPv6 unless `allow_v6`, and [`Refusal::Probe`].
 pub fn udp(datagram: &[u8], allow_v6: bool) -> Result<Pulled, Refusal> {
-    let inner = Inner::parse(datagram).map_err(Refusal::Malformed)?;
+    let inner = Inner::parse(datagram).map_err(|malformed| {
+        if probe::is_probe(datagram) {
+            Refusal::Probe
+        } else {
+            Refusal::Malformed(malformed)
+        }
+    })?;
     if inner.family == Family::V6 && !allow_v6 {
         return Err(Refusal::Family);
     }
@@ -130,13 +139,19 @@ pub fn vxlan(datagram: &[u8], vtep: &Vtep) -> Result<Pulled, Refusal> {
     }
     let frame = ether::Header::parse(frame);
     let family = ether::family(frame.ether_type);
-    // What is no IP (ARP) belongs to the device for IPv4.
-    let ours = vtep.mac_of(family.unwrap_or(Family::V4));
+    // What is no IP (ARP) belongs to the device for IPv4. A probe is for both.
+    let is_probe = frame.ether_type == ether::PROBE;
+    let to_v6 = is_probe && frame.destination == vtep.mac_v6;
+    let other = if to_v6 { Family::V6 } else { Family::V4 };
+    let ours = vtep.mac_of(family.unwrap_or(other));
     if frame.destination != ours {
         return Err(Refusal::DestinationMac);
     }
     if !frame.source.is_unicast() || frame.source == ours {
         return Err(Refusal::SourceMac);
+    }
+    if is_probe {
+        return Err(Refusal::Probe);
     }
     let family = family.ok_or(Refusal::EtherType)?;
     let inner = Inner::parse(packet).map_err(Refusal::Malformed)?;

@@ -19,6 +19,15 @@ impl Header {
     pub fn as_slice(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
     }
+
+    /// The same with another EtherType, where there is one.
+    pub(crate) fn with_ether_type(mut self, ether_type: u16) -> Header {
+        if self.len == VXLAN {
+            // The last field of the Ethernet header; it lies inside.
+            let _ = field::put_u16(&mut self.bytes, VXLAN - 2, ether_type);
+        }
+        self
+    }
 }
 
 /// flannel `udp`: nothing stands in front of the inner packet.

@@ -66,6 +66,17 @@ proptest! {
     }
 
     #[test]
+    fn pull_of_damaged_probes(choice in any::<u8>(), kind in 1..3u8, rest in vec(any::<u8>(), 0..120), damage in damage()) {
+        let front = [choice, 8, 0, 0, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
+        let message = [b"\0TRT\x01", &[kind][..], &rest].concat();
+        for head in [&front[..], &[choice]] {
+            let datagram = [head, &message].concat();
+            oracle::pull(&datagram);
+            oracle::pull(&damaged(datagram, damage.clone(), 90));
+        }
+    }
+
+    #[test]
     fn pull_of_damaged_datagrams(packet in packets::any_packet(), choice in any::<u8>(), damage in damage()) {
         let ether_type: [u8; 2] = if packet.is_v4() { [8, 0] } else { [0x86, 0xdd] };
         let front = [choice, 8, 0, 0, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];

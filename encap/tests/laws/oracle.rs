@@ -1,6 +1,7 @@
 //! What must hold for any bytes whatever. Property tests, the corpus and the fuzz targets call the same functions.
 
 use encap::checksum;
+use encap::probe::{self, Kind, Message};
 use encap::pull::{self, Vtep};
 use encap::push::{self, Header};
 use encap::transport::{self, ChecksumState};
@@ -62,7 +63,11 @@ pub(crate) fn pull(input: &[u8]) {
     };
     vxlan_holds(datagram, &vtep);
     let allow_v6 = choice & 2 != 0;
-    if let Ok(pulled) = pull::udp(datagram, allow_v6) {
+    let pulled = pull::udp(datagram, allow_v6);
+    if pulled == Err(pull::Refusal::Probe) {
+        probe_holds(datagram, 0);
+    }
+    if let Ok(pulled) = pulled {
         assert!(allow_v6 || pulled.inner.family == Family::V4);
         pulled_holds(datagram, &pulled, Format::Udp, 0, &push::udp());
     }
@@ -73,8 +78,10 @@ pub(crate) fn pull(input: &[u8]) {
 }
 
 fn vxlan_holds(datagram: &[u8], vtep: &Vtep) {
-    let Ok(pulled) = pull::vxlan(datagram, vtep) else {
-        return;
+    let pulled = match pull::vxlan(datagram, vtep) {
+        Ok(pulled) => pulled,
+        Err(pull::Refusal::Probe) => return probe_holds(datagram, 22),
+        Err(_) => return,
     };
     assert_eq!(datagram[0] & !0x80, 8);
     assert_eq!(datagram[7], 0);
@@ -92,6 +99,20 @@ fn vxlan_holds(datagram: &[u8], vtep: &Vtep) {
         assert_eq!(header.as_slice()[..4], datagram[..4]);
     }
     pulled_holds(datagram, &pulled, Format::Vxlan, 22, &header);
+}
+
+/// Whatever stands in the place of a probe: no packet is found there, and a message says what its bytes say.
+fn probe_holds(datagram: &[u8], offset: usize) {
+    let bytes = &datagram[offset..];
+    if let Ok(message) = Message::parse(bytes) {
+        assert!(Inner::parse(bytes).is_err());
+        assert_eq!(message.emit()[..6], bytes[..6]);
+        assert_eq!(message.emit()[8..40], bytes[8..40]);
+        assert_eq!(probe::quoted_nonce(bytes), Some(message.nonce));
+        let answer = message.answer(datagram.len() as u32, None, 1450).emit();
+        // In either format, an answer is no longer than its request.
+        assert!(message.kind == Kind::Answer || answer.len() + 22 <= bytes.len());
+    }
 }
 
 fn pulled_holds(
