@@ -103,6 +103,7 @@ pub(crate) fn add(target: &Target, conf: &NetConf) -> Result<Value, Error> {
                 record: &record,
                 routes: &route_destinations(&given.routes),
                 mtu_v6: reservation.mtu_v6(&record),
+                node: &node,
                 is_ours: &|| expect_ours(&run, &record, &lock).is_ok(),
             },
         )?;

@@ -19,6 +19,11 @@ pub enum Request {
     Pods,
     /// Packets dropped.
     Drops,
+    /// All counters of traffic at one moment.
+    Top {
+        /// Flows, the heaviest of late first, at most so many. More than 0 has the workers count flows for some seconds.
+        flows: usize,
+    },
     /// Whether an ADD would be served; an error, too, while packets of pods are not forwarded as they should be.
     Ready,
     /// Deliver to an attachment whose record is written. Answered once every worker would.
@@ -79,6 +84,7 @@ mod tests {
             (Request::Routes, r#"{"call":"routes"}"#),
             (Request::Pods, r#"{"call":"pods"}"#),
             (Request::Drops, r#"{"call":"drops"}"#),
+            (Request::Top { flows: 5 }, r#"{"call":"top","flows":5}"#),
             (Request::Ready, r#"{"call":"ready"}"#),
             (
                 Request::adopt(&key),

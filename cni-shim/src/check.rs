@@ -20,7 +20,7 @@ use crate::agent::Agent;
 use crate::check_error::CheckError;
 use crate::delegate::Delegate;
 use crate::error::Error;
-use crate::inventory::{self, MAIN_TABLE};
+use crate::inventory::{self, MAIN_TABLE, SeenQueue};
 use crate::netlink::{Link, Netlink};
 use crate::netns::Netns;
 use cni_shim::link_name::mac_text;
@@ -125,7 +125,34 @@ fn check_pod(
     for gateway in gateways(record) {
         expect_neighbour(pod, &link, name, gateway)?;
     }
-    check_routes(pod, &link, record, previous)
+    check_routes(pod, &link, record, previous)?;
+    check_queue(pod, &link, name)
+}
+
+/// A queue that holds packets and sends none is stalled (`agent/src/gathering/queue.rs`): from the pod nothing more comes.
+fn check_queue(pod: &mut Netlink, link: &Link, name: &str) -> Result<(), Error> {
+    let Some(first) = inventory::queue(pod, link.index)? else {
+        return Ok(());
+    };
+    let began = Instant::now();
+    let mut latest = first;
+    while is_standing(first, latest) {
+        if began.elapsed() >= STALLED_FOR {
+            let (name, waiting) = (name.to_owned(), latest.waiting);
+            return Err(CheckError::Stalled { name, waiting }.into());
+        }
+        std::thread::sleep(QUEUE_POLL);
+        let Some(queue) = inventory::queue(pod, link.index)? else {
+            return Ok(());
+        };
+        latest = queue;
+    }
+    Ok(())
+}
+
+/// Whether packets waited at both moments, and none was sent in between.
+fn is_standing(first: SeenQueue, latest: SeenQueue) -> bool {
+    first.waiting > 0 && latest.waiting > 0 && first.sent == latest.sent
 }
 
 fn check_addresses(
@@ -240,5 +267,24 @@ fn everything(address: IpAddr) -> IpNet {
     }
 }
 
+/// A veth hands a packet over as soon as a core takes it; one that takes none for this long has stopped.
+const STALLED_FOR: Duration = Duration::from_secs(1);
+const QUEUE_POLL: Duration = Duration::from_millis(50);
+
 /// How long CHECK waits for the agent.
 const AGENT_WAIT: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_queue_that_holds_packets_and_sends_none_stands() {
+        let queue = |waiting, sent| SeenQueue { waiting, sent };
+        assert!(is_standing(queue(1, 7), queue(1000, 7)));
+        for latest in [queue(0, 7), queue(1, 8), queue(0, 8)] {
+            assert!(!is_standing(queue(1, 7), latest), "{latest:?}");
+        }
+        assert!(!is_standing(queue(0, 7), queue(5, 7)), "they came since");
+    }
+}

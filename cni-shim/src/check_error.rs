@@ -39,6 +39,10 @@ pub(crate) enum CheckError {
     NoHostRoute { destination: IpNet },
     #[error("the neighbour {address} is missing on {name}")]
     NoNeighbour { address: IpAddr, name: String },
+    #[error(
+        "{waiting} packets wait in the queue of {name}, and the kernel sends none: it has stopped the veth's queue and does not start it again (corrected in Linux 6.18); recreate the pod, and set gather = false in tartan.toml or update the kernel"
+    )]
+    Stalled { name: String, waiting: u32 },
     #[error("the pod's rule for what leaves from {address} is missing")]
     NoRule { address: IpAddr },
 }

@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use cni_shim::pod_link;
 use ipnet::IpNet;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::neighbour::{
@@ -12,6 +13,7 @@ use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType,
 };
 use netlink_packet_route::rule::{RuleAttribute, RuleMessage};
+use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage, TcStats2};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::netlink::{Error, Netlink};
@@ -40,6 +42,15 @@ pub(crate) struct SeenNeighbour {
     pub(crate) permanent: bool,
 }
 
+/// The queue of an interface that [`pod_link::QUEUE`] describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SeenQueue {
+    /// Packets that wait.
+    pub(crate) waiting: u32,
+    /// Packets that have left it so far.
+    pub(crate) sent: u32,
+}
+
 /// `from SOURCE lookup TABLE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SeenRule {
@@ -62,6 +73,42 @@ pub(crate) fn routes(netlink: &mut Netlink, v4: bool) -> Result<Vec<SeenRoute>, 
         RouteNetlinkMessage::NewRoute(route) => seen_route(route, v4),
         _ => None,
     })
+}
+
+/// The queue in front of an interface; none where it has none, or one of another kind.
+pub(crate) fn queue(netlink: &mut Netlink, index: u32) -> Result<Option<SeenQueue>, Error> {
+    let question = RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default());
+    let queues = netlink.dump("list the queues", &question, |answer| match answer {
+        RouteNetlinkMessage::NewQueueDiscipline(queue) => seen_queue(queue, index),
+        _ => None,
+    })?;
+    Ok(queues.into_iter().next())
+}
+
+fn seen_queue(message: &TcMessage, index: u32) -> Option<SeenQueue> {
+    let header = &message.header;
+    if u32::try_from(header.index) != Ok(index) || header.parent != TcHandle::ROOT {
+        return None;
+    }
+    let mut is_ours = false;
+    let (mut waiting, mut sent) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            TcAttribute::Kind(kind) => is_ours = kind == pod_link::QUEUE,
+            TcAttribute::Stats2(all) => {
+                for one in all {
+                    match one {
+                        TcStats2::Queue(queue) => waiting = Some(queue.qlen),
+                        TcStats2::Basic(basic) => sent = Some(basic.packets),
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    let (waiting, sent) = (waiting?, sent?);
+    is_ours.then_some(SeenQueue { waiting, sent })
 }
 
 /// Whether the namespace takes what is sent to `address` for its own.

@@ -17,10 +17,12 @@
 pub mod api;
 pub mod atomic_file;
 pub mod attachment;
+pub mod ethtool;
 pub mod file_error;
 mod holder;
 pub mod json;
 pub mod link_name;
+pub mod nlmsg;
 pub mod node_file;
 pub mod pod_end;
 pub mod pod_link;

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use cni_shim::nlmsg::kernel_words;
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
     NetlinkPayload,
@@ -20,8 +21,8 @@ use rustix::buffer::spare_capacity;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
 
-use answer::{describe, kernel_words, parse, split};
-pub(crate) use batch::ChangeRequest;
+use answer::{describe, parse, split};
+pub(crate) use batch::{ChangeRequest, Tolerance};
 pub(crate) use error::Error;
 
 mod answer;

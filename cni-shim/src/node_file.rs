@@ -25,6 +25,14 @@ pub struct NodeFile {
     /// The MTU of their IPv6 routes, where it is less.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu_v6: Option<u16>,
+    /// Whether small packets of pods are gathered at the host's ends ([`crate::ethtool`]). Absent in a file of an
+    /// older agent: no.
+    #[serde(default)]
+    pub gather: bool,
+    /// Whether the pods' ends get a queue, so that a sender waits where packets come faster than the host takes them.
+    /// Absent in a file of an older agent: no.
+    #[serde(default)]
+    pub pod_queue: bool,
 }
 
 /// Why the node file could not be read or written.
@@ -92,6 +100,8 @@ mod tests {
             cluster: vec!["10.244.0.0/16".parse().unwrap()],
             mtu: 1450,
             mtu_v6: Some(1430),
+            gather: true,
+            pod_queue: true,
         }
     }
 

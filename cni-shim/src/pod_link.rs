@@ -27,6 +27,9 @@ pub struct Setting6 {
     pub value: u8,
 }
 
+/// The queueing discipline of the pod's end: packets wait in one queue, in their order, as many as its `txqueuelen`.
+pub const QUEUE: &str = "pfifo";
+
 /// The IPv4 settings of the host's end: forward for pods, trust nothing they advertise, send them nothing but packets.
 pub const SETTINGS4: [Setting4; 6] = [
     setting4("forwarding", 1, 1),

@@ -24,6 +24,10 @@
 //!  ip route default via 169.254.1.1 dev net1 onlink table 1001
 //! ```
 //!
+//! The host's end joins the UDP datagrams of a flow that arrive together (`cni_shim::ethtool`), and the pod's end has a
+//! queue, in which a sender waits while the host's end is full instead of losing packets there: a veth has none of its
+//! own. Both are left out where the agent says so, and where the kernel cannot.
+//!
 //! The pair is made by one request, with its peer already in the pod's
 //! namespace: creating and then moving costs two RCU grace periods, and lets
 //! udev at the pod's end. MAC addresses are set explicitly, which makes udev
@@ -31,11 +35,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use cni_shim::Attachment;
+use cni_shim::ethtool::{self, Device, Ethtool, Gathering};
 use cni_shim::pod_end;
 use cni_shim::pod_link::{self, PodRoute};
 use cni_shim::protocol::AttachmentKey;
 use cni_shim::protocol::request::parse_mac;
+use cni_shim::{Attachment, NodeFile};
 use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -52,8 +57,8 @@ use crate::netns::{self, Netns};
 use crate::sysctl;
 use cni_shim::link_name::HOST_MAC;
 use messages::{
-    ARP_NOTIFY, Setting, add_address, add_route, add_source_rule, everything, in_table, link_route,
-    route_via, set, set_neighbour, up, up_and_set, with_mtu,
+    ARP_NOTIFY, Setting, add_address, add_queue, add_route, add_source_rule, everything, in_table,
+    link_route, route_via, set, set_neighbour, up, up_and_set, with_mtu,
 };
 
 pub(crate) use rules::remove_rules;
@@ -72,6 +77,8 @@ pub(crate) struct PairSpec<'a> {
     pub(crate) routes: &'a [IpNet],
     /// The MTU of the pod's IPv6 routes, where it is less than the interface's.
     pub(crate) mtu_v6: Option<u16>,
+    /// What of the link's throughput the agent has switched on.
+    pub(crate) node: &'a NodeFile,
     /// Whether the attachment is still ours to make.
     pub(crate) is_ours: &'a dyn Fn() -> bool,
 }
@@ -173,6 +180,13 @@ pub(crate) fn make(
             Ok::<_, sysctl::Error>(if v6 { announce::open().ok() } else { None })
         })
         .map_err(|source| Error::Netns { source })??;
+    // What the kernel lacks is the agent's to tell. While the ends are down this costs the kernel no NAPI that it would have to stop again.
+    if spec.node.gather
+        && let Err(error) = gather(host_link.index)
+        && !error.is_lack()
+    {
+        eprintln!("tartan-cni: small packets of the pod are not gathered: {error}");
+    }
     failpoint::after("set-up")?;
     // Nothing comes in before the pod's end is up too.
     let name = pod_end::alias(&key(record));
@@ -199,6 +213,11 @@ pub(crate) fn make(
         pod_mac: pod_link.mac,
         routes,
     })
+}
+
+/// Lets the host's end join the UDP datagrams of a flow that arrive together.
+fn gather(index: u32) -> Result<(), ethtool::Error> {
+    Ethtool::open()?.set_gathering(Device::Index(index), Gathering::ON)
 }
 
 fn create(host: &mut Netlink, spec: &PairSpec<'_>, mac: [u8; 6]) -> Result<(), Error> {
@@ -273,6 +292,10 @@ fn equip_pod(pod: &mut Netlink, index: u32, spec: &PairSpec<'_>) -> Result<Vec<I
     // An interface that comes up with its IPv4 address says so (`arp_notify`).
     let v4 = addresses().filter(IpAddr::is_ipv4);
     changes.extend(v4.map(|address| add_address(index, address)));
+    if spec.node.pod_queue {
+        // While the end is down: a queue of an end that is up takes its place only after an RCU grace period.
+        changes.push(add_queue(index));
+    }
     changes.push(up("bring the pod's end up", index));
     let v6 = addresses().filter(IpAddr::is_ipv6);
     changes.extend(v6.map(|address| add_address(index, address)));

@@ -1,10 +1,11 @@
 //! Several changes in one datagram: the kernel is asked, and waited for, once.
 
+use cni_shim::nlmsg::kernel_words;
 use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use rustix::io::Errno;
 
-use super::{Error, Netlink, kernel_words, parse, split};
+use super::{Error, Netlink, parse, split};
 
 /// One change of several.
 #[derive(Debug)]
@@ -15,13 +16,24 @@ pub(crate) struct ChangeRequest {
     pub(crate) message: RouteNetlinkMessage,
     /// Beside NLM_F_REQUEST.
     pub(crate) flags: u16,
-    /// It is no refusal that something is there already.
-    pub(crate) may_exist: bool,
+    /// Which refusals are none.
+    pub(crate) tolerance: Tolerance,
+}
+
+/// Which refusals of a change are no error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tolerance {
+    /// None.
+    Nothing,
+    /// That something is there already.
+    Existing,
+    /// Any: the pod works without it.
+    Anything,
 }
 
 impl Netlink {
     /// Makes changes in their order and waits for the last. The kernel goes on after one that it refuses, so on error
-    /// any may have been made. Says of each whether it was made: false where something was there already and might be.
+    /// any may have been made. Says of each whether it was made: false where it was refused and that is tolerated.
     ///
     /// # Errors
     /// The first refusal, and whatever keeps the answers from us.
@@ -37,15 +49,16 @@ impl Netlink {
             let answered = if place == last { NLM_F_ACK } else { 0 };
             let flags = NLM_F_REQUEST | answered | change.flags;
             self.append(&mut datagram, change.message, flags);
-            outcomes.push((change.doing, change.may_exist, None));
+            outcomes.push((change.doing, change.tolerance, None));
         }
         let doing = outcomes.last().map_or("", |(doing, ..)| *doing);
         self.send(doing, &datagram)?;
         while !self.note_answers(doing, first, &mut outcomes)? {}
-        let made = |(_, may_exist, refusal): (&str, bool, Option<Error>)| match refusal {
-            None => Ok(true),
-            Some(error) if may_exist && error.is(Errno::EXIST) => Ok(false),
-            Some(error) => Err(error),
+        let made = |(_, tolerance, refusal): Outcome| match (refusal, tolerance) {
+            (None, _) => Ok(true),
+            (Some(_), Tolerance::Anything) => Ok(false),
+            (Some(error), Tolerance::Existing) if error.is(Errno::EXIST) => Ok(false),
+            (Some(error), _) => Err(error),
         };
         outcomes.into_iter().map(made).collect()
     }
@@ -55,7 +68,7 @@ impl Netlink {
         &mut self,
         doing: &'static str,
         first: u32,
-        outcomes: &mut [(&'static str, bool, Option<Error>)],
+        outcomes: &mut [Outcome],
     ) -> Result<bool, Error> {
         let length = self.receive(doing)?;
         let mut rest = self.buffer.get(..length).unwrap_or_default();
@@ -83,3 +96,6 @@ impl Netlink {
         Ok(false)
     }
 }
+
+/// A change that was asked for: what completes "the kernel refused to …", what is tolerated, and the refusal.
+type Outcome = (&'static str, Tolerance, Option<Error>);

@@ -4,7 +4,8 @@ use std::thread::JoinHandle;
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::answer::HEADER;
+use cni_shim::nlmsg::HEADER;
+
 use super::*;
 
 #[test]
@@ -51,7 +52,7 @@ fn of_several_changes_each_is_made_and_the_first_refusal_returned() {
         doing,
         message: RouteNetlinkMessage::GetLink(named(name)),
         flags: 0,
-        may_exist: true,
+        tolerance: Tolerance::Existing,
     };
     let all = vec![question("look", "lo"), question("look again", "lo")];
     assert_eq!(netlink.change_all(all).unwrap(), [true, true]);
@@ -68,23 +69,36 @@ fn of_several_changes_each_is_made_and_the_first_refusal_returned() {
         "{refused}"
     );
     // What was there is no refusal where it might be.
-    let create = |may_exist| ChangeRequest {
+    let create = |tolerance| ChangeRequest {
         doing: "create",
         message: RouteNetlinkMessage::NewLink(named("lo")),
         flags: netlink_packet_core::NLM_F_CREATE | netlink_packet_core::NLM_F_EXCL,
-        may_exist,
+        tolerance,
     };
     assert_eq!(
         netlink
-            .change_all(vec![create(true), question("look", "lo")])
+            .change_all(vec![create(Tolerance::Existing), question("look", "lo")])
             .unwrap(),
         [false, true]
     );
     assert!(
         netlink
-            .change_all(vec![create(false)])
+            .change_all(vec![create(Tolerance::Nothing)])
             .unwrap_err()
             .is(rustix::io::Errno::EXIST)
+    );
+    assert_eq!(
+        netlink
+            .change_all(vec![
+                create(Tolerance::Anything),
+                ChangeRequest {
+                    tolerance: Tolerance::Anything,
+                    ..question("look", "cs-none")
+                },
+                question("look", "lo")
+            ])
+            .unwrap(),
+        [false, false, true]
     );
     // Nothing of an earlier exchange is left in the way of the next.
     assert!(netlink.link("lo").unwrap().is_some());

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use cni_shim::pod_link;
 use ipnet::IpNet;
 use netlink_packet_core::{DefaultNla, NLA_F_NESTED, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{
@@ -16,9 +17,10 @@ use netlink_packet_route::route::{
     RouteProtocol, RouteScope, RouteType,
 };
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use crate::netlink::ChangeRequest;
+use crate::netlink::{ChangeRequest, Tolerance};
 
 /// Sets an interface up.
 pub(super) fn up(doing: &'static str, index: u32) -> ChangeRequest {
@@ -81,7 +83,7 @@ fn link_change(doing: &'static str, message: LinkMessage) -> ChangeRequest {
         doing,
         message: RouteNetlinkMessage::SetLink(message),
         flags: 0,
-        may_exist: false,
+        tolerance: Tolerance::Nothing,
     }
 }
 
@@ -104,7 +106,7 @@ pub(super) fn add_address(index: u32, address: IpAddr) -> ChangeRequest {
         doing: "give the pod its address",
         message: RouteNetlinkMessage::NewAddress(message),
         flags: NLM_F_CREATE | NLM_F_EXCL,
-        may_exist: false,
+        tolerance: Tolerance::Nothing,
     }
 }
 
@@ -126,7 +128,7 @@ pub(super) fn set_neighbour(index: u32, address: IpAddr, mac: [u8; 6]) -> Change
         doing: "set a permanent neighbour",
         message: RouteNetlinkMessage::NewNeighbour(message),
         flags: NLM_F_CREATE | NLM_F_REPLACE,
-        may_exist: false,
+        tolerance: Tolerance::Nothing,
     }
 }
 
@@ -137,7 +139,7 @@ pub(super) fn add_route(doing: &'static str, route: RouteMessage) -> ChangeReque
         doing,
         message: RouteNetlinkMessage::NewRoute(route),
         flags: NLM_F_CREATE | NLM_F_EXCL,
-        may_exist: true,
+        tolerance: Tolerance::Existing,
     }
 }
 
@@ -193,7 +195,23 @@ pub(super) fn add_source_rule(source: IpAddr, table: u32) -> ChangeRequest {
         doing: "set the rule for the pod's second interface",
         message: RouteNetlinkMessage::NewRule(message),
         flags: NLM_F_CREATE | NLM_F_EXCL,
-        may_exist: false,
+        tolerance: Tolerance::Nothing,
+    }
+}
+
+/// Gives an interface a queue of its own in front of the driver, as long as the interface's `txqueuelen`. A kernel that
+/// has none goes on without it.
+pub(super) fn add_queue(index: u32) -> ChangeRequest {
+    let mut message = TcMessage::default();
+    // No interface has so large an index: the kernel numbers with `int`.
+    message.header.index = i32::try_from(index).unwrap_or(i32::MAX);
+    message.header.parent = TcHandle::ROOT;
+    message.attributes = vec![TcAttribute::Kind(pod_link::QUEUE.to_owned())];
+    ChangeRequest {
+        doing: "give the pod's end a queue",
+        message: RouteNetlinkMessage::NewQueueDiscipline(message),
+        flags: NLM_F_CREATE | NLM_F_EXCL,
+        tolerance: Tolerance::Anything,
     }
 }
 

@@ -80,6 +80,8 @@ impl Rig {
             ],
             mtu: 1450,
             mtu_v6: Some(1430),
+            gather: true,
+            pod_queue: true,
         };
         for subnet in &node.subnets {
             let tunnel = subnet.network().to_string();
