@@ -78,4 +78,4 @@ fn routes<'a>(peers: &'a [Placed<'a>]) -> impl Iterator<Item = (IpNet, PeerId)> 
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -3,7 +3,7 @@
 //! Theory of operation: one memfd page holds, per worker, a tick, the version of the adopted snapshot, and per
 //! direction the terms of the law
 //!
-//! `received + originated = sent + delivered + Σ drops[reason] + held`
+//! `received + originated = sent + delivered + probes + Σ drops[reason] + held`
 //!
 //! Each word has one writer, its worker, so an addition is a plain load and store; any thread or process may read at any time. The
 //! keeper holds the descriptor, so the page survives the service: what a killed service had read but not finished is
@@ -24,10 +24,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 use crate::drops::{Direction, DropReason};
 use crate::limits::MAX_WORKERS;
 use crate::sys::page::Page;
-use tally::{FLOW, GIVEN_UP, HANDED_OVER, OFFLOADS, SNAPSHOT, TAKEN_OVER, TICK, UNANSWERED};
+use tally::{
+    BUSY, FLOW, GIVEN_UP, HANDED_OVER, IDLE, OFFLOADS, SNAPSHOT, TAKEN_OVER, TICK, UNANSWERED,
+};
 
 pub(crate) use tally::Tally;
-pub use totals::{Flow, OffloadsInUse, Totals, WorkerTotals};
+pub use totals::{Batches, Flow, OffloadsInUse, Totals, WorkerTotals};
 
 /// The counters page of this node, shared with every process that holds its descriptor.
 #[derive(Clone)]
@@ -127,6 +129,10 @@ impl Counters {
                 unanswered: tally.word(UNANSWERED).load(Relaxed),
                 offloads: OffloadsInUse::of_bits(tally.word(OFFLOADS).load(Relaxed)),
                 given_up: tally.word(GIVEN_UP).load(Relaxed),
+                busy: tally.word(BUSY).load(Relaxed),
+                idle: tally.word(IDLE).load(Relaxed),
+                outbound_batches: tally.batches(Direction::Outbound),
+                inbound_batches: tally.batches(Direction::Inbound),
                 outbound: tally.flow(Direction::Outbound),
                 inbound: tally.flow(Direction::Inbound),
             }
@@ -136,6 +142,13 @@ impl Counters {
             in_rings: self.in_rings(),
             running: self.workers(),
         }
+    }
+
+    /// Inner packets that were read from the device so far, by all workers that there ever were. One word for each is read,
+    /// where [`read`](Counters::read) reads them all.
+    pub fn from_device(&self) -> u64 {
+        let of = |index| self.worker(index).received(Direction::Outbound);
+        (0..self.ever()).map(of).sum()
     }
 
     /// Counted on both ends of the rings.

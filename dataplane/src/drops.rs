@@ -66,11 +66,17 @@ pub enum DropReason {
     RingFull = 24,
     /// A pod had more waiting than its share, while others wanted theirs.
     OverShare = 25,
+    /// What the VXLAN device of the kernel path had decapsulated, and no program had marked for it.
+    NotMarked = 26,
+    /// A probe of peer health that is none: of another version, too short, or no message at all.
+    BadProbe = 27,
+    /// A peer sent more probes than are answered.
+    ProbeLimit = 28,
 }
 
 impl DropReason {
     /// How many reasons there are.
-    pub const COUNT: usize = 26;
+    pub const COUNT: usize = 29;
 
     /// Every reason, in the order of its number.
     pub const ALL: [DropReason; DropReason::COUNT] = [
@@ -100,6 +106,9 @@ impl DropReason {
         DropReason::NoUnderlay,
         DropReason::RingFull,
         DropReason::OverShare,
+        DropReason::NotMarked,
+        DropReason::BadProbe,
+        DropReason::ProbeLimit,
     ];
 
     /// The name, as tables and metrics show it.
@@ -131,6 +140,9 @@ impl DropReason {
             DropReason::NoUnderlay => "NoUnderlay",
             DropReason::RingFull => "RingFull",
             DropReason::OverShare => "OverShare",
+            DropReason::NotMarked => "NotMarked",
+            DropReason::BadProbe => "BadProbe",
+            DropReason::ProbeLimit => "ProbeLimit",
         }
     }
 
@@ -191,6 +203,13 @@ impl DropReason {
             DropReason::OverShare => {
                 "a pod sends more than the worker can carry, and others are not to wait for it"
             }
+            DropReason::NotMarked => {
+                "reached the VXLAN device of the kernel path without a program's check; see kernel-path in 'tartan status'"
+            }
+            DropReason::BadProbe => {
+                "a probe of peer health in another version, too short, or with something else in it"
+            }
+            DropReason::ProbeLimit => "more probes of peer health than a peer gets answers to",
         }
     }
 }

@@ -25,8 +25,10 @@ use std::time::{Duration, Instant};
 
 use crate::counters::Counters;
 use crate::device::tunnel::Tunnel;
+use crate::heavy_flows::FlowWatch;
 use crate::inbound::Refused;
 use crate::now::Now;
+use crate::probe::Hearing;
 use crate::publication::Publication;
 use crate::sent::SentDatagrams;
 use crate::snapshot::Snapshot;
@@ -59,6 +61,11 @@ pub struct Engine {
 pub struct Clock(Instant);
 
 impl Clock {
+    /// One that begins now.
+    pub fn begin() -> Clock {
+        Clock(Instant::now())
+    }
+
     /// The time now.
     pub fn now(self) -> Now {
         Now(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
@@ -266,9 +273,20 @@ impl Engine {
         .collect()
     }
 
+    /// What the workers hear of probes, for a thread that asks them.
+    pub fn hearing(&self) -> Hearing {
+        Hearing::of(self.threads.iter().map(|thread| Arc::clone(&thread.heard)))
+    }
+
     /// The workers' clock.
     pub fn clock(&self) -> Clock {
         Clock(self.shared.start)
+    }
+
+    /// The switch and the reader of what the workers count of flows.
+    pub fn flow_watch(&self) -> FlowWatch {
+        let tables = self.threads.iter().map(|thread| Arc::clone(&thread.flows));
+        FlowWatch::new(tables, self.clock())
     }
 
     /// Ends the workers: they read no more, send what they hold or drop it after its time, and return.

@@ -16,6 +16,7 @@ use crate::device::{Device, Offload};
 use crate::drops::{Direction, DropReason};
 use crate::limits::{ICMP_BURST, ICMP_EVERY, ICMP_SOURCES};
 use crate::now::Now;
+use crate::token_bucket::{Rate, TokenBucket};
 
 /// The ICMP error for a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,23 +29,14 @@ pub(crate) enum IcmpError {
 
 /// The token buckets, and the buffer in which errors are built.
 pub(crate) struct IcmpErrors {
-    buckets: [Bucket; ICMP_SOURCES],
+    buckets: [TokenBucket; ICMP_SOURCES],
     packet: [u8; MAX_ICMP],
-}
-
-#[derive(Clone, Copy)]
-struct Bucket {
-    tokens: u32,
-    filled: Now,
 }
 
 impl IcmpErrors {
     pub(crate) fn new() -> IcmpErrors {
         IcmpErrors {
-            buckets: [Bucket {
-                tokens: ICMP_BURST,
-                filled: Now(0),
-            }; ICMP_SOURCES],
+            buckets: [TokenBucket::full(RATE); ICMP_SOURCES],
             packet: [0; MAX_ICMP],
         }
     }
@@ -73,7 +65,7 @@ impl IcmpErrors {
         if !self
             .buckets
             .get_mut(place)
-            .is_some_and(|bucket| bucket.take(now))
+            .is_some_and(|bucket| bucket.take(RATE, now))
         {
             return tally.suppress_icmp_error();
         }
@@ -85,42 +77,7 @@ impl IcmpErrors {
     }
 }
 
-impl Bucket {
-    fn take(&mut self, now: Now) -> bool {
-        let gained = now.since(self.filled).as_nanos() / ICMP_EVERY.as_nanos();
-        if gained > 0 {
-            self.tokens = self
-                .tokens
-                .saturating_add(gained.min(u128::from(ICMP_BURST)) as u32)
-                .min(ICMP_BURST);
-            self.filled = now;
-        }
-        self.tokens
-            .checked_sub(1)
-            .map(|left| self.tokens = left)
-            .is_some()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    #[test]
-    fn a_bucket_gives_its_burst_and_then_its_rate() {
-        let mut bucket = Bucket {
-            tokens: ICMP_BURST,
-            filled: Now(0),
-        };
-        let start = Now(0).after(Duration::from_secs(1));
-        assert_eq!(
-            (0..1000).filter(|_| bucket.take(start)).count(),
-            ICMP_BURST as usize
-        );
-        let taken = (0..100u32)
-            .filter(|i| bucket.take(start.after(ICMP_EVERY * *i / 2)))
-            .count();
-        assert!((48..=50).contains(&taken), "{taken}");
-    }
-}
+const RATE: Rate = Rate {
+    burst: ICMP_BURST,
+    every: ICMP_EVERY,
+};

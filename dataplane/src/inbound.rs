@@ -13,6 +13,7 @@ mod datagrams;
 mod delivery;
 mod frames;
 mod peer_cache;
+mod probes;
 mod writer;
 
 use std::net::{IpAddr, SocketAddr};
@@ -21,10 +22,11 @@ use std::ops::Range;
 use crossbeam_queue::ArrayQueue;
 use encap::coalesce::FrameSlice;
 use encap::inner::Inner;
+use encap::probe::Message;
 use encap::protocol::{TCP, UDP};
 use encap::pull::{self, Pulled};
 use encap::segment::{self, SegmentPlan};
-use encap::{Ecn, Format, ecn};
+use encap::{Ecn, Format, Mac, ecn};
 
 use crate::batch::Meta;
 use crate::counters::Tally;
@@ -32,7 +34,10 @@ use crate::device::Device;
 use crate::drops::{Direction, DropReason};
 use crate::fair_shares::FairShares;
 use crate::families::PerFamily;
+use crate::heavy_flows::FlowRecorder;
 use crate::now::Now;
+use crate::peers::Peer;
+use crate::probe::Answers;
 use crate::snapshot::Snapshot;
 use crate::steer::SteeredDatagram;
 
@@ -57,6 +62,8 @@ pub(crate) struct Inbound<'a, D> {
     pub(crate) tally: &'a Tally,
     pub(crate) refused: &'a ArrayQueue<Refused>,
     pub(crate) shares: &'a mut FairShares,
+    pub(crate) answers: &'a mut Answers,
+    pub(crate) flows: &'a mut FlowRecorder,
     pub(crate) now: Now,
     pub(crate) peer_cache: PeerCache<'a>,
     pub(crate) delivery: Delivery<'a, D>,
@@ -131,15 +138,7 @@ impl<D: Device> Inbound<'_, D> {
             source_mac,
         } = match &pulled {
             Ok(pulled) => pulled,
-            Err(refusal) => {
-                if let (pull::Refusal::Vni, Some(vni)) = (refusal, other_vni(bytes)) {
-                    let outer = datagram.source.ip();
-                    // As for sources, a full ring forgets it.
-                    let _ = self.refused.push(Refused::Vni { outer, vni });
-                }
-                peer.count_refused(1);
-                return self.drop(reason(*refusal), 1);
-            }
+            Err(refusal) => return self.refuse(peer, format, &datagram, *refusal),
         };
         let outer_ecn = (format == Format::Vxlan).then_some(datagram.ecn);
         let allowed = self
@@ -172,6 +171,9 @@ impl<D: Device> Inbound<'_, D> {
         let marked = allowed.and_then(|()| congestion_mark(inner, outer_ecn));
         match marked.and_then(|marked| Ok((marked, plan.transpose()?))) {
             Ok((marked, plan)) => {
+                self.peer_cache.note_heard(peer, self.now);
+                let header = plan.as_ref().map_or(0, SegmentPlan::header_len);
+                self.flows.count(Direction::Inbound, inner, count, header);
                 if let Some(marked) = marked
                     && let Some(packet) = frames.bytes_mut(datagram.frame, place)
                 {
@@ -195,6 +197,58 @@ impl<D: Device> Inbound<'_, D> {
         }
     }
 
+    /// Takes a peer's datagram that holds no packet for us: a probe, or one to drop.
+    fn refuse(&mut self, peer: &Peer, format: Format, datagram: &Datagram, refusal: pull::Refusal) {
+        let frames = &self.delivery.writer.frames;
+        let bytes = frames.bytes(datagram.frame, datagram.range.clone());
+        let reason = match refusal {
+            pull::Refusal::Probe => {
+                let message = bytes.get(format.header_len()..).unwrap_or_default();
+                let (message, length) = (Message::parse(message), bytes.len());
+                let station = bytes.get(FRAME_SOURCE..).and_then(|b| b.first_chunk());
+                let station = station.filter(|_| format == Format::Vxlan).copied();
+                match self.probe(peer, datagram.source, message, length) {
+                    Ok(inner) => {
+                        if let Some(mac) = station {
+                            peer.note_source_mac(inner, Mac(mac));
+                        }
+                        return;
+                    }
+                    Err(reason) => reason,
+                }
+            }
+            refusal => {
+                self.note_refusal(peer, datagram.source.ip(), bytes, refusal);
+                reason(refusal)
+            }
+        };
+        // More probes than are answered are no fault of the peer's, nor is a full socket.
+        if reason != DropReason::ProbeLimit {
+            peer.count_refused(1);
+        }
+        self.drop(reason, 1);
+    }
+
+    /// Notes for control what a frame of a peer had instead of our network or our station.
+    fn note_refusal(&self, peer: &Peer, outer: IpAddr, bytes: &[u8], refusal: pull::Refusal) {
+        match refusal {
+            pull::Refusal::Vni => {
+                if let Some(vni) = other_vni(bytes) {
+                    // As for sources, a full ring forgets it.
+                    let _ = self.refused.push(Refused::Vni { outer, vni });
+                    peer.note_other_vni(vni, self.now);
+                }
+            }
+            pull::Refusal::DestinationMac => {
+                let mac = bytes.get(FRAME_DESTINATION..).and_then(|b| b.first_chunk());
+                if let Some(mac) = mac {
+                    peer.note_other_station(Mac(*mac), self.now);
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// Drops a datagram from no peer. A malformed inner packet is counted as such only of a peer.
     fn drop_unknown_peer(&self, outer: IpAddr, pulled: &Result<Pulled, pull::Refusal>) {
         let reason = match pulled {
@@ -202,7 +256,9 @@ impl<D: Device> Inbound<'_, D> {
                 self.notice(outer, pulled.inner.source);
                 DropReason::UnknownPeer
             }
-            Err(pull::Refusal::Malformed(_) | pull::Refusal::Family) => DropReason::UnknownPeer,
+            Err(pull::Refusal::Malformed(_) | pull::Refusal::Family | pull::Refusal::Probe) => {
+                DropReason::UnknownPeer
+            }
             Err(refusal) => reason(*refusal),
         };
         self.drop(reason, 1);
@@ -282,6 +338,7 @@ fn reason(refusal: pull::Refusal) -> DropReason {
         pull::Refusal::EtherType => DropReason::NotIp,
         pull::Refusal::Malformed(_) => DropReason::Malformed,
         pull::Refusal::Family => DropReason::Ipv6InUdp,
+        pull::Refusal::Probe => DropReason::BadProbe,
     }
 }
 
@@ -291,5 +348,9 @@ fn other_vni(datagram: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(*word) >> 8)
 }
 
+/// Offset of the inner frame's destination in a VXLAN datagram.
+const FRAME_DESTINATION: usize = 8;
+/// Offset of its source.
+const FRAME_SOURCE: usize = 14;
 /// Offset of the length in a UDP header.
 const UDP_LENGTH: usize = 4;

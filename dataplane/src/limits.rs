@@ -152,6 +152,25 @@ pub const ICMP_EVERY: Duration = Duration::from_millis(10);
 /// Sources whose ICMP errors are bounded apart from each other; beyond it they share by hash.
 pub const ICMP_SOURCES: usize = 256;
 
+/// Probes of a peer that are answered or heard at once; a search for the path MTU sends a dozen ...
+pub const PROBE_BURST: u32 = 64;
+/// ... and the time until it has one more.
+pub const PROBE_EVERY: Duration = Duration::from_micros(62_500);
+/// Sets of buckets for outer addresses ([`crate::probe`]). Of 5,000 peers that send a request and an answer a second, about
+/// five probes a second draw from a bucket, which gives sixteen.
+pub const PROBE_SETS: usize = 128;
+/// Buckets of a set, for outer ports.
+pub const PROBE_PORTS: usize = 16;
+/// Answers to the requests of one batch, at most.
+pub const ANSWERS: usize = 64;
+/// Probes that wait for control, of each worker: those of 5,000 peers in 400 ms.
+pub const HEARD_PROBES: usize = 4_096;
+
+/// How long flows are counted after a watcher asked for them ([`crate::heavy_flows`]).
+pub const HEAVY_FLOWS_WATCH: Duration = Duration::from_secs(10);
+/// The time in which what a flow carried counts half as much for its place: a power of two in nanoseconds, 1.07 s.
+pub const HEAVY_FLOWS_HALF_LIFE: Duration = Duration::from_nanos(1 << 30);
+
 /// Notices to control that wait to be read; further ones are forgotten, their packets are counted all the same.
 pub const NOTICES: usize = 256;
 
@@ -223,3 +242,12 @@ pub const PIECES: usize = 1 + 64;
 
 /// Events that one poll returns.
 pub const EVENTS: usize = 8;
+
+/// How long the programs of the kernel path act without a service that moves their lease on.
+pub const KERNEL_PATH_LEASE: Duration = Duration::from_secs(60);
+/// Packets of a flow through the host's stack after which it is proposed for the kernel path.
+pub const KERNEL_PATH_FLOW_AFTER: u16 = 32;
+/// Outer source ports of the kernel path begin here ...
+pub const KERNEL_PATH_SOURCE_PORTS_FROM: u16 = 32_768;
+/// ... and are so many: Linux's default range of local ports, from which its own VXLAN device takes them too.
+pub const KERNEL_PATH_SOURCE_PORTS: u16 = 28_232;

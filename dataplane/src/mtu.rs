@@ -9,6 +9,9 @@
 //! forgotten. A trial costs nothing but a datagram: it is a copy of a TCP segment whose sender is told to send smaller
 //! ones ([`crate::outbound`]).
 //!
+//! A probe is a better witness than both: its answer says that a datagram of that size arrived, and who did not see the
+//! request cannot give it ([`crate::probe`]). What probes have shown replaces what was learned, up or down.
+//!
 //! No report makes inner packets smaller than every host must accept. Where the path really is narrower than that, such
 //! packets are lost: at a router unseen, at our own kernel with an ICMP error that says the least (an IPv6 sender may
 //! ignore less, RFC 8201 section 4, and Linux does not go below 552 over IPv4).
@@ -54,6 +57,23 @@ impl PathMtu {
         if self.outer(now).is_none_or(|known| mtu < known) {
             self.next_trial.store(NEVER, Relaxed);
             self.adopt(mtu, now);
+        }
+    }
+
+    /// Takes in that outer packets of `mtu` bytes pass and larger ones do not, as probes have shown: whatever was known is
+    /// forgotten for it. It is not tried; who probes goes on probing.
+    pub fn prove(&self, mtu: u16, now: Now) {
+        self.candidate.store(0, Relaxed);
+        self.next_trial.store(NEVER, Relaxed);
+        self.adopt(mtu, now);
+    }
+
+    /// Forgets what was learned: probes have shown that the path carries all that leaves this node.
+    pub fn forget(&self) {
+        self.candidate.store(0, Relaxed);
+        if self.outer.load(Relaxed) != 0 {
+            self.outer.store(0, Relaxed);
+            self.tried.store(0, Relaxed);
         }
     }
 
@@ -217,6 +237,36 @@ mod tests {
         assert!(path.begin_trial(now));
         path.report(1400, 20, now);
         assert_eq!(path.outer(now), Some(1400));
+    }
+
+    #[test]
+    fn probes_replace_reports_up_and_down() {
+        let path = reported(1300, Now(5));
+        path.prove(1400, Now(6));
+        assert_eq!(path.outer(Now(6)), Some(1400));
+        assert!(!path.begin_trial(Now(6).after(FIRST_PATH_TRIAL)));
+        path.prove(1350, Now(7));
+        assert_eq!(path.outer(Now(7)), Some(1350));
+        // A renewal counts from its own time.
+        let later = Now(7).after(PATH_MTU_LIFE / 2);
+        path.prove(1350, later);
+        assert_eq!(path.outer(Now(7).after(PATH_MTU_LIFE)), Some(1350));
+        assert_eq!(path.outer(later.after(PATH_MTU_LIFE)), None);
+        // Two reports of a narrower path count after it, and what passes again ends them.
+        path.prove(1350, later);
+        path.report(1200, 3, later);
+        path.report(1200, 4, later);
+        assert_eq!(path.outer(later), Some(1200));
+        path.forget();
+        assert_eq!(path.outer(later), None);
+        path.report(1200, 5, later);
+        path.forget();
+        path.report(1200, 6, later);
+        assert_eq!(
+            path.outer(later),
+            None,
+            "a report of before does not confirm"
+        );
     }
 
     #[test]

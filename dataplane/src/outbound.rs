@@ -1,6 +1,6 @@
 //! Pod → peer: the stages in the order a packet meets them.
 //!
-//! inner packet → unicast → its own source → not our subnet → route → way → fits the path → its pod's share → cut →
+//! inner packet → no request of the link layer → unicast → its own source → not our subnet → route → way → fits the path → its pod's share → cut →
 //! headers in front.
 //! An accepted packet waits in the batch, as one datagram for each wire packet; payload bytes stay in the frame.
 //!
@@ -9,6 +9,7 @@
 //! (`ip_forward`). To cut TCP smaller than its sender asked and deliver it would be possible, but the sender would never
 //! learn the path MTU, and each of its super-packets would cost us a cut.
 
+mod neighbours;
 mod route;
 
 use std::ops::Range;
@@ -17,14 +18,15 @@ use encap::checksum;
 use encap::fragment;
 use encap::inner::{Fragment, Inner};
 use encap::offload::Unfinished;
-use encap::protocol::TCP;
+use encap::protocol::{ICMPV6, TCP};
 use encap::segment::{self, Headers, SegmentPlan};
 
 use crate::batch::{Datagram, Head, OutboundBatch, Retry};
 use crate::counters::Tally;
-use crate::device::{Device, Read};
+use crate::device::{Content, Device, Read};
 use crate::drops::{Direction, DropReason};
 use crate::fair_shares::FairShares;
+use crate::heavy_flows::FlowRecorder;
 use crate::icmp_errors::{IcmpError, IcmpErrors};
 use crate::limits::FRAME;
 use crate::now::Now;
@@ -42,6 +44,7 @@ pub(crate) struct Outbound<'a, D> {
     pub(crate) tally: &'a Tally,
     pub(crate) now: Now,
     pub(crate) shares: &'a mut FairShares,
+    pub(crate) flows: &'a mut FlowRecorder,
     /// The route of the packet before, which the next one mostly shares.
     pub(crate) cached: Option<RouteCache<'a>>,
 }
@@ -56,7 +59,19 @@ impl<D: Device> Outbound<'_, D> {
     /// Walks the packet that was read into frame number `frame` to its datagrams or its drop. Returns whether it was within
     /// its pod's share: of the rest a step reads on, because it was no work.
     pub(crate) fn packet(&mut self, frame: usize) -> bool {
-        let Read { len, offload } = self.batch.read(frame);
+        let Read {
+            len,
+            offload,
+            content,
+        } = self.batch.read(frame);
+        if content != Content::Ip {
+            self.tally.receive(Direction::Outbound, 1);
+            match content {
+                Content::Arp => self.arp(frame, len),
+                _ => self.drop(DropReason::NotIp, 1),
+            }
+            return true;
+        }
         let bytes = self.batch.bytes(frame, 0..len);
         let inner = Inner::parse(bytes).ok();
         let Some(inner) = inner.filter(|inner| lies_behind(inner, offload.checksum)) else {
@@ -64,6 +79,13 @@ impl<D: Device> Outbound<'_, D> {
             self.drop(DropReason::Malformed, 1);
             return true;
         };
+        if inner.protocol == ICMPV6
+            && let Some(request) = self.solicited(frame, &inner)
+        {
+            self.tally.receive(Direction::Outbound, 1);
+            self.solicitation(&request);
+            return true;
+        }
         let Ok(plan) = plan(bytes, &inner, &self.batch.read(frame)) else {
             self.tally.receive(Direction::Outbound, 1);
             self.drop(DropReason::BadSuperPacket, 1);
@@ -75,6 +97,10 @@ impl<D: Device> Outbound<'_, D> {
         if target.is_ok() && !self.shares.charge(inner.source, count, inner.len, self.now) {
             self.drop(DropReason::OverShare, count);
             return false;
+        }
+        if target.is_ok() {
+            let header = plan.as_ref().map_or(0, SegmentPlan::header_len);
+            self.flows.count(Direction::Outbound, &inner, count, header);
         }
         match (target, plan) {
             (Ok((target, Fit::Whole)), Some(plan)) => self.segments(&target, frame, &plan),

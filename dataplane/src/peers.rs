@@ -10,7 +10,7 @@ use encap::{Family, Format, Mac, Vni};
 use ipnet::IpNet;
 
 use crate::families::{PerFamily, PublicAddresses};
-use crate::mtu::{PathMtu, inner_mtu};
+use crate::mtu::{PathMtu, inner_mtu, min_inner};
 use crate::now::Now;
 pub use crate::peer_id::PeerId;
 use crate::spec::{ClusterSpec, NodeSpec, PeerSpec};
@@ -81,6 +81,22 @@ struct PeerState {
     refused: AtomicU64,
     /// The source MAC of the latest frame with an inner packet of each family, if it was not the lease's; 0 = it was.
     other_mac: PerFamily<AtomicU64>,
+    /// When data or a probe of it was accepted last; 0 = never.
+    heard: AtomicU64,
+    /// When control last took an answer of it for good; 0 = never.
+    answered: AtomicU64,
+    /// The network of the latest datagram refused for it.
+    other_vni: Refusal,
+    /// The station that the latest frame was to that was refused for it.
+    other_station: Refusal,
+}
+
+/// What the latest datagram of a peer had that was refused for it.
+#[derive(Default)]
+struct Refusal {
+    value: AtomicU64,
+    /// When; 0 = never.
+    at: AtomicU64,
 }
 
 /// Traffic with one peer since the service started. Packets are inner wire packets, bytes are inner bytes.
@@ -418,6 +434,88 @@ impl Peer {
         mac.filter(|mac| self.format == Format::Vxlan && mac != self.vtep_mac.of(inner))
     }
 
+    /// When data or a probe of it was accepted last: with its outer source, our VNI and MAC, and an inner packet that it may
+    /// send to us. `None` if none was since the service started. What the kernel path carries, no worker sees.
+    pub fn last_heard(&self) -> Option<Now> {
+        moment(&self.state.heard)
+    }
+
+    /// When control last took an answer of it for good ([`Peer::note_answer`]).
+    pub fn last_answer(&self) -> Option<Now> {
+        moment(&self.state.answered)
+    }
+
+    /// Notes that an answer of it came at `at` to a request that was open. From then on workers tell the peer, in
+    /// their answers, that it is heard.
+    pub fn note_answer(&self, at: Now) {
+        self.state.answered.store(at.0.max(1), Relaxed);
+    }
+
+    /// The VXLAN network of its latest datagram that was refused for another network than ours, and when that was.
+    pub fn other_vni(&self) -> Option<(u32, Now)> {
+        let (vni, at) = self.state.other_vni.read()?;
+        Some((u32::try_from(vni).ok()?, at))
+    }
+
+    /// The station to which its latest frame was that was refused because it was not to our VTEP, and when that was: its
+    /// list has another `vtep-mac` for this node.
+    pub fn other_station(&self) -> Option<(Mac, Now)> {
+        let (mac, at) = self.state.other_station.read()?;
+        let [_, _, bytes @ ..] = mac.to_be_bytes();
+        Some((Mac(bytes), at))
+    }
+
+    /// The families of underlay by which packets go to it.
+    pub fn underlays(&self) -> impl Iterator<Item = Family> {
+        let families = [Family::V4, Family::V6].into_iter();
+        families.filter(|underlay| self.way_over(*underlay).is_some())
+    }
+
+    /// Where datagrams go to it over `underlay`, and the largest outer packet that our own end of the path takes, bytes.
+    /// `None` where we send nothing.
+    pub fn destination(&self, underlay: Family) -> Option<(SocketAddr, u16)> {
+        let (_, way) = self.way_over(underlay)?;
+        Some((way.to, way.underlay_mtu))
+    }
+
+    /// Takes in that the largest outer packet that passes to its address of family `underlay` has `mtu` bytes, as probes
+    /// have shown: more or less than what was known. Counts for [`PATH_MTU_LIFE`](crate::limits::PATH_MTU_LIFE), unless
+    /// it is shown again or routers report less. Pods are told by the same ICMP errors as of a report.
+    pub fn learn_path(&self, underlay: Family, mtu: u16, now: Now) {
+        let Some((_, way)) = self.way_over(underlay) else {
+            return;
+        };
+        if mtu >= way.underlay_mtu {
+            way.path.forget();
+        } else {
+            let overhead = way.port.format.overhead(underlay);
+            // As of a report: no path is learned to carry less than what every path is taken to carry.
+            way.path.prove(mtu.max(min_inner(underlay) + overhead), now);
+        }
+    }
+
+    /// How packets go to it over `underlay`, and the family of those that do.
+    pub(crate) fn way_over(&self, underlay: Family) -> Option<(Family, &Way)> {
+        let mut ways = [Family::V4, Family::V6]
+            .into_iter()
+            .filter_map(|inner| Some((inner, self.way(inner)?)));
+        ways.find(|(_, way)| way.port.family == underlay)
+    }
+
+    pub(crate) fn note_heard(&self, now: Now) {
+        self.state.heard.store(now.0.max(1), Relaxed);
+    }
+
+    pub(crate) fn note_other_vni(&self, vni: u32, now: Now) {
+        self.state.other_vni.note(vni.into(), now);
+    }
+
+    pub(crate) fn note_other_station(&self, mac: Mac, now: Now) {
+        let [a, b, c, d, e, g] = mac.0;
+        let mac = u64::from_be_bytes([0, 0, a, b, c, d, e, g]);
+        self.state.other_station.note(mac, now);
+    }
+
     /// Notes the source MAC of a frame from it. Writes only when something has changed.
     pub(crate) fn note_source_mac(&self, inner: Family, mac: Mac) {
         let [a, b, c, d, e, g] = mac.0;
@@ -495,6 +593,23 @@ impl Way {
     pub(crate) fn inner_mtu(&self, inner: Family, now: Now) -> u16 {
         inner_mtu(self.mtu(now), self.port.format, self.port.family, inner)
     }
+}
+
+impl Refusal {
+    fn note(&self, value: u64, now: Now) {
+        self.value.store(value, Relaxed);
+        self.at.store(now.0.max(1), Relaxed);
+    }
+
+    fn read(&self) -> Option<(u64, Now)> {
+        let at = moment(&self.at)?;
+        Some((self.value.load(Relaxed), at))
+    }
+}
+
+/// The time in a word where 0 is never.
+fn moment(word: &AtomicU64) -> Option<Now> {
+    Some(word.load(Relaxed)).filter(|at| *at > 0).map(Now)
 }
 
 impl Tally {

@@ -14,6 +14,7 @@
 
 mod error_reports;
 mod flush;
+mod probes;
 mod read;
 mod ready;
 mod steered;
@@ -31,10 +32,12 @@ use crate::counters::{Counters, OffloadsInUse, Tally};
 use crate::device::Device;
 use crate::drops::Direction;
 use crate::fair_shares::FairShares;
+use crate::heavy_flows::{FlowRecorder, FlowTable};
 use crate::icmp_errors::IcmpErrors;
 use crate::inbound::{Delivery, Frames, Inbound, PeerCache, Refused, Writer};
 use crate::limits::{COALESCED_CHAINS, COALESCED_PACKETS, ERROR_ROUNDS, HOLD, NOTICES};
 use crate::now::Now;
+use crate::probe::{Answers, Heard, HeardRing};
 use crate::sent::SentDatagrams;
 use crate::snapshot::Snapshot;
 use crate::steer::Steering;
@@ -61,12 +64,16 @@ pub struct Worker<D, U> {
     error_reports: ErrorReports,
     /// What it sent lately, which a report must quote.
     sent: SentDatagrams,
+    /// Counts flows while something watches.
+    flows: FlowRecorder,
     /// What the latest step moved.
     work: Work,
     /// Offloads given up that are counted already.
     given_up: u64,
     device_lost: bool,
     refused: Arc<ArrayQueue<Refused>>,
+    /// Of probes.
+    answers: Answers,
     /// Set where there are several workers.
     steering: Option<Box<Steering>>,
 }
@@ -137,6 +144,8 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                 error_queues: [false; Port::ALL.len()],
             },
             error_reports: ErrorReports::default(),
+            answers: Answers::new(sent.another_key()),
+            flows: FlowRecorder::new(sent.another_key()),
             sent,
             work: Work::default(),
             given_up: 0,
@@ -154,6 +163,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     /// One round: shares from other workers, inbound, outbound, flush, account.
     pub fn step(&mut self, snapshot: &Snapshot, now: Now) -> Next {
         self.work = Work::default();
+        self.flows.begin(now);
         self.take_shares(snapshot, now);
         for (ready, due) in self
             .ready
@@ -176,7 +186,9 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             self.read(snapshot, now);
         }
         self.flush(snapshot, now);
+        self.flows.end();
         self.account_offloads(now);
+        self.tally.batch(self.work);
         self.tally.tick(snapshot.version);
         let waits = self.waits_for_others(now);
         match self.hold_ends() {
@@ -241,6 +253,27 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         Arc::clone(&self.refused)
     }
 
+    /// What it heard of probes since it was last asked.
+    pub fn heard(&self) -> impl Iterator<Item = Heard> {
+        let ring = self.heard_ring();
+        std::iter::from_fn(move || ring.pop())
+    }
+
+    /// The ring by which control learns of probes.
+    pub(crate) fn heard_ring(&self) -> Arc<HeardRing> {
+        self.answers.ring()
+    }
+
+    /// What it counts of flows.
+    pub fn flows(&self) -> Arc<FlowTable> {
+        self.flows.table()
+    }
+
+    /// Adds to the time that the worker was busy and to the time that it had nothing to do.
+    pub(crate) fn account_time(&self, busy: Duration, idle: Duration) {
+        self.tally.time(busy, idle);
+    }
+
     fn account_offloads(&mut self, now: Now) {
         let in_use = OffloadsInUse {
             device: self.device.offloads(now),
@@ -270,12 +303,14 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             coalescer,
             refused,
             inbound_shares,
+            answers,
+            flows,
             work,
             ..
         } = self;
         let InboundBatch { frames, metas } = inbound;
         let frames = Frames::Own(frames);
-        let gathering = (coalescer, &**refused, inbound_shares);
+        let gathering = (coalescer, &**refused, inbound_shares, answers, flows);
         let mut stages = inbound_stages(device, frames, gathering, tally, snapshot, now);
         for (frame, meta) in metas.iter().enumerate().take(count) {
             let datagrams = stages.buffer(port.format, frame, meta);
@@ -283,6 +318,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         }
         stages.delivery.flush();
         self.device_lost |= stages.delivery.writer.device_lost;
+        self.send_answers(snapshot, now);
     }
 
     /// Receives one batch, into `batch` or the worker's own. Repeats the call after pending errors: they belong to earlier
@@ -326,13 +362,15 @@ type Gathering<'a> = (
     &'a mut Coalescer,
     &'a ArrayQueue<Refused>,
     &'a mut FairShares,
+    &'a mut Answers,
+    &'a mut FlowRecorder,
 );
 
 /// The inbound stages for a batch whose packets lie in `frames`.
 fn inbound_stages<'a, D: Device>(
     device: &'a mut D,
     frames: Frames<'a>,
-    (coalescer, refused, shares): Gathering<'a>,
+    (coalescer, refused, shares, answers, flows): Gathering<'a>,
     tally: &'a Tally,
     snapshot: &'a Snapshot,
     now: Now,
@@ -342,6 +380,8 @@ fn inbound_stages<'a, D: Device>(
         tally,
         refused,
         shares,
+        answers,
+        flows,
         now,
         peer_cache: PeerCache::default(),
         delivery: Delivery {

@@ -16,7 +16,7 @@ use crate::spec::{PeerSpec, Spec};
 
 /// One change of the cluster.
 #[derive(Clone, Debug)]
-enum Step {
+pub(crate) enum Step {
     /// A node comes or is another now: its number, and what it is.
     Put(u8, PeerSpec),
     Remove(u8),
@@ -84,7 +84,7 @@ fn peer(n: u8) -> impl Strategy<Value = PeerSpec> {
         )
 }
 
-fn step() -> impl Strategy<Value = Step> {
+pub(crate) fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (1..12u8).prop_flat_map(|n| peer(n).prop_map(move |peer| Step::Put(n, peer))),
         4 => (1..12u8).prop_map(Step::Remove),
@@ -98,7 +98,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn change(told: &mut Spec, step: Step) {
+pub(crate) fn change(told: &mut Spec, step: Step) {
     let cluster = Arc::make_mut(&mut told.cluster);
     let is = |n: u8| move |peer: &Arc<PeerSpec>| peer.name == format!("n{n}");
     match step {

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
+use std::time::Duration;
 
-use super::totals::{Flow, OffloadsInUse};
+use super::totals::{Batches, Flow, OffloadsInUse};
 use super::word;
 use crate::drops::{Direction, DropReason};
 use crate::sys::page::Page;
+use crate::worker::{Amount, Work};
 
 /// One worker's block of words; the worker is its only writer.
 pub(crate) struct Tally {
@@ -31,6 +33,40 @@ impl Tally {
         }
     }
 
+    /// Notes what a step has moved, as one batch of each direction that has something.
+    pub(crate) fn batch(&self, work: Work) {
+        let both = [
+            (OUTBOUND_BATCHES, work.outbound),
+            (INBOUND_BATCHES, work.inbound),
+        ];
+        for (first, Amount { packets, bytes }) in both {
+            if packets > 0 {
+                self.add(first, 1);
+                self.add(first + 1, packets as u64);
+                self.add(first + 2, bytes as u64);
+            }
+        }
+    }
+
+    /// Adds to the times in which the worker had work and in which it had none.
+    pub(crate) fn time(&self, busy: Duration, idle: Duration) {
+        self.add(BUSY, busy.as_nanos() as u64);
+        self.add(IDLE, idle.as_nanos() as u64);
+    }
+
+    pub(super) fn batches(&self, direction: Direction) -> Batches {
+        let first = match direction {
+            Direction::Outbound => OUTBOUND_BATCHES,
+            Direction::Inbound => INBOUND_BATCHES,
+        };
+        let [count, packets, bytes] = [0, 1, 2].map(|place| self.word(first + place).load(Relaxed));
+        Batches {
+            count,
+            packets,
+            bytes,
+        }
+    }
+
     pub(crate) fn receive(&self, direction: Direction, packets: usize) {
         self.add(base(direction) + RECEIVED, packets as u64);
     }
@@ -45,6 +81,11 @@ impl Tally {
 
     pub(crate) fn deliver(&self, direction: Direction, packets: usize) {
         self.add(base(direction) + DELIVERED, packets as u64);
+    }
+
+    /// Counts a probe that was received, and then answered or heard.
+    pub(crate) fn probe(&self) {
+        self.add(base(Direction::Inbound) + PROBES, 1);
     }
 
     /// The one place where a packet is dropped.
@@ -76,16 +117,12 @@ impl Tally {
         self.word(base(Direction::Inbound) + place).load(Relaxed)
     }
 
+    pub(super) fn received(&self, direction: Direction) -> u64 {
+        self.word(base(direction) + RECEIVED).load(Relaxed)
+    }
+
     pub(super) fn flow(&self, direction: Direction) -> Flow {
-        let read = |index| self.word(base(direction) + index).load(Relaxed);
-        Flow {
-            received: read(RECEIVED),
-            originated: read(ORIGINATED),
-            sent: read(SENT),
-            delivered: read(DELIVERED),
-            held: read(HELD),
-            drops: std::array::from_fn(|reason| read(DROPS + reason)),
-        }
+        Flow::of_words(|place| self.word(base(direction) + place).load(Relaxed))
     }
 
     /// Single writer: a load and a store, no locked instruction.
@@ -112,6 +149,11 @@ pub(super) const SNAPSHOT: usize = 1;
 pub(super) const UNANSWERED: usize = 2;
 pub(super) const OFFLOADS: usize = 3;
 pub(super) const GIVEN_UP: usize = 4;
+pub(super) const BUSY: usize = 5;
+pub(super) const IDLE: usize = 6;
+/// Of each: batches, packets, bytes.
+const OUTBOUND_BATCHES: usize = 8;
+const INBOUND_BATCHES: usize = 11;
 
 // Places inside a direction's words.
 pub(super) const RECEIVED: usize = 0;
@@ -121,6 +163,7 @@ pub(super) const DELIVERED: usize = 3;
 pub(super) const HELD: usize = 4;
 pub(super) const HANDED_OVER: usize = 5;
 pub(super) const TAKEN_OVER: usize = 6;
+pub(super) const PROBES: usize = 7;
 pub(super) const DROPS: usize = 8;
 
 /// Words of one direction: room for 56 reasons.

@@ -1,5 +1,8 @@
+use std::time::Duration;
+
 use super::tally::DROPS;
 use super::*;
+use crate::worker::{Amount, Work};
 
 #[test]
 fn a_page_is_shared_and_an_imbalance_is_booked_once() {
@@ -24,6 +27,8 @@ fn a_page_is_shared_and_an_imbalance_is_booked_once() {
         (0, 0, 3)
     );
     assert_eq!(next.read().workers[0].outbound.received, 0);
+    tally.receive(Direction::Inbound, 100);
+    assert_eq!(next.from_device(), 10);
 }
 
 #[test]
@@ -66,4 +71,31 @@ fn a_foreign_descriptor_is_refused() {
 #[test]
 fn blocks_hold_both_directions() {
     const { assert!(16 + 2 * FLOW <= BLOCK && DROPS + DropReason::COUNT <= FLOW) };
+}
+
+#[test]
+fn batches_and_times_add_up_and_empty_steps_are_no_batches() {
+    let counters = Counters::create(1).unwrap();
+    let tally = counters.worker(0);
+    let amount = |packets, bytes| Amount { packets, bytes };
+    for (outbound, inbound) in [((3, 300), (0, 0)), ((0, 0), (0, 0)), ((5, 100), (2, 90))] {
+        tally.batch(Work {
+            outbound: amount(outbound.0, outbound.1),
+            inbound: amount(inbound.0, inbound.1),
+        });
+        tally.time(Duration::from_nanos(10), Duration::from_nanos(30));
+    }
+    let worker = counters.read().workers[0];
+    let batches = |count, packets, bytes| Batches {
+        count,
+        packets,
+        bytes,
+    };
+    assert_eq!(worker.outbound_batches, batches(2, 8, 400));
+    assert_eq!(worker.inbound_batches, batches(1, 2, 90));
+    assert_eq!((worker.busy, worker.idle), (30, 90));
+    assert_eq!(
+        (worker.outbound, worker.inbound),
+        (worker.inbound, worker.outbound)
+    );
 }

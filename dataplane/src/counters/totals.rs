@@ -1,5 +1,6 @@
 //! The counters as they were at one moment.
 
+use super::tally::{DELIVERED, DROPS, HELD, ORIGINATED, PROBES, RECEIVED, SENT};
 use crate::device::Offloads;
 use crate::drops::DropReason;
 
@@ -28,10 +29,29 @@ pub struct WorkerTotals {
     pub offloads: OffloadsInUse,
     /// How often an offload was given up because the kernel refused it.
     pub given_up: u64,
+    /// Nanoseconds in which the worker had work.
+    pub busy: u64,
+    /// Nanoseconds in which it had none, and slept, paused or polled.
+    pub idle: u64,
+    /// What its steps read from the device.
+    pub outbound_batches: Batches,
+    /// What its steps received from the underlay, or from a worker that did.
+    pub inbound_batches: Batches,
     /// Pod → peer.
     pub outbound: Flow,
     /// Peer → pod.
     pub inbound: Flow,
+}
+
+/// Batches of one direction. A batch is what one step reads; steps that read nothing are none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Batches {
+    /// How many.
+    pub count: u64,
+    /// Packets in them as the kernel handed them over, super-packets as one; datagrams of the underlay.
+    pub packets: u64,
+    /// Bytes of those.
+    pub bytes: u64,
 }
 
 /// Offloads that a worker uses.
@@ -54,6 +74,9 @@ pub struct Flow {
     pub sent: u64,
     /// Written to the tunnel device.
     pub delivered: u64,
+    /// Probes of peer health, which are no packets, that were answered or heard ([`crate::probe`]); the answers are not
+    /// among `sent`.
+    pub probes: u64,
     /// Held by the worker.
     pub held: u64,
     /// Dropped, by the reason's number.
@@ -86,11 +109,42 @@ impl OffloadsInUse {
 }
 
 impl Flow {
-    /// `received + originated − sent − delivered − Σ drops − held`: 0 while the law holds.
+    /// The terms that stand in the words of one direction; `read` gives the word at a place.
+    pub(crate) fn of_words(read: impl Fn(usize) -> u64) -> Flow {
+        Flow {
+            received: read(RECEIVED),
+            originated: read(ORIGINATED),
+            sent: read(SENT),
+            delivered: read(DELIVERED),
+            probes: read(PROBES),
+            held: read(HELD),
+            drops: std::array::from_fn(|reason| read(DROPS + reason)),
+        }
+    }
+
+    /// Both together.
+    pub fn plus(&self, other: &Flow) -> Flow {
+        let mut drops = self.drops;
+        for (drop, more) in drops.iter_mut().zip(other.drops) {
+            *drop = drop.wrapping_add(more);
+        }
+        Flow {
+            received: self.received.wrapping_add(other.received),
+            originated: self.originated.wrapping_add(other.originated),
+            sent: self.sent.wrapping_add(other.sent),
+            delivered: self.delivered.wrapping_add(other.delivered),
+            probes: self.probes.wrapping_add(other.probes),
+            held: self.held.wrapping_add(other.held),
+            drops,
+        }
+    }
+
+    /// `received + originated − sent − delivered − probes − Σ drops − held`: 0 while the law holds.
     pub fn balance(&self) -> i128 {
         i128::from(self.received) + i128::from(self.originated)
             - i128::from(self.sent)
             - i128::from(self.delivered)
+            - i128::from(self.probes)
             - i128::from(self.held)
             - i128::from(self.dropped())
     }

@@ -2,7 +2,7 @@
 //!
 //! With [`Memory::offloads`] it is to the worker what a kernel with all offloads is: packets that wait together are
 //! handed over as super-packets with unfinished checksums, and such packets are taken and cut. Outside of it there are
-//! wire packets either way.
+//! wire packets either way. With [`Memory::mac`] it is a TAP: it also hands over whole frames, and takes ARP packets.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -16,7 +16,9 @@ use encap::protocol::{TCP, UDP};
 use encap::segment::{self, MAX_HEADER};
 use encap::transport::{self, ChecksumState};
 
-use super::{Device, GsoType, Offload, Offloads, Read};
+use encap::Mac;
+
+use super::{Content, Device, GsoType, Offload, Offloads, Read, ethernet};
 use crate::limits::FRAME;
 use crate::now::Now;
 use crate::probation::Probation;
@@ -28,6 +30,12 @@ pub struct Memory {
     pub to_worker: VecDeque<Vec<u8>>,
     /// Packets that the worker wrote, oldest first.
     pub delivered: VecDeque<Vec<u8>>,
+    /// Have a link layer, with this address.
+    pub mac: Option<Mac>,
+    /// Ethernet frames on their way to the worker, in front of `to_worker`; of use only with an address.
+    pub frames: VecDeque<Vec<u8>>,
+    /// ARP packets that the worker wrote, oldest first.
+    pub arp: VecDeque<Vec<u8>>,
     /// Refuse every write, as a device that is down does.
     pub down: bool,
     /// Hand over and take super-packets and unfinished checksums.
@@ -141,6 +149,16 @@ impl Device for Memory {
         if self.offloads && self.gathered.is_empty() {
             self.gather();
         }
+        if let Some(bytes) = self.frames.pop_front() {
+            let header = bytes.first_chunk().ok_or(io::ErrorKind::InvalidData)?;
+            let packet = bytes.get(header.len()..).unwrap_or_default();
+            let content = ethernet::content(header, packet.first().copied().unwrap_or_default());
+            return Ok(Read {
+                len: put(packet, frame),
+                offload: Offload::NONE,
+                content,
+            });
+        }
         let (offload, packet) = match self.gathered.pop_front() {
             Some((offload, packet, _)) => (offload, packet),
             None => {
@@ -148,11 +166,11 @@ impl Device for Memory {
                 (Offload::NONE, packet.ok_or(io::ErrorKind::WouldBlock)?)
             }
         };
-        let len = packet.len().min(FRAME);
-        for (place, byte) in frame.iter_mut().zip(&packet) {
-            *place = *byte;
-        }
-        Ok(Read { len, offload })
+        Ok(Read {
+            len: put(&packet, frame),
+            offload,
+            content: Content::Ip,
+        })
     }
 
     fn write(&mut self, offload: Offload, parts: &[IoSlice<'_>]) -> io::Result<()> {
@@ -173,6 +191,21 @@ impl Device for Memory {
             self.cuts += 1;
             self.probation.note_success();
         }
+        Ok(())
+    }
+
+    fn mac(&self) -> Option<Mac> {
+        self.mac
+    }
+
+    fn write_arp(&mut self, packet: &[u8]) -> io::Result<()> {
+        if self.down {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        if self.mac.is_none() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        self.arp.push_back(packet.to_vec());
         Ok(())
     }
 
@@ -198,6 +231,14 @@ impl Device for Memory {
     fn descriptor(&self) -> Option<RawFd> {
         None
     }
+}
+
+/// Puts `packet` into `frame`, and returns how many bytes found room.
+fn put(packet: &[u8], frame: &mut [u8; FRAME]) -> usize {
+    for (place, byte) in frame.iter_mut().zip(packet) {
+        *place = *byte;
+    }
+    packet.len().min(FRAME)
 }
 
 /// Replaces the checksum of a wire packet by the pseudo-header's sum, as a sender with checksum offload leaves it.

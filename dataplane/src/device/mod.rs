@@ -3,10 +3,13 @@
 use std::io::{self, IoSlice};
 use std::os::fd::{OwnedFd, RawFd};
 
+use encap::Mac;
+
 use crate::limits::FRAME;
 use crate::now::Now;
 
 mod error;
+mod ethernet;
 pub mod memory;
 mod offload;
 pub mod plain;
@@ -25,6 +28,9 @@ pub fn name_of(queue: &OwnedFd) -> Option<String> {
 }
 
 /// A layer-3 device: one IP packet per read and write, or a super-packet where the device has offloads. Never blocks.
+///
+/// A device with a link layer ([`Device::mac`]) takes the Ethernet header off what is read and writes one before what is
+/// written, so all other code sees layer 3; beside IP packets it reads ARP and other frames ([`Content`]).
 pub trait Device {
     /// Reads the next packet into `frame`.
     ///
@@ -39,6 +45,20 @@ pub trait Device {
     /// Whatever the device says; the packet is lost then. `EINVAL` and `EIO` for a packet with an offload may be about
     /// the offload: the same bytes may be written once more, finished and cut ([`Device::offload_failed`]).
     fn write(&mut self, offload: Offload, parts: &[IoSlice<'_>]) -> io::Result<()>;
+
+    /// The Ethernet address of a device with a link layer, where requests for the addresses of neighbours are to be
+    /// answered; `None` of a device without.
+    fn mac(&self) -> Option<Mac> {
+        None
+    }
+
+    /// Writes an ARP packet.
+    ///
+    /// # Errors
+    /// `Unsupported` of a device without a link layer, else whatever the device says; the packet is lost then.
+    fn write_arp(&mut self, _packet: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// What [`Device::write`] takes unfinished at present. Asked once a batch: an offload that was given up is tried
     /// again after its time.
@@ -66,6 +86,19 @@ pub struct Read {
     pub len: usize,
     /// What is left to do for it.
     pub offload: Offload,
+    /// What its link-layer header says that it is.
+    pub content: Content,
+}
+
+/// What a frame carries, by its EtherType. A device without a link layer reads nothing but IP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// IPv4 or IPv6.
+    Ip,
+    /// ARP.
+    Arp,
+    /// Anything else, or something else than the EtherType says.
+    Other,
 }
 
 impl Read {
@@ -74,6 +107,7 @@ impl Read {
         Read {
             len,
             offload: Offload::NONE,
+            content: Content::Ip,
         }
     }
 }

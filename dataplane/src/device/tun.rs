@@ -1,4 +1,4 @@
-//! The fast TUN device: super-packets both ways, and as many queues as workers.
+//! The fast TUN or TAP device: super-packets both ways, and as many queues as workers.
 //!
 //! Theory of operation: each worker owns one *queue*, a descriptor to read from, and where there are several a *writer*,
 //! a descriptor that was attached after all queues and then detached. The kernel delivers what is written through a
@@ -11,6 +11,9 @@
 //! every take-over; packets that queued before came under the setting of the service before, so a reader takes what
 //! comes. What we may hand over is known from the same probe, and given up after failures ([`crate::probation`]).
 //!
+//! A TAP differs by the Ethernet header of its frames ([`super::ethernet`]), which is read and written beside the packet
+//! like the small header: no byte is moved for it.
+//!
 //! The device is not persistent: it lives as long as the service or the keeper holds a descriptor.
 
 use std::io::{self, IoSlice};
@@ -18,7 +21,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use super::{Device, DeviceError, GsoType, Offload, Offloads, Read, error, vnet};
+use encap::Mac;
+
+use super::{
+    Content, Device, DeviceError, GsoType, Offload, Offloads, Read, error, ethernet, vnet,
+};
 use crate::limits::{FRAME, PIECES};
 use crate::now::Now;
 use crate::probation::Probation;
@@ -28,6 +35,8 @@ use crate::sys::tun;
 pub struct Tun {
     queue: OwnedFd,
     writer: Option<OwnedFd>,
+    /// The address of a TAP, as it was when the descriptors were adopted; `None` of a TUN.
+    mac: Option<Mac>,
     /// What the kernel granted when it was asked last.
     granted: Offloads,
     checksum: Probation,
@@ -36,8 +45,19 @@ pub struct Tun {
     given_up: u64,
 }
 
+/// What the device is to the kernel's stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkLayer {
+    /// A TUN: IP packets.
+    None,
+    /// A TAP of that address: Ethernet frames.
+    Ethernet(Mac),
+}
+
 /// The descriptors of a device, in the order of its workers.
 pub struct Opened {
+    /// What the device is.
+    pub link: LinkLayer,
     /// One to read from for each worker, or fewer.
     pub queues: Vec<OwnedFd>,
     /// One to write through for each queue, or none where there is a single queue.
@@ -55,19 +75,44 @@ pub enum Fewer {
     Growth(io::Error),
 }
 
+impl LinkLayer {
+    /// The `IFF_*` flags of a queue.
+    fn flags(self) -> i16 {
+        let kind = match self {
+            LinkLayer::None => tun::IFF_TUN,
+            LinkLayer::Ethernet(_) => tun::IFF_TAP,
+        };
+        kind | tun::IFF_NO_PI | tun::IFF_MULTI_QUEUE | tun::IFF_VNET_HDR
+    }
+
+    /// Gives the device its address, if it is to have one and has another.
+    fn set_mac(self, queue: &OwnedFd) -> io::Result<()> {
+        match self {
+            LinkLayer::Ethernet(mac) if tun::mac(queue)? != mac => tun::set_mac(queue, mac),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether `queue` is a queue of a TAP.
+pub fn is_tap(queue: &OwnedFd) -> bool {
+    tun::interface(queue).is_ok_and(|found| found.flags & tun::IFF_TAP != 0)
+}
+
 /// Creates the device `name` with a queue for each of `workers`, at least one. The network namespace is that of the
 /// calling thread. Nothing must bring the device up before all of it stands, or the writers' short time as queues costs
 /// packets.
 ///
 /// # Errors
 /// See [`DeviceError`]; each sentence names the remedy. `NoOffloads` where only a plain device can be had.
-pub fn open(name: &str, workers: usize) -> Result<Opened, DeviceError> {
+pub fn open(name: &str, link: LinkLayer, workers: usize) -> Result<Opened, DeviceError> {
     error::check_name(name)?;
-    let first = attach(name, FLAGS | tun::IFF_TUN_EXCL)?;
-    check_flags(&first, name, FLAGS)
+    let first = attach(name, link.flags() | tun::IFF_TUN_EXCL)?;
+    check_flags(&first, name, link.flags())
         .and_then(|()| tun::set_header_size(&first))
         .map_err(DeviceError::NoOffloads)?;
     let first = Opened {
+        link,
         queues: vec![first],
         writers: Vec::new(),
         fewer: None,
@@ -75,7 +120,7 @@ pub fn open(name: &str, workers: usize) -> Result<Opened, DeviceError> {
     resize(name, first, workers)
 }
 
-/// Gives a device, whose only descriptors are `held` and their duplicates, as many queues and writers as
+/// Gives a TAP the address of [`Opened::link`], and a device, whose only descriptors are `held` and their duplicates, as many queues and writers as
 /// `workers` need: what there are too many of is closed here, what is missing is attached. The device keeps its addresses,
 /// routes and carrier. Flows come to other queues from now on, and what waits in a queue that is closed is lost. So are,
 /// where a device that is up grows, the packets that the kernel puts into a writer in the moment before it is detached.
@@ -85,18 +130,23 @@ pub fn open(name: &str, workers: usize) -> Result<Opened, DeviceError> {
 /// [`DeviceError::Foreign`] if one of `held` is something else than it should be, or the device went meanwhile.
 pub fn resize(name: &str, held: Opened, workers: usize) -> Result<Opened, DeviceError> {
     let Opened {
+        link,
         mut queues,
         mut writers,
         fewer: _,
     } = held;
     let foreign = |error| foreign(name, error);
-    for (descriptors, flags) in [(&queues, FLAGS), (&writers, FLAGS | tun::IFF_DETACH_QUEUE)] {
+    let flags = link.flags();
+    for (descriptors, flags) in [(&queues, flags), (&writers, flags | tun::IFF_DETACH_QUEUE)] {
         for descriptor in descriptors {
             check_flags(descriptor, name, flags).map_err(foreign)?;
         }
     }
     queues.truncate(workers.max(1));
-    let mut fewer = grow(name, &mut queues, &mut writers, workers)
+    if let Some(first) = queues.first() {
+        link.set_mac(first).map_err(DeviceError::Kernel)?;
+    }
+    let mut fewer = grow((name, flags), &mut queues, &mut writers, workers)
         .err()
         .map(Fewer::Growth);
     // A queue of several without a writer is none. A refusal has left the first ones whole.
@@ -113,8 +163,9 @@ pub fn resize(name: &str, held: Opened, workers: usize) -> Result<Opened, Device
     // Had the device gone meanwhile, another of its name would have been made.
     let first = queues.first();
     let first = first.ok_or_else(|| foreign(io::ErrorKind::NotFound.into()))?;
-    check_flags(first, name, FLAGS).map_err(foreign)?;
+    check_flags(first, name, flags).map_err(foreign)?;
     Ok(Opened {
+        link,
         queues,
         writers,
         fewer,
@@ -124,7 +175,7 @@ pub fn resize(name: &str, held: Opened, workers: usize) -> Result<Opened, Device
 /// Attaches what is missing for `workers`: queues, and then a writer for each where there are several. What stands when
 /// the kernel refuses another is in the lists.
 fn grow(
-    name: &str,
+    (name, flags): (&str, i16),
     queues: &mut Vec<OwnedFd>,
     writers: &mut Vec<OwnedFd>,
     workers: usize,
@@ -134,11 +185,11 @@ fn grow(
     }
     let mut result = Ok(());
     while result.is_ok() && queues.len() < workers {
-        result = tun::attach(name, FLAGS).map(|queue| queues.push(queue));
+        result = tun::attach(name, flags).map(|queue| queues.push(queue));
     }
     // For those that stand, even if there will be no more: without a writer they are of no use.
     while queues.len() > 1 && writers.len() < queues.len() {
-        let writer = tun::attach(name, FLAGS)?;
+        let writer = tun::attach(name, flags)?;
         tun::detach(&writer)?;
         writers.push(writer);
     }
@@ -153,9 +204,14 @@ impl Tun {
     /// [`DeviceError::Foreign`] if one is something else than that of the device `name`.
     pub fn adopt(queue: OwnedFd, writer: Option<OwnedFd>, name: &str) -> Result<Tun, DeviceError> {
         let foreign = |error| foreign(name, error);
-        check_flags(&queue, name, FLAGS).map_err(foreign)?;
+        let mac = match is_tap(&queue) {
+            true => Some(tun::mac(&queue).map_err(foreign)?),
+            false => None,
+        };
+        let flags = mac.map_or(LinkLayer::None, LinkLayer::Ethernet).flags();
+        check_flags(&queue, name, flags).map_err(foreign)?;
         if let Some(writer) = &writer {
-            check_flags(writer, name, FLAGS | tun::IFF_DETACH_QUEUE).map_err(foreign)?;
+            check_flags(writer, name, flags | tun::IFF_DETACH_QUEUE).map_err(foreign)?;
         }
         for descriptor in [Some(&queue), writer.as_ref()].into_iter().flatten() {
             let kernel = |error: rustix::io::Errno| DeviceError::Kernel(error.into());
@@ -167,6 +223,7 @@ impl Tun {
         Ok(Tun {
             queue,
             writer,
+            mac,
             granted,
             checksum: Probation::default(),
             tcp: Probation::default(),
@@ -178,6 +235,16 @@ impl Tun {
     /// What the kernel granted, whether or not it was given up since.
     pub fn granted(&self) -> Offloads {
         self.granted
+    }
+
+    /// Writes `headers` and `parts` as one packet.
+    fn write_behind(&self, headers: &[u8], parts: &[IoSlice<'_>]) -> io::Result<()> {
+        let writer = self.writer.as_ref().unwrap_or(&self.queue);
+        if parts.len() < FEW {
+            gather::<FEW>(writer, headers, parts)
+        } else {
+            gather::<{ 1 + PIECES }>(writer, headers, parts)
+        }
     }
 
     /// The offload that is to blame when a packet with `offload` is refused: the cut, before the checksum that every cut
@@ -193,26 +260,50 @@ impl Tun {
 
 impl Device for Tun {
     fn read(&mut self, frame: &mut [u8; FRAME]) -> io::Result<Read> {
-        let mut header = [0; tun::HEADER];
-        let len = tun::read(&self.queue, &mut header, frame)?;
+        if self.mac.is_none() {
+            let mut header = [0; tun::HEADER];
+            let len = tun::read(&self.queue, &mut header, frame)?;
+            let offload = vnet::read(&header, 0);
+            let content = Content::Ip;
+            return Ok(Read {
+                len,
+                offload,
+                content,
+            });
+        }
+        let mut headers = [0; HEADERS];
+        let len = tun::read(&self.queue, &mut headers, frame)?;
+        let (vnet, ether) = split(&headers);
         Ok(Read {
             len,
-            offload: vnet::read(&header),
+            offload: vnet::read(vnet, LINK),
+            content: ethernet::content(ether, frame[0]),
         })
     }
 
     fn write(&mut self, offload: Offload, parts: &[IoSlice<'_>]) -> io::Result<()> {
-        let header = vnet::write(offload);
-        let writer = self.writer.as_ref().unwrap_or(&self.queue);
-        if parts.len() < FEW {
-            gather::<FEW>(writer, &header, parts)?;
-        } else {
-            gather::<{ 1 + PIECES }>(writer, &header, parts)?;
+        match self.mac {
+            None => self.write_behind(&vnet::write(offload, 0), parts)?,
+            Some(mac) => {
+                let first = parts.iter().find_map(|part| part.first());
+                let ether = ethernet::before_ip(mac, first.copied().unwrap_or_default());
+                self.write_behind(&join(vnet::write(offload, LINK), ether), parts)?;
+            }
         }
         if offload != Offload::NONE {
             self.probation(offload).note_success();
         }
         Ok(())
+    }
+
+    fn mac(&self) -> Option<Mac> {
+        self.mac
+    }
+
+    fn write_arp(&mut self, packet: &[u8]) -> io::Result<()> {
+        let mac = self.mac.ok_or(io::ErrorKind::Unsupported)?;
+        let headers = join(vnet::write(Offload::NONE, 0), ethernet::before_arp(mac));
+        self.write_behind(&headers, &[IoSlice::new(packet)])
     }
 
     fn offloads(&mut self, now: Now) -> Offloads {
@@ -295,7 +386,7 @@ fn probe(queue: &OwnedFd) -> Offloads {
 /// Fails unless the descriptor belongs to the device `name` and is attached or detached as `flags` say.
 fn check_flags(descriptor: &OwnedFd, name: &str, flags: i16) -> io::Result<()> {
     let found = tun::interface(descriptor)?;
-    if found.name == name && found.flags & (FLAGS | tun::IFF_DETACH_QUEUE) == flags {
+    if found.name == name && found.flags & CHECKED == flags {
         Ok(())
     } else {
         Err(io::Error::new(
@@ -326,7 +417,38 @@ fn opening(name: &str, refused: io::Error) -> DeviceError {
     }
 }
 
-const FLAGS: i16 = tun::IFF_TUN | tun::IFF_NO_PI | tun::IFF_MULTI_QUEUE | tun::IFF_VNET_HDR;
+/// The two headers before a packet of a TAP, taken apart.
+fn split(headers: &[u8; HEADERS]) -> (&[u8; tun::HEADER], &[u8; ethernet::HEADER]) {
+    static NONE: ([u8; tun::HEADER], [u8; ethernet::HEADER]) =
+        ([0; tun::HEADER], [0; ethernet::HEADER]);
+    let split = headers.split_first_chunk();
+    let both = split.and_then(|(vnet, ether)| Some((vnet, ether.first_chunk()?)));
+    // They are as long as both, so both are there.
+    both.unwrap_or((&NONE.0, &NONE.1))
+}
+
+/// The two headers before a packet of a TAP, in one piece.
+fn join(vnet: [u8; tun::HEADER], ether: [u8; ethernet::HEADER]) -> [u8; HEADERS] {
+    let mut headers = [0; HEADERS];
+    let bytes = vnet.into_iter().chain(ether);
+    for (place, byte) in headers.iter_mut().zip(bytes) {
+        *place = byte;
+    }
+    headers
+}
+
+/// The flags that tell a descriptor of ours from others.
+const CHECKED: i16 = tun::IFF_TUN
+    | tun::IFF_TAP
+    | tun::IFF_NO_PI
+    | tun::IFF_MULTI_QUEUE
+    | tun::IFF_VNET_HDR
+    | tun::IFF_DETACH_QUEUE;
+
+/// Bytes of the link-layer header of a TAP.
+const LINK: u16 = ethernet::HEADER as u16;
+/// Bytes before the packet in a frame of a TAP.
+const HEADERS: usize = tun::HEADER + ethernet::HEADER;
 
 /// Slices of a packet that is not gathered from many pieces, its header included.
 const FEW: usize = 4;

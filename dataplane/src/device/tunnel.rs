@@ -5,6 +5,8 @@ use std::os::fd::RawFd;
 
 use super::plain::Plain;
 use super::tun::Tun;
+use encap::Mac;
+
 use super::{Device, Offload, Offloads, Read};
 use crate::limits::FRAME;
 use crate::now::Now;
@@ -29,6 +31,20 @@ impl Device for Tunnel {
         match self {
             Tunnel::Fast(device) => device.write(offload, parts),
             Tunnel::Plain(device) => device.write(offload, parts),
+        }
+    }
+
+    fn mac(&self) -> Option<Mac> {
+        match self {
+            Tunnel::Fast(device) => device.mac(),
+            Tunnel::Plain(device) => device.mac(),
+        }
+    }
+
+    fn write_arp(&mut self, packet: &[u8]) -> io::Result<()> {
+        match self {
+            Tunnel::Fast(device) => device.write_arp(packet),
+            Tunnel::Plain(device) => device.write_arp(packet),
         }
     }
 

@@ -19,9 +19,11 @@ use super::{Shared, WorkerSetup};
 use crate::counters::Counters;
 use crate::device::Device;
 use crate::device::tunnel::Tunnel;
+use crate::heavy_flows::FlowTable;
 use crate::inbound::Refused;
 use crate::limits::{DRAIN, EVENTS, TICK};
 use crate::now::Now;
+use crate::probe::HeardRing;
 use crate::sent::SentDatagrams;
 use crate::steer::Steering;
 use crate::underlay::socket::Sockets;
@@ -32,6 +34,8 @@ pub(super) struct Thread {
     pub(super) handle: JoinHandle<()>,
     waker: Arc<Waker>,
     pub(super) refused: Arc<ArrayQueue<Refused>>,
+    pub(super) heard: Arc<HeardRing>,
+    pub(super) flows: Arc<FlowTable>,
     /// The kernel refused to pin the worker to its core.
     pub(super) unpinned: Arc<AtomicBool>,
     /// Of the worker's poll.
@@ -59,7 +63,8 @@ impl Thread {
             steering.set_waker(Arc::clone(&waker));
             worker = worker.with_steering(steering);
         }
-        let refused = worker.refused();
+        let (refused, flows) = (worker.refused(), worker.flows());
+        let heard = worker.heard_ring();
         let registry = poll.registry().try_clone()?;
         let pending_sockets = Arc::new(ArrayQueue::new(1));
         let pending = Arc::clone(&pending_sockets);
@@ -91,6 +96,8 @@ impl Thread {
             handle,
             waker,
             refused,
+            heard,
+            flows,
             unpinned,
             registry,
             pending_sockets,
@@ -168,17 +175,28 @@ impl Loop {
         while !shared.go.load(Ordering::Acquire) && !shared.stop.load(Ordering::Acquire) {
             self.sleep(&mut events, TICK);
         }
+        let (mut before, mut idle) = (self.shared.now(), Duration::ZERO);
         while !shared.stop.load(Ordering::Acquire) {
             let now = self.shared.now();
+            let busy = now.since(before).saturating_sub(idle);
+            self.worker.account_time(busy, idle);
+            before = now;
             let next = self.worker.step(snapshot.load(), now);
             if self.worker.device_lost() {
                 shared.device_lost.store(true, Ordering::Relaxed);
             }
             self.watch_room(matches!(next, Next::Held(_)));
             let pause = self.moderation.learn(self.worker.latest(), now);
-            match next {
-                Next::Now => _ = self.sleep(&mut events, Duration::ZERO),
-                Next::Held(left) => self.rest(&mut events, left),
+            idle = match next {
+                Next::Now => {
+                    self.sleep(&mut events, Duration::ZERO);
+                    Duration::ZERO
+                }
+                Next::Held(left) => {
+                    let start = self.shared.now();
+                    self.rest(&mut events, left);
+                    self.shared.now().since(start)
+                }
                 Next::Idle => self.idle(&mut events, pause),
             }
         }
@@ -194,16 +212,21 @@ impl Loop {
         }
     }
 
-    /// Waits for work: pauses while packets gather, busy-polls while gaps are short, then sleeps.
-    fn idle(&mut self, events: &mut Events, pause: Duration) {
+    /// Waits for work: pauses while packets gather, busy-polls while gaps are short, then sleeps. Returns how long.
+    fn idle(&mut self, events: &mut Events, pause: Duration) -> Duration {
+        let mut paused = Duration::ZERO;
         if !pause.is_zero() {
+            let start = self.shared.now();
             std::thread::sleep(pause);
+            paused = self.shared.now().since(start);
         }
         let start = self.shared.now();
         if !self.busy_poll(events, start) {
             self.rest(events, TICK);
         }
-        self.spin.learn(self.shared.now().since(start));
+        let gap = self.shared.now().since(start);
+        self.spin.learn(gap);
+        paused + gap
     }
 
     /// Polls without sleeping, since `start`. Returns whether there is work.

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use encap::inner::Inner;
 
 use crate::drops::DropReason;
+use crate::now::Now;
 use crate::peers::{Peer, PeerId};
 use crate::snapshot::Snapshot;
 
@@ -15,6 +16,8 @@ use crate::snapshot::Snapshot;
 pub(crate) struct PeerCache<'a> {
     sender: Option<(IpAddr, Sender<'a>)>,
     pair: Option<(AddressPair, Result<(), DropReason>)>,
+    /// That the peer was heard has been noted.
+    noted: bool,
 }
 
 /// The peer of an outer source, if it is one.
@@ -36,8 +39,17 @@ impl<'a> PeerCache<'a> {
             _ => {
                 let sender = snapshot.cluster.peers.by_source(address);
                 self.sender = Some((address, sender));
+                self.noted = false;
                 sender
             }
+        }
+    }
+
+    /// Notes that a datagram of the latest sender was accepted: once for each run of its datagrams.
+    pub(super) fn note_heard(&mut self, peer: &Peer, now: Now) {
+        if !self.noted {
+            self.noted = true;
+            peer.note_heard(now);
         }
     }
 

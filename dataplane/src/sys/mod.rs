@@ -1,9 +1,11 @@
 //! The system calls that no safe crate offers. This folder is the only place of the workspace with `unsafe`.
 #![allow(unsafe_code)]
 
+mod bpf;
 mod cmsg;
 pub mod faults;
 pub(crate) mod page;
+pub mod priority;
 pub(crate) mod recvmmsg;
 pub(crate) mod sendmmsg;
 pub(crate) mod simd;

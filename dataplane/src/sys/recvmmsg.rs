@@ -87,6 +87,23 @@ pub(crate) fn receive(
 /// # Errors
 /// `WouldBlock` when the queue is empty.
 pub(crate) fn error_report(socket: impl AsFd) -> io::Result<ErrorReport> {
+    detailed_error_report(socket).map(|(report, _)| report)
+}
+
+/// What a report says beside what [`ErrorReport`] holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Icmp {
+    /// Type and code of the ICMP error, of the family of the socket.
+    pub(crate) kind: (u8, u8),
+    /// The address that sent it.
+    pub(crate) reporter: Option<IpAddr>,
+}
+
+/// As [`error_report`], with what the ICMP error says, if the report comes from one.
+///
+/// # Errors
+/// As [`error_report`].
+pub(crate) fn detailed_error_report(socket: impl AsFd) -> io::Result<(ErrorReport, Option<Icmp>)> {
     let mut quote = [0u8; QUOTE];
     let mut name = SockAddrStorage::zeroed();
     let mut control = ControlSpace([0; CONTROL]);
@@ -129,10 +146,17 @@ pub(crate) fn error_report(socket: impl AsFd) -> io::Result<ErrorReport> {
                 (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR)
             )
         })
-        .and_then(|c| c.data.first_chunk::<12>().copied());
+        .map(|c| c.data)
+        .unwrap_or_default();
     // struct sock_extended_err: u32 errno, u8 origin, type, code, pad, u32 info, u32 data
-    let [e0, e1, e2, e3, origin, _type, _code, _pad, i0, i1, i2, i3] = error.unwrap_or_default();
-    Ok(ErrorReport {
+    let [e0, e1, e2, e3, origin, kind, code, _pad, i0, i1, i2, i3] =
+        error.first_chunk::<12>().copied().unwrap_or_default();
+    let icmp = Icmp {
+        kind: (kind, code),
+        reporter: offender(error.get(EXTENDED_ERROR..).unwrap_or_default()),
+    };
+    let is_icmp = matches!(origin, SO_EE_ORIGIN_ICMP | SO_EE_ORIGIN_ICMP6);
+    let report = ErrorReport {
         to: describe(&message, name, &[]).source,
         socket: 0,
         local: origin == SO_EE_ORIGIN_LOCAL,
@@ -140,7 +164,24 @@ pub(crate) fn error_report(socket: impl AsFd) -> io::Result<ErrorReport> {
         info: u32::from_ne_bytes([i0, i1, i2, i3]),
         quote,
         quoted: received as usize,
-    })
+    };
+    Ok((report, is_icmp.then_some(icmp)))
+}
+
+/// The address behind a `sock_extended_err` (`SO_EE_OFFENDER`): `sockaddr_in` or `sockaddr_in6`, or none.
+fn offender(bytes: &[u8]) -> Option<IpAddr> {
+    let family = u16::from_ne_bytes(*bytes.first_chunk()?);
+    match i32::from(family) {
+        libc::AF_INET => {
+            let address: [u8; 4] = *bytes.get(4..)?.first_chunk()?;
+            Some(IpAddr::V4(address.into()))
+        }
+        libc::AF_INET6 => {
+            let address: [u8; 16] = *bytes.get(8..)?.first_chunk()?;
+            Some(IpAddr::V6(address.into()))
+        }
+        _ => None,
+    }
 }
 
 fn describe(message: &libc::mmsghdr, name: SockAddrStorage, control: &[u8]) -> Meta {
@@ -191,5 +232,11 @@ struct ControlSpace([u8; CONTROL]);
 
 /// `linux/errqueue.h`
 const SO_EE_ORIGIN_LOCAL: u8 = 1;
+/// `linux/errqueue.h`
+const SO_EE_ORIGIN_ICMP: u8 = 2;
+/// `linux/errqueue.h`
+const SO_EE_ORIGIN_ICMP6: u8 = 3;
+/// Bytes of `struct sock_extended_err`.
+const EXTENDED_ERROR: usize = 16;
 
 const UNSPECIFIED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);

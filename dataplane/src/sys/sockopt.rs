@@ -59,12 +59,37 @@ pub(crate) fn is_supported(socket: impl AsFd, level: i32, name: i32) -> bool {
     words(socket, level, name, &mut [0]).is_ok()
 }
 
-/// Packets that the kernel dropped at this socket since it was made (`SO_MEMINFO`, `SK_MEMINFO_DROPS`): full receive
-/// buffer and bad checksum alike.
-pub(crate) fn drops(socket: impl AsFd) -> io::Result<u32> {
+/// What the kernel says of a socket's receive buffer (`SO_MEMINFO`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReceiveMemory {
+    /// Memory of what waits to be read, bytes: more than the datagrams have (`SK_MEMINFO_RMEM_ALLOC`).
+    pub(crate) waiting: u32,
+    /// How much may wait, bytes (`SK_MEMINFO_RCVBUF`).
+    pub(crate) limit: u32,
+    /// Packets that the kernel dropped since the socket was made (`SK_MEMINFO_DROPS`): full receive buffer and bad
+    /// checksum alike.
+    pub(crate) drops: u32,
+}
+
+/// What the kernel says of the socket's receive buffer.
+pub(crate) fn receive_memory(socket: impl AsFd) -> io::Result<ReceiveMemory> {
     let mut values = [0u32; SK_MEMINFO_VARS];
     words(socket, libc::SOL_SOCKET, SO_MEMINFO, &mut values)?;
-    Ok(values.get(SK_MEMINFO_DROPS).copied().unwrap_or_default())
+    let value = |place: usize| values.get(place).copied().unwrap_or_default();
+    Ok(ReceiveMemory {
+        waiting: value(SK_MEMINFO_RMEM_ALLOC),
+        limit: value(SK_MEMINFO_RCVBUF),
+        drops: value(SK_MEMINFO_DROPS),
+    })
+}
+
+/// Bytes of memory that received datagrams take which are not read yet, and the most that they may take
+/// (`SK_MEMINFO_RMEM_ALLOC`, `SK_MEMINFO_RCVBUF`).
+pub(crate) fn backlog(socket: impl AsFd) -> io::Result<(u32, u32)> {
+    let mut values = [0u32; SK_MEMINFO_VARS];
+    words(socket, libc::SOL_SOCKET, SO_MEMINFO, &mut values)?;
+    let [queued, limit, ..] = values;
+    Ok((queued, limit))
 }
 
 fn words(socket: impl AsFd, level: i32, name: i32, values: &mut [u32]) -> io::Result<()> {
@@ -95,6 +120,10 @@ pub(crate) const UDP_SEGMENT: i32 = 103;
 
 /// `asm-generic/socket.h`
 const SO_MEMINFO: i32 = 55;
+/// `linux/sock_diag.h`
+const SK_MEMINFO_RMEM_ALLOC: usize = 0;
+/// `linux/sock_diag.h`
+const SK_MEMINFO_RCVBUF: usize = 1;
 /// `linux/sock_diag.h`
 const SK_MEMINFO_DROPS: usize = 8;
 /// `linux/sock_diag.h`

@@ -1,10 +1,11 @@
-//! TUN descriptors: the ioctls of `linux/if_tun.h` that `tun-tap` does not make, and the header of
+//! TUN and TAP descriptors: the ioctls of `linux/if_tun.h` that `tun-tap` does not make, and the header of
 //! `linux/virtio_net.h` beside each packet.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
+use encap::Mac;
 use rustix::fs::{Mode, OFlags};
 
 use super::faults::{self, InjectedFault};
@@ -20,6 +21,8 @@ pub(crate) struct Interface {
 
 /// `IFF_TUN`: packets without link-layer header.
 pub(crate) const IFF_TUN: i16 = 0x0001;
+/// `IFF_TAP`: packets with an Ethernet header.
+pub(crate) const IFF_TAP: i16 = 0x0002;
 /// `IFF_MULTI_QUEUE`: the device may have several queues, each a descriptor.
 pub(crate) const IFF_MULTI_QUEUE: i16 = 0x0100;
 /// `IFF_DETACH_QUEUE`: nothing is queued at this descriptor, but it may write.
@@ -132,6 +135,55 @@ pub(crate) fn set_header_size(descriptor: impl AsFd) -> io::Result<()> {
     check(result)
 }
 
+/// Sets the Ethernet address of the TAP that the descriptor is a queue of.
+///
+/// # Errors
+/// `EADDRNOTAVAIL` for an address that is no station's; `EOPNOTSUPP` of a TUN; `EBADFD` when the device is gone.
+pub(crate) fn set_mac(descriptor: impl AsFd, mac: Mac) -> io::Result<()> {
+    let mut request = request("", 0)?;
+    let mut data = [0; 14];
+    for (place, byte) in data.iter_mut().zip(mac.0) {
+        *place = byte as c_char;
+    }
+    request.ifr_ifru.ifru_hwaddr = libc::sockaddr {
+        sa_family: libc::ARPHRD_ETHER,
+        sa_data: data,
+    };
+    // WHY: no crate wraps SIOCSIFHWADDR of a tun descriptor, which names no interface.
+    // SAFETY: `SIOCSIFHWADDR` reads one `struct ifreq` (tun.c: copy_from_user of ifreq_len bytes), and `request` is one.
+    let result = unsafe {
+        libc::ioctl(
+            descriptor.as_fd().as_raw_fd(),
+            libc::SIOCSIFHWADDR,
+            &raw const request,
+        )
+    };
+    check(result)
+}
+
+/// The Ethernet address of the TAP that the descriptor is a queue of.
+///
+/// # Errors
+/// `EBADFD` when the device is gone.
+pub(crate) fn mac(descriptor: impl AsFd) -> io::Result<Mac> {
+    let mut request = request("", 0)?;
+    // WHY: no crate wraps SIOCGIFHWADDR of a tun descriptor, which names no interface.
+    // SAFETY: `SIOCGIFHWADDR` writes one `struct ifreq` (tun.c: copy_to_user of ifreq_len bytes), and `request` is one.
+    let result = unsafe {
+        libc::ioctl(
+            descriptor.as_fd().as_raw_fd(),
+            libc::SIOCGIFHWADDR,
+            &raw mut request,
+        )
+    };
+    check(result)?;
+    // WHY: a field of a union.
+    // SAFETY: `SIOCGIFHWADDR` fills the `ifru_hwaddr` member of the union (netif_get_mac_address).
+    let data = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
+    let [a, b, c, d, e, f, ..] = data.map(|byte| byte as u8);
+    Ok(Mac([a, b, c, d, e, f]))
+}
+
 /// Asks the kernel which interface the descriptor is a queue of.
 ///
 /// # Errors
@@ -154,18 +206,15 @@ pub(crate) fn interface(descriptor: impl AsFd) -> io::Result<Interface> {
     Ok(Interface { name, flags })
 }
 
-/// Reads one packet into `frame`, its header into `header`, and returns the packet's length.
+/// Reads one packet into `frame`, the bytes in front of it into `header`, and returns the packet's length.
 ///
 /// # Errors
 /// `WouldBlock` when nothing is queued; `EBADFD` when the device is gone.
-pub(crate) fn read(
-    queue: impl AsFd,
-    header: &mut [u8; HEADER],
-    frame: &mut [u8],
-) -> io::Result<usize> {
+pub(crate) fn read(queue: impl AsFd, header: &mut [u8], frame: &mut [u8]) -> io::Result<usize> {
+    let before = header.len();
     let mut parts = [IoSliceMut::new(header), IoSliceMut::new(frame)];
     let length = rustix::io::readv(queue, &mut parts)?;
-    Ok(length.saturating_sub(HEADER))
+    Ok(length.saturating_sub(before))
 }
 
 /// Writes one packet, gathered from `parts`, of which the first is its header.

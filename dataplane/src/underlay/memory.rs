@@ -87,21 +87,26 @@ impl Memory {
         }
     }
 
-    /// Why `message` is not taken.
-    fn refusal(&mut self, slot: TxSlot, message: &Outgoing<'_>) -> Option<io::Error> {
+    /// The outer source of what leaves through `slot` for `to`.
+    fn source(&self, slot: TxSlot, to: SocketAddr) -> io::Result<SocketAddr> {
+        let address = self.public.of(slot.port.family);
+        let address = address.ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let lane = |first| first + slot.lane as u16;
+        let own = self.first_port.map(lane);
+        let port = own.filter(|_| slot.port.format == Format::Vxlan);
+        Ok(SocketAddr::new(address, port.unwrap_or(to.port())))
+    }
+
+    /// Why a message whose datagrams have up to `length` bytes is not taken.
+    fn refusal(&mut self, slot: TxSlot, length: impl Fn() -> usize) -> Option<io::Error> {
         if let Some(errno) = self.errors.pop_front() {
             return Some(io::Error::from_raw_os_error(errno));
         }
         if self.room == Some(0) || self.full == Some(slot.port) {
             return Some(io::ErrorKind::WouldBlock.into());
         }
-        let length = || message.pieces.clone().map(|piece| piece.len()).sum();
-        let length = message.segment.map_or_else(length, usize::from);
-        if self.largest.is_some_and(|largest| length > largest) {
-            return Some(io::Error::from_raw_os_error(libc::EMSGSIZE));
-        }
-        let batch = self.gso_refusal.filter(|_| message.segment.is_some());
-        batch.map(io::Error::from_raw_os_error)
+        let too_large = self.largest.is_some_and(|largest| length() > largest);
+        too_large.then(|| io::Error::from_raw_os_error(libc::EMSGSIZE))
     }
 
     /// What the wire sees of `message`: as many datagrams as it is cut into.
@@ -167,22 +172,37 @@ impl Underlay for Memory {
         slot: TxSlot,
         messages: impl Iterator<Item = Outgoing<'a>>,
     ) -> io::Result<usize> {
-        let Some(address) = self.public.of(slot.port.family) else {
-            return Err(io::ErrorKind::AddrNotAvailable.into());
-        };
         let mut count = 0;
         for message in messages {
-            if let Some(error) = self.refusal(slot, &message) {
+            let source = self.source(slot, message.to)?;
+            let length = || message.pieces.clone().map(|piece| piece.len()).sum();
+            let length = || message.segment.map_or_else(length, usize::from);
+            let batch = self.gso_refusal.filter(|_| message.segment.is_some());
+            let refusal = self.refusal(slot, length);
+            if let Some(error) = refusal.or_else(|| batch.map(io::Error::from_raw_os_error)) {
                 return if count == 0 { Err(error) } else { Ok(count) };
             }
-            let lane = |first| first + slot.lane as u16;
-            let own = self.first_port.map(lane);
-            let port = own.filter(|_| slot.port.format == Format::Vxlan);
-            let source = SocketAddr::new(address, port.unwrap_or(message.to.port()));
             self.take(source, slot, message);
             count += 1;
         }
         Ok(count)
+    }
+
+    fn send_single(&mut self, slot: TxSlot, to: SocketAddr, payload: &[u8]) -> io::Result<()> {
+        let from = self.source(slot, to)?;
+        if let Some(error) = self.refusal(slot, || payload.len()) {
+            return Err(error);
+        }
+        self.room = self.room.map(|room| room.saturating_sub(1));
+        self.sent.push_back(Datagram {
+            from,
+            to,
+            format: slot.port.format,
+            ecn: Ecn::NotEct,
+            segment: None,
+            payload: payload.to_vec(),
+        });
+        Ok(())
     }
 
     fn takes_gso(&mut self, _slot: TxSlot, _now: Now) -> bool {

@@ -107,6 +107,12 @@ pub trait Underlay {
         messages: impl Iterator<Item = Outgoing<'a>>,
     ) -> io::Result<usize>;
 
+    /// Sends one datagram of a few bytes through `slot`, not ECN-capable, ahead of what waits there.
+    ///
+    /// # Errors
+    /// As [`Underlay::send`].
+    fn send_single(&mut self, slot: TxSlot, to: SocketAddr, payload: &[u8]) -> io::Result<()>;
+
     /// Whether [`Underlay::send`] takes messages of several datagrams at present. Asked once a batch: an offload that
     /// was given up is tried again after its time.
     fn takes_gso(&mut self, _slot: TxSlot, _now: Now) -> bool {

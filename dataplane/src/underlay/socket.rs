@@ -20,6 +20,7 @@ mod reuseport;
 mod spec;
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use socket2::Socket;
@@ -34,6 +35,7 @@ use crate::sys::{recvmmsg, sockopt};
 
 pub use bind::{bind, bind_in_group, bind_transmit, set_group_open};
 pub use error::UnderlayError;
+pub(crate) use options::send_only;
 use options::{prepare, receive_nothing, supports_gso};
 pub use reuseport::select_by_source_port;
 pub use spec::SocketSpec;
@@ -54,12 +56,36 @@ pub struct Sockets {
     buffers: usize,
 }
 
-/// Datagrams that the kernel dropped at a socket before we could read them: its buffer was full, or the checksum bad.
+/// What the kernel keeps of a socket for its reader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReceiveQueue {
+    /// Memory of the datagrams that wait, bytes: more than they have themselves.
+    pub waiting: u64,
+    /// How much may wait, bytes.
+    pub limit: u64,
+    /// Datagrams that the kernel dropped before we could read them: the buffer was full, or the checksum bad.
+    pub drops: u64,
+}
+
+/// What waits at a socket, and what was lost there.
 ///
 /// # Errors
 /// What getsockopt(2) gives; `ENOPROTOOPT` before Linux 4.12.
-pub fn kernel_drops(socket: BorrowedFd<'_>) -> io::Result<u64> {
-    sockopt::drops(socket).map(u64::from)
+pub fn receive_queue(socket: BorrowedFd<'_>) -> io::Result<ReceiveQueue> {
+    let memory = sockopt::receive_memory(socket)?;
+    Ok(ReceiveQueue {
+        waiting: memory.waiting.into(),
+        limit: memory.limit.into(),
+        drops: memory.drops.into(),
+    })
+}
+
+/// Bytes of memory that datagrams take which wait to be read from a socket, and the most that they may take.
+///
+/// # Errors
+/// As [`kernel_drops`].
+pub fn kernel_backlog(socket: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
+    sockopt::backlog(socket)
 }
 
 impl Sockets {
@@ -157,6 +183,11 @@ impl Underlay for Sockets {
             probation.note_success();
         }
         Ok(count)
+    }
+
+    fn send_single(&mut self, slot: TxSlot, to: SocketAddr, payload: &[u8]) -> io::Result<()> {
+        let socket = self.sending(slot).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        socket.send_to(payload, &to.into()).map(drop)
     }
 
     fn takes_gso(&mut self, slot: TxSlot, now: Now) -> bool {

@@ -173,6 +173,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             outbound,
             icmp_errors,
             outbound_shares,
+            flows,
             ..
         } = self;
         outbound.in_front(slot, |batch| {
@@ -184,6 +185,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                 tally,
                 now,
                 shares: outbound_shares,
+                flows,
                 cached: None,
             };
             stages.retry(&first);
@@ -206,6 +208,6 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     }
 }
 
-fn is_full(error: &io::Error) -> bool {
+pub(super) fn is_full(error: &io::Error) -> bool {
     super::would_block(error) || error.raw_os_error() == Some(libc::ENOBUFS)
 }

@@ -19,6 +19,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             outbound,
             icmp_errors,
             outbound_shares,
+            flows,
             ..
         } = self;
         let mut stages = Outbound {
@@ -29,6 +30,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             tally,
             now,
             shares: outbound_shares,
+            flows,
             cached: None,
         };
         // The frame for the next packet, and how many packets were over their pods' shares.

@@ -132,10 +132,12 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             coalescer,
             refused,
             inbound_shares,
+            answers,
+            flows,
             ..
         } = self;
         let frames = Frames::Shared(&batch.received.frames);
-        let gathering = (coalescer, &**refused, inbound_shares);
+        let gathering = (coalescer, &**refused, inbound_shares, answers, flows);
         let mut stages = inbound_stages(device, frames, gathering, tally, snapshot, now);
         for part in share {
             if let Some(meta) = batch.meta(part.frame) {
@@ -144,6 +146,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         }
         stages.delivery.flush();
         self.device_lost |= stages.delivery.writer.device_lost;
+        self.send_answers(snapshot, now);
     }
 
     /// Drops a share whose owner's inbox is full.

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use dataplane::device::plain::{self, Plain};
-use dataplane::device::tun::{self, Tun};
+use dataplane::device::tun::{self, LinkLayer, Tun};
 use dataplane::device::{Device, GsoType, Offload, Offloads};
 use dataplane::faults::{self, InjectedFault};
 use dataplane::limits::PROBATION;
@@ -12,14 +12,19 @@ use dataplane::now::Now;
 use crate::packets::{Super, cut, forwarded, tcp, udp};
 use testbed::Namespace;
 
-use crate::rig::{NOTHING_LEFT, addresses, forwarding, raise, read, read_all, write};
+use crate::rig::{NOTHING_LEFT, TYPES, addresses, forwarding, raise, read, read_all, write};
 
 /// Faults are of the whole process.
 pub static FAULTS: Mutex<()> = Mutex::new(());
 
-/// The single queue of a new device.
+/// The single queue of a new TUN.
 pub fn fast(space: &Namespace, name: &str) -> Tun {
-    let opened = space.inside(|| tun::open(name, 1)).unwrap();
+    of_type(space, name, LinkLayer::None)
+}
+
+/// The single queue of a new device of that type.
+pub fn of_type(space: &Namespace, name: &str, link: LinkLayer) -> Tun {
+    let opened = space.inside(|| tun::open(name, link, 1)).unwrap();
     let [queue] = opened.queues.try_into().unwrap();
     assert!(opened.writers.is_empty());
     Tun::adopt(queue, None, name).unwrap()
@@ -51,31 +56,33 @@ const CUTS: [(usize, u16); 7] = [
 #[test]
 fn the_kernel_cuts_what_we_write_as_we_would() {
     let _faults = FAULTS.lock();
-    let space = forwarding();
-    let mut a = fast(&space, "ta");
-    let b = space.inside(|| plain::open("tb")).unwrap();
-    let mut b = Plain::adopt(b, "tb").unwrap();
-    raise(&space, "ta", 1);
-    raise(&space, "tb", 2);
-    let everything = Offloads {
-        checksum: true,
-        tcp: true,
-        udp: true,
-    };
-    assert_eq!((a.granted(), a.offloads(Now(0))), (everything, everything));
-    for (length, size) in CUTS {
-        for packet in all_kinds(length, size) {
-            let wire: Vec<_> = cut(&packet).into_iter().map(forwarded).collect();
-            for pieces in [1, 2, 65] {
-                write(&mut a, &packet, pieces).unwrap();
-                let arrived: Vec<_> = read(&mut b, wire.len())
-                    .into_iter()
-                    .map(|p| p.bytes)
-                    .collect();
-                assert!(
-                    arrived == wire,
-                    "{length} bytes, {size} each, {pieces} pieces"
-                );
+    for link in TYPES {
+        let space = forwarding();
+        let mut a = of_type(&space, "ta", link);
+        let b = space.inside(|| plain::open("tb")).unwrap();
+        let mut b = Plain::adopt(b, "tb").unwrap();
+        raise(&space, "ta", 1);
+        raise(&space, "tb", 2);
+        let everything = Offloads {
+            checksum: true,
+            tcp: true,
+            udp: true,
+        };
+        assert_eq!((a.granted(), a.offloads(Now(0))), (everything, everything));
+        for (length, size) in CUTS {
+            for packet in all_kinds(length, size) {
+                let wire: Vec<_> = cut(&packet).into_iter().map(forwarded).collect();
+                for pieces in [1, 2, 65] {
+                    write(&mut a, &packet, pieces).unwrap();
+                    let arrived: Vec<_> = read(&mut b, wire.len())
+                        .into_iter()
+                        .map(|p| p.bytes)
+                        .collect();
+                    assert!(
+                        arrived == wire,
+                        "{length} bytes, {size} each, {pieces} pieces"
+                    );
+                }
             }
         }
     }
@@ -85,43 +92,48 @@ fn the_kernel_cuts_what_we_write_as_we_would() {
 #[test]
 fn a_super_packet_is_read_as_one() {
     let _faults = FAULTS.lock();
-    let space = forwarding();
-    let (mut a, mut b) = (fast(&space, "ta"), fast(&space, "tb"));
-    raise(&space, "ta", 1);
-    raise(&space, "tb", 2);
-    for (length, size) in CUTS {
-        for packet in all_kinds(length, size) {
-            let wire: Vec<_> = cut(&packet).into_iter().map(forwarded).collect();
-            write(&mut a, &packet, 3).unwrap();
-            let [arrived] = &read(&mut b, 1)[..] else {
-                panic!("not one packet")
-            };
-            let of = |offload: Offload| (offload.checksum, offload.cut.map(|c| (c.kind, c.size)));
-            assert_eq!(of(arrived.offload), of(packet.offload));
-            assert!(cut(arrived) == wire, "{length} bytes, {size} each");
+    for link in TYPES {
+        let space = forwarding();
+        let (mut a, mut b) = (of_type(&space, "ta", link), of_type(&space, "tb", link));
+        raise(&space, "ta", 1);
+        raise(&space, "tb", 2);
+        for (length, size) in CUTS {
+            for packet in all_kinds(length, size) {
+                let wire: Vec<_> = cut(&packet).into_iter().map(forwarded).collect();
+                write(&mut a, &packet, 3).unwrap();
+                let [arrived] = &read(&mut b, 1)[..] else {
+                    panic!("not one packet")
+                };
+                let of =
+                    |offload: Offload| (offload.checksum, offload.cut.map(|c| (c.kind, c.size)));
+                assert_eq!(of(arrived.offload), of(packet.offload));
+                assert!(cut(arrived) == wire, "{length} bytes, {size} each");
+            }
         }
+        assert!(read_all(&mut a).is_empty() && read_all(&mut b).is_empty());
     }
-    assert!(read_all(&mut a).is_empty() && read_all(&mut b).is_empty());
 }
 
 /// A plain packet needs no header and gets none.
 #[test]
 fn a_finished_packet_crosses_as_it_is() {
     let _faults = FAULTS.lock();
-    let space = forwarding();
-    let (mut a, mut b) = (fast(&space, "ta"), fast(&space, "tb"));
-    raise(&space, "ta", 1);
-    raise(&space, "tb", 2);
-    for packet in all_kinds(100, 1400) {
-        let [bytes] = cut(&packet).try_into().unwrap();
-        let finished = Super {
-            bytes,
-            offload: NOTHING_LEFT,
-        };
-        write(&mut a, &finished, 1).unwrap();
-        let arrived = read(&mut b, 1);
-        assert_eq!(arrived[0].bytes, forwarded(finished.bytes));
-        assert_eq!(arrived[0].offload, NOTHING_LEFT);
+    for link in TYPES {
+        let space = forwarding();
+        let (mut a, mut b) = (of_type(&space, "ta", link), of_type(&space, "tb", link));
+        raise(&space, "ta", 1);
+        raise(&space, "tb", 2);
+        for packet in all_kinds(100, 1400) {
+            let [bytes] = cut(&packet).try_into().unwrap();
+            let finished = Super {
+                bytes,
+                offload: NOTHING_LEFT,
+            };
+            write(&mut a, &finished, 1).unwrap();
+            let arrived = read(&mut b, 1);
+            assert_eq!(arrived[0].bytes, forwarded(finished.bytes));
+            assert_eq!(arrived[0].offload, NOTHING_LEFT);
+        }
     }
 }
 

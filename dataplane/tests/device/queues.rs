@@ -7,24 +7,24 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
 use dataplane::device::plain::{self, Plain};
-use dataplane::device::tun::{self, Fewer, Opened, Tun};
+use dataplane::device::tun::{self, Fewer, LinkLayer, Opened, Tun};
 use dataplane::device::{Device, DeviceError};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use crate::offloads::fast;
+use crate::offloads::{fast, of_type};
 use crate::packets::{Super, cut, tcp, udp};
 use testbed::Namespace;
 
-use crate::rig::{NOTHING_LEFT, addresses, forwarding, raise, read, read_all, write};
+use crate::rig::{NOTHING_LEFT, TYPES, addresses, forwarding, raise, read, read_all, write};
 
 /// A device of several queues, ready to use.
-fn several(space: &Namespace, name: &str, workers: usize) -> Vec<Tun> {
+fn several(space: &Namespace, name: &str, link: LinkLayer, workers: usize) -> Vec<Tun> {
     let Opened {
         queues, writers, ..
-    } = space.inside(|| tun::open(name, workers)).unwrap();
+    } = space.inside(|| tun::open(name, link, workers)).unwrap();
     assert_eq!((queues.len(), writers.len()), (workers, workers));
     queues
         .into_iter()
@@ -69,75 +69,79 @@ fn flow(port: u16, there: bool) -> Vec<u8> {
 /// Whichever writer a flow's other direction is written through, its queue stays the same; every packet is delivered.
 #[test]
 fn a_flow_keeps_its_queue_whichever_worker_writes_its_other_direction() {
-    let space = forwarding();
-    let mut a = fast(&space, "ta");
-    let mut b = several(&space, "tb", 4);
-    raise(&space, "ta", 1);
-    raise(&space, "tb", 2);
-    offer_flows(&mut a);
-    let first = places(&mut b);
-    assert_eq!(first.len(), 64);
-    let used: std::collections::BTreeSet<_> = first.values().collect();
-    assert_eq!(used.len(), 4, "all queues are used");
-    for round in 0..4 {
-        for port in 1..=64u16 {
-            let writer = (usize::from(port) + round) % 4;
-            b[writer]
-                .write(NOTHING_LEFT, &[IoSlice::new(&flow(port, false))])
-                .unwrap();
-        }
-        assert_eq!(read(&mut a, 64).len(), 64);
+    for link in TYPES {
+        let space = forwarding();
+        let mut a = of_type(&space, "ta", link);
+        let mut b = several(&space, "tb", link, 4);
+        raise(&space, "ta", 1);
+        raise(&space, "tb", 2);
         offer_flows(&mut a);
-        assert_eq!(places(&mut b), first, "round {round}");
+        let first = places(&mut b);
+        assert_eq!(first.len(), 64);
+        let used: std::collections::BTreeSet<_> = first.values().collect();
+        assert_eq!(used.len(), 4, "all queues are used");
+        for round in 0..4 {
+            for port in 1..=64u16 {
+                let writer = (usize::from(port) + round) % 4;
+                b[writer]
+                    .write(NOTHING_LEFT, &[IoSlice::new(&flow(port, false))])
+                    .unwrap();
+            }
+            assert_eq!(read(&mut a, 64).len(), 64);
+            offer_flows(&mut a);
+            assert_eq!(places(&mut b), first, "round {round}");
+        }
     }
 }
 
 /// With another number of workers the same device goes on, and all flows come to the queues that there are.
 #[test]
 fn a_device_grows_and_shrinks_under_its_addresses() {
-    let space = forwarding();
-    let mut a = fast(&space, "ta");
-    let mut held = space.inside(|| tun::open("tb", 1)).unwrap();
-    raise(&space, "ta", 1);
-    raise(&space, "tb", 2);
-    let place = || {
-        (
-            space.ip("route"),
-            space.ip("-6 route"),
-            space.ip("-o link show tb"),
-        )
-    };
-    let before = place();
-    for workers in [1, 3, 2, 4, 1, 2] {
-        held = space.inside(|| tun::resize("tb", held, workers)).unwrap();
-        let writers = if workers > 1 { workers } else { 0 };
-        assert_eq!((held.queues.len(), held.writers.len()), (workers, writers));
-        assert_eq!(place(), before, "{workers}");
-        let details = space.ip("-d link show tb");
-        let numbers = format!(" numqueues {workers} numdisabled {writers} ");
-        assert!(details.contains(&numbers), "{numbers}: {details}");
-        let mut writers = held.writers.iter();
-        let mut b: Vec<Tun> = held
-            .queues
-            .iter()
-            .map(|queue| {
-                let writer = writers.next().map(|writer| writer.try_clone().unwrap());
-                Tun::adopt(queue.try_clone().unwrap(), writer, "tb").unwrap()
-            })
-            .collect();
-        for round in 0..2 {
-            offer_flows(&mut a);
-            let places = places(&mut b);
-            assert_eq!(places.len(), 64, "{workers}");
-            let used: std::collections::BTreeSet<_> = places.values().collect();
-            assert_eq!(used.len(), workers, "every queue is used, round {round}");
-            for port in 1..=64u16 {
-                let writer = usize::from(port) % workers;
-                b[writer]
-                    .write(NOTHING_LEFT, &[IoSlice::new(&flow(port, false))])
-                    .unwrap();
+    for link in TYPES {
+        let space = forwarding();
+        let mut a = of_type(&space, "ta", link);
+        let mut held = space.inside(|| tun::open("tb", link, 1)).unwrap();
+        raise(&space, "ta", 1);
+        raise(&space, "tb", 2);
+        let place = || {
+            (
+                space.ip("route"),
+                space.ip("-6 route"),
+                space.ip("-o link show tb"),
+            )
+        };
+        let before = place();
+        for workers in [1, 3, 2, 4, 1, 2] {
+            held = space.inside(|| tun::resize("tb", held, workers)).unwrap();
+            let writers = if workers > 1 { workers } else { 0 };
+            assert_eq!((held.queues.len(), held.writers.len()), (workers, writers));
+            assert_eq!(place(), before, "{workers}");
+            let details = space.ip("-d link show tb");
+            let numbers = format!(" numqueues {workers} numdisabled {writers} ");
+            assert!(details.contains(&numbers), "{numbers}: {details}");
+            let mut writers = held.writers.iter();
+            let mut b: Vec<Tun> = held
+                .queues
+                .iter()
+                .map(|queue| {
+                    let writer = writers.next().map(|writer| writer.try_clone().unwrap());
+                    Tun::adopt(queue.try_clone().unwrap(), writer, "tb").unwrap()
+                })
+                .collect();
+            for round in 0..2 {
+                offer_flows(&mut a);
+                let places = places(&mut b);
+                assert_eq!(places.len(), 64, "{workers}");
+                let used: std::collections::BTreeSet<_> = places.values().collect();
+                assert_eq!(used.len(), workers, "every queue is used, round {round}");
+                for port in 1..=64u16 {
+                    let writer = usize::from(port) % workers;
+                    b[writer]
+                        .write(NOTHING_LEFT, &[IoSlice::new(&flow(port, false))])
+                        .unwrap();
+                }
+                assert_eq!(read(&mut a, 64).len(), 64);
             }
-            assert_eq!(read(&mut a, 64).len(), 64);
         }
     }
 }
@@ -148,7 +152,9 @@ fn a_device_that_cannot_grow_goes_on_as_it_is() {
     let space = forwarding();
     // A name each: a command that another test starts may hold a duplicate of the first one's queue until it is run.
     for (workers, name) in [(1, "tb"), (2, "tc")] {
-        let held = space.inside(|| tun::open(name, workers)).unwrap();
+        let held = space
+            .inside(|| tun::open(name, LinkLayer::None, workers))
+            .unwrap();
         assert!(held.fewer.is_none());
         let index = space.ip(&format!("-o link show {name}"));
         let held = space.inside(|| tun::resize(name, held, 257)).unwrap();
@@ -167,14 +173,19 @@ fn a_device_that_cannot_grow_goes_on_as_it_is() {
 #[test]
 fn only_a_device_that_is_there_grows() {
     let space = forwarding();
-    let a = space.inside(|| tun::open("ta", 2)).unwrap();
-    let b = space.inside(|| tun::open("tb", 1)).unwrap();
+    let a = space
+        .inside(|| tun::open("ta", LinkLayer::None, 2))
+        .unwrap();
+    let b = space
+        .inside(|| tun::open("tb", LinkLayer::None, 1))
+        .unwrap();
     let resize = |held: Opened| {
         let resized = space.inside(|| tun::resize("tb", held, 3));
         matches!(resized, Err(DeviceError::Foreign { .. }))
     };
     assert!(resize(a), "of another device");
     let none = Opened {
+        link: LinkLayer::None,
         queues: Vec::new(),
         writers: Vec::new(),
         fewer: None,
@@ -210,7 +221,9 @@ fn with_detached_writes_refused() {
     dataplane::faults::set(dataplane::faults::InjectedFault::DetachedWrites, true);
     let Opened {
         queues, writers, ..
-    } = space.inside(|| tun::open("ta", 3)).unwrap();
+    } = space
+        .inside(|| tun::open("ta", LinkLayer::None, 3))
+        .unwrap();
     assert_eq!((queues.len(), writers.len()), (1, 0));
     let details = space.ip("-d link show ta");
     assert!(details.contains(" numqueues 1 "), "{details}");
@@ -221,79 +234,85 @@ fn with_detached_writes_refused() {
 fn a_device_that_exists_is_not_joined() {
     let space = forwarding();
     let held = fast(&space, "ta");
-    let again = space.inside(|| tun::open("ta", 1).map(|_| ()));
+    let again = space.inside(|| tun::open("ta", LinkLayer::None, 1).map(|_| ()));
     assert!(matches!(again, Err(DeviceError::Busy(name)) if name == "ta"));
     drop(held);
     space.ip("link add tb type veth peer name tv");
-    let other = space.inside(|| tun::open("tb", 2).map(|_| ()));
+    let other = space.inside(|| tun::open("tb", LinkLayer::None, 2).map(|_| ()));
     assert!(matches!(other, Err(DeviceError::Busy(name)) if name == "tb"));
-    let bad = tun::open("t/a", 1).map(|_| ());
+    let bad = tun::open("t/a", LinkLayer::None, 1).map(|_| ());
     assert!(matches!(bad, Err(DeviceError::Name(_))));
 }
 
 /// Descriptors go to another process over a socket, the first owner ends, and what was queued meanwhile is read.
 #[test]
 fn a_device_outlives_its_first_owner_with_all_that_is_queued() {
-    let space = forwarding();
-    let mut a = fast(&space, "ta");
-    let Opened {
-        queues, writers, ..
-    } = space.inside(|| tun::open("tb", 2)).unwrap();
-    let adopt = |queues: Vec<OwnedFd>, writers: Vec<OwnedFd>| -> Vec<Tun> {
-        let pairs = queues.into_iter().zip(writers);
-        pairs
-            .map(|(queue, writer)| Tun::adopt(queue, Some(writer), "tb").unwrap())
-            .collect()
-    };
-    let passed: Vec<_> = queues.iter().chain(&writers).map(pass).collect();
-    let mut first = adopt(queues, writers);
-    raise(&space, "ta", 1);
-    raise(&space, "tb", 2);
-    offer_flows(&mut a);
-    let places_before = places(&mut first);
-    drop(first);
-    // No process reads now; the super-packets were offered under the old owner's offloads.
-    let [near, _] = addresses(1, 5);
-    let [far, _] = addresses(2, 6);
-    let packet = tcp(near, far, 30_000, 1400);
-    write(&mut a, &packet, 2).unwrap();
-    offer_flows(&mut a);
-    let mut passed = passed.into_iter();
-    let queues: Vec<_> = passed.by_ref().take(2).collect();
-    let mut second = adopt(queues, passed.collect());
-    let super_packets: Vec<Super> = second
-        .iter_mut()
-        .flat_map(|queue| {
-            let mut frame = Box::new([0; dataplane::limits::FRAME]);
-            let read = queue.read(&mut frame).unwrap();
-            let bytes = frame[..read.len].to_vec();
-            let first = Super {
-                bytes,
-                offload: read.offload,
-            };
-            [first].into_iter().chain(read_all(queue))
-        })
-        .collect();
-    let cuts: Vec<_> = super_packets
-        .iter()
-        .filter(|p| p.offload.cut.is_some())
-        .collect();
-    assert_eq!((super_packets.len(), cuts.len()), (65, 1));
-    assert_eq!(cut(cuts[0]).len(), 22);
-    offer_flows(&mut a);
-    assert_eq!(places(&mut second), places_before, "the same queues");
-    second[1]
-        .write(NOTHING_LEFT, &[IoSlice::new(&flow(7, false))])
-        .unwrap();
-    assert_eq!(read(&mut a, 1).len(), 1);
+    for link in TYPES {
+        let space = forwarding();
+        let mut a = of_type(&space, "ta", link);
+        let Opened {
+            queues, writers, ..
+        } = space.inside(|| tun::open("tb", link, 2)).unwrap();
+        let adopt = |queues: Vec<OwnedFd>, writers: Vec<OwnedFd>| -> Vec<Tun> {
+            let pairs = queues.into_iter().zip(writers);
+            pairs
+                .map(|(queue, writer)| Tun::adopt(queue, Some(writer), "tb").unwrap())
+                .collect()
+        };
+        let passed: Vec<_> = queues.iter().chain(&writers).map(pass).collect();
+        let mut first = adopt(queues, writers);
+        raise(&space, "ta", 1);
+        raise(&space, "tb", 2);
+        offer_flows(&mut a);
+        let places_before = places(&mut first);
+        drop(first);
+        // No process reads now; the super-packets were offered under the old owner's offloads.
+        let [near, _] = addresses(1, 5);
+        let [far, _] = addresses(2, 6);
+        let packet = tcp(near, far, 30_000, 1400);
+        write(&mut a, &packet, 2).unwrap();
+        offer_flows(&mut a);
+        let mut passed = passed.into_iter();
+        let queues: Vec<_> = passed.by_ref().take(2).collect();
+        let mut second = adopt(queues, passed.collect());
+        let super_packets: Vec<Super> = second
+            .iter_mut()
+            .flat_map(|queue| {
+                let mut frame = Box::new([0; dataplane::limits::FRAME]);
+                let read = queue.read(&mut frame).unwrap();
+                let bytes = frame[..read.len].to_vec();
+                let first = Super {
+                    bytes,
+                    offload: read.offload,
+                };
+                [first].into_iter().chain(read_all(queue))
+            })
+            .collect();
+        let cuts: Vec<_> = super_packets
+            .iter()
+            .filter(|p| p.offload.cut.is_some())
+            .collect();
+        assert_eq!((super_packets.len(), cuts.len()), (65, 1));
+        assert_eq!(cut(cuts[0]).len(), 22);
+        offer_flows(&mut a);
+        assert_eq!(places(&mut second), places_before, "the same queues");
+        second[1]
+            .write(NOTHING_LEFT, &[IoSlice::new(&flow(7, false))])
+            .unwrap();
+        assert_eq!(read(&mut a, 1).len(), 1);
+    }
 }
 
 /// What is not the queue or writer that its name says is refused.
 #[test]
 fn foreign_descriptors_are_refused() {
     let space = forwarding();
-    let open =
-        |name: &'static str, workers| space.inside(move || tun::open(name, workers)).unwrap();
+    let open_as = |name: &'static str, link, workers| {
+        space
+            .inside(move || tun::open(name, link, workers))
+            .unwrap()
+    };
+    let open = |name, workers| open_as(name, LinkLayer::None, workers);
     let again = |fd: &OwnedFd| fd.try_clone().unwrap();
     let a = open("ta", 2);
     let b = open("tb", 2);
@@ -315,6 +334,20 @@ fn foreign_descriptors_are_refused() {
         "another's writer"
     );
     assert!(foreign(&p, None), "a plain device");
+    let [_, ethernet] = TYPES;
+    let tap = open_as("te", ethernet, 2);
+    assert!(foreign(&tap.queues[0], None), "a TAP of another name");
+    let mixed = Tun::adopt(again(&tap.queues[0]), Some(again(&a.writers[0])), "te");
+    assert!(matches!(mixed, Err(DeviceError::Foreign { .. })));
+    let as_tun = Opened {
+        link: LinkLayer::None,
+        ..tap
+    };
+    let resized = space.inside(|| tun::resize("te", as_tun, 2));
+    assert!(
+        matches!(resized, Err(DeviceError::Foreign { .. })),
+        "a TAP as TUN"
+    );
     let file = OwnedFd::from(tempfile::tempfile().unwrap());
     assert!(foreign(&file, None), "no device");
     assert!(Plain::adopt(again(&p), "tp").is_ok());

@@ -3,8 +3,10 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use dataplane::device::tun::LinkLayer;
 use dataplane::device::{Device, Offload};
 use dataplane::limits::FRAME;
+use encap::Mac;
 use testbed::Namespace;
 
 use super::packets::Super;
@@ -31,9 +33,15 @@ pub fn forwarding() -> Namespace {
     space
 }
 
+/// Both types of device.
+pub const TYPES: [LinkLayer; 2] = [
+    LinkLayer::None,
+    LinkLayer::Ethernet(Mac([0x0a, 0x74, 1, 2, 3, 4])),
+];
+
 /// Brings a device up, with `10.9.N.0/24` and `fd00:N::/64` behind it.
 pub fn raise(space: &Namespace, device: &str, number: u8) {
-    space.ip(&format!("link set {device} mtu 1500 up"));
+    space.ip(&format!("link set {device} arp off mtu 1500 up"));
     space.ip(&format!("route add 10.9.{number}.0/24 dev {device}"));
     space.ip(&format!("-6 route add fd00:{number}::/64 dev {device}"));
 }

@@ -116,6 +116,9 @@ fn terms() -> Vec<Term> {
         term("inbound delivered", Direction::Inbound, |flow| {
             &mut flow.delivered
         }),
+        term("inbound probes", Direction::Inbound, |flow| {
+            &mut flow.probes
+        }),
     ];
     terms.extend(CASES.iter().map(|case| {
         let reason = case.reason as usize;

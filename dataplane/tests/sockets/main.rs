@@ -17,6 +17,7 @@
 
 mod backlog;
 mod gso;
+mod probes;
 mod rebind;
 mod reuseport;
 mod rig;

@@ -13,6 +13,8 @@ use dataplane::device::tunnel::Tunnel;
 use dataplane::families::PerFamily;
 use dataplane::limits::TRANSMIT_SOCKETS;
 use dataplane::now::Now;
+use dataplane::peers::Peer;
+use dataplane::probe::{Heard, Prober};
 use dataplane::sent::SentDatagrams;
 use dataplane::snapshot::Snapshot;
 use dataplane::spec::{ClusterSpec, LocalSpec, NodeSpec, PeerSpec, Spec};
@@ -33,7 +35,7 @@ pub struct Rig {
     /// Duplicates of the transmit sockets.
     pub transmits: Vec<UdpSocket>,
     family: Family,
-    _namespaces: [Namespace; 2],
+    namespaces: [Namespace; 2],
 }
 
 impl Rig {
@@ -93,7 +95,7 @@ impl Rig {
             far: listener,
             transmits,
             family,
-            _namespaces: [near, far],
+            namespaces: [near, far],
         }
     }
 
@@ -166,14 +168,25 @@ impl Rig {
     }
 
     pub fn path_mtu(&self) -> u16 {
-        self.snapshot
-            .cluster
-            .peers
-            .iter()
-            .next()
-            .unwrap()
-            .path_mtu(self.family, Now(0))
-            .unwrap()
+        self.peer(2).path_mtu(self.family, Now(0)).unwrap()
+    }
+
+    /// What the node knows of node `number`.
+    pub fn peer(&self, number: u8) -> &Peer {
+        let peers = &self.snapshot.cluster.peers;
+        peers.by_source(node(self.family, number)).unwrap().1
+    }
+
+    /// A socket of the node for requests.
+    pub fn prober(&self) -> Prober {
+        let local = node(self.family, 1);
+        let [near, _] = &self.namespaces;
+        near.inside(move || Prober::new(local)).unwrap()
+    }
+
+    /// What the worker heard of probes.
+    pub fn heard(&self) -> Vec<Heard> {
+        self.worker.heard().collect()
     }
 }
 

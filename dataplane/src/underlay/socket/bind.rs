@@ -7,11 +7,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::error::UnderlayError;
-use super::options::receive_whole;
+use super::options::{allow_absent_address, receive_whole};
 use super::reuseport::{REMAINDERS, first_remainder, suits};
 use super::spec::SocketSpec;
 use crate::limits::TRANSMIT_SOCKETS;
-use crate::sys::sockopt;
 
 /// Opens and binds a socket, without address reuse of any kind: a port that another process holds is an error.
 ///
@@ -31,7 +30,7 @@ pub fn bind_in_group(spec: &SocketSpec) -> Result<OwnedFd, UnderlayError> {
     let kernel = |error| UnderlayError::Kernel(*spec, error);
     let socket = open(spec).map_err(kernel)?;
     socket.0.set_reuse_port(true).map_err(kernel)?;
-    socket.freely().bound(spec)
+    socket.freely(spec).bound(spec)
 }
 
 /// Opens a transmit socket of worker number `worker`, on a port of the kernel's choice that has its remainder
@@ -46,7 +45,7 @@ pub fn bind_transmit(spec: &SocketSpec, worker: usize) -> Result<OwnedFd, Underl
     let remainder = first_remainder(spec.address) + number;
     let mut offered = 0;
     loop {
-        let socket = open(spec).map_err(kernel)?.freely().bound(spec)?;
+        let socket = open(spec).map_err(kernel)?.freely(spec).bound(spec)?;
         let port = SockRef::from(&socket).local_addr().map_err(kernel)?;
         let suited = port
             .as_socket()
@@ -85,13 +84,8 @@ fn open(spec: &SocketSpec) -> io::Result<Unbound> {
 
 impl Unbound {
     /// Allows an address that the host does not have.
-    fn freely(self) -> Unbound {
-        let (level, freebind) = match self.0.domain() {
-            Ok(Domain::IPV4) => (libc::SOL_IP, libc::IP_FREEBIND),
-            _ => (libc::SOL_IPV6, libc::IPV6_FREEBIND),
-        };
-        // Refused before Linux 4.15 for IPv6; then the address must be there.
-        let _ = sockopt::set_int(&self.0, level, freebind, 1);
+    fn freely(self, spec: &SocketSpec) -> Unbound {
+        allow_absent_address(&self.0, spec.address);
         self
     }
 

@@ -40,28 +40,10 @@ pub(super) fn prepare(descriptor: OwnedFd, spec: &SocketSpec) -> Result<Socket, 
 
 fn options(socket: &Socket, spec: &SocketSpec) -> io::Result<()> {
     socket.set_nonblocking(true)?;
+    no_fragments(socket, spec.address)?;
     match spec.address {
-        // PROBE: set DF, and keep the kernel from applying a path MTU, which a forged report may have set.
-        IpAddr::V4(_) => {
-            sockopt::set_int(
-                socket,
-                libc::SOL_IP,
-                libc::IP_MTU_DISCOVER,
-                libc::IP_PMTUDISC_PROBE,
-            )?;
-            sockopt::set_int(socket, libc::SOL_IP, libc::IP_RECVERR, 1)?;
-            sockopt::set_int(socket, libc::SOL_IP, libc::IP_RECVTOS, 1)?;
-        }
-        IpAddr::V6(_) => {
-            sockopt::set_int(
-                socket,
-                libc::SOL_IPV6,
-                libc::IPV6_MTU_DISCOVER,
-                libc::IPV6_PMTUDISC_PROBE,
-            )?;
-            sockopt::set_int(socket, libc::SOL_IPV6, libc::IPV6_RECVERR, 1)?;
-            sockopt::set_int(socket, libc::SOL_IPV6, libc::IPV6_RECVTCLASS, 1)?;
-        }
+        IpAddr::V4(_) => sockopt::set_int(socket, libc::SOL_IP, libc::IP_RECVTOS, 1)?,
+        IpAddr::V6(_) => sockopt::set_int(socket, libc::SOL_IPV6, libc::IPV6_RECVTCLASS, 1)?,
     }
     receive_whole(socket)?;
     grow(
@@ -71,6 +53,45 @@ fn options(socket: &Socket, spec: &SocketSpec) -> io::Result<()> {
         RECEIVE_BUFFER,
     )?;
     grow(socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER)
+}
+
+/// Datagrams leave with DF, whatever the kernel holds for the path MTU, and reports of lost ones come to the error queue.
+fn no_fragments(socket: &Socket, address: IpAddr) -> io::Result<()> {
+    let (level, discover, probe, report) = match address {
+        // PROBE: set DF, and keep the kernel from applying a path MTU, which a forged report may have set.
+        IpAddr::V4(_) => (
+            libc::SOL_IP,
+            libc::IP_MTU_DISCOVER,
+            libc::IP_PMTUDISC_PROBE,
+            libc::IP_RECVERR,
+        ),
+        IpAddr::V6(_) => (
+            libc::SOL_IPV6,
+            libc::IPV6_MTU_DISCOVER,
+            libc::IPV6_PMTUDISC_PROBE,
+            libc::IPV6_RECVERR,
+        ),
+    };
+    sockopt::set_int(socket, level, discover, probe)?;
+    sockopt::set_int(socket, level, report, 1)
+}
+
+/// Makes a new socket, to be bound to `address`, one that only sends, with DF, and gets reports of what is lost. The host
+/// need not have the address.
+pub(crate) fn send_only(socket: &Socket, address: IpAddr) -> io::Result<()> {
+    no_fragments(socket, address)?;
+    allow_absent_address(socket, address);
+    receive_nothing(socket)
+}
+
+/// Lets a socket be bound to an address that the host does not have.
+pub(super) fn allow_absent_address(socket: &Socket, address: IpAddr) {
+    let (level, freebind) = match address {
+        IpAddr::V4(_) => (libc::SOL_IP, libc::IP_FREEBIND),
+        IpAddr::V6(_) => (libc::SOL_IPV6, libc::IPV6_FREEBIND),
+    };
+    // Refused before Linux 4.15 for IPv6; then the address must be there.
+    let _ = sockopt::set_int(socket, level, freebind, 1);
 }
 
 /// Without UDP_GRO the kernel would cut a pod's UDP super-packet at the inner segment size, outside our control.

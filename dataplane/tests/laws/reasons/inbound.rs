@@ -2,15 +2,18 @@
 
 use std::net::IpAddr;
 
-use dataplane::limits::{ALONE_QUANTA, FRAME, FULL_INBOX_WAIT, INBOX, QUANTUM_PACKETS};
+use dataplane::limits::{
+    ALONE_QUANTA, FRAME, FULL_INBOX_WAIT, INBOX, PROBE_BURST, QUANTUM_PACKETS,
+};
+use dataplane::probe::REQUEST;
 use dataplane::underlay::memory::member;
 use encap::{Ecn, Format};
 
 use super::{START, not_packets};
 use crate::steered::owner;
 use crate::world::node::Node;
-use crate::world::packets::{datagram, pattern, plain, tcp, udp, vxlan, with_ecn};
-use crate::world::plan::{ip, pod, pod6};
+use crate::world::packets::{answer, datagram, pattern, plain, request, tcp, udp, vxlan, with_ecn};
+use crate::world::plan::{self, ip, pod, pod6};
 
 pub fn malformed(node: &mut Node) -> u64 {
     let inner = not_packets();
@@ -203,6 +206,70 @@ pub fn lost_in_crash(node: &mut Node) -> u64 {
     node.die_delivering(vxlan(2, 1, &udp(pod(2, 0), pod(1, 0), b"in")));
     assert_eq!(node.restart(), 1);
     1
+}
+
+/// Another version, another kind, too short, a frame of a probe with something else in it.
+pub fn bad_probe(node: &mut Node) -> u64 {
+    let mut count = 0;
+    for (format, at) in [(Format::Udp, 0), (Format::Vxlan, 22)] {
+        let good = request(2, 1, format, 1, at + REQUEST).payload;
+        let with = |place: usize, value| {
+            let mut payload = good.clone();
+            payload[at + place] = value;
+            payload
+        };
+        let payloads = [with(4, 2), with(5, 0), with(5, 3)];
+        let short = [4, 47, 48, REQUEST - 1].map(|length| good[..at + length].to_vec());
+        count += hand(node, format, payloads.into_iter().chain(short));
+    }
+    let mut frame = request(2, 1, Format::Vxlan, 1, 100).payload;
+    frame[22] = 0x45;
+    count + hand(node, Format::Vxlan, [frame])
+}
+
+/// More answers than a peer can have to give.
+pub fn probe_limit(node: &mut Node) -> u64 {
+    let burst = PROBE_BURST as usize;
+    for nonce in 0..2 * burst as u64 {
+        node.hand(answer(2, 1, Format::Vxlan, nonce), 1);
+    }
+    node.turn(START);
+    burst as u64
+}
+
+/// A peer asks over a family by which nothing goes back to it.
+pub fn no_underlay(node: &mut Node) -> u64 {
+    let v6 = |i| plan::v6(i).first();
+    node.configure(|spec| plan::peer(spec, 0).underlay_sources.push(v6(2)));
+    let mut asks = request(2, 1, Format::Vxlan, 1, 100);
+    (asks.from, asks.to) = ((v6(2), 4_000).into(), (v6(1), 8472).into());
+    node.hand(asks, 1);
+    node.turn(START);
+    1
+}
+
+/// There is no room for the answers.
+pub fn underlay_full(node: &mut Node) -> u64 {
+    node.give_room(Some(0));
+    let count = hand_requests(node);
+    node.give_room(None);
+    count
+}
+
+/// The kernel refuses to send the answers.
+pub fn underlay_refused(node: &mut Node) -> u64 {
+    node.worker.underlay_mut().errors.extend([libc::EPERM; 3]);
+    hand_requests(node)
+}
+
+fn hand_requests(node: &mut Node) -> u64 {
+    for nonce in 0..3 {
+        let mut asks = request(2, 1, Format::Vxlan, nonce, 100);
+        asks.from.set_port(5_000);
+        node.hand(asks, 1);
+    }
+    node.turn(START);
+    3
 }
 
 fn hand(node: &mut Node, format: Format, payloads: impl IntoIterator<Item = Vec<u8>>) -> u64 {

@@ -28,9 +28,10 @@ pub struct Case {
 }
 
 /// Every reason, in each direction in which a packet can meet it.
-pub const CASES: [Case; 32] = [
+pub const CASES: [Case; 38] = [
     out(DropReason::Malformed, outbound::malformed),
     out(DropReason::NotUnicast, outbound::not_unicast),
+    out(DropReason::NotIp, outbound::not_ip),
     out(DropReason::SpoofedSource, outbound::spoofed_source),
     out(DropReason::OwnSubnet, outbound::own_subnet),
     out(DropReason::NoRoute, outbound::no_route),
@@ -70,6 +71,11 @@ pub const CASES: [Case; 32] = [
         ..inb(DropReason::OverShare, inbound::over_share)
     },
     inb(DropReason::LostInCrash, inbound::lost_in_crash),
+    inb(DropReason::BadProbe, inbound::bad_probe),
+    inb(DropReason::ProbeLimit, inbound::probe_limit),
+    inb(DropReason::NoUnderlay, inbound::no_underlay),
+    inb(DropReason::UnderlayFull, inbound::underlay_full),
+    inb(DropReason::UnderlayRefused, inbound::underlay_refused),
 ];
 
 /// Node 1 of the three.

@@ -2,12 +2,12 @@
 
 use dataplane::device::{Cut, GsoType, Offload};
 use dataplane::limits::{ALONE_QUANTA, HOLD, QUANTUM_PACKETS};
-use etherparse::IpNumber;
+use etherparse::{ArpOperation, EtherType, IpNumber};
 use libc::EPERM;
 
 use super::{START, not_packets};
 use crate::world::node::Node;
-use crate::world::packets::{dont_fragment, edit_v4, pattern, udp};
+use crate::world::packets::{arp, dont_fragment, edit_v4, ethernet_frame, pattern, udp};
 use crate::world::plan;
 use crate::world::plan::{MTU, ip, pod, pod6, v4, v6};
 
@@ -26,6 +26,26 @@ pub fn not_unicast(node: &mut Node) -> u64 {
         node,
         ["ff02::1", "::"].map(|to| udp(pod6(1, 0), ip(to), b"out")),
     )
+}
+
+/// What a TAP reads beside IP packets and requests for its own answers: LLDP, a VLAN tag, IPv6 that says it is IPv4, an
+/// ARP answer, an announcement, a runt.
+pub fn not_ip(node: &mut Node) -> u64 {
+    let answer = arp([10, 244, 2, 2], [10, 244, 1, 2], ArpOperation::REPLY);
+    let announced = arp([10, 244, 1, 2], [10, 244, 1, 2], ArpOperation::REQUEST);
+    let frames = [
+        ethernet_frame(EtherType(0x88cc), &[2, 7, 4]),
+        ethernet_frame(EtherType::VLAN_TAGGED_FRAME, &[0; 40]),
+        ethernet_frame(EtherType::IPV4, &udp(pod6(1, 0), pod6(2, 0), b"out")),
+        ethernet_frame(EtherType::ARP, &answer),
+        ethernet_frame(EtherType::ARP, &announced),
+        ethernet_frame(EtherType::ARP, &announced[..20]),
+        ethernet_frame(EtherType::IPV6, &[]),
+    ];
+    let count = frames.len() as u64;
+    frames.into_iter().for_each(|frame| node.push_frame(frame));
+    node.turn(START);
+    count
 }
 
 pub fn spoofed_source(node: &mut Node) -> u64 {

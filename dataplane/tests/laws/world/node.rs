@@ -9,6 +9,7 @@ use dataplane::device::{self, Device, Offload, Read};
 use dataplane::limits::FRAME;
 use dataplane::now::Now;
 use dataplane::peers::{Peer, PeerTraffic};
+use dataplane::probe::{Heard, Kind};
 use dataplane::sent::SentDatagrams;
 use dataplane::snapshot::Snapshot;
 use dataplane::spec::Spec;
@@ -16,9 +17,10 @@ use dataplane::steer::Steering;
 use dataplane::underlay::Port;
 use dataplane::underlay::memory::{Datagram, Memory, member};
 use dataplane::worker::{Next, Source, Worker};
-use encap::{Family, Format};
+use encap::{Family, Format, Mac};
 
 use super::oracle::{Outside, audit};
+use super::packets::is_probe;
 
 /// A node: its workers, its spec, and the packets that entered and left it.
 pub struct Node {
@@ -32,11 +34,16 @@ pub struct Node {
     pub outside: Outside,
     snapshot: Snapshot,
     counters: Counters,
+    /// Probes that control was told of and no test has asked for.
+    heard: Vec<Heard>,
     /// The time at which held datagrams are to be tried again.
     deadline: Option<Now>,
     /// A packet or a change has come in.
     woken: bool,
 }
+
+/// The Ethernet address of a node's device, where it is a TAP.
+pub const TAP: Mac = Mac([0x0a, 0x74, 10, 244, 1, 0]);
 
 /// A worker between two memories.
 pub type MemoryWorker = Worker<device::memory::Memory, Memory>;
@@ -58,6 +65,7 @@ impl Node {
             snapshot: Snapshot::new(&spec, None),
             spec,
             counters,
+            heard: vec![],
             deadline: None,
             woken: false,
         }
@@ -69,6 +77,16 @@ impl Node {
         let worker = self.worker_at(queue(&packet, self.count()));
         worker.device_mut().to_worker.push_back(packet);
         worker.wake(Source::Device);
+        self.woken = true;
+    }
+
+    /// The kernel hands over an Ethernet frame. The device is a TAP from then on.
+    pub fn push_frame(&mut self, frame: Vec<u8>) {
+        self.outside.pushed += 1;
+        let device = self.worker.device_mut();
+        device.mac = Some(TAP);
+        device.frames.push_back(frame);
+        self.worker.wake(Source::Device);
         self.woken = true;
     }
 
@@ -182,15 +200,33 @@ impl Node {
         let sent: Vec<_> = workers
             .flat_map(|worker| worker.underlay_mut().sent.drain(..))
             .collect();
-        self.outside.sent += sent.len() as u64;
+        let answers = sent.iter().filter(|datagram| is_probe(datagram)).count() as u64;
+        self.outside.sent += sent.len() as u64 - answers;
+        self.outside.probes += answers;
         sent
+    }
+
+    /// The probes that control was told of since it was last asked.
+    pub fn take_heard(&mut self) -> Vec<Heard> {
+        let mut heard = Vec::new();
+        self.workers()
+            .for_each(|worker| heard.extend(worker.heard()));
+        let answers = heard
+            .iter()
+            .filter(|heard| heard.message.kind == Kind::Answer);
+        self.outside.probes += answers.count() as u64;
+        self.heard.append(&mut heard);
+        std::mem::take(&mut self.heard)
     }
 
     /// What the device got since it was last asked.
     pub fn take_delivered(&mut self) -> Vec<Vec<u8>> {
         let workers = self.workers();
         let delivered: Vec<_> = workers
-            .flat_map(|worker| worker.device_mut().delivered.drain(..))
+            .flat_map(|worker| {
+                let device = worker.device_mut();
+                device.delivered.drain(..).chain(device.arp.drain(..))
+            })
             .collect();
         self.outside.delivered += delivered.len() as u64;
         delivered
@@ -240,14 +276,19 @@ impl Node {
 
     /// What it knows of the path to each address of a peer.
     pub fn path_mtus_of(&self, peer: u8) -> [Option<u16>; 2] {
+        [Family::V4, Family::V6].map(|family| self.peer(peer).path_mtu(family, Now(0)))
+    }
+
+    /// What it knows of node `peer`.
+    pub fn peer(&self, peer: u8) -> &Peer {
         let name = format!("node{peer}");
         let mut peers = self.snapshot.cluster.peers.iter();
-        let peer = peers.find(|peer| peer.name == name).unwrap();
-        [Family::V4, Family::V6].map(|family| peer.path_mtu(family, Now(0)))
+        peers.find(|peer| peer.name == name).unwrap()
     }
 
     /// What breaks the law at this quiet moment.
     pub fn audit(&mut self) -> Vec<String> {
+        self.heard = self.take_heard();
         let mut outside = self.outside;
         // What waits in front of the device was not taken yet.
         let waiting = self.workers().map(|worker| worker.device_mut().waiting());
@@ -278,6 +319,7 @@ impl Node {
     /// Goes on with `count` new workers on the same counters.
     pub fn regroup(&mut self, count: usize) {
         // What the old ones had given away is not lost with them.
+        self.heard = self.take_heard();
         self.take_sent();
         self.take_delivered();
         (self.worker, self.others) = workers(&self.spec, &self.counters, count);
@@ -327,6 +369,7 @@ fn add(one: &Flow, two: &Flow) -> Flow {
         originated: one.originated + two.originated,
         sent: one.sent + two.sent,
         delivered: one.delivered + two.delivered,
+        probes: one.probes + two.probes,
         held: one.held + two.held,
         drops: std::array::from_fn(|reason| one.drops[reason] + two.drops[reason]),
     }

@@ -13,6 +13,8 @@ pub struct Outside {
     pub handed: u64,
     /// Packets found behind the device.
     pub delivered: u64,
+    /// Answers to probes that the underlay took, and answers that control was told of.
+    pub probes: u64,
     /// Packets that the underlay is known to have no room for.
     pub held: u64,
 }
@@ -33,6 +35,12 @@ pub fn audit(totals: &WorkerTotals, outside: &Outside) -> Vec<String> {
             outside.delivered,
             out.delivered + inb.delivered,
         ),
+        (
+            "answered or heard = inbound probes",
+            outside.probes,
+            inb.probes,
+        ),
+        ("outbound has no probes", 0, out.probes),
         ("without room = outbound held", outside.held, out.held),
         ("inbound sends nothing", 0, inb.sent),
         ("inbound originates nothing", 0, inb.originated),
@@ -52,7 +60,7 @@ pub fn audit(totals: &WorkerTotals, outside: &Outside) -> Vec<String> {
 fn unbalanced(direction: &str, flow: &Flow) -> Option<String> {
     let drops: u64 = flow.drops.iter().sum();
     let came = flow.received + flow.originated;
-    let went = flow.sent + flow.delivered + drops + flow.held;
+    let went = flow.sent + flow.delivered + flow.probes + drops + flow.held;
     let broken = came != went || flow.balance() != 0;
     broken.then(|| format!("{direction}: {came} came, {went} have a fate: {flow:?}"))
 }

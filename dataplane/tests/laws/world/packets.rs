@@ -2,16 +2,20 @@
 //! nodes are written by hand.
 
 use encap::protocol::TCP;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use dataplane::underlay::memory::Datagram;
 use encap::{Ecn, Format, Mac};
-use etherparse::{IpEcn, Ipv4Header, PacketBuilder, TcpHeader};
+use etherparse::icmpv6::NeighborSolicitationPayload;
+use etherparse::{
+    ArpEthIpv4Packet, ArpOperation, EtherType, Ethernet2Header, Icmpv6Type, IpEcn, Ipv4Header,
+    PacketBuilder, TcpHeader,
+};
 use smoltcp::wire::{IpAddress, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket};
 use testbed::packets::headers;
 pub use testbed::packets::pattern;
 
-use super::node::port;
+use super::node::{TAP, port};
 use super::plan;
 
 /// A UDP packet from port 1000 to port 2000, its IPv4 header without DF.
@@ -37,6 +41,45 @@ pub fn tcp(source: IpAddr, destination: IpAddr, payload: &[u8]) -> Vec<u8> {
     if source.is_ipv4() {
         edit_v4(&mut bytes, |ip| ip.dont_fragment = true);
     }
+    bytes
+}
+
+/// An Ethernet frame to every station.
+pub fn ethernet_frame(ether_type: EtherType, payload: &[u8]) -> Vec<u8> {
+    let header = Ethernet2Header {
+        source: TAP.0,
+        destination: [0xff; 6],
+        ether_type,
+    };
+    [&header.to_bytes()[..], payload].concat()
+}
+
+/// An ARP packet between IPv4 addresses.
+pub fn arp(source: [u8; 4], target: [u8; 4], operation: ArpOperation) -> [u8; 28] {
+    let packet = ArpEthIpv4Packet {
+        operation,
+        sender_mac: ASKER,
+        sender_ipv4: source,
+        target_mac: [0; 6],
+        target_ipv4: target,
+    };
+    packet.to_bytes()
+}
+
+/// The station that asks in [`arp`].
+pub const ASKER: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+/// A neighbour solicitation to the group of its target.
+pub fn solicitation(source: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
+    let mut group = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0, 0, 0];
+    group[13..].copy_from_slice(&target.octets()[13..]);
+    let payload = NeighborSolicitationPayload {
+        target_address: target,
+    };
+    let step =
+        PacketBuilder::ipv6(source.octets(), group, 255).icmpv6(Icmpv6Type::NeighborSolicitation);
+    let mut bytes = Vec::new();
+    step.write_to_vec(&mut bytes, &payload.to_bytes()).unwrap();
     bytes
 }
 
@@ -130,6 +173,45 @@ pub fn vxlan(from: u8, to: u8, packet: &[u8]) -> Datagram {
 /// `packet` in the `udp` format from node `from` to node `to`.
 pub fn plain(from: u8, to: u8, packet: &[u8]) -> Datagram {
     datagram(from, to, Format::Udp, packet.to_vec())
+}
+
+/// A request of peer health between two nodes in a format, with what fills it up to `length` bytes of UDP payload; written
+/// by hand.
+pub fn request(from: u8, to: u8, format: Format, nonce: u64, length: usize) -> Datagram {
+    let mut message = b"\0TRT\x01\x01\0\0".to_vec();
+    message.extend(nonce.to_be_bytes());
+    message.extend(0x1111_2222_u64.to_be_bytes());
+    message.extend([
+        0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 5, 0xaa, 0, 0, 0, 0,
+    ]);
+    message.extend([0; 8]);
+    probe(from, to, format, message, length)
+}
+
+/// The answer to it.
+pub fn answer(from: u8, to: u8, format: Format, nonce: u64) -> Datagram {
+    let mut datagram = request(from, to, format, nonce, 0);
+    let message = if format == Format::Vxlan { 22 } else { 0 };
+    datagram.payload[message + 5] = 2;
+    datagram
+}
+
+/// A message in the place of an inner packet.
+pub fn probe(from: u8, to: u8, format: Format, message: Vec<u8>, length: usize) -> Datagram {
+    let mut header = frame(plan::mac(to), plan::mac(from), &[]).to_vec();
+    header[20..].copy_from_slice(&[0x88, 0xb5]);
+    header.truncate(if format == Format::Vxlan { 22 } else { 0 });
+    let mut payload = [header, message].concat();
+    payload.resize(length.max(payload.len()), 0);
+    datagram(from, to, format, payload)
+}
+
+/// Whether it holds a probe in the place of an inner packet.
+pub fn is_probe(datagram: &Datagram) -> bool {
+    match datagram.format {
+        Format::Vxlan => datagram.payload.get(20..22) == Some(&[0x88, 0xb5]),
+        Format::Udp => datagram.payload.first() == Some(&0),
+    }
 }
 
 /// Any payload between two nodes.

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * Flows that pass between a pod and the underlay.
+ *
+ * Theory of operation: control installs a flow after it has checked what the host's stack would do with its packets,
+ * and says until when. A program follows the entry only while everything that control looked at is as it was: the epoch
+ * (rules, routes, links), the generation of the peer and that of the pod; each is one word that control writes. Half a
+ * minute before an entry ends, one packet a second takes the slow path, so that the rules see it, and control is asked
+ * anew. Control learns of flows from `seen` on the slow path.
+ */
+#ifndef TARTAN_FLOW_H
+#define TARTAN_FLOW_H
+
+#include "maps.h"
+#include "parse.h"
+
+/* Whether the entry holds. `pod` is the pod that has the local address, and `peer` what the entry names. */
+static __always_inline bool is_live(const struct flow *flow, const struct settings *set, const struct peer *peer,
+				    const struct pod *pod, __u64 now)
+{
+	return now < flow->until && flow->epoch == set->epoch && flow->peer_generation == peer->generation &&
+	       flow->pod_generation == pod->generation && flow->ifindex == pod->ifindex;
+}
+
+/* ADMITTED if the flow's packet takes the fast path, or why not. */
+static __always_inline int follow(struct flow *flow, const struct settings *set, const struct peer *peer,
+				  const struct pod *pod, __u64 now)
+{
+	if (!is_live(flow, set, peer, pod, now))
+		return PASS_STALE_FLOW;
+	if (flow->until - now < PROBE_BEFORE && now - flow->probed >= PROBE_EVERY) {
+		flow->probed = now;
+		flow->probing = 1;
+		return PASS_PROBE;
+	}
+	return ADMITTED;
+}
+
+/* Two CPUs may count for one flow. */
+static __always_inline void count_flow(struct flow *flow, const struct inner *inner, __u64 now)
+{
+	flow->last_seen = now;
+	__sync_fetch_and_add(&flow->packets, inner->segments);
+	__sync_fetch_and_add(&flow->bytes, inner->length);
+}
+
+static __always_inline void reverse(struct flow_key *to, const struct flow_key *from)
+{
+	__builtin_memset(to, 0, sizeof(*to));
+	to->source = from->destination;
+	to->destination = from->source;
+	to->source_port = from->destination_port;
+	to->destination_port = from->source_port;
+	to->protocol = from->protocol;
+}
+
+/* A flow begins or ends: from now on the host's stack has both directions. */
+static __always_inline void end_flow(const struct flow_key *out, const struct flow_key *in)
+{
+	bpf_map_delete_elem(&flows_out, out);
+	bpf_map_delete_elem(&flows_in, in);
+}
+
+/* Tells control; a full ring forgets it. */
+static __always_inline void post(__u32 kind, __u32 peer, __u32 epoch, __u32 mtu, const struct flow_key *key)
+{
+	struct event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+
+	if (!event)
+		return;
+	event->kind = kind;
+	event->peer = peer;
+	event->epoch = epoch;
+	event->mtu = mtu;
+	event->flow = *key;
+	bpf_ringbuf_submit(event, 0);
+}
+
+/* Whether this packet of a flow without entry is one at which the flow is proposed. */
+static __always_inline bool count_seen(const struct flow_key *key, const struct settings *set)
+{
+	struct seen *seen_before = bpf_map_lookup_elem(&seen, key);
+	struct seen first = { .epoch = set->epoch, .packets = 1 };
+	__u32 packets, times;
+
+	if (!seen_before || seen_before->epoch != set->epoch) {
+		if (seen_before)
+			*seen_before = first;
+		else
+			bpf_map_update_elem(&seen, key, &first, BPF_ANY);
+		return set->flow_after <= 1;
+	}
+	/* Another CPU may count the same packet number: then the flow is proposed twice, or at the next power. */
+	packets = ++seen_before->packets;
+	if (!set->flow_after || packets % set->flow_after)
+		return !set->flow_after;
+	times = packets / set->flow_after;
+	return times % PROPOSE_MOST == 0 || (times & (times - 1)) == 0;
+}
+
+/*
+ * A packet of a possible flow on the slow path: whether the flow is to be proposed to control. `flow` is its entry, NULL
+ * without one. Only a pod of this node whose packets may leave the stack out has flows: `pod` is NULL of another.
+ */
+static __always_inline bool is_to_propose(const struct settings *set, __u64 now, const struct inner *inner,
+					  struct flow *flow, const struct pod *pod, const struct peer *peer)
+{
+	if (!(set->flags & KERNEL_PATH_FLOWS) || !pod || !inner->is_flow || inner->ends)
+		return false;
+	if (flow && is_live(flow, set, peer, pod, now)) {
+		/* Other packets than the probe come here too: too large, say. */
+		if (!flow->probing)
+			return false;
+		flow->probing = 0;
+		return true;
+	}
+	return count_seen(&inner->key, set);
+}
+
+/*
+ * Whether a socket of the pod has the TCP connection. Then the pod takes its packets, and forwards none: another device
+ * would meet the tunnel's bits that a super-packet keeps (FLOW_DIRECT_TCP). A proxy's socket that was given the packets
+ * by a rule of the pod has other ports, and is not found.
+ */
+static __always_inline bool ends_at_socket(struct __sk_buff *skb, const struct pod *pod, const struct flow_key *key)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *socket;
+	bool found;
+
+	if (key->protocol != IPPROTO_TCP || pod->namespace == NO_NAMESPACE)
+		return false;
+	tuple.ipv4.saddr = key->source;
+	tuple.ipv4.daddr = key->destination;
+	tuple.ipv4.sport = key->source_port;
+	tuple.ipv4.dport = key->destination_port;
+	socket = bpf_sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), pod->namespace, 0);
+	if (!socket)
+		return false;
+	/* A listener is found too. */
+	found = socket->state == BPF_TCP_ESTABLISHED;
+	bpf_sk_release(socket);
+	return found;
+}
+
+#endif

@@ -1,0 +1,528 @@
+//! The tables of the kernel path in this kernel: what is written is what a lookup gives, descriptors hand everything to the
+//! next service, flows and counters.
+//!
+//! Needs root (CAP_BPF, CAP_NET_ADMIN); fails, never skips, without. Nothing is attached: no packet meets a program here.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    unreachable_pub
+)]
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
+use dataplane::drops::Direction;
+use dataplane::families::PerFamily;
+use dataplane::kernel_path::{
+    Event, Facts, FlowGrant, FlowKey, InstallError, Installed, KernelPath, KernelPathError,
+    PassReason, PodFacts, Program, Sizes, Traffic, TunnelFacts, UnderlayFacts,
+};
+use dataplane::spec::{ClusterSpec, LocalSpec, NodeSpec, PeerSpec, Spec};
+use encap::{Format, Mac, Vni};
+use etherparse::PacketBuilder;
+use ipnet::IpNet;
+
+const SIZES: Sizes = Sizes {
+    peers: 1_024,
+    pods: 1_024,
+    flows: 1_024,
+};
+
+fn v4(text: &str) -> Ipv4Addr {
+    text.parse().unwrap()
+}
+
+fn peer(n: u32) -> PeerSpec {
+    PeerSpec {
+        name: format!("node{n}"),
+        public: IpAddr::from((0xac10_0000 + n).to_be_bytes()).into(),
+        underlay_sources: vec![],
+        subnets: vec![
+            IpNet::new(IpAddr::from((0x0a00_0000 + (n << 8)).to_be_bytes()), 24).unwrap(),
+        ],
+        accept_sources: vec![],
+        format: Format::Vxlan,
+        vtep_mac: PerFamily::each(|_| Mac([2, 0, 0, 9, (n >> 8) as u8, n as u8])),
+    }
+}
+
+/// Node 0 at 172.16.255.255 with pod 10.200.0.2, and so many others.
+fn spec(peers: u32) -> Spec {
+    Spec {
+        version: 1,
+        cluster: Arc::new(ClusterSpec {
+            node: NodeSpec {
+                networks: vec!["10.0.0.0/8".parse().unwrap()],
+                public: IpAddr::from([172, 16, 255, 255]).into(),
+                vtep_mac: PerFamily::each(|_| Mac([2, 0, 0, 0, 0, 1])),
+                vni: Vni::new(1).unwrap(),
+                gbp: false,
+                ipv6_over_udp: false,
+                inner_mtu: PerFamily::each(|_| 1_450),
+                underlay_mtu: 1_500,
+                udp_port: 8285,
+                vxlan_port: 8472,
+            },
+            peers: (1..=peers).map(|n| Arc::new(peer(n))).collect(),
+        }),
+        local: Arc::new(LocalSpec {
+            subnets: vec!["10.200.0.0/24".parse().unwrap()],
+            tunnel: vec![[10, 200, 0, 0].into()],
+            addresses: vec![[172, 16, 255, 255].into()],
+            attachments: vec![[10, 200, 0, 2].into()],
+            kernel_prefixes: vec![],
+            allowed_sources: vec![],
+        }),
+    }
+}
+
+fn facts(spec: &Spec) -> Facts {
+    let peers = spec
+        .cluster
+        .peers
+        .iter()
+        .map(|peer| match peer.public.first() {
+            IpAddr::V4(v4) => v4,
+            IpAddr::V6(_) => unreachable!(),
+        });
+    let pods = spec.local.attachments.iter().map(|address| match address {
+        IpAddr::V4(v4) => PodFacts {
+            address: *v4,
+            ifindex: 7,
+            namespace: None,
+            pod_mac: Mac([2, 0, 0, 2, 0, 1]),
+            host_mac: Mac([2, 0, 0, 3, 0, 1]),
+        },
+        IpAddr::V6(_) => unreachable!(),
+    });
+    Facts {
+        on: true,
+        underlay: UnderlayFacts {
+            ifindex: 2,
+            mac: Mac([2, 0, 0, 1, 0, 1]),
+            address: v4("172.16.255.255"),
+            cuts_datagrams_alone: false,
+        },
+        tunnel: TunnelFacts {
+            ifindex: 3,
+            mac: None,
+        },
+        private_port: None,
+        next_hops: peers.map(|peer| (peer, Mac([2, 0, 0, 1, 0, 9]))).collect(),
+        unusable: HashSet::new(),
+        path_mtu: HashMap::new(),
+        pods: pods.collect(),
+        flows: true,
+    }
+}
+
+fn held(path: &KernelPath) -> Vec<(String, OwnedFd)> {
+    let all = path.descriptors().into_iter();
+    all.map(|(name, descriptor)| (name, descriptor.try_clone_to_owned().unwrap()))
+        .collect()
+}
+
+fn out() -> FlowKey {
+    FlowKey {
+        source: v4("10.200.0.2"),
+        destination: v4("10.0.1.9"),
+        source_port: 40_000,
+        destination_port: 80,
+        protocol: 6,
+    }
+}
+
+fn grant(direction: Direction, epoch: u32) -> FlowGrant {
+    let key = match direction {
+        Direction::Outbound => out(),
+        Direction::Inbound => FlowKey {
+            source: out().destination,
+            destination: out().source,
+            source_port: 80,
+            destination_port: 40_000,
+            protocol: 6,
+        },
+    };
+    FlowGrant {
+        direction,
+        key,
+        peer: v4("172.16.0.1"),
+        pod: v4("10.200.0.2"),
+        epoch,
+        until: Duration::from_secs(1_000),
+        direct_tcp: false,
+    }
+}
+
+#[test]
+fn a_service_adopts_what_another_loaded_and_writes_nothing_again() {
+    let told = spec(300);
+    let facts = facts(&told);
+    let mut path = KernelPath::load(SIZES).unwrap();
+    assert!(!path.is_on());
+    let first = path.follow(&told, &facts).unwrap();
+    assert!(path.is_on());
+    assert_eq!((first.peers, first.sending, first.pods), (300, 300, 1));
+    assert!(first.writes >= 600, "{first:?}");
+    assert_eq!(path.sizes(), SIZES);
+    let descriptors = held(&path);
+    drop(path);
+
+    let mut path = KernelPath::adopt(descriptors).unwrap();
+    assert!(path.is_on());
+    let again = path.follow(&told, &facts).unwrap();
+    assert_eq!((again.writes, again.sending), (0, 300));
+    for program in Program::ALL {
+        assert!(path.program(program).as_raw_fd() > 2);
+    }
+    path.switch_off().unwrap();
+    assert!(!path.is_on());
+    assert_eq!(path.follow(&told, &facts).unwrap().writes, 1);
+}
+
+#[test]
+fn descriptors_of_another_build_or_with_a_gap_are_refused() {
+    let path = KernelPath::load(SIZES).unwrap();
+    for missing in path.descriptors().iter().map(|(name, _)| name.clone()) {
+        let rest = held(&path).into_iter().filter(|(name, _)| *name != missing);
+        let error = KernelPath::adopt(rest.collect()).map(drop).unwrap_err();
+        assert!(error.to_string().contains(&missing), "{error}");
+    }
+    let mut swapped = held(&path);
+    let peers = swapped
+        .iter()
+        .position(|(name, _)| name == "peers")
+        .unwrap();
+    swapped[peers].1 = std::fs::File::open("/dev/null").unwrap().into();
+    let error = KernelPath::adopt(swapped).map(drop).unwrap_err();
+    assert!(
+        matches!(&error, KernelPathError::Foreign { name, .. } if name == "peers"),
+        "{error}"
+    );
+    let mut other = held(&path);
+    let object = other.iter().position(|(name, _)| name == "object").unwrap();
+    other[object].1 = std::fs::File::open("/dev/null").unwrap().into();
+    let error = KernelPath::adopt(other).map(drop).unwrap_err();
+    assert!(matches!(error, KernelPathError::OtherBuild), "{error}");
+}
+
+#[test]
+fn flows_are_installed_only_for_what_the_tables_have() {
+    let mut told = spec(3);
+    let mut facts = facts(&told);
+    let mut path = KernelPath::load(SIZES).unwrap();
+    path.follow(&told, &facts).unwrap();
+    let flows = path.flows().unwrap();
+    let epoch = flows.epoch();
+    for direction in [Direction::Outbound, Direction::Inbound] {
+        let good = grant(direction, epoch);
+        assert_eq!(flows.install(&good).unwrap(), Installed::New);
+        assert_eq!(flows.install(&good).unwrap(), Installed::Renewed);
+        let entry = flows.get(direction, &good.key).unwrap().unwrap();
+        assert_eq!(
+            (entry.peer, entry.epoch, entry.ifindex),
+            (Some(good.peer), epoch, 7)
+        );
+        assert_eq!(entry.until, good.until);
+        let all: Result<Vec<_>, _> = flows.list(direction).collect();
+        assert_eq!(all.unwrap(), [entry]);
+        let other_pod = FlowGrant {
+            pod: v4("10.200.0.3"),
+            ..good
+        };
+        assert!(matches!(
+            flows.install(&other_pod),
+            Err(InstallError::NoPod)
+        ));
+        let other_peer = FlowGrant {
+            peer: v4("172.16.0.2"),
+            ..good
+        };
+        assert!(matches!(
+            flows.install(&other_peer),
+            Err(InstallError::NotPeers)
+        ));
+        let late = FlowGrant {
+            epoch: epoch.wrapping_sub(1),
+            ..good
+        };
+        assert!(matches!(
+            flows.install(&late),
+            Err(InstallError::OtherEpoch)
+        ));
+        assert!(flows.remove(direction, &good.key).unwrap());
+        assert!(!flows.remove(direction, &good.key).unwrap());
+    }
+
+    // A peer that user space keeps is received from and not sent to.
+    facts.unusable.insert(v4("172.16.0.1"));
+    path.follow(&told, &facts).unwrap();
+    let sends = flows.install(&grant(Direction::Outbound, epoch));
+    assert!(matches!(sends, Err(InstallError::NotPeers)));
+    flows.install(&grant(Direction::Inbound, epoch)).unwrap();
+
+    // Each revocation is seen by what was installed before.
+    let alive = |path: &KernelPath| {
+        let flows = path.flows().unwrap();
+        let entry = flows.get(Direction::Inbound, &grant(Direction::Inbound, 0).key);
+        let entry = entry.unwrap().unwrap();
+        entry.peer.is_some() && entry.epoch == flows.epoch()
+    };
+    assert!(alive(&path));
+    assert!(path.revoke_peer(v4("172.16.0.1")).unwrap());
+    assert!(!alive(&path));
+    flows.install(&grant(Direction::Inbound, epoch)).unwrap();
+    assert!(alive(&path));
+    assert_eq!(flows.next_epoch().unwrap(), epoch + 1);
+    assert!(!alive(&path));
+    flows
+        .install(&grant(Direction::Inbound, epoch + 1))
+        .unwrap();
+    assert!(alive(&path));
+    Arc::make_mut(&mut told.cluster).peers.remove(0);
+    path.follow(&told, &facts).unwrap();
+    assert!(!alive(&path));
+    assert_eq!(path.next_epoch().unwrap(), epoch + 2);
+    assert_eq!(flows.epoch(), epoch + 2);
+}
+
+#[test]
+fn a_new_table_has_counted_nothing_and_reports_nothing() {
+    let told = spec(3);
+    let mut path = KernelPath::load(SIZES).unwrap();
+    path.follow(&told, &facts(&told)).unwrap();
+    path.renew(Duration::from_secs(5)).unwrap();
+    let totals = path.counters().unwrap();
+    assert_eq!(
+        (totals.outbound.balance(), totals.inbound.balance()),
+        (0, 0)
+    );
+    assert_eq!((totals.outbound.received, totals.inbound.dropped()), (0, 0));
+    let passes = path.passes().unwrap();
+    assert_eq!(passes.len(), PassReason::COUNT);
+    assert!(passes.iter().all(|(_, count)| *count == 0));
+    let names: Vec<String> = path
+        .peer_traffic()
+        .unwrap()
+        .into_iter()
+        .map(|peer| peer.name)
+        .collect();
+    assert_eq!(names, ["node1", "node2", "node3"]);
+    assert_eq!(path.pod_traffic().unwrap()[0].address, v4("10.200.0.2"));
+    let mut events = path.flows().unwrap().events().unwrap();
+    assert!(events.as_fd().as_raw_fd() > 2);
+    assert_eq!(events.next(), None);
+}
+
+/// A frame from the pod to its gateway: a TCP segment to an address of node 1.
+fn frame(source: [u8; 4], payload: &[u8]) -> Vec<u8> {
+    let key = out();
+    let builder = PacketBuilder::ethernet2([2, 0, 0, 2, 0, 1], [2, 0, 0, 3, 0, 1])
+        .ipv4(source, key.destination.octets(), 64)
+        .tcp(key.source_port, key.destination_port, 1, 1_000)
+        .ack(1);
+    let mut frame = vec![];
+    builder.write(&mut frame, payload).unwrap();
+    frame
+}
+
+/// Has the kernel run a program of `path` on a frame that came from loopback. Returns what it answered and made of it.
+fn run(path: &KernelPath, program: Program, frame: &[u8]) -> (i32, Vec<u8>) {
+    let info = format!("/proc/self/fdinfo/{}", path.program(program).as_raw_fd());
+    let info = std::fs::read_to_string(info).unwrap();
+    let id = info
+        .lines()
+        .find_map(|line| line.strip_prefix("prog_id:"))
+        .unwrap();
+    let id: u32 = id.trim().parse().unwrap();
+    let mut loaded = aya::programs::loaded_programs().filter_map(Result::ok);
+    let info = loaded.find(|info| info.id() == id).unwrap();
+    let classifier = SchedClassifier::from_program_info(info, program.name().into()).unwrap();
+    let mut made = vec![0; frame.len() + 256];
+    let options = TestRunOptions {
+        data_in: Some(frame),
+        data_out: Some(&mut made),
+        ..TestRunOptions::default()
+    };
+    let result = classifier.test_run(options).unwrap();
+    made.truncate(result.data_size_out as usize);
+    (result.return_value as i32, made)
+}
+
+/// The programs find what the mirror wrote, and the service what the programs wrote.
+#[test]
+fn the_programs_act_by_what_was_mirrored() {
+    const PASSED: i32 = -1;
+    const REDIRECTED: i32 = 7;
+    let mut told = spec(3);
+    let mut facts = facts(&told);
+    // The kernel runs programs as if on loopback.
+    facts.pods[0].ifindex = 1;
+    facts.underlay.ifindex = 1;
+    let mut path = KernelPath::load(SIZES).unwrap();
+    path.follow(&told, &facts).unwrap();
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let now = Duration::new(now.tv_sec as u64, now.tv_nsec as u32);
+    let packet = frame([10, 200, 0, 2], b"hello");
+    let passes = |path: &KernelPath| -> Vec<(PassReason, u64)> {
+        let all = path.passes().unwrap().into_iter();
+        all.filter(|(_, count)| *count > 0).collect()
+    };
+
+    // Without a lease nothing acts.
+    assert_eq!(
+        run(&path, Program::TunnelOutEther, &packet),
+        (PASSED, packet.clone())
+    );
+    assert_eq!(passes(&path), [(PassReason::Lease, 1)]);
+    path.renew(now).unwrap();
+
+    // The stateless path, until the flow is proposed.
+    let mut events = path.flows().unwrap().events().unwrap();
+    let mut sent = 0;
+    let (event, stateless) = loop {
+        let (answer, made) = run(&path, Program::TunnelOutEther, &packet);
+        assert_eq!(answer, REDIRECTED, "{:?}", passes(&path));
+        sent += 1;
+        if let Some(event) = events.next() {
+            break (event, made);
+        }
+        assert!(sent < 1_000);
+    };
+    assert_eq!(sent, u64::from(dataplane::limits::KERNEL_PATH_FLOW_AFTER));
+    let epoch = path.flows().unwrap().epoch();
+    let expected = Event::Flow {
+        direction: Direction::Outbound,
+        key: out(),
+        peer: Some(v4("172.16.0.1")),
+        epoch,
+        ends_at_socket: false,
+    };
+    assert_eq!(event, expected);
+    assert_eq!(stateless[64..], packet[14..]);
+    assert_eq!(stateless[..6], [2, 0, 0, 1, 0, 9], "the next hop");
+    assert_eq!(stateless[30..34], [172, 16, 0, 1], "the peer");
+
+    // The same flow from its entry: but for the TTL the same bytes, outer source port included.
+    assert_eq!(run(&path, Program::PodOut, &packet).0, PASSED);
+    let flows = path.flows().unwrap();
+    let grant = FlowGrant {
+        until: now + Duration::from_secs(60),
+        ..grant(Direction::Outbound, epoch)
+    };
+    flows.install(&grant).unwrap();
+    let (answer, mut direct) = run(&path, Program::PodOut, &packet);
+    assert_eq!(answer, REDIRECTED, "{:?}", passes(&path));
+    assert_eq!(direct[64 + 8], packet[14 + 8] - 1);
+    direct[64 + 8] += 1;
+    direct[64 + 10..64 + 12].copy_from_slice(&packet[14 + 10..14 + 12]);
+    assert_eq!(direct, stateless);
+    let entry = flows.get(Direction::Outbound, &out()).unwrap().unwrap();
+    assert_eq!((entry.packets, entry.bytes), (1, packet.len() as u64 - 14));
+    assert!(entry.last_seen >= now);
+
+    // All of it is counted.
+    let totals = path.counters().unwrap();
+    assert_eq!(
+        (totals.outbound.sent, totals.outbound.balance()),
+        (sent + 1, 0)
+    );
+    let peers = path.peer_traffic().unwrap();
+    let bytes = (sent + 1) * (packet.len() as u64 - 14);
+    assert_eq!(
+        (peers[0].traffic.sent_packets, peers[0].traffic.sent_bytes),
+        (sent + 1, bytes)
+    );
+    assert_eq!(peers[1].traffic, Traffic::default());
+    assert_eq!(path.pod_traffic().unwrap()[0].traffic, peers[0].traffic);
+
+    // Each way to take a flow back works at once.
+    type TakeBack = fn(&mut KernelPath);
+    let ways: [TakeBack; 4] = [
+        |path| assert!(path.revoke_peer(v4("172.16.0.1")).unwrap()),
+        |path| assert!(path.revoke_pod(v4("10.200.0.2")).unwrap()),
+        |path| _ = path.next_epoch().unwrap(),
+        |path| path.switch_off().unwrap(),
+    ];
+    for way in ways {
+        let epoch = flows.epoch();
+        flows.install(&FlowGrant { epoch, ..grant }).unwrap();
+        assert_eq!(run(&path, Program::PodOut, &packet).0, REDIRECTED);
+        way(&mut path);
+        assert_eq!(run(&path, Program::PodOut, &packet).0, PASSED);
+    }
+    path.follow(&told, &facts).unwrap();
+    assert_eq!(run(&path, Program::TunnelOutEther, &packet).0, REDIRECTED);
+    let before = passes(&path);
+    assert_eq!(
+        run(&path, Program::TunnelOutEther, &frame([10, 200, 0, 3], b"")).0,
+        PASSED
+    );
+    assert!(
+        !before
+            .iter()
+            .any(|(reason, _)| *reason == PassReason::Source)
+    );
+    assert!(passes(&path).contains(&(PassReason::Source, 1)));
+    Arc::make_mut(&mut told.cluster).peers.remove(0);
+    path.follow(&told, &facts).unwrap();
+    assert_eq!(run(&path, Program::TunnelOutEther, &packet).0, PASSED);
+    assert!(passes(&path).contains(&(PassReason::NoPeer, 1)));
+}
+
+/// What 5,000 peers cost in this kernel. Printed; the bars are those of an unoptimised build on a busy machine.
+#[test]
+fn a_large_cluster_is_mirrored_soon_and_a_change_at_once() {
+    let mut told = spec(5_000);
+    let facts = facts(&told);
+    let sizes = Sizes::for_cluster(5_000);
+    let mut path = KernelPath::load(sizes).unwrap();
+    let start = Instant::now();
+    path.follow(&told, &facts).unwrap();
+    let all = start.elapsed();
+    let best = (0..10u8).map(|round| {
+        let peers = &mut Arc::make_mut(&mut told.cluster).peers;
+        Arc::make_mut(&mut peers[2_500]).vtep_mac.v4 = Mac([2, 0, 0, 7, 0, round]);
+        let start = Instant::now();
+        assert_eq!(path.follow(&told, &facts).unwrap().writes, 2);
+        start.elapsed()
+    });
+    let lease = best.min().unwrap();
+    let start = Instant::now();
+    assert_eq!(path.peer_traffic().unwrap().len(), 5_000);
+    let read = start.elapsed();
+    let memory = sizes.memory(std::thread::available_parallelism().unwrap().get(), 5_300);
+    println!(
+        "5,000 peers: {all:?}; one changed lease: {lease:?}; traffic of each: {read:?}; {} KiB",
+        memory / 1_024
+    );
+    assert!(all < Duration::from_secs(5) && lease < Duration::from_millis(100));
+    // The kernel's own account of the tables, which knows neither slabs nor what is shared.
+    let kernel = locked(&path);
+    assert!(
+        memory > kernel / 2 && memory < kernel * 2,
+        "{memory} against {kernel}"
+    );
+}
+
+/// Bytes that the kernel says the tables have.
+fn locked(path: &KernelPath) -> usize {
+    let all = path.descriptors().into_iter();
+    all.filter_map(|(_, descriptor)| {
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd()))
+            .unwrap();
+        let is_map = info.lines().any(|line| line.starts_with("map_type"));
+        let locked = info
+            .lines()
+            .find_map(|line| line.strip_prefix("memlock:"))?;
+        is_map.then(|| locked.trim().parse::<usize>().unwrap())
+    })
+    .sum()
+}
