@@ -50,6 +50,7 @@ impl World {
             released: &[],
             host_addresses: &[],
             underlay_mtu: 1500,
+            device_mac: None,
             version: self.round,
         };
         reconcile(&inputs, previous)
@@ -141,6 +142,7 @@ fn lease(node: u16) -> Lease {
         vtep_mac: PerFamily::each(|_| Mac([2, 0, 0, 0, high, low])),
         accept_sources: Vec::new(),
         underlay_sources: Vec::new(),
+        kernel_path: true,
     }
 }
 

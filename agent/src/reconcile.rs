@@ -14,7 +14,7 @@ use std::sync::Arc;
 use cni_shim::Attachment;
 use dataplane::families::{PerFamily, PublicAddresses};
 use dataplane::spec::{ClusterSpec, LocalSpec, NodeSpec, PeerSpec, Spec};
-use encap::Family;
+use encap::{Family, Mac};
 use ipnet::IpNet;
 
 use crate::config::{NetConf, NodeConfig};
@@ -48,6 +48,8 @@ pub struct Inputs<'a> {
     pub host_addresses: &'a [IpAddr],
     /// MTU of the interface that carries the overlay, bytes of outer packet.
     pub underlay_mtu: u16,
+    /// The Ethernet address of the tunnel device, if it is a TAP.
+    pub device_mac: Option<Mac>,
     /// Number of the spec to make.
     pub version: u64,
 }
@@ -83,6 +85,7 @@ pub fn reconcile(inputs: &Inputs<'_>, previous: Option<&Desired>) -> Desired {
     let device_mtu = inner_mtu.v4.max(inner_mtu.v6);
     let host = HostState {
         device: inputs.config.device_name.clone(),
+        mac: inputs.device_mac,
         addresses: local.tunnel.iter().copied().map(IpNet::from).collect(),
         mtu: device_mtu,
         inner_mtu,
@@ -176,6 +179,7 @@ fn encapsulation(
     };
     Encapsulation {
         ports: [cluster.node.udp_port, cluster.node.vxlan_port],
+        private_port: inputs.config.private_port(),
         own,
         nodes,
         pod_links: inputs.pod_links.to_vec(),

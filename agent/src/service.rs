@@ -130,9 +130,15 @@ fn start_health(config: &NodeConfig, view: watch::Receiver<Option<Arc<View>>>) -
         view,
         run_dir: config.run_dir().path().to_owned(),
     };
-    Health::start(config.healthz?, sources)
+    let endpoints = health::Endpoints {
+        probes: config.healthz,
+        metrics: config.metrics,
+        metrics_limit: config.metrics_limit.into(),
+    };
+    config.healthz.or(config.metrics)?;
+    Health::start(endpoints, sources)
         .inspect_err(|error| {
-            warn!(%error, "/healthz and /readyz are not answered: raise the limit of threads (ulimit -u) and restart the agent");
+            warn!(%error, "/healthz, /readyz and /metrics are not answered: raise the limit of threads (ulimit -u) and restart the agent");
         })
         .ok()
 }

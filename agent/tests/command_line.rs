@@ -107,12 +107,12 @@ fn rows_are_sorted_as_people_count_and_filtered() {
 fn a_pipe_gets_neither_colours_nor_a_width() {
     let root = peers();
     let root = root.path().to_str().unwrap();
-    let (_, plain, _) = tartan(&["--root", root, "peers"]);
+    let (_, plain, _) = tartan(&["--root", root, "peers", "--wide"]);
     assert!(!plain.contains('\u{1b}'), "{plain}");
     let (_, coloured, _) = tartan(&["--root", root, "peers", "--color", "always"]);
     assert!(coloured.contains("\u{1b}["), "{coloured}");
     assert!(plain.lines().any(|line| line.len() > 100), "{plain}");
-    let (_, narrow, _) = tartan(&["--root", root, "peers", "--width", "80"]);
+    let (_, narrow, _) = tartan(&["--root", root, "peers", "--wide", "--width", "80"]);
     assert!(
         narrow.lines().all(|line| line.chars().count() <= 80),
         "{narrow}"

@@ -1,7 +1,9 @@
 //! What is said on the socket. Field names are an interface: scripts read them through `-o json`.
 
 mod drops;
+mod kernel_path;
 mod pods;
+mod top;
 
 use std::net::IpAddr;
 
@@ -10,7 +12,9 @@ use serde::{Deserialize, Serialize};
 
 pub use cni_shim::api::{Reply, Request};
 pub use drops::{Drops, Flow, KernelCounter, Reason, Worker};
+pub use kernel_path::{AttachedProgram, Flows, KernelPath, Passed, RefusedFlows, RevokedFlows};
 pub use pods::{Pod, PodState, PodTraffic, Pods, Readiness, RefusedRecord};
+pub use top::{Batches, Carried, Top, TopFlow, TopPeer, TopPod, TopSocket, TopWorker};
 
 /// Something that is wrong: a row of `docs/problems.md`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +60,8 @@ pub struct Status {
     pub device: String,
     /// What it is: `offload`, which takes super-packets, or `plain`.
     pub device_kind: String,
+    /// What it is to the kernel's stack: `tun` or `tap`.
+    pub device_type: String,
     /// MTU of the tunnel device, bytes of inner packet.
     pub device_mtu: u16,
     /// Packets that the tunnel device keeps for each worker at most; absent when the kernel does not tell.
@@ -71,6 +77,9 @@ pub struct Status {
     pub fewer_workers: Option<String>,
     /// The core that each worker is pinned to, by the kernel's number; none for a worker that is not.
     pub cores: Vec<Option<usize>>,
+    /// The programs in the kernel that repeat what user space decided.
+    #[serde(default)]
+    pub kernel_path: KernelPath,
     /// Other nodes known.
     pub peers: usize,
     /// Attachments adopted.
@@ -112,12 +121,36 @@ pub struct Status {
     pub reclaimed: u64,
     /// The latest of them, in words.
     pub last_reclaimed: Option<String>,
+    /// The gathering of small packets at the ends of pods.
+    #[serde(default)]
+    pub gathering: Gathering,
     /// Inner packets since the keeper started: from pods to peers.
     pub sent: u64,
     /// Inner packets since the keeper started: from peers to pods.
     pub delivered: u64,
     /// Inner packets since the keeper started: dropped, for whatever reason.
     pub dropped: u64,
+}
+
+/// The gathering of small packets at the ends of pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gathering {
+    /// It is configured (`gather`).
+    pub on: bool,
+    /// Ends of pods, on the host, that join UDP datagrams.
+    pub interfaces: usize,
+    /// Why some end of a pod does not, in words; absent where all do.
+    pub refused: Option<String>,
+    /// New pods get a queue, in which they wait where they send faster than the host takes.
+    pub queues: bool,
+    /// Why they get none, in words; absent where they do, or gathering is off.
+    pub no_queues: Option<String>,
+    /// Pods that flood now, whose ends have a NAPI thread meanwhile.
+    pub flooding: usize,
+    /// Floods of pods since the service started.
+    pub floods: u64,
+    /// Why some pod had no NAPI thread while it flooded, or could have none, in words; absent where each could.
+    pub no_threads: Option<String>,
 }
 
 /// Something of a registry that was refused.
@@ -204,6 +237,46 @@ pub struct Peer {
     pub received_bytes: u64,
     /// Packets from it that were dropped.
     pub refused: u64,
+    /// How it is reached, the worst of its paths: `new`, `up`, `narrow`, `silent`, `one-way`, `wrong-vni`, `wrong-mac`,
+    /// `refused`, `unreachable`; of a peer that answers no probes `heard` or `quiet`.
+    #[serde(default)]
+    pub state: String,
+    /// Since when, in Unix seconds; absent where no path leads there.
+    #[serde(default)]
+    pub since: Option<u64>,
+    /// Why, in words; empty where it is up.
+    #[serde(default)]
+    pub reason: String,
+    /// The ways to its addresses, as probes show them.
+    #[serde(default)]
+    pub paths: Vec<PeerPath>,
+}
+
+/// The way to one address of a peer, as probes show it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PeerPath {
+    /// The address.
+    pub address: IpAddr,
+    /// As of the peer.
+    pub state: String,
+    /// Since when, in Unix seconds.
+    pub since: u64,
+    /// Why, in words; empty where it is up.
+    pub reason: String,
+    /// The peer is known to answer probes or to send them; a node that runs flannel does neither.
+    pub answers_probes: bool,
+    /// The median of the last round trips, at most 128, microseconds.
+    pub rtt_p50: Option<u64>,
+    /// What 99 of 100 of them do not exceed, microseconds.
+    pub rtt_p99: Option<u64>,
+    /// Probes lost within the last minute, percent.
+    pub loss_1m: Option<f64>,
+    /// Probes lost within the last ten minutes, percent.
+    pub loss_10m: Option<f64>,
+    /// The largest outer packet that was proved to arrive, bytes.
+    pub mtu_measured: Option<u16>,
+    /// The largest outer packet that pods' packets make, bytes.
+    pub mtu_configured: u16,
 }
 
 /// A pair of outer and inner source that was refused.

@@ -4,7 +4,7 @@ use dataplane::limits::{ICMP_BURST, ICMP_EVERY};
 
 use super::table::Column;
 use super::view::View;
-use crate::api::wire::{Drops, Flow, Reason};
+use crate::api::wire::{Drops, Flow, Reason, Worker};
 
 /// The counters as text, without reasons that are zero.
 pub(super) fn render(drops: &Drops, view: &View) -> String {
@@ -40,6 +40,10 @@ pub(super) fn render(drops: &Drops, view: &View) -> String {
     text.push_str(&unanswered(drops));
     text.push('\n');
     text.push_str(&flows(drops, view));
+    if drops.passed.iter().any(|passed| passed.count > 0) {
+        text.push('\n');
+        text.push_str(&passed(drops, view));
+    }
     if !drops.kernel.is_empty() {
         text.push('\n');
         text.push_str(&kernel(drops, view));
@@ -63,24 +67,29 @@ fn unanswered(drops: &Drops) -> String {
 
 fn flows(drops: &Drops, view: &View) -> String {
     let columns = [
-        Column::Number("WORKER"),
+        Column::Words("WORKER"),
         Column::Words("DIRECTION"),
         Column::Number("RECEIVED"),
         Column::Number("ORIGINATED"),
         Column::Number("SENT"),
         Column::Number("DELIVERED"),
+        Column::Number("PROBES"),
         Column::Number("DROPPED"),
         Column::Number("HELD"),
         Column::Number("BALANCE"),
     ];
-    let row = |worker: usize, direction: &str, flow: &Flow| {
+    let row = |worker: &Worker, direction: &str, flow: &Flow| {
         vec![
-            worker.to_string(),
+            match worker.name.is_empty() {
+                true => worker.worker.to_string(),
+                false => worker.name.clone(),
+            },
             direction.to_owned(),
             flow.received.to_string(),
             flow.originated.to_string(),
             flow.sent.to_string(),
             flow.delivered.to_string(),
+            flow.probes.to_string(),
             flow.dropped
                 .values()
                 .fold(0u64, |sum, count| sum.wrapping_add(*count))
@@ -93,11 +102,29 @@ fn flows(drops: &Drops, view: &View) -> String {
         &columns,
         drops.workers.iter().flat_map(|worker| {
             [
-                row(worker.worker, "outbound", &worker.outbound),
-                row(worker.worker, "inbound", &worker.inbound),
+                row(worker, "outbound", &worker.outbound),
+                row(worker, "inbound", &worker.inbound),
             ]
         }),
     )
+}
+
+/// What the kernel path left to user space or the host's stack, and why.
+fn passed(drops: &Drops, view: &View) -> String {
+    let columns = [
+        Column::Words("PASSED ON"),
+        Column::Number("COUNT"),
+        Column::Words("MEANING"),
+    ];
+    let counted = drops.passed.iter().filter(|passed| passed.count > 0);
+    let rows = counted.map(|passed| {
+        vec![
+            passed.reason.clone(),
+            passed.count.to_string(),
+            passed.gloss.clone(),
+        ]
+    });
+    view.table(&columns, rows)
 }
 
 fn kernel(drops: &Drops, view: &View) -> String {
@@ -131,7 +158,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::api::wire::{KernelCounter, Worker};
+    use crate::api::wire::KernelCounter;
 
     #[test]
     fn reasons_workers_and_kernel_counters_are_printed() {
@@ -142,8 +169,9 @@ mod tests {
             gloss: "why".into(),
         };
         let inbound = Flow {
-            received: 10,
+            received: 12,
             delivered: 7,
+            probes: 2,
             dropped: BTreeMap::from([("UnknownPeer".into(), 2), ("NotOurs".into(), 1)]),
             ..Flow::default()
         };
@@ -160,6 +188,7 @@ mod tests {
                 ..Worker::default()
             }],
             in_rings: 0,
+            passed: vec![],
             kernel: vec![KernelCounter {
                 place: "tartan0".into(),
                 counter: "tx_dropped".into(),
@@ -176,9 +205,9 @@ NotOurs      inbound        1  why
 3 packets dropped
 7 ICMP errors were not sent: Tartan sends a source 32 at once, then one every 10 ms
 
-WORKER  DIRECTION  RECEIVED  ORIGINATED  SENT  DELIVERED  DROPPED  HELD  BALANCE
-     0  outbound          0           0     0          0        0     0        0
-     0  inbound          10           0     0          7        3     0        0
+WORKER  DIRECTION  RECEIVED  ORIGINATED  SENT  DELIVERED  PROBES  DROPPED  HELD  BALANCE
+0       outbound          0           0     0          0       0        0     0        0
+0       inbound          12           0     0          7       2        3     0        0
 
 KERNEL   COUNTER     COUNT  MEANING
 tartan0  tx_dropped      5  queue full

@@ -9,16 +9,20 @@ mod amount;
 mod check;
 mod cleanup;
 mod cni;
+mod doctor;
 mod drops;
 mod flanneld;
+mod manual;
 mod order;
 mod peers;
 mod pods;
 mod query;
+mod report;
 mod routes;
 mod run;
 mod status;
 mod table;
+mod top;
 mod view;
 
 use std::ffi::OsString;
@@ -35,7 +39,7 @@ use crate::causes::causes;
 use crate::config::RunArgs;
 use crate::config::node::{check_variables, is_flag, variable};
 use crate::log;
-use query::{Asked, Query, RowQuery, Target, ask, order};
+use query::{Asked, PeersQuery, Query, RowQuery, Target, ask, order};
 use view::RowArgs;
 
 /// No problem was found.
@@ -100,9 +104,9 @@ enum Command {
     /// Print the state of this node, problems first
     #[command(after_help = STATUS_EXAMPLES)]
     Status(Query),
-    /// List the other nodes with format, addresses, path MTU and traffic, and refused sources
+    /// List the other nodes: how they are reached, round trip, loss, MTU, traffic; and refused sources
     #[command(after_help = PEERS_EXAMPLES)]
-    Peers(RowQuery),
+    Peers(PeersQuery),
     /// List which node owns which prefix, and kernel routes that bypass the overlay
     #[command(after_help = ROUTES_EXAMPLES)]
     Routes(RowQuery),
@@ -112,6 +116,9 @@ enum Command {
     /// Print how many packets were dropped and why, and check that every packet is accounted for
     #[command(after_help = DROPS_EXAMPLES)]
     Drops(RowQuery),
+    /// Show the node's traffic live: by peer, pod, flow and worker, with what is dropped
+    #[command(after_help = TOP_EXAMPLES)]
+    Top(top::TopArgs),
     /// Adopt a list of nodes that is held back because it loses most of them
     #[command(after_help = ADOPT_EXAMPLES)]
     Adopt(Target),
@@ -120,12 +127,21 @@ enum Command {
     /// Check configuration files before they are used, and print what they would change
     #[command(after_help = CHECK_EXAMPLES)]
     Check(Box<check::CheckArgs>),
+    /// Examine this node, whether the agent runs or not, and print what is wrong with evidence and remedy
+    #[command(after_help = DOCTOR_EXAMPLES)]
+    Doctor(Box<doctor::DoctorArgs>),
+    /// Write all that is known of this node into one file, without its secrets, for support
+    #[command(after_help = REPORT_EXAMPLES)]
+    Report(Box<report::ReportArgs>),
     /// Remove what a stopped agent left on the host: device, routes, settings, files
     #[command(after_help = CLEANUP_NOTE)]
     Cleanup(cleanup::CleanupArgs),
     /// Print the version of this program
     #[command(after_help = VERSION_EXAMPLES)]
     Version(VersionArgs),
+    /// Write man pages and completions of every command
+    #[command(hide = true)]
+    Manual(manual::ManualArgs),
     /// Run the service; `tartan run` starts it as its child
     #[command(hide = true)]
     Service {
@@ -169,7 +185,11 @@ enum Output {
 fn execute(cli: Cli) -> u8 {
     let before = cli.root;
     match cli.command {
-        Command::Run(_) | Command::Check(_) if unknown_variable() => USAGE,
+        Command::Run(_) | Command::Check(_) | Command::Doctor(_) | Command::Report(_)
+            if unknown_variable() =>
+        {
+            USAGE
+        }
         Command::Run(args) => run::keeper(with_root(*args, before), own_arguments().collect()),
         Command::Service {
             agent_root,
@@ -192,11 +212,17 @@ fn execute(cli: Cli) -> u8 {
             };
             ask(&query, &RowArgs::default(), before, &asked)
         }
-        Command::Peers(RowQuery { query, rows }) => {
+        Command::Peers(PeersQuery {
+            asked: RowQuery { query, rows },
+            wide,
+        }) => {
             let asked = Asked {
                 request: Request::Peers,
                 columns: &peers::COLUMNS,
-                render: peers::render,
+                render: match wide {
+                    true => peers::render_wide,
+                    false => peers::render,
+                },
                 problem: peers::problem,
             };
             ask(&query, &rows, before, &asked)
@@ -229,10 +255,14 @@ fn execute(cli: Cli) -> u8 {
             };
             ask(&query, &rows, before, &asked)
         }
+        Command::Top(args) => top::execute(&args, before),
         Command::Adopt(target) => order(&target, before, &Request::AdoptList, adopt::render),
         Command::Version(args) => version(&args),
         Command::Cni(args) => cni::execute(args, before),
         Command::Check(args) => check::execute(*args, before),
+        Command::Doctor(args) => doctor::execute(*args, before),
+        Command::Report(args) => report::execute(*args, before),
+        Command::Manual(args) => manual::execute(&args),
         Command::Cleanup(args) => {
             let root = root(before, args.root_arg.root.clone());
             cleanup::execute(&args, root)
@@ -350,7 +380,8 @@ Exit code 1: something is wrong. docs/problems.md lists all problems.";
 
 const PEERS_EXAMPLES: &str = "\
 Examples:
-  tartan peers --sort -tx-bytes                        who gets most
+  tartan peers --filter state=silent                   peers of which nothing arrives
+  tartan peers --wide --sort -tx-bytes                 who gets most
   tartan peers --filter node7                          rows with node7 in any column
   tartan peers --filter address=192.0.2.7              the peer with that address
   tartan peers -o json | jq '.peers[].path_mtu'        one field of each, for a script
@@ -379,6 +410,15 @@ Examples:
   tartan drops -o json | jq '.reasons[] | select(.count > 0)'
 
 docs/drops.md says for each reason what to do.";
+
+const TOP_EXAMPLES: &str = "\
+Examples:
+  tartan top                                           live; ? explains the keys
+  tartan top flows                                     the heaviest flows first
+  tartan top --once workers                            one picture as text, of the workers alone
+  tartan top -o json | jq '.flows[0]'                  one picture for a script
+
+Flows of pods are counted while something watches, and for ten seconds after it.";
 
 const VERSION_EXAMPLES: &str = "\
 Examples:
@@ -430,6 +470,23 @@ Examples:
 The files are compared with what this node forwarded by last. No agent needs to run.
 Give the flags of `tartan run` if the agent is started with any.
 Exit codes: 0 no fault, 1 a fault was found.";
+
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  tartan doctor                                        every check, with a tick or what is wrong
+  tartan doctor -o json | jq -r '.checks[].findings[].code'
+  tartan doctor --fix                                  with the agent stopped: forwarding and accept rules
+
+Give the flags of `tartan run` if the agent is started with any and does not run now.
+Exit codes: 0 nothing is wrong, 1 something is, 3 no agent answers and nothing else is wrong.";
+
+const REPORT_EXAMPLES: &str = "\
+Examples:
+  tartan report                                        tartan-report-NODE-TIME.tar.gz in this directory
+  tartan report -w - | ssh support 'cat > node1.tar.gz'
+
+It holds configuration, state, counters, rules, routes, links and the last lines of the log.
+Passwords, tokens and keys are replaced by (redacted). Read it before you hand it on.";
 
 const CLEANUP_NOTE: &str = "\
 Examples:

@@ -1,17 +1,39 @@
 //! `tartan peers`: the other nodes, and refused sources that a change of the list of nodes would accept.
 
-use super::amount::bytes;
+use std::time::SystemTime;
+
+use super::amount::{bytes, duration};
 use super::table::{Column, list};
 use super::view::{View, total};
-use crate::api::wire::{Peer, Peers};
+use crate::api::wire::{Peer, PeerPath, Peers};
 
-/// The peers as text.
+/// The peers as text: how they are reached.
 pub(super) fn render(peers: &Peers, view: &View) -> String {
+    shown(peers, view, &SHOWN, now())
+}
+
+/// The peers as text, with all columns.
+pub(super) fn render_wide(peers: &Peers, view: &View) -> String {
+    let all: Vec<usize> = (0..COLUMNS.len()).collect();
+    shown(peers, view, &all, now())
+}
+
+/// The peers as text, with the columns of these numbers.
+fn shown(peers: &Peers, view: &View, columns: &[usize], now: u64) -> String {
     let rows = peers.peers.iter().map(|peer| {
+        let of_paths = |cell: fn(&PeerPath) -> String| list(peer.paths.iter().map(cell));
         vec![
             peer.name.clone(),
             list([peer.public_ip].into_iter().chain(peer.public_ipv6)),
             peer.format.clone(),
+            peer.state.clone(),
+            (peer.since).map_or("-".to_owned(), |since| duration(now.saturating_sub(since))),
+            of_paths(|path| micros(path.rtt_p50)),
+            of_paths(|path| percent(path.loss_1m)),
+            of_paths(mtu),
+            peer.reason.clone(),
+            of_paths(|path| micros(path.rtt_p99)),
+            of_paths(|path| percent(path.loss_10m)),
             list(&peer.subnets),
             list(macs(peer)),
             path_mtu(peer),
@@ -24,12 +46,21 @@ pub(super) fn render(peers: &Peers, view: &View) -> String {
     });
     let rows: Vec<Vec<String>> = rows.collect();
     let picked = view.pick(&rows, Some(0));
-    let shown = picked
+    let cells = |row: &Vec<String>| -> Vec<String> {
+        let cells = columns.iter().filter_map(|column| row.get(*column));
+        cells.cloned().collect()
+    };
+    let rows = picked
         .iter()
-        .filter_map(|number| rows.get(*number).cloned());
+        .filter_map(|number| rows.get(*number).map(cells));
+    let headings: Vec<Column> = columns
+        .iter()
+        .filter_map(|column| COLUMNS.get(*column))
+        .copied()
+        .collect();
     let mut text = match peers.peers.len() {
         0 => "no peers: the list of nodes has only this node\n".to_owned(),
-        _ => view.table(&COLUMNS, shown) + &totals(peers, &picked),
+        _ => view.table(&headings, rows) + &totals(peers, &picked),
     };
     if !peers.refused_sources.is_empty() {
         text.push('\n');
@@ -42,9 +73,44 @@ pub(super) fn render(peers: &Peers, view: &View) -> String {
     text
 }
 
-/// Whether a source was refused that a change of the list of nodes would accept, or a node's lease.
+/// Whether a peer is not reached as it should be, a source was refused that a change of the list of nodes would accept, or
+/// a node's lease.
 pub(super) fn problem(peers: &Peers) -> bool {
-    !peers.refused_sources.is_empty() || !peers.refused_leases.is_empty()
+    let is_good = |peer: &Peer| GOOD.contains(&&*peer.state);
+    !peers.peers.iter().all(is_good)
+        || !peers.refused_sources.is_empty()
+        || !peers.refused_leases.is_empty()
+}
+
+/// Seconds since the epoch.
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.map_or(0, |now| now.as_secs())
+}
+
+/// As `0.21 ms`.
+fn micros(micros: Option<u64>) -> String {
+    let Some(micros) = micros else {
+        return "-".to_owned();
+    };
+    let millis = micros as f64 / 1000.0;
+    match millis {
+        10.0.. => format!("{millis:.0} ms"),
+        1.0.. => format!("{millis:.1} ms"),
+        _ => format!("{millis:.2} ms"),
+    }
+}
+
+fn percent(percent: Option<f64>) -> String {
+    percent.map_or("-".to_owned(), |percent| format!("{percent} %"))
+}
+
+/// Measured and configured, bytes of outer packet.
+fn mtu(path: &PeerPath) -> String {
+    let measured = path
+        .mtu_measured
+        .map_or("-".to_owned(), |mtu| mtu.to_string());
+    format!("{measured}/{}", path.mtu_configured)
 }
 
 fn macs(peer: &Peer) -> Vec<&String> {
@@ -66,8 +132,9 @@ fn path_mtu(peer: &Peer) -> String {
 fn totals(peers: &Peers, picked: &[usize]) -> String {
     let shown = || picked.iter().filter_map(|number| peers.peers.get(*number));
     let sum = |count: fn(&Peer) -> u64| shown().map(count).fold(0, u64::saturating_add);
+    let up = shown().filter(|peer| peer.state == "up").count();
     format!(
-        "{}: {} packets ({}) sent, {} ({}) received, {} refused\n",
+        "{}, {up} up: {} packets ({}) sent, {} ({}) received, {} refused\n",
         total(picked.len(), peers.peers.len(), "peer", "peers"),
         sum(|peer| peer.sent_packets),
         bytes(sum(|peer| peer.sent_bytes)),
@@ -116,10 +183,18 @@ fn refused(peers: &Peers, view: &View) -> String {
 }
 
 /// What `--sort` and `--filter` know.
-pub(super) const COLUMNS: [Column; 11] = [
+pub(super) const COLUMNS: [Column; 19] = [
     Column::Words("PEER"),
     Column::Words("ADDRESS"),
     Column::Words("FORMAT"),
+    Column::Words("STATE"),
+    Column::Words("SINCE"),
+    Column::Number("RTT"),
+    Column::Number("LOSS"),
+    Column::Number("MTU"),
+    Column::Words("REASON"),
+    Column::Number("RTT P99"),
+    Column::Number("LOSS 10 MIN"),
     Column::Words("SUBNETS"),
     Column::Words("VTEP MAC"),
     Column::Number("PATH MTU"),
@@ -130,10 +205,31 @@ pub(super) const COLUMNS: [Column; 11] = [
     Column::Number("REFUSED"),
 ];
 
+/// The columns that are shown without `--wide`.
+const SHOWN: [usize; 9] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
+/// States that are no problem; an agent of an earlier version says none.
+const GOOD: [&str; 5] = ["", "new", "up", "heard", "quiet"];
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::api::wire::{RefusedLease, RefusedSource};
+
+    fn path() -> PeerPath {
+        PeerPath {
+            address: "192.0.2.2".parse().unwrap(),
+            state: "narrow".into(),
+            since: 1000,
+            reason: "the path carries 1400 bytes".into(),
+            answers_probes: true,
+            rtt_p50: Some(210),
+            rtt_p99: Some(12_345),
+            loss_1m: Some(0.0),
+            loss_10m: Some(2.1),
+            mtu_measured: Some(1400),
+            mtu_configured: 1500,
+        }
+    }
 
     #[test]
     fn peers_and_refused_sources_are_printed() {
@@ -158,6 +254,10 @@ mod tests {
                 received_packets: 11,
                 received_bytes: 999,
                 refused: 1,
+                state: "narrow".into(),
+                since: Some(1000),
+                reason: "the path carries 1400 bytes".into(),
+                paths: vec![path()],
             }],
             refused_sources: vec![RefusedSource {
                 outer: "192.0.2.77".parse().unwrap(),
@@ -173,12 +273,13 @@ mod tests {
                 reason: "its address is loopback".into(),
             }],
         };
+        let all: Vec<usize> = (0..COLUMNS.len()).collect();
         assert_eq!(
-            render(&peers, &View::default()),
+            shown(&peers, &View::default(), &SHOWN, 1065),
             "\
-PEER   ADDRESS    FORMAT  SUBNETS                       VTEP MAC           PATH MTU  TX PACKETS  TX BYTES  RX PACKETS  RX BYTES  REFUSED
-node2  192.0.2.2  udp     10.244.2.0/24, 10.244.9.0/24  0a:74:c0:00:02:02      1500          12  4.00 KiB          11     999 B        1
-1 peer: 12 packets (4.00 KiB) sent, 11 (999 B) received, 1 refused
+PEER   ADDRESS    FORMAT  STATE   SINCE          RTT  LOSS        MTU  REASON
+node2  192.0.2.2  udp     narrow  1 min 5 s  0.21 ms   0 %  1400/1500  the path carries 1400 bytes
+1 peer, 0 up: 12 packets (4.00 KiB) sent, 11 (999 B) received, 1 refused
 
 OUTER SOURCE  INNER SOURCE  REFUSED  REMEDY
 192.0.2.77    10.244.2.5          3  do this
@@ -187,13 +288,31 @@ REFUSED LEASE                                       ADDRESS    SUBNETS        RE
 etcd key /coreos.com/network/subnets/10.244.3.0-24  127.0.0.1  10.244.3.0/24  its address is loopback
 "
         );
+        let wide = shown(&peers, &View::default(), &all, 1065);
+        for part in [
+            "10.244.2.0/24, 10.244.9.0/24",
+            "0a:74:c0:00:02:02",
+            "4.00 KiB",
+            "12 ms",
+            "2.1 %",
+        ] {
+            assert!(wide.contains(part), "{wide}");
+        }
         let dual = Peer {
             public_ipv6: Some("2001:db8::2".parse().unwrap()),
             vtep_mac_v6: "0a:74:c0:00:02:06".into(),
             path_mtu_v6: Some(1400),
+            paths: vec![
+                path(),
+                PeerPath {
+                    rtt_p50: None,
+                    mtu_measured: None,
+                    ..path()
+                },
+            ],
             ..peers.peers[0].clone()
         };
-        let text = render(
+        let text = render_wide(
             &Peers {
                 peers: vec![dual],
                 refused_sources: vec![],
@@ -205,11 +324,21 @@ etcd key /coreos.com/network/subnets/10.244.3.0-24  127.0.0.1  10.244.3.0/24  it
             "  192.0.2.2, 2001:db8::2  ",
             "  0a:74:c0:00:02:02, 0a:74:c0:00:02:06  ",
             "  1500, 1400  ",
+            "  0.21 ms, -  ",
+            "  1400/1500, -/1500  ",
         ] {
             assert!(text.contains(part), "{text}");
         }
         assert!(problem(&peers));
         assert!(!problem(&Peers::default()));
+        let one = |state: &str| Peers {
+            peers: vec![Peer {
+                state: state.into(),
+                ..peers.peers[0].clone()
+            }],
+            ..Peers::default()
+        };
+        assert!(problem(&one("silent")) && !problem(&one("heard")));
         assert!(render(&Peers::default(), &View::default()).starts_with("no peers"));
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct Target {
     root_arg: RootArg,
     /// Select the output form
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    output: Output,
+    pub(super) output: Output,
 }
 
 /// Arguments of a command that shows one answer.
@@ -41,6 +41,16 @@ pub(super) struct RowQuery {
     pub(super) query: Query,
     #[command(flatten)]
     pub(super) rows: RowArgs,
+}
+
+/// Arguments of `tartan peers`.
+#[derive(Args, Debug)]
+pub(super) struct PeersQuery {
+    #[command(flatten)]
+    pub(super) asked: RowQuery,
+    /// Show all columns: subnets, VTEP MACs and traffic too
+    #[arg(long)]
+    pub(super) wide: bool,
 }
 
 /// What a command asks, and how its answer is shown.
@@ -148,14 +158,14 @@ fn show(output: Output, answer: Result<(String, bool), ClientError>) -> u8 {
 }
 
 impl Target {
-    fn socket(&self, before: Option<PathBuf>) -> PathBuf {
+    pub(super) fn socket(&self, before: Option<PathBuf>) -> PathBuf {
         let root = root(before, self.root_arg.root.clone()).unwrap_or_else(|| PathBuf::from("/"));
         RunDir::under(&root).socket()
     }
 }
 
 /// Why there is no answer, in place of one.
-fn failure(output: Output, error: &ClientError) -> String {
+pub(super) fn failure(output: Output, error: &ClientError) -> String {
     match output {
         Output::Table => format!("tartan: {}\n", table::printable(&causes(error))),
         Output::Json => json(&serde_json::json!({
@@ -166,7 +176,7 @@ fn failure(output: Output, error: &ClientError) -> String {
     }
 }
 
-fn code_of(error: &ClientError) -> u8 {
+pub(super) fn code_of(error: &ClientError) -> u8 {
     if error.is_no_answer() {
         UNREACHABLE
     } else {

@@ -3,7 +3,7 @@
 use super::amount::duration;
 use super::table::{list, printable};
 use super::view::View;
-use crate::api::wire::{Problem, Status};
+use crate::api::wire::{AttachedProgram, Gathering, Problem, Status};
 
 /// The node as text.
 pub(super) fn render(status: &Status, view: &View) -> String {
@@ -25,7 +25,7 @@ pub(super) fn render(status: &Status, view: &View) -> String {
     if !status.problems.is_empty() {
         text.push('\n');
     }
-    text.push_str(&view.pairs([
+    let pairs = [
         (
             "node",
             format!("{}, tartan {}", status.node, status.version),
@@ -43,8 +43,9 @@ pub(super) fn render(status: &Status, view: &View) -> String {
         (
             "device",
             format!(
-                "{} ({}), MTU {}{}",
+                "{} ({}, {}), MTU {}{}",
                 status.device,
+                status.device_type,
                 status.device_kind,
                 status.device_mtu,
                 queue(status)
@@ -57,8 +58,10 @@ pub(super) fn render(status: &Status, view: &View) -> String {
             format!("{} of {}", list(&status.subnets), list(&status.cluster)),
         ),
         ("format", status.format.clone()),
+        (KERNEL_PATH, kernel_path(status)),
         ("peers", status.peers.to_string()),
         ("pods", pods(status)),
+        ("gathering", gathering(&status.gathering)),
         ("leases", leases(status)),
         ("tables", tables(status)),
         ("repairs", repairs(status)),
@@ -69,8 +72,52 @@ pub(super) fn render(status: &Status, view: &View) -> String {
                 status.sent, status.delivered, status.dropped
             ),
         ),
-    ]));
+    ];
+    // Without it the line would say nothing.
+    let is_shown = |(key, _): &(&str, String)| *key != KERNEL_PATH || has_kernel_path(status);
+    text.push_str(&view.pairs(pairs.into_iter().filter(is_shown)));
     text
+}
+
+fn has_kernel_path(status: &Status) -> bool {
+    let path = &status.kernel_path;
+    path.in_use || !matches!(&path.mode[..], "" | "off")
+}
+
+fn kernel_path(status: &Status) -> String {
+    let path = &status.kernel_path;
+    if !path.in_use {
+        return match &path.reason {
+            Some(reason) if path.mode != "off" => format!("not in use: {reason}"),
+            _ => "not in use yet".to_owned(),
+        };
+    }
+    let program =
+        |attached: &AttachedProgram| format!("{} at {}", attached.program, attached.device);
+    // One line for each pod would hide the rest.
+    let (pods, others): (Vec<_>, Vec<_>) = path
+        .programs
+        .iter()
+        .partition(|attached| attached.program.starts_with("pod_"));
+    let mut programs: Vec<String> = others.into_iter().map(program).collect();
+    if !pods.is_empty() {
+        programs.push(format!("{} at pods", pods.len()));
+    }
+    let flows = path.flows.as_ref().map_or_else(String::new, |flows| {
+        let refused: u64 = flows.refused.iter().map(|refused| refused.count).sum();
+        let revoked: u64 = flows.revoked.iter().map(|revoked| revoked.count).sum();
+        format!(
+            ", {} flows installed, {refused} refused, all revoked {}",
+            flows.installed,
+            times(revoked)
+        )
+    });
+    format!(
+        "{}, tables version {}, {}{flows}",
+        path.mode,
+        path.tables,
+        programs.join(", ")
+    )
 }
 
 /// Whether something is wrong.
@@ -103,6 +150,29 @@ fn pods(status: &Status) -> String {
             "; {} reclaimed, the last {last}",
             status.reclaimed
         ));
+    }
+    text
+}
+
+fn gathering(gathering: &Gathering) -> String {
+    if !gathering.on {
+        return "off (gather)".to_owned();
+    }
+    let mut text = match gathering.interfaces {
+        1 => "at 1 pod's end".to_owned(),
+        ends => format!("at {ends} pods' ends"),
+    };
+    if gathering.flooding > 0 {
+        text.push_str(&format!(", {} of them flooding", gathering.flooding));
+    }
+    for (what, why) in [
+        ("not everywhere", &gathering.refused),
+        ("no queues in pods", &gathering.no_queues),
+        ("no NAPI threads", &gathering.no_threads),
+    ] {
+        if let Some(why) = why {
+            text.push_str(&format!("; {what}: {}", printable(why)));
+        }
     }
     text
 }
@@ -191,9 +261,12 @@ fn times(number: u64) -> String {
     }
 }
 
+const KERNEL_PATH: &str = "kernel path";
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::api::wire::KernelPath;
 
     pub(in crate::cli) fn example() -> Status {
         Status {
@@ -209,6 +282,7 @@ pub(super) mod tests {
             format: "vxlan".into(),
             device: "tartan0".into(),
             device_kind: "offload".into(),
+            device_type: "tap".into(),
             device_mtu: 1450,
             device_queue: Some(2048),
             offloads: ["checksum", "tcp", "udp", "send"].map(String::from).into(),
@@ -216,6 +290,7 @@ pub(super) mod tests {
             workers: 1,
             fewer_workers: None,
             cores: vec![None],
+            kernel_path: KernelPath::default(),
             peers: 2,
             attachments: 3,
             stranded: 0,
@@ -235,6 +310,12 @@ pub(super) mod tests {
             last_repair: None,
             reclaimed: 0,
             last_reclaimed: None,
+            gathering: Gathering {
+                on: true,
+                interfaces: 3,
+                queues: true,
+                ..Gathering::default()
+            },
             sent: 10,
             delivered: 9,
             dropped: 1,
@@ -257,20 +338,21 @@ pub(super) mod tests {
         assert_eq!(
             render(&example(), &View::default()),
             "\
-node      node1, tartan 0.1.0
-service   process 4242, up 1 h 1 min, never restarted
-underlay  192.0.2.1 on eth0, MTU 1500
-device    tartan0 (offload), MTU 1450, queue 2048
-workers   1
-offloads  checksum, tcp, udp, send
-subnets   10.244.1.0/24 of 10.244.0.0/16
-format    vxlan
-peers     2
-pods      3 attached
-leases    file /etc/tartan/nodes.toml, 12 s old
-tables    version 7, used by every worker
-repairs   none needed
-packets   10 sent, 9 delivered, 1 dropped
+node       node1, tartan 0.1.0
+service    process 4242, up 1 h 1 min, never restarted
+underlay   192.0.2.1 on eth0, MTU 1500
+device     tartan0 (tap, offload), MTU 1450, queue 2048
+workers    1
+offloads   checksum, tcp, udp, send
+subnets    10.244.1.0/24 of 10.244.0.0/16
+format     vxlan
+peers      2
+pods       3 attached
+gathering  at 3 pods' ends
+leases     file /etc/tartan/nodes.toml, 12 s old
+tables     version 7, used by every worker
+repairs    none needed
+packets    10 sent, 9 delivered, 1 dropped
 "
         );
         assert!(!problem(&example()));
@@ -281,6 +363,7 @@ packets   10 sent, 9 delivered, 1 dropped
         let status = Status {
             problems: vec![problem_of("line 3: \u{1b}[1mno"), problem_of("two")],
             device_kind: "plain".into(),
+            device_type: "tun".into(),
             device_queue: None,
             fewer_workers: Some("the plain device has one queue".into()),
             cores: vec![Some(3)],
@@ -305,11 +388,11 @@ packets   10 sent, 9 delivered, 1 dropped
         for part in [
             "restarted once: the one before was killed by signal 9 (SIGKILL) after 3.0 s\n",
             "2, the last: address 10.244.1.0/32 was missing\n",
-            "device    tartan0 (plain), MTU 1450\n",
-            "workers   1: the plain device has one queue, pinned to core 3\n",
-            "offloads  none, packet by packet; given up 2 times\n",
+            "device     tartan0 (tun, plain), MTU 1450\n",
+            "workers    1: the plain device has one queue, pinned to core 3\n",
+            "offloads   none, packet by packet; given up 2 times\n",
             "version 7, not yet used by every worker\n",
-            "leases    from cache, 3 min old; no list yet from file /etc/tartan/nodes.toml\n",
+            "leases     from cache, 3 min old; no list yet from file /etc/tartan/nodes.toml\n",
         ] {
             assert!(text.contains(part), "{text}");
         }

@@ -35,7 +35,7 @@ pub(super) struct RowArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Color {
+pub(super) enum Color {
     Auto,
     Always,
     Never,
@@ -66,7 +66,6 @@ impl View {
         let terminal = io::stdout().is_terminal();
         let size = || rustix::termios::tcgetwinsize(io::stdout()).ok();
         let widest = size().filter(|size| terminal && size.ws_col >= LEAST_WIDTH);
-        let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let sort = rows.sort.as_deref().map(|named| {
             let falling = named.strip_prefix('-');
             number(falling.unwrap_or(named), columns).map(|number| (number, falling.is_some()))
@@ -77,14 +76,18 @@ impl View {
             .map(|filter| Filter::parse(filter, columns));
         Ok(View {
             width: show.width.or(widest.map(|size| size.ws_col)),
-            color: match show.color {
-                Color::Always => true,
-                Color::Never => false,
-                Color::Auto => terminal && !no_color,
-            },
+            color: show.color.is_on(),
             sort: sort.transpose()?,
             filters: filters.collect::<Result<_, _>>()?,
         })
+    }
+
+    /// Of a command that shows no table.
+    pub(super) fn of_color(color: Color) -> View {
+        View {
+            color: color.is_on(),
+            ..View::default()
+        }
     }
 
     /// The numbers of the rows to show, in their order. `by` sorts where no other order is asked for.
@@ -154,6 +157,17 @@ impl View {
             format!("{style}{text}{style:#}")
         } else {
             text.to_owned()
+        }
+    }
+}
+
+impl Color {
+    fn is_on(self) -> bool {
+        let no_color = || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        match self {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => io::stdout().is_terminal() && !no_color(),
         }
     }
 }

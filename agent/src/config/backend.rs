@@ -95,6 +95,14 @@ impl Backend {
         )
     }
 
+    /// The `MTU` of the file, bytes, if it names one.
+    pub fn configured_mtu(&self) -> Option<u16> {
+        match self {
+            Backend::Vxlan { mtu, .. } => *mtu,
+            Backend::Udp { .. } => None,
+        }
+    }
+
     /// The lower of `mtu`, that of the underlay interface, and the `MTU` of the file.
     pub fn cap_underlay_mtu(&self, mtu: u16) -> u16 {
         match self {

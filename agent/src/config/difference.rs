@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::node::registry::{EtcdConfig, RegistryConfig, Secret};
-use super::{Backend, DeviceKind, NetConf, NodeConfig, SpinSetting};
+use super::{Backend, DeviceKind, DeviceType, NetConf, NodeConfig, SpinSetting};
 
 /// A key whose value differs. Its `Display` is `key: before -> after`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,12 +75,15 @@ pub fn of_node(before: &NodeConfig, after: &NodeConfig) -> Vec<Difference> {
             local_v4,
             local_v6,
             device,
+            device_type,
             device_name,
             // The name shows it.
             names_device_as_flannel: _,
             strict_pods,
             ipv6_over_udp,
             masquerade,
+            gather,
+            probe,
             subnet_file,
             log,
             workers,
@@ -90,7 +93,11 @@ pub fn of_node(before: &NodeConfig, after: &NodeConfig) -> Vec<Difference> {
             shrink_grace,
             replace_flannel,
             forward_rules,
+            kernel_path,
+            kernel_path_port,
             healthz,
+            metrics,
+            metrics_limit,
         } = config;
         let RegistryConfig {
             kind,
@@ -103,6 +110,11 @@ pub fn of_node(before: &NodeConfig, after: &NodeConfig) -> Vec<Difference> {
             DeviceKind::Auto => "auto",
             DeviceKind::Offload => "offload",
             DeviceKind::Plain => "plain",
+        };
+        let device_type = match device_type {
+            DeviceType::Auto => "auto",
+            DeviceType::Tun => "tun",
+            DeviceType::Tap => "tap",
         };
         let spin = match spin {
             SpinSetting::Auto => "auto".to_owned(),
@@ -153,10 +165,13 @@ pub fn of_node(before: &NodeConfig, after: &NodeConfig) -> Vec<Difference> {
             ("local-ip", or_none(*local_v4)),
             ("local-ipv6", or_none(*local_v6)),
             ("device", device.to_owned()),
+            ("device-type", device_type.to_owned()),
             ("device-name", device_name.clone()),
             ("strict-pods", strict_pods.to_string()),
             ("ipv6-over-udp", ipv6_over_udp.to_string()),
             ("masquerade", masquerade.to_string()),
+            ("gather", gather.to_string()),
+            ("probe", probe.to_string()),
             ("subnet-file", path(subnet_file)),
             ("log", log.clone()),
             ("workers", or_none(*workers)),
@@ -169,7 +184,11 @@ pub fn of_node(before: &NodeConfig, after: &NodeConfig) -> Vec<Difference> {
             ("shrink-grace", shrink_grace.as_secs().to_string()),
             ("replace-flannel", replace_flannel.to_string()),
             ("forward-rules", forward_rules.to_string()),
+            ("kernel-path", kernel_path.word().to_owned()),
+            ("kernel-path-port", kernel_path_port.to_string()),
             ("healthz", or_none(*healthz)),
+            ("metrics", or_none(*metrics)),
+            ("metrics-limit", metrics_limit.to_string()),
         ]
     };
     let mut differing = differing(values(before), values(after));

@@ -18,7 +18,9 @@ pub use difference::Difference;
 pub use document::{TomlError, TomlFault};
 pub use net_conf::NetConf;
 pub use net_conf_error::NetConfError;
-pub use node::{ConfigError, ConfigFile, DeviceKind, NodeConfig, RunArgs};
+pub use node::{
+    ConfigError, ConfigFile, DeviceKind, DeviceType, KernelPathMode, NodeConfig, RunArgs,
+};
 pub use spin::SpinSetting;
 pub use subnet_range::SubnetRange;
 pub use text_file::TextFileError;

@@ -54,6 +54,9 @@ pub struct RunArgs {
     /// Open the tunnel device with offloads if the kernel has them (auto), only with offloads (offload), or without (plain) [default: auto]
     #[arg(long, env = "TARTAN_DEVICE", value_name = "KIND")]
     pub device: Option<String>,
+    /// Make the tunnel device a TUN, which carries IP packets (tun), a TAP, which carries Ethernet frames and has the VTEP MAC (tap), or what suits (auto) [default: auto]
+    #[arg(long, env = "TARTAN_DEVICE_TYPE", value_name = "TYPE")]
+    pub device_type: Option<String>,
     /// Name the tunnel device NAME, or with as-flannel as flannel names its own: flannel.VNI for vxlan, flannel0 for udp [default: tartan0]
     #[arg(long, env = "TARTAN_DEVICE_NAME", value_name = "NAME")]
     pub device_name: Option<String>,
@@ -66,6 +69,12 @@ pub struct RunArgs {
     /// Masquerade packets from pods to addresses outside the cluster network, as flannel's --ip-masq does [default: true]
     #[arg(long, env = "TARTAN_MASQUERADE", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub masquerade: Option<bool>,
+    /// Join small UDP packets of pods on their way to the overlay, and let a pod wait that sends faster than they are taken [default: true]
+    #[arg(long, env = "TARTAN_GATHER", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub gather: Option<bool>,
+    /// Probe the paths to the other nodes: reachability, round trips, loss and path MTU [default: true]
+    #[arg(long, env = "TARTAN_PROBE", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub probe: Option<bool>,
     /// Write flannel's subnet.env to FILE [default: ROOT/run/flannel/subnet.env]
     #[arg(long, env = "TARTAN_SUBNET_FILE", value_name = "FILE")]
     pub subnet_file: Option<PathBuf>,
@@ -93,9 +102,21 @@ pub struct RunArgs {
     /// Accept forwarded packets of the cluster network in firewall chains of other programs that drop what they do not know [default: true]
     #[arg(long, env = "TARTAN_FORWARD_RULES", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub forward_rules: Option<bool>,
+    /// Let the kernel repeat what Tartan decided, so that fewer packets pass through user space: not at all (off), packet by packet behind the host's packet filter (stateless), or also by flow (auto) [default: off]
+    #[arg(long, env = "TARTAN_KERNEL_PATH", value_name = "MODE")]
+    pub kernel_path: Option<String>,
+    /// Receive at this UDP port what the kernel path passes on to user space, 1024 to 65534 [default: 18472]
+    #[arg(long, env = "TARTAN_KERNEL_PATH_PORT", value_name = "PORT")]
+    pub kernel_path_port: Option<u16>,
     /// Answer /healthz and /readyz over HTTP on this address and port, or not at all (off) [default: off]
     #[arg(long, env = "TARTAN_HEALTHZ", value_name = "ADDRESS:PORT")]
     pub healthz: Option<String>,
+    /// Answer /metrics over HTTP on this address and port, which may be that of --healthz, or not at all (off) [default: off]
+    #[arg(long, env = "TARTAN_METRICS", value_name = "ADDRESS:PORT")]
+    pub metrics: Option<String>,
+    /// Give at most N peers, and N pods, metrics of their own, 0 to 10000; the rest share one series [default: 256]
+    #[arg(long, env = "TARTAN_METRICS_LIMIT", value_name = "N")]
+    pub metrics_limit: Option<u16>,
 }
 
 /// This node's configuration, complete and checked.
@@ -117,6 +138,8 @@ pub struct NodeConfig {
     pub local_v6: Option<Ipv6Addr>,
     /// How the tunnel device exchanges packets with the kernel.
     pub device: DeviceKind,
+    /// What the tunnel device is to the kernel's stack.
+    pub device_type: DeviceType,
     /// Name of the tunnel device, 1 to 15 bytes.
     pub device_name: String,
     /// That name is flannel's for the backend of the cluster: see [`name_device`](NodeConfig::name_device).
@@ -127,6 +150,10 @@ pub struct NodeConfig {
     pub ipv6_over_udp: bool,
     /// Masquerade packets from pods to addresses outside the cluster network.
     pub masquerade: bool,
+    /// Gather small packets at the hosts' ends of pods: see [`crate::gathering`].
+    pub gather: bool,
+    /// Probe the paths to peers: see [`crate::peer_health`].
+    pub probe: bool,
     /// Path of flannel's `subnet.env`; absolute.
     pub subnet_file: PathBuf,
     /// Log filter: directives of `tracing_subscriber::EnvFilter`, checked.
@@ -145,8 +172,16 @@ pub struct NodeConfig {
     pub replace_flannel: bool,
     /// Accept the cluster's packets in other programs' firewall chains.
     pub forward_rules: bool,
+    /// What the kernel repeats of the decisions made here.
+    pub kernel_path: KernelPathMode,
+    /// UDP port at which user space receives what the kernel path passes on, [`LEAST_KERNEL_PATH_PORT`] and above.
+    pub kernel_path_port: u16,
     /// Where `/healthz` and `/readyz` are answered, if at all.
     pub healthz: Option<SocketAddr>,
+    /// Where `/metrics` is answered, if at all.
+    pub metrics: Option<SocketAddr>,
+    /// How many peers, and how many pods, have series of their own.
+    pub metrics_limit: u16,
 }
 
 /// How the tunnel device exchanges packets with the kernel.
@@ -158,6 +193,39 @@ pub enum DeviceKind {
     Offload,
     /// One queue, one packet per read, without offloads.
     Plain,
+}
+
+/// What the tunnel device is to the kernel's stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceType {
+    /// A TUN; the type that a device taken over has.
+    Auto,
+    /// A TUN: IP packets.
+    Tun,
+    /// A TAP: Ethernet frames.
+    Tap,
+}
+
+/// What the kernel repeats of the decisions made in user space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelPathMode {
+    /// Nothing.
+    Off,
+    /// Encapsulation and decapsulation, packet by packet; every packet passes the host's packet filter.
+    Stateless,
+    /// The same, and established flows pass between pod and underlay past the host's stack.
+    Auto,
+}
+
+impl KernelPathMode {
+    /// The word of the configuration.
+    pub fn word(self) -> &'static str {
+        match self {
+            KernelPathMode::Off => "off",
+            KernelPathMode::Stateless => "stateless",
+            KernelPathMode::Auto => "auto",
+        }
+    }
 }
 
 impl NodeConfig {
@@ -201,6 +269,11 @@ impl NodeConfig {
                 Backend::Udp { .. } => "flannel0".to_owned(),
             };
         }
+    }
+
+    /// The port at which user space receives what the kernel path passes on, if that may be in use.
+    pub fn private_port(&self) -> Option<u16> {
+        (self.kernel_path != KernelPathMode::Off).then_some(self.kernel_path_port)
     }
 
     /// Run directory, `<root>/run/tartan`.
@@ -265,10 +338,13 @@ fn from_file(text: &str, directory: &Path) -> Result<RunArgs, TomlError> {
             local_ip: address("local-ip")?,
             local_ipv6: address("local-ipv6")?,
             device: owned("device")?,
+            device_type: owned("device-type")?,
             device_name: owned("device-name")?,
             strict_pods: flag("strict-pods")?,
             ipv6_over_udp: flag("ipv6-over-udp")?,
             masquerade: flag("masquerade")?,
+            gather: flag("gather")?,
+            probe: flag("probe")?,
             subnet_file: path("subnet-file")?,
             log: owned("log")?,
             workers: table
@@ -293,7 +369,17 @@ fn from_file(text: &str, directory: &Path) -> Result<RunArgs, TomlError> {
                 .transpose()?,
             replace_flannel: flag("replace-flannel")?,
             forward_rules: flag("forward-rules")?,
+            kernel_path: owned("kernel-path")?,
+            kernel_path_port: table
+                .entry("kernel-path-port")
+                .map(|entry| entry.whole(LEAST_KERNEL_PATH_PORT..MOST_KERNEL_PATH_PORT + 1))
+                .transpose()?,
             healthz: owned("healthz")?,
+            metrics: owned("metrics")?,
+            metrics_limit: table
+                .entry("metrics-limit")
+                .map(|entry| entry.whole(0..MOST_METRICS_LIMIT + 1))
+                .transpose()?,
         })
     })
 }
@@ -311,7 +397,15 @@ const LEAST_RECLAIM_AFTER: u16 = 5;
 const MOST_RECLAIM_AFTER: u16 = 3600;
 /// Seconds.
 const MOST_SHRINK_GRACE: u16 = 3600;
-const KEYS: [&str; 39] = [
+/// Its digits are those of flannel's VXLAN port, 8472.
+const KERNEL_PATH_PORT: u16 = 18472;
+/// Below it are the ports of well-known services.
+const LEAST_KERNEL_PATH_PORT: u16 = 1024;
+const MOST_KERNEL_PATH_PORT: u16 = 65534;
+/// More than the pods of a node, and in a cluster of as many nodes 65,536 series of each counter of peers.
+const METRICS_LIMIT: u16 = 256;
+const MOST_METRICS_LIMIT: u16 = 10_000;
+const KEYS: [&str; 46] = [
     "root",
     "node-name",
     "net-conf",
@@ -337,10 +431,13 @@ const KEYS: [&str; 39] = [
     "local-ip",
     "local-ipv6",
     "device",
+    "device-type",
     "device-name",
     "strict-pods",
     "ipv6-over-udp",
     "masquerade",
+    "gather",
+    "probe",
     "subnet-file",
     "log",
     "workers",
@@ -350,7 +447,11 @@ const KEYS: [&str; 39] = [
     "shrink-grace",
     "replace-flannel",
     "forward-rules",
+    "kernel-path",
+    "kernel-path-port",
     "healthz",
+    "metrics",
+    "metrics-limit",
 ];
 
 #[cfg(test)]

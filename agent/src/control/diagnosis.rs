@@ -23,6 +23,9 @@ pub fn problems(model: &Model, bridges: &[String]) -> Vec<Problem> {
         .chain(mixed(bridges))
         .chain(unused_address(known))
         .chain(narrow(model))
+        .chain(below_configured(known))
+        .chain(left_over(known))
+        .chain(other_subnets(known))
         .chain(unreachable(model))
         .chain(without_subnets(known))
         .chain(lost_family(model))
@@ -79,7 +82,7 @@ pub fn of_records(model: &Model) -> Vec<Problem> {
 }
 
 /// That there are more problems of a kind than are shown.
-pub(super) fn more(count: usize, what: &'static str, command: &'static str) -> Option<Problem> {
+pub(crate) fn more(count: usize, what: &'static str, command: &'static str) -> Option<Problem> {
     let more = count.saturating_sub(MOST_OF_A_KIND);
     (more > 0).then_some(Problem::MoreOfAKind {
         more,
@@ -118,6 +121,34 @@ fn narrow(model: &Model) -> Option<Problem> {
         carries,
         needs,
         device_mtu: desired.host.mtu,
+    })
+}
+
+/// Every node counts on the MTU that the net-conf names; one with less is sent packets that it cannot take.
+fn below_configured(known: &Known) -> Option<Problem> {
+    let configured = known.net_conf.backend.configured_mtu()?;
+    let underlay = &known.facts.underlay;
+    (underlay.mtu < configured).then(|| Problem::UnderlayBelowMtu {
+        interface: underlay.name.clone(),
+        carries: underlay.mtu,
+        configured,
+    })
+}
+
+/// Devices of flannel's hold this node's addresses beside ours, and answer for them.
+fn left_over(known: &Known) -> impl Iterator<Item = Problem> {
+    let devices = known.facts.flannel_devices.iter().take(MOST_OF_A_KIND);
+    devices.map(|(device, address)| Problem::FlannelLeftOver {
+        device: device.clone(),
+        address: *address,
+    })
+}
+
+fn other_subnets(known: &Known) -> impl Iterator<Item = Problem> {
+    let bridges = known.facts.foreign_bridges.iter().take(MOST_OF_A_KIND);
+    bridges.map(|bridge| Problem::BridgeOtherSubnet {
+        bridge: bridge.clone(),
+        subnets: known.own.subnets.clone(),
     })
 }
 
@@ -208,4 +239,4 @@ fn bypassing(model: &Model) -> Vec<Problem> {
 }
 
 /// A node with thousands of foreign routes or garbled records still has a status of one screen.
-pub(super) const MOST_OF_A_KIND: usize = 20;
+pub(crate) const MOST_OF_A_KIND: usize = 20;

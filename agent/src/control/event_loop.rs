@@ -39,10 +39,13 @@ use super::view::{ServiceFacts, View};
 use crate::api::server::Call;
 use crate::api::wire::{Adopted, Reply, Request};
 use crate::causes::causes;
+use crate::gathering::Gathering;
 use crate::health::Health;
 use crate::host::Picture;
 use crate::keeper::descriptors::Descriptors;
+use crate::kernel_path::{self, KernelPathControl};
 use crate::lease::Lease;
+use crate::peer_health::{Following, PeerHealth};
 use crate::problems::{Board, Origin, Problem};
 use crate::registry::{Contact, ListDifference, Registry, Update};
 use crate::signals::Signals;
@@ -59,6 +62,8 @@ pub struct Control {
     pub kernel: Kernel,
     /// The underlay sockets.
     pub sockets: UnderlaySockets,
+    /// The programs in the kernel.
+    pub kernel_path: KernelPathControl,
     /// The upkeep of pods.
     pub upkeep: Upkeep,
     /// What callers find in the run directory.
@@ -81,6 +86,10 @@ pub struct Control {
     pub service: Arc<ServiceFacts>,
     /// Where views are published.
     pub published: watch::Sender<Option<Arc<View>>>,
+    /// What gathers small packets at the ends of pods.
+    pub gathering: Gathering,
+    /// What probes the paths to peers.
+    pub peer_health: PeerHealth,
     /// The health endpoints; none where the configuration names none.
     pub health: Option<Health>,
     /// What the plugin asks for.
@@ -149,7 +158,10 @@ impl Control {
             is_view_current = false;
             outcome = tokio::select! {
                 is_stop = signals.stop_or_reload() => match is_stop {
-                    true => return End::Asked,
+                    true => {
+                        self.kernel_path.leave(&self.kernel.host).await;
+                        return End::Asked;
+                    }
                     false => {
                         info!("reload: SIGHUP, the files are read again");
                         self.reload.ask();
@@ -422,6 +434,10 @@ impl Control {
     /// Looks at what is announced nowhere, and at everything where that is not enough.
     async fn quick_check(&mut self) -> Result<(), Restart> {
         self.kernel.log_repeats();
+        let (known, spec) = (&self.model.known, &self.model.desired.spec);
+        self.kernel_path
+            .tick(&self.kernel.host, known, spec, &self.tables.engine)
+            .await;
         let is_due = self.turn.refreshed.elapsed() >= REFRESH_EVERY || !self.is_settled();
         let has_changed = self.tables.engine.device_lost() || self.model.records.have_changed();
         if is_due || has_changed || self.has_quick_news().await {
@@ -499,11 +515,15 @@ impl Control {
             unread = picture.as_ref().ok().and_then(|p| self.model.known.see(p));
         }
         self.publish();
+        if let Ok(picture) = &picture {
+            self.follow_kernel_path(picture).await;
+        }
         let networks = self.model.pod_networks();
         self.kernel.host.set_pod_networks(networks);
         self.give_upkeep(picture.as_ref().ok());
         if let Ok(picture) = &picture {
             self.mend_pods(picture).await;
+            self.gather(picture);
         }
         let past_overlay = picture.as_ref().ok();
         let past_overlay =
@@ -542,6 +562,22 @@ impl Control {
         Ok(())
     }
 
+    /// Brings the kernel path into use or out of use.
+    async fn follow_kernel_path(&mut self, picture: &Picture) {
+        let with = kernel_path::Surroundings {
+            host: &self.kernel.host,
+            picture,
+            known: &self.model.known,
+            model: &self.model,
+            spec: &self.model.desired.spec,
+            engine: &self.tables.engine,
+            keeper: &self.keeper,
+            sockets: &mut self.sockets,
+        };
+        let problem = self.kernel_path.refresh(with).await;
+        self.board.post(Origin::KernelPath, problem);
+    }
+
     /// Posts a flanneld that was started beside this service. Every process is looked at, so not at every refresh.
     fn look_for_flanneld(&mut self) {
         if self.turn.flanneld_sought.elapsed() >= FLANNELD_EVERY {
@@ -571,6 +607,20 @@ impl Control {
         let uncounted = problems(&mended.uncounted);
         self.board
             .post(Origin::Links, links.into_iter().chain(uncounted));
+    }
+
+    /// Lets the ends of pods gather small packets.
+    fn gather(&mut self, picture: &Picture) {
+        let known = &self.model.known;
+        let place = (&*known.own.subnets, &*known.config.device_name);
+        let adopted = self.model.records.adopted();
+        let (underlay, is_on) = (self.kernel_path.underlay(), self.gathering.is_on());
+        let host = &mut self.kernel.host;
+        let mut gathered = host.gather_at_pods(picture, adopted, place, underlay, is_on);
+        self.kernel.note_set_up(&gathered.set_up);
+        self.kernel
+            .note_repairs(&std::mem::take(&mut gathered.repairs));
+        self.gathering.follow(gathered);
     }
 
     /// Announces the interface by which this node is reached, once the registry has said what it wants of that.
@@ -628,7 +678,23 @@ impl Control {
     fn publish(&mut self) {
         if let Some(spec) = self.model.decide() {
             self.tables.publish(spec);
+            let snapshot = self.tables.engine.snapshot();
+            self.kernel_path.follow(spec, snapshot);
         }
+        self.follow_peers();
+    }
+
+    /// Has the paths of the latest tables probed.
+    fn follow_peers(&mut self) {
+        let (known, desired) = (&self.model.known, &self.model.desired);
+        let engine = &self.tables.engine;
+        let following = Following {
+            version: desired.spec.version,
+            bound: known.bound,
+            device_mtu: desired.host.mtu,
+            is_kernel_path: self.kernel_path.view().is_live,
+        };
+        self.peer_health.follow(following, || engine.snapshot());
     }
 
     fn give_upkeep(&mut self, picture: Option<&Picture>) {
@@ -671,15 +737,19 @@ impl Control {
     }
 
     fn post_health(&mut self) {
-        let problem = self.health.as_ref().and_then(Health::problem);
-        self.board.post(Origin::Health, problem);
+        let problems = self.health.iter().flat_map(Health::problems);
+        self.board.post(Origin::Health, problems);
     }
 
     fn post_peers(&mut self) {
         let (known, refused) = (&self.model.known, &mut self.tables.refused_sources);
         let ours = known.net_conf.backend.vni().get();
-        let peers = refused.problems(&known.leases, ours);
+        let answers = |peer: &str| self.peer_health.answers(peer);
+        let peers = refused.problems(&known.leases, ours, answers);
         self.board.post(Origin::Peers, peers);
+        let is_down = !known.facts.underlay.out_of_service.is_empty();
+        let paths = self.peer_health.problems(is_down);
+        self.board.post(Origin::Paths, paths);
     }
 
     fn post_decision(&mut self) {
@@ -727,6 +797,8 @@ fn view(control: &Control) -> View {
         bypassing: Arc::clone(&known.facts.bypassing),
         spec: model.desired.spec.clone(),
         snapshot: control.tables.engine.snapshot(),
+        counters: control.tables.counters.clone(),
+        clock: control.tables.engine.clock(),
         device_mtu: model.desired.host.mtu,
         cores: (control.service.workers).pinned_cores(control.tables.engine.unpinned()),
         attachments: model.records.adopted().to_vec(),
@@ -745,6 +817,9 @@ fn view(control: &Control) -> View {
         reclaimed: control.upkeep.state.reclaimed,
         last_reclaimed: control.upkeep.state.last_reclaimed.clone(),
         sockets: control.sockets.receiving(),
+        kernel_path: control.kernel_path.view(),
+        gathering: control.gathering.facts(),
+        peer_health: control.peer_health.view(),
     }
 }
 

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use super::direct_routing::{self, DirectSenders};
 use crate::config::{NetConf, NodeConfig};
-use crate::host::{Bypass, HostError, Picture, Underlay};
+use crate::host::{Bypass, ForeignBridge, HostError, Picture, Underlay};
 use crate::lease::Lease;
 use crate::reconcile::underlay_mtu;
 
@@ -30,6 +30,10 @@ pub struct Facts {
     pub bypassing: Arc<[Bypass]>,
     /// Peers that send past the overlay.
     pub direct: Arc<[DirectSenders]>,
+    /// VXLAN devices that flannel left, each with its address inside the cluster network.
+    pub flannel_devices: Vec<(String, IpNet)>,
+    /// Bridges of pods in a subnet that is not ours.
+    pub foreign_bridges: Vec<ForeignBridge>,
 }
 
 impl Facts {
@@ -48,6 +52,8 @@ impl Facts {
             addresses: Vec::new(),
             bypassing: Arc::default(),
             direct: Arc::default(),
+            flannel_devices: Vec::new(),
+            foreign_bridges: Vec::new(),
         }
     }
 
@@ -65,9 +71,10 @@ impl Facts {
         self.pod_links = picture.pod_interfaces(&own.subnets, device);
         self.forget_released();
         self.addresses = picture.addresses();
-        self.bypassing = picture
-            .bypassing(&net_conf.cluster(), &own.subnets, device)
-            .into();
+        let cluster = net_conf.cluster();
+        self.bypassing = picture.bypassing(&cluster, &own.subnets, device).into();
+        self.flannel_devices = picture.flannel_devices(&cluster, device);
+        self.foreign_bridges = picture.foreign_bridges(&cluster, &own.subnets);
         self.direct = if net_conf.backend.direct_routing() {
             direct_routing::senders(own, leases, |address| picture.on_link(address, device)).into()
         } else {

@@ -159,6 +159,11 @@ impl Kernel {
         outcome
     }
 
+    /// Logs changes of the kernel that set something up.
+    pub fn note_set_up(&mut self, changes: &[Change]) {
+        changes.iter().for_each(set_up);
+    }
+
     /// Notes changes of the kernel that put something right.
     pub fn note_repairs(&mut self, changes: &[Change]) {
         for change in changes {

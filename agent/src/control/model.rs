@@ -11,7 +11,7 @@ use cni_shim::pod_link::PodNetworks;
 use cni_shim::{Attachment, NodeFile};
 use dataplane::families::{PerFamily, PublicAddresses};
 use dataplane::spec::Spec;
-use encap::Family;
+use encap::{Family, Mac};
 use ipnet::IpNet;
 
 use super::facts::Facts;
@@ -20,6 +20,7 @@ use super::records::Records;
 use crate::attachments;
 use crate::config::node::registry::RegistryKind;
 use crate::config::{NetConf, NodeConfig};
+use crate::gathering::queue;
 use crate::host::external_interface::ExternalInterface;
 use crate::host::{Host, HostError, Picture};
 use crate::last_good::{self, LastGoodError};
@@ -46,6 +47,9 @@ pub struct Known {
     pub external: Option<ExternalInterface>,
     /// The addresses that our sockets have.
     pub bound: PublicAddresses,
+    /// The Ethernet address that the tunnel device has, if it is a TAP; fixed for the life of the service, as its workers
+    /// write it.
+    pub device_mac: Option<Mac>,
     /// What the kernel says.
     pub facts: Facts,
 }
@@ -122,6 +126,7 @@ impl Known {
             released: &released,
             host_addresses: &self.facts.addresses,
             underlay_mtu: self.facts.underlay.mtu,
+            device_mac: self.device_mac,
             version,
         };
         reconcile(&inputs, previous)
@@ -308,6 +313,8 @@ impl Model {
             subnets: self.known.own.subnets.clone(),
             cluster: self.known.net_conf.cluster(),
             mtu: self.desired.host.mtu,
+            gather: self.known.config.gather,
+            pod_queue: self.known.config.gather && queue::of_this_kernel().is_ok(),
             mtu_v6: Some(self.desired.host.inner_mtu.v6).filter(|v6| *v6 < self.desired.host.mtu),
         }
     }

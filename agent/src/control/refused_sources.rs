@@ -96,10 +96,17 @@ impl RefusedSources {
         self.networks.note(&peer, vni, Instant::now());
     }
 
-    /// What was refused of nodes of `leases` in the last minute; `ours` is our VXLAN network.
-    pub fn problems(&mut self, leases: &[Lease], ours: u32) -> Vec<Problem> {
+    /// What was refused of nodes of `leases` in the last minute; `ours` is our VXLAN network. A node that `answers` probes
+    /// is of our network again.
+    pub fn problems(
+        &mut self,
+        leases: &[Lease],
+        ours: u32,
+        answers: impl Fn(&str) -> bool,
+    ) -> Vec<Problem> {
         let now = Instant::now();
         self.networks.expire(now);
+        self.networks.nodes.retain(|node, _| !answers(node));
         self.addresses.expire(now);
         let networks = self.networks.nodes.iter();
         let networks = networks.map(|(node, (vni, _))| Problem::PeerOtherVni {

@@ -15,8 +15,21 @@ fn free() -> SocketAddr {
 }
 
 fn start(address: SocketAddr, run_dir: PathBuf) -> (Health, watch::Sender<Option<Arc<View>>>) {
+    start_at(Some(address), None, run_dir)
+}
+
+fn start_at(
+    probes: Option<SocketAddr>,
+    metrics: Option<SocketAddr>,
+    run_dir: PathBuf,
+) -> (Health, watch::Sender<Option<Arc<View>>>) {
     let (published, view) = watch::channel(None);
-    let health = Health::start(address, Sources { view, run_dir }).unwrap();
+    let endpoints = Endpoints {
+        probes,
+        metrics,
+        metrics_limit: 256,
+    };
+    let health = Health::start(endpoints, Sources { view, run_dir }).unwrap();
     (health, published)
 }
 
@@ -80,6 +93,42 @@ fn a_service_that_does_not_forward_yet_is_running_and_not_ready() {
 }
 
 #[test]
+fn metrics_have_an_address_of_their_own_or_that_of_the_probes() {
+    let run_dir = tempfile::tempdir().unwrap();
+    let (probes, metrics) = (free(), free());
+    let both = start_at(Some(probes), Some(metrics), run_dir.path().to_owned());
+    assert_eq!(get(probes, "GET /healthz").0, 200);
+    assert_eq!(get(probes, "GET /metrics").0, 404);
+    assert_eq!(get(metrics, "GET /healthz").0, 404);
+    let (code, page) = get(metrics, "GET /metrics");
+    assert_eq!(code, 200);
+    assert!(page.contains("\ntartan_ready 0\n") && page.ends_with("# EOF\n"));
+    drop(both);
+    let shared = free();
+    let one = start_at(Some(shared), Some(shared), run_dir.path().to_owned());
+    for path in ["GET /healthz", "GET /metrics"] {
+        assert_eq!(get(shared, path).0, 200, "{path}");
+    }
+    assert!(one.0.problems().is_empty());
+}
+
+#[test]
+fn a_port_of_metrics_that_is_taken_is_a_problem_of_its_own() {
+    let run_dir = tempfile::tempdir().unwrap();
+    let taken = StdListener::bind("127.0.0.1:0").unwrap();
+    let (probes, metrics) = (free(), taken.local_addr().unwrap());
+    let (health, _published) = start_at(Some(probes), Some(metrics), run_dir.path().to_owned());
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while health.problems().is_empty() {
+        assert!(Instant::now() < deadline);
+        thread::sleep(Duration::from_millis(10));
+    }
+    let codes: Vec<&str> = health.problems().iter().map(Problem::code).collect();
+    assert_eq!(codes, ["metrics-port"]);
+    assert_eq!(get(probes, "GET /healthz").0, 200);
+}
+
+#[test]
 fn a_node_is_ready_unless_pods_are_cut_off() {
     let host = |code, severity| {
         Problem::Host(HostProblem {
@@ -122,26 +171,25 @@ fn a_port_that_is_taken_is_a_problem_that_names_the_holder_and_passes() {
     let run_dir = tempfile::tempdir().unwrap();
     let taken = StdListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
-    let (mut health, _published) = start(address, run_dir.path().to_owned());
+    let (health, _published) = start(address, run_dir.path().to_owned());
     let deadline = Instant::now() + Duration::from_secs(20);
-    while health.problem().is_none() {
+    while health.problems().is_empty() {
         assert!(Instant::now() < deadline);
         thread::sleep(Duration::from_millis(10));
     }
-    let text = health.problem().unwrap().to_string();
+    let text = health.problems()[0].to_string();
     let holder = format!("process {} (", std::process::id());
     assert!(
         text.contains(&holder) && text.contains(&address.to_string()),
         "{text}"
     );
     drop(taken);
-    while health.problem().is_some() {
+    while !health.problems().is_empty() {
         assert!(Instant::now() < deadline);
         thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(get(address, "GET /healthz").0, 200);
     // The end of the service frees the port.
-    health.problem.mark_unchanged();
     drop(health);
     while StdListener::bind(address).is_err() {
         assert!(Instant::now() < deadline);

@@ -3,6 +3,7 @@
 use std::mem;
 
 use dataplane::families::PerFamily;
+use encap::Mac;
 use netlink_packet_route::route::{RouteProtocol, RouteType};
 
 use super::Host;
@@ -35,7 +36,7 @@ impl Host {
     /// failure the next call that succeeds reports the changes made so far.
     ///
     /// # Errors
-    /// The device missing or no TUN, a cluster network routed by another program,
+    /// The device missing or neither TUN nor TAP, a cluster network routed by another program,
     /// IPv6 wanted where there is none, or the kernel's refusal of a step.
     pub async fn apply(&mut self, desired: &HostState) -> Result<Vec<Change>, HostError> {
         let picture = self.picture().await?;
@@ -59,6 +60,7 @@ impl Host {
         let before = self.unreported.len();
         self.set_mtu(&plan.link, desired.mtu).await?;
         self.lengthen_queue(&plan.link).await?;
+        self.set_link_layer(&plan.link, desired.mac).await?;
         // Before the device is up, or it makes itself a link-local address.
         for altered in sysctls::set_device_settings(&name, v6)? {
             self.unreported.push(Change::Setting(altered));
@@ -75,6 +77,20 @@ impl Host {
         Ok(mem::take(&mut self.unreported))
     }
 
+    /// Switches forwarding on as [`apply`](Host::apply) does, without a tunnel device: pods of this node then reach each
+    /// other while no agent runs. Returns what had to be changed.
+    ///
+    /// # Errors
+    /// The kernel's refusal to list, or of a setting.
+    pub async fn restore_forwarding(
+        &mut self,
+        desired: &HostState,
+    ) -> Result<Vec<Change>, HostError> {
+        let picture = self.picture().await?;
+        self.apply_forwarding(desired, &picture, desired.has_v6())?;
+        Ok(mem::take(&mut self.unreported))
+    }
+
     async fn set_mtu(&mut self, link: &Link, mtu: u16) -> Result<(), HostError> {
         if link.mtu != u32::from(mtu) {
             links::set_mtu(&self.netlink.handle, link, mtu).await?;
@@ -83,6 +99,23 @@ impl Host {
                 found: link.mtu,
                 set: mtu,
             });
+        }
+        Ok(())
+    }
+
+    /// A TAP gets the address that its workers write, and no ARP: there is no link behind it to ask on. Foreign requests
+    /// are answered all the same (dataplane, `outbound/neighbours.rs`).
+    async fn set_link_layer(&mut self, link: &Link, mac: Option<Mac>) -> Result<(), HostError> {
+        if link.kind != LinkKind::Tap {
+            return Ok(());
+        }
+        if let Some(mac) = mac.filter(|mac| link.mac != Some(*mac)) {
+            links::set_mac(&self.netlink.handle, link, &mac.0).await?;
+            self.unreported.push(Change::MacSet(link.name.clone()));
+        }
+        if link.arp {
+            links::disable_arp(&self.netlink.handle, link).await?;
+            self.unreported.push(Change::ArpDisabled(link.name.clone()));
         }
         Ok(())
     }
@@ -262,7 +295,7 @@ fn check(picture: &Picture, desired: &HostState) -> Result<DevicePlan, HostError
     let link = links::find(links, &desired.device).ok_or_else(|| HostError::NoDevice {
         name: desired.device.clone(),
     })?;
-    if link.kind != LinkKind::Tun {
+    if !matches!(link.kind, LinkKind::Tun | LinkKind::Tap) {
         return Err(HostError::ForeignDevice {
             name: link.name.clone(),
             found: describe(&link.kind),

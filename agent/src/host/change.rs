@@ -17,6 +17,8 @@ pub enum Change {
     BroughtUp(String),
     /// Multicast was disabled on the device.
     MulticastDisabled(String),
+    /// ARP was disabled on the device.
+    ArpDisabled(String),
     /// The device's queue length was raised.
     QueueLength {
         /// The device.
@@ -35,7 +37,7 @@ pub enum Change {
         /// Its MTU now, in bytes.
         set: u16,
     },
-    /// The host's end of a pod was given its hardware address.
+    /// The device, or the host's end of a pod, was given its hardware address.
     MacSet(String),
     /// A permanent neighbour entry was set.
     NeighbourSet {
@@ -80,6 +82,10 @@ pub enum Change {
         /// Bits per second.
         rate: u64,
     },
+    /// A host's end of a pod was made to gather UDP datagrams; its name.
+    GatheringOn(String),
+    /// It was made to gather no more.
+    GatheringOff(String),
     /// The limiter of a pod that is gone was removed; its name.
     LimiterRemoved(String),
     /// `subnet.env` was written; its path.
@@ -97,6 +103,19 @@ pub enum Change {
     FlannelRouteRemoved(String),
     /// An nft table of flannel's was deleted; its family and name.
     FlannelTableDeleted(String),
+    /// The VXLAN device of the kernel path was made; its name.
+    VxlanDeviceMade(String),
+    /// The VXLAN device of the kernel path was removed; its name.
+    VxlanDeviceRemoved(String),
+    /// A program of the kernel path was attached.
+    ProgramAttached {
+        /// Its name.
+        program: &'static str,
+        /// The device.
+        device: String,
+    },
+    /// A program of the kernel path was detached from the device.
+    ProgramDetached(String),
     /// The record of earlier changes cannot be used, and a new one was started; why.
     RecordRefused(String),
 }
@@ -118,6 +137,7 @@ impl fmt::Display for Change {
             Change::AliasSet(device) => write!(f, "set the alias of {device}"),
             Change::BroughtUp(device) => write!(f, "brought {device} up"),
             Change::MulticastDisabled(device) => write!(f, "disabled multicast on {device}"),
+            Change::ArpDisabled(device) => write!(f, "disabled ARP on {device}"),
             Change::QueueLength { device, found, set } => {
                 write!(
                     f,
@@ -135,6 +155,12 @@ impl fmt::Display for Change {
                 f,
                 "set a limit of {rate} bit/s {way} the pod of {host_ifname}"
             ),
+            Change::GatheringOn(name) => {
+                write!(f, "switched GRO and rx-udp-gro-forwarding of {name} on")
+            }
+            Change::GatheringOff(name) => {
+                write!(f, "switched GRO and rx-udp-gro-forwarding of {name} off")
+            }
             Change::LimiterRemoved(name) => {
                 write!(f, "deleted {name}, the limiter of a pod that is gone")
             }
@@ -188,6 +214,14 @@ impl fmt::Display for Change {
             }
             Change::FlannelTableDeleted(table) => {
                 write!(f, "deleted the nft table {table}, which flannel left")
+            }
+            Change::VxlanDeviceMade(device) => write!(f, "made the VXLAN device {device}"),
+            Change::VxlanDeviceRemoved(device) => write!(f, "removed the VXLAN device {device}"),
+            Change::ProgramAttached { program, device } => {
+                write!(f, "attached the program {program} to {device}")
+            }
+            Change::ProgramDetached(device) => {
+                write!(f, "detached the kernel path's program from {device}")
             }
             Change::RecordRefused(reason) => write!(
                 f,

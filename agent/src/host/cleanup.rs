@@ -5,7 +5,7 @@
 //! everything back, so stop it first. While a process holds the device, nothing
 //! is touched: an agent with another root may run here.
 //!
-//! Order: the device (its addresses and routes go with it), routes that carry
+//! Order: programs and VXLAN device of the kernel path, the device (its addresses and routes go with it), routes that carry
 //! our protocol number, limiters of pods that are gone, nft rules, settings,
 //! files. Each step is tried even if others failed; the returned list has an
 //! outcome for each trace found.
@@ -30,19 +30,23 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use cni_shim::RunDir;
+use cni_shim::{RunDir, pod_end};
 
 use super::Netlink;
 use super::error::HostError;
 use super::firewall;
 use super::flannel_place;
+use super::gathered::GatheredEnd;
+use super::kernel_path;
 use super::leftovers::{SET_ASIDE, is_vxlan};
-use super::net::links;
+use super::net::links::{self, Link};
 use super::net::pod_links::{self, remove_orphaned_limiter};
 use super::net::routes;
 use super::settings::record::{self, RecordOnDisk, RecordedChange, Scope, SettingsRecord};
+use super::settings::setting::Setting;
 use super::subnet_env::{self, Cleared};
 use crate::cni;
+use crate::gathering::end;
 
 /// Where an agent leaves traces.
 #[derive(Clone, Debug)]
@@ -108,10 +112,12 @@ pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
                 list.failed("all of it", error);
                 return list.outcomes;
             }
+            remove_kernel_path(&netlink, &traces.state_dir, &mut list).await;
             remove_device(&netlink, &traces.device, &mut list).await;
             remove_set_aside(&netlink, &mut list).await;
             remove_routes(&netlink, &traces.device, &mut list).await;
             remove_limiters(&netlink, &mut list).await;
+            remove_napi_threads(&netlink, record.as_ref().ok(), &mut list).await;
         }
         Err(error) => list.failed("the device and the routes", error),
     }
@@ -192,6 +198,24 @@ async fn remove_device(netlink: &Netlink, name: &str, list: &mut Outcomes) {
     }
 }
 
+/// Programs and the VXLAN device of the kernel path. The programs of a pod's end go too: it needs none.
+async fn remove_kernel_path(netlink: &Netlink, state_dir: &Path, list: &mut Outcomes) {
+    let handle = &netlink.handle;
+    // The filters first: what arrives in between is refused by the kernel, as without an agent.
+    let filters = kernel_path::remove_filters(handle, state_dir).await;
+    let devices = kernel_path::remove_device(handle).await;
+    for (what, found) in [("programs", filters), ("VXLAN device", devices)] {
+        match found {
+            Ok(outcomes) => {
+                for (what, gone) in outcomes {
+                    list.done(what, gone);
+                }
+            }
+            Err(error) => list.failed(format!("the {what} of the kernel path"), error),
+        }
+    }
+}
+
 /// A device of flannel's that a start which ended halfway has set aside: flanneld could not make another of its VNI.
 async fn remove_set_aside(netlink: &Netlink, list: &mut Outcomes) {
     let what = format!("the device {SET_ASIDE}, which was flannel's");
@@ -237,6 +261,46 @@ async fn remove_limiters(netlink: &Netlink, list: &mut Outcomes) {
                 "its pod still runs and sends through it; it is removed with the pod",
             ),
             Err(error) => list.failed(what, error),
+        }
+    }
+}
+
+/// NAPI threads of pods' ends, of tartan-cni's and of those on record, that a killed service left.
+async fn remove_napi_threads(
+    netlink: &Netlink,
+    record: Option<&RecordOnDisk>,
+    list: &mut Outcomes,
+) {
+    let links = match links::messages(&netlink.handle).await {
+        Ok(messages) => messages.iter().map(links::parse).collect::<Vec<_>>(),
+        Err(error) => return list.failed("the NAPI threads of pods' ends", error),
+    };
+    let recorded = |name: &str| {
+        match record {
+        Some(RecordOnDisk::Current(record)) => record.changes().iter().any(|change| {
+            matches!(&change.setting, Setting::Gro(end) | Setting::UdpGroForwarding(end) if end.name() == name)
+        }),
+        _ => false,
+    }
+    };
+    let is_end = |link: &&Link| pod_end::has_form(&link.name) || recorded(&link.name);
+    for link in links.iter().filter(is_end) {
+        let end = GatheredEnd {
+            index: link.index,
+            name: link.name.clone(),
+        };
+        // One that cannot be read has none, or is gone.
+        if end::is_threaded(&end).is_ok_and(|is_threaded| is_threaded) {
+            let what = format!("the NAPI thread of {}", end.name);
+            let gone = end::set_threaded(&end, false);
+            list.done(
+                what,
+                gone.map_err(|source| HostError::WriteSetting {
+                    key: format!("/sys/class/net/{}/threaded", end.name),
+                    value: 0,
+                    source,
+                }),
+            );
         }
     }
 }

@@ -54,6 +54,20 @@ pub enum HostError {
         /// The name asked for.
         name: String,
     },
+    /// A queueing discipline of another program leaves no place for ours.
+    #[error("{device} has an ingress queueing discipline, which has no filters for what leaves")]
+    ForeignQdisc {
+        /// The device.
+        device: String,
+    },
+    /// Another VXLAN device or a process has the port.
+    #[error("{device} cannot have UDP port {port}: another VXLAN device or a process has it")]
+    VxlanPort {
+        /// Our VXLAN device.
+        device: String,
+        /// The port.
+        port: u16,
+    },
     /// Our device does not exist.
     #[error("there is no device {name}")]
     NoDevice {

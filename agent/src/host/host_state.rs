@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use dataplane::families::PerFamily;
+use encap::Mac;
 use ipnet::IpNet;
 
 use super::subnet_env::contents::SubnetEnv;
@@ -14,6 +15,8 @@ use super::subnet_env::contents::SubnetEnv;
 pub struct HostState {
     /// Name of the tunnel device.
     pub device: String,
+    /// Its Ethernet address, if it is a TAP.
+    pub mac: Option<Mac>,
     /// Addresses of the tunnel device: the base of each own subnet, as /32 or /128.
     pub addresses: Vec<IpNet>,
     /// MTU of the tunnel device, bytes of inner packet.
@@ -40,6 +43,8 @@ pub struct HostState {
 pub struct Encapsulation {
     /// The UDP port of each format, the same on every node; that of `udp` first.
     pub ports: [u16; 2],
+    /// The UDP port at which user space receives what the kernel path passes on, where that may be in use.
+    pub private_port: Option<u16>,
     /// The addresses of our own sockets: at most one of each family.
     pub own: Vec<IpAddr>,
     /// Every address at which another node receives, and every one that it sends from. Sorted, each once.

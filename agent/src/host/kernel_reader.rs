@@ -1,9 +1,11 @@
 //! Counters and interfaces of the kernel, read without the right to change anything of ours: for queries.
 
+use ipnet::IpNet;
+
 use super::error::HostError;
 use super::net::links::{self, LinkStats};
 use super::net::pod_links::{self, PodLinks};
-use super::{Netlink, PodDrops, firewall};
+use super::{FirewallSurvey, Netlink, Picture, PodDrops, firewall, picture};
 
 /// A netlink socket of its own, so that a query waits for nothing else.
 #[derive(Debug)]
@@ -47,6 +49,22 @@ impl KernelReader {
     /// [`HostError::Rules`]: nf_tables cannot be read.
     pub async fn pod_drops(&self) -> Result<Option<PodDrops>, HostError> {
         firewall::pod_drops().await
+    }
+
+    /// Interfaces, addresses and routes.
+    ///
+    /// # Errors
+    /// The kernel's refusal to list.
+    pub async fn picture(&self) -> Result<Picture, HostError> {
+        picture::read(&self.netlink.handle).await
+    }
+
+    /// What the packet filter holds that concerns pods of the `cluster` networks. Nothing is changed.
+    ///
+    /// # Errors
+    /// [`HostError::Rules`]: nf_tables cannot be read.
+    pub async fn firewall(&self, cluster: &[IpNet]) -> Result<FirewallSurvey, HostError> {
+        firewall::survey(cluster).await
     }
 
     /// How many packets were dropped where they leave a pod while the pod's own route was missing; `None` where no rule

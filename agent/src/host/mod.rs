@@ -36,7 +36,10 @@ pub mod external_interface;
 mod firewall;
 mod flannel_place;
 mod flanneld;
+mod foreign_devices;
+mod gathered;
 mod host_state;
+pub mod kernel_path;
 mod kernel_reader;
 mod leftovers;
 mod net;
@@ -50,7 +53,8 @@ mod shaping;
 pub mod subnet_env;
 mod watch;
 
-use std::path::Path;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 
 use cni_shim::pod_link::PodNetworks;
 use rtnetlink::Handle;
@@ -58,12 +62,14 @@ use tokio::task::JoinHandle;
 
 pub use change::{Change, SettingChange};
 pub use cleanup::{Outcome, Traces, cleanup};
-pub use direct::reverse_path_filter;
+pub use direct::{forwarding, reverse_path_filter};
 pub use error::HostError;
-pub use firewall::PodDrops;
 pub use firewall::nft::NftError;
+pub use firewall::{FirewallSurvey, PodDrops};
 pub use flannel_place::{note_flannel_place, takes_flannel_place};
 pub use flanneld::Flanneld;
+pub use foreign_devices::ForeignBridge;
+pub use gathered::{GatheredEnd, GatheredPods};
 pub use host_state::{Encapsulation, HostState};
 pub use kernel_reader::KernelReader;
 pub use leftovers::{Leftovers, RouteOfFlannel};
@@ -71,6 +77,7 @@ pub use net::links::{LinkStats, OutOfService};
 pub use net::pod_links::PodLinks;
 pub use net::prefixes::Bypass;
 pub use net::routes::PROTOCOL;
+pub use net::routes::RoutesSeen;
 pub use picture::{Picture, Underlay};
 pub use pod_state::MendedPods;
 pub use port_holder::{PortHolder, tcp_port_holder};
@@ -86,6 +93,8 @@ use settings::record::{RecordOnDisk, Scope, SettingsRecord};
 #[derive(Debug)]
 pub struct Host {
     netlink: Netlink,
+    /// Where records of what was changed lie.
+    state_dir: PathBuf,
     record: SettingsRecord,
     firewall: Firewall,
     /// Changes made by calls that failed later on, not yet reported.
@@ -96,6 +105,8 @@ pub struct Host {
     pod_networks: PodNetworks,
     /// `subnet.env` when it last had the contents wanted.
     subnet_file: Option<FileState>,
+    /// The ends of pods that gathered when they were looked at last, by index.
+    gathering_ends: HashSet<u32>,
 }
 
 impl Host {
@@ -124,12 +135,14 @@ impl Host {
         };
         Ok(Host {
             netlink: Netlink::open()?,
+            state_dir: state_dir.to_owned(),
             record,
             firewall: Firewall::default(),
             unreported,
             add_only: false,
             pod_networks: PodNetworks::default(),
             subnet_file: None,
+            gathering_ends: HashSet::new(),
         })
     }
 

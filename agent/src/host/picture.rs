@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use cni_shim::attachment::HOST_IFNAME_PREFIX;
 use dataplane::families::PublicAddresses;
 use ipnet::IpNet;
+use rtnetlink::Handle;
 
 use super::Host;
 use super::error::HostError;
@@ -12,7 +13,7 @@ use super::net::addresses::{self, InterfaceAddress};
 use super::net::links::{self, Link, OutOfService};
 use super::net::pod_links::PodLinks;
 use super::net::prefixes::{self, Bypass};
-use super::net::routes::{self, Route};
+use super::net::routes::{self, Route, RoutesSeen};
 
 /// The interface that carries the overlay, or the two that do, one per family.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,15 +41,22 @@ impl Host {
     /// # Errors
     /// The kernel's refusal to list.
     pub async fn picture(&self) -> Result<Picture, HostError> {
-        let handle = &self.netlink.handle;
-        let messages = links::messages(handle).await?;
-        Ok(Picture {
-            links: messages.iter().map(links::parse).collect(),
-            pod_links: PodLinks::of(&messages),
-            held: addresses::list(handle).await?,
-            routes: routes::list(handle).await?,
-        })
+        read(&self.netlink.handle).await
     }
+}
+
+/// Lists interfaces, addresses and routes.
+///
+/// # Errors
+/// The kernel's refusal to list.
+pub(super) async fn read(handle: &Handle) -> Result<Picture, HostError> {
+    let messages = links::messages(handle).await?;
+    Ok(Picture {
+        links: messages.iter().map(links::parse).collect(),
+        pod_links: PodLinks::of(&messages),
+        held: addresses::list(handle).await?,
+        routes: routes::list(handle).await?,
+    })
 }
 
 impl Picture {
@@ -133,6 +141,22 @@ impl Picture {
                 protocol: route.protocol,
             })
             .collect()
+    }
+
+    /// The routes of IPv4 but those into these networks.
+    pub fn routes_outside(&self, networks: &[IpNet]) -> RoutesSeen {
+        let is_outside = |route: &&Route| {
+            let is_inside = |network: &IpNet| network.contains(&route.prefix);
+            route.prefix.addr().is_ipv4() && !networks.iter().any(is_inside)
+        };
+        RoutesSeen(self.routes.iter().filter(is_outside).cloned().collect())
+    }
+
+    /// Name of the interface that holds an address.
+    pub fn holder(&self, address: IpAddr) -> Option<String> {
+        let mut held = self.held_elsewhere();
+        let found = held.find(|(held, _)| held.address.addr() == address);
+        found.map(|(_, link)| link.name.clone())
     }
 
     /// The host's ends of pods.

@@ -286,10 +286,33 @@ impl PodLinks {
         }
     }
 
+    /// An attachment's end.
+    pub fn host_end(&self, attachment: &Attachment) -> Option<HostEnd> {
+        let (name, end) = self.end_of(attachment)?;
+        Some(HostEnd {
+            name: name.to_owned(),
+            ifindex: end.index,
+            mac: end.mac.as_slice().try_into().ok().map(encap::Mac)?,
+            namespace: end.namespace,
+        })
+    }
+
     /// Whether the attachment has an end.
     pub fn has_end_of(&self, attachment: &Attachment) -> bool {
         self.end_of(attachment).is_some()
     }
+}
+
+/// The host's end of an attachment.
+pub struct HostEnd {
+    /// Its name.
+    pub name: String,
+    /// Its interface index.
+    pub ifindex: u32,
+    /// Its MAC.
+    pub mac: encap::Mac,
+    /// The number that this namespace has for the pod's; `None` where the kernel does not tell.
+    pub namespace: Option<u32>,
 }
 
 fn key(attachment: &Attachment) -> AttachmentKey {

@@ -57,7 +57,11 @@ impl Host {
         settings.all(|setting| match setting {
             uplink @ Setting::AcceptRa(_) => !v6 || learns(uplink),
             // Announced.
-            Setting::Forward4 | Setting::Forward6 | Setting::ProxyArp(_) => true,
+            Setting::Forward4
+            | Setting::Forward6
+            | Setting::ProxyArp(_)
+            | Setting::Gro(_)
+            | Setting::UdpGroForwarding(_) => true,
         })
     }
 }

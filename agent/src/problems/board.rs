@@ -45,6 +45,8 @@ pub enum Origin {
     Workers,
     /// The kernel's state, as far as Tartan brings it about.
     Kernel,
+    /// The kernel path.
+    KernelPath,
     /// The node file.
     NodeFile,
     /// The upkeep of pods.
@@ -53,6 +55,8 @@ pub enum Origin {
     Links,
     /// What arrives from peers and is refused.
     Peers,
+    /// The paths to peers.
+    Paths,
     /// What the decision itself shows.
     Decision,
     /// What peers' packets say about their leases.

@@ -47,6 +47,8 @@ fn identity(error: &HostError) -> (&'static str, String) {
         HostError::NotPermitted { subject, .. } => ("not-permitted", subject.clone()),
         HostError::Netlink { subject, .. } => ("kernel-refused", subject.clone()),
         HostError::NoShaper { subject, .. } => ("no-shaper", subject.clone()),
+        HostError::ForeignQdisc { device } => ("kernel-path-qdisc", device.clone()),
+        HostError::VxlanPort { device, .. } => ("kernel-path-port", device.clone()),
         HostError::DeviceName { name } => ("device-name", name.clone()),
         HostError::NoDevice { name } => ("device-missing", name.clone()),
         HostError::ForeignDevice { name, .. } => ("device-not-a-tun", name.clone()),
@@ -76,6 +78,8 @@ fn ends_first_start(error: &HostError) -> bool {
     !matches!(
         error,
         HostError::NoShaper { .. }
+            | HostError::ForeignQdisc { .. }
+            | HostError::VxlanPort { .. }
             | HostError::Rules { .. }
             | HostError::CutOff { .. }
             | HostError::RulesBesideLegacy { .. }

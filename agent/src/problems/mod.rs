@@ -23,10 +23,11 @@ use std::time::SystemTime;
 use dataplane::families::PublicAddresses;
 use dataplane::underlay::socket::SocketSpec;
 use encap::{Family, Mac};
+use ipnet::IpNet;
 
 use crate::control::direct_routing::DirectSenders;
 use crate::control::families::LostFamily;
-use crate::host::{Bypass, Flanneld, OutOfService, PortHolder};
+use crate::host::{Bypass, Flanneld, ForeignBridge, OutOfService, PortHolder};
 
 pub use board::{Board, Origin, Posted};
 pub use host::HostProblem;
@@ -119,6 +120,15 @@ pub enum Problem {
         /// What the kernel said.
         reason: String,
     },
+    /// The metrics are not answered.
+    MetricsPort {
+        /// Where they are to be answered.
+        address: SocketAddr,
+        /// Which process has the port, where that is known.
+        holder: Option<PortHolder>,
+        /// What the kernel said.
+        reason: String,
+    },
     /// The files of the locks are gone.
     LocksRemoved {
         /// The directory that they were in.
@@ -203,6 +213,29 @@ pub enum Problem {
         /// MTU of the tunnel device, bytes.
         device_mtu: u16,
     },
+    /// The net-conf names a larger MTU than the underlay of this node has.
+    UnderlayBelowMtu {
+        /// The interface.
+        interface: String,
+        /// What it carries, bytes.
+        carries: u16,
+        /// `Backend.MTU`, bytes.
+        configured: u16,
+    },
+    /// A VXLAN device of flannel's is there, with an address inside the cluster network.
+    FlannelLeftOver {
+        /// Its name.
+        device: String,
+        /// The address.
+        address: IpNet,
+    },
+    /// A bridge of pods has an address of another node's subnet, or of none.
+    BridgeOtherSubnet {
+        /// The bridge, and the address.
+        bridge: ForeignBridge,
+        /// This node's subnets.
+        subnets: Vec<IpNet>,
+    },
     /// Peers have no underlay address of a family that this node has.
     PeersUnreachable {
         /// One of them.
@@ -222,6 +255,61 @@ pub enum Problem {
         vni: u32,
         /// This node's.
         ours: u32,
+    },
+    /// A peer answered probes, and nothing of it arrives any more.
+    PeerSilent {
+        /// Its name.
+        peer: String,
+        /// The address that is probed.
+        address: IpAddr,
+        /// When it was heard last.
+        since: SystemTime,
+    },
+    /// A peer's packets arrive, and it does not hear this node's.
+    PeerOneWay {
+        /// Its name.
+        peer: String,
+        /// The address that is probed.
+        address: IpAddr,
+    },
+    /// The path to a peer carries less than pods' packets need; pods are told to send smaller ones.
+    PeerNarrow {
+        /// Its name.
+        peer: String,
+        /// The address that is probed.
+        address: IpAddr,
+        /// The largest outer packet that arrives, bytes.
+        measured: u16,
+        /// The largest outer packet that pods' packets make, bytes.
+        configured: u16,
+    },
+    /// A peer's host answers that no process has the overlay's port.
+    PeerRefused {
+        /// Its name.
+        peer: String,
+        /// The address that is probed.
+        address: IpAddr,
+    },
+    /// What is sent to a peer does not get there.
+    PeerUnreachable {
+        /// Its name.
+        peer: String,
+        /// The address that is probed.
+        address: IpAddr,
+        /// An ICMP error, or what this node's kernel says.
+        reason: String,
+    },
+    /// A peer addresses its frames to a VTEP MAC that is not this node's.
+    PeerWrongMac {
+        /// Its name.
+        peer: String,
+        /// That MAC.
+        seen: Mac,
+    },
+    /// This node cannot send probes.
+    PeerProbes {
+        /// The address that they were to be sent from, and what the kernel said.
+        reason: String,
     },
     /// Packets of a peer's pods arrive from an address that is none of its own.
     PeerUnknownAddress {
@@ -281,6 +369,13 @@ pub enum Problem {
     ApiThread {
         /// Why not.
         reason: String,
+    },
+    /// The kernel path is configured and not in use: user space carries every packet.
+    KernelPathOff {
+        /// Why.
+        reason: String,
+        /// What brings it into use.
+        remedy: String,
     },
     /// An attachment record cannot be used.
     RecordRefused {
@@ -348,6 +443,7 @@ impl Problem {
             Problem::WorkersBehind { .. } => "workers-behind",
             Problem::ApiSocket { .. } => "api-socket",
             Problem::HealthPort { .. } => "health-port",
+            Problem::MetricsPort { .. } => "metrics-port",
             Problem::LocksRemoved { .. } => "locks-removed",
             Problem::StateNotSaved { .. } => "state-not-saved",
             Problem::UnderlaySocket { fault, .. } => match fault {
@@ -366,8 +462,18 @@ impl Problem {
             Problem::MixedPods { .. } => "mixed-pods",
             Problem::UnusedAddress { .. } => "unused-address",
             Problem::UnderlayNarrow { .. } => "underlay-narrow",
+            Problem::UnderlayBelowMtu { .. } => "underlay-below-mtu",
+            Problem::FlannelLeftOver { .. } => "flannel-left-over",
+            Problem::BridgeOtherSubnet { .. } => "bridge-other-subnet",
             Problem::PeersUnreachable { .. } => "peers-unreachable",
             Problem::PeerOtherVni { .. } => "peer-other-vni",
+            Problem::PeerSilent { .. } => "peer-silent",
+            Problem::PeerOneWay { .. } => "peer-one-way",
+            Problem::PeerNarrow { .. } => "peer-narrow",
+            Problem::PeerRefused { .. } => "peer-refused",
+            Problem::PeerUnreachable { .. } => "peer-unreachable",
+            Problem::PeerWrongMac { .. } => "peer-wrong-mac",
+            Problem::PeerProbes { .. } => "peer-probes",
             Problem::PeerUnknownAddress { .. } => "peer-unknown-address",
             Problem::FamilyWithoutSubnets { .. } => "family-without-subnets",
             Problem::PeerLostFamily { .. } => "peer-lost-family",
@@ -379,6 +485,7 @@ impl Problem {
             Problem::RouteBypasses(_) => "route-bypasses",
             Problem::MoreOfAKind { .. } => "more-of-a-kind",
             Problem::ApiThread { .. } => "api-thread",
+            Problem::KernelPathOff { .. } => "kernel-path-off",
             Problem::RecordRefused { .. } => "record-refused",
         }
     }
@@ -393,14 +500,19 @@ impl Problem {
             | Problem::StateNotSaved { path, .. }
             | Problem::NodeFile { path, .. } => path.display().to_string(),
             Problem::LocksRemoved { run_dir } => run_dir.display().to_string(),
-            Problem::HealthPort { address, .. } => address.to_string(),
+            Problem::HealthPort { address, .. } | Problem::MetricsPort { address, .. } => {
+                address.to_string()
+            }
             Problem::LeasesRefused { place, .. }
             | Problem::LeaseRefused { place, .. }
             | Problem::ListShrinks { place, .. } => place.clone(),
             Problem::RegistryLost { registry, .. } => registry.clone(),
             Problem::UnderlaySocket { wanted, .. } => wanted.address.to_string(),
             Problem::UnderlayDown(interface) => interface.name.clone(),
-            Problem::UnderlayNarrow { interface, .. } => interface.clone(),
+            Problem::UnderlayNarrow { interface, .. }
+            | Problem::UnderlayBelowMtu { interface, .. } => interface.clone(),
+            Problem::FlannelLeftOver { device, .. } => device.clone(),
+            Problem::BridgeOtherSubnet { bridge, .. } => bridge.name.clone(),
             Problem::Host(problem) => problem.subject.clone(),
             Problem::MixedPods { bridges } => bridges.join(", "),
             Problem::UnusedAddress { address } => address.to_string(),
@@ -408,6 +520,12 @@ impl Problem {
             Problem::PeerOtherVni { node, .. } | Problem::PeerUnknownAddress { node, .. } => {
                 node.clone()
             }
+            Problem::PeerSilent { peer, .. }
+            | Problem::PeerOneWay { peer, .. }
+            | Problem::PeerNarrow { peer, .. }
+            | Problem::PeerRefused { peer, .. }
+            | Problem::PeerUnreachable { peer, .. }
+            | Problem::PeerWrongMac { peer, .. } => peer.clone(),
             Problem::FamilyWithoutSubnets { family, .. } => family_name(*family).to_owned(),
             Problem::PeerLostFamily { lost, .. } => lost.node.clone(),
             Problem::VtepMacChanged { peer, .. } => peer.clone(),
@@ -426,6 +544,8 @@ impl Problem {
             | Problem::WorkersNotPinned { .. }
             | Problem::PodUpkeep { .. }
             | Problem::PodsStranded { .. }
+            | Problem::KernelPathOff { .. }
+            | Problem::PeerProbes { .. }
             | Problem::ApiThread { .. } => String::new(),
         }
     }
@@ -449,8 +569,14 @@ impl Problem {
             | Problem::UnderlayDown(_)
             | Problem::NodeFile { .. }
             | Problem::UnderlayNarrow { .. }
+            | Problem::BridgeOtherSubnet { .. }
             | Problem::PeersUnreachable { .. }
             | Problem::PeerOtherVni { .. }
+            | Problem::PeerSilent { .. }
+            | Problem::PeerOneWay { .. }
+            | Problem::PeerRefused { .. }
+            | Problem::PeerUnreachable { .. }
+            | Problem::PeerWrongMac { .. }
             | Problem::VtepMacChanged { .. }
             | Problem::FlanneldRunning(_)
             | Problem::PodsStranded { .. }
@@ -461,16 +587,22 @@ impl Problem {
             | Problem::ApiThread { .. }
             | Problem::RecordRefused { .. } => Severity::Error,
             Problem::Host(problem) => problem.severity,
-            Problem::RegistryLost { .. }
+            Problem::MetricsPort { .. }
+            | Problem::RegistryLost { .. }
             | Problem::StateNotSaved { .. }
             | Problem::CoresUnusable { .. }
             | Problem::WorkersNotPinned { .. }
             | Problem::PodUpkeep { .. }
             | Problem::MixedPods { .. }
+            | Problem::UnderlayBelowMtu { .. }
+            | Problem::FlannelLeftOver { .. }
             | Problem::PeerUnknownAddress { .. }
+            | Problem::PeerNarrow { .. }
+            | Problem::PeerProbes { .. }
             | Problem::FamilyWithoutSubnets { .. }
             | Problem::PeerLostFamily { .. }
             | Problem::DirectRouting(_)
+            | Problem::KernelPathOff { .. }
             | Problem::UnusedAddress { .. } => Severity::Warning,
         }
     }

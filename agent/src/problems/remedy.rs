@@ -37,6 +37,7 @@ impl Problem {
             Problem::WorkersBehind { .. } => "look into the agent's log; if a worker hangs, its keeper restarts the service".to_owned(),
             Problem::ApiSocket { path, .. } => format!("if something else is at {}, move it elsewhere; Tartan tries again by itself", path.display()),
             Problem::HealthPort { .. } => "set healthz (flanneld: -healthz-port) to a free port of this host; Tartan tries again by itself".to_owned(),
+            Problem::MetricsPort { .. } => "set metrics to a free port of this host, or to the address of healthz; Tartan tries again by itself".to_owned(),
             Problem::LocksRemoved { .. } => "restart the agent (`systemctl restart tartan`)".to_owned(),
             Problem::StateNotSaved { .. } => "check that the state directory is writable by root and its disk not full".to_owned(),
             Problem::UnderlaySocket { wanted, fault, kept, .. } => match fault {
@@ -57,8 +58,18 @@ impl Problem {
             Problem::MixedPods { .. } => "drain the node, end the other plugin's network (docs/migrate.md) and uncordon: then all pods are Tartan's".to_owned(),
             Problem::UnusedAddress { .. } => "add an address of that family to this node's entry in the list of nodes, or leave it out of the configuration".to_owned(),
             Problem::UnderlayNarrow { interface, needs, .. } => format!("raise the MTU of {interface}, or Backend.MTU in the net-conf, to at least {needs}"),
+            Problem::UnderlayBelowMtu { interface, configured, .. } => format!("raise the MTU of {interface} and of the path to {configured} (`ip link set {interface} mtu {configured}`), or lower Backend.MTU in the net-conf of all nodes"),
+            Problem::FlannelLeftOver { device, .. } => format!("{}; what flannel left also goes with a reboot", take_flannels_place(device)),
+            Problem::BridgeOtherSubnet { .. } => "drain the node and reboot it, which makes the bridge anew in the node's subnet; or give the node its old subnet back".to_owned(),
             Problem::PeersUnreachable { .. } => "give one of the two an address of the other's family, public-ipv6 beside public-ip".to_owned(),
             Problem::PeerOtherVni { .. } => "give both the same Backend.VNI in net-conf.json".to_owned(),
+            Problem::PeerSilent { peer, address, .. } => format!("look at {peer}: is the host up and Tartan running (`tartan status` there), and does {address} answer `ping`; then at firewalls on the way, for the overlay's UDP port"),
+            Problem::PeerOneWay { peer, address } => format!("look for a firewall that drops the overlay's UDP port from this node to {address}: on this node (output), on the way, and on {peer} (input)"),
+            Problem::PeerNarrow { peer, address, measured, .. } => format!("raise the MTU of the links on the way to {address} ({peer}), or set Backend.MTU in the net-conf to what fits {measured} bytes; then restart pods"),
+            Problem::PeerRefused { peer, .. } => format!("start Tartan, or flanneld, on {peer}, and give both nodes the same Backend.Type and Backend.Port; if {peer} is gone, take it out of the list of nodes"),
+            Problem::PeerUnreachable { peer, address, .. } => format!("see `ip route get {address}`, and whether {peer} is up and its cable in; if it is gone, take it out of the list of nodes"),
+            Problem::PeerWrongMac { peer, .. } => format!("correct `vtep-mac` of this node in the list of nodes that {peer} reads (`ip link show` of the tunnel device, or `tartan peers -o json` on a third node, has the right one)"),
+            Problem::PeerProbes { .. } => "give this node the address, or look into the kernel's log (`dmesg`)".to_owned(),
             Problem::PeerUnknownAddress { node, outer, .. } => format!("if that is {node}, correct its public-ip, or list {outer} under its underlay-sources; if not, find the sender"),
             Problem::FamilyWithoutSubnets { family: Family::V6, .. } => "add one to its entry in the list of nodes, or switch EnableIPv6 off in net-conf.json".to_owned(),
             Problem::FamilyWithoutSubnets { .. } => "add one to its entry in the list of nodes, or switch EnableIPv4 off in net-conf.json".to_owned(),
@@ -76,6 +87,7 @@ impl Problem {
             Problem::ApiThread { .. } => {
                 "raise the limit of threads (`ulimit -u`, pids.max of the control group); Tartan tries again by itself".to_owned()
             }
+            Problem::KernelPathOff { remedy, .. } => remedy.clone(),
             Problem::RecordRefused { .. } => "delete and recreate the pod, see `tartan pods`".to_owned(),
         }
     }
@@ -140,6 +152,12 @@ pub(super) fn of_host(error: &HostError) -> String {
         HostError::Netlink { .. } => "look into the kernel's log (`dmesg`); Tartan tries again by itself".to_owned(),
         HostError::NoShaper { module, .. } => format!(
             "load the kernel's {module} (`modprobe -a {module}`), or take the bandwidth limit off the pod"
+        ),
+        HostError::ForeignQdisc { device } => format!(
+            "have the program that set it use `clsact` (`tc qdisc show dev {device}`), or set `kernel-path = \"off\"`"
+        ),
+        HostError::VxlanPort { port, .. } => format!(
+            "see which device has it (`ip -d link show type vxlan`) or which process (`ss -lunp sport = :{port}`) and have it give it up, or set `kernel-path = \"off\"`"
         ),
         HostError::DeviceName { .. } => {
             "set `device-name` to 1 to 15 characters without '/', ':' or blanks".to_owned()

@@ -91,6 +91,17 @@ impl Problem {
                     None => reason.clone(),
                 }
             ),
+            Problem::MetricsPort {
+                address,
+                holder,
+                reason,
+            } => format!(
+                "/metrics is not answered on {address}, so this node cannot be scraped: {}",
+                match holder {
+                    Some(holder) => format!("{holder} has the port"),
+                    None => reason.clone(),
+                }
+            ),
             Problem::LocksRemoved { run_dir } => format!(
                 "another process has emptied {}, so no lock keeps a second agent or a clean-up from this node",
                 run_dir.display()
@@ -155,6 +166,23 @@ impl Problem {
             } => format!(
                 "{interface} carries {carries} bytes, but packets of {device_mtu} bytes must cross it and come to {needs}: larger packets than fit are lost"
             ),
+            Problem::UnderlayBelowMtu {
+                interface,
+                carries,
+                configured,
+            } => format!(
+                "{interface} carries {carries} bytes, and Backend.MTU of the net-conf is {configured}: nodes that carry that much send larger packets than arrive here"
+            ),
+            Problem::FlannelLeftOver { device, address } => format!(
+                "{device}, a VXLAN device that flannel left, holds {} inside the cluster network: with its routes it takes packets past the overlay",
+                address.addr()
+            ),
+            Problem::BridgeOtherSubnet { bridge, subnets } => format!(
+                "the bridge {} has {}, which lies in no subnet of this node ({}): its pods cannot be reached, and the bridge plugin refuses new ones",
+                bridge.name,
+                bridge.address,
+                list(subnets)
+            ),
             Problem::PeersUnreachable {
                 first,
                 address,
@@ -167,6 +195,39 @@ impl Problem {
             Problem::PeerOtherVni { node, vni, ours } => format!(
                 "{node} sends datagrams of VXLAN network {vni}, and this node's is {ours}: all of them are dropped (WrongVni)"
             ),
+            Problem::PeerSilent {
+                peer,
+                address,
+                since,
+            } => format!(
+                "{peer} is silent since {}: {address} answers no probe, and nothing else of it arrives",
+                time_of_day(*since)
+            ),
+            Problem::PeerOneWay { peer, address } => format!(
+                "{peer} does not hear this node (one way): its packets arrive, and no probe to {address} is answered"
+            ),
+            Problem::PeerNarrow {
+                peer,
+                address,
+                measured,
+                configured,
+            } => format!(
+                "the path to {peer} is narrow: packets to {address} of up to {measured} bytes arrive, and this node's come to {configured}; pods are told to send smaller ones"
+            ),
+            Problem::PeerRefused { peer, address } => format!(
+                "{peer} refuses what is sent to {address}: no process of its host has the port"
+            ),
+            Problem::PeerUnreachable {
+                peer,
+                address,
+                reason,
+            } => format!("{peer} is unreachable at {address}: {reason}"),
+            Problem::PeerWrongMac { peer, seen } => format!(
+                "{peer} sends to the VTEP MAC {seen}, which is not this node's: all of that is dropped (NotOurMac)"
+            ),
+            Problem::PeerProbes { reason } => {
+                format!("the paths to peers are not probed: {reason}")
+            }
             Problem::PeerUnknownAddress {
                 node,
                 outer,
@@ -231,6 +292,9 @@ impl Problem {
             Problem::MoreOfAKind { more, what, .. } => format!("{more} more {what}"),
             Problem::ApiThread { reason } => {
                 format!("the thread that answers the API does not run: {reason}")
+            }
+            Problem::KernelPathOff { reason, .. } => {
+                format!("the kernel path is not in use: {reason}")
             }
             Problem::RecordRefused { file, reason } => {
                 format!("the attachment record {file} is refused: {reason}")

@@ -11,7 +11,7 @@ use dataplane::families::PerFamily;
 use dataplane::spec::PeerSpec;
 use encap::Format;
 
-use crate::config::{DeviceKind, SpinSetting};
+use crate::config::{DeviceKind, DeviceType, KernelPathMode, SpinSetting};
 use crate::lease::default_vtep_mac;
 
 const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48","Backend":{"Type":"vxlan"}}"#;
@@ -32,9 +32,12 @@ fn config() -> NodeConfig {
         local_v4: None,
         local_v6: None,
         device: DeviceKind::Auto,
+        device_type: DeviceType::Auto,
         device_name: "tartan0".to_owned(),
         names_device_as_flannel: false,
         strict_pods: false,
+        gather: true,
+        probe: true,
         ipv6_over_udp: false,
         masquerade: true,
         subnet_file: PathBuf::from("/run/flannel/subnet.env"),
@@ -46,7 +49,11 @@ fn config() -> NodeConfig {
         shrink_grace: Duration::from_secs(600),
         replace_flannel: false,
         forward_rules: true,
+        kernel_path: KernelPathMode::Off,
+        kernel_path_port: 18472,
         healthz: None,
+        metrics: None,
+        metrics_limit: 256,
     }
 }
 
@@ -71,6 +78,7 @@ fn lease(name: &str, public: &str, subnets: &[&str], format: Format) -> Lease {
         vtep_mac: PerFamily::each(|_| default_vtep_mac(public.first())),
         accept_sources: vec![],
         underlay_sources: vec![],
+        kernel_path: true,
     }
 }
 
@@ -144,6 +152,7 @@ impl World {
             released: &self.released,
             host_addresses: &self.host_addresses,
             underlay_mtu: self.underlay_mtu,
+            device_mac: None,
             version: 3,
         };
         reconcile(&inputs, previous)
@@ -206,11 +215,13 @@ fn a_small_cluster_in_full() {
             masquerade: true,
             encapsulation: Encapsulation {
                 ports: [8285, 4789],
+                private_port: None,
                 own: addresses(&["192.0.2.1"]),
                 nodes: addresses(&["10.244.2.0", "10.244.2.1", "192.0.2.2"]).into(),
                 pod_links: vec!["cni0".to_owned()],
             },
             subnet_file: PathBuf::from("/run/flannel/subnet.env"),
+            mac: None,
             subnet_env: SubnetEnv {
                 v4: Some((
                     "10.244.0.0/16".parse().unwrap(),
@@ -520,6 +531,7 @@ fn any_lease() -> impl Strategy<Value = Lease> {
                 .iter()
                 .map(|n| IpNet::new(IpAddr::from([10, *n, 0, 0]), 16).unwrap())
                 .collect(),
+            kernel_path: true,
             underlay_sources: underlay
                 .iter()
                 .map(|n| IpAddr::from([198, 51, 100, *n]))

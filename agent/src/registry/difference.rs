@@ -105,6 +105,7 @@ fn differing_keys(before: &Lease, after: &Lease) -> Vec<&'static str> {
             "underlay-sources",
             before.underlay_sources != after.underlay_sources,
         ),
+        ("kernel-path", before.kernel_path != after.kernel_path),
     ];
     let differing = pairs.into_iter().filter(|(_, differs)| *differs);
     // The default VTEP MAC follows from the address.

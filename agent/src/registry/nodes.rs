@@ -11,6 +11,7 @@
 //! vtep-mac-v6 = "2e:fd:04:c7:59:62"        # default: vtep-mac; for inner IPv6 of a node with two devices
 //! accept-sources = ["10.9.0.0/16"]         # further inner sources that peers accept from it
 //! underlay-sources = ["198.51.100.7"]      # further outer sources that peers accept from it
+//! kernel-path = true                       # whether peers may send it what their kernels encapsulate; default: true
 //! ```
 //!
 //! The file is checked as a whole: one fault refuses the whole list.
@@ -75,6 +76,9 @@ fn entry(lease: &Lease) -> String {
             text.push_str(&format!("{key} = {list}\n"));
         }
     }
+    if !lease.kernel_path {
+        text.push_str("kernel-path = false\n");
+    }
     text
 }
 
@@ -112,6 +116,10 @@ impl NodeParser<'_> {
             vtep_mac,
             accept_sources: self.accept_sources(table.entry("accept-sources"), &name)?,
             underlay_sources,
+            kernel_path: match table.entry("kernel-path") {
+                Some(entry) => entry.flag()?,
+                None => true,
+            },
             name,
         };
         Ok(ParsedNode {
@@ -346,7 +354,7 @@ fn at_line(text: &str, at: usize, fault: NodeListFault) -> NodeListError {
 
 /// The group bit of a MAC's first octet (IEEE 802).
 const MULTICAST: u8 = 1;
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 10] = [
     "name",
     "subnets",
     "public-ip",
@@ -356,6 +364,7 @@ const KEYS: [&str; 9] = [
     "vtep-mac-v6",
     "accept-sources",
     "underlay-sources",
+    "kernel-path",
 ];
 
 #[cfg(test)]

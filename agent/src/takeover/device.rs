@@ -4,7 +4,8 @@
 //! where there are several, a writer for each ([`tun`]). With another number of workers than before, queues are
 //! attached to the device or closed, before any worker reads: it keeps addresses, routes and carrier, and a flow that
 //! runs comes to its new queue. What has no place in that, after a service that died halfway, is closed; where there is
-//! no first queue of the right kind, the device goes as a whole. The old device goes with the last of its descriptors,
+//! no first queue of the right kind, or the device is of another type than the configuration asks for (TUN, TAP), it goes
+//! as a whole. The old device goes with the last of its descriptors,
 //! here and in the keeper, and only then is its name free.
 //!
 //! A plain device has one queue. Where the kernel refuses writers, a fast one has one too: written through a queue that
@@ -16,17 +17,28 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use dataplane::device::plain::{self, Plain};
-use dataplane::device::tun::{self, Fewer, Opened, Tun};
+use dataplane::device::tun::{self, Fewer, LinkLayer, Opened, Tun};
 use dataplane::device::tunnel::Tunnel;
 use dataplane::device::{self, DeviceError};
+use encap::Mac;
 use rustix::io::Errno;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use crate::config::{DeviceKind, NodeConfig};
+use crate::config::{DeviceKind, DeviceType, NodeConfig};
 use crate::host::{Host, HostError};
 use crate::keeper::descriptors::{Descriptors, DescriptorsError};
 use crate::problems::{HostProblem, Problem};
+
+/// What is asked for.
+pub(crate) struct Wanted<'a> {
+    /// Name, kind and type of the device.
+    pub(crate) config: &'a NodeConfig,
+    /// The Ethernet address of a TAP.
+    pub(crate) mac: Mac,
+    /// How many shares.
+    pub(crate) workers: usize,
+}
 
 /// The device as its workers get it.
 pub(crate) struct Obtained {
@@ -52,17 +64,16 @@ pub enum ObtainError {
     Device(DeviceError),
 }
 
-/// The device that the configuration asks for, with a share for each of `workers` if it can be had.
+/// The device that the configuration asks for, with a share for each worker if it can be had.
 ///
 /// # Errors
 /// See [`ObtainError`].
 pub(crate) async fn obtain(
     table: &mut Descriptors,
     host: &Host,
-    config: &NodeConfig,
-    workers: usize,
+    wanted: &Wanted<'_>,
 ) -> Result<Obtained, ObtainError> {
-    let name = &config.device_name;
+    let name = &wanted.config.device_name;
     let inherited: BTreeMap<_, _> = table
         .take_all(|entry| entry.starts_with("tun-"))
         .into_iter()
@@ -71,7 +82,7 @@ pub(crate) async fn obtain(
     let held_name = inherited.values().find_map(device::name_of);
     let mut shares = None;
     if !held.is_empty() {
-        match adopt(inherited, config, workers) {
+        match adopt(inherited, wanted) {
             Ok(adopted) => shares = Some(adopted),
             Err(reason) => {
                 // The device that is held goes only where another can come: until then packets wait in it.
@@ -95,10 +106,10 @@ pub(crate) async fn obtain(
             } else {
                 PATIENCE
             };
-            let opened = open(host, config, workers, Instant::now() + patience).await;
+            let opened = open(host, wanted, Instant::now() + patience).await;
             let shares = opened?;
             match &shares {
-                Shares::Fast(_) => info!(name, "opened"),
+                Shares::Fast(opened) => info!(name, r#type = type_name(opened.link), "opened"),
                 Shares::Plain(_) => info!(name, "opened without offloads: packet by packet"),
             }
             (Vec::new(), shares)
@@ -106,11 +117,11 @@ pub(crate) async fn obtain(
     };
     report(&shares, &before, table).await?;
     let tunnels = shares.tunnels(name).map_err(ObtainError::Device)?;
-    let fewer = shares.fewer(workers);
+    let fewer = shares.fewer(wanted.workers);
     if let Some(reason) = &fewer {
         info!(
             name,
-            asked = workers,
+            asked = wanted.workers,
             workers = tunnels.len(),
             "fewer workers: {reason}"
         );
@@ -213,11 +224,8 @@ impl Shares {
 }
 
 /// Makes a device of what an earlier service left.
-fn adopt(
-    mut inherited: BTreeMap<String, OwnedFd>,
-    config: &NodeConfig,
-    workers: usize,
-) -> Result<Shares, String> {
+fn adopt(mut inherited: BTreeMap<String, OwnedFd>, wanted: &Wanted<'_>) -> Result<Shares, String> {
+    let config = wanted.config;
     let mut numbered = |kind: &str| -> Vec<OwnedFd> {
         let names = (0..).map(|i| format!("{kind}{i}"));
         names.map_while(|name| inherited.remove(&name)).collect()
@@ -244,17 +252,36 @@ fn adopt(
         DeviceKind::Plain => None,
         DeviceKind::Auto | DeviceKind::Offload => {
             let held = Opened {
+                link: adopted_link(&queues, wanted)?,
                 queues,
                 writers,
                 fewer: None,
             };
-            Some(grown(name, held, workers).map_err(|error| error.to_string())?)
+            Some(grown(name, held, wanted.workers).map_err(|error| error.to_string())?)
         }
     };
     let shares = shares.ok_or("it is none without offloads")?;
     // Queried again when the descriptors are deposited with the keeper; here it may still be given up.
     shares.tunnels(name).map_err(|error| error.to_string())?;
     Ok(shares)
+}
+
+/// What the device of these queues is, if the configuration allows that.
+fn adopted_link(queues: &[OwnedFd], wanted: &Wanted<'_>) -> Result<LinkLayer, &'static str> {
+    let is_tap = queues.first().is_some_and(tun::is_tap);
+    match (is_tap, wanted.config.device_type) {
+        (true, DeviceType::Tun) => Err("it is a TAP, and device-type is \"tun\""),
+        (false, DeviceType::Tap) => Err("it is a TUN, and device-type is \"tap\""),
+        (true, _) => Ok(LinkLayer::Ethernet(wanted.mac)),
+        (false, _) => Ok(LinkLayer::None),
+    }
+}
+
+fn type_name(link: LinkLayer) -> &'static str {
+    match link {
+        LinkLayer::None => "tun",
+        LinkLayer::Ethernet(_) => "tap",
+    }
 }
 
 /// The device `name` for `workers`, or for as many as it served, where there are no descriptors left for more to be used.
@@ -277,17 +304,12 @@ fn grown(name: &str, held: Opened, workers: usize) -> Result<Shares, DeviceError
 ///
 /// An interface that has the name already is looked at before anything is opened: the kernel would give us a persistent
 /// device of another program that no process has open at the moment.
-async fn open(
-    host: &Host,
-    config: &NodeConfig,
-    workers: usize,
-    deadline: Instant,
-) -> Result<Shares, ObtainError> {
-    let name = &config.device_name;
+async fn open(host: &Host, wanted: &Wanted<'_>, deadline: Instant) -> Result<Shares, ObtainError> {
+    let name = &wanted.config.device_name;
     loop {
         let refused = match host.name_taken(name).await {
             Some(taken) => of_name(&taken),
-            None => match open_now(name, config.device, workers) {
+            None => match open_now(name, wanted) {
                 Err(error @ DeviceError::Busy(_)) => ObtainError::Device(error),
                 result => return result.map_err(ObtainError::Device),
             },
@@ -303,14 +325,21 @@ fn of_name(taken: &HostError) -> ObtainError {
     ObtainError::Name(Box::new(Problem::Host(HostProblem::of(taken))))
 }
 
-fn open_now(name: &str, wanted: DeviceKind, workers: usize) -> Result<Shares, DeviceError> {
+fn open_now(name: &str, wanted: &Wanted<'_>) -> Result<Shares, DeviceError> {
+    let link = match wanted.config.device_type {
+        DeviceType::Auto | DeviceType::Tun => LinkLayer::None,
+        DeviceType::Tap => LinkLayer::Ethernet(wanted.mac),
+    };
     let open_plain = || plain::open(name).map(Shares::Plain);
-    let open_fast = || tun::open(name, workers).map(Shares::Fast);
-    match wanted {
+    let open_fast = || tun::open(name, link, wanted.workers).map(Shares::Fast);
+    match wanted.config.device {
         DeviceKind::Plain => open_plain(),
         DeviceKind::Auto => match open_fast() {
             Err(DeviceError::NoOffloads(error)) => {
-                info!("this kernel offers no TUN device with offloads: {error}");
+                info!(
+                    "this kernel offers no {} device with offloads: {error}",
+                    type_name(link).to_uppercase()
+                );
                 open_plain()
             }
             result => result,

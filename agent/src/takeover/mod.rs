@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use cni_shim::NodeFile;
 use dataplane::counters::Counters;
+use dataplane::device::Device as _;
 use dataplane::device::tunnel::Tunnel;
 use dataplane::engine::{Engine, WorkerSetup};
 use tokio::sync::{mpsc, watch};
@@ -35,16 +36,20 @@ use crate::control::registry_state::RegistryState;
 use crate::control::reload::Reload;
 use crate::control::run_files::RunFiles;
 use crate::control::tables::Tables;
-use crate::control::underlay::sockets::UnderlaySockets;
+use crate::control::underlay::slot::ReceivePorts;
+use crate::control::underlay::sockets::{Inherited, UnderlaySockets};
 use crate::control::view::queries::{Queries, QueryService};
 use crate::control::view::{ServiceFacts, View};
 use crate::control::workers::{Machine, WorkerPlacement};
+use crate::gathering::Gathering;
 use crate::health::Health;
 use crate::host::{Change, Host, HostError, Leftovers, note_flannel_place};
 use crate::keeper::COUNTERS;
 use crate::keeper::descriptors::{Descriptors, LISTENER, Obtain, PLUGIN_LISTENER};
 use crate::keeper::lock::Lock;
+use crate::kernel_path::{self, KernelPathControl};
 use crate::lease::Lease;
+use crate::peer_health::PeerHealth;
 use crate::problems::{Board, HostProblem, Origin, Problem};
 use crate::registry::Registry;
 use crate::start_failure;
@@ -93,6 +98,7 @@ pub async fn start(
 
     let (opened, tunnels) =
         Opened::obtain(&mut table, &known, &host, &leftovers, &mut found).await?;
+    known.device_mac = tunnels.first().and_then(Tunnel::mac);
     table.discard_rest().await?;
     if let Some(bound) = opened.sockets.bound().filter(|bound| *bound != known.bound) {
         known.bound = bound;
@@ -198,6 +204,7 @@ async fn read(
                 .as_ref()
                 .map_or(own.public, |external| external.local),
         ),
+        device_mac: None,
         external,
         config: Arc::new(config),
         net_conf,
@@ -348,6 +355,7 @@ async fn begin(
         view: published.subscribe(),
         counters: opened.counters.clone(),
         clock: engine.clock(),
+        flows: engine.flow_watch(),
         changes,
     };
     // It waits for the first view.
@@ -374,12 +382,23 @@ async fn begin(
         config: Arc::clone(&config),
         cluster: model.known.net_conf.cluster(),
         workers: opened.placement,
+        device_type: match model.known.device_mac {
+            Some(_) => "tap",
+            None => "tun",
+        },
         registry: registry.describe(),
         started: Instant::now(),
         restarts: table.restarts,
         last_end: table.last_end.clone(),
     });
     info!(node = model.known.own.name, "forwarding");
+    let kernel_path = KernelPathControl::new(&config, opened.kernel_path);
+    let gathering = start_gathering(
+        config.gather,
+        opened.counters.clone(),
+        published.subscribe(),
+    );
+    let peer_health = start_peer_health(config.probe, &engine);
     Ok(Some(Control {
         saved: SavedState::new(model.cached.leases.is_some()),
         run_files: RunFiles::new(config.run_dir(), lock, node_file, answering.ok(), queries),
@@ -388,6 +407,7 @@ async fn begin(
         model,
         kernel,
         sockets: opened.sockets,
+        kernel_path,
         reload,
         registry,
         registry_state,
@@ -396,11 +416,39 @@ async fn begin(
         board,
         service,
         published,
+        gathering,
+        peer_health,
         health,
         calls,
         ticker,
         turn: Turn::default(),
     }))
+}
+
+/// Starts what gathers small packets at the ends of pods. Without its thread all but the NAPI threads works.
+/// A flood may pass through user space or the programs of the kernel path.
+fn start_gathering(
+    is_on: bool,
+    counters: Counters,
+    view: watch::Receiver<Option<Arc<View>>>,
+) -> Gathering {
+    let forwarded = move || {
+        let view = view.borrow().clone();
+        let by_programs = view.map_or(0, |view| view.kernel_path.sent());
+        counters.from_device().saturating_add(by_programs)
+    };
+    Gathering::start(is_on, forwarded).unwrap_or_else(|error| {
+        warn!("pods that flood get no NAPI thread: {error}");
+        Gathering::without_watcher(is_on)
+    })
+}
+
+fn start_peer_health(is_on: bool, engine: &Engine) -> PeerHealth {
+    let clock = engine.clock();
+    PeerHealth::start(is_on, clock, engine.hearing()).unwrap_or_else(|error| {
+        warn!("the paths to peers are not probed: {error}");
+        PeerHealth::refused(is_on, clock, error.to_string())
+    })
 }
 
 fn host_problem(error: &HostError) -> Problem {
@@ -411,6 +459,7 @@ fn host_problem(error: &HostError) -> Problem {
 struct Opened {
     placement: WorkerPlacement,
     sockets: UnderlaySockets,
+    kernel_path: kernel_path::Inherited,
     counters: Counters,
     listeners: Listeners,
 }
@@ -437,15 +486,20 @@ impl Opened {
             plugin: obtain_listener(table, PLUGIN_LISTENER, &run.plugin_socket()).await?,
         };
         flannel::take_place(known, host, leftovers).await?;
-        let device =
-            device::obtain(table, host, &known.config, machine.workers(&known.config)).await?;
+        let wanted = device::Wanted {
+            config: &known.config,
+            mac: known.own_in_force().vtep_mac.v4,
+            workers: machine.workers(&known.config),
+        };
+        let device = device::obtain(table, host, &wanted).await?;
         let workers = device.tunnels.len();
         counters.set_workers(workers);
-        let sockets = obtain_sockets(table, known, host, workers, leftovers, found).await?;
+        let (sockets, next) = obtain_sockets(table, known, host, workers, leftovers, found).await?;
         let kind = (device.kind, device.fewer);
         let opened = Opened {
             placement: WorkerPlacement::place(workers, kind, &machine, &known.config),
             sockets,
+            kernel_path: kernel_path::Inherited::take(table, next),
             counters,
             listeners,
         };
@@ -464,7 +518,8 @@ async fn obtain_listener(
     obtained.map_err(|error| refused(name, error))
 }
 
-/// The underlay sockets, where they should be or where they are.
+/// The underlay sockets, where they should be or where they are; and those that a service before this one opened to have
+/// in their place.
 async fn obtain_sockets(
     table: &mut Descriptors,
     known: &Known,
@@ -472,15 +527,24 @@ async fn obtain_sockets(
     workers: usize,
     leftovers: &Leftovers,
     found: &mut Found,
-) -> Result<UnderlaySockets, StartError> {
+) -> Result<(UnderlaySockets, Option<UnderlaySockets>), StartError> {
     let backend = &known.net_conf.backend;
-    let inherited = UnderlaySockets::inherit(table, backend, workers).await?;
+    let private = known.config.kernel_path_port;
+    let formats = ReceivePorts::of(backend);
+    let Inherited {
+        sockets: inherited,
+        next,
+    } = UnderlaySockets::inherit(table, formats, private, workers).await?;
+    let ports = match inherited.receives_vxlan4() {
+        true => inherited.receive_ports(backend),
+        false => formats.with_private(kernel_path::port_without_sockets(host, known).await),
+    };
     // Where the registry has not said yet which address it wants, sockets that work stay.
     let wanted = match known.is_announced() {
         true => inherited.bound().unwrap_or_else(|| known.wanted()),
         false => known.wanted(),
     };
-    let follow = || inherited.follow(wanted, &known.facts.addresses, backend);
+    let follow = || inherited.follow(wanted, &known.facts.addresses, ports);
     let (mut sockets, mut delay) = follow();
     let deadline = Instant::now() + PORT_PATIENCE;
     while !leftovers.is_empty() && delay.is_some() && Instant::now() < deadline {
@@ -501,7 +565,7 @@ async fn obtain_sockets(
         found.report(Origin::Underlay, Some(problem));
     }
     sockets.deposit(&inherited, table).await?;
-    Ok(sockets)
+    Ok((sockets, next))
 }
 
 fn refused<A: Display, O: Display>(name: &str, error: Obtain<A, O>) -> StartError {

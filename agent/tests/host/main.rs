@@ -22,6 +22,7 @@ mod repair;
 mod rules;
 mod setup;
 mod subnet_env;
+mod tracking;
 mod watching;
 
 use dataplane::families::PerFamily;
@@ -52,6 +53,7 @@ fn v4() -> HostState {
         masquerade: true,
         encapsulation: Encapsulation {
             ports: [8285, 8472],
+            private_port: None,
             own: vec!["192.0.2.1".parse().unwrap()],
             nodes: ["10.244.2.0", "10.244.2.1", "192.0.2.2", "2001:db8::2"]
                 .map(|address| address.parse().unwrap())
@@ -59,6 +61,7 @@ fn v4() -> HostState {
             pod_links: vec!["cni0".to_owned()],
         },
         subnet_file: "/run/flannel/subnet.env".into(),
+        mac: None,
         subnet_env: SubnetEnv {
             v4: Some((net("10.244.0.0/16"), net("10.244.1.0/24"))),
             v6: None,

@@ -29,14 +29,17 @@ fn no_device() {
 }
 
 #[test]
-fn a_device_of_our_name_that_is_no_tun() {
+fn a_device_of_our_name_that_is_neither_tun_nor_tap() {
     for (making, is) in [
         ("link add tartan0 type bridge", "a bridge device"),
         (
             "link add tartan0 type veth peer name other0",
             "a veth device",
         ),
-        ("tuntap add tartan0 mode tap", "a TAP"),
+        (
+            "link add tartan0 type vxlan id 9 dstport 9999",
+            "a vxlan device",
+        ),
     ] {
         let namespace = Namespace::new();
         namespace.ip(making);

@@ -4,13 +4,18 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::kernel_path::Passed;
+
 /// Every packet's fate. Inner wire packets since the keeper started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Drops {
     /// Every reason and direction, those that count nothing included.
     pub reasons: Vec<Reason>,
-    /// Law 1 per worker and direction: received + originated = sent + delivered + dropped + held.
+    /// Law 1 per worker and direction: received + originated = sent + delivered + probes + dropped + held.
     pub workers: Vec<Worker>,
+    /// What the kernel path passed on, by reason; empty while it is not in use. None of these packets is lost.
+    #[serde(default)]
+    pub passed: Vec<Passed>,
     /// Packets on the way from the worker that read them to the one that receives them; in no worker's counts yet.
     #[serde(default)]
     pub in_rings: u64,
@@ -34,8 +39,11 @@ pub struct Reason {
 /// A worker's two flows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Worker {
-    /// Which, from 0.
+    /// Which, from 0; the kernel path comes last.
     pub worker: usize,
+    /// The number as text, or `kernel-path`.
+    #[serde(default)]
+    pub name: String,
     /// Pod to peer.
     pub outbound: Flow,
     /// Peer to pod.
@@ -55,6 +63,9 @@ pub struct Flow {
     pub sent: u64,
     /// Packets written to the tunnel device.
     pub delivered: u64,
+    /// Probes of peer health, which are no packets, that were answered or heard.
+    #[serde(default)]
+    pub probes: u64,
     /// Packets dropped, by reason; reasons that count nothing are left out.
     pub dropped: BTreeMap<String, u64>,
     /// Packets in hand at the moment of the count.

@@ -121,12 +121,31 @@ pub enum ConfigError {
     },
     /// No address and port to answer on.
     #[error(
-        "healthz {0:?} is not an address and a port: use ADDRESS:PORT, as in 0.0.0.0:8081, or \"off\""
+        "{key} {value:?} is not an address and a port: use ADDRESS:PORT, as in 0.0.0.0:8081, or \"off\""
     )]
-    Healthz(String),
+    HttpAddress {
+        /// The key.
+        key: &'static str,
+        /// The text.
+        value: String,
+    },
+    /// More series than can be meant.
+    #[error(
+        "metrics-limit is {0}: use 0 to {most}",
+        most = super::MOST_METRICS_LIMIT
+    )]
+    MetricsLimit(u16),
     /// An unknown kind of device.
     #[error("device {0:?} does not exist: use \"auto\", \"offload\" or \"plain\"")]
     Device(String),
+    /// An unknown type of device.
+    #[error("device-type {0:?} does not exist: use \"auto\", \"tun\" or \"tap\"")]
+    DeviceType(String),
+    /// A TAP without offloads.
+    #[error(
+        "device-type \"tap\" needs offloads, and device \"plain\" has none: leave device out, or set device-type to \"auto\""
+    )]
+    PlainTap,
     /// A name that the kernel refuses for an interface, or that it uses for another purpose.
     #[error(
         "device-name {0:?} is not a valid interface name: use 1 to 15 letters, digits, '.', '-' and '_', as in tartan0"
@@ -146,6 +165,12 @@ pub enum ConfigError {
     /// A time shorter than an ADD may take, or uselessly long.
     #[error("reclaim-after is {0}: use 5 to 3600 seconds, or leave it out for 60")]
     ReclaimAfter(u16),
+    /// An unknown mode of the kernel path.
+    #[error("kernel-path {0:?} does not exist: use \"off\", \"stateless\" or \"auto\"")]
+    KernelPath(String),
+    /// A port of a well-known service.
+    #[error("kernel-path-port is {0}: use 1024 to 65534, or leave it out for 18472")]
+    KernelPathPort(u16),
     /// Longer than a mistake needs to be found.
     #[error("shrink-grace is {0}: use 0 to 3600 seconds, or leave it out for 600")]
     ShrinkGrace(u16),

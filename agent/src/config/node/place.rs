@@ -46,7 +46,14 @@ pub fn check_variables() -> Result<(), String> {
 }
 
 /// Whether Kubernetes sets the variable `TARTAN_` and `rest` in a container for a Service named `tartan` or `tartan-...`.
+/// A key of ours is none: a Service named `tartan-kernel-path` would set the one that ends in `PORT`.
 fn is_service_link(rest: &str) -> bool {
+    if KEYS
+        .iter()
+        .any(|key| variable(key).ends_with(&format!("_{rest}")) && key.len() == rest.len())
+    {
+        return false;
+    }
     let words: Vec<&str> = rest.split('_').collect();
     let service = |tail: &[&str]| words.ends_with(tail);
     // NAME_PORT_9090_TCP, and the same with _ADDR and others behind.
@@ -74,7 +81,8 @@ impl ConfigError {
             | ConfigError::Lacks { key, .. } => key,
             ConfigError::PublicOfFile => "public-ip",
             ConfigError::NetConfOfEtcd => "net-conf",
-            ConfigError::Healthz(_) => "healthz",
+            ConfigError::HttpAddress { key, .. } => key,
+            ConfigError::MetricsLimit(_) => "metrics-limit",
             ConfigError::Registry(_) => "registry",
             ConfigError::Endpoint(_) | ConfigError::EndpointUser => "etcd-endpoints",
             ConfigError::EtcdPrefix(_) => "etcd-prefix",
@@ -82,6 +90,7 @@ impl ConfigError {
             ConfigError::AnnotationPrefix(_) => "kube-annotation-prefix",
             ConfigError::IfaceRegex { .. } => "iface-regex",
             ConfigError::Device(_) => "device",
+            ConfigError::DeviceType(_) | ConfigError::PlainTap => "device-type",
             ConfigError::DeviceName(_) => "device-name",
             ConfigError::Log(_) => "log",
             ConfigError::Workers(WorkersError::Workers(_) | WorkersError::TooFew { .. }) => {
@@ -91,6 +100,8 @@ impl ConfigError {
             ConfigError::Spin(_) => "spin",
             ConfigError::ReclaimAfter(_) => "reclaim-after",
             ConfigError::ShrinkGrace(_) => "shrink-grace",
+            ConfigError::KernelPath(_) => "kernel-path",
+            ConfigError::KernelPathPort(_) => "kernel-path-port",
             ConfigError::File(_)
             | ConfigError::Toml { .. }
             | ConfigError::NoNodeName
@@ -105,6 +116,8 @@ impl RunArgs {
         match key {
             "node-name" => self.node_name.is_some(),
             "healthz" => self.healthz.is_some(),
+            "metrics" => self.metrics.is_some(),
+            "metrics-limit" => self.metrics_limit.is_some(),
             "net-conf" => self.net_conf.is_some(),
             "registry" => self.registry.registry.is_some(),
             "etcd-endpoints" => self.registry.etcd_endpoints.is_some(),
@@ -121,6 +134,7 @@ impl RunArgs {
             "local-ip" => self.local_ip.is_some(),
             "local-ipv6" => self.local_ipv6.is_some(),
             "device" => self.device.is_some(),
+            "device-type" => self.device_type.is_some(),
             "device-name" => self.device_name.is_some(),
             "log" => self.log.is_some(),
             "workers" => self.workers.is_some(),
@@ -128,6 +142,8 @@ impl RunArgs {
             "spin" => self.spin.is_some(),
             "reclaim-after" => self.reclaim_after.is_some(),
             "shrink-grace" => self.shrink_grace.is_some(),
+            "kernel-path" => self.kernel_path.is_some(),
+            "kernel-path-port" => self.kernel_path_port.is_some(),
             _ => false,
         }
     }

@@ -9,8 +9,10 @@ use tracing_subscriber::filter::LevelFilter;
 
 use super::registry::RegistryKind;
 use super::{
-    ConfigError, DEVICE, DEVICE_AS_FLANNEL, DEVICE_OF_FLANNEL, DeviceKind, LEAST_RECLAIM_AFTER,
-    MOST_RECLAIM_AFTER, MOST_SHRINK_GRACE, NodeConfig, RunArgs, registry,
+    ConfigError, DEVICE, DEVICE_AS_FLANNEL, DEVICE_OF_FLANNEL, DeviceKind, DeviceType,
+    KERNEL_PATH_PORT, KernelPathMode, LEAST_KERNEL_PATH_PORT, LEAST_RECLAIM_AFTER, METRICS_LIMIT,
+    MOST_KERNEL_PATH_PORT, MOST_METRICS_LIMIT, MOST_RECLAIM_AFTER, MOST_SHRINK_GRACE, NodeConfig,
+    RunArgs, registry,
 };
 use crate::config::spin::SpinSetting;
 use crate::config::workers;
@@ -34,6 +36,11 @@ pub(super) fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, Confi
     )?;
     let (device_name, names_device_as_flannel) =
         device_name(args.device_name.or(file.device_name))?;
+    let device = device(args.device.or(file.device))?;
+    let device_type = device_type(args.device_type.or(file.device_type))?;
+    if (device, device_type) == (DeviceKind::Plain, DeviceType::Tap) {
+        return Err(ConfigError::PlainTap);
+    }
     let registry = registry::resolve(args.registry, file.registry)?;
     let net_conf = args.net_conf.or(file.net_conf);
     Ok(NodeConfig {
@@ -50,12 +57,15 @@ pub(super) fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, Confi
         registry,
         local_v4,
         local_v6,
-        device: device(args.device.or(file.device))?,
+        device,
+        device_type,
         device_name,
         names_device_as_flannel,
         strict_pods: args.strict_pods.or(file.strict_pods).unwrap_or(false),
         ipv6_over_udp: args.ipv6_over_udp.or(file.ipv6_over_udp).unwrap_or(false),
         masquerade: args.masquerade.or(file.masquerade).unwrap_or(true),
+        gather: args.gather.or(file.gather).unwrap_or(true),
+        probe: args.probe.or(file.probe).unwrap_or(true),
         subnet_file: absolute(
             args.subnet_file
                 .or(file.subnet_file)
@@ -72,7 +82,11 @@ pub(super) fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, Confi
             .or(file.replace_flannel)
             .unwrap_or(false),
         forward_rules: args.forward_rules.or(file.forward_rules).unwrap_or(true),
-        healthz: healthz(args.healthz.or(file.healthz))?,
+        kernel_path: kernel_path(args.kernel_path.or(file.kernel_path))?,
+        kernel_path_port: kernel_path_port(args.kernel_path_port.or(file.kernel_path_port))?,
+        healthz: address_and_port("healthz", args.healthz.or(file.healthz))?,
+        metrics: address_and_port("metrics", args.metrics.or(file.metrics))?,
+        metrics_limit: metrics_limit(args.metrics_limit.or(file.metrics_limit))?,
         root,
     })
 }
@@ -152,13 +166,27 @@ pub(super) fn addresses(
     }
 }
 
-fn healthz(written: Option<String>) -> Result<Option<SocketAddr>, ConfigError> {
+/// Where an endpoint is answered, if at all.
+fn address_and_port(
+    key: &'static str,
+    written: Option<String>,
+) -> Result<Option<SocketAddr>, ConfigError> {
     match written.as_deref() {
         None | Some("off") => Ok(None),
         Some(text) => match text.parse::<SocketAddr>() {
             Ok(address) if address.port() != 0 => Ok(Some(address)),
-            _ => Err(ConfigError::Healthz(text.to_owned())),
+            _ => Err(ConfigError::HttpAddress {
+                key,
+                value: text.to_owned(),
+            }),
         },
+    }
+}
+
+fn metrics_limit(written: Option<u16>) -> Result<u16, ConfigError> {
+    match written.unwrap_or(METRICS_LIMIT) {
+        limit if limit <= MOST_METRICS_LIMIT => Ok(limit),
+        limit => Err(ConfigError::MetricsLimit(limit)),
     }
 }
 
@@ -168,6 +196,33 @@ fn device(written: Option<String>) -> Result<DeviceKind, ConfigError> {
         Some("plain") => Ok(DeviceKind::Plain),
         Some("offload") => Ok(DeviceKind::Offload),
         Some(other) => Err(ConfigError::Device(other.to_owned())),
+    }
+}
+
+fn device_type(written: Option<String>) -> Result<DeviceType, ConfigError> {
+    match written.as_deref() {
+        None | Some("auto") => Ok(DeviceType::Auto),
+        Some("tun") => Ok(DeviceType::Tun),
+        Some("tap") => Ok(DeviceType::Tap),
+        Some(other) => Err(ConfigError::DeviceType(other.to_owned())),
+    }
+}
+
+fn kernel_path(written: Option<String>) -> Result<KernelPathMode, ConfigError> {
+    match written.as_deref() {
+        None | Some("off") => Ok(KernelPathMode::Off),
+        Some("stateless") => Ok(KernelPathMode::Stateless),
+        Some("auto") => Ok(KernelPathMode::Auto),
+        Some(other) => Err(ConfigError::KernelPath(other.to_owned())),
+    }
+}
+
+fn kernel_path_port(written: Option<u16>) -> Result<u16, ConfigError> {
+    let port = written.unwrap_or(KERNEL_PATH_PORT);
+    if (LEAST_KERNEL_PATH_PORT..=MOST_KERNEL_PATH_PORT).contains(&port) {
+        Ok(port)
+    } else {
+        Err(ConfigError::KernelPathPort(port))
     }
 }
 

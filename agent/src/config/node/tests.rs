@@ -48,9 +48,12 @@ fn without_any_configuration_the_defaults_apply() {
         local_v4: None,
         local_v6: None,
         device: DeviceKind::Auto,
+        device_type: DeviceType::Auto,
         device_name: "tartan0".to_owned(),
         names_device_as_flannel: false,
         strict_pods: false,
+        gather: true,
+        probe: true,
         ipv6_over_udp: false,
         masquerade: true,
         subnet_file: root.path().join("run/flannel/subnet.env"),
@@ -62,7 +65,11 @@ fn without_any_configuration_the_defaults_apply() {
         shrink_grace: Duration::from_secs(600),
         replace_flannel: false,
         forward_rules: true,
+        kernel_path: KernelPathMode::Off,
+        kernel_path_port: 18472,
         healthz: None,
+        metrics: None,
+        metrics_limit: 256,
     };
     assert_eq!(config, expected);
     assert_eq!(config.run_dir().path(), root.path().join("run/tartan"));
@@ -76,10 +83,13 @@ const EVERY_KEY: &str = r#"
     local-ip = "192.0.2.1"
     local-ipv6 = "2001:db8::1"
     device = "plain"
+    device-type = "tun"
     device-name = "tt0"
     strict-pods = true
     ipv6-over-udp = true
     masquerade = false
+    gather = false
+    probe = false
     subnet-file = "/srv/subnet.env"
     log = "warn,tartan::host=debug"
     workers = 2
@@ -87,6 +97,10 @@ const EVERY_KEY: &str = r#"
     spin = 20
     reclaim-after = 7
     shrink-grace = 9
+    kernel-path = "stateless"
+    kernel-path-port = 4000
+    metrics = "[::]:9467"
+    metrics-limit = 0
 "#;
 
 #[test]
@@ -105,13 +119,26 @@ fn a_file_sets_every_key() {
         (config.device, config.device_name.as_str()),
         (DeviceKind::Plain, "tt0")
     );
-    assert!(config.strict_pods && config.ipv6_over_udp && !config.masquerade);
+    assert!(
+        config.strict_pods
+            && config.ipv6_over_udp
+            && !config.masquerade
+            && !config.gather
+            && !config.probe
+    );
+    assert_eq!(config.device_type, DeviceType::Tun);
+    assert_eq!(config.metrics, Some("[::]:9467".parse().unwrap()));
+    assert_eq!(config.metrics_limit, 0);
     assert_eq!(config.subnet_file, PathBuf::from("/srv/subnet.env"));
     assert_eq!(config.log, "warn,tartan::host=debug");
     assert_eq!((config.workers, config.cores), (Some(2), vec![4, 6]));
     assert_eq!(config.spin, SpinSetting::Micros(20));
     assert_eq!(config.reclaim_after, Duration::from_secs(7));
     assert_eq!(config.shrink_grace, Duration::from_secs(9));
+    assert_eq!(
+        (config.kernel_path, config.kernel_path_port),
+        (KernelPathMode::Stateless, 4000)
+    );
 }
 
 #[test]
@@ -123,6 +150,7 @@ fn a_flag_overrides_the_file() {
         "--local-ip=192.0.2.2",
         "--local-ipv6=2001:db8::2",
         "--device=auto",
+        "--device-type=tap",
         "--device-name=tt1",
         "--strict-pods=false",
         "--ipv6-over-udp=false",
@@ -134,6 +162,8 @@ fn a_flag_overrides_the_file() {
         "--spin=off",
         "--reclaim-after=3600",
         "--shrink-grace=0",
+        "--kernel-path=auto",
+        "--kernel-path-port=65534",
     ];
     let config = load(EVERY_KEY, &words).unwrap();
     assert_eq!(
@@ -143,6 +173,10 @@ fn a_flag_overrides_the_file() {
     assert_eq!(config.spin, SpinSetting::Off);
     assert_eq!(config.reclaim_after, Duration::from_secs(3600));
     assert_eq!(config.shrink_grace, Duration::ZERO);
+    assert_eq!(
+        (config.kernel_path, config.kernel_path_port),
+        (KernelPathMode::Auto, 65534)
+    );
     assert_eq!(
         (config.node_name.as_str(), config.device_name.as_str()),
         ("n2", "tt1")
@@ -158,7 +192,10 @@ fn a_flag_overrides_the_file() {
             Some("2001:db8::2".parse().unwrap())
         )
     );
-    assert_eq!(config.device, DeviceKind::Auto);
+    assert_eq!(
+        (config.device, config.device_type),
+        (DeviceKind::Auto, DeviceType::Tap)
+    );
     assert!(!config.strict_pods && !config.ipv6_over_udp && config.masquerade);
     assert_eq!(config.subnet_file, PathBuf::from("/tmp/s"));
     assert_eq!(config.log, "trace");
@@ -301,6 +338,18 @@ fn every_refusal_names_its_remedy() {
         ("spin = 0", "spin \"0\" is not a valid time"),
         ("spin = true", "line 1: spin must be text"),
         (
+            "kernel-path = \"on\"",
+            "kernel-path \"on\" does not exist: use \"off\"",
+        ),
+        (
+            "metrics-limit = 10001",
+            "line 1: metrics-limit must be 0 to 10000",
+        ),
+        (
+            "kernel-path-port = 80",
+            "line 1: kernel-path-port must be 1024 to 65534",
+        ),
+        (
             "reclaim-after = 4",
             "line 1: reclaim-after must be 5 to 3600",
         ),
@@ -313,6 +362,14 @@ fn every_refusal_names_its_remedy() {
         (
             "device = \"tap\"",
             "device \"tap\" does not exist: use \"auto\", \"offload\" or \"plain\"",
+        ),
+        (
+            "device-type = \"plain\"",
+            "line 1: device-type \"plain\" does not exist: use \"auto\", \"tun\" or \"tap\"",
+        ),
+        (
+            "device = \"plain\"\ndevice-type = \"tap\"",
+            "line 2: device-type \"tap\" needs offloads, and device \"plain\" has none: leave device out",
         ),
         (
             "log = \"inof\"",

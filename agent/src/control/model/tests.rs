@@ -2,7 +2,8 @@ use ipnet::IpNet;
 
 use super::*;
 use crate::config::RunArgs;
-use crate::host::Underlay;
+use crate::control::diagnosis;
+use crate::host::{ForeignBridge, Underlay};
 use crate::last_good::LastGood;
 use crate::registry::{RegistryPlace, parse};
 
@@ -39,6 +40,8 @@ fn model(root: &std::path::Path, past: u64) -> Model {
         released: Vec::new(),
         bypassing: Arc::default(),
         direct: Arc::default(),
+        flannel_devices: Vec::new(),
+        foreign_bridges: Vec::new(),
     };
     let config = Arc::new(NodeConfig::load(&args).unwrap());
     Model::new(
@@ -49,6 +52,7 @@ fn model(root: &std::path::Path, past: u64) -> Model {
             leases: leases.into(),
             external: None,
             bound: own.public,
+            device_mac: None,
             own,
             facts,
         },
@@ -234,6 +238,35 @@ fn an_attachment_that_waits_for_its_limit_is_not_served_by_its_route() {
         (&spec.local.attachments, spec.local.kernel_prefixes.len()),
         (&vec![pod], 0)
     );
+}
+
+#[test]
+fn what_other_programs_left_and_a_narrow_underlay_are_problems() {
+    let root = tempfile::tempdir().unwrap();
+    let mut model = model(root.path(), 0);
+    let codes = |model: &Model| -> Vec<&'static str> {
+        let problems = diagnosis::problems(model, &[]);
+        problems.iter().map(Problem::code).collect()
+    };
+    assert_eq!(codes(&model), [""; 0]);
+    model.known.net_conf = NetConf::parse(
+        r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan", "MTU": 1600}}"#,
+    )
+    .unwrap();
+    let facts = &mut model.known.facts;
+    facts.flannel_devices = vec![("flannel.1".into(), "10.244.1.0/32".parse().unwrap())];
+    facts.foreign_bridges = vec![ForeignBridge {
+        name: "cni0".into(),
+        address: "10.244.9.1/24".parse().unwrap(),
+    }];
+    let found = [
+        "underlay-below-mtu",
+        "flannel-left-over",
+        "bridge-other-subnet",
+    ];
+    assert_eq!(codes(&model), found);
+    model.known.facts.underlay.mtu = 1600;
+    assert_eq!(codes(&model), &found[1..]);
 }
 
 #[test]

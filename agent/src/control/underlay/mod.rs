@@ -1,7 +1,7 @@
 //! The underlay while the service runs: the node's sockets, which move when its address does.
 
 pub mod delay;
-mod slot;
+pub(crate) mod slot;
 pub mod sockets;
 
 use dataplane::engine::Engine;
@@ -27,8 +27,9 @@ pub struct Followed {
 /// keeper, and drops the old ones last: whichever copy of the old sockets a crash in between leaves, the next service finds
 /// that it is not at the wanted address and closes it.
 pub fn follow(current: &mut UnderlaySockets, known: &Known, engine: &Engine) -> Followed {
-    let (backend, held) = (&known.net_conf.backend, &known.facts.addresses);
-    let (next, delay) = current.follow(known.wanted(), held, backend);
+    let held = &known.facts.addresses;
+    let ports = current.receive_ports(&known.net_conf.backend);
+    let (next, delay) = current.follow(known.wanted(), held, ports);
     let problem = delay.map(|delay| delay.problem(&known.leases, &known.own.name, None));
     let Some(bound) = next.bound().filter(|_| !next.are(current)) else {
         return Followed {

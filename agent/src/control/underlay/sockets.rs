@@ -9,7 +9,12 @@
 //! address. Both before anybody reads.
 //!
 //! A socket outlives its address: nothing leaves or arrives while no interface has it, and all goes on when one has it
-//! again. So only another address is a reason to move. The new sockets of a family are opened first, all of them. Then
+//! again. So only another address is a reason to move, or another port: while the kernel path is in use, VXLAN over IPv4
+//! arrives at a port of ours, because a device of the kernel has the format's. The sockets of the other port are opened
+//! and given to the keeper under names of their own first ([`NEXT`]), then the kernel path sends there what arrives, then
+//! the workers have read the old ones to the end and get the new ones. A service that dies in between leaves both, and the
+//! next one goes on from there.
+//! The new sockets of a family are opened first, all of them. Then
 //! the workers get them, and the keeper, under the names of the old ones. With the last duplicate the old address is
 //! dead: the kernel refuses what comes there.
 
@@ -19,11 +24,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use dataplane::families::PublicAddresses;
-use dataplane::underlay::socket::{self, SocketSpec, Sockets, UnderlayError, kernel_drops};
+use dataplane::underlay::socket::{
+    self, ReceiveQueue, SocketSpec, Sockets, UnderlayError, kernel_backlog, receive_queue,
+};
 use encap::{Family, Format};
 use tracing::{info, warn};
 
-use super::slot::{SocketSlot, slots};
+use super::slot::{ReceivePorts, SocketSlot, slots};
 use crate::config::Backend;
 use crate::keeper::descriptors::{Descriptors, DescriptorsError};
 
@@ -41,6 +48,15 @@ pub struct UnderlaySockets {
 #[derive(Clone, Debug)]
 pub struct ReceivingSockets(Vec<Weak<OwnSocket>>);
 
+/// What the keeper held.
+#[derive(Debug)]
+pub(crate) struct Inherited {
+    /// The sockets that were read.
+    pub(crate) sockets: UnderlaySockets,
+    /// Where a move to another port was interrupted: the sockets as they were to be.
+    pub(crate) next: Option<UnderlaySockets>,
+}
+
 #[derive(Debug)]
 struct OwnSocket {
     spec: SocketSpec,
@@ -57,35 +73,156 @@ impl UnderlaySockets {
         }
     }
 
-    /// The sockets of the keeper's table for so many workers, whatever address they have. Those of further workers stay
-    /// in the table.
+    /// The sockets of the keeper's table for so many workers, whatever address they have, VXLAN over IPv4 at the port of
+    /// `ports` or at `private`. Those of further workers stay in the table.
     ///
     /// # Errors
     /// [`DescriptorsError`] when the keeper is gone.
     pub(crate) async fn inherit(
         table: &mut Descriptors,
-        backend: &Backend,
+        ports: ReceivePorts,
+        private: u16,
         workers: usize,
-    ) -> Result<UnderlaySockets, DescriptorsError> {
-        let mut ports = UnderlaySockets::none(workers);
+    ) -> Result<Inherited, DescriptorsError> {
+        let mut sockets = UnderlaySockets::none(workers);
+        let mut opened = Vec::new();
         for slot in slots().flat_map(|port| port.slots(workers)) {
             let name = slot.name();
-            let Some(socket) = table.take(&name) else {
-                continue;
+            let at = |socket: &OwnedFd| {
+                let private = slot
+                    .may_be_private()
+                    .then(|| ports.with_private(Some(private)));
+                let bound = |ports| slot.bound(socket, ports);
+                bound(ports).or_else(|| private.and_then(bound))
             };
-            match slot.bound(&socket, backend) {
-                Some(spec) => ports.ports.push(Arc::new(OwnSocket {
+            let next = format!("{NEXT}{name}");
+            for name in [name, next] {
+                let Some(socket) = table.take(&name) else {
+                    continue;
+                };
+                let Some(spec) = at(&socket) else {
+                    warn!(name, "not taken over: it is bound to something else");
+                    table.withdraw(&name).await?;
+                    continue;
+                };
+                let port = Arc::new(OwnSocket {
                     spec,
                     worker: slot.worker,
                     socket,
-                })),
-                None => {
-                    warn!(name, "not taken over: it is bound to something else");
-                    table.withdraw(&name).await?;
+                });
+                match name.starts_with(NEXT) {
+                    true => opened.push(port),
+                    false => sockets.ports.push(port),
                 }
             }
         }
-        Ok(ports)
+        sockets.with_opened(opened, table).await
+    }
+
+    /// Sorts out what an interrupted move to another port left: the group that was opened for it.
+    async fn with_opened(
+        mut self,
+        opened: Vec<Arc<OwnSocket>>,
+        table: &Descriptors,
+    ) -> Result<Inherited, DescriptorsError> {
+        let at = opened.first().map(|port| port.spec);
+        let is_whole =
+            opened.len() == self.workers && opened.iter().all(|port| Some(port.spec) == at);
+        let has_begun = self.ports.iter().any(|port| Some(port.spec) == at);
+        let mut next = None;
+        if is_whole {
+            let mut moved = self.clone();
+            moved.ports.retain(|port| !port.is_private_slot());
+            moved.ports.extend(opened.iter().cloned());
+            if has_begun {
+                moved.deposit(&self, table).await?;
+                self = moved;
+            } else {
+                next = Some(moved);
+                return Ok(Inherited {
+                    sockets: self,
+                    next,
+                });
+            }
+        }
+        for port in &opened {
+            table.withdraw(&format!("{NEXT}{}", port.name())).await?;
+        }
+        Ok(Inherited {
+            sockets: self,
+            next,
+        })
+    }
+
+    /// The ports at which these sockets receive, where `backend` has those of the formats.
+    pub(crate) fn receive_ports(&self, backend: &Backend) -> ReceivePorts {
+        ReceivePorts::of(backend).with_private(self.private_port(backend))
+    }
+
+    /// The port at which VXLAN over IPv4 arrives, if it is not the format's.
+    pub(crate) fn private_port(&self, backend: &Backend) -> Option<u16> {
+        let mut receiving = self.ports.iter().filter(|port| port.is_private_slot());
+        let port = receiving.next()?.spec.port;
+        (port != backend.vxlan_port()).then_some(port)
+    }
+
+    /// Whether any of them receives VXLAN over IPv4.
+    pub(crate) fn receives_vxlan4(&self) -> bool {
+        self.ports.iter().any(|port| port.is_private_slot())
+    }
+
+    /// The same sockets, but those that receive VXLAN over IPv4 opened at the port of `ports`.
+    ///
+    /// # Errors
+    /// [`UnderlayError`] when the kernel refuses one.
+    pub(crate) fn at_port(&self, ports: ReceivePorts) -> Result<UnderlaySockets, UnderlayError> {
+        let mut next = self.clone();
+        let Some(address) = self
+            .of_family(Family::V4)
+            .map(|port| port.spec.address)
+            .next()
+        else {
+            return Ok(next);
+        };
+        next.ports.retain(|port| !port.is_private_slot());
+        let there = next.at(address, &[address], ports)?;
+        next.ports.retain(|port| port.spec.address != address);
+        next.ports.extend(there);
+        Ok(next)
+    }
+
+    /// Gives the keeper the sockets that are not among `before`, beside the ones of the same place, which it has.
+    ///
+    /// # Errors
+    /// [`DescriptorsError`] when the keeper is gone.
+    pub(crate) async fn deposit_next(
+        &self,
+        before: &UnderlaySockets,
+        table: &Descriptors,
+    ) -> Result<(), DescriptorsError> {
+        for port in self.ports.iter().filter(|port| !before.has(port)) {
+            let name = format!("{NEXT}{}", port.name());
+            table.deposit(&name, port.socket.as_fd()).await?;
+            info!(name, address = %port.spec.address, port = port.spec.port, "opened");
+        }
+        Ok(())
+    }
+
+    /// Whether the workers have read all that came to the sockets that receive VXLAN over IPv4.
+    pub(crate) fn are_drained(&self) -> bool {
+        let mut receiving = self.ports.iter().filter(|port| port.is_private_slot());
+        receiving.all(|port| rustix::io::ioctl_fionread(&port.socket).is_ok_and(|bytes| bytes == 0))
+    }
+
+    /// Has the keeper forget what [`deposit_next`](UnderlaySockets::deposit_next) gave it.
+    ///
+    /// # Errors
+    /// [`DescriptorsError`] when the keeper is gone.
+    pub(crate) async fn withdraw_next(&self, table: &Descriptors) -> Result<(), DescriptorsError> {
+        for port in self.ports.iter().filter(|port| port.is_private_slot()) {
+            table.withdraw(&format!("{NEXT}{}", port.name())).await?;
+        }
+        Ok(())
     }
 
     /// The sockets as they should be at `wanted`, as far as they can be had: those that are there, others opened at an
@@ -94,34 +231,34 @@ impl UnderlaySockets {
         &self,
         wanted: PublicAddresses,
         held: &[IpAddr],
-        backend: &Backend,
+        ports: ReceivePorts,
     ) -> (UnderlaySockets, Option<Delay>) {
-        let (mut ports, mut delay) = (UnderlaySockets::none(self.workers), None);
+        let (mut sockets, mut delay) = (UnderlaySockets::none(self.workers), None);
         for address in wanted.iter() {
-            match self.at(address, held, backend) {
-                Ok(there) => ports.ports.extend(there),
+            match self.at(address, held, ports) {
+                Ok(there) => sockets.ports.extend(there),
                 Err(error) => {
-                    let kept = self.kept(Family::of(address), held, backend);
+                    let kept = self.kept(Family::of(address), held, ports);
                     let at = kept.first().map(|port| port.spec.address);
                     delay.get_or_insert(Delay { error, kept: at });
-                    ports.ports.extend(kept);
+                    sockets.ports.extend(kept);
                 }
             }
         }
-        if ports.ports.is_empty() {
+        if sockets.ports.is_empty() {
             // An address that is no longer configured is better than none.
             for family in [Family::V4, Family::V6] {
-                ports.ports.extend(self.kept(family, held, backend));
+                sockets.ports.extend(self.kept(family, held, ports));
             }
         }
-        (ports, delay)
+        (sockets, delay)
     }
 
     /// The sockets of a family where they are, one for every worker, as far as they can be had.
-    fn kept(&self, family: Family, held: &[IpAddr], backend: &Backend) -> Vec<Arc<OwnSocket>> {
+    fn kept(&self, family: Family, held: &[IpAddr], ports: ReceivePorts) -> Vec<Arc<OwnSocket>> {
         let there: Vec<_> = self.of_family(family).cloned().collect();
         let address = there.first().map(|port| port.spec.address);
-        let whole = address.and_then(|address| self.at(address, held, backend).ok());
+        let whole = address.and_then(|address| self.at(address, held, ports).ok());
         whole.unwrap_or(there)
     }
 
@@ -130,12 +267,12 @@ impl UnderlaySockets {
         &self,
         address: IpAddr,
         held: &[IpAddr],
-        backend: &Backend,
+        ports: ReceivePorts,
     ) -> Result<Vec<Arc<OwnSocket>>, UnderlayError> {
         let family = Family::of(address);
         let mut there = Vec::new();
         for group in slots().filter(|group| group.port.family == family) {
-            let spec = group.spec(address, backend);
+            let spec = group.spec(address, ports);
             let found = |worker| {
                 let mut ours = self.ports.iter();
                 ours.find(|port| port.worker == worker && port.spec == spec)
@@ -259,14 +396,28 @@ impl UnderlaySockets {
 }
 
 impl ReceivingSockets {
-    /// The kernel's drop counter of each, with its name.
-    pub(crate) fn drops(&self) -> impl Iterator<Item = (String, io::Result<u64>)> {
+    /// What waits at each and was dropped there, with its name.
+    pub(crate) fn queues(&self) -> impl Iterator<Item = (String, io::Result<ReceiveQueue>)> {
         let open = self.0.iter().filter_map(Weak::upgrade);
-        open.map(|socket| (socket.name(), kernel_drops(socket.socket.as_fd())))
+        open.map(|socket| (socket.name(), receive_queue(socket.socket.as_fd())))
+    }
+
+    /// Of each the name, the worker that reads it, and the bytes that wait in it and may wait at most.
+    pub(crate) fn backlogs(&self) -> impl Iterator<Item = (String, usize, io::Result<(u32, u32)>)> {
+        let open = self.0.iter().filter_map(Weak::upgrade);
+        open.map(|socket| {
+            let backlog = kernel_backlog(socket.socket.as_fd());
+            (socket.name(), socket.worker, backlog)
+        })
     }
 }
 
 impl OwnSocket {
+    /// Whether it receives VXLAN over IPv4.
+    fn is_private_slot(&self) -> bool {
+        SocketSlot::of(&self.spec, self.worker).may_be_private()
+    }
+
     fn name(&self) -> String {
         SocketSlot::of(&self.spec, self.worker).name()
     }
@@ -280,6 +431,9 @@ impl OwnSocket {
         shared.map_err(|error| UnderlayError::Kernel(self.spec, error))
     }
 }
+
+/// In front of the name, in the keeper's table, of a socket that is to take the place of the one of that name.
+const NEXT: &str = "next-";
 
 #[cfg(test)]
 mod tests;

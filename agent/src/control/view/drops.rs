@@ -24,6 +24,7 @@ impl View {
     /// Every drop reason with its count, and every worker's balance.
     pub fn drops(&self, totals: &Totals, kernel: KernelCounts) -> wire::Drops {
         let directions = [Direction::Outbound, Direction::Inbound];
+        let programs = self.kernel_path.totals();
         let reasons = DropReason::ALL.into_iter().flat_map(|reason| {
             directions.map(|direction| wire::Reason {
                 reason: reason.name().to_owned(),
@@ -31,9 +32,11 @@ impl View {
                 count: totals
                     .workers
                     .iter()
-                    .map(|worker| match direction {
-                        Direction::Outbound => worker.outbound.drops_of(reason),
-                        Direction::Inbound => worker.inbound.drops_of(reason),
+                    .map(|worker| (&worker.outbound, &worker.inbound))
+                    .chain(programs.iter().map(|all| (&all.outbound, &all.inbound)))
+                    .map(|(outbound, inbound)| match direction {
+                        Direction::Outbound => outbound.drops_of(reason),
+                        Direction::Inbound => inbound.drops_of(reason),
                     })
                     .sum(),
                 gloss: reason.gloss().to_owned(),
@@ -45,13 +48,28 @@ impl View {
             .enumerate()
             .map(|(worker, totals)| wire::Worker {
                 worker,
+                name: worker.to_string(),
                 outbound: flow(&totals.outbound),
                 inbound: flow(&totals.inbound),
                 unanswered: totals.unanswered,
             });
+        let in_kernel = programs.iter().map(|all| wire::Worker {
+            worker: totals.workers.len(),
+            name: KERNEL_PATH.to_owned(),
+            outbound: flow(&all.outbound),
+            inbound: flow(&all.inbound),
+            unanswered: 0,
+        });
+        let passed = self.kernel_path.passes().into_iter();
+        let passed = passed.map(|(reason, count)| wire::Passed {
+            reason: reason.name().to_owned(),
+            count,
+            gloss: reason.gloss().to_owned(),
+        });
         wire::Drops {
             reasons: reasons.collect(),
-            workers: workers.collect(),
+            workers: workers.chain(in_kernel).collect(),
+            passed: passed.collect(),
             in_rings: totals.in_rings,
             kernel: self.kernel_counters(kernel),
         }
@@ -59,12 +77,12 @@ impl View {
 
     fn kernel_counters(&self, kernel: KernelCounts) -> Vec<wire::KernelCounter> {
         let mut counters = Vec::new();
-        for (name, drops) in self.sockets.drops() {
-            match drops {
-                Ok(count) => counters.push(wire::KernelCounter {
+        for (name, queue) in self.sockets.queues() {
+            match queue {
+                Ok(queue) => counters.push(wire::KernelCounter {
                     place: name,
                     counter: "drops".to_owned(),
-                    count,
+                    count: queue.drops,
                     gloss: SOCKET_DROPS.to_owned(),
                 }),
                 Err(error) => tracing::debug!(%error, "no drop counter of {name}"),
@@ -144,6 +162,7 @@ fn flow(flow: &Flow) -> wire::Flow {
         originated: flow.originated,
         sent: flow.sent,
         delivered: flow.delivered,
+        probes: flow.probes,
         dropped,
         held: flow.held,
         balance: i64::try_from(balance).unwrap_or(if balance < 0 { i64::MIN } else { i64::MAX }),
@@ -157,6 +176,8 @@ fn name(direction: Direction) -> &'static str {
     }
 }
 
+/// The programs in the kernel, as one more worker.
+pub(super) const KERNEL_PATH: &str = "kernel-path";
 const SOCKET_DROPS: &str =
     "datagrams, or GRO buffers of them, lost before we read them: the socket's buffer was full";
 const LOST_ROUTES: &str = "sent by pods that run here, as themselves, while another program had removed the pod's route; since the rule for the pod was written";

@@ -6,12 +6,14 @@
 //! with the loop, so that publishing one costs the same with two nodes and with five thousand.
 
 pub mod drops;
+mod kernel_path;
 pub mod offloads;
 mod peers;
 mod pods;
 pub mod queries;
 mod routes;
 mod status;
+pub mod top;
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -19,6 +21,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cni_shim::Attachment;
+use dataplane::counters::Counters;
+use dataplane::engine::Clock;
 use dataplane::families::PublicAddresses;
 use dataplane::snapshot::Snapshot;
 use dataplane::spec::Spec;
@@ -30,8 +34,11 @@ use crate::control::records::RecordKey;
 use crate::control::registry_state::InTouch;
 use crate::control::underlay::sockets::ReceivingSockets;
 use crate::control::workers::WorkerPlacement;
+use crate::gathering::GatheringFacts;
 use crate::host::{Bypass, Underlay};
+use crate::kernel_path::KernelPathView;
 use crate::lease::Lease;
+use crate::peer_health::PeerHealthView;
 use crate::problems::Posted;
 use crate::registry;
 
@@ -52,6 +59,10 @@ pub struct View {
     pub spec: Spec,
     /// The same as the workers have them, with what was counted and learned.
     pub snapshot: Arc<Snapshot>,
+    /// What the workers count.
+    pub counters: Counters,
+    /// The workers' clock.
+    pub clock: Clock,
     /// MTU of the tunnel device, bytes.
     pub device_mtu: u16,
     /// For each worker the core that it is pinned to.
@@ -88,6 +99,12 @@ pub struct View {
     pub last_reclaimed: Option<Arc<str>>,
     /// The underlay sockets that receive, for the kernel's counters of them.
     pub sockets: ReceivingSockets,
+    /// The programs in the kernel.
+    pub kernel_path: KernelPathView,
+    /// What gathers at the ends of pods.
+    pub gathering: GatheringFacts,
+    /// The paths to peers.
+    pub peer_health: PeerHealthView,
 }
 
 /// What stays the same for the life of the service.
@@ -99,6 +116,8 @@ pub struct ServiceFacts {
     pub cluster: Vec<IpNet>,
     /// The workers as they were placed.
     pub workers: WorkerPlacement,
+    /// What the tunnel device is to the kernel's stack: `tun` or `tap`.
+    pub device_type: &'static str,
     /// The registry: its kind and what it reads.
     pub registry: String,
     /// When the service began to forward.

@@ -1,18 +1,32 @@
 //! `tartan peers`: the other nodes.
 
+use std::time::{Duration, SystemTime};
+
 use dataplane::now::Now;
 use dataplane::peers::Peer;
 use encap::Family;
 
 use super::{View, second};
 use crate::api::wire;
+use crate::peer_health::PeerHealthView;
+use crate::peer_health::report::PathReport;
+use crate::peer_health::state::State;
 use crate::registry::RefusedRecord;
 
 impl View {
     /// The other nodes, with the path MTUs as of `now`, the engine's time.
     pub fn peers(&self, now: Now) -> wire::Peers {
-        let line = |peer: &Peer| {
+        let programs = self.kernel_path.peer_traffic();
+        let mut paths = self.peer_health.paths();
+        let mut line = |peer: &Peer| {
+            let paths = paths.remove(&*peer.name).unwrap_or_default();
+            let (state, since, reason) = health(&paths, peer.underlays().next().is_some());
             let traffic = peer.traffic();
+            let mut in_kernel = peer
+                .public
+                .iter()
+                .filter_map(|address| programs.get(&address));
+            let in_kernel = in_kernel.next().copied().unwrap_or_default();
             wire::Peer {
                 name: peer.name.clone(),
                 public_ip: peer.public.first(),
@@ -25,14 +39,18 @@ impl View {
                 seen_vtep_mac_v6: peer.other_mac(Family::V6).map(|mac| mac.to_string()),
                 path_mtu: peer.path_mtu(Family::of(peer.public.first()), now),
                 path_mtu_v6: second(peer.public).and_then(|_| peer.path_mtu(Family::V6, now)),
-                sent_packets: traffic.sent_packets,
-                sent_bytes: traffic.sent_bytes,
-                received_packets: traffic.received_packets,
-                received_bytes: traffic.received_bytes,
+                sent_packets: traffic.sent_packets + in_kernel.sent_packets,
+                sent_bytes: traffic.sent_bytes + in_kernel.sent_bytes,
+                received_packets: traffic.received_packets + in_kernel.received_packets,
+                received_bytes: traffic.received_bytes + in_kernel.received_bytes,
                 refused: traffic.refused,
+                state,
+                since,
+                reason,
+                paths: paths.iter().map(path).collect(),
             }
         };
-        let mut peers: Vec<_> = self.snapshot.cluster.peers.iter().map(line).collect();
+        let mut peers: Vec<_> = self.snapshot.cluster.peers.iter().map(&mut line).collect();
         peers.sort_by(|a, b| a.name.cmp(&b.name));
         wire::Peers {
             peers,
@@ -42,6 +60,52 @@ impl View {
     }
 }
 
+/// The state of a peer: that of its worst path, since when, and the reason. One that can be reached and has no paths yet is
+/// new: they follow the tables within a second.
+fn health(paths: &[PathReport], has_underlay: bool) -> (String, Option<u64>, String) {
+    let Some(worst) = PeerHealthView::worst(paths) else {
+        if has_underlay {
+            return (State::New.name().to_owned(), None, String::new());
+        }
+        let reason = "it has no address of a family that this node has";
+        return ("unreachable".to_owned(), None, reason.to_owned());
+    };
+    let reason = worst.state.to_string();
+    let reason = match paths.len() > 1 && !reason.is_empty() {
+        true => format!("{}: {reason}", worst.address),
+        false => reason,
+    };
+    (
+        worst.state.name().to_owned(),
+        Some(unix(worst.since)),
+        reason,
+    )
+}
+
+fn path(report: &PathReport) -> wire::PeerPath {
+    let micros = |time: Duration| time.as_micros() as u64;
+    let percent = |share: f64| (share * 1000.0).round() / 10.0;
+    let (loss_1m, loss_10m) = report.loss;
+    wire::PeerPath {
+        address: report.address,
+        state: report.state.name().to_owned(),
+        since: unix(report.since),
+        reason: report.state.to_string(),
+        answers_probes: report.is_probed,
+        rtt_p50: report.round_trips.map(|(p50, _)| micros(p50)),
+        rtt_p99: report.round_trips.map(|(_, p99)| micros(p99)),
+        loss_1m: loss_1m.map(percent),
+        loss_10m: loss_10m.map(percent),
+        mtu_measured: report.measured,
+        mtu_configured: report.configured,
+    }
+}
+
+fn unix(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
 fn refused_lease(record: &RefusedRecord) -> wire::RefusedLease {
     wire::RefusedLease {
         name: record.name.clone(),
@@ -49,5 +113,16 @@ fn refused_lease(record: &RefusedRecord) -> wire::RefusedLease {
         public_ip: record.public,
         subnets: record.subnets.clone(),
         reason: record.reason.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_whose_paths_are_not_known_yet_is_new() {
+        assert_eq!(health(&[], true), ("new".to_owned(), None, String::new()));
+        assert_eq!(health(&[], false).0, "unreachable");
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use dataplane::counters::{Counters, Flow, Totals};
 use dataplane::engine::Clock;
+use dataplane::heavy_flows::FlowWatch;
 use serde::Serialize;
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -21,6 +22,7 @@ use tracing::{debug, error};
 
 use super::View;
 use super::drops::KernelCounts;
+use super::top::{Counted, clock};
 use crate::api::server::{self, Call, Listeners};
 use crate::api::wire::{Readiness, Reply, Request};
 use crate::causes::causes;
@@ -36,6 +38,8 @@ pub struct Queries {
     pub counters: Counters,
     /// The workers' clock.
     pub clock: Clock,
+    /// What the workers count of flows while something watches.
+    pub flows: FlowWatch,
     /// Calls that change something, for the control loop.
     pub changes: mpsc::Sender<Call>,
 }
@@ -150,11 +154,42 @@ impl Queries {
                 };
                 compute(move || view.drops(&totals, counts)).await
             }
+            Request::Top { flows } => self.top(view, kernel, (*flows).min(MOST_FLOWS)).await,
             Request::Ready => readiness(&view),
             Request::Adopt { .. } | Request::Release { .. } | Request::AdoptList => {
                 Reply::Error("a change is no query".to_owned())
             }
         }
+    }
+
+    async fn top(&self, view: Arc<View>, kernel: Option<&KernelReader>, flows: usize) -> Reply {
+        if flows > 0 {
+            self.flows.watch();
+        }
+        let links = match kernel {
+            Some(kernel) => kernel.pod_links().await.unwrap_or_default(),
+            None => Default::default(),
+        };
+        let kernel = KernelCounts {
+            device: device_stats(&view, kernel).await,
+            pods: pod_drops(kernel).await,
+            lost_routes: lost_routes(kernel).await,
+        };
+        let (totals, at) = (self.quiet_totals().await, clock());
+        let (watch, clock) = (self.flows.clone(), self.clock);
+        let counted = move || Counted {
+            clock: at,
+            totals,
+            kernel,
+            links,
+            flows: if flows > 0 {
+                watch.read(flows)
+            } else {
+                Vec::new()
+            },
+            now: clock.now(),
+        };
+        compute(move || view.top(counted())).await
     }
 
     /// The counters at a moment when no packet is between two of them, if one comes soon. The words are read
@@ -238,6 +273,8 @@ fn value<T: Serialize>(answer: &T) -> Reply {
     }
 }
 
+/// Flows of one answer.
+const MOST_FLOWS: usize = 1_000;
 /// Requests that were read and are not yet passed on.
 const CALLS: usize = 32;
 const ANSWERING_THREADS: usize = 2;

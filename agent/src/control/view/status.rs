@@ -7,16 +7,19 @@ use dataplane::counters::{Flow, Totals};
 use super::offloads::{given_up, in_use};
 use super::{View, second};
 use crate::api::wire;
+use crate::gathering::GatheringFacts;
 use crate::problems::Posted;
 
 impl View {
     /// The node at a glance. `device_queue` is the length of the tunnel device's queue, where the kernel reports it.
     pub fn status(&self, totals: &Totals, device_queue: Option<u32>) -> wire::Status {
+        let programs = self.kernel_path.totals();
         let sum = |count: fn(&Flow, &Flow) -> u64| {
-            totals
-                .workers
-                .iter()
-                .map(|worker| count(&worker.outbound, &worker.inbound))
+            let workers = totals.workers.iter();
+            let workers = workers.map(|worker| (&worker.outbound, &worker.inbound));
+            let programs = programs.iter().map(|all| (&all.outbound, &all.inbound));
+            let all = workers.chain(programs);
+            all.map(|(outbound, inbound)| count(outbound, inbound))
                 .sum()
         };
         let service = &self.service;
@@ -34,6 +37,7 @@ impl View {
             format: self.own.format.to_string(),
             device: service.config.device_name.clone(),
             device_kind: service.workers.device.to_owned(),
+            device_type: service.device_type.to_owned(),
             device_mtu: self.device_mtu,
             device_queue,
             offloads: in_use(totals),
@@ -41,6 +45,7 @@ impl View {
             workers: totals.running,
             fewer_workers: service.workers.fewer.clone(),
             cores: self.cores.clone(),
+            kernel_path: self.kernel_path_status(),
             peers: self.spec.cluster.peers.len(),
             attachments: self.attachments.len(),
             stranded: self.stranded,
@@ -67,6 +72,7 @@ impl View {
             last_repair: self.last_repair.as_deref().map(str::to_owned),
             reclaimed: self.reclaimed,
             last_reclaimed: self.last_reclaimed.as_deref().map(str::to_owned),
+            gathering: gathering(&self.gathering),
             sent: sum(|outbound, inbound| outbound.sent + inbound.sent),
             delivered: sum(|outbound, inbound| outbound.delivered + inbound.delivered),
             dropped: sum(|outbound, inbound| outbound.dropped() + inbound.dropped()),
@@ -74,7 +80,24 @@ impl View {
     }
 }
 
-fn problem(posted: &Posted) -> wire::Problem {
+fn gathering(facts: &GatheringFacts) -> wire::Gathering {
+    let unqueued = match (facts.is_on, facts.queue) {
+        (true, Err(reason)) => Some(reason.to_string()),
+        _ => None,
+    };
+    wire::Gathering {
+        on: facts.is_on,
+        interfaces: facts.ends,
+        refused: facts.refused.as_deref().map(str::to_owned),
+        queues: facts.is_on && facts.queue.is_ok(),
+        no_queues: unqueued,
+        flooding: facts.floods.flooding(),
+        floods: facts.floods.floods(),
+        no_threads: facts.floods.refused(),
+    }
+}
+
+pub(super) fn problem(posted: &Posted) -> wire::Problem {
     let Posted { problem, since } = posted;
     let since = since.duration_since(SystemTime::UNIX_EPOCH);
     wire::Problem {

@@ -46,9 +46,13 @@ impl Picture {
             alias: String::new(),
             up: true,
             multicast: true,
+            arp: true,
+            mac: None,
             carrier: true,
             mtu: 1500,
             queue: 1000,
+            master: None,
+            leads_elsewhere: false,
         });
         for address in addresses {
             self = self.holding(name, address, AddressFlags::Permanent);

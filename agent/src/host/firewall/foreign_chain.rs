@@ -79,17 +79,11 @@ impl ForeignChain {
         networks: &[IpNet],
     ) -> Result<Option<Change>, HostError> {
         let (wanted, place) = self.accept_rules(networks);
-        let ours = || {
-            let numbered = self.rules.iter().enumerate();
-            numbered.filter(|(_, rule)| is_ours(rule))
-        };
-        let alike = |(rule, (number, found)): (&Rule, (usize, &FoundRule))| {
-            number < place && found.matches(rule, self.chain.family)
-        };
-        if ours().count() == wanted.len() && wanted.iter().zip(ours()).all(alike) {
+        if self.holds(&wanted, place) {
             return Ok(None);
         }
-        let mut steps: Vec<_> = ours()
+        let mut steps: Vec<_> = self
+            .ours()
             .map(|(_, rule)| nft::delete_rule(&self.chain, rule))
             .collect();
         steps.extend(wanted.iter().map(|rule| match self.rules.get(place) {
@@ -111,6 +105,29 @@ impl ForeignChain {
         }))
     }
 
+    /// The rule or policy that cuts pods of the networks off from each other, because our accept rules do not stand before
+    /// it; `None` where nothing does.
+    pub(super) fn cuts_off(&self, networks: &[IpNet]) -> Option<String> {
+        let (wanted, place) = self.accept_rules(networks);
+        (!self.holds(&wanted, place))
+            .then(|| self.cutting_rule(networks))
+            .flatten()
+    }
+
+    /// Our rules, with their numbers.
+    fn ours(&self) -> impl Iterator<Item = (usize, &FoundRule)> {
+        let numbered = self.rules.iter().enumerate();
+        numbered.filter(|(_, rule)| is_ours(rule))
+    }
+
+    /// Whether these rules of ours, and no others, stand before that place.
+    fn holds(&self, wanted: &[Rule], place: usize) -> bool {
+        let alike = |(rule, (number, found)): (&Rule, (usize, &FoundRule))| {
+            number < place && found.matches(rule, self.chain.family)
+        };
+        self.ours().count() == wanted.len() && wanted.iter().zip(self.ours()).all(alike)
+    }
+
     /// The accept rules needed, and the number of the rule that they must stand
     /// in front of: beyond the last one where only the policy cuts pods off.
     fn accept_rules(&self, networks: &[IpNet]) -> (Vec<Rule>, usize) {
@@ -129,7 +146,23 @@ impl ForeignChain {
 
     /// What a refusal to change the chain means.
     fn cut_off_error(&self, source: NftError, networks: &[IpNet]) -> Result<(), HostError> {
-        let cut = networks.iter().find_map(|network| {
+        let Some(rule) = self.cutting_rule(networks) else {
+            return Ok(());
+        };
+        Err(HostError::CutOff {
+            rule,
+            why: if self.owned {
+                "the table belongs to the program that made it".to_owned()
+            } else {
+                source.to_string()
+            },
+            networks: networks.to_vec(),
+        })
+    }
+
+    /// What cuts pods off from each other where no rule of ours accepts their packets before.
+    fn cutting_rule(&self, networks: &[IpNet]) -> Option<String> {
+        networks.iter().find_map(|network| {
             match self
                 .chains
                 .end(&self.chain.name, &Packets::between(*network))
@@ -144,18 +177,6 @@ impl ForeignChain {
                 }
                 End::Through | End::Accepted => None,
             }
-        });
-        let Some(rule) = cut else {
-            return Ok(());
-        };
-        Err(HostError::CutOff {
-            rule,
-            why: if self.owned {
-                "the table belongs to the program that made it".to_owned()
-            } else {
-                source.to_string()
-            },
-            networks: networks.to_vec(),
         })
     }
 

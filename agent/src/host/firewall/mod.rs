@@ -32,9 +32,12 @@ mod own_table;
 mod pod_drops;
 pub(super) mod pod_routes;
 mod source_check;
+mod survey;
 
 pub use pod_drops::PodDrops;
 pub(super) use pod_drops::pod_drops;
+pub use survey::FirewallSurvey;
+pub(super) use survey::survey;
 
 use std::mem;
 use std::time::{Duration, Instant};

@@ -59,11 +59,19 @@ pub(in crate::host) struct Link {
     pub(in crate::host) up: bool,
     /// `IFF_MULTICAST`: the kernel and other programs send multicast on it.
     pub(in crate::host) multicast: bool,
+    /// `IFF_NOARP` is clear: the kernel asks for the addresses of neighbours.
+    pub(in crate::host) arp: bool,
+    /// Its Ethernet address, if it has one.
+    pub(in crate::host) mac: Option<Mac>,
     /// `IFF_LOWER_UP`: it has a carrier.
     pub(in crate::host) carrier: bool,
     pub(in crate::host) mtu: u32,
     /// Packets that wait for a reader at most.
     pub(in crate::host) queue: u32,
+    /// The index of the bridge or bond that it is a port of.
+    pub(in crate::host) master: Option<u32>,
+    /// It is one of a pair, and the other is in another network namespace.
+    pub(in crate::host) leads_elsewhere: bool,
 }
 
 /// What an interface is, as far as it matters here.
@@ -77,9 +85,9 @@ pub(in crate::host) enum LinkKind {
 }
 
 impl Link {
-    /// Whether this is a TUN that a Tartan agent marked as its own.
+    /// Whether this is a TUN or TAP that a Tartan agent marked as its own.
     pub(in crate::host) fn is_ours(&self) -> bool {
-        self.kind == LinkKind::Tun && self.alias == MARK
+        matches!(self.kind, LinkKind::Tun | LinkKind::Tap) && self.alias == MARK
     }
 
     /// That the interface carries nothing, if so.
@@ -222,6 +230,15 @@ pub(in crate::host) async fn disable_multicast(
     set(handle, message, "disable multicast on", link).await
 }
 
+/// Sets `IFF_NOARP`: the kernel then takes every address behind the device for one at the device's own Ethernet address
+/// (net/ipv4/arp.c, `arp_constructor`; net/ipv6/ndisc.c, `ndisc_constructor`).
+pub(in crate::host) async fn disable_arp(handle: &Handle, link: &Link) -> Result<(), HostError> {
+    let mut message = addressed_to(link);
+    message.header.flags = LinkFlags::Noarp;
+    message.header.change_mask = LinkFlags::Noarp;
+    set(handle, message, "disable ARP on", link).await
+}
+
 /// Deletes the device. One that is gone already is no error.
 pub(in crate::host) async fn delete(handle: &Handle, link: &Link) -> Result<(), HostError> {
     match handle.link().del(link.index).execute().await {
@@ -230,7 +247,10 @@ pub(in crate::host) async fn delete(handle: &Handle, link: &Link) -> Result<(), 
     }
 }
 
-async fn message(handle: &Handle, name: &str) -> Result<Option<LinkMessage>, HostError> {
+pub(in crate::host) async fn message(
+    handle: &Handle,
+    name: &str,
+) -> Result<Option<LinkMessage>, HostError> {
     let mut answer = Box::pin(handle.link().get().match_name(name).execute());
     match answer.try_next().await {
         Err(error) if errno(&error) == Some(Errno::NODEV) => Ok(None),
@@ -266,16 +286,26 @@ pub(in crate::host) fn parse(message: &LinkMessage) -> Link {
         alias: String::new(),
         up: message.header.flags.contains(LinkFlags::Up),
         multicast: message.header.flags.contains(LinkFlags::Multicast),
+        arp: !message.header.flags.contains(LinkFlags::Noarp),
+        mac: None,
         carrier: message.header.flags.contains(LinkFlags::LowerUp),
         mtu: 0,
         queue: 0,
+        master: None,
+        leads_elsewhere: false,
     };
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
+            LinkAttribute::Address(bytes) => {
+                link.mac = bytes.as_slice().try_into().ok().map(Mac);
+            }
             LinkAttribute::IfAlias(alias) => link.alias.clone_from(alias),
             LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
             LinkAttribute::TxQueueLen(queue) => link.queue = *queue,
+            LinkAttribute::Controller(master) => link.master = Some(*master),
+            // Only where that namespace is not this one (net/core/rtnetlink.c, `rtnl_fill_link_netnsid`).
+            LinkAttribute::LinkNetNsId(_) => link.leads_elsewhere = true,
             _ => {}
         }
     }
@@ -332,5 +362,5 @@ pub(in crate::host) fn parse_stats(message: &LinkMessage) -> LinkStats {
     stats
 }
 
-/// The alias (`ip link show` prints it) that marks a TUN as ours.
+/// The alias (`ip link show` prints it) that marks a TUN or TAP as ours.
 const MARK: &str = "Tartan overlay";

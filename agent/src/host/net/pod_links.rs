@@ -27,6 +27,8 @@ pub struct PodLinks {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::host) struct PodLink {
     pub(in crate::host) index: u32,
+    /// Number of the namespace that the other end is in; `None` where the kernel does not tell.
+    pub(in crate::host) namespace: Option<u32>,
     pub(in crate::host) mtu: u32,
     pub(in crate::host) up: bool,
     pub(in crate::host) stats: LinkStats,
@@ -165,6 +167,7 @@ impl PodLinks {
         };
         let link = PodLink {
             index,
+            namespace: namespace(message),
             mtu,
             up,
             stats: links::parse_stats(message),
@@ -178,6 +181,15 @@ impl PodLinks {
             self.limiters.insert(name, link);
         }
     }
+}
+
+fn namespace(message: &LinkMessage) -> Option<u32> {
+    let mut attributes = message.attributes.iter();
+    attributes.find_map(|attribute| match attribute {
+        // Negative where the namespace has no number (NETNSA_NSID_NOT_ASSIGNED).
+        LinkAttribute::LinkNetNsId(number) => u32::try_from(*number).ok(),
+        _ => None,
+    })
 }
 
 fn value4(conf: &InetDevConf, name: &str) -> i32 {

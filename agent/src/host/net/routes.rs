@@ -68,6 +68,10 @@ pub(in crate::host) struct Route {
     pub(in crate::host) narrowed: bool,
 }
 
+/// Routes as they were listed, to tell whether they have changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoutesSeen(pub(in crate::host) Vec<Route>);
+
 impl Route {
     /// Whether Tartan made it, given the index of its device if that exists.
     pub(in crate::host) fn is_ours(&self, device: Option<u32>) -> bool {

@@ -92,9 +92,13 @@ mod tests {
             alias: String::new(),
             up: true,
             multicast: true,
+            arp: true,
+            mac: None,
             carrier: true,
             mtu: 1450,
             queue: 1000,
+            master: None,
+            leads_elsewhere: false,
         }
     }
 

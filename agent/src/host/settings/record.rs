@@ -134,12 +134,22 @@ impl SettingsRecord {
     /// are connected: [`write_error`](SettingsRecord::write_error) has the reason,
     /// [`retry_write`](SettingsRecord::retry_write) tries again.
     pub(in crate::host) fn add(&mut self, setting: &Setting, found: i32, wrote: i32) {
-        self.changes.retain(|change| change.setting != *setting);
-        self.changes.push(RecordedChange {
-            setting: setting.clone(),
-            found,
-            wrote,
-        });
+        self.add_all([(setting.clone(), found, wrote)]);
+    }
+
+    /// The same for several changes, with one write: each its setting, the value found and the value to be written.
+    pub(in crate::host) fn add_all(
+        &mut self,
+        changes: impl IntoIterator<Item = (Setting, i32, i32)>,
+    ) {
+        for (setting, found, wrote) in changes {
+            self.changes.retain(|change| change.setting != setting);
+            self.changes.push(RecordedChange {
+                setting,
+                found,
+                wrote,
+            });
+        }
         self.save();
     }
 

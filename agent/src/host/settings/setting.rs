@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
 
+use super::features;
 use crate::host::error::HostError;
 
 /// A setting of the node, beyond our own device, that Tartan may change.
@@ -18,6 +19,10 @@ pub(in crate::host) enum Setting {
     AcceptRa(Interface),
     /// `net.ipv4.conf.NAME.proxy_arp` of a bridge with pods of another plugin.
     ProxyArp(Interface),
+    /// `rx-gro` of a host's end of a pod of another plugin, as ethtool(8) names it.
+    Gro(Interface),
+    /// `rx-udp-gro-forwarding` of such an end.
+    UdpGroForwarding(Interface),
 }
 
 /// The name of an interface, safe as one component of a path.
@@ -43,7 +48,7 @@ impl Interface {
 }
 
 impl Setting {
-    /// Its path below `/proc/sys`; also its name in the record.
+    /// Its path below `/proc/sys`, or that of a feature, which is in no file; also its name in the record.
     pub(in crate::host) fn path(&self) -> String {
         match self {
             Setting::Forward4 => FORWARD4.to_owned(),
@@ -53,6 +58,10 @@ impl Setting {
             }
             Setting::ProxyArp(interface) => {
                 format!("{CONF4}{}{PROXY_ARP}", interface.name())
+            }
+            Setting::Gro(interface) => format!("{ETHTOOL}{}{GRO}", interface.name()),
+            Setting::UdpGroForwarding(interface) => {
+                format!("{ETHTOOL}{}{UDP_GRO_FORWARDING}", interface.name())
             }
         }
     }
@@ -68,7 +77,10 @@ impl Setting {
                     Interface::parse(name)
                 };
                 let accept_ra = || of(CONF6, ACCEPT_RA).map(Setting::AcceptRa);
-                accept_ra().or_else(|| of(CONF4, PROXY_ARP).map(Setting::ProxyArp))
+                let gro = || of(ETHTOOL, GRO).map(Setting::Gro);
+                let udp = || of(ETHTOOL, UDP_GRO_FORWARDING).map(Setting::UdpGroForwarding);
+                let proxy_arp = || of(CONF4, PROXY_ARP).map(Setting::ProxyArp);
+                accept_ra().or_else(proxy_arp).or_else(gro).or_else(udp)
             }
         }
     }
@@ -77,23 +89,59 @@ impl Setting {
     pub(in crate::host) fn is_of_forwarding(&self) -> bool {
         match self {
             Setting::Forward4 | Setting::Forward6 | Setting::AcceptRa(_) => true,
-            Setting::ProxyArp(_) => false,
+            Setting::ProxyArp(_) | Setting::Gro(_) | Setting::UdpGroForwarding(_) => false,
         }
     }
 
     /// Its value; none where the kernel has no such setting.
     pub(in crate::host) fn read(&self) -> Result<Option<i32>, HostError> {
-        read(&self.path())
+        match self {
+            Setting::Gro(interface) => {
+                let found = features::read(interface).map_err(|source| self.unread(source))?;
+                Ok(found.map(|found| i32::from(found.gro)))
+            }
+            Setting::UdpGroForwarding(interface) => {
+                let found = features::read(interface).map_err(|source| self.unread(source))?;
+                Ok(found.map(|found| i32::from(found.udp_forwarding)))
+            }
+            _ => read(&self.path()),
+        }
     }
 
     pub(in crate::host) fn write(&self, value: i32) -> Result<(), HostError> {
-        write(&self.path(), value)
+        let unwritten = |source| HostError::WriteSetting {
+            key: self.to_string(),
+            value,
+            source,
+        };
+        match self {
+            Setting::Gro(interface) => {
+                features::alter(interface, |now| now.gro = value != 0).map_err(unwritten)
+            }
+            Setting::UdpGroForwarding(interface) => {
+                features::alter(interface, |now| now.udp_forwarding = value != 0).map_err(unwritten)
+            }
+            _ => write(&self.path(), value),
+        }
+    }
+
+    fn unread(&self, source: io::Error) -> HostError {
+        HostError::ReadSetting {
+            key: self.to_string(),
+            source,
+        }
     }
 }
 
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&dotted(&self.path()))
+        match self {
+            Setting::Gro(interface) => write!(f, "rx-gro of {}", interface.name()),
+            Setting::UdpGroForwarding(interface) => {
+                write!(f, "rx-udp-gro-forwarding of {}", interface.name())
+            }
+            _ => f.write_str(&dotted(&self.path())),
+        }
     }
 }
 
@@ -140,6 +188,10 @@ pub(in crate::host) fn dotted(path: &str) -> String {
 pub(in crate::host) const ROOT: &str = "/proc/sys";
 pub(in crate::host) const CONF4: &str = "net/ipv4/conf/";
 pub(in crate::host) const CONF6: &str = "net/ipv6/conf/";
+/// No file: how the record names a feature of an interface.
+const ETHTOOL: &str = "ethtool/";
+const GRO: &str = "/rx-gro";
+const UDP_GRO_FORWARDING: &str = "/rx-udp-gro-forwarding";
 const PROXY_ARP: &str = "/proxy_arp";
 const FORWARD4: &str = "net/ipv4/ip_forward";
 const FORWARD6: &str = "net/ipv6/conf/all/forwarding";
@@ -175,6 +227,8 @@ mod tests {
             "net/ipv6/conf/a/b/accept_ra",
             "net/ipv6/conf/sixteen-letters-/accept_ra",
             "net/ipv4/conf/eth0/accept_ra",
+            "ethtool/eth0/tx-checksumming",
+            "ethtool/../rx-gro",
             "",
         ] {
             assert_eq!(Setting::parse(path), None, "{path:?}");
@@ -191,8 +245,14 @@ mod tests {
         #[test]
         fn a_path_parses_back(name in "[ -~]{0,20}") {
             if let Some(interface) = Interface::parse(&name) {
-                let setting = Setting::AcceptRa(interface);
-                prop_assert_eq!(Setting::parse(&setting.path()), Some(setting));
+                for setting in [
+                    Setting::AcceptRa(interface.clone()),
+                    Setting::ProxyArp(interface.clone()),
+                    Setting::Gro(interface.clone()),
+                    Setting::UdpGroForwarding(interface),
+                ] {
+                    prop_assert_eq!(Setting::parse(&setting.path()), Some(setting));
+                }
             } else {
                 prop_assert_eq!(Setting::parse(&format!("net/ipv6/conf/{name}/accept_ra")), None);
             }

@@ -37,6 +37,12 @@ pub(in crate::host) fn set_pod_settings(
     set_all(v4.into_iter().chain(v6))
 }
 
+/// Switches IPv6 off on a device of ours that carries none.
+pub(in crate::host) fn disable_ipv6(device: &Interface) -> Result<(), HostError> {
+    let path = format!("{CONF6}{}/{}", device.name(), WITHOUT6.name);
+    set_all([(path, i32::from(WITHOUT6.value))].into_iter()).map(drop)
+}
+
 fn set_all(wanted: impl Iterator<Item = (String, i32)>) -> Result<Vec<SettingChange>, HostError> {
     let mut altered = Vec::new();
     for (path, value) in wanted {

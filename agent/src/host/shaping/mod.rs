@@ -172,7 +172,7 @@ impl Host {
     }
 }
 
-async fn send_request(
+pub(in crate::host) async fn send_request(
     handle: &Handle,
     message: RouteNetlinkMessage,
     flags: u16,
@@ -191,7 +191,7 @@ async fn send_request(
 }
 
 /// The kernel gives out indices of 31 bits, but takes them in messages of buckets as signed.
-fn signed(index: u32) -> Result<i32, HostError> {
+pub(in crate::host) fn signed(index: u32) -> Result<i32, HostError> {
     i32::try_from(index).map_err(|_| HostError::NoDevice {
         name: format!("of index {index}"),
     })

@@ -16,9 +16,9 @@ const fn address(last: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(127, 61, 7, last))
 }
 
-fn backend() -> Backend {
+fn format_ports() -> ReceivePorts {
     let text = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","Port":48472}}"#;
-    NetConf::parse(text).unwrap().backend
+    ReceivePorts::of(&NetConf::parse(text).unwrap().backend)
 }
 
 fn sentence(delay: &Delay) -> String {
@@ -26,7 +26,7 @@ fn sentence(delay: &Delay) -> String {
 }
 
 fn followed(ports: &UnderlaySockets, to: IpAddr) -> (UnderlaySockets, Option<String>) {
-    let (ports, delay) = ports.follow(to.into(), &HELD, &backend());
+    let (ports, delay) = ports.follow(to.into(), &HELD, format_ports());
     (ports, delay.map(|delay| sentence(&delay)))
 }
 
@@ -34,7 +34,7 @@ fn followed(ports: &UnderlaySockets, to: IpAddr) -> (UnderlaySockets, Option<Str
 fn sockets_are_opened_stay_and_move() {
     let (first, delay) = followed(&UnderlaySockets::none(1), address(1));
     assert_eq!((first.bound(), delay), (Some(address(1).into()), None));
-    let names: Vec<_> = first.receiving().drops().map(|(name, _)| name).collect();
+    let names: Vec<_> = first.receiving().queues().map(|(name, _)| name).collect();
     assert_eq!(names, ["receive-udp-v4-0", "receive-vxlan-v4-0"]);
     let (again, delay) = followed(&first, address(1));
     assert!(again.are(&first) && delay.is_none());
@@ -51,11 +51,11 @@ fn sockets_are_opened_stay_and_move() {
 fn workers_share_a_port_and_no_other_program_by_chance() {
     let at = address(4);
     let taken = UdpSocket::bind((at, 48472)).unwrap();
-    let none = UnderlaySockets::none(3).follow(at.into(), &[at], &backend());
+    let none = UnderlaySockets::none(3).follow(at.into(), &[at], format_ports());
     let refused = none.1.map(|delay| sentence(&delay));
     assert!(refused.is_some_and(|delay| delay.starts_with("UDP port 48472")));
     drop(taken);
-    let (ports, _) = UnderlaySockets::none(3).follow(at.into(), &[at], &backend());
+    let (ports, _) = UnderlaySockets::none(3).follow(at.into(), &[at], format_ports());
     assert_eq!(named(&ports).len(), 3 * (1 + 1 + TRANSMIT_SOCKETS));
     assert_eq!(ports.duplicates().map(|sets| sets.len()).ok(), Some(3));
     assert!(UdpSocket::bind((at, 48472)).is_err());
@@ -70,7 +70,7 @@ fn workers_share_a_port_and_no_other_program_by_chance() {
     assert_eq!(shares.iter().sum::<usize>(), FLOWS, "{shares:?}");
     assert!(shares.iter().all(|share| *share > 0), "{shares:?}");
     drop(ports);
-    let _alone = UnderlaySockets::none(1).follow(at.into(), &[at], &backend());
+    let _alone = UnderlaySockets::none(1).follow(at.into(), &[at], format_ports());
     assert!(!joins());
 }
 
@@ -82,7 +82,7 @@ fn workers_come_while_the_address_is_away() {
     let [away, other] = ["192.0.2.61", "192.0.2.62"].map(|text| text.parse::<IpAddr>().unwrap());
     let inherited = |workers| {
         let bound = |group: SlotGroup| {
-            let spec = group.spec(away, &backend());
+            let spec = group.spec(away, format_ports());
             let worker = 0;
             let socket = match spec.lane {
                 None => socket::bind_in_group(&spec),
@@ -101,7 +101,7 @@ fn workers_come_while_the_address_is_away() {
     };
     for wanted in [away, other, "2001:db8::61".parse().unwrap()] {
         let before = inherited(3);
-        let (ports, delay) = before.follow(wanted.into(), &[], &backend());
+        let (ports, delay) = before.follow(wanted.into(), &[], format_ports());
         assert_eq!(delay.is_some(), wanted != away, "{wanted}");
         assert!(before.ports.iter().all(|port| ports.has(port)), "{wanted}");
         assert_eq!(
@@ -112,7 +112,7 @@ fn workers_come_while_the_address_is_away() {
         assert_eq!(ports.bound(), Some(away.into()));
         assert!(ports.duplicates().is_ok_and(|sets| sets.len() == 3));
     }
-    let (none, delay) = UnderlaySockets::none(3).follow(away.into(), &[], &backend());
+    let (none, delay) = UnderlaySockets::none(3).follow(away.into(), &[], format_ports());
     assert!(none.bound().is_none() && delay.is_some());
 }
 
@@ -121,11 +121,11 @@ fn workers_come_while_the_address_is_away() {
 fn workers_come_and_go_without_a_moment_in_which_the_port_is_free() {
     let at = address(5);
     let one = UnderlaySockets::none(1)
-        .follow(at.into(), &[at], &backend())
+        .follow(at.into(), &[at], format_ports())
         .0;
     for workers in [2, 4, 1, 3] {
         let before = one.clone().of_workers(workers);
-        let (now, delay) = before.follow(at.into(), &[at], &backend());
+        let (now, delay) = before.follow(at.into(), &[at], format_ports());
         assert!(delay.is_none());
         assert!(before.ports.iter().all(|port| now.has(port)));
         let shares = shares(&now, workers);
@@ -134,7 +134,7 @@ fn workers_come_and_go_without_a_moment_in_which_the_port_is_free() {
         let shared = socket_reuseport(&one.ports[0].socket).unwrap();
         assert_eq!(shared, workers > 1);
         // To another address they go together.
-        let (moved, delay) = now.follow(address(6).into(), &[address(6)], &backend());
+        let (moved, delay) = now.follow(address(6).into(), &[address(6)], format_ports());
         assert!(delay.is_none());
         assert_eq!(moved.bound(), Some(address(6).into()));
         assert_eq!(named(&moved), named(&now));
@@ -217,7 +217,7 @@ fn an_address_that_cannot_be_had_is_not_moved_to() {
                 [[node]]\nname = \"n2\"\nsubnets = [\"10.244.2.0/24\"]\npublic-ip = \"192.0.2.2\"\n";
     let net_conf = NetConf::parse(r#"{"Network":"10.244.0.0/16"}"#).unwrap();
     let mut leases = crate::registry::parse(list, &net_conf).unwrap();
-    let (_, delay) = moved.follow(address(9).into(), &HELD, &backend());
+    let (_, delay) = moved.follow(address(9).into(), &HELD, format_ports());
     let delay = delay.unwrap();
     let words = |leases: &[_]| delay.problem(leases, "n1", None).sentence();
     assert!(!words(&leases).contains("until then"), "{}", words(&leases));

@@ -3,8 +3,8 @@
 use ipnet::IpNet;
 
 use super::PacketTerm;
-use super::attribute::{Attribute, find, long, text, walk};
 use super::{ACCEPT, DROP};
+use crate::nfnetlink::attribute::{Attribute, find, long, text, walk};
 
 /// One rule: what must hold of a packet, and what then becomes of it.
 #[derive(Clone, Debug, PartialEq, Eq)]

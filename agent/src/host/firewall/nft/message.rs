@@ -1,12 +1,13 @@
-//! The messages of nf_tables: what is asked, what is answered, and batches.
+//! The messages of nf_tables: questions and batches.
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST};
 
-use super::attribute::Attribute;
+use crate::nfnetlink::attribute::Attribute;
+use crate::nfnetlink::message::{self, Header, write};
 
 /// The type of a netlink message of nf_tables.
 pub(super) const fn message_type(kind: u8) -> u16 {
-    (SUBSYSTEM as u16) << 8 | kind as u16
+    message::message_type(SUBSYSTEM, kind)
 }
 
 /// One change, a part of a batch.
@@ -83,91 +84,16 @@ pub(super) fn batch(steps: &[BatchStep], first: u32) -> Vec<u8> {
     out
 }
 
-/// One message of the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Reply<'a> {
-    pub(super) sequence: u32,
-    /// The state changed while it was listed.
-    pub(super) interrupted: bool,
-    pub(super) content: Content<'a>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Content<'a> {
-    /// The end of a list, or the answer to a change: 0, or an errno negated.
-    End(i32),
-    /// An object.
-    Object { family: u8, attributes: &'a [u8] },
-    /// Something that was not asked for.
-    Other,
-}
-
-/// The first message of a datagram, and what follows it.
-pub(super) fn first(bytes: &[u8]) -> Option<(Reply<'_>, &[u8])> {
-    let length = usize::try_from(u32::from_ne_bytes(*bytes.first_chunk()?)).ok()?;
-    let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
-    let flags = u16::from_ne_bytes(*bytes.get(6..)?.first_chunk()?);
-    let sequence = u32::from_ne_bytes(*bytes.get(8..)?.first_chunk()?);
-    let payload = bytes.get(HEADER..length)?;
-    let rest = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-    let content = match kind {
-        NLMSG_ERROR | NLMSG_DONE => Content::End(
-            payload
-                .first_chunk()
-                .map_or(0, |code| i32::from_ne_bytes(*code)),
-        ),
-        kind if kind >> 8 == u16::from(SUBSYSTEM) => Content::Object {
-            family: *payload.first()?,
-            attributes: payload.get(4..)?,
-        },
-        _ => Content::Other,
-    };
-    let reply = Reply {
-        sequence,
-        interrupted: flags & NLM_F_DUMP_INTR != 0,
-        content,
-    };
-    Some((reply, rest))
-}
-
-struct Header {
-    kind: u16,
-    flags: u16,
-    sequence: u32,
-    family: u8,
-    resource: u16,
-}
-
-fn write(out: &mut Vec<u8>, head: &Header, attributes: &[Attribute]) {
-    let start = out.len();
-    out.extend([0; 4]);
-    out.extend(head.kind.to_ne_bytes());
-    out.extend(head.flags.to_ne_bytes());
-    out.extend(head.sequence.to_ne_bytes());
-    // The sender's port, which the kernel knows.
-    out.extend([0; 4]);
-    // struct nfgenmsg: family, version, resource.
-    out.extend([head.family, 0]);
-    out.extend(head.resource.to_be_bytes());
-    attributes.iter().for_each(|attribute| attribute.write(out));
-    let length = u32::try_from(out.len() - start).unwrap_or(u32::MAX);
-    if let Some(field) = out.get_mut(start..start + 4) {
-        field.copy_from_slice(&length.to_ne_bytes());
-    }
-}
-
 const SUBSYSTEM: u8 = libc::NFNL_SUBSYS_NFTABLES as u8;
 const BATCH_BEGIN: u16 = libc::NFNL_MSG_BATCH_BEGIN as u16;
 const BATCH_END: u16 = libc::NFNL_MSG_BATCH_END as u16;
-/// Length of a netlink message header, in bytes.
-const HEADER: usize = size_of::<libc::nlmsghdr>();
 
 #[cfg(test)]
 mod tests {
     use netlink_packet_core::NLM_F_CREATE;
-    use proptest::prelude::*;
 
     use super::*;
+    use crate::nfnetlink::message::first;
 
     #[test]
     fn a_batch_is_framed_and_its_last_step_answered() {
@@ -192,19 +118,5 @@ mod tests {
             ]
         );
         assert_eq!(&bytes[18..20], [0, SUBSYSTEM], "whose batch it is");
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_end(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let mut rest = &bytes[..];
-            let mut count = 0;
-            while let Some((_, after)) = first(rest) {
-                prop_assert!(after.len() < rest.len());
-                rest = after;
-                count += 1;
-            }
-            prop_assert!(count <= bytes.len() / 16);
-        }
     }
 }

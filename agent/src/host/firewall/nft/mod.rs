@@ -12,7 +12,6 @@
 //!
 //! Limits: 2^20 objects a list, 2 s for an answer.
 
-mod attribute;
 mod comment;
 mod error;
 mod expression;
@@ -25,7 +24,7 @@ mod socket;
 
 use std::fmt;
 
-use attribute::{Attribute, find, long, number, text};
+use crate::nfnetlink::attribute::{Attribute, find, long, number, text};
 use comment::{comment, userdata};
 use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE};
 

@@ -1,6 +1,5 @@
 //! What the guard of the encapsulation ports asks of a packet: its ports, its way, and whether a set holds it.
 
-use super::attribute::Attribute;
 use super::expression::{
     BITWISE_DREG, BITWISE_LEN, BITWISE_MASK, BITWISE_SREG, BITWISE_XOR, DATA_VALUE, EQUAL,
     FIB_DADDR, FIB_DREG, FIB_FLAGS, FIB_IIF, FIB_PRESENT, FIB_RESULT, FIB_RESULT_OIF, FIB_SADDR,
@@ -8,6 +7,7 @@ use super::expression::{
     PAYLOAD_OFFSET, REGISTER, compare, expression, meta,
 };
 use super::{IPV4, IPV6};
+use crate::nfnetlink::attribute::Attribute;
 
 /// One of these things. A set is named; it is in the rule's own table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +26,8 @@ pub(in crate::host) enum PacketTerm {
     NotUdp,
     /// Neither UDP nor ICMP nor ICMPv6; as [`NotUdp`](PacketTerm::NotUdp) otherwise.
     NotUdpNorIcmp,
-    /// UDP to neither port.
-    NotToPorts([u16; 2]),
+    /// UDP to none of these ports: those of the formats, and the kernel path's.
+    NotToPorts([u16; 2], Option<u16>),
     /// From this UDP port.
     FromPort(u16),
     /// A fragment that is not the first: it has no ports.
@@ -89,14 +89,14 @@ impl PacketTerm {
                 compare(NOT_EQUAL, &[ICMP]),
                 compare(NOT_EQUAL, &[ICMPV6]),
             ],
-            PacketTerm::NotToPorts([one, other]) => vec![
-                meta(META_L4PROTO),
-                compare(EQUAL, &[UDP]),
-                load(TRANSPORT_HEADER, 2, 2, REGISTER),
-                compare(NOT_EQUAL, &one.to_be_bytes()),
-                load(TRANSPORT_HEADER, 2, 2, REGISTER),
-                compare(NOT_EQUAL, &other.to_be_bytes()),
-            ],
+            PacketTerm::NotToPorts(ports, private) => {
+                let mut expressions = vec![meta(META_L4PROTO), compare(EQUAL, &[UDP])];
+                for port in ports.into_iter().chain(private) {
+                    expressions.push(load(TRANSPORT_HEADER, 2, 2, REGISTER));
+                    expressions.push(compare(NOT_EQUAL, &port.to_be_bytes()));
+                }
+                expressions
+            }
             PacketTerm::FromPort(port) => vec![
                 meta(META_L4PROTO),
                 compare(EQUAL, &[UDP]),

@@ -3,7 +3,6 @@
 
 use ipnet::IpNet;
 
-use super::attribute::{find, number, text, walk};
 use super::expression::{
     BITWISE_DREG, BITWISE_MASK, BITWISE_SREG, BITWISE_XOR, CMP_DATA, CMP_OP, CMP_SREG, DATA_VALUE,
     DATA_VERDICT, EQUAL, EXPR_DATA, EXPR_NAME, IMMEDIATE_DATA, IMMEDIATE_DREG, META_DREG, META_KEY,
@@ -12,6 +11,7 @@ use super::expression::{
 };
 use super::parsed_rule::{Action, ParsedRule};
 use super::{IPV4, IPV6};
+use crate::nfnetlink::attribute::{find, number, text, walk};
 
 /// Reads the kernel's list of expressions of a rule, in a chain of that family
 /// (`NFPROTO_INET` for one that sees both).

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use netlink_packet_core::NLM_F_CREATE;
 
-use super::attribute::{Attribute, find, walk};
 use super::expression::DATA_VALUE;
 use super::{BatchStep, INET, NftError, Socket};
+use crate::nfnetlink::attribute::{Attribute, find, walk};
 
 /// A set of our own.
 #[derive(Clone, Debug, PartialEq, Eq)]

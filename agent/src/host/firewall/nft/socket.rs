@@ -13,8 +13,9 @@ use rustix::net::sockopt::set_socket_send_buffer_size_force;
 use tokio::time::timeout;
 
 use super::NftError;
-use super::attribute::Attribute;
-use super::message::{self, BatchStep, Content};
+use super::message::{self, BatchStep};
+use crate::nfnetlink::attribute::Attribute;
+use crate::nfnetlink::message::{Content, first};
 
 /// An open socket of the network namespace it was opened in.
 pub(in crate::host) struct Socket {
@@ -115,27 +116,27 @@ impl Socket {
     /// Takes all steps, or none and the kernel's reason.
     pub(in crate::host) async fn commit(&mut self, steps: &[BatchStep]) -> Result<(), NftError> {
         let count = u32::try_from(steps.len()).unwrap_or(u32::MAX);
-        let first = self.take_sequence(count.saturating_add(2));
-        let last = first.wrapping_add(count);
-        self.send(&message::batch(steps, first)).await?;
-        self.answers(first, last, |_| true).await
+        let begin = self.take_sequence(count.saturating_add(2));
+        let last = begin.wrapping_add(count);
+        self.send(&message::batch(steps, begin)).await?;
+        self.answers(begin, last, |_| true).await
     }
 
-    /// Reads messages that answer the questions `first` to `last`, until one of
+    /// Reads messages that answer the questions `begin` to `last`, until one of
     /// them is an error or `enough` says so of one that answers the last.
     async fn answers(
         &mut self,
-        first: u32,
+        begin: u32,
         last: u32,
         mut enough: impl FnMut(Content<'_>) -> bool,
     ) -> Result<(), NftError> {
         loop {
             self.receive().await?;
             let mut rest = &self.buffer[..];
-            while let Some((reply, after)) = message::first(rest) {
+            while let Some((reply, after)) = first(rest) {
                 rest = after;
                 // Anything else answers a question given up earlier.
-                if !(first..=last).contains(&reply.sequence) {
+                if !(begin..=last).contains(&reply.sequence) {
                     continue;
                 }
                 if reply.interrupted {

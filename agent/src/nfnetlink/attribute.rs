@@ -1,5 +1,5 @@
-//! Netlink attributes as nf_tables nests them: built as a tree, written as
-//! bytes, and searched for in what the kernel answers.
+//! Netlink attributes as netfilter nests them: built as a tree, written as bytes, and searched for in what the kernel
+//! answers.
 
 use std::iter;
 
@@ -7,7 +7,7 @@ use netlink_packet_core::{NLA_F_NESTED, NLA_HEADER_SIZE, NLA_TYPE_MASK};
 
 /// One attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::host) struct Attribute {
+pub(crate) struct Attribute {
     kind: u16,
     value: Value,
 }
@@ -19,30 +19,30 @@ enum Value {
 }
 
 impl Attribute {
-    pub(super) fn bytes(kind: u16, bytes: &[u8]) -> Attribute {
+    pub(crate) fn bytes(kind: u16, bytes: &[u8]) -> Attribute {
         Attribute {
             kind,
             value: Value::Bytes(bytes.to_vec()),
         }
     }
 
-    /// nf_tables has its numbers in network byte order.
-    pub(super) fn number(kind: u16, number: u32) -> Attribute {
+    /// Netfilter has its numbers in network byte order.
+    pub(crate) fn number(kind: u16, number: u32) -> Attribute {
         Attribute::bytes(kind, &number.to_be_bytes())
     }
 
-    pub(super) fn long(kind: u16, number: u64) -> Attribute {
+    pub(crate) fn long(kind: u16, number: u64) -> Attribute {
         Attribute::bytes(kind, &number.to_be_bytes())
     }
 
-    pub(super) fn text(kind: u16, text: &str) -> Attribute {
+    pub(crate) fn text(kind: u16, text: &str) -> Attribute {
         Attribute {
             kind,
             value: Value::Bytes(text.bytes().chain([0]).collect()),
         }
     }
 
-    pub(super) fn nest(kind: u16, inside: Vec<Attribute>) -> Attribute {
+    pub(crate) fn nest(kind: u16, inside: Vec<Attribute>) -> Attribute {
         Attribute {
             kind,
             value: Value::Nest(inside),
@@ -50,7 +50,7 @@ impl Attribute {
     }
 
     /// Appends it to `out`, padded to four bytes.
-    pub(super) fn write(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let start = out.len();
         let kind = match self.value {
             Value::Bytes(_) => self.kind,
@@ -72,7 +72,7 @@ impl Attribute {
 
     /// Whether the attributes in `found` hold this one. What a nest holds
     /// beyond ours does not matter: newer kernels list more.
-    pub(super) fn is_in(&self, found: &[u8]) -> bool {
+    pub(crate) fn is_in(&self, found: &[u8]) -> bool {
         let Some(value) = find(found, self.kind) else {
             return false;
         };
@@ -83,7 +83,7 @@ impl Attribute {
     }
 
     /// What it nests; nothing in one that nests none.
-    pub(super) fn inside(&self) -> &[Attribute] {
+    pub(crate) fn inside(&self) -> &[Attribute] {
         match &self.value {
             Value::Bytes(_) => &[],
             Value::Nest(inside) => inside,
@@ -93,7 +93,7 @@ impl Attribute {
 
 /// The attributes in some bytes, as kind and value; ends at the first that does
 /// not fit.
-pub(super) fn walk(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(crate) fn walk(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = bytes;
     iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
@@ -105,24 +105,24 @@ pub(super) fn walk(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 }
 
 /// The value of the first attribute of a kind.
-pub(super) fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
+pub(crate) fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     walk(bytes)
         .find(|(found, _)| *found == kind)
         .map(|(_, value)| value)
 }
 
 /// A number of 32 bits.
-pub(super) fn number(bytes: &[u8], kind: u16) -> Option<u32> {
+pub(crate) fn number(bytes: &[u8], kind: u16) -> Option<u32> {
     Some(u32::from_be_bytes(find(bytes, kind)?.try_into().ok()?))
 }
 
 /// A number of 64 bits.
-pub(super) fn long(bytes: &[u8], kind: u16) -> Option<u64> {
+pub(crate) fn long(bytes: &[u8], kind: u16) -> Option<u64> {
     Some(u64::from_be_bytes(find(bytes, kind)?.try_into().ok()?))
 }
 
 /// A name, without the zero that ends it.
-pub(super) fn text(bytes: &[u8], kind: u16) -> Option<String> {
+pub(crate) fn text(bytes: &[u8], kind: u16) -> Option<String> {
     let value = find(bytes, kind)?;
     let name = value.split(|byte| *byte == 0).next()?;
     String::from_utf8(name.to_vec()).ok()

@@ -1,0 +1,207 @@
+//! The thread that gives a pod's NAPI a thread of its own while the pod floods.
+//!
+//! Theory of operation. The watcher sleeps, and looks at the node's own counters every [`IDLE`]: while the node forwards
+//! fewer packets than one flood has, that is all. Otherwise it looks at the packets of each end twice, [`STEP`] apart. An
+//! end that shows many is a *candidate*: its counters stay open and are judged every [`STEP`] ([`super::flood`]), until it
+//! has not flooded for a while. Candidates are bounded; floods beyond that are gathered without a thread.
+//!
+//! An end that has a thread when the watcher learns of it was left so by a service that was killed: it is a candidate at
+//! once. When the service ends, the threads go.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use tracing::debug;
+
+use super::end::{self, OpenEnd};
+use super::flood::{self, Flood};
+use super::report::FloodReport;
+use crate::host::GatheredEnd;
+
+/// The thread's state.
+pub(super) struct Watcher<F> {
+    /// Packets that the node has forwarded for its pods so far, of whatever path.
+    pub(super) forwarded: F,
+    /// The ends to watch, whenever they change.
+    pub(super) ends: Receiver<Vec<GatheredEnd>>,
+    /// What is going on.
+    pub(super) report: Arc<FloodReport>,
+}
+
+/// An end whose counters are judged often.
+struct Candidate {
+    end: GatheredEnd,
+    open: OpenEnd,
+    flood: Flood,
+    has_thread: bool,
+    /// When it flooded last, or became a candidate.
+    kept: Duration,
+}
+
+impl<F: FnMut() -> u64> Watcher<F> {
+    /// Runs until the sender of ends is gone.
+    pub(super) fn run(mut self) {
+        let began = Instant::now();
+        let mut ends: Vec<GatheredEnd> = Vec::new();
+        let mut candidates: Vec<Candidate> = Vec::new();
+        let mut last = ((self.forwarded)(), Duration::ZERO);
+        loop {
+            let pause = if candidates.is_empty() { IDLE } else { STEP };
+            let next = match ends.is_empty() {
+                true => self.ends.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                false => self.ends.recv_timeout(pause),
+            };
+            let now = began.elapsed();
+            match next {
+                Ok(next) => {
+                    self.adopt(&ends, &next, &mut candidates, now);
+                    ends = next;
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    candidates.iter_mut().for_each(|it| self.switch(it, false));
+                    return;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            candidates.retain_mut(|candidate| self.judge(candidate, now));
+            let since = now.saturating_sub(last.1);
+            if since >= IDLE {
+                let forwarded = (self.forwarded)();
+                let is_busy = flood::is_many(forwarded.saturating_sub(last.0), since);
+                last = (forwarded, now);
+                if is_busy {
+                    self.seek(&ends, &mut candidates, began);
+                }
+            }
+        }
+    }
+
+    /// Takes new ends: those that have a thread are candidates, and those that are gone no longer.
+    fn adopt(
+        &self,
+        before: &[GatheredEnd],
+        ends: &[GatheredEnd],
+        candidates: &mut Vec<Candidate>,
+        now: Duration,
+    ) {
+        candidates.retain(|candidate| {
+            let is_there = ends.contains(&candidate.end);
+            if !is_there {
+                self.report.ended(candidate.has_thread);
+            }
+            is_there
+        });
+        // An interface that is gone is not in this list; what was refused for another one is tried once more.
+        let is_all = self.report.forget_refused();
+        let before: HashSet<u32> = before.iter().map(|end| end.index).collect();
+        let is_new = |end: &&GatheredEnd| is_all || !before.contains(&end.index);
+        for end in ends.iter().filter(is_new) {
+            match end::is_threaded(end) {
+                Ok(true) if candidates.iter().any(|known| known.end == *end) => {}
+                Ok(true) => {
+                    if add(candidates, end, now, true) {
+                        self.report.began();
+                    }
+                }
+                Ok(false) => {}
+                Err(error) => self.report.refuse(end, &error),
+            }
+        }
+    }
+
+    /// Judges one candidate; whether it stays one.
+    fn judge(&self, candidate: &mut Candidate, now: Duration) -> bool {
+        let Ok(sample) = candidate.open.sample(now) else {
+            self.report.ended(candidate.has_thread);
+            return false;
+        };
+        let is_flooding = candidate.flood.observe(sample);
+        if is_flooding {
+            candidate.kept = now;
+        }
+        if is_flooding != candidate.has_thread {
+            self.switch(candidate, is_flooding);
+        }
+        // What could not be switched is no longer tried.
+        candidate.has_thread == is_flooding && now.saturating_sub(candidate.kept) < KEPT
+    }
+
+    /// Gives the end a thread, or takes it away.
+    fn switch(&self, candidate: &mut Candidate, is_on: bool) {
+        if candidate.has_thread == is_on {
+            return;
+        }
+        match end::set_threaded(&candidate.end, is_on) {
+            Ok(()) => {
+                candidate.has_thread = is_on;
+                if is_on {
+                    self.report.began();
+                } else {
+                    self.report.ended(true);
+                }
+                debug!("NAPI thread of {}: {is_on}", candidate.end.name);
+            }
+            Err(error) => self.report.refuse(&candidate.end, &error),
+        }
+    }
+
+    /// Looks for ends that may flood.
+    fn seek(&self, ends: &[GatheredEnd], candidates: &mut Vec<Candidate>, began: Instant) {
+        let known: HashSet<u32> = candidates.iter().map(|it| it.end.index).collect();
+        let at = began.elapsed();
+        let unknown = ends.iter().filter(|end| !known.contains(&end.index));
+        let first: Vec<(&GatheredEnd, io::Result<u64>)> =
+            unknown.map(|end| (end, end::packets(end))).collect();
+        std::thread::sleep(STEP);
+        let now = began.elapsed();
+        for (end, first) in first {
+            let later = first.and_then(|first| Ok(end::packets(end)?.saturating_sub(first)));
+            match later {
+                Ok(packets) if flood::is_many(packets, now.saturating_sub(at)) => {
+                    add(candidates, end, now, false);
+                }
+                Ok(_) => {}
+                Err(error) => self.report.refuse(end, &error),
+            }
+        }
+    }
+}
+
+/// Makes an end a candidate, where there is room for one more.
+fn add(
+    candidates: &mut Vec<Candidate>,
+    end: &GatheredEnd,
+    now: Duration,
+    has_thread: bool,
+) -> bool {
+    if candidates.len() >= MOST_CANDIDATES {
+        return false;
+    }
+    let Ok((open, first)) = OpenEnd::open(end).and_then(|open| {
+        let first = open.sample(now)?;
+        Ok((open, first))
+    }) else {
+        return false;
+    };
+    candidates.push(Candidate {
+        end: end.clone(),
+        open,
+        flood: Flood::new(first, has_thread),
+        has_thread,
+        kept: now,
+    });
+    true
+}
+
+/// Between two looks at the node's counters while no end is a candidate.
+const IDLE: Duration = Duration::from_millis(300);
+/// Between two looks at a candidate.
+const STEP: Duration = Duration::from_millis(10);
+/// How long an end that does not flood stays a candidate: longer than the pause that ends a flood.
+const KEPT: Duration = Duration::from_secs(1);
+/// Each has three descriptors open, and costs three reads in each [`STEP`].
+const MOST_CANDIDATES: usize = 32;

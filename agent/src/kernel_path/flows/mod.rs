@@ -1,0 +1,162 @@
+//! Theory of operation
+//!
+//! Flows that leave the host's stack out: installed, prolonged and revoked by a thread of their own.
+//!
+//! ```text
+//!   programs ── ring of events ──▶ flow thread ──▶ flows_out, flows_in
+//!   (behind the host's stack)        │    ▲
+//!                 connection tracking ◀┘    └── nf_tables, routes, rules, links, forgotten connections
+//! ```
+//!
+//! A *flow* is one direction of a TCP or UDP connection between a pod of this node and one of a peer. Its packets take
+//! the way through the host's stack until a program *behind* that stack (at the egress of the tunnel device, or of the
+//! pod's host end) has seen enough of them, and proposes it. So each proposal is a proof: rules and routes of the host,
+//! as they were a moment ago, let packets of this flow pass. The thread judges it ([`policy`]) by the published tables
+//! and by what connection tracking knows ([`conntrack`]), and writes it into the table; from then on the programs carry
+//! it from pod to underlay and back. The proposal is the only source: nothing is installed from memory.
+//!
+//! **Limits.** An entry holds for [`LIFETIME`](policy::LIFETIME) at most. Half of it before, the programs send one packet
+//! a second of the flow through the stack; that prolongs what connection tracking remembers, and proposes the flow again.
+//! So whatever rule is not announced takes effect within that time, and where no service lives the entries end.
+//! Judgements are bounded by a [`budget`], entries by the tables' size (the one not used for longest goes), and the
+//! thread's memory by neither: it remembers no flow.
+//!
+//! **Revocation** ([`revoke`]): all flows by the next epoch, one pod's by its generation, one connection's by removal;
+//! each is a write or two in the kernel's tables, done by this thread as soon as it reads the announcement. Every
+//! judgement carries the epoch of its proposal, and is void in another: what was announced after the packets passed
+//! voids it, whichever of the two this thread reads first. Peers that go or change, and pods without an interface of their
+//! own, are the control loop's (`follow`).
+//!
+//! **Order.** A flow that changes to the short path may have a packet on the long one (a queue of the tunnel device, of
+//! the pod's interface): it can arrive behind one that was sent after it. That is the one exception from the law that a
+//! flow never reorders; it happens once for each flow [`installed`](FlowTotals::installed), and TCP notices a few
+//! segments out of order at most. In the other direction nothing overtakes, because the long path is the slower.
+
+mod budget;
+pub mod conntrack;
+pub(crate) mod control;
+mod counts;
+mod facts;
+pub mod policy;
+mod refusal;
+pub mod revoke;
+mod thread;
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use dataplane::kernel_path::{Event, FlowTable, KernelPathError};
+use dataplane::priority;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
+use tokio::sync::{mpsc, watch};
+use tracing::{error, info};
+
+use crate::causes::causes;
+
+pub use counts::{FlowCounts, FlowTotals};
+pub use facts::{FlowFacts, FlowPod};
+pub use refusal::Refusal;
+pub use revoke::Cause;
+
+/// Why flows cannot be judged or watched. Nothing is installed then, and the programs carry what they carry without
+/// flows.
+#[derive(Debug, thiserror::Error)]
+pub enum FlowError {
+    /// No socket of netlink for a part of the kernel.
+    #[error("no netlink socket for {what}: run as root or with CAP_NET_ADMIN")]
+    Netlink {
+        /// Which part.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A table or the ring of events refuses.
+    #[error("the tables of the kernel path fail")]
+    Tables {
+        /// What it said.
+        #[from]
+        source: KernelPathError,
+    },
+    /// The kernel has no thread or descriptor left.
+    #[error("the kernel has no thread or descriptor for the flow thread")]
+    Thread {
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// The flow thread, as the control loop holds it. It ends when this is dropped.
+pub struct FlowService {
+    /// Readable once the thread is to end.
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+    counts: Arc<FlowCounts>,
+}
+
+impl FlowService {
+    /// Starts the thread in the calling thread's network namespace, which ends the epoch: of what changed before, nothing
+    /// was announced to it. It goes by the latest `facts`, and ends when their sender is dropped. The ring of events has
+    /// one reader: whatever event is no proposal goes to `others`, and is dropped while that is full.
+    ///
+    /// # Errors
+    /// [`FlowError`]; then nothing was started.
+    pub fn start(
+        table: FlowTable,
+        facts: watch::Receiver<Arc<FlowFacts>>,
+        others: mpsc::Sender<Event>,
+    ) -> Result<FlowService, FlowError> {
+        let none = |source: rustix::io::Errno| FlowError::Thread {
+            source: source.into(),
+        };
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(none)?;
+        let stop = Arc::new(stop);
+        let counts = Arc::new(FlowCounts::default());
+        let work = thread::Work::begin(table, facts, others, Arc::clone(&counts))?;
+        let stopped = Arc::clone(&stop);
+        let run = move || {
+            // Workers and pods use all cores; a revocation must not wait for them. What the thread does is bounded.
+            if let Err(refusal) = priority::become_urgent() {
+                info!(
+                    "the flow thread shares cores with all others ({refusal}): flows are revoked later under load"
+                );
+            }
+            if let Err(failure) = work.run(&stopped) {
+                error!("the flow thread ends: {}", causes(&failure));
+            }
+        };
+        let builder = std::thread::Builder::new().name("flows".to_owned());
+        let thread = builder.spawn(run);
+        let thread = thread.map_err(|source| FlowError::Thread { source })?;
+        Ok(FlowService {
+            stop,
+            thread: Some(thread),
+            counts,
+        })
+    }
+
+    /// What it counts; the same for as long as the thread lives and after.
+    pub fn counts(&self) -> Arc<FlowCounts> {
+        Arc::clone(&self.counts)
+    }
+
+    /// Whether the thread judges and watches. Once it does not, flows must be switched off: they would end by themselves
+    /// after [`LIFETIME`](policy::LIFETIME), and no change of the host's rules would end them before.
+    pub fn is_running(&self) -> bool {
+        self.thread
+            .as_ref()
+            .is_some_and(|thread| !thread.is_finished())
+    }
+}
+
+impl Drop for FlowService {
+    fn drop(&mut self) {
+        // An eventfd takes a number this small at any time (eventfd(2)).
+        let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has ended the process.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! The flow thread: reads what is announced and what is proposed, and writes the tables of flows.
+//!
+//! Announcements come first: they are read before each few proposals, so that a revocation waits for a few judgements at
+//! most, and not for the ring to be empty.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dataplane::drops::Direction;
+use dataplane::kernel_path::{
+    Event, EventReader, FlowGrant, FlowKey, FlowTable, InstallError, Installed, KernelPathError,
+};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use tokio::sync::{mpsc, watch};
+use tracing::{debug, warn};
+
+use super::FlowError;
+use super::budget::Budget;
+use super::conntrack::Tracking;
+use super::counts::FlowCounts;
+use super::facts::FlowFacts;
+use super::policy;
+use super::refusal::Refusal;
+use super::revoke::{Cause, Effect, Watch};
+use crate::causes::causes;
+
+/// What the thread works with.
+pub(super) struct Work {
+    table: FlowTable,
+    events: EventReader,
+    watch: Watch,
+    tracking: Tracking,
+    facts: watch::Receiver<Arc<FlowFacts>>,
+    /// Takes the events that are no proposals.
+    others: mpsc::Sender<Event>,
+    counts: Arc<FlowCounts>,
+    budget: Budget,
+    /// When a refusal of the kernel was logged last.
+    warned: Option<Duration>,
+    /// Proposals read since `window` began.
+    read: usize,
+    window: Duration,
+}
+
+/// A proposal, as [`Event::Flow`] has it.
+struct Proposal {
+    direction: Direction,
+    key: FlowKey,
+    peer: Option<std::net::Ipv4Addr>,
+    epoch: u32,
+    ends_at_socket: bool,
+}
+
+impl Work {
+    /// Opens what it needs in the calling thread's network namespace. The watch is open before the epoch ends, so no
+    /// change falls between.
+    pub(super) fn begin(
+        table: FlowTable,
+        facts: watch::Receiver<Arc<FlowFacts>>,
+        others: mpsc::Sender<Event>,
+        counts: Arc<FlowCounts>,
+    ) -> Result<Work, FlowError> {
+        let netlink = |what| move |source| FlowError::Netlink { what, source };
+        let now = now();
+        let work = Work {
+            events: table.events()?,
+            watch: Watch::open().map_err(netlink("changes of routes"))?,
+            tracking: Tracking::open().map_err(netlink("connection tracking"))?,
+            table,
+            facts,
+            others,
+            counts,
+            budget: Budget::new(now),
+            warned: None,
+            read: 0,
+            window: now,
+        };
+        work.table.next_epoch()?;
+        work.counts.revoke_all(Cause::Start);
+        Ok(work)
+    }
+
+    /// Works until `stop` is readable or the sender of facts has gone.
+    pub(super) fn run(mut self, stop: &OwnedFd) -> Result<(), FlowError> {
+        let ran = self.work(stop);
+        // From here on nothing is watched.
+        let ended = self.table.next_epoch();
+        ran?;
+        ended?;
+        Ok(())
+    }
+
+    fn work(&mut self, stop: &OwnedFd) -> Result<(), FlowError> {
+        let netlink = |source| FlowError::Netlink {
+            what: "announcements of the kernel",
+            source,
+        };
+        loop {
+            let is_stopped = self
+                .wait(stop)
+                .map_err(|source| FlowError::Thread { source })?;
+            if is_stopped || self.facts.has_changed().is_err() {
+                return Ok(());
+            }
+            let facts = Arc::clone(&self.facts.borrow_and_update());
+            let (table, counts) = (&self.table, &self.counts);
+            let mut failure = None;
+            let mut revoke = |effect| {
+                if let Err(error) = apply(table, counts, effect) {
+                    failure.get_or_insert(error);
+                }
+            };
+            self.watch
+                .read(&facts, now(), &mut revoke)
+                .map_err(netlink)?;
+            if let Some(source) = failure {
+                return Err(FlowError::Tables { source });
+            }
+            if self.table.is_in_use() {
+                // Where the kernel refuses, no flow is installed: each judgement asks again.
+                let _ = self.watch.follow_connections(now() + UNUSED);
+            }
+            self.judge_some(&facts);
+            self.watch.leave_connections(now());
+        }
+    }
+
+    /// Waits for an announcement, or for a proposal if any may be read now. Returns whether the thread is to end.
+    fn wait(&self, stop: &OwnedFd) -> io::Result<bool> {
+        let pause = self.pause();
+        let (watched, unread) = self.watch.descriptors(now());
+        let mut descriptors = vec![PollFd::new(stop, PollFlags::IN)];
+        descriptors.extend(watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        if pause.is_none() {
+            let events = self.events.as_fd();
+            descriptors.push(PollFd::from_borrowed_fd(events, PollFlags::IN));
+        }
+        let longest = pause.into_iter().chain(unread).fold(TICK, Duration::min);
+        let longest = Timespec::try_from(longest).ok();
+        match poll(&mut descriptors, longest.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let stop = descriptors.first();
+        Ok(stop.is_some_and(|stop| !stop.revents().is_empty()))
+    }
+
+    /// How long no further proposal is read, after many in a short time.
+    fn pause(&self) -> Option<Duration> {
+        let passed = now().saturating_sub(self.window);
+        let is_spent = self.read >= MOST_READ && passed < WINDOW;
+        is_spent.then(|| WINDOW.saturating_sub(passed))
+    }
+
+    fn judge_some(&mut self, facts: &FlowFacts) {
+        for _ in 0..BATCH {
+            let now = now();
+            if now.saturating_sub(self.window) >= WINDOW {
+                (self.window, self.read) = (now, 0);
+            }
+            if self.read >= MOST_READ {
+                return;
+            }
+            let event = match self.events.next() {
+                Some(event) => event,
+                None => return,
+            };
+            self.read += 1;
+            let Event::Flow {
+                direction,
+                key,
+                peer,
+                epoch,
+                ends_at_socket,
+            } = event
+            else {
+                // What is lost here is reported again as long as it lasts.
+                let _ = self.others.try_send(event);
+                continue;
+            };
+            self.counts.propose();
+            let proposal = Proposal {
+                direction,
+                key,
+                peer,
+                epoch,
+                ends_at_socket,
+            };
+            match self.judge(&proposal, facts, now) {
+                Ok(installed) => self.counts.install(installed == Installed::New),
+                Err(refusal) => {
+                    debug!(?key, ?direction, refusal = refusal.name(), "flow refused");
+                    self.counts.refuse(refusal);
+                }
+            }
+        }
+    }
+
+    fn judge(
+        &mut self,
+        proposal: &Proposal,
+        facts: &FlowFacts,
+        now: Duration,
+    ) -> Result<Installed, Refusal> {
+        if proposal.epoch != self.table.epoch() {
+            return Err(Refusal::Outdated);
+        }
+        let (direction, key) = (proposal.direction, proposal.key);
+        let ends = policy::ends(direction, &key, facts)?;
+        if proposal.peer != Some(ends.peer) {
+            return Err(Refusal::Outdated);
+        }
+        if !self.budget.take(ends.pod, now) {
+            return Err(Refusal::OverShare);
+        }
+        let connection = self
+            .tracking
+            .get(&key)
+            .map_err(|error| self.warn(&error, now))?;
+        let allowed = policy::lifetime(&key, connection.as_ref())?;
+        if let Some(connection) = connection.filter(|_| allowed.is_strict) {
+            let made = self.tracking.make_liberal(&connection);
+            made.map_err(|error| match Errno::from_io_error(&error) {
+                Some(Errno::NOENT) => Refusal::NoConnection,
+                _ => self.warn(&error, now),
+            })?;
+        }
+        let grant = FlowGrant {
+            direction,
+            key,
+            peer: ends.peer,
+            pod: ends.pod,
+            epoch: proposal.epoch,
+            until: now + allowed.lifetime,
+            direct_tcp: proposal.ends_at_socket,
+        };
+        let followed = self.watch.follow_connections(grant.until);
+        followed.map_err(|error| self.warn(&error, now))?;
+        self.table.install(&grant).map_err(|error| match error {
+            InstallError::OtherEpoch => Refusal::Outdated,
+            InstallError::NotPeers => Refusal::NoPeer,
+            InstallError::NoPod => Refusal::NotPod,
+            InstallError::Kernel(error) => self.warn(&error, now),
+        })
+    }
+
+    /// Logs a refusal of the kernel, at most once a minute.
+    fn warn(&mut self, error: &dyn std::error::Error, now: Duration) -> Refusal {
+        let is_due = |warned: Duration| now.saturating_sub(warned) >= WARN_EVERY;
+        if self.warned.is_none_or(is_due) {
+            self.warned = Some(now);
+            warn!(
+                "a flow is not installed, its packets pass the host's stack: {}",
+                causes(error)
+            );
+        }
+        Refusal::KernelRefused
+    }
+}
+
+fn apply(table: &FlowTable, counts: &FlowCounts, effect: Effect) -> Result<(), KernelPathError> {
+    match effect {
+        Effect::All(cause) => {
+            table.next_epoch()?;
+            counts.revoke_all(cause);
+            debug!(cause = cause.name(), "all flows revoked");
+        }
+        Effect::Pod { address, ifindex } => {
+            if table.revoke_pod(address, ifindex)? {
+                counts.revoke_pod();
+                debug!(%address, ifindex, "flows of a pod revoked");
+            }
+        }
+        Effect::Connection(original, reply) => {
+            let mut was_there = false;
+            for key in [original, reply] {
+                for direction in [Direction::Outbound, Direction::Inbound] {
+                    was_there |= table.remove(direction, &key)?;
+                }
+            }
+            if was_there {
+                counts.end();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// CLOCK_MONOTONIC, which the tables go by.
+fn now() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    // Neither is ever negative.
+    Duration::new(
+        now.tv_sec.try_into().unwrap_or_default(),
+        now.tv_nsec.try_into().unwrap_or_default(),
+    )
+}
+
+/// How long the kernel goes on to announce forgotten connections after flows went out of use.
+const UNUSED: Duration = Duration::from_secs(5);
+/// Proposals judged before announcements are read again: less than a millisecond.
+const BATCH: usize = 16;
+/// Proposals read in each [`WINDOW`]: what is left in the ring waits, and what the ring does not hold is proposed again.
+/// Reading and refusing one without a question to the kernel costs less than a microsecond.
+const MOST_READ: usize = 512;
+const WINDOW: Duration = Duration::from_millis(10);
+/// The longest wait.
+const TICK: Duration = Duration::from_secs(1);
+const WARN_EVERY: Duration = Duration::from_secs(60);

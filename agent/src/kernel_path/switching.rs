@@ -1,0 +1,460 @@
+//! The steps into use and out of use, in the order in which nothing is lost. Each finds what is done already.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dataplane::engine::Engine;
+use dataplane::kernel_path::{Facts, KernelPath, Sizes};
+use dataplane::snapshot::Snapshot;
+use dataplane::spec::Spec;
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use super::reason::refused;
+use super::site::Site;
+use super::{KernelPathControl, OffReason, PREFIX, SharedPath, monotonic};
+use crate::config::KernelPathMode;
+use crate::control::model::{Known, Model};
+use crate::control::underlay::slot::ReceivePorts;
+use crate::control::underlay::sockets::UnderlaySockets;
+use crate::host::kernel_path::filters::Hook;
+use crate::host::{Host, HostError, Picture};
+use crate::keeper::descriptors::Descriptors;
+
+/// What the kernel path is brought into use with.
+pub(crate) struct Surroundings<'a> {
+    /// The kernel.
+    pub(crate) host: &'a Host,
+    /// What it listed last.
+    pub(crate) picture: &'a Picture,
+    /// What the node knows.
+    pub(crate) known: &'a Known,
+    /// The same with the attachments.
+    pub(crate) model: &'a Model,
+    /// The tables published last.
+    pub(crate) spec: &'a Spec,
+    /// The workers.
+    pub(crate) engine: &'a Engine,
+    /// The keeper.
+    pub(crate) keeper: &'a Descriptors,
+    /// The sockets that the workers read.
+    pub(crate) sockets: &'a mut UnderlaySockets,
+}
+
+impl Surroundings<'_> {
+    fn private_port(&self) -> Option<u16> {
+        self.sockets.private_port(&self.known.net_conf.backend)
+    }
+
+    fn format_ports(&self) -> ReceivePorts {
+        ReceivePorts::of(&self.known.net_conf.backend)
+    }
+}
+
+impl KernelPathControl {
+    /// Brings it into use; in use already, follows what has changed.
+    pub(super) async fn go_live(
+        &mut self,
+        with: &mut Surroundings<'_>,
+        mut site: Site,
+    ) -> Result<(), OffReason> {
+        // First, because it may be a reason against all the rest.
+        self.read_ways(with, &site).await?;
+        self.is_gone = false;
+        let path = self.ensure_loaded(with).await?;
+        let (disciplined, pods) = match self.mode {
+            KernelPathMode::Auto => {
+                let disciplined = with.host.interfaces_with_disciplines().await?;
+                let pods = super::facts::pods(with, &disciplined);
+                (disciplined, pods)
+            }
+            KernelPathMode::Off | KernelPathMode::Stateless => (HashSet::new(), Vec::new()),
+        };
+        site.pod_ends = pods
+            .iter()
+            .map(|(_, name, pod)| (pod.ifindex, name.clone()))
+            .collect();
+        site.device_index = match with.private_port() {
+            Some(_) => with.host.has_vxlan_device(&site.device).await?,
+            None => None,
+        };
+        let is_complete = site.device_index.is_some() && self.inherited.next.is_none();
+        let facts = Facts {
+            on: is_complete && path.lock().is_on(),
+            underlay: site.underlay,
+            tunnel: site.tunnel,
+            private_port: with.private_port(),
+            next_hops: self.next_hops(with.host, &site).await?,
+            unusable: self.unusable(with.known, with.spec, with.engine),
+            path_mtu: HashMap::new(),
+            pods: pods.into_iter().map(|(_, _, pod)| pod).collect(),
+            flows: self.mode == KernelPathMode::Auto,
+        };
+        self.site = Some(site.clone());
+        self.follow_with(with.spec, facts)?;
+        path.lock().renew(monotonic())?;
+        self.renewed = Some(Instant::now());
+        self.attach(with.host, &path, &site).await?;
+        if let Some(next) = self.inherited.next.take() {
+            self.finish_move(with, next).await?;
+        }
+        if with.private_port() != Some(self.port) {
+            let ports = with.format_ports().with_private(Some(self.port));
+            self.move_sockets(with, ports).await?;
+        }
+        let index = self.ensure_device(with.host, &site).await?;
+        if site.device_index != Some(index) {
+            site.device_index = Some(index);
+            self.attach(with.host, &path, &site).await?;
+            self.site = Some(site);
+        }
+        self.flow_pods = super::facts::flow_pods(with, &disciplined);
+        self.follow_flows(with.spec, with.engine.snapshot())?;
+        if let Some(facts) = self.facts.clone() {
+            self.follow_with(with.spec, Facts { on: true, ..facts })?;
+        }
+        if !self.is_live {
+            info!("the kernel path is in use");
+            self.is_live = true;
+        }
+        Ok(())
+    }
+
+    /// Takes it out of use, and everything of it from the host.
+    pub(super) async fn go_off(&mut self, with: &mut Surroundings<'_>) -> Result<(), OffReason> {
+        if self.is_gone {
+            return Ok(());
+        }
+        let was_live = std::mem::take(&mut self.is_live);
+        let is_private = with.private_port().is_some() || self.inherited.next.is_some();
+        if self.path.is_none() && (is_private || !self.inherited.descriptors.is_empty()) {
+            // Its programs send on what arrives, until our sockets are at the format's port.
+            if let Err(reason) = self.ensure_loaded(with).await {
+                warn!(
+                    "kernel path: {reason}; packets are lost until our sockets have the port again"
+                );
+            }
+        }
+        if let Some(path) = &self.path {
+            path.lock().switch_off()?;
+        }
+        self.flows.stop();
+        match &mut self.facts {
+            Some(facts) => facts.on = false,
+            // A service that takes over, and goes by another configuration.
+            None => self.follow_switched_off(with).await?,
+        }
+        if let Some(next) = self.inherited.next.take() {
+            self.finish_move(with, next).await?;
+        }
+        let device = crate::host::kernel_path::device_name(&with.known.config.device_name);
+        if is_private {
+            // What the device has taken and not delivered yet.
+            sleep(DRAIN).await;
+        }
+        if let Some(change) = with.host.remove_vxlan_device(&device).await? {
+            self.note(&change.to_string());
+        }
+        if with.private_port().is_some() {
+            self.move_sockets(with, with.format_ports()).await?;
+        }
+        for hook in self.known_hooks(with.host).await? {
+            if with.host.detach(&hook).await? {
+                self.note(&format!("detached the program from {}", hook.device));
+            }
+        }
+        self.hooks = Some(Vec::new());
+        if let Some(path) = self.path.take() {
+            match path.lock().counters() {
+                Ok(now) => self.past = Some(self.past.map_or(now, |past| past.plus(&now))),
+                Err(error) => warn!("what the programs counted is lost: {error}"),
+            }
+            let names: Vec<String> = {
+                let path = path.lock();
+                let descriptors = path.descriptors().into_iter();
+                descriptors.map(|(name, _)| name).collect()
+            };
+            for name in names {
+                let gone = with.keeper.withdraw(&format!("{PREFIX}{name}")).await;
+                gone.map_err(|error| refused(&error))?;
+            }
+        }
+        for (name, _) in std::mem::take(&mut self.inherited.descriptors) {
+            let gone = with.keeper.withdraw(&format!("{PREFIX}{name}")).await;
+            gone.map_err(|error| refused(&error))?;
+        }
+        self.facts = None;
+        self.site = None;
+        self.is_gone = true;
+        if was_live {
+            info!("the kernel path is out of use");
+        }
+        Ok(())
+    }
+
+    /// At an orderly end: switches the programs off, and takes them and the VXLAN device from the host. Whatever program
+    /// comes next may have the format's port, and gets what arrives there. The sockets close with the service.
+    pub(crate) async fn leave(&mut self, host: &Host) {
+        if self.is_gone || self.path.is_none() {
+            return;
+        }
+        self.flows.stop();
+        self.switch_off(OffReason::Configured);
+        if let Err(reason) = self.take_from_host(host).await {
+            warn!("the kernel path stays on the host, until `tartan cleanup`: {reason}");
+        }
+    }
+
+    async fn take_from_host(&mut self, host: &Host) -> Result<(), OffReason> {
+        if let Some(site) = &self.site
+            && let Some(change) = host.remove_vxlan_device(&site.device.name).await?
+        {
+            self.note(&change.to_string());
+        }
+        for hook in self.known_hooks(host).await? {
+            host.detach(&hook).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives tables that an earlier service filled facts of our own, so that the private port can be taken out of them.
+    async fn follow_switched_off(&mut self, with: &Surroundings<'_>) -> Result<(), OffReason> {
+        let Ok(site) = super::site::of(with).await else {
+            return Ok(());
+        };
+        let facts = Facts {
+            on: false,
+            underlay: site.underlay,
+            tunnel: site.tunnel,
+            private_port: with.private_port(),
+            next_hops: HashMap::new(),
+            unusable: HashSet::new(),
+            path_mtu: HashMap::new(),
+            pods: Vec::new(),
+            flows: false,
+        };
+        self.follow_with(with.spec, facts)
+    }
+
+    /// The programs of the service before this one, or else new ones, which the keeper gets.
+    async fn ensure_loaded(&mut self, with: &Surroundings<'_>) -> Result<SharedPath, OffReason> {
+        if let Some(path) = &self.path {
+            return Ok(path.clone());
+        }
+        let inherited = std::mem::take(&mut self.inherited.descriptors);
+        let names: Vec<String> = inherited.iter().map(|(name, _)| name.clone()).collect();
+        let adopted = match inherited.is_empty() {
+            true => None,
+            false => match KernelPath::adopt(inherited) {
+                Ok(adopted) => Some(adopted),
+                Err(error) => {
+                    info!("the programs in the kernel are loaded anew: {error}");
+                    None
+                }
+            },
+        };
+        let is_adopted = adopted.is_some();
+        let path = match adopted {
+            Some(path) => path,
+            None => KernelPath::load(Sizes::for_cluster(with.spec.cluster.peers.len()))?,
+        };
+        let path = SharedPath::new(path);
+        if !is_adopted {
+            self.deposit(with.keeper, &path, names).await?;
+        }
+        self.path = Some(path.clone());
+        Ok(path)
+    }
+
+    /// Gives the keeper programs and tables, and takes back those of `before` that have no successor.
+    async fn deposit(
+        &self,
+        keeper: &Descriptors,
+        path: &SharedPath,
+        before: Vec<String>,
+    ) -> Result<(), OffReason> {
+        let mut copies = Vec::new();
+        for (name, descriptor) in path.lock().descriptors() {
+            let copy = descriptor.try_clone_to_owned();
+            copies.push((name, copy.map_err(|error| refused(&error))?));
+        }
+        for (name, copy) in &copies {
+            let name = format!("{PREFIX}{name}");
+            let given = keeper.deposit(&name, copy.as_fd()).await;
+            given.map_err(|error| refused(&error))?;
+        }
+        for name in before {
+            if copies.iter().all(|(new, _)| *new != name) {
+                let gone = keeper.withdraw(&format!("{PREFIX}{name}")).await;
+                gone.map_err(|error| refused(&error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the tables other facts.
+    pub(super) fn follow_with(&mut self, spec: &Spec, facts: Facts) -> Result<(), OffReason> {
+        let Some(path) = &self.path else {
+            return Ok(());
+        };
+        let is_same = self.facts.as_ref() == Some(&facts) && self.version == spec.version;
+        if !is_same {
+            let followed = path.lock().follow(spec, &facts)?;
+            self.version = followed.version;
+            self.facts = Some(facts);
+        }
+        Ok(())
+    }
+
+    /// Gives the thread of the flows other facts; starts it where none runs.
+    fn follow_flows(&mut self, spec: &Spec, snapshot: Arc<Snapshot>) -> Result<(), OffReason> {
+        let (Some(path), Some(site)) = (self.path.clone(), &self.site) else {
+            return Ok(());
+        };
+        let facts = super::facts::of_flows(spec, snapshot, site, self.port, &self.flow_pods);
+        let open = || Ok(path.lock().flows()?);
+        self.flows
+            .follow(open, facts)
+            .map_err(|error| refused(&error))
+    }
+
+    /// The same for tables that were just published, where the thread runs.
+    pub(super) fn inform_flows(&mut self, spec: &Spec, snapshot: Arc<Snapshot>) {
+        if let Some(site) = self.site.as_ref().filter(|_| self.flows.is_running()) {
+            let facts = super::facts::of_flows(spec, snapshot, site, self.port, &self.flow_pods);
+            self.flows.inform(facts);
+        }
+    }
+
+    /// Attaches each program to its device, and detaches those that are elsewhere.
+    async fn attach(
+        &mut self,
+        host: &Host,
+        path: &SharedPath,
+        site: &Site,
+    ) -> Result<(), OffReason> {
+        let before = self.known_hooks(host).await?;
+        let wanted = site.hooks();
+        for (hook, program) in &wanted {
+            let descriptor = {
+                let path = path.lock();
+                let descriptor = path.program(*program).try_clone_to_owned();
+                descriptor.map_err(|error| refused(&error))?
+            };
+            let attached = host.attach(hook, program.name(), descriptor.as_fd()).await;
+            match attached {
+                Ok(false) => {}
+                Ok(true) => self.note(&format!("attached {} to {}", program.name(), hook.device)),
+                // A pod may end at any moment.
+                Err(_) if site.pod_ends.iter().any(|(index, _)| *index == hook.index) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let is_wanted = |hook: &Hook| {
+            let mut places = wanted.iter();
+            places.any(|(place, _)| place.index == hook.index && place.direction == hook.direction)
+        };
+        for hook in before.iter().filter(|hook| !is_wanted(hook)) {
+            if host.detach(hook).await? {
+                self.note(&format!("detached the program from {}", hook.device));
+            }
+        }
+        self.hooks = Some(wanted.into_iter().map(|(hook, _)| hook).collect());
+        Ok(())
+    }
+
+    /// Where programs of ours are attached.
+    async fn known_hooks(&mut self, host: &Host) -> Result<Vec<Hook>, OffReason> {
+        match &self.hooks {
+            Some(hooks) => Ok(hooks.clone()),
+            None => Ok(host.hooks_of_kernel_path().await?),
+        }
+    }
+
+    /// The VXLAN device; the kernel frees the port of sockets that were closed a moment later.
+    async fn ensure_device(&self, host: &Host, site: &Site) -> Result<u32, OffReason> {
+        let deadline = Instant::now() + PORT_PATIENCE;
+        loop {
+            match host.ensure_vxlan_device(&site.device).await {
+                Ok((index, changes)) => {
+                    for change in changes {
+                        self.note(&change.to_string());
+                    }
+                    return Ok(index);
+                }
+                Err(HostError::VxlanPort { .. }) if Instant::now() < deadline => {
+                    sleep(PORT_STEP).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Moves the sockets that receive VXLAN over IPv4 to another port.
+    async fn move_sockets(
+        &mut self,
+        with: &mut Surroundings<'_>,
+        ports: ReceivePorts,
+    ) -> Result<(), OffReason> {
+        let deadline = Instant::now() + PORT_PATIENCE;
+        let next = loop {
+            match with.sockets.at_port(ports) {
+                Ok(next) => break next,
+                Err(_) if Instant::now() < deadline => sleep(PORT_STEP).await,
+                Err(error) => return Err(refused(&error)),
+            }
+        };
+        let given = next.deposit_next(with.sockets, with.keeper).await;
+        given.map_err(|error| refused(&error))?;
+        self.finish_move(with, next).await
+    }
+
+    /// Sends what arrives to sockets that are open and in the keeper's table, and has the workers read them.
+    async fn finish_move(
+        &mut self,
+        with: &mut Surroundings<'_>,
+        next: UnderlaySockets,
+    ) -> Result<(), OffReason> {
+        // The workers' duplicates first, which may be refused.
+        let sockets = next.duplicates().map_err(|error| refused(&error))?;
+        let port = next.private_port(&with.known.net_conf.backend);
+        if let Some(facts) = self.facts.clone() {
+            let facts = Facts {
+                private_port: port,
+                ..facts
+            };
+            self.follow_with(with.spec, facts)?;
+        }
+        // Until the workers have read to the end what the sockets of before have.
+        sleep(DRAIN).await;
+        let deadline = Instant::now() + DRAIN_PATIENCE;
+        while !with.sockets.are_drained() && Instant::now() < deadline {
+            sleep(PORT_STEP).await;
+        }
+        with.engine
+            .rebind(sockets)
+            .map_err(|error| refused(&error))?;
+        let before = std::mem::replace(with.sockets, next);
+        let given = with.sockets.deposit(&before, with.keeper).await;
+        given.map_err(|error| refused(&error))?;
+        let forgotten = with.sockets.withdraw_next(with.keeper).await;
+        forgotten.map_err(|error| refused(&error))?;
+        // The last duplicates of the old sockets close here and in the workers.
+        drop(before);
+        let port = port.unwrap_or(with.known.net_conf.backend.vxlan_port());
+        self.note(&format!("VXLAN over IPv4 is received at port {port}"));
+        Ok(())
+    }
+}
+
+/// How long the port of a socket or device that was closed is waited for.
+const PORT_PATIENCE: Duration = Duration::from_secs(1);
+const PORT_STEP: Duration = Duration::from_millis(2);
+/// What a program has passed on has reached its socket or device by then, on a busy machine too, where the kernel's own
+/// threads wait for a core.
+const DRAIN: Duration = Duration::from_millis(50);
+/// A worker reads what has arrived within less than a millisecond, if it has a core; without end another process could
+/// keep a socket filled.
+const DRAIN_PATIENCE: Duration = Duration::from_millis(500);

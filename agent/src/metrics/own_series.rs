@@ -1,0 +1,157 @@
+//! Which members of a growing set (peers, pods) have series of their own.
+//!
+//! Theory of operation. A set may have any number of members, and Prometheus keeps every series that it ever saw in
+//! memory. So the first [`limit`](OwnSeries::new) members have series of their own, and the rest share those of the name
+//! [`OTHER`], which are their sum. The sum over all series is the sum over all members, at every scrape.
+//!
+//! A counter must not fall, or Prometheus takes it for one that began at 0 again, and shows a burst that never was. So who
+//! has series of its own keeps them, a member of the rest stays there, and a place that falls free is taken by a member
+//! that comes later. What members of the rest had counted when they were seen last stays in their sum after they went.
+//! What one counts between its last scrape and its end is lost to it.
+
+use std::collections::{HashMap, HashSet};
+
+/// The choice, kept from scrape to scrape. `N` counters belong to each member.
+#[derive(Debug)]
+pub(super) struct OwnSeries<const N: usize> {
+    limit: usize,
+    own: HashSet<String>,
+    /// The rest, with what each had counted at the last scrape.
+    rest: HashMap<String, [u64; N]>,
+    /// What members of the rest had counted that are gone, or began anew.
+    gone: [u64; N],
+}
+
+/// The choice at one scrape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Shown<const N: usize> {
+    /// For each member, in the order in which they were given: its counters, if it has series of its own.
+    pub(super) own: Vec<Option<[u64; N]>>,
+    /// How many have not.
+    pub(super) others: usize,
+    /// The counters of those together, and of those that went.
+    pub(super) other: [u64; N],
+}
+
+impl<const N: usize> OwnSeries<N> {
+    /// At most `limit` members have series of their own.
+    pub(super) fn new(limit: usize) -> OwnSeries<N> {
+        OwnSeries {
+            limit,
+            own: HashSet::new(),
+            rest: HashMap::new(),
+            gone: [0; N],
+        }
+    }
+
+    /// Chooses among all members that there are now, by names, with their counters. Of several with one name the first
+    /// is the member of that name, and the others are part of the rest.
+    pub(super) fn choose(&mut self, members: &[(&str, [u64; N])]) -> Shown<N> {
+        let present: HashSet<&str> = members.iter().map(|(name, _)| *name).collect();
+        self.own.retain(|name| present.contains(name.as_str()));
+        let mut shown = Shown {
+            own: Vec::with_capacity(members.len()),
+            others: 0,
+            other: [0; N],
+        };
+        let mut before = std::mem::take(&mut self.rest);
+        let mut taken = HashSet::new();
+        for (name, counts) in members {
+            let name = *name;
+            let is_free = name != OTHER && taken.insert(name);
+            let is_own = is_free && (self.own.contains(name) || self.admits(name, &before));
+            shown.own.push(is_own.then_some(*counts));
+            if is_own {
+                if !self.own.contains(name) {
+                    self.own.insert(name.to_owned());
+                }
+                continue;
+            }
+            shown.others += 1;
+            add(&mut shown.other, counts);
+            // Members of one name are one here.
+            let now = self.rest.entry(name.to_owned()).or_insert([0; N]);
+            add(now, counts);
+        }
+        for (name, now) in &self.rest {
+            if let Some(last) = before.remove(name) {
+                let began_anew = now.iter().zip(last).any(|(now, last)| *now < last);
+                if began_anew {
+                    add(&mut self.gone, &last);
+                }
+            }
+        }
+        for last in before.values() {
+            add(&mut self.gone, last);
+        }
+        add(&mut shown.other, &self.gone);
+        shown
+    }
+
+    /// Whether a member that has no series of its own gets them: there is a place, and it was not in the rest before.
+    fn admits(&self, name: &str, rest: &HashMap<String, [u64; N]>) -> bool {
+        self.own.len() < self.limit && !rest.contains_key(name)
+    }
+}
+
+fn add<const N: usize>(sum: &mut [u64; N], more: &[u64; N]) {
+    for (sum, more) in sum.iter_mut().zip(more) {
+        *sum = sum.saturating_add(*more);
+    }
+}
+
+/// The name of the rest. A member of that very name is part of it.
+pub(super) const OTHER: &str = "other";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The members that have series of their own, and the counters of the rest.
+    fn choose(series: &mut OwnSeries<1>, members: &[(&str, u64)]) -> (Vec<String>, u64) {
+        let counted: Vec<_> = members
+            .iter()
+            .map(|(name, count)| (*name, [*count]))
+            .collect();
+        let shown = series.choose(&counted);
+        let own = members
+            .iter()
+            .zip(&shown.own)
+            .filter(|(_, own)| own.is_some());
+        let own = own.map(|((name, _), _)| (*name).to_owned()).collect();
+        (own, shown.other[0])
+    }
+
+    #[test]
+    fn the_first_have_series_of_their_own_and_the_sum_is_exact() {
+        let mut series = OwnSeries::new(2);
+        let (own, other) = choose(&mut series, &[("a", 1), ("b", 2), ("c", 4), ("d", 8)]);
+        assert_eq!((own, other), (vec!["a".to_owned(), "b".to_owned()], 12));
+        // Another order changes nothing.
+        let (own, other) = choose(&mut series, &[("d", 9), ("c", 4), ("b", 2), ("a", 1)]);
+        assert_eq!((own, other), (vec!["b".to_owned(), "a".to_owned()], 13));
+    }
+
+    #[test]
+    fn the_sum_of_the_rest_never_falls() {
+        let mut series = OwnSeries::new(1);
+        assert_eq!(choose(&mut series, &[("a", 1), ("b", 5), ("c", 7)]).1, 12);
+        // One of the rest goes, one of them begins anew.
+        assert_eq!(choose(&mut series, &[("a", 1), ("c", 2)]).1, 14);
+        // The place that falls free is for one that comes, not for one of the rest.
+        let (own, other) = choose(&mut series, &[("c", 2), ("e", 100)]);
+        assert_eq!((own, other), (vec!["e".to_owned()], 14));
+        // One that comes back to a full house is of the rest.
+        let (own, other) = choose(&mut series, &[("a", 1), ("c", 3), ("e", 100)]);
+        assert_eq!((own, other), (vec!["e".to_owned()], 16));
+    }
+
+    #[test]
+    fn no_two_members_share_a_name() {
+        let mut series = OwnSeries::new(9);
+        let (own, other) = choose(&mut series, &[("other", 1), ("a", 2), ("a", 4)]);
+        assert_eq!((own, other), (vec!["a".to_owned()], 5));
+        let mut none = OwnSeries::new(0);
+        assert_eq!(choose(&mut none, &[("a", 3)]), (Vec::new(), 3));
+    }
+}

@@ -1,0 +1,86 @@
+//! What is written at a scrape: family after family, in the OpenMetrics text format.
+
+use std::fmt;
+
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet, MetricEncoder,
+    NoLabelSet,
+};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Unit;
+
+use super::metric::{Kind, Metric};
+
+/// The page that is being written.
+pub(super) struct Page<'a>(DescriptorEncoder<'a>);
+
+impl<'a> Page<'a> {
+    pub(super) fn new(encoder: DescriptorEncoder<'a>) -> Page<'a> {
+        Page(encoder)
+    }
+
+    /// Writes a metric with all of its samples. No two of them have the same labels.
+    pub(super) fn family<L, V>(
+        &mut self,
+        metric: &Metric,
+        samples: impl IntoIterator<Item = (L, V)>,
+    ) -> fmt::Result
+    where
+        L: EncodeLabelSet,
+        V: EncodeCounterValue + EncodeGaugeValue,
+    {
+        self.describe(metric, |family| {
+            for (labels, value) in samples {
+                match metric.kind {
+                    Kind::Info => family.encode_info(&labels)?,
+                    _ => sample(&mut family.encode_family(&labels)?, metric.kind, &value)?,
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes a metric that has one sample, without labels.
+    pub(super) fn one<V>(&mut self, metric: &Metric, value: V) -> fmt::Result
+    where
+        V: EncodeCounterValue + EncodeGaugeValue,
+    {
+        self.known(metric, Some(value))
+    }
+
+    /// The same, where the value may not be known: then there is no sample, and nothing that could be taken for a 0.
+    pub(super) fn known<V>(&mut self, metric: &Metric, value: Option<V>) -> fmt::Result
+    where
+        V: EncodeCounterValue + EncodeGaugeValue,
+    {
+        self.describe(metric, |family| {
+            value.map_or(Ok(()), |value| sample(family, metric.kind, &value))
+        })
+    }
+
+    /// Writes what stands above the samples, and has `write` write them.
+    fn describe(
+        &mut self,
+        metric: &Metric,
+        write: impl FnOnce(&mut MetricEncoder<'_>) -> fmt::Result,
+    ) -> fmt::Result {
+        let (name, unit) = metric.family();
+        let unit = unit.map(|unit| Unit::Other(unit.to_owned()));
+        let kind = match metric.kind {
+            Kind::Counter => MetricType::Counter,
+            Kind::Gauge => MetricType::Gauge,
+            Kind::Info => MetricType::Info,
+        };
+        write(&mut (self.0).encode_descriptor(name, metric.help, unit.as_ref(), kind)?)
+    }
+}
+
+fn sample<V>(encoder: &mut MetricEncoder<'_>, kind: Kind, value: &V) -> fmt::Result
+where
+    V: EncodeCounterValue + EncodeGaugeValue,
+{
+    match kind {
+        Kind::Counter => encoder.encode_counter::<NoLabelSet, _, u64>(value, None),
+        Kind::Gauge | Kind::Info => encoder.encode_gauge(value),
+    }
+}

@@ -1,0 +1,124 @@
+//! The other nodes.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use dataplane::kernel_path::Traffic;
+use dataplane::peers::Peer;
+use encap::{Family, Format};
+
+use super::facts::Facts;
+use super::metric::Metric;
+use super::own_series::{OTHER, OwnSeries, Shown};
+use super::page::Page;
+use crate::control::view::View;
+
+/// Counters of each.
+pub(super) const PEER_COUNTERS: usize = 5;
+
+/// Reads what was counted for each peer, and chooses which have series of their own.
+pub(super) fn choose(series: &mut OwnSeries<PEER_COUNTERS>, view: &View) -> Shown<PEER_COUNTERS> {
+    let programs = view.kernel_path.peer_traffic();
+    let peers = view.snapshot.cluster.peers.iter();
+    let counted: Vec<_> = peers
+        .map(|peer| (peer.name.as_str(), counters(peer, &programs)))
+        .collect();
+    series.choose(&counted)
+}
+
+pub(super) fn write(page: &mut Page<'_>, facts: &Facts) -> fmt::Result {
+    let peers = &facts.view.snapshot.cluster.peers;
+    let formats = [("udp", Format::Udp), ("vxlan", Format::Vxlan)].map(|(word, format)| {
+        let of_format = peers.iter().filter(|peer| peer.format == format);
+        ([("format", word)], of_format.count() as u64)
+    });
+    page.family(&PEERS, formats)?;
+    page.one(&WITHOUT_SERIES, facts.shown_peers.others as u64)?;
+    let own: Vec<(&Peer, &[u64; PEER_COUNTERS])> = peers
+        .iter()
+        .zip(&facts.shown_peers.own)
+        .filter_map(|(peer, counts)| Some((peer, counts.as_ref()?)))
+        .collect();
+    for (place, metric) in COUNTERS.into_iter().enumerate() {
+        let of_own = own
+            .iter()
+            .map(|(peer, counts)| (peer.name.as_str(), *counts));
+        let all = of_own.chain([(OTHER, &facts.shown_peers.other)]);
+        let samples = all.map(|(name, counts)| {
+            let count = counts.get(place).copied().unwrap_or_default();
+            ([("peer", name)], count)
+        });
+        page.family(metric, samples)?;
+    }
+    let paths = own.iter().flat_map(|(peer, _)| {
+        let families = [("ipv4", Family::V4), ("ipv6", Family::V6)];
+        families.into_iter().filter_map(move |(word, family)| {
+            let mtu = peer.path_mtu(family, facts.now)?;
+            Some((
+                [("peer", peer.name.as_str()), ("family", word)],
+                u64::from(mtu),
+            ))
+        })
+    });
+    page.family(&PATH_MTU, paths)
+}
+
+/// In the order of [`COUNTERS`]. `programs` has what the programs of the kernel path carried, by public address.
+fn counters(peer: &Peer, programs: &HashMap<IpAddr, Traffic>) -> [u64; PEER_COUNTERS] {
+    let mut kernel = peer
+        .public
+        .iter()
+        .filter_map(|address| programs.get(&address));
+    let kernel = kernel.next().copied().unwrap_or_default();
+    let user = peer.traffic();
+    [
+        user.sent_packets.saturating_add(kernel.sent_packets),
+        user.sent_bytes.saturating_add(kernel.sent_bytes),
+        user.received_packets
+            .saturating_add(kernel.received_packets),
+        user.received_bytes.saturating_add(kernel.received_bytes),
+        user.refused,
+    ]
+}
+
+const COUNTERS: [&Metric; PEER_COUNTERS] = [
+    &SENT_PACKETS,
+    &SENT_BYTES,
+    &RECEIVED_PACKETS,
+    &RECEIVED_BYTES,
+    &REFUSED,
+];
+
+pub(super) const PEERS: Metric = Metric::gauge(
+    "tartan_peers",
+    "Other nodes that this one knows, by the format in which it sends to them. 0 in both: the list of nodes is empty, or has not come yet.",
+);
+pub(super) const WITHOUT_SERIES: Metric = Metric::gauge(
+    "tartan_peers_without_series",
+    "Peers beyond metrics-limit, which share the series peer=\"other\". The sum over all series is exact all the same.",
+);
+pub(super) const SENT_PACKETS: Metric = Metric::counter(
+    "tartan_peer_sent_packets_total",
+    "Inner packets sent to a peer. Since the service started.",
+);
+pub(super) const SENT_BYTES: Metric = Metric::counter(
+    "tartan_peer_sent_bytes_total",
+    "Bytes of the inner packets sent to a peer, without the headers of the overlay. Since the service started.",
+);
+pub(super) const RECEIVED_PACKETS: Metric = Metric::counter(
+    "tartan_peer_received_packets_total",
+    "Inner packets from a peer that were delivered. Since the service started. Growing sent and standing received: the peer is down, or does not hear this node.",
+);
+pub(super) const RECEIVED_BYTES: Metric = Metric::counter(
+    "tartan_peer_received_bytes_total",
+    "Bytes of the inner packets from a peer that were delivered. Since the service started.",
+);
+pub(super) const REFUSED: Metric = Metric::counter(
+    "tartan_peer_refused_packets_total",
+    "Packets from a peer that were dropped, for whatever reason but OverShare. Since the service started. tartan_dropped_packets_total has the reasons.",
+);
+pub(super) const PATH_MTU: Metric = Metric::gauge(
+    "tartan_peer_path_mtu_bytes",
+    "The largest outer packet that is sent to a peer's address of a family. Below tartan_underlay_mtu_bytes a router on the way has reported a narrower link, or probes have found one. Only of peers with series of their own.",
+);

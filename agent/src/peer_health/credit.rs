@@ -1,0 +1,69 @@
+//! How many probes a peer, or the node as a whole, may still send: so many a second in the long run, and a few at once
+//! when something is to be found out quickly.
+
+use std::time::Duration;
+
+use dataplane::now::Now;
+
+/// The probes that a path may send at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Credit {
+    /// Thousandths of a probe.
+    thousandths: u64,
+    at: Now,
+}
+
+impl Credit {
+    /// All of it.
+    pub(super) fn full(now: Now) -> Credit {
+        Credit {
+            thousandths: MOST * 1000,
+            at: now,
+        }
+    }
+
+    /// Takes so many, or none where there are fewer. `every`: how long one takes to come back.
+    pub(super) fn take(&mut self, probes: usize, every: Duration, now: Now) -> bool {
+        let passed = now.since(self.at).as_micros() as u64;
+        let back = passed.saturating_mul(1000) / (every.as_micros() as u64).max(1);
+        // Less than a thousandth is not lost by asking often.
+        if back > 0 {
+            self.thousandths = self.thousandths.saturating_add(back).min(MOST * 1000);
+            self.at = now;
+        }
+        let wanted = probes as u64 * 1000;
+        let is_there = self.thousandths >= wanted;
+        if is_there {
+            self.thousandths -= wanted;
+        }
+        is_there
+    }
+
+    /// Puts so many back.
+    pub(super) fn give_back(&mut self, probes: usize) {
+        let back = probes as u64 * 1000;
+        self.thousandths = self.thousandths.saturating_add(back).min(MOST * 1000);
+    }
+}
+
+/// A search for the path's MTU takes 15 to 25.
+const MOST: u64 = 30;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_a_second_in_the_long_run() {
+        let mut credit = Credit::full(Now::default());
+        let mut taken = 0;
+        for millis in (0..100_000).step_by(7) {
+            let now = Now::default().after(Duration::from_millis(millis));
+            taken += u64::from(credit.take(1, Duration::from_secs(1), now));
+        }
+        assert!((95 + MOST..=100 + MOST).contains(&taken), "{taken}");
+        let now = Now::default().after(Duration::from_secs(1000));
+        assert!(credit.take(MOST as usize, Duration::from_secs(1), now));
+        assert!(!credit.take(1, Duration::from_secs(1), now));
+    }
+}

@@ -1,0 +1,557 @@
+//! One path: the way to one underlay address of a peer, from probe to state. Pure: time is an argument, and what is to be
+//! sent is returned.
+//!
+//! Theory of operation. A path is *watched* by a probe every [`WATCH_EVERY`]. One that is not answered in time is followed
+//! at once by a small and a full-size one, so that loss, a black hole ([`super::path_search`]) and silence are told apart
+//! within a second. [`LOST_PROBES`] in a row that are lost, and no answer for [`SILENCE`], make the path bad; what else is
+//! seen of the peer says how:
+//!
+//! | seen | state |
+//! |---|---|
+//! | ICMP or the kernel says that probes do not get there | `refused`, `unreachable` |
+//! | its frames have another MAC than its lease | `wrong-mac` |
+//! | its datagrams are of another VXLAN network | `wrong-vni` |
+//! | its own packets arrive | `one-way` |
+//! | nothing | `silent` |
+//!
+//! One answer makes it `up` again. A peer that has never answered nor sent a probe may be one that runs flannel: it is
+//! asked [`FIRST_PROBES`] times and then every [`SPARE_EVERY`], and judged by what arrives of it (`heard`, `quiet`). It is
+//! bad only where its host itself says so several times. A peer that answered once, answers no more, sends no probes and
+//! is heard nevertheless runs flannel again: after [`FORGOTTEN`] it is judged so.
+
+use std::time::Duration;
+
+use dataplane::now::Now;
+use encap::Mac;
+
+use super::credit::Credit;
+use super::loss::Loss;
+use super::path_search::PathSearch;
+use super::round_trips::RoundTrips;
+use super::state::State;
+
+/// A path and what is known of it.
+#[derive(Clone, Debug)]
+pub(super) struct Path {
+    open: Vec<Open>,
+    credit: Credit,
+    pub(super) loss: Loss,
+    pub(super) trips: RoundTrips,
+    pub(super) search: PathSearch,
+    /// When the latest answer came.
+    answered: Option<Now>,
+    /// When the latest probe of the peer's came, and since when it had heard no answer then.
+    asked: Option<(Now, Option<Duration>)>,
+    /// Probes that watch, lost in a row, and when the first of them was sent.
+    lost: u32,
+    lost_since: Now,
+    /// Probes since the path is known.
+    sent: u32,
+    /// A small and a full-size probe are to follow at once.
+    is_doubted: bool,
+    error: Option<Trouble>,
+    /// When the next probe that watches is due.
+    next: Now,
+    state: State,
+    since: Now,
+}
+
+/// A probe whose answer may still come.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    nonce: u64,
+    sent: Now,
+    ask: Ask,
+    is_lost: bool,
+}
+
+/// Errors that came in place of answers.
+#[derive(Clone, Debug)]
+struct Trouble {
+    what: Obstacle,
+    first: Now,
+    latest: Now,
+    times: u32,
+}
+
+/// Why a probe does not get there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Obstacle {
+    /// ICMP port unreachable.
+    Refused,
+    /// Anything else, in words.
+    Unreachable(std::sync::Arc<str>),
+}
+
+/// A probe to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ask {
+    /// Bytes of outer packet; `None`: as small as can be.
+    pub(super) size: Option<u16>,
+    /// Its loss is the path's: it is no trial of a size that may well be too large.
+    pub(super) is_watch: bool,
+}
+
+/// How often a path may be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pace {
+    /// Pause between two probes that watch.
+    pub(super) watch: Duration,
+    /// Within which a probe comes back to the credit.
+    pub(super) credit: Duration,
+    /// Probes that watch are as large as packets of pods.
+    pub(super) is_full: bool,
+}
+
+/// What is known of the peer beside probes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Signs {
+    /// When a packet of it was accepted last.
+    pub(super) heard: Option<Now>,
+    /// The MAC that its frames come from, where it is not its lease's.
+    pub(super) other_mac: Option<Mac>,
+    /// The MAC that its frames are addressed to, where it is not this node's, and when such a frame came last.
+    pub(super) other_station: Option<(Mac, Now)>,
+    /// The VXLAN network of its latest datagram that was not of ours, and when that came.
+    pub(super) other_vni: Option<(u32, Now)>,
+}
+
+impl Path {
+    /// A path of which nothing is known; its first probe is due at `first`.
+    pub(super) fn new(search: PathSearch, first: Now, now: Now) -> Path {
+        Path {
+            open: Vec::new(),
+            credit: Credit::full(now),
+            loss: Loss::default(),
+            trips: RoundTrips::default(),
+            search,
+            answered: None,
+            asked: None,
+            lost: 0,
+            lost_since: now,
+            sent: 0,
+            is_doubted: false,
+            error: None,
+            next: first,
+            state: State::New,
+            since: now,
+        }
+    }
+
+    /// The state, and since when.
+    pub(super) fn state(&self) -> (&State, Now) {
+        (&self.state, self.since)
+    }
+
+    /// When an answer came last.
+    pub(super) fn answered(&self) -> Option<Now> {
+        self.answered
+    }
+
+    /// Whether it is known to answer probes or to send them. A probe of the peer's counts for [`FORGOTTEN`]: its source can
+    /// be forged.
+    pub(super) fn is_probed(&self, now: Now) -> bool {
+        let asked = self.asked.map(|(at, _)| at);
+        self.answered.is_some() || asked.is_some_and(|at| now.since(at) < FORGOTTEN)
+    }
+
+    /// Gives up probes whose time has passed, and says what to send now. Returns what the path was found to carry.
+    pub(super) fn turn(&mut self, pace: Pace, now: Now, asks: &mut Vec<Ask>) -> Option<u16> {
+        let learned = self.give_up(now);
+        self.search.expire(now);
+        let search = self.search.unsent();
+        if !search.is_empty() && self.credit.take(search.len() + 1, pace.credit, now) {
+            self.search.mark_sent(now);
+            asks.extend(search.into_iter().map(Ask::trial));
+            asks.push(Ask::BEHIND);
+        }
+        if self.is_doubted && self.credit.take(2, pace.credit, now) {
+            self.is_doubted = false;
+            // The small one last: only then it shows that the full one was not lost with everything else.
+            asks.extend([Ask::full(self.search.full()), Ask::SMALL]);
+            self.next = now.after(self.pause(pace, now));
+        }
+        // While a search waits for credit, it goes first: what it sends shows that the path lives, too.
+        let is_starved = !self.search.unsent().is_empty();
+        if now >= self.next && !is_starved && self.credit.take(1, pace.credit, now) {
+            self.is_doubted = false;
+            asks.push(self.watch(pace));
+            self.next = now.after(self.pause(pace, now));
+        }
+        if self.is_answering()
+            && let Some(size) = self.search.raise(now)
+            && self.credit.take(1, pace.credit, now)
+        {
+            asks.push(Ask::trial(size));
+        }
+        learned
+    }
+
+    /// The probe that watches now.
+    fn watch(&self, pace: Pace) -> Ask {
+        let may_be_full = self.is_answering() && !self.search.is_seeking();
+        let is_full = may_be_full && (pace.is_full || self.sent.is_multiple_of(FULL_OF));
+        match is_full {
+            true => Ask::full(self.search.full()),
+            false => Ask::SMALL,
+        }
+    }
+
+    /// The pause after a probe that watches.
+    fn pause(&self, pace: Pace, now: Now) -> Duration {
+        let lost_for = self.answered.map(|answered| now.since(answered));
+        let trouble = self.error.as_ref();
+        let trouble = trouble.filter(|error| now.since(error.latest) < TROUBLE_LASTS);
+        let trouble_for = trouble.map(|error| now.since(error.first));
+        let is_forgotten = matches!(self.state, State::Heard | State::Quiet);
+        match (lost_for.or(trouble_for), self.is_probed(now)) {
+            (Some(_), true) if is_forgotten => SPARE_EVERY,
+            (Some(bad_for), _) if bad_for > LONG_LOST => pace.watch.max(LOST_EVERY),
+            (Some(_), _) | (None, true) => pace.watch,
+            (None, false) if self.sent + 1 < FIRST_PROBES => pace.watch,
+            (None, false) => SPARE_EVERY,
+        }
+    }
+
+    /// When [`turn`](Path::turn) is to be called next.
+    pub(super) fn wake(&self) -> Now {
+        let open = self.open.iter();
+        let ends = open.map(|open| open.ends(self.patience()));
+        let raise = self.search.raise_due().filter(|_| self.is_answering());
+        ends.chain(raise)
+            .chain([self.next])
+            .min()
+            .unwrap_or(self.next)
+    }
+
+    /// Whether something is to be sent at once.
+    pub(super) fn is_urgent(&self) -> bool {
+        self.is_doubted || !self.search.unsent().is_empty()
+    }
+
+    /// Whether an answer may come soon.
+    pub(super) fn awaits(&self) -> bool {
+        self.open.iter().any(|open| !open.is_lost)
+    }
+
+    /// Notes a probe that was sent.
+    pub(super) fn note_sent(&mut self, nonce: u64, ask: Ask, now: Now) {
+        self.sent = self.sent.saturating_add(1);
+        if self.open.len() >= MOST_OPEN {
+            self.open.remove(0);
+        }
+        self.open.push(Open {
+            nonce,
+            sent: now,
+            ask,
+            is_lost: false,
+        });
+    }
+
+    /// Takes an answer that came at `at`; one to no probe of ours, or the second to one, counts nothing. Returns what the
+    /// path was found to carry, and whether the answer counted.
+    pub(super) fn answer(&mut self, nonce: u64, at: Now) -> (Option<u16>, bool) {
+        let Some(place) = self.open.iter().position(|open| open.nonce == nonce) else {
+            return (None, false);
+        };
+        let open = self.open.swap_remove(place);
+        self.trips.add(at.since(open.sent));
+        self.answered = self.answered.max(Some(at));
+        self.lost = 0;
+        self.error = None;
+        if open.ask.is_watch && !open.is_lost {
+            self.loss.count(true, at);
+        }
+        let learned = match open.ask.size {
+            Some(size) => self.search.passed(size, at),
+            None if open.ask.is_watch => {
+                self.search.small_passed(open.sent, at);
+                None
+            }
+            None => self.search.behind_passed(open.sent, at),
+        };
+        (learned, true)
+    }
+
+    /// Takes a probe of the peer's; `unheard`: since when it has heard no answer of ours, if it ever did.
+    pub(super) fn asked(&mut self, unheard: Option<Duration>, at: Now) {
+        let is_first = !self.is_probed(at);
+        self.asked = Some((at, unheard));
+        // It is there, or there again.
+        if is_first || !self.is_answering() {
+            self.next = self.next.min(at.after(AT_ONCE));
+        }
+    }
+
+    /// Gives up a probe at once, because a router, or our own kernel, said that it is too large. Returns what the path was found to carry.
+    pub(super) fn refuse_size(&mut self, nonce: u64, now: Now) -> Option<u16> {
+        let open = self
+            .open
+            .iter_mut()
+            .find(|open| open.nonce == nonce && !open.is_lost)?;
+        open.is_lost = true;
+        let Open { ask, sent, .. } = *open;
+        self.is_doubted |= ask.is_watch && self.lost == 0 && !self.search.is_seeking();
+        self.search.lost(ask.size?, sent, now)
+    }
+
+    /// Whether a probe of this nonce is open.
+    pub(super) fn has_open(&self, nonce: u64) -> bool {
+        self.open.iter().any(|open| open.nonce == nonce)
+    }
+
+    /// Takes an error that came in place of an answer.
+    pub(super) fn fail(&mut self, what: Obstacle, now: Now) {
+        match &mut self.error {
+            Some(error) if now.since(error.latest) < TROUBLE_LASTS => {
+                error.times = error.times.saturating_add(1);
+                (error.what, error.latest) = (what, now);
+            }
+            _ => {
+                self.error = Some(Trouble {
+                    what,
+                    first: now,
+                    latest: now,
+                    times: 1,
+                });
+                // Told apart soon from one that is over.
+                self.next = self.next.min(now.after(WATCH_EVERY));
+            }
+        }
+    }
+
+    fn give_up(&mut self, now: Now) -> Option<u16> {
+        let patience = self.patience();
+        let mut learned = None;
+        for place in 0..self.open.len() {
+            let Some(open) = self.open.get_mut(place) else {
+                break;
+            };
+            if open.is_lost || now < open.ends(patience) {
+                continue;
+            }
+            open.is_lost = true;
+            let Open { ask, sent, .. } = *open;
+            if let Some(size) = ask.size {
+                learned = self.search.lost(size, sent, now).or(learned);
+            }
+            if ask.is_watch {
+                if self.is_probed(now) {
+                    self.loss.count(false, now);
+                }
+                if self.lost == 0 {
+                    self.lost_since = sent;
+                }
+                self.lost = self.lost.saturating_add(1);
+                // Once: a path that is dead is not asked more often for it.
+                self.is_doubted |=
+                    self.lost == 1 && self.answered.is_some() && !self.search.is_seeking();
+            }
+        }
+        self.open.retain(|open| now.since(open.sent) < LATE);
+        learned
+    }
+
+    /// How long an answer is waited for.
+    fn patience(&self) -> Duration {
+        let expected = self.trips.expected().map(|expected| expected * 2 + MARGIN);
+        expected.map_or(MOST_PATIENCE, |expected| {
+            expected.clamp(LEAST_PATIENCE, MOST_PATIENCE)
+        })
+    }
+
+    /// Whether it answers, as far as is known yet.
+    fn is_answering(&self) -> bool {
+        self.answered.is_some() && self.lost < LOST_PROBES
+    }
+
+    /// Whether what was found since shows another state: no need to wait for the next look.
+    pub(super) fn is_outdated(&self) -> bool {
+        match &self.state {
+            State::Narrow { measured, .. } => self.search.narrow() != Some(*measured),
+            State::Up => self.search.narrow().is_some(),
+            _ => self.answered.is_some() && self.lost == 0,
+        }
+    }
+
+    /// Judges the path anew; whether its state is another one.
+    pub(super) fn judge(&mut self, signs: Signs, now: Now) -> bool {
+        let next = self.next_state(signs, now);
+        let is_other = !next.is_same(&self.state);
+        if is_other {
+            self.since = match &next {
+                // Since then, not since it was noticed.
+                State::Silent => self.answered.max(signs.heard).unwrap_or(now),
+                State::OneWay { .. } => self.answered.unwrap_or(now),
+                _ => now,
+            };
+        }
+        self.state = next;
+        is_other
+    }
+
+    fn next_state(&self, signs: Signs, now: Now) -> State {
+        let is_lost = self.lost >= LOST_PROBES
+            && self
+                .answered
+                .is_none_or(|answered| now.since(answered) >= SILENCE);
+        if self.answered.is_some() && !is_lost {
+            return match self.search.narrow() {
+                Some(measured) => State::Narrow {
+                    measured,
+                    configured: self.search.ceiling(),
+                },
+                None => State::Up,
+            };
+        }
+        let within = |at: Option<Now>, patience| at.is_some_and(|at| now.since(at) < patience);
+        if let Some(error) = self
+            .error
+            .as_ref()
+            .filter(|error| self.believes(error, now))
+        {
+            return match &error.what {
+                Obstacle::Refused => State::Refused,
+                Obstacle::Unreachable(why) => State::Unreachable(why.clone()),
+            };
+        }
+        if let Some(mac) = signs.other_mac {
+            return State::WrongMac(mac);
+        }
+        let lasts = |at: Now| {
+            now.since(at) < REFUSAL_LASTS && self.answered.is_none_or(|answered| at > answered)
+        };
+        if let Some((mac, _)) = signs.other_station.filter(|(_, at)| lasts(*at)) {
+            return State::WrongStation(mac);
+        }
+        if let Some((vni, _)) = signs.other_vni.filter(|(_, at)| lasts(*at)) {
+            return State::WrongVni(vni);
+        }
+        let asked = self.asked.map(|(at, _)| at);
+        // What was heard before the first lost probe left is no sign of life now.
+        let heard = signs
+            .heard
+            .max(asked)
+            .filter(|at| *at >= self.lost_since.after(AFTER_LOSS));
+        let is_heard = within(heard, RECENT);
+        let is_passive = !self.is_probed(now)
+            || (within(signs.heard, FORGOTTEN)
+                && !within(self.answered, FORGOTTEN)
+                && !within(asked, FORGOTTEN));
+        if is_passive {
+            return match within(signs.heard, PASSIVE) {
+                true => State::Heard,
+                false if self.sent < FIRST_PROBES => State::New,
+                false => State::Quiet,
+            };
+        }
+        match (is_lost, is_heard) {
+            (false, _) => State::New,
+            (true, true) => State::OneWay {
+                unheard: self
+                    .asked
+                    .and_then(|(at, unheard)| Some(unheard? + now.since(at))),
+            },
+            // What never answered is not said to have fallen silent.
+            (true, false) if self.answered.is_none() => State::Quiet,
+            (true, false) => State::Silent,
+        }
+    }
+
+    /// Whether an error is the path's state: one alone may be of a restart, and what never answered may be starting.
+    fn believes(&self, error: &Trouble, now: Now) -> bool {
+        let lasts = now.since(error.latest) < TROUBLE_LASTS;
+        let long = error.latest.since(error.first);
+        lasts
+            && match self.answered {
+                Some(_) => error.times >= 2 && self.lost_for(now) >= SILENCE,
+                None => error.times >= 3 && long >= NEVER_UP,
+            }
+    }
+
+    fn lost_for(&self, now: Now) -> Duration {
+        self.answered
+            .map_or(Duration::MAX, |answered| now.since(answered))
+    }
+}
+
+impl Ask {
+    const SMALL: Ask = Ask {
+        size: None,
+        is_watch: true,
+    };
+
+    /// A small one behind a round of a search.
+    const BEHIND: Ask = Ask {
+        size: None,
+        is_watch: false,
+    };
+
+    fn full(size: u16) -> Ask {
+        Ask {
+            size: Some(size),
+            is_watch: true,
+        }
+    }
+
+    fn trial(size: u16) -> Ask {
+        Ask {
+            size: Some(size),
+            is_watch: false,
+        }
+    }
+}
+
+impl Open {
+    /// When it is given up, or, once it is, forgotten.
+    fn ends(&self, patience: Duration) -> Now {
+        self.sent.after(match self.is_lost {
+            true => LATE,
+            false => patience,
+        })
+    }
+}
+
+/// Between two probes of a path: leaves every fifth probe of one a second for doubts and searches.
+pub(super) const WATCH_EVERY: Duration = Duration::from_millis(1250);
+/// Probes lost in a row that are no chance.
+const LOST_PROBES: u32 = 3;
+/// The service of a peer that crashed is back within less.
+const SILENCE: Duration = Duration::from_secs(3);
+/// Probes to a peer that has answered none, before it is spared.
+const FIRST_PROBES: u32 = 4;
+/// Between two probes to a peer that has answered none.
+pub(super) const SPARE_EVERY: Duration = Duration::from_secs(30);
+/// After this long a path that is bad is asked less often.
+const LONG_LOST: Duration = Duration::from_secs(60);
+/// And so often.
+const LOST_EVERY: Duration = Duration::from_secs(5);
+/// Of watching probes so many are full-size, where a peer is idle and peers are many: one in this many.
+const FULL_OF: u32 = 3;
+/// How long an answer is waited for, at least and at most; at most too where no round trip is known.
+const LEAST_PATIENCE: Duration = Duration::from_millis(300);
+const MOST_PATIENCE: Duration = Duration::from_secs(1);
+const MARGIN: Duration = Duration::from_millis(100);
+/// An answer that comes later than that counts nothing.
+const LATE: Duration = Duration::from_secs(5);
+/// How long after a probe of the peer's ours is sent.
+const AT_ONCE: Duration = Duration::from_millis(50);
+/// Errors further apart are not of one trouble. More than [`LOST_EVERY`].
+const TROUBLE_LASTS: Duration = Duration::from_secs(8);
+/// A peer that never answered is reported when its host has refused for so long.
+const NEVER_UP: Duration = Duration::from_secs(5);
+/// How long a datagram that was refused for its network or its MAC counts: the peer's probes come more often.
+const REFUSAL_LASTS: Duration = Duration::from_secs(15);
+/// Packets within this time are of now: where peers are many, each is asked every ten seconds.
+const RECENT: Duration = Duration::from_secs(12);
+/// A packet may have been on its way when the path died.
+const AFTER_LOSS: Duration = Duration::from_millis(500);
+/// A peer that runs flannel sends when its pods do.
+const PASSIVE: Duration = Duration::from_secs(60);
+/// Without answers and probes, and with packets, for so long it runs flannel again.
+const FORGOTTEN: Duration = Duration::from_secs(120);
+/// More than two rounds of a search, and what watches.
+const MOST_OPEN: usize = 48;
+
+#[cfg(test)]
+mod tests;

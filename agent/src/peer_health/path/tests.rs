@@ -1,0 +1,321 @@
+use super::*;
+use proptest::prelude::*;
+
+/// A path, the world at its other end, and virtual time in steps of 20 ms.
+struct Lab {
+    path: Path,
+    now: Now,
+    nonce: u64,
+    /// Answers on their way: nonce and when it arrives.
+    flying: Vec<(u64, Now)>,
+    world: World,
+    signs: Signs,
+    probes: usize,
+}
+
+/// What becomes of probes.
+#[derive(Clone, Debug, Default)]
+struct World {
+    is_dead: bool,
+    mtu: Option<u16>,
+    /// The peer's own probes arrive every second.
+    asks: bool,
+    refuses: bool,
+    sends: bool,
+}
+
+const STEP: Duration = Duration::from_millis(20);
+const PACE: Pace = Pace {
+    watch: WATCH_EVERY,
+    credit: Duration::from_secs(1),
+    is_full: true,
+};
+
+impl Lab {
+    fn new(world: World) -> Lab {
+        let now = Now::default().after(Duration::from_secs(1000));
+        Lab {
+            path: Path::new(PathSearch::new(626, 1500), now, now),
+            now,
+            nonce: 1,
+            flying: Vec::new(),
+            world,
+            signs: Signs::default(),
+            probes: 0,
+        }
+    }
+
+    fn step(&mut self) {
+        self.now = self.now.after(STEP);
+        let now = self.now;
+        let (landed, flying) = self.flying.drain(..).partition(|(_, at)| *at <= now);
+        self.flying = flying;
+        let landed: Vec<(u64, Now)> = landed;
+        for (nonce, at) in landed {
+            assert!(self.path.answer(nonce, at).1);
+            assert!(!self.path.answer(nonce, at).1, "counted twice");
+            self.signs.heard = Some(at);
+        }
+        let each_second = now
+            .0
+            .is_multiple_of(Duration::from_secs(1).as_nanos() as u64);
+        if each_second && self.world.asks {
+            self.path.asked(Some(Duration::from_secs(1)), now);
+            self.signs.heard = Some(now);
+        }
+        if each_second && self.world.sends {
+            self.signs.heard = Some(now);
+        }
+        let mut asks = Vec::new();
+        if self.path.wake() <= now || self.path.is_urgent() {
+            self.path.turn(PACE, now, &mut asks);
+        }
+        for ask in asks {
+            self.nonce += 1;
+            self.probes += 1;
+            self.path.note_sent(self.nonce, ask, now);
+            let fits = ask
+                .size
+                .is_none_or(|size| size <= self.world.mtu.unwrap_or(1500));
+            if self.world.refuses {
+                self.path.fail(Obstacle::Refused, now);
+            } else if !self.world.is_dead && fits {
+                self.flying
+                    .push((self.nonce, now.after(Duration::from_millis(1))));
+            }
+        }
+        if each_second || self.path.is_outdated() {
+            self.path.judge(self.signs, now);
+        }
+    }
+
+    /// Runs for so many seconds.
+    fn run(&mut self, seconds: u64) {
+        for _ in 0..seconds * 50 {
+            self.step();
+        }
+    }
+
+    /// Runs until the state has that name; how long it took.
+    fn until(&mut self, name: &str) -> Duration {
+        let began = self.now;
+        while self.path.state.name() != name {
+            self.step();
+            assert!(
+                self.now.since(began) < Duration::from_secs(70),
+                "still {:?}, not {name}",
+                self.path.state
+            );
+        }
+        self.now.since(began)
+    }
+
+    fn up() -> Lab {
+        let mut lab = Lab::new(World::default());
+        assert!(lab.until("up") <= Duration::from_secs(2));
+        lab.run(20);
+        assert_eq!(lab.path.state, State::Up);
+        lab
+    }
+}
+
+const TEN: Duration = Duration::from_secs(10);
+
+#[test]
+fn a_peer_that_dies_is_silent_within_ten_seconds_and_up_again_as_soon() {
+    let mut lab = Lab::up();
+    let died = lab.now;
+    lab.world.is_dead = true;
+    assert!(lab.until("silent") < Duration::from_secs(6));
+    let (_, since) = lab.path.state();
+    assert!(since <= died && died.since(since) <= WATCH_EVERY + STEP);
+    lab.world.is_dead = false;
+    assert!(lab.until("up") < Duration::from_secs(3));
+    lab.world.is_dead = true;
+    lab.run(300);
+    lab.world.is_dead = false;
+    assert!(lab.until("up") < TEN, "after a long death too");
+}
+
+#[test]
+fn a_peer_whose_packets_arrive_does_not_hear_us() {
+    let mut lab = Lab::up();
+    lab.world = World {
+        is_dead: true,
+        asks: true,
+        ..World::default()
+    };
+    assert!(lab.until("one-way") < Duration::from_secs(6));
+    // It dies altogether.
+    lab.world.asks = false;
+    lab.until("silent");
+    lab.world = World::default();
+    assert!(lab.until("up") < Duration::from_secs(3));
+    // The same of one that never answered.
+    let mut lab = Lab::new(World {
+        is_dead: true,
+        asks: true,
+        ..World::default()
+    });
+    assert!(lab.until("one-way") < TEN);
+}
+
+#[test]
+fn a_black_hole_is_found_within_five_seconds_and_its_end_within_ten() {
+    let mut lab = Lab::up();
+    lab.world.mtu = Some(1400);
+    assert!(lab.until("narrow") < Duration::from_secs(5));
+    let narrow = State::Narrow {
+        measured: 1400,
+        configured: 1500,
+    };
+    assert_eq!(lab.path.state, narrow);
+    lab.run(30);
+    assert_eq!(lab.path.state, narrow);
+    lab.world.mtu = None;
+    assert!(lab.until("up") < TEN);
+}
+
+#[test]
+fn what_the_peers_host_refuses_is_said() {
+    let mut lab = Lab::up();
+    lab.world.refuses = true;
+    assert!(lab.until("refused") < Duration::from_secs(6));
+    lab.world.refuses = false;
+    assert!(lab.until("up") < Duration::from_secs(3));
+    // What never answered is asked a few times first.
+    let mut lab = Lab::new(World {
+        refuses: true,
+        ..World::default()
+    });
+    let took = lab.until("refused");
+    assert!(took >= NEVER_UP && took < TEN, "{took:?}");
+    lab.world.refuses = false;
+    assert!(lab.until("up") < TEN);
+}
+
+#[test]
+fn a_flannel_peer_is_spared_and_judged_by_what_arrives() {
+    let mut lab = Lab::new(World {
+        is_dead: true,
+        ..World::default()
+    });
+    assert!(lab.until("quiet") < TEN);
+    lab.world.sends = true;
+    assert!(lab.until("heard") < Duration::from_secs(3));
+    let before = lab.probes;
+    lab.run(600);
+    assert!(lab.probes - before <= 21, "{}", lab.probes - before);
+    assert!(!lab.path.state.is_bad());
+    lab.world.sends = false;
+    lab.until("quiet");
+}
+
+#[test]
+fn a_peer_that_runs_flannel_again_is_judged_so_in_the_end() {
+    let mut lab = Lab::up();
+    lab.world = World {
+        is_dead: true,
+        sends: true,
+        ..World::default()
+    };
+    lab.run(150);
+    assert_eq!(lab.path.state, State::Heard);
+    let before = lab.probes;
+    lab.run(300);
+    assert!(lab.probes - before <= 12, "{}", lab.probes - before);
+}
+
+#[test]
+fn another_network_and_another_mac_are_named_while_no_answer_comes() {
+    let mac = Mac([2, 0, 0, 0, 0, 7]);
+    let mut lab = Lab::up();
+    lab.signs.other_mac = Some(mac);
+    lab.run(2);
+    assert_eq!(lab.path.state, State::Up, "it answers");
+    lab.world.is_dead = true;
+    assert!(lab.until("wrong-mac") < TEN);
+    lab.signs.other_mac = None;
+    lab.signs.other_vni = Some((7, lab.now));
+    lab.run(1);
+    assert_eq!(lab.path.state, State::WrongVni(7));
+    lab.run(20);
+    assert_eq!(lab.path.state, State::Silent);
+    lab.signs.other_station = Some((mac, lab.now));
+    lab.run(1);
+    assert_eq!(lab.path.state, State::WrongStation(mac));
+    lab.world.is_dead = false;
+    assert!(lab.until("up") < TEN);
+    // Of a peer that never answered, too.
+    let mut lab = Lab::new(World {
+        is_dead: true,
+        ..World::default()
+    });
+    lab.signs.other_vni = Some((9, lab.now));
+    lab.run(2);
+    assert_eq!(lab.path.state, State::WrongVni(9));
+}
+
+proptest! {
+    /// Whatever happens, a path gets no more than its probes, its memory is bounded, and it is up again soon after.
+    #[test]
+    fn a_path_recovers_from_everything(worlds in prop::collection::vec(
+        (any::<bool>(), prop::option::of(600u16..1500), any::<bool>(), any::<bool>(), any::<bool>(), 1u64..40), 1..12,
+    )) {
+        let mut lab = Lab::new(World::default());
+        let began = lab.now;
+        for (is_dead, mtu, asks, refuses, sends, seconds) in worlds {
+            lab.world = World { is_dead, mtu, asks, refuses, sends };
+            for _ in 0..seconds {
+                lab.run(1);
+                prop_assert!(lab.path.open.len() <= MOST_OPEN);
+            }
+        }
+        let seconds = lab.now.since(began).as_secs() as usize;
+        prop_assert!(lab.probes <= seconds + 31, "{} probes in {} s", lab.probes, seconds);
+        // A peer that never answered is asked every 30 s; one that did, at once.
+        lab.world = World { asks: true, ..World::default() };
+        // What changed all the time has no credit left for a search at once, and one that is going on ends first.
+        prop_assert!(lab.until("up") < Duration::from_secs(70));
+    }
+}
+
+#[test]
+fn one_forged_probe_is_forgotten_and_makes_no_flannel_peer_silent() {
+    let mut lab = Lab::new(World {
+        is_dead: true,
+        ..World::default()
+    });
+    assert!(lab.until("quiet") < TEN);
+    lab.path.asked(None, lab.now);
+    for _ in 0..130 {
+        lab.run(1);
+        assert_ne!(lab.path.state, State::Silent);
+    }
+    assert!(!lab.path.is_probed(lab.now));
+    let before = lab.probes;
+    lab.run(300);
+    assert_eq!(lab.path.state, State::Quiet);
+    assert!(lab.probes - before <= 12, "{}", lab.probes - before);
+}
+
+#[test]
+fn a_larger_ceiling_makes_no_good_path_narrow() {
+    for (mtu, state) in [(9000, "up"), (1500, "narrow")] {
+        let mut lab = Lab::up();
+        lab.world.mtu = Some(mtu);
+        lab.path.search.bound(626, 9000);
+        lab.path.judge(lab.signs, lab.now);
+        assert_eq!(
+            lab.path.state,
+            State::Up,
+            "before a larger packet was tried"
+        );
+        while lab.path.search.measured() != Some(mtu) || lab.path.search.is_outgrown() {
+            assert_eq!(lab.path.state, State::Up);
+            lab.step();
+        }
+        lab.run(2);
+        assert_eq!(lab.path.state.name(), state);
+    }
+}

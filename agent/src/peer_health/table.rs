@@ -1,0 +1,286 @@
+//! Every path of this node: which there are, which is to be asked when, and what became of it.
+//!
+//! Paths wait in a heap by the time of their next turn, so a turn costs by what is due and not by how many peers there
+//! are. The budget of [`BUDGET`] probes a second is shared: as long as all paths fit into it, each is watched at its own
+//! pace; beyond that, paths without packets of pods are watched less often, down to every 10 s with 5,000 peers. What is
+//! in doubt is asked at once all the same, within the budget and the path's own credit.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dataplane::now::Now;
+
+use super::credit::Credit;
+use super::path::{Ask, Obstacle, Pace, Path, Signs, WATCH_EVERY};
+use super::path_search::PathSearch;
+
+/// A path that there is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    /// The peer's name.
+    pub(super) name: Arc<str>,
+    /// Its address.
+    pub(super) address: IpAddr,
+    /// How many paths this peer has.
+    pub(super) of: u32,
+    /// The least outer packet that every path carries, and the largest that pods' packets make.
+    pub(super) bounds: (u16, u16),
+}
+
+/// The paths.
+#[derive(Debug)]
+pub(super) struct Table {
+    slots: Vec<Slot>,
+    by_address: HashMap<IpAddr, usize>,
+    due: BinaryHeap<Reverse<(Now, usize)>>,
+    budget: Credit,
+    paces: Paces,
+}
+
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) target: Target,
+    pub(super) path: Path,
+    /// When it is in the heap; what else the heap has of it is old.
+    scheduled: Now,
+    /// Packets of pods went there, or came, within the last seconds.
+    is_busy: bool,
+    packets: u64,
+    /// As of the last look.
+    signs: Signs,
+}
+
+/// What is known of a path's peer, as of now.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Seen {
+    pub(super) signs: Signs,
+    /// Packets both ways since the service started.
+    pub(super) packets: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Paces {
+    busy: Duration,
+    idle: Duration,
+    /// Peers are so few that idle ones are asked by full-size probes too.
+    is_full: bool,
+}
+
+impl Table {
+    pub(super) fn new(now: Now) -> Table {
+        Table {
+            slots: Vec::new(),
+            by_address: HashMap::new(),
+            due: BinaryHeap::new(),
+            budget: Credit::full(now),
+            paces: Paces {
+                busy: WATCH_EVERY,
+                idle: WATCH_EVERY,
+                is_full: true,
+            },
+        }
+    }
+
+    /// Takes the paths that there are to be. One of the same peer and address stays as it is. New ones are spread.
+    pub(super) fn follow(&mut self, targets: Vec<Target>, now: Now) {
+        let mut before: HashMap<(Arc<str>, IpAddr), Slot> = self
+            .slots
+            .drain(..)
+            .map(|slot| ((Arc::clone(&slot.target.name), slot.target.address), slot))
+            .collect();
+        let spread = WATCH_EVERY.max(Duration::from_secs(1) * targets.len() as u32 / BUDGET);
+        let all = targets.len().max(1) as u32;
+        self.due.clear();
+        self.by_address.clear();
+        for (index, target) in targets.into_iter().enumerate() {
+            let (floor, ceiling) = target.bounds;
+            let slot = match before.remove(&(Arc::clone(&target.name), target.address)) {
+                Some(mut slot) => {
+                    slot.path.search.bound(floor, ceiling);
+                    slot.target = target;
+                    slot
+                }
+                None => {
+                    let first = now.after(spread * index as u32 / all);
+                    Slot {
+                        path: Path::new(PathSearch::new(floor, ceiling), first, now),
+                        scheduled: first,
+                        is_busy: false,
+                        packets: 0,
+                        signs: Signs::default(),
+                        target,
+                    }
+                }
+            };
+            self.by_address.insert(slot.target.address, index);
+            self.due.push(Reverse((slot.scheduled, index)));
+            self.slots.push(slot);
+        }
+    }
+
+    /// The paths, in the order in which they were given.
+    pub(super) fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// The path to that address.
+    pub(super) fn slot_of(&self, address: IpAddr) -> Option<&Slot> {
+        self.slots.get(*self.by_address.get(&address)?)
+    }
+
+    /// What is to be sent now: numbers of paths and what to ask them. What was learned on the way is added to `learned`.
+    pub(super) fn turn(
+        &mut self,
+        now: Now,
+        asks: &mut Vec<(usize, Ask)>,
+        learned: &mut Vec<(IpAddr, u16)>,
+    ) {
+        let mut of_path = Vec::new();
+        while let Some(Reverse((at, index))) = self
+            .due
+            .peek()
+            .copied()
+            .filter(|Reverse((at, _))| *at <= now)
+        {
+            self.due.pop();
+            let pace = self.pace(index);
+            let Some(slot) = self
+                .slots
+                .get_mut(index)
+                .filter(|slot| slot.scheduled == at)
+            else {
+                continue;
+            };
+            // As many as a turn may ask for; what it does not take is put back.
+            if !self.budget.take(MOST_OF_A_TURN, PROBE_BACK, now) {
+                slot.scheduled = now.after(SOON);
+                self.due.push(Reverse((slot.scheduled, index)));
+                continue;
+            }
+            let found = slot.path.turn(pace, now, &mut of_path);
+            learned.extend(found.map(|mtu| (slot.target.address, mtu)));
+            if slot.path.is_outdated() {
+                slot.path.judge(slot.signs, now);
+            }
+            self.budget
+                .give_back(MOST_OF_A_TURN.saturating_sub(of_path.len()));
+            asks.extend(of_path.drain(..).map(|ask| (index, ask)));
+            slot.scheduled = slot.path.wake().max(now.after(SOON));
+            self.due.push(Reverse((slot.scheduled, index)));
+        }
+    }
+
+    /// When [`turn`](Table::turn) is to be called next.
+    pub(super) fn wake(&self) -> Option<Now> {
+        self.due.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Whether an answer may come soon.
+    pub(super) fn awaits(&self) -> bool {
+        self.slots.iter().any(|slot| slot.path.awaits())
+    }
+
+    /// Gives a path of this address to `take`, and schedules what that leads to.
+    pub(super) fn on<T>(
+        &mut self,
+        address: IpAddr,
+        now: Now,
+        take: impl FnOnce(&mut Path) -> T,
+    ) -> Option<T> {
+        let index = *self.by_address.get(&address)?;
+        let slot = self.slots.get_mut(index)?;
+        let taken = take(&mut slot.path);
+        if slot.path.is_outdated() {
+            slot.path.judge(slot.signs, now);
+        }
+        let wake = match slot.path.is_urgent() {
+            true => now,
+            false => slot.path.wake(),
+        };
+        if wake < slot.scheduled {
+            slot.scheduled = wake;
+            self.due.push(Reverse((wake, index)));
+        }
+        Some(taken)
+    }
+
+    /// Notes an error that came in place of an answer. One that is not proven to be of a probe of ours only words a path
+    /// that has lost its answers.
+    pub(super) fn fail(&mut self, address: IpAddr, what: Obstacle, is_proven: bool, now: Now) {
+        self.on(address, now, |path| {
+            if is_proven || path.answered().is_some() {
+                path.fail(what, now);
+            }
+        });
+    }
+
+    /// Judges every path anew, once a second, by what is `seen` of its peer. Returns the paths that changed, by number.
+    pub(super) fn judge(&mut self, now: Now, seen: impl Fn(&Target) -> Seen) -> Vec<usize> {
+        let mut changed = Vec::new();
+        let (mut busy, mut idle) = (0u32, 0u32);
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let seen = seen(&slot.target);
+            slot.is_busy = slot.packets != seen.packets;
+            slot.packets = seen.packets;
+            slot.signs = seen.signs;
+            match (slot.path.is_probed(now), slot.is_busy) {
+                (false, _) => {}
+                (true, true) => busy += 1,
+                (true, false) => idle += 1,
+            }
+            if slot.path.judge(seen.signs, now) {
+                changed.push(index);
+            }
+        }
+        self.paces = Paces::of(busy, idle);
+        changed
+    }
+
+    fn pace(&self, index: usize) -> Pace {
+        let slot = self.slots.get(index);
+        let is_busy = slot.is_some_and(|slot| slot.is_busy);
+        let of = slot.map_or(1, |slot| slot.target.of);
+        let watch = match is_busy {
+            true => self.paces.busy,
+            false => self.paces.idle,
+        };
+        Pace {
+            watch: watch * of,
+            credit: Duration::from_secs(1) * of,
+            is_full: is_busy || self.paces.is_full,
+        }
+    }
+}
+
+impl Paces {
+    /// How so many paths share the budget.
+    fn of(busy: u32, idle: u32) -> Paces {
+        let each = |paths: u32, share: u32| WATCH_EVERY.max(Duration::from_secs(1) * paths / share);
+        let for_busy = each(busy, BUDGET * 3 / 4);
+        let taken = (f64::from(busy) / for_busy.as_secs_f64()) as u32;
+        let left = BUDGET.saturating_sub(taken + RESERVE).max(RESERVE);
+        Paces {
+            busy: for_busy,
+            idle: each(idle, left),
+            is_full: busy + idle <= FEW,
+        }
+    }
+}
+
+/// Probes of all paths in a second.
+const BUDGET: u32 = 500;
+const PROBE_BACK: Duration = Duration::from_millis(2);
+/// Of the budget for doubts and searches.
+const RESERVE: u32 = 50;
+/// Full-size probes to more idle peers than this would be more than about a megabit a second.
+const FEW: u32 = 100;
+/// A round of a search, a pair in doubt, and one that raises.
+const MOST_OF_A_TURN: usize = 7;
+/// A path that lacks credit is looked at again after this.
+const SOON: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests;

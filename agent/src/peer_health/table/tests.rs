@@ -1,0 +1,124 @@
+use std::net::Ipv4Addr;
+
+use super::*;
+use crate::peer_health::state::State;
+
+fn targets(count: u32) -> Vec<Target> {
+    let target = |index: u32| Target {
+        name: format!("n{index}").into(),
+        address: Ipv4Addr::from_bits(0x0a00_0000 + index).into(),
+        of: 1,
+        bounds: (626, 1500),
+    };
+    (0..count).map(target).collect()
+}
+
+/// Runs a table of peers of which those that `answers` says answer after 1 ms. Returns the probes of each second.
+fn run(
+    table: &mut Table,
+    now: &mut Now,
+    seconds: u32,
+    answers: impl Fn(usize) -> bool,
+) -> Vec<usize> {
+    let (mut nonce, mut rates) = (0, Vec::new());
+    for _ in 0..seconds {
+        let mut sent = 0;
+        for _ in 0..50 {
+            *now = now.after(Duration::from_millis(20));
+            let (mut asks, mut learned) = (Vec::new(), Vec::new());
+            table.turn(*now, &mut asks, &mut learned);
+            sent += asks.len();
+            for (index, ask) in asks {
+                nonce += 1;
+                let address = table.slots()[index].target.address;
+                table.on(address, *now, |path| path.note_sent(nonce, ask, *now));
+                if answers(index) {
+                    let at = now.after(Duration::from_millis(1));
+                    table.on(address, at, |path| path.answer(nonce, at));
+                }
+            }
+        }
+        rates.push(sent);
+        table.judge(*now, |_| Seen::default());
+    }
+    rates
+}
+
+#[test]
+fn few_peers_are_watched_at_their_own_pace() {
+    let (mut table, mut now) = (Table::new(Now(0)), Now(0));
+    table.follow(targets(10), now);
+    run(&mut table, &mut now, 10, |_| true);
+    let rates = run(&mut table, &mut now, 100, |_| true);
+    let all: usize = rates.iter().sum();
+    assert!((750..=1000).contains(&all), "{all}");
+    assert!(
+        table
+            .slots()
+            .iter()
+            .all(|slot| *slot.path.state().0 == State::Up)
+    );
+}
+
+#[test]
+fn five_thousand_peers_share_the_budget_evenly() {
+    let (mut table, mut now) = (Table::new(Now(0)), Now(0));
+    table.follow(targets(5000), now);
+    run(&mut table, &mut now, 30, |_| true);
+    let rates = run(&mut table, &mut now, 60, |_| true);
+    assert!(rates.iter().all(|rate| *rate <= 540), "{rates:?}");
+    let up = table
+        .slots()
+        .iter()
+        .filter(|slot| *slot.path.state().0 == State::Up)
+        .count();
+    assert_eq!(up, 5000);
+    // A hundred die.
+    let rates = run(&mut table, &mut now, 20, |index| index >= 100);
+    assert!(rates.iter().all(|rate| *rate <= 540), "{rates:?}");
+    let silent = table
+        .slots()
+        .iter()
+        .filter(|slot| *slot.path.state().0 == State::Silent)
+        .count();
+    assert_eq!(silent, 100);
+}
+
+#[test]
+fn peers_that_never_answer_are_spared() {
+    let (mut table, mut now) = (Table::new(Now(0)), Now(0));
+    table.follow(targets(300), now);
+    run(&mut table, &mut now, 60, |_| false);
+    let rates = run(&mut table, &mut now, 60, |_| false);
+    let all: usize = rates.iter().sum();
+    assert_eq!(all, 600);
+    assert!(
+        table
+            .slots()
+            .iter()
+            .all(|slot| !slot.path.state().0.is_bad())
+    );
+}
+
+#[test]
+fn paths_that_stay_keep_what_is_known_of_them() {
+    let (mut table, mut now) = (Table::new(Now(0)), Now(0));
+    table.follow(targets(3), now);
+    run(&mut table, &mut now, 5, |_| true);
+    let mut others = targets(5);
+    others.remove(0);
+    table.follow(others, now);
+    let states: Vec<&str> = table
+        .slots()
+        .iter()
+        .map(|slot| slot.path.state().0.name())
+        .collect();
+    assert_eq!(states, ["up", "up", "new", "new"]);
+    run(&mut table, &mut now, 5, |_| true);
+    assert!(
+        table
+            .slots()
+            .iter()
+            .all(|slot| *slot.path.state().0 == State::Up)
+    );
+}

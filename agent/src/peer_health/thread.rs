@@ -1,0 +1,370 @@
+//! The thread that asks: takes tables, hears answers, sends what is due, and tells peers what their paths carry.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use dataplane::mtu::min_inner;
+use dataplane::now::Now;
+use dataplane::peers::Peer;
+use dataplane::probe::{self, Hearing, KERNEL_PATH, Kind, Message, Undelivered};
+use dataplane::snapshot::Snapshot;
+use encap::Family;
+use rustix::io::Errno;
+use tracing::debug;
+
+use super::path::{Ask, Obstacle, Signs};
+use super::table::{Seen, Target};
+use super::{Adopt, Shared, lock};
+
+/// The thread's state.
+pub(super) struct Prober {
+    shared: Arc<Shared>,
+    hearing: Hearing,
+    tables: Option<Adopt>,
+    sockets: Vec<probe::Prober>,
+    nonces: Nonces,
+    judged: Now,
+    /// When a probe was sent last: its answer is there soon.
+    asked: Now,
+}
+
+/// Numbers that cannot be guessed and do not return: a keyed hash of a count.
+struct Nonces {
+    key: RandomState,
+    count: u64,
+}
+
+impl Prober {
+    pub(super) fn new(shared: Arc<Shared>, hearing: Hearing) -> Prober {
+        Prober {
+            shared,
+            hearing,
+            tables: None,
+            sockets: Vec::new(),
+            nonces: Nonces {
+                key: RandomState::new(),
+                count: 0,
+            },
+            judged: Now::default(),
+            asked: Now::default(),
+        }
+    }
+
+    /// Runs until the service ends.
+    pub(super) fn run(mut self) {
+        while !self.shared.is_stopped.load(Relaxed) {
+            self.adopt();
+            self.hear();
+            self.take_errors();
+            self.ask();
+            self.judge();
+            std::thread::sleep(self.pause());
+        }
+    }
+
+    /// Takes new tables.
+    fn adopt(&mut self) {
+        let Some(next) = lock(&self.shared.next).take() else {
+            return;
+        };
+        if self
+            .tables
+            .as_ref()
+            .is_none_or(|tables| tables.following.bound != next.following.bound)
+            || self.sockets.is_empty()
+        {
+            self.open_sockets(&next);
+        }
+        let targets = targets(&next);
+        let now = self.shared.clock.now();
+        lock(&self.shared.table).follow(targets, now);
+        self.tables = Some(next);
+    }
+
+    fn open_sockets(&mut self, next: &Adopt) {
+        self.sockets.clear();
+        let mut refused = None;
+        if self.shared.is_on {
+            for local in next.following.bound.iter() {
+                match probe::Prober::new(local) {
+                    Ok(socket) => self.sockets.push(socket),
+                    Err(error) => refused = Some(format!("{local}: {error}")),
+                }
+            }
+        }
+        *lock(&self.shared.refused) = refused;
+    }
+
+    /// Takes what the workers heard.
+    fn hear(&mut self) {
+        let mut table = lock(&self.shared.table);
+        for heard in self.hearing.heard() {
+            let Some(address) = heard.peer.of(heard.family) else {
+                continue;
+            };
+            let (at, message) = (heard.at, heard.message);
+            match message.kind {
+                Kind::Request => {
+                    let unheard = message.heard.map(|ms| Duration::from_millis(ms.into()));
+                    table.on(address, at, |path| path.asked(unheard, at));
+                }
+                Kind::Answer => {
+                    let answer = table.on(address, at, |path| path.answer(message.nonce, at));
+                    let Some((learned, true)) = answer else {
+                        continue;
+                    };
+                    if let Some(peer) = self
+                        .tables
+                        .as_ref()
+                        .and_then(|tables| peer(&tables.snapshot, address))
+                    {
+                        peer.note_answer(at);
+                        learn(peer, address, learned, at, &table);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes what came back of probes that did not arrive.
+    fn take_errors(&mut self) {
+        let now = self.shared.clock.now();
+        let mut table = lock(&self.shared.table);
+        for undelivered in self.sockets.iter().flat_map(probe::Prober::undelivered) {
+            let address = undelivered.to.ip();
+            let is_seen = |nonce| {
+                table
+                    .slot_of(address)
+                    .is_some_and(|slot| slot.path.has_open(nonce))
+            };
+            let seen = undelivered.nonce.filter(|nonce| is_seen(*nonce));
+            match (undelivered.mtu, seen) {
+                (Some(_), Some(nonce)) => {
+                    // Only that this size does not pass: how much does is found out, not believed.
+                    let learned = table.on(address, now, |path| path.refuse_size(nonce, now));
+                    self.learn(address, learned.flatten(), now, &table);
+                }
+                (Some(_), None) => {}
+                (None, _) => table.fail(address, obstacle(&undelivered), seen.is_some(), now),
+            }
+        }
+    }
+
+    /// Sends what is due.
+    fn ask(&mut self) {
+        let now = self.shared.clock.now();
+        let (mut asks, mut learned) = (Vec::new(), Vec::new());
+        lock(&self.shared.table).turn(now, &mut asks, &mut learned);
+        let shared = Arc::clone(&self.shared);
+        let mut table = lock(&shared.table);
+        for (address, mtu) in learned {
+            self.learn(address, Some(mtu), now, &table);
+        }
+        for (index, ask) in asks {
+            let Some(address) = table.slots().get(index).map(|slot| slot.target.address) else {
+                continue;
+            };
+            self.send(address, ask, &mut table);
+        }
+    }
+
+    fn send(&mut self, address: IpAddr, ask: Ask, table: &mut super::Table) {
+        let Some(tables) = &self.tables else { return };
+        let family = Family::of(address);
+        let socket = self.sockets.iter().find(|socket| socket.family() == family);
+        let Some((socket, peer)) = socket.zip(peer(&tables.snapshot, address)) else {
+            return;
+        };
+        let now = self.shared.clock.now();
+        let heard = peer.last_answer().map(|at| now.since(at).as_millis());
+        let request = Message {
+            kind: Kind::Request,
+            nonce: self.nonces.next(),
+            clock: now.0,
+            length: 0,
+            heard: heard.and_then(|heard| u32::try_from(heard).ok()),
+            inner_mtu: tables.following.device_mtu.into(),
+            flags: if tables.following.is_kernel_path {
+                KERNEL_PATH
+            } else {
+                0
+            },
+        };
+        let sent = socket.send(peer, &request, ask.size);
+        self.asked = now;
+        table.on(address, now, |path| path.note_sent(request.nonce, ask, now));
+        let Err(error) = sent else { return };
+        match Errno::from_io_error(&error) {
+            // A full queue is no word on the path.
+            Some(Errno::AGAIN | Errno::NOBUFS) => {}
+            Some(Errno::MSGSIZE) => {
+                let learned = table.on(address, now, |path| path.refuse_size(request.nonce, now));
+                learn(peer, address, learned.flatten(), now, table);
+            }
+            Some(Errno::CONNREFUSED) => table.fail(address, Obstacle::Refused, false, now),
+            _ => table.fail(
+                address,
+                Obstacle::Unreachable(own_error(&error).into()),
+                true,
+                now,
+            ),
+        }
+    }
+
+    fn learn(&self, address: IpAddr, mtu: Option<u16>, now: Now, table: &super::Table) {
+        let tables = self.tables.as_ref();
+        if let Some(peer) = tables.and_then(|tables| peer(&tables.snapshot, address)) {
+            learn(peer, address, mtu, now, table);
+        }
+    }
+
+    /// Judges all paths, once a second.
+    fn judge(&mut self) {
+        let now = self.shared.clock.now();
+        let Some(tables) = self
+            .tables
+            .as_ref()
+            .filter(|_| now.since(self.judged) >= JUDGE_EVERY)
+        else {
+            return;
+        };
+        self.judged = now;
+        let mut table = lock(&self.shared.table);
+        let changed = table.judge(now, |target| seen(peer(&tables.snapshot, target.address)));
+        for slot in changed
+            .into_iter()
+            .filter_map(|index| table.slots().get(index))
+        {
+            let (state, _) = slot.path.state();
+            debug!(
+                "{} at {}: {} {state}",
+                slot.target.name,
+                slot.target.address,
+                state.name()
+            );
+        }
+    }
+
+    /// How long nothing is to be done.
+    fn pause(&self) -> Duration {
+        let now = self.shared.clock.now();
+        let table = lock(&self.shared.table);
+        let due = table.wake().map_or(LONGEST, |wake| wake.since(now));
+        let answers = match table.awaits() {
+            true if now.since(self.asked) < SOON * 4 => SOON,
+            true => SOON * 4,
+            false => LONGEST,
+        };
+        due.min(answers).clamp(SHORTEST, LONGEST)
+    }
+}
+
+impl Nonces {
+    fn next(&mut self) -> u64 {
+        self.count = self.count.wrapping_add(1);
+        self.key.hash_one(self.count)
+    }
+}
+
+/// Every path that packets take.
+fn targets(tables: &Adopt) -> Vec<Target> {
+    let mut targets = Vec::new();
+    for peer in tables.snapshot.cluster.peers.iter() {
+        let of = peer.underlays().count() as u32;
+        for family in peer.underlays() {
+            let Some((to, own_end)) = peer.destination(family) else {
+                continue;
+            };
+            let overhead = peer.format.overhead(family);
+            // As in `Peer::learn_path`: no path is learned to carry less.
+            let floor = min_inner(family).saturating_add(overhead);
+            let ceiling = tables
+                .following
+                .device_mtu
+                .saturating_add(overhead)
+                .min(own_end);
+            targets.push(Target {
+                name: peer.name.as_str().into(),
+                address: to.ip(),
+                of,
+                bounds: (floor, ceiling),
+            });
+        }
+    }
+    targets
+}
+
+fn peer(snapshot: &Snapshot, address: IpAddr) -> Option<&Peer> {
+    Some(snapshot.cluster.peers.by_source(address)?.1)
+}
+
+fn seen(peer: Option<&Peer>) -> Seen {
+    let Some(peer) = peer else {
+        return Seen::default();
+    };
+    let traffic = peer.traffic();
+    Seen {
+        signs: Signs {
+            heard: peer.last_heard(),
+            other_mac: peer
+                .other_mac(Family::V4)
+                .or_else(|| peer.other_mac(Family::V6)),
+            other_station: peer.other_station(),
+            other_vni: peer.other_vni(),
+        },
+        packets: traffic.sent_packets.wrapping_add(traffic.received_packets),
+    }
+}
+
+/// Tells a peer's path what it carries, where that is news or to be renewed. Where all that pods send passes, it is not
+/// told to be narrower than it is.
+fn learn(peer: &Peer, address: IpAddr, mtu: Option<u16>, now: Now, table: &super::Table) {
+    let family = Family::of(address);
+    let (Some(mtu), Some((_, own_end))) = (mtu, peer.destination(family)) else {
+        return;
+    };
+    let ceiling = table
+        .slot_of(address)
+        .map_or(own_end, |slot| slot.path.search.ceiling());
+    let known = peer.path_mtu(family, now);
+    let is_news = match mtu >= ceiling {
+        true => known.is_some_and(|known| known < ceiling),
+        false => true,
+    };
+    if is_news {
+        let mtu = if mtu >= ceiling { own_end } else { mtu };
+        peer.learn_path(family, mtu, now);
+    }
+}
+
+fn obstacle(undelivered: &Undelivered) -> Obstacle {
+    match undelivered.reason() {
+        "port unreachable" => Obstacle::Refused,
+        _ => Obstacle::Unreachable(undelivered.to_string().into()),
+    }
+}
+
+/// What our own kernel says of a probe, in words.
+fn own_error(error: &io::Error) -> String {
+    match Errno::from_io_error(error) {
+        Some(Errno::PERM) => "a firewall of this node drops what is sent there (EPERM)".to_owned(),
+        Some(Errno::NETUNREACH) => "this node has no route there (ENETUNREACH)".to_owned(),
+        Some(Errno::HOSTUNREACH) => {
+            "its host does not answer on the link (EHOSTUNREACH)".to_owned()
+        }
+        Some(Errno::ACCESS) => "this node's route prohibits it (EACCES)".to_owned(),
+        Some(Errno::INVAL) => "this node's route discards it (EINVAL)".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+const JUDGE_EVERY: Duration = Duration::from_secs(1);
+/// An answer on a local network is there within this; a worker keeps what it heard.
+const SOON: Duration = Duration::from_millis(20);
+const SHORTEST: Duration = Duration::from_millis(5);
+/// Requests of peers wait in the ring meanwhile.
+const LONGEST: Duration = Duration::from_millis(240);
