@@ -11,7 +11,7 @@ use std::os::fd::RawFd;
 
 use dataplane::batch::{InboundBatch, Meta};
 use dataplane::counters::Counters;
-use dataplane::device::{self, Offload, Offloads, Read};
+use dataplane::device::{self, Content, Offload, Offloads, Read};
 use dataplane::limits::{FRAME, INBOUND_BUFFERS};
 use dataplane::now::Now;
 use dataplane::sent::SentDatagrams;
@@ -140,6 +140,7 @@ impl device::Device for Device {
         Ok(Read {
             len: self.packet.bytes.len(),
             offload: self.offload,
+            content: Content::Ip,
         })
     }
 
@@ -221,6 +222,12 @@ impl underlay::Underlay for Underlay {
             count += 1;
         }
         Ok(count)
+    }
+
+    fn send_single(&mut self, _exit: TxSlot, _to: SocketAddr, payload: &[u8]) -> io::Result<()> {
+        self.sent += 1;
+        self.bytes += payload.len();
+        Ok(())
     }
 
     fn takes_gso(&mut self, _exit: TxSlot, _now: Now) -> bool {

@@ -74,6 +74,24 @@ fn inbound_allocates_nothing() {
     }
 }
 
+/// Flows are counted in places that the watcher has made.
+#[test]
+fn counting_flows_allocates_nothing() {
+    for shape in SHAPES {
+        let counters = Counters::create(1).unwrap();
+        let snapshot = Snapshot::new(&cluster::spec(10, Format::Vxlan), None);
+        for mut worker in [
+            sender(shape, &counters, 0),
+            receiver(shape, 64, Format::Vxlan, &counters, 0),
+        ] {
+            worker.flows().watch(Now(u64::MAX));
+            let count = allocations(|| carry(&mut worker, &snapshot, 100));
+            assert_eq!(count, 0, "{}", shape.name);
+            assert!(!worker.flows().read(Now(0)).is_empty());
+        }
+    }
+}
+
 /// One worker receives for four. Every one of them is looked at.
 #[test]
 fn steering_allocates_nothing() {

@@ -38,6 +38,7 @@ criterion_group! {
         ring::hand_off,
         step::outbound,
         step::inbound,
+        step::watched,
         workers::outbound,
         workers::inbound
 }

@@ -5,6 +5,7 @@ use benches::packets::Shape;
 use benches::repeat::{Worker, carry, receiver, sender};
 use criterion::{BenchmarkId, Criterion, Throughput};
 use dataplane::counters::{Counters, Flow};
+use dataplane::now::Now;
 use dataplane::snapshot::Snapshot;
 use encap::Format;
 
@@ -44,6 +45,27 @@ pub(super) fn inbound(c: &mut Criterion) {
             group.bench_function(BenchmarkId::new(format.to_string(), shape.name), |b| {
                 b.iter(|| carry(&mut worker, &snapshot, TIMES))
             });
+        }
+    }
+}
+
+/// The same in the format `vxlan` while flows are counted: what a watcher costs.
+pub(super) fn watched(c: &mut Criterion) {
+    let snapshot = Snapshot::new(&spec(10, Format::Vxlan), None);
+    for shape in SHAPES {
+        let counters = Counters::create(1).unwrap();
+        let out = sender(shape, &counters, 0);
+        let back = receiver(shape, flows(shape), Format::Vxlan, &counters, 0);
+        for (way, mut worker) in [("outbound", out), ("inbound", back)] {
+            worker.flows().watch(Now(u64::MAX));
+            let mut group = c.benchmark_group("watched");
+            group.throughput(Throughput::Elements((TIMES * shape.count) as u64));
+            group.bench_function(BenchmarkId::new(way, shape.name), |b| {
+                b.iter(|| carry(&mut worker, &snapshot, TIMES))
+            });
+            let counted = worker.flows().read(Now(0));
+            assert!(!counted.is_empty());
+            group.finish();
         }
     }
 }

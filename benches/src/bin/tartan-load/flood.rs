@@ -59,14 +59,22 @@ pub(crate) fn flood(
 /// # Errors
 /// What the socket says.
 pub(crate) fn connected(to: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = unconnected(to)?;
+    socket.connect(to)?;
+    Ok(socket)
+}
+
+/// A socket of the family of `to`, from any port.
+///
+/// # Errors
+/// What the socket says.
+pub(crate) fn unconnected(to: SocketAddr) -> io::Result<UdpSocket> {
     let any: SocketAddr = if to.is_ipv4() {
         ([0; 4], 0).into()
     } else {
         ([0; 16], 0).into()
     };
-    let socket = UdpSocket::bind(any)?;
-    socket.connect(to)?;
-    Ok(socket)
+    UdpSocket::bind(any)
 }
 
 /// Datagrams of one call.

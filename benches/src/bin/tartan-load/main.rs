@@ -1,13 +1,16 @@
 //! The load that `scripts/bench` and the tests put on a pod network: UDP floods and their sink, a ping-pong for latency,
-//! and numbered datagrams that are accounted for one by one.
+//! new TCP connections, many flows at once, and numbered datagrams that are accounted for one by one.
 //!
 //! Every mode but `count` ends by itself; each prints one line of JSON.
 
+mod answer;
+mod connect;
 mod count;
 mod flood;
 mod ping;
 mod send;
 mod sink;
+mod spread;
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,7 +19,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-/// UDP load for benches and tests. Prints one line of JSON.
+/// UDP and TCP load for benches and tests. Prints one line of JSON.
 #[derive(Parser)]
 #[command(name = "tartan-load", version)]
 struct Arguments {
@@ -89,6 +92,58 @@ enum Mode {
         #[arg(long, default_value = "2")]
         seconds: Seconds,
     },
+    /// Opens TCP connections, each closed by the far end (`accept`), and counts them.
+    Connect {
+        /// Where to.
+        #[arg(long)]
+        to: SocketAddr,
+        /// Connections at a time, a thread each, 1 to 256.
+        #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+        parallel: u16,
+        /// How long.
+        #[arg(long, default_value = "2")]
+        seconds: Seconds,
+    },
+    /// Accepts TCP connections and closes each at once.
+    Accept {
+        /// Where to listen.
+        #[arg(long)]
+        listen: SocketAddr,
+        /// How long, from the start.
+        #[arg(long, default_value = "3")]
+        seconds: Seconds,
+    },
+    /// Answers the greetings of `spread` at 100 ports, and nothing else.
+    Answer {
+        /// Where to listen; the port is the first of 100.
+        #[arg(long)]
+        listen: SocketAddr,
+        /// How long, up to an hour.
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3600))]
+        seconds: u32,
+    },
+    /// Keeps many UDP flows alive: 100 destination ports from each of many source ports.
+    Spread {
+        /// Where to; the port is the first of 100.
+        #[arg(long)]
+        to: SocketAddr,
+        /// How many flows, 1 to 1000000.
+        #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        flows: u32,
+        /// Datagrams that a flow sends at first, 3 s after a greeting that is answered; from then on it sends one in each turn
+        /// of all flows. 1 to 1000.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        first: u32,
+        /// Datagrams a second of all flows together until then, at most; 1 to 1000000.
+        #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        first_rate: u32,
+        /// From then on; 1 to 1000000.
+        #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        rate: u32,
+        /// How long, up to an hour.
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3600))]
+        seconds: u32,
+    },
 }
 
 /// A duration in seconds, more than none and at most a minute.
@@ -135,5 +190,27 @@ fn run(mode: Mode) -> io::Result<String> {
         Mode::Count { ports } => count::count(&ports),
         Mode::Echo { listen, seconds } => ping::echo(listen, seconds.0),
         Mode::Ping { to, size, seconds } => ping::ping(to, size.into(), seconds.0),
+        Mode::Connect {
+            to,
+            parallel,
+            seconds,
+        } => connect::connect(to, parallel.into(), seconds.0),
+        Mode::Accept { listen, seconds } => connect::accept(listen, seconds.0),
+        Mode::Answer { listen, seconds } => {
+            answer::answer(listen, Duration::from_secs(seconds.into()))
+        }
+        Mode::Spread {
+            to,
+            flows,
+            first,
+            first_rate,
+            rate,
+            seconds,
+        } => spread::spread(
+            to,
+            usize::try_from(flows).map_err(io::Error::other)?,
+            [(1, first_rate), (first, first_rate), (1, rate)],
+            Duration::from_secs(seconds.into()),
+        ),
     }
 }

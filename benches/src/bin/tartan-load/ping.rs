@@ -4,6 +4,8 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
+use crate::flood::connected;
+
 /// Sends every datagram back to where it came from, for `time`.
 ///
 /// # Errors
@@ -31,13 +33,7 @@ pub(crate) fn echo(listen: SocketAddr, time: Duration) -> io::Result<String> {
 /// # Errors
 /// What the socket says, or that nothing was answered at all.
 pub(crate) fn ping(to: SocketAddr, size: usize, time: Duration) -> io::Result<String> {
-    let any: SocketAddr = if to.is_ipv4() {
-        ([0; 4], 0).into()
-    } else {
-        ([0; 16], 0).into()
-    };
-    let socket = UdpSocket::bind(any)?;
-    socket.connect(to)?;
+    let socket = connected(to)?;
     socket.set_read_timeout(Some(FULL_INBOX_WAIT))?;
     let (mut datagram, mut answer) = (vec![0; size], vec![0; 65_535]);
     let (start, mut number, mut lost) = (Instant::now(), 0_u64, 0);
@@ -63,19 +59,22 @@ pub(crate) fn ping(to: SocketAddr, size: usize, time: Duration) -> io::Result<St
         }
     }
     trips.sort_unstable();
-    let at = |share: f64| {
-        let place = (trips.len() as f64 * share) as usize;
-        trips
-            .get(place.min(trips.len().saturating_sub(1)))
-            .map(|trip| trip.as_secs_f64() * 1e6 / 2.0)
-    };
-    let (Some(p50), Some(p99)) = (at(0.5), at(0.99)) else {
+    let half = |share| at(&trips, share).map(|micros| micros / 2.0);
+    let (Some(p50), Some(p99)) = (half(0.5), half(0.99)) else {
         return Err(io::Error::other(format!("{to} answered nothing")));
     };
     Ok(format!(
         r#"{{"trips":{},"lost":{lost},"p50_us":{p50:.2},"p99_us":{p99:.2}}}"#,
         trips.len()
     ))
+}
+
+/// Microseconds that this share of the times, sorted, do not exceed; none of no times.
+pub(crate) fn at(sorted: &[Duration], share: f64) -> Option<f64> {
+    let place = (sorted.len() as f64 * share) as usize;
+    sorted
+        .get(place.min(sorted.len().saturating_sub(1)))
+        .map(|time| time.as_secs_f64() * 1e6)
 }
 
 /// The answer to datagram `number`; what comes late of earlier ones is passed over.
