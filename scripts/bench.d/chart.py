@@ -8,16 +8,40 @@ PANELS = (
     ("udp64", "UDP 64 B", "kpps received"),
     ("udp1400", "UDP 1,400 B", "kpps received"),
     ("latency", "latency p50", "µs, less is better"),
+    ("latency-p99", "latency p99", "µs, less is better"),
+    ("connect", "new TCP connections", "a second"),
 )
-COLOURS = {"vxlan": "#b3202c", "udp": "#e08a2e", "kernel": "#3b6ea5", "direct": "#8c9aa8"}
-LABELS = {"vxlan": "Tartan vxlan", "udp": "Tartan udp", "kernel": "kernel VXLAN", "direct": "direct routing"}
+COLOURS = {
+    "vxlan": "#b3202c",
+    "tun": "#b3202c",
+    "tap": "#d2606a",
+    "udp": "#e08a2e",
+    "stateless": "#2f8f5b",
+    "auto": "#166b3d",
+    "kernel": "#3b6ea5",
+    "kernel-gathered": "#86a9cf",
+    "direct": "#8c9aa8",
+}
+LABELS = {
+    "vxlan": "user space, vxlan",
+    "tun": "user space, TUN",
+    "tap": "user space, TAP",
+    "udp": "user space, udp",
+    "stateless": "kernel path, stateless",
+    "auto": "kernel path, auto",
+    "kernel": "kernel VXLAN",
+    "kernel-gathered": "kernel VXLAN, gathered",
+    "direct": "direct routing",
+}
+# Compared with in the table only.
+HIDDEN = ("before",)
 OTHER = "#5d8a4a"
-WIDTH, PANEL, BAR, LEFT, RIGHT = 720, 34, 20, 130, 110
+WIDTH, PANEL, BAR, LEFT, RIGHT = 760, 34, 20, 160, 110
 
 
 def write(file_name, result, underlay):
     """Draws what was measured of `underlay`."""
-    paths = list(result.values.get(underlay, {}))
+    paths = [path for path in result.values.get(underlay, {}) if path not in HIDDEN]
     panels = [panel for panel in PANELS if any(result.median(underlay, path, panel[0]) is not None for path in paths)]
     height = 66 + sum(PANEL + BAR * len(paths) for _ in panels)
     drawn = [

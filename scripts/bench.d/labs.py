@@ -1,4 +1,5 @@
-"""The paths between two pods: Tartan's formats, the kernel's VXLAN, direct routing, and whatever else is named."""
+"""The paths between two pods: Tartan in user space and with the kernel path, the kernel's VXLAN, direct routing, and
+whatever else is named."""
 
 import json
 import os
@@ -6,16 +7,26 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 LAB = os.path.join(REPOSITORY, "scripts", "lab")
 NAMES = ("tartan", "tartan-cni", "tartan-load")
-OPTIONS = {
-    "vxlan": ["--backend", "vxlan"],
-    "udp": ["--backend", "udp"],
-    "kernel": ["--control"],
-    "direct": ["--direct"],
+# A lab for each path: the end of its prefix, which no other lab has, and its options.
+LABS = {
+    "vxlan": ("v", ["--backend", "vxlan", "--kernel-path", "off"]),
+    "tun": ("n", ["--backend", "vxlan", "--kernel-path", "off", "--device-type", "tun"]),
+    "tap": ("p", ["--backend", "vxlan", "--kernel-path", "off", "--device-type", "tap"]),
+    "udp": ("u", ["--backend", "udp", "--kernel-path", "off"]),
+    "stateless": ("s", ["--kernel-path", "stateless"]),
+    "auto": ("a", ["--kernel-path", "auto"]),
+    "auto-scale": ("x", ["--kernel-path", "auto", "--pods", "250", "--listed", "4998"]),
+    "before": ("b", ["--backend", "vxlan"]),
+    "kernel": ("k", ["--control"]),
+    "kernel-gathered": ("g", ["--control"]),
+    "direct": ("d", ["--direct"]),
 }
+WITHOUT_TARTAN = ("kernel", "kernel-gathered", "direct")
 
 
 def programs(directory):
@@ -29,14 +40,35 @@ def programs(directory):
     return os.path.realpath(directory)
 
 
-def paths(chosen, others, directory, options):
-    """The paths in the order in which they are measured."""
-    found = [Lab(name, directory, shlex.split(options)) for name in chosen]
+def lab(name, directory, options, load=None):
+    """The lab of a path; `options` are further ones of the user's for labs with Tartan, `load` is the directory of
+    tartan-load where that is another one."""
+    kind = {"kernel-gathered": Gathered, "auto-scale": Scale}.get(name, Lab)
+    return kind(name, directory, shlex.split(options), load)
+
+
+def paths(chosen, others, directory, options, before):
+    """The paths in the order in which they are measured; `before` is the directory of earlier programs, or None."""
+    found = [lab(name, directory, options) for name in chosen]
+    if before:
+        found.append(lab("before", before, "", directory))
     return found + [Other(*named.split("=", 1), directory) for named in others]
+
+
+def enough_tracking(flows):
+    """Ends the bench where connection tracking has no room for so many flows, and for half as many of everything else."""
+    with open("/proc/sys/net/netfilter/nf_conntrack_max", encoding="ascii") as file:
+        most = int(file.read())
+    if most < flows * 3 // 2:
+        sys.exit("scripts/bench: --scale needs room for %d flows in connection tracking, and there is room for %d: "
+                 "set net.netfilter.nf_conntrack_max higher" % (flows * 3 // 2, most))
 
 
 class Path:
     """Two pods and a way between them."""
+
+    # What the processor time while nothing is measured is called.
+    AT_REST = "idle"
 
     def __init__(self, name, directory):
         self.name = name
@@ -84,16 +116,25 @@ class Path:
         """Packets that Tartan dropped on both nodes; None where there is no Tartan."""
         return None
 
+    def device_type(self):
+        """tun or tap: what Tartan's tunnel device is; None where there is no Tartan."""
+        return None
+
+    def flooding(self, on):
+        """A flood begins or has ended."""
+
 
 class Lab(Path):
     """A lab of scripts/lab."""
 
-    def __init__(self, name, directory, options):
-        super().__init__(name, directory)
-        self.prefix = "bench" + name[0]
+    def __init__(self, name, directory, options, load=None):
+        super().__init__(name, load or directory)
+        suffix, own = LABS[name]
+        self.prefix = "bench" + suffix
         self.directory = directory
-        self.tartan = name in ("vxlan", "udp")
-        self.options = OPTIONS[name] + (options if self.tartan else [])
+        self.tartan = name not in WITHOUT_TARTAN
+        self.kernel_path = "stateless" in own or "auto" in own
+        self.options = own + (options if self.tartan else [])
 
     def up(self, underlay):
         self.down()
@@ -102,8 +143,34 @@ class Lab(Path):
         # kinds of work (connection tracking, forward and masquerade chains) on every path.
         self.lab("masquerade", "on")
         with open("/run/tartan-lab/%s/pods" % self.prefix, encoding="ascii") as file:
-            self.pods = [("%s-%s" % (self.prefix, line.split()[0]), line.split()[2]) for line in file]
+            self.attached = [line.split() for line in file]
+        self.pods = [self.pod(node, 0) for node in ("node1", "node2")]
+        if self.kernel_path:
+            self.wait_for_kernel_path()
         self.serve()
+
+    def wait_for_kernel_path(self):
+        """Without it the figures would be those of user space under another name."""
+        end = time.monotonic() + 20
+        for node in ("node1", "node2"):
+            while True:
+                state = self.asked(node, "status")["kernel_path"]
+                if state["in_use"]:
+                    break
+                if time.monotonic() > end:
+                    sys.exit("scripts/bench: the kernel path of %s in the lab %s is not in use: %s" % (node, self.prefix, state["reason"]))
+                time.sleep(0.2)
+
+    def asked(self, node, command):
+        """What `tartan COMMAND` says there. Its code is 1 where there is a problem, which is an answer all the same."""
+        shown = subprocess.run(["ip", "netns", "exec", "%s-%s" % (self.prefix, node), os.path.join(self.directory, "tartan"), "--root",
+                                "/run/tartan-lab/%s/%s" % (self.prefix, node), command, "-o", "json"], stdout=subprocess.PIPE, text=True, check=False)
+        return json.loads(shown.stdout)
+
+    def pod(self, node, number):
+        """Namespace and address of a node's pod, by its place among the node's."""
+        name, _, address = [words[:3] for words in self.attached if words[1] == node][number]
+        return "%s-%s" % (self.prefix, name), address
 
     def down(self):
         self.stop_serving()
@@ -132,11 +199,88 @@ class Lab(Path):
             return None
         total = 0
         for node in ("node1", "node2"):
-            counts = json.loads(self.lab("exec", node, "--", "tartan", "drops", "-o", "json"))
+            counts = self.asked(node, "drops")
             for worker in counts["workers"]:
                 for direction in ("inbound", "outbound"):
                     total += sum(worker[direction]["dropped"].values())
         return total
+
+
+    def device_type(self):
+        if not self.tartan:
+            return None
+        shown = subprocess.run(["ip", "-n", self.prefix + "-node1", "-d", "-j", "link", "show", "tartan0"], stdout=subprocess.PIPE, text=True, check=True)
+        return json.loads(shown.stdout)[0]["linkinfo"]["info_data"]["type"]
+
+
+class Gathered(Lab):
+    """The kernel's VXLAN where the pods' small UDP packets are gathered as Tartan does it: what of Tartan's gain is not its own."""
+
+    def up(self, underlay):
+        super().up(underlay)
+        for node, pod in enumerate(self.pods, 1):
+            end = "pod%d" % node
+            self.lab("exec", "node%d" % node, "--", "ethtool", "-K", end, "gro", "on", "rx-udp-gro-forwarding", "on")
+            # Back-pressure on the program that sends, instead of loss in the pod.
+            subprocess.run(["tc", "-n", pod[0], "qdisc", "replace", "dev", "eth0", "root", "pfifo"], check=True)
+
+    def flooding(self, on):
+        # While a pod floods one way its end has a thread, which an agent would give it; at other times that costs latency.
+        self.lab("exec", "node1", "--", "sh", "-c", "echo %d >/sys/class/net/pod1/threaded" % on)
+
+
+class Scale(Lab):
+    """5,000 nodes, 250 pods on each of the two that are there, and 100,000 flows between two pods that are not measured."""
+
+    FLOWS, PORT = 100_000, 10_000
+    # Datagrams of each flow at first, enough for the kernel path to take it over, and a second of all together. Before them
+    # each flow sends one that is answered, and 3 s later lasts long enough to be a stream for connection tracking.
+    FIRST, FIRST_RATE = 40, 200_000
+    # From then on a second of all flows together: each has one in 20 s, in time before it ends (60 s) to be checked anew.
+    RATE = FLOWS // 20
+    # Seconds.
+    LONGEST = 3600
+    AT_REST = "flows-cpu"
+
+    def __init__(self, name, directory, options, load=None):
+        super().__init__(name, directory, options, load)
+        self.sender = self.receiver = None
+
+    def live(self):
+        """Starts the flows, and waits until each has sent what makes it one."""
+        (sender, _), (receiver, address) = self.pod("node1", 1), self.pod("node2", 1)
+        self.receiver = subprocess.Popen(
+            ["ip", "netns", "exec", receiver, self.load, "answer", "--listen", "%s:%d" % (address, self.PORT), "--seconds", str(self.LONGEST)], stdout=subprocess.DEVNULL)
+        time.sleep(0.5)
+        first = self.FLOWS * (1 + self.FIRST) / self.FIRST_RATE + 3
+        self.sender = subprocess.Popen(
+            ["ip", "netns", "exec", sender, self.load, "spread", "--to", "%s:%d" % (address, self.PORT), "--flows", str(self.FLOWS), "--first", str(self.FIRST),
+             "--first-rate", str(self.FIRST_RATE), "--rate", str(self.RATE), "--seconds", str(self.LONGEST)], stdout=subprocess.DEVNULL)
+        time.sleep(first + self.FLOWS / self.RATE)
+        if self.sender.poll() is not None or self.receiver.poll() is not None:
+            raise RuntimeError("the flows of %s ended early" % self.name)
+
+    FIRST_RATE = 100_000
+
+    def quiet(self):
+        """Ends them."""
+        for process in (self.sender, self.receiver):
+            if process:
+                process.terminate()
+                process.wait(10)
+        self.sender = self.receiver = None
+
+    def flows(self):
+        """How many flows the kernel path of each node has, and how often it has refused one."""
+        found = []
+        for node in ("node1", "node2"):
+            flows = self.asked(node, "status")["kernel_path"]["flows"]
+            found.append((flows["installed"] - flows["ended"], sum(one["count"] for one in flows["refused"])))
+        return found
+
+    def down(self):
+        self.quiet()
+        super().down()
 
 
 class Other(Path):

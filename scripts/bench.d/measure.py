@@ -1,11 +1,13 @@
 """One measurement at a time. Each returns its figure and what came with it: retransmits, CPU time, losses."""
 
 import json
+import os
+import re
 import time
 
 import cores
 
-FIGURES = ("tcp1", "tcp1-back", "tcp8", "tcp8-back", "udp64", "udp1400", "latency")
+FIGURES = ("tcp1", "tcp1-back", "tcp8", "tcp8-back", "udp64", "udp1400", "latency", "connect")
 
 
 def take(figure, path, seconds, tries=1):
@@ -30,8 +32,12 @@ def once(figure, path, seconds):
         flows = int(figure[3])
         return tcp(figure, path, seconds, flows, figure.endswith("-back"))
     if figure.startswith("udp"):
-        return udp(figure, path, seconds, int(figure[3:]))
-    return latency(path, seconds)
+        path.flooding(True)
+        try:
+            return udp(figure, path, seconds, int(figure[3:]))
+        finally:
+            path.flooding(False)
+    return connect(path, seconds) if figure == "connect" else latency(path, seconds)
 
 
 def tcp(figure, path, seconds, flows, back):
@@ -73,10 +79,45 @@ def latency(path, seconds):
     return {"latency": report["p50_us"], "latency-p99": report["p99_us"], "latency-lost": report["lost"]}
 
 
+def connect(path, seconds):
+    """New TCP connections a second, each accepted, closed by the far end, then by this one; and how long each takes, µs."""
+    accept = path.start(1, [path.load, "accept", "--listen", "%s:9002" % path.address(1), "--seconds", "%g" % (seconds + 0.6)])
+    time.sleep(0.2)
+    before = cores.now()[0]
+    report = json.loads(path.run(0, [path.load, "connect", "--to", "%s:9002" % path.address(1), "--seconds", "%g" % seconds], seconds))
+    used = cores.now()[0] - before
+    accept.communicate(timeout=seconds + 20)
+    return {
+        "connect": report["connections"] / report["seconds"],
+        "connect-p50": report["p50_us"],
+        "connect-p99": report["p99_us"],
+        "connect-failed": report["failed"],
+        "connect-cpu": used / max(report["connections"], 1) * 1e3,
+    }
+
+
 def resident(process):
     """Resident memory of a process, MiB."""
     with open("/proc/%d/status" % process, encoding="ascii") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmRSS:")) / 1024
+
+
+def tables(processes):
+    """What the BPF maps take of which the processes have descriptors, MiB: each once (bpf(2); linux/kernel/bpf/syscall.c,
+    bpf_map_show_fdinfo). It is memory of the kernel and part of no process's own."""
+    found = {}
+    for process in processes:
+        folder = "/proc/%d/fdinfo" % process
+        for descriptor in os.listdir(folder):
+            try:
+                with open("%s/%s" % (folder, descriptor), encoding="ascii") as file:
+                    words = dict(re.findall(r"^(map_id|memlock):\s*(\d+)$", file.read(), re.M))
+            except OSError:
+                # It was closed meanwhile.
+                continue
+            if "map_id" in words:
+                found[words["map_id"]] = int(words["memlock"])
+    return sum(found.values()) / 2**20
 
 
 def worked(processes):
@@ -90,16 +131,18 @@ def worked(processes):
 
 
 def footprint(path):
-    """Keeper and service of the hungrier node: MiB resident after load, and the share of a core when idle."""
+    """Keeper and service of the hungrier node: MiB resident after load and in the kernel's tables, and the share of a core
+    when idle."""
     nodes = path.agents()
     if not nodes:
         return {}
     memory = max(sum(resident(process) for process in node) for node in nodes)
+    kernel = max(tables(node) for node in nodes)
     agents = [process for node in nodes for process in node]
     before, start = worked(agents), time.monotonic()
     time.sleep(IDLE)
     idle = (worked(agents) - before) / (time.monotonic() - start) / len(nodes)
-    return {"rss": memory, "idle": idle * 100}
+    return {"rss": memory, "tables": kernel, path.AT_REST: idle * 100}
 
 
 # Seconds of idleness that are watched: one clock tick of 10 ms is 0.1 % of a core then.

@@ -18,19 +18,30 @@ TITLES = {
     "tcp8-back": "TCP, 8 flows, other way (Gb/s)",
     "udp64": "UDP 64 B (kpps received)",
     "udp1400": "UDP 1,400 B (kpps received)",
+    "udp64-arrived": "UDP 64 B: share that arrived",
+    "udp1400-arrived": "UDP 1,400 B: share that arrived",
     "latency": "latency p50 (µs)",
     "latency-p99": "latency p99 (µs)",
+    "connect": "new TCP connections a second",
+    "connect-p99": "a TCP connection, p99 (µs)",
+    "connect-failed": "TCP connections that failed",
     "tcp1-retransmits": "TCP, 1 flow: retransmits per GB",
     "tcp8-retransmits": "TCP, 8 flows: retransmits per GB",
     "tcp1-cpu": "TCP, 1 flow: CPU s per GB",
     "tcp8-cpu": "TCP, 8 flows: CPU s per GB",
     "udp64-cpu": "UDP 64 B: CPU s per GB",
     "udp1400-cpu": "UDP 1,400 B: CPU s per GB",
+    "connect-cpu": "1,000 TCP connections: CPU s",
     "stolen": "taken away by the machine's host, %",
     "drops": "dropped by Tartan, packets",
     "rss": "keeper and service, MiB",
+    "tables": "tables of the kernel path, MiB",
     "idle": "idle, % of a core",
+    "flows": "flows that the kernel path has taken over",
+    "flows-cpu": "100,000 flows alone, % of a core",
 }
+# Of these the multiple of the kernel's VXLAN says nothing.
+ALONE = ("udp64-arrived", "udp1400-arrived", "connect-failed", "stolen", "drops", "rss", "tables", "idle", "flows", "flows-cpu")
 
 
 class Result:
@@ -40,6 +51,8 @@ class Result:
         self.rounds = rounds
         self.seconds = seconds
         self.values = {}
+        # Of Tartan's paths: tun or tap.
+        self.devices = {}
         self.started = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
         # Asked before anything is written: a record that is written anew is a change of the tree.
         git = ["git", "-C", labs.REPOSITORY, "describe", "--always", "--dirty", "--abbrev=10"]
@@ -57,6 +70,9 @@ class Result:
         if dropped is not None:
             self.add(underlay, path.name, {"drops": dropped})
         self.add(underlay, path.name, measure.footprint(path))
+        kind = path.device_type()
+        if kind:
+            self.devices.setdefault(underlay, {})[path.name] = kind
 
     def median(self, underlay, path, figure):
         """The median of a figure, or None if it was not measured."""
@@ -65,8 +81,12 @@ class Result:
 
     def ratio(self, underlay, path, figure):
         """The median as a multiple of the kernel's VXLAN in the same run, or None."""
-        ours, kernel = self.median(underlay, path, figure), self.median(underlay, "kernel", figure)
-        return ours / kernel if ours is not None and kernel else None
+        return self.against(underlay, path, "kernel", figure)
+
+    def against(self, underlay, path, other, figure):
+        """The median as a multiple of another path's, or None."""
+        ours, theirs = self.median(underlay, path, figure), self.median(underlay, other, figure)
+        return ours / theirs if ours is not None and theirs else None
 
     def machine(self):
         """Where and of what it was measured."""
@@ -85,7 +105,7 @@ class Result:
                 if any(figure in values for values in paths.values()):
                     cells = [self.cell(underlay, path, figure) for path in paths]
                     lines.append("| %s | %s |" % (title, " | ".join(cells)))
-        return "\n".join(lines + [""] + bars.lines(self)) + "\n"
+        return "\n".join(lines + [""] + bars.goals(self) + [""] + bars.lines(self)) + "\n"
 
     def cell(self, underlay, path, figure):
         """One cell of the table."""
@@ -96,7 +116,7 @@ class Result:
         if len(values) > 1:
             text += " (%s–%s)" % (short(figure, min(values)), short(figure, max(values)))
         ratio = self.ratio(underlay, path, figure)
-        if ratio is not None and path != "kernel" and figure not in ("stolen", "drops", "rss", "idle"):
+        if ratio is not None and path != "kernel" and figure not in ALONE:
             text += " [%.2f]" % ratio
         return text
 
@@ -104,7 +124,7 @@ class Result:
         """Writes the table and the values."""
         with open(stem + ".md", "w", encoding="utf-8") as file:
             file.write(self.table())
-        whole = {"machine": self.machine(), "rounds": self.rounds, "seconds": self.seconds, "values": self.values}
+        whole = {"machine": self.machine(), "rounds": self.rounds, "seconds": self.seconds, "devices": self.devices, "values": self.values}
         with open(stem + ".json", "w", encoding="utf-8") as file:
             json.dump(whole, file, indent=1)
             file.write("\n")

@@ -5,6 +5,7 @@
 #   node i     192.0.2.i             10.244.i.0/24          02:00:5e:10:00:i   flannel.1
 #              2001:db8:192::i       fd00:10:244:i::/64     02:00:5e:16:00:i   flannel-v6.1
 #   mallory    192.0.2.250, 2001:db8:192::250
+#   --listed   198.18.0.0 + k        10.0.0.0 + k subnets of 24 bits, so that the cluster's network is 10.0.0.0/8
 #   registry   192.0.2.252, 2001:db8:192::252      with --registry etcd or kubernetes (registry.sh)
 #   client     192.0.2.251, 2001:db8:192::251      with `services` (services.sh), which has its own addresses
 #
@@ -58,7 +59,7 @@ tunnel_address() {
 
 cluster_network() {
     case $1 in
-    4) echo 10.244.0.0/16 ;;
+    4) if [ "$LISTED" = 0 ]; then echo 10.244.0.0/16; else echo 10.0.0.0/8; fi ;;
     6) echo fd00:10:244::/48 ;;
     esac
 }

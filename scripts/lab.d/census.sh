@@ -4,12 +4,17 @@
 # Facts of the host's own namespace, which a lab must not change at all, and of whatever carries the
 # lab's name. Counters and lifetimes are no facts.
 census() {
-    local path
+    local path device hook
     ip -j link show | jq -r '.[] | "link \(.ifname)"'
     ip -j address show | jq -r '.[] | .ifname as $i | .addr_info[] | "address \($i) \(.local)/\(.prefixlen)"'
     ip -o route show table all | sed -E 's/ expires [^ ]+//; s/^/route /'
     ip -o -6 route show table all | sed -E 's/ expires [^ ]+//; s/^/route6 /'
     ip rule show | sed 's/^/rule /'
+    # Their handles are numbers that the kernel gives anew.
+    tc qdisc show | sed -nE 's/^qdisc (clsact|ingress) [^ ]+ dev ([^ ]+).*/\1 \2/p' | while read -r path device; do
+        echo "qdisc $path $device"
+        for hook in ingress egress; do tc filter show dev "$device" "$hook" | sed "s/^/filter $device $hook /"; done
+    done
     nft list ruleset | sed -E 's/ counter packets [0-9]+ bytes [0-9]+//; s/^/nft /'
     sysctl -e net.ipv4.ip_forward net.ipv6.conf.all.forwarding | sed 's/^/sysctl /'
     lab_namespaces | sed 's/^/namespace /'
@@ -19,12 +24,13 @@ census() {
     lab_leftovers
 }
 
-# Files below the lab's directory, and processes: those in its namespaces, and agents that were started
+# BPF objects that the lab's nodes held, files below the lab's directory, and processes: those in its namespaces, and agents that were started
 # from its directory, wherever they are. The two are found in different ways, so that neither hides a
 # mistake of the other.
 lab_leftovers() {
     local pid file
     [ -n "${NAMESPACE_INODES+noted}" ] || return 0
+    python3 "$LAB_HOME/lab.d/bpf_objects.py" alive <<<"${BPF_OBJECTS:-}" | sed 's/^/bpf /'
     if [ -e "$STATE" ]; then find "$STATE" | sed 's/^/file /'; fi
     for pid in $(lab_processes); do
         echo "process $pid in a namespace: $(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null)"
@@ -34,6 +40,13 @@ lab_leftovers() {
         */tartan | */tartan-cni | */tartan-test-apiserver | */etcd | */tartan\ * | */tartan-cni\ *) echo "process $file: $(tr '\0' ' ' <"$file" 2>/dev/null)" ;;
         esac
     done
+}
+
+# The BPF programs and maps of the lab's nodes, noted while their processes and devices are there.
+note_bpf_objects() {
+    local spaces
+    mapfile -t spaces < <(lab_namespaces | grep "^$PREFIX-node")
+    BPF_OBJECTS=$(python3 "$LAB_HOME/lab.d/bpf_objects.py" held "${spaces[@]}")
 }
 
 # The kernel gives the number of a namespace that is gone to the next one: what bears a name now is another lab's.
@@ -53,7 +66,7 @@ census_compare() {
         if [ -n "$before" ]; then
             difference=$(diff <(sort <<<"$before") <(sort <<<"$after") | grep '^[<>]') || true
         else
-            difference=$(grep -E '^(namespace|process) ' <<<"$after") || true
+            difference=$(grep -E '^(namespace|process|bpf) ' <<<"$after") || true
         fi
         [ -n "$difference" ] || return 0
         sleep 0.2

@@ -27,6 +27,7 @@ nodes_up() {
     for node in $(node_numbers); do
         case $(node_kind "$node") in
         tartan)
+            listed_route "$node"
             node_files "$node"
             node_start "$node"
             ;;
@@ -41,19 +42,39 @@ nodes_up() {
 }
 
 node_files() {
-    local node=$1 root=$STATE/node$1 other
+    local node=$1 root=$STATE/node$1
     mkdir -p "$root"
     # With etcd it is there, with a list of nodes in files these are.
     [ "$REGISTRY" = etcd ] || net_conf >"$root/net-conf.json"
     [ "$REGISTRY" = file ] || return 0
-    for other in $(node_numbers); do
-        node_entry "$other"
-    done >"$root/nodes.toml"
+    node_list >"$root/nodes.toml"
+}
+
+# The list of nodes.
+node_list() {
+    local other
+    for other in $(node_numbers); do node_entry "$other"; done
+    listed_entries
+}
+
+# Nodes that are not there. Their addresses are behind mallory (listed_route), so that each has a next hop.
+listed_entries() {
+    awk -v count="$LISTED" 'BEGIN {
+        for (k = 1; k <= count; k++) {
+            low = int(k / 256) "." k % 256
+            printf "[[node]]\nname = \"listed%d\"\nsubnets = [\"10.%s.0/24\"]\npublic-ip = \"198.18.%s\"\n\n", k, low, low
+        }
+    }'
+}
+
+listed_route() {
+    [ "$LISTED" = 0 ] || ip -n "$PREFIX-node$1" route add 198.18.0.0/15 via "$(underlay_address 250 4)"
 }
 
 # flannel's, with nothing said that is its default.
 net_conf() {
-    local keys='"Network": "10.244.0.0/16", '
+    local keys
+    keys="\"Network\": \"$(cluster_network 4)\", "
     case $INSIDE in
     v6) keys='"EnableIPv4": false, "EnableIPv6": true, "IPv6Network": "fd00:10:244::/48", ' ;;
     dual) keys+='"EnableIPv6": true, "IPv6Network": "fd00:10:244::/48", ' ;;
@@ -93,6 +114,8 @@ node_start() {
     if [ "$BACKEND" = udp ] && has 6 "$(inside)"; then options+=(--ipv6-over-udp); fi
     if [ -n "$WORKERS" ]; then options+=(--workers "$WORKERS"); fi
     if [ -n "$DEVICE" ]; then options+=(--device "$DEVICE"); fi
+    if [ -n "$DEVICE_TYPE" ]; then options+=(--device-type "$DEVICE_TYPE"); fi
+    if [ -n "$KERNEL_PATH" ]; then options+=(--kernel-path "$KERNEL_PATH"); fi
     (
         cd "$root" || exit
         if [ -n "$SECURE" ]; then export TARTAN_ETCD_PASSWORD=$ETCD_PASSWORD; fi
@@ -144,6 +167,7 @@ node_join() {
     underlay_host "node$node" "$node"
     note_nodes
     if [ "$REGISTRY" = file ]; then lists_of_nodes; else "${REGISTRY}_node" "$node"; fi
+    listed_route "$node"
     node_files "$node"
     node_start "$node"
     node_ready "$node"
@@ -170,10 +194,10 @@ node_leave() {
 
 # Writes the list of nodes anew on every node that has one; as a whole, as an editor does.
 lists_of_nodes() {
-    local node other
+    local node
     for node in $(node_numbers); do
         [ -e "$STATE/node$node/nodes.toml" ] || continue
-        for other in $(node_numbers); do node_entry "$other"; done >"$STATE/node$node/nodes.toml.new"
+        node_list >"$STATE/node$node/nodes.toml.new"
         mv "$STATE/node$node/nodes.toml.new" "$STATE/node$node/nodes.toml"
     done
 }

@@ -10,12 +10,15 @@ CONTROL=
 UNDERLAY=offload
 WORKERS=
 DEVICE=
+DEVICE_TYPE=
+KERNEL_PATH=
 UNDERLAY_MTU=1500
 INSIDE=v4
 OUTSIDE=v4
 REGISTRY='file'
 ACQUIRE=
 SECURE=
+LISTED=0
 # The number of the kernel node, if there is one; the numbers of nodes that have left.
 KERNEL=
 LEFT=' '
@@ -50,22 +53,25 @@ parse_up() {
             shift
             continue
             ;;
-        --nodes | --pods | --backend | --peer | --workers | --device | --underlay | --underlay-mtu | --inside | --outside | --registry | --prefix)
+        --nodes | --pods | --backend | --peer | --workers | --device | --device-type | --kernel-path | --underlay | --underlay-mtu | --inside | --outside | --registry | --listed | --prefix)
             [ $# -ge 2 ] || wrong "$1 needs a value"
             ;;
         *) wrong "up does not know '$1': see 'scripts/lab help'" ;;
         esac
         case $1 in
         --nodes) NODES=$(number "$1" "$2" 1 200) ;;
-        --pods) PODS=$(number "$1" "$2" 0 200) ;;
+        --pods) PODS=$(number "$1" "$2" 0 250) ;;
         --backend) BACKEND=$(one_of "$1" "$2" udp vxlan) ;;
         --peer) PEER=$(one_of "$1" "$2" kernel-vxlan) ;;
         --workers) WORKERS=$(number "$1" "$2" 1 32) ;;
         --device) DEVICE=$(one_of "$1" "$2" auto offload plain) ;;
+        --device-type) DEVICE_TYPE=$(one_of "$1" "$2" auto tun tap) ;;
+        --kernel-path) KERNEL_PATH=$(one_of "$1" "$2" off stateless auto) ;;
         --underlay) UNDERLAY=$(one_of "$1" "$2" offload no-tunnel wire) ;;
         --underlay-mtu) UNDERLAY_MTU=$(number "$1" "$2" 576 9000) ;;
         --inside) INSIDE=$(one_of "$1" "$2" v4 v6 dual) ;;
         --outside) OUTSIDE=$(one_of "$1" "$2" v4 v6 dual) ;;
+        --listed) LISTED=$(number "$1" "$2" 0 50000) ;;
         --registry) REGISTRY=$(one_of "$1" "$2" file etcd kubernetes) ;;
         --prefix) set_prefix "$2" ;;
         esac
@@ -84,6 +90,9 @@ refuse_impossible() {
     fi
     if [ "$CONTROL" = direct ] && [ -n "$PEER" ]; then
         wrong "--direct is every node without an overlay: it goes with no --peer"
+    fi
+    if [ "$LISTED" != 0 ] && { [ "$REGISTRY" != file ] || [ "$INSIDE$OUTSIDE" != v4v4 ] || [ -n "$CONTROL" ]; }; then
+        wrong "--listed is about the list of nodes of IPv4 that agents read: it goes with --registry file, --inside v4 and --outside v4 alone"
     fi
     if [ "$REGISTRY" != etcd ] && [ -n "$ACQUIRE$SECURE" ]; then
         wrong "--acquire and --secure go with --registry etcd"
@@ -182,8 +191,8 @@ have_binaries() {
 }
 
 save_settings() {
-    declare -p NODES PODS BACKEND PEER CONTROL WORKERS DEVICE UNDERLAY UNDERLAY_MTU INSIDE OUTSIDE \
-        REGISTRY ACQUIRE SECURE KERNEL LEFT |
+    declare -p NODES PODS BACKEND PEER CONTROL WORKERS DEVICE DEVICE_TYPE KERNEL_PATH UNDERLAY UNDERLAY_MTU INSIDE OUTSIDE \
+        REGISTRY ACQUIRE SECURE LISTED KERNEL LEFT |
         sed 's/^declare --/declare -g --/' >"$STATE/settings"
     echo "declare -g -- LAB_BIN=\"${LAB_BIN:-}\"" >>"$STATE/settings"
 }

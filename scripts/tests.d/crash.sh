@@ -16,6 +16,11 @@
 # full: vxlan device=plain
 # full: udp v6 v6
 # full: vxlan dual v4
+# full: vxlan dual dual workers=2 device-type=tap
+# case: vxlan kernel-path=auto
+# full: vxlan kernel-path=stateless
+# full: vxlan dual v4 workers=2 kernel-path=auto
+# full: vxlan kernel-path=auto device-type=tap
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 # shellcheck source=scripts/tests.d/tools/kill_service.sh

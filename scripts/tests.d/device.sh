@@ -13,6 +13,9 @@
 # device.sh provoked: a peer sends broken super-packets; that turns no offload off. What reaches the kernel has a header
 #   that Tartan made itself from a packet that it has read through, and no packet is known that passes this and that the
 #   kernel refuses: the case proves what becomes of broken packets, not what becomes of a refusal ("refused" does).
+# device.sh type: device-type changes by a reload while TCP runs, and the device is made anew as the other type; a TAP has
+#   the VTEP MAC and no ARP of its own, answers ARP requests and neighbour solicitations for pods of other nodes alone, and
+#   an address or a flag that another program changes is repaired.
 # PEER is tartan or kernel-vxlan.
 # alone provoked: 2,000 datagrams at once have to fit the buffers of one socket
 # case: none
@@ -25,6 +28,8 @@
 # full: switched udp tartan workers=2
 # full: switched vxlan tartan workers=1
 # full: switched vxlan tartan device=plain
+# full: refused vxlan tartan workers=2 device-type=tap
+# case: type
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
@@ -175,6 +180,48 @@ provoked() {
     arrived
 }
 
+is_of_type() {
+    [ "$(agent_json node1 status 2>/dev/null | jq -r .device_type)" = "$1" ]
+}
+
+# as_type TYPE: what a device of that type is to ip(8): its link type, flags and address.
+as_type() {
+    equal "device type in the status" "$1" "$(agent_json node1 status | jq -r .device_type)"
+    equal "type of tartan0" "tun type $1" "$(ip -n "$PREFIX-node1" -d link show tartan0 | grep -oE 'tun type [a-z]+')"
+    equal "ping" "5 received" "$(in_ns pod1 python3 "$TOOLS/pings.py" "$(address_of pod2)" 5 0.05 2)"
+}
+
+is_whole_tap() {
+    [ "$(ip -n "$PREFIX-node1" -j link show tartan0 | jq -r '.[0] | [.address, (.flags | index("NOARP") != null)] | @csv')" = \
+        "\"$(vtep_mac_of node1 4)\",true" ]
+}
+
+types() {
+    local type
+    lab_up --inside dual --outside dual
+    mkdir -p "$LAB_STATE/node1/etc/tartan"
+    transfers $((BYTES / LASTS))
+    for type in tap tun; do
+        sleep 1
+        echo "device-type = \"$type\"" >"$LAB_STATE/node1/etc/tartan/tartan.toml"
+        kill -HUP "$(cat "$LAB_STATE/node1/pid")"
+        until_true 10 "the device is made anew as a $type" is_of_type "$type"
+        as_type "$type"
+    done
+    arrived
+    lab stop node1
+    echo 'device-type = "tap"' >"$LAB_STATE/node1/etc/tartan/tartan.toml"
+    lab start node1
+    as_type tap
+    is_whole_tap || fail "tartan0 is not as a TAP is to be: $(ip -n "$PREFIX-node1" -j link show tartan0)"
+    equal "answers to requests on tartan0" "arp $(vtep_mac_of node1 4) ndp $(vtep_mac_of node1 4) nothing else" \
+        "$(in_ns node1 python3 "$TOOLS/neighbours.py" tartan0 10.244.1.0 "$(address_of pod2 4)" fd00:10:244:1:: "$(address_of pod2 6)" | xargs)"
+    ip -n "$PREFIX-node1" link set tartan0 arp on
+    ip -n "$PREFIX-node1" link set tartan0 address 02:00:00:00:00:77
+    until_true 5 "the TAP is repaired" is_whole_tap
+    as_type tap
+}
+
 say "device: $CASE, backend $BACKEND, peer $PEER"
 case $CASE in
 none) no_fast_device ;;
@@ -182,5 +229,6 @@ writers) no_writers ;;
 refused) refused ;;
 switched) switched ;;
 provoked) provoked ;;
+type) types ;;
 esac
 for NODE in "${NODES[@]}"; do law_one "$NODE"; done

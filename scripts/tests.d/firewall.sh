@@ -11,6 +11,10 @@
 # case: dual docker ufw firewalld
 # full: dual redhat legacy
 # full: v4 docker ufw redhat firewalld legacy
+# full: dual docker ufw firewalld kernel-path=stateless
+# full: dual redhat legacy kernel-path=stateless
+# full: dual docker ufw firewalld kernel-path=auto
+# full: dual redhat legacy kernel-path=auto
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 # shellcheck source=scripts/tests.d/tools/firewalls.sh
@@ -192,5 +196,10 @@ for name in "${FIREWALLS[@]}"; do
     *) round "$name" ;;
     esac
 done
+# The counts are those of an agent that was started after the last cleanup.
+if kernel_path_carries; then
+    until_true 10 "the kernel path of node1 is in use" kernel_path_in_use node1
+    in_ns pod1 ping -q -c 3 -i 0.1 "$(address_of pod3)" >"$SCRATCH/ping" || fail "ping at the end"
+fi
 law_one node1
 law_one node2

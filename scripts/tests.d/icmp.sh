@@ -14,6 +14,12 @@
 # full: vxlan dual v4
 # full: vxlan dual v6
 # full: udp dual dual
+# full: vxlan dual dual device-type=tap
+# case: vxlan v4 v4 kernel-path=stateless
+# full: vxlan dual v4 kernel-path=stateless
+# full: vxlan v4 v4 kernel-path=auto
+# full: vxlan dual v4 kernel-path=auto
+# full: vxlan v4 v4 kernel-path=auto device-type=tap
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 # shellcheck source=scripts/tests.d/tools/router.sh

@@ -4,13 +4,15 @@
 #
 # It takes nothing else with it: a namespace that `up` did not make stays, whatever its name.
 #
-# `lab down` compares links, addresses, routes, rules, nftables, sysctls, namespaces, processes and files
+# `lab down` compares links, addresses, routes, rules, filters, nftables, sysctls, namespaces, processes and files
 # of the host with those before `up`; here it must do so after every kind of end.
 # lab_census.sh BACKEND [INSIDE OUTSIDE], where INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and of the
 # underlay.
 # case: udp
 # full: vxlan
 # case: vxlan dual v6
+# full: vxlan kernel-path=auto
+# full: vxlan v4 v4 kernel-path=stateless device-type=tap
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
@@ -34,22 +36,46 @@ host_facts() {
     ip -n "$PREFIX-$1" rule show
     ip -n "$PREFIX-$1" -6 rule show
     ip netns exec "$PREFIX-$1" nft list ruleset
+    filters "$1"
     ip netns exec "$PREFIX-$1" sysctl -a 2>/dev/null | grep -E '^net\.ipv[46]\.(conf|ip_forward|neigh)' |
         grep -vE 'stable_secret|base_reachable'
 }
 
+# What its devices have of qdiscs for filters, and which filters.
+filters() {
+    local device hook
+    tc -n "$PREFIX-$1" qdisc show | sed -nE 's/^qdisc (clsact|ingress) [^ ]+ dev ([^ ]+).*/\2/p' | sort -u | while read -r device; do
+        echo "qdisc $device"
+        for hook in ingress egress; do tc -n "$PREFIX-$1" filter show dev "$device" "$hook"; done
+    done
+}
+
+# bpf_objects held NODE, or alive: as scripts/lab.d/bpf_objects.py.
+bpf_objects() {
+    python3 "$SCRIPTS/lab.d/bpf_objects.py" "$1" ${2:+"$PREFIX-$2"}
+}
+
 # Removes the pods of a node as a runtime does, then the agent, by the signal $2, then every trace.
 clean_node() {
-    local node=$1 left
+    local node=$1 left objects
+    objects=$(bpf_objects held "$node")
     "$SCRIPTS/lab" detach --prefix "$PREFIX" "$node"
     kill "-$2" "$(keeper_pid "$node")" "$(service_pid "$node")"
     until_true 10 "the agent of $node ends" agent_gone "$node"
     tartan "$node" cleanup || fail "tartan cleanup on $node ended with code $?"
     same "what $node holds after SIG$2 and cleanup, against a host that never had an agent" \
         "$(host_facts mallory 250)" "$(host_facts "$node" "${node#node}")"
+    case $(agents_option kernel-path) in
+    stateless | auto) [ -n "$objects" ] || fail "$node held no BPF program: nothing is shown by their end" ;;
+    esac
+    until_true 5 "no BPF object of $node is left" no_objects "$objects"
     left=$(find "$LAB_STATE/$node" -mindepth 1 ! -name net-conf.json ! -name nodes.toml ! -name log ! -name pid -type f)
     equal "files that cleanup left on $node" '' "$left"
     tartan "$node" cleanup || fail "a second cleanup on $node ended with code $?"
+}
+
+no_objects() {
+    [ -z "$(bpf_objects alive <<<"$1")" ]
 }
 
 agent_gone() {

@@ -13,6 +13,8 @@
 # full: udp v4
 # full: vxlan v4
 # full: vxlan v6
+# full: vxlan v4 kernel-path=stateless
+# full: vxlan v4 kernel-path=auto
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 

@@ -11,6 +11,8 @@
 # full: vxlan tartan v4
 # full: vxlan tartan v6
 # full: udp tartan dual
+# full: vxlan tartan v4 kernel-path=auto
+# full: vxlan tartan v4 kernel-path=stateless
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 

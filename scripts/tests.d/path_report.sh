@@ -15,6 +15,8 @@
 # full: vxlan v4 v6
 # full: vxlan v4 v4 workers=2
 # full: udp v4 v4 workers=2
+# full: vxlan v4 v4 kernel-path=stateless
+# full: vxlan v4 v4 kernel-path=auto
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 

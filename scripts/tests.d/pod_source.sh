@@ -7,6 +7,8 @@
 #
 # pod_source.sh INSIDE: the families of the pods, v4, v6 or dual
 # case: dual
+# full: v4 kernel-path=stateless
+# full: v4 kernel-path=auto
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 

@@ -10,6 +10,8 @@
 # case: vxlan dual
 # full: vxlan
 # full: udp
+# full: vxlan dual device-type=tap
+# full: vxlan kernel-path=auto
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 

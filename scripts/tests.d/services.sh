@@ -24,6 +24,13 @@
 # full: vxlan kernel-vxlan wire dual off on
 # full: vxlan kernel-vxlan no-tunnel v4 on off
 # full: vxlan kernel-vxlan offload v6 on off on
+# full: vxlan tartan offload dual on off workers=2 device-type=tap
+# case: vxlan tartan offload v4 on off kernel-path=auto
+# full: vxlan tartan offload v4 on off kernel-path=stateless
+# full: vxlan tartan wire v4 on off kernel-path=auto
+# full: vxlan tartan offload v4 off on off kernel-path=auto device-type=tap
+# full: vxlan kernel-vxlan wire v4 on off kernel-path=stateless
+# full: vxlan kernel-vxlan offload v4 on off kernel-path=auto
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 

@@ -8,6 +8,9 @@
 # services_forged.sh MODE FAMILIES: MODE is kube-proxy's, iptables or nftables
 # case: nftables dual
 # full: iptables dual
+# full: nftables v4 kernel-path=stateless
+# full: nftables v4 kernel-path=auto
+# full: iptables v4 kernel-path=auto
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 

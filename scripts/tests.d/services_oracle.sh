@@ -28,6 +28,9 @@
 # full: iptables vxlan tartan dual last all
 # full: nftables vxlan tartan dual off all
 # full: iptables vxlan tartan dual off all
+# full: nftables vxlan tartan v4 on all kernel-path=stateless
+# full: nftables vxlan tartan v4 on all kernel-path=auto
+# full: iptables vxlan tartan v4 on all kernel-path=auto
 # full: nftables udp tartan dual off all
 # full: nftables vxlan tartan v6 on all workers=2
 # shellcheck source=scripts/tests.d/tools/test_case.sh

@@ -19,6 +19,12 @@
 # full: vxlan v6 v6
 # full: vxlan v6 v4
 # full: vxlan v4 v6
+# case: vxlan dual dual workers=2 device-type=tap
+# case: vxlan kernel-path=auto
+# case: vxlan kernel-path=stateless
+# full: vxlan kernel-path=auto device-type=tap
+# full: vxlan dual v4 workers=2 kernel-path=auto
+# full: vxlan dual v4 kernel-path=stateless
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
@@ -31,10 +37,11 @@ COUNT=37
 CASES=0
 # shellcheck disable=SC2016
 INBOUND='[.workers[].inbound]
-    | {received: (map(.received) | add), delivered: (map(.delivered) | add), originated: (map(.originated) | add)}
+    | {received: (map(.received - .probes) | add), delivered: (map(.delivered) | add), originated: (map(.originated) | add)}
     + (reduce (.[].dropped | to_entries[]) as $drop ({}; .[$drop.key] += $drop.value))'
 
-# Every count of node1's inbound direction that is not zero: {"received": n, "NotOurs": n, ...}
+# Every count of node1's inbound direction that is not zero, but for the probes of its peers' health:
+# {"received": n, "NotOurs": n, ...}
 inbound() {
     agent_json node1 drops | jq -c "$INBOUND"
 }
@@ -145,8 +152,20 @@ rightful() {
     [ "$address" = - ] || forged "a peer's node address" node2 delivered "{\"source\": \"$address\"}"
 }
 
+# The port at which the service receives what the kernel path does not take is one of its own: what is sent there directly
+# is trusted no more.
+to_the_private_port() {
+    local port formats='"formats": ["vxlan"]'
+    port=$(agent_json node1 status | jq '.kernel_path.port')
+    forged "unknown outer source, to the private port" mallory UnknownPeer "{$formats, \"outer_port\": $port}"
+    forged "a peer speaks as another node's pod, to the private port" node2 NotPeersSource "{$formats, \"source\": \"$POD5\", \"outer_port\": $port}"
+    forged "a peer speaks to our node address, to the private port" node2 NotOurs \
+        "{$formats, \"destination\": \"$(underlay_of node1 4)\", \"outer_port\": $port}"
+}
+
 every_kind() {
     from_mallory
+    if kernel_path_carries && [ "$FAMILY$OUTER" = 44 ]; then to_the_private_port; fi
     inner_source_of_a_peer
     inner_destination
     broken_headers
@@ -176,6 +195,13 @@ capture net node1 "$SCRATCH/replies.pcap" -Q in '(ip or ip6)' and not '(icmp6 an
 REPLIES=$PID
 capture node1 tartan0 "$SCRATCH/device.pcap"
 DEVICE=$PID
+# With flows in the kernel path what a peer may say reaches the pod past tartan0: there what arrives at the pod is looked at.
+AT=tartan0
+if [ "$KERNEL_PATH" = auto ]; then
+    AT="the pod's interface"
+    capture pod1 eth0 "$SCRATCH/pod.pcap" -Q in '(ip or ip6)' and not icmp6
+    POD=$PID
+fi
 for INNER in $(families "$INSIDE"); do
     # With both families, IPv4 over IPv4 alone is what the cases of IPv4 forge every day.
     if [ -n "${FULL:-}" ] || [ "$INNER$INSIDE" != 4dual ]; then
@@ -190,12 +216,18 @@ done
 sleep 0.5
 stop "$REPLIES" INT
 stop "$DEVICE" INT
+if [ "$KERNEL_PATH" = auto ]; then stop "$POD" INT; fi
 stop "$SINK"
 say "$CASES kinds of datagrams"
 law_one node1
 equal "datagrams that reached the pod" "$RIGHTFUL" "$(jq ".\"$SINK_PORT\".count" "$SCRATCH/sink")"
 # What arrives together is one super-packet on the device: its bytes are counted there, not its datagrams.
-equal "bytes for the pod on tartan0" "$(jq "[.\"$SINK_PORT\".sizes | to_entries[] | (.key | tonumber) * .value] | add" "$SCRATCH/sink")" \
-    "$(tcpdump -nqr "$SCRATCH/device.pcap" udp dst port "$SINK_PORT" 2>/dev/null | awk '{ bytes += $NF } END { print bytes + 0 }')"
+SEEN=$SCRATCH/device.pcap
+if [ "$KERNEL_PATH" = auto ]; then
+    SEEN=$SCRATCH/pod.pcap
+    equal "other packets at the pod's interface" 0 "$(tcpdump -nr "$SEEN" not udp dst port "$SINK_PORT" 2>/dev/null | wc -l)"
+fi
+equal "bytes for the pod on $AT" "$(jq "[.\"$SINK_PORT\".sizes | to_entries[] | (.key | tonumber) * .value] | add" "$SCRATCH/sink")" \
+    "$(tcpdump -nqr "$SEEN" udp dst port "$SINK_PORT" 2>/dev/null | awk '{ bytes += $NF } END { print bytes + 0 }')"
 equal "other packets on tartan0" 0 "$(tcpdump -nr "$SCRATCH/device.pcap" not udp dst port "$SINK_PORT" 2>/dev/null | wc -l)"
 equal "replies on the wire" 0 "$(tcpdump -nr "$SCRATCH/replies.pcap" 2>/dev/null | wc -l)"

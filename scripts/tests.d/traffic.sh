@@ -5,7 +5,8 @@
 #
 # traffic.sh BACKEND PEER UNDERLAY [INSIDE OUTSIDE], where PEER is tartan, kernel-vxlan or control (no Tartan at
 # all), and INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and of the underlay.
-# Beside them workers=N and device=KIND: an agent with one worker, with several, and with the plain device.
+# Beside them workers=N, device=KIND, device-type=TYPE and kernel-path=MODE: an agent with one worker, with several, with
+# the plain device, with a TAP, and with the kernel path.
 # A great transfer in single packets fills the kernel's backlog of each core, which all namespaces share:
 # alone udp tartan no-tunnel: single packets
 # alone udp tartan wire: single packets
@@ -22,6 +23,8 @@
 # case: vxlan kernel-vxlan offload dual dual
 # full: vxlan kernel-vxlan no-tunnel dual dual workers=2
 # case: vxlan kernel-vxlan wire dual dual
+# case: vxlan tartan offload kernel-path=auto
+# case: vxlan tartan offload dual v4 kernel-path=stateless
 # full: udp tartan offload workers=1
 # full: udp tartan no-tunnel workers=1
 # full: udp tartan wire workers=1
@@ -58,6 +61,25 @@
 # full: vxlan tartan wire dual dual
 # full: vxlan kernel-vxlan offload v6 v6
 # full: vxlan control wire dual dual
+# case: vxlan tartan offload dual dual workers=2 device-type=tap
+# full: vxlan tartan wire workers=2 device-type=tap
+# full: udp tartan offload workers=2 device-type=tap
+# full: vxlan kernel-vxlan offload dual dual workers=2 device-type=tap
+# full: vxlan kernel-vxlan no-tunnel device-type=tap
+# full: vxlan tartan offload kernel-path=stateless
+# full: vxlan tartan no-tunnel kernel-path=stateless
+# full: vxlan tartan no-tunnel kernel-path=auto
+# full: vxlan tartan wire kernel-path=stateless
+# full: vxlan tartan wire kernel-path=auto
+# full: vxlan kernel-vxlan offload kernel-path=stateless
+# full: vxlan kernel-vxlan offload kernel-path=auto
+# full: vxlan kernel-vxlan no-tunnel kernel-path=stateless
+# full: vxlan kernel-vxlan no-tunnel kernel-path=auto
+# full: vxlan kernel-vxlan wire kernel-path=stateless
+# full: vxlan kernel-vxlan wire kernel-path=auto
+# full: vxlan tartan offload kernel-path=stateless device-type=tap
+# full: vxlan tartan wire kernel-path=auto device-type=tap
+# full: vxlan tartan wire dual v4 kernel-path=auto workers=2
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 

@@ -13,6 +13,9 @@
 # full: kernel-vxlan offload
 # full: kernel-vxlan offload v6
 # full: control offload dual
+# full: kernel-vxlan offload kernel-path=stateless
+# full: kernel-vxlan offload kernel-path=auto
+# full: kernel-vxlan wire kernel-path=auto
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 

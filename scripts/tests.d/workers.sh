@@ -11,6 +11,7 @@
 # case: vxlan
 # full: udp
 # full: vxlan dual dual
+# full: vxlan device-type=tap
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 # shellcheck source=scripts/tests.d/tools/kill_service.sh

@@ -121,7 +121,10 @@ def receive(order):
 
 
 def fragments(order):
-    for frame in read_pcap(order.file)[1]:
+    link, frames = read_pcap(order.file)
+    for frame in frames:
+        # A TAP's frames have an Ethernet header (LINKTYPE_ETHERNET).
+        frame = frame[14:] if link == 1 else frame
         packet = ip_packet(frame)
         print(f"{len(frame) - packet.rest}@{packet.offset}{'+' if packet.more else ''}")
 

@@ -13,19 +13,35 @@ LAB_STATE=/run/tartan-lab/$PREFIX
 SCRATCH=$(mktemp -d "/tmp/tartan-test-XXXXXX")
 STARTED=()
 FAILURES=0
+# Most tests count every packet, or bring about what the probes of peers would report beside what they look for: probes are
+# off but where a test says otherwise before it sources this (peer_health.sh).
+export TARTAN_PROBE=${TARTAN_PROBE:-false}
 # The tools import each other; nothing is to be left beside them.
 export PYTHONDONTWRITEBYTECODE=1
 
-# Words of a case that every test knows: workers=N and device=KIND are the agents'; the rest is the test's own.
+# Words of a case that every test knows: workers=N, device=KIND, device-type=TYPE and kernel-path=MODE are the agents';
+# the rest is the test's own.
 AGENTS=()
 WORDS=()
 for WORD in "$@"; do
     case $WORD in
-    workers=* | device=*) AGENTS+=("--${WORD%%=*}" "${WORD#*=}") ;;
+    workers=* | device=* | device-type=* | kernel-path=*) AGENTS+=("--${WORD%%=*}" "${WORD#*=}") ;;
     *) WORDS+=("$WORD") ;;
     esac
 done
 set -- "${WORDS[@]}"
+
+# agents_option NAME: what the case says of it, or nothing.
+agents_option() {
+    local word
+    for ((word = 0; word < ${#AGENTS[@]}; word += 2)); do
+        if [ "${AGENTS[word]}" = "--$1" ]; then echo "${AGENTS[word + 1]}"; fi
+    done
+}
+
+# off, stateless or auto.
+KERNEL_PATH=$(agents_option kernel-path)
+KERNEL_PATH=${KERNEL_PATH:-off}
 
 lab() {
     "$SCRIPTS/lab" "$1" --prefix "$PREFIX" "${@:2}"
@@ -33,8 +49,19 @@ lab() {
 
 # A lab of this test alone. What an interrupted run left is taken away first.
 lab_up() {
+    local pid node
     "$SCRIPTS/lab" down --prefix "$PREFIX" >/dev/null
     lab up "${AGENTS[@]}" "$@"
+    kernel_path_carries || return 0
+    for pid in "$LAB_STATE"/node*/pid; do
+        node=$(basename "$(dirname "$pid")")
+        until_true 10 "the kernel path of $node is in use" kernel_path_in_use "$node" ||
+            die "the kernel path of $node: $(agent_json "$node" status | jq -c .kernel_path)"
+    done
+}
+
+kernel_path_in_use() {
+    agent_json "$1" status | jq -e .kernel_path.in_use
 }
 
 # make_namespace NAME: one more, or again, which goes with the lab: `lab down` takes away what is on its record alone.
@@ -152,6 +179,17 @@ dropped() {
     agent_json "$1" drops | jq "[.workers[].$2.dropped | add // 0] | add"
 }
 
+# kernel_path_flow NODE DIRECTION FIELD: a count of the kernel path's programs, which are a worker of their own; 0 without.
+kernel_path_flow() {
+    agent_json "$1" drops | jq "[.workers[] | select(.name == \"kernel-path\").$2.$3] | add // 0"
+}
+
+# Whether the kernel path is to carry packets in this case: it carries no udp format and no IPv6, and is not in use beside
+# sockets of IPv6.
+kernel_path_carries() {
+    [ "$KERNEL_PATH" != off ] && [ "${BACKEND:-vxlan}" = vxlan ] && [ "${INSIDE:-v4}" != v6 ] && [ "${OUTSIDE:-v4}" = v4 ]
+}
+
 # What the machine's cores did so far, for disturbed.
 cores_now() {
     python3 "$SCRIPTS/bench.d/cores.py" now
@@ -167,10 +205,11 @@ disturbed() {
 # end what lies between the workers.
 balances() {
     agent_json "$1" drops | jq -c '[(.workers[] | .outbound, .inbound
-        | .received + .originated - .sent - .delivered - (.dropped | add // 0) - .held, .held), .in_rings]'
+        | .received + .originated - .sent - .delivered - .probes - (.dropped | add // 0) - .held, .held), .in_rings]'
 }
 
-# A packet has exactly one fate: at rest, all is balanced and nothing is held.
+# A packet has exactly one fate: at rest, all is balanced and nothing is held. The kernel path's programs are in it as a
+# worker; where they should have carried packets, they have: a kernel path that was given up would prove nothing.
 law_one() {
     local wait found
     for ((wait = 0; wait < 20; wait++)); do
@@ -180,6 +219,9 @@ law_one() {
     done
     equal "law 1 on $1 (balance and held of each worker and direction)" "$(jq -c 'map(0)' <<<"$found")" "$found"
     [ "$found" != '[]' ] || fail "law 1 on $1: no worker is counted"
+    if kernel_path_carries && [ "$(($(kernel_path_flow "$1" outbound sent) + $(kernel_path_flow "$1" inbound delivered)))" = 0 ]; then
+        fail "the kernel path of $1 ($KERNEL_PATH) has carried nothing: $(agent_json "$1" status | jq -c '{kernel_path, problems}')"
+    fi
 }
 
 service_pid() {

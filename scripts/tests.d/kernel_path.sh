@@ -1,0 +1,143 @@
+#!/usr/bin/env bash
+# The kernel path comes into use and goes out of use under traffic, outlives its service, is repaired, and leaves nothing
+# behind.
+#
+#   pod1 ── node1: underlay_in, tunnel_out, gro_in ══ underlay ══ node2: the same, or a kernel VXLAN device ── pod2
+#     └ ping 1,000 times a second, and a TCP transfer
+#
+# kernel_path.sh PEER, where PEER is tartan or kernel-vxlan.
+# alone: it measures loss
+# case: tartan
+# case: tartan device-type=tap
+# case: kernel-vxlan
+# full: tartan workers=2
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
+
+PEER=$1
+PINGS=3000
+# To make the queueing discipline that programs hang from, the kernel takes the device's queues out of service for a
+# moment. It is made once.
+MOST_LOST_AT_FIRST=3
+
+# set_mode NODE MODE: by its configuration, which a signal has the service read.
+set_mode() {
+    local restarts
+    restarts=$(agent_json "$1" status | jq .restarts)
+    mkdir -p "$LAB_STATE/$1/etc/tartan"
+    echo "kernel-path = \"$2\"" >"$LAB_STATE/$1/etc/tartan/tartan.toml"
+    kill -HUP "$(service_pid "$1")"
+    until_true 5 "a service of $1 with kernel-path = $2" has_mode "$1" "$2" "$restarts"
+}
+
+has_mode() {
+    agent_json "$1" status | jq -e --arg mode "$2" --argjson restarts "$3" \
+        '.restarts > $restarts and .kernel_path.mode == $mode and .kernel_path.in_use == ($mode != "off")'
+}
+
+# under_load MOST WHAT CMD...: pings that the command may cost, at most; and a TCP transfer goes on.
+under_load() {
+    local most=$1 what=$2 pinger lost
+    shift 2
+    start_in pod1 ping -n -q -i 0.001 -c "$PINGS" -W 2 "$(address_of pod2)" >"$SCRATCH/ping"
+    pinger=$PID
+    sleep 0.5
+    "$@"
+    wait "$pinger" || true
+    lost=$(awk '/packets transmitted/ { print $1 - $4 }' "$SCRATCH/ping")
+    [ "$lost" -le "$most" ] || fail "$what: $lost of $PINGS pings lost, at most $most may be"
+    say "$what: $lost of $PINGS pings lost"
+}
+
+transfer() {
+    local receiver
+    start_in pod2 python3 "$TOOLS/bulk.py" receive "$(address_of pod2)" 5003 >"$SCRATCH/received"
+    receiver=$PID
+    in_ns pod1 timeout 30 python3 "$TOOLS/bulk.py" send "$(address_of pod2)" 5003 $((64 << 20)) $((64 << 20)) >"$SCRATCH/sent" ||
+        fail "the TCP transfer $1 failed at the sender"
+    wait "$receiver" || fail "the TCP transfer $1 failed at the receiver"
+}
+
+kill_the_service() {
+    local pid
+    pid=$(service_pid node1)
+    kill -KILL "$pid"
+    until_true 5 "a new service on node1" another_service "$pid"
+}
+
+another_service() {
+    [ "$(service_pid node1)" != "$1" ] && kernel_path_in_use node1
+}
+
+# Programs of ours on node1, one a line.
+programs() {
+    local device
+    for device in $(ip -n "$PREFIX-node1" -o link show | sed -E 's/^[0-9]+: ([^:@]+).*/\1/'); do
+        for way in ingress egress; do
+            ip netns exec "$PREFIX-node1" tc filter show dev "$device" "$way" 2>/dev/null |
+                sed -nE "s/.* (tartan:[a-z_]+) .*/$device $way \1/p"
+        done
+    done
+}
+
+has_programs() {
+    [ "$(programs | wc -l)" = 3 ]
+}
+
+nothing_left() {
+    equal "programs on node1 $1" "" "$(programs)"
+    if ip -n "$PREFIX-node1" link show tartan0-gro >/dev/null 2>&1; then fail "tartan0-gro is there $1"; fi
+}
+
+say "the kernel path: peer $PEER"
+case $PEER in
+tartan) lab_up ;;
+kernel-vxlan) lab_up --peer kernel-vxlan ;;
+*) die "PEER is tartan or kernel-vxlan, not $PEER" ;;
+esac
+equal "mode by default" '"off"' "$(agent_json node1 status | jq .kernel_path.mode)"
+nothing_left "with the kernel path off"
+in_ns pod1 ping -q -c 3 -i 0.1 "$(address_of pod2)" >"$SCRATCH/ping" || fail "ping before"
+
+under_load "$MOST_LOST_AT_FIRST" "into use on node1" set_mode node1 stateless
+KERNEL_PATH=stateless
+until_true 3 "three programs on node1" has_programs || programs
+transfer "with the kernel path"
+[ "$(kernel_path_flow node1 outbound sent)" -gt 1000 ] || fail "the programs of node1 have sent nothing"
+[ "$(kernel_path_flow node1 inbound delivered)" -gt 500 ] || fail "the programs of node1 have delivered nothing"
+law_one node1
+if [ "$PEER" = tartan ]; then
+    under_load "$MOST_LOST_AT_FIRST" "into use on node2" set_mode node2 stateless
+    transfer "with two kernel paths"
+    law_one node2
+    LOST=$(($(flow node1 outbound sent) + $(flow node2 outbound sent) - $(flow node2 inbound delivered) - $(flow node1 inbound delivered)))
+    if [ "$LOST" -lt 0 ] || [ "$LOST" -gt $((2 * MOST_LOST_AT_FIRST)) ]; then fail "between the nodes $LOST packets were lost"; fi
+fi
+
+under_load 0 "service killed" kill_the_service
+under_load 0 "out of use on node1" set_mode node1 off
+nothing_left "after kernel-path = off"
+law_one_off() { KERNEL_PATH=off law_one "$1"; }
+law_one_off node1
+under_load 0 "into use again" set_mode node1 stateless
+
+say "another program removes what is ours"
+ip netns exec "$PREFIX-node1" tc filter del dev eth0 ingress
+until_true 12 "the program at the underlay is put back" has_programs || programs
+ip -n "$PREFIX-node1" link delete tartan0-gro
+until_true 12 "the VXLAN device is put back" has_programs || programs
+transfer "after the repairs"
+
+say "keeper and service end and start again"
+lab stop node1
+nothing_left "after an orderly stop"
+lab start node1
+until_true 5 "the kernel path after another start" kernel_path_in_use node1
+transfer "after another start"
+law_one node1
+
+lab stop node1
+tartan node1 cleanup >"$SCRATCH/cleanup" || fail "tartan cleanup ended with code $?: $(cat "$SCRATCH/cleanup")"
+nothing_left "after tartan cleanup"
+equal "queueing discipline at eth0 after tartan cleanup" "" "$(ip netns exec "$PREFIX-node1" tc qdisc show dev eth0 | grep clsact)"
+lab start node1

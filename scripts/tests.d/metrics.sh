@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# The metrics of two nodes, one of which knows 5,000 more from its list, agree with what the commands print; a real
+# Prometheus scrapes them, evaluates every rule of deploy/prometheus, and answers every query of the dashboard in
+# deploy/grafana.
+#
+#   pod1 ── node1 ══ underlay ══ node2 ── pod2
+#                       ╚═══════ mallory: Prometheus
+#
+# case:
+export TARTAN_PROBE=true
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
+
+PORT=9467
+PROBES=8081
+LIMIT=100
+LISTED=5000
+PROMETHEUS=http://127.0.0.1:9090
+REPOSITORY=$(readlink -f "$SCRIPTS/..")
+export PYTHONPATH=$TOOLS
+
+# set_up NODE KEY...: starts its agent again with these keys.
+set_up() {
+    local node=$1
+    shift
+    lab stop "$node"
+    mkdir -p "$LAB_STATE/$node/etc/tartan"
+    printf '%s\n' "$@" >>"$LAB_STATE/$node/etc/tartan/tartan.toml"
+    lab start "$node"
+}
+
+# page NODE ADDRESS:PORT PATH: the code, then what is answered.
+page() {
+    in_ns "$1" curl -s -m 5 -w '\n%{http_code}\n' "http://$2$3" | tac | sed '1p;1d' | tac
+}
+
+code_of() {
+    in_ns "$1" curl -s -m 5 -o /dev/null -w '%{http_code}\n' "http://$2$3" || true
+}
+
+# agrees NODE ADDRESS: whether its page has the numbers that its commands print.
+agrees() {
+    in_ns "$1" curl -s -m 5 "http://$2/metrics" >"$SCRATCH/page"
+    for command in status drops peers pods; do agent_json "$1" "$command" >"$SCRATCH/$command"; done
+    python3 "$TOOLS/metrics.py" compare "$SCRATCH" "$LIMIT" >"$SCRATCH/differences"
+}
+
+# value SERIES: of the page that agrees fetched last.
+value() {
+    awk -v series="$1" '$1 == series { print $2 }' "$SCRATCH/page"
+}
+
+# asks COMMAND...: of Prometheus.
+asks() {
+    in_ns mallory python3 "$TOOLS/metrics.py" "$1" "$PROMETHEUS" "${@:2}" >"$SCRATCH/asked" 2>&1
+}
+
+lab_up --nodes 2 --listed "$LISTED"
+equal "without a key nothing listens" "" "$(in_ns node1 ss -Hltn)"
+set_up node1 "healthz = \"0.0.0.0:$PROBES\"" "metrics = \"192.0.2.1:$PORT\"" "metrics-limit = $LIMIT"
+set_up node2 "healthz = \"0.0.0.0:$PORT\"" "metrics = \"0.0.0.0:$PORT\"" "metrics-limit = $LIMIT"
+equal "metrics at the address of probes" 404 "$(code_of node1 "127.0.0.1:$PROBES" /metrics)"
+equal "probes at the address of metrics" 404 "$(code_of node1 "192.0.2.1:$PORT" /healthz)"
+equal "all three at one address" "200 200 200" \
+    "$(for path in healthz readyz metrics; do code_of node2 "127.0.0.1:$PORT" "/$path"; done | paste -sd ' ')"
+
+say "the numbers are those of the commands"
+in_ns pod1 ping -n -q -c 20 -i 0.02 "$(address_of pod2)" >/dev/null || fail "pod1 does not reach pod2"
+# No node has it.
+in_ns pod1 ping -n -q -c 3 -i 0.02 -W 1 10.244.254.9 >/dev/null && fail "an address that no node has answers"
+until_true 10 "the metrics of node1 agree with its commands" agrees node1 "192.0.2.1:$PORT" ||
+    cat "$SCRATCH/differences"
+at_most "peers with series of their own" "$LIMIT" "$(grep -c '^tartan_peer_sent_bytes_total{' "$SCRATCH/page" | awk '{ print $1 - 1 }')"
+[ "$(value 'tartan_dropped_packets_total{worker="0",direction="outbound",reason="NoRoute"}')" != 0 ] ||
+    fail "no drop is counted: $(grep NoRoute "$SCRATCH/page")"
+
+say "Prometheus"
+cat >"$SCRATCH/prometheus.yml" <<YAML
+global: {scrape_interval: 1s, evaluation_interval: 1s}
+rule_files: ["$REPOSITORY/deploy/prometheus/*.rules.yml"]
+scrape_configs:
+  - job_name: tartan
+    static_configs: [{targets: ["192.0.2.1:$PORT", "192.0.2.2:$PORT"]}]
+YAML
+promtool check config "$SCRATCH/prometheus.yml" >"$SCRATCH/checked" || fail "promtool: $(cat "$SCRATCH/checked")"
+start_in mallory prometheus --config.file="$SCRATCH/prometheus.yml" --storage.tsdb.path="$SCRATCH/tsdb" \
+    --web.listen-address=127.0.0.1:9090 --log.level=warn 2>"$SCRATCH/prometheus.log"
+SERVER=$PID
+until_true 10 "Prometheus scrapes both nodes" asks targets 2 ||
+    say "$(cat "$SCRATCH/asked" "$SCRATCH/prometheus.log")"
+until_true 10 "Prometheus evaluates every rule" asks rules || say "$(cat "$SCRATCH/asked")"
+until_true 10 "every query of the dashboard has an answer" asks dashboard "$REPOSITORY/deploy/grafana/tartan.json" ||
+    say "$(cat "$SCRATCH/asked")"
+say "$(cat "$SCRATCH/asked")"
+grep -i 'err=' "$SCRATCH/prometheus.log" && fail "Prometheus complains"
+stop "$SERVER"
+until_true 10 "the metrics of node1 agree with its commands after all" agrees node1 "192.0.2.1:$PORT" ||
+    cat "$SCRATCH/differences"
+say "a page of $((LISTED + 2)) nodes has $(wc -c <"$SCRATCH/page") bytes and costs, on average of $(value tartan_scrapes_total), $(awk \
+    '$1 == "tartan_scrapes_total" { pages = $2 } $1 == "tartan_scrape_cpu_seconds_total" { print 1000 * $2 / (pages - 1) }' "$SCRATCH/page") ms of CPU"
+law_one node1
+law_one node2

@@ -1,0 +1,69 @@
+"""Whether scripts/bench judges what it measured: results that reach each bar of the goals exactly, and results that just miss
+it; the table and the chart of both. Ends with code 1 and says which bar was not seen."""
+
+import os
+import sys
+import tempfile
+import xml.dom.minidom
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "..", "bench.d"))
+
+import bars
+import chart
+import report
+
+PATHS = ("vxlan", "udp", "stateless", "auto", "kernel", "kernel-gathered", "direct", "before")
+FIGURES = bars.SCALED + ("tcp1-cpu", "tcp8-cpu", "udp64-arrived", "udp1400-arrived")
+# By which share a figure misses its bar.
+JUST = 0.01
+
+
+def results(device):
+    """Every figure of every path is 1, but what has a bar, and that far away from it: above all of its bars."""
+    result = report.Result(1, 1.0)
+    result.values = {underlay: {path: {figure: [1.0] for figure in FIGURES} for path in PATHS} for underlay in bars.UNDERLAYS}
+    result.devices = {underlay: {"vxlan": device, "auto": device} for underlay in bars.UNDERLAYS}
+    for bar in bars.all_bars():
+        place = result.values[bar.underlay][bar.path]
+        better = min if bar.sense == "≤" else max
+        place[bar.figure] = [better(place[bar.figure][0], limit(bar, device))]
+    return result
+
+
+def limit(bar, device):
+    return bar.bar[device] if isinstance(bar.bar, dict) else bar.bar
+
+
+def main():
+    for device in ("tun", "tap"):
+        reached = results(device)
+        judged = bars.judged(reached)
+        every = list(bars.all_bars())
+        assert [one.bar for one in judged] == every, "not every bar was judged"
+        for one in judged:
+            assert one.met, "%s is reached and said to be missed" % (one,)
+        for bar in every:
+            missed = results(device)
+            value = limit(bar, device) * (1 + JUST if bar.sense == "≤" else 1 - JUST)
+            missed.values[bar.underlay][bar.path][bar.figure] = [value]
+            found = [one.bar for one in bars.judged(missed) if not one.met]
+            assert bar in found, "%s is missed and said to be reached" % (bar,)
+            assert "**missed**" in missed.table(), "the table does not say so"
+    # At scale: a figure that is 11 % worse.
+    label = "wire at scale"
+    for figure in bars.SCALED:
+        reached.values[label] = {"auto": {figure: [100.0]}, "auto-scale": {figure: [110.9 if figure in bars.LESS else 89.1]}}
+        assert any(text.startswith(label) for text in bars.missed(reached)), "at scale %s may be worse" % figure
+        reached.values[label]["auto-scale"][figure] = [100.0]
+        assert not any(text.startswith(label) for text in bars.missed(reached)), "at scale %s may not stay" % figure
+    with tempfile.NamedTemporaryFile(suffix=".svg") as file:
+        chart.write(file.name, reached, "wire")
+        texts = [node.firstChild.data for node in xml.dom.minidom.parse(file.name).getElementsByTagName("text")]
+    for path in PATHS:
+        shown = texts.count(chart.LABELS.get(path, path))
+        assert shown == (0 if path in chart.HIDDEN else len(chart.PANELS)), "the chart shows %s %d times" % (path, shown)
+    print("%d bars, two devices" % len(every))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""UDP datagrams at a steady rate, each of them answered, and when they came.
+
+    steady.py serve ADDRESS PORT                 sends each datagram back; on SIGTERM prints when each came (seconds since
+                                                 1970, by the kernel's time stamp) and its number, a line each
+    steady.py send SOURCE PORT ADDRESS PORT RATE sends RATE datagrams a second until SIGTERM; prints then 'N sent,
+                                                 M answered' once the last answers had time to come
+"""
+
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+
+SO_TIMESTAMPNS = 35
+END = threading.Event()
+
+
+def serve(address, port):
+    arrivals = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+        server.bind((address, port))
+        server.settimeout(0.1)
+        while not END.is_set():
+            try:
+                data, control, _, client = server.recvmsg(2048, 128)
+            except TimeoutError:
+                continue
+            seconds, nanoseconds = struct.unpack("qq", control[0][2][:16])
+            arrivals.append((seconds + nanoseconds / 1e9, int.from_bytes(data[:8])))
+            server.sendto(data, client)
+    for moment, number in arrivals:
+        print(f"{moment:.6f} {number}")
+
+
+def count_answers(client, answered):
+    client.settimeout(0.1)
+    while not (END.is_set() and answered.quiet > 5):
+        try:
+            client.recv(2048)
+            answered.count += 1
+            answered.quiet = 0
+        except TimeoutError:
+            answered.quiet += 1
+        except ConnectionRefusedError:
+            continue
+
+
+class Answered:
+    count = 0
+    quiet = 0
+
+
+def send(source, source_port, address, port, rate):
+    answered = Answered()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+        client.bind((source, source_port))
+        client.connect((address, port))
+        reader = threading.Thread(target=count_answers, args=(client, answered))
+        reader.start()
+        begin, sent = time.monotonic(), 0
+        while not END.is_set():
+            due = int((time.monotonic() - begin) * rate) - sent
+            for _ in range(max(0, due)):
+                try:
+                    client.send(sent.to_bytes(8) + bytes(192))
+                except ConnectionRefusedError:
+                    continue
+                sent += 1
+            END.wait(0.5 / rate)
+        reader.join()
+    print(f"{sent} sent, {answered.count} answered")
+
+
+signal.signal(signal.SIGTERM, lambda *_: END.set())
+if sys.argv[1] == "serve":
+    serve(sys.argv[2], int(sys.argv[3]))
+else:
+    send(sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5]), int(sys.argv[6]))
