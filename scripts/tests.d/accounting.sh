@@ -112,12 +112,14 @@ flood() {
 
 # Stops the service of node $1 for less than the keeper's patience while a burst arrives.
 flood_against_standstill() {
-    local pid
+    local pid timer
     pid=$(service_pid "$1")
     kill -STOP "$pid"
+    # Where the burst takes long, the service goes on before its end: the keeper waits 2 s.
+    (sleep 1.2 && kill -CONT "$pid") &
+    timer=$!
     flood "$2" "$3"
-    sleep 0.2
-    kill -CONT "$pid"
+    wait "$timer"
     sleep 0.5
     equal "the service of $1 lives" "$pid" "$(service_pid "$1")"
 }
