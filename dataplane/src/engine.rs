@@ -1,7 +1,7 @@
 //! The workers as threads: started, released, given snapshots, watched and stopped.
 //!
 //! Theory of operation: [`Engine::start`] makes one thread per worker; each pins itself, registers its descriptors with
-//! a poll of its own, and waits. Nothing is read before [`Engine::go`], so that two services never read one descriptor.
+//! a poll of its own, gives up what it does not need ([`confinement`]), and waits. Nothing is read before [`Engine::go`], so that two services never read one descriptor.
 //! [`Engine::publish`] builds a snapshot beside the old one, swaps a pointer and wakes the workers; each adopts it
 //! before its next step, and control frees what it had afterwards ([`publication`](crate::publication)).
 //! [`Engine::rebind`] gives each worker other sockets in the same way, when the node's underlay address has moved: what
@@ -12,6 +12,7 @@
 //! end each reads no more, says that it gives the others nothing more, and goes on delivering until all have said so:
 //! nothing is left between them.
 
+mod confinement;
 mod moderation;
 mod spin;
 mod thread;
@@ -35,6 +36,7 @@ use crate::snapshot::Snapshot;
 use crate::spec::Spec;
 use crate::steer::{Senders, Steering};
 use crate::underlay::socket::Sockets;
+use confinement::Confinement;
 use thread::Thread;
 
 /// What one worker owns, and the core it is pinned to.
@@ -160,9 +162,12 @@ impl Engine {
         let mut group = several.map_or(vec![], Steering::group).into_iter();
         let key = RandomState::new().hash_one(0);
         let sent = SentDatagrams::group(setups.len(), key);
+        // Without a filter each worker says itself that it is not confined.
+        let confinement = Confinement::new().ok();
         for ((index, setup), sent) in setups.into_iter().enumerate().zip(sent) {
             let place = (index, group.next(), sent);
-            match Thread::start(place, setup, &engine.counters, &engine.shared) {
+            let confinement = confinement.clone();
+            match Thread::start(place, setup, confinement, &engine.counters, &engine.shared) {
                 Ok(thread) => engine.threads.push(thread),
                 Err(error) => {
                     // Those already started would sit on their queues and sockets for ever.
@@ -245,6 +250,12 @@ impl Engine {
         let threads = self.threads.iter().enumerate();
         let unpinned = threads.filter(|(_, thread)| thread.unpinned.load(Ordering::Relaxed));
         unpinned.map(|(worker, _)| worker)
+    }
+
+    /// Why a worker is not confined to the system calls that it needs, if one is not.
+    pub fn unconfined(&self) -> Option<String> {
+        let mut reasons = self.threads.iter().map(|thread| thread.unconfined.get());
+        reasons.find_map(|reason| reason.cloned())
     }
 
     /// What the workers noticed since the last call; at most a few hundred, the rest is forgotten.

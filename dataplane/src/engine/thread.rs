@@ -3,7 +3,7 @@
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
 use rustix::thread::set_current_timer_slack;
 
+use super::confinement::Confinement;
 use super::moderation::Moderation;
 use super::spin::Spin;
 use super::{Shared, WorkerSetup};
@@ -38,6 +39,8 @@ pub(super) struct Thread {
     pub(super) flows: Arc<FlowTable>,
     /// The kernel refused to pin the worker to its core.
     pub(super) unpinned: Arc<AtomicBool>,
+    /// Why the worker is not confined.
+    pub(super) unconfined: Arc<OnceLock<String>>,
     /// Of the worker's poll.
     registry: Registry,
     /// Sockets that the worker adopts at its next wake-up, in place of its own.
@@ -48,6 +51,7 @@ impl Thread {
     pub(super) fn start(
         (index, steering, sent): (usize, Option<Steering>, SentDatagrams),
         setup: WorkerSetup,
+        confinement: Option<Confinement>,
         counters: &Counters,
         shared: &Arc<Shared>,
     ) -> io::Result<Thread> {
@@ -71,10 +75,19 @@ impl Thread {
         let (started, shared) = (shared, Arc::clone(shared));
         let unpinned = Arc::new(AtomicBool::new(false));
         let refused_core = Arc::clone(&unpinned);
+        let unconfined = Arc::new(OnceLock::new());
+        let refusal = Arc::clone(&unconfined);
         let run = move || {
             if let Some(id) = setup.core {
                 let pinned = core_affinity::set_for_current(core_affinity::CoreId { id });
                 refused_core.store(!pinned, Ordering::Relaxed);
+            }
+            // Sleeps of a few microseconds are to last that long, not up to 50 more (prctl(2)).
+            let _ = set_current_timer_slack(NonZeroU64::new(1));
+            let confined = confinement.map_or_else(unknown_machine, |limits| limits.apply());
+            if let Err(error) = confined {
+                // Set by this thread alone.
+                let _ = refusal.set(error.to_string());
             }
             Loop {
                 worker,
@@ -99,6 +112,7 @@ impl Thread {
             heard,
             flows,
             unpinned,
+            unconfined,
             registry,
             pending_sockets,
         })
@@ -139,6 +153,10 @@ impl Thread {
     }
 }
 
+fn unknown_machine() -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 /// A closed descriptor leaves a poll only with its last duplicate, and the keeper has one.
 fn unwatch(registry: &Registry, sockets: &Sockets) {
     for (_, descriptor) in descriptors(sockets) {
@@ -170,8 +188,6 @@ impl Loop {
         let shared = Arc::clone(&self.shared);
         let mut snapshot = shared.publication.adopt();
         let mut events = Events::with_capacity(EVENTS);
-        // Sleeps of a few microseconds are to last that long, not up to 50 more (prctl(2)).
-        let _ = set_current_timer_slack(NonZeroU64::new(1));
         while !shared.go.load(Ordering::Acquire) && !shared.stop.load(Ordering::Acquire) {
             self.sleep(&mut events, TICK);
         }

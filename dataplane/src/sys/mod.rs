@@ -2,6 +2,8 @@
 #![allow(unsafe_code)]
 
 mod bpf;
+#[cfg(test)]
+pub(crate) mod call;
 mod cmsg;
 pub mod faults;
 pub(crate) mod page;
