@@ -19,14 +19,14 @@ use tokio::time::{Sleep, sleep};
 use tracing::warn;
 
 /// A listener of such connections.
-pub(super) struct Connections {
+pub(crate) struct Connections {
     listener: TcpListener,
     /// Oldest first. Dropping one ends the connection; one that has ended has dropped its receiver.
     open: VecDeque<oneshot::Sender<()>>,
 }
 
 /// One connection.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     stream: TcpStream,
     /// When it ends.
     end: Pin<Box<Sleep>>,
@@ -38,7 +38,7 @@ pub(super) struct Connection {
 
 impl Connections {
     /// Those that `listener` accepts.
-    pub(super) fn of(listener: TcpListener) -> Connections {
+    pub(crate) fn of(listener: TcpListener) -> Connections {
         Connections {
             listener,
             open: VecDeque::new(),
@@ -132,9 +132,9 @@ impl AsyncWrite for Connection {
 }
 
 /// Open at a time.
-pub(super) const CONNECTIONS: usize = 64;
+pub(crate) const CONNECTIONS: usize = 64;
 /// Longer than the kubelet waits for a probe by default (1 s).
 const LIFETIME: Duration = Duration::from_secs(5);
 /// Many times the size of a probe's request.
-pub(super) const MOST_READ: usize = 16 * 1024;
+pub(crate) const MOST_READ: usize = 16 * 1024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
