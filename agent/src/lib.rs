@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod attachments;
+mod callers;
 mod causes;
 pub mod check;
 pub mod cli;

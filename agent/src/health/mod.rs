@@ -8,12 +8,11 @@
 //!
 //! They are answered on a thread of their own, from before the registry is awaited until the service ends, so no probe
 //! waits for the control loop. Anyone who reaches the port may ask: a connection lasts 5 s and reads 16 KiB at most, and of
-//! more than 64 the oldest is closed for the next ([`connection`]).
+//! more than 64 the oldest is closed for the next ([`crate::callers`]).
 //!
 //! A port that another process holds does not end the service, as it would end flanneld: that is a [`Problem`], and the
 //! port is tried again every 2 s.
 
-mod connection;
 mod readiness;
 
 use std::io;
@@ -32,12 +31,12 @@ use tokio::runtime::Builder;
 use tokio::sync::{oneshot, watch};
 use tokio::time::sleep;
 
+use crate::callers::Connections;
 use crate::control::view::View;
 use crate::host::tcp_port_holder;
 use crate::metrics::{self, Metrics};
 use crate::problems::Problem;
 use crate::start_failure;
-use connection::Connections;
 use readiness::reasons;
 
 /// The thread that answers. Dropping it ends the thread.

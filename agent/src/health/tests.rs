@@ -2,8 +2,8 @@ use std::io::{Read, Write};
 use std::net::{TcpListener as StdListener, TcpStream as StdStream};
 use std::time::Instant;
 
-use super::connection::{CONNECTIONS, MOST_READ};
 use super::*;
+use crate::callers::{CONNECTIONS, MOST_READ};
 use crate::problems::{HostProblem, Severity};
 
 /// An address of this host that was free a moment ago.

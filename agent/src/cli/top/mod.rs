@@ -2,7 +2,7 @@
 //!
 //! Theory of operation. The agent answers `top` with counters alone; a [`picture`] is made here of two answers. Three
 //! threads pass on what happens: keys, signals, and answers ([`sampler`]). One loop takes it in, changes the [`screen`], and
-//! draws it; it neither waits for the agent nor asks it.
+//! draws it; it neither waits for the agent nor asks it. With `--web` a browser shows the same ([`web`]).
 
 mod draw;
 mod figures;
@@ -14,10 +14,12 @@ mod sheet;
 mod snapshot;
 mod tab;
 mod terminal;
+mod web;
 #[cfg(test)]
 mod tests;
 
 use std::io::{self, IsTerminal};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -45,6 +47,12 @@ pub(super) struct TopArgs {
     /// Print one picture as text and end; so it is in a pipe, and with `-o json`
     #[arg(long)]
     once: bool,
+    /// Show it in a browser, at ADDRESS or 127.0.0.1:9892, until interrupted
+    ///
+    /// The page has no password: at another address than a loopback one, all who reach it see peers, pods and flows. From
+    /// elsewhere: ssh -L 9892:127.0.0.1:9892 NODE
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = web::DEFAULT_ADDRESS, conflicts_with_all = ["part", "once", "output"])]
+    web: Option<SocketAddr>,
     /// Take a sample every SECONDS, 0.25 to 8
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
@@ -72,6 +80,9 @@ pub(super) fn execute(args: &TopArgs, before: Option<PathBuf>) -> u8 {
         Ok(first) => first,
         Err(error) => return refuse(args.target.output, &error),
     };
+    if let Some(address) = args.web {
+        return serve(address, socket, args.interval);
+    }
     let is_live = io::stdout().is_terminal() && io::stdin().is_terminal();
     if args.once || args.target.output == Output::Json || !is_live {
         return once(args, &socket, &first);
@@ -81,6 +92,24 @@ pub(super) fn execute(args: &TopArgs, before: Option<PathBuf>) -> u8 {
         Err(error) => {
             complain(format!(
                 "the terminal cannot be drawn on: {error}; use `tartan top --once`"
+            ));
+            PROBLEM
+        }
+    }
+}
+
+fn serve(address: SocketAddr, socket: PathBuf, interval: Duration) -> u8 {
+    let announce = |address: SocketAddr| {
+        _ = print(format!("http://{address}/ shows this node; Ctrl-C ends it\n"));
+        if !address.ip().is_loopback() {
+            complain("it has no password: all who reach this address see peers, pods and flows");
+        }
+    };
+    match web::serve(address, socket, interval, announce) {
+        Ok(()) => OK,
+        Err(error) => {
+            complain(format!(
+                "cannot show the node at {address}: {error}; give another address with --web ADDRESS"
             ));
             PROBLEM
         }

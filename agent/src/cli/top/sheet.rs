@@ -2,6 +2,8 @@
 
 use std::cmp::Ordering;
 
+use serde::Serialize;
+
 use super::figures::{bits, packets, share};
 use super::picture::{BatchSizes, Count, Drop, Flow, Peer, Picture, Pod, Traffic, Worker};
 use crate::cli::amount;
@@ -9,7 +11,7 @@ use crate::cli::order::natural;
 use crate::cli::table::printable;
 
 /// A table.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Sheet {
     /// Its columns.
     pub(super) columns: Vec<Column>,
@@ -18,13 +20,14 @@ pub(super) struct Sheet {
     /// The column that sorts it at first, the largest first.
     pub(super) sorted_by: usize,
     /// The column that gives the others room where the screen is narrow, and the cells that it keeps.
+    #[serde(skip)]
     gives: (usize, usize),
     /// What to say where there are no rows.
     pub(super) empty: &'static str,
 }
 
 /// A column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Column {
     /// Its heading.
     pub(super) heading: &'static str,
@@ -35,7 +38,7 @@ pub(super) struct Column {
 }
 
 /// A cell.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Cell {
     /// As it is shown; `-` where there is no value.
     pub(super) text: String,

@@ -67,7 +67,7 @@ fn peer(number: u64, packets: u64) -> TopPeer {
 }
 
 /// A node with traffic, `seconds` after it started.
-fn busy(seconds: u64, peers: u64) -> Top {
+pub(super) fn busy(seconds: u64, peers: u64) -> Top {
     let packets = seconds * 12_800;
     Top {
         clock: 50 * SECOND + seconds * SECOND,

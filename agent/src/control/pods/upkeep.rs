@@ -271,13 +271,13 @@ impl Task {
     }
 
     /// The same for one whose end is not in the list. The plugin made it before it asked; but the kernel may leave an
-    /// interface out of a list while others come and go (`NLM_F_DUMP_INTR`). So it is looked for once more.
+    /// interface out of a list while others come and go. So it is asked for by its name.
     async fn limit_unseen(
         &mut self,
         attachment: &Attachment,
         repairs: &mut Vec<Change>,
     ) -> Option<String> {
-        match self.host.pod_links().await {
+        match self.host.pod_links_with(&attachment.host_ifname).await {
             Err(error) => Some(causes(&error)),
             Ok(links) if links.has_end_of(attachment) => {
                 self.limit_one(attachment, &links, repairs).await

@@ -242,6 +242,21 @@ impl Host {
     pub async fn pod_links(&self) -> Result<PodLinks, HostError> {
         list(&self.netlink.handle).await
     }
+
+    /// Lists them, and among them the end of that name, if it is there: while interfaces come and go the kernel may leave
+    /// one out of each list (`NLM_F_DUMP_INTR`), and never out of an answer about it alone.
+    ///
+    /// # Errors
+    /// The kernel's refusal to list.
+    pub async fn pod_links_with(&self, host_ifname: &str) -> Result<PodLinks, HostError> {
+        let mut listed = list(&self.netlink.handle).await?;
+        if !listed.has(host_ifname)
+            && let Some(end) = links::message(&self.netlink.handle, host_ifname).await?
+        {
+            listed.take(&end);
+        }
+        Ok(listed)
+    }
 }
 
 /// Lists them.

@@ -1,7 +1,8 @@
-//! Connections of callers, bounded in number, time and size.
+//! Connections of callers over HTTP, bounded in number, time and size.
 //!
-//! Anyone in the network can connect and say nothing. Every connection ends after [`LIFETIME`] and [`MOST_READ`] bytes; when
-//! there are [`CONNECTIONS`], the oldest is closed for the next, so that a probe is always accepted.
+//! Anyone in the network can connect and say nothing. Every connection ends after [`MOST_READ`] bytes, and after
+//! [`LIFETIME`] where answers are short; when there are [`CONNECTIONS`], the oldest is closed for the next, so that a probe
+//! is always accepted.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -19,17 +20,19 @@ use tokio::time::{Sleep, sleep};
 use tracing::warn;
 
 /// A listener of such connections.
-pub(super) struct Connections {
+pub(crate) struct Connections {
     listener: TcpListener,
+    /// How long a connection lasts at most.
+    lifetime: Option<Duration>,
     /// Oldest first. Dropping one ends the connection; one that has ended has dropped its receiver.
     open: VecDeque<oneshot::Sender<()>>,
 }
 
 /// One connection.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     stream: TcpStream,
-    /// When it ends.
-    end: Pin<Box<Sleep>>,
+    /// When it ends, if ever by itself.
+    end: Option<Pin<Box<Sleep>>>,
     /// Ready when it gives way to another.
     ended: oneshot::Receiver<()>,
     /// Bytes that it may still send.
@@ -37,11 +40,20 @@ pub(super) struct Connection {
 }
 
 impl Connections {
-    /// Those that `listener` accepts.
-    pub(super) fn of(listener: TcpListener) -> Connections {
+    /// Those that `listener` accepts, for answers that take no longer than [`LIFETIME`].
+    pub(crate) fn of(listener: TcpListener) -> Connections {
         Connections {
             listener,
+            lifetime: Some(LIFETIME),
             open: VecDeque::new(),
+        }
+    }
+
+    /// Those that `listener` accepts, for answers without an end.
+    pub(crate) fn without_end(listener: TcpListener) -> Connections {
+        Connections {
+            lifetime: None,
+            ..Connections::of(listener)
         }
     }
 }
@@ -62,7 +74,7 @@ impl Listener for Connections {
                     self.open.push_back(open);
                     let connection = Connection {
                         stream,
-                        end: Box::pin(sleep(LIFETIME)),
+                        end: self.lifetime.map(|lifetime| Box::pin(sleep(lifetime))),
                         ended,
                         left: MOST_READ,
                     };
@@ -70,7 +82,7 @@ impl Listener for Connections {
                 }
                 Err(error) => {
                     // Out of descriptors, most likely: without a pause this would spin.
-                    warn!(%error, "cannot accept a caller of the health endpoints");
+                    warn!(%error, "cannot accept a caller over HTTP");
                     sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -85,7 +97,8 @@ impl Listener for Connections {
 impl Connection {
     /// Fails once the connection is over; the task is woken then.
     fn poll_end(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        let is_over = self.end.as_mut().poll(context).is_ready();
+        let end = self.end.as_mut();
+        let is_over = end.is_some_and(|end| end.as_mut().poll(context).is_ready());
         if is_over || Pin::new(&mut self.ended).poll(context).is_ready() {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -132,9 +145,9 @@ impl AsyncWrite for Connection {
 }
 
 /// Open at a time.
-pub(super) const CONNECTIONS: usize = 64;
+pub(crate) const CONNECTIONS: usize = 64;
 /// Longer than the kubelet waits for a probe by default (1 s).
 const LIFETIME: Duration = Duration::from_secs(5);
 /// Many times the size of a probe's request.
-pub(super) const MOST_READ: usize = 16 * 1024;
+pub(crate) const MOST_READ: usize = 16 * 1024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
