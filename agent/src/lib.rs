@@ -9,6 +9,7 @@ pub mod cli;
 pub mod cni;
 pub mod config;
 mod configuration;
+mod confinement;
 pub mod control;
 pub mod doctor;
 mod file_state;

@@ -46,6 +46,7 @@ use tracing::{error, info, warn};
 
 use crate::config::NodeConfig;
 use crate::configuration::Configuration;
+use crate::confinement;
 use crate::control::outcome::End;
 use crate::control::view::View;
 use crate::health::{self, Health};
@@ -87,6 +88,7 @@ pub async fn run(configuration: Configuration) -> Result<u8, ServiceError> {
     let config = &configuration.config;
     inject_faults();
     raise_descriptor_limit();
+    confine();
     let channel = take_input().map_err(ServiceError::Input)?;
     let run_dir = config.run_dir();
     run_dir.make().map_err(StartError::RunDir)?;
@@ -145,6 +147,14 @@ fn start_health(config: &NodeConfig, view: watch::Receiver<Option<Arc<View>>>) -
 
 /// Each worker has many descriptors, twice as many while the underlay moves. Of the usual limits the lower one is a guard
 /// of programs that use select(2).
+/// Every thread of the service begins after this. A kernel that refuses it is named with the workers' own refusal
+/// ([`crate::problems::Problem::WorkersNotConfined`]).
+fn confine() {
+    if let Err(error) = confinement::apply() {
+        warn!(%error, "the service keeps rights that it does not need");
+    }
+}
+
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = setrlimit(

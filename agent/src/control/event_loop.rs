@@ -765,7 +765,9 @@ impl Control {
         let placement = &self.service.workers;
         let unusable = placement.unusable();
         let unpinned = placement.unpinned(self.tables.engine.unpinned());
-        let workers = unusable.into_iter().chain(unpinned);
+        let unconfined = self.tables.engine.unconfined();
+        let unconfined = unconfined.map(|reason| Problem::WorkersNotConfined { reason });
+        let workers = unusable.into_iter().chain(unpinned).chain(unconfined);
         self.board.post(Origin::Workers, workers);
     }
 

@@ -44,6 +44,7 @@ fn home(code: &str) -> &'static str {
         | "net-conf-missing"
         | "configuration-refused"
         | "cores-unusable"
+        | "workers-not-confined"
         | "workers-not-pinned"
         | "unused-address"
         | "node-file"

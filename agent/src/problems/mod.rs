@@ -167,6 +167,11 @@ pub enum Problem {
         /// For each its number and the core.
         workers: Vec<(usize, Option<usize>)>,
     },
+    /// A worker may ask the kernel for more than it needs.
+    WorkersNotConfined {
+        /// Why.
+        reason: String,
+    },
     /// An underlay interface carries nothing.
     UnderlayDown(OutOfService),
     /// The kernel cannot be read or brought to the state that the node needs.
@@ -454,6 +459,7 @@ impl Problem {
             Problem::UnderlayMove { .. } => "underlay-move-refused",
             Problem::CoresUnusable { .. } => "cores-unusable",
             Problem::WorkersNotPinned { .. } => "workers-not-pinned",
+            Problem::WorkersNotConfined { .. } => "workers-not-confined",
             Problem::UnderlayDown(_) => "underlay-down",
             Problem::Host(problem) => problem.code,
             Problem::NodeFile { .. } => "node-file",
@@ -542,6 +548,7 @@ impl Problem {
             | Problem::UnderlayMove { .. }
             | Problem::CoresUnusable { .. }
             | Problem::WorkersNotPinned { .. }
+            | Problem::WorkersNotConfined { .. }
             | Problem::PodUpkeep { .. }
             | Problem::PodsStranded { .. }
             | Problem::KernelPathOff { .. }
@@ -592,6 +599,7 @@ impl Problem {
             | Problem::StateNotSaved { .. }
             | Problem::CoresUnusable { .. }
             | Problem::WorkersNotPinned { .. }
+            | Problem::WorkersNotConfined { .. }
             | Problem::PodUpkeep { .. }
             | Problem::MixedPods { .. }
             | Problem::UnderlayBelowMtu { .. }

@@ -49,6 +49,7 @@ impl Problem {
             Problem::UnderlayMove { .. } => "check the limit of open descriptors (`ulimit -n`); Tartan tries again by itself".to_owned(),
             Problem::CoresUnusable { .. } => format!("name other cores, or widen the service's affinity (`taskset -p {}`)", std::process::id()),
             Problem::WorkersNotPinned { .. } => "name cores that are online and in the service's cpuset, and restart the agent".to_owned(),
+            Problem::WorkersNotConfined { .. } => "run a kernel with CONFIG_SECCOMP_FILTER, and a container whose profile allows seccomp(2); packets are forwarded all the same".to_owned(),
             Problem::UnderlayDown(interface) if interface.up => "check its cable, or what its other end is attached to".to_owned(),
             Problem::UnderlayDown(interface) => format!("bring it up (`ip link set {} up`)", interface.name),
             Problem::Host(problem) => problem.remedy.clone(),

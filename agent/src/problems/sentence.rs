@@ -118,6 +118,9 @@ impl Problem {
                 "`cores` names {}, which this host does not have or this service may not use, so a worker is not pinned",
                 list(cores)
             ),
+            Problem::WorkersNotConfined { reason } => {
+                format!("the workers are not confined to the system calls that they need: {reason}")
+            }
             Problem::WorkersNotPinned { workers } => {
                 let worker = |(worker, core): &(usize, Option<usize>)| match core {
                     Some(core) => format!("worker {worker} to core {core}"),

@@ -3,8 +3,8 @@
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::RawFd;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 

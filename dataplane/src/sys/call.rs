@@ -19,7 +19,8 @@ pub(crate) fn refused(number: libc::c_long) -> bool {
 pub(crate) fn map(protection: ProtFlags) -> Result<(), Errno> {
     // SAFETY: the kernel chooses the place ("If addr is NULL, then the kernel chooses", mmap(2)), so no memory in use is
     // replaced; nothing but the call below knows the page.
-    let page = unsafe { mmap_anonymous(std::ptr::null_mut(), PAGE, protection, MapFlags::PRIVATE) }?;
+    let page =
+        unsafe { mmap_anonymous(std::ptr::null_mut(), PAGE, protection, MapFlags::PRIVATE) }?;
     // SAFETY: the page of the call above, which is mapped and not referred to.
     unsafe { munmap(page, PAGE) }
 }

@@ -75,11 +75,15 @@ impl<'a> Frame<'a> {
             problems: &picture.problems,
             sent: bytes(|picture| {
                 let peers = picture.peers.iter();
-                peers.map(|peer| peer.traffic.sent_bytes.per_second).collect()
+                peers
+                    .map(|peer| peer.traffic.sent_bytes.per_second)
+                    .collect()
             }),
             received: bytes(|picture| {
                 let peers = picture.peers.iter();
-                peers.map(|peer| peer.traffic.received_bytes.per_second).collect()
+                peers
+                    .map(|peer| peer.traffic.received_bytes.per_second)
+                    .collect()
             }),
             path: strips(&picture.path, &picture.device),
             notes: notes(&picture.path),
@@ -114,7 +118,9 @@ fn tables(picture: &Picture) -> Vec<Table> {
 }
 
 fn strips(path: &Path, device: &str) -> Vec<Strip> {
-    let Path { outbound, inbound, .. } = path;
+    let Path {
+        outbound, inbound, ..
+    } = path;
     let device = printable(device);
     vec![
         Strip {
