@@ -14,9 +14,9 @@ mod sheet;
 mod snapshot;
 mod tab;
 mod terminal;
-mod web;
 #[cfg(test)]
 mod tests;
+mod web;
 
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
@@ -100,7 +100,9 @@ pub(super) fn execute(args: &TopArgs, before: Option<PathBuf>) -> u8 {
 
 fn serve(address: SocketAddr, socket: PathBuf, interval: Duration) -> u8 {
     let announce = |address: SocketAddr| {
-        _ = print(format!("http://{address}/ shows this node; Ctrl-C ends it\n"));
+        _ = print(format!(
+            "http://{address}/ shows this node; Ctrl-C ends it\n"
+        ));
         if !address.ip().is_loopback() {
             complain("it has no password: all who reach this address see peers, pods and flows");
         }

@@ -75,11 +75,15 @@ impl<'a> Frame<'a> {
             problems: &picture.problems,
             sent: bytes(|picture| {
                 let peers = picture.peers.iter();
-                peers.map(|peer| peer.traffic.sent_bytes.per_second).collect()
+                peers
+                    .map(|peer| peer.traffic.sent_bytes.per_second)
+                    .collect()
             }),
             received: bytes(|picture| {
                 let peers = picture.peers.iter();
-                peers.map(|peer| peer.traffic.received_bytes.per_second).collect()
+                peers
+                    .map(|peer| peer.traffic.received_bytes.per_second)
+                    .collect()
             }),
             path: strips(&picture.path, &picture.device),
             notes: notes(&picture.path),
@@ -90,7 +94,7 @@ impl<'a> Frame<'a> {
 
 fn tables(picture: &Picture) -> Vec<Table> {
     let table = |tab: &Tab| {
-        let sheet = match tab {
+        let mut sheet = match tab {
             Tab::Path => return None,
             Tab::Peers => sheet::peers(picture),
             Tab::Pods => sheet::pods(picture),
@@ -101,20 +105,20 @@ fn tables(picture: &Picture) -> Vec<Table> {
         let order = sheet.order(sheet.sorted_by, false, "");
         let heaviest = order.iter().take(MOST_ROWS);
         let rows = heaviest.filter_map(|row| sheet.rows.get(*row).cloned());
+        sheet.rows = rows.collect();
         Some(Table {
             name: tab.name(),
+            sheet,
             more: order.len().saturating_sub(MOST_ROWS),
-            sheet: Sheet {
-                rows: rows.collect(),
-                ..sheet
-            },
         })
     };
     Tab::ALL.iter().filter_map(table).collect()
 }
 
 fn strips(path: &Path, device: &str) -> Vec<Strip> {
-    let Path { outbound, inbound, .. } = path;
+    let Path {
+        outbound, inbound, ..
+    } = path;
     let device = printable(device);
     vec![
         Strip {

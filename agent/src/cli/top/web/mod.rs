@@ -59,7 +59,10 @@ pub(super) fn serve(
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         let feed = feed::start(socket, interval)?;
-        let answers = axum::serve(Connections::without_end(listener), router(feed, address.ip()));
+        let answers = axum::serve(
+            Connections::without_end(listener),
+            router(feed, address.ip()),
+        );
         announce(address);
         tokio::select! {
             // It has no end of its own.
@@ -71,9 +74,18 @@ pub(super) fn serve(
 
 fn router(feed: Arc<Feed>, listens_at: IpAddr) -> Router {
     Router::new()
-        .route("/", get(|| async { file("text/html; charset=utf-8", PAGE) }))
-        .route("/top.css", get(|| async { file("text/css; charset=utf-8", STYLE) }))
-        .route("/top.js", get(|| async { file("text/javascript; charset=utf-8", SCRIPT) }))
+        .route(
+            "/",
+            get(|| async { file("text/html; charset=utf-8", PAGE) }),
+        )
+        .route(
+            "/top.css",
+            get(|| async { file("text/css; charset=utf-8", STYLE) }),
+        )
+        .route(
+            "/top.js",
+            get(|| async { file("text/javascript; charset=utf-8", SCRIPT) }),
+        )
         .route("/events", get(events))
         .with_state(feed)
         .layer(from_fn_with_state(listens_at, guard))
@@ -105,7 +117,9 @@ fn is_of_this_host(headers: &HeaderMap) -> bool {
     let is_address = host.parse::<SocketAddr>().is_ok() || host.parse::<IpAddr>().is_ok();
     let name = host.split_once(':').map_or(host, |(name, _)| name);
     // An IPv6 address without a port is in brackets too (RFC 3986, 3.2.2).
-    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
     is_address
         || name.eq_ignore_ascii_case("localhost")
         || bare.is_some_and(|address| address.parse::<IpAddr>().is_ok())
@@ -140,6 +154,5 @@ const SCRIPT: &str = include_str!("page.js");
 /// Nothing but this page's own style, script and events, and no frame around it.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
-const NOT_THIS_HOST: &str =
-    "this page answers to an address of this host and to localhost alone: open it by one of those\n";
+const NOT_THIS_HOST: &str = "this page answers to an address of this host and to localhost alone: open it by one of those\n";
 const TOO_MANY: &str = "too many browsers watch this node: close one of them\n";

@@ -62,11 +62,25 @@ fn nothing_is_loaded_from_elsewhere() {
 
 #[test]
 fn on_loopback_a_foreign_name_is_refused() {
-    for host in ["127.0.0.1:9892", "localhost:80", "LocalHost", "[::1]:9892", "[::1]", "127.0.0.1"] {
+    for host in [
+        "127.0.0.1:9892",
+        "localhost:80",
+        "LocalHost",
+        "[::1]:9892",
+        "[::1]",
+        "127.0.0.1",
+    ] {
         let answer = ask("/", host, LOOPBACK);
         assert_eq!(answer.status(), StatusCode::OK, "{host}");
     }
-    for host in ["evil.example", "evil.example:9892", "localhost.evil.example", "", "[::1", "127.0.0.1.evil.example:80"] {
+    for host in [
+        "evil.example",
+        "evil.example:9892",
+        "localhost.evil.example",
+        "",
+        "[::1",
+        "127.0.0.1.evil.example:80",
+    ] {
         for path in ["/", "/events"] {
             let answer = ask(path, host, LOOPBACK);
             assert_eq!(answer.status(), StatusCode::MISDIRECTED_REQUEST, "{host}");
@@ -96,7 +110,9 @@ fn an_agent_that_does_not_answer_is_said_to_the_browser() {
 #[test]
 fn only_so_many_browsers_watch() {
     let (_dir, feed) = feed();
-    let watching: Vec<_> = (0..feed::WATCHERS).map(|_| feed.subscribe().unwrap()).collect();
+    let watching: Vec<_> = (0..feed::WATCHERS)
+        .map(|_| feed.subscribe().unwrap())
+        .collect();
     assert!(feed.subscribe().is_none());
     drop(watching);
     assert!(feed.subscribe().is_some());
@@ -107,7 +123,10 @@ fn a_frame_has_the_tables_of_the_terminal_and_no_more_rows_than_a_browser_needs(
     let picture = Picture::new(Some(&busy(10, 1_000)), &busy(12, 1_000));
     let frame = serde_json::to_value(frame::Frame::of(&picture)).unwrap();
     let tables = frame["tables"].as_array().unwrap();
-    let names: Vec<_> = tables.iter().map(|table| table["name"].as_str().unwrap()).collect();
+    let names: Vec<_> = tables
+        .iter()
+        .map(|table| table["name"].as_str().unwrap())
+        .collect();
     assert_eq!(names, ["peers", "pods", "flows", "workers", "drops"]);
     let peers = &tables[0];
     let rows = peers["sheet"]["rows"].as_array().unwrap();
@@ -115,10 +134,15 @@ fn a_frame_has_the_tables_of_the_terminal_and_no_more_rows_than_a_browser_needs(
     let shown = super::super::sheet::peers(&picture);
     let texts = |row: &serde_json::Value| -> Vec<String> {
         let cells = row.as_array().unwrap().iter();
-        cells.map(|cell| cell["text"].as_str().unwrap().to_owned()).collect()
+        cells
+            .map(|cell| cell["text"].as_str().unwrap().to_owned())
+            .collect()
     };
     let first = shown.order(shown.sorted_by, false, "")[0];
-    let first: Vec<_> = shown.rows[first].iter().map(|cell| cell.text.clone()).collect();
+    let first: Vec<_> = shown.rows[first]
+        .iter()
+        .map(|cell| cell.text.clone())
+        .collect();
     assert_eq!(texts(&rows[0]), first);
     assert!(frame["sent"].as_f64().unwrap() > 0.0);
     let bytes = serde_json::to_vec(&frame).unwrap().len();
