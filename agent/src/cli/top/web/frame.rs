@@ -94,7 +94,7 @@ impl<'a> Frame<'a> {
 
 fn tables(picture: &Picture) -> Vec<Table> {
     let table = |tab: &Tab| {
-        let sheet = match tab {
+        let mut sheet = match tab {
             Tab::Path => return None,
             Tab::Peers => sheet::peers(picture),
             Tab::Pods => sheet::pods(picture),
@@ -105,13 +105,11 @@ fn tables(picture: &Picture) -> Vec<Table> {
         let order = sheet.order(sheet.sorted_by, false, "");
         let heaviest = order.iter().take(MOST_ROWS);
         let rows = heaviest.filter_map(|row| sheet.rows.get(*row).cloned());
+        sheet.rows = rows.collect();
         Some(Table {
             name: tab.name(),
+            sheet,
             more: order.len().saturating_sub(MOST_ROWS),
-            sheet: Sheet {
-                rows: rows.collect(),
-                ..sheet
-            },
         })
     };
     Tab::ALL.iter().filter_map(table).collect()
