@@ -216,7 +216,12 @@ mod tests {
         let listed = |number: &libc::c_long| {
             SYSTEM_CALLS.contains(number) || BOUND.iter().any(|bound| bound.0 == *number)
         };
-        let others: Vec<_> = (0..1_000).filter(|number| !listed(number)).collect();
+        // uretprobe and uprobe of x86-64 pass every filter (kernel/seccomp.c), and kill a caller that no probe brought there
+        // (arch/x86/kernel/uprobes.c).
+        let of_probes =
+            |number: &libc::c_long| cfg!(target_arch = "x86_64") && [335, 336].contains(number);
+        let others = (0..1_000).filter(|number| !listed(number) && !of_probes(number));
+        let others: Vec<_> = others.collect();
         assert!(others.len() > 900);
         let passed = confined(move || {
             let passes = others.into_iter().filter(|number| !refused(*number));
