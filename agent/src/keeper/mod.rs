@@ -1,7 +1,7 @@
 //! The keeper: a descriptor store with one child, the service.
 //!
 //! Theory of operation. A userspace dataplane that dies takes its TUN queues and sockets with it: the device
-//! vanishes, routes flap, peers see refused ports. So `tartan run` is two processes. The *service* does the
+//! loses its carrier and what waited in it, peers see refused ports. So `tartan run` is two processes. The *service* does the
 //! work; it opens every descriptor in its start-up and deposits a duplicate here, by name. When it dies the
 //! duplicates keep the carrier up and the queues filling (2048 packets per TUN queue), and the next service
 //! receives the same table and reads on.
@@ -26,9 +26,9 @@
 //! SIGHUP goes on to the service once that forwards. Other signals have no effect ([`crate::signals`]).
 //!
 //! On SIGTERM or SIGINT the keeper sends the service SIGTERM, kills it after 5 s, and ends with code 0. The
-//! tunnel device vanishes with its descriptors; the `unreachable` cluster route stays, so pod traffic is
-//! refused and does not leak, until the next start adopts it or `tartan cleanup` removes it. A service whose
-//! keeper died sees the end of the channel and ends too.
+//! tunnel device stays without a carrier, so that its routes do not count and the `unreachable` cluster route
+//! answers: pod traffic is refused and does not leak, until the next start takes the device over or
+//! `tartan cleanup` removes it. A service whose keeper died sees the end of the channel and ends too.
 
 pub mod backoff;
 pub mod channel;
