@@ -52,7 +52,7 @@ fn reopened(idle: &IdleDevice, wanted: &Wanted<'_>) -> Result<Shares, String> {
     let name = idle.name();
     let shares = match wanted.config.device {
         DeviceKind::Plain if idle.has_queues || idle.is_tap => {
-            return Err("it is none without offloads".to_owned());
+            return Err("it is one with offloads, and device is \"plain\"".to_owned());
         }
         DeviceKind::Plain => plain::open(name).map(Shares::Plain),
         DeviceKind::Auto | DeviceKind::Offload if !idle.has_queues => {

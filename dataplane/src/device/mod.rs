@@ -1,7 +1,7 @@
 //! Where pod packets come from and go to.
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, RawFd};
 
 use encap::Mac;
 
@@ -22,7 +22,7 @@ pub use error::DeviceError;
 pub use offload::Offloads;
 
 /// Name of the interface that a TUN descriptor is a queue of; `None` where it is gone or was never one.
-pub fn name_of(queue: &OwnedFd) -> Option<String> {
+pub fn name_of(queue: &impl AsFd) -> Option<String> {
     let interface = crate::sys::tun::interface(queue).ok()?;
     Some(interface.name)
 }
