@@ -79,13 +79,15 @@ goes_on() {
     [ "$(wc -l <"$SCRATCH/held$1")" -gt "$2" ]
 }
 
-# Device and routes without the marks that they bear while no process holds the device.
+# Device and routes without the marks that they bear while no process holds the device; and without the VXLAN device of the
+# kernel path, which a stop removes.
 device_and_routes() {
-    kernel_state node1 | grep -v '^carrier changes' | sed -E 's/ (dead )?linkdown//; s/"NO-CARRIER",?//; s/"LOWER_UP",?//; s/,\]/]/'
+    kernel_state node1 | grep -v -e '^carrier changes' -e ' tartan0-gro ' | sed -E 's/ (dead )?linkdown//; s/"NO-CARRIER",?//; s/"LOWER_UP",?//; s/,\]/]/'
 }
 
+# One that has ended and was not collected has no namespace.
 has_no_agent() {
-    ! kill -0 "$1" 2>/dev/null && ! kill -0 "$2" 2>/dev/null
+    ! readlink "/proc/$1/ns/net" "/proc/$2/ns/net"
 }
 
 is_refused() {

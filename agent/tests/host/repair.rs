@@ -197,6 +197,8 @@ fn another_subnet_moves_address_and_routes() {
 fn what_is_not_ours_is_left_alone() {
     let namespace = Namespace::with_tun();
     let _held = namespace.hold("tartan0");
+    // As Tartan has it, or the kernel would give the device an address of its own.
+    namespace.ip("link set tartan0 addrgenmode none");
     namespace.ip("link set tartan0 up");
     namespace.ip("address add 172.31.0.1/24 dev tartan0");
     // A pod's route of a program that picked the same protocol number.
