@@ -17,16 +17,14 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use dataplane::device::plain::{self, Plain};
+use dataplane::device::plain::Plain;
 use dataplane::device::tun::{self, Fewer, LinkLayer, Opened, Tun};
 use dataplane::device::tunnel::Tunnel;
 use dataplane::device::{self, DeviceError};
 use encap::Mac;
-use rustix::io::Errno;
-use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::idle_device;
+use super::{idle_device, new_device};
 use crate::config::{DeviceKind, DeviceType, NodeConfig};
 use crate::host::{Host, HostError};
 use crate::keeper::descriptors::{Descriptors, DescriptorsError};
@@ -110,7 +108,7 @@ pub(crate) async fn obtain(
                 PATIENCE
             };
             let deadline = Instant::now() + patience;
-            let shares = open(host, wanted, deadline).await?;
+            let shares = new_device::open(host, wanted, deadline).await?;
             idle_device::delete_others(host, name, other_name, deadline).await;
             (Vec::new(), shares)
         }
@@ -310,77 +308,8 @@ fn grown(name: &str, held: Opened, workers: usize) -> Result<Shares, DeviceError
     }
 }
 
-/// A new device, or the idle one of that name. Until `deadline` it waits for the descriptors of an old one to be closed.
-///
-/// An interface that has the name already is looked at before anything is opened: the kernel would give us a persistent
-/// device of another program that no process has open at the moment.
-async fn open(host: &Host, wanted: &Wanted<'_>, deadline: Instant) -> Result<Shares, ObtainError> {
-    let name = &wanted.config.device_name;
-    loop {
-        let refused = match host.name_taken(name).await {
-            Some(taken) => of_name(&taken),
-            None => {
-                if let Some(shares) = idle_device::reopen(host, wanted).await? {
-                    return Ok(shares);
-                }
-                match open_now(name, wanted) {
-                    Err(error @ DeviceError::Busy(_)) => ObtainError::Device(error),
-                    Err(error) => return Err(ObtainError::Device(error)),
-                    Ok(shares) => {
-                        let r#type = type_name(shares.link());
-                        match &shares {
-                            Shares::Fast(_) => info!(name, r#type, "opened"),
-                            Shares::Plain(_) => {
-                                info!(name, "opened without offloads: packet by packet");
-                            }
-                        }
-                        return Ok(shares);
-                    }
-                }
-            }
-        };
-        if Instant::now() >= deadline {
-            return Err(refused);
-        }
-        sleep(STEP).await;
-    }
-}
-
 pub(super) fn of_name(taken: &HostError) -> ObtainError {
     ObtainError::Name(Box::new(Problem::Host(HostProblem::of(taken))))
-}
-
-fn open_now(name: &str, wanted: &Wanted<'_>) -> Result<Shares, DeviceError> {
-    let link = match wanted.config.device_type {
-        DeviceType::Auto | DeviceType::Tun => LinkLayer::None,
-        DeviceType::Tap => LinkLayer::Ethernet(wanted.mac),
-    };
-    let open_plain = || plain::open(name).map(Shares::Plain);
-    let open_fast = || tun::open(name, link, wanted.workers).map(Shares::Fast);
-    match wanted.config.device {
-        DeviceKind::Plain => open_plain(),
-        DeviceKind::Auto => match open_fast() {
-            Err(DeviceError::NoOffloads(error)) => {
-                info!(
-                    "this kernel offers no {} device with offloads: {error}",
-                    type_name(link).to_uppercase()
-                );
-                open_plain()
-            }
-            result => result,
-        },
-        DeviceKind::Offload => {
-            let shares = open_fast()?;
-            let tunnels = shares.tunnels(name)?;
-            let offloads =
-                |tunnel: &Tunnel| matches!(tunnel, Tunnel::Fast(device) if device.granted().tcp);
-            if tunnels.iter().all(offloads) {
-                Ok(shares)
-            } else {
-                Err(DeviceError::NoOffloads(Errno::OPNOTSUPP.into()))
-            }
-        }
-    }
 }
 
 /// The keeper's names, before the worker's number.

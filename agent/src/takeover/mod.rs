@@ -3,6 +3,7 @@
 pub mod device;
 pub(crate) mod flannel;
 mod idle_device;
+mod new_device;
 mod sources;
 pub mod start_error;
 
