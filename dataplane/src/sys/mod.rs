@@ -4,6 +4,7 @@
 mod bpf;
 mod cmsg;
 pub mod faults;
+pub mod inherited;
 pub(crate) mod page;
 pub mod priority;
 pub(crate) mod recvmmsg;
