@@ -12,13 +12,16 @@
 )]
 
 use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::io::{IoSliceMut, Write};
+use std::mem::MaybeUninit;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant, SystemTime};
 
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, Signal, kill_process};
 use tartan::keeper::channel::{Channel, FromKeeper, FromService, TablePart};
 use tartan::keeper::child::Program;
@@ -203,6 +206,125 @@ fn a_second_keeper_on_one_directory_is_refused_with_the_first_ones_id() {
         "{said}"
     );
     rig.stop_with_code(0);
+}
+
+/// The test plays systemd: it keeps what it is given, and starts the next agent with it.
+#[test]
+fn the_service_manager_is_told_and_keeps_the_table() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notify");
+    let manager = Manager::listen(&path);
+    let mut command = keeper_command(directory.path(), "forward");
+    command
+        .env("NOTIFY_SOCKET", &path)
+        .env("WATCHDOG_USEC", "20000000");
+    let keeper = command.spawn().unwrap();
+    let mut rig = Rig { directory, keeper };
+    rig.wait_for("forwarding", 1);
+    let mut said = manager.until("WATCHDOG=1");
+    let texts: Vec<&str> = said.iter().map(|(text, _)| &**text).collect();
+    let place = |part: &str| {
+        texts
+            .iter()
+            .position(|text| *text == part)
+            .unwrap_or_else(|| panic!("{part:?} is not in {texts:?}"))
+    };
+    let store = |name: &str| format!("FDSTORE=1\nFDNAME={name}\nFDPOLL=0");
+    assert!(place("STATUS=the service starts") < place(&store("udp")));
+    assert!(place(&store("udp")) < place("READY=1"));
+    assert!(place(&store("gone")) < place("FDSTOREREMOVE=1\nFDNAME=gone"));
+    assert!(place("READY=1") < place("STATUS=the service forwards"));
+    let mut kept = |name: &str| {
+        let found = said.iter_mut().find(|(text, _)| *text == store(name));
+        found.unwrap().1.take().unwrap()
+    };
+    let (udp, file) = (kept("udp"), kept("kept"));
+    let port: u16 = rig.word_after("port").parse().unwrap();
+    rig.keeper.kill().unwrap();
+    rig.keeper.wait().unwrap();
+    rig.wait_for("eof", 1);
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    sender.connect(("127.0.0.1", port)).unwrap();
+    for _ in 0..10 {
+        sender.send(b"kept").unwrap();
+    }
+    // Number 5 is not open, the second name comes twice, and the last is none.
+    let names = "udp:kept:broken:twice:twice:";
+    let script = format!(
+        "exec 3<&0 4<&1 </dev/null >&2 6<&4 7<&4 8<&4; export LISTEN_PID=$$ LISTEN_FDS=6 LISTEN_FDNAMES='{names}'; exec \"$0\" \"$@\""
+    );
+    let inner = keeper_command(rig.directory.path(), "forward");
+    let mut command = Command::new("sh");
+    command
+        .arg("-c")
+        .arg(script)
+        .arg(inner.get_program())
+        .args(inner.get_args());
+    command.envs(
+        inner
+            .get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    command.env("NOTIFY_SOCKET", &path).stdin(udp).stdout(file);
+    rig.keeper = command.spawn().unwrap();
+    rig.wait_for("forwarding", 2);
+    let life = &rig.lines("life")[1];
+    assert!(
+        life.contains("restarts=0 names=kept,udp heard=10 last=-"),
+        "{life}"
+    );
+    let said = manager.until("STATUS=the service forwards");
+    for name in ["broken", "twice"] {
+        let removed = format!("FDSTOREREMOVE=1\nFDNAME={name}");
+        assert!(said.iter().any(|(text, _)| *text == removed), "{name}");
+    }
+    // This service does not know the signal, and the next one has read its files.
+    kill_process(Pid::from_child(&rig.keeper), Signal::HUP).unwrap();
+    manager.until("RELOADING=1");
+    manager.until("READY=1");
+    rig.wait_for("forwarding", 3);
+    rig.stop_with_code(0);
+    manager.until("STOPPING=1");
+}
+
+/// The socket of a service manager.
+struct Manager(UnixDatagram);
+
+impl Manager {
+    fn listen(path: &Path) -> Manager {
+        let socket = UnixDatagram::bind(path).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        Manager(socket)
+    }
+
+    /// What comes until a message that begins so, with the descriptor beside each.
+    fn until(&self, beginning: &str) -> Vec<(String, Option<OwnedFd>)> {
+        let mut all = Vec::new();
+        loop {
+            let (text, descriptor) = self.next();
+            let is_last = text.starts_with(beginning);
+            all.push((text, descriptor));
+            if is_last {
+                return all;
+            }
+        }
+    }
+
+    fn next(&self) -> (String, Option<OwnedFd>) {
+        let mut text = [0; 512];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let parts = &mut [IoSliceMut::new(&mut text)];
+        let received = recvmsg(&self.0, parts, &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
+        let descriptor = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
+            _ => None,
+        });
+        (
+            String::from_utf8(text[..received.bytes].to_vec()).unwrap(),
+            descriptor,
+        )
+    }
 }
 
 // The other two processes.

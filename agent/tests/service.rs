@@ -282,6 +282,74 @@ fn a_killed_keeper_is_followed_by_a_fresh_start() {
     node.ping("10.244.2.0", 3);
 }
 
+/// The device outlives the agent and is taken over as long as its shape is the one wanted.
+#[test]
+fn the_device_of_a_stopped_agent_is_taken_over() {
+    let mut cluster = Cluster::up(TARTAN, "vxlan");
+    let index = |cluster: &Cluster, name: &str| {
+        let found = cluster.node(1).space().list("link");
+        let found = found.iter().find(|link| link["ifname"] == name);
+        found.map(|link| link["ifindex"].as_u64().unwrap())
+    };
+    let first = index(&cluster, "tartan0");
+    assert!(first.is_some());
+    assert_eq!(cluster.stop(1), Some(0));
+    let (code, text) = cluster.node(1).tartan(&["status"]);
+    assert_eq!(code, 3, "{text}");
+    for part in ["10.244.0.0/16 as unreachable", "tartan0 stays"] {
+        assert!(text.contains(part), "{part:?} is not in:\n{text}");
+    }
+    let refused = cluster.node(1).json("status");
+    assert_eq!(
+        refused["refused"],
+        serde_json::json!(["10.244.0.0/16"]),
+        "{refused:#}"
+    );
+    assert_eq!(
+        (&refused["device"], &refused["device_held"]),
+        (&"tartan0".into(), &false.into())
+    );
+    cluster.start_node(1);
+    assert_eq!(index(&cluster, "tartan0"), first, "after a stop");
+    cluster.kill_keeper(1);
+    cluster.start_node(1);
+    assert_eq!(index(&cluster, "tartan0"), first, "after SIGKILL");
+    cluster.node(1).ping("10.244.2.0", 3);
+    let configuration = cluster.node(1).root.join("etc/tartan/tartan.toml");
+    std::fs::create_dir_all(configuration.parent().unwrap()).unwrap();
+    let mut before = first;
+    for (text, name) in [
+        ("device = \"plain\"\n", "tartan0"),
+        ("device-type = \"tap\"\n", "tartan0"),
+        ("device-name = \"other0\"\n", "other0"),
+        ("device-name = \"other0\"\n", "other0"),
+    ] {
+        assert_eq!(cluster.stop(1), Some(0));
+        std::fs::write(&configuration, text).unwrap();
+        cluster.start_node(1);
+        cluster.node(1).ping("10.244.2.0", 3);
+        let now = index(&cluster, name);
+        let is_same = text.contains("other0") && index(&cluster, name) == before;
+        assert!(
+            now.is_some() && (now != before || is_same),
+            "{text}: {now:?}"
+        );
+        before = now;
+    }
+    assert_eq!(
+        index(&cluster, "tartan0"),
+        None,
+        "its routes were in the way"
+    );
+    let log = std::fs::read_to_string(cluster.node(1).root.join("log")).unwrap();
+    for part in [
+        "it is one with offloads",
+        "deleted tartan0, the device of an agent before",
+    ] {
+        assert!(log.contains(part), "{part:?} is not in the log");
+    }
+}
+
 #[test]
 fn attachments_are_adopted_released_and_refused() {
     let cluster = Cluster::up(TARTAN, "udp");

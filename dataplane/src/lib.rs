@@ -41,4 +41,4 @@ mod token_bucket;
 pub mod underlay;
 pub mod worker;
 
-pub use sys::{faults, priority};
+pub use sys::{faults, inherited, priority};

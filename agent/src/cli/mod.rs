@@ -23,6 +23,7 @@ mod run;
 mod status;
 mod table;
 mod top;
+mod unserved;
 mod view;
 
 use std::ffi::OsString;

@@ -10,10 +10,11 @@ use serde::de::DeserializeOwned;
 use super::table::{self, Column};
 use super::view::{RowArgs, ShowArgs, View};
 use super::{OK, Output, PROBLEM, RootArg, UNREACHABLE, USAGE};
-use super::{complain, complain_with_causes, json, print, root};
+use super::{complain, complain_with_causes, json, print, root, unserved};
 use crate::api::client::{ClientError, call};
 use crate::api::wire::Request;
 use crate::causes::causes;
+use crate::host::Unserved;
 
 /// Which agent is asked, and in which form its answer is shown.
 #[derive(Args, Debug)]
@@ -148,6 +149,11 @@ fn show(output: Output, answer: Result<(String, bool), ClientError>) -> u8 {
         }
         (Err(error), Output::Table) => {
             complain_with_causes(&error);
+            if error.is_no_answer()
+                && let Some(sentence) = unserved::sentence(&unserved::read())
+            {
+                complain(sentence);
+            }
             code_of(&error)
         }
         (Err(error), Output::Json) => {
@@ -168,11 +174,20 @@ impl Target {
 pub(super) fn failure(output: Output, error: &ClientError) -> String {
     match output {
         Output::Table => format!("tartan: {}\n", table::printable(&causes(error))),
-        Output::Json => json(&serde_json::json!({
-            "error": causes(error),
-            "remedy": error.remedy(),
-            "code": error.code(),
-        })),
+        Output::Json => {
+            let found = match error.is_no_answer() {
+                true => unserved::read(),
+                false => Unserved::default(),
+            };
+            json(&serde_json::json!({
+                "error": causes(error),
+                "remedy": error.remedy(),
+                "code": error.code(),
+                "refused": found.refused,
+                "device": found.device,
+                "device_held": found.is_held,
+            }))
+        }
     }
 }
 

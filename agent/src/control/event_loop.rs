@@ -166,7 +166,11 @@ impl Control {
                         info!("reload: SIGHUP, the files are read again");
                         self.reload.ask();
                         self.registry.reread();
-                        self.refresh().await
+                        let refreshed = self.refresh().await;
+                        if refreshed.is_ok() {
+                            self.say_reloaded().await;
+                        }
+                        refreshed
                     }
                 },
                 () = self.keeper.keeper_ended() => return End::KeeperEnded,
@@ -215,6 +219,13 @@ impl Control {
     pub fn stop(mut self) {
         self.run_files.stop_answering();
         self.tables.engine.stop();
+    }
+
+    async fn say_reloaded(&self) {
+        if let Err(error) = self.keeper.reloaded().await {
+            // The keeper has ended, and so will we.
+            warn!("{}", causes(&error));
+        }
     }
 
     /// What the registry says: leases are adopted, held back or refused as a whole, and everything follows.

@@ -10,6 +10,7 @@ use super::Host;
 use super::change::Change;
 use super::error::HostError;
 use super::host_state::HostState;
+use super::idle_device;
 use super::net::addresses;
 use super::net::links::{self, Link, LinkKind};
 use super::net::prefixes::leads_to;
@@ -270,10 +271,14 @@ struct DevicePlan {
 }
 
 impl Host {
-    /// Why no device of that name can be made: an interface has it, of another program or another agent.
+    /// Why no device of that name can be had: an interface has it, of another program or another agent that runs. One that
+    /// an agent left ([`idle_device`](Host::idle_device)) is in no way.
     pub async fn name_taken(&self, name: &str) -> Option<HostError> {
         // Where the kernel cannot be asked, the attempt to make the device says more.
         let link = links::named(&self.netlink.handle, name).await.ok()??;
+        if idle_device::is_idle(&link) {
+            return None;
+        }
         let name = link.name.clone();
         Some(match &link.kind {
             _ if link.is_ours() => HostError::DeviceInUse { name },

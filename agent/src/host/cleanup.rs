@@ -5,7 +5,8 @@
 //! everything back, so stop it first. While a process holds the device, nothing
 //! is touched: an agent with another root may run here.
 //!
-//! Order: programs and VXLAN device of the kernel path, the device (its addresses and routes go with it), routes that carry
+//! Order: programs and VXLAN device of the kernel path, the device (its addresses and routes go with it) and any other that
+//! an agent left under another name, routes that carry
 //! our protocol number, limiters of pods that are gone, nft rules, settings,
 //! files. Each step is tried even if others failed; the returned list has an
 //! outcome for each trace found.
@@ -37,6 +38,7 @@ use super::error::HostError;
 use super::firewall;
 use super::flannel_place;
 use super::gathered::GatheredEnd;
+use super::idle_device;
 use super::kernel_path;
 use super::leftovers::{SET_ASIDE, is_vxlan};
 use super::net::links::{self, Link};
@@ -114,6 +116,7 @@ pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
             }
             remove_kernel_path(&netlink, &traces.state_dir, &mut list).await;
             remove_device(&netlink, &traces.device, &mut list).await;
+            remove_idle_devices(&netlink, &mut list).await;
             remove_set_aside(&netlink, &mut list).await;
             remove_routes(&netlink, &traces.device, &mut list).await;
             remove_limiters(&netlink, &mut list).await;
@@ -195,6 +198,20 @@ async fn remove_device(netlink: &Netlink, name: &str, list: &mut Outcomes) {
         ),
         Ok(None) => {}
         Err(error) => list.failed(format!("the device {name}"), error),
+    }
+}
+
+/// Devices of ours that no process holds: they had another `device-name`.
+async fn remove_idle_devices(netlink: &Netlink, list: &mut Outcomes) {
+    match idle_device::list(&netlink.handle).await {
+        Ok(found) => {
+            for link in &found {
+                let gone = links::delete(&netlink.handle, link).await;
+                let name = &link.name;
+                list.done(format!("the device {name}, its addresses and routes"), gone);
+            }
+        }
+        Err(error) => list.failed("the devices", error),
     }
 }
 

@@ -34,6 +34,8 @@ pub enum FromService {
     Ready,
     /// Packets are being read.
     Forwarding,
+    /// The files were read again, as was asked, and this service goes on. From version 2 on.
+    Reloaded,
 }
 
 /// A message of the keeper to the service.
@@ -58,7 +60,18 @@ pub struct TablePart {
     pub restarts: u64,
     /// How the service before this one ended, in words.
     pub last_end: Option<String>,
+    /// Which messages the keeper understands: the file of the program may have been replaced since it was started.
+    #[serde(default = "first_protocol")]
+    pub protocol: u32,
 }
+
+/// The first version, of keepers that name none.
+fn first_protocol() -> u32 {
+    1
+}
+
+/// The present version: 2 has [`FromService::Reloaded`].
+pub const PROTOCOL: u32 = 2;
 
 /// Why a message could not be sent or read.
 #[derive(Debug, Error)]
@@ -259,6 +272,7 @@ mod tests {
                 last: true,
                 restarts: 7,
                 last_end: Some("killed".into()),
+                protocol: PROTOCOL,
             };
             ours.send(&FromKeeper::Table(part.clone()), &borrowed)
                 .await
@@ -312,6 +326,16 @@ mod tests {
                 Err(ChannelError::Truncated)
             ));
         });
+    }
+
+    /// As keepers wrote it before there were versions.
+    #[test]
+    fn a_table_without_a_version_is_of_the_first() {
+        let text = r#"{"table":{"names":[],"last":true,"restarts":0,"last_end":null}}"#;
+        let FromKeeper::Table(part) = serde_json::from_str(text).unwrap() else {
+            panic!("no table");
+        };
+        assert_eq!(part.protocol, 1);
     }
 
     #[test]

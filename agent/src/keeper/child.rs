@@ -12,6 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
+use super::service_manager::VARIABLES;
+
 /// How the service is started.
 #[derive(Clone, Debug)]
 pub struct Program {
@@ -64,12 +66,17 @@ pub struct Service {
 
 impl Service {
     /// Starts it with the channel as its standard input, in a process group of its own, so that a Ctrl-C in
-    /// the terminal reaches the keeper alone and the keeper decides. Needs a tokio runtime.
+    /// the terminal reaches the keeper alone and the keeper decides. What a service manager says to the keeper by
+    /// variables is not handed on. Needs a tokio runtime.
     ///
     /// # Errors
     /// When the file cannot be executed or the kernel has no process or descriptor left.
     pub fn start(program: &Program, channel: OwnedFd) -> io::Result<Service> {
-        let child = Command::new(&program.path)
+        let mut command = Command::new(&program.path);
+        for variable in VARIABLES {
+            command.env_remove(variable);
+        }
+        let child = command
             // By its own name it would read the arguments as flanneld's, where the file is a copy of that name.
             .arg0("tartan")
             .args(&program.arguments)

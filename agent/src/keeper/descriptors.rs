@@ -35,6 +35,8 @@ pub struct Descriptors {
     pub restarts: u64,
     /// How the service before this one ended.
     pub last_end: Option<String>,
+    /// Which messages the keeper understands.
+    protocol: u32,
 }
 
 impl Descriptors {
@@ -59,12 +61,13 @@ impl Descriptors {
             }
             inherited.extend(part.names.into_iter().zip(descriptors));
             if part.last {
-                let (restarts, last_end) = (part.restarts, part.last_end);
+                let (restarts, last_end, protocol) = (part.restarts, part.last_end, part.protocol);
                 return Ok(Descriptors {
                     channel,
                     inherited,
                     restarts,
                     last_end,
+                    protocol,
                 });
             }
         }
@@ -165,6 +168,17 @@ impl Descriptors {
         self.say(&FromService::Forwarding, &[]).await
     }
 
+    /// Says that the files were read again, if the keeper understands that.
+    ///
+    /// # Errors
+    /// `Channel` when the keeper is gone.
+    pub async fn reloaded(&self) -> Result<(), DescriptorsError> {
+        if self.protocol < RELOADED_SINCE {
+            return Ok(());
+        }
+        self.say(&FromService::Reloaded, &[]).await
+    }
+
     /// Returns when the keeper has ended. Dropping the future loses nothing.
     pub async fn keeper_ended(&self) {
         loop {
@@ -224,6 +238,8 @@ pub enum Obtain<A, O> {
 }
 
 const PARTS: usize = 64;
+/// Version of the protocol.
+const RELOADED_SINCE: u32 = 2;
 
 /// Name of the API listener in the keeper's table.
 pub(crate) const LISTENER: &str = "api";
@@ -237,7 +253,7 @@ mod tests {
     use std::io;
 
     use super::*;
-    use crate::keeper::channel::TablePart;
+    use crate::keeper::channel::{PROTOCOL, TablePart};
     use crate::test_run::run;
 
     fn part(names: &[&str], last: bool) -> FromKeeper {
@@ -247,6 +263,7 @@ mod tests {
             last,
             restarts: 2,
             last_end: None,
+            protocol: PROTOCOL,
         })
     }
 

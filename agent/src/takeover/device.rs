@@ -5,8 +5,9 @@
 //! attached to the device or closed, before any worker reads: it keeps addresses, routes and carrier, and a flow that
 //! runs comes to its new queue. What has no place in that, after a service that died halfway, is closed; where there is
 //! no first queue of the right kind, or the device is of another type than the configuration asks for (TUN, TAP), it goes
-//! as a whole. The old device goes with the last of its descriptors,
-//! here and in the keeper, and only then is its name free.
+//! as a whole: its descriptors are closed, here and in the keeper, and then it is deleted.
+//!
+//! The device outlives the agent, so a first start may find the one that an agent before left ([`super::idle_device`]).
 //!
 //! A plain device has one queue. Where the kernel refuses writers, a fast one has one too: written through a queue that
 //! is read, packets of one direction would move the other to another queue, and two nodes would chase each other.
@@ -16,15 +17,14 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use dataplane::device::plain::{self, Plain};
+use dataplane::device::plain::Plain;
 use dataplane::device::tun::{self, Fewer, LinkLayer, Opened, Tun};
 use dataplane::device::tunnel::Tunnel;
 use dataplane::device::{self, DeviceError};
 use encap::Mac;
-use rustix::io::Errno;
-use tokio::time::sleep;
 use tracing::{info, warn};
 
+use super::{idle_device, new_device};
 use crate::config::{DeviceKind, DeviceType, NodeConfig};
 use crate::host::{Host, HostError};
 use crate::keeper::descriptors::{Descriptors, DescriptorsError};
@@ -80,13 +80,14 @@ pub(crate) async fn obtain(
         .collect();
     let held: Vec<String> = inherited.keys().cloned().collect();
     let held_name = inherited.values().find_map(device::name_of);
+    let other_name = held_name.clone().filter(|held| held != name);
     let mut shares = None;
     if !held.is_empty() {
         match adopt(inherited, wanted) {
             Ok(adopted) => shares = Some(adopted),
             Err(reason) => {
                 // The device that is held goes only where another can come: until then packets wait in it.
-                if held_name.is_some_and(|held| held != *name)
+                if other_name.is_some()
                     && let Some(taken) = host.name_taken(name).await
                 {
                     return Err(of_name(&taken));
@@ -106,12 +107,9 @@ pub(crate) async fn obtain(
             } else {
                 PATIENCE
             };
-            let opened = open(host, wanted, Instant::now() + patience).await;
-            let shares = opened?;
-            match &shares {
-                Shares::Fast(opened) => info!(name, r#type = type_name(opened.link), "opened"),
-                Shares::Plain(_) => info!(name, "opened without offloads: packet by packet"),
-            }
+            let deadline = Instant::now() + patience;
+            let shares = new_device::open(host, wanted, deadline).await?;
+            idle_device::delete_others(host, name, other_name, deadline).await;
             (Vec::new(), shares)
         }
     };
@@ -168,12 +166,19 @@ fn last_first(names: &[String]) -> Vec<&String> {
 }
 
 /// The descriptors of a device.
-enum Shares {
+pub(super) enum Shares {
     Fast(Opened),
     Plain(OwnedFd),
 }
 
 impl Shares {
+    pub(super) fn link(&self) -> LinkLayer {
+        match self {
+            Shares::Fast(opened) => opened.link,
+            Shares::Plain(_) => LinkLayer::None,
+        }
+    }
+
     /// Each with its name in the keeper's table.
     fn named(&self) -> Vec<(String, BorrowedFd<'_>)> {
         fn numbered<'a>(
@@ -191,7 +196,7 @@ impl Shares {
         }
     }
 
-    fn tunnels(&self, name: &str) -> Result<Vec<Tunnel>, DeviceError> {
+    pub(super) fn tunnels(&self, name: &str) -> Result<Vec<Tunnel>, DeviceError> {
         let duplicate = |fd: &OwnedFd| fd.try_clone().map_err(DeviceError::Kernel);
         match self {
             Shares::Plain(queue) => Ok(vec![Tunnel::Plain(Plain::adopt(duplicate(queue)?, name)?)]),
@@ -268,7 +273,10 @@ fn adopt(mut inherited: BTreeMap<String, OwnedFd>, wanted: &Wanted<'_>) -> Resul
 
 /// What the device of these queues is, if the configuration allows that.
 fn adopted_link(queues: &[OwnedFd], wanted: &Wanted<'_>) -> Result<LinkLayer, &'static str> {
-    let is_tap = queues.first().is_some_and(tun::is_tap);
+    link_in_force(queues.first().is_some_and(tun::is_tap), wanted)
+}
+
+pub(super) fn link_in_force(is_tap: bool, wanted: &Wanted<'_>) -> Result<LinkLayer, &'static str> {
     match (is_tap, wanted.config.device_type) {
         (true, DeviceType::Tun) => Err("it is a TAP, and device-type is \"tun\""),
         (false, DeviceType::Tap) => Err("it is a TUN, and device-type is \"tap\""),
@@ -277,7 +285,7 @@ fn adopted_link(queues: &[OwnedFd], wanted: &Wanted<'_>) -> Result<LinkLayer, &'
     }
 }
 
-fn type_name(link: LinkLayer) -> &'static str {
+pub(super) fn type_name(link: LinkLayer) -> &'static str {
     match link {
         LinkLayer::None => "tun",
         LinkLayer::Ethernet(_) => "tap",
@@ -300,62 +308,8 @@ fn grown(name: &str, held: Opened, workers: usize) -> Result<Shares, DeviceError
     }
 }
 
-/// A new device. Until `deadline` it waits for an old one of that name to go.
-///
-/// An interface that has the name already is looked at before anything is opened: the kernel would give us a persistent
-/// device of another program that no process has open at the moment.
-async fn open(host: &Host, wanted: &Wanted<'_>, deadline: Instant) -> Result<Shares, ObtainError> {
-    let name = &wanted.config.device_name;
-    loop {
-        let refused = match host.name_taken(name).await {
-            Some(taken) => of_name(&taken),
-            None => match open_now(name, wanted) {
-                Err(error @ DeviceError::Busy(_)) => ObtainError::Device(error),
-                result => return result.map_err(ObtainError::Device),
-            },
-        };
-        if Instant::now() >= deadline {
-            return Err(refused);
-        }
-        sleep(STEP).await;
-    }
-}
-
-fn of_name(taken: &HostError) -> ObtainError {
+pub(super) fn of_name(taken: &HostError) -> ObtainError {
     ObtainError::Name(Box::new(Problem::Host(HostProblem::of(taken))))
-}
-
-fn open_now(name: &str, wanted: &Wanted<'_>) -> Result<Shares, DeviceError> {
-    let link = match wanted.config.device_type {
-        DeviceType::Auto | DeviceType::Tun => LinkLayer::None,
-        DeviceType::Tap => LinkLayer::Ethernet(wanted.mac),
-    };
-    let open_plain = || plain::open(name).map(Shares::Plain);
-    let open_fast = || tun::open(name, link, wanted.workers).map(Shares::Fast);
-    match wanted.config.device {
-        DeviceKind::Plain => open_plain(),
-        DeviceKind::Auto => match open_fast() {
-            Err(DeviceError::NoOffloads(error)) => {
-                info!(
-                    "this kernel offers no {} device with offloads: {error}",
-                    type_name(link).to_uppercase()
-                );
-                open_plain()
-            }
-            result => result,
-        },
-        DeviceKind::Offload => {
-            let shares = open_fast()?;
-            let tunnels = shares.tunnels(name)?;
-            let offloads =
-                |tunnel: &Tunnel| matches!(tunnel, Tunnel::Fast(device) if device.granted().tcp);
-            if tunnels.iter().all(offloads) {
-                Ok(shares)
-            } else {
-                Err(DeviceError::NoOffloads(Errno::OPNOTSUPP.into()))
-            }
-        }
-    }
 }
 
 /// The keeper's names, before the worker's number.
@@ -363,7 +317,7 @@ const QUEUE: &str = "tun-queue-";
 const WRITER: &str = "tun-writer-";
 /// The keeper closes its duplicate of an old device's queue when it reads so, a moment later.
 const PATIENCE: Duration = Duration::from_secs(1);
-const STEP: Duration = Duration::from_millis(5);
+pub(super) const STEP: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
 mod tests {

@@ -2,6 +2,8 @@
 
 pub mod device;
 pub(crate) mod flannel;
+mod idle_device;
+mod new_device;
 mod sources;
 pub mod start_error;
 
@@ -118,6 +120,7 @@ pub async fn start(
 
     let repairs = set_up_host(&mut host, &model, &mut found).await?;
     let node_file = ensure_node_file(&model, &mut found)?;
+    idle_device::stay(&host, &model.known.config.device_name, &tunnels).await;
     let engine = start_workers(&model, &opened, tunnels)?;
     let begun = Begun {
         registry,

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::net::UnixListener;
 
 use cni_shim::RunDir;
-use tartan::host::{Outcome, Traces, cleanup};
+use tartan::host::{Host, Outcome, Traces, cleanup};
 
 use crate::namespace::Namespace;
 use crate::text;
@@ -80,6 +80,42 @@ fn a_crashed_agent_is_cleaned_up_after() {
     removed(&clean(&namespace));
     namespace.census().must_be(&before, "after the clean-up");
     assert!(!run.path().exists());
+}
+
+#[test]
+fn a_device_that_an_agent_left_under_another_name_goes_too() {
+    let namespace = Namespace::new();
+    namespace.ip("tuntap add tartan0 mode tun");
+    apply(&namespace, &v4()).unwrap();
+    for name in ["tartan7", "other7"] {
+        namespace.ip(&format!("tuntap add {name} mode tun multi_queue user 7"));
+    }
+    namespace.shell("ip link set tartan7 alias 'Tartan overlay'");
+    let state = namespace.state_dir();
+    namespace.inside(|| async move {
+        let host = Host::open(&state).await.unwrap();
+        let idle = host.idle_devices_beside("tartan0").await.unwrap();
+        let [idle] = &idle[..] else {
+            panic!("{idle:?}");
+        };
+        assert_eq!(idle.name(), "tartan7");
+        assert!(
+            idle.has_queues && idle.is_given_away && !idle.is_tap,
+            "{idle:?}"
+        );
+        let idle = host.idle_device("tartan0").await.unwrap();
+        assert!(!idle.has_queues && !idle.is_given_away, "{idle:?}");
+        assert!(host.idle_device("other7").await.is_none());
+        assert!(host.name_taken("other7").await.is_some());
+        assert!(host.name_taken("tartan0").await.is_none());
+    });
+    let words = removed(&clean(&namespace)).join("\n");
+    assert!(words.contains("the device tartan7"), "{words}");
+    let left = namespace.ip("link show");
+    assert!(
+        left.contains("other7") && !left.contains("tartan"),
+        "{left}"
+    );
 }
 
 #[test]

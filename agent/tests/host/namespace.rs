@@ -3,9 +3,11 @@
 use std::future::Future;
 use std::io::Write;
 use std::ops::Deref;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
+use dataplane::device::plain;
 use testbed::{Census, run};
 
 /// A namespace with a loopback device and an "underlay" of its own: `eth0`,
@@ -33,11 +35,16 @@ impl Namespace {
         namespace
     }
 
-    /// A namespace with a TUN `tartan0`, as an agent's open descriptor makes it.
+    /// A namespace with a TUN `tartan0` that no process holds, as an agent leaves it that ends.
     pub(crate) fn with_tun() -> Namespace {
         let namespace = Namespace::new();
         namespace.ip("tuntap add tartan0 mode tun");
         namespace
+    }
+
+    /// A queue of the TUN `name`: while it is held the device has a carrier, as under an agent.
+    pub(crate) fn hold(&self, name: &str) -> OwnedFd {
+        self.space.inside(|| plain::open(name).unwrap())
     }
 
     pub(crate) fn state_dir(&self) -> PathBuf {

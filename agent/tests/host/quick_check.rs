@@ -39,6 +39,8 @@ fn the_quick_check_finds_what_is_not_announced() {
         ("net/ipv4/conf/tartan0/accept_local", "0"),
         ("net/ipv4/conf/tartan0/send_redirects", "1"),
         ("net/ipv4/conf/tartan0/accept_redirects", "1"),
+        ("net/ipv4/conf/tartan0/ignore_routes_with_linkdown", "0"),
+        ("net/ipv6/conf/tartan0/ignore_routes_with_linkdown", "0"),
         ("net/ipv6/conf/tartan0/force_mld_version", "0"),
         ("net/ipv6/conf/tartan0/accept_ra", "1"),
         ("net/ipv6/conf/tartan0/accept_redirects", "1"),

@@ -212,19 +212,29 @@ fn counters_are_those_of_iproute2() {
 }
 
 #[test]
-fn packets_dropped_at_a_tun_without_reader_are_counted() {
+fn packets_that_find_the_queue_of_a_tun_full_are_counted() {
     let namespace = Namespace::with_tun();
+    let held = namespace.hold("tartan0");
     apply(&namespace, &v4()).unwrap();
-    let dropped = namespace.inside(|| async {
-        let kernel = KernelReader::open().unwrap();
-        let before = kernel.device_stats("tartan0").await.unwrap();
+    let stats = || {
+        namespace.inside(|| async {
+            let kernel = KernelReader::open().unwrap();
+            kernel.device_stats("tartan0").await.unwrap()
+        })
+    };
+    let before = stats();
+    assert!(before.carrier);
+    namespace.inside(|| async {
         let socket = std::net::UdpSocket::bind("10.244.1.0:0").unwrap();
-        for _ in 0..7 {
+        for _ in 0..3000 {
             socket.send_to(b"x", "10.244.2.5:9").unwrap();
         }
-        let after = kernel.device_stats("tartan0").await.unwrap();
-        assert!(!after.carrier, "nobody holds a queue");
-        after.tx_dropped - before.tx_dropped
     });
-    assert_eq!(dropped, 7);
+    let dropped = stats().tx_dropped - before.tx_dropped;
+    // The kernel's ring may hold one packet less than its length.
+    assert!((952..960).contains(&dropped), "{dropped}");
+    drop(held);
+    // A command that another test starts may hold a duplicate until it is run.
+    namespace.until("ip link show tartan0", "NO-CARRIER");
+    assert!(!stats().carrier, "nobody holds a queue");
 }

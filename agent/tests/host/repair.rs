@@ -172,6 +172,7 @@ fn each_setting_flipped_is_put_back() {
 #[test]
 fn another_subnet_moves_address_and_routes() {
     let namespace = Namespace::with_tun();
+    let _held = namespace.hold("tartan0");
     apply(&namespace, &v4()).unwrap();
     let mut moved = v4();
     moved.addresses = nets(&["10.244.7.0/32"]);
@@ -195,6 +196,9 @@ fn another_subnet_moves_address_and_routes() {
 #[test]
 fn what_is_not_ours_is_left_alone() {
     let namespace = Namespace::with_tun();
+    let _held = namespace.hold("tartan0");
+    // As Tartan has it, or the kernel would give the device an address of its own.
+    namespace.ip("link set tartan0 addrgenmode none");
     namespace.ip("link set tartan0 up");
     namespace.ip("address add 172.31.0.1/24 dev tartan0");
     // A pod's route of a program that picked the same protocol number.

@@ -60,6 +60,8 @@ fn an_ipv4_node_is_set_up_as_iproute2_sees_it() {
         ("net/ipv4/conf/tartan0/accept_local", "1"),
         ("net/ipv4/conf/tartan0/send_redirects", "0"),
         ("net/ipv4/conf/tartan0/accept_redirects", "0"),
+        ("net/ipv4/conf/tartan0/ignore_routes_with_linkdown", "1"),
+        ("net/ipv6/conf/tartan0/ignore_routes_with_linkdown", "1"),
         ("net/ipv6/conf/tartan0/accept_ra", "0"),
         ("net/ipv6/conf/tartan0/accept_redirects", "0"),
         ("net/ipv6/conf/tartan0/addr_gen_mode", "1"),
@@ -187,13 +189,19 @@ fn the_kernel_says_nothing_to_groups_on_the_device() {
 fn the_kernel_then_routes_as_intended() {
     let namespace = Namespace::with_tun();
     namespace.ip("route add default via 192.0.2.254 dev eth0");
-    // A queue attached gives the device its carrier; a route over a device
-    // without one is still used.
+    // A queue attached gives the device its carrier.
+    let held = namespace.hold("tartan0");
     apply(&namespace, &v4()).unwrap();
     let remote = namespace.ip("route get 10.244.2.5");
     assert!(remote.contains("dev tartan0 src 10.244.1.0"), "{remote}");
     let unused = namespace.ip_fails("route get 10.244.1.77");
     assert!(unused.contains("No route to host"), "{unused}");
+
+    drop(held);
+    namespace.until("ip link show tartan0", "NO-CARRIER");
+    namespace.until("ip route", "dead linkdown");
+    let unserved = namespace.ip_fails("route get 10.244.2.5");
+    assert!(unserved.contains("No route to host"), "{unserved}");
 
     namespace.ip("link delete tartan0");
     let leak = namespace.ip_fails("route get 10.244.2.5");

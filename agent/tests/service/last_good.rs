@@ -192,7 +192,8 @@ fn a_state_that_cannot_be_trusted_is_as_good_as_none() {
         ] {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }
-        assert!(!node.ip(&["link"]).contains("tartan0"));
+        let device = node.ip(&["link", "show", "tartan0"]);
+        assert!(device.contains("NO-CARRIER"), "{device}");
     };
     fs::write(&state, &good[..good.len() / 2]).unwrap();
     refused("it is damaged: EOF");

@@ -1,7 +1,7 @@
 //! Where pod packets come from and go to.
 
 use std::io::{self, IoSlice};
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsFd, RawFd};
 
 use encap::Mac;
 
@@ -22,9 +22,18 @@ pub use error::DeviceError;
 pub use offload::Offloads;
 
 /// Name of the interface that a TUN descriptor is a queue of; `None` where it is gone or was never one.
-pub fn name_of(queue: &OwnedFd) -> Option<String> {
+pub fn name_of(queue: &impl AsFd) -> Option<String> {
     let interface = crate::sys::tun::interface(queue).ok()?;
     Some(interface.name)
+}
+
+/// Has the device of a queue outlive all descriptors of it: it keeps addresses, routes and what the kernel remembers of
+/// connections through it, and has no carrier while no process holds a queue. It goes when it is deleted.
+///
+/// # Errors
+/// Whatever the kernel says; the device goes with its last descriptor then.
+pub fn make_persistent(queue: &impl AsFd) -> io::Result<()> {
+    crate::sys::tun::make_persistent(queue)
 }
 
 /// A layer-3 device: one IP packet per read and write, or a super-packet where the device has offloads. Never blocks.

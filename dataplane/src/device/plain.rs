@@ -1,8 +1,8 @@
 //! The plain TUN device: a single queue, one packet per call, no offload. What every kernel and sandbox offers.
 //!
 //! Opened with the crate `tun-tap`. That crate can neither adopt a descriptor nor gather, so from then on the
-//! descriptor is ours. The device is not persistent: it lives as long as the service or the keeper
-//! holds the queue.
+//! descriptor is ours. The device lives as long as the service or the keeper holds the queue, and beyond that once it was
+//! made persistent ([`super::make_persistent`]): [`open`] then attaches to it.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -18,7 +18,7 @@ pub struct Plain {
     queue: OwnedFd,
 }
 
-/// Creates the device `name` and returns its only queue. The network namespace is that of the calling thread.
+/// Creates the device `name`, or attaches to a persistent one that no process holds, and returns its only queue. The network namespace is that of the calling thread.
 ///
 /// # Errors
 /// See [`DeviceError`]; each sentence names the remedy.

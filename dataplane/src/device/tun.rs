@@ -14,7 +14,8 @@
 //! A TAP differs by the Ethernet header of its frames ([`super::ethernet`]), which is read and written beside the packet
 //! like the small header: no byte is moved for it.
 //!
-//! The device is not persistent: it lives as long as the service or the keeper holds a descriptor.
+//! The device lives as long as the service or the keeper holds a descriptor, and beyond that once it was made persistent
+//! ([`super::make_persistent`]): [`reopen`] then attaches to it.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -108,6 +109,28 @@ pub fn is_tap(queue: &OwnedFd) -> bool {
 pub fn open(name: &str, link: LinkLayer, workers: usize) -> Result<Opened, DeviceError> {
     error::check_name(name)?;
     let first = attach(name, link.flags() | tun::IFF_TUN_EXCL)?;
+    completed(name, link, first, workers)
+}
+
+/// The same from the persistent device `name` that no process holds. It keeps its addresses and routes, and has a carrier
+/// from the first queue on: as in [`resize`], packets are lost that the kernel puts into a writer before it is detached.
+/// Where it has gone meanwhile, it is made.
+///
+/// # Errors
+/// As [`open`]; `NoOffloads` where it was made as another type, or with a single queue.
+pub fn reopen(name: &str, link: LinkLayer, workers: usize) -> Result<Opened, DeviceError> {
+    error::check_name(name)?;
+    let first = attach(name, link.flags())?;
+    completed(name, link, first, workers)
+}
+
+/// The device of its first queue.
+fn completed(
+    name: &str,
+    link: LinkLayer,
+    first: OwnedFd,
+    workers: usize,
+) -> Result<Opened, DeviceError> {
     check_flags(&first, name, link.flags())
         .and_then(|()| tun::set_header_size(&first))
         .map_err(DeviceError::NoOffloads)?;

@@ -1,7 +1,7 @@
 //! The tunnel device of a node: fast where the kernel offers it, plain elsewhere.
 
 use std::io::{self, IoSlice};
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 
 use super::plain::Plain;
 use super::tun::Tun;
@@ -17,6 +17,15 @@ pub enum Tunnel {
     Fast(Tun),
     /// The plain device.
     Plain(Plain),
+}
+
+impl AsFd for Tunnel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Tunnel::Fast(device) => device.as_fd(),
+            Tunnel::Plain(device) => device.as_fd(),
+        }
+    }
 }
 
 impl Device for Tunnel {

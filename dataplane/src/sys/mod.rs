@@ -6,6 +6,7 @@ mod bpf;
 pub(crate) mod call;
 mod cmsg;
 pub mod faults;
+pub mod inherited;
 pub(crate) mod page;
 pub mod priority;
 pub(crate) mod recvmmsg;

@@ -100,6 +100,23 @@ pub(crate) fn writes_detached(descriptor: impl AsFd) -> bool {
     refused != Some(rustix::io::Errno::BADFD) && !faults::is_set(InjectedFault::DetachedWrites)
 }
 
+/// Has the device outlive the last of its descriptors. It then has no carrier until another is attached to it.
+///
+/// # Errors
+/// `EBADFD` when the device is gone; `EINVAL` of a sandbox that knows no such devices.
+pub(crate) fn make_persistent(descriptor: impl AsFd) -> io::Result<()> {
+    // WHY: tun-tap does not make it, and no crate wraps it for a descriptor that is there.
+    // SAFETY: `TUNSETPERSIST` takes its argument by value (tun.c: `if (arg && !(tun->flags & IFF_PERSIST))`).
+    let result = unsafe {
+        libc::ioctl(
+            descriptor.as_fd().as_raw_fd(),
+            TUNSETPERSIST,
+            c_ulong::from(1_u8),
+        )
+    };
+    check(result)
+}
+
 /// Sets what the kernel may leave undone in packets that are read, for all queues of the device (`TUN_F_*`).
 ///
 /// # Errors
@@ -261,6 +278,8 @@ const GSO_TYPE: usize = 1;
 
 /// `_IOW('T', 202, int)`
 const TUNSETIFF: c_ulong = write_request(202);
+/// `_IOW('T', 203, int)`
+const TUNSETPERSIST: c_ulong = write_request(203);
 /// `_IOW('T', 208, unsigned int)`
 const TUNSETOFFLOAD: c_ulong = write_request(208);
 /// `_IOR('T', 210, unsigned int)`

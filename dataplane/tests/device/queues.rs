@@ -5,10 +5,11 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
+use std::time::{Duration, Instant};
 
 use dataplane::device::plain::{self, Plain};
 use dataplane::device::tun::{self, Fewer, LinkLayer, Opened, Tun};
-use dataplane::device::{Device, DeviceError};
+use dataplane::device::{Device, DeviceError, make_persistent};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -143,6 +144,36 @@ fn a_device_grows_and_shrinks_under_its_addresses() {
                 assert_eq!(read(&mut a, 64).len(), 64);
             }
         }
+    }
+}
+
+/// A device that was made persistent has no carrier without a process, keeps all else, and is attached to by the next.
+#[test]
+fn a_persistent_device_is_attached_to_as_it_is() {
+    for (link, other) in [(TYPES[0], TYPES[1]), (TYPES[1], TYPES[0])] {
+        let space = forwarding();
+        let held = space.inside(|| tun::open("tb", link, 2)).unwrap();
+        raise(&space, "tb", 2);
+        make_persistent(&held.queues[0]).unwrap();
+        let index = || space.ip("-o link show tb")[..4].to_owned();
+        let before = (index(), space.ip("route"), space.ip("-6 route"));
+        drop(held);
+        // A command that another test starts may hold a duplicate until it is run.
+        space.until("ip link show tb", "NO-CARRIER");
+        let refused = space.inside(|| tun::reopen("tb", other, 1));
+        assert!(matches!(refused, Err(DeviceError::NoOffloads(_))));
+        assert!(space.inside(|| plain::open("tb")).is_err());
+        let held = space.inside(|| tun::reopen("tb", link, 3)).unwrap();
+        assert_eq!((held.queues.len(), held.writers.len()), (3, 3));
+        space.until("ip link show tb", "LOWER_UP");
+        let routes = || (index(), space.ip("route"), space.ip("-6 route"));
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while routes() != before && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(routes(), before);
+        drop(held);
+        space.ip("link delete tb");
     }
 }
 

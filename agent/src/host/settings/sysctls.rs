@@ -157,17 +157,18 @@ pub(in crate::host) fn has_ipv6() -> bool {
 }
 
 /// IPv4 settings of our device.
-const DEVICE4: [(&str, i32); 4] = [
+const DEVICE4: [(&str, i32); 5] = [
     // Strict (1) would drop what a peer sends from its node address.
     ("rp_filter", 2),
     // ICMP errors we write carry our own tunnel address as source.
     ("accept_local", 1),
     ("send_redirects", 0),
     ("accept_redirects", 0),
+    WITHOUT_CARRIER,
 ];
 
 /// IPv6 settings of our device: it is no link to configure oneself on.
-const DEVICE6: [(&str, i32); 4] = [
+const DEVICE6: [(&str, i32); 5] = [
     // MLDv2 announces even that a group is left which it never announced
     // (net/ipv6/mcast.c, igmp6_leave_group); see leave_routers_groups.
     ("force_mld_version", 1),
@@ -175,4 +176,8 @@ const DEVICE6: [(&str, i32); 4] = [
     ("accept_redirects", 0),
     // IN6_ADDR_GEN_MODE_NONE: no link-local address.
     ("addr_gen_mode", 1),
+    WITHOUT_CARRIER,
 ];
+
+/// While no process holds the device, its routes do not count and the `unreachable` ones answer.
+const WITHOUT_CARRIER: (&str, i32) = ("ignore_routes_with_linkdown", 1);

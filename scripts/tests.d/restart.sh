@@ -1,0 +1,154 @@
+#!/usr/bin/env bash
+# The agent of a node is stopped and started, and killed with all of its processes and started: no TCP connection ends,
+# neither between pods nor one that is masqueraded to the tunnel device; the device stays, and while no agent runs the
+# kernel refuses what pods send.
+#
+#   client (no node) ─────────────┐
+#   pod1 ── node1: keeper, service (stopped, killed) ══ underlay ══ node2 ── pod3, which serves
+#     └ ping 100 times a second
+#
+# Connections, in each family: pod1 → pod3; node1 → the ClusterIP of pod3; client → the NodePort of pod3 at node1.
+#
+# restart.sh BACKEND FAMILIES ROUNDS, where FAMILIES is v4, v6 or dual, inside and outside. Each round is a stop and a kill.
+# alone: it prints pauses
+# case: vxlan dual 1 workers=2
+# case: udp v4 1
+# full: vxlan v4 50
+# full: udp dual 5 workers=2
+# full: vxlan v6 5
+# full: vxlan v4 5 device=plain
+# full: vxlan dual 5 workers=2 device-type=tap
+# full: vxlan v4 5 kernel-path=auto
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
+# shellcheck source=scripts/tests.d/tools/kill_service.sh
+. "$TOOLS/kill_service.sh"
+
+BACKEND=$1
+FAMILIES=$2
+ROUNDS=$3
+PORT=8080
+# Milliseconds, of a start on a busy machine with the pause that the test itself makes.
+LARGEST_GAP=15000
+HOLDERS=()
+
+# hold WHAT NAME ADDRESS PORT: a connection that goes on in the background.
+hold() {
+    start_in "$2" python3 "$TOOLS/held.py" hold "$3" "$4" >"$SCRATCH/held${#HOLDERS[@]}" 2>&1
+    HOLDERS+=("$PID|$1")
+    until_true 10 "$1 connects" grep -q connected "$SCRATCH/held$((${#HOLDERS[@]} - 1))" || cat "$SCRATCH/held$((${#HOLDERS[@]} - 1))"
+}
+
+# service FAMILY KEY: of the Service of pod3.
+service() {
+    jq -r --arg key "$2" '.[] | select(.name == "lab/pod3" or .name == "pod3") | .[$key]' "$LAB_STATE/services.$1"
+}
+
+start_load() {
+    local family
+    for family in $(families "$FAMILIES"); do
+        hold "IPv$family, pod1 to pod3" pod1 "$(address_of pod3 "$family")" "$PORT"
+        hold "IPv$family, node1 to the ClusterIP of pod3" node1 "$(service "$family" address)" "$(service "$family" port)"
+        hold "IPv$family, client to the NodePort of pod3 at node1" client "$(underlay_of node1 "$family")" "$(service "$family" node_port)"
+    done
+}
+
+# Every connection goes on, and is ended here.
+load_survived() {
+    local number what code
+    for number in "${!HOLDERS[@]}"; do
+        what=${HOLDERS[number]#*|}
+        code=0
+        kill -TERM "${HOLDERS[number]%%|*}" 2>/dev/null || true
+        wait "${HOLDERS[number]%%|*}" || code=$?
+        equal "$what: exit code" 0 "$code"
+        say "$what: $(tail -n 1 "$SCRATCH/held$number")"
+    done
+}
+
+# Every connection is answered after what was done, $1.
+all_go_on() {
+    local number before
+    for number in "${!HOLDERS[@]}"; do
+        before=$(wc -l <"$SCRATCH/held$number")
+        until_true 30 "${HOLDERS[number]#*|} goes on, $1" goes_on "$number" "$before" || tail -n 1 "$SCRATCH/held$number"
+    done
+}
+
+goes_on() {
+    [ "$(wc -l <"$SCRATCH/held$1")" -gt "$2" ]
+}
+
+# Device and routes without the marks that they bear while no process holds the device; and without the VXLAN device of the
+# kernel path, which a stop removes.
+device_and_routes() {
+    kernel_state node1 | grep -v -e '^carrier changes' -e ' tartan0-gro ' | sed -E 's/ (dead )?linkdown//; s/"NO-CARRIER",?//; s/"LOWER_UP",?//; s/,\]/]/'
+}
+
+# One that has ended and was not collected has no namespace.
+has_no_agent() {
+    ! readlink "/proc/$1/ns/net" "/proc/$2/ns/net"
+}
+
+is_refused() {
+    local family
+    for family in $(families "$FAMILIES"); do
+        # Not pod1, to which the errors of its flood of pings go, as many a second as the kernel sends to one address.
+        { in_ns pod2 ping -c 1 -W 1 "$(address_of pod3 "$family")" 2>&1 || true; } >"$SCRATCH/refused"
+        grep -qi unreachable "$SCRATCH/refused" || return 1
+    done
+}
+
+# No agent runs.
+nothing_serves() {
+    local code=0
+    case $1 in
+    *stop) is_refused || fail "the kernel does not refuse at once what pods send, $1: $(cat "$SCRATCH/refused")" ;;
+    *) until_true 5 "the kernel refuses what pods send, $1" is_refused || cat "$SCRATCH/refused" ;;
+    esac
+    tartan node1 status >"$SCRATCH/status" 2>&1 || code=$?
+    equal "exit code of status, $1" 3 "$code"
+    grep -q 'as unreachable; tartan0 stays' "$SCRATCH/status" || fail "status, $1, does not say what refuses: $(cat "$SCRATCH/status")"
+    [ "$(in_ns node1 cat /sys/class/net/tartan0/carrier)" = 0 ] || fail "tartan0 has a carrier, $1"
+}
+
+# end stop|kill
+end_agent() {
+    local keeper pid
+    keeper=$(cat "$LAB_STATE/node1/pid")
+    pid=$(service_pid node1)
+    case $1 in
+    stop) "$SCRIPTS/lab" stop --prefix "$PREFIX" node1 >/dev/null ;;
+    kill) kill -KILL "$keeper" "$pid" ;;
+    esac
+    until_true 10 "the agent has ended" has_no_agent "$keeper" "$pid"
+}
+
+say "stop and start, and SIGKILL of both processes: backend $BACKEND, families $FAMILIES, rounds $ROUNDS"
+lab_up --backend "$BACKEND" --inside "$FAMILIES" --outside "$FAMILIES" --pods 2
+lab services >/dev/null
+SERVED=()
+for FAMILY in $(families "$FAMILIES"); do SERVED+=("$(address_of pod3 "$FAMILY")"); done
+start_in pod3 python3 "$TOOLS/held.py" serve "$PORT" "${SERVED[@]}"
+sleep 0.5
+BEFORE=$(device_and_routes)
+start_load
+start_in pod1 ping -n -D -i 0.01 "${SERVED[0]}" >"$SCRATCH/ping"
+PING=$PID
+for ((ROUND = 1; ROUND <= ROUNDS; ROUND++)); do
+    for WAY in stop kill; do
+        end_agent "$WAY"
+        if [ "$ROUND" = 1 ]; then nothing_serves "after $WAY"; fi
+        "$SCRIPTS/lab" start --prefix "$PREFIX" node1 >/dev/null
+        all_go_on "after $WAY $ROUND and a start"
+    done
+done
+stop "$PING" INT
+read -r GAP ANSWERS < <(gaps "$SCRATCH/ping")
+at_most "longest pause of the ping, with that between stop and start, ms" "$LARGEST_GAP" "$GAP"
+say "$ANSWERS pings were answered"
+load_survived
+same "device, addresses and routes of node1" "$BEFORE" "$(device_and_routes)"
+equal "device taken over" $((2 * ROUNDS)) "$(grep -c 'the device that is there is taken over' "$LAB_STATE/node1/log")"
+law_one node1
+law_one node2
