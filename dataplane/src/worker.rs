@@ -28,6 +28,7 @@ use crossbeam_queue::ArrayQueue;
 use encap::coalesce::Coalescer;
 
 use crate::batch::{InboundBatch, OutboundBatch};
+use crate::capture::{CapturePoint, Tap};
 use crate::counters::{Counters, OffloadsInUse, Tally};
 use crate::device::Device;
 use crate::drops::Direction;
@@ -66,6 +67,8 @@ pub struct Worker<D, U> {
     sent: SentDatagrams,
     /// Counts flows while something watches.
     flows: FlowRecorder,
+    /// Copies packets while something captures.
+    tap: Tap,
     /// What the latest step moved.
     work: Work,
     /// Offloads given up that are counted already.
@@ -146,6 +149,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             error_reports: ErrorReports::default(),
             answers: Answers::new(sent.another_key()),
             flows: FlowRecorder::new(sent.another_key()),
+            tap: Tap::new(index),
             sent,
             work: Work::default(),
             given_up: 0,
@@ -164,6 +168,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     pub fn step(&mut self, snapshot: &Snapshot, now: Now) -> Next {
         self.work = Work::default();
         self.flows.begin(now);
+        self.tap.begin(now);
         self.take_shares(snapshot, now);
         for (ready, due) in self
             .ready
@@ -202,6 +207,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     /// Delivers shares from other workers, sends what is held, or drops it when its time has passed; reads nothing.
     /// Returns whether something is left.
     pub fn drain(&mut self, snapshot: &Snapshot, now: Now) -> bool {
+        self.tap.begin(now);
         self.take_shares(snapshot, now);
         self.flush(snapshot, now);
         self.hold_ends().is_some() || self.has_shares()
@@ -269,6 +275,11 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.flows.table()
     }
 
+    /// Where captures of its packets begin.
+    pub fn capture_point(&self) -> Arc<CapturePoint> {
+        self.tap.point()
+    }
+
     /// Adds to the time that the worker was busy and to the time that it had nothing to do.
     pub(crate) fn account_time(&self, busy: Duration, idle: Duration) {
         self.tally.time(busy, idle);
@@ -305,13 +316,14 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             inbound_shares,
             answers,
             flows,
+            tap,
             work,
             ..
         } = self;
         let InboundBatch { frames, metas } = inbound;
         let frames = Frames::Own(frames);
         let gathering = (coalescer, &**refused, inbound_shares, answers, flows);
-        let mut stages = inbound_stages(device, frames, gathering, tally, snapshot, now);
+        let mut stages = inbound_stages(device, frames, gathering, (tally, tap), snapshot, now);
         for (frame, meta) in metas.iter().enumerate().take(count) {
             let datagrams = stages.buffer(port.format, frame, meta);
             work.inbound.add([(datagrams, meta.len)]);
@@ -371,7 +383,7 @@ fn inbound_stages<'a, D: Device>(
     device: &'a mut D,
     frames: Frames<'a>,
     (coalescer, refused, shares, answers, flows): Gathering<'a>,
-    tally: &'a Tally,
+    (tally, tap): (&'a Tally, &'a Tap),
     snapshot: &'a Snapshot,
     now: Now,
 ) -> Inbound<'a, D> {
@@ -392,6 +404,7 @@ fn inbound_stages<'a, D: Device>(
                 frames,
                 snapshot,
                 tally,
+                tap,
                 now,
                 device_lost: false,
             },

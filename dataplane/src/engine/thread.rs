@@ -16,6 +16,7 @@ use rustix::thread::set_current_timer_slack;
 use super::moderation::Moderation;
 use super::spin::Spin;
 use super::{Shared, WorkerSetup};
+use crate::capture::CapturePoint;
 use crate::counters::Counters;
 use crate::device::Device;
 use crate::device::tunnel::Tunnel;
@@ -32,10 +33,11 @@ use crate::worker::{Next, Source, Worker};
 
 pub(super) struct Thread {
     pub(super) handle: JoinHandle<()>,
-    waker: Arc<Waker>,
+    pub(super) waker: Arc<Waker>,
     pub(super) refused: Arc<ArrayQueue<Refused>>,
     pub(super) heard: Arc<HeardRing>,
     pub(super) flows: Arc<FlowTable>,
+    pub(super) capture: Arc<CapturePoint>,
     /// The kernel refused to pin the worker to its core.
     pub(super) unpinned: Arc<AtomicBool>,
     /// Of the worker's poll.
@@ -64,7 +66,7 @@ impl Thread {
             worker = worker.with_steering(steering);
         }
         let (refused, flows) = (worker.refused(), worker.flows());
-        let heard = worker.heard_ring();
+        let (heard, capture) = (worker.heard_ring(), worker.capture_point());
         let registry = poll.registry().try_clone()?;
         let pending_sockets = Arc::new(ArrayQueue::new(1));
         let pending = Arc::clone(&pending_sockets);
@@ -98,6 +100,7 @@ impl Thread {
             refused,
             heard,
             flows,
+            capture,
             unpinned,
             registry,
             pending_sockets,
