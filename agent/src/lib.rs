@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod attachments;
+pub mod capture;
 mod causes;
 pub mod check;
 pub mod cli;

@@ -24,6 +24,22 @@ pub enum Request {
         /// Flows, the heaviest of late first, at most so many. More than 0 has the workers count flows for some seconds.
         flows: usize,
     },
+    /// Packets as the workers see them. Behind the line of the answer the connection goes on: with the packets, until the
+    /// caller ends its side of it.
+    Capture {
+        /// At these stages, by name.
+        stages: Vec<String>,
+        /// Of these pods, by name or address; none: of all.
+        pods: Vec<String>,
+        /// To and from these peers, by name or address; none: all.
+        peers: Vec<String>,
+        /// Drops for these reasons, by name; none: for all.
+        reasons: Vec<String>,
+        /// Bytes of each packet at most.
+        snap_length: u32,
+        /// Of drops a sample that has every reason.
+        sampled: bool,
+    },
     /// Whether an ADD would be served; an error, too, while packets of pods are not forwarded as they should be.
     Ready,
     /// Deliver to an attachment whose record is written. Answered once every worker would.

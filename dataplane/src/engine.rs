@@ -292,7 +292,10 @@ impl Engine {
 
     /// Starts captures of what the workers carry. All of one engine share their limit: it is to be asked for once.
     pub fn captures(&self) -> Captures {
-        let points = self.threads.iter().map(|thread| Arc::clone(&thread.capture));
+        let points = self
+            .threads
+            .iter()
+            .map(|thread| Arc::clone(&thread.capture));
         let wakers = self.threads.iter().map(|thread| Arc::clone(&thread.waker));
         Captures::new(points, wakers.collect(), self.clock())
     }

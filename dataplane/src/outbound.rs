@@ -372,7 +372,6 @@ impl<D: Device> Outbound<'_, D> {
         self.batch
             .join(header.get(..length)?, frame, plan.payload(index))
     }
-
 }
 
 /// Whether the checksum to finish lies behind the IP header and its extensions. A pod may name any place

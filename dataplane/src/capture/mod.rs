@@ -238,14 +238,17 @@ impl CaptureCounts {
 
     /// Those counts of drops that are not zero.
     pub fn each_drop(&self) -> impl Iterator<Item = (Direction, DropReason, u64)> + '_ {
-        let named = self.drops.iter().filter_map(|((direction, reason), count)| {
-            let direction = match direction {
-                0 => Direction::Outbound,
-                _ => Direction::Inbound,
-            };
-            let reason = DropReason::ALL.get(usize::from(*reason))?;
-            Some((direction, *reason, *count))
-        });
+        let named = self
+            .drops
+            .iter()
+            .filter_map(|((direction, reason), count)| {
+                let direction = match direction {
+                    0 => Direction::Outbound,
+                    _ => Direction::Inbound,
+                };
+                let reason = DropReason::ALL.get(usize::from(*reason))?;
+                Some((direction, *reason, *count))
+            });
         named.filter(|(_, _, count)| *count > 0)
     }
 

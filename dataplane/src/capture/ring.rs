@@ -17,7 +17,9 @@ use super::record::HEADER_WORDS;
 use super::stage::Stage;
 use super::{CaptureCounts, StageCounts};
 use crate::drops::{Direction, DropReason};
-use crate::limits::{CAPTURE_RING, CAPTURE_RING_LARGE, CAPTURE_SAMPLES, CAPTURE_SAMPLE_TIME, CAPTURE_SMALL};
+use crate::limits::{
+    CAPTURE_RING, CAPTURE_RING_LARGE, CAPTURE_SAMPLE_TIME, CAPTURE_SAMPLES, CAPTURE_SMALL,
+};
 use crate::now::Now;
 use crate::sys::page::Page;
 
@@ -65,7 +67,12 @@ impl Ring {
     }
 
     /// Counts a record that passed the filter, and returns whether it is to be written.
-    pub(super) fn offer(&self, stage: Stage, now: Now, drop: Option<(Direction, DropReason, usize)>) -> bool {
+    pub(super) fn offer(
+        &self,
+        stage: Stage,
+        now: Now,
+        drop: Option<(Direction, DropReason, usize)>,
+    ) -> bool {
         let Some(counts) = self.stages.get(stage as usize) else {
             return false;
         };
@@ -164,7 +171,10 @@ impl Ring {
             let count = count.load(Relaxed);
             if count > 0 {
                 let (direction, reason) = (place / DropReason::COUNT, place % DropReason::COUNT);
-                *counts.drops.entry((direction as u8, reason as u8)).or_default() += count;
+                *counts
+                    .drops
+                    .entry((direction as u8, reason as u8))
+                    .or_default() += count;
             }
         }
     }

@@ -105,9 +105,13 @@ impl Tap {
         let first = inner.clone().find(|part| !part.is_empty());
         let parts = std::iter::once(event.outer).chain(inner);
         let length = parts.clone().map(<[u8]>::len).sum::<usize>();
-        let drop = event.reason.map(|reason| (event.direction, reason, event.packets));
+        let drop = event
+            .reason
+            .map(|reason| (event.direction, reason, event.packets));
         for ring in self.rings.iter() {
-            if !ring.filter.takes(event, first.unwrap_or_default(), snapshot)
+            if !ring
+                .filter
+                .takes(event, first.unwrap_or_default(), snapshot)
                 || !ring.offer(event.stage, self.now, drop)
             {
                 continue;

@@ -145,7 +145,12 @@ fn a_full_ring_loses_records_and_counts_them() {
                 assert!(ring.offer(Stage::Sent, Now(0), None));
                 let event = Event::inner(Stage::Sent, Direction::Outbound, number as usize);
                 let header = record::header(&event, packet.len(), packet.len(), (0, Now(0)));
-                ring.write(Stage::Sent, &header, packet.len(), [&packet[..]].into_iter());
+                ring.write(
+                    Stage::Sent,
+                    &header,
+                    packet.len(),
+                    [&packet[..]].into_iter(),
+                );
             }
             done.store(true, Ordering::Release);
         });
@@ -268,8 +273,14 @@ fn a_filter_takes_its_pods_peers_and_reasons() {
     assert_eq!(taken(&device, &others), [false, false, false]);
     let received = |from: [u8; 4]| Event::received(Format::Udp, (from, 8285).into(), &[]);
     let reply = packet([10, 244, 2, 9], [10, 244, 1, 2]);
-    assert_eq!(taken(&received([192, 0, 2, 2]), &reply), [true, true, false]);
-    assert_eq!(taken(&received([192, 0, 2, 3]), &reply), [true, false, false]);
+    assert_eq!(
+        taken(&received([192, 0, 2, 2]), &reply),
+        [true, true, false]
+    );
+    assert_eq!(
+        taken(&received([192, 0, 2, 3]), &reply),
+        [true, false, false]
+    );
     let no_route = Event::drop(Direction::Outbound, DropReason::NoRoute, 1);
     assert_eq!(taken(&no_route, &others), [false, false, true]);
     let spoofed = Event::drop(Direction::Outbound, DropReason::SpoofedSource, 1);
@@ -293,7 +304,9 @@ fn captures_come_and_go() {
     tap.begin(Now(1));
     assert!(tap.wants(Stage::Sent) && !tap.wants(Stage::Device));
     let all = || CaptureFilter::all(Stages::ALL);
-    let others: Vec<_> = (1..CAPTURES).map(|_| captures.start(all()).unwrap()).collect();
+    let others: Vec<_> = (1..CAPTURES)
+        .map(|_| captures.start(all()).unwrap())
+        .collect();
     assert!(matches!(captures.start(all()), Err(CaptureError::TooMany)));
     offer(&tap, &snapshot, &event, b"first alone");
     assert_eq!(others[0].counts().all().offered, 0);
@@ -313,5 +326,8 @@ fn captures_come_and_go() {
     assert!(!tap.wants(Stage::Sent));
     assert_eq!(point.waiting(), 0);
     assert_eq!(first.counts().all().offered, 2);
-    assert!(first.drain(&mut Vec::new(), usize::MAX), "what was captured stays");
+    assert!(
+        first.drain(&mut Vec::new(), usize::MAX),
+        "what was captured stays"
+    );
 }

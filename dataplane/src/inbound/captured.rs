@@ -33,7 +33,9 @@ impl<D> Inbound<'_, D> {
     ) {
         if self.delivery.writer.tap.wants(Stage::Received) {
             let datagram = |range: Range<usize>| bytes.get(range).unwrap_or_default();
-            let each = datagrams.ranges().map(|range| (meta.source, datagram(range)));
+            let each = datagrams
+                .ranges()
+                .map(|range| (meta.source, datagram(range)));
             self.capture_runs(format, each);
         }
     }
@@ -99,9 +101,7 @@ impl<D> Inbound<'_, D> {
         self.tally.drop(Direction::Inbound, reason, packets as u64);
         let writer = &self.delivery.writer;
         if writer.tap.wants(Stage::Dropped) {
-            let bytes = writer
-                .frames
-                .bytes(datagram.frame, datagram.range.clone());
+            let bytes = writer.frames.bytes(datagram.frame, datagram.range.clone());
             self.capture_drop(datagram.format, datagram.source, bytes, (reason, packets));
         }
     }

@@ -12,7 +12,10 @@ impl<D> Outbound<'_, D> {
     pub(super) fn receive(&self, frame: usize, packets: usize) {
         self.tally.receive(Direction::Outbound, packets);
         if self.tap.wants(Stage::Device) {
-            self.capture(frame, &Event::inner(Stage::Device, Direction::Outbound, packets));
+            self.capture(
+                frame,
+                &Event::inner(Stage::Device, Direction::Outbound, packets),
+            );
         }
     }
 

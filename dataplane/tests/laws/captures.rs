@@ -1,7 +1,7 @@
 //! A capture of all stages shows every packet exactly once at each stage that it reaches: what it shows adds up to what
 //! the counters say, for every reason to drop one and under random traffic.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use dataplane::capture::{Capture, Record, Stage};
 use dataplane::counters::Flow;
@@ -19,7 +19,7 @@ use crate::world::plan::ClusterPlan;
 struct Shown {
     /// By stage and direction; probes apart.
     stages: BTreeMap<(Stage, bool), u64>,
-    drops: BTreeMap<(bool, DropReason), u64>,
+    drops: HashMap<(bool, DropReason), u64>,
     records: u64,
 }
 
@@ -46,10 +46,7 @@ impl Shown {
     }
 
     fn at(&self, stage: Stage, is_outbound: bool) -> u64 {
-        self.stages
-            .get(&(stage, is_outbound))
-            .copied()
-            .unwrap_or(0)
+        self.stages.get(&(stage, is_outbound)).copied().unwrap_or(0)
     }
 
     fn dropped(&self, is_outbound: bool) -> Vec<(DropReason, u64)> {
@@ -84,7 +81,7 @@ fn compare(shown: &Shown, node: &Node, what: &str) {
         assert_eq!(dropped, counted(flow), "{what}");
     }
     let mut offered = 0;
-    let mut drops = BTreeMap::new();
+    let mut drops = HashMap::new();
     for counts in node.captures.iter().map(Capture::counts) {
         offered += counts.all().offered;
         assert_eq!((counts.all().lost, counts.all().left_out), (0, 0));
