@@ -1,13 +1,12 @@
-//! A captured packet in words: as a line, as JSON, and as the comment in a file.
+//! A captured packet in words: as a line, and as the comment in a file.
 
 use std::fmt::Write;
 
 use dataplane::capture::{Record, Stage};
 use dataplane::drops::Direction;
-use serde_json::{Value, json};
 
 use super::names::Names;
-use super::packet::{Packet, protocol_name};
+use super::packet::Packet;
 use crate::api::wire::CaptureStart;
 use crate::cli::table::printable;
 
@@ -57,36 +56,6 @@ pub(super) fn comment(record: &Record<'_>, names: &Names) -> String {
     comment
 }
 
-/// A packet as one object.
-pub(super) fn json(record: &Record<'_>, names: &Names, start: &CaptureStart) -> Value {
-    let packet = packet(record);
-    let of = |value: fn(&Packet) -> Value| packet.as_ref().map_or(Value::Null, value);
-    json!({
-        "event": "packet",
-        "time": start.epoch.saturating_add(record.time.0),
-        "stage": record.stage.name(),
-        "direction": direction(record.direction),
-        "verdict": verdict(record),
-        "reason": record.reason.map(|reason| reason.name()),
-        "worker": record.worker,
-        "packets": record.packets,
-        "length": record.length,
-        "total": record.total,
-        "gso": Some(record.gso).filter(|gso| *gso > 0),
-        "format": record.format.map(|format| format.to_string()),
-        "remote": record.remote.map(|remote| remote.ip()),
-        "peer": names.peer(record, packet.as_ref()),
-        "pod": names.pod(record, packet.as_ref()),
-        "source": of(|packet| json!(packet.source)),
-        "destination": of(|packet| json!(packet.destination)),
-        "protocol": of(|packet| json!(protocol_name(packet.protocol))),
-        "source_port": of(|packet| json!(packet.ports.map(|ports| ports.0))),
-        "destination_port": of(|packet| json!(packet.ports.map(|ports| ports.1))),
-        "probe": record.is_probe,
-        "data": hex(record.bytes),
-    })
-}
-
 /// What a record says of its packet beside addresses.
 fn notes(record: &Record<'_>) -> Vec<String> {
     let mut notes = Vec::new();
@@ -130,8 +99,8 @@ fn packet(record: &Record<'_>) -> Option<Packet> {
     Packet::read(record.inner()).filter(|_| !record.is_not_ip)
 }
 
-/// What became of it at the stage.
-fn verdict(record: &Record<'_>) -> &'static str {
+/// What became of it at the stage, in one word.
+pub(super) fn verdict(record: &Record<'_>) -> &'static str {
     match (record.stage, record.reason) {
         (_, Some(reason)) => reason.name(),
         (Stage::Device, _) => "read",
@@ -189,7 +158,7 @@ fn clock(nanos: u64) -> String {
     )
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes
         .iter()
         .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {

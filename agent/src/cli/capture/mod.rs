@@ -8,6 +8,7 @@
 mod expression;
 mod feed;
 mod follow;
+mod json;
 mod line;
 mod names;
 mod output;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::io::{self, BufWriter, Stdout, Write};
 
 use dataplane::capture::{Record, Stage};
-use serde_json::json;
 
+use super::json::{CountsLine, PacketLine};
 use super::line;
 use super::names::Names;
 use super::pcapng::Pcapng;
@@ -76,7 +76,7 @@ impl Output {
             Output::Pcapng(file) => file.packet(record, &line::comment(record, names), start),
             Output::Lines {
                 out, is_json: true, ..
-            } => writeln!(out, "{}", line::json(record, names, start)),
+            } => object(out, &PacketLine::new(record, names, start)),
             Output::Lines { out, follow, .. } => {
                 writeln!(
                     out,
@@ -109,16 +109,7 @@ impl Output {
             return Ok(());
         }
         if *is_json {
-            let counts = changed.iter().map(|(drop, more)| {
-                json!({
-                    "reason": drop.reason,
-                    "direction": drop.direction,
-                    "count": drop.count,
-                    "more": more,
-                })
-            });
-            let counts: Vec<_> = counts.collect();
-            writeln!(out, "{}", json!({ "event": "counts", "counts": counts }))?;
+            object(out, &CountsLine::new(&changed))?;
         } else {
             for (drop, more) in changed {
                 writeln!(
@@ -145,6 +136,12 @@ impl Output {
             Output::Lines { out, .. } => out.flush(),
         }
     }
+}
+
+/// Writes an object as a line.
+fn object(out: &mut impl Write, value: &impl serde::Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, value)?;
+    writeln!(out)
 }
 
 const BUFFER: usize = 256 * 1024;

@@ -177,7 +177,9 @@ proptest! {
         let record = record(&bytes);
         let text = line::text(&record, &names, &start, true);
         prop_assert!(!text.contains('\n'));
-        prop_assert!(line::json(&record, &names, &start)["stage"] == "device");
+        let object = super::json::PacketLine::new(&record, &names, &start);
+        prop_assert_eq!(object.stage, "device");
+        prop_assert!(serde_json::to_string(&object).is_ok());
         let _ = line::comment(&record, &names);
     }
 }
