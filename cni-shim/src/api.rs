@@ -103,6 +103,17 @@ mod tests {
             (Request::Top { flows: 5 }, r#"{"call":"top","flows":5}"#),
             (Request::Ready, r#"{"call":"ready"}"#),
             (
+                Request::Capture {
+                    stages: vec!["sent".to_owned()],
+                    pods: vec![],
+                    peers: vec!["node2".to_owned()],
+                    reasons: vec![],
+                    snap_length: 256,
+                    sampled: false,
+                },
+                r#"{"call":"capture","stages":["sent"],"pods":[],"peers":["node2"],"reasons":[],"snap_length":256,"sampled":false}"#,
+            ),
+            (
                 Request::adopt(&key),
                 r#"{"call":"adopt","container":"c1","ifname":"eth0"}"#,
             ),
