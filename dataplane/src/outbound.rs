@@ -358,9 +358,7 @@ impl<D: Device> Outbound<'_, D> {
             let error =
                 self.icmp_errors
                     .send(answer, from, (packet, &inner), self.now, device, tally);
-            if let Some((error, is_taken)) = error {
-                capture_own(self.tap, self.snapshot, error, is_taken);
-            }
+            capture_own(self.tap, self.snapshot, error);
         }
     }
 

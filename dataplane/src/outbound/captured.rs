@@ -52,8 +52,11 @@ impl<D> Outbound<'_, D> {
     }
 }
 
-/// Captures a packet that Tartan made and wrote to the device, or that the device refused.
-pub(super) fn capture_own(tap: &Tap, snapshot: &Snapshot, packet: &[u8], is_taken: bool) {
+/// Captures a packet that Tartan made, if it did, and whether the device took it.
+pub(super) fn capture_own(tap: &Tap, snapshot: &Snapshot, made: Option<(&[u8], bool)>) {
+    let Some((packet, is_taken)) = made else {
+        return;
+    };
     let (stage, reason) = match is_taken {
         true => (Stage::Written, None),
         false => (Stage::Dropped, Some(DropReason::DeviceRefused)),

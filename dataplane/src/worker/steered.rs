@@ -2,7 +2,8 @@
 
 use encap::Format;
 
-use super::{Worker, inbound_stages};
+use super::Worker;
+use super::receive::inbound_stages;
 use crate::capture::{Event, Stage};
 use crate::device::Device;
 use crate::drops::{Direction, DropReason};

@@ -1,10 +1,11 @@
-//! A pcapng file (draft-ietf-opsawg-pcapng): one interface for each stage, packets as raw IP, what became of each as its
-//! comment, and at the end what was lost at each stage.
+//! A pcapng file (draft-ietf-opsawg-pcapng): one interface for each stage, what became of each packet as its comment, and
+//! at the end what was lost at each stage.
 //!
 //! What the dataplane sees of the underlay is the payload of UDP. So that Wireshark and tcpdump can read it, the file has
 //! outer IP and UDP headers before it, made of what is known: addresses, and ports but the source port of VXLAN that is
-//! sent, which is 0. Their UDP checksum is 0, "none". All interfaces have one link type and one snap length, because
-//! tcpdump reads no others.
+//! sent, which is 0. Their UDP checksum is 0, "none". In front of all lies Linux's "cooked" header, which says the direction
+//! and the protocol. All interfaces have that one link type, and one snap length: libpcap reads no others, and of raw IP
+//! (`LINKTYPE_RAW`) no second interface, because it compares its own number of the type with the file's.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -54,10 +55,10 @@ impl<W: Write> Pcapng<W> {
         pcapng.end_of_options();
         pcapng.end_block(SECTION)?;
         for stage in stages {
-            pcapng.half(RAW_IP);
+            pcapng.half(LINUX_SLL);
             pcapng.half(0);
-            // With the outer headers that are made here.
-            pcapng.word(snap_length.saturating_add(OUTER_MOST as u32));
+            // With the headers that are made here.
+            pcapng.word(snap_length.saturating_add((COOKED + OUTER_MOST) as u32));
             pcapng.option(INTERFACE_NAME, stage.name().as_bytes());
             pcapng.option(INTERFACE_DESCRIPTION, stage.gloss().as_bytes());
             pcapng.option(INTERFACE_RESOLUTION, &[9]);
@@ -79,15 +80,17 @@ impl<W: Write> Pcapng<W> {
         };
         let outer = outer_packet(record, start);
         let outer = outer.as_deref().unwrap_or_default();
-        // What a TAP reads beside IP has no place in a file of IP packets: it is there without bytes.
-        let bytes = if record.is_not_ip { &[] } else { record.bytes };
+        let bytes = record.bytes;
+        let cooked = cooked(record, outer.first().or(bytes.first()));
         let time = start.epoch.saturating_add(record.time.0);
         self.latest = self.latest.max(time);
         self.word(interface as u32);
         self.word((time >> 32) as u32);
         self.word(time as u32);
-        self.word((outer.len() + bytes.len()) as u32);
-        self.word(record.length.saturating_add(outer.len() as u32));
+        let made = COOKED + outer.len();
+        self.word((made + bytes.len()) as u32);
+        self.word(record.length.saturating_add(made as u32));
+        self.block.extend_from_slice(&cooked);
         self.block.extend_from_slice(outer);
         self.block.extend_from_slice(bytes);
         self.pad();
@@ -169,6 +172,39 @@ impl<W: Write> Pcapng<W> {
     }
 }
 
+/// Linux's "cooked" header (`LINKTYPE_LINUX_SLL`) of a packet that begins with that byte: sent or not, of no hardware, no
+/// address, and the EtherType.
+fn cooked(record: &Record<'_>, first: Option<&u8>) -> [u8; COOKED] {
+    let to_us_or_sent = match record.direction {
+        Direction::Inbound => 0,
+        Direction::Outbound => 4,
+    };
+    let [high, low] = match first.map_or(4, |byte| byte >> 4) {
+        _ if record.bytes.starts_with(&ARP_OF_IPV4) && record.is_not_ip => [0x08, 0x06],
+        _ if record.is_not_ip => [0, 0],
+        6 => [0x86, 0xdd],
+        _ => [0x08, 0x00],
+    };
+    [
+        0,
+        to_us_or_sent,
+        0xff,
+        0xfe,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        high,
+        low,
+    ]
+}
+
 /// The IP and UDP headers that the record's datagram has or will have on the underlay; `None` of a bare inner packet.
 pub(super) fn outer_packet(record: &Record<'_>, start: &CaptureStart) -> Option<Vec<u8>> {
     let (format, remote) = (record.format?, record.remote?);
@@ -225,8 +261,11 @@ const OUTER_MOST: usize = 40 + 8;
 /// Bytes of a block around its body.
 const BLOCK_ENDS: usize = 12;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
-/// `LINKTYPE_RAW`: IPv4 or IPv6, by its version.
-const RAW_IP: u16 = 101;
+const LINUX_SLL: u16 = 113;
+/// Bytes of its header.
+const COOKED: usize = 16;
+/// How ARP begins: Ethernet, IPv4.
+const ARP_OF_IPV4: [u8; 4] = [0, 1, 8, 0];
 
 const SECTION: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;

@@ -130,7 +130,7 @@ proptest! {
         while let Some(block) = reader.next_block() {
             match block.unwrap() {
                 Block::InterfaceDescription(interface) => {
-                    prop_assert_eq!(interface.linktype, DataLink::RAW);
+                    prop_assert_eq!(interface.linktype, DataLink::LINUX_SLL);
                     interfaces.extend(interface.options.iter().filter_map(|option| match option {
                         InterfaceDescriptionOption::IfName(name) => Some(name.to_string()),
                         _ => None,
@@ -153,9 +153,9 @@ proptest! {
             // The reader takes times for microseconds whatever the interface says.
             let _ = found.timestamp;
             let around = match record.remote.filter(|_| record.format.is_some()) {
-                None => 0,
-                Some(SocketAddr::V4(_)) => 28,
-                Some(SocketAddr::V6(_)) => 48,
+                None => 16,
+                Some(SocketAddr::V4(_)) => 16 + 28,
+                Some(SocketAddr::V6(_)) => 16 + 48,
             };
             prop_assert_eq!(found.original_len as usize, record.length as usize + around);
             prop_assert_eq!(&found.data[around..], record.bytes);
@@ -182,6 +182,35 @@ proptest! {
         prop_assert!(serde_json::to_string(&object).is_ok());
         let _ = line::comment(&record, &names);
     }
+}
+
+/// etherparse finds the packet behind the header in front of it, by the EtherType there.
+#[test]
+fn the_cooked_header_names_the_protocol() {
+    let start = start();
+    let packet = inner(b"hello");
+    let mut file = Vec::new();
+    let mut pcapng = Pcapng::new(&mut file, &start, &[Stage::Device], 256).unwrap();
+    pcapng.packet(&record(&packet), "read", &start).unwrap();
+    let arp = [0, 1, 8, 0, 6, 4, 0, 1];
+    let not_ip = Record {
+        is_not_ip: true,
+        ..record(&arp)
+    };
+    pcapng.packet(&not_ip, "read", &start).unwrap();
+    drop(pcapng);
+    let mut reader = PcapNgReader::new(&file[..]).unwrap();
+    let mut packets = Vec::new();
+    while let Some(block) = reader.next_block() {
+        if let Block::EnhancedPacket(packet) = block.unwrap() {
+            packets.push(packet.data.into_owned());
+        }
+    }
+    let sliced = SlicedPacket::from_linux_sll(&packets[0]).unwrap();
+    assert!(
+        matches!(sliced.transport, Some(TransportSlice::Udp(udp)) if udp.payload() == b"hello")
+    );
+    assert_eq!(packets[1][14..], [&[0x08, 0x06], &arp[..]].concat());
 }
 
 /// The nanoseconds since the epoch are in the file as pcapng has them: two halves, units of the interface's resolution.
