@@ -95,7 +95,7 @@ impl Ring {
         let Some(sample) = self.samples.get(place) else {
             return false;
         };
-        let slice = now.0 / CAPTURE_SAMPLE_TIME.as_nanos() as u64 & u64::from(u32::MAX);
+        let slice = (now.0 / CAPTURE_SAMPLE_TIME.as_nanos() as u64) & u64::from(u32::MAX);
         let held = sample.load(Relaxed);
         let count = if held >> 32 == slice { held as u32 } else { 0 };
         if count >= CAPTURE_SAMPLES {
