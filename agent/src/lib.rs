@@ -3,6 +3,7 @@
 pub mod api;
 pub mod attachments;
 mod callers;
+pub mod capture;
 mod causes;
 pub mod check;
 pub mod cli;

@@ -11,6 +11,7 @@ use allocation_counter::measure;
 use benches::cluster;
 use benches::packets::Shape;
 use benches::repeat::{Worker, carry, receiver, sender};
+use dataplane::capture::{CaptureFilter, Captures, Stages};
 use dataplane::counters::Counters;
 use dataplane::now::Now;
 use dataplane::publication::Publication;
@@ -88,6 +89,37 @@ fn counting_flows_allocates_nothing() {
             let count = allocations(|| carry(&mut worker, &snapshot, 100));
             assert_eq!(count, 0, "{}", shape.name);
             assert!(!worker.flows().read(Now(0)).is_empty());
+        }
+    }
+}
+
+/// A capture of everything costs the worker no allocation, whether its ring has room or not.
+#[test]
+fn capturing_allocates_nothing() {
+    for shape in SHAPES {
+        let counters = Counters::create(1).unwrap();
+        let snapshot = Snapshot::new(&cluster::spec(10, Format::Vxlan), None);
+        for mut worker in [
+            sender(shape, &counters, 0),
+            receiver(shape, 64, Format::Vxlan, &counters, 0),
+        ] {
+            let captures = Captures::of_points([worker.capture_point()]);
+            let filter = CaptureFilter {
+                snap_length: 256,
+                ..CaptureFilter::all(Stages::ALL)
+            };
+            let mut capture = captures.start(filter).unwrap();
+            let mut stream = Vec::with_capacity(64 << 20);
+            let count = allocations(|| {
+                carry(&mut worker, &snapshot, 100);
+                stream.clear();
+                capture.drain(&mut stream, 32 << 20);
+            });
+            assert_eq!(count, 0, "{}", shape.name);
+            assert_eq!(capture.counts().all().lost, 0);
+            let count = allocations(|| carry(&mut worker, &snapshot, 10_000));
+            assert_eq!(count, 0, "{}", shape.name);
+            assert!(capture.counts().all().lost > 0 || shape.count > 1);
         }
     }
 }

@@ -24,6 +24,22 @@ pub enum Request {
         /// Flows, the heaviest of late first, at most so many. More than 0 has the workers count flows for some seconds.
         flows: usize,
     },
+    /// Packets as the workers see them. Behind the line of the answer the connection goes on: with the packets, until the
+    /// caller ends its side of it.
+    Capture {
+        /// At these stages, by name.
+        stages: Vec<String>,
+        /// Of these pods, by name or address; none: of all.
+        pods: Vec<String>,
+        /// To and from these peers, by name or address; none: all.
+        peers: Vec<String>,
+        /// Drops for these reasons, by name; none: for all.
+        reasons: Vec<String>,
+        /// Bytes of each packet at most.
+        snap_length: u32,
+        /// Of drops a sample that has every reason.
+        sampled: bool,
+    },
     /// Whether an ADD would be served; an error, too, while packets of pods are not forwarded as they should be.
     Ready,
     /// Deliver to an attachment whose record is written. Answered once every worker would.
@@ -86,6 +102,17 @@ mod tests {
             (Request::Drops, r#"{"call":"drops"}"#),
             (Request::Top { flows: 5 }, r#"{"call":"top","flows":5}"#),
             (Request::Ready, r#"{"call":"ready"}"#),
+            (
+                Request::Capture {
+                    stages: vec!["sent".to_owned()],
+                    pods: vec![],
+                    peers: vec!["node2".to_owned()],
+                    reasons: vec![],
+                    snap_length: 256,
+                    sampled: false,
+                },
+                r#"{"call":"capture","stages":["sent"],"pods":[],"peers":["node2"],"reasons":[],"snap_length":256,"sampled":false}"#,
+            ),
             (
                 Request::adopt(&key),
                 r#"{"call":"adopt","container":"c1","ifname":"eth0"}"#,

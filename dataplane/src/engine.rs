@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::capture::Captures;
 use crate::counters::Counters;
 use crate::device::tunnel::Tunnel;
 use crate::heavy_flows::FlowWatch;
@@ -298,6 +299,16 @@ impl Engine {
     pub fn flow_watch(&self) -> FlowWatch {
         let tables = self.threads.iter().map(|thread| Arc::clone(&thread.flows));
         FlowWatch::new(tables, self.clock())
+    }
+
+    /// Starts captures of what the workers carry. All of one engine share their limit: it is to be asked for once.
+    pub fn captures(&self) -> Captures {
+        let points = self
+            .threads
+            .iter()
+            .map(|thread| Arc::clone(&thread.capture));
+        let wakers = self.threads.iter().map(|thread| Arc::clone(&thread.waker));
+        Captures::new(points, wakers.collect(), self.clock())
     }
 
     /// Ends the workers: they read no more, send what they hold or drop it after its time, and return.

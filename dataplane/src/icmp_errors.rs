@@ -42,7 +42,7 @@ impl IcmpErrors {
     }
 
     /// Sends `error` from address `from` to the sender of `offender`, if the rate allows. The packet is counted as
-    /// originated outbound, and as delivered or dropped.
+    /// originated outbound, and as delivered or dropped. Returns it, and whether the device took it.
     pub(crate) fn send(
         &mut self,
         error: IcmpError,
@@ -51,15 +51,13 @@ impl IcmpErrors {
         now: Now,
         device: &mut impl Device,
         tally: &Tally,
-    ) {
+    ) -> Option<(&[u8], bool)> {
         let (bytes, inner) = offender;
         let built = match error {
             IcmpError::Unreachable => icmp::net_unreachable(from, bytes, inner, &mut self.packet),
             IcmpError::TooBig(mtu) => icmp::too_big(from, bytes, inner, mtu, &mut self.packet),
         };
-        let Some(packet) = built.and_then(|length| self.packet.get(..length)) else {
-            return;
-        };
+        let packet = built.and_then(|length| self.packet.get(..length))?;
         let place = BuildHasherDefault::<DefaultHasher>::default().hash_one(inner.source) as usize
             % ICMP_SOURCES;
         if !self
@@ -67,13 +65,16 @@ impl IcmpErrors {
             .get_mut(place)
             .is_some_and(|bucket| bucket.take(RATE, now))
         {
-            return tally.suppress_icmp_error();
+            tally.suppress_icmp_error();
+            return None;
         }
         tally.originate(Direction::Outbound, 1);
-        match device.write(Offload::NONE, &[IoSlice::new(packet)]) {
+        let written = device.write(Offload::NONE, &[IoSlice::new(packet)]);
+        match written {
             Ok(()) => tally.deliver(Direction::Outbound, 1),
             Err(_) => tally.drop(Direction::Outbound, DropReason::DeviceRefused, 1),
         }
+        Some((packet, written.is_ok()))
     }
 }
 

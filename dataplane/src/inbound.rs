@@ -9,6 +9,7 @@
 //! a buffer is split, the length of the first inner packet is compared with the buffer: if it spans all of it, the
 //! buffer is one inner super-packet, whatever its mark.
 
+mod captured;
 mod datagrams;
 mod delivery;
 mod frames;
@@ -71,6 +72,7 @@ pub(crate) struct Inbound<'a, D> {
 
 /// One datagram of a buffer.
 struct Datagram {
+    format: Format,
     /// Number of the buffer, and where in it the datagram lies.
     frame: usize,
     range: Range<usize>,
@@ -85,23 +87,24 @@ impl<D: Device> Inbound<'_, D> {
     /// by [`Delivery::flush`]. Returns how many datagrams lay in it.
     pub(crate) fn buffer(&mut self, format: Format, frame: usize, meta: &Meta) -> usize {
         if meta.truncated {
-            self.drop(DropReason::Truncated, 1);
+            self.drop_truncated(format, frame, meta);
             return 1;
         }
         let bytes = self.delivery.writer.frames.bytes(frame, 0..meta.len);
         let datagrams = Datagrams::of(format, bytes, meta.segment);
+        self.capture_received(format, meta, bytes, &datagrams);
         self.tally
             .receive(Direction::Inbound, datagrams.count() - 1);
         let inner_segment = datagrams.inner_segment;
         for range in datagrams.ranges() {
-            let datagram = Datagram {
+            self.datagram(Datagram {
+                format,
                 frame,
                 range,
                 source: meta.source,
                 ecn: meta.ecn,
                 inner_segment,
-            };
-            self.datagram(format, datagram);
+            });
         }
         datagrams.count()
     }
@@ -109,19 +112,20 @@ impl<D: Device> Inbound<'_, D> {
     /// Walks one datagram of a share, which was counted as one received packet.
     pub(crate) fn steered_datagram(&mut self, part: &SteeredDatagram, meta: &Meta) {
         if meta.truncated {
-            return self.drop(DropReason::Truncated, 1);
+            return self.drop_truncated(Format::Udp, part.frame.into(), meta);
         }
-        let datagram = Datagram {
+        self.datagram(Datagram {
+            format: Format::Udp,
             frame: part.frame.into(),
             range: part.range(),
             source: meta.source,
             ecn: meta.ecn,
             inner_segment: part.inner_segment(),
-        };
-        self.datagram(Format::Udp, datagram);
+        });
     }
 
-    fn datagram(&mut self, format: Format, datagram: Datagram) {
+    fn datagram(&mut self, datagram: Datagram) {
+        let format = datagram.format;
         let frames = &mut self.delivery.writer.frames;
         let bytes = frames.bytes(datagram.frame, datagram.range.clone());
         let pulled = match format {
@@ -130,7 +134,7 @@ impl<D: Device> Inbound<'_, D> {
         };
         let peer = self.peer_cache.sender(self.snapshot, datagram.source.ip());
         let Some((id, peer)) = peer else {
-            return self.drop_unknown_peer(datagram.source.ip(), &pulled);
+            return self.drop_unknown_peer(&datagram, &pulled);
         };
         let Pulled {
             offset,
@@ -138,7 +142,7 @@ impl<D: Device> Inbound<'_, D> {
             source_mac,
         } = match &pulled {
             Ok(pulled) => pulled,
-            Err(refusal) => return self.refuse(peer, format, &datagram, *refusal),
+            Err(refusal) => return self.refuse(peer, &datagram, *refusal),
         };
         let outer_ecn = (format == Format::Vxlan).then_some(datagram.ecn);
         let allowed = self
@@ -192,13 +196,14 @@ impl<D: Device> Inbound<'_, D> {
                 if reason != DropReason::OverShare {
                     peer.count_refused(count);
                 }
-                self.drop(reason, count);
+                self.drop(&datagram, reason, count);
             }
         }
     }
 
     /// Takes a peer's datagram that holds no packet for us: a probe, or one to drop.
-    fn refuse(&mut self, peer: &Peer, format: Format, datagram: &Datagram, refusal: pull::Refusal) {
+    fn refuse(&mut self, peer: &Peer, datagram: &Datagram, refusal: pull::Refusal) {
+        let format = datagram.format;
         let frames = &self.delivery.writer.frames;
         let bytes = frames.bytes(datagram.frame, datagram.range.clone());
         let reason = match refusal {
@@ -226,7 +231,7 @@ impl<D: Device> Inbound<'_, D> {
         if reason != DropReason::ProbeLimit {
             peer.count_refused(1);
         }
-        self.drop(reason, 1);
+        self.drop(datagram, reason, 1);
     }
 
     /// Notes for control what a frame of a peer had instead of our network or our station.
@@ -250,10 +255,10 @@ impl<D: Device> Inbound<'_, D> {
     }
 
     /// Drops a datagram from no peer. A malformed inner packet is counted as such only of a peer.
-    fn drop_unknown_peer(&self, outer: IpAddr, pulled: &Result<Pulled, pull::Refusal>) {
+    fn drop_unknown_peer(&self, datagram: &Datagram, pulled: &Result<Pulled, pull::Refusal>) {
         let reason = match pulled {
             Ok(pulled) => {
-                self.notice(outer, pulled.inner.source);
+                self.notice(datagram.source.ip(), pulled.inner.source);
                 DropReason::UnknownPeer
             }
             Err(pull::Refusal::Malformed(_) | pull::Refusal::Family | pull::Refusal::Probe) => {
@@ -261,7 +266,7 @@ impl<D: Device> Inbound<'_, D> {
             }
             Err(refusal) => reason(*refusal),
         };
-        self.drop(reason, 1);
+        self.drop(datagram, reason, 1);
     }
 
     fn notice(&self, outer: IpAddr, inner: IpAddr) {
@@ -269,10 +274,6 @@ impl<D: Device> Inbound<'_, D> {
             // A full ring forgets the notice; the packet is counted all the same.
             let _ = self.refused.push(Refused::Source { outer, inner });
         }
-    }
-
-    fn drop(&self, reason: DropReason, packets: usize) {
-        self.tally.drop(Direction::Inbound, reason, packets as u64);
     }
 }
 

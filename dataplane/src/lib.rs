@@ -9,6 +9,7 @@
 //! clusters run inside one process. `unsafe` is confined to `sys`.
 
 pub mod batch;
+pub mod capture;
 pub mod cluster;
 pub mod counters;
 pub mod device;

@@ -171,6 +171,19 @@ pub const HEAVY_FLOWS_WATCH: Duration = Duration::from_secs(10);
 /// The time in which what a flow carried counts half as much for its place: a power of two in nanoseconds, 1.07 s.
 pub const HEAVY_FLOWS_HALF_LIFE: Duration = Duration::from_nanos(1 << 30);
 
+/// Captures of packets that run at a time ([`crate::capture`]).
+pub const CAPTURES: usize = 4;
+/// Bytes of a capture's ring, of each worker: 13,000 packets with 256 bytes of each.
+pub const CAPTURE_RING: usize = 4 << 20;
+/// The same where more than [`CAPTURE_SMALL`] bytes of a packet are captured: 250 of the largest.
+pub const CAPTURE_RING_LARGE: usize = 16 << 20;
+/// See [`CAPTURE_RING_LARGE`].
+pub const CAPTURE_SMALL: usize = 2_048;
+/// Drops of one direction and reason that each worker gives a sampled capture ...
+pub const CAPTURE_SAMPLES: u32 = 4;
+/// ... within so long.
+pub const CAPTURE_SAMPLE_TIME: Duration = Duration::from_millis(100);
+
 /// Notices to control that wait to be read; further ones are forgotten, their packets are counted all the same.
 pub const NOTICES: usize = 256;
 

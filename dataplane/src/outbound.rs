@@ -9,6 +9,7 @@
 //! (`ip_forward`). To cut TCP smaller than its sender asked and deliver it would be possible, but the sender would never
 //! learn the path MTU, and each of its super-packets would cost us a cut.
 
+mod captured;
 mod neighbours;
 mod route;
 
@@ -22,6 +23,7 @@ use encap::protocol::{ICMPV6, TCP};
 use encap::segment::{self, Headers, SegmentPlan};
 
 use crate::batch::{Datagram, Head, OutboundBatch, Retry};
+use crate::capture::Tap;
 use crate::counters::Tally;
 use crate::device::{Content, Device, Read};
 use crate::drops::{Direction, DropReason};
@@ -32,6 +34,7 @@ use crate::limits::FRAME;
 use crate::now::Now;
 use crate::snapshot::Snapshot;
 
+use captured::capture_own;
 pub(crate) use route::RouteCache;
 use route::{Fit, Target};
 
@@ -42,6 +45,7 @@ pub(crate) struct Outbound<'a, D> {
     pub(crate) device: &'a mut D,
     pub(crate) icmp_errors: &'a mut IcmpErrors,
     pub(crate) tally: &'a Tally,
+    pub(crate) tap: &'a Tap,
     pub(crate) now: Now,
     pub(crate) shares: &'a mut FairShares,
     pub(crate) flows: &'a mut FlowRecorder,
@@ -65,37 +69,37 @@ impl<D: Device> Outbound<'_, D> {
             content,
         } = self.batch.read(frame);
         if content != Content::Ip {
-            self.tally.receive(Direction::Outbound, 1);
+            self.receive(frame, 1);
             match content {
                 Content::Arp => self.arp(frame, len),
-                _ => self.drop(DropReason::NotIp, 1),
+                _ => self.drop(frame, DropReason::NotIp, 1),
             }
             return true;
         }
         let bytes = self.batch.bytes(frame, 0..len);
         let inner = Inner::parse(bytes).ok();
         let Some(inner) = inner.filter(|inner| lies_behind(inner, offload.checksum)) else {
-            self.tally.receive(Direction::Outbound, 1);
-            self.drop(DropReason::Malformed, 1);
+            self.receive(frame, 1);
+            self.drop(frame, DropReason::Malformed, 1);
             return true;
         };
         if inner.protocol == ICMPV6
             && let Some(request) = self.solicited(frame, &inner)
         {
-            self.tally.receive(Direction::Outbound, 1);
-            self.solicitation(&request);
+            self.receive(frame, 1);
+            self.solicitation(frame, &request);
             return true;
         }
         let Ok(plan) = plan(bytes, &inner, &self.batch.read(frame)) else {
-            self.tally.receive(Direction::Outbound, 1);
-            self.drop(DropReason::BadSuperPacket, 1);
+            self.receive(frame, 1);
+            self.drop(frame, DropReason::BadSuperPacket, 1);
             return true;
         };
         let count = plan.as_ref().map_or(1, SegmentPlan::count);
-        self.tally.receive(Direction::Outbound, count);
+        self.receive(frame, count);
         let target = self.target(&inner, wire_length(&inner, plan.as_ref()));
         if target.is_ok() && !self.shares.charge(inner.source, count, inner.len, self.now) {
-            self.drop(DropReason::OverShare, count);
+            self.drop(frame, DropReason::OverShare, count);
             return false;
         }
         if target.is_ok() {
@@ -131,13 +135,13 @@ impl<D: Device> Outbound<'_, D> {
     /// Walks the packet of a datagram again that the kernel refused as too large. It was counted as received before.
     pub(crate) fn retry(&mut self, datagram: &Datagram) {
         let Retry::Packet { frame, segment } = datagram.retry else {
-            return self.drop(DropReason::TooBig, 1);
+            return self.drop_datagram(datagram, DropReason::TooBig);
         };
         let (frame, segment) = (usize::from(frame), usize::from(segment));
         let read = self.batch.read(frame);
         let bytes = self.batch.bytes(frame, 0..read.len);
         let Ok(inner) = Inner::parse(bytes) else {
-            return self.drop(DropReason::Malformed, 1);
+            return self.drop(frame, DropReason::Malformed, 1);
         };
         let plan = plan(bytes, &inner, &read).ok().flatten();
         match (
@@ -163,7 +167,7 @@ impl<D: Device> Outbound<'_, D> {
             let place = (frame, inner.transport..inner.len);
             let ip = self.batch.bytes(frame, 0..inner.transport);
             let Some(header) = header.get_mut(..ip.len()) else {
-                return self.drop(DropReason::TooBig, 1);
+                return self.drop(frame, DropReason::TooBig, 1);
             };
             header.copy_from_slice(ip);
             return self.fragments(target, header, place, inner, mtu);
@@ -176,7 +180,7 @@ impl<D: Device> Outbound<'_, D> {
     fn segments(&mut self, target: &Target<'_>, frame: usize, plan: &SegmentPlan) {
         let head = target.outer().len() + plan.header_len();
         if !self.batch.takes(plan.count(), head) {
-            return self.drop(DropReason::UnderlayFull, plan.count());
+            return self.drop(frame, DropReason::UnderlayFull, plan.count());
         }
         let headers = plan.headers(self.batch.bytes(frame, 0..FRAME));
         for index in 0..plan.count() {
@@ -245,7 +249,7 @@ impl<D: Device> Outbound<'_, D> {
         let packet = self.batch.bytes(frame, 0..inner.len);
         let length = plan.header(packet, index, &mut header);
         let Some(header) = length.and_then(|length| header.get(..length)) else {
-            return self.drop(DropReason::BadSuperPacket, 1);
+            return self.drop(frame, DropReason::BadSuperPacket, 1);
         };
         let payload = plan.payload(index);
         let inner = Inner {
@@ -267,13 +271,13 @@ impl<D: Device> Outbound<'_, D> {
         // Of the packet behind its IP header only the length counts.
         let packet = self.batch.bytes(frame, 0..inner.len);
         let Ok(plan) = fragment::plan(packet, inner, mtu) else {
-            return self.drop(DropReason::TooBig, 1);
+            return self.drop(frame, DropReason::TooBig, 1);
         };
         if !self
             .batch
             .takes(plan.count(), target.outer().len() + header.len())
         {
-            return self.drop(DropReason::UnderlayFull, 1);
+            return self.drop(frame, DropReason::UnderlayFull, 1);
         }
         self.tally
             .originate(Direction::Outbound, plan.count().saturating_sub(1));
@@ -295,9 +299,9 @@ impl<D: Device> Outbound<'_, D> {
     }
 
     fn push(&mut self, target: &Target<'_>, head: Option<Head>, payload: FrameRange, retry: Retry) {
-        let (slot, to) = (target.slot, target.to());
+        let (slot, to, frame) = (target.slot, target.to(), payload.0);
         if !head.is_some_and(|head| self.batch.push(slot, to, head, payload, retry)) {
-            self.drop(DropReason::UnderlayFull, 1);
+            self.drop(frame, DropReason::UnderlayFull, 1);
         }
     }
 
@@ -338,7 +342,7 @@ impl<D: Device> Outbound<'_, D> {
         plan: Option<SegmentPlan>,
         count: usize,
     ) {
-        self.drop(reason, count);
+        self.drop(frame, reason, count);
         let Some(answer) = answer else { return };
         let place = match plan {
             Some(plan) => self.joined(frame, &plan, segment),
@@ -351,8 +355,10 @@ impl<D: Device> Outbound<'_, D> {
         if let Some((inner, from)) = inner.zip(from) {
             let packet = bytes.get(..inner.len).unwrap_or_default();
             let (device, tally) = (&mut *self.device, self.tally);
-            self.icmp_errors
-                .send(answer, from, (packet, &inner), self.now, device, tally);
+            let error =
+                self.icmp_errors
+                    .send(answer, from, (packet, &inner), self.now, device, tally);
+            capture_own(self.tap, self.snapshot, error);
         }
     }
 
@@ -363,10 +369,6 @@ impl<D: Device> Outbound<'_, D> {
         let length = plan.header(packet, index, &mut header)?;
         self.batch
             .join(header.get(..length)?, frame, plan.payload(index))
-    }
-
-    fn drop(&self, reason: DropReason, packets: usize) {
-        self.tally.drop(Direction::Outbound, reason, packets as u64);
     }
 }
 

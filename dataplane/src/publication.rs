@@ -4,7 +4,7 @@
 //! its next step, which for an unchanged pointer is one load. Building and freeing are control's: a worker that adopts
 //! only moves its share from the old to the new ([`retired`]).
 
-mod retired;
+pub(crate) mod retired;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -17,6 +17,7 @@ mod flush;
 mod probes;
 mod read;
 mod ready;
+mod receive;
 mod steered;
 
 use std::io;
@@ -28,14 +29,14 @@ use crossbeam_queue::ArrayQueue;
 use encap::coalesce::Coalescer;
 
 use crate::batch::{InboundBatch, OutboundBatch};
+use crate::capture::{CapturePoint, Tap};
 use crate::counters::{Counters, OffloadsInUse, Tally};
 use crate::device::Device;
-use crate::drops::Direction;
 use crate::fair_shares::FairShares;
 use crate::heavy_flows::{FlowRecorder, FlowTable};
 use crate::icmp_errors::IcmpErrors;
-use crate::inbound::{Delivery, Frames, Inbound, PeerCache, Refused, Writer};
-use crate::limits::{COALESCED_CHAINS, COALESCED_PACKETS, ERROR_ROUNDS, HOLD, NOTICES};
+use crate::inbound::Refused;
+use crate::limits::{COALESCED_CHAINS, COALESCED_PACKETS, HOLD, NOTICES};
 use crate::now::Now;
 use crate::probe::{Answers, Heard, HeardRing};
 use crate::sent::SentDatagrams;
@@ -45,7 +46,6 @@ use crate::sys::simd;
 use crate::underlay::{Port, TxSlot, Underlay};
 use error_reports::ErrorReports;
 use ready::Ready;
-use steered::is_steered;
 
 pub use ready::Source;
 
@@ -66,6 +66,8 @@ pub struct Worker<D, U> {
     sent: SentDatagrams,
     /// Counts flows while something watches.
     flows: FlowRecorder,
+    /// Copies packets while something captures.
+    tap: Tap,
     /// What the latest step moved.
     work: Work,
     /// Offloads given up that are counted already.
@@ -146,6 +148,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             error_reports: ErrorReports::default(),
             answers: Answers::new(sent.another_key()),
             flows: FlowRecorder::new(sent.another_key()),
+            tap: Tap::new(index),
             sent,
             work: Work::default(),
             given_up: 0,
@@ -164,6 +167,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     pub fn step(&mut self, snapshot: &Snapshot, now: Now) -> Next {
         self.work = Work::default();
         self.flows.begin(now);
+        self.tap.begin(now);
         self.take_shares(snapshot, now);
         for (ready, due) in self
             .ready
@@ -202,6 +206,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     /// Delivers shares from other workers, sends what is held, or drops it when its time has passed; reads nothing.
     /// Returns whether something is left.
     pub fn drain(&mut self, snapshot: &Snapshot, now: Now) -> bool {
+        self.tap.begin(now);
         self.take_shares(snapshot, now);
         self.flush(snapshot, now);
         self.hold_ends().is_some() || self.has_shares()
@@ -269,6 +274,11 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.flows.table()
     }
 
+    /// Where captures of its packets begin.
+    pub fn capture_point(&self) -> Arc<CapturePoint> {
+        self.tap.point()
+    }
+
     /// Adds to the time that the worker was busy and to the time that it had nothing to do.
     pub(crate) fn account_time(&self, busy: Duration, idle: Duration) {
         self.tally.time(busy, idle);
@@ -285,117 +295,11 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.given_up = given_up;
     }
 
-    fn receive(&mut self, port: Port, snapshot: &Snapshot, now: Now) {
-        if !self.ready.is(Source::Port(port)) {
-            return;
-        }
-        if self.steering.is_some() && is_steered(port) {
-            return self.receive_for_all(port, snapshot, now);
-        }
-        let Some(count) = self.receive_batch(port, None, snapshot, now) else {
-            return;
-        };
-        self.tally.receive(Direction::Inbound, count);
-        let Worker {
-            device,
-            tally,
-            inbound,
-            coalescer,
-            refused,
-            inbound_shares,
-            answers,
-            flows,
-            work,
-            ..
-        } = self;
-        let InboundBatch { frames, metas } = inbound;
-        let frames = Frames::Own(frames);
-        let gathering = (coalescer, &**refused, inbound_shares, answers, flows);
-        let mut stages = inbound_stages(device, frames, gathering, tally, snapshot, now);
-        for (frame, meta) in metas.iter().enumerate().take(count) {
-            let datagrams = stages.buffer(port.format, frame, meta);
-            work.inbound.add([(datagrams, meta.len)]);
-        }
-        stages.delivery.flush();
-        self.device_lost |= stages.delivery.writer.device_lost;
-        self.send_answers(snapshot, now);
-    }
-
-    /// Receives one batch, into `batch` or the worker's own. Repeats the call after pending errors: they belong to earlier
-    /// sends, and the datagrams are still queued.
-    fn receive_batch(
-        &mut self,
-        port: Port,
-        mut batch: Option<&mut InboundBatch>,
-        snapshot: &Snapshot,
-        now: Now,
-    ) -> Option<usize> {
-        for _ in 0..ERROR_ROUNDS {
-            let batch = batch.as_deref_mut().unwrap_or(&mut self.inbound);
-            match self.underlay.receive(port, batch) {
-                Ok(received) => {
-                    if received.emptied {
-                        self.ready.set(Source::Port(port), false);
-                    }
-                    return Some(received.buffers);
-                }
-                Err(error) if would_block(&error) => {
-                    self.ready.set(Source::Port(port), false);
-                    return None;
-                }
-                Err(_) => self.read_error_reports(port, snapshot, now),
-            };
-        }
-        None
-    }
-
     /// The time at which the oldest held datagrams are dropped; `None` while nothing is held.
     fn hold_ends(&self) -> Option<Now> {
         let held = self.outbound.queues().iter();
         let since = held.filter_map(|queue| queue.held_since).min()?;
         Some(since.after(HOLD))
-    }
-}
-
-/// What the inbound stages keep from batch to batch.
-type Gathering<'a> = (
-    &'a mut Coalescer,
-    &'a ArrayQueue<Refused>,
-    &'a mut FairShares,
-    &'a mut Answers,
-    &'a mut FlowRecorder,
-);
-
-/// The inbound stages for a batch whose packets lie in `frames`.
-fn inbound_stages<'a, D: Device>(
-    device: &'a mut D,
-    frames: Frames<'a>,
-    (coalescer, refused, shares, answers, flows): Gathering<'a>,
-    tally: &'a Tally,
-    snapshot: &'a Snapshot,
-    now: Now,
-) -> Inbound<'a, D> {
-    Inbound {
-        snapshot,
-        tally,
-        refused,
-        shares,
-        answers,
-        flows,
-        now,
-        peer_cache: PeerCache::default(),
-        delivery: Delivery {
-            offloads: device.offloads(now),
-            coalescer,
-            writer: Writer {
-                device,
-                frames,
-                snapshot,
-                tally,
-                now,
-                device_lost: false,
-            },
-        },
     }
 }
 

@@ -280,7 +280,7 @@ impl Coalescer {
 
 impl Packet<'_> {
     /// Where the payloads lie that follow the header, in order; for a packet as it came, all of it.
-    pub fn pieces(&self) -> impl Iterator<Item = FrameSlice> {
+    pub fn pieces(&self) -> impl Iterator<Item = FrameSlice> + Clone {
         let header = self.header.len();
         self.packets().map(move |place| FrameSlice {
             frame: place.frame,
@@ -290,7 +290,7 @@ impl Packet<'_> {
     }
 
     /// Where the packets lie that it is made of, each with the header that it came with.
-    pub fn packets(&self) -> impl Iterator<Item = FrameSlice> {
+    pub fn packets(&self) -> impl Iterator<Item = FrameSlice> + Clone {
         let mut next = self.first;
         std::iter::from_fn(move || {
             let link = self.links.get(usize::from(next))?;

@@ -76,6 +76,30 @@ pub fn call(path: &Path, request: &Request) -> Result<serde_json::Value, ClientE
     })
 }
 
+/// Asks for an answer that goes on behind its line: the line, and the connection.
+///
+/// # Errors
+/// As [`call`].
+pub fn open(
+    path: &Path,
+    request: &Request,
+) -> Result<(serde_json::Value, BufReader<UnixStream>), ClientError> {
+    let explain = |error: ClientError| match path.parent() {
+        Some(run_dir) if error.is_no_answer() => explained(error, path, run_dir),
+        _ => error,
+    };
+    let stream = send(path, request).map_err(explain)?;
+    let mut reader = BufReader::with_capacity(READ_AT_ONCE, stream);
+    let value = read_reply(path, &mut (&mut reader).take(ANSWER_LIMIT)).map_err(explain)?;
+    let silent = |source| ClientError::Silent {
+        path: path.to_owned(),
+        source,
+    };
+    // What comes next may take its time.
+    reader.get_ref().set_read_timeout(None).map_err(silent)?;
+    Ok((value, reader))
+}
+
 /// Why there is no answer, by what the service has written down.
 fn explained(error: ClientError, path: &Path, run_dir: &Path) -> ClientError {
     let Some(reason) = start_failure::read(run_dir) else {
@@ -152,6 +176,11 @@ impl ClientError {
 }
 
 fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, ClientError> {
+    let stream = send(path, request)?;
+    read_reply(path, &mut BufReader::new(stream.take(ANSWER_LIMIT)))
+}
+
+fn send(path: &Path, request: &Request) -> Result<UnixStream, ClientError> {
     let silent = |source| ClientError::Silent {
         path: path.to_owned(),
         source,
@@ -163,10 +192,16 @@ fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, ClientError>
     let mut line = serde_json::to_vec(request).map_err(ClientError::Answer)?;
     line.push(b'\n');
     stream.write_all(&line).map_err(silent)?;
+    Ok(stream)
+}
+
+fn read_reply(path: &Path, reader: &mut impl BufRead) -> Result<serde_json::Value, ClientError> {
+    let silent = |source| ClientError::Silent {
+        path: path.to_owned(),
+        source,
+    };
     let mut answer = Vec::new();
-    BufReader::new(stream.take(ANSWER_LIMIT))
-        .read_until(b'\n', &mut answer)
-        .map_err(silent)?;
+    reader.read_until(b'\n', &mut answer).map_err(silent)?;
     if answer.is_empty() {
         return Err(silent(io::ErrorKind::UnexpectedEof.into()));
     }
@@ -176,6 +211,8 @@ fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, ClientError>
     }
 }
 
+/// Bytes read of an answer that goes on.
+const READ_AT_ONCE: usize = 256 * 1024;
 /// A running agent answers within milliseconds; a keeper without a service lets callers wait.
 const PATIENCE: Duration = Duration::from_secs(5);
 const ANSWER_LIMIT: u64 = 64 * 1024 * 1024;

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::UnixListener as StdListener;
+use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -56,6 +56,9 @@ pub struct Call {
     pub request: Request,
     /// Where the answer goes; the caller may have disconnected.
     pub answer: oneshot::Sender<Reply>,
+    /// The connection itself, of a request whose answer goes on ([`Request::Capture`]): then all of it goes there, and
+    /// nothing to `answer`.
+    pub connection: Option<StdStream>,
 }
 
 /// Binds the path, mode 0600, in place of a socket that an earlier agent left. The caller holds the run
@@ -192,6 +195,9 @@ async fn converse(
             _ = ended => return Ok(()),
         };
         match request {
+            Ok(request @ Request::Capture { .. }) => {
+                return hand_over(request, stream, &calls).await;
+            }
             Ok(request) => ask(request, &calls).await,
             Err(reason) => Reply::Error(reason),
         }
@@ -226,7 +232,12 @@ async fn ask(request: Request, calls: &mpsc::Sender<Call>) -> Reply {
     let stopping = || Reply::Error("the agent is stopping; try again".to_owned());
     // A loop that hangs takes no call either.
     let asked = async {
-        calls.send(Call { request, answer }).await.ok()?;
+        let call = Call {
+            request,
+            answer,
+            connection: None,
+        };
+        calls.send(call).await.ok()?;
         answered.await.ok()
     };
     match timeout(ANSWER_PATIENCE, asked).await {
@@ -237,6 +248,23 @@ async fn ask(request: Request, calls: &mpsc::Sender<Call>) -> Reply {
             ANSWER_PATIENCE.as_secs()
         )),
     }
+}
+
+/// Gives the connection to the one that answers.
+async fn hand_over(
+    request: Request,
+    stream: UnixStream,
+    calls: &mpsc::Sender<Call>,
+) -> io::Result<()> {
+    let connection = stream.into_std()?;
+    connection.set_nonblocking(false)?;
+    let (answer, _) = oneshot::channel();
+    let call = Call {
+        request,
+        answer,
+        connection: Some(connection),
+    };
+    calls.send(call).await.map_err(io::Error::other)
 }
 
 /// Whether a socket lies there; it need not be ours.

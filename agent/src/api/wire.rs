@@ -1,5 +1,6 @@
 //! What is said on the socket. Field names are an interface: scripts read them through `-o json`.
 
+mod capture;
 mod drops;
 mod kernel_path;
 mod pods;
@@ -10,6 +11,10 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+pub use capture::{
+    CaptureCounts, CaptureNames, CaptureStage, CaptureStart, CapturedDrop, MessageKind, NamedPeer,
+    NamedPod,
+};
 pub use cni_shim::api::{Reply, Request};
 pub use drops::{Drops, Flow, KernelCounter, Reason, Worker};
 pub use kernel_path::{AttachedProgram, Flows, KernelPath, Passed, RefusedFlows, RevokedFlows};

@@ -6,6 +6,7 @@
 
 mod adopt;
 mod amount;
+mod capture;
 mod check;
 mod cleanup;
 mod cni;
@@ -116,10 +117,13 @@ enum Command {
     Pods(RowQuery),
     /// Print how many packets were dropped and why, and check that every packet is accounted for
     #[command(after_help = DROPS_EXAMPLES)]
-    Drops(RowQuery),
+    Drops(DropsArgs),
     /// Show the node's traffic live: by peer, pod, flow and worker, with what is dropped
     #[command(after_help = TOP_EXAMPLES)]
     Top(top::TopArgs),
+    /// Capture packets as the workers see them: from pods, to peers and back, and what is dropped, with the reason
+    #[command(after_help = CAPTURE_EXAMPLES)]
+    Capture(Box<capture::CaptureArgs>),
     /// Adopt a list of nodes that is held back because it loses most of them
     #[command(after_help = ADOPT_EXAMPLES)]
     Adopt(Target),
@@ -166,6 +170,15 @@ struct RootArg {
     /// Use the agent files below DIR [default: /]
     #[arg(long, env = ROOT_VARIABLE, value_name = "DIR")]
     root: Option<PathBuf>,
+}
+
+/// Arguments of `tartan drops`.
+#[derive(Args, Debug)]
+struct DropsArgs {
+    #[command(flatten)]
+    asked: RowQuery,
+    #[command(flatten)]
+    follow: capture::FollowArgs,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -246,7 +259,13 @@ fn execute(cli: Cli) -> u8 {
             };
             ask(&query, &rows, before, &asked)
         }
-        Command::Drops(RowQuery { query, rows }) => {
+        Command::Drops(DropsArgs { asked, follow }) if follow.follow => {
+            capture::follow(&follow, &asked.query.target, before)
+        }
+        Command::Drops(DropsArgs {
+            asked: RowQuery { query, rows },
+            ..
+        }) => {
             let asked = Asked {
                 request: Request::Drops,
                 columns: &drops::COLUMNS,
@@ -257,6 +276,7 @@ fn execute(cli: Cli) -> u8 {
             ask(&query, &rows, before, &asked)
         }
         Command::Top(args) => top::execute(&args, before),
+        Command::Capture(args) => capture::execute(&args, before),
         Command::Adopt(target) => order(&target, before, &Request::AdoptList, adopt::render),
         Command::Version(args) => version(&args),
         Command::Cni(args) => cni::execute(args, before),
@@ -408,9 +428,24 @@ const DROPS_EXAMPLES: &str = "\
 Examples:
   tartan drops --watch                                 what is dropped right now
   tartan drops --filter direction=inbound              of what came from peers
+  tartan drops --follow                                each as it happens: pod, peer, packet
+  tartan drops --follow --pod default/web -o json      one object a line
   tartan drops -o json | jq '.reasons[] | select(.count > 0)'
 
 docs/drops.md says for each reason what to do.";
+
+const CAPTURE_EXAMPLES: &str = "\
+Examples:
+  tartan capture                                       a line for each packet
+  tartan capture --pod default/web tcp port 80         of one pod, as tcpdump's expressions say
+  tartan capture --stage dropped                       what is dropped, and why
+  tartan capture --peer node2 -w /tmp/node2.pcapng     a file for Wireshark or tcpdump -r
+  ssh node1 tartan capture -w - | wireshark -k -i -
+
+Stages: device (a pod sent it), sent (to a peer), received (before any check), written (for a
+pod), dropped. The expression is asked of the inner packet. Ctrl-C ends the capture; what was
+lost is printed then. What the kernel path carries is in no capture: set kernel-path = \"off\".
+Times are UTC.";
 
 const TOP_EXAMPLES: &str = "\
 Examples:

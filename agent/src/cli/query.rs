@@ -30,7 +30,7 @@ pub(super) struct Target {
 #[derive(Args, Debug)]
 pub(super) struct Query {
     #[command(flatten)]
-    target: Target,
+    pub(super) target: Target,
     #[command(flatten)]
     show: ShowArgs,
 }

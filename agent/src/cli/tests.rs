@@ -66,7 +66,9 @@ fn a_refused_request_and_an_unknown_answer_exit_1() {
 #[test]
 fn without_an_agent_commands_exit_3() {
     let root = tempfile::tempdir().unwrap();
-    for command in ["status", "peers", "routes", "pods", "drops", "top"] {
+    for command in [
+        "status", "peers", "routes", "pods", "drops", "top", "capture",
+    ] {
         assert_eq!(code(root.path(), &[command]), UNREACHABLE, "{command}");
     }
 }

@@ -336,7 +336,9 @@ impl Control {
     }
 
     async fn on_call(&mut self, call: Call) -> Result<(), Restart> {
-        let Call { request, answer } = call;
+        let Call {
+            request, answer, ..
+        } = call;
         match request {
             Request::Adopt { container, ifname } => self.adopt(&container, &ifname, answer),
             Request::Release { container, ifname } => self.release(&container, &ifname, answer),

@@ -359,6 +359,7 @@ async fn begin(
         counters: opened.counters.clone(),
         clock: engine.clock(),
         flows: engine.flow_watch(),
+        captures: engine.captures(),
         changes,
     };
     // It waits for the first view.

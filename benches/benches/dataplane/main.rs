@@ -39,6 +39,7 @@ criterion_group! {
         step::outbound,
         step::inbound,
         step::watched,
+        step::captured,
         workers::outbound,
         workers::inbound
 }

@@ -1,9 +1,14 @@
 //! Whole steps of one worker, from the device to the underlay and back.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
 use benches::cluster::spec;
 use benches::packets::Shape;
 use benches::repeat::{Worker, carry, receiver, sender};
 use criterion::{BenchmarkId, Criterion, Throughput};
+use dataplane::capture::{CaptureFilter, Captures, Stages};
 use dataplane::counters::{Counters, Flow};
 use dataplane::now::Now;
 use dataplane::snapshot::Snapshot;
@@ -66,6 +71,43 @@ pub(super) fn watched(c: &mut Criterion) {
             let counted = worker.flows().read(Now(0));
             assert!(!counted.is_empty());
             group.finish();
+        }
+    }
+}
+
+/// The same in the format `vxlan` while everything is captured and another thread reads it.
+pub(super) fn captured(c: &mut Criterion) {
+    let snapshot = Snapshot::new(&spec(10, Format::Vxlan), None);
+    for shape in SHAPES {
+        let counters = Counters::create(1).unwrap();
+        let out = sender(shape, &counters, 0);
+        let back = receiver(shape, flows(shape), Format::Vxlan, &counters, 0);
+        for (way, mut worker) in [("outbound", out), ("inbound", back)] {
+            let captures = Captures::of_points([worker.capture_point()]);
+            let filter = CaptureFilter {
+                snap_length: 256,
+                ..CaptureFilter::all(Stages::ALL)
+            };
+            let mut capture = captures.start(filter).unwrap();
+            let done = AtomicBool::new(false);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut stream = Vec::new();
+                    while !done.load(Relaxed) {
+                        stream.clear();
+                        capture.drain(&mut stream, 256 << 10);
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                });
+                let mut group = c.benchmark_group("captured");
+                group.throughput(Throughput::Elements((TIMES * shape.count) as u64));
+                group.bench_function(BenchmarkId::new(way, shape.name), |b| {
+                    b.iter(|| carry(&mut worker, &snapshot, TIMES))
+                });
+                group.finish();
+                done.store(true, Relaxed);
+            });
+            assert!(capture.counts().all().offered > 0);
         }
     }
 }

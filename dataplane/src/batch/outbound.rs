@@ -7,6 +7,7 @@
 //! the most that one packet can become beside a full batch; the kernel provides only pages that are written.
 
 mod messages;
+mod runs;
 
 use std::net::SocketAddr;
 use std::ops::Range;

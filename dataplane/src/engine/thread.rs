@@ -17,6 +17,7 @@ use super::confinement::Confinement;
 use super::moderation::Moderation;
 use super::spin::Spin;
 use super::{Shared, WorkerSetup};
+use crate::capture::CapturePoint;
 use crate::counters::Counters;
 use crate::device::Device;
 use crate::device::tunnel::Tunnel;
@@ -33,10 +34,11 @@ use crate::worker::{Next, Source, Worker};
 
 pub(super) struct Thread {
     pub(super) handle: JoinHandle<()>,
-    waker: Arc<Waker>,
+    pub(super) waker: Arc<Waker>,
     pub(super) refused: Arc<ArrayQueue<Refused>>,
     pub(super) heard: Arc<HeardRing>,
     pub(super) flows: Arc<FlowTable>,
+    pub(super) capture: Arc<CapturePoint>,
     /// The kernel refused to pin the worker to its core.
     pub(super) unpinned: Arc<AtomicBool>,
     /// Why the worker is not confined.
@@ -68,7 +70,7 @@ impl Thread {
             worker = worker.with_steering(steering);
         }
         let (refused, flows) = (worker.refused(), worker.flows());
-        let heard = worker.heard_ring();
+        let (heard, capture) = (worker.heard_ring(), worker.capture_point());
         let registry = poll.registry().try_clone()?;
         let pending_sockets = Arc::new(ArrayQueue::new(1));
         let pending = Arc::clone(&pending_sockets);
@@ -111,6 +113,7 @@ impl Thread {
             refused,
             heard,
             flows,
+            capture,
             unpinned,
             unconfined,
             registry,

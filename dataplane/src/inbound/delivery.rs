@@ -87,7 +87,7 @@ impl<D: Device> Delivery<'_, D> {
         if !known || !header_is_sound(self.writer.bytes(place), inner) {
             // Cutting it would give every segment a good checksum over damaged bytes.
             let reason = DropReason::BadSuperPacket;
-            return self.writer.drop(id, reason, plan.count());
+            return self.writer.drop(id, place, reason, plan.count());
         }
         let Some(offload) = self.through(place, inner, verdict, plan) else {
             self.flush();

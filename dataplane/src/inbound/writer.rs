@@ -13,6 +13,7 @@ use encap::segment::{self, MAX_HEADER, SegmentPlan};
 use encap::transport::{self, ChecksumState};
 
 use super::frames::Frames;
+use crate::capture::{Stage, Tap};
 use crate::counters::Tally;
 use crate::device::{Device, Offload};
 use crate::drops::{Direction, DropReason};
@@ -27,6 +28,7 @@ pub(crate) struct Writer<'a, D> {
     pub(crate) frames: Frames<'a>,
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) tally: &'a Tally,
+    pub(crate) tap: &'a Tap,
     pub(crate) now: Now,
     /// A write showed that the device is gone.
     pub(crate) device_lost: bool,
@@ -42,9 +44,19 @@ impl<D: Device> Writer<'_, D> {
     pub(super) fn gathered(&mut self, packet: &Packet<'_>) {
         let id = PeerId(packet.owner);
         match self.write_gathered(packet) {
-            Ok(()) => self.delivered(id, packet.count, packet.bytes),
+            Ok(()) => {
+                self.delivered(id, packet.count, packet.bytes);
+                if self.tap.wants(Stage::Written) {
+                    self.capture_gathered(id, packet);
+                }
+            }
             Err(error) if may_be_offload(&error, packet.offload) => self.replay(id, packet),
-            Err(_) => self.drop(id, DropReason::DeviceRefused, packet.count),
+            Err(_) => {
+                // A packet of the coalescer has at least one piece.
+                if let Some(first) = packet.packets().next() {
+                    self.drop(id, first, DropReason::DeviceRefused, packet.count);
+                }
+            }
         }
     }
 
@@ -66,13 +78,17 @@ impl<D: Device> Writer<'_, D> {
             }
             _ => self.device.write(Offload::NONE, &[IoSlice::new(packet)]),
         };
-        self.account(id, written, inner.len)
+        let is_taken = self.account(id, place, written, inner.len);
+        if is_taken && self.tap.wants(Stage::Written) {
+            self.capture_written(id, [self.frames.at(place), &[]]);
+        }
+        is_taken
     }
 
     /// Writes the wire packets of a super-packet, and returns how many the device took.
     pub(super) fn cut(&mut self, id: PeerId, place: FrameSlice, plan: &SegmentPlan) -> usize {
         let Some(headers) = plan.headers(self.bytes(place)) else {
-            self.drop(id, DropReason::BadSuperPacket, plan.count());
+            self.drop(id, place, DropReason::BadSuperPacket, plan.count());
             return 0;
         };
         let mut header = [0; MAX_HEADER];
@@ -87,17 +103,25 @@ impl<D: Device> Writer<'_, D> {
             let parts = [IoSlice::new(header), IoSlice::new(payload)];
             let written = self.device.write(Offload::NONE, &parts);
             let length = header.len() + payload.len();
-            taken += usize::from(self.account(id, written, length));
+            let is_taken = self.account(id, place, written, length);
+            if is_taken && self.tap.wants(Stage::Written) {
+                let payload = self.frames.at(place).get(plan.payload(index));
+                self.capture_written(id, [header, payload.unwrap_or_default()]);
+            }
+            taken += usize::from(is_taken);
         }
         taken
     }
 
-    /// Counts `packets` dropped packets.
-    pub(super) fn drop(&self, id: PeerId, reason: DropReason, packets: usize) {
+    /// Counts `packets` dropped packets of what lies at `place`.
+    pub(super) fn drop(&self, id: PeerId, place: FrameSlice, reason: DropReason, packets: usize) {
         if let Some(peer) = self.snapshot.cluster.peers.peer(id) {
             peer.count_refused(packets);
         }
         self.tally.drop(Direction::Inbound, reason, packets as u64);
+        if self.tap.wants(Stage::Dropped) {
+            self.capture_dropped(id, place, reason, packets);
+        }
     }
 
     fn write_gathered(&mut self, packet: &Packet<'_>) -> io::Result<()> {
@@ -133,7 +157,7 @@ impl<D: Device> Writer<'_, D> {
                 Some(taken) => taken,
                 None => {
                     let packets = size.map_or(1, |_| packet.count);
-                    self.drop(id, DropReason::DeviceRefused, packets);
+                    self.drop(id, place, DropReason::DeviceRefused, packets);
                     0
                 }
             };
@@ -155,12 +179,18 @@ impl<D: Device> Writer<'_, D> {
         Some(self.cut(id, place, &plan))
     }
 
-    fn account(&mut self, id: PeerId, written: io::Result<()>, bytes: usize) -> bool {
+    fn account(
+        &mut self,
+        id: PeerId,
+        place: FrameSlice,
+        written: io::Result<()>,
+        bytes: usize,
+    ) -> bool {
         match written {
             Ok(()) => self.delivered(id, 1, bytes),
             Err(ref error) => {
                 self.note_loss(error);
-                self.drop(id, DropReason::DeviceRefused, 1);
+                self.drop(id, place, DropReason::DeviceRefused, 1);
             }
         }
         written.is_ok()

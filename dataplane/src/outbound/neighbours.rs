@@ -9,6 +9,7 @@ use encap::inner::Inner;
 use encap::neighbour::{self, Request};
 
 use super::Outbound;
+use crate::capture::{Event, Stage};
 use crate::device::{Device, Offload};
 use crate::drops::{Direction, DropReason};
 
@@ -18,32 +19,34 @@ impl<D: Device> Outbound<'_, D> {
     pub(super) fn arp(&mut self, frame: usize, len: usize) {
         let packet = self.batch.bytes(frame, 0..len);
         let Some(request) = neighbour::arp_request(packet) else {
-            return self.drop(DropReason::NotIp, 1);
+            return self.drop(frame, DropReason::NotIp, 1);
         };
         if let Err(reason) = self.is_answered(&request) {
-            return self.drop(reason, 1);
+            return self.drop(frame, reason, 1);
         }
         let mac = self.device.mac();
         let reply = mac.and_then(|mac| neighbour::arp_reply(packet, mac));
-        let written = match reply {
-            Some(reply) => self.device.write_arp(&reply),
+        let written = match &reply {
+            Some(reply) => self.device.write_arp(reply),
             None => Err(io::ErrorKind::Unsupported.into()),
         };
-        self.account_answer(written.is_ok());
+        let reply = reply.as_ref().map_or(&[][..], |reply| reply);
+        self.account_answer((reply, true), written.is_ok());
     }
 
     /// Answers a neighbour solicitation.
-    pub(super) fn solicitation(&mut self, request: &Request) {
+    pub(super) fn solicitation(&mut self, frame: usize, request: &Request) {
         if let Err(reason) = self.is_answered(request) {
-            return self.drop(reason, 1);
+            return self.drop(frame, reason, 1);
         }
         let mac = self.device.mac();
         let answer = mac.and_then(|mac| neighbour::advertisement(request, mac));
-        let written = match answer {
-            Some(answer) => self.device.write(Offload::NONE, &[IoSlice::new(&answer)]),
+        let written = match &answer {
+            Some(answer) => self.device.write(Offload::NONE, &[IoSlice::new(answer)]),
             None => Err(io::ErrorKind::Unsupported.into()),
         };
-        self.account_answer(written.is_ok());
+        let answer = answer.as_ref().map_or(&[][..], |answer| answer);
+        self.account_answer((answer, false), written.is_ok());
     }
 
     /// The neighbour solicitation in frame number `frame`, whose packet `inner` describes, if the device has a link layer
@@ -65,11 +68,25 @@ impl<D: Device> Outbound<'_, D> {
         peer.map(drop).ok_or(DropReason::NoRoute)
     }
 
-    fn account_answer(&self, written: bool) {
-        if written {
+    /// Counts the request as delivered, once its answer is written, or as dropped.
+    fn account_answer(&self, (answer, is_arp): (&[u8], bool), is_written: bool) {
+        let reason = DropReason::DeviceRefused;
+        let (stage, reason) = if is_written {
             self.tally.deliver(Direction::Outbound, 1);
+            (Stage::Written, None)
         } else {
-            self.drop(DropReason::DeviceRefused, 1);
+            self.tally.drop(Direction::Outbound, reason, 1);
+            (Stage::Dropped, Some(reason))
+        };
+        if self.tap.wants(stage) {
+            let event = Event {
+                reason,
+                is_not_ip: is_arp,
+                is_own: true,
+                ..Event::inner(stage, Direction::Outbound, 1)
+            };
+            self.tap
+                .offer(self.snapshot, &event, std::iter::once(answer));
         }
     }
 }

@@ -10,6 +10,7 @@
 use std::io;
 
 use super::{Source, Worker};
+use crate::capture::{Event, Stage};
 use crate::device::Device;
 use crate::drops::{Direction, DropReason};
 use crate::limits::{ERROR_REPORTS, ERROR_ROUNDS, HOLD};
@@ -71,7 +72,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                 if !self.is_held_for_long(slot, now) {
                     return false;
                 }
-                self.drop_waiting(slot);
+                self.drop_waiting(slot, snapshot);
                 continue;
             }
             failed += 1;
@@ -111,6 +112,13 @@ impl<D: Device, U: Underlay> Worker<D, U> {
 
     fn account(&mut self, slot: TxSlot, messages: usize, snapshot: &Snapshot, now: Now) {
         self.error_reports.sent(slot.port, now);
+        if self.tap.wants(Stage::Sent) {
+            let format = slot.port.format;
+            self.outbound.each_run(slot, messages, |run| {
+                let event = run.event(Stage::Sent, format);
+                self.tap.offer(snapshot, &event, run.inner.into_iter());
+            });
+        }
         let (port, socket) = (slot.port, self.underlay.socket(slot));
         let least = usize::from(min_inner(port.family));
         let remembered = &self.sent;
@@ -165,6 +173,11 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         };
         if error.raw_os_error() != Some(libc::EMSGSIZE) {
             let reason = DropReason::UnderlayRefused;
+            if self.tap.wants(Stage::Dropped) {
+                let event = Event::drop(Direction::Outbound, reason, 1);
+                let parts = self.outbound.parts(&first).into_iter();
+                self.tap.offer(snapshot, &event, parts);
+            }
             return self.tally.drop(Direction::Outbound, reason, 1);
         }
         let Worker {
@@ -174,6 +187,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             icmp_errors,
             outbound_shares,
             flows,
+            tap,
             ..
         } = self;
         outbound.in_front(slot, |batch| {
@@ -183,6 +197,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                 device,
                 icmp_errors,
                 tally,
+                tap,
                 now,
                 shares: outbound_shares,
                 flows,
@@ -198,7 +213,17 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     }
 
     /// Drops what waits for a socket that stayed full. Other sockets are not affected.
-    fn drop_waiting(&mut self, slot: TxSlot) {
+    fn drop_waiting(&mut self, slot: TxSlot, snapshot: &Snapshot) {
+        if self.tap.wants(Stage::Dropped) {
+            let format = slot.port.format;
+            self.outbound.each_run(slot, usize::MAX, |run| {
+                let event = Event {
+                    reason: Some(DropReason::UnderlayFull),
+                    ..run.event(Stage::Dropped, format)
+                };
+                self.tap.offer(snapshot, &event, run.inner.into_iter());
+            });
+        }
         let dropped = self.outbound.queue(slot).map_or(0, |queue| queue.discard());
         self.tally.drop(
             Direction::Outbound,

@@ -4,6 +4,7 @@ use std::io;
 
 use super::Worker;
 use super::flush::is_full;
+use crate::capture::{Event, Stage};
 use crate::device::Device;
 use crate::drops::{Direction, DropReason};
 use crate::limits::ERROR_ROUNDS;
@@ -17,7 +18,10 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     pub(super) fn send_answers(&mut self, snapshot: &Snapshot, now: Now) {
         while let Some(answer) = self.answers.pop() {
             match self.send_answer(&answer, snapshot, now) {
-                Ok(()) => self.tally.probe(),
+                Ok(()) => {
+                    self.tally.probe();
+                    self.capture_answer(&answer, None, snapshot);
+                }
                 Err(error) => {
                     let reason = if is_full(&error) {
                         DropReason::UnderlayFull
@@ -25,8 +29,28 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                         DropReason::UnderlayRefused
                     };
                     self.tally.drop(Direction::Inbound, reason, 1);
+                    self.capture_answer(&answer, Some(reason), snapshot);
                 }
             }
+        }
+    }
+
+    /// The request that is not answered counts as dropped, and its answer shows.
+    fn capture_answer(&self, answer: &Answer, reason: Option<DropReason>, snapshot: &Snapshot) {
+        let (stage, direction) = match reason {
+            None => (Stage::Sent, Direction::Outbound),
+            Some(_) => (Stage::Dropped, Direction::Inbound),
+        };
+        if self.tap.wants(stage) {
+            let event = Event {
+                reason,
+                remote: Some(answer.to),
+                format: Some(answer.slot.port.format),
+                outer: answer.bytes(),
+                is_probe: true,
+                ..Event::inner(stage, direction, 1)
+            };
+            self.tap.offer(snapshot, &event, std::iter::empty());
         }
     }
 

@@ -20,6 +20,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             icmp_errors,
             outbound_shares,
             flows,
+            tap,
             ..
         } = self;
         let mut stages = Outbound {
@@ -28,6 +29,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             device,
             icmp_errors,
             tally,
+            tap,
             now,
             shares: outbound_shares,
             flows,

@@ -2,7 +2,9 @@
 
 use encap::Format;
 
-use super::{Worker, inbound_stages};
+use super::Worker;
+use super::receive::inbound_stages;
+use crate::capture::{Event, Stage};
 use crate::device::Device;
 use crate::drops::{Direction, DropReason};
 use crate::inbound::{Frames, count_wire_packets};
@@ -106,6 +108,11 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.work.inbound.add([(datagrams, bytes)]);
         self.tally.receive(Direction::Inbound, lost);
         self.drop_for_lack_of_room(lost);
+        if lost > 0 && self.tap.wants(Stage::Dropped) {
+            // Which they were is not known any more.
+            let event = Event::drop(Direction::Inbound, DropReason::RingFull, lost);
+            self.tap.offer(snapshot, &event, std::iter::empty());
+        }
         let kept = steering.hand_over(
             number,
             |share| self.tally.hand_over(share.len()),
@@ -134,11 +141,13 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             inbound_shares,
             answers,
             flows,
+            tap,
             ..
         } = self;
         let frames = Frames::Shared(&batch.received.frames);
         let gathering = (coalescer, &**refused, inbound_shares, answers, flows);
-        let mut stages = inbound_stages(device, frames, gathering, tally, snapshot, now);
+        let mut stages = inbound_stages(device, frames, gathering, (tally, tap), snapshot, now);
+        stages.capture_share(batch, share);
         for part in share {
             if let Some(meta) = batch.meta(part.frame) {
                 stages.steered_datagram(part, meta);
@@ -165,6 +174,19 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             }
             self.tally.receive(Direction::Inbound, packets);
             self.drop_for_lack_of_room(packets);
+            if self.tap.wants(Stage::Received) {
+                let event = Event::received(Format::Udp, meta.source, &[]);
+                self.tap.offer(snapshot, &event, std::iter::once(datagram));
+            }
+            if self.tap.wants(Stage::Dropped) {
+                let dropped = Event::drop(Direction::Inbound, DropReason::RingFull, packets);
+                let event = Event {
+                    remote: Some(meta.source),
+                    format: Some(Format::Udp),
+                    ..dropped
+                };
+                self.tap.offer(snapshot, &event, std::iter::once(datagram));
+            }
         }
     }
 

@@ -10,6 +10,7 @@
     unreachable_pub
 )]
 
+mod captures;
 mod chaos;
 mod cluster;
 mod coalescing;

@@ -54,6 +54,56 @@ fn a_request_is_answered_and_an_error_stays_an_error() {
     });
 }
 
+/// Both ends of a capture go on with the connection: the agent behind its line, and the caller by ending its side.
+#[test]
+fn a_capture_gets_the_connection_itself() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("api.sock");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let request = Request::Capture {
+        stages: vec!["sent".to_owned()],
+        pods: vec![],
+        peers: vec![],
+        reasons: vec![],
+        snap_length: 256,
+        sampled: false,
+    };
+    runtime.block_on(async move {
+        let (sender, mut calls) = mpsc::channel(1);
+        tokio::spawn(serve(bind(&path).unwrap(), FIRST_BYTE, sender));
+        let asked = request.clone();
+        let caller = tokio::task::spawn_blocking(move || {
+            let (value, mut reader) = crate::api::client::open(&path, &request).unwrap();
+            assert_eq!(value["node"], "n1");
+            let mut next = [0; 4];
+            reader.read_exact(&mut next).unwrap();
+            assert_eq!(&next, b"rest");
+            reader
+                .get_ref()
+                .shutdown(std::net::Shutdown::Write)
+                .unwrap();
+            let mut last = String::new();
+            reader.read_to_string(&mut last).unwrap();
+            last
+        });
+        let call = calls.recv().await.unwrap();
+        assert_eq!(call.request, asked);
+        let serving = tokio::task::spawn_blocking(move || {
+            let mut connection = call.connection.unwrap();
+            connection
+                .write_all(b"{\"ok\":{\"node\":\"n1\"}}\nrest")
+                .unwrap();
+            assert_eq!(connection.read(&mut [0; 8]).unwrap(), 0);
+            connection.write_all(b"end").unwrap();
+        });
+        serving.await.unwrap();
+        assert_eq!(caller.await.unwrap(), "end");
+    });
+}
+
 #[test]
 fn what_is_no_request_is_told_so() {
     while_serving(

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use dataplane::capture::Captures;
 use dataplane::counters::{Counters, Flow, Totals};
 use dataplane::engine::Clock;
 use dataplane::heavy_flows::FlowWatch;
@@ -25,6 +26,7 @@ use super::drops::KernelCounts;
 use super::top::{Counted, clock};
 use crate::api::server::{self, Call, Listeners};
 use crate::api::wire::{Readiness, Reply, Request};
+use crate::capture;
 use crate::causes::causes;
 use crate::host::{KernelReader, PodDrops};
 use crate::problems::Problem;
@@ -40,6 +42,8 @@ pub struct Queries {
     pub clock: Clock,
     /// What the workers count of flows while something watches.
     pub flows: FlowWatch,
+    /// Starts captures of packets.
+    pub captures: Captures,
     /// Calls that change something, for the control loop.
     pub changes: mpsc::Sender<Call>,
 }
@@ -96,7 +100,10 @@ impl Queries {
         let (sender, mut calls) = mpsc::channel::<Call>(CALLS);
         let dispatch = async {
             while let Some(call) = calls.recv().await {
-                if is_change(&call.request) {
+                if let Some(connection) = call.connection {
+                    let (views, captures) = (self.view.clone(), self.captures.clone());
+                    capture::serve(connection, call.request, views, captures);
+                } else if is_change(&call.request) {
                     // The loop bounds what waits for it; a caller that finds it full waits in its own task.
                     let changes = self.changes.clone();
                     tokio::spawn(async move { changes.send(call).await });
@@ -158,6 +165,9 @@ impl Queries {
             Request::Ready => readiness(&view),
             Request::Adopt { .. } | Request::Release { .. } | Request::AdoptList => {
                 Reply::Error("a change is no query".to_owned())
+            }
+            Request::Capture { .. } => {
+                Reply::Error("a capture needs a connection of its own".to_owned())
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use dataplane::capture::{Capture, CaptureFilter, Captures, Stages};
 use dataplane::counters::{Counters, Flow, Totals, WorkerTotals};
 use dataplane::device::memory::queue;
 use dataplane::device::{self, Device, Offload, Read};
@@ -32,6 +33,10 @@ pub struct Node {
     pub spec: Spec,
     /// The packets that entered and left it.
     pub outside: Outside,
+    /// What captures all that it does, of the workers that were and those that are.
+    pub captures: Vec<Capture>,
+    /// Bytes of each packet that they take, if there are any.
+    snap_length: Option<usize>,
     snapshot: Snapshot,
     counters: Counters,
     /// Probes that control was told of and no test has asked for.
@@ -63,6 +68,8 @@ impl Node {
             others,
             outside: Outside::default(),
             snapshot: Snapshot::new(&spec, None),
+            captures: vec![],
+            snap_length: None,
             spec,
             counters,
             heard: vec![],
@@ -194,6 +201,21 @@ impl Node {
         workers.nth(index).unwrap().step(snapshot, now)
     }
 
+    /// Has its workers capture everything, and those that take their place.
+    pub fn capture(&mut self, snap_length: usize) {
+        let points: Vec<_> = self
+            .workers()
+            .map(|worker| worker.capture_point())
+            .collect();
+        let filter = CaptureFilter {
+            snap_length,
+            ..CaptureFilter::all(Stages::ALL)
+        };
+        let capture = Captures::of_points(points).start(filter).unwrap();
+        self.captures.push(capture);
+        self.snap_length = Some(snap_length);
+    }
+
     /// What the underlay took since it was last asked.
     pub fn take_sent(&mut self) -> Vec<Datagram> {
         let workers = self.workers();
@@ -323,6 +345,9 @@ impl Node {
         self.take_sent();
         self.take_delivered();
         (self.worker, self.others) = workers(&self.spec, &self.counters, count);
+        if let Some(snap_length) = self.snap_length {
+            self.capture(snap_length);
+        }
     }
 
     /// The worker dies while it writes the packet of `datagram` to the device.
