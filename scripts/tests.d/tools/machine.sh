@@ -108,10 +108,10 @@ machine_service() {
     in_machine "$1" tartan status -o json | jq .service_pid
 }
 
-# machine_pod NODE NAME: a network namespace that the plugin attaches, as docs/install.md says; its address is in POD.
+# machine_pod NODE NAME: a network namespace that the plugin attaches, as docs/install.md says.
 machine_pod() {
     in_machine "$1" ip netns add "$2"
-    POD=$(cni "$1" ADD "$2" | jq -r '.ips[0].address | split("/")[0]')
+    cni "$1" ADD "$2" >"$SCRATCH/$2.added" || die "CNI ADD of $2 on $1: $(cat "$SCRATCH/$2.added")"
 }
 
 machine_pod_gone() {
