@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# deploy/kubernetes: the manifests say what they should, and with a real control plane (scripts/kubernetes): the API server
+# deploy/kubernetes: the manifests and the Helm chart say what they should, and with a real control plane (scripts/kubernetes): the API server
 # takes them, the service account may do what flannel may and nothing else, make-kubeconfig's tokens work, end and are
 # revoked, and flannel's DaemonSet stays off migrated nodes.
 #
@@ -41,8 +41,21 @@ manifests() {
     daemonset >"$SCRATCH/daemonset.yaml"
     equal "flannel's DaemonSet, patched" $'kubernetes.io/os In linux\ntartan.io/dataplane NotIn tartan' \
         "$(kubectl patch --local -f "$SCRATCH/daemonset.yaml" --patch "$(cat "$DEPLOY/flannel-affinity.yaml")" -o "$TERMS")"
+    workload
     test_server
     refused_by_option
+}
+
+# What `kubectl apply -k` would apply, and what the Helm chart says; Helm itself is not asked.
+workload() {
+    kubectl kustomize "$DEPLOY" >"$SCRATCH/workload.yaml"
+    equal "the workload" "as they should be" \
+        "$("$VENV/bin/python" "$TOOLS/workload_manifests.py" "$DEPLOY" "$SCRATCH/workload.yaml" "$(version)" 2>&1)"
+}
+
+# Of the workspace, which the manifests name their image by.
+version() {
+    sed -nE 's/^version = "(.*)"/\1/p' "$SCRIPTS/../Cargo.toml" | head -n 1
 }
 
 # What it is told wrongly, and what it cannot do, it says.
@@ -140,6 +153,8 @@ in_cluster() {
     real kubectl apply -f "$DEPLOY/rbac.yaml"
     equal "a second time, what changes" 4 "$(real kubectl apply --dry-run=server -f "$DEPLOY/rbac.yaml" | grep -c unchanged)"
     equal "the account's rights" $'get pods\nget nodes\nlist nodes\nwatch nodes\npatch nodes/status' "$(rights)"
+    equal "objects that the API server takes of the workload" 6 \
+        "$(real kubectl apply --dry-run=server -k "$DEPLOY" | grep -cE ' (created|configured|unchanged) \(server dry run\)')"
     tokens
     affinity
     real kubectl delete -f "$DEPLOY/rbac.yaml" >/dev/null

@@ -473,8 +473,18 @@ fn remove_directory(path: &Path, keep: &[&str], list: &mut Outcomes) {
         }
         removed(file, gone, list);
     }
-    if left == 0 {
-        removed(path.to_path_buf(), fs::remove_dir(path), list);
+    if left > 0 {
+        return;
+    }
+    match fs::remove_dir(path) {
+        // In a container it is the host's, mounted.
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+            list.kept(
+                path.display().to_string(),
+                "it is empty, and a mount point: remove it on the host",
+            );
+        }
+        gone => removed(path.to_path_buf(), gone, list),
     }
 }
 

@@ -186,7 +186,7 @@ fn event(kind: u16, message: &[u8], neighbours: &HashSet<(u32, IpAddr)>) -> Opti
         libc::RTM_NEWQDISC | libc::RTM_DELQDISC | libc::RTM_NEWTFILTER | libc::RTM_DELTFILTER => {
             Some(HostEvent::Shaping)
         }
-        libc::RTM_NEWNETCONF | libc::RTM_DELNETCONF => Some(HostEvent::Setting),
+        libc::RTM_NEWNETCONF | RTM_DELNETCONF => Some(HostEvent::Setting),
         nft::RULES_CHANGED => Some(HostEvent::Rules),
         _ => None,
     }
@@ -228,6 +228,9 @@ const GROUPS: [MulticastGroup; 9] = [
     MulticastGroup::Ipv6Netconf,
     MulticastGroup::Tc,
 ];
+
+/// linux/rtnetlink.h; libc has it not for every C library.
+const RTM_DELNETCONF: u16 = 81;
 
 #[cfg(test)]
 mod tests {

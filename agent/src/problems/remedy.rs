@@ -188,7 +188,7 @@ pub(super) fn of_host(error: &HostError) -> String {
         ),
         HostError::ReadSetting { .. } => "check that /proc/sys is mounted".to_owned(),
         HostError::WriteSetting { key, value, .. } => format!(
-            "make /proc/sys/net writable (in a container: privileged), or run `sysctl -w {key}={value}` on the host"
+            "make /proc/sys/net writable (in a container mount the host's at /host/proc/sys/net), or run `sysctl -w {key}={value}` on the host"
         ),
         HostError::Identity { .. } => "check that /proc is mounted".to_owned(),
         HostError::WriteRecord { .. } => {

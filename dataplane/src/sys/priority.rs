@@ -13,10 +13,16 @@ pub fn become_urgent() -> io::Result<()> {
     // SAFETY: a sched_param is one number, and any of it is valid.
     let mut parameter: libc::sched_param = unsafe { std::mem::zeroed() };
     parameter.sched_priority = LOWEST;
+    // WHY: by its number, because musl's function of that name refuses always.
     // SAFETY: "If pid equals zero, the scheduling policy and parameters of the calling thread will be set"
     // (sched_setscheduler(2)); the kernel only reads the parameter, which lives longer than the call.
     let set = unsafe {
-        libc::sched_setscheduler(0, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, &parameter)
+        libc::syscall(
+            libc::SYS_sched_setscheduler,
+            0,
+            libc::SCHED_RR | libc::SCHED_RESET_ON_FORK,
+            &raw const parameter,
+        )
     };
     match set {
         0 => Ok(()),
@@ -35,7 +41,7 @@ mod tests {
     #[test]
     fn a_thread_is_urgent_and_its_neighbour_is_not() {
         // SAFETY: asks for the calling thread's policy.
-        let policy = || unsafe { libc::sched_getscheduler(0) };
+        let policy = || unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) as i32 };
         let urgent = std::thread::spawn(move || (become_urgent().is_ok(), policy()));
         let (is_urgent, found) = urgent.join().unwrap();
         if is_urgent {

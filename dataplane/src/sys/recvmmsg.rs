@@ -2,6 +2,7 @@
 //!
 //! All kernel structures live on the stack for the length of one call, so no pointer outlives what it points to.
 
+use std::ffi::c_uint;
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -51,19 +52,21 @@ pub(crate) fn receive(
         header.msg_name = (&raw mut *name).cast();
         header.msg_namelen = size_of::<SockAddrStorage>() as u32;
         header.msg_control = control.0.as_mut_ptr().cast();
-        header.msg_controllen = CONTROL;
+        header.msg_controllen = CONTROL as _;
     }
-    // WHY: no crate gives recvmmsg with control messages into memory that it does not allocate.
+    // WHY: no crate gives recvmmsg with control messages into memory that it does not allocate; by its number, as
+    // `sendmmsg` is.
     // SAFETY: "vlen" messages are initialised (`count` is at most the length of every array zipped above, and each of
     // the first `count` got its own slice of FRAME writable bytes, its own name and control space); all of it outlives
     // the call; a null timeout means none (recvmmsg(2)).
     let received = unsafe {
-        libc::recvmmsg(
+        libc::syscall(
+            libc::SYS_recvmmsg,
             socket.as_fd().as_raw_fd(),
             messages.as_mut_ptr(),
-            count as u32,
+            count as c_uint,
             libc::MSG_DONTWAIT,
-            std::ptr::null_mut(),
+            std::ptr::null_mut::<libc::timespec>(),
         )
     };
     if received < 0 {
@@ -120,7 +123,7 @@ pub(crate) fn detailed_error_report(socket: impl AsFd) -> io::Result<(ErrorRepor
     header.msg_name = (&raw mut name).cast();
     header.msg_namelen = size_of::<SockAddrStorage>() as u32;
     header.msg_control = control.0.as_mut_ptr().cast();
-    header.msg_controllen = CONTROL;
+    header.msg_controllen = CONTROL as _;
     // WHY: the path MTU comes only through MSG_ERRQUEUE, which the crates do not read.
     // SAFETY: recvmsg(2) writes at most "msg_iovlen" buffers of "iov_len" bytes, "msg_namelen" bytes at "msg_name" and
     // "msg_controllen" bytes at "msg_control": `slice`, `name` and `control`, which are that long and outlive the call.
@@ -137,7 +140,7 @@ pub(crate) fn detailed_error_report(socket: impl AsFd) -> io::Result<(ErrorRepor
     message.msg_len = received as u32;
     let used = control
         .0
-        .get(..message.msg_hdr.msg_controllen)
+        .get(..control_length(&message.msg_hdr))
         .unwrap_or_default();
     let error = cmsg::walk(used)
         .find(|c| {
@@ -197,7 +200,7 @@ fn describe(message: &libc::mmsghdr, name: SockAddrStorage, control: &[u8]) -> M
         truncated: message.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0,
     };
     let used = control
-        .get(..message.msg_hdr.msg_controllen)
+        .get(..control_length(&message.msg_hdr))
         .unwrap_or_default();
     for found in cmsg::walk(used) {
         match (found.level, found.kind) {
@@ -223,6 +226,13 @@ fn unmapped(address: SocketAddr) -> SocketAddr {
         },
         v4 => v4,
     }
+}
+
+/// Bytes of control messages, as the kernel left them. To glibc the field is a `size_t`; to musl a `socklen_t` with padding,
+/// which is zero.
+#[allow(clippy::unnecessary_cast)]
+fn control_length(header: &libc::msghdr) -> usize {
+    header.msg_controllen as usize
 }
 
 /// Control space aligned as `cmsghdr` asks.

@@ -3,6 +3,7 @@
 //! The arrays that one call needs are too large for the stack and are kept from call to call. They hold pointers only
 //! between the lines that fill them and the end of the call.
 
+use std::ffi::c_uint;
 use std::io;
 use std::mem::zeroed;
 use std::net::SocketAddr;
@@ -60,15 +61,18 @@ impl SendBuffers {
         messages: impl Iterator<Item = Outgoing<'a>>,
     ) -> io::Result<usize> {
         self.gather(messages)?;
-        // WHY: no crate gives sendmmsg with control messages into memory that it does not allocate.
+        // WHY: no crate gives sendmmsg with control messages into memory that it does not allocate. By its number, because
+        // musl's function of that name sends one message after the other: it does not know the padding of its own
+        // `msghdr` to be zero, as `point` leaves it, so that the kernel reads the lengths beside it right.
         // SAFETY: each of the messages was filled by `point` with a name, control and pieces that lie in `rows` and
         // `pieces`, untouched since, or in the slices of `messages`, which are borrowed for longer than this call. The
         // kernel only reads them, and writes `msg_len` of each message (sendmmsg(2)).
         let sent = unsafe {
-            libc::sendmmsg(
+            libc::syscall(
+                libc::SYS_sendmmsg,
                 socket.as_fd().as_raw_fd(),
                 self.messages.as_mut_ptr(),
-                self.messages.len() as u32,
+                self.messages.len() as c_uint,
                 libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
             )
         };
@@ -146,10 +150,10 @@ impl SendBuffers {
             let (first, count) = row.pieces;
             // `fill` put them there, so the range lies in the array.
             header.msg_iov = pieces.wrapping_add(first);
-            header.msg_iovlen = count;
+            header.msg_iovlen = count as _;
             if row.control_len > 0 {
                 header.msg_control = row.control.0.as_mut_ptr().cast();
-                header.msg_controllen = row.control_len;
+                header.msg_controllen = row.control_len as _;
             }
             self.messages.push(message);
         }
@@ -171,11 +175,14 @@ mod tests {
     use encap::{Family, Format};
 
     /// What a message says, read as the kernel does: through the pointers.
+    // The lengths have other types with musl.
+    #[allow(clippy::unnecessary_cast)]
     fn read(message: &libc::mmsghdr) -> (usize, Vec<u8>, usize) {
         let header = &message.msg_hdr;
         // WHY: that the pointers are good is what is to be shown; Miri checks it.
         // SAFETY: they point into the buffers' arrays and a batch's frames, which live and are not written meanwhile.
-        let pieces = unsafe { std::slice::from_raw_parts(header.msg_iov, header.msg_iovlen) };
+        let pieces =
+            unsafe { std::slice::from_raw_parts(header.msg_iov, header.msg_iovlen as usize) };
         let bytes = pieces.iter().flat_map(|piece| {
             // WHY: as above.
             // SAFETY: as above.
@@ -187,7 +194,7 @@ mod tests {
         let name = unsafe {
             std::slice::from_raw_parts(header.msg_name.cast::<u8>(), header.msg_namelen as usize)
         };
-        let control = match header.msg_controllen {
+        let control = match header.msg_controllen as usize {
             0 => 0,
             length => {
                 // WHY: as above.

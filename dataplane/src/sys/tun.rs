@@ -71,7 +71,7 @@ pub(crate) fn attach(name: &str, flags: i16) -> io::Result<OwnedFd> {
     // WHY: no crate wraps TUNSETIFF with more than one queue.
     // SAFETY: `TUNSETIFF` reads and writes one `struct ifreq` (tun.c: copy_from_user and copy_to_user of ifreq_len
     // bytes), and `request` is one.
-    let result = unsafe { libc::ioctl(descriptor.as_raw_fd(), TUNSETIFF, &raw mut request) };
+    let result = unsafe { libc::ioctl(descriptor.as_raw_fd(), TUNSETIFF as _, &raw mut request) };
     check(result).map(|()| descriptor)
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn detach(descriptor: impl AsFd) -> io::Result<()> {
     let result = unsafe {
         libc::ioctl(
             descriptor.as_fd().as_raw_fd(),
-            TUNSETQUEUE,
+            TUNSETQUEUE as _,
             &raw const request,
         )
     };
@@ -127,7 +127,7 @@ pub(crate) fn set_offloads(descriptor: impl AsFd, mask: u32) -> io::Result<()> {
     let result = unsafe {
         libc::ioctl(
             descriptor.as_fd().as_raw_fd(),
-            TUNSETOFFLOAD,
+            TUNSETOFFLOAD as _,
             c_ulong::from(mask),
         )
     };
@@ -145,7 +145,7 @@ pub(crate) fn set_header_size(descriptor: impl AsFd) -> io::Result<()> {
     let result = unsafe {
         libc::ioctl(
             descriptor.as_fd().as_raw_fd(),
-            TUNSETVNETHDRSZ,
+            TUNSETVNETHDRSZ as _,
             &raw const size,
         )
     };
@@ -171,7 +171,7 @@ pub(crate) fn set_mac(descriptor: impl AsFd, mac: Mac) -> io::Result<()> {
     let result = unsafe {
         libc::ioctl(
             descriptor.as_fd().as_raw_fd(),
-            libc::SIOCSIFHWADDR,
+            libc::SIOCSIFHWADDR as _,
             &raw const request,
         )
     };
@@ -189,7 +189,7 @@ pub(crate) fn mac(descriptor: impl AsFd) -> io::Result<Mac> {
     let result = unsafe {
         libc::ioctl(
             descriptor.as_fd().as_raw_fd(),
-            libc::SIOCGIFHWADDR,
+            libc::SIOCGIFHWADDR as _,
             &raw mut request,
         )
     };
@@ -209,8 +209,13 @@ pub(crate) fn interface(descriptor: impl AsFd) -> io::Result<Interface> {
     let mut request = request("", 0)?;
     // WHY: no crate wraps TUNGETIFF.
     // SAFETY: `TUNGETIFF` writes one `struct ifreq` (tun.c: copy_to_user of ifreq_len bytes), and `request` is one.
-    let result =
-        unsafe { libc::ioctl(descriptor.as_fd().as_raw_fd(), TUNGETIFF, &raw mut request) };
+    let result = unsafe {
+        libc::ioctl(
+            descriptor.as_fd().as_raw_fd(),
+            TUNGETIFF as _,
+            &raw mut request,
+        )
+    };
     check(result)?;
     let bytes = request.ifr_name.map(|c| c as u8);
     let name = CStr::from_bytes_until_nul(&bytes)
@@ -276,6 +281,7 @@ fn check(result: c_int) -> io::Result<()> {
 /// Place of `gso_type` in the header.
 const GSO_TYPE: usize = 1;
 
+// A request is an `unsigned long` to glibc and an `int` to musl: hence `as _` where one is passed. The kernel takes its low 32 bits.
 /// `_IOW('T', 202, int)`
 const TUNSETIFF: c_ulong = write_request(202);
 /// `_IOW('T', 203, int)`

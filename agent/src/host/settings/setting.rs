@@ -4,6 +4,9 @@ use std::fmt;
 use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
+use std::sync::OnceLock;
+
+use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use super::features;
 use crate::host::error::HostError;
@@ -151,7 +154,7 @@ pub(in crate::host) fn read(path: &str) -> Result<Option<i32>, HostError> {
         source,
     };
     let mut text = [0; LONGEST_VALUE];
-    let read = fs::File::open(Path::new(ROOT).join(path)).and_then(|mut file| file.read(&mut text));
+    let read = fs::File::open(root().join(path)).and_then(|mut file| file.read(&mut text));
     match read {
         Ok(length) => text
             .get(..length)
@@ -164,12 +167,10 @@ pub(in crate::host) fn read(path: &str) -> Result<Option<i32>, HostError> {
 }
 
 pub(in crate::host) fn write(path: &str, value: i32) -> Result<(), HostError> {
-    fs::write(Path::new(ROOT).join(path), format!("{value}\n")).map_err(|source| {
-        HostError::WriteSetting {
-            key: dotted(path),
-            value,
-            source,
-        }
+    fs::write(root().join(path), format!("{value}\n")).map_err(|source| HostError::WriteSetting {
+        key: dotted(path),
+        value,
+        source,
     })
 }
 
@@ -185,7 +186,28 @@ pub(in crate::host) fn dotted(path: &str) -> String {
         .collect()
 }
 
-pub(in crate::host) const ROOT: &str = "/proc/sys";
+/// The directory of all settings: `/proc/sys`; or, where a container may only read that, `/host/proc/sys`, if `net` of the
+/// host's is mounted there. Both show the network namespace of the thread that opens a file.
+pub(in crate::host) fn root() -> &'static Path {
+    static CHOSEN: OnceLock<&'static str> = OnceLock::new();
+    Path::new(CHOSEN.get_or_init(|| {
+        let is_read_only = statvfs(Path::new(OWN).join("net"))
+            .is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY));
+        choose(is_read_only, Path::new(MOUNTED).join("net").is_dir())
+    }))
+}
+
+fn choose(is_read_only: bool, is_mounted: bool) -> &'static str {
+    if is_read_only && is_mounted {
+        MOUNTED
+    } else {
+        OWN
+    }
+}
+
+const OWN: &str = "/proc/sys";
+/// A runtime mounts nothing below a container's /proc.
+const MOUNTED: &str = "/host/proc/sys";
 pub(in crate::host) const CONF4: &str = "net/ipv4/conf/";
 pub(in crate::host) const CONF6: &str = "net/ipv6/conf/";
 /// No file: how the record names a feature of an interface.
@@ -232,6 +254,14 @@ mod tests {
             "",
         ] {
             assert_eq!(Setting::parse(path), None, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn the_hosts_settings_count_where_ours_cannot_be_written() {
+        assert_eq!(choose(true, true), MOUNTED);
+        for (is_read_only, is_mounted) in [(true, false), (false, true), (false, false)] {
+            assert_eq!(choose(is_read_only, is_mounted), OWN);
         }
     }
 

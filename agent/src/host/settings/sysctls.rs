@@ -5,12 +5,10 @@
 //! outlives us: its former value goes on record, so that a clean-up can restore
 //! it.
 
-use std::path::Path;
-
 use cni_shim::pod_link::{SETTINGS4, SETTINGS6, WITHOUT6};
 
 use super::record::{RecordedChange, SettingsRecord};
-use super::setting::{CONF4, CONF6, Interface, ROOT, Setting, dotted, read, write};
+use super::setting::{CONF4, CONF6, Interface, Setting, dotted, read, root, write};
 use crate::host::change::SettingChange;
 use crate::host::error::HostError;
 
@@ -153,7 +151,7 @@ pub(in crate::host) fn restore_recorded(
 
 /// Whether the kernel has IPv6 at all.
 pub(in crate::host) fn has_ipv6() -> bool {
-    Path::new(ROOT).join("net/ipv6/conf").exists()
+    root().join("net/ipv6/conf").exists()
 }
 
 /// IPv4 settings of our device.

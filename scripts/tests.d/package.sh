@@ -1,0 +1,224 @@
+#!/usr/bin/env bash
+# What scripts/release makes is what it should be: the Debian package is installed in a machine with systemd, forwards, is
+# upgraded while pings run, is not removed from under a pod, and leaves nothing after a purge; the image runs under podman with
+# CAP_NET_ADMIN and /dev/net/tun alone. Every day both are made of the tests' programs; with --full they are built as for a
+# release, twice and elsewhere, and are the same bytes.
+#
+#   pod ── machine node1: tartan.deb ══ underlay ══ node2: tartan ── pod1
+#   node1: podman, tartan:VERSION ══ underlay ══ node2: tartan ── pod1
+#
+# package.sh PART: deb, image or release
+# alone deb: it measures a pause
+# alone release: two builds of the whole program
+# case: deb
+# case: image
+# full: release
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
+# shellcheck source=scripts/tests.d/tools/kill_service.sh
+. "$TOOLS/kill_service.sh"
+# shellcheck source=scripts/tests.d/tools/machine.sh
+. "$TOOLS/machine.sh"
+
+PART=${1:-deb}
+HOME_OF_TEST=$(readlink -f "$SCRIPTS/..")
+BIN=$(readlink -f "${LAB_BIN:-$SCRIPTS/../target/fast}")
+DIST=$SCRATCH/dist
+# What lintian is not to say of the tests' programs: they are linked with the system's libraries, and have their symbols. What
+# is said of static programs does not hold for all of them.
+UNLIKE_RELEASE=unstripped-binary-or-object,undeclared-elf-prerequisites
+# Milliseconds that an upgrade may cost: the agent is stopped and started.
+LARGEST_GAP=8000
+
+# The tests' programs are not static: the image gets the libraries that they ask for.
+libraries() {
+    { ldd "$BIN/tartan"; ldd "$BIN/tartan-cni"; } 2>/dev/null |
+        awk '$2 == "=>" && $3 ~ /^\// { print $3 } $1 ~ /^\// { print $1 }' | sort -u | paste -sd ' '
+}
+
+make_release() {
+    LIBRARIES=$(libraries) "$SCRIPTS/release" --binaries "$BIN" --only "$PART" --output "$DIST" >"$SCRATCH/made" 2>&1 ||
+        die "scripts/release: $(tail -n 20 "$SCRATCH/made")"
+    say "made: $(cd "$DIST" && echo *)"
+    (cd "$DIST" && sha256sum --quiet --check SHA256SUMS) || fail "SHA256SUMS does not hold"
+}
+
+# A bill of materials that lists what the lock file has, and a text for what asks for one.
+papers() {
+    local bill=("$DIST"/*.cdx.json)
+    equal "form of the bill of materials" "CycloneDX 1.5" "$(jq -r '"\(.bomFormat) \(.specVersion)"' "${bill[0]}")"
+    jq -e '.components | length > 100 and all(.purl and .licenses) and any(.name == "ring" and .hashes)' "${bill[0]}" >/dev/null ||
+        fail "the bill of materials lacks crates, licences or checksums"
+    # Of tests alone, so of no program.
+    jq -e '.components | all(.name != "proptest" and .name != "smoltcp")' "${bill[0]}" >/dev/null || fail "crates of tests are listed"
+    # shellcheck disable=SC2016
+    equal "components that nothing depends on, or that are missing" '[]' "$(jq -c '[.dependencies[].dependsOn[]?] as $used
+        | ([.components[]["bom-ref"]] - $used) + ($used - [.components[]["bom-ref"]])' "${bill[0]}")"
+    grep -q 'Permission is hereby granted' "$DIST"/*-licences.txt || fail "the texts of the licences are missing"
+}
+
+deb_of_machine() {
+    local deb=("$DIST"/*.deb)
+    if command -v lintian >/dev/null; then
+        equal "lintian" '' "$(lintian --fail-on none --allow-root ${UNLIKE_RELEASE:+--suppress-tags "$UNLIKE_RELEASE"} "${deb[0]}" 2>&1 |
+            grep -vE "^N: ${UNLIKE_RELEASE:+| mismatched-override }")"
+    else
+        fail "there is no lintian: run scripts/install --lints"
+    fi
+    # As a version later: the same files, which replace the first ones.
+    dpkg-deb --raw-extract "${deb[0]}" "$SCRATCH/later"
+    sed -i 's/^Version: .*/&+later/' "$SCRATCH/later/DEBIAN/control"
+    dpkg-deb --root-owner-group -Znone --build "$SCRATCH/later" "$SCRATCH/later.deb" >/dev/null
+    into_machine node1 644 "${deb[0]}" /root
+    into_machine node1 644 "$SCRATCH/later.deb" /root
+    DEB=/root/$(basename "${deb[0]}")
+}
+
+dpkg_in_machine() {
+    # Triggers of other packages (man-db) are theirs, and take long.
+    in_machine node1 env DEBIAN_FRONTEND=noninteractive dpkg --no-triggers "$@" >"$SCRATCH/dpkg" 2>&1
+}
+
+# What is there beside Tartan: not what dpkg itself notes.
+traces() {
+    machine_files node1 | grep -vE ' \./(root|opt|etc/cni|opt/cni|var/lib/dpkg|var/log)[^ ]*'
+    machine_network node1
+}
+
+deb() {
+    local keeper before
+    lab_up --pods 0
+    lab attach node2 >/dev/null
+    machine_node node1
+    deb_of_machine
+    before=$(traces)
+    say "install"
+    dpkg_in_machine --install "$DEB" || die "dpkg --install: $(cat "$SCRATCH/dpkg")"
+    equal "the unit after a first installation" "loaded inactive disabled" \
+        "$(unit_property node1 LoadState) $(unit_property node1 ActiveState) $(unit_property node1 UnitFileState)"
+    equal "systemd-analyze verify" '' "$(in_machine node1 systemd-analyze verify tartan.service 2>&1 | grep -v 'man tartan')"
+    equal "files of the package that are not as they were packed" '' "$(in_machine node1 dpkg --verify tartan)"
+    in_machine node1 systemctl --quiet enable --now tartan
+    until_true 15 "node1 forwards" forwarding node1 || die "$(in_machine node1 journalctl --no-pager -u tartan | tail -n 30)"
+    in_machine node1 tartan cni install >/dev/null || fail "tartan cni install ended with $?"
+    machine_pod node1 pod
+    start_pings node1 pod "$(address_of pod1)"
+    keeper=$(unit_property node1 MainPID)
+
+    say "upgrade"
+    dpkg_in_machine --install /root/later.deb || fail "dpkg --install of the later version: $(cat "$SCRATCH/dpkg")"
+    until_true 15 "node1 forwards after the upgrade" forwarding node1
+    sleep 0.5
+    stop_pings "upgrade" "$LARGEST_GAP"
+    [ "$(unit_property node1 MainPID)" != "$keeper" ] || fail "the keeper of the old version still runs"
+    equal "the unit after an upgrade" "active enabled" "$(unit_property node1 ActiveState) $(unit_property node1 UnitFileState)"
+    # shellcheck disable=SC2016
+    equal "version" "$(dpkg-deb --field "$SCRATCH/later.deb" Version)" "$(in_machine node1 dpkg-query --show --showformat '${Version}' tartan)"
+
+    say "remove and purge"
+    if dpkg_in_machine --remove tartan; then fail "the package was removed from under a pod"; fi
+    grep -q 'drain the node first' "$SCRATCH/dpkg" || fail "the refusal does not say what to do: $(cat "$SCRATCH/dpkg")"
+    unit_is node1 active || fail "a refused removal has stopped the agent"
+    in_machine node1 ip netns exec pod python3 "$TOOLS/pings.py" "$(address_of pod1)" 3 0.02 3 | grep -q '^3 received' ||
+        fail "the pod reaches no other after a refused removal"
+    machine_pod_gone node1 pod
+    dpkg_in_machine --purge tartan || fail "dpkg --purge: $(cat "$SCRATCH/dpkg")"
+    # What the test itself has written there is gone too.
+    same "files and network of the machine, before the installation and after" \
+        "$(grep -v ' \./etc/tartan' <<<"$before")" "$(traces)"
+    machine_down node1
+}
+
+# In podman, in a container whose file system cannot be written, with one capability; settings of the kernel by a mount.
+image() {
+    local version archive=("$DIST"/*-image-*.tar)
+    # shellcheck source=scripts/tests.d/tools/runtimes.sh
+    . "$TOOLS/runtimes.sh"
+    version=$(sed -nE 's/^version = "(.*)"/\1/p' "$HOME_OF_TEST/Cargo.toml" | head -n 1)
+    lab_up --pods 0
+    lab attach node2 >/dev/null
+    lab stop node1 >/dev/null
+    in_ns node1 tartan cleanup >/dev/null
+    runtime_host_up node1
+    podman_up node1
+    podman node1 load --quiet --input "${archive[0]}" >/dev/null || die "podman does not load the image"
+    equal "podman runs its program" "tartan $version" "$(podman node1 run --rm --network none --cgroup-parent "/$PREFIX-runtimes" "localhost/tartan:$version" --version)"
+    in_runtime_host node1 mkdir -p /etc/tartan /run/tartan /run/flannel /var/lib/tartan
+    in_runtime_host node1 cp "$LAB_STATE/node1/net-conf.json" "$LAB_STATE/node1/nodes.toml" /etc/tartan/
+    podman node1 run -d --name tartan --network host --cgroup-parent "/$PREFIX-runtimes" --read-only \
+        --cap-drop ALL --cap-add NET_ADMIN --device /dev/net/tun --security-opt no-new-privileges \
+        -v /etc/tartan:/etc/tartan:ro -v /run/tartan:/run/tartan -v /run/flannel:/run/flannel -v /var/lib/tartan:/var/lib/tartan \
+        -v /run/netns:/run/netns:ro,rslave -v /proc/sys/net:/host/proc/sys/net -e TARTAN_PROBE -e TARTAN_NODE_NAME=node1 \
+        "localhost/tartan:$version" >/dev/null || die "podman does not run the image"
+    until_true 15 "the container forwards" container_forwards || {
+        podman node1 exec tartan /usr/bin/tartan status || true
+        podman node1 logs tartan 2>&1 | tail -n 30
+        die "the container does not forward"
+    }
+    equal "problems that it reports" '[]' "$(podman node1 exec tartan /usr/bin/tartan status -o json | jq -c '[.problems[].code]')"
+    install_by_image "$version"
+    # Its own pod, attached by the plugin that came with the image.
+    in_ns node1 python3 "$TOOLS/pings.py" "$(address_of pod1)" 5 0.02 3 >"$SCRATCH/answers"
+    equal "ping of the node to pod1" "5 received" "$(cat "$SCRATCH/answers")"
+    podman node1 stop --time 10 tartan >/dev/null
+    equal "how the container ended" 0 "$(podman node1 inspect tartan --format '{{.State.ExitCode}}')"
+    podman node1 rm tartan >/dev/null
+    # The directories of the host's that are mounted stay, empty.
+    podman node1 run --rm --network host --cgroup-parent "/$PREFIX-runtimes" --cap-drop ALL --cap-add NET_ADMIN \
+        -v /run/tartan:/run/tartan -v /run/flannel:/run/flannel -v /var/lib/tartan:/var/lib/tartan -v /proc/sys/net:/host/proc/sys/net \
+        "localhost/tartan:$version" cleanup || fail "cleanup in a container ended with $?"
+    equal "devices that are left on node1" 'eth0 lo' "$(ip -n "$PREFIX-node1" -j link show | jq -r '[.[].ifname] | sort | join(" ")')"
+}
+
+container_forwards() {
+    podman node1 exec tartan /usr/bin/tartan status -o json | jq -e .snapshot_adopted
+}
+
+# As the init container of deploy/kubernetes does: the plugin and its configuration are put where the host's runtime looks.
+install_by_image() {
+    in_runtime_host node1 rm -f /opt/cni/bin/tartan-cni /etc/cni/net.d/10-tartan.conflist
+    podman node1 run --rm --network none --cgroup-parent "/$PREFIX-runtimes" --cap-drop ALL \
+        -v /opt/cni/bin:/opt/cni/bin -v /etc/cni/net.d:/etc/cni/net.d -v /var/lib/tartan:/var/lib/tartan \
+        "localhost/tartan:$1" cni install >"$SCRATCH/installed" 2>&1 || fail "cni install in a container: $(cat "$SCRATCH/installed")"
+    in_runtime_host node1 test -x /opt/cni/bin/tartan-cni || fail "the plugin is not on the host"
+    in_runtime_host node1 test -s /etc/cni/net.d/10-tartan.conflist || fail "the plugin's configuration is not on the host"
+}
+
+# Twice, from two clones of the same commit in directories of different names.
+release() {
+    local copy
+    for copy in one a-second-clone; do
+        git clone --quiet --shared "$HOME_OF_TEST" "$SCRATCH/$copy"
+        (cd "$SCRATCH/$copy" && env -u CARGO_TARGET_DIR scripts/release --target x86_64-unknown-linux-musl) >"$SCRATCH/$copy.log" 2>&1 ||
+            die "scripts/release: $(tail -n 20 "$SCRATCH/$copy.log")"
+    done
+    same "the files of both builds" "$(cat "$SCRATCH/one/target/dist/SHA256SUMS")" "$(cat "$SCRATCH/a-second-clone/target/dist/SHA256SUMS")"
+    (cd "$SCRATCH/one/target/dist" && du -h -- *)
+    if strings "$SCRATCH/one/target/x86_64-unknown-linux-musl/release/tartan" | grep -qF -e "$SCRATCH" -e "${CARGO_HOME:-$HOME/.cargo}"; then
+        fail "the program holds paths of this machine"
+    fi
+    DIST=$SCRATCH/one/target/dist
+    papers
+    LAB_BIN=$SCRATCH/one/target/x86_64-unknown-linux-musl/release
+    export LAB_BIN
+    BIN=$LAB_BIN
+    UNLIKE_RELEASE=
+    deb
+    lab down
+    image
+}
+
+say "packages, $PART"
+case $PART in
+deb)
+    make_release
+    papers
+    deb
+    ;;
+image)
+    make_release
+    image
+    ;;
+release) release ;;
+*) die "deb, image or release?" ;;
+esac

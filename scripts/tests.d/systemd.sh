@@ -1,0 +1,283 @@
+#!/usr/bin/env bash
+# The unit under a real systemd: installed as docs/install.md says, with all that hardens it, it forwards; reload, a crash of
+# the service and of the keeper, stop and start do what deploy/README.md says; networkd leaves the device alone;
+# scripts/uninstall leaves the machine as it was, also when it is killed on its way.
+#
+#   pod ── machine node1: systemd, tartan.service ══ underlay ══ node2: tartan ── pod1
+#
+# systemd.sh PART: unit, networkd or uninstall
+# alone unit: it measures pauses
+# case: unit
+# full: unit kernel-path
+# case: networkd
+# case: uninstall
+# full: uninstall everywhere
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
+# shellcheck source=scripts/tests.d/tools/kill_service.sh
+. "$TOOLS/kill_service.sh"
+# shellcheck source=scripts/tests.d/tools/machine.sh
+. "$TOOLS/machine.sh"
+
+PART=${1:-unit}
+HOW=${2:-}
+BIN=${LAB_BIN:-$SCRIPTS/../target/fast}
+DEPLOY=$SCRIPTS/../deploy
+# Milliseconds: of a crash of the service, and of one of the keeper, which systemd waits 2 s to start again.
+LARGEST_GAP=1000
+LARGEST_GAP_OF_KEEPER=8000
+
+# As docs/install.md says, from a clone that is built.
+install_by_hand() {
+    into_machine node1 755 "$BIN/tartan" /usr/local/bin
+    into_machine node1 755 "$BIN/tartan-cni" /usr/local/bin
+    into_machine node1 644 "$DEPLOY/tartan.service" /etc/systemd/system
+    into_machine node1 644 "$DEPLOY/network/10-tartan.network" /etc/systemd/network
+    install -D -m 644 "$DEPLOY/network/tartan-networkd.conf" "/proc/${MACHINE[node1]}/root/etc/systemd/networkd.conf.d/tartan.conf"
+    in_machine node1 tartan manual --dir /usr/local/share >/dev/null
+    in_machine node1 systemctl daemon-reload
+    in_machine node1 systemctl --quiet enable --now tartan
+    until_true 15 "node1 forwards" forwarding node1 || die "$(in_machine node1 journalctl --no-pager -u tartan | tail -n 30)"
+    in_machine node1 tartan cni install >/dev/null || fail "tartan cni install ended with $?"
+}
+
+# What systemd-analyze finds open must be what deploy/README.md argues, no more and no less.
+exposure() {
+    local found argued
+    found=$(in_machine node1 systemd-analyze security --no-pager --json=short tartan.service |
+        jq -r '.[] | select(.set == false and .exposure != null and (.exposure | tonumber) > 0) | .name' | sort)
+    # shellcheck disable=SC2016
+    argued=$(sed -nE 's/^\| `([^`]+)` \| [0-9.]+ \| .*/\1/p' "$DEPLOY/README.md" | sed 's/\\|/|/g' | sort)
+    [ -n "$found" ] || fail "systemd-analyze lists nothing"
+    same "what is left open, and what deploy/README.md argues" "$argued" "$found"
+    say "$(in_machine node1 systemd-analyze security --no-pager tartan.service | tail -n 1)"
+}
+
+# privileges PID
+privileges() {
+    in_machine node1 sed -nE 's/^(CapEff|CapBnd|NoNewPrivs|Seccomp):\s*//p' "/proc/$1/status" | paste -sd ' '
+}
+
+reaches_peer() {
+    equal "ping of a pod to pod1, $1" "5 received" "$(in_machine node1 ip netns exec pod python3 "$TOOLS/pings.py" "$(address_of pod1)" 5 0.02 3)"
+}
+
+kept_by_systemd() {
+    equal "$1: systemd has restarted the keeper" "$2 times" "$(unit_property node1 NRestarts) times"
+    unit_is node1 active || fail "$1: the unit is $(unit_property node1 ActiveState)"
+}
+
+other_service() {
+    local now
+    now=$(machine_service node1)
+    [ -n "$now" ] && [ "$now" != null ] && [ "$now" != "$1" ]
+}
+
+other_keeper() {
+    local now
+    now=$(unit_property node1 MainPID)
+    [ "$now" != 0 ] && [ "$now" != "$1" ] && forwarding node1
+}
+
+unit_runs() {
+    local keeper service
+    equal "systemd-analyze verify" '' "$(in_machine node1 systemd-analyze verify /etc/systemd/system/tartan.service 2>&1)"
+    exposure
+    # What the agent has: one capability, a filter of system calls, no way to gain more.
+    equal "capabilities (effective, bounding), no new privileges, and filter of the service" \
+        "0000000000001000 0000000000001000 1 2" "$(privileges "$(machine_service node1)")"
+    equal "problems that the agent reports" '[]' "$(in_machine node1 tartan status -o json | jq -c '[.problems[].code]')"
+    machine_pod node1 pod
+    reaches_peer "after the start"
+
+    say "reload"
+    keeper=$(unit_property node1 MainPID)
+    service=$(machine_service node1)
+    start_pings node1 pod "$(address_of pod1)"
+    in_machine node1 systemctl reload tartan
+    until_true 5 "the agent has read its files again" reloaded && say "the agent has read its files again"
+    equal "keeper and service after a reload" "$keeper $service" "$(unit_property node1 MainPID) $(machine_service node1)"
+
+    say "a crash of the service"
+    in_machine node1 kill -KILL "$service"
+    until_true 5 "another service" other_service "$service"
+    until_true 5 "it forwards" forwarding node1
+    stop_pings "reload and crash of the service" "$LARGEST_GAP"
+    equal "the keeper" "$keeper" "$(unit_property node1 MainPID)"
+    kept_by_systemd "a crash of the service" 0
+
+    say "a crash of the keeper"
+    start_pings node1 pod "$(address_of pod1)"
+    in_machine node1 kill -KILL "$keeper"
+    until_true 10 "another keeper, which forwards" other_keeper "$keeper"
+    sleep 0.5
+    stop_pings "crash of the keeper" "$LARGEST_GAP_OF_KEEPER"
+    kept_by_systemd "a crash of the keeper" 1
+
+    say "stop, and start"
+    in_machine node1 systemctl stop tartan
+    equal "the unit, and its processes" "inactive 0" "$(unit_property node1 ActiveState) $(pgrep -c -x tartan --ns "${MACHINE[node1]}" --nslist pid || true)"
+    equal "attachment records of running pods" 1 "$(in_machine node1 find /run/tartan/attachments -name '*.json' | wc -l)"
+    in_machine node1 systemctl start tartan
+    until_true 10 "node1 forwards again" forwarding node1
+    reaches_peer "after a stop and a start"
+    machine_pod_gone node1 pod
+}
+
+reloaded() {
+    in_machine node1 journalctl --no-pager -u tartan | grep -qi 'SIGHUP'
+}
+
+# With the drop-in: two capabilities, and programs in the kernel.
+with_kernel_path() {
+    install -D -m 644 "$DEPLOY/tartan-kernel-path.conf" "/proc/${MACHINE[node1]}/root/etc/systemd/system/tartan.service.d/kernel-path.conf"
+    echo 'kernel-path = "auto"' >>"/proc/${MACHINE[node1]}/root/etc/tartan/tartan.toml"
+    in_machine node1 systemctl daemon-reload
+    in_machine node1 systemctl restart tartan
+    until_true 15 "the kernel path of node1 is in use" machine_kernel_path ||
+        die "$(in_machine node1 tartan status -o json | jq -c '{kernel_path, problems}')"
+    equal "problems that the agent reports" '[]' "$(in_machine node1 tartan status -o json | jq -c '[.problems[].code]')"
+    machine_pod node1 pod
+    reaches_peer "with the kernel path"
+    machine_pod_gone node1 pod
+}
+
+machine_kernel_path() {
+    in_machine node1 tartan status -o json | jq -e .kernel_path.in_use
+}
+
+# A networkd that is told to take every device, as images of some clouds tell theirs.
+networkd() {
+    local before
+    printf '[Match]\nName=*\n[Network]\nLinkLocalAddressing=no\n' |
+        in_machine node1 dd of=/etc/systemd/network/99-all.network status=none
+    printf '[Match]\nName=eth0\n[Network]\nLinkLocalAddressing=no\nKeepConfiguration=yes\n' |
+        in_machine node1 dd of=/etc/systemd/network/20-eth0.network status=none
+    machine_pod node1 pod
+    before=$(in_machine node1 tartan status -o json | jq .repairs)
+    start_pings node1 pod "$(address_of pod1)"
+    in_machine node1 systemctl start systemd-networkd
+    until_true 10 "networkd has set eth0 up" networkd_has eth0 configured
+    equal "networkd and the tunnel device" unmanaged "$(networkd_state tartan0)"
+    in_machine node1 systemctl restart systemd-networkd
+    until_true 10 "networkd has set eth0 up again" networkd_has eth0 configured
+    sleep 1
+    stop_pings "networkd's start and restart" "$LARGEST_GAP"
+    equal "what Tartan had to repair" 0 "$(($(in_machine node1 tartan status -o json | jq .repairs) - before))"
+    equal "networkd and Tartan's devices" unmanaged "$(for device in tartan0 $(pod_ends); do networkd_state "$device"; done | sort -u)"
+    # What the file is there for: without it networkd takes the device.
+    in_machine node1 rm /etc/systemd/network/10-tartan.network
+    in_machine node1 systemctl restart systemd-networkd
+    until_true 10 "without the file networkd takes the device" networkd_has tartan0 configured && say "without the file networkd takes the device"
+    machine_pod_gone node1 pod
+    in_machine node1 systemctl stop systemd-networkd systemd-networkd.socket
+}
+
+networkd_has() {
+    [ "$(networkd_state "$1")" = "$2" ]
+}
+
+# As networkd notes it; networkctl would need a D-Bus.
+networkd_state() {
+    in_machine node1 sed -n 's/^ADMIN_STATE=//p' "/run/systemd/netif/links/$(ip -n "$PREFIX-node1" -j link show "$1" | jq '.[0].ifindex')"
+}
+
+pod_ends() {
+    ip -n "$PREFIX-node1" -j link show type veth | jq -r '.[].ifname | select(startswith("tt"))'
+}
+
+# uninstall [SECONDS]: with the repository's script; killed after that time, with all that it has started.
+uninstall() {
+    into_machine node1 755 "$SCRIPTS/uninstall" /root
+    if [ $# = 0 ]; then
+        in_machine node1 /root/uninstall --purge >"$SCRATCH/uninstall" 2>&1
+    else
+        in_machine node1 timeout --signal KILL "$1" /root/uninstall --purge >"$SCRATCH/uninstall" 2>&1
+    fi
+}
+
+# Directories of CNI stay; the configuration is this test's.
+traces() {
+    machine_files node1 | grep -vE ' \./(root/uninstall|opt/cni|opt/cni/bin|etc/cni|etc/cni/net.d|etc/tartan|etc/tartan/[^ ]*)( |$)'
+    machine_network node1
+}
+
+uninstalled() {
+    same "$1: files and network of the machine, before the installation and after" "$BEFORE" "$(traces)"
+    if in_machine node1 test -e /etc/tartan; then fail "$1: --purge has left /etc/tartan"; fi
+    equal "$1: the unit" "not-found inactive" "$(unit_property node1 LoadState) $(unit_property node1 ActiveState)"
+}
+
+# A step that is interrupted is done by the next run.
+killed_everywhere() {
+    local steps=(0.02 0.3) delay
+    [ "$HOW" != everywhere ] || mapfile -t steps < <(seq 0.02 0.06 1.8)
+    for delay in "${steps[@]}"; do
+        configure_again
+        install_by_hand
+        uninstall "$delay" || true
+        uninstall || fail "uninstall, after one that was killed after $delay s, ended with $?: $(cat "$SCRATCH/uninstall")"
+        uninstalled "killed after $delay s"
+    done
+}
+
+# --purge has taken it away.
+configure_again() {
+    local file
+    for file in net-conf.json nodes.toml; do into_machine node1 644 "$LAB_STATE/node1/$file" /etc/tartan; done
+}
+
+removal() {
+    machine_pod node1 pod
+    # Under a pod it refuses, and has done nothing.
+    if uninstall; then fail "uninstall took the plugin from under a pod"; fi
+    grep -q 'kubectl drain' "$SCRATCH/uninstall" || fail "uninstall does not say what to do: $(cat "$SCRATCH/uninstall")"
+    unit_is node1 active || fail "uninstall has stopped the agent under a pod"
+    machine_pod_gone node1 pod
+    in_machine node1 bash -c '/root/uninstall --dry-run' >"$SCRATCH/dry" || fail "uninstall --dry-run ended with $?"
+    forwarding node1 >/dev/null || fail "uninstall --dry-run has done something: $(cat "$SCRATCH/dry")"
+    uninstall || fail "uninstall ended with $?: $(cat "$SCRATCH/uninstall")"
+    uninstalled uninstall
+    uninstall || fail "a second uninstall ended with $?: $(cat "$SCRATCH/uninstall")"
+    killed_everywhere
+}
+
+# The machine of a test that is killed ends with it, and nothing of it is left.
+killed_test() {
+    local other group pid
+    group=$(machine_group node2)
+    lab stop node2 >/dev/null
+    (
+        # No trap of ours: this is the end of a process that cannot do anything any more.
+        trap - EXIT INT TERM
+        STARTED=()
+        machine_up node2
+        echo "${MACHINE[node2]}" >"$SCRATCH/other"
+        sleep 60
+    ) &
+    other=$!
+    until_true 15 "the other machine is up" test -s "$SCRATCH/other"
+    pid=$(cat "$SCRATCH/other")
+    kill -KILL "$other"
+    wait "$other" 2>/dev/null || true
+    until_true 10 "the machine of a killed test is gone" bash -c "! [ -e '/proc/$pid/exe' ] && ! [ -e '$group' ]" &&
+        say "the machine of a killed test is gone"
+}
+
+say "a real systemd, $PART"
+lab_up --pods 0
+lab attach node2 >/dev/null
+machine_node node1
+BEFORE=$(traces)
+install_by_hand
+case $PART in
+unit)
+    if [ "$HOW" = kernel-path ]; then with_kernel_path; else unit_runs; fi
+    killed_test
+    ;;
+networkd) networkd ;;
+uninstall) removal ;;
+*) die "unit, networkd or uninstall?" ;;
+esac
+machine_down node1
+equal "control groups that are left" '' "$(find "$(unified_hierarchy)" -maxdepth 1 -name "$PREFIX-machine*")"

@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Checks what deploy/kubernetes deploys as a whole, and that the Helm chart says the same.
+
+    workload_manifests.py DEPLOY RESOURCES VERSION     RESOURCES: what `kubectl kustomize DEPLOY` printed
+
+The pods must have the rights that they need and no others, and mount what the agent works on; the chart, with its default
+values, must give the same objects. Its templates use a small part of Helm's language, which is rendered here: that is no
+proof that Helm takes them. Prints what is wrong, and ends with 1, or "as they should be".
+"""
+
+import copy
+import re
+import sys
+from pathlib import Path
+
+import yaml
+
+wrong = []
+
+
+def equal(what, expected, found):
+    if expected != found:
+        wrong.append(f"{what}: expected {expected}, found {found}")
+
+
+def by_kind(documents):
+    return {f"{document['kind']} {document['metadata']['name']}": document for document in documents if document}
+
+
+def container(daemonset, name):
+    spec = daemonset["spec"]["template"]["spec"]
+    return next(entry for entry in spec.get("initContainers", []) + spec["containers"] if entry["name"] == name)
+
+
+def mounts(daemonset, entry):
+    """Where each directory of the host is mounted."""
+    volumes = {volume["name"]: volume for volume in daemonset["spec"]["template"]["spec"]["volumes"]}
+    return {mount["mountPath"]: (volumes[mount["name"]].get("hostPath") or volumes[mount["name"]]["configMap"]).get("path", "configMap")
+            for mount in entry["volumeMounts"]}
+
+
+def workload(objects, version):
+    equal("the objects", ["ClusterRole tartan", "ClusterRoleBinding tartan", "ConfigMap tartan-cfg", "DaemonSet tartan",
+                          "Namespace tartan-system", "ServiceAccount tartan"], sorted(objects))
+    daemonset = objects["DaemonSet tartan"]
+    spec = daemonset["spec"]["template"]["spec"]
+    equal("what of the host's the pods share", (True, None, None), (spec["hostNetwork"], spec.get("hostPID"), spec.get("hostIPC")))
+    equal("the account", ("tartan", True), (spec["serviceAccountName"], spec["automountServiceAccountToken"]))
+    equal("the priority", "system-node-critical", spec["priorityClassName"])
+    equal("the tolerations", [{"operator": "Exists"}], spec["tolerations"])
+    equal("the update", {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}, daemonset["spec"]["updateStrategy"])
+    equal("the namespace's level", "privileged",
+          objects["Namespace tartan-system"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"])
+    for name, added in (("install-cni", None), ("tartan", ["NET_ADMIN"])):
+        entry = container(daemonset, name)
+        rights = entry["securityContext"]
+        equal(f"the image of {name}", f"localhost/tartan:{version}", entry["image"])
+        equal(f"rights of {name}", (None, False, True, ["ALL"], added),
+              (rights.get("privileged"), rights["allowPrivilegeEscalation"], rights["readOnlyRootFilesystem"],
+               rights["capabilities"]["drop"], rights["capabilities"].get("add")))
+    equal("mounts of install-cni", {"/opt/cni/bin": "/opt/cni/bin", "/etc/cni/net.d": "/etc/cni/net.d",
+                                    "/var/lib/tartan": "/var/lib/tartan"}, mounts(daemonset, container(daemonset, "install-cni")))
+    tartan = container(daemonset, "tartan")
+    equal("mounts of tartan", {"/etc/tartan": "configMap", "/run/tartan": "/run/tartan", "/run/flannel": "/run/flannel",
+                               "/var/lib/tartan": "/var/lib/tartan", "/dev/net/tun": "/dev/net/tun",
+                               "/host/proc/sys/net": "/proc/sys/net"}, mounts(daemonset, tartan))
+    equal("the node's name", "spec.nodeName", tartan["env"][0]["valueFrom"]["fieldRef"]["fieldPath"])
+    data = objects["ConfigMap tartan-cfg"]["data"]
+    health = re.search(r'^healthz = "127\.0\.0\.1:(\d+)"$', data["tartan.toml"], re.M)
+    for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+        asked = tartan[probe]["httpGet"]
+        equal(probe, ("127.0.0.1", health and int(health[1]), path), (asked["host"], asked["port"], asked["path"]))
+    equal("the net-conf", {"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}, yaml.safe_load(data["net-conf.json"]))
+    return data
+
+
+def value(values, path):
+    for part in path.split("."):
+        values = values[part]
+    return values
+
+
+def rendered(text, values, name):
+    """Go templates as far as the chart uses them: a value, the namespace, an indented text, a checksum."""
+    def one(match):
+        expression = match.group("expression").strip()
+        if expression == ".Release.Namespace":
+            return "tartan-system"
+        if expression.startswith("include "):
+            return "checksum"
+        plain = re.fullmatch(r"\.Values\.([\w.]+)", expression)
+        if plain:
+            return str(value(values, plain[1]))
+        indented = re.fullmatch(r"\.Values\.([\w.]+) \| nindent (\d+)", expression)
+        if indented:
+            return "".join(f"\n{' ' * int(indented[2])}{line}" for line in str(value(values, indented[1])).split("\n"))
+        wrong.append(f"{name}: {expression} is not understood here")
+        return ""
+    return re.sub(r"(?P<trim>\s*\{\{-|\{\{)(?P<expression>.*?)\}\}", one, text)
+
+
+def chart(deploy, values=None):
+    home = deploy / "chart"
+    values = values or yaml.safe_load((home / "values.yaml").read_text(encoding="utf-8"))
+    objects = {}
+    for file in sorted((home / "templates").glob("*.yaml")):
+        objects.update(by_kind(yaml.safe_load_all(rendered(file.read_text(encoding="utf-8"), values, file.name))))
+    return values, objects
+
+
+def same_as_chart(deploy, objects, version):
+    values, ours = chart(deploy)
+    about = yaml.safe_load((deploy / "chart/Chart.yaml").read_text(encoding="utf-8"))
+    equal("versions of the chart", (version, version), (about["version"], about["appVersion"]))
+    daemonset = ours["DaemonSet tartan"]
+    equal("the chart's checksum", {"checksum/configuration": "checksum"}, daemonset["spec"]["template"]["metadata"].pop("annotations"))
+    for name in ("install-cni", "tartan"):
+        equal("the chart's pull policy", "IfNotPresent", container(daemonset, name).pop("imagePullPolicy"))
+    expected = {name: document for name, document in copy.deepcopy(objects).items() if not name.startswith("Namespace")}
+    for name in expected:
+        if name.startswith("ConfigMap"):
+            for part in (expected[name], ours[name]):
+                part["data"] = {key: text.rstrip() for key, text in part["data"].items()}
+    equal("the chart's objects", sorted(expected), sorted(ours))
+    for name in expected:
+        equal(f"the chart's {name}", expected[name], ours.get(name))
+    # Further lines and another port arrive where they should.
+    values.update(extraConfig='metrics = "0.0.0.0:9476"\nworkers = 2', healthPort=18500, network="10.1.0.0/16")
+    _, other = chart(deploy, values)
+    equal("tartan.toml by values", ['registry = "kubernetes"', 'healthz = "127.0.0.1:18500"', 'metrics = "0.0.0.0:9476"', "workers = 2"],
+          other["ConfigMap tartan-cfg"]["data"]["tartan.toml"].split("\n")[:4])
+    equal("the probe's port by values", 18500, container(other["DaemonSet tartan"], "tartan")["livenessProbe"]["httpGet"]["port"])
+
+
+def main(deploy, resources, version):
+    with open(resources, encoding="utf-8") as text:
+        objects = by_kind(yaml.safe_load_all(text))
+    workload(objects, version)
+    same_as_chart(Path(deploy), objects, version)
+    print("\n".join(wrong) or "as they should be")
+    sys.exit(bool(wrong))
+
+
+main(*sys.argv[1:])
