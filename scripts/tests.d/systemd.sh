@@ -23,7 +23,7 @@ PART=${1:-unit}
 HOW=${2:-}
 BIN=${LAB_BIN:-$SCRIPTS/../target/fast}
 DEPLOY=$SCRIPTS/../deploy
-# Milliseconds: of a crash of the service, and of one of the keeper, which systemd waits 2 s to start again.
+# Milliseconds: of a crash of the service, and of one of the keeper, which systemd waits 0.5 s to start again.
 LARGEST_GAP=1000
 LARGEST_GAP_OF_KEEPER=8000
 
@@ -80,7 +80,7 @@ other_keeper() {
 }
 
 unit_runs() {
-    local keeper service
+    local keeper service sockets
     equal "systemd-analyze verify" '' "$(in_machine node1 systemd-analyze verify /etc/systemd/system/tartan.service 2>&1)"
     exposure
     # What the agent has: one capability, a filter of system calls, no way to gain more.
@@ -114,6 +114,18 @@ unit_runs() {
     stop_pings "crash of the keeper" "$LARGEST_GAP_OF_KEEPER"
     kept_by_systemd "a crash of the keeper" 1
 
+    say "a restart"
+    [ "$(unit_property node1 NFileDescriptorStore)" -gt 3 ] || fail "systemd keeps only $(unit_property node1 NFileDescriptorStore) descriptors"
+    keeper=$(unit_property node1 MainPID)
+    sockets=$(sockets)
+    [ -n "$sockets" ] || fail "ss shows no socket of the overlay"
+    start_pings node1 pod "$(address_of pod1)"
+    in_machine node1 systemctl restart tartan
+    until_true 10 "another keeper, which forwards" other_keeper "$keeper"
+    sleep 0.5
+    stop_pings "restart" "$LARGEST_GAP"
+    equal "the socket of the overlay, which systemd kept" "$sockets" "$(sockets)"
+
     say "stop, and start"
     in_machine node1 systemctl stop tartan
     equal "the unit, and its processes" "inactive 0" "$(unit_property node1 ActiveState) $(pgrep -c -x tartan --ns "${MACHINE[node1]}" --nslist pid || true)"
@@ -122,6 +134,11 @@ unit_runs() {
     until_true 10 "node1 forwards again" forwarding node1
     reaches_peer "after a stop and a start"
     machine_pod_gone node1 pod
+}
+
+# The inodes of the sockets that receive from other nodes.
+sockets() {
+    in_machine node1 ss -Hlune 'sport = :8472' | grep -o 'ino:[0-9]*' | sort | paste -sd ' '
 }
 
 reloaded() {
