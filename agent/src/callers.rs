@@ -99,7 +99,11 @@ impl Connection {
     fn poll_end(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let end = self.end.as_mut();
         let is_over = end.is_some_and(|end| end.as_mut().poll(context).is_ready());
-        if is_over || Pin::new(&mut self.ended).poll(context).is_ready() {
+        // It may be asked again after its end, and a receiver may not.
+        if is_over
+            || self.ended.is_terminated()
+            || Pin::new(&mut self.ended).poll(context).is_ready()
+        {
             return Err(io::ErrorKind::TimedOut.into());
         }
         Ok(())

@@ -145,8 +145,6 @@ fn start_health(config: &NodeConfig, view: watch::Receiver<Option<Arc<View>>>) -
         .ok()
 }
 
-/// Each worker has many descriptors, twice as many while the underlay moves. Of the usual limits the lower one is a guard
-/// of programs that use select(2).
 /// Every thread of the service begins after this. A kernel that refuses it is named with the workers' own refusal
 /// ([`crate::problems::Problem::WorkersNotConfined`]).
 fn confine() {
@@ -155,6 +153,8 @@ fn confine() {
     }
 }
 
+/// Each worker has many descriptors, twice as many while the underlay moves. Of the usual limits the lower one is a guard
+/// of programs that use select(2).
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = setrlimit(

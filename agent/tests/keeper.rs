@@ -221,7 +221,8 @@ fn the_service_manager_is_told_and_keeps_the_table() {
     let keeper = command.spawn().unwrap();
     let mut rig = Rig { directory, keeper };
     rig.wait_for("forwarding", 1);
-    let mut said = manager.until("WATCHDOG=1");
+    let mut said = manager.until("STATUS=the service forwards");
+    manager.until("WATCHDOG=1");
     let texts: Vec<&str> = said.iter().map(|(text, _)| &**text).collect();
     let place = |part: &str| {
         texts

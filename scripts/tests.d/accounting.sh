@@ -119,7 +119,10 @@ flood_against_standstill() {
     (sleep 1.2 && kill -CONT "$pid") &
     timer=$!
     flood "$2" "$3"
-    wait "$timer"
+    sleep 0.2
+    kill -CONT "$pid"
+    kill "$timer" 2>/dev/null || true
+    wait "$timer" 2>/dev/null || true
     sleep 0.5
     equal "the service of $1 lives" "$pid" "$(service_pid "$1")"
 }

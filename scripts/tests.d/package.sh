@@ -148,7 +148,7 @@ image() {
     podman node1 run -d --name tartan --network host --cgroup-parent "/$PREFIX-runtimes" --read-only \
         --cap-drop ALL --cap-add NET_ADMIN --device /dev/net/tun --security-opt no-new-privileges \
         -v /etc/tartan:/etc/tartan:ro -v /run/tartan:/run/tartan -v /run/flannel:/run/flannel -v /var/lib/tartan:/var/lib/tartan \
-        -v /run/netns:/run/netns:ro,rslave -v /proc/sys/net:/host/proc/sys/net -e TARTAN_PROBE -e TARTAN_NODE_NAME=node1 \
+        -v /proc/sys/net:/host/proc/sys/net -e TARTAN_PROBE -e TARTAN_NODE_NAME=node1 \
         "localhost/tartan:$version" >/dev/null || die "podman does not run the image"
     until_true 15 "the container forwards" container_forwards || {
         podman node1 exec tartan /usr/bin/tartan status || true

@@ -102,14 +102,38 @@ is_refused() {
 # No agent runs.
 nothing_serves() {
     local code=0
-    case $1 in
-    *stop) is_refused || fail "the kernel does not refuse at once what pods send, $1: $(cat "$SCRATCH/refused")" ;;
-    *) until_true 5 "the kernel refuses what pods send, $1" is_refused || cat "$SCRATCH/refused" ;;
-    esac
+    # Of a stop at once from Linux 6.8 on, which settles the carrier when it is asked.
+    until_true 5 "the kernel refuses what pods send, $1" is_refused || cat "$SCRATCH/refused"
     tartan node1 status >"$SCRATCH/status" 2>&1 || code=$?
     equal "exit code of status, $1" 3 "$code"
+    is_kept_from_users "$1"
     grep -q 'as unreachable; tartan0 stays' "$SCRATCH/status" || fail "status, $1, does not say what refuses: $(cat "$SCRATCH/status")"
     [ "$(in_ns node1 cat /sys/class/net/tartan0/carrier)" = 0 ] || fail "tartan0 has a carrier, $1"
+}
+
+serves_all() {
+    [ "$(in_ns pod3 ss -Hltn "sport = :$PORT" | wc -l)" -ge "${#SERVED[@]}" ]
+}
+
+# A process without capabilities that can open /dev/net/tun, as udev lets every user, gets no queue of the device.
+is_kept_from_users() {
+    in_ns node1 python3 - tartan0 <<'ATTACH' || fail "a user's process attaches to tartan0, $1"
+import errno, fcntl, os, struct, sys
+queue = os.open("/dev/net/tun", os.O_RDWR)
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+IFF_TUN, IFF_TAP, IFF_NO_PI, IFF_VNET_HDR, IFF_MULTI_QUEUE = 1, 2, 0x1000, 0x4000, 0x100
+refusals = set()
+for kind in IFF_TUN, IFF_TAP:
+    for more in 0, IFF_VNET_HDR | IFF_MULTI_QUEUE:
+        try:
+            fcntl.ioctl(queue, 0x400454CA, struct.pack("16sH22x", sys.argv[1].encode(), kind | IFF_NO_PI | more))
+            sys.exit("attached")
+        except OSError as error:
+            refusals.add(errno.errorcode[error.errno])
+sys.exit(refusals - {"EPERM", "EINVAL"} and str(refusals) or ("EPERM" not in refusals and str(refusals)))
+ATTACH
 }
 
 # end stop|kill
@@ -130,7 +154,8 @@ lab services >/dev/null
 SERVED=()
 for FAMILY in $(families "$FAMILIES"); do SERVED+=("$(address_of pod3 "$FAMILY")"); done
 start_in pod3 python3 "$TOOLS/held.py" serve "$PORT" "${SERVED[@]}"
-sleep 0.5
+until_true 10 "pod3 serves" serves_all
+is_kept_from_users "while an agent runs"
 BEFORE=$(device_and_routes)
 start_load
 start_in pod1 ping -n -D -i 0.01 "${SERVED[0]}" >"$SCRATCH/ping"

@@ -123,7 +123,7 @@ unit_runs() {
     in_machine node1 systemctl restart tartan
     until_true 10 "another keeper, which forwards" other_keeper "$keeper"
     sleep 0.5
-    stop_pings "restart" "$LARGEST_GAP"
+    stop_pings "restart" "$LARGEST_GAP_OF_KEEPER"
     equal "the socket of the overlay, which systemd kept" "$sockets" "$(sockets)"
 
     say "stop, and start"

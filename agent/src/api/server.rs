@@ -107,6 +107,23 @@ pub struct Listeners {
     pub plugin: StdListener,
 }
 
+/// Over which of them a caller comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Socket {
+    General,
+    Plugin,
+}
+
+impl Socket {
+    /// How long a caller has for its first byte: the plugin connects before it has work.
+    const fn first_byte(self) -> Duration {
+        match self {
+            Socket::General => FIRST_BYTE,
+            Socket::Plugin => LINE_PATIENCE,
+        }
+    }
+}
+
 /// Answers callers of both sockets for as long as the control loop takes calls.
 ///
 /// # Errors
@@ -117,18 +134,18 @@ pub async fn serve_both(
 ) -> Result<(), ServerError> {
     let Listeners { general, plugin } = listeners;
     tokio::select! {
-        served = serve(general, FIRST_BYTE, calls.clone()) => served,
-        served = serve(plugin, LINE_PATIENCE, calls) => served,
+        served = serve(general, Socket::General, calls.clone()) => served,
+        served = serve(plugin, Socket::Plugin, calls) => served,
     }
 }
 
-/// Answers callers for as long as the control loop takes calls. Each has so long for its first byte.
+/// Answers callers for as long as the control loop takes calls. Each has as long for its first byte as the socket gives.
 ///
 /// # Errors
 /// `Register` when the listener cannot be watched.
 async fn serve(
     listener: StdListener,
-    first_byte: Duration,
+    socket: Socket,
     calls: mpsc::Sender<Call>,
 ) -> Result<(), ServerError> {
     listener
@@ -146,7 +163,7 @@ async fn serve(
                 waiting.push_back((Instant::now(), wait));
                 let (calls, seats) = (calls.clone(), Arc::clone(&seats));
                 tokio::spawn(async move {
-                    if let Err(error) = converse(stream, first_byte, ended, &seats, calls).await {
+                    if let Err(error) = converse(stream, socket, ended, &seats, calls).await {
                         debug!(%error, "a caller of the API left early");
                     }
                 });
@@ -175,7 +192,7 @@ async fn make_room(waiting: &mut VecDeque<(Instant, oneshot::Sender<()>)>) {
 
 async fn converse(
     mut stream: UnixStream,
-    first_byte: Duration,
+    socket: Socket,
     ended: oneshot::Receiver<()>,
     seats: &Semaphore,
     calls: mpsc::Sender<Call>,
@@ -185,7 +202,7 @@ async fn converse(
         // A caller that sends nothing gets no reply: the plugin connects before it has work and sends its request
         // later. It retries after a closed connection and takes an error as a refusal.
         let read = async {
-            timeout(first_byte, stream.readable()).await??;
+            timeout(socket.first_byte(), stream.readable()).await??;
             let request = timeout(LINE_PATIENCE, read_request(&mut stream)).await?;
             let seat = seats.acquire().await.map_err(io::Error::other)?;
             Ok::<_, io::Error>((request, seat))
@@ -195,6 +212,10 @@ async fn converse(
             _ = ended => return Ok(()),
         };
         match request {
+            // A container that attaches pods need not read what they say.
+            Ok(Request::Capture { .. }) if socket == Socket::Plugin => Reply::Error(
+                "packets are captured over the agent's general socket alone".to_owned(),
+            ),
             Ok(request @ Request::Capture { .. }) => {
                 return hand_over(request, stream, &calls).await;
             }

@@ -2,7 +2,7 @@
 //!
 //! Theory of operation. A capture has a thread and a connection of its own. The thread empties the workers' rings some
 //! hundred times a second and writes what it finds to the connection; where the caller reads slowly it waits, and the
-//! rings fill and count what they lose. The caller ends its side of the connection, or is gone: then the workers capture
+//! rings fill and count what they lose; a caller that reads nothing for 30 s is given up. The caller ends its side of the connection, or is gone: then the workers capture
 //! no more, what is left is written, and final counts behind it. How many captures run is bounded by the workers
 //! ([`CAPTURES`](dataplane::limits::CAPTURES)). Begin and end are logged with the caller's process id.
 
@@ -69,6 +69,9 @@ fn answer(
         Ok(capture) => capture,
         Err(error) => return refuse(&mut connection, error.to_string()),
     };
+    // The caller's next packet is one that is seen.
+    capture.wait_until_on();
+    connection.set_write_timeout(Some(STALLED))?;
     info!(pid, stages = ?filter.stages.each().collect::<Vec<_>>(), "a capture of packets begins");
     let mut session = Session {
         in_kernel: in_kernel(&view),
@@ -81,8 +84,13 @@ fn answer(
     let reply = Reply::Ok(serde_json::to_value(start(&view, captures))?);
     let mut line = serde_json::to_vec(&reply)?;
     line.push(b'\n');
-    session.connection.write_all(&line)?;
-    session.run(latest)?;
+    let ran = session.connection.write_all(&line);
+    let ran = ran.and_then(|()| session.run(latest));
+    if ran.is_err() {
+        // What the workers have left is freed, also where the caller is gone.
+        session.capture.end();
+    }
+    ran?;
     info!(pid, "a capture of packets ended");
     Ok(())
 }
@@ -255,6 +263,8 @@ fn in_kernel(view: &View) -> u64 {
     totals.map_or(0, |totals| totals.outbound.sent + totals.inbound.delivered)
 }
 
+/// A caller that reads nothing for so long has a place that another may need.
+const STALLED: Duration = Duration::from_secs(30);
 /// Bytes of a message's kind and length.
 const HEADER: usize = 8;
 /// Bytes drained of each ring at a time.

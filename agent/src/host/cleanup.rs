@@ -30,8 +30,10 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use cni_shim::{RunDir, pod_end};
+use tokio::time::sleep;
 
 use super::Netlink;
 use super::error::HostError;
@@ -110,13 +112,13 @@ pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
     }
     match Netlink::open() {
         Ok(netlink) => {
-            if let Some(error) = held_by_an_agent(&netlink, &traces.device).await {
+            if let Some(error) = held_for_long(&netlink, &traces.device).await {
                 list.failed("all of it", error);
                 return list.outcomes;
             }
             remove_kernel_path(&netlink, &traces.state_dir, &mut list).await;
             remove_device(&netlink, &traces.device, &mut list).await;
-            remove_idle_devices(&netlink, &mut list).await;
+            remove_recorded_device(&netlink, &traces.state_dir, &mut list).await;
             remove_set_aside(&netlink, &mut list).await;
             remove_routes(&netlink, &traces.device, &mut list).await;
             remove_limiters(&netlink, &mut list).await;
@@ -186,6 +188,21 @@ async fn held_by_an_agent(netlink: &Netlink, name: &str) -> Option<HostError> {
     })
 }
 
+/// The same where it lasts: a service manager that kept the descriptors closes them a moment after the agent has ended.
+async fn held_for_long(netlink: &Netlink, name: &str) -> Option<HostError> {
+    let deadline = Instant::now() + RELEASE;
+    loop {
+        let error = held_by_an_agent(netlink, name).await?;
+        if Instant::now() >= deadline {
+            return Some(error);
+        }
+        sleep(RELEASE_STEP).await;
+    }
+}
+
+const RELEASE: Duration = Duration::from_secs(3);
+const RELEASE_STEP: Duration = Duration::from_millis(50);
+
 async fn remove_device(netlink: &Netlink, name: &str, list: &mut Outcomes) {
     match links::named(&netlink.handle, name).await {
         Ok(Some(link)) if link.is_ours() => {
@@ -201,17 +218,16 @@ async fn remove_device(netlink: &Netlink, name: &str, list: &mut Outcomes) {
     }
 }
 
-/// Devices of ours that no process holds: they had another `device-name`.
-async fn remove_idle_devices(netlink: &Netlink, list: &mut Outcomes) {
-    match idle_device::list(&netlink.handle).await {
-        Ok(found) => {
-            for link in &found {
-                let gone = links::delete(&netlink.handle, link).await;
-                let name = &link.name;
-                list.done(format!("the device {name}, its addresses and routes"), gone);
-            }
+/// The device that an agent with these directories made under another `device-name`, if no process holds it.
+async fn remove_recorded_device(netlink: &Netlink, state_dir: &Path, list: &mut Outcomes) {
+    match idle_device::of_record(&netlink.handle, state_dir).await {
+        Ok(Some(link)) => {
+            let gone = links::delete(&netlink.handle, &link).await;
+            let name = &link.name;
+            list.done(format!("the device {name}, its addresses and routes"), gone);
         }
-        Err(error) => list.failed("the devices", error),
+        Ok(None) => {}
+        Err(error) => list.failed("the device", error),
     }
 }
 

@@ -8,6 +8,11 @@
 //! *Idle* is a device of ours, by its alias, without a carrier. The next agent attaches to it where its shape is the one
 //! wanted. Whatever has a carrier is held by a process, and is never touched here.
 
+use std::io;
+use std::path::Path;
+
+use cni_shim::atomic_file;
+use dataplane::device::OWNER;
 use ipnet::IpNet;
 use netlink_packet_core::Nla;
 use netlink_packet_route::link::{InfoData, LinkAttribute, LinkInfo, LinkMessage};
@@ -27,7 +32,8 @@ pub struct IdleDevice {
     pub is_tap: bool,
     /// Whether it was made for several queues, as a device with offloads is.
     pub has_queues: bool,
-    /// Whether a user or a group was given it: their processes could attach a queue and read packets.
+    /// Whether a user or a group was given it: their processes could attach a queue and read packets. One without an owner, of
+    /// a Tartan before, gets ours when it is attached to.
     pub is_given_away: bool,
 }
 
@@ -57,7 +63,8 @@ impl IdleDevice {
         };
         for attribute in details(message) {
             match attribute.kind() {
-                IFLA_TUN_OWNER | IFLA_TUN_GROUP => device.is_given_away = true,
+                IFLA_TUN_OWNER => device.is_given_away |= ![OWNER, 0].contains(&number(attribute)),
+                IFLA_TUN_GROUP => device.is_given_away = true,
                 IFLA_TUN_MULTI_QUEUE => device.has_queues = byte(attribute) != 0,
                 _ => {}
             }
@@ -87,6 +94,22 @@ impl Host {
         let all = links::messages(&self.netlink.handle).await?;
         let idle = all.iter().filter_map(IdleDevice::of);
         Ok(idle.filter(|device| device.link.name != name).collect())
+    }
+
+    /// The name of the device that this agent, or one before it with the same root, made.
+    pub fn recorded_device(&self) -> Option<String> {
+        recorded(&self.state_dir)
+    }
+
+    /// Notes the name for [`Host::recorded_device`].
+    ///
+    /// # Errors
+    /// Of the state directory.
+    pub fn record_device(&self, name: &str) -> io::Result<()> {
+        if self.recorded_device().as_deref() == Some(name) {
+            return Ok(());
+        }
+        atomic_file::replace(&self.state_dir.join(RECORD), name.as_bytes())
     }
 
     /// Whether the device of that name is ours and a process holds it.
@@ -129,10 +152,20 @@ impl KernelReader {
     }
 }
 
-/// Every idle device.
-pub(super) async fn list(handle: &Handle) -> Result<Vec<Link>, HostError> {
-    let all = links::messages(handle).await?;
-    Ok(all.iter().map(links::parse).filter(is_idle).collect())
+/// The idle device whose name the state directory has.
+pub(super) async fn of_record(
+    handle: &Handle,
+    state_dir: &Path,
+) -> Result<Option<Link>, HostError> {
+    let Some(name) = recorded(state_dir) else {
+        return Ok(None);
+    };
+    Ok(links::named(handle, &name).await?.filter(is_idle))
+}
+
+fn recorded(state_dir: &Path) -> Option<String> {
+    let bytes = atomic_file::read(&state_dir.join(RECORD), LONGEST_NAME).ok()?;
+    String::from_utf8(bytes).ok()
 }
 
 pub(super) fn is_idle(link: &Link) -> bool {
@@ -180,11 +213,26 @@ fn details(message: &LinkMessage) -> impl Iterator<Item = &impl Nla> {
 
 /// The first byte of an attribute, of those that have one.
 fn byte(attribute: &impl Nla) -> u8 {
-    let mut value = vec![0; attribute.value_len()];
-    attribute.emit_value(&mut value);
-    value.first().copied().unwrap_or_default()
+    bytes(attribute).first().copied().unwrap_or_default()
 }
 
+/// The number of 32 bits that an attribute is, of those that are one.
+fn number(attribute: &impl Nla) -> u32 {
+    let bytes = bytes(attribute);
+    let first = bytes.first_chunk().copied().unwrap_or_default();
+    u32::from_ne_bytes(first)
+}
+
+fn bytes(attribute: &impl Nla) -> Vec<u8> {
+    let mut value = vec![0; attribute.value_len()];
+    attribute.emit_value(&mut value);
+    value
+}
+
+/// In the state directory: the device's name.
+const RECORD: &str = "device";
+/// Bytes (IFNAMSIZ).
+const LONGEST_NAME: u64 = 16;
 /// if_link.h
 const IFLA_TUN_OWNER: u16 = 1;
 const IFLA_TUN_GROUP: u16 = 2;

@@ -344,8 +344,13 @@ mod tests {
         let (listener, mut manager) = told("slow");
         let file: OwnedFd = tempfile::tempfile().unwrap().into();
         let names: Vec<String> = (0..1000).map(|index| format!("d{index}")).collect();
-        for name in &names {
+        // A few with descriptors, of which each that waits is one of the process.
+        let (stored, said) = names.split_at(10);
+        for name in stored {
             manager.store(name, file.as_fd());
+        }
+        for name in said {
+            manager.say(name);
         }
         assert!(
             !manager.waiting.is_empty(),
@@ -359,9 +364,10 @@ mod tests {
         }
         texts.extend(received(&listener));
         texts.retain(|text| text != "WATCHDOG=1");
-        let expected = names
+        let stored = stored
             .iter()
             .map(|name| format!("FDSTORE=1\nFDNAME={name}\nFDPOLL=0"));
+        let expected = stored.chain(said.iter().cloned());
         assert!(
             texts.iter().cloned().eq(expected),
             "{} of them",

@@ -102,12 +102,8 @@ pub(crate) async fn obtain(
     let (before, shares) = match shares {
         Some(shares) => (held, shares),
         None => {
-            let patience = if held.is_empty() {
-                Duration::ZERO
-            } else {
-                PATIENCE
-            };
-            let deadline = Instant::now() + patience;
+            // A service manager that kept the descriptors may close them a moment late.
+            let deadline = Instant::now() + PATIENCE;
             let shares = new_device::open(host, wanted, deadline).await?;
             idle_device::delete_others(host, name, other_name, deadline).await;
             (Vec::new(), shares)

@@ -8,7 +8,8 @@
 //! *Stages.* A packet shows at each stage that it reaches ([`Stage`]). What the kernel hands over as one, a super-packet
 //! or what the worker joined, is one record, and so are datagrams of one packet in one message and datagrams of one flow
 //! in a row in one buffer: the record has the first one's bytes and says how many there are. The `packets` of all records
-//! of a stage add up to what [`counters`](crate::counters) count there; of `received` they are datagrams.
+//! of a stage add up to what [`counters`](crate::counters) count there; of `received` they are datagrams, and at `sent` there
+//! are answers to probes too.
 //!
 //! *Cost.* A worker asks once in a step, with one load, whether the captures are others than before; at each stage it
 //! tests a byte of its own. Rings are made by control and freed by it, once the worker has said that it has left them.
@@ -187,16 +188,14 @@ impl Capture {
     /// stays to be drained; returns whether the counts are final.
     pub fn end(&mut self) -> bool {
         self.switch_off();
-        let until = Instant::now() + END_WAIT;
-        let has_left = |point: &Arc<CapturePoint>| point.has_adopted_latest();
-        while !self.shared.points.iter().all(has_left) {
-            if Instant::now() >= until {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let is_final = self.shared.wait_until_adopted();
         self.shared.points.iter().for_each(|point| point.free());
-        true
+        is_final
+    }
+
+    /// Waits until every worker captures, for a second at most.
+    pub fn wait_until_on(&self) {
+        self.shared.wait_until_adopted();
     }
 
     fn switch_off(&mut self) {
@@ -219,6 +218,18 @@ impl Drop for Capture {
 impl Shared {
     fn running(&self) -> std::sync::MutexGuard<'_, usize> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until each worker has the latest captures; whether that came about in time.
+    fn wait_until_adopted(&self) -> bool {
+        let until = Instant::now() + END_WAIT;
+        while !self.points.iter().all(|point| point.has_adopted_latest()) {
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
     }
 
     fn wake(&self) {

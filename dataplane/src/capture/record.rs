@@ -128,8 +128,8 @@ pub(super) fn header(
             (address.to_bits(), remote.port())
         }
     };
-    // A header in front of an inner packet has at most 22 bytes.
-    let outer = event.outer.len().min(captured) as u8;
+    // At most a probe's answer with its headers, 70 bytes.
+    let outer = u8::try_from(event.outer.len().min(captured)).unwrap_or(u8::MAX);
     [
         captured as u32 as u64
             | u64::from(event.stage as u8) << 32

@@ -27,6 +27,10 @@ pub fn name_of(queue: &impl AsFd) -> Option<String> {
     Some(interface.name)
 }
 
+/// The owner that devices have which were opened here: a process needs CAP_NET_ADMIN to attach to one. In a user namespace
+/// without that number it is 0.
+pub const OWNER: u32 = crate::sys::tun::NO_USER;
+
 /// Has the device of a queue outlive all descriptors of it: it keeps addresses, routes and what the kernel remembers of
 /// connections through it, and has no carrier while no process holds a queue. It goes when it is deleted.
 ///

@@ -56,6 +56,12 @@ impl Plain {
         let kernel = |error: rustix::io::Errno| DeviceError::Kernel(error.into());
         let flags = fcntl_getfl(&queue).map_err(kernel)?;
         fcntl_setfl(&queue, flags | OFlags::NONBLOCK).map_err(kernel)?;
+        // A sandbox may have plain devices and no owners of them.
+        if let Err(error) = tun::refuse_others(&queue)
+            && error.raw_os_error() != Some(libc::EINVAL)
+        {
+            return Err(DeviceError::Kernel(error));
+        }
         Ok(Plain { queue })
     }
 }

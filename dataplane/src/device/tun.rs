@@ -242,6 +242,7 @@ impl Tun {
             fcntl_setfl(descriptor, flags | OFlags::NONBLOCK).map_err(kernel)?;
         }
         tun::set_header_size(&queue).map_err(DeviceError::NoOffloads)?;
+        tun::refuse_others(&queue).map_err(DeviceError::Kernel)?;
         let granted = probe(&queue);
         Ok(Tun {
             queue,

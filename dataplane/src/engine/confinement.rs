@@ -129,6 +129,8 @@ const BOUND: &[(libc::c_long, u8, u64, u64)] = &[
     (libc::SYS_mprotect, 2, libc::PROT_EXEC as u64, 0),
     // abort(3) signals this thread; no other signal.
     (libc::SYS_tgkill, 2, u32::MAX as u64, libc::SIGABRT as u64),
+    // musl's asks by another name.
+    (libc::SYS_tkill, 1, u32::MAX as u64, libc::SIGABRT as u64),
 ];
 
 #[cfg(test)]
@@ -188,16 +190,18 @@ mod tests {
     fn a_worker_has_no_capability_and_its_process_keeps_its_own() {
         let before = rustix::thread::capabilities(None).unwrap();
         let (sender, receiver) = std::sync::mpsc::channel();
+        let (look, looked_at) = std::sync::mpsc::channel::<()>();
         let confinement = Confinement::new().unwrap();
         thread::spawn(move || {
             confinement.apply().unwrap();
             sender.send(rustix::thread::gettid()).unwrap();
             // Alive while it is looked at.
-            thread::sleep(std::time::Duration::from_secs(2));
+            let _ = looked_at.recv();
         });
         let id = receiver.recv().unwrap();
         let path = format!("/proc/self/task/{}/status", id.as_raw_nonzero());
         let status = std::fs::read_to_string(path).unwrap();
+        drop(look);
         let value = |key: &str| {
             let line = status.lines().find(|line| line.starts_with(key)).unwrap();
             line.split_whitespace().nth(1).unwrap().to_owned()

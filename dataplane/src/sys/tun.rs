@@ -110,12 +110,40 @@ pub(crate) fn make_persistent(descriptor: impl AsFd) -> io::Result<()> {
     let result = unsafe {
         libc::ioctl(
             descriptor.as_fd().as_raw_fd(),
-            TUNSETPERSIST,
+            TUNSETPERSIST as _,
             c_ulong::from(1_u8),
         )
     };
     check(result)
 }
+
+/// Gives the device an owner that is no user, so that who attaches to it needs CAP_NET_ADMIN: a device without an owner
+/// takes every process that can open `/dev/net/tun` (tun.c, `tun_not_capable`), which udev lets all users do.
+///
+/// # Errors
+/// `EBADFD` when the device is gone; `EINVAL` of a sandbox that knows no owners.
+pub(crate) fn refuse_others(descriptor: impl AsFd) -> io::Result<()> {
+    let own = |user: u32| {
+        // WHY: no crate wraps TUNSETOWNER for a descriptor that is there.
+        // SAFETY: `TUNSETOWNER` takes its argument by value (tun.c: make_kuid(current_user_ns(), arg)).
+        let result = unsafe {
+            libc::ioctl(
+                descriptor.as_fd().as_raw_fd(),
+                TUNSETOWNER as _,
+                c_ulong::from(user),
+            )
+        };
+        check(result)
+    };
+    match own(NO_USER) {
+        // A user namespace that has no such number.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => own(0),
+        owned => owned,
+    }
+}
+
+/// The user that no account has: the last number but the one that means none.
+pub(crate) const NO_USER: u32 = u32::MAX - 1;
 
 /// Sets what the kernel may leave undone in packets that are read, for all queues of the device (`TUN_F_*`).
 ///
@@ -286,6 +314,8 @@ const GSO_TYPE: usize = 1;
 const TUNSETIFF: c_ulong = write_request(202);
 /// `_IOW('T', 203, int)`
 const TUNSETPERSIST: c_ulong = write_request(203);
+/// `_IOW('T', 204, int)`
+const TUNSETOWNER: c_ulong = write_request(204);
 /// `_IOW('T', 208, unsigned int)`
 const TUNSETOFFLOAD: c_ulong = write_request(208);
 /// `_IOR('T', 210, unsigned int)`

@@ -108,8 +108,12 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.work.inbound.add([(datagrams, bytes)]);
         self.tally.receive(Direction::Inbound, lost);
         self.drop_for_lack_of_room(lost);
+        // Which they were is not known any more.
+        if lost > 0 && self.tap.wants(Stage::Received) {
+            let event = Event::inner(Stage::Received, Direction::Inbound, lost);
+            self.tap.offer(snapshot, &event, std::iter::empty());
+        }
         if lost > 0 && self.tap.wants(Stage::Dropped) {
-            // Which they were is not known any more.
             let event = Event::drop(Direction::Inbound, DropReason::RingFull, lost);
             self.tap.offer(snapshot, &event, std::iter::empty());
         }

@@ -19,7 +19,7 @@ fn while_serving(
     runtime.block_on(async move {
         let listener = bind(&path).unwrap();
         let (sender, mut calls) = mpsc::channel(4);
-        tokio::spawn(serve(listener, FIRST_BYTE, sender));
+        tokio::spawn(serve(listener, Socket::General, sender));
         tokio::spawn(async move {
             while let Some(call) = calls.recv().await {
                 if let Some(reply) = answer(call.request) {
@@ -73,7 +73,7 @@ fn a_capture_gets_the_connection_itself() {
     };
     runtime.block_on(async move {
         let (sender, mut calls) = mpsc::channel(1);
-        tokio::spawn(serve(bind(&path).unwrap(), FIRST_BYTE, sender));
+        tokio::spawn(serve(bind(&path).unwrap(), Socket::General, sender));
         let asked = request.clone();
         let caller = tokio::task::spawn_blocking(move || {
             let (value, mut reader) = crate::api::client::open(&path, &request).unwrap();
@@ -180,7 +180,7 @@ fn callers_that_wait_for_a_seat_are_bounded_too() {
     runtime.block_on(async move {
         // No call is taken, so no seat becomes free.
         let (sender, _calls) = mpsc::channel(1);
-        tokio::spawn(serve(bind(&path).unwrap(), FIRST_BYTE, sender));
+        tokio::spawn(serve(bind(&path).unwrap(), Socket::General, sender));
         let beyond = 50;
         let closed = tokio::task::spawn_blocking(move || {
             let callers = (0..CONNECTIONS + WAITING + beyond).map(|_| {

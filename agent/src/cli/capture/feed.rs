@@ -16,7 +16,7 @@ use crate::api::wire::{CaptureCounts, CaptureNames, CaptureStart, MessageKind, R
 /// A capture that runs.
 pub(super) struct Feed {
     reader: BufReader<UnixStream>,
-    /// The latest message; a large one is not made anew each time.
+    /// The latest message, but of packets.
     bytes: Vec<u8>,
 }
 

@@ -17,10 +17,10 @@ mod pcapng;
 #[cfg(test)]
 mod tests;
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, IsTerminal, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -155,11 +155,7 @@ fn open_output(args: &CaptureArgs, start: &CaptureStart) -> Result<Output, Strin
     let file: Box<dyn Write> = if path.as_os_str() == "-" {
         Box::new(io::stdout())
     } else {
-        // It holds what pods say to each other.
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        let file = options.open(path);
-        Box::new(file.map_err(|error| {
+        Box::new(private_file(path).map_err(|error| {
             format!(
                 "cannot write {}: {error}; name another file with --write",
                 path.display()
@@ -169,6 +165,24 @@ fn open_output(args: &CaptureArgs, start: &CaptureStart) -> Result<Output, Strin
     let stages = stages_of(&args.stage, &args.reason);
     Output::pcapng(file, start, &stages, whole(args.snaplen))
         .map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+/// A file that its owner alone can read, for it holds what pods say to each other; one that is there is emptied, and no
+/// link is followed.
+fn private_file(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    let file = options.custom_flags(libc::O_NOFOLLOW).open(path)?;
+    let found = file.metadata()?;
+    // A pipe or a device is the caller's own choice.
+    if found.is_file() {
+        if found.uid() != rustix::process::geteuid().as_raw() {
+            return Err(io::Error::other("it is another user's file"));
+        }
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        file.set_len(0)?;
+    }
+    Ok(file)
 }
 
 fn stages_of(stages: &[String], reasons: &[String]) -> Vec<String> {

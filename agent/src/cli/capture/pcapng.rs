@@ -65,6 +65,8 @@ impl<W: Write> Pcapng<W> {
             pcapng.end_of_options();
             pcapng.end_block(INTERFACE)?;
         }
+        // A reader at the other end of a pipe shows at once that there is a capture.
+        pcapng.flush()?;
         Ok(pcapng)
     }
 

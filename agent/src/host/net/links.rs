@@ -63,7 +63,7 @@ pub(in crate::host) struct Link {
     pub(in crate::host) arp: bool,
     /// Its Ethernet address, if it has one.
     pub(in crate::host) mac: Option<Mac>,
-    /// `IFF_LOWER_UP`: it has a carrier.
+    /// It has a carrier, be it up or down (`IFLA_CARRIER`).
     pub(in crate::host) carrier: bool,
     pub(in crate::host) mtu: u32,
     /// Packets that wait for a reader at most.
@@ -288,7 +288,7 @@ pub(in crate::host) fn parse(message: &LinkMessage) -> Link {
         multicast: message.header.flags.contains(LinkFlags::Multicast),
         arp: !message.header.flags.contains(LinkFlags::Noarp),
         mac: None,
-        carrier: message.header.flags.contains(LinkFlags::LowerUp),
+        carrier: false,
         mtu: 0,
         queue: 0,
         master: None,
@@ -297,6 +297,8 @@ pub(in crate::host) fn parse(message: &LinkMessage) -> Link {
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
+            // IFF_LOWER_UP would be clear of a device that is down too, whoever holds it.
+            LinkAttribute::Carrier(carrier) => link.carrier = *carrier != 0,
             LinkAttribute::Address(bytes) => {
                 link.mac = bytes.as_slice().try_into().ok().map(Mac);
             }

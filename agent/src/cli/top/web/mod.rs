@@ -67,7 +67,8 @@ pub(super) fn serve(
         tokio::select! {
             // It has no end of its own.
             ended = answers => ended,
-            () = signals.stop() => Ok(()),
+            // A page that shows the node does not outlive the terminal that it was started from.
+            _ = signals.stop_or_reload() => Ok(()),
         }
     })
 }
@@ -97,8 +98,14 @@ fn file(kind: &'static str, text: &'static str) -> impl IntoResponse {
 
 /// Refuses what another site's page may have asked for, and tells the browser to load nothing from elsewhere.
 async fn guard(State(listens_at): State<IpAddr>, request: Request, next: Next) -> Response {
-    if listens_at.is_loopback() && !is_of_this_host(request.headers()) {
+    let headers = request.headers();
+    if listens_at.is_loopback() && !is_of_this_host(headers) {
         return (StatusCode::MISDIRECTED_REQUEST, NOT_THIS_HOST).into_response();
+    }
+    // It could read nothing, but take the place of those who watch (Fetch Metadata).
+    let is_foreign = |site: &HeaderValue| site == "cross-site";
+    if headers.get(FETCH_SITE).is_some_and(is_foreign) && request.uri().path() != "/" {
+        return (StatusCode::FORBIDDEN, NOT_THIS_HOST).into_response();
     }
     let mut answer = next.run(request).await;
     let headers = answer.headers_mut();
@@ -154,5 +161,7 @@ const SCRIPT: &str = include_str!("page.js");
 /// Nothing but this page's own style, script and events, and no frame around it.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
+/// Which site's page asks, in the words of a browser.
+const FETCH_SITE: &str = "sec-fetch-site";
 const NOT_THIS_HOST: &str = "this page answers to an address of this host and to localhost alone: open it by one of those\n";
 const TOO_MANY: &str = "too many browsers watch this node: close one of them\n";

@@ -9,8 +9,12 @@ const byId = (id) => document.getElementById(id);
 // Of every table: which column sorts it, whether backwards, and whether all of its rows are shown.
 const views = new Map();
 const history = [];
+// What came last, and what is shown: they differ while paused.
+let newest = null;
 let latest = null;
 let paused = false;
+// Why there is nothing new.
+let fault = null;
 
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -117,7 +121,7 @@ function section(table) {
   });
   const made = element("section", { id: name, "aria-labelledby": `${name}-heading` },
     element("h2", { id: `${name}-heading` }, name),
-    element("div", { class: "scroll", role: "region", "aria-labelledby": `${name}-heading`, tabindex: "0" },
+    element("div", { class: "scroll", role: "group", "aria-labelledby": `${name}-heading`, tabindex: "0" },
       element("table", {}, element("caption"), element("thead", {}, head), element("tbody"))),
     more);
   byId("tables").append(made);
@@ -170,41 +174,60 @@ function showTable(table) {
   say(more, view.all ? `Show the first ${SHOWN_AT_FIRST} alone` : `Show all ${rows.length}`);
 }
 
-function tell(text, isFault = false) {
-  say(byId("state"), text);
-  byId("state").className = isFault ? "fault" : "";
+function tell() {
+  const last = latest ? " What follows is its last answer." : "";
+  const live = latest ? "Live." : "Waiting for the first sample.";
+  say(byId("state"), [fault && fault + last, paused && "Paused."].filter(Boolean).join(" ") || live);
+  byId("state").className = fault ? "fault" : "";
 }
 
 const events = new EventSource("events");
 events.addEventListener("frame", (event) => {
-  latest = JSON.parse(event.data);
-  history.push({ sent: latest.sent, received: latest.received });
+  newest = JSON.parse(event.data);
+  history.push({ sent: newest.sent, received: newest.received });
   if (history.length > SAMPLES) history.shift();
-  if (paused) return;
-  tell("Live.");
-  show(latest);
+  fault = null;
+  if (!paused) {
+    latest = newest;
+    show(latest);
+  }
+  tell();
 });
-events.addEventListener("fault", (event) => tell(`The agent does not answer: ${event.data} What follows is its last answer.`, true));
-events.addEventListener("error", () => tell("`tartan top --web` does not answer; what follows is its last answer. It is tried again.", true));
+events.addEventListener("fault", (event) => {
+  fault = `The agent does not answer: ${event.data}`;
+  tell();
+});
+events.addEventListener("error", () => {
+  fault = events.readyState === EventSource.CLOSED
+    ? "This page is refused: too many browsers watch this node. Close one and load the page again."
+    : "`tartan top --web` does not answer. It is tried again.";
+  tell();
+});
 
 function pause() {
   paused = !paused;
   byId("pause").setAttribute("aria-pressed", String(paused));
-  if (paused) return tell("Paused.");
-  tell("Live.");
-  if (latest) show(latest);
+  if (!paused && newest) {
+    latest = newest;
+    show(latest);
+  }
+  tell();
 }
 
 byId("pause").addEventListener("click", pause);
 byId("filter").addEventListener("input", () => latest && show(latest));
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.altKey || event.metaKey || event.target.matches("input")) return;
+  if (!byId("keys").checked || event.ctrlKey || event.altKey || event.metaKey || event.target.matches("input")) return;
   if (event.key === "p") pause();
   if (event.key === "/") {
     event.preventDefault();
     byId("filter").focus();
   }
   const part = [...document.querySelectorAll("section")][Number(event.key) - 1];
-  if (part) part.scrollIntoView();
+  if (part) {
+    part.tabIndex = -1;
+    part.focus();
+    part.scrollIntoView();
+  }
 });
 byId("parts").append(element("li", {}, element("a", { href: "#path" }, "path")));

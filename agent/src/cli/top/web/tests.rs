@@ -92,6 +92,27 @@ fn on_loopback_a_foreign_name_is_refused() {
 }
 
 #[test]
+fn another_sites_page_takes_no_watchers_place() {
+    let (_dir, feed) = feed();
+    for (path, site, expected) in [
+        ("/events", "cross-site", StatusCode::FORBIDDEN),
+        ("/top.js", "cross-site", StatusCode::FORBIDDEN),
+        // A link to the page may be followed.
+        ("/", "cross-site", StatusCode::OK),
+        ("/top.js", "same-origin", StatusCode::OK),
+    ] {
+        let request = Request::get(path).header(HOST, "localhost");
+        let request = request.header(FETCH_SITE, site).body(Body::empty());
+        let answer = router(Arc::clone(&feed), LOOPBACK).oneshot(request.unwrap());
+        assert_eq!(
+            runtime().block_on(answer).unwrap().status(),
+            expected,
+            "{path}"
+        );
+    }
+}
+
+#[test]
 fn an_agent_that_does_not_answer_is_said_to_the_browser() {
     let (_dir, feed) = feed();
     let request = Request::get("/events").header(HOST, "localhost");
