@@ -108,7 +108,10 @@ import socket, sys
 s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 s.bind(sys.argv[1])
 s.settimeout(60)
-print(s.recv(64).decode())
+# What it says of its state comes before.
+while (said := s.recv(256).decode()) != "READY=1":
+    pass
+print(said)
 PYTHON
 NOTIFIED=$!
 STARTED+=("$NOTIFIED")

@@ -118,7 +118,7 @@ pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
             }
             remove_kernel_path(&netlink, &traces.state_dir, &mut list).await;
             remove_device(&netlink, &traces.device, &mut list).await;
-            remove_recorded_device(&netlink, &traces.state_dir, &mut list).await;
+            remove_idle_devices(&netlink, &mut list).await;
             remove_set_aside(&netlink, &mut list).await;
             remove_routes(&netlink, &traces.device, &mut list).await;
             remove_limiters(&netlink, &mut list).await;
@@ -218,16 +218,17 @@ async fn remove_device(netlink: &Netlink, name: &str, list: &mut Outcomes) {
     }
 }
 
-/// The device that an agent with these directories made under another `device-name`, if no process holds it.
-async fn remove_recorded_device(netlink: &Netlink, state_dir: &Path, list: &mut Outcomes) {
-    match idle_device::of_record(&netlink.handle, state_dir).await {
-        Ok(Some(link)) => {
-            let gone = links::delete(&netlink.handle, &link).await;
-            let name = &link.name;
-            list.done(format!("the device {name}, its addresses and routes"), gone);
+/// Devices of ours that no process holds: they had another `device-name`.
+async fn remove_idle_devices(netlink: &Netlink, list: &mut Outcomes) {
+    match idle_device::list(&netlink.handle).await {
+        Ok(found) => {
+            for link in &found {
+                let gone = links::delete(&netlink.handle, link).await;
+                let name = &link.name;
+                list.done(format!("the device {name}, its addresses and routes"), gone);
+            }
         }
-        Ok(None) => {}
-        Err(error) => list.failed("the device", error),
+        Err(error) => list.failed("the devices", error),
     }
 }
 

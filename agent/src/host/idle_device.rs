@@ -8,10 +8,6 @@
 //! *Idle* is a device of ours, by its alias, without a carrier. The next agent attaches to it where its shape is the one
 //! wanted. Whatever has a carrier is held by a process, and is never touched here.
 
-use std::io;
-use std::path::Path;
-
-use cni_shim::atomic_file;
 use dataplane::device::OWNER;
 use ipnet::IpNet;
 use netlink_packet_core::Nla;
@@ -96,22 +92,6 @@ impl Host {
         Ok(idle.filter(|device| device.link.name != name).collect())
     }
 
-    /// The name of the device that this agent, or one before it with the same root, made.
-    pub fn recorded_device(&self) -> Option<String> {
-        recorded(&self.state_dir)
-    }
-
-    /// Notes the name for [`Host::recorded_device`].
-    ///
-    /// # Errors
-    /// Of the state directory.
-    pub fn record_device(&self, name: &str) -> io::Result<()> {
-        if self.recorded_device().as_deref() == Some(name) {
-            return Ok(());
-        }
-        atomic_file::replace(&self.state_dir.join(RECORD), name.as_bytes())
-    }
-
     /// Whether the device of that name is ours and a process holds it.
     pub async fn is_device_held(&self, name: &str) -> bool {
         let found = links::named(&self.netlink.handle, name).await;
@@ -152,20 +132,10 @@ impl KernelReader {
     }
 }
 
-/// The idle device whose name the state directory has.
-pub(super) async fn of_record(
-    handle: &Handle,
-    state_dir: &Path,
-) -> Result<Option<Link>, HostError> {
-    let Some(name) = recorded(state_dir) else {
-        return Ok(None);
-    };
-    Ok(links::named(handle, &name).await?.filter(is_idle))
-}
-
-fn recorded(state_dir: &Path) -> Option<String> {
-    let bytes = atomic_file::read(&state_dir.join(RECORD), LONGEST_NAME).ok()?;
-    String::from_utf8(bytes).ok()
+/// Every idle device.
+pub(super) async fn list(handle: &Handle) -> Result<Vec<Link>, HostError> {
+    let all = links::messages(handle).await?;
+    Ok(all.iter().map(links::parse).filter(is_idle).collect())
 }
 
 pub(super) fn is_idle(link: &Link) -> bool {
@@ -229,10 +199,6 @@ fn bytes(attribute: &impl Nla) -> Vec<u8> {
     value
 }
 
-/// In the state directory: the device's name.
-const RECORD: &str = "device";
-/// Bytes (IFNAMSIZ).
-const LONGEST_NAME: u64 = 16;
 /// if_link.h
 const IFLA_TUN_OWNER: u16 = 1;
 const IFLA_TUN_GROUP: u16 = 2;

@@ -3,8 +3,7 @@
 //! Theory of operation: the device outlives the agent ([`stay`]), so that connections which the kernel masquerades to it
 //! outlive a stop. The next start attaches to it ([`reopen`]) where it has the shape wanted, and makes it anew where it has
 //! not, or where it was given to a user. One of another name, from before `device-name` was changed, is deleted: its routes
-//! are in the way ([`delete_others`]). The state directory has the name, so that the device of another agent, which has
-//! another root, is never taken for it. The host's side is in `host/idle_device.rs`.
+//! are in the way ([`delete_others`]). A network namespace has one agent, so it is no other one's. The host's side is in `host/idle_device.rs`.
 
 use std::time::Instant;
 
@@ -85,12 +84,7 @@ pub(super) async fn delete_others(
     }
     let found = host.idle_devices_beside(name).await;
     let deleted = async {
-        let recorded = host.recorded_device();
         for idle in found? {
-            // Another agent's, with another root, is not ours to delete.
-            if recorded.as_deref() != Some(idle.name()) {
-                continue;
-            }
             host.delete_idle(&idle).await?;
             info!("deleted {}, the device of an agent before", idle.name());
         }
@@ -109,9 +103,6 @@ pub(super) async fn stay(host: &Host, name: &str, tunnels: &[Tunnel]) {
     let Some(tunnel) = tunnels.first() else {
         return;
     };
-    if let Err(error) = host.record_device(name) {
-        warn!(name, %error, "the device's name is not noted: where device-name is changed, delete the device by hand");
-    }
     let reason = match host.mark_device(name).await {
         Err(error) => causes(&error),
         Ok(()) => match device::make_persistent(tunnel) {

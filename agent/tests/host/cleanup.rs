@@ -109,11 +109,6 @@ fn a_device_that_an_agent_left_under_another_name_goes_too() {
         assert!(host.name_taken("other7").await.is_some());
         assert!(host.name_taken("tartan0").await.is_none());
     });
-    // Another agent's, for all that the state directory says.
-    let words = removed(&clean(&namespace)).join("\n");
-    assert!(!words.contains("the device tartan7"), "{words}");
-    std::fs::create_dir_all(namespace.state_dir()).unwrap();
-    std::fs::write(namespace.state_dir().join("device"), "tartan7").unwrap();
     let words = removed(&clean(&namespace)).join("\n");
     assert!(words.contains("the device tartan7"), "{words}");
     let left = namespace.ip("link show");
