@@ -138,7 +138,7 @@ unit_runs() {
 
 # The inodes of the sockets that receive from other nodes.
 sockets() {
-    in_machine node1 ss -Hlune 'sport = :8472' | grep -o 'ino:[0-9]*' | sort | paste -sd ' '
+    in_machine node1 ss -Hlune 'sport = :8472' 2>/dev/null | grep -o 'ino:[0-9]*' | sort | paste -sd ' '
 }
 
 reloaded() {
