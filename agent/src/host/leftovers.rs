@@ -30,6 +30,7 @@ use super::apply;
 use super::change::Change;
 use super::error::HostError;
 use super::firewall::nft::{self, IPV4, IPV6, NftError, Socket};
+use super::idle_device::is_idle;
 use super::net::links::{self, Link, LinkKind};
 use super::net::prefixes::leads_to;
 use super::net::routes::{self, MAIN, Route, RouteStep, Target};
@@ -115,7 +116,22 @@ impl Host {
     ) -> Result<(), HostError> {
         let picture = self.picture().await?;
         let wanted = routes::wanted(cluster, subnets, &[], PerFamily::default());
-        match routes::conflict(&picture.routes, &wanted, NO_DEVICE) {
+        // A device that an agent before left is taken over, or goes with its routes.
+        let idle: Vec<u32> = picture
+            .links
+            .iter()
+            .filter(|link| is_idle(link))
+            .map(|link| link.index)
+            .collect();
+        let is_idle_devices = |route: &Route| {
+            !route.devices.is_empty() && route.devices.iter().all(|index| idle.contains(index))
+        };
+        let routes = picture.routes.iter();
+        let routes: Vec<Route> = routes
+            .filter(|route| !is_idle_devices(route))
+            .cloned()
+            .collect();
+        match routes::conflict(&routes, &wanted, NO_DEVICE) {
             Some(conflict) => Err(apply::conflict_error(conflict, &picture.links)),
             None => Ok(()),
         }
