@@ -106,7 +106,7 @@ equal "the count, as JSON" 200 "$(jq -s 'map(select(.event == "counts").counts[]
 jq -se 'map(select(.event == "packet")) | length > 0 and length < 200 and all(.reason == "UnknownPeer" and .destination != null)' \
     "$SCRATCH/objects.out" >/dev/null || fail "what is followed as JSON: $(head -n 3 "$SCRATCH/objects.out")"
 
-# What is killed is off within a second, whoever else captures.
+# What is killed is off soon, also beside other captures.
 started killed capture --stage dropped
 KILLED=$PID
 until_true 10 "a capture runs" captures_began 5

@@ -123,9 +123,9 @@ beside() {
     tcp | udp) [ "$over" -gt 0 ] || fail "nothing of the flood $* was over its share" ;;
     esac
     read -r longest_median longest_p99 < <(bars "$@")
-    at_most "lost beside $*, in 100" "$MOST_LOST" "${lost%.*}"
-    at_most "p50 beside $*, ms" "$longest_median" "${median%.*}"
-    if [ -n "${FULL:-}" ]; then at_most "p99 beside $*, ms" "$longest_p99" "${p99%.*}"; fi
+    measured_at_most "lost beside $*, in 100" "$MOST_LOST" "${lost%.*}"
+    measured_at_most "p50 beside $*, ms" "$longest_median" "${median%.*}"
+    if [ -n "${FULL:-}" ]; then measured_at_most "p99 beside $*, ms" "$longest_p99" "${p99%.*}"; fi
 }
 
 say "beside a flood: backend $BACKEND, $FLOOD, IPv$FAMILY"

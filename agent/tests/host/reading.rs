@@ -236,5 +236,5 @@ fn packets_that_find_the_queue_of_a_tun_full_are_counted() {
     drop(held);
     // A command that another test starts may hold a duplicate until it is run.
     namespace.until("ip link show tartan0", "NO-CARRIER");
-    assert!(!stats().carrier, "nobody holds a queue");
+    assert!(!stats().carrier, "no process holds a queue");
 }

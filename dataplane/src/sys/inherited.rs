@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-/// Takes a descriptor that whoever executed this program left open for it. No program that this one executes gets it.
+/// Takes a descriptor that the program which executed this one left open for it. No program that this one executes gets it.
 ///
 /// # Errors
 /// `EBADF` where none is open; `InvalidInput` for one of the three standard ones, and for one that this process has opened

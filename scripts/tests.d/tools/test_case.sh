@@ -13,6 +13,8 @@ LAB_STATE=/run/tartan-lab/$PREFIX
 SCRATCH=$(mktemp -d "/tmp/tartan-test-XXXXXX")
 STARTED=()
 FAILURES=0
+# Those that are a matter of time alone.
+TOO_SLOW=0
 # Most tests count every packet, or bring about what the probes of peers would report beside what they look for: probes are
 # off but where a test says otherwise before it sources this (peer_health.sh).
 export TARTAN_PROBE=${TARTAN_PROBE:-false}
@@ -287,6 +289,13 @@ at_most() {
     fi
 }
 
+# measured_at_most WHAT LIMIT FOUND: the same of what a clock or a flood decides. scripts/test makes a test again that has
+# missed nothing else, if the machine was not its own.
+measured_at_most() {
+    if [ "$3" -gt "$2" ]; then TOO_SLOW=$((TOO_SLOW + 1)); fi
+    at_most "$@"
+}
+
 # Always runs: ends what was started, shows the agents' logs after a failure, takes the lab down. The
 # census of `lab down` is part of every test.
 finish() {
@@ -301,7 +310,9 @@ finish() {
     fi
     "$SCRIPTS/lab" down --prefix "$PREFIX" || fail "the census after 'lab down'"
     rm -rf "$SCRATCH"
-    if [ "$code" = 0 ] && [ "$FAILURES" != 0 ]; then code=1; fi
+    if [ "$code" = 0 ] && [ "$FAILURES" != 0 ]; then
+        if [ "$FAILURES" = "$TOO_SLOW" ]; then code=75; else code=1; fi
+    fi
     [ "$code" = 0 ] && say "all held"
     exit "$code"
 }

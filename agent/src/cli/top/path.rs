@@ -36,12 +36,18 @@ pub(super) fn draw(path: &Path, device: &str, width: usize) -> Vec<String> {
             Stage("sockets", counted("read", inbound.received)),
         ],
     ));
-    lines.push(format!(
+    lines.extend(notes(path));
+    lines
+}
+
+/// What is lost beside the way of packets, and what the kernel path carries.
+pub(super) fn notes(path: &Path) -> Vec<String> {
+    let mut lines = vec![format!(
         "lost: {} at the device's queue, {} at the sockets; {} between workers",
         rate(path.device_drops),
         rate(path.socket_drops),
         path.in_rings,
-    ));
+    )];
     if let Some(kernel) = &path.kernel_path {
         lines.push(format!(
             "kernel path: {} sent, {} delivered, {} dropped; {} and {} packets in all",
@@ -97,14 +103,16 @@ fn padded(text: &str, width: usize) -> String {
     format!("{text:<width$}")
 }
 
-fn counted(what: &str, count: Count) -> [String; 2] {
+/// A rate and a total, and what they count.
+pub(super) fn counted(what: &str, count: Count) -> [String; 2] {
     [
         format!("{} {what}", rate(count)),
         format!("{} in all", count.total),
     ]
 }
 
-fn worked(way: &Way) -> [String; 2] {
+/// The same of what workers drop.
+pub(super) fn worked(way: &Way) -> [String; 2] {
     let held = match way.held {
         0 => String::new(),
         held => format!(", {held} held"),

@@ -129,15 +129,7 @@ impl Screen {
 
     /// The table of the tab; none of the path.
     pub(super) fn sheet(&self) -> Option<Sheet> {
-        let picture = self.picture.as_ref()?;
-        Some(match self.tab {
-            Tab::Path => return None,
-            Tab::Peers => sheet::peers(picture),
-            Tab::Pods => sheet::pods(picture),
-            Tab::Flows => sheet::flows(picture),
-            Tab::Workers => sheet::workers(picture),
-            Tab::Drops => sheet::drops(picture),
-        })
+        sheet::of(self.tab, self.picture.as_ref()?)
     }
 
     /// How the tab's table is shown.

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::figures::{bits, packets, share};
 use super::picture::{BatchSizes, Count, Drop, Flow, Peer, Picture, Pod, Traffic, Worker};
+use super::tab::Tab;
 use crate::cli::amount;
 use crate::cli::order::natural;
 use crate::cli::table::printable;
@@ -244,6 +245,18 @@ const fn traffic_columns() -> [Column; 7] {
         number("TX BYTES", 4),
         number("RX BYTES", 4),
     ]
+}
+
+/// The table of a tab; none of the path.
+pub(super) fn of(tab: Tab, picture: &Picture) -> Option<Sheet> {
+    Some(match tab {
+        Tab::Path => return None,
+        Tab::Peers => peers(picture),
+        Tab::Pods => pods(picture),
+        Tab::Flows => flows(picture),
+        Tab::Workers => workers(picture),
+        Tab::Drops => drops(picture),
+    })
 }
 
 /// The other nodes.

@@ -21,21 +21,15 @@ pub(super) fn text(picture: &Picture, tabs: &[Tab], rows: usize, width: Option<u
     }
     for tab in tabs {
         text.push('\n');
-        let sheet = match tab {
-            Tab::Path => {
+        match sheet::of(*tab, picture) {
+            Some(sheet) => text.push_str(&table(&sheet, tab.name(), rows, width)),
+            None => {
                 let device = printable(&picture.device);
                 let lines = path::draw(&picture.path, &device, width.map_or(100, usize::from));
                 text.push_str(&lines.join("\n"));
                 text.push('\n');
-                continue;
             }
-            Tab::Peers => sheet::peers(picture),
-            Tab::Pods => sheet::pods(picture),
-            Tab::Flows => sheet::flows(picture),
-            Tab::Workers => sheet::workers(picture),
-            Tab::Drops => sheet::drops(picture),
-        };
-        text.push_str(&table(&sheet, tab.name(), rows, width));
+        }
     }
     text
 }

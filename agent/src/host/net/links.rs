@@ -297,7 +297,7 @@ pub(in crate::host) fn parse(message: &LinkMessage) -> Link {
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
-            // IFF_LOWER_UP would be clear of a device that is down too, whoever holds it.
+            // IFF_LOWER_UP would be clear of a device that is down too, also while a process holds it.
             LinkAttribute::Carrier(carrier) => link.carrier = *carrier != 0,
             LinkAttribute::Address(bytes) => {
                 link.mac = bytes.as_slice().try_into().ok().map(Mac);

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::super::figures::packets;
-use super::super::picture::{Count, Path, Picture, Way};
+use super::super::path::{self, counted, worked};
+use super::super::picture::{Count, Path, Picture, Traffic};
 use super::super::sheet::{self, Sheet};
 use super::super::tab::Tab;
 use crate::api::wire::Problem;
@@ -19,14 +19,12 @@ pub(super) struct Frame<'a> {
     device: &'a str,
     /// In words.
     uptime: String,
-    /// Seconds between the samples; none of the first.
-    interval: Option<f64>,
     problems: &'a [Problem],
     /// Bits per second of all peers together, to them and from them; none without a sample before.
     sent: Option<f64>,
     received: Option<f64>,
     path: Vec<Strip>,
-    /// What is lost beside the path, and what the kernel path carries, a sentence each.
+    /// What is lost beside the path, and what the kernel path carries, a line each.
     notes: Vec<String>,
     tables: Vec<Table>,
 }
@@ -61,47 +59,32 @@ struct Table {
 
 impl<'a> Frame<'a> {
     pub(super) fn of(picture: &'a Picture) -> Frame<'a> {
-        let bytes = |of: fn(&Picture) -> Vec<Option<f64>>| -> Option<f64> {
-            let rates: Option<Vec<f64>> = of(picture).into_iter().collect();
-            rates.map(|rates| rates.iter().sum::<f64>() * 8.0)
-        };
         Frame {
             node: printable(&picture.node),
             version: &picture.version,
             format: &picture.format,
             device: &picture.device,
             uptime: amount::duration(picture.uptime),
-            interval: picture.interval,
             problems: &picture.problems,
-            sent: bytes(|picture| {
-                let peers = picture.peers.iter();
-                peers
-                    .map(|peer| peer.traffic.sent_bytes.per_second)
-                    .collect()
-            }),
-            received: bytes(|picture| {
-                let peers = picture.peers.iter();
-                peers
-                    .map(|peer| peer.traffic.received_bytes.per_second)
-                    .collect()
-            }),
+            sent: bits(picture, |traffic| traffic.sent_bytes),
+            received: bits(picture, |traffic| traffic.received_bytes),
             path: strips(&picture.path, &picture.device),
-            notes: notes(&picture.path),
+            notes: path::notes(&picture.path),
             tables: tables(picture),
         }
     }
 }
 
+/// The sum over all peers.
+fn bits(picture: &Picture, of: fn(&Traffic) -> Count) -> Option<f64> {
+    let peers = picture.peers.iter();
+    let bytes: Option<f64> = peers.map(|peer| of(&peer.traffic).per_second).sum();
+    bytes.map(|bytes| bytes * 8.0)
+}
+
 fn tables(picture: &Picture) -> Vec<Table> {
     let table = |tab: &Tab| {
-        let mut sheet = match tab {
-            Tab::Path => return None,
-            Tab::Peers => sheet::peers(picture),
-            Tab::Pods => sheet::pods(picture),
-            Tab::Flows => sheet::flows(picture),
-            Tab::Workers => sheet::workers(picture),
-            Tab::Drops => sheet::drops(picture),
-        };
+        let mut sheet = sheet::of(*tab, picture)?;
         let order = sheet.order(sheet.sorted_by, false, "");
         let heaviest = order.iter().take(MOST_ROWS);
         let rows = heaviest.filter_map(|row| sheet.rows.get(*row).cloned());
@@ -120,64 +103,37 @@ fn strips(path: &Path, device: &str) -> Vec<Strip> {
         outbound, inbound, ..
     } = path;
     let device = printable(device);
+    let passed =
+        |name: &str, what: &str, count| stage(name, counted(what, count), Count::default());
     vec![
         Strip {
             from: "pods",
             to: "peers",
             stages: vec![
-                counted(&device, "read", outbound.received),
-                worked(outbound),
-                counted("sockets", "sent", outbound.sent),
+                passed(&device, "read", outbound.received),
+                stage("workers", worked(outbound), outbound.dropped),
+                passed("sockets", "sent", outbound.sent),
             ],
         },
         Strip {
             from: "peers",
             to: "pods",
             stages: vec![
-                counted("sockets", "read", inbound.received),
-                worked(inbound),
-                counted(&device, "written", inbound.delivered),
+                passed("sockets", "read", inbound.received),
+                stage("workers", worked(inbound), inbound.dropped),
+                passed(&device, "written", inbound.delivered),
             ],
         },
     ]
 }
 
-fn counted(name: &str, what: &str, count: Count) -> Stage {
+fn stage(name: &str, [rate, total]: [String; 2], losses: Count) -> Stage {
     Stage {
         name: name.to_owned(),
-        rate: format!("{} {what}", rate(count)),
-        total: format!("{} in all", count.total),
-        loses: false,
+        rate,
+        total,
+        loses: losses.per_second.is_some_and(|rate| rate > 0.0),
     }
-}
-
-fn worked(way: &Way) -> Stage {
-    Stage {
-        loses: way.dropped.per_second.is_some_and(|rate| rate > 0.0),
-        ..counted("workers", "dropped", way.dropped)
-    }
-}
-
-fn notes(path: &Path) -> Vec<String> {
-    let mut notes = vec![format!(
-        "Lost: {} at the device's queue, {} at the sockets.",
-        rate(path.device_drops),
-        rate(path.socket_drops),
-    )];
-    if let Some(kernel) = &path.kernel_path {
-        notes.push(format!(
-            "Kernel path: {} sent, {} delivered.",
-            rate(kernel.outbound.sent),
-            rate(kernel.inbound.delivered),
-        ));
-    }
-    notes
-}
-
-fn rate(count: Count) -> String {
-    count
-        .per_second
-        .map_or_else(|| "-/s".to_owned(), |rate| format!("{}/s", packets(rate)))
 }
 
 /// Rows of a table that are sent: a cluster of thousands is no table to read, and would be a megabyte a second.
