@@ -10,7 +10,8 @@
 //!
 //! Several workers share the flows that the kernel does not spread ([`crate::steer`]), and wake each other for it. At the
 //! end each reads no more, says that it gives the others nothing more, and goes on delivering until all have said so:
-//! nothing is left between them.
+//! nothing is left between them. The same is done where another service is to read the descriptors ([`Engine::pause`]):
+//! then the threads stay, and go on where they were if that service does not come to it ([`Engine::resume`]).
 
 mod confinement;
 mod moderation;
@@ -21,7 +22,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::capture::Captures;
@@ -123,6 +124,10 @@ struct Shared {
     go: AtomicBool,
     stop: AtomicBool,
     device_lost: AtomicBool,
+    /// Workers that have read and delivered to the end, and wait to read again.
+    parked: AtomicUsize,
+    /// How often they were told to read again.
+    resumed: AtomicUsize,
     /// Workers that may still give each other something.
     senders: Senders,
     /// The origin of this engine's time.
@@ -150,6 +155,8 @@ impl Engine {
             go: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             device_lost: AtomicBool::new(false),
+            parked: AtomicUsize::new(0),
+            resumed: AtomicUsize::new(0),
             senders: Senders::new(),
             start: Instant::now(),
         });
@@ -184,6 +191,37 @@ impl Engine {
     pub fn go(&self) {
         self.shared.go.store(true, Ordering::Release);
         self.wake();
+    }
+
+    /// Has the workers read no more, and finish what they have read: after [`Engine::go`]. Returns at once;
+    /// [`Engine::is_paused`] says when they have.
+    pub fn pause(&self) {
+        self.shared.go.store(false, Ordering::Release);
+        self.wake();
+    }
+
+    /// How many workers there are.
+    pub fn workers(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Whether no worker reads, or holds anything that it has read.
+    pub fn is_paused(&self) -> bool {
+        self.shared.parked.load(Ordering::Acquire) == self.threads.len()
+    }
+
+    /// Lets the workers read again. What they wrote on the page of counters may have been written over meanwhile, by a
+    /// service that has ended. Only paused workers are resumed: returns whether they are.
+    pub fn resume(&self) -> bool {
+        if !self.is_paused() {
+            return false;
+        }
+        // Before any of them moves: none of them is to see the others gone.
+        self.threads.iter().for_each(|_| self.shared.senders.join());
+        self.shared.parked.store(0, Ordering::Release);
+        self.shared.go.store(true, Ordering::Release);
+        self.shared.resumed.fetch_add(1, Ordering::Release);
+        true
     }
 
     /// Builds the snapshot of `spec` from the one before and hands it to the workers.
@@ -329,6 +367,15 @@ impl Engine {
 }
 
 impl Shared {
+    /// Whether the workers may read.
+    fn may_read(&self) -> bool {
+        self.go.load(Ordering::Acquire)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
     fn now(&self) -> Now {
         Clock(self.start).now()
     }

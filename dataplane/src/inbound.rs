@@ -23,7 +23,6 @@ use std::ops::Range;
 use crossbeam_queue::ArrayQueue;
 use encap::coalesce::FrameSlice;
 use encap::inner::Inner;
-use encap::probe::Message;
 use encap::protocol::{TCP, UDP};
 use encap::pull::{self, Pulled};
 use encap::segment::{self, SegmentPlan};
@@ -37,7 +36,7 @@ use crate::fair_shares::FairShares;
 use crate::families::PerFamily;
 use crate::heavy_flows::FlowRecorder;
 use crate::now::Now;
-use crate::peers::Peer;
+use crate::peers::{Peer, PeerId};
 use crate::probe::Answers;
 use crate::snapshot::Snapshot;
 use crate::steer::SteeredDatagram;
@@ -142,7 +141,7 @@ impl<D: Device> Inbound<'_, D> {
             source_mac,
         } = match &pulled {
             Ok(pulled) => pulled,
-            Err(refusal) => return self.refuse(peer, &datagram, *refusal),
+            Err(refusal) => return self.refuse((id, peer), &datagram, *refusal),
         };
         let outer_ecn = (format == Format::Vxlan).then_some(datagram.ecn);
         let allowed = self
@@ -202,17 +201,15 @@ impl<D: Device> Inbound<'_, D> {
     }
 
     /// Takes a peer's datagram that holds no packet for us: a probe, or one to drop.
-    fn refuse(&mut self, peer: &Peer, datagram: &Datagram, refusal: pull::Refusal) {
+    fn refuse(&mut self, (id, peer): (PeerId, &Peer), datagram: &Datagram, refusal: pull::Refusal) {
         let format = datagram.format;
         let frames = &self.delivery.writer.frames;
         let bytes = frames.bytes(datagram.frame, datagram.range.clone());
         let reason = match refusal {
             pull::Refusal::Probe => {
-                let message = bytes.get(format.header_len()..).unwrap_or_default();
-                let (message, length) = (Message::parse(message), bytes.len());
                 let station = bytes.get(FRAME_SOURCE..).and_then(|b| b.first_chunk());
                 let station = station.filter(|_| format == Format::Vxlan).copied();
-                match self.probe(peer, datagram.source, message, length) {
+                match self.probe((id, peer), datagram) {
                     Ok(inner) => {
                         if let Some(mac) = station {
                             peer.note_source_mac(inner, Mac(mac));

@@ -12,6 +12,7 @@ pub mod batch;
 pub mod capture;
 pub mod cluster;
 pub mod counters;
+pub mod decision;
 pub mod device;
 pub mod drops;
 pub mod engine;
@@ -42,4 +43,4 @@ mod token_bucket;
 pub mod underlay;
 pub mod worker;
 
-pub use sys::{faults, inherited, priority};
+pub use sys::{execute, faults, inherited, priority};

@@ -108,6 +108,9 @@ pub const TICK: Duration = Duration::from_millis(500);
 /// A worker that shuts down checks this often whether all have left.
 pub const DRAIN: Duration = Duration::from_millis(1);
 
+/// A worker that may not read any more looks this often whether it may again.
+pub const PARKED: Duration = Duration::from_millis(1);
+
 /// How long a learned path MTU is believed (RFC 1191 section 6.3), unless it is shown to be wrong before.
 pub const PATH_MTU_LIFE: Duration = Duration::from_secs(600);
 

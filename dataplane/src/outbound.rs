@@ -25,6 +25,7 @@ use encap::segment::{self, Headers, SegmentPlan};
 use crate::batch::{Datagram, Head, OutboundBatch, Retry};
 use crate::capture::Tap;
 use crate::counters::Tally;
+use crate::decision::Fit;
 use crate::device::{Content, Device, Read};
 use crate::drops::{Direction, DropReason};
 use crate::fair_shares::FairShares;
@@ -36,7 +37,7 @@ use crate::snapshot::Snapshot;
 
 use captured::capture_own;
 pub(crate) use route::RouteCache;
-use route::{Fit, Target};
+use route::Target;
 
 /// What the stages need.
 pub(crate) struct Outbound<'a, D> {

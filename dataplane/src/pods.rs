@@ -20,6 +20,17 @@ pub struct Pods {
     node: HashSet<IpAddr>,
 }
 
+/// What an address of the local set is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Local {
+    /// Our tunnel's.
+    Tunnel,
+    /// An attachment's.
+    Attachment,
+    /// One that the kernel has on another device.
+    Kernel,
+}
+
 impl Pods {
     pub(crate) fn new(spec: &Arc<LocalSpec>) -> Pods {
         Pods {
@@ -54,9 +65,20 @@ impl Pods {
     /// Whether a packet from a peer may go to `destination`: a pod's or our tunnel's address. The node's underlay
     /// addresses, loopback, link-local, multicast and broadcast are none of these.
     pub fn is_local(&self, destination: IpAddr) -> bool {
-        self.tunnel.contains(&destination)
-            || (self.in_own_subnet(destination)
-                && (self.attachments.contains(&destination) || self.kernel_serves(destination)))
+        self.local(destination).is_some()
+    }
+
+    /// What of this node a packet from a peer goes to; `None` where it may not.
+    pub fn local(&self, destination: IpAddr) -> Option<Local> {
+        if self.tunnel.contains(&destination) {
+            Some(Local::Tunnel)
+        } else if !self.in_own_subnet(destination) {
+            None
+        } else if self.attachments.contains(&destination) {
+            Some(Local::Attachment)
+        } else {
+            self.kernel_serves(destination).then_some(Local::Kernel)
+        }
     }
 
     /// Whether the kernel has it on another device, and not as the broadcast address of any prefix there.

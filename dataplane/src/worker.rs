@@ -163,6 +163,12 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         self.ready.set(source, true);
     }
 
+    /// Marks every source as ready: what became so while it did not look is found at the next step.
+    pub fn wake_all(&mut self) {
+        self.ready.device = true;
+        self.ready.ports = [true; Port::ALL.len()];
+    }
+
     /// One round: shares from other workers, inbound, outbound, flush, account.
     pub fn step(&mut self, snapshot: &Snapshot, now: Now) -> Next {
         self.work = Work::default();

@@ -10,17 +10,25 @@
 //!  8 u64 nonce                                   | 16 u64 the requester's clock, ns
 //! 24 u32 bytes of the request's outer IP packet  | 28 u32 ms since the sender last heard the receiver, 2³²−1 = never
 //! 32 u32 the sender's inner MTU                  | 36 u32 flags
-//! 40 u64 reserved                                | 48 zeros, to the size that is wanted
+//! 40 u32 of an answer, what becomes of a packet   | 44 u32 reserved
+//! 48 a question, where the flags say so; then zeros, to the size that is wanted
 //! ```
 //!
 //! Numbers are big-endian. A sender sets what is reserved to zero; a receiver ignores it, the flags that it does not know,
 //! and the zeros. A request is never shorter than [`REQUEST`], and an answer is [`MESSAGE`] bytes in either format: it is
 //! never longer than the request that draws it.
+//!
+//! A request may ask what would become of an inner packet, and its answer tells that ([`Question`], [`Verdict`]). Nodes that
+//! do not know it answer as always and tell nothing.
+
+mod question;
 
 use std::fmt;
 
 use crate::push::Header;
 use crate::{ether, field, vxlan};
+
+pub use question::{Fate, QUESTION_BYTES, Question, Verdict};
 
 /// A request, or the answer to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +45,10 @@ pub struct Message {
     pub heard: Option<u32>,
     /// The largest inner IPv4 packet that the sender's cluster configuration allows, bytes.
     pub inner_mtu: u32,
-    /// What else the sender says: [`KERNEL_PATH`].
+    /// What else the sender says: [`KERNEL_PATH`], [`QUESTION`].
     pub flags: u32,
+    /// Of an answer to a question: what becomes of the packet.
+    pub verdict: Option<Verdict>,
 }
 
 /// The kind of a message.
@@ -116,6 +126,9 @@ impl Message {
                 heard: word(HEARD).filter(|heard| *heard != NEVER),
                 inner_mtu: word(INNER_MTU)?,
                 flags: word(FLAGS)?,
+                verdict: field::bytes::<4>(message, VERDICT)
+                    .filter(|_| kind == Kind::Answer)
+                    .and_then(Verdict::parse),
             })
         };
         fields().ok_or(NotAMessage::Short)
@@ -138,11 +151,14 @@ impl Message {
         let _ = field::put(&mut bytes, HEARD, heard.to_be_bytes());
         let _ = field::put(&mut bytes, INNER_MTU, self.inner_mtu.to_be_bytes());
         let _ = field::put(&mut bytes, FLAGS, self.flags.to_be_bytes());
+        if let Some(verdict) = self.verdict {
+            let _ = field::put(&mut bytes, VERDICT, verdict.emit());
+        }
         bytes
     }
 
     /// The answer to this request, which came as an outer IP packet of `length` bytes, from a node that heard the requester
-    /// `heard` milliseconds ago and has this inner MTU.
+    /// `heard` milliseconds ago and has this inner MTU. It tells no verdict.
     pub const fn answer(&self, length: u32, heard: Option<u32>, inner_mtu: u32) -> Message {
         Message {
             kind: Kind::Answer,
@@ -152,7 +168,13 @@ impl Message {
             heard,
             inner_mtu,
             flags: 0,
+            verdict: None,
         }
+    }
+
+    /// Whether a question stands behind this message.
+    pub const fn asks(&self) -> bool {
+        matches!(self.kind, Kind::Request) && self.flags & QUESTION != 0
     }
 }
 
@@ -180,6 +202,8 @@ pub const MESSAGE: usize = 48;
 pub const REQUEST: usize = MESSAGE + vxlan::HEADER + ether::HEADER;
 /// A flag of a request: the sender's kernel path is in use.
 pub const KERNEL_PATH: u32 = 1;
+/// A flag of a request: a [`Question`] stands behind it.
+pub const QUESTION: u32 = 1 << 1;
 
 /// How a probe begins.
 const MAGIC: [u8; 4] = *b"\0TRT";
@@ -196,6 +220,7 @@ const LENGTH: usize = 24;
 const HEARD: usize = 28;
 const INNER_MTU: usize = 32;
 const FLAGS: usize = 36;
+const VERDICT: usize = 40;
 
 #[cfg(test)]
 mod tests;

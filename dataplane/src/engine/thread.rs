@@ -23,9 +23,10 @@ use crate::device::Device;
 use crate::device::tunnel::Tunnel;
 use crate::heavy_flows::FlowTable;
 use crate::inbound::Refused;
-use crate::limits::{DRAIN, EVENTS, TICK};
+use crate::limits::{DRAIN, EVENTS, PARKED, TICK};
 use crate::now::Now;
 use crate::probe::HeardRing;
+use crate::publication::Adopted;
 use crate::sent::SentDatagrams;
 use crate::steer::Steering;
 use crate::underlay::socket::Sockets;
@@ -187,15 +188,38 @@ struct Loop {
 }
 
 impl Loop {
+    /// Waits for *go*, forwards until *stop* or until that is taken back, and so on; returns at *stop*.
     fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         let mut snapshot = shared.publication.adopt();
         let mut events = Events::with_capacity(EVENTS);
-        while !shared.go.load(Ordering::Acquire) && !shared.stop.load(Ordering::Acquire) {
+        while !shared.may_read() && !shared.is_stopped() {
             self.sleep(&mut events, TICK);
         }
+        loop {
+            let resumed = shared.resumed.load(Ordering::Acquire);
+            self.forward(&mut snapshot, &mut events);
+            self.finish(&mut snapshot, &mut events);
+            if shared.is_stopped() {
+                return;
+            }
+            shared.parked.fetch_add(1, Ordering::Release);
+            while shared.resumed.load(Ordering::Acquire) == resumed {
+                if shared.is_stopped() {
+                    return;
+                }
+                // Not in the poll: what arrives wakes the service that reads it now, and not this one.
+                std::thread::sleep(PARKED);
+            }
+            self.worker.wake_all();
+        }
+    }
+
+    /// Forwards for as long as it may read.
+    fn forward(&mut self, snapshot: &mut Adopted<'_>, events: &mut Events) {
+        let shared = Arc::clone(&self.shared);
         let (mut before, mut idle) = (self.shared.now(), Duration::ZERO);
-        while !shared.stop.load(Ordering::Acquire) {
+        while shared.may_read() && !shared.is_stopped() {
             let now = self.shared.now();
             let busy = now.since(before).saturating_sub(idle);
             self.worker.account_time(busy, idle);
@@ -208,26 +232,30 @@ impl Loop {
             let pause = self.moderation.learn(self.worker.latest(), now);
             idle = match next {
                 Next::Now => {
-                    self.sleep(&mut events, Duration::ZERO);
+                    self.sleep(events, Duration::ZERO);
                     Duration::ZERO
                 }
                 Next::Held(left) => {
                     let start = self.shared.now();
-                    self.rest(&mut events, left);
+                    self.rest(events, left);
                     self.shared.now().since(start)
                 }
-                Next::Idle => self.idle(&mut events, pause),
+                Next::Idle => self.idle(events, pause),
             }
         }
-        shared.senders.leave();
+    }
+
+    /// Reads no more, and delivers or drops what it and the others have read, until nothing is left between them.
+    fn finish(&mut self, snapshot: &mut Adopted<'_>, events: &mut Events) {
+        self.shared.senders.leave();
         loop {
             // Read this before the drain: then the drain finds all that the others pushed.
-            let all_left = shared.senders.are_gone();
+            let all_left = self.shared.senders.are_gone();
             let rest = self.worker.drain(snapshot.load(), self.shared.now());
             if all_left && !rest {
                 return;
             }
-            self.sleep(&mut events, DRAIN);
+            self.sleep(events, DRAIN);
         }
     }
 

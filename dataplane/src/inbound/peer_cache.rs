@@ -68,22 +68,10 @@ impl<'a> PeerCache<'a> {
         match self.pair {
             Some((known, verdict)) if known == pair => verdict,
             _ => {
-                let verdict = pair.check(snapshot, peer);
+                let verdict = snapshot.accepts((id, peer), pair.source, pair.destination);
                 self.pair = Some((pair, verdict));
                 verdict
             }
         }
-    }
-}
-
-impl AddressPair {
-    fn check(&self, snapshot: &Snapshot, peer: &Peer) -> Result<(), DropReason> {
-        if !snapshot.belongs(self.peer, peer, self.source) {
-            return Err(DropReason::NotPeersSource);
-        }
-        if !snapshot.pods.is_local(self.destination) {
-            return Err(DropReason::NotOurs);
-        }
-        Ok(())
     }
 }

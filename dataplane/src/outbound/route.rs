@@ -3,9 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use encap::inner::Inner;
-use encap::{Ecn, Family, Format, ecn};
+use encap::{Ecn, Format, ecn};
 
 use super::{Outbound, Refusal};
+use crate::decision::{self, Fit};
 use crate::drops::DropReason;
 use crate::icmp_errors::IcmpError;
 use crate::now::Now;
@@ -18,14 +19,6 @@ pub(super) struct Target<'a> {
     way: &'a Way,
     pub(super) slot: TxSlot,
     ecn: Ecn,
-}
-
-/// How a packet fits the path.
-#[derive(Clone, Copy)]
-pub(super) enum Fit {
-    Whole,
-    /// To be cut into fragments of at most so many bytes.
-    Fragments(u16),
 }
 
 impl<'a> Target<'a> {
@@ -110,52 +103,28 @@ pub(crate) struct RouteCache<'a> {
 
 /// The way to the peer that the packet goes to.
 fn route<'a>(snapshot: &'a Snapshot, inner: &Inner) -> Result<&'a Way, Refusal> {
-    if !is_unicast(inner.destination) {
-        return Err(Refusal(DropReason::NotUnicast, None));
+    let route = snapshot.route(inner.family, inner.source, inner.destination);
+    let (_, way) = route.map_err(|reason| Refusal(reason, answer(reason)))?;
+    Ok(way)
+}
+
+/// The ICMP error for the sender of a packet that has no way.
+fn answer(reason: DropReason) -> Option<IcmpError> {
+    match reason {
+        DropReason::NoRoute | DropReason::Ipv6InUdp | DropReason::NoUnderlay => {
+            Some(IcmpError::Unreachable)
+        }
+        _ => None,
     }
-    if !snapshot.pods.may_speak(inner.source) {
-        return Err(Refusal(DropReason::SpoofedSource, None));
-    }
-    if snapshot.pods.in_own_subnet(inner.destination) {
-        return Err(Refusal(DropReason::OwnSubnet, None));
-    }
-    let Some(peer) = snapshot
-        .cluster
-        .fib
-        .lookup(inner.destination)
-        .and_then(|id| snapshot.cluster.peers.peer(id))
-    else {
-        return Err(Refusal(DropReason::NoRoute, Some(IcmpError::Unreachable)));
-    };
-    if inner.family == Family::V6 && peer.format == Format::Udp && !snapshot.cluster.ipv6_over_udp {
-        return Err(Refusal(DropReason::Ipv6InUdp, Some(IcmpError::Unreachable)));
-    }
-    peer.way(inner.family).ok_or(Refusal(
-        DropReason::NoUnderlay,
-        Some(IcmpError::Unreachable),
-    ))
 }
 
 fn fit(way: &Way, inner: &Inner, length: usize, now: Now) -> Result<Fit, Refusal> {
-    let mtu = way.inner_mtu(inner.family, now);
-    if length <= usize::from(mtu) {
-        Ok(Fit::Whole)
-    } else if inner.dont_fragment {
-        Err(too_big(way, inner, now))
-    } else {
-        Ok(Fit::Fragments(mtu))
-    }
+    decision::fit(way, inner.family, length, inner.dont_fragment, now)
+        .map_err(|_| too_big(way, inner, now))
 }
 
 /// RFC 792: an ICMP error answers only a packet that forbids fragmentation.
 fn too_big(way: &Way, inner: &Inner, now: Now) -> Refusal {
     let answer = IcmpError::TooBig(way.inner_mtu(inner.family, now));
     Refusal(DropReason::TooBig, inner.dont_fragment.then_some(answer))
-}
-
-fn is_unicast(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => !v4.is_multicast() && !v4.is_broadcast() && !v4.is_unspecified(),
-        IpAddr::V6(v6) => !v6.is_multicast() && !v6.is_unspecified(),
-    }
 }

@@ -20,7 +20,7 @@ mod hearing;
 mod prober;
 
 use encap::Family;
-pub use encap::probe::{KERNEL_PATH, Kind, Message, REQUEST};
+pub use encap::probe::{Fate, KERNEL_PATH, Kind, Message, QUESTION, Question, REQUEST, Verdict};
 
 use crate::families::PublicAddresses;
 use crate::now::Now;

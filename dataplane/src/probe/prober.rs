@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use encap::Family;
-use encap::probe::{self, Message, REQUEST};
+use encap::probe::{self, MESSAGE, Message, QUESTION_BYTES, Question, REQUEST};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::outer_headers;
@@ -73,11 +73,32 @@ impl Prober {
     /// `AddrNotAvailable` where we send nothing to the peer over this family; else what our own kernel says: `EMSGSIZE`
     /// where its own end of the path takes less, no route, a firewall rule on output.
     pub fn send(&self, peer: &Peer, request: &Message, length: Option<u16>) -> io::Result<()> {
+        self.send_bytes(peer, &request.emit(), length)
+    }
+
+    /// Sends `request`, whose flags say so, with `question` behind it, otherwise as [`send`](Prober::send).
+    ///
+    /// # Errors
+    /// As [`send`](Prober::send).
+    pub fn ask(
+        &self,
+        peer: &Peer,
+        request: &Message,
+        question: &Question,
+        length: Option<u16>,
+    ) -> io::Result<()> {
+        let bytes: [u8; MESSAGE] = request.emit();
+        let question: [u8; QUESTION_BYTES] = question.emit();
+        self.send_bytes(peer, &[&bytes[..], &question[..]].concat(), length)
+    }
+
+    fn send_bytes(&self, peer: &Peer, request: &[u8], length: Option<u16>) -> io::Result<()> {
         let way = peer.way_over(self.family);
         let (_, way) = way.ok_or(io::ErrorKind::AddrNotAvailable)?;
         let header = probe::header(way.header);
-        let mut datagram = [header.as_slice(), &request.emit()].concat();
-        let least = usize::from(self.least(peer));
+        let mut datagram = [header.as_slice(), request].concat();
+        let whole = outer_headers(self.family) + datagram.len();
+        let least = usize::from(self.least(peer)).max(whole);
         let length = length.map_or(least, usize::from).max(least);
         datagram.resize(length - outer_headers(self.family), 0);
         let to = way.to.into();

@@ -5,6 +5,7 @@ mod bpf;
 #[cfg(test)]
 pub(crate) mod call;
 mod cmsg;
+pub mod execute;
 pub mod faults;
 pub mod inherited;
 pub(crate) mod page;

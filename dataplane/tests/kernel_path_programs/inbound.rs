@@ -213,6 +213,7 @@ fn a_probe_is_user_spaces() {
             heard: None,
             inner_mtu: 1450,
             flags: 0,
+            verdict: None,
         };
         let answer = request.answer(1500, Some(1), 1450);
         for (message, size) in [(request, 70), (request, 1_400), (answer, 48)] {

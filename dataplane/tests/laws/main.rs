@@ -14,6 +14,7 @@ mod captures;
 mod chaos;
 mod cluster;
 mod coalescing;
+mod decisions;
 mod drops;
 mod families;
 mod golden;

@@ -72,6 +72,7 @@ fn a_request_is_answered_to_where_data_goes() {
                     heard: None,
                     inner_mtu: 1450,
                     flags: 0,
+                    verdict: None,
                 };
                 assert_eq!(
                     *sent,

@@ -20,6 +20,7 @@ fn request(nonce: u64) -> Message {
         heard: None,
         inner_mtu: 1450,
         flags: 0,
+        verdict: None,
     }
 }
 

@@ -117,6 +117,32 @@ fn inner() -> Vec<u8> {
     packet
 }
 
+/// Paused workers read nothing, and what arrives meanwhile waits for them, or for another service that reads the same sockets;
+/// resumed, they go on, again and again.
+#[test]
+fn what_arrives_while_workers_are_paused_is_delivered_when_they_are_resumed() {
+    let (moving, _kept) = Moving::new();
+    for round in 0..5 {
+        let sender = moving.send_in("192.0.2.1");
+        assert!(moving.delivers(2 * round + 1), "{:?}", moving.inbound());
+        moving.engine().pause();
+        let deadline = Instant::now() + FULL_INBOX_WAIT;
+        while !moving.engine().is_paused() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(moving.engine().is_paused());
+        let before = moving.counters.read().workers[0];
+        assert_eq!((before.inbound.held, before.outbound.held), (0, 0));
+        sender.send(&inner()).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(moving.inbound(), before.inbound, "nothing is read");
+        assert!(moving.engine().resume());
+        assert!(moving.delivers(2 * round + 2), "{:?}", moving.inbound());
+    }
+    assert!(!moving.engine().resume(), "they are not paused");
+    assert_eq!(moving.source_of_ours(b"word"), "192.0.2.1");
+}
+
 /// A core that is not to be had keeps no worker from its packets, and the engine says so.
 #[test]
 fn a_worker_that_cannot_be_pinned_runs_and_is_named() {

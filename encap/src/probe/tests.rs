@@ -19,9 +19,10 @@ fn vtep() -> Vtep {
 
 fn any_message() -> impl Strategy<Value = Message> {
     let numbers = (any::<u64>(), any::<u64>(), any::<u32>(), any::<u32>());
-    let rest = (any::<bool>(), any::<u32>(), any::<u32>());
+    let verdict = (any::<u8>(), any::<u16>());
+    let rest = (any::<bool>(), any::<u32>(), any::<u32>(), verdict);
     (numbers, rest).prop_map(
-        |((nonce, clock, length, heard), (answer, inner_mtu, flags))| Message {
+        |((nonce, clock, length, heard), (answer, inner_mtu, flags, (fate, mtu_back)))| Message {
             kind: if answer { Kind::Answer } else { Kind::Request },
             nonce,
             clock,
@@ -29,6 +30,9 @@ fn any_message() -> impl Strategy<Value = Message> {
             heard: Some(heard).filter(|heard| *heard != NEVER),
             inner_mtu,
             flags,
+            verdict: Fate::numbered(fate)
+                .filter(|_| answer)
+                .map(|fate| Verdict { fate, mtu_back }),
         },
     )
 }
@@ -51,6 +55,7 @@ fn byte_for_byte() {
         heard: Some(0x2122_2324),
         inner_mtu: 1450,
         flags: KERNEL_PATH,
+        verdict: None,
     };
     let expected = [
         0, b'T', b'R', b'T', 1, 1, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0x14, 0x15,
@@ -140,7 +145,11 @@ proptest! {
         // What is behind it, and what is reserved, says nothing.
         let mut noise = bytes;
         noise[6..8].fill(0xaa);
-        noise[40..].fill(0xaa);
+        noise[41] = 0xaa;
+        noise[44..].fill(0xaa);
+        if message.kind == Kind::Request {
+            noise[40..44].fill(0xaa);
+        }
         prop_assert_eq!(Message::parse(&noise), Ok(message));
     }
 
@@ -194,5 +203,6 @@ fn ask(nonce: u64) -> Message {
         heard: None,
         inner_mtu: 1450,
         flags: 0,
+        verdict: None,
     }
 }
