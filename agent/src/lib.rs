@@ -36,3 +36,4 @@ pub mod takeover;
 #[cfg(test)]
 mod test_run;
 mod ticker;
+pub mod trace;

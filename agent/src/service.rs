@@ -12,6 +12,9 @@
 //! 6. write the node file for the plugin and say *ready*;
 //! 7. on *go* read the first packet and say *forwarding*.
 //!
+//! A service that starts beside another, for an upgrade, does step 2 beside it, says *ready*, and does the rest on *go*:
+//! the other one has paused by then (`takeover/beside.rs`).
+//!
 //! From then on the loop waits for the registry, the kernel, the API and the clock. At each change it decides anew,
 //! publishes tables that differ, and brings the kernel to the desired state. What cannot be used (a broken list, a
 //! garbled record) is refused with a reason in `tartan status`, and what was in force stays. Data never waits for
@@ -21,7 +24,7 @@
 //! underlay address that is gone) does not end a take-over either: it goes on and reports it. On a first start, when no
 //! packet depends on it yet, the same things are final ([`crate::problems::Problem::ends_first_start`]).
 //!
-//! It ends on SIGTERM or SIGINT, when its keeper ends, and to have its changed files taken by a new start
+//! It ends on SIGTERM or SIGINT, when its keeper ends, when another has taken its place (`control/handing_over.rs`), and to have its changed files taken by a new start
 //! ([`crate::control::reload`]): code 0. It ends when only a new start can help, because the device was deleted: code 1. The
 //! keeper starts the next at once. Another underlay address is followed while the workers run
 //! ([`crate::control::underlay`]).
@@ -33,7 +36,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -49,7 +52,7 @@ use crate::configuration::Configuration;
 use crate::confinement;
 use crate::control::outcome::End;
 use crate::control::view::View;
-use crate::health::{self, Health};
+use crate::health::{self, Endpoints, Health};
 use crate::keeper::lock::{Lock, LockError};
 use crate::signals::Signals;
 use crate::takeover::start_error::StartError;
@@ -60,9 +63,6 @@ pub enum ServiceError {
     /// Standard input cannot be taken.
     #[error("cannot take the channel to the keeper; start `tartan run` instead")]
     Input(#[source] io::Error),
-    /// An earlier service still runs.
-    #[error("an earlier service does not end")]
-    Lock(#[from] LockError),
     /// No signal handler.
     #[error("cannot listen for signals; check the limit of open descriptors (ulimit -n)")]
     Signals(#[source] io::Error),
@@ -90,22 +90,17 @@ pub async fn run(configuration: Configuration) -> Result<u8, ServiceError> {
     raise_descriptor_limit();
     confine();
     let channel = take_input().map_err(ServiceError::Input)?;
-    let run_dir = config.run_dir();
-    run_dir.make().map_err(StartError::RunDir)?;
-    let lock = take_service_lock(run_dir.path())?;
-    sweep(&config.state_dir());
-    sweep(run_dir.path());
-    let (published, view) = watch::channel(None);
-    let health = start_health(config, view);
+    config.run_dir().make().map_err(StartError::RunDir)?;
+    let entry = Entry::new(config);
     let mut control = tokio::select! {
-        started = crate::takeover::start(configuration, channel, lock, published, health) => match started? {
+        started = crate::takeover::start(configuration, channel, entry) => match started? {
             Some(control) => control,
             None => return Ok(0),
         },
         () = signals.stop() => return Ok(0),
     };
     let end = control.run(&mut signals).await;
-    control.stop();
+    control.stop(matches!(end, End::Replaced));
     Ok(match end {
         End::Asked => {
             info!("stopped: asked to");
@@ -113,6 +108,10 @@ pub async fn run(configuration: Configuration) -> Result<u8, ServiceError> {
         }
         End::KeeperEnded => {
             error!("stopped: the keeper has ended, and was not asked to");
+            0
+        }
+        End::Replaced => {
+            info!("stopped: the service of the new program forwards");
             0
         }
         End::Reload => {
@@ -126,18 +125,67 @@ pub async fn run(configuration: Configuration) -> Result<u8, ServiceError> {
     })
 }
 
-/// The endpoints are answered from here on: a probe must not wait for a registry that does not answer.
-fn start_health(config: &NodeConfig, view: watch::Receiver<Option<Arc<View>>>) -> Option<Health> {
-    let sources = health::Sources {
-        view,
-        run_dir: config.run_dir().path().to_owned(),
-    };
-    let endpoints = health::Endpoints {
+/// What a service needs before it may read descriptors. One that starts beside another has it from *go* on, the other until
+/// it pauses.
+pub(crate) struct Entry {
+    run_dir: PathBuf,
+    state_dir: PathBuf,
+    endpoints: Endpoints,
+    /// Where views are published.
+    pub(crate) published: watch::Sender<Option<Arc<View>>>,
+}
+
+/// It, once it is had.
+pub(crate) struct Entered {
+    /// What keeps a second service out.
+    pub(crate) lock: Lock,
+    /// The health endpoints, where the configuration names any.
+    pub(crate) health: Option<Health>,
+}
+
+impl Entry {
+    fn new(config: &NodeConfig) -> Entry {
+        Entry {
+            run_dir: config.run_dir().path().to_owned(),
+            state_dir: config.state_dir(),
+            endpoints: endpoints(config),
+            published: watch::channel(None).0,
+        }
+    }
+
+    /// Waits for the lock, and does what may be done under it alone.
+    ///
+    /// # Errors
+    /// As [`take_service_lock`].
+    pub(crate) fn enter(&self) -> Result<Entered, LockError> {
+        let lock = take_service_lock(&self.run_dir)?;
+        sweep(&self.state_dir);
+        sweep(&self.run_dir);
+        let health = start_health(self.endpoints, &self.run_dir, self.published.subscribe());
+        Ok(Entered { lock, health })
+    }
+}
+
+/// Where the configuration has the health endpoints.
+pub(crate) fn endpoints(config: &NodeConfig) -> Endpoints {
+    Endpoints {
         probes: config.healthz,
         metrics: config.metrics,
         metrics_limit: config.metrics_limit.into(),
+    }
+}
+
+/// The endpoints are answered from here on: a probe must not wait for a registry that does not answer.
+pub(crate) fn start_health(
+    endpoints: Endpoints,
+    run_dir: &Path,
+    view: watch::Receiver<Option<Arc<View>>>,
+) -> Option<Health> {
+    let sources = health::Sources {
+        view,
+        run_dir: run_dir.to_owned(),
     };
-    config.healthz.or(config.metrics)?;
+    endpoints.probes.or(endpoints.metrics)?;
     Health::start(endpoints, sources)
         .inspect_err(|error| {
             warn!(%error, "/healthz, /readyz and /metrics are not answered: raise the limit of threads (ulimit -u) and restart the agent");

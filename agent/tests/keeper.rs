@@ -25,8 +25,11 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::process::{Pid, Signal, kill_process};
 use tartan::keeper::channel::{Channel, FromKeeper, FromService, TablePart};
 use tartan::keeper::child::Program;
-use tartan::keeper::{self, COUNTERS};
+use tartan::keeper::{self, COUNTERS, Identity, handed_state};
 use tokio::signal::unix::{SignalKind, signal};
+
+#[path = "keeper/upgrade.rs"]
+mod upgrade;
 
 const DIRECTORY: &str = "TARTAN_TEST_DIRECTORY";
 const SCRIPT: &str = "TARTAN_TEST_SCRIPT";
@@ -249,10 +252,10 @@ fn the_service_manager_is_told_and_keeps_the_table() {
     for _ in 0..10 {
         sender.send(b"kept").unwrap();
     }
-    // Number 5 is not open, the second name comes twice, and the last is none.
-    let names = "udp:kept:broken:twice:twice:";
+    // Number 5 is not open, one name comes three times, and the last is none.
+    let names = "udp:kept:broken:thrice:thrice:thrice:";
     let script = format!(
-        "exec 3<&0 4<&1 </dev/null >&2 6<&4 7<&4 8<&4; export LISTEN_PID=$$ LISTEN_FDS=6 LISTEN_FDNAMES='{names}'; exec \"$0\" \"$@\""
+        "exec 3<&0 4<&1 </dev/null >&2 6<&4 7<&4 8<&4 9<&4; export LISTEN_PID=$$ LISTEN_FDS=7 LISTEN_FDNAMES='{names}'; exec \"$0\" \"$@\""
     );
     let inner = keeper_command(rig.directory.path(), "forward");
     let mut command = Command::new("sh");
@@ -275,7 +278,7 @@ fn the_service_manager_is_told_and_keeps_the_table() {
         "{life}"
     );
     let said = manager.until("STATUS=the service forwards");
-    for name in ["broken", "twice"] {
+    for name in ["broken", "thrice"] {
         let removed = format!("FDSTOREREMOVE=1\nFDNAME={name}");
         assert!(said.iter().any(|(text, _)| *text == removed), "{name}");
     }
@@ -334,6 +337,11 @@ impl Manager {
 #[ignore = "the keeper of the tests above, not a test"]
 fn keeper_process() {
     let directory = PathBuf::from(std::env::var_os(DIRECTORY).expect("started by a test"));
+    if let Some(state) = handed_state::take() {
+        upgrade::say_executed(&directory);
+        let code = block_on(keeper::go_on(state.unwrap())).unwrap();
+        std::process::exit(code.into());
+    }
     let arguments = ["--exact", "service_process", "--ignored", "--nocapture"];
     let own = std::env::current_exe().unwrap();
     let path = match std::env::var(SCRIPT).unwrap().as_str() {
@@ -348,7 +356,12 @@ fn keeper_process() {
         path,
         arguments: arguments.map(Into::into).to_vec(),
     };
-    let code = block_on(keeper::run(directory.join("run"), program)).unwrap_or_else(|error| {
+    let identity = Identity {
+        run_dir: directory.join("run"),
+        program,
+        log: "info".to_owned(),
+    };
+    let code = block_on(keeper::run(identity)).unwrap_or_else(|error| {
         eprintln!("{error}");
         99
     });
@@ -389,6 +402,9 @@ async fn serve(directory: &Path, script: &str) {
         "abort" => std::process::abort(),
         "refuse" => std::process::exit(7),
         _ => {}
+    }
+    if script.starts_with(upgrade::SCRIPTS) {
+        return upgrade::serve(directory, script, channel, part, terminate).await;
     }
     if adopted.is_none() {
         open_and_deposit(&channel, directory, script).await;

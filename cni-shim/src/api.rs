@@ -24,6 +24,23 @@ pub enum Request {
         /// Flows, the heaviest of late first, at most so many. More than 0 has the workers count flows for some seconds.
         flows: usize,
     },
+    /// What becomes of a packet of a pod, stage by stage.
+    Trace {
+        /// The pod, by name or address.
+        from: String,
+        /// The other end: a pod of this node by name, or an address.
+        to: String,
+        /// The source address, where it is not the pod's own.
+        source: Option<std::net::IpAddr>,
+        /// IANA protocol number.
+        protocol: u8,
+        /// The destination port; 0 where the protocol has none.
+        port: u16,
+        /// Bytes of the packet, its IP header included.
+        size: u16,
+        /// It must not be fragmented.
+        dont_fragment: bool,
+    },
     /// Packets as the workers see them. Behind the line of the answer the connection goes on: with the packets, until the
     /// caller ends its side of it.
     Capture {
@@ -51,6 +68,12 @@ pub enum Request {
     },
     /// Adopt the list of nodes that is held back, if one is.
     AdoptList,
+    /// Have the service of another program take the place of this one. Behind the line of the answer the connection goes on: with
+    /// a line for each step, until the last.
+    Upgrade {
+        /// Path of the program; none: the file by which the agent was started.
+        program: Option<String>,
+    },
     /// Forget an attachment whose record is removed.
     Release {
         /// The runtime's container id.
@@ -103,6 +126,18 @@ mod tests {
             (Request::Top { flows: 5 }, r#"{"call":"top","flows":5}"#),
             (Request::Ready, r#"{"call":"ready"}"#),
             (
+                Request::Trace {
+                    from: "default/web".to_owned(),
+                    to: "10.244.2.3".to_owned(),
+                    source: None,
+                    protocol: 6,
+                    port: 80,
+                    size: 60,
+                    dont_fragment: true,
+                },
+                r#"{"call":"trace","from":"default/web","to":"10.244.2.3","source":null,"protocol":6,"port":80,"size":60,"dont_fragment":true}"#,
+            ),
+            (
                 Request::Capture {
                     stages: vec!["sent".to_owned()],
                     pods: vec![],
@@ -112,6 +147,12 @@ mod tests {
                     sampled: false,
                 },
                 r#"{"call":"capture","stages":["sent"],"pods":[],"peers":["node2"],"reasons":[],"snap_length":256,"sampled":false}"#,
+            ),
+            (
+                Request::Upgrade {
+                    program: Some("/x".to_owned()),
+                },
+                r#"{"call":"upgrade","program":"/x"}"#,
             ),
             (
                 Request::adopt(&key),

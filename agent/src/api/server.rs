@@ -56,7 +56,7 @@ pub struct Call {
     pub request: Request,
     /// Where the answer goes; the caller may have disconnected.
     pub answer: oneshot::Sender<Reply>,
-    /// The connection itself, of a request whose answer goes on ([`Request::Capture`]): then all of it goes there, and
+    /// The connection itself, of a request whose answer goes on ([`Request::Capture`], [`Request::Upgrade`]): then all of it goes there, and
     /// nothing to `answer`.
     pub connection: Option<StdStream>,
 }
@@ -105,6 +105,16 @@ pub struct Listeners {
     pub general: StdListener,
     /// For the plugin.
     pub plugin: StdListener,
+}
+
+impl Listeners {
+    /// The same listeners; none where no descriptor is left.
+    pub fn duplicate(&self) -> Option<Listeners> {
+        Some(Listeners {
+            general: self.general.try_clone().ok()?,
+            plugin: self.plugin.try_clone().ok()?,
+        })
+    }
 }
 
 /// Over which of them a caller comes.
@@ -216,7 +226,13 @@ async fn converse(
             Ok(Request::Capture { .. }) if socket == Socket::Plugin => Reply::Error(
                 "packets are captured over the agent's general socket alone".to_owned(),
             ),
-            Ok(request @ Request::Capture { .. }) => {
+            Ok(Request::Trace { .. }) if socket == Socket::Plugin => {
+                Reply::Error("packets are traced over the agent's general socket alone".to_owned())
+            }
+            Ok(Request::Upgrade { .. }) if socket == Socket::Plugin => {
+                Reply::Error("the agent is upgraded over its general socket alone".to_owned())
+            }
+            Ok(request @ (Request::Capture { .. } | Request::Upgrade { .. })) => {
                 return hand_over(request, stream, &calls).await;
             }
             Ok(request) => ask(request, &calls).await,

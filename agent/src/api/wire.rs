@@ -5,6 +5,7 @@ mod drops;
 mod kernel_path;
 mod pods;
 mod top;
+mod trace;
 
 use std::net::IpAddr;
 
@@ -20,6 +21,7 @@ pub use drops::{Drops, Flow, KernelCounter, Reason, Worker};
 pub use kernel_path::{AttachedProgram, Flows, KernelPath, Passed, RefusedFlows, RevokedFlows};
 pub use pods::{Pod, PodState, PodTraffic, Pods, Readiness, RefusedRecord};
 pub use top::{Batches, Carried, Top, TopFlow, TopPeer, TopPod, TopSocket, TopWorker};
+pub use trace::{StageResult, Trace, TraceStage};
 
 /// Something that is wrong: a row of `docs/problems.md`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,6 +120,9 @@ pub struct Status {
     pub restarts: u64,
     /// How the service before this one ended.
     pub last_end: Option<String>,
+    /// The latest upgrade since the agent was started; absent without one.
+    #[serde(default)]
+    pub upgraded: Option<Upgraded>,
     /// Kernel state that another program changed and the agent put back.
     pub repairs: u64,
     /// The latest of them, in words.
@@ -135,6 +140,15 @@ pub struct Status {
     pub delivered: u64,
     /// Inner packets since the keeper started: dropped, for whatever reason.
     pub dropped: u64,
+}
+
+/// That another program's service has taken the place of one while packets passed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upgraded {
+    /// The version before.
+    pub from: String,
+    /// When, in Unix seconds.
+    pub at: u64,
 }
 
 /// The gathering of small packets at the ends of pods.

@@ -79,7 +79,7 @@ fn each(
 }
 
 /// The pods of this node, by name.
-fn named_pods(view: &View) -> Vec<(String, Vec<IpAddr>)> {
+pub fn named_pods(view: &View) -> Vec<(String, Vec<IpAddr>)> {
     let attachments = view.attachments.iter();
     attachments
         .filter_map(|attachment| {
@@ -90,7 +90,10 @@ fn named_pods(view: &View) -> Vec<(String, Vec<IpAddr>)> {
 }
 
 /// An address is any pod's, here or elsewhere; a name is a pod's of this node, with its namespace or without.
-fn pod(name: &str, pods: &[(String, Vec<IpAddr>)]) -> Result<Vec<IpAddr>, String> {
+///
+/// # Errors
+/// A sentence, with the remedy, where none or several have that name.
+pub fn pod(name: &str, pods: &[(String, Vec<IpAddr>)]) -> Result<Vec<IpAddr>, String> {
     if let Ok(address) = name.parse() {
         return Ok(vec![address]);
     }

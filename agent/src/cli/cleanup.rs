@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::run::runtime;
-use super::{OK, PROBLEM, RootArg, complain_with_causes, print};
+use super::{OK, Output, PROBLEM, RootArg, complain_with_causes, previous, print};
 use crate::config::{NodeConfig, RunArgs};
+use crate::host::previous::PreviousCni;
 use crate::host::{Outcome, Traces, cleanup, takes_flannel_place};
 use crate::keeper::LOCK_FILE;
 use crate::keeper::lock::{Lock, LockError};
@@ -24,9 +25,21 @@ pub(super) struct CleanupArgs {
     /// Leave flannel's subnet.env and forwarding to flannel, whose place the agent took [default: as the agent ran last]
     #[arg(long, env = "TARTAN_REPLACE_FLANNEL", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     replace_flannel: Option<bool>,
+    /// Show what another CNI left on this node instead, whether Tartan runs or not
+    #[arg(long, value_enum, value_name = "CNI")]
+    previous: Option<PreviousCni>,
+    /// Remove what that CNI left; nothing while its daemon runs
+    #[arg(long, requires = "previous")]
+    remove: bool,
+    /// Select the output form
+    #[arg(short, long, value_enum, default_value_t = Output::Table, requires = "previous")]
+    output: Output,
 }
 
 pub(super) fn execute(args: &CleanupArgs, root: Option<PathBuf>) -> u8 {
+    if let Some(cni) = args.previous {
+        return of_previous(cni, args, root);
+    }
     let traces = traces(args, root);
     // A running agent would restore what is removed. While this process holds the locks, no agent starts.
     let _locks = match lock(&traces) {
@@ -59,6 +72,25 @@ pub(super) fn execute(args: &CleanupArgs, root: Option<PathBuf>) -> u8 {
     if failed { PROBLEM } else { OK }
 }
 
+/// Tartan's own traces stay, so its locks are not needed.
+fn of_previous(cni: PreviousCni, args: &CleanupArgs, root: Option<PathBuf>) -> u8 {
+    let directory = root.clone().unwrap_or_else(|| PathBuf::from("/"));
+    let traces = traces(args, root);
+    match runtime() {
+        Ok(runtime) => runtime.block_on(previous::execute(
+            cni,
+            args.remove,
+            args.output,
+            &directory,
+            &traces,
+        )),
+        Err(error) => {
+            complain_with_causes(&error);
+            PROBLEM
+        }
+    }
+}
+
 /// What became of one trace, with the remedy where it could not be removed.
 fn line(outcome: &Outcome) -> String {
     match outcome {
@@ -79,6 +111,7 @@ fn traces(args: &CleanupArgs, root: Option<PathBuf>) -> Traces {
         Ok(config) => Traces {
             run_dir: config.run_dir(),
             state_dir: config.state_dir(),
+            subnet_file: config.subnet_file.clone(),
             for_flannel: config.replace_flannel,
             device: config.device_name,
         },
@@ -88,6 +121,7 @@ fn traces(args: &CleanupArgs, root: Option<PathBuf>) -> Traces {
             Traces {
                 run_dir: cni_shim::RunDir::under(&root),
                 state_dir: root.join("var/lib/tartan"),
+                subnet_file: root.join(SUBNET_FILE),
                 // In doubt flannel's plugin keeps what it reads at every pod.
                 for_flannel: args.replace_flannel.unwrap_or(true),
                 device: args
@@ -103,6 +137,9 @@ fn traces(args: &CleanupArgs, root: Option<PathBuf>) -> Traces {
     }
     traces
 }
+
+/// Where flannel has it, and Tartan unless it is told otherwise.
+const SUBNET_FILE: &str = "run/flannel/subnet.env";
 
 /// Without a run directory no agent runs, and none is created for the locks.
 fn lock(traces: &Traces) -> Result<Option<(Lock, Lock)>, LockError> {
@@ -124,6 +161,9 @@ mod tests {
             root_arg: RootArg { root: None },
             device_name: None,
             replace_flannel: flag,
+            previous: None,
+            remove: false,
+            output: Output::Table,
         };
         traces(&args, Some(root.to_owned())).for_flannel
     }

@@ -17,6 +17,7 @@ mod manual;
 mod order;
 mod peers;
 mod pods;
+mod previous;
 mod query;
 mod report;
 mod routes;
@@ -24,7 +25,9 @@ mod run;
 mod status;
 mod table;
 mod top;
+mod trace;
 mod unserved;
+mod upgrade;
 mod view;
 
 use std::ffi::OsString;
@@ -40,6 +43,8 @@ use crate::api::wire::Request;
 use crate::causes::causes;
 use crate::config::RunArgs;
 use crate::config::node::{check_variables, is_flag, variable};
+use crate::keeper::channel::PROTOCOL;
+use crate::keeper::handed_state;
 use crate::log;
 use query::{Asked, PeersQuery, Query, RowQuery, Target, ask, order};
 use view::RowArgs;
@@ -55,6 +60,13 @@ pub const UNREACHABLE: u8 = 3;
 
 /// Parses the process's arguments, executes the command, and returns the exit code.
 pub fn main() -> ExitCode {
+    if let Some(state) = handed_state::take() {
+        let code = run::keeper_goes_on(state);
+        return ExitCode::from(match flanneld::is_own_name() {
+            true => flanneld::as_flanneld(code),
+            false => code,
+        });
+    }
     if flanneld::is_own_name() {
         return ExitCode::from(flanneld::keeper(own_arguments().collect()));
     }
@@ -124,9 +136,15 @@ enum Command {
     /// Capture packets as the workers see them: from pods, to peers and back, and what is dropped, with the reason
     #[command(after_help = CAPTURE_EXAMPLES)]
     Capture(Box<capture::CaptureArgs>),
+    /// Trace a packet of a pod, stage by stage, on this node and on the other: what becomes of it, and why
+    #[command(after_help = TRACE_EXAMPLES)]
+    Trace(Box<trace::TraceArgs>),
     /// Adopt a list of nodes that is held back because it loses most of them
     #[command(after_help = ADOPT_EXAMPLES)]
     Adopt(Target),
+    /// Replace the running agent by another program, of this release or another, while packets pass
+    #[command(after_help = UPGRADE_EXAMPLES)]
+    Upgrade(upgrade::UpgradeArgs),
     /// Install or uninstall the CNI plugin for container runtimes
     Cni(cni::CniArgs),
     /// Check configuration files before they are used, and print what they would change
@@ -138,7 +156,7 @@ enum Command {
     /// Write all that is known of this node into one file, without its secrets, for support
     #[command(after_help = REPORT_EXAMPLES)]
     Report(Box<report::ReportArgs>),
-    /// Remove what a stopped agent left on the host: device, routes, settings, files
+    /// Remove what a stopped agent left on the host: device, routes, settings, files; or show and remove what another CNI left
     #[command(after_help = CLEANUP_NOTE)]
     Cleanup(cleanup::CleanupArgs),
     /// Print the version of this program
@@ -277,7 +295,9 @@ fn execute(cli: Cli) -> u8 {
         }
         Command::Top(args) => top::execute(&args, before),
         Command::Capture(args) => capture::execute(&args, before),
+        Command::Trace(args) => trace::execute(&args, before),
         Command::Adopt(target) => order(&target, before, &Request::AdoptList, adopt::render),
+        Command::Upgrade(args) => upgrade::execute(&args, before),
         Command::Version(args) => version(&args),
         Command::Cni(args) => cni::execute(args, before),
         Command::Check(args) => check::execute(*args, before),
@@ -337,7 +357,11 @@ fn version(args: &VersionArgs) -> u8 {
     let version = env!("CARGO_PKG_VERSION");
     print(match args.output {
         Output::Table => format!("tartan {version}\n"),
-        Output::Json => json(&serde_json::json!({ "version": version })),
+        Output::Json => json(&serde_json::json!({
+            "version": version,
+            "protocol": PROTOCOL,
+            "keeper_state": handed_state::FORMAT,
+        })),
     });
     OK
 }
@@ -447,6 +471,19 @@ pod), dropped. The expression is asked of the inner packet. Ctrl-C ends the capt
 lost is printed then. What the kernel path carries is in no capture: set kernel-path = \"off\".
 Times are UTC.";
 
+const TRACE_EXAMPLES: &str = "\
+Examples:
+  tartan trace default/web 10.244.2.7                  would an echo request arrive?
+  tartan trace default/web 10.244.2.7 --tcp 80         would a connection to port 80?
+  tartan trace web 10.244.2.7 --size 1450 --df         does a packet of this size get there?
+  tartan trace web 10.244.2.7 --live                   and what happens to real packets for 5 s
+  tartan trace web 10.244.2.7 -o json | jq -r '.stages[] | select(.result == \"refuses\").code'
+
+Nothing is sent in the pod's name. The kernel, the packet filter and the workers' tables of this
+node are asked, and the other node by a probe. A tick stands before a stage that passes the packet,
+a cross before one that refuses it, and a question mark where that is not known.
+Exit codes: 0 no stage refuses it, 1 a stage does, 3 no agent answers.";
+
 const TOP_EXAMPLES: &str = "\
 Examples:
   tartan top                                           live; ? explains the keys
@@ -498,6 +535,17 @@ Examples:
 Put the entries back in the list to keep the nodes. `tartan status` names the nodes that
 are missing and the time at which the list is adopted by itself.";
 
+const UPGRADE_EXAMPLES: &str = "\
+Examples:
+  tartan upgrade                                       to the file that a package has just replaced
+  tartan upgrade --program /usr/local/lib/tartan-next/tartan   to this one, until the agent is started anew
+  tartan upgrade -o json | jq .pause_us                how long packets waited
+
+The new service starts beside the one that runs, and reads packets once that has finished what
+it has read. If it does not forward within a second, the one that ran goes on. No connection
+ends, in either case. Changes of workers, ports or the device need a restart or a reload.
+Exit codes: 0 upgraded, 1 not, or not all of it, 2 wrong command line, 3 no agent answers.";
+
 const CHECK_EXAMPLES: &str = "\
 Examples:
   tartan check                    check the files in /etc/tartan
@@ -528,10 +576,16 @@ const CLEANUP_NOTE: &str = "\
 Examples:
   tartan cleanup                                       what the agent of this host left
   tartan --root /srv/node2 cleanup                     what a second agent left
+  tartan cleanup --previous calico                     show what Calico left
+  tartan cleanup --previous calico --remove            and remove it
 
 Stop the agent first. The command also cleans up after an agent that was killed.
 It does not restore a kernel setting that another program has changed since
-Tartan changed it.";
+Tartan changed it.
+
+With --previous nothing of Tartan's is touched, and its agent may run. A thing
+is taken for the other CNI's by its name and kind, which the table gives with
+the place in that project's source. The exit code is 1 where something is left.";
 
 #[cfg(test)]
 mod tests;

@@ -35,6 +35,16 @@ pub(super) struct Query {
     show: ShowArgs,
 }
 
+impl Query {
+    /// How its answer is shown.
+    ///
+    /// # Errors
+    /// A sentence where the arguments cannot be used.
+    pub(super) fn view(&self, columns: &[Column]) -> Result<View, String> {
+        View::new(&self.show, &RowArgs::default(), columns)
+    }
+}
+
 /// Arguments of a command that shows an answer of many rows.
 #[derive(Args, Debug)]
 pub(super) struct RowQuery {

@@ -17,6 +17,8 @@ use crate::config::RunArgs;
 use crate::configuration::{Configuration, Unusable};
 use crate::keeper;
 use crate::keeper::child::Program;
+use crate::keeper::handed_state::State;
+use crate::keeper::{Identity, KeeperError};
 use crate::log;
 use crate::service;
 use crate::start_failure;
@@ -41,8 +43,29 @@ pub(super) fn keeper(args: RunArgs, arguments: Vec<OsString>) -> u8 {
         Ok(prepared) => prepared,
         Err(error) => return failed(&error),
     };
-    let run_dir = config.run_dir().path().to_owned();
-    match runtime.block_on(keeper::run(run_dir, program)) {
+    let identity = Identity {
+        run_dir: config.run_dir().path().to_owned(),
+        program,
+        log: config.log,
+    };
+    match runtime.block_on(keeper::run(identity)) {
+        Ok(code) => code,
+        Err(error) => failed(&error),
+    }
+}
+
+/// Runs the keeper on from what the program before this one in the same process left.
+pub(super) fn keeper_goes_on(state: io::Result<State>) -> u8 {
+    let state = match state {
+        Ok(state) => state,
+        Err(error) => return failed(&KeeperError::State(error)),
+    };
+    log::start(&state.log);
+    let runtime = match runtime() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&error),
+    };
+    match runtime.block_on(keeper::go_on(state)) {
         Ok(code) => code,
         Err(error) => failed(&error),
     }

@@ -2,8 +2,9 @@
 
 use super::amount::duration;
 use super::table::{list, printable};
+use super::unix_now;
 use super::view::View;
-use crate::api::wire::{AttachedProgram, Gathering, Problem, Status};
+use crate::api::wire::{AttachedProgram, Gathering, Problem, Status, Upgraded};
 
 /// The node as text.
 pub(super) fn render(status: &Status, view: &View) -> String {
@@ -126,11 +127,15 @@ pub(super) fn problem(status: &Status) -> bool {
 }
 
 fn service(status: &Status) -> String {
-    let up = format!(
+    let mut up = format!(
         "process {}, up {}",
         status.service_pid,
         duration(status.uptime)
     );
+    if let Some(Upgraded { from, at }) = &status.upgraded {
+        let ago = duration(unix_now().saturating_sub(*at));
+        up.push_str(&format!(", upgraded from {} {ago} ago", printable(from)));
+    }
     match (status.restarts, &status.last_end) {
         (0, _) => format!("{up}, never restarted"),
         (restarts, None) => format!("{up}, restarted {}", times(restarts)),
@@ -306,6 +311,7 @@ pub(super) mod tests {
             uptime: 3700,
             restarts: 0,
             last_end: None,
+            upgraded: None,
             repairs: 0,
             last_repair: None,
             reclaimed: 0,
@@ -371,6 +377,7 @@ packets    10 sent, 9 delivered, 1 dropped
             offloads_given_up: 2,
             restarts: 1,
             last_end: Some("was killed by signal 9 (SIGKILL) after 3.0 s".into()),
+            upgraded: None,
             repairs: 2,
             last_repair: Some("address 10.244.1.0/32 was missing".into()),
             reclaimed: 0,

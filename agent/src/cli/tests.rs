@@ -71,6 +71,10 @@ fn without_an_agent_commands_exit_3() {
     ] {
         assert_eq!(code(root.path(), &[command]), UNREACHABLE, "{command}");
     }
+    for further in [&[][..], &["--live=1"]] {
+        let words = [&["trace", "web", "10.244.2.3"][..], further].concat();
+        assert_eq!(code(root.path(), &words), UNREACHABLE, "{words:?}");
+    }
 }
 
 #[test]
@@ -79,6 +83,17 @@ fn a_wrong_command_line_exits_2() {
         &["tartan"][..],
         &["tartan", "fly"],
         &["tartan", "status", "-o", "xml"],
+        &["tartan", "trace", "web"],
+        &[
+            "tartan",
+            "trace",
+            "web",
+            "10.244.2.3",
+            "--tcp",
+            "80",
+            "--icmp",
+        ],
+        &["tartan", "trace", "web", "10.244.2.3", "--live=900"],
     ] {
         let error = Cli::try_parse_from(words).unwrap_err();
         assert_eq!(error.exit_code(), i32::from(USAGE), "{words:?}");

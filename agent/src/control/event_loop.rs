@@ -20,6 +20,7 @@ use tracing::{info, warn};
 
 use super::announcing;
 use super::diagnosis;
+use super::handing_over::HandedOver;
 use super::held_list::{HeldList, Time};
 use super::kernel::{Kernel, problems};
 use super::model::Model;
@@ -42,7 +43,7 @@ use crate::causes::causes;
 use crate::gathering::Gathering;
 use crate::health::Health;
 use crate::host::Picture;
-use crate::keeper::descriptors::Descriptors;
+use crate::keeper::descriptors::{Descriptors, Order};
 use crate::kernel_path::{self, KernelPathControl};
 use crate::lease::Lease;
 use crate::peer_health::{Following, PeerHealth};
@@ -111,6 +112,8 @@ pub struct Turn {
     burst_ends: Option<Moment>,
     /// When a net-conf of the registry's that differs is taken.
     net_conf_due: Option<Moment>,
+    /// Until when the registry is waited for that a reload has read again.
+    reload_ends: Option<Moment>,
     /// Bridges of another plugin with pods beside ours.
     bridges: Vec<String>,
     /// Callers whose attachment waits for its limit.
@@ -130,6 +133,7 @@ impl Default for Turn {
             flanneld_sought: Instant::now(),
             burst_ends: None,
             net_conf_due: None,
+            reload_ends: None,
             bridges: Vec::new(),
             waiting_for_limit: Vec::new(),
             faulty: Arc::default(),
@@ -166,15 +170,41 @@ impl Control {
                         info!("reload: SIGHUP, the files are read again");
                         self.reload.ask();
                         self.registry.reread();
-                        let refreshed = self.refresh().await;
-                        if refreshed.is_ok() {
-                            self.say_reloaded().await;
-                        }
-                        refreshed
+                        // Said once the registry has been read too, or does not answer.
+                        self.turn.reload_ends = Some(Moment::now() + REREAD);
+                        self.refresh().await
                     }
                 },
-                () = self.keeper.keeper_ended() => return End::KeeperEnded,
-                update = self.registry.next() => self.on_registry_update(update).await,
+                order = self.keeper.order() => match order {
+                    Order::KeeperEnded => return End::KeeperEnded,
+                    Order::Pause => match self.hand_over(signals).await {
+                        HandedOver::No => self.refresh().await,
+                        HandedOver::End(end) => {
+                            if matches!(end, End::Asked) {
+                                self.kernel_path.leave(&self.kernel.host).await;
+                            }
+                            return end;
+                        }
+                    },
+                    Order::Resume | Order::End => {
+                        warn!("the keeper says {order:?} to a service that has not paused");
+                        Ok(())
+                    }
+                },
+                update = self.registry.next() => {
+                    let is_answer = !matches!(update, Update::Contact(Contact::InTouch));
+                    let adopted = self.on_registry_update(update).await;
+                    if is_answer && adopted.is_ok() && self.turn.reload_ends.take().is_some() {
+                        self.say_reloaded().await;
+                    }
+                    adopted
+                }
+                () = due(self.turn.reload_ends) => {
+                    self.turn.reload_ends = None;
+                    is_view_current = true;
+                    self.say_reloaded().await;
+                    Ok(())
+                }
                 Some(call) = self.calls.recv() => self.on_call(call).await,
                 () = due(self.held.as_ref().map(|held| held.due().into())) => {
                     warn!("the list of nodes that was held back is adopted: its time has passed");
@@ -215,10 +245,15 @@ impl Control {
         }
     }
 
-    /// Ends the answers, and then the workers: what is asked from here on is the next service's.
-    pub fn stop(mut self) {
+    /// Ends the answers, and then the workers: what is asked from here on is the next service's. Where that forwards already
+    /// (`is_replaced`), what gathers small packets of pods is left to it as it is.
+    pub fn stop(mut self, is_replaced: bool) {
         self.run_files.stop_answering();
         self.tables.engine.stop();
+        if is_replaced {
+            // Its thread would take from pods the NAPI threads that it has switched on.
+            std::mem::forget(self.gathering);
+        }
     }
 
     async fn say_reloaded(&self) {
@@ -337,12 +372,17 @@ impl Control {
 
     async fn on_call(&mut self, call: Call) -> Result<(), Restart> {
         let Call {
-            request, answer, ..
+            request,
+            answer,
+            connection,
         } = call;
         match request {
             Request::Adopt { container, ifname } => self.adopt(&container, &ifname, answer),
             Request::Release { container, ifname } => self.release(&container, &ifname, answer),
             Request::AdoptList => return self.confirm(answer).await,
+            Request::Upgrade { program } => {
+                self.ask_for_upgrade(program, connection).await;
+            }
             _ => refuse(answer, "a query is answered elsewhere".to_owned()),
         }
         Ok(())
@@ -861,6 +901,8 @@ async fn due(moment: Option<Moment>) {
 const LEAST_SERVICE: Duration = Duration::from_secs(2);
 /// A call of the plugin takes less.
 const BUSY: Duration = Duration::from_millis(200);
+/// How long the registry is waited for before a reload counts as done: a file is reported only where it says something new.
+const REREAD: Duration = Duration::from_secs(1);
 /// Changes of the kernel come in bursts; one reading serves all of a burst.
 const BURST: Duration = Duration::from_millis(50);
 /// Some settings change without an announcement.

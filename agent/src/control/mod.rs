@@ -19,6 +19,7 @@
 //! | when is a pod gone, and who removes it? | [`pods`] |
 //! | what do callers find in the run directory? | [`run_files`] |
 //! | what survives a restart? | [`persistence`] |
+//! | how does another program's service take its place? | `handing_over` |
 //! | how is a changed file taken? | [`reload`] |
 //! | what does the node itself show to be wrong? | [`diagnosis`] |
 //! | how is a query answered? | [`view`] |
@@ -29,6 +30,7 @@ pub mod direct_routing;
 pub mod event_loop;
 pub mod facts;
 pub mod families;
+mod handing_over;
 pub mod held_list;
 pub mod kernel;
 pub mod model;

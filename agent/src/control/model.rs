@@ -30,7 +30,7 @@ use crate::reconcile::{Desired, Inputs, reconcile};
 use crate::registry::Update;
 
 /// What a decision is made from, beside the attachments.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Known {
     /// This node's configuration; fixed for the life of the service.
     pub config: Arc<NodeConfig>,

@@ -7,6 +7,8 @@ pub enum End {
     Asked,
     /// The keeper is gone.
     KeeperEnded,
+    /// Another program's service has taken its place.
+    Replaced,
     /// Its files have changed, and a new start takes them.
     Reload,
     /// Only a new start helps; why.

@@ -2,7 +2,7 @@
 
 use super::model::Model;
 use crate::causes::causes;
-use crate::config::{NetConfError, NodeConfig};
+use crate::config::{NetConfError, NodeConfig, TextFileError};
 use crate::last_good::LastGoodError;
 use crate::problems::Problem;
 
@@ -53,7 +53,7 @@ impl SavedState {
 pub fn net_conf_problem(config: &NodeConfig, error: &NetConfError, cached: bool) -> Problem {
     let (path, reason) = (config.net_conf.clone(), causes(error));
     match error {
-        NetConfError::File(_) => Problem::NetConfMissing {
+        NetConfError::File(TextFileError::Read { .. }) => Problem::NetConfMissing {
             path,
             reason,
             cached,

@@ -13,18 +13,21 @@ use crate::causes::causes;
 use crate::control::view::queries::{Queries, QueryService};
 use crate::keeper::LOCK_FILE;
 use crate::keeper::descriptors::{Descriptors, LISTENER, PLUGIN_LISTENER};
-use crate::keeper::lock::Lock;
+use crate::keeper::lock::{Lock, LockError};
 use crate::problems::Problem;
+use crate::service::take_service_lock;
 
 /// The files in the run directory.
 pub struct RunFiles {
     run_dir: RunDir,
     /// What keeps a second service out.
-    lock: Lock,
+    lock: Option<Lock>,
     /// The node file as it was written last.
     node_file: Option<NodeFile>,
     /// Answers on the API socket; none where it could not be started, and once the service stops.
     service: Option<QueryService>,
+    /// What it answers on, for when it starts again.
+    listeners: Option<Listeners>,
     queries: Queries,
 }
 
@@ -34,14 +37,15 @@ impl RunFiles {
         run_dir: RunDir,
         lock: Lock,
         node_file: Option<NodeFile>,
-        service: Option<QueryService>,
+        (service, listeners): (Option<QueryService>, Option<Listeners>),
         queries: Queries,
     ) -> RunFiles {
         RunFiles {
             run_dir,
-            lock,
+            lock: Some(lock),
             node_file,
             service,
+            listeners,
             queries,
         }
     }
@@ -49,6 +53,32 @@ impl RunFiles {
     /// Ends the answers. The locks stay.
     pub fn stop_answering(&mut self) {
         self.service = None;
+    }
+
+    /// Ends the answers until [`answer_again`](RunFiles::answer_again): callers wait meanwhile.
+    pub fn pause_answering(&mut self) {
+        self.service = None;
+    }
+
+    /// Answers again. Where that fails, the next refresh opens the sockets anew.
+    pub fn answer_again(&mut self) {
+        let listeners = self.listeners.as_ref().and_then(Listeners::duplicate);
+        let started = listeners.map(|it| QueryService::start(it, self.queries.clone()));
+        self.service = started.and_then(Result::ok);
+    }
+
+    /// Gives up the lock: another service is to read.
+    pub fn unlock(&mut self) {
+        self.lock = None;
+    }
+
+    /// Takes the lock again.
+    ///
+    /// # Errors
+    /// As [`take_service_lock`].
+    pub fn lock_again(&mut self) -> Result<(), LockError> {
+        self.lock = Some(take_service_lock(self.run_dir.path())?);
+        Ok(())
     }
 
     /// Whether callers find the API socket and are answered.
@@ -73,7 +103,9 @@ impl RunFiles {
             (Err(problem), _) | (_, Err(problem)) => return (None, Some(problem)),
         };
         let path = self.run_dir.path();
-        match QueryService::start(Listeners { general, plugin }, self.queries.clone()) {
+        let listeners = Listeners { general, plugin };
+        self.listeners = listeners.duplicate();
+        match QueryService::start(listeners, self.queries.clone()) {
             Ok(service) => {
                 self.service = Some(service);
                 let repair = format!("a socket in {} was not answered", path.display());
@@ -113,7 +145,8 @@ impl RunFiles {
     /// anew from here.
     pub fn check_locks(&self) -> Option<Problem> {
         let run_dir = self.run_dir.path();
-        let is_whole = self.lock.is_in_force() && run_dir.join(LOCK_FILE).exists();
+        let is_whole =
+            self.lock.as_ref().is_some_and(Lock::is_in_force) && run_dir.join(LOCK_FILE).exists();
         (!is_whole).then(|| Problem::LocksRemoved {
             run_dir: run_dir.to_owned(),
         })

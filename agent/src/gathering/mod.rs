@@ -34,7 +34,7 @@ use watcher::Watcher;
 /// The part of the control loop that gathers.
 pub struct Gathering {
     ends: Vec<GatheredEnd>,
-    watcher: Option<Sender<Vec<GatheredEnd>>>,
+    watcher: Option<Sender<Option<Vec<GatheredEnd>>>>,
     facts: GatheringFacts,
 }
 
@@ -113,10 +113,24 @@ impl Gathering {
         self.facts.refused = pods.refused.map(Arc::from);
         if self.ends != pods.ends {
             self.ends.clone_from(&pods.ends);
-            if let Some(watcher) = &self.watcher {
-                // Without a watcher nothing is to be watched.
-                let _ = watcher.send(pods.ends);
-            }
+            self.tell(Some(pods.ends));
+        }
+    }
+
+    /// Leaves the ends as they are from now on, threads and all: another service is to have them.
+    pub fn pause(&self) {
+        self.tell(None);
+    }
+
+    /// Goes on, by what is there now.
+    pub fn resume(&self) {
+        self.tell(Some(self.ends.clone()));
+    }
+
+    fn tell(&self, ends: Option<Vec<GatheredEnd>>) {
+        if let Some(watcher) = &self.watcher {
+            // Without a watcher nothing is to be watched.
+            let _ = watcher.send(ends);
         }
     }
 

@@ -6,7 +6,8 @@
 //! has not flooded for a while. Candidates are bounded; floods beyond that are gathered without a thread.
 //!
 //! An end that has a thread when the watcher learns of it was left so by a service that was killed: it is a candidate at
-//! once. When the service ends, the threads go.
+//! once. When the service ends, the threads go. While another service is to have the ends they stay, and nothing is looked at: the
+//! ends that come afterwards are learnt of anew.
 
 use std::collections::HashSet;
 use std::io;
@@ -25,8 +26,8 @@ use crate::host::GatheredEnd;
 pub(super) struct Watcher<F> {
     /// Packets that the node has forwarded for its pods so far, of whatever path.
     pub(super) forwarded: F,
-    /// The ends to watch, whenever they change.
-    pub(super) ends: Receiver<Vec<GatheredEnd>>,
+    /// The ends to watch, whenever they change; none: leave them as they are.
+    pub(super) ends: Receiver<Option<Vec<GatheredEnd>>>,
     /// What is going on.
     pub(super) report: Arc<FloodReport>,
 }
@@ -56,7 +57,14 @@ impl<F: FnMut() -> u64> Watcher<F> {
             };
             let now = began.elapsed();
             match next {
-                Ok(next) => {
+                Ok(None) => {
+                    for candidate in candidates.drain(..) {
+                        self.report.ended(candidate.has_thread);
+                    }
+                    ends = Vec::new();
+                    continue;
+                }
+                Ok(Some(next)) => {
                     self.adopt(&ends, &next, &mut candidates, now);
                     ends = next;
                     continue;

@@ -61,6 +61,8 @@ pub struct Traces {
     pub run_dir: RunDir,
     /// Its state directory.
     pub state_dir: PathBuf,
+    /// Where it writes `subnet.env`.
+    pub subnet_file: PathBuf,
     /// It took flannel's place, and gives it back: `subnet.env` stays, and forwarding.
     pub for_flannel: bool,
 }

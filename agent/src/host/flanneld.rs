@@ -33,58 +33,82 @@ impl Flanneld {
     /// The first in this network namespace. Never this program itself, which may be run by the name `flanneld`, nor the
     /// keeper that started this service.
     pub fn running() -> Option<Flanneld> {
-        let here = identity(fs::metadata("/proc/thread-self/net/dev").ok()?);
-        let ourselves = identity(fs::metadata("/proc/self/exe").ok()?);
-        let keeper = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
-        let entries = fs::read_dir("/proc").ok()?.flatten();
-        let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        pids.find_map(|pid| {
-            let process = Path::new("/proc").join(pid.to_string());
-            let name = beginning(&process.join("comm"));
-            let program = fs::read_link(process.join("exe")).ok();
-            let file = program.as_deref().and_then(Path::file_name);
-            // The kernel marks a program whose file was replaced since.
-            let is_file = file.is_some_and(|file| file == NAME || file == DELETED);
-            let is_flanneld = is_file || name.trim_end() == NAME;
-            let is_ours = pid == std::process::id() || i32::try_from(pid).ok() == keeper;
-            if !is_flanneld || is_ours {
-                return None;
-            }
-            let space = identity(fs::metadata(process.join("net/dev")).ok()?);
-            let is_our_program = fs::metadata(process.join("exe"))
-                .is_ok_and(|program| identity(program) == ourselves);
-            (space == here && !is_our_program).then(|| Flanneld {
-                pid,
-                command: command(&process),
-            })
-        })
+        let (pid, command) = process_named(&[NAME])?;
+        Some(Flanneld { pid, command })
     }
+}
+
+/// The first process of one of these names in this network namespace, and its command line. Never this program itself, nor
+/// the keeper that started this service.
+pub(super) fn process_named(names: &[&str]) -> Option<(u32, String)> {
+    process_with(names, |_| true)
+}
+
+/// As [`process_named`], of those whose arguments are `accepted`: the words of the command line, the program's name first.
+/// Where they cannot be read there is none.
+pub(super) fn process_with(
+    names: &[&str],
+    accepted: impl Fn(&[String]) -> bool,
+) -> Option<(u32, String)> {
+    let here = identity(fs::metadata("/proc/thread-self/net/dev").ok()?);
+    let ourselves = identity(fs::metadata("/proc/self/exe").ok()?);
+    let keeper = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
+    let entries = fs::read_dir("/proc").ok()?.flatten();
+    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.find_map(|pid| {
+        let process = Path::new("/proc").join(pid.to_string());
+        let name = beginning(&process.join("comm"), SHOWN);
+        let program = fs::read_link(process.join("exe")).ok();
+        let file = program.as_deref().and_then(Path::file_name);
+        let file = file.and_then(|file| file.to_str()).unwrap_or_default();
+        // The kernel marks a program whose file was replaced since.
+        let file = file.strip_suffix(DELETED).unwrap_or(file);
+        let found = names
+            .iter()
+            .find(|wanted| **wanted == file || **wanted == name.trim_end())?;
+        if pid == std::process::id() || i32::try_from(pid).ok() == keeper {
+            return None;
+        }
+        let space = identity(fs::metadata(process.join("net/dev")).ok()?);
+        let is_our_program =
+            fs::metadata(process.join("exe")).is_ok_and(|program| identity(program) == ourselves);
+        (space == here && !is_our_program && accepted(&arguments(&process)))
+            .then(|| (pid, command(&process, found)))
+    })
 }
 
 fn identity(file: Metadata) -> (u64, u64) {
     (file.dev(), file.ino())
 }
 
-fn command(process: &Path) -> String {
-    let words = beginning(&process.join("cmdline"));
+fn arguments(process: &Path) -> Vec<String> {
+    let line = beginning(&process.join("cmdline"), LONGEST_LINE);
+    let words = line.split('\0').filter(|word| !word.is_empty());
+    words.map(str::to_owned).collect()
+}
+
+fn command(process: &Path, name: &str) -> String {
+    let words = beginning(&process.join("cmdline"), SHOWN);
     let words = words.trim_end_matches('\0').replace('\0', " ");
     match words.is_empty() {
-        true => NAME.to_owned(),
+        true => name.to_owned(),
         false => words.escape_debug().to_string().replace("\\\"", "\""),
     }
 }
 
 /// The first bytes of a file of `/proc`; nothing where the process is gone.
-fn beginning(path: &Path) -> String {
+fn beginning(path: &Path, most: u64) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(path) {
         // What was read before an error is as good.
-        let _ = file.take(SHOWN).read_to_end(&mut bytes);
+        let _ = file.take(most).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
 const NAME: &str = "flanneld";
-const DELETED: &str = "flanneld (deleted)";
+const DELETED: &str = " (deleted)";
 /// Bytes of a command line.
 const SHOWN: u64 = 200;
+/// Bytes of a command line whose arguments are looked at.
+const LONGEST_LINE: u64 = 64 * 1024;

@@ -1,11 +1,14 @@
 //! Counters and interfaces of the kernel, read without the right to change anything of ours: for queries.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 
 use super::error::HostError;
 use super::net::links::{self, LinkStats};
 use super::net::pod_links::{self, PodLinks};
-use super::{FirewallSurvey, Netlink, Picture, PodDrops, firewall, picture};
+use super::net::routes_of_packets::{self, KernelRoute};
+use super::{FilterVerdict, FirewallSurvey, Netlink, Picture, PodDrops, firewall, picture};
 
 /// A netlink socket of its own, so that a query waits for nothing else.
 #[derive(Debug)]
@@ -65,6 +68,45 @@ impl KernelReader {
     /// [`HostError::Rules`]: nf_tables cannot be read.
     pub async fn firewall(&self, cluster: &[IpNet]) -> Result<FirewallSurvey, HostError> {
         firewall::survey(cluster).await
+    }
+
+    /// How the kernel routes a packet that comes by `interface`, and whether a route leads back to its source there.
+    ///
+    /// # Errors
+    /// [`HostError::NoDevice`] when there is no such interface; the kernel's refusal to list.
+    pub async fn route_of_packet(
+        &self,
+        interface: &str,
+        source: IpAddr,
+        destination: IpAddr,
+    ) -> Result<KernelRoute, HostError> {
+        routes_of_packets::ask(&self.netlink.handle, interface, source, destination).await
+    }
+
+    /// The interface that the most specific route to an address leads to, if it leads to one.
+    ///
+    /// # Errors
+    /// The kernel's refusal to list.
+    pub async fn interface_towards(&self, address: IpAddr) -> Result<Option<String>, HostError> {
+        routes_of_packets::interface_towards(&self.netlink.handle, address).await
+    }
+
+    /// What the rules of nf_tables do with a packet that is forwarded, as far as addresses decide that; or, where it is not,
+    /// until it is routed to the node itself.
+    ///
+    /// # Errors
+    /// [`HostError::Rules`]: nf_tables cannot be read.
+    pub async fn filter_verdict(
+        &self,
+        source: IpAddr,
+        destination: IpAddr,
+        is_forwarded: bool,
+    ) -> Result<FilterVerdict, HostError> {
+        let addresses = firewall::Addresses {
+            source,
+            destination,
+        };
+        firewall::judge(addresses, is_forwarded).await
     }
 
     /// How many packets were dropped where they leave a pod while the pod's own route was missing; `None` where no rule

@@ -3,7 +3,8 @@
 //! Applies a [`HostState`] to the kernel: the tunnel device up, with its
 //! address and MTU; the routes of [`net::routes`]; the settings of
 //! [`settings::sysctls`]. Everything goes over rtnetlink, nfnetlink and
-//! `/proc/sys`; nothing is executed. [`Host::apply_firewall_and_subnet_env`]
+//! `/proc/sys`; nothing is executed, but by [`previous`] where rules of
+//! iptables-legacy are to go. [`Host::apply_firewall_and_subnet_env`]
 //! does what forwarding between pods does not depend on: the packet filter
 //! ([`firewall`]) and flannel's file ([`subnet_env`]).
 //!
@@ -47,6 +48,7 @@ mod net;
 mod picture;
 mod pod_state;
 mod port_holder;
+pub mod previous;
 mod quick_check;
 mod routes_to_pods;
 mod settings;
@@ -66,7 +68,7 @@ pub use cleanup::{Outcome, Traces, cleanup};
 pub use direct::{forwarding, reverse_path_filter};
 pub use error::HostError;
 pub use firewall::nft::NftError;
-pub use firewall::{FirewallSurvey, PodDrops};
+pub use firewall::{FilterVerdict, FirewallSurvey, NamedRule, PodDrops};
 pub use flannel_place::{note_flannel_place, takes_flannel_place};
 pub use flanneld::Flanneld;
 pub use foreign_devices::ForeignBridge;
@@ -80,6 +82,7 @@ pub use net::pod_links::PodLinks;
 pub use net::prefixes::Bypass;
 pub use net::routes::PROTOCOL;
 pub use net::routes::RoutesSeen;
+pub use net::routes_of_packets::{KernelRoute, RoutedTo};
 pub use picture::{Picture, Underlay};
 pub use pod_state::MendedPods;
 pub use port_holder::{PortHolder, tcp_port_holder};

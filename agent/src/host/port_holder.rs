@@ -111,6 +111,21 @@ pub fn tcp_port_holder(wanted: SocketAddr) -> Option<PortHolder> {
     process(inode(wanted, TCP)?)
 }
 
+/// Whether any process of this network namespace, visible or not, listens on the TCP port.
+pub(super) fn is_listened_to(port: u16) -> bool {
+    let tables = TCP
+        .iter()
+        .map(|path| text_file::read(Path::new(path), LONGEST_TABLE));
+    tables.flatten().any(|table| listens(&table, port))
+}
+
+fn listens(table: &str, port: u16) -> bool {
+    table.lines().any(|line| {
+        let is_listening = line.split_whitespace().nth(3) == Some(LISTENING);
+        is_listening && socket(line).is_some_and(|(bound, _)| bound.port() == port)
+    })
+}
+
 /// The inode of the socket that is bound there, or to all addresses. `tables` are the kernel's of IPv4 and IPv6.
 fn inode(wanted: SocketAddr, tables: [&str; 2]) -> Option<u64> {
     let [v4, v6] = tables;
@@ -190,6 +205,8 @@ const OUR_NAME: &str = "tartan";
 /// The sockets of this thread's network namespace.
 const UDP: [&str; 2] = ["/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"];
 const TCP: [&str; 2] = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
+/// TCP_LISTEN (include/net/tcp_states.h), as the tables print it.
+const LISTENING: &str = "0A";
 const LONGEST_TABLE: u64 = 64 << 20;
 const LONGEST_NAME: u64 = 64;
 
@@ -223,6 +240,18 @@ mod tests {
             socket("   sl  local_address rem_address   st tx_queue"),
             None
         );
+    }
+
+    #[test]
+    fn a_connection_from_a_port_is_no_listener() {
+        let line = |state| {
+            format!(
+                "0: 0100007F:1A7F 00000000:0000 {state} 00000000:00000000 00:00000000 00000000 0 0 77 1 0 100"
+            )
+        };
+        assert!(listens(&line("0A"), 6783));
+        assert!(!listens(&line("0A"), 6784));
+        assert!(!listens(&line("01"), 6783));
     }
 
     proptest! {

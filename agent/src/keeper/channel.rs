@@ -4,6 +4,7 @@
 //! end of the stream. Bounds: `MESSAGE_LIMIT` bytes and `DESCRIPTORS_PER_MESSAGE` descriptors a message (the
 //! kernel's own limit is `SCM_MAX_FD`, 253).
 
+use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -36,6 +37,23 @@ pub enum FromService {
     Forwarding,
     /// The files were read again, as was asked, and this service goes on. From version 2 on.
     Reloaded,
+    /// Have another program's service take the place of this one. The connection beside it gets word of what becomes of
+    /// that ([`Step`](super::progress::Step)). From version 3 on, as all that follows.
+    Upgrade(UpgradeRequest),
+    /// It has been told to pause: it reads nothing, holds nothing, and changes nothing.
+    Paused,
+    /// It has been told to resume, and reads again.
+    Resumed,
+}
+
+/// What is to take the place of a service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct UpgradeRequest {
+    /// The program; none: the file by which the agent was started.
+    pub program: Option<OsString>,
+    /// The version of the service that runs.
+    pub version: String,
 }
 
 /// A message of the keeper to the service.
@@ -46,6 +64,23 @@ pub enum FromKeeper {
     Table(TablePart),
     /// Read the first packet.
     Go,
+    /// Read no more, finish what was read, change nothing, and say *paused*. To a service that has asked for an upgrade, as
+    /// all that follows.
+    Pause,
+    /// Go on: the other service has not come to it, and is gone.
+    Resume,
+    /// End, and leave everything as it is: the other service forwards.
+    End,
+}
+
+/// That another program's service has taken the place of one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Upgraded {
+    /// The version before.
+    pub from: String,
+    /// When, in Unix seconds.
+    pub at: u64,
 }
 
 /// A part of the table, with the descriptors of its names beside it.
@@ -63,6 +98,12 @@ pub struct TablePart {
     /// Which messages the keeper understands: the file of the program may have been replaced since it was started.
     #[serde(default = "first_protocol")]
     pub protocol: u32,
+    /// Another service reads these descriptors: nothing is to be changed before *go*, here or on the host.
+    #[serde(default)]
+    pub beside: bool,
+    /// The latest upgrade since the agent was started; to a service beside another, the one that it is to be.
+    #[serde(default)]
+    pub upgraded: Option<Upgraded>,
 }
 
 /// The first version, of keepers that name none.
@@ -70,8 +111,8 @@ fn first_protocol() -> u32 {
     1
 }
 
-/// The present version: 2 has [`FromService::Reloaded`].
-pub const PROTOCOL: u32 = 2;
+/// The present version: 2 has [`FromService::Reloaded`], 3 has upgrades.
+pub const PROTOCOL: u32 = 3;
 
 /// Why a message could not be sent or read.
 #[derive(Debug, Error)]
@@ -125,6 +166,11 @@ impl Channel {
             .map_err(|error| ChannelError::Socket(error.into()))?;
         let socket = UnixDatagram::from_std(socket.into()).map_err(ChannelError::Socket)?;
         Ok(Channel { socket })
+    }
+
+    /// The socket, for the program that is executed in this one's place.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     /// Sends one message and duplicates of the descriptors.
@@ -273,6 +319,11 @@ mod tests {
                 restarts: 7,
                 last_end: Some("killed".into()),
                 protocol: PROTOCOL,
+                beside: true,
+                upgraded: Some(Upgraded {
+                    from: "0.1.0".into(),
+                    at: 7,
+                }),
             };
             ours.send(&FromKeeper::Table(part.clone()), &borrowed)
                 .await
@@ -335,7 +386,7 @@ mod tests {
         let FromKeeper::Table(part) = serde_json::from_str(text).unwrap() else {
             panic!("no table");
         };
-        assert_eq!(part.protocol, 1);
+        assert_eq!((part.protocol, part.beside), (1, false));
     }
 
     #[test]

@@ -3,16 +3,17 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
-use std::process::{ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
-use tokio::process::{Child, Command};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::time::timeout;
 
-use super::service_manager::VARIABLES;
+use super::VARIABLES;
 
 /// How the service is started.
 #[derive(Clone, Debug)]
@@ -60,8 +61,12 @@ impl Ending {
 /// The running service. Dropping it kills the process: no service outlives its keeper.
 #[derive(Debug)]
 pub struct Service {
-    child: Child,
+    id: Pid,
+    /// Readable once the process has ended (pidfd_open(2)).
+    process: AsyncFd<OwnedFd>,
     born: Instant,
+    /// Its status is taken, and its id may be another process's.
+    ending: Option<Ending>,
 }
 
 impl Service {
@@ -82,17 +87,44 @@ impl Service {
             .args(&program.arguments)
             .stdin(Stdio::from(channel))
             .process_group(0)
-            .kill_on_drop(true)
             .spawn()?;
-        Ok(Service {
-            child,
-            born: Instant::now(),
-        })
+        let id = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let id = id.ok_or(io::ErrorKind::InvalidData)?;
+        Service::adopt(id, Instant::now())
     }
 
-    /// Its process id; `None` once it has ended.
-    pub fn id(&self) -> Option<u32> {
-        self.child.id()
+    /// A child that the program before this one has started in this process.
+    ///
+    /// # Errors
+    /// When there is no such process, or the kernel has no descriptor left.
+    pub fn adopt(id: Pid, born: Instant) -> io::Result<Service> {
+        let watched = pidfd_open(id, PidfdFlags::empty())
+            .map_err(io::Error::from)
+            .and_then(watch);
+        match watched {
+            Ok(process) => Ok(Service {
+                id,
+                process,
+                born,
+                ending: None,
+            }),
+            Err(error) => {
+                // It is not watched, so it must not run.
+                let _ = kill_process(id, Signal::KILL);
+                let _ = waitpid(Some(id), WaitOptions::empty());
+                Err(error)
+            }
+        }
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> i32 {
+        self.id.as_raw_nonzero().get()
+    }
+
+    /// How long it has lived.
+    pub fn age(&self) -> Duration {
+        self.born.elapsed()
     }
 
     /// Waits for its end and takes the status. Dropping the future loses nothing.
@@ -100,11 +132,21 @@ impl Service {
     /// # Errors
     /// When the kernel refuses to wait.
     pub async fn ended(&mut self) -> io::Result<Ending> {
-        let status = self.child.wait().await?;
-        Ok(Ending {
-            status,
-            lived: self.born.elapsed(),
-        })
+        if let Some(ending) = self.ending {
+            return Ok(ending);
+        }
+        loop {
+            let mut readable = self.process.readable().await?;
+            if let Some((_, status)) = waitpid(Some(self.id), WaitOptions::NOHANG)? {
+                let ending = Ending {
+                    status: ExitStatus::from_raw(status.as_raw()),
+                    lived: self.born.elapsed(),
+                };
+                self.ending = Some(ending);
+                return Ok(ending);
+            }
+            readable.clear_ready();
+        }
     }
 
     /// Has it read its files again.
@@ -121,6 +163,14 @@ impl Service {
     /// When the kernel refuses to signal or to wait.
     pub async fn stop(&mut self, patience: Duration) -> io::Result<Ending> {
         self.signal(Signal::TERM)?;
+        self.end_within(patience).await
+    }
+
+    /// Waits for its end, and kills it when that does not come.
+    ///
+    /// # Errors
+    /// When the kernel refuses to signal or to wait.
+    pub async fn end_within(&mut self, patience: Duration) -> io::Result<Ending> {
         match timeout(patience, self.ended()).await {
             Ok(ending) => ending,
             Err(_elapsed) => {
@@ -144,16 +194,27 @@ impl Service {
 
     fn signal(&self, signal: Signal) -> io::Result<()> {
         // The id stays ours until the status is taken, so it cannot be another process's by now.
-        let id = self
-            .child
-            .id()
-            .and_then(|id| i32::try_from(id).ok())
-            .and_then(Pid::from_raw);
-        match id {
-            Some(id) => Ok(kill_process(id, signal)?),
-            None => Ok(()),
+        match self.ending {
+            None => Ok(kill_process(self.id, signal)?),
+            Some(_) => Ok(()),
         }
     }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if self.ending.is_none() && self.signal(Signal::KILL).is_ok() {
+            let _ = waitpid(Some(self.id), WaitOptions::empty());
+        }
+    }
+}
+
+fn watch(process: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe: the caller vouches for the descriptor, as the type OwnedFd does here"
+    )]
+    AsyncFd::with_interest(process, Interest::READABLE)
 }
 
 fn signal_name(signal: i32) -> String {

@@ -10,7 +10,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use thiserror::Error;
 use tracing::{info, warn};
 
-use crate::keeper::channel::{Channel, ChannelError, FromKeeper, FromService};
+use crate::keeper::channel::{
+    Channel, ChannelError, FromKeeper, FromService, UpgradeRequest, Upgraded,
+};
 
 /// Why the table could not be had or changed.
 #[derive(Debug, Error)]
@@ -37,6 +39,23 @@ pub struct Descriptors {
     pub last_end: Option<String>,
     /// Which messages the keeper understands.
     protocol: u32,
+    /// Another service reads what is in the table, until *go*.
+    pub is_beside: bool,
+    /// The latest upgrade since the agent was started.
+    pub upgraded: Option<Upgraded>,
+}
+
+/// What the keeper wants of a service that forwards, or did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Read no more, and change nothing.
+    Pause,
+    /// Go on.
+    Resume,
+    /// End, and leave everything as it is.
+    End,
+    /// Nothing: it is gone.
+    KeeperEnded,
 }
 
 impl Descriptors {
@@ -61,13 +80,14 @@ impl Descriptors {
             }
             inherited.extend(part.names.into_iter().zip(descriptors));
             if part.last {
-                let (restarts, last_end, protocol) = (part.restarts, part.last_end, part.protocol);
                 return Ok(Descriptors {
                     channel,
                     inherited,
-                    restarts,
-                    last_end,
-                    protocol,
+                    restarts: part.restarts,
+                    last_end: part.last_end,
+                    protocol: part.protocol,
+                    is_beside: part.beside,
+                    upgraded: part.upgraded,
                 });
             }
         }
@@ -142,6 +162,16 @@ impl Descriptors {
         self.say(&FromService::Waiting, &[]).await
     }
 
+    /// Names of the table that are neither taken nor closed yet.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.inherited.keys().map(String::as_str)
+    }
+
+    /// A descriptor of the table, which stays there.
+    pub fn peek(&self, name: &str) -> Option<BorrowedFd<'_>> {
+        self.inherited.get(name).map(AsFd::as_fd)
+    }
+
     /// Says *ready* and waits for *go*; `false` when the keeper ended instead.
     ///
     /// # Errors
@@ -155,7 +185,7 @@ impl Descriptors {
             .map_err(DescriptorsError::Channel)?
         {
             Some((FromKeeper::Go, _)) => Ok(true),
-            Some((FromKeeper::Table(_), _)) => Err(DescriptorsError::Protocol),
+            Some(_) => Err(DescriptorsError::Protocol),
             None => Ok(false),
         }
     }
@@ -179,15 +209,52 @@ impl Descriptors {
         self.say(&FromService::Reloaded, &[]).await
     }
 
-    /// Returns when the keeper has ended. Dropping the future loses nothing.
-    pub async fn keeper_ended(&self) {
+    /// Whether the keeper can have another program's service take the place of this one.
+    pub fn can_upgrade(&self) -> bool {
+        self.protocol >= UPGRADE_SINCE
+    }
+
+    /// Asks for that. `connection` gets word of what becomes of it.
+    ///
+    /// # Errors
+    /// `Channel` when the keeper is gone.
+    pub async fn upgrade(
+        &self,
+        request: UpgradeRequest,
+        connection: BorrowedFd<'_>,
+    ) -> Result<(), DescriptorsError> {
+        self.say(&FromService::Upgrade(request), &[connection])
+            .await
+    }
+
+    /// Says *paused*.
+    ///
+    /// # Errors
+    /// `Channel` when the keeper is gone.
+    pub async fn paused(&self) -> Result<(), DescriptorsError> {
+        self.say(&FromService::Paused, &[]).await
+    }
+
+    /// Says *resumed*.
+    ///
+    /// # Errors
+    /// `Channel` when the keeper is gone.
+    pub async fn resumed(&self) -> Result<(), DescriptorsError> {
+        self.say(&FromService::Resumed, &[]).await
+    }
+
+    /// Waits for what the keeper wants. Dropping the future loses nothing.
+    pub async fn order(&self) -> Order {
         loop {
             match self.channel.receive::<FromKeeper>().await {
+                Ok(Some((FromKeeper::Pause, _))) => return Order::Pause,
+                Ok(Some((FromKeeper::Resume, _))) => return Order::Resume,
+                Ok(Some((FromKeeper::End, _))) => return Order::End,
                 Ok(Some((message, _))) => warn!(?message, "the keeper said something unexpected"),
-                Ok(None) => return,
+                Ok(None) => return Order::KeeperEnded,
                 Err(error) => {
                     warn!(%error, "the keeper is not understood");
-                    return;
+                    return Order::KeeperEnded;
                 }
             }
         }
@@ -240,6 +307,8 @@ pub enum Obtain<A, O> {
 const PARTS: usize = 64;
 /// Version of the protocol.
 const RELOADED_SINCE: u32 = 2;
+/// Version of the protocol.
+const UPGRADE_SINCE: u32 = 3;
 
 /// Name of the API listener in the keeper's table.
 pub(crate) const LISTENER: &str = "api";
@@ -264,6 +333,8 @@ mod tests {
             restarts: 2,
             last_end: None,
             protocol: PROTOCOL,
+            beside: false,
+            upgraded: None,
         })
     }
 
@@ -365,8 +436,16 @@ mod tests {
             table.forwarding().await.unwrap();
             assert_eq!(next(&keeper).await.0, FromService::Ready);
             assert_eq!(next(&keeper).await.0, FromService::Forwarding);
+            for (message, order) in [
+                (FromKeeper::Pause, Order::Pause),
+                (FromKeeper::Resume, Order::Resume),
+                (FromKeeper::End, Order::End),
+            ] {
+                keeper.send(&message, &[]).await.unwrap();
+                assert_eq!(table.order().await, order);
+            }
             drop(keeper);
-            table.keeper_ended().await;
+            assert_eq!(table.order().await, Order::KeeperEnded);
         });
     }
 }

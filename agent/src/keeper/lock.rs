@@ -2,6 +2,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -68,6 +69,19 @@ impl Lock {
             }
         }
         Err(failed(io::ErrorKind::StaleNetworkFileHandle.into()))
+    }
+
+    /// A lock that the program before this one took in this process.
+    pub(super) fn adopt(file: OwnedFd, path: &Path) -> Lock {
+        Lock {
+            file: file.into(),
+            path: path.to_owned(),
+        }
+    }
+
+    /// The file, for the program that is executed in this one's place.
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// Whether it keeps the next agent out: no, once the file has been removed or replaced.

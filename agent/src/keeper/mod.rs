@@ -12,6 +12,9 @@
 //!            ← deposit+fd, withdraw, ready, forwarding, reloaded
 //! ```
 //!
+//! For an upgrade there is a second service for a while ([`upgrade`]), and after it the keeper has its own program replaced
+//! too ([`handed_state`]).
+//!
 //! States of a service: *starting* (deposits and withdrawals) → *ready* (the keeper answers *go* at once) →
 //! *forwarding* (the keeper watches the workers' ticks). The keeper kills a service that is not
 //! forwarding after 30 s, breaks the protocol, or has a worker whose tick has not moved for 2 to 3 s. It starts the next
@@ -37,15 +40,22 @@ pub mod backoff;
 pub mod channel;
 pub mod child;
 pub mod descriptors;
+pub mod handed_state;
 pub mod lock;
+pub mod progress;
+mod release;
+mod running;
 mod service_manager;
 mod supervision;
 pub mod table;
+mod upgrade;
 pub mod watchdog;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::time::Duration;
 
+use dataplane::execute;
 use thiserror::Error;
 use tokio::time::sleep;
 use tracing::{error, info, warn};
@@ -53,7 +63,9 @@ use tracing::{error, info, warn};
 use backoff::Backoff;
 use channel::ChannelError;
 use child::Program;
+use handed_state::State;
 use lock::{Lock, LockError};
+use running::Running;
 use service_manager::ServiceManager;
 use supervision::{Keeper, Outcome};
 
@@ -63,6 +75,9 @@ use crate::start_failure;
 
 /// Name under which the service deposits its memfd of counters.
 pub const COUNTERS: &str = "counters";
+
+/// The longest time from a request for an upgrade to the last word on it.
+pub const LONGEST_UPGRADE: Duration = upgrade::LONGEST;
 
 /// The keeper's lock in the run directory.
 pub const LOCK_FILE: &str = "lock";
@@ -92,6 +107,11 @@ pub enum KeeperError {
     /// No end of the child.
     #[error("cannot wait for the service; restart tartan")]
     Wait(#[source] io::Error),
+    /// Nothing to go on with.
+    #[error(
+        "the keeper's new program cannot go on where the one before was; the agent starts anew"
+    )]
+    State(#[source] io::Error),
     /// No socket.
     #[error("cannot talk to the service")]
     Channel(#[source] ChannelError),
@@ -108,17 +128,50 @@ impl KeeperError {
     }
 }
 
+/// What a keeper is started with.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Where the lock lies, and what callers look for.
+    pub run_dir: PathBuf,
+    /// What the service is started from.
+    pub program: Program,
+    /// The filter of the log.
+    pub log: String,
+}
+
 /// Keeps one service running until SIGTERM or SIGINT; returns the exit code. Needs a tokio runtime with I/O,
 /// time and signals.
 ///
 /// # Errors
 /// [`KeeperError`]: another agent on the run directory, or a kernel that lets no first service start.
-pub async fn run(run_dir: PathBuf, program: Program) -> Result<u8, KeeperError> {
-    let _lock = Lock::take(&run_dir.join(LOCK_FILE))?;
-    let mut keeper = Keeper::new(ServiceManager::from_environment());
+pub async fn run(identity: Identity) -> Result<u8, KeeperError> {
+    let lock = Lock::take(&identity.run_dir.join(LOCK_FILE))?;
+    let keeper = Keeper::new(identity, lock, ServiceManager::from_environment());
     // An agent before this one may have left it.
-    start_failure::forget(&run_dir);
-    let code = keep(&run_dir, &program, &mut keeper).await;
+    start_failure::forget(&keeper.run_dir);
+    let signals = Signals::listen().map_err(KeeperError::Signals)?;
+    keep_to_the_end(keeper, None, signals).await
+}
+
+/// Goes on where the program before this one in the same process was.
+///
+/// # Errors
+/// [`KeeperError`], where nothing is there to go on with.
+pub async fn go_on(state: State) -> Result<u8, KeeperError> {
+    let signals = Signals::listen().map_err(KeeperError::Signals)?;
+    execute::take_signals().map_err(KeeperError::Signals)?;
+    let (keeper, running) = state.adopt().map_err(KeeperError::State)?;
+    keep_to_the_end(keeper, Some(running), signals).await
+}
+
+async fn keep_to_the_end(
+    mut keeper: Keeper,
+    running: Option<Running>,
+    mut signals: Signals,
+) -> Result<u8, KeeperError> {
+    let code = keep(&mut keeper, running, &mut signals).await;
+    keeper.manager.stopping();
+    let run_dir = keeper.run_dir.clone();
     keeper.close().await;
     if let Ok(0) = code {
         start_failure::forget(&run_dir);
@@ -126,11 +179,14 @@ pub async fn run(run_dir: PathBuf, program: Program) -> Result<u8, KeeperError> 
     code
 }
 
-async fn keep(run_dir: &Path, program: &Program, keeper: &mut Keeper) -> Result<u8, KeeperError> {
-    let mut signals = Signals::listen().map_err(KeeperError::Signals)?;
+async fn keep(
+    keeper: &mut Keeper,
+    mut running: Option<Running>,
+    signals: &mut Signals,
+) -> Result<u8, KeeperError> {
     let mut backoff = Backoff::default();
     loop {
-        let reason = match keeper.run_service(program, &mut signals).await {
+        let reason = match keeper.run_service(running.take(), signals).await {
             Ok(Outcome::Stopped(ending)) => {
                 info!("stopped: the service {}", ending.words());
                 return Ok(0);
@@ -145,7 +201,7 @@ async fn keep(run_dir: &Path, program: &Program, keeper: &mut Keeper) -> Result<
                 }
                 if ending.code().is_none() && keeper.forwarding_since.is_none() {
                     // It was killed before it could note the reason itself.
-                    start_failure::note(run_dir, &format!("it {}", ending.words()));
+                    start_failure::note(&keeper.run_dir, &format!("it {}", ending.words()));
                 }
                 keeper.restarts = keeper.restarts.saturating_add(1);
                 keeper.last_end = Some(ending.words());
@@ -153,7 +209,7 @@ async fn keep(run_dir: &Path, program: &Program, keeper: &mut Keeper) -> Result<
             }
             Err(error) if keeper.has_forwarded && error.may_pass() => {
                 let reason = causes(&error);
-                start_failure::note(run_dir, &reason);
+                start_failure::note(&keeper.run_dir, &reason);
                 reason
             }
             Err(error) => return Err(error),
@@ -175,3 +231,12 @@ async fn keep(run_dir: &Path, program: &Program, keeper: &mut Keeper) -> Result<
         }
     }
 }
+
+/// Variables that are meant for the keeper, and not for a program that it starts.
+const VARIABLES: [&str; 8] = {
+    let [socket, watchdog, of_process, process, count, names, store] = service_manager::VARIABLES;
+    let state = handed_state::VARIABLE;
+    [
+        socket, watchdog, of_process, process, count, names, store, state,
+    ]
+};

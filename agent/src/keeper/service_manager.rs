@@ -20,10 +20,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::time::{ClockId, clock_gettime};
+use tokio::net::unix::pipe;
+use tokio::time::timeout;
 use tracing::warn;
 
 /// A descriptor that the service manager has kept, or why it cannot be had.
@@ -42,6 +44,9 @@ pub(super) struct ServiceManager {
     stored: BTreeSet<String>,
     status: String,
     has_complained: bool,
+    /// It was told to forget something, and has not said that it has.
+    is_forgetting: bool,
+    is_stopping: bool,
 }
 
 struct Message {
@@ -88,9 +93,11 @@ impl ServiceManager {
         self.say(&format!("RELOADING=1\nMONOTONIC_USEC={microseconds}"));
     }
 
-    /// The unit stops because it was asked to.
+    /// The unit stops, whatever the reason; said once.
     pub(super) fn stopping(&mut self) {
-        self.say("STOPPING=1");
+        if !std::mem::replace(&mut self.is_stopping, true) {
+            self.say("STOPPING=1");
+        }
     }
 
     /// What the unit does, in a sentence of one line, for `systemctl status`.
@@ -140,8 +147,53 @@ impl ServiceManager {
     /// Close what is kept under this name.
     pub(super) fn forget(&mut self, name: &str) {
         if self.stored.remove(name) {
+            self.is_forgetting = true;
             self.say(&format!("FDSTOREREMOVE=1\nFDNAME={name}"));
         }
+    }
+
+    /// Waits until what it was told to forget is closed there: a duplicate that it kept of a queue or a socket that no worker
+    /// reads would take its share of what arrives.
+    pub(super) async fn has_forgotten(&mut self) {
+        if self.is_forgetting && self.settled(FORGETTING).await {
+            self.is_forgetting = false;
+        }
+    }
+
+    /// Waits until it has taken all that it was told (`BARRIER=1`, sd_notify_barrier(3)). False where that lasts longer.
+    pub(super) async fn settled(&mut self, patience: Duration) -> bool {
+        if self.address.is_none() {
+            return true;
+        }
+        let barrier = std::io::pipe().and_then(|(end, barrier)| {
+            let end = pipe::Receiver::from_owned_fd(end.into())?;
+            Ok((end, OwnedFd::from(barrier)))
+        });
+        let (end, barrier) = match barrier {
+            Ok(pair) => pair,
+            Err(error) => {
+                self.complain(&error);
+                return false;
+            }
+        };
+        self.push(Message {
+            text: "BARRIER=1".to_owned(),
+            descriptor: Some(barrier),
+        });
+        let deadline = Instant::now() + patience;
+        while Instant::now() < deadline {
+            // It closes its end of the pipe, or the message was refused: then nothing waits either.
+            if timeout(STEP, end.readable()).await.is_ok() {
+                return self.waiting.is_empty();
+            }
+            self.flush();
+        }
+        false
+    }
+
+    /// Names in the store, as far as was said.
+    pub(super) fn stored(&self) -> impl Iterator<Item = &str> {
+        self.stored.iter().map(String::as_str)
     }
 
     /// Notes that it keeps something under this name, of a keeper before.
@@ -213,6 +265,9 @@ pub(super) fn take_kept() -> Vec<Kept> {
     kept.collect()
 }
 
+/// Those of them that are used up once their descriptors are taken.
+pub(super) const LISTEN_VARIABLES: [&str; 3] = [LISTEN_PROCESS, LISTEN_COUNT, LISTEN_NAMES];
+
 /// Variables that are meant for the keeper, and not for its child.
 pub(super) const VARIABLES: [&str; 7] = [
     SOCKET,
@@ -265,6 +320,10 @@ const FIRST: i32 = 3;
 const LISTEN_LIMIT: i32 = 1024;
 /// Of messages that wait: each descriptor of a full table removed and stored once.
 const WAITING_LIMIT: usize = 1100;
+/// A service manager that is busy is not waited for longer, while packets wait.
+const FORGETTING: Duration = Duration::from_millis(200);
+/// Between two tries to send what waits.
+const STEP: Duration = Duration::from_millis(2);
 /// The keeper waits up to 5 s between two services, and says nothing meanwhile.
 const LEAST_WATCHDOG: Duration = Duration::from_secs(10);
 
@@ -374,6 +433,39 @@ mod tests {
             texts.len()
         );
         assert!(!manager.has_complained);
+    }
+
+    #[test]
+    fn what_is_forgotten_is_waited_for() {
+        crate::test_run::run(async {
+            let (listener, mut manager) = told("forget");
+            manager.has_forgotten().await;
+            assert!(received(&listener).is_empty(), "nothing was forgotten");
+            manager.note_stored("old");
+            manager.forget("old");
+            let taker = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(30));
+                // Read without room for descriptors, they are closed.
+                received(&listener)
+            });
+            let asked = Instant::now();
+            manager.has_forgotten().await;
+            assert!(asked.elapsed() >= Duration::from_millis(25));
+            assert!(!manager.is_forgetting);
+            let texts = taker.join().unwrap();
+            assert_eq!(texts, ["FDSTOREREMOVE=1\nFDNAME=old", "BARRIER=1"]);
+        });
+    }
+
+    #[test]
+    fn a_manager_that_does_not_answer_is_not_waited_for_without_end() {
+        crate::test_run::run(async {
+            let (_listener, mut manager) = told("mute");
+            manager.note_stored("old");
+            manager.forget("old");
+            manager.has_forgotten().await;
+            assert!(manager.is_forgetting);
+        });
     }
 
     #[test]

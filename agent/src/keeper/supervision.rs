@@ -1,15 +1,21 @@
 //! One service after the other: the table handed over, its messages answered, its workers watched.
 
+use std::collections::BTreeMap;
 use std::io;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use dataplane::counters::Counters;
 use dataplane::device;
 use rustix::io::fcntl_dupfd_cloexec;
+use tokio::time::sleep;
 use tracing::{error, info, warn};
 
-use super::channel::{Channel, ChannelError, FromKeeper, FromService, PROTOCOL, TablePart};
+use super::channel::{FromKeeper, FromService, UpgradeRequest, Upgraded};
 use super::child::{Ending, Program, Service};
+use super::lock::Lock;
+use super::progress::Progress;
+use super::running::Running;
 use super::service_manager::{self, ServiceManager};
 use super::table::{DescriptorTable, TableError};
 use super::watchdog::{CHECK_EVERY, Watchdog};
@@ -28,25 +34,42 @@ pub(super) enum Outcome {
 pub(super) struct Keeper {
     pub(super) table: DescriptorTable,
     pub(super) manager: ServiceManager,
+    /// What keeps a second agent out.
+    pub(super) lock: Lock,
+    pub(super) run_dir: PathBuf,
+    /// What the next service is started from.
+    pub(super) program: Program,
+    /// The file by which the agent was started: an upgrade that names none is to it, and so is a start whose file is gone.
+    pub(super) started_by: PathBuf,
+    /// The filter of the log, for the program that is executed in this one's place.
+    pub(super) log: String,
     pub(super) restarts: u64,
     pub(super) last_end: Option<String>,
     pub(super) has_forwarded: bool,
     /// When the present service, or the last one, began to forward.
     pub(super) forwarding_since: Option<Instant>,
+    /// The latest upgrade.
+    pub(super) upgraded: Option<Upgraded>,
 }
 
 impl Keeper {
     /// With the descriptors that the service manager has kept of a keeper before.
-    pub(super) fn new(manager: ServiceManager) -> Keeper {
+    pub(super) fn new(identity: super::Identity, lock: Lock, manager: ServiceManager) -> Keeper {
         let mut keeper = Keeper {
             table: DescriptorTable::default(),
             manager,
+            lock,
+            run_dir: identity.run_dir,
+            started_by: identity.program.path.clone(),
+            program: identity.program,
+            log: identity.log,
             restarts: 0,
             last_end: None,
             has_forwarded: false,
             forwarding_since: None,
+            upgraded: None,
         };
-        keeper.take_kept();
+        keeper.take_kept(service_manager::take_kept());
         keeper
     }
 
@@ -65,20 +88,20 @@ impl Keeper {
 
     /// What is broken, or has no name of its own, is closed, here and there: the service opens it anew. Whether the rest is
     /// what its name says is for the service to judge.
-    fn take_kept(&mut self) {
-        for kept in service_manager::take_kept() {
-            let name = kept.name;
+    fn take_kept(&mut self, kept: Vec<service_manager::Kept>) {
+        let mut by_name: BTreeMap<String, Vec<_>> = BTreeMap::new();
+        for one in kept {
+            by_name.entry(one.name).or_default().push(one.descriptor);
+        }
+        for (name, mut descriptors) in by_name {
             self.manager.note_stored(&name);
-            let taken = match kept.descriptor {
-                Err(error) => Err(error.to_string()),
-                Ok(_) if self.table.descriptor(&name).is_some() => {
-                    self.table.withdraw(&name);
-                    Err("there are two of that name".to_owned())
-                }
-                Ok(descriptor) => self
+            let taken = match (descriptors.pop(), descriptors.len()) {
+                (Some(Ok(descriptor)), 0) => self
                     .table
                     .deposit(name.clone(), vec![descriptor])
                     .map_err(|error| error.to_string()),
+                (Some(Err(error)), 0) => Err(error.to_string()),
+                (_, others) => Err(format!("there are {} of that name", others + 1)),
             };
             if let Err(reason) = taken {
                 warn!(
@@ -97,133 +120,188 @@ impl Keeper {
         }
     }
 
+    /// Runs a service to its end, `running` or a new one, and those that take its place meanwhile.
     pub(super) async fn run_service(
         &mut self,
-        program: &Program,
+        running: Option<Running>,
         signals: &mut Signals,
     ) -> Result<Outcome, KeeperError> {
-        self.forwarding_since = None;
         let mut ticker = Ticker::every(CHECK_EVERY).map_err(KeeperError::Clock)?;
-        let (channel, theirs) = Channel::pair().map_err(KeeperError::Channel)?;
-        let mut service = Service::start(program, theirs).map_err(|source| KeeperError::Start {
-            path: program.path.clone(),
-            source,
-        })?;
-        info!(pid = service.id(), "the service is started");
-        self.manager.status("the service starts");
-        let outcome = match self
-            .serve(&channel, &mut service, signals, &mut ticker)
-            .await
-        {
+        let mut running = match running {
+            Some(running) => running,
+            None => self.start()?,
+        };
+        let outcome = match self.serve(&mut running, signals, &mut ticker).await {
             Verdict::Died(ending) => Outcome::Died(ending.map_err(KeeperError::Wait)?),
             Verdict::Stop => {
                 self.manager.stopping();
-                let ending = service.stop(STOP_PATIENCE).await;
+                let ending = running.service.stop(STOP_PATIENCE).await;
                 Outcome::Stopped(ending.map_err(KeeperError::Wait)?)
             }
             Verdict::Kill(reason) => {
-                error!(pid = service.id(), "the service is killed: {reason}");
-                Outcome::Died(service.kill().await.map_err(KeeperError::Wait)?)
+                error!(
+                    pid = running.service.id(),
+                    "the service is killed: {reason}"
+                );
+                let ending = running.service.kill().await;
+                Outcome::Died(ending.map_err(KeeperError::Wait)?)
             }
         };
-        self.drain(&channel);
+        self.drain(&running);
         Ok(outcome)
     }
 
+    /// Starts a service, which is yet to get the table.
+    fn start(&mut self) -> Result<Running, KeeperError> {
+        self.forwarding_since = None;
+        let running = self.start_program()?;
+        info!(pid = running.service.id(), "the service is started");
+        self.manager.status("the service starts");
+        Ok(running)
+    }
+
+    /// Attends to a service until something is to be done about it.
     async fn serve(
         &mut self,
-        channel: &Channel,
-        service: &mut Service,
+        running: &mut Running,
         signals: &mut Signals,
         ticker: &mut Ticker,
     ) -> Verdict {
-        if let Err(error) = self.hand_over(channel).await {
-            return self.broken(&error, service).await;
-        }
-        let mut watch: Option<(Watchdog, Counters)> = None;
-        let mut started = Instant::now();
-        let mut is_reload_due = false;
         loop {
+            let (request, progress) = match self.attend(running, signals, ticker).await {
+                Attended::Upgrade(request, progress) => (request, progress),
+                Attended::End(verdict) => return verdict,
+            };
+            let replaced = self
+                .upgrade(running, request, &progress, signals, ticker)
+                .await;
+            match replaced {
+                // A service that goes on untouched says no word after which that would be done.
+                Ok(None) if std::mem::take(&mut running.is_reload_due) => {
+                    self.reload(&running.service);
+                }
+                Ok(None) => {}
+                Ok(Some((next, ended))) => {
+                    *running = next;
+                    if let Some(verdict) = self.execute(running, &progress, signals, ended).await {
+                        return verdict;
+                    }
+                }
+                Err(verdict) => return verdict,
+            }
+        }
+    }
+
+    async fn attend(
+        &mut self,
+        running: &mut Running,
+        signals: &mut Signals,
+        ticker: &mut Ticker,
+    ) -> Attended {
+        if let Some(verdict) = self.hand_over(running, signals).await {
+            return Attended::End(verdict);
+        }
+        loop {
+            let Running {
+                channel, service, ..
+            } = running;
             tokio::select! {
                 biased;
                 is_stop = signals.stop_or_reload() => match is_stop {
-                    true => return Verdict::Stop,
+                    true => return Attended::End(Verdict::Stop),
                     // A service that starts reads its files, or has read them already.
-                    false if self.forwarding_since.is_none() => is_reload_due = true,
+                    false if self.forwarding_since.is_none() => running.is_reload_due = true,
                     false => self.reload(service),
                 },
-                ending = service.ended() => return Verdict::Died(ending),
+                ending = service.ended() => return Attended::End(Verdict::Died(ending)),
                 message = channel.receive() => match message {
                     Ok(Some((FromService::Ready, _))) => {
+                        self.manager.has_forgotten().await;
                         if let Err(error) = channel.send(&FromKeeper::Go, &[]).await {
-                            return self.broken(&error, service).await;
+                            return Attended::End(running.broken(&error).await);
                         }
                     }
                     Ok(Some((FromService::Waiting, _))) => {
-                        started = Instant::now();
+                        running.started = Instant::now();
                         self.manager.status("the service waits for its registry");
                     }
                     Ok(Some((FromService::Reloaded, _))) => self.manager.ready(),
-                    Ok(Some((FromService::Forwarding, _))) => {
-                        self.manager.ready();
-                        self.manager.status("the service forwards");
-                        self.has_forwarded = true;
-                        self.forwarding_since = Some(Instant::now());
-                        watch = self.counters().map(|counters| (Watchdog::default(), counters));
-                        info!(pid = service.id(), "the service forwards");
-                        if std::mem::take(&mut is_reload_due) {
-                            self.reload(service);
-                        }
+                    Ok(Some((FromService::Forwarding, _))) => self.forwards(running),
+                    Ok(Some((FromService::Upgrade(request), connection))) => {
+                        let progress = Progress::new(connection.into_iter().next());
+                        return Attended::Upgrade(request, progress);
                     }
                     Ok(Some((message, descriptors))) => self.store(message, descriptors),
-                    Ok(None) => return self.broken(&"it closed the channel", service).await,
-                    Err(error) => return self.broken(&error, service).await,
+                    Ok(None) => return Attended::End(running.broken(&"it closed the channel").await),
+                    Err(error) => return Attended::End(running.broken(&error).await),
                 },
                 tick = ticker.tick() => {
-                    if self.forwarding_since.is_none() && started.elapsed() > START_PATIENCE {
+                    if self.forwarding_since.is_none() && running.started.elapsed() > START_PATIENCE {
                         let limit = START_PATIENCE.as_secs();
-                        return Verdict::Kill(format!("it did not forward within {limit} s"));
+                        let reason = format!("it did not forward within {limit} s");
+                        return Attended::End(Verdict::Kill(reason));
                     }
-                    if let Some(reason) = watch.as_mut().and_then(check) {
-                        return Verdict::Kill(reason);
+                    if let Some(reason) = running.watch.as_mut().and_then(check) {
+                        return Attended::End(Verdict::Kill(reason));
                     }
                     self.manager.alive();
-                    let pause = watch.as_ref().map(|(watchdog, _)| watchdog.pause());
+                    let pause = running.watch.as_ref().map(|(watchdog, _)| watchdog.pause());
                     if let Err(error) = tick.and_then(|()| ticker.change(pause.unwrap_or(CHECK_EVERY))) {
-                        return Verdict::Kill(format!(
+                        return Attended::End(Verdict::Kill(format!(
                             "the keeper cannot watch it because its timer fails ({error}); the next service gets a new timer: if that fails too, see the kernel's log and restart tartan"
-                        ));
+                        )));
                     }
                 }
             }
         }
     }
 
-    /// Waits a moment for a service that is ending anyway, so that the log gives its own end as the reason.
-    async fn broken(&self, error: &impl std::fmt::Display, service: &mut Service) -> Verdict {
-        match tokio::time::timeout(DYING_PATIENCE, service.ended()).await {
-            Ok(ending) => Verdict::Died(ending),
-            Err(_elapsed) => Verdict::Kill(error.to_string()),
+    /// Gives a service that was just started the table, and attends to signals and its end meanwhile.
+    async fn hand_over(&mut self, running: &mut Running, signals: &mut Signals) -> Option<Verdict> {
+        if std::mem::replace(&mut running.has_table, true) {
+            return None;
+        }
+        let Running {
+            channel, service, ..
+        } = running;
+        let handed = match self.table_for(None) {
+            Ok(handed) => handed,
+            Err(error) => return Some(running.broken(&error).await),
+        };
+        let sent = tokio::select! {
+            biased;
+            () = signals.stop() => return Some(Verdict::Stop),
+            ending = service.ended() => return Some(Verdict::Died(ending)),
+            sent = handed.send(channel) => sent.map_err(|error| error.to_string()),
+            () = sleep(START_PATIENCE) => Err("it did not read its table".to_owned()),
+        };
+        match sent {
+            Ok(()) => None,
+            Err(error) => Some(running.broken(&error).await),
         }
     }
 
-    async fn hand_over(&self, channel: &Channel) -> Result<(), ChannelError> {
-        let parts = self.table.parts();
-        let count = parts.len();
-        for (index, (names, descriptors)) in parts.into_iter().enumerate() {
-            let part = TablePart {
-                names,
-                last: index + 1 == count,
-                restarts: self.restarts,
-                last_end: self.last_end.clone(),
-                protocol: PROTOCOL,
-            };
-            channel.send(&FromKeeper::Table(part), &descriptors).await?;
+    /// A service has said that it forwards.
+    pub(super) fn forwards(&mut self, running: &mut Running) {
+        self.manager.ready();
+        self.manager.status("the service forwards");
+        self.has_forwarded = true;
+        self.forwarding_since = Some(Instant::now());
+        self.watch(running);
+        info!(pid = running.service.id(), "the service forwards");
+        if std::mem::take(&mut running.is_reload_due) {
+            self.reload(&running.service);
         }
-        Ok(())
     }
 
-    fn store(&mut self, message: FromService, descriptors: Vec<std::os::fd::OwnedFd>) {
+    /// Watches its workers from now on.
+    pub(super) fn watch(&self, running: &mut Running) {
+        let counters = self.counters();
+        running.watch = counters.map(|counters| (Watchdog::default(), counters));
+    }
+
+    /// Does with the table what a service says.
+    pub(super) fn store(&mut self, message: FromService, descriptors: Vec<std::os::fd::OwnedFd>) {
         let stored: Result<(), TableError> = match message {
             FromService::Deposit(name) => {
                 let stored = self.table.deposit(name.clone(), descriptors);
@@ -243,7 +321,10 @@ impl Keeper {
             FromService::Waiting
             | FromService::Ready
             | FromService::Reloaded
-            | FromService::Forwarding => Ok(()),
+            | FromService::Forwarding
+            | FromService::Upgrade(_)
+            | FromService::Paused
+            | FromService::Resumed => Ok(()),
         };
         if let Err(error) = stored {
             error!(%error, "a deposit is refused; a restart will open that descriptor anew");
@@ -251,21 +332,27 @@ impl Keeper {
     }
 
     /// Reads what a dead service wrote before it died: a queue that it withdrew must not be handed to the next.
-    fn drain(&mut self, channel: &Channel) {
+    /// Returns whether any of it was about the table.
+    pub(super) fn drain(&mut self, running: &Running) -> bool {
+        let mut has_changed = false;
         loop {
-            match channel.receive_waiting() {
-                Ok(Some((message, descriptors))) => self.store(message, descriptors),
-                Ok(None) => return,
+            match running.channel.receive_waiting() {
+                Ok(Some((message, descriptors))) => {
+                    has_changed |=
+                        matches!(message, FromService::Deposit(_) | FromService::Withdraw(_));
+                    self.store(message, descriptors);
+                }
+                Ok(None) => return has_changed,
                 Err(error) => {
                     warn!(%error, "a message of the ended service is not understood");
-                    return;
+                    return has_changed;
                 }
             }
         }
     }
 
     /// Has the service read its files again. The next one to forward, or its own word, ends that.
-    fn reload(&mut self, service: &Service) {
+    pub(super) fn reload(&mut self, service: &Service) {
         self.manager.reloading();
         if let Err(error) = service.reload() {
             warn!(%error, "the service cannot be asked to read its files again");
@@ -290,13 +377,21 @@ impl Keeper {
     }
 }
 
-enum Verdict {
+/// What is to be done about a service.
+pub(super) enum Verdict {
     Stop,
     Kill(String),
     Died(io::Result<Ending>),
 }
 
-fn check((watchdog, counters): &mut (Watchdog, Counters)) -> Option<String> {
+/// What ends the attendance on a service, or interrupts it.
+enum Attended {
+    End(Verdict),
+    Upgrade(UpgradeRequest, Progress),
+}
+
+/// Why a service is to be killed whose worker hangs.
+pub(super) fn check((watchdog, counters): &mut (Watchdog, Counters)) -> Option<String> {
     let totals = counters.read();
     let ticks: Vec<u64> = totals.of_running().map(|worker| worker.tick).collect();
     let stalled = watchdog.check(&ticks, Instant::now())?;
@@ -310,5 +405,5 @@ fn check((watchdog, counters): &mut (Watchdog, Counters)) -> Option<String> {
 /// As the service names it.
 const FIRST_QUEUE: &str = "tun-queue-0";
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
-const START_PATIENCE: Duration = Duration::from_secs(30);
-const DYING_PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const START_PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const DYING_PATIENCE: Duration = Duration::from_secs(1);

@@ -64,6 +64,11 @@ impl DescriptorTable {
         self.entries.get(name).map(AsFd::as_fd)
     }
 
+    /// All descriptors.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.entries.values().map(AsFd::as_fd)
+    }
+
     /// Nothing is kept.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()

@@ -277,6 +277,12 @@ impl KernelPathControl {
         self.refused = Some(Instant::now());
     }
 
+    /// Ends the thread that judges flows: another service's reads what the programs report. The programs go on. The next
+    /// refresh starts it again.
+    pub(crate) fn pause(&mut self) {
+        self.flows.stop();
+    }
+
     /// The underlay device, while the programs receive there.
     pub(crate) fn underlay(&self) -> Option<GatheredEnd> {
         let site = self.site.as_ref().filter(|_| self.is_live)?;

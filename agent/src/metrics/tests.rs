@@ -99,6 +99,7 @@ fn view(peers: u16) -> View {
             started: Instant::now(),
             restarts: 3,
             last_end: None,
+            upgraded: None,
         }),
         problems: [Posted {
             problem: Problem::PodUpkeep {

@@ -30,6 +30,7 @@ mod loss;
 mod path;
 mod path_search;
 mod problems;
+pub mod question;
 pub mod report;
 mod round_trips;
 pub mod state;
@@ -49,6 +50,7 @@ use dataplane::probe::Hearing;
 use dataplane::snapshot::Snapshot;
 
 use crate::problems::Problem;
+use question::Questions;
 use state::State;
 use table::Table;
 use thread::Prober;
@@ -75,6 +77,8 @@ struct Shared {
     table: Mutex<Table>,
     /// What the thread is to adopt at its next turn.
     next: Mutex<Option<Adopt>>,
+    /// What is asked of peers beside.
+    questions: Mutex<Questions>,
     /// Why a family has no socket to probe by.
     refused: Mutex<Option<String>>,
     is_stopped: AtomicBool,
@@ -129,6 +133,7 @@ impl PeerHealth {
                 origin: origin(clock),
                 table: Mutex::new(Table::new(clock.now())),
                 next: Mutex::new(None),
+                questions: Mutex::new(Questions::default()),
                 refused: Mutex::new(None),
                 is_stopped: AtomicBool::new(false),
             })),

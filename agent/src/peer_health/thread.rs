@@ -10,15 +10,18 @@ use std::time::Duration;
 use dataplane::mtu::min_inner;
 use dataplane::now::Now;
 use dataplane::peers::Peer;
-use dataplane::probe::{self, Hearing, KERNEL_PATH, Kind, Message, Undelivered};
+use dataplane::probe::{
+    self, Hearing, KERNEL_PATH, Kind, Message, QUESTION, Question, Undelivered,
+};
 use dataplane::snapshot::Snapshot;
 use encap::Family;
 use rustix::io::Errno;
 use tracing::debug;
 
 use super::path::{Ask, Obstacle, Signs};
+use super::question::NotSent;
 use super::table::{Seen, Target};
-use super::{Adopt, Shared, lock};
+use super::{Adopt, Following, Shared, lock};
 
 /// The thread's state.
 pub(super) struct Prober {
@@ -61,6 +64,7 @@ impl Prober {
             self.hear();
             self.take_errors();
             self.ask();
+            self.put_questions();
             self.judge();
             std::thread::sleep(self.pause());
         }
@@ -113,6 +117,10 @@ impl Prober {
                     table.on(address, at, |path| path.asked(unheard, at));
                 }
                 Kind::Answer => {
+                    let is_its = |of: IpAddr| heard.peer.contains(of);
+                    if lock(&self.shared.questions).answer(&message, at, is_its) {
+                        continue;
+                    }
                     let answer = table.on(address, at, |path| path.answer(message.nonce, at));
                     let Some((learned, true)) = answer else {
                         continue;
@@ -180,20 +188,7 @@ impl Prober {
             return;
         };
         let now = self.shared.clock.now();
-        let heard = peer.last_answer().map(|at| now.since(at).as_millis());
-        let request = Message {
-            kind: Kind::Request,
-            nonce: self.nonces.next(),
-            clock: now.0,
-            length: 0,
-            heard: heard.and_then(|heard| u32::try_from(heard).ok()),
-            inner_mtu: tables.following.device_mtu.into(),
-            flags: if tables.following.is_kernel_path {
-                KERNEL_PATH
-            } else {
-                0
-            },
-        };
+        let request = request(peer, self.nonces.next(), &tables.following, now);
         let sent = socket.send(peer, &request, ask.size);
         self.asked = now;
         table.on(address, now, |path| path.note_sent(request.nonce, ask, now));
@@ -212,6 +207,62 @@ impl Prober {
                 true,
                 now,
             ),
+        }
+    }
+
+    /// Sends the questions that are due, and ends those that are over.
+    fn put_questions(&mut self) {
+        let now = self.shared.clock.now();
+        let mut questions = lock(&self.shared.questions);
+        for pending in &mut questions.0 {
+            let Some(due) = pending.due(now) else {
+                continue;
+            };
+            let sizes = [due.small.then_some(None), due.size.map(Some)];
+            for size in sizes.into_iter().flatten() {
+                let nonce = self.nonces.next();
+                pending.note_sent(nonce, size.is_some(), now);
+                if let Err(reason) = self.put(pending.address, nonce, &pending.question, size, now)
+                {
+                    pending.note_not_sent(reason, size.is_some());
+                }
+            }
+            self.asked = now;
+        }
+        questions.settle(now);
+    }
+
+    fn put(
+        &self,
+        address: IpAddr,
+        nonce: u64,
+        question: &Question,
+        size: Option<u16>,
+        now: Now,
+    ) -> Result<(), NotSent> {
+        let tables = self.tables.as_ref();
+        let peer = tables.and_then(|tables| peer(&tables.snapshot, address));
+        let family = Family::of(address);
+        let socket = self.sockets.iter().find(|socket| socket.family() == family);
+        let Some(tables) = tables else {
+            return Err(NotSent::NotAsked("probes have not begun yet"));
+        };
+        let Some(peer) = peer else {
+            return Err(NotSent::NotAsked("its address is no longer in the tables"));
+        };
+        let Some(socket) = socket else {
+            return Err(NotSent::NotAsked("this node has no socket to ask it by"));
+        };
+        let mut request = request(peer, nonce, &tables.following, now);
+        request.flags |= QUESTION;
+        let Err(error) = socket.ask(peer, &request, question, size) else {
+            return Ok(());
+        };
+        match Errno::from_io_error(&error) {
+            // What a full queue loses is sent again; a refusal is of an earlier request's host.
+            Some(Errno::AGAIN | Errno::NOBUFS | Errno::CONNREFUSED) => Ok(()),
+            Some(_) => Err(NotSent::Refused(own_error(&error))),
+            None => Err(NotSent::NotAsked("the socket does not take it")),
         }
     }
 
@@ -254,7 +305,7 @@ impl Prober {
         let now = self.shared.clock.now();
         let table = lock(&self.shared.table);
         let due = table.wake().map_or(LONGEST, |wake| wake.since(now));
-        let answers = match table.awaits() {
+        let answers = match table.awaits() || !lock(&self.shared.questions).is_empty() {
             true if now.since(self.asked) < SOON * 4 => SOON,
             true => SOON * 4,
             false => LONGEST,
@@ -267,6 +318,25 @@ impl Nonces {
     fn next(&mut self) -> u64 {
         self.count = self.count.wrapping_add(1);
         self.key.hash_one(self.count)
+    }
+}
+
+/// What a peer is asked.
+fn request(peer: &Peer, nonce: u64, following: &Following, now: Now) -> Message {
+    let heard = peer.last_answer().map(|at| now.since(at).as_millis());
+    Message {
+        kind: Kind::Request,
+        nonce,
+        clock: now.0,
+        length: 0,
+        heard: heard.and_then(|heard| u32::try_from(heard).ok()),
+        inner_mtu: following.device_mtu.into(),
+        flags: if following.is_kernel_path {
+            KERNEL_PATH
+        } else {
+            0
+        },
+        verdict: None,
     }
 }
 

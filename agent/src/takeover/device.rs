@@ -153,6 +153,38 @@ async fn report(
     Ok(())
 }
 
+/// Why a service with so many workers would change the queues of the table.
+pub(super) fn differs(table: &Descriptors, config: &NodeConfig, workers: usize) -> Option<String> {
+    let held = table.peek(&format!("{QUEUE}0"));
+    let name = held.and_then(|queue| device::name_of(&queue));
+    let Some(name) = name.filter(|name| *name == config.device_name) else {
+        return Some(format!(
+            "the service that runs has no device {}",
+            config.device_name
+        ));
+    };
+    let queue = held.and_then(|queue| queue.try_clone_to_owned().ok())?;
+    let is_tap = tun::is_tap(&queue);
+    let wants_plain = config.device == DeviceKind::Plain;
+    let is_plain = Plain::adopt(queue, &name).is_ok();
+    let queues = table.names().filter(|name| name.starts_with(QUEUE)).count();
+    match (is_tap, config.device_type) {
+        _ if is_plain && config.device != DeviceKind::Offload => None,
+        _ if is_plain || wants_plain => Some(format!("{name} is of another kind")),
+        (true, DeviceType::Tun) | (false, DeviceType::Tap) => {
+            Some(format!("{name} is of another type"))
+        }
+        // The kernel may have refused the rest at each start so far, and would do so again.
+        _ if queues < workers => Some(format!(
+            "the service that runs has {queues} workers, and the new one would have {workers}: set workers = {queues} in tartan.toml and upgrade again; where it can have more by now"
+        )),
+        _ if queues != workers => Some(format!(
+            "the service that runs has {queues} workers, and the new one would have {workers}"
+        )),
+        _ => None,
+    }
+}
+
 /// The names of the keeper's table by falling numbers.
 fn last_first(names: &[String]) -> Vec<&String> {
     let number = |name: &str| -> Option<usize> { name.rsplit('-').next()?.parse().ok() };
@@ -309,7 +341,7 @@ pub(super) fn of_name(taken: &HostError) -> ObtainError {
 }
 
 /// The keeper's names, before the worker's number.
-const QUEUE: &str = "tun-queue-";
+pub(super) const QUEUE: &str = "tun-queue-";
 const WRITER: &str = "tun-writer-";
 /// The keeper closes its duplicate of an old device's queue when it reads so, a moment later.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -1,5 +1,6 @@
 //! Start-up, which is always a take-over: steps 1 to 7 of the service's theory of operation.
 
+mod beside;
 pub mod device;
 pub(crate) mod flannel;
 mod idle_device;
@@ -54,6 +55,7 @@ use crate::lease::Lease;
 use crate::peer_health::PeerHealth;
 use crate::problems::{Board, HostProblem, Origin, Problem};
 use crate::registry::Registry;
+use crate::service::{Entered, Entry};
 use crate::start_failure;
 use crate::ticker::Ticker;
 use sources::Sources;
@@ -64,16 +66,18 @@ use start_error::StartError;
 /// # Errors
 /// [`StartError`]. What was deposited by then stays with the keeper; what was set up on the host stays for the
 /// next start.
-pub async fn start(
+pub(crate) async fn start(
     configuration: Configuration,
     channel: OwnedFd,
-    lock: Lock,
-    published: watch::Sender<Option<Arc<View>>>,
-    health: Option<Health>,
+    entry: Entry,
 ) -> Result<Option<Control>, StartError> {
     let reload = Reload::of(&configuration);
     let config = configuration.config;
     let mut table = Descriptors::receive(channel).await?;
+    let entered = match table.is_beside {
+        true => None,
+        false => Some(entry.enter()?),
+    };
     let mut found = Found {
         take_over: table.is_take_over(),
         problems: Vec::new(),
@@ -95,8 +99,17 @@ pub async fn start(
         registry_state,
         leftovers,
     } = read(config, &table, &mut found).await?;
-    let upkeep_host = Host::open(&known.config.state_dir()).await?;
     flannel::check(&known, &host, &leftovers).await?;
+    let entered = match entered {
+        Some(entered) => entered,
+        None => match beside::wait(&table, &entry, &mut known, (&mut host, cached.is_any())).await?
+        {
+            Some(entered) => entered,
+            None => return Ok(None),
+        },
+    };
+    let Entered { lock, health } = entered;
+    let upkeep_host = Host::open(&known.config.state_dir()).await?;
 
     let (opened, tunnels) =
         Opened::obtain(&mut table, &known, &host, &leftovers, &mut found).await?;
@@ -133,7 +146,7 @@ pub async fn start(
         upkeep_host,
         node_file,
         repairs,
-        published,
+        published: entry.published,
         health,
         leftovers,
     };
@@ -363,12 +376,14 @@ async fn begin(
         changes,
     };
     // It waits for the first view.
+    let listeners = opened.listeners.duplicate();
     let answering = QueryService::start(opened.listeners, queries.clone());
     let refused = answering.as_ref().err().map(|error| Problem::ApiThread {
         reason: error.to_string(),
     });
     found.accept(Origin::Api, refused)?;
-    if !table.ready().await? {
+    // One that started beside another has got its *go*.
+    if !table.is_beside && !table.ready().await? {
         engine.stop();
         return Ok(None);
     }
@@ -394,6 +409,7 @@ async fn begin(
         started: Instant::now(),
         restarts: table.restarts,
         last_end: table.last_end.clone(),
+        upgraded: table.upgraded.clone(),
     });
     info!(node = model.known.own.name, "forwarding");
     let kernel_path = KernelPathControl::new(&config, opened.kernel_path);
@@ -405,7 +421,13 @@ async fn begin(
     let peer_health = start_peer_health(config.probe, &engine);
     Ok(Some(Control {
         saved: SavedState::new(model.cached.leases.is_some()),
-        run_files: RunFiles::new(config.run_dir(), lock, node_file, answering.ok(), queries),
+        run_files: RunFiles::new(
+            config.run_dir(),
+            lock,
+            node_file,
+            (answering.ok(), listeners),
+            queries,
+        ),
         upkeep: Upkeep::start(upkeep_host, config),
         tables: Tables::new(engine, opened.counters),
         model,

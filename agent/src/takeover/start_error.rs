@@ -10,6 +10,7 @@ use super::device::ObtainError;
 use crate::api::server::ServerError;
 use crate::host::HostError;
 use crate::keeper::descriptors::DescriptorsError;
+use crate::keeper::lock::LockError;
 use crate::problems::{HostProblem, Problem};
 use crate::registry::RegistryError;
 
@@ -22,6 +23,15 @@ pub enum StartError {
     /// The keeper's table.
     #[error(transparent)]
     Descriptors(#[from] DescriptorsError),
+    /// An earlier service still runs.
+    #[error("an earlier service does not end")]
+    Lock(#[from] LockError),
+    /// It cannot take the place of the service that runs.
+    #[error("{reason}: restart the agent instead (systemctl restart tartan)")]
+    Beside {
+        /// Why not.
+        reason: String,
+    },
     /// The run directory.
     #[error(transparent)]
     RunDir(#[from] cni_shim::FileError),

@@ -16,6 +16,7 @@ fn traces(namespace: &Namespace) -> Traces {
         device: "tartan0".to_owned(),
         run_dir: RunDir::under(namespace.root()),
         state_dir: namespace.state_dir(),
+        subnet_file: namespace.root().join("run/flannel/subnet.env"),
         for_flannel: false,
     }
 }

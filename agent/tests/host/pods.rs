@@ -47,6 +47,7 @@ fn traces(root: &Path) -> Traces {
         device: "tartan0".to_owned(),
         run_dir: RunDir::under(root),
         state_dir: root.join("var/lib/tartan"),
+        subnet_file: root.join("run/flannel/subnet.env"),
         for_flannel: false,
     }
 }

@@ -10,6 +10,7 @@ mod feed;
 mod follow;
 mod json;
 mod line;
+pub(super) mod live;
 mod names;
 mod output;
 mod packet;

@@ -146,7 +146,7 @@ fn say(text: &str) {
 }
 
 /// flanneld has one code for whatever goes wrong behind its flags.
-fn as_flanneld(code: u8) -> u8 {
+pub(super) fn as_flanneld(code: u8) -> u8 {
     match code {
         OK => OK,
         _ => PROBLEM,

@@ -21,6 +21,7 @@ use cni_shim::{atomic_file, attachment};
 use ipnet::IpNet;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
 use tracing::{info, warn};
 
 use super::orphans::Orphans;
@@ -39,6 +40,7 @@ pub struct Upkeep {
     reports: mpsc::Receiver<Report>,
     /// What the reports so far came to.
     pub state: UpkeepState,
+    task: AbortHandle,
 }
 
 /// What is known from the reports.
@@ -102,12 +104,18 @@ impl Upkeep {
             at_rest: false,
             swept: None,
         };
-        tokio::spawn(task.run(given, sender));
+        let task = tokio::spawn(task.run(given, sender));
         Upkeep {
             work,
             reports,
             state: UpkeepState::default(),
+            task: task.abort_handle(),
         }
+    }
+
+    /// Ends the task where it is: what it leaves is what a death would leave.
+    pub fn stop(&self) {
+        self.task.abort();
     }
 
     /// Gives work, in the place of what was not begun.

@@ -1,6 +1,7 @@
 //! The underlay while the service runs: the node's sockets, which move when its address does.
 
 pub mod delay;
+pub(crate) mod held;
 pub(crate) mod slot;
 pub mod sockets;
 

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 
 use dataplane::families::PerFamily;
 use dataplane::limits::TRANSMIT_SOCKETS;
@@ -123,7 +123,7 @@ impl SocketSlot {
     }
 
     /// What an inherited socket is bound to, if that can be the node's own of this slot when it receives at `ports`.
-    pub(crate) fn bound(self, socket: &OwnedFd, ports: ReceivePorts) -> Option<SocketSpec> {
+    pub(crate) fn bound(self, socket: impl AsFd, ports: ReceivePorts) -> Option<SocketSpec> {
         let found = rustix::net::getsockname(socket).map_err(io::Error::from);
         let found = SocketAddr::try_from(found.ok()?).ok()?;
         let SocketSlot { port, lane, .. } = self;

@@ -433,7 +433,7 @@ impl OwnSocket {
 }
 
 /// In front of the name, in the keeper's table, of a socket that is to take the place of the one of that name.
-const NEXT: &str = "next-";
+pub(super) const NEXT: &str = "next-";
 
 #[cfg(test)]
 mod tests;

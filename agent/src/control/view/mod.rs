@@ -36,6 +36,7 @@ use crate::control::underlay::sockets::ReceivingSockets;
 use crate::control::workers::WorkerPlacement;
 use crate::gathering::GatheringFacts;
 use crate::host::{Bypass, Underlay};
+use crate::keeper::channel::Upgraded;
 use crate::kernel_path::KernelPathView;
 use crate::lease::Lease;
 use crate::peer_health::PeerHealthView;
@@ -126,6 +127,8 @@ pub struct ServiceFacts {
     pub restarts: u64,
     /// How the service before this one ended.
     pub last_end: Option<String>,
+    /// The latest upgrade since the agent was started.
+    pub upgraded: Option<Upgraded>,
 }
 
 /// The IPv6 address beside an IPv4 one.

@@ -30,6 +30,7 @@ use crate::capture;
 use crate::causes::causes;
 use crate::host::{KernelReader, PodDrops};
 use crate::problems::Problem;
+use crate::trace::Tracer;
 
 /// What queries are answered from, and where changes go.
 #[derive(Clone)]
@@ -100,7 +101,10 @@ impl Queries {
         let (sender, mut calls) = mpsc::channel::<Call>(CALLS);
         let dispatch = async {
             while let Some(call) = calls.recv().await {
-                if let Some(connection) = call.connection {
+                if let Request::Upgrade { .. } = call.request {
+                    let changes = self.changes.clone();
+                    tokio::spawn(async move { changes.send(call).await });
+                } else if let Some(connection) = call.connection {
                     let (views, captures) = (self.view.clone(), self.captures.clone());
                     capture::serve(connection, call.request, views, captures);
                 } else if is_change(&call.request) {
@@ -162,13 +166,37 @@ impl Queries {
                 compute(move || view.drops(&totals, counts)).await
             }
             Request::Top { flows } => self.top(view, kernel, (*flows).min(MOST_FLOWS)).await,
+            Request::Trace { .. } => self.trace(view, kernel, request).await,
             Request::Ready => readiness(&view),
             Request::Adopt { .. } | Request::Release { .. } | Request::AdoptList => {
                 Reply::Error("a change is no query".to_owned())
             }
-            Request::Capture { .. } => {
-                Reply::Error("a capture needs a connection of its own".to_owned())
+            Request::Capture { .. } | Request::Upgrade { .. } => {
+                Reply::Error("this needs a connection of its own".to_owned())
             }
+        }
+    }
+
+    async fn trace(
+        &self,
+        view: Arc<View>,
+        kernel: Option<&KernelReader>,
+        request: &Request,
+    ) -> Reply {
+        let Some(kernel) = kernel else {
+            return Reply::Error(
+                "the kernel gives no netlink socket; see the agent's log".to_owned(),
+            );
+        };
+        let tracer = Tracer {
+            view,
+            kernel,
+            counters: &self.counters,
+            clock: self.clock,
+        };
+        match tracer.trace(request).await {
+            Ok(trace) => value(&trace),
+            Err(reason) => Reply::Error(reason),
         }
     }
 

@@ -68,6 +68,10 @@ impl View {
             uptime: service.started.elapsed().as_secs(),
             restarts: service.restarts,
             last_end: service.last_end.clone(),
+            upgraded: service.upgraded.as_ref().map(|upgraded| wire::Upgraded {
+                from: upgraded.from.clone(),
+                at: upgraded.at,
+            }),
             repairs: self.repairs,
             last_repair: self.last_repair.as_deref().map(str::to_owned),
             reclaimed: self.reclaimed,

@@ -128,7 +128,7 @@ impl Chains {
                 continue;
             }
             let (to, stays) = match &rule.action {
-                Action::Nothing => continue,
+                Action::Nothing | Action::Unknown => continue,
                 Action::Return => return End::Through,
                 Action::Accept => return End::Accepted,
                 Action::Drop(verdict) => {

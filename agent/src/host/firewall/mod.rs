@@ -29,11 +29,14 @@ mod legacy;
 mod masquerade;
 pub(super) mod nft;
 mod own_table;
+mod packet_walk;
 mod pod_drops;
 pub(super) mod pod_routes;
 mod source_check;
 mod survey;
 
+pub(super) use packet_walk::{Addresses, judge};
+pub use packet_walk::{FilterVerdict, NamedRule};
 pub use pod_drops::PodDrops;
 pub(super) use pod_drops::pod_drops;
 pub use survey::FirewallSurvey;

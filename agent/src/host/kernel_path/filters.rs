@@ -144,6 +144,57 @@ pub(super) async fn attached(handle: &Handle, hook: &Hook) -> Result<Option<Atta
     Ok(filters.iter().find_map(parse))
 }
 
+/// A program of any owner at a device, as a filter.
+#[derive(Clone, Debug)]
+pub(in crate::host) struct ForeignFilter {
+    /// The name of the filter.
+    pub(in crate::host) name: String,
+    message: TcMessage,
+}
+
+/// Programs of any owner at a hook. A device that is gone has none.
+pub(in crate::host) async fn programs(
+    handle: &Handle,
+    hook: &Hook,
+) -> Result<Vec<ForeignFilter>, HostError> {
+    let listed = list(handle, hook).await?;
+    let found = listed.into_iter().filter_map(|message| {
+        let is_itself = message.header.handle != TcHandle::from(0);
+        let name = program_name(&message).filter(|_| is_itself)?.to_owned();
+        Some(ForeignFilter { name, message })
+    });
+    Ok(found.collect())
+}
+
+/// Removes a filter as it was listed. One that is gone already is no error.
+pub(in crate::host) async fn remove_program(
+    handle: &Handle,
+    filter: &ForeignFilter,
+) -> Result<(), HostError> {
+    let mut message = TcMessage::with_index(filter.message.header.index);
+    message.header = filter.message.header.clone();
+    message.attributes = vec![TcAttribute::Kind(TcFilterBpf::KIND.to_owned())];
+    let request = RouteNetlinkMessage::DelTrafficFilter(message);
+    match send_request(handle, request, 0).await {
+        Err(error) if is_absent(&error) => Ok(()),
+        done => {
+            done.map_err(|source| HostError::netlink("remove the filter", &filter.name, source))
+        }
+    }
+}
+
+fn program_name(message: &TcMessage) -> Option<&str> {
+    message.attributes.iter().find_map(|attribute| {
+        let TcAttribute::Options(options) = attribute else {
+            return None;
+        };
+        options.iter().find_map(|option| match option {
+            TcOption::Bpf(TcFilterBpfOption::ProgName(name)) => Some(name.as_str()),
+            _ => None,
+        })
+    })
+}
+
 /// The number of a program that is loaded: `/proc` says it of every descriptor.
 fn program_id(program: BorrowedFd<'_>) -> Option<u32> {
     let path = format!("/proc/self/fdinfo/{}", program.as_raw_fd());

@@ -7,3 +7,4 @@ pub(super) mod neighbours;
 pub(super) mod pod_links;
 pub(super) mod prefixes;
 pub(super) mod routes;
+pub(super) mod routes_of_packets;

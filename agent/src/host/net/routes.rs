@@ -323,6 +323,9 @@ pub(in crate::host) async fn remove(handle: &Handle, route: &Route) -> Result<()
     message
         .attributes
         .push(RouteAttribute::Priority(route.metric));
+    if route.table != MAIN {
+        message.attributes.push(RouteAttribute::Table(route.table));
+    }
     if let ([device], RouteType::Unicast) = (route.devices.as_slice(), route.kind) {
         message.attributes.push(RouteAttribute::Oif(*device));
     }

@@ -88,6 +88,11 @@ fn write_noted(state_dir: &Path, desired: &HostState) -> Result<Option<Change>, 
     }
 }
 
+/// The file that is on record in `state_dir` as written by an agent, whether it is there still or not.
+pub(super) fn written(state_dir: &Path) -> Option<PathBuf> {
+    Note::read(state_dir).map(|note| note.path)
+}
+
 /// What became of the file on record.
 pub(super) enum Cleared {
     /// There is none.

@@ -15,6 +15,7 @@
 mod comment;
 mod error;
 mod expression;
+mod iptables_words;
 mod message;
 mod packet_term;
 mod parse;
@@ -61,6 +62,14 @@ pub(in crate::host) struct BaseChain {
     pub(in crate::host) drops: bool,
 }
 
+/// Where any chain is, with or without a hook.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::host) struct ChainPlace {
+    pub(in crate::host) family: u8,
+    pub(in crate::host) table: String,
+    pub(in crate::host) name: String,
+}
+
 /// A rule as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::host) struct FoundRule {
@@ -76,9 +85,25 @@ impl FoundRule {
         rule.matches(&self.expressions, family == INET)
     }
 
+    /// Its number in its table.
+    pub(in crate::host) fn handle(&self) -> u64 {
+        self.handle
+    }
+
     /// How many packets have met it, if it counts them.
     pub(in crate::host) fn packets(&self) -> Option<u64> {
         Rule::packets(&self.expressions)
+    }
+
+    /// The comment that iptables gave it (`-m comment`), or the one that nft shows.
+    pub(in crate::host) fn words(&self) -> Option<String> {
+        parse::iptables_comment(&self.expressions).or_else(|| self.comment.clone())
+    }
+
+    /// Its words as iptables-save prints them, where they are of interfaces, the state of the connection and a plain
+    /// target alone.
+    pub(in crate::host) fn iptables_words(&self) -> Option<String> {
+        iptables_words::of(&self.expressions)
     }
 
     /// Its conditions and its action, as far as they are understood.
@@ -150,6 +175,19 @@ impl Socket {
         Ok(parsed.collect())
     }
 
+    /// Every chain, with or without a hook, of all tables.
+    pub(in crate::host) async fn chains(&mut self) -> Result<Vec<ChainPlace>, NftError> {
+        let listed = self.list(GET_CHAIN, 0, &[]).await?;
+        let parsed = listed.iter().filter_map(|chain| {
+            Some(ChainPlace {
+                family: chain.family,
+                table: text(&chain.attributes, CHAIN_TABLE)?,
+                name: text(&chain.attributes, CHAIN_NAME)?,
+            })
+        });
+        Ok(parsed.collect())
+    }
+
     /// The rules of one chain, in order.
     pub(in crate::host) async fn rules(
         &mut self,
@@ -164,17 +202,29 @@ impl Socket {
         sibling: &BaseChain,
         name: &str,
     ) -> Result<Vec<FoundRule>, NftError> {
-        let (family, table) = (sibling.family, &sibling.table);
+        let place = ChainPlace {
+            family: sibling.family,
+            table: sibling.table.clone(),
+            name: name.to_owned(),
+        };
+        self.rules_at(&place).await
+    }
+
+    /// The rules of a chain, with or without a hook.
+    pub(in crate::host) async fn rules_at(
+        &mut self,
+        place: &ChainPlace,
+    ) -> Result<Vec<FoundRule>, NftError> {
         let matching = [
-            Attribute::text(RULE_TABLE, table),
-            Attribute::text(RULE_CHAIN, name),
+            Attribute::text(RULE_TABLE, &place.table),
+            Attribute::text(RULE_CHAIN, &place.name),
         ];
-        let listed = self.list(GET_RULE, family, &matching).await?;
+        let listed = self.list(GET_RULE, place.family, &matching).await?;
         let parsed = listed.iter().filter_map(|rule| {
             // A kernel that does not know the filter lists all.
-            let here = text(&rule.attributes, RULE_TABLE)? == *table
-                && text(&rule.attributes, RULE_CHAIN)? == name
-                && rule.family == family;
+            let here = text(&rule.attributes, RULE_TABLE)? == place.table
+                && text(&rule.attributes, RULE_CHAIN)? == place.name
+                && rule.family == place.family;
             here.then_some(FoundRule {
                 handle: long(&rule.attributes, RULE_HANDLE)?,
                 comment: find(&rule.attributes, RULE_USERDATA).and_then(comment),
@@ -231,12 +281,39 @@ pub(in crate::host) fn insert(
 }
 
 pub(in crate::host) fn delete_rule(chain: &BaseChain, rule: &FoundRule) -> BatchStep {
+    let place = ChainPlace {
+        family: chain.family,
+        table: chain.table.clone(),
+        name: chain.name.clone(),
+    };
+    delete_rule_at(&place, rule)
+}
+
+pub(in crate::host) fn delete_rule_at(place: &ChainPlace, rule: &FoundRule) -> BatchStep {
+    let mut attributes = address_of_rules(place);
+    attributes.push(Attribute::long(RULE_HANDLE, rule.handle));
+    BatchStep::new(DELETE_RULE, 0, place.family, attributes)
+}
+
+/// Deletes every rule of a chain.
+pub(in crate::host) fn flush_chain(place: &ChainPlace) -> BatchStep {
+    BatchStep::new(DELETE_RULE, 0, place.family, address_of_rules(place))
+}
+
+/// Deletes a chain that no rule leads to and that has none.
+pub(in crate::host) fn delete_chain(place: &ChainPlace) -> BatchStep {
     let attributes = vec![
-        Attribute::text(RULE_TABLE, &chain.table),
-        Attribute::text(RULE_CHAIN, &chain.name),
-        Attribute::long(RULE_HANDLE, rule.handle),
+        Attribute::text(CHAIN_TABLE, &place.table),
+        Attribute::text(CHAIN_NAME, &place.name),
     ];
-    BatchStep::new(DELETE_RULE, 0, chain.family, attributes)
+    BatchStep::new(DELETE_CHAIN, 0, place.family, attributes)
+}
+
+fn address_of_rules(place: &ChainPlace) -> Vec<Attribute> {
+    vec![
+        Attribute::text(RULE_TABLE, &place.table),
+        Attribute::text(RULE_CHAIN, &place.name),
+    ]
 }
 
 fn add_rule(
@@ -269,6 +346,7 @@ const NEW_TABLE: u8 = libc::NFT_MSG_NEWTABLE as u8;
 const GET_TABLE: u8 = libc::NFT_MSG_GETTABLE as u8;
 const DELETE_TABLE: u8 = libc::NFT_MSG_DELTABLE as u8;
 const NEW_CHAIN: u8 = libc::NFT_MSG_NEWCHAIN as u8;
+const DELETE_CHAIN: u8 = libc::NFT_MSG_DELCHAIN as u8;
 const GET_CHAIN: u8 = libc::NFT_MSG_GETCHAIN as u8;
 const NEW_RULE: u8 = libc::NFT_MSG_NEWRULE as u8;
 const GET_RULE: u8 = libc::NFT_MSG_GETRULE as u8;

@@ -24,6 +24,8 @@ pub(in crate::host) enum Action {
     Return,
     Jump(String),
     Goto(String),
+    /// Any of these, or a translation: by a verdict map, a queue to a program, or a target that is not understood.
+    Unknown,
 }
 
 impl ParsedRule {

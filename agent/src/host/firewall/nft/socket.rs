@@ -33,9 +33,9 @@ impl fmt::Debug for Socket {
 }
 
 /// An object of a list, its attributes unread.
-pub(super) struct Listed {
-    pub(super) family: u8,
-    pub(super) attributes: Vec<u8>,
+pub(in crate::host) struct Listed {
+    pub(in crate::host) family: u8,
+    pub(in crate::host) attributes: Vec<u8>,
 }
 
 impl Socket {
@@ -89,11 +89,17 @@ impl Socket {
         family: u8,
         matching: &[Attribute],
     ) -> Result<Vec<Listed>, NftError> {
+        self.list_by(|sequence| message::question(kind, NLM_F_DUMP, family, matching, sequence))
+            .await
+    }
+
+    /// Asks any part of netfilter for a list, by the message that `question` makes with a number.
+    pub(in crate::host) async fn list_by(
+        &mut self,
+        question: impl FnOnce(u32) -> Vec<u8>,
+    ) -> Result<Vec<Listed>, NftError> {
         let sequence = self.take_sequence(1);
-        self.send(&message::question(
-            kind, NLM_F_DUMP, family, matching, sequence,
-        ))
-        .await?;
+        self.send(&question(sequence)).await?;
         let mut found = Vec::new();
         let mut too_many = false;
         self.answers(sequence, sequence, |content| match content {
@@ -111,6 +117,16 @@ impl Socket {
             return Err(NftError::TooMany);
         }
         Ok(found)
+    }
+
+    /// Has any part of netfilter do what the message says that `order` makes with a number, which asks for an answer.
+    pub(in crate::host) async fn order_by(
+        &mut self,
+        order: impl FnOnce(u32) -> Vec<u8>,
+    ) -> Result<(), NftError> {
+        let sequence = self.take_sequence(1);
+        self.send(&order(sequence)).await?;
+        self.answers(sequence, sequence, |_| true).await
     }
 
     /// Takes all steps, or none and the kernel's reason.
