@@ -3,6 +3,7 @@
 
     archive.py tar DIRECTORY FILE.tar.gz
     archive.py image DIRECTORY FILE.tar ARCHITECTURE VERSION
+    archive.py index FILE.tar IMAGE.tar...
 
 An image is an archive of one layer in the layout of the OCI image specification 1.0, which `podman load`, `ctr images
 import` and `skopeo copy oci-archive:` take. SOURCE_DATE_EPOCH is the time that all files get.
@@ -106,6 +107,23 @@ def image(directory, architecture, version):
     return files
 
 
+def index(images):
+    """The files of an archive that has several images of one name, each for its platform."""
+    files, entries = {}, []
+    for path in sorted(images):
+        with tarfile.open(path) as archive:
+            content = {info.name: archive.extractfile(info).read() for info in archive}
+        entries += json.loads(content.pop("index.json"))["manifests"]
+        files |= content
+    names = entries[0]["annotations"]
+    manifests = [{key: value for key, value in entry.items() if key != "annotations"} for entry in entries]
+    both = canonical({"schemaVersion": 2, "mediaType": MEDIA + "index.v1+json", "manifests": manifests})
+    entry = {**described("index.v1+json", both), "annotations": names}
+    files["blobs/" + digest(both).replace(":", "/")] = both
+    files["index.json"] = canonical({"schemaVersion": 2, "mediaType": MEDIA + "index.v1+json", "manifests": [entry]})
+    return files
+
+
 def write_image(target, files):
     with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as archive:
         for name in sorted(files):
@@ -120,6 +138,8 @@ def main(kind, directory, target, *rest):
         Path(target).write_bytes(compressed(tar(directory)))
     elif kind == "image":
         write_image(target, image(directory, *rest))
+    elif kind == "index":
+        write_image(directory, index([target, *rest]))
     else:
         sys.exit(__doc__)
 

@@ -57,11 +57,18 @@ debian_package() {
     find "$root/usr/share/man" "$doc/changelog" "$doc/NEWS" "$doc/LICENCES-of-crates.txt" -type f -exec gzip -9n {} +
     mkdir -p "$root/DEBIAN"
     for script in postinst prerm postrm; do put 755 "scripts/release.d/debian/$script" "$root/DEBIAN/$script"; done
-    debian_control "$arch" "$(du -sk --exclude DEBIAN "$root" | cut -f1)" >"$root/DEBIAN/control"
+    debian_control "$arch" "$(installed_size "$root")" >"$root/DEBIAN/control"
     (cd "$root" && find . -type f ! -path './DEBIAN/*' -printf '%P\n' | sort | xargs md5sum) >"$root/DEBIAN/md5sums"
     find "$root" -exec touch --no-dereference --date "@$SOURCE_DATE_EPOCH" {} +
     # One thread: how blocks are cut must not depend on the machine.
     dpkg-deb --root-owner-group --threads-max=1 -Zxz --build "$root" "$OUTPUT/tartan_${VERSION}_$arch.deb" >/dev/null
+}
+
+# installed_size DIRECTORY: KiB, as dpkg-gencontrol(1) counts them: each file rounded up, and one for anything else. What du(1)
+# says depends on the file system and on what it has written so far.
+installed_size() {
+    find "$1" -path "$1/DEBIAN" -prune -o -printf '%y %s\n' |
+        awk '{ sum += $1 == "f" ? int(($2 + 1023) / 1024) : 1 } END { print sum }'
 }
 
 debian_control() {

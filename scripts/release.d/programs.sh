@@ -17,9 +17,10 @@ need() {
 # build_programs TARGET: BUILT is the directory that holds them. Paths of this machine are in none of them, and neither is the
 # compiler's table of symbols: it is as long as the program.
 build_programs() {
-    local target=$1 home cargo_home variable maps headers=''
+    local target=$1 home cargo_home variable maps headers='' sysroot remaps program
     home=$PWD
     cargo_home=${CARGO_HOME:-$HOME/.cargo}
+    sysroot=$(rustc --print sysroot)
     variable=${target//-/_}
     case $target in
     x86_64-unknown-linux-musl)
@@ -36,17 +37,41 @@ build_programs() {
     esac
     need protoc protobuf-compiler
     [ -e /usr/include/linux/if_tun.h ] || die "the kernel's headers are missing: install them (in Debian the package linux-libc-dev)"
-    [ -d "$(rustc --print sysroot)/lib/rustlib/$target" ] || die "Rust has no library for $target: run 'rustup target add $target'"
+    [ -d "$sysroot/lib/rustlib/$target" ] || die "Rust has no library for $target: run 'rustup target add $target'"
     maps="-ffile-prefix-map=$home=/tartan -ffile-prefix-map=$cargo_home=/cargo"
-    env "CFLAGS_$variable=-g0 $maps $headers" \
-        RUSTFLAGS="--remap-path-prefix=$home=/tartan --remap-path-prefix=$cargo_home=/cargo" \
+    # The standard library's sources, where the toolchain has them, are as where it has not.
+    remaps="--remap-path-prefix=$home=/tartan --remap-path-prefix=$cargo_home=/cargo"
+    remaps+=" --remap-path-prefix=$sysroot/lib/rustlib/src/rust=/rustc/$(rustc --version --verbose | sed -n 's/^commit-hash: //p')"
+    env "CFLAGS_$variable=-g0 $maps $headers" RUSTFLAGS="$remaps" \
         CARGO_PROFILE_RELEASE_DEBUG=false CARGO_PROFILE_RELEASE_STRIP=symbols \
         CARGO_PROFILE_FAST_STRIP=symbols CARGO_PROFILE_FAST_INCREMENTAL=false CARGO_INCREMENTAL=0 \
         cargo build --target-dir target --profile "$PROFILE" --target "$target" --locked --quiet \
         -p tartan --bin tartan -p cni-shim --bin tartan-cni
     BUILT=$home/target/$target/$PROFILE
-    is_static "$BUILT/tartan"
-    is_static "$BUILT/tartan-cni"
+    for program in tartan tartan-cni; do
+        is_static "$BUILT/$program"
+        is_for "$target" "$BUILT/$program"
+    done
+    holds_bpf_object "$BUILT/tartan"
+}
+
+# is_for TARGET PROGRAM: its machine is the target's.
+is_for() {
+    local machine
+    case $1 in
+    x86_64-*) machine='Advanced Micro Devices X86-64' ;;
+    aarch64-*) machine=AArch64 ;;
+    esac
+    readelf --file-header --wide "$2" | grep -q "^ *Machine: *$machine\$" || die "$2 is not for ${1%%-*}"
+}
+
+# holds_bpf_object PROGRAM: the programs of the kernel path, which are for any machine of this byte order, as they are checked in.
+holds_bpf_object() {
+    python3 - "$1" dataplane/bpf/kernel_path.o <<'PYTHON' || die "$1 does not hold dataplane/bpf/kernel_path.o"
+import pathlib, sys
+program, object = (pathlib.Path(path).read_bytes() for path in sys.argv[1:])
+sys.exit(object not in program)
+PYTHON
 }
 
 # is_static PROGRAM: it asks for no loader.

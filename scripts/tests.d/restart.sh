@@ -23,6 +23,8 @@
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 # shellcheck source=scripts/tests.d/tools/kill_service.sh
 . "$TOOLS/kill_service.sh"
+# shellcheck source=scripts/tests.d/tools/held_load.sh
+. "$TOOLS/held_load.sh"
 
 BACKEND=$1
 FAMILIES=$2
@@ -30,41 +32,6 @@ ROUNDS=$3
 PORT=8080
 # Milliseconds, of a start on a busy machine with the pause that the test itself makes.
 LARGEST_GAP=15000
-HOLDERS=()
-
-# hold WHAT NAME ADDRESS PORT: a connection that goes on in the background.
-hold() {
-    start_in "$2" python3 "$TOOLS/held.py" hold "$3" "$4" >"$SCRATCH/held${#HOLDERS[@]}" 2>&1
-    HOLDERS+=("$PID|$1")
-    until_true 10 "$1 connects" grep -q connected "$SCRATCH/held$((${#HOLDERS[@]} - 1))" || cat "$SCRATCH/held$((${#HOLDERS[@]} - 1))"
-}
-
-# service FAMILY KEY: of the Service of pod3.
-service() {
-    jq -r --arg key "$2" '.[] | select(.name == "lab/pod3" or .name == "pod3") | .[$key]' "$LAB_STATE/services.$1"
-}
-
-start_load() {
-    local family
-    for family in $(families "$FAMILIES"); do
-        hold "IPv$family, pod1 to pod3" pod1 "$(address_of pod3 "$family")" "$PORT"
-        hold "IPv$family, node1 to the ClusterIP of pod3" node1 "$(service "$family" address)" "$(service "$family" port)"
-        hold "IPv$family, client to the NodePort of pod3 at node1" client "$(underlay_of node1 "$family")" "$(service "$family" node_port)"
-    done
-}
-
-# Every connection goes on, and is ended here.
-load_survived() {
-    local number what code
-    for number in "${!HOLDERS[@]}"; do
-        what=${HOLDERS[number]#*|}
-        code=0
-        kill -TERM "${HOLDERS[number]%%|*}" 2>/dev/null || true
-        wait "${HOLDERS[number]%%|*}" || code=$?
-        equal "$what: exit code" 0 "$code"
-        say "$what: $(tail -n 1 "$SCRATCH/held$number")"
-    done
-}
 
 # Every connection is answered after what was done, $1.
 all_go_on() {

@@ -96,7 +96,8 @@ class Browser:
 
     def wait(self, expression, seconds):
         end = time.monotonic() + seconds
-        while not self.value(expression):
+        # An element has no value of its own.
+        while not self.value("!!(%s)" % expression):
             if time.monotonic() > end:
                 raise TimeoutError("not within %d s: %s" % (seconds, expression))
             time.sleep(0.1)

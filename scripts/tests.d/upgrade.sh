@@ -1,0 +1,231 @@
+#!/usr/bin/env bash
+# The agent of a node is upgraded under load: no TCP connection ends, hardly a probe is lost, the device and the host stay as they
+# are, and keeper and service are of the new program. A program that is none, or does not come to forward, changes nothing.
+#
+#   client (no node) ─────────────┐
+#   pod1 ── node1: keeper, service (upgraded) ══ underlay ══ node2 ── pod3, which serves
+#     └ ping 500 times a second
+#
+# Connections, in each family: pod1 → pod3; node1 → the ClusterIP of pod3; client → the NodePort of pod3 at node1.
+#
+# upgrade.sh [--previous PROGRAM] BACKEND FAMILIES ROUNDS, where FAMILIES is v4, v6 or dual, inside and outside. With
+# --previous, the agent is of that release first (a build of its tag), and a service of this one comes by a replaced file.
+# alone: it measures pauses
+# case: vxlan dual 3 workers=2
+# case: udp v4 3
+# full: vxlan v4 50
+# full: udp dual 50 workers=2
+# full: vxlan v4 5 device=plain
+# full: vxlan v4 5 kernel-path=auto
+# shellcheck source=scripts/tests.d/tools/test_case.sh
+. "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
+# shellcheck source=scripts/tests.d/tools/kill_service.sh
+. "$TOOLS/kill_service.sh"
+# shellcheck source=scripts/tests.d/tools/held_load.sh
+. "$TOOLS/held_load.sh"
+
+PREVIOUS=
+if [ "${1:-}" = --previous ]; then
+    PREVIOUS=$(readlink -f "$2")
+    shift 2
+fi
+BACKEND=$1
+FAMILIES=$2
+ROUNDS=$3
+PORT=8080
+BIN=$(readlink -f "${LAB_BIN:-$SCRIPTS/../target/fast}")
+# Milliseconds: of upgrades, and of those that go back after the second that a new service has.
+LARGEST_GAP=1000
+LARGEST_GAP_OF_FAILURE=1500
+# Of 10,000 probes.
+MOST_LOST=1
+
+serves_all() {
+    [ "$(in_ns pod3 ss -Hltn "sport = :$PORT" | wc -l)" -ge "${#SERVED[@]}" ]
+}
+
+start_probes() {
+    start_in pod1 ping -n -D -i 0.002 "${SERVED[0]}" >"$SCRATCH/ping"
+    PING=$PID
+}
+
+# stop_probes WHAT MILLISECONDS: what became of the probes.
+stop_probes() {
+    local gap answers sent lost
+    sleep 1
+    stop "$PING" INT
+    read -r gap answers < <(gaps "$SCRATCH/ping")
+    sent=$(sed -nE 's/^([0-9]+) packets transmitted.*/\1/p' "$SCRATCH/ping")
+    # The last may be on its way.
+    lost=$((sent - answers))
+    [ "$lost" -le 0 ] || grep -q "icmp_seq=$sent " "$SCRATCH/ping" || lost=$((lost - 1))
+    say "$1: $answers of $sent probes were answered; the longest pause was $gap ms"
+    at_most "longest pause of the probes, ms" "$2" "$gap"
+    at_most "probes lost of 10,000 ($1)" "$MOST_LOST" "$((lost * 10000 / sent))"
+}
+
+# program NAME: a copy of the program, which is a file of its own.
+program() {
+    mkdir -p "$SCRATCH/$1"
+    cp "$BIN/tartan" "$SCRATCH/$1/tartan"
+    echo "$SCRATCH/$1/tartan"
+}
+
+keeper_pid() {
+    cat "$LAB_STATE/node1/pid"
+}
+
+programs() {
+    readlink "/proc/$(keeper_pid)/exe" "/proc/$(service_pid node1)/exe" | paste -sd ' '
+}
+
+descriptors() {
+    # Those of the table; the keeper's own change their numbers.
+    find "/proc/$(keeper_pid)/fd" -lname '/dev/net/tun' -o -lname 'socket:*' | wc -l
+}
+
+# upgrade PROGRAM: to it, and both are of it.
+upgrade() {
+    local code=0 pid
+    pid=$(service_pid node1)
+    tartan node1 upgrade --program "$1" -o json >"$SCRATCH/upgrade" 2>&1 || code=$?
+    equal "exit code of the upgrade" 0 "$code"
+    [ "$code" = 0 ] || cat "$SCRATCH/upgrade"
+    equal "programs of keeper and service" "$1 $1" "$(programs)"
+    if [ "$(service_pid node1)" = "$pid" ]; then fail "the service is the same process"; fi
+    PAUSES+=("$(jq .pause_us "$SCRATCH/upgrade")")
+}
+
+# refused OUTCOME PROGRAM: nothing changes.
+refused() {
+    local code=0 before
+    before="$(programs) $(service_pid node1) $(descriptors)"
+    tartan node1 upgrade --program "$2" -o json >"$SCRATCH/upgrade" 2>&1 || code=$?
+    say "$2: $(jq -c '{outcome, reason}' "$SCRATCH/upgrade")"
+    equal "exit code of the upgrade to $2" 1 "$code"
+    equal "outcome of the upgrade to $2" "$1" "$(jq -r .outcome "$SCRATCH/upgrade")"
+    equal "programs, service and descriptors after $2" "$before" "$(programs) $(service_pid node1) $(descriptors)"
+    if pgrep -f "$SCRATCH/bad" >/dev/null; then fail "$2 still runs"; fi
+}
+
+# bad NAME: a program by the text of standard input, which tells the version of ours.
+bad() {
+    mkdir -p "$SCRATCH/bad/$1"
+    {
+        echo '#!/usr/bin/env python3'
+        echo 'import os, socket, sys, time'
+        echo "if sys.argv[1] == 'version': os.execv('$BIN/tartan', ['tartan', 'version', '-o', 'json'])"
+        cat
+    } >"$SCRATCH/bad/$1/tartan"
+    chmod 755 "$SCRATCH/bad/$1/tartan"
+    echo "$SCRATCH/bad/$1/tartan"
+}
+
+# What a service beside another does up to go.
+TO_GO='
+keeper = socket.socket(fileno=0)
+while b"\"last\":true" not in keeper.recv(65536): pass
+keeper.send(b"\"ready\"")
+assert keeper.recv(65536) == b"\"go\""
+'
+
+failing() {
+    local nothing=$SCRATCH/bad/nothing
+    mkdir -p "$SCRATCH/bad"
+    echo 'no program' >"$nothing"
+    refused unchanged "$nothing"
+    chmod 755 "$nothing"
+    refused unchanged "$nothing"
+    refused unchanged /bin/true
+    refused unchanged "$(echo 'sys.exit(3)' | bad ends)"
+    refused returned "$(echo "$TO_GO"'sys.exit(3)' | bad ends-after-go)"
+    refused returned "$(echo "$TO_GO"'time.sleep(60)' | bad hangs-after-go)"
+    if [ -n "${SLOWLY:-}" ]; then refused unchanged "$(echo 'time.sleep(60)' | bad hangs)"; fi
+    # It takes no device with it that it is told to keep no more, and what it gave is not kept.
+    refused returned "$(echo "$TO_GO"'keeper.send(b"{\"withdraw\":\"tun-queue-0\"}"); sys.exit(1)' | bad withdraws)"
+}
+
+# A service that does not answer its keeper: the upgrade ends, and the next service comes as after a death.
+stuck() {
+    local pid code=0
+    pid=$(service_pid node1)
+    start_in node1 "$BIN/tartan" --root "$LAB_STATE/node1" upgrade --program "$1" -o json >"$SCRATCH/upgrade" 2>&1
+    # It has taken the request, and asks the program for its version.
+    sleep 0.02
+    kill -STOP "$pid"
+    wait "$PID" || code=$?
+    kill -CONT "$pid" 2>/dev/null || true
+    until_true 10 "node1 is served after a service that hung" agent_json node1 status
+    say "a service that hangs: $(jq -c '{outcome, reason, error}' "$SCRATCH/upgrade"), exit code $code"
+}
+
+# A service of this release below a keeper of the one before, by a replaced file.
+previous() {
+    local bin=$SCRATCH/bin pid code=0
+    mkdir -p "$bin"
+    cp "$PREVIOUS" "$bin/tartan"
+    cp "$BIN"/tartan-cni "$bin/"
+    lab stop node1 >/dev/null
+    # The lab starts the programs that it was set up with.
+    echo "declare -g -- LAB_BIN=\"$bin\"" >>"$LAB_STATE/settings"
+    lab start node1 >/dev/null
+    start_load
+    start_probes
+    # The command is of this release: the one before may have none.
+    in_ns node1 "$BIN/tartan" --root "$LAB_STATE/node1" upgrade >"$SCRATCH/upgrade" 2>&1 || code=$?
+    equal "exit code of an upgrade of a release before" 1 "$code"
+    grep -q 'restart it once' "$SCRATCH/upgrade" || fail "it does not say what to do: $(cat "$SCRATCH/upgrade")"
+    cp "$BIN/tartan" "$bin/new"
+    mv "$bin/new" "$bin/tartan"
+    for ((ROUND = 1; ROUND <= ROUNDS; ROUND++)); do
+        pid=$(service_pid node1)
+        kill -TERM "$pid"
+        until_true 5 "a service of this release" another_service node1 "$pid"
+        equal "program of the service" "$bin/tartan" "$(readlink "/proc/$(service_pid node1)/exe")"
+        sleep 0.2
+    done
+    code=0
+    tartan node1 upgrade >"$SCRATCH/upgrade" 2>&1 || code=$?
+    equal "exit code of an upgrade below a keeper of a release before" 1 "$code"
+    grep -q 'restart the agent once' "$SCRATCH/upgrade" || fail "it does not say what to do: $(cat "$SCRATCH/upgrade")"
+    stop_probes "replaced file, $ROUNDS times" "$LARGEST_GAP"
+    load_survived
+}
+
+say "upgrade: backend $BACKEND, families $FAMILIES, rounds $ROUNDS${PREVIOUS:+, from $PREVIOUS}"
+lab_up --backend "$BACKEND" --inside "$FAMILIES" --outside "$FAMILIES" --pods 2
+lab services >/dev/null
+SERVED=()
+PAUSES=()
+for FAMILY in $(families "$FAMILIES"); do SERVED+=("$(address_of pod3 "$FAMILY")"); done
+start_in pod3 python3 "$TOOLS/held.py" serve "$PORT" "${SERVED[@]}"
+until_true 10 "pod3 serves" serves_all
+if [ -n "$PREVIOUS" ]; then
+    previous
+else
+    BEFORE=$(kernel_state node1)
+    start_load
+    start_probes
+    KEEPER=$(keeper_pid)
+    for ((ROUND = 1; ROUND <= ROUNDS; ROUND++)); do
+        upgrade "$(program "$((ROUND % 2))-program")"
+        sleep 0.2
+    done
+    say "packets waited for, µs: ${PAUSES[*]}"
+    stop_probes "$ROUNDS upgrades" "$LARGEST_GAP"
+    equal "process id of the keeper" "$KEEPER" "$(keeper_pid)"
+    equal "restarts" 0 "$(agent_json node1 status | jq .restarts)"
+    equal "problems" '[]' "$(agent_json node1 status | jq -c '[.problems[].code]')"
+    equal "upgraded from" "$("$BIN/tartan" version -o json | jq -r .version)" "$(agent_json node1 status | jq -r .upgraded.from)"
+    start_probes
+    failing
+    stop_probes "upgrades that fail" "$LARGEST_GAP_OF_FAILURE"
+    load_survived
+    same "addresses, routes and carrier changes of node1" "$BEFORE" "$(kernel_state node1)"
+    equal "repairs on node1" 0 "$(agent_json node1 status | jq .repairs)"
+    # The keeper of the new program goes on after a death, and after a hang.
+    kill_service node1
+    stuck "$(program stuck)"
+fi
+law_one node1
+law_one node2
