@@ -105,7 +105,7 @@ account() {
 # flood COUNT SIZE
 flood() {
     local report
-    report=$(in_ns pod1 "$LOAD" send --to "$(socket_address "$(address_of pod2 "$FAMILY")" "$PORT")" --size "$2" --count "$1") || fail "the flood"
+    report=$(in_ns pod1 taskset -c 0 "$LOAD" send --to "$(socket_address "$(address_of pod2 "$FAMILY")" "$PORT")" --size "$2" --count "$1") || fail "the flood"
     SENT=$((SENT + $(jq .sent <<<"$report")))
     say "flood of IPv$FAMILY, $1 of $2 bytes: $report"
 }
@@ -147,6 +147,12 @@ say "every packet accounted for: backend $BACKEND, inside $INSIDE, outside $OUTS
 # Of super-packets the kernel counts one where it drops, however many datagrams it joined (docs/operate.md, gathering), and
 # a veth with NAPI counts no Ethernet header. `gathering` has what arrives with it.
 export TARTAN_GATHER=false
+# A veth puts what it carries into the backlog of the core that sends. A thread that changes cores while the backlog of its old
+# core still waits overtakes itself in the kernel, as it does with no overlay at all: the sender and the workers stay where they
+# are, and what then comes behind a later one is Tartan's.
+WORKERS=$(agents_option workers)
+TARTAN_CORES=$(seq -s , 0 $((${WORKERS:-1} - 1)))
+export TARTAN_CORES
 lab_up --backend "$BACKEND" --inside "$INSIDE" --outside "$OUTSIDE" --underlay "$UNDERLAY"
 # The receiver's card would join what travels alone.
 if [ "$UNDERLAY" = wire ]; then in_ns node2 ethtool -K eth0 gro off >/dev/null; fi
