@@ -6,7 +6,7 @@
 //! in doubt is asked at once all the same, within the budget and the path's own credit.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +36,8 @@ pub(super) struct Table {
     slots: Vec<Slot>,
     by_address: HashMap<IpAddr, usize>,
     due: BinaryHeap<Reverse<(Now, usize)>>,
+    /// Paths that were asked, in that order, from the first on that may still await an answer.
+    asked: VecDeque<usize>,
     budget: Credit,
     paces: Paces,
 }
@@ -75,6 +77,7 @@ impl Table {
             slots: Vec::new(),
             by_address: HashMap::new(),
             due: BinaryHeap::new(),
+            asked: VecDeque::new(),
             budget: Credit::full(now),
             paces: Paces {
                 busy: WATCH_EVERY,
@@ -119,6 +122,10 @@ impl Table {
             self.due.push(Reverse((slot.scheduled, index)));
             self.slots.push(slot);
         }
+        let awaiting = self.slots.iter().enumerate();
+        self.asked = awaiting
+            .filter_map(|(index, slot)| slot.path.awaits().then_some(index))
+            .collect();
     }
 
     /// The paths, in the order in which they were given.
@@ -178,9 +185,25 @@ impl Table {
         self.due.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Whether an answer may come soon.
-    pub(super) fn awaits(&self) -> bool {
-        self.slots.iter().any(|slot| slot.path.awaits())
+    /// Notes a probe that was sent to this address.
+    pub(super) fn note_sent(&mut self, address: IpAddr, nonce: u64, ask: Ask, now: Now) {
+        self.on(address, now, |path| path.note_sent(nonce, ask, now));
+        self.asked.extend(self.by_address.get(&address));
+    }
+
+    /// Whether an answer may come soon. Costs by what was answered since, not by how many paths there are.
+    pub(super) fn awaits(&mut self) -> bool {
+        while let Some(index) = self.asked.front() {
+            if self
+                .slots
+                .get(*index)
+                .is_some_and(|slot| slot.path.awaits())
+            {
+                return true;
+            }
+            self.asked.pop_front();
+        }
+        false
     }
 
     /// Gives a path of this address to `take`, and schedules what that leads to.

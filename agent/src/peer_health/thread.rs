@@ -191,7 +191,7 @@ impl Prober {
         let request = request(peer, self.nonces.next(), &tables.following, now);
         let sent = socket.send(peer, &request, ask.size);
         self.asked = now;
-        table.on(address, now, |path| path.note_sent(request.nonce, ask, now));
+        table.note_sent(address, request.nonce, ask, now);
         let Err(error) = sent else { return };
         match Errno::from_io_error(&error) {
             // A full queue is no word on the path.
@@ -303,7 +303,7 @@ impl Prober {
     /// How long nothing is to be done.
     fn pause(&self) -> Duration {
         let now = self.shared.clock.now();
-        let table = lock(&self.shared.table);
+        let mut table = lock(&self.shared.table);
         let due = table.wake().map_or(LONGEST, |wake| wake.since(now));
         let answers = match table.awaits() || !lock(&self.shared.questions).is_empty() {
             true if now.since(self.asked) < SOON * 4 => SOON,
@@ -435,6 +435,7 @@ fn own_error(error: &io::Error) -> String {
 const JUDGE_EVERY: Duration = Duration::from_secs(1);
 /// An answer on a local network is there within this; a worker keeps what it heard.
 const SOON: Duration = Duration::from_millis(20);
-const SHORTEST: Duration = Duration::from_millis(5);
+/// What becomes due meanwhile is sent together: with thousands of peers most of the cost was to wake for each.
+const SHORTEST: Duration = Duration::from_millis(20);
 /// Requests of peers wait in the ring meanwhile.
 const LONGEST: Duration = Duration::from_millis(240);

@@ -102,9 +102,8 @@ impl Prober {
         let length = length.map_or(least, usize::from).max(least);
         datagram.resize(length - outer_headers(self.family), 0);
         let to = way.to.into();
-        // An error may belong to an earlier request: clear it, and take only the second for this one's.
+        // An error may be an earlier request's, and is gone once it was returned.
         for _ in 0..2 {
-            let _ = self.socket.take_error();
             if self.socket.send_to(&datagram, &to).is_ok() {
                 return Ok(());
             }

@@ -31,7 +31,7 @@ fn run(
             for (index, ask) in asks {
                 nonce += 1;
                 let address = table.slots()[index].target.address;
-                table.on(address, *now, |path| path.note_sent(nonce, ask, *now));
+                table.note_sent(address, nonce, ask, *now);
                 if answers(index) {
                     let at = now.after(Duration::from_millis(1));
                     table.on(address, at, |path| path.answer(nonce, at));
@@ -121,4 +121,34 @@ fn paths_that_stay_keep_what_is_known_of_them() {
             .iter()
             .all(|slot| *slot.path.state().0 == State::Up)
     );
+}
+
+#[test]
+fn an_answer_is_awaited_until_it_comes_or_is_given_up() {
+    let (mut table, mut now) = (Table::new(Now(0)), Now(0));
+    table.follow(targets(3), now);
+    run(&mut table, &mut now, 5, |_| true);
+    assert!(!table.awaits());
+    let address = |index: usize| targets(3).get(index).unwrap().address;
+    let ask = Ask {
+        size: None,
+        is_watch: true,
+    };
+    table.note_sent(address(1), 71, ask, now);
+    table.note_sent(address(0), 70, ask, now);
+    assert!(table.awaits());
+    table.on(address(1), now, |path| path.answer(71, now));
+    assert!(table.awaits(), "the other is still under way");
+    // The paths have other numbers now.
+    let mut fewer = targets(3);
+    fewer.swap(0, 2);
+    table.follow(fewer, now);
+    assert!(table.awaits());
+    table.on(address(0), now, |path| path.answer(70, now));
+    assert!(!table.awaits());
+    // One that is never answered.
+    table.note_sent(address(2), 72, ask, now);
+    assert!(table.awaits());
+    run(&mut table, &mut now, 5, |_| true);
+    assert!(!table.awaits());
 }
