@@ -48,8 +48,10 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_finit_module,
     libc::SYS_delete_module,
     libc::SYS_kexec_load,
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    #[cfg(target_arch = "x86_64")]
     libc::SYS_kexec_file_load,
+    #[cfg(target_arch = "aarch64")]
+    KEXEC_FILE_LOAD,
     libc::SYS_reboot,
     libc::SYS_syslog,
     libc::SYS_acct,
@@ -101,6 +103,10 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_io_uring_setup,
     libc::SYS_personality,
 ];
+
+/// `kexec_file_load` (linux/include/uapi/asm-generic/unistd.h), which libc does not name for musl.
+#[cfg(target_arch = "aarch64")]
+const KEXEC_FILE_LOAD: libc::c_long = 294;
 
 #[cfg(test)]
 mod tests {

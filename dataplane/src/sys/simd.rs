@@ -1,5 +1,6 @@
 //! Which vector instructions this processor has.
 
+#[cfg(target_arch = "x86_64")]
 use encap::checksum;
 
 /// Lets checksums be summed by the widest instructions that there are.
