@@ -22,6 +22,10 @@ LABS = {
     "auto": ("a", ["--kernel-path", "auto"]),
     "auto-scale": ("x", ["--kernel-path", "auto", "--pods", "250", "--listed", "4998"]),
     "before": ("b", ["--backend", "vxlan"]),
+    "top": ("t", ["--backend", "vxlan", "--kernel-path", "off"]),
+    "capture": ("c", ["--backend", "vxlan", "--kernel-path", "off"]),
+    "listed": ("l", ["--backend", "vxlan", "--kernel-path", "off", "--listed", "4998"]),
+    "scraped": ("m", ["--backend", "vxlan", "--kernel-path", "off", "--listed", "4998"]),
     "kernel": ("k", ["--control"]),
     "kernel-gathered": ("g", ["--control"]),
     "direct": ("d", ["--direct"]),
@@ -43,8 +47,7 @@ def programs(directory):
 def lab(name, directory, options, load=None):
     """The lab of a path; `options` are further ones of the user's for labs with Tartan, `load` is the directory of
     tartan-load where that is another one."""
-    kind = {"kernel-gathered": Gathered, "auto-scale": Scale}.get(name, Lab)
-    return kind(name, directory, shlex.split(options), load)
+    return KINDS.get(name, Lab)(name, directory, shlex.split(options), load)
 
 
 def paths(chosen, others, directory, options, before):
@@ -122,6 +125,10 @@ class Path:
 
     def flooding(self, on):
         """A flood begins or has ended."""
+
+    def at_end(self):
+        """What this path alone has measured all along."""
+        return {}
 
 
 class Lab(Path):
@@ -302,3 +309,7 @@ class Other(Path):
             self.stop_serving()
             subprocess.run(self.command + ["down"], check=True)
             self.pods = []
+
+
+# Paths that are more than a lab.
+KINDS = {"kernel-gathered": Gathered, "auto-scale": Scale}

@@ -39,9 +39,12 @@ TITLES = {
     "idle": "idle, % of a core",
     "flows": "flows that the kernel path has taken over",
     "flows-cpu": "100,000 flows alone, % of a core",
+    "scrape": "a page of metrics, ms",
+    "scrape-most": "a page of metrics, the longest, ms",
+    "scrape-failed": "pages of metrics that were not had",
 }
 # Of these the multiple of the kernel's VXLAN says nothing.
-ALONE = ("udp64-arrived", "udp1400-arrived", "connect-failed", "stolen", "drops", "rss", "tables", "idle", "flows", "flows-cpu")
+ALONE = ("udp64-arrived", "udp1400-arrived", "connect-failed", "stolen", "drops", "rss", "tables", "idle", "flows", "flows-cpu", "scrape", "scrape-most", "scrape-failed")
 
 
 class Result:
@@ -69,6 +72,7 @@ class Result:
         dropped = path.drops()
         if dropped is not None:
             self.add(underlay, path.name, {"drops": dropped})
+        self.add(underlay, path.name, path.at_end())
         self.add(underlay, path.name, measure.footprint(path))
         kind = path.device_type()
         if kind:
