@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use dataplane::counters::{Flow, Totals};
 use dataplane::drops::Direction;
+use dataplane::families::PerFamily;
 use dataplane::kernel_path::{KernelPathTotals, PassReason};
 use dataplane::now::Now;
 use dataplane::underlay::socket::ReceiveQueue;
@@ -18,6 +19,7 @@ use crate::control::view::View;
 use crate::control::view::drops::KernelCounts;
 use crate::host::PodLinks;
 use crate::kernel_path::flows::FlowTotals;
+use crate::peer_health::histogram::Histogram;
 
 /// What the kernel was asked for, on a netlink socket of the scrapes' own.
 #[derive(Debug, Default)]
@@ -46,6 +48,8 @@ pub(super) struct Facts {
     pub(super) pods: wire::Pods,
     /// What probes say of the paths to peers.
     pub(super) paths: Paths,
+    /// How long probes took, by the family of the peer's address.
+    pub(super) round_trips: PerFamily<Histogram>,
     /// The counters of peers and pods, and which of them have series of their own.
     pub(super) shown_peers: Shown<PEER_COUNTERS>,
     pub(super) shown_pods: Shown<POD_COUNTERS>,

@@ -17,6 +17,9 @@ pub(super) enum Kind {
     Counter,
     /// It goes up and down.
     Gauge,
+    /// How often values lay within each of some bounds, their count and their sum: three names, with `_bucket`, `_count` and
+    /// `_sum` behind this one.
+    Histogram,
     /// It is 1, and its labels tell. Its name ends with `_info`.
     Info,
 }
@@ -38,6 +41,14 @@ impl Metric {
         }
     }
 
+    pub(super) const fn histogram(name: &'static str, help: &'static str) -> Metric {
+        Metric {
+            name,
+            kind: Kind::Histogram,
+            help,
+        }
+    }
+
     pub(super) const fn info(name: &'static str, help: &'static str) -> Metric {
         Metric {
             name,
@@ -50,7 +61,7 @@ impl Metric {
     pub(super) fn family(&self) -> (&'static str, Option<&'static str>) {
         let suffix = match self.kind {
             Kind::Counter => "_total",
-            Kind::Gauge => "",
+            Kind::Gauge | Kind::Histogram => "",
             Kind::Info => "_info",
         };
         let name = self.name.strip_suffix(suffix).unwrap_or(self.name);

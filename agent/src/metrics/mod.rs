@@ -223,6 +223,7 @@ impl Memory {
                 .collect(),
             pods,
             paths: view.peer_health.paths(),
+            round_trips: view.peer_health.round_trips(),
             shown_peers,
             shown_pods,
             scrapes: self.scrapes,

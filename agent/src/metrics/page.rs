@@ -10,6 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
 use super::metric::{Kind, Metric};
+use crate::peer_health::histogram::Histogram;
 
 /// The page that is being written.
 pub(super) struct Page<'a>(DescriptorEncoder<'a>);
@@ -58,6 +59,26 @@ impl<'a> Page<'a> {
         })
     }
 
+    /// Writes a metric of that kind. No two histograms have the same labels.
+    pub(super) fn histograms<L>(
+        &mut self,
+        metric: &Metric,
+        histograms: impl IntoIterator<Item = (L, Histogram)>,
+    ) -> fmt::Result
+    where
+        L: EncodeLabelSet,
+    {
+        self.describe(metric, |family| {
+            for (labels, histogram) in histograms {
+                let buckets: Vec<(f64, u64)> = histogram.buckets().collect();
+                let (sum, count) = (histogram.sum().as_secs_f64(), histogram.count());
+                let mut encoder = family.encode_family(&labels)?;
+                encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+            }
+            Ok(())
+        })
+    }
+
     /// Writes what stands above the samples, and has `write` write them.
     fn describe(
         &mut self,
@@ -69,6 +90,7 @@ impl<'a> Page<'a> {
         let kind = match metric.kind {
             Kind::Counter => MetricType::Counter,
             Kind::Gauge => MetricType::Gauge,
+            Kind::Histogram => MetricType::Histogram,
             Kind::Info => MetricType::Info,
         };
         write(&mut (self.0).encode_descriptor(name, metric.help, unit.as_ref(), kind)?)
@@ -81,6 +103,6 @@ where
 {
     match kind {
         Kind::Counter => encoder.encode_counter::<NoLabelSet, _, u64>(value, None),
-        Kind::Gauge | Kind::Info => encoder.encode_gauge(value),
+        Kind::Gauge | Kind::Histogram | Kind::Info => encoder.encode_gauge(value),
     }
 }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::peers::Peer;
+use encap::Family;
 
 use super::facts::Facts;
 use super::metric::Metric;
@@ -42,6 +43,10 @@ pub(super) fn write(page: &mut Page<'_>, facts: &Facts) -> fmt::Result {
     page.family(&STATE, states)?;
     let round_trip = |path: &PathReport| Some(path.round_trips?.0.as_secs_f64());
     page.family(&ROUND_TRIP, each(&own, &facts.paths, round_trip))?;
+    let round_trips = [(Family::V4, "ipv4"), (Family::V6, "ipv6")];
+    let round_trips =
+        round_trips.map(|(family, word)| ([("family", word)], *facts.round_trips.of(family)));
+    page.histograms(&PROBE_ROUND_TRIP, round_trips)?;
     page.family(&LOSS, each(&own, &facts.paths, |path| path.loss.0))?;
     let measured = |path: &PathReport| path.measured.map(u64::from);
     page.family(&MEASURED_MTU, each(&own, &facts.paths, measured))
@@ -87,6 +92,10 @@ pub(super) const STATE: Metric = Metric::gauge(
 pub(super) const ROUND_TRIP: Metric = Metric::gauge(
     "tartan_peer_round_trip_seconds",
     "Median of the last round trips of probes to a peer's address of a family. No sample where none is answered. Only of peers with series of their own.",
+);
+pub(super) const PROBE_ROUND_TRIP: Metric = Metric::histogram(
+    "tartan_probe_round_trip_seconds",
+    "Round trips of all answered probes to all peers, by the family of the peer's address, those without series of their own included. What tartan trace asks is not in. Since the service started.",
 );
 pub(super) const LOSS: Metric = Metric::gauge(
     "tartan_peer_loss_ratio",

@@ -237,6 +237,10 @@ fn names_follow_the_conventions_of_prometheus() {
         ("tartan_build", None)
     );
     assert_eq!(
+        Metric::histogram("tartan_probe_round_trip_seconds", "").family(),
+        ("tartan_probe_round_trip", Some("seconds"))
+    );
+    assert_eq!(
         Metric::gauge("tartan_held_packets", "").family(),
         ("tartan_held", Some("packets"))
     );
@@ -342,6 +346,41 @@ fn paths_of_peers_have_their_state_and_their_figures() {
         let series = format!("tartan_peers_in_state{{state=\"{state}\"}}");
         assert_eq!(samples.get(&*series), Some(&"1"), "{state}");
     }
+}
+
+#[test]
+fn round_trips_of_probes_are_a_histogram_whose_size_no_peer_changes() {
+    let mut memory = Memory::new(2);
+    let mut facts = memory.read(Arc::new(view(3)), KernelFacts::default(), true);
+    for micros in [150, 200, 201, 3_000_000] {
+        facts.round_trips.v4.observe(Duration::from_micros(micros));
+    }
+    let page = encode(WholePage(facts));
+    assert!(page.contains("# TYPE tartan_probe_round_trip_seconds histogram\n"));
+    assert!(page.contains("# UNIT tartan_probe_round_trip_seconds seconds\n"));
+    let samples = samples(&page);
+    let of = |rest: &str| {
+        let series = format!("tartan_probe_round_trip_seconds_{rest}");
+        samples.get(&*series).copied()
+    };
+    // A bucket holds what the lower ones hold, too.
+    let buckets = [
+        ("0.0001", "0"),
+        ("0.0002", "2"),
+        ("0.0005", "3"),
+        ("1.0", "3"),
+        ("+Inf", "4"),
+    ];
+    for (bound, count) in buckets {
+        let bucket = format!("bucket{{le=\"{bound}\",family=\"ipv4\"}}");
+        assert_eq!(of(&bucket), Some(count), "{bound}: {page}");
+    }
+    assert_eq!(of("count{family=\"ipv4\"}"), Some("4"));
+    assert_eq!(of("sum{family=\"ipv4\"}"), Some("3.000551"));
+    assert_eq!(of("count{family=\"ipv6\"}"), Some("0"));
+    let series = |page: &str| page.matches("\ntartan_probe_round_trip_seconds_").count();
+    assert_eq!(series(&page), 36);
+    assert_eq!(series(&page_of(40, 16)), 36);
 }
 
 #[test]

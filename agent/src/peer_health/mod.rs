@@ -6,7 +6,7 @@
 //! format, to the port and by the address family that data takes, so that what is proved is proved of data. The peer's
 //! worker answers, our worker puts the answer on a ring, and the thread takes it from there. Everything that is concluded
 //! is concluded by pure code: a path ([`path`], its state machine), the search for its MTU ([`path_search`]), loss
-//! ([`loss`]) and round trips ([`round_trips`]), and the table of all paths with its schedule ([`table`]).
+//! ([`loss`]) and round trips ([`round_trips`], and of all paths together [`histogram`]), and the table of all paths with its schedule ([`table`]).
 //!
 //! ```text
 //! control loop ──tables, addresses──► thread ──requests──► peer's worker
@@ -26,6 +26,7 @@
 //!   told to pods.
 
 mod credit;
+pub mod histogram;
 mod loss;
 mod path;
 mod path_search;

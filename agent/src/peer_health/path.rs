@@ -56,6 +56,15 @@ pub(super) struct Path {
     since: Now,
 }
 
+/// What an answer tells.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answered {
+    /// What the path was found to carry, bytes of outer packet, where that is news.
+    pub(super) learned: Option<u16>,
+    /// From when the probe was sent until a worker read the answer.
+    pub(super) round_trip: Duration,
+}
+
 /// A probe whose answer may still come.
 #[derive(Clone, Copy, Debug)]
 struct Open {
@@ -248,14 +257,13 @@ impl Path {
         });
     }
 
-    /// Takes an answer that came at `at`; one to no probe of ours, or the second to one, counts nothing. Returns what the
-    /// path was found to carry, and whether the answer counted.
-    pub(super) fn answer(&mut self, nonce: u64, at: Now) -> (Option<u16>, bool) {
-        let Some(place) = self.open.iter().position(|open| open.nonce == nonce) else {
-            return (None, false);
-        };
+    /// Takes an answer that came at `at`; one to no probe of ours, or the second to one, counts nothing, and tells
+    /// nothing.
+    pub(super) fn answer(&mut self, nonce: u64, at: Now) -> Option<Answered> {
+        let place = self.open.iter().position(|open| open.nonce == nonce)?;
         let open = self.open.swap_remove(place);
-        self.trips.add(at.since(open.sent));
+        let round_trip = at.since(open.sent);
+        self.trips.add(round_trip);
         self.answered = self.answered.max(Some(at));
         self.lost = 0;
         self.error = None;
@@ -270,7 +278,10 @@ impl Path {
             }
             None => self.search.behind_passed(open.sent, at),
         };
-        (learned, true)
+        Some(Answered {
+            learned,
+            round_trip,
+        })
     }
 
     /// Takes a probe of the peer's; `unheard`: since when it has heard no answer of ours, if it ever did.

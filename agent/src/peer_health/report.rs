@@ -5,6 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use dataplane::families::PerFamily;
+
+use super::histogram::Histogram;
 use super::loss::{LONG, SHORT};
 use super::path::Path;
 use super::state::State;
@@ -47,6 +50,11 @@ impl PeerHealthView {
             paths.entry(target.name).or_default().push(report);
         }
         paths
+    }
+
+    /// Round trips of the probes of all paths since the service started, by the family of the peer's address.
+    pub fn round_trips(&self) -> PerFamily<Histogram> {
+        lock(&self.0.table).round_trips()
     }
 
     /// The path in the worst state.

@@ -11,10 +11,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dataplane::families::PerFamily;
 use dataplane::now::Now;
+use encap::Family;
 
 use super::credit::Credit;
-use super::path::{Ask, Obstacle, Pace, Path, Signs, WATCH_EVERY};
+use super::histogram::Histogram;
+use super::path::{Answered, Ask, Obstacle, Pace, Path, Signs, WATCH_EVERY};
 use super::path_search::PathSearch;
 
 /// A path that there is to be.
@@ -40,6 +43,8 @@ pub(super) struct Table {
     asked: VecDeque<usize>,
     budget: Credit,
     paces: Paces,
+    /// Of all paths that there ever were, by the family of the peer's address.
+    round_trips: PerFamily<Histogram>,
 }
 
 #[derive(Debug)]
@@ -84,6 +89,7 @@ impl Table {
                 idle: WATCH_EVERY,
                 is_full: true,
             },
+            round_trips: PerFamily::each(|_| Histogram::default()),
         }
     }
 
@@ -228,6 +234,22 @@ impl Table {
             self.due.push(Reverse((wake, index)));
         }
         Some(taken)
+    }
+
+    /// Takes an answer. `None`: no probe of that nonce is open at the path, so it proves nothing and counts nowhere.
+    pub(super) fn answer(&mut self, address: IpAddr, nonce: u64, at: Now) -> Option<Answered> {
+        let answered = self.on(address, at, |path| path.answer(nonce, at))??;
+        let round_trips = match Family::of(address) {
+            Family::V4 => &mut self.round_trips.v4,
+            Family::V6 => &mut self.round_trips.v6,
+        };
+        round_trips.observe(answered.round_trip);
+        Some(answered)
+    }
+
+    /// Round trips of all answered probes since the service started, by the family of the peer's address.
+    pub(super) fn round_trips(&self) -> PerFamily<Histogram> {
+        self.round_trips
     }
 
     /// Notes an error that came in place of an answer. One that is not proven to be of a probe of ours only words a path

@@ -121,8 +121,8 @@ impl Prober {
                     if lock(&self.shared.questions).answer(&message, at, is_its) {
                         continue;
                     }
-                    let answer = table.on(address, at, |path| path.answer(message.nonce, at));
-                    let Some((learned, true)) = answer else {
+                    let answer = table.answer(address, message.nonce, at);
+                    let Some(answer) = answer else {
                         continue;
                     };
                     if let Some(peer) = self
@@ -131,7 +131,7 @@ impl Prober {
                         .and_then(|tables| peer(&tables.snapshot, address))
                     {
                         peer.note_answer(at);
-                        learn(peer, address, learned, at, &table);
+                        learn(peer, address, answer.learned, at, &table);
                     }
                 }
             }

@@ -52,8 +52,8 @@ impl Lab {
         self.flying = flying;
         let landed: Vec<(u64, Now)> = landed;
         for (nonce, at) in landed {
-            assert!(self.path.answer(nonce, at).1);
-            assert!(!self.path.answer(nonce, at).1, "counted twice");
+            assert!(self.path.answer(nonce, at).is_some());
+            assert!(self.path.answer(nonce, at).is_none(), "counted twice");
             self.signs.heard = Some(at);
         }
         let each_second = now

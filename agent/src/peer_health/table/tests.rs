@@ -34,7 +34,7 @@ fn run(
                 table.note_sent(address, nonce, ask, *now);
                 if answers(index) {
                     let at = now.after(Duration::from_millis(1));
-                    table.on(address, at, |path| path.answer(nonce, at));
+                    table.answer(address, nonce, at);
                 }
             }
         }
@@ -42,6 +42,44 @@ fn run(
         table.judge(*now, |_| Seen::default());
     }
     rates
+}
+
+#[test]
+fn the_round_trip_of_each_answer_is_counted_once_and_none_that_was_not_asked() {
+    let mut table = Table::new(Now(0));
+    let mut targets = targets(2);
+    targets[1].address = IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1]);
+    let (v4, v6) = (targets[0].address, targets[1].address);
+    table.follow(targets, Now(0));
+    let now = Now(0).after(Duration::from_secs(1));
+    for (address, nonce) in [(v4, 1), (v6, 2)] {
+        let ask = Ask {
+            size: None,
+            is_watch: true,
+        };
+        table.note_sent(address, nonce, ask, now);
+    }
+    let at = now.after(Duration::from_micros(300));
+    // Another nonce, another path's, an address that is no peer's.
+    for (address, nonce) in [(v4, 7), (v4, 2), (IpAddr::from([203, 0, 113, 1]), 1)] {
+        assert!(
+            table.answer(address, nonce, at).is_none(),
+            "{address} {nonce}"
+        );
+    }
+    assert_eq!(table.round_trips().v4.count(), 0);
+    for expected in [Some(Duration::from_micros(300)), None] {
+        let took = table.answer(v4, 1, at).map(|answer| answer.round_trip);
+        assert_eq!(took, expected);
+    }
+    let trips = table.round_trips();
+    assert_eq!((trips.v4.count(), trips.v6.count()), (1, 0));
+    assert_eq!(trips.v4.sum(), Duration::from_micros(300));
+    assert!(table.answer(v6, 2, at).is_some());
+    // What was counted of paths that went stays.
+    table.follow(Vec::new(), at);
+    let trips = table.round_trips();
+    assert_eq!((trips.v4.count(), trips.v6.count()), (1, 1));
 }
 
 #[test]
