@@ -29,6 +29,8 @@ DIST=$SCRATCH/dist
 UNLIKE_RELEASE=unstripped-binary-or-object,undeclared-elf-prerequisites
 # Milliseconds that an upgrade may cost: the new service takes over while packets wait.
 LARGEST_GAP=1000
+# Of a restart.
+LARGEST_GAP_OF_RESTART=8000
 
 # The tests' programs are not static: the image gets the libraries that they ask for.
 libraries() {
@@ -58,19 +60,21 @@ papers() {
 }
 
 deb_of_machine() {
-    local deb=("$DIST"/*.deb)
+    local deb=("$DIST"/*.deb) later
     if command -v lintian >/dev/null; then
         equal "lintian" '' "$(lintian --fail-on none --allow-root ${UNLIKE_RELEASE:+--suppress-tags "$UNLIKE_RELEASE"} "${deb[0]}" 2>&1 |
             grep -vE "^N: ${UNLIKE_RELEASE:+| mismatched-override }")"
     else
         fail "there is no lintian: run scripts/install --lints"
     fi
-    # As a version later: the same files, which replace the first ones.
+    # As versions later: the same files, which replace the first ones.
     dpkg-deb --raw-extract "${deb[0]}" "$SCRATCH/later"
-    sed -i 's/^Version: .*/&+later/' "$SCRATCH/later/DEBIAN/control"
-    dpkg-deb --root-owner-group -Znone --build "$SCRATCH/later" "$SCRATCH/later.deb" >/dev/null
+    for later in later latest; do
+        sed -i "s/^Version: .*/&+$later/" "$SCRATCH/later/DEBIAN/control"
+        dpkg-deb --root-owner-group -Znone --build "$SCRATCH/later" "$SCRATCH/$later.deb" >/dev/null
+        into_machine node1 644 "$SCRATCH/$later.deb" /root
+    done
     into_machine node1 644 "${deb[0]}" /root
-    into_machine node1 644 "$SCRATCH/later.deb" /root
     DEB=/root/$(basename "${deb[0]}")
 }
 
@@ -86,7 +90,7 @@ traces() {
 }
 
 deb() {
-    local keeper before
+    local keeper before said
     lab_up --pods 0
     lab attach node2 >/dev/null
     machine_node node1
@@ -110,12 +114,35 @@ deb() {
     until_true 15 "node1 forwards after the upgrade" forwarding node1
     sleep 0.5
     stop_pings "upgrade" "$LARGEST_GAP"
+    equal "pings lost" 0 "$(pings_lost)"
+    grep -q 'upgraded from .*, service and keeper$' "$SCRATCH/dpkg" || fail "the package does not say that it has upgraded the agent: $(cat "$SCRATCH/dpkg")"
     equal "the keeper, and its program" "$keeper /usr/bin/tartan" \
         "$(unit_property node1 MainPID) $(in_machine node1 readlink "/proc/$keeper/exe")"
     equal "the program of the service" /usr/bin/tartan "$(in_machine node1 readlink "/proc/$(machine_service node1)/exe")"
     equal "the unit after an upgrade" "active enabled" "$(unit_property node1 ActiveState) $(unit_property node1 UnitFileState)"
     # shellcheck disable=SC2016
     equal "version" "$(dpkg-deb --field "$SCRATCH/later.deb" Version)" "$(in_machine node1 dpkg-query --show --showformat '${Version}' tartan)"
+
+    say "an upgrade that cannot be without a restart"
+    keeper=$(unit_property node1 MainPID)
+    echo 'workers = 2' | in_machine node1 dd of=/etc/tartan/tartan.toml oflag=append conv=notrunc status=none
+    start_pings node1 pod "$(address_of pod1)"
+    dpkg_in_machine --install /root/latest.deb || fail "dpkg --install of the latest version: $(cat "$SCRATCH/dpkg")"
+    until_true 15 "another keeper, which forwards" restarted "$keeper"
+    sleep 0.5
+    stop_pings "restart" "$LARGEST_GAP_OF_RESTART"
+    for said in 'not upgraded; .*workers' 'for the reason above, is restarted'; do
+        grep -q "$said" "$SCRATCH/dpkg" || fail "the package does not say '$said': $(cat "$SCRATCH/dpkg")"
+    done
+    equal "workers" 2 "$(in_machine node1 tartan status -o json | jq .workers)"
+
+    say "an upgrade of an agent that does not run"
+    in_machine node1 systemctl stop tartan
+    dpkg_in_machine --install /root/later.deb || fail "dpkg --install while the agent does not run: $(cat "$SCRATCH/dpkg")"
+    equal "the unit" inactive "$(unit_property node1 ActiveState)"
+    if grep -q 'restarted' "$SCRATCH/dpkg"; then fail "it speaks of a restart: $(cat "$SCRATCH/dpkg")"; fi
+    in_machine node1 systemctl start tartan
+    until_true 15 "node1 forwards again" forwarding node1
 
     say "remove and purge"
     if dpkg_in_machine --remove tartan; then fail "the package was removed from under a pod"; fi
@@ -129,6 +156,12 @@ deb() {
     same "files and network of the machine, before the installation and after" \
         "$(grep -v ' \./etc/tartan' <<<"$before")" "$(traces)"
     machine_down node1
+}
+
+restarted() {
+    local now
+    now=$(unit_property node1 MainPID)
+    [ "$now" != 0 ] && [ "$now" != "$1" ] && forwarding node1
 }
 
 # In podman, in a container whose file system cannot be written, with one capability; settings of the kernel by a mount.

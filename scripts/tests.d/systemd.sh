@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The unit under a real systemd: installed as docs/install.md says, with all that hardens it, it forwards; reload, a crash of
-# the service and of the keeper, stop and start do what deploy/README.md says; networkd leaves the device alone;
-# scripts/uninstall leaves the machine as it was, also when it is killed on its way.
+# The unit under a real systemd: installed as docs/install.md says, with all that hardens it, it forwards; reload, `tartan
+# upgrade`, a crash of the service and of the keeper, stop and start do what deploy/README.md says; networkd leaves the device
+# alone; scripts/uninstall leaves the machine as it was, also when it is killed on its way.
 #
 #   pod ── machine node1: systemd, tartan.service ══ underlay ══ node2: tartan ── pod1
 #
@@ -9,6 +9,7 @@
 # alone unit: it measures pauses
 # case: unit
 # full: unit kernel-path
+# full: unit watchdog
 # case: networkd
 # case: uninstall
 # full: uninstall everywhere
@@ -26,6 +27,8 @@ DEPLOY=$SCRIPTS/../deploy
 # Milliseconds: of a crash of the service, and of one of the keeper, which systemd waits 0.5 s to start again.
 LARGEST_GAP=1000
 LARGEST_GAP_OF_KEEPER=8000
+# Of an upgrade: the tests' programs are slow, and the machine is shared.
+LARGEST_GAP_OF_UPGRADE=500
 
 # As docs/install.md says, from a clone that is built.
 install_by_hand() {
@@ -98,11 +101,18 @@ unit_runs() {
     until_true 5 "the agent has read its files again" reloaded && say "the agent has read its files again"
     equal "keeper and service after a reload" "$keeper $service" "$(unit_property node1 MainPID) $(machine_service node1)"
 
+    stop_pings "reload" "$LARGEST_GAP"
+
+    upgrades
+    keeper=$(unit_property node1 MainPID)
+    service=$(machine_service node1)
+
     say "a crash of the service"
+    start_pings node1 pod "$(address_of pod1)"
     in_machine node1 kill -KILL "$service"
     until_true 5 "another service" other_service "$service"
     until_true 5 "it forwards" forwarding node1
-    stop_pings "reload and crash of the service" "$LARGEST_GAP"
+    stop_pings "crash of the service" "$LARGEST_GAP"
     equal "the keeper" "$keeper" "$(unit_property node1 MainPID)"
     kept_by_systemd "a crash of the service" 0
 
@@ -136,6 +146,100 @@ unit_runs() {
     machine_pod_gone node1 pod
 }
 
+# Keeper and service are replaced below all that hardens the unit: by a file beside the one that runs, and by the file that is
+# replaced, as a package does it. For systemd nothing happens.
+upgrades() {
+    local next=/usr/local/lib/tartan-next/tartan before
+    say "upgrades"
+    into_machine node1 755 "$BIN/tartan" "$(dirname "$next")"
+    before=$(seen_by_systemd)
+    start_pings node1 pod "$(address_of pod1)"
+    upgrade "$next" --program "$next"
+    in_machine node1 install -m 755 "$next" /usr/local/bin/tartan.new
+    in_machine node1 mv /usr/local/bin/tartan.new /usr/local/bin/tartan
+    upgrade /usr/local/bin/tartan
+    not_seen "$next"
+    sleep 0.5
+    stop_pings "upgrades" "$LARGEST_GAP_OF_UPGRADE"
+    equal "pings lost" 0 "$(pings_lost)"
+    equal "main process, restarts, state and store of the unit" "$before" "$(seen_by_systemd)"
+    equal "problems that the agent reports" '[]' "$(in_machine node1 tartan status -o json | jq -c '[.problems[].code]')"
+    equal "repairs" 0 "$(in_machine node1 tartan status -o json | jq .repairs)"
+    watched
+}
+
+# upgrade PROGRAM [ARGUMENT]...: service and keeper are of it afterwards, and as restricted as before.
+upgrade() {
+    local program=$1 keeper service rights
+    shift
+    keeper=$(unit_property node1 MainPID)
+    service=$(machine_service node1)
+    rights="$(privileges "$keeper"), $(privileges "$service")"
+    in_machine node1 tartan upgrade -o json "$@" >"$SCRATCH/upgrade" 2>&1 ||
+        fail "tartan upgrade $* ended with $?: $(cat "$SCRATCH/upgrade"; in_machine node1 journalctl --no-pager -u tartan | tail -n 20)"
+    equal "outcome for service and keeper" '["upgraded",true,null]' "$(jq -c '[.outcome, .keeper, .reason]' "$SCRATCH/upgrade")"
+    say "packets waited for $(jq .pause_us "$SCRATCH/upgrade") µs"
+    other_service "$service" || fail "the service is the same process"
+    service=$(machine_service node1)
+    equal "programs of keeper and service" "$program $program" \
+        "$(in_machine node1 readlink "/proc/$keeper/exe" "/proc/$service/exe" | paste -sd ' ')"
+    equal "capabilities (effective, bounding), no new privileges, and filter of keeper and service" \
+        "$rights" "$(privileges "$keeper"), $(privileges "$service")"
+}
+
+# not_seen PROGRAM: where the unit sees none, the command says so, and all goes on.
+not_seen() {
+    local hidden service code=0
+    service=$(machine_service node1)
+    for hidden in /root/tartan-next /tmp/tartan-next; do
+        in_machine node1 install -m 755 "$1" "$hidden"
+        code=0
+        in_machine node1 tartan upgrade -o json --program "$hidden" >"$SCRATCH/upgrade" 2>&1 || code=$?
+        equal "exit code, and outcome of an upgrade to $hidden" "1 unchanged" "$code $(jq -r .outcome "$SCRATCH/upgrade")"
+        jq -r .reason "$SCRATCH/upgrade" | grep -q 'the systemd unit does not see' ||
+            fail "the reason does not say that the unit does not see it: $(cat "$SCRATCH/upgrade")"
+        equal "the service" "$service" "$(machine_service node1)"
+        in_machine node1 rm "$hidden"
+    done
+}
+
+# What would differ after a restart, or where systemd took a descriptor for broken.
+seen_by_systemd() {
+    local property
+    for property in MainPID NRestarts ActiveState SubState StatusText ExecMainStartTimestampMonotonic NFileDescriptorStore; do
+        unit_property node1 "$property"
+    done | paste -sd ' '
+}
+
+# The keeper of the new program says every second that it works, and systemd takes its word.
+watched() {
+    local since
+    since=$(unit_property node1 WatchdogTimestampMonotonic)
+    until_true 5 "systemd has heard of the keeper" heard_since "$since" && say "systemd hears of the keeper"
+}
+
+heard_since() {
+    [ "$(unit_property node1 WatchdogTimestampMonotonic)" -gt "$1" ]
+}
+
+# After an upgrade systemd watches on: a keeper that hangs is killed, which nothing else would do, and another forwards.
+hanging() {
+    local keeper
+    printf '[Service]\nWatchdogSec=10s\n' >"$SCRATCH/watchdog.conf"
+    into_machine node1 644 "$SCRATCH/watchdog.conf" /etc/systemd/system/tartan.service.d
+    in_machine node1 systemctl daemon-reload
+    in_machine node1 systemctl restart tartan
+    until_true 10 "node1 forwards" forwarding node1
+    machine_pod node1 pod
+    upgrades
+    keeper=$(unit_property node1 MainPID)
+    in_machine node1 kill -STOP "$keeper"
+    until_true 20 "another keeper, which forwards" other_keeper "$keeper"
+    kept_by_systemd "a keeper that hangs" 1
+    reaches_peer "after a keeper that hung"
+    machine_pod_gone node1 pod
+}
+
 # The inodes of the sockets that receive from other nodes.
 sockets() {
     in_machine node1 ss -Hlune 'sport = :8472' 2>/dev/null | grep -o 'ino:[0-9]*' | sort | paste -sd ' '
@@ -156,6 +260,9 @@ with_kernel_path() {
     equal "problems that the agent reports" '[]' "$(in_machine node1 tartan status -o json | jq -c '[.problems[].code]')"
     machine_pod node1 pod
     reaches_peer "with the kernel path"
+    upgrades
+    until_true 15 "the kernel path of node1 is in use after upgrades" machine_kernel_path || true
+    reaches_peer "with the kernel path, after upgrades"
     machine_pod_gone node1 pod
 }
 
@@ -289,7 +396,11 @@ BEFORE=$(traces)
 install_by_hand
 case $PART in
 unit)
-    if [ "$HOW" = kernel-path ]; then with_kernel_path; else unit_runs; fi
+    case $HOW in
+    kernel-path) with_kernel_path ;;
+    watchdog) hanging ;;
+    *) unit_runs ;;
+    esac
     killed_test
     ;;
 networkd) networkd ;;

@@ -137,12 +137,21 @@ start_pings() {
 # stop_pings WHAT MILLISECONDS: the longest time without an answer is at most this.
 stop_pings() {
     local longest
-    # ping is a process of the machine; its end is what the shell waits for.
-    pkill -INT -P "$PINGS" 2>/dev/null || kill -INT "$PINGS"
+    # A shell waits for nsenter, which waits for ping: that is to end, and to say how many it has sent.
+    pkill -INT -P "$(pgrep -P "$PINGS")"
     wait "$PINGS" || true
     longest=$(sed -nE 's/^\[([0-9]+)\.([0-9]{3})[0-9]*\].* icmp_seq=.*/\1\2/p' "$SCRATCH/pings" |
         awk 'NR > 1 && $1 - last > most { most = $1 - last } { last = $1 } END { print most + 0 }')
     at_most "$1: longest time without an answer, ms" "$2" "$longest"
+}
+
+# Of those that stop_pings has counted; the last may be on its way.
+pings_lost() {
+    local sent answers
+    sent=$(sed -nE 's/^([0-9]+) packets transmitted.*/\1/p' "$SCRATCH/pings")
+    answers=$(grep -c ' icmp_seq=' "$SCRATCH/pings")
+    if ! grep -q "icmp_seq=$sent " "$SCRATCH/pings"; then sent=$((sent - 1)); fi
+    echo $((sent - answers))
 }
 
 # machine_files NODE: every file that differs from the host's, with its mode and size; directories that the host has not,
