@@ -33,25 +33,6 @@ PORT=8080
 # Milliseconds, of a start on a busy machine with the pause that the test itself makes.
 LARGEST_GAP=15000
 
-# Every connection is answered after what was done, $1.
-all_go_on() {
-    local number before
-    for number in "${!HOLDERS[@]}"; do
-        before=$(wc -l <"$SCRATCH/held$number")
-        until_true 30 "${HOLDERS[number]#*|} goes on, $1" goes_on "$number" "$before" || tail -n 1 "$SCRATCH/held$number"
-    done
-}
-
-goes_on() {
-    [ "$(wc -l <"$SCRATCH/held$1")" -gt "$2" ]
-}
-
-# Device and routes without the marks that they bear while no process holds the device; and without the VXLAN device of the
-# kernel path, which a stop removes.
-device_and_routes() {
-    kernel_state node1 | grep -v -e '^carrier changes' -e ' tartan0-gro ' | sed -E 's/ (dead )?linkdown//; s/"NO-CARRIER",?//; s/"LOWER_UP",?//; s/,\]/]/'
-}
-
 # One that has ended and was not collected has no namespace.
 has_no_agent() {
     ! readlink "/proc/$1/ns/net" "/proc/$2/ns/net"
@@ -123,7 +104,7 @@ for FAMILY in $(families "$FAMILIES"); do SERVED+=("$(address_of pod3 "$FAMILY")
 start_in pod3 python3 "$TOOLS/held.py" serve "$PORT" "${SERVED[@]}"
 until_true 10 "pod3 serves" serves_all
 is_kept_from_users "while an agent runs"
-BEFORE=$(device_and_routes)
+BEFORE=$(device_and_routes node1)
 start_load
 start_in pod1 ping -n -D -i 0.01 "${SERVED[0]}" >"$SCRATCH/ping"
 PING=$PID
@@ -140,7 +121,7 @@ read -r GAP ANSWERS < <(gaps "$SCRATCH/ping")
 at_most "longest pause of the ping, with that between stop and start, ms" "$LARGEST_GAP" "$GAP"
 say "$ANSWERS pings were answered"
 load_survived
-same "device, addresses and routes of node1" "$BEFORE" "$(device_and_routes)"
+same "device, addresses and routes of node1" "$BEFORE" "$(device_and_routes node1)"
 equal "device taken over" $((2 * ROUNDS)) "$(grep -c 'the device that is there is taken over' "$LAB_STATE/node1/log")"
 law_one node1
 law_one node2

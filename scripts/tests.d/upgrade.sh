@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The agent of a node is upgraded under load: no TCP connection ends, hardly a probe is lost, the device and the host stay as they
-# are, and keeper and service are of the new program. A program that is none, or does not come to forward, changes nothing.
+# are, and keeper and service are of the new program. A program that is none, or does not come to forward, changes nothing. A
+# keeper that is killed on the way leaves nothing behind, and the next start forwards.
 #
 #   client (no node) ─────────────┐
 #   pod1 ── node1: keeper, service (upgraded) ══ underlay ══ node2 ── pod3, which serves
@@ -8,11 +9,14 @@
 #
 # Connections, in each family: pod1 → pod3; node1 → the ClusterIP of pod3; client → the NodePort of pod3 at node1.
 #
-# upgrade.sh [--previous PROGRAM] BACKEND FAMILIES ROUNDS, where FAMILIES is v4, v6 or dual, inside and outside. With
-# --previous, the agent is of that release first (a build of its tag), and a service of this one comes by a replaced file.
+# upgrade.sh [--previous PROGRAM] BACKEND FAMILIES ROUNDS [killed], where FAMILIES is v4, v6 or dual, inside and outside. With
+# --previous, the agent is of that release first (a build of its tag), and a service of this one comes by a replaced file. With
+# `killed`, SIGKILL meets the keeper in three steps of an upgrade, and at as many further moments, evenly over one, as rounds.
 # alone: it measures pauses
 # case: vxlan dual 3 workers=2
 # case: udp v4 3
+# case: vxlan v4 5 killed
+# full: udp dual 40 killed workers=2
 # full: vxlan v4 50
 # full: udp dual 50 workers=2
 # full: vxlan v4 5 device=plain
@@ -32,6 +36,7 @@ fi
 BACKEND=$1
 FAMILIES=$2
 ROUNDS=$3
+WAY=${4:-}
 PORT=8080
 BIN=$(readlink -f "${LAB_BIN:-$SCRIPTS/../target/fast}")
 # Milliseconds: of upgrades, and of those that go back after the second that a new service has.
@@ -192,6 +197,91 @@ previous() {
     load_survived
 }
 
+# Processes of the agent of node1, of whatever program.
+agent_processes() {
+    pgrep -f -- "--root $LAB_STATE/node1 run" || true
+}
+
+has_no_agent() {
+    [ -z "$(agent_processes)" ]
+}
+
+# What an agent has open, and has put into its directories.
+holds() {
+    descriptors
+    # Ports to send from are the kernel's choice.
+    in_ns node1 ss -Hlun | awk '{ sub(/:[0-9]+$/, "", $4); print $4 }' | sort
+    find "$LAB_STATE/node1/run" "$LAB_STATE/node1/var" -printf '%P %y\n' 2>/dev/null | sort
+}
+
+# kill_keeper STEP: nothing of the agent is left but what a start adopts, and one forwards.
+kill_keeper() {
+    local keeper
+    keeper=$(keeper_pid)
+    kill -KILL "$keeper"
+    until_true 5 "both services end with their keeper, $1" has_no_agent || agent_processes
+    "$SCRIPTS/lab" start --prefix "$PREFIX" node1 >/dev/null || fail "node1 does not start after SIGKILL $1"
+    all_go_on "after SIGKILL $1"
+    same "what the agent holds, after SIGKILL $1 and a start" "$HELD" "$(holds)"
+    equal "restarts, and problems" '0 []' "$(agent_json node1 status | jq -c '"\(.restarts) \([.problems[].code])"' -r)"
+}
+
+# waiting NAME: a program that comes to this step, says so in a file, and waits for the end of its keeper.
+waiting() {
+    {
+        cat
+        echo "open('$SCRATCH/$1', 'w')"
+        echo 'while keeper.recv(65536): pass'
+    } | bad "$1"
+}
+
+# killed_at STEP PROGRAM NAME
+killed_at() {
+    local keeper_upgrades
+    start_in node1 "$BIN/tartan" --root "$LAB_STATE/node1" upgrade --program "$2" >"$SCRATCH/upgrade" 2>&1
+    keeper_upgrades=$PID
+    until_true 10 "the new service is there, $1" test -e "$SCRATCH/$3"
+    kill_keeper "$1"
+    # It had no last word.
+    if wait "$keeper_upgrades"; then fail "an upgrade whose keeper was killed $1 succeeded: $(cat "$SCRATCH/upgrade")"; fi
+}
+
+# After go: as soon as the command says that the new service forwards.
+killed_after_go() {
+    start_in node1 "$BIN/tartan" --root "$LAB_STATE/node1" upgrade --program "$1" >"$SCRATCH/upgrade" 2>&1
+    until grep -q 'it forwards' "$SCRATCH/upgrade"; do kill -0 "$PID" || break; done
+    kill_keeper "after go"
+    wait "$PID" || true
+    grep -q 'it forwards' "$SCRATCH/upgrade" || fail "the upgrade did not come to forward: $(cat "$SCRATCH/upgrade")"
+}
+
+
+killed() {
+    local before next whole since delay
+    # Connections alone: probes are refused while nothing serves.
+    start_load
+    before=$(device_and_routes node1)
+    HELD=$(holds)
+    next=$(program killed)
+    killed_at "before the pause" "$(echo 'keeper = socket.socket(fileno=0)' | waiting before-pause)" before-pause
+    killed_at "in the pause" "$(echo "$TO_GO" | waiting in-pause)" in-pause
+    killed_after_go "$next"
+    since=$(date +%s%3N)
+    tartan node1 upgrade --program "$next" >/dev/null || fail "tartan upgrade ended with $?"
+    whole=$(($(date +%s%3N) - since))
+    say "an upgrade takes $whole ms"
+    for ((ROUND = 1; ROUND <= ROUNDS; ROUND++)); do
+        delay=$((whole * ROUND / ROUNDS))
+        start_in node1 "$BIN/tartan" --root "$LAB_STATE/node1" upgrade --program "$next" >"$SCRATCH/upgrade" 2>&1
+        sleep "$(printf '0.%03d' "$delay")"
+        kill_keeper "$delay ms after an upgrade began"
+        wait "$PID" || true
+        say "the command had said: $(paste -sd ';' "$SCRATCH/upgrade")"
+    done
+    load_survived
+    same "device, addresses and routes of node1" "$before" "$(device_and_routes node1)"
+}
+
 say "upgrade: backend $BACKEND, families $FAMILIES, rounds $ROUNDS${PREVIOUS:+, from $PREVIOUS}"
 lab_up --backend "$BACKEND" --inside "$FAMILIES" --outside "$FAMILIES" --pods 2
 lab services >/dev/null
@@ -202,6 +292,8 @@ start_in pod3 python3 "$TOOLS/held.py" serve "$PORT" "${SERVED[@]}"
 until_true 10 "pod3 serves" serves_all
 if [ -n "$PREVIOUS" ]; then
     previous
+elif [ "$WAY" = killed ]; then
+    killed
 else
     BEFORE=$(kernel_state node1)
     start_load

@@ -25,6 +25,19 @@ start_load() {
     done
 }
 
+# Every connection is answered after what was done, $1.
+all_go_on() {
+    local number before
+    for number in "${!HOLDERS[@]}"; do
+        before=$(wc -l <"$SCRATCH/held$number")
+        until_true 30 "${HOLDERS[number]#*|} goes on, $1" goes_on "$number" "$before" || tail -n 1 "$SCRATCH/held$number"
+    done
+}
+
+goes_on() {
+    [ "$(wc -l <"$SCRATCH/held$1")" -gt "$2" ]
+}
+
 # Every connection goes on, and is ended here.
 load_survived() {
     local number what code

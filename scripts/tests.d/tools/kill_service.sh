@@ -11,6 +11,12 @@ kernel_state() {
     echo "carrier changes of tartan0: $(in_ns "$1" cat /sys/class/net/tartan0/carrier_changes)"
 }
 
+# device_and_routes NODE: without the marks that they bear while no process holds the device; and without the VXLAN device of the
+# kernel path, which a stop removes.
+device_and_routes() {
+    kernel_state "$1" | grep -v -e '^carrier changes' -e ' tartan0-gro ' | sed -E 's/ (dead )?linkdown//; s/"NO-CARRIER",?//; s/"LOWER_UP",?//; s/,\]/]/'
+}
+
 # Kills the service of a node and waits for the next one to forward.
 kill_service() {
     local pid restarts
