@@ -85,5 +85,5 @@ make_manuals() {
     mkdir "$WORK/manuals"
     if "$1" manual --dir "$WORK/manuals" >/dev/null 2>&1; then return 0; fi
     need qemu-aarch64-static qemu-user-static
-    qemu-aarch64-static "$1" manual --dir "$WORK/manuals" >/dev/null
+    qemu-aarch64-static "$1" manual --dir "$WORK/manuals" >/dev/null || die "$1 does not write its man pages: it is no 'tartan', or not for this machine"
 }

@@ -226,6 +226,13 @@ platforms_of() {
     tar --extract --to-stdout --file "$1" "blobs/$list" | jq -r '[.manifests[].platform.architecture] | sort | join(" ")'
 }
 
+# unfinished SCRIPT DIRECTORY: a release of programs that are not there.
+unfinished() {
+    if "$1" --binaries "$SCRATCH/nothing" --output "$2" >"$SCRATCH/unfinished" 2>&1; then fail "a release was made of no programs"; fi
+    [ -d "$2" ] || fail "a release of no programs ended too early to show anything: $(cat "$SCRATCH/unfinished")"
+    if (cd "$2" && sha256sum --check SHA256SUMS) >/dev/null 2>&1; then fail "SHA256SUMS of an unfinished release holds"; fi
+}
+
 # Twice, from two clones of the same commit in directories of different names, for both architectures where this machine can
 # compile for the other. The second is asked for from its caller's directory.
 release() {
@@ -237,6 +244,8 @@ release() {
     fi
     for copy in one a-second-clone; do
         git clone --quiet --shared "$HOME_OF_TEST" "$SCRATCH/$copy"
+        # One that ends on its way is in the way of no other, and is taken for none.
+        unfinished "$SCRATCH/$copy/scripts/release" "$SCRATCH/$copy.dist"
         (cd "$SCRATCH" && env -u CARGO_TARGET_DIR "$copy/scripts/release" "${targets[@]}" --output "$copy.dist") >"$SCRATCH/$copy.log" 2>&1 ||
             die "scripts/release: $(tail -n 20 "$SCRATCH/$copy.log")"
     done
