@@ -142,7 +142,7 @@ stop_pings() {
     wait "$PINGS" || true
     longest=$(sed -nE 's/^\[([0-9]+)\.([0-9]{3})[0-9]*\].* icmp_seq=.*/\1\2/p' "$SCRATCH/pings" |
         awk 'NR > 1 && $1 - last > most { most = $1 - last } { last = $1 } END { print most + 0 }')
-    at_most "$1: longest time without an answer, ms" "$2" "$longest"
+    measured_at_most "$1: longest time without an answer, ms" "$2" "$longest"
 }
 
 # Of those that stop_pings has counted; the last may be on its way.
