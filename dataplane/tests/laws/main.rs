@@ -38,17 +38,24 @@ fn with_offloads() -> bool {
     std::env::var_os(WITH_OFFLOADS).is_some()
 }
 
+/// This program once more. Where it is emulated, so is that (scripts/cross-test).
+fn this_program() -> std::process::Command {
+    let this = std::env::current_exe().unwrap();
+    let Some(emulator) = std::env::var_os(EMULATOR) else {
+        return std::process::Command::new(this);
+    };
+    let mut emulated = std::process::Command::new(emulator);
+    emulated.arg(this);
+    emulated
+}
+
 /// All tests once more, in a process of their own.
 #[test]
 fn every_law_holds_with_offloads() {
     if with_offloads() {
         return;
     }
-    let this = std::env::current_exe().unwrap();
-    let output = std::process::Command::new(this)
-        .env(WITH_OFFLOADS, "yes")
-        .output()
-        .unwrap();
+    let output = this_program().env(WITH_OFFLOADS, "yes").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}");
 }
@@ -74,8 +81,7 @@ fn clusters_hold_with(count: usize) {
     if workers() > 1 {
         return;
     }
-    let this = std::env::current_exe().unwrap();
-    let output = std::process::Command::new(this)
+    let output = this_program()
         .arg("cluster::")
         .env(WORKERS, count.to_string())
         .output()
@@ -85,4 +91,5 @@ fn clusters_hold_with(count: usize) {
 }
 
 const WORKERS: &str = "LAWS_WORKERS";
+const EMULATOR: &str = "LAWS_EMULATOR";
 const WITH_OFFLOADS: &str = "LAWS_WITH_OFFLOADS";
