@@ -254,6 +254,7 @@ release() {
     if [ ${#targets[@]} -gt 2 ]; then
         equal "what the arm64 program says of itself" "tartan $(sed -nE 's/^version = "(.*)"/\1/p' "$HOME_OF_TEST/Cargo.toml" | head -n 1)" \
             "$(qemu-aarch64-static "$SCRATCH/one/target/aarch64-unknown-linux-musl/release/tartan" --version)"
+        equal "lintian of the arm64 package" '' "$(lintian --fail-on none --allow-root "$SCRATCH"/one.dist/*arm64.deb 2>&1 | grep -v '^N: ')"
         equal "machines of the image for all" 'amd64 arm64' "$(platforms_of "$SCRATCH"/one.dist/tartan-*-image.tar)"
         rm "$SCRATCH"/one.dist/*arm64* "$SCRATCH"/one.dist/tartan-*-image.tar
     fi
