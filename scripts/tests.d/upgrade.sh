@@ -255,7 +255,6 @@ killed_after_go() {
     grep -q 'it forwards' "$SCRATCH/upgrade" || fail "the upgrade did not come to forward: $(cat "$SCRATCH/upgrade")"
 }
 
-
 killed() {
     local before next whole since delay
     # Connections alone: probes are refused while nothing serves.
