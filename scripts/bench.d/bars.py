@@ -18,12 +18,13 @@ IDLE = 0.2
 # With 100,000 flows, 5,000 nodes and 250 pods a figure is worse by this share at the most.
 AT_SCALE = 0.10
 SCALED = ("tcp1", "tcp8", "udp64", "udp1400", "latency", "latency-p99", "connect")
-# A path that is watched is worse than the same unwatched by this share at the most; latency under scrapes by what two runs of
-# one program differ.
+# A path that is watched is worse than the same unwatched by this share at the most; latency under scrapes, and what nodes that
+# probe each other and one that is followed under a flood do, by what two runs of one program differ.
 WATCHED = (("top", "vxlan", ("tcp1", "udp64"), 0.03), ("capture", "vxlan", ("tcp1", "udp64"), 0.10),
-           ("scraped", "listed", ("latency-p99",), NOISE))
+           ("scraped", "listed", ("latency-p99",), NOISE), ("followed", "vxlan", ("refused",), NOISE),
+           ("vxlan", "unprobed", ("tcp1", "udp64", "latency", "latency-p99"), NOISE))
 # A watcher asks all the time, so that these are never idle.
-UNLIMITED = ("top", "capture")
+UNLIMITED = ("top", "capture", "followed")
 # Milliseconds of a page of metrics with 5,000 nodes; per cent of a core of an idle node that probes them.
 SCRAPE = 50
 PROBING = 1.0
@@ -147,11 +148,13 @@ def others(result):
                 if ratio is not None:
                     worse = ratio - 1 if figure in LESS else 1 - ratio
                     found.append(("%s, %s: %s %.0f %% worse than %s (≤ %.0f %%)" % (underlay, figure, path, 100 * max(worse, 0), beside, 100 * share), worse <= share))
-        for path in (path for path in result.values[underlay] if path not in ("before",) + UNLIMITED):
+        for path in (path for path in result.values[underlay] if path != "before"):
             # At scale the memory is stated, not limited.
-            limits = (("rss", RESIDENT, "MiB resident"),) if path not in ("auto-scale", "listed", "scraped") else ()
-            limits += (("idle", {"listed": PROBING, "scraped": None}.get(path, IDLE), "% of a core when idle"),
-                       ("scrape", SCRAPE, "ms for a page of metrics"), ("scrape-failed", 0, "pages of metrics not had"))
+            limits = (("rss", RESIDENT, "MiB resident"),) if path not in ("auto-scale", "listed", "scraped") + UNLIMITED else ()
+            idle = None if path in ("scraped",) + UNLIMITED else PROBING if path == "listed" else IDLE
+            limits += (("idle", idle, "% of a core when idle"), ("scrape", SCRAPE, "ms for a page of metrics"),
+                       ("scrape-failed", 0, "pages of metrics not had"), ("capture-off", 0, "packets neither captured nor counted as lost"),
+                       ("followed-off", 0, "packets dropped that were followed wrongly or not"))
             for figure, bar, text in limits:
                 value = result.median(underlay, path, figure)
                 if None not in (value, bar):

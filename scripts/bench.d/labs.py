@@ -26,11 +26,15 @@ LABS = {
     "capture": ("c", ["--backend", "vxlan", "--kernel-path", "off"]),
     "listed": ("l", ["--backend", "vxlan", "--kernel-path", "off", "--listed", "4998"]),
     "scraped": ("m", ["--backend", "vxlan", "--kernel-path", "off", "--listed", "4998"]),
+    "followed": ("f", ["--backend", "vxlan", "--kernel-path", "off"]),
+    "unprobed": ("o", ["--backend", "vxlan", "--kernel-path", "off"]),
     "kernel": ("k", ["--control"]),
     "kernel-gathered": ("g", ["--control"]),
     "direct": ("d", ["--direct"]),
 }
 WITHOUT_TARTAN = ("kernel", "kernel-gathered", "direct")
+# The first node of every lab on the underlay (scripts/lab.d/addresses.sh), and the port where it is sent VXLAN.
+NODE1, VXLAN = "192.0.2.1", 8472
 
 
 def programs(directory):
@@ -123,8 +127,16 @@ class Path:
         """tun or tap: what Tartan's tunnel device is; None where there is no Tartan."""
         return None
 
+    def refused(self, seconds):
+        """How many packets of a host that is no node the first node has refused, of a flood of so many seconds; None where
+        there is no Tartan."""
+        return None
+
     def flooding(self, on):
         """A flood begins or has ended."""
+
+    def measured(self, on):
+        """A measurement of this path begins or has ended; the other paths are measured in between."""
 
     def at_end(self):
         """What this path alone has measured all along."""
@@ -133,6 +145,9 @@ class Path:
 
 class Lab(Path):
     """A lab of scripts/lab."""
+
+    # What the agents of the lab get besides, as variables of their environment.
+    SETTINGS = {}
 
     def __init__(self, name, directory, options, load=None):
         super().__init__(name, load or directory)
@@ -184,7 +199,7 @@ class Lab(Path):
         self.lab("down")
 
     def lab(self, verb, *options):
-        environment = dict(os.environ, LAB_BIN=self.directory)
+        environment = dict(os.environ, LAB_BIN=self.directory, **self.SETTINGS)
         done = subprocess.run([LAB, verb, "--prefix", self.prefix, *options], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode != 0:
             sys.exit("scripts/bench: scripts/lab %s failed:\n%s" % (verb, done.stdout))
@@ -204,14 +219,25 @@ class Lab(Path):
     def drops(self):
         if not self.tartan:
             return None
-        total = 0
-        for node in ("node1", "node2"):
-            counts = self.asked(node, "drops")
-            for worker in counts["workers"]:
-                for direction in ("inbound", "outbound"):
-                    total += sum(worker[direction]["dropped"].values())
-        return total
+        return sum(sum(self.dropped(node, direction).values()) for node in ("node1", "node2") for direction in ("inbound", "outbound"))
 
+    def dropped(self, node, direction):
+        """Packets that the workers of a node dropped in a direction, by reason."""
+        found = {}
+        for worker in self.asked(node, "drops")["workers"]:
+            for reason, count in worker[direction]["dropped"].items():
+                found[reason] = found.get(reason, 0) + count
+        return found
+
+    def refused(self, seconds):
+        if not self.tartan:
+            return None
+        flood = [self.load, "flood", "--to", "%s:%d" % (NODE1, VXLAN), "--size", "64", "--seconds", "%g" % seconds]
+        before = sum(self.dropped("node1", "inbound").values())
+        subprocess.run(["ip", "netns", "exec", self.prefix + "-mallory"] + flood, stdout=subprocess.PIPE, check=True, timeout=seconds + 20)
+        # What the socket still holds is read.
+        time.sleep(0.3)
+        return sum(self.dropped("node1", "inbound").values()) - before
 
     def device_type(self):
         if not self.tartan:
@@ -242,7 +268,7 @@ class Scale(Lab):
     FLOWS, PORT = 100_000, 10_000
     # Datagrams of each flow at first, enough for the kernel path to take it over, and a second of all together. Before them
     # each flow sends one that is answered, and 3 s later lasts long enough to be a stream for connection tracking.
-    FIRST, FIRST_RATE = 40, 200_000
+    FIRST, FIRST_RATE = 40, 100_000
     # From then on a second of all flows together: each has one in 20 s, in time before it ends (60 s) to be checked anew.
     RATE = FLOWS // 20
     # Seconds.
@@ -266,8 +292,6 @@ class Scale(Lab):
         time.sleep(first + self.FLOWS / self.RATE)
         if self.sender.poll() is not None or self.receiver.poll() is not None:
             raise RuntimeError("the flows of %s ended early" % self.name)
-
-    FIRST_RATE = 100_000
 
     def quiet(self):
         """Ends them."""

@@ -8,6 +8,8 @@ import time
 import cores
 
 FIGURES = ("tcp1", "tcp1-back", "tcp8", "tcp8-back", "udp64", "udp1400", "latency", "connect")
+# Measured with --observe, or if named.
+OBSERVED = ("refused",)
 
 
 def take(figure, path, seconds, tries=1):
@@ -19,9 +21,15 @@ def take(figure, path, seconds, tries=1):
     found = []
     while len(found) < tries and (not found or found[-1][0] > cores.CALM):
         before = cores.now()
-        values = once(figure, path, seconds)
+        path.measured(True)
+        try:
+            values = once(figure, path, seconds)
+        finally:
+            path.measured(False)
         found.append((cores.taken_since(before), values))
     share, values = min(found, key=lambda one: one[0])
+    if figure not in values:
+        return {}
     left = [other[figure] for _, other in found if other is not values]
     return values | {"stolen": share, figure + "-stolen": share, figure + "-not-counted": left}
 
@@ -37,7 +45,13 @@ def once(figure, path, seconds):
             return udp(figure, path, seconds, int(figure[3:]))
         finally:
             path.flooding(False)
-    return connect(path, seconds) if figure == "connect" else latency(path, seconds)
+    return {"connect": connect, "latency": latency, "refused": refused}[figure](path, seconds)
+
+
+def refused(path, seconds):
+    """Thousands of packets per second that Tartan refuses of a flood by a host that is no node; nothing where there is no Tartan."""
+    count = path.refused(seconds)
+    return {} if count is None else {"refused": count / seconds / 1e3}
 
 
 def tcp(figure, path, seconds, flows, back):

@@ -39,12 +39,17 @@ TITLES = {
     "idle": "idle, % of a core",
     "flows": "flows that the kernel path has taken over",
     "flows-cpu": "100,000 flows alone, % of a core",
+    "refused": "a flood of no node refused (kpps)",
+    "captured": "packets of the workers while captured",
+    "capture-lost": "of these not captured, %",
+    "capture-off": "of these neither captured nor counted as lost",
+    "followed-off": "packets dropped that were followed wrongly or not",
     "scrape": "a page of metrics, ms",
     "scrape-most": "a page of metrics, the longest, ms",
     "scrape-failed": "pages of metrics that were not had",
 }
 # Of these the multiple of the kernel's VXLAN says nothing.
-ALONE = ("udp64-arrived", "udp1400-arrived", "connect-failed", "stolen", "drops", "rss", "tables", "idle", "flows", "flows-cpu", "scrape", "scrape-most", "scrape-failed")
+ALONE = ("udp64-arrived", "udp1400-arrived", "connect-failed", "stolen", "drops", "rss", "tables", "idle", "flows", "flows-cpu", "captured", "capture-lost", "capture-off", "followed-off", "scrape", "scrape-most", "scrape-failed")
 
 
 class Result:
@@ -72,8 +77,8 @@ class Result:
         dropped = path.drops()
         if dropped is not None:
             self.add(underlay, path.name, {"drops": dropped})
-        self.add(underlay, path.name, path.at_end())
         self.add(underlay, path.name, measure.footprint(path))
+        self.add(underlay, path.name, path.at_end())
         kind = path.device_type()
         if kind:
             self.devices.setdefault(underlay, {})[path.name] = kind

@@ -1,16 +1,15 @@
-"""Paths that are watched: what `tartan top`, `tartan capture` and scrapes of /metrics cost the traffic that they look at."""
+"""Paths that are watched: what `tartan top`, `tartan capture`, `tartan drops --follow`, scrapes of /metrics and probes of peers
+cost the traffic beside them."""
 
 import os
 import pty
+import re
+import signal
 import subprocess
 import threading
 import time
 
 import labs
-
-# The other paths, beside which a watched one is judged: the same without the watcher.
-BESIDE = {"top": "vxlan", "capture": "vxlan", "scraped": "listed"}
-
 
 class Watched(labs.Lab):
     """A lab on whose nodes a program watches from beginning to end."""
@@ -25,24 +24,17 @@ class Watched(labs.Lab):
     def up(self, underlay):
         super().up(underlay)
         for node in ("node1", "node2"):
-            ours, terminal = pty.openpty()
-            command = ["ip", "netns", "exec", "%s-%s" % (self.prefix, node), os.path.join(self.directory, "tartan"), self.WATCHER[0], "--root",
-                       "/run/tartan-lab/%s/%s" % (self.prefix, node), *self.WATCHER[1:]]
-            environment = dict(os.environ, TERM="xterm-256color", COLUMNS="120", LINES="40")
-            process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment, start_new_session=True)
-            os.close(terminal)
-            reader = threading.Thread(target=drain, args=(ours,), daemon=True)
-            reader.start()
-            self.watchers.append((process, reader))
+            self.watchers.append(Watcher(self, node))
         # The first sample is taken, and the workers are told to count.
         time.sleep(2)
         self.still_watched()
 
     def still_watched(self):
         """A watcher that has ended would leave the figures of a path that nothing watches."""
-        for process, _ in self.watchers:
-            if process.poll() is not None:
-                raise RuntimeError("tartan %s in %s has ended with code %d" % (self.WATCHER[0], self.name, process.returncode))
+        for watcher in self.watchers:
+            code = watcher.process.poll()
+            if code is not None:
+                raise RuntimeError("tartan %s in %s has ended with code %d" % (self.WATCHER[0], self.name, code))
 
     def drops(self):
         # Asked once, when everything is measured.
@@ -50,12 +42,63 @@ class Watched(labs.Lab):
         return super().drops()
 
     def down(self):
-        for process, reader in self.watchers:
-            process.terminate()
-            process.wait(10)
-            reader.join(10)
+        for watcher in self.watchers:
+            watcher.end()
         self.watchers = []
         super().down()
+
+
+class Watcher:
+    """A program that watches a node, on a terminal of its own."""
+
+    # Bytes of what it printed that are kept, from the last on.
+    KEPT = 65536
+
+    def __init__(self, lab, node):
+        self.ours, terminal = pty.openpty()
+        command = ["ip", "netns", "exec", "%s-%s" % (lab.prefix, node), os.path.join(lab.directory, "tartan"), lab.WATCHER[0], "--root",
+                   "/run/tartan-lab/%s/%s" % (lab.prefix, node), *lab.WATCHER[1:]]
+        environment = dict(os.environ, TERM="xterm-256color", COLUMNS="120", LINES="40")
+        self.process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment, start_new_session=True)
+        os.close(terminal)
+        self.printed = b""
+        # What `tartan drops --follow` has counted, by reason and direction.
+        self.counted = {}
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+
+    def read(self):
+        """Reads what the program paints, so that it never waits for its terminal."""
+        line = b""
+        try:
+            while found := os.read(self.ours, 65536):
+                self.printed = (self.printed + found)[-self.KEPT :]
+                *whole, line = (line + found).split(b"\n")
+                for one in whole:
+                    count = COUNTED.match(one)
+                    if count:
+                        self.counted[count[1].decode(), count[2].decode()] = int(count[3])
+                line = line[-self.KEPT :]
+        except OSError:
+            # The program has ended.
+            pass
+        finally:
+            os.close(self.ours)
+
+    def end(self):
+        """Ends it as a key of the terminal would, and returns the end of what it printed."""
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(10)
+        self.reader.join(10)
+        return self.printed.decode(errors="replace")
+
+
+# A line of `tartan drops --follow`: reason, direction, packets since it began.
+COUNTED = re.compile(rb"counted: (\w+) (\w+) (\d+) ")
 
 
 class Top(Watched):
@@ -68,12 +111,56 @@ class Capture(Watched):
     """`tartan capture` takes every packet at every stage on both nodes."""
 
     WATCHER = ("capture", "--write", "/dev/null")
+    SAYS = {name: re.compile(r"(\d+) packets " + words) for name, words in (
+        ("captured", "captured"), ("offered", "passed the filter of the workers"), ("lost", "lost, because"))}
+
+    def at_end(self):
+        """Packets that passed the workers' filters on both nodes, the share that the captures lost, and how many are in
+        neither of their counts."""
+        sums = dict.fromkeys(self.SAYS, 0)
+        for watcher in self.watchers:
+            printed = watcher.end()
+            for name, words in self.SAYS.items():
+                said = words.search(printed)
+                if not said:
+                    raise RuntimeError("tartan capture in %s did not say what it has: %s" % (self.name, printed[-400:]))
+                sums[name] += int(said[1])
+        self.watchers = []
+        return {"captured": sums["offered"], "capture-lost": 100 * sums["lost"] / max(sums["offered"], 1),
+                "capture-off": abs(sums["offered"] - sums["captured"] - sums["lost"])}
+
+
+class Followed(Watched):
+    """`tartan drops --follow` runs on both nodes."""
+
+    WATCHER = ("drops", "--follow")
+    # Seconds in which it says the last count, which it does twice a second.
+    LAST = 2
+
+    def up(self, underlay):
+        super().up(underlay)
+        self.before = self.dropped("node1", "inbound")
+
+    def at_end(self):
+        """By how many packets the counts that it printed differ from those of the workers, the reasons of the first node's
+        inbound direction together."""
+        time.sleep(self.LAST)
+        dropped, counted = self.dropped("node1", "inbound"), self.watchers[0].counted
+        return {"followed-off": sum(abs(count - self.before.get(reason, 0) - counted.get((reason, "inbound"), 0)) for reason, count in dropped.items())}
+
+
+class Unprobed(labs.Lab):
+    """The nodes do not probe each other."""
+
+    SETTINGS = {"TARTAN_PROBE": "false"}
 
 
 class Scraped(labs.Lab):
-    """5,000 nodes; the metrics of the two that are there are asked for once a second."""
+    """5,000 nodes; the metrics of the two that are there are asked for once a second while the path is measured. All labs share
+    the cores, so that it would cost the others too if it went on."""
 
     PORT = 9893
+    SETTINGS = {"TARTAN_METRICS": "127.0.0.1:%d" % PORT}
     # Seconds.
     EVERY = 1.0
 
@@ -81,18 +168,8 @@ class Scraped(labs.Lab):
         super().__init__(name, directory, options, load)
         self.times = []
         self.failed = 0
-        self.ended = threading.Event()
+        self.ended, self.wanted = threading.Event(), threading.Event()
         self.scrapers = []
-
-    def lab(self, verb, *options):
-        # Every agent of the lab has it from its environment.
-        if verb != "up":
-            return super().lab(verb, *options)
-        os.environ["TARTAN_METRICS"] = "127.0.0.1:%d" % self.PORT
-        try:
-            return super().lab(verb, *options)
-        finally:
-            del os.environ["TARTAN_METRICS"]
 
     def up(self, underlay):
         super().up(underlay)
@@ -102,16 +179,23 @@ class Scraped(labs.Lab):
             scraper.start()
             self.scrapers.append(scraper)
 
+    def measured(self, on):
+        (self.wanted.set if on else self.wanted.clear)()
+
     def scrape(self, space):
-        """Asks until the lab goes, and notes how many seconds an answer took to arrive whole."""
+        """Asks while it is wanted, until the lab goes, and notes how many seconds an answer took to arrive whole."""
         command = ["ip", "netns", "exec", space, "curl", "-s", "-f", "-m", "10", "-o", "/dev/null", "-w", "%{time_total}",
                    "http://127.0.0.1:%d/metrics" % self.PORT]
-        while not self.ended.wait(self.EVERY):
+        while not self.ended.is_set():
+            if not self.wanted.wait(0.1):
+                continue
+            next_one = time.monotonic() + self.EVERY
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
             if done.returncode == 0:
                 self.times.append(float(done.stdout))
             else:
                 self.failed += 1
+            self.ended.wait(max(0, next_one - time.monotonic()))
 
     def at_end(self):
         """Milliseconds of a scrape: the median and the longest; how many failed."""
@@ -128,16 +212,4 @@ class Scraped(labs.Lab):
         super().down()
 
 
-def drain(terminal):
-    """Reads what a program paints, so that it never waits for its terminal."""
-    try:
-        while os.read(terminal, 65536):
-            pass
-    except OSError:
-        # The program has ended.
-        pass
-    finally:
-        os.close(terminal)
-
-
-KINDS = {"top": Top, "capture": Capture, "scraped": Scraped}
+KINDS = {"top": Top, "capture": Capture, "followed": Followed, "unprobed": Unprobed, "scraped": Scraped}

@@ -34,6 +34,33 @@ def limit(bar, device):
     return bar.bar[device] if isinstance(bar.bar, dict) else bar.bar
 
 
+def observed():
+    """Each bar of --observe: one path that costs a little more than it may, beside the same that costs what it may."""
+    promised = {("top", 0.03), ("capture", 0.10), ("scraped", 0.10), ("followed", 0.10), ("vxlan", 0.10)}
+    assert {(path, share) for path, _, _, share in bars.WATCHED} == promised, "what watching may cost"
+    for path, beside, figures, share in bars.WATCHED:
+        for figure in figures:
+            for more, is_missed in ((share - JUST / 2, False), (share + JUST / 2, True)):
+                result = report.Result(1, 1.0)
+                worse = 100 * (1 + more if figure in bars.LESS else 1 - more)
+                result.values["wire"] = {beside: {figure: [100.0]}, path: {figure: [worse]}}
+                assert len(bars.others(result)) == 1, "%s of %s is judged %d times" % (figure, path, len(bars.others(result)))
+                assert bool(bars.missed(result)) == is_missed, "%s of %s, %g worse: missed %s" % (figure, path, more, bars.missed(result))
+    limits = (("listed", "idle", bars.PROBING), ("scraped", "scrape", bars.SCRAPE), ("scraped", "scrape-failed", 0),
+              ("capture", "capture-off", 0), ("followed", "followed-off", 0), ("vxlan", "idle", bars.IDLE), ("vxlan", "rss", bars.RESIDENT))
+    for path, figure, limit in limits:
+        for value, is_missed in ((limit, False), (limit + JUST, True)):
+            result = report.Result(1, 1.0)
+            result.values["wire"] = {path: {figure: [value]}}
+            assert bool(bars.missed(result)) == is_missed, "%s of %s at %g: missed %s" % (figure, path, value, bars.missed(result))
+            assert report.TITLES[figure] in result.table(), "the table has no %s" % figure
+    # A watcher asks all the time.
+    for path in bars.UNLIMITED:
+        result = report.Result(1, 1.0)
+        result.values["wire"] = {path: {"idle": [100.0], "rss": [1000.0]}}
+        assert not bars.others(result), "%s is judged idle" % path
+
+
 def main():
     for device in ("tun", "tap"):
         reached = results(device)
@@ -56,6 +83,7 @@ def main():
         assert any(text.startswith(label) for text in bars.missed(reached)), "at scale %s may be worse" % figure
         reached.values[label]["auto-scale"][figure] = [100.0]
         assert not any(text.startswith(label) for text in bars.missed(reached)), "at scale %s may not stay" % figure
+    observed()
     with tempfile.NamedTemporaryFile(suffix=".svg") as file:
         chart.write(file.name, reached, "wire")
         texts = [node.firstChild.data for node in xml.dom.minidom.parse(file.name).getElementsByTagName("text")]
