@@ -41,6 +41,11 @@ pub enum Request {
         /// It must not be fragmented.
         dont_fragment: bool,
     },
+    /// What these other nodes say is wrong with them.
+    Reports {
+        /// Their names.
+        peers: Vec<String>,
+    },
     /// Packets as the workers see them. Behind the line of the answer the connection goes on: with the packets, until the
     /// caller ends its side of it.
     Capture {
@@ -136,6 +141,12 @@ mod tests {
                     dont_fragment: true,
                 },
                 r#"{"call":"trace","from":"default/web","to":"10.244.2.3","source":null,"protocol":6,"port":80,"size":60,"dont_fragment":true}"#,
+            ),
+            (
+                Request::Reports {
+                    peers: vec!["node2".to_owned()],
+                },
+                r#"{"call":"reports","peers":["node2"]}"#,
             ),
             (
                 Request::Capture {

@@ -168,6 +168,8 @@ pub const PROBE_PORTS: usize = 16;
 pub const ANSWERS: usize = 64;
 /// Probes that wait for control, of each worker: those of 5,000 peers in 400 ms.
 pub const HEARD_PROBES: usize = 4_096;
+/// Reports of peers that wait for control, of each worker.
+pub const HEARD_REPORTS: usize = 64;
 
 /// How long flows are counted after a watcher asked for them ([`crate::heavy_flows`]).
 pub const HEAVY_FLOWS_WATCH: Duration = Duration::from_secs(10);

@@ -38,7 +38,7 @@ use crate::icmp_errors::IcmpErrors;
 use crate::inbound::Refused;
 use crate::limits::{COALESCED_CHAINS, COALESCED_PACKETS, HOLD, NOTICES};
 use crate::now::Now;
-use crate::probe::{Answers, Heard, HeardRing};
+use crate::probe::{Answers, Heard, HeardReport, HeardRing};
 use crate::sent::SentDatagrams;
 use crate::snapshot::Snapshot;
 use crate::steer::Steering;
@@ -268,6 +268,12 @@ impl<D: Device, U: Underlay> Worker<D, U> {
     pub fn heard(&self) -> impl Iterator<Item = Heard> {
         let ring = self.heard_ring();
         std::iter::from_fn(move || ring.pop())
+    }
+
+    /// The reports of peers since it was last asked.
+    pub fn reports(&self) -> impl Iterator<Item = HeardReport> {
+        let ring = self.heard_ring();
+        std::iter::from_fn(move || ring.pop_report())
     }
 
     /// The ring by which control learns of probes.

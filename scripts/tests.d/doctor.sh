@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `tartan doctor`: each local fault by itself is found, with evidence, remedy and reference, and is gone after its end; a
-# healthy node has no finding. First with the agent running, then with it stopped, where the host and the last good state
+# healthy node has no finding. What is wrong with another node is told by that node. First with the agent running, then with it stopped, where the host and the last good state
 # are all there is. Then a report of the node: whole, bounded, and without the secrets that were planted.
 #
 #   pod1 ── node1, tartan ══ node2, tartan        with vxlan node3, kernel, as a stock flannel peer
@@ -189,9 +189,43 @@ clock_set_back() {
     touch "$ROOT/var/lib/tartan/last-good.json"
 }
 
+# others_say NODE ANSWER...: what `doctor` says of another node, as its codes, or as `?` and the reason.
+others_say() {
+    CODE=0
+    tartan node1 doctor -o json "${@:3}" >"$SCRATCH/doctor.json" || CODE=$?
+    [ "$(jq -r --arg node "$1" '.others[] | select(.name == $node) | if .told then [.problems[].code] | sort | join(" ") else "? " + .reason end' \
+        "$SCRATCH/doctor.json")" = "$2" ]
+}
+
+# Another node's problems, as it says itself; one that runs flannel's vxlan is said not to tell.
+other_nodes() {
+    until_true 10 "node2 is well" others_say node2 "" --all
+    equal "all nodes well: exit code" 0 "$CODE"
+    equal "nodes asked" "$((BACKEND_NODES - 1))" "$(jq '.others | length' "$SCRATCH/doctor.json")"
+    if [ "$BACKEND" = vxlan ]; then
+        until_true 10 "node3 does not tell" others_say node3 "? it answers no probes, as a node that runs flannel" --peer node3
+        equal "a node that does not tell: exit code" 0 "$CODE"
+    fi
+    ip -n "$PREFIX-node2" link add flannel.1 type vxlan id 77 dev eth0 dstport 8479
+    ip -n "$PREFIX-node2" address add 10.244.2.0/32 dev flannel.1
+    until_true 10 "node2 tells" others_say node2 flannel-left-over --peer node2
+    equal "a problem of node2: exit code" 1 "$CODE"
+    equal "its subject" flannel.1 "$(jq -r '.others[0].problems[0].subject' "$SCRATCH/doctor.json")"
+    tartan node1 doctor --all >"$SCRATCH/doctor.txt" || true
+    grep -q 'flannel-left-over (flannel.1)' "$SCRATCH/doctor.txt" || fail "the table does not say it: $(cat "$SCRATCH/doctor.txt")"
+    ip -n "$PREFIX-node2" link delete flannel.1
+    until_true 10 "node2 is well again" others_say node2 "" --peer node2
+    CODE=0
+    tartan node1 doctor -o json --peer node99 >"$SCRATCH/doctor.json" || CODE=$?
+    equal "no such node: exit code" 1 "$CODE"
+    jq -e '.others_not_asked | contains("no peer is called node99")' "$SCRATCH/doctor.json" >/dev/null \
+        || fail "no such node: $(jq -c .others_not_asked "$SCRATCH/doctor.json")"
+}
+
 # With the agent stopped: only that, and nothing else is wrong.
 stopped() {
-    found "stopped agent" agent-not-running 3 "${FLAGS[@]}"
+    found "stopped agent" agent-not-running 3 "${FLAGS[@]}" --all
+    jq -e '.others_not_asked | contains("only a running agent")' "$SCRATCH/doctor.json" >/dev/null || fail "a stopped agent asks others"
     # By the last good state alone.
     found "stopped agent, without flags" "agent-not-running net-conf-refused" 1 --node-name node1 --node-file "$ROOT/nodes.toml"
 }
@@ -271,7 +305,9 @@ report() {
 }
 
 say "what doctor finds: $INSIDE $BACKEND"
+BACKEND_NODES=2
 if [ "$BACKEND" = vxlan ]; then
+    BACKEND_NODES=3
     lab_up --nodes 3 --backend vxlan --inside "$INSIDE" --outside "$INSIDE" --peer kernel-vxlan
 else
     lab_up --nodes 2 --backend udp --inside "$INSIDE" --outside "$INSIDE"
@@ -290,6 +326,7 @@ wrong_checksums
 clock_set_back
 narrow_underlay
 healthy "the node after all faults"
+other_nodes
 report
 law_one node1
 lab stop node1

@@ -229,6 +229,9 @@ async fn converse(
             Ok(Request::Trace { .. }) if socket == Socket::Plugin => {
                 Reply::Error("packets are traced over the agent's general socket alone".to_owned())
             }
+            Ok(Request::Reports { .. }) if socket == Socket::Plugin => Reply::Error(
+                "other nodes are asked over the agent's general socket alone".to_owned(),
+            ),
             Ok(Request::Upgrade { .. }) if socket == Socket::Plugin => {
                 Reply::Error("the agent is upgraded over its general socket alone".to_owned())
             }

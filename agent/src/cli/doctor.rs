@@ -1,4 +1,4 @@
-//! `tartan doctor`: what is wrong with this node, with evidence and remedy.
+//! `tartan doctor`: what is wrong with this node, with evidence and remedy; and with others, as they say.
 
 use std::path::PathBuf;
 
@@ -8,8 +8,9 @@ use super::run::runtime;
 use super::table::printable;
 use super::view::{Color, View};
 use super::{OK, Output, PROBLEM, UNREACHABLE, complain_with_causes, print, with_root};
+use crate::api::wire::PeerReport;
 use crate::config::RunArgs;
-use crate::doctor::{AGENT_NOT_RUNNING, Check, Diagnosis, Finding, diagnose};
+use crate::doctor::{AGENT_NOT_RUNNING, Check, Diagnosis, Finding, OtherNodes, diagnose};
 use crate::problems::Severity;
 
 #[derive(Args, Debug)]
@@ -17,6 +18,12 @@ pub(super) struct DoctorArgs {
     /// Repair what is Tartan's while no agent runs: forwarding and accept rules
     #[arg(long)]
     fix: bool,
+    /// Ask every other node, too, what is wrong with it
+    #[arg(long)]
+    all: bool,
+    /// Ask this other node, too; may be repeated
+    #[arg(long, value_name = "NODE", conflicts_with = "all")]
+    peer: Vec<String>,
     /// Select the output form
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
@@ -36,7 +43,12 @@ pub(super) fn execute(args: DoctorArgs, root: Option<PathBuf>) -> u8 {
             return PROBLEM;
         }
     };
-    let diagnosis = runtime.block_on(diagnose(&run, args.fix));
+    let others = match (args.all, args.peer.is_empty()) {
+        (true, _) => OtherNodes::All,
+        (false, true) => OtherNodes::None,
+        (false, false) => OtherNodes::Named(args.peer),
+    };
+    let diagnosis = runtime.block_on(diagnose(&run, args.fix, &others));
     print(match args.output {
         Output::Table => render(&diagnosis, &View::of_color(args.color)),
         // It has neither maps with other keys than text nor numbers that JSON lacks.
@@ -49,6 +61,10 @@ pub(super) fn execute(args: DoctorArgs, root: Option<PathBuf>) -> u8 {
 
 /// That no agent answers is the code of its own only where nothing else is wrong.
 fn code(diagnosis: &Diagnosis) -> u8 {
+    let is_refused = diagnosis.answers && diagnosis.others_not_asked.is_some();
+    if diagnosis.problems_elsewhere() > 0 || is_refused {
+        return PROBLEM;
+    }
     let mut findings = diagnosis.checks.iter().flat_map(|check| &check.findings);
     match (diagnosis.answers, diagnosis.findings()) {
         (true, 0) => OK,
@@ -76,6 +92,80 @@ pub(super) fn render(diagnosis: &Diagnosis, view: &View) -> String {
         several => format!("{several} findings"),
     };
     text.push_str(&format!("\n{found}\n"));
+    if let Some(others) = &diagnosis.others {
+        text.push_str(&of_others(others, view));
+    }
+    if let Some(reason) = &diagnosis.others_not_asked {
+        let mark = view.warning("?");
+        text.push_str(&format!(
+            "\n{mark} other nodes  not asked: {}\n",
+            printable(reason)
+        ));
+    }
+    text
+}
+
+/// What other nodes say: those with problems one by one, then those that did not say, then those that are well.
+fn of_others(others: &[PeerReport], view: &View) -> String {
+    let width = others.iter().map(|other| other.name.chars().count()).max();
+    let width = width.unwrap_or_default();
+    let named =
+        |mark: &str, other: &PeerReport| format!("{mark} {:width$}", printable(&other.name));
+    let mut text = "\nother nodes, as they say\n".to_owned();
+    for other in others.iter().filter(|other| other.problem_count > 0) {
+        let count = match other.problem_count {
+            1 => "1 problem".to_owned(),
+            several => format!("{several} problems"),
+        };
+        let head = named(&view.alarming("✗"), other);
+        text.push_str(&format!("{head}  {count}: run `tartan doctor` there\n"));
+        for problem in &other.problems {
+            let mark = match &problem.severity[..] {
+                warning if warning == Severity::Warning.name() => view.warning("WARNING"),
+                _ => view.alarming("ERROR"),
+            };
+            let subject = match problem.subject.is_empty() {
+                true => String::new(),
+                false => format!(" ({})", printable(&problem.subject)),
+            };
+            text.push_str(&format!(
+                "    {mark} {}{subject}\n",
+                printable(&problem.code)
+            ));
+        }
+        let rest = (other.problem_count as usize).saturating_sub(other.problems.len());
+        if rest > 0 {
+            text.push_str(&format!("    and {rest} more\n"));
+        }
+    }
+    for other in others.iter().filter(|other| !other.told) {
+        let head = named(&view.warning("?"), other);
+        text.push_str(&format!(
+            "{head}  not known: {}\n",
+            printable(&other.reason)
+        ));
+    }
+    let well: Vec<&str> = others
+        .iter()
+        .filter(|other| other.told && other.problem_count == 0)
+        .map(|other| &*other.name)
+        .collect();
+    if !well.is_empty() {
+        let shown: Vec<String> = well
+            .iter()
+            .take(MOST_NAMED)
+            .map(|name| printable(name))
+            .collect();
+        let rest = match well.len().saturating_sub(shown.len()) {
+            0 => String::new(),
+            rest => format!(" and {rest} more"),
+        };
+        let mark = view.strong("✓");
+        text.push_str(&format!(
+            "{mark} nothing is wrong: {}{rest}\n",
+            shown.join(", ")
+        ));
+    }
     text
 }
 
@@ -136,9 +226,13 @@ fn of_finding(finding: &Finding, view: &View) -> String {
     text
 }
 
+/// Nodes that are well and are named.
+const MOST_NAMED: usize = 20;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::wire::PeerProblem;
 
     fn check(name: &'static str, findings: Vec<Finding>, unknown: &[&str]) -> Check {
         Check {
@@ -168,7 +262,64 @@ mod tests {
             answers,
             checks,
             repairs: Vec::new(),
+            others: None,
+            others_not_asked: None,
         }
+    }
+
+    fn other(name: &str, told: bool, count: u32, codes: &[&str]) -> PeerReport {
+        let problem = |code: &&str| PeerProblem {
+            code: (*code).to_owned(),
+            subject: "eth0\u{1b}".to_owned(),
+            severity: "error".to_owned(),
+        };
+        PeerReport {
+            name: name.to_owned(),
+            address: None,
+            state: "up".to_owned(),
+            told,
+            reason: if told {
+                String::new()
+            } else {
+                "it does not answer".to_owned()
+            },
+            round_trip: None,
+            problem_count: count,
+            problems: codes.iter().map(problem).collect(),
+        }
+    }
+
+    #[test]
+    fn other_nodes_are_told_apart() {
+        let mut asked = diagnosis(true, Vec::new());
+        asked.others = Some(vec![
+            other("a", true, 0, &[]),
+            other("node2", true, 3, &["underlay-down"]),
+            other("c", false, 0, &[]),
+            other("d", true, 0, &[]),
+        ]);
+        assert_eq!(
+            render(&asked, &View::default()),
+            "
+nothing is wrong that this node can see
+
+other nodes, as they say
+✗ node2  3 problems: run `tartan doctor` there
+    ERROR underlay-down (eth0\\u{1b})
+    and 2 more
+? c      not known: it does not answer
+✓ nothing is wrong: a, d
+"
+        );
+        assert_eq!(code(&asked), PROBLEM);
+        asked.others = Some(vec![other("a", true, 0, &[]), other("c", false, 0, &[])]);
+        assert_eq!(code(&asked), OK);
+        // What was asked for and refused is a fault of its own; where no agent answers, that is said already.
+        asked.others = None;
+        asked.others_not_asked = Some("no peer is called x".to_owned());
+        assert_eq!(code(&asked), PROBLEM);
+        asked.answers = false;
+        assert_eq!(code(&asked), UNREACHABLE);
     }
 
     #[test]

@@ -558,6 +558,7 @@ Exit codes: 0 no fault, 1 a fault was found.";
 const DOCTOR_EXAMPLES: &str = "\
 Examples:
   tartan doctor                                        every check, with a tick or what is wrong
+  tartan doctor --all                                  and what every other node says is wrong with it
   tartan doctor -o json | jq -r '.checks[].findings[].code'
   tartan doctor --fix                                  with the agent stopped: forwarding and accept rules
 

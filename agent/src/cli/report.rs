@@ -8,7 +8,7 @@ use super::run::runtime;
 use super::view::{Color, View};
 use super::{OK, PROBLEM, complain, complain_with_causes, doctor, print, unix_now, with_root};
 use crate::config::RunArgs;
-use crate::doctor::diagnose;
+use crate::doctor::{OtherNodes, diagnose};
 use crate::report;
 
 #[derive(Args, Debug)]
@@ -29,7 +29,7 @@ pub(super) fn execute(args: ReportArgs, root: Option<PathBuf>) -> u8 {
             return PROBLEM;
         }
     };
-    let diagnosis = runtime.block_on(diagnose(&run, false));
+    let diagnosis = runtime.block_on(diagnose(&run, false, &OtherNodes::None));
     let text = doctor::render(&diagnosis, &View::of_color(Color::Never));
     let bundle = report::collect(&run, &diagnosis, &text);
     let now = unix_now();

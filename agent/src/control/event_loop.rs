@@ -836,6 +836,7 @@ impl Control {
     }
 
     fn publish_view(&self) {
+        self.peer_health.tell(self.board.list());
         self.published.send_replace(Some(Arc::new(view(self))));
     }
 }

@@ -19,6 +19,8 @@ use crate::host::{FirewallSurvey, Flanneld, HostError, KernelReader, Picture};
 pub(super) struct Examination {
     /// When.
     pub(super) now: SystemTime,
+    /// The agent's socket.
+    pub(super) socket: PathBuf,
     /// What the agent answers.
     pub(super) status: Result<Status, ClientError>,
     /// What the agent says of the other nodes, if it answers.
@@ -81,6 +83,7 @@ impl Examination {
         }
         let mut examination = Examination {
             now,
+            socket,
             status,
             peers,
             drops,

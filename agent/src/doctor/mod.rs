@@ -10,7 +10,8 @@
 //! a healthy node is seen to have been looked at. Nothing is changed, unless repairs are asked for (`repair`); nothing is
 //! executed. It takes about a second, for which it watches counters.
 //!
-//! Limits: this node alone. What lies between nodes shows here by the problems that the service posts of its peers.
+//! What lies between nodes shows here by the problems that the service posts of its peers. The other nodes are asked what is
+//! wrong with them where that is wanted (`other_nodes`): they name it, and evidence is had there.
 
 mod agent;
 mod board;
@@ -24,6 +25,7 @@ mod finding;
 mod firewall;
 mod flannel;
 mod kernel_path;
+mod other_nodes;
 mod others;
 mod peers;
 mod pods;
@@ -37,11 +39,13 @@ mod underlay;
 
 use serde::Serialize;
 
+use crate::api::wire::PeerReport;
 use crate::config::RunArgs;
 use examination::Examination;
 
 pub use agent::NOT_RUNNING as AGENT_NOT_RUNNING;
 pub use finding::{Check, Finding};
+pub use other_nodes::OtherNodes;
 
 /// What was found.
 #[derive(Clone, Debug, Serialize)]
@@ -56,30 +60,46 @@ pub struct Diagnosis {
     pub checks: Vec<Check>,
     /// What was repaired, and what was not and why; nothing where no repair was asked for.
     pub repairs: Vec<String>,
+    /// What the other nodes say is wrong with them; absent where they were not asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub others: Option<Vec<PeerReport>>,
+    /// Why the other nodes could not be asked; absent where they were or were not to be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub others_not_asked: Option<String>,
 }
 
 impl Diagnosis {
-    /// How many findings there are.
+    /// How many findings there are on this node.
     pub fn findings(&self) -> usize {
         self.checks.iter().map(|check| check.findings.len()).sum()
+    }
+
+    /// How many problems the other nodes that were asked have.
+    pub fn problems_elsewhere(&self) -> usize {
+        let others = self.others.iter().flatten();
+        others.map(|other| other.problem_count as usize).sum()
     }
 }
 
 /// Examines the node that `args` describe, in the calling thread's network namespace. With `repairs` it then repairs what
-/// is Tartan's, and examines again.
+/// is Tartan's, and examines again. `others` are asked last.
 ///
 /// # Panics
 /// Outside a tokio runtime with I/O and time enabled.
-pub async fn diagnose(args: &RunArgs, repairs: bool) -> Diagnosis {
+pub async fn diagnose(args: &RunArgs, repairs: bool, others: &OtherNodes) -> Diagnosis {
     let examination = Examination::begin(args).await;
     if !repairs {
-        return conclude(examination, Vec::new()).await;
+        return conclude(examination, Vec::new(), others).await;
     }
     let done = repair::repair(&examination).await;
-    conclude(Examination::begin(args).await, done).await
+    conclude(Examination::begin(args).await, done, others).await
 }
 
-async fn conclude(examination: Examination, repairs: Vec<String>) -> Diagnosis {
+async fn conclude(
+    examination: Examination,
+    repairs: Vec<String>,
+    others: &OtherNodes,
+) -> Diagnosis {
     let e = &examination;
     let checks = vec![
         agent::check(e),
@@ -99,11 +119,18 @@ async fn conclude(examination: Examination, repairs: Vec<String>) -> Diagnosis {
         clock::check(e),
         others::check(e),
     ];
+    let (others, others_not_asked) = match other_nodes::ask(e, others) {
+        None => (None, None),
+        Some(Ok(reports)) => (Some(reports), None),
+        Some(Err(reason)) => (None, Some(reason)),
+    };
     Diagnosis {
         node: e.node(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         answers: e.status.is_ok(),
         checks,
         repairs,
+        others,
+        others_not_asked,
     }
 }

@@ -21,6 +21,8 @@
 //!   by what arrives of it; it is never reported for not answering.
 //! - *Trust.* Only an answer whose nonce is open at that very path proves anything good. What anyone could forge (a request,
 //!   an ICMP error, a datagram of another network) only words a path that is without answers already.
+//! - *Reports.* A peer that asks what is wrong with this node is told codes and subjects of its problems, by this thread and
+//!   not by a worker ([`node_report`]). Only peers are told, and only to where data for them goes.
 //! - *A new start* begins anew: nothing is reported before a path was asked, and nothing bad before several probes.
 //! - *Never:* a packet of a pod waits for it, and no peer is routed around: what is found is reported, and the path's MTU
 //!   told to pods.
@@ -28,6 +30,7 @@
 mod credit;
 pub mod histogram;
 mod loss;
+pub mod node_report;
 mod path;
 mod path_search;
 mod problems;
@@ -50,7 +53,7 @@ use dataplane::now::Now;
 use dataplane::probe::Hearing;
 use dataplane::snapshot::Snapshot;
 
-use crate::problems::Problem;
+use crate::problems::{Posted, Problem};
 use question::Questions;
 use state::State;
 use table::Table;
@@ -80,6 +83,8 @@ struct Shared {
     next: Mutex<Option<Adopt>>,
     /// What is asked of peers beside.
     questions: Mutex<Questions>,
+    /// What is wrong with this node.
+    problems: Mutex<Arc<[Posted]>>,
     /// Why a family has no socket to probe by.
     refused: Mutex<Option<String>>,
     is_stopped: AtomicBool,
@@ -135,6 +140,7 @@ impl PeerHealth {
                 table: Mutex::new(Table::new(clock.now())),
                 next: Mutex::new(None),
                 questions: Mutex::new(Questions::default()),
+                problems: Mutex::default(),
                 refused: Mutex::new(None),
                 is_stopped: AtomicBool::new(false),
             })),
@@ -160,6 +166,11 @@ impl PeerHealth {
                 following,
             });
         }
+    }
+
+    /// Takes what is wrong with this node, for peers that ask.
+    pub fn tell(&self, problems: Arc<[Posted]>) {
+        *lock(&self.known.0.problems) = problems;
     }
 
     /// Whether the peer of that name answers probes: what was refused of it before is over.

@@ -1,25 +1,40 @@
-//! Questions to peers, of `tartan trace`: what would become of this packet at your end?
+//! Questions to peers: what would become of this packet at your end (`tartan trace`), and what is wrong with you (`tartan
+//! doctor --all`)?
 //!
 //! Theory of operation. A caller puts a question into [`Questions`] and waits; the thread that probes sends it, up to
-//! [`TRIES`] times with a new nonce each, and gives the caller the answer. Where the packet's own size is asked about, a
+//! [`TRIES`] times with a new nonce each, and gives the caller the answer. Where a packet's own size is asked about, a
 //! second request as large as that packet's datagram goes beside the small one, so that an answer to it proves that the
-//! size passes. A question is over after [`PATIENCE`], answered or not. It says nothing about the path's state: what a path
-//! carries and whether it lives is for its own probes.
+//! size passes. What is wrong with a node comes as a report behind its answer ([`node_report`](super::node_report)). A question
+//! is over after [`PATIENCE`], answered or not. It says nothing about the path's state: what a path carries and whether it
+//! lives is for its own probes.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use dataplane::now::Now;
-use dataplane::probe::{Message, Question, Verdict};
+use dataplane::probe::{HeardReport, Message, Question, Verdict};
 use tokio::sync::oneshot;
 
+use super::node_report::NodeReport;
 use super::{PeerHealthView, lock};
 
-/// What is known of a packet's end at a peer.
+/// What a peer is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// What would become of a packet.
+    Packet(Question),
+    /// What is wrong with its node.
+    Report,
+}
+
+/// What a peer has said to a question, and what that shows of the way there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerSays {
     /// What it says; none where no answer came, or one of a version that does not know the question.
     pub verdict: Option<Verdict>,
+    /// What is wrong with its node; none where that was not asked, or nothing came of it, as from a version that does not know
+    /// the question.
+    pub report: Option<NodeReport>,
     /// An answer came.
     pub is_answered: bool,
     /// Until the first answer.
@@ -44,7 +59,7 @@ pub enum NotSent {
 pub(super) struct Pending {
     /// The peer's address.
     pub(super) address: IpAddr,
-    pub(super) question: Question,
+    pub(super) asked: Asked,
     /// Bytes of outer packet that the packet makes, where that is to be tried.
     pub(super) size: Option<u16>,
     says: PeerSays,
@@ -77,10 +92,25 @@ impl PeerHealthView {
         question: Question,
         size: Option<u16>,
     ) -> Result<PeerSays, String> {
+        self.put(Pending::new(address, Asked::Packet(question), size))
+            .await
+    }
+
+    /// Asks the peer with that address what is wrong with its node, and waits a second and a half at most.
+    ///
+    /// # Errors
+    /// Why it cannot be asked, in words.
+    pub async fn ask_for_report(&self, address: IpAddr) -> Result<PeerSays, String> {
+        self.put(Pending::new(address, Asked::Report, None)).await
+    }
+
+    async fn put(
+        &self,
+        (pending, answered): (Pending, oneshot::Receiver<PeerSays>),
+    ) -> Result<PeerSays, String> {
         if !self.0.is_on {
             return Err("probes are switched off (`probe = false`)".to_owned());
         }
-        let (reply, answered) = oneshot::channel();
         {
             let mut questions = lock(&self.0.questions);
             if questions.0.len() >= MOST_QUESTIONS {
@@ -88,19 +118,7 @@ impl PeerHealthView {
                     "as many questions as there can be wait for answers; try again".to_owned(),
                 );
             }
-            questions.0.push(Pending {
-                address,
-                question,
-                size,
-                says: PeerSays {
-                    size_passed: size.map(|_| false),
-                    ..PeerSays::default()
-                },
-                open: Vec::new(),
-                began: None,
-                next: Now::default(),
-                reply: Some(reply),
-            });
+            questions.0.push(pending);
         }
         match tokio::time::timeout(PATIENCE + THREAD_LATE, answered).await {
             Ok(Ok(says)) => Ok(says),
@@ -122,18 +140,33 @@ impl Questions {
         at: Now,
         of: impl Fn(IpAddr) -> bool,
     ) -> bool {
-        let mut pending = self.0.iter_mut();
-        let place = |pending: &&mut Pending| {
-            pending
-                .open
-                .iter()
-                .any(|(nonce, ..)| *nonce == message.nonce)
+        match self.asker(message, of) {
+            Some(pending) => {
+                pending.answer(message, at);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Takes a report, if it is one that a question wants.
+    pub(super) fn report(&mut self, heard: &HeardReport) {
+        let is_its = |of| heard.peer.contains(of);
+        if let Some(pending) = self.asker(&heard.message, is_its)
+            && pending.asked == Asked::Report
+        {
+            pending.says.report = Some(NodeReport::read(heard));
+        }
+    }
+
+    /// The question to which a message belongs that comes from a peer with such an address.
+    fn asker(&mut self, message: &Message, of: impl Fn(IpAddr) -> bool) -> Option<&mut Pending> {
+        let is_open = |pending: &&mut Pending| {
+            let mut open = pending.open.iter();
+            open.any(|(nonce, ..)| *nonce == message.nonce)
         };
-        let Some(pending) = pending.find(place).filter(|pending| of(pending.address)) else {
-            return false;
-        };
-        pending.answer(message, at);
-        true
+        let found = self.0.iter_mut().find(is_open);
+        found.filter(|pending| of(pending.address))
     }
 
     /// Ends what is answered or has waited long enough.
@@ -157,10 +190,42 @@ impl Questions {
 }
 
 impl Pending {
+    /// A question that is not put yet, and where what comes of it is told.
+    fn new(
+        address: IpAddr,
+        asked: Asked,
+        size: Option<u16>,
+    ) -> (Pending, oneshot::Receiver<PeerSays>) {
+        let (reply, answered) = oneshot::channel();
+        let says = PeerSays {
+            size_passed: size.map(|_| false),
+            ..PeerSays::default()
+        };
+        let pending = Pending {
+            address,
+            asked,
+            size,
+            says,
+            open: Vec::new(),
+            began: None,
+            next: Now::default(),
+            reply: Some(reply),
+        };
+        (pending, answered)
+    }
+
+    /// Whether what the small request is to bring has come.
+    fn is_told(&self) -> bool {
+        match self.asked {
+            Asked::Packet(_) => self.says.is_answered,
+            Asked::Report => self.says.report.is_some(),
+        }
+    }
+
     fn is_whole(&self) -> bool {
         let says = &self.says;
         let is_size_known = says.size_passed != Some(false) || self.size.is_none();
-        says.not_sent.is_some() || (says.is_answered && is_size_known)
+        says.not_sent.is_some() || (self.is_told() && is_size_known)
     }
 
     /// What is to be sent now.
@@ -171,7 +236,7 @@ impl Pending {
         }
         self.next = now.after(PATIENCE / TRIES);
         Some(Due {
-            small: !self.says.is_answered,
+            small: !self.is_told(),
             size: self.size.filter(|_| self.says.size_passed == Some(false)),
         })
     }
@@ -199,7 +264,14 @@ impl Pending {
         else {
             return;
         };
-        let (_, sent, is_full) = self.open.swap_remove(place);
+        let (_, sent, is_full) = match self.asked {
+            Asked::Packet(_) => self.open.swap_remove(place),
+            // The report is still to come, and may have come before.
+            Asked::Report => match self.open.get(place) {
+                Some(open) => *open,
+                None => return,
+            },
+        };
         let says = &mut self.says;
         says.is_answered = true;
         says.verdict = says.verdict.or(message.verdict);
@@ -216,39 +288,38 @@ const TRIES: u32 = 3;
 const PATIENCE: Duration = Duration::from_millis(1_000);
 /// The thread takes a question within a turn.
 const THREAD_LATE: Duration = Duration::from_millis(500);
-/// Questions at a time.
-const MOST_QUESTIONS: usize = 16;
+/// Questions at a time: those of one call for reports, and some traces beside.
+const MOST_QUESTIONS: usize = MOST_REPORTS + 32;
+/// Peers that one call may ask for reports.
+pub const MOST_REPORTS: usize = 128;
 
 #[cfg(test)]
 mod tests {
+    use dataplane::families::PublicAddresses;
     use dataplane::probe::{Fate, Kind};
 
     use super::*;
 
     const PEER: [u8; 4] = [192, 0, 2, 2];
 
-    fn put(questions: &mut Questions, size: Option<u16>) -> oneshot::Receiver<PeerSays> {
-        let (reply, answered) = oneshot::channel();
-        questions.0.push(Pending {
-            address: PEER.into(),
-            question: Question {
-                source: [10, 244, 1, 2].into(),
-                destination: [10, 244, 2, 2].into(),
-                protocol: 1,
-                ports: (0, 0),
-                size: 84,
-            },
-            size,
-            says: PeerSays {
-                size_passed: size.map(|_| false),
-                ..PeerSays::default()
-            },
-            open: Vec::new(),
-            began: None,
-            next: Now::default(),
-            reply: Some(reply),
-        });
+    fn put(
+        questions: &mut Questions,
+        asked: Asked,
+        size: Option<u16>,
+    ) -> oneshot::Receiver<PeerSays> {
+        let (pending, answered) = Pending::new(PEER.into(), asked, size);
+        questions.0.push(pending);
         answered
+    }
+
+    fn packet() -> Asked {
+        Asked::Packet(Question {
+            source: [10, 244, 1, 2].into(),
+            destination: [10, 244, 2, 2].into(),
+            protocol: 1,
+            ports: (0, 0),
+            size: 84,
+        })
     }
 
     fn answer(nonce: u64) -> Message {
@@ -270,7 +341,7 @@ mod tests {
     #[test]
     fn an_answer_of_that_peer_with_that_nonce_ends_a_question() {
         let mut questions = Questions::default();
-        let mut answered = put(&mut questions, None);
+        let mut answered = put(&mut questions, packet(), None);
         let now = Now(1_000_000_000);
         assert!(
             questions.0[0]
@@ -295,7 +366,7 @@ mod tests {
     #[test]
     fn a_size_that_does_not_arrive_ends_the_question_after_a_second() {
         let mut questions = Questions::default();
-        let mut answered = put(&mut questions, Some(1500));
+        let mut answered = put(&mut questions, packet(), Some(1500));
         let now = Now(1_000_000_000);
         let due = questions.0[0].due(now).unwrap();
         assert_eq!((due.small, due.size), (true, Some(1500)));
@@ -311,5 +382,44 @@ mod tests {
         questions.settle(now.after(PATIENCE));
         let says = answered.try_recv().unwrap();
         assert_eq!((says.is_answered, says.size_passed), (true, Some(false)));
+    }
+
+    /// By the nonce of a request to that very peer, whichever comes first; the answer alone is not the end.
+    #[test]
+    fn a_report_ends_the_question_for_it() {
+        let mut questions = Questions::default();
+        let mut answered = put(&mut questions, Asked::Report, None);
+        let mut of_packet = put(&mut questions, packet(), None);
+        let now = Now(1_000_000_000);
+        for (pending, nonce) in questions.0.iter_mut().zip([7, 8]) {
+            assert!(pending.due(now).is_some());
+            pending.note_sent(nonce, false, now);
+        }
+        let report = |peer: [u8; 4], nonce, text: &[u8]| {
+            let message = answer(nonce).report(3);
+            HeardReport::new(
+                PublicAddresses::V4(peer.into()),
+                message,
+                &[&message.emit(), text].concat(),
+            )
+        };
+        let text = b"error device-missing flannel.1\n";
+        assert!(questions.answer(&answer(7), now, |_| true));
+        // Of another peer, of no request, and of one that wants none.
+        questions.report(&report([192, 0, 2, 3], 7, text));
+        questions.report(&report(PEER, 9, text));
+        questions.report(&report(PEER, 8, text));
+        questions.settle(now);
+        assert!(answered.try_recv().is_err() && of_packet.try_recv().is_err());
+        let again = now.after(PATIENCE / TRIES);
+        assert!(questions.0[0].due(again).is_some_and(|due| due.small));
+        questions.report(&report(PEER, 7, text));
+        questions.settle(again);
+        let says = answered.try_recv().unwrap();
+        assert!(says.is_answered);
+        let report = says.report.unwrap();
+        assert_eq!((report.problems, report.named.len()), (3, 1));
+        assert_eq!(report.named[0].code, "device-missing");
+        assert!(of_packet.try_recv().is_err());
     }
 }

@@ -11,15 +11,16 @@ use dataplane::mtu::min_inner;
 use dataplane::now::Now;
 use dataplane::peers::Peer;
 use dataplane::probe::{
-    self, Hearing, KERNEL_PATH, Kind, Message, QUESTION, Question, Undelivered,
+    self, Hearing, KERNEL_PATH, Kind, Message, QUESTION, Undelivered, WANTS_REPORT,
 };
 use dataplane::snapshot::Snapshot;
 use encap::Family;
 use rustix::io::Errno;
 use tracing::debug;
 
+use super::node_report::OwnReport;
 use super::path::{Ask, Obstacle, Signs};
-use super::question::NotSent;
+use super::question::{Asked, NotSent};
 use super::table::{Seen, Target};
 use super::{Adopt, Following, Shared, lock};
 
@@ -62,6 +63,7 @@ impl Prober {
         while !self.shared.is_stopped.load(Relaxed) {
             self.adopt();
             self.hear();
+            self.hear_reports();
             self.take_errors();
             self.ask();
             self.put_questions();
@@ -105,6 +107,7 @@ impl Prober {
 
     /// Takes what the workers heard.
     fn hear(&mut self) {
+        let mut wanted = Vec::new();
         let mut table = lock(&self.shared.table);
         for heard in self.hearing.heard() {
             let Some(address) = heard.peer.of(heard.family) else {
@@ -115,7 +118,12 @@ impl Prober {
                 Kind::Request => {
                     let unheard = message.heard.map(|ms| Duration::from_millis(ms.into()));
                     table.on(address, at, |path| path.asked(unheard, at));
+                    if message.wants_report() && wanted.len() < REPORTS {
+                        wanted.push((address, message, heard.length));
+                    }
                 }
+                // They have a ring of their own.
+                Kind::Report => {}
                 Kind::Answer => {
                     let is_its = |of: IpAddr| heard.peer.contains(of);
                     if lock(&self.shared.questions).answer(&message, at, is_its) {
@@ -135,6 +143,36 @@ impl Prober {
                     }
                 }
             }
+        }
+        drop(table);
+        self.report(&wanted);
+    }
+
+    /// Takes the reports of peers.
+    fn hear_reports(&mut self) {
+        let mut questions = lock(&self.shared.questions);
+        for heard in self.hearing.reports() {
+            questions.report(&heard);
+        }
+    }
+
+    /// Tells those that want to know what is wrong with this node.
+    fn report(&self, wanted: &[(IpAddr, Message, u32)]) {
+        if wanted.is_empty() {
+            return;
+        }
+        let own = OwnReport::of(&lock(&self.shared.problems));
+        for (address, request, length) in wanted {
+            let family = Family::of(*address);
+            let socket = self.sockets.iter().find(|socket| socket.family() == family);
+            let tables = self.tables.as_ref();
+            let peer = tables.and_then(|tables| peer(&tables.snapshot, *address));
+            let Some((socket, peer)) = socket.zip(peer) else {
+                continue;
+            };
+            let report = request.report(own.problems);
+            // It is asked for again where it is lost.
+            let _ = socket.tell(peer, &report, &own.text, *length);
         }
     }
 
@@ -222,8 +260,7 @@ impl Prober {
             for size in sizes.into_iter().flatten() {
                 let nonce = self.nonces.next();
                 pending.note_sent(nonce, size.is_some(), now);
-                if let Err(reason) = self.put(pending.address, nonce, &pending.question, size, now)
-                {
+                if let Err(reason) = self.put(pending.address, nonce, &pending.asked, size, now) {
                     pending.note_not_sent(reason, size.is_some());
                 }
             }
@@ -236,7 +273,7 @@ impl Prober {
         &self,
         address: IpAddr,
         nonce: u64,
-        question: &Question,
+        asked: &Asked,
         size: Option<u16>,
         now: Now,
     ) -> Result<(), NotSent> {
@@ -254,8 +291,17 @@ impl Prober {
             return Err(NotSent::NotAsked("this node has no socket to ask it by"));
         };
         let mut request = request(peer, nonce, &tables.following, now);
-        request.flags |= QUESTION;
-        let Err(error) = socket.ask(peer, &request, question, size) else {
+        let sent = match asked {
+            Asked::Packet(question) => {
+                request.flags |= QUESTION;
+                socket.ask(peer, &request, question, size)
+            }
+            Asked::Report => {
+                request.flags |= WANTS_REPORT;
+                socket.send(peer, &request, Some(REPORT_REQUEST))
+            }
+        };
+        let Err(error) = sent else {
             return Ok(());
         };
         match Errno::from_io_error(&error) {
@@ -432,6 +478,11 @@ fn own_error(error: &io::Error) -> String {
     }
 }
 
+/// Bytes of outer packet of a request that wants a report, which bound the report. Every IPv4 host takes as much in one piece or
+/// several (RFC 791 section 3.1), and no path is used that carries less.
+const REPORT_REQUEST: u16 = 576;
+/// Reports that are told in a turn; what is not told is asked for again.
+const REPORTS: usize = 256;
 const JUDGE_EVERY: Duration = Duration::from_secs(1);
 /// An answer on a local network is there within this; a worker keeps what it heard.
 const SOON: Duration = Duration::from_millis(20);

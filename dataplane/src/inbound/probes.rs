@@ -7,7 +7,7 @@ use encap::probe::{Fate, Kind, MESSAGE, Message, Question, Verdict};
 use super::{Datagram, Inbound};
 use crate::drops::DropReason;
 use crate::peers::{Peer, PeerId};
-use crate::probe::{Heard, outer_headers};
+use crate::probe::{Heard, HeardReport, outer_headers};
 
 impl<D> Inbound<'_, D> {
     /// Takes the probe of `peer` that a datagram holds. A request is counted when its answer was sent. What it asks of a
@@ -60,6 +60,11 @@ impl<D> Inbound<'_, D> {
             self.tally.probe();
         }
         self.peer_cache.note_heard(peer, self.now);
+        if message.kind == Kind::Report {
+            let report = HeardReport::new(peer.public, message, probe);
+            self.answers.hear_report(report);
+            return Ok(way.map_or(family, |(inner, _)| inner));
+        }
         self.answers.hear(Heard {
             peer: peer.public,
             family,

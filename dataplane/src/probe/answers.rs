@@ -13,7 +13,7 @@ use std::sync::Arc;
 use encap::Format;
 use encap::probe::{Kind, MESSAGE, Message};
 
-use super::{Heard, HeardRing};
+use super::{Heard, HeardReport, HeardRing};
 use crate::limits::{ANSWERS, PROBE_BURST, PROBE_EVERY, PROBE_PORTS, PROBE_SETS};
 use crate::now::Now;
 use crate::peers::Way;
@@ -61,7 +61,7 @@ impl Answers {
     /// Whether another probe of `kind` from `source` is within the limits, which it then counts against.
     pub(crate) fn admits(&mut self, source: SocketAddr, kind: Kind, now: Now) -> bool {
         let (set, place) = self.place(source, kind);
-        let room = kind == Kind::Answer || self.waiting.len() < ANSWERS;
+        let room = kind != Kind::Request || self.waiting.len() < ANSWERS;
         let bucket = self.buckets.get_mut(set * PROBE_PORTS + place);
         room && bucket.is_some_and(|bucket| bucket.take(RATE, now))
     }
@@ -69,7 +69,7 @@ impl Answers {
     fn place(&self, source: SocketAddr, kind: Kind) -> (usize, usize) {
         let kind = match kind {
             Kind::Request => 0,
-            Kind::Answer => 1,
+            Kind::Answer | Kind::Report => 1,
         };
         let address = match source.ip() {
             IpAddr::V4(v4) => u128::from(v4.to_bits()),
@@ -84,6 +84,11 @@ impl Answers {
     /// Tells control of a probe.
     pub(crate) fn hear(&self, heard: Heard) {
         self.heard.push(heard);
+    }
+
+    /// Gives control a report.
+    pub(crate) fn hear_report(&self, report: HeardReport) {
+        self.heard.push_report(report);
     }
 
     /// Notes `message` to be sent by `way`. Its nonce spreads answers over transmit sockets, as flows are spread.

@@ -1,16 +1,18 @@
-//! The rings on which workers put what they hear of probes, and control's end of them.
+//! The rings on which workers put what they hear of probes, and control's end of them. Reports have one of their own: they are
+//! seldom, and as large as ten probes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crossbeam_queue::ArrayQueue;
 
-use super::Heard;
-use crate::limits::HEARD_PROBES;
+use super::{Heard, HeardReport};
+use crate::limits::{HEARD_PROBES, HEARD_REPORTS};
 
 /// The ring of one worker.
 pub(crate) struct HeardRing {
     ring: ArrayQueue<Heard>,
+    reports: ArrayQueue<HeardReport>,
     forgotten: AtomicU64,
 }
 
@@ -22,6 +24,7 @@ impl HeardRing {
     pub(crate) fn new() -> HeardRing {
         HeardRing {
             ring: ArrayQueue::new(HEARD_PROBES),
+            reports: ArrayQueue::new(HEARD_REPORTS),
             forgotten: AtomicU64::new(0),
         }
     }
@@ -33,8 +36,19 @@ impl HeardRing {
         }
     }
 
+    /// Puts a report on its ring; a full ring forgets it.
+    pub(crate) fn push_report(&self, report: HeardReport) {
+        if self.reports.push(report).is_err() {
+            self.forgotten.fetch_add(1, Relaxed);
+        }
+    }
+
     pub(crate) fn pop(&self) -> Option<Heard> {
         self.ring.pop()
+    }
+
+    pub(crate) fn pop_report(&self) -> Option<HeardReport> {
+        self.reports.pop()
     }
 }
 
@@ -54,7 +68,17 @@ impl Hearing {
         self.0.iter().flat_map(each)
     }
 
-    /// How many accepted probes were forgotten because nothing called [`Hearing::heard`] in time.
+    /// The reports of peers that the workers accepted since the last call, in no order between workers. A worker keeps
+    /// [`HEARD_REPORTS`].
+    pub fn reports(&self) -> impl Iterator<Item = HeardReport> {
+        let each = |ring: &Arc<HeardRing>| {
+            let ring = Arc::clone(ring);
+            (0..HEARD_REPORTS).map_while(move |_| ring.pop_report())
+        };
+        self.0.iter().flat_map(each)
+    }
+
+    /// How many accepted probes were forgotten because nothing called [`Hearing::heard`] or [`Hearing::reports`] in time.
     pub fn forgotten(&self) -> u64 {
         let forgotten = |ring: &Arc<HeardRing>| ring.forgotten.load(Relaxed);
         self.0.iter().map(forgotten).sum()

@@ -4,7 +4,8 @@
 //! worker accepts them as it does data, by outer source, VNI and MAC, and answers each itself (`answers`), to where it
 //! sends data: not to where the request came from. So an answer proves both ways, and a request with a forged source draws
 //! an answer, no longer than itself, to the peer whose address it bears. What a worker hears of either kind it puts on a
-//! ring, which control empties ([`Hearing`]); a full ring forgets what is newest.
+//! ring, which control empties ([`Hearing`]); a full ring forgets what is newest. A report, which a request may want beside its
+//! answer, is sent by control and not by a worker: it is text, and no packet waits for it.
 //!
 //! An answer is proof only if its nonce is that of a request to that very peer which is not answered yet: it is random,
 //! used once, and known to none who did not see the request. To check that is control's part. What a request says is as
@@ -20,7 +21,10 @@ mod hearing;
 mod prober;
 
 use encap::Family;
-pub use encap::probe::{Fate, KERNEL_PATH, Kind, Message, QUESTION, Question, REQUEST, Verdict};
+pub use encap::probe::{
+    Fate, KERNEL_PATH, Kind, Message, QUESTION, Question, REPORT_TEXT, REQUEST, Verdict,
+    WANTS_REPORT, room_for_report,
+};
 
 use crate::families::PublicAddresses;
 use crate::now::Now;
@@ -44,6 +48,40 @@ pub struct Heard {
     pub message: Message,
     /// Bytes of the outer IP packet that it came as, headers included.
     pub length: u32,
+}
+
+/// A report that a worker accepted from a peer.
+#[derive(Clone, Copy, Debug)]
+pub struct HeardReport {
+    /// The peer, by its public addresses.
+    pub peer: PublicAddresses,
+    /// Whose nonce says which request it belongs to, and whose length how many problems there are.
+    pub message: Message,
+    text: [u8; REPORT_TEXT],
+    len: u16,
+}
+
+impl HeardReport {
+    /// Of the report that `bytes` are.
+    pub fn new(peer: PublicAddresses, message: Message, bytes: &[u8]) -> HeardReport {
+        let text = encap::probe::report_text(bytes);
+        let mut report = HeardReport {
+            peer,
+            message,
+            text: [0; REPORT_TEXT],
+            // No more than REPORT_TEXT.
+            len: text.len() as u16,
+        };
+        for (place, byte) in report.text.iter_mut().zip(text) {
+            *place = *byte;
+        }
+        report
+    }
+
+    /// What it says, as the peer wrote it: any bytes.
+    pub fn text(&self) -> &[u8] {
+        self.text.get(..self.len.into()).unwrap_or_default()
+    }
 }
 
 /// Bytes of outer IP and UDP headers.

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use encap::Family;
-use encap::probe::{self, MESSAGE, Message, QUESTION_BYTES, Question, REQUEST};
+use encap::probe::{self, MESSAGE, Message, QUESTION_BYTES, Question, REQUEST, room_for_report};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::outer_headers;
@@ -92,15 +92,44 @@ impl Prober {
         self.send_bytes(peer, &[&bytes[..], &question[..]].concat(), length)
     }
 
+    /// Sends the report that a request of `peer` wanted, which came as an outer IP packet of `length` bytes: as many whole lines of
+    /// `text` as have room. One that has no room at all is not sent, which is no error.
+    ///
+    /// # Errors
+    /// As [`send`](Prober::send).
+    pub fn tell(&self, peer: &Peer, report: &Message, text: &[u8], length: u32) -> io::Result<()> {
+        let headers = outer_headers(self.family) + peer.format.header_len();
+        let Some(room) = room_for_report(length, headers) else {
+            return Ok(());
+        };
+        let lines = text.split_inclusive(|byte| *byte == b'\n');
+        let mut bytes = report.emit().to_vec();
+        for line in lines {
+            if bytes.len() + line.len() > MESSAGE + room {
+                break;
+            }
+            bytes.extend_from_slice(line);
+        }
+        self.put(peer, &bytes, 0)
+    }
+
     fn send_bytes(&self, peer: &Peer, request: &[u8], length: Option<u16>) -> io::Result<()> {
+        let least = self.least(peer);
+        self.put(
+            peer,
+            request,
+            length.map_or(least, |length| length.max(least)),
+        )
+    }
+
+    /// Sends a message, filled up to an outer IP packet of `length` bytes.
+    fn put(&self, peer: &Peer, message: &[u8], length: u16) -> io::Result<()> {
         let way = peer.way_over(self.family);
         let (_, way) = way.ok_or(io::ErrorKind::AddrNotAvailable)?;
         let header = probe::header(way.header);
-        let mut datagram = [header.as_slice(), request].concat();
-        let whole = outer_headers(self.family) + datagram.len();
-        let least = usize::from(self.least(peer)).max(whole);
-        let length = length.map_or(least, usize::from).max(least);
-        datagram.resize(length - outer_headers(self.family), 0);
+        let mut datagram = [header.as_slice(), message].concat();
+        let wanted = usize::from(length).saturating_sub(outer_headers(self.family));
+        datagram.resize(wanted.max(datagram.len()), 0);
         let to = way.to.into();
         // An error may be an earlier request's, and is gone once it was returned.
         for _ in 0..2 {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use dataplane::drops::DropReason;
 use dataplane::limits::{ANSWERS, HEARD_PROBES, PROBE_BURST, PROBE_EVERY, PROBE_PORTS};
 use dataplane::now::Now;
-use dataplane::probe::{Heard, Kind, Message, REQUEST};
+use dataplane::probe::{Heard, Kind, Message, REPORT_TEXT, REQUEST};
 use dataplane::underlay::memory::Datagram;
 use encap::{Family, Format, Mac};
 use etherparse::EtherType;
@@ -141,6 +141,37 @@ fn an_answer_is_heard_and_draws_none() {
         assert_eq!(heard.peer, plan::v4(2));
     }
     assert_eq!(node.totals().inbound.probes, 2);
+    audit(&mut node);
+}
+
+/// Control is given its text, whole or cut at what a report may have, and no packet moves.
+#[test]
+fn a_report_is_given_to_control_and_draws_none() {
+    let mut node = node();
+    let texts = [0, 1, 31, REPORT_TEXT, REPORT_TEXT + 100].map(|length| vec![b'x'; length]);
+    for (nonce, text) in texts.iter().enumerate() {
+        for format in FORMATS {
+            let asked = message(&request(2, 1, format, nonce as u64, 100));
+            let bytes = [&asked.report(3).emit()[..], text].concat();
+            // What fills it up is no text.
+            node.hand(probe(2, 1, format, bytes, 400), 1);
+        }
+    }
+    assert_eq!(node.run(NOW), (vec![], vec![]));
+    assert_eq!(node.take_heard(), []);
+    let mut reports = node.take_reports();
+    assert_eq!(reports.len(), 2 * texts.len());
+    // Each format has a socket of its own.
+    reports.sort_by_key(|report| report.message.nonce);
+    for (report, text) in reports
+        .iter()
+        .zip(texts.iter().flat_map(|text| [text, text]))
+    {
+        assert_eq!((report.peer, report.message.length), (plan::v4(2), 3));
+        assert_eq!(report.text(), &text[..text.len().min(REPORT_TEXT)]);
+    }
+    assert_eq!(node.totals().inbound.probes, reports.len() as u64);
+    assert_eq!(node.peer(2).last_heard(), Some(NOW));
     audit(&mut node);
 }
 
@@ -474,7 +505,7 @@ proptest! {
     #[test]
     fn any_probe_has_one_fate(
         probes in proptest::collection::vec(
-            (2u8..5, any::<bool>(), proptest::collection::vec(any::<u8>(), 0..120), 0usize..6, any::<bool>(), 0usize..300),
+            (2u8..5, any::<bool>(), proptest::collection::vec(any::<u8>(), 0..120), 0usize..6, 1u8..4, 0usize..300),
             1..40,
         ),
         room in proptest::option::of(0usize..20),
@@ -482,10 +513,11 @@ proptest! {
         let mut node = node();
         node.give_room(room);
         let (mut longest, count) = (0, probes.len() as u64);
-        for (from, framed, noise, kept, answers, length) in probes {
+        for (from, framed, noise, kept, kind, length) in probes {
             let format = FORMATS[usize::from(framed)];
-            let good = if answers { answer(from, 1, format, 7) } else { request(from, 1, format, 7, length) };
+            let good = request(from, 1, format, 7, if kind == 1 { length } else { 0 });
             let mut bytes = good.payload[format.header_len()..].to_vec();
+            bytes[5] = kind;
             // The head of a good one, and then anything.
             let kept = [0, 4, 6, 8, 48, usize::MAX][kept].min(bytes.len());
             for (place, byte) in bytes.iter_mut().skip(kept).zip(noise) {

@@ -3,7 +3,8 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use dataplane::probe::{Kind, Message, REQUEST};
+use dataplane::probe::{Kind, Message, REPORT_TEXT, REQUEST};
+use encap::probe::MESSAGE;
 use encap::{Family, Format};
 
 use crate::rig::{Rig, node, port};
@@ -63,6 +64,38 @@ fn a_request_arrives_as_large_as_it_is_wanted() {
                 }
             }
             assert_eq!(prober.undelivered().count(), 0);
+        }
+    }
+}
+
+/// In whole lines, and with its answer no longer than the request was.
+#[test]
+fn a_report_has_the_room_that_its_request_leaves() {
+    for family in FAMILIES {
+        for format in FORMATS {
+            let rig = Rig::new(format, family, 1500);
+            let (prober, peer) = (rig.prober(), rig.peer(2));
+            let text = b"error device-missing flannel.1\n".repeat(40);
+            let asked = request(9);
+            let report = asked.report(40);
+            let bare = headers(family) + format.header_len() + MESSAGE;
+            for length in [2 * bare - 1, 2 * bare, 576, 9_000] {
+                prober.tell(peer, &report, &text, length as u32).unwrap();
+            }
+            let arrived = rig.arrived();
+            // The first has no room at all.
+            assert_eq!(arrived.len(), 3);
+            for (bytes, length) in arrived.iter().zip([2 * bare, 576, 9_000]) {
+                let message = &bytes[format.header_len()..];
+                assert_eq!(Message::parse(message), Ok(report));
+                let said = &message[MESSAGE..];
+                assert_eq!(said, &text[..said.len()]);
+                assert!(said.is_empty() || said.ends_with(b"\n"));
+                assert!(said.len() <= REPORT_TEXT);
+                assert!(bytes.len() + headers(family) + bare <= length);
+                let room = (length - 2 * bare).min(REPORT_TEXT);
+                assert!(said.len() + 31 > room, "{} of {room}", said.len());
+            }
         }
     }
 }

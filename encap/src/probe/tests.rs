@@ -20,10 +20,11 @@ fn vtep() -> Vtep {
 fn any_message() -> impl Strategy<Value = Message> {
     let numbers = (any::<u64>(), any::<u64>(), any::<u32>(), any::<u32>());
     let verdict = (any::<u8>(), any::<u16>());
-    let rest = (any::<bool>(), any::<u32>(), any::<u32>(), verdict);
+    let kind = prop_oneof![Just(Kind::Request), Just(Kind::Answer), Just(Kind::Report)];
+    let rest = (kind, any::<u32>(), any::<u32>(), verdict);
     (numbers, rest).prop_map(
-        |((nonce, clock, length, heard), (answer, inner_mtu, flags, (fate, mtu_back)))| Message {
-            kind: if answer { Kind::Answer } else { Kind::Request },
+        |((nonce, clock, length, heard), (kind, inner_mtu, flags, (fate, mtu_back)))| Message {
+            kind,
             nonce,
             clock,
             length,
@@ -31,7 +32,7 @@ fn any_message() -> impl Strategy<Value = Message> {
             inner_mtu,
             flags,
             verdict: Fate::numbered(fate)
-                .filter(|_| answer)
+                .filter(|_| kind == Kind::Answer)
                 .map(|fate| Verdict { fate, mtu_back }),
         },
     )
@@ -100,10 +101,12 @@ fn what_is_no_message() {
         assert_eq!(with(at, 0x45), Err(NotAMessage::Magic));
     }
     assert_eq!(with(4, 2), Err(NotAMessage::Version));
-    for kind in [0, 3, 0xff] {
+    for kind in [0, 4, 0xff] {
         assert_eq!(with(5, kind), Err(NotAMessage::Kind));
     }
-    // An answer is whole without anything behind it.
+    // An answer and a report are whole without anything behind them.
+    let report = request.report(3);
+    assert_eq!(Message::parse(&report.emit()), Ok(report));
     let answer = request.answer(120, None, 1450);
     assert_eq!(Message::parse(&answer.emit()), Ok(answer));
     assert_eq!(
@@ -147,7 +150,7 @@ proptest! {
         noise[6..8].fill(0xaa);
         noise[41] = 0xaa;
         noise[44..].fill(0xaa);
-        if message.kind == Kind::Request {
+        if message.kind != Kind::Answer {
             noise[40..44].fill(0xaa);
         }
         prop_assert_eq!(Message::parse(&noise), Ok(message));
@@ -160,6 +163,26 @@ proptest! {
         prop_assert_eq!((answer.length, answer.inner_mtu), (length, mtu));
     }
 
+    /// A report's text comes back without what fills it up, and never more than fits.
+    #[test]
+    fn a_text_survives_the_way(text in proptest::collection::vec(1..=255_u8, 0..600), zeros in 0..600_usize) {
+        let mut bytes = ask(7).report(2).emit().to_vec();
+        bytes.extend(&text);
+        bytes.resize(bytes.len() + zeros, 0);
+        prop_assert_eq!(report_text(&bytes), &text[..text.len().min(REPORT_TEXT)]);
+        prop_assert_eq!(report_text(&bytes[..20]), b"");
+    }
+
+    /// Answer and report together are no longer than what draws them.
+    #[test]
+    fn a_report_has_no_more_room_than_its_request_leaves(length in 0..2000_u32, headers in 28..80_usize) {
+        let both = |text| 2 * (headers + MESSAGE) + text;
+        match room_for_report(length, headers) {
+            Some(room) => prop_assert!(both(room) <= length as usize && (both(room) == length as usize || room == REPORT_TEXT)),
+            None => prop_assert!(both(0) > length as usize),
+        }
+    }
+
     /// Any bytes at all, and any bytes that begin as a probe does.
     #[test]
     fn any_bytes_end(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), begins in any::<bool>()) {
@@ -168,7 +191,7 @@ proptest! {
         }
         if let Ok(message) = Message::parse(&bytes) {
             prop_assert!(bytes.len() >= MESSAGE);
-            prop_assert!(message.kind == Kind::Answer || bytes.len() >= REQUEST);
+            prop_assert!(message.kind != Kind::Request || bytes.len() >= REQUEST);
             prop_assert_eq!(&message.emit()[8..40], &bytes[8..40]);
         }
     }

@@ -11,6 +11,7 @@ pub mod offloads;
 mod peers;
 mod pods;
 pub mod queries;
+mod reports;
 mod routes;
 mod status;
 pub mod top;

@@ -167,6 +167,10 @@ impl Queries {
             }
             Request::Top { flows } => self.top(view, kernel, (*flows).min(MOST_FLOWS)).await,
             Request::Trace { .. } => self.trace(view, kernel, request).await,
+            Request::Reports { peers } => match view.reports(peers).await {
+                Ok(reports) => value(&reports),
+                Err(reason) => Reply::Error(reason),
+            },
             Request::Ready => readiness(&view),
             Request::Adopt { .. } | Request::Release { .. } | Request::AdoptList => {
                 Reply::Error("a change is no query".to_owned())

@@ -30,6 +30,7 @@ fn path(state: State) -> PathReport {
 
 fn says(fate: Option<Fate>) -> PeerSays {
     PeerSays {
+        report: None,
         verdict: fate.map(|fate| Verdict {
             fate,
             mtu_back: 1450,

@@ -218,7 +218,7 @@ pub fn bad_probe(node: &mut Node) -> u64 {
             payload[at + place] = value;
             payload
         };
-        let payloads = [with(4, 2), with(5, 0), with(5, 3)];
+        let payloads = [with(4, 2), with(5, 0), with(5, 4)];
         let short = [4, 47, 48, REQUEST - 1].map(|length| good[..at + length].to_vec());
         count += hand(node, format, payloads.into_iter().chain(short));
     }

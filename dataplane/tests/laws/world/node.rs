@@ -10,7 +10,7 @@ use dataplane::device::{self, Device, Offload, Read};
 use dataplane::limits::FRAME;
 use dataplane::now::Now;
 use dataplane::peers::{Peer, PeerTraffic};
-use dataplane::probe::{Heard, Kind};
+use dataplane::probe::{Heard, HeardReport, Kind};
 use dataplane::sent::SentDatagrams;
 use dataplane::snapshot::Snapshot;
 use dataplane::spec::Spec;
@@ -41,6 +41,7 @@ pub struct Node {
     counters: Counters,
     /// Probes that control was told of and no test has asked for.
     heard: Vec<Heard>,
+    reports: Vec<HeardReport>,
     /// The time at which held datagrams are to be tried again.
     deadline: Option<Now>,
     /// A packet or a change has come in.
@@ -73,6 +74,7 @@ impl Node {
             spec,
             counters,
             heard: vec![],
+            reports: vec![],
             deadline: None,
             woken: false,
         }
@@ -237,8 +239,20 @@ impl Node {
             .iter()
             .filter(|heard| heard.message.kind == Kind::Answer);
         self.outside.probes += answers.count() as u64;
+        let before = self.reports.len();
+        let mut reports = std::mem::take(&mut self.reports);
+        self.workers()
+            .for_each(|worker| reports.extend(worker.reports()));
+        self.outside.probes += (reports.len() - before) as u64;
+        self.reports = reports;
         self.heard.append(&mut heard);
         std::mem::take(&mut self.heard)
+    }
+
+    /// The reports that control was given since it was last asked.
+    pub fn take_reports(&mut self) -> Vec<HeardReport> {
+        self.heard = self.take_heard();
+        std::mem::take(&mut self.reports)
     }
 
     /// What the device got since it was last asked.
