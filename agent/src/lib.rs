@@ -24,6 +24,7 @@ pub mod lease;
 mod log;
 pub mod metrics;
 mod nfnetlink;
+pub mod node_faults;
 pub mod peer_health;
 pub mod problems;
 pub mod reconcile;

@@ -54,7 +54,21 @@ found() {
     incomplete=$(jq -c '.checks[].findings[] | select(([.sentence, .remedy, .severity, (.evidence[0] // ""), (.reference[0] // "")]
         | any(. == "")))' "$SCRATCH/doctor.json")
     equal "$what: incomplete findings" "" "$incomplete"
+    shown_by_status "$what" "$expected"
     jq -r '.checks[].findings[] | "    \(.code): \(.evidence | join("; "))"' "$SCRATCH/doctor.json" | cut -c 1-200
+}
+
+# shown_by_status WHAT CODES: while the agent answers, `tartan status` has these too and its exit code says so, within seconds.
+shown_by_status() {
+    case " $2 " in *" agent-not-running "*) return 0 ;; esac
+    until_true 10 "$1: status says '$2'" status_says "$2" || tartan node1 status >&2
+}
+
+status_says() {
+    local code=0
+    tartan node1 status -o json >"$SCRATCH/status.json" || code=$?
+    [ "$(jq -r '[.problems[].code | select(startswith("peer-") | not)] | unique | join(" ")' "$SCRATCH/status.json")" = "$1" ] \
+        && { [ -z "$1" ] || [ "$code" -eq 1 ]; }
 }
 
 evidence() {

@@ -21,7 +21,7 @@ pub use cni_shim::api::{Reply, Request};
 pub use drops::{Drops, Flow, KernelCounter, Reason, Worker};
 pub use kernel_path::{AttachedProgram, Flows, KernelPath, Passed, RefusedFlows, RevokedFlows};
 pub use pods::{Pod, PodState, PodTraffic, Pods, Readiness, RefusedRecord};
-pub use reports::{PeerProblem, PeerReport, Reports};
+pub use reports::{PeerProblem, PeerReport};
 pub use top::{Batches, Carried, Top, TopFlow, TopPeer, TopPod, TopSocket, TopWorker};
 pub use trace::{StageResult, Trace, TraceStage};
 

@@ -46,6 +46,7 @@ use crate::host::Picture;
 use crate::keeper::descriptors::{Descriptors, Order};
 use crate::kernel_path::{self, KernelPathControl};
 use crate::lease::Lease;
+use crate::node_faults::watch::Watch as NodeFaults;
 use crate::peer_health::{Following, PeerHealth};
 use crate::problems::{Board, Origin, Problem};
 use crate::registry::{Contact, ListDifference, Registry, Update};
@@ -122,6 +123,8 @@ pub struct Turn {
     faulty: Arc<HashMap<RecordKey, String>>,
     /// When what was refused is tried again.
     retry: Retry,
+    /// Faults of the node outside of Tartan.
+    node_faults: NodeFaults,
     /// What the quick check found right after everything was read and done.
     left: QuickFaults,
 }
@@ -138,6 +141,7 @@ impl Default for Turn {
             waiting_for_limit: Vec::new(),
             faulty: Arc::default(),
             retry: Retry::default(),
+            node_faults: NodeFaults::default(),
             left: QuickFaults::default(),
         }
     }
@@ -491,6 +495,10 @@ impl Control {
         self.kernel_path
             .tick(&self.kernel.host, known, spec, &self.tables.engine)
             .await;
+        if self.turn.node_faults.look(known).await {
+            let found = self.turn.node_faults.problems();
+            self.board.post(Origin::Node, found);
+        }
         let is_due = self.turn.refreshed.elapsed() >= REFRESH_EVERY || !self.is_settled();
         let has_changed = self.tables.engine.device_lost() || self.model.records.have_changed();
         if is_due || has_changed || self.has_quick_news().await {
@@ -575,6 +583,7 @@ impl Control {
         self.kernel.host.set_pod_networks(networks);
         self.give_upkeep(picture.as_ref().ok());
         if let Ok(picture) = &picture {
+            self.turn.node_faults.see(&self.model.known, picture);
             self.mend_pods(picture).await;
             self.gather(picture);
         }
@@ -594,6 +603,8 @@ impl Control {
         let refused = problems(&unread).into_iter().chain(applied.problems);
         self.board.post(Origin::Kernel, refused.chain(unremoved));
         self.look_for_flanneld();
+        let found = self.turn.node_faults.problems();
+        self.board.post(Origin::Node, found);
         if let Some(bridges) = applied.bridges {
             self.turn.bridges = bridges;
         }

@@ -74,7 +74,8 @@ fn home(code: &str) -> &'static str {
         | "settings-record-unreadable"
         | "proc-unreadable"
         | "no-ipv6"
-        | "direct-routing-filtered" => "settings",
+        | "direct-routing-filtered"
+        | "reverse-path-filter" => "settings",
         "firewall-refused" | "firewall-cuts-pods-off" => "firewall",
         "pod-upkeep"
         | "pod-link"
@@ -82,9 +83,12 @@ fn home(code: &str) -> &'static str {
         | "record-refused"
         | "no-shaper"
         | "subnet-file-unwritable" => "pods",
-        "mixed-pods" | "bridge-other-subnet" => "bridges",
+        "mixed-pods" | "bridge-other-subnet" | "bridge-netfilter-off" => "bridges",
+        "checksum-errors" => "checksums",
+        "clock-set-back" => "clock",
         "flanneld-running"
         | "flannel-left-over"
+        | "flannel-rules-left"
         | "direct-routing"
         | "network-routed-elsewhere"
         | "route-bypasses" => "flannel",

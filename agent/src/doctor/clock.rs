@@ -1,42 +1,32 @@
-//! Whether the clock was set back: what this node wrote last lies in the future. Leases of a registry end, and certificates
-//! begin, by the clock.
-
-use std::fs;
-use std::time::Duration;
+//! Whether the clock was set back.
 
 use super::examination::Examination;
 use super::finding::{Check, Finding};
-use crate::problems::Severity;
+use crate::node_faults::clock;
 
 pub(super) fn check(e: &Examination) -> Check {
     let mut check = Check::new("clock");
+    e.board.deal(&mut check);
     let Ok(configuration) = &e.configuration else {
         check.unknown("the state directory is not known");
         return check.done();
     };
-    let place = configuration.config.state_dir().join("last-good.json");
-    let Ok(written) = fs::metadata(&place).and_then(|file| file.modified()) else {
+    let Some((path, written)) = clock::last_written(&configuration.config.state_dir()) else {
         check.unknown("no service of this node has written a state yet");
         return check.done();
     };
     match written.duration_since(e.now) {
-        Ok(ahead) if ahead > TOLERATED => check.find(
-            Finding::new("clock-set-back", "", Severity::Warning)
-                .says(format!(
-                    "the clock was set back by {} s or more: leases of a registry seem to last longer than they do, and certificates not to be valid yet",
-                    ahead.as_secs()
-                ))
-                .shown_by(format!(
-                    "{} was written {} s in the future",
-                    place.display(),
-                    ahead.as_secs()
-                ))
-                .remedied_by("let a time service set the clock (`timedatectl`, `chronyc tracking`), then restart the agent"),
-        ),
+        Ok(ahead) if !ahead.is_zero() => check.fact(format!(
+            "{} was written {} s in the future",
+            path.display(),
+            ahead.as_secs()
+        )),
         _ => check.fact("the last state that was written lies in the past"),
+    }
+    if e.status.is_err()
+        && let Some(problem) = clock::judge(&path, written, e.now)
+    {
+        check.find(Finding::at_start(&problem));
     }
     check.done()
 }
-
-/// File times are coarse, and clocks are slewed.
-const TOLERATED: Duration = Duration::from_secs(5);

@@ -7,13 +7,13 @@ use std::time::{Instant, SystemTime};
 use ipnet::IpNet;
 
 use super::board::Board;
-use super::checksums::ChecksumErrors;
 use super::dry_start::{self, DryStart};
 use crate::api::client::{ClientError, call};
 use crate::api::wire::{Drops, Peers, Request, Status};
 use crate::config::RunArgs;
 use crate::configuration::{Configuration, Unusable};
 use crate::host::{FirewallSurvey, Flanneld, HostError, KernelReader, Picture};
+use crate::node_faults::checksum_errors::ChecksumErrors;
 
 /// What was read of the node.
 pub(super) struct Examination {

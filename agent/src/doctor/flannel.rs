@@ -3,7 +3,7 @@
 use super::configuration::list;
 use super::examination::Examination;
 use super::finding::{Check, Finding};
-use crate::problems::Severity;
+use crate::node_faults::flannel_rules;
 
 pub(super) fn check(e: &Examination) -> Check {
     let mut check = Check::new("flannel");
@@ -15,19 +15,18 @@ pub(super) fn check(e: &Examination) -> Check {
             check.fact("no flanneld runs in this network namespace, as far as this process sees")
         }
     }
-    if let Ok(survey) = &e.firewall
-        && e.flanneld.is_none()
-        && !survey.flannels.is_empty()
-    {
-        check.find(
-            Finding::new("flannel-rules-left", "", Severity::Warning)
-                .says(format!(
-                    "flannel's rules are still in the packet filter ({}), and no flanneld runs: they masquerade and accept by the networks of a configuration that may be old",
-                    list(&survey.flannels)
-                ))
-                .shown_by("read from nf_tables now")
-                .remedied_by("take them out as docs/migrate.md says for flannel's chains, or reboot the node"),
-        );
+    if let Ok(survey) = &e.firewall {
+        if !survey.flannels.is_empty() {
+            check.fact(format!(
+                "flannel's rules in nf_tables: {}",
+                list(&survey.flannels)
+            ));
+        }
+        if e.status.is_err()
+            && let Some(problem) = flannel_rules::judge(&survey.flannels, || e.flanneld.is_some())
+        {
+            check.find(Finding::at_start(&problem));
+        }
     }
     check.done()
 }

@@ -4,7 +4,7 @@
 
 use super::examination::Examination;
 use crate::api::client::{ClientError, call};
-use crate::api::wire::{PeerReport, Reports, Request};
+use crate::api::wire::{PeerReport, Request};
 use crate::peer_health::question::MOST_REPORTS;
 
 /// Which other nodes are asked.
@@ -50,6 +50,5 @@ pub(super) fn ask(e: &Examination, which: &OtherNodes) -> Option<Result<Vec<Peer
 fn ask_some(e: &Examination, names: &[String]) -> Result<Vec<PeerReport>, ClientError> {
     let peers = names.to_vec();
     let answer = call(&e.socket, &Request::Reports { peers })?;
-    let reports: Reports = serde_json::from_value(answer).map_err(ClientError::Answer)?;
-    Ok(reports.reports)
+    serde_json::from_value(answer).map_err(ClientError::Answer)
 }

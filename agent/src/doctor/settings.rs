@@ -1,15 +1,14 @@
 //! Kernel settings without which packets are dropped on their way through this node.
 //!
 //! Forwarding is set and kept by the service; a node where it is off is found here in any case, also while no service runs.
-//! A strict reverse-path filter is judged by the routes: it drops what a peer sends where the way back to that peer leads
-//! through another interface than the one at which its datagrams arrive.
+//! The reverse-path filter has a judge of its own ([`node_faults`](crate::node_faults)).
 
 use std::net::IpAddr;
 
-use super::configuration::list;
 use super::examination::Examination;
 use super::finding::{Check, Finding};
 use crate::host::{forwarding, reverse_path_filter};
+use crate::node_faults::reverse_path_filter as strict;
 use crate::problems::Severity;
 
 pub(super) fn check(e: &Examination) -> Check {
@@ -24,28 +23,20 @@ pub(super) fn check(e: &Examination) -> Check {
             forwards(&mut check, key, value, e.status.is_ok());
         }
     }
-    if let Some(device) = e.device()
-        && reverse_path_filter(device) == Some(STRICT)
-    {
-        check.find(strict(device).says(format!(
-            "the reverse-path filter of {device} is strict: what a peer sends from its node's own address is dropped"
-        )));
-    }
     let underlay = underlay(e);
     for interface in &underlay {
-        let filter = reverse_path_filter(interface);
-        if let Some(filter) = filter {
+        if let Some(filter) = reverse_path_filter(interface) {
             check.fact(format!(
                 "net.ipv4.conf.{interface}.rp_filter in force: {filter}"
             ));
         }
-        let astray = astray(e, &underlay);
-        if filter == Some(STRICT) && !astray.is_empty() {
-            check.find(strict(interface).says(format!(
-                "the reverse-path filter of {interface} is strict, and the way back to peers leads elsewhere ({}): what they send is dropped",
-                list(&astray)
-            )));
-        }
+    }
+    if e.status.is_err() {
+        let picture = e.picture.as_ref().ok();
+        let problems = strict::judge(e.device(), &underlay, picture, || peers(e));
+        problems
+            .iter()
+            .for_each(|problem| check.find(Finding::at_start(problem)));
     }
     e.board.deal(&mut check);
     check.done()
@@ -74,13 +65,6 @@ fn forwards(check: &mut Check, key: &str, value: Option<i32>, answers: bool) {
     }
 }
 
-fn strict(interface: &str) -> Finding {
-    let word = interface.replace('.', "/");
-    Finding::new("reverse-path-filter", interface, Severity::Error).remedied_by(format!(
-        "run `sysctl -w net.ipv4.conf.{word}.rp_filter=2`, and put it into a file of /etc/sysctl.d"
-    ))
-}
-
 /// The interfaces that carry the overlay.
 fn underlay(e: &Examination) -> Vec<String> {
     let names = match (&e.status, &e.dry_start) {
@@ -91,24 +75,10 @@ fn underlay(e: &Examination) -> Vec<String> {
         },
         (Err(_), None) => return Vec::new(),
     };
-    let names = names.split(", ").filter(|name| !name.contains(' '));
-    names.map(str::to_owned).collect()
+    strict::interfaces(&names)
 }
 
-/// Peers of IPv4 that the kernel would send to by another interface, with that interface.
-fn astray(e: &Examination, underlay: &[String]) -> Vec<String> {
-    let Ok(picture) = &e.picture else {
-        return Vec::new();
-    };
-    // The filter is of IPv4 alone.
-    let peers = peers(e).into_iter().filter(IpAddr::is_ipv4);
-    let astray = peers.filter_map(|address| {
-        let way = picture.way_to(address)?;
-        (!underlay.contains(&way)).then(|| format!("{address} by {way}"))
-    });
-    astray.take(MOST_NAMED).collect()
-}
-
+/// The peers' addresses, as a start would know them.
 fn peers(e: &Examination) -> Vec<IpAddr> {
     let model = e.dry_start.as_ref().and_then(|dry| dry.model.as_ref());
     match (&e.peers, model) {
@@ -121,6 +91,3 @@ fn peers(e: &Examination) -> Vec<IpAddr> {
         (None, None) => Vec::new(),
     }
 }
-
-const STRICT: i32 = 1;
-const MOST_NAMED: usize = 5;

@@ -70,6 +70,18 @@ impl KernelReader {
         firewall::survey(cluster).await
     }
 
+    /// The same with the generation of the rules, where that is another than `since`; `None` where it is that one.
+    ///
+    /// # Errors
+    /// [`HostError::Rules`]: nf_tables cannot be read.
+    pub async fn firewall_since(
+        &self,
+        cluster: &[IpNet],
+        since: Option<u32>,
+    ) -> Result<Option<(u32, FirewallSurvey)>, HostError> {
+        firewall::survey_since(cluster, since).await
+    }
+
     /// How the kernel routes a packet that comes by `interface`, and whether a route leads back to its source there.
     ///
     /// # Errors

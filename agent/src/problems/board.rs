@@ -39,6 +39,8 @@ pub enum Origin {
     Settings,
     /// flannel's daemon beside this one.
     Flanneld,
+    /// Settings and rules of other programs, checksums, the clock.
+    Node,
     /// The underlay sockets.
     Underlay,
     /// The workers' places.

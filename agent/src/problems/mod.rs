@@ -252,6 +252,34 @@ pub enum Problem {
         /// This node's addresses.
         ours: PublicAddresses,
     },
+    /// A strict reverse-path filter drops what peers send.
+    ReversePathFilter {
+        /// The interface that has it.
+        interface: String,
+        /// Peers to which the way leads elsewhere, with the interface; none for the tunnel device, which drops in any case.
+        astray: Vec<String>,
+    },
+    /// Packets between pods on one bridge do not meet kube-proxy's rules.
+    BridgeNetfilterOff {
+        /// The setting below `net.bridge`.
+        key: &'static str,
+        /// The bridges.
+        bridges: Vec<String>,
+        /// The kernel's module is there, and the setting is off.
+        is_loaded: bool,
+    },
+    /// flannel's rules are in the packet filter, and no flanneld runs.
+    FlannelRulesLeft {
+        /// Its chains and tables, as nft names them.
+        rules: Vec<String>,
+    },
+    /// Datagrams arrive with a wrong checksum.
+    ChecksumErrors,
+    /// The clock was set back.
+    ClockSetBack {
+        /// The file of this node that was written in the future.
+        path: PathBuf,
+    },
     /// A peer sends datagrams of another VXLAN network.
     PeerOtherVni {
         /// Its name.
@@ -471,6 +499,11 @@ impl Problem {
             Problem::UnderlayBelowMtu { .. } => "underlay-below-mtu",
             Problem::FlannelLeftOver { .. } => "flannel-left-over",
             Problem::BridgeOtherSubnet { .. } => "bridge-other-subnet",
+            Problem::ReversePathFilter { .. } => "reverse-path-filter",
+            Problem::BridgeNetfilterOff { .. } => "bridge-netfilter-off",
+            Problem::FlannelRulesLeft { .. } => "flannel-rules-left",
+            Problem::ChecksumErrors => "checksum-errors",
+            Problem::ClockSetBack { .. } => "clock-set-back",
             Problem::PeersUnreachable { .. } => "peers-unreachable",
             Problem::PeerOtherVni { .. } => "peer-other-vni",
             Problem::PeerSilent { .. } => "peer-silent",
@@ -518,6 +551,8 @@ impl Problem {
             Problem::UnderlayNarrow { interface, .. }
             | Problem::UnderlayBelowMtu { interface, .. } => interface.clone(),
             Problem::FlannelLeftOver { device, .. } => device.clone(),
+            Problem::ReversePathFilter { interface, .. } => interface.clone(),
+            Problem::BridgeNetfilterOff { key, .. } => (*key).to_owned(),
             Problem::BridgeOtherSubnet { bridge, .. } => bridge.name.clone(),
             Problem::Host(problem) => problem.subject.clone(),
             Problem::MixedPods { bridges } => bridges.join(", "),
@@ -544,6 +579,9 @@ impl Problem {
             Problem::RecordRefused { file, .. } => file.clone(),
             Problem::PodLink { pod, .. } => pod.clone(),
             Problem::NoExternalInterface { .. }
+            | Problem::FlannelRulesLeft { .. }
+            | Problem::ChecksumErrors
+            | Problem::ClockSetBack { .. }
             | Problem::WorkersBehind { .. }
             | Problem::UnderlayMove { .. }
             | Problem::CoresUnusable { .. }
@@ -577,6 +615,8 @@ impl Problem {
             | Problem::NodeFile { .. }
             | Problem::UnderlayNarrow { .. }
             | Problem::BridgeOtherSubnet { .. }
+            | Problem::ReversePathFilter { .. }
+            | Problem::BridgeNetfilterOff { .. }
             | Problem::PeersUnreachable { .. }
             | Problem::PeerOtherVni { .. }
             | Problem::PeerSilent { .. }
@@ -604,6 +644,9 @@ impl Problem {
             | Problem::MixedPods { .. }
             | Problem::UnderlayBelowMtu { .. }
             | Problem::FlannelLeftOver { .. }
+            | Problem::FlannelRulesLeft { .. }
+            | Problem::ChecksumErrors
+            | Problem::ClockSetBack { .. }
             | Problem::PeerUnknownAddress { .. }
             | Problem::PeerNarrow { .. }
             | Problem::PeerProbes { .. }

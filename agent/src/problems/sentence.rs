@@ -209,6 +209,28 @@ impl Problem {
             Problem::PeerOneWay { peer, address } => format!(
                 "{peer} does not hear this node (one way): its packets arrive, and no probe to {address} is answered"
             ),
+            Problem::ReversePathFilter { interface, astray } => match astray.is_empty() {
+                true => format!(
+                    "the reverse-path filter of {interface} is strict: what a peer sends from its node's own address is dropped"
+                ),
+                false => format!(
+                    "the reverse-path filter of {interface} is strict, and the way back to peers leads elsewhere ({}): what they send is dropped",
+                    list(astray)
+                ),
+            },
+            Problem::BridgeNetfilterOff { bridges, .. } => format!(
+                "packets between pods on {} do not meet kube-proxy's rules: a pod that asks a Service whose endpoint is on the same bridge gets no answer",
+                list(bridges)
+            ),
+            Problem::FlannelRulesLeft { rules } => format!(
+                "flannel's rules are still in the packet filter ({}), and no flanneld runs: they masquerade and accept by the networks of a configuration that may be old",
+                list(rules)
+            ),
+            Problem::ChecksumErrors => "datagrams arrive with a wrong checksum and are dropped by the kernel: a sender's or a network card's checksum offload is broken".to_owned(),
+            Problem::ClockSetBack { path } => format!(
+                "the clock was set back, for {} was written in the future: leases of a registry seem to last longer than they do, and certificates not to be valid yet",
+                path.display()
+            ),
             Problem::PeerNarrow {
                 peer,
                 address,

@@ -4,14 +4,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// The answer to `reports`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reports {
-    /// The nodes that were asked for, in that order.
-    pub reports: Vec<PeerReport>,
-}
-
-/// What one node says.
+/// What one node says. The answer to `reports` is a list of these, in the order of the names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerReport {
     /// The node's name.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 
 use super::View;
-use crate::api::wire::{PeerProblem, PeerReport, Reports};
+use crate::api::wire::{PeerProblem, PeerReport};
 use crate::peer_health::node_report::NamedProblem;
 use crate::peer_health::question::{MOST_REPORTS, NotSent, PeerSays};
 use crate::peer_health::report::PathReport;
@@ -20,7 +20,7 @@ impl View {
     ///
     /// # Errors
     /// A sentence where a name is no peer's, or there are too many.
-    pub async fn reports(&self, names: &[String]) -> Result<Reports, String> {
+    pub async fn reports(&self, names: &[String]) -> Result<Vec<PeerReport>, String> {
         if names.len() > MOST_REPORTS {
             return Err(format!(
                 "{} peers are too many for one call: ask for {MOST_REPORTS} at a time",
@@ -38,9 +38,7 @@ impl View {
         }
         let paths = self.peer_health.paths();
         let reports = names.iter().map(|name| self.report(name, &paths));
-        Ok(Reports {
-            reports: join_all(reports).await,
-        })
+        Ok(join_all(reports).await)
     }
 
     async fn report(&self, name: &str, paths: &HashMap<Arc<str>, Vec<PathReport>>) -> PeerReport {
@@ -83,7 +81,7 @@ fn told(name: &str, path: &PathReport, says: PeerSays) -> PeerReport {
             (Some(NotSent::Refused(reason)), _) => reason,
             (Some(NotSent::NotAsked(reason)), _) => reason.to_owned(),
             (None, true) => {
-                "it answers, and its version does not tell what is wrong with it".to_owned()
+                "it answers, and does not tell what is wrong with it: its version knows no such question, or its probes are off".to_owned()
             }
             (None, false) => "it does not answer".to_owned(),
         };
@@ -159,7 +157,7 @@ mod tests {
             (false, "it does not answer")
         );
         let old = told("node2", &path(State::Up), says.clone());
-        assert!(!old.told && old.reason.contains("its version does not tell"));
+        assert!(!old.told && old.reason.contains("its version knows no such question"));
         assert_eq!(old.round_trip, Some(250));
         let well = PeerSays {
             report: Some(NodeReport::default()),

@@ -40,7 +40,7 @@ pub use packet_walk::{FilterVerdict, NamedRule};
 pub use pod_drops::PodDrops;
 pub(super) use pod_drops::pod_drops;
 pub use survey::FirewallSurvey;
-pub(super) use survey::survey;
+pub(super) use survey::{survey, survey_since};
 
 use std::mem;
 use std::time::{Duration, Instant};

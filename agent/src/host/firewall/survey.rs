@@ -47,6 +47,29 @@ pub(in crate::host) async fn survey(cluster: &[IpNet]) -> Result<FirewallSurvey,
     Ok(found)
 }
 
+/// The same with the generation of the rules, where that is another than `since`.
+///
+/// # Errors
+/// As [`survey`].
+pub(in crate::host) async fn survey_since(
+    cluster: &[IpNet],
+    since: Option<u32>,
+) -> Result<Option<(u32, FirewallSurvey)>, HostError> {
+    // Read before the rules: a change in between is found at the next call.
+    let generation = match generation().await {
+        Err(NftError::Unsupported) => NO_RULES,
+        read => read.map_err(read_error)?,
+    };
+    match since == Some(generation) {
+        true => Ok(None),
+        false => Ok(Some((generation, survey(cluster).await?))),
+    }
+}
+
+async fn generation() -> Result<u32, NftError> {
+    Socket::open()?.generation().await
+}
+
 async fn read(cluster: &[IpNet]) -> Result<FirewallSurvey, NftError> {
     let mut socket = Socket::open()?;
     let tables = socket.tables().await?;
@@ -114,6 +137,9 @@ fn sees(chain: &BaseChain, network: &IpNet) -> bool {
         IpNet::V6(_) => chain.family != IPV4,
     }
 }
+
+/// The generation of a kernel that has no nf_tables; it has no first one of that number.
+const NO_RULES: u32 = 0;
 
 /// Gone since chains were listed.
 fn is_gone(error: &NftError) -> bool {
