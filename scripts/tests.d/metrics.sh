@@ -74,6 +74,28 @@ at_most "peers with series of their own" "$LIMIT" "$(grep -c '^tartan_peer_sent_
 [ "$(value 'tartan_dropped_packets_total{worker="0",direction="outbound",reason="NoRoute"}')" != 0 ] ||
     fail "no drop is counted: $(grep NoRoute "$SCRATCH/page")"
 
+# lost FAMILY, sent FAMILY: probes, by the page of node2 alone: 5,000 peers of node1 never answered.
+lost() { in_ns node2 curl -s -m 5 "http://127.0.0.1:$PORT/metrics" | awk -v series="tartan_probes_lost_total{family=\"$1\"}" '$1 == series { print $2 }'; }
+sent() { in_ns node2 curl -s -m 5 "http://127.0.0.1:$PORT/metrics" | awk -v series="tartan_probes_sent_total{family=\"$1\"}" '$1 == series { print $2 }'; }
+grown() { [ "$("$1" ipv4)" -gt "$2" ]; }
+
+say "probes that are lost are counted, and stay counted when the peer is gone"
+SENT=$(sent ipv4) LOST=$(lost ipv4)
+until_true 15 "node2 counts probes to node1" grown sent "$SENT"
+equal "probes by IPv6, which the underlay's paths do not take" "0 0" "$(sent ipv6) $(lost ipv6)"
+in_ns node1 nft -f - <<RULES
+table inet deaf {
+    chain input {
+        type filter hook input priority -300;
+        ip saddr 192.0.2.2 meta l4proto udp drop
+    }
+}
+RULES
+until_true 15 "node2 counts probes that node1 does not answer" grown lost "$((LOST + 2))"
+in_ns node1 nft delete table inet deaf
+until_true 15 "node1 answers again" grown sent "$(sent ipv4)"
+at_most "more were lost than sent" "$(sent ipv4)" "$(lost ipv4)"
+
 say "Prometheus"
 cat >"$SCRATCH/prometheus.yml" <<YAML
 global: {scrape_interval: 1s, evaluation_interval: 1s}

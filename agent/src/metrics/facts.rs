@@ -20,6 +20,7 @@ use crate::control::view::drops::KernelCounts;
 use crate::host::PodLinks;
 use crate::kernel_path::flows::FlowTotals;
 use crate::peer_health::histogram::Histogram;
+use crate::peer_health::loss::Outcomes;
 
 /// What the kernel was asked for, on a netlink socket of the scrapes' own.
 #[derive(Debug, Default)]
@@ -50,6 +51,8 @@ pub(super) struct Facts {
     pub(super) paths: Paths,
     /// How long probes took, by the family of the peer's address.
     pub(super) round_trips: PerFamily<Histogram>,
+    /// How many probes were answered or lost, by the same.
+    pub(super) outcomes: PerFamily<Outcomes>,
     /// The counters of peers and pods, and which of them have series of their own.
     pub(super) shown_peers: Shown<PEER_COUNTERS>,
     pub(super) shown_pods: Shown<POD_COUNTERS>,

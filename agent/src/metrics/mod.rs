@@ -224,6 +224,7 @@ impl Memory {
             pods,
             paths: view.peer_health.paths(),
             round_trips: view.peer_health.round_trips(),
+            outcomes: view.peer_health.outcomes(),
             shown_peers,
             shown_pods,
             scrapes: self.scrapes,

@@ -43,10 +43,13 @@ pub(super) fn write(page: &mut Page<'_>, facts: &Facts) -> fmt::Result {
     page.family(&STATE, states)?;
     let round_trip = |path: &PathReport| Some(path.round_trips?.0.as_secs_f64());
     page.family(&ROUND_TRIP, each(&own, &facts.paths, round_trip))?;
-    let round_trips = [(Family::V4, "ipv4"), (Family::V6, "ipv6")];
+    let families = [(Family::V4, "ipv4"), (Family::V6, "ipv6")];
     let round_trips =
-        round_trips.map(|(family, word)| ([("family", word)], *facts.round_trips.of(family)));
+        families.map(|(family, word)| ([("family", word)], *facts.round_trips.of(family)));
     page.histograms(&PROBE_ROUND_TRIP, round_trips)?;
+    let outcomes = families.map(|(family, word)| ([("family", word)], facts.outcomes.of(family)));
+    page.family(&SENT, outcomes.map(|(labels, of)| (labels, of.sent())))?;
+    page.family(&LOST, outcomes.map(|(labels, of)| (labels, of.lost)))?;
     page.family(&LOSS, each(&own, &facts.paths, |path| path.loss.0))?;
     let measured = |path: &PathReport| path.measured.map(u64::from);
     page.family(&MEASURED_MTU, each(&own, &facts.paths, measured))
@@ -96,6 +99,14 @@ pub(super) const ROUND_TRIP: Metric = Metric::gauge(
 pub(super) const PROBE_ROUND_TRIP: Metric = Metric::histogram(
     "tartan_probe_round_trip_seconds",
     "Round trips of all answered probes to all peers, by the family of the peer's address, those without series of their own included. What tartan trace asks is not in. Since the service started.",
+);
+pub(super) const SENT: Metric = Metric::counter(
+    "tartan_probes_sent_total",
+    "Probes to all peers whose outcome is known, by the family of the peer's address: answered in time, or lost. Those that try a size that may be too large are not in, nor those to peers that have never answered nor sent one. Since the service started.",
+);
+pub(super) const LOST: Metric = Metric::counter(
+    "tartan_probes_lost_total",
+    "Of tartan_probes_sent_total those that were not answered in time: the LOSS of tartan peers, of all peers together, those without series of their own included.",
 );
 pub(super) const LOSS: Metric = Metric::gauge(
     "tartan_peer_loss_ratio",

@@ -26,6 +26,7 @@ use crate::host::Underlay;
 use crate::kernel_path::KernelPathView;
 use crate::lease::Lease;
 use crate::peer_health::PeerHealth;
+use crate::peer_health::loss::Outcomes;
 use crate::peer_health::report::PathReport;
 use crate::peer_health::state::State as PathState;
 use crate::problems::{Posted, Problem};
@@ -381,6 +382,27 @@ fn round_trips_of_probes_are_a_histogram_whose_size_no_peer_changes() {
     let series = |page: &str| page.matches("\ntartan_probe_round_trip_seconds_").count();
     assert_eq!(series(&page), 36);
     assert_eq!(series(&page_of(40, 16)), 36);
+}
+
+#[test]
+fn probes_sent_and_lost_are_counters_by_family() {
+    let mut memory = Memory::new(2);
+    let mut facts = memory.read(Arc::new(view(3)), KernelFacts::default(), true);
+    facts.outcomes.v4 = Outcomes {
+        answered: 97,
+        lost: 3,
+    };
+    let page = encode(WholePage(facts));
+    assert!(page.contains("# TYPE tartan_probes_lost counter\n"));
+    let samples = samples(&page);
+    for (series, count) in [
+        ("tartan_probes_sent_total{family=\"ipv4\"}", "100"),
+        ("tartan_probes_lost_total{family=\"ipv4\"}", "3"),
+        ("tartan_probes_sent_total{family=\"ipv6\"}", "0"),
+        ("tartan_probes_lost_total{family=\"ipv6\"}", "0"),
+    ] {
+        assert_eq!(samples.get(series), Some(&count), "{series}");
+    }
 }
 
 #[test]

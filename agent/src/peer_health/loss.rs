@@ -1,7 +1,8 @@
 //! Probes that were lost, over one minute and over ten.
 //!
 //! Outcomes are counted in [`SLOTS`] slots of [`SLOT`]: 120 bytes for a path, whatever happens. The slot that has begun
-//! counts, so that "one minute" is the last 50 to 60 s.
+//! counts, so that "one minute" is the last 50 to 60 s. Beside them is what was counted since the path is known, of which
+//! the table makes counters of all paths ([`super::table`]).
 
 use std::time::Duration;
 
@@ -13,6 +14,29 @@ pub(super) struct Loss {
     slots: [Slot; SLOTS],
     /// The number of the latest slot since the clock's origin.
     latest: u64,
+    all: Outcomes,
+}
+
+/// How many probes were answered, and how many lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcomes {
+    /// Answered in time.
+    pub answered: u64,
+    /// Not answered in time.
+    pub lost: u64,
+}
+
+impl Outcomes {
+    /// Both together: probes whose outcome is known.
+    pub fn sent(&self) -> u64 {
+        self.answered.saturating_add(self.lost)
+    }
+
+    /// Adds what was counted between two looks at the same path.
+    pub(super) fn add(&mut self, before: Outcomes, after: Outcomes) {
+        self.answered += after.answered.saturating_sub(before.answered);
+        self.lost += after.lost.saturating_sub(before.lost);
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,6 +50,7 @@ impl Default for Loss {
         Loss {
             slots: [Slot::default(); SLOTS],
             latest: 0,
+            all: Outcomes::default(),
         }
     }
 }
@@ -33,6 +58,10 @@ impl Default for Loss {
 impl Loss {
     /// Counts a probe whose outcome is known now.
     pub(super) fn count(&mut self, is_answered: bool, now: Now) {
+        match is_answered {
+            true => self.all.answered += 1,
+            false => self.all.lost += 1,
+        }
         self.advance(now);
         let place = self.latest as usize % SLOTS;
         if let Some(slot) = self.slots.get_mut(place) {
@@ -42,6 +71,11 @@ impl Loss {
             };
             *count = count.saturating_add(1);
         }
+    }
+
+    /// What was counted since the path is known.
+    pub(super) fn all(&self) -> Outcomes {
+        self.all
     }
 
     /// The share of probes that were lost within `window`, 0 to 1; `None` without a probe.
@@ -124,6 +158,8 @@ mod tests {
                 now += pause;
                 loss.count(is_answered, at(now));
                 all.push((now / 10, is_answered));
+                let lost = all.iter().filter(|(_, ok)| !*ok).count() as u64;
+                prop_assert_eq!((loss.all().lost, loss.all().sent()), (lost, all.len() as u64));
                 for window in [SHORT, LONG] {
                     let first = (now / 10 + 1).saturating_sub(window.as_secs() / 10);
                     let within: Vec<bool> = all.iter().filter(|(slot, _)| *slot >= first).map(|(_, ok)| *ok).collect();

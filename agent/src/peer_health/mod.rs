@@ -29,7 +29,7 @@
 
 mod credit;
 pub mod histogram;
-mod loss;
+pub mod loss;
 pub mod node_report;
 mod path;
 mod path_search;

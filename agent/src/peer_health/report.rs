@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use dataplane::families::PerFamily;
 
 use super::histogram::Histogram;
-use super::loss::{LONG, SHORT};
+use super::loss::{LONG, Outcomes, SHORT};
 use super::path::Path;
 use super::state::State;
 use super::table::Target;
@@ -55,6 +55,12 @@ impl PeerHealthView {
     /// Round trips of the probes of all paths since the service started, by the family of the peer's address.
     pub fn round_trips(&self) -> PerFamily<Histogram> {
         lock(&self.0.table).round_trips()
+    }
+
+    /// Outcomes of the probes of which the loss of paths is made since the service started, of all paths, by the family of
+    /// the peer's address.
+    pub fn outcomes(&self) -> PerFamily<Outcomes> {
+        lock(&self.0.table).outcomes()
     }
 
     /// The path in the worst state.

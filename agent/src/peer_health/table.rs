@@ -17,6 +17,7 @@ use encap::Family;
 
 use super::credit::Credit;
 use super::histogram::Histogram;
+use super::loss::Outcomes;
 use super::path::{Answered, Ask, Obstacle, Pace, Path, Signs, WATCH_EVERY};
 use super::path_search::PathSearch;
 
@@ -45,6 +46,8 @@ pub(super) struct Table {
     paces: Paces,
     /// Of all paths that there ever were, by the family of the peer's address.
     round_trips: PerFamily<Histogram>,
+    /// The same of the outcomes that loss is made of.
+    outcomes: PerFamily<Outcomes>,
 }
 
 #[derive(Debug)]
@@ -90,6 +93,7 @@ impl Table {
                 is_full: true,
             },
             round_trips: PerFamily::each(|_| Histogram::default()),
+            outcomes: PerFamily::default(),
         }
     }
 
@@ -173,7 +177,10 @@ impl Table {
                 self.due.push(Reverse((slot.scheduled, index)));
                 continue;
             }
+            let before = slot.path.loss.all();
             let found = slot.path.turn(pace, now, &mut of_path);
+            let outcomes = of_family(&mut self.outcomes, slot.target.address);
+            outcomes.add(before, slot.path.loss.all());
             learned.extend(found.map(|mtu| (slot.target.address, mtu)));
             if slot.path.is_outdated() {
                 slot.path.judge(slot.signs, now);
@@ -221,7 +228,9 @@ impl Table {
     ) -> Option<T> {
         let index = *self.by_address.get(&address)?;
         let slot = self.slots.get_mut(index)?;
+        let before = slot.path.loss.all();
         let taken = take(&mut slot.path);
+        of_family(&mut self.outcomes, address).add(before, slot.path.loss.all());
         if slot.path.is_outdated() {
             slot.path.judge(slot.signs, now);
         }
@@ -239,17 +248,19 @@ impl Table {
     /// Takes an answer. `None`: no probe of that nonce is open at the path, so it proves nothing and counts nowhere.
     pub(super) fn answer(&mut self, address: IpAddr, nonce: u64, at: Now) -> Option<Answered> {
         let answered = self.on(address, at, |path| path.answer(nonce, at))??;
-        let round_trips = match Family::of(address) {
-            Family::V4 => &mut self.round_trips.v4,
-            Family::V6 => &mut self.round_trips.v6,
-        };
-        round_trips.observe(answered.round_trip);
+        of_family(&mut self.round_trips, address).observe(answered.round_trip);
         Some(answered)
     }
 
     /// Round trips of all answered probes since the service started, by the family of the peer's address.
     pub(super) fn round_trips(&self) -> PerFamily<Histogram> {
         self.round_trips
+    }
+
+    /// Outcomes of the probes of which the loss of paths is made since the service started, by the family of the peer's
+    /// address: what `tartan peers` shows as lost is lost here, and a trial of a size that may be too large is not in.
+    pub(super) fn outcomes(&self) -> PerFamily<Outcomes> {
+        self.outcomes
     }
 
     /// Notes an error that came in place of an answer. One that is not proven to be of a probe of ours only words a path
@@ -312,6 +323,14 @@ impl Paces {
             idle: each(idle, left),
             is_full: busy + idle <= FEW,
         }
+    }
+}
+
+/// The value for the family of a peer's address.
+fn of_family<T>(values: &mut PerFamily<T>, address: IpAddr) -> &mut T {
+    match Family::of(address) {
+        Family::V4 => &mut values.v4,
+        Family::V6 => &mut values.v6,
     }
 }
 

@@ -82,6 +82,45 @@ fn the_round_trip_of_each_answer_is_counted_once_and_none_that_was_not_asked() {
     assert_eq!((trips.v4.count(), trips.v6.count()), (1, 1));
 }
 
+/// Regression: loss was a share of the last minute alone, of which Prometheus can make no rate.
+#[test]
+fn probes_are_counted_as_the_loss_of_paths_judges_them_and_counts_never_fall() {
+    let (mut table, mut now) = (Table::new(Now(0)), Now(0));
+    let mut known = targets(3);
+    known[2].address = IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1]);
+    table.follow(known.clone(), now);
+    run(&mut table, &mut now, 30, |_| true);
+    let healthy = table.outcomes();
+    assert_eq!((healthy.v4.lost, healthy.v6.lost), (0, 0), "trials are in");
+    assert!(healthy.v4.answered > healthy.v6.answered && healthy.v6.answered > 15);
+    // One of each family dies, and what they lost stays when they go.
+    run(&mut table, &mut now, 20, |index| index == 1);
+    let dead = table.outcomes();
+    for family in [Family::V4, Family::V6] {
+        assert!(dead.of(family).lost >= 10, "{dead:?}");
+    }
+    let shares = table.slots().iter().map(|slot| slot.path.loss.all());
+    let lost: u64 = shares.map(|outcomes| outcomes.lost).sum();
+    assert_eq!(dead.v4.lost + dead.v6.lost, lost);
+    known.truncate(2);
+    known.remove(0);
+    table.follow(known, now);
+    assert_eq!(table.outcomes(), dead);
+    run(&mut table, &mut now, 5, |_| true);
+    let after = table.outcomes();
+    assert_eq!((after.v4.lost, after.v6), (dead.v4.lost, dead.v6));
+    assert!(after.v4.sent() > dead.v4.sent());
+}
+
+/// A peer that runs flannel answers none, and is never said to lose any.
+#[test]
+fn probes_to_a_peer_that_never_answered_are_not_counted() {
+    let (mut table, mut now) = (Table::new(Now(0)), Now(0));
+    table.follow(targets(1), now);
+    run(&mut table, &mut now, 60, |_| false);
+    assert_eq!(table.outcomes(), PerFamily::default());
+}
+
 #[test]
 fn few_peers_are_watched_at_their_own_pace() {
     let (mut table, mut now) = (Table::new(Now(0)), Now(0));
