@@ -94,7 +94,7 @@ RULES
 until_true 15 "node2 counts probes that node1 does not answer" grown lost "$((LOST + 2))"
 in_ns node1 nft delete table inet deaf
 until_true 15 "node1 answers again" grown sent "$(sent ipv4)"
-at_most "more were lost than sent" "$(sent ipv4)" "$(lost ipv4)"
+at_most "probes that were lost, of those that were sent" "$(sent ipv4)" "$(lost ipv4)"
 
 say "Prometheus"
 cat >"$SCRATCH/prometheus.yml" <<YAML
