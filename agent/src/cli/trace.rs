@@ -117,11 +117,16 @@ fn watched(args: &TraceArgs, before: Option<PathBuf>, request: &Request, seconds
         Ok(traced) => traced,
         Err(error) => return refuse(&error),
     };
+    // The workers see what kube-proxy has translated.
+    let translated = trace
+        .endpoint
+        .map(|endpoint| (endpoint.ip(), endpoint.port()));
+    let (destination, port) = translated.unwrap_or((trace.destination, trace.port));
     let flow = Flow {
         source: trace.source,
-        destination: trace.destination,
+        destination,
         protocol: trace.protocol,
-        port: trace.port,
+        port,
     };
     let live = match live::watch(&socket, flow, seconds) {
         Ok(live) => live,
@@ -254,6 +259,8 @@ mod tests {
             size: 60,
             dont_fragment: true,
             result: *results.iter().max().unwrap(),
+            endpoints: Vec::new(),
+            endpoint: None,
             peer: None,
             stages: results.iter().map(stage).collect(),
         }

@@ -8,7 +8,9 @@ use super::error::HostError;
 use super::net::links::{self, LinkStats};
 use super::net::pod_links::{self, PodLinks};
 use super::net::routes_of_packets::{self, KernelRoute};
-use super::{FilterVerdict, FirewallSurvey, Netlink, Picture, PodDrops, firewall, picture};
+use super::{
+    FilterVerdict, FirewallSurvey, Netlink, Picture, PodDrops, ServiceFate, firewall, picture,
+};
 
 /// A netlink socket of its own, so that a query waits for nothing else.
 #[derive(Debug)]
@@ -104,7 +106,8 @@ impl KernelReader {
     }
 
     /// What the rules of nf_tables do with a packet that is forwarded, as far as addresses decide that; or, where it is not,
-    /// until it is routed to the node itself.
+    /// until it is routed to the node itself. `is_past_kube_proxy`: [`service_fate`](Self::service_fate) has found that
+    /// kube-proxy's table does nothing with it.
     ///
     /// # Errors
     /// [`HostError::Rules`]: nf_tables cannot be read.
@@ -113,12 +116,35 @@ impl KernelReader {
         source: IpAddr,
         destination: IpAddr,
         is_forwarded: bool,
+        is_past_kube_proxy: bool,
     ) -> Result<FilterVerdict, HostError> {
         let addresses = firewall::Addresses {
             source,
             destination,
         };
-        firewall::judge(addresses, is_forwarded).await
+        firewall::judge(addresses, is_forwarded, is_past_kube_proxy).await
+    }
+
+    /// What kube-proxy does with a packet of that protocol to that port: to which endpoints it translates it.
+    ///
+    /// # Errors
+    /// [`HostError::Rules`]: nf_tables cannot be read.
+    pub async fn service_fate(
+        &self,
+        (source, destination): (IpAddr, IpAddr),
+        protocol: u8,
+        port: u16,
+    ) -> Result<ServiceFate, HostError> {
+        let addresses = firewall::Addresses {
+            source,
+            destination,
+        };
+        let packet = firewall::ServicePacket {
+            addresses,
+            protocol,
+            port,
+        };
+        firewall::translate(packet).await
     }
 
     /// How many packets were dropped where they leave a pod while the pod's own route was missing; `None` where no rule

@@ -68,7 +68,7 @@ pub use cleanup::{Outcome, Traces, cleanup};
 pub use direct::{forwarding, reverse_path_filter};
 pub use error::HostError;
 pub use firewall::nft::NftError;
-pub use firewall::{FilterVerdict, FirewallSurvey, NamedRule, PodDrops};
+pub use firewall::{FilterVerdict, FirewallSurvey, NamedRule, PodDrops, ServiceFate};
 pub use flannel_place::{note_flannel_place, takes_flannel_place};
 pub use flanneld::Flanneld;
 pub use foreign_devices::ForeignBridge;

@@ -4,15 +4,16 @@
 //! read; the workers' own decision is asked of the snapshot that they forward by ([`dataplane::decision`]); and the peer is
 //! asked by a probe that names the packet and carries none ([`question`](crate::peer_health::question)). The stages come in
 //! the order in which the packet would meet them, and end with the first on this node that drops it. Each is worded by a
-//! pure function ([`stages`]).
+//! pure function ([`stages`]). A packet to a Service goes on as one to an endpoint ([`service`]).
 //!
-//! *Limits.* What is not known is said not to be: rules that ask for more than addresses, tables of iptables-legacy, the
-//! maps of kube-proxy, to what others translate, what the node does with its own packets, the rules of the other node, a peer that says nothing. A trace takes a second and a half at most,
+//! *Limits.* What is not known is said not to be: rules that ask for more than addresses, tables of iptables-legacy, to
+//! what others than kube-proxy translate, what the node does with its own packets, the rules of the other node, a peer that says nothing. A trace takes a second and a half at most,
 //! most of it for a peer that does not answer.
 
+mod service;
 mod stages;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use cni_shim::Attachment;
@@ -29,8 +30,9 @@ use crate::capture::filter::{named_pods, pod};
 use crate::causes::causes;
 use crate::control::records::key;
 use crate::control::view::View;
-use crate::host::{KernelReader, KernelRoute, RoutedTo};
+use crate::host::{KernelReader, KernelRoute, RoutedTo, ServiceFate};
 use crate::peer_health::report::PathReport;
+use service::Behind;
 use stages::stage;
 
 use StageResult::{NotKnown, Passes, Refuses};
@@ -51,6 +53,15 @@ struct Sender {
     name: String,
     attachment: Option<Arc<Attachment>>,
     interface: String,
+}
+
+/// What a trace has found so far.
+#[derive(Debug, Default)]
+struct Found {
+    stages: Vec<TraceStage>,
+    peer: Option<String>,
+    endpoints: Vec<SocketAddr>,
+    endpoint: Option<SocketAddr>,
 }
 
 /// What a trace is made from.
@@ -104,7 +115,14 @@ impl Tracer<'_> {
             dont_fragment: *dont_fragment || source.is_ipv6(),
         };
         let sender = self.sender(own).await?;
-        let (stages, peer) = self.stages(&sender, &packet).await;
+        let mut found = Found::default();
+        self.stages(&sender, &packet, &mut found).await;
+        let Found {
+            stages,
+            peer,
+            endpoints,
+            endpoint,
+        } = found;
         let result = stages.iter().map(|stage| stage.result).max();
         Ok(Trace {
             from: sender.name,
@@ -115,6 +133,8 @@ impl Tracer<'_> {
             size: packet.size,
             dont_fragment: packet.dont_fragment,
             result: result.unwrap_or(NotKnown),
+            endpoints,
+            endpoint,
             peer,
             stages,
         })
@@ -149,82 +169,134 @@ impl Tracer<'_> {
         })
     }
 
-    async fn stages(
-        &self,
-        sender: &Sender,
-        packet: &TracedPacket,
-    ) -> (Vec<TraceStage>, Option<String>) {
-        let mut stages = vec![self.pod_stage(sender)];
-        let (source, destination) = (packet.source, packet.destination);
-        let asked = self
-            .kernel
-            .route_of_packet(&sender.interface, source, destination);
-        let route = match asked.await {
-            Ok(route) => route,
-            Err(error) => {
-                stages.push(stage("route", NotKnown, "not-read", causes(&error), ""));
-                return (stages, None);
-            }
+    /// Fills `found`, until a stage drops the packet or nothing more is known.
+    async fn stages(&self, sender: &Sender, packet: &TracedPacket, found: &mut Found) {
+        found.stages.push(self.pod_stage(sender));
+        let Some(mut route) = self.route(sender, packet, found).await else {
+            return;
         };
-        let is_checked = sender.interface.starts_with(HOST_IFNAME_PREFIX);
-        if is_checked {
-            let check = stages::source_check(source, &sender.interface, route.is_routed_back);
+        if sender.interface.starts_with(HOST_IFNAME_PREFIX) {
+            let interface = &sender.interface;
+            let check = stages::source_check(packet.source, interface, route.is_routed_back);
             let is_refused = check.result == Refuses;
-            stages.push(check);
+            found.stages.push(check);
             if is_refused {
-                return (stages, None);
+                return;
+            }
+        }
+        let fate = self.service(packet).await;
+        let is_unread = fate == ServiceFate::Unread;
+        let is_no_service = fate == ServiceFate::NoService;
+        let mut packet = *packet;
+        match service::service(fate, &packet, |to| self.is_remote(&packet, to.ip())) {
+            Behind::AsAsked => {}
+            Behind::Ends(stage) => return found.stages.push(stage),
+            Behind::Translated {
+                stage,
+                endpoints,
+                traced,
+            } => {
+                found.stages.push(stage);
+                (found.endpoints, found.endpoint) = (endpoints, Some(traced));
+                (packet.destination, packet.port) = (traced.ip(), traced.port());
+                match self.route(sender, &packet, found).await {
+                    Some(translated) => route = translated,
+                    None => return,
+                }
             }
         }
         let is_forwarded = route.to != RoutedTo::ThisNode;
+        let is_pods = self.is_in_cluster(packet.destination);
+        let is_past_kube_proxy = found.endpoint.is_some() || is_no_service && is_pods;
+        let (source, destination) = (packet.source, packet.destination);
         let filter = self
             .kernel
-            .filter_verdict(source, destination, is_forwarded)
+            .filter_verdict(source, destination, is_forwarded, is_past_kube_proxy)
             .await;
         if let Ok(filter) = &filter
-            && let Some(chain) = &filter.service
+            && let Some(chain) = filter.service.as_ref().filter(|_| found.endpoint.is_none())
         {
-            stages.push(stage(
-                "service",
-                NotKnown,
-                "service",
-                format!("{destination} is a Service's: kube-proxy's chain nft {chain} translates it, for each connection to one of the endpoints"),
-                "trace to the addresses of the endpoints: `kubectl get endpointslices -A`",
-            ));
-            return (stages, None);
+            return found.stages.push(service::by_a_chain(&packet, chain));
         }
-        let way = self.route_stage(&route, packet);
+        let way = self.route_stage(&route, &packet);
         let is_overlay = way.code == "overlay";
         let ends = way.result == Refuses;
-        stages.push(way);
+        found.stages.push(way);
         if ends {
-            return (stages, None);
+            return;
         }
         match &filter {
             Ok(verdict) => {
-                stages.extend(verdict.translates.as_ref().map(stages::translation));
+                let translation = verdict.translates.as_ref().map(stages::translation);
+                found.stages.extend(translation);
                 let judged = stages::filter(verdict);
                 let is_refused = judged.result == Refuses;
-                stages.push(judged);
-                if verdict.kube_proxy_table && !is_overlay {
-                    stages.push(stage(
+                found.stages.push(judged);
+                if is_unread && !is_overlay {
+                    found.stages.push(stage(
                         "service",
                         NotKnown,
                         "maps",
-                        "kube-proxy's nftables maps are not read: if this is a Service's address, it is translated",
+                        "kube-proxy's nftables table has maps of another version: if this is a Service's address, it is translated",
                         "trace to the addresses of the endpoints: `kubectl get endpointslices -A`",
                     ));
                 }
                 if is_refused {
-                    return (stages, None);
+                    return;
                 }
             }
-            Err(error) => stages.push(stage("filter", NotKnown, "not-read", causes(error), "")),
+            Err(error) => {
+                let not_read = stage("filter", NotKnown, "not-read", causes(error), "");
+                found.stages.push(not_read);
+            }
         }
         if is_overlay {
-            let peer = self.overlay(packet, &mut stages).await;
-            return (stages, peer);
+            found.peer = self.overlay(&packet, &mut found.stages).await;
         }
-        (stages, None)
+    }
+
+    /// The kernel's route of the packet; `None`, and a stage, where it does not say.
+    async fn route(
+        &self,
+        sender: &Sender,
+        packet: &TracedPacket,
+        found: &mut Found,
+    ) -> Option<KernelRoute> {
+        let (source, destination) = (packet.source, packet.destination);
+        let asked = self
+            .kernel
+            .route_of_packet(&sender.interface, source, destination);
+        match asked.await {
+            Ok(route) => Some(route),
+            Err(error) => {
+                let not_read = stage("route", NotKnown, "not-read", causes(&error), "");
+                found.stages.push(not_read);
+                None
+            }
+        }
+    }
+
+    /// What kube-proxy does with the packet. Rules that cannot be read are told by the stage of the filter.
+    async fn service(&self, packet: &TracedPacket) -> ServiceFate {
+        let addresses = (packet.source, packet.destination);
+        let asked = self
+            .kernel
+            .service_fate(addresses, packet.protocol, packet.port);
+        asked.await.unwrap_or(ServiceFate::Unread)
+    }
+
+    /// Whether the workers would send it to another node.
+    fn is_remote(&self, packet: &TracedPacket, endpoint: IpAddr) -> bool {
+        let pair = (packet.source, endpoint);
+        let snapshot = &self.view.snapshot;
+        let departure = snapshot.departure(pair, packet.size.into(), false, self.clock.now());
+        departure.is_ok()
+    }
+
+    /// Whether it is an address of the pods' networks.
+    fn is_in_cluster(&self, address: IpAddr) -> bool {
+        let mut networks = self.view.service.cluster.iter();
+        networks.any(|network| network.contains(&address))
     }
 
     fn pod_stage(&self, sender: &Sender) -> TraceStage {
@@ -317,13 +389,7 @@ impl Tracer<'_> {
                     );
                     return stage("route", Passes, "local-pod", words, "");
                 }
-                let in_cluster = self
-                    .view
-                    .service
-                    .cluster
-                    .iter()
-                    .any(|net| net.contains(&destination));
-                match in_cluster {
+                match self.is_in_cluster(destination) {
                     true => stage(
                         "route",
                         NotKnown,

@@ -1,6 +1,6 @@
 //! What becomes of a packet, stage by stage.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +23,13 @@ pub struct Trace {
     pub dont_fragment: bool,
     /// The worst of the stages.
     pub result: StageResult,
+    /// Where its destination is a Service's: the endpoints that kube-proxy may translate it to, by their rules' order. Else
+    /// empty.
+    #[serde(default)]
+    pub endpoints: Vec<SocketAddr>,
+    /// The one of them that the stages behind `service` are for.
+    #[serde(default)]
+    pub endpoint: Option<SocketAddr>,
     /// The node that it goes to; absent where it goes to none by the overlay.
     pub peer: Option<String>,
     /// The stages in the order in which the packet meets them; nothing behind one that drops it here.

@@ -32,6 +32,7 @@ mod own_table;
 mod packet_walk;
 mod pod_drops;
 pub(super) mod pod_routes;
+mod service;
 mod source_check;
 mod survey;
 
@@ -39,6 +40,8 @@ pub(super) use packet_walk::{Addresses, judge};
 pub use packet_walk::{FilterVerdict, NamedRule};
 pub use pod_drops::PodDrops;
 pub(super) use pod_drops::pod_drops;
+pub use service::ServiceFate;
+pub(super) use service::{ServicePacket, translate};
 pub use survey::FirewallSurvey;
 pub(super) use survey::{survey, survey_since};
 

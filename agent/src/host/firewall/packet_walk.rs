@@ -59,8 +59,6 @@ pub struct FilterVerdict {
     pub service: Option<String>,
     /// Another program's rule that may translate its addresses.
     pub translates: Option<NamedRule>,
-    /// kube-proxy's table is there, whose maps are not read.
-    pub kube_proxy_table: bool,
     /// Tables of iptables-legacy, which are not read, in a sentence.
     pub legacy: Option<String>,
 }
@@ -96,15 +94,17 @@ enum End {
 }
 
 /// What the calling thread's network namespace does with a packet that is forwarded, or until it is routed to the node
-/// itself.
+/// itself. `is_past_kube_proxy`: kube-proxy's maps were read ([`super::service`]) and have nothing for its destination, so
+/// that its table is not asked. Its chains decide by those maps alone, and accept nothing.
 ///
 /// # Errors
 /// [`HostError::Rules`]: nf_tables cannot be read.
 pub(in crate::host) async fn judge(
     packet: Addresses,
     is_forwarded: bool,
+    is_past_kube_proxy: bool,
 ) -> Result<FilterVerdict, HostError> {
-    let mut verdict = match read(packet, is_forwarded).await {
+    let mut verdict = match read(packet, is_forwarded, is_past_kube_proxy).await {
         // No nf_tables, no rules.
         Err(NftError::Unsupported) => FilterVerdict::default(),
         read => read.map_err(read_error)?,
@@ -114,7 +114,11 @@ pub(in crate::host) async fn judge(
     Ok(verdict)
 }
 
-async fn read(packet: Addresses, is_forwarded: bool) -> Result<FilterVerdict, NftError> {
+async fn read(
+    packet: Addresses,
+    is_forwarded: bool,
+    is_past_kube_proxy: bool,
+) -> Result<FilterVerdict, NftError> {
     let mut socket = Socket::open()?;
     let tables = socket.tables().await?;
     let mut bases = socket.base_chains().await?;
@@ -123,14 +127,12 @@ async fn read(packet: Addresses, is_forwarded: bool) -> Result<FilterVerdict, Nf
         let is_asleep = tables
             .iter()
             .any(|table| table.dormant && chain.is_in(table));
-        [family, INET].contains(&chain.family) && !is_asleep && !is_ours(chain)
+        let is_past = is_past_kube_proxy && chain.table == "kube-proxy";
+        [family, INET].contains(&chain.family) && !is_asleep && !is_ours(chain) && !is_past
     });
     // In the order in which the packet meets them.
     bases.sort_by_key(|chain| (place(chain.hook), chain.priority));
-    let mut verdict = FilterVerdict {
-        kube_proxy_table: tables.iter().any(|table| table.name == "kube-proxy"),
-        ..FilterVerdict::default()
-    };
+    let mut verdict = FilterVerdict::default();
     let is_passed = |base: &&BaseChain| match base.hook {
         _ if base.kind == "route" => false,
         PREROUTING => true,
@@ -157,7 +159,7 @@ fn is_ours(chain: &BaseChain) -> bool {
 }
 
 /// Gone since chains were listed.
-fn is_gone(error: &NftError) -> bool {
+pub(super) fn is_gone(error: &NftError) -> bool {
     matches!(error, NftError::Refused { source } if *source == rustix::io::Errno::NOENT)
 }
 
@@ -266,7 +268,7 @@ impl Addresses {
         is_known.then_some(true)
     }
 
-    fn meets_term(&self, term: &Term) -> Option<bool> {
+    pub(super) fn meets_term(&self, term: &Term) -> Option<bool> {
         match term {
             Term::From(prefix) => Some(prefix.contains(&self.source)),
             Term::NotFrom(prefix) => Some(!prefix.contains(&self.source)),

@@ -7,7 +7,8 @@
 //!
 //! A rule that Tartan wants is compared with what the kernel lists, attribute by
 //! attribute ([`Rule::matches`]). Rules of other programs are read for their
-//! addresses and their verdict alone ([`parse`]); whatever else they hold is
+//! addresses and their verdict alone ([`parse`]), kube-proxy's also for ports and
+//! endpoints ([`service_rule`]) and its maps ([`map`]); whatever else they hold is
 //! stepped over.
 //!
 //! Limits: 2^20 objects a list, 2 s for an answer.
@@ -16,10 +17,12 @@ mod comment;
 mod error;
 mod expression;
 mod iptables_words;
+pub(in crate::host) mod map;
 mod message;
 mod packet_term;
 mod parse;
 mod parsed_rule;
+mod service_rule;
 pub(in crate::host) mod set;
 mod socket;
 
@@ -31,9 +34,11 @@ use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE};
 
 pub use error::NftError;
 pub(in crate::host) use expression::{InterfaceName, Rule, Term, Verdict};
+pub(in crate::host) use map::{MapData, MapElement};
 pub(in crate::host) use message::BatchStep;
 pub(in crate::host) use packet_term::PacketTerm;
 pub(in crate::host) use parsed_rule::{Action, ParsedRule};
+pub(in crate::host) use service_rule::{ServiceAction, ServiceRule, address, first_port};
 pub(in crate::host) use socket::Socket;
 
 /// A table.
@@ -104,6 +109,21 @@ impl FoundRule {
     /// target alone.
     pub(in crate::host) fn iptables_words(&self) -> Option<String> {
         iptables_words::of(&self.expressions)
+    }
+
+    /// One whose expressions were recorded.
+    #[cfg(test)]
+    pub(in crate::host) fn of_expressions(expressions: Vec<u8>) -> FoundRule {
+        FoundRule {
+            handle: 0,
+            comment: None,
+            expressions,
+        }
+    }
+
+    /// The same of a rule of kube-proxy's: its port and the endpoint that it translates to, too.
+    pub(in crate::host) fn service_rule(&self, family: u8) -> ServiceRule {
+        service_rule::parse_service_rule(&self.expressions, family)
     }
 
     /// Its conditions and its action, as far as they are understood.

@@ -247,12 +247,12 @@ fn prefix(start: &[u8], v6: bool, bits: u8) -> Option<IpNet> {
 
 // What is read and never written; of the kernel's include/uapi/linux/netfilter/
 // nf_tables.h and nf_tables_compat.h.
-const VERDICT_CHAIN: u16 = 2;
+pub(super) const VERDICT_CHAIN: u16 = 2;
 const BITWISE_OP: u16 = 6;
 pub(super) const MATCH_NAME: u16 = 1;
 pub(super) const MATCH_INFO: u16 = 3;
 pub(super) const TARGET_NAME: u16 = 1;
-const LOOKUP_DREG: u16 = 3;
+pub(super) const LOOKUP_DREG: u16 = 3;
 const PAYLOAD_SREG: u16 = 5;
 
 /// Expressions that at most keep a rule from holding. They may change a mark or a set, and nothing that is judged.

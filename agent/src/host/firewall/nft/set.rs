@@ -164,7 +164,7 @@ const MOST_IN_A_STEP: usize = 1024;
 
 const NEW_SET: u8 = libc::NFT_MSG_NEWSET as u8;
 const NEW_ELEMENTS: u8 = libc::NFT_MSG_NEWSETELEM as u8;
-const GET_ELEMENTS: u8 = libc::NFT_MSG_GETSETELEM as u8;
+pub(super) const GET_ELEMENTS: u8 = libc::NFT_MSG_GETSETELEM as u8;
 const DELETE_ELEMENTS: u8 = libc::NFT_MSG_DELSETELEM as u8;
 // Attributes (NFTA_*) and flags of include/uapi/linux/netfilter/nf_tables.h, which the libc crate lacks.
 const SET_TABLE: u16 = 1;
@@ -185,8 +185,8 @@ const DESC_SIZE: u16 = 1;
 const TIMEOUT: u32 = 0x10;
 /// `NFT_SET_EVAL`: packets add elements.
 const EVAL: u32 = 0x20;
-const LIST_TABLE: u16 = 1;
-const LIST_SET: u16 = 2;
-const LIST_ELEMENTS: u16 = 3;
+pub(super) const LIST_TABLE: u16 = 1;
+pub(super) const LIST_SET: u16 = 2;
+pub(super) const LIST_ELEMENTS: u16 = 3;
 const LIST_ELEM: u16 = 1;
-const ELEMENT_KEY: u16 = 1;
+pub(super) const ELEMENT_KEY: u16 = 1;
