@@ -2,8 +2,9 @@
 //!
 //! Theory of operation. What the kernel announces (interfaces, routes, `rp_filter`) is judged when the loop has read it anyway
 //! ([`Watch::see`]). What it does not announce is looked at every [`LOOK_EVERY`] ([`Watch::look`]): counters, files, settings of
-//! bridges; and the packet filter, which is read again only where its generation is another one. So a fault shows, and is
-//! gone, within ten seconds.
+//! bridges. The packet filter, which may have many thousand rules, is asked for less often, every [`RULES_EVERY`], and read
+//! again only where its generation is another one. So a fault shows, and is gone, within ten seconds; what is counted, after
+//! two looks.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
@@ -25,6 +26,8 @@ pub struct Watch {
     /// Of the picture that was seen last.
     filters: Vec<Problem>,
     bridges: Vec<String>,
+    /// When the packet filter was asked for.
+    asked: Option<Instant>,
     /// The packet filter, and the generation of its rules.
     rules: Option<(u32, FirewallSurvey)>,
     counted: Option<ChecksumErrors>,
@@ -48,14 +51,14 @@ impl Watch {
 
     /// Looks at the rest, where that is due. Returns whether it was.
     pub async fn look(&mut self, known: &Known) -> bool {
-        if self
-            .looked
-            .is_some_and(|looked| looked.elapsed() < LOOK_EVERY)
-        {
+        if !is_due(self.looked, LOOK_EVERY) {
             return false;
         }
         self.looked = Some(Instant::now());
-        self.read_rules(known).await;
+        if is_due(self.asked, RULES_EVERY) {
+            self.asked = self.looked;
+            self.read_rules(known).await;
+        }
         // That of the tunnel device the service puts right itself: only one that stays is a fault.
         let device = Some(&*known.config.device_name);
         let mut found = reverse_path_filter::judge(device, &[], None, Vec::new);
@@ -106,5 +109,11 @@ impl Watch {
     }
 }
 
-/// Between two looks.
-const LOOK_EVERY: Duration = Duration::from_secs(4);
+fn is_due(last: Option<Instant>, every: Duration) -> bool {
+    last.is_none_or(|last| last.elapsed() >= every)
+}
+
+/// Between two looks, at least. The loop comes by once a second, so that it is every other time.
+const LOOK_EVERY: Duration = Duration::from_millis(1500);
+/// Between two questions for the packet filter, at least.
+const RULES_EVERY: Duration = Duration::from_secs(5);
