@@ -30,6 +30,8 @@ pub struct Watch {
     asked: Option<Instant>,
     /// The packet filter, and the generation of its rules.
     rules: Option<(u32, FirewallSurvey)>,
+    /// Of the last time that the packet filter was asked for.
+    flannels: Option<Problem>,
     counted: Option<ChecksumErrors>,
     /// Of the last look.
     found: Vec<Problem>,
@@ -58,6 +60,11 @@ impl Watch {
         if is_due(self.asked, RULES_EVERY) {
             self.asked = self.looked;
             self.read_rules(known).await;
+            // Every process is looked at, where flannel has rules.
+            let is_running = || Flanneld::running().is_some();
+            let survey = self.rules.as_ref().map(|(_, survey)| survey);
+            self.flannels =
+                survey.and_then(|survey| flannel_rules::judge(&survey.flannels, is_running));
         }
         // That of the tunnel device the service puts right itself: only one that stays is a fault.
         let device = Some(&*known.config.device_name);
@@ -69,9 +76,8 @@ impl Watch {
                 survey.kube_proxy,
                 &settings,
             ));
-            let is_running = || Flanneld::running().is_some();
-            found.extend(flannel_rules::judge(&survey.flannels, is_running));
         }
+        found.extend(self.flannels.clone());
         // What cannot be read is judged by the doctor, which says so.
         if let Ok(now) = ChecksumErrors::read() {
             let before = self.counted.replace(now);
