@@ -224,8 +224,9 @@ impl Path {
 
     /// When [`turn`](Path::turn) is to be called next.
     pub(super) fn wake(&self) -> Now {
-        let open = self.open.iter();
-        let ends = open.map(|open| open.ends(self.patience()));
+        let patience = self.patience();
+        let open = self.open.iter().filter(|open| !open.is_lost);
+        let ends = open.map(|open| open.sent.after(patience));
         let raise = self.search.raise_due().filter(|_| self.is_answering());
         ends.chain(raise)
             .chain([self.next])
@@ -260,7 +261,8 @@ impl Path {
     /// Takes an answer that came at `at`; one to no probe of ours, or the second to one, counts nothing, and tells
     /// nothing.
     pub(super) fn answer(&mut self, nonce: u64, at: Now) -> Option<Answered> {
-        let place = self.open.iter().position(|open| open.nonce == nonce)?;
+        let is_it = |open: &Open| open.nonce == nonce && at.since(open.sent) < LATE;
+        let place = self.open.iter().position(is_it)?;
         let open = self.open.swap_remove(place);
         let round_trip = at.since(open.sent);
         self.trips.add(round_trip);
@@ -338,7 +340,7 @@ impl Path {
             let Some(open) = self.open.get_mut(place) else {
                 break;
             };
-            if open.is_lost || now < open.ends(patience) {
+            if open.is_lost || now < open.sent.after(patience) {
                 continue;
             }
             open.is_lost = true;
@@ -510,16 +512,6 @@ impl Ask {
             size: Some(size),
             is_watch: false,
         }
-    }
-}
-
-impl Open {
-    /// When it is given up, or, once it is, forgotten.
-    fn ends(&self, patience: Duration) -> Now {
-        self.sent.after(match self.is_lost {
-            true => LATE,
-            false => patience,
-        })
     }
 }
 

@@ -4,6 +4,9 @@
 //! are. The budget of [`BUDGET`] probes a second is shared: as long as all paths fit into it, each is watched at its own
 //! pace; beyond that, paths without packets of pods are watched less often, down to every 10 s with 5,000 peers. What is
 //! in doubt is asked at once all the same, within the budget and the path's own credit.
+//!
+//! Paths are judged in rounds, [`JUDGED`] of them at a time: what is known of a peer lies scattered in memory, and to fetch
+//! it of 5,000 every second costs as much as to probe them.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -44,6 +47,7 @@ pub(super) struct Table {
     asked: VecDeque<usize>,
     budget: Credit,
     paces: Paces,
+    round: Round,
     /// Of all paths that there ever were, by the family of the peer's address.
     round_trips: PerFamily<Histogram>,
     /// The same of the outcomes that loss is made of.
@@ -71,6 +75,17 @@ pub(super) struct Seen {
     pub(super) packets: u64,
 }
 
+/// A round of looks at all paths. It goes on where other paths are to be: where they change every second it would never
+/// come to the last ones.
+#[derive(Clone, Copy, Debug, Default)]
+struct Round {
+    /// The path that is looked at next.
+    next: usize,
+    /// Probed paths so far, with packets of pods and without.
+    busy: u32,
+    idle: u32,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Paces {
     busy: Duration,
@@ -92,6 +107,7 @@ impl Table {
                 idle: WATCH_EVERY,
                 is_full: true,
             },
+            round: Round::default(),
             round_trips: PerFamily::each(|_| Histogram::default()),
             outcomes: PerFamily::default(),
         }
@@ -273,25 +289,30 @@ impl Table {
         });
     }
 
-    /// Judges every path anew, once a second, by what is `seen` of its peer. Returns the paths that changed, by number.
+    /// Judges the next [`JUDGED`] paths of this round anew, once a second, by what is `seen` of their peers. Returns those
+    /// that changed, by number.
     pub(super) fn judge(&mut self, now: Now, seen: impl Fn(&Target) -> Seen) -> Vec<usize> {
         let mut changed = Vec::new();
-        let (mut busy, mut idle) = (0u32, 0u32);
-        for (index, slot) in self.slots.iter_mut().enumerate() {
+        let paths = self.slots.iter_mut().enumerate();
+        for (index, slot) in paths.skip(self.round.next).take(JUDGED) {
             let seen = seen(&slot.target);
             slot.is_busy = slot.packets != seen.packets;
             slot.packets = seen.packets;
             slot.signs = seen.signs;
             match (slot.path.is_probed(now), slot.is_busy) {
                 (false, _) => {}
-                (true, true) => busy += 1,
-                (true, false) => idle += 1,
+                (true, true) => self.round.busy += 1,
+                (true, false) => self.round.idle += 1,
             }
             if slot.path.judge(seen.signs, now) {
                 changed.push(index);
             }
         }
-        self.paces = Paces::of(busy, idle);
+        self.round.next += JUDGED;
+        if self.round.next >= self.slots.len() {
+            let Round { busy, idle, .. } = std::mem::take(&mut self.round);
+            self.paces = Paces::of(busy, idle);
+        }
         changed
     }
 
@@ -343,6 +364,8 @@ const RESERVE: u32 = 50;
 const FEW: u32 = 100;
 /// A round of a search, a pair in doubt, and one that raises.
 const MOST_OF_A_TURN: usize = 7;
+/// Paths that are judged in a second: as many peers as most clusters have nodes are judged every second.
+const JUDGED: usize = 1_000;
 /// A path that lacks credit is looked at again after this.
 const SOON: Duration = Duration::from_millis(20);
 

@@ -319,7 +319,7 @@ impl Prober {
         }
     }
 
-    /// Judges all paths, once a second.
+    /// Judges the paths whose turn it is, once a second.
     fn judge(&mut self) {
         let now = self.shared.clock.now();
         let Some(tables) = self

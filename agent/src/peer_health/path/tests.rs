@@ -319,3 +319,23 @@ fn a_larger_ceiling_makes_no_good_path_narrow() {
         assert_eq!(lab.path.state.name(), state);
     }
 }
+
+#[test]
+fn an_answer_counts_until_it_is_too_late_and_nothing_is_waited_for_meanwhile() {
+    for (after, counts) in [(LATE - STEP, true), (LATE, false)] {
+        let mut lab = Lab::new(World {
+            is_dead: true,
+            ..World::default()
+        });
+        while lab.probes < FIRST_PROBES as usize {
+            lab.step();
+        }
+        let (nonce, sent) = (lab.nonce, lab.now);
+        lab.now = lab.now.after(MOST_PATIENCE);
+        lab.path.turn(PACE, lab.now, &mut Vec::new());
+        // The next turn is the next probe's, half a minute later.
+        assert!(lab.path.wake() > sent.after(LATE * 2));
+        let answered = lab.path.answer(nonce, sent.after(after));
+        assert_eq!(answered.is_some(), counts);
+    }
+}

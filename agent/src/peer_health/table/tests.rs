@@ -162,6 +162,31 @@ fn five_thousand_peers_share_the_budget_evenly() {
 }
 
 #[test]
+fn every_path_is_looked_at_in_its_round_even_while_paths_come_and_go() {
+    let (mut table, mut now) = (Table::new(Now(0)), Now(0));
+    let mut looked = std::collections::HashMap::new();
+    for second in 0..20 {
+        now = now.after(Duration::from_secs(1));
+        table.follow(targets(4998 + second % 3), now);
+        let seen = std::cell::RefCell::new(Vec::new());
+        table.judge(now, |target| {
+            seen.borrow_mut().push(target.address);
+            Seen::default()
+        });
+        let seen = seen.into_inner();
+        assert!(seen.len() <= JUDGED);
+        for address in seen {
+            *looked.entry(address).or_insert(0) += 1;
+        }
+    }
+    // Rounds of 5 s each; what comes and goes may miss one.
+    let of = |target: &Target| looked.get(&target.address).copied();
+    for target in targets(4998) {
+        assert!(of(&target) >= Some(3), "{target:?}: {:?}", of(&target));
+    }
+}
+
+#[test]
 fn peers_that_never_answer_are_spared() {
     let (mut table, mut now) = (Table::new(Now(0)), Now(0));
     table.follow(targets(300), now);
