@@ -8,18 +8,17 @@
 `hold` ends with an error when the connection is reset or closed, or an answer is wrong or does not come within a minute.
 """
 
-import signal
 import socket
 import sys
 import threading
 import time
 
+from ending import Ending
 from packets import family
 
 SIZE = 64
 INTERVAL = 0.02
 PATIENCE = 60.0
-END = threading.Event()
 
 
 def answer(connection):
@@ -55,11 +54,11 @@ def exchange(connection, number):
 
 
 def hold(address, port):
-    count, longest = 0, 0.0
+    ending, count, longest = Ending(), 0, 0.0
     with socket.create_connection((address, port), PATIENCE) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         print("connected", flush=True)
-        while not END.is_set():
+        while not ending.told:
             begin = time.monotonic()
             try:
                 exchange(connection, count)
@@ -69,12 +68,11 @@ def hold(address, port):
             if count % 25 == 0:
                 print(f"{count} answered", flush=True)
             longest = max(longest, time.monotonic() - begin)
-            END.wait(INTERVAL)
+            time.sleep(INTERVAL)
     print(f"{count} answered, longest pause {longest * 1000:.0f} ms")
 
 
 if sys.argv[1] == "serve":
     serve(int(sys.argv[2]), sys.argv[3:])
 else:
-    signal.signal(signal.SIGTERM, lambda *_: END.set())
     hold(sys.argv[2], int(sys.argv[3]))

@@ -6,15 +6,15 @@
                                                  M answered' once the last answers had time to come
 """
 
-import signal
 import socket
 import struct
 import sys
 import threading
 import time
 
+from ending import Ending
+
 SO_TIMESTAMPNS = 35
-END = threading.Event()
 
 
 def serve(address, port):
@@ -24,7 +24,7 @@ def serve(address, port):
         server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
         server.bind((address, port))
         server.settimeout(0.1)
-        while not END.is_set():
+        while not ENDING.told:
             try:
                 data, control, _, client = server.recvmsg(2048, 128)
             except TimeoutError:
@@ -38,7 +38,7 @@ def serve(address, port):
 
 def count_answers(client, answered):
     client.settimeout(0.1)
-    while not (END.is_set() and answered.quiet > 5):
+    while not (ENDING.told and answered.quiet > 5):
         try:
             client.recv(2048)
             answered.count += 1
@@ -63,7 +63,7 @@ def send(source, source_port, address, port, rate):
         reader = threading.Thread(target=count_answers, args=(client, answered))
         reader.start()
         begin, sent = time.monotonic(), 0
-        while not END.is_set():
+        while not ENDING.told:
             due = int((time.monotonic() - begin) * rate) - sent
             for _ in range(max(0, due)):
                 try:
@@ -71,12 +71,12 @@ def send(source, source_port, address, port, rate):
                 except ConnectionRefusedError:
                     continue
                 sent += 1
-            END.wait(0.5 / rate)
+            time.sleep(0.5 / rate)
         reader.join()
     print(f"{sent} sent, {answered.count} answered")
 
 
-signal.signal(signal.SIGTERM, lambda *_: END.set())
+ENDING = Ending()
 if sys.argv[1] == "serve":
     serve(sys.argv[2], int(sys.argv[3]))
 else:
