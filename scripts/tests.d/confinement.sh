@@ -25,8 +25,6 @@ TARTAN=$(dirname "$LOAD")/tartan
 PORT=5003
 ASSERTED='^fcntl\([0-9]+, F_GETFD\) += -1 EPERM '
 
-if ! command -v strace >/dev/null; then apt-get install -y --no-install-recommends strace >"$SCRATCH/apt" 2>&1 || die "no strace: $(tail -n 3 "$SCRATCH/apt")"; fi
-
 # listed CONSTANT: the calls of one of the lists, a line each.
 listed() {
     sed -n "/^const $1:/,/^];/p" "$LIST" | grep -o 'SYS_[a-z0-9_]*' | sed 's/^SYS_//' | sort -u
