@@ -149,7 +149,7 @@ probes_survived() {
         measured_at_most "longest hole in the probes, ms" "$MOST_OF_FEW" "$(jq '.most | ceil' <<<"$found")"
     fi
     booked=$(($(lost_in_crash node1) + $(lost_in_crash node2) + $(lost_in_kernel node1) + $(lost_in_kernel node2)))
-    at_most "probes lost, beside what is booked as lost in a crash or in the kernel" "$booked" "$(jq .lost <<<"$found")"
+    at_most "probes lost, beside what is booked as lost in a crash or in the kernel" "$booked" "$(jq '[.lost_after[] | select(. != null)] | length' <<<"$found")"
 }
 
 # Every forged datagram was refused for its reason, or was in the hands of a service that was killed.
@@ -223,6 +223,6 @@ for NODE in node1 node2; do
     until_true 5 "$NODE holds what it held" holds_as_before "$NODE" || true
     same "descriptors, processes, queues, sockets and files of the agent of $NODE" "${HELD[$NODE]}" "$(holds "$NODE")"
     booked_is_held "$NODE" $(((KILLS + 1) / 2))
-    say "$NODE lost in the kernel meanwhile: $(lost_in_kernel "$NODE")"
+    say "$NODE lost in the kernel meanwhile: $(lost_in_kernel "$NODE"); dropped: $(agent_json "$NODE" drops | jq -c '[.workers[] | .outbound, .inbound | .dropped | to_entries[]] | group_by(.key) | map({(.[0].key): (map(.value) | add)}) | add')"
 done
 equal "restarts of both services" "$KILLS" "$(($(agent_json node1 status | jq .restarts) + $(agent_json node2 status | jq .restarts)))"
