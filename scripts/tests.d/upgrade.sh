@@ -42,8 +42,8 @@ BIN=$(readlink -f "${LAB_BIN:-$SCRIPTS/../target/fast}")
 # Milliseconds: of upgrades, and of those that go back after the second that a new service has.
 LARGEST_GAP=1000
 LARGEST_GAP_OF_FAILURE=1500
-# Of 10,000 probes.
-MOST_LOST=1
+# Of how many probes one may be lost.
+OF_PROBES=10000
 
 serves_all() {
     [ "$(in_ns pod3 ss -Hltn "sport = :$PORT" | wc -l)" -ge "${#SERVED[@]}" ]
@@ -66,7 +66,7 @@ stop_probes() {
     [ "$lost" -le 0 ] || grep -q "icmp_seq=$sent " "$SCRATCH/ping" || lost=$((lost - 1))
     say "$1: $answers of $sent probes were answered; the longest pause was $gap ms"
     at_most "longest pause of the probes, ms" "$2" "$gap"
-    at_most "probes lost of 10,000 ($1)" "$MOST_LOST" "$((lost * 10000 / sent))"
+    at_most "probes lost ($1), times $OF_PROBES, against those sent" "$sent" $((lost * OF_PROBES))
 }
 
 # program NAME: a copy of the program, which is a file of its own.

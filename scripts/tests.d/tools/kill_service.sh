@@ -37,3 +37,29 @@ gaps() {
     awk -F'[][ ]' '/bytes from/ { if (last) { gap = $2 - last; if (gap > longest) longest = gap }; last = $2; count++ }
         END { printf "%d %d\n", longest * 1000 + 0.5, count }' "$1"
 }
+
+# lost_in_crash NODE [outbound|inbound]: what is booked as held by services that were killed, of all workers.
+lost_in_crash() {
+    dropped_for "$1" LostInCrash "${2:-}"
+}
+
+# dropped_for NODE REASON [outbound|inbound]
+dropped_for() {
+    agent_json "$1" drops | jq --arg reason "$2" --arg direction "${3:-}" \
+        '[.workers[] | if $direction == "" then .outbound, .inbound else .[$direction] end | .dropped[$reason] // 0] | add'
+}
+
+# lost_in_kernel NODE: what found no room while nobody read: in queues of the device, and in sockets.
+lost_in_kernel() {
+    echo $(($(device_count "$1" tartan0 tx_dropped) + $(in_ns "$1" nstat -asz UdpRcvbufErrors Udp6RcvbufErrors | awk 'NR > 1 { sum += $2 } END { print sum + 0 }')))
+}
+
+# booked_is_held NODE KILLS: no more is booked than its workers can have held when they were killed (dataplane/src/limits.rs: SHARE
+# datagrams, or QUANTUM_PACKETS packets, of each direction).
+booked_is_held() {
+    local direction workers
+    workers=$(agent_json "$1" drops | jq '[.workers[] | select(.name != "kernel-path")] | length')
+    for direction in outbound inbound; do
+        at_most "$1: packets, $direction, booked as lost in $2 crashes" $(($2 * workers * 2048)) "$(lost_in_crash "$1" "$direction")"
+    done
+}

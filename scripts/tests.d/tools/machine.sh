@@ -103,9 +103,14 @@ forwarding() {
     jq -e .snapshot_adopted "$SCRATCH/$1.status"
 }
 
+# machine_status NODE: what its agent says of itself; exit code 1, which means that there is a problem, is no error.
+machine_status() {
+    in_machine "$1" tartan status -o json || [ $? = 1 ]
+}
+
 # machine_service NODE: the process id of the service, as the machine sees it.
 machine_service() {
-    in_machine "$1" tartan status -o json | jq .service_pid
+    machine_status "$1" | jq .service_pid
 }
 
 # machine_pod NODE NAME: a network namespace that the plugin attaches, as docs/install.md says.
