@@ -5,6 +5,9 @@
 //! pace; beyond that, paths without packets of pods are watched less often, down to every 10 s with 5,000 peers. What is
 //! in doubt is asked at once all the same, within the budget and the path's own credit.
 //!
+//! The paths of which pods make most use are *looked at* every [`LOOK_EVERY`], [`LOOKED`] of them: where packets of pods cease to
+//! flow all at once, the path is suspected, for TCP has fallen silent then.
+//!
 //! Paths are judged in rounds, [`JUDGED`] of them at a time: what is known of a peer lies scattered in memory, and to fetch
 //! it of 5,000 every second costs as much as to probe them.
 
@@ -48,6 +51,9 @@ pub(super) struct Table {
     budget: Credit,
     paces: Paces,
     round: Round,
+    /// The paths that are looked at, by number.
+    looked: Vec<usize>,
+    looked_at: Now,
     /// Of all paths that there ever were, by the family of the peer's address.
     round_trips: PerFamily<Histogram>,
     /// The same of the outcomes that loss is made of.
@@ -63,8 +69,20 @@ pub(super) struct Slot {
     /// Packets of pods went there, or came, within the last seconds.
     is_busy: bool,
     packets: u64,
+    flow: Flow,
     /// As of the last look.
     signs: Signs,
+}
+
+/// How much pods send there.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flow {
+    /// Bytes since the service started, as of the last look.
+    bytes: u64,
+    /// Bytes a second, the mean of late.
+    rate: u64,
+    /// It has ceased, and has not begun again.
+    is_dry: bool,
 }
 
 /// What is known of a path's peer, as of now.
@@ -101,13 +119,15 @@ impl Table {
             by_address: HashMap::new(),
             due: BinaryHeap::new(),
             asked: VecDeque::new(),
-            budget: Credit::full(now),
+            budget: Credit::full(MOST_BUDGET, now),
             paces: Paces {
                 busy: WATCH_EVERY,
                 idle: WATCH_EVERY,
                 is_full: true,
             },
             round: Round::default(),
+            looked: Vec::new(),
+            looked_at: now,
             round_trips: PerFamily::each(|_| Histogram::default()),
             outcomes: PerFamily::default(),
         }
@@ -139,6 +159,7 @@ impl Table {
                         scheduled: first,
                         is_busy: false,
                         packets: 0,
+                        flow: Flow::default(),
                         signs: Signs::default(),
                         target,
                     }
@@ -148,6 +169,7 @@ impl Table {
             self.due.push(Reverse((slot.scheduled, index)));
             self.slots.push(slot);
         }
+        self.choose_looked();
         let awaiting = self.slots.iter().enumerate();
         self.asked = awaiting
             .filter_map(|(index, slot)| slot.path.awaits().then_some(index))
@@ -312,8 +334,45 @@ impl Table {
         if self.round.next >= self.slots.len() {
             let Round { busy, idle, .. } = std::mem::take(&mut self.round);
             self.paces = Paces::of(busy, idle);
+            self.choose_looked();
         }
         changed
+    }
+
+    fn choose_looked(&mut self) {
+        let busy = self.slots.iter().enumerate();
+        let busy = busy.filter(|(_, slot)| slot.is_busy && slot.path.answered().is_some());
+        self.looked.clear();
+        self.looked
+            .extend(busy.map(|(index, _)| index).take(LOOKED));
+    }
+
+    /// Looks at the paths that packets of pods use most, if it is time: `sent` gives the bytes that pods have sent to a
+    /// peer since the service started.
+    pub(super) fn look(&mut self, now: Now, sent: impl Fn(&Target) -> u64) {
+        let passed = now.since(self.looked_at);
+        if passed < LOOK_EVERY {
+            return;
+        }
+        self.looked_at = now;
+        for index in std::mem::take(&mut self.looked) {
+            self.looked.push(index);
+            let Some(slot) = self.slots.get_mut(index) else {
+                continue;
+            };
+            if slot.flow.has_ceased(sent(&slot.target), passed) {
+                slot.path.suspect(now);
+                if slot.path.is_urgent() && now < slot.scheduled {
+                    slot.scheduled = now;
+                    self.due.push(Reverse((now, index)));
+                }
+            }
+        }
+    }
+
+    /// When [`look`](Table::look) is to be called next; `None` where there is nothing to look at.
+    pub(super) fn look_due(&self) -> Option<Now> {
+        (!self.looked.is_empty()).then(|| self.looked_at.after(LOOK_EVERY))
     }
 
     fn pace(&self, index: usize) -> Pace {
@@ -329,6 +388,26 @@ impl Table {
             credit: Duration::from_secs(1) * of,
             is_full: is_busy || self.paces.is_full,
         }
+    }
+}
+
+impl Flow {
+    /// Takes the count of bytes after `passed` has gone by; whether much flowed before, and now next to nothing.
+    fn has_ceased(&mut self, bytes: u64, passed: Duration) -> bool {
+        let new = bytes.saturating_sub(self.bytes);
+        let is_first = self.bytes == 0;
+        self.bytes = bytes;
+        if is_first {
+            return false;
+        }
+        let micros = (passed.as_micros() as u64).max(1);
+        let rate = new.saturating_mul(1_000_000) / micros;
+        let is_dry = self.rate >= MUCH && rate < self.rate / CEASED_BELOW;
+        let has_ceased = is_dry && !self.is_dry;
+        self.is_dry = is_dry;
+        // What ceased is remembered for as long as TCP takes to send again.
+        self.rate = self.rate - self.rate / 8 + rate / 8;
+        has_ceased
     }
 }
 
@@ -358,12 +437,22 @@ fn of_family<T>(values: &mut PerFamily<T>, address: IpAddr) -> &mut T {
 /// Probes of all paths in a second.
 const BUDGET: u32 = 500;
 const PROBE_BACK: Duration = Duration::from_millis(2);
+/// Of them so many at once.
+const MOST_BUDGET: u32 = 30;
 /// Of the budget for doubts and searches.
 const RESERVE: u32 = 50;
 /// Full-size probes to more idle peers than this would be more than about a megabit a second.
 const FEW: u32 = 100;
 /// A round of a search, a pair in doubt, and one that raises.
-const MOST_OF_A_TURN: usize = 7;
+const MOST_OF_A_TURN: usize = 12;
+/// How often paths are looked at: a quarter of the time after which TCP sends again.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// And how many of them: a look fetches what is known of a peer, as to judge it does.
+const LOOKED: usize = 64;
+/// Bytes a second below which a flow may cease by chance: a few packets of full size between two looks.
+const MUCH: u64 = 250_000;
+/// A flow has ceased when less than one part in so many is left: acknowledgements go on.
+const CEASED_BELOW: u64 = 8;
 /// Paths that are judged in a second: as many peers as most clusters have nodes are judged every second.
 const JUDGED: usize = 1_000;
 /// A path that lacks credit is looked at again after this.

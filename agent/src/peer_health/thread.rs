@@ -204,6 +204,7 @@ impl Prober {
     fn ask(&mut self) {
         let now = self.shared.clock.now();
         let (mut asks, mut learned) = (Vec::new(), Vec::new());
+        self.look(now);
         lock(&self.shared.table).turn(now, &mut asks, &mut learned);
         let shared = Arc::clone(&self.shared);
         let mut table = lock(&shared.table);
@@ -216,6 +217,16 @@ impl Prober {
             };
             self.send(address, ask, &mut table);
         }
+    }
+
+    /// Looks whether packets of pods have ceased to flow.
+    fn look(&self, now: Now) {
+        let Some(tables) = &self.tables else { return };
+        let sent = |target: &Target| {
+            let peer = peer(&tables.snapshot, target.address);
+            peer.map_or(0, |peer| peer.traffic().sent_bytes)
+        };
+        lock(&self.shared.table).look(now, sent);
     }
 
     fn send(&mut self, address: IpAddr, ask: Ask, table: &mut super::Table) {
@@ -356,7 +367,8 @@ impl Prober {
             true => SOON * 4,
             false => LONGEST,
         };
-        due.min(answers).clamp(SHORTEST, LONGEST)
+        let look = table.look_due().map_or(LONGEST, |look| look.since(now));
+        due.min(answers).min(look).clamp(SHORTEST, LONGEST)
     }
 }
 

@@ -1,7 +1,8 @@
 """What a change of the path MTU does to one TCP connection, and when who knows of it. Times are milliseconds since boot.
 
     black_hole.py receive ADDRESS PORT FILE
-        as bulk.py, and writes every pause of 20 ms or more between two receives to FILE: when it began, how long it was
+        as bulk.py, and writes every pause of 20 ms or more between two receives to FILE: when it began, how long it was, or
+        how long it is by now
     black_hole.py send ADDRESS PORT BYTES_PER_SECOND FILE
         until SIGTERM; writes to FILE whenever it changes: when, retransmission timeout in force, milliseconds, how often
         it was doubled, largest segment, bytes (tcp_info of the connection, looked at every 5 ms)
@@ -30,6 +31,8 @@ import bulk
 from packets import family
 
 PAUSE = 20
+# After which a pause that goes on is written.
+STILL = 0.2
 EVERY = 0.005
 # Each look is a new process on a node that is busy.
 WATCH_EVERY = 0.03
@@ -49,9 +52,18 @@ def receive(address, port, path):
         connection, _ = listener.accept()
     total, digest, view = 0, hashlib.sha256(), memoryview(bytearray(bulk.CHUNK))
     with connection, open(path, "w", buffering=1) as pauses:
-        connection.settimeout(bulk.PATIENCE)
+        connection.settimeout(STILL)
         latest = now()
-        while count := connection.recv_into(view):
+        while True:
+            try:
+                count = connection.recv_into(view)
+            except TimeoutError:
+                print(latest, now() - latest, file=pauses)
+                if now() - latest > bulk.PATIENCE * 1000:
+                    raise
+                continue
+            if count == 0:
+                break
             at = now()
             if at - latest >= PAUSE:
                 print(latest, at - latest, file=pauses)

@@ -187,6 +187,56 @@ fn every_path_is_looked_at_in_its_round_even_while_paths_come_and_go() {
 }
 
 #[test]
+fn a_flow_that_ceases_is_told_from_one_that_slows_down() {
+    let look =
+        |flow: &mut Flow, rate: u64| flow.has_ceased(flow.bytes.max(1) + rate / 20, LOOK_EVERY);
+    let mut flow = Flow::default();
+    for _ in 0..40 {
+        assert!(!look(&mut flow, 8_000_000));
+    }
+    assert!(!look(&mut flow, 2_000_000), "a quarter");
+    assert!(look(&mut flow, 100_000), "acknowledgements alone");
+    for _ in 0..40 {
+        assert!(!look(&mut flow, 0), "it was said");
+    }
+    // Little never ceases.
+    for _ in 0..40 {
+        assert!(!look(&mut flow, MUCH / 2));
+    }
+    assert!(!look(&mut flow, 0));
+}
+
+#[test]
+fn paths_in_use_are_suspected_when_their_packets_cease() {
+    let (mut table, mut now) = (Table::new(Now(0)), Now(0));
+    table.follow(targets(200), now);
+    run(&mut table, &mut now, 20, |_| true);
+    assert_eq!(table.look_due(), None);
+    let mut bytes = 0;
+    for _ in 0..100 {
+        now = now.after(LOOK_EVERY);
+        bytes += 400_000;
+        table.judge(now, |_| Seen {
+            packets: bytes,
+            ..Seen::default()
+        });
+        table.look(now, |_| bytes);
+    }
+    assert_eq!(table.looked.len(), LOOKED);
+    let urgent = |table: &Table| {
+        table
+            .slots()
+            .iter()
+            .filter(|slot| slot.path.is_urgent())
+            .count()
+    };
+    assert_eq!(urgent(&table), 0);
+    now = now.after(LOOK_EVERY);
+    table.look(now, |_| bytes);
+    assert_eq!(urgent(&table), LOOKED);
+}
+
+#[test]
 fn peers_that_never_answer_are_spared() {
     let (mut table, mut now) = (Table::new(Now(0)), Now(0));
     table.follow(targets(300), now);
