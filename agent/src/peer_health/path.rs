@@ -4,10 +4,11 @@
 //! Theory of operation. A path is *watched* by a probe every [`WATCH_EVERY`]. One that is not answered in time is followed
 //! at once by a full-size and a small one, so that loss, a black hole ([`super::path_search`]) and silence are told apart
 //! within a second. While there is credit for it, that pair is sent earlier: when a full-size probe takes much longer than
-//! those before ([`Path::doubt_after`]), and when packets of pods cease to flow ([`Path::suspect`]). A probe is lost when its time
-//! is over, or when one that was sent later has been answered for a while: a path keeps the order of what it carries, but
-//! for a little (as RFC 8985 has it for TCP). [`LOST_PROBES`] in a row that are lost, and no answer for [`SILENCE`], make the path bad; what else is
-//! seen of the peer says how:
+//! those before ([`Path::doubt_after`]), and when packets of pods cease to flow ([`Path::suspect`]).
+//!
+//! A probe is lost when its time is over, or when one that was sent later has been answered for a while: a path keeps the
+//! order of what it carries, but for a little (as RFC 8985 has it for TCP). [`LOST_PROBES`] in a row that are lost, and no
+//! answer for [`SILENCE`], make the path bad; what else is seen of the peer says how:
 //!
 //! | seen | state |
 //! |---|---|

@@ -10,19 +10,18 @@
 //!   Pods' packets that cease to flow, all at once, are a sign like one that is lost ([`PathSearch::suspect`]).
 //! - *Seek.* The first round asks sizes that links have ([`LIKELY`]), and the full one twice more: where that passes, the
 //!   search is over and was for nothing. Later rounds of up to three sizes cut the range between a size that passes and one
-//!   that does not to a quarter, and try one byte more than a likely size first: three rounds find a likely size, up to eight any
-//!   other, to the byte. Where none of the first round is answered, a *low*
-//!   round asks whether the floor passes. Behind each round a small probe is sent, and losses count only once that one is
-//!   answered: a peer that answers little at all, because a forger draws its answers, is not a narrow path. In the end a
-//!   *last* round sends the smallest size that was lost twice more, and
-//!   once the one that is found: neither a lost probe nor a path that has died may make the path look narrow.
-//! - *Meanwhile.* From the first round on pods are told the largest size that has passed in this search, so that TCP goes on
-//!   before the size is known to the byte. It is no measure: what was measured before stays so until the search has ended, and a
-//!   full-size probe that passes after that replaces what was told.
-//! - *Raise.* A path that is narrower than the ceiling is tried with one byte more [`RAISE_FIRST`] after it was found so,
-//!   and then every [`RAISE_EVERY`] (RFC 8899's
-//!   PMTU_RAISE_TIMER is 10 minutes; a probe costs less here than packets cut small). Where that passes, a search upwards
-//!   begins with the ceiling.
+//!   that does not to a quarter, and try one byte more than a likely size first: three rounds find a likely size, up to ten
+//!   any other, to the byte. Where none of the first round is answered, a *low* round asks whether the floor passes. Behind
+//!   each round a small probe is sent, and losses count only once that one is answered: a peer that answers little at all,
+//!   because a forger draws its answers, is not a narrow path. In the end a *last* round sends the smallest size that was
+//!   lost twice more, and once the one that is found: neither a lost probe nor a path that has died may make the path look
+//!   narrow.
+//! - *Meanwhile.* From the first round on pods are told the largest size that has passed in this search, so that TCP goes
+//!   on before the size is known to the byte. It is no measure: what was measured before stays so until the search has
+//!   ended, and a full-size probe that passes after that replaces what was told.
+//! - *Raise.* A path that is narrower than the ceiling is tried with one byte more [`RAISE_FIRST`] after it was found so, and
+//!   then every [`RAISE_EVERY`] (RFC 8899's PMTU_RAISE_TIMER is 10 minutes; a probe costs less here than packets cut small).
+//!   Where that passes, a search upwards begins with the ceiling.
 //!
 //! The *floor* is the least that every path is taken to carry (`dataplane::mtu::min_inner`). Where it is not even that, the
 //! floor is what is measured, and packets are lost as they are without a search.

@@ -69,6 +69,8 @@ pub(super) struct Slot {
     /// Packets of pods went there, or came, within the last seconds.
     is_busy: bool,
     packets: u64,
+    /// Of them those that came or went between the last two judgements.
+    used: u64,
     flow: Flow,
     /// As of the last look.
     signs: Signs,
@@ -79,6 +81,8 @@ pub(super) struct Slot {
 struct Flow {
     /// Bytes since the service started, as of the last look.
     bytes: u64,
+    /// When that was.
+    at: Now,
     /// Bytes a second, the mean of late.
     rate: u64,
     /// It has ceased, and has not begun again.
@@ -159,6 +163,7 @@ impl Table {
                         scheduled: first,
                         is_busy: false,
                         packets: 0,
+                        used: 0,
                         flow: Flow::default(),
                         signs: Signs::default(),
                         target,
@@ -319,6 +324,7 @@ impl Table {
         for (index, slot) in paths.skip(self.round.next).take(JUDGED) {
             let seen = seen(&slot.target);
             slot.is_busy = slot.packets != seen.packets;
+            slot.used = seen.packets.wrapping_sub(slot.packets);
             slot.packets = seen.packets;
             slot.signs = seen.signs;
             match (slot.path.is_probed(now), slot.is_busy) {
@@ -339,19 +345,22 @@ impl Table {
         changed
     }
 
+    /// The paths with the most packets.
     fn choose_looked(&mut self) {
         let busy = self.slots.iter().enumerate();
         let busy = busy.filter(|(_, slot)| slot.is_busy && slot.path.answered().is_some());
-        self.looked.clear();
-        self.looked
-            .extend(busy.map(|(index, _)| index).take(LOOKED));
+        let mut busy: Vec<(u64, usize)> = busy.map(|(index, slot)| (slot.used, index)).collect();
+        if busy.len() > LOOKED {
+            busy.select_nth_unstable_by_key(LOOKED, |(used, _)| Reverse(*used));
+            busy.truncate(LOOKED);
+        }
+        self.looked = busy.into_iter().map(|(_, index)| index).collect();
     }
 
     /// Looks at the paths that packets of pods use most, if it is time: `sent` gives the bytes that pods have sent to a
     /// peer since the service started.
     pub(super) fn look(&mut self, now: Now, sent: impl Fn(&Target) -> u64) {
-        let passed = now.since(self.looked_at);
-        if passed < LOOK_EVERY {
+        if now.since(self.looked_at) < LOOK_EVERY {
             return;
         }
         self.looked_at = now;
@@ -360,7 +369,7 @@ impl Table {
             let Some(slot) = self.slots.get_mut(index) else {
                 continue;
             };
-            if slot.flow.has_ceased(sent(&slot.target), passed) {
+            if slot.flow.has_ceased(sent(&slot.target), now) {
                 slot.path.suspect(now);
                 if slot.path.is_urgent() && now < slot.scheduled {
                     slot.scheduled = now;
@@ -392,14 +401,19 @@ impl Table {
 }
 
 impl Flow {
-    /// Takes the count of bytes after `passed` has gone by; whether much flowed before, and now next to nothing.
-    fn has_ceased(&mut self, bytes: u64, passed: Duration) -> bool {
-        let new = bytes.saturating_sub(self.bytes);
-        let is_first = self.bytes == 0;
-        self.bytes = bytes;
-        if is_first {
+    /// Takes the count of bytes by now; whether much flowed before, and now next to nothing.
+    fn has_ceased(&mut self, bytes: u64, now: Now) -> bool {
+        let passed = now.since(self.at);
+        if passed > FLOW_LASTS {
+            *self = Flow {
+                bytes,
+                at: now,
+                ..Flow::default()
+            };
             return false;
         }
+        let new = bytes.saturating_sub(self.bytes);
+        (self.bytes, self.at) = (bytes, now);
         let micros = (passed.as_micros() as u64).max(1);
         let rate = new.saturating_mul(1_000_000) / micros;
         let is_dry = self.rate >= MUCH && rate < self.rate / CEASED_BELOW;
@@ -444,11 +458,13 @@ const RESERVE: u32 = 50;
 /// Full-size probes to more idle peers than this would be more than about a megabit a second.
 const FEW: u32 = 100;
 /// A round of a search, a pair in doubt, and one that raises.
-const MOST_OF_A_TURN: usize = 12;
+const MOST_OF_A_TURN: usize = 11;
 /// How often paths are looked at: a quarter of the time after which TCP sends again.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// And how many of them: a look fetches what is known of a peer, as to judge it does.
 const LOOKED: usize = 64;
+/// What was seen of a flow longer ago is forgotten: the path was not looked at meanwhile.
+const FLOW_LASTS: Duration = Duration::from_secs(1);
 /// Bytes a second below which a flow may cease by chance: a few packets of full size between two looks.
 const MUCH: u64 = 250_000;
 /// A flow has ceased when less than one part in so many is left: acknowledgements go on.

@@ -188,8 +188,11 @@ fn every_path_is_looked_at_in_its_round_even_while_paths_come_and_go() {
 
 #[test]
 fn a_flow_that_ceases_is_told_from_one_that_slows_down() {
-    let look =
-        |flow: &mut Flow, rate: u64| flow.has_ceased(flow.bytes.max(1) + rate / 20, LOOK_EVERY);
+    let mut now = Now(0).after(Duration::from_secs(9));
+    let mut look = |flow: &mut Flow, rate: u64| {
+        now = now.after(LOOK_EVERY);
+        flow.has_ceased(flow.bytes + rate / 20, now)
+    };
     let mut flow = Flow::default();
     for _ in 0..40 {
         assert!(!look(&mut flow, 8_000_000));
@@ -204,6 +207,13 @@ fn a_flow_that_ceases_is_told_from_one_that_slows_down() {
         assert!(!look(&mut flow, MUCH / 2));
     }
     assert!(!look(&mut flow, 0));
+    // Nothing is known of a flow that was not looked at for a while.
+    for _ in 0..40 {
+        assert!(!look(&mut flow, 8_000_000));
+    }
+    let later = flow.at.after(FLOW_LASTS * 2);
+    assert!(!flow.has_ceased(flow.bytes + 100_000_000, later));
+    assert!(!flow.has_ceased(flow.bytes, later.after(LOOK_EVERY)));
 }
 
 #[test]
