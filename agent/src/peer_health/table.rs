@@ -2,14 +2,16 @@
 //!
 //! Paths wait in a heap by the time of their next turn, so a turn costs by what is due and not by how many peers there
 //! are. The budget of [`BUDGET`] probes a second is shared: as long as all paths fit into it, each is watched at its own
-//! pace; beyond that, paths without packets of pods are watched less often, down to every 10 s with 5,000 peers. What is
-//! in doubt is asked at once all the same, within the budget and the path's own credit.
+//! pace; beyond that, paths without packets of pods are watched less often, down to every 25 s with 5,000 peers. What is
+//! in doubt is asked at once all the same, within the budget and the path's own credit. Where the budget is spent, what is due
+//! stays in the heap, the longest due first.
 //!
 //! The paths of which pods make most use are *looked at* every [`LOOK_EVERY`], [`LOOKED`] of them: where packets of pods cease to
 //! flow all at once, the path is suspected, for TCP has fallen silent then.
 //!
-//! Paths are judged in rounds, [`JUDGED`] of them at a time: what is known of a peer lies scattered in memory, and to fetch
-//! it of 5,000 every second costs as much as to probe them.
+//! With many paths what counts is how often threads wake and how much memory they touch. So more than [`MANY`] paths are judged
+//! in rounds, so many of them at a time: what is known of a peer lies scattered in memory, and to fetch it of 5,000 every second
+//! costs as much as to probe them. And their probes go in batches: a batch and its answers wake this thread and a worker once.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -49,6 +51,8 @@ pub(super) struct Table {
     /// Paths that were asked, in that order, from the first on that may still await an answer.
     asked: VecDeque<usize>,
     budget: Credit,
+    /// Where the budget did not suffice for what is due: when it is looked at again.
+    spent_until: Now,
     paces: Paces,
     round: Round,
     /// The paths that are looked at, by number.
@@ -124,6 +128,7 @@ impl Table {
             due: BinaryHeap::new(),
             asked: VecDeque::new(),
             budget: Credit::full(MOST_BUDGET, now),
+            spent_until: now,
             paces: Paces {
                 busy: WATCH_EVERY,
                 idle: WATCH_EVERY,
@@ -199,27 +204,28 @@ impl Table {
         learned: &mut Vec<(IpAddr, u16)>,
     ) {
         let mut of_path = Vec::new();
+        let tick = self.tick();
         while let Some(Reverse((at, index))) = self
             .due
             .peek()
             .copied()
             .filter(|Reverse((at, _))| *at <= now)
         {
-            self.due.pop();
             let pace = self.pace(index);
             let Some(slot) = self
                 .slots
                 .get_mut(index)
                 .filter(|slot| slot.scheduled == at)
             else {
+                self.due.pop();
                 continue;
             };
             // As many as a turn may ask for; what it does not take is put back.
             if !self.budget.take(MOST_OF_A_TURN, PROBE_BACK, now) {
-                slot.scheduled = now.after(SOON);
-                self.due.push(Reverse((slot.scheduled, index)));
-                continue;
+                self.spent_until = now.after(tick);
+                break;
             }
+            self.due.pop();
             let before = slot.path.loss.all();
             let found = slot.path.turn(pace, now, &mut of_path);
             let outcomes = of_family(&mut self.outcomes, slot.target.address);
@@ -231,14 +237,23 @@ impl Table {
             self.budget
                 .give_back(MOST_OF_A_TURN.saturating_sub(of_path.len()));
             asks.extend(of_path.drain(..).map(|ask| (index, ask)));
-            slot.scheduled = slot.path.wake().max(now.after(SOON));
+            slot.scheduled = slot.path.wake().max(now.after(tick));
             self.due.push(Reverse((slot.scheduled, index)));
         }
     }
 
     /// When [`turn`](Table::turn) is to be called next.
     pub(super) fn wake(&self) -> Option<Now> {
-        self.due.peek().map(|Reverse((at, _))| *at)
+        let due = self.due.peek().map(|Reverse((at, _))| *at);
+        due.map(|due| due.max(self.spent_until))
+    }
+
+    /// Within which probes that are due are sent together, and answers are waited for.
+    pub(super) fn tick(&self) -> Duration {
+        match self.slots.len() > MANY {
+            true => BATCHED,
+            false => SOON,
+        }
     }
 
     /// Notes a probe that was sent to this address.
@@ -316,12 +331,12 @@ impl Table {
         });
     }
 
-    /// Judges the next [`JUDGED`] paths of this round anew, once a second, by what is `seen` of their peers. Returns those
+    /// Judges the next [`MANY`] paths of this round anew, once a second, by what is `seen` of their peers. Returns those
     /// that changed, by number.
     pub(super) fn judge(&mut self, now: Now, seen: impl Fn(&Target) -> Seen) -> Vec<usize> {
         let mut changed = Vec::new();
         let paths = self.slots.iter_mut().enumerate();
-        for (index, slot) in paths.skip(self.round.next).take(JUDGED) {
+        for (index, slot) in paths.skip(self.round.next).take(MANY) {
             let seen = seen(&slot.target);
             slot.is_busy = slot.packets != seen.packets;
             slot.used = seen.packets.wrapping_sub(slot.packets);
@@ -336,7 +351,7 @@ impl Table {
                 changed.push(index);
             }
         }
-        self.round.next += JUDGED;
+        self.round.next += MANY;
         if self.round.next >= self.slots.len() {
             let Round { busy, idle, .. } = std::mem::take(&mut self.round);
             self.paces = Paces::of(busy, idle);
@@ -448,11 +463,11 @@ fn of_family<T>(values: &mut PerFamily<T>, address: IpAddr) -> &mut T {
     }
 }
 
-/// Probes of all paths in a second.
-const BUDGET: u32 = 500;
-const PROBE_BACK: Duration = Duration::from_millis(2);
+/// Probes of all paths in a second. A probe costs some 10 µs here and as much at the peer, whose own probes cost this node the same.
+const BUDGET: u32 = 250;
+const PROBE_BACK: Duration = Duration::from_millis(4);
 /// Of them so many at once.
-const MOST_BUDGET: u32 = 30;
+const MOST_BUDGET: u32 = 40;
 /// Of the budget for doubts and searches.
 const RESERVE: u32 = 50;
 /// Full-size probes to more idle peers than this would be more than about a megabit a second.
@@ -469,10 +484,12 @@ const FLOW_LASTS: Duration = Duration::from_secs(1);
 const MUCH: u64 = 250_000;
 /// A flow has ceased when less than one part in so many is left: acknowledgements go on.
 const CEASED_BELOW: u64 = 8;
-/// Paths that are judged in a second: as many peers as most clusters have nodes are judged every second.
-const JUDGED: usize = 1_000;
-/// A path that lacks credit is looked at again after this.
+/// More paths than most clusters have nodes. So many are judged in a second.
+const MANY: usize = 1_000;
+/// A path is looked at again after this at the earliest.
 const SOON: Duration = Duration::from_millis(20);
+/// The same of a path among many: a tenth of a second's probes.
+const BATCHED: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests;
