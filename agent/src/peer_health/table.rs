@@ -248,6 +248,12 @@ impl Table {
         due.map(|due| due.max(self.spent_until))
     }
 
+    /// When a path is due that is to be asked before all that the budget did not suffice for.
+    fn at_once(&self, now: Now) -> Now {
+        let first = self.due.peek().map(|Reverse((at, _))| *at);
+        first.map_or(now, |first| first.min(now))
+    }
+
     /// Within which probes that are due are sent together, and answers are waited for.
     pub(super) fn tick(&self) -> Duration {
         match self.slots.len() > MANY {
@@ -285,6 +291,7 @@ impl Table {
         take: impl FnOnce(&mut Path) -> T,
     ) -> Option<T> {
         let index = *self.by_address.get(&address)?;
+        let at_once = self.at_once(now);
         let slot = self.slots.get_mut(index)?;
         let before = slot.path.loss.all();
         let taken = take(&mut slot.path);
@@ -293,7 +300,7 @@ impl Table {
             slot.path.judge(slot.signs, now);
         }
         let wake = match slot.path.is_urgent() {
-            true => now,
+            true => at_once,
             false => slot.path.wake(),
         };
         if wake < slot.scheduled {
@@ -379,6 +386,7 @@ impl Table {
             return;
         }
         self.looked_at = now;
+        let at_once = self.at_once(now);
         for index in std::mem::take(&mut self.looked) {
             self.looked.push(index);
             let Some(slot) = self.slots.get_mut(index) else {
@@ -386,9 +394,9 @@ impl Table {
             };
             if slot.flow.has_ceased(sent(&slot.target), now) {
                 slot.path.suspect(now);
-                if slot.path.is_urgent() && now < slot.scheduled {
-                    slot.scheduled = now;
-                    self.due.push(Reverse((now, index)));
+                if slot.path.is_urgent() && at_once < slot.scheduled {
+                    slot.scheduled = at_once;
+                    self.due.push(Reverse((at_once, index)));
                 }
             }
         }
