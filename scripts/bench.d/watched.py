@@ -6,10 +6,14 @@ import pty
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 
 import labs
+
+LISTED_NODES = os.path.join(os.path.dirname(os.path.realpath(__file__)), "listed_nodes.py")
+
 
 class Watched(labs.Lab):
     """A lab on whose nodes a program watches from beginning to end."""
@@ -155,8 +159,43 @@ class Unprobed(labs.Lab):
     SETTINGS = {"TARTAN_PROBE": "false"}
 
 
-class Scraped(labs.Lab):
-    """5,000 nodes; the metrics of the two that are there are asked for once a second while the path is measured. All labs share
+class Listed(labs.Lab):
+    """5,000 nodes, of which all but two are one program that answers probes and sends as many (listed_nodes.py)."""
+
+    # Seconds within which each node is found to be well, and the MTU of its path.
+    LONGEST = 420
+
+    def __init__(self, name, directory, options, load=None):
+        super().__init__(name, directory, options, load)
+        self.nodes = None
+
+    def up(self, underlay):
+        super().up(underlay)
+        self.nodes = subprocess.Popen(["ip", "netns", "exec", self.prefix + "-mallory", sys.executable, LISTED_NODES])
+        end = time.monotonic() + self.LONGEST
+        for node in ("node1", "node2"):
+            while unknown := self.unknown(node):
+                if self.nodes.poll() is not None:
+                    raise RuntimeError("the program that answers as the nodes of %s has ended" % self.name)
+                if time.monotonic() > end:
+                    raise RuntimeError("%s of %s has not found out about %d nodes" % (node, self.name, unknown))
+                time.sleep(5)
+
+    def unknown(self, node):
+        """How many paths are not known to be well yet, or not how much they carry."""
+        paths = [path for peer in self.asked(node, "peers")["peers"] for path in peer["paths"]]
+        return sum(path["state"] != "up" or not path["mtu_measured"] for path in paths)
+
+    def down(self):
+        if self.nodes:
+            self.nodes.terminate()
+            self.nodes.wait(10)
+            self.nodes = None
+        super().down()
+
+
+class Scraped(Listed):
+    """The same; the metrics of the two that are there are asked for once a second while the path is measured. All labs share
     the cores, so that it would cost the others too if it went on."""
 
     PORT = 9893
@@ -212,4 +251,4 @@ class Scraped(labs.Lab):
         super().down()
 
 
-KINDS = {"top": Top, "capture": Capture, "followed": Followed, "unprobed": Unprobed, "scraped": Scraped}
+KINDS = {"top": Top, "capture": Capture, "followed": Followed, "unprobed": Unprobed, "listed": Listed, "scraped": Scraped}

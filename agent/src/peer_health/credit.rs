@@ -5,34 +5,47 @@ use std::time::Duration;
 
 use dataplane::now::Now;
 
-/// The probes that a path may send at once.
+/// The probes that may be sent at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Credit {
+    most: u32,
     /// Thousandths of a probe.
     thousandths: u64,
     at: Now,
 }
 
 impl Credit {
-    /// All of it.
-    pub(super) fn full(now: Now) -> Credit {
+    /// All of it: `most` probes.
+    pub(super) fn full(most: u32, now: Now) -> Credit {
         Credit {
-            thousandths: MOST * 1000,
+            most,
+            thousandths: u64::from(most) * 1000,
             at: now,
         }
     }
 
     /// Takes so many, or none where there are fewer. `every`: how long one takes to come back.
     pub(super) fn take(&mut self, probes: usize, every: Duration, now: Now) -> bool {
+        self.take_beyond(probes, 0, every, now)
+    }
+
+    /// The same where `reserve` probes are left then.
+    pub(super) fn take_beyond(
+        &mut self,
+        probes: usize,
+        reserve: usize,
+        every: Duration,
+        now: Now,
+    ) -> bool {
         let passed = now.since(self.at).as_micros() as u64;
         let back = passed.saturating_mul(1000) / (every.as_micros() as u64).max(1);
         // Less than a thousandth is not lost by asking often.
         if back > 0 {
-            self.thousandths = self.thousandths.saturating_add(back).min(MOST * 1000);
+            self.add(back);
             self.at = now;
         }
         let wanted = probes as u64 * 1000;
-        let is_there = self.thousandths >= wanted;
+        let is_there = self.thousandths >= wanted + reserve as u64 * 1000;
         if is_there {
             self.thousandths -= wanted;
         }
@@ -41,13 +54,14 @@ impl Credit {
 
     /// Puts so many back.
     pub(super) fn give_back(&mut self, probes: usize) {
-        let back = probes as u64 * 1000;
-        self.thousandths = self.thousandths.saturating_add(back).min(MOST * 1000);
+        self.add(probes as u64 * 1000);
+    }
+
+    fn add(&mut self, thousandths: u64) {
+        let most = u64::from(self.most) * 1000;
+        self.thousandths = self.thousandths.saturating_add(thousandths).min(most);
     }
 }
-
-/// A search for the path's MTU takes 15 to 25.
-const MOST: u64 = 30;
 
 #[cfg(test)]
 mod tests {
@@ -55,7 +69,8 @@ mod tests {
 
     #[test]
     fn one_a_second_in_the_long_run() {
-        let mut credit = Credit::full(Now::default());
+        const MOST: u64 = 30;
+        let mut credit = Credit::full(MOST as u32, Now::default());
         let mut taken = 0;
         for millis in (0..100_000).step_by(7) {
             let now = Now::default().after(Duration::from_millis(millis));
@@ -63,7 +78,9 @@ mod tests {
         }
         assert!((95 + MOST..=100 + MOST).contains(&taken), "{taken}");
         let now = Now::default().after(Duration::from_secs(1000));
-        assert!(credit.take(MOST as usize, Duration::from_secs(1), now));
+        assert!(!credit.take_beyond(1, MOST as usize, Duration::from_secs(1), now));
+        assert!(credit.take_beyond(10, MOST as usize - 10, Duration::from_secs(1), now));
+        assert!(credit.take(MOST as usize - 10, Duration::from_secs(1), now));
         assert!(!credit.take(1, Duration::from_secs(1), now));
     }
 }

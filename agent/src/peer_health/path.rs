@@ -2,9 +2,13 @@
 //! sent is returned.
 //!
 //! Theory of operation. A path is *watched* by a probe every [`WATCH_EVERY`]. One that is not answered in time is followed
-//! at once by a small and a full-size one, so that loss, a black hole ([`super::path_search`]) and silence are told apart
-//! within a second. [`LOST_PROBES`] in a row that are lost, and no answer for [`SILENCE`], make the path bad; what else is
-//! seen of the peer says how:
+//! at once by a full-size and a small one, so that loss, a black hole ([`super::path_search`]) and silence are told apart
+//! within a second. While there is credit for it, that pair is sent earlier: when a full-size probe takes much longer than
+//! those before ([`Path::doubt_after`]), and when packets of pods cease to flow ([`Path::suspect`]).
+//!
+//! A probe is lost when its time is over, or when one that was sent later has been answered for a while: a path keeps the
+//! order of what it carries, but for a little (as RFC 8985 has it for TCP). [`LOST_PROBES`] in a row that are lost, and no
+//! answer for [`SILENCE`], make the path bad; what else is seen of the peer says how:
 //!
 //! | seen | state |
 //! |---|---|
@@ -49,6 +53,8 @@ pub(super) struct Path {
     sent: u32,
     /// A small and a full-size probe are to follow at once.
     is_doubted: bool,
+    /// They did, before the time of the probe that is not answered was over.
+    was_early: bool,
     error: Option<Trouble>,
     /// When the next probe that watches is due.
     next: Now,
@@ -72,6 +78,10 @@ struct Open {
     sent: Now,
     ask: Ask,
     is_lost: bool,
+    /// It is no longer looked at for an early doubt.
+    is_questioned: bool,
+    /// When it is lost because a later one was answered.
+    overtaken: Option<Now>,
 }
 
 /// Errors that came in place of answers.
@@ -130,7 +140,7 @@ impl Path {
     pub(super) fn new(search: PathSearch, first: Now, now: Now) -> Path {
         Path {
             open: Vec::new(),
-            credit: Credit::full(now),
+            credit: Credit::full(MOST_CREDIT, now),
             loss: Loss::default(),
             trips: RoundTrips::default(),
             search,
@@ -140,6 +150,7 @@ impl Path {
             lost_since: now,
             sent: 0,
             is_doubted: false,
+            was_early: false,
             error: None,
             next: first,
             state: State::New,
@@ -174,6 +185,9 @@ impl Path {
             asks.extend(search.into_iter().map(Ask::trial));
             asks.push(Ask::BEHIND);
         }
+        // A search asks more than that.
+        self.is_doubted &= !self.search.is_seeking();
+        self.doubt_early(pace, now);
         if self.is_doubted && self.credit.take(2, pace.credit, now) {
             self.is_doubted = false;
             // The small one last: only then it shows that the full one was not lost with everything else.
@@ -194,6 +208,42 @@ impl Path {
             asks.push(Ask::trial(size));
         }
         learned
+    }
+
+    /// Doubts the path when a full-size probe takes much longer than those before, as long as enough is left for a search.
+    fn doubt_early(&mut self, pace: Pace, now: Now) {
+        let after = self.doubt_after();
+        for place in 0..self.open.len() {
+            let Some(open) = self.open.get_mut(place).filter(|open| open.is_early()) else {
+                continue;
+            };
+            if now < open.sent.after(after) {
+                continue;
+            }
+            open.is_questioned = true;
+            let is_new = !self.is_doubted && !self.was_early && !self.search.is_seeking();
+            if is_new && self.is_answering() && self.has_spare(pace.credit, now) {
+                self.is_doubted = true;
+                self.was_early = true;
+            }
+        }
+    }
+
+    /// Whether a pair can be sent for less than a lost probe, and a search after it: takes nothing.
+    fn has_spare(&self, every: Duration, now: Now) -> bool {
+        let mut credit = self.credit;
+        credit.take_beyond(2, SEARCH_CREDIT, every, now)
+    }
+
+    /// Takes in that packets of pods to the peer have ceased to flow. Most often their senders have no more to send; else the
+    /// path has become narrow, or died.
+    pub(super) fn suspect(&mut self, now: Now) {
+        let is_idle = !self.is_doubted && !self.search.is_seeking() && self.lost == 0;
+        // What comes back meanwhile is not counted: it is seldom much.
+        if is_idle && self.is_answering() && self.has_spare(NO_CREDIT_BACK, now) {
+            self.is_doubted = true;
+            self.search.suspect(now);
+        }
     }
 
     /// The probe that watches now.
@@ -224,9 +274,11 @@ impl Path {
 
     /// When [`turn`](Path::turn) is to be called next.
     pub(super) fn wake(&self) -> Now {
-        let patience = self.patience();
+        let (patience, doubt) = (self.patience(), self.doubt_after());
         let open = self.open.iter().filter(|open| !open.is_lost);
-        let ends = open.map(|open| open.sent.after(patience));
+        let ends = open.clone().map(|open| open.lost_at(patience));
+        let doubts = open.filter(|open| open.is_early());
+        let ends = ends.chain(doubts.map(|open| open.sent.after(doubt)));
         let raise = self.search.raise_due().filter(|_| self.is_answering());
         ends.chain(raise)
             .chain([self.next])
@@ -255,6 +307,8 @@ impl Path {
             sent: now,
             ask,
             is_lost: false,
+            is_questioned: false,
+            overtaken: None,
         });
     }
 
@@ -263,12 +317,18 @@ impl Path {
     pub(super) fn answer(&mut self, nonce: u64, at: Now) -> Option<Answered> {
         let is_it = |open: &Open| open.nonce == nonce && at.since(open.sent) < LATE;
         let place = self.open.iter().position(is_it)?;
-        let open = self.open.swap_remove(place);
+        let open = self.open.remove(place);
         let round_trip = at.since(open.sent);
         self.trips.add(round_trip);
         self.answered = self.answered.max(Some(at));
         self.lost = 0;
+        self.was_early = false;
         self.error = None;
+        let overtaken = at.after(self.order_lasts());
+        // They lie in the order in which they were sent.
+        for earlier in self.open.iter_mut().take(place) {
+            earlier.overtaken.get_or_insert(overtaken);
+        }
         if open.ask.is_watch && !open.is_lost {
             self.loss.count(true, at);
         }
@@ -340,7 +400,7 @@ impl Path {
             let Some(open) = self.open.get_mut(place) else {
                 break;
             };
-            if open.is_lost || now < open.sent.after(patience) {
+            if open.is_lost || now < open.lost_at(patience) {
                 continue;
             }
             open.is_lost = true;
@@ -357,8 +417,7 @@ impl Path {
                 }
                 self.lost = self.lost.saturating_add(1);
                 // Once: a path that is dead is not asked more often for it.
-                self.is_doubted |=
-                    self.lost == 1 && self.answered.is_some() && !self.search.is_seeking();
+                self.is_doubted |= self.lost == 1 && self.answered.is_some() && !self.was_early;
             }
         }
         self.open.retain(|open| now.since(open.sent) < LATE);
@@ -371,6 +430,23 @@ impl Path {
         expected.map_or(MOST_PATIENCE, |expected| {
             expected.clamp(LEAST_PATIENCE, MOST_PATIENCE)
         })
+    }
+
+    /// How long an answer takes at most while all is well: after that the path is doubted.
+    fn doubt_after(&self) -> Duration {
+        let expected = self
+            .trips
+            .expected()
+            .map(|expected| expected * 2 + MARGIN_OF_DOUBT);
+        expected.map_or(MOST_PATIENCE, |expected| {
+            expected.clamp(LEAST_DOUBT, MOST_PATIENCE)
+        })
+    }
+
+    /// How long after the answer to a later probe that to an earlier one may come.
+    fn order_lasts(&self) -> Duration {
+        let expected = self.trips.expected().unwrap_or(MOST_PATIENCE);
+        (expected / 4).clamp(LEAST_ORDER, MOST_ORDER)
     }
 
     /// Whether it answers, as far as is known yet.
@@ -488,6 +564,19 @@ impl Path {
     }
 }
 
+impl Open {
+    /// Whether it may still lead to an early doubt: that of a small one would tell no black hole.
+    fn is_early(&self) -> bool {
+        let Ask { size, is_watch } = self.ask;
+        size.is_some() && is_watch && !self.is_lost && !self.is_questioned
+    }
+
+    fn lost_at(&self, patience: Duration) -> Now {
+        let end = self.sent.after(patience);
+        self.overtaken.map_or(end, |overtaken| overtaken.min(end))
+    }
+}
+
 impl Ask {
     const SMALL: Ask = Ask {
         size: None,
@@ -535,6 +624,19 @@ const FULL_OF: u32 = 3;
 const LEAST_PATIENCE: Duration = Duration::from_millis(300);
 const MOST_PATIENCE: Duration = Duration::from_secs(1);
 const MARGIN: Duration = Duration::from_millis(100);
+/// How long is waited for it before the path is doubted: a thread's turn or two, and at least twice what is expected.
+const MARGIN_OF_DOUBT: Duration = Duration::from_millis(20);
+const LEAST_DOUBT: Duration = Duration::from_millis(50);
+/// How much later than those that were sent after them answers may come: a quarter of the round trip, as RFC 8985 has it.
+const LEAST_ORDER: Duration = Duration::from_millis(20);
+const MOST_ORDER: Duration = Duration::from_millis(250);
+/// The probes that a path may be sent at once. A search takes 12 to 40; one that is found narrow, and narrower within seconds, is
+/// searched twice.
+const MOST_CREDIT: u32 = 60;
+/// What early doubts leave of it: a search of most sizes.
+const SEARCH_CREDIT: usize = 30;
+/// More than any time that goes by.
+const NO_CREDIT_BACK: Duration = Duration::from_secs(u32::MAX as u64);
 /// An answer that comes later than that counts nothing.
 const LATE: Duration = Duration::from_secs(5);
 /// How long after a probe of the peer's ours is sent.

@@ -7,14 +7,21 @@
 //! - *Watch.* Two full ones in a row that are lost, while a small one that was sent no earlier is answered, are a black
 //!   hole: it is no loss, and no dead path. The pair of the second full one and the small one is sent as soon as the first
 //!   is lost ("confirmed by a further probe").
-//! - *Seek.* Rounds of up to three sizes at once cut the range between a size that passes and one that does not to a
-//!   quarter: five or six rounds find one of 900 sizes, to the byte. Where none of the first round is answered, a *low*
-//!   round asks whether the floor passes. Behind each round a small probe is sent, and losses count only once that one is
-//!   answered: a peer that answers little at all, because a forger draws its answers, is not a narrow path. In the end a *last* round sends the smallest size that was lost twice more, and
-//!   once the one that is found: neither a lost probe nor a path that has died may make the path look narrow.
-//! - *Raise.* A path that is narrower than the ceiling is tried with one byte more every [`RAISE_EVERY`] (RFC 8899's
-//!   PMTU_RAISE_TIMER is 10 minutes; a probe costs less here than packets cut small). Where that passes, a search upwards
-//!   begins with the ceiling.
+//!   Pods' packets that cease to flow, all at once, are a sign like one that is lost ([`PathSearch::suspect`]).
+//! - *Seek.* The first round asks sizes that links have ([`LIKELY`]), and the full one twice more: where that passes, the
+//!   search is over and was for nothing. Later rounds of up to three sizes cut the range between a size that passes and one
+//!   that does not to a quarter, and try one byte more than a likely size first: three rounds find a likely size, up to ten
+//!   any other, to the byte. Where none of the first round is answered, a *low* round asks whether the floor passes. Behind
+//!   each round a small probe is sent, and losses count only once that one is answered: a peer that answers little at all,
+//!   because a forger draws its answers, is not a narrow path. In the end a *last* round sends the smallest size that was
+//!   lost twice more, and once the one that is found: neither a lost probe nor a path that has died may make the path look
+//!   narrow.
+//! - *Meanwhile.* From the first round on pods are told the largest size that has passed in this search, so that TCP goes
+//!   on before the size is known to the byte. It is no measure: what was measured before stays so until the search has
+//!   ended, and a full-size probe that passes after that replaces what was told.
+//! - *Raise.* A path that is narrower than the ceiling is tried with one byte more [`RAISE_FIRST`] after it was found so, and
+//!   then every [`RAISE_EVERY`] (RFC 8899's PMTU_RAISE_TIMER is 10 minutes; a probe costs less here than packets cut small).
+//!   Where that passes, a search upwards begins with the ceiling.
 //!
 //! The *floor* is the least that every path is taken to carry (`dataplane::mtu::min_inner`). Where it is not even that, the
 //! floor is what is measured, and packets are lost as they are without a search.
@@ -49,6 +56,10 @@ enum Phase {
 
 #[derive(Clone, Debug)]
 struct Seek {
+    /// The full size that was lost; `None` in a search upwards.
+    from: Option<u16>,
+    /// What pods were told meanwhile.
+    told: Option<u16>,
     /// Passes, or is the floor.
     good: u16,
     /// It has passed in this search.
@@ -204,7 +215,7 @@ impl PathSearch {
             Phase::Watch { .. } if size > full && size < self.ceiling => {
                 self.measured = Some(size);
                 let above = self.ceiling.saturating_add(1);
-                self.phase = Phase::Seek(Seek::new(size, above, true, now));
+                self.phase = Phase::Seek(Seek::upwards(size, above, now));
                 self.measured.filter(|_| !self.is_outgrown)
             }
             Phase::Watch { .. } if size > full => {
@@ -214,6 +225,12 @@ impl PathSearch {
                 self.measured
             }
             Phase::Watch { .. } => None,
+            Phase::Seek(seek) if seek.from.is_some_and(|from| size >= from) => {
+                // No hole: the probes before were lost by chance, or late.
+                self.phase = Phase::WATCH;
+                self.measured = Some(full);
+                self.measured.filter(|_| !self.is_outgrown)
+            }
             Phase::Seek(seek) => {
                 let known = seek.mark(size, Outcome::Passed);
                 if !known && size > seek.good {
@@ -275,7 +292,17 @@ impl PathSearch {
             && self.small.is_some_and(|small| small >= first)
             && self.full() > self.floor
         {
-            self.phase = Phase::Seek(Seek::new(self.floor, self.full(), false, now));
+            self.phase = Phase::Seek(Seek::downwards(self.floor, self.full(), now));
+        }
+    }
+
+    /// Takes in that the pods' packets to the peer have ceased to flow: this counts as one lost full-size probe, for those
+    /// that are sent from now on.
+    pub(super) fn suspect(&mut self, now: Now) {
+        if let Phase::Watch { misses, first } = &mut self.phase
+            && *misses == 0
+        {
+            (*misses, *first) = (1, now);
         }
     }
 
@@ -297,7 +324,7 @@ impl PathSearch {
             return None;
         }
         match seek.judge(self.ceiling) {
-            Verdict::Open => None,
+            Verdict::Open => seek.news(),
             Verdict::Found(measured) => Some(self.settle(measured, now)),
             // Small ones pass, and not even the floor does.
             Verdict::Nothing => Some(self.settle(self.floor, now)),
@@ -308,7 +335,7 @@ impl PathSearch {
         self.measured = Some(measured);
         self.is_outgrown = false;
         self.phase = Phase::WATCH;
-        self.raise_due = now.after(RAISE_EVERY);
+        self.raise_due = now.after(RAISE_FIRST);
         measured
     }
 }
@@ -330,37 +357,70 @@ enum Verdict {
 }
 
 impl Seek {
-    fn new(good: u16, bad: u16, is_proved: bool, now: Now) -> Seek {
-        let mut seek = Seek {
+    fn new(good: u16, bad: u16, from: Option<u16>, now: Now) -> Seek {
+        Seek {
+            from,
+            told: None,
             good,
             bad,
-            is_proved,
+            is_proved: from.is_none(),
             round: Round::Split,
             trials: Vec::new(),
             asked: now,
             refuted: 0,
             is_backed: false,
             repeated: 0,
-        };
-        match is_proved {
-            // Upwards the ceiling is the likeliest.
-            true => seek.begin(Round::Split, &[bad.saturating_sub(1)]),
-            false => seek.split(),
         }
+    }
+
+    /// From `good`, which passes.
+    fn upwards(good: u16, bad: u16, now: Now) -> Seek {
+        let mut seek = Seek::new(good, bad, None, now);
+        // The ceiling is the likeliest.
+        seek.begin(Round::Split, &[bad.saturating_sub(1)]);
+        seek
+    }
+
+    /// Below `full`, which was lost.
+    fn downwards(floor: u16, full: u16, now: Now) -> Seek {
+        let mut seek = Seek::new(floor, full, Some(full), now);
+        let mut sizes: Vec<u16> = LIKELY.into();
+        sizes.retain(|size| *size > floor && *size < full);
+        if sizes.is_empty() {
+            sizes = seek.quarters();
+        }
+        sizes.extend([full, full]);
+        seek.begin(Round::Split, &sizes);
         seek
     }
 
     /// A round of sizes between the two bounds, if there are any.
     fn split(&mut self) {
+        let sizes = self.quarters();
+        self.begin(Round::Split, &sizes);
+    }
+
+    fn quarters(&self) -> Vec<u16> {
         let gap = self.bad.saturating_sub(self.good);
         let at = |quarter: u16| {
             let step = (u32::from(gap) * u32::from(quarter) / 4) as u16;
             self.good + step.max(quarter)
         };
         let mut sizes: Vec<u16> = [1, 2, 3].map(at).into();
+        if LIKELY.contains(&self.good)
+            && let Some(least) = sizes.first_mut()
+        {
+            *least = self.good + 1;
+        }
         sizes.retain(|size| *size > self.good && *size < self.bad);
         sizes.dedup();
-        self.begin(Round::Split, &sizes);
+        sizes
+    }
+
+    /// What pods are to be told now, if it is another size than before.
+    fn news(&mut self) -> Option<u16> {
+        let is_news = self.from.is_some() && self.is_proved && self.told != Some(self.good);
+        is_news.then(|| *self.told.insert(self.good))
     }
 
     fn begin(&mut self, round: Round, sizes: &[u16]) {
@@ -466,8 +526,13 @@ const ROUND_LASTS: Duration = Duration::from_secs(1);
 const MOST_REPEATED: u8 = 4;
 /// No probe is waited for as long as this, and none waits as long to be sent.
 const SEEK_LASTS: Duration = Duration::from_secs(12);
-/// How often a narrow path is tried.
+/// When a path that was just found to be narrow is tried first: a measure that loss has made too small lasts no longer ...
+const RAISE_FIRST: Duration = Duration::from_secs(1);
+/// ... and how often after that.
 const RAISE_EVERY: Duration = Duration::from_secs(5);
+/// The sizes that links and tunnels have, ascending: what every IPv6 link carries, tunnels of several kinds, VXLAN within
+/// Ethernet, PPPoE, Ethernet.
+const LIKELY: [u16; 5] = [1280, 1400, 1450, 1492, 1500];
 
 #[cfg(test)]
 mod tests;

@@ -2,11 +2,16 @@
 //!
 //! Paths wait in a heap by the time of their next turn, so a turn costs by what is due and not by how many peers there
 //! are. The budget of [`BUDGET`] probes a second is shared: as long as all paths fit into it, each is watched at its own
-//! pace; beyond that, paths without packets of pods are watched less often, down to every 10 s with 5,000 peers. What is
-//! in doubt is asked at once all the same, within the budget and the path's own credit.
+//! pace; beyond that, paths without packets of pods are watched less often, down to every 25 s with 5,000 peers. What is
+//! in doubt is asked at once all the same, within the budget and the path's own credit. Where the budget is spent, what is due
+//! stays in the heap, the longest due first.
 //!
-//! Paths are judged in rounds, [`JUDGED`] of them at a time: what is known of a peer lies scattered in memory, and to fetch
-//! it of 5,000 every second costs as much as to probe them.
+//! The paths of which pods make most use are *looked at* every [`LOOK_EVERY`], [`LOOKED`] of them: where packets of pods cease to
+//! flow all at once, the path is suspected, for TCP has fallen silent then.
+//!
+//! With many paths what counts is how often threads wake and how much memory they touch. So more than [`MANY`] paths are judged
+//! in rounds, so many of them at a time: what is known of a peer lies scattered in memory, and to fetch it of 5,000 every second
+//! costs as much as to probe them. And their probes go in batches: a batch and its answers wake this thread and a worker once.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -46,8 +51,13 @@ pub(super) struct Table {
     /// Paths that were asked, in that order, from the first on that may still await an answer.
     asked: VecDeque<usize>,
     budget: Credit,
+    /// Where the budget did not suffice for what is due: when it is looked at again.
+    spent_until: Now,
     paces: Paces,
     round: Round,
+    /// The paths that are looked at, by number.
+    looked: Vec<usize>,
+    looked_at: Now,
     /// Of all paths that there ever were, by the family of the peer's address.
     round_trips: PerFamily<Histogram>,
     /// The same of the outcomes that loss is made of.
@@ -63,8 +73,24 @@ pub(super) struct Slot {
     /// Packets of pods went there, or came, within the last seconds.
     is_busy: bool,
     packets: u64,
+    /// Of them those that came or went between the last two judgements.
+    used: u64,
+    flow: Flow,
     /// As of the last look.
     signs: Signs,
+}
+
+/// How much pods send there.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flow {
+    /// Bytes since the service started, as of the last look.
+    bytes: u64,
+    /// When that was.
+    at: Now,
+    /// Bytes a second, the mean of late.
+    rate: u64,
+    /// It has ceased, and has not begun again.
+    is_dry: bool,
 }
 
 /// What is known of a path's peer, as of now.
@@ -101,13 +127,16 @@ impl Table {
             by_address: HashMap::new(),
             due: BinaryHeap::new(),
             asked: VecDeque::new(),
-            budget: Credit::full(now),
+            budget: Credit::full(MOST_BUDGET, now),
+            spent_until: now,
             paces: Paces {
                 busy: WATCH_EVERY,
                 idle: WATCH_EVERY,
                 is_full: true,
             },
             round: Round::default(),
+            looked: Vec::new(),
+            looked_at: now,
             round_trips: PerFamily::each(|_| Histogram::default()),
             outcomes: PerFamily::default(),
         }
@@ -139,6 +168,8 @@ impl Table {
                         scheduled: first,
                         is_busy: false,
                         packets: 0,
+                        used: 0,
+                        flow: Flow::default(),
                         signs: Signs::default(),
                         target,
                     }
@@ -148,6 +179,7 @@ impl Table {
             self.due.push(Reverse((slot.scheduled, index)));
             self.slots.push(slot);
         }
+        self.choose_looked();
         let awaiting = self.slots.iter().enumerate();
         self.asked = awaiting
             .filter_map(|(index, slot)| slot.path.awaits().then_some(index))
@@ -172,27 +204,28 @@ impl Table {
         learned: &mut Vec<(IpAddr, u16)>,
     ) {
         let mut of_path = Vec::new();
+        let tick = self.tick();
         while let Some(Reverse((at, index))) = self
             .due
             .peek()
             .copied()
             .filter(|Reverse((at, _))| *at <= now)
         {
-            self.due.pop();
             let pace = self.pace(index);
             let Some(slot) = self
                 .slots
                 .get_mut(index)
                 .filter(|slot| slot.scheduled == at)
             else {
+                self.due.pop();
                 continue;
             };
             // As many as a turn may ask for; what it does not take is put back.
             if !self.budget.take(MOST_OF_A_TURN, PROBE_BACK, now) {
-                slot.scheduled = now.after(SOON);
-                self.due.push(Reverse((slot.scheduled, index)));
-                continue;
+                self.spent_until = now.after(tick);
+                break;
             }
+            self.due.pop();
             let before = slot.path.loss.all();
             let found = slot.path.turn(pace, now, &mut of_path);
             let outcomes = of_family(&mut self.outcomes, slot.target.address);
@@ -204,14 +237,29 @@ impl Table {
             self.budget
                 .give_back(MOST_OF_A_TURN.saturating_sub(of_path.len()));
             asks.extend(of_path.drain(..).map(|ask| (index, ask)));
-            slot.scheduled = slot.path.wake().max(now.after(SOON));
+            slot.scheduled = slot.path.wake().max(now.after(tick));
             self.due.push(Reverse((slot.scheduled, index)));
         }
     }
 
     /// When [`turn`](Table::turn) is to be called next.
     pub(super) fn wake(&self) -> Option<Now> {
-        self.due.peek().map(|Reverse((at, _))| *at)
+        let due = self.due.peek().map(|Reverse((at, _))| *at);
+        due.map(|due| due.max(self.spent_until))
+    }
+
+    /// When a path is due that is to be asked before all that the budget did not suffice for.
+    fn at_once(&self, now: Now) -> Now {
+        let first = self.due.peek().map(|Reverse((at, _))| *at);
+        first.map_or(now, |first| first.min(now))
+    }
+
+    /// Within which probes that are due are sent together, and answers are waited for.
+    pub(super) fn tick(&self) -> Duration {
+        match self.slots.len() > MANY {
+            true => BATCHED,
+            false => SOON,
+        }
     }
 
     /// Notes a probe that was sent to this address.
@@ -243,6 +291,7 @@ impl Table {
         take: impl FnOnce(&mut Path) -> T,
     ) -> Option<T> {
         let index = *self.by_address.get(&address)?;
+        let at_once = self.at_once(now);
         let slot = self.slots.get_mut(index)?;
         let before = slot.path.loss.all();
         let taken = take(&mut slot.path);
@@ -251,7 +300,7 @@ impl Table {
             slot.path.judge(slot.signs, now);
         }
         let wake = match slot.path.is_urgent() {
-            true => now,
+            true => at_once,
             false => slot.path.wake(),
         };
         if wake < slot.scheduled {
@@ -289,14 +338,15 @@ impl Table {
         });
     }
 
-    /// Judges the next [`JUDGED`] paths of this round anew, once a second, by what is `seen` of their peers. Returns those
+    /// Judges the next [`MANY`] paths of this round anew, once a second, by what is `seen` of their peers. Returns those
     /// that changed, by number.
     pub(super) fn judge(&mut self, now: Now, seen: impl Fn(&Target) -> Seen) -> Vec<usize> {
         let mut changed = Vec::new();
         let paths = self.slots.iter_mut().enumerate();
-        for (index, slot) in paths.skip(self.round.next).take(JUDGED) {
+        for (index, slot) in paths.skip(self.round.next).take(MANY) {
             let seen = seen(&slot.target);
             slot.is_busy = slot.packets != seen.packets;
+            slot.used = seen.packets.wrapping_sub(slot.packets);
             slot.packets = seen.packets;
             slot.signs = seen.signs;
             match (slot.path.is_probed(now), slot.is_busy) {
@@ -308,12 +358,53 @@ impl Table {
                 changed.push(index);
             }
         }
-        self.round.next += JUDGED;
+        self.round.next += MANY;
         if self.round.next >= self.slots.len() {
             let Round { busy, idle, .. } = std::mem::take(&mut self.round);
             self.paces = Paces::of(busy, idle);
+            self.choose_looked();
         }
         changed
+    }
+
+    /// The paths with the most packets.
+    fn choose_looked(&mut self) {
+        let busy = self.slots.iter().enumerate();
+        let busy = busy.filter(|(_, slot)| slot.is_busy && slot.path.answered().is_some());
+        let mut busy: Vec<(u64, usize)> = busy.map(|(index, slot)| (slot.used, index)).collect();
+        if busy.len() > LOOKED {
+            busy.select_nth_unstable_by_key(LOOKED, |(used, _)| Reverse(*used));
+            busy.truncate(LOOKED);
+        }
+        self.looked = busy.into_iter().map(|(_, index)| index).collect();
+    }
+
+    /// Looks at the paths that packets of pods use most, if it is time: `sent` gives the bytes that pods have sent to a
+    /// peer since the service started.
+    pub(super) fn look(&mut self, now: Now, sent: impl Fn(&Target) -> u64) {
+        if now.since(self.looked_at) < LOOK_EVERY {
+            return;
+        }
+        self.looked_at = now;
+        let at_once = self.at_once(now);
+        for index in std::mem::take(&mut self.looked) {
+            self.looked.push(index);
+            let Some(slot) = self.slots.get_mut(index) else {
+                continue;
+            };
+            if slot.flow.has_ceased(sent(&slot.target), now) {
+                slot.path.suspect(now);
+                if slot.path.is_urgent() && at_once < slot.scheduled {
+                    slot.scheduled = at_once;
+                    self.due.push(Reverse((at_once, index)));
+                }
+            }
+        }
+    }
+
+    /// When [`look`](Table::look) is to be called next; `None` where there is nothing to look at.
+    pub(super) fn look_due(&self) -> Option<Now> {
+        (!self.looked.is_empty()).then(|| self.looked_at.after(LOOK_EVERY))
     }
 
     fn pace(&self, index: usize) -> Pace {
@@ -329,6 +420,31 @@ impl Table {
             credit: Duration::from_secs(1) * of,
             is_full: is_busy || self.paces.is_full,
         }
+    }
+}
+
+impl Flow {
+    /// Takes the count of bytes by now; whether much flowed before, and now next to nothing.
+    fn has_ceased(&mut self, bytes: u64, now: Now) -> bool {
+        let passed = now.since(self.at);
+        if passed > FLOW_LASTS {
+            *self = Flow {
+                bytes,
+                at: now,
+                ..Flow::default()
+            };
+            return false;
+        }
+        let new = bytes.saturating_sub(self.bytes);
+        (self.bytes, self.at) = (bytes, now);
+        let micros = (passed.as_micros() as u64).max(1);
+        let rate = new.saturating_mul(1_000_000) / micros;
+        let is_dry = self.rate >= MUCH && rate < self.rate / CEASED_BELOW;
+        let has_ceased = is_dry && !self.is_dry;
+        self.is_dry = is_dry;
+        // What ceased is remembered for as long as TCP takes to send again.
+        self.rate = self.rate - self.rate / 8 + rate / 8;
+        has_ceased
     }
 }
 
@@ -355,19 +471,33 @@ fn of_family<T>(values: &mut PerFamily<T>, address: IpAddr) -> &mut T {
     }
 }
 
-/// Probes of all paths in a second.
-const BUDGET: u32 = 500;
-const PROBE_BACK: Duration = Duration::from_millis(2);
+/// Probes of all paths in a second. A probe costs some 10 µs here and as much at the peer, whose own probes cost this node the same.
+const BUDGET: u32 = 250;
+const PROBE_BACK: Duration = Duration::from_millis(4);
+/// Of them so many at once.
+const MOST_BUDGET: u32 = 40;
 /// Of the budget for doubts and searches.
 const RESERVE: u32 = 50;
 /// Full-size probes to more idle peers than this would be more than about a megabit a second.
 const FEW: u32 = 100;
 /// A round of a search, a pair in doubt, and one that raises.
-const MOST_OF_A_TURN: usize = 7;
-/// Paths that are judged in a second: as many peers as most clusters have nodes are judged every second.
-const JUDGED: usize = 1_000;
-/// A path that lacks credit is looked at again after this.
+const MOST_OF_A_TURN: usize = 11;
+/// How often paths are looked at: a quarter of the time after which TCP sends again.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// And how many of them: a look fetches what is known of a peer, as to judge it does.
+const LOOKED: usize = 64;
+/// What was seen of a flow longer ago is forgotten: the path was not looked at meanwhile.
+const FLOW_LASTS: Duration = Duration::from_secs(1);
+/// Bytes a second below which a flow may cease by chance: a few packets of full size between two looks.
+const MUCH: u64 = 250_000;
+/// A flow has ceased when less than one part in so many is left: acknowledgements go on.
+const CEASED_BELOW: u64 = 8;
+/// More paths than most clusters have nodes. So many are judged in a second.
+const MANY: usize = 1_000;
+/// A path is looked at again after this at the earliest.
 const SOON: Duration = Duration::from_millis(20);
+/// The same of a path among many: a tenth of a second's probes.
+const BATCHED: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests;

@@ -204,6 +204,7 @@ impl Prober {
     fn ask(&mut self) {
         let now = self.shared.clock.now();
         let (mut asks, mut learned) = (Vec::new(), Vec::new());
+        self.look(now);
         lock(&self.shared.table).turn(now, &mut asks, &mut learned);
         let shared = Arc::clone(&self.shared);
         let mut table = lock(&shared.table);
@@ -216,6 +217,16 @@ impl Prober {
             };
             self.send(address, ask, &mut table);
         }
+    }
+
+    /// Looks whether packets of pods have ceased to flow.
+    fn look(&self, now: Now) {
+        let Some(tables) = &self.tables else { return };
+        let sent = |target: &Target| {
+            let peer = peer(&tables.snapshot, target.address);
+            peer.map_or(0, |peer| peer.traffic().sent_bytes)
+        };
+        lock(&self.shared.table).look(now, sent);
     }
 
     fn send(&mut self, address: IpAddr, ask: Ask, table: &mut super::Table) {
@@ -351,12 +362,16 @@ impl Prober {
         let now = self.shared.clock.now();
         let mut table = lock(&self.shared.table);
         let due = table.wake().map_or(LONGEST, |wake| wake.since(now));
-        let answers = match table.awaits() || !lock(&self.shared.questions).is_empty() {
-            true if now.since(self.asked) < SOON * 4 => SOON,
-            true => SOON * 4,
+        let is_asked = !lock(&self.shared.questions).is_empty();
+        // Somebody waits for the answer to a question.
+        let tick = if is_asked { SOON } else { table.tick() };
+        let answers = match table.awaits() || is_asked {
+            true if now.since(self.asked) < tick * 4 => tick,
+            true => tick * 4,
             false => LONGEST,
         };
-        due.min(answers).clamp(SHORTEST, LONGEST)
+        let look = table.look_due().map_or(LONGEST, |look| look.since(now));
+        due.min(answers).min(look).clamp(tick, LONGEST)
     }
 }
 
@@ -486,7 +501,5 @@ const REPORTS: usize = 256;
 const JUDGE_EVERY: Duration = Duration::from_secs(1);
 /// An answer on a local network is there within this; a worker keeps what it heard.
 const SOON: Duration = Duration::from_millis(20);
-/// What becomes due meanwhile is sent together: with thousands of peers most of the cost was to wake for each.
-const SHORTEST: Duration = Duration::from_millis(20);
 /// Requests of peers wait in the ring meanwhile.
 const LONGEST: Duration = Duration::from_millis(240);

@@ -11,6 +11,8 @@ struct Lab {
     world: World,
     signs: Signs,
     probes: usize,
+    /// What pods were told last, and when.
+    told: Option<(u16, Now)>,
 }
 
 /// What becomes of probes.
@@ -42,6 +44,7 @@ impl Lab {
             world,
             signs: Signs::default(),
             probes: 0,
+            told: None,
         }
     }
 
@@ -52,7 +55,9 @@ impl Lab {
         self.flying = flying;
         let landed: Vec<(u64, Now)> = landed;
         for (nonce, at) in landed {
-            assert!(self.path.answer(nonce, at).is_some());
+            let answered = self.path.answer(nonce, at);
+            assert!(answered.is_some());
+            self.tell(answered.and_then(|answered| answered.learned));
             assert!(self.path.answer(nonce, at).is_none(), "counted twice");
             self.signs.heard = Some(at);
         }
@@ -68,7 +73,8 @@ impl Lab {
         }
         let mut asks = Vec::new();
         if self.path.wake() <= now || self.path.is_urgent() {
-            self.path.turn(PACE, now, &mut asks);
+            let learned = self.path.turn(PACE, now, &mut asks);
+            self.tell(learned);
         }
         for ask in asks {
             self.nonce += 1;
@@ -87,6 +93,27 @@ impl Lab {
         if each_second || self.path.is_outdated() {
             self.path.judge(self.signs, now);
         }
+    }
+
+    fn tell(&mut self, learned: Option<u16>) {
+        let is_other = |learned| self.told.is_none_or(|(told, _)| told != learned);
+        if let Some(learned) = learned.filter(|learned| is_other(*learned)) {
+            self.told = Some((learned, self.now));
+        }
+    }
+
+    /// Runs until pods are told that size; how long it took.
+    fn until_told(&mut self, size: u16) -> Duration {
+        let began = self.now;
+        while self.told.is_none_or(|(told, _)| told != size) {
+            self.step();
+            assert!(
+                self.now.since(began) < TEN,
+                "{:?} is told, not {size}",
+                self.told
+            );
+        }
+        self.now.since(began)
     }
 
     /// Runs for so many seconds.
@@ -174,6 +201,87 @@ fn a_black_hole_is_found_within_five_seconds_and_its_end_within_ten() {
     assert_eq!(lab.path.state, narrow);
     lab.world.mtu = None;
     assert!(lab.until("up") < TEN);
+}
+
+/// TCP's second retransmission comes 600 ms after the first packet was lost, its third after 1.4 s.
+#[test]
+fn pods_are_told_before_tcp_sends_for_the_third_time() {
+    for wait in 0..70 {
+        let mut lab = Lab::up();
+        for _ in 0..wait {
+            lab.step();
+        }
+        lab.world.mtu = Some(1400);
+        let took = lab.until_told(1400);
+        assert!(took <= WATCH_EVERY + Duration::from_millis(200), "{took:?}");
+        let took = took + lab.until("narrow");
+        assert!(took <= WATCH_EVERY + Duration::from_millis(350), "{took:?}");
+        // Where a flow has ceased at once, before the second.
+        let mut lab = Lab::up();
+        for _ in 0..wait {
+            lab.step();
+        }
+        lab.world.mtu = Some(1400);
+        lab.path.suspect(lab.now);
+        let took = lab.until_told(1400);
+        assert!(took <= Duration::from_millis(160), "{took:?}");
+    }
+}
+
+#[test]
+fn a_path_that_changes_twice_within_seconds_is_found_twice() {
+    let mut lab = Lab::up();
+    for mtu in [1437, 1290] {
+        lab.run(40);
+        lab.world.mtu = Some(mtu);
+        lab.until_told(mtu);
+        lab.run(3);
+    }
+    let mut lab = Lab::up();
+    lab.run(60);
+    for mtu in [1492, 1400, 1280] {
+        lab.world.mtu = Some(mtu);
+        let took = lab.until_told(mtu);
+        assert!(took <= Duration::from_secs(2), "{mtu}: {took:?}");
+        lab.run(3);
+    }
+}
+
+/// Flows cease all the time, and probes are few: what is suspected leaves enough for a search.
+#[test]
+fn suspicion_on_a_good_path_costs_little_and_leaves_a_search() {
+    let mut lab = Lab::up();
+    let (began, before) = (lab.now, lab.probes);
+    for _ in 0..300 {
+        lab.path.suspect(lab.now);
+        lab.run(1);
+        assert_eq!(lab.path.state, State::Up);
+        assert_eq!(lab.told.map(|(told, _)| told), Some(1500));
+    }
+    let seconds = lab.now.since(began).as_secs() as usize;
+    let took = lab.probes - before;
+    assert!(took <= seconds + 30, "{took} probes in {seconds} s");
+    lab.world.mtu = Some(1437);
+    let took = lab.until_told(1437);
+    assert!(took <= Duration::from_secs(3), "{took:?}");
+}
+
+#[test]
+fn a_probe_that_others_overtake_is_lost_and_one_that_is_late_is_not_forgotten() {
+    let mut lab = Lab::up();
+    let now = lab.now;
+    let mut send = |nonce, ask| lab.path.note_sent(nonce, ask, now);
+    send(1_000, Ask::trial(1400));
+    send(1_001, Ask::SMALL);
+    let at = now.after(Duration::from_millis(1));
+    assert!(lab.path.answer(1_001, at).is_some());
+    let is_lost = |path: &Path| path.open.iter().any(|open| open.is_lost);
+    lab.path
+        .turn(PACE, at.after(LEAST_ORDER - STEP / 2), &mut Vec::new());
+    assert!(!is_lost(&lab.path));
+    lab.path.turn(PACE, at.after(LEAST_ORDER), &mut Vec::new());
+    assert!(is_lost(&lab.path));
+    assert!(lab.path.answer(1_000, at.after(MOST_PATIENCE)).is_some());
 }
 
 #[test]
@@ -272,7 +380,7 @@ proptest! {
             }
         }
         let seconds = lab.now.since(began).as_secs() as usize;
-        prop_assert!(lab.probes <= seconds + 31, "{} probes in {} s", lab.probes, seconds);
+        prop_assert!(lab.probes <= seconds + MOST_CREDIT as usize + 1, "{} probes in {} s", lab.probes, seconds);
         // A peer that never answered is asked every 30 s; one that did, at once.
         lab.world = World { asks: true, ..World::default() };
         // What changed all the time has no credit left for a search at once, and one that is going on ends first.

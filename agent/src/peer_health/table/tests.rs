@@ -141,24 +141,56 @@ fn few_peers_are_watched_at_their_own_pace() {
 fn five_thousand_peers_share_the_budget_evenly() {
     let (mut table, mut now) = (Table::new(Now(0)), Now(0));
     table.follow(targets(5000), now);
-    run(&mut table, &mut now, 30, |_| true);
-    let rates = run(&mut table, &mut now, 60, |_| true);
-    assert!(rates.iter().all(|rate| *rate <= 540), "{rates:?}");
+    run(&mut table, &mut now, 60, |_| true);
+    let rates = run(&mut table, &mut now, 120, |_| true);
+    assert!(rates.iter().all(|rate| *rate <= 290), "{rates:?}");
     let up = table
         .slots()
         .iter()
         .filter(|slot| *slot.path.state().0 == State::Up)
         .count();
     assert_eq!(up, 5000);
-    // A hundred die.
-    let rates = run(&mut table, &mut now, 20, |index| index >= 100);
-    assert!(rates.iter().all(|rate| *rate <= 540), "{rates:?}");
+    // A hundred die: each is asked within 25 s.
+    let rates = run(&mut table, &mut now, 30, |index| index >= 100);
+    assert!(rates.iter().all(|rate| *rate <= 290), "{rates:?}");
     let silent = table
         .slots()
         .iter()
         .filter(|slot| *slot.path.state().0 == State::Silent)
         .count();
     assert_eq!(silent, 100);
+}
+
+/// Regression: with 5,000 peers that answer, what was due beyond the budget was taken out of the heap and put back each
+/// 20 ms, which cost more than the probes did.
+#[test]
+fn what_the_budget_does_not_cover_waits_in_its_order_and_is_not_touched() {
+    let (mut table, mut now) = (Table::new(Now(0)), Now(0));
+    table.follow(targets(2000), now);
+    // All are due, in the order of their numbers.
+    now = now.after(Duration::from_secs(60));
+    let mut asked = Vec::new();
+    for _ in 0..50 {
+        let before: Vec<Now> = table.slots().iter().map(|slot| slot.scheduled).collect();
+        let mut asks = Vec::new();
+        table.turn(now, &mut asks, &mut Vec::new());
+        assert_eq!(table.wake(), Some(now.after(BATCHED)));
+        let moved = (0..).zip(&before).zip(table.slots());
+        let moved = moved.filter(|((_, before), slot)| **before != slot.scheduled);
+        let moved: Vec<usize> = moved.map(|((index, _), _)| index).collect();
+        assert!(
+            asks.iter()
+                .map(|(index, _)| *index)
+                .eq(moved.iter().copied())
+        );
+        asked.extend(moved);
+        now = now.after(BATCHED);
+    }
+    assert!(
+        asked.iter().copied().eq(0..asked.len()) && asked.len() > 1000,
+        "{}",
+        asked.len()
+    );
 }
 
 #[test]
@@ -174,7 +206,7 @@ fn every_path_is_looked_at_in_its_round_even_while_paths_come_and_go() {
             Seen::default()
         });
         let seen = seen.into_inner();
-        assert!(seen.len() <= JUDGED);
+        assert!(seen.len() <= MANY);
         for address in seen {
             *looked.entry(address).or_insert(0) += 1;
         }
@@ -184,6 +216,66 @@ fn every_path_is_looked_at_in_its_round_even_while_paths_come_and_go() {
     for target in targets(4998) {
         assert!(of(&target) >= Some(3), "{target:?}: {:?}", of(&target));
     }
+}
+
+#[test]
+fn a_flow_that_ceases_is_told_from_one_that_slows_down() {
+    let mut now = Now(0).after(Duration::from_secs(9));
+    let mut look = |flow: &mut Flow, rate: u64| {
+        now = now.after(LOOK_EVERY);
+        flow.has_ceased(flow.bytes + rate / 20, now)
+    };
+    let mut flow = Flow::default();
+    for _ in 0..40 {
+        assert!(!look(&mut flow, 8_000_000));
+    }
+    assert!(!look(&mut flow, 2_000_000), "a quarter");
+    assert!(look(&mut flow, 100_000), "acknowledgements alone");
+    for _ in 0..40 {
+        assert!(!look(&mut flow, 0), "it was said");
+    }
+    // Little never ceases.
+    for _ in 0..40 {
+        assert!(!look(&mut flow, MUCH / 2));
+    }
+    assert!(!look(&mut flow, 0));
+    // Nothing is known of a flow that was not looked at for a while.
+    for _ in 0..40 {
+        assert!(!look(&mut flow, 8_000_000));
+    }
+    let later = flow.at.after(FLOW_LASTS * 2);
+    assert!(!flow.has_ceased(flow.bytes + 100_000_000, later));
+    assert!(!flow.has_ceased(flow.bytes, later.after(LOOK_EVERY)));
+}
+
+#[test]
+fn paths_in_use_are_suspected_when_their_packets_cease() {
+    let (mut table, mut now) = (Table::new(Now(0)), Now(0));
+    table.follow(targets(200), now);
+    run(&mut table, &mut now, 20, |_| true);
+    assert_eq!(table.look_due(), None);
+    let mut bytes = 0;
+    for _ in 0..100 {
+        now = now.after(LOOK_EVERY);
+        bytes += 400_000;
+        table.judge(now, |_| Seen {
+            packets: bytes,
+            ..Seen::default()
+        });
+        table.look(now, |_| bytes);
+    }
+    assert_eq!(table.looked.len(), LOOKED);
+    let urgent = |table: &Table| {
+        table
+            .slots()
+            .iter()
+            .filter(|slot| slot.path.is_urgent())
+            .count()
+    };
+    assert_eq!(urgent(&table), 0);
+    now = now.after(LOOK_EVERY);
+    table.look(now, |_| bytes);
+    assert_eq!(urgent(&table), LOOKED);
 }
 
 #[test]
