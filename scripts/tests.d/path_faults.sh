@@ -15,6 +15,8 @@
 # full: v6 vxlan
 # full: dual vxlan
 # full: dual udp
+# Its files are its own in the subshell that looks at the other node.
+# shellcheck disable=SC2030,SC2031
 export TARTAN_PROBE=true
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
@@ -24,13 +26,14 @@ export TARTAN_PROBE=true
 INSIDE=$1
 BACKEND=$2
 SOME=${3:-}
-case $INSIDE in v4) FAMILY=4 IP=ip HEADER=0 ;; *) FAMILY=6 IP=ip6 HEADER=40 ;; esac
+case $INSIDE in v4) FAMILY=4 IP=ip ICMP=icmp HEADER=0 ;; *) FAMILY=6 IP=ip6 ICMP=icmpv6 HEADER=40 ;; esac
 case $BACKEND in vxlan) PORT=8472 ;; udp) PORT=8285 ;; esac
 NODES=$LAB_STATE/node1/nodes.toml
 NET_CONF=$LAB_STATE/node2/net-conf.json
 ONE=
 TWO=
 PEERS_CODE=0
+MEANWHILE=
 
 # on_the_way RULE [RULE]: what the switch between the nodes does with what node1 sends, and with what node2 sends.
 on_the_way() {
@@ -97,8 +100,24 @@ path_found() {
 }
 
 both_gone() {
+    [ -z "${2:-}" ] || meanwhile gone node2 "node2: no more $1"
     gone node1 "no more $1"
-    [ -z "${2:-}" ] || gone node2 "node2: no more $1"
+    [ -z "${2:-}" ] || joined
+}
+
+# meanwhile CMD...: beside what follows until `joined`: one clock is of both nodes.
+meanwhile() {
+    (
+        SCRATCH=$(mktemp -d -p "$SCRATCH")
+        FAILURES=0
+        "$@"
+        exit "$((FAILURES > 0))"
+    ) &
+    MEANWHILE=$!
+}
+
+joined() {
+    wait "$MEANWHILE" || fail "node2, as said above"
 }
 
 # narrower BYTES NODE: larger packets to it are lost without a word, as where a firewall drops frag-needed and
@@ -117,8 +136,9 @@ narrower() {
 lost_to_node2() {
     begins
     on_the_way "$IP daddr $TWO udp dport $PORT drop"
+    meanwhile path_found node2 "UDP port dropped on the way there, seen from node2" peer-silent silent
     path_found node1 "UDP port dropped on the way there" peer-one-way one-way
-    path_found node2 "the same, seen from node2" peer-silent silent
+    joined
     begins
     nothing_on_the_way
     both_gone "UDP port dropped on the way there" node2
@@ -168,8 +188,9 @@ stale_mac() {
     awk '/^name = / { is_its = /"node2"/ } { print } is_its && /^subnets = / { print "vtep-mac = \"0a:74:00:00:00:01\""
         if (/fd00:/ && /10\./) print "vtep-mac-v6 = \"0a:74:00:00:00:02\"" }' "$SCRATCH/nodes.toml" | cat >"$NODES"
     in_ns pod2 ping -q -c 2 -i 0.1 -W 1 "$(address_of pod1)" >/dev/null || true
+    meanwhile path_found node2 "stale MAC, seen from node2" peer-wrong-mac wrong-mac
     path_found node1 "stale MAC" vtep-mac-changed wrong-mac
-    path_found node2 "the same, seen from node2" peer-wrong-mac wrong-mac
+    joined
     begins
     cat "$SCRATCH/nodes.toml" >"$NODES"
     both_gone "stale MAC" node2
@@ -197,7 +218,7 @@ output_dropped() {
 # rejected ICMP: by the packet filter of the peer's host.
 rejected() {
     begins
-    refuse node2 input "reject with icmp${FAMILY#4} $1"
+    refuse node2 input "reject with $ICMP $1"
     path_found node1 "rejected with $1" "$2" "${2#peer-}" "$3"
     begins
     refuse_no_more node2
