@@ -2,6 +2,8 @@
 
     kube_nodes.py URL add NAME CIDR...       creates the Node with its podCIDRs; one that exists gets them
     kube_nodes.py URL delete NAME
+    kube_nodes.py URL unassign NAME          takes its podCIDRs away: as a server lets nobody change them, by deleting the Node
+                                             and creating it as it was without
     kube_nodes.py URL annotate NAME <LINES   sets flannel's annotations, each line a name and its value; without
                                              a value it is removed
     kube_nodes.py URL list                   prints the list of Nodes as the server gives it
@@ -42,6 +44,13 @@ def add(url, name, ranges):
         ask(f"{url}{NODES}/{name}", "PATCH", {"spec": spec}, "application/merge-patch+json")
 
 
+def unassign(url, name):
+    node = ask(f"{url}{NODES}/{name}")
+    ask(f"{url}{NODES}/{name}", "DELETE")
+    metadata = {key: node["metadata"].get(key) for key in ("name", "labels", "annotations")}
+    ask(url + NODES, "POST", {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}})
+
+
 def annotate(url, name, lines):
     wanted = {}
     for line in lines:
@@ -78,6 +87,8 @@ def main():
             add(url, words[0], words[1:])
         case "delete":
             ask(f"{url}{NODES}/{words[0]}", "DELETE")
+        case "unassign":
+            unassign(url, words[0])
         case "annotate":
             annotate(url, words[0], sys.stdin)
         case "list":

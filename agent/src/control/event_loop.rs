@@ -510,6 +510,7 @@ impl Control {
         self.post_workers();
         self.post_peers();
         self.post_leases();
+        self.look_for_flanneld();
         Ok(())
     }
 
@@ -642,7 +643,7 @@ impl Control {
         self.board.post(Origin::KernelPath, problem);
     }
 
-    /// Posts a flanneld that was started beside this service. Every process is looked at, so not at every refresh.
+    /// Posts a flanneld that was started beside this service. Every process is looked at, so not at every call.
     fn look_for_flanneld(&mut self) {
         if self.turn.flanneld_sought.elapsed() >= FLANNELD_EVERY {
             self.turn.flanneld_sought = Instant::now();

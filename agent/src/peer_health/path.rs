@@ -194,8 +194,11 @@ impl Path {
             asks.extend([Ask::full(self.search.full()), Ask::SMALL]);
             self.next = now.after(self.pause(pace, now));
         }
-        // While a search waits for credit, it goes first: what it sends shows that the path lives, too.
-        let is_starved = !self.search.unsent().is_empty();
+        // While a search waits for credit, it goes first, for a while: what it sends shows that the path lives, too. But
+        // it would wait for seconds, and a path that died meanwhile is to be noticed.
+        let is_starved = !self.search.unsent().is_empty()
+            && self.lost == 0
+            && now < self.next.after(WATCH_EVERY);
         if now >= self.next && !is_starved && self.credit.take(1, pace.credit, now) {
             self.is_doubted = false;
             asks.push(self.watch(pace));
@@ -321,6 +324,9 @@ impl Path {
         let round_trip = at.since(open.sent);
         self.trips.add(round_trip);
         self.answered = self.answered.max(Some(at));
+        if self.lost >= LOST_PROBES {
+            self.search.forget_losses();
+        }
         self.lost = 0;
         self.was_early = false;
         self.error = None;

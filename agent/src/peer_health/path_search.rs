@@ -270,6 +270,14 @@ impl PathSearch {
         }
     }
 
+    /// Takes in that the path was dead: full-size probes were lost with all others, and show no black hole. To search for
+    /// one after each outage would take all the credit that the next one is to be found with.
+    pub(super) fn forget_losses(&mut self) {
+        if matches!(self.phase, Phase::Watch { .. }) {
+            self.phase = Phase::WATCH;
+        }
+    }
+
     /// Takes in that the small probe sent at `sent` was answered.
     pub(super) fn small_passed(&mut self, sent: Now, now: Now) {
         self.small = self.small.max(Some(sent));

@@ -485,7 +485,8 @@ fn own_error(error: &io::Error) -> String {
         Some(Errno::PERM) => "a firewall of this node drops what is sent there (EPERM)".to_owned(),
         Some(Errno::NETUNREACH) => "this node has no route there (ENETUNREACH)".to_owned(),
         Some(Errno::HOSTUNREACH) => {
-            "its host does not answer on the link (EHOSTUNREACH)".to_owned()
+            "its host does not answer on the link, or this node's route rejects it (EHOSTUNREACH)"
+                .to_owned()
         }
         Some(Errno::ACCESS) => "this node's route prohibits it (EACCES)".to_owned(),
         Some(Errno::INVAL) => "this node's route discards it (EINVAL)".to_owned(),

@@ -24,6 +24,8 @@ struct World {
     asks: bool,
     refuses: bool,
     sends: bool,
+    /// What a router or our own kernel says in place of answers.
+    obstacle: Option<&'static str>,
 }
 
 const STEP: Duration = Duration::from_millis(20);
@@ -85,6 +87,8 @@ impl Lab {
                 .is_none_or(|size| size <= self.world.mtu.unwrap_or(1500));
             if self.world.refuses {
                 self.path.fail(Obstacle::Refused, now);
+            } else if let Some(why) = self.world.obstacle {
+                self.path.fail(Obstacle::Unreachable(why.into()), now);
             } else if !self.world.is_dead && fits {
                 self.flying
                     .push((self.nonce, now.after(Duration::from_millis(1))));
@@ -303,6 +307,115 @@ fn what_the_peers_host_refuses_is_said() {
 }
 
 #[test]
+fn what_keeps_probes_from_getting_there_is_said_in_its_own_words() {
+    let firewall = "a firewall of this node drops what is sent there (EPERM)";
+    let router = "host unreachable (ICMP type 3 code 1 from 192.0.2.9)";
+    let mut lab = Lab::up();
+    lab.world.obstacle = Some(firewall);
+    assert!(lab.until("unreachable") < Duration::from_secs(6));
+    assert_eq!(lab.path.state, State::Unreachable(firewall.into()));
+    assert_eq!(lab.path.state.to_string(), firewall);
+    assert!(lab.path.state.is_bad());
+    // Another reason is news, and the words are of now.
+    let (_, since) = lab.path.state();
+    lab.world.obstacle = Some(router);
+    lab.run(3);
+    assert_eq!(lab.path.state.to_string(), router);
+    assert!(lab.path.state().1 > since);
+    // Its own packets arrive all the same: what is known of the way there is said.
+    lab.world.asks = true;
+    lab.run(20);
+    assert_eq!(lab.path.state.to_string(), router);
+    lab.world.asks = false;
+    // Nobody says anything any more: the reason is not of now, and neither are the peer's own packets.
+    lab.world.obstacle = None;
+    lab.world.is_dead = true;
+    assert!(lab.until("silent") < RECENT + Duration::from_secs(2));
+    lab.world.obstacle = Some(router);
+    assert!(lab.until("unreachable") < TEN);
+    lab.world = World::default();
+    assert!(lab.until("up") < Duration::from_secs(3));
+    assert_eq!(lab.path.state.to_string(), "");
+    // One error beside answers, which anyone may have forged, is no state.
+    lab.path.fail(Obstacle::Unreachable(router.into()), lab.now);
+    for _ in 0..20 {
+        lab.run(1);
+        assert_eq!(lab.path.state, State::Up);
+    }
+}
+
+#[test]
+fn what_never_answered_and_does_not_get_there_is_unreachable_after_a_while() {
+    let mut lab = Lab::new(World {
+        obstacle: Some("this node has no route there (ENETUNREACH)"),
+        ..World::default()
+    });
+    let took = lab.until("unreachable");
+    assert!(took >= NEVER_UP && took < TEN, "{took:?}");
+    lab.world.obstacle = None;
+    assert!(lab.until("up") < TEN);
+}
+
+/// What is found out at the end of one outage is not to be missing for the next.
+#[test]
+fn outages_one_after_another_are_each_found_within_ten_seconds() {
+    let kinds = [
+        World {
+            is_dead: true,
+            ..World::default()
+        },
+        World {
+            is_dead: true,
+            asks: true,
+            ..World::default()
+        },
+        World {
+            obstacle: Some("no route"),
+            ..World::default()
+        },
+        World {
+            refuses: true,
+            ..World::default()
+        },
+    ];
+    for up_for in [1, 2, 3, 5] {
+        let mut lab = Lab::up();
+        for (world, name) in kinds
+            .iter()
+            .zip(["silent", "one-way", "unreachable", "refused"])
+            .cycle()
+            .take(24)
+        {
+            lab.world = world.clone();
+            let took = lab.until(name);
+            assert!(took < TEN, "{name} after {took:?}");
+            lab.world = World::default();
+            let took = lab.until("up");
+            assert!(took < Duration::from_secs(5), "up after {took:?}");
+            lab.run(up_for);
+        }
+    }
+}
+
+/// A search that waits for credit does not hide that the path dies.
+#[test]
+fn a_path_that_dies_after_many_searches_is_found_within_ten_seconds() {
+    for changes in 1..8 {
+        for (index, after) in [0, 1, 2, 3, 5, 8, 13].into_iter().enumerate() {
+            let mut lab = Lab::up();
+            for change in 0..changes {
+                lab.world.mtu = (change % 2 == 0).then_some(1400 - 10 * index as u16);
+                lab.run(7);
+            }
+            lab.run(after);
+            lab.world.is_dead = true;
+            let took = lab.until("silent");
+            assert!(took < TEN, "{changes} changes, {after} s: {took:?}");
+        }
+    }
+}
+
+#[test]
 fn a_flannel_peer_is_spared_and_judged_by_what_arrives() {
     let mut lab = Lab::new(World {
         is_dead: true,
@@ -373,7 +486,7 @@ proptest! {
         let mut lab = Lab::new(World::default());
         let began = lab.now;
         for (is_dead, mtu, asks, refuses, sends, seconds) in worlds {
-            lab.world = World { is_dead, mtu, asks, refuses, sends };
+            lab.world = World { is_dead, mtu, asks, refuses, sends, obstacle: None };
             for _ in 0..seconds {
                 lab.run(1);
                 prop_assert!(lab.path.open.len() <= MOST_OPEN);

@@ -1,0 +1,103 @@
+# shellcheck shell=bash
+# One fault at a time: by one clock, `tartan doctor` finds it and `tartan status` shows it within 10 s of its making, both
+# with exit code 1, and both are clean again, with `tartan peers`, within 10 s of its end. Sourced after test_case.sh.
+#
+# begins; make it; found ...; begins; end it; gone ...
+
+# Hundredths of a second.
+AT_MOST=1000
+# A pattern of codes of what this fault may bring with it: they are not looked at, and are gone at its end.
+BESIDE='^$'
+CODE=0
+STATUS_CODE=0
+
+# The clock of what is made or ended next.
+begins() {
+    BEGAN=$(clock)
+}
+
+# doctor NODE ARG...: what it says, into $SCRATCH/doctor.json; its exit code into $CODE.
+doctor() {
+    CODE=0
+    tartan "$1" doctor -o json "${@:2}" >"$SCRATCH/doctor.json" || CODE=$?
+}
+
+status() {
+    STATUS_CODE=0
+    tartan "$1" status -o json >"$SCRATCH/status.json" 2>/dev/null || STATUS_CODE=$?
+}
+
+# The codes of what the doctor found, each once.
+codes() {
+    jq -r --arg beside "$BESIDE" '[.checks[].findings[].code | select(test($beside) | not)] | unique | join(" ")' "$SCRATCH/doctor.json"
+}
+
+status_codes() {
+    jq -r --arg beside "$BESIDE" '[.problems[].code | select(test($beside) | not)] | unique | join(" ")' "$SCRATCH/status.json" 2>/dev/null || echo '?'
+}
+
+# With the agent stopped, status has no more to say than that, by exit code 3.
+status_agrees() {
+    case " $1 " in
+    *" agent-not-running "*) [ "$STATUS_CODE" = 3 ] ;;
+    "  ") [ "$STATUS_CODE" = 0 ] && [ -z "$(status_codes)" ] ;;
+    *) [ "$STATUS_CODE" = 1 ] && [ "$(status_codes)" = "$1" ] ;;
+    esac
+}
+
+# agree NODE WHAT CODES EXIT-CODE ARG...: within 10 s of `begins` status has these problems and the doctor, with the
+# arguments, finds these and nothing else, and ends with that code.
+agree() {
+    local node=$1 what=$2 expected=$3 code=$4 by_status='' by_doctor='' status_now doctor_now
+    shift 4
+    while true; do
+        status_now='' doctor_now=''
+        status "$node"
+        if status_agrees "$expected"; then
+            status_now=$(($(clock) - BEGAN))
+            by_status=${by_status:-$status_now}
+            doctor "$node" "$@"
+            if [ "$(codes)" = "$expected" ] && [ "$CODE" = "$code" ]; then doctor_now=$(($(clock) - BEGAN)); fi
+            by_doctor=${by_doctor:-$doctor_now}
+        fi
+        if [ -n "$doctor_now" ] || (($(clock) - BEGAN > AT_MOST)); then break; fi
+        sleep 0.1
+    done
+    if [ -z "$doctor_now" ] || [ "$doctor_now" -gt "$AT_MOST" ]; then
+        fail "$what: not within $((AT_MOST / 100)) s: status '$(status_codes)' and exit code $STATUS_CODE" \
+            "(hundredths of a second: ${by_status:--}), doctor '$(codes)' and exit code $CODE (${by_doctor:--}): $(findings)"
+        return 1
+    fi
+    say "$what: ${expected:-nothing} (status $(hundredths "$by_status"), doctor $(hundredths "$by_doctor"))"
+}
+
+hundredths() {
+    printf '%d.%02d s' "$(($1 / 100))" "$(($1 % 100))"
+}
+
+findings() {
+    jq -c '.checks[].findings[]' "$SCRATCH/doctor.json" | cut -c 1-400
+}
+
+# found NODE WHAT CODES EXIT-CODE ARG...: these, each complete.
+found() {
+    local incomplete
+    agree "$@" || return 0
+    incomplete=$(jq -c '.checks[].findings[] | select(([.sentence, .remedy, .severity, (.evidence[0] // ""), (.reference[0] // "")]
+        | any(. == "")))' "$SCRATCH/doctor.json")
+    [ -z "$incomplete" ] || fail "$2: incomplete findings: $incomplete"
+    jq -r '.checks[].findings[] | "    \(.code): \(.sentence) (\(.evidence | join("; ")))"' "$SCRATCH/doctor.json" | cut -c 1-240
+}
+
+# gone NODE WHAT: nothing is wrong any more, by all three.
+gone() {
+    local BESIDE='^$'
+    agree "$1" "$2" "" 0 || return 0
+    tartan "$1" peers >"$SCRATCH/peers" || fail "$2: 'tartan peers' ends with code $?: $(cat "$SCRATCH/peers")"
+}
+
+# evidence WORDS: a finding has them.
+evidence() {
+    jq -e --arg words "$1" '[.checks[].findings[] | .sentence, .evidence[], .remedy] | any(contains($words))' \
+        "$SCRATCH/doctor.json" >/dev/null || fail "no finding says '$1': $(findings)"
+}
