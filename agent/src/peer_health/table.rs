@@ -214,11 +214,11 @@ impl Table {
             else {
                 continue;
             };
-            // As many as a turn may ask for; what it does not take is put back.
+            // As many as a turn may ask for; what it does not take is put back. Who waits is the first when there are more: put
+            // off, it would come behind all that become due meanwhile.
             if !self.budget.take(MOST_OF_A_TURN, PROBE_BACK, now) {
-                slot.scheduled = now.after(SOON);
-                self.due.push(Reverse((slot.scheduled, index)));
-                continue;
+                self.due.push(Reverse((at, index)));
+                break;
             }
             let before = slot.path.loss.all();
             let found = slot.path.turn(pace, now, &mut of_path);
