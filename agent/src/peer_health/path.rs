@@ -310,7 +310,8 @@ impl Path {
             sent: now,
             ask,
             is_lost: false,
-            is_questioned: false,
+            // One that follows a doubt is none itself.
+            is_questioned: self.lost > 0 || self.was_early,
             overtaken: None,
         });
     }

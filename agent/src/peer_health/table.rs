@@ -220,7 +220,8 @@ impl Table {
                 self.due.pop();
                 continue;
             };
-            // As many as a turn may ask for; what it does not take is put back.
+            // As many as a turn may ask for; what it does not take is put back. Who waits is the first when there are more: put
+            // off, it would come behind all that become due meanwhile.
             if !self.budget.take(MOST_OF_A_TURN, PROBE_BACK, now) {
                 self.spent_until = now.after(tick);
                 break;

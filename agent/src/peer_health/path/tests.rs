@@ -228,7 +228,7 @@ fn pods_are_told_before_tcp_sends_for_the_third_time() {
         lab.world.mtu = Some(1400);
         lab.path.suspect(lab.now);
         let took = lab.until_told(1400);
-        assert!(took <= Duration::from_millis(160), "{took:?}");
+        assert!(took <= Duration::from_millis(140), "{took:?}");
     }
 }
 

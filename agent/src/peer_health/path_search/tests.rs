@@ -300,7 +300,9 @@ fn packets_that_cease_to_flow_are_one_lost_probe_and_no_more() {
     search.lost(1500, now, now);
     search.small_passed(now, now);
     assert!(search.is_seeking());
-    // The full size is in the first round, and ends it.
+    // The full size is in the first round, twice, and ends it.
+    let full = search.unsent().into_iter().filter(|size| *size == 1500);
+    assert_eq!(full.count(), 2);
     search.mark_sent(now);
     assert_eq!(search.passed(1500, now), Some(1500));
     assert!(!search.is_seeking());
