@@ -71,6 +71,7 @@ answered() {
 
 say "direct routing in a mixed cluster"
 lab_up --nodes 3 --backend vxlan --peer kernel-vxlan --inside dual --outside dual
+no_findings
 reverse_path_filter node1 0 eth0 1
 reverse_path_filter node3 0 flannel.1 2
 equal "without DirectRouting" "" "$(problem)"
