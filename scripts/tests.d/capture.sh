@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # `tartan capture` shows what there is to see: a ping at every stage, in a file that tcpdump reads, and a forged packet with
 # the reason for its drop. `tartan drops --follow` shows that, with --full within two seconds; so long it
-# takes at most until a capture that is killed is off.
+# takes at most until a capture that is killed is off. What --peer, --pod, --stage, --reason, -c and -w - choose is all of that,
+# and nothing else.
 #
 #   mallory ─ underlay ─ node1: tartan capture, tartan drops --follow ══ node2 ─ pod2
-#                          └ pod1
+#                          └ pod1                                     ╚═ node3 ─ pod3
 #
 # capture.sh BACKEND
 # case: udp
@@ -49,8 +50,41 @@ at_stage() {
     jq -s --arg stage "$1" "map(select(.stage == \$stage and ($2)) | .packets) | add // 0" "$SCRATCH/lines.out"
 }
 
-lab_up --nodes 2 --pods 1 --backend "$BACKEND"
-POD1=$(address_of pod1) POD2=$(address_of pod2)
+# forged FROM SOURCE COUNT: datagrams that come from that host with a packet for pod1 inside, as if SOURCE sent it.
+forged() {
+    in_ns "$1" python3 "$TOOLS/forge.py" <<FORGED
+{"to": "$(underlay_of node1 4)", "formats": ["$BACKEND"], "count": $3, "port": 7000, "source": "$2", "destination": "$POD1",
+ "source_mac": "$(vtep_mac_of node2 4)", "destination_mac": "$(vtep_mac_of node1 4)"}
+FORGED
+}
+
+# chosen NAME ARGS...: as `started`, and waits until the workers capture.
+chosen() {
+    local before
+    before=$(grep -c 'a capture of packets begins' "$LAB_STATE/node1/log")
+    started "$@"
+    until_true 10 "it runs: tartan ${*:2}" captures_began $((before + 1)) || cat "$SCRATCH/$1.err" >&2
+}
+
+# outcomes NAME FIELD...: how many packets there are of each combination of the fields, as `value value: packets`.
+outcomes() {
+    jq -rs --args '[.[] | select(.event == "packet") | . as $line | {key: ([$ARGS.positional[] | $line[.] // "-"] | join(" ")), packets}]
+        | group_by(.key) | map("\(.[0].key): \(map(.packets) | add)") | join(", ")' "${@:2}" <"$SCRATCH/$1.out"
+}
+
+# counted NAME: the exact counts of followed drops, in JSON, the last of each reason.
+counted() {
+    jq -rs '[.[] | select(.event == "counts").counts[]] | group_by(.reason) | map("\(.[0].reason) \(.[-1].count)") | join(", ")' \
+        "$SCRATCH/$1.out"
+}
+
+# count_is NAME COUNTS
+count_is() {
+    [ "$(counted "$1")" = "$2" ]
+}
+
+lab_up --nodes 3 --pods 1 --backend "$BACKEND"
+POD1=$(address_of pod1) POD2=$(address_of pod2) POD3=$(address_of pod3)
 
 started file capture -w "$SCRATCH/all.pcapng"
 FILE=$PID
@@ -58,10 +92,7 @@ started lines capture -o json --pod "$POD1" icmp
 LINES_PID=$PID
 until_true 10 "two captures run" captures_began 2
 in_ns pod1 ping -q -i 0.02 -c "$PINGS" "$POD2" >/dev/null
-in_ns mallory python3 "$TOOLS/forge.py" <<FORGED
-{"to": "$(underlay_of node1 4)", "formats": ["$BACKEND"], "count": 3, "port": 7000, "source": "$POD2", "destination": "$POD1",
- "source_mac": "$(vtep_mac_of node2 4)", "destination_mac": "$(vtep_mac_of node1 4)"}
-FORGED
+forged mallory "$POD2" 3
 until_true 10 "the forged packets are in the file" grep -aq "UnknownPeer: " "$SCRATCH/all.pcapng"
 stop "$FILE" INT
 stop "$LINES_PID" INT
@@ -94,10 +125,7 @@ FOLLOW=$PID
 started objects drops --follow -o json --reason UnknownPeer
 OBJECTS=$PID
 until_true 10 "drops are followed" captures_began 4
-in_ns mallory python3 "$TOOLS/forge.py" <<FORGED
-{"to": "$(underlay_of node1 4)", "formats": ["$BACKEND"], "count": 200, "port": 7000, "source": "$POD2", "destination": "$POD1",
- "source_mac": "$(vtep_mac_of node2 4)", "destination_mac": "$(vtep_mac_of node1 4)"}
-FORGED
+forged mallory "$POD2" 200
 until_true "$SOON" "the drop is shown" grep -q ': UnknownPeer \[' "$SCRATCH/follow.out"
 until_true "$SOON" "its count is exact" grep -q '^counted: UnknownPeer inbound 200 ' "$SCRATCH/follow.out"
 stop "$FOLLOW" INT
@@ -106,10 +134,49 @@ equal "the count, as JSON" 200 "$(jq -s 'map(select(.event == "counts").counts[]
 jq -se 'map(select(.event == "packet")) | length > 0 and length < 200 and all(.reason == "UnknownPeer" and .destination != null)' \
     "$SCRATCH/objects.out" >/dev/null || fail "what is followed as JSON: $(head -n 3 "$SCRATCH/objects.out")"
 
+# Four at a time: each has what it chose. pod1 talks to node2 and node3, and three of its packets have no route.
+chosen peer capture -o json --peer node3 --stage sent,received,dropped
+PEER_PID=$PID
+chosen reason capture -o json --reason NoRoute
+REASON_PID=$PID
+chosen several capture -o json -c 7 --stage device
+COUNT_PID=$PID
+chosen piped capture -w - --peer "$(underlay_of node2 4)" --stage sent
+PIPED_PID=$PID
+in_ns pod1 ping -q -i 0.02 -c "$PINGS" "$POD2" >/dev/null
+in_ns pod1 ping -q -i 0.02 -c "$PINGS" "$POD3" >/dev/null
+in_ns pod1 ping -q -i 0.05 -c 3 -W 1 10.244.77.7 >/dev/null || true
+CODE=0
+wait "$COUNT_PID" || CODE=$?
+equal "-c 7: exit code" 0 "$CODE"
+for PID in "$PEER_PID" "$REASON_PID" "$PIPED_PID"; do stop "$PID" INT; done
+equal "--peer node3" "node3 received: $PINGS, node3 sent: $PINGS" "$(outcomes peer peer stage)"
+equal "--reason NoRoute" "NoRoute dropped $POD1 10.244.77.7: 3" "$(outcomes reason reason stage source destination)"
+equal "-c 7 --stage device: lines" "7 device" "$(wc -l <"$SCRATCH/several.out") $(jq -rs 'map(.stage) | unique | join(" ")' "$SCRATCH/several.out")"
+equal "-w -: datagrams that tcpdump reads" "$PINGS $PINGS" "$(tcpdump -nr "$SCRATCH/piped.out" 2>/dev/null | grep -c '^[0-9]') \
+$(tcpdump -nr "$SCRATCH/piped.out" "udp dst port $OUTER_PORT and dst $(underlay_of node2 4)" 2>/dev/null | grep -c '^[0-9]')"
+
+# Drops of a pod, of a peer, and of a reason. Of node2 comes a packet with a source that is node3's.
+chosen of-pod drops --follow -o json --pod "$POD3"
+POD_PID=$PID
+chosen of-peer drops --follow -o json --peer node2
+PEER_PID=$PID
+chosen of-reason drops --follow --reason NoRoute,SpoofedSource
+REASON_PID=$PID
+forged node2 "$POD3" 4
+forged mallory "$POD2" 5
+in_ns pod1 ping -q -i 0.05 -c 3 -W 1 10.244.77.7 >/dev/null || true
+until_true "$SOON" "drops of a peer" count_is of-peer "NotPeersSource 4"
+until_true "$SOON" "drops of a pod" count_is of-pod "NotPeersSource 4"
+until_true "$SOON" "drops of a reason" grep -q '^counted: NoRoute outbound 3 ' "$SCRATCH/of-reason.out"
+for PID in "$POD_PID" "$PEER_PID" "$REASON_PID"; do stop "$PID" INT; done
+equal "what --follow --peer shows" "node2 NotPeersSource: 4" "$(outcomes of-peer peer reason)"
+equal "what --follow --pod shows" "$POD3 NotPeersSource: 4" "$(outcomes of-pod source reason)"
+if grep -Eq 'NotPeersSource|UnknownPeer' "$SCRATCH/of-reason.out"; then fail "--reason shows others: $(cat "$SCRATCH/of-reason.out")"; fi
+
 # What is killed is off soon, also beside other captures.
-started killed capture --stage dropped
+chosen killed capture --stage dropped
 KILLED=$PID
-until_true 10 "a capture runs" captures_began 5
 stop "$KILLED" KILL
 until_true "$SOON" "a killed capture is off" captures_run 0
 # A wrong expression names itself.

@@ -71,6 +71,7 @@ answered() {
 
 say "direct routing in a mixed cluster"
 lab_up --nodes 3 --backend vxlan --peer kernel-vxlan --inside dual --outside dual
+no_findings
 reverse_path_filter node1 0 eth0 1
 reverse_path_filter node3 0 flannel.1 2
 equal "without DirectRouting" "" "$(problem)"
@@ -87,6 +88,7 @@ equal "answers, IPv6, which has no such filter" 3 "$(answered pod3 pod1 6)"
 reverse_path_filter node1 0 eth0 2
 until_true 15 "it is a warning" problem_is "direct-routing warning eth0" || problem
 says sentence node3 "not checked"
+equal "what doctor finds" direct-routing "$(agent_json node1 doctor | jq -r '[.checks[].findings[].code] | join(" ")')"
 for family in 4 6; do
     equal "answers, IPv$family, loose filter" 3 "$(answered pod3 pod1 "$family")"
     equal "answers, IPv$family, the other way" 3 "$(answered pod1 pod3 "$family")"

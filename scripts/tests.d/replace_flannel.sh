@@ -294,6 +294,7 @@ BEFORE=$(known_to_peers)
 configure
 across "the swap" lab start node1
 place_is_taken
+no_findings
 everybody_talks
 routes_past_the_overlay
 mac_stays
@@ -311,5 +312,6 @@ everybody_talks
 
 say "once more"
 across "the second swap" lab start node1
+no_findings
 everybody_talks
 law_one node1

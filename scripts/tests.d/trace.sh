@@ -52,6 +52,11 @@ well() {
     at_most "$1: ms" 2000 "$TOOK"
 }
 
+# traced WHAT PACKET: the packet that the last trace was of.
+traced() {
+    equal "$1: the packet" "$2" "$(jq -c '{protocol, port, size, dont_fragment}' "$SCRATCH/trace.json")"
+}
+
 # unknown WHAT STAGE=CODE ARG...: that stage alone is not known, which is no refusal.
 unknown() {
     trace "${@:3}"
@@ -61,6 +66,7 @@ unknown() {
 
 lab_up --nodes 2 --pods 1 --backend "$BACKEND"
 POD1=$(address_of pod1) POD2=$(address_of pod2)
+MTU=$(ip -n "$PREFIX-node1" -j link show dev tartan0 | jq '.[0].mtu')
 in_ns pod1 ping -q -c 1 -W 2 "$POD2" >/dev/null || fail "pod1 does not reach pod2"
 
 well "healthy" "$POD2"
@@ -69,14 +75,26 @@ equal "the stages" "pod source-check route filter source fib format size kernel-
 equal "the pod by its name" "$POD1" "$(tartan node1 trace -o json "lab/$PREFIX-pod1" "$POD2" | jq -r .source)"
 equal "the peer" node2 "$(jq -r .peer "$SCRATCH/trace.json")"
 well "tcp" "$POD2" --tcp 80
+traced "tcp" '{"protocol":6,"port":80,"size":84,"dont_fragment":true}'
+well "udp" "$POD2" --udp 53
+traced "udp" '{"protocol":17,"port":53,"size":84,"dont_fragment":false}'
+well "icmp" "$POD2" --icmp
+traced "icmp" '{"protocol":1,"port":0,"size":84,"dont_fragment":false}'
 well "a whole packet" "$POD2" --size 1400 --df
+traced "a whole packet" '{"protocol":1,"port":0,"size":1400,"dont_fragment":true}'
+well "udp, a whole packet" "$POD2" --udp 53 --size "$MTU" --df
+traced "udp, a whole packet" '{"protocol":17,"port":53,"size":'"$MTU"',"dont_fragment":true}'
+# The device's MTU is the bound, and only of what must not be fragmented.
+well "larger than the device, in fragments" "$POD2" --size "$((MTU + 1))"
 # For people: a tick for each stage.
 tartan node1 trace "$POD1" "$POD2" >"$SCRATCH/table"
 equal "ticks" "$(jq '.stages | length' "$SCRATCH/trace.json")" "$(grep -c '^✓ ' "$SCRATCH/table")"
 
 refused "an address of no node" "fib=NoRoute" 10.244.77.7
 refused "an address of no pod there" "other-side=NotOurs" "${POD2%.*}.250"
-refused "larger than the device" "size=device-mtu" "$POD2" --size 1600 --df
+refused "larger than the device" "size=device-mtu" "$POD2" --size "$((MTU + 1))" --df
+refused "larger than the device, udp" "size=device-mtu" "$POD2" --udp 53 --size "$((MTU + 1))" --df
+refused "larger than the device, tcp" "size=device-mtu" "$POD2" --tcp 80 --size "$((MTU + 1))"
 refused "another pod's source" "source-check=forged-source" "$POD2" --source "$POD2"
 
 # A drop of another program's, for that address alone; one for a port is not judged.
@@ -94,6 +112,7 @@ jq -e '[.stages[].reason] | any(contains("inet other forward, handle "))' "$SCRA
 in_ns node1 nft flush chain inet other forward
 in_ns node1 nft add rule inet other forward tcp dport 80 drop
 unknown "a rule for a port" "filter=not-judged" "$POD2" --tcp 80
+unknown "a rule for another protocol's port, which is not read" "filter=not-judged" "$POD2" --udp 80
 # A verdict map may do anything, before a policy that drops; and what may be translated is told.
 in_ns node1 nft -f - <<RULES
 delete table inet other
@@ -156,6 +175,11 @@ CODE=0
 tartan node1 trace missing/none "$POD2" 2>"$SCRATCH/wrong" || CODE=$?
 equal "an unknown pod: exit code" 1 "$CODE"
 grep -q 'tartan pods' "$SCRATCH/wrong" || fail "an unknown pod: $(cat "$SCRATCH/wrong")"
+# A pod of another node has an address here, and no name.
+CODE=0
+tartan node1 trace "$POD1" "lab/$PREFIX-pod2" 2>"$SCRATCH/wrong" || CODE=$?
+equal "another node's pod by name: exit code" 1 "$CODE"
+grep -q 'name a pod of another node by its address' "$SCRATCH/wrong" || fail "another node's pod by name: $(cat "$SCRATCH/wrong")"
 law_one node1
 lab stop node1 >/dev/null
 trace "$POD2"

@@ -23,7 +23,8 @@ pub(super) struct TraceArgs {
     /// The pod that sends: a pod of this node, by `NAMESPACE/NAME`, name or address
     #[arg(value_name = "POD")]
     from: String,
-    /// Where to: a pod of this node by name, or an address of any pod, node, Service or host
+    /// Where to: a pod of this node by name, or an address of any pod, node, Service or host. A pod of another node goes by
+    /// its address alone: a node knows the names of its own pods, and is told those of no other
     #[arg(value_name = "POD|ADDRESS")]
     to: String,
     /// Trace a TCP packet to this port
@@ -206,17 +207,19 @@ fn headline(trace: &Trace) -> String {
 
 fn conclusion(trace: &Trace) -> String {
     let of = |result| {
-        trace
-            .stages
-            .iter()
-            .find(move |stage: &&TraceStage| stage.result == result)
+        let stages = trace.stages.iter();
+        stages.filter(move |stage: &&TraceStage| stage.result == result)
     };
-    let words = match (of(StageResult::Refuses), of(StageResult::NotKnown)) {
-        (Some(stage), _) => format!("refused at {}", stage.stage),
-        (None, Some(stage)) => {
-            format!("no stage is known to refuse it; not known: {}", stage.stage)
-        }
-        (None, None) => "every stage passes it".to_owned(),
+    let unknown: Vec<&str> = of(StageResult::NotKnown)
+        .map(|stage| stage.stage.as_str())
+        .collect();
+    let words = match of(StageResult::Refuses).next() {
+        Some(stage) => format!("refused at {}", stage.stage),
+        None if unknown.is_empty() => "every stage passes it".to_owned(),
+        None => format!(
+            "no stage is known to refuse it; not known: {}",
+            unknown.join(", ")
+        ),
     };
     super::table::printable(&words)
 }
@@ -276,6 +279,8 @@ mod tests {
         }
         assert!(!text.contains("passes: a remedy"), "{text}");
         assert!(problem(&trace(&[Passes, Refuses])) && !problem(&trace(&[Passes, NotKnown])));
+        let text = render(&trace(&[NotKnown, Passes, NotKnown]), &View::default());
+        assert!(text.contains("not known: notknown, notknown\n"), "{text}");
         let text = render(&trace(&[Passes]), &View::default());
         assert!(text.contains("every stage passes it"), "{text}");
     }

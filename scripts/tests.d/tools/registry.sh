@@ -10,6 +10,7 @@ registry_lab() {
     local node
     lab_up --nodes 3 --registry "$REGISTRY" --inside "$INSIDE" --outside "$INSIDE" "$@"
     for node in node1 node2; do until_true 5 "all is well on $node" all_well "$node"; done
+    no_findings
     BEFORE1=$(agent_pids node1)
     BEFORE2=$(agent_pids node2)
 }

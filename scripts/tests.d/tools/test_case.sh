@@ -247,6 +247,32 @@ agent_json() {
     tartan "$1" "$2" -o json || [ $? = 1 ]
 }
 
+# no_findings: nothing is wrong yet, and both commands that would say so do not: `tartan doctor` finds nothing on any Tartan
+# node of the lab, and `tartan status` ends with exit code 0. It sends nothing to pods, and moves no count of the dataplane.
+no_findings() {
+    local pid node
+    for pid in "$LAB_STATE"/node*/pid; do
+        node=$(basename "$(dirname "$pid")")
+        if until_true 10 "doctor finds nothing on $node" finds_nothing "$node"; then
+            say "doctor finds nothing on $node, in $(jq .checks "$SCRATCH/healthy.json") checks"
+        else
+            cat "$SCRATCH/healthy.json" >&2
+        fi
+    done
+}
+
+# finds_nothing NODE: now; what there is instead, into $SCRATCH/healthy.json.
+finds_nothing() {
+    local checks=0 status=0
+    tartan "$1" doctor -o json >"$SCRATCH/doctor-healthy.json" || checks=$?
+    tartan "$1" status -o json >"$SCRATCH/status-healthy.json" || status=$?
+    jq -nc --argjson doctor "$checks" --argjson status "$status" --slurpfile examined "$SCRATCH/doctor-healthy.json" \
+        --slurpfile told "$SCRATCH/status-healthy.json" \
+        '{doctor: $doctor, checks: ($examined[0].checks | length), findings: [$examined[0].checks[].findings[]],
+          status: $status, problems: $told[0].problems}' >"$SCRATCH/healthy.json"
+    jq -e '.doctor == 0 and .checks > 0 and .findings == [] and .status == 0 and .problems == []' "$SCRATCH/healthy.json"
+}
+
 say() {
     printf '%(%T)T  %s\n' -1 "$*"
 }

@@ -12,18 +12,19 @@ use super::figures::packets;
 use super::path;
 use super::picture::Picture;
 use super::screen::{Drawn, Screen};
-use super::sheet::{Placed, Sheet};
+use super::sheet::{Cell, Placed, Sheet};
 use super::tab::Tab;
+use super::wrap::{wrapped, wrapped_within};
 use crate::cli::amount;
 use crate::cli::table::printable;
 
 /// Draws everything. What it needs for the mouse it leaves in [`Screen::drawn`].
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen, now: Instant) {
     let area = frame.area();
-    let state = state_line(screen, now);
+    let state = state_lines(screen, now, area.width.into());
     let rows = [
         Constraint::Length(1),
-        Constraint::Length(state.1),
+        Constraint::Length(state.len() as u16),
         Constraint::Length(1),
         Constraint::Min(0),
         Constraint::Length(1),
@@ -31,7 +32,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen, now: Instant) {
     let [title, problems, tabs, body, keys] = Layout::vertical(rows).areas(area);
     screen.drawn = Drawn::default();
     frame.render_widget(title_line(screen, title.width), title);
-    frame.render_widget(Paragraph::new(state.0).wrap(Wrap { trim: true }), problems);
+    frame.render_widget(Paragraph::new(state), problems);
     draw_tabs(frame, screen, tabs);
     match screen.sheet() {
         Some(sheet) => draw_table(frame, screen, &sheet, body),
@@ -70,8 +71,15 @@ fn title_line(screen: &Screen, width: u16) -> Line<'static> {
     Line::from(spans)
 }
 
-/// Why there is nothing new, or what is wrong; and the lines that it may take.
-fn state_line(screen: &Screen, now: Instant) -> (Line<'static>, u16) {
+/// Why there is nothing new, or what is wrong: in as many lines as it takes, up to [`MOST_STATE_LINES`].
+fn state_lines(screen: &Screen, now: Instant, width: usize) -> Vec<Line<'static>> {
+    let (text, style) = state(screen, now);
+    let lines = wrapped_within(&text, width, MOST_STATE_LINES);
+    let styled = lines.into_iter().map(|line| Line::styled(line, style));
+    styled.collect()
+}
+
+fn state(screen: &Screen, now: Instant) -> (String, Style) {
     let alarm = style(screen, Style::new().fg(Color::Red)).add_modifier(Modifier::BOLD);
     let calm = style(screen, Style::new().fg(Color::Green));
     if let Some(fault) = &screen.fault {
@@ -82,10 +90,10 @@ fn state_line(screen: &Screen, now: Instant) -> (Line<'static>, u16) {
             format!(" This is the state of {} ago.", amount::duration(age))
         });
         let text = format!("NO ANSWER: {}.{shown}", printable(fault));
-        return (Line::styled(text, alarm), 3);
+        return (text, alarm);
     }
     let Some(picture) = &screen.picture else {
-        return (Line::raw("waiting for the first answer"), 1);
+        return ("waiting for the first answer".to_owned(), Style::new());
     };
     let mut problems = picture.problems.iter();
     let Some(first) = problems.next() else {
@@ -93,14 +101,15 @@ fn state_line(screen: &Screen, now: Instant) -> (Line<'static>, u16) {
             true => "the agent answers again; no problem",
             false => "no problem",
         };
-        return (Line::styled(text, calm), 1);
+        return (text.to_owned(), calm);
     };
+    // Before the sentence, of which the end may find no room.
     let more = match problems.count() {
         0 => String::new(),
         more => format!(" (and {more} more: `tartan status`)"),
     };
-    let text = format!("PROBLEM: {}{more}", printable(&first.sentence));
-    (Line::styled(text, alarm), 2)
+    let text = format!("PROBLEM{more}: {}", printable(&first.sentence));
+    (text, alarm)
 }
 
 fn draw_tabs(frame: &mut Frame<'_>, screen: &mut Screen, area: Rect) {
@@ -149,7 +158,6 @@ fn draw_table(frame: &mut Frame<'_>, screen: &mut Screen, sheet: &Sheet, area: R
     let height = usize::from(rows.height);
     screen.drawn.headings = head;
     screen.drawn.height = height;
-    screen.drawn.rows = order.len();
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let mark = if view.reverse { '▲' } else { '▼' };
     let heading = |placed: &Placed| {
@@ -167,20 +175,49 @@ fn draw_table(frame: &mut Frame<'_>, screen: &mut Screen, sheet: &Sheet, area: R
         let text = format!("no row contains {:?}; Esc shows all", screen.filter);
         frame.render_widget(Paragraph::new(text), rows);
     }
-    let first = view.scrolled.min(order.len().saturating_sub(height));
-    let shown = order.iter().skip(first).take(height);
-    let lines: Vec<Line<'_>> = shown
-        .filter_map(|number| sheet.rows.get(*number))
-        .map(|row| {
-            let cell = |placed: &Placed| {
-                let text = row.get(placed.column).map_or("", |cell| cell.text.as_str());
-                aligned(sheet, placed, text)
-            };
-            Line::raw(columns.iter().map(cell).collect::<Vec<_>>().join("  "))
-        })
-        .collect();
+    let rows_of = |numbers: &[usize]| -> Vec<Line<'static>> {
+        let rows = numbers.iter().filter_map(|number| sheet.rows.get(*number));
+        rows.flat_map(|row| row_lines(sheet, &columns, row))
+            .collect()
+    };
+    // Rows of one line are made where they are shown alone: there may be thousands.
+    let (total, lines) = match sheet.wraps {
+        true => {
+            let all = rows_of(&order);
+            let total = all.len();
+            let first = view.scrolled.min(total.saturating_sub(height));
+            (total, all.into_iter().skip(first).take(height).collect())
+        }
+        false => {
+            let first = view.scrolled.min(order.len().saturating_sub(height));
+            let shown = order.iter().skip(first).take(height).copied();
+            (order.len(), rows_of(&shown.collect::<Vec<_>>()))
+        }
+    };
     frame.render_widget(Paragraph::new(lines), rows);
+    screen.drawn.rows = total;
     screen.drawn.columns = columns;
+}
+
+/// A row: one line, or several where the column that gives room wraps.
+fn row_lines(sheet: &Sheet, columns: &[Placed], row: &[Cell]) -> Vec<Line<'static>> {
+    let texts = columns.iter().map(|placed| {
+        let text = row.get(placed.column).map_or("", |cell| cell.text.as_str());
+        match sheet.wraps && placed.column == sheet.gives.0 {
+            true => wrapped(text, placed.width),
+            false => vec![text.to_owned()],
+        }
+    });
+    let texts: Vec<Vec<String>> = texts.collect();
+    let height = texts.iter().map(Vec::len).max().unwrap_or_default();
+    let line = |number: usize| {
+        let cells = columns.iter().zip(&texts).map(|(placed, texts)| {
+            let text = texts.get(number).map_or("", String::as_str);
+            aligned(sheet, placed, text)
+        });
+        Line::raw(cells.collect::<Vec<_>>().join("  "))
+    };
+    (0..height).map(line).collect()
 }
 
 /// A cell's text in its place; what is too long ends with `…`.
@@ -273,7 +310,10 @@ fn keys_line(screen: &Screen) -> Line<'static> {
 }
 
 fn draw_help(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
-    let lines: Vec<Line<'_>> = HELP.lines().map(Line::raw).collect();
+    let lines: Vec<Line<'_>> = HELP
+        .lines()
+        .map(|line| Line::raw(format!(" {line}")))
+        .collect();
     let width = HELP
         .lines()
         .map(|line| line.chars().count())
@@ -303,15 +343,17 @@ fn style(screen: &Screen, colored: Style) -> Style {
     }
 }
 
+/// At 80 columns a problem's sentence has room for some 300 letters beside the path.
+const MOST_STATE_LINES: usize = 4;
 const HELP: &str = "\
- Tab, arrows, 1-6   another tab (or click on it)
- s, S               sort by the next column, by the one before
-                    (or click on a heading; again: reverse)
- r                  reverse the order
- Up, Down, PgUp,    scroll (or the wheel)
- PgDn, Home, End
- /                  show only rows that contain a text
- p, blank           hold the picture, go on
- +, -               longer, shorter interval
- ?                  this help; any key closes it
- q, Esc, Ctrl-C     quit";
+Tab, arrows, 1-6   another tab (or click on it)
+s, S               sort by the next column, by the one before
+                   (or click on a heading; again: reverse)
+r                  reverse the order
+Up, Down, PgUp,    scroll (or the wheel)
+PgDn, Home, End
+/                  show only rows that contain a text
+p, blank           hold the picture, go on
++, -               longer, shorter interval
+?                  this help; any key closes it
+q, Esc, Ctrl-C     quit";

@@ -17,6 +17,7 @@ mod terminal;
 #[cfg(test)]
 mod tests;
 mod web;
+mod wrap;
 
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;

@@ -22,7 +22,10 @@ pub(super) struct Sheet {
     pub(super) sorted_by: usize,
     /// The column that gives the others room where the screen is narrow, and the cells that it keeps.
     #[serde(skip)]
-    gives: (usize, usize),
+    pub(super) gives: (usize, usize),
+    /// Whether that column goes on in further lines; if not, what has no room is left out.
+    #[serde(skip)]
+    pub(super) wraps: bool,
     /// What to say where there are no rows.
     pub(super) empty: &'static str,
 }
@@ -291,6 +294,7 @@ pub(super) fn peers(picture: &Picture) -> Sheet {
         rows: picture.peers.iter().map(row).collect(),
         sorted_by: 1,
         gives: (0, 24),
+        wraps: false,
         empty: "no other node is known; `tartan status` says where the list of nodes comes from",
     }
 }
@@ -318,6 +322,7 @@ pub(super) fn pods(picture: &Picture) -> Sheet {
         rows: picture.pods.iter().map(row).collect(),
         sorted_by: 1,
         gives: (0, 24),
+        wraps: false,
         empty: "no pod is attached by tartan-cni; pods of other plugins are seen in the flows alone",
     }
 }
@@ -361,6 +366,7 @@ pub(super) fn flows(picture: &Picture) -> Sheet {
         rows: picture.flows.iter().map(row).collect(),
         sorted_by: 2,
         gives: (0, 45),
+        wraps: false,
         empty: "no flow between pods and peers in user space; the kernel path's are counted by peer alone",
     }
 }
@@ -408,6 +414,7 @@ pub(super) fn workers(picture: &Picture) -> Sheet {
         rows: picture.workers.iter().map(row).collect(),
         sorted_by: 2,
         gives: (0, 24),
+        wraps: false,
         empty: "no worker runs",
     }
 }
@@ -434,6 +441,7 @@ pub(super) fn drops(picture: &Picture) -> Sheet {
         rows: picture.drops.iter().map(row).collect(),
         sorted_by: 2,
         gives: (4, 20),
+        wraps: true,
         empty: "nothing was dropped",
     }
 }

@@ -144,6 +144,17 @@ fn screen_of(tab: Tab, peers: u64) -> Screen {
     screen
 }
 
+/// A screen of the path with a problem.
+fn screen_with(problem: Problem) -> Screen {
+    let mut screen = Screen::new(Tab::Path, Duration::from_secs(1), true);
+    let sick = Top {
+        problems: vec![problem],
+        ..busy(11, 1)
+    };
+    screen.show(Picture::new(None, &sick), Instant::now());
+    screen
+}
+
 /// The screen's lines, without blanks at their ends.
 fn drawn(screen: &mut Screen, width: u16, height: u16) -> Vec<String> {
     drawn_later(screen, width, height, Duration::ZERO)
@@ -312,12 +323,74 @@ fn problems_come_first() {
     screen.show(Picture::new(None, &sick), Instant::now());
     let lines = drawn(&mut screen, 80, 24);
     assert!(
-        lines[1].starts_with("PROBLEM: a route of the kernel takes"),
+        lines[1].starts_with("PROBLEM (and 1 more: `tartan status`): a route of the kernel"),
         "{}",
         text(&lines)
     );
     let words = unwrapped(&lines);
     assert!(words.contains("(and 1 more: `tartan status`)"), "{words}");
+    // A long sentence takes the lines that it needs, and says where it is cut.
+    let mut long = sick.clone();
+    long.problems[0].sentence = "word ".repeat(40) + "end";
+    screen.show(Picture::new(None, &long), Instant::now());
+    let words = unwrapped(&drawn(&mut screen, 80, 24));
+    assert!(words.contains("word end 1 path"), "{words}");
+    long.problems[0].sentence = "word ".repeat(100);
+    screen.show(Picture::new(None, &long), Instant::now());
+    let lines = drawn(&mut screen, 80, 24);
+    assert!(lines[4].ends_with('…'), "{}", text(&lines));
+    assert!(lines[5].starts_with(" 1 path"), "{}", text(&lines));
+    // A short one takes one line.
+    let short = drawn(&mut screen_with(problem()), 160, 24);
+    assert!(short[2].starts_with(" 1 path"), "{}", text(&short));
+}
+
+#[test]
+fn what_a_drop_means_is_shown_whole_at_80_columns() {
+    let mut top = busy(11, 1);
+    let gloss =
+        "no node owns the destination; the sender gets ICMP net-unreachable, as from a router";
+    for number in 0..30 {
+        top.drops.push(Reason {
+            reason: format!("Reason{number}"),
+            gloss: gloss.to_owned(),
+            ..top.drops[0].clone()
+        });
+    }
+    let mut screen = Screen::new(Tab::Drops, Duration::from_secs(1), true);
+    screen.show(Picture::new(None, &top), Instant::now());
+    let meaning = |lines: &[String]| -> String {
+        let at = lines.iter().find_map(|line| line.find("MEANING")).unwrap();
+        let cut = lines.iter().skip(4).filter_map(|line| line.get(at - 2..));
+        cut.map(str::trim).collect::<Vec<_>>().join(" ")
+    };
+    let lines = drawn(&mut screen, 80, 24);
+    assert!(meaning(&lines).contains(gloss), "{}", text(&lines));
+    assert!(!text(&lines).contains('…'), "{}", text(&lines));
+    // The last line of the last row is scrolled to.
+    screen.react(&key(KeyCode::End));
+    let lines = drawn(&mut screen, 80, 24);
+    assert!(lines[22].ends_with("router"), "{}", text(&lines));
+    let wide = drawn(&mut screen, 200, 60);
+    assert!(
+        wide.iter().any(|line| line.ends_with(gloss)),
+        "{}",
+        text(&wide)
+    );
+}
+
+#[test]
+fn the_keys_are_explained_in_two_columns() {
+    let mut screen = screen_of(Tab::Path, 1);
+    screen.react(&key(KeyCode::Char('?')));
+    let lines = drawn(&mut screen, 80, 24);
+    let column = |words: &str| {
+        let found = lines.iter().find_map(|line| line.split_once(words));
+        found.map(|(before, _)| before.chars().count())
+    };
+    assert!(column("Tab, arrows").is_some(), "{}", text(&lines));
+    assert_eq!(column("Tab, arrows"), column("s, S "), "{}", text(&lines));
+    assert_eq!(column("another tab"), column("sort by"), "{}", text(&lines));
 }
 
 #[test]
