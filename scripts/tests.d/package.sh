@@ -19,11 +19,11 @@
 . "$TOOLS/kill_service.sh"
 # shellcheck source=scripts/tests.d/tools/machine.sh
 . "$TOOLS/machine.sh"
+# shellcheck source=scripts/tests.d/tools/made_release.sh
+. "$TOOLS/made_release.sh"
 
 PART=${1:-deb}
 HOME_OF_TEST=$(readlink -f "$SCRIPTS/..")
-BIN=$(readlink -f "${LAB_BIN:-$SCRIPTS/../target/fast}")
-DIST=$SCRATCH/dist
 # What lintian is not to say of the tests' programs: they are linked with the system's libraries, and have their symbols. What
 # is said of static programs does not hold for all of them.
 UNLIKE_RELEASE=unstripped-binary-or-object,undeclared-elf-prerequisites
@@ -31,19 +31,6 @@ UNLIKE_RELEASE=unstripped-binary-or-object,undeclared-elf-prerequisites
 LARGEST_GAP=1000
 # Of a restart.
 LARGEST_GAP_OF_RESTART=8000
-
-# The tests' programs are not static: the image gets the libraries that they ask for.
-libraries() {
-    { ldd "$BIN/tartan"; ldd "$BIN/tartan-cni"; } 2>/dev/null |
-        awk '$2 == "=>" && $3 ~ /^\// { print $3 } $1 ~ /^\// { print $1 }' | sort -u | paste -sd ' '
-}
-
-make_release() {
-    LIBRARIES=$(libraries) "$SCRIPTS/release" --binaries "$BIN" --only "$PART" --output "$DIST" >"$SCRATCH/made" 2>&1 ||
-        die "scripts/release: $(tail -n 20 "$SCRATCH/made")"
-    say "made: $(cd "$DIST" && echo *)"
-    (cd "$DIST" && sha256sum --quiet --check SHA256SUMS) || fail "SHA256SUMS does not hold"
-}
 
 # A bill of materials that lists what the lock file has, and a text for what asks for one.
 papers() {
@@ -275,12 +262,12 @@ release() {
 say "packages, $PART"
 case $PART in
 deb)
-    make_release
+    make_release deb
     papers
     deb
     ;;
 image)
-    make_release
+    make_release image
     image
     ;;
 release) release ;;
