@@ -34,8 +34,8 @@ PORT=9000
 HELD_SERVICE=10.96.1.2
 HELD_NODE_PORT=30090
 # How often the pods are replaced under load. Pings over the first time, and seconds between two.
-RESTARTS=3
-PINGS=1000
+RESTARTS=2
+PINGS=1600
 INTERVAL=0.05
 # Seconds in which pods of two nodes may not reach each other while both nodes' pods of Tartan are replaced.
 LONGEST_OUTAGE=30
@@ -111,18 +111,22 @@ install_tartan() {
     esac >"$SCRATCH/installed" 2>&1 || die "the installation: $(cat "$SCRATCH/installed")"
 }
 
-# The pods of the cluster go first: without Tartan they reach nobody.
+# The pods of the cluster go first: without Tartan they reach nobody. By the manifests they do not, once: then the removal waits
+# for them.
 remove_tartan() {
     local node container
-    for node in $(nodes); do
-        kubectl drain "$node" --ignore-daemonsets --force --delete-emptydir-data --timeout 90s --request-timeout 0 >/dev/null 2>&1 ||
-            fail "$node is not drained"
-    done
+    [ "$WAY" = manifests ] || drain
     case $WAY in
     manifests) kubectl delete -k "$DEPLOY" --timeout 120s --request-timeout 0 ;;
     helm) by_helm uninstall tartan --namespace tartan-system ;;
     esac >"$SCRATCH/removed" 2>&1 || fail "the removal: $(cat "$SCRATCH/removed")"
-    kubectl apply -k "$DEPLOY/remove" >/dev/null
+    kubectl apply -k "$DEPLOY/remove" >/dev/null 2>&1 || fail "the API server refuses deploy/kubernetes/remove"
+    if [ "$WAY" = manifests ]; then
+        for node in $(nodes); do
+            until_true "$PATIENCE" "the removal from $node waits for its pods" refused "$node" && say "the removal from $node waits for its pods"
+        done
+        drain
+    fi
     rolled tartan-remove
     for node in $(nodes); do
         for container in uninstall-cni cleanup 'done'; do
@@ -131,6 +135,19 @@ remove_tartan() {
     done
     kubectl delete -k "$DEPLOY/remove" --timeout 120s --request-timeout 0 >/dev/null || fail "the removal of tartan-remove"
     for node in $(nodes); do kubectl uncordon "$node" >/dev/null; done
+}
+
+drain() {
+    local node
+    for node in $(nodes); do
+        kubectl drain "$node" --ignore-daemonsets --force --delete-emptydir-data --timeout 90s --request-timeout 0 >/dev/null 2>&1 ||
+            fail "$node is not drained"
+    done
+    kubectl delete deployment,service web >/dev/null
+}
+
+refused() {
+    said "$1" uninstall-cni | grep -q 'pods are attached'
 }
 
 # said NODE CONTAINER: its log, of the node's pod of tartan-remove.
@@ -256,6 +273,5 @@ pods_reach_each_other
 services
 no_problems
 say "remove"
-kubectl delete deployment,service web >/dev/null
 remove_tartan
 nodes_are_as_before

@@ -64,6 +64,7 @@ def workload(objects, version):
     equal("the priority", "system-node-critical", spec["priorityClassName"])
     equal("the tolerations", [{"operator": "Exists"}], spec["tolerations"])
     equal("the update", {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}, daemonset["spec"]["updateStrategy"])
+    equal("seconds between two nodes", 15, daemonset["spec"]["minReadySeconds"])
     equal("the namespace's level", "privileged",
           objects["Namespace tartan-system"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"])
     for name, added in (("install-cni", None), ("tartan", ["NET_ADMIN"])):
