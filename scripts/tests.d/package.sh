@@ -183,9 +183,14 @@ image() {
         "localhost/tartan:$version" cni uninstall >"$SCRATCH/uninstalled" 2>&1 || fail "cni uninstall in a container: $(cat "$SCRATCH/uninstalled")"
     equal "what is left of the plugin" '' "$(in_runtime_host node1 find /opt/cni/bin /etc/cni/net.d -name '*tartan*')"
     # The directories of the host's that are mounted stay, empty.
-    podman node1 run --rm --network host --cgroup-parent "/$PREFIX-runtimes" --cap-drop ALL --cap-add NET_ADMIN \
-        -v /run/tartan:/run/tartan -v /run/flannel:/run/flannel -v /var/lib/tartan:/var/lib/tartan -v /proc/sys/net:/host/proc/sys/net \
-        "localhost/tartan:$version" cleanup || fail "cleanup in a container ended with $?"
+    local cleans=(run --network host --cgroup-parent "/$PREFIX-runtimes" --cap-drop ALL --cap-add NET_ADMIN -v /run/tartan:/run/tartan
+        -v /run/flannel:/run/flannel -v /var/lib/tartan:/var/lib/tartan -v /proc/sys/net:/host/proc/sys/net)
+    podman node1 "${cleans[@]}" --rm "localhost/tartan:$version" cleanup || fail "cleanup in a container ended with $?"
+    # As the container of a DaemonSet, which must not end by itself.
+    podman node1 "${cleans[@]}" -d --name tartan "localhost/tartan:$version" cleanup --stay >/dev/null
+    until_true 10 "cleanup --stay has done its work" container_has_cleaned || true
+    equal "whether it stays" true "$(podman node1 inspect tartan --format '{{.State.Running}}')"
+    container_ends
     equal "devices that are left on node1" 'eth0 lo' "$(ip -n "$PREFIX-node1" -j link show | jq -r '[.[].ifname] | sort | join(" ")')"
     in_runtime_host node1 rmdir /run/tartan /run/flannel /var/lib/tartan || fail "a directory of Tartan's is not empty"
 }
@@ -220,6 +225,10 @@ container_is_replaced() {
     run_container newer
     all_go_on "after the container was replaced"
     load_survived
+}
+
+container_has_cleaned() {
+    podman node1 logs tartan 2>&1 | grep -q '/run/tartan: it is empty'
 }
 
 serves() {
