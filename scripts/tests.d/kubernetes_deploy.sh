@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
-# deploy/kubernetes: the manifests and the Helm chart say what they should, and with a real control plane (scripts/kubernetes): the API server
-# takes them, the service account may do what flannel may and nothing else, make-kubeconfig's tokens work, end and are
-# revoked, and flannel's DaemonSet stays off migrated nodes.
+# deploy/kubernetes: the manifests and the Helm chart say what they should; Helm takes the chart and makes the same objects of it;
+# and with a real control plane (scripts/kubernetes): the API server takes them all, the service account may do what flannel
+# may and nothing else, make-kubeconfig's tokens work, end and are revoked, and flannel's DaemonSet stays off migrated nodes.
 #
-# kubernetes_deploy.sh PART: manifests or real
+# kubernetes_deploy.sh PART: manifests, helm or real
 # needs: scripts/kubernetes
 # case: manifests
+# full: helm
 # full: real
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 # shellcheck source=scripts/tests.d/tools/apiserver.sh
 . "$TOOLS/apiserver.sh"
+# shellcheck source=scripts/tests.d/tools/helm.sh
+. "$TOOLS/helm.sh"
 
 # flannel's DaemonSet, as far as it says where its pods run.
 daemonset() {
@@ -46,11 +49,56 @@ manifests() {
     refused_by_option
 }
 
-# What `kubectl apply -k` would apply, and what the Helm chart says; Helm itself is not asked.
+# What `kubectl apply -k` would apply, and what the Helm chart says by a renderer of ours.
 workload() {
     kubectl kustomize "$DEPLOY" >"$SCRATCH/workload.yaml"
+    kubectl kustomize "$DEPLOY/remove" >"$SCRATCH/remove.yaml"
     equal "the workload" "as they should be" \
-        "$("$VENV/bin/python" "$TOOLS/workload_manifests.py" "$DEPLOY" "$SCRATCH/workload.yaml" "$(version)" 2>&1)"
+        "$(judged "$DEPLOY" "$SCRATCH/workload.yaml" "$SCRATCH/remove.yaml" "$(version)" 2>&1)"
+}
+
+judged() {
+    "$VENV/bin/python" "$TOOLS/workload_manifests.py" "$@"
+}
+
+# The directory of one's own that docs/kubernetes.md has for k3s, the patches word for word.
+k3s() {
+    mkdir -p "$SCRATCH/k3s"
+    {
+        echo "resources: [$(realpath --relative-to "$SCRATCH/k3s" "$DEPLOY")]"
+        echo 'images: [{name: localhost/tartan, newName: REGISTRY/tartan, newTag: "1"}]'
+        awk '/^patches:$/ { on = 1 } !/^[ a-z]/ { on = 0 } on' "$SCRIPTS/../docs/kubernetes.md"
+    } >"$SCRATCH/k3s/kustomization.yaml"
+    "$HELM/kubectl" kustomize "$SCRATCH/k3s" >"$SCRATCH/k3s.yaml" || fail "kustomize does not take what the page says"
+    equal "the page's patches for k3s" '["10.42.0.0/16","healthz = \"127.0.0.1:18473\"","REGISTRY/tartan:1","/var/lib/rancher/k3s/data/current/bin","/var/lib/rancher/k3s/agent/etc/cni/net.d","tartan-system"]' \
+        "$(values_arrived "$SCRATCH/k3s.yaml")"
+}
+
+# Helm itself, with the default values and with others.
+by_helm() {
+    get_helm
+    say "Helm $(helm version --template '{{.Version}}')"
+    helm lint --strict "$DEPLOY/chart" >"$SCRATCH/lint" || fail "helm lint: $(cat "$SCRATCH/lint")"
+    helm template tartan "$DEPLOY/chart" --namespace tartan-system >"$SCRATCH/template.yaml" || die "helm template ended with $?"
+    equal "Helm's objects" "as they should be" "$(judged helm "$DEPLOY" "$SCRATCH/template.yaml" 2>&1)"
+    # The commands of docs/kubernetes.md.
+    helm template tartan "$DEPLOY/chart" --namespace elsewhere --set image.repository=REGISTRY/tartan --set network=10.42.0.0/16 \
+        --set cni.binDir=/var/lib/rancher/k3s/data/current/bin --set cni.confDir=/var/lib/rancher/k3s/agent/etc/cni/net.d \
+        --set-string 'extraConfig=workers = 2' >"$SCRATCH/other.yaml" || fail "helm template with values ended with $?"
+    equal "what the values have changed" '["10.42.0.0/16","workers = 2","REGISTRY/tartan:0.1.0","/var/lib/rancher/k3s/data/current/bin","/var/lib/rancher/k3s/agent/etc/cni/net.d","elsewhere"]' \
+        "$(values_arrived "$SCRATCH/other.yaml")"
+    k3s
+}
+
+values_arrived() {
+    "$VENV/bin/python" -c '
+import json, sys, yaml
+objects = {one["kind"]: one for one in yaml.safe_load_all(open(sys.argv[1])) if one}
+data, daemonset = objects["ConfigMap"]["data"], objects["DaemonSet"]
+spec = daemonset["spec"]["template"]["spec"]
+paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in spec["volumes"]}
+print(json.dumps([json.loads(data["net-conf.json"])["Network"], data["tartan.toml"].strip().split("\n")[-1], spec["containers"][0]["image"],
+                  paths["cni-bin"], paths["cni-conf"], daemonset["metadata"]["namespace"]], separators=(",", ":")))' "$1"
 }
 
 # Of the workspace, which the manifests name their image by.
@@ -155,6 +203,10 @@ in_cluster() {
     equal "the account's rights" $'get pods\nget nodes\nlist nodes\nwatch nodes\npatch nodes/status' "$(rights)"
     equal "objects that the API server takes of the workload" 6 \
         "$(real kubectl apply --dry-run=server -k "$DEPLOY" | grep -cE ' (created|configured|unchanged) \(server dry run\)')"
+    equal "of the removal" 2 \
+        "$(real kubectl apply --dry-run=server -k "$DEPLOY/remove" | grep -cE ' (created|configured|unchanged) \(server dry run\)')"
+    equal "of the chart" 5 \
+        "$(judged chart "$DEPLOY" | real kubectl apply --dry-run=server -f - | grep -cE ' (created|configured|unchanged) \(server dry run\)')"
     tokens
     affinity
     real kubectl delete -f "$DEPLOY/rbac.yaml" >/dev/null
@@ -164,6 +216,7 @@ in_cluster() {
 python_client
 case ${1:-} in
 manifests) manifests ;;
+helm) by_helm ;;
 real) in_cluster ;;
-*) die "manifests or real?" ;;
+*) die "manifests, helm or real?" ;;
 esac

@@ -20,10 +20,6 @@
 . "$TOOLS/cluster.sh"
 
 REGISTRY=$1
-SERVICE=10.96.1.1
-NODE_PORT=30080
-# Requests to a Service until every one of its pods has answered: the chance that one of six has not is below 1e-9.
-REQUESTS=140
 # Of the pings over the death of the API server: seconds between two.
 INTERVAL=0.05
 
@@ -52,49 +48,6 @@ subnets_agree() {
         all+="$given"$'\n'
     done
     equal "subnets that two nodes have" '' "$(sort <<<"$all" | uniq -d)"
-}
-
-# spread COUNTS: the number of pods of each node, in the nodes' order.
-spread() {
-    equal "pods on node1, node2 ..." "$1" "$(for node in $(nodes); do pods | grep -c " $node "; done | paste -sd ' ')"
-}
-
-# Every pod pings every other, whichever node has it.
-pods_reach_each_other() {
-    local from to address all
-    all=$(pods)
-    [ "$(wc -l <<<"$all")" -ge 4 ] || fail "of four pods or more these are left: $all"
-    while read -r from _ <&3; do
-        while read -r to _ address <&4; do
-            [ "$from" != "$to" ] || continue
-            kubectl exec "$from" -- ping -c 3 -i 0.2 -W 3 "$address" >"$SCRATCH/ping" </dev/null ||
-                fail "$from does not reach $to at $address: $(cat "$SCRATCH/ping")"
-        done 4<<<"$all"
-    done 3<<<"$all"
-    say "pings between $(wc -l <<<"$all") pods: all answered"
-}
-
-# service NAME ADDRESS:PORT: asks from there until every pod of `web` has answered, and with its version.
-service() {
-    local request answers='' answer expected version
-    version=$(kubectl get deployment web -o 'jsonpath={.spec.template.spec.containers[0].env[0].value}')
-    expected=$(pods | awk -v version="$version" '{ print $1, version }')
-    for ((request = 0; request < REQUESTS; request++)); do
-        if ! answer=$(on "$1" timeout 10 busybox wget -q -O - "http://$2/" 2>&1); then
-            fail "$2 from $1: $answer"
-            return
-        fi
-        answers=$(sort -u <<<"$answers"$'\n'"$answer" | sed '/^$/d')
-        if [ "$answers" = "$expected" ]; then break; fi
-    done
-    same "pods that answered $1 at $2" "$expected" "$answers"
-}
-
-services() {
-    local node
-    for node in $(nodes); do service "$node" "$SERVICE:80"; done
-    service mallory "192.0.2.1:$NODE_PORT"
-    service mallory "192.0.2.2:$NODE_PORT"
 }
 
 everything_works() {
@@ -192,10 +145,6 @@ api_dies() {
     kubectl set env deployment/web VERSION=three >/dev/null
     rolled_out
     everything_works
-}
-
-all_ready() {
-    [ "$(kubectl get nodes -o json | jq -c '[.items[].status.conditions[] | select(.type == "Ready") | .status] | unique')" = '["True"]' ]
 }
 
 node_joins_and_leaves() {

@@ -19,11 +19,13 @@
 . "$TOOLS/kill_service.sh"
 # shellcheck source=scripts/tests.d/tools/machine.sh
 . "$TOOLS/machine.sh"
+# shellcheck source=scripts/tests.d/tools/made_release.sh
+. "$TOOLS/made_release.sh"
+# shellcheck source=scripts/tests.d/tools/held_load.sh
+. "$TOOLS/held_load.sh"
 
 PART=${1:-deb}
 HOME_OF_TEST=$(readlink -f "$SCRIPTS/..")
-BIN=$(readlink -f "${LAB_BIN:-$SCRIPTS/../target/fast}")
-DIST=$SCRATCH/dist
 # What lintian is not to say of the tests' programs: they are linked with the system's libraries, and have their symbols. What
 # is said of static programs does not hold for all of them.
 UNLIKE_RELEASE=unstripped-binary-or-object,undeclared-elf-prerequisites
@@ -31,19 +33,8 @@ UNLIKE_RELEASE=unstripped-binary-or-object,undeclared-elf-prerequisites
 LARGEST_GAP=1000
 # Of a restart.
 LARGEST_GAP_OF_RESTART=8000
-
-# The tests' programs are not static: the image gets the libraries that they ask for.
-libraries() {
-    { ldd "$BIN/tartan"; ldd "$BIN/tartan-cni"; } 2>/dev/null |
-        awk '$2 == "=>" && $3 ~ /^\// { print $3 } $1 ~ /^\// { print $1 }' | sort -u | paste -sd ' '
-}
-
-make_release() {
-    LIBRARIES=$(libraries) "$SCRIPTS/release" --binaries "$BIN" --only "$PART" --output "$DIST" >"$SCRATCH/made" 2>&1 ||
-        die "scripts/release: $(tail -n 20 "$SCRATCH/made")"
-    say "made: $(cd "$DIST" && echo *)"
-    (cd "$DIST" && sha256sum --quiet --check SHA256SUMS) || fail "SHA256SUMS does not hold"
-}
+# What the image needs of the host to install its plugin.
+PLUGIN_MOUNTS=(-v /opt/cni/bin:/opt/cni/bin -v /etc/cni/net.d:/etc/cni/net.d -v /var/lib/tartan:/var/lib/tartan)
 
 # A bill of materials that lists what the lock file has, and a text for what asks for one.
 papers() {
@@ -180,29 +171,68 @@ image() {
     equal "podman runs its program" "tartan $version" "$(podman node1 run --rm --network none --cgroup-parent "/$PREFIX-runtimes" "localhost/tartan:$version" --version)"
     in_runtime_host node1 mkdir -p /etc/tartan /run/tartan /run/flannel /var/lib/tartan
     in_runtime_host node1 cp "$LAB_STATE/node1/net-conf.json" "$LAB_STATE/node1/nodes.toml" /etc/tartan/
-    podman node1 run -d --name tartan --network host --cgroup-parent "/$PREFIX-runtimes" --read-only \
-        --cap-drop ALL --cap-add NET_ADMIN --device /dev/net/tun --security-opt no-new-privileges \
-        -v /etc/tartan:/etc/tartan:ro -v /run/tartan:/run/tartan -v /run/flannel:/run/flannel -v /var/lib/tartan:/var/lib/tartan \
-        -v /proc/sys/net:/host/proc/sys/net -e TARTAN_PROBE -e TARTAN_NODE_NAME=node1 \
-        "localhost/tartan:$version" >/dev/null || die "podman does not run the image"
-    until_true 15 "the container forwards" container_forwards || {
-        podman node1 exec tartan /usr/bin/tartan status || true
-        podman node1 logs tartan 2>&1 | tail -n 30
-        die "the container does not forward"
-    }
+    run_container "$version"
     equal "problems that it reports" '[]' "$(podman node1 exec tartan /usr/bin/tartan status -o json | jq -c '[.problems[].code]')"
     install_by_image "$version"
     # Its own pod, attached by the plugin that came with the image.
     in_ns node1 python3 "$TOOLS/pings.py" "$(address_of pod1)" 5 0.02 3 >"$SCRATCH/answers"
     equal "ping of the node to pod1" "5 received" "$(cat "$SCRATCH/answers")"
-    podman node1 stop --time 10 tartan >/dev/null
+    container_is_replaced "$version"
+    container_ends
+    podman node1 run --rm --network none --cgroup-parent "/$PREFIX-runtimes" --cap-drop ALL "${PLUGIN_MOUNTS[@]}" -v /run/tartan:/run/tartan \
+        "localhost/tartan:$version" cni uninstall >"$SCRATCH/uninstalled" 2>&1 || fail "cni uninstall in a container: $(cat "$SCRATCH/uninstalled")"
+    equal "what is left of the plugin" '' "$(in_runtime_host node1 find /opt/cni/bin /etc/cni/net.d -name '*tartan*')"
+    # The directories of the host's that are mounted stay, empty.
+    local cleans=(run --network host --cgroup-parent "/$PREFIX-runtimes" --cap-drop ALL --cap-add NET_ADMIN -v /run/tartan:/run/tartan
+        -v /run/flannel:/run/flannel -v /var/lib/tartan:/var/lib/tartan -v /proc/sys/net:/host/proc/sys/net)
+    podman node1 "${cleans[@]}" --rm "localhost/tartan:$version" cleanup || fail "cleanup in a container ended with $?"
+    # As the container of a DaemonSet, which must not end by itself.
+    podman node1 "${cleans[@]}" -d --name tartan "localhost/tartan:$version" cleanup --stay >/dev/null
+    until_true 10 "cleanup --stay has done its work" container_has_cleaned || true
+    equal "whether it stays" true "$(podman node1 inspect tartan --format '{{.State.Running}}')"
+    container_ends
+    equal "devices that are left on node1" 'eth0 lo' "$(ip -n "$PREFIX-node1" -j link show | jq -r '[.[].ifname] | sort | join(" ")')"
+    in_runtime_host node1 rmdir /run/tartan /run/flannel /var/lib/tartan || fail "a directory of Tartan's is not empty"
+}
+
+# run_container TAG: as docs/install.md says, and waits until it forwards.
+run_container() {
+    podman node1 run -d --name tartan --network host --cgroup-parent "/$PREFIX-runtimes" --read-only \
+        --cap-drop ALL --cap-add NET_ADMIN --device /dev/net/tun --security-opt no-new-privileges \
+        -v /etc/tartan:/etc/tartan:ro -v /run/tartan:/run/tartan -v /run/flannel:/run/flannel -v /var/lib/tartan:/var/lib/tartan \
+        -v /proc/sys/net:/host/proc/sys/net -e TARTAN_PROBE -e TARTAN_NODE_NAME=node1 \
+        "localhost/tartan:$1" >/dev/null || die "podman does not run the image"
+    until_true 15 "the container forwards" container_forwards || {
+        podman node1 exec tartan /usr/bin/tartan status || true
+        podman node1 logs tartan 2>&1 | tail -n 30
+        die "the container does not forward"
+    }
+}
+
+container_ends() {
+    podman node1 stop --time 15 tartan >/dev/null
     equal "how the container ended" 0 "$(podman node1 inspect tartan --format '{{.State.ExitCode}}')"
     podman node1 rm tartan >/dev/null
-    # The directories of the host's that are mounted stay, empty.
-    podman node1 run --rm --network host --cgroup-parent "/$PREFIX-runtimes" --cap-drop ALL --cap-add NET_ADMIN \
-        -v /run/tartan:/run/tartan -v /run/flannel:/run/flannel -v /var/lib/tartan:/var/lib/tartan -v /proc/sys/net:/host/proc/sys/net \
-        "localhost/tartan:$version" cleanup || fail "cleanup in a container ended with $?"
-    equal "devices that are left on node1" 'eth0 lo' "$(ip -n "$PREFIX-node1" -j link show | jq -r '[.[].ifname] | sort | join(" ")')"
+}
+
+# container_is_replaced TAG: by one of another image, while a connection of the node to pod1 goes on.
+container_is_replaced() {
+    start_in pod1 python3 "$TOOLS/held.py" serve 9000 "$(address_of pod1)"
+    until_true 10 "held.py serves" serves pod1 9000 || true
+    hold "node1 to pod1" node1 "$(address_of pod1)" 9000
+    podman node1 tag "localhost/tartan:$1" localhost/tartan:newer
+    container_ends
+    run_container newer
+    all_go_on "after the container was replaced"
+    load_survived
+}
+
+container_has_cleaned() {
+    podman node1 logs tartan 2>&1 | grep -q '/run/tartan: it is empty'
+}
+
+serves() {
+    ip netns exec "$PREFIX-$1" ss -Hltn "sport = :$2" | grep -q .
 }
 
 container_forwards() {
@@ -213,8 +243,7 @@ container_forwards() {
 install_by_image() {
     in_runtime_host node1 rm -f /opt/cni/bin/tartan-cni /etc/cni/net.d/10-tartan.conflist
     podman node1 run --rm --network none --cgroup-parent "/$PREFIX-runtimes" --cap-drop ALL \
-        -v /opt/cni/bin:/opt/cni/bin -v /etc/cni/net.d:/etc/cni/net.d -v /var/lib/tartan:/var/lib/tartan \
-        "localhost/tartan:$1" cni install >"$SCRATCH/installed" 2>&1 || fail "cni install in a container: $(cat "$SCRATCH/installed")"
+        "${PLUGIN_MOUNTS[@]}" "localhost/tartan:$1" cni install >"$SCRATCH/installed" 2>&1 || fail "cni install in a container: $(cat "$SCRATCH/installed")"
     in_runtime_host node1 test -x /opt/cni/bin/tartan-cni || fail "the plugin is not on the host"
     in_runtime_host node1 test -s /etc/cni/net.d/10-tartan.conflist || fail "the plugin's configuration is not on the host"
 }
@@ -275,12 +304,12 @@ release() {
 say "packages, $PART"
 case $PART in
 deb)
-    make_release
+    make_release deb
     papers
     deb
     ;;
 image)
-    make_release
+    make_release image
     image
     ;;
 release) release ;;

@@ -13,6 +13,7 @@ use crate::keeper::LOCK_FILE;
 use crate::keeper::lock::{Lock, LockError};
 use crate::problems::HostProblem;
 use crate::service::take_service_lock;
+use crate::signals::Signals;
 
 /// Arguments of `tartan cleanup`.
 #[derive(Args, Clone, Debug)]
@@ -31,6 +32,9 @@ pub(super) struct CleanupArgs {
     /// Remove what that CNI left; nothing while its daemon runs
     #[arg(long, requires = "previous")]
     remove: bool,
+    /// Stay until SIGTERM where nothing failed: a DaemonSet's container must not end
+    #[arg(long, conflicts_with = "previous")]
+    stay: bool,
     /// Select the output form
     #[arg(short, long, value_enum, default_value_t = Output::Table, requires = "previous")]
     output: Output,
@@ -42,7 +46,7 @@ pub(super) fn execute(args: &CleanupArgs, root: Option<PathBuf>) -> u8 {
     }
     let traces = traces(args, root);
     // A running agent would restore what is removed. While this process holds the locks, no agent starts.
-    let _locks = match lock(&traces) {
+    let locks = match lock(&traces) {
         Ok(locks) => locks,
         Err(error) => {
             complain_with_causes(&error);
@@ -69,7 +73,26 @@ pub(super) fn execute(args: &CleanupArgs, root: Option<PathBuf>) -> u8 {
     let failed = outcomes
         .iter()
         .any(|outcome| matches!(outcome, Outcome::Failed { .. }));
-    if failed { PROBLEM } else { OK }
+    drop(locks);
+    match (failed, args.stay) {
+        (true, _) => PROBLEM,
+        (false, true) => runtime.block_on(stay()),
+        (false, false) => OK,
+    }
+}
+
+/// Does nothing until the process is asked to stop.
+async fn stay() -> u8 {
+    match Signals::listen() {
+        Ok(mut signals) => {
+            signals.stop().await;
+            OK
+        }
+        Err(error) => {
+            complain_with_causes(&error);
+            PROBLEM
+        }
+    }
 }
 
 /// Tartan's own traces stay, so its locks are not needed.
@@ -163,6 +186,7 @@ mod tests {
             replace_flannel: flag,
             previous: None,
             remove: false,
+            stay: false,
             output: Output::Table,
         };
         traces(&args, Some(root.to_owned())).for_flannel

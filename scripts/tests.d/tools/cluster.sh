@@ -3,6 +3,11 @@
 
 # Seconds: for Kubernetes' own work on a slow machine.
 PATIENCE=120
+# The Service of web.yaml.
+SERVICE=10.96.1.1
+NODE_PORT=30080
+# Requests to a Service until every one of its pods has answered: the chance that one of six has not is below 1e-9.
+REQUESTS=140
 
 cluster() {
     "$SCRIPTS/kubernetes" "$1" --prefix "$PREFIX" "${@:2}"
@@ -46,6 +51,53 @@ no_old_pods() {
 
 endpoints() {
     kubectl get endpoints web -o json | jq -r '.subsets[]?.addresses[]?.ip' | sort
+}
+
+# spread COUNTS: the number of pods of each node, in the nodes' order.
+spread() {
+    equal "pods on node1, node2 ..." "$1" "$(for node in $(nodes); do pods | grep -c " $node "; done | paste -sd ' ')"
+}
+
+# Every pod pings every other, whichever node has it.
+pods_reach_each_other() {
+    local from to address all
+    all=$(pods)
+    [ "$(wc -l <<<"$all")" -ge 4 ] || fail "of four pods or more these are left: $all"
+    while read -r from _ <&3; do
+        while read -r to _ address <&4; do
+            [ "$from" != "$to" ] || continue
+            kubectl exec "$from" -- ping -c 3 -i 0.2 -W 3 "$address" >"$SCRATCH/ping" </dev/null ||
+                fail "$from does not reach $to at $address: $(cat "$SCRATCH/ping")"
+        done 4<<<"$all"
+    done 3<<<"$all"
+    say "pings between $(wc -l <<<"$all") pods: all answered"
+}
+
+# service_answers NAME ADDRESS:PORT: asks from there until every pod of `web` has answered, and with its version.
+service_answers() {
+    local request answers='' answer expected version
+    version=$(kubectl get deployment web -o 'jsonpath={.spec.template.spec.containers[0].env[0].value}')
+    expected=$(pods | awk -v version="$version" '{ print $1, version }')
+    for ((request = 0; request < REQUESTS; request++)); do
+        if ! answer=$(on "$1" timeout 10 busybox wget -q -O - "http://$2/" 2>&1); then
+            fail "$2 from $1: $answer"
+            return
+        fi
+        answers=$(sort -u <<<"$answers"$'\n'"$answer" | sed '/^$/d')
+        if [ "$answers" = "$expected" ]; then break; fi
+    done
+    same "pods that answered $1 at $2" "$expected" "$answers"
+}
+
+services() {
+    local node
+    for node in $(nodes); do service_answers "$node" "$SERVICE:80"; done
+    service_answers mallory "192.0.2.1:$NODE_PORT"
+    service_answers mallory "192.0.2.2:$NODE_PORT"
+}
+
+all_ready() {
+    [ "$(kubectl get nodes -o json | jq -c '[.items[].status.conditions[] | select(.type == "Ready") | .status] | unique')" = '["True"]' ]
 }
 
 # Always runs, before what takes a test's lab down.

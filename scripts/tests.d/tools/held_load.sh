@@ -6,7 +6,14 @@ HOLDERS=()
 
 # hold WHAT NAME ADDRESS PORT: a connection that goes on in the background.
 hold() {
-    start_in "$2" python3 "$TOOLS/held.py" hold "$3" "$4" >"$SCRATCH/held${#HOLDERS[@]}" 2>&1
+    hold_from "$1" "$3" "$4" ip netns exec "$PREFIX-$2"
+}
+
+# hold_from WHAT ADDRESS PORT CMD...: the same where CMD, which becomes the program, runs it.
+hold_from() {
+    "${@:4}" python3 "$TOOLS/held.py" hold "$2" "$3" >"$SCRATCH/held${#HOLDERS[@]}" 2>&1 &
+    PID=$!
+    STARTED+=("$PID")
     HOLDERS+=("$PID|$1")
     until_true 10 "$1 connects" grep -q connected "$SCRATCH/held$((${#HOLDERS[@]} - 1))" || cat "$SCRATCH/held$((${#HOLDERS[@]} - 1))"
 }

@@ -189,6 +189,6 @@ machine_network() {
     ip -n "$space" -4 -o route show table all | sed 's/^/route /'
     ip -n "$space" -6 -o route show table all | sed -E 's/ expires [^ ]+//; s/^/route /'
     ip -n "$space" rule show | sed 's/^/rule /'
-    ip netns exec "$space" nft list ruleset | sed -E 's/ counter packets [0-9]+ bytes [0-9]+//; s/^/nft /'
+    ip netns exec "$space" nft list ruleset | sed -E 's/\scounter packets [0-9]+ bytes [0-9]+//; s/^/nft /'
     ip netns exec "$space" sysctl -a 2>/dev/null | grep -E '^net\.ipv[46]\.(conf|ip_forward)' | grep -v stable_secret
 }

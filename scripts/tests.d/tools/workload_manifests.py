@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Checks what deploy/kubernetes deploys as a whole, and that the Helm chart says the same.
 
-    workload_manifests.py DEPLOY RESOURCES VERSION     RESOURCES: what `kubectl kustomize DEPLOY` printed
+    workload_manifests.py DEPLOY RESOURCES REMOVE VERSION   what `kubectl kustomize` printed of DEPLOY and of DEPLOY/remove
+    workload_manifests.py chart DEPLOY                      prints the chart's objects instead
+    workload_manifests.py helm DEPLOY TEMPLATE              TEMPLATE, what `helm template` printed, must be those objects
 
 The pods must have the rights that they need and no others, and mount what the agent works on; the chart, with its default
 values, must give the same objects. Its templates use a small part of Helm's language, which is rendered here: that is no
@@ -35,8 +37,21 @@ def container(daemonset, name):
 def mounts(daemonset, entry):
     """Where each directory of the host is mounted."""
     volumes = {volume["name"]: volume for volume in daemonset["spec"]["template"]["spec"]["volumes"]}
-    return {mount["mountPath"]: (volumes[mount["name"]].get("hostPath") or volumes[mount["name"]]["configMap"]).get("path", "configMap")
-            for mount in entry["volumeMounts"]}
+    return {mount["mountPath"]: place(volumes[mount["name"]]) for mount in entry["volumeMounts"]}
+
+
+def place(volume):
+    """A directory of the host, the configuration, or None: a directory of the pod's own."""
+    if "hostPath" in volume:
+        return volume["hostPath"]["path"]
+    return "configMap" if "configMap" in volume else None
+
+
+def rights_of(name, entry, added):
+    rights = entry["securityContext"]
+    equal(f"rights of {name}", (None, False, True, ["ALL"], added),
+          (rights.get("privileged"), rights["allowPrivilegeEscalation"], rights["readOnlyRootFilesystem"],
+           rights["capabilities"]["drop"], rights["capabilities"].get("add")))
 
 
 def workload(objects, version):
@@ -49,15 +64,13 @@ def workload(objects, version):
     equal("the priority", "system-node-critical", spec["priorityClassName"])
     equal("the tolerations", [{"operator": "Exists"}], spec["tolerations"])
     equal("the update", {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}, daemonset["spec"]["updateStrategy"])
+    equal("seconds between two nodes", 15, daemonset["spec"]["minReadySeconds"])
     equal("the namespace's level", "privileged",
           objects["Namespace tartan-system"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"])
     for name, added in (("install-cni", None), ("tartan", ["NET_ADMIN"])):
         entry = container(daemonset, name)
-        rights = entry["securityContext"]
         equal(f"the image of {name}", f"localhost/tartan:{version}", entry["image"])
-        equal(f"rights of {name}", (None, False, True, ["ALL"], added),
-              (rights.get("privileged"), rights["allowPrivilegeEscalation"], rights["readOnlyRootFilesystem"],
-               rights["capabilities"]["drop"], rights["capabilities"].get("add")))
+        rights_of(name, entry, added)
     equal("mounts of install-cni", {"/opt/cni/bin": "/opt/cni/bin", "/etc/cni/net.d": "/etc/cni/net.d",
                                     "/var/lib/tartan": "/var/lib/tartan"}, mounts(daemonset, container(daemonset, "install-cni")))
     tartan = container(daemonset, "tartan")
@@ -72,6 +85,30 @@ def workload(objects, version):
         equal(probe, ("127.0.0.1", health and int(health[1]), path), (asked["host"], asked["port"], asked["path"]))
     equal("the net-conf", {"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}, yaml.safe_load(data["net-conf.json"]))
     return data
+
+
+def removal(objects, daemonset, version):
+    """Init containers that undo what was installed, in the mounts in which Tartan's own directories can go too."""
+    equal("the objects of the removal", ["DaemonSet tartan-remove", "Namespace tartan-system"], sorted(objects))
+    remove = objects["DaemonSet tartan-remove"]
+    spec, ours = (one["spec"]["template"]["spec"] for one in (remove, daemonset))
+    for key in ("hostNetwork", "priorityClassName", "tolerations", "affinity"):
+        equal(f"{key} of the removal", ours[key], spec[key])
+    equal("the account of the removal", (None, False), (spec.get("serviceAccountName"), spec["automountServiceAccountToken"]))
+    equal("labels of the removal, which are not Tartan's", {"app.kubernetes.io/name": "tartan-remove"},
+          remove["spec"]["template"]["metadata"]["labels"])
+    plugin = {"/opt/cni/bin": "/opt/cni/bin", "/etc/cni/net.d": "/etc/cni/net.d"}
+    above = {"/run": "/run", "/var/lib": "/var/lib"}
+    steps = [("uninstall-cni", ["cni", "uninstall"], None, plugin | above),
+             ("cleanup", ["cleanup"], ["NET_ADMIN"], above | {"/host/proc/sys/net": "/proc/sys/net"}),
+             ("done", ["cleanup", "--stay"], ["NET_ADMIN"], {"/run": None, "/var/lib": None})]
+    equal("the steps of the removal", [step[0] for step in steps],
+          [entry["name"] for entry in spec["initContainers"] + spec["containers"]])
+    for name, args, added, mounted in steps:
+        entry = container(remove, name)
+        equal(f"what {name} does", (f"localhost/tartan:{version}", args), (entry["image"], entry["args"]))
+        rights_of(name, entry, added)
+        equal(f"mounts of {name}", mounted, mounts(remove, entry))
 
 
 def value(values, path):
@@ -132,11 +169,37 @@ def same_as_chart(deploy, objects, version):
     equal("the probe's port by values", 18500, container(other["DaemonSet tartan"], "tartan")["livenessProbe"]["httpGet"]["port"])
 
 
-def main(deploy, resources, version):
-    with open(resources, encoding="utf-8") as text:
-        objects = by_kind(yaml.safe_load_all(text))
-    workload(objects, version)
-    same_as_chart(Path(deploy), objects, version)
+def read(file):
+    with open(file, encoding="utf-8") as text:
+        return by_kind(yaml.safe_load_all(text))
+
+
+def same_as_helm(deploy, template):
+    """Helm is the judge of its own language: what it makes of the chart must be what is rendered here."""
+    _, ours = chart(deploy)
+    theirs = read(template)
+    for objects in (ours, theirs):
+        checksum = objects["DaemonSet tartan"]["spec"]["template"]["metadata"].pop("annotations")
+        equal("annotations of the pods", ["checksum/configuration"], sorted(checksum))
+        for name, text in objects["ConfigMap tartan-cfg"]["data"].items():
+            objects["ConfigMap tartan-cfg"]["data"][name] = text.rstrip()
+    equal("Helm's objects", sorted(ours), sorted(theirs))
+    for name, document in ours.items():
+        equal(f"Helm's {name}", document, theirs.get(name))
+
+
+def main(first, *rest):
+    if first == "chart":
+        print(yaml.safe_dump_all(chart(Path(rest[0]))[1].values()), end="")
+        sys.exit("\n".join(wrong) or None)
+    if first == "helm":
+        same_as_helm(Path(rest[0]), rest[1])
+    else:
+        resources, remove, version = rest
+        objects = read(resources)
+        workload(objects, version)
+        removal(read(remove), objects["DaemonSet tartan"], version)
+        same_as_chart(Path(first), objects, version)
     print("\n".join(wrong) or "as they should be")
     sys.exit(bool(wrong))
 
