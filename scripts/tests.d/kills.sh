@@ -89,6 +89,13 @@ holds_as_before() {
     [ "$(holds "$1")" = "${HELD[$1]}" ]
 }
 
+# A service opens some sockets shortly after it forwards: what it holds is known once two looks agree.
+holds_the_same() {
+    HELD[$1]=$(holds "$1")
+    sleep 1
+    holds_as_before "$1"
+}
+
 # forge HOST SOURCE: datagrams of both formats for pod1 that must reach nobody, until they are told to end. The program's process
 # id is in $PID.
 forge() {
@@ -199,7 +206,7 @@ start_in pod1 python3 "$TOOLS/bulk.py" send "${SERVED[0]}" 5003 $((1 << 40)) "$R
 SENDER=$PID
 for NODE in node1 node2; do
     BEFORE[$NODE]=$(kernel_state "$NODE")
-    HELD[$NODE]=$(holds "$NODE")
+    until_true 20 "the agent of $NODE has opened what it opens" holds_the_same "$NODE"
 done
 case $INNER in
 4) forge mallory "$(address_of pod3 4)" && FORGERS=("$PID") && forge node2 203.0.113.7 ;;

@@ -143,16 +143,16 @@ fn five_thousand_peers_share_the_budget_evenly() {
     table.follow(targets(5000), now);
     run(&mut table, &mut now, 60, |_| true);
     let rates = run(&mut table, &mut now, 120, |_| true);
-    assert!(rates.iter().all(|rate| *rate <= 290), "{rates:?}");
+    assert!(rates.iter().all(|rate| *rate <= 565), "{rates:?}");
     let up = table
         .slots()
         .iter()
         .filter(|slot| *slot.path.state().0 == State::Up)
         .count();
     assert_eq!(up, 5000);
-    // A hundred die: each is asked within 25 s.
+    // A hundred die.
     let rates = run(&mut table, &mut now, 30, |index| index >= 100);
-    assert!(rates.iter().all(|rate| *rate <= 290), "{rates:?}");
+    assert!(rates.iter().all(|rate| *rate <= 565), "{rates:?}");
     let silent = table
         .slots()
         .iter()
@@ -170,7 +170,7 @@ fn what_the_budget_does_not_cover_waits_in_its_order_and_is_not_touched() {
     // All are due, in the order of their numbers.
     now = now.after(Duration::from_secs(60));
     let mut asked = Vec::new();
-    for _ in 0..50 {
+    for _ in 0..30 {
         let before: Vec<Now> = table.slots().iter().map(|slot| slot.scheduled).collect();
         let mut asks = Vec::new();
         table.turn(now, &mut asks, &mut Vec::new());
