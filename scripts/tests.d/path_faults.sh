@@ -9,7 +9,7 @@
 # its IPv6 alone. `some`: one of three MTUs, and one of what a route, or who rejects, may say. Each narrow path is that of a peer
 # of its own: to search for an MTU takes a path's credit of probes for half a minute.
 # alone: it measures how soon a fault is found
-# full: v4 vxlan some
+# case: v4 vxlan some
 # full: v4 vxlan
 # full: v4 udp
 # full: v6 vxlan
