@@ -2,7 +2,7 @@
 
     kube_nodes.py URL add NAME CIDR...       creates the Node with its podCIDRs; one that exists gets them
     kube_nodes.py URL delete NAME
-    kube_nodes.py URL unassign NAME          takes its podCIDRs away: as a server lets nobody change them, by deleting the Node
+    kube_nodes.py URL unassign NAME          takes its podCIDRs away: as a server refuses a change of them, by deleting the Node
                                              and creating it as it was without
     kube_nodes.py URL annotate NAME <LINES   sets flannel's annotations, each line a name and its value; without
                                              a value it is removed

@@ -39,7 +39,7 @@ now_ms() {
     python3 "$TOOLS/black_hole.py" now
 }
 
-# the_path_carries BYTES: from now on, both ways, and tells nobody.
+# the_path_carries BYTES: from now on, both ways, and reports nothing.
 the_path_carries() {
     local node
     ip netns exec "$PREFIX-net" nft delete table netdev hole 2>/dev/null || true

@@ -88,7 +88,7 @@ errors() {
         case $family in 4) beyond=10.244.99.2 ;; 6) beyond=fd00:10:244:99::2 ;; esac
         in_ns pod1 ping -c 3 -i 0.05 -s 4000 "$address" >/dev/null || fail "large pings of IPv$family"
         unanswered "no node has $beyond" -c 2 "$beyond"
-        # A port that nobody has.
+        # A port that no process has.
         in_ns pod1 bash -c "echo nobody >/dev/udp/$address/9; echo nobody >/dev/udp/$address/9" 2>/dev/null || true
     done
     narrow_path

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The service is killed again and again under load, in turn on two nodes: the holes in a row of probes are short, no TCP
-# connection is reset, the device keeps its carrier, nothing is left open, what is forged meanwhile reaches nobody, and what was
+# connection is reset, the device keeps its carrier, nothing is left open, what is forged meanwhile reaches no pod, and what was
 # lost is booked.
 #
 #   client (no node) ───────────────┐    mallory .250: forges
@@ -45,10 +45,6 @@ MOST=200
 MOST_OF_FEW=500
 NAMES=(pod1 pod3 node1 node2 client)
 
-serves_all() {
-    [ "$(in_ns pod3 ss -Hltn "sport = :$PORT" | wc -l)" -ge "${#SERVED[@]}" ]
-}
-
 # keeper_of NODE, service_of NODE: without asking the agent, which is measured.
 keeper_of() {
     cat "$LAB_STATE/$1/pid"
@@ -56,14 +52,6 @@ keeper_of() {
 
 service_of() {
     pgrep -P "$(keeper_of "$1")"
-}
-
-# Connections that were reset, of every end of every connection.
-resets() {
-    local name
-    for name in "${NAMES[@]}"; do
-        echo "$name $(in_ns "$name" nstat -asz TcpEstabResets TcpOutRsts TcpExtTCPAbortOnData | awk 'NR > 1 { sum += $2 } END { print sum + 0 }')"
-    done
 }
 
 # open_in PROCESS: how many descriptors of each kind it has.
@@ -96,7 +84,7 @@ holds_the_same() {
     holds_as_before "$1"
 }
 
-# forge HOST SOURCE: datagrams of both formats for pod1 that must reach nobody, until they are told to end. The program's process
+# forge HOST SOURCE: datagrams of both formats for pod1 that must not be delivered, until they are told to end. The program's process
 # id is in $PID.
 forge() {
     jq -n --arg address "$(underlay_of node1 "$OUTER")" --arg source "$2" --arg destination "${FORGED_TO[0]}" \
@@ -214,14 +202,14 @@ case $INNER in
 esac
 FORGERS+=("$PID")
 start_probes
-RESETS=$(resets)
+RESETS=$(resets "${NAMES[@]}")
 without_kills
 kills
 all_go_on "after $KILLS kills"
 probes_survived
 forged_reach_nobody
 transfer_survived
-same "connections that were reset, of each host" "$RESETS" "$(resets)"
+same "connections that were reset, of each host" "$RESETS" "$(resets "${NAMES[@]}")"
 load_survived
 for NODE in node1 node2; do
     same "addresses, routes and carrier changes of $NODE" "${BEFORE[$NODE]}" "$(kernel_state "$NODE")"

@@ -111,7 +111,7 @@ install_tartan() {
     esac >"$SCRATCH/installed" 2>&1 || die "the installation: $(cat "$SCRATCH/installed")"
 }
 
-# The pods of the cluster go first: without Tartan they reach nobody. By the manifests they do not, once: then the removal waits
+# The pods of the cluster go first: without Tartan they reach no other pod. By the manifests they do not, once: then the removal waits
 # for them.
 remove_tartan() {
     local node container

@@ -59,10 +59,6 @@ nothing_serves() {
     [ "$(in_ns node1 cat /sys/class/net/tartan0/carrier)" = 0 ] || fail "tartan0 has a carrier, $1"
 }
 
-serves_all() {
-    [ "$(in_ns pod3 ss -Hltn "sport = :$PORT" | wc -l)" -ge "${#SERVED[@]}" ]
-}
-
 # A process without capabilities that can open /dev/net/tun, as udev lets every user, gets no queue of the device.
 is_kept_from_users() {
     in_ns node1 python3 - tartan0 <<'ATTACH' || fail "a user's process attaches to tartan0, $1"

@@ -154,13 +154,6 @@ has_no_problem() {
     [ "$(problems)" = '[]' ]
 }
 
-resets() {
-    local name
-    for name in pod0 pod1 node1 client; do
-        echo "$name $(in_ns "$name" nstat -asz TcpEstabResets TcpOutRsts TcpExtTCPAbortOnData | awk 'NR > 1 { sum += $2 } END { print sum + 0 }')"
-    done
-}
-
 # One round: its moment is noted, and the start of the next keeper.
 restart_or_kill() {
     KEEPER=$(unit_property node1 MainPID)
@@ -228,13 +221,13 @@ if [ "$WAY" = kill ]; then
 fi
 DEVICE=$(device_and_routes node1)
 until_true 20 "the agent has opened what it opens" holds_the_same
-RESETS=$(resets)
+RESETS=$(resets pod0 pod1 node1 client)
 start_in pod0 ping -n -D -i 0.002 "$SERVED" >"$SCRATCH/ping"
 PING=$PID
 until_true 5 "the first probe is answered" grep -q 'bytes from' "$SCRATCH/ping"
 for ((ROUND = 1; ROUND <= ROUNDS; ROUND++)); do restart_or_kill "$ROUND"; done
 judge
-same "connections that were reset, of each host" "$RESETS" "$(resets)"
+same "connections that were reset, of each host" "$RESETS" "$(resets pod0 pod1 node1 client)"
 load_survived
 until_true 10 "the agent holds what it held" holds_as_before || true
 same "descriptors, store of systemd, processes, queues, sockets, files and network" "$HELD" "$(holds)"

@@ -45,10 +45,6 @@ LARGEST_GAP_OF_FAILURE=1500
 # Of how many probes one may be lost.
 OF_PROBES=10000
 
-serves_all() {
-    [ "$(in_ns pod3 ss -Hltn "sport = :$PORT" | wc -l)" -ge "${#SERVED[@]}" ]
-}
-
 start_probes() {
     start_in pod1 ping -n -D -i 0.002 "${SERVED[0]}" >"$SCRATCH/ping"
     PING=$PID

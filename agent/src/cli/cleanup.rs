@@ -60,6 +60,11 @@ pub(super) fn execute(args: &CleanupArgs, root: Option<PathBuf>) -> u8 {
             return PROBLEM;
         }
     };
+    // Before the removal: the kernel drops a signal that the first process of a container does not catch.
+    let signals = args.stay.then(|| {
+        let _inside = runtime.enter();
+        Signals::listen()
+    });
     let outcomes = runtime.block_on(cleanup(&traces));
     let text: String = outcomes
         .iter()
@@ -74,21 +79,14 @@ pub(super) fn execute(args: &CleanupArgs, root: Option<PathBuf>) -> u8 {
         .iter()
         .any(|outcome| matches!(outcome, Outcome::Failed { .. }));
     drop(locks);
-    match (failed, args.stay) {
+    match (failed, signals) {
         (true, _) => PROBLEM,
-        (false, true) => runtime.block_on(stay()),
-        (false, false) => OK,
-    }
-}
-
-/// Does nothing until the process is asked to stop.
-async fn stay() -> u8 {
-    match Signals::listen() {
-        Ok(mut signals) => {
-            signals.stop().await;
+        (false, None) => OK,
+        (false, Some(Ok(mut signals))) => {
+            runtime.block_on(signals.stop());
             OK
         }
-        Err(error) => {
+        (false, Some(Err(error))) => {
             complain_with_causes(&error);
             PROBLEM
         }

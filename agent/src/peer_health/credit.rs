@@ -26,17 +26,22 @@ impl Credit {
 
     /// Takes so many, or none where there are fewer. `every`: how long one takes to come back.
     pub(super) fn take(&mut self, probes: usize, every: Duration, now: Now) -> bool {
-        self.take_beyond(probes, 0, every, now)
+        self.come_back(every, now);
+        let wanted = probes as u64 * 1000;
+        let is_there = self.thousandths >= wanted;
+        if is_there {
+            self.thousandths -= wanted;
+        }
+        is_there
     }
 
-    /// The same where `reserve` probes are left then.
-    pub(super) fn take_beyond(
-        &mut self,
-        probes: usize,
-        reserve: usize,
-        every: Duration,
-        now: Now,
-    ) -> bool {
+    /// Whether so many are there; takes none.
+    pub(super) fn has(mut self, probes: usize, every: Duration, now: Now) -> bool {
+        self.come_back(every, now);
+        self.thousandths >= probes as u64 * 1000
+    }
+
+    fn come_back(&mut self, every: Duration, now: Now) {
         let passed = now.since(self.at).as_micros() as u64;
         let back = passed.saturating_mul(1000) / (every.as_micros() as u64).max(1);
         // Less than a thousandth is not lost by asking often.
@@ -44,12 +49,6 @@ impl Credit {
             self.add(back);
             self.at = now;
         }
-        let wanted = probes as u64 * 1000;
-        let is_there = self.thousandths >= wanted + reserve as u64 * 1000;
-        if is_there {
-            self.thousandths -= wanted;
-        }
-        is_there
     }
 
     /// Puts so many back.
@@ -78,9 +77,9 @@ mod tests {
         }
         assert!((95 + MOST..=100 + MOST).contains(&taken), "{taken}");
         let now = Now::default().after(Duration::from_secs(1000));
-        assert!(!credit.take_beyond(1, MOST as usize, Duration::from_secs(1), now));
-        assert!(credit.take_beyond(10, MOST as usize - 10, Duration::from_secs(1), now));
-        assert!(credit.take(MOST as usize - 10, Duration::from_secs(1), now));
+        assert!(!credit.has(MOST as usize + 1, Duration::from_secs(1), now));
+        assert!(credit.has(MOST as usize, Duration::from_secs(1), now));
+        assert!(credit.take(MOST as usize, Duration::from_secs(1), now));
         assert!(!credit.take(1, Duration::from_secs(1), now));
     }
 }

@@ -234,16 +234,14 @@ impl Path {
 
     /// Whether a pair can be sent for less than a lost probe, and a search after it: takes nothing.
     fn has_spare(&self, every: Duration, now: Now) -> bool {
-        let mut credit = self.credit;
-        credit.take_beyond(2, SEARCH_CREDIT, every, now)
+        self.credit.has(2 + SEARCH_CREDIT, every, now)
     }
 
     /// Takes in that packets of pods to the peer have ceased to flow. Most often their senders have no more to send; else the
     /// path has become narrow, or died.
-    pub(super) fn suspect(&mut self, now: Now) {
+    pub(super) fn suspect(&mut self, pace: Pace, now: Now) {
         let is_idle = !self.is_doubted && !self.search.is_seeking() && self.lost == 0;
-        // What comes back meanwhile is not counted: it is seldom much.
-        if is_idle && self.is_answering() && self.has_spare(NO_CREDIT_BACK, now) {
+        if is_idle && self.is_answering() && self.has_spare(pace.credit, now) {
             self.is_doubted = true;
             self.search.suspect(now);
         }
@@ -642,8 +640,6 @@ const MOST_ORDER: Duration = Duration::from_millis(250);
 const MOST_CREDIT: u32 = 60;
 /// What early doubts leave of it: a search of most sizes.
 const SEARCH_CREDIT: usize = 30;
-/// More than any time that goes by.
-const NO_CREDIT_BACK: Duration = Duration::from_secs(u32::MAX as u64);
 /// An answer that comes later than that counts nothing.
 const LATE: Duration = Duration::from_secs(5);
 /// How long after a probe of the peer's ours is sent.

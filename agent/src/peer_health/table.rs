@@ -390,11 +390,12 @@ impl Table {
         let at_once = self.at_once(now);
         for index in std::mem::take(&mut self.looked) {
             self.looked.push(index);
+            let pace = self.pace(index);
             let Some(slot) = self.slots.get_mut(index) else {
                 continue;
             };
             if slot.flow.has_ceased(sent(&slot.target), now) {
-                slot.path.suspect(now);
+                slot.path.suspect(pace, now);
                 if slot.path.is_urgent() && at_once < slot.scheduled {
                     slot.scheduled = at_once;
                     self.due.push(Reverse((at_once, index)));

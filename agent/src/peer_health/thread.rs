@@ -363,7 +363,7 @@ impl Prober {
         let mut table = lock(&self.shared.table);
         let due = table.wake().map_or(LONGEST, |wake| wake.since(now));
         let is_asked = !lock(&self.shared.questions).is_empty();
-        // Somebody waits for the answer to a question.
+        // A command waits for the answer to a question.
         let tick = if is_asked { SOON } else { table.tick() };
         let answers = match table.awaits() || is_asked {
             true if now.since(self.asked) < tick * 4 => tick,

@@ -19,7 +19,6 @@ import errno
 import hashlib
 import json
 import os
-import signal
 import socket
 import struct
 import subprocess
@@ -28,6 +27,7 @@ import threading
 import time
 
 import bulk
+from ending import Ending
 from packets import family
 
 PAUSE = 20
@@ -87,7 +87,7 @@ def follow(connection, path, ends):
 
 
 def send(address, port, rate, path):
-    signal.signal(signal.SIGTERM, bulk.end)
+    ending = Ending()
     ends, digest, sent = threading.Event(), hashlib.sha256(), 0
     block = bytearray(os.urandom(rate // 50))
     with bulk.connect(address, port) as connection:
@@ -95,7 +95,7 @@ def send(address, port, rate, path):
         connection.setsockopt(socket.SOL_SOCKET, bulk.SO_MAX_PACING_RATE, rate)
         follower = threading.Thread(target=follow, args=(connection, path, ends))
         follower.start()
-        while not bulk.END:
+        while not ending.told:
             block[:8] = sent.to_bytes(8, "big")
             connection.sendall(block)
             digest.update(block)
@@ -131,7 +131,7 @@ def told(address, size):
         try:
             client.send(bytes(size - headers))
         except ConnectionRefusedError:
-            # It arrived, and nobody is there.
+            # It arrived, and no process has the port.
             pass
         except OSError as error:
             print(errno.errorcode[error.errno], client.getsockopt(level, mtu))

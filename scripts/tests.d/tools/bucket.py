@@ -7,19 +7,14 @@ its ends: then it was the bucket that held packets back. The rate is that of the
 """
 
 import json
-import signal
 import statistics
 import subprocess
 import sys
 import time
 
+from ending import Ending
+
 WINDOW = 0.25
-END = False
-
-
-def end(*_):
-    global END
-    END = True
 
 
 def look(device):
@@ -32,10 +27,10 @@ def look(device):
 
 
 def main(devices):
-    signal.signal(signal.SIGTERM, end)
+    ending = Ending()
     rates = {device: [] for device in devices}
     before = {device: look(device) for device in devices}
-    while not END:
+    while not ending.told:
         time.sleep(WINDOW)
         for device in devices:
             was, now = before[device], look(device)

@@ -8,17 +8,16 @@ With a rate TCP paces itself. On SIGTERM the sender ends early, with what it has
 
 import hashlib
 import os
-import signal
 import socket
 import sys
 import time
 
+from ending import Ending
 from packets import family
 
 CHUNK = 1 << 20
 PATIENCE = 60.0
 SO_MAX_PACING_RATE = 47
-END = False
 
 
 def receive(address, port):
@@ -44,13 +43,8 @@ def connect(address, port):
     sys.exit(f"no receiver at {address} port {port}")
 
 
-def end(*_):
-    global END
-    END = True
-
-
 def send(address, port, size, rate=None):
-    signal.signal(signal.SIGTERM, end)
+    ending = Ending()
     digest, sent = hashlib.sha256(), 0
     block = bytearray(os.urandom(CHUNK))
     view = memoryview(block)
@@ -59,7 +53,7 @@ def send(address, port, size, rate=None):
         if rate:
             connection.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, rate)
         chunk = min(CHUNK, rate // 10) if rate else CHUNK
-        while sent < size and not END:
+        while sent < size and not ending.told:
             block[:8] = sent.to_bytes(8, "big")  # no two chunks are equal
             part = view[: min(chunk, size - sent)]
             connection.sendall(part)

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # TCP connections that go on while a node's agent is stopped, killed or replaced: between pods, from the node to a ClusterIP, and
-# from outside to a NodePort. The test has set FAMILIES, and PORT, at which held.py serves in pod3.
+# from outside to a NodePort. The test has set FAMILIES, and PORT and SERVED, at which held.py serves in pod3.
 
 HOLDERS=()
 
@@ -29,6 +29,19 @@ start_load() {
         hold "IPv$family, pod1 to pod3" pod1 "$(address_of pod3 "$family")" "$PORT"
         hold "IPv$family, node1 to the ClusterIP of pod3" node1 "$(service "$family" address)" "$(service "$family" port)"
         hold "IPv$family, client to the NodePort of pod3 at node1" client "$(underlay_of node1 "$family")" "$(service "$family" node_port)"
+    done
+}
+
+# Whether pod3 serves at every address of SERVED.
+serves_all() {
+    [ "$(in_ns pod3 ss -Hltn "sport = :$PORT" | wc -l)" -ge "${#SERVED[@]}" ]
+}
+
+# resets NAME...: how many connections each namespace has reset, or had reset.
+resets() {
+    local name
+    for name; do
+        echo "$name $(in_ns "$name" nstat -asz TcpEstabResets TcpOutRsts TcpExtTCPAbortOnData | awk 'NR > 1 { sum += $2 } END { print sum + 0 }')"
     done
 }
 

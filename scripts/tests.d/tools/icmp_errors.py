@@ -16,12 +16,12 @@
 import argparse
 import errno
 import select
-import signal
 import socket
 import struct
 import sys
 import time
 
+from ending import Ending
 from packets import family, ip_packet, read_pcap
 from sizes import request
 
@@ -32,7 +32,6 @@ ATTEMPTS = 100
 IP_MTU_DISCOVER, IP_RECVERR, IPV6_MTU_DISCOVER, IPV6_RECVERR = 10, 11, 23, 25
 PMTUDISC_DONT, PMTUDISC_PROBE, PMTUDISC_OMIT = 0, 3, 5
 ORIGINS = {1: "local", 2: "icmp", 3: "icmp6"}
-END = False
 
 
 def sender(address, source, cut):
@@ -102,17 +101,12 @@ def ask(order):
     print(f"{1000 * (last - start):.0f} ms", *refused, *told, sep="\n")
 
 
-def stop(*_):
-    global END
-    END = True
-
-
 def receive(order):
-    signal.signal(signal.SIGTERM, stop)
+    ending = Ending()
     server = socket.socket(family(order.address), socket.SOCK_DGRAM)
     server.bind((order.address, PORT))
     server.settimeout(0.1)
-    while not END:
+    while not ending.told:
         try:
             data = server.recv(65536)
             print(len(data), "right" if data == request(len(data)) else "wrong")

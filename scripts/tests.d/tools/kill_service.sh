@@ -49,7 +49,7 @@ dropped_for() {
         '[.workers[] | if $direction == "" then .outbound, .inbound else .[$direction] end | .dropped[$reason] // 0] | add'
 }
 
-# lost_in_kernel NODE: what found no room while nobody read: in queues of the device, and in sockets.
+# lost_in_kernel NODE: what found no room while no process read: in queues of the device, and in sockets.
 lost_in_kernel() {
     echo $(($(device_count "$1" tartan0 tx_dropped) + $(in_ns "$1" nstat -asz UdpRcvbufErrors Udp6RcvbufErrors | awk 'NR > 1 { sum += $2 } END { print sum + 0 }')))
 }

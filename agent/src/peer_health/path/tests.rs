@@ -226,7 +226,7 @@ fn pods_are_told_before_tcp_sends_for_the_third_time() {
             lab.step();
         }
         lab.world.mtu = Some(1400);
-        lab.path.suspect(lab.now);
+        lab.path.suspect(PACE, lab.now);
         let took = lab.until_told(1400);
         assert!(took <= Duration::from_millis(140), "{took:?}");
     }
@@ -257,7 +257,7 @@ fn suspicion_on_a_good_path_costs_little_and_leaves_a_search() {
     let mut lab = Lab::up();
     let (began, before) = (lab.now, lab.probes);
     for _ in 0..300 {
-        lab.path.suspect(lab.now);
+        lab.path.suspect(PACE, lab.now);
         lab.run(1);
         assert_eq!(lab.path.state, State::Up);
         assert_eq!(lab.told.map(|(told, _)| told), Some(1500));
@@ -327,7 +327,7 @@ fn what_keeps_probes_from_getting_there_is_said_in_its_own_words() {
     lab.run(20);
     assert_eq!(lab.path.state.to_string(), router);
     lab.world.asks = false;
-    // Nobody says anything any more: the reason is not of now, and neither are the peer's own packets.
+    // No host and no router says anything any more: the reason is not of now, and neither are the peer's own packets.
     lab.world.obstacle = None;
     lab.world.is_dead = true;
     assert!(lab.until("silent") < RECENT + Duration::from_secs(2));
