@@ -98,6 +98,15 @@ pub struct Work {
     pub outbound: Amount,
     /// From the underlay, or from a worker that received it there.
     pub inbound: Amount,
+    /// Probes of that, which hold no packet of a pod.
+    pub probes: usize,
+}
+
+impl Work {
+    /// Whether it is probes and nothing else.
+    pub(crate) fn is_of_probes(&self) -> bool {
+        self.probes > 0 && self.probes == self.inbound.packets && self.outbound.packets == 0
+    }
 }
 
 /// Packets as the kernel handed them over, super-packets as one, and their bytes.
@@ -197,6 +206,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         }
         self.flush(snapshot, now);
         self.flows.end();
+        self.work.probes = self.answers.take_count();
         self.account_offloads(now);
         self.tally.batch(self.work);
         self.tally.tick(snapshot.version);

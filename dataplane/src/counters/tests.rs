@@ -82,6 +82,7 @@ fn batches_and_times_add_up_and_empty_steps_are_no_batches() {
         tally.batch(Work {
             outbound: amount(outbound.0, outbound.1),
             inbound: amount(inbound.0, inbound.1),
+            probes: 0,
         });
         tally.time(Duration::from_nanos(10), Duration::from_nanos(30));
     }

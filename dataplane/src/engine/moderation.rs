@@ -80,7 +80,11 @@ mod tests {
     fn after(work: impl IntoIterator<Item = (Amount, Amount)>) -> Duration {
         let mut moderation = Moderation::default();
         let steps = work.into_iter().map(|(outbound, inbound)| {
-            let work = Work { outbound, inbound };
+            let work = Work {
+                outbound,
+                inbound,
+                probes: 0,
+            };
             moderation.learn(work, Now(0))
         });
         steps.last().unwrap_or_default()
@@ -92,7 +96,7 @@ mod tests {
             let mut moderation = Moderation::default();
             let work = Work {
                 outbound: SEVERAL,
-                inbound: NONE,
+                ..Work::default()
             };
             let mut now = Now(0);
             for _ in 0..=MODERATION_STEPS {

@@ -3,11 +3,14 @@
 //! Theory of operation: waking a thread costs a context switch, and several times as much where its core is idle and
 //! virtual. A worker that busy-polls does not pay for a wake-up, but uses its core. So every *gap* is measured, from the
 //! end of work to the next packet, whether the worker slept or polled: it busy-polls only while most of the latest gaps
-//! were shorter than the limit, and never longer than the limit. An idle node sleeps. Between two polls the worker
+//! were shorter than the limit, and never longer than the limit. An idle node sleeps; one that peers ask for their health
+//! is idle, however short the gaps between their probes. Between two polls the worker
 //! yields its core; the time that other threads run is part of the gap, so where others need the core, gaps are long
 //! and the worker sleeps at once.
 
 use std::time::Duration;
+
+use crate::worker::Work;
 
 /// What a worker has learned of its gaps.
 #[derive(Debug)]
@@ -32,9 +35,13 @@ impl Spin {
         }
     }
 
-    /// Takes note of a gap that is over.
-    pub(super) fn learn(&mut self, gap: Duration) {
-        let short = if gap < self.limit { WHOLE } else { 0 };
+    /// Takes note of a gap that is over, and of the work that has ended it.
+    pub(super) fn learn(&mut self, gap: Duration, work: Work) {
+        let is_short = gap < self.limit;
+        if is_short && work.is_of_probes() {
+            return;
+        }
+        let short = if is_short { WHOLE } else { 0 };
         self.short = (self.short * (MEMORY - 1) + short) / MEMORY;
     }
 }
@@ -47,6 +54,7 @@ const MEMORY: u32 = 8;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::worker::Amount;
 
     const LIMIT: Duration = Duration::from_micros(50);
     const SHORT: Duration = Duration::from_micros(49);
@@ -54,8 +62,44 @@ mod tests {
 
     fn after(gaps: impl IntoIterator<Item = Duration>) -> Duration {
         let mut spin = Spin::new(LIMIT);
-        gaps.into_iter().for_each(|gap| spin.learn(gap));
+        gaps.into_iter().for_each(|gap| spin.learn(gap, PACKET));
         spin.time()
+    }
+
+    const ONE: Amount = Amount {
+        packets: 1,
+        bytes: 100,
+    };
+    const PACKET: Work = Work {
+        outbound: ONE,
+        inbound: Amount {
+            packets: 0,
+            bytes: 0,
+        },
+        probes: 0,
+    };
+    const PROBE: Work = Work {
+        outbound: Amount {
+            packets: 0,
+            bytes: 0,
+        },
+        inbound: ONE,
+        probes: 1,
+    };
+
+    /// Regression: with 5,000 peers that answered and asked, a worker without a packet of a pod busy-polled behind most
+    /// probes.
+    #[test]
+    fn probes_make_no_worker_busy_poll() {
+        let mut spin = Spin::new(LIMIT);
+        (0..100).for_each(|_| spin.learn(SHORT, PROBE));
+        assert_eq!(spin.time(), Duration::ZERO);
+        // And one among packets does not end it.
+        for _ in 0..10 {
+            (0..10).for_each(|_| spin.learn(SHORT, PACKET));
+            spin.learn(SHORT, PROBE);
+            assert_eq!(spin.time(), LIMIT);
+        }
     }
 
     #[test]
@@ -88,7 +132,7 @@ mod tests {
     #[test]
     fn a_limit_of_zero_never_busy_polls() {
         let mut spin = Spin::new(Duration::ZERO);
-        (0..100).for_each(|_| spin.learn(Duration::ZERO));
+        (0..100).for_each(|_| spin.learn(Duration::ZERO, PACKET));
         assert_eq!(spin.time(), Duration::ZERO);
     }
 }

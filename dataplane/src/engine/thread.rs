@@ -100,6 +100,7 @@ impl Thread {
                 watched: Vec::with_capacity(TxSlot::COUNT),
                 moderation: Moderation::default(),
                 spin: Spin::new(setup.spin),
+                gap: None,
             }
             .run();
         };
@@ -185,6 +186,8 @@ struct Loop {
     watched: Vec<(Port, RawFd)>,
     moderation: Moderation,
     spin: Spin,
+    /// The latest gap, until it is seen what has ended it.
+    gap: Option<Duration>,
 }
 
 impl Loop {
@@ -227,6 +230,9 @@ impl Loop {
             let next = self.worker.step(snapshot.load(), now);
             if self.worker.device_lost() {
                 shared.device_lost.store(true, Ordering::Relaxed);
+            }
+            if let Some(gap) = self.gap.take() {
+                self.spin.learn(gap, self.worker.latest());
             }
             self.watch_room(matches!(next, Next::Held(_)));
             let pause = self.moderation.learn(self.worker.latest(), now);
@@ -272,7 +278,7 @@ impl Loop {
             self.rest(events, TICK);
         }
         let gap = self.shared.now().since(start);
-        self.spin.learn(gap);
+        self.gap = Some(gap);
         paused + gap
     }
 

@@ -29,6 +29,8 @@ pub(crate) struct Answers {
     /// Answers that wait to be sent, at most [`ANSWERS`].
     waiting: Vec<Answer>,
     heard: Arc<HeardRing>,
+    /// Probes since [`Answers::take_count`].
+    count: usize,
 }
 
 /// One answer, ready to be sent.
@@ -50,6 +52,7 @@ impl Answers {
             buckets: vec![TokenBucket::full(RATE); PROBE_SETS * PROBE_PORTS].into_boxed_slice(),
             waiting: Vec::with_capacity(ANSWERS),
             heard: Arc::new(HeardRing::new()),
+            count: 0,
         }
     }
 
@@ -82,13 +85,20 @@ impl Answers {
     }
 
     /// Tells control of a probe.
-    pub(crate) fn hear(&self, heard: Heard) {
+    pub(crate) fn hear(&mut self, heard: Heard) {
+        self.count += 1;
         self.heard.push(heard);
     }
 
     /// Gives control a report.
-    pub(crate) fn hear_report(&self, report: HeardReport) {
+    pub(crate) fn hear_report(&mut self, report: HeardReport) {
+        self.count += 1;
         self.heard.push_report(report);
+    }
+
+    /// How many probes there were since the last call.
+    pub(crate) fn take_count(&mut self) -> usize {
+        std::mem::take(&mut self.count)
     }
 
     /// Notes `message` to be sent by `way`. Its nonce spreads answers over transmit sockets, as flows are spread.

@@ -29,12 +29,26 @@ fn a_step_reports_what_it_moved_each_way() {
     (0..3).for_each(|_| node.push(out.clone()));
     let outbound = amount(3, 3 * out.len());
     let inbound = Amount::default();
-    assert_eq!(latest(&mut node, 0), Work { outbound, inbound });
+    assert_eq!(
+        latest(&mut node, 0),
+        Work {
+            outbound,
+            inbound,
+            probes: 0
+        }
+    );
     let datagram = vxlan(2, 1, &udp(pod(2, 0), pod(1, 0), b"in"));
     let inbound = amount(2, 2 * datagram.payload.len());
     (0..2).for_each(|_| node.hand(datagram.clone(), 1));
     let outbound = Amount::default();
-    assert_eq!(latest(&mut node, 0), Work { outbound, inbound });
+    assert_eq!(
+        latest(&mut node, 0),
+        Work {
+            outbound,
+            inbound,
+            probes: 0
+        }
+    );
     assert_eq!(latest(&mut node, 0), Work::default());
 }
 
