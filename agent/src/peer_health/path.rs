@@ -7,8 +7,8 @@
 //! those before ([`Path::doubt_after`]), and when packets of pods cease to flow ([`Path::suspect`]).
 //!
 //! A probe is lost when its time is over, or when one that was sent later has been answered for a while: a path keeps the
-//! order of what it carries, but for a little (as RFC 8985 has it for TCP). [`LOST_PROBES`] in a row that are lost, and no
-//! answer for [`SILENCE`], make the path bad; what else is seen of the peer says how:
+//! order of what it carries, but for a little (as RFC 8985 has it for TCP). [`LOST_PROBES`] in a row that are lost, over
+//! [`OUTAGE`] at least, and no answer for [`SILENCE`], make the path bad; what else is seen of the peer says how:
 //!
 //! | seen | state |
 //! |---|---|
@@ -58,6 +58,8 @@ pub(super) struct Path {
     error: Option<Trouble>,
     /// When the next probe that watches is due.
     next: Now,
+    /// As of the latest turn.
+    pace: Pace,
     state: State,
     since: Now,
 }
@@ -116,6 +118,8 @@ pub(super) struct Ask {
 pub(super) struct Pace {
     /// Pause between two probes that watch.
     pub(super) watch: Duration,
+    /// The same of the peer's probes, at most: it has as many paths, and this one may be idle to it.
+    pub(super) theirs: Duration,
     /// Within which a probe comes back to the credit.
     pub(super) credit: Duration,
     /// Probes that watch are as large as packets of pods.
@@ -153,6 +157,7 @@ impl Path {
             was_early: false,
             error: None,
             next: first,
+            pace: Pace::FASTEST,
             state: State::New,
             since: now,
         }
@@ -177,6 +182,7 @@ impl Path {
 
     /// Gives up probes whose time has passed, and says what to send now. Returns what the path was found to carry.
     pub(super) fn turn(&mut self, pace: Pace, now: Now, asks: &mut Vec<Ask>) -> Option<u16> {
+        self.pace = pace;
         let learned = self.give_up(now);
         self.search.expire(now);
         let search = self.search.unsent();
@@ -192,7 +198,7 @@ impl Path {
             self.is_doubted = false;
             // The small one last: only then it shows that the full one was not lost with everything else.
             asks.extend([Ask::full(self.search.full()), Ask::SMALL]);
-            self.next = now.after(self.pause(pace, now));
+            self.next = now.after(self.pause(now));
         }
         // While a search waits for credit, it goes first, for a while: what it sends shows that the path lives, too. But
         // it would wait for seconds, and a path that died meanwhile is to be noticed.
@@ -202,7 +208,7 @@ impl Path {
         if now >= self.next && !is_starved && self.credit.take(1, pace.credit, now) {
             self.is_doubted = false;
             asks.push(self.watch(pace));
-            self.next = now.after(self.pause(pace, now));
+            self.next = now.after(self.pause(now));
         }
         if self.is_answering()
             && let Some(size) = self.search.raise(now)
@@ -258,17 +264,23 @@ impl Path {
     }
 
     /// The pause after a probe that watches.
-    fn pause(&self, pace: Pace, now: Now) -> Duration {
-        let lost_for = self.answered.map(|answered| now.since(answered));
+    fn pause(&self, now: Now) -> Duration {
+        let watch = self.pace.watch;
         let trouble = self.error.as_ref();
-        let trouble = trouble.filter(|error| now.since(error.latest) < TROUBLE_LASTS);
-        let trouble_for = trouble.map(|error| now.since(error.first));
-        let is_forgotten = matches!(self.state, State::Heard | State::Quiet);
-        match (lost_for.or(trouble_for), self.is_probed(now)) {
-            (Some(_), true) if is_forgotten => SPARE_EVERY,
-            (Some(bad_for), _) if bad_for > LONG_LOST => pace.watch.max(LOST_EVERY),
-            (Some(_), _) | (None, true) => pace.watch,
-            (None, false) if self.sent + 1 < FIRST_PROBES => pace.watch,
+        let trouble = trouble.filter(|error| now.since(error.latest) < self.trouble_lasts());
+        let is_lost = self.lost > 0 && self.answered.is_some();
+        let lost_for = is_lost.then(|| now.since(self.lost_since));
+        let bad_for = lost_for.or(trouble.map(|error| now.since(error.first)));
+        let is_forgotten =
+            self.answered.is_some() && matches!(self.state, State::Heard | State::Quiet);
+        match (bad_for, self.is_probed(now)) {
+            _ if is_forgotten => SPARE_EVERY,
+            // Whether it lasts is found out before it is said, however rarely the path is asked otherwise.
+            (Some(bad_for), _) if bad_for < SILENCE => WATCH_EVERY,
+            (Some(bad_for), _) if bad_for < LONG_LOST => watch.min(LOST_EVERY),
+            (Some(_), _) => watch.max(LOST_EVERY),
+            (None, true) => watch,
+            (None, false) if self.sent + 1 < FIRST_PROBES => watch,
             (None, false) => SPARE_EVERY,
         }
     }
@@ -369,7 +381,12 @@ impl Path {
             .find(|open| open.nonce == nonce && !open.is_lost)?;
         open.is_lost = true;
         let Open { ask, sent, .. } = *open;
-        self.is_doubted |= ask.is_watch && self.lost == 0 && !self.search.is_seeking();
+        // Once: the full one of the pair that follows is refused as well.
+        let is_new = self.lost == 0 && !self.was_early && !self.search.is_seeking();
+        if ask.is_watch && is_new {
+            self.is_doubted = true;
+            self.was_early = true;
+        }
         self.search.lost(ask.size?, sent, now)
     }
 
@@ -380,8 +397,9 @@ impl Path {
 
     /// Takes an error that came in place of an answer.
     pub(super) fn fail(&mut self, what: Obstacle, now: Now) {
+        let lasts = self.trouble_lasts();
         match &mut self.error {
-            Some(error) if now.since(error.latest) < TROUBLE_LASTS => {
+            Some(error) if now.since(error.latest) < lasts => {
                 error.times = error.times.saturating_add(1);
                 (error.what, error.latest) = (what, now);
             }
@@ -421,8 +439,15 @@ impl Path {
                     self.lost_since = sent;
                 }
                 self.lost = self.lost.saturating_add(1);
+                if self.lost == 1 && self.answered.is_some() {
+                    // Also where an early pair was sent before, behind which the path had rested.
+                    self.next = self.next.min(now.after(WATCH_EVERY));
+                }
                 // Once: a path that is dead is not asked more often for it.
-                self.is_doubted |= self.lost == 1 && self.answered.is_some() && !self.was_early;
+                let is_new = self.lost == 1 && self.answered.is_some() && !self.was_early;
+                // Where not even the least passes there is nothing to tell apart, each time anew.
+                let may_be_hole = ask.size.is_none() || self.search.may_be_hole();
+                self.is_doubted |= is_new && may_be_hole;
             }
         }
         self.open.retain(|open| now.since(open.sent) < LATE);
@@ -485,10 +510,8 @@ impl Path {
     }
 
     fn next_state(&self, signs: Signs, now: Now) -> State {
-        let is_lost = self.lost >= LOST_PROBES
-            && self
-                .answered
-                .is_none_or(|answered| now.since(answered) >= SILENCE);
+        let is_lost =
+            self.lost >= LOST_PROBES && (self.answered.is_none() || self.lost_for(now) >= SILENCE);
         if self.answered.is_some() && !is_lost {
             return match self.search.narrow() {
                 Some(measured) => State::Narrow {
@@ -513,7 +536,8 @@ impl Path {
             return State::WrongMac(mac);
         }
         let lasts = |at: Now| {
-            now.since(at) < REFUSAL_LASTS && self.answered.is_none_or(|answered| at > answered)
+            now.since(at) < self.lasts(REFUSAL_LASTS)
+                && self.answered.is_none_or(|answered| at > answered)
         };
         if let Some((mac, _)) = signs.other_station.filter(|(_, at)| lasts(*at)) {
             return State::WrongStation(mac);
@@ -527,7 +551,7 @@ impl Path {
             .heard
             .max(asked)
             .filter(|at| *at >= self.lost_since.after(AFTER_LOSS));
-        let is_heard = within(heard, RECENT);
+        let is_heard = within(heard, self.lasts(RECENT));
         let is_passive = !self.is_probed(now)
             || (within(signs.heard, FORGOTTEN)
                 && !within(self.answered, FORGOTTEN)
@@ -554,7 +578,7 @@ impl Path {
 
     /// Whether an error is the path's state: one alone may be of a restart, and what never answered may be starting.
     fn believes(&self, error: &Trouble, now: Now) -> bool {
-        let lasts = now.since(error.latest) < TROUBLE_LASTS;
+        let lasts = now.since(error.latest) < self.trouble_lasts();
         let long = error.latest.since(error.first);
         lasts
             && match self.answered {
@@ -563,9 +587,24 @@ impl Path {
             }
     }
 
+    /// For how long it has answered no more, as far as probes have asked: where they are rare, the last answer is old while
+    /// all is well.
     fn lost_for(&self, now: Now) -> Duration {
-        self.answered
-            .map_or(Duration::MAX, |answered| now.since(answered))
+        let unanswered = now.since(self.answered.unwrap_or_default());
+        match self.lost {
+            0 => Duration::ZERO,
+            _ => unanswered.min(now.since(self.lost_since) + (SILENCE - OUTAGE)),
+        }
+    }
+
+    /// How long what was seen of the peer says something of now: until its next probe at least.
+    fn lasts(&self, least: Duration) -> Duration {
+        least.max(self.pace.theirs + GRACE)
+    }
+
+    /// How far apart errors of one trouble may be: as far as our own probes are.
+    fn trouble_lasts(&self) -> Duration {
+        TROUBLE_LASTS.max(self.pace.watch + GRACE)
     }
 }
 
@@ -580,6 +619,16 @@ impl Open {
         let end = self.sent.after(patience);
         self.overtaken.map_or(end, |overtaken| overtaken.min(end))
     }
+}
+
+impl Pace {
+    /// Of the only path that there is.
+    pub(super) const FASTEST: Pace = Pace {
+        watch: WATCH_EVERY,
+        theirs: WATCH_EVERY,
+        credit: Duration::from_secs(1),
+        is_full: true,
+    };
 }
 
 impl Ask {
@@ -615,14 +664,16 @@ pub(super) const WATCH_EVERY: Duration = Duration::from_millis(1250);
 const LOST_PROBES: u32 = 3;
 /// The service of a peer that crashed is back within less.
 const SILENCE: Duration = Duration::from_secs(3);
+/// What of that must have passed since the first lost probe was sent: the outage began after the answer before.
+const OUTAGE: Duration = Duration::from_millis(1750);
 /// Probes to a peer that has answered none, before it is spared.
 const FIRST_PROBES: u32 = 4;
 /// Between two probes to a peer that has answered none.
 pub(super) const SPARE_EVERY: Duration = Duration::from_secs(30);
-/// After this long a path that is bad is asked less often.
-const LONG_LOST: Duration = Duration::from_secs(60);
-/// And so often.
+/// A path that is bad is asked so often, where others are asked more rarely, to see its end soon.
 const LOST_EVERY: Duration = Duration::from_secs(5);
+/// And no more often than that once it is bad for so long.
+const LONG_LOST: Duration = Duration::from_secs(60);
 /// Of watching probes so many are full-size, where a peer is idle and peers are many: one in this many.
 const FULL_OF: u32 = 3;
 /// How long an answer is waited for, at least and at most; at most too where no round trip is known.
@@ -644,14 +695,16 @@ const SEARCH_CREDIT: usize = 30;
 const LATE: Duration = Duration::from_secs(5);
 /// How long after a probe of the peer's ours is sent.
 const AT_ONCE: Duration = Duration::from_millis(50);
-/// Errors further apart are not of one trouble. More than [`LOST_EVERY`].
+/// Errors further apart are not of one trouble, where paths are asked more often. More than [`LOST_EVERY`].
 const TROUBLE_LASTS: Duration = Duration::from_secs(8);
 /// A peer that never answered is reported when its host has refused for so long.
 const NEVER_UP: Duration = Duration::from_secs(5);
-/// How long a datagram that was refused for its network or its MAC counts: the peer's probes come more often.
+/// How long a datagram that was refused for its network or its MAC counts, where the peer's probes come more often.
 const REFUSAL_LASTS: Duration = Duration::from_secs(15);
-/// Packets within this time are of now: where peers are many, each is asked every ten seconds.
+/// Packets within this time are of now, where the peer's probes come more often.
 const RECENT: Duration = Duration::from_secs(12);
+/// By how much a probe may come later than it is due: what is due waits for the budget, and for a batch.
+const GRACE: Duration = Duration::from_secs(4);
 /// A packet may have been on its way when the path died.
 const AFTER_LOSS: Duration = Duration::from_millis(500);
 /// A peer that runs flannel sends when its pods do.

@@ -298,10 +298,16 @@ impl PathSearch {
         if let Phase::Watch { misses, first } = self.phase
             && misses >= HOLE_MISSES
             && self.small.is_some_and(|small| small >= first)
-            && self.full() > self.floor
+            && self.may_be_hole()
         {
             self.phase = Phase::Seek(Seek::downwards(self.floor, self.full(), now));
         }
+    }
+
+    /// Whether the path is taken to carry more than every path is: else there is nothing to seek where a full-size probe is
+    /// lost.
+    pub(super) fn may_be_hole(&self) -> bool {
+        self.full() > self.floor
     }
 
     /// Takes in that the pods' packets to the peer have ceased to flow: this counts as one lost full-size probe, for those

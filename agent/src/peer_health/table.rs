@@ -2,9 +2,9 @@
 //!
 //! Paths wait in a heap by the time of their next turn, so a turn costs by what is due and not by how many peers there
 //! are. The budget of [`BUDGET`] probes a second is shared: as long as all paths fit into it, each is watched at its own
-//! pace; beyond that, paths without packets of pods are watched less often, down to every 11 s with 5,000 peers. What is
-//! in doubt is asked at once all the same, within the budget and the path's own credit. Where the budget is spent, what is due
-//! stays in the heap, the longest due first.
+//! pace; beyond that, paths without packets of pods are watched less often, down to every 20 s with 5,000 peers, for which half of
+//! the budget is kept ([`WATCHING`]). The other half is for what is in doubt or has just been lost: it is asked at once, within the
+//! path's own credit. Where the budget is spent, what is due stays in the heap, the longest due first.
 //!
 //! The paths of which pods make most use are *looked at* every [`LOOK_EVERY`], [`LOOKED`] of them: where packets of pods cease to
 //! flow all at once, the path is suspected, for TCP has fallen silent then.
@@ -26,7 +26,7 @@ use encap::Family;
 use super::credit::Credit;
 use super::histogram::Histogram;
 use super::loss::Outcomes;
-use super::path::{Answered, Ask, Obstacle, Pace, Path, Signs, WATCH_EVERY};
+use super::path::{Answered, Ask, Obstacle, Pace, Path, SPARE_EVERY, Signs, WATCH_EVERY};
 use super::path_search::PathSearch;
 
 /// A path that there is to be.
@@ -107,9 +107,10 @@ pub(super) struct Seen {
 struct Round {
     /// The path that is looked at next.
     next: usize,
-    /// Probed paths so far, with packets of pods and without.
+    /// Paths so far that probes are answered on, with packets of pods and without, and those that are spared.
     busy: u32,
     idle: u32,
+    spared: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -149,7 +150,7 @@ impl Table {
             .drain(..)
             .map(|slot| ((Arc::clone(&slot.target.name), slot.target.address), slot))
             .collect();
-        let spread = WATCH_EVERY.max(Duration::from_secs(1) * targets.len() as u32 / BUDGET);
+        let spread = WATCH_EVERY.max(Duration::from_secs(1) * targets.len() as u32 / WATCHING);
         let all = targets.len().max(1) as u32;
         self.due.clear();
         self.by_address.clear();
@@ -351,7 +352,7 @@ impl Table {
             slot.packets = seen.packets;
             slot.signs = seen.signs;
             match (slot.path.is_probed(now), slot.is_busy) {
-                (false, _) => {}
+                (false, _) => self.round.spared += 1,
                 (true, true) => self.round.busy += 1,
                 (true, false) => self.round.idle += 1,
             }
@@ -361,8 +362,7 @@ impl Table {
         }
         self.round.next += MANY;
         if self.round.next >= self.slots.len() {
-            let Round { busy, idle, .. } = std::mem::take(&mut self.round);
-            self.paces = Paces::of(busy, idle);
+            self.paces = Paces::of(std::mem::take(&mut self.round));
             self.choose_looked();
         }
         changed
@@ -419,6 +419,7 @@ impl Table {
         };
         Pace {
             watch: watch * of,
+            theirs: self.paces.idle * of,
             credit: Duration::from_secs(1) * of,
             is_full: is_busy || self.paces.is_full,
         }
@@ -451,12 +452,16 @@ impl Flow {
 }
 
 impl Paces {
-    /// How so many paths share the budget.
-    fn of(busy: u32, idle: u32) -> Paces {
+    /// How the paths of a round share what is to be spent on watching.
+    fn of(round: Round) -> Paces {
+        let Round {
+            busy, idle, spared, ..
+        } = round;
         let each = |paths: u32, share: u32| WATCH_EVERY.max(Duration::from_secs(1) * paths / share);
-        let for_busy = each(busy, BUDGET * 3 / 4);
-        let taken = (f64::from(busy) / for_busy.as_secs_f64()) as u32;
-        let left = BUDGET.saturating_sub(taken + RESERVE).max(RESERVE);
+        let for_busy = each(busy, WATCHING / 2);
+        let taken = f64::from(busy) / for_busy.as_secs_f64()
+            + f64::from(spared) / SPARE_EVERY.as_secs_f64();
+        let left = WATCHING.saturating_sub(taken as u32).max(WATCHING / 5);
         Paces {
             busy: for_busy,
             idle: each(idle, left),
@@ -473,13 +478,14 @@ fn of_family<T>(values: &mut PerFamily<T>, address: IpAddr) -> &mut T {
     }
 }
 
-/// Probes of all paths in a second. A probe costs some 10 µs here and as much at the peer, whose own probes cost this node the same.
+/// Probes of all paths in a second.
 const BUDGET: u32 = 500;
-const PROBE_BACK: Duration = Duration::from_millis(2);
+/// Those of them that watch while all is well: a probe and its answer cost some 15 µs here and as much at the peer, whose own probes
+/// cost this node the same, and all together less than 1 % of a core.
+const WATCHING: u32 = 250;
+const PROBE_BACK: Duration = Duration::from_millis(1000 / BUDGET as u64);
 /// Of them so many at once: those of a batch, and a turn.
 const MOST_BUDGET: u32 = 65;
-/// Of the budget for doubts and searches.
-const RESERVE: u32 = 50;
 /// Full-size probes to more idle peers than this would be more than about a megabit a second.
 const FEW: u32 = 100;
 /// A round of a search, a pair in doubt, and one that raises.

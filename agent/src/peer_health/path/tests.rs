@@ -10,6 +10,7 @@ struct Lab {
     flying: Vec<(u64, Now)>,
     world: World,
     signs: Signs,
+    pace: Pace,
     probes: usize,
     /// What pods were told last, and when.
     told: Option<(u16, Now)>,
@@ -20,7 +21,7 @@ struct Lab {
 struct World {
     is_dead: bool,
     mtu: Option<u16>,
-    /// The peer's own probes arrive every second.
+    /// The peer's own probes arrive every second, or as rarely as ours.
     asks: bool,
     refuses: bool,
     sends: bool,
@@ -29,10 +30,12 @@ struct World {
 }
 
 const STEP: Duration = Duration::from_millis(20);
-const PACE: Pace = Pace {
-    watch: WATCH_EVERY,
-    credit: Duration::from_secs(1),
-    is_full: true,
+/// Of one among 5,000.
+const RARE: Pace = Pace {
+    watch: Duration::from_secs(20),
+    theirs: Duration::from_secs(20),
+    is_full: false,
+    ..Pace::FASTEST
 };
 
 impl Lab {
@@ -45,6 +48,7 @@ impl Lab {
             flying: Vec::new(),
             world,
             signs: Signs::default(),
+            pace: Pace::FASTEST,
             probes: 0,
             told: None,
         }
@@ -63,10 +67,13 @@ impl Lab {
             assert!(self.path.answer(nonce, at).is_none(), "counted twice");
             self.signs.heard = Some(at);
         }
-        let each_second = now
-            .0
-            .is_multiple_of(Duration::from_secs(1).as_nanos() as u64);
-        if each_second && self.world.asks {
+        let each = |period: Duration| now.0.is_multiple_of(period.as_nanos() as u64);
+        let each_second = each(Duration::from_secs(1));
+        let is_asked = match self.pace == RARE {
+            true => each(RARE.theirs),
+            false => each_second,
+        };
+        if is_asked && self.world.asks {
             self.path.asked(Some(Duration::from_secs(1)), now);
             self.signs.heard = Some(now);
         }
@@ -75,7 +82,7 @@ impl Lab {
         }
         let mut asks = Vec::new();
         if self.path.wake() <= now || self.path.is_urgent() {
-            let learned = self.path.turn(PACE, now, &mut asks);
+            let learned = self.path.turn(self.pace, now, &mut asks);
             self.tell(learned);
         }
         for ask in asks {
@@ -148,6 +155,15 @@ impl Lab {
         assert_eq!(lab.path.state, State::Up);
         lab
     }
+
+    /// One that is asked rarely.
+    fn rare() -> Lab {
+        let mut lab = Lab::up();
+        lab.pace = RARE;
+        lab.run(100);
+        assert_eq!(lab.path.state, State::Up);
+        lab
+    }
 }
 
 const TEN: Duration = Duration::from_secs(10);
@@ -166,6 +182,110 @@ fn a_peer_that_dies_is_silent_within_ten_seconds_and_up_again_as_soon() {
     lab.run(300);
     lab.world.is_dead = false;
     assert!(lab.until("up") < TEN, "after a long death too");
+}
+
+/// Regression: where a path is asked every 20 s, the last answer is so old that each restart of a peer was a silence.
+#[test]
+fn a_restart_of_a_peer_that_is_asked_rarely_is_no_silence() {
+    for outage in [100, 500, 1000, 1500] {
+        let mut lab = Lab::rare();
+        let mut asked = lab.probes;
+        for _ in 0..10 {
+            // The next probe that watches is the first that is lost.
+            while lab.probes == asked {
+                lab.world.is_dead = lab.path.next <= lab.now.after(STEP);
+                lab.step();
+            }
+            for _ in 0..outage / 20 {
+                lab.step();
+                assert_eq!(lab.path.state, State::Up, "after an outage of {outage} ms");
+            }
+            lab.world.is_dead = false;
+            lab.run(10);
+            assert_eq!(lab.path.state, State::Up);
+            asked = lab.probes;
+        }
+    }
+}
+
+#[test]
+fn what_is_asked_rarely_keeps_its_state_while_its_cause_lasts() {
+    let seconds = |of: Duration| of.as_secs();
+    let dead = World {
+        is_dead: true,
+        ..World::default()
+    };
+    let causes = [
+        ("silent", dead.clone()),
+        (
+            "one-way",
+            World {
+                asks: true,
+                ..dead.clone()
+            },
+        ),
+        (
+            "refused",
+            World {
+                refuses: true,
+                ..World::default()
+            },
+        ),
+        (
+            "unreachable",
+            World {
+                obstacle: Some("no route"),
+                ..World::default()
+            },
+        ),
+    ];
+    for (name, world) in causes {
+        let mut lab = Lab::rare();
+        lab.world = world;
+        // The first lost probe, and the first of the peer's after it.
+        assert!(lab.until(name) < RARE.watch * 2 + Duration::from_secs(5));
+        for _ in 0..seconds(RARE.watch) * 20 {
+            lab.run(1);
+            assert_eq!(lab.path.state.name(), name);
+        }
+        lab.world = World::default();
+        assert!(lab.until("up") <= RARE.watch + GRACE);
+    }
+    // A short outage's end is seen long before the next probe that watches would be due.
+    let mut lab = Lab::rare();
+    lab.world = dead;
+    lab.until("silent");
+    lab.run(10);
+    lab.world = World::default();
+    let took = lab.until("up");
+    assert!(took <= LOST_EVERY + STEP * 3, "{took:?}");
+}
+
+#[test]
+fn another_network_is_named_for_as_long_as_its_probes_come_rarely() {
+    let mut lab = Lab::rare();
+    lab.world.is_dead = true;
+    lab.until("silent");
+    for _ in 0..10 {
+        lab.signs.other_vni = Some((7, lab.now));
+        for _ in 0..RARE.theirs.as_secs() {
+            lab.run(1);
+            assert_eq!(lab.path.state, State::WrongVni(7));
+        }
+    }
+}
+
+/// A path that carries less than every path is taken to: there is nothing to seek, and it is not asked for it.
+#[test]
+fn what_carries_less_than_the_least_takes_no_more_probes_than_others() {
+    let mut lab = Lab::up();
+    lab.world.mtu = Some(600);
+    lab.run(60);
+    let before = lab.probes;
+    lab.run(100);
+    let each = Duration::from_secs(100).as_millis() / WATCH_EVERY.as_millis();
+    let probes = (lab.probes - before) as u128;
+    assert!(probes <= each + 30, "{probes}, not {each}");
 }
 
 #[test]
@@ -226,7 +346,7 @@ fn pods_are_told_before_tcp_sends_for_the_third_time() {
             lab.step();
         }
         lab.world.mtu = Some(1400);
-        lab.path.suspect(PACE, lab.now);
+        lab.path.suspect(Pace::FASTEST, lab.now);
         let took = lab.until_told(1400);
         assert!(took <= Duration::from_millis(140), "{took:?}");
     }
@@ -257,7 +377,7 @@ fn suspicion_on_a_good_path_costs_little_and_leaves_a_search() {
     let mut lab = Lab::up();
     let (began, before) = (lab.now, lab.probes);
     for _ in 0..300 {
-        lab.path.suspect(PACE, lab.now);
+        lab.path.suspect(Pace::FASTEST, lab.now);
         lab.run(1);
         assert_eq!(lab.path.state, State::Up);
         assert_eq!(lab.told.map(|(told, _)| told), Some(1500));
@@ -280,10 +400,14 @@ fn a_probe_that_others_overtake_is_lost_and_one_that_is_late_is_not_forgotten() 
     let at = now.after(Duration::from_millis(1));
     assert!(lab.path.answer(1_001, at).is_some());
     let is_lost = |path: &Path| path.open.iter().any(|open| open.is_lost);
-    lab.path
-        .turn(PACE, at.after(LEAST_ORDER - STEP / 2), &mut Vec::new());
+    lab.path.turn(
+        Pace::FASTEST,
+        at.after(LEAST_ORDER - STEP / 2),
+        &mut Vec::new(),
+    );
     assert!(!is_lost(&lab.path));
-    lab.path.turn(PACE, at.after(LEAST_ORDER), &mut Vec::new());
+    lab.path
+        .turn(Pace::FASTEST, at.after(LEAST_ORDER), &mut Vec::new());
     assert!(is_lost(&lab.path));
     assert!(lab.path.answer(1_000, at.after(MOST_PATIENCE)).is_some());
 }
@@ -553,7 +677,7 @@ fn an_answer_counts_until_it_is_too_late_and_nothing_is_waited_for_meanwhile() {
         }
         let (nonce, sent) = (lab.nonce, lab.now);
         lab.now = lab.now.after(MOST_PATIENCE);
-        lab.path.turn(PACE, lab.now, &mut Vec::new());
+        lab.path.turn(Pace::FASTEST, lab.now, &mut Vec::new());
         // The next turn is the next probe's, half a minute later.
         assert!(lab.path.wake() > sent.after(LATE * 2));
         let answered = lab.path.answer(nonce, sent.after(after));
