@@ -12,8 +12,9 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use futures_util::FutureExt;
 use tartan::config::NetConf;
 use tartan::registry::{FileRegistry, Registry, RegistryPlace, Update};
 use tempfile::TempDir;
@@ -43,6 +44,13 @@ impl Bench {
             directory,
             registry: Registry::File(Box::new(file)),
         }
+    }
+
+    /// Another registry of the same file.
+    fn again(&self, name: &str) -> Registry {
+        let net_conf = NetConf::parse(r#"{"Network":"10.244.0.0/16"}"#).unwrap();
+        let file = FileRegistry::watch(&self.path(name), &net_conf, "n1").unwrap();
+        Registry::File(Box::new(file))
     }
 
     fn with(text: &str) -> Bench {
@@ -389,6 +397,37 @@ fn a_file_is_read_within_two_seconds_of_constant_writing() {
             start.elapsed()
         );
         writer.abort();
+    });
+}
+
+#[test]
+fn a_first_list_counts_at_once_where_nothing_has_changed_the_file_for_two_seconds() {
+    run(async {
+        let prepare = |directory: &Path| {
+            fs::write(directory.join("nodes.toml"), OWN).unwrap();
+            fs::File::create(directory.join("later.toml"))
+                .and_then(|mut file| {
+                    file.write_all(OWN.as_bytes())?;
+                    file.set_modified(SystemTime::now() + Duration::from_secs(60))
+                })
+                .unwrap();
+        };
+        let mut young = Bench::open("nodes.toml", prepare);
+        assert_eq!(young.registry.next().now_or_never(), None);
+        assert_eq!(young.next().await.unwrap(), ["n1"]);
+        let old = Bench::open("nodes.toml", prepare);
+        let to_come = Bench::open("later.toml", prepare);
+        tokio::time::sleep(Duration::from_millis(2100)).await;
+        // As the next services find them.
+        let mut again = old.again("nodes.toml");
+        assert!(again.next().now_or_never().is_some());
+        fs::write(old.path("nodes.toml"), both()).unwrap();
+        let Update::Leases(leases) = again.next().await else {
+            panic!("refused")
+        };
+        assert_eq!(leases.len(), 2, "it is watched all the same");
+        assert_eq!(to_come.again("later.toml").next().now_or_never(), None);
+        assert_eq!(old.again("nodes.toml").next().now_or_never(), None);
     });
 }
 

@@ -227,8 +227,15 @@ async fn keep(
         tokio::select! {
             biased;
             () = signals.stop() => return Ok(0),
-            () = sleep(wait) => {}
+            () = pause(wait) => {}
         }
+    }
+}
+
+/// No pause at all of zero: a timer's steps are 1 ms.
+async fn pause(wait: Duration) {
+    if !wait.is_zero() {
+        sleep(wait).await;
     }
 }
 

@@ -8,8 +8,9 @@
 //!
 //! A list read while it is being written lacks nodes, and the missing peers would be withdrawn. So from a
 //! modification until the writer closes the file, a due read waits, without limit. A reading counts only if within
-//! 10 ms after it no event arrives and the state of the file stays the same. A change of mode or owner counts only
-//! while the file cannot be read.
+//! 10 ms after it no event arrives and the state of the file stays the same. A start does not pay for these 10 ms: a first
+//! reading counts at once if nothing has changed the file for 2 s before it ([`FileState::has_rested`]), because a writer that
+//! paused for so long would be missed by the wait too. A change of mode or owner counts only while the file cannot be read.
 //!
 //! A list that is malformed or lacks this node is reported as refused. A file that was removed is refused too, and
 //! never read as an empty list.
@@ -24,7 +25,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt;
 use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask};
@@ -50,6 +51,8 @@ pub struct FileRegistry {
     events: EventStream<[u8; EVENT_BYTES]>,
     watch: Option<WatchDescriptor>,
     due: Option<Due>,
+    /// The first reading was made.
+    has_begun: bool,
     /// Modified since it was last closed: another process is writing it.
     being_written: bool,
     /// A reading, reported once the file has stayed the same for a moment.
@@ -129,6 +132,7 @@ impl FileRegistry {
             events,
             watch: None,
             due: Some(Due::once(Duration::ZERO)),
+            has_begun: false,
             being_written: false,
             candidate: None,
             reported: None,
@@ -140,6 +144,12 @@ impl FileRegistry {
 
     /// Waits for the next update; the first is ready at once. Dropping the future before it is ready loses nothing.
     pub async fn next(&mut self) -> Update {
+        // Without the timer, whose steps are 1 ms: no event can have been noticed yet.
+        if !std::mem::replace(&mut self.has_begun, true)
+            && let Some(update) = self.on_due()
+        {
+            return update;
+        }
         loop {
             let due = self.due.map(|due| due.at);
             tokio::select! {
@@ -181,11 +191,12 @@ impl FileRegistry {
         if let Some(candidate) = self.candidate.take()
             && candidate.state == FileState::of(&self.path)
         {
-            self.unreadable = candidate.unreadable;
-            self.reported = Some(candidate.update.clone());
-            return Some(candidate.update);
+            return Some(self.report(candidate));
         }
         let candidate = self.read();
+        if self.reported.is_none() && self.has_rested(&candidate) {
+            return Some(self.report(candidate));
+        }
         if self.reported.as_ref() == Some(&candidate.update) {
             self.unreadable = candidate.unreadable;
             return None;
@@ -201,6 +212,18 @@ impl FileRegistry {
         due.latest = latest.map_or(due.latest, |latest| latest.max(due.at));
         self.due = Some(due);
         None
+    }
+
+    fn report(&mut self, reading: Reading) -> Update {
+        self.unreadable = reading.unreadable;
+        self.reported = Some(reading.update.clone());
+        reading.update
+    }
+
+    /// Whether no writer was at work before or during this reading, as far as the file tells.
+    fn has_rested(&self, reading: &Reading) -> bool {
+        let rested = |state: &FileState| state.has_rested(SystemTime::now(), RESTED);
+        reading.state.as_ref().is_some_and(rested) && reading.state == FileState::of(&self.path)
     }
 
     /// Sets the watch. If that fails, the next read is due in one second.
@@ -367,6 +390,9 @@ const QUIET: Duration = Duration::from_millis(200);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// Events of a write that overlaps a reading arrive within this time.
 const SETTLE: Duration = Duration::from_millis(10);
+/// A file that was not changed for this long is not being written. Far longer than [`SETTLE`] and than a tick of the clock that
+/// file systems take their times from (10 ms at most).
+const RESTED: Duration = Duration::from_secs(2);
 const WITHOUT_WATCH: Duration = Duration::from_secs(1);
 /// A list of 5,000 nodes is 0.6 MB.
 const MOST_BYTES: u64 = 16 << 20;
