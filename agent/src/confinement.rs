@@ -14,7 +14,9 @@ use std::io;
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::set_no_new_privs;
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter, sock_filter,
+};
 
 /// Confines the calling thread and those that it starts from now on.
 ///
@@ -23,13 +25,44 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_fi
 pub(crate) fn apply() -> io::Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     set_no_new_privs(true)?;
+    for filter in filters()? {
+        apply_filter(&filter).map_err(io::Error::other)?;
+    }
+    Ok(())
+}
+
+fn filters() -> io::Result<Vec<BpfProgram>> {
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(io::Error::other)?;
     let rules = REFUSED.iter().map(|number| (*number, vec![])).collect();
     let refused = SeccompAction::Errno(libc::EPERM as u32);
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch);
-    let program = filter.and_then(BpfProgram::try_from);
-    apply_filter(&program.map_err(io::Error::other)?).map_err(io::Error::other)
+    let listed = filter.and_then(BpfProgram::try_from);
+    let listed = listed.map_err(io::Error::other)?;
+    let other_numbers = cfg!(target_arch = "x86_64").then(of_x32_calls);
+    Ok(other_numbers.into_iter().chain([listed]).collect())
 }
+
+/// Refuses the x32 calls of x86-64, which do the same under numbers of their own that the list does not have. A kernel may be built with
+/// them (`CONFIG_X86_X32_ABI`), and no program here makes any.
+fn of_x32_calls() -> BpfProgram {
+    let instruction = |code, k, jt, jf| sock_filter { code, jt, jf, k };
+    let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM.unsigned_abs();
+    vec![
+        instruction(LOAD, NUMBER, 0, 0),
+        instruction(JUMP_IF_SET, X32, 0, 1),
+        instruction(RETURN, refused, 0, 0),
+        instruction(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ]
+}
+
+/// Of linux/include/uapi/linux/bpf_common.h.
+const LOAD: u16 = 0x20;
+const JUMP_IF_SET: u16 = 0x45;
+const RETURN: u16 = 0x06;
+/// The offset in `struct seccomp_data`.
+const NUMBER: u32 = 0;
+/// `__X32_SYSCALL_BIT` (linux/arch/x86/include/uapi/asm/unistd.h).
+const X32: u32 = 0x4000_0000;
 
 /// System calls that the service never makes, each of which an attacker inside it would want.
 const REFUSED: &[libc::c_long] = &[
@@ -84,6 +117,10 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_setns,
     libc::SYS_open_by_handle_at,
     libc::SYS_quotactl,
+    // Device files: the one that is needed is made before.
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_mknod,
+    libc::SYS_mknodat,
     // Other users.
     libc::SYS_setuid,
     libc::SYS_setgid,
@@ -113,7 +150,34 @@ mod tests {
     use std::process::Command;
     use std::thread;
 
+    use dataplane::filter_trial::{Call, SEEN_BY_NO_FILTER, Verdict, verdicts};
+
     use super::*;
+
+    /// Every number that a kernel may have: what is listed is refused, all else passes; and the x32 calls are all refused.
+    #[test]
+    fn of_all_system_calls_the_listed_ones_are_refused_and_no_other() {
+        let numbers = (0..1_000).filter(|number| !SEEN_BY_NO_FILTER.contains(number));
+        let calls: Vec<Call> = numbers.map(|number| (number, [0; 5])).collect();
+        let found = verdicts(&filters().unwrap(), &calls).unwrap();
+        let both = calls.iter().zip(&found);
+        let mut refused: Vec<_> = both
+            .filter(|(_, verdict)| **verdict == Verdict::Refused(libc::EPERM))
+            .map(|((number, _), _)| *number)
+            .collect();
+        let passed = found.iter().filter(|verdict| **verdict == Verdict::Passes);
+        assert_eq!(passed.count() + refused.len(), calls.len());
+        let mut listed = REFUSED.to_vec();
+        listed.sort_unstable();
+        refused.sort_unstable();
+        assert_eq!(refused, listed);
+        let x32 = (0..1_000).map(|number| (number + libc::c_long::from(X32), [0; 5]));
+        let x32: Vec<Call> = x32.collect();
+        if cfg!(target_arch = "x86_64") {
+            let found = verdicts(&filters().unwrap(), &x32).unwrap();
+            assert_eq!(found, vec![Verdict::Refused(libc::EPERM); x32.len()]);
+        }
+    }
 
     /// In a thread of its own: what it gives up it cannot take back, and the tests' process shares `dumpable` alone.
     #[test]

@@ -43,4 +43,6 @@ mod token_bucket;
 pub mod underlay;
 pub mod worker;
 
+#[doc(hidden)]
+pub use sys::filter_trial;
 pub use sys::{execute, faults, inherited, priority};

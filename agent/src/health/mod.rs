@@ -8,11 +8,13 @@
 //!
 //! They are answered on a thread of their own, from before the registry is awaited until the service ends, so no probe
 //! waits for the control loop. Anyone who reaches the port may ask: a connection lasts 5 s and reads 16 KiB at most, and of
-//! more than 64 the oldest is closed for the next ([`crate::callers`]).
+//! more than 64 the oldest is closed for the next ([`crate::callers`]). The thread, which alone is asked by strangers, changes no
+//! file and loads nothing into the kernel ([`confinement`]).
 //!
 //! A port that another process holds does not end the service, as it would end flanneld: that is a [`Problem`], and the
 //! port is tried again every 2 s.
 
+mod confinement;
 mod readiness;
 
 use std::io;
@@ -30,6 +32,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::sync::{oneshot, watch};
 use tokio::time::sleep;
+use tracing::warn;
 
 use crate::callers::Connections;
 use crate::control::view::View;
@@ -96,6 +99,9 @@ impl Health {
             runtime.spawn(async move { answer(endpoint, sources, &reported).await });
         }
         let serve = move || {
+            if let Err(error) = confinement::apply() {
+                warn!(%error, "the thread of health endpoints and metrics keeps rights that it does not need");
+            }
             // What was spawned runs meanwhile. An error is the end of this too.
             let _ = runtime.block_on(stopped);
             runtime.shutdown_background();

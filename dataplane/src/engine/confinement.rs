@@ -138,13 +138,14 @@ mod tests {
     use std::fs::File;
     use std::net::UdpSocket;
     use std::process::Command;
-    use std::thread;
+    use std::{slice, thread};
 
     use rustix::io::Errno;
     use rustix::mm::ProtFlags;
 
     use super::*;
-    use crate::sys::call::{map, refused};
+    use crate::sys::call::map;
+    use crate::sys::filter_trial::{Call, SEEN_BY_NO_FILTER, Verdict, verdicts};
 
     /// Runs in a thread that is confined.
     fn confined<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
@@ -214,25 +215,56 @@ mod tests {
         assert_eq!(rustix::thread::capabilities(None).unwrap(), before);
     }
 
-    /// Every number but the listed ones, and numbers that no kernel has yet. None is executed: the filter answers.
+    /// Every number that a kernel may have, and those of the x32 calls of x86-64: what is listed passes, all else is refused.
     #[test]
-    fn every_other_system_call_is_refused() {
-        let listed = |number: &libc::c_long| {
-            SYSTEM_CALLS.contains(number) || BOUND.iter().any(|bound| bound.0 == *number)
-        };
-        // uretprobe and uprobe of x86-64 pass every filter (kernel/seccomp.c), and kill a caller that no probe brought there
-        // (arch/x86/kernel/uprobes.c).
-        let of_probes =
-            |number: &libc::c_long| cfg!(target_arch = "x86_64") && [335, 336].contains(number);
-        let others = (0..1_000).filter(|number| !listed(number) && !of_probes(number));
-        let others: Vec<_> = others.collect();
-        assert!(others.len() > 900);
-        let passed = confined(move || {
-            let passes = others.into_iter().filter(|number| !refused(*number));
-            passes.collect::<Vec<_>>()
-        });
-        assert_eq!(passed, [0; 0]);
+    fn of_all_system_calls_the_listed_ones_pass_and_no_other() {
+        let filter = Confinement::new().unwrap().0;
+        let numbers = (0..1_000).chain(X32..X32 + 1_000);
+        let numbers = numbers.filter(|number| !SEEN_BY_NO_FILTER.contains(number));
+        let calls: Vec<Call> = numbers.map(|number| (number, [0; 5])).collect();
+        let found = verdicts(slice::from_ref(&*filter), &calls).unwrap();
+        let mut passed: Vec<_> = passing(&calls, &found).collect();
+        let bound = BOUND.iter().filter(|bound| bound.3 == 0);
+        let mut listed: Vec<_> = SYSTEM_CALLS.to_vec();
+        listed.extend(bound.map(|bound| bound.0));
+        listed.sort_unstable();
+        passed.sort_unstable();
+        assert_eq!(passed, listed);
+        let refused = Verdict::Refused(libc::EPERM);
+        let others = found.iter().filter(|verdict| **verdict != Verdict::Passes);
+        assert!(others.clone().count() > 1_900);
+        assert!(others.into_iter().all(|verdict| *verdict == refused));
     }
+
+    /// With each value of the argument that counts, and with all others of a byte of it.
+    #[test]
+    fn a_bound_call_passes_with_its_argument_alone() {
+        let filter = Confinement::new().unwrap().0;
+        for &(number, place, mask, value) in BOUND {
+            let calls: Vec<Call> = (0..=255)
+                .map(|argument| {
+                    let mut arguments = [0; 5];
+                    arguments[usize::from(place)] = argument;
+                    (number, arguments)
+                })
+                .collect();
+            let found = verdicts(slice::from_ref(&*filter), &calls).unwrap();
+            for ((_, arguments), verdict) in calls.iter().zip(found) {
+                let argument = arguments[usize::from(place)];
+                let passes = verdict == Verdict::Passes;
+                assert_eq!(passes, argument & mask == value, "{number} {argument}");
+            }
+        }
+    }
+
+    fn passing(calls: &[Call], found: &[Verdict]) -> impl Iterator<Item = libc::c_long> {
+        let both = calls.iter().zip(found);
+        both.filter(|(_, verdict)| **verdict == Verdict::Passes)
+            .map(|((number, _), _)| *number)
+    }
+
+    /// `__X32_SYSCALL_BIT` (linux/arch/x86/include/uapi/asm/unistd.h); elsewhere numbers that no kernel has.
+    const X32: libc::c_long = 0x4000_0000;
 
     #[test]
     fn memory_is_had_and_none_to_execute() {

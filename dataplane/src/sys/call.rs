@@ -1,19 +1,7 @@
-//! System calls by their number, for the tests of what refuses them.
-
-use std::io;
+//! System calls for the tests of what refuses them.
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-
-/// Whether a filter of the calling thread refuses this system call with EPERM. Only for calls that it does refuse: any other
-/// is made, with zeros.
-pub(crate) fn refused(number: libc::c_long) -> bool {
-    // WHY: no crate makes a system call of any number.
-    // SAFETY: all arguments are zero: where a call of that number takes a pointer, it is null, and where it takes a size or
-    // a count, it is none. The filter answers before the kernel looks at them.
-    let result = unsafe { libc::syscall(number, 0, 0, 0, 0, 0, 0) };
-    result == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
-}
 
 /// Maps a page of its own and unmaps it.
 pub(crate) fn map(protection: ProtFlags) -> Result<(), Errno> {

@@ -7,6 +7,7 @@ pub(crate) mod call;
 mod cmsg;
 pub mod execute;
 pub mod faults;
+pub mod filter_trial;
 pub mod inherited;
 pub(crate) mod page;
 pub mod priority;
