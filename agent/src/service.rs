@@ -41,11 +41,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cni_shim::atomic_file;
+use dataplane::device;
 use dataplane::faults::{self, InjectedFault};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
 use tokio::sync::watch;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::config::NodeConfig;
 use crate::configuration::Configuration;
@@ -88,6 +89,7 @@ pub async fn run(configuration: Configuration) -> Result<u8, ServiceError> {
     let config = &configuration.config;
     inject_faults();
     raise_descriptor_limit();
+    make_device_file();
     confine();
     let channel = take_input().map_err(ServiceError::Input)?;
     config.run_dir().make().map_err(StartError::RunDir)?;
@@ -191,6 +193,15 @@ pub(crate) fn start_health(
             warn!(%error, "/healthz, /readyz and /metrics are not answered: raise the limit of threads (ulimit -u) and restart the agent");
         })
         .ok()
+}
+
+/// A container has no `/dev/net/tun` but where it is given one. That it cannot be made is told where the device is opened.
+fn make_device_file() {
+    match device::file::make_file() {
+        Ok(true) => info!("made /dev/net/tun, which was not there"),
+        Ok(false) => {}
+        Err(error) => debug!(%error, "/dev/net/tun is not there, and cannot be made"),
+    }
 }
 
 /// Every thread of the service begins after this. A kernel that refuses it is named with the workers' own refusal

@@ -447,11 +447,11 @@ foreign() {
 }
 
 # without_tun CODE WORDS CMD: a node whose /dev/net is prepared by the command in a mount namespace of its own. No agent can run
-# so: one that lost /dev/net/tun would keep the device that it has open.
+# so, and none could make the file: one that lost /dev/net/tun would keep the device that it has open.
 without_tun() {
     begins
     CODE=0
-    in_ns node1 unshare -m bash -c "${3} && exec tartan --root '$ROOT' doctor -o json --node-name node1 --net-conf '$ROOT/net-conf.json' --node-file '$ROOT/nodes.toml'" \
+    in_ns node1 unshare -m bash -c "${3} && exec setpriv --bounding-set=-mknod --inh-caps=-mknod tartan --root '$ROOT' doctor -o json --node-name node1 --net-conf '$ROOT/net-conf.json' --node-file '$ROOT/nodes.toml'" \
         >"$SCRATCH/doctor.json" || CODE=$?
     at_most "TUN: hundredths of a second" "$AT_MOST" $(($(clock) - BEGAN))
     equal "TUN: findings, exit code" "agent-not-running $1 1" "$(codes) $CODE"

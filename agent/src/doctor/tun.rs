@@ -32,8 +32,12 @@ pub(super) fn check(e: &Examination) -> Check {
             let place = Path::new(TUN);
             let opened = OpenOptions::new().read(true).write(true).open(place);
             let surroundings = Surroundings::read();
-            match fault(opened.err(), &surroundings) {
+            let refused = opened.err();
+            match fault(refused.as_ref(), &surroundings) {
                 Some(finding) => check.find(finding),
+                None if refused.is_some() => check.fact(format!(
+                    "{TUN} is not there: a start makes it, with CAP_MKNOD"
+                )),
                 None => check.fact(format!("{TUN} can be opened, with CAP_NET_ADMIN")),
             }
         }
@@ -49,6 +53,8 @@ struct Surroundings {
     has_driver: bool,
     /// This process has CAP_NET_ADMIN, where that can be read.
     may_administer: Option<bool>,
+    /// It has CAP_MKNOD: a start makes the file where it is missing.
+    may_make_files: Option<bool>,
     /// Its control group.
     group: String,
 }
@@ -59,9 +65,11 @@ impl Surroundings {
         let has_driver = read("/proc/misc")
             .lines()
             .any(|line| line.split_whitespace().nth(1) == Some("tun"));
+        let status = read("/proc/thread-self/status");
         Surroundings {
             has_driver,
-            may_administer: may_administer(&read("/proc/thread-self/status")),
+            may_administer: may(&status, CAP_NET_ADMIN),
+            may_make_files: may(&status, CAP_MKNOD),
             group: read("/proc/thread-self/cgroup")
                 .lines()
                 .next()
@@ -71,17 +79,17 @@ impl Surroundings {
     }
 }
 
-/// CAP_NET_ADMIN among the effective capabilities of proc(5).
-fn may_administer(status: &str) -> Option<bool> {
+/// Whether a capability is among the effective ones of proc(5).
+fn may(status: &str, capability: u32) -> Option<bool> {
     let line = status
         .lines()
         .find_map(|line| line.strip_prefix("CapEff:"))?;
     let effective = u64::from_str_radix(line.trim(), 16).ok()?;
-    Some(effective & (1 << CAP_NET_ADMIN) != 0)
+    Some(effective & (1 << capability) != 0)
 }
 
 /// What is wrong, if anything is. `refused` is what open(2) gave.
-fn fault(refused: Option<io::Error>, around: &Surroundings) -> Option<Finding> {
+fn fault(refused: Option<&io::Error>, around: &Surroundings) -> Option<Finding> {
     let Some(refused) = refused else {
         return (around.may_administer == Some(false)).then(|| {
             Finding::new("tun-no-capability", TUN, Severity::Error)
@@ -108,10 +116,13 @@ fn fault(refused: Option<io::Error>, around: &Surroundings) -> Option<Finding> {
     };
     let errno = refused.raw_os_error().map(Errno::from_raw_os_error);
     Some(match errno {
+        Some(Errno::NOENT) if around.has_driver && around.may_make_files == Some(true) => {
+            return None;
+        }
         Some(Errno::NOENT) if around.has_driver => found(
             "tun-missing",
             "the device file is not there, so no tunnel device can be made",
-            "make it (`mkdir -p /dev/net && mknod -m 0666 /dev/net/tun c 10 200`), in a container give it the device (--device /dev/net/tun)",
+            "make it (`mkdir -p /dev/net && mknod -m 0666 /dev/net/tun c 10 200`), in a container give it the device (--device /dev/net/tun), or CAP_MKNOD, with which a start makes the file",
         ),
         Some(Errno::NOENT | Errno::NODEV | Errno::NXIO) => found(
             "tun-no-module",
@@ -140,6 +151,7 @@ fn fault(refused: Option<io::Error>, around: &Surroundings) -> Option<Finding> {
 const TUN: &str = "/dev/net/tun";
 /// capability.h
 const CAP_NET_ADMIN: u32 = 12;
+const CAP_MKNOD: u32 = 27;
 /// Of the files of proc(5) that are read here, in bytes.
 const LONGEST: u64 = 64 * 1024;
 
@@ -152,10 +164,15 @@ mod tests {
         let has_driver = Surroundings {
             has_driver: true,
             may_administer: Some(true),
+            may_make_files: Some(false),
             group: "0::/pod".to_owned(),
         };
         let without = Surroundings {
             has_driver: false,
+            ..has_driver.clone()
+        };
+        let may_make = Surroundings {
+            may_make_files: Some(true),
             ..has_driver.clone()
         };
         let errno = |errno: Errno| Some(io::Error::from(errno));
@@ -163,16 +180,18 @@ mod tests {
             (None, &has_driver, None),
             (errno(Errno::NOENT), &has_driver, Some("tun-missing")),
             (errno(Errno::NOENT), &without, Some("tun-no-module")),
+            (errno(Errno::NOENT), &may_make, None),
+            (errno(Errno::NODEV), &may_make, Some("tun-no-module")),
             (errno(Errno::NXIO), &without, Some("tun-no-module")),
             (errno(Errno::NODEV), &has_driver, Some("tun-no-module")),
             (errno(Errno::PERM), &has_driver, Some("tun-denied")),
             (errno(Errno::ACCESS), &has_driver, Some("tun-denied")),
             (errno(Errno::BUSY), &has_driver, Some("tun-denied")),
         ] {
-            let found = fault(refused, around);
+            let found = fault(refused.as_ref(), around);
             assert_eq!(found.as_ref().map(|found| &*found.code), code);
         }
-        let denied = fault(errno(Errno::PERM), &has_driver).unwrap();
+        let denied = fault(errno(Errno::PERM).as_ref(), &has_driver).unwrap();
         assert!(denied.evidence.iter().any(|seen| seen.contains("0::/pod")));
         assert!(denied.remedy.contains("runc 1.2.0 to 1.2.3"));
         let powerless = Surroundings {
@@ -184,10 +203,19 @@ mod tests {
 
     #[test]
     fn capabilities_are_read_as_the_kernel_prints_them() {
-        assert_eq!(may_administer("CapEff:\t000001ffffffffff\n"), Some(true));
-        assert_eq!(may_administer("CapEff:\t0000000000001000\n"), Some(true));
-        assert_eq!(may_administer("CapEff:\t0000000000000fff\n"), Some(false));
-        assert_eq!(may_administer("Name:\tx\n"), None);
-        assert_eq!(may_administer("CapEff:\tx\n"), None);
+        let all = "CapEff:\t000001ffffffffff\n";
+        let network = "CapEff:\t0000000000001000\n";
+        for (status, capability, expected) in [
+            (all, CAP_NET_ADMIN, Some(true)),
+            (all, CAP_MKNOD, Some(true)),
+            (network, CAP_NET_ADMIN, Some(true)),
+            (network, CAP_MKNOD, Some(false)),
+            ("CapEff:\t0000000000000fff\n", CAP_NET_ADMIN, Some(false)),
+            ("CapEff:\t0000000008000000\n", CAP_MKNOD, Some(true)),
+            ("Name:\tx\n", CAP_NET_ADMIN, None),
+            ("CapEff:\tx\n", CAP_NET_ADMIN, None),
+        ] {
+            assert_eq!(may(status, capability), expected, "{status}");
+        }
     }
 }

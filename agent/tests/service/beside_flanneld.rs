@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use crate::TARTAN;
+use crate::refusals::WITHOUT_TUN;
 use testbed::{Cluster, Node, eventually};
 
 /// A program by the name of flannel's daemon, which ends with the test.
@@ -236,9 +237,8 @@ fn flannels_device_stays_where_tartan_could_not_forward() {
         let node = cluster.node(1);
         take_its_place(node);
         leave_device(node);
-        let hidden = "mount -t tmpfs none /dev/net && exec \"$0\" \"$@\"";
         let by: &[&str] = match making {
-            "" => &["sh", "-c", hidden],
+            "" => &WITHOUT_TUN,
             making => {
                 node.ip_words(making);
                 if making.contains("flannel.2") {

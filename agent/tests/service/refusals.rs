@@ -18,14 +18,18 @@ fn told(text: &str, parts: &[&str]) {
     }
 }
 
+/// A program that runs another without `/dev/net/tun`, and with no capability to make that. `ip netns exec` gives the mounts a
+/// namespace of their own.
+pub const WITHOUT_TUN: [&str; 3] = [
+    "sh",
+    "-c",
+    "mount -t tmpfs none /dev/net && exec setpriv --bounding-set=-mknod --inh-caps=-mknod \"$0\" \"$@\"",
+];
+
 #[test]
 fn no_tun_device_in_the_machine() {
     let cluster = Cluster::empty(TARTAN, "vxlan");
-    // `ip netns exec` gives the mounts a namespace of their own.
-    let hidden = "mount -t tmpfs none /dev/net && exec";
-    let (code, text) = cluster
-        .node(1)
-        .run_to_end_by(&["sh", "-c", &format!("{hidden} \"$0\" \"$@\"")], &[]);
+    let (code, text) = cluster.node(1).run_to_end_by(&WITHOUT_TUN, &[]);
     told(
         &text,
         &[

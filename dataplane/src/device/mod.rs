@@ -10,6 +10,7 @@ use crate::now::Now;
 
 mod error;
 mod ethernet;
+pub mod file;
 pub mod memory;
 mod offload;
 pub mod plain;

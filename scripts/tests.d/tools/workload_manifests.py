@@ -67,7 +67,7 @@ def workload(objects, version):
     equal("seconds between two nodes", 15, daemonset["spec"]["minReadySeconds"])
     equal("the namespace's level", "privileged",
           objects["Namespace tartan-system"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"])
-    for name, added in (("install-cni", None), ("tartan", ["NET_ADMIN"])):
+    for name, added in (("install-cni", None), ("tartan", ["NET_ADMIN", "MKNOD"])):
         entry = container(daemonset, name)
         equal(f"the image of {name}", f"localhost/tartan:{version}", entry["image"])
         rights_of(name, entry, added)
@@ -75,8 +75,7 @@ def workload(objects, version):
                                     "/var/lib/tartan": "/var/lib/tartan"}, mounts(daemonset, container(daemonset, "install-cni")))
     tartan = container(daemonset, "tartan")
     equal("mounts of tartan", {"/etc/tartan": "configMap", "/run/tartan": "/run/tartan", "/run/flannel": "/run/flannel",
-                               "/var/lib/tartan": "/var/lib/tartan", "/dev/net/tun": "/dev/net/tun",
-                               "/host/proc/sys/net": "/proc/sys/net"}, mounts(daemonset, tartan))
+                               "/var/lib/tartan": "/var/lib/tartan", "/host/proc/sys/net": "/proc/sys/net"}, mounts(daemonset, tartan))
     equal("the node's name", "spec.nodeName", tartan["env"][0]["valueFrom"]["fieldRef"]["fieldPath"])
     data = objects["ConfigMap tartan-cfg"]["data"]
     health = re.search(r'^healthz = "127\.0\.0\.1:(\d+)"$', data["tartan.toml"], re.M)
