@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# deploy/kubernetes: the manifests and the Helm chart say what they should; Helm takes the chart and makes the same objects of it;
-# and with a real control plane (scripts/kubernetes): the API server takes them all, the service account may do what flannel
+# deploy/kubernetes: the manifests and the Helm chart say what they should; Helm takes the chart and makes the same objects of it,
+# and kustomize what deploy/clusters has for kubeadm, kops and k3s; and with a real control plane (scripts/kubernetes): the API server takes them all, the service account may do what flannel
 # may and nothing else, make-kubeconfig's tokens work, end and are revoked, and flannel's DaemonSet stays off migrated nodes.
 #
 # kubernetes_deploy.sh PART: manifests, helm or real
@@ -61,17 +61,28 @@ judged() {
     "$VENV/bin/python" "$TOOLS/workload_manifests.py" "$@"
 }
 
-# The directory of one's own that docs/kubernetes.md has for k3s, the patches word for word.
-k3s() {
-    mkdir -p "$SCRATCH/k3s"
+# cluster NAME NETWORK BIN CONF: what deploy/clusters has for it, below a directory of one's own that names an image.
+cluster() {
+    local own=$SCRATCH/own-$1 what=("$2" 'healthz = "127.0.0.1:18473"' REGISTRY/tartan:1 "$3" "$4" tartan-system)
+    mkdir -p "$own"
     {
-        echo "resources: [$(realpath --relative-to "$SCRATCH/k3s" "$DEPLOY")]"
+        echo "resources: [$(realpath --relative-to "$own" "$DEPLOY/../clusters/$1")]"
         echo 'images: [{name: localhost/tartan, newName: REGISTRY/tartan, newTag: "1"}]'
-        awk '/^patches:$/ { on = 1 } !/^[ a-z]/ { on = 0 } on' "$SCRIPTS/../docs/kubernetes.md"
-    } >"$SCRATCH/k3s/kustomization.yaml"
-    "$HELM/kubectl" kustomize "$SCRATCH/k3s" >"$SCRATCH/k3s.yaml" || fail "kustomize does not take what the page says"
-    equal "the page's patches for k3s" '["10.42.0.0/16","healthz = \"127.0.0.1:18473\"","REGISTRY/tartan:1","/var/lib/rancher/k3s/data/current/bin","/var/lib/rancher/k3s/agent/etc/cni/net.d","tartan-system"]' \
-        "$(values_arrived "$SCRATCH/k3s.yaml")"
+    } >"$own/kustomization.yaml"
+    "$HELM/kubectl" kustomize "$own" >"$SCRATCH/$1.yaml" || fail "kustomize does not take deploy/clusters/$1"
+    equal "deploy/clusters/$1" "$(jq -cn '$ARGS.positional' --args "${what[@]}")" "$(values_arrived "$SCRATCH/$1.yaml")"
+    # Nothing else differs from the manifests for every cluster.
+    "$HELM/kubectl" kustomize "$DEPLOY" >"$SCRATCH/every.yaml"
+    equal "lines of deploy/clusters/$1 that differ" '' "$(diff "$SCRATCH/every.yaml" "$SCRATCH/$1.yaml" | grep '^[<>]' |
+        grep -vE '"Network": |image: |path: (/opt/cni/bin|/etc/cni/net.d|/var/lib/rancher/k3s/[a-z/.]*)$')"
+}
+
+clusters() {
+    cluster kubeadm 10.244.0.0/16 /opt/cni/bin /etc/cni/net.d
+    cluster kops 100.96.0.0/11 /opt/cni/bin /etc/cni/net.d
+    cluster k3s 10.42.0.0/16 /var/lib/rancher/k3s/data/current/bin /var/lib/rancher/k3s/agent/etc/cni/net.d
+    equal "directories of the removal in k3s" $'/var/lib/rancher/k3s/agent/etc/cni/net.d\n/var/lib/rancher/k3s/data/current/bin' \
+        "$("$HELM/kubectl" kustomize "$DEPLOY/../clusters/k3s-remove" | sed -nE 's/^ *path: (.*cni.*|.*bin)$/\1/p' | sort)"
 }
 
 # Helm itself, with the default values and with others.
@@ -87,7 +98,7 @@ by_helm() {
         --set-string 'extraConfig=workers = 2' >"$SCRATCH/other.yaml" || fail "helm template with values ended with $?"
     equal "what the values have changed" '["10.42.0.0/16","workers = 2","REGISTRY/tartan:0.1.0","/var/lib/rancher/k3s/data/current/bin","/var/lib/rancher/k3s/agent/etc/cni/net.d","elsewhere"]' \
         "$(values_arrived "$SCRATCH/other.yaml")"
-    k3s
+    clusters
 }
 
 values_arrived() {
