@@ -10,6 +10,7 @@
 # package.sh PART: deb, image or release
 # alone deb: it measures a pause
 # alone release: two builds of the whole program
+# seconds release: 7200: each of them for two machines, optimised as a whole
 # case: deb
 # case: image
 # full: release
@@ -195,10 +196,12 @@ image() {
     in_runtime_host node1 rmdir /run/tartan /run/flannel /var/lib/tartan || fail "a directory of Tartan's is not empty"
 }
 
-# run_container TAG: as docs/install.md says, and waits until it forwards.
+# run_container TAG [OPTION...]: as docs/install.md says, with these options in the place of the device, and waits until it forwards.
 run_container() {
+    local options=("${@:2}")
+    [ ${#options[@]} -gt 0 ] || options=(--device /dev/net/tun)
     podman node1 run -d --name tartan --network host --cgroup-parent "/$PREFIX-runtimes" --read-only \
-        --cap-drop ALL --cap-add NET_ADMIN --device /dev/net/tun --security-opt no-new-privileges \
+        --cap-drop ALL --cap-add NET_ADMIN "${options[@]}" --security-opt no-new-privileges \
         -v /etc/tartan:/etc/tartan:ro -v /run/tartan:/run/tartan -v /run/flannel:/run/flannel -v /var/lib/tartan:/var/lib/tartan \
         -v /proc/sys/net:/host/proc/sys/net -e TARTAN_PROBE -e TARTAN_NODE_NAME=node1 \
         "localhost/tartan:$1" >/dev/null || die "podman does not run the image"
@@ -224,7 +227,28 @@ container_is_replaced() {
     container_ends
     run_container newer
     all_go_on "after the container was replaced"
+    container_ends
+    run_container newer --cap-add MKNOD
+    all_go_on "after a container that has no device took its place"
+    podman node1 logs tartan 2>&1 | grep -q 'made /dev/net/tun' || fail "a container without the device has not made the file"
+    container_ends
+    without_device newer
+    run_container newer
+    all_go_on "after one that could not have it"
     load_survived
+}
+
+# without_device TAG: neither the device nor the means to make it: it ends, and says what to do.
+without_device() {
+    local code=0
+    podman node1 run --name tartan --network host --cgroup-parent "/$PREFIX-runtimes" --read-only \
+        --cap-drop ALL --cap-add NET_ADMIN --security-opt no-new-privileges \
+        -v /etc/tartan:/etc/tartan:ro -v /run/tartan:/run/tartan -v /run/flannel:/run/flannel -v /var/lib/tartan:/var/lib/tartan \
+        -v /proc/sys/net:/host/proc/sys/net -e TARTAN_PROBE -e TARTAN_NODE_NAME=node1 \
+        "localhost/tartan:$1" >"$SCRATCH/without-device" 2>&1 || code=$?
+    equal "exit code of a container without the device" 1 "$code"
+    grep -q '/dev/net/tun cannot be opened' "$SCRATCH/without-device" || fail "it does not say what it lacks: $(cat "$SCRATCH/without-device")"
+    podman node1 rm tartan >/dev/null
 }
 
 container_has_cleaned() {
@@ -262,15 +286,26 @@ unfinished() {
     if (cd "$2" && sha256sum --check SHA256SUMS) >/dev/null 2>&1; then fail "SHA256SUMS of an unfinished release holds"; fi
 }
 
-# Twice, from two clones of the same commit in directories of different names, for both architectures where this machine can
-# compile for the other. The second is asked for from its caller's directory.
+# are_static PROGRAM...: they ask for no library and no loader.
+are_static() {
+    local program
+    equal "programs that are looked at" 4 $#
+    for program; do
+        equal "what $program needs of the host" '' "$(readelf --program-headers --dynamic "$program" | grep -E 'INTERP|\(NEEDED\)')"
+    done
+}
+
+# Twice, from two clones of the same commit in directories of different names, for both architectures. The second is asked for from
+# its caller's directory.
 release() {
-    local copy targets=(--target x86_64-unknown-linux-musl)
-    if command -v aarch64-linux-gnu-gcc >/dev/null && command -v qemu-aarch64-static >/dev/null; then
-        targets+=(--target aarch64-unknown-linux-musl)
-    else
-        say "no compiler for aarch64, or no qemu: one architecture alone"
-    fi
+    local copy tool target targets=()
+    for tool in musl-gcc aarch64-linux-gnu-gcc qemu-aarch64-static lintian; do
+        command -v "$tool" >/dev/null || die "there is no $tool: run scripts/install --full"
+    done
+    for target in x86_64-unknown-linux-musl aarch64-unknown-linux-musl; do
+        [ -d "$(rustc --print sysroot)/lib/rustlib/$target" ] || die "Rust has no library for $target: run scripts/install --full"
+        targets+=(--target "$target")
+    done
     for copy in one a-second-clone; do
         git clone --quiet --shared "$HOME_OF_TEST" "$SCRATCH/$copy"
         # One that ends on its way is in the way of no other, and is taken for none.
@@ -280,13 +315,12 @@ release() {
     done
     same "the files of both builds" "$(cat "$SCRATCH/one.dist/SHA256SUMS")" "$(cat "$SCRATCH/a-second-clone.dist/SHA256SUMS")"
     (cd "$SCRATCH/one.dist" && du -h -- *)
-    if [ ${#targets[@]} -gt 2 ]; then
-        equal "what the arm64 program says of itself" "tartan $(sed -nE 's/^version = "(.*)"/\1/p' "$HOME_OF_TEST/Cargo.toml" | head -n 1)" \
-            "$(qemu-aarch64-static "$SCRATCH/one/target/aarch64-unknown-linux-musl/release/tartan" --version)"
-        equal "lintian of the arm64 package" '' "$(lintian --fail-on none --allow-root "$SCRATCH"/one.dist/*arm64.deb 2>&1 | grep -v '^N: ')"
-        equal "machines of the image for all" 'amd64 arm64' "$(platforms_of "$SCRATCH"/one.dist/tartan-*-image.tar)"
-        rm "$SCRATCH"/one.dist/*arm64* "$SCRATCH"/one.dist/tartan-*-image.tar
-    fi
+    equal "what the arm64 program says of itself" "tartan $(sed -nE 's/^version = "(.*)"/\1/p' "$HOME_OF_TEST/Cargo.toml" | head -n 1)" \
+        "$(qemu-aarch64-static "$SCRATCH/one/target/aarch64-unknown-linux-musl/release/tartan" --version)"
+    are_static "$SCRATCH"/one/target/*-unknown-linux-musl/release/tartan "$SCRATCH"/one/target/*-unknown-linux-musl/release/tartan-cni
+    equal "lintian of the arm64 package" '' "$(lintian --fail-on none --allow-root "$SCRATCH"/one.dist/*arm64.deb 2>&1 | grep -v '^N: ')"
+    equal "machines of the image for all" 'amd64 arm64' "$(platforms_of "$SCRATCH"/one.dist/tartan-*-image.tar)"
+    rm "$SCRATCH"/one.dist/*arm64* "$SCRATCH"/one.dist/tartan-*-image.tar
     if strings "$SCRATCH/one/target/x86_64-unknown-linux-musl/release/tartan" | grep -qF -e "$SCRATCH" -e "${CARGO_HOME:-$HOME/.cargo}"; then
         fail "the program holds paths of this machine"
     fi

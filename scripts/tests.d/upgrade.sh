@@ -9,9 +9,11 @@
 #
 # Connections, in each family: pod1 → pod3; node1 → the ClusterIP of pod3; client → the NodePort of pod3 at node1.
 #
-# upgrade.sh [--previous PROGRAM] BACKEND FAMILIES ROUNDS [killed], where FAMILIES is v4, v6 or dual, inside and outside. With
-# --previous, the agent is of that release first (a build of its tag), and a service of this one comes by a replaced file. With
-# `killed`, SIGKILL meets the keeper in three steps of an upgrade, and at as many further moments, evenly over one, as rounds.
+# upgrade.sh [--previous PROGRAM | --from COMMIT] BACKEND FAMILIES ROUNDS [killed], where FAMILIES is v4, v6 or dual, inside and
+# outside. With --previous, the agent is of that release first, and with --from, of a build of that commit (tools/build_of.sh), where
+# `previous` is the last tag. One that knows `tartan upgrade` is upgraded to this release and taken back, as often as rounds; then
+# services of each run below keepers of the other, by replaced files. Of one that does not know it, the service alone is replaced.
+# With `killed`, SIGKILL meets the keeper in three steps of an upgrade, and at as many further moments, evenly over one, as rounds.
 # alone: it measures pauses
 # case: vxlan dual 3 workers=2
 # case: udp v4 3
@@ -19,6 +21,9 @@
 # full: udp dual 40 killed workers=2
 # full: vxlan v4 50
 # full: udp dual 50 workers=2
+# seconds --from: 3600: it builds another commit first
+# full: --from previous vxlan dual 10 workers=2
+# full: --from previous udp v4 10
 # full: vxlan v4 5 device=plain
 # full: vxlan v4 5 kernel-path=auto
 # shellcheck source=scripts/tests.d/tools/test_case.sh
@@ -28,11 +33,20 @@
 # shellcheck source=scripts/tests.d/tools/held_load.sh
 . "$TOOLS/held_load.sh"
 
+# shellcheck source=scripts/tests.d/tools/replaced_file.sh
+. "$TOOLS/replaced_file.sh"
+
 PREVIOUS=
-if [ "${1:-}" = --previous ]; then
+case ${1:-} in
+--previous)
     PREVIOUS=$(readlink -f "$2")
     shift 2
-fi
+    ;;
+--from)
+    PREVIOUS=$("$TOOLS/build_of.sh" "$2")/tartan
+    shift 2
+    ;;
+esac
 BACKEND=$1
 FAMILIES=$2
 ROUNDS=$3
@@ -160,31 +174,77 @@ stuck() {
     say "a service that hangs: $(jq -c '{outcome, reason, error}' "$SCRATCH/upgrade"), exit code $code"
 }
 
-# A service of this release below a keeper of the one before, by a replaced file.
-previous() {
-    local bin=$SCRATCH/bin pid code=0
-    mkdir -p "$bin"
-    cp "$PREVIOUS" "$bin/tartan"
-    cp "$BIN"/tartan-cni "$bin/"
-    lab stop node1 >/dev/null
-    # The lab starts the programs that it was set up with.
-    echo "declare -g -- LAB_BIN=\"$bin\"" >>"$LAB_STATE/settings"
-    lab start node1 >/dev/null
+# upgradable PROGRAM: whether an agent of it can be upgraded to this release, and back.
+upgradable() {
+    local ours theirs
+    ours=$("$BIN/tartan" version -o json | jq -c '[.protocol, .keeper_state]')
+    theirs=$("$1" version -o json | jq -c '[.protocol, .keeper_state]') || return 1
+    [ "$ours" = "$theirs" ]
+}
+
+# mixed PROGRAM OTHER: services of OTHER below a keeper of PROGRAM, after its file was replaced. Such an agent is reloaded, goes on
+# after a crash, and is upgraded to OTHER as a whole.
+mixed() {
+    local keeper service
+    keeper=$(keeper_pid)
+    is_of keeper "$keeper" "$1"
+    install_program "$2"
+    for ((ROUND = 1; ROUND <= ROUNDS; ROUND++)); do next_service TERM "$2" "$1"; done
+    equal "problems" '[]' "$(agent_json node1 status | jq -c '[.problems[].code]')"
+    service=$(service_pid node1)
+    kill -HUP "$keeper"
+    sleep 1
+    equal "service after a reload" "$service" "$(service_pid node1)"
+    next_service KILL "$2" "$1"
+    tartan node1 upgrade >"$SCRATCH/upgrade" 2>&1 || fail "no upgrade of keeper and service: $(cat "$SCRATCH/upgrade")"
+    is_of keeper "$keeper" "$2"
+    is_of service "$(service_pid node1)" "$2"
+}
+
+# An agent of the release before is upgraded to this one and taken back, and the two are mixed.
+both_ways() {
+    local older=$SCRATCH/older/tartan newer=$SCRATCH/newer/tartan before
+    mkdir -p "$SCRATCH/older" "$SCRATCH/newer"
+    cp "$PREVIOUS" "$older"
+    cp "$BIN/tartan" "$newer"
+    run_installed "$older"
+    before=$(kernel_state node1)
+    start_load
+    start_probes
+    for ((ROUND = 1; ROUND <= ROUNDS; ROUND++)); do
+        upgrade "$newer"
+        sleep 0.2
+        upgrade "$older"
+        sleep 0.2
+    done
+    say "packets waited for, µs: ${PAUSES[*]}"
+    stop_probes "$ROUNDS upgrades and as many back" "$LARGEST_GAP"
+    all_go_on "after the upgrades"
+    # From here on by the file by which the agent was started.
+    tartan node1 upgrade >"$SCRATCH/upgrade" 2>&1 || fail "no upgrade to the file: $(cat "$SCRATCH/upgrade")"
+    start_probes
+    mixed "$older" "$newer"
+    mixed "$newer" "$older"
+    install_program "$newer"
+    tartan node1 upgrade >"$SCRATCH/upgrade" 2>&1 || fail "the last upgrade: $(cat "$SCRATCH/upgrade")"
+    stop_probes "replaced files, twice $ROUNDS times" "$LARGEST_GAP"
+    load_survived
+    same "addresses, routes and carrier changes of node1" "$before" "$(kernel_state node1)"
+    equal "problems" '[]' "$(agent_json node1 status | jq -c '[.problems[].code]')"
+}
+
+# A service of this release below a keeper of one that knows no upgrade, by a replaced file.
+service_alone() {
+    local code=0
+    run_installed "$PREVIOUS"
     start_load
     start_probes
     # The command is of this release: the one before may have none.
     in_ns node1 "$BIN/tartan" --root "$LAB_STATE/node1" upgrade >"$SCRATCH/upgrade" 2>&1 || code=$?
     equal "exit code of an upgrade of a release before" 1 "$code"
     grep -q 'restart it once' "$SCRATCH/upgrade" || fail "it does not say what to do: $(cat "$SCRATCH/upgrade")"
-    cp "$BIN/tartan" "$bin/new"
-    mv "$bin/new" "$bin/tartan"
-    for ((ROUND = 1; ROUND <= ROUNDS; ROUND++)); do
-        pid=$(service_pid node1)
-        kill -TERM "$pid"
-        until_true 5 "a service of this release" another_service node1 "$pid"
-        equal "program of the service" "$bin/tartan" "$(readlink "/proc/$(service_pid node1)/exe")"
-        sleep 0.2
-    done
+    install_program "$BIN/tartan"
+    for ((ROUND = 1; ROUND <= ROUNDS; ROUND++)); do next_service TERM "$BIN/tartan" "$PREVIOUS"; done
     code=0
     tartan node1 upgrade >"$SCRATCH/upgrade" 2>&1 || code=$?
     equal "exit code of an upgrade below a keeper of a release before" 1 "$code"
@@ -286,7 +346,8 @@ for FAMILY in $(families "$FAMILIES"); do SERVED+=("$(address_of pod3 "$FAMILY")
 start_in pod3 python3 "$TOOLS/held.py" serve "$PORT" "${SERVED[@]}"
 until_true 10 "pod3 serves" serves_all
 if [ -n "$PREVIOUS" ]; then
-    previous
+    if cmp -s "$PREVIOUS" "$BIN/tartan"; then die "$PREVIOUS is this release: name a build of the one before"; fi
+    if upgradable "$PREVIOUS"; then both_ways; else service_alone; fi
 elif [ "$WAY" = killed ]; then
     killed
 else

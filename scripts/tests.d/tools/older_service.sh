@@ -14,6 +14,8 @@
 . "$TOOLS/kill_service.sh"
 # shellcheck source=scripts/tests.d/tools/held_load.sh
 . "$TOOLS/held_load.sh"
+# shellcheck source=scripts/tests.d/tools/replaced_file.sh
+. "$TOOLS/replaced_file.sh"
 
 OLDER=$(readlink -f "$1")
 BACKEND=$2
@@ -21,36 +23,9 @@ FAMILIES=$3
 ROUNDS=$4
 PORT=8080
 BIN=$(readlink -f "${LAB_BIN:-$SCRIPTS/../target/fast}")
-INSTALLED=$SCRATCH/bin/tartan
 # Milliseconds; of how many probes one may be lost.
 LARGEST_GAP=1000
 OF_PROBES=10000
-
-serves_all() {
-    [ "$(in_ns pod3 ss -Hltn "sport = :$PORT" | wc -l)" -ge "${#SERVED[@]}" ]
-}
-
-# install_program PROGRAM: as a package does, by another file of the name.
-install_program() {
-    cp "$1" "$INSTALLED.new"
-    mv "$INSTALLED.new" "$INSTALLED"
-}
-
-# is_of WHAT PROCESS PROGRAM: the process runs the bytes of the program, whatever its file is called by now.
-is_of() {
-    if cmp -s "/proc/$2/exe" "$3"; then say "$1: of $3"; else fail "$1 is not of $3"; fi
-}
-
-# next_service PROGRAM: the service ends, and the next is of the program that is installed.
-next_service() {
-    local pid
-    pid=$(service_pid node1)
-    kill -TERM "$pid"
-    until_true 5 "another service" another_service node1 "$pid" || return 0
-    is_of "the service" "$(service_pid node1)" "$1"
-    is_of "the keeper" "$KEEPER" "$BIN/tartan"
-    sleep 0.2
-}
 
 # refused WHAT TEXT ARGUMENT...: an upgrade is refused with the remedy.
 refused() {
@@ -68,12 +43,7 @@ SERVED=()
 for FAMILY in $(families "$FAMILIES"); do SERVED+=("$(address_of pod3 "$FAMILY")"); done
 start_in pod3 python3 "$TOOLS/held.py" serve "$PORT" "${SERVED[@]}"
 until_true 10 "pod3 serves" serves_all
-mkdir -p "$SCRATCH/bin"
-cp "$BIN/tartan" "$BIN/tartan-cni" "$SCRATCH/bin/"
-lab stop node1 >/dev/null
-# The lab starts the programs that it was set up with.
-echo "declare -g -- LAB_BIN=\"$SCRATCH/bin\"" >>"$LAB_STATE/settings"
-lab start node1 >/dev/null
+run_installed "$BIN/tartan"
 KEEPER=$(cat "$LAB_STATE/node1/pid")
 start_load
 start_in pod1 ping -n -D -i 0.002 "${SERVED[0]}" >"$SCRATCH/ping"
@@ -81,7 +51,7 @@ PING=$PID
 refused "an upgrade to the older program" 'systemctl restart tartan' --program "$OLDER"
 is_of "the service" "$(service_pid node1)" "$BIN/tartan"
 install_program "$OLDER"
-for ((ROUND = 1; ROUND <= ROUNDS; ROUND++)); do next_service "$OLDER"; done
+for ((ROUND = 1; ROUND <= ROUNDS; ROUND++)); do next_service TERM "$OLDER" "$BIN/tartan"; done
 equal "problems" '[]' "$(agent_json node1 status | jq -c '[.problems[].code]')"
 SERVICE=$(service_pid node1)
 kill -HUP "$KEEPER"
@@ -89,7 +59,7 @@ sleep 1
 equal "service after a reload" "$SERVICE" "$(service_pid node1)"
 refused "an upgrade of the older service" 'restart it once'
 install_program "$BIN/tartan"
-next_service "$BIN/tartan"
+next_service TERM "$BIN/tartan" "$BIN/tartan"
 tartan node1 upgrade >"$SCRATCH/upgrade" 2>&1 || fail "no upgrade after it: $(cat "$SCRATCH/upgrade")"
 sleep 1
 stop "$PING" INT

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Builds the programs of another commit of this repository, in the profile of the tests, and prints the directory that they are in.
+# They are kept, below target/commits, for the next time.
+#
+# build_of.sh COMMIT: `previous` is the last tag before this commit; as long as no release is tagged, the first commit whose agent
+# can be upgraded.
+set -euo pipefail
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../../.."
+
+# The first commit with `tartan upgrade`.
+FIRST_TO_BE_UPGRADED=636872ad92027c25424e03aea593e1c9a24bc7dc
+
+die() {
+    echo "$(basename "$0"): $*" >&2
+    exit 1
+}
+
+name=$1
+if [ "$name" = previous ]; then
+    name=$(git describe --tags --abbrev=0 HEAD^ 2>/dev/null) || name=$FIRST_TO_BE_UPGRADED
+fi
+commit=$(git rev-parse --verify --quiet "$name^{commit}") ||
+    die "this clone has no commit $name: fetch the whole history (git fetch --unshallow --tags), or name another"
+clone=target/commits/$commit
+if [ ! -e "$clone/built" ]; then
+    rm -rf "$clone"
+    git clone --quiet --shared --no-checkout . "$clone"
+    git -C "$clone" checkout --quiet --detach "$commit"
+    env -u CARGO_TARGET_DIR "$clone/scripts/build" >&2 || die "commit $name does not build"
+    touch "$clone/built"
+fi
+echo "$PWD/$clone/target/fast"
