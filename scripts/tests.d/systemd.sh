@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The unit under a real systemd: installed as docs/install.md says, with all that hardens it, it forwards; reload, `tartan
 # upgrade`, a crash of the service and of the keeper, stop and start do what deploy/README.md says; networkd leaves the device
-# alone; scripts/uninstall leaves the machine as it was, also when it is killed on its way.
+# alone; scripts/uninstall leaves the machine as it was, also when it or the installation before it was killed at any step.
 #
 #   pod ── machine node1: systemd, tartan.service ══ underlay ══ node2: tartan ── pod1
 #
@@ -12,6 +12,7 @@
 # full: unit watchdog
 # case: networkd
 # case: uninstall
+# case: uninstall installation
 # full: uninstall everywhere
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
@@ -30,18 +31,30 @@ LARGEST_GAP_OF_KEEPER=8000
 # Of an upgrade: the tests' programs are slow, and the machine is shared.
 LARGEST_GAP_OF_UPGRADE=500
 
-# As docs/install.md says, from a clone that is built.
+# As docs/install.md says, from a clone that is built: a word for each step.
+INSTALLATION=(program plugin unit network networkd manuals reload enable cni)
+
+# installation_step WORD
+installation_step() {
+    case $1 in
+    program) into_machine node1 755 "$BIN/tartan" /usr/local/bin ;;
+    plugin) into_machine node1 755 "$BIN/tartan-cni" /usr/local/bin ;;
+    unit) into_machine node1 644 "$DEPLOY/tartan.service" /etc/systemd/system ;;
+    network) into_machine node1 644 "$DEPLOY/network/10-tartan.network" /etc/systemd/network ;;
+    networkd) install -D -m 644 "$DEPLOY/network/tartan-networkd.conf" "/proc/${MACHINE[node1]}/root/etc/systemd/networkd.conf.d/tartan.conf" ;;
+    manuals) in_machine node1 tartan manual --dir /usr/local/share >/dev/null ;;
+    reload) in_machine node1 systemctl daemon-reload ;;
+    enable) in_machine node1 systemctl --quiet enable --now tartan ;;
+    cni)
+        until_true 15 "node1 forwards" forwarding node1 || die "$(in_machine node1 journalctl --no-pager -u tartan | tail -n 30)"
+        in_machine node1 tartan cni install >/dev/null || fail "tartan cni install ended with $?"
+        ;;
+    esac
+}
+
 install_by_hand() {
-    into_machine node1 755 "$BIN/tartan" /usr/local/bin
-    into_machine node1 755 "$BIN/tartan-cni" /usr/local/bin
-    into_machine node1 644 "$DEPLOY/tartan.service" /etc/systemd/system
-    into_machine node1 644 "$DEPLOY/network/10-tartan.network" /etc/systemd/network
-    install -D -m 644 "$DEPLOY/network/tartan-networkd.conf" "/proc/${MACHINE[node1]}/root/etc/systemd/networkd.conf.d/tartan.conf"
-    in_machine node1 tartan manual --dir /usr/local/share >/dev/null
-    in_machine node1 systemctl daemon-reload
-    in_machine node1 systemctl --quiet enable --now tartan
-    until_true 15 "node1 forwards" forwarding node1 || die "$(in_machine node1 journalctl --no-pager -u tartan | tail -n 30)"
-    in_machine node1 tartan cni install >/dev/null || fail "tartan cni install ended with $?"
+    local word
+    for word in "${INSTALLATION[@]}"; do installation_step "$word"; done
 }
 
 # What systemd-analyze finds open must be what deploy/README.md argues, no more and no less.
@@ -310,19 +323,14 @@ pod_ends() {
     ip -n "$PREFIX-node1" -j link show type veth | jq -r '.[].ifname | select(startswith("tt"))'
 }
 
-# uninstall [SECONDS]: with the repository's script; killed after that time, with all that it has started.
+# uninstall [CMD...]: with the repository's script, which CMD starts.
 uninstall() {
-    into_machine node1 755 "$SCRIPTS/uninstall" /root
-    if [ $# = 0 ]; then
-        in_machine node1 /root/uninstall --purge >"$SCRATCH/uninstall" 2>&1
-    else
-        in_machine node1 timeout --signal KILL "$1" /root/uninstall --purge >"$SCRATCH/uninstall" 2>&1
-    fi
+    in_machine node1 "$@" /root/uninstall --purge >"$SCRATCH/uninstall" 2>&1
 }
 
 # Directories of CNI stay; the configuration is this test's.
 traces() {
-    machine_files node1 | grep -vE ' \./(root/uninstall|opt/cni|opt/cni/bin|etc/cni|etc/cni/net.d|etc/tartan|etc/tartan/[^ ]*)( |$)'
+    machine_files node1 | grep -vE ' \./(root/[a-z_.]*|opt/cni|opt/cni/bin|etc/cni|etc/cni/net.d|etc/tartan|etc/tartan/[^ ]*)( |$)'
     machine_network node1
 }
 
@@ -332,17 +340,86 @@ uninstalled() {
     equal "$1: the unit" "not-found inactive" "$(unit_property node1 LoadState) $(unit_property node1 ActiveState)"
 }
 
-# A step that is interrupted is done by the next run.
-killed_everywhere() {
-    local steps=(0.02 0.3) delay
-    [ "$HOW" != everywhere ] || mapfile -t steps < <(seq 0.02 0.06 1.8)
-    for delay in "${steps[@]}"; do
-        configure_again
-        install_by_hand
-        uninstall "$delay" || true
-        uninstall || fail "uninstall, after one that was killed after $delay s, ended with $?: $(cat "$SCRATCH/uninstall")"
-        uninstalled "killed after $delay s"
+# uninstalls_after WHAT: what an interrupted installation or removal has left goes with the next run.
+uninstalls_after() {
+    uninstall || fail "uninstall after $1 ended with $?: $(cat "$SCRATCH/uninstall")"
+    uninstalled "$1"
+}
+
+# distinct_steps: of the steps that /root/steps lists, the first and the last of each command with the same callers; with
+# `everywhere` all.
+distinct_steps() {
+    in_machine node1 cat /root/steps | if [ "$HOW" = everywhere ]; then cut -d ' ' -f 1; else
+        awk '{ number = $1; $1 = ""; if (!($0 in first)) first[$0] = number; last[$0] = number }
+            END { for (step in first) { print first[step]; print last[step] } }' | sort -nu
+    fi
+}
+
+# The script is killed before each of its steps; and, with all that it has started, at moments that are spread over it.
+removal_is_killed() {
+    local steps delays=(0.02 0.3) step delay
+    into_machine node1 644 "$TOOLS/kill_at.sh" /root
+    reinstall
+    uninstall env BASH_ENV=/root/kill_at.sh KILL_AT=0 LIST=/root/steps || fail "uninstall, whose steps are counted, ended with $?"
+    mapfile -t steps < <(distinct_steps)
+    say "steps: ${steps[*]}"
+    [ ${#steps[@]} -ge 12 ] || fail "only ${#steps[@]} steps of uninstall are seen"
+    for step in "${steps[@]}"; do
+        reinstall
+        if uninstall env BASH_ENV=/root/kill_at.sh KILL_AT="$step"; then fail "uninstall was not killed at step $step"; fi
+        uninstalls_after "uninstall was killed before $(in_machine node1 sed -n "${step}s/^/step /p" /root/steps)"
     done
+    [ "$HOW" != everywhere ] || mapfile -t delays < <(seq 0.02 0.06 1.8)
+    for delay in "${delays[@]}"; do
+        reinstall
+        uninstall timeout --signal KILL "$delay" || true
+        uninstalls_after "uninstall was killed after $delay s"
+    done
+}
+
+# An installation ends behind each of its steps, and in the middle of those that take a moment.
+installation_is_killed() {
+    local word other delay
+    for word in "${INSTALLATION[@]}"; do
+        configure_again
+        for other in "${INSTALLATION[@]}"; do
+            installation_step "$other"
+            [ "$other" != "$word" ] || break
+        done
+        uninstalls_after "an installation that ended behind the step $word"
+    done
+    for delay in 0.002 0.01 0.03; do
+        configure_again
+        for word in program plugin; do installation_step "$word"; done
+        in_machine node1 timeout --signal KILL "$delay" tartan manual --dir /usr/local/share >/dev/null 2>&1 || true
+        for word in unit reload enable; do installation_step "$word"; done
+        until_true 15 "node1 forwards" forwarding node1
+        in_machine node1 timeout --signal KILL "$delay" tartan cni install >/dev/null 2>&1 || true
+        uninstalls_after "man pages and the plugin, each killed after $delay s"
+    done
+    configure_again
+    half_a_program
+    uninstalls_after "half of the program alone was copied"
+    # Where an agent has run, no other program removes what it has left.
+    reinstall
+    in_machine node1 systemctl stop tartan
+    half_a_program
+    if uninstall; then fail "uninstall has done without the program"; fi
+    grep -q 'install it again' "$SCRATCH/uninstall" || fail "uninstall does not say what to do: $(cat "$SCRATCH/uninstall")"
+    installation_step program
+    uninstalls_after "half of the program was copied over a whole one"
+}
+
+# As install(1) leaves it that is killed: the mode comes last.
+half_a_program() {
+    in_machine node1 rm -f /usr/local/bin/tartan
+    head -c 100000 "$BIN/tartan" | in_machine node1 dd of=/usr/local/bin/tartan status=none
+    in_machine node1 chmod 600 /usr/local/bin/tartan
+}
+
+reinstall() {
+    configure_again
+    install_by_hand
 }
 
 # --purge has taken it away.
@@ -352,6 +429,7 @@ configure_again() {
 }
 
 removal() {
+    into_machine node1 755 "$SCRIPTS/uninstall" /root
     machine_pod node1 pod
     # Under a pod it refuses, and has done nothing.
     if uninstall; then fail "uninstall took the plugin from under a pod"; fi
@@ -363,7 +441,10 @@ removal() {
     uninstall || fail "uninstall ended with $?: $(cat "$SCRATCH/uninstall")"
     uninstalled uninstall
     uninstall || fail "a second uninstall ended with $?: $(cat "$SCRATCH/uninstall")"
-    killed_everywhere
+    case $HOW in
+    installation) installation_is_killed ;;
+    *) removal_is_killed ;;
+    esac
 }
 
 # The machine of a test that is killed ends with it, and nothing of it is left.
