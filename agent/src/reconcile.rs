@@ -8,12 +8,14 @@
 
 mod lease_change;
 
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use cni_shim::Attachment;
 use dataplane::families::{PerFamily, PublicAddresses};
-use dataplane::spec::{ClusterSpec, LocalSpec, NodeSpec, PeerSpec, Spec};
+use dataplane::spec::{ClusterSpec, LocalSpec, NodeSpec, PeerSpec, PodId, Spec};
 use encap::{Family, Mac};
 use ipnet::IpNet;
 
@@ -221,6 +223,7 @@ fn reconcile_local(
         ..LocalSpec::default()
     };
     local.attachments = sorted(inputs.attachments.iter().flat_map(|a| served(a, &local)));
+    local.pods = pods(inputs.attachments, &local);
     local.kernel_prefixes = kernel_prefixes(inputs, &local);
     local.allowed_sources = allowed_sources(inputs.attachments, &local);
     match previous.map(|previous| &previous.spec.local) {
@@ -288,6 +291,25 @@ fn served(attachment: &Attachment, local: &LocalSpec) -> impl Iterator<Item = Ip
     let ours = |address: &IpAddr| local.subnets.iter().any(|net| net.contains(address));
     let addresses = attachment.addresses.iter().map(IpNet::addr);
     addresses.filter(move |address| ours(address) && !local.tunnel.contains(address))
+}
+
+/// The pod that has each served address. Of two that claim one, as while one goes and the other comes, it is always the same.
+fn pods(attachments: &[Arc<Attachment>], local: &LocalSpec) -> BTreeMap<IpAddr, PodId> {
+    let mut pods = BTreeMap::new();
+    for attachment in attachments {
+        let id = pod_id(attachment);
+        for address in served(attachment, local) {
+            let pod = pods.entry(address).or_insert(id);
+            *pod = id.min(*pod);
+        }
+    }
+    pods
+}
+
+/// A runtime gives no two containers one id, at whatever time they run.
+fn pod_id(attachment: &Attachment) -> PodId {
+    let name = (&*attachment.container, &*attachment.ifname);
+    PodId(BuildHasherDefault::<DefaultHasher>::default().hash_one(name))
 }
 
 /// Those of attachments that are served: a stranded pod is not heard, whatever it speaks as.

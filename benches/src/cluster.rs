@@ -47,6 +47,7 @@ pub fn spec(peers: u32, format: Format) -> Spec {
             tunnel: vec![IpAddr::V4(subnet(1).network())],
             addresses: vec![public(1)],
             attachments: vec![IpAddr::from([10, 0, 1, 2])],
+            pods: [].into(),
             kernel_prefixes: vec![],
             allowed_sources: vec![],
         }),

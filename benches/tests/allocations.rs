@@ -75,6 +75,43 @@ fn inbound_allocates_nothing() {
     }
 }
 
+/// A drop counts at its peer and its pod without taking memory.
+#[test]
+fn drops_allocate_nothing() {
+    let no_peer = cluster::spec(0, Format::Vxlan);
+    let mut no_subnets = cluster::spec(10, Format::Vxlan);
+    for peer in &mut Arc::make_mut(&mut no_subnets.cluster).peers {
+        Arc::make_mut(peer).subnets.clear();
+    }
+    let pod = IpAddr::from([10, 0, 1, 2]);
+    for shape in SHAPES {
+        for (spec, peers) in [(&no_peer, 0), (&no_subnets, 1)] {
+            let snapshot = Snapshot::new(spec, None);
+            let counters = Counters::create(2).unwrap();
+            let mut out = sender(shape, &counters, 0);
+            let mut back = receiver(shape, 8, Format::Vxlan, &counters, 1);
+            let count = allocations(|| {
+                carry(&mut out, &snapshot, 100);
+                carry(&mut back, &snapshot, 100);
+            });
+            assert_eq!(count, 0, "{}", shape.name);
+            let dropped = snapshot.pods.drops(pod).unwrap().read();
+            let [sent, received] =
+                [dropped.outbound, dropped.inbound].map(|of| of.iter().sum::<u64>());
+            let workers = counters.read().workers;
+            assert_eq!(sent, workers[0].outbound.dropped(), "{}", shape.name);
+            assert_eq!(received, workers[1].inbound.dropped(), "{}", shape.name);
+            assert!(sent > 0 && received > 0, "{}", shape.name);
+            let of_peers = snapshot
+                .cluster
+                .peers
+                .iter()
+                .map(|peer| peer.drops().read().sum());
+            assert_eq!(of_peers.sum::<u64>(), peers * received, "{}", shape.name);
+        }
+    }
+}
+
 /// Flows are counted in places that the watcher has made.
 #[test]
 fn counting_flows_allocates_nothing() {

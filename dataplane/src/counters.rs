@@ -21,6 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 
+use crate::drop_counts::Parties;
 use crate::drops::{Direction, DropReason};
 use crate::limits::MAX_WORKERS;
 use crate::sys::page::Page;
@@ -112,7 +113,9 @@ impl Counters {
             for direction in [Direction::Outbound, Direction::Inbound] {
                 tally.hold(direction, 0);
                 let imbalance = u64::try_from(tally.flow(direction).balance()).unwrap_or_default();
-                tally.drop(direction, DropReason::LostInCrash, imbalance);
+                // Which they were died with it.
+                let unknown = Parties::default();
+                tally.drop(direction, DropReason::LostInCrash, imbalance, unknown);
                 lost += imbalance;
             }
         }

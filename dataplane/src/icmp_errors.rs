@@ -13,6 +13,7 @@ use encap::inner::Inner;
 
 use crate::counters::Tally;
 use crate::device::{Device, Offload};
+use crate::drop_counts::Parties;
 use crate::drops::{Direction, DropReason};
 use crate::limits::{ICMP_BURST, ICMP_EVERY, ICMP_SOURCES};
 use crate::now::Now;
@@ -72,7 +73,13 @@ impl IcmpErrors {
         let written = device.write(Offload::NONE, &[IoSlice::new(packet)]);
         match written {
             Ok(()) => tally.deliver(Direction::Outbound, 1),
-            Err(_) => tally.drop(Direction::Outbound, DropReason::DeviceRefused, 1),
+            // It is no pod's: Tartan sends it.
+            Err(_) => tally.drop(
+                Direction::Outbound,
+                DropReason::DeviceRefused,
+                1,
+                Parties::default(),
+            ),
         }
         Some((packet, written.is_ok()))
     }

@@ -191,11 +191,8 @@ impl<D: Device> Inbound<'_, D> {
                 self.delivery.deliver(id, place, inner, plan);
             }
             Err(reason) => {
-                // Of what is over a share nothing is wrong, neither with the peer nor with the list of nodes.
-                if reason != DropReason::OverShare {
-                    peer.count_refused(count);
-                }
-                self.drop(&datagram, reason, count);
+                let of = self.snapshot.parties(Some(peer), Some(inner.destination));
+                self.drop(&datagram, reason, count, of);
             }
         }
     }
@@ -224,11 +221,8 @@ impl<D: Device> Inbound<'_, D> {
                 reason(refusal)
             }
         };
-        // More probes than are answered are no fault of the peer's, nor is a full socket.
-        if reason != DropReason::ProbeLimit {
-            peer.count_refused(1);
-        }
-        self.drop(datagram, reason, 1);
+        let of = self.snapshot.parties(Some(peer), None);
+        self.drop(datagram, reason, 1, of);
     }
 
     /// Notes for control what a frame of a peer had instead of our network or our station.
@@ -263,7 +257,9 @@ impl<D: Device> Inbound<'_, D> {
             }
             Err(refusal) => reason(*refusal),
         };
-        self.drop(datagram, reason, 1);
+        let pod = pulled.as_ref().ok().map(|pulled| pulled.inner.destination);
+        let of = self.snapshot.parties(None, pod);
+        self.drop(datagram, reason, 1, of);
     }
 
     fn notice(&self, outer: IpAddr, inner: IpAddr) {

@@ -14,6 +14,7 @@ pub mod cluster;
 pub mod counters;
 pub mod decision;
 pub mod device;
+pub mod drop_counts;
 pub mod drops;
 pub mod engine;
 mod fair_shares;

@@ -13,6 +13,7 @@ mod captured;
 mod neighbours;
 mod route;
 
+use std::net::SocketAddr;
 use std::ops::Range;
 
 use encap::checksum;
@@ -100,7 +101,7 @@ impl<D: Device> Outbound<'_, D> {
         self.receive(frame, count);
         let target = self.target(&inner, wire_length(&inner, plan.as_ref()));
         if target.is_ok() && !self.shares.charge(inner.source, count, inner.len, self.now) {
-            self.drop(frame, DropReason::OverShare, count);
+            self.drop_routed(frame, DropReason::OverShare, count);
             return false;
         }
         if target.is_ok() {
@@ -133,10 +134,10 @@ impl<D: Device> Outbound<'_, D> {
         true
     }
 
-    /// Walks the packet of a datagram again that the kernel refused as too large. It was counted as received before.
-    pub(crate) fn retry(&mut self, datagram: &Datagram) {
+    /// Walks the packet of a datagram to `to` again that the kernel refused as too large. It was counted as received before.
+    pub(crate) fn retry(&mut self, datagram: &Datagram, to: SocketAddr) {
         let Retry::Packet { frame, segment } = datagram.retry else {
-            return self.drop_datagram(datagram, DropReason::TooBig);
+            return self.drop_datagram(datagram, to, DropReason::TooBig);
         };
         let (frame, segment) = (usize::from(frame), usize::from(segment));
         let read = self.batch.read(frame);
@@ -168,7 +169,7 @@ impl<D: Device> Outbound<'_, D> {
             let place = (frame, inner.transport..inner.len);
             let ip = self.batch.bytes(frame, 0..inner.transport);
             let Some(header) = header.get_mut(..ip.len()) else {
-                return self.drop(frame, DropReason::TooBig, 1);
+                return self.drop_routed(frame, DropReason::TooBig, 1);
             };
             header.copy_from_slice(ip);
             return self.fragments(target, header, place, inner, mtu);
@@ -181,7 +182,7 @@ impl<D: Device> Outbound<'_, D> {
     fn segments(&mut self, target: &Target<'_>, frame: usize, plan: &SegmentPlan) {
         let head = target.outer().len() + plan.header_len();
         if !self.batch.takes(plan.count(), head) {
-            return self.drop(frame, DropReason::UnderlayFull, plan.count());
+            return self.drop_routed(frame, DropReason::UnderlayFull, plan.count());
         }
         let headers = plan.headers(self.batch.bytes(frame, 0..FRAME));
         for index in 0..plan.count() {
@@ -250,7 +251,7 @@ impl<D: Device> Outbound<'_, D> {
         let packet = self.batch.bytes(frame, 0..inner.len);
         let length = plan.header(packet, index, &mut header);
         let Some(header) = length.and_then(|length| header.get(..length)) else {
-            return self.drop(frame, DropReason::BadSuperPacket, 1);
+            return self.drop_routed(frame, DropReason::BadSuperPacket, 1);
         };
         let payload = plan.payload(index);
         let inner = Inner {
@@ -272,13 +273,13 @@ impl<D: Device> Outbound<'_, D> {
         // Of the packet behind its IP header only the length counts.
         let packet = self.batch.bytes(frame, 0..inner.len);
         let Ok(plan) = fragment::plan(packet, inner, mtu) else {
-            return self.drop(frame, DropReason::TooBig, 1);
+            return self.drop_routed(frame, DropReason::TooBig, 1);
         };
         if !self
             .batch
             .takes(plan.count(), target.outer().len() + header.len())
         {
-            return self.drop(frame, DropReason::UnderlayFull, 1);
+            return self.drop_routed(frame, DropReason::UnderlayFull, 1);
         }
         self.tally
             .originate(Direction::Outbound, plan.count().saturating_sub(1));
@@ -302,7 +303,7 @@ impl<D: Device> Outbound<'_, D> {
     fn push(&mut self, target: &Target<'_>, head: Option<Head>, payload: FrameRange, retry: Retry) {
         let (slot, to, frame) = (target.slot, target.to(), payload.0);
         if !head.is_some_and(|head| self.batch.push(slot, to, head, payload, retry)) {
-            self.drop(frame, DropReason::UnderlayFull, 1);
+            self.drop_routed(frame, DropReason::UnderlayFull, 1);
         }
     }
 
@@ -343,7 +344,10 @@ impl<D: Device> Outbound<'_, D> {
         plan: Option<SegmentPlan>,
         count: usize,
     ) {
-        self.drop(frame, reason, count);
+        match is_routed(reason) {
+            true => self.drop_routed(frame, reason, count),
+            false => self.drop(frame, reason, count),
+        }
         let Some(answer) = answer else { return };
         let place = match plan {
             Some(plan) => self.joined(frame, &plan, segment),
@@ -371,6 +375,14 @@ impl<D: Device> Outbound<'_, D> {
         self.batch
             .join(header.get(..length)?, frame, plan.payload(index))
     }
+}
+
+/// Whether a packet that has no target was routed to a peer all the same.
+fn is_routed(reason: DropReason) -> bool {
+    matches!(
+        reason,
+        DropReason::Ipv6InUdp | DropReason::NoUnderlay | DropReason::TooBig
+    )
 }
 
 /// Whether the checksum to finish lies behind the IP header and its extensions. A pod may name any place

@@ -9,6 +9,8 @@ use encap::push::{self, Header};
 use encap::{Family, Format, Mac, Vni};
 use ipnet::IpNet;
 
+use crate::drop_counts::DropCounts;
+use crate::drops::DropReason;
 use crate::families::{PerFamily, PublicAddresses};
 use crate::mtu::{PathMtu, inner_mtu, min_inner};
 use crate::now::Now;
@@ -78,7 +80,7 @@ pub(crate) struct Way {
 struct PeerState {
     sent: Tally,
     received: Tally,
-    refused: AtomicU64,
+    drops: DropCounts,
     /// The source MAC of the latest frame with an inner packet of each family, if it was not the lease's; 0 = it was.
     other_mac: PerFamily<AtomicU64>,
     /// When data or a probe of it was accepted last; 0 = never.
@@ -110,7 +112,8 @@ pub struct PeerTraffic {
     pub received_packets: u64,
     /// Bytes of those.
     pub received_bytes: u64,
-    /// Packets from it that were dropped, for whatever reason but [`OverShare`](crate::drops::DropReason::OverShare).
+    /// Packets from it that were dropped for what they are: for every reason but those of this node's own load (`OverShare`,
+    /// `ProbeLimit`) and those of the answers to its probes (`UnderlayFull`, `UnderlayRefused`).
     pub refused: u64,
 }
 
@@ -415,6 +418,11 @@ impl Peer {
             .map(|way| Arc::clone(&way.path))
     }
 
+    /// Its drops: of what it sent, and of what was routed to it.
+    pub fn drops(&self) -> &DropCounts {
+        &self.state.drops
+    }
+
     /// Traffic since the service started.
     pub fn traffic(&self) -> PeerTraffic {
         PeerTraffic {
@@ -422,7 +430,7 @@ impl Peer {
             sent_bytes: self.state.sent.bytes.load(Relaxed),
             received_packets: self.state.received.packets.load(Relaxed),
             received_bytes: self.state.received.bytes.load(Relaxed),
-            refused: self.state.refused.load(Relaxed),
+            refused: self.state.drops.inbound_where(is_of_sender),
         }
     }
 
@@ -537,10 +545,6 @@ impl Peer {
     pub(crate) fn count_received(&self, packets: usize, bytes: usize) {
         self.state.received.add(packets, bytes);
     }
-
-    pub(crate) fn count_refused(&self, packets: usize) {
-        self.state.refused.fetch_add(packets as u64, Relaxed);
-    }
 }
 
 impl Way {
@@ -605,6 +609,18 @@ impl Refusal {
         let at = moment(&self.at)?;
         Some((self.value.load(Relaxed), at))
     }
+}
+
+/// Whether a drop inbound is due to what the peer sent. Of what is over a share nothing is wrong, neither with the peer nor
+/// with the list of nodes; more probes than are answered may be another's, forged; a full socket is this node's.
+fn is_of_sender(reason: DropReason) -> bool {
+    !matches!(
+        reason,
+        DropReason::OverShare
+            | DropReason::ProbeLimit
+            | DropReason::UnderlayFull
+            | DropReason::UnderlayRefused
+    )
 }
 
 /// The time in a word where 0 is never.

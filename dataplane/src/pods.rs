@@ -1,18 +1,20 @@
 //! The node's local set: which inner addresses live here.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::spec::LocalSpec;
+use crate::drop_counts::DropCounts;
+use crate::spec::{LocalSpec, PodId};
 
 /// Who may speak from this node and who is reached on it.
 pub struct Pods {
     /// What they were made of.
     spec: Arc<LocalSpec>,
-    attachments: HashSet<IpAddr>,
+    /// Each attachment's address, with the drops of its pod.
+    attachments: HashMap<IpAddr, Arc<DropCounts>>,
     kernel_prefixes: Vec<IpNet>,
     allowed_sources: Vec<IpNet>,
     subnets: Vec<IpNet>,
@@ -32,16 +34,30 @@ pub enum Local {
 }
 
 impl Pods {
-    pub(crate) fn new(spec: &Arc<LocalSpec>) -> Pods {
+    /// What was counted about pods of `previous` lives on with the pod, not with its address.
+    pub(crate) fn new(spec: &Arc<LocalSpec>, previous: Option<&Pods>) -> Pods {
+        let mut counts = previous.map_or_else(HashMap::new, Pods::counts);
+        let attachments = spec.attachments.iter().map(|address| {
+            let counts = counts.entry(spec.owner(*address)).or_default();
+            (*address, Arc::clone(counts))
+        });
         Pods {
+            attachments: attachments.collect(),
             spec: Arc::clone(spec),
-            attachments: spec.attachments.iter().copied().collect(),
             kernel_prefixes: spec.kernel_prefixes.clone(),
             allowed_sources: spec.allowed_sources.clone(),
             subnets: spec.subnets.clone(),
             tunnel: spec.tunnel.clone(),
             node: spec.addresses.iter().copied().collect(),
         }
+    }
+
+    /// The drops of each pod.
+    fn counts(&self) -> HashMap<Owner, Arc<DropCounts>> {
+        let of = |(address, counts): (&IpAddr, &Arc<DropCounts>)| {
+            (self.spec.owner(*address), Arc::clone(counts))
+        };
+        self.attachments.iter().map(of).collect()
     }
 
     /// Whether they were made of this very spec.
@@ -74,11 +90,16 @@ impl Pods {
             Some(Local::Tunnel)
         } else if !self.in_own_subnet(destination) {
             None
-        } else if self.attachments.contains(&destination) {
+        } else if self.attachments.contains_key(&destination) {
             Some(Local::Attachment)
         } else {
             self.kernel_serves(destination).then_some(Local::Kernel)
         }
+    }
+
+    /// The drops of the pod that has `address`; `None` where that is no attachment's.
+    pub fn drops(&self, address: IpAddr) -> Option<&DropCounts> {
+        self.attachments.get(&address).map(|counts| &**counts)
     }
 
     /// Whether the kernel has it on another device, and not as the broadcast address of any prefix there.
@@ -107,6 +128,22 @@ impl Pods {
     }
 }
 
+impl LocalSpec {
+    /// Whose counts those of an attached address are.
+    fn owner(&self, address: IpAddr) -> Owner {
+        let pod = self.pods.get(&address);
+        pod.map_or(Owner::Address(address), |pod| Owner::Pod(*pod))
+    }
+}
+
+/// Who has an attached address.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Owner {
+    Pod(PodId),
+    /// A pod that has this address alone, as long as it is attached.
+    Address(IpAddr),
+}
+
 fn is_broadcast(prefix: &IpNet, address: IpAddr) -> bool {
     matches!(prefix, IpNet::V4(v4) if v4.prefix_len() < 31) && prefix.broadcast() == address
 }
@@ -114,6 +151,8 @@ fn is_broadcast(prefix: &IpNet, address: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drop_counts::Parties;
+    use crate::drops::{Direction, DropReason};
     use crate::spec::tests::spec;
 
     fn local() -> LocalSpec {
@@ -130,11 +169,11 @@ mod tests {
         allowed
             .allowed_sources
             .push("203.0.113.0/24".parse().unwrap());
-        let pods = Pods::new(&Arc::new(allowed));
+        let pods = Pods::new(&Arc::new(allowed), None);
         assert!(pods.may_speak(ip("203.0.113.7")));
         assert!(!pods.may_speak(ip("203.0.114.7")));
         assert!(!pods.is_local(ip("203.0.113.7")));
-        assert!(!Pods::new(&Arc::new(local())).may_speak(ip("203.0.113.7")));
+        assert!(!Pods::new(&Arc::new(local()), None).may_speak(ip("203.0.113.7")));
     }
 
     #[test]
@@ -146,7 +185,7 @@ mod tests {
         spec.kernel_prefixes.push("10.244.1.96/27".parse().unwrap());
         spec.kernel_prefixes
             .push("10.244.1.112/28".parse().unwrap());
-        let pods = Pods::new(&Arc::new(spec));
+        let pods = Pods::new(&Arc::new(spec), None);
         for local in ["10.244.1.2", "10.244.1.0", "10.244.1.65"] {
             assert!(
                 pods.is_local(ip(local)) && pods.may_speak(ip(local)),
@@ -168,13 +207,52 @@ mod tests {
         assert_eq!(pods.tunnel_address(ip("10.9.9.9")), Some(ip("10.244.1.0")));
         assert_eq!(pods.tunnel_address(ip("fd00::1")), None);
     }
+
+    #[test]
+    fn counts_stay_with_the_pod_and_not_with_the_address() {
+        let with = |of: &[(&str, u64)]| {
+            let mut spec = local();
+            spec.attachments = of.iter().map(|(address, _)| ip(address)).collect();
+            let numbered = of.iter().filter(|(_, pod)| *pod > 0);
+            spec.pods = numbered
+                .map(|(address, pod)| (ip(address), PodId(*pod)))
+                .collect();
+            Arc::new(spec)
+        };
+        let count = |pods: &Pods, address: &str| {
+            let parties = Parties {
+                peer: None,
+                pod: pods.drops(ip(address)),
+            };
+            parties.count(Direction::Inbound, DropReason::NotOurs, 1);
+        };
+        let sum = |pods: &Pods, address: &str| pods.drops(ip(address)).map(|d| d.read().sum());
+        let first = Pods::new(
+            &with(&[("10.244.1.2", 1), ("10.244.1.3", 1), ("10.244.1.4", 0)]),
+            None,
+        );
+        for address in ["10.244.1.2", "10.244.1.3", "10.244.1.4", "10.244.1.9"] {
+            count(&first, address);
+        }
+        assert_eq!(sum(&first, "10.244.1.2"), Some(2), "a pod of two addresses");
+        assert_eq!(sum(&first, "10.244.1.9"), None);
+        // One address is another pod's now, and a pod has moved.
+        let next = Pods::new(
+            &with(&[("10.244.1.2", 2), ("10.244.1.5", 1), ("10.244.1.4", 0)]),
+            Some(&first),
+        );
+        assert_eq!(sum(&next, "10.244.1.2"), Some(0));
+        assert_eq!(sum(&next, "10.244.1.5"), Some(2));
+        assert_eq!(sum(&next, "10.244.1.4"), Some(1));
+    }
+
     #[test]
     fn a_broadcast_address_of_any_prefix_is_no_pod() {
         let mut spec = local();
         for prefix in ["10.244.1.0/24", "10.244.1.64/26"] {
             spec.kernel_prefixes.push(prefix.parse().unwrap());
         }
-        let pods = Pods::new(&Arc::new(spec));
+        let pods = Pods::new(&Arc::new(spec), None);
         assert!(pods.is_local(ip("10.244.1.126")) && pods.is_local(ip("10.244.1.128")));
         assert!(!pods.is_local(ip("10.244.1.127")) && !pods.is_local(ip("10.244.1.255")));
     }

@@ -6,10 +6,11 @@
 //! ([`Cluster`](crate::cluster)). So a pod that comes or goes costs what a node's pods cost, whatever the size of the
 //! cluster.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::cluster::Cluster;
+use crate::drop_counts::{Parties, addresses};
 use crate::peer_id::PeerId;
 use crate::peers::Peer;
 use crate::pods::Pods;
@@ -37,13 +38,34 @@ impl Snapshot {
         };
         let pods = match previous.map(|previous| &previous.pods) {
             Some(same) if same.are_of(&spec.local) => Arc::clone(same),
-            _ => Arc::new(Pods::new(&spec.local)),
+            before => Arc::new(Pods::new(&spec.local, before.map(|pods| &**pods))),
         };
         Snapshot {
             version: spec.version,
             cluster,
             pods,
         }
+    }
+
+    /// Where a dropped packet counts beside the worker's total: at `peer`, and at the pod that has the address `pod`.
+    pub(crate) fn parties<'a>(
+        &'a self,
+        peer: Option<&'a Peer>,
+        pod: Option<IpAddr>,
+    ) -> Parties<'a> {
+        Parties {
+            peer: peer.map(Peer::drops),
+            pod: pod.and_then(|address| self.pods.drops(address)),
+        }
+    }
+
+    /// The same of a datagram that was to leave for `to`, with an inner packet in two parts.
+    pub(crate) fn parties_of_datagram(&self, to: SocketAddr, inner: [&[u8]; 2]) -> Parties<'_> {
+        let peer = self.cluster.peers.by_source(to.ip()).map(|(_, peer)| peer);
+        // Its IP header is in one part: in headers of our making, or where it was read.
+        let header = inner.into_iter().find(|part| !part.is_empty());
+        let addresses = header.and_then(addresses);
+        self.parties(peer, addresses.map(|(source, _)| source))
     }
 
     /// Whether inner `source` belongs to `peer`: its subnets, its own node addresses, what `accept-sources` lists. An

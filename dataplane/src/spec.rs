@@ -4,6 +4,7 @@
 //! as the snapshot is: a part that is the same allocation as in the spec before is not looked into, and its tables
 //! stay.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -44,6 +45,8 @@ pub struct LocalSpec {
     pub addresses: Vec<IpAddr>,
     /// Addresses of adopted attachments on this node.
     pub attachments: Vec<IpAddr>,
+    /// The pod that has each of them; one that is missing is of a pod of its own.
+    pub pods: BTreeMap<IpAddr, PodId>,
     /// Prefixes inside our own subnets that the kernel routes to, or holds on, a device other than ours
     /// (design: the local set, part b), but for the attachments' own addresses. Empty with `strict-pods`.
     pub kernel_prefixes: Vec<IpNet>,
@@ -51,6 +54,10 @@ pub struct LocalSpec {
     /// interface that it is the right one. Nothing is delivered to them.
     pub allowed_sources: Vec<IpNet>,
 }
+
+/// A pod: a number that no other pod of this node has or had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PodId(pub u64);
 
 /// This node as other nodes reach it.
 #[derive(Clone, Debug, PartialEq)]
@@ -138,6 +145,7 @@ pub(crate) mod tests {
                 tunnel: vec![ip("10.244.1.0")],
                 addresses: vec![ip("192.0.2.1")],
                 attachments: vec![ip("10.244.1.2")],
+                pods: [].into(),
                 kernel_prefixes: vec![],
                 allowed_sources: vec![],
             }),

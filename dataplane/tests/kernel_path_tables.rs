@@ -77,6 +77,7 @@ fn spec(peers: u32) -> Spec {
             tunnel: vec![[10, 200, 0, 0].into()],
             addresses: vec![[172, 16, 255, 255].into()],
             attachments: vec![[10, 200, 0, 2].into()],
+            pods: [].into(),
             kernel_prefixes: vec![],
             allowed_sources: vec![],
         }),

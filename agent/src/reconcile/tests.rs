@@ -199,6 +199,11 @@ fn a_small_cluster_in_full() {
             tunnel: addresses(&["10.244.1.0"]),
             addresses: addresses(&["10.244.1.1", "192.0.2.1"]),
             attachments: addresses(&["10.244.1.2", "10.244.1.7"]),
+            pods: world
+                .attachments
+                .iter()
+                .map(|pod| (pod.addresses[0].addr(), pod_id(pod)))
+                .collect(),
             kernel_prefixes: nets(&["10.244.1.0/24"]),
             allowed_sources: vec![],
         }),
@@ -561,6 +566,28 @@ fn what_a_served_pod_was_allowed_it_may_send_from() {
         world.desired().spec.local.allowed_sources,
         nets(&["203.0.113.0/24"])
     );
+}
+
+/// What is counted of a pod is not its successor's at the same address.
+#[test]
+fn every_served_address_has_its_pod() {
+    let mut world = World::of(DUAL, own(), vec![own()]);
+    let served = ["10.244.1.2/32", "10.244.9.2/32"];
+    world.attachments = vec![attachment(&served), attachment(&["10.244.1.3/32"])];
+    Arc::make_mut(&mut world.attachments[1]).container = "d".to_owned();
+    let before = world.desired();
+    let pods = |desired: &Desired| desired.spec.local.pods.clone();
+    let of = |pod: &Arc<Attachment>| pod_id(pod);
+    let [first, second] = [0, 1].map(|place| of(&world.attachments[place]));
+    assert_ne!(first, second);
+    let [one, two] = ["10.244.1.2", "10.244.1.3"].map(|text| text.parse().unwrap());
+    assert_eq!(pods(&before), [(one, first), (two, second)].into());
+    // Another container has the address now.
+    Arc::make_mut(&mut world.attachments[0]).container = "e".to_owned();
+    let after = world.after(Some(&before));
+    assert_eq!(after.spec.local.attachments, before.spec.local.attachments);
+    assert_ne!(pods(&after), pods(&before));
+    assert!(!Arc::ptr_eq(&after.spec.local, &before.spec.local));
 }
 
 /// The record alone decides whether a pod is delivered to. Its host route neither adds to it nor outlives it.

@@ -306,18 +306,19 @@ impl OutboundBatch {
         })
     }
 
-    /// Removes the first datagram that waits for `slot`: the kernel refused that very datagram.
-    pub(crate) fn take_first(&mut self, slot: TxSlot) -> Option<Datagram> {
+    /// Removes the first datagram that waits for `slot`: the kernel refused that very datagram. Returns its destination too.
+    pub(crate) fn take_first(&mut self, slot: TxSlot) -> Option<(Datagram, SocketAddr)> {
         let queue = self.queues.get_mut(slot.index())?;
         let batch = queue.front()?;
         let datagram = *self.datagrams.get(batch.first as usize)?;
+        let to = batch.to;
         batch.first = datagram.next;
         batch.count -= 1;
         batch.gso_suspect = false;
         if batch.count == 0 {
             queue.pop();
         }
-        Some(datagram)
+        Some((datagram, to))
     }
 
     /// Has `push` add datagrams for `slot` in front of those that wait there, not behind them: the packets of a flow keep

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::totals::{Batches, Flow, OffloadsInUse};
 use super::word;
+use crate::drop_counts::Parties;
 use crate::drops::{Direction, DropReason};
 use crate::sys::page::Page;
 use crate::worker::{Amount, Work};
@@ -88,9 +89,17 @@ impl Tally {
         self.add(base(Direction::Inbound) + PROBES, 1);
     }
 
-    /// The one place where a packet is dropped.
-    pub(crate) fn drop(&self, direction: Direction, reason: DropReason, packets: u64) {
+    /// The one place where a packet is dropped. It counts at its peer and pod too: after the total, which is therefore never
+    /// below the sum over peers, or over pods.
+    pub(crate) fn drop(
+        &self,
+        direction: Direction,
+        reason: DropReason,
+        packets: u64,
+        of: Parties<'_>,
+    ) {
         self.add(base(direction) + DROPS + reason as usize, packets);
+        of.count(direction, reason, packets);
     }
 
     pub(crate) fn hold(&self, direction: Direction, packets: usize) {

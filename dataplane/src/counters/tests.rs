@@ -10,7 +10,12 @@ fn a_page_is_shared_and_an_imbalance_is_booked_once() {
     let tally = counters.worker(1);
     tally.receive(Direction::Outbound, 10);
     tally.send(6);
-    tally.drop(Direction::Outbound, DropReason::NoRoute, 1);
+    tally.drop(
+        Direction::Outbound,
+        DropReason::NoRoute,
+        1,
+        Parties::default(),
+    );
     tally.hold(Direction::Outbound, 3);
     assert_eq!(counters.read().workers[1].outbound.balance(), 0);
 

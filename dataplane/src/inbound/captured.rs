@@ -9,6 +9,7 @@ use encap::coalesce::{FrameSlice, Packet};
 use super::{Datagram, Datagrams, Inbound, Writer};
 use crate::batch::Meta;
 use crate::capture::{Event, Stage};
+use crate::drop_counts::Parties;
 use crate::drops::{Direction, DropReason};
 use crate::limits::FRAME;
 use crate::peers::PeerId;
@@ -96,9 +97,17 @@ impl<D> Inbound<'_, D> {
             .offer(self.snapshot, &event, std::iter::once(inner));
     }
 
-    /// Drops `packets` wire packets of `datagram`.
-    pub(super) fn drop(&self, datagram: &Datagram, reason: DropReason, packets: usize) {
-        self.tally.drop(Direction::Inbound, reason, packets as u64);
+    /// Drops `packets` wire packets of `datagram`, which are of `of`.
+    #[cold]
+    pub(super) fn drop(
+        &self,
+        datagram: &Datagram,
+        reason: DropReason,
+        packets: usize,
+        of: Parties<'_>,
+    ) {
+        self.tally
+            .drop(Direction::Inbound, reason, packets as u64, of);
         let writer = &self.delivery.writer;
         if writer.tap.wants(Stage::Dropped) {
             let bytes = writer.frames.bytes(datagram.frame, datagram.range.clone());
@@ -107,9 +116,12 @@ impl<D> Inbound<'_, D> {
     }
 
     /// Drops what did not fit its buffer.
+    #[cold]
     pub(super) fn drop_truncated(&self, format: Format, frame: usize, meta: &Meta) {
         let reason = DropReason::Truncated;
-        self.tally.drop(Direction::Inbound, reason, 1);
+        let peer = self.snapshot.cluster.peers.by_source(meta.source.ip());
+        let of = self.snapshot.parties(peer.map(|(_, peer)| peer), None);
+        self.tally.drop(Direction::Inbound, reason, 1, of);
         let writer = &self.delivery.writer;
         let bytes = writer.frames.bytes(frame, 0..meta.len.min(FRAME));
         if writer.tap.wants(Stage::Received) {

@@ -16,6 +16,7 @@ use super::frames::Frames;
 use crate::capture::{Stage, Tap};
 use crate::counters::Tally;
 use crate::device::{Device, Offload};
+use crate::drop_counts::addresses;
 use crate::drops::{Direction, DropReason};
 use crate::limits::PIECES;
 use crate::now::Now;
@@ -114,11 +115,13 @@ impl<D: Device> Writer<'_, D> {
     }
 
     /// Counts `packets` dropped packets of what lies at `place`.
+    #[cold]
     pub(super) fn drop(&self, id: PeerId, place: FrameSlice, reason: DropReason, packets: usize) {
-        if let Some(peer) = self.snapshot.cluster.peers.peer(id) {
-            peer.count_refused(packets);
-        }
-        self.tally.drop(Direction::Inbound, reason, packets as u64);
+        let peer = self.snapshot.cluster.peers.peer(id);
+        let destination = addresses(self.bytes(place)).map(|(_, destination)| destination);
+        let of = self.snapshot.parties(peer, destination);
+        self.tally
+            .drop(Direction::Inbound, reason, packets as u64, of);
         if self.tap.wants(Stage::Dropped) {
             self.capture_dropped(id, place, reason, packets);
         }

@@ -22,7 +22,8 @@ impl<D: Device> Outbound<'_, D> {
             return self.drop(frame, DropReason::NotIp, 1);
         };
         if let Err(reason) = self.is_answered(&request) {
-            return self.drop(frame, reason, 1);
+            let of = self.snapshot.parties(None, Some(request.source));
+            return self.drop_of(of, frame, reason, 1);
         }
         let mac = self.device.mac();
         let reply = mac.and_then(|mac| neighbour::arp_reply(packet, mac));
@@ -31,7 +32,7 @@ impl<D: Device> Outbound<'_, D> {
             None => Err(io::ErrorKind::Unsupported.into()),
         };
         let reply = reply.as_ref().map_or(&[][..], |reply| reply);
-        self.account_answer((reply, true), written.is_ok());
+        self.account_answer(&request, (reply, true), written.is_ok());
     }
 
     /// Answers a neighbour solicitation.
@@ -46,7 +47,7 @@ impl<D: Device> Outbound<'_, D> {
             None => Err(io::ErrorKind::Unsupported.into()),
         };
         let answer = answer.as_ref().map_or(&[][..], |answer| answer);
-        self.account_answer((answer, false), written.is_ok());
+        self.account_answer(request, (answer, false), written.is_ok());
     }
 
     /// The neighbour solicitation in frame number `frame`, whose packet `inner` describes, if the device has a link layer
@@ -69,13 +70,14 @@ impl<D: Device> Outbound<'_, D> {
     }
 
     /// Counts the request as delivered, once its answer is written, or as dropped.
-    fn account_answer(&self, (answer, is_arp): (&[u8], bool), is_written: bool) {
+    fn account_answer(&self, request: &Request, (answer, is_arp): (&[u8], bool), is_written: bool) {
         let reason = DropReason::DeviceRefused;
         let (stage, reason) = if is_written {
             self.tally.deliver(Direction::Outbound, 1);
             (Stage::Written, None)
         } else {
-            self.tally.drop(Direction::Outbound, reason, 1);
+            let of = self.snapshot.parties(None, Some(request.source));
+            self.tally.drop(Direction::Outbound, reason, 1, of);
             (Stage::Dropped, Some(reason))
         };
         if self.tap.wants(stage) {

@@ -168,17 +168,18 @@ impl<D: Device, U: Underlay> Worker<D, U> {
 
     /// Drops or walks again the first waiting datagram, which the kernel refused twice.
     fn refuse_first(&mut self, slot: TxSlot, error: &io::Error, snapshot: &Snapshot, now: Now) {
-        let Some(first) = self.outbound.take_first(slot) else {
+        let Some((first, to)) = self.outbound.take_first(slot) else {
             return;
         };
         if error.raw_os_error() != Some(libc::EMSGSIZE) {
             let reason = DropReason::UnderlayRefused;
+            let parts = self.outbound.parts(&first);
             if self.tap.wants(Stage::Dropped) {
                 let event = Event::drop(Direction::Outbound, reason, 1);
-                let parts = self.outbound.parts(&first).into_iter();
-                self.tap.offer(snapshot, &event, parts);
+                self.tap.offer(snapshot, &event, parts.into_iter());
             }
-            return self.tally.drop(Direction::Outbound, reason, 1);
+            let of = snapshot.parties_of_datagram(to, parts);
+            return self.tally.drop(Direction::Outbound, reason, 1, of);
         }
         let Worker {
             device,
@@ -203,7 +204,7 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                 flows,
                 cached: None,
             };
-            stages.retry(&first);
+            stages.retry(&first, to);
         });
     }
 
@@ -214,22 +215,24 @@ impl<D: Device, U: Underlay> Worker<D, U> {
 
     /// Drops what waits for a socket that stayed full. Other sockets are not affected.
     fn drop_waiting(&mut self, slot: TxSlot, snapshot: &Snapshot) {
-        if self.tap.wants(Stage::Dropped) {
-            let format = slot.port.format;
-            self.outbound.each_run(slot, usize::MAX, |run| {
+        let reason = DropReason::UnderlayFull;
+        let is_captured = self.tap.wants(Stage::Dropped);
+        let mut dropped = 0;
+        self.outbound.each_run(slot, usize::MAX, |run| {
+            if is_captured {
                 let event = Event {
-                    reason: Some(DropReason::UnderlayFull),
-                    ..run.event(Stage::Dropped, format)
+                    reason: Some(reason),
+                    ..run.event(Stage::Dropped, slot.port.format)
                 };
                 self.tap.offer(snapshot, &event, run.inner.into_iter());
-            });
-        }
-        let dropped = self.outbound.queue(slot).map_or(0, |queue| queue.discard());
-        self.tally.drop(
-            Direction::Outbound,
-            DropReason::UnderlayFull,
-            dropped as u64,
-        );
+            }
+            let of = snapshot.parties_of_datagram(run.to, run.inner);
+            let count = run.count as u64;
+            self.tally.drop(Direction::Outbound, reason, count, of);
+            dropped += run.count;
+        });
+        let waited = self.outbound.queue(slot).map_or(0, |queue| queue.discard());
+        debug_assert_eq!(dropped, waited, "every datagram that waits is in a run");
     }
 }
 

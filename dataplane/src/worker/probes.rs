@@ -28,7 +28,9 @@ impl<D: Device, U: Underlay> Worker<D, U> {
                     } else {
                         DropReason::UnderlayRefused
                     };
-                    self.tally.drop(Direction::Inbound, reason, 1);
+                    let peer = snapshot.cluster.peers.by_source(answer.to.ip());
+                    let of = snapshot.parties(peer.map(|(_, peer)| peer), None);
+                    self.tally.drop(Direction::Inbound, reason, 1, of);
                     self.capture_answer(&answer, Some(reason), snapshot);
                 }
             }

@@ -6,6 +6,7 @@ use super::Worker;
 use super::receive::inbound_stages;
 use crate::capture::{Event, Stage};
 use crate::device::Device;
+use crate::drop_counts::{Parties, addresses};
 use crate::drops::{Direction, DropReason};
 use crate::inbound::{Frames, count_wire_packets};
 use crate::limits::TICK;
@@ -107,8 +108,8 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         } = sort(batch, count, own, snapshot);
         self.work.inbound.add([(datagrams, bytes)]);
         self.tally.receive(Direction::Inbound, lost);
-        self.drop_for_lack_of_room(lost);
         // Which they were is not known any more.
+        self.drop_for_lack_of_room(lost, Parties::default());
         if lost > 0 && self.tap.wants(Stage::Received) {
             let event = Event::inner(Stage::Received, Direction::Inbound, lost);
             self.tap.offer(snapshot, &event, std::iter::empty());
@@ -173,11 +174,11 @@ impl<D: Device, U: Underlay> Worker<D, U> {
             let datagram = datagram.unwrap_or_default();
             let packets =
                 count_wire_packets(datagram, part.inner_segment(), snapshot.cluster.inner_mtu);
-            if let Some((_, peer)) = snapshot.cluster.peers.by_source(meta.source.ip()) {
-                peer.count_refused(packets);
-            }
+            let peer = snapshot.cluster.peers.by_source(meta.source.ip());
+            let destination = addresses(datagram).map(|(_, destination)| destination);
+            let of = snapshot.parties(peer.map(|(_, peer)| peer), destination);
             self.tally.receive(Direction::Inbound, packets);
-            self.drop_for_lack_of_room(packets);
+            self.drop_for_lack_of_room(packets, of);
             if self.tap.wants(Stage::Received) {
                 let event = Event::received(Format::Udp, meta.source, &[]);
                 self.tap.offer(snapshot, &event, std::iter::once(datagram));
@@ -194,9 +195,10 @@ impl<D: Device, U: Underlay> Worker<D, U> {
         }
     }
 
-    fn drop_for_lack_of_room(&self, packets: usize) {
+    fn drop_for_lack_of_room(&self, packets: usize, of: Parties<'_>) {
         let reason = DropReason::RingFull;
-        self.tally.drop(Direction::Inbound, reason, packets as u64);
+        self.tally
+            .drop(Direction::Inbound, reason, packets as u64, of);
     }
 }
 

@@ -112,6 +112,7 @@ fn spec() -> Spec {
             tunnel: vec![],
             addresses: vec![address("192.0.2.2")],
             attachments: addresses(2, 6).to_vec(),
+            pods: [].into(),
             kernel_prefixes: vec![],
             allowed_sources: vec![],
         }),

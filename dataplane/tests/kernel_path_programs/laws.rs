@@ -68,6 +68,7 @@ fn snapshot() -> Snapshot {
             tunnel: vec![ip([10, 244, 1, 0])],
             addresses: vec![ip(OURS)],
             attachments: vec![ip([10, 244, 1, 2]), ip(POD)],
+            pods: [].into(),
             kernel_prefixes: vec![],
             allowed_sources: vec![net("203.0.113.0/24")],
         }),

@@ -9,6 +9,7 @@ use smoltcp::socket::udp;
 use smoltcp::wire::{IpAddress, IpEndpoint};
 
 use crate::world::network::Faults;
+use crate::world::node::sum;
 use crate::world::plan;
 use crate::world::plan::{ClusterPlan, PODS, dual, v4, v6};
 use crate::world::{Seed, World};
@@ -209,6 +210,11 @@ fn peers_agree(world: &World) {
         // Every datagram here comes from a peer, and what is dropped of it is its, but for what is over a pod's share.
         let over = totals.inbound.drops_of(DropReason::OverShare);
         assert_eq!(of(|t| t.refused), totals.inbound.dropped() - over);
+        // Nothing here is refused before it is routed, so that the peer of every drop is known both ways.
+        let [peers, pods] = node.dropped().map(|dropped| sum(&dropped));
+        assert_eq!(peers.inbound, totals.inbound.drops);
+        assert_eq!(peers.outbound, totals.outbound.drops);
+        assert!(pods.sum() <= peers.sum());
     }
 }
 

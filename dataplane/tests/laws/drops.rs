@@ -3,7 +3,8 @@
 use dataplane::counters::WorkerTotals;
 use dataplane::drops::{Direction, DropReason};
 
-use crate::reasons::{CASES, Case, node};
+use crate::reasons::{CASES, Case, Known, node};
+use crate::world::node::sum;
 
 #[test]
 fn malformed() {
@@ -177,6 +178,18 @@ fn reach(reason: DropReason) {
             "{reason:?} {:?}",
             case.direction
         );
+        for (known, dropped) in [case.of_peer, case.of_pod].into_iter().zip(node.dropped()) {
+            let counts = *sum(&dropped).of(case.direction);
+            let expected = match known {
+                Known::All => expected,
+                Known::Only(count) => count,
+            };
+            let direction = case.direction;
+            assert_eq!(
+                counts[reason as usize], expected,
+                "{reason:?} {direction:?}"
+            );
+        }
         assert_eq!(sent, [], "{reason:?}");
         assert_eq!(totals.inbound.delivered, 0, "{reason:?}");
         // ICMP errors to the sender are all that may come back.

@@ -274,6 +274,7 @@ pub fn spec(format: Format, family: Family, underlay_mtu: u16) -> Spec {
             tunnel: subnets(1).iter().map(IpNet::network).collect(),
             addresses: vec![node(family, 1)],
             attachments: vec![address("10.244.1.2"), pod6(1).into()],
+            pods: [].into(),
             kernel_prefixes: vec![],
             allowed_sources: vec![],
         }),

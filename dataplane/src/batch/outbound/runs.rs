@@ -14,9 +14,9 @@ use crate::underlay::TxSlot;
 #[derive(Clone, Copy)]
 pub(crate) struct Run<'a> {
     /// Outer destination.
-    to: SocketAddr,
+    pub(crate) to: SocketAddr,
     /// Datagrams.
-    count: usize,
+    pub(crate) count: usize,
     /// Bytes of all of them.
     bytes: usize,
     /// The headers in front of the first one's inner packet.

@@ -7,6 +7,8 @@ use dataplane::capture::{Capture, CaptureFilter, Captures, Stages};
 use dataplane::counters::{Counters, Flow, Totals, WorkerTotals};
 use dataplane::device::memory::queue;
 use dataplane::device::{self, Device, Offload, Read};
+use dataplane::drop_counts::{DropCounts, Dropped};
+use dataplane::drops::Direction;
 use dataplane::limits::FRAME;
 use dataplane::now::Now;
 use dataplane::peers::{Peer, PeerTraffic};
@@ -310,6 +312,43 @@ impl Node {
         self.snapshot.cluster.peers.iter().map(Peer::traffic)
     }
 
+    /// The drops of each peer, and of each pod.
+    pub fn dropped(&self) -> [Vec<Dropped>; 2] {
+        let peers = self.snapshot.cluster.peers.iter();
+        let peers = peers.map(|peer| peer.drops().read()).collect();
+        let local = &self.spec.local;
+        let mut pods: Vec<&DropCounts> = Vec::new();
+        for address in &local.attachments {
+            let counts = self.snapshot.pods.drops(*address).unwrap();
+            // One pod has several addresses.
+            if !pods.iter().any(|known| std::ptr::eq(*known, counts)) {
+                pods.push(counts);
+            }
+        }
+        [peers, pods.into_iter().map(DropCounts::read).collect()]
+    }
+
+    /// Where more is dropped of all peers, or of all pods, than was dropped at all.
+    fn overcounted(&self) -> Vec<String> {
+        let totals = self.totals();
+        let mut broken = Vec::new();
+        for (of, dropped) in ["peers", "pods"].into_iter().zip(self.dropped()) {
+            for (direction, reason, sum) in sum(&dropped).each() {
+                let flow = match direction {
+                    Direction::Outbound => &totals.outbound,
+                    Direction::Inbound => &totals.inbound,
+                };
+                let total = flow.drops_of(reason);
+                if sum > total {
+                    broken.push(format!(
+                        "{of} have {sum} drops {direction:?} {reason:?} of {total}"
+                    ));
+                }
+            }
+        }
+        broken
+    }
+
     /// What it knows of the path to each address of a peer.
     pub fn path_mtus_of(&self, peer: u8) -> [Option<u16>; 2] {
         [Family::V4, Family::V6].map(|family| self.peer(peer).path_mtu(family, Now(0)))
@@ -330,6 +369,7 @@ impl Node {
         let waiting = self.workers().map(|worker| worker.device_mut().waiting());
         outside.pushed -= waiting.sum::<usize>() as u64;
         let mut broken = audit(&self.totals(), &outside);
+        broken.extend(self.overcounted());
         let counters = self.counters();
         if counters.in_rings > 0 {
             broken.push(format!("{} packets lie between workers", counters.in_rings));
@@ -412,6 +452,18 @@ fn add(one: &Flow, two: &Flow) -> Flow {
         held: one.held + two.held,
         drops: std::array::from_fn(|reason| one.drops[reason] + two.drops[reason]),
     }
+}
+
+/// The drops of all together.
+pub fn sum(dropped: &[Dropped]) -> Dropped {
+    let mut sum = Dropped::NONE;
+    for (direction, reason, count) in dropped.iter().flat_map(Dropped::each) {
+        match direction {
+            Direction::Outbound => sum.outbound[reason as usize] += count,
+            Direction::Inbound => sum.inbound[reason as usize] += count,
+        }
+    }
+    sum
 }
 
 /// A device whose writer does not survive.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use dataplane::families::{PerFamily, PublicAddresses};
-use dataplane::spec::{ClusterSpec, LocalSpec, NodeSpec, PeerSpec, Spec};
+use dataplane::spec::{ClusterSpec, LocalSpec, NodeSpec, PeerSpec, PodId, Spec};
 use encap::{Format, Mac, Vni};
 use ipnet::IpNet;
 
@@ -52,6 +52,7 @@ impl ClusterPlan {
                 tunnel: subnets(i).iter().map(IpNet::network).collect(),
                 addresses: node.public.iter().collect(),
                 attachments: (0..PODS).flat_map(|n| [pod(i, n), pod6(i, n)]).collect(),
+                pods: (0..PODS).flat_map(|n| pod_of(i, n)).collect(),
                 kernel_prefixes: vec![],
                 allowed_sources: vec![],
             }),
@@ -142,6 +143,11 @@ pub fn pod(i: u8, n: u8) -> IpAddr {
 /// The IPv6 address of pod `n` (from 0) of node `i`.
 pub fn pod6(i: u8, n: u8) -> IpAddr {
     Ipv6Addr::new(0xfd00, 0x10, 0x244, i.into(), 0, 0, 0, 2 + u16::from(n)).into()
+}
+
+/// The addresses of pod `n` of node `i`, which are of one pod.
+fn pod_of(i: u8, n: u8) -> [(IpAddr, PodId); 2] {
+    [pod(i, n), pod6(i, n)].map(|address| (address, PodId(n.into())))
 }
 
 /// Node `i`'s VTEP MAC.

@@ -55,6 +55,7 @@ pub(in super::super) fn facts() -> FlowFacts {
                 "10.244.1.3".parse().unwrap(),
                 "10.244.9.9".parse().unwrap(),
             ],
+            pods: [].into(),
             kernel_prefixes: vec!["10.244.1.64/26".parse().unwrap()],
             allowed_sources: vec!["203.0.113.0/24".parse().unwrap()],
         }),

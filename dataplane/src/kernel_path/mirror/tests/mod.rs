@@ -168,6 +168,7 @@ fn local() -> impl Strategy<Value = LocalSpec> {
                     tunnel,
                     addresses,
                     attachments,
+                    pods: [].into(),
                     kernel_prefixes,
                     allowed_sources,
                 }
@@ -272,7 +273,7 @@ proptest! {
     /// The table of what is local says of every address what user space's set says.
     #[test]
     fn the_local_table_is_the_local_set(spec in local()) {
-        let pods = crate::pods::Pods::new(&Arc::new(spec.clone()));
+        let pods = crate::pods::Pods::new(&Arc::new(spec.clone()), None);
         let table: std::collections::BTreeMap<_, _> = super::local::local(&spec)
             .into_iter().map(|(prefix, value)| (prefix.net(), value)).collect();
         let nets = [&spec.subnets, &spec.kernel_prefixes, &spec.allowed_sources].into_iter().flatten();
