@@ -74,6 +74,23 @@ at_most "peers with series of their own" "$LIMIT" "$(grep -c '^tartan_peer_sent_
 [ "$(value 'tartan_dropped_packets_total{worker="0",direction="outbound",reason="NoRoute"}')" != 0 ] ||
     fail "no drop is counted: $(grep NoRoute "$SCRATCH/page")"
 
+say "drops count at their peer and their pod"
+FORGED=50
+in_ns node2 python3 "$TOOLS/forge.py" <<ORDER || fail "node2 cannot send"
+{"to": "192.0.2.1", "formats": ["udp"], "count": $FORGED, "source": "10.244.250.9", "destination": "$(address_of pod1)",
+ "port": 9, "source_mac": "$(vtep_mac_of node2 4)", "destination_mac": "$(vtep_mac_of node1 4)"}
+ORDER
+# of_pod1 DIRECTION REASON, of_node2 DIRECTION REASON: at node1, by the commands that agrees asked last.
+of_pod1() { jq --arg way "$1" --arg reason "$2" '.pods[0].dropped[$way][$reason] // 0' "$SCRATCH/pods"; }
+of_node2() { jq --arg way "$1" --arg reason "$2" '.peers[] | select(.name == "node2") | .dropped[$way][$reason] // 0' "$SCRATCH/peers"; }
+until_true 10 "the metrics of node1 agree with its commands" agrees node1 "192.0.2.1:$PORT" ||
+    cat "$SCRATCH/differences"
+equal "echo requests of pod1 to an address that no node has" 3 "$(of_pod1 outbound NoRoute)"
+equal "what node2 forged, of node2 and for pod1" "$FORGED $FORGED" "$(of_node2 inbound NotPeersSource) $(of_pod1 inbound NotPeersSource)"
+equal "the same on the page" "$FORGED" "$(value 'tartan_peer_dropped_packets_total{peer="node2",direction="inbound",reason="NotPeersSource"}')"
+tartan node1 peers --wide >"$SCRATCH/wide" || true
+grep -q "^node2 .* ([A-Za-z0-9, ]*NotPeersSource $FORGED" "$SCRATCH/wide" || fail "peers --wide: $(grep -m 1 -A 1 '^PEER' "$SCRATCH/wide"; grep '^node2' "$SCRATCH/wide")"
+
 # lost FAMILY, sent FAMILY: probes, by the page of node2 alone: 5,000 peers of node1 never answered.
 lost() { in_ns node2 curl -s -m 5 "http://127.0.0.1:$PORT/metrics" | awk -v series="tartan_probes_lost_total{family=\"$1\"}" '$1 == series { print $2 }'; }
 sent() { in_ns node2 curl -s -m 5 "http://127.0.0.1:$PORT/metrics" | awk -v series="tartan_probes_sent_total{family=\"$1\"}" '$1 == series { print $2 }'; }

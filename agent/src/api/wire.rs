@@ -18,7 +18,7 @@ pub use capture::{
     NamedPod,
 };
 pub use cni_shim::api::{Reply, Request};
-pub use drops::{Drops, Flow, KernelCounter, Reason, Worker};
+pub use drops::{Dropped, Drops, Flow, KernelCounter, Reason, Worker};
 pub use kernel_path::{AttachedProgram, Flows, KernelPath, Passed, RefusedFlows, RevokedFlows};
 pub use pods::{Pod, PodState, PodTraffic, Pods, Readiness, RefusedRecord};
 pub use reports::{PeerProblem, PeerReport};
@@ -256,8 +256,11 @@ pub struct Peer {
     pub received_packets: u64,
     /// Bytes of those.
     pub received_bytes: u64,
-    /// Packets from it that were dropped.
+    /// Packets from it that were dropped for what they are.
     pub refused: u64,
+    /// Packets from it, and routed to it, that were dropped.
+    #[serde(default)]
+    pub dropped: Dropped,
     /// How it is reached, the worst of its paths: `new`, `up`, `narrow`, `silent`, `one-way`, `wrong-vni`, `wrong-mac`,
     /// `refused`, `unreachable`; of a peer that answers no probes `heard` or `quiet`.
     #[serde(default)]
@@ -298,6 +301,12 @@ pub struct PeerPath {
     pub mtu_measured: Option<u16>,
     /// The largest outer packet that pods' packets make, bytes.
     pub mtu_configured: u16,
+    /// Whether the peer hears this node, as its answers show; absent where that is not known.
+    #[serde(default)]
+    pub hears_us: Option<bool>,
+    /// Seconds until the next probe at the latest, but for the budget of all paths; absent where none is sent.
+    #[serde(default)]
+    pub next_probe: Option<f64>,
 }
 
 /// A pair of outer and inner source that was refused.

@@ -430,8 +430,12 @@ Examples:
   tartan peers --filter node7                          rows with node7 in any column
   tartan peers --filter address=192.0.2.7              the peer with that address
   tartan peers -o json | jq '.peers[].path_mtu'        one field of each, for a script
+  tartan peers -o json | jq '.peers[] | {name, dropped}'
 
-Exit code 1: a source is refused that the list of nodes could name.";
+With --wide: REV says whether the peer hears this node, NEXT when it is probed next, DROPS how
+many of its packets were dropped, both ways, and the most frequent reasons.
+Exit code 1: a peer is not reached as it should be, or a source is refused that the list of nodes
+could name.";
 
 const ROUTES_EXAMPLES: &str = "\
 Examples:
@@ -445,6 +449,7 @@ Examples:
   tartan pods --sort age                               the newest first
   tartan pods --filter kube-system/                    the pods of a namespace
   tartan pods --filter addresses=10.244.1.7            who has this address
+  tartan pods -o json | jq '.pods[] | {pod, dropped}'  what was dropped of each, by reason
 
 Exit code 1: a pod is stranded or faulty, or its record is refused.";
 

@@ -1,11 +1,12 @@
 //! `tartan peers`: the other nodes, and refused sources that a change of the list of nodes would accept.
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use super::amount::{bytes, duration};
 use super::table::{Column, list};
 use super::view::{View, total};
-use crate::api::wire::{Peer, PeerPath, Peers};
+use crate::api::wire::{Dropped, Peer, PeerPath, Peers};
 
 /// The peers as text: how they are reached.
 pub(super) fn render(peers: &Peers, view: &View) -> String {
@@ -20,6 +21,24 @@ pub(super) fn render_wide(peers: &Peers, view: &View) -> String {
 
 /// The peers as text, with the columns of these numbers.
 fn shown(peers: &Peers, view: &View, columns: &[usize], now: u64) -> String {
+    let (table, picked) = table(peers, view, columns, now);
+    let mut text = match peers.peers.len() {
+        0 => "no peers: the list of nodes has only this node\n".to_owned(),
+        _ => table + &totals(peers, &picked),
+    };
+    if !peers.refused_sources.is_empty() {
+        text.push('\n');
+        text.push_str(&refused(peers, view));
+    }
+    if !peers.refused_leases.is_empty() {
+        text.push('\n');
+        text.push_str(&refused_leases(peers, view));
+    }
+    text
+}
+
+/// The table, and the numbers of the peers in it.
+fn table(peers: &Peers, view: &View, columns: &[usize], now: u64) -> (String, Vec<usize>) {
     let rows = peers.peers.iter().map(|peer| {
         let of_paths = |cell: fn(&PeerPath) -> String| list(peer.paths.iter().map(cell));
         vec![
@@ -34,6 +53,8 @@ fn shown(peers: &Peers, view: &View, columns: &[usize], now: u64) -> String {
             peer.reason.clone(),
             of_paths(|path| micros(path.rtt_p99)),
             of_paths(|path| percent(path.loss_10m)),
+            of_paths(|path| hears_us(path.hears_us).to_owned()),
+            of_paths(|path| next(path.next_probe)),
             list(&peer.subnets),
             list(macs(peer)),
             path_mtu(peer),
@@ -42,6 +63,7 @@ fn shown(peers: &Peers, view: &View, columns: &[usize], now: u64) -> String {
             peer.received_packets.to_string(),
             bytes(peer.received_bytes),
             peer.refused.to_string(),
+            drops(&peer.dropped),
         ]
     });
     let rows: Vec<Vec<String>> = rows.collect();
@@ -58,19 +80,8 @@ fn shown(peers: &Peers, view: &View, columns: &[usize], now: u64) -> String {
         .filter_map(|column| COLUMNS.get(*column))
         .copied()
         .collect();
-    let mut text = match peers.peers.len() {
-        0 => "no peers: the list of nodes has only this node\n".to_owned(),
-        _ => view.table(&headings, rows) + &totals(peers, &picked),
-    };
-    if !peers.refused_sources.is_empty() {
-        text.push('\n');
-        text.push_str(&refused(peers, view));
-    }
-    if !peers.refused_leases.is_empty() {
-        text.push('\n');
-        text.push_str(&refused_leases(peers, view));
-    }
-    text
+    let text = view.table(&headings, rows);
+    (text, picked)
 }
 
 /// Whether a peer is not reached as it should be, a source was refused that a change of the list of nodes would accept, or
@@ -103,6 +114,40 @@ fn micros(micros: Option<u64>) -> String {
 
 fn percent(percent: Option<f64>) -> String {
     percent.map_or("-".to_owned(), |percent| format!("{percent} %"))
+}
+
+/// Whether the peer hears this node: the other direction of the path.
+fn hears_us(hears: Option<bool>) -> &'static str {
+    match hears {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "-",
+    }
+}
+
+/// As `1.3 s`.
+fn next(seconds: Option<f64>) -> String {
+    seconds.map_or("-".to_owned(), |seconds| format!("{seconds:.1} s"))
+}
+
+/// How many of both directions, and the most frequent reasons: `15 (NotOurs 12, TooBig 3)`.
+fn drops(dropped: &Dropped) -> String {
+    let mut by_reason: BTreeMap<&str, u64> = BTreeMap::new();
+    for (reason, count) in dropped.outbound.iter().chain(&dropped.inbound) {
+        let sum = by_reason.entry(reason).or_default();
+        *sum = sum.saturating_add(*count);
+    }
+    let all = by_reason
+        .values()
+        .fold(0, |sum: u64, count| sum.saturating_add(*count));
+    if all == 0 {
+        return all.to_string();
+    }
+    let mut most: Vec<(&str, u64)> = by_reason.into_iter().collect();
+    most.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let most = most.iter().take(REASONS);
+    let most = list(most.map(|(reason, count)| format!("{reason} {count}")));
+    format!("{all} ({most})")
 }
 
 /// Measured and configured, bytes of outer packet.
@@ -183,7 +228,7 @@ fn refused(peers: &Peers, view: &View) -> String {
 }
 
 /// What `--sort` and `--filter` know.
-pub(super) const COLUMNS: [Column; 19] = [
+pub(super) const COLUMNS: [Column; 22] = [
     Column::Words("PEER"),
     Column::Words("ADDRESS"),
     Column::Words("FORMAT"),
@@ -195,6 +240,8 @@ pub(super) const COLUMNS: [Column; 19] = [
     Column::Words("REASON"),
     Column::Number("RTT P99"),
     Column::Number("LOSS 10 MIN"),
+    Column::Words("REV"),
+    Column::Number("NEXT"),
     Column::Words("SUBNETS"),
     Column::Words("VTEP MAC"),
     Column::Number("PATH MTU"),
@@ -203,7 +250,11 @@ pub(super) const COLUMNS: [Column; 19] = [
     Column::Number("RX PACKETS"),
     Column::Number("RX BYTES"),
     Column::Number("REFUSED"),
+    Column::Words("DROPS"),
 ];
+
+/// Reasons that DROPS names.
+const REASONS: usize = 3;
 
 /// The columns that are shown without `--wide`.
 const SHOWN: [usize; 9] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
@@ -228,6 +279,8 @@ mod tests {
             loss_10m: Some(2.1),
             mtu_measured: Some(1400),
             mtu_configured: 1500,
+            hears_us: Some(true),
+            next_probe: Some(1.25),
         }
     }
 
@@ -254,6 +307,10 @@ mod tests {
                 received_packets: 11,
                 received_bytes: 999,
                 refused: 1,
+                dropped: Dropped {
+                    outbound: [("TooBig".to_owned(), 3), ("UnderlayFull".to_owned(), 1)].into(),
+                    inbound: [("NotOurs".to_owned(), 12), ("UnderlayFull".to_owned(), 4)].into(),
+                },
                 state: "narrow".into(),
                 since: Some(1000),
                 reason: "the path carries 1400 bytes".into(),
@@ -295,6 +352,8 @@ etcd key /coreos.com/network/subnets/10.244.3.0-24  127.0.0.1  10.244.3.0/24  it
             "4.00 KiB",
             "12 ms",
             "2.1 %",
+            "  yes  1.2 s  ",
+            "  20 (NotOurs 12, UnderlayFull 5, TooBig 3)\n",
         ] {
             assert!(wide.contains(part), "{wide}");
         }
@@ -307,6 +366,8 @@ etcd key /coreos.com/network/subnets/10.244.3.0-24  127.0.0.1  10.244.3.0/24  it
                 PeerPath {
                     rtt_p50: None,
                     mtu_measured: None,
+                    hears_us: Some(false),
+                    next_probe: None,
                     ..path()
                 },
             ],
@@ -326,9 +387,11 @@ etcd key /coreos.com/network/subnets/10.244.3.0-24  127.0.0.1  10.244.3.0/24  it
             "  1500, 1400  ",
             "  0.21 ms, -  ",
             "  1400/1500, -/1500  ",
+            "  yes, no  1.2 s, -  ",
         ] {
             assert!(text.contains(part), "{text}");
         }
+        assert_eq!(drops(&Dropped::default()), "0");
         assert!(problem(&peers));
         assert!(!problem(&Peers::default()));
         let one = |state: &str| Peers {

@@ -153,13 +153,14 @@ pub(super) const COLUMNS: [Column; 10] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::wire::{PodTraffic, RefusedRecord};
+    use crate::api::wire::{Dropped, PodTraffic, RefusedRecord};
 
     fn pod(addresses: &[&str]) -> Pod {
         Pod {
             state: PodState::Attached,
             network: "tartan".into(),
             traffic: None,
+            dropped: Dropped::default(),
             bandwidth: None,
             pod: Some("default/web-0".into()),
             container: "0123456789abcdef".into(),

@@ -59,7 +59,7 @@ pub(super) struct RowQuery {
 pub(super) struct PeersQuery {
     #[command(flatten)]
     pub(super) asked: RowQuery,
-    /// Show all columns: subnets, VTEP MACs and traffic too
+    /// Show all columns: subnets, VTEP MACs, traffic and drops too
     #[arg(long)]
     pub(super) wide: bool,
 }

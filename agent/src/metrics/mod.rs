@@ -20,6 +20,7 @@ mod metric;
 mod node;
 mod own_series;
 mod page;
+mod party_drops;
 mod peer_paths;
 mod peers;
 mod pods;
@@ -203,7 +204,7 @@ impl Memory {
     fn read(&mut self, view: Arc<View>, kernel: KernelFacts, is_ready: bool) -> Facts {
         let pods = view.pods(&kernel.links);
         let shown_peers = peers::choose(&mut self.peers, &view);
-        let shown_pods = pods::choose(&mut self.pods, &pods);
+        let shown_pods = pods::choose(&mut self.pods, &pods, &view);
         let started = *self.started.get_or_insert_with(|| {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
             let running = view.service.started.elapsed();
@@ -211,6 +212,7 @@ impl Memory {
         });
         let flows = view.kernel_path.flows.as_ref();
         Facts {
+            // After those of peers and pods: their sum is never above it.
             totals: view.counters.read(),
             now: view.clock.now(),
             started,

@@ -12,10 +12,11 @@ use super::facts::Facts;
 use super::metric::Metric;
 use super::own_series::{OTHER, OwnSeries, Shown};
 use super::page::Page;
+use super::party_drops::{DROP_COUNTERS, drops, with_drops};
 use crate::control::view::View;
 
-/// Counters of each.
-pub(super) const PEER_COUNTERS: usize = 5;
+/// Counters of each: the [`COUNTERS`], then its drops.
+pub(super) const PEER_COUNTERS: usize = COUNTERS.len() + DROP_COUNTERS;
 
 /// Reads what was counted for each peer, and chooses which have series of their own.
 pub(super) fn choose(series: &mut OwnSeries<PEER_COUNTERS>, view: &View) -> Shown<PEER_COUNTERS> {
@@ -51,6 +52,17 @@ pub(super) fn write(page: &mut Page<'_>, facts: &Facts) -> fmt::Result {
         });
         page.family(metric, samples)?;
     }
+    let of_own = own
+        .iter()
+        .map(|(peer, counts)| (peer.name.as_str(), *counts));
+    let all = of_own.chain([(OTHER, &facts.shown_peers.other)]);
+    let dropped = all.flat_map(|(name, counts)| {
+        drops(counts).map(move |(direction, reason, count)| {
+            let labels = [("peer", name), ("direction", direction), ("reason", reason)];
+            (labels, count)
+        })
+    });
+    page.family(&DROPPED, dropped)?;
     let paths = own.iter().flat_map(|(peer, _)| {
         let families = [("ipv4", Family::V4), ("ipv6", Family::V6)];
         families.into_iter().filter_map(move |(word, family)| {
@@ -64,7 +76,7 @@ pub(super) fn write(page: &mut Page<'_>, facts: &Facts) -> fmt::Result {
     page.family(&PATH_MTU, paths)
 }
 
-/// In the order of [`COUNTERS`]. `programs` has what the programs of the kernel path carried, by public address.
+/// In the order of [`COUNTERS`], then drops. `programs` has what the programs of the kernel path carried, by public address.
 fn counters(peer: &Peer, programs: &HashMap<IpAddr, Traffic>) -> [u64; PEER_COUNTERS] {
     let mut kernel = peer
         .public
@@ -72,17 +84,18 @@ fn counters(peer: &Peer, programs: &HashMap<IpAddr, Traffic>) -> [u64; PEER_COUN
         .filter_map(|address| programs.get(&address));
     let kernel = kernel.next().copied().unwrap_or_default();
     let user = peer.traffic();
-    [
+    let counts: [u64; COUNTERS.len()] = [
         user.sent_packets.saturating_add(kernel.sent_packets),
         user.sent_bytes.saturating_add(kernel.sent_bytes),
         user.received_packets
             .saturating_add(kernel.received_packets),
         user.received_bytes.saturating_add(kernel.received_bytes),
         user.refused,
-    ]
+    ];
+    with_drops(&counts, &peer.drops().read())
 }
 
-const COUNTERS: [&Metric; PEER_COUNTERS] = [
+const COUNTERS: [&Metric; 5] = [
     &SENT_PACKETS,
     &SENT_BYTES,
     &RECEIVED_PACKETS,
@@ -116,7 +129,11 @@ pub(super) const RECEIVED_BYTES: Metric = Metric::counter(
 );
 pub(super) const REFUSED: Metric = Metric::counter(
     "tartan_peer_refused_packets_total",
-    "Packets from a peer that were dropped, for whatever reason but OverShare. Since the service started. tartan_dropped_packets_total has the reasons.",
+    "Packets from a peer that were dropped for what they are: not those over a share or a limit of probes, nor answers that found no room. Since the service started. tartan_peer_dropped_packets_total has the reasons.",
+);
+pub(super) const DROPPED: Metric = Metric::counter(
+    "tartan_peer_dropped_packets_total",
+    "Inner packets of a peer that workers dropped, by direction and reason: inbound those that it sent, outbound those that were routed to it. A count of 0 has no sample. Since the service started. docs/drops.md says for each reason what to do.",
 );
 pub(super) const PATH_MTU: Metric = Metric::gauge(
     "tartan_peer_path_mtu_bytes",

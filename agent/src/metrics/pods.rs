@@ -2,24 +2,30 @@
 
 use std::fmt;
 
+use dataplane::drop_counts::{DropCounts, Dropped};
+
 use super::facts::Facts;
 use super::metric::Metric;
 use super::own_series::{OTHER, OwnSeries, Shown};
 use super::page::Page;
-use crate::api::wire::{self, Pod, PodState};
+use super::party_drops::{DROP_COUNTERS, drops, with_drops};
+use crate::api::wire::{self, Pod, PodState, PodTraffic};
+use crate::control::view::View;
 
-/// Counters of each.
-pub(super) const POD_COUNTERS: usize = 4;
+/// Counters of each: the [`COUNTERS`], then its drops.
+pub(super) const POD_COUNTERS: usize = COUNTERS.len() + DROP_COUNTERS;
 
 /// Which pods have series of their own, among those whose end on the host is there.
 pub(super) fn choose(
     series: &mut OwnSeries<POD_COUNTERS>,
     pods: &wire::Pods,
+    view: &View,
 ) -> Shown<POD_COUNTERS> {
     let counted: Vec<(String, [u64; POD_COUNTERS])> = counted(pods)
-        .map(|(pod, counts)| {
+        .map(|(pod, traffic)| {
             let [namespace, name, interface] = labels(pod).map(|(_, value)| value);
-            (format!("{namespace}/{name}/{interface}"), counts)
+            let name = format!("{namespace}/{name}/{interface}");
+            (name, counters(pod, traffic, view))
         })
         .collect();
     let counted: Vec<_> = counted
@@ -43,33 +49,47 @@ pub(super) fn write(page: &mut Page<'_>, facts: &Facts) -> fmt::Result {
         .zip(&facts.shown_pods.own)
         .filter_map(|((pod, _), counts)| Some((pod, counts.as_ref()?)))
         .collect();
+    let other = LABELS.map(|label| (label, OTHER));
     for (place, metric) in COUNTERS.into_iter().enumerate() {
         let of_own = own.iter().map(|(pod, counts)| (labels(pod), *counts));
-        let other = [
-            ("pod_namespace", OTHER),
-            ("pod_name", OTHER),
-            ("interface", OTHER),
-        ];
         let all = of_own.chain([(other, &facts.shown_pods.other)]);
         let samples =
             all.map(|(labels, counts)| (labels, counts.get(place).copied().unwrap_or_default()));
         page.family(metric, samples)?;
     }
-    Ok(())
+    let of_own = own.iter().map(|(pod, counts)| (labels(pod), *counts));
+    let all = of_own.chain([(other, &facts.shown_pods.other)]);
+    let dropped = all.flat_map(|([namespace, name, interface], counts)| {
+        drops(counts).map(move |(direction, reason, count)| {
+            let labels = [
+                namespace,
+                name,
+                interface,
+                ("direction", direction),
+                ("reason", reason),
+            ];
+            (labels, count)
+        })
+    });
+    page.family(&DROPPED, dropped)
 }
 
-/// The pods of which the kernel counts traffic, with their counters in the order of [`COUNTERS`].
-fn counted(pods: &wire::Pods) -> impl Iterator<Item = (&Pod, [u64; POD_COUNTERS])> {
-    pods.pods.iter().filter_map(|pod| {
-        let traffic = pod.traffic?;
-        let counts = [
-            traffic.sent_packets,
-            traffic.sent_bytes,
-            traffic.received_packets,
-            traffic.received_bytes,
-        ];
-        Some((pod, counts))
-    })
+/// The pods of which the kernel counts traffic.
+fn counted(pods: &wire::Pods) -> impl Iterator<Item = (&Pod, PodTraffic)> {
+    let pods = pods.pods.iter();
+    pods.filter_map(|pod| Some((pod, pod.traffic?)))
+}
+
+/// In the order of [`COUNTERS`], then drops.
+fn counters(pod: &Pod, traffic: PodTraffic, view: &View) -> [u64; POD_COUNTERS] {
+    let counts: [u64; COUNTERS.len()] = [
+        traffic.sent_packets,
+        traffic.sent_bytes,
+        traffic.received_packets,
+        traffic.received_bytes,
+    ];
+    let dropped = view.drops_at(&pod.addresses);
+    with_drops(&counts, &dropped.map_or(Dropped::NONE, DropCounts::read))
 }
 
 /// Where no runtime named the pod, its container's id is the name. No label is one that Prometheus' discovery sets.
@@ -78,12 +98,11 @@ fn labels(pod: &Pod) -> [(&'static str, &str); 3] {
         Some(full) => full.split_once('/').unwrap_or(("", full)),
         None => ("", pod.container.as_str()),
     };
-    [
-        ("pod_namespace", namespace),
-        ("pod_name", name),
-        ("interface", &pod.ifname),
-    ]
+    let [first, second, third] = LABELS;
+    [(first, namespace), (second, name), (third, &pod.ifname)]
 }
+
+const LABELS: [&str; 3] = ["pod_namespace", "pod_name", "interface"];
 
 const STATES: [(&str, PodState); 5] = [
     ("reserved", PodState::Reserved),
@@ -93,7 +112,7 @@ const STATES: [(&str, PodState); 5] = [
     ("leaving", PodState::Leaving),
 ];
 
-const COUNTERS: [&Metric; POD_COUNTERS] = [
+const COUNTERS: [&Metric; 4] = [
     &SENT_PACKETS,
     &SENT_BYTES,
     &RECEIVED_PACKETS,
@@ -131,4 +150,8 @@ pub(super) const RECEIVED_PACKETS: Metric = Metric::counter(
 pub(super) const RECEIVED_BYTES: Metric = Metric::counter(
     "tartan_pod_received_bytes_total",
     "Bytes of the packets to a pod, Ethernet headers included. Since the pod's interface was made.",
+);
+pub(super) const DROPPED: Metric = Metric::counter(
+    "tartan_pod_dropped_packets_total",
+    "Inner packets of a pod that workers dropped, by direction and reason: outbound those that it sent, inbound those that were for it. A count of 0 has no sample. Since the service started, or the pod was attached. docs/drops.md says for each reason what to do.",
 );

@@ -315,6 +315,7 @@ fn paths_of_peers_have_their_state_and_their_figures() {
         loss: (Some(0.25), None),
         measured: Some(1400),
         configured: 1500,
+        next: None,
     };
     let mut silent = path([192, 0, 0, 3], PathState::Silent);
     silent.round_trips = None;

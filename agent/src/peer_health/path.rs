@@ -173,6 +173,11 @@ impl Path {
         self.answered
     }
 
+    /// When the next probe that watches is due.
+    pub(super) fn next(&self) -> Now {
+        self.next
+    }
+
     /// Whether it is known to answer probes or to send them. A probe of the peer's counts for [`FORGOTTEN`]: its source can
     /// be forged.
     pub(super) fn is_probed(&self, now: Now) -> bool {

@@ -33,6 +33,8 @@ pub struct PathReport {
     pub measured: Option<u16>,
     /// The largest outer packet that pods' packets make, bytes.
     pub configured: u16,
+    /// Until the next probe; `None` where none is sent.
+    pub next: Option<Duration>,
 }
 
 impl PeerHealthView {
@@ -86,6 +88,7 @@ impl PeerHealthView {
             loss: (path.loss.share(SHORT, now), path.loss.share(LONG, now)),
             measured: path.search.measured(),
             configured: path.search.ceiling(),
+            next: (self.0.is_on).then(|| path.next().since(now)),
         }
     }
 }

@@ -61,6 +61,23 @@ impl State {
         }
     }
 
+    /// Whether the peer hears this node; `None` where that is not known. A peer whose frames come from another MAC than its
+    /// lease's takes none that are addressed to that of its lease.
+    pub const fn hears_us(&self) -> Option<bool> {
+        match self {
+            State::Up | State::Narrow { .. } => Some(true),
+            State::OneWay { .. } | State::WrongMac(_) => Some(false),
+            State::New
+            | State::WrongVni(_)
+            | State::WrongStation(_)
+            | State::Silent
+            | State::Unreachable(_)
+            | State::Refused
+            | State::Heard
+            | State::Quiet => None,
+        }
+    }
+
     /// Whether something is wrong.
     pub const fn is_bad(&self) -> bool {
         self.rank() > RANK_OF_QUIET

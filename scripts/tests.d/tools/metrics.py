@@ -68,6 +68,13 @@ def compare(directory, limit):
         for peer in peers["peers"]:
             if (peer["name"],) in series:
                 equal(f"{key} of {peer['name']}", peer[key], series[(peer["name"],)])
+    totals = {(row["direction"], row["reason"]): row["count"] for row in drops["reasons"]}
+    own = {key[0] for key in page["tartan_peer_sent_packets_total"]}
+    drops_agree("peer", page["tartan_peer_dropped_packets_total"], totals,
+                [((peer["name"],) if peer["name"] in own else ("other",), peer["dropped"]) for peer in peers["peers"]], wrong)
+    named = [(pod, *(pod["pod"] or f"/{pod['container']}").rpartition("/")[::2]) for pod in pods["pods"]]
+    drops_agree("pod", page["tartan_pod_dropped_packets_total"], totals,
+                [((namespace, name, pod["ifname"]), pod["dropped"]) for pod, namespace, name in named if pod["traffic"]], wrong)
     for pod in pods["pods"]:
         namespace, _, name = (pod["pod"] or f"/{pod['container']}").rpartition("/")
         for key, count in (pod["traffic"] or {}).items():
@@ -80,6 +87,23 @@ def compare(directory, limit):
     equal("peers", status["peers"], sum(page["tartan_peers"].values()))
     equal("problems", len(status["problems"]), sum(page["tartan_problems"].values()))
     return wrong
+
+
+def drops_agree(what, series, totals, members, wrong):
+    """The series of drops of peers or pods are what the command prints of each, and no more than the totals."""
+    expected = defaultdict(float)
+    for labels, dropped in members:
+        for way, by_reason in dropped.items():
+            for reason, count in by_reason.items():
+                expected[(*labels, way, reason)] += count
+    if expected != series:
+        wrong.append(f"drops by {what}: the command prints {dict(expected)}, the page {dict(series)}")
+    if 0 in series.values():
+        wrong.append(f"drops by {what}: a series of 0 is not left out")
+    sums = defaultdict(float)
+    for labels, count in series.items():
+        sums[labels[-2:]] += count
+    wrong.extend(f"{key}: {count} drops by {what}, and {totals.get(key)} of all" for key, count in sums.items() if count > totals.get(key, 0))
 
 
 def ask(url, path, **query):

@@ -74,6 +74,15 @@ pub struct Flow {
     pub balance: i64,
 }
 
+/// Packets of a peer or pod that the workers dropped, by reason; reasons that count nothing are left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dropped {
+    /// Pod to peer.
+    pub outbound: BTreeMap<String, u64>,
+    /// Peer to pod.
+    pub inbound: BTreeMap<String, u64>,
+}
+
 /// A counter of the kernel's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelCounter {

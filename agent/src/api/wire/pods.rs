@@ -6,6 +6,8 @@ use cni_shim::Bandwidth;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::drops::Dropped;
+
 /// What is delivered on this node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pods {
@@ -62,6 +64,9 @@ pub struct Pod {
     pub network: String,
     /// Absent where the host's end is.
     pub traffic: Option<PodTraffic>,
+    /// Packets from it and to it that the workers dropped, since the service started or it was attached.
+    #[serde(default)]
+    pub dropped: Dropped,
     /// Limits in bits per second and bits, `ingress` to the pod and `egress` from it.
     pub bandwidth: Option<Bandwidth>,
     /// `namespace/name`, where the runtime named it.

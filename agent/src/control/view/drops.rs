@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use dataplane::counters::{Flow, Totals};
+use dataplane::drop_counts::{DropCounts, Dropped};
 use dataplane::drops::{Direction, DropReason};
 
 use super::View;
@@ -148,14 +149,25 @@ fn pod_counters(drops: PodDrops) -> [(&'static str, u64, &'static str); 2] {
     ]
 }
 
-fn flow(flow: &Flow) -> wire::Flow {
-    let counted = DropReason::ALL
-        .into_iter()
-        .map(|reason| (reason.name(), flow.drops_of(reason)));
-    let dropped: BTreeMap<String, u64> = counted
+/// What the workers dropped of a peer or pod; nothing where that is not counted.
+pub(super) fn dropped(counts: Option<&DropCounts>) -> wire::Dropped {
+    let counts = counts.map_or(Dropped::NONE, DropCounts::read);
+    wire::Dropped {
+        outbound: by_reason(&counts.outbound),
+        inbound: by_reason(&counts.inbound),
+    }
+}
+
+/// Counts by the reason's name, without those that are 0.
+fn by_reason(counts: &[u64; DropReason::COUNT]) -> BTreeMap<String, u64> {
+    let counts = DropReason::ALL.into_iter().zip(counts.iter().copied());
+    counts
         .filter(|(_, count)| *count > 0)
-        .map(|(name, count)| (name.to_owned(), count))
-        .collect();
+        .map(|(reason, count)| (reason.name().to_owned(), count))
+        .collect()
+}
+
+fn flow(flow: &Flow) -> wire::Flow {
     let balance = flow.balance();
     wire::Flow {
         received: flow.received,
@@ -163,7 +175,7 @@ fn flow(flow: &Flow) -> wire::Flow {
         sent: flow.sent,
         delivered: flow.delivered,
         probes: flow.probes,
-        dropped,
+        dropped: by_reason(&flow.drops),
         held: flow.held,
         balance: i64::try_from(balance).unwrap_or(if balance < 0 { i64::MIN } else { i64::MAX }),
     }

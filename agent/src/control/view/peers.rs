@@ -6,6 +6,7 @@ use dataplane::now::Now;
 use dataplane::peers::Peer;
 use encap::Family;
 
+use super::drops::dropped;
 use super::{View, second};
 use crate::api::wire;
 use crate::peer_health::PeerHealthView;
@@ -44,6 +45,7 @@ impl View {
                 received_packets: traffic.received_packets + in_kernel.received_packets,
                 received_bytes: traffic.received_bytes + in_kernel.received_bytes,
                 refused: traffic.refused,
+                dropped: dropped(Some(peer.drops())),
                 state,
                 since,
                 reason,
@@ -98,6 +100,10 @@ fn path(report: &PathReport) -> wire::PeerPath {
         loss_10m: loss_10m.map(percent),
         mtu_measured: report.measured,
         mtu_configured: report.configured,
+        hears_us: report.state.hears_us(),
+        next_probe: report
+            .next
+            .map(|next| (next.as_secs_f64() * 10.0).ceil() / 10.0),
     }
 }
 

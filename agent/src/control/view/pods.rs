@@ -1,8 +1,11 @@
 //! `tartan pods`: what is attached to this node.
 
 use cni_shim::{Attachment, State};
+use dataplane::drop_counts::DropCounts;
+use ipnet::IpNet;
 
 use super::View;
+use super::drops::dropped;
 use crate::api::wire::{self, PodState};
 use crate::attachments::{pod_name, stranded};
 use crate::control::records::key;
@@ -15,6 +18,7 @@ impl View {
             state: self.state_of(attachment),
             network: attachment.network.clone(),
             traffic: links.stats(attachment).map(traffic),
+            dropped: dropped(self.drops_at(&attachment.addresses)),
             bandwidth: attachment.bandwidth,
             pod: pod_name(attachment),
             container: attachment.container.clone(),
@@ -31,6 +35,12 @@ impl View {
             kernel_prefixes: self.spec.local.kernel_prefixes.clone(),
             refused: self.refused_records.to_vec(),
         }
+    }
+
+    /// The drops of the pod that has these addresses: all of them count together.
+    pub fn drops_at(&self, addresses: &[IpNet]) -> Option<&DropCounts> {
+        let mut addresses = addresses.iter().map(IpNet::addr);
+        addresses.find_map(|address| self.snapshot.pods.drops(address))
     }
 
     fn state_of(&self, attachment: &Attachment) -> PodState {

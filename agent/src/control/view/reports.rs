@@ -141,6 +141,7 @@ mod tests {
             loss: (None, None),
             measured: None,
             configured: 1500,
+            next: None,
         }
     }
 

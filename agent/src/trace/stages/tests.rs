@@ -25,6 +25,7 @@ fn path(state: State) -> PathReport {
         loss: (None, None),
         measured: None,
         configured: 1500,
+        next: None,
     }
 }
 
