@@ -114,15 +114,18 @@ impl LastGood {
         node_name: &str,
         now: SystemTime,
     ) -> Result<Option<LastGood>, LastGoodError> {
-        let path = state_dir.join(NAME);
-        let parsed = match atomic_file::read(&path, MOST_BYTES) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => Err(Refusal::Read(error)),
-            Ok(bytes) => parse(&bytes, node_name, now),
-        };
-        parsed
-            .map(Some)
-            .map_err(|source| LastGoodError::Refused { path, source })
+        read(state_dir, Some(node_name), now)
+    }
+
+    /// The same of whichever node it is: to be shown, not to forward by.
+    ///
+    /// # Errors
+    /// [`LastGoodError::Refused`] with the first thing that is wrong.
+    pub fn read_of_any_node(
+        state_dir: &Path,
+        now: SystemTime,
+    ) -> Result<Option<LastGood>, LastGoodError> {
+        read(state_dir, None, now)
     }
 
     /// Whether it is of the cluster that `net_conf` describes. Everything but the networks may have changed.
@@ -139,6 +142,22 @@ impl LastGood {
             source: Refusal::OtherCluster { found, ours },
         })
     }
+}
+
+fn read(
+    state_dir: &Path,
+    node_name: Option<&str>,
+    now: SystemTime,
+) -> Result<Option<LastGood>, LastGoodError> {
+    let path = state_dir.join(NAME);
+    let parsed = match atomic_file::read(&path, MOST_BYTES) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => Err(Refusal::Read(error)),
+        Ok(bytes) => parse(&bytes, node_name, now),
+    };
+    parsed
+        .map(Some)
+        .map_err(|source| LastGoodError::Refused { path, source })
 }
 
 /// Writes what was adopted at `adopted`: the list `leases` of the node `node_name`, read with the net-conf of the
@@ -203,7 +222,8 @@ fn digest<const N: usize>(fields: [&str; N]) -> String {
     format!("{hash:016x}")
 }
 
-fn parse(bytes: &[u8], node_name: &str, now: SystemTime) -> Result<LastGood, Refusal> {
+/// Parses a state of the node `node_name`, or of any.
+fn parse(bytes: &[u8], node_name: Option<&str>, now: SystemTime) -> Result<LastGood, Refusal> {
     let file: StateFile = serde_json::from_slice(bytes).map_err(Refusal::Form)?;
     if file.version != VERSION {
         return Err(Refusal::Version(file.version));
@@ -211,16 +231,16 @@ fn parse(bytes: &[u8], node_name: &str, now: SystemTime) -> Result<LastGood, Ref
     if file.digest != file.digest_of_rest() {
         return Err(Refusal::Digest);
     }
-    if file.node != node_name {
+    if let Some(ours) = node_name.filter(|name| file.node != **name) {
         return Err(Refusal::OtherNode {
             found: file.node,
-            ours: node_name.to_owned(),
+            ours: ours.to_owned(),
         });
     }
     let net_conf = NetConf::parse(&file.net_conf).map_err(Refusal::NetConf)?;
     let leases = registry::parse(&file.nodes, &net_conf)
         .map_err(|fault| Refusal::Leases(Box::new(fault)))?;
-    let own = registry::own(&leases, node_name)
+    let own = registry::own(&leases, &file.node)
         .map_err(Refusal::Own)?
         .clone();
     let now = now

@@ -47,6 +47,22 @@ is_refused() {
     done
 }
 
+# What the node forwarded by last shows, marked so that neither a reader nor a script takes it for an answer.
+last_good_is_shown() {
+    local command code
+    grep -q '^LAST GOOD STATE, .* old: ' "$SCRATCH/status" || fail "status, $1, shows no last good state: $(cat "$SCRATCH/status")"
+    for command in status peers routes; do
+        code=0
+        tartan node1 "$command" -o json >"$SCRATCH/$command.json" 2>/dev/null || code=$?
+        equal "exit code of $command, $1" 3 "$code"
+        jq -e '.code == "no-agent" and .last_good.node == "node1" and .last_good.peer_count == 1
+            and .last_good.age >= 0 and .last_good_refused == null and (has("peers") or has("routes") | not)' \
+            "$SCRATCH/$command.json" >/dev/null || fail "$command, $1: $(cat "$SCRATCH/$command.json")"
+    done
+    equal "peers of the last good state, $1" node2 "$(jq -r '.last_good.peers[].name' "$SCRATCH/peers.json")"
+    equal "owners of its routes, $1" "node1 node2" "$(jq -r '[.last_good.routes[].node] | unique | join(" ")' "$SCRATCH/routes.json")"
+}
+
 # No agent runs.
 nothing_serves() {
     local code=0
@@ -55,6 +71,7 @@ nothing_serves() {
     tartan node1 status >"$SCRATCH/status" 2>&1 || code=$?
     equal "exit code of status, $1" 3 "$code"
     is_kept_from_users "$1"
+    last_good_is_shown "$1"
     grep -q 'as unreachable; tartan0 stays' "$SCRATCH/status" || fail "status, $1, does not say what refuses: $(cat "$SCRATCH/status")"
     [ "$(in_ns node1 cat /sys/class/net/tartan0/carrier)" = 0 ] || fail "tartan0 has a carrier, $1"
 }

@@ -13,6 +13,7 @@ mod cni;
 mod doctor;
 mod drops;
 mod flanneld;
+mod last_good;
 mod manual;
 mod order;
 mod peers;
@@ -241,6 +242,7 @@ fn execute(cli: Cli) -> u8 {
                 columns: &[],
                 render: status::render,
                 problem: status::problem,
+                last_good: Some(last_good::Shown::Node),
             };
             ask(&query, &RowArgs::default(), before, &asked)
         }
@@ -256,6 +258,7 @@ fn execute(cli: Cli) -> u8 {
                     false => peers::render,
                 },
                 problem: peers::problem,
+                last_good: Some(last_good::Shown::Peers),
             };
             ask(&query, &rows, before, &asked)
         }
@@ -265,6 +268,7 @@ fn execute(cli: Cli) -> u8 {
                 columns: &routes::COLUMNS,
                 render: routes::render,
                 problem: routes::problem,
+                last_good: Some(last_good::Shown::Routes),
             };
             ask(&query, &rows, before, &asked)
         }
@@ -274,6 +278,7 @@ fn execute(cli: Cli) -> u8 {
                 columns: &pods::COLUMNS,
                 render: |answer, view| pods::render(answer, unix_now(), view),
                 problem: pods::problem,
+                last_good: None,
             };
             ask(&query, &rows, before, &asked)
         }
@@ -290,6 +295,7 @@ fn execute(cli: Cli) -> u8 {
                 render: drops::render,
                 // A drop alone is not a problem.
                 problem: |_| false,
+                last_good: None,
             };
             ask(&query, &rows, before, &asked)
         }
@@ -421,7 +427,8 @@ Examples:
   tartan status --watch                                again every 2 seconds
   tartan status -o json | jq -r '.problems[].code'     the codes of the problems, for a script
 
-Exit code 1: something is wrong. docs/problems.md lists all problems.";
+Exit code 1: something is wrong. docs/problems.md lists all problems. Exit code 3: no agent
+answers; what the node forwarded by last is printed then, with its age.";
 
 const PEERS_EXAMPLES: &str = "\
 Examples:
@@ -435,14 +442,15 @@ Examples:
 With --wide: REV says whether the peer hears this node, NEXT when it is probed next, DROPS how
 many of its packets were dropped, both ways, and the most frequent reasons.
 Exit code 1: a peer is not reached as it should be, or a source is refused that the list of nodes
-could name.";
+could name. Exit code 3: no agent answers; the peers of the last good state are printed then.";
 
 const ROUTES_EXAMPLES: &str = "\
 Examples:
   tartan routes                                        who owns which prefix
   tartan routes --filter owner=node2                   the prefixes of node2
 
-Exit code 1: a kernel route bypasses the overlay, or a prefix cannot be reached.";
+Exit code 1: a kernel route bypasses the overlay, or a prefix cannot be reached. Exit code 3: no
+agent answers; the prefixes of the last good state are printed then.";
 
 const PODS_EXAMPLES: &str = "\
 Examples:

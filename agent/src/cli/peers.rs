@@ -19,6 +19,13 @@ pub(super) fn render_wide(peers: &Peers, view: &View) -> String {
     shown(peers, view, &all, now())
 }
 
+/// The peers as text, as their leases alone describe them.
+pub(super) fn render_last_good(peers: &Peers, view: &View) -> String {
+    let (text, picked) = table(peers, view, &OF_LEASES, now());
+    let all = peers.peers.len();
+    text + &total(picked.len(), all, "peer", "peers") + "\n"
+}
+
 /// The peers as text, with the columns of these numbers.
 fn shown(peers: &Peers, view: &View, columns: &[usize], now: u64) -> String {
     let (table, picked) = table(peers, view, columns, now);
@@ -258,6 +265,8 @@ const REASONS: usize = 3;
 
 /// The columns that are shown without `--wide`.
 const SHOWN: [usize; 9] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
+/// Those of the last good state: what a lease has.
+const OF_LEASES: [usize; 5] = [0, 1, 2, 13, 14];
 /// States that are no problem; an agent of an earlier version says none.
 const GOOD: [&str; 5] = ["", "new", "up", "heard", "quiet"];
 

@@ -7,6 +7,7 @@ use clap::Args;
 use cni_shim::RunDir;
 use serde::de::DeserializeOwned;
 
+use super::last_good::{Kept, Shown};
 use super::table::{self, Column};
 use super::view::{RowArgs, ShowArgs, View};
 use super::{OK, Output, PROBLEM, RootArg, UNREACHABLE, USAGE};
@@ -74,6 +75,8 @@ pub(super) struct Asked<T> {
     pub(super) render: fn(&T, &View) -> String,
     /// Whether it is a problem.
     pub(super) problem: fn(&T) -> bool,
+    /// What of the last good state shows where no agent answers.
+    pub(super) last_good: Option<Shown>,
 }
 
 /// Asks and shows, once or until interrupted. Returns the exit code; a watch returns once nothing reads its output.
@@ -90,7 +93,8 @@ pub(super) fn ask<T: DeserializeOwned>(
             return USAGE;
         }
     };
-    let socket = query.target.socket(before);
+    let root = query.target.root(before);
+    let socket = RunDir::under(&root).socket();
     loop {
         let render = |answer: &T| (asked.render)(answer, &view);
         let answer = answer(
@@ -100,12 +104,15 @@ pub(super) fn ask<T: DeserializeOwned>(
             render,
             asked.problem,
         );
+        let is_unanswered = answer.as_ref().is_err_and(ClientError::is_no_answer);
+        let shown = asked.last_good.filter(|_| is_unanswered);
+        let kept = shown.map_or_else(Kept::default, |shown| Kept::read(&root, shown, &view));
         let Some(pause) = query.show.watch else {
-            return show(query.target.output, answer);
+            return show(query.target.output, answer, &kept);
         };
         // In the text, which would otherwise be printed over it.
         let text = answer.map_or_else(
-            |error| failure(query.target.output, &error),
+            |error| failure_beside(query.target.output, &error, &kept),
             |(text, _)| text,
         );
         if !print(view.again(&text)) {
@@ -124,7 +131,7 @@ pub(super) fn order<T: DeserializeOwned>(
 ) -> u8 {
     let socket = target.socket(before);
     let answer = answer(target, &socket, request, render, |_| false);
-    show(target.output, answer)
+    show(target.output, answer, &Kept::default())
 }
 
 /// What the agent answers, as text or JSON, and whether it is a problem.
@@ -150,8 +157,8 @@ fn answer<T: DeserializeOwned>(
 }
 
 /// Prints an answer, or on standard error why there is none; as JSON that is a document on standard output, so that a
-/// script finds one there whatever happened. Returns the exit code.
-fn show(output: Output, answer: Result<(String, bool), ClientError>) -> u8 {
+/// script finds one there whatever happened. `kept` shows in the place of an answer. Returns the exit code.
+fn show(output: Output, answer: Result<(String, bool), ClientError>, kept: &Kept) -> u8 {
     match (answer, output) {
         (Ok((text, problem)), _) => {
             print(text);
@@ -164,10 +171,14 @@ fn show(output: Output, answer: Result<(String, bool), ClientError>) -> u8 {
             {
                 complain(sentence);
             }
+            if let Some(refused) = &kept.refused {
+                complain(table::printable(refused));
+            }
+            print(&kept.text);
             code_of(&error)
         }
         (Err(error), Output::Json) => {
-            print(failure(output, &error));
+            print(failure_beside(output, &error, kept));
             code_of(&error)
         }
     }
@@ -175,15 +186,29 @@ fn show(output: Output, answer: Result<(String, bool), ClientError>) -> u8 {
 
 impl Target {
     pub(super) fn socket(&self, before: Option<PathBuf>) -> PathBuf {
-        let root = root(before, self.root_arg.root.clone()).unwrap_or_else(|| PathBuf::from("/"));
-        RunDir::under(&root).socket()
+        RunDir::under(&self.root(before)).socket()
+    }
+
+    /// The directory below which the agent's files are.
+    fn root(&self, before: Option<PathBuf>) -> PathBuf {
+        root(before, self.root_arg.root.clone()).unwrap_or_else(|| PathBuf::from("/"))
     }
 }
 
 /// Why there is no answer, in place of one.
 pub(super) fn failure(output: Output, error: &ClientError) -> String {
+    failure_beside(output, error, &Kept::default())
+}
+
+/// The same, with what is kept from the time when there was one.
+fn failure_beside(output: Output, error: &ClientError, kept: &Kept) -> String {
     match output {
-        Output::Table => format!("tartan: {}\n", table::printable(&causes(error))),
+        Output::Table => {
+            let all = [Some(causes(error)), kept.refused.clone()];
+            let lines = all.iter().flatten();
+            let lines = lines.map(|line| format!("tartan: {}\n", table::printable(line)));
+            lines.chain([kept.text.clone()]).collect()
+        }
         Output::Json => {
             let found = match error.is_no_answer() {
                 true => unserved::read(),
@@ -196,6 +221,8 @@ pub(super) fn failure(output: Output, error: &ClientError) -> String {
                 "refused": found.refused,
                 "device": found.device,
                 "device_held": found.is_held,
+                "last_good": kept.json,
+                "last_good_refused": kept.refused,
             }))
         }
     }

@@ -18,7 +18,7 @@ pub(super) fn render(routes: &Routes, view: &View) -> String {
         vec![
             route.prefix.to_string(),
             or_dash(&route.node),
-            route.via.clone(),
+            or_dash(&route.via),
             or_dash(&route.format),
             note.to_owned(),
         ]

@@ -58,6 +58,7 @@ pub(super) fn execute(args: &TraceArgs, before: Option<PathBuf>) -> u8 {
         columns: &COLUMNS,
         render,
         problem,
+        last_good: None,
     };
     match args.live {
         None => ask(&args.query, &RowArgs::default(), before, &asked),

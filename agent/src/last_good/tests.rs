@@ -42,7 +42,7 @@ fn forged(change: impl FnOnce(&mut StateFile)) -> Vec<u8> {
 }
 
 fn refusal(bytes: &[u8]) -> String {
-    parse(bytes, "n1", at(1_060)).unwrap_err().to_string()
+    parse(bytes, Some("n1"), at(1_060)).unwrap_err().to_string()
 }
 
 #[test]
@@ -61,6 +61,9 @@ fn what_is_written_is_read_back_with_its_age() {
     };
     assert_eq!(read(1_060), expected);
     assert_eq!(read(5).age, Duration::ZERO, "a clock that went back");
+    assert!(LastGood::read(&state, "n2", at(1_060)).is_err());
+    let of_any = LastGood::read_of_any_node(&state, at(1_060)).unwrap();
+    assert_eq!(of_any, Some(expected), "to be shown, it may be any node's");
     write(&state, "n1", NET_CONF, &two()[..1], at(1_000)).unwrap();
     assert_eq!(read(1_000).leases, two()[..1]);
 }
@@ -125,7 +128,7 @@ fn a_forger_gets_no_further_than_the_files_would() {
         let said = refusal(&forged(forgery));
         assert!(said.contains(part), "{part} is not in: {said}");
     }
-    assert!(parse(&forged(|_| ()), "n1", at(0)).is_ok());
+    assert!(parse(&forged(|_| ()), Some("n1"), at(0)).is_ok());
 }
 
 #[test]
@@ -260,7 +263,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-        prop_assert!(parse(&bytes, "n1", at(0)).is_err());
+        prop_assert!(parse(&bytes, Some("n1"), at(0)).is_err());
     }
 
     /// One byte is enough: nothing but what was written is believed.
@@ -269,14 +272,14 @@ proptest! {
         let good = written();
         let mut bytes = good.clone();
         bytes[place.index(good.len())] = byte;
-        if let Ok(read) = parse(&bytes, "n1", at(1_000)) {
-            prop_assert_eq!(read, parse(&good, "n1", at(1_000)).unwrap());
+        if let Ok(read) = parse(&bytes, Some("n1"), at(1_000)) {
+            prop_assert_eq!(read, parse(&good, Some("n1"), at(1_000)).unwrap());
         }
     }
 
     #[test]
     fn any_text_in_any_field_is_refused_or_valid(net_conf in any::<String>(), nodes in any::<String>()) {
-        prop_assert!(parse(&forged(|file| file.net_conf = net_conf), "n1", at(0)).is_err());
-        prop_assert!(parse(&forged(|file| file.nodes = nodes), "n1", at(0)).is_err());
+        prop_assert!(parse(&forged(|file| file.net_conf = net_conf), Some("n1"), at(0)).is_err());
+        prop_assert!(parse(&forged(|file| file.nodes = nodes), Some("n1"), at(0)).is_err());
     }
 }

@@ -36,7 +36,7 @@ status_codes() {
     jq -r --arg beside "$BESIDE" '[.problems[].code | select(test($beside) | not)] | unique | join(" ")' "$SCRATCH/status.json" 2>/dev/null || echo '?'
 }
 
-# With the agent stopped, status has no more to say than that, by exit code 3.
+# With the agent stopped, status knows of no problems: it says that no agent answers, by exit code 3.
 status_agrees() {
     case " $1 " in
     *" agent-not-running "*) [ "$STATUS_CODE" = 3 ] ;;

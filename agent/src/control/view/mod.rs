@@ -133,7 +133,7 @@ pub struct ServiceFacts {
 }
 
 /// The IPv6 address beside an IPv4 one.
-fn second(public: PublicAddresses) -> Option<IpAddr> {
+pub(crate) fn second(public: PublicAddresses) -> Option<IpAddr> {
     match public {
         PublicAddresses::Dual(_, v6) => Some(v6.into()),
         PublicAddresses::V4(_) | PublicAddresses::V6(_) => None,
