@@ -24,9 +24,9 @@ pub struct Lease {
     pub accept_sources: Vec<IpNet>,
     /// Outer source addresses, in addition to `public`, that peers accept from it.
     pub underlay_sources: Vec<IpAddr>,
-    /// What the kernel encapsulates may be sent to it: it has a kernel VXLAN device, or the kernel path. A Tartan node without
-    /// takes longer over datagrams without an outer checksum.
-    pub kernel_path: bool,
+    /// Whether what kernels encapsulate, without an outer checksum, may be sent to it, where the registry says so. A Tartan
+    /// node without the kernel path takes longer over such datagrams. Where nothing is said, its probes say it.
+    pub kernel_path: Option<bool>,
 }
 
 /// The VTEP MAC of a node whose entry has none. Every node computes the same one.

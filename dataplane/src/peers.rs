@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use crate::drop_counts::DropCounts;
 use crate::drops::DropReason;
 use crate::families::{PerFamily, PublicAddresses};
+use crate::limits::KERNEL_PATH_ANNOUNCED_FOR;
 use crate::mtu::{PathMtu, inner_mtu, min_inner};
 use crate::now::Now;
 pub use crate::peer_id::PeerId;
@@ -87,6 +88,8 @@ struct PeerState {
     heard: AtomicU64,
     /// When control last took an answer of it for good; 0 = never.
     answered: AtomicU64,
+    /// When its latest request came; the lowest bit says instead whether its kernel path is in use. 0 = never.
+    announced: AtomicU64,
     /// The network of the latest datagram refused for it.
     other_vni: Refusal,
     /// The station that the latest frame was to that was refused for it.
@@ -459,6 +462,16 @@ impl Peer {
         self.state.answered.store(at.0.max(1), Relaxed);
     }
 
+    /// Whether its kernel path is in use, as its latest request says ([`encap::probe::KERNEL_PATH`]): a Tartan node that does
+    /// not know the flag does not set it. `None` where none came within [`KERNEL_PATH_ANNOUNCED_FOR`]: it runs flannel,
+    /// sends no probes, or has sent none yet. The source of a request can be forged: this is fit to choose a way by, and
+    /// for no more.
+    pub fn announced_kernel_path(&self, now: Now) -> Option<bool> {
+        let word = self.state.announced.load(Relaxed);
+        let at = Some(word & !ANNOUNCED).filter(|at| *at > 0).map(Now)?;
+        (now.since(at) < KERNEL_PATH_ANNOUNCED_FOR).then_some(word & ANNOUNCED != 0)
+    }
+
     /// The VXLAN network of its latest datagram that was refused for another network than ours, and when that was.
     pub fn other_vni(&self) -> Option<(u32, Now)> {
         let (vni, at) = self.state.other_vni.read()?;
@@ -512,6 +525,13 @@ impl Peer {
 
     pub(crate) fn note_heard(&self, now: Now) {
         self.state.heard.store(now.0.max(1), Relaxed);
+    }
+
+    /// Notes a request of it, and whether that says that its kernel path is in use. Data of the peer says nothing of that.
+    pub(crate) fn note_kernel_path(&self, is_in_use: bool, now: Now) {
+        let at = now.0.max(ANNOUNCED + 1) & !ANNOUNCED;
+        let word = if is_in_use { at | ANNOUNCED } else { at };
+        self.state.announced.store(word, Relaxed);
     }
 
     pub(crate) fn note_other_vni(&self, vni: u32, now: Now) {
@@ -622,6 +642,9 @@ fn is_of_sender(reason: DropReason) -> bool {
             | DropReason::UnderlayRefused
     )
 }
+
+/// In a moment's word, instead of its last nanosecond.
+const ANNOUNCED: u64 = 1;
 
 /// The time in a word where 0 is never.
 fn moment(word: &AtomicU64) -> Option<Now> {

@@ -99,6 +99,9 @@ node_entry() {
             key=${key:+vtep-mac-v6}
             printf '%s = "%s"\n' "${key:=vtep-mac}" "$(vtep_mac "$node" "$family")"
         done
+    # Without probes it does not say so itself.
+    elif [ "${TARTAN_PROBE:-}" = false ] && [ "${KERNEL_PATH:-off}" != off ]; then
+        printf 'kernel-path = true\n'
     fi
     printf '\n'
 }

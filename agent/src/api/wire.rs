@@ -19,7 +19,9 @@ pub use capture::{
 };
 pub use cni_shim::api::{Reply, Request};
 pub use drops::{Dropped, Drops, Flow, KernelCounter, Reason, Worker};
-pub use kernel_path::{AttachedProgram, Flows, KernelPath, Passed, RefusedFlows, RevokedFlows};
+pub use kernel_path::{
+    AttachedProgram, Flows, KernelPath, Passed, RefusedFlows, RevokedFlows, UserSpacePeers,
+};
 pub use pods::{Pod, PodState, PodTraffic, Pods, Readiness, RefusedRecord};
 pub use reports::{PeerProblem, PeerReport};
 pub use top::{Batches, Carried, Top, TopFlow, TopPeer, TopPod, TopSocket, TopWorker};
@@ -271,6 +273,9 @@ pub struct Peer {
     /// Why, in words; empty where it is up.
     #[serde(default)]
     pub reason: String,
+    /// Why user space sends to it and not the programs of the kernel path; absent where these do, or are not in use.
+    #[serde(default)]
+    pub user_space: Option<String>,
     /// The ways to its addresses, as probes show them.
     #[serde(default)]
     pub paths: Vec<PeerPath>,

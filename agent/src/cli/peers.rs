@@ -70,6 +70,7 @@ fn table(peers: &Peers, view: &View, columns: &[usize], now: u64) -> (String, Ve
             peer.received_packets.to_string(),
             bytes(peer.received_bytes),
             peer.refused.to_string(),
+            peer.user_space.clone().unwrap_or_else(|| "-".to_owned()),
             drops(&peer.dropped),
         ]
     });
@@ -235,7 +236,7 @@ fn refused(peers: &Peers, view: &View) -> String {
 }
 
 /// What `--sort` and `--filter` know.
-pub(super) const COLUMNS: [Column; 22] = [
+pub(super) const COLUMNS: [Column; 23] = [
     Column::Words("PEER"),
     Column::Words("ADDRESS"),
     Column::Words("FORMAT"),
@@ -257,6 +258,7 @@ pub(super) const COLUMNS: [Column; 22] = [
     Column::Number("RX PACKETS"),
     Column::Number("RX BYTES"),
     Column::Number("REFUSED"),
+    Column::Words("IN USER SPACE"),
     Column::Words("DROPS"),
 ];
 
@@ -323,6 +325,7 @@ mod tests {
                 state: "narrow".into(),
                 since: Some(1000),
                 reason: "the path carries 1400 bytes".into(),
+                user_space: Some("its probes say so".into()),
                 paths: vec![path()],
             }],
             refused_sources: vec![RefusedSource {
@@ -361,6 +364,7 @@ etcd key /coreos.com/network/subnets/10.244.3.0-24  127.0.0.1  10.244.3.0/24  it
             "4.00 KiB",
             "12 ms",
             "2.1 %",
+            "its probes say so",
             "  yes  1.2 s  ",
             "  20 (NotOurs 12, UnderlayFull 5, TooBig 3)\n",
         ] {

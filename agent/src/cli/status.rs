@@ -4,7 +4,7 @@ use super::amount::duration;
 use super::table::{list, printable};
 use super::unix_now;
 use super::view::View;
-use crate::api::wire::{AttachedProgram, Gathering, Problem, Status, Upgraded};
+use crate::api::wire::{AttachedProgram, Gathering, Problem, Status, Upgraded, UserSpacePeers};
 
 /// The node as text.
 pub(super) fn render(status: &Status, view: &View) -> String {
@@ -113,8 +113,14 @@ fn kernel_path(status: &Status) -> String {
             times(revoked)
         )
     });
+    let user_space = path.user_space_peers.iter().map(|peers| {
+        let UserSpacePeers { count, gloss, .. } = peers;
+        let noun = if *count == 1 { "peer" } else { "peers" };
+        format!(", user space sends to {count} {noun} ({gloss})")
+    });
+    let user_space: String = user_space.collect();
     format!(
-        "{}, tables version {}, {}{flows}",
+        "{}, tables version {}, {}{flows}{user_space}",
         path.mode,
         path.tables,
         programs.join(", ")

@@ -757,7 +757,7 @@ impl Control {
             version: desired.spec.version,
             bound: known.bound,
             device_mtu: desired.host.mtu,
-            is_kernel_path: self.kernel_path.view().is_live,
+            is_kernel_path: self.kernel_path.is_announced(),
         };
         self.peer_health.follow(following, || engine.snapshot());
     }

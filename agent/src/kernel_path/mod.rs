@@ -26,6 +26,7 @@ mod reason;
 pub mod site;
 mod switching;
 mod upkeep;
+mod user_space;
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -42,6 +43,7 @@ use tracing::{info, warn};
 pub use reason::OffReason;
 pub use site::port_without_sockets;
 pub(crate) use switching::Surroundings;
+pub use user_space::UserSpaceReason;
 
 use crate::config::{KernelPathMode, NodeConfig};
 use crate::control::underlay::sockets::UnderlaySockets;
@@ -126,6 +128,8 @@ pub struct KernelPathControl {
     ways_of: Option<(RoutesSeen, UnderlayFacts)>,
     /// Peers that a router says our packets are too large for, and since when.
     reported: HashMap<Ipv4Addr, Instant>,
+    /// Peers that the programs do not send to, as of the last look.
+    in_user_space: Arc<HashMap<Ipv4Addr, UserSpaceReason>>,
     /// What the programs had sent to each peer when neighbours were used last.
     sent: HashMap<Ipv4Addr, u64>,
     neighbours_used: Option<Instant>,
@@ -159,6 +163,8 @@ pub struct KernelPathView {
     pub path: Option<SharedPath>,
     /// What programs counted that are out of use by now.
     pub past: Option<KernelPathTotals>,
+    /// Peers that the programs do not send to, while they act.
+    pub in_user_space: Arc<HashMap<Ipv4Addr, UserSpaceReason>>,
     /// What became of flows, where they may leave the host's stack out.
     pub flows: Option<Arc<FlowCounts>>,
 }
@@ -183,6 +189,7 @@ impl KernelPathControl {
             ways_read: None,
             ways_of: None,
             reported: HashMap::new(),
+            in_user_space: Arc::default(),
             sent: HashMap::new(),
             neighbours_used: None,
             version: 0,
@@ -283,6 +290,13 @@ impl KernelPathControl {
         self.flows.stop();
     }
 
+    /// Whether peers may send what their kernels encapsulate: the programs act, or those of the service before do until
+    /// this one has decided. So a service that is started anew takes no flow of a peer's from its short path.
+    pub(crate) fn is_announced(&self) -> bool {
+        let is_undecided = self.mode != KernelPathMode::Off && self.off.is_none();
+        self.is_live || (is_undecided && !self.inherited.descriptors.is_empty())
+    }
+
     /// The underlay device, while the programs receive there.
     pub(crate) fn underlay(&self) -> Option<GatheredEnd> {
         let site = self.site.as_ref().filter(|_| self.is_live)?;
@@ -317,6 +331,10 @@ impl KernelPathControl {
             is_live: self.is_live,
             path: self.path.clone(),
             past: self.past,
+            in_user_space: match self.is_live {
+                true => Arc::clone(&self.in_user_space),
+                false => Arc::default(),
+            },
             flows: self
                 .flows
                 .counts()

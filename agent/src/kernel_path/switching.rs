@@ -81,13 +81,15 @@ impl KernelPathControl {
             None => None,
         };
         let is_complete = site.device_index.is_some() && self.inherited.next.is_none();
+        let next_hops = self.next_hops(with.host, &site).await?;
+        let unusable = self.unusable(with.known, with.spec, with.engine, &next_hops);
         let facts = Facts {
             on: is_complete && path.lock().is_on(),
             underlay: site.underlay,
             tunnel: site.tunnel,
             private_port: with.private_port(),
-            next_hops: self.next_hops(with.host, &site).await?,
-            unusable: self.unusable(with.known, with.spec, with.engine),
+            next_hops,
+            unusable,
             path_mtu: HashMap::new(),
             pods: pods.into_iter().map(|(_, _, pod)| pod).collect(),
             flows: self.mode == KernelPathMode::Auto,

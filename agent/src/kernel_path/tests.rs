@@ -4,6 +4,7 @@ use dataplane::kernel_path::TunnelFacts;
 use encap::Mac;
 
 use super::upkeep::narrow;
+use super::user_space::incapable;
 use super::*;
 use crate::config::RunArgs;
 
@@ -72,4 +73,59 @@ fn a_peer_whose_path_is_known_to_be_narrow_is_user_spaces() {
     let paths = [(PEER, 1_400), (STRANGER, 1_500)];
     assert!(narrow(paths.into_iter(), 1_500).eq([PEER]));
     assert_eq!(narrow(paths.into_iter(), 1_400).next(), None);
+}
+
+#[test]
+fn a_peer_is_sent_what_the_kernel_encapsulates_where_it_or_the_operator_says_so() {
+    use UserSpaceReason::{Announced, Unannounced, Written};
+    for (written, announced, has_derived_mac, expected) in [
+        // Another node of Tartan's, and one that took over the MAC of flannel's device.
+        (None, Some(true), true, None),
+        (None, Some(true), false, None),
+        (None, Some(false), true, Some(Announced)),
+        (None, Some(false), false, Some(Announced)),
+        // No probe: flannel has a MAC of its own.
+        (None, None, true, Some(Unannounced)),
+        (None, None, false, None),
+        (Some(true), None, true, None),
+        (Some(true), Some(false), true, Some(Announced)),
+        (Some(false), Some(true), false, Some(Written)),
+        (Some(false), None, false, Some(Written)),
+    ] {
+        assert_eq!(
+            incapable(written, announced, has_derived_mac),
+            expected,
+            "{written:?} {announced:?} {has_derived_mac}"
+        );
+    }
+}
+
+/// A service that takes over from one whose programs act goes on announcing them, until it has decided.
+#[test]
+fn a_service_that_has_not_decided_announces_the_programs_that_act() {
+    let root = tempfile::tempdir().unwrap();
+    let args = RunArgs {
+        root: Some(root.path().to_owned()),
+        kernel_path: Some("auto".to_owned()),
+        ..RunArgs::default()
+    };
+    let config = NodeConfig::load(&args).unwrap();
+    let inherited = || Inherited {
+        descriptors: vec![(
+            "settings".to_owned(),
+            std::fs::File::open("/").unwrap().into(),
+        )],
+        next: None,
+    };
+    let mut control = KernelPathControl::new(&config, inherited());
+    assert!(control.is_announced());
+    control.off = Some(OffReason::UdpBackend);
+    assert!(!control.is_announced());
+    let nothing = KernelPathControl::new(&config, Inherited::default());
+    assert!(!nothing.is_announced());
+    let config = NodeConfig {
+        kernel_path: KernelPathMode::Off,
+        ..config
+    };
+    assert!(!KernelPathControl::new(&config, inherited()).is_announced());
 }

@@ -3,6 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dataplane::engine::Engine;
@@ -13,6 +14,7 @@ use encap::{Family, Format, Mac};
 
 use super::site::Site;
 use super::switching::Surroundings;
+use super::user_space::{UserSpaceReason, has_derived_mac, incapable};
 use super::{KernelPathControl, OffReason, monotonic};
 use crate::control::model::Known;
 use crate::host::Host;
@@ -40,7 +42,7 @@ impl KernelPathControl {
             // A listing that fails says nothing: the lease and the next tick are the bound.
             return;
         };
-        let unusable = self.unusable(known, spec, engine);
+        let unusable = self.unusable(known, spec, engine, &next_hops);
         let Some(facts) = self.facts.clone() else {
             return;
         };
@@ -171,26 +173,52 @@ impl KernelPathControl {
         }
     }
 
-    /// Peers that the programs must not send to: those that cannot take it, and those with a path that is narrower than
-    /// the underlay device's, as a report or user space says. User space sends to them and makes trials of the path.
+    /// Finds the peers that user space sends to, and why. Returns those that the programs must not send to: those that
+    /// cannot take it, and those with a path that is narrower than the underlay device's, as a report or user space says.
+    /// User space sends to them and makes trials of the path.
     pub(super) fn unusable(
         &mut self,
         known: &Known,
         spec: &Spec,
         engine: &Engine,
+        next_hops: &HashMap<Ipv4Addr, Mac>,
     ) -> HashSet<Ipv4Addr> {
         let ways = &self.ways;
         self.reported
             .retain(|peer, since| since.elapsed() < REPORT_LASTS && ways.contains_key(peer));
-        let reported = self.reported.keys().copied();
-        let unable = known.leases.iter().filter(|lease| !lease.kernel_path);
-        let unable = unable.filter_map(|lease| v4(lease.public));
         let (snapshot, now) = (engine.snapshot(), engine.clock().now());
-        let paths = snapshot.cluster.peers.iter();
+        let peers = || {
+            let peers = snapshot.cluster.peers.iter();
+            peers.filter_map(|peer| Some((v4(peer.public)?, peer)))
+        };
+        let written = known.leases.iter();
+        let written: HashMap<Ipv4Addr, bool> = written
+            .filter_map(|lease| Some((v4(lease.public)?, lease.kernel_path?)))
+            .collect();
+        let incapable = peers().filter_map(|(address, peer)| {
+            let announced = peer.announced_kernel_path(now);
+            let written = written.get(&address).copied();
+            Some((
+                address,
+                incapable(written, announced, has_derived_mac(peer))?,
+            ))
+        });
         let paths =
-            paths.filter_map(|peer| Some((v4(peer.public)?, peer.path_mtu(Family::V4, now)?)));
+            peers().filter_map(|(address, peer)| Some((address, peer.path_mtu(Family::V4, now)?)));
         let narrow = narrow(paths, spec.cluster.node.underlay_mtu);
-        reported.chain(unable).chain(narrow).collect()
+        let narrow = narrow.map(|address| (address, UserSpaceReason::Narrow));
+        let reported = self.reported.keys();
+        let reported = reported.map(|address| (*address, UserSpaceReason::Reported));
+        // Of several reasons the last counts.
+        let mut found: HashMap<_, _> = narrow.chain(reported).chain(incapable).collect();
+        let unusable = found.keys().copied().collect();
+        for address in addresses(spec).filter(|address| !next_hops.contains_key(address)) {
+            found.entry(address).or_insert(UserSpaceReason::NoNextHop);
+        }
+        if *self.in_user_space != found {
+            self.in_user_space = Arc::new(found);
+        }
+        unusable
     }
 }
 

@@ -231,7 +231,7 @@ fn any_lease() -> impl Strategy<Value = Lease> {
             .iter()
             .map(|[a, b, ..]| IpNet::new([172, 16, *a, *b].into(), 32).unwrap())
             .collect(),
-        kernel_path: number % 2 == 0,
+        kernel_path: [None, Some(true), Some(false)][usize::from(number) % 3],
         underlay_sources: sources
             .iter()
             .map(|[.., d]| [198, 51, number, *d].into())

@@ -5,6 +5,7 @@ use std::fmt;
 use super::facts::Facts;
 use super::metric::Metric;
 use super::page::Page;
+use crate::kernel_path::UserSpaceReason;
 
 pub(super) fn write(page: &mut Page<'_>, facts: &Facts) -> fmt::Result {
     let view = &facts.view.kernel_path;
@@ -12,6 +13,12 @@ pub(super) fn write(page: &mut Page<'_>, facts: &Facts) -> fmt::Result {
     page.family(&IN_USE, [(mode, u64::from(view.is_live))])?;
     page.one(&PROGRAMS, view.programs.len() as u64)?;
     page.one(&VERSION, view.version)?;
+    let user_space = UserSpaceReason::ALL.map(|reason| {
+        let reasons = view.in_user_space.values();
+        let count = reasons.filter(|found| **found == reason).count();
+        ([("reason", reason.name())], count as u64)
+    });
+    page.family(&USER_SPACE_PEERS, user_space)?;
     let passes = facts.passes.iter();
     let passes = passes.map(|(reason, count)| ([("reason", reason.name())], *count));
     page.family(&PASSED, passes)?;
@@ -40,6 +47,10 @@ pub(super) const PROGRAMS: Metric = Metric::gauge(
 pub(super) const VERSION: Metric = Metric::gauge(
     "tartan_kernel_path_tables_version",
     "Version of the tables that the programs follow. Below tartan_tables_version for longer than a moment, they pass packets on to user space.",
+);
+pub(super) const USER_SPACE_PEERS: Metric = Metric::gauge(
+    "tartan_kernel_path_user_space_peers",
+    "Peers that user space sends to while the kernel path is in use, by reason. announced: the peer's probes say that its own is not in use. docs/json.md names the others.",
 );
 pub(super) const PASSED: Metric = Metric::counter(
     "tartan_kernel_path_passed_packets_total",

@@ -49,7 +49,7 @@ fn lease(node: u16) -> Lease {
         vtep_mac: PerFamily::each(|_| Mac([2, 0, 0, 0, high, low])),
         accept_sources: Vec::new(),
         underlay_sources: Vec::new(),
-        kernel_path: true,
+        kernel_path: None,
     }
 }
 
@@ -153,6 +153,7 @@ fn view(peers: u16) -> View {
             is_live: false,
             path: None,
             past: None,
+            in_user_space: Arc::default(),
             flows: None,
         },
         gathering: Gathering::without_watcher(true).facts(),

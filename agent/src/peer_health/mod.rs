@@ -105,7 +105,7 @@ pub struct Following {
     pub bound: PublicAddresses,
     /// MTU of the tunnel device, bytes.
     pub device_mtu: u16,
-    /// Programs in the kernel carry packets.
+    /// Programs in the kernel receive packets: peers are told.
     pub is_kernel_path: bool,
 }
 

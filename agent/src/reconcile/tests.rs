@@ -78,7 +78,7 @@ fn lease(name: &str, public: &str, subnets: &[&str], format: Format) -> Lease {
         vtep_mac: PerFamily::each(|_| default_vtep_mac(public.first())),
         accept_sources: vec![],
         underlay_sources: vec![],
-        kernel_path: true,
+        kernel_path: None,
     }
 }
 
@@ -536,7 +536,7 @@ fn any_lease() -> impl Strategy<Value = Lease> {
                 .iter()
                 .map(|n| IpNet::new(IpAddr::from([10, *n, 0, 0]), 16).unwrap())
                 .collect(),
-            kernel_path: true,
+            kernel_path: None,
             underlay_sources: underlay
                 .iter()
                 .map(|n| IpAddr::from([198, 51, 100, *n]))

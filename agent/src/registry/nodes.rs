@@ -11,7 +11,7 @@
 //! vtep-mac-v6 = "2e:fd:04:c7:59:62"        # default: vtep-mac; for inner IPv6 of a node with two devices
 //! accept-sources = ["10.9.0.0/16"]         # further inner sources that peers accept from it
 //! underlay-sources = ["198.51.100.7"]      # further outer sources that peers accept from it
-//! kernel-path = true                       # whether peers may send it what their kernels encapsulate; default: true
+//! kernel-path = true                       # whether peers may send it what their kernels encapsulate; default: as it says
 //! ```
 //!
 //! The file is checked as a whole: one fault refuses the whole list.
@@ -76,8 +76,8 @@ fn entry(lease: &Lease) -> String {
             text.push_str(&format!("{key} = {list}\n"));
         }
     }
-    if !lease.kernel_path {
-        text.push_str("kernel-path = false\n");
+    if let Some(kernel_path) = lease.kernel_path {
+        text.push_str(&format!("kernel-path = {kernel_path}\n"));
     }
     text
 }
@@ -116,10 +116,10 @@ impl NodeParser<'_> {
             vtep_mac,
             accept_sources: self.accept_sources(table.entry("accept-sources"), &name)?,
             underlay_sources,
-            kernel_path: match table.entry("kernel-path") {
-                Some(entry) => entry.flag()?,
-                None => true,
-            },
+            kernel_path: table
+                .entry("kernel-path")
+                .map(|entry| entry.flag())
+                .transpose()?,
             name,
         };
         Ok(ParsedNode {

@@ -452,7 +452,7 @@ impl Tracer<'_> {
         if is_refused {
             return Some(peer.name.clone());
         }
-        stages.push(self.kernel_path_stage());
+        stages.push(self.kernel_path_stage(peer));
         let paths = view.peer_health.paths();
         let paths = paths.get(&*peer.name).map_or(&[][..], Vec::as_slice);
         let of_address = |path: &&PathReport| path.address == departure.to.ip();
@@ -480,9 +480,17 @@ impl Tracer<'_> {
         Some(peer.name.clone())
     }
 
-    fn kernel_path_stage(&self) -> TraceStage {
+    fn kernel_path_stage(&self, peer: &dataplane::peers::Peer) -> TraceStage {
         let path = &self.view.kernel_path;
         let (code, words) = match (&path.off, path.is_live) {
+            (_, true) if path.user_space(peer.public).is_some() => {
+                let why = path.user_space(peer.public);
+                let why = why.map_or_else(String::new, |why| why.to_string());
+                (
+                    "off",
+                    format!("the workers carry it to {}: {why}", peer.name),
+                )
+            }
             (_, true) => (
                 "live",
                 "programs in the kernel may carry it past the workers, by the same tables"

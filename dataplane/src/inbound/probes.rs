@@ -2,7 +2,7 @@
 //! further (see [`crate::probe`]).
 
 use encap::Family;
-use encap::probe::{Fate, Kind, MESSAGE, Message, Question, Verdict};
+use encap::probe::{Fate, KERNEL_PATH, Kind, MESSAGE, Message, Question, Verdict};
 
 use super::{Datagram, Inbound};
 use crate::drops::DropReason;
@@ -35,6 +35,7 @@ impl<D> Inbound<'_, D> {
         let way = peer.way_over(family);
         if message.kind == Kind::Request {
             let (_, way) = way.ok_or(DropReason::NoUnderlay)?;
+            peer.note_kernel_path(message.flags & KERNEL_PATH != 0, self.now);
             let question = probe.get(MESSAGE..).filter(|_| message.asks());
             let verdict = question.map(|question| match Question::parse(question) {
                 Some(question) => {

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use dataplane::drops::DropReason;
-use dataplane::limits::{ANSWERS, HEARD_PROBES, PROBE_BURST, PROBE_EVERY, PROBE_PORTS};
+use dataplane::limits::{
+    ANSWERS, HEARD_PROBES, KERNEL_PATH_ANNOUNCED_FOR, PROBE_BURST, PROBE_EVERY, PROBE_PORTS,
+};
 use dataplane::now::Now;
 use dataplane::probe::{Heard, Kind, Message, REPORT_TEXT, REQUEST};
 use dataplane::underlay::memory::Datagram;
@@ -275,6 +277,51 @@ fn a_peer_is_heard_by_what_is_accepted_of_it() {
     assert_eq!(node.peer(3).last_heard(), None);
     node.configure(|spec| plan::peer(spec, 0).subnets.clear());
     assert_eq!(node.peer(2).last_heard(), Some(later(2)));
+    assert_eq!(node.audit(), [""; 0]);
+}
+
+/// A peer's own requests alone say whether its kernel path is in use, the latest one counts, and no longer than for its time.
+#[test]
+fn a_request_announces_the_kernel_path() {
+    let mut node = node();
+    let flags = Format::Vxlan.header_len() + 36;
+    let announcing = |from: u8, in_use: bool| {
+        let mut request = request(from, 1, Format::Vxlan, 1, 100);
+        request.payload[flags..flags + 4].copy_from_slice(&u32::from(in_use).to_be_bytes());
+        request
+    };
+    let at = |seconds| NOW.after(Duration::from_secs(seconds));
+    let said = |node: &Node, seconds| {
+        let said = |peer| node.peer(peer).announced_kernel_path(at(seconds));
+        (said(2), said(3))
+    };
+    let packet = udp(pod(2, 0), pod(1, 0), b"data");
+    node.hand(vxlan(2, 1, &packet), 1);
+    node.hand(answer(2, 1, Format::Vxlan, 7), 1);
+    node.run(at(0));
+    assert_eq!(said(&node, 0), (None, None));
+    node.hand(announcing(2, true), 1);
+    node.run(at(1));
+    assert_eq!(said(&node, 1), (Some(true), None));
+    node.hand(vxlan(2, 1, &packet), 1);
+    node.run(at(2));
+    assert_eq!(said(&node, 2), (Some(true), None));
+    node.hand(announcing(2, false), 1);
+    node.run(at(3));
+    assert_eq!(said(&node, 3), (Some(false), None));
+    node.hand(announcing(2, true), 1);
+    node.run(at(4));
+    // Another network's is none of the peer's.
+    let mut foreign = announcing(2, false);
+    foreign.payload[6] ^= 1;
+    node.hand(foreign, 1);
+    node.run(at(5));
+    assert_eq!(said(&node, 5), (Some(true), None));
+    let lasts = KERNEL_PATH_ANNOUNCED_FOR.as_secs();
+    assert_eq!(said(&node, 4 + lasts - 1), (Some(true), None));
+    assert_eq!(said(&node, 4 + lasts), (None, None));
+    node.configure(|spec| plan::peer(spec, 0).subnets.clear());
+    assert_eq!(said(&node, 5), (Some(true), None));
     assert_eq!(node.audit(), [""; 0]);
 }
 

@@ -22,6 +22,20 @@ pub struct KernelPath {
     /// Flows that leave the host's stack out, with `auto`.
     #[serde(default)]
     pub flows: Option<Flows>,
+    /// Peers that user space sends to meanwhile, by reason.
+    #[serde(default)]
+    pub user_space_peers: Vec<UserSpacePeers>,
+}
+
+/// A reason for which the programs do not send to peers, and to how many.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserSpacePeers {
+    /// The reason's name.
+    pub reason: String,
+    /// Peers.
+    pub count: u64,
+    /// What it means, in a clause about a peer.
+    pub gloss: String,
 }
 
 /// Flows that leave the host's stack out, counted since the service started. A flow is one direction of a connection.

@@ -49,6 +49,10 @@ impl View {
                 state,
                 since,
                 reason,
+                user_space: self
+                    .kernel_path
+                    .user_space(peer.public)
+                    .map(|reason| reason.to_string()),
                 paths: paths.iter().map(path).collect(),
             }
         };

@@ -199,8 +199,8 @@ impl LeaseAttrs {
             vtep_mac,
             accept_sources: Vec::new(),
             underlay_sources: Vec::new(),
-            // A Tartan node has this MAC, and does not announce the kernel path here.
-            kernel_path: vtep_mac.v4 != default_vtep_mac(public.first()),
+            // The format is flannel's, and has no word for it.
+            kernel_path: None,
         })
     }
 

@@ -313,7 +313,7 @@ impl Visitor {
                 vtep_mac,
                 accept_sources: Vec::new(),
                 underlay_sources: Vec::new(),
-                kernel_path: true,
+                kernel_path: None,
             },
             is_own: true,
         };

@@ -145,8 +145,6 @@ fn lease(node: &Node, names: &Names, net_conf: &NetConf) -> Result<Option<Lease>
     let used: Vec<_> = written.iter().copied().filter(of_cluster).collect();
     let mac = default_vtep_mac(published.public.first());
     let vtep_mac = published.vtep_mac.unwrap_or(PerFamily { v4: mac, v6: mac });
-    // A Tartan node has this MAC, and does not announce the kernel path here.
-    let kernel_path = vtep_mac.v4 != mac;
     Ok(Some(Lease {
         name: node.metadata.name.clone(),
         subnets: if used.is_empty() { written } else { used },
@@ -155,7 +153,8 @@ fn lease(node: &Node, names: &Names, net_conf: &NetConf) -> Result<Option<Lease>
         vtep_mac,
         accept_sources: Vec::new(),
         underlay_sources: Vec::new(),
-        kernel_path,
+        // The annotations are flannel's, and have no word for it.
+        kernel_path: None,
     }))
 }
 

@@ -149,7 +149,7 @@ impl OwnNode {
                 vtep_mac,
                 accept_sources: Vec::new(),
                 underlay_sources: Vec::new(),
-                kernel_path: true,
+                kernel_path: None,
             },
             differing,
             fault,

@@ -34,7 +34,7 @@ fn an_entry_of_needed_keys_alone_gets_defaults() {
         vtep_mac: PerFamily::each(|_| "0a:74:c0:00:02:01".parse().unwrap()),
         accept_sources: vec![],
         underlay_sources: vec![],
-        kernel_path: true,
+        kernel_path: None,
     };
     assert_eq!(leases, [expected]);
     let udp = conf(r#"{"Network":"10.244.0.0/16"}"#);

@@ -29,7 +29,7 @@ fn record(name: &str, subnets: &[&str], public: &str) -> Candidate {
             vtep_mac: PerFamily::each(|_| default_vtep_mac(public)),
             accept_sources: vec![],
             underlay_sources: vec![],
-            kernel_path: true,
+            kernel_path: None,
         },
         is_own: false,
     }

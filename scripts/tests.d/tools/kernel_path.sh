@@ -1,0 +1,116 @@
+# shellcheck shell=bash
+# The kernel path of single nodes, of which peers it is, and flows that leave the host's stack out. Sourced after test_case.sh; a test
+# that calls `talk` sets RATE, datagrams a second.
+
+# set_mode NODE MODE: by its configuration, which a signal has the service read.
+set_mode() {
+    local restarts
+    restarts=$(agent_json "$1" status | jq .restarts)
+    mkdir -p "$LAB_STATE/$1/etc/tartan"
+    echo "kernel-path = \"$2\"" >"$LAB_STATE/$1/etc/tartan/tartan.toml"
+    kill -HUP "$(service_pid "$1")"
+    until_true 5 "a service of $1 with kernel-path = $2" has_mode "$1" "$2" "$restarts"
+}
+
+has_mode() {
+    agent_json "$1" status | jq -e --arg mode "$2" --argjson restarts "$3" \
+        '.restarts > $restarts and .kernel_path.mode == $mode and .kernel_path.in_use == ($mode != "off")'
+}
+
+# in_user_space NODE PEER: why NODE's programs do not send to it; nothing where they do. In etcd a node has another name.
+in_user_space() {
+    agent_json "$1" peers | jq -r --arg address "$(underlay_of "$2" 4)" '.peers[] | select(.public_ip == $address).user_space // empty'
+}
+
+programs_send() {
+    kernel_path_in_use "$1" && [ -z "$(in_user_space "$1" "$2")" ]
+}
+
+user_space_sends() {
+    [ -n "$(in_user_space "$1" "$2")" ]
+}
+
+# restarted NODE PID: another service than that process has the kernel path in use.
+restarted() {
+    [ "$(service_pid "$1")" != "$2" ] && kernel_path_in_use "$1"
+}
+
+# flows NODE FIELD: a count of the flow thread.
+flows() {
+    agent_json "$1" status | jq ".kernel_path.flows.$2 // 0"
+}
+
+# refused NODE REASON
+refused() {
+    agent_json "$1" status | jq --arg reason "$2" '[.kernel_path.flows.refused[] | select(.reason == $reason).count] | add // 0'
+}
+
+# revoked NODE CAUSE
+revoked() {
+    agent_json "$1" status | jq --arg cause "$2" '[.kernel_path.flows.revoked[] | select(.cause == $cause).count] | add // 0'
+}
+
+more_than() {
+    [ "$("${@:2}")" -gt "$1" ]
+}
+
+# Nanoseconds are beyond the shell's arithmetic of a test: seconds with six places.
+now() {
+    date +%s.%6N
+}
+
+# nft NODE LINE...
+nft_in() {
+    ip netns exec "$PREFIX-$1" nft "${@:2}"
+}
+
+# watch_stack NODE: counts what the host's stack forwards between pods, apart from everything else.
+watch_stack() {
+    nft_in "$1" "add table ip watch; add chain ip watch forward { type filter hook forward priority -300; }; add rule ip watch forward ip saddr 10.244.0.0/16 ip daddr 10.244.0.0/16 counter"
+}
+
+# watched NODE: packets so far, super-packets as one.
+watched() {
+    ip netns exec "$PREFIX-$1" nft -j list chain ip watch forward | jq '[.. | .counter? | select(.).packets] | add'
+}
+
+# serve POD [NAME [PORT]]: the receiver of steady datagrams; its process id is in SERVER. When they came stands in the file
+# `arrivals`, or NAME, once it has ended.
+serve() {
+    start_in "$1" python3 "$TOOLS/steady.py" serve "$(address_of "$1" 4)" "${3:-9000}" >"$SCRATCH/${2:-arrivals}"
+    SERVER=$PID
+    until_true 5 "$1 serves" serves "$1" "${3:-9000}"
+}
+
+serves() {
+    ip netns exec "$PREFIX-$1" ss -Hlun "sport = $2" | grep -q .
+}
+
+# talk POD POD [NAME [PORT PORT]]: RATE steady datagrams a second from one port to the other; the sender's process id is in
+# SENDER.
+talk() {
+    start_in "$1" python3 "$TOOLS/steady.py" send "$(address_of "$1" 4)" "${4:-9001}" "$(address_of "$2" 4)" "${5:-9000}" "$RATE" \
+        >"$SCRATCH/${3:-sent}"
+    SENDER=$PID
+}
+
+# await_flows NODE BEFORE: both directions of one more flow are installed soon. For connection tracking UDP is a stream
+# after 2 s.
+await_flows() {
+    until_true 10 "two more flows are installed on $1" more_than $(($2 + 1)) flows "$1" installed
+}
+
+# arrivals FROM TO [NAME]: how many datagrams came in that time.
+arrivals() {
+    awk -v from="$1" -v to="$2" '$1 > from && $1 < to { count++ } END { print count + 0 }' "$SCRATCH/${3:-arrivals}"
+}
+
+# latest BEFORE AFTER [NAME]: of the datagrams that came before AFTER, how many milliseconds behind BEFORE the last one came.
+latest() {
+    awk -v before="$1" -v after="$2" '$1 < after { last = $1 } END { late = (last - before) * 1000; if (late < 0) late = 0; printf "%d\n", late + 0.999 }' "$SCRATCH/${3:-arrivals}"
+}
+
+# plus TIME SECONDS
+plus() {
+    awk -v time="$1" -v more="$2" 'BEGIN { printf "%.6f\n", time + more }'
+}
