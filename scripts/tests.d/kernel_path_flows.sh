@@ -9,19 +9,27 @@
 #   switch    a TCP transfer under kube-proxy's rules changes its path TIMES times: no reset, every byte intact
 #   revoke    a rule, a forgotten connection, a deleted pod, a pod with an address of before, a removed peer
 #   kill      the service is killed TIMES times under load: no datagram is lost
+#   kill-all  keeper and service are killed TIMES times, in turn on two nodes: flows go on meanwhile, nothing forged arrives
+#   reuse     a peer goes, its underlay address becomes another node's, its pods' addresses become other pods'
 # alone: it measures how long a revocation takes
 # case: install kernel-path=auto
 # case: switch 50 kernel-path=auto
 # case: revoke kernel-path=auto
 # case: kill 5 kernel-path=auto
+# case: kill-all 4 kernel-path=auto
+# case: reuse kernel-path=auto
 # full: switch 1000 kernel-path=auto
 # full: switch 200 kernel-path=auto device-type=tap
 # full: kill 200 kernel-path=auto
+# full: kill-all 200 kernel-path=auto
+# full: kill-all 20 kernel-path=auto device-type=tap
 # full: install kernel-path=auto workers=2
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 # shellcheck source=scripts/tests.d/tools/kill_service.sh
 . "$TOOLS/kill_service.sh"
+# shellcheck source=scripts/tests.d/tools/kernel_path.sh
+. "$TOOLS/kernel_path.sh"
 
 WHAT=$1
 TIMES=${2:-1}
@@ -29,83 +37,12 @@ TIMES=${2:-1}
 RATE=1000
 # Milliseconds from the end of the command that changes something.
 LATEST=10
-
-# flows NODE FIELD: a count of the flow thread.
-flows() {
-    agent_json "$1" status | jq ".kernel_path.flows.$2 // 0"
-}
-
-# refused NODE REASON
-refused() {
-    agent_json "$1" status | jq --arg reason "$2" '[.kernel_path.flows.refused[] | select(.reason == $reason).count] | add // 0'
-}
-
-# revoked NODE CAUSE
-revoked() {
-    agent_json "$1" status | jq --arg cause "$2" '[.kernel_path.flows.revoked[] | select(.cause == $cause).count] | add // 0'
-}
-
-more_than() {
-    [ "$("${@:2}")" -gt "$1" ]
-}
-
-# Nanoseconds are beyond the shell's arithmetic of a test: seconds with six places.
-now() {
-    date +%s.%6N
-}
-
-# nft NODE LINE...
-nft_in() {
-    ip netns exec "$PREFIX-$1" nft "${@:2}"
-}
-
-# watch_stack NODE: counts what the host's stack forwards between pods, apart from everything else.
-watch_stack() {
-    nft_in "$1" "add table ip watch; add chain ip watch forward { type filter hook forward priority -300; }; add rule ip watch forward ip saddr 10.244.0.0/16 ip daddr 10.244.0.0/16 counter"
-}
-
-# watched NODE: packets so far, super-packets as one.
-watched() {
-    ip netns exec "$PREFIX-$1" nft -j list chain ip watch forward | jq '[.. | .counter? | select(.).packets] | add'
-}
-
-# serve POD: the receiver of steady datagrams; its process id is in SERVER.
-serve() {
-    start_in "$1" python3 "$TOOLS/steady.py" serve "$(address_of "$1" 4)" 9000 >"$SCRATCH/arrivals"
-    SERVER=$PID
-    until_true 5 "$1 serves" serves "$1"
-}
-
-serves() {
-    ip netns exec "$PREFIX-$1" ss -Hlun "sport = 9000" | grep -q .
-}
-
-# talk POD POD: steady datagrams between them; the sender's process id is in SENDER.
-talk() {
-    start_in "$1" python3 "$TOOLS/steady.py" send "$(address_of "$1" 4)" 9001 "$(address_of "$2" 4)" 9000 "$RATE" >"$SCRATCH/sent"
-    SENDER=$PID
-}
-
-# await_flows NODE BEFORE: both directions of one more flow are installed soon. For connection tracking UDP is a stream
-# after 2 s.
-await_flows() {
-    until_true 10 "two more flows are installed on $1" more_than $(($2 + 1)) flows "$1" installed
-}
-
-# arrivals FROM TO: how many datagrams came in that time.
-arrivals() {
-    awk -v from="$1" -v to="$2" '$1 > from && $1 < to { count++ } END { print count + 0 }' "$SCRATCH/arrivals"
-}
-
-# latest BEFORE AFTER: of the datagrams that came before AFTER, how many milliseconds behind BEFORE the last one came.
-latest() {
-    awk -v before="$1" -v after="$2" '$1 < after { last = $1 } END { late = (last - before) * 1000; if (late < 0) late = 0; printf "%d\n", late + 0.999 }' "$SCRATCH/arrivals"
-}
-
-# plus TIME SECONDS
-plus() {
-    awk -v time="$1" -v more="$2" 'BEGIN { printf "%.6f\n", time + more }'
-}
+# Datagrams a second from each forger, to this port; bytes a second of a transfer.
+FORGED_RATE=50
+SINK_PORT=7000
+BULK_RATE=20000000
+# Seconds in which no process serves a node.
+DEAD=0.7
 
 install() {
     local before1 before2 stack1 stack2 sent answered
@@ -192,7 +129,7 @@ switch() {
 }
 
 # cut WHAT NODE CMD...: the command stops the datagrams from pod1 to pod3, for 2 s at least.
-CUTS=()
+CUTS=() SERVERS=() SENDERS=()
 cut_by() {
     local cut
     "${@:2}"
@@ -284,8 +221,193 @@ kill_services() {
     for node in node1 node2; do law_one "$node"; done
 }
 
+# Every datagram of a flow that is installed on both nodes.
+has_flows() {
+    [ "$(flows "$1" installed)" -ge 4 ]
+}
+
+# open_in NODE: how many descriptors of each kind keeper and service have, and which programs hang where.
+open_in() {
+    local keeper device way
+    keeper=$(cat "$LAB_STATE/$1/pid")
+    for pid in $keeper $(pgrep -P "$keeper"); do
+        find "/proc/$pid/fd" -mindepth 1 -printf '%l\n' | sed -E 's/:\[[0-9]+\]//' | grep -i bpf | sort | uniq -c
+    done
+    for device in $(ip -n "$PREFIX-$1" -o link show | sed -E 's/^[0-9]+: ([^:@]+).*/\1/'); do
+        for way in ingress egress; do
+            ip netns exec "$PREFIX-$1" tc filter show dev "$device" "$way" 2>/dev/null | sed -nE "s/.* (tartan:[a-z_]+) .*/$device $way \1/p"
+        done
+    done
+}
+
+# forge HOST SOURCE: VXLAN for pod2 that must not be delivered, until it is told to end. The program's process id is in $PID.
+forge() {
+    jq -n --arg address "$(underlay_of node1 4)" --arg source "$2" --arg destination "$(address_of pod2 4)" --arg from "$(vtep_mac_of node2 4)" \
+        --arg to "$(vtep_mac_of node1 4)" --argjson port "$SINK_PORT" --argjson rate "$FORGED_RATE" \
+        '{to: $address, formats: ["vxlan"], $rate, $source, $destination, $port, source_mac: $from, destination_mac: $to}' >"$SCRATCH/order-$1"
+    # Not start_in, whose programs read nothing.
+    ip netns exec "$PREFIX-$1" python3 "$TOOLS/forge.py" <"$SCRATCH/order-$1" >"$SCRATCH/forged-$1" &
+    PID=$!
+    STARTED+=("$PID")
+}
+
+# carriers NODE: carrier changes of its underlay device and of its tunnel device.
+carriers() {
+    in_ns "$1" cat /sys/class/net/eth0/carrier_changes /sys/class/net/tartan0/carrier_changes | tr '\n' ' '
+}
+
+# Keeper and service are killed, and nothing of Tartan's runs for a while.
+kill_all() {
+    local turn node keeper service sink bulk receiver forgers=() resets sent answered from until least
+    local -A opened carriers
+    start_in pod2 "$LOAD" count "$SINK_PORT" >"$SCRATCH/sink"
+    sink=$PID
+    serve pod3
+    talk pod1 pod3
+    start_in pod4 python3 "$TOOLS/bulk.py" receive "$(address_of pod4 4)" 5003 >"$SCRATCH/received"
+    receiver=$PID
+    start_in pod1 python3 "$TOOLS/bulk.py" send "$(address_of pod4 4)" 5003 $((1 << 40)) "$BULK_RATE" >"$SCRATCH/bulk"
+    bulk=$PID
+    forge mallory "$(address_of pod3 4)"
+    forgers+=("$PID")
+    forge node2 203.0.113.7
+    forgers+=("$PID")
+    for node in node1 node2; do
+        until_true 10 "flows of a datagram stream and of a transfer are installed on $node" has_flows "$node"
+        opened[$node]=$(open_in "$node")
+        carriers[$node]=$(carriers "$node")
+    done
+    resets=$(($(resets pod1) + $(resets pod4)))
+    for ((turn = 0; turn < TIMES; turn++)); do
+        node=node$((turn % 2 + 1))
+        keeper=$(cat "$LAB_STATE/$node/pid")
+        service=$(pgrep -P "$keeper")
+        kill -KILL "$keeper" "$service"
+        from=$(now)
+        sleep "$DEAD"
+        until=$(now)
+        echo "$from $until" >>"$SCRATCH/dead"
+        lab start "$node" >/dev/null
+        until_true 10 "turn $turn: flows are installed anew on $node" has_flows "$node" || break
+        kill -0 "$bulk" 2>/dev/null || fail "turn $turn: the transfer has ended" || break
+    done
+    for pid in "${forgers[@]}"; do stop "$pid"; done
+    kill -TERM "$bulk"
+    wait "$bulk" || fail "the sender's end of the transfer"
+    wait "$receiver" || fail "the receiver's end of the transfer"
+    stop "$SENDER"
+    stop "$SERVER"
+    stop "$sink"
+    equal "kills" "$TIMES" "$turn"
+    read -r sent _ answered _ <"$SCRATCH/sent"
+    say "datagrams across $TIMES kills: $sent sent, $answered answered"
+    equal "answers across $TIMES kills" "$sent" "$answered"
+    while read -r from until; do
+        least=$(awk -v from="$from" -v until="$until" -v rate="$RATE" 'BEGIN { printf "%d", (until - from) * rate * 0.9 }')
+        [ "$(arrivals "$from" "$until")" -ge "$least" ] || fail "while nothing ran, $(arrivals "$from" "$until") datagrams came, and $least are nine of ten"
+    done <"$SCRATCH/dead"
+    equal "bytes and sha256 of the transfer" "$(cat "$SCRATCH/bulk")" "$(cat "$SCRATCH/received")"
+    equal "connections that were reset" "$resets" "$(($(resets pod1) + $(resets pod4)))"
+    equal "forged datagrams that reached the pod" 0 "$(jq '[.[].count] | add // 0' "$SCRATCH/sink")"
+    sent=$(cat "$SCRATCH"/forged-* | awk '{ sum += $1 } END { print sum + 0 }')
+    [ "$sent" -gt $((TIMES * FORGED_RATE)) ] || fail "only $sent datagrams were forged"
+    say "forged: $sent, delivered 0"
+    for node in node1 node2; do
+        same "programs, and descriptors of programs and tables, on $node" "${opened[$node]}" "$(open_in "$node")"
+        say "$node: carrier changes before and after: ${carriers[$node]}and $(carriers "$node")"
+    done
+}
+
+# list_of NODE PROGRAM: an awk program changes the entries of the node's list, as a whole, as an editor does.
+list_of() {
+    local list=$LAB_STATE/$1/nodes.toml
+    awk -v RS= -v ORS='\n\n' "$2" "$list" >"$list.new"
+    mv "$list.new" "$list"
+}
+
+# both_ways POD PORT: datagrams to the pod's port 9000 from pod1's PORT, and from it to pod1's PORT + 1, each answered.
+both_ways() {
+    local before
+    before=$(flows node1 installed)
+    serve "$1" "there-$1"
+    SERVERS+=("$SERVER")
+    serve pod1 "here-$1" $(($2 + 1))
+    SERVERS+=("$SERVER")
+    talk pod1 "$1" "sent-$1" "$2" 9000
+    SENDERS+=("$SENDER")
+    talk "$1" pod1 "back-$1" 9001 $(($2 + 1))
+    SENDERS+=("$SENDER")
+    until_true 10 "flows both ways with $1 are installed on node1" more_than $((before + 3)) flows node1 installed ||
+        die "$(agent_json node1 status | jq -c '.kernel_path.flows | [.proposed, .installed, (.refused[] | select(.count > 0)), (.revoked[] | select(.count > 0))]')"
+}
+
+# node1's list of nodes changes three times, while datagrams flow both ways between pod1 and a pod of the peer.
+#
+#   gone     node2 is no peer any more
+#   other    node3's underlay address is another node's, with another VTEP MAC and another subnet
+#   moved    node4's subnet is node5's, where another pod has pod4's address
+reuse() {
+    local pod cut until address subnet pid way what
+    # Of six streams at a time.
+    RATE=250
+    address=$(address_of pod4 4)
+    subnet=${address%.*}.0/24
+    # As node5 sees it, it had that subnet before.
+    list_of node5 '/"node4"/ { sub(/10\.244\.4\.0/, "10.244.44.0") } /"node5"/ { sub(/subnets = \[/, "&\"10.244.4.0/24\", ") } { print }'
+    make_namespace pod9
+    ip -n "$PREFIX-pod9" link set lo up
+    until_true 10 "node5 has the subnet $subnet" has_subnet node5 "$subnet"
+    cni_in node5 ADD pod9 "IP=$address"
+    echo "pod9 node5 $address" >>"$LAB_STATE/pods"
+    serve pod9 there-pod9
+    SERVERS+=("$SERVER")
+
+    both_ways pod2 9101
+    both_ways pod3 9201
+    both_ways pod4 9301
+    changed pod2 "node2 is no peer any more" '!/"node2"/'
+    changed pod3 "node3's address is another node's" \
+        '/"node3"/ { sub(/"node3"/, "\"other\""); sub(/10\.244\.3\.0/, "10.244.33.0"); sub(/$/, "\nvtep-mac = \"02:00:00:00:00:33\"") } { print }'
+    changed pod4 "pod4's address is another pod's, on node5" \
+        '/"node4"/ { sub(/10\.244\.4\.0/, "10.244.44.0") } /"node5"/ { sub(/subnets = \[/, "&\"10.244.4.0/24\", ") } { print }'
+    for pid in "${SENDERS[@]}"; do stop "$pid"; done
+    for pid in "${SERVERS[@]}"; do stop "$pid"; done
+    for cut in "${CUTS[@]}"; do
+        IFS='|' read -r pod what cut until <<<"$cut"
+        for way in there here; do
+            [ "$(arrivals 0 "$cut" "$way-$pod")" -gt "$RATE" ] || fail "$what: only $(arrivals 0 "$cut" "$way-$pod") datagrams before ($way)"
+            at_most "$what: milliseconds to the last datagram ($way)" "$LATEST" "$(latest "$cut" "$until" "$way-$pod")"
+        done
+    done
+    equal "datagrams to the pod on node5 before it had the address" 0 "$(arrivals 0 "$cut" there-pod9)"
+    more_than $((RATE / 2)) arrivals "$cut" "$until" there-pod9 || fail "only $(arrivals "$cut" "$until" there-pod9) datagrams came to the pod that has the address now"
+}
+
+has_subnet() {
+    agent_json "$1" status | jq -e --arg subnet "$2" '.subnets | index($subnet)'
+}
+
+tables() {
+    agent_json "$1" status | jq .kernel_path.tables
+}
+
+# changed POD WHAT PROGRAM: node1's list changes, and from the moment on that it publishes its tables no datagram passes between
+# pod1 and the pod. Before that the list is at rest for 200 ms.
+changed() {
+    local cut version
+    version=$(tables node1)
+    list_of node1 "$3"
+    until_true 5 "$2: node1's programs follow" more_than "$version" tables node1
+    sleep 2
+    cut=$(sed -nE 's/^([^ ]+) .*tables published .*/\1/p' "$LAB_STATE/node1/log" | tail -n 1)
+    CUTS+=("$1|$2|$(date -d "$cut" +%s.%6N)|$(now)")
+}
+
 say "flows: $WHAT $TIMES"
-lab_up --pods 2
+case $WHAT in
+reuse) lab_up --nodes 5 ;;
+*) lab_up --pods 2 ;;
+esac
 case $WHAT in
 install)
     install
@@ -294,10 +416,12 @@ install)
 switch) switch ;;
 revoke) revoke ;;
 kill) kill_services ;;
+kill-all) kill_all ;;
+reuse) reuse ;;
 *) die "not known: $WHAT" ;;
 esac
 for NODE in node1 node2; do
-    [ "$WHAT" = revoke ] || law_one "$NODE"
+    case $WHAT in revoke | reuse) ;; *) law_one "$NODE" ;; esac
     say "$NODE refused: $(agent_json "$NODE" status | jq -c '[.kernel_path.flows.refused[] | select(.count > 0) | "\(.reason) \(.count)"]')"
     say "$NODE revoked all: $(agent_json "$NODE" status | jq -c '[.kernel_path.flows.revoked[] | select(.count > 0) | "\(.cause) \(.count)"]')"
 done
