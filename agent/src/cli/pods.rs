@@ -88,6 +88,10 @@ fn row(pod: &Pod, now: u64) -> Vec<String> {
         pod.ifname.clone(),
         traffic(|pod| Some(pod.traffic?.sent_bytes)),
         traffic(|pod| Some(pod.traffic?.received_bytes)),
+        traffic(|pod| {
+            let carried = pod.in_kernel?;
+            Some(carried.sent_bytes.saturating_add(carried.received_bytes))
+        }),
         limits(pod.bandwidth.unwrap_or_default()),
         duration(now.saturating_sub(pod.created)),
     ]
@@ -137,7 +141,7 @@ fn short(container: &str) -> String {
 const KERNEL_ROUTED: &str = "kernel-routed";
 
 /// What `--sort` and `--filter` know.
-pub(super) const COLUMNS: [Column; 10] = [
+pub(super) const COLUMNS: [Column; 11] = [
     Column::Words("POD"),
     Column::Words("ADDRESSES"),
     Column::Words("STATE"),
@@ -146,6 +150,7 @@ pub(super) const COLUMNS: [Column; 10] = [
     Column::Words("INTERFACE"),
     Column::Number("SENT"),
     Column::Number("RECEIVED"),
+    Column::Number("IN KERNEL"),
     Column::Words("LIMITS"),
     Column::Words("AGE"),
 ];
@@ -153,7 +158,7 @@ pub(super) const COLUMNS: [Column; 10] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::wire::{Dropped, PodTraffic, RefusedRecord};
+    use crate::api::wire::{Carried, Dropped, PodTraffic, RefusedRecord};
 
     fn pod(addresses: &[&str]) -> Pod {
         Pod {
@@ -161,6 +166,7 @@ mod tests {
             network: "tartan".into(),
             traffic: None,
             dropped: Dropped::default(),
+            in_kernel: None,
             bandwidth: None,
             pod: Some("default/web-0".into()),
             container: "0123456789abcdef".into(),
@@ -183,6 +189,11 @@ mod tests {
             received_packets: 2048,
             received_bytes: 2_097_152,
         });
+        busy.in_kernel = Some(Carried {
+            sent_bytes: 1024,
+            received_bytes: 2048,
+            ..Carried::default()
+        });
         busy.bandwidth = Some(Bandwidth {
             ingress: Some(RateLimit {
                 rate: 10_000_000,
@@ -201,9 +212,9 @@ mod tests {
         assert_eq!(
             render(&pods, 1090, &View::default()),
             "\
-POD            ADDRESSES        STATE          HOST INTERFACE  CONTAINER     INTERFACE   SENT  RECEIVED  LIMITS              AGE
-default/web-0  10.244.1.2       attached       tt0123456789    0123456789ab  eth0       300 B  2.00 MiB  10 Mbit/s received  1 min 30 s
--              10.244.1.128/25  kernel-routed  -               -             -              -         -  -                   -
+POD            ADDRESSES        STATE          HOST INTERFACE  CONTAINER     INTERFACE   SENT  RECEIVED  IN KERNEL  LIMITS              AGE
+default/web-0  10.244.1.2       attached       tt0123456789    0123456789ab  eth0       300 B  2.00 MiB   3.00 KiB  10 Mbit/s received  1 min 30 s
+-              10.244.1.128/25  kernel-routed  -               -             -              -         -          -  -                   -
 1 pod
 
 kernel-routed: the kernel routes this prefix to another plugin's interface, and Tartan delivers to it

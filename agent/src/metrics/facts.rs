@@ -13,7 +13,7 @@ use dataplane::underlay::socket::ReceiveQueue;
 use super::own_series::Shown;
 use super::peer_paths::Paths;
 use super::peers::PEER_COUNTERS;
-use super::pods::POD_COUNTERS;
+use super::pods::{KERNEL_COUNTERS, POD_COUNTERS};
 use crate::api::wire;
 use crate::control::view::View;
 use crate::control::view::drops::KernelCounts;
@@ -56,6 +56,7 @@ pub(super) struct Facts {
     /// The counters of peers and pods, and which of them have series of their own.
     pub(super) shown_peers: Shown<PEER_COUNTERS>,
     pub(super) shown_pods: Shown<POD_COUNTERS>,
+    pub(super) shown_pods_in_kernel: Shown<KERNEL_COUNTERS>,
     pub(super) scrapes: Scrapes,
 }
 

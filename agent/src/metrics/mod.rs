@@ -51,7 +51,7 @@ use facts::{Facts, KernelFacts, Scrapes};
 use own_series::OwnSeries;
 use page::Page;
 use peers::PEER_COUNTERS;
-use pods::POD_COUNTERS;
+use pods::OwnPods;
 
 /// What answers scrapes.
 pub struct Metrics {
@@ -73,7 +73,7 @@ struct Latest {
 #[derive(Debug)]
 struct Memory {
     peers: OwnSeries<PEER_COUNTERS>,
-    pods: OwnSeries<POD_COUNTERS>,
+    pods: OwnPods,
     /// When the service began to forward, since the epoch: a clock that is set changes it no more.
     started: Option<Duration>,
     scrapes: Scrapes,
@@ -185,7 +185,7 @@ impl Memory {
     fn new(limit: usize) -> Memory {
         Memory {
             peers: OwnSeries::new(limit),
-            pods: OwnSeries::new(limit),
+            pods: OwnPods::new(limit),
             started: None,
             scrapes: Scrapes::default(),
         }
@@ -204,7 +204,7 @@ impl Memory {
     fn read(&mut self, view: Arc<View>, kernel: KernelFacts, is_ready: bool) -> Facts {
         let pods = view.pods(&kernel.links);
         let shown_peers = peers::choose(&mut self.peers, &view);
-        let shown_pods = pods::choose(&mut self.pods, &pods, &view);
+        let (shown_pods, shown_pods_in_kernel) = pods::choose(&mut self.pods, &pods, &view);
         let started = *self.started.get_or_insert_with(|| {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
             let running = view.service.started.elapsed();
@@ -229,6 +229,7 @@ impl Memory {
             outcomes: view.peer_health.outcomes(),
             shown_peers,
             shown_pods,
+            shown_pods_in_kernel,
             scrapes: self.scrapes,
             kernel,
             view,

@@ -14,25 +14,44 @@ use crate::control::view::View;
 
 /// Counters of each: the [`COUNTERS`], then its drops.
 pub(super) const POD_COUNTERS: usize = COUNTERS.len() + DROP_COUNTERS;
+/// Those of the kernel path, of each: as many.
+pub(super) const KERNEL_COUNTERS: usize = COUNTERS.len();
 
-/// Which pods have series of their own, among those whose end on the host is there.
+/// Which pods have series of their own, among those whose end on the host is there: with what the kernel counts at that end,
+/// and with what the programs of the kernel path carried, whose counters begin anew at other times.
 pub(super) fn choose(
-    series: &mut OwnSeries<POD_COUNTERS>,
+    series: &mut OwnPods,
     pods: &wire::Pods,
     view: &View,
-) -> Shown<POD_COUNTERS> {
-    let counted: Vec<(String, [u64; POD_COUNTERS])> = counted(pods)
-        .map(|(pod, traffic)| {
-            let [namespace, name, interface] = labels(pod).map(|(_, value)| value);
-            let name = format!("{namespace}/{name}/{interface}");
-            (name, counters(pod, traffic, view))
-        })
+) -> (Shown<POD_COUNTERS>, Shown<KERNEL_COUNTERS>) {
+    let names: Vec<String> = counted(pods).map(|(pod, _)| name(pod)).collect();
+    let names = || names.iter().map(String::as_str);
+    let at_host: Vec<_> = names()
+        .zip(counted(pods).map(|(pod, traffic)| counters(pod, traffic, view)))
         .collect();
-    let counted: Vec<_> = counted
-        .iter()
-        .map(|(name, counts)| (name.as_str(), *counts))
+    let in_kernel: Vec<_> = names()
+        .zip(counted(pods).map(|(pod, _)| in_kernel(pod)))
         .collect();
-    series.choose(&counted)
+    (
+        series.at_host.choose(&at_host),
+        series.in_kernel.choose(&in_kernel),
+    )
+}
+
+/// The series of pods: the same pods have them of both kinds.
+#[derive(Debug)]
+pub(super) struct OwnPods {
+    at_host: OwnSeries<POD_COUNTERS>,
+    in_kernel: OwnSeries<KERNEL_COUNTERS>,
+}
+
+impl OwnPods {
+    pub(super) fn new(limit: usize) -> OwnPods {
+        OwnPods {
+            at_host: OwnSeries::new(limit),
+            in_kernel: OwnSeries::new(limit),
+        }
+    }
 }
 
 pub(super) fn write(page: &mut Page<'_>, facts: &Facts) -> fmt::Result {
@@ -45,21 +64,9 @@ pub(super) fn write(page: &mut Page<'_>, facts: &Facts) -> fmt::Result {
     page.one(&REFUSED_RECORDS, pods.refused.len() as u64)?;
     page.one(&RECLAIMED, facts.view.reclaimed)?;
     page.one(&WITHOUT_SERIES, facts.shown_pods.others as u64)?;
-    let own: Vec<(&Pod, &[u64; POD_COUNTERS])> = counted(pods)
-        .zip(&facts.shown_pods.own)
-        .filter_map(|((pod, _), counts)| Some((pod, counts.as_ref()?)))
-        .collect();
-    let other = LABELS.map(|label| (label, OTHER));
-    for (place, metric) in COUNTERS.into_iter().enumerate() {
-        let of_own = own.iter().map(|(pod, counts)| (labels(pod), *counts));
-        let all = of_own.chain([(other, &facts.shown_pods.other)]);
-        let samples =
-            all.map(|(labels, counts)| (labels, counts.get(place).copied().unwrap_or_default()));
-        page.family(metric, samples)?;
-    }
-    let of_own = own.iter().map(|(pod, counts)| (labels(pod), *counts));
-    let all = of_own.chain([(other, &facts.shown_pods.other)]);
-    let dropped = all.flat_map(|([namespace, name, interface], counts)| {
+    write_counters(page, facts, &facts.shown_pods, COUNTERS)?;
+    let dropped = series(facts, &facts.shown_pods).flat_map(|(labels, counts)| {
+        let [namespace, name, interface] = labels;
         drops(counts).map(move |(direction, reason, count)| {
             let labels = [
                 namespace,
@@ -71,7 +78,33 @@ pub(super) fn write(page: &mut Page<'_>, facts: &Facts) -> fmt::Result {
             (labels, count)
         })
     });
-    page.family(&DROPPED, dropped)
+    page.family(&DROPPED, dropped)?;
+    write_counters(page, facts, &facts.shown_pods_in_kernel, IN_KERNEL)
+}
+
+/// The counters that come first in each series of `shown`.
+fn write_counters<const N: usize>(
+    page: &mut Page<'_>,
+    facts: &Facts,
+    shown: &Shown<N>,
+    metrics: [&Metric; COUNTERS.len()],
+) -> fmt::Result {
+    for (place, metric) in metrics.into_iter().enumerate() {
+        let samples = series(facts, shown)
+            .map(|(labels, counts)| (labels, counts.get(place).copied().unwrap_or_default()));
+        page.family(metric, samples)?;
+    }
+    Ok(())
+}
+
+/// Labels and counters of the pods that have series of their own, and of the others together.
+fn series<'a, const N: usize>(
+    facts: &'a Facts,
+    shown: &'a Shown<N>,
+) -> impl Iterator<Item = ([(&'static str, &'a str); 3], &'a [u64; N])> {
+    let pods = counted(&facts.pods).zip(&shown.own);
+    let own = pods.filter_map(|((pod, _), counts)| Some((labels(pod), counts.as_ref()?)));
+    own.chain([(LABELS.map(|label| (label, OTHER)), &shown.other)])
 }
 
 /// The pods of which the kernel counts traffic.
@@ -90,6 +123,22 @@ fn counters(pod: &Pod, traffic: PodTraffic, view: &View) -> [u64; POD_COUNTERS] 
     ];
     let dropped = view.drops_at(&pod.addresses);
     with_drops(&counts, &dropped.map_or(Dropped::NONE, DropCounts::read))
+}
+
+fn name(pod: &Pod) -> String {
+    let [namespace, name, interface] = labels(pod).map(|(_, value)| value);
+    format!("{namespace}/{name}/{interface}")
+}
+
+/// What the programs of the kernel path carried for it, in the order of [`IN_KERNEL`].
+fn in_kernel(pod: &Pod) -> [u64; KERNEL_COUNTERS] {
+    let carried = pod.in_kernel.unwrap_or_default();
+    [
+        carried.sent_packets,
+        carried.sent_bytes,
+        carried.received_packets,
+        carried.received_bytes,
+    ]
 }
 
 /// Where no runtime named the pod, its container's id is the name. No label is one that Prometheus' discovery sets.
@@ -117,6 +166,13 @@ const COUNTERS: [&Metric; 4] = [
     &SENT_BYTES,
     &RECEIVED_PACKETS,
     &RECEIVED_BYTES,
+];
+
+const IN_KERNEL: [&Metric; KERNEL_COUNTERS] = [
+    &KERNEL_PATH_SENT_PACKETS,
+    &KERNEL_PATH_SENT_BYTES,
+    &KERNEL_PATH_RECEIVED_PACKETS,
+    &KERNEL_PATH_RECEIVED_BYTES,
 ];
 
 pub(super) const PODS: Metric = Metric::gauge(
@@ -154,4 +210,20 @@ pub(super) const RECEIVED_BYTES: Metric = Metric::counter(
 pub(super) const DROPPED: Metric = Metric::counter(
     "tartan_pod_dropped_packets_total",
     "Inner packets of a pod that workers dropped, by direction and reason: outbound those that it sent, inbound those that were for it. A count of 0 has no sample. Since the service started, or the pod was attached. docs/drops.md says for each reason what to do.",
+);
+pub(super) const KERNEL_PATH_SENT_PACKETS: Metric = Metric::counter(
+    "tartan_pod_kernel_path_sent_packets_total",
+    "Inner wire packets of a pod that the programs of the kernel path sent to peers. Since the programs know the pod.",
+);
+pub(super) const KERNEL_PATH_SENT_BYTES: Metric = Metric::counter(
+    "tartan_pod_kernel_path_sent_bytes_total",
+    "Inner bytes of a pod's packets that the programs of the kernel path sent to peers. Since the programs know the pod.",
+);
+pub(super) const KERNEL_PATH_RECEIVED_PACKETS: Metric = Metric::counter(
+    "tartan_pod_kernel_path_received_packets_total",
+    "Inner wire packets from peers that the programs of the kernel path delivered to a pod. Since the programs know the pod.",
+);
+pub(super) const KERNEL_PATH_RECEIVED_BYTES: Metric = Metric::counter(
+    "tartan_pod_kernel_path_received_bytes_total",
+    "Inner bytes of the packets from peers that the programs of the kernel path delivered to a pod. Since the programs know the pod.",
 );

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::drops::Dropped;
+use super::top::Carried;
 
 /// What is delivered on this node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -67,6 +68,10 @@ pub struct Pod {
     /// Packets from it and to it that the workers dropped, since the service started or it was attached.
     #[serde(default)]
     pub dropped: Dropped,
+    /// What the programs of the kernel path carried between it and peers, inner wire packets and their bytes; absent where
+    /// they have no table of it.
+    #[serde(default)]
+    pub in_kernel: Option<Carried>,
     /// Limits in bits per second and bits, `ingress` to the pod and `egress` from it.
     pub bandwidth: Option<Bandwidth>,
     /// `namespace/name`, where the runtime named it.

@@ -88,6 +88,9 @@ pub struct TopPod {
     pub host_ifname: String,
     /// What the kernel counts at that end; absent where it is gone.
     pub traffic: Option<Carried>,
+    /// What the programs in the kernel carried for it; absent where they have no table of it.
+    #[serde(default)]
+    pub in_kernel: Option<Carried>,
 }
 
 /// A flow that a worker has counted.

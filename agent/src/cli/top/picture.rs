@@ -139,6 +139,8 @@ pub(super) struct Pod {
     pub(super) host_ifname: String,
     /// What the kernel counts at that end, traffic within the node included; absent where it is gone.
     pub(super) traffic: Option<Traffic>,
+    /// What the kernel path carried for it; absent where it has no table of it.
+    pub(super) in_kernel: Option<Traffic>,
 }
 
 /// A flow.
@@ -375,12 +377,17 @@ impl<'a> Samples<'a> {
         let key = |pod: &wire::TopPod| (pod.pod.clone(), pod.host_ifname.clone());
         let before: HashMap<_, _> = pods.iter().map(|pod| (key(pod), pod)).collect();
         let pod = |pod: &wire::TopPod| {
-            let before = before.get(&key(pod)).and_then(|before| before.traffic);
+            let before = before.get(&key(pod));
+            let in_kernel = before.and_then(|before| before.in_kernel);
+            let before = before.and_then(|before| before.traffic);
             Pod {
                 pod: pod.pod.clone(),
                 addresses: pod.addresses.clone(),
                 host_ifname: pod.host_ifname.clone(),
                 traffic: pod.traffic.map(|traffic| self.traffic(before, traffic)),
+                in_kernel: pod
+                    .in_kernel
+                    .map(|traffic| self.traffic(in_kernel, traffic)),
             }
         };
         self.now.pods.iter().map(pod).collect()

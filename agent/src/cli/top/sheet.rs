@@ -308,7 +308,12 @@ pub(super) fn pods(picture: &Picture) -> Sheet {
             Some(counted) => row.extend(traffic(counted)),
             None => row.extend((0..7).map(|_| Cell::words("-"))),
         }
+        let in_kernel = pod.in_kernel.as_ref();
         row.extend([
+            in_kernel.map_or_else(
+                || Cell::words("-"),
+                |carried| bit_rate(sum_of([carried.sent_bytes, carried.received_bytes])),
+            ),
             Cell::words(addresses.join(", ")),
             Cell::words(&pod.host_ifname),
         ]);
@@ -316,7 +321,11 @@ pub(super) fn pods(picture: &Picture) -> Sheet {
     };
     let mut columns = vec![words("POD", 0)];
     columns.extend(traffic_columns());
-    columns.extend([words("ADDRESS", 3), words("INTERFACE", 6)]);
+    columns.extend([
+        number("KERNEL", 3),
+        words("ADDRESS", 3),
+        words("INTERFACE", 6),
+    ]);
     Sheet {
         columns,
         rows: picture.pods.iter().map(row).collect(),

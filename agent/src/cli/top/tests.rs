@@ -86,6 +86,7 @@ pub(super) fn busy(seconds: u64, peers: u64) -> Top {
             addresses: vec!["10.244.1.7".parse().unwrap()],
             host_ifname: "tartan8f2c".to_owned(),
             traffic: Some(carried(packets)),
+            in_kernel: Some(carried(packets)),
         }],
         flows: vec![TopFlow {
             is_outbound: true,

@@ -6,6 +6,7 @@ use ipnet::IpNet;
 
 use super::View;
 use super::drops::dropped;
+use super::kernel_path::carried_for;
 use crate::api::wire::{self, PodState};
 use crate::attachments::{pod_name, stranded};
 use crate::control::records::key;
@@ -14,11 +15,13 @@ use crate::host::{LinkStats, PodLinks};
 impl View {
     /// What is attached. `links` are the interfaces of pods as the kernel lists them.
     pub fn pods(&self, links: &PodLinks) -> wire::Pods {
+        let programs = self.kernel_path.pod_traffic();
         let line = |attachment: &Attachment| wire::Pod {
             state: self.state_of(attachment),
             network: attachment.network.clone(),
             traffic: links.stats(attachment).map(traffic),
             dropped: dropped(self.drops_at(&attachment.addresses)),
+            in_kernel: carried_for(attachment, &programs),
             bandwidth: attachment.bandwidth,
             pod: pod_name(attachment),
             container: attachment.container.clone(),

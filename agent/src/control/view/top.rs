@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use dataplane::counters::{Batches, Totals, WorkerTotals};
 use dataplane::heavy_flows::FlowCount;
-use dataplane::kernel_path::Traffic;
 use dataplane::now::Now;
 use dataplane::peers::Peer;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::View;
 use super::drops::KernelCounts;
+use super::kernel_path::{carried, carried_for};
 use crate::api::wire::{self, Carried};
 use crate::attachments::pod_name;
 use crate::host::{LinkStats, PodLinks};
@@ -109,7 +109,7 @@ impl View {
                     received_packets: traffic.received_packets,
                     received_bytes: traffic.received_bytes,
                 },
-                in_kernel: in_kernel.next().map(programs_carried).unwrap_or_default(),
+                in_kernel: in_kernel.next().map(carried).unwrap_or_default(),
                 refused: traffic.refused,
             }
         };
@@ -117,12 +117,14 @@ impl View {
     }
 
     fn top_pods(&self, links: &PodLinks) -> Vec<wire::TopPod> {
+        let programs = self.kernel_path.pod_traffic();
         let attachments = self.attachments.iter();
         let line = |attachment: &cni_shim::Attachment| wire::TopPod {
             pod: pod_name(attachment).unwrap_or_else(|| attachment.container.clone()),
             addresses: attachment.addresses.iter().map(|net| net.addr()).collect(),
             host_ifname: attachment.host_ifname.clone(),
             traffic: links.stats(attachment).map(link_carried),
+            in_kernel: carried_for(attachment, &programs),
         };
         attachments.map(|attachment| line(attachment)).collect()
     }
@@ -200,15 +202,6 @@ fn batches(batches: Batches) -> wire::Batches {
         count: batches.count,
         packets: batches.packets,
         bytes: batches.bytes,
-    }
-}
-
-fn programs_carried(traffic: &Traffic) -> Carried {
-    Carried {
-        sent_packets: traffic.sent_packets,
-        sent_bytes: traffic.sent_bytes,
-        received_packets: traffic.received_packets,
-        received_bytes: traffic.received_bytes,
     }
 }
 
