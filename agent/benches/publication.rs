@@ -142,7 +142,7 @@ fn lease(node: u16) -> Lease {
         vtep_mac: PerFamily::each(|_| Mac([2, 0, 0, 0, high, low])),
         accept_sources: Vec::new(),
         underlay_sources: Vec::new(),
-        kernel_path: true,
+        kernel_path: Some(true),
     }
 }
 
