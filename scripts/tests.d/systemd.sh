@@ -7,6 +7,8 @@
 #
 # systemd.sh PART: unit, networkd or uninstall
 # alone unit: it measures pauses
+# seconds uninstall everywhere: 3600: it installs and removes a hundred times
+# seconds uninstall: 900: twenty times
 # case: unit
 # full: unit kernel-path
 # full: unit watchdog

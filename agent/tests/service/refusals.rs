@@ -20,7 +20,7 @@ fn told(text: &str, parts: &[&str]) {
 
 /// A program that runs another without `/dev/net/tun`, and with no capability to make that. `ip netns exec` gives the mounts a
 /// namespace of their own.
-pub const WITHOUT_TUN: [&str; 3] = [
+pub(crate) const WITHOUT_TUN: [&str; 3] = [
     "sh",
     "-c",
     "mount -t tmpfs none /dev/net && exec setpriv --bounding-set=-mknod --inh-caps=-mknod \"$0\" \"$@\"",
