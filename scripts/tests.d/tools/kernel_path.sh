@@ -69,9 +69,9 @@ watch_stack() {
     nft_in "$1" "add table ip watch; add chain ip watch forward { type filter hook forward priority -300; }; add rule ip watch forward ip saddr 10.244.0.0/16 ip daddr 10.244.0.0/16 counter"
 }
 
-# watched NODE: packets so far, super-packets as one.
+# watched NODE [bytes]: packets so far, super-packets as one; or bytes.
 watched() {
-    ip netns exec "$PREFIX-$1" nft -j list chain ip watch forward | jq '[.. | .counter? | select(.).packets] | add'
+    ip netns exec "$PREFIX-$1" nft -j list chain ip watch forward | jq --arg of "${2:-packets}" '[.. | .counter? | select(.)[$of]] | add'
 }
 
 # serve POD [NAME [PORT]]: the receiver of steady datagrams; its process id is in SERVER. When they came stands in the file
