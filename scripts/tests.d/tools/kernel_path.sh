@@ -78,6 +78,7 @@ watched() {
 # `arrivals`, or NAME, once it has ended.
 serve() {
     start_in "$1" python3 "$TOOLS/steady.py" serve "$(address_of "$1" 4)" "${3:-9000}" >"$SCRATCH/${2:-arrivals}"
+    # shellcheck disable=SC2034 # The tests use it.
     SERVER=$PID
     until_true 5 "$1 serves" serves "$1" "${3:-9000}"
 }
@@ -91,6 +92,7 @@ serves() {
 talk() {
     start_in "$1" python3 "$TOOLS/steady.py" send "$(address_of "$1" 4)" "${4:-9001}" "$(address_of "$2" 4)" "${5:-9000}" "$RATE" \
         >"$SCRATCH/${3:-sent}"
+    # shellcheck disable=SC2034 # The tests use it.
     SENDER=$PID
 }
 
