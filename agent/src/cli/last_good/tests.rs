@@ -56,7 +56,7 @@ peers     2
         "\
 PEER  ADDRESS      FORMAT  SUBNETS                       VTEP MAC
 n2    192.0.2.2    udp     10.244.2.0/24, 10.244.9.0/24  2e:fd:04:c7:59:61
-n3    2001:db8::3  vxlan   10.244.3.0/24                 0a:74:b2:51:61:ca
+n3    2001:db8::3  vxlan   10.244.3.0/24                 0a:74:70:5b:08:1a
 2 peers
 "
     );
