@@ -16,11 +16,11 @@
 # case: switch 50 kernel-path=auto
 # case: revoke kernel-path=auto
 # case: kill 5 kernel-path=auto
-# case: kill-all 4 kernel-path=auto
 # case: reuse kernel-path=auto
 # full: switch 1000 kernel-path=auto
 # full: switch 200 kernel-path=auto device-type=tap
 # full: kill 200 kernel-path=auto
+# full: kill-all 4 kernel-path=auto
 # full: kill-all 200 kernel-path=auto
 # full: kill-all 20 kernel-path=auto device-type=tap
 # full: install kernel-path=auto workers=2
