@@ -195,7 +195,7 @@ pub(crate) fn start_health(
         .ok()
 }
 
-/// A container has no `/dev/net/tun` but where it is given one. That it cannot be made is told where the device is opened.
+/// A container has no `/dev/net/tun` but where it is given one. The error is reported where the device is opened.
 fn make_device_file() {
     match device::file::make_file() {
         Ok(true) => info!("made /dev/net/tun, which was not there"),

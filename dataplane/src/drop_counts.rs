@@ -1,7 +1,7 @@
 //! Drops of one peer or one pod, by direction and reason, beside the exact totals of the workers.
 //!
-//! Theory of operation. Whoever drops a packet says of which peer and which pod it is, as far as both are known at that
-//! point ([`Parties`]); [`Tally::drop`](crate::counters) counts it in all three places. *Inbound* the peer is the one
+//! Theory of operation. The stage that drops a packet names its peer and its pod, as far as it knows them
+//! ([`Parties`]); [`Tally::drop`](crate::counters) counts it in all three places. *Inbound* the peer is the one
 //! whose source address the datagram came from, and the pod the one that has the inner destination. *Outbound* the peer is
 //! the one that the packet was routed to, and the pod the one that has the inner source. A packet that is refused before
 //! it is routed has no peer; a datagram whose inner packet was not read has no pod; what is no attachment (the node itself,
@@ -122,8 +122,8 @@ impl Parties<'_> {
     }
 }
 
-/// Source and destination of what should be an IP packet, if its header is there. Nothing else of it is checked: who
-/// takes it for a pod's counts it there, and nothing more follows from it.
+/// Source and destination of what should be an IP packet, if its header is there. They are not validated: they
+/// only select a counter.
 pub(crate) fn addresses(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
     let v4 = |at: usize| {
         let bytes: &[u8; 4] = packet.get(at..)?.first_chunk()?;

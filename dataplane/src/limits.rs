@@ -263,8 +263,8 @@ pub const EVENTS: usize = 8;
 
 /// How long the programs of the kernel path act without a service that moves their lease on.
 pub const KERNEL_PATH_LEASE: Duration = Duration::from_secs(60);
-/// How long a request counts that says whether its sender's kernel path is in use: four times as long as a peer that never
-/// answers waits between two requests, and ten times as long as one of 5,000 peers.
+/// How long a request that says whether its sender's kernel path is in use counts: four times the pause between two requests to
+/// a peer that never answers, and six times that of one among 5,000 peers.
 pub const KERNEL_PATH_ANNOUNCED_FOR: Duration = Duration::from_secs(120);
 /// Packets of a flow through the host's stack after which it is proposed for the kernel path.
 pub const KERNEL_PATH_FLOW_AFTER: u16 = 32;

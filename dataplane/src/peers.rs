@@ -632,7 +632,8 @@ impl Refusal {
 }
 
 /// Whether a drop inbound is due to what the peer sent. Of what is over a share nothing is wrong, neither with the peer nor
-/// with the list of nodes; more probes than are answered may be another's, forged; a full socket is this node's.
+/// with the list of nodes; more probes than are answered may be another's, forged; full sockets and rings, and a device that
+/// refuses, are this node's.
 fn is_of_sender(reason: DropReason) -> bool {
     !matches!(
         reason,
@@ -640,10 +641,13 @@ fn is_of_sender(reason: DropReason) -> bool {
             | DropReason::ProbeLimit
             | DropReason::UnderlayFull
             | DropReason::UnderlayRefused
+            | DropReason::RingFull
+            | DropReason::DeviceRefused
+            | DropReason::NoUnderlay
     )
 }
 
-/// In a moment's word, instead of its last nanosecond.
+/// The lowest bit of a word of time: the peer's kernel path is in use.
 const ANNOUNCED: u64 = 1;
 
 /// The time in a word where 0 is never.

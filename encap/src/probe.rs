@@ -246,7 +246,7 @@ pub const MESSAGE: usize = 48;
 /// Bytes of a request at least: as many as its answer has, also where that one goes in the other format, with a VXLAN
 /// header in front of it.
 pub const REQUEST: usize = MESSAGE + vxlan::HEADER + ether::HEADER;
-/// A flag of a request: the sender's kernel path is in use. Without it nobody sends the sender what a kernel encapsulates.
+/// A flag of a request: the sender's kernel path is in use. Peers send a node without it no datagrams that kernels encapsulate.
 pub const KERNEL_PATH: u32 = 1;
 /// A flag of a request: a [`Question`] stands behind it.
 pub const QUESTION: u32 = 1 << 1;

@@ -19,7 +19,7 @@ export TARTAN_PROBE=true
 REGISTRY=$1
 # Datagrams a second.
 RATE=500
-# Seconds: between two probes, and two looks of control.
+# Seconds: between two probes, and two ticks of control.
 FOLLOWED_WITHIN=5
 
 # sent_by_programs SECONDS: what node1's programs send to peers meanwhile.

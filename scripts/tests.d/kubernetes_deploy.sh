@@ -80,8 +80,8 @@ cluster() {
 clusters() {
     cluster kubeadm 10.244.0.0/16 /opt/cni/bin /etc/cni/net.d
     cluster kops 100.96.0.0/11 /opt/cni/bin /etc/cni/net.d
-    cluster k3s 10.42.0.0/16 /var/lib/rancher/k3s/data/current/bin /var/lib/rancher/k3s/agent/etc/cni/net.d
-    equal "directories of the removal in k3s" $'/var/lib/rancher/k3s/agent/etc/cni/net.d\n/var/lib/rancher/k3s/data/current/bin' \
+    cluster k3s 10.42.0.0/16 /var/lib/rancher/k3s/data/cni /var/lib/rancher/k3s/agent/etc/cni/net.d
+    equal "directories of the removal in k3s" $'/var/lib/rancher/k3s/agent/etc/cni/net.d\n/var/lib/rancher/k3s/data/cni' \
         "$("$HELM/kubectl" kustomize "$DEPLOY/../clusters/k3s-remove" | sed -nE 's/^ *path: (.*cni.*|.*bin)$/\1/p' | sort)"
 }
 
@@ -94,9 +94,9 @@ by_helm() {
     equal "Helm's objects" "as they should be" "$(judged helm "$DEPLOY" "$SCRATCH/template.yaml" 2>&1)"
     # The commands of docs/kubernetes.md.
     helm template tartan "$DEPLOY/chart" --namespace elsewhere --set image.repository=REGISTRY/tartan --set network=10.42.0.0/16 \
-        --set cni.binDir=/var/lib/rancher/k3s/data/current/bin --set cni.confDir=/var/lib/rancher/k3s/agent/etc/cni/net.d \
+        --set cni.binDir=/var/lib/rancher/k3s/data/cni --set cni.confDir=/var/lib/rancher/k3s/agent/etc/cni/net.d \
         --set-string 'extraConfig=workers = 2' >"$SCRATCH/other.yaml" || fail "helm template with values ended with $?"
-    equal "what the values have changed" '["10.42.0.0/16","workers = 2","REGISTRY/tartan:0.1.0","/var/lib/rancher/k3s/data/current/bin","/var/lib/rancher/k3s/agent/etc/cni/net.d","elsewhere"]' \
+    equal "what the values have changed" '["10.42.0.0/16","workers = 2","REGISTRY/tartan:0.1.0","/var/lib/rancher/k3s/data/cni","/var/lib/rancher/k3s/agent/etc/cni/net.d","elsewhere"]' \
         "$(values_arrived "$SCRATCH/other.yaml")"
     clusters
 }

@@ -184,7 +184,7 @@ async fn ask_kernel(reader: Option<Arc<KernelReader>>, view: &View) -> KernelFac
 impl Memory {
     fn new(limit: usize) -> Memory {
         Memory {
-            peers: OwnSeries::new(limit),
+            peers: OwnSeries::new(limit, peers::SOURCES),
             pods: OwnPods::new(limit),
             started: None,
             scrapes: Scrapes::default(),

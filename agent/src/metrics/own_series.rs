@@ -15,6 +15,8 @@ use std::collections::{HashMap, HashSet};
 #[derive(Debug)]
 pub(super) struct OwnSeries<const N: usize> {
     limit: usize,
+    /// Where the counters of another source begin, ascending: those of one source begin anew together.
+    sources: &'static [usize],
     own: HashSet<String>,
     /// The rest, with what each had counted at the last scrape.
     rest: HashMap<String, [u64; N]>,
@@ -34,10 +36,12 @@ pub(super) struct Shown<const N: usize> {
 }
 
 impl<const N: usize> OwnSeries<N> {
-    /// At most `limit` members have series of their own.
-    pub(super) fn new(limit: usize) -> OwnSeries<N> {
+    /// At most `limit` members have series of their own. `sources`: the counters, but for the first, that begin anew at other
+    /// times than those before them.
+    pub(super) fn new(limit: usize, sources: &'static [usize]) -> OwnSeries<N> {
         OwnSeries {
             limit,
+            sources,
             own: HashSet::new(),
             rest: HashMap::new(),
             gone: [0; N],
@@ -75,10 +79,7 @@ impl<const N: usize> OwnSeries<N> {
         }
         for (name, now) in &self.rest {
             if let Some(last) = before.remove(name) {
-                let began_anew = now.iter().zip(last).any(|(now, last)| *now < last);
-                if began_anew {
-                    add(&mut self.gone, &last);
-                }
+                add(&mut self.gone, &began_anew(&last, now, self.sources));
             }
         }
         for last in before.values() {
@@ -92,6 +93,22 @@ impl<const N: usize> OwnSeries<N> {
     fn admits(&self, name: &str, rest: &HashMap<String, [u64; N]>) -> bool {
         self.own.len() < self.limit && !rest.contains_key(name)
     }
+}
+
+/// What a member had counted at the sources that have begun anew since: any of their counters has fallen. The rest is 0.
+fn began_anew<const N: usize>(last: &[u64; N], now: &[u64; N], sources: &[usize]) -> [u64; N] {
+    let mut gone = [0; N];
+    let mut first = 0;
+    for end in sources.iter().copied().chain([N]) {
+        let last = last.get(first..end).unwrap_or_default();
+        let now = now.get(first..end).unwrap_or_default();
+        let has_fallen = now.iter().zip(last).any(|(now, last)| now < last);
+        if has_fallen && let Some(gone) = gone.get_mut(first..end) {
+            gone.copy_from_slice(last);
+        }
+        first = end;
+    }
+    gone
 }
 
 fn add<const N: usize>(sum: &mut [u64; N], more: &[u64; N]) {
@@ -124,7 +141,7 @@ mod tests {
 
     #[test]
     fn the_first_have_series_of_their_own_and_the_sum_is_exact() {
-        let mut series = OwnSeries::new(2);
+        let mut series = OwnSeries::new(2, &[]);
         let (own, other) = choose(&mut series, &[("a", 1), ("b", 2), ("c", 4), ("d", 8)]);
         assert_eq!((own, other), (vec!["a".to_owned(), "b".to_owned()], 12));
         // Another order changes nothing.
@@ -134,7 +151,7 @@ mod tests {
 
     #[test]
     fn the_sum_of_the_rest_never_falls() {
-        let mut series = OwnSeries::new(1);
+        let mut series = OwnSeries::new(1, &[]);
         assert_eq!(choose(&mut series, &[("a", 1), ("b", 5), ("c", 7)]).1, 12);
         // One of the rest goes, one of them begins anew.
         assert_eq!(choose(&mut series, &[("a", 1), ("c", 2)]).1, 14);
@@ -146,12 +163,21 @@ mod tests {
         assert_eq!((own, other), (vec!["e".to_owned()], 16));
     }
 
+    /// Regression: when the kernel path was given up, the traffic of a peer fell, and its drops were counted twice.
+    #[test]
+    fn a_source_that_begins_anew_leaves_those_of_others_alone() {
+        let mut series: OwnSeries<3> = OwnSeries::new(0, &[1]);
+        assert_eq!(series.choose(&[("a", [10, 5, 7])]).other, [10, 5, 7]);
+        assert_eq!(series.choose(&[("a", [2, 5, 8])]).other, [12, 5, 8]);
+        assert_eq!(series.choose(&[("a", [3, 6, 1])]).other, [13, 11, 9]);
+    }
+
     #[test]
     fn no_two_members_share_a_name() {
-        let mut series = OwnSeries::new(9);
+        let mut series = OwnSeries::new(9, &[]);
         let (own, other) = choose(&mut series, &[("other", 1), ("a", 2), ("a", 4)]);
         assert_eq!((own, other), (vec!["a".to_owned()], 5));
-        let mut none = OwnSeries::new(0);
+        let mut none = OwnSeries::new(0, &[]);
         assert_eq!(choose(&mut none, &[("a", 3)]), (Vec::new(), 3));
     }
 }

@@ -95,6 +95,10 @@ fn counters(peer: &Peer, programs: &HashMap<IpAddr, Traffic>) -> [u64; PEER_COUN
     with_drops(&counts, &peer.drops().read())
 }
 
+/// What the workers refused and dropped does not begin anew with the programs of the kernel path, whose traffic is in the
+/// counters before.
+pub(super) const SOURCES: &[usize] = &[COUNTERS.len() - 1];
+
 const COUNTERS: [&Metric; 5] = [
     &SENT_PACKETS,
     &SENT_BYTES,

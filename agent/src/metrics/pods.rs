@@ -48,8 +48,8 @@ pub(super) struct OwnPods {
 impl OwnPods {
     pub(super) fn new(limit: usize) -> OwnPods {
         OwnPods {
-            at_host: OwnSeries::new(limit),
-            in_kernel: OwnSeries::new(limit),
+            at_host: OwnSeries::new(limit, &[COUNTERS.len()]),
+            in_kernel: OwnSeries::new(limit, &[]),
         }
     }
 }

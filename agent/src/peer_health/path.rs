@@ -7,8 +7,9 @@
 //! those before ([`Path::doubt_after`]), and when packets of pods cease to flow ([`Path::suspect`]).
 //!
 //! A probe is lost when its time is over, or when one that was sent later has been answered for a while: a path keeps the
-//! order of what it carries, but for a little (as RFC 8985 has it for TCP). [`LOST_PROBES`] in a row that are lost, over
-//! [`OUTAGE`] at least, and no answer for [`SILENCE`], make the path bad; what else is seen of the peer says how:
+//! order of what it carries, but for a little (as RFC 8985 has it for TCP). [`LOST_PROBES`] in a row that are lost, and no
+//! answer for [`SILENCE`], make the path bad; where probes are rare, that time begins with the first lost one. What else is
+//! seen of the peer says how:
 //!
 //! | seen | state |
 //! |---|---|
@@ -260,7 +261,9 @@ impl Path {
 
     /// The probe that watches now.
     fn watch(&self, pace: Pace) -> Ask {
-        let may_be_full = self.is_answering() && !self.search.is_seeking();
+        // Where a full one was lost and nothing is to be sought, a small one shows whether the path lives.
+        let is_small_due = self.lost > 0 && !self.search.may_be_hole();
+        let may_be_full = self.is_answering() && !self.search.is_seeking() && !is_small_due;
         let is_full = may_be_full && (pace.is_full || self.sent.is_multiple_of(FULL_OF));
         match is_full {
             true => Ask::full(self.search.full()),
@@ -388,7 +391,7 @@ impl Path {
         let Open { ask, sent, .. } = *open;
         // Once: the full one of the pair that follows is refused as well.
         let is_new = self.lost == 0 && !self.was_early && !self.search.is_seeking();
-        if ask.is_watch && is_new {
+        if ask.is_watch && is_new && self.search.may_be_hole() {
             self.is_doubted = true;
             self.was_early = true;
         }
@@ -595,11 +598,15 @@ impl Path {
     /// For how long it has answered no more, as far as probes have asked: where they are rare, the last answer is old while
     /// all is well.
     fn lost_for(&self, now: Now) -> Duration {
-        let unanswered = now.since(self.answered.unwrap_or_default());
-        match self.lost {
-            0 => Duration::ZERO,
-            _ => unanswered.min(now.since(self.lost_since) + (SILENCE - OUTAGE)),
+        if self.lost == 0 {
+            return Duration::ZERO;
         }
+        let answered = self.answered.unwrap_or_default();
+        let was_asked_often = self.lost_since.since(answered) <= WATCH_EVERY * 2;
+        now.since(match was_asked_often {
+            true => answered,
+            false => self.lost_since,
+        })
     }
 
     /// How long what was seen of the peer says something of now: until its next probe at least.
@@ -669,8 +676,6 @@ pub(super) const WATCH_EVERY: Duration = Duration::from_millis(1250);
 const LOST_PROBES: u32 = 3;
 /// The service of a peer that crashed is back within less.
 const SILENCE: Duration = Duration::from_secs(3);
-/// What of that must have passed since the first lost probe was sent: the outage began after the answer before.
-const OUTAGE: Duration = Duration::from_millis(1750);
 /// Probes to a peer that has answered none, before it is spared.
 const FIRST_PROBES: u32 = 4;
 /// Between two probes to a peer that has answered none.

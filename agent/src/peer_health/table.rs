@@ -417,9 +417,11 @@ impl Table {
             true => self.paces.busy,
             false => self.paces.idle,
         };
+        // The shares are of paths, so that only the least pause is of peers.
+        let least = WATCH_EVERY * of;
         Pace {
-            watch: watch * of,
-            theirs: self.paces.idle * of,
+            watch: watch.max(least),
+            theirs: self.paces.idle.max(least),
             credit: Duration::from_secs(1) * of,
             is_full: is_busy || self.paces.is_full,
         }
@@ -481,7 +483,7 @@ fn of_family<T>(values: &mut PerFamily<T>, address: IpAddr) -> &mut T {
 /// Probes of all paths in a second.
 const BUDGET: u32 = 500;
 /// Those of them that watch while all is well: a probe and its answer cost some 15 µs here and as much at the peer, whose own probes
-/// cost this node the same, and all together less than 1 % of a core.
+/// cost this node the same.
 const WATCHING: u32 = 250;
 const PROBE_BACK: Duration = Duration::from_millis(1000 / BUDGET as u64);
 /// Of them so many at once: those of a batch, and a turn.

@@ -187,7 +187,7 @@ fn a_peer_that_dies_is_silent_within_ten_seconds_and_up_again_as_soon() {
 /// Regression: where a path is asked every 20 s, the last answer is so old that each restart of a peer was a silence.
 #[test]
 fn a_restart_of_a_peer_that_is_asked_rarely_is_no_silence() {
-    for outage in [100, 500, 1000, 1500] {
+    for outage in [100, 1000, 1500, 2000, 2600] {
         let mut lab = Lab::rare();
         let mut asked = lab.probes;
         for _ in 0..10 {
@@ -282,7 +282,10 @@ fn what_carries_less_than_the_least_takes_no_more_probes_than_others() {
     lab.world.mtu = Some(600);
     lab.run(60);
     let before = lab.probes;
-    lab.run(100);
+    for _ in 0..100 * 50 {
+        lab.step();
+        assert_eq!(lab.path.state.name(), "narrow");
+    }
     let each = Duration::from_secs(100).as_millis() / WATCH_EVERY.as_millis();
     let probes = (lab.probes - before) as u128;
     assert!(probes <= each + 30, "{probes}, not {each}");
