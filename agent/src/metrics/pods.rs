@@ -48,7 +48,7 @@ pub(super) struct OwnPods {
 impl OwnPods {
     pub(super) fn new(limit: usize) -> OwnPods {
         OwnPods {
-            at_host: OwnSeries::new(limit, &[COUNTERS.len()]),
+            at_host: OwnSeries::new(limit, SOURCES),
             in_kernel: OwnSeries::new(limit, &[]),
         }
     }
@@ -160,6 +160,9 @@ const STATES: [(&str, PodState); 5] = [
     ("faulty", PodState::Faulty),
     ("leaving", PodState::Leaving),
 ];
+
+/// The drops do not begin anew with the host's end of the pod's interface.
+const SOURCES: &[usize] = &[COUNTERS.len()];
 
 const COUNTERS: [&Metric; 4] = [
     &SENT_PACKETS,
