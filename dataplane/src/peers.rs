@@ -632,8 +632,7 @@ impl Refusal {
 }
 
 /// Whether a drop inbound is due to what the peer sent. Of what is over a share nothing is wrong, neither with the peer nor
-/// with the list of nodes; more probes than are answered may be another's, forged; full sockets and rings, and a device that
-/// refuses, are this node's.
+/// with the list of nodes; more probes than are answered may be another's, forged; a full socket is this node's.
 fn is_of_sender(reason: DropReason) -> bool {
     !matches!(
         reason,
@@ -641,9 +640,6 @@ fn is_of_sender(reason: DropReason) -> bool {
             | DropReason::ProbeLimit
             | DropReason::UnderlayFull
             | DropReason::UnderlayRefused
-            | DropReason::RingFull
-            | DropReason::DeviceRefused
-            | DropReason::NoUnderlay
     )
 }
 
