@@ -66,8 +66,8 @@ impl DropCounts {
     /// Drops inbound for which `of` holds.
     pub(crate) fn inbound_where(&self, of: impl Fn(DropReason) -> bool) -> u64 {
         let each = self.inbound.iter().zip(DropReason::ALL);
-        let held = each.filter(|(_, reason)| of(*reason));
-        held.map(|(count, _)| count.load(Acquire)).sum()
+        let chosen = each.filter(|(_, reason)| of(*reason));
+        chosen.map(|(count, _)| count.load(Acquire)).sum()
     }
 
     fn add(&self, direction: Direction, reason: DropReason, packets: u64) {

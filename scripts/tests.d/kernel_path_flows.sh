@@ -419,13 +419,21 @@ tables() {
 # changed POD WHAT PROGRAM: node1's list changes, and from the moment on that it publishes its tables no datagram passes between
 # pod1 and the pod. Before that the list is at rest for 200 ms.
 changed() {
-    local cut version
+    local cut version before
     version=$(tables node1)
+    before=$(publications | wc -l)
     list_of node1 "$3"
     until_true 5 "$2: node1's programs follow" more_than "$version" tables node1
     sleep 2
-    cut=$(sed -nE 's/^([^ ]+) .*tables published .*/\1/p' "$LAB_STATE/node1/log" | tail -n 1)
+    # The first after the change: a later one would hide what passed in between.
+    cut=$(publications | sed -n "$((before + 1))p")
+    [ -n "$cut" ] || fail "$2: node1's log does not say when it published the tables"
     CUTS+=("$1|$2|$(date -d "$cut" +%s.%6N)|$(now)")
+}
+
+# publications: when node1 published tables, a line each.
+publications() {
+    sed -nE 's/^([^ ]+) .*tables published .*/\1/p' "$LAB_STATE/node1/log"
 }
 
 say "flows: $WHAT $TIMES"
