@@ -297,7 +297,7 @@ fn served(attachment: &Attachment, local: &LocalSpec) -> impl Iterator<Item = Ip
 fn pods(attachments: &[Arc<Attachment>], local: &LocalSpec) -> BTreeMap<IpAddr, PodId> {
     let mut pods = BTreeMap::new();
     for attachment in attachments {
-        let id = pod_id(attachment);
+        let id = pod_id(&attachment.container, &attachment.ifname);
         for address in served(attachment, local) {
             let pod = pods.entry(address).or_insert(id);
             *pod = id.min(*pod);
@@ -307,8 +307,8 @@ fn pods(attachments: &[Arc<Attachment>], local: &LocalSpec) -> BTreeMap<IpAddr, 
 }
 
 /// A runtime gives no two containers one id, at whatever time they run.
-fn pod_id(attachment: &Attachment) -> PodId {
-    let name = (&*attachment.container, &*attachment.ifname);
+pub fn pod_id(container: &str, ifname: &str) -> PodId {
+    let name = (container, ifname);
     PodId(BuildHasherDefault::<DefaultHasher>::default().hash_one(name))
 }
 

@@ -115,9 +115,6 @@ pub struct PeerTraffic {
     pub received_packets: u64,
     /// Bytes of those.
     pub received_bytes: u64,
-    /// Packets from it that were dropped for what they are: for every reason but those of this node's own load (`OverShare`,
-    /// `ProbeLimit`) and those of the answers to its probes (`UnderlayFull`, `UnderlayRefused`).
-    pub refused: u64,
 }
 
 #[derive(Default)]
@@ -433,8 +430,13 @@ impl Peer {
             sent_bytes: self.state.sent.bytes.load(Relaxed),
             received_packets: self.state.received.packets.load(Relaxed),
             received_bytes: self.state.received.bytes.load(Relaxed),
-            refused: self.state.drops.inbound_where(is_of_sender),
         }
+    }
+
+    /// Packets from it that were dropped for what they are: for every reason but those of this node's own load (`OverShare`,
+    /// `ProbeLimit`) and those of the answers to its probes (`UnderlayFull`, `UnderlayRefused`).
+    pub fn refused(&self) -> u64 {
+        self.state.drops.inbound_where(is_of_sender)
     }
 
     /// The MAC that its frames with inner packets of family `inner` come from, if that is not the one of its lease. The

@@ -102,6 +102,12 @@ impl Pods {
         self.attachments.get(&address).map(|counts| &**counts)
     }
 
+    /// The drops of `pod` where it has `address`; `None` where another has it, or none.
+    pub fn drops_of(&self, pod: PodId, address: IpAddr) -> Option<&DropCounts> {
+        let is_its = self.spec.pods.get(&address) == Some(&pod);
+        is_its.then(|| self.drops(address)).flatten()
+    }
+
     /// Whether the kernel has it on another device, and not as the broadcast address of any prefix there.
     fn kernel_serves(&self, destination: IpAddr) -> bool {
         let mut prefixes = self.kernel_prefixes.iter();
@@ -236,6 +242,12 @@ mod tests {
         }
         assert_eq!(sum(&first, "10.244.1.2"), Some(2), "a pod of two addresses");
         assert_eq!(sum(&first, "10.244.1.9"), None);
+        let of = |pod: u64, address: &str| {
+            let drops = first.drops_of(PodId(pod), ip(address));
+            drops.map(|d| d.read().sum())
+        };
+        assert_eq!(of(1, "10.244.1.3"), Some(2));
+        assert_eq!((of(2, "10.244.1.3"), of(1, "10.244.1.4")), (None, None));
         // One address is another pod's now, and a pod has moved.
         let next = Pods::new(
             &with(&[("10.244.1.2", 2), ("10.244.1.5", 1), ("10.244.1.4", 0)]),

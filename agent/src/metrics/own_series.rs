@@ -6,8 +6,9 @@
 //!
 //! A counter must not fall, or Prometheus takes it for one that began at 0 again, and shows a burst that never was. So who
 //! has series of its own keeps them, a member of the rest stays there, and a place that falls free is taken by a member
-//! that comes later. What members of the rest had counted when they were seen last stays in their sum after they went.
-//! What one counts between its last scrape and its end is lost to it.
+//! that comes later. What a member had counted before its counters began anew stays in its series, and what members of
+//! the rest had counted when they were seen last stays in their sum after they went. What one counts between its last
+//! scrape and its end is lost to it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,10 +18,19 @@ pub(super) struct OwnSeries<const N: usize> {
     limit: usize,
     /// Where the counters of another source begin, ascending: those of one source begin anew together.
     sources: &'static [usize],
-    own: HashSet<String>,
+    own: HashMap<String, Own<N>>,
     /// The rest, with what each had counted at the last scrape.
     rest: HashMap<String, [u64; N]>,
     /// What members of the rest had counted that are gone, or began anew.
+    gone: [u64; N],
+}
+
+/// What is kept of a member that has series of its own.
+#[derive(Clone, Copy, Debug)]
+struct Own<const N: usize> {
+    /// What it had counted at the last scrape.
+    last: [u64; N],
+    /// What its sources had counted before they began anew.
     gone: [u64; N],
 }
 
@@ -42,7 +52,7 @@ impl<const N: usize> OwnSeries<N> {
         OwnSeries {
             limit,
             sources,
-            own: HashSet::new(),
+            own: HashMap::new(),
             rest: HashMap::new(),
             gone: [0; N],
         }
@@ -52,7 +62,7 @@ impl<const N: usize> OwnSeries<N> {
     /// is the member of that name, and the others are part of the rest.
     pub(super) fn choose(&mut self, members: &[(&str, [u64; N])]) -> Shown<N> {
         let present: HashSet<&str> = members.iter().map(|(name, _)| *name).collect();
-        self.own.retain(|name| present.contains(name.as_str()));
+        self.own.retain(|name, _| present.contains(name.as_str()));
         let mut shown = Shown {
             own: Vec::with_capacity(members.len()),
             others: 0,
@@ -63,12 +73,13 @@ impl<const N: usize> OwnSeries<N> {
         for (name, counts) in members {
             let name = *name;
             let is_free = name != OTHER && taken.insert(name);
-            let is_own = is_free && (self.own.contains(name) || self.admits(name, &before));
-            shown.own.push(is_own.then_some(*counts));
-            if is_own {
-                if !self.own.contains(name) {
-                    self.own.insert(name.to_owned());
-                }
+            if is_free && !self.own.contains_key(name) && self.admits(name, &before) {
+                self.own.insert(name.to_owned(), Own::new());
+            }
+            let own = self.own.get_mut(name).filter(|_| is_free);
+            let own = own.map(|own| own.follow(counts, self.sources));
+            shown.own.push(own);
+            if own.is_some() {
                 continue;
             }
             shown.others += 1;
@@ -92,6 +103,24 @@ impl<const N: usize> OwnSeries<N> {
     /// Whether a member that has no series of its own gets them: there is a place, and it was not in the rest before.
     fn admits(&self, name: &str, rest: &HashMap<String, [u64; N]>) -> bool {
         self.own.len() < self.limit && !rest.contains_key(name)
+    }
+}
+
+impl<const N: usize> Own<N> {
+    fn new() -> Own<N> {
+        Own {
+            last: [0; N],
+            gone: [0; N],
+        }
+    }
+
+    /// What is shown of a member that has counted `now`.
+    fn follow(&mut self, now: &[u64; N], sources: &[usize]) -> [u64; N] {
+        add(&mut self.gone, &began_anew(&self.last, now, sources));
+        self.last = *now;
+        let mut shown = *now;
+        add(&mut shown, &self.gone);
+        shown
     }
 }
 
@@ -170,6 +199,19 @@ mod tests {
         assert_eq!(series.choose(&[("a", [10, 5, 7])]).other, [10, 5, 7]);
         assert_eq!(series.choose(&[("a", [2, 5, 8])]).other, [12, 5, 8]);
         assert_eq!(series.choose(&[("a", [3, 6, 1])]).other, [13, 11, 9]);
+    }
+
+    /// Regression: a peer with series of its own showed a burst when the kernel path was given up.
+    #[test]
+    fn no_counter_of_a_member_falls() {
+        let mut series: OwnSeries<2> = OwnSeries::new(1, &[1]);
+        let mut shown = |counts| series.choose(&[("a", counts)]).own[0].unwrap();
+        assert_eq!(shown([10, 5]), [10, 5]);
+        assert_eq!(shown([10, 0]), [10, 5]);
+        assert_eq!(shown([11, 2]), [11, 7]);
+        // One that comes back has begun anew as a whole: so has its series.
+        assert_eq!(series.choose(&[]).own, []);
+        assert_eq!(series.choose(&[("a", [1, 1])]).own[0], Some([1, 1]));
     }
 
     #[test]

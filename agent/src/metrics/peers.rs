@@ -15,8 +15,12 @@ use super::page::Page;
 use super::party_drops::{DROP_COUNTERS, drops, with_drops};
 use crate::control::view::View;
 
-/// Counters of each: the [`COUNTERS`], then its drops.
-pub(super) const PEER_COUNTERS: usize = COUNTERS.len() + DROP_COUNTERS;
+/// Counters of each: what the programs of the kernel path carried, the [`COUNTERS`] of the workers, then its drops.
+pub(super) const PEER_COUNTERS: usize = CARRIED + COUNTERS.len() + DROP_COUNTERS;
+/// The counters of what is carried, which come first in [`COUNTERS`].
+const CARRIED: usize = 4;
+/// The programs begin anew where the kernel path is switched on and off, the workers do not.
+pub(super) const SOURCES: &[usize] = &[CARRIED];
 
 /// Reads what was counted for each peer, and chooses which have series of their own.
 pub(super) fn choose(series: &mut OwnSeries<PEER_COUNTERS>, view: &View) -> Shown<PEER_COUNTERS> {
@@ -46,10 +50,7 @@ pub(super) fn write(page: &mut Page<'_>, facts: &Facts) -> fmt::Result {
             .iter()
             .map(|(peer, counts)| (peer.name.as_str(), *counts));
         let all = of_own.chain([(OTHER, &facts.shown_peers.other)]);
-        let samples = all.map(|(name, counts)| {
-            let count = counts.get(place).copied().unwrap_or_default();
-            ([("peer", name)], count)
-        });
+        let samples = all.map(|(name, counts)| ([("peer", name)], count(counts, place)));
         page.family(metric, samples)?;
     }
     let of_own = own
@@ -76,7 +77,14 @@ pub(super) fn write(page: &mut Page<'_>, facts: &Facts) -> fmt::Result {
     page.family(&PATH_MTU, paths)
 }
 
-/// In the order of [`COUNTERS`], then drops. `programs` has what the programs of the kernel path carried, by public address.
+/// What workers and programs have counted together of the metric at `place` in [`COUNTERS`].
+fn count(counters: &[u64; PEER_COUNTERS], place: usize) -> u64 {
+    let (programs, workers) = counters.split_at(CARRIED);
+    let of = |counters: &[u64]| counters.get(place).copied().unwrap_or_default();
+    of(programs).saturating_add(of(workers))
+}
+
+/// In the order of [`PEER_COUNTERS`]. `programs` has what the programs of the kernel path carried, by public address.
 fn counters(peer: &Peer, programs: &HashMap<IpAddr, Traffic>) -> [u64; PEER_COUNTERS] {
     let mut kernel = peer
         .public
@@ -84,20 +92,19 @@ fn counters(peer: &Peer, programs: &HashMap<IpAddr, Traffic>) -> [u64; PEER_COUN
         .filter_map(|address| programs.get(&address));
     let kernel = kernel.next().copied().unwrap_or_default();
     let user = peer.traffic();
-    let counts: [u64; COUNTERS.len()] = [
-        user.sent_packets.saturating_add(kernel.sent_packets),
-        user.sent_bytes.saturating_add(kernel.sent_bytes),
-        user.received_packets
-            .saturating_add(kernel.received_packets),
-        user.received_bytes.saturating_add(kernel.received_bytes),
-        user.refused,
+    let counts: [u64; CARRIED + COUNTERS.len()] = [
+        kernel.sent_packets,
+        kernel.sent_bytes,
+        kernel.received_packets,
+        kernel.received_bytes,
+        user.sent_packets,
+        user.sent_bytes,
+        user.received_packets,
+        user.received_bytes,
+        peer.refused(),
     ];
     with_drops(&counts, &peer.drops().read())
 }
-
-/// What the workers refused and dropped does not begin anew with the programs of the kernel path, whose traffic is in the
-/// counters before.
-pub(super) const SOURCES: &[usize] = &[COUNTERS.len() - 1];
 
 const COUNTERS: [&Metric; 5] = [
     &SENT_PACKETS,

@@ -11,6 +11,7 @@ use super::page::Page;
 use super::party_drops::{DROP_COUNTERS, drops, with_drops};
 use crate::api::wire::{self, Pod, PodState, PodTraffic};
 use crate::control::view::View;
+use crate::reconcile::pod_id;
 
 /// Counters of each: the [`COUNTERS`], then its drops.
 pub(super) const POD_COUNTERS: usize = COUNTERS.len() + DROP_COUNTERS;
@@ -121,7 +122,7 @@ fn counters(pod: &Pod, traffic: PodTraffic, view: &View) -> [u64; POD_COUNTERS] 
         traffic.received_packets,
         traffic.received_bytes,
     ];
-    let dropped = view.drops_at(&pod.addresses);
+    let dropped = view.drops_of(pod_id(&pod.container, &pod.ifname), &pod.addresses);
     with_drops(&counts, &dropped.map_or(Dropped::NONE, DropCounts::read))
 }
 

@@ -202,7 +202,7 @@ fn a_small_cluster_in_full() {
             pods: world
                 .attachments
                 .iter()
-                .map(|pod| (pod.addresses[0].addr(), pod_id(pod)))
+                .map(|pod| (pod.addresses[0].addr(), pod_id(&pod.container, &pod.ifname)))
                 .collect(),
             kernel_prefixes: nets(&["10.244.1.0/24"]),
             allowed_sources: vec![],
@@ -577,7 +577,7 @@ fn every_served_address_has_its_pod() {
     Arc::make_mut(&mut world.attachments[1]).container = "d".to_owned();
     let before = world.desired();
     let pods = |desired: &Desired| desired.spec.local.pods.clone();
-    let of = |pod: &Arc<Attachment>| pod_id(pod);
+    let of = |pod: &Arc<Attachment>| pod_id(&pod.container, &pod.ifname);
     let [first, second] = [0, 1].map(|place| of(&world.attachments[place]));
     assert_ne!(first, second);
     let [one, two] = ["10.244.1.2", "10.244.1.3"].map(|text| text.parse().unwrap());

@@ -530,7 +530,9 @@ impl Tracer<'_> {
         };
         let words = format!(
             "sent {} packets, received {}, refused {}; {drops}",
-            traffic.sent_packets, traffic.received_packets, traffic.refused
+            traffic.sent_packets,
+            traffic.received_packets,
+            peer.refused()
         );
         stage("counters", Passes, "counted", words, "")
     }

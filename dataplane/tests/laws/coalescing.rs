@@ -264,7 +264,7 @@ fn a_device_that_is_down_keeps_its_offloads() {
     }
     let refused = node.totals().inbound.drops_of(DropReason::DeviceRefused);
     assert_eq!((refused, given_up(&mut node)), (40, 0));
-    assert_eq!(node.traffic().next().unwrap().refused, 40);
+    assert_eq!(node.refused().next().unwrap(), 40);
     device(&mut node).down = false;
     hand(&mut node, &packets);
     expect(&mut node, Now(1), &packets, 1);

@@ -356,7 +356,7 @@ fn a_flood_draws_its_share_and_no_more() {
     let limited = drops(&node, DropReason::ProbeLimit);
     assert_eq!(limited as usize, count - sent.len());
     // Not the peer's fault, who may be forged.
-    assert!(node.traffic().all(|peer| peer.refused == 0));
+    assert!(node.refused().all(|count| count == 0));
     node.hand(request(3, 1, Format::Udp, 1, 100), 1);
     assert_eq!(node.run(NOW).0.len(), 1);
     // After its time it has one more.

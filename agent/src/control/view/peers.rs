@@ -44,7 +44,7 @@ impl View {
                 sent_bytes: traffic.sent_bytes + in_kernel.sent_bytes,
                 received_packets: traffic.received_packets + in_kernel.received_packets,
                 received_bytes: traffic.received_bytes + in_kernel.received_bytes,
-                refused: traffic.refused,
+                refused: peer.refused(),
                 dropped: dropped(Some(peer.drops())),
                 state,
                 since,

@@ -2,6 +2,7 @@
 
 use cni_shim::{Attachment, State};
 use dataplane::drop_counts::DropCounts;
+use dataplane::spec::PodId;
 use ipnet::IpNet;
 
 use super::View;
@@ -11,6 +12,7 @@ use crate::api::wire::{self, PodState};
 use crate::attachments::{pod_name, stranded};
 use crate::control::records::key;
 use crate::host::{LinkStats, PodLinks};
+use crate::reconcile::pod_id;
 
 impl View {
     /// What is attached. `links` are the interfaces of pods as the kernel lists them.
@@ -20,7 +22,10 @@ impl View {
             state: self.state_of(attachment),
             network: attachment.network.clone(),
             traffic: links.stats(attachment).map(traffic),
-            dropped: dropped(self.drops_at(&attachment.addresses)),
+            dropped: dropped(self.drops_of(
+                pod_id(&attachment.container, &attachment.ifname),
+                &attachment.addresses,
+            )),
             in_kernel: carried_for(attachment, &programs),
             bandwidth: attachment.bandwidth,
             pod: pod_name(attachment),
@@ -40,10 +45,11 @@ impl View {
         }
     }
 
-    /// The drops of the pod that has these addresses: all of them count together.
-    pub fn drops_at(&self, addresses: &[IpNet]) -> Option<&DropCounts> {
+    /// The drops of a pod that claims `addresses`, which count together. An address that another pod claims too, as while
+    /// one goes and the other comes, counts for one of them.
+    pub fn drops_of(&self, pod: PodId, addresses: &[IpNet]) -> Option<&DropCounts> {
         let mut addresses = addresses.iter().map(IpNet::addr);
-        addresses.find_map(|address| self.snapshot.pods.drops(address))
+        addresses.find_map(|address| self.snapshot.pods.drops_of(pod, address))
     }
 
     fn state_of(&self, attachment: &Attachment) -> PodState {

@@ -110,7 +110,7 @@ impl View {
                     received_bytes: traffic.received_bytes,
                 },
                 in_kernel: in_kernel.next().map(carried).unwrap_or_default(),
-                refused: traffic.refused,
+                refused: peer.refused(),
             }
         };
         self.snapshot.cluster.peers.iter().map(line).collect()

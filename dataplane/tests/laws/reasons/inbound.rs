@@ -191,7 +191,7 @@ pub fn over_share(node: &mut Node) -> u64 {
     let packet = with_ecn(udp(pod(2, 0), pod(1, 0), b"in"), Ecn::NotEct);
     let mut marked = vxlan(2, 1, &packet);
     marked.ecn = Ecn::Ce;
-    let refused = |node: &Node| node.traffic().map(|peer| peer.refused).sum::<u64>();
+    let refused = |node: &Node| node.refused().sum::<u64>();
     let before = refused(node);
     for _ in 0..2 * share {
         node.hand(marked.clone(), 1);

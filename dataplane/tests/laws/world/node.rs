@@ -312,6 +312,11 @@ impl Node {
         self.snapshot.cluster.peers.iter().map(Peer::traffic)
     }
 
+    /// The packets of each peer that were refused for what they are.
+    pub fn refused(&self) -> impl Iterator<Item = u64> {
+        self.snapshot.cluster.peers.iter().map(Peer::refused)
+    }
+
     /// The drops of each peer, and of each pod.
     pub fn dropped(&self) -> [Vec<Dropped>; 2] {
         let peers = self.snapshot.cluster.peers.iter();
