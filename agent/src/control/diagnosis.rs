@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use cni_shim::Attachment;
-use dataplane::peers::Peer;
 use encap::Family;
 
 use super::families;
@@ -13,7 +12,7 @@ use super::model::{Known, Model};
 use crate::attachments::pod_name;
 use crate::control::records::{RecordKey, key};
 use crate::host::Bypass;
-use crate::problems::{ChangedMac, Problem};
+use crate::problems::Problem;
 
 /// Every problem of the decision. `bridges` are those of another plugin with pods beside ours.
 pub fn problems(model: &Model, bridges: &[String]) -> Vec<Problem> {
@@ -32,37 +31,6 @@ pub fn problems(model: &Model, bridges: &[String]) -> Vec<Problem> {
         .chain(bypassing(model))
         .chain(direct_senders(known))
         .collect()
-}
-
-/// Every problem that peers' packets show of their leases.
-pub fn of_leases<'a>(peers: impl Iterator<Item = &'a Peer>) -> Vec<Problem> {
-    let changed: Vec<Problem> = peers.filter_map(vtep_mac_changed).collect();
-    let more = more(
-        changed.len(),
-        "peers have another VTEP MAC",
-        "tartan peers -o json",
-    );
-    changed
-        .into_iter()
-        .take(MOST_OF_A_KIND)
-        .chain(more)
-        .collect()
-}
-
-fn vtep_mac_changed(peer: &Peer) -> Option<Problem> {
-    let changed = |inner| {
-        Some(ChangedMac {
-            inner,
-            lease: *peer.vtep_mac.of(inner),
-            seen: peer.other_mac(inner)?,
-        })
-    };
-    let families = [Family::V4, Family::V6].into_iter();
-    let changed: Vec<ChangedMac> = families.filter_map(changed).collect();
-    (!changed.is_empty()).then(|| Problem::VtepMacChanged {
-        peer: peer.name.clone(),
-        changed,
-    })
 }
 
 /// Every problem of the attachment records.

@@ -19,6 +19,7 @@ use tokio::time::{Instant as Moment, sleep_until};
 use tracing::{info, warn};
 
 use super::announcing;
+use super::changed_macs::ChangedMacs;
 use super::diagnosis;
 use super::handing_over::HandedOver;
 use super::held_list::{HeldList, Time};
@@ -125,6 +126,8 @@ pub struct Turn {
     retry: Retry,
     /// Faults of the node outside of Tartan.
     node_faults: NodeFaults,
+    /// Peers that have another MAC than their lease's.
+    changed_macs: ChangedMacs,
     /// What the quick check found right after everything was read and done.
     left: QuickFaults,
 }
@@ -142,6 +145,7 @@ impl Default for Turn {
             faulty: Arc::default(),
             retry: Retry::default(),
             node_faults: NodeFaults::default(),
+            changed_macs: ChangedMacs::default(),
             left: QuickFaults::default(),
         }
     }
@@ -838,7 +842,7 @@ impl Control {
 
     fn post_leases(&mut self) {
         let snapshot = self.tables.engine.snapshot();
-        let leases = diagnosis::of_leases(snapshot.cluster.peers.iter());
+        let leases = self.turn.changed_macs.look(snapshot.cluster.peers.iter());
         self.board.post(Origin::Leases, leases);
     }
 

@@ -11,6 +11,7 @@
 //! | what does this node publish of itself? | [`announcing`] |
 //! | does the registry answer, and what was refused of it? | [`registry_state`] |
 //! | which peers send past the overlay? | [`direct_routing`] |
+//! | which peers have another MAC than their lease's? | `changed_macs` |
 //! | which list of nodes is not adopted at once? | [`held_list`] |
 //! | how do the workers get new tables? | [`tables`] |
 //! | how is the kernel brought to the desired state? | [`kernel`] |
@@ -25,6 +26,7 @@
 //! | how is a query answered? | [`view`] |
 
 pub mod announcing;
+mod changed_macs;
 pub mod diagnosis;
 pub mod direct_routing;
 pub mod event_loop;

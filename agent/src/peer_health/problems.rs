@@ -13,11 +13,8 @@ use crate::problems::Problem;
 pub(super) fn of(known: &PeerHealthView) -> Vec<Problem> {
     let table = lock(&known.0.table);
     let mut worst: BTreeMap<Arc<str>, &Slot> = BTreeMap::new();
-    for slot in table.slots() {
+    for slot in table.bad() {
         let rank = |slot: &Slot| slot.path.state().0.rank();
-        if !slot.path.state().0.is_bad() {
-            continue;
-        }
         let named = worst.entry(Arc::clone(&slot.target.name)).or_insert(slot);
         if rank(slot) > rank(named) {
             *named = slot;

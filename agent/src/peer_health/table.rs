@@ -14,7 +14,7 @@
 //! costs as much as to probe them. And their probes go in batches: a batch and its answers wake this thread and a worker once.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,6 +48,8 @@ pub(super) struct Table {
     slots: Vec<Slot>,
     by_address: HashMap<IpAddr, usize>,
     due: BinaryHeap<Reverse<(Now, usize)>>,
+    /// Paths whose state is bad, by number.
+    bad: BTreeSet<usize>,
     /// Paths that were asked, in that order, from the first on that may still await an answer.
     asked: VecDeque<usize>,
     budget: Credit,
@@ -127,6 +129,7 @@ impl Table {
             slots: Vec::new(),
             by_address: HashMap::new(),
             due: BinaryHeap::new(),
+            bad: BTreeSet::new(),
             asked: VecDeque::new(),
             budget: Credit::full(MOST_BUDGET, now),
             spent_until: now,
@@ -181,6 +184,10 @@ impl Table {
             self.slots.push(slot);
         }
         self.choose_looked();
+        let bad = self.slots.iter().enumerate();
+        self.bad = bad
+            .filter_map(|(index, slot)| slot.path.state().0.is_bad().then_some(index))
+            .collect();
         let awaiting = self.slots.iter().enumerate();
         self.asked = awaiting
             .filter_map(|(index, slot)| slot.path.awaits().then_some(index))
@@ -190,6 +197,11 @@ impl Table {
     /// The paths, in the order in which they were given.
     pub(super) fn slots(&self) -> &[Slot] {
         &self.slots
+    }
+
+    /// Those whose state is bad, in the same order. Costs by how many they are.
+    pub(super) fn bad(&self) -> impl Iterator<Item = &Slot> {
+        self.bad.iter().filter_map(|index| self.slots.get(*index))
     }
 
     /// The path to that address.
@@ -235,6 +247,7 @@ impl Table {
             learned.extend(found.map(|mtu| (slot.target.address, mtu)));
             if slot.path.is_outdated() {
                 slot.path.judge(slot.signs, now);
+                note_state(&mut self.bad, index, slot);
             }
             self.budget
                 .give_back(MOST_OF_A_TURN.saturating_sub(of_path.len()));
@@ -300,6 +313,7 @@ impl Table {
         of_family(&mut self.outcomes, address).add(before, slot.path.loss.all());
         if slot.path.is_outdated() {
             slot.path.judge(slot.signs, now);
+            note_state(&mut self.bad, index, slot);
         }
         let wake = match slot.path.is_urgent() {
             true => at_once,
@@ -357,6 +371,7 @@ impl Table {
                 (true, false) => self.round.idle += 1,
             }
             if slot.path.judge(seen.signs, now) {
+                note_state(&mut self.bad, index, slot);
                 changed.push(index);
             }
         }
@@ -470,6 +485,14 @@ impl Paces {
             is_full: busy + idle <= FEW,
         }
     }
+}
+
+/// Notes whether the state of that path is bad.
+fn note_state(bad: &mut BTreeSet<usize>, index: usize, slot: &Slot) {
+    match slot.path.state().0.is_bad() {
+        true => bad.insert(index),
+        false => bad.remove(&index),
+    };
 }
 
 /// The value for the family of a peer's address.

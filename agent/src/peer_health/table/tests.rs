@@ -40,8 +40,19 @@ fn run(
         }
         rates.push(sent);
         table.judge(*now, |_| Seen::default());
+        the_bad_ones_are_known(table);
     }
     rates
+}
+
+fn the_bad_ones_are_known(table: &Table) {
+    let names = |slot: &Slot| Arc::clone(&slot.target.name);
+    let all = table.slots().iter();
+    let bad = all.filter(|slot| slot.path.state().0.is_bad());
+    assert_eq!(
+        table.bad().map(names).collect::<Vec<_>>(),
+        bad.map(names).collect::<Vec<_>>()
+    );
 }
 
 #[test]
@@ -160,6 +171,11 @@ fn five_thousand_peers_share_the_budget_evenly() {
         .filter(|slot| *slot.path.state().0 == State::Silent)
         .count();
     assert_eq!(silent, 100);
+    assert_eq!(table.bad().count(), 100);
+    // Some of them go, and all get other numbers.
+    table.follow(targets(5000).split_off(50), now);
+    the_bad_ones_are_known(&table);
+    assert_eq!(table.bad().count(), 50);
 }
 
 /// Regression: with 5,000 peers that answer, what was due beyond the budget was taken out of the heap and put back each
