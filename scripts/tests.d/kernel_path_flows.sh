@@ -233,15 +233,28 @@ kill_services() {
     for node in node1 node2; do law_one "$node"; done
 }
 
-# Whether packets between pods leave the stack of both nodes out: a count of installed flows does not say so, for what was
-# installed may have been revoked since. In bytes, because datagrams that were gathered are one packet: the datagrams alone are
-# 14,000 in this time.
+# Whether packets between pods arrive and leave the stack of both nodes out, twice in a row: a count of installed flows does not
+# say so, for what was installed may have been revoked since, nor does a stack that sees nothing, for nothing may come. In bytes,
+# because datagrams that were gathered are one packet: the datagrams alone are 14,000 each way in this time, and the transfer 4 MB.
 are_short() {
-    local before1 before2
+    is_short && is_short
+}
+
+is_short() {
+    local before1 before2 answers datagrams bulk
     before1=$(watched node1 bytes)
     before2=$(watched node2 bytes)
+    answers=$(received pod1)
+    datagrams=$(received pod3)
+    bulk=$(received pod4)
     sleep 0.2
-    [ $(($(watched node1 bytes) - before1)) -le 2000 ] && [ $(($(watched node2 bytes) - before2)) -le 2000 ]
+    [ $(($(received pod1) - answers)) -ge 7000 ] && [ $(($(received pod3) - datagrams)) -ge 7000 ] && [ $(($(received pod4) - bulk)) -ge 1000000 ] &&
+        [ $(($(watched node1 bytes) - before1)) -le 2000 ] && [ $(($(watched node2 bytes) - before2)) -le 2000 ]
+}
+
+# received POD: bytes so far.
+received() {
+    in_ns "$1" cat /sys/class/net/eth0/statistics/rx_bytes
 }
 
 # open_in NODE: how many descriptors of each kind keeper and service have, and which programs hang where.
