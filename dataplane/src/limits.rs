@@ -184,7 +184,7 @@ pub const CAPTURE_RING: usize = 4 << 20;
 pub const CAPTURE_RING_LARGE: usize = 16 << 20;
 /// See [`CAPTURE_RING_LARGE`].
 pub const CAPTURE_SMALL: usize = 2_048;
-/// Drops of one direction and reason that each worker gives a sampled capture ...
+/// Drops of one direction and reason that each worker gives a sampled capture, beside the first one of each sender ...
 pub const CAPTURE_SAMPLES: u32 = 4;
 /// ... within so long.
 pub const CAPTURE_SAMPLE_TIME: Duration = Duration::from_millis(100);

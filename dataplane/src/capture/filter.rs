@@ -21,7 +21,8 @@ pub struct CaptureFilter {
     pub reasons: Vec<DropReason>,
     /// So many bytes of each packet at most.
     pub snap_length: usize,
-    /// Of each direction and reason a few drops a second alone, so that none hides the others; all are counted.
+    /// Of each direction and reason a few drops a second alone, those of each sender among them, so that none hides the others;
+    /// all are counted.
     pub sampled: bool,
 }
 

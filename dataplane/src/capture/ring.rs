@@ -36,6 +36,19 @@ pub(super) struct Ring {
     drops: [AtomicU64; DROPS],
     /// Of each of these the sample's time slice, and in the low half how many records it has of it.
     samples: [AtomicU64; DROPS],
+    /// The same time slice, and in the low half a bit for each of the senders, 32 groups of them, that it has records of.
+    senders: [AtomicU64; DROPS],
+}
+
+/// Packets that were dropped.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Dropped {
+    pub(super) direction: Direction,
+    pub(super) reason: DropReason,
+    /// Wire packets.
+    pub(super) packets: usize,
+    /// A hash of who sent them: the peer, or the pod.
+    pub(super) sender: u32,
 }
 
 #[derive(Default)]
@@ -63,26 +76,22 @@ impl Ring {
             stages: Default::default(),
             drops: [const { AtomicU64::new(0) }; DROPS],
             samples: [const { AtomicU64::new(0) }; DROPS],
+            senders: [const { AtomicU64::new(0) }; DROPS],
         })
     }
 
     /// Counts a record that passed the filter, and returns whether it is to be written.
-    pub(super) fn offer(
-        &self,
-        stage: Stage,
-        now: Now,
-        drop: Option<(Direction, DropReason, usize)>,
-    ) -> bool {
+    pub(super) fn offer(&self, stage: Stage, now: Now, dropped: Option<Dropped>) -> bool {
         let Some(counts) = self.stages.get(stage as usize) else {
             return false;
         };
         add(&counts.offered, 1);
-        if let Some((direction, reason, packets)) = drop {
-            let place = direction as usize * DropReason::COUNT + reason as usize;
+        if let Some(dropped) = dropped {
+            let place = dropped.direction as usize * DropReason::COUNT + dropped.reason as usize;
             if let Some(count) = self.drops.get(place) {
-                add(count, packets as u64);
+                add(count, dropped.packets as u64);
             }
-            if self.filter.sampled && !self.is_sampled(place, now) {
+            if self.filter.sampled && !self.is_sampled(place, dropped.sender, now) {
                 add(&counts.left_out, 1);
                 return false;
             }
@@ -90,18 +99,24 @@ impl Ring {
         true
     }
 
-    /// Whether the next drop of that place is within the sample of its time slice.
-    fn is_sampled(&self, place: usize, now: Now) -> bool {
-        let Some(sample) = self.samples.get(place) else {
+    /// Whether the next drop of that place is within the sample of its time slice: one of the first ones, or the first of its
+    /// sender, so that one sender's flood hides no other's drop.
+    fn is_sampled(&self, place: usize, sender: u32, now: Now) -> bool {
+        let Some((sample, senders)) = self.samples.get(place).zip(self.senders.get(place)) else {
             return false;
         };
         let slice = (now.0 / CAPTURE_SAMPLE_TIME.as_nanos() as u64) & u64::from(u32::MAX);
-        let held = sample.load(Relaxed);
-        let count = if held >> 32 == slice { held as u32 } else { 0 };
-        if count >= CAPTURE_SAMPLES {
+        let held = |word: &AtomicU64| {
+            let word = word.load(Relaxed);
+            if word >> 32 == slice { word as u32 } else { 0 }
+        };
+        let (count, known) = (held(sample), held(senders));
+        let its = 1u32 << (sender % u32::BITS);
+        if count >= CAPTURE_SAMPLES && known & its != 0 {
             return false;
         }
-        sample.store(slice << 32 | u64::from(count + 1), Relaxed);
+        sample.store(slice << 32 | u64::from(count.saturating_add(1)), Relaxed);
+        senders.store(slice << 32 | u64::from(known | its), Relaxed);
         true
     }
 

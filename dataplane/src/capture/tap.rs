@@ -1,13 +1,15 @@
 //! The worker's side: whether a stage is captured, and the record of what happens there.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use encap::Format;
 
 use super::point::{CapturePoint, Rings};
 use super::record;
+use super::ring::Dropped;
 use super::{Stage, Stages};
+use crate::drop_counts::addresses;
 use crate::drops::{Direction, DropReason};
 use crate::now::Now;
 use crate::snapshot::Snapshot;
@@ -105,14 +107,17 @@ impl Tap {
         let first = inner.clone().find(|part| !part.is_empty());
         let parts = std::iter::once(event.outer).chain(inner);
         let length = parts.clone().map(<[u8]>::len).sum::<usize>();
-        let drop = event
-            .reason
-            .map(|reason| (event.direction, reason, event.packets));
+        let dropped = event.reason.map(|reason| Dropped {
+            direction: event.direction,
+            reason,
+            packets: event.packets,
+            sender: event.sender(first.unwrap_or_default()),
+        });
         for ring in self.rings.iter() {
             if !ring
                 .filter
                 .takes(event, first.unwrap_or_default(), snapshot)
-                || !ring.offer(event.stage, self.now, drop)
+                || !ring.offer(event.stage, self.now, dropped)
             {
                 continue;
             }
@@ -124,6 +129,24 @@ impl Tap {
 }
 
 impl<'a> Event<'a> {
+    /// A hash of who has sent it: the peer by its address, or the pod by that of the packet `inner`.
+    fn sender(&self, inner: &[u8]) -> u32 {
+        let peer = self.remote.map(|remote| remote.ip());
+        let pod = || addresses(inner).map(|(source, _)| source);
+        let bits = match (self.direction, peer) {
+            (Direction::Inbound, Some(peer)) => Some(peer),
+            _ => pod(),
+        };
+        let bits = match bits {
+            Some(IpAddr::V4(address)) => u128::from(address.to_bits()),
+            Some(IpAddr::V6(address)) => address.to_bits(),
+            None => 0,
+        };
+        // Addresses of neighbours differ in their last bits, subnets further up.
+        let folded = (bits ^ bits >> 64) as u64;
+        (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59) as u32
+    }
+
     /// A bare inner packet.
     pub(crate) fn inner(stage: Stage, direction: Direction, packets: usize) -> Event<'a> {
         Event {

@@ -1,5 +1,6 @@
 //! What is captured is what was offered: whole, in order, and what is lost is counted.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -226,6 +227,34 @@ fn a_sample_has_every_reason_of_a_flood() {
     );
     let all = counts.all();
     assert_eq!(all.offered, records.len() as u64 + all.lost + all.left_out);
+}
+
+/// A flood of one peer leaves the drops of others, for the same reason, in the sample.
+#[test]
+fn a_sample_has_every_sender_beside_a_flood() {
+    let mut tap = Tap::new(0);
+    let captures = Captures::of_points([tap.point()]);
+    let filter = CaptureFilter {
+        sampled: true,
+        ..CaptureFilter::all(Stages::NONE.with(Stage::Dropped))
+    };
+    let mut capture = captures.start(filter).unwrap();
+    let snapshot = snapshot();
+    let of = |peer: u8| Event {
+        remote: Some((Ipv4Addr::new(192, 0, 2, peer), 8472).into()),
+        ..Event::drop(Direction::Inbound, DropReason::WrongVni, 1)
+    };
+    tap.begin(Now(0));
+    (0..1_000).for_each(|_| offer(&tap, &snapshot, &of(1), b"flood"));
+    for peer in 2..8 {
+        (0..2).for_each(|_| offer(&tap, &snapshot, &of(peer), b"rare"));
+    }
+    let mut stream = Vec::new();
+    capture.drain(&mut stream, usize::MAX);
+    let records = records(&stream).len();
+    // Two of them may be of one group.
+    let samples = crate::limits::CAPTURE_SAMPLES as usize;
+    assert!((samples + 4..=samples + 6).contains(&records), "{records}");
 }
 
 #[test]
