@@ -7,9 +7,13 @@
 #                       ╚═══════ mallory: Prometheus
 #
 # case:
+# case: kernel-path=stateless
+# full: kernel-path=auto
 export TARTAN_PROBE=true
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
+# shellcheck source=scripts/tests.d/tools/kernel_path.sh
+. "$TOOLS/kernel_path.sh"
 
 PORT=9467
 PROBES=8081
@@ -73,6 +77,21 @@ until_true 10 "the metrics of node1 agree with its commands" agrees node1 "192.0
 at_most "peers with series of their own" "$LIMIT" "$(grep -c '^tartan_peer_sent_bytes_total{' "$SCRATCH/page" | awk '{ print $1 - 1 }')"
 [ "$(value 'tartan_dropped_packets_total{worker="0",direction="outbound",reason="NoRoute"}')" != 0 ] ||
     fail "no drop is counted: $(grep NoRoute "$SCRATCH/page")"
+
+if [ "$KERNEL_PATH" != off ]; then
+    say "what the programs of the kernel path carried counts at its pod and its peer"
+    # From a start on until a node knows that the other's kernel path is in use, user space sends.
+    until_true 10 "the programs of node1 send to node2" programs_send node1 node2
+    # pod_carried, peer_carried: packets sent, by the page of node1 alone.
+    fetch() { in_ns node1 curl -s -m 5 "http://192.0.2.1:$PORT/metrics" >"$SCRATCH/page"; }
+    pod_carried() { awk '/^tartan_pod_kernel_path_sent_packets_total{/ && !/other/ { sum += $2 } END { print sum + 0 }' "$SCRATCH/page"; }
+    peer_carried() { value 'tartan_peer_sent_packets_total{peer="node2"}'; }
+    fetch
+    BY_POD=$(pod_carried) BY_PEER=$(peer_carried)
+    in_ns pod1 ping -n -q -c 40 -i 0.02 "$(address_of pod2)" >/dev/null || fail "pod1 does not reach pod2"
+    fetch
+    equal "packets of 40 pings, by pod and by peer" "40 40" "$(($(pod_carried) - BY_POD)) $(($(peer_carried) - BY_PEER))"
+fi
 
 say "drops count at their peer and their pod"
 FORGED=50

@@ -48,9 +48,8 @@ use crate::control::view::View;
 use crate::control::view::drops::KernelCounts;
 use crate::host::KernelReader;
 use facts::{Facts, KernelFacts, Scrapes};
-use own_series::OwnSeries;
 use page::Page;
-use peers::PEER_COUNTERS;
+use peers::OwnPeers;
 use pods::OwnPods;
 
 /// What answers scrapes.
@@ -72,7 +71,7 @@ struct Latest {
 /// What is kept from scrape to scrape.
 #[derive(Debug)]
 struct Memory {
-    peers: OwnSeries<PEER_COUNTERS>,
+    peers: OwnPeers,
     pods: OwnPods,
     /// When the service began to forward, since the epoch: a clock that is set changes it no more.
     started: Option<Duration>,
@@ -184,7 +183,7 @@ async fn ask_kernel(reader: Option<Arc<KernelReader>>, view: &View) -> KernelFac
 impl Memory {
     fn new(limit: usize) -> Memory {
         Memory {
-            peers: OwnSeries::new(limit, peers::SOURCES),
+            peers: OwnPeers::new(limit),
             pods: OwnPods::new(limit),
             started: None,
             scrapes: Scrapes::default(),
@@ -203,7 +202,7 @@ impl Memory {
 
     fn read(&mut self, view: Arc<View>, kernel: KernelFacts, is_ready: bool) -> Facts {
         let pods = view.pods(&kernel.links);
-        let shown_peers = peers::choose(&mut self.peers, &view);
+        let shown_peers = self.peers.choose(&view);
         let (shown_pods, shown_pods_in_kernel) = pods::choose(&mut self.pods, &pods, &view);
         let started = *self.started.get_or_insert_with(|| {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);

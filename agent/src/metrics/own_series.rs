@@ -9,6 +9,10 @@
 //! that comes later. What a member had counted before its counters began anew stays in its series, and what members of
 //! the rest had counted when they were seen last stays in their sum after they went. What one counts between its last
 //! scrape and its end is lost to it.
+//!
+//! A member that is missing may have been left out of one list: the kernel does so while interfaces come and go. Were it
+//! taken for one that went, it would come back with all that it had counted, which would be counted twice. So it is gone
+//! when it was missing [`GONE_AFTER`] times in a row, and has its place until then.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,8 +23,8 @@ pub(super) struct OwnSeries<const N: usize> {
     /// Where the counters of another source begin, ascending: those of one source begin anew together.
     sources: &'static [usize],
     own: HashMap<String, Own<N>>,
-    /// The rest, with what each had counted at the last scrape.
-    rest: HashMap<String, [u64; N]>,
+    /// The rest.
+    rest: HashMap<String, Rest<N>>,
     /// What members of the rest had counted that are gone, or began anew.
     gone: [u64; N],
 }
@@ -32,6 +36,17 @@ struct Own<const N: usize> {
     last: [u64; N],
     /// What its sources had counted before they began anew.
     gone: [u64; N],
+    /// Scrapes in a row at which it was missing.
+    missing: u32,
+}
+
+/// What is kept of one of the rest.
+#[derive(Clone, Copy, Debug)]
+struct Rest<const N: usize> {
+    /// What it had counted at the last scrape.
+    last: [u64; N],
+    /// Scrapes in a row at which it was missing.
+    missing: u32,
 }
 
 /// The choice at one scrape.
@@ -62,7 +77,11 @@ impl<const N: usize> OwnSeries<N> {
     /// is the member of that name, and the others are part of the rest.
     pub(super) fn choose(&mut self, members: &[(&str, [u64; N])]) -> Shown<N> {
         let present: HashSet<&str> = members.iter().map(|(name, _)| *name).collect();
-        self.own.retain(|name, _| present.contains(name.as_str()));
+        self.own.retain(|name, own| {
+            let is_present = present.contains(name.as_str());
+            own.missing = if is_present { 0 } else { own.missing + 1 };
+            own.missing < GONE_AFTER
+        });
         let mut shown = Shown {
             own: Vec::with_capacity(members.len()),
             others: 0,
@@ -85,23 +104,40 @@ impl<const N: usize> OwnSeries<N> {
             shown.others += 1;
             add(&mut shown.other, counts);
             // Members of one name are one here.
-            let now = self.rest.entry(name.to_owned()).or_insert([0; N]);
-            add(now, counts);
+            let now = self.rest.entry(name.to_owned()).or_insert(Rest {
+                last: [0; N],
+                missing: 0,
+            });
+            add(&mut now.last, counts);
         }
         for (name, now) in &self.rest {
-            if let Some(last) = before.remove(name) {
-                add(&mut self.gone, &began_anew(&last, now, self.sources));
+            if let Some(before) = before.remove(name) {
+                let gone = began_anew(&before.last, &now.last, self.sources);
+                add(&mut self.gone, &gone);
             }
         }
-        for last in before.values() {
-            add(&mut self.gone, last);
+        for (name, mut absent) in before {
+            absent.missing += 1;
+            if absent.missing < GONE_AFTER {
+                add(&mut shown.other, &absent.last);
+                self.rest.insert(name, absent);
+            } else {
+                add(&mut self.gone, &absent.last);
+            }
         }
         add(&mut shown.other, &self.gone);
         shown
     }
 
+    /// What a member had counted at the last scrape; nothing where it was not there.
+    pub(super) fn last(&self, name: &str) -> [u64; N] {
+        let own = self.own.get(name).map(|own| own.last);
+        let rest = || self.rest.get(name).map(|rest| rest.last);
+        own.or_else(rest).unwrap_or([0; N])
+    }
+
     /// Whether a member that has no series of its own gets them: there is a place, and it was not in the rest before.
-    fn admits(&self, name: &str, rest: &HashMap<String, [u64; N]>) -> bool {
+    fn admits(&self, name: &str, rest: &HashMap<String, Rest<N>>) -> bool {
         self.own.len() < self.limit && !rest.contains_key(name)
     }
 }
@@ -111,6 +147,7 @@ impl<const N: usize> Own<N> {
         Own {
             last: [0; N],
             gone: [0; N],
+            missing: 0,
         }
     }
 
@@ -145,6 +182,9 @@ fn add<const N: usize>(sum: &mut [u64; N], more: &[u64; N]) {
         *sum = sum.saturating_add(*more);
     }
 }
+
+/// A member is gone when it was missing so many times.
+const GONE_AFTER: u32 = 3;
 
 /// The name of the rest. A member of that very name is part of it.
 pub(super) const OTHER: &str = "other";
@@ -185,6 +225,9 @@ mod tests {
         // One of the rest goes, one of them begins anew.
         assert_eq!(choose(&mut series, &[("a", 1), ("c", 2)]).1, 14);
         // The place that falls free is for one that comes, not for one of the rest.
+        for _ in 0..GONE_AFTER {
+            assert_eq!(choose(&mut series, &[("c", 2)]), (Vec::new(), 14));
+        }
         let (own, other) = choose(&mut series, &[("c", 2), ("e", 100)]);
         assert_eq!((own, other), (vec!["e".to_owned()], 14));
         // One that comes back to a full house is of the rest.
@@ -210,8 +253,37 @@ mod tests {
         assert_eq!(shown([10, 0]), [10, 5]);
         assert_eq!(shown([11, 2]), [11, 7]);
         // One that comes back has begun anew as a whole: so has its series.
-        assert_eq!(series.choose(&[]).own, []);
+        for _ in 0..GONE_AFTER {
+            assert_eq!(series.choose(&[]).own, []);
+        }
         assert_eq!(series.choose(&[("a", [1, 1])]).own[0], Some([1, 1]));
+    }
+
+    /// Regression: a pod that the kernel left out of one list of interfaces was counted twice from then on.
+    #[test]
+    fn one_that_is_missing_once_goes_on_where_it_was() {
+        let mut series: OwnSeries<1> = OwnSeries::new(1, &[]);
+        let mut shown = |members: &[(&str, [u64; 1])]| {
+            let shown = series.choose(members);
+            (shown.own, shown.other)
+        };
+        assert_eq!(
+            shown(&[("a", [9]), ("b", [7])]),
+            (vec![Some([9]), None], [7])
+        );
+        // The source of `a` has begun anew.
+        assert_eq!(
+            shown(&[("a", [1]), ("b", [7])]),
+            (vec![Some([10]), None], [7])
+        );
+        for _ in 1..GONE_AFTER {
+            assert_eq!(shown(&[]), (vec![], [7]));
+        }
+        // Its place was not given away.
+        assert_eq!(
+            shown(&[("c", [5]), ("a", [2]), ("b", [8])]),
+            (vec![None, Some([11]), None], [13])
+        );
     }
 
     #[test]

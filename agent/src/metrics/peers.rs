@@ -20,16 +20,35 @@ pub(super) const PEER_COUNTERS: usize = CARRIED + COUNTERS.len() + DROP_COUNTERS
 /// The counters of what is carried, which come first in [`COUNTERS`].
 const CARRIED: usize = 4;
 /// The programs begin anew where the kernel path is switched on and off, the workers do not.
-pub(super) const SOURCES: &[usize] = &[CARRIED];
+const SOURCES: &[usize] = &[CARRIED];
 
-/// Reads what was counted for each peer, and chooses which have series of their own.
-pub(super) fn choose(series: &mut OwnSeries<PEER_COUNTERS>, view: &View) -> Shown<PEER_COUNTERS> {
-    let programs = view.kernel_path.peer_traffic();
-    let peers = view.snapshot.cluster.peers.iter();
-    let counted: Vec<_> = peers
-        .map(|peer| (peer.name.as_str(), counters(peer, &programs)))
-        .collect();
-    series.choose(&counted)
+/// The series of peers.
+#[derive(Debug)]
+pub(super) struct OwnPeers {
+    series: OwnSeries<PEER_COUNTERS>,
+    /// What the programs had carried when the kernel said so last.
+    programs: HashMap<IpAddr, Traffic>,
+}
+
+impl OwnPeers {
+    pub(super) fn new(limit: usize) -> OwnPeers {
+        OwnPeers {
+            series: OwnSeries::new(limit, SOURCES),
+            programs: HashMap::new(),
+        }
+    }
+
+    /// Reads what was counted for each peer, and chooses which have series of their own.
+    pub(super) fn choose(&mut self, view: &View) -> Shown<PEER_COUNTERS> {
+        if let Some(programs) = view.kernel_path.counted_peer_traffic() {
+            self.programs = programs;
+        }
+        let peers = view.snapshot.cluster.peers.iter();
+        let counted: Vec<_> = peers
+            .map(|peer| (peer.name.as_str(), counters(peer, &self.programs)))
+            .collect();
+        self.series.choose(&counted)
+    }
 }
 
 pub(super) fn write(page: &mut Page<'_>, facts: &Facts) -> fmt::Result {

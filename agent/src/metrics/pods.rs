@@ -32,6 +32,8 @@ pub(super) fn choose(
         .collect();
     let in_kernel: Vec<_> = names()
         .zip(counted(pods).map(|(pod, _)| in_kernel(pod)))
+        // What the programs do not say now they may say again at the next scrape.
+        .map(|(name, counts)| (name, counts.unwrap_or_else(|| series.in_kernel.last(name))))
         .collect();
     (
         series.at_host.choose(&at_host),
@@ -127,19 +129,23 @@ fn counters(pod: &Pod, traffic: PodTraffic, view: &View) -> [u64; POD_COUNTERS] 
 }
 
 fn name(pod: &Pod) -> String {
-    let [namespace, name, interface] = labels(pod).map(|(_, value)| value);
-    format!("{namespace}/{name}/{interface}")
+    let values = labels(pod).map(|(_, value)| value);
+    match values.iter().all(|value| *value == OTHER) {
+        // It would have the labels of the rest.
+        true => OTHER.to_owned(),
+        false => values.join("/"),
+    }
 }
 
 /// What the programs of the kernel path carried for it, in the order of [`IN_KERNEL`].
-fn in_kernel(pod: &Pod) -> [u64; KERNEL_COUNTERS] {
-    let carried = pod.in_kernel.unwrap_or_default();
-    [
+fn in_kernel(pod: &Pod) -> Option<[u64; KERNEL_COUNTERS]> {
+    let carried = pod.in_kernel?;
+    Some([
         carried.sent_packets,
         carried.sent_bytes,
         carried.received_packets,
         carried.received_bytes,
-    ]
+    ])
 }
 
 /// Where no runtime named the pod, its container's id is the name. No label is one that Prometheus' discovery sets.

@@ -119,18 +119,23 @@ impl KernelPathView {
         self.in_user_space.get(&address).copied()
     }
 
-    /// What they carried for each peer, by its public address.
+    /// What they carried for each peer, by its public address; nothing where the kernel does not say.
     pub(crate) fn peer_traffic(&self) -> HashMap<IpAddr, Traffic> {
+        self.counted_peer_traffic().unwrap_or_default()
+    }
+
+    /// The same; `None` where the kernel does not say.
+    pub(crate) fn counted_peer_traffic(&self) -> Option<HashMap<IpAddr, Traffic>> {
         let Some(path) = &self.path else {
-            return HashMap::new();
+            return Some(HashMap::new());
         };
-        let counted = path.lock().peer_traffic().unwrap_or_else(|error| {
-            debug!("no counters of the kernel path: {error}");
-            Vec::new()
-        });
+        let counted = path.lock().peer_traffic();
+        let counted = counted
+            .inspect_err(|error| debug!("no counters of the kernel path: {error}"))
+            .ok()?;
         let by_address =
             |peer: dataplane::kernel_path::PeerTraffic| (peer.address.into(), peer.traffic);
-        counted.into_iter().map(by_address).collect()
+        Some(counted.into_iter().map(by_address).collect())
     }
 
     /// What they carried for each pod, by its address.
