@@ -21,39 +21,104 @@ pub struct RefusedSources {
     networks: Reported<u32>,
 }
 
-/// What is reported of nodes, one thing of each, by their names. It stays until it was not seen for a minute, whatever
-/// else is seen of the same node, and further nodes wait for room: so a sender of forged packets causes few lines of the log
-/// (in a minute at most [`SHOWN`] that begin and as many that end).
+/// What is reported of nodes, one thing of each, by their names. It is shown until it was not seen for a while, whatever
+/// else is seen of the same node. At most [`SHOWN`] begin to be shown within [`REMEMBERED`], and further ones wait: so a sender
+/// of forged packets causes few lines of the log, that many that begin and as many that end.
 #[derive(Debug)]
 struct Reported<T> {
-    nodes: BTreeMap<String, (T, Instant)>,
+    nodes: BTreeMap<String, Report<T>>,
+    /// When the latest began to be shown.
+    begun: VecDeque<Instant>,
+}
+
+#[derive(Debug)]
+struct Report<T> {
+    what: T,
+    seen: Sightings,
+    is_shown: bool,
+}
+
+/// When something was seen.
+#[derive(Clone, Copy, Debug)]
+struct Sightings {
+    last: Instant,
+    /// Between the latest two; nothing where it was seen once.
+    pause: Duration,
+}
+
+impl Sightings {
+    const fn first(now: Instant) -> Sightings {
+        Sightings {
+            last: now,
+            pause: Duration::ZERO,
+        }
+    }
+
+    fn again(&mut self, now: Instant) {
+        self.pause = now.saturating_duration_since(self.last);
+        self.last = now;
+    }
+
+    /// Whether it goes on, as far as is known: what comes rarely is waited for longer.
+    fn is_current(&self, now: Instant) -> bool {
+        let lasts = (self.pause * 2).clamp(RECENT, REMEMBERED);
+        now.saturating_duration_since(self.last) < lasts
+    }
 }
 
 impl<T> Default for Reported<T> {
     fn default() -> Reported<T> {
         Reported {
             nodes: BTreeMap::new(),
+            begun: VecDeque::new(),
         }
     }
 }
 
 impl<T: PartialEq> Reported<T> {
-    fn note(&mut self, node: &str, seen: T, now: Instant) {
+    fn note(&mut self, node: &str, what: T, now: Instant) {
         self.expire(now);
-        let has_room = self.nodes.len() < SHOWN;
+        let may_begin = self.begun.len() < SHOWN;
+        let is_full = self.nodes.len() >= SHOWN;
         match self.nodes.get_mut(node) {
-            Some((reported, last)) if *reported == seen => *last = now,
-            Some(_) => {}
-            None if has_room => {
-                self.nodes.insert(node.to_owned(), (seen, now));
+            Some(report) if report.what == what => {
+                report.seen.again(now);
+                if !report.is_shown && may_begin {
+                    report.is_shown = true;
+                    self.begun.push_back(now);
+                }
             }
-            None => {}
+            Some(report) if report.seen.is_current(now) => {}
+            None if is_full => {}
+            _ if may_begin => {
+                let report = Report {
+                    what,
+                    seen: Sightings::first(now),
+                    is_shown: true,
+                };
+                self.nodes.insert(node.to_owned(), report);
+                self.begun.push_back(now);
+            }
+            _ => {}
         }
     }
 
+    /// Ends what was not seen for its time, and forgets what was not seen for longer.
     fn expire(&mut self, now: Instant) {
-        let is_recent = |last: Instant| now.saturating_duration_since(last) < RECENT;
-        self.nodes.retain(|_, (_, last)| is_recent(*last));
+        let is_old = |at: Instant| now.saturating_duration_since(at) >= REMEMBERED;
+        self.nodes.retain(|_, report| !is_old(report.seen.last));
+        for report in self.nodes.values_mut() {
+            report.is_shown &= report.seen.is_current(now);
+        }
+        while self.begun.front().is_some_and(|begun| is_old(*begun)) {
+            self.begun.pop_front();
+        }
+    }
+
+    /// What is shown of each node.
+    fn shown(&self) -> impl Iterator<Item = (&String, &T)> {
+        let shown = self.nodes.iter().filter(|(_, report)| report.is_shown);
+        shown.map(|(node, report)| (node, &report.what))
     }
 }
 
@@ -62,21 +127,25 @@ struct Pair {
     outer: IpAddr,
     inner: IpAddr,
     owner: Option<String>,
-    seen: u64,
+    /// How often.
+    count: u64,
+    seen: Sightings,
 }
 
 impl RefusedSources {
     /// Remembers one more refusal; `owner` is the node whose subnet holds the inner source.
     pub fn note(&mut self, outer: IpAddr, inner: IpAddr, owner: Option<String>) {
+        let now = Instant::now();
         if let Some(owner) = &owner {
-            self.addresses.note(owner, outer, Instant::now());
+            self.addresses.note(owner, outer, now);
         }
         let known = self
             .pairs
             .iter_mut()
             .find(|pair| (pair.outer, pair.inner) == (outer, inner));
         if let Some(pair) = known {
-            pair.seen = pair.seen.saturating_add(1);
+            pair.count = pair.count.saturating_add(1);
+            pair.seen.again(now);
             pair.owner = owner;
             return;
         }
@@ -87,7 +156,8 @@ impl RefusedSources {
             outer,
             inner,
             owner,
-            seen: 1,
+            count: 1,
+            seen: Sightings::first(now),
         });
     }
 
@@ -96,7 +166,7 @@ impl RefusedSources {
         self.networks.note(&peer, vni, Instant::now());
     }
 
-    /// What was refused of nodes of `leases` in the last minute; `ours` is our VXLAN network. A node that `answers` probes
+    /// What was refused of nodes of `leases` of late; `ours` is our VXLAN network. A node that `answers` probes
     /// is of our network again.
     pub fn problems(
         &mut self,
@@ -108,14 +178,14 @@ impl RefusedSources {
         self.networks.expire(now);
         self.networks.nodes.retain(|node, _| !answers(node));
         self.addresses.expire(now);
-        let networks = self.networks.nodes.iter();
-        let networks = networks.map(|(node, (vni, _))| Problem::PeerOtherVni {
+        let networks = self.networks.shown();
+        let networks = networks.map(|(node, vni)| Problem::PeerOtherVni {
             node: node.clone(),
             vni: *vni,
             ours,
         });
-        let addresses = self.addresses.nodes.iter();
-        let addresses = addresses.filter_map(|(owner, (outer, _))| {
+        let addresses = self.addresses.shown();
+        let addresses = addresses.filter_map(|(owner, outer)| {
             let lease = leases.iter().find(|lease| lease.name == *owner)?;
             let listed: Vec<String> = lease.public.iter().map(|a| a.to_string()).collect();
             Some(Problem::PeerUnknownAddress {
@@ -131,18 +201,23 @@ impl RefusedSources {
     pub fn forget(&mut self, accepted: impl Fn(IpAddr) -> bool) {
         self.pairs.retain(|pair| !accepted(pair.outer));
         let nodes = &mut self.addresses.nodes;
-        nodes.retain(|_, (outer, _)| !accepted(*outer));
+        nodes.retain(|_, report| !accepted(report.what));
     }
 
-    /// The pairs with their remedies, newest first.
+    /// The pairs of late with their remedies, newest first.
     pub fn list(&self) -> Vec<RefusedSource> {
+        self.list_at(Instant::now())
+    }
+
+    fn list_at(&self, now: Instant) -> Vec<RefusedSource> {
         let line = |pair: &Pair| RefusedSource {
             outer: pair.outer,
             inner: pair.inner,
-            seen: pair.seen,
+            seen: pair.count,
             remedy: remedy(pair),
         };
-        self.pairs.iter().rev().map(line).collect()
+        let current = self.pairs.iter().filter(|pair| pair.seen.is_current(now));
+        current.rev().map(line).collect()
     }
 }
 
@@ -165,8 +240,10 @@ fn remedy(pair: &Pair) -> String {
 }
 
 const MEMORY: usize = 64;
-/// A peer that is corrected sends no more of them.
-const RECENT: Duration = Duration::from_secs(60);
+/// A node that is corrected sends no more of them; one that is wrong sends more often, unless its paths are many.
+const RECENT: Duration = Duration::from_secs(8);
+/// For how long at most it is waited for what comes rarely.
+const REMEMBERED: Duration = Duration::from_secs(60);
 /// Nodes with a problem of each kind.
 const SHOWN: usize = 20;
 
@@ -221,11 +298,8 @@ mod tests {
                 reported.note(&format!("n{}", turn % 200), turn / 200 % 2, now);
             }
             reported.expire(now);
-            let after: Vec<_> = reported
-                .nodes
-                .iter()
-                .map(|(n, (v, _))| (n.clone(), *v))
-                .collect();
+            let after = reported.shown().map(|(node, what)| (node.clone(), *what));
+            let after: Vec<_> = after.collect();
             changes += after.iter().filter(|one| !before.contains(one)).count();
             changes += before.iter().filter(|one| !after.contains(one)).count();
             before = after;
@@ -235,15 +309,44 @@ mod tests {
     }
 
     #[test]
-    fn what_is_corrected_is_no_longer_reported_a_minute_later() {
+    fn what_is_corrected_is_reported_no_longer() {
         let begin = Instant::now();
+        let after = |seconds| begin + Duration::from_secs(seconds);
         let mut reported = Reported::default();
+        let shown = |reported: &mut Reported<u32>, seconds| {
+            reported.expire(after(seconds));
+            reported.shown().map(|(_, what)| *what).collect::<Vec<_>>()
+        };
         reported.note("n1", 7, begin);
-        reported.note("n1", 8, begin + Duration::from_secs(59));
-        assert_eq!(reported.nodes["n1"].0, 7);
-        reported.note("n1", 8, begin + RECENT);
-        assert_eq!(reported.nodes["n1"].0, 8);
-        reported.expire(begin + RECENT * 2);
-        assert!(reported.nodes.is_empty());
+        reported.note("n1", 7, after(1));
+        reported.note("n1", 8, after(2));
+        assert_eq!(shown(&mut reported, 8), [7]);
+        assert_eq!(shown(&mut reported, 9), [0; 0]);
+        // Another is shown where the first has ended.
+        reported.note("n1", 8, after(10));
+        assert_eq!(shown(&mut reported, 17), [8]);
+        // What comes rarely does not come and go.
+        for turn in 1..10 {
+            reported.note("n1", 8, after(10 + 20 * turn));
+            assert_eq!(shown(&mut reported, 10 + 20 * turn), [8]);
+            if turn > 1 {
+                assert_eq!(shown(&mut reported, 29 + 20 * turn), [8]);
+            }
+        }
+        assert_eq!(shown(&mut reported, 190 + 40), [0; 0]);
+    }
+
+    /// Regression: one datagram of a host that is no node left `tartan peers` with exit code 1 for ever.
+    #[test]
+    fn a_source_that_is_seen_no_more_is_listed_no_more() {
+        let mut refused = RefusedSources::default();
+        refused.note(
+            "192.0.2.9".parse().unwrap(),
+            "10.244.2.7".parse().unwrap(),
+            None,
+        );
+        let now = Instant::now();
+        assert_eq!(refused.list_at(now).len(), 1);
+        assert_eq!(refused.list_at(now + RECENT).len(), 0);
     }
 }
