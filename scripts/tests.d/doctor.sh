@@ -475,7 +475,10 @@ report() {
     printf '# token: %s\n' "$SECRET" >>"$ROOT/nodes.toml"
     printf 'https://root:%s@192.0.2.9 Bearer %s said %s\n' "$SECRET" "$SECRET" "$SECRET" >>"$ROOT/log"
     printf -- '-----BEGIN PRIVATE KEY-----\n%s\n-----END PRIVATE KEY-----\n' "$SECRET" >"$ROOT/var/lib/tartan/key.pem"
+    # No node has it: what is dropped while the report is made is in it.
+    start_in pod1 ping -q -c 200 -i 0.05 10.244.254.9
     tartan node1 report -w "$file" "${FLAGS[@]}" >/dev/null || fail "tartan report ended with code $?"
+    stop "$PID"
     rm "$ROOT/etc/tartan/tartan.toml" "$ROOT/var/lib/tartan/key.pem"
     mkdir "$SCRATCH/report"
     tar -xzf "$file" -C "$SCRATCH/report" --strip-components 1
@@ -483,6 +486,8 @@ report() {
         counters/snmp settings/ipv4.ip_forward service/words; do
         [ -s "$SCRATCH/report/$part" ] || fail "the report has no $part: $(cat "$SCRATCH/report/CONTENTS")"
     done
+    jq -es 'any(.reason == "NoRoute")' "$SCRATCH/report/answers/drops-now.json" >/dev/null ||
+        fail "no drop of the time of the report: $(head -c 600 "$SCRATCH/report/answers/drops-now.json")"
     equal "secrets in the report" 0 "$(grep -ra "$SECRET" "$SCRATCH/report" | wc -l)"
     grep -q redacted "$SCRATCH/report/log/service" || fail "the log is not that of the service"
     bytes=$(stat -c %s "$file")

@@ -1,7 +1,8 @@
 //! Collects the parts of a report.
 
-use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{env, fs, io};
 
 use cni_shim::RunDir;
 use serde_json::Value;
@@ -44,6 +45,11 @@ pub fn collect(args: &RunArgs, diagnosis: &Diagnosis, findings: &str) -> Bundle 
             Err(error) => add(&format!("{path}.error"), &causes(&error)),
         }
     }
+    match drops(&root) {
+        Ok(text) => bundle.add(&redactor, DROPS_NOW, &text, Keep::Last),
+        Err(error) => bundle.lacks(DROPS_NOW, &error.to_string()),
+    }
+    let mut add = |path: &str, text: &str| bundle.add(&redactor, path, text, Keep::First);
     if let Ok(verdict) = check::check(args, &[]) {
         add("configuration/check.json", &pretty(&verdict));
     }
@@ -75,6 +81,16 @@ pub fn collect(args: &RunArgs, diagnosis: &Diagnosis, findings: &str) -> Bundle 
         }
     }
     bundle
+}
+
+/// What is dropped while the report is made, a line each.
+fn drops(root: &Path) -> io::Result<String> {
+    let program = env::current_exe()?;
+    let [program, root] = [&program, root].map(|path| path.to_string_lossy());
+    let words = [
+        &*program, "drops", "--follow", "-o", "json", "--root", &*root,
+    ];
+    programs::run_for(&words, MOST_PRINTED, FOLLOWED)
 }
 
 fn file(bundle: &mut Bundle, redactor: &Redactor, listed: &Listed) {
@@ -110,7 +126,6 @@ fn process(bundle: &mut Bundle, redactor: &Redactor, pid: u32) {
     }
 }
 
-/// The secrets of this node, to be looked for in everything.
 /// The values of the flag `etcd-password`, with one dash or two, in the words of a command line.
 fn passwords(words: &str) -> Vec<String> {
     let mut found = Vec::new();
@@ -127,6 +142,7 @@ fn passwords(words: &str) -> Vec<String> {
     found
 }
 
+/// The secrets of this node, to be looked for in everything.
 fn secrets(configuration: Option<&Configuration>, pid: Option<u32>) -> Vec<String> {
     let mut known = Vec::new();
     known.extend(std::env::var("TARTAN_ETCD_PASSWORD").ok());
@@ -185,6 +201,10 @@ const QUESTIONS: [(&str, Request); 5] = [
     ("pods", Request::Pods),
     ("drops", Request::Drops),
 ];
+/// The part that has what was dropped meanwhile.
+const DROPS_NOW: &str = "answers/drops-now.json";
+/// For how long drops are followed: some of every reason are shown each tenth of a second.
+const FOLLOWED: Duration = Duration::from_secs(1);
 /// Of a file, in bytes: more than is kept, so that what is cut off is counted.
 const MOST_READ: u64 = 4 * LONGEST_PART as u64;
 /// Of what a program prints, in bytes.

@@ -5,6 +5,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::PATIENCE;
 
 /// A program, its words, and the part that its output becomes.
@@ -78,6 +80,23 @@ pub(super) const PROGRAMS: [Program; 17] = [
 /// # Errors
 /// It cannot be started, or does not end in time: what it printed by then is lost.
 pub(super) fn run(words: &[&str], limit: usize, is_log: bool) -> io::Result<String> {
+    run_until(words, limit, is_log, None)
+}
+
+/// The same of a program that goes on until it is interrupted, which it is after `lasts`.
+///
+/// # Errors
+/// As [`run`].
+pub(super) fn run_for(words: &[&str], limit: usize, lasts: Duration) -> io::Result<String> {
+    run_until(words, limit, true, Some(lasts))
+}
+
+fn run_until(
+    words: &[&str],
+    limit: usize,
+    is_log: bool,
+    lasts: Option<Duration>,
+) -> io::Result<String> {
     let (name, words) = words
         .split_first()
         .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
@@ -94,10 +113,17 @@ pub(super) fn run(words: &[&str], limit: usize, is_log: bool) -> io::Result<Stri
         child.stdout.take().map(|pipe| reader(pipe, limit, is_log)),
         child.stderr.take().map(|pipe| reader(pipe, limit, is_log)),
     ];
-    let deadline = Instant::now() + PATIENCE;
+    let begun = Instant::now();
+    let deadline = begun + PATIENCE;
+    let mut lasts = lasts;
     let ended = loop {
         match child.try_wait()? {
             Some(status) => break status,
+            None if lasts.take_if(|lasts| begun.elapsed() >= *lasts).is_some() => {
+                if let Some(id) = Pid::from_raw(child.id().cast_signed()) {
+                    kill_process(id, Signal::INT)?;
+                }
+            }
             None if Instant::now() > deadline => {
                 child.kill()?;
                 child.wait()?;
@@ -164,6 +190,17 @@ mod tests {
         assert!(text.contains("exit status: 3"), "{text}");
         let missing = run(&["tartan-has-no-such-program"], 4, false).unwrap_err();
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_program_that_goes_on_is_interrupted() {
+        let words = [
+            "sh",
+            "-c",
+            "trap 'echo end; exit' INT; echo begin; while :; do sleep 0.01; done",
+        ];
+        let text = run_for(&words, 100, Duration::from_millis(200)).unwrap();
+        assert_eq!(text, "begin\nend\n");
     }
 
     #[test]
