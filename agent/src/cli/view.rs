@@ -1,10 +1,12 @@
 //! How answers are shown: which rows and in which order, how wide, in colour or not, once or again and again.
 
 use std::io::{self, IsTerminal};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use clap::builder::styling::{AnsiColor, Style};
 use clap::{Args, ValueEnum};
+use ipnet::IpNet;
 
 use super::order::natural;
 use super::table::{self, Column};
@@ -182,16 +184,23 @@ impl Filter {
         Ok(Filter { column, text })
     }
 
-    /// A column holds one value or several with commas between them.
+    /// A column holds one value or several with commas between them. A prefix is meant by each address in it.
     fn holds(&self, row: &[String]) -> bool {
+        let address = self.text.parse::<IpAddr>().ok();
+        let has_address = |value: &str| {
+            let prefix = value.parse::<IpNet>().ok();
+            prefix
+                .zip(address)
+                .is_some_and(|(prefix, address)| prefix.contains(&address))
+        };
         match self.column {
-            None => row
-                .iter()
-                .any(|cell| cell.to_lowercase().contains(&self.text)),
+            None => row.iter().any(|cell| {
+                cell.to_lowercase().contains(&self.text) || cell.split(", ").any(has_address)
+            }),
             Some(column) => row.get(column).is_some_and(|cell| {
-                cell.to_lowercase()
-                    .split(", ")
-                    .any(|value| value == self.text)
+                let cell = cell.to_lowercase();
+                cell.split(", ")
+                    .any(|value| value == self.text || has_address(value))
             }),
         }
     }
