@@ -100,6 +100,10 @@ path_found() {
     found "$1" "$2" "$3" 1
     [ -z "${5:-}" ] || evidence "$5"
     shown_by_peers "$1" "$peer" "$4" "${5:-}"
+    # As evidence the doctor says what probes and packets have shown of the peer.
+    doctor "$1"
+    jq -e --arg words "$peer is $4 for " '[.checks[].findings[].evidence[]] | any(startswith($words))' "$SCRATCH/doctor.json" >/dev/null ||
+        fail "no evidence says '$peer is $4': $(findings)"
 }
 
 both_gone() {

@@ -152,6 +152,17 @@ if [ "$BACKEND" = vxlan ]; then
     *) fail "the kernel peer is $(state node1 node8)" ;;
     esac
 fi
+say "an agent that starts while a peer is dead"
+BEGAN=$(clock)
+on_the_way "ip daddr $(underlay_of node4 4) drop;"
+found node1 node4 silent peer-silent
+lab stop node1
+BEGAN=$(clock)
+lab start node1
+found node1 node4 silent peer-silent
+BEGAN=$(clock)
+on_the_way
+until_true 10 "node4 is up 10 s after it came back" is_state node1 node4 up || true
 stop "$sender"
 wait "$receiver" || true
 equal "TCP's bytes and their sum" "$(cat "$SCRATCH/sent")" "$(cat "$SCRATCH/received")"

@@ -273,6 +273,10 @@ pub struct Peer {
     /// Why, in words; empty where it is up.
     #[serde(default)]
     pub reason: String,
+    /// When a packet or a probe of it was accepted last, in Unix seconds; absent where none was since the service started. What
+    /// the kernel path carried does not count.
+    #[serde(default)]
+    pub heard: Option<u64>,
     /// Why user space sends to it and not the programs of the kernel path; absent where these do, or are not in use.
     #[serde(default)]
     pub user_space: Option<String>,
@@ -280,6 +284,9 @@ pub struct Peer {
     #[serde(default)]
     pub paths: Vec<PeerPath>,
 }
+
+/// States of peers that are no problem; an agent of an earlier version says none.
+pub const GOOD_STATES: [&str; 5] = ["", "new", "up", "heard", "quiet"];
 
 /// The way to one address of a peer, as probes show it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

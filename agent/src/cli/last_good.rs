@@ -209,6 +209,7 @@ fn known_peers(state: &LastGood) -> Peers {
             state: String::new(),
             since: None,
             reason: String::new(),
+            heard: None,
             user_space: None,
             paths: Vec::new(),
         }

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use super::amount::{bytes, duration};
 use super::table::{Column, list};
 use super::view::{View, total};
-use crate::api::wire::{Dropped, Peer, PeerPath, Peers};
+use crate::api::wire::{Dropped, GOOD_STATES, Peer, PeerPath, Peers};
 
 /// The peers as text: how they are reached.
 pub(super) fn render(peers: &Peers, view: &View) -> String {
@@ -62,6 +62,7 @@ fn table(peers: &Peers, view: &View, columns: &[usize], now: u64) -> (String, Ve
             of_paths(|path| percent(path.loss_10m)),
             of_paths(|path| hears_us(path.hears_us).to_owned()),
             of_paths(|path| next(path.next_probe)),
+            (peer.heard).map_or("-".to_owned(), |at| duration(now.saturating_sub(at))),
             list(&peer.subnets),
             list(macs(peer)),
             path_mtu(peer),
@@ -95,7 +96,7 @@ fn table(peers: &Peers, view: &View, columns: &[usize], now: u64) -> (String, Ve
 /// Whether a peer is not reached as it should be, a source was refused that a change of the list of nodes would accept, or
 /// a node's lease.
 pub(super) fn problem(peers: &Peers) -> bool {
-    let is_good = |peer: &Peer| GOOD.contains(&&*peer.state);
+    let is_good = |peer: &Peer| GOOD_STATES.contains(&&*peer.state);
     !peers.peers.iter().all(is_good)
         || !peers.refused_sources.is_empty()
         || !peers.refused_leases.is_empty()
@@ -236,7 +237,7 @@ fn refused(peers: &Peers, view: &View) -> String {
 }
 
 /// What `--sort` and `--filter` know.
-pub(super) const COLUMNS: [Column; 23] = [
+pub(super) const COLUMNS: [Column; 24] = [
     Column::Words("PEER"),
     Column::Words("ADDRESS"),
     Column::Words("FORMAT"),
@@ -250,6 +251,7 @@ pub(super) const COLUMNS: [Column; 23] = [
     Column::Number("LOSS 10 MIN"),
     Column::Words("REV"),
     Column::Number("NEXT"),
+    Column::Words("HEARD"),
     Column::Words("SUBNETS"),
     Column::Words("VTEP MAC"),
     Column::Number("PATH MTU"),
@@ -268,9 +270,7 @@ const REASONS: usize = 3;
 /// The columns that are shown without `--wide`.
 const SHOWN: [usize; 9] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
 /// Those of the last good state: what a lease has.
-const OF_LEASES: [usize; 5] = [0, 1, 2, 13, 14];
-/// States that are no problem; an agent of an earlier version says none.
-const GOOD: [&str; 5] = ["", "new", "up", "heard", "quiet"];
+const OF_LEASES: [usize; 5] = [0, 1, 2, 14, 15];
 
 #[cfg(test)]
 mod tests {
@@ -325,6 +325,7 @@ mod tests {
                 state: "narrow".into(),
                 since: Some(1000),
                 reason: "the path carries 1400 bytes".into(),
+                heard: Some(1997),
                 user_space: Some("its probes say so".into()),
                 paths: vec![path()],
             }],

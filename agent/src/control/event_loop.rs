@@ -615,6 +615,7 @@ impl Control {
         }
         self.restore_run_files().await;
         let state = self.saved.save(&self.model);
+        self.peer_health.save();
         let configuration = self.reload.save(self.model.known.config.state_dir());
         self.board
             .post(Origin::State, state.into_iter().chain(configuration));
@@ -842,7 +843,10 @@ impl Control {
 
     fn post_leases(&mut self) {
         let snapshot = self.tables.engine.snapshot();
-        let leases = self.turn.changed_macs.look(snapshot.cluster.peers.iter());
+        let leases = self
+            .turn
+            .changed_macs
+            .examine(snapshot.cluster.peers.iter());
         self.board.post(Origin::Leases, leases);
     }
 

@@ -22,6 +22,12 @@ pub(super) fn of(code: &str) -> Vec<String> {
             "docs/3am.md#small-packets-pass-large-ones-do-not",
             Some("https://github.com/flannel-io/flannel/issues/1279"),
         ),
+        "peer-narrow" => ("docs/3am.md#small-packets-pass-large-ones-do-not", None),
+        "peer-one-way" => ("docs/3am.md#one-direction-is-dead", None),
+        "peer-silent" | "peer-refused" | "peer-unreachable" | "peer-other-vni"
+        | "peer-wrong-mac" | "vtep-mac-changed" => {
+            ("docs/3am.md#two-nodes-do-not-reach-each-other", None)
+        }
         "clock-set-back" => ("docs/3am.md#the-registry", None),
         "firewall-cuts-pods-off" | "firewall-refused" => {
             ("docs/operate.md#masquerade-and-firewalls", None)

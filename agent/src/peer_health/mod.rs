@@ -23,10 +23,12 @@
 //!   an ICMP error, a datagram of another network) only words a path that is without answers already.
 //! - *Reports.* A peer that asks what is wrong with this node is told codes and subjects of its problems, by this thread and
 //!   not by a worker ([`node_report`]). Only peers are told, and only to where data for them goes.
-//! - *A new start* begins anew: nothing is reported before a path was asked, and nothing bad before several probes.
+//! - *A new start* begins anew: nothing is reported before a path was asked, and nothing bad before several probes. Which
+//!   peers answered before is known from the disk ([`answered_before`]).
 //! - *Never:* a packet of a pod waits for it, and no peer is routed around: what is found is reported, and the path's MTU
 //!   told to pods.
 
+mod answered_before;
 mod credit;
 pub mod histogram;
 pub mod loss;
@@ -43,6 +45,7 @@ mod thread;
 
 use std::fmt;
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -54,6 +57,7 @@ use dataplane::probe::Hearing;
 use dataplane::snapshot::Snapshot;
 
 use crate::problems::{Posted, Problem};
+use answered_before::AnsweredBefore;
 use question::Questions;
 use state::State;
 use table::Table;
@@ -63,6 +67,8 @@ use thread::Prober;
 pub struct PeerHealth {
     known: PeerHealthView,
     followed: Option<Following>,
+    /// `None` where no path is probed.
+    answered_before: Option<AnsweredBefore>,
     /// Until when this node's own underlay explains what is wrong with paths.
     explained_until: Option<Now>,
 }
@@ -116,12 +122,23 @@ impl fmt::Debug for PeerHealth {
 }
 
 impl PeerHealth {
-    /// Starts the thread. `hearing` gives what the workers hear, `clock` is theirs. Without `is_on` nothing is sent.
+    /// Starts the thread. `hearing` gives what the workers hear, `clock` is theirs, and `state_dir` has which peers answered
+    /// before. Without `is_on` nothing is sent.
     ///
     /// # Errors
     /// When no thread can be had.
-    pub fn start(is_on: bool, clock: Clock, hearing: Hearing) -> io::Result<PeerHealth> {
-        let health = PeerHealth::without_thread(is_on, clock);
+    pub fn start(
+        is_on: bool,
+        clock: Clock,
+        hearing: Hearing,
+        state_dir: &Path,
+    ) -> io::Result<PeerHealth> {
+        let mut health = PeerHealth::without_thread(is_on, clock);
+        if is_on {
+            let before = AnsweredBefore::read(state_dir);
+            lock(&health.known.0.table).expect_answers(before.names());
+            health.answered_before = Some(before);
+        }
         let prober = Prober::new(Arc::clone(&health.known.0), hearing);
         let name = "peer-health".to_owned();
         std::thread::Builder::new()
@@ -145,6 +162,7 @@ impl PeerHealth {
                 is_stopped: AtomicBool::new(false),
             })),
             followed: None,
+            answered_before: None,
             explained_until: None,
         }
     }
@@ -165,6 +183,15 @@ impl PeerHealth {
                 snapshot,
                 following,
             });
+        }
+    }
+
+    /// Keeps on disk which peers answer, for the next start.
+    pub fn save(&mut self) {
+        if let Some(before) = &mut self.answered_before
+            && let Some(names) = lock(&self.known.0.table).answering()
+        {
+            before.write(names);
         }
     }
 

@@ -45,6 +45,8 @@ pub(super) struct Path {
     pub(super) search: PathSearch,
     /// When the latest answer came.
     answered: Option<Now>,
+    /// It answered before this service started.
+    answered_before: bool,
     /// When the latest probe of the peer's came, and since when it had heard no answer then.
     asked: Option<(Now, Option<Duration>)>,
     /// Probes that watch, lost in a row, and when the first of them was sent.
@@ -150,6 +152,7 @@ impl Path {
             trips: RoundTrips::default(),
             search,
             answered: None,
+            answered_before: false,
             asked: None,
             lost: 0,
             lost_since: now,
@@ -162,6 +165,20 @@ impl Path {
             state: State::New,
             since: now,
         }
+    }
+
+    /// Takes in that the peer answered probes of the service before this one: it does not run flannel.
+    pub(super) fn expect_answers(&mut self) {
+        self.answered_before = true;
+    }
+
+    /// Whether it has ever answered, and does not run flannel since, as far as is seen.
+    pub(super) fn is_to_answer(&self) -> bool {
+        self.has_answered() && !matches!(self.state, State::Heard | State::Quiet)
+    }
+
+    fn has_answered(&self) -> bool {
+        self.answered.is_some() || self.answered_before
     }
 
     /// The state, and since when.
@@ -183,7 +200,7 @@ impl Path {
     /// be forged.
     pub(super) fn is_probed(&self, now: Now) -> bool {
         let asked = self.asked.map(|(at, _)| at);
-        self.answered.is_some() || asked.is_some_and(|at| now.since(at) < FORGOTTEN)
+        self.has_answered() || asked.is_some_and(|at| now.since(at) < FORGOTTEN)
     }
 
     /// Gives up probes whose time has passed, and says what to send now. Returns what the path was found to carry.
@@ -276,7 +293,7 @@ impl Path {
         let watch = self.pace.watch;
         let trouble = self.error.as_ref();
         let trouble = trouble.filter(|error| now.since(error.latest) < self.trouble_lasts());
-        let is_lost = self.lost > 0 && self.answered.is_some();
+        let is_lost = self.lost > 0 && self.has_answered();
         let lost_for = is_lost.then(|| now.since(self.lost_since));
         let bad_for = lost_for.or(trouble.map(|error| now.since(error.first)));
         let is_forgotten =
@@ -447,7 +464,7 @@ impl Path {
                     self.lost_since = sent;
                 }
                 self.lost = self.lost.saturating_add(1);
-                if self.lost == 1 && self.answered.is_some() {
+                if self.lost == 1 && self.has_answered() {
                     // Also where an early pair was sent before, behind which the path had rested.
                     self.next = self.next.min(now.after(WATCH_EVERY));
                 }
@@ -519,7 +536,7 @@ impl Path {
 
     fn next_state(&self, signs: Signs, now: Now) -> State {
         let is_lost =
-            self.lost >= LOST_PROBES && (self.answered.is_none() || self.lost_for(now) >= SILENCE);
+            self.lost >= LOST_PROBES && (!self.has_answered() || self.lost_for(now) >= SILENCE);
         if self.answered.is_some() && !is_lost {
             return match self.search.narrow() {
                 Some(measured) => State::Narrow {
@@ -579,7 +596,7 @@ impl Path {
                     .and_then(|(at, unheard)| Some(unheard? + now.since(at))),
             },
             // What never answered is not said to have fallen silent.
-            (true, false) if self.answered.is_none() => State::Quiet,
+            (true, false) if !self.has_answered() => State::Quiet,
             (true, false) => State::Silent,
         }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use dataplane::families::PerFamily;
+use dataplane::now::Now;
 
 use super::histogram::Histogram;
 use super::loss::{LONG, Outcomes, SHORT};
@@ -23,6 +24,8 @@ pub struct PathReport {
     pub state: State,
     /// Since when.
     pub since: SystemTime,
+    /// Packets of pods have gone there, or come, within the last seconds.
+    pub is_used: bool,
     /// Whether the peer is known to answer probes or to send them.
     pub is_probed: bool,
     /// The median of the last round trips, and what 99 of 100 do not exceed.
@@ -37,21 +40,48 @@ pub struct PathReport {
     pub next: Option<Duration>,
 }
 
+impl PathReport {
+    /// Why it is in its state, in words; empty where the name says all.
+    pub fn reason(&self) -> String {
+        match (&self.state, self.is_used) {
+            // Of packets that come it would be `heard`.
+            (State::Quiet, true) => {
+                "answers no probes; nothing arrived lately, though this node sends to it".to_owned()
+            }
+            (state, _) => state.to_string(),
+        }
+    }
+}
+
 impl PeerHealthView {
     /// Every path, by the peer's name, in the order of address families.
     pub fn paths(&self) -> HashMap<Arc<str>, Vec<PathReport>> {
         let mut paths: HashMap<Arc<str>, Vec<PathReport>> = HashMap::new();
         // The control loop waits for the table: it is only copied while it is held.
-        let slots: Vec<(Target, Path)> = lock(&self.0.table)
+        let slots: Vec<(Target, Path, bool)> = lock(&self.0.table)
             .slots()
             .iter()
-            .map(|slot| (slot.target.clone(), slot.path.clone()))
+            .map(|slot| (slot.target.clone(), slot.path.clone(), slot.is_used()))
             .collect();
-        for (target, path) in slots {
-            let report = self.report(&target, &path);
+        for (target, path, is_used) in slots {
+            let report = self.report(&target, &path, is_used);
             paths.entry(target.name).or_default().push(report);
         }
         paths
+    }
+
+    /// The name of the state of each peer's worst path, by the peer's name.
+    pub fn states(&self) -> HashMap<Arc<str>, &'static str> {
+        let mut worst: HashMap<Arc<str>, (u8, &'static str)> = HashMap::new();
+        for slot in lock(&self.0.table).slots() {
+            let (state, _) = slot.path.state();
+            let state = self.shown(state);
+            let named = (state.rank(), state.name());
+            let of_peer = worst.entry(Arc::clone(&slot.target.name)).or_insert(named);
+            *of_peer = named.max(*of_peer);
+        }
+        let names = worst.into_iter();
+        names.map(|(peer, (_, state))| (peer, state)).collect()
     }
 
     /// Round trips of the probes of all paths since the service started, by the family of the peer's address.
@@ -70,19 +100,29 @@ impl PeerHealthView {
         paths.iter().max_by_key(|path| path.state.rank())
     }
 
-    fn report(&self, target: &Target, path: &Path) -> PathReport {
+    /// A state as it is shown: without probes what is not heard is quiet.
+    fn shown<'a>(&self, state: &'a State) -> &'a State {
+        match state {
+            State::New if !self.0.is_on => &State::Quiet,
+            state => state,
+        }
+    }
+
+    /// The time of day of a moment of the engine's clock.
+    pub fn time_of(&self, moment: Now) -> SystemTime {
+        self.0.time_of(moment)
+    }
+
+    fn report(&self, target: &Target, path: &Path, is_used: bool) -> PathReport {
         let now = self.0.clock.now();
         let (state, since) = path.state();
-        let state = match state {
-            // Without probes what is not heard is quiet.
-            State::New if !self.0.is_on => State::Quiet,
-            state => state.clone(),
-        };
+        let state = self.shown(state).clone();
         let trips = &path.trips;
         PathReport {
             address: target.address,
             state,
             since: self.0.time_of(since),
+            is_used,
             is_probed: path.is_probed(now),
             round_trips: trips.percentile(50).zip(trips.percentile(99)),
             loss: (path.loss.share(SHORT, now), path.loss.share(LONG, now)),

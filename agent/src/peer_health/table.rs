@@ -57,6 +57,8 @@ pub(super) struct Table {
     spent_until: Now,
     paces: Paces,
     round: Round,
+    /// The names of peers that answered probes of the service before this one.
+    answered_before: BTreeSet<String>,
     /// The paths that are looked at, by number.
     looked: Vec<usize>,
     looked_at: Now,
@@ -139,6 +141,7 @@ impl Table {
                 is_full: true,
             },
             round: Round::default(),
+            answered_before: BTreeSet::new(),
             looked: Vec::new(),
             looked_at: now,
             round_trips: PerFamily::each(|_| Histogram::default()),
@@ -167,8 +170,12 @@ impl Table {
                 }
                 None => {
                     let first = now.after(spread * index as u32 / all);
+                    let mut path = Path::new(PathSearch::new(floor, ceiling), first, now);
+                    if self.answered_before.contains(&*target.name) {
+                        path.expect_answers();
+                    }
                     Slot {
-                        path: Path::new(PathSearch::new(floor, ceiling), first, now),
+                        path,
                         scheduled: first,
                         is_busy: false,
                         packets: 0,
@@ -192,6 +199,18 @@ impl Table {
         self.asked = awaiting
             .filter_map(|(index, slot)| slot.path.awaits().then_some(index))
             .collect();
+    }
+
+    /// Takes which peers answered probes of the service before this one: paths that are new are expected to answer.
+    pub(super) fn expect_answers(&mut self, names: &BTreeSet<String>) {
+        self.answered_before.clone_from(names);
+    }
+
+    /// The names of the peers that are known to answer probes; `None` while there are no paths.
+    pub(super) fn answering(&self) -> Option<BTreeSet<String>> {
+        let answering = self.slots.iter().filter(|slot| slot.path.is_to_answer());
+        let names = answering.map(|slot| slot.target.name.to_string());
+        (!self.slots.is_empty()).then(|| names.collect())
     }
 
     /// The paths, in the order in which they were given.
@@ -440,6 +459,13 @@ impl Table {
             credit: Duration::from_secs(1) * of,
             is_full: is_busy || self.paces.is_full,
         }
+    }
+}
+
+impl Slot {
+    /// Whether packets of pods went there, or came, within the last seconds.
+    pub(super) const fn is_used(&self) -> bool {
+        self.is_busy
     }
 }
 

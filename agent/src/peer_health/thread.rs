@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use dataplane::families::PublicAddresses;
 use dataplane::mtu::min_inner;
 use dataplane::now::Now;
 use dataplane::peers::Peer;
@@ -32,6 +33,8 @@ pub(super) struct Prober {
     sockets: Vec<probe::Prober>,
     nonces: Nonces,
     judged: Now,
+    /// When sockets were opened last.
+    opened: Now,
     /// When a probe was sent last: its answer is there soon.
     asked: Now,
 }
@@ -54,6 +57,7 @@ impl Prober {
                 count: 0,
             },
             judged: Now::default(),
+            opened: Now::default(),
             asked: Now::default(),
         }
     }
@@ -68,6 +72,7 @@ impl Prober {
             self.ask();
             self.put_questions();
             self.judge();
+            self.reopen_sockets();
             std::thread::sleep(self.pause());
         }
     }
@@ -83,7 +88,7 @@ impl Prober {
             .is_none_or(|tables| tables.following.bound != next.following.bound)
             || self.sockets.is_empty()
         {
-            self.open_sockets(&next);
+            self.open_sockets(next.following.bound);
         }
         let targets = targets(&next);
         let now = self.shared.clock.now();
@@ -91,11 +96,26 @@ impl Prober {
         self.tables = Some(next);
     }
 
-    fn open_sockets(&mut self, next: &Adopt) {
+    /// Tries again, every [`REOPEN_EVERY`], where a family has no socket.
+    fn reopen_sockets(&mut self) {
+        let now = self.shared.clock.now();
+        let bound = self.tables.as_ref().map(|tables| tables.following.bound);
+        let missing = bound.filter(|bound| {
+            self.shared.is_on
+                && bound.iter().count() > self.sockets.len()
+                && now.since(self.opened) >= REOPEN_EVERY
+        });
+        if let Some(bound) = missing {
+            self.open_sockets(bound);
+        }
+    }
+
+    fn open_sockets(&mut self, bound: PublicAddresses) {
+        self.opened = self.shared.clock.now();
         self.sockets.clear();
         let mut refused = None;
         if self.shared.is_on {
-            for local in next.following.bound.iter() {
+            for local in bound.iter() {
                 match probe::Prober::new(local) {
                     Ok(socket) => self.sockets.push(socket),
                     Err(error) => refused = Some(format!("{local}: {error}")),
@@ -239,12 +259,16 @@ impl Prober {
         let now = self.shared.clock.now();
         let request = request(peer, self.nonces.next(), &tables.following, now);
         let sent = socket.send(peer, &request, ask.size);
+        let refused = sent.err();
+        let errno = refused.as_ref().and_then(Errno::from_io_error);
+        // A full queue of this node is no word on the path: what it did not take is not lost on the way.
+        if let Some(Errno::AGAIN | Errno::NOBUFS) = errno {
+            return;
+        }
         self.asked = now;
         table.note_sent(address, request.nonce, ask, now);
-        let Err(error) = sent else { return };
-        match Errno::from_io_error(&error) {
-            // A full queue is no word on the path.
-            Some(Errno::AGAIN | Errno::NOBUFS) => {}
+        let Some(error) = refused else { return };
+        match errno {
             Some(Errno::MSGSIZE) => {
                 let learned = table.on(address, now, |path| path.refuse_size(request.nonce, now));
                 learn(peer, address, learned.flatten(), now, table);
@@ -500,6 +524,8 @@ const REPORT_REQUEST: u16 = 576;
 /// Reports that are told in a turn; what is not told is asked for again.
 const REPORTS: usize = 256;
 const JUDGE_EVERY: Duration = Duration::from_secs(1);
+/// What refuses a socket (descriptors, memory, an address that has not come yet) may pass.
+const REOPEN_EVERY: Duration = Duration::from_secs(1);
 /// An answer on a local network is there within this; a worker keeps what it heard.
 const SOON: Duration = Duration::from_millis(20);
 /// Requests of peers wait in the ring meanwhile.

@@ -418,7 +418,7 @@ async fn begin(
         opened.counters.clone(),
         published.subscribe(),
     );
-    let peer_health = start_peer_health(config.probe, &engine);
+    let peer_health = start_peer_health(config.probe, &engine, &config.state_dir());
     Ok(Some(Control {
         saved: SavedState::new(model.cached.leases.is_some()),
         run_files: RunFiles::new(
@@ -469,9 +469,9 @@ fn start_gathering(
     })
 }
 
-fn start_peer_health(is_on: bool, engine: &Engine) -> PeerHealth {
+fn start_peer_health(is_on: bool, engine: &Engine, state_dir: &Path) -> PeerHealth {
     let clock = engine.clock();
-    PeerHealth::start(is_on, clock, engine.hearing()).unwrap_or_else(|error| {
+    PeerHealth::start(is_on, clock, engine.hearing(), state_dir).unwrap_or_else(|error| {
         warn!("the paths to peers are not probed: {error}");
         PeerHealth::refused(is_on, clock, error.to_string())
     })

@@ -56,6 +56,9 @@ pub struct TopPeer {
     pub public_ip: IpAddr,
     /// How we send to it.
     pub format: String,
+    /// The state of its worst path, in the words of `tartan peers`; empty where the agent does not say.
+    #[serde(default)]
+    pub state: String,
     /// What user space carried.
     pub in_user_space: Carried,
     /// What the programs in the kernel carried.

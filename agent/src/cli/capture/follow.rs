@@ -15,7 +15,7 @@ use crate::cli::{OK, Output as Form, PROBLEM, complain};
 /// Arguments of `tartan drops` for what is followed.
 #[derive(Args, Debug)]
 pub(in crate::cli) struct FollowArgs {
-    /// Print drops while they happen: some of every reason, with exact counts beside them
+    /// Print drops while they happen: some of every reason and sender, with exact counts beside them
     #[arg(short, long, conflicts_with_all = ["watch", "sort", "filter"])]
     pub(in crate::cli) follow: bool,
     /// With --follow, of this pod, by `NAMESPACE/NAME`, name or address

@@ -120,6 +120,8 @@ pub(super) struct Peer {
     pub(super) public_ip: IpAddr,
     /// How we send to it.
     pub(super) format: String,
+    /// The state of its worst path.
+    pub(super) state: String,
     /// All of its traffic, since the service started.
     pub(super) traffic: Traffic,
     /// The part of it that the kernel path carried.
@@ -360,6 +362,7 @@ impl<'a> Samples<'a> {
                 name: peer.name.clone(),
                 public_ip: peer.public_ip,
                 format: peer.format.clone(),
+                state: peer.state.clone(),
                 traffic: self.traffic(before.map(|before| all(before)), all(peer)),
                 in_kernel: self.traffic(before.map(|before| before.in_kernel), peer.in_kernel),
                 refused: self.count(before.map(|before| before.refused), peer.refused),

@@ -271,7 +271,7 @@ pub(super) fn peers(picture: &Picture) -> Sheet {
         let of_all = of_all
             .filter(|(all, _)| *all > 0.0)
             .map(|(all, part)| part / all);
-        let mut row = vec![Cell::words(&peer.name)];
+        let mut row = vec![Cell::words(&peer.name), Cell::words(&peer.state)];
         row.extend(traffic(&peer.traffic));
         row.extend([
             Cell::number(of_all, share),
@@ -281,7 +281,7 @@ pub(super) fn peers(picture: &Picture) -> Sheet {
         ]);
         row
     };
-    let mut columns = vec![words("NODE", 0)];
+    let mut columns = vec![words("NODE", 0), words("STATE", 1)];
     columns.extend(traffic_columns());
     columns.extend([
         number("KERNEL", 3),
@@ -292,7 +292,7 @@ pub(super) fn peers(picture: &Picture) -> Sheet {
     Sheet {
         columns,
         rows: picture.peers.iter().map(row).collect(),
-        sorted_by: 1,
+        sorted_by: 2,
         gives: (0, 24),
         wraps: false,
         empty: "no other node is known; `tartan status` says where the list of nodes comes from",

@@ -60,6 +60,7 @@ fn peer(number: u64, packets: u64) -> TopPeer {
             .parse()
             .unwrap(),
         format: "vxlan".to_owned(),
+        state: "up".to_owned(),
         in_user_space: carried(packets),
         in_kernel: carried(packets / 4),
         refused: 0,

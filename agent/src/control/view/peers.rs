@@ -49,6 +49,7 @@ impl View {
                 state,
                 since,
                 reason,
+                heard: (peer.last_heard()).map(|at| unix(self.peer_health.time_of(at))),
                 user_space: self
                     .kernel_path
                     .user_space(peer.public)
@@ -69,23 +70,30 @@ impl View {
 /// The state of a peer: that of its worst path, since when, and the reason. One that can be reached and has no paths yet is
 /// new: they follow the tables within a second.
 fn health(paths: &[PathReport], has_underlay: bool) -> (String, Option<u64>, String) {
-    let Some(worst) = PeerHealthView::worst(paths) else {
-        if has_underlay {
-            return (State::New.name().to_owned(), None, String::new());
-        }
-        let reason = "it has no address of a family that this node has";
-        return ("unreachable".to_owned(), None, reason.to_owned());
+    let worst = PeerHealthView::worst(paths);
+    let name = state_name(worst.map(|path| path.state.name()), has_underlay);
+    let Some(worst) = worst else {
+        let reason = match has_underlay {
+            true => "",
+            false => "it has no address of a family that this node has",
+        };
+        return (name.to_owned(), None, reason.to_owned());
     };
-    let reason = worst.state.to_string();
+    let reason = worst.reason();
     let reason = match paths.len() > 1 && !reason.is_empty() {
         true => format!("{}: {reason}", worst.address),
         false => reason,
     };
-    (
-        worst.state.name().to_owned(),
-        Some(unix(worst.since)),
-        reason,
-    )
+    (name.to_owned(), Some(unix(worst.since)), reason)
+}
+
+/// The word for a peer whose worst path is in the state `worst`.
+pub(super) fn state_name(worst: Option<&'static str>, has_underlay: bool) -> &'static str {
+    match (worst, has_underlay) {
+        (Some(worst), _) => worst,
+        (None, true) => State::New.name(),
+        (None, false) => "unreachable",
+    }
 }
 
 fn path(report: &PathReport) -> wire::PeerPath {
@@ -96,7 +104,7 @@ fn path(report: &PathReport) -> wire::PeerPath {
         address: report.address,
         state: report.state.name().to_owned(),
         since: unix(report.since),
-        reason: report.state.to_string(),
+        reason: report.reason(),
         answers_probes: report.is_probed,
         rtt_p50: report.round_trips.map(|(p50, _)| micros(p50)),
         rtt_p99: report.round_trips.map(|(_, p99)| micros(p99)),

@@ -13,6 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::View;
 use super::drops::KernelCounts;
 use super::kernel_path::{carried, carried_for};
+use super::peers::state_name;
 use crate::api::wire::{self, Carried};
 use crate::attachments::pod_name;
 use crate::host::{LinkStats, PodLinks};
@@ -93,7 +94,10 @@ impl View {
 
     fn top_peers(&self) -> Vec<wire::TopPeer> {
         let programs = self.kernel_path.peer_traffic();
+        let states = self.peer_health.states();
         let line = |peer: &Peer| {
+            let state = states.get(&*peer.name).copied();
+            let has_underlay = peer.underlays().next().is_some();
             let traffic = peer.traffic();
             let mut in_kernel = peer
                 .public
@@ -103,6 +107,7 @@ impl View {
                 name: peer.name.clone(),
                 public_ip: peer.public.first(),
                 format: peer.format.to_string(),
+                state: state_name(state, has_underlay).to_owned(),
                 in_user_space: Carried {
                     sent_packets: traffic.sent_packets,
                     sent_bytes: traffic.sent_bytes,

@@ -559,6 +559,40 @@ fn a_flannel_peer_is_spared_and_judged_by_what_arrives() {
     lab.until("quiet");
 }
 
+/// Regression: a Tartan node that was dead when the service started was taken for one that runs flannel, and was no problem.
+#[test]
+fn a_peer_that_answered_before_the_start_is_silent_where_it_is_dead() {
+    let expected = |world: World, pace: Pace| {
+        let mut lab = Lab::new(world);
+        lab.pace = pace;
+        lab.path.expect_answers();
+        lab
+    };
+    let dead = World {
+        is_dead: true,
+        ..World::default()
+    };
+    for pace in [Pace::FASTEST, RARE] {
+        let mut lab = expected(dead.clone(), pace);
+        assert!(lab.until("silent") < TEN);
+        assert!(lab.path.is_to_answer());
+        lab.run(300);
+        assert_eq!(lab.path.state, State::Silent);
+        lab.world.is_dead = false;
+        assert!(lab.until("up") < Duration::from_secs(25));
+        // It runs flannel since: it sends packets, and nothing that is a probe.
+        let flannel = World {
+            sends: true,
+            ..dead.clone()
+        };
+        let mut lab = expected(flannel, pace);
+        lab.run(10);
+        assert_eq!(lab.path.state, State::Heard);
+        assert!(!lab.path.is_to_answer());
+    }
+    assert!(expected(World::default(), Pace::FASTEST).until("up") < Duration::from_secs(2));
+}
+
 #[test]
 fn a_peer_that_runs_flannel_again_is_judged_so_in_the_end() {
     let mut lab = Lab::up();
