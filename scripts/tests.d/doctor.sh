@@ -486,8 +486,7 @@ report() {
         counters/snmp settings/ipv4.ip_forward service/words; do
         [ -s "$SCRATCH/report/$part" ] || fail "the report has no $part: $(cat "$SCRATCH/report/CONTENTS")"
     done
-    jq -es 'any(.reason == "NoRoute")' "$SCRATCH/report/answers/drops-now.json" >/dev/null ||
-        fail "no drop of the time of the report: $(head -c 600 "$SCRATCH/report/answers/drops-now.json")"
+    grep -q '"verdict":"NoRoute"' "$SCRATCH/report/answers/drops-now" || fail "no drop of the time of the report: $(head -c 600 "$SCRATCH/report/answers/drops-now")"
     equal "secrets in the report" 0 "$(grep -ra "$SECRET" "$SCRATCH/report" | wc -l)"
     grep -q redacted "$SCRATCH/report/log/service" || fail "the log is not that of the service"
     bytes=$(stat -c %s "$file")

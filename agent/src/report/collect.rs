@@ -202,7 +202,7 @@ const QUESTIONS: [(&str, Request); 5] = [
     ("drops", Request::Drops),
 ];
 /// The part that has what was dropped meanwhile.
-const DROPS_NOW: &str = "answers/drops-now.json";
+const DROPS_NOW: &str = "answers/drops-now";
 /// For how long drops are followed: some of every reason are shown each tenth of a second.
 const FOLLOWED: Duration = Duration::from_secs(1);
 /// Of a file, in bytes: more than is kept, so that what is cut off is counted.
