@@ -2,8 +2,8 @@
 //!
 //! Paths wait in a heap by the time of their next turn, so a turn costs by what is due and not by how many peers there
 //! are. The budget of [`BUDGET`] probes a second is shared: as long as all paths fit into it, each is watched at its own
-//! pace; beyond that, paths without packets of pods are watched less often, down to every 20 s with 5,000 peers, for which half of
-//! the budget is kept ([`WATCHING`]). The other half is for what is in doubt or has just been lost: it is asked at once, within the
+//! pace; beyond that, paths without packets of pods are watched less often, down to every 25 s with 5,000 peers, for which two fifths
+//! of the budget are kept ([`WATCHING`]). The rest is for what is in doubt or has just been lost: it is asked at once, within the
 //! path's own credit. Where the budget is spent, what is due stays in the heap, the longest due first.
 //!
 //! The paths of which pods make most use are *looked at* every [`LOOK_EVERY`], [`LOOKED`] of them: where packets of pods cease to
@@ -533,7 +533,7 @@ fn of_family<T>(values: &mut PerFamily<T>, address: IpAddr) -> &mut T {
 const BUDGET: u32 = 500;
 /// Those of them that watch while all is well: a probe and its answer cost some 15 µs here and as much at the peer, whose own probes
 /// cost this node the same.
-const WATCHING: u32 = 250;
+const WATCHING: u32 = 200;
 const PROBE_BACK: Duration = Duration::from_millis(1000 / BUDGET as u64);
 /// Of them so many at once: those of a batch, and a turn.
 const MOST_BUDGET: u32 = 65;
