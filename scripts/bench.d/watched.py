@@ -164,6 +164,8 @@ class Listed(labs.Lab):
 
     # Seconds within which each node is found to be well, and the MTU of its path.
     LONGEST = 420
+    # Seconds after which a node that has just started has asked each path what it asks once.
+    SETTLED = 90
 
     def __init__(self, name, directory, options, load=None):
         super().__init__(name, directory, options, load)
@@ -172,7 +174,8 @@ class Listed(labs.Lab):
     def up(self, underlay):
         super().up(underlay)
         self.nodes = subprocess.Popen(["ip", "netns", "exec", self.prefix + "-mallory", sys.executable, LISTED_NODES])
-        end = time.monotonic() + self.LONGEST
+        began = time.monotonic()
+        end = began + self.LONGEST
         for node in ("node1", "node2"):
             while unknown := self.unknown(node):
                 if self.nodes.poll() is not None:
@@ -180,6 +183,7 @@ class Listed(labs.Lab):
                 if time.monotonic() > end:
                     raise RuntimeError("%s of %s has not found out about %d nodes" % (node, self.name, unknown))
                 time.sleep(5)
+        time.sleep(max(0, began + self.SETTLED - time.monotonic()))
 
     def unknown(self, node):
         """How many paths are not known to be well yet, or not how much they carry."""
