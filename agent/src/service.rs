@@ -78,6 +78,11 @@ impl ServiceError {
     pub fn is_misconfiguration(&self) -> bool {
         matches!(self, ServiceError::Start(StartError::Problem(problem)) if problem.is_misconfiguration())
     }
+
+    /// Whether it is only that the service that runs has other descriptors.
+    pub fn is_of_descriptors(&self) -> bool {
+        matches!(self, ServiceError::Start(StartError::Beside { .. }))
+    }
 }
 
 /// Serves until told to stop; returns the exit code. Standard input is the channel to the keeper.
@@ -102,7 +107,7 @@ pub async fn run(configuration: Configuration) -> Result<u8, ServiceError> {
         () = signals.stop() => return Ok(0),
     };
     let end = control.run(&mut signals).await;
-    control.stop(matches!(end, End::Replaced));
+    control.stop(matches!(end, End::Replaced | End::Locked(_)));
     Ok(match end {
         End::Asked => {
             info!("stopped: asked to");
@@ -115,6 +120,10 @@ pub async fn run(configuration: Configuration) -> Result<u8, ServiceError> {
         End::Replaced => {
             info!("stopped: the service of the new program forwards");
             0
+        }
+        End::Locked(reason) => {
+            error!("stopped, as another service reads: {reason}");
+            1
         }
         End::Reload => {
             info!("stopped: the next service takes the changed files");

@@ -28,6 +28,8 @@ use tartan::keeper::child::Program;
 use tartan::keeper::{self, COUNTERS, Identity, handed_state};
 use tokio::signal::unix::{SignalKind, signal};
 
+#[path = "keeper/handover.rs"]
+mod handover;
 #[path = "keeper/upgrade.rs"]
 mod upgrade;
 
@@ -360,6 +362,7 @@ fn keeper_process() {
         run_dir: directory.join("run"),
         program,
         log: "info".to_owned(),
+        instance: handover::instance(),
     };
     let code = block_on(keeper::run(identity)).unwrap_or_else(|error| {
         eprintln!("{error}");
@@ -405,6 +408,9 @@ async fn serve(directory: &Path, script: &str) {
     }
     if script.starts_with(upgrade::SCRIPTS) {
         return upgrade::serve(directory, script, channel, part, terminate).await;
+    }
+    if script.starts_with(handover::SCRIPTS) {
+        return handover::serve(directory, script, channel, part, terminate).await;
     }
     if adopted.is_none() {
         open_and_deposit(&channel, directory, script).await;

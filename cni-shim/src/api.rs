@@ -79,6 +79,18 @@ pub enum Request {
         /// Path of the program; none: the file by which the agent was started.
         program: Option<String>,
     },
+    /// Hand everything over to the agent that asks. Behind the line of the answer the connection goes on: with the end of a
+    /// channel between the two keepers, or a line that says why not.
+    HandOver {
+        /// Its name among the agents of the node.
+        instance: String,
+        /// Its version.
+        version: String,
+        /// Which messages between keepers it understands.
+        format: u32,
+        /// Its service cannot start beside the one that runs, which is to end before: packets wait meanwhile.
+        ends_first: bool,
+    },
     /// Forget an attachment whose record is removed.
     Release {
         /// The runtime's container id.
@@ -130,6 +142,15 @@ mod tests {
             (Request::Drops, r#"{"call":"drops"}"#),
             (Request::Top { flows: 5 }, r#"{"call":"top","flows":5}"#),
             (Request::Ready, r#"{"call":"ready"}"#),
+            (
+                Request::HandOver {
+                    instance: "b".to_owned(),
+                    version: "1".to_owned(),
+                    format: 1,
+                    ends_first: false,
+                },
+                r#"{"call":"hand-over","instance":"b","version":"1","format":1,"ends_first":false}"#,
+            ),
             (
                 Request::Trace {
                     from: "default/web".to_owned(),

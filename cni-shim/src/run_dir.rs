@@ -23,6 +23,13 @@ impl RunDir {
         }
     }
 
+    /// The one at `path`.
+    pub fn at(path: &Path) -> RunDir {
+        RunDir {
+            path: path.to_owned(),
+        }
+    }
+
     /// The directory itself, `<root>/run/tartan`.
     pub fn path(&self) -> &Path {
         &self.path

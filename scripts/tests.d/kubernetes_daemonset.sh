@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # One `kubectl apply`: in a Kubernetes cluster (scripts/kubernetes) whose nodes have no network, the manifests of
 # deploy/kubernetes, or its Helm chart, make Tartan's pods run, the nodes ready, and pods and Services reachable. A `kubectl
-# rollout restart` under load loses no connection. When it is removed as docs/kubernetes.md says, the nodes are as before.
+# rollout restart` under load loses no connection, and pods that start beside others take over from them. When it is removed as docs/kubernetes.md says, the nodes are as before.
 #
 #   control: API server ...                     mallory: outside, asks for node ports
 #      ║ underlay
@@ -39,6 +39,8 @@ PINGS=1600
 INTERVAL=0.05
 # Seconds in which pods of two nodes may not reach each other while both nodes' pods of Tartan are replaced.
 LONGEST_OUTAGE=30
+# Milliseconds of the same where pods take over from others beside them, twice on each node.
+LONGEST_TAKE_OVER=1000
 
 # On each node what a cluster's own installation brings: the usual plugins, and here the image, for want of a registry.
 prepare_nodes() {
@@ -99,14 +101,15 @@ by_helm() {
         HELM_DATA_HOME="$SCRATCH/helm/data" "$HELM/helm" "$@"
 }
 
-# docs/kubernetes.md, word for word but for the image's name, which is the one that scripts/release gives it.
+# docs/kubernetes.md, word for word but for the image's name, which is the one that scripts/release gives it; as for Kubernetes
+# before 1.22.
 install_tartan() {
     case $WAY in
-    manifests) kubectl apply -k "$DEPLOY" ;;
+    manifests) kubectl apply -k "$DEPLOY/../clusters/before-1.22" ;;
     helm)
         kubectl create namespace tartan-system
         kubectl label namespace tartan-system pod-security.kubernetes.io/enforce=privileged
-        by_helm install tartan "$DEPLOY/chart" --namespace tartan-system
+        by_helm install tartan "$DEPLOY/chart" --namespace tartan-system --set 'rollingUpdate=maxUnavailable: 1'
         ;;
     esac >"$SCRATCH/installed" 2>&1 || die "the installation: $(cat "$SCRATCH/installed")"
 }
@@ -238,8 +241,38 @@ restarts_under_load() {
         measured_at_most "ms without answers while the pods of both nodes were replaced" $((LONGEST_OUTAGE * 1000)) \
             $(((PINGS - answered) * 50))
     done
+    taken_over
     load_survived
     kubectl delete service held >/dev/null
+}
+
+# another NAME: the same DaemonSet by another name, whose pods start beside those that run.
+another() {
+    kubectl -n tartan-system get daemonset tartan -o json | jq --arg name "$1" '
+        del(.status, .metadata.uid, .metadata.resourceVersion, .metadata.creationTimestamp, .metadata.generation, .metadata.annotations)
+        | .metadata.name = $name
+        | (.spec.selector.matchLabels, .spec.template.metadata.labels)["app.kubernetes.io/name"] = $name'
+}
+
+# This release of Kubernetes knows no maxSurge. Two DaemonSets do what it does: the pods of the one take over from those of the other,
+# are ready, and the others are deleted. Then the same back.
+taken_over() {
+    local pinger answered from
+    nsenter --net="/proc/$CLIENT/ns/net" python3 "$TOOLS/pings.py" "$ADDRESS" "$PINGS" "$INTERVAL" 3 >"$SCRATCH/pings" &
+    pinger=$!
+    STARTED+=("$pinger")
+    another tartan >"$SCRATCH/first.json"
+    another tartan-next >"$SCRATCH/next.json"
+    for from in tartan:next tartan-next:first; do
+        kubectl apply -f "$SCRATCH/${from#*:}.json" >/dev/null || fail "the API server refuses the second DaemonSet"
+        rolled "$(jq -r .metadata.name "$SCRATCH/${from#*:}.json")"
+        kubectl -n tartan-system delete daemonset "${from%:*}" --timeout 60s --request-timeout 0 >/dev/null || fail "${from%:*} is not deleted"
+        all_go_on "after pods that took over from those of ${from%:*}"
+    done
+    wait "$pinger" || fail "pings.py"
+    answered=$(sed -n 's/ received//p' "$SCRATCH/pings")
+    [ "$answered" -gt 0 ] || fail "no ping was answered"
+    measured_at_most "ms without answers while pods of both nodes took over, and back" "$LONGEST_TAKE_OVER" $(((PINGS - answered) * 50))
 }
 
 case $WAY in

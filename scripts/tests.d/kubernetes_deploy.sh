@@ -36,6 +36,9 @@ spec:
 TEXT
 }
 
+# The control plane of these tests is of 1.20.
+BEFORE_SURGE=$DEPLOY/../clusters/before-1.22
+
 TERMS='jsonpath={range .spec.template.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[*].matchExpressions[*]}{.key} {.operator} {.values[*]}{"\n"}{end}'
 
 manifests() {
@@ -55,6 +58,9 @@ workload() {
     kubectl kustomize "$DEPLOY/remove" >"$SCRATCH/remove.yaml"
     equal "the workload" "as they should be" \
         "$(judged "$DEPLOY" "$SCRATCH/workload.yaml" "$SCRATCH/remove.yaml" "$(version)" 2>&1)"
+    kubectl kustomize "$BEFORE_SURGE" >"$SCRATCH/before-surge.yaml"
+    equal "what Kubernetes before 1.22 gets instead" $'< maxSurge: 1\n< maxUnavailable: 0\n< minReadySeconds: 5\n> maxUnavailable: 1\n> minReadySeconds: 15' \
+        "$(diff "$SCRATCH/workload.yaml" "$SCRATCH/before-surge.yaml" | sed -nE 's/^([<>]) +/\1 /p' | LC_ALL=C sort)"
 }
 
 judged() {
@@ -213,11 +219,11 @@ in_cluster() {
     equal "a second time, what changes" 4 "$(real kubectl apply --dry-run=server -f "$DEPLOY/rbac.yaml" | grep -c unchanged)"
     equal "the account's rights" $'get pods\nget nodes\nlist nodes\nwatch nodes\npatch nodes/status' "$(rights)"
     equal "objects that the API server takes of the workload" 6 \
-        "$(real kubectl apply --dry-run=server -k "$DEPLOY" | grep -cE ' (created|configured|unchanged) \(server dry run\)')"
+        "$(real kubectl apply --dry-run=server -k "$BEFORE_SURGE" | grep -cE ' (created|configured|unchanged) \(server dry run\)')"
     equal "of the removal" 2 \
         "$(real kubectl apply --dry-run=server -k "$DEPLOY/remove" | grep -cE ' (created|configured|unchanged) \(server dry run\)')"
     equal "of the chart" 5 \
-        "$(judged chart "$DEPLOY" | real kubectl apply --dry-run=server -f - | grep -cE ' (created|configured|unchanged) \(server dry run\)')"
+        "$(judged chart "$DEPLOY" 'rollingUpdate=maxUnavailable: 1' | real kubectl apply --dry-run=server -f - | grep -cE ' (created|configured|unchanged) \(server dry run\)')"
     tokens
     affinity
     real kubectl delete -f "$DEPLOY/rbac.yaml" >/dev/null

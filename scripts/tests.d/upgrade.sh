@@ -176,10 +176,10 @@ stuck() {
 
 # upgradable PROGRAM: whether an agent of it can be upgraded to this release, and back.
 upgradable() {
-    local ours theirs
-    ours=$("$BIN/tartan" version -o json | jq -c '[.protocol, .keeper_state]')
-    theirs=$("$1" version -o json | jq -c '[.protocol, .keeper_state]') || return 1
-    [ "$ours" = "$theirs" ]
+    local state
+    state=$("$BIN/tartan" version -o json | jq .keeper_state)
+    # Version 3 of the protocol is the first with upgrades.
+    "$1" version -o json | jq -e --argjson state "$state" '.protocol >= 3 and .keeper_state == $state' >/dev/null
 }
 
 # mixed PROGRAM OTHER: services of OTHER below a keeper of PROGRAM, after its file was replaced. Such an agent is reloaded, goes on

@@ -56,8 +56,8 @@ pub struct Call {
     pub request: Request,
     /// Where the answer goes; the caller may have disconnected.
     pub answer: oneshot::Sender<Reply>,
-    /// The connection itself, of a request whose answer goes on ([`Request::Capture`], [`Request::Upgrade`]): then all of it goes there, and
-    /// nothing to `answer`.
+    /// The connection itself, of a request whose answer goes on ([`Request::Capture`], [`Request::Upgrade`],
+    /// [`Request::HandOver`]): then all of it goes there, and nothing to `answer`.
     pub connection: Option<StdStream>,
 }
 
@@ -232,10 +232,14 @@ async fn converse(
             Ok(Request::Reports { .. }) if socket == Socket::Plugin => Reply::Error(
                 "other nodes are asked over the agent's general socket alone".to_owned(),
             ),
-            Ok(Request::Upgrade { .. }) if socket == Socket::Plugin => {
+            Ok(Request::Upgrade { .. } | Request::HandOver { .. }) if socket == Socket::Plugin => {
                 Reply::Error("the agent is upgraded over its general socket alone".to_owned())
             }
-            Ok(request @ (Request::Capture { .. } | Request::Upgrade { .. })) => {
+            Ok(
+                request @ (Request::Capture { .. }
+                | Request::Upgrade { .. }
+                | Request::HandOver { .. }),
+            ) => {
                 return hand_over(request, stream, &calls).await;
             }
             Ok(request) => ask(request, &calls).await,

@@ -20,6 +20,7 @@ mod peers;
 mod pods;
 mod previous;
 mod query;
+mod ready;
 mod report;
 mod routes;
 mod run;
@@ -146,6 +147,9 @@ enum Command {
     /// Replace the running agent by another program, of this release or another, while packets pass
     #[command(after_help = UPGRADE_EXAMPLES)]
     Upgrade(upgrade::UpgradeArgs),
+    /// Tell whether this agent forwards, for the readiness probe of its container
+    #[command(after_help = READY_EXAMPLES)]
+    Ready(ready::ReadyArgs),
     /// Install or uninstall the CNI plugin for container runtimes
     Cni(cni::CniArgs),
     /// Check configuration files before they are used, and print what they would change
@@ -304,6 +308,7 @@ fn execute(cli: Cli) -> u8 {
         Command::Trace(args) => trace::execute(&args, before),
         Command::Adopt(target) => order(&target, before, &Request::AdoptList, adopt::render),
         Command::Upgrade(args) => upgrade::execute(&args, before),
+        Command::Ready(args) => ready::execute(&args, before),
         Command::Version(args) => version(&args),
         Command::Cni(args) => cni::execute(args, before),
         Command::Check(args) => check::execute(*args, before),
@@ -535,7 +540,7 @@ nodes.toml, one entry for each node, including this one; the same file on every 
   subnets = [\"10.244.1.0/24\"]
   public-ip = \"192.0.2.1\"
 
-Each flag is also a key of ROOT/etc/tartan/tartan.toml and a TARTAN_* variable.
+Each flag but --take-over is also a key of ROOT/etc/tartan/tartan.toml, and each a TARTAN_* variable.
 A flag overrides its variable, and a variable overrides the file. SIGTERM stops
 the agent. The next start adopts what it left on the host, and `tartan cleanup`
 removes it. SIGHUP has the agent read its files again.";
@@ -558,6 +563,15 @@ The new service starts beside the one that runs, and reads packets once that has
 it has read. If it does not forward within a second, the one that ran goes on. No connection
 ends, in either case. Changes of workers, ports or the device need a restart or a reload.
 Exit codes: 0 upgraded, 1 not, or not all of it, 2 wrong command line, 3 no agent answers.";
+
+const READY_EXAMPLES: &str = "\
+Examples:
+  tartan ready                         whether the agent of this host carries its pods' packets
+  tartan ready --take-over pod-2       and is the one that was started with this name
+
+Two agents of a node share the socket that is asked, while one takes over from the other. The
+one that answers tells its name, and the other is not ready.
+Exit codes: 0 ready, 1 not, 2 wrong command line, 3 no agent answers.";
 
 const CHECK_EXAMPLES: &str = "\
 Examples:

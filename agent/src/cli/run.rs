@@ -47,6 +47,7 @@ pub(super) fn keeper(args: RunArgs, arguments: Vec<OsString>) -> u8 {
         run_dir: config.run_dir().path().to_owned(),
         program,
         log: config.log,
+        instance: config.instance,
     };
     match runtime.block_on(keeper::run(identity)) {
         Ok(code) => code,
@@ -87,6 +88,7 @@ pub(super) fn service(args: RunArgs, root: &Path) -> u8 {
     let (error, code): (Box<dyn Error>, u8) = match ended {
         Ok(Ok(code)) => return code,
         Ok(Err(error)) if error.is_misconfiguration() => (error.into(), USAGE),
+        Ok(Err(error)) if error.is_of_descriptors() => (error.into(), keeper::DIFFERS),
         Ok(Err(error)) => (error.into(), PROBLEM),
         Err(error) => (error.into(), PROBLEM),
     };

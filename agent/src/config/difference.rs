@@ -68,6 +68,8 @@ pub fn of_node(before: &NodeConfig, after: &NodeConfig) -> Vec<Difference> {
         // Each field by name, so that a new one is not forgotten here.
         let NodeConfig {
             root,
+            // No key of the file, and the same for the life of a service.
+            instance: _,
             node_name,
             net_conf,
             node_file,

@@ -22,6 +22,8 @@ use registry::{MOST_RENEW_MARGIN, RegistryArgs, RegistryConfig};
 
 pub use error::ConfigError;
 pub use file::ConfigFile;
+#[cfg(test)]
+use place::NO_KEYS;
 pub use place::{check_variables, is_flag, variable};
 
 /// The keys of `tartan.toml` as flags and environment variables.
@@ -33,6 +35,9 @@ pub struct RunArgs {
     /// Keep all files of the agent below DIR: configuration, state, run directory, socket [default: /]
     #[arg(long, env = "TARTAN_ROOT", value_name = "DIR")]
     pub root: Option<PathBuf>,
+    /// Take over from the agent that runs on the same files, without a pause, and hand over to the next; NAME, 1 to 64 characters, is no other agent's
+    #[arg(long, env = "TARTAN_TAKE_OVER", value_name = "NAME", value_parser = instance)]
+    pub take_over: Option<String>,
     /// Find this node under NAME in the list of nodes [default: the host name]
     #[arg(long, env = "TARTAN_NODE_NAME", value_name = "NAME")]
     pub node_name: Option<String>,
@@ -124,6 +129,8 @@ pub struct RunArgs {
 pub struct NodeConfig {
     /// Directory above all files of the agent.
     pub root: PathBuf,
+    /// The name by which the agent takes over and hands over; none: it does neither.
+    pub instance: Option<String>,
     /// Name of this node in the list of nodes.
     pub node_name: String,
     /// Path of the cluster configuration; with etcd of the copy that the service keeps of it.
@@ -287,6 +294,15 @@ impl NodeConfig {
     }
 }
 
+/// The name of an agent among those of one node.
+fn instance(text: &str) -> Result<String, String> {
+    let is_one = (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+    match is_one {
+        true => Ok(text.to_owned()),
+        false => Err("give 1 to 64 printable ASCII characters, and no space".to_owned()),
+    }
+}
+
 /// Reads `tartan.toml`. Relative paths in it are relative to its directory.
 fn from_file(text: &str, directory: &Path) -> Result<RunArgs, TomlError> {
     document::parse(text, |table| {
@@ -308,6 +324,7 @@ fn from_file(text: &str, directory: &Path) -> Result<RunArgs, TomlError> {
         };
         Ok(RunArgs {
             config: None,
+            take_over: None,
             root: path("root")?,
             node_name: owned("node-name")?,
             net_conf: path("net-conf")?,

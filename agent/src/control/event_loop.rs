@@ -44,6 +44,7 @@ use crate::causes::causes;
 use crate::gathering::Gathering;
 use crate::health::Health;
 use crate::host::Picture;
+use crate::keeper::channel::HandOverRequest;
 use crate::keeper::descriptors::{Descriptors, Order};
 use crate::kernel_path::{self, KernelPathControl};
 use crate::lease::Lease;
@@ -390,6 +391,21 @@ impl Control {
             Request::AdoptList => return self.confirm(answer).await,
             Request::Upgrade { program } => {
                 self.ask_for_upgrade(program, connection).await;
+            }
+            Request::HandOver {
+                instance,
+                version,
+                format,
+                ends_first,
+            } => {
+                let request = HandOverRequest {
+                    instance,
+                    version,
+                    format,
+                    ends_first,
+                    from: env!("CARGO_PKG_VERSION").to_owned(),
+                };
+                self.ask_for_hand_over(request, connection).await;
             }
             _ => refuse(answer, "a query is answered elsewhere".to_owned()),
         }

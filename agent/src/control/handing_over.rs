@@ -6,6 +6,9 @@
 //! *paused*, and the other service reads. Then either comes *end*, and this process ends without another touch of the host;
 //! or *resume*, and everything is started again and read anew, as the host and the page of counters may have been changed by
 //! the one that is gone.
+//!
+//! The other service may be that of another agent, whose keeper this one's cannot kill. So the lock says who reads: a service
+//! that does not have it again does not go on.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -21,8 +24,9 @@ use super::pods::upkeep::Upkeep;
 use crate::api::wire::Reply;
 use crate::causes::causes;
 use crate::host::Host;
-use crate::keeper::channel::UpgradeRequest;
+use crate::keeper::channel::{HandOverRequest, UpgradeRequest};
 use crate::keeper::descriptors::Order;
+use crate::keeper::lock::LockError;
 use crate::service::{self, start_health};
 use crate::signals::Signals;
 
@@ -41,30 +45,34 @@ impl Control {
         program: Option<String>,
         connection: Option<UnixStream>,
     ) {
-        let Some(mut connection) = connection else {
+        let refusal = "the keeper that runs is of a release that cannot be upgraded while it runs: restart the agent once (systemctl restart tartan)";
+        let is_known = self.keeper.can_upgrade();
+        let Some(connection) = accept(connection, is_known, refusal) else {
             return;
         };
-        let reply = match self.keeper.can_upgrade() {
-            true => Reply::Ok(serde_json::json!({})),
-            false => Reply::Error(
-                "the keeper that runs is of a release that cannot be upgraded while it runs: restart the agent once (systemctl restart tartan)"
-                    .to_owned(),
-            ),
-        };
-        let is_ok = matches!(reply, Reply::Ok(_));
-        if let Err(error) = write_line(&mut connection, &reply) {
-            info!(%error, "the command that asked for an upgrade has gone");
-            return;
-        }
-        if !is_ok {
-            return;
-        }
         let request = UpgradeRequest {
             program: program.map(Into::into),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
         if let Err(error) = self.keeper.upgrade(request, connection.as_fd()).await {
             // The keeper has ended, and so will we.
+            warn!("{}", causes(&error));
+        }
+    }
+
+    /// Asks the keeper to hand over to another agent. The connection is its from then on.
+    pub(super) async fn ask_for_hand_over(
+        &mut self,
+        request: HandOverRequest,
+        connection: Option<UnixStream>,
+    ) {
+        let refusal = "the keeper that runs is of a release that does not hand over: stop the agent (delete its pod), and this one starts";
+        let is_known = self.keeper.can_hand_over();
+        let Some(connection) = accept(connection, is_known, refusal) else {
+            return;
+        };
+        if let Err(error) = self.keeper.hand_over(request, connection.as_fd()).await {
+            // As above.
             warn!("{}", causes(&error));
         }
     }
@@ -92,6 +100,14 @@ impl Control {
             }
         }
         info!("the service of another program has not come to it: this one goes on");
+        match self.run_files.lock_again() {
+            Ok(()) => {}
+            Err(error @ LockError::Held { .. }) => {
+                return HandedOver::End(End::Locked(causes(&error)));
+            }
+            // No other service reads. It is posted with the next refresh.
+            Err(error) => warn!("{}", causes(&error)),
+        }
         self.resume().await;
         match self.keeper.resumed().await {
             Ok(()) => HandedOver::No,
@@ -137,10 +153,6 @@ impl Control {
     }
 
     async fn resume(&mut self) {
-        if let Err(error) = self.run_files.lock_again() {
-            // It is posted with the next refresh.
-            warn!("{}", causes(&error));
-        }
         let counters = &self.tables.counters;
         counters.set_workers(self.tables.engine.workers());
         let lost = counters.book_lost();
@@ -169,6 +181,20 @@ impl Control {
         self.health = start_health(endpoints, run_dir.path(), self.published.subscribe());
         self.run_files.answer_again();
     }
+}
+
+/// Answers a caller whose connection is to be the keeper's. Returns it where the request is known.
+fn accept(connection: Option<UnixStream>, is_known: bool, refusal: &str) -> Option<UnixStream> {
+    let mut connection = connection?;
+    let reply = match is_known {
+        true => Reply::Ok(serde_json::json!({})),
+        false => Reply::Error(refusal.to_owned()),
+    };
+    if let Err(error) = write_line(&mut connection, &reply) {
+        info!(%error, "the caller has gone");
+        return None;
+    }
+    is_known.then_some(connection)
 }
 
 fn write_line(connection: &mut UnixStream, reply: &Reply) -> std::io::Result<()> {

@@ -9,6 +9,8 @@ pub enum End {
     KeeperEnded,
     /// Another program's service has taken its place.
     Replaced,
+    /// Another service has the lock, which this one gave up, and reads; why.
+    Locked(String),
     /// Its files have changed, and a new start takes them.
     Reload,
     /// Only a new start helps; why.

@@ -211,13 +211,18 @@ fn router(endpoint: &Endpoint, sources: Sources) -> Router {
 
 /// Whether the node carries its pods' packets.
 fn is_ready(view: &View) -> bool {
-    reasons(view.problems.iter().map(|posted| &posted.problem)).is_empty()
+    reasons_of(view).is_empty()
+}
+
+/// Why the node does not carry its pods' packets.
+pub(crate) fn reasons_of(view: &View) -> Vec<String> {
+    reasons(view.problems.iter().map(|posted| &posted.problem))
 }
 
 fn ready(sources: &Sources) -> (StatusCode, String) {
     let view = sources.view.borrow().clone();
     let reasons = match view {
-        Some(view) => reasons(view.problems.iter().map(|posted| &posted.problem)),
+        Some(view) => reasons_of(&view),
         None => {
             let waits = start_failure::read(&sources.run_dir);
             vec![waits.unwrap_or_else(|| STARTING.to_owned())]

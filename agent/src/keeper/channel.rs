@@ -44,6 +44,28 @@ pub enum FromService {
     Paused,
     /// It has been told to resume, and reads again.
     Resumed,
+    /// Hand everything over to the agent at the other end of the connection beside it. From version 4 on.
+    HandOver(HandOverRequest),
+    /// Of an agent that takes over: its service has ended, for this reason. It is the last message.
+    Failed(String),
+    /// Of an agent that takes over: it has what came beside [`FromKeeper::Given`], and goes on alone.
+    Taken,
+}
+
+/// An agent that asks to take over (`tartan run --take-over`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct HandOverRequest {
+    /// Its instance.
+    pub instance: String,
+    /// Its version.
+    pub version: String,
+    /// Which messages it understands ([`HAND_OVER_FORMAT`]).
+    pub format: u32,
+    /// Its service cannot start beside the one that runs, which is to end before.
+    pub ends_first: bool,
+    /// The version of the service that runs.
+    pub from: String,
 }
 
 /// What is to take the place of a service.
@@ -71,6 +93,14 @@ pub enum FromKeeper {
     Resume,
     /// End, and leave everything as it is: the other service forwards.
     End,
+    /// To an agent that takes over: it does not, for this reason. It is the last message.
+    Refused(String),
+    /// To an agent that takes over: the descriptor of the lock is beside it, and all is its own once it says
+    /// [`FromService::Taken`]. It is the last message.
+    Given {
+        /// The instance that hands over.
+        from: String,
+    },
 }
 
 /// That another program's service has taken the place of one.
@@ -111,8 +141,18 @@ fn first_protocol() -> u32 {
     1
 }
 
-/// The present version: 2 has [`FromService::Reloaded`], 3 has upgrades.
-pub const PROTOCOL: u32 = 3;
+/// The present version: 2 has [`FromService::Reloaded`], 3 has upgrades, 4 hands over to another agent.
+pub const PROTOCOL: u32 = 4;
+
+/// The first version whose services start beside another.
+pub const UPGRADE_SINCE: u32 = 3;
+
+/// The first version whose keepers hand over to another agent.
+pub const HAND_OVER_SINCE: u32 = 4;
+
+/// The version of what two keepers say to each other while one takes over: another number where an older one would not
+/// understand it.
+pub const HAND_OVER_FORMAT: u32 = 1;
 
 /// Why a message could not be sent or read.
 #[derive(Debug, Error)]
@@ -220,13 +260,14 @@ impl Channel {
     }
 }
 
-struct Packet {
-    text: Vec<u8>,
-    descriptors: Vec<OwnedFd>,
+/// What one call of recvmsg(2) gives.
+pub(super) struct Packet {
+    pub(super) text: Vec<u8>,
+    pub(super) descriptors: Vec<OwnedFd>,
     truncated: bool,
 }
 
-fn write_packet(
+pub(super) fn write_packet(
     socket: BorrowedFd<'_>,
     text: &[u8],
     descriptors: &[BorrowedFd<'_>],
@@ -246,7 +287,7 @@ fn write_packet(
     Ok(())
 }
 
-fn read_packet(socket: BorrowedFd<'_>) -> io::Result<Packet> {
+pub(super) fn read_packet(socket: BorrowedFd<'_>) -> io::Result<Packet> {
     let mut text = vec![0; MESSAGE_LIMIT];
     let mut space =
         [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_PER_MESSAGE))];

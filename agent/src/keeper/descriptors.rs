@@ -11,7 +11,8 @@ use thiserror::Error;
 use tracing::{info, warn};
 
 use crate::keeper::channel::{
-    Channel, ChannelError, FromKeeper, FromService, UpgradeRequest, Upgraded,
+    Channel, ChannelError, FromKeeper, FromService, HAND_OVER_SINCE, HandOverRequest,
+    UPGRADE_SINCE, UpgradeRequest, Upgraded,
 };
 
 /// Why the table could not be had or changed.
@@ -227,6 +228,24 @@ impl Descriptors {
             .await
     }
 
+    /// Whether the keeper can hand over to another agent.
+    pub fn can_hand_over(&self) -> bool {
+        self.protocol >= HAND_OVER_SINCE
+    }
+
+    /// Asks for that. The other agent is at the other end of `connection`.
+    ///
+    /// # Errors
+    /// `Channel` when the keeper is gone.
+    pub async fn hand_over(
+        &self,
+        request: HandOverRequest,
+        connection: BorrowedFd<'_>,
+    ) -> Result<(), DescriptorsError> {
+        self.say(&FromService::HandOver(request), &[connection])
+            .await
+    }
+
     /// Says *paused*.
     ///
     /// # Errors
@@ -307,8 +326,6 @@ pub enum Obtain<A, O> {
 const PARTS: usize = 64;
 /// Version of the protocol.
 const RELOADED_SINCE: u32 = 2;
-/// Version of the protocol.
-const UPGRADE_SINCE: u32 = 3;
 
 /// Name of the API listener in the keeper's table.
 pub(crate) const LISTENER: &str = "api";

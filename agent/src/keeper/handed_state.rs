@@ -50,6 +50,9 @@ pub struct State {
     started_by: Option<OsString>,
     /// The filter of the log.
     pub(crate) log: String,
+    /// None of a keeper that did not know of it.
+    #[serde(default)]
+    instance: Option<String>,
     restarts: u64,
     last_end: Option<String>,
     upgraded: Option<Upgraded>,
@@ -163,6 +166,7 @@ impl Keeper {
             arguments: self.program.arguments.clone(),
             started_by: Some(self.started_by.clone().into()),
             log: self.log.clone(),
+            instance: self.instance.clone(),
             restarts: self.restarts,
             last_end: self.last_end.clone(),
             upgraded: self.upgraded.clone(),
@@ -289,6 +293,7 @@ impl State {
                 arguments: self.arguments,
             },
             log: self.log,
+            instance: self.instance,
             restarts: self.restarts,
             last_end: self.last_end,
             has_forwarded: true,

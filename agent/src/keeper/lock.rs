@@ -79,7 +79,15 @@ impl Lock {
         }
     }
 
-    /// The file, for the program that is executed in this one's place.
+    /// A lock that another keeper took, and has handed over. The file holds our process id from now on.
+    pub(super) fn adopt_from_another(file: OwnedFd, path: &Path) -> Lock {
+        let mut lock = Lock::adopt(file, path);
+        // As in `take`.
+        let _ = sign(&mut lock.file);
+        lock
+    }
+
+    /// The file, for the program that is executed in this one's place, or for the agent that takes over.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -179,6 +187,26 @@ mod tests {
             "{refused}"
         );
         drop(first);
+        Lock::take(&path).unwrap();
+    }
+
+    /// A lock belongs to the open file (flock(2)): it is held as long as any duplicate is open.
+    #[test]
+    fn a_lock_that_is_handed_over_is_never_free_between() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let first = Lock::take(&path).unwrap();
+        let handed = first.descriptor().try_clone_to_owned().unwrap();
+        std::fs::write(&path, "1\n").unwrap();
+        drop(first);
+        assert!(matches!(Lock::take(&path), Err(LockError::Held { .. })));
+        let second = Lock::adopt_from_another(handed, &path);
+        let refused = Lock::take(&path).unwrap_err().to_string();
+        assert!(
+            refused.contains(&format!("process {}", std::process::id())),
+            "{refused}"
+        );
+        drop(second);
         Lock::take(&path).unwrap();
     }
 

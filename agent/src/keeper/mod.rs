@@ -13,7 +13,8 @@
 //! ```
 //!
 //! For an upgrade there is a second service for a while ([`upgrade`]), and after it the keeper has its own program replaced
-//! too ([`handed_state`]).
+//! too ([`handed_state`]). A keeper that was started for it takes everything over from the keeper of another agent, and hands it
+//! over to the next ([`taking_over`], [`handover`]): so does a pod of a DaemonSet that replaces another.
 //!
 //! States of a service: *starting* (deposits and withdrawals) → *ready* (the keeper answers *go* at once) →
 //! *forwarding* (the keeper watches the workers' ticks). The keeper kills a service that is not
@@ -40,7 +41,9 @@ pub mod backoff;
 pub mod channel;
 pub mod child;
 pub mod descriptors;
+mod handed_over;
 pub mod handed_state;
+mod handover;
 pub mod lock;
 pub mod progress;
 mod release;
@@ -48,6 +51,7 @@ mod running;
 mod service_manager;
 mod supervision;
 pub mod table;
+mod taking_over;
 mod upgrade;
 pub mod watchdog;
 
@@ -64,10 +68,11 @@ use backoff::Backoff;
 use channel::ChannelError;
 use child::Program;
 use handed_state::State;
-use lock::{Lock, LockError};
+use lock::LockError;
 use running::Running;
 use service_manager::ServiceManager;
 use supervision::{Keeper, Outcome};
+use taking_over::Entered;
 
 use crate::causes::causes;
 use crate::signals::Signals;
@@ -78,6 +83,9 @@ pub const COUNTERS: &str = "counters";
 
 /// The longest time from a request for an upgrade to the last word on it.
 pub const LONGEST_UPGRADE: Duration = upgrade::LONGEST;
+
+/// Exit code of a service that was started beside another, and needs other descriptors than that has.
+pub const DIFFERS: u8 = 4;
 
 /// The keeper's lock in the run directory.
 pub const LOCK_FILE: &str = "lock";
@@ -137,6 +145,8 @@ pub struct Identity {
     pub program: Program,
     /// The filter of the log.
     pub log: String,
+    /// The name by which it takes over from an agent that runs, and hands over to the next; none: it does neither.
+    pub instance: Option<String>,
 }
 
 /// Keeps one service running until SIGTERM or SIGINT; returns the exit code. Needs a tokio runtime with I/O,
@@ -145,12 +155,29 @@ pub struct Identity {
 /// # Errors
 /// [`KeeperError`]: another agent on the run directory, or a kernel that lets no first service start.
 pub async fn run(identity: Identity) -> Result<u8, KeeperError> {
-    let lock = Lock::take(&identity.run_dir.join(LOCK_FILE))?;
-    let keeper = Keeper::new(identity, lock, ServiceManager::from_environment());
-    // An agent before this one may have left it.
-    start_failure::forget(&keeper.run_dir);
-    let signals = Signals::listen().map_err(KeeperError::Signals)?;
-    keep_to_the_end(keeper, None, signals).await
+    let mut signals = Signals::listen().map_err(KeeperError::Signals)?;
+    match begin(identity, false, &mut signals).await? {
+        Some((keeper, running)) => keep_on(keeper, running, signals).await,
+        None => Ok(0),
+    }
+}
+
+/// Waits for the lock, or takes over from the agent that has it; none where this agent is asked to stop before.
+async fn begin(
+    identity: Identity,
+    has_handed_over: bool,
+    signals: &mut Signals,
+) -> Result<Option<(Keeper, Option<Running>)>, KeeperError> {
+    match taking_over::enter(&identity, has_handed_over, signals).await? {
+        Entered::Alone(lock) => {
+            let keeper = Keeper::new(identity, lock, ServiceManager::from_environment());
+            // An agent before this one may have left it.
+            start_failure::forget(&keeper.run_dir);
+            Ok(Some((keeper, None)))
+        }
+        Entered::TakenOver(all) => Ok(Some(*all)),
+        Entered::Stopped => Ok(None),
+    }
 }
 
 /// Goes on where the program before this one in the same process was.
@@ -161,35 +188,64 @@ pub async fn go_on(state: State) -> Result<u8, KeeperError> {
     let signals = Signals::listen().map_err(KeeperError::Signals)?;
     execute::take_signals().map_err(KeeperError::Signals)?;
     let (keeper, running) = state.adopt().map_err(KeeperError::State)?;
-    keep_to_the_end(keeper, Some(running), signals).await
+    keep_on(keeper, Some(running), signals).await
 }
 
-async fn keep_to_the_end(
+/// Until the end of the process; after a hand-over as an agent that comes second.
+async fn keep_on(
     mut keeper: Keeper,
-    running: Option<Running>,
+    mut running: Option<Running>,
     mut signals: Signals,
 ) -> Result<u8, KeeperError> {
-    let code = keep(&mut keeper, running, &mut signals).await;
-    keeper.manager.stopping();
-    let run_dir = keeper.run_dir.clone();
-    keeper.close().await;
-    if let Ok(0) = code {
-        start_failure::forget(&run_dir);
+    loop {
+        let ended = keep(&mut keeper, running.take(), &mut signals).await;
+        let code = match ended {
+            Ok(Ended::HandedOver { is_stop_due }) => {
+                let identity = keeper.let_go().await;
+                if is_stop_due {
+                    return Ok(0);
+                }
+                match begin(identity, true, &mut signals).await? {
+                    Some(next) => (keeper, running) = next,
+                    None => return Ok(0),
+                }
+                continue;
+            }
+            Ok(Ended::Code(code)) => Ok(code),
+            Err(error) => Err(error),
+        };
+        keeper.manager.stopping();
+        let run_dir = keeper.run_dir.clone();
+        keeper.close().await;
+        if let Ok(0) = code {
+            start_failure::forget(&run_dir);
+        }
+        return code;
     }
-    code
+}
+
+/// How it ends that a keeper has a service.
+enum Ended {
+    /// With the process.
+    Code(u8),
+    /// Another agent goes on. `is_stop_due` where this one was asked to stop meanwhile.
+    HandedOver { is_stop_due: bool },
 }
 
 async fn keep(
     keeper: &mut Keeper,
     mut running: Option<Running>,
     signals: &mut Signals,
-) -> Result<u8, KeeperError> {
+) -> Result<Ended, KeeperError> {
     let mut backoff = Backoff::default();
     loop {
         let reason = match keeper.run_service(running.take(), signals).await {
             Ok(Outcome::Stopped(ending)) => {
                 info!("stopped: the service {}", ending.words());
-                return Ok(0);
+                return Ok(Ended::Code(0));
+            }
+            Ok(Outcome::HandedOver { is_stop_due }) => {
+                return Ok(Ended::HandedOver { is_stop_due });
             }
             Ok(Outcome::Died(ending)) => {
                 if let (Some(code), false) = (ending.code(), keeper.has_forwarded) {
@@ -197,7 +253,7 @@ async fn keep(
                         "the service {} before it forwarded; not started again",
                         ending.words()
                     );
-                    return Ok(code.max(1));
+                    return Ok(Ended::Code(code.max(1)));
                 }
                 if ending.code().is_none() && keeper.forwarding_since.is_none() {
                     // It was killed before it could note the reason itself.
@@ -226,7 +282,7 @@ async fn keep(
             .status(&format!("{reason}; the next starts soon"));
         tokio::select! {
             biased;
-            () = signals.stop() => return Ok(0),
+            () = signals.stop() => return Ok(Ended::Code(0)),
             () = pause(wait) => {}
         }
     }

@@ -48,6 +48,20 @@ pub struct Ended {
     pub reason: Option<String>,
 }
 
+impl Ended {
+    /// Of a request that is refused before anything is known of the program.
+    pub(super) fn unchanged(reason: String) -> Ended {
+        Ended {
+            outcome: Outcome::Unchanged,
+            from: String::new(),
+            to: None,
+            pause_us: None,
+            keeper: false,
+            reason: Some(reason),
+        }
+    }
+}
+
 /// What an upgrade came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

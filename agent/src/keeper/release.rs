@@ -11,7 +11,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::VARIABLES;
-use super::channel::PROTOCOL;
+use super::channel::UPGRADE_SINCE;
 use super::handed_state::FORMAT;
 
 /// A program that can take the place of the one that runs.
@@ -84,7 +84,9 @@ pub(super) async fn ask(program: &Path) -> Result<Release, String> {
 fn fit(path: &str, text: &[u8]) -> Result<Release, String> {
     let release: Release = serde_json::from_slice(text)
         .map_err(|_| format!("{path} does not tell a version: name a `tartan`"))?;
-    if release.protocol.is_none_or(|protocol| protocol < PROTOCOL)
+    if release
+        .protocol
+        .is_none_or(|protocol| protocol < UPGRADE_SINCE)
         || release.keeper_state != Some(FORMAT)
     {
         return Err(format!(
@@ -111,9 +113,12 @@ mod tests {
             old.contains("0.1.0") && old.contains("systemctl restart"),
             "{old}"
         );
-        let other = format!(r#"{{"version":"9","protocol":{PROTOCOL},"keeper_state":0}}"#);
+        let other = format!(r#"{{"version":"9","protocol":{UPGRADE_SINCE},"keeper_state":0}}"#);
         assert!(fit("/x", other.as_bytes()).is_err());
-        let newer = PROTOCOL + 1;
+        let older = UPGRADE_SINCE - 1;
+        let older = format!(r#"{{"version":"9","protocol":{older},"keeper_state":{FORMAT}}}"#);
+        assert!(fit("/x", older.as_bytes()).is_err());
+        let newer = UPGRADE_SINCE + 2;
         let newer = format!(r#"{{"version":"9","protocol":{newer},"keeper_state":{FORMAT}}}"#);
         assert_eq!(fit("/x", newer.as_bytes()).unwrap().version, "9");
         assert!(fit("/x", b"hello").unwrap_err().contains("name a `tartan`"));

@@ -11,6 +11,7 @@ use tracing::warn;
 use super::channel::{Channel, ChannelError, FromKeeper, PROTOCOL, TablePart};
 use super::child::{Program, Service};
 use super::supervision::{DYING_PATIENCE, Keeper, Verdict};
+use super::table::DescriptorTable;
 use super::watchdog::Watchdog;
 use super::{KeeperError, channel::Upgraded};
 
@@ -65,6 +66,24 @@ impl Running {
 pub(super) struct Handed(Vec<(TablePart, Vec<OwnedFd>)>);
 
 impl Handed {
+    /// The whole of `table`, each part described by `about` but for its names.
+    pub(super) fn of(table: &DescriptorTable, about: &TablePart) -> Result<Handed, ChannelError> {
+        let parts = table.parts();
+        let count = parts.len();
+        let mut handed = Vec::with_capacity(count);
+        for (index, (names, descriptors)) in parts.into_iter().enumerate() {
+            let copies = descriptors.iter().map(|it| it.try_clone_to_owned());
+            let copies: Result<Vec<OwnedFd>, _> = copies.collect();
+            let part = TablePart {
+                names,
+                last: index + 1 == count,
+                ..about.clone()
+            };
+            handed.push((part, copies.map_err(ChannelError::Socket)?));
+        }
+        Ok(Handed(handed))
+    }
+
     /// Sends it.
     pub(super) async fn send(self, channel: &Channel) -> Result<(), ChannelError> {
         for (part, descriptors) in self.0 {
@@ -98,23 +117,15 @@ impl Keeper {
 
     /// The whole table. `beside` is what a service is to become that starts beside another.
     pub(super) fn table_for(&self, beside: Option<Upgraded>) -> Result<Handed, ChannelError> {
-        let parts = self.table.parts();
-        let count = parts.len();
-        let mut handed = Vec::with_capacity(count);
-        for (index, (names, descriptors)) in parts.into_iter().enumerate() {
-            let copies = descriptors.iter().map(|it| it.try_clone_to_owned());
-            let copies: Result<Vec<OwnedFd>, _> = copies.collect();
-            let part = TablePart {
-                names,
-                last: index + 1 == count,
-                restarts: self.restarts,
-                last_end: self.last_end.clone(),
-                protocol: PROTOCOL,
-                beside: beside.is_some(),
-                upgraded: beside.clone().or_else(|| self.upgraded.clone()),
-            };
-            handed.push((part, copies.map_err(ChannelError::Socket)?));
-        }
-        Ok(Handed(handed))
+        let about = TablePart {
+            names: Vec::new(),
+            last: true,
+            restarts: self.restarts,
+            last_end: self.last_end.clone(),
+            protocol: PROTOCOL,
+            beside: beside.is_some(),
+            upgraded: beside.or_else(|| self.upgraded.clone()),
+        };
+        Handed::of(&self.table, &about)
     }
 }

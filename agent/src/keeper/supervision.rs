@@ -11,7 +11,9 @@ use rustix::io::fcntl_dupfd_cloexec;
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
-use super::channel::{FromKeeper, FromService, UpgradeRequest, Upgraded};
+use super::channel::{
+    FromKeeper, FromService, HandOverRequest, TablePart, UpgradeRequest, Upgraded,
+};
 use super::child::{Ending, Program, Service};
 use super::lock::Lock;
 use super::progress::Progress;
@@ -28,6 +30,10 @@ use crate::ticker::Ticker;
 pub(super) enum Outcome {
     Stopped(Ending),
     Died(Ending),
+    /// Another agent goes on. `is_stop_due` where this one was asked to stop meanwhile.
+    HandedOver {
+        is_stop_due: bool,
+    },
 }
 
 /// The descriptors, and what is known of the services that had them.
@@ -43,6 +49,8 @@ pub(super) struct Keeper {
     pub(super) started_by: PathBuf,
     /// The filter of the log, for the program that is executed in this one's place.
     pub(super) log: String,
+    /// The name by which this agent takes over and hands over; one without does neither.
+    pub(super) instance: Option<String>,
     pub(super) restarts: u64,
     pub(super) last_end: Option<String>,
     pub(super) has_forwarded: bool,
@@ -63,6 +71,7 @@ impl Keeper {
             started_by: identity.program.path.clone(),
             program: identity.program,
             log: identity.log,
+            instance: identity.instance,
             restarts: 0,
             last_end: None,
             has_forwarded: false,
@@ -71,6 +80,50 @@ impl Keeper {
         };
         keeper.take_kept(service_manager::take_kept());
         keeper
+    }
+
+    /// With the descriptors of another agent, as `about` describes them. What a service manager has kept is of a time before.
+    pub(super) fn in_place_of_another(
+        identity: super::Identity,
+        lock: Lock,
+        table: DescriptorTable,
+        about: TablePart,
+    ) -> Keeper {
+        let mut keeper = Keeper::new(identity, lock, ServiceManager::from_environment());
+        for name in keeper.table.names() {
+            keeper.manager.forget(&name);
+        }
+        keeper.table = table;
+        for name in keeper.table.names() {
+            if let Some(descriptor) = keeper.table.descriptor(&name) {
+                keeper.manager.store(&name, descriptor);
+            }
+        }
+        Keeper {
+            restarts: about.restarts,
+            last_end: about.last_end,
+            upgraded: about.upgraded,
+            // A death is followed by a start.
+            has_forwarded: true,
+            ..keeper
+        }
+    }
+
+    /// Closes everything, as another agent has it, and returns what this one was started with.
+    pub(super) async fn let_go(mut self) -> super::Identity {
+        for name in self.table.names() {
+            self.manager.forget(&name);
+        }
+        self.manager.has_forgotten().await;
+        super::Identity {
+            run_dir: self.run_dir,
+            program: Program {
+                path: self.started_by,
+                arguments: self.program.arguments,
+            },
+            log: self.log,
+            instance: self.instance,
+        }
     }
 
     /// Closes what is kept. The kernel notices up to a second late that the tunnel device has no carrier any more, and drops
@@ -138,6 +191,8 @@ impl Keeper {
                 let ending = running.service.stop(STOP_PATIENCE).await;
                 Outcome::Stopped(ending.map_err(KeeperError::Wait)?)
             }
+            // The service has ended.
+            Verdict::HandedOver { is_stop_due } => return Ok(Outcome::HandedOver { is_stop_due }),
             Verdict::Kill(reason) => {
                 error!(
                     pid = running.service.id(),
@@ -170,6 +225,19 @@ impl Keeper {
         loop {
             let (request, progress) = match self.attend(running, signals, ticker).await {
                 Attended::Upgrade(request, progress) => (request, progress),
+                Attended::HandOver(request, progress) => {
+                    let handed = self
+                        .hand_over_to(running, request, &progress, signals, ticker)
+                        .await;
+                    match handed {
+                        Ok(()) if std::mem::take(&mut running.is_reload_due) => {
+                            self.reload(&running.service);
+                        }
+                        Ok(()) => {}
+                        Err(verdict) => return verdict,
+                    }
+                    continue;
+                }
                 Attended::End(verdict) => return verdict,
             };
             let replaced = self
@@ -230,6 +298,10 @@ impl Keeper {
                     Ok(Some((FromService::Upgrade(request), connection))) => {
                         let progress = Progress::new(connection.into_iter().next());
                         return Attended::Upgrade(request, progress);
+                    }
+                    Ok(Some((FromService::HandOver(request), connection))) => {
+                        let progress = Progress::new(connection.into_iter().next());
+                        return Attended::HandOver(request, progress);
                     }
                     Ok(Some((message, descriptors))) => self.store(message, descriptors),
                     Ok(None) => return Attended::End(running.broken(&"it closed the channel").await),
@@ -324,7 +396,10 @@ impl Keeper {
             | FromService::Forwarding
             | FromService::Upgrade(_)
             | FromService::Paused
-            | FromService::Resumed => Ok(()),
+            | FromService::Resumed
+            | FromService::HandOver(_)
+            | FromService::Failed(_)
+            | FromService::Taken => Ok(()),
         };
         if let Err(error) = stored {
             error!(%error, "a deposit is refused; a restart will open that descriptor anew");
@@ -382,12 +457,17 @@ pub(super) enum Verdict {
     Stop,
     Kill(String),
     Died(io::Result<Ending>),
+    /// Nothing: it has ended, and another agent goes on.
+    HandedOver {
+        is_stop_due: bool,
+    },
 }
 
 /// What ends the attendance on a service, or interrupts it.
 enum Attended {
     End(Verdict),
     Upgrade(UpgradeRequest, Progress),
+    HandOver(HandOverRequest, Progress),
 }
 
 /// Why a service is to be killed whose worker hangs.
@@ -404,6 +484,6 @@ pub(super) fn check((watchdog, counters): &mut (Watchdog, Counters)) -> Option<S
 
 /// As the service names it.
 const FIRST_QUEUE: &str = "tun-queue-0";
-const STOP_PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const STOP_PATIENCE: Duration = Duration::from_secs(5);
 pub(super) const START_PATIENCE: Duration = Duration::from_secs(30);
 pub(super) const DYING_PATIENCE: Duration = Duration::from_secs(1);

@@ -99,7 +99,7 @@ impl DescriptorTable {
 }
 
 const NAME_LIMIT: usize = 64;
-const ENTRY_LIMIT: usize = 512;
+pub(super) const ENTRY_LIMIT: usize = 512;
 
 #[cfg(test)]
 mod tests {

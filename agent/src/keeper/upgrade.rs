@@ -21,29 +21,36 @@
 //! | the old one does not go on after *resume* | it is killed |
 //! | the agent is asked to stop | the new one is killed, and the old one stops |
 //! | this keeper is killed | both services see the end of their channels, and end |
+//!
+//! Another agent that takes over ([`super::handover`]) goes through the same states: to this keeper it is the new service.
 
-use std::future::Future;
+use std::future::{Future, pending};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use serde::Serialize;
 use tokio::time::{Instant as Moment, sleep_until, timeout};
 use tracing::{info, warn};
 
-use super::channel::{ChannelError, FromKeeper, FromService, UpgradeRequest, Upgraded};
-use super::child::{Ending, Program};
+use super::channel::{Channel, ChannelError, FromKeeper, FromService, UpgradeRequest, Upgraded};
+use super::child::{Ending, Program, Service};
+use super::handover;
 use super::progress::{Ended, Outcome, Progress, Step};
 use super::release::{self, Release};
-use super::running::Running;
+use super::running::{Handed, Running};
 use super::supervision::{Keeper, START_PATIENCE, Verdict, check};
 use crate::causes::causes;
 use crate::signals::Signals;
 use crate::start_failure;
 use crate::ticker::Ticker;
 
+/// What a new service has said of the table, to be done once it forwards.
+type SetAside = Vec<(FromService, Vec<OwnedFd>)>;
+
 /// Why the old service stays, or why there is nothing to stay.
-enum Failure {
+pub(super) enum Failure {
     /// It was not touched.
     Unchanged(String),
     /// It had paused.
@@ -53,7 +60,7 @@ enum Failure {
 }
 
 /// What happens while there are two.
-enum Event {
+pub(super) enum Event {
     Stop,
     Old(FromService, Vec<OwnedFd>),
     OldEnded(io::Result<Ending>),
@@ -75,16 +82,84 @@ struct Wanted<'a> {
     deadline: Instant,
 }
 
+/// What is to take the place of the old service.
+pub(super) enum Newcomer<'a> {
+    /// A service of this keeper's.
+    Service(&'a mut Running),
+    /// Another agent, which has its service in hand itself.
+    Agent(&'a Channel),
+}
+
+impl Newcomer<'_> {
+    /// The channel, and the process where it is a child.
+    fn parts(&mut self) -> (&Channel, Option<&mut Service>) {
+        match self {
+            Newcomer::Service(running) => (&running.channel, Some(&mut running.service)),
+            Newcomer::Agent(channel) => (channel, None),
+        }
+    }
+}
+
+/// The end of a service that is a child.
+async fn end_of(service: Option<&mut Service>) -> io::Result<Ending> {
+    match service {
+        Some(service) => service.ended().await,
+        None => pending().await,
+    }
+}
+
 /// Both services, and what the keeper waits by.
-struct Both<'a> {
-    old: &'a mut Running,
+pub(super) struct Both<'a> {
+    pub(super) old: &'a mut Running,
     /// How it ended, if it has.
-    old_ended: Option<io::Result<Ending>>,
+    pub(super) old_ended: Option<io::Result<Ending>>,
     /// It has been told to pause: its workers' ticks stand still by right, and time is short.
     is_paused: bool,
-    new: Running,
+    pub(super) new: Newcomer<'a>,
+    /// The agent was asked to stop when that could not be done at once.
+    pub(super) is_stop_due: bool,
     signals: &'a mut Signals,
     ticker: &'a mut Ticker,
+}
+
+impl<'a> Both<'a> {
+    pub(super) fn new(
+        old: &'a mut Running,
+        new: Newcomer<'a>,
+        signals: &'a mut Signals,
+        ticker: &'a mut Ticker,
+    ) -> Both<'a> {
+        Both {
+            old,
+            old_ended: None,
+            is_paused: false,
+            new,
+            is_stop_due: false,
+            signals,
+            ticker,
+        }
+    }
+}
+
+impl Failure {
+    /// In words.
+    pub(super) fn reason(&self) -> String {
+        match self {
+            Failure::Unchanged(reason) | Failure::Returned(reason, _) => reason.clone(),
+            Failure::Old(Verdict::Stop | Verdict::HandedOver { .. }) => {
+                "the agent was asked to stop".to_owned()
+            }
+            Failure::Old(Verdict::Kill(reason)) => {
+                format!("the service that ran was killed: {reason}")
+            }
+            Failure::Old(Verdict::Died(Ok(ending))) => {
+                format!("the service that ran {}", ending.words())
+            }
+            Failure::Old(Verdict::Died(Err(error))) => {
+                format!("the service that ran is gone: {error}")
+            }
+        }
+    }
 }
 
 impl Keeper {
@@ -144,32 +219,23 @@ impl Keeper {
             }
             Err(failure) => failure,
         };
+        let reason = failure.reason();
+        warn!("no upgrade: {reason}");
+        ended.reason = Some(reason);
         let verdict = match failure {
-            Failure::Unchanged(reason) => {
-                ended.reason = Some(reason);
-                None
-            }
-            Failure::Returned(reason, pause) => {
+            Failure::Unchanged(_) => None,
+            Failure::Returned(_, pause) => {
                 ended.outcome = Outcome::Returned;
                 ended.pause_us = Some(microseconds(pause));
-                ended.reason = Some(reason);
                 None
             }
             Failure::Old(verdict) => {
                 if !matches!(verdict, Verdict::Stop) {
                     ended.outcome = Outcome::Restarted;
                 }
-                ended.reason = Some(match &verdict {
-                    Verdict::Stop => "the agent was asked to stop".to_owned(),
-                    Verdict::Kill(reason) => format!("the service that ran was killed: {reason}"),
-                    Verdict::Died(Ok(ending)) => format!("the service that ran {}", ending.words()),
-                    Verdict::Died(Err(error)) => format!("the service that ran is gone: {error}"),
-                });
                 Some(verdict)
             }
         };
-        let reason = ended.reason.as_deref().unwrap_or_default();
-        warn!("no upgrade: {reason}");
         progress.say(&Step::Ended(ended));
         verdict.map_or(Ok(None), Err)
     }
@@ -199,23 +265,53 @@ impl Keeper {
         let handed = self.table_for(Some(upgraded.clone()));
         let handed = handed.map_err(|error| Failure::Unchanged(causes(&error)))?;
         let new = Running::start(&program);
-        let new = new.map_err(|error| Failure::Unchanged(causes(&error)))?;
+        let mut new = new.map_err(|error| Failure::Unchanged(causes(&error)))?;
         info!(
             pid = new.service.id(),
             "a service is started beside the one that runs"
         );
-        let mut both = Both {
-            old,
-            old_ended: None,
-            is_paused: false,
-            new,
-            signals,
-            ticker,
-        };
-        let sent = timeout(TABLE_PATIENCE, handed.send(&both.new.channel));
+        let mut both = Both::new(old, Newcomer::Service(&mut new), signals, ticker);
+        let replaced = self.bring_in(&mut both, handed, deadline, progress);
+        let (set_aside, pause) = replaced.await?;
+        progress.say(&Step::Forwarding {
+            pause_us: microseconds(pause),
+        });
+        let has_old_ended = both.old_ended.is_some();
+        for (message, descriptors) in set_aside {
+            self.store(message, descriptors);
+        }
+        self.program = program;
+        info!(
+            from = upgraded.from,
+            to = release.version,
+            "upgraded: no service read for {} ms",
+            pause.as_millis()
+        );
+        self.upgraded = Some(upgraded);
+        new.has_table = true;
+        new.is_reload_due = old.is_reload_due;
+        self.forwards(&mut new);
+        if !has_old_ended {
+            self.end_old(old).await;
+        }
+        self.manager.has_forgotten().await;
+        Ok((new, pause))
+    }
+
+    /// From the table to *forwarding*, and to the last word between two keepers where there are two; or back to the old
+    /// service. Returns what the new one has said of the table, and how long no service read.
+    pub(super) async fn bring_in(
+        &mut self,
+        both: &mut Both<'_>,
+        handed: Handed,
+        deadline: Instant,
+        progress: &Progress,
+    ) -> Result<(SetAside, Duration), Failure> {
+        let (channel, _) = both.new.parts();
+        let sent = timeout(TABLE_PATIENCE, handed.send(channel));
         let sent = self.meanwhile(both.old, both.signals, both.ticker, sent);
         let prepared = match sent.await {
-            Ok(Ok(Ok(()))) => self.prepare(&mut both, deadline).await,
+            Ok(Ok(Ok(()))) => self.prepare(both, deadline).await,
             Ok(Ok(Err(error))) => Err(Failure::Unchanged(causes(&error))),
             Ok(Err(_elapsed)) => Err(Failure::Unchanged(
                 "the new service did not read its table: install a sound build".to_owned(),
@@ -223,45 +319,23 @@ impl Keeper {
             Err(verdict) => Err(Failure::Old(verdict)),
         };
         if let Err(failure) = prepared {
-            self.end_new(&mut both).await;
+            self.end_new(both, &failure).await;
             return Err(failure);
         }
         progress.say(&Step::Ready);
         let paused = Instant::now();
-        match self.switch(&mut both, paused).await {
+        let switched = match self.switch(both, paused).await {
             Ok(set_aside) => {
                 let pause = paused.elapsed();
-                progress.say(&Step::Forwarding {
-                    pause_us: microseconds(pause),
-                });
-                let Both {
-                    old,
-                    old_ended,
-                    mut new,
-                    ..
-                } = both;
-                for (message, descriptors) in set_aside {
-                    self.store(message, descriptors);
-                }
-                self.program = program;
-                info!(
-                    from = upgraded.from,
-                    to = release.version,
-                    "upgraded: no service read for {} ms",
-                    pause.as_millis()
-                );
-                self.upgraded = Some(upgraded);
-                new.has_table = true;
-                new.is_reload_due = old.is_reload_due;
-                self.forwards(&mut new);
-                if old_ended.is_none() {
-                    self.end_old(old).await;
-                }
-                self.manager.has_forgotten().await;
-                Ok((new, pause))
+                let given = self.give(both).await;
+                given.map(|()| (set_aside, pause))
             }
+            Err(failure) => Err(failure),
+        };
+        match switched {
+            Ok(switched) => Ok(switched),
             Err(failure) => {
-                self.end_new(&mut both).await;
+                self.end_new(both, &failure).await;
                 Err(self.go_back(both, failure, paused).await)
             }
         }
@@ -296,14 +370,10 @@ impl Keeper {
 
     /// From *pause* to *forwarding*. Returns what the new service has said of the table. A failure that is not of the old
     /// service is `Unchanged`, as if it had not paused.
-    async fn switch(
-        &mut self,
-        both: &mut Both<'_>,
-        paused: Instant,
-    ) -> Result<Vec<(FromService, Vec<OwnedFd>)>, Failure> {
+    async fn switch(&mut self, both: &mut Both<'_>, paused: Instant) -> Result<SetAside, Failure> {
         let mut deadline = paused + PATIENCE;
         both.is_paused = true;
-        let told = tell(both.old, &FromKeeper::Pause).await;
+        let told = tell(&both.old.channel, &FromKeeper::Pause).await;
         if let Err(error) = told {
             return Err(Failure::Old(both.old.broken(&error).await));
         }
@@ -313,7 +383,7 @@ impl Keeper {
             let reason = match self.next(both, deadline).await {
                 Event::Old(FromService::Paused, _) if !has_paused => {
                     has_paused = true;
-                    if let Err(error) = tell(&both.new, &FromKeeper::Go).await {
+                    if let Err(error) = tell(both.new.parts().0, &FromKeeper::Go).await {
                         causes(&error)
                     } else {
                         continue;
@@ -333,7 +403,7 @@ impl Keeper {
                     if std::mem::replace(&mut has_paused, true) {
                         continue;
                     }
-                    match tell(&both.new, &FromKeeper::Go).await {
+                    match tell(both.new.parts().0, &FromKeeper::Go).await {
                         Ok(()) => continue,
                         Err(error) => causes(&error),
                     }
@@ -366,7 +436,11 @@ impl Keeper {
     }
 
     /// What the old service says while there are two; a reason to leave it where it is.
-    fn attend_old(&mut self, message: FromService, descriptors: Vec<OwnedFd>) -> Option<String> {
+    pub(super) fn attend_old(
+        &mut self,
+        message: FromService,
+        descriptors: Vec<OwnedFd>,
+    ) -> Option<String> {
         match message {
             FromService::Reloaded => {
                 self.manager.ready();
@@ -376,16 +450,10 @@ impl Keeper {
                 self.store(message, descriptors);
                 Some("the service that runs has just changed its descriptors: try again".to_owned())
             }
-            FromService::Upgrade(_) => {
-                let ended = Ended {
-                    outcome: Outcome::Unchanged,
-                    from: String::new(),
-                    to: None,
-                    pause_us: None,
-                    keeper: false,
-                    reason: Some("another upgrade is under way: try again".to_owned()),
-                };
-                Progress::new(descriptors.into_iter().next()).say(&Step::Ended(ended));
+            FromService::Upgrade(_) | FromService::HandOver(_) => {
+                let reason = "another upgrade is under way: try again".to_owned();
+                let progress = Progress::new(descriptors.into_iter().next());
+                progress.say(&Step::Ended(Ended::unchanged(reason)));
                 None
             }
             _ => None,
@@ -426,11 +494,12 @@ impl Keeper {
     }
 
     /// The next thing that happens, until `deadline`. The service manager is told meanwhile that the keeper works.
-    async fn next(&mut self, both: &mut Both<'_>, deadline: Instant) -> Event {
+    pub(super) async fn next(&mut self, both: &mut Both<'_>, deadline: Instant) -> Event {
         let is_old_here = both.old_ended.is_none();
         let is_paused = both.is_paused;
         loop {
-            let (old, new) = (&mut *both.old, &mut both.new);
+            let old = &mut *both.old;
+            let (channel, mut service) = both.new.parts();
             tokio::select! {
                 biased;
                 is_stop = both.signals.stop_or_reload() => match is_stop {
@@ -447,19 +516,27 @@ impl Keeper {
                         return Event::OldEnded(old.service.kill().await);
                     }
                 },
-                message = new.channel.receive() => match message {
+                message = channel.receive() => match message {
+                    Ok(Some((FromService::Failed(reason), _))) if service.is_none() => {
+                        return Event::NewEnded(reason);
+                    }
                     Ok(Some((message, descriptors))) => return Event::New(message, descriptors),
                     Ok(None) => {
+                        let Some(service) = service else {
+                            return Event::NewEnded(handover::GONE.to_owned());
+                        };
                         // No service reads: one that has no channel and lives is not waited for.
                         let ending = match is_paused {
-                            true => new.service.kill().await,
-                            false => new.service.end_within(DYING_PATIENCE).await,
+                            true => service.kill().await,
+                            false => service.end_within(DYING_PATIENCE).await,
                         };
                         return Event::NewEnded(self.why_new_ended(ending));
                     }
                     Err(error) => return Event::NewEnded(causes(&error)),
                 },
-                ending = new.service.ended() => return Event::NewEnded(self.why_new_ended(ending)),
+                ending = end_of(service.as_deref_mut()) => {
+                    return Event::NewEnded(self.why_new_ended(ending));
+                }
                 () = sleep_until(Moment::from(deadline)) => return Event::Late,
                 tick = both.ticker.tick() => {
                     // A timer that fails is the reason of a verdict after the upgrade.
@@ -475,28 +552,24 @@ impl Keeper {
 
     /// What the new service has written down, or how it ended.
     fn why_new_ended(&self, ending: io::Result<Ending>) -> String {
-        let noted = start_failure::read(&self.run_dir);
-        start_failure::forget(&self.run_dir);
-        let how = match &ending {
-            Ok(ending) => ending.words(),
-            Err(error) => format!("is gone ({error})"),
-        };
-        match noted {
-            Some(reason) => format!("the new service {how}: {reason}"),
-            None => format!("the new service {how}: see the agent's log"),
-        }
+        why_ended(&self.run_dir, &ending)
     }
 
-    async fn end_new(&self, both: &mut Both<'_>) {
-        if let Err(error) = both.new.service.kill().await {
-            warn!(%error, "the new service cannot be waited for");
+    async fn end_new(&self, both: &mut Both<'_>, failure: &Failure) {
+        match &mut both.new {
+            Newcomer::Service(running) => {
+                if let Err(error) = running.service.kill().await {
+                    warn!(%error, "the new service cannot be waited for");
+                }
+                start_failure::forget(&self.run_dir);
+            }
+            Newcomer::Agent(channel) => handover::refuse(channel, failure.reason()).await,
         }
-        start_failure::forget(&self.run_dir);
     }
 
     /// The old service ends by itself.
-    async fn end_old(&self, old: &mut Running) {
-        if let Err(error) = tell(old, &FromKeeper::End).await {
+    pub(super) async fn end_old(&self, old: &mut Running) {
+        if let Err(error) = tell(&old.channel, &FromKeeper::End).await {
             warn!("{}", causes(&error));
         }
         match old.service.end_within(END_PATIENCE).await {
@@ -506,7 +579,7 @@ impl Keeper {
     }
 
     /// The new service is gone: has the old one go on, if it is there.
-    async fn go_back(&mut self, mut both: Both<'_>, failure: Failure, paused: Instant) -> Failure {
+    async fn go_back(&mut self, both: &mut Both<'_>, failure: Failure, paused: Instant) -> Failure {
         let reason = match failure {
             Failure::Unchanged(reason) => reason,
             failure => return failure,
@@ -514,8 +587,8 @@ impl Keeper {
         if let Some(ending) = both.old_ended.take() {
             return Failure::Old(Verdict::Died(ending));
         }
-        let old = both.old;
-        if let Err(error) = tell(old, &FromKeeper::Resume).await {
+        let old = &mut *both.old;
+        if let Err(error) = tell(&old.channel, &FromKeeper::Resume).await {
             return Failure::Old(old.broken(&error).await);
         }
         let resumed = async {
@@ -550,9 +623,32 @@ impl Keeper {
     }
 }
 
-/// A message without descriptors, to a service that may not read.
-async fn tell(running: &Running, message: &FromKeeper) -> Result<(), ChannelError> {
-    match timeout(TELLING, running.channel.send(message, &[])).await {
+/// What a new service has written down in `run_dir`, or how it ended.
+pub(super) fn why_ended(run_dir: &Path, ending: &io::Result<Ending>) -> String {
+    let noted = start_failure::read(run_dir);
+    start_failure::forget(run_dir);
+    let how = match ending {
+        Ok(ending) => ending.words(),
+        Err(error) => format!("is gone ({error})"),
+    };
+    match noted {
+        Some(reason) => format!("the new service {how}: {reason}"),
+        None => format!("the new service {how}: see the agent's log"),
+    }
+}
+
+/// A message without descriptors, to another that may not read.
+pub(super) async fn tell<M: Serialize>(channel: &Channel, message: &M) -> Result<(), ChannelError> {
+    tell_beside(channel, message, &[]).await
+}
+
+/// A message with descriptors, to another that may not read.
+pub(super) async fn tell_beside<M: Serialize>(
+    channel: &Channel,
+    message: &M,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), ChannelError> {
+    match timeout(TELLING, channel.send(message, descriptors)).await {
         Ok(sent) => sent,
         Err(_elapsed) => Err(ChannelError::Socket(io::ErrorKind::TimedOut.into())),
     }
@@ -562,7 +658,7 @@ fn microseconds(pause: Duration) -> u64 {
     u64::try_from(pause.as_micros()).unwrap_or(u64::MAX)
 }
 
-fn unix_now() -> u64 {
+pub(super) fn unix_now() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }
@@ -570,7 +666,7 @@ fn unix_now() -> u64 {
 /// From *pause* to *forwarding*.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Less than a service manager waits for a word (WatchdogSec).
-const TABLE_PATIENCE: Duration = Duration::from_secs(8);
+pub(super) const TABLE_PATIENCE: Duration = Duration::from_secs(8);
 /// From a request to its last word, at most: the preparation; a start, where the old service dies while it pauses; the ends of
 /// services, and what a service manager is waited for.
 pub(super) const LONGEST: Duration = START_PATIENCE

@@ -24,6 +24,7 @@ fn conf(text: &str) -> NetConf {
 
 fn config() -> NodeConfig {
     NodeConfig {
+        instance: None,
         root: PathBuf::from("/"),
         node_name: "n1".to_owned(),
         net_conf: PathBuf::new(),

@@ -2,7 +2,7 @@
 """Checks what deploy/kubernetes deploys as a whole, and that the Helm chart says the same.
 
     workload_manifests.py DEPLOY RESOURCES REMOVE VERSION   what `kubectl kustomize` printed of DEPLOY and of DEPLOY/remove
-    workload_manifests.py chart DEPLOY                      prints the chart's objects instead
+    workload_manifests.py chart DEPLOY [KEY=VALUE...]       prints the chart's objects instead
     workload_manifests.py helm DEPLOY TEMPLATE              TEMPLATE, what `helm template` printed, must be those objects
 
 The pods must have the rights that they need and no others, and mount what the agent works on; the chart, with its default
@@ -63,8 +63,10 @@ def workload(objects, version):
     equal("the account", ("tartan", True), (spec["serviceAccountName"], spec["automountServiceAccountToken"]))
     equal("the priority", "system-node-critical", spec["priorityClassName"])
     equal("the tolerations", [{"operator": "Exists"}], spec["tolerations"])
-    equal("the update", {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}, daemonset["spec"]["updateStrategy"])
-    equal("seconds between two nodes", 15, daemonset["spec"]["minReadySeconds"])
+    equal("the update", {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}, daemonset["spec"]["updateStrategy"])
+    equal("seconds between two nodes", 5, daemonset["spec"]["minReadySeconds"])
+    # With ports of the host's among its own, a pod could not run beside another of the node.
+    equal("ports of the pods", [None], [entry.get("ports") for entry in spec["containers"]])
     equal("the namespace's level", "privileged",
           objects["Namespace tartan-system"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"])
     for name, added in (("install-cni", None), ("tartan", ["NET_ADMIN", "MKNOD"])):
@@ -76,12 +78,13 @@ def workload(objects, version):
     tartan = container(daemonset, "tartan")
     equal("mounts of tartan", {"/etc/tartan": "configMap", "/run/tartan": "/run/tartan", "/run/flannel": "/run/flannel",
                                "/var/lib/tartan": "/var/lib/tartan", "/host/proc/sys/net": "/proc/sys/net"}, mounts(daemonset, tartan))
-    equal("the node's name", "spec.nodeName", tartan["env"][0]["valueFrom"]["fieldRef"]["fieldPath"])
+    equal("what the pod is told of itself", {"TARTAN_NODE_NAME": "spec.nodeName", "TARTAN_TAKE_OVER": "metadata.uid"},
+          {entry["name"]: entry["valueFrom"]["fieldRef"]["fieldPath"] for entry in tartan["env"]})
     data = objects["ConfigMap tartan-cfg"]["data"]
     health = re.search(r'^healthz = "127\.0\.0\.1:(\d+)"$', data["tartan.toml"], re.M)
-    for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
-        asked = tartan[probe]["httpGet"]
-        equal(probe, ("127.0.0.1", health and int(health[1]), path), (asked["host"], asked["port"], asked["path"]))
+    asked = tartan["livenessProbe"]["httpGet"]
+    equal("livenessProbe", ("127.0.0.1", health and int(health[1]), "/healthz"), (asked["host"], asked["port"], asked["path"]))
+    equal("readinessProbe", ["/usr/bin/tartan", "ready"], tartan["readinessProbe"]["exec"]["command"])
     equal("the net-conf", {"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}, yaml.safe_load(data["net-conf.json"]))
     return data
 
@@ -189,7 +192,9 @@ def same_as_helm(deploy, template):
 
 def main(first, *rest):
     if first == "chart":
-        print(yaml.safe_dump_all(chart(Path(rest[0]))[1].values()), end="")
+        values = yaml.safe_load((Path(rest[0]) / "chart/values.yaml").read_text(encoding="utf-8"))
+        values.update(entry.split("=", 1) for entry in rest[1:])
+        print(yaml.safe_dump_all(chart(Path(rest[0]), values)[1].values()), end="")
         sys.exit("\n".join(wrong) or None)
     if first == "helm":
         same_as_helm(Path(rest[0]), rest[1])

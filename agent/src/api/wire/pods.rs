@@ -25,6 +25,12 @@ pub struct Pods {
 pub struct Readiness {
     /// Attachments adopted.
     pub attachments: usize,
+    /// The name of the agent among those of the node; absent where it has none.
+    #[serde(default)]
+    pub instance: Option<String>,
+    /// Why this node does not carry the packets of its pods, as `/readyz` gives it; empty where it does.
+    #[serde(default)]
+    pub not_ready: Vec<String>,
 }
 
 /// How far an attachment is.

@@ -4,6 +4,9 @@ use super::{ConfigError, KEYS, RunArgs};
 use crate::config::document::nearest;
 use crate::config::workers::WorkersError;
 
+/// Flags of `tartan run` that have a variable, and no key in the file.
+pub(super) const NO_KEYS: [&str; 2] = ["config", "take-over"];
+
 /// The variable of a key.
 pub fn variable(key: &str) -> String {
     format!("TARTAN_{}", key.to_uppercase().replace('-', "_"))
@@ -33,10 +36,14 @@ pub fn check_variables() -> Result<(), String> {
         };
         let key = rest.to_lowercase().replace('_', "-");
         let is_other = OTHERS.iter().any(|other| rest.starts_with(other));
-        if is_other || is_service_link(rest) || key == "config" || KEYS.contains(&key.as_str()) {
+        if is_other
+            || is_service_link(rest)
+            || NO_KEYS.contains(&key.as_str())
+            || KEYS.contains(&key.as_str())
+        {
             continue;
         }
-        let meant = match nearest(&key, KEYS.into_iter().chain(["config"])) {
+        let meant = match nearest(&key, KEYS.into_iter().chain(NO_KEYS)) {
             Some(meant) => format!(", did you mean {}?", variable(meant)),
             None => ", see `tartan run --help` for all".to_owned(),
         };

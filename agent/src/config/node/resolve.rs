@@ -44,6 +44,7 @@ pub(super) fn resolve(args: &RunArgs, file: RunArgs) -> Result<NodeConfig, Confi
     let registry = registry::resolve(args.registry, file.registry)?;
     let net_conf = args.net_conf.or(file.net_conf);
     Ok(NodeConfig {
+        instance: args.take_over,
         node_name: node_name(args.node_name.or(file.node_name))?,
         net_conf: match (registry.kind, net_conf) {
             (RegistryKind::Etcd, Some(_)) => return Err(ConfigError::NetConfOfEtcd),

@@ -40,6 +40,7 @@ fn without_any_configuration_the_defaults_apply() {
     let config = NodeConfig::load(&args).unwrap();
     let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let expected = NodeConfig {
+        instance: None,
         root: root.path().to_path_buf(),
         node_name: hostname.trim().to_owned(),
         net_conf: root.path().join("etc/tartan/net-conf.json"),
@@ -270,7 +271,25 @@ fn every_key_of_the_file_is_a_flag_and_a_variable() {
         .get_arguments()
         .filter(|flag| flag.get_env().is_some())
         .count();
-    assert_eq!(flags, KEYS.len() + 1, "and the one that names the file");
+    assert_eq!(
+        flags,
+        KEYS.len() + NO_KEYS.len(),
+        "and those that are none of the file"
+    );
+}
+
+/// The file is the same for all agents of a node.
+#[test]
+fn the_instance_is_a_flag_and_no_key() {
+    assert_eq!(
+        flags(&["--take-over", "a-1"]).take_over.as_deref(),
+        Some("a-1")
+    );
+    for refused in ["", "a b", "\u{e4}", &"n".repeat(65)] {
+        let words = ["run", "--take-over", refused];
+        assert!(Line::try_parse_from(words).is_err(), "{refused}");
+    }
+    assert!(from_file("take-over = \"a\"", Path::new("/")).is_err());
 }
 
 #[test]

@@ -28,6 +28,7 @@ use crate::api::server::{self, Call, Listeners};
 use crate::api::wire::{Readiness, Reply, Request};
 use crate::capture;
 use crate::causes::causes;
+use crate::health;
 use crate::host::{KernelReader, PodDrops};
 use crate::problems::Problem;
 use crate::trace::Tracer;
@@ -101,7 +102,7 @@ impl Queries {
         let (sender, mut calls) = mpsc::channel::<Call>(CALLS);
         let dispatch = async {
             while let Some(call) = calls.recv().await {
-                if let Request::Upgrade { .. } = call.request {
+                if let Request::Upgrade { .. } | Request::HandOver { .. } = call.request {
                     let changes = self.changes.clone();
                     tokio::spawn(async move { changes.send(call).await });
                 } else if let Some(connection) = call.connection {
@@ -175,7 +176,7 @@ impl Queries {
             Request::Adopt { .. } | Request::Release { .. } | Request::AdoptList => {
                 Reply::Error("a change is no query".to_owned())
             }
-            Request::Capture { .. } | Request::Upgrade { .. } => {
+            Request::Capture { .. } | Request::Upgrade { .. } | Request::HandOver { .. } => {
                 Reply::Error("this needs a connection of its own".to_owned())
             }
         }
@@ -267,6 +268,8 @@ fn readiness(view: &View) -> Reply {
         Some(problem) => Reply::Error(problem.to_string()),
         None => value(&Readiness {
             attachments: view.attachments.len(),
+            instance: view.service.config.instance.clone(),
+            not_ready: health::reasons_of(view),
         }),
     }
 }
