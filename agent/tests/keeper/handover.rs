@@ -62,10 +62,10 @@ fn first(script: &str) -> Rig {
     rig
 }
 
-/// The table of the latest service, which begins after this one is killed.
-fn table_after_death(rig: &Rig) -> String {
+/// The table of the service that begins after this one is killed.
+fn table_after_death(rig: &Rig, life: usize) -> String {
     let lives = rig.lines("life").len();
-    rig.kill_service(lives - 1, Signal::KILL);
+    rig.kill_service(life, Signal::KILL);
     rig.wait_for("life", lives + 1);
     rig.lines("life").remove(lives)
 }
@@ -108,7 +108,7 @@ fn handover_the_second_agent_forwards_and_the_first_holds_nothing() {
     rig.stop_with_code(0);
     assert!(second.runs());
     assert_eq!(rig.lines("b-term").len(), 0);
-    let table = table_after_death(&rig);
+    let table = table_after_death(&rig, 1);
     assert!(
         table.contains("restarts=1 names=given-a,given-b,kept"),
         "{table}"
@@ -220,7 +220,7 @@ fn handover_the_second_keeper_killed_on_the_way_leaves_all_to_the_first() {
         rig.wait_for(step, 1);
         second.kill();
         rig.wait_for(more, 1);
-        let table = table_after_death(&rig);
+        let table = table_after_death(&rig, 0);
         assert!(table.contains("restarts=1 names=given-a,kept"), "{table}");
         rig.wait_for("a-forwarding", 2);
         rig.stop_with_code(0);
@@ -240,7 +240,7 @@ fn handover_the_first_keeper_killed_on_the_way_leaves_all_to_the_second() {
         rig.keeper.kill().unwrap();
         rig.keeper.wait().unwrap();
         rig.wait_for("b-forwarding", 1);
-        let table = table_after_death(&rig);
+        let table = table_after_death(&rig, 1);
         assert!(
             table.contains("restarts=1 names=given-a,given-b,kept"),
             "{script}: {table}"
@@ -341,7 +341,7 @@ pub(crate) async fn serve(
             "handover-refuses" => std::process::exit(6),
             "handover-differs" => std::process::exit(keeper::DIFFERS.into()),
             "handover-early" => give(&channel, "early").await,
-            "handover-unready" => std::future::pending().await,
+            "handover-unready" => until_alone(&channel).await,
             "handover-slow" => tokio::time::sleep(Duration::from_millis(500)).await,
             _ => {}
         }
@@ -360,7 +360,7 @@ pub(crate) async fn serve(
     if part.beside {
         match script {
             "handover-exits" => std::process::exit(5),
-            "handover-mute" => std::future::pending().await,
+            "handover-mute" => until_alone(&channel).await,
             "handover-closes" => {
                 rustix::net::shutdown(std::io::stdin(), rustix::net::Shutdown::Both).unwrap();
                 std::future::pending().await
@@ -369,6 +369,9 @@ pub(crate) async fn serve(
             "handover-hangs" => {
                 let keeper = rustix::process::getppid().unwrap();
                 kill_process(keeper, Signal::STOP).unwrap();
+                while !is_stopped(keeper) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
             }
             _ => {}
         }
@@ -416,10 +419,26 @@ pub(crate) async fn serve(
     }
 }
 
+/// Says nothing any more, and ends with its keeper.
+async fn until_alone(channel: &Channel) {
+    while let Ok(Some(_)) = channel.receive::<FromKeeper>().await {}
+    std::process::exit(0);
+}
+
 async fn give(channel: &Channel, name: &str) {
     let file = tempfile::tempfile().unwrap();
     let deposit = FromService::Deposit(name.into());
     channel.send(&deposit, &[file.as_fd()]).await.unwrap();
+}
+
+/// Whether all its threads are: the others stop after the one that gets the signal.
+fn is_stopped(process: Pid) -> bool {
+    let tasks = format!("/proc/{}/task", process.as_raw_nonzero());
+    let mut tasks = fs::read_dir(tasks).unwrap();
+    tasks.all(|task| {
+        let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        stat.rsplit_once(") ").unwrap().1.starts_with('T')
+    })
 }
 
 /// The lock without which no service reads.
