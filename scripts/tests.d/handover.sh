@@ -80,6 +80,18 @@ end() {
     until_true 10 "agent $1 ends" ends "$1"
 }
 
+# crash NAME: its service is killed, by its process id as it is seen from here, and the next one forwards.
+crash() {
+    local service
+    service=$(services_of "$1")
+    kill -KILL "$service"
+    until_true 5 "another service of agent $1" has_another "$1" "$service"
+}
+
+has_another() {
+    [ -n "$(services_of "$1")" ] && [ "$(services_of "$1")" != "$2" ] && ready "$1"
+}
+
 # ready NAME: as its readiness probe asks.
 ready() {
     tartan node1 ready --take-over "$1"
@@ -134,6 +146,8 @@ stop_datagrams() {
     [ -n "$sent" ] || die "steady.py: $(cat "$SCRATCH/sent")"
     gap=$(awk 'NR > 1 && $1 - last > longest { longest = $1 - last } { last = $1 } END { printf "%d", longest * 1000 + 0.5 }' "$SCRATCH/arrivals")
     say "$1: $answered of $sent datagrams were answered; the longest time without one was $gap ms"
+    # From which number on how many did not arrive: the others' answers did not.
+    awk '$2 != last + 1 && NR > 1 { printf "%d+%d ", last + 1, $2 - last - 1 } { last = $2 } END { print "" }' "$SCRATCH/arrivals"
     at_most "longest time without a datagram, ms" "$2" "$gap"
     at_most "datagrams lost ($1), times $OF_DATAGRAMS, against those sent" "$sent" $(((sent - answered) * OF_DATAGRAMS))
 }
@@ -177,7 +191,7 @@ rounds() {
 # What may come later: a crash, an end, a container that is started anew, and `tartan upgrade`.
 after_hand_overs() {
     local former=agent$ROUNDS program
-    kill_service node1
+    crash "$former"
     program=$SCRATCH/program/tartan
     mkdir -p "$SCRATCH/program"
     cp "$BIN/tartan" "$program"
@@ -266,6 +280,8 @@ without_a_name() {
     UNSHARE[nameless]=$!
     STARTED+=("$!")
     until_true 15 "an agent without a name is ready" tartan node1 status
+    HOLDERS=()
+    start_load
     agent patient
     until_true 10 "an agent says that it waits" grep -q 'does not take over from the one that runs' "$ROOT/log"
     sleep 2.5
@@ -344,7 +360,6 @@ mapfile -d '' -t ARGUMENTS <"/proc/$(cat "$ROOT/pid")/cmdline"
 ARGUMENTS=("${ARGUMENTS[@]:1}")
 lab stop node1 >/dev/null
 if [ -n "$OLDER" ]; then
-    start_load
     without_a_name "$OLDER"
     hand_over patient newer
     end patient
@@ -356,8 +371,6 @@ else
         killed
     else
         rounds
-        HOLDERS=()
-        start_load
         without_a_name "$BIN/tartan"
         failing patient
         load_survived
