@@ -112,9 +112,10 @@ one_forwards() {
     equal "services of agent $1" 1 "$(services_of "$1" | wc -l)"
 }
 
-# What the agent NAME has open of the table, and has put into its directories.
+# What the agent NAME has open of the table, and has put into its directories. A file that was opened in a mount namespace that is gone
+# has the path below its own mount.
 holds() {
-    find "/proc/$(keeper_of "$1")/fd" -lname '/dev/net/tun' | wc -l
+    find "/proc/$(keeper_of "$1")/fd" -lname '*/net/tun' | wc -l
     in_ns node1 ss -Hlun | awk '{ sub(/:[0-9]+$/, "", $4); print $4 }' | sort
     find "$ROOT/run" "$ROOT/var" -printf '%P %y\n' 2>/dev/null | grep -v 'handed-over' | sort
 }
@@ -124,7 +125,7 @@ holds_nothing() {
     local keeper
     keeper=$(keeper_of "$1")
     equal "queues of the device and locks that agent $1 has" 0 \
-        "$(find "/proc/$keeper/fd" -lname '/dev/net/tun' -o -lname "$ROOT/run/tartan/lock" | wc -l)"
+        "$(find "/proc/$keeper/fd" -lname '*/net/tun' -o -lname '*/run/tartan/lock' | wc -l)"
 }
 
 start_datagrams() {
@@ -264,10 +265,10 @@ fails() {
 failing() {
     local last=$1
     start_datagrams
-    echo 'sys.exit(3)' | fails "$last" ends
-    echo "$TO_GO"'sys.exit(3)' | fails "$last" ends-after-go
-    echo "$TO_GO"'time.sleep(60)' | fails "$last" hangs-after-go
-    echo "$TO_GO"'keeper.send(b"{\"withdraw\":\"tun-queue-0\"}"); sys.exit(1)' | fails "$last" withdraws
+    fails "$last" ends < <(echo 'sys.exit(3)')
+    fails "$last" ends-after-go < <(echo "$TO_GO"'sys.exit(3)')
+    fails "$last" hangs-after-go < <(echo "$TO_GO"'time.sleep(60)')
+    fails "$last" withdraws < <(echo "$TO_GO"'keeper.send(b"{\"withdraw\":\"tun-queue-0\"}"); sys.exit(1)')
     stop_datagrams "hand-overs that fail" "$LARGEST_GAP_OF_FAILURE"
     all_go_on "after hand-overs that fail"
 }
@@ -316,11 +317,11 @@ killed() {
     start_load
     before=$(device_and_routes node1)
     HELD=$(holds "$current")
-    waiting before-pause 'keeper = socket.socket(fileno=0)' | agent_with "$current" waits-before
+    agent_with "$current" waits-before < <(waiting before-pause 'keeper = socket.socket(fileno=0)')
     until_true 10 "the new service is there" exists "$SCRATCH/step-before-pause"
     end waits-before KILL
     survives "SIGKILL of the new keeper before the pause" "$current"
-    waiting in-pause "$TO_GO" | agent_with "$current" waits-in
+    agent_with "$current" waits-in < <(waiting in-pause "$TO_GO")
     until_true 10 "the new service is there" exists "$SCRATCH/step-in-pause"
     end waits-in KILL
     survives "SIGKILL of the new keeper in the pause" "$current"
