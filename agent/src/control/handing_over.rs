@@ -26,7 +26,6 @@ use crate::causes::causes;
 use crate::host::Host;
 use crate::keeper::channel::{HandOverRequest, UpgradeRequest};
 use crate::keeper::descriptors::Order;
-use crate::keeper::lock::LockError;
 use crate::service::{self, start_health};
 use crate::signals::Signals;
 
@@ -100,13 +99,9 @@ impl Control {
             }
         }
         info!("the service of another program has not come to it: this one goes on");
-        match self.run_files.lock_again() {
-            Ok(()) => {}
-            Err(error @ LockError::Held { .. }) => {
-                return HandedOver::End(End::Locked(causes(&error)));
-            }
-            // No other service reads. It is posted with the next refresh.
-            Err(error) => warn!("{}", causes(&error)),
+        // Without the lock another service may read.
+        if let Err(error) = self.run_files.lock_again() {
+            return HandedOver::End(End::Locked(causes(&error)));
         }
         self.resume().await;
         match self.keeper.resumed().await {

@@ -1,7 +1,8 @@
 //! Which instances have handed over, kept in the run directory by the agent that has taken over.
 //!
 //! An agent that has handed over does not ask for it back. It may be started anew in the same container: then it finds its
-//! name here, and waits for the lock without asking. Its name goes when it has the lock again.
+//! name here, and waits for the lock without asking. Its name goes when it has the lock again. One that was killed and has lost
+//! the lock is not noted: a new pod's that crashed is to take over again, and an old pod's takes over once more then.
 
 use std::io;
 use std::path::Path;
@@ -18,6 +19,7 @@ pub(super) fn has(run_dir: &Path, instance: &str) -> bool {
 pub(super) fn note(run_dir: &Path, from: Option<&str>, to: &str) {
     let before = read(run_dir);
     let mut instances = before.clone();
+    let from = from.filter(|name| is_name(name));
     instances.retain(|line| line != to && Some(line.as_str()) != from);
     instances.extend(from.map(str::to_owned));
     let excess = instances.len().saturating_sub(KEPT);
@@ -46,6 +48,11 @@ fn read(run_dir: &Path) -> Vec<String> {
     }
 }
 
+/// As an agent's name may be: what another process says goes into the file.
+fn is_name(text: &str) -> bool {
+    (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
 const NAME: &str = "handed-over";
 /// The others are of pods that are long gone.
 const KEPT: usize = 32;
@@ -72,6 +79,12 @@ mod tests {
         assert_eq!(
             ["a", "b", "c"].map(|name| has(run_dir, name)),
             [false, true, false]
+        );
+        // What is no name is not kept.
+        note(run_dir, Some("x\ny"), "d");
+        assert_eq!(
+            ["a", "x", "y"].map(|name| has(run_dir, name)),
+            [false, false, false]
         );
     }
 

@@ -82,8 +82,11 @@ impl Lock {
     /// A lock that another keeper took, and has handed over. The file holds our process id from now on.
     pub(super) fn adopt_from_another(file: OwnedFd, path: &Path) -> Lock {
         let mut lock = Lock::adopt(file, path);
-        // As in `take`.
-        let _ = sign(&mut lock.file);
+        // Nothing else is written to, whatever came.
+        if lock.is_in_force() {
+            // As in `take`.
+            let _ = sign(&mut lock.file);
+        }
         lock
     }
 

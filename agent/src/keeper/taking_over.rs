@@ -37,7 +37,7 @@ use super::channel::{
 use super::child::Ending;
 use super::handed_over;
 use super::lock::{Lock, LockError};
-use super::progress::Step;
+use super::progress::{Ended, Progress, Step};
 use super::running::{Handed, Running};
 use super::service_manager::ServiceManager;
 use super::supervision::{DYING_PATIENCE, Keeper, START_PATIENCE};
@@ -102,6 +102,14 @@ pub(super) async fn enter(
             match attempt {
                 Attempt::TakenOver(all) => return Ok(Entered::TakenOver(all)),
                 Attempt::Stopped => return Ok(Entered::Stopped),
+                Attempt::InVain(reason) => {
+                    warn!(
+                        "this agent has not come to forward, and waits {} s: {reason}",
+                        PAUSE_IN_VAIN.as_secs()
+                    );
+                    asking.much_later();
+                    continue;
+                }
                 Attempt::Refused(reason) | Attempt::Differs(reason) => {
                     if asking.is_new(&reason) {
                         warn!(
@@ -117,7 +125,7 @@ pub(super) async fn enter(
         tokio::select! {
             biased;
             () = signals.stop() => return Ok(Entered::Stopped),
-            () = sleep(LOOK_EVERY) => {}
+            () = sleep(TRY_EVERY) => {}
         }
     }
 }
@@ -149,6 +157,11 @@ impl Asking {
         self.pause = self.pause.saturating_mul(2).min(LONGEST_PAUSE);
     }
 
+    /// The next request may cost a pause again.
+    fn much_later(&mut self) {
+        self.at = Instant::now() + PAUSE_IN_VAIN;
+    }
+
     /// Whether that was not said last.
     fn is_new(&mut self, sentence: &str) -> bool {
         let is_new = self.said != sentence;
@@ -162,6 +175,8 @@ enum Attempt {
     TakenOver(Box<(Keeper, Option<Running>)>),
     /// Why not, with the remedy.
     Refused(String),
+    /// The same where the service that runs has paused, or ended, for it.
+    InVain(String),
     /// The service needs other descriptors than the one that runs has.
     Differs(String),
     Stopped,
@@ -210,23 +225,25 @@ async fn take_over_afterwards(
         Ok(Ok(Some((FromKeeper::Given { from }, descriptors)))) => {
             match descriptors.into_iter().next() {
                 Some(lock) => (Lock::adopt_from_another(lock, &path), Some(from)),
-                None => return Attempt::Refused(NO_LOCK.to_owned()),
+                None => return Attempt::InVain(NO_LOCK.to_owned()),
             }
         }
-        Ok(Ok(Some((FromKeeper::Refused(reason), _)))) => return Attempt::Refused(reason),
+        Ok(Ok(Some((FromKeeper::Refused(reason), _)))) => return Attempt::InVain(reason),
         Ok(Ok(None)) => match free_lock(identity).await {
             Ok(lock) => (lock, None),
-            Err(error) => return Attempt::Refused(causes(&error)),
+            Err(error) => return Attempt::InVain(causes(&error)),
         },
-        Ok(Ok(Some(_))) => return Attempt::Refused(NOT_UNDERSTOOD.to_owned()),
-        Ok(Err(error)) => return Attempt::Refused(causes(&error)),
-        Err(_elapsed) => return Attempt::Refused("it does not hand over".to_owned()),
+        Ok(Ok(Some(_))) => return Attempt::InVain(NOT_UNDERSTOOD.to_owned()),
+        Ok(Err(error)) => return Attempt::InVain(causes(&error)),
+        Err(_elapsed) => return Attempt::InVain("it does not hand over".to_owned()),
     };
     handed_over::note(&identity.run_dir, from.as_deref(), instance);
     // The lock is ours, whatever has become of the other one.
     let _ = tell(&channel, &FromService::Taken).await;
     info!("taken over: a service is started");
-    let keeper = Keeper::in_place_of_another(identity.clone(), lock, table, about);
+    let mut keeper = Keeper::in_place_of_another(identity.clone(), lock, table, about);
+    // No service of this program has: where it ends by itself this agent ends, and the other one has the lock again.
+    keeper.has_forwarded = false;
     Attempt::TakenOver(Box::new((keeper, None)))
 }
 
@@ -415,7 +432,7 @@ impl Beside {
     }
 
     async fn run(mut self, identity: &Identity, instance: &str, signals: &mut Signals) -> Attempt {
-        match self.to_the_end(identity, signals).await {
+        match self.attend(identity, signals).await {
             End::Given { from, lock } => {
                 let lock = Lock::adopt_from_another(lock, &identity.run_dir.join(LOCK_FILE));
                 handed_over::note(&identity.run_dir, Some(&from), instance);
@@ -441,10 +458,11 @@ impl Beside {
             }
             End::Refused(reason) => self.give_up(reason).await,
             End::Failed(reason) => {
+                let has_go = self.has_go;
                 let other = self.end_service().await;
                 // Only now: the other service may read again.
                 let _ = tell(&other, &FromService::Failed(reason.clone())).await;
-                Attempt::Refused(reason)
+                refused(has_go, reason)
             }
             End::Differs(reason) => {
                 let other = self.end_service().await;
@@ -461,7 +479,7 @@ impl Beside {
     }
 
     /// Attends to both until one agent is to go on.
-    async fn to_the_end(&mut self, identity: &Identity, signals: &mut Signals) -> End {
+    async fn attend(&mut self, identity: &Identity, signals: &mut Signals) -> End {
         let deadline = Instant::now() + START_PATIENCE;
         loop {
             let Running {
@@ -516,6 +534,14 @@ impl Beside {
                         self.table.withdraw(&name);
                         Ok(())
                     }
+                    Ok(Some((FromService::Reloaded, _))) if self.is_forwarding => Ok(()),
+                    // It answers callers already.
+                    Ok(Some((FromService::Upgrade(_) | FromService::HandOver(_), connection))) if self.is_forwarding => {
+                        let reason = "another upgrade is under way: try again".to_owned();
+                        let progress = Progress::new(connection.into_iter().next());
+                        progress.say(&Step::Ended(Ended::unchanged(reason)));
+                        Ok(())
+                    }
                     Ok(Some((message, _))) => {
                         return End::Failed(format!("the new service said {message:?} at a wrong time: install a sound build"));
                     }
@@ -567,8 +593,9 @@ impl Beside {
 
     /// The other agent goes on, which sees by its channel that this one has given up.
     async fn give_up(self, reason: String) -> Attempt {
+        let has_go = self.has_go;
         drop(self.end_service().await);
-        Attempt::Refused(reason)
+        refused(has_go, reason)
     }
 
     /// Nothing of what the service had is open here afterwards.
@@ -580,6 +607,14 @@ impl Beside {
             warn!(%error, "the new service cannot be waited for");
         }
         other
+    }
+}
+
+/// Why this agent does not go on, by whether the other's service has paused for it.
+fn refused(has_go: bool, reason: String) -> Attempt {
+    match has_go {
+        true => Attempt::InVain(reason),
+        false => Attempt::Refused(reason),
     }
 }
 
@@ -607,9 +642,11 @@ const ENDED: &str = "it has ended";
 const NO_LOCK: &str = "its lock did not arrive: raise the limit of open descriptors (ulimit -n)";
 const NOT_UNDERSTOOD: &str = "it is not understood: install a sound build";
 /// How often it is tried whether the lock is free.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const TRY_EVERY: Duration = Duration::from_millis(100);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// After a request for which the service that runs has paused in vain: no packet passed meanwhile.
+const PAUSE_IN_VAIN: Duration = Duration::from_secs(600);
 /// Longer than an agent pauses for another upgrade.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of two lines.

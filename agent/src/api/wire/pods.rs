@@ -29,8 +29,12 @@ pub struct Readiness {
     #[serde(default)]
     pub instance: Option<String>,
     /// Why this node does not carry the packets of its pods, as `/readyz` gives it; empty where it does.
-    #[serde(default)]
+    #[serde(default = "unknown_readiness")]
     pub not_ready: Vec<String>,
+}
+
+fn unknown_readiness() -> Vec<String> {
+    vec!["the agent that runs is of a release that does not tell".to_owned()]
 }
 
 /// How far an attachment is.
