@@ -295,7 +295,10 @@ impl NodeConfig {
 }
 
 /// The name of an agent among those of one node.
-fn instance(text: &str) -> Result<String, String> {
+///
+/// # Errors
+/// What a name is.
+pub(crate) fn instance(text: &str) -> Result<String, String> {
     let is_one = (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
     match is_one {
         true => Ok(text.to_owned()),

@@ -9,7 +9,7 @@ pub enum End {
     KeeperEnded,
     /// Another program's service has taken its place.
     Replaced,
-    /// Another service has the lock, which this one gave up, and reads; why.
+    /// The lock, which this service gave up, is not had again, so that another may read; why.
     Locked(String),
     /// Its files have changed, and a new start takes them.
     Reload,

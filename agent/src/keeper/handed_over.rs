@@ -10,6 +10,8 @@ use std::path::Path;
 use cni_shim::atomic_file;
 use tracing::warn;
 
+use crate::config::node;
+
 /// Whether the instance has handed over, and has not had the lock since.
 pub(super) fn has(run_dir: &Path, instance: &str) -> bool {
     read(run_dir).iter().any(|line| line == instance)
@@ -19,7 +21,8 @@ pub(super) fn has(run_dir: &Path, instance: &str) -> bool {
 pub(super) fn note(run_dir: &Path, from: Option<&str>, to: &str) {
     let before = read(run_dir);
     let mut instances = before.clone();
-    let from = from.filter(|name| is_name(name));
+    // What another process says goes into the file.
+    let from = from.filter(|name| node::instance(name).is_ok());
     instances.retain(|line| line != to && Some(line.as_str()) != from);
     instances.extend(from.map(str::to_owned));
     let excess = instances.len().saturating_sub(KEPT);
@@ -46,11 +49,6 @@ fn read(run_dir: &Path) -> Vec<String> {
             Vec::new()
         }
     }
-}
-
-/// As an agent's name may be: what another process says goes into the file.
-fn is_name(text: &str) -> bool {
-    (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 const NAME: &str = "handed-over";

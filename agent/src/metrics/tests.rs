@@ -311,7 +311,7 @@ fn paths_of_peers_have_their_state_and_their_figures() {
         address: address.into(),
         state,
         since: SystemTime::now(),
-        is_used: false,
+        is_busy: false,
         is_probed: true,
         round_trips: Some((Duration::from_micros(250), Duration::from_millis(1))),
         loss: (Some(0.25), None),

@@ -25,7 +25,7 @@ pub struct PathReport {
     /// Since when.
     pub since: SystemTime,
     /// Packets of pods have gone there, or come, within the last seconds.
-    pub is_used: bool,
+    pub is_busy: bool,
     /// Whether the peer is known to answer probes or to send them.
     pub is_probed: bool,
     /// The median of the last round trips, and what 99 of 100 do not exceed.
@@ -43,7 +43,7 @@ pub struct PathReport {
 impl PathReport {
     /// Why it is in its state, in words; empty where the name says all.
     pub fn reason(&self) -> String {
-        match (&self.state, self.is_used) {
+        match (&self.state, self.is_busy) {
             // Of packets that come it would be `heard`.
             (State::Quiet, true) => {
                 "answers no probes; nothing arrived lately, though this node sends to it".to_owned()
@@ -61,10 +61,10 @@ impl PeerHealthView {
         let slots: Vec<(Target, Path, bool)> = lock(&self.0.table)
             .slots()
             .iter()
-            .map(|slot| (slot.target.clone(), slot.path.clone(), slot.is_used()))
+            .map(|slot| (slot.target.clone(), slot.path.clone(), slot.is_busy))
             .collect();
-        for (target, path, is_used) in slots {
-            let report = self.report(&target, &path, is_used);
+        for (target, path, is_busy) in slots {
+            let report = self.report(&target, &path, is_busy);
             paths.entry(target.name).or_default().push(report);
         }
         paths
@@ -113,7 +113,7 @@ impl PeerHealthView {
         self.0.time_of(moment)
     }
 
-    fn report(&self, target: &Target, path: &Path, is_used: bool) -> PathReport {
+    fn report(&self, target: &Target, path: &Path, is_busy: bool) -> PathReport {
         let now = self.0.clock.now();
         let (state, since) = path.state();
         let state = self.shown(state).clone();
@@ -122,7 +122,7 @@ impl PeerHealthView {
             address: target.address,
             state,
             since: self.0.time_of(since),
-            is_used,
+            is_busy,
             is_probed: path.is_probed(now),
             round_trips: trips.percentile(50).zip(trips.percentile(99)),
             loss: (path.loss.share(SHORT, now), path.loss.share(LONG, now)),

@@ -75,7 +75,7 @@ pub(super) struct Slot {
     /// When it is in the heap; what else the heap has of it is old.
     scheduled: Now,
     /// Packets of pods went there, or came, within the last seconds.
-    is_busy: bool,
+    pub(super) is_busy: bool,
     packets: u64,
     /// Of them those that came or went between the last two judgements.
     used: u64,
@@ -189,6 +189,10 @@ impl Table {
             self.by_address.insert(slot.target.address, index);
             self.due.push(Reverse((slot.scheduled, index)));
             self.slots.push(slot);
+        }
+        // From now on a path knows itself: a name that goes and comes back is another node's, or runs something else.
+        for slot in &self.slots {
+            self.answered_before.remove(&*slot.target.name);
         }
         self.choose_looked();
         let bad = self.slots.iter().enumerate();
@@ -459,13 +463,6 @@ impl Table {
             credit: Duration::from_secs(1) * of,
             is_full: is_busy || self.paces.is_full,
         }
-    }
-}
-
-impl Slot {
-    /// Whether packets of pods went there, or came, within the last seconds.
-    pub(super) const fn is_used(&self) -> bool {
-        self.is_busy
     }
 }
 

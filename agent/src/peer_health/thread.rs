@@ -88,6 +88,7 @@ impl Prober {
             .is_none_or(|tables| tables.following.bound != next.following.bound)
             || self.sockets.is_empty()
         {
+            self.sockets.clear();
             self.open_sockets(next.following.bound);
         }
         let targets = targets(&next);
@@ -110,12 +111,16 @@ impl Prober {
         }
     }
 
+    /// Opens those that are missing. The others stay as they are: what the kernel has to say of their probes waits in them.
     fn open_sockets(&mut self, bound: PublicAddresses) {
         self.opened = self.shared.clock.now();
-        self.sockets.clear();
         let mut refused = None;
         if self.shared.is_on {
-            for local in bound.iter() {
+            let open: Vec<Family> = self.sockets.iter().map(probe::Prober::family).collect();
+            for local in bound
+                .iter()
+                .filter(|local| !open.contains(&Family::of(*local)))
+            {
                 match probe::Prober::new(local) {
                     Ok(socket) => self.sockets.push(socket),
                     Err(error) => refused = Some(format!("{local}: {error}")),

@@ -136,7 +136,7 @@ mod tests {
             address: [192, 0, 2, 2].into(),
             state,
             since: SystemTime::UNIX_EPOCH,
-            is_used: false,
+            is_busy: false,
             is_probed: true,
             round_trips: None,
             loss: (None, None),

@@ -148,6 +148,25 @@ fn few_peers_are_watched_at_their_own_pace() {
     );
 }
 
+/// A name that was known at the start is expected to answer until the peer goes: what comes by that name later may be anyone.
+#[test]
+fn a_peer_that_goes_and_comes_back_is_not_expected_to_answer() {
+    let (mut table, mut now) = (Table::new(Now(0)), Now(0));
+    table.expect_answers(&["n0".to_owned(), "n9".to_owned()].into());
+    table.follow(targets(2), now);
+    run(&mut table, &mut now, 20, |_| false);
+    let state = |table: &Table| table.slots()[0].path.state().0.clone();
+    assert_eq!(state(&table), State::Silent);
+    table.follow(Vec::new(), now);
+    table.follow(targets(2), now);
+    run(&mut table, &mut now, 20, |_| false);
+    assert_eq!(state(&table), State::Quiet);
+    // One that comes first after a while is expected all the same.
+    table.follow(targets(10), now);
+    run(&mut table, &mut now, 20, |_| false);
+    assert_eq!(*table.slots()[9].path.state().0, State::Silent);
+}
+
 #[test]
 fn five_thousand_peers_share_the_budget_evenly() {
     let (mut table, mut now) = (Table::new(Now(0)), Now(0));

@@ -20,7 +20,7 @@ fn path(state: State) -> PathReport {
         address: [192, 0, 2, 2].into(),
         state,
         since: SystemTime::UNIX_EPOCH,
-        is_used: false,
+        is_busy: false,
         is_probed: true,
         round_trips: Some((Duration::from_micros(300), Duration::from_millis(1))),
         loss: (None, None),
