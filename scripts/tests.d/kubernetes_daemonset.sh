@@ -109,7 +109,8 @@ install_tartan() {
     helm)
         kubectl create namespace tartan-system
         kubectl label namespace tartan-system pod-security.kubernetes.io/enforce=privileged
-        by_helm install tartan "$DEPLOY/chart" --namespace tartan-system --set 'rollingUpdate=maxUnavailable: 1'
+        by_helm install tartan "$DEPLOY/chart" --namespace tartan-system --set 'rollingUpdate=maxUnavailable: 1' \
+            --set minReadySeconds=15
         ;;
     esac >"$SCRATCH/installed" 2>&1 || die "the installation: $(cat "$SCRATCH/installed")"
 }

@@ -102,9 +102,43 @@ by_helm() {
     helm template tartan "$DEPLOY/chart" --namespace elsewhere --set image.repository=REGISTRY/tartan --set network=10.42.0.0/16 \
         --set cni.binDir=/var/lib/rancher/k3s/data/cni --set cni.confDir=/var/lib/rancher/k3s/agent/etc/cni/net.d \
         --set-string 'extraConfig=workers = 2' >"$SCRATCH/other.yaml" || fail "helm template with values ended with $?"
+    equal "minReadySeconds where no value says" 5 "$(seconds_ready "$SCRATCH/other.yaml")"
     equal "what the values have changed" '["10.42.0.0/16","workers = 2","REGISTRY/tartan:0.1.0","/var/lib/rancher/k3s/data/cni","/var/lib/rancher/k3s/agent/etc/cni/net.d","elsewhere"]' \
         "$(values_arrived "$SCRATCH/other.yaml")"
+    net_conf >"$SCRATCH/net-conf.json"
+    helm template tartan "$DEPLOY/chart" --namespace tartan-system --set-file netConf="$SCRATCH/net-conf.json" \
+        --set 'rollingUpdate=maxUnavailable: 1' --set minReadySeconds=15 >"$SCRATCH/before-surge.yaml" ||
+        fail "helm template for Kubernetes before 1.22 ended with $?"
+    equal "the net-conf that is given whole" "$(net_conf)" "$(net_conf_of "$SCRATCH/before-surge.yaml")"
+    equal "minReadySeconds by its value" 15 "$(seconds_ready "$SCRATCH/before-surge.yaml")"
     clusters
+}
+
+# With keys that no value of its own has.
+net_conf() {
+    cat <<'TEXT'
+{
+  "EnableIPv6": true,
+  "Network": "10.42.0.0/16",
+  "IPv6Network": "2001:db8:42::/56",
+  "Backend": {
+    "Type": "vxlan",
+    "VNI": 4096,
+    "Port": 4789,
+    "MTU": 1400
+  }
+}
+TEXT
+}
+
+net_conf_of() {
+    "$VENV/bin/python" -c '
+import sys, yaml
+print(next(one for one in yaml.safe_load_all(open(sys.argv[1])) if one["kind"] == "ConfigMap")["data"]["net-conf.json"])' "$1"
+}
+
+seconds_ready() {
+    sed -nE 's/^ *minReadySeconds: (.*)/\1/p' "$1"
 }
 
 values_arrived() {

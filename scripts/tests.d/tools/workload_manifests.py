@@ -18,6 +18,8 @@ from pathlib import Path
 import yaml
 
 wrong = []
+# Not one inside another.
+CHOICE = re.compile(r"\s*\{\{- if \.Values\.([\w.]+) \}\}(.*?)\s*\{\{- else \}\}(.*?)\s*\{\{- end \}\}", re.S)
 
 
 def equal(what, expected, found):
@@ -120,7 +122,7 @@ def value(values, path):
 
 
 def rendered(text, values, name):
-    """Go templates as far as the chart uses them: a value, the namespace, an indented text, a checksum."""
+    """Go templates as far as the chart uses them: a value, the namespace, an indented text, a checksum, a choice by a value."""
     def one(match):
         expression = match.group("expression").strip()
         if expression == ".Release.Namespace":
@@ -135,6 +137,7 @@ def rendered(text, values, name):
             return "".join(f"\n{' ' * int(indented[2])}{line}" for line in str(value(values, indented[1])).split("\n"))
         wrong.append(f"{name}: {expression} is not understood here")
         return ""
+    text = CHOICE.sub(lambda match: match[2] if value(values, match[1]) else match[3], text)
     return re.sub(r"(?P<trim>\s*\{\{-|\{\{)(?P<expression>.*?)\}\}", one, text)
 
 
@@ -169,6 +172,13 @@ def same_as_chart(deploy, objects, version):
     equal("tartan.toml by values", ['registry = "kubernetes"', 'healthz = "127.0.0.1:18500"', 'metrics = "0.0.0.0:9476"', "workers = 2"],
           other["ConfigMap tartan-cfg"]["data"]["tartan.toml"].split("\n")[:4])
     equal("the probe's port by values", 18500, container(other["DaemonSet tartan"], "tartan")["livenessProbe"]["httpGet"]["port"])
+    equal("the network by values", {"Network": "10.1.0.0/16", "Backend": {"Type": "vxlan"}},
+          yaml.safe_load(other["ConfigMap tartan-cfg"]["data"]["net-conf.json"]))
+    net_conf = '{\n  "Network": "10.2.0.0/16",\n  "Backend": {"Type": "vxlan", "VNI": 7}\n}'
+    values.update(netConf=net_conf, minReadySeconds=15)
+    _, other = chart(deploy, values)
+    equal("the net-conf by values", net_conf, other["ConfigMap tartan-cfg"]["data"]["net-conf.json"].rstrip())
+    equal("seconds between two nodes by values", 15, other["DaemonSet tartan"]["spec"]["minReadySeconds"])
 
 
 def read(file):
