@@ -137,6 +137,7 @@ deb() {
     until_true 15 "node1 forwards again" forwarding node1
 
     say "remove and purge"
+    drop_ins
     if dpkg_in_machine --remove tartan; then fail "the package was removed from under a pod"; fi
     grep -q 'drain the node first' "$SCRATCH/dpkg" || fail "the refusal does not say what to do: $(cat "$SCRATCH/dpkg")"
     unit_is node1 active || fail "a refused removal has stopped the agent"
@@ -148,6 +149,13 @@ deb() {
     same "files and network of the machine, before the installation and after" \
         "$(grep -v ' \./etc/tartan' <<<"$before")" "$(traces)"
     machine_down node1
+}
+
+# What README.Debian has the administrator install, and what a purge removes.
+drop_ins() {
+    local examples=/usr/share/doc/tartan/examples
+    in_machine node1 install -D -m 644 "$examples/tartan-kernel-path.conf" /etc/systemd/system/tartan.service.d/kernel-path.conf
+    in_machine node1 install -D -m 644 "$examples/tartan-networkd.conf" /etc/systemd/networkd.conf.d/tartan.conf
 }
 
 restarted() {
