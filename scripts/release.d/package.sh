@@ -11,11 +11,9 @@ archive_tree() {
     local name
     for name in tartan tartan-cni; do put 755 "$1/$name" "$2/$name"; done
     put 755 scripts/uninstall "$2/uninstall"
-    for name in tartan.service tartan-kernel-path.conf network/10-tartan.network network/tartan-networkd.conf \
-        network/tartan-networkmanager.conf; do
-        put 644 "deploy/$name" "$2/deploy/$name"
-    done
-    for name in LICENSE CHANGELOG.md SECURITY.md docs/install.md docs/configure.md; do put 644 "$name" "$2/$name"; done
+    # All pages: they lead to each other.
+    cp -r deploy "$2/deploy"
+    for name in LICENSE CHANGELOG.md SECURITY.md docs/*.md; do put 644 "$name" "$2/$name"; done
     put 644 "$LICENCES" "$2/LICENCES-of-crates.txt"
     cp -r "$WORK/manuals" "$2/share"
 }
