@@ -208,7 +208,7 @@ image() {
 run_container() {
     local options=("${@:2}")
     [ ${#options[@]} -gt 0 ] || options=(--device /dev/net/tun)
-    podman node1 run -d --name tartan --network host --cgroup-parent "/$PREFIX-runtimes" --read-only \
+    podman node1 run -d --name tartan --restart=always --network host --cgroup-parent "/$PREFIX-runtimes" --read-only \
         --cap-drop ALL --cap-add NET_ADMIN "${options[@]}" --security-opt no-new-privileges \
         -v /etc/tartan:/etc/tartan:ro -v /run/tartan:/run/tartan -v /run/flannel:/run/flannel -v /var/lib/tartan:/var/lib/tartan \
         -v /proc/sys/net:/host/proc/sys/net -e TARTAN_PROBE -e TARTAN_NODE_NAME=node1 \
@@ -220,6 +220,7 @@ run_container() {
     }
 }
 
+# By podman stop, after which the restart policy starts it no more.
 container_ends() {
     podman node1 stop --time 15 tartan >/dev/null
     equal "how the container ended" 0 "$(podman node1 inspect tartan --format '{{.State.ExitCode}}')"
