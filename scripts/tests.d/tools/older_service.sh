@@ -6,7 +6,8 @@
 #   pod1 ── node1: keeper of this release, service of the one before ══ underlay ══ node2 ── pod3, which serves
 #     └ ping 500 times a second
 #
-# older_service.sh PROGRAM BACKEND FAMILIES ROUNDS, where PROGRAM is a build of the release before, and FAMILIES is v4, v6 or dual.
+# older_service.sh PROGRAM BACKEND FAMILIES ROUNDS, where PROGRAM is a build of a release without upgrades (protocol below 3, or another
+# format of the keeper's state), and FAMILIES is v4, v6 or dual.
 # scripts/test has no such program: this is run by hand, and so no case.
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/test_case.sh"
