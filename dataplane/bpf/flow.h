@@ -54,11 +54,14 @@ static __always_inline void reverse(struct flow_key *to, const struct flow_key *
 	to->protocol = from->protocol;
 }
 
-/* A flow begins or ends: from now on the host's stack has both directions. */
+/* A flow begins or ends: from now on the host's stack has both directions. To remove what is not there would cost a lock;
+ * most connections are too short to have an entry. */
 static __always_inline void end_flow(const struct flow_key *out, const struct flow_key *in)
 {
-	bpf_map_delete_elem(&flows_out, out);
-	bpf_map_delete_elem(&flows_in, in);
+	if (bpf_map_lookup_elem(&flows_out, out))
+		bpf_map_delete_elem(&flows_out, out);
+	if (bpf_map_lookup_elem(&flows_in, in))
+		bpf_map_delete_elem(&flows_in, in);
 }
 
 /* Tells control; a full ring forgets it. */
@@ -99,14 +102,17 @@ static __always_inline bool count_seen(const struct flow_key *key, const struct 
 }
 
 /*
- * A packet of a possible flow on the slow path: whether the flow is to be proposed to control. `flow` is its entry, NULL
- * without one. Only a pod of this node whose packets may leave the stack out has flows: `pod` is NULL of another.
+ * A packet of a possible flow on the slow path: whether the flow is to be proposed to control. `flows` has its entry, if
+ * there is one. Only a pod of this node whose packets may leave the stack out has flows: `pod` is NULL of what is no pod.
  */
-static __always_inline bool is_to_propose(const struct settings *set, __u64 now, const struct inner *inner,
-					  struct flow *flow, const struct pod *pod, const struct peer *peer)
+static __always_inline bool is_to_propose(const struct settings *set, __u64 now, const struct inner *inner, void *flows,
+					  const struct pod *pod, const struct peer *peer)
 {
+	struct flow *flow;
+
 	if (!(set->flags & KERNEL_PATH_FLOWS) || !pod || !inner->is_flow || inner->ends)
 		return false;
+	flow = bpf_map_lookup_elem(flows, &inner->key);
 	if (flow && is_live(flow, set, peer, pod, now)) {
 		/* Other packets than the probe come here too: too large, say. */
 		if (!flow->probing)

@@ -205,7 +205,7 @@ static __always_inline int leave(struct __sk_buff *skb, __u32 at)
 	if (reason != ADMITTED)
 		return pass(reason);
 	pod = bpf_map_lookup_elem(&pods, &inner.key.source);
-	if (is_to_propose(set, now, &inner, bpf_map_lookup_elem(&flows_out, &inner.key), pod, peer))
+	if (is_to_propose(set, now, &inner, &flows_out, pod, peer))
 		post(EVENT_FLOW_OUT, number, set->epoch, 0, &inner.key);
 	if (make_room(skb))
 		return pass(PASS_REFUSED);
@@ -548,14 +548,13 @@ int pod_in(struct __sk_buff *skb)
 
 	if (!set || may_act(set, now) != ADMITTED || !(set->flags & KERNEL_PATH_FLOWS) || !is_plain_ipv4(skb))
 		return TC_ACT_UNSPEC;
-	if (parse_inner(skb, sizeof(struct ethhdr), &inner) != ADMITTED || !inner.is_flow)
+	if (parse_inner(skb, sizeof(struct ethhdr), &inner) != ADMITTED || !inner.is_flow || inner.ends)
 		return TC_ACT_UNSPEC;
 	pod = bpf_map_lookup_elem(&pods, &inner.key.destination);
 	if (!pod || pod->ifindex != skb->ifindex || (find_local(inner.key.source) & LOCAL_OURS))
 		return TC_ACT_UNSPEC;
 	peer = find_peer(inner.key.source, &number);
-	if (!peer || !(peer->flags & PEER_RECEIVE) ||
-	    !is_to_propose(set, now, &inner, bpf_map_lookup_elem(&flows_in, &inner.key), pod, peer))
+	if (!peer || !(peer->flags & PEER_RECEIVE) || !is_to_propose(set, now, &inner, &flows_in, pod, peer))
 		return TC_ACT_UNSPEC;
 	post(ends_at_socket(skb, pod, &inner.key) ? EVENT_FLOW_IN_SOCKET : EVENT_FLOW_IN, number, set->epoch, 0,
 	     &inner.key);
