@@ -110,7 +110,7 @@ static __always_inline bool is_to_propose(const struct settings *set, __u64 now,
 {
 	struct flow *flow;
 
-	if (!(set->flags & KERNEL_PATH_FLOWS) || !pod || !inner->is_flow || inner->ends)
+	if (!(set->flags & KERNEL_PATH_FLOWS) || !pod || !pod->ifindex || !inner->is_flow || inner->ends)
 		return false;
 	flow = bpf_map_lookup_elem(flows, &inner->key);
 	if (flow && is_live(flow, set, peer, pod, now)) {

@@ -103,9 +103,9 @@ enum {
 /* pod.namespace: not known. */
 #define NO_NAMESPACE 0xffffffff
 
-/* A pod of this node whose flows may leave the host's stack out. Key: its address. */
+/* A pod of this node. Key: its address. */
 struct pod {
-	/* Its host's end. */
+	/* Its host's end; 0: none of its flows leaves the host's stack out. */
 	__u32 ifindex;
 	/* The pod's network namespace, by the number that the host's namespace has for it (nsid). */
 	__u32 namespace;

@@ -13,6 +13,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ use dataplane::drops::Direction;
 use dataplane::families::PerFamily;
 use dataplane::kernel_path::{
     Event, Facts, FlowGrant, FlowKey, InstallError, Installed, KernelPath, KernelPathError,
-    PassReason, PodFacts, Program, Sizes, Traffic, TunnelFacts, UnderlayFacts,
+    PassReason, PodEnd, PodFacts, Program, Sizes, Traffic, TunnelFacts, UnderlayFacts,
 };
 use dataplane::spec::{ClusterSpec, LocalSpec, NodeSpec, PeerSpec, Spec};
 use encap::{Format, Mac, Vni};
@@ -96,10 +97,12 @@ fn facts(spec: &Spec) -> Facts {
     let pods = spec.local.attachments.iter().map(|address| match address {
         IpAddr::V4(v4) => PodFacts {
             address: *v4,
-            ifindex: 7,
-            namespace: None,
-            pod_mac: Mac([2, 0, 0, 2, 0, 1]),
-            host_mac: Mac([2, 0, 0, 3, 0, 1]),
+            end: NonZeroU32::new(7).map(|ifindex| PodEnd {
+                ifindex,
+                namespace: None,
+                pod_mac: Mac([2, 0, 0, 2, 0, 1]),
+                host_mac: Mac([2, 0, 0, 3, 0, 1]),
+            }),
         },
         IpAddr::V6(_) => unreachable!(),
     });
@@ -365,7 +368,10 @@ fn the_programs_act_by_what_was_mirrored() {
     let mut told = spec(3);
     let mut facts = facts(&told);
     // The kernel runs programs as if on loopback.
-    facts.pods[0].ifindex = 1;
+    facts.pods[0].end = facts.pods[0].end.map(|end| PodEnd {
+        ifindex: NonZeroU32::MIN,
+        ..end
+    });
     facts.underlay.ifindex = 1;
     let mut path = KernelPath::load(SIZES).unwrap();
     path.follow(&told, &facts).unwrap();
@@ -476,6 +482,38 @@ fn the_programs_act_by_what_was_mirrored() {
     path.follow(&told, &facts).unwrap();
     assert_eq!(run(&path, Program::TunnelOutEther, &packet).0, PASSED);
     assert!(passes(&path).contains(&(PassReason::NoPeer, 1)));
+}
+
+/// Of a pod none of whose flows may leave the host's stack out, what the programs carry is counted, and no flow is proposed or
+/// installed.
+#[test]
+fn a_pod_without_flows_is_counted() {
+    let told = spec(3);
+    let mut facts = facts(&told);
+    facts.pods[0].end = None;
+    facts.underlay.ifindex = 1;
+    let mut path = KernelPath::load(SIZES).unwrap();
+    path.follow(&told, &facts).unwrap();
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let now = Duration::new(now.tv_sec as u64, now.tv_nsec as u32);
+    path.renew(now).unwrap();
+    let mut events = path.flows().unwrap().events().unwrap();
+    let packet = frame([10, 200, 0, 2], b"hello");
+    let sent = 2 * u64::from(dataplane::limits::KERNEL_PATH_FLOW_AFTER);
+    for _ in 0..sent {
+        const REDIRECTED: i32 = 7;
+        assert_eq!(run(&path, Program::TunnelOutEther, &packet).0, REDIRECTED);
+    }
+    assert_eq!(events.next(), None);
+    let traffic = path.pod_traffic().unwrap()[0].traffic;
+    let bytes = sent * (packet.len() as u64 - 14);
+    assert_eq!((traffic.sent_packets, traffic.sent_bytes), (sent, bytes));
+    let flows = path.flows().unwrap();
+    let grant = FlowGrant {
+        until: now + Duration::from_secs(60),
+        ..grant(Direction::Outbound, flows.epoch())
+    };
+    assert!(matches!(flows.install(&grant), Err(InstallError::NoPod)));
 }
 
 /// What 5,000 peers cost in this kernel. Printed; the bars are those of an unoptimised build on a busy machine.

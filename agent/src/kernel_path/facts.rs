@@ -2,10 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use dataplane::kernel_path::PodFacts;
+use dataplane::kernel_path::{PodEnd, PodFacts};
 use dataplane::snapshot::Snapshot;
 use dataplane::spec::Spec;
 use encap::Mac;
@@ -16,43 +17,40 @@ use super::site::Site;
 
 use super::switching::Surroundings;
 
-/// The pods whose flows may leave the host's stack out, with the name of each one's host's end: attached by our plugin,
-/// served, and without a limit, which is the stack's to keep: neither one of ours nor one at the host's end, as
-/// `disciplined` has the indices of those.
+/// The pods that are attached by our plugin and served, each with the name of its host's end where its flows may leave the
+/// host's stack out: not of one with a limit, which is the stack's to keep, one of ours or one at the host's end, as
+/// `disciplined` has the indices of those. None may where that is `None`.
 pub(super) fn pods(
     with: &Surroundings<'_>,
-    disciplined: &HashSet<u32>,
-) -> Vec<(Ipv4Addr, String, PodFacts)> {
+    disciplined: Option<&HashSet<u32>>,
+) -> Vec<(Option<String>, PodFacts)> {
     let mut found = Vec::new();
     for attachment in with.model.records.served() {
-        if attachment.bandwidth.is_some() {
-            continue;
-        }
-        let end = with.picture.pod_links().host_end(&attachment);
-        let pod_mac = Mac::from_str(&attachment.mac).ok();
-        let (Some(end), Some(pod_mac)) = (end, pod_mac) else {
-            continue;
-        };
-        if disciplined.contains(&end.ifindex) {
-            continue;
-        }
+        let link = with.picture.pod_links().host_end(&attachment);
+        let link = link.filter(|link| {
+            attachment.bandwidth.is_none()
+                && disciplined.is_some_and(|limited| !limited.contains(&link.ifindex))
+        });
+        let end = link.as_ref().and_then(|link| {
+            Some(PodEnd {
+                ifindex: NonZeroU32::new(link.ifindex)?,
+                namespace: link.namespace,
+                pod_mac: Mac::from_str(&attachment.mac).ok()?,
+                host_mac: link.mac,
+            })
+        });
+        let name = link.map(|link| link.name);
         for network in &attachment.addresses {
             if let IpAddr::V4(address) = network.addr() {
-                let pod = PodFacts {
-                    address,
-                    ifindex: end.ifindex,
-                    namespace: end.namespace,
-                    pod_mac,
-                    host_mac: end.mac,
-                };
-                found.push((address, end.name.clone(), pod));
+                found.push((name.clone(), PodFacts { address, end }));
             }
         }
     }
     found
 }
 
-/// The served pods of our plugin, as the thread of the flows knows them; `disciplined` as for [`pods`].
+/// The served pods of our plugin, as the thread of the flows knows them; `disciplined` has the
+/// indices of host's ends with a limit.
 pub(super) fn flow_pods(
     with: &Surroundings<'_>,
     disciplined: &HashSet<u32>,

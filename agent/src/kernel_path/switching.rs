@@ -64,18 +64,14 @@ impl KernelPathControl {
         self.read_ways(with, &site).await?;
         self.is_gone = false;
         let path = self.ensure_loaded(with).await?;
-        let (disciplined, pods) = match self.mode {
-            KernelPathMode::Auto => {
-                let disciplined = with.host.interfaces_with_disciplines().await?;
-                let pods = super::facts::pods(with, &disciplined);
-                (disciplined, pods)
-            }
-            KernelPathMode::Off | KernelPathMode::Stateless => (HashSet::new(), Vec::new()),
+        let disciplined = match self.mode {
+            KernelPathMode::Auto => Some(with.host.interfaces_with_disciplines().await?),
+            KernelPathMode::Off | KernelPathMode::Stateless => None,
         };
-        site.pod_ends = pods
-            .iter()
-            .map(|(_, name, pod)| (pod.ifindex, name.clone()))
-            .collect();
+        let pods = super::facts::pods(with, disciplined.as_ref());
+        let ends = pods.iter();
+        let ends = ends.filter_map(|(name, pod)| Some((pod.end?.ifindex.get(), name.clone()?)));
+        site.pod_ends = ends.collect();
         site.device_index = match with.private_port() {
             Some(_) => with.host.has_vxlan_device(&site.device).await?,
             None => None,
@@ -91,7 +87,7 @@ impl KernelPathControl {
             next_hops,
             unusable,
             path_mtu: HashMap::new(),
-            pods: pods.into_iter().map(|(_, _, pod)| pod).collect(),
+            pods: pods.into_iter().map(|(_, pod)| pod).collect(),
             flows: self.mode == KernelPathMode::Auto,
         };
         self.site = Some(site.clone());
@@ -112,7 +108,7 @@ impl KernelPathControl {
             self.attach(with.host, &path, &site).await?;
             self.site = Some(site);
         }
-        self.flow_pods = super::facts::flow_pods(with, &disciplined);
+        self.flow_pods = super::facts::flow_pods(with, &disciplined.unwrap_or_default());
         self.follow_flows(with.spec, with.engine.snapshot())?;
         if let Some(facts) = self.facts.clone() {
             self.follow_with(with.spec, Facts { on: true, ..facts })?;

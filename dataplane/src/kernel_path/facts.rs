@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
+use std::num::NonZeroU32;
 
 use encap::Mac;
 
@@ -24,7 +25,7 @@ pub struct Facts {
     pub unusable: HashSet<Ipv4Addr>,
     /// The largest outer packet to a peer, bytes, where less than the underlay device's MTU is known to pass.
     pub path_mtu: HashMap<Ipv4Addr, u16>,
-    /// Pods whose flows may leave the host's stack out. A pod with a limit is none of them.
+    /// The pods of this node.
     pub pods: Vec<PodFacts>,
     /// Flows may leave the host's stack out (`kernel-path = "auto"`).
     pub flows: bool,
@@ -59,13 +60,21 @@ pub struct TunnelFacts {
 pub struct PodFacts {
     /// Its address.
     pub address: Ipv4Addr,
-    /// Interface index of its host end.
-    pub ifindex: u32,
-    /// The pod's network namespace, by the number that this one has for it (IFLA_LINK_NETNSID of its host end); `None`
+    /// Where its flows may leave the host's stack out; `None` of a pod none of whose flows may, as of one with a limit,
+    /// which the stack keeps: what the programs carry of it is counted all the same.
+    pub end: Option<PodEnd>,
+}
+
+/// A pod's link to the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodEnd {
+    /// Interface index of the host's end.
+    pub ifindex: NonZeroU32,
+    /// The pod's network namespace, by the number that this one has for it (IFLA_LINK_NETNSID of the host's end); `None`
     /// where the kernel does not tell.
     pub namespace: Option<u32>,
     /// MAC of the interface inside the pod.
     pub pod_mac: Mac,
-    /// MAC of its host end.
+    /// MAC of the host's end.
     pub host_mac: Mac,
 }

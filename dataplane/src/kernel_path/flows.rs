@@ -94,7 +94,7 @@ pub enum InstallError {
     OtherEpoch,
     /// The address at the other end is not that peer's, or the programs may not use the peer.
     NotPeers,
-    /// The pod is not in the table of pods.
+    /// The pod is not in the table of pods, or none of its flows may leave the host's stack out.
     NoPod,
     /// The kernel refuses.
     Kernel(KernelPathError),
@@ -168,7 +168,10 @@ impl FlowTable {
             Direction::Outbound => (grant.key.source, grant.key.destination, PEER_SEND),
             Direction::Inbound => (grant.key.destination, grant.key.source, PEER_RECEIVE),
         };
-        let pod = tables.pods.get(near)?.filter(|_| near == grant.pod);
+        let pod = tables
+            .pods
+            .get(near)?
+            .filter(|pod| near == grant.pod && pod.ifindex != 0);
         let pod = pod.ok_or(InstallError::NoPod)?;
         let usable =
             |(_, peer): &(u32, Peer)| peer.address == be(grant.peer) && peer.flags & flag != 0;
@@ -421,7 +424,10 @@ impl std::fmt::Display for InstallError {
                 f,
                 "the address at its other end is of no peer that the programs may use"
             ),
-            InstallError::NoPod => write!(f, "its pod is not in the table of pods"),
+            InstallError::NoPod => write!(
+                f,
+                "its pod is none of which flows may leave the host's stack out"
+            ),
             InstallError::Kernel(error) => error.fmt(f),
         }
     }

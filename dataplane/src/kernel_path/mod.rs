@@ -40,7 +40,7 @@ use crate::spec::Spec;
 use descriptors::Descriptors;
 pub use error::KernelPathError;
 pub use events::{Event, EventReader};
-pub use facts::{Facts, PodFacts, TunnelFacts, UnderlayFacts};
+pub use facts::{Facts, PodEnd, PodFacts, TunnelFacts, UnderlayFacts};
 pub use flows::{FlowEntry, FlowGrant, FlowKey, FlowTable, InstallError, Installed};
 use kernel::KernelTables;
 use layout::{DIRECTION_WORDS, ON, PRIVATE_PORT, SENT};

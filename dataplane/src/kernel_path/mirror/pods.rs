@@ -1,4 +1,4 @@
-//! The table `pods`: pods of this node whose flows may leave the host's stack out.
+//! The table `pods`: pods of this node.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,7 +7,7 @@ use super::generations::Generations;
 use super::numbers::Numbers;
 use crate::kernel_path::layout::{NO_NAMESPACE, Pod};
 use crate::kernel_path::tables::Tables;
-use crate::kernel_path::{Facts, KernelPathError, PodFacts, PodTraffic, Traffic};
+use crate::kernel_path::{Facts, KernelPathError, PodEnd, PodFacts, PodTraffic, Traffic};
 use crate::spec::LocalSpec;
 
 /// The pods as the kernel has them.
@@ -80,12 +80,9 @@ impl Pods {
                 tables.clear_pod_counts(number.value)?;
             }
             let pod = Pod {
-                ifindex: facts.ifindex,
-                namespace: namespace(facts),
                 generation: generations.next(tables)?,
                 number: number.value,
-                pod_mac: facts.pod_mac.0,
-                host_mac: facts.host_mac.0,
+                ..Pod::at(facts.end)
             };
             tables.set_pod(*address, &pod)?;
             self.written.insert(*address, pod);
@@ -131,13 +128,24 @@ impl Pods {
 }
 
 impl Pod {
-    fn is_of(&self, facts: &PodFacts) -> bool {
-        let ours = (self.ifindex, self.namespace, self.pod_mac, self.host_mac);
-        let theirs = (facts.ifindex, namespace(facts));
-        ours == (theirs.0, theirs.1, facts.pod_mac.0, facts.host_mac.0)
+    /// An entry of no generation and number.
+    fn at(end: Option<PodEnd>) -> Pod {
+        let namespace = end.and_then(|end| end.namespace).unwrap_or(NO_NAMESPACE);
+        Pod {
+            ifindex: end.map_or(0, |end| end.ifindex.get()),
+            namespace,
+            pod_mac: end.map_or([0; 6], |end| end.pod_mac.0),
+            host_mac: end.map_or([0; 6], |end| end.host_mac.0),
+            ..Pod::default()
+        }
     }
-}
 
-fn namespace(facts: &PodFacts) -> u32 {
-    facts.namespace.unwrap_or(NO_NAMESPACE)
+    fn is_of(&self, facts: &PodFacts) -> bool {
+        let wanted = Pod {
+            generation: self.generation,
+            number: self.number,
+            ..Pod::at(facts.end)
+        };
+        *self == wanted
+    }
 }

@@ -5,13 +5,14 @@ mod model;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use encap::Mac;
 use ipnet::IpNet;
 use proptest::prelude::*;
 
-use super::super::{Facts, PodFacts, TunnelFacts, UnderlayFacts};
+use super::super::{Facts, PodEnd, PodFacts, TunnelFacts, UnderlayFacts};
 use super::Mirror;
 use crate::cluster::tests::{Step, change, step};
 use crate::kernel_path::layout::{PEER_SEND, Settings};
@@ -59,10 +60,12 @@ fn pod(address: &IpAddr) -> Option<PodFacts> {
     let [.., last] = address.octets();
     Some(PodFacts {
         address,
-        ifindex: 100 + u32::from(last),
-        namespace: Some(last.into()),
-        pod_mac: Mac([2, 0, 0, 2, 0, last]),
-        host_mac: Mac([2, 0, 0, 3, 0, last]),
+        end: NonZeroU32::new(100 + u32::from(last)).map(|ifindex| PodEnd {
+            ifindex,
+            namespace: Some(last.into()),
+            pod_mac: Mac([2, 0, 0, 2, 0, last]),
+            host_mac: Mac([2, 0, 0, 3, 0, last]),
+        }),
     })
 }
 
@@ -78,6 +81,7 @@ enum Fact {
     NextHop(u8, Option<u8>),
     Unusable(u8, bool),
     PathMtu(u8, u16),
+    /// The interface index of its host's end; 0 of a pod without flows.
     Pod(u8, u32),
 }
 
@@ -96,7 +100,7 @@ fn fact() -> impl Strategy<Value = Fact> {
         3 => (0..48u8, hop).prop_map(|(n, hop)| Fact::NextHop(n, hop)),
         1 => (0..48u8, any::<bool>()).prop_map(|(n, on)| Fact::Unusable(n, on)),
         1 => (0..48u8, 1000..1500u16).prop_map(|(n, mtu)| Fact::PathMtu(n, mtu)),
-        2 => (0..8u8, 1..4u32).prop_map(|(n, ifindex)| Fact::Pod(n, ifindex)),
+        2 => (0..8u8, 0..4u32).prop_map(|(n, ifindex)| Fact::Pod(n, ifindex)),
     ]
 }
 
@@ -202,8 +206,10 @@ fn take(turn: Turn, spec: &mut Spec, facts: &mut Facts) {
         Turn::Fact(Fact::Unusable(n, false)) => drop(facts.unusable.remove(&node(n))),
         Turn::Fact(Fact::PathMtu(n, mtu)) => drop(facts.path_mtu.insert(node(n), mtu)),
         Turn::Fact(Fact::Pod(n, ifindex)) => {
-            if let Some(pod) = facts.pods.get_mut(usize::from(n)) {
-                pod.ifindex = ifindex;
+            if let Some(facts) = facts.pods.get_mut(usize::from(n)) {
+                let end = pod(&facts.address.into()).and_then(|pod| pod.end);
+                let of = |ifindex| end.map(|end| PodEnd { ifindex, ..end });
+                facts.end = NonZeroU32::new(ifindex).and_then(of);
             }
         }
     }

@@ -240,7 +240,7 @@ impl Memory {
             destination,
             number,
             peer,
-            pod: *state.pods.get(&source)?,
+            pod: *state.pods.get(&source).filter(|pod| pod.ifindex != 0)?,
             epoch: state.settings.epoch,
             header,
         })
