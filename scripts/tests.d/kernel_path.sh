@@ -52,6 +52,8 @@ kill_the_service() {
     pid=$(service_pid node1)
     kill -KILL "$pid"
     until_true 5 "a new service on node1" another_service "$pid"
+    # What node2 announced to the service before holds.
+    equal "why the programs do not send to node2 after a kill" '' "$(in_user_space node1 node2)"
 }
 
 another_service() {

@@ -28,7 +28,7 @@ mod switching;
 mod upkeep;
 mod user_space;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -111,6 +111,8 @@ pub struct KernelPathControl {
     path: Option<SharedPath>,
     /// What its tables follow beside the spec, as far as they have been given any.
     facts: Option<Facts>,
+    /// The peers that the programs of the service before sent to, and when this one took them.
+    sent_before: Option<(HashSet<Ipv4Addr>, Instant)>,
     /// Where it is in use, or was to be.
     site: Option<Site>,
     /// Where programs of ours are attached; `None` until that was looked for.
@@ -178,6 +180,7 @@ impl KernelPathControl {
             inherited,
             path: None,
             facts: None,
+            sent_before: None,
             site: None,
             hooks: None,
             is_gone: false,

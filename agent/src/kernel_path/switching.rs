@@ -254,6 +254,8 @@ impl KernelPathControl {
             },
         };
         let is_adopted = adopted.is_some();
+        let sendable = adopted.as_ref().map(KernelPath::sendable);
+        self.sent_before = sendable.map(|peers| (peers, Instant::now()));
         let path = match adopted {
             Some(path) => path,
             None => KernelPath::load(Sizes::for_cluster(with.spec.cluster.peers.len()))?,

@@ -195,8 +195,15 @@ impl KernelPathControl {
         let written: HashMap<Ipv4Addr, bool> = written
             .filter_map(|lease| Some((v4(lease.public)?, lease.kernel_path?)))
             .collect();
+        // What it has announced the service before has heard: until its next probe that goes for this one too.
+        let was_sent_to = |address| {
+            let before = self.sent_before.as_ref();
+            let before = before.filter(|(_, since)| since.elapsed() < SENT_BEFORE_LASTS);
+            before.is_some_and(|(peers, _)| peers.contains(&address))
+        };
         let incapable = peers().filter_map(|(address, peer)| {
             let announced = peer.announced_kernel_path(now);
+            let announced = announced.or_else(|| was_sent_to(address).then_some(true));
             let written = written.get(&address).copied();
             Some((
                 address,
@@ -251,5 +258,7 @@ const RENEW_EVERY: Duration = Duration::from_secs(10);
 const USE_EVERY: Duration = Duration::from_secs(10);
 /// Rules of policy routing announce nothing that is watched.
 const WAYS_EVERY: Duration = Duration::from_secs(30);
+/// Among 5,000 peers an idle one sends a probe every 20 s.
+const SENT_BEFORE_LASTS: Duration = Duration::from_secs(30);
 /// As long as user space keeps a path's MTU.
 const REPORT_LASTS: Duration = Duration::from_secs(600);

@@ -30,6 +30,7 @@ mod sizes;
 mod tables;
 mod traffic;
 
+use std::collections::HashSet;
 use std::net::Ipv4Addr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -203,6 +204,12 @@ impl KernelPath {
             outbound: flow(0),
             inbound: flow(DIRECTION_WORDS),
         })
+    }
+
+    /// The public addresses of the peers that the programs may send to, as the tables have it: before the first
+    /// [`KernelPath::follow`], as the service before left them.
+    pub fn sendable(&self) -> HashSet<Ipv4Addr> {
+        self.mirror.sendable()
     }
 
     /// Packets that the programs have sent, of all pods: one look at the tables.

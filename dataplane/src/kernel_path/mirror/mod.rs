@@ -29,6 +29,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
@@ -132,6 +133,11 @@ impl Mirror {
             sending,
             pods: self.pods.count(),
         })
+    }
+
+    /// The peers that the programs may send to.
+    pub(super) fn sendable(&self) -> HashSet<Ipv4Addr> {
+        self.peers.sendable()
     }
 
     /// Gives the peer at `address` another generation. Returns whether there is one.

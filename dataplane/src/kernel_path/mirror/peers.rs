@@ -311,6 +311,13 @@ impl Peers {
         (self.known.len(), sending)
     }
 
+    /// The addresses of those that the programs may send to.
+    pub(super) fn sendable(&self) -> HashSet<Ipv4Addr> {
+        let slots = self.slots.iter().flatten();
+        let sendable = slots.filter(|slot| slot.written.flags & PEER_SEND != 0);
+        sendable.map(|slot| address(slot.written.address)).collect()
+    }
+
     /// What was counted for each.
     pub(super) fn traffic(
         &self,
