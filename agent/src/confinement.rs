@@ -2,8 +2,8 @@
 //! (`dataplane/src/engine/confinement.rs`).
 //!
 //! Theory of operation. The service executes no program, looks into no other process, and changes nothing of the machine but
-//! its network. So before anything else it renounces, for all of its threads and for good: privileges by an executed program
-//! (`PR_SET_NO_NEW_PRIVS`); being traced, read or dumped by its own user (`PR_SET_DUMPABLE`, which ends core files too); and
+//! its network. So before anything else it renounces, for all of its threads and for good: every capability but those of
+//! [`needed`]; privileges by an executed program (`PR_SET_NO_NEW_PRIVS`); being traced, read or dumped by its own user (`PR_SET_DUMPABLE`, which ends core files too); and
 //! the system calls of [`REFUSED`], which fail with EPERM.
 //!
 //! This list says what is refused, and not what is allowed, as the workers' does: registries, resolvers and TLS bring system
@@ -13,7 +13,9 @@
 use std::io;
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-use rustix::thread::set_no_new_privs;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs,
+};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter, sock_filter,
 };
@@ -24,11 +26,41 @@ use seccompiler::{
 /// Of the kernel, for instance one without seccomp.
 pub(crate) fn apply() -> io::Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    drop_capabilities()?;
     set_no_new_privs(true)?;
     for filter in filters()? {
         apply_filter(&filter).map_err(io::Error::other)?;
     }
     Ok(())
+}
+
+/// Of the capabilities that the process was given, those that are needed stay.
+fn drop_capabilities() -> io::Result<()> {
+    let given = capabilities(None)?;
+    let kept = needed();
+    let sets = CapabilitySets {
+        effective: given.effective & kept,
+        permitted: given.permitted & kept,
+        inheritable: CapabilitySet::empty(),
+    };
+    Ok(set_capabilities(None, sets)?)
+}
+
+/// What the service's threads use, where they have it. The unit leaves the first one, with the drop-in the second one too.
+fn needed() -> CapabilitySet {
+    // Links, addresses, routes, nft rules, settings, large buffers of sockets.
+    CapabilitySet::NET_ADMIN
+        // Programs of the kernel path and their tables.
+        | CapabilitySet::BPF
+        // The priority of the thread that takes flows back.
+        | CapabilitySet::SYS_NICE
+        // Endpoints at ports below 1,024.
+        | CapabilitySet::NET_BIND_SERVICE
+        // Keys and certificates of another user's.
+        | CapabilitySet::DAC_READ_SEARCH
+        | CapabilitySet::DAC_OVERRIDE
+        // The name of the process that holds a port.
+        | CapabilitySet::SYS_PTRACE
 }
 
 fn filters() -> io::Result<Vec<BpfProgram>> {
@@ -150,6 +182,8 @@ mod tests {
     use std::process::Command;
     use std::thread;
 
+    use rustix::process::dumpable_behavior;
+
     use dataplane::filter_trial::{Call, SEEN_BY_NO_FILTER, Verdict, verdicts};
 
     use super::*;
@@ -184,6 +218,11 @@ mod tests {
     fn the_service_executes_nothing_and_goes_on() {
         let results = thread::spawn(|| {
             apply().unwrap();
+            assert_eq!(dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
+            let left = capabilities(None).unwrap();
+            assert_eq!(left.permitted - needed(), CapabilitySet::empty());
+            assert!(left.effective.contains(CapabilitySet::NET_ADMIN));
+            assert_eq!(left.inheritable, CapabilitySet::empty());
             let program = Command::new("/bin/true").status().map(drop);
             let root = rustix::process::chroot("/").map_err(io::Error::from);
             // A thread that it starts has the same limits.
