@@ -237,7 +237,8 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Tests of whole nodes meet a kernel that refuses what this one grants, by names of [`InjectedFault`] between commas.
+/// Tests of whole nodes meet a kernel that refuses what this one grants, and workers that an attacker has taken over, by names of
+/// [`InjectedFault`] between commas.
 fn inject_faults() {
     let names = std::env::var("TARTAN_FAULTS").unwrap_or_default();
     for name in names.split(',').filter(|name| !name.is_empty()) {
@@ -246,7 +247,7 @@ fn inject_faults() {
             .find(|fault| fault.name() == name)
         {
             Some(fault) => {
-                warn!("TARTAN_FAULTS: treating {name} as refused by the kernel");
+                warn!("TARTAN_FAULTS: {name}");
                 faults::set(fault, true);
             }
             None => warn!("TARTAN_FAULTS: there is no fault {name}"),

@@ -2,7 +2,8 @@
 # What packet workers may do is what they do: each thread of a running service has no capability, no way to gain one and a filter of
 # system calls; and under traffic both ways, with errors of every kind and changes of the configuration, up to the end of the
 # service, its workers make no call that the filter's list (dataplane/src/engine/confinement.rs) does not have. A call that is
-# refused would show too: strace sees it before the filter answers.
+# refused would show too: strace sees it before the filter answers. The service's other threads may make most calls: none that they
+# make is refused. Workers that try what an attacker inside them would (TARTAN_FAULTS=escape) are refused all of it.
 #
 #   pod1 ── node1: service, whose workers strace watches ══ underlay ══ node2 (killed, started) ── pod2
 #
@@ -50,6 +51,32 @@ others_are_confined() {
         grep -qE '^NoNewPrivs:\s1$' "$thread/status" && grep -qE '^Seccomp:\s2$' "$thread/status" || found+=" $(cat "$thread/comm")"
     done
     equal "threads of the service without a filter, or with new privileges" '' "$found"
+}
+
+# Each worker of a running service that tried to open a file, to execute a program, to make a socket, to have itself traced, and to
+# regain its capabilities.
+workers_tried() {
+    local tried
+    # As the filter answers (EPERM), and capset(2).
+    tried=$(grep -o '^worker-[0-9]*, tried to .*' "$LAB_STATE/node1/log" | sort -u)
+    say "$tried"
+    equal "workers that tried to escape" "$WORKERS" "$(wc -l <<<"$tried")"
+    equal "attempts, and those that were refused" "$((5 * WORKERS)) $((5 * WORKERS))" \
+        "$(grep -o 'tried to ' <<<"$tried" | wc -l) $(grep -o 'Err(Os { code: 1,' <<<"$tried" | wc -l)"
+    equal "problems of confinement" '[]' "$(agent_json node1 status | jq -c '[.problems[].code | select(. == "workers-not-confined")]')"
+}
+
+# The service's other threads: what they are refused is noted alone.
+watch_others() {
+    local thread options=()
+    for thread in "/proc/$SERVICE/task"/*; do
+        thread=$(basename "$thread")
+        if [[ " ${THREADS[*]} " != *" $thread "* ]]; then options+=(-p "$thread"); fi
+    done
+    [ ${#options[@]} -gt 2 ] || die "the service has no threads beside its workers"
+    strace -q -o "$SCRATCH/refused" -s 0 -e status=failed "${options[@]}" 2>"$SCRATCH/strace.others" &
+    OTHERS=$!
+    STARTED+=("$OTHERS")
 }
 
 watch_workers() {
@@ -148,6 +175,7 @@ calls() {
     sed -nE 's/^([0-9]+ +)?([a-z_0-9]+\(.*)/\2/p' "$SCRATCH/calls" | grep -vE "$ASSERTED"
 }
 
+export TARTAN_FAULTS=escape
 say "workers under strace: backend $BACKEND, families $FAMILIES, workers $WORKERS"
 lab_up --backend "$BACKEND" --inside "$FAMILIES" --outside "$FAMILIES"
 SERVICE=$(service_pid node1)
@@ -158,10 +186,12 @@ for THREAD in "${THREADS[@]}"; do
         "CapInh 0000000000000000 CapPrm 0000000000000000 CapEff 0000000000000000 CapAmb 0000000000000000 NoNewPrivs 1 Seccomp 2" "$(confined "$THREAD")"
 done
 others_are_confined
+workers_tried
 mapfile -t FREE < <(listed SYSTEM_CALLS)
 mapfile -t BOUND < <(listed BOUND)
 if [ "${#FREE[@]}" -lt 10 ] || [ "${#BOUND[@]}" -lt 2 ]; then die "the lists in $LIST are not where they were"; fi
 watch_workers
+watch_others
 for FAMILY in $(families "$FAMILIES"); do
     transfer pod1 pod2 "$(address_of pod2 "$FAMILY")"
     transfer pod2 pod1 "$(address_of pod1 "$FAMILY")"
@@ -172,6 +202,9 @@ control_changes
 # Their end is theirs too.
 lab stop node1 >/dev/null
 wait "$STRACE" || true
+wait "$OTHERS" || true
+[ -s "$SCRATCH/refused" ] || fail "strace has seen no call of the other threads fail: $(cat "$SCRATCH/strace.others")"
+equal "calls of other threads that were refused" '' "$(grep ' EPERM ' "$SCRATCH/refused" | sed -nE 's/^([0-9]+ +)?([a-z_0-9]+)\(.*/\2/p' | sort | uniq -c)"
 mapfile -t CALLED < <(calls | cut -d '(' -f 1 | sort -u)
 say "called: ${CALLED[*]}"
 [ "${#CALLED[@]}" -gt 5 ] || fail "strace has seen only ${#CALLED[@]} calls: $(cat "$SCRATCH/strace")"

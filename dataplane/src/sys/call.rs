@@ -1,9 +1,23 @@
 //! System calls for the tests of what refuses them.
 
+use std::io;
+
+#[cfg(test)]
 use rustix::io::Errno;
+#[cfg(test)]
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
+/// Has the calling thread traced by its parent (`PTRACE_TRACEME`, ptrace(2)).
+pub(crate) fn be_traced() -> io::Result<()> {
+    // SAFETY: the request has no argument: "The pid, addr, and data arguments are ignored" (ptrace(2)).
+    match unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Maps a page of its own and unmaps it.
+#[cfg(test)]
 pub(crate) fn map(protection: ProtFlags) -> Result<(), Errno> {
     // SAFETY: the kernel chooses the place ("If addr is NULL, then the kernel chooses", mmap(2)), so no memory in use is
     // replaced; nothing but the call below knows the page.
@@ -13,4 +27,5 @@ pub(crate) fn map(protection: ProtFlags) -> Result<(), Errno> {
     unsafe { munmap(page, PAGE) }
 }
 
+#[cfg(test)]
 const PAGE: usize = 4096;

@@ -17,15 +17,18 @@ pub enum InjectedFault {
     GsoSends = 4,
     /// The tunnel device with a header beside each packet: `EINVAL`, as from kernels that do not know it.
     FastDevice = 8,
+    /// No refusal: each worker tries what its limits refuse (`engine/escape.rs`), once it has them.
+    Escape = 16,
 }
 
 impl InjectedFault {
     /// Every fault.
-    pub const ALL: [InjectedFault; 4] = [
+    pub const ALL: [InjectedFault; 5] = [
         InjectedFault::GsoWrites,
         InjectedFault::DetachedWrites,
         InjectedFault::GsoSends,
         InjectedFault::FastDevice,
+        InjectedFault::Escape,
     ];
 
     /// The name in `TARTAN_FAULTS`.
@@ -35,6 +38,7 @@ impl InjectedFault {
             InjectedFault::DetachedWrites => "detached-writes",
             InjectedFault::GsoSends => "gso-sends",
             InjectedFault::FastDevice => "fast-device",
+            InjectedFault::Escape => "escape",
         }
     }
 }
@@ -48,7 +52,7 @@ pub fn set(fault: InjectedFault, on: bool) {
     }
 }
 
-pub(super) fn is_set(fault: InjectedFault) -> bool {
+pub(crate) fn is_set(fault: InjectedFault) -> bool {
     FAULTS.load(Relaxed) & fault as u32 != 0
 }
 

@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 mod bpf;
-#[cfg(test)]
 pub(crate) mod call;
 mod cmsg;
 pub mod execute;
