@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A killed service takes nothing down with it: the device keeps its carrier, addresses and routes stay,
-# the pause is short, a TCP transfer goes on, and the packets it held are booked.
+# the pause is short, a TCP transfer goes on, and the packets it held are booked. A service whose workers stand still is killed.
 #
 #   pod1 ── node1: keeper, service (killed) ══ underlay ══ node2: keeper, service (killed) ── pod2
 #     └ ping 100 times a second, and a large TCP transfer, in each family
@@ -35,6 +35,8 @@ LASTS=8
 PINGS=800
 # Milliseconds.
 LARGEST_GAP=1000
+# Of a service that stands still: the keeper kills it after 2 s.
+LARGEST_GAP_OF_HANG=4000
 
 # Ping and a transfer from pod1 to pod2, which go on in the background.
 start_load() {
@@ -73,6 +75,24 @@ load_survived() {
     [ "$last" -gt $((PINGS - 100)) ] || fail "the path was dead at the end: the last answer was to ping $last of $PINGS"
 }
 
+# A service that is stopped (SIGSTOP), as one whose worker hangs, is killed by its keeper, and the next one forwards.
+stands_still() {
+    local pid gap answers family
+    family=${FAMILIES[0]}
+    pid=$(service_pid node1)
+    start_in pod1 ping -n -D -i 0.01 "$(address_of pod2 "$family")" >"$SCRATCH/hang"
+    until_true 5 "the first ping is answered" grep -q 'bytes from' "$SCRATCH/hang"
+    kill -STOP "$pid"
+    until_true 10 "a new service on node1 in the place of one that stands still" another_service node1 "$pid"
+    sleep 0.5
+    stop "$PID" INT
+    read -r gap answers < <(gaps "$SCRATCH/hang")
+    say "$answers pings were answered; the longest pause was $gap ms"
+    at_most "longest pause with a service that stood still, ms" "$LARGEST_GAP_OF_HANG" "$gap"
+    grep -q 'worker [0-9]* has stood still for' "$LAB_STATE/node1/log" || fail "the log does not say why the service was killed"
+    law_one node1
+}
+
 say "SIGKILL of the service: backend $BACKEND, inside $INSIDE, outside $OUTSIDE"
 lab_up --backend "$BACKEND" --inside "$INSIDE" --outside "$OUTSIDE"
 read -ra FAMILIES < <(families "$INSIDE")
@@ -100,3 +120,4 @@ booked_is_held node1 2
 booked_is_held node2 1
 BOOKED=$(($(lost_in_crash node1) + $(lost_in_crash node2) + $(lost_in_kernel node1) + $(lost_in_kernel node2)))
 at_most "pings lost, beside what is booked as lost in a crash or in the kernel" "$BOOKED" "$LOST"
+stands_still

@@ -158,7 +158,23 @@ unit_runs() {
     in_machine node1 systemctl start tartan
     until_true 10 "node1 forwards again" forwarding node1
     reaches_peer "after a stop and a start"
+    with_notify
     machine_pod_gone node1 pod
+}
+
+# With Type=notify `systemctl restart` ends once the agent forwards, and not before.
+with_notify() {
+    say "Type=notify"
+    printf '[Service]\nType=notify\n' >"$SCRATCH/notify.conf"
+    into_machine node1 644 "$SCRATCH/notify.conf" /etc/systemd/system/tartan.service.d
+    in_machine node1 systemctl daemon-reload
+    in_machine node1 systemctl restart tartan || fail "systemctl restart ended with $?"
+    forwarding node1 || fail "the agent does not forward when systemctl restart has ended"
+    equal "type and state of the unit" "notify active running" \
+        "$(unit_property node1 Type) $(unit_property node1 ActiveState) $(unit_property node1 SubState)"
+    reaches_peer "with Type=notify"
+    in_machine node1 rm -r /etc/systemd/system/tartan.service.d
+    in_machine node1 systemctl daemon-reload
 }
 
 # Keeper and service are replaced below all that hardens the unit: by a file beside the one that runs, and by the file that is

@@ -24,6 +24,7 @@
 # seconds --from: 3600: it builds another commit first
 # full: --from previous vxlan dual 10 workers=2
 # full: --from previous udp v4 10
+# full: --from previous vxlan v4 50
 # full: vxlan v4 5 device=plain
 # full: vxlan v4 5 kernel-path=auto
 # shellcheck source=scripts/tests.d/tools/test_case.sh
@@ -219,6 +220,7 @@ both_ways() {
     done
     say "packets waited for, µs: ${PAUSES[*]}"
     stop_probes "$ROUNDS upgrades and as many back" "$LARGEST_GAP"
+    equal "packets booked as held by services that ended" 0 "$(lost_in_crash node1)"
     all_go_on "after the upgrades"
     # From here on by the file by which the agent was started.
     tartan node1 upgrade >"$SCRATCH/upgrade" 2>&1 || fail "no upgrade to the file: $(cat "$SCRATCH/upgrade")"
@@ -361,6 +363,8 @@ else
     done
     say "packets waited for, µs: ${PAUSES[*]}"
     stop_probes "$ROUNDS upgrades" "$LARGEST_GAP"
+    # A worker finishes what it has in its hands.
+    equal "packets booked as held by services that ended" 0 "$(lost_in_crash node1)"
     equal "process id of the keeper" "$KEEPER" "$(keeper_pid)"
     equal "restarts" 0 "$(agent_json node1 status | jq .restarts)"
     equal "problems" '[]' "$(agent_json node1 status | jq -c '[.problems[].code]')"

@@ -203,11 +203,14 @@ disturbed() {
     python3 "$SCRIPTS/bench.d/cores.py" taken $1
 }
 
+# Of what `tartan drops -o json` prints: for each worker and direction what has no fate yet, and what is held.
+LAW_ONE='[(.workers[] | .outbound, .inbound
+    | .received + .originated - .sent - .delivered - .probes - (.dropped | add // 0) - .held, .held), .in_rings]'
+
 # How far every worker and direction of a node is from law 1, computed here from the parts, what is held, and at the
 # end what lies between the workers.
 balances() {
-    agent_json "$1" drops | jq -c '[(.workers[] | .outbound, .inbound
-        | .received + .originated - .sent - .delivered - .probes - (.dropped | add // 0) - .held, .held), .in_rings]'
+    agent_json "$1" drops | jq -c "$LAW_ONE"
 }
 
 # A packet has exactly one fate: at rest, all is balanced and nothing is held. The kernel path's programs are in it as a
