@@ -105,7 +105,8 @@ by_helm() {
 # before 1.22.
 install_tartan() {
     case $WAY in
-    manifests) kubectl apply -k "$DEPLOY/../clusters/before-1.22" ;;
+    # The kustomize of the cluster's own kubectl knows no patches in place.
+    manifests) kubectl_of_today kustomize "$DEPLOY/../clusters/before-1.22" | kubectl apply -f - ;;
     helm)
         kubectl create namespace tartan-system
         kubectl label namespace tartan-system pod-security.kubernetes.io/enforce=privileged

