@@ -2,16 +2,21 @@
 //! (`dataplane/src/engine/confinement.rs`).
 //!
 //! Theory of operation. The service executes no program, looks into no other process, and changes nothing of the machine but
-//! its network. So before anything else it renounces, for all of its threads and for good: every capability but those of
-//! [`needed`]; privileges by an executed program (`PR_SET_NO_NEW_PRIVS`); being traced, read or dumped by its own user (`PR_SET_DUMPABLE`, which ends core files too); and
-//! the system calls of [`REFUSED`], which fail with EPERM.
+//! its network. So before anything else it renounces, for all of its threads and for good: being traced, read or dumped by its own
+//! user (`PR_SET_DUMPABLE`, which ends core files too); every capability but those of [`needed`]; privileges by an executed program
+//! (`PR_SET_NO_NEW_PRIVS`); and the system calls of [`REFUSED`], which fail with EPERM.
 //!
 //! This list says what is refused, and not what is allowed, as the workers' does: registries, resolvers and TLS bring system
 //! calls that change with the version of a library, and a node whose control plane fails by its own filter is worse off.
 //! `clone` of a process is not refused: the C library's threads and processes differ in a flag alone.
+//!
+//! Threads that read what other machines send renounce files too, by Landlock ([`renounce_files`]): that of peers' health all of
+//! them, those of a remote registry and of flows every change. The control thread does not: the directories that it writes may be
+//! made anew while it runs, and a thread under Landlock may not look into the process that holds a port.
 
 use std::io;
 
+use dataplane::landlock::{self, Renounced};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs,
@@ -19,6 +24,7 @@ use rustix::thread::{
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter, sock_filter,
 };
+use tracing::warn;
 
 /// Confines the calling thread and those that it starts from now on.
 ///
@@ -32,6 +38,15 @@ pub(crate) fn apply() -> io::Result<()> {
         apply_filter(&filter).map_err(io::Error::other)?;
     }
     Ok(())
+}
+
+/// Has the calling thread renounce files that it does not need. A kernel without Landlock lets it keep them.
+pub(crate) fn renounce_files(what: Renounced) {
+    if let Err(error) = landlock::renounce(what) {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("of no name");
+        warn!(%error, "the thread {name} keeps rights to files that it does not need");
+    }
 }
 
 /// Of the capabilities that the process was given, those that are needed stay.

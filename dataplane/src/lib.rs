@@ -46,4 +46,4 @@ pub mod worker;
 
 #[doc(hidden)]
 pub use sys::filter_trial;
-pub use sys::{execute, faults, inherited, priority};
+pub use sys::{execute, faults, inherited, landlock, priority};

@@ -104,6 +104,9 @@ unit_runs() {
     # What the agent has: one capability, a filter of system calls, no way to gain more.
     equal "capabilities (effective, bounding), no new privileges, and filter of the service" \
         "0000000000001000 0000000000001000 1 2" "$(privileges "$(machine_service node1)")"
+    # Where it refuses these, threads keep files that they would renounce, and nothing says so.
+    equal "calls of Landlock that the unit allows" "landlock_create_ruleset landlock_restrict_self" \
+        "$(unit_property node1 SystemCallFilter | tr ' ' '\n' | grep landlock | sort | paste -sd ' ')"
     equal "problems that the agent reports" '[]' "$(in_machine node1 tartan status -o json | jq -c '[.problems[].code]')"
     machine_pod node1 pod
     reaches_peer "after the start"

@@ -52,10 +52,12 @@ use std::time::{Duration, SystemTime};
 
 use dataplane::engine::Clock;
 use dataplane::families::PublicAddresses;
+use dataplane::landlock::Renounced;
 use dataplane::now::Now;
 use dataplane::probe::Hearing;
 use dataplane::snapshot::Snapshot;
 
+use crate::confinement::renounce_files;
 use crate::problems::{Posted, Problem};
 use answered_before::AnsweredBefore;
 use question::Questions;
@@ -141,9 +143,10 @@ impl PeerHealth {
         }
         let prober = Prober::new(Arc::clone(&health.known.0), hearing);
         let name = "peer-health".to_owned();
-        std::thread::Builder::new()
-            .name(name)
-            .spawn(|| prober.run())?;
+        std::thread::Builder::new().name(name).spawn(|| {
+            renounce_files(Renounced::AllFiles);
+            prober.run();
+        })?;
         Ok(health)
     }
 

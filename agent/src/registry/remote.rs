@@ -11,12 +11,14 @@
 
 use std::thread;
 
+use dataplane::landlock::Renounced;
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, watch};
 
 use super::announcement::Announcement;
 use super::place::RegistryPlace;
 use super::{RegistryError, Update};
+use crate::confinement::renounce_files;
 
 /// The control loop's end.
 #[derive(Debug)]
@@ -116,6 +118,7 @@ impl RemoteRegistry {
         thread::Builder::new()
             .name("registry".to_owned())
             .spawn(move || {
+                renounce_files(Renounced::Changes);
                 runtime.block_on(serve(seat));
             })
             .map_err(RegistryError::Thread)?;

@@ -2,8 +2,8 @@
 //!
 //! Theory of operation. Workers read bytes that anyone may have sent. Before its first packet each gives up, for itself alone
 //! and for good: every capability (capabilities(7)); new privileges by a program that it executes (`PR_SET_NO_NEW_PRIVS`);
-//! and, by a seccomp filter (seccomp(2)), every system call but those of [`SYSTEM_CALLS`]. Control opens the descriptors and
-//! hands them over, so a worker opens nothing.
+//! every file, where the kernel has Landlock ([`landlock`]); and, by a seccomp filter (seccomp(2)), every system call but those of
+//! [`SYSTEM_CALLS`]. Control opens the descriptors and hands them over, so a worker opens nothing.
 //!
 //! A call that is not listed fails with EPERM. It does not end the process: a library that tries something new would stop
 //! the node's traffic, and for an attacker a call that fails is as useless as one that kills. Calls by the number space of
@@ -20,6 +20,8 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch, apply_filter,
 };
+
+use crate::landlock::{self, Renounced};
 
 /// The filter of all workers. Made once, because making it allocates.
 #[derive(Clone, Debug)]
@@ -63,9 +65,12 @@ impl Confinement {
             },
         );
         let no_new = set_no_new_privs(true);
+        // Where the kernel has no Landlock, the filter is the only fence.
+        let files = landlock::renounce(Renounced::AllFiles);
         let filtered = apply_filter(&self.0).map_err(other);
         dropped?;
         no_new?;
+        files?;
         filtered
     }
 }

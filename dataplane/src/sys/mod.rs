@@ -8,6 +8,7 @@ pub mod execute;
 pub mod faults;
 pub mod filter_trial;
 pub mod inherited;
+pub mod landlock;
 pub(crate) mod page;
 pub mod priority;
 pub(crate) mod recvmmsg;

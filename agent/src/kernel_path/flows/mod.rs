@@ -47,6 +47,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use dataplane::kernel_path::{Event, FlowTable, KernelPathError};
+use dataplane::landlock::Renounced;
 use dataplane::priority;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
@@ -54,6 +55,7 @@ use tokio::sync::{mpsc, watch};
 use tracing::{error, info};
 
 use crate::causes::causes;
+use crate::confinement::renounce_files;
 
 pub use counts::{FlowCounts, FlowTotals};
 pub use facts::{FlowFacts, FlowPod};
@@ -116,6 +118,7 @@ impl FlowService {
         let work = thread::Work::begin(table, facts, others, Arc::clone(&counts))?;
         let stopped = Arc::clone(&stop);
         let run = move || {
+            renounce_files(Renounced::Changes);
             // Workers and pods use all cores; a revocation must not wait for them. What the thread does is bounded.
             if let Err(refusal) = priority::become_urgent() {
                 info!(
