@@ -161,13 +161,26 @@ failing() {
     refused returned "$(echo "$TO_GO"'keeper.send(b"{\"withdraw\":\"tun-queue-0\"}"); sys.exit(1)' | bad withdraws)"
 }
 
+# slow PROGRAM: a program that takes a while to say its version.
+slow() {
+    local file=$SCRATCH/slow/tartan
+    mkdir -p "$SCRATCH/slow"
+    cat >"$file" <<TEXT
+#!/bin/sh
+[ "\$1" != version ] || sleep 0.5
+exec "$1" "\$@"
+TEXT
+    chmod 755 "$file"
+    echo "$file"
+}
+
 # A service that does not answer its keeper: the upgrade ends, and the next service comes as after a death.
 stuck() {
     local pid code=0
     pid=$(service_pid node1)
-    start_in node1 "$BIN/tartan" --root "$LAB_STATE/node1" upgrade --program "$1" -o json >"$SCRATCH/upgrade" 2>&1
-    # It has taken the request, and asks the program for its version.
-    sleep 0.02
+    start_in node1 "$BIN/tartan" --root "$LAB_STATE/node1" upgrade --program "$(slow "$1")" -o json >"$SCRATCH/upgrade" 2>&1
+    # It has taken the request, and the keeper asks the program for its version.
+    sleep 0.2
     kill -STOP "$pid"
     wait "$PID" || code=$?
     kill -CONT "$pid" 2>/dev/null || true
