@@ -337,6 +337,13 @@ kill_all() {
     equal "kills" "$TIMES" "$turn"
     read -r sent _ answered _ <"$SCRATCH/sent"
     say "datagrams across $TIMES kills: $sent sent, $answered answered"
+    # From which number on how many did not arrive, and how long after the start of the next agent.
+    awk 'NR == FNR { began[++kills] = $2; next }
+        FNR > 1 && $2 > last + 1 {
+            while (kill < kills && began[kill + 1] <= $1) kill++
+            printf "%d+%d, %.3f s after start %d\n", last + 1, $2 - last - 1, $1 - began[kill], kill
+        }
+        $2 > last { last = $2 }' "$SCRATCH/dead" "$SCRATCH/arrivals"
     equal "answers across $TIMES kills" "$sent" "$answered"
     while read -r from until; do
         least=$(awk -v from="$from" -v until="$until" -v rate="$RATE" 'BEGIN { printf "%d", (until - from) * rate * 0.9 }')

@@ -33,7 +33,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Each program with the index of the device that it is to be attached to.
+    /// Each program with the index of the device that it is to be attached to. What marks packets comes before what knows the mark.
     pub fn programs(&self) -> Vec<(u32, Program)> {
         let tunnel_out = match self.tunnel.mac {
             None => Program::TunnelOut,

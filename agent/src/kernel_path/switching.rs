@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dataplane::engine::Engine;
-use dataplane::kernel_path::{Facts, KernelPath, Sizes};
+use dataplane::kernel_path::{Facts, KernelPath, Program, Sizes};
 use dataplane::snapshot::Snapshot;
 use dataplane::spec::Spec;
 use tokio::time::sleep;
@@ -337,7 +337,12 @@ impl KernelPathControl {
     ) -> Result<(), OffReason> {
         let before = self.known_hooks(host).await?;
         let wanted = site.hooks();
+        let mut has_new_mark = false;
         for (hook, program) in &wanted {
+            if *program == Program::GroIn && has_new_mark {
+                // What the program before has marked by its own mark is on its way to the one that knows it.
+                sleep(DRAIN).await;
+            }
             let descriptor = {
                 let path = path.lock();
                 let descriptor = path.program(*program).try_clone_to_owned();
@@ -346,7 +351,10 @@ impl KernelPathControl {
             let attached = host.attach(hook, program.name(), descriptor.as_fd()).await;
             match attached {
                 Ok(false) => {}
-                Ok(true) => self.note(&format!("attached {} to {}", program.name(), hook.device)),
+                Ok(true) => {
+                    has_new_mark |= *program == Program::UnderlayIn;
+                    self.note(&format!("attached {} to {}", program.name(), hook.device));
+                }
                 // A pod may end at any moment.
                 Err(_) if site.pod_ends.iter().any(|(index, _)| *index == hook.index) => {}
                 Err(error) => return Err(error.into()),
