@@ -67,8 +67,8 @@ judged() {
     "$VENV/bin/python" "$TOOLS/workload_manifests.py" "$@"
 }
 
-# cluster NAME NETWORK BIN CONF: what deploy/clusters has for it, below a directory of one's own that names an image.
-cluster() {
+# overlay NAME NETWORK BIN CONF: what deploy/clusters has for it, below a directory of one's own that names an image.
+overlay() {
     local own=$SCRATCH/own-$1 what=("$2" 'healthz = "127.0.0.1:18473"' REGISTRY/tartan:1 "$3" "$4" tartan-system)
     mkdir -p "$own"
     {
@@ -84,9 +84,9 @@ cluster() {
 }
 
 clusters() {
-    cluster kubeadm 10.244.0.0/16 /opt/cni/bin /etc/cni/net.d
-    cluster kops 100.96.0.0/11 /opt/cni/bin /etc/cni/net.d
-    cluster k3s 10.42.0.0/16 /var/lib/rancher/k3s/data/cni /var/lib/rancher/k3s/agent/etc/cni/net.d
+    overlay kubeadm 10.244.0.0/16 /opt/cni/bin /etc/cni/net.d
+    overlay kops 100.96.0.0/11 /opt/cni/bin /etc/cni/net.d
+    overlay k3s 10.42.0.0/16 /var/lib/rancher/k3s/data/cni /var/lib/rancher/k3s/agent/etc/cni/net.d
     equal "directories of the removal in k3s" $'/var/lib/rancher/k3s/agent/etc/cni/net.d\n/var/lib/rancher/k3s/data/cni' \
         "$(kubectl_of_today kustomize "$DEPLOY/../clusters/k3s-remove" | sed -nE 's/^ *path: (.*cni.*|.*bin)$/\1/p' | sort)"
 }
