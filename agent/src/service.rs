@@ -104,7 +104,12 @@ pub async fn run(configuration: Configuration) -> Result<u8, ServiceError> {
             Some(control) => control,
             None => return Ok(0),
         },
-        () = signals.stop() => return Ok(0),
+        is_stop = signals.stop_or_reload() => {
+            if !is_stop {
+                info!("stopped: the next service takes the changed files");
+            }
+            return Ok(0);
+        }
     };
     let end = control.run(&mut signals).await;
     control.stop(matches!(end, End::Replaced | End::Locked(_)));

@@ -25,6 +25,8 @@ pub(super) struct Running {
     pub(super) watch: Option<(Watchdog, Counters)>,
     /// It has got the table.
     pub(super) has_table: bool,
+    /// It waits for its registry, by the files that it has read.
+    pub(super) is_waiting: bool,
     /// It is to read its files again once it forwards.
     pub(super) is_reload_due: bool,
 }
@@ -48,6 +50,7 @@ impl Running {
             started: Instant::now(),
             watch: None,
             has_table: false,
+            is_waiting: false,
             is_reload_due: false,
         }
     }

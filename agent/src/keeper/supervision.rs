@@ -277,6 +277,8 @@ impl Keeper {
                 biased;
                 is_stop = signals.stop_or_reload() => match is_stop {
                     true => return Attended::End(Verdict::Stop),
+                    // It ends, and the next one starts by the files as they are.
+                    false if running.is_waiting => self.reload(service),
                     // A service that starts reads its files, or has read them already.
                     false if self.forwarding_since.is_none() => running.is_reload_due = true,
                     false => self.reload(service),
@@ -291,6 +293,7 @@ impl Keeper {
                     }
                     Ok(Some((FromService::Waiting, _))) => {
                         running.started = Instant::now();
+                        running.is_waiting = true;
                         self.manager.status("the service waits for its registry");
                     }
                     Ok(Some((FromService::Reloaded, _))) => self.manager.ready(),
@@ -359,6 +362,7 @@ impl Keeper {
         self.manager.status("the service forwards");
         self.has_forwarded = true;
         self.forwarding_since = Some(Instant::now());
+        running.is_waiting = false;
         self.watch(running);
         info!(pid = running.service.id(), "the service forwards");
         if std::mem::take(&mut running.is_reload_due) {

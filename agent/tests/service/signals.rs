@@ -166,6 +166,29 @@ fn lives(node: &Node) -> (i64, i64, u64) {
     (keeper, service, status["restarts"].as_u64().unwrap())
 }
 
+/// A registry that was named wrongly is waited for without end: a reload has the service start by the corrected file.
+#[test]
+fn a_hangup_ends_the_wait_for_a_registry() {
+    let mut cluster = Cluster::empty(TARTAN, "vxlan");
+    let file = cluster.node(1).root.join("etc/tartan/tartan.toml");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    // Nothing listens there.
+    let wrong = "registry = \"etcd\"\netcd-endpoints = [\"http://127.0.0.1:1\"]\n";
+    fs::write(&file, wrong).unwrap();
+    cluster.launch(1);
+    let node = cluster.node(1);
+    eventually("it waits", || {
+        node.tartan(&["status"])
+            .1
+            .contains("waits for its registry")
+    });
+    fs::write(&file, "").unwrap();
+    let lock = fs::read_to_string(node.root.join("run/tartan/lock")).unwrap();
+    kill(lock.trim().parse().unwrap(), "HUP");
+    eventually("it forwards", || node.tartan(&["status"]).0 < 2);
+    assert_eq!(cluster.stop(1), Some(0));
+}
+
 fn kill(pid: i64, signal: &str) {
     let done = Command::new("kill")
         .arg(format!("-{signal}"))
