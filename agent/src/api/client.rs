@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
@@ -185,14 +185,40 @@ fn send(path: &Path, request: &Request) -> Result<UnixStream, ClientError> {
         path: path.to_owned(),
         source,
     };
-    let mut stream =
-        UnixStream::connect(path).map_err(|source| ClientError::of_connecting(path, source))?;
+    let connected = connect(path);
+    let mut stream = connected.map_err(|source| ClientError::of_connecting(path, source))?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(silent)?;
     stream.set_write_timeout(Some(PATIENCE)).map_err(silent)?;
     let mut line = serde_json::to_vec(request).map_err(ClientError::Answer)?;
     line.push(b'\n');
     stream.write_all(&line).map_err(silent)?;
     Ok(stream)
+}
+
+/// An agent that has just been started has no socket yet: it is waited for.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let asked = Instant::now();
+    loop {
+        let result = UnixStream::connect(path);
+        let is_absent = |error: &io::Error| {
+            matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+            )
+        };
+        let waits = result.as_ref().err().is_some_and(is_absent)
+            && asked.elapsed() < STARTING
+            && path.parent().is_some_and(is_starting);
+        if !waits {
+            return result;
+        }
+        std::thread::sleep(STARTING_STEP);
+    }
+}
+
+/// Whether an agent has the run directory, and has not said why it does not start.
+fn is_starting(run_dir: &Path) -> bool {
+    is_signed_by_an_agent(&run_dir.join(LOCK_FILE)) && start_failure::read(run_dir).is_none()
 }
 
 fn read_reply(path: &Path, reader: &mut impl BufRead) -> Result<serde_json::Value, ClientError> {
@@ -215,6 +241,9 @@ fn read_reply(path: &Path, reader: &mut impl BufRead) -> Result<serde_json::Valu
 const READ_AT_ONCE: usize = 256 * 1024;
 /// A running agent answers within milliseconds; a keeper without a service lets callers wait.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a start is waited for: it takes tens of milliseconds.
+const STARTING: Duration = Duration::from_secs(1);
+const STARTING_STEP: Duration = Duration::from_millis(10);
 const ANSWER_LIMIT: u64 = 64 * 1024 * 1024;
 
 #[cfg(test)]
